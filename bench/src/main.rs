@@ -1,0 +1,4 @@
+//! Every figure of the project.
+#![forbid(unsafe_code)]
+
+fn main() {}

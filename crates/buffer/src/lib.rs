@@ -1,0 +1,2 @@
+//! Where bytes rest.
+#![deny(unsafe_code)]

@@ -1,0 +1,4 @@
+//! Streamline: the command.
+#![forbid(unsafe_code)]
+
+fn main() {}

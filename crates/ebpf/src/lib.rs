@@ -1,0 +1,2 @@
+//! Streamline ebpf.
+#![forbid(unsafe_code)]

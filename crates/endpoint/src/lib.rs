@@ -1,0 +1,2 @@
+//! Streamline endpoint.
+#![forbid(unsafe_code)]

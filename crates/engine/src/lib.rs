@@ -1,0 +1,2 @@
+//! Streamline engine.
+#![forbid(unsafe_code)]

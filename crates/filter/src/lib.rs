@@ -1,0 +1,2 @@
+//! Streamline filter.
+#![forbid(unsafe_code)]

@@ -1,0 +1,2 @@
+//! Streamline pipeline.
+#![forbid(unsafe_code)]

@@ -1,0 +1,1 @@
+//! The only FFI of the house.

@@ -1,0 +1,2 @@
+//! Streamline testkit.
+#![forbid(unsafe_code)]

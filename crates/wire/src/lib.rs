@@ -1,0 +1,2 @@
+//! Streamline wire.
+#![forbid(unsafe_code)]

@@ -1,0 +1,4 @@
+//! Verbs of the house.
+#![forbid(unsafe_code)]
+
+fn main() {}
