@@ -1,3 +1,17 @@
-//! Bytes on which two spaces must agree.
+//! Bytes on which two spaces must agree: rich pointers, lanes, ring headers.
+//!
+//! Everything here is plain data with a fixed layout (little endian machines, [SL §5.3.1], [Th §3.3.2]).
+//! This crate does no I/O, allocates nothing and gives nobody access to bytes: a rich pointer is a claim
+//! about memory, and only `buffer::resolve` turns a claim into bytes.
 #![no_std]
 #![forbid(unsafe_code)]
+
+mod lane;
+mod pointer;
+
+pub use lane::{Context, Direction, Entry, Flags, Marks};
+pub use pointer::{Class, DbufId, Place, RichPointer};
+
+/// The largest block that one rich pointer can name, in bytes (20 bits of length).
+/// What is longer travels as fragments or as an aggregate (CONTRACT 6, 7).
+pub const BLOCK_MAX: usize = (1 << 20) - 1;
