@@ -5,6 +5,7 @@
 //! about memory, and only `buffer::resolve` turns a claim into bytes.
 #![no_std]
 #![forbid(unsafe_code)]
+#![warn(clippy::cast_possible_truncation)]
 
 mod lane;
 mod pointer;
