@@ -14,7 +14,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
     Clone, Copy, PartialEq, Eq, Debug, Default, FromBytes, IntoBytes, Immutable, KnownLayout,
 )]
 #[repr(C)]
-pub struct Context {
+pub struct ContextLane {
     /// Time of the block in ns: since the epoch for captured blocks, the path's clock otherwise.
     pub time: u64,
     /// The session that the last session filter found; 0: none (CONTRACT 8).
@@ -25,7 +25,7 @@ pub struct Context {
     pub flags: Flags,
 }
 
-const _: () = assert!(size_of::<Context>() == 16);
+const _: () = assert!(size_of::<ContextLane>() == 16);
 
 /// Flags of a block in flight.
 #[derive(
@@ -152,7 +152,7 @@ pub struct Entry {
     /// The view.
     pub pointer: RichPointer,
     /// When, which session, where from.
-    pub context: Context,
+    pub context: ContextLane,
     /// The frame around the view.
     pub marks: Marks,
     reserved: [u32; 3],
@@ -163,7 +163,7 @@ const _: () = assert!(size_of::<Entry>() == 64);
 impl Entry {
     /// One block with all its lanes.
     #[must_use]
-    pub const fn new(pointer: RichPointer, context: Context, marks: Marks) -> Self {
+    pub const fn new(pointer: RichPointer, context: ContextLane, marks: Marks) -> Self {
         Self { pointer, context, marks, reserved: [0; 3] }
     }
 

@@ -10,7 +10,7 @@
 mod lane;
 mod pointer;
 
-pub use lane::{Context, Direction, Entry, Flags, Marks};
+pub use lane::{ContextLane, Direction, Entry, Flags, Marks};
 pub use pointer::{Class, DbufId, Place, RichPointer};
 
 /// The largest block that one rich pointer can name, in bytes (20 bits of length).

@@ -111,7 +111,6 @@ impl Place {
 
     /// The number of bytes viewed.
     #[must_use]
-    #[expect(clippy::cast_possible_truncation, reason = "20 bits")]
     pub const fn length(self) -> u32 {
         (self.0 & Self::LENGTH_MASK) as u32
     }
