@@ -1,1 +1,9 @@
-//! The only FFI of the house.
+//! The only foreign calls of the house: memory, futex, descriptors, signals, clocks, processes, bpf(2).
+//!
+//! Every other crate is free of libc. What comes back from here is owned (a descriptor, a mapping) and is
+//! given back on drop; what fails is an [`Error`] that names the call, its target and what to do. There is
+//! one operation in each unsafe block, with the promise of the manual page that it relies on.
+
+mod error;
+
+pub use error::{Error, Result};

@@ -1,0 +1,97 @@
+//! A call that the machine refused: which call, on what, why, and what one can do about it.
+//!
+//! One type for the whole crate, so that a door can print any refusal in the same way.
+
+use std::borrow::Cow;
+use std::fmt;
+
+/// The kernel (or the C library) refused a call.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Error {
+    /// The call as its manual page names it, for example `mmap`.
+    pub call: &'static str,
+    /// What it was called on: a file, an interface, a number of bytes; empty where there is nothing to name.
+    pub target: Cow<'static, str>,
+    /// The error number that came back.
+    pub errno: i32,
+}
+
+/// What a call into the machine comes to.
+pub type Result<T> = std::result::Result<T, Error>;
+
+impl Error {
+    /// The refusal of `call` on `target` with this error number.
+    pub fn new(call: &'static str, target: impl Into<Cow<'static, str>>, errno: i32) -> Self {
+        Self { call, target: target.into(), errno }
+    }
+
+    /// The refusal of `call` on `target` with the error number that the C library left behind.
+    pub fn last(call: &'static str, target: impl Into<Cow<'static, str>>) -> Self {
+        Self::new(call, target, std::io::Error::last_os_error().raw_os_error().unwrap_or(0))
+    }
+
+    /// What a person can do about it, where there is something to say.
+    #[must_use]
+    pub fn advice(&self) -> Option<&'static str> {
+        match (self.call, self.errno) {
+            ("bpf", libc::EPERM) => {
+                Some("run as root, or give the program CAP_BPF, CAP_PERFMON and CAP_NET_ADMIN")
+            }
+            (_, libc::EPERM) => Some("run as root, or as the owner"),
+            (_, libc::EACCES) => Some("check the permissions and run as a user who has them"),
+            (_, libc::ENOMEM) => Some("free memory, or ask for smaller buffers"),
+            (_, libc::EMFILE) => Some("raise the limit of open files (ulimit -n)"),
+            (_, libc::ENFILE) => Some("the whole system is out of open files (fs.file-max)"),
+            (_, libc::ENOSPC) => Some("free space there, or choose another place"),
+            (_, libc::ENOSYS) => Some("this kernel lacks the call; a newer kernel has it"),
+            _ => None,
+        }
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.call)?;
+        if !self.target.is_empty() {
+            write!(f, " on {}", self.target)?;
+        }
+        write!(f, ": {}", std::io::Error::from_raw_os_error(self.errno))?;
+        match self.advice() {
+            Some(advice) => write!(f, ": {advice}"),
+            None => Ok(()),
+        }
+    }
+}
+
+impl std::error::Error for Error {}
+
+impl From<Error> for std::io::Error {
+    fn from(error: Error) -> Self {
+        Self::from_raw_os_error(error.errno)
+    }
+}
+
+/// Gives a refusal of `rustix` its call and its target.
+pub(crate) trait Named<T> {
+    /// The same outcome, with a name.
+    fn named(self, call: &'static str, target: impl Into<Cow<'static, str>>) -> Result<T>;
+}
+
+impl<T> Named<T> for rustix::io::Result<T> {
+    fn named(self, call: &'static str, target: impl Into<Cow<'static, str>>) -> Result<T> {
+        self.map_err(|errno| Error::new(call, target, errno.raw_os_error()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_refusal_says_what_where_why_and_what_to_do() {
+        let text = Error::new("mmap", "a segment of 4096 bytes", libc::ENOMEM).to_string();
+        assert!(text.starts_with("mmap on a segment of 4096 bytes: "), "{text}");
+        assert!(text.ends_with("ask for smaller buffers"), "{text}");
+        assert_eq!(Error::new("close", "", libc::EBADF).advice(), None);
+    }
+}
