@@ -1,0 +1,91 @@
+//! ARP for IPv4 over Ethernet (RFC 826).
+//!
+//! In: the bytes of layer 3. Out: a view, if hardware and protocol are Ethernet and IPv4; other
+//! combinations exist in the RFC only.
+
+use core::net::Ipv4Addr;
+
+use zerocopy::byteorder::network_endian::U16;
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
+
+use crate::address::Mac;
+use crate::ethernet::ethertype;
+
+/// The offset of the operation.
+pub const OPERATION: usize = 6;
+/// The offset of the sender's IPv4 address.
+pub const SENDER_ADDRESS: usize = 14;
+/// The offset of the target's IPv4 address.
+pub const TARGET_ADDRESS: usize = 24;
+/// The length of the message.
+pub const LENGTH: usize = 28;
+/// The operation of a question.
+pub const REQUEST: u16 = 1;
+/// The operation of an answer.
+pub const REPLY: u16 = 2;
+
+/// A view of an ARP message.
+#[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned, Clone, Copy, Debug)]
+#[repr(C)]
+pub struct Arp {
+    hardware: U16,
+    protocol: U16,
+    hardware_length: u8,
+    protocol_length: u8,
+    operation: U16,
+    sender: [u8; 6],
+    sender_address: [u8; 4],
+    target: [u8; 6],
+    target_address: [u8; 4],
+}
+
+impl Arp {
+    /// Views a message about IPv4 over Ethernet.
+    pub fn parse(bytes: &[u8]) -> Option<&Self> {
+        let (arp, _) = Self::ref_from_prefix(bytes).ok()?;
+        let lengths = (arp.hardware_length, arp.protocol_length);
+        let kinds = (arp.hardware.get(), arp.protocol.get());
+        (kinds == (1, ethertype::IPV4) && lengths == (6, 4)).then_some(arp)
+    }
+
+    /// What is asked or told.
+    pub fn operation(&self) -> u16 {
+        self.operation.get()
+    }
+
+    /// Who sends: hardware and network address.
+    pub const fn sender(&self) -> (Mac, Ipv4Addr) {
+        (Mac(self.sender), ipv4(self.sender_address))
+    }
+
+    /// Who is asked or told: hardware and network address.
+    pub const fn target(&self) -> (Mac, Ipv4Addr) {
+        (Mac(self.target), ipv4(self.target_address))
+    }
+}
+
+const fn ipv4([a, b, c, d]: [u8; 4]) -> Ipv4Addr {
+    Ipv4Addr::new(a, b, c, d)
+}
+
+const _: () = assert!(size_of::<Arp>() == LENGTH);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn request() {
+        let mut bytes = [0u8; 28];
+        bytes[..8].copy_from_slice(&[0, 1, 8, 0, 6, 4, 0, 1]);
+        bytes[8..18].copy_from_slice(&[2, 0, 0, 0, 0, 1, 10, 0, 0, 1]);
+        bytes[24..].copy_from_slice(&[10, 0, 0, 2]);
+        let arp = Arp::parse(&bytes).unwrap();
+        assert_eq!(arp.operation(), REQUEST);
+        assert_eq!(arp.sender(), (Mac([2, 0, 0, 0, 0, 1]), Ipv4Addr::new(10, 0, 0, 1)));
+        assert_eq!(arp.target(), (Mac([0; 6]), Ipv4Addr::new(10, 0, 0, 2)));
+        assert!(Arp::parse(&bytes[..27]).is_none());
+        bytes[4] = 8;
+        assert!(Arp::parse(&bytes).is_none());
+    }
+}

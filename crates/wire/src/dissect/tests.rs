@@ -1,0 +1,175 @@
+//! Literal frames in, layers out. `tests/dissect.rs` asks etherparse about generated frames.
+
+use super::*;
+
+const ETHERNET: [u8; 14] = [2, 0, 0, 0, 0, 2, 2, 0, 0, 0, 0, 1, 8, 0];
+const ETHERNET6: [u8; 14] = [2, 0, 0, 0, 0, 2, 2, 0, 0, 0, 0, 1, 0x86, 0xdd];
+
+/// An IPv4 header: total length, flags and fragment offset, protocol.
+fn ip4(total: u16, fragment: u16, protocol: u8) -> Vec<u8> {
+    let mut header = vec![0x45, 0];
+    header.extend(total.to_be_bytes());
+    header.extend([0, 1]);
+    header.extend(fragment.to_be_bytes());
+    header.extend([64, protocol, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2]);
+    header
+}
+
+fn ip6(payload: u16, next: u8) -> Vec<u8> {
+    let mut header = vec![0x60, 0, 0, 0];
+    header.extend(payload.to_be_bytes());
+    header.extend([next, 64]);
+    header.extend([0; 32]);
+    header
+}
+
+fn udp_header(length: u16) -> Vec<u8> {
+    let mut header = vec![0, 53, 4, 0];
+    header.extend(length.to_be_bytes());
+    header.extend([0, 0]);
+    header
+}
+
+/// A TCP header without options that states `offset` words.
+fn tcp_header(offset: u8) -> Vec<u8> {
+    let mut header = vec![4, 0, 0, 80, 0, 0, 0, 1, 0, 0, 0, 0, offset << 4, 2];
+    header.extend([0; 6]);
+    header
+}
+
+fn ethernet(parts: &[&[u8]]) -> Vec<u8> {
+    [&ETHERNET[..], &parts.concat()].concat()
+}
+
+fn read(frame: &[u8]) -> Layers {
+    layers(LinkType::ETHERNET, frame)
+}
+
+const CUT: Faults = Faults { cut: true, malformed: false, deep: false };
+const MALFORMED: Faults = Faults { cut: false, malformed: true, deep: false };
+const DEEP: Faults = Faults { cut: false, malformed: false, deep: true };
+const FINE: Faults = Faults { cut: false, malformed: false, deep: false };
+
+#[test]
+fn tcp_with_padding() {
+    let frame = ethernet(&[&ip4(42, 0, 6), &tcp_header(5), b"hi", &[0; 4]]);
+    let found = read(&frame);
+    assert_eq!((found.network, found.protocol), (Network::Ipv4, Some(6)));
+    assert_eq!((found.l3, found.l4, found.payload), (Some(14), Some(34), Some(54)));
+    assert_eq!(found.payload(&frame), Some(&b"hi"[..]));
+    assert_eq!(found.ports(&frame), Some(Ports { source: 1024, target: 80 }));
+    assert_eq!((found.fragment, found.faults), (Fragment::Whole, FINE));
+}
+
+#[test]
+fn udp_ends_before_ip() {
+    let frame = ethernet(&[&ip4(34, 0, 17), &udp_header(11), b"dns123"]);
+    let found = read(&frame);
+    assert_eq!(found.payload(&frame), Some(&b"dns"[..]));
+    assert_eq!(found.faults, FINE);
+}
+
+#[test]
+fn offloaded_lengths_mean_the_frame() {
+    let frame = ethernet(&[&ip4(0, 0, 6), &tcp_header(5), b"all of it"]);
+    assert_eq!(read(&frame).payload(&frame), Some(&b"all of it"[..]));
+    let six = [&ETHERNET6[..], &ip6(0, 17), &udp_header(0), b"jumbo"].concat();
+    assert_eq!(read(&six).payload(&six), Some(&b"jumbo"[..]));
+    assert_eq!(read(&six).faults, FINE);
+}
+
+#[test]
+fn every_cut_is_reported_and_harmless() {
+    let frame = ethernet(&[&ip4(60, 0, 6), &tcp_header(6), &[1, 1, 1, 0], b"sixteen bytes..."]);
+    for length in 0..frame.len() {
+        let found = read(&frame[..length]);
+        assert_eq!(found.faults, CUT, "{length}");
+        assert_eq!(found.l3.is_some(), length >= 14, "{length}");
+        assert_eq!(found.l4.is_some(), length >= 34, "{length}");
+        assert_eq!(found.ports(&frame[..length]).is_some(), length >= 38, "{length}");
+        assert_eq!(found.payload.is_some(), length >= 58, "{length}");
+        assert_eq!(found.end as usize, length);
+    }
+    assert_eq!(read(&frame).faults, FINE);
+}
+
+#[test]
+fn later_fragments_have_no_transport() {
+    let frame = ethernet(&[&ip4(28, 0x2001, 17), &udp_header(8)]);
+    let found = read(&frame);
+    assert_eq!((found.fragment, found.protocol), (Fragment::Later, Some(17)));
+    assert_eq!((found.l4, found.payload, found.ports(&frame)), (None, None, None));
+    let six = [&ETHERNET6[..], &ip6(16, 44), &[17, 0, 0, 8, 0, 0, 0, 1], &udp_header(8)].concat();
+    let found = read(&six);
+    assert_eq!((found.fragment, found.protocol), (Fragment::Later, Some(17)));
+    assert_eq!((found.l4, found.faults), (None, FINE));
+}
+
+#[test]
+fn first_fragments_keep_theirs() {
+    let frame = ethernet(&[&ip4(36, 0x2000, 17), &udp_header(4000), b"begin..."]);
+    let found = read(&frame);
+    assert_eq!((found.fragment, found.l4, found.faults), (Fragment::First, Some(34), FINE));
+    assert_eq!(found.payload(&frame), Some(&b"begin..."[..]));
+}
+
+#[test]
+fn headers_that_lie_end_the_pass() {
+    let version = ethernet(&[&ip6(0, 6), &tcp_header(5)]);
+    let short_header = ethernet(&[&[0x44], &ip4(40, 0, 6)[1..], &tcp_header(5)]);
+    let short_total = ethernet(&[&ip4(19, 0, 6), &tcp_header(5)]);
+    let total_in_options = ethernet(&[&[0x46], &ip4(22, 0, 6)[1..], &tcp_header(5)]);
+    for frame in [version, short_header, short_total, total_in_options] {
+        let found = read(&frame);
+        assert_eq!((found.l3, found.l4, found.faults), (Some(14), None, MALFORMED));
+    }
+    let small_offset = ethernet(&[&ip4(40, 0, 6), &tcp_header(4)]);
+    let large_offset = ethernet(&[&ip4(40, 0, 6), &tcp_header(6)]);
+    let small_tcp = ethernet(&[&ip4(39, 0, 6), &tcp_header(5)]);
+    let small_udp = ethernet(&[&ip4(28, 0, 17), &udp_header(7)]);
+    for frame in [small_offset, large_offset, small_tcp, small_udp] {
+        let found = read(&frame);
+        assert_eq!((found.l4, found.payload, found.faults), (Some(34), None, MALFORMED));
+    }
+    let large_udp = ethernet(&[&ip4(28, 0, 17), &udp_header(9)]);
+    let found = read(&large_udp);
+    assert_eq!((found.payload(&large_udp), found.faults), (Some(&[][..]), MALFORMED));
+}
+
+#[test]
+fn extension_headers() {
+    let options = [17, 0, 0, 0, 0, 0, 0, 0];
+    let frame = [&ETHERNET6[..], &ip6(18, 60), &options, &udp_header(10), b"ok"].concat();
+    let found = read(&frame);
+    assert_eq!((found.network, found.protocol, found.l4), (Network::Ipv6, Some(17), Some(62)));
+    assert_eq!((found.payload(&frame), found.faults), (Some(&b"ok"[..]), FINE));
+    let chain = [60, 0, 0, 0, 0, 0, 0, 0].repeat(9);
+    let deep = [&ETHERNET6[..], &ip6(72, 60), &chain].concat();
+    assert_eq!((read(&deep).l4, read(&deep).faults), (None, DEEP));
+    // The options would go on behind the length that the packet states: into the padding.
+    let beyond = [&ETHERNET6[..], &ip6(4, 60), &options, &udp_header(8)].concat();
+    assert_eq!((read(&beyond).l4, read(&beyond).faults), (None, MALFORMED));
+}
+
+#[test]
+fn other_protocols() {
+    let icmp = ethernet(&[&ip4(28, 0, 1), &[8, 0, 0, 0, 0, 1, 0, 1]]);
+    let found = read(&icmp);
+    assert_eq!((found.protocol, found.l4, found.payload), (Some(1), Some(34), Some(34)));
+    assert_eq!(found.ports(&icmp), None);
+    let arp = [&ETHERNET[..12], &[8, 6], &[0; 28][..]].concat();
+    assert_eq!((read(&arp).network, read(&arp).l4), (Network::Arp, None));
+    assert_eq!(read(&arp).faults, FINE);
+    let spanning_tree = [&ETHERNET[..12], &[0, 7], &[0x42, 0x42, 3, 0, 0, 0, 0, 9, 9]].concat();
+    let found = read(&spanning_tree);
+    assert_eq!(found.packet(&spanning_tree), Some(&spanning_tree[14..21]));
+    let nine_tags = [&ETHERNET[..12], &[0x81, 0, 0, 1].repeat(9), &[8, 0]].concat();
+    assert_eq!((read(&nine_tags).network, read(&nine_tags).faults), (Network::Other(0x8100), DEEP));
+    let unknown = layers(LinkType(105), &icmp);
+    assert_eq!((unknown.l3, unknown.network, unknown.faults), (None, Network::Unknown, FINE));
+}
+
+#[test]
+fn layers_stay_small() {
+    assert!(size_of::<Layers>() <= 40);
+}

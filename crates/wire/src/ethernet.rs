@@ -1,0 +1,89 @@
+//! Ethernet II and IEEE 802.3 headers.
+//!
+//! In: a frame. Out: a view of its first 14 bytes. The field behind the addresses is a type from
+//! [`TYPE_MIN`] on and a length below; `link` follows both.
+
+use zerocopy::byteorder::network_endian::U16;
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
+
+use crate::address::Mac;
+
+/// The offset of the target's address.
+pub const DST: usize = 0;
+/// The offset of the source's address.
+pub const SRC: usize = 6;
+/// The offset of the type or length.
+pub const ETHERTYPE: usize = 12;
+/// The length of the header.
+pub const LENGTH: usize = 14;
+/// The least number that is a type and not a length (IEEE 802.3 §3.2.6).
+pub const TYPE_MIN: u16 = 0x0600;
+
+/// The ethertypes that this crate or its users look for.
+pub mod ethertype {
+    /// IPv4.
+    pub const IPV4: u16 = 0x0800;
+    /// ARP.
+    pub const ARP: u16 = 0x0806;
+    /// Reverse ARP.
+    pub const RARP: u16 = 0x8035;
+    /// IPv6.
+    pub const IPV6: u16 = 0x86dd;
+    /// MPLS, one receiver.
+    pub const MPLS: u16 = 0x8847;
+    /// PPPoE discovery.
+    pub const PPPOE_DISCOVERY: u16 = 0x8863;
+    /// PPPoE session.
+    pub const PPPOE_SESSION: u16 = 0x8864;
+}
+
+/// A view of an Ethernet header.
+#[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned, Clone, Copy, Debug)]
+#[repr(C)]
+pub struct Ethernet {
+    target: [u8; 6],
+    source: [u8; 6],
+    ethertype: U16,
+}
+
+impl Ethernet {
+    /// Views the header of a frame, and what follows it.
+    #[inline]
+    pub fn parse(frame: &[u8]) -> Option<(&Self, &[u8])> {
+        Self::ref_from_prefix(frame).ok()
+    }
+
+    /// The address of the receiver.
+    pub const fn target(&self) -> Mac {
+        Mac(self.target)
+    }
+
+    /// The address of the sender.
+    pub const fn source(&self) -> Mac {
+        Mac(self.source)
+    }
+
+    /// The type, or below [`TYPE_MIN`] the length, of what follows.
+    #[inline]
+    pub fn ethertype(&self) -> u16 {
+        self.ethertype.get()
+    }
+}
+
+const _: () = assert!(size_of::<Ethernet>() == LENGTH);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn fields() {
+        let frame = [1, 2, 3, 4, 5, 6, 0xa, 0xb, 0xc, 0xd, 0xe, 0xf, 8, 6, 99];
+        let (header, rest) = Ethernet::parse(&frame).unwrap();
+        assert_eq!(header.target().to_string(), "01:02:03:04:05:06");
+        assert_eq!(header.source().to_string(), "0a:0b:0c:0d:0e:0f");
+        assert_eq!(header.ethertype(), ethertype::ARP);
+        assert_eq!(rest, [99]);
+        assert!(Ethernet::parse(&frame[..13]).is_none());
+    }
+}

@@ -1,0 +1,192 @@
+//! The flow that a frame belongs to: protocol, two addresses, two ports.
+//!
+//! In: a frame and its layers. Out: a [`Flow`] as the packet states it, its form that is the same
+//! for both directions, and a hash that is the same for both directions, on every machine and in
+//! every version (sessions hash symmetrically, so that both halves of a connection meet in one
+//! engine: [Par §IV-A]). The hash is not keyed by itself: who stores flows of strangers in a table
+//! passes a random seed.
+
+use core::fmt;
+use core::net::{IpAddr, SocketAddr};
+
+use crate::dissect::Layers;
+use crate::ipv4::Ipv4;
+use crate::ipv6::Ipv6;
+use crate::link::Network;
+use crate::ports::Ports;
+use crate::read::low64;
+
+/// The addresses, the protocol and the ports of a packet.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct Flow {
+    /// The sender's address.
+    pub source: IpAddr,
+    /// The receiver's address.
+    pub target: IpAddr,
+    /// The transport protocol.
+    pub protocol: u8,
+    /// The ports; nothing for protocols without ports, and for fragments behind the first.
+    pub ports: Option<Ports>,
+}
+
+/// Which way a packet goes within its normalised flow.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub enum Direction {
+    /// From the lesser address and port to the greater.
+    Up,
+    /// From the greater address and port to the lesser.
+    Down,
+}
+
+impl Flow {
+    /// The flow of a frame; nothing for frames that are not IP, or not whole up to the protocol.
+    #[inline]
+    pub fn of(layers: &Layers, frame: &[u8]) -> Option<Self> {
+        let packet = layers.packet(frame)?;
+        let protocol = layers.protocol?;
+        let ports = layers.ports(frame);
+        match layers.network {
+            Network::Ipv4 => {
+                let (ip, _) = Ipv4::parse(packet)?;
+                let (source, target) = (ip.source().into(), ip.target().into());
+                Some(Self { source, target, protocol, ports })
+            }
+            Network::Ipv6 => {
+                let (ip, _) = Ipv6::parse(packet)?;
+                let (source, target) = (ip.source().into(), ip.target().into());
+                Some(Self { source, target, protocol, ports })
+            }
+            Network::Arp | Network::Other(_) | Network::Unknown => None,
+        }
+    }
+
+    /// The flow of the packets that go the other way.
+    #[must_use]
+    pub fn reversed(self) -> Self {
+        Self {
+            source: self.target,
+            target: self.source,
+            protocol: self.protocol,
+            ports: self.ports.map(Ports::swapped),
+        }
+    }
+
+    /// The form that both directions share, and which of them this is.
+    #[must_use]
+    pub fn normalised(self) -> (Self, Direction) {
+        if self.sender() <= self.receiver() {
+            (self, Direction::Up)
+        } else {
+            (self.reversed(), Direction::Down)
+        }
+    }
+
+    /// A hash that is equal for both directions, and for the same seed equal everywhere.
+    #[inline]
+    pub fn hash(&self, seed: u64) -> u64 {
+        let half = |(address, port): (IpAddr, u16)| end(address, port, seed);
+        let both = half(self.sender()).wrapping_add(half(self.receiver()));
+        mix(both ^ u64::from(self.protocol))
+    }
+
+    fn sender(&self) -> (IpAddr, u16) {
+        (self.source, self.ports.map_or(0, |ports| ports.source))
+    }
+
+    fn receiver(&self) -> (IpAddr, u16) {
+        (self.target, self.ports.map_or(0, |ports| ports.target))
+    }
+}
+
+impl fmt::Display for Flow {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.ports {
+            Some(ports) => {
+                let source = SocketAddr::new(self.source, ports.source);
+                write!(f, "{source} > {}", SocketAddr::new(self.target, ports.target))
+            }
+            None => write!(f, "{} > {}", self.source, self.target),
+        }
+    }
+}
+
+/// The hash of one end of a flow.
+#[inline]
+fn end(address: IpAddr, port: u16, seed: u64) -> u64 {
+    let (high, low) = match address {
+        IpAddr::V4(address) => (0, u64::from(address.to_bits())),
+        IpAddr::V6(address) => {
+            let bits = address.to_bits();
+            (low64(bits >> 64), low64(bits))
+        }
+    };
+    mix(mix(high ^ seed).wrapping_add(low) ^ u64::from(port).rotate_left(40))
+}
+
+/// The finisher of SplitMix64: every bit of the input changes every bit of the output with
+/// probability one half.
+#[inline]
+const fn mix(value: u64) -> u64 {
+    let value = value.wrapping_add(0x9e37_79b9_7f4a_7c15);
+    let value = (value ^ (value >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    let value = (value ^ (value >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    value ^ (value >> 31)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ip::protocol;
+
+    fn flow(source: &str, target: &str, ports: Option<(u16, u16)>) -> Flow {
+        Flow {
+            source: source.parse().unwrap(),
+            target: target.parse().unwrap(),
+            protocol: protocol::TCP,
+            ports: ports.map(|(source, target)| Ports { source, target }),
+        }
+    }
+
+    #[test]
+    fn display() {
+        let four = flow("10.0.0.1", "10.0.0.2", Some((1234, 80)));
+        assert_eq!(four.to_string(), "10.0.0.1:1234 > 10.0.0.2:80");
+        let six = flow("fe80::1", "2001:db8::2", Some((1, 2)));
+        assert_eq!(six.to_string(), "[fe80::1]:1 > [2001:db8::2]:2");
+        assert_eq!(flow("1.2.3.4", "::", None).to_string(), "1.2.3.4 > ::");
+    }
+
+    #[test]
+    fn both_directions_are_one() {
+        let up = flow("10.0.0.1", "10.0.0.2", Some((1234, 80)));
+        let down = up.reversed();
+        assert_eq!(up.normalised(), (up, Direction::Up));
+        assert_eq!(down.normalised(), (up, Direction::Down));
+        let same_host = flow("127.0.0.1", "127.0.0.1", Some((80, 1234)));
+        assert_eq!(same_host.normalised(), (same_host, Direction::Up));
+        assert_eq!(same_host.reversed().normalised(), (same_host, Direction::Down));
+    }
+
+    #[test]
+    fn hash_is_symmetric_seeded_and_stable() {
+        let up = flow("10.0.0.1", "10.0.0.2", Some((1234, 80)));
+        assert_eq!(up.hash(7), up.reversed().hash(7));
+        assert_ne!(up.hash(7), up.hash(8));
+        let swapped_ports = flow("10.0.0.1", "10.0.0.2", Some((80, 1234)));
+        assert_ne!(up.hash(7), swapped_ports.hash(7));
+        assert_ne!(up.hash(0), Flow { protocol: protocol::UDP, ..up }.hash(0));
+        assert_eq!(up.hash(0), STABLE, "a stored hash must keep its value");
+    }
+
+    const STABLE: u64 = 5_946_426_835_229_603_807;
+
+    #[test]
+    fn hash_spreads_over_engines() {
+        let mut engines = [0u32; 8];
+        for port in 0..8000 {
+            let flow = flow("10.0.0.1", "10.0.0.2", Some((port, 80)));
+            engines[(flow.hash(0) % 8) as usize] += 1;
+        }
+        assert!(engines.iter().all(|count| (850..1150).contains(count)), "{engines:?}");
+    }
+}

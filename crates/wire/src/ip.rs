@@ -1,0 +1,60 @@
+//! What both versions of IP share: protocol numbers and what a fragment is.
+
+/// Protocol numbers of the IANA registry.
+pub mod protocol {
+    /// IPv6 hop-by-hop options.
+    pub const HOP_BY_HOP: u8 = 0;
+    /// ICMP for IPv4.
+    pub const ICMP: u8 = 1;
+    /// TCP.
+    pub const TCP: u8 = 6;
+    /// UDP.
+    pub const UDP: u8 = 17;
+    /// IPv6 routing header.
+    pub const ROUTING: u8 = 43;
+    /// IPv6 fragment header.
+    pub const FRAGMENT: u8 = 44;
+    /// GRE.
+    pub const GRE: u8 = 47;
+    /// IPsec's encrypted payload.
+    pub const ESP: u8 = 50;
+    /// IPsec's authentication header.
+    pub const AH: u8 = 51;
+    /// ICMP for IPv6.
+    pub const ICMPV6: u8 = 58;
+    /// Nothing follows.
+    pub const NONE: u8 = 59;
+    /// IPv6 destination options.
+    pub const DESTINATION: u8 = 60;
+    /// SCTP.
+    pub const SCTP: u8 = 132;
+    /// IPv6 mobility header.
+    pub const MOBILITY: u8 = 135;
+    /// Host identity protocol.
+    pub const HIP: u8 = 139;
+    /// IPv6 shim6.
+    pub const SHIM6: u8 = 140;
+}
+
+/// Which part of an IP packet a frame carries.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Fragment {
+    /// All of it.
+    Whole,
+    /// The first fragment: the transport header is here, or its beginning.
+    First,
+    /// A later fragment: there is no transport header.
+    Later,
+}
+
+impl Fragment {
+    /// From an offset and the more-fragments flag.
+    #[inline]
+    pub const fn of(offset: u16, more: bool) -> Self {
+        match (offset, more) {
+            (0, false) => Self::Whole,
+            (0, true) => Self::First,
+            _ => Self::Later,
+        }
+    }
+}

@@ -1,0 +1,199 @@
+//! IPv4 headers (RFC 791).
+//!
+//! In: the bytes of layer 3. Out: a view of the fixed 20 bytes, its options and what follows. The
+//! lengths that the header states are answered as they are; `dissect` weighs them against the bytes
+//! that are there.
+
+use core::net::Ipv4Addr;
+
+use zerocopy::byteorder::network_endian::U16;
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
+
+use crate::checksum;
+use crate::ip::Fragment;
+
+/// The offset of version and header length.
+pub const VERSION_IHL: usize = 0;
+/// The offset of the total length.
+pub const TOTAL_LENGTH: usize = 2;
+/// The offset of flags and fragment offset.
+pub const FLAGS_FRAGMENT: usize = 6;
+/// The offset of the time to live.
+pub const TTL: usize = 8;
+/// The offset of the protocol.
+pub const PROTOCOL: usize = 9;
+/// The offset of the header checksum.
+pub const CHECKSUM: usize = 10;
+/// The offset of the source address.
+pub const SRC: usize = 12;
+/// The offset of the target address.
+pub const DST: usize = 16;
+/// The length of a header without options.
+pub const LENGTH_MIN: usize = 20;
+/// The length of a header with all the options that fit.
+pub const LENGTH_MAX: usize = 60;
+/// The bits of the fragment offset in [`FLAGS_FRAGMENT`].
+pub const OFFSET_MASK: u16 = 0x1fff;
+/// The bit of the more-fragments flag in [`FLAGS_FRAGMENT`].
+pub const MORE_FRAGMENTS: u16 = 0x2000;
+
+/// A view of the fixed part of an IPv4 header.
+#[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned, Clone, Copy, Debug)]
+#[repr(C)]
+pub struct Ipv4 {
+    version_ihl: u8,
+    service: u8,
+    total_length: U16,
+    identification: U16,
+    flags_fragment: U16,
+    ttl: u8,
+    protocol: u8,
+    checksum: U16,
+    source: [u8; 4],
+    target: [u8; 4],
+}
+
+impl Ipv4 {
+    /// Views the fixed header, and what follows it: options, then the payload.
+    #[inline]
+    pub fn parse(bytes: &[u8]) -> Option<(&Self, &[u8])> {
+        Self::ref_from_prefix(bytes).ok()
+    }
+
+    /// The version: 4, unless the packet lies.
+    #[inline]
+    pub const fn version(&self) -> u8 {
+        self.version_ihl >> 4
+    }
+
+    /// The length of the header with its options in bytes; less than [`LENGTH_MIN`] is a lie.
+    #[inline]
+    pub const fn header_length(&self) -> u8 {
+        (self.version_ihl & 0x0f) * 4
+    }
+
+    /// Type of service: six bits of differentiated services, two of congestion notification.
+    pub const fn service(&self) -> u8 {
+        self.service
+    }
+
+    /// The length of the packet, header included. Zero on frames that the card will yet cut up.
+    #[inline]
+    pub fn total_length(&self) -> u16 {
+        self.total_length.get()
+    }
+
+    /// What the fragments of one packet have in common.
+    pub fn identification(&self) -> u16 {
+        self.identification.get()
+    }
+
+    /// Whether routers may not fragment the packet.
+    pub fn dont_fragment(&self) -> bool {
+        self.flags_fragment.get() & 0x4000 != 0
+    }
+
+    /// Whether fragments follow this one.
+    pub fn more_fragments(&self) -> bool {
+        self.flags_fragment.get() & MORE_FRAGMENTS != 0
+    }
+
+    /// Where the fragment's payload belongs in the packet's, in bytes.
+    pub fn fragment_offset(&self) -> u16 {
+        (self.flags_fragment.get() & OFFSET_MASK) * 8
+    }
+
+    /// Which part of the packet this is.
+    #[inline]
+    pub fn fragment(&self) -> Fragment {
+        let field = self.flags_fragment.get();
+        Fragment::of(field & OFFSET_MASK, field & MORE_FRAGMENTS != 0)
+    }
+
+    /// How many routers may still forward the packet.
+    pub const fn ttl(&self) -> u8 {
+        self.ttl
+    }
+
+    /// The protocol of the payload.
+    #[inline]
+    pub const fn protocol(&self) -> u8 {
+        self.protocol
+    }
+
+    /// The header checksum as it stands in the packet.
+    pub fn checksum(&self) -> u16 {
+        self.checksum.get()
+    }
+
+    /// The source address.
+    #[inline]
+    pub const fn source(&self) -> Ipv4Addr {
+        let [a, b, c, d] = self.source;
+        Ipv4Addr::new(a, b, c, d)
+    }
+
+    /// The target address.
+    #[inline]
+    pub const fn target(&self) -> Ipv4Addr {
+        let [a, b, c, d] = self.target;
+        Ipv4Addr::new(a, b, c, d)
+    }
+}
+
+/// Whether the header at the front of `bytes` is whole and its checksum right.
+pub fn checksum_holds(bytes: &[u8]) -> bool {
+    let length = Ipv4::parse(bytes).map(|(header, _)| usize::from(header.header_length()));
+    let header = length.filter(|length| *length >= LENGTH_MIN).and_then(|end| bytes.get(..end));
+    header.is_some_and(|header| checksum::of(header) == 0)
+}
+
+const _: () = assert!(size_of::<Ipv4>() == LENGTH_MIN);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// RFC 1071 style example, as printed in many textbooks; checksum 0xb861.
+    const PACKET: [u8; 20] = [
+        0x45, 0x00, 0x00, 0x73, 0x00, 0x00, 0x40, 0x00, 0x40, 0x11, 0xb8, 0x61, 0xc0, 0xa8, 0x00,
+        0x01, 0xc0, 0xa8, 0x00, 0xc7,
+    ];
+
+    #[test]
+    fn fields() {
+        let (ip, rest) = Ipv4::parse(&PACKET).unwrap();
+        assert_eq!((ip.version(), ip.header_length(), ip.total_length()), (4, 20, 115));
+        assert_eq!((ip.ttl(), ip.protocol(), ip.checksum()), (64, 17, 0xb861));
+        assert_eq!(ip.source(), Ipv4Addr::new(192, 168, 0, 1));
+        assert_eq!(ip.target(), Ipv4Addr::new(192, 168, 0, 199));
+        assert!(ip.dont_fragment());
+        assert_eq!(ip.fragment(), Fragment::Whole);
+        assert!(rest.is_empty());
+        assert!(Ipv4::parse(&PACKET[..19]).is_none());
+    }
+
+    #[test]
+    fn checksum() {
+        assert!(checksum_holds(&PACKET));
+        for bit in 0..160 {
+            let mut broken = PACKET;
+            broken[bit / 8] ^= 1 << (bit % 8);
+            assert!(!checksum_holds(&broken), "bit {bit}");
+        }
+        assert!(!checksum_holds(&PACKET[..19]));
+    }
+
+    #[test]
+    fn fragments() {
+        let fragment = |field: u16| {
+            let mut packet = PACKET;
+            packet[6..8].copy_from_slice(&field.to_be_bytes());
+            let (ip, _) = Ipv4::parse(&packet).unwrap();
+            (ip.fragment(), ip.fragment_offset(), ip.more_fragments())
+        };
+        assert_eq!(fragment(0x2000), (Fragment::First, 0, true));
+        assert_eq!(fragment(0x2001), (Fragment::Later, 8, true));
+        assert_eq!(fragment(0x1fff), (Fragment::Later, 65_528, false));
+    }
+}

@@ -1,0 +1,274 @@
+//! IPv6 headers and the walk over extension headers (RFC 8200).
+//!
+//! In: the bytes of layer 3. Out: a view of the fixed 40 bytes, and where the chain of extension
+//! headers ends. The walk takes at most [`EXTENSIONS_MAX`] steps. Beyond that it answers
+//! [`Upper::TooDeep`] and never a guess: a filter that reads ports from the middle of an unfinished
+//! walk can be told any port.
+
+use core::net::Ipv6Addr;
+
+use zerocopy::byteorder::network_endian::{U16, U32};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
+
+use crate::ip::{Fragment, protocol};
+use crate::read::{array, be16, low16};
+
+/// The offset of the payload length.
+pub const PAYLOAD_LENGTH: usize = 4;
+/// The offset of the next header.
+pub const NEXT_HEADER: usize = 6;
+/// The offset of the hop limit.
+pub const HOP_LIMIT: usize = 7;
+/// The offset of the source address.
+pub const SRC: usize = 8;
+/// The offset of the target address.
+pub const DST: usize = 24;
+/// The length of the fixed header.
+pub const LENGTH: usize = 40;
+/// The length of a fragment header.
+pub const FRAGMENT_LENGTH: usize = 8;
+/// How many extension headers the walk passes. RFC 8200 §4.1 lists seven in its recommended order.
+pub const EXTENSIONS_MAX: usize = 8;
+
+/// A view of the fixed part of an IPv6 header.
+#[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned, Clone, Copy, Debug)]
+#[repr(C)]
+pub struct Ipv6 {
+    version_class_label: U32,
+    payload_length: U16,
+    next_header: u8,
+    hop_limit: u8,
+    source: [u8; 16],
+    target: [u8; 16],
+}
+
+impl Ipv6 {
+    /// Views the fixed header, and what follows it: extension headers, then the payload.
+    #[inline]
+    pub fn parse(bytes: &[u8]) -> Option<(&Self, &[u8])> {
+        Self::ref_from_prefix(bytes).ok()
+    }
+
+    /// The version: 6, unless the packet lies.
+    #[inline]
+    pub fn version(&self) -> u8 {
+        (self.version_class_label.get() >> 28) as u8
+    }
+
+    /// The traffic class.
+    pub fn traffic_class(&self) -> u8 {
+        (self.version_class_label.get() >> 20 & 0xff) as u8
+    }
+
+    /// The flow label, 20 bits.
+    pub fn flow_label(&self) -> u32 {
+        self.version_class_label.get() & 0x000f_ffff
+    }
+
+    /// The length of everything behind the fixed header. Zero for jumbograms and for frames that
+    /// the card will yet cut up.
+    #[inline]
+    pub fn payload_length(&self) -> u16 {
+        self.payload_length.get()
+    }
+
+    /// The type of the header that follows.
+    #[inline]
+    pub const fn next_header(&self) -> u8 {
+        self.next_header
+    }
+
+    /// How many routers may still forward the packet.
+    pub const fn hop_limit(&self) -> u8 {
+        self.hop_limit
+    }
+
+    /// The source address.
+    #[inline]
+    pub fn source(&self) -> Ipv6Addr {
+        Ipv6Addr::from(self.source)
+    }
+
+    /// The target address.
+    #[inline]
+    pub fn target(&self) -> Ipv6Addr {
+        Ipv6Addr::from(self.target)
+    }
+}
+
+/// Where the extension headers of a packet end.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Upper {
+    /// An upper-layer header.
+    Protocol {
+        /// Its protocol; [`protocol::NONE`] where nothing follows.
+        protocol: u8,
+        /// Its offset from the beginning of the IPv6 header.
+        offset: u16,
+        /// Whole, or first where a fragment header announces more.
+        fragment: Fragment,
+    },
+    /// The data of a fragment that is not the first.
+    Fragment {
+        /// The type of header with which the whole packet goes on.
+        protocol: u8,
+        /// The offset of the data from the beginning of the IPv6 header.
+        offset: u16,
+    },
+    /// There are more than [`EXTENSIONS_MAX`] extension headers.
+    TooDeep,
+    /// The bytes end within the extension headers.
+    Truncated,
+}
+
+/// Walks the extension headers of a packet from the beginning of its IPv6 header, which must be
+/// whole, to the upper layer. `packet` ends where the packet ends, so padding is never walked.
+#[inline]
+pub fn upper(packet: &[u8]) -> Upper {
+    let Some(&next) = packet.get(NEXT_HEADER) else { return Upper::Truncated };
+    if !is_extension(next) {
+        return Upper::Protocol {
+            protocol: next,
+            offset: low16(LENGTH),
+            fragment: Fragment::Whole,
+        };
+    }
+    walk(packet, next)
+}
+
+/// Whether a next-header number is an extension header that the walk passes. ESP is not: what
+/// follows it is encrypted.
+#[inline]
+pub const fn is_extension(next: u8) -> bool {
+    use protocol::{AH, DESTINATION, FRAGMENT, HIP, HOP_BY_HOP, MOBILITY, ROUTING, SHIM6};
+    matches!(next, HOP_BY_HOP | ROUTING | FRAGMENT | AH | DESTINATION | MOBILITY | HIP | SHIM6)
+}
+
+fn walk(packet: &[u8], first: u8) -> Upper {
+    let (mut next, mut at, mut fragment) = (first, LENGTH, Fragment::Whole);
+    for _ in 0..EXTENSIONS_MAX {
+        let Some([following, length]) = array(packet, at) else { return Upper::Truncated };
+        if next == protocol::FRAGMENT {
+            let Some(field) = be16(packet, at + 2) else { return Upper::Truncated };
+            let part = Fragment::of(field >> 3, field & 1 == 1);
+            if part == Fragment::Later {
+                return later(packet, following, at + FRAGMENT_LENGTH);
+            }
+            fragment = part;
+        }
+        at += extension_length(next, length);
+        if at > packet.len() {
+            return Upper::Truncated;
+        }
+        next = following;
+        if !is_extension(next) {
+            return protocol_at(next, at, fragment);
+        }
+    }
+    Upper::TooDeep
+}
+
+/// RFC 8200: in units of 8 bytes, the first not counted; RFC 4302: AH in units of 4, less two.
+const fn extension_length(header: u8, length: u8) -> usize {
+    match header {
+        protocol::FRAGMENT => FRAGMENT_LENGTH,
+        protocol::AH => (length as usize + 2) * 4,
+        _ => (length as usize + 1) * 8,
+    }
+}
+
+fn protocol_at(protocol: u8, at: usize, fragment: Fragment) -> Upper {
+    match u16::try_from(at) {
+        Ok(offset) => Upper::Protocol { protocol, offset, fragment },
+        Err(_) => Upper::TooDeep,
+    }
+}
+
+fn later(packet: &[u8], protocol: u8, at: usize) -> Upper {
+    match u16::try_from(at) {
+        Ok(offset) if at <= packet.len() => Upper::Fragment { protocol, offset },
+        Ok(_) => Upper::Truncated,
+        Err(_) => Upper::TooDeep,
+    }
+}
+
+const _: () = assert!(size_of::<Ipv6>() == LENGTH);
+const _: () = assert!(LENGTH + EXTENSIONS_MAX * 2048 < u16::MAX as usize);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn packet(next: u8, rest: &[u8]) -> Vec<u8> {
+        let mut packet = vec![0u8; LENGTH];
+        packet[0] = 0x60;
+        packet[NEXT_HEADER] = next;
+        packet.extend(rest);
+        packet
+    }
+
+    fn whole(protocol: u8, offset: u16) -> Upper {
+        Upper::Protocol { protocol, offset, fragment: Fragment::Whole }
+    }
+
+    #[test]
+    fn fields() {
+        let mut bytes = packet(6, &[]);
+        bytes[..8].copy_from_slice(&[0x6a, 0xb1, 0x23, 0x45, 0, 9, 6, 64]);
+        bytes[23] = 1;
+        bytes[39] = 2;
+        let (ip, _) = Ipv6::parse(&bytes).unwrap();
+        assert_eq!((ip.version(), ip.traffic_class(), ip.flow_label()), (6, 0xab, 0x12345));
+        assert_eq!((ip.payload_length(), ip.next_header(), ip.hop_limit()), (9, 6, 64));
+        assert_eq!((ip.source(), ip.target()), ("::1".parse().unwrap(), "::2".parse().unwrap()));
+        assert!(Ipv6::parse(&bytes[..39]).is_none());
+    }
+
+    #[test]
+    fn no_extension() {
+        assert_eq!(upper(&packet(6, &[])), whole(6, 40));
+        assert_eq!(upper(&packet(59, &[])), whole(59, 40));
+        assert_eq!(upper(&packet(50, &[])), whole(50, 40));
+        assert_eq!(upper(&[]), Upper::Truncated);
+    }
+
+    #[test]
+    fn chain_of_three() {
+        // Hop-by-hop of 8, destination options of 16, authentication of 12 bytes, then UDP.
+        let mut rest = vec![60, 0, 0, 0, 0, 0, 0, 0];
+        rest.extend([51, 1]);
+        rest.extend([0; 14]);
+        rest.extend([17, 1]);
+        rest.extend([0; 10]);
+        assert_eq!(upper(&packet(0, &rest)), whole(17, 40 + 8 + 16 + 12));
+        for cut in 0..rest.len() {
+            assert_eq!(upper(&packet(0, &rest[..cut])), Upper::Truncated, "{cut}");
+        }
+    }
+
+    #[test]
+    fn fragments() {
+        let fragment = |field: u16| {
+            let [high, low] = field.to_be_bytes();
+            upper(&packet(44, &[6, 0, high, low, 0, 0, 0, 1]))
+        };
+        assert_eq!(fragment(0), whole(6, 48), "atomic, RFC 6946");
+        let first = Upper::Protocol { protocol: 6, offset: 48, fragment: Fragment::First };
+        assert_eq!(fragment(1), first);
+        assert_eq!(fragment(8), Upper::Fragment { protocol: 6, offset: 48 });
+        assert_eq!(fragment(9), Upper::Fragment { protocol: 6, offset: 48 });
+        assert_eq!(upper(&packet(44, &[6, 0, 0, 8])), Upper::Truncated);
+    }
+
+    #[test]
+    fn depth_is_bounded() {
+        let chain = |count: usize| {
+            let mut rest: Vec<u8> = [60, 0, 0, 0, 0, 0, 0, 0].repeat(count);
+            let last = rest.len() - 8;
+            rest[last] = 6;
+            upper(&packet(60, &rest))
+        };
+        assert_eq!(chain(EXTENSIONS_MAX), whole(6, 40 + 8 * 8));
+        assert_eq!(chain(EXTENSIONS_MAX + 1), Upper::TooDeep);
+    }
+}

@@ -1,0 +1,424 @@
+//! Link types, and where layer 3 begins behind each of them.
+//!
+//! In: a frame and the link type that its capture or interface states. Out: which network protocol
+//! follows, at which offset, behind which VLAN tags. The numbers are those of the pcap registry
+//! (LINKTYPE_ values), which both capture formats and `print` use.
+//!
+//! Known: Ethernet with at most [`vlan::TAGS_MAX`] tags and 802.3 with LLC and SNAP, raw IP, Linux
+//! cooked v1 and v2, BSD loopback in both byte orders, PPP with and without HDLC framing. A frame
+//! of any other type has no layer 3; that is an answer, not an error.
+
+use core::fmt;
+use core::str::FromStr;
+
+use crate::ethernet::{self, ethertype};
+use crate::read::{be16, be32, low16};
+use crate::vlan::{self, Tags};
+
+/// A link type by its number in the pcap registry.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct LinkType(pub u16);
+
+impl LinkType {
+    /// BSD loopback: the address family in the byte order of the machine that captured.
+    pub const NULL: Self = Self(0);
+    /// Ethernet, IEEE 802.3.
+    pub const ETHERNET: Self = Self(1);
+    /// PPP, with or without the HDLC address and control bytes.
+    pub const PPP: Self = Self(9);
+    /// Raw IP as some BSDs number it in their own captures.
+    pub const RAW_BSD: Self = Self(12);
+    /// Raw IP as OpenBSD numbers it in its own captures.
+    pub const RAW_OPENBSD: Self = Self(14);
+    /// PPP in HDLC framing, or Cisco HDLC.
+    pub const PPP_HDLC: Self = Self(50);
+    /// Raw IP: version 4 or 6 by the first four bits.
+    pub const RAW: Self = Self(101);
+    /// OpenBSD loopback: the address family in network byte order.
+    pub const LOOP: Self = Self(108);
+    /// Linux cooked capture, version 1.
+    pub const LINUX_SLL: Self = Self(113);
+    /// Raw IPv4.
+    pub const IPV4: Self = Self(228);
+    /// Raw IPv6.
+    pub const IPV6: Self = Self(229);
+    /// Linux cooked capture, version 2.
+    pub const LINUX_SLL2: Self = Self(276);
+
+    /// The name in the registry without its prefix, in capitals, if this crate knows it.
+    pub fn name(self) -> Option<&'static str> {
+        NAMES.iter().find(|(link, _)| *link == self).map(|(_, name)| *name)
+    }
+
+    /// The longest record that libpcap accepts for this link type, in bytes.
+    pub const fn record_max(self) -> u32 {
+        match self.0 {
+            // USB captures and D-Bus messages: 128 MB; EBHSCR: 8 MB.
+            189 | 220 | 231 | 249 | 266 => 128 * 1024 * 1024,
+            279 => 8 * 1024 * 1024,
+            _ => 262_144,
+        }
+    }
+}
+
+impl fmt::Display for LinkType {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.name() {
+            Some(name) => f.write_str(name),
+            None => write!(f, "{}", self.0),
+        }
+    }
+}
+
+impl FromStr for LinkType {
+    type Err = UnknownLink;
+
+    /// Reads a name (`EN10MB` and `ethernet` too) in any case, or a number.
+    fn from_str(text: &str) -> Result<Self, UnknownLink> {
+        if let Ok(number) = text.parse() {
+            return Ok(Self(number));
+        }
+        let named = NAMES.iter().chain(ALIASES).find(|(_, name)| name.eq_ignore_ascii_case(text));
+        named.map(|(link, _)| *link).ok_or(UnknownLink)
+    }
+}
+
+/// A text names no link type.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct UnknownLink;
+
+impl fmt::Display for UnknownLink {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("no link type has this name; give its number in the pcap registry")
+    }
+}
+
+impl core::error::Error for UnknownLink {}
+
+/// What a link header says about what follows.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Network {
+    /// IPv4.
+    Ipv4,
+    /// IPv6.
+    Ipv6,
+    /// ARP.
+    Arp,
+    /// The protocol with this ethertype. A VLAN ethertype means that the tags went too deep.
+    Other(u16),
+    /// Something that no ethertype names, or a link type or header that this crate cannot read.
+    Unknown,
+}
+
+impl Network {
+    /// The network protocol of an ethertype.
+    #[inline]
+    pub const fn of(ethertype: u16) -> Self {
+        match ethertype {
+            ethertype::IPV4 => Self::Ipv4,
+            ethertype::IPV6 => Self::Ipv6,
+            ethertype::ARP => Self::Arp,
+            other => Self::Other(other),
+        }
+    }
+
+    /// The ethertype of the network protocol, if it has one.
+    pub const fn ethertype(self) -> Option<u16> {
+        match self {
+            Self::Ipv4 => Some(ethertype::IPV4),
+            Self::Ipv6 => Some(ethertype::IPV6),
+            Self::Arp => Some(ethertype::ARP),
+            Self::Other(other) => Some(other),
+            Self::Unknown => None,
+        }
+    }
+}
+
+/// Where a frame's layer 3 begins and what it is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Link {
+    /// The network protocol.
+    pub network: Network,
+    /// The offset of layer 3; nothing where the link header is unknown or not whole.
+    pub l3: Option<u16>,
+    /// The VLAN tags between the link header and layer 3.
+    pub tags: Tags,
+    /// The end of what the link header calls data, for 802.3 frames, which state a length.
+    pub end: Option<u16>,
+}
+
+impl Link {
+    const UNKNOWN: Self = Self { network: Network::Unknown, l3: None, tags: Tags::NONE, end: None };
+
+    #[inline]
+    const fn at(network: Network, l3: u16) -> Self {
+        Self { network, l3: Some(l3), tags: Tags::NONE, end: None }
+    }
+}
+
+/// Reads the link header of a frame.
+#[inline]
+pub fn read(link: LinkType, frame: &[u8]) -> Link {
+    let read = match link {
+        LinkType::ETHERNET => ethernet(frame),
+        other => uncommon(other, frame),
+    };
+    read.unwrap_or(Link::UNKNOWN)
+}
+
+fn uncommon(link: LinkType, frame: &[u8]) -> Option<Link> {
+    match link {
+        LinkType::RAW | LinkType::RAW_BSD | LinkType::RAW_OPENBSD => raw(frame),
+        LinkType::IPV4 => Some(Link::at(Network::Ipv4, 0)),
+        LinkType::IPV6 => Some(Link::at(Network::Ipv6, 0)),
+        LinkType::NULL | LinkType::LOOP => loopback(frame),
+        LinkType::LINUX_SLL => cooked(frame),
+        LinkType::LINUX_SLL2 => cooked2(frame),
+        LinkType::PPP => ppp(frame),
+        LinkType::PPP_HDLC => hdlc(frame),
+        _ => None,
+    }
+}
+
+#[inline]
+fn ethernet(frame: &[u8]) -> Option<Link> {
+    let ethertype = be16(frame, ethernet::ETHERTYPE)?;
+    typed(frame, ethertype, low16(ethernet::LENGTH))
+}
+
+/// Follows an ethertype whose data begin at `at`: VLAN tags, then a type or an 802.3 length.
+#[inline]
+fn typed(frame: &[u8], ethertype: u16, at: u16) -> Option<Link> {
+    if ethertype >= ethernet::TYPE_MIN && !vlan::is_tag(ethertype) {
+        return Some(Link::at(Network::of(ethertype), at));
+    }
+    let (tags, ethertype, at) = vlan::walk(frame, ethertype, at)?;
+    if ethertype >= ethernet::TYPE_MIN {
+        return Some(Link { tags, ..Link::at(Network::of(ethertype), at) });
+    }
+    let (network, l3) = llc(frame, at)?;
+    Some(Link { tags, end: at.checked_add(ethertype), ..Link::at(network, l3) })
+}
+
+/// IEEE 802.2: SNAP carries an ethertype, SAP 6 is IPv4 (RFC 1042); all else has no ethertype.
+fn llc(frame: &[u8], at: u16) -> Option<(Network, u16)> {
+    const SNAP: [u8; 6] = [0xaa, 0xaa, 0x03, 0x00, 0x00, 0x00];
+    const IP: [u8; 3] = [0x06, 0x06, 0x03];
+    let header = frame.get(usize::from(at)..)?;
+    if header.starts_with(&SNAP) {
+        return Some((Network::of(be16(header, SNAP.len())?), at + 8));
+    }
+    if header.starts_with(&IP) {
+        return Some((Network::Ipv4, at + 3));
+    }
+    Some((Network::Unknown, at))
+}
+
+fn raw(frame: &[u8]) -> Option<Link> {
+    match frame.first()? >> 4 {
+        4 => Some(Link::at(Network::Ipv4, 0)),
+        6 => Some(Link::at(Network::Ipv6, 0)),
+        _ => None,
+    }
+}
+
+/// The address family stands in the byte order of a machine that we do not know. All families are
+/// small, so the order is the one in which the number is.
+fn loopback(frame: &[u8]) -> Option<Link> {
+    let number = be32(frame, 0)?;
+    let family = if number > 0xffff { number.swap_bytes() } else { number };
+    match family {
+        2 => Some(Link::at(Network::Ipv4, 4)),
+        // Linux 10, Windows 23, NetBSD and OpenBSD 24, FreeBSD 28, Darwin 30.
+        10 | 23 | 24 | 28 | 30 => Some(Link::at(Network::Ipv6, 4)),
+        _ => Some(Link::at(Network::Unknown, 4)),
+    }
+}
+
+fn cooked(frame: &[u8]) -> Option<Link> {
+    const HARDWARE: usize = 2;
+    const PROTOCOL: usize = 14;
+    const LENGTH: u16 = 16;
+    cooked_type(frame, be16(frame, HARDWARE)?, be16(frame, PROTOCOL)?, LENGTH)
+}
+
+fn cooked2(frame: &[u8]) -> Option<Link> {
+    const PROTOCOL: usize = 0;
+    const HARDWARE: usize = 8;
+    const LENGTH: u16 = 20;
+    frame.get(..usize::from(LENGTH))?;
+    cooked_type(frame, be16(frame, HARDWARE)?, be16(frame, PROTOCOL)?, LENGTH)
+}
+
+/// For some hardware types the protocol field is no ethertype: frame relay, 802.11 (three forms),
+/// netlink. Below 1536 it is a number of Linux' own: 1 is Novell's raw 802.3, 4 is LLC.
+fn cooked_type(frame: &[u8], hardware: u16, protocol: u16, at: u16) -> Option<Link> {
+    if matches!(hardware, 770 | 801 | 802 | 803 | 824) {
+        return Some(Link::at(Network::Unknown, at));
+    }
+    if protocol >= ethernet::TYPE_MIN {
+        return typed(frame, protocol, at);
+    }
+    if protocol == 4 {
+        let (network, l3) = llc(frame, at)?;
+        return Some(Link::at(network, l3));
+    }
+    Some(Link::at(Network::Unknown, at))
+}
+
+/// RFC 1661 and 1662: address and control may be left out, the protocol may be one byte, which is
+/// then odd.
+fn ppp(frame: &[u8]) -> Option<Link> {
+    let at = if frame.starts_with(&[0xff, 0x03]) { 2 } else { 0 };
+    let first = *frame.get(usize::from(at))?;
+    let (protocol, l3) = if first & 1 == 1 {
+        (u16::from(first), at + 1)
+    } else {
+        (be16(frame, usize::from(at))?, at + 2)
+    };
+    let network = match protocol {
+        0x0021 => Network::Ipv4,
+        0x0057 => Network::Ipv6,
+        _ => Network::Unknown,
+    };
+    Some(Link::at(network, l3))
+}
+
+/// Cisco HDLC has address 0x0f or 0x8f, a zero byte and an ethertype; everything else is PPP.
+fn hdlc(frame: &[u8]) -> Option<Link> {
+    match frame.first()? {
+        0x0f | 0x8f => typed(frame, be16(frame, 2)?, 4),
+        _ => ppp(frame),
+    }
+}
+
+const NAMES: &[(LinkType, &str)] = &[
+    (LinkType::NULL, "NULL"),
+    (LinkType::ETHERNET, "EN10MB"),
+    (LinkType::PPP, "PPP"),
+    (LinkType::PPP_HDLC, "PPP_SERIAL"),
+    (LinkType::RAW, "RAW"),
+    (LinkType::RAW_BSD, "RAW_BSD"),
+    (LinkType::RAW_OPENBSD, "RAW_OPENBSD"),
+    (LinkType(105), "IEEE802_11"),
+    (LinkType::LOOP, "LOOP"),
+    (LinkType::LINUX_SLL, "LINUX_SLL"),
+    (LinkType(127), "IEEE802_11_RADIO"),
+    (LinkType::IPV4, "IPV4"),
+    (LinkType::IPV6, "IPV6"),
+    (LinkType::LINUX_SLL2, "LINUX_SLL2"),
+];
+
+const ALIASES: &[(LinkType, &str)] =
+    &[(LinkType::ETHERNET, "ETHERNET"), (LinkType::PPP_HDLC, "PPP_HDLC")];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(link: LinkType, frame: &[u8]) -> (Network, Option<u16>) {
+        let read = read(link, frame);
+        (read.network, read.l3)
+    }
+
+    fn ether(rest: &[u8]) -> Vec<u8> {
+        [&[0; 12], rest].concat()
+    }
+
+    #[test]
+    fn ethernet_types() {
+        let link = LinkType::ETHERNET;
+        assert_eq!(at(link, &ether(&[8, 0])), (Network::Ipv4, Some(14)));
+        assert_eq!(at(link, &ether(&[0x86, 0xdd, 0x60])), (Network::Ipv6, Some(14)));
+        assert_eq!(at(link, &ether(&[8, 6])), (Network::Arp, Some(14)));
+        assert_eq!(at(link, &ether(&[0x88, 0x64])), (Network::Other(0x8864), Some(14)));
+        assert_eq!(at(link, &ether(&[8])), (Network::Unknown, None));
+        assert_eq!(at(link, &[]), (Network::Unknown, None));
+    }
+
+    #[test]
+    fn length_frames_with_llc_and_snap() {
+        let snap = ether(&[0, 28, 0xaa, 0xaa, 3, 0, 0, 0, 8, 0, 0x45]);
+        let read = read(LinkType::ETHERNET, &snap);
+        assert_eq!((read.network, read.l3, read.end), (Network::Ipv4, Some(22), Some(42)));
+        let spanning_tree = ether(&[0, 38, 0x42, 0x42, 3]);
+        assert_eq!(at(LinkType::ETHERNET, &spanning_tree), (Network::Unknown, Some(14)));
+        let sap6 = ether(&[0, 38, 6, 6, 3, 0x45]);
+        assert_eq!(at(LinkType::ETHERNET, &sap6), (Network::Ipv4, Some(17)));
+        assert_eq!(at(LinkType::ETHERNET, &snap[..21]), (Network::Unknown, None));
+    }
+
+    #[test]
+    fn tags_in_front_of_type_and_length() {
+        let tagged = ether(&[0x81, 0, 0x20, 7, 0x86, 0xdd]);
+        let read = read(LinkType::ETHERNET, &tagged);
+        assert_eq!((read.network, read.l3), (Network::Ipv6, Some(18)));
+        assert_eq!(read.tags.iter(&tagged).map(|tag| tag.id()).collect::<Vec<_>>(), [7]);
+        let snap = ether(&[0x81, 0, 0, 7, 0, 28, 0xaa, 0xaa, 3, 0, 0, 0, 8, 6]);
+        assert_eq!(at(LinkType::ETHERNET, &snap), (Network::Arp, Some(26)));
+    }
+
+    #[test]
+    fn raw_ip_by_version() {
+        for link in [LinkType::RAW, LinkType::RAW_BSD, LinkType::RAW_OPENBSD] {
+            assert_eq!(at(link, &[0x45]), (Network::Ipv4, Some(0)));
+            assert_eq!(at(link, &[0x60]), (Network::Ipv6, Some(0)));
+            assert_eq!(at(link, &[0x50]), (Network::Unknown, None));
+            assert_eq!(at(link, &[]), (Network::Unknown, None));
+        }
+        assert_eq!(at(LinkType::IPV4, &[]), (Network::Ipv4, Some(0)));
+        assert_eq!(at(LinkType::IPV6, &[]), (Network::Ipv6, Some(0)));
+    }
+
+    #[test]
+    fn loopback_in_both_byte_orders() {
+        for link in [LinkType::NULL, LinkType::LOOP] {
+            assert_eq!(at(link, &[2, 0, 0, 0]), (Network::Ipv4, Some(4)));
+            assert_eq!(at(link, &[0, 0, 0, 2]), (Network::Ipv4, Some(4)));
+            assert_eq!(at(link, &[30, 0, 0, 0]), (Network::Ipv6, Some(4)));
+            assert_eq!(at(link, &[0, 0, 0, 10]), (Network::Ipv6, Some(4)));
+            assert_eq!(at(link, &[0, 0, 0, 7]), (Network::Unknown, Some(4)));
+            assert_eq!(at(link, &[0, 0, 0]), (Network::Unknown, None));
+        }
+    }
+
+    #[test]
+    fn linux_cooked() {
+        let mut v1 = [0u8; 16];
+        v1[3] = 1;
+        v1[14] = 8;
+        assert_eq!(at(LinkType::LINUX_SLL, &v1), (Network::Ipv4, Some(16)));
+        assert_eq!(at(LinkType::LINUX_SLL, &v1[..15]), (Network::Unknown, None));
+        v1[2..4].copy_from_slice(&824u16.to_be_bytes());
+        assert_eq!(at(LinkType::LINUX_SLL, &v1), (Network::Unknown, Some(16)));
+        let mut v2 = [0u8; 24];
+        v2[..2].copy_from_slice(&[0x81, 0]);
+        v2[20..].copy_from_slice(&[0, 5, 0x86, 0xdd]);
+        let read = read(LinkType::LINUX_SLL2, &v2);
+        assert_eq!((read.network, read.l3), (Network::Ipv6, Some(24)));
+        assert_eq!(read.tags.iter(&v2).map(|tag| tag.id()).collect::<Vec<_>>(), [5]);
+        assert_eq!(at(LinkType::LINUX_SLL2, &v2[..19]), (Network::Unknown, None));
+    }
+
+    #[test]
+    fn ppp_long_and_compressed() {
+        assert_eq!(at(LinkType::PPP, &[0xff, 3, 0, 0x21]), (Network::Ipv4, Some(4)));
+        assert_eq!(at(LinkType::PPP, &[0, 0x57]), (Network::Ipv6, Some(2)));
+        assert_eq!(at(LinkType::PPP, &[0x21]), (Network::Ipv4, Some(1)));
+        assert_eq!(at(LinkType::PPP, &[0xc0, 0x21]), (Network::Unknown, Some(2)));
+        assert_eq!(at(LinkType::PPP, &[0xff, 3]), (Network::Unknown, None));
+        assert_eq!(at(LinkType::PPP_HDLC, &[0x0f, 0, 8, 0]), (Network::Ipv4, Some(4)));
+    }
+
+    #[test]
+    fn names_go_both_ways() {
+        for (link, name) in NAMES {
+            assert_eq!(name.parse(), Ok(*link));
+            assert_eq!(link.to_string(), *name);
+        }
+        assert_eq!("ethernet".parse(), Ok(LinkType::ETHERNET));
+        assert_eq!("276".parse(), Ok(LinkType::LINUX_SLL2));
+        assert_eq!("token ring".parse::<LinkType>(), Err(UnknownLink));
+        assert_eq!(LinkType(300).to_string(), "300");
+    }
+}

@@ -1,0 +1,34 @@
+//! Reads integers at an offset, or nothing where the bytes end. Shared by the link headers and the
+//! capture formats, whose fields do not form one fixed header.
+
+/// Reads a big-endian u16 at `at`.
+#[inline]
+pub(crate) fn be16(bytes: &[u8], at: usize) -> Option<u16> {
+    Some(u16::from_be_bytes(array(bytes, at)?))
+}
+
+/// Reads a big-endian u32 at `at`.
+#[inline]
+pub(crate) fn be32(bytes: &[u8], at: usize) -> Option<u32> {
+    Some(u32::from_be_bytes(array(bytes, at)?))
+}
+
+/// Reads `N` bytes at `at`.
+#[inline]
+pub(crate) fn array<const N: usize>(bytes: &[u8], at: usize) -> Option<[u8; N]> {
+    bytes.get(at..)?.first_chunk::<N>().copied()
+}
+
+/// The low 16 bits: for offsets that are constants of a format, all far below 65,536.
+#[expect(clippy::cast_possible_truncation, reason = "named so that the callers need no cast")]
+#[inline]
+pub(crate) const fn low16(value: usize) -> u16 {
+    value as u16
+}
+
+/// The low 64 bits.
+#[expect(clippy::cast_possible_truncation, reason = "named so that the callers need no cast")]
+#[inline]
+pub(crate) const fn low64(value: u128) -> u64 {
+    value as u64
+}
