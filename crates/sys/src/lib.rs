@@ -5,5 +5,7 @@
 //! one operation in each unsafe block, with the promise of the manual page that it relies on.
 
 mod error;
+pub mod futex;
+pub mod memory;
 
 pub use error::{Error, Result};

@@ -1,0 +1,275 @@
+//! Memory: sealed anonymous files, and mappings that go away with their owner.
+//!
+//! A dbuf is one memfd ([DESIGN] memory; RELIABILITY facts 1 to 4): created, mapped, sealed, and only then
+//! handed out. The seals that make a descriptor harmless are [`Seals::READER`]; a receiver checks them, the
+//! size and the geometry before the first access. A mapping gives out an address and never a reference: who
+//! may look at the bytes, and when, is argued in `buffer`.
+
+use crate::error::{Named as _, Result};
+use rustix::fs::{MemfdFlags, SealFlags};
+use rustix::mm::{Advice, MapFlags, ProtFlags};
+use std::ffi::c_void;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::ptr::{self, NonNull};
+
+/// What may no longer be done to a memfd, by anyone.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Seals(u32);
+
+impl Seals {
+    /// Nothing is sealed.
+    pub const NONE: Self = Self(0);
+    /// The file cannot become shorter: no reader dies of SIGBUS.
+    pub const SHRINK: Self = Self(libc::F_SEAL_SHRINK as u32);
+    /// The file cannot become longer.
+    pub const GROW: Self = Self(libc::F_SEAL_GROW as u32);
+    /// Nobody can write any more; refused while a writable mapping lives.
+    pub const WRITE: Self = Self(libc::F_SEAL_WRITE as u32);
+    /// No new way to write can be made; mappings made before keep writing.
+    pub const FUTURE_WRITE: Self = Self(libc::F_SEAL_FUTURE_WRITE as u32);
+    /// No seal can be added.
+    pub const SEAL: Self = Self(libc::F_SEAL_SEAL as u32);
+    /// The seals of a descriptor that goes to a reader: it is no way to write, cut or empty the file.
+    pub const READER: Self =
+        Self(Self::SHRINK.0 | Self::GROW.0 | Self::FUTURE_WRITE.0 | Self::SEAL.0);
+    /// The seals of a descriptor that goes to somebody who writes: its size is for ever.
+    pub const SIZE: Self = Self(Self::SHRINK.0 | Self::GROW.0 | Self::SEAL.0);
+    /// The seals of a file that nobody changes any more.
+    pub const FROZEN: Self = Self(Self::SHRINK.0 | Self::GROW.0 | Self::WRITE.0 | Self::SEAL.0);
+
+    /// Whether all seals of `other` are set.
+    #[must_use]
+    pub const fn has(self, other: Self) -> bool {
+        self.0 & other.0 == other.0
+    }
+
+    /// These seals and those of `other`.
+    #[must_use]
+    pub const fn with(self, other: Self) -> Self {
+        Self(self.0 | other.0)
+    }
+}
+
+/// An anonymous file of fixed size.
+#[derive(Debug)]
+pub struct Memfd {
+    fd: OwnedFd,
+    len: usize,
+}
+
+impl Memfd {
+    /// Makes a file of `len` zero bytes that can be sealed. No page is allocated yet
+    /// ([`Memfd::allocate`] does). `name` is for people (`/proc/PID/maps`).
+    pub fn create(name: &str, len: usize) -> Result<Self> {
+        let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
+        let fd = rustix::fs::memfd_create(name, flags).named("memfd_create", name.to_owned())?;
+        rustix::fs::ftruncate(&fd, len as u64).named("ftruncate", format!("{len} bytes"))?;
+        Ok(Self { fd, len })
+    }
+
+    /// Takes a file that was received; its size is what the kernel says it is.
+    pub fn from_fd(fd: OwnedFd) -> Result<Self> {
+        let stat = rustix::fs::fstat(&fd).named("fstat", "a received descriptor")?;
+        Ok(Self { fd, len: usize::try_from(stat.st_size).unwrap_or(0) })
+    }
+
+    /// The size in bytes when it was made or received; for ever, once [`Seals::SIZE`] is on.
+    #[must_use]
+    #[expect(clippy::len_without_is_empty, reason = "an empty file is not a case of its own")]
+    pub const fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Allocates the pages of a range, so that a lack of memory is an error here and no SIGBUS later.
+    pub fn allocate(&self, offset: usize, len: usize) -> Result<()> {
+        let mode = rustix::fs::FallocateFlags::empty();
+        rustix::fs::fallocate(&self.fd, mode, offset as u64, len as u64)
+            .named("fallocate", format!("{len} bytes of memory"))
+    }
+
+    /// Adds seals.
+    pub fn seal(&self, seals: Seals) -> Result<()> {
+        rustix::fs::fcntl_add_seals(&self.fd, SealFlags::from_bits_retain(seals.0))
+            .named("fcntl", "F_ADD_SEALS")
+    }
+
+    /// The seals that are on. A descriptor that cannot be sealed is refused.
+    pub fn seals(&self) -> Result<Seals> {
+        let seals =
+            rustix::fs::fcntl_get_seals(&self.fd).named("fcntl", "F_GET_SEALS: not a memfd?")?;
+        Ok(Seals(seals.bits()))
+    }
+
+    /// Maps the whole file for reading and writing.
+    pub fn map(&self) -> Result<Mapping> {
+        let base = self.map_with(ProtFlags::READ | ProtFlags::WRITE)?;
+        Ok(Mapping(Span { base, len: self.len }))
+    }
+
+    /// Maps the whole file for reading.
+    pub fn map_read(&self) -> Result<ReadMapping> {
+        Ok(ReadMapping(Span { base: self.map_with(ProtFlags::READ)?, len: self.len }))
+    }
+
+    fn map_with(&self, access: ProtFlags) -> Result<NonNull<u8>> {
+        // SAFETY: a null hint lets the kernel choose an unused range, so no memory of ours is replaced
+        // (mmap(2): "if addr is NULL, then the kernel chooses").
+        let base = unsafe {
+            rustix::mm::mmap(ptr::null_mut(), self.len, access, MapFlags::SHARED, &self.fd, 0)
+        };
+        address(base.named("mmap", format!("{} bytes of a memfd", self.len))?)
+    }
+}
+
+impl AsFd for Memfd {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
+
+impl From<Memfd> for OwnedFd {
+    fn from(file: Memfd) -> Self {
+        file.fd
+    }
+}
+
+/// Memory that may be read and written, unmapped when dropped.
+#[derive(Debug)]
+pub struct Mapping(Span);
+
+impl Mapping {
+    /// Private memory of `len` zero bytes, with no file behind it.
+    pub fn anonymous(len: usize) -> Result<Self> {
+        let access = ProtFlags::READ | ProtFlags::WRITE;
+        // SAFETY: a null hint lets the kernel choose an unused range, so no memory of ours is replaced.
+        let base =
+            unsafe { rustix::mm::mmap_anonymous(ptr::null_mut(), len, access, MapFlags::PRIVATE) };
+        let base = address(base.named("mmap", format!("{len} bytes"))?)?;
+        Ok(Self(Span { base, len }))
+    }
+
+    /// The first byte, aligned to a page.
+    #[must_use]
+    pub const fn base(&self) -> NonNull<u8> {
+        self.0.base
+    }
+
+    /// The size in bytes.
+    #[must_use]
+    #[expect(clippy::len_without_is_empty, reason = "the kernel maps no empty range")]
+    pub const fn len(&self) -> usize {
+        self.0.len
+    }
+
+    /// Faults in a range for writing now rather than one page at a time later.
+    pub fn populate(&self, offset: usize, len: usize) -> Result<()> {
+        self.0.advise(offset, len, Advice::LinuxPopulateWrite)
+    }
+
+    /// Asks for huge pages.
+    pub fn huge(&self) -> Result<()> {
+        self.0.advise(0, self.0.len, Advice::LinuxHugepage)
+    }
+}
+
+/// Memory that may only be read, unmapped when dropped.
+#[derive(Debug)]
+pub struct ReadMapping(Span);
+
+impl ReadMapping {
+    /// The first byte, aligned to a page.
+    #[must_use]
+    pub const fn base(&self) -> NonNull<u8> {
+        self.0.base
+    }
+
+    /// The size in bytes.
+    #[must_use]
+    #[expect(clippy::len_without_is_empty, reason = "the kernel maps no empty range")]
+    pub const fn len(&self) -> usize {
+        self.0.len
+    }
+
+    /// Faults in a range for reading now rather than one page at a time later.
+    pub fn populate(&self, offset: usize, len: usize) -> Result<()> {
+        self.0.advise(offset, len, Advice::LinuxPopulateRead)
+    }
+}
+
+/// A range of addresses that this value alone unmaps.
+#[derive(Debug)]
+struct Span {
+    base: NonNull<u8>,
+    len: usize,
+}
+
+// SAFETY: a span is an address and a length; the kernel lets any thread unmap or advise the range, and
+// nothing here reads or writes the bytes.
+unsafe impl Send for Span {}
+// SAFETY: as above; no method changes the span through a shared reference.
+unsafe impl Sync for Span {}
+
+impl Span {
+    fn advise(&self, offset: usize, len: usize, advice: Advice) -> Result<()> {
+        let end = offset.checked_add(len).filter(|&end| end <= self.len);
+        if end.is_none() {
+            return Err(crate::Error::new("madvise", "a range outside of it", libc::EINVAL));
+        }
+        let at = self.base.as_ptr().wrapping_add(offset).cast::<c_void>();
+        // SAFETY: the range lies in this mapping (checked above), and the kinds of advice used here keep
+        // its contents (madvise(2): MADV_POPULATE_*, MADV_HUGEPAGE).
+        let result = unsafe { rustix::mm::madvise(at, len, advice) };
+        result.named("madvise", format!("{len} bytes"))
+    }
+}
+
+impl Drop for Span {
+    fn drop(&mut self) {
+        // SAFETY: the range came from mmap, is unmapped only here, and whoever got its address promised
+        // (in an unsafe block) not to use it longer than the owner lives.
+        let gone = unsafe { rustix::mm::munmap(self.base.as_ptr().cast(), self.len) };
+        debug_assert!(gone.is_ok(), "unmapping what was mapped");
+    }
+}
+
+fn address(base: *mut c_void) -> Result<NonNull<u8>> {
+    NonNull::new(base.cast::<u8>())
+        .ok_or_else(|| crate::Error::new("mmap", "address 0", libc::EFAULT))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_memfd_has_the_size_and_the_seals_it_was_given() {
+        let file = Memfd::create("sys-test", 8192).unwrap();
+        assert_eq!(file.seals().unwrap(), Seals::NONE);
+        let writable = file.map().unwrap();
+        writable.populate(4096, 4096).unwrap();
+        assert!(writable.populate(4096, 8192).is_err());
+        file.seal(Seals::READER).unwrap();
+        assert!(file.seals().unwrap().has(Seals::READER));
+        assert!(file.seal(Seals::WRITE).is_err(), "sealed against sealing");
+        assert!(file.map().is_err(), "sealed against writing");
+        let readable = file.map_read().unwrap();
+        assert_eq!((writable.len(), readable.len()), (8192, 8192));
+        let fd = file.as_fd().try_clone_to_owned().unwrap();
+        assert_eq!(Memfd::from_fd(fd).unwrap().len(), 8192);
+    }
+
+    #[test]
+    fn a_file_with_a_writable_mapping_cannot_be_frozen() {
+        let file = Memfd::create("sys-test", 4096).unwrap();
+        let mapping = file.map().unwrap();
+        assert_eq!(file.seal(Seals::FROZEN).unwrap_err().errno, libc::EBUSY);
+        drop(mapping);
+        file.seal(Seals::FROZEN).unwrap();
+    }
+
+    #[test]
+    fn a_pipe_is_not_a_memfd() {
+        let (read, _write) = rustix::pipe::pipe().unwrap();
+        assert!(Memfd::from_fd(read).unwrap().seals().is_err());
+    }
+}
