@@ -1,0 +1,165 @@
+//! What a source and a sink are.
+
+use abi::Entry;
+use buffer::pool::Pool;
+use filter::{Amount, Arguments, Batch, Classes, Columns, Description, Form, Report, Time};
+use std::fmt;
+
+/// Puts blocks into a space.
+pub trait Source: Send {
+    /// Puts up to as many blocks as the intake has room for. Never blocks: what is not there yet is
+    /// answered as [`Given::Wait`].
+    fn give(&mut self, intake: &mut Intake<'_>) -> Result<Given, Failure>;
+
+    /// What the device or file had, and what was lost before it came here (CONTRACT 19).
+    fn seen(&self) -> Seen;
+}
+
+/// What came of asking a source.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Given {
+    /// Blocks were put.
+    Blocks,
+    /// Nothing yet: ask again when the path's clock reaches this time, or when the descriptor is ready.
+    Wait {
+        /// When to ask again at the latest; `None`: only when the descriptor is ready.
+        until: Option<Time>,
+        /// The descriptor to wait for.
+        readable: Option<std::os::fd::RawFd>,
+    },
+    /// Nothing will come any more. Blocks may have been put in the same call.
+    End,
+}
+
+/// What a source saw, for the ledger: seen = given + dropped, by place; `None` where a counter cannot be
+/// read.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Seen {
+    /// What the device or file had.
+    pub seen: Option<Amount>,
+    /// What was put into the space.
+    pub given: Amount,
+    /// What was lost on the way, by place.
+    pub dropped: Vec<(&'static str, Option<u64>)>,
+}
+
+/// Where a source puts blocks: the pool of its space, and the columns of the next batch.
+#[derive(Debug)]
+pub struct Intake<'s> {
+    /// The memory of the space.
+    pub pool: &'s mut Pool,
+    columns: &'s mut Columns,
+    room: usize,
+    /// The path's clock before this turn.
+    pub now: Time,
+}
+
+impl<'s> Intake<'s> {
+    /// An intake for at most `room` blocks.
+    pub fn new(pool: &'s mut Pool, columns: &'s mut Columns, room: usize, now: Time) -> Self {
+        Self { pool, columns, room, now }
+    }
+
+    /// How many more blocks fit.
+    #[inline]
+    #[must_use]
+    pub fn room(&self) -> usize {
+        self.room.saturating_sub(self.columns.len())
+    }
+
+    /// Puts a block whose bytes lie in the pool; answers false when there is no room for it.
+    #[inline]
+    pub fn put(&mut self, entry: Entry) -> bool {
+        self.room() > 0 && self.columns.push(entry)
+    }
+}
+
+/// Takes blocks out of a space.
+pub trait Sink: Send {
+    /// Takes the live blocks. A failure ends the path; what was not written is then counted as dropped.
+    fn take(&mut self, batch: &Batch<'_>, now: Time) -> Result<(), Failure>;
+
+    /// Is called when nothing came for a while, so that what is buffered becomes visible.
+    fn idle(&mut self) -> Result<(), Failure> {
+        Ok(())
+    }
+
+    /// Is called when nothing will come any more: everything must be out when it returns.
+    fn finish(&mut self) -> Result<Report, Failure>;
+}
+
+/// What a source or sink is told when it is opened.
+#[derive(Debug)]
+pub struct Opening<'o> {
+    /// Its arguments, checked.
+    pub arguments: &'o Arguments,
+    /// What comes in (sinks).
+    pub form: Form,
+    /// What the classes that come in mean: those of the nearest classifier upstream (sinks).
+    pub classes: Classes,
+    /// Its number among the sources of the path: what it writes into `ContextLane::origin` (sources).
+    pub origin: u16,
+    /// The names of all sources of the path, by origin (sinks).
+    pub origins: &'o [String],
+}
+
+/// A source in the catalogue.
+#[derive(Clone, Copy, Debug)]
+pub struct SourceEntry {
+    /// What is known about it.
+    pub description: &'static Description,
+    /// Opens it. Nothing has changed in the world when it fails.
+    pub open: fn(&Opening<'_>) -> Result<Box<dyn Source>, Failure>,
+}
+
+/// A sink in the catalogue.
+#[derive(Clone, Copy, Debug)]
+pub struct SinkEntry {
+    /// What is known about it.
+    pub description: &'static Description,
+    /// Opens it. Nothing has changed in the world when it fails.
+    pub open: fn(&Opening<'_>) -> Result<Box<dyn Sink>, Failure>,
+    /// Whether it writes files, so that it runs in a space of its own by default (CONTRACT 27).
+    pub writes_files: bool,
+}
+
+/// Why the outside world did not let a source or sink go on.
+#[derive(Debug)]
+pub struct Failure {
+    /// What was tried: `open`, `read`, `write`.
+    pub call: &'static str,
+    /// On what: a file name, an interface.
+    pub target: String,
+    /// Why not.
+    pub why: String,
+    /// What to do about it.
+    pub hint: Option<String>,
+    /// A closed pipe on a standard stream: the reader has gone, and nobody needs to be told.
+    pub quiet: bool,
+}
+
+impl Failure {
+    /// A failure of `call` on `target`.
+    pub fn new(call: &'static str, target: impl Into<String>, why: impl fmt::Display) -> Self {
+        Self { call, target: target.into(), why: why.to_string(), hint: None, quiet: false }
+    }
+
+    /// The same failure with what to do about it.
+    #[must_use]
+    pub fn hint(mut self, hint: impl Into<String>) -> Self {
+        self.hint = Some(hint.into());
+        self
+    }
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "cannot {} {}: {}", self.call, self.target, self.why)?;
+        if let Some(hint) = &self.hint {
+            write!(f, "; {hint}")?;
+        }
+        Ok(())
+    }
+}
+
+impl std::error::Error for Failure {}

@@ -1,0 +1,402 @@
+//! A batch: up to 64 blocks side by side.
+//!
+//! One column per property and one `u64` whose bits say which lanes live. A block keeps its lane as long
+//! as filters only look at it or edit it in place, so dropping is clearing a bit, routing is a mask, and
+//! the order at a join is the order of the lanes. [SL §6.2], figures in docs/book/decisions/0003-batches.md
+
+use abi::{Class, ContextLane, Entry, Marks, RichPointer};
+
+/// How many lanes a batch has at most. 128 lanes behind a `u128` were slower.
+pub const LANES: usize = 64;
+
+/// The number of a lane, below [`LANES`].
+pub type Lane = usize;
+
+/// One bit per lane.
+pub type LaneMask = u64;
+
+/// One block: a frame, a view into it, and what travels beside it.
+///
+/// `frame` holds the bytes of the frame that are here; of a ring that may lap that is only a head
+/// (`Description::reads`). Lengths therefore come from `pointer` and `marks`, never from the slices.
+#[derive(Clone, Copy, Debug)]
+pub struct Block<'a> {
+    /// The view, with the class.
+    pub pointer: RichPointer,
+    /// The bytes of the frame, as far as they are here.
+    pub frame: &'a [u8],
+    /// Where the view and the layers lie in the frame.
+    pub marks: Marks,
+    /// When, which session, where from.
+    pub context: ContextLane,
+}
+
+impl<'a> Block<'a> {
+    /// The viewed bytes, as far as they are here.
+    #[inline]
+    #[must_use]
+    pub fn bytes(&self) -> &'a [u8] {
+        let from = self.marks.view as usize;
+        let to = from + self.pointer.length() as usize;
+        self.frame.get(from..to.min(self.frame.len())).unwrap_or_default()
+    }
+
+    /// The number of viewed bytes, here or not.
+    #[inline]
+    #[must_use]
+    pub fn length(&self) -> u32 {
+        self.pointer.length()
+    }
+
+    /// Whether all viewed bytes are here.
+    #[inline]
+    #[must_use]
+    pub fn is_whole(&self) -> bool {
+        self.bytes().len() == self.pointer.length() as usize
+    }
+
+    /// The view moved `from` bytes inwards, `length` bytes long, cut to what the view had.
+    #[inline]
+    #[must_use]
+    pub fn narrow(mut self, from: u32, length: u32) -> Self {
+        let from = from.min(self.length());
+        let length = length.min(self.length() - from);
+        self.pointer = self.pointer.within(from, length);
+        self.marks.view += from;
+        self
+    }
+
+    /// The view as `length` bytes from offset `from` of the frame, cut to what was captured.
+    #[inline]
+    #[must_use]
+    pub fn view_at(mut self, from: u32, length: u32) -> Self {
+        let from = from.min(self.marks.captured);
+        let length = length.min(self.marks.captured - from);
+        let frame = self.entry().frame();
+        self.pointer = frame.within(from, length);
+        self.marks.view = from;
+        self
+    }
+
+    /// The same block with another class.
+    #[inline]
+    #[must_use]
+    pub fn with_class(mut self, class: Class) -> Self {
+        self.pointer.class = class;
+        self
+    }
+
+    /// All lanes of this block as they cross a border.
+    #[inline]
+    #[must_use]
+    pub fn entry(&self) -> Entry {
+        Entry::new(self.pointer, self.context, self.marks)
+    }
+}
+
+/// The columns of a batch without the bytes: what a source fills and what crosses a border.
+#[derive(Clone, Debug)]
+pub struct Columns {
+    len: usize,
+    live: LaneMask,
+    pointers: [RichPointer; LANES],
+    marks: [Marks; LANES],
+    context: [ContextLane; LANES],
+    /// The lane of the block that caused this one, in the batch where the turn began (CONTRACT 16).
+    order: [u8; LANES],
+}
+
+impl Default for Columns {
+    fn default() -> Self {
+        Self {
+            len: 0,
+            live: 0,
+            pointers: [RichPointer::default(); LANES],
+            marks: [Marks::default(); LANES],
+            context: [ContextLane::default(); LANES],
+            order: [0; LANES],
+        }
+    }
+}
+
+impl Columns {
+    /// Adds a block; answers false, and adds nothing, when all lanes are taken.
+    #[inline]
+    pub fn push(&mut self, entry: Entry) -> bool {
+        let l = self.len;
+        if l >= LANES {
+            return false;
+        }
+        self.pointers[l] = entry.pointer;
+        self.marks[l] = entry.marks;
+        self.context[l] = entry.context;
+        self.order[l] = l as u8;
+        self.live |= 1 << l;
+        self.len = l + 1;
+        true
+    }
+
+    /// Forgets all blocks.
+    #[inline]
+    pub fn clear(&mut self) {
+        self.len = 0;
+        self.live = 0;
+    }
+
+    /// The number of lanes in use, live or not.
+    #[inline]
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether no lane is in use.
+    #[inline]
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// The block in this lane as it crosses a border.
+    #[inline]
+    #[must_use]
+    pub fn entry(&self, l: Lane) -> Entry {
+        Entry::new(self.pointers[l], self.context[l], self.marks[l])
+    }
+
+    /// The rich pointer in this lane.
+    #[inline]
+    #[must_use]
+    pub fn pointer(&self, l: Lane) -> RichPointer {
+        self.pointers[l]
+    }
+}
+
+/// Up to 64 blocks with their bytes. `'a` is the turn: nothing of a batch outlives it.
+#[derive(Debug)]
+pub struct Batch<'a> {
+    columns: Box<Columns>,
+    frames: [&'a [u8]; LANES],
+}
+
+impl<'a> Batch<'a> {
+    /// A batch over these columns; `bytes` finds the frame of each block (its captured bytes, as far as
+    /// they are here).
+    pub fn new(columns: Box<Columns>, mut bytes: impl FnMut(&Entry) -> &'a [u8]) -> Self {
+        let mut frames: [&'a [u8]; LANES] = [&[]; LANES];
+        for l in lanes(columns.live) {
+            frames[l] = bytes(&columns.entry(l));
+        }
+        Self { columns, frames }
+    }
+
+    /// An empty batch.
+    #[must_use]
+    pub fn empty() -> Self {
+        Self { columns: Box::default(), frames: [&[]; LANES] }
+    }
+
+    /// The columns back, to be used for the next turn.
+    #[must_use]
+    pub fn into_columns(mut self) -> Box<Columns> {
+        self.columns.clear();
+        self.columns
+    }
+
+    /// The number of lanes in use, live or not.
+    #[inline]
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.columns.len
+    }
+
+    /// Whether no lane is in use.
+    #[inline]
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.columns.len == 0
+    }
+
+    /// Whether no more block fits.
+    #[inline]
+    #[must_use]
+    pub fn is_full(&self) -> bool {
+        self.columns.len == LANES
+    }
+
+    /// Which lanes live.
+    #[inline]
+    #[must_use]
+    pub fn live(&self) -> LaneMask {
+        self.columns.live
+    }
+
+    /// Ends all lanes that are not in `mask`.
+    #[inline]
+    pub fn keep(&mut self, mask: LaneMask) {
+        self.columns.live &= mask;
+    }
+
+    /// Makes exactly these lanes live, of those in use. The engine's: it restores what an operand of a
+    /// Boolean section ended.
+    #[inline]
+    pub fn set_live(&mut self, mask: LaneMask) {
+        self.columns.live = mask & mask_of(self.columns.len);
+    }
+
+    /// The block in this lane.
+    #[inline]
+    #[must_use]
+    pub fn block(&self, l: Lane) -> Block<'a> {
+        let c = &self.columns;
+        Block {
+            pointer: c.pointers[l],
+            frame: self.frames[l],
+            marks: c.marks[l],
+            context: c.context[l],
+        }
+    }
+
+    /// Puts a changed block into its lane.
+    #[inline]
+    pub fn set(&mut self, l: Lane, block: Block<'a>) {
+        self.columns.pointers[l] = block.pointer;
+        self.columns.marks[l] = block.marks;
+        self.columns.context[l] = block.context;
+        self.frames[l] = block.frame;
+    }
+
+    /// Adds a block caused by lane `order` of the turn; gives it back when all lanes are taken.
+    #[inline]
+    pub fn push(&mut self, block: Block<'a>, order: u8) -> Result<(), Block<'a>> {
+        let l = self.columns.len;
+        if l >= LANES {
+            return Err(block);
+        }
+        self.columns.len = l + 1;
+        self.columns.live |= 1 << l;
+        self.columns.order[l] = order;
+        self.set(l, block);
+        Ok(())
+    }
+
+    /// The lane of the turn's first batch that caused this block.
+    #[inline]
+    #[must_use]
+    pub fn order(&self, l: Lane) -> u8 {
+        self.columns.order[l]
+    }
+
+    /// The class in this lane.
+    #[inline]
+    #[must_use]
+    pub fn class(&self, l: Lane) -> Class {
+        self.columns.pointers[l].class
+    }
+
+    /// Answers a class for this lane.
+    #[inline]
+    pub fn set_class(&mut self, l: Lane, class: Class) {
+        self.columns.pointers[l].class = class;
+    }
+
+    /// The live blocks, in order.
+    pub fn blocks(&self) -> impl Iterator<Item = (Lane, Block<'a>)> + '_ {
+        lanes(self.columns.live).map(|l| (l, self.block(l)))
+    }
+
+    /// What a statistics filter sees.
+    #[must_use]
+    pub fn tags(&self) -> Tags<'_> {
+        let c = &*self.columns;
+        Tags { pointers: &c.pointers[..c.len], context: &c.context[..c.len], live: c.live }
+    }
+
+    /// Asks `answer` for the class of each live block; what it does to the marks is kept.
+    #[inline]
+    pub fn classify(&mut self, mut answer: impl FnMut(&mut Block<'a>) -> Class) {
+        let c = &mut *self.columns;
+        let mut one = |l: usize| {
+            let mut block = Block {
+                pointer: c.pointers[l],
+                frame: self.frames[l],
+                marks: c.marks[l],
+                context: c.context[l],
+            };
+            let class = answer(&mut block);
+            c.pointers[l].class = class;
+            c.marks[l] = block.marks;
+        };
+        if c.live == mask_of(c.len) {
+            for l in 0..c.len {
+                one(l);
+            }
+        } else {
+            for l in lanes(c.live) {
+                one(l);
+            }
+        }
+    }
+
+    /// The live lanes whose class `wanted` accepts.
+    #[inline]
+    #[must_use]
+    pub fn select(&self, mut wanted: impl FnMut(Class) -> bool) -> LaneMask {
+        let c = &*self.columns;
+        let mut mask = 0;
+        for l in 0..c.len {
+            mask |= LaneMask::from(wanted(c.pointers[l].class)) << l;
+        }
+        mask & c.live
+    }
+
+    /// The number of viewed bytes in the lanes of `mask`.
+    #[must_use]
+    pub fn bytes_in(&self, mask: LaneMask) -> u64 {
+        lanes(mask).map(|l| u64::from(self.columns.pointers[l].length())).sum()
+    }
+
+    /// A copy for a sibling branch: 90 bytes a lane.
+    #[must_use]
+    pub fn duplicate(&self) -> Self {
+        Self { columns: self.columns.clone(), frames: self.frames }
+    }
+}
+
+/// What a statistics filter sees: rich pointers and contexts, no bytes.
+#[derive(Clone, Copy, Debug)]
+pub struct Tags<'b> {
+    /// The rich pointers, live or not.
+    pub pointers: &'b [RichPointer],
+    /// The context lanes beside them.
+    pub context: &'b [ContextLane],
+    /// Which lanes live.
+    pub live: LaneMask,
+}
+
+impl Tags<'_> {
+    /// The live blocks, in order.
+    pub fn blocks(&self) -> impl Iterator<Item = (RichPointer, ContextLane)> + '_ {
+        lanes(self.live).filter_map(|l| Some((*self.pointers.get(l)?, *self.context.get(l)?)))
+    }
+}
+
+/// The numbers of the lanes in a mask, ascending.
+#[inline]
+pub fn lanes(mut mask: LaneMask) -> impl Iterator<Item = Lane> {
+    core::iter::from_fn(move || {
+        if mask == 0 {
+            return None;
+        }
+        let l = mask.trailing_zeros() as usize;
+        mask &= mask - 1;
+        Some(l)
+    })
+}
+
+/// The mask of the first `len` lanes.
+#[inline]
+#[must_use]
+pub fn mask_of(len: usize) -> LaneMask {
+    if len >= LANES { LaneMask::MAX } else { (1 << len) - 1 }
+}

@@ -1,0 +1,197 @@
+//! Held blocks: the space keeps them in a table, the filter keeps a [`HeldList`], 12 bytes of plain data.
+//!
+//! So the space may copy the bytes away, move them with their session, count them, and evict them when
+//! a bound is reached (CONTRACT 12).
+
+use super::turn::Pin;
+use abi::Entry;
+use zerocopy::{FromBytes, Immutable, IntoBytes};
+
+/// A list of held blocks, ordered by key: plain data, part of a session.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, FromBytes, IntoBytes, Immutable)]
+#[repr(C)]
+pub struct HeldList {
+    /// Slot number plus one of the first block; 0: none. So zeroed state is an empty list.
+    head: u32,
+    tail: u32,
+    len: u32,
+}
+
+impl HeldList {
+    /// The number of blocks held.
+    #[must_use]
+    pub const fn len(&self) -> u32 {
+        self.len
+    }
+
+    /// Whether nothing is held.
+    #[must_use]
+    pub const fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Slot {
+    key: u32,
+    next: u32,
+    entry: Entry,
+    pin: Pin,
+}
+
+/// All blocks that one filter holds, with the bounds on them.
+#[derive(Debug)]
+pub struct Holds {
+    slots: Vec<Slot>,
+    free: Vec<u32>,
+    blocks_max: u32,
+    bytes_max: u64,
+    bytes: u64,
+}
+
+impl Holds {
+    /// A table for at most `blocks_max` blocks with `bytes_max` bytes in view.
+    #[must_use]
+    pub const fn new(blocks_max: u32, bytes_max: u64) -> Self {
+        Self { slots: Vec::new(), free: Vec::new(), blocks_max, bytes_max, bytes: 0 }
+    }
+
+    /// How many blocks are held.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.slots.len() - self.free.len()
+    }
+
+    /// Whether nothing is held.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// How many bytes are held.
+    #[must_use]
+    pub const fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// Whether one more block of this size may be held.
+    #[must_use]
+    pub fn has_room(&self, bytes: u32) -> bool {
+        self.len() < self.blocks_max as usize && self.bytes + u64::from(bytes) <= self.bytes_max
+    }
+
+    /// Puts a block into `list` behind all blocks whose key is not greater.
+    pub fn insert(&mut self, list: &mut HeldList, key: u32, entry: Entry, pin: Pin) {
+        self.bytes += u64::from(entry.pointer.length());
+        let slot = Slot { key, next: 0, entry, pin };
+        let number = match self.free.pop() {
+            Some(number) => {
+                if let Some(place) = self.slots.get_mut(number as usize) {
+                    *place = slot;
+                }
+                number
+            }
+            None => {
+                self.slots.push(slot);
+                u32::try_from(self.slots.len() - 1).unwrap_or(u32::MAX)
+            }
+        };
+        let this = number + 1;
+        list.len += 1;
+        let behind = match self.slot(list.tail) {
+            Some(tail) if !before(key, tail.key) => list.tail,
+            _ => self.last_not_after(list, key),
+        };
+        if behind == 0 {
+            self.set_next(this, list.head);
+            list.head = this;
+        } else {
+            let next = self.slot(behind).map_or(0, |s| s.next);
+            self.set_next(this, next);
+            self.set_next(behind, this);
+        }
+        if behind == list.tail {
+            list.tail = this;
+        }
+    }
+
+    /// The key and the block at the front.
+    #[must_use]
+    pub fn front(&self, list: &HeldList) -> Option<(u32, Entry)> {
+        self.slot(list.head).map(|s| (s.key, s.entry))
+    }
+
+    /// Takes the front block out.
+    pub fn pop(&mut self, list: &mut HeldList) -> Option<(u32, Entry, Pin)> {
+        let slot = *self.slot(list.head)?;
+        self.free.push(list.head - 1);
+        list.head = slot.next;
+        list.len = list.len.saturating_sub(1);
+        if list.head == 0 {
+            list.tail = 0;
+        }
+        self.bytes -= u64::from(slot.entry.pointer.length());
+        Some((slot.key, slot.entry, slot.pin))
+    }
+
+    /// The blocks of `list`, first to last.
+    pub fn blocks<'s>(&'s self, list: &HeldList) -> impl Iterator<Item = (u32, Entry, Pin)> + 's {
+        let mut at = list.head;
+        std::iter::from_fn(move || {
+            let slot = self.slot(at)?;
+            at = slot.next;
+            Some((slot.key, slot.entry, slot.pin))
+        })
+    }
+
+    fn last_not_after(&self, list: &HeldList, key: u32) -> u32 {
+        let mut behind = 0;
+        let mut at = list.head;
+        while let Some(slot) = self.slot(at) {
+            if before(key, slot.key) {
+                break;
+            }
+            behind = at;
+            at = slot.next;
+        }
+        behind
+    }
+
+    fn slot(&self, number_plus_one: u32) -> Option<&Slot> {
+        self.slots.get(number_plus_one.checked_sub(1)? as usize)
+    }
+
+    fn set_next(&mut self, number_plus_one: u32, next: u32) {
+        if let Some(slot) = self.slots.get_mut(number_plus_one as usize - 1) {
+            slot.next = next;
+        }
+    }
+}
+
+/// Whether sequence number `a` lies before `b`, with wrap-around (RFC 9293 §3.4).
+fn before(a: u32, b: u32) -> bool {
+    (a.wrapping_sub(b) as i32) < 0
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn blocks_come_out_in_order_of_their_keys() {
+        let mut holds = Holds::new(16, 1 << 20);
+        let mut list = HeldList::default();
+        for key in [30, 10, 20, u32::MAX, 10, 40] {
+            holds.insert(&mut list, key, Entry::default(), Pin(u64::from(key)));
+        }
+        let mut keys = Vec::new();
+        while let Some((key, _, _)) = holds.pop(&mut list) {
+            keys.push(key);
+        }
+        assert_eq!(keys, [u32::MAX, 10, 10, 20, 30, 40], "the wrapped number comes first");
+        assert!(holds.is_empty() && list.is_empty());
+        holds.insert(&mut list, 5, Entry::default(), Pin(1));
+        assert_eq!(holds.front(&list).map(|(key, _)| key), Some(5));
+        assert_eq!(holds.len(), 1);
+    }
+}

@@ -1,0 +1,33 @@
+//! The contract: what a block is, what a filter may see and do, what it says of itself.
+//!
+//! - [`batch`]: up to 64 blocks side by side, one column per property, one bit per live lane;
+//! - [`description`]: what planner, help, completion and tests know about a filter;
+//! - [`arguments`]: the typed arguments of one filter in a request;
+//! - [`traits`]: the four traits an author chooses from, by right;
+//! - [`turn`]: what a filter may ask for while it is called (count, edit, append, hold, release);
+//! - [`holds`]: held blocks, kept by the space, named by plain data;
+//! - [`state`]: session tables as plain data, saved and moved by one piece of code for all filters.
+//!
+//! The signatures carry the rules where the compiler can: a statistics filter gets no bytes, a
+//! classifier cannot emit, nobody keeps `block.frame` beyond the turn, an unknown reason does not build.
+
+pub mod arguments;
+pub mod batch;
+pub mod description;
+pub mod holds;
+pub mod state;
+pub mod traits;
+pub mod turn;
+
+pub use arguments::{Arguments, Mistake, Value};
+pub use batch::{Batch, Block, Columns, LANES, Lane, LaneMask, Tags, lanes, mask_of};
+pub use description::{
+    Classes, Description, Form, Forms, Gives, Keeps, Kind, Make, Parameter, Reads, Type, ValueRange,
+};
+pub use holds::{HeldList, Holds};
+pub use state::{Moved, Session, Sessions, State};
+pub use traits::{Classify, Filter, Lanes, Report, Statistics, Stream, StreamBatches};
+pub use turn::{
+    Amount, Counter, Counts, Gateway, Keep, LaneContext, Output, Pin, Reason, StreamContext, Tell,
+    Time,
+};

@@ -1,0 +1,199 @@
+//! The four traits an author chooses from. The signature takes away the rights that the kind does not
+//! give: [Th Table 5.1].
+//!
+//! | trait | sees | may |
+//! |---|---|---|
+//! | [`Statistics`] | rich pointers | count |
+//! | [`Classify`] | one block | answer a class, set marks |
+//! | [`Lanes`] | a batch | also move the view, edit, end lanes |
+//! | [`Stream`] | one block after another | hold, release, append, be woken: blocks in, other blocks out |
+
+use super::batch::{Batch, Block, Tags, lanes};
+use super::state::State;
+use super::turn::{LaneContext, StreamContext, Tell, Time};
+use abi::Class;
+
+/// Counts what goes by and sees no bytes.
+pub trait Statistics: Send {
+    /// Records the live blocks.
+    fn record(&mut self, tags: Tags<'_>, now: Time);
+    /// What it has to say when asked, or when the path stops.
+    fn report(&self) -> Report {
+        Report::default()
+    }
+    /// Its state, if it keeps any that moves.
+    fn state(&mut self) -> Option<&mut dyn State> {
+        None
+    }
+}
+
+/// Answers a class for one block.
+pub trait Classify: Send {
+    /// The class of this block; [`Tell::absent`] when it has none.
+    fn classify(&mut self, block: &mut Block<'_>, cx: &mut Tell<'_>) -> Class;
+    /// What it has to say when asked, or when the path stops.
+    fn report(&self) -> Report {
+        Report::default()
+    }
+    /// Its state, if it keeps any that moves.
+    fn state(&mut self) -> Option<&mut dyn State> {
+        None
+    }
+}
+
+/// Works on a whole batch in place.
+pub trait Lanes: Send {
+    /// Looks at, narrows, edits or ends the live lanes.
+    fn process<'a>(&mut self, batch: &mut Batch<'a>, cx: &mut LaneContext<'_, 'a>);
+    /// What it has to say when asked, or when the path stops.
+    fn report(&self) -> Report {
+        Report::default()
+    }
+    /// Its state, if it keeps any that moves.
+    fn state(&mut self) -> Option<&mut dyn State> {
+        None
+    }
+}
+
+/// Takes blocks and gives others.
+pub trait Stream: Send {
+    /// Takes one block: passes, consumes, holds or drops it, and may make others.
+    fn block<'a>(&mut self, block: Block<'a>, cx: &mut StreamContext<'_, 'a>);
+    /// Is called when the path's clock has reached the time that was asked for.
+    fn tick<'a>(&mut self, _cx: &mut StreamContext<'_, 'a>) {}
+    /// Is called when no more blocks will come: what is held must leave.
+    fn finish<'a>(&mut self, _cx: &mut StreamContext<'_, 'a>) {}
+    /// What it has to say when asked, or when the path stops.
+    fn report(&self) -> Report {
+        Report::default()
+    }
+    /// Its state, if it keeps any that moves.
+    fn state(&mut self) -> Option<&mut dyn State> {
+        None
+    }
+}
+
+/// Lines of a filter's own report: what, and how much.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Report {
+    /// In the order in which they are printed.
+    pub rows: Vec<(String, u64)>,
+}
+
+/// A filter ready to be called once per batch.
+pub enum Filter {
+    /// Sees rich pointers.
+    Statistics(Box<dyn Statistics>),
+    /// Keeps blocks in their lanes.
+    Lanes(Box<dyn Lanes>),
+    /// Takes blocks and gives others.
+    Stream(Box<dyn StreamBatches>),
+}
+
+impl std::fmt::Debug for Filter {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Self::Statistics(_) => "Filter::Statistics",
+            Self::Lanes(_) => "Filter::Lanes",
+            Self::Stream(_) => "Filter::Stream",
+        })
+    }
+}
+
+impl Filter {
+    /// A statistics filter.
+    pub fn statistics(f: impl Statistics + 'static) -> Self {
+        Self::Statistics(Box::new(f))
+    }
+
+    /// A classifier, called in a loop over the live lanes.
+    pub fn classify(f: impl Classify + 'static) -> Self {
+        Self::Lanes(Box::new(Each(f)))
+    }
+
+    /// A filter that works on batches in place.
+    pub fn lanes(f: impl Lanes + 'static) -> Self {
+        Self::Lanes(Box::new(f))
+    }
+
+    /// A filter that takes blocks and gives others, called in a loop over the live lanes.
+    pub fn stream(f: impl Stream + 'static) -> Self {
+        Self::Stream(Box::new(EachBlock(f)))
+    }
+
+    /// What the filter has to say.
+    #[must_use]
+    pub fn report(&self) -> Report {
+        match self {
+            Self::Statistics(f) => f.report(),
+            Self::Lanes(f) => f.report(),
+            Self::Stream(f) => f.report(),
+        }
+    }
+
+    /// The filter's state, if it keeps any that moves.
+    pub fn state(&mut self) -> Option<&mut dyn State> {
+        match self {
+            Self::Statistics(f) => f.state(),
+            Self::Lanes(f) => f.state(),
+            Self::Stream(f) => f.state(),
+        }
+    }
+}
+
+/// A [`Stream`] called once per batch. Authors write [`Stream`]; this is what the engine calls.
+pub trait StreamBatches: Send {
+    /// Takes the live blocks.
+    fn process<'a>(&mut self, batch: &Batch<'a>, cx: &mut StreamContext<'_, 'a>);
+    /// See [`Stream::tick`].
+    fn tick<'a>(&mut self, cx: &mut StreamContext<'_, 'a>);
+    /// See [`Stream::finish`].
+    fn finish<'a>(&mut self, cx: &mut StreamContext<'_, 'a>);
+    /// See [`Stream::report`].
+    fn report(&self) -> Report;
+    /// See [`Stream::state`].
+    fn state(&mut self) -> Option<&mut dyn State>;
+}
+
+struct Each<F>(F);
+
+impl<F: Classify> Lanes for Each<F> {
+    fn process<'a>(&mut self, batch: &mut Batch<'a>, cx: &mut LaneContext<'_, 'a>) {
+        batch.classify(|block| self.0.classify(block, &mut cx.tell));
+    }
+
+    fn report(&self) -> Report {
+        self.0.report()
+    }
+
+    fn state(&mut self) -> Option<&mut dyn State> {
+        self.0.state()
+    }
+}
+
+struct EachBlock<F>(F);
+
+impl<F: Stream> StreamBatches for EachBlock<F> {
+    fn process<'a>(&mut self, batch: &Batch<'a>, cx: &mut StreamContext<'_, 'a>) {
+        for l in lanes(batch.live()) {
+            cx.caused_by(batch.order(l));
+            self.0.block(batch.block(l), cx);
+        }
+    }
+
+    fn tick<'a>(&mut self, cx: &mut StreamContext<'_, 'a>) {
+        self.0.tick(cx);
+    }
+
+    fn finish<'a>(&mut self, cx: &mut StreamContext<'_, 'a>) {
+        self.0.finish(cx);
+    }
+
+    fn report(&self) -> Report {
+        self.0.report()
+    }
+
+    fn state(&mut self) -> Option<&mut dyn State> {
+        self.0.state()
+    }
+}

@@ -1,0 +1,414 @@
+//! What a filter may ask for while it is called: count, edit, append, hold, release, be woken.
+//!
+//! Contexts are concrete structs; only the rare gateway functions behind them are virtual. [SL §6.1],
+//! [Th §5.3.3] (`slblock_writable` is [`LaneContext::edit`]).
+
+use super::batch::{Batch, Block, Lane};
+use super::holds::{HeldList, Holds};
+use abi::{BLOCK_MAX, Class, ContextLane, Entry, Marks, RichPointer};
+
+/// The path's clock in ns: block time in replay, monotonic in live runs, never wall clock.
+pub type Time = u64;
+
+/// The number of a counter in a description.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Counter(pub(crate) u8);
+
+/// The number of a reason in a description.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Reason(pub(crate) u8);
+
+/// What one filter counted, in blocks and bytes. The engine adds what it saw from outside; the two are
+/// compared when the path stops (CONTRACT 19).
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Counts {
+    /// Blocks that left which were not among those that came.
+    pub made: Amount,
+    /// Blocks that came and ended here, used up.
+    pub consumed: Amount,
+    /// Blocks held now.
+    pub held: Amount,
+    /// Why blocks were dropped, by the description's reasons.
+    pub dropped: Vec<Amount>,
+    /// Why blocks were not answered (they left with class 0), by the description's reasons.
+    pub unanswered: Vec<u64>,
+    /// What else was counted, by the description's counters.
+    pub counters: Vec<u64>,
+    /// Blocks evicted from a hold: bounds, age, or a ring that came near.
+    pub evicted: Amount,
+    /// Blocks lost because the space had no memory for them.
+    pub no_room: Amount,
+}
+
+/// Blocks and the bytes in their views.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Amount {
+    /// How many blocks.
+    pub blocks: u64,
+    /// How many bytes.
+    pub bytes: u64,
+}
+
+impl Amount {
+    /// One more block of this many bytes.
+    #[inline]
+    pub fn add(&mut self, bytes: u32) {
+        self.blocks += 1;
+        self.bytes += u64::from(bytes);
+    }
+
+    /// One block fewer.
+    #[inline]
+    pub fn take(&mut self, bytes: u32) {
+        self.blocks = self.blocks.wrapping_sub(1);
+        self.bytes = self.bytes.wrapping_sub(u64::from(bytes));
+    }
+}
+
+impl Counts {
+    /// Counts for a filter with this many reasons and counters.
+    #[must_use]
+    pub fn new(reasons: usize, counters: usize) -> Self {
+        Self {
+            dropped: vec![Amount::default(); reasons],
+            unanswered: vec![0; reasons],
+            counters: vec![0; counters],
+            ..Self::default()
+        }
+    }
+
+    fn count(&mut self, counter: Counter, n: u64) {
+        if let Some(c) = self.counters.get_mut(usize::from(counter.0)) {
+            *c += n;
+        }
+    }
+
+    fn unanswered(&mut self, reason: Reason) {
+        if let Some(c) = self.unanswered.get_mut(usize::from(reason.0)) {
+            *c += 1;
+        }
+    }
+
+    fn dropped(&mut self, reason: Reason, bytes: u32) {
+        if let Some(c) = self.dropped.get_mut(usize::from(reason.0)) {
+            c.add(bytes);
+        }
+    }
+}
+
+/// What the space does for filters. Implemented by the engine; filters never name it.
+pub trait Gateway<'a> {
+    /// The bytes of the frame of a block that this space holds.
+    fn frame(&self, entry: &Entry) -> &'a [u8];
+    /// The same block with all its bytes here; `None`: they are gone.
+    fn whole(&mut self, block: Block<'a>) -> Option<Block<'a>>;
+    /// Keeps a block beyond the turn: pinned where it lies, or copied.
+    fn pin(&mut self, entry: Entry) -> Option<(Entry, Pin)>;
+    /// Gives a kept block back when the turn ends.
+    fn unpin(&mut self, pin: Pin);
+    /// Room for a new block of at most `length` bytes, at most [`BLOCK_MAX`].
+    fn append(&mut self, length: usize) -> Option<(RichPointer, &'a mut [u8])>;
+    /// A place where the frame of `block` may be changed: the frame itself where nobody else can see
+    /// it, or a copy.
+    fn writable(&mut self, block: &Block<'a>, keep: Keep) -> Option<(RichPointer, &'a mut [u8])>;
+}
+
+/// What the gateway gave for a kept block: plain data, so that it can lie in a table that moves.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Pin(pub u64);
+
+/// Whether an edit needs what was there before.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Keep {
+    /// The old contents are needed.
+    Contents,
+    /// Everything will be overwritten.
+    Nothing,
+}
+
+/// What a classifier may ask for.
+#[derive(Debug)]
+pub struct Tell<'c> {
+    /// The path's clock.
+    pub now: Time,
+    counts: &'c mut Counts,
+}
+
+impl<'c> Tell<'c> {
+    /// A context that counts here.
+    pub fn new(now: Time, counts: &'c mut Counts) -> Self {
+        Self { now, counts }
+    }
+
+    /// Counts.
+    #[inline]
+    pub fn count(&mut self, counter: Counter, n: u64) {
+        self.counts.count(counter, n);
+    }
+
+    /// Answers nothing, and says why: `None => cx.absent(NO_PORT)`.
+    #[inline]
+    pub fn absent(&mut self, reason: Reason) -> Class {
+        self.counts.unanswered(reason);
+        Class::NONE
+    }
+}
+
+/// What a filter may ask for that keeps blocks in their lanes.
+pub struct LaneContext<'c, 'a> {
+    /// Clock and counters.
+    pub tell: Tell<'c>,
+    gateway: &'c mut (dyn Gateway<'a> + 'c),
+}
+
+impl std::fmt::Debug for LaneContext<'_, '_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("LaneContext").field("tell", &self.tell).finish_non_exhaustive()
+    }
+}
+
+impl<'c, 'a> LaneContext<'c, 'a> {
+    /// A context over this gateway.
+    pub fn new(tell: Tell<'c>, gateway: &'c mut (dyn Gateway<'a> + 'c)) -> Self {
+        Self { tell, gateway }
+    }
+
+    /// Changes the viewed bytes of a lane in place, as far as this filter can tell: the space decides
+    /// whether that is the block itself or a copy, and no sibling sees the change. Answers false, with
+    /// the lane ended and counted, when there is no memory for a copy.
+    pub fn edit(
+        &mut self,
+        batch: &mut Batch<'a>,
+        l: Lane,
+        keep: Keep,
+        write: impl FnOnce(&mut [u8]),
+    ) -> bool {
+        let Some(block) = self.gateway.whole(batch.block(l)) else {
+            return self.lost(batch, l);
+        };
+        let Some((frame, bytes)) = self.gateway.writable(&block, keep) else {
+            return self.lost(batch, l);
+        };
+        let from = (block.marks.view as usize).min(bytes.len());
+        let to = from.saturating_add(block.length() as usize).min(bytes.len());
+        write(bytes.get_mut(from..to).unwrap_or_default());
+        let pointer =
+            frame.with_class(block.pointer.class).within(block.marks.view, block.length());
+        batch.set(l, Block { pointer, frame: bytes, ..block });
+        true
+    }
+
+    /// Replaces the block of a lane by a new one of at most `room` bytes, which is no frame any more.
+    /// `fill` gets the old bytes and the new room and answers how much it used; `None` leaves the lane
+    /// as it was.
+    pub fn replace(
+        &mut self,
+        batch: &mut Batch<'a>,
+        l: Lane,
+        room: usize,
+        fill: impl FnOnce(&[u8], &mut [u8]) -> Option<usize>,
+    ) -> Option<bool> {
+        let Some(block) = self.gateway.whole(batch.block(l)) else {
+            return Some(self.lost(batch, l));
+        };
+        let Some((pointer, bytes)) = self.gateway.append(room.min(BLOCK_MAX)) else {
+            return Some(self.lost(batch, l));
+        };
+        let used = fill(block.bytes(), bytes)?.min(bytes.len());
+        let length = u32::try_from(used).unwrap_or(u32::MAX);
+        let frame: &'a [u8] = bytes;
+        let pointer = pointer.with_class(block.pointer.class).within(0, length);
+        let frame = frame.get(..used).unwrap_or_default();
+        batch.set(l, Block { pointer, frame, marks: Marks::bare(length), context: block.context });
+        Some(true)
+    }
+
+    fn lost(&mut self, batch: &mut Batch<'a>, l: Lane) -> bool {
+        self.tell.counts.no_room.add(batch.block(l).length());
+        batch.keep(!(1 << l));
+        false
+    }
+}
+
+/// Blocks that leave a stream filter, in order.
+#[derive(Debug, Default)]
+pub struct Output<'a> {
+    batches: Vec<Batch<'a>>,
+}
+
+impl<'a> Output<'a> {
+    /// Adds a block that lane `order` of the turn caused.
+    pub fn push(&mut self, block: Block<'a>, order: u8) {
+        if self.batches.last().is_none_or(Batch::is_full) {
+            self.batches.push(Batch::empty());
+        }
+        if let Some(last) = self.batches.last_mut() {
+            let added = last.push(block, order);
+            debug_assert!(added.is_ok(), "a batch that is not full takes a block");
+        }
+    }
+
+    /// The batches, which are then the caller's.
+    pub fn take(&mut self) -> Vec<Batch<'a>> {
+        std::mem::take(&mut self.batches)
+    }
+}
+
+/// What a filter may ask for that takes blocks and gives others.
+///
+/// Every block that comes must be passed, consumed, held or dropped: the ledger finds what is forgotten.
+pub struct StreamContext<'c, 'a> {
+    /// The path's clock.
+    pub now: Time,
+    counts: &'c mut Counts,
+    holds: &'c mut Holds,
+    gateway: &'c mut (dyn Gateway<'a> + 'c),
+    output: &'c mut Output<'a>,
+    wake: &'c mut Option<Time>,
+    order: u8,
+}
+
+impl std::fmt::Debug for StreamContext<'_, '_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("StreamContext").field("now", &self.now).finish_non_exhaustive()
+    }
+}
+
+impl<'c, 'a> StreamContext<'c, 'a> {
+    /// A context over these parts of a node.
+    pub fn new(
+        now: Time,
+        counts: &'c mut Counts,
+        holds: &'c mut Holds,
+        gateway: &'c mut (dyn Gateway<'a> + 'c),
+        output: &'c mut Output<'a>,
+        wake: &'c mut Option<Time>,
+    ) -> Self {
+        Self { now, counts, holds, gateway, output, wake, order: 0 }
+    }
+
+    /// From here on, what leaves was caused by this lane of the turn.
+    pub(crate) fn caused_by(&mut self, order: u8) {
+        self.order = order;
+    }
+
+    /// Counts.
+    pub fn count(&mut self, counter: Counter, n: u64) {
+        self.counts.count(counter, n);
+    }
+
+    /// Lets the block that came go on: narrowed, with another class or session.
+    pub fn pass(&mut self, block: Block<'a>) {
+        self.output.push(block, self.order);
+    }
+
+    /// Lets one block more go out than came in.
+    pub fn make(&mut self, block: Block<'a>) {
+        self.counts.made.add(block.length());
+        self.output.push(block, self.order);
+    }
+
+    /// Ends the block that came: it was used up.
+    pub fn consume(&mut self, block: &Block<'a>) {
+        self.counts.consumed.add(block.length());
+    }
+
+    /// Ends the block that came, and says why.
+    pub fn drop(&mut self, block: &Block<'a>, reason: Reason) {
+        self.counts.dropped(reason, block.length());
+    }
+
+    /// Makes a new block of at most `room` bytes, which `fill` writes; it answers how much it used.
+    /// Answers false when there is no memory.
+    pub fn append(
+        &mut self,
+        room: usize,
+        class: Class,
+        context: ContextLane,
+        fill: impl FnOnce(&mut [u8]) -> usize,
+    ) -> bool {
+        let Some((pointer, bytes)) = self.gateway.append(room.min(BLOCK_MAX)) else {
+            self.counts.no_room.add(0);
+            self.counts.made.add(0);
+            return false;
+        };
+        let used = fill(bytes).min(bytes.len());
+        let length = u32::try_from(used).unwrap_or(u32::MAX);
+        let frame: &'a [u8] = bytes;
+        let block = Block {
+            pointer: pointer.with_class(class).within(0, length),
+            frame: frame.get(..used).unwrap_or_default(),
+            marks: Marks::bare(length),
+            context,
+        };
+        self.make(block);
+        true
+    }
+
+    /// The same block with all its bytes here; `None`: they are gone, and the block must be dropped.
+    pub fn whole(&mut self, block: Block<'a>) -> Option<Block<'a>> {
+        if block.is_whole() { Some(block) } else { self.gateway.whole(block) }
+    }
+
+    /// Keeps the block beyond the turn, in `list`, ordered by `key` (32-bit sequence numbers compare
+    /// with wrap-around). When a bound is reached it is evicted at once, counted, and false is answered.
+    pub fn hold(&mut self, list: &mut HeldList, block: &Block<'a>, key: u32) -> bool {
+        let bytes = block.length();
+        let kept = match self.holds.has_room(bytes) {
+            true => self.gateway.pin(block.entry()),
+            false => None,
+        };
+        match kept {
+            Some((entry, pin)) => {
+                self.holds.insert(list, key, entry, pin);
+                self.counts.held.add(bytes);
+                true
+            }
+            None => {
+                self.counts.evicted.add(bytes);
+                false
+            }
+        }
+    }
+
+    /// The key and the block at the front of `list`.
+    #[must_use]
+    pub fn front(&self, list: &HeldList) -> Option<(u32, Block<'a>)> {
+        let (key, entry) = self.holds.front(list)?;
+        Some((key, self.block(&entry)))
+    }
+
+    /// Lets the front block go on, viewed as `change` says.
+    pub fn release(&mut self, list: &mut HeldList, change: impl FnOnce(Block<'a>) -> Block<'a>) {
+        if let Some((_, entry, pin)) = self.holds.pop(list) {
+            let block = self.block(&entry);
+            self.counts.held.take(block.length());
+            self.output.push(change(block), self.order);
+            self.gateway.unpin(pin);
+        }
+    }
+
+    /// Ends the front block, and says why.
+    pub fn discard(&mut self, list: &mut HeldList, reason: Reason) {
+        if let Some((_, entry, pin)) = self.holds.pop(list) {
+            let bytes = entry.pointer.length();
+            self.counts.held.take(bytes);
+            self.counts.dropped(reason, bytes);
+            self.gateway.unpin(pin);
+        }
+    }
+
+    /// Asks for `tick` when the path's clock reaches `time`.
+    pub fn wake_at(&mut self, time: Time) {
+        *self.wake = Some(self.wake.map_or(time, |earlier| earlier.min(time)));
+    }
+
+    fn block(&self, entry: &Entry) -> Block<'a> {
+        Block {
+            pointer: entry.pointer,
+            frame: self.gateway.frame(entry),
+            marks: entry.marks,
+            context: entry.context,
+        }
+    }
+}
