@@ -1,0 +1,224 @@
+//! Disassembler: instructions as text, with the words of the request beside them.
+//!
+//! In: instructions or a `Program`. Out: the dialect of the kernel's verifier log and of llvm, one
+//! line per instruction; `listing` adds slot numbers and the filter that each line belongs to. Used
+//! by golden files and `explain`. Bytes that are no instruction print as `.insn`, never fail.
+
+use std::fmt::Write;
+
+use crate::insn::{
+    Alu, Cond, Helper, Insn, PSEUDO_MAP, PSEUDO_MAP_VALUE, SOURCE_REG, Size, atomic, class, mode,
+};
+use crate::program::Program;
+
+/// The whole program: `; filter @from..to` where the words of the request change, then one line
+/// per instruction with its slot and, for jumps, the slot it leads to.
+pub fn listing(program: &Program) -> String {
+    let mut out = String::new();
+    let mut at = 0;
+    let mut lines = program.source.iter().peekable();
+    while let Some(insn) = program.code.get(at) {
+        while let Some(line) = lines.next_if(|line| line.from <= at) {
+            match line.word.and_then(|word| program.words.get(word)) {
+                Some(word) => {
+                    let end = word.at + word.length;
+                    line_to(&mut out, format_args!("; {} @{}..{end}", word.filter, word.at));
+                }
+                None => line_to(&mut out, format_args!("; frame")),
+            }
+        }
+        let next = program.code.get(at + 1).copied();
+        let text = instruction(*insn, next);
+        match target(*insn, at) {
+            Some(target) => line_to(&mut out, format_args!("{at:5}: {text} <{target}>")),
+            None => line_to(&mut out, format_args!("{at:5}: {text}")),
+        }
+        at += if insn.is_load64() { 2 } else { 1 };
+    }
+    out
+}
+
+/// One instruction; `next` is the slot behind it, which a wide instruction needs.
+pub fn instruction(insn: Insn, next: Option<Insn>) -> String {
+    let text = match insn.class() {
+        class::LD => wide_or_packet(insn, next),
+        class::LDX => load(insn),
+        class::ST | class::STX => store(insn),
+        class::ALU | class::ALU64 => arithmetic(insn),
+        _ => jump(insn),
+    };
+    text.unwrap_or_else(|| {
+        let Insn { code, dst, src, off, imm } = insn;
+        format!(".insn {code:#04x} {dst} {src} {off} {imm}")
+    })
+}
+
+fn line_to(out: &mut String, line: std::fmt::Arguments<'_>) {
+    // Writing to a String cannot fail.
+    let _ = writeln!(out, "{line}");
+}
+
+fn target(insn: Insn, at: usize) -> Option<usize> {
+    let jumps = match insn.class() {
+        class::JMP => !matches!(insn.code, 0x85 | 0x95),
+        class::JMP32 => insn.code != class::JMP32,
+        _ => false,
+    };
+    jumps.then(|| (at + 1).checked_add_signed(insn.off.into())).flatten()
+}
+
+fn wide_or_packet(insn: Insn, next: Option<Insn>) -> Option<String> {
+    let Insn { dst, src, imm, .. } = insn;
+    if insn.is_load64() {
+        let high = next?.imm;
+        return match src {
+            0 => {
+                let value = u64::from(high as u32) << 32 | u64::from(imm as u32);
+                Some(format!("r{dst} = {value:#x} ll"))
+            }
+            PSEUDO_MAP => Some(format!("r{dst} = map[{imm}] ll")),
+            PSEUDO_MAP_VALUE => Some(format!("r{dst} = map[{imm}][{high}] ll")),
+            _ => None,
+        };
+    }
+    let name = unsigned(Size::of(insn.code));
+    match insn.code & 0xe0 {
+        mode::ABS => Some(format!("r0 = *({name} *)skb[{imm}]")),
+        mode::IND => Some(format!("r0 = *({name} *)skb[r{src} {}]", offset(imm))),
+        _ => None,
+    }
+}
+
+fn load(insn: Insn) -> Option<String> {
+    let Insn { dst, src, off, .. } = insn;
+    let size = Size::of(insn.code);
+    let name = match insn.code & 0xe0 {
+        mode::MEM => unsigned(size),
+        mode::MEMSX => signed(size)?,
+        _ => return None,
+    };
+    Some(format!("r{dst} = *({name} *)(r{src} {})", offset(off.into())))
+}
+
+fn store(insn: Insn) -> Option<String> {
+    let Insn { dst, src, off, imm, .. } = insn;
+    let size = Size::of(insn.code);
+    let to = format!("*({} *)(r{dst} {})", unsigned(size), offset(off.into()));
+    match (insn.class(), insn.code & 0xe0) {
+        (class::ST, mode::MEM) => Some(format!("{to} = {imm}")),
+        (class::STX, mode::MEM) => Some(format!("{to} = r{src}")),
+        (class::STX, mode::ATOMIC) if matches!(size, Size::W | Size::DW) => atomically(insn, &to),
+        _ => None,
+    }
+}
+
+fn atomically(insn: Insn, to: &str) -> Option<String> {
+    let Insn { dst, src, off, imm, .. } = insn;
+    let bits = Size::of(insn.code).bytes() * 8;
+    let place = format!("r{dst} {}", offset(off.into()));
+    let sign = |operation| match operation {
+        atomic::ADD => Some(("add", "+=")),
+        atomic::OR => Some(("or", "|=")),
+        atomic::AND => Some(("and", "&=")),
+        atomic::XOR => Some(("xor", "^=")),
+        _ => None,
+    };
+    match imm {
+        atomic::XCHG => Some(format!("r{src} = xchg_{bits}({place}, r{src})")),
+        atomic::CMPXCHG => Some(format!("r0 = cmpxchg_{bits}({place}, r0, r{src})")),
+        atomic::LOAD_ACQUIRE => {
+            Some(format!("r{dst} = load_acquire((u{bits} *)(r{src} {}))", offset(off.into())))
+        }
+        atomic::STORE_RELEASE => Some(format!("store_release((u{bits} *)({place}), r{src})")),
+        _ if imm & atomic::FETCH != 0 => {
+            let (name, _) = sign(imm & !atomic::FETCH)?;
+            Some(format!("r{src} = atomic_fetch_{name}((u{bits} *)({place}), r{src})"))
+        }
+        _ => sign(imm).map(|(_, sign)| format!("lock {to} {sign} r{src}")),
+    }
+}
+
+fn arithmetic(insn: Insn) -> Option<String> {
+    let Insn { code, dst, src, off, imm } = insn;
+    let wide = insn.class() == class::ALU64;
+    let r = if wide { 'r' } else { 'w' };
+    let op = code & 0xf0;
+    if op == 0xd0 {
+        let name = match (wide, code & SOURCE_REG != 0) {
+            (false, false) => "le",
+            (false, true) => "be",
+            (true, false) => "bswap",
+            (true, true) => return None,
+        };
+        return matches!(imm, 16 | 32 | 64).then(|| format!("r{dst} = {name}{imm} r{dst}"));
+    }
+    if op == Alu::Neg as u8 {
+        return (code & SOURCE_REG == 0).then(|| format!("{r}{dst} = -{r}{dst}"));
+    }
+    let operand = if code & SOURCE_REG == 0 { imm.to_string() } else { format!("{r}{src}") };
+    if op == Alu::Mov as u8 && off != 0 {
+        let valid = code & SOURCE_REG != 0 && matches!((off, wide), (8 | 16, _) | (32, true));
+        return valid.then(|| format!("{r}{dst} = (s{off}){operand}"));
+    }
+    let sign = match (op, off) {
+        (0x30, 1) => "s/=",
+        (0x90, 1) => "s%=",
+        (_, 0) => ["+=", "-=", "*=", "/=", "|=", "&=", "<<=", ">>=", "", "%=", "^=", "=", "s>>="]
+            .get(usize::from(op >> 4))?,
+        _ => return None,
+    };
+    Some(format!("{r}{dst} {sign} {operand}"))
+}
+
+fn jump(insn: Insn) -> Option<String> {
+    let Insn { code, dst, src, off, imm } = insn;
+    match code {
+        0x05 => return Some(format!("goto {off:+}")),
+        0x85 if src == 0 => {
+            let name = Helper::from_number(imm).map_or("helper", Helper::name);
+            return Some(format!("call {name}#{imm}"));
+        }
+        0x95 => return Some("exit".to_owned()),
+        _ => {}
+    }
+    let r = if insn.class() == class::JMP { 'r' } else { 'w' };
+    let sign = CONDITIONS.iter().find(|(cond, _)| *cond as u8 == code & 0xf0)?.1;
+    let operand = if code & SOURCE_REG == 0 { imm.to_string() } else { format!("{r}{src}") };
+    Some(format!("if {r}{dst} {sign} {operand} goto {off:+}"))
+}
+
+const CONDITIONS: [(Cond, &str); 11] = [
+    (Cond::Eq, "=="),
+    (Cond::Gt, ">"),
+    (Cond::Ge, ">="),
+    (Cond::Set, "&"),
+    (Cond::Ne, "!="),
+    (Cond::Sgt, "s>"),
+    (Cond::Sge, "s>="),
+    (Cond::Lt, "<"),
+    (Cond::Le, "<="),
+    (Cond::Slt, "s<"),
+    (Cond::Sle, "s<="),
+];
+
+fn unsigned(size: Size) -> &'static str {
+    match size {
+        Size::B => "u8",
+        Size::H => "u16",
+        Size::W => "u32",
+        Size::DW => "u64",
+    }
+}
+
+fn signed(size: Size) -> Option<&'static str> {
+    match size {
+        Size::B => Some("s8"),
+        Size::H => Some("s16"),
+        Size::W => Some("s32"),
+        Size::DW => None,
+    }
+}
+
+fn offset(off: i32) -> String {
+    if off < 0 { format!("- {}", off.unsigned_abs()) } else { format!("+ {off}") }
+}

@@ -1,0 +1,444 @@
+//! One eBPF instruction as data: 8 bytes, little endian, as the bpf(2) system call takes them.
+//!
+//! In: constructors with typed registers, or 8 foreign bytes. Out: `Insn`, which every other module
+//! of this crate reads. Numbers follow RFC 9669 (BPF ISA); helper numbers follow the kernel's
+//! `bpf.h`. Nothing here judges a program: an `Insn` may hold an opcode that does not exist.
+
+/// One instruction slot. `dst` and `src` are four bits wide; a `load64` takes two slots.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Insn {
+    /// Class (low three bits), source or size, and operation.
+    pub code: u8,
+    /// Destination register, 0 to 15 as encoded, 0 to 10 when valid.
+    pub dst: u8,
+    /// Source register, or a pseudo-source in `load64` and calls.
+    pub src: u8,
+    /// Jump distance in slots, or memory offset in bytes.
+    pub off: i16,
+    /// Immediate operand.
+    pub imm: i32,
+}
+
+/// A register that exists.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Reg(u8);
+
+/// Return value, scratch.
+pub const R0: Reg = Reg(0);
+/// First argument, scratch.
+pub const R1: Reg = Reg(1);
+/// Second argument, scratch.
+pub const R2: Reg = Reg(2);
+/// Third argument, scratch.
+pub const R3: Reg = Reg(3);
+/// Fourth argument, scratch.
+pub const R4: Reg = Reg(4);
+/// Fifth argument, scratch.
+pub const R5: Reg = Reg(5);
+/// Kept over calls.
+pub const R6: Reg = Reg(6);
+/// Kept over calls.
+pub const R7: Reg = Reg(7);
+/// Kept over calls.
+pub const R8: Reg = Reg(8);
+/// Kept over calls.
+pub const R9: Reg = Reg(9);
+/// The frame pointer, read-only: the stack lies below it.
+pub const R10: Reg = Reg(10);
+
+impl Reg {
+    /// The register of this number, if there is one.
+    pub const fn new(number: u8) -> Option<Self> {
+        if number <= 10 { Some(Self(number)) } else { None }
+    }
+
+    /// Its number.
+    pub const fn number(self) -> u8 {
+        self.0
+    }
+}
+
+/// The second operand of an operation or a comparison.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Operand {
+    /// The value of a register.
+    Reg(Reg),
+    /// A constant, sign-extended to 64 bits by 64-bit operations.
+    Imm(i32),
+}
+
+impl From<Reg> for Operand {
+    fn from(reg: Reg) -> Self {
+        Self::Reg(reg)
+    }
+}
+
+impl From<i32> for Operand {
+    fn from(imm: i32) -> Self {
+        Self::Imm(imm)
+    }
+}
+
+/// Instruction classes: the low three bits of the opcode.
+pub mod class {
+    /// Wide immediates and the packet loads of classic BPF.
+    pub const LD: u8 = 0x00;
+    /// Loads into a register.
+    pub const LDX: u8 = 0x01;
+    /// Stores of a constant.
+    pub const ST: u8 = 0x02;
+    /// Stores of a register, atomic operations.
+    pub const STX: u8 = 0x03;
+    /// 32-bit arithmetic.
+    pub const ALU: u8 = 0x04;
+    /// 64-bit comparisons, calls, exit.
+    pub const JMP: u8 = 0x05;
+    /// 32-bit comparisons.
+    pub const JMP32: u8 = 0x06;
+    /// 64-bit arithmetic.
+    pub const ALU64: u8 = 0x07;
+}
+
+/// Addressing modes of the load and store classes: the high three bits of the opcode.
+pub mod mode {
+    /// Wide immediate.
+    pub const IMM: u8 = 0x00;
+    /// Packet load at a constant offset (classic BPF).
+    pub const ABS: u8 = 0x20;
+    /// Packet load at a register plus a constant (classic BPF).
+    pub const IND: u8 = 0x40;
+    /// Plain memory.
+    pub const MEM: u8 = 0x60;
+    /// Plain memory, sign-extending.
+    pub const MEMSX: u8 = 0x80;
+    /// Atomic operation, which one stands in `imm`.
+    pub const ATOMIC: u8 = 0xc0;
+}
+
+/// Source bit of arithmetic and jumps: the operand is a register.
+pub const SOURCE_REG: u8 = 0x08;
+/// Pseudo-source of `load64`: `imm` is a map.
+pub const PSEUDO_MAP: u8 = 1;
+/// Pseudo-source of `load64`: `imm` is a map, the second `imm` an offset into its first value.
+pub const PSEUDO_MAP_VALUE: u8 = 2;
+
+/// Width of a memory access.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Size {
+    /// One byte.
+    B = 0x10,
+    /// Two bytes.
+    H = 0x08,
+    /// Four bytes.
+    W = 0x00,
+    /// Eight bytes.
+    DW = 0x18,
+}
+
+impl Size {
+    /// The size in an opcode of a load or store class.
+    pub const fn of(code: u8) -> Self {
+        match code & 0x18 {
+            0x10 => Self::B,
+            0x08 => Self::H,
+            0x00 => Self::W,
+            _ => Self::DW,
+        }
+    }
+
+    /// In bytes.
+    pub const fn bytes(self) -> usize {
+        match self {
+            Self::B => 1,
+            Self::H => 2,
+            Self::W => 4,
+            Self::DW => 8,
+        }
+    }
+}
+
+/// Arithmetic: the high four bits of the opcode.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Alu {
+    /// dst += src
+    Add = 0x00,
+    /// dst -= src
+    Sub = 0x10,
+    /// dst *= src
+    Mul = 0x20,
+    /// dst /= src; by zero gives 0
+    Div = 0x30,
+    /// dst |= src
+    Or = 0x40,
+    /// dst &= src
+    And = 0x50,
+    /// dst <<= src
+    Shl = 0x60,
+    /// dst >>= src
+    Shr = 0x70,
+    /// dst = -dst
+    Neg = 0x80,
+    /// dst %= src; by zero keeps dst
+    Mod = 0x90,
+    /// dst ^= src
+    Xor = 0xa0,
+    /// dst = src
+    Mov = 0xb0,
+    /// dst >>= src, keeping the sign
+    Arsh = 0xc0,
+}
+
+/// Comparisons: the high four bits of the opcode.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Cond {
+    /// ==
+    Eq = 0x10,
+    /// >
+    Gt = 0x20,
+    /// >=
+    Ge = 0x30,
+    /// & is not zero
+    Set = 0x40,
+    /// !=
+    Ne = 0x50,
+    /// > as signed numbers
+    Sgt = 0x60,
+    /// >= as signed numbers
+    Sge = 0x70,
+    /// <
+    Lt = 0xa0,
+    /// <=
+    Le = 0xb0,
+    /// < as signed numbers
+    Slt = 0xc0,
+    /// <= as signed numbers
+    Sle = 0xd0,
+}
+
+/// Atomic operations: the `imm` of a store of mode `ATOMIC`. Add `FETCH` for the old value in `src`.
+pub mod atomic {
+    /// *p += src
+    pub const ADD: i32 = 0x00;
+    /// *p |= src
+    pub const OR: i32 = 0x40;
+    /// *p &= src
+    pub const AND: i32 = 0x50;
+    /// *p ^= src
+    pub const XOR: i32 = 0xa0;
+    /// The old value comes back in `src`.
+    pub const FETCH: i32 = 0x01;
+    /// src and *p change places.
+    pub const XCHG: i32 = 0xe1;
+    /// *p = src if *p == r0; r0 = the old value.
+    pub const CMPXCHG: i32 = 0xf1;
+    /// dst = *src, with acquire (kernel 6.15).
+    pub const LOAD_ACQUIRE: i32 = 0x100;
+    /// *dst = src, with release (kernel 6.15).
+    pub const STORE_RELEASE: i32 = 0x110;
+}
+
+/// Kernel functions that a program may call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(i32)]
+pub enum Helper {
+    /// (map, key) → value or null
+    MapLookup = 1,
+    /// () → nanoseconds since boot
+    KtimeNs = 5,
+    /// () → this CPU
+    CpuId = 8,
+    /// (ctx, prog array, index): returns only on failure
+    TailCall = 12,
+    /// (ctx, offset, to, length) → 0 or an error
+    SkbLoadBytes = 26,
+    /// (ctx, length) → 0 or an error; ends all packet pointers
+    SkbPullData = 39,
+    /// (ring, data, size, flags) → 0 or an error
+    RingbufOutput = 130,
+    /// (ctx) → length with fragments
+    XdpBuffLen = 188,
+    /// (ctx, offset, to, length) → 0 or an error
+    XdpLoadBytes = 189,
+}
+
+impl Helper {
+    const ALL: [(Self, &str); 9] = [
+        (Self::MapLookup, "map_lookup_elem"),
+        (Self::KtimeNs, "ktime_get_ns"),
+        (Self::CpuId, "get_smp_processor_id"),
+        (Self::TailCall, "tail_call"),
+        (Self::SkbLoadBytes, "skb_load_bytes"),
+        (Self::SkbPullData, "skb_pull_data"),
+        (Self::RingbufOutput, "ringbuf_output"),
+        (Self::XdpBuffLen, "xdp_get_buff_len"),
+        (Self::XdpLoadBytes, "xdp_load_bytes"),
+    ];
+
+    /// The helper of this number, if this crate knows it.
+    pub fn from_number(number: i32) -> Option<Self> {
+        Self::ALL.iter().map(|(helper, _)| *helper).find(|helper| *helper as i32 == number)
+    }
+
+    /// The kernel's name for it, without `bpf_`.
+    pub fn name(self) -> &'static str {
+        Self::ALL.iter().find(|(helper, _)| *helper == self).map_or("?", |(_, name)| name)
+    }
+}
+
+impl Insn {
+    /// The eight bytes of the slot.
+    pub const fn encode(self) -> [u8; 8] {
+        let off = self.off.to_le_bytes();
+        let imm = self.imm.to_le_bytes();
+        let regs = (self.src & 15) << 4 | (self.dst & 15);
+        [self.code, regs, off[0], off[1], imm[0], imm[1], imm[2], imm[3]]
+    }
+
+    /// The slot that these bytes hold; every value is one.
+    pub const fn decode(bytes: [u8; 8]) -> Self {
+        Self {
+            code: bytes[0],
+            dst: bytes[1] & 15,
+            src: bytes[1] >> 4,
+            off: i16::from_le_bytes([bytes[2], bytes[3]]),
+            imm: i32::from_le_bytes([bytes[4], bytes[5], bytes[6], bytes[7]]),
+        }
+    }
+
+    /// The low three bits of the opcode.
+    pub const fn class(self) -> u8 {
+        self.code & 7
+    }
+
+    /// Whether this is the first slot of a `load64`.
+    pub const fn is_load64(self) -> bool {
+        self.code == class::LD | mode::IMM | Size::DW as u8
+    }
+
+    /// 64-bit `dst = dst op src`.
+    pub fn alu(op: Alu, dst: Reg, operand: impl Into<Operand>) -> Self {
+        Self::binary(class::ALU64 | op as u8, dst, operand.into(), 0)
+    }
+
+    /// 32-bit `dst = dst op src`; the upper half becomes zero.
+    pub fn alu32(op: Alu, dst: Reg, operand: impl Into<Operand>) -> Self {
+        Self::binary(class::ALU | op as u8, dst, operand.into(), 0)
+    }
+
+    /// `dst = src`, 64 bits.
+    pub fn mov(dst: Reg, operand: impl Into<Operand>) -> Self {
+        Self::alu(Alu::Mov, dst, operand)
+    }
+
+    /// Network byte order to this machine's (or back), for 16, 32 or 64 bits; the rest becomes zero.
+    pub fn big_endian(dst: Reg, bits: u8) -> Self {
+        Self {
+            code: 0xd0 | SOURCE_REG | class::ALU,
+            dst: dst.0,
+            imm: bits.into(),
+            ..Self::default()
+        }
+    }
+
+    /// `dst = *(size *)(src + off)`, zero-extended.
+    pub fn load(size: Size, dst: Reg, src: Reg, off: i16) -> Self {
+        let code = class::LDX | mode::MEM | size as u8;
+        Self { code, dst: dst.0, src: src.0, off, imm: 0 }
+    }
+
+    /// `*(size *)(dst + off) = operand`.
+    pub fn store(size: Size, dst: Reg, off: i16, operand: impl Into<Operand>) -> Self {
+        match operand.into() {
+            Operand::Reg(src) => {
+                let code = class::STX | mode::MEM | size as u8;
+                Self { code, dst: dst.0, src: src.0, off, imm: 0 }
+            }
+            Operand::Imm(imm) => {
+                Self { code: class::ST | mode::MEM | size as u8, dst: dst.0, src: 0, off, imm }
+            }
+        }
+    }
+
+    /// An operation of module `atomic` on `*(size *)(dst + off)`; `size` is `W` or `DW`.
+    pub fn atomic(size: Size, operation: i32, dst: Reg, off: i16, src: Reg) -> Self {
+        let code = class::STX | mode::ATOMIC | size as u8;
+        Self { code, dst: dst.0, src: src.0, off, imm: operation }
+    }
+
+    /// `r0 = packet[imm]` in this machine's byte order; ends the program with 0 past the end. Needs
+    /// the context in r6, loses r1 to r5.
+    pub fn packet_load(size: Size, at: i32) -> Self {
+        Self { code: class::LD | mode::ABS | size as u8, imm: at, ..Self::default() }
+    }
+
+    /// `packet_load` at `src + imm`.
+    pub fn packet_load_at(size: Size, src: Reg, at: i32) -> Self {
+        Self { code: class::LD | mode::IND | size as u8, src: src.0, imm: at, ..Self::default() }
+    }
+
+    /// Goes on `off` slots after the next.
+    pub fn jump(off: i16) -> Self {
+        Self { code: class::JMP, off, ..Self::default() }
+    }
+
+    /// Jumps if `dst cond operand`, compared as 64 bits.
+    pub fn jump_if(cond: Cond, dst: Reg, operand: impl Into<Operand>, off: i16) -> Self {
+        Self::binary(class::JMP | cond as u8, dst, operand.into(), off)
+    }
+
+    /// Jumps if `dst cond operand`, compared as 32 bits.
+    pub fn jump32_if(cond: Cond, dst: Reg, operand: impl Into<Operand>, off: i16) -> Self {
+        Self::binary(class::JMP32 | cond as u8, dst, operand.into(), off)
+    }
+
+    /// Calls a helper with r1 to r5; the answer is in r0, r1 to r5 are lost.
+    pub fn call(helper: Helper) -> Self {
+        Self { code: class::JMP | 0x80, imm: helper as i32, ..Self::default() }
+    }
+
+    /// Ends the program with r0.
+    pub fn exit() -> Self {
+        Self { code: class::JMP | 0x90, ..Self::default() }
+    }
+
+    /// `dst = value`, all 64 bits.
+    pub fn load64(dst: Reg, value: u64) -> [Self; 2] {
+        Self::wide(dst, 0, value as u32 as i32, (value >> 32) as u32 as i32)
+    }
+
+    /// `dst =` the map of this number (a relocation replaces the number by a descriptor).
+    pub fn load_map(dst: Reg, map: u32) -> [Self; 2] {
+        Self::wide(dst, PSEUDO_MAP, map as i32, 0)
+    }
+
+    /// `dst =` the address of byte `offset` in the first value of the map of this number.
+    pub fn load_map_value(dst: Reg, map: u32, offset: u32) -> [Self; 2] {
+        Self::wide(dst, PSEUDO_MAP_VALUE, map as i32, offset as i32)
+    }
+
+    fn wide(dst: Reg, src: u8, low: i32, high: i32) -> [Self; 2] {
+        let code = class::LD | mode::IMM | Size::DW as u8;
+        let first = Self { code, dst: dst.0, src, off: 0, imm: low };
+        [first, Self { imm: high, ..Self::default() }]
+    }
+
+    fn binary(code: u8, dst: Reg, operand: Operand, off: i16) -> Self {
+        match operand {
+            Operand::Reg(src) => {
+                Self { code: code | SOURCE_REG, dst: dst.0, src: src.0, off, imm: 0 }
+            }
+            Operand::Imm(imm) => Self { code, dst: dst.0, src: 0, off, imm },
+        }
+    }
+}
+
+/// The bytes of a whole program.
+pub fn encode(code: &[Insn]) -> Vec<u8> {
+    code.iter().flat_map(|insn| insn.encode()).collect()
+}
+
+/// The slots of a whole program; `None` if the length is not a multiple of eight.
+pub fn decode(bytes: &[u8]) -> Option<Vec<Insn>> {
+    let (slots, rest) = bytes.as_chunks::<8>();
+    rest.is_empty().then(|| slots.iter().map(|slot| Insn::decode(*slot)).collect())
+}

@@ -1,0 +1,93 @@
+//! Arithmetic of the interpreter: operand values in, result out; `None` for what does not exist.
+//!
+//! Division by zero gives 0 and a remainder by zero the dividend, as RFC 9669 §4.1 says.
+
+use crate::insn::{Insn, SOURCE_REG, class};
+
+/// `dst op src` for everything but the byte swaps.
+pub(super) fn alu(insn: Insn, left: u64, right: u64) -> Option<u64> {
+    if insn.class() == class::ALU64 {
+        wide(insn, left, right)
+    } else {
+        narrow(insn, left as u32, right as u32).map(u64::from)
+    }
+}
+
+/// The byte swaps: to little endian, to big endian (arithmetic class), unconditional (64-bit class).
+pub(super) fn swap(insn: Insn, value: u64) -> Option<u64> {
+    let keep = insn.class() == class::ALU && insn.code & SOURCE_REG == 0;
+    if insn.class() == class::ALU64 && insn.code & SOURCE_REG != 0 {
+        return None;
+    }
+    match (insn.imm, keep) {
+        (16, true) => Some(u64::from((value as u16).to_le())),
+        (32, true) => Some(u64::from((value as u32).to_le())),
+        (64, true) => Some(value.to_le()),
+        (16, false) => Some(u64::from((value as u16).swap_bytes())),
+        (32, false) => Some(u64::from((value as u32).swap_bytes())),
+        (64, false) => Some(value.swap_bytes()),
+        _ => None,
+    }
+}
+
+fn wide(insn: Insn, left: u64, right: u64) -> Option<u64> {
+    let shift = right as u32 & 63;
+    let value = match (insn.code & 0xf0, insn.off) {
+        (0x00, 0) => left.wrapping_add(right),
+        (0x10, 0) => left.wrapping_sub(right),
+        (0x20, 0) => left.wrapping_mul(right),
+        (0x30, 0) => left.checked_div(right).unwrap_or(0),
+        (0x30, 1) if right == 0 => 0,
+        (0x30, 1) => (left as i64).wrapping_div(right as i64) as u64,
+        (0x40, 0) => left | right,
+        (0x50, 0) => left & right,
+        (0x60, 0) => left << shift,
+        (0x70, 0) => left >> shift,
+        (0x80, 0) if insn.code & SOURCE_REG == 0 => left.wrapping_neg(),
+        (0x90, 0) => left.checked_rem(right).unwrap_or(left),
+        (0x90, 1) if right == 0 => left,
+        (0x90, 1) => (left as i64).wrapping_rem(right as i64) as u64,
+        (0xa0, 0) => left ^ right,
+        (0xb0, off) => extended(insn, off, right, true)?,
+        (0xc0, 0) => (left as i64 >> shift) as u64,
+        _ => return None,
+    };
+    Some(value)
+}
+
+fn narrow(insn: Insn, left: u32, right: u32) -> Option<u32> {
+    let shift = right & 31;
+    let value = match (insn.code & 0xf0, insn.off) {
+        (0x00, 0) => left.wrapping_add(right),
+        (0x10, 0) => left.wrapping_sub(right),
+        (0x20, 0) => left.wrapping_mul(right),
+        (0x30, 0) => left.checked_div(right).unwrap_or(0),
+        (0x30, 1) if right == 0 => 0,
+        (0x30, 1) => (left as i32).wrapping_div(right as i32) as u32,
+        (0x40, 0) => left | right,
+        (0x50, 0) => left & right,
+        (0x60, 0) => left << shift,
+        (0x70, 0) => left >> shift,
+        (0x80, 0) if insn.code & SOURCE_REG == 0 => left.wrapping_neg(),
+        (0x90, 0) => left.checked_rem(right).unwrap_or(left),
+        (0x90, 1) if right == 0 => left,
+        (0x90, 1) => (left as i32).wrapping_rem(right as i32) as u32,
+        (0xa0, 0) => left ^ right,
+        (0xb0, off) => extended(insn, off, right.into(), false)? as u32,
+        (0xc0, 0) => (left as i32 >> shift) as u32,
+        _ => return None,
+    };
+    Some(value)
+}
+
+/// A move, which extends the sign of a narrower register where `off` says its width.
+fn extended(insn: Insn, off: i16, value: u64, wide: bool) -> Option<u64> {
+    let from_register = insn.code & SOURCE_REG != 0;
+    match off {
+        0 => Some(value),
+        8 if from_register => Some(value as i8 as u64),
+        16 if from_register => Some(value as i16 as u64),
+        32 if from_register && wide => Some(value as i32 as u64),
+        _ => None,
+    }
+}

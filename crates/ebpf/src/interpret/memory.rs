@@ -1,0 +1,173 @@
+//! Memory of the interpreter: context, packet, stack and map values as four kinds of region.
+//!
+//! An address is a region in its upper 32 bits and an offset plus 2^31 in its lower, so that a step
+//! before a region is not a step into its neighbour. Every access names its size and is checked
+//! against the region as a whole; nothing here can panic. The context holds
+//! no bytes: its fields are answered one by one, at the offsets of `__sk_buff` and `xdp_md` in
+//! the kernel's `bpf.h`, and the two packet pointers come out as 64-bit addresses, as the kernel
+//! rewrites them.
+
+use std::ops::Range;
+
+use super::{Packet, Why};
+use crate::insn::Size;
+use crate::program::Place;
+
+/// Offset 0 of a region, in the lower half of an address.
+const MIDDLE: u64 = 1 << 31;
+/// Where the context begins.
+pub(super) const CTX: u64 = base(1);
+/// Where the packet begins.
+pub(super) const PACKET: u64 = base(2);
+/// Where the stack begins.
+const STACK: u64 = base(3);
+const STACK_BYTES: usize = 512;
+/// What r10 holds: the end of the stack.
+pub(super) const STACK_TOP: u64 = STACK + STACK_BYTES as u64;
+/// Value of map n: region `MAPS + n`.
+const MAPS: u64 = 16;
+/// What stands for a map itself; not an address.
+const HANDLES: u64 = 1 << 63;
+
+pub(super) struct Memory<'m, 'p> {
+    place: Place,
+    packet: &'p Packet<'p>,
+    /// Grows when the program pulls.
+    linear: usize,
+    stack: [u8; STACK_BYTES],
+    stack_written: [bool; STACK_BYTES],
+    maps: &'m mut [Vec<u8>],
+}
+
+impl<'m, 'p> Memory<'m, 'p> {
+    pub(super) fn new(place: Place, packet: &'p Packet<'p>, maps: &'m mut [Vec<u8>]) -> Self {
+        let length = packet.bytes.len();
+        let linear = if place == Place::Tc { packet.linear.min(length) } else { length };
+        let stack_written = [false; STACK_BYTES];
+        Self { place, packet, linear, stack: [0; STACK_BYTES], stack_written, maps }
+    }
+
+    pub(super) fn place(&self) -> Place {
+        self.place
+    }
+
+    /// The length of the frame with all its fragments.
+    pub(super) fn frame_length(&self) -> usize {
+        self.packet.bytes.len()
+    }
+
+    /// Bytes of the frame, wherever they lie; for helpers and classic loads.
+    pub(super) fn frame_bytes(&self, at: i64, length: usize) -> Option<&'p [u8]> {
+        let at = usize::try_from(at).ok()?;
+        self.packet.bytes.get(at..at.checked_add(length)?)
+    }
+
+    /// Makes the first `length` bytes linear; all that are linear already if 0.
+    pub(super) fn pull(&mut self, length: usize) -> bool {
+        let fits = length <= self.packet.bytes.len();
+        if fits {
+            self.linear = self.linear.max(length);
+        }
+        fits
+    }
+
+    pub(super) fn map_handle(&self, number: i32) -> Result<u64, Why> {
+        let index = usize::try_from(number).map_err(|_| Why::Map(number))?;
+        if index < self.maps.len() { Ok(HANDLES | index as u64) } else { Err(Why::Map(number)) }
+    }
+
+    pub(super) fn map_value(&self, number: i32, offset: i32) -> Result<u64, Why> {
+        let index = self.map_handle(number)? & !HANDLES;
+        Ok(base(MAPS + index).wrapping_add_signed(offset.into()))
+    }
+
+    /// The value of element 0 of the map that `handle` stands for; 0 for any other key.
+    pub(super) fn map_lookup(&self, handle: u64, key: u32) -> Option<u64> {
+        let index = handle.checked_sub(HANDLES)?;
+        let known = usize::try_from(index).is_ok_and(|index| index < self.maps.len());
+        known.then_some(if key == 0 { base(MAPS + index) } else { 0 })
+    }
+
+    pub(super) fn read(&self, address: u64, size: Size) -> Result<u64, Why> {
+        if address >> 32 == CTX >> 32 {
+            return self.context(address.wrapping_sub(CTX), size.bytes());
+        }
+        let bytes = self.bytes(address, size.bytes())?;
+        let mut word = [0; 8];
+        word.iter_mut().zip(bytes).for_each(|(to, from)| *to = *from);
+        Ok(u64::from_le_bytes(word))
+    }
+
+    pub(super) fn write(&mut self, address: u64, size: Size, value: u64) -> Result<(), Why> {
+        let word = value.to_le_bytes();
+        let to = self.bytes_mut(address, size.bytes())?;
+        to.iter_mut().zip(word).for_each(|(to, from)| *to = from);
+        Ok(())
+    }
+
+    /// Bytes that a program may write; those of the stack count as written from now on.
+    pub(super) fn bytes_mut(&mut self, address: u64, size: usize) -> Result<&mut [u8], Why> {
+        let wild = Why::Wild { address, size };
+        let (region, range) = split(address, size).ok_or(wild)?;
+        if region == STACK >> 32 {
+            self.stack_written.get_mut(range.clone()).ok_or(wild)?.fill(true);
+            return self.stack.get_mut(range).ok_or(wild);
+        }
+        if region == CTX >> 32 || region == PACKET >> 32 {
+            return Err(Why::ReadOnly(address));
+        }
+        let map = region.checked_sub(MAPS).and_then(|map| usize::try_from(map).ok());
+        let value = map.and_then(|map| self.maps.get_mut(map)).ok_or(wild)?;
+        value.get_mut(range).ok_or(wild)
+    }
+
+    fn bytes(&self, address: u64, size: usize) -> Result<&[u8], Why> {
+        let wild = Why::Wild { address, size };
+        let (region, range) = split(address, size).ok_or(wild)?;
+        if region == PACKET >> 32 {
+            let direct = self.place != Place::Socket && range.end <= self.linear;
+            return self.packet.bytes.get(range).filter(|_| direct).ok_or(wild);
+        }
+        if region == STACK >> 32 {
+            let written = self.stack_written.get(range.clone()).ok_or(wild)?;
+            if !written.iter().all(|written| *written) {
+                return Err(Why::UnwrittenStack(address));
+            }
+            return self.stack.get(range).ok_or(wild);
+        }
+        let map = region.checked_sub(MAPS).and_then(|map| usize::try_from(map).ok());
+        map.and_then(|map| self.maps.get(map)).and_then(|value| value.get(range)).ok_or(wild)
+    }
+
+    fn context(&self, offset: u64, size: usize) -> Result<u64, Why> {
+        let tag = self.packet.tag;
+        let end = PACKET + self.linear as u64;
+        let value = match (self.place, offset, size) {
+            (Place::Xdp, 0, 4) => PACKET,
+            (Place::Xdp, 4, 4) => end,
+            (Place::Xdp, 12 | 16, 4) => 0,
+            (Place::Tc, 76, 4) => PACKET,
+            (Place::Tc, 80, 4) => end,
+            (Place::Tc | Place::Socket, 0, 4) => self.packet.bytes.len() as u64,
+            (Place::Tc | Place::Socket, 4 | 16, 4) => 0,
+            (Place::Tc | Place::Socket, 20, 4) => u64::from(tag.is_some()),
+            (Place::Tc | Place::Socket, 24, 4) => tag.map_or(0, |tag| tag.tci.into()),
+            (Place::Tc | Place::Socket, 28, 4) => {
+                // Network order in a 32-bit field, as the kernel gives it.
+                tag.map_or(0, |tag| u16::from_ne_bytes(tag.protocol.to_be_bytes()).into())
+            }
+            _ => return Err(Why::Context { offset, size }),
+        };
+        Ok(value)
+    }
+}
+
+pub(super) const fn base(region: u64) -> u64 {
+    region << 32 | MIDDLE
+}
+
+/// The region of an address and the bytes in it.
+fn split(address: u64, size: usize) -> Option<(u64, Range<usize>)> {
+    let offset = usize::try_from((address & 0xffff_ffff).checked_sub(MIDDLE)?).ok()?;
+    Some((address >> 32, offset..offset.checked_add(size)?))
+}

@@ -1,0 +1,409 @@
+//! Interpreter: runs a program over a packet, as the kernel would, without the kernel.
+//!
+//! In: code with maps by number (`Program::code`), a place, a packet. Out: r0, and the changed
+//! values of the maps; or a `Fault` with the instruction that did what the verifier would have
+//! refused. One of the judges of the twin exam. It never panics and always ends (a budget of
+//! instructions), whatever the program and the packet.
+//!
+//! Stricter than the kernel where that finds mistakes: registers and stack bytes that were never
+//! written cannot be read. Weaker than the verifier in one respect: pointers are numbers (each
+//! region begins at a multiple of 2^32), so a number that happens to be an address is one.
+//! Not supported: calls between functions of a program, tail calls, maps other than arrays of one
+//! element, writing to packet or context.
+
+mod alu;
+mod helper;
+mod memory;
+
+#[cfg(test)]
+mod tests;
+
+use std::fmt;
+
+use crate::insn::{Alu, Cond, Insn, PSEUDO_MAP, PSEUDO_MAP_VALUE, SOURCE_REG, Size, atomic};
+use crate::insn::{class, mode};
+use crate::program::{Place, Program};
+use memory::{CTX, Memory, STACK_TOP};
+
+/// A frame as a program sees it.
+#[derive(Clone, Copy, Debug)]
+pub struct Packet<'a> {
+    /// All of its bytes.
+    pub bytes: &'a [u8],
+    /// How many of them lie in the linear part, which direct access reaches (traffic control; the
+    /// other places see the frame as one piece or only through a helper).
+    pub linear: usize,
+    /// The VLAN tag that the kernel keeps beside the frame (traffic control, socket filter).
+    pub tag: Option<Tag>,
+}
+
+/// A VLAN tag beside a frame.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Tag {
+    /// Priority, drop eligible, VLAN number.
+    pub tci: u16,
+    /// 0x8100 or 0x88a8.
+    pub protocol: u16,
+}
+
+impl<'a> Packet<'a> {
+    /// A frame in one piece without a tag beside it.
+    pub fn new(bytes: &'a [u8]) -> Self {
+        Self { bytes, linear: bytes.len(), tag: None }
+    }
+
+    /// The same frame, with only `linear` bytes in its linear part.
+    pub fn split_at(self, linear: usize) -> Self {
+        Self { linear: linear.min(self.bytes.len()), ..self }
+    }
+
+    /// The same frame with a tag beside it.
+    pub fn tagged(self, tci: u16, protocol: u16) -> Self {
+        Self { tag: Some(Tag { tci, protocol }), ..self }
+    }
+}
+
+/// What a program runs on: its maps, the clock, and how long it may take.
+#[derive(Clone, Debug)]
+pub struct Machine {
+    /// The value of each map, by number.
+    pub maps: Vec<Vec<u8>>,
+    /// What `ktime_get_ns` answers.
+    pub now_ns: u64,
+    /// What `get_smp_processor_id` answers.
+    pub cpu: u32,
+    /// Instructions that one run may take.
+    pub budget: u32,
+}
+
+impl Machine {
+    /// One million instructions: what the verifier of Linux 5.2 and later would look at.
+    pub const BUDGET: u32 = 1_000_000;
+
+    /// A machine with these map values.
+    pub fn new(maps: Vec<Vec<u8>>) -> Self {
+        Self { maps, now_ns: 0, cpu: 0, budget: Self::BUDGET }
+    }
+
+    /// A machine with the maps of this program, all zero.
+    pub fn of(program: &Program) -> Self {
+        Self::new(program.maps.iter().map(|map| vec![0; map.value_size as usize]).collect())
+    }
+
+    /// Runs the code over the packet and answers r0.
+    pub fn run(&mut self, code: &[Insn], place: Place, packet: &Packet<'_>) -> Result<u64, Fault> {
+        let mut run = Run {
+            regs: [0; 11],
+            written: 1 << 1 | 1 << 10,
+            memory: Memory::new(place, packet, &mut self.maps),
+            now_ns: self.now_ns,
+            cpu: self.cpu,
+        };
+        run.regs[1] = CTX;
+        run.regs[10] = STACK_TOP;
+        let mut at = 0;
+        for _ in 0..self.budget {
+            let insn = *code.get(at).ok_or(Fault { at, why: Why::OffTheEnd })?;
+            let next = code.get(at + 1).copied();
+            match run.step(insn, next).map_err(|why| Fault { at, why })? {
+                Flow::Next => at += 1,
+                Flow::Skip => at += 2,
+                Flow::Exit(value) => return Ok(value),
+                Flow::Jump(distance) => {
+                    let target = (at as i64).saturating_add(1).saturating_add(distance);
+                    at = usize::try_from(target).map_err(|_| Fault { at, why: Why::OffTheEnd })?;
+                }
+            }
+        }
+        Err(Fault { at, why: Why::Budget })
+    }
+}
+
+/// The instruction at which a program went wrong, and how.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Fault {
+    /// Its slot.
+    pub at: usize,
+    /// What it did.
+    pub why: Why,
+}
+
+/// What a program did that the verifier would have refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Why {
+    /// Went on behind its last instruction or before its first.
+    OffTheEnd,
+    /// Took more instructions than it may.
+    Budget,
+    /// An opcode that does not exist or is not supported.
+    Opcode(u8),
+    /// A register above r10, or writing to r10.
+    Register(u8),
+    /// Read a register that holds nothing.
+    Unwritten(u8),
+    /// Read stack bytes that hold nothing.
+    UnwrittenStack(u64),
+    /// Read or wrote where nothing is, or past the end of what is there.
+    Wild {
+        /// The address.
+        address: u64,
+        /// How many bytes from there.
+        size: usize,
+    },
+    /// Wrote to the packet or the context.
+    ReadOnly(u64),
+    /// Read something of the context that is no field of it at this place.
+    Context {
+        /// Byte of the context.
+        offset: u64,
+        /// How many bytes.
+        size: usize,
+    },
+    /// Called a helper that is not there at this place.
+    Helper(i32),
+    /// Called a helper with an argument that makes no sense.
+    Argument(u8),
+    /// Named a map that the machine does not have.
+    Map(i32),
+}
+
+impl fmt::Display for Fault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "instruction {}: ", self.at)?;
+        match self.why {
+            Why::OffTheEnd => write!(f, "runs off the program"),
+            Why::Budget => write!(f, "the budget of instructions is spent"),
+            Why::Opcode(code) => write!(f, "no such instruction: {code:#04x}"),
+            Why::Register(reg) => write!(f, "r{reg} cannot be used here"),
+            Why::Unwritten(reg) => write!(f, "r{reg} is read before it is written"),
+            Why::UnwrittenStack(at) => write!(f, "stack at {at:#x} is read before it is written"),
+            Why::Wild { address, size } => {
+                write!(f, "{size} bytes at {address:#x} are outside of every region")
+            }
+            Why::ReadOnly(address) => write!(f, "{address:#x} cannot be written"),
+            Why::Context { offset, size } => {
+                write!(f, "the context has no field of {size} bytes at {offset}")
+            }
+            Why::Helper(number) => write!(f, "helper {number} cannot be called here"),
+            Why::Argument(number) => write!(f, "argument {number} of the helper makes no sense"),
+            Why::Map(number) => write!(f, "there is no map {number}"),
+        }
+    }
+}
+
+impl std::error::Error for Fault {}
+
+enum Flow {
+    Next,
+    Skip,
+    Jump(i64),
+    Exit(u64),
+}
+
+struct Run<'m, 'p> {
+    regs: [u64; 11],
+    /// One bit per register that holds something.
+    written: u16,
+    memory: Memory<'m, 'p>,
+    now_ns: u64,
+    cpu: u32,
+}
+
+impl Run<'_, '_> {
+    fn step(&mut self, insn: Insn, next: Option<Insn>) -> Result<Flow, Why> {
+        match insn.class() {
+            class::LD if insn.is_load64() => self.load64(insn, next),
+            class::LD => self.packet_load(insn),
+            class::LDX => self.load(insn),
+            class::ST | class::STX => self.store(insn),
+            class::ALU | class::ALU64 => self.arithmetic(insn),
+            _ => self.jump(insn),
+        }
+    }
+
+    fn get(&self, reg: u8) -> Result<u64, Why> {
+        let value = *self.regs.get(usize::from(reg)).ok_or(Why::Register(reg))?;
+        if self.written & 1 << reg == 0 { Err(Why::Unwritten(reg)) } else { Ok(value) }
+    }
+
+    fn set(&mut self, reg: u8, value: u64) -> Result<Flow, Why> {
+        if reg >= 10 {
+            return Err(Why::Register(reg));
+        }
+        *self.regs.get_mut(usize::from(reg)).ok_or(Why::Register(reg))? = value;
+        self.written |= 1 << reg;
+        Ok(Flow::Next)
+    }
+
+    fn operand(&self, insn: Insn) -> Result<u64, Why> {
+        if insn.code & SOURCE_REG == 0 { Ok(insn.imm as i64 as u64) } else { self.get(insn.src) }
+    }
+
+    fn load64(&mut self, insn: Insn, next: Option<Insn>) -> Result<Flow, Why> {
+        let high = match next {
+            Some(Insn { code: 0, dst: 0, src: 0, off: 0, imm }) => imm,
+            _ => return Err(Why::Opcode(insn.code)),
+        };
+        let value = match insn.src {
+            0 => u64::from(high as u32) << 32 | u64::from(insn.imm as u32),
+            PSEUDO_MAP => self.memory.map_handle(insn.imm)?,
+            PSEUDO_MAP_VALUE => self.memory.map_value(insn.imm, high)?,
+            _ => return Err(Why::Opcode(insn.code)),
+        };
+        self.set(insn.dst, value)?;
+        Ok(Flow::Skip)
+    }
+
+    /// Loads of classic BPF: past the end of the packet the program ends with 0.
+    fn packet_load(&mut self, insn: Insn) -> Result<Flow, Why> {
+        let size = Size::of(insn.code);
+        let base = match insn.code & 0xe0 {
+            mode::ABS => 0,
+            mode::IND => self.get(insn.src)?,
+            _ => return Err(Why::Opcode(insn.code)),
+        };
+        if size == Size::DW {
+            return Err(Why::Opcode(insn.code));
+        }
+        if self.get(6)? != CTX || self.memory.place() == Place::Xdp {
+            return Err(Why::Opcode(insn.code));
+        }
+        let at = (base as i64 as i32).wrapping_add(insn.imm);
+        self.scratch_is_lost();
+        let Some(bytes) = self.memory.frame_bytes(i64::from(at), size.bytes()) else {
+            return Ok(Flow::Exit(0));
+        };
+        let value = bytes.iter().fold(0, |value, byte| value << 8 | u64::from(*byte));
+        self.set(0, value)
+    }
+
+    fn load(&mut self, insn: Insn) -> Result<Flow, Why> {
+        let size = Size::of(insn.code);
+        let address = self.get(insn.src)?.wrapping_add_signed(insn.off.into());
+        let value = self.memory.read(address, size)?;
+        let value = match insn.code & 0xe0 {
+            mode::MEM => value,
+            mode::MEMSX => match size {
+                Size::B => value as i8 as u64,
+                Size::H => value as i16 as u64,
+                Size::W => value as i32 as u64,
+                Size::DW => return Err(Why::Opcode(insn.code)),
+            },
+            _ => return Err(Why::Opcode(insn.code)),
+        };
+        self.set(insn.dst, value)
+    }
+
+    fn store(&mut self, insn: Insn) -> Result<Flow, Why> {
+        let size = Size::of(insn.code);
+        match (insn.class(), insn.code & 0xe0) {
+            (class::STX, mode::ATOMIC) => return self.atomic(insn, size),
+            (_, mode::MEM) => {}
+            _ => return Err(Why::Opcode(insn.code)),
+        }
+        let address = self.get(insn.dst)?.wrapping_add_signed(insn.off.into());
+        let value = match insn.class() {
+            class::ST => insn.imm as i64 as u64,
+            _ => self.get(insn.src)?,
+        };
+        self.memory.write(address, size, value)?;
+        Ok(Flow::Next)
+    }
+
+    fn atomic(&mut self, insn: Insn, size: Size) -> Result<Flow, Why> {
+        if matches!(size, Size::B | Size::H) {
+            return Err(Why::Opcode(insn.code));
+        }
+        if insn.imm == atomic::LOAD_ACQUIRE {
+            let address = self.get(insn.src)?.wrapping_add_signed(insn.off.into());
+            let value = self.memory.read(address, size)?;
+            return self.set(insn.dst, value);
+        }
+        let address = self.get(insn.dst)?.wrapping_add_signed(insn.off.into());
+        let operand = self.get(insn.src)?;
+        if insn.imm == atomic::STORE_RELEASE {
+            self.memory.write(address, size, operand)?;
+            return Ok(Flow::Next);
+        }
+        let old = self.memory.read(address, size)?;
+        let new = match insn.imm & !atomic::FETCH {
+            atomic::ADD => old.wrapping_add(operand),
+            atomic::OR => old | operand,
+            atomic::AND => old & operand,
+            atomic::XOR => old ^ operand,
+            _ if insn.imm == atomic::XCHG => operand,
+            _ if insn.imm == atomic::CMPXCHG => {
+                let expected = self.get(0)?;
+                let expected = if size == Size::W { u64::from(expected as u32) } else { expected };
+                if old == expected { operand } else { old }
+            }
+            _ => return Err(Why::Opcode(insn.code)),
+        };
+        self.memory.write(address, size, new)?;
+        match insn.imm {
+            atomic::CMPXCHG => self.set(0, old),
+            imm if imm & atomic::FETCH != 0 => self.set(insn.src, old),
+            _ => Ok(Flow::Next),
+        }
+    }
+
+    fn arithmetic(&mut self, insn: Insn) -> Result<Flow, Why> {
+        let fault = Why::Opcode(insn.code);
+        let op = insn.code & 0xf0;
+        let value = if op == 0xd0 {
+            alu::swap(insn, self.get(insn.dst)?)
+        } else {
+            let is_mov = op == Alu::Mov as u8;
+            let left = if is_mov { 0 } else { self.get(insn.dst)? };
+            let right = if op == Alu::Neg as u8 { 0 } else { self.operand(insn)? };
+            alu::alu(insn, left, right)
+        };
+        self.set(insn.dst, value.ok_or(fault)?)
+    }
+
+    fn jump(&mut self, insn: Insn) -> Result<Flow, Why> {
+        match insn.code {
+            0x05 => return Ok(Flow::Jump(insn.off.into())),
+            0x06 => return Ok(Flow::Jump(insn.imm.into())),
+            0x85 => return self.call(insn),
+            0x95 => return Ok(Flow::Exit(self.get(0)?)),
+            _ => {}
+        }
+        let (left, right) = (self.get(insn.dst)?, self.operand(insn)?);
+        let narrow = insn.class() == class::JMP32;
+        let (left, right) =
+            if narrow { (u64::from(left as u32), u64::from(right as u32)) } else { (left, right) };
+        let signed = |value: u64| if narrow { i64::from(value as i32) } else { value as i64 };
+        let is = |cond: Cond| insn.code & 0xf0 == cond as u8;
+        let holds = if is(Cond::Eq) {
+            left == right
+        } else if is(Cond::Ne) {
+            left != right
+        } else if is(Cond::Gt) {
+            left > right
+        } else if is(Cond::Ge) {
+            left >= right
+        } else if is(Cond::Lt) {
+            left < right
+        } else if is(Cond::Le) {
+            left <= right
+        } else if is(Cond::Set) {
+            left & right != 0
+        } else if is(Cond::Sgt) {
+            signed(left) > signed(right)
+        } else if is(Cond::Sge) {
+            signed(left) >= signed(right)
+        } else if is(Cond::Slt) {
+            signed(left) < signed(right)
+        } else if is(Cond::Sle) {
+            signed(left) <= signed(right)
+        } else {
+            return Err(Why::Opcode(insn.code));
+        };
+        Ok(if holds { Flow::Jump(insn.off.into()) } else { Flow::Next })
+    }
+
+    fn scratch_is_lost(&mut self) {
+        self.written &= !0b11_1110;
+    }
+}

@@ -1,0 +1,106 @@
+//! A finished program: code, the maps that it wants, and which words of the request made it.
+//!
+//! In: what `asm` and `emit` built. Out: plain data that `interpret` runs as it is (maps by
+//! number) and that `sys` loads after `relocate` has put descriptors in the place of numbers.
+//! This crate creates no map and loads nothing.
+
+use crate::insn::{Insn, PSEUDO_MAP, PSEUDO_MAP_VALUE};
+
+/// Where in the kernel a program runs; fixes its context, its helpers and how it reads the packet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Place {
+    /// Traffic control (TCX or clsact): `__sk_buff` with direct packet access.
+    Tc,
+    /// Express data path: `xdp_md`. Loaded without fragment support, so the frame is one piece.
+    Xdp,
+    /// Socket filter: `__sk_buff`, the packet only through a helper.
+    Socket,
+}
+
+/// Words of the request: whose code the instructions are.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Word {
+    /// The filter's name.
+    pub filter: String,
+    /// Where it begins in the request, in bytes.
+    pub at: usize,
+    /// How long it is, in bytes.
+    pub length: usize,
+}
+
+impl Word {
+    /// The filter `filter`, standing at byte `at` of the request with its arguments.
+    pub fn new(filter: &str, at: usize, length: usize) -> Self {
+        Self { filter: filter.to_owned(), at, length }
+    }
+}
+
+/// From slot `from` on, the code belongs to word `word` of the program, or to none (frame code).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Line {
+    /// First slot.
+    pub from: usize,
+    /// Index into `Program::words`.
+    pub word: Option<usize>,
+}
+
+/// A map that a program needs; its number is its index in `Program::maps`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MapSpec {
+    /// For people who list maps; at most 15 characters are shown by the kernel.
+    pub name: String,
+    /// Bytes of its one value.
+    pub value_size: u32,
+    /// Whether user space maps it instead of asking for it.
+    pub mappable: bool,
+}
+
+/// A counter of a filter: 8 bytes in map 0, at eight times its index in `Program::counters`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Counter {
+    /// Index into `Program::words`, `None` for the frame's own.
+    pub word: Option<usize>,
+    /// Its name in the filter's description.
+    pub name: String,
+}
+
+/// A complete program, not yet loaded anywhere.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Program {
+    /// Where it must be loaded.
+    pub place: Place,
+    /// Its instructions, maps by number.
+    pub code: Vec<Insn>,
+    /// The maps in the order of their numbers; an array of one element each.
+    pub maps: Vec<MapSpec>,
+    /// The counters in map 0; empty if the program has no map.
+    pub counters: Vec<Counter>,
+    /// The words of the request that took part.
+    pub words: Vec<Word>,
+    /// Instruction → word, ascending.
+    pub source: Vec<Line>,
+    /// How deep into a frame the program may look, in bytes.
+    pub reach: u32,
+}
+
+impl Program {
+    /// The code with `descriptors[number]` in the place of map numbers; `None` if one is missing.
+    pub fn relocate(&self, descriptors: &[i32]) -> Option<Vec<Insn>> {
+        let mut code = self.code.clone();
+        let mut wide = false;
+        for insn in &mut code {
+            let first = insn.is_load64() && !wide;
+            if first && matches!(insn.src, PSEUDO_MAP | PSEUDO_MAP_VALUE) {
+                insn.imm = *descriptors.get(usize::try_from(insn.imm).ok()?)?;
+            }
+            wide = first;
+        }
+        Some(code)
+    }
+
+    /// The word that made slot `at`.
+    pub fn word_at(&self, at: usize) -> Option<&Word> {
+        let line = self.source.iter().rev().find(|line| line.from <= at)?;
+        self.words.get(line.word?)
+    }
+}

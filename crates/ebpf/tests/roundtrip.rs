@@ -1,0 +1,186 @@
+//! Instruction → bytes → instruction, and instruction → text → instruction, for generated ones.
+
+mod text;
+
+use ebpf::disasm::instruction;
+use ebpf::insn::{
+    Alu, Cond, Helper, Insn, Operand, Reg, Size, atomic, class, decode, encode, mode,
+};
+use proptest::prelude::*;
+
+fn register() -> impl Strategy<Value = Reg> {
+    prop::sample::select((0..=10).filter_map(Reg::new).collect::<Vec<_>>())
+}
+
+fn operand() -> impl Strategy<Value = Operand> {
+    prop_oneof![register().prop_map(Operand::Reg), any::<i32>().prop_map(Operand::Imm)]
+}
+
+fn size() -> impl Strategy<Value = Size> {
+    prop::sample::select(vec![Size::B, Size::H, Size::W, Size::DW])
+}
+
+/// Every form that there is, as one or two slots.
+fn form() -> impl Strategy<Value = Vec<Insn>> {
+    let operations = [
+        Alu::Add,
+        Alu::Sub,
+        Alu::Mul,
+        Alu::Div,
+        Alu::Or,
+        Alu::And,
+        Alu::Shl,
+        Alu::Shr,
+        Alu::Mod,
+        Alu::Xor,
+        Alu::Mov,
+        Alu::Arsh,
+    ];
+    let conditions = [
+        Cond::Eq,
+        Cond::Gt,
+        Cond::Ge,
+        Cond::Set,
+        Cond::Ne,
+        Cond::Sgt,
+        Cond::Sge,
+        Cond::Lt,
+        Cond::Le,
+        Cond::Slt,
+        Cond::Sle,
+    ];
+    let atomics = [
+        atomic::ADD,
+        atomic::OR,
+        atomic::AND,
+        atomic::XOR,
+        atomic::ADD | atomic::FETCH,
+        atomic::OR | atomic::FETCH,
+        atomic::AND | atomic::FETCH,
+        atomic::XOR | atomic::FETCH,
+        atomic::XCHG,
+        atomic::CMPXCHG,
+        atomic::LOAD_ACQUIRE,
+        atomic::STORE_RELEASE,
+    ];
+    let helpers = [Helper::MapLookup, Helper::KtimeNs, Helper::SkbLoadBytes, Helper::TailCall];
+    let one = |insn| vec![insn];
+    prop_oneof![
+        (prop::sample::select(operations.to_vec()), register(), operand(), any::<bool>()).prop_map(
+            move |(op, dst, operand, wide)| one(if wide {
+                Insn::alu(op, dst, operand)
+            } else {
+                Insn::alu32(op, dst, operand)
+            })
+        ),
+        (register(), prop::sample::select(vec![(8, false), (16, true), (32, true)]), register())
+            .prop_map(move |(dst, (off, wide), src)| {
+                let mov = if wide { Insn::mov(dst, src) } else { Insn::alu32(Alu::Mov, dst, src) };
+                one(Insn { off, ..mov })
+            }),
+        (register(), operand(), any::<bool>(), any::<bool>()).prop_map(
+            move |(dst, operand, divide, wide)| {
+                let op = if divide { Alu::Div } else { Alu::Mod };
+                let insn =
+                    if wide { Insn::alu(op, dst, operand) } else { Insn::alu32(op, dst, operand) };
+                one(Insn { off: 1, ..insn })
+            }
+        ),
+        (register(), any::<bool>()).prop_map(move |(dst, wide)| one(if wide {
+            Insn::alu(Alu::Neg, dst, 0)
+        } else {
+            Insn::alu32(Alu::Neg, dst, 0)
+        })),
+        (register(), prop::sample::select(vec![16, 32, 64]), 0_u8..3).prop_map(
+            move |(dst, bits, form)| {
+                let big = Insn::big_endian(dst, bits);
+                one(Insn { code: [0xdc, 0xd4, 0xd7][usize::from(form)], ..big })
+            }
+        ),
+        (size(), register(), register(), any::<i16>(), any::<bool>()).prop_map(
+            move |(size, dst, src, off, sign)| {
+                let load = Insn::load(size, dst, src, off);
+                let signs = sign && size != Size::DW;
+                one(if signs {
+                    Insn { code: class::LDX | mode::MEMSX | size as u8, ..load }
+                } else {
+                    load
+                })
+            }
+        ),
+        (size(), register(), any::<i16>(), operand())
+            .prop_map(move |(size, dst, off, value)| one(Insn::store(size, dst, off, value))),
+        (
+            any::<bool>(),
+            prop::sample::select(atomics.to_vec()),
+            register(),
+            any::<i16>(),
+            register()
+        )
+            .prop_map(move |(wide, operation, dst, off, src)| {
+                let size = if wide { Size::DW } else { Size::W };
+                one(Insn::atomic(size, operation, dst, off, src))
+            }),
+        (size(), any::<i32>(), prop::option::of(register())).prop_map(move |(size, at, src)| one(
+            match src {
+                Some(src) => Insn::packet_load_at(size, src, at),
+                None => Insn::packet_load(size, at),
+            }
+        )),
+        (
+            prop::sample::select(conditions.to_vec()),
+            register(),
+            operand(),
+            any::<i16>(),
+            any::<bool>()
+        )
+            .prop_map(move |(cond, dst, operand, off, wide)| one(if wide {
+                Insn::jump_if(cond, dst, operand, off)
+            } else {
+                Insn::jump32_if(cond, dst, operand, off)
+            })),
+        any::<i16>().prop_map(move |off| one(Insn::jump(off))),
+        prop::sample::select(helpers.to_vec()).prop_map(move |helper| one(Insn::call(helper))),
+        Just(one(Insn::exit())),
+        (register(), any::<u64>()).prop_map(|(dst, value)| Insn::load64(dst, value).to_vec()),
+        (register(), 0_u32..9, prop::option::of(0_u32..999)).prop_map(|(dst, map, offset)| {
+            match offset {
+                Some(offset) => Insn::load_map_value(dst, map, offset).to_vec(),
+                None => Insn::load_map(dst, map).to_vec(),
+            }
+        }),
+    ]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig {
+        cases: 20_000, failure_persistence: None, ..ProptestConfig::default()
+    })]
+
+    #[test]
+    fn text_says_everything(slots in form()) {
+        let line = instruction(slots[0], slots.get(1).copied());
+        prop_assert_eq!(text::parse(&line), Some(slots), "{}", line);
+    }
+
+    #[test]
+    fn bytes_say_everything(slots in form(), any_bytes in any::<[u8; 8]>()) {
+        prop_assert_eq!(decode(&encode(&slots)), Some(slots));
+        prop_assert_eq!(Insn::decode(any_bytes).encode(), any_bytes);
+    }
+
+    /// Foreign bytes: either text that gives the instruction back as far as it has meaning, or `.insn`.
+    #[test]
+    fn no_bytes_make_the_text_lie(any_bytes in any::<[u8; 8]>()) {
+        let insn = Insn::decode(any_bytes);
+        let line = instruction(insn, Some(Insn::default()));
+        if let Some(again) = text::parse(&line) {
+            prop_assert_eq!(instruction(again[0], again.get(1).copied()), line);
+        }
+    }
+}
+
+#[test]
+fn half_a_slot_is_no_program() {
+    assert_eq!(decode(&[0; 12]), None);
+}

@@ -1,0 +1,263 @@
+//! Reads the disassembler's dialect back: text in, slots out. Only tests need it: if it gives the
+//! instruction back, the text says everything.
+
+use ebpf::insn::{Alu, Cond, Insn, Operand, Reg, Size, atomic, class, mode};
+
+type Tokens<'a> = std::slice::Iter<'a, &'a str>;
+
+/// The slots of one instruction in text form; `None` if it is not understood.
+pub(crate) fn parse(line: &str) -> Option<Vec<Insn>> {
+    let spaced: String = line.chars().flat_map(spread).collect();
+    let tokens: Vec<&str> = spaced.split_whitespace().collect();
+    let mut rest = tokens.iter();
+    let slots = match *tokens.first()? {
+        ".insn" => vec![raw(&tokens)?],
+        "exit" => vec![Insn::exit()],
+        "goto" => vec![Insn::jump(tokens.get(1)?.parse().ok()?)],
+        "call" => vec![Insn {
+            code: class::JMP | 0x80,
+            imm: line.split_once('#')?.1.parse().ok()?,
+            ..Insn::default()
+        }],
+        "if" => vec![comparison(&mut rest)?],
+        "lock" | "store_release" | "*" => vec![store(&mut rest)?],
+        _ => assignment(&mut rest, &tokens)?,
+    };
+    Some(slots)
+}
+
+/// Brackets and commas stand alone; stars and signs before offsets carry spaces already.
+fn spread(c: char) -> Vec<char> {
+    if "()[],".contains(c) { vec![' ', c, ' '] } else { vec![c] }
+}
+
+fn raw(tokens: &[&str]) -> Option<Insn> {
+    let code = u8::from_str_radix(tokens.get(1)?.strip_prefix("0x")?, 16).ok()?;
+    Some(Insn {
+        code,
+        dst: tokens.get(2)?.parse().ok()?,
+        src: tokens.get(3)?.parse().ok()?,
+        off: tokens.get(4)?.parse().ok()?,
+        imm: tokens.get(5)?.parse().ok()?,
+    })
+}
+
+fn register(token: &str) -> Option<(bool, Reg)> {
+    let wide = token.starts_with('r');
+    let number = token.strip_prefix(['r', 'w'])?.parse().ok()?;
+    Some((wide, Reg::new(number)?))
+}
+
+fn operand(token: &str) -> Option<Operand> {
+    match register(token) {
+        Some((_, reg)) => Some(Operand::Reg(reg)),
+        None => Some(Operand::Imm(token.parse().ok()?)),
+    }
+}
+
+fn comparison(tokens: &mut Tokens<'_>) -> Option<Insn> {
+    tokens.next()?;
+    let (wide, dst) = register(tokens.next()?)?;
+    let cond = match *tokens.next()? {
+        "==" => Cond::Eq,
+        "!=" => Cond::Ne,
+        ">" => Cond::Gt,
+        ">=" => Cond::Ge,
+        "<" => Cond::Lt,
+        "<=" => Cond::Le,
+        "&" => Cond::Set,
+        "s>" => Cond::Sgt,
+        "s>=" => Cond::Sge,
+        "s<" => Cond::Slt,
+        "s<=" => Cond::Sle,
+        _ => return None,
+    };
+    let operand = operand(tokens.next()?)?;
+    let off = tokens.nth(1)?.parse().ok()?;
+    let jump = if wide { Insn::jump_if } else { Insn::jump32_if };
+    Some(jump(cond, dst, operand, off))
+}
+
+/// `u16` in `( u16 * )` after the opening bracket; answers the size and whether it is signed.
+fn width(tokens: &mut Tokens<'_>) -> Option<(Size, bool)> {
+    let name = *tokens.next()?;
+    let size = match &name[1..] {
+        "8" => Size::B,
+        "16" => Size::H,
+        "32" => Size::W,
+        "64" => Size::DW,
+        _ => return None,
+    };
+    tokens.next().filter(|star| **star == "*")?;
+    tokens.next().filter(|bracket| **bracket == ")")?;
+    Some((size, name.starts_with('s')))
+}
+
+/// `( r1 + 4 )`, the brackets included.
+fn place(tokens: &mut Tokens<'_>) -> Option<(Reg, i16)> {
+    tokens.next().filter(|bracket| **bracket == "(")?;
+    let (_, reg) = register(tokens.next()?)?;
+    let off = signed(tokens)?;
+    tokens.next().filter(|bracket| **bracket == ")")?;
+    Some((reg, i16::try_from(off).ok()?))
+}
+
+fn signed(tokens: &mut Tokens<'_>) -> Option<i64> {
+    let minus = *tokens.next()? == "-";
+    let value: i64 = tokens.next()?.parse().ok()?;
+    Some(if minus { -value } else { value })
+}
+
+fn store(tokens: &mut Tokens<'_>) -> Option<Insn> {
+    let first = *tokens.next()?;
+    if first == "store_release" {
+        tokens.nth(1)?;
+        let (size, _) = width(tokens)?;
+        let (dst, off) = place(tokens)?;
+        let (_, src) = register(tokens.nth(1)?)?;
+        return Some(Insn::atomic(size, atomic::STORE_RELEASE, dst, off, src));
+    }
+    tokens.nth(usize::from(first == "lock"))?;
+    let (size, _) = width(tokens)?;
+    let (dst, off) = place(tokens)?;
+    let sign = *tokens.next()?;
+    let value = operand(tokens.next()?)?;
+    if first != "lock" {
+        return Some(Insn::store(size, dst, off, value));
+    }
+    let Operand::Reg(src) = value else { return None };
+    let operation = match sign {
+        "+=" => atomic::ADD,
+        "|=" => atomic::OR,
+        "&=" => atomic::AND,
+        "^=" => atomic::XOR,
+        _ => return None,
+    };
+    Some(Insn::atomic(size, operation, dst, off, src))
+}
+
+fn assignment(tokens: &mut Tokens<'_>, all: &[&str]) -> Option<Vec<Insn>> {
+    let (wide, dst) = register(tokens.next()?)?;
+    let sign = *tokens.next()?;
+    let first = *tokens.next()?;
+    if sign == "=" && all.last() == Some(&"ll") {
+        return constant(dst, first, tokens);
+    }
+    let one = match first {
+        _ if sign != "=" => operation(wide, dst, sign, operand(first)?)?,
+        "*" => memory(dst, tokens)?,
+        "load_acquire" => {
+            tokens.nth(1)?;
+            let (size, _) = width(tokens)?;
+            let (src, off) = place(tokens)?;
+            Insn::atomic(size, atomic::LOAD_ACQUIRE, dst, off, src)
+        }
+        _ if first.contains("xchg_") || first.starts_with("atomic_fetch_") => {
+            exchange(dst, first, tokens)?
+        }
+        _ if first.starts_with('-') && register(&first[1..]).is_some() => {
+            unary(wide, Alu::Neg, dst)
+        }
+        "(" => {
+            let bits = tokens.next()?.strip_prefix('s')?.parse().ok()?;
+            let (_, src) = register(tokens.nth(1)?)?;
+            Insn { off: bits, ..operation(wide, dst, "=", Operand::Reg(src))? }
+        }
+        _ if tokens.len() == 1 => swap(dst, first)?,
+        _ => operation(wide, dst, sign, operand(first)?)?,
+    };
+    Some(vec![one])
+}
+
+fn constant(dst: Reg, first: &str, tokens: &mut Tokens<'_>) -> Option<Vec<Insn>> {
+    if first != "map" {
+        let value = u64::from_str_radix(first.strip_prefix("0x")?, 16).ok()?;
+        return Some(Insn::load64(dst, value).to_vec());
+    }
+    let map = tokens.nth(1)?.parse::<i32>().ok()?;
+    tokens.next()?;
+    match *tokens.next()? {
+        "[" => {
+            let offset = tokens.next()?.parse::<i32>().ok()?;
+            Some(Insn::load_map_value(dst, map as u32, offset as u32).to_vec())
+        }
+        _ => Some(Insn::load_map(dst, map as u32).to_vec()),
+    }
+}
+
+fn memory(dst: Reg, tokens: &mut Tokens<'_>) -> Option<Insn> {
+    tokens.next()?;
+    let (size, sign) = width(tokens)?;
+    if tokens.as_slice().first() != Some(&"skb") {
+        let (src, off) = place(tokens)?;
+        let load = Insn::load(size, dst, src, off);
+        let sign_code = class::LDX | mode::MEMSX | size as u8;
+        return Some(if sign { Insn { code: sign_code, ..load } } else { load });
+    }
+    tokens.nth(1)?;
+    let at = *tokens.next()?;
+    match register(at) {
+        Some((_, src)) => Some(Insn::packet_load_at(size, src, signed(tokens)?.try_into().ok()?)),
+        None => Some(Insn::packet_load(size, at.parse().ok()?)),
+    }
+}
+
+fn exchange(answer: Reg, name: &str, tokens: &mut Tokens<'_>) -> Option<Insn> {
+    if let Some(operation) = name.strip_prefix("atomic_fetch_") {
+        tokens.nth(1)?;
+        let (size, _) = width(tokens)?;
+        let (dst, off) = place(tokens)?;
+        let operation = match operation {
+            "add" => atomic::ADD,
+            "or" => atomic::OR,
+            "and" => atomic::AND,
+            "xor" => atomic::XOR,
+            _ => return None,
+        };
+        return Some(Insn::atomic(size, operation | atomic::FETCH, dst, off, answer));
+    }
+    let size = if name.ends_with("64") { Size::DW } else { Size::W };
+    tokens.next()?;
+    let (_, dst) = register(tokens.next()?)?;
+    let off = i16::try_from(signed(tokens)?).ok()?;
+    if name.starts_with("xchg") {
+        return Some(Insn::atomic(size, atomic::XCHG, dst, off, answer));
+    }
+    let (_, src) = register(tokens.nth(3)?)?;
+    Some(Insn::atomic(size, atomic::CMPXCHG, dst, off, src))
+}
+
+fn unary(wide: bool, op: Alu, dst: Reg) -> Insn {
+    if wide { Insn::alu(op, dst, 0) } else { Insn::alu32(op, dst, 0) }
+}
+
+fn swap(dst: Reg, name: &str) -> Option<Insn> {
+    let bits = |prefix| name.strip_prefix(prefix)?.parse::<u8>().ok();
+    let big = |bits| Insn::big_endian(dst, bits);
+    if let Some(bits) = bits("bswap") {
+        return Some(Insn { code: 0xd0 | class::ALU64, ..big(bits) });
+    }
+    bits("be").map(big).or_else(|| Some(Insn { code: 0xd0 | class::ALU, ..big(bits("le")?) }))
+}
+
+fn operation(wide: bool, dst: Reg, sign: &str, operand: Operand) -> Option<Insn> {
+    let (op, off) = match sign {
+        "+=" => (Alu::Add, 0),
+        "-=" => (Alu::Sub, 0),
+        "*=" => (Alu::Mul, 0),
+        "/=" => (Alu::Div, 0),
+        "s/=" => (Alu::Div, 1),
+        "|=" => (Alu::Or, 0),
+        "&=" => (Alu::And, 0),
+        "<<=" => (Alu::Shl, 0),
+        ">>=" => (Alu::Shr, 0),
+        "s>>=" => (Alu::Arsh, 0),
+        "%=" => (Alu::Mod, 0),
+        "s%=" => (Alu::Mod, 1),
+        "^=" => (Alu::Xor, 0),
+        "=" => (Alu::Mov, 0),
+        _ => return None,
+    };
+    let insn = if wide { Insn::alu(op, dst, operand) } else { Insn::alu32(op, dst, operand) };
+    Some(Insn { off, ..insn })
+}
