@@ -13,7 +13,14 @@
 #![forbid(unsafe_code)]
 #![deny(clippy::indexing_slicing)]
 #![warn(clippy::cast_possible_truncation)]
-#![cfg_attr(test, allow(clippy::indexing_slicing, reason = "a test may fail by panicking"))]
+#![cfg_attr(
+    test,
+    allow(
+        clippy::indexing_slicing,
+        clippy::cast_possible_truncation,
+        reason = "a test fails by panicking, and knows its numbers"
+    )
+)]
 
 pub mod dissect;
 pub mod flow;
@@ -32,6 +39,8 @@ pub mod vlan;
 pub mod address;
 pub mod checksum;
 pub mod ports;
+
+pub mod capture;
 
 pub use dissect::{Layers, layers};
 pub use flow::Flow;

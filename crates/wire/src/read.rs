@@ -19,6 +19,24 @@ pub(crate) fn array<const N: usize>(bytes: &[u8], at: usize) -> Option<[u8; N]> 
     bytes.get(at..)?.first_chunk::<N>().copied()
 }
 
+/// A u16 in the byte order that a capture states.
+#[inline]
+pub(crate) const fn order16(big: bool, bytes: [u8; 2]) -> u16 {
+    if big { u16::from_be_bytes(bytes) } else { u16::from_le_bytes(bytes) }
+}
+
+/// A u32 in the byte order that a capture states.
+#[inline]
+pub(crate) const fn order32(big: bool, bytes: [u8; 4]) -> u32 {
+    if big { u32::from_be_bytes(bytes) } else { u32::from_le_bytes(bytes) }
+}
+
+/// A u64 in the byte order that a capture states.
+#[inline]
+pub(crate) const fn order64(big: bool, bytes: [u8; 8]) -> u64 {
+    if big { u64::from_be_bytes(bytes) } else { u64::from_le_bytes(bytes) }
+}
+
 /// The low 16 bits: for offsets that are constants of a format, all far below 65,536.
 #[expect(clippy::cast_possible_truncation, reason = "named so that the callers need no cast")]
 #[inline]

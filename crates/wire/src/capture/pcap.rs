@@ -1,0 +1,138 @@
+//! The classic format: a header of 24 bytes, then records of 16 bytes and data.
+//!
+//! This is the path that must keep up with memory, so a record costs one bounds check for its
+//! header, one for its data, and no state is written.
+
+use super::{DATA_MAX, Found, Packet, Short, Why};
+use crate::link::LinkType;
+use crate::read::{array, order16, order32};
+
+/// The length of the header of the file.
+pub(super) const HEADER: usize = 24;
+
+/// How a file says what it holds.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Pcap {
+    big: bool,
+    /// Nanoseconds per unit of a record's second time field.
+    tick_ns: u64,
+    /// The length of a record's header: 16 bytes, or 24 with Kuznetzov's extension.
+    record: usize,
+    lengths: Lengths,
+    link: LinkType,
+    /// More of a packet than this is not shown, as in libpcap: some machines wrote too much.
+    snap_length: u32,
+    /// More than this is not a packet.
+    length_max: u32,
+}
+
+/// In which order a record states its two lengths.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Lengths {
+    /// Captured, then on the wire.
+    Straight,
+    /// On the wire, then captured: versions before 2.3 and 543.0.
+    Swapped,
+    /// Either: version 2.3. The captured length is never the greater one.
+    Either,
+}
+
+impl Pcap {
+    /// Reads the header of a file.
+    pub(super) fn read(buffer: &[u8]) -> Result<Self, Short> {
+        let bad = |why| Short::Bad { at: 0, why };
+        let magic: [u8; 4] = array(buffer, 0).ok_or(Short::More { consumed: 0, wanted: 4 })?;
+        let (big, tick_ns, record) = kind(magic).ok_or_else(|| bad(Why::NotACapture { magic }))?;
+        let Some(header) = buffer.first_chunk::<HEADER>() else {
+            return Err(Short::More { consumed: 0, wanted: HEADER });
+        };
+        let u16_at = |at| array(header, at).map_or(0, |bytes| order16(big, bytes));
+        let u32_at = |at| array(header, at).map_or(0, |bytes| order32(big, bytes));
+        let (major, minor) = (u16_at(4), u16_at(6));
+        let lengths = lengths(major, minor)
+            .ok_or_else(|| bad(Why::Version { format: "pcap", major, minor }))?;
+        // The upper four bits state the length of a check sum behind each frame, bit 26 that they do.
+        let reserved = u32_at(20) & 0x03ff_0000;
+        if reserved != 0 {
+            return Err(bad(Why::Reserved { bits: reserved }));
+        }
+        let link = LinkType(u16_at(if big { 22 } else { 20 }));
+        let length_max = link.record_max().min(DATA_MAX);
+        let stated = u32_at(16);
+        let unlimited = stated == 0 || stated > i32::MAX as u32;
+        let snap_length = if unlimited { length_max } else { stated };
+        Ok(Self { big, tick_ns, record, lengths, link, snap_length, length_max })
+    }
+
+    /// Reads the record at `at`.
+    #[inline]
+    pub(super) fn next(&self, buffer: &[u8], at: usize) -> Found {
+        let short = |wanted| Short::More { consumed: at, wanted };
+        let Some(header) = buffer.get(at..at + self.record).and_then(<[u8]>::first_chunk::<16>)
+        else {
+            return Err(short(self.record));
+        };
+        let [seconds, fraction, captured, wire] = self.words(header);
+        let (captured, wire) = match self.lengths {
+            Lengths::Straight => (captured, wire),
+            other => unswapped(other, captured, wire),
+        };
+        if captured > self.length_max {
+            return Err(Short::Bad {
+                at,
+                why: Why::TooLong { length: captured, max: self.length_max },
+            });
+        }
+        let start = at + self.record;
+        let end = start + captured as usize;
+        if end > buffer.len() {
+            return Err(short(self.record + captured as usize));
+        }
+        Ok(Packet {
+            time_ns: u64::from(seconds) * 1_000_000_000 + u64::from(fraction) * self.tick_ns,
+            wire_length: wire,
+            link: self.link,
+            interface: 0,
+            data: start..start + captured.min(self.snap_length) as usize,
+            consumed: end,
+        })
+    }
+
+    #[inline]
+    fn words(&self, header: &[u8; 16]) -> [u32; 4] {
+        let (words, _) = header.as_chunks::<4>();
+        let mut answer = [0u32; 4];
+        for (number, word) in answer.iter_mut().zip(words) {
+            *number = order32(self.big, *word);
+        }
+        answer
+    }
+}
+
+/// What the first four bytes say: big-endian, nanoseconds per tick, length of a record's header.
+fn kind(magic: [u8; 4]) -> Option<(bool, u64, usize)> {
+    let number = u32::from_be_bytes(magic);
+    [(number, true), (number.swap_bytes(), false)].into_iter().find_map(|(number, big)| {
+        match number {
+            // Navtel's number is the usual format under another name.
+            0xa1b2_c3d4 | 0xa12b_3c4d => Some((big, 1_000, 16)),
+            0xa1b2_3c4d => Some((big, 1, 16)),
+            0xa1b2_cd34 => Some((big, 1_000, 24)),
+            _ => None,
+        }
+    })
+}
+
+const fn lengths(major: u16, minor: u16) -> Option<Lengths> {
+    match (major, minor) {
+        (2, 4) => Some(Lengths::Straight),
+        (2, 3) => Some(Lengths::Either),
+        (2, 0..3) | (543, 0) => Some(Lengths::Swapped),
+        _ => None,
+    }
+}
+
+#[cold]
+fn unswapped(lengths: Lengths, first: u32, second: u32) -> (u32, u32) {
+    if lengths == Lengths::Swapped || first > second { (second, first) } else { (first, second) }
+}

@@ -1,0 +1,322 @@
+//! The block format of draft-ietf-opsawg-pcapng.
+//!
+//! A file is a sequence of blocks: type, length, body, length. A section header sets the byte order
+//! and forgets all interfaces; interface descriptions are numbered as they come; packets name
+//! theirs. Sections, interfaces and packets must be whole in the buffer; every other block is
+//! skipped as it passes by.
+
+use super::{BLOCK_MAX, DATA_MAX, Found, Packet, Short, Why};
+use crate::link::LinkType;
+use crate::read::{array, order16, order32, order64};
+
+/// The type of a section header: the same in both byte orders.
+pub(super) const SECTION: [u8; 4] = [0x0a, 0x0d, 0x0d, 0x0a];
+
+/// What the current section says about itself.
+#[derive(Clone, Debug)]
+pub(super) struct Pcapng {
+    big: bool,
+    interfaces: Vec<Interface>,
+    skipping: Option<Skip>,
+}
+
+/// A block of which we want nothing.
+#[derive(Clone, Copy, Debug)]
+struct Skip {
+    /// How many bytes are still to come before the trailing length.
+    left: u32,
+    /// The length of the whole block, which must stand at its end.
+    length: u32,
+}
+
+/// What an interface description says.
+#[derive(Clone, Copy, Debug)]
+struct Interface {
+    link: LinkType,
+    snap_length: u32,
+    resolution: Resolution,
+    /// Seconds to be added to each time stamp.
+    offset_s: i64,
+}
+
+/// How a tick of an interface's clock becomes nanoseconds.
+#[derive(Clone, Copy, Debug)]
+enum Resolution {
+    Multiply(u64),
+    Divide(u128),
+    /// Ticks of 2 to the power of minus this, in seconds.
+    Binary(u8),
+}
+
+/// A whole block: its bytes from type to trailing length, and where it begins in the buffer.
+#[derive(Clone, Copy)]
+struct Block<'a> {
+    bytes: &'a [u8],
+    at: usize,
+    big: bool,
+}
+
+const TYPE_SECTION: u32 = 0x0a0d_0d0a;
+const TYPE_INTERFACE: u32 = 1;
+const TYPE_OBSOLETE: u32 = 2;
+const TYPE_SIMPLE: u32 = 3;
+const TYPE_ENHANCED: u32 = 6;
+
+/// The least length of a block: two lengths and a type.
+const BLOCK_MIN: u32 = 12;
+/// The bytes in front of a block's body.
+const BODY: usize = 8;
+/// The length behind a block's body, as a length in the buffer and as one in the file.
+const TRAILER: usize = 4;
+const TRAILER_LENGTH: u32 = 4;
+const BYTE_ORDER: u32 = 0x1a2b_3c4d;
+const OPTION_RESOLUTION: u16 = 9;
+const OPTION_OFFSET: u16 = 14;
+
+impl Pcapng {
+    pub(super) const fn new() -> Self {
+        Self { big: false, interfaces: Vec::new(), skipping: None }
+    }
+
+    pub(super) const fn is_between_blocks(&self) -> bool {
+        self.skipping.is_none()
+    }
+
+    /// Goes over the blocks of the buffer up to and with the first packet.
+    pub(super) fn next(&mut self, buffer: &[u8]) -> Found {
+        let mut at = 0;
+        loop {
+            at = self.skip(buffer, at)?;
+            let (kind, length) = self.head(buffer, at)?;
+            let least = match kind {
+                TYPE_SECTION => 28,
+                TYPE_INTERFACE => 20,
+                TYPE_ENHANCED | TYPE_OBSOLETE => 32,
+                TYPE_SIMPLE => 16,
+                _ => BLOCK_MIN,
+            };
+            if length < least || !length.is_multiple_of(4) {
+                return Err(Short::Bad { at, why: Why::BlockLength { kind, length } });
+            }
+            if least == BLOCK_MIN {
+                self.skipping = Some(Skip { left: length - TRAILER_LENGTH, length });
+                continue;
+            }
+            let block = self.block(buffer, at, length)?;
+            at += length as usize;
+            match kind {
+                TYPE_SECTION => self.section(block)?,
+                TYPE_INTERFACE => self.interface(block)?,
+                TYPE_ENHANCED => return self.enhanced(block),
+                TYPE_OBSOLETE => return self.obsolete(block),
+                _ => return self.simple(block),
+            }
+        }
+    }
+
+    /// Skips what is left of an unwanted block. Answers where the next block begins.
+    fn skip(&mut self, buffer: &[u8], at: usize) -> Result<usize, Short> {
+        let Some(skip) = &mut self.skipping else { return Ok(at) };
+        let held = buffer.len() - at;
+        let step = held.min(skip.left as usize);
+        skip.left -= u32::try_from(step).unwrap_or(skip.left);
+        let at = at + step;
+        let Some(trailer) = array(buffer, at).filter(|_| skip.left == 0) else {
+            return Err(Short::More { consumed: at, wanted: TRAILER });
+        };
+        let (before, behind) = (skip.length, order32(self.big, trailer));
+        if before != behind {
+            return Err(Short::Bad { at, why: Why::BlockTrailer { before, behind } });
+        }
+        self.skipping = None;
+        Ok(at + TRAILER)
+    }
+
+    /// Reads type and length of the block at `at`; a section header also sets the byte order.
+    fn head(&mut self, buffer: &[u8], at: usize) -> Result<(u32, u32), Short> {
+        let head: [u8; BODY] =
+            array(buffer, at).ok_or(Short::More { consumed: at, wanted: BODY })?;
+        let [a, b, c, d, e, f, g, h] = head;
+        if [a, b, c, d] == SECTION {
+            let magic = array(buffer, at + BODY)
+                .ok_or(Short::More { consumed: at, wanted: BODY + TRAILER })?;
+            self.big = match u32::from_be_bytes(magic) {
+                BYTE_ORDER => true,
+                other if other.swap_bytes() == BYTE_ORDER => false,
+                magic => return Err(Short::Bad { at, why: Why::ByteOrder { magic } }),
+            };
+        }
+        Ok((order32(self.big, [a, b, c, d]), order32(self.big, [e, f, g, h])))
+    }
+
+    fn block<'a>(&self, buffer: &'a [u8], at: usize, length: u32) -> Result<Block<'a>, Short> {
+        if length > BLOCK_MAX {
+            return Err(Short::Bad { at, why: Why::TooLong { length, max: BLOCK_MAX } });
+        }
+        let wanted = length as usize;
+        let bytes = buffer.get(at..at + wanted).ok_or(Short::More { consumed: at, wanted })?;
+        let block = Block { bytes, at, big: self.big };
+        let behind = block.u32(wanted - TRAILER);
+        if behind != length {
+            return Err(block.bad(Why::BlockTrailer { before: length, behind }));
+        }
+        Ok(block)
+    }
+
+    fn section(&mut self, block: Block<'_>) -> Result<(), Short> {
+        let (major, minor) = (block.u16(BODY + 4), block.u16(BODY + 6));
+        if !matches!((major, minor), (1, 0 | 2)) {
+            return Err(block.bad(Why::Version { format: "pcapng", major, minor }));
+        }
+        self.interfaces.clear();
+        Ok(())
+    }
+
+    fn interface(&mut self, block: Block<'_>) -> Result<(), Short> {
+        if self.interfaces.len() > usize::from(u16::MAX) {
+            return Err(block.bad(Why::TooManyInterfaces));
+        }
+        let mut interface = Interface {
+            link: LinkType(block.u16(BODY)),
+            snap_length: block.u32(BODY + 4),
+            resolution: Resolution::Multiply(1_000),
+            offset_s: 0,
+        };
+        block.options(BODY + 8, |code, value| {
+            match (code, value) {
+                (OPTION_RESOLUTION, &[value]) => interface.resolution = Resolution::of(value),
+                (OPTION_OFFSET, value) => {
+                    interface.offset_s = order64(block.big, array(value, 0)?) as i64;
+                    return (value.len() == 8).then_some(());
+                }
+                (OPTION_RESOLUTION, _) => return None,
+                _ => {}
+            }
+            Some(())
+        })?;
+        self.interfaces.push(interface);
+        Ok(())
+    }
+
+    fn enhanced(&self, block: Block<'_>) -> Found {
+        let ticks = u64::from(block.u32(BODY + 4)) << 32 | u64::from(block.u32(BODY + 8));
+        let lengths = [block.u32(BODY + 12), block.u32(BODY + 16)];
+        self.packet(block, block.u32(BODY), Some(ticks), lengths, BODY + 20)
+    }
+
+    fn obsolete(&self, block: Block<'_>) -> Found {
+        let ticks = u64::from(block.u32(BODY + 4)) << 32 | u64::from(block.u32(BODY + 8));
+        let lengths = [block.u32(BODY + 12), block.u32(BODY + 16)];
+        self.packet(block, block.u16(BODY).into(), Some(ticks), lengths, BODY + 20)
+    }
+
+    /// A simple packet states its length on the wire only; what was captured follows from the snap
+    /// length of the first interface, where zero means no limit.
+    fn simple(&self, block: Block<'_>) -> Found {
+        let wire = block.u32(BODY);
+        let snap_length = self.interfaces.first().map_or(0, |interface| interface.snap_length);
+        let captured = if snap_length == 0 { wire } else { wire.min(snap_length) };
+        self.packet(block, 0, None, [captured, wire], BODY + 4)
+    }
+
+    fn packet(
+        &self,
+        block: Block<'_>,
+        number: u32,
+        ticks: Option<u64>,
+        [captured, wire]: [u32; 2],
+        data: usize,
+    ) -> Found {
+        let described = u32::try_from(self.interfaces.len()).unwrap_or(u32::MAX);
+        let interface = self.interfaces.get(number as usize);
+        let (Some(interface), Ok(index)) = (interface, u16::try_from(number)) else {
+            return Err(block.bad(Why::Interface { interface: number, described }));
+        };
+        let max = interface.link.record_max().min(DATA_MAX);
+        if captured > max {
+            return Err(block.bad(Why::TooLong { length: captured, max }));
+        }
+        let held = block.bytes.len() - data - TRAILER;
+        if captured as usize > held {
+            let held = u32::try_from(held).unwrap_or(u32::MAX);
+            return Err(block.bad(Why::Overrun { length: captured, held }));
+        }
+        let start = block.at + data;
+        Ok(Packet {
+            time_ns: ticks.map_or(0, |ticks| interface.time_ns(ticks)),
+            wire_length: wire,
+            link: interface.link,
+            interface: index,
+            data: start..start + captured as usize,
+            consumed: block.at + block.bytes.len(),
+        })
+    }
+}
+
+impl Block<'_> {
+    fn u16(&self, at: usize) -> u16 {
+        array(self.bytes, at).map_or(0, |bytes| order16(self.big, bytes))
+    }
+
+    fn u32(&self, at: usize) -> u32 {
+        array(self.bytes, at).map_or(0, |bytes| order32(self.big, bytes))
+    }
+
+    const fn bad(&self, why: Why) -> Short {
+        Short::Bad { at: self.at, why }
+    }
+
+    /// Shows each option between `at` and the trailing length to `take`, which answers nothing for
+    /// an option that is wrong.
+    fn options(
+        &self,
+        at: usize,
+        mut take: impl FnMut(u16, &[u8]) -> Option<()>,
+    ) -> Result<(), Short> {
+        let mut at = at;
+        while at + 2 * TRAILER <= self.bytes.len() {
+            let (code, length) = (self.u16(at), self.u16(at + 2));
+            if code == 0 {
+                break;
+            }
+            let (start, end) = (at + 4, at + 4 + usize::from(length));
+            let value = self.bytes.get(start..end).filter(|_| end + TRAILER <= self.bytes.len());
+            value
+                .and_then(|value| take(code, value))
+                .ok_or_else(|| self.bad(Why::BadOption { code, length }))?;
+            at = end.next_multiple_of(4);
+        }
+        Ok(())
+    }
+}
+
+impl Interface {
+    /// The time of a tick, in nanoseconds since 1970, held within what 64 bits can say.
+    fn time_ns(&self, ticks: u64) -> u64 {
+        let ns = match self.resolution {
+            Resolution::Multiply(factor) => u128::from(ticks) * u128::from(factor),
+            Resolution::Divide(divisor) => u128::from(ticks) / divisor,
+            Resolution::Binary(bits) => (u128::from(ticks) * 1_000_000_000) >> bits,
+        };
+        let offset_ns = i128::from(self.offset_s) * 1_000_000_000;
+        let ns = i128::try_from(ns).unwrap_or(i128::MAX).saturating_add(offset_ns);
+        u64::try_from(ns.max(0)).unwrap_or(u64::MAX)
+    }
+}
+
+impl Resolution {
+    /// The value of if_tsresol: a negative power of ten, or of two if the upper bit is set.
+    fn of(value: u8) -> Self {
+        let power = value & 0x7f;
+        if value & 0x80 != 0 {
+            return Self::Binary(power);
+        }
+        match 9u32.checked_sub(power.into()) {
+            Some(exponent) => Self::Multiply(10u64.pow(exponent)),
+            None => {
+                let exponent = u32::from(power) - 9;
+                Self::Divide(10u128.checked_pow(exponent).unwrap_or(u128::MAX))
+            }
+        }
+    }
+}
