@@ -4,6 +4,7 @@
 //! as filters only look at it or edit it in place, so dropping is clearing a bit, routing is a mask, and
 //! the order at a join is the order of the lanes. [SL §6.2], figures in docs/book/decisions/0003-batches.md
 
+use super::turn::Amount;
 use abi::{Class, ContextLane, Entry, Marks, RichPointer};
 
 /// How many lanes a batch has at most. 128 lanes behind a `u128` were slower.
@@ -177,6 +178,18 @@ impl Columns {
 pub struct Batch<'a> {
     columns: Box<Columns>,
     frames: [&'a [u8]; LANES],
+    known: Known,
+    /// The lane that a per-block filter is looking at: what a panic leaves behind.
+    at: u8,
+}
+
+/// What is known about the columns as they are, so that the ledger costs no second look.
+#[derive(Clone, Copy, Debug, Default)]
+struct Known {
+    /// Which lanes were answered.
+    answered: Option<LaneMask>,
+    /// How many bytes the lanes of a mask view.
+    bytes: Option<(LaneMask, u64)>,
 }
 
 impl<'a> Batch<'a> {
@@ -187,13 +200,13 @@ impl<'a> Batch<'a> {
         for l in lanes(columns.live) {
             frames[l] = bytes(&columns.entry(l));
         }
-        Self { columns, frames }
+        Self { columns, frames, known: Known::default(), at: 0 }
     }
 
     /// An empty batch.
     #[must_use]
     pub fn empty() -> Self {
-        Self { columns: Box::default(), frames: [&[]; LANES] }
+        Self { columns: Box::default(), frames: [&[]; LANES], known: Known::default(), at: 0 }
     }
 
     /// The columns back, to be used for the next turn.
@@ -242,6 +255,7 @@ impl<'a> Batch<'a> {
     #[inline]
     pub fn set_live(&mut self, mask: LaneMask) {
         self.columns.live = mask & mask_of(self.columns.len);
+        self.known.answered = None;
     }
 
     /// The block in this lane.
@@ -260,6 +274,7 @@ impl<'a> Batch<'a> {
     /// Puts a changed block into its lane.
     #[inline]
     pub fn set(&mut self, l: Lane, block: Block<'a>) {
+        self.known = Known::default();
         self.columns.pointers[l] = block.pointer;
         self.columns.marks[l] = block.marks;
         self.columns.context[l] = block.context;
@@ -297,6 +312,7 @@ impl<'a> Batch<'a> {
     /// Answers a class for this lane.
     #[inline]
     pub fn set_class(&mut self, l: Lane, class: Class) {
+        self.known.answered = None;
         self.columns.pointers[l].class = class;
     }
 
@@ -315,20 +331,23 @@ impl<'a> Batch<'a> {
     /// Asks `answer` for the class of each live block; what it does to the marks is kept.
     #[inline]
     pub fn classify(&mut self, mut answer: impl FnMut(&mut Block<'a>) -> Class) {
-        let c = &mut *self.columns;
+        let (c, frames, at) = (&mut *self.columns, &self.frames, &mut self.at);
+        let mut answered = 0;
         let mut one = |l: usize| {
+            *at = l as u8;
             let mut block = Block {
                 pointer: c.pointers[l],
-                frame: self.frames[l],
+                frame: frames[l],
                 marks: c.marks[l],
                 context: c.context[l],
             };
             let class = answer(&mut block);
             c.pointers[l].class = class;
             c.marks[l] = block.marks;
+            answered |= LaneMask::from(class.answered()) << l;
         };
         if c.live == mask_of(c.len) {
-            for l in 0..c.len {
+            for l in 0..c.len.min(LANES) {
                 one(l);
             }
         } else {
@@ -336,6 +355,48 @@ impl<'a> Batch<'a> {
                 one(l);
             }
         }
+        self.known.answered = Some(answered);
+    }
+
+    /// Calls `look` for each live lane, in order.
+    pub fn each(&mut self, mut look: impl FnMut(Block<'a>, u8)) {
+        for l in lanes(self.columns.live) {
+            self.at = l as u8;
+            look(self.block(l), self.columns.order[l]);
+        }
+    }
+
+    /// The lane that a per-block filter looked at last.
+    #[must_use]
+    pub fn at(&self) -> Lane {
+        usize::from(self.at)
+    }
+
+    /// The live lanes that were answered.
+    #[inline]
+    pub fn answered(&mut self) -> LaneMask {
+        match self.known.answered {
+            Some(mask) => mask & self.columns.live,
+            None => {
+                let mask = self.select(Class::answered);
+                self.known.answered = Some(mask);
+                mask
+            }
+        }
+    }
+
+    /// Blocks and viewed bytes in the lanes of `mask`.
+    #[inline]
+    pub fn amount(&mut self, mask: LaneMask) -> Amount {
+        let bytes = match self.known.bytes {
+            Some((known, bytes)) if known == mask => bytes,
+            _ => {
+                let bytes = lanes(mask).map(|l| self.columns.pointers[l].length() as u64).sum();
+                self.known.bytes = Some((mask, bytes));
+                bytes
+            }
+        };
+        Amount { blocks: u64::from(mask.count_ones()), bytes }
     }
 
     /// The live lanes whose class `wanted` accepts.
@@ -350,16 +411,11 @@ impl<'a> Batch<'a> {
         mask & c.live
     }
 
-    /// The number of viewed bytes in the lanes of `mask`.
-    #[must_use]
-    pub fn bytes_in(&self, mask: LaneMask) -> u64 {
-        lanes(mask).map(|l| u64::from(self.columns.pointers[l].length())).sum()
-    }
-
     /// A copy for a sibling branch: 90 bytes a lane.
     #[must_use]
     pub fn duplicate(&self) -> Self {
-        Self { columns: self.columns.clone(), frames: self.frames }
+        let Self { ref columns, frames, known, at } = *self;
+        Self { columns: columns.clone(), frames, known, at }
     }
 }
 

@@ -8,7 +8,7 @@
 //! | [`Lanes`] | a batch | also move the view, edit, end lanes |
 //! | [`Stream`] | one block after another | hold, release, append, be woken: blocks in, other blocks out |
 
-use super::batch::{Batch, Block, Tags, lanes};
+use super::batch::{Batch, Block, Tags};
 use super::state::State;
 use super::turn::{LaneContext, StreamContext, Tell, Time};
 use abi::Class;
@@ -144,7 +144,7 @@ impl Filter {
 /// A [`Stream`] called once per batch. Authors write [`Stream`]; this is what the engine calls.
 pub trait StreamBatches: Send {
     /// Takes the live blocks.
-    fn process<'a>(&mut self, batch: &Batch<'a>, cx: &mut StreamContext<'_, 'a>);
+    fn process<'a>(&mut self, batch: &mut Batch<'a>, cx: &mut StreamContext<'_, 'a>);
     /// See [`Stream::tick`].
     fn tick<'a>(&mut self, cx: &mut StreamContext<'_, 'a>);
     /// See [`Stream::finish`].
@@ -174,11 +174,11 @@ impl<F: Classify> Lanes for Each<F> {
 struct EachBlock<F>(F);
 
 impl<F: Stream> StreamBatches for EachBlock<F> {
-    fn process<'a>(&mut self, batch: &Batch<'a>, cx: &mut StreamContext<'_, 'a>) {
-        for l in lanes(batch.live()) {
-            cx.caused_by(batch.order(l));
-            self.0.block(batch.block(l), cx);
-        }
+    fn process<'a>(&mut self, batch: &mut Batch<'a>, cx: &mut StreamContext<'_, 'a>) {
+        batch.each(|block, order| {
+            cx.caused_by(order);
+            self.0.block(block, cx);
+        });
     }
 
     fn tick<'a>(&mut self, cx: &mut StreamContext<'_, 'a>) {
