@@ -87,6 +87,11 @@ impl Arguments {
         }
     }
 
+    /// Adds a value of a parameter that may be given several times.
+    pub fn add(&mut self, name: &'static str, value: Value) {
+        self.values.push((name, value));
+    }
+
     /// The value of this parameter, if it was given or has a default.
     #[must_use]
     pub fn get(&self, name: &str) -> Option<&Value> {
@@ -117,7 +122,7 @@ impl Arguments {
         }
     }
 
-    /// All values, in the order in which they were set.
+    /// All values, in the order in which they were set or added.
     pub fn iter(&self) -> impl Iterator<Item = (&'static str, &Value)> {
         self.values.iter().map(|(n, v)| (*n, v))
     }

@@ -64,7 +64,7 @@ pub enum Form {
     Frame,
     /// A packet, viewed from a network header on.
     Packet,
-    /// A segment or datagram, viewed from its payload on, in order of arrival.
+    /// A segment or datagram, viewed from its transport header or its payload on, in order of arrival.
     Segment,
     /// Bytes of a connection in order.
     Stream,
@@ -222,6 +222,8 @@ pub struct Parameter {
     pub default: Option<&'static str>,
     /// Whether it may be absent without a default.
     pub optional: bool,
+    /// Whether it may be given several times; all values are kept, in order.
+    pub many: bool,
     /// One line for help.
     pub help: &'static str,
 }
@@ -230,7 +232,7 @@ impl Parameter {
     /// A positional parameter that must be given.
     #[must_use]
     pub const fn needed(name: &'static str, kind: Type, help: &'static str) -> Self {
-        Self { name, kind, positional: true, default: None, optional: false, help }
+        Self { name, kind, positional: true, default: None, optional: false, many: false, help }
     }
 
     /// A named parameter with a default.
@@ -241,19 +243,33 @@ impl Parameter {
         default: &'static str,
         help: &'static str,
     ) -> Self {
-        Self { name, kind, positional: false, default: Some(default), optional: false, help }
+        Self {
+            name,
+            kind,
+            positional: false,
+            default: Some(default),
+            optional: false,
+            many: false,
+            help,
+        }
     }
 
     /// A named parameter that may be absent.
     #[must_use]
     pub const fn optional(name: &'static str, kind: Type, help: &'static str) -> Self {
-        Self { name, kind, positional: false, default: None, optional: true, help }
+        Self { name, kind, positional: false, default: None, optional: true, many: false, help }
     }
 
     /// The same parameter, allowed without its name.
     #[must_use]
     pub const fn positional(self) -> Self {
         Self { positional: true, ..self }
+    }
+
+    /// The same parameter, allowed several times.
+    #[must_use]
+    pub const fn many(self) -> Self {
+        Self { many: true, ..self }
     }
 }
 

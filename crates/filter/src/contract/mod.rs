@@ -25,9 +25,9 @@ pub use description::{
     Classes, Description, Form, Forms, Gives, Keeps, Kind, Make, Parameter, Reads, Type, ValueRange,
 };
 pub use holds::{HeldList, Holds};
-pub use state::{Moved, Session, Sessions, State};
+pub use state::{Moved, PRIVATE, Session, Sessions, State};
 pub use traits::{Classify, Filter, Lanes, Report, Statistics, Stream, StreamBatches};
 pub use turn::{
-    Amount, Counter, Counts, Gateway, Keep, LaneContext, Output, Pin, Reason, StreamContext, Tell,
-    Time,
+    Amount, Counter, Counts, Fill, Gateway, Keep, LaneContext, Output, Pin, Reason, StreamContext,
+    Tell, Time,
 };

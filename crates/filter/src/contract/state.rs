@@ -19,6 +19,9 @@ pub trait Session: FromBytes + IntoBytes + Immutable + Default + Send + 'static 
     }
 }
 
+/// The key of the one session that holds a filter's private state.
+pub const PRIVATE: u64 = 0;
+
 /// All sessions of one filter.
 #[derive(Debug)]
 pub struct Sessions<S> {
@@ -43,6 +46,13 @@ impl<S: Session> Sessions<S> {
         };
         self.last = Some((key, number));
         &mut self.slots[number as usize].1
+    }
+
+    /// The session with this key, if there is one.
+    #[must_use]
+    pub fn get(&self, key: u64) -> Option<&S> {
+        let number = *self.index.get(&key)?;
+        self.slots.get(number as usize).map(|(_, session)| session)
     }
 
     /// Ends a session and gives its state back.

@@ -103,15 +103,24 @@ pub trait Gateway<'a> {
     /// The same block with all its bytes here; `None`: they are gone.
     fn whole(&mut self, block: Block<'a>) -> Option<Block<'a>>;
     /// Keeps a block beyond the turn: pinned where it lies, or copied.
-    fn pin(&mut self, entry: Entry) -> Option<(Entry, Pin)>;
+    fn pin(&mut self, block: &Block<'a>) -> Option<(Entry, Pin)>;
     /// Gives a kept block back when the turn ends.
     fn unpin(&mut self, pin: Pin);
-    /// Room for a new block of at most `length` bytes, at most [`BLOCK_MAX`].
-    fn append(&mut self, length: usize) -> Option<(RichPointer, &'a mut [u8])>;
-    /// A place where the frame of `block` may be changed: the frame itself where nobody else can see
-    /// it, or a copy.
-    fn writable(&mut self, block: &Block<'a>, keep: Keep) -> Option<(RichPointer, &'a mut [u8])>;
+    /// A new block of at most `room` bytes, at most [`BLOCK_MAX`]: `fill` writes it and answers how much
+    /// it used. `None`: there is no memory.
+    fn append(&mut self, room: usize, fill: &mut Fill<'_>) -> Option<(RichPointer, &'a [u8])>;
+    /// Lets `write` change the frame of `block`, in place where nobody else can see it, in a copy
+    /// otherwise, and answers where the changed frame lies.
+    fn edit(
+        &mut self,
+        block: &Block<'a>,
+        keep: Keep,
+        write: &mut dyn FnMut(&mut [u8]),
+    ) -> Option<(RichPointer, &'a [u8])>;
 }
+
+/// Writes a new block into the room that it is given, and answers how much it used.
+pub type Fill<'f> = dyn FnMut(&mut [u8]) -> usize + 'f;
 
 /// What the gateway gave for a kept block: plain data, so that it can lie in a table that moves.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -173,6 +182,23 @@ impl<'c, 'a> LaneContext<'c, 'a> {
         Self { tell, gateway }
     }
 
+    /// The block of a lane with all its bytes here. `None`, with the lane ended and counted, when they
+    /// are gone.
+    pub fn whole(&mut self, batch: &mut Batch<'a>, l: Lane) -> Option<Block<'a>> {
+        let block = batch.block(l);
+        if block.is_whole() {
+            return Some(block);
+        }
+        match self.gateway.whole(block) {
+            Some(block) => batch.set(l, block),
+            None => {
+                self.lost(batch, l);
+                return None;
+            }
+        }
+        Some(batch.block(l))
+    }
+
     /// Changes the viewed bytes of a lane in place, as far as this filter can tell: the space decides
     /// whether that is the block itself or a copy, and no sibling sees the change. Answers false, with
     /// the lane ended and counted, when there is no memory for a copy.
@@ -186,15 +212,19 @@ impl<'c, 'a> LaneContext<'c, 'a> {
         let Some(block) = self.gateway.whole(batch.block(l)) else {
             return self.lost(batch, l);
         };
-        let Some((frame, bytes)) = self.gateway.writable(&block, keep) else {
-            return self.lost(batch, l);
-        };
-        let from = (block.marks.view as usize).min(bytes.len());
-        let to = from.saturating_add(block.length() as usize).min(bytes.len());
-        write(bytes.get_mut(from..to).unwrap_or_default());
+        let from = block.marks.view as usize;
+        let to = from.saturating_add(block.length() as usize);
+        let mut write = Some(write);
+        let edited = self.gateway.edit(&block, keep, &mut |frame| {
+            let to = to.min(frame.len());
+            if let (Some(write), Some(view)) = (write.take(), frame.get_mut(from..to)) {
+                write(view);
+            }
+        });
+        let Some((pointer, frame)) = edited else { return self.lost(batch, l) };
         let pointer =
-            frame.with_class(block.pointer.class).within(block.marks.view, block.length());
-        batch.set(l, Block { pointer, frame: bytes, ..block });
+            pointer.with_class(block.pointer.class).within(block.marks.view, block.length());
+        batch.set(l, Block { pointer, frame, ..block });
         true
     }
 
@@ -211,16 +241,24 @@ impl<'c, 'a> LaneContext<'c, 'a> {
         let Some(block) = self.gateway.whole(batch.block(l)) else {
             return Some(self.lost(batch, l));
         };
-        let Some((pointer, bytes)) = self.gateway.append(room.min(BLOCK_MAX)) else {
-            return Some(self.lost(batch, l));
-        };
-        let used = fill(block.bytes(), bytes)?.min(bytes.len());
-        let length = u32::try_from(used).unwrap_or(u32::MAX);
-        let frame: &'a [u8] = bytes;
-        let pointer = pointer.with_class(block.pointer.class).within(0, length);
-        let frame = frame.get(..used).unwrap_or_default();
+        let mut used = None;
+        let mut fill = Some(fill);
+        let made = self.gateway.append(room.min(BLOCK_MAX), &mut |room| {
+            used = fill.take().and_then(|fill| fill(block.bytes(), room));
+            used.unwrap_or(0)
+        });
+        let Some((pointer, frame)) = made else { return Some(self.lost(batch, l)) };
+        used?;
+        let length = pointer.length();
+        let pointer = pointer.with_class(block.pointer.class);
         batch.set(l, Block { pointer, frame, marks: Marks::bare(length), context: block.context });
         Some(true)
+    }
+
+    /// Ends a lane, and says why.
+    pub fn drop(&mut self, batch: &mut Batch<'a>, l: Lane, reason: Reason) {
+        self.tell.counts.dropped(reason, batch.block(l).length());
+        batch.keep(!(1 << l));
     }
 
     fn lost(&mut self, batch: &mut Batch<'a>, l: Lane) -> bool {
@@ -327,21 +365,17 @@ impl<'c, 'a> StreamContext<'c, 'a> {
         context: ContextLane,
         fill: impl FnOnce(&mut [u8]) -> usize,
     ) -> bool {
-        let Some((pointer, bytes)) = self.gateway.append(room.min(BLOCK_MAX)) else {
-            self.counts.no_room.add(0);
+        let mut fill = Some(fill);
+        let made = self
+            .gateway
+            .append(room.min(BLOCK_MAX), &mut |room| fill.take().map_or(0, |fill| fill(room)));
+        let Some((pointer, frame)) = made else {
             self.counts.made.add(0);
+            self.counts.no_room.add(0);
             return false;
         };
-        let used = fill(bytes).min(bytes.len());
-        let length = u32::try_from(used).unwrap_or(u32::MAX);
-        let frame: &'a [u8] = bytes;
-        let block = Block {
-            pointer: pointer.with_class(class).within(0, length),
-            frame: frame.get(..used).unwrap_or_default(),
-            marks: Marks::bare(length),
-            context,
-        };
-        self.make(block);
+        let marks = Marks::bare(pointer.length());
+        self.make(Block { pointer: pointer.with_class(class), frame, marks, context });
         true
     }
 
@@ -355,7 +389,7 @@ impl<'c, 'a> StreamContext<'c, 'a> {
     pub fn hold(&mut self, list: &mut HeldList, block: &Block<'a>, key: u32) -> bool {
         let bytes = block.length();
         let kept = match self.holds.has_room(bytes) {
-            true => self.gateway.pin(block.entry()),
+            true => self.gateway.pin(block),
             false => None,
         };
         match kept {
