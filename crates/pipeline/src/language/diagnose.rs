@@ -1,0 +1,310 @@
+//! Mistakes and how they are shown: place, what, why, and what to write instead.
+//!
+//! Flows in: diagnostics of the parser and of the checks, with the text of the request. Flows out: one
+//! block of lines per mistake, in the look that the whole project shares:
+//!
+//! ```text
+//! error: no filter is called `htpp`
+//!   rx | tcp | htpp | files
+//!              ^^^^ did you mean `http`?  (`streamline filters` lists all 43)
+//! ```
+//!
+//! A request may hold anything, so control characters never reach the terminal, and of a long line only
+//! the part around the mistake is shown. (No library: those at hand draw another look.)
+
+use std::fmt::Write as _;
+use std::ops::Range;
+
+use super::limits::MISTAKES_MAX;
+
+/// A part of the request's text, in bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Hash, PartialOrd, Ord)]
+pub struct Span {
+    /// The first byte.
+    pub start: usize,
+    /// The byte after the last.
+    pub end: usize,
+}
+
+impl Span {
+    /// The part from `start` to `end`.
+    pub fn new(start: usize, end: usize) -> Self {
+        Self { start, end }
+    }
+
+    /// From the start of this part to the end of the other.
+    pub fn to(self, other: Self) -> Self {
+        Self { start: self.start, end: other.end.max(self.start) }
+    }
+
+    /// The place right behind this part.
+    pub fn after(self) -> Self {
+        Self { start: self.end, end: self.end }
+    }
+}
+
+/// How bad it is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Severity {
+    /// The request cannot run.
+    Error,
+    /// The request can run, and probably means something else.
+    Warning,
+}
+
+/// One mistake of a request.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Diagnostic {
+    /// Error or warning.
+    pub severity: Severity,
+    /// Where.
+    pub span: Span,
+    /// What is wrong, in lower case without full stop.
+    pub what: String,
+    /// The rule that it breaks; may be empty.
+    pub why: String,
+    /// What to write instead; may be empty.
+    pub hint: String,
+}
+
+impl Diagnostic {
+    /// An error without reason or hint yet.
+    pub fn error(span: Span, what: impl Into<String>) -> Self {
+        let (why, hint) = Default::default();
+        Self { severity: Severity::Error, span, what: what.into(), why, hint }
+    }
+
+    /// A warning without reason or hint yet.
+    pub fn warning(span: Span, what: impl Into<String>) -> Self {
+        Self { severity: Severity::Warning, ..Self::error(span, what) }
+    }
+
+    /// The same with the rule that is broken.
+    #[must_use]
+    pub fn why(mut self, why: impl Into<String>) -> Self {
+        self.why = why.into();
+        self
+    }
+
+    /// The same with what to write instead.
+    #[must_use]
+    pub fn hint(mut self, hint: impl Into<String>) -> Self {
+        self.hint = hint.into();
+        self
+    }
+
+    /// True if the request cannot run.
+    pub fn is_error(&self) -> bool {
+        self.severity == Severity::Error
+    }
+}
+
+/// Orders mistakes by place, joins those at one place, and cuts the list at `MISTAKES_MAX`.
+///
+/// One mistake often breaks two rules at one place (in `rx (tcp` the parenthesis lacks an operator before
+/// it and its partner behind it): they become one diagnostic that says both.
+pub fn settle(mut mistakes: Vec<Diagnostic>) -> Vec<Diagnostic> {
+    mistakes.sort_by_key(|mistake| (mistake.span.start, mistake.severity == Severity::Warning));
+    let mut settled: Vec<Diagnostic> = Vec::new();
+    let mut surplus: Option<(Span, usize)> = None;
+    for mistake in mistakes {
+        let full = settled.len() >= MISTAKES_MAX;
+        match settled.last_mut() {
+            Some(last) if last.span.start == mistake.span.start => join(last, mistake),
+            _ if full => surplus.get_or_insert((mistake.span, 0)).1 += 1,
+            _ => settled.push(mistake),
+        }
+    }
+    if let Some((span, count)) = surplus {
+        settled.push(Diagnostic::error(span, format!("and {count} more mistakes from here on")));
+    }
+    settled
+}
+
+/// Adds what a second mistake at the same place says to the first, unless it says nothing new.
+fn join(first: &mut Diagnostic, second: Diagnostic) {
+    const JOINED_MAX: usize = 400;
+    if first.is_error() != second.is_error() || first.what.contains(&second.what) {
+        return;
+    }
+    if first.what.len() < JOINED_MAX {
+        first.what = format!("{}; and {}", first.what, second.what);
+        if first.why.is_empty() {
+            first.why = second.why;
+        }
+        if first.hint.is_empty() {
+            first.hint = second.hint;
+        }
+    }
+}
+
+/// Shows all mistakes, each as its line with the place underlined.
+///
+/// `colour` paints the place and the first word; whoever prints knows whether a terminal wants that.
+pub fn render(text: &str, mistakes: &[Diagnostic], colour: bool) -> String {
+    let starts: Vec<usize> =
+        std::iter::once(0).chain(text.match_indices('\n').map(|(at, _)| at + 1)).collect();
+    let mut out = String::new();
+    for mistake in mistakes {
+        render_one(text, &starts, mistake, colour, &mut out);
+    }
+    out
+}
+
+/// Columns of the request that are shown beside a mistake in a long line.
+const COLUMNS: usize = 96;
+
+fn render_one(text: &str, starts: &[usize], mistake: &Diagnostic, colour: bool, out: &mut String) {
+    let paint = Paint::new(mistake.severity, colour);
+    let start = floor(text, mistake.span.start);
+    let line = starts.partition_point(|first| *first <= start).max(1) - 1;
+    let (from, to) = line_bounds(text, starts, line);
+    let start = start.clamp(from, to);
+    let end = floor(text, mistake.span.end).clamp(start, to);
+    let shown = window(text, from..to, start);
+
+    let word = if mistake.is_error() { "error" } else { "warning" };
+    let _ = write!(out, "{}{word}{}: {}", paint.strong, paint.plain, visible(&mistake.what));
+    if !mistake.why.is_empty() {
+        let _ = write!(out, ": {}", visible(&mistake.why));
+    }
+    if starts.len() > 1 {
+        let _ = write!(out, " (line {})", line + 1);
+    }
+    let head = if shown.start > from { "…" } else { "" };
+    let tail = if shown.end < to { "…" } else { "" };
+    let source = text.get(shown.clone()).unwrap_or_default();
+    let _ = writeln!(out, "\n  {head}{}{tail}", visible(source));
+
+    let before = text.get(shown.start..start).unwrap_or_default();
+    let marked = text.get(start..end.min(shown.end)).unwrap_or_default();
+    let indent = 2 + head.chars().count() + before.chars().count();
+    let carets = "^".repeat(marked.chars().count().max(1));
+    let _ = write!(out, "{:indent$}{}{carets}{}", "", paint.mark, paint.plain);
+    if !mistake.hint.is_empty() {
+        let _ = write!(out, " {}", visible(&mistake.hint));
+    }
+    out.push('\n');
+}
+
+/// The bytes of a line without its line break.
+fn line_bounds(text: &str, starts: &[usize], line: usize) -> (usize, usize) {
+    let from = starts.get(line).copied().unwrap_or(0);
+    let to = starts.get(line + 1).map_or(text.len(), |next| next - 1);
+    (from, to.max(from))
+}
+
+/// The part of a line that is shown: all of a short one, the surroundings of the mistake of a long one.
+fn window(text: &str, line: Range<usize>, start: usize) -> Range<usize> {
+    if line.len() <= COLUMNS {
+        return line;
+    }
+    let from = floor(text, start.saturating_sub(COLUMNS / 2).max(line.start));
+    let to = floor(text, (from + COLUMNS).min(line.end)).max(start);
+    from.max(line.start)..to
+}
+
+/// The nearest place at or before `at` where a character begins.
+fn floor(text: &str, at: usize) -> usize {
+    let mut at = at.min(text.len());
+    while !text.is_char_boundary(at) {
+        at -= 1;
+    }
+    at
+}
+
+/// The text with every control character replaced, one for one, so that columns stay and terminals obey
+/// nobody but us.
+fn visible(text: &str) -> String {
+    text.chars()
+        .map(|c| match c {
+            '\t' => ' ',
+            c if c.is_control() || is_invisible(c) => '·',
+            c => c,
+        })
+        .collect()
+}
+
+/// Characters without a shape that change how what follows is drawn, or hide.
+pub(crate) fn is_invisible(c: char) -> bool {
+    matches!(c, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{2069}'
+        | '\u{feff}' | '\u{00ad}')
+}
+
+/// The escape sequences of one diagnostic; all empty without colour.
+struct Paint {
+    strong: &'static str,
+    mark: &'static str,
+    plain: &'static str,
+}
+
+impl Paint {
+    fn new(severity: Severity, colour: bool) -> Self {
+        match (colour, severity) {
+            (false, _) => Self { strong: "", mark: "", plain: "" },
+            (true, Severity::Error) => {
+                Self { strong: "\x1b[1;31m", mark: "\x1b[31m", plain: "\x1b[0m" }
+            }
+            (true, Severity::Warning) => {
+                Self { strong: "\x1b[1;33m", mark: "\x1b[33m", plain: "\x1b[0m" }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_look() {
+        let text = "rx | tcp | htpp | files";
+        let mistake = Diagnostic::error(Span::new(11, 15), "no filter is called `htpp`")
+            .hint("did you mean `http`?");
+        let shown = render(text, &[mistake], false);
+        let lines: Vec<&str> = shown.lines().collect();
+        assert_eq!(lines[0], "error: no filter is called `htpp`");
+        assert_eq!(lines[1], "  rx | tcp | htpp | files");
+        assert_eq!(lines[2], "             ^^^^ did you mean `http`?");
+    }
+
+    #[test]
+    fn several_lines_say_which_and_mark_only_the_first_of_a_span() {
+        let text = "rx\n\t| tcp \"a\nb";
+        let mistake = Diagnostic::warning(Span::new(10, 14), "what").why("why");
+        let shown = render(text, &[mistake], false);
+        assert_eq!(shown, "warning: what: why (line 2)\n   | tcp \"a\n         ^^\n");
+    }
+
+    #[test]
+    fn nothing_of_the_text_reaches_the_terminal_as_a_command() {
+        let text = "rx \x1b[31m\u{202e}é x";
+        let mistake = Diagnostic::error(Span::new(3, 99), "no `\x1b[2J`");
+        let shown = render(text, &[mistake], false);
+        assert_eq!(shown, "error: no `·[2J`\n  rx ·[31m·é x\n     ^^^^^^^^^\n");
+        assert!(
+            render(text, &[Diagnostic::error(Span::new(0, 1), "x")], true).contains("\x1b[1;31m")
+        );
+    }
+
+    #[test]
+    fn a_long_line_is_shown_around_the_mistake() {
+        let text = format!("{}X{}", "é".repeat(500), "b".repeat(500));
+        let shown = render(&text, &[Diagnostic::error(Span::new(1000, 1001), "x")], false);
+        let lines: Vec<&str> = shown.lines().collect();
+        assert!(lines[1].chars().count() < COLUMNS + 4);
+        let column = lines[2].chars().position(|c| c == '^').unwrap();
+        assert_eq!(lines[1].chars().nth(column), Some('X'));
+    }
+
+    #[test]
+    fn mistakes_are_ordered_joined_and_cut() {
+        let at = |start| Diagnostic::error(Span::new(start, start + 1), format!("m{start}"));
+        let mut many: Vec<Diagnostic> = (0..250).rev().map(at).collect();
+        many.push(Diagnostic::error(Span::new(7, 9), "twice"));
+        let settled = settle(many);
+        assert_eq!(settled.len(), MISTAKES_MAX + 1);
+        assert_eq!(settled[7].what, "m7; and twice");
+        assert_eq!(settled[MISTAKES_MAX].what, "and 150 more mistakes from here on");
+    }
+}

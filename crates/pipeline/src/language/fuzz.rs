@@ -1,0 +1,39 @@
+//! The body of the language's fuzz target: what must hold for every text there is.
+
+use super::limits::{MISTAKES_MAX, TEXT_MAX};
+use super::{parse, parse_counted, render};
+
+/// Steps that one byte of text may cost at most. A byte can be a token, and a token is looked at once by
+/// each level of the grammar.
+pub const STEPS_PER_BYTE: u64 = 40;
+
+/// Reads any bytes as a request and asserts that nothing goes wrong but the request.
+///
+/// # Panics
+/// If the language breaks a promise: places outside the text, more than linear time, a text without
+/// mistakes whose canonical form is not a fixed point.
+pub fn language(bytes: &[u8]) {
+    let text = String::from_utf8_lossy(bytes);
+    let (request, mistakes, steps) = parse_counted(&text);
+    let allowed = STEPS_PER_BYTE * (text.len() as u64 + 4);
+    assert!(steps <= allowed, "{steps} steps for {} bytes: {text:?}", text.len());
+    assert!(mistakes.len() <= MISTAKES_MAX + 1);
+    for mistake in &mistakes {
+        let span = mistake.span;
+        assert!(span.start <= span.end && span.end <= text.len(), "{span:?} in {text:?}");
+        assert!(text.is_char_boundary(span.start) && text.is_char_boundary(span.end), "{span:?}");
+        assert!(!mistake.what.is_empty());
+    }
+    let shown = render(&text, &mistakes, false);
+    assert!(shown.len() <= (mistakes.len() + 1) * 4096, "{} bytes of report", shown.len());
+    assert!(!shown.contains(|c: char| c.is_control() && c != '\n'), "{shown:?}");
+
+    let (outline, printed) = (request.outline(), request.to_string());
+    if !mistakes.is_empty() || printed.len() > TEXT_MAX {
+        return;
+    }
+    let (again, wrong) = parse(&printed);
+    assert!(wrong.is_empty(), "{text:?} prints as {printed:?}: {wrong:?}");
+    assert_eq!(again.outline(), outline, "{text:?} prints as {printed:?}");
+    assert_eq!(again.to_string(), printed, "{text:?}");
+}

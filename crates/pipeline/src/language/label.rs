@@ -1,0 +1,121 @@
+//! The inside of a label: `22`, `22:23`, `ssh:telnet`, `22,80,8000:8080`, `all`.
+//!
+//! A class that is not understood is reported and left out; a label of which nothing is left lets
+//! everything through, so that nothing downstream is reported for the same mistake.         [SL §4.2]
+
+use super::diagnose::{Diagnostic, Span};
+use super::tree::{Class, Classes, Label, Name, Value};
+
+/// Reads the label under `span`, whose classes begin at byte `classes` of the text.
+pub(super) fn read(
+    text: &str,
+    span: Span,
+    classes: usize,
+    inverted: bool,
+) -> (Label, Vec<Diagnostic>) {
+    let mut mistakes = Vec::new();
+    let written = text.get(classes..span.end).unwrap_or_default();
+    if written == "all" {
+        return (Label { inverted, classes: Classes::All, span }, mistakes);
+    }
+    let mut list = Vec::new();
+    let mut at = classes;
+    for piece in written.split(',') {
+        let place = Span::new(at, at + piece.len());
+        at = place.end + 1;
+        match read_class(piece, place) {
+            Ok(class) => list.push(class),
+            Err(mistake) => mistakes.push(*mistake),
+        }
+    }
+    let label = match list.is_empty() {
+        true => Label { inverted: false, classes: Classes::All, span },
+        false => Label { inverted, classes: Classes::List(list), span },
+    };
+    (label, mistakes)
+}
+
+fn read_class(piece: &str, span: Span) -> Result<Class, Box<Diagnostic>> {
+    let Some((low, high)) = piece.split_once(':') else {
+        return Ok(Class::One(read_value(piece, span)?));
+    };
+    if low.is_empty() && high.is_empty() {
+        let mistake = Diagnostic::error(span, "the range has no end")
+            .hint("write `1024:`, `:80`, or `|all` for everything");
+        return Err(Box::new(mistake));
+    }
+    if high.contains(':') {
+        let mistake = Diagnostic::error(span, format!("`{}` has more than two ends", brief(piece)))
+            .hint("a range is `LOW:HIGH`; several are separated by commas");
+        return Err(Box::new(mistake));
+    }
+    let middle = span.start + low.len();
+    let end = |word: &str, span| match word {
+        "" => Ok(None),
+        word => read_value(word, span).map(Some),
+    };
+    let low = end(low, Span::new(span.start, middle))?;
+    let high = end(high, Span::new(middle + 1, span.end))?;
+    Ok(Class::Range { low, high, span })
+}
+
+fn read_value(word: &str, span: Span) -> Result<Value, Box<Diagnostic>> {
+    if word.is_empty() {
+        let mistake = Diagnostic::error(span, "a class is missing")
+            .hint("a label has no white space inside: `|22,80`");
+        return Err(Box::new(mistake));
+    }
+    if word == "all" {
+        let mistake = Diagnostic::error(span, "`all` stands alone")
+            .why("it lets everything through, class 0 included")
+            .hint("write `|all`");
+        return Err(Box::new(mistake));
+    }
+    if is_name(word) {
+        return Ok(Value::Name(Name { text: word.to_owned(), span }));
+    }
+    let hex = word.strip_prefix("0x").filter(|digits| !digits.is_empty());
+    let (digits, radix) = hex.map_or((word, 10), |digits| (digits, 16));
+    if !digits.chars().all(|c| c.is_digit(radix)) {
+        return Err(Box::new(no_class(word, span)));
+    }
+    match u32::from_str_radix(digits, radix) {
+        Ok(value) => Ok(Value::Number { value, hex: hex.is_some(), span }),
+        Err(_) => {
+            let what = format!("`{}` is too large for a class", brief(word));
+            Err(Box::new(Diagnostic::error(span, what).why("a class has 32 bits")))
+        }
+    }
+}
+
+fn no_class(word: &str, span: Span) -> Diagnostic {
+    let mistake = Diagnostic::error(span, format!("`{}` is no class", brief(word)))
+        .why("a class is a number, a small-letter name, or a range of them");
+    if let Some((low, high)) = word.split_once('-') {
+        let number = |text: &str| !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit());
+        if number(low) && number(high) {
+            return mistake.hint(format!("write `{}:{}`", brief(low), brief(high)));
+        }
+    }
+    match word.chars().next() {
+        Some(c) if c.is_ascii_lowercase() => {
+            mistake.hint(format!("for the filter write `| {}`", brief(word)))
+        }
+        _ => mistake.hint("for instance `|22`, `|!80`, `|22:23`, `|ssh:telnet`, `|all`"),
+    }
+}
+
+/// True for `[a-z][a-z0-9_]*`: the names of filters, classes and spaces.
+pub(super) fn is_name(word: &str) -> bool {
+    word.bytes().next().is_some_and(|b| b.is_ascii_lowercase())
+        && word.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'_')
+}
+
+/// A word short enough for a message.
+pub(super) fn brief(word: &str) -> String {
+    const SHOWN: usize = 40;
+    match word.char_indices().nth(SHOWN) {
+        Some((cut, _)) => format!("{}…", word.get(..cut).unwrap_or_default()),
+        None => word.to_owned(),
+    }
+}

@@ -1,0 +1,302 @@
+//! From text to tokens: words, quoted texts, labels, operators.
+//!
+//! The only place that decides whether a `|` is a pipe or begins a label (rule 2 of the language). It is a
+//! label if class characters follow it and (a) they cannot be a filter's name, as in `dport|22 ssh`, or
+//! (b) white space, `(` or an operator with `+` stands before it, as in `dport |ssh log`. Every character
+//! is looked at once or twice, and a mistake never stops the lexer.                         [SL §4.2]
+
+use super::diagnose::{Diagnostic, Span, is_invisible};
+use super::label;
+use super::tree::{Label, Operator};
+
+/// A token and where it stands.
+#[derive(Debug, Clone)]
+pub(super) struct Token {
+    pub(super) kind: Kind,
+    pub(super) span: Span,
+    /// Nothing, not even white space, is between this token and the one before.
+    pub(super) glued: bool,
+}
+
+/// What a token is. A word's text is the text under its span.
+#[derive(Debug, Clone)]
+pub(super) enum Kind {
+    /// A bare word; not `clean` if a mistake in it has been reported.
+    Word {
+        clean: bool,
+    },
+    Quoted(Vec<u8>),
+    Pipe,
+    Label(Label),
+    Operator(Operator),
+    Bang,
+    Open,
+    Close,
+    Semicolon,
+    End,
+}
+
+/// The tokens of a text, the last of them `End`, the mistakes in them, and the steps that were taken.
+pub(super) struct Lexed {
+    pub(super) tokens: Vec<Token>,
+    pub(super) mistakes: Vec<Diagnostic>,
+    pub(super) steps: u64,
+}
+
+/// Cuts a text into tokens.
+pub(super) fn lex(text: &str) -> Lexed {
+    let mut lexer = Lexer { text, at: 0, mistakes: Vec::new(), steps: 0 };
+    let mut tokens = Vec::new();
+    loop {
+        let glued = !lexer.skip_white() && lexer.at > 0;
+        let start = lexer.at;
+        let Some(kind) = lexer.token() else { break };
+        tokens.push(Token { kind, span: Span::new(start, lexer.at), glued });
+    }
+    // A filter that is missing at the end is missing right behind the last token.
+    let end = tokens.last().map_or_else(Span::default, |token: &Token| token.span.after());
+    tokens.push(Token { kind: Kind::End, span: end, glued: false });
+    Lexed { tokens, mistakes: lexer.mistakes, steps: lexer.steps }
+}
+
+/// Characters at which a bare word ends.
+pub(super) fn ends_word(c: char) -> bool {
+    is_white(c) || matches!(c, '|' | '+' | '(' | ')' | '!' | ';' | '"' | '\'')
+}
+
+/// Characters that separate. Only those of ASCII: the others are mistakes, since nobody sees them.
+fn is_white(c: char) -> bool {
+    matches!(c, ' ' | '\t' | '\r' | '\n' | '\u{0b}' | '\u{0c}')
+}
+
+struct Lexer<'t> {
+    text: &'t str,
+    at: usize,
+    mistakes: Vec<Diagnostic>,
+    steps: u64,
+}
+
+impl Lexer<'_> {
+    fn peek(&mut self) -> Option<char> {
+        self.steps += 1;
+        self.text.get(self.at..).and_then(|rest| rest.chars().next())
+    }
+
+    fn bump(&mut self) -> Option<char> {
+        let c = self.peek()?;
+        self.at += c.len_utf8();
+        Some(c)
+    }
+
+    fn bump_if(&mut self, wanted: char) -> bool {
+        let found = self.peek() == Some(wanted);
+        if found {
+            self.at += wanted.len_utf8();
+        }
+        found
+    }
+
+    /// Passes white space and comments; true if there was any.
+    fn skip_white(&mut self) -> bool {
+        let start = self.at;
+        while let Some(c) = self.peek() {
+            if c == '#' {
+                while self.bump().is_some_and(|c| c != '\n') {}
+            } else if is_white(c) {
+                self.bump();
+            } else {
+                break;
+            }
+        }
+        self.at > start
+    }
+
+    fn token(&mut self) -> Option<Kind> {
+        let start = self.at;
+        let kind = match self.bump()? {
+            '|' => self.pipe(start),
+            '+' if self.bump_if('+') => Kind::Operator(Operator::Union),
+            '+' if self.bump_if('*') => Kind::Operator(Operator::Section),
+            '+' => Kind::Operator(Operator::Parallel),
+            '!' => Kind::Bang,
+            '(' => Kind::Open,
+            ')' => Kind::Close,
+            ';' => Kind::Semicolon,
+            '"' => self.escaped(start),
+            '\'' => self.raw(start),
+            _ => {
+                self.at = start;
+                let clean = self.word();
+                Kind::Word { clean }
+            }
+        };
+        Some(kind)
+    }
+
+    /// Decides what a `|` at `start` is; the lexer stands right behind it.
+    fn pipe(&mut self, start: usize) -> Kind {
+        let before = self.text.get(..start).and_then(|text| text.chars().next_back());
+        let apart = match before {
+            None | Some('(' | '+') => true,
+            Some('*') => self.text.get(..start).is_some_and(|text| text.ends_with("+*")),
+            Some(c) => is_white(c),
+        };
+        let from = self.at;
+        let inverted = self.bump_if('!');
+        let classes = self.at;
+        if (apart || !self.may_be_filter()) && self.peek().is_some_and(is_class) {
+            let clean = self.word();
+            let span = Span::new(start, self.at);
+            let (label, mistakes) = label::read(self.text, span, classes, inverted);
+            if clean {
+                self.mistakes.extend(mistakes);
+            }
+            return Kind::Label(label);
+        }
+        self.at = from;
+        Kind::Pipe
+    }
+
+    /// True if the class characters here could be the name of a filter: they begin with a letter, and
+    /// there is no `:` and no `,` among them.
+    fn may_be_filter(&mut self) -> bool {
+        let start = self.at;
+        let first = self.peek();
+        let mut listed = false;
+        while let Some(c) = self.peek().filter(|c| is_class(*c)) {
+            listed |= c == ':' || c == ',';
+            self.at += c.len_utf8();
+        }
+        self.at = start;
+        !(listed || first.is_some_and(|c| c.is_ascii_digit()))
+    }
+
+    /// Passes a bare word and reports what nobody means to write in one; true if there is nothing.
+    fn word(&mut self) -> bool {
+        let start = self.at;
+        let mut strange: Option<(usize, char)> = None;
+        let mut last = ' ';
+        while let Some(c) = self.peek().filter(|c| !ends_word(*c)) {
+            if strange.is_none() && is_strange(c) {
+                strange = Some((self.at, c));
+            }
+            self.at += c.len_utf8();
+            last = c;
+        }
+        if let Some((at, c)) = strange {
+            self.mistakes.push(strange_character(at, c));
+        } else if last == '\\' {
+            let span = Span::new(self.at - 1, self.at);
+            self.mistakes.push(
+                Diagnostic::error(span, "a backslash escapes nothing outside quotes")
+                    .hint("quote the word; a request may go on in the next line without a mark"),
+            );
+        }
+        debug_assert!(self.at > start, "a token is never empty");
+        strange.is_none() && last != '\\'
+    }
+
+    /// Reads `"…"`; the lexer stands behind the first quote, which is at `start`.
+    fn escaped(&mut self, start: usize) -> Kind {
+        let mut bytes = Vec::new();
+        loop {
+            let at = self.at;
+            match self.bump() {
+                None => return self.unclosed(start, bytes),
+                Some('"') => return Kind::Quoted(bytes),
+                Some('\\') => self.escape(at, &mut bytes),
+                Some(c) => bytes.extend_from_slice(c.encode_utf8(&mut [0; 4]).as_bytes()),
+            }
+        }
+    }
+
+    /// Reads what stands behind the backslash at `at`.
+    fn escape(&mut self, at: usize, bytes: &mut Vec<u8>) {
+        match self.peek() {
+            Some('"') => bytes.push(b'"'),
+            Some('\\') => bytes.push(b'\\'),
+            Some('n') => bytes.push(b'\n'),
+            Some('t') => bytes.push(b'\t'),
+            Some('x') => {
+                let digits = self.text.get(self.at + 1..self.at + 3).unwrap_or_default();
+                let hex = digits.bytes().all(|b| b.is_ascii_hexdigit());
+                match u8::from_str_radix(digits, 16) {
+                    Ok(byte) if hex && digits.len() == 2 => {
+                        bytes.push(byte);
+                        self.at += 2;
+                    }
+                    _ => self.no_escape(at, 2, "`\\x` takes two hexadecimal digits"),
+                }
+            }
+            None => return,
+            Some(c) => self.no_escape(at, 1 + c.len_utf8(), "no such escape"),
+        }
+        self.bump();
+    }
+
+    fn no_escape(&mut self, at: usize, length: usize, what: &str) {
+        self.mistakes.push(
+            Diagnostic::error(Span::new(at, at + length), what)
+                .why("there are `\\\"`, `\\\\`, `\\n`, `\\t` and `\\xHH`")
+                .hint("write `\\\\` for a backslash, or quote with '…', where it means itself"),
+        );
+    }
+
+    /// Reads `'…'`, in which everything means itself.
+    fn raw(&mut self, start: usize) -> Kind {
+        let from = self.at;
+        loop {
+            let at = self.at;
+            let content = || self.text.get(from..at).unwrap_or_default().as_bytes().to_vec();
+            match self.text.get(at..).and_then(|rest| rest.chars().next()) {
+                None => {
+                    let content = content();
+                    return self.unclosed(start, content);
+                }
+                Some('\'') => {
+                    let content = content();
+                    self.bump();
+                    return Kind::Quoted(content);
+                }
+                Some(_) => self.bump(),
+            };
+        }
+    }
+
+    fn unclosed(&mut self, start: usize, bytes: Vec<u8>) -> Kind {
+        let quote = self.text.get(start..=start).unwrap_or("\"");
+        self.mistakes.push(
+            Diagnostic::error(Span::new(start, self.at), "the quote is never closed")
+                .hint(format!("a {quote} is missing")),
+        );
+        Kind::Quoted(bytes)
+    }
+}
+
+/// Characters of which classes are made; capital letters too, so that `|TCP` is a class that does not
+/// exist and not a filter that does not exist.
+fn is_class(c: char) -> bool {
+    c.is_ascii_alphanumeric() || matches!(c, '_' | ':' | ',')
+}
+
+/// Characters that come from a copied page and are not what they look like.
+pub(super) fn is_strange(c: char) -> bool {
+    c.is_control() || c.is_whitespace() || is_invisible(c) || is_typographic(c)
+}
+
+fn is_typographic(c: char) -> bool {
+    matches!(c, '“' | '”' | '„' | '‘' | '’' | '‚')
+}
+
+fn strange_character(at: usize, c: char) -> Diagnostic {
+    let span = Span::new(at, at + c.len_utf8());
+    if is_typographic(c) {
+        return Diagnostic::error(span, format!("`{c}` is no quote"))
+            .why("texts stand between \"…\" or '…'")
+            .hint("write \" or '");
+    }
+    let code = u32::from(c);
+    Diagnostic::error(span, format!("the character U+{code:04X} is no white space"))
+        .why("words are separated by spaces, tabs and line breaks")
+        .hint("write a space, or quote the word")
+}

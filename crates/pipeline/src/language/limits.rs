@@ -1,0 +1,17 @@
+//! How large a request may be. A request may come from another user of the daemon, so each dimension in
+//! which it could grow has a bound and a message of its own; none of them is near what a person writes.
+
+/// Bytes of text.
+pub const TEXT_MAX: usize = 64 * 1024;
+
+/// Parentheses and negations inside one another. The parser recurses once per level and no deeper.
+pub const DEPTH_MAX: usize = 64;
+
+/// Filters in all pipelines of a request together.
+pub const FILTERS_MAX: usize = 1000;
+
+/// Different `--name=` marks.
+pub const NAMES_MAX: usize = 64;
+
+/// Mistakes that are reported; the others are only counted, so that a report stays readable.
+pub const MISTAKES_MAX: usize = 100;

@@ -1,0 +1,81 @@
+//! The nearest right word: what a misspelt name was meant to be.
+
+/// Longer words are not compared: nobody means them, and the cost is quadratic in their length.
+const LENGTH_MAX: usize = 32;
+
+/// The candidate with the fewest edits from `word` (insert, delete, replace, swap of neighbours), if it is
+/// near enough to be meant: one edit in three characters. The first of equals wins.
+pub fn nearest<'a>(word: &str, candidates: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
+    let word: Vec<char> = word.chars().take(LENGTH_MAX + 1).collect();
+    if word.len() > LENGTH_MAX {
+        return None;
+    }
+    let mut best: Option<(usize, &str)> = None;
+    for candidate in candidates {
+        let other: Vec<char> = candidate.chars().take(LENGTH_MAX + 1).collect();
+        let allowed = (word.len().max(other.len()) / 3).max(1);
+        if other.len() > LENGTH_MAX || word.len().abs_diff(other.len()) > allowed {
+            continue;
+        }
+        let edits = distance(&word, &other);
+        let near = edits <= allowed && edits < word.len();
+        if near && best.is_none_or(|(least, _)| edits < least) {
+            best = Some((edits, candidate));
+        }
+    }
+    best.map(|(_, candidate)| candidate)
+}
+
+/// Edits between two words, a swap of neighbours counted as one.
+fn distance(a: &[char], b: &[char]) -> usize {
+    let mut before: Vec<usize> = Vec::new();
+    let mut last: Vec<usize> = (0..=b.len()).collect();
+    for (i, x) in a.iter().enumerate() {
+        let mut row = vec![i + 1];
+        for (j, y) in b.iter().enumerate() {
+            let replace = last[j] + usize::from(x != y);
+            let mut least = replace.min(last[j + 1] + 1).min(row[j] + 1);
+            let swapped = i > 0 && j > 0 && *x == b[j - 1] && a[i - 1] == *y;
+            if swapped {
+                least = least.min(before[j - 1] + 1);
+            }
+            row.push(least);
+        }
+        before = std::mem::replace(&mut last, row);
+    }
+    last[b.len()]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn finds_what_was_meant() {
+        let names = ["http", "tcp", "udp", "files", "count", "rx"];
+        for (word, meant) in [
+            ("htpp", Some("http")),
+            ("tpc", Some("tcp")),
+            ("file", Some("files")),
+            ("counts", Some("count")),
+            ("rxx", Some("rx")),
+            ("x", None),
+            ("zebra", None),
+            ("", None),
+        ] {
+            assert_eq!(nearest(word, names), meant, "{word}");
+        }
+        assert_eq!(nearest(&"a".repeat(100_000), names), None);
+    }
+
+    #[test]
+    fn counts_edits() {
+        let count = |a: &str, b: &str| {
+            distance(&a.chars().collect::<Vec<_>>(), &b.chars().collect::<Vec<_>>())
+        };
+        assert_eq!(count("", "abc"), 3);
+        assert_eq!(count("abc", "abc"), 0);
+        assert_eq!(count("abc", "acb"), 1);
+        assert_eq!(count("kitten", "sitting"), 3);
+    }
+}

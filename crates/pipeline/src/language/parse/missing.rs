@@ -1,0 +1,181 @@
+//! What to say where a filter or an operator is missing: the tokens around the place tell what was meant.
+
+use super::Parser;
+use crate::language::diagnose::{Diagnostic, Span};
+use crate::language::label::brief;
+use crate::language::lex::{Kind, Token};
+use crate::language::tree::{Classes, Label, Operator, Term};
+
+impl Parser<'_> {
+    /// Reports that a filter is missing here; consumes nothing.
+    pub(super) fn missing(&mut self) -> Term {
+        let span = self.span();
+        let term = Term::Missing(span);
+        if (self.at <= self.reported_until && self.at > 0) || self.behind_broken_label() {
+            return term;
+        }
+        self.reported_until = self.at;
+        let Some(before) = self.at.checked_sub(1).and_then(|at| self.tokens.get(at)).cloned()
+        else {
+            let what = format!("a filter is missing before {}", self.name_of(self.at));
+            self.report(span, what, "a pipeline begins with a source, for instance `rx eth0`");
+            return term;
+        };
+        let here = self.kind().clone();
+        let mistake = match (before.kind, here) {
+            (Kind::Pipe, Kind::Pipe) => {
+                let hint = match self.tokens[self.at].glued {
+                    true => "`||` is no operator; for one or the other write `++`",
+                    false => "",
+                };
+                between_pipes(span).hint(hint)
+            }
+            (Kind::Pipe, Kind::Label(_)) => between_pipes(span),
+            (Kind::Label(label), Kind::Label(_)) => self.between_labels(span, label),
+            (Kind::Label(label), Kind::Pipe) => between_pipes(span).hint(meant_filter(&[label])),
+            (Kind::Label(label), _) => {
+                let what = format!("a filter is missing after the class `{}`", written(&label));
+                Diagnostic::error(span, what).hint(meant_filter(&[label]))
+            }
+            (Kind::Pipe, _) => Diagnostic::error(span, "a filter is missing after the pipe")
+                .hint("name the filter that takes the stream, for instance `count`"),
+            (Kind::Operator(operator), _) => self.after_operator(span, operator),
+            (Kind::Bang, Kind::Label(label)) => {
+                Diagnostic::error(span, "a filter is missing after `!`")
+                    .hint(format!("the class stands before it: `|{} !…`", written(&label)))
+            }
+            (Kind::Bang, _) => Diagnostic::error(span, "a filter is missing after `!`"),
+            _ => {
+                let what = format!("a filter is missing before {}", self.name_of(self.at));
+                Diagnostic::error(span, what)
+            }
+        };
+        self.mistakes.push(mistake);
+        term
+    }
+
+    /// True if the token before is a label that has been reported for what is in it.
+    pub(super) fn behind_broken_label(&self) -> bool {
+        let before = self.at.checked_sub(1).and_then(|at| self.tokens.get(at));
+        let Some(Token { kind: Kind::Label(label), span, .. }) = before else { return false };
+        let text = self.text.get(span.start..span.end).unwrap_or_default();
+        text.ends_with(',') || (label.classes == Classes::All && !text.ends_with("all"))
+    }
+
+    /// Reports a run of labels without filters as one mistake: `rx |tcp |http` is three filters.
+    fn between_labels(&mut self, span: Span, first: Label) -> Diagnostic {
+        let mut run = vec![first];
+        let mut end = self.at;
+        while let Some(Token { kind: Kind::Label(label), .. }) = self.tokens.get(end) {
+            self.count();
+            run.push(label.clone());
+            end += 1;
+        }
+        self.reported_until = end;
+        let used = self.tokens.get(end).is_some_and(|token| {
+            matches!(token.kind, Kind::Word { .. } | Kind::Open | Kind::Bang | Kind::Quoted(_))
+        });
+        if used && run.iter().all(|label| !label.inverted && label.single_name().is_none()) {
+            let all: Vec<String> = run.iter().take(4).map(written).collect();
+            return between_pipes(span)
+                .hint(format!("for either class write `|{}`", all.join(",")));
+        }
+        if used {
+            run.pop();
+        }
+        between_pipes(span).hint(meant_filter(&run))
+    }
+
+    fn after_operator(&mut self, span: Span, operator: Operator) -> Diagnostic {
+        let what = match self.kind() {
+            Kind::Operator(next) => {
+                format!(
+                    "a filter is missing between `{}` and `{}`",
+                    operator.symbol(),
+                    next.symbol()
+                )
+            }
+            _ => format!("a filter is missing after `{}`", operator.symbol()),
+        };
+        let mistake = Diagnostic::error(span, what);
+        // In `replay c++ | count` the operator was meant to be part of a word.
+        let glued = self.at >= 2 && self.tokens[self.at - 1].glued;
+        match self.at.checked_sub(2).and_then(|at| self.tokens.get(at)) {
+            Some(Token { kind: Kind::Word { .. }, span: word, .. }) if glued => {
+                let word = self.text.get(word.start..word.end).unwrap_or_default();
+                let symbol = operator.symbol();
+                mistake
+                    .hint(format!("`{symbol}` ends a word; in a text quote it: \"{word}{symbol}\""))
+            }
+            _ => mistake,
+        }
+    }
+
+    /// Reports that two terms stand side by side; a pipe is assumed between them.
+    pub(super) fn missing_operator(&mut self) {
+        let span = self.span();
+        let (what, hint) = match self.kind() {
+            Kind::Bang => {
+                ("an operator is missing before `!`", "write `| !…`, or `+* !…` for both")
+            }
+            Kind::Open => {
+                ("an operator is missing before `(`", "write `| (…)`; a text with `(` is quoted")
+            }
+            _ => (
+                "an operator is missing before this filter",
+                "write `|`, or `+` for a copy to each",
+            ),
+        };
+        self.report(span, what, hint);
+    }
+
+    /// Passes a pin or mark that follows a parenthesis, where only a filter can carry one.
+    pub(super) fn stray(&mut self) -> bool {
+        let span = self.span();
+        let word = match self.kind() {
+            Kind::Word { clean: true } => self.text.get(span.start..span.end).unwrap_or_default(),
+            _ => return false,
+        };
+        let what = match word {
+            word if word.starts_with('@') => "a pin belongs to one filter",
+            word if word.starts_with("--name=") => "a mark belongs to one filter",
+            _ => return false,
+        };
+        self.report(span, what, "write it behind the filter's name, inside the parentheses");
+        self.bump();
+        true
+    }
+
+    /// A token as a message names it.
+    fn name_of(&self, at: usize) -> String {
+        match self.tokens.get(at).map(|token| &token.kind) {
+            Some(Kind::Pipe | Kind::Label(_)) => "the pipe".to_owned(),
+            Some(Kind::Operator(operator)) => format!("`{}`", operator.symbol()),
+            Some(Kind::Close) => "`)`".to_owned(),
+            Some(Kind::Semicolon) => "`;`".to_owned(),
+            _ => "the end".to_owned(),
+        }
+    }
+}
+
+fn between_pipes(span: Span) -> Diagnostic {
+    Diagnostic::error(span, "a filter is missing between two pipes")
+}
+
+/// A label without its pipe, short enough for a message.
+fn written(label: &Label) -> String {
+    brief(label.to_string().trim_start_matches('|'))
+}
+
+/// What to write if these labels were meant as filters; empty if they cannot have been.
+fn meant_filter(labels: &[Label]) -> String {
+    const SHOWN: usize = 8;
+    let named = |label: &Label| label.single_name().is_some() && label.classes != Classes::All;
+    let (Some(first), true) = (labels.first(), labels.iter().all(named)) else {
+        return String::new();
+    };
+    let filters: Vec<String> =
+        labels.iter().take(SHOWN).map(|label| format!("| {}", written(label))).collect();
+    let kind = if first.inverted { "negated filter" } else { "filter" };
+    format!("`|{}` is an arc class; for the {kind} write `{}`", written(first), filters.join(" "))
+}

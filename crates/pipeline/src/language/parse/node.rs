@@ -1,0 +1,361 @@
+//! Filters with their arguments, and the request's options.
+//!
+//! ```text
+//! Node      = NAME , { Argument } ;
+//! Argument  = WORD | STRING | Parameter | Mark | Pin ;
+//! Parameter = KEY , "=" , ( WORD | STRING ) ;
+//! Mark      = "--name=" , NAME ;
+//! Pin       = "@" , NAME ;                        (* tcp@thread2  or  tcp @thread2 *)
+//! Option    = "--" , KEY , [ "=" , ( WORD | STRING ) ] ;
+//! ```
+//!
+//! Deviations, both so that a mistake never means something else: a quoted text touches no other text
+//! (`out/"my dir"` would be one word in a shell and two here), and a mark may have capital letters, as in
+//! the source's `a --name=X`.
+
+use super::Parser;
+use crate::language::diagnose::{Diagnostic, Span};
+use crate::language::label::{brief, is_name};
+use crate::language::lex::Kind;
+use crate::language::limits::{FILTERS_MAX, NAMES_MAX};
+use crate::language::tree::{Argument, Name, Node, Option_, Term, Text};
+
+impl Parser<'_> {
+    pub(super) fn options(&mut self) -> Vec<Option_> {
+        let mut options = Vec::new();
+        while let Some(word) = self.word().filter(|word| word.starts_with("--")) {
+            let span = self.bump().span;
+            let (key, value) = split_value(&word, 2);
+            let key = Name {
+                text: key.to_owned(),
+                span: Span::new(span.start, span.start + 2 + key.len()),
+            };
+            if !is_key(&key.text) {
+                let what = format!("`{}` is no option", brief(&word));
+                self.report(span, what, "options are `--key=value` or `--key`");
+                continue;
+            }
+            let value = match value {
+                None => None,
+                Some(value) => match self.value(value, span) {
+                    None => continue,
+                    value => value,
+                },
+            };
+            let span = value.as_ref().map_or(span, |value| span.to(value.span));
+            options.push(Option_ { key, value, span });
+        }
+        options
+    }
+
+    pub(super) fn node(&mut self) -> Term {
+        let span = self.span();
+        let Some(word) = self.word() else { return self.quoted_name(span) };
+        let clean = matches!(self.kind(), Kind::Word { clean: true });
+        let (name, pin) = match word.split_once('@') {
+            Some((name, pin)) => (name, Some(pin)),
+            None => (word.as_str(), None),
+        };
+        let named = is_name(name);
+        if clean && !named && !self.behind_broken_label() {
+            let mistake = self.invalid_name(&word, span);
+            self.mistakes.push(mistake);
+        }
+        self.bump();
+        self.filters += 1;
+        if self.filters == FILTERS_MAX + 1 {
+            self.report(span, format!("the request has more than {FILTERS_MAX} filters"), "");
+        }
+        let middle = span.start + name.len();
+        let name = Name { text: name.to_owned(), span: Span::new(span.start, middle) };
+        let mut node = Node { name, arguments: Vec::new(), mark: None, pin: None, span };
+        if let Some(pin) = pin.filter(|_| named) {
+            self.pin(pin, Span::new(middle, span.end), &mut node);
+        }
+        self.arguments(&mut node);
+        if named { Term::Node(node) } else { Term::Missing(node.span) }
+    }
+
+    /// Reads arguments until something comes that is none.
+    fn arguments(&mut self, node: &mut Node) {
+        loop {
+            let span = self.span();
+            match self.kind().clone() {
+                Kind::Word { clean } => {
+                    let word = self.word().unwrap_or_default();
+                    self.apart(&word);
+                    self.bump();
+                    if clean {
+                        self.argument(&word, span, node);
+                    }
+                }
+                Kind::Quoted(bytes) => {
+                    self.apart("\"");
+                    self.bump();
+                    let value = Text { bytes, quoted: true, span };
+                    node.arguments.push(Argument { key: None, value, span });
+                }
+                _ => return,
+            }
+            let end = self.tokens[self.at - 1].span;
+            node.span = node.span.to(end);
+        }
+    }
+
+    fn argument(&mut self, word: &str, span: Span, node: &mut Node) {
+        if let Some(mark) = word.strip_prefix("--name=") {
+            self.mark(mark, span, node);
+        } else if word.starts_with("--") {
+            self.mistakes.push(option_behind(word, span));
+        } else if let Some(pin) = word.strip_prefix('@') {
+            self.pin(pin, span, node);
+        } else if word.contains('=') {
+            let (key, value) = split_value(word, 0);
+            if !is_key(key) {
+                self.mistakes.push(no_parameter(word, key, span));
+                return;
+            }
+            let key =
+                Name { text: key.to_owned(), span: Span::new(span.start, span.start + key.len()) };
+            if let Some(value) = self.value(value.unwrap_or_default(), span) {
+                let span = span.to(value.span);
+                node.arguments.push(Argument { key: Some(key), value, span });
+            }
+        } else {
+            let value = Text { bytes: word.as_bytes().to_vec(), quoted: false, span };
+            node.arguments.push(Argument { key: None, value, span });
+        }
+    }
+
+    /// Reads what stands behind the `=` of the word under `span`: the rest of the word, or the quoted
+    /// text that touches it.
+    fn value(&mut self, rest: &str, span: Span) -> Option<Text> {
+        if !rest.is_empty() {
+            let span = Span::new(span.end - rest.len(), span.end);
+            return Some(Text { bytes: rest.as_bytes().to_vec(), quoted: false, span });
+        }
+        let glued = self.tokens[self.at].glued;
+        if let (Kind::Quoted(bytes), true) = (self.kind().clone(), glued) {
+            let span = self.bump().span;
+            return Some(Text { bytes, quoted: true, span });
+        }
+        let word = self.text.get(span.start..span.end).unwrap_or_default();
+        let what = format!("a value is missing after `{}`", brief(word));
+        let hint = format!("no white space around `=`; the empty text is `{}\"\"`", brief(word));
+        self.report(span, what, hint);
+        None
+    }
+
+    fn mark(&mut self, mark: &str, span: Span, node: &mut Node) {
+        if !is_mark(mark) {
+            if self.pass_glued_quote() {
+                self.report(span, "a mark is written without quotes", "for instance `--name=X`");
+                return;
+            }
+            let what = match mark {
+                "" => "a name is missing behind `--name=`".to_owned(),
+                mark => format!("`{}` is no mark", brief(mark)),
+            };
+            self.report(
+                span,
+                what,
+                "a mark is letters, digits and `_`, a letter first: `--name=X`",
+            );
+            return;
+        }
+        if node.mark.is_some() {
+            self.report(
+                span,
+                "the filter has two marks",
+                "one is enough: equal marks are one node",
+            );
+            return;
+        }
+        let new = self.marks.insert(mark.to_owned());
+        if new && self.marks.len() == NAMES_MAX + 1 {
+            self.report(span, format!("the request has more than {NAMES_MAX} names"), "");
+        }
+        let span = Span::new(span.end - mark.len(), span.end);
+        node.mark = Some(Name { text: mark.to_owned(), span });
+    }
+
+    fn pin(&mut self, pin: &str, span: Span, node: &mut Node) {
+        if !is_name(pin) {
+            if self.pass_glued_quote() {
+                self.report(span, "a pin is written without quotes", "for instance `@kernel`");
+                return;
+            }
+            let what = format!("`@{}` names no space", brief(pin));
+            self.report(
+                span,
+                what,
+                "for instance `@kernel`; a text that begins with `@` is quoted",
+            );
+            return;
+        }
+        if node.pin.is_some() {
+            self.report(span, "the filter has two pins", "a filter runs in one space");
+            return;
+        }
+        let span = Span::new(span.end - pin.len(), span.end);
+        node.pin = Some(Name { text: pin.to_owned(), span });
+    }
+
+    /// Passes a quoted text that touches the token before; false if there is none.
+    fn pass_glued_quote(&mut self) -> bool {
+        let token = &self.tokens[self.at];
+        let found = token.glued && matches!(token.kind, Kind::Quoted(_));
+        if found {
+            self.bump();
+        }
+        found
+    }
+
+    /// Reports a quoted text that touches the text before it, or is touched by the word behind it.
+    fn apart(&mut self, word: &str) {
+        let touches = self.tokens[self.at].glued && !word.starts_with('@');
+        let text = self.at > 0
+            && matches!(self.tokens[self.at - 1].kind, Kind::Word { .. } | Kind::Quoted(_));
+        if touches && text {
+            let span = self.span();
+            self.report(
+                span,
+                "white space is missing before this text",
+                "two texts are two arguments; for one, quote all of it",
+            );
+        }
+    }
+
+    /// The current word; none if the current token is something else.
+    pub(super) fn word(&mut self) -> Option<String> {
+        let span = self.span();
+        match self.kind() {
+            Kind::Word { .. } => self.text.get(span.start..span.end).map(str::to_owned),
+            _ => None,
+        }
+    }
+
+    fn quoted_name(&mut self, span: Span) -> Term {
+        let text = match self.bump().kind {
+            Kind::Quoted(bytes) => String::from_utf8_lossy(&bytes).into_owned(),
+            _ => String::new(),
+        };
+        let hint = match is_name(&text) {
+            true => format!("write `{}`", brief(&text)),
+            false => String::new(),
+        };
+        self.report(span, "a quoted text cannot be a filter name", hint);
+        let name = Name { text, span };
+        let mut node = Node { name, arguments: Vec::new(), mark: None, pin: None, span };
+        self.arguments(&mut node);
+        Term::Missing(node.span)
+    }
+
+    /// Says why a word is no filter name, and what it was meant to be as far as its neighbours tell.
+    fn invalid_name(&mut self, word: &str, span: Span) -> Diagnostic {
+        let mistake = Diagnostic::error(span, format!("`{}` cannot be a filter name", brief(word)));
+        if word.starts_with("--") {
+            return option_behind(word, span);
+        }
+        if word.starts_with('@') {
+            return Diagnostic::error(span, "a pin without a filter")
+                .hint("for instance `tcp@thread2`");
+        }
+        let before = |back: usize| self.at.checked_sub(back).and_then(|at| self.tokens.get(at));
+        let glued = self.tokens[self.at].glued;
+        if let (Some(operator), Some(left)) = (before(1), before(2)) {
+            let words = (&operator.kind, &left.kind);
+            if let (Kind::Operator(symbol), Kind::Word { .. }, true, true) =
+                (words.0, words.1, glued, operator.glued)
+            {
+                let whole = self.text.get(left.span.start..span.end).unwrap_or_default();
+                let left = self.text.get(left.span.start..left.span.end).unwrap_or_default();
+                let (symbol, left) = (symbol.symbol(), brief(left));
+                return Diagnostic::error(span, format!("`{}` is no filter", brief(word)))
+                    .why(format!("`{symbol}` ends the word `{left}`"))
+                    .hint(format!("quote the file name: `\"{}\"`", brief(whole)));
+            }
+        }
+        let class = word.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '_' | ':' | ','))
+            && (word.starts_with(|c: char| c.is_ascii_digit()) || word.contains([':', ',']));
+        let inverted = matches!(before(1).map(|t| &t.kind), Some(Kind::Bang));
+        let pipe = before(if inverted { 2 } else { 1 }).map(|token| &token.kind);
+        if class && matches!(pipe, Some(Kind::Pipe)) {
+            let bang = if inverted { "!" } else { "" };
+            return mistake.hint(format!("for the arc class write `|{bang}{}`", brief(word)));
+        }
+        let option = before(1).filter(|token| matches!(token.kind, Kind::Word { .. }));
+        if let Some(option) =
+            option.and_then(|token| self.text.get(token.span.start..token.span.end))
+        {
+            return mistake.hint(format!(
+                "for the option write `{}={}`",
+                brief(option),
+                brief(word)
+            ));
+        }
+        mistake
+            .hint(spelling(word))
+            .why("a filter name is small letters, digits and `_`, a letter first")
+    }
+}
+
+/// What an invalid name was meant to be, judged by its letters alone.
+fn spelling(word: &str) -> String {
+    let lower = word.to_ascii_lowercase();
+    let joined = lower.replace('-', "_");
+    if is_name(&joined) {
+        return format!("write `{}`", brief(&joined));
+    }
+    match word.split_once([':', '=', '/', ',']) {
+        Some((name, rest)) if is_name(name) && !rest.is_empty() => {
+            format!("arguments follow after white space: `{} {}`", brief(name), brief(rest))
+        }
+        _ => String::new(),
+    }
+}
+
+fn option_behind(word: &str, span: Span) -> Diagnostic {
+    let hint = match word.trim_start_matches('-') {
+        "" => "a text that begins with `--` is quoted".to_owned(),
+        bare => format!("parameters are `key=value`: `{}`", brief(bare)),
+    };
+    Diagnostic::error(span, format!("`{}` stands behind a filter or a pipe", brief(word)))
+        .why("request options stand before the first filter")
+        .hint(hint)
+}
+
+fn no_parameter(word: &str, key: &str, span: Span) -> Diagnostic {
+    let mistake = Diagnostic::error(span, format!("`{}` is no parameter", brief(word)));
+    match key {
+        "" => mistake
+            .why("parameters are `key=value` without white space around `=`")
+            .hint("a text that contains `=` is quoted"),
+        _ => mistake
+            .why("a parameter's key is small letters, digits, `_` and `-`, a letter first")
+            .hint(format!("a text that contains `=` is quoted: `\"{}\"`", brief(word))),
+    }
+}
+
+/// Splits `--key=value` behind its first `skip` bytes; no value without `=`.
+fn split_value(word: &str, skip: usize) -> (&str, Option<&str>) {
+    let word = word.get(skip..).unwrap_or_default();
+    match word.split_once('=') {
+        Some((key, value)) => (key, Some(value)),
+        None => (word, None),
+    }
+}
+
+/// True for `[a-z][a-z0-9_-]*`.
+fn is_key(word: &str) -> bool {
+    word.bytes().next().is_some_and(|b| b.is_ascii_lowercase())
+        && word
+            .bytes()
+            .all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'_' || b == b'-')
+}
+
+/// True for `[A-Za-z][A-Za-z0-9_]*`.
+fn is_mark(word: &str) -> bool {
+    word.bytes().next().is_some_and(|b| b.is_ascii_alphabetic())
+        && word.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_')
+}

@@ -1,0 +1,269 @@
+//! The canonical text of a tree: what `Display` writes.
+//!
+//! One space around `|` and the operators, labels glued to their pipe, pins glued to their filter, marks
+//! last, only the parentheses that precedence (or a label at the head of a group) needs. It is made from
+//! the tree alone, never from the text that was read, and reading it gives the same tree.   [SL §4.2]
+
+use std::fmt::{self, Display, Formatter, Write as _};
+
+use super::diagnose::is_invisible;
+use super::lex::{ends_word, is_strange};
+use super::tree::{
+    Argument, Branch, Class, Classes, Group, Label, Node, Operator, Option_, Request, Term, Text,
+    Value,
+};
+
+/// How tightly a term binds; a term is put in parentheses where something tighter is needed.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Level {
+    Pipeline,
+    Parallel,
+    Union,
+    Section,
+    Unary,
+}
+
+impl Level {
+    fn of(term: &Term) -> Self {
+        match term {
+            Term::Pipeline(_) => Self::Pipeline,
+            Term::Group(group) => Self::of_operator(group.operator),
+            Term::Not(_) | Term::Node(_) | Term::Missing(_) => Self::Unary,
+        }
+    }
+
+    fn of_operator(operator: Operator) -> Self {
+        match operator {
+            Operator::Parallel => Self::Parallel,
+            Operator::Union => Self::Union,
+            Operator::Section => Self::Section,
+        }
+    }
+
+    /// What the operands of this operator must bind at least as tightly as.
+    fn tighter(self) -> Self {
+        match self {
+            Self::Pipeline => Self::Parallel,
+            Self::Parallel => Self::Union,
+            Self::Union => Self::Section,
+            Self::Section | Self::Unary => Self::Unary,
+        }
+    }
+}
+
+impl Display for Request {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        for option in &self.options {
+            write!(f, "{option} ")?;
+        }
+        for (index, pipeline) in self.pipelines.iter().enumerate() {
+            if index > 0 {
+                f.write_str(" ; ")?;
+            }
+            pipeline.fmt(f)?;
+        }
+        Ok(())
+    }
+}
+
+impl Display for Option_ {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        write!(f, "--{}", self.key.text)?;
+        match &self.value {
+            Some(value) => write!(f, "={value}"),
+            None => Ok(()),
+        }
+    }
+}
+
+impl Display for Term {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        write_term(f, self, Level::Pipeline, false)
+    }
+}
+
+/// Writes a term where at least `level` is needed; `label_ok` if a label may stand right here.
+fn write_term(f: &mut Formatter<'_>, term: &Term, level: Level, label_ok: bool) -> fmt::Result {
+    let loose = Level::of(term) < level;
+    // The first stage of a pipeline looks after itself.
+    let labelled = matches!(term, Term::Group(_)) && !label_ok && begins_with_label(term);
+    if loose || labelled {
+        f.write_char('(')?;
+        write_term(f, term, Level::Pipeline, true)?;
+        return f.write_char(')');
+    }
+    match term {
+        Term::Missing(_) => f.write_char('?'),
+        Term::Node(node) => node.fmt(f),
+        Term::Not(not) => {
+            f.write_char('!')?;
+            write_term(f, &not.term, Level::Unary, false)
+        }
+        Term::Group(group) => write_group(f, group, label_ok),
+        Term::Pipeline(pipeline) => {
+            write_term(f, &pipeline.first, Level::Parallel, label_ok)?;
+            for stage in &pipeline.rest {
+                match &stage.arc.label {
+                    Some(label) => write!(f, " {label} ")?,
+                    None => f.write_str(" | ")?,
+                }
+                write_term(f, &stage.term, Level::Parallel, false)?;
+            }
+            Ok(())
+        }
+    }
+}
+
+fn write_group(f: &mut Formatter<'_>, group: &Group, label_ok: bool) -> fmt::Result {
+    let level = Level::of_operator(group.operator).tighter();
+    for (index, branch) in group.branches.iter().enumerate() {
+        if index > 0 {
+            write!(f, " {} ", group.operator.symbol())?;
+        }
+        match &branch.label {
+            Some(label) => {
+                write!(f, "{label} ")?;
+                write_term(f, &branch.term, Level::Unary, false)?;
+            }
+            None => write_term(f, &branch.term, level, label_ok || index > 0)?,
+        }
+    }
+    Ok(())
+}
+
+/// True if the first thing that a group writes without parentheses around it is a label.
+fn begins_with_label(term: &Term) -> bool {
+    match term {
+        Term::Missing(_) | Term::Node(_) | Term::Not(_) | Term::Pipeline(_) => false,
+        Term::Group(group) => {
+            group.branches.first().is_some_and(|Branch { label, term, .. }| {
+                label.is_some()
+                    || (Level::of(term) > Level::of_operator(group.operator)
+                        && begins_with_label(term))
+            })
+        }
+    }
+}
+
+impl Display for Node {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.name.text)?;
+        if let Some(pin) = &self.pin {
+            write!(f, "@{}", pin.text)?;
+        }
+        for argument in &self.arguments {
+            write!(f, " {argument}")?;
+        }
+        match &self.mark {
+            Some(mark) => write!(f, " --name={}", mark.text),
+            None => Ok(()),
+        }
+    }
+}
+
+impl Display for Argument {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        match &self.key {
+            Some(key) => write!(f, "{}={}", key.text, self.value),
+            // Where a bare word stands alone it must not look like something else.
+            None => match self.value.bare().filter(|text| is_positional(text)) {
+                Some(text) => f.write_str(text),
+                None => write_quoted(f, &self.value.bytes),
+            },
+        }
+    }
+}
+
+impl Display for Text {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        match self.bare() {
+            Some(text) => f.write_str(text),
+            None => write_quoted(f, &self.bytes),
+        }
+    }
+}
+
+impl Text {
+    /// The text, if it was written without quotes and can be.
+    fn bare(&self) -> Option<&str> {
+        let text = std::str::from_utf8(&self.bytes).ok()?;
+        let plain = |c: char| !(ends_word(c) || is_strange(c));
+        let bare =
+            !self.quoted && !text.is_empty() && text.chars().all(plain) && !text.ends_with('\\');
+        bare.then_some(text)
+    }
+}
+
+fn is_positional(text: &str) -> bool {
+    !(text.starts_with("--") || text.starts_with(['@', '#']) || text.contains('='))
+}
+
+/// Writes `"…"`; bytes that are no visible text become `\xHH`.
+pub(super) fn write_quoted(f: &mut dyn fmt::Write, bytes: &[u8]) -> fmt::Result {
+    f.write_char('"')?;
+    for chunk in bytes.utf8_chunks() {
+        for c in chunk.valid().chars() {
+            match c {
+                '"' => f.write_str("\\\"")?,
+                '\\' => f.write_str("\\\\")?,
+                '\n' => f.write_str("\\n")?,
+                '\t' => f.write_str("\\t")?,
+                c if c.is_control() || is_invisible(c) => {
+                    let mut buffer = [0; 4];
+                    write_hex(f, c.encode_utf8(&mut buffer).as_bytes())?;
+                }
+                c => f.write_char(c)?,
+            }
+        }
+        write_hex(f, chunk.invalid())?;
+    }
+    f.write_char('"')
+}
+
+fn write_hex(f: &mut dyn fmt::Write, bytes: &[u8]) -> fmt::Result {
+    bytes.iter().try_for_each(|byte| write!(f, "\\x{byte:02x}"))
+}
+
+impl Display for Label {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        f.write_char('|')?;
+        if self.inverted {
+            f.write_char('!')?;
+        }
+        match &self.classes {
+            Classes::All => f.write_str("all"),
+            Classes::List(list) => {
+                for (index, class) in list.iter().enumerate() {
+                    if index > 0 {
+                        f.write_char(',')?;
+                    }
+                    class.fmt(f)?;
+                }
+                Ok(())
+            }
+        }
+    }
+}
+
+impl Display for Class {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::One(value) => value.fmt(f),
+            Self::Range { low, high, .. } => {
+                low.iter().try_for_each(|value| value.fmt(f))?;
+                f.write_char(':')?;
+                high.iter().try_for_each(|value| value.fmt(f))
+            }
+        }
+    }
+}
+
+impl Display for Value {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Number { value, hex: true, .. } => write!(f, "0x{value:x}"),
+            Self::Number { value, hex: false, .. } => write!(f, "{value}"),
+            Self::Name(name) => f.write_str(&name.text),
+        }
+    }
+}

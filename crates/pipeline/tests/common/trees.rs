@@ -1,0 +1,233 @@
+//! Random trees in normal form, and trees without their spans, so that they can be compared.
+
+use pipeline::language::Span;
+use pipeline::language::tree::{
+    Arc, Argument, Branch, Class, Classes, Group, Label, Name, Node, Not, Operator, Option_,
+    Pipeline, Request, Stage, Term, Text, Value,
+};
+
+use super::Random;
+
+const NO: Span = Span { start: 0, end: 0 };
+const NAMES: &[&str] = &["a", "rx", "tcp", "http", "dport", "x1_y", "all", "x", "name", "files"];
+const KEYS: &[&str] = &["k", "per", "max-age", "name", "a_b", "x9"];
+const MARKS: &[&str] = &["X", "y", "Loop_1"];
+const PINS: &[&str] = &["kernel", "thread2", "s"];
+const BARE: &[&str] =
+    &["eth0", "-", "out/", "10.0.0.1/8", "-5s", "a@b", "x#y", "é", "1:2,3", "*", "a\\b"];
+const QUOTED: &[&[u8]] = &[
+    b"",
+    b"tcp port 80",
+    b"--name=X",
+    b"@kernel",
+    b"k=v",
+    b"#",
+    b"a | b + (c) ! ; d",
+    b"\"",
+    b"'",
+    b"\\",
+    b"\n\t\r\0",
+    b"\xff\xc3",
+    "é…".as_bytes(),
+    "\u{202e}\u{a0}".as_bytes(),
+    b"eth0",
+];
+
+/// A tree as the parser would make it, in the normal form that `tree` describes.
+pub(crate) fn request(random: &mut Random) -> Request {
+    let options = (0..random.below(3).saturating_sub(1)).map(|_| option(random)).collect();
+    let count = if random.once_in(8) { 2 } else { 1 };
+    let mut fuel = 2 + random.below(9);
+    let pipelines = (0..count).map(|_| term(random, &mut fuel, 5)).collect();
+    Request { options, pipelines }
+}
+
+fn option(random: &mut Random) -> Option_ {
+    let value = (!random.once_in(3)).then(|| text(random));
+    Option_ { key: name(random, KEYS), value, span: NO }
+}
+
+/// A term of about `fuel` filters, at most `depth` levels deep.
+fn term(random: &mut Random, fuel: &mut usize, depth: usize) -> Term {
+    *fuel = fuel.saturating_sub(1);
+    if *fuel == 0 || depth == 0 {
+        return Term::Node(node(random));
+    }
+    match random.below(10) {
+        0..=2 => Term::Node(node(random)),
+        3 => Term::Not(Not { term: Box::new(term(random, fuel, depth - 1)), span: NO }),
+        4..=6 => pipeline(random, fuel, depth - 1),
+        _ => group(random, fuel, depth - 1),
+    }
+}
+
+fn pipeline(random: &mut Random, fuel: &mut usize, depth: usize) -> Term {
+    let mut stage = |random: &mut Random| loop {
+        let term = term(random, fuel, depth);
+        if !matches!(term, Term::Pipeline(_)) {
+            return term;
+        }
+    };
+    let first = Box::new(stage(random));
+    let rest = (0..1 + random.below(3))
+        .map(|_| {
+            let label = random.once_in(3).then(|| label(random));
+            Stage { arc: Arc { label, span: NO }, term: stage(random) }
+        })
+        .collect();
+    Term::Pipeline(Pipeline { first, rest, span: NO })
+}
+
+fn group(random: &mut Random, fuel: &mut usize, depth: usize) -> Term {
+    if random.once_in(8) {
+        let term = term(random, fuel, depth);
+        let branches = vec![Branch { label: Some(label(random)), term, span: NO }];
+        return Term::Group(Group { operator: Operator::Parallel, branches, span: NO });
+    }
+    let operator = [Operator::Parallel, Operator::Union, Operator::Section][random.below(3)];
+    let branches =
+        (0..2 + random.below(2)).map(|_| branch(random, fuel, depth, operator)).collect();
+    Term::Group(Group { operator, branches, span: NO })
+}
+
+fn branch(random: &mut Random, fuel: &mut usize, depth: usize, operator: Operator) -> Branch {
+    let label = random.once_in(3).then(|| label(random));
+    loop {
+        let term = term(random, fuel, depth);
+        let spliced = matches!(&term, Term::Group(group)
+            if group.operator == operator || group.branches.len() == 1);
+        if label.is_some() || !spliced {
+            return Branch { label, term, span: NO };
+        }
+    }
+}
+
+fn node(random: &mut Random) -> Node {
+    let arguments = (0..random.below(4).saturating_sub(1)).map(|_| argument(random)).collect();
+    let mark = random.once_in(6).then(|| name(random, MARKS));
+    let pin = random.once_in(6).then(|| name(random, PINS));
+    Node { name: name(random, NAMES), arguments, mark, pin, span: NO }
+}
+
+fn argument(random: &mut Random) -> Argument {
+    let key = random.once_in(2).then(|| name(random, KEYS));
+    Argument { key, value: text(random), span: NO }
+}
+
+fn text(random: &mut Random) -> Text {
+    let quoted = random.once_in(2);
+    let bytes = match quoted {
+        true => random.pick(QUOTED).to_vec(),
+        false => random.pick(BARE).as_bytes().to_vec(),
+    };
+    Text { bytes, quoted, span: NO }
+}
+
+fn label(random: &mut Random) -> Label {
+    let inverted = random.once_in(4);
+    let classes = match random.below(8) {
+        0 => Classes::All,
+        few => Classes::List((0..1 + few / 5).map(|_| class(random)).collect()),
+    };
+    Label { inverted, classes, span: NO }
+}
+
+fn class(random: &mut Random) -> Class {
+    let (low, high) = match random.below(5) {
+        0 => (Some(value(random)), Some(value(random))),
+        1 => (Some(value(random)), None),
+        2 => (None, Some(value(random))),
+        _ => return Class::One(value(random)),
+    };
+    Class::Range { low, high, span: NO }
+}
+
+fn value(random: &mut Random) -> Value {
+    match random.below(3) {
+        0 => loop {
+            let name = name(random, NAMES);
+            if name.text != "all" {
+                return Value::Name(name);
+            }
+        },
+        _ => {
+            let value = [0, 22, 80, 0x86dd, u32::MAX][random.below(5)];
+            Value::Number { value, hex: random.once_in(3), span: NO }
+        }
+    }
+}
+
+fn name(random: &mut Random, of: &[&str]) -> Name {
+    Name { text: random.pick(of).to_owned(), span: NO }
+}
+
+/// The tree with every span set to nothing.
+pub(crate) fn without_spans(mut request: Request) -> Request {
+    for option in &mut request.options {
+        option.span = NO;
+        option.key.span = NO;
+        option.value.iter_mut().for_each(|value| value.span = NO);
+    }
+    request.pipelines.iter_mut().for_each(clear);
+    request
+}
+
+fn clear(term: &mut Term) {
+    match term {
+        Term::Missing(span) => *span = NO,
+        Term::Node(node) => clear_node(node),
+        Term::Not(not) => {
+            not.span = NO;
+            clear(&mut not.term);
+        }
+        Term::Group(group) => {
+            group.span = NO;
+            for branch in &mut group.branches {
+                branch.span = NO;
+                branch.label.iter_mut().for_each(clear_label);
+                clear(&mut branch.term);
+            }
+        }
+        Term::Pipeline(pipeline) => {
+            pipeline.span = NO;
+            clear(&mut pipeline.first);
+            for stage in &mut pipeline.rest {
+                stage.arc.span = NO;
+                stage.arc.label.iter_mut().for_each(clear_label);
+                clear(&mut stage.term);
+            }
+        }
+    }
+}
+
+fn clear_node(node: &mut Node) {
+    node.span = NO;
+    node.name.span = NO;
+    node.mark.iter_mut().chain(&mut node.pin).for_each(|name| name.span = NO);
+    for argument in &mut node.arguments {
+        argument.span = NO;
+        argument.value.span = NO;
+        argument.key.iter_mut().for_each(|key| key.span = NO);
+    }
+}
+
+fn clear_label(label: &mut Label) {
+    label.span = NO;
+    let Classes::List(list) = &mut label.classes else { return };
+    for class in list {
+        match class {
+            Class::One(value) => clear_value(value),
+            Class::Range { low, high, span } => {
+                *span = NO;
+                low.iter_mut().chain(high).for_each(clear_value);
+            }
+        }
+    }
+}
+
+fn clear_value(value: &mut Value) {
+    match value {
+        Value::Number { span, .. } => *span = NO,
+        Value::Name(name) => name.span = NO,
+    }
+}

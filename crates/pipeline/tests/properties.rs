@@ -1,0 +1,198 @@
+//! What holds for every tree and every text: the printer and the parser undo each other, and no text makes
+//! the language panic or take more than linear time.
+
+mod common;
+
+use common::{Random, read_cases, request_text, trees, writer};
+use pipeline::language::fuzz::language;
+use pipeline::language::limits::{DEPTH_MAX, FILTERS_MAX, MISTAKES_MAX, NAMES_MAX, TEXT_MAX};
+use pipeline::language::parse;
+
+#[test]
+fn a_hundred_thousand_trees_survive_printing_and_reading() {
+    let mut random = Random::from_environment();
+    for _ in 0..100_000 {
+        let tree = trees::request(&mut random);
+        let canonical = tree.to_string();
+        let (again, mistakes) = parse(&canonical);
+        assert!(mistakes.is_empty(), "{canonical}\n{mistakes:?}");
+        assert_eq!(trees::without_spans(again), tree, "{canonical}");
+
+        let varied = writer::write(&tree, &mut random);
+        let (again, mistakes) = parse(&varied);
+        assert!(mistakes.is_empty(), "{varied}\n{mistakes:?}");
+        assert_eq!(again.to_string(), canonical, "{varied}");
+        assert_eq!(trees::without_spans(again), tree, "{varied}");
+    }
+}
+
+#[test]
+fn canonical_text_has_no_parenthesis_too_many() {
+    let mut random = Random::from_environment();
+    for _ in 0..5_000 {
+        let tree = trees::request(&mut random);
+        let canonical = tree.to_string();
+        for (open, close) in pairs(&canonical) {
+            let mut fewer = canonical.clone();
+            fewer.replace_range(close..=close, " ");
+            fewer.replace_range(open..=open, " ");
+            let (other, mistakes) = parse(&fewer);
+            let same = mistakes.is_empty() && trees::without_spans(other) == tree;
+            assert!(!same, "{canonical}\n{fewer}");
+        }
+    }
+}
+
+/// The pairs of parentheses outside quotes.
+fn pairs(text: &str) -> Vec<(usize, usize)> {
+    let (mut open, mut found, mut quoted, mut escaped) = (Vec::new(), Vec::new(), false, false);
+    for (at, byte) in text.bytes().enumerate() {
+        match byte {
+            _ if escaped => escaped = false,
+            b'\\' if quoted => escaped = true,
+            b'"' => quoted = !quoted,
+            b'(' if !quoted => open.push(at),
+            b')' if !quoted => found.push((open.pop().expect("balanced"), at)),
+            _ => {}
+        }
+    }
+    found
+}
+
+#[test]
+fn random_bytes_and_broken_lines_are_only_mistakes() {
+    let mut random = Random::from_environment();
+    let seeds: Vec<String> = read_cases(include_str!("language.cases"))
+        .iter()
+        .map(|(line, _)| request_text(line))
+        .collect();
+    for _ in 0..6_000 {
+        let noise: Vec<u8> = (0..random.below(120)).map(|_| random.next() as u8).collect();
+        language(&noise);
+        language(&soup(&mut random));
+        let line = &seeds[random.below(seeds.len())];
+        language(&broken(line.as_bytes().to_vec(), &seeds, &mut random));
+    }
+}
+
+/// Tokens in any order.
+fn soup(random: &mut Random) -> Vec<u8> {
+    const TOKENS: &[&str] = &[
+        "|", "+", "++", "+*", "!", "(", ")", ";", " ", " ", "\n", "#", "a", "tcp", "|22", "|!",
+        "|ssh", ":", ",", "all", "0x", "--name=", "--", "@", "=", "k=", "\"", "'", "\\", "\"x\"",
+        "é", "\u{a0}",
+    ];
+    let mut out = Vec::new();
+    for _ in 0..random.below(40) {
+        out.extend_from_slice(random.pick(TOKENS).as_bytes());
+    }
+    out
+}
+
+/// A line with a few bytes changed, lost, doubled or taken from another line.
+fn broken(mut line: Vec<u8>, seeds: &[String], random: &mut Random) -> Vec<u8> {
+    for _ in 0..1 + random.below(4) {
+        let at = random.below(line.len().max(1));
+        let end = (at + random.below(5)).min(line.len());
+        match random.below(4) {
+            0 if !line.is_empty() => line[at] ^= 1 << random.below(8),
+            1 => drop(line.drain(at.min(end)..end)),
+            2 => {
+                let again = line[at.min(end)..end].to_vec();
+                line.splice(at.min(end)..at.min(end), again);
+            }
+            _ => {
+                let other = &seeds[random.below(seeds.len())].as_bytes();
+                let from = random.below(other.len().max(1)).min(other.len());
+                line.splice(at.min(end)..end, other[from..].iter().copied());
+            }
+        }
+    }
+    line
+}
+
+#[test]
+fn the_longest_texts_of_every_kind_take_linear_time() {
+    for unit in [
+        "(",
+        ")",
+        "!",
+        "|",
+        "+",
+        "++",
+        "+*",
+        ";",
+        "\"",
+        "'",
+        "a ",
+        "a|",
+        "|a ",
+        "|22 ",
+        "|a,",
+        ",",
+        ":",
+        "(|2 ",
+        "(a ",
+        "!(",
+        "a(",
+        "(!",
+        "@",
+        "a@b ",
+        "--x ",
+        "--x=\"\" ",
+        "a --name=X |",
+        "#",
+        "#\n",
+        "\\",
+        "\"\\",
+        "=",
+        "k= ",
+        "é",
+        "\u{a0}",
+        "\n",
+        "a+",
+        "(a)",
+        "()",
+        "\"\"",
+        "a |b|",
+        "|all ",
+        "a++b.c ",
+    ] {
+        let text = unit.repeat(TEXT_MAX / unit.len());
+        language(text.as_bytes());
+        language(format!("a | {text}").as_bytes());
+        language(format!("{}a", text.get(..TEXT_MAX - 8).unwrap_or_default()).as_bytes());
+    }
+}
+
+#[test]
+fn each_limit_has_its_own_message() {
+    let says = |text: &str, what: &str| {
+        let (_, mistakes) = parse(text);
+        assert_eq!(mistakes.len(), 1, "{mistakes:?}");
+        assert!(mistakes[0].what.contains(what), "{:?}", mistakes[0]);
+        mistakes[0].span.start
+    };
+    let nested = |depth: usize| format!("{}a{}", "(".repeat(depth), ")".repeat(depth));
+    assert!(parse(&nested(DEPTH_MAX)).1.is_empty());
+    assert_eq!(says(&nested(DEPTH_MAX + 1), "deeper than 64"), DEPTH_MAX);
+    assert!(parse(&format!("{}a", "!".repeat(DEPTH_MAX))).1.is_empty());
+    assert_eq!(says(&format!("{}a", "!".repeat(DEPTH_MAX + 1)), "deeper than 64"), DEPTH_MAX);
+
+    let chain = |filters: usize| vec!["a"; filters].join("|");
+    assert!(parse(&chain(FILTERS_MAX)).1.is_empty());
+    assert_eq!(says(&chain(FILTERS_MAX + 5), "more than 1000 filters"), 2 * FILTERS_MAX);
+
+    let named = |names: usize| {
+        (0..names).map(|n| format!("a --name=X{n} | a --name=X{n}")).collect::<Vec<_>>().join("|")
+    };
+    assert!(parse(&named(NAMES_MAX)).1.is_empty());
+    says(&named(NAMES_MAX + 3), "more than 64 names");
+
+    let long = |bytes: usize| format!("a{}", " ".repeat(bytes - 1));
+    assert!(parse(&long(TEXT_MAX)).1.is_empty());
+    assert_eq!(says(&long(TEXT_MAX + 1), "65537 bytes"), TEXT_MAX);
+
+    let (_, mistakes) = parse(&"a | | ".repeat(300));
+    assert_eq!(mistakes.len(), MISTAKES_MAX + 1);
+}
