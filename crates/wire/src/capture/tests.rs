@@ -68,8 +68,11 @@ impl Order {
     }
 }
 
-/// Reads a whole capture: (time, length on the wire, link type, interface, data) of each packet.
-fn read(capture: &[u8]) -> Result<Vec<(u64, u32, u16, u16, Vec<u8>)>, Fault> {
+/// Time, length on the wire, link type, interface and data of a packet.
+type Row = (u64, u32, u16, u16, Vec<u8>);
+
+/// Reads a whole capture.
+fn read(capture: &[u8]) -> Result<Vec<Row>, Fault> {
     let all = packets(capture).map(|packet| {
         let (packet, data) = packet?;
         Ok((packet.time_ns, packet.wire_length, packet.link.0, packet.interface, data.to_vec()))

@@ -1,0 +1,8 @@
+//! Writes the bundled capture to stdout:
+//! `cargo run -p streamline-testkit --example make_web_capture > examples/web.pcap`.
+
+use std::io::{self, Write};
+
+fn main() -> io::Result<()> {
+    io::stdout().lock().write_all(&streamline_testkit::web().to_pcap())
+}

@@ -1,0 +1,152 @@
+//! What a test needs of the machine, and how it says that it cannot run.
+//!
+//! ```
+//! use streamline_testkit::need;
+//! let Some(tcpdump) = need::command("tcpdump") else { return };
+//! # let _ = tcpdump;
+//! ```
+//!
+//! Each function that answers nothing has already told why: on stderr, in `skips.txt` of the target
+//! directory, and by a panic under `STREAMLINE_STRICT=1`.
+
+use std::fs::{self, OpenOptions};
+use std::io::Write;
+use std::path::{Path, PathBuf};
+
+/// Numbers of capability(7).
+mod capability {
+    pub(super) const NET_ADMIN: u32 = 12;
+    pub(super) const NET_RAW: u32 = 13;
+    pub(super) const SYS_ADMIN: u32 = 21;
+    pub(super) const BPF: u32 = 39;
+}
+
+/// Needs the effective user root.
+pub fn root() -> Option<()> {
+    let uids = status("Uid:");
+    let effective = uids.split_whitespace().nth(1).unwrap_or("unknown");
+    if effective == "0" { Some(()) } else { skip("needs root") }
+}
+
+/// Needs CAP_NET_ADMIN.
+pub fn net_admin() -> Option<()> {
+    if has(capability::NET_ADMIN) { Some(()) } else { skip("needs CAP_NET_ADMIN") }
+}
+
+/// Needs CAP_NET_RAW.
+pub fn net_raw() -> Option<()> {
+    if has(capability::NET_RAW) { Some(()) } else { skip("needs CAP_NET_RAW") }
+}
+
+/// Needs what loading a network program takes: CAP_BPF and CAP_NET_ADMIN, or CAP_SYS_ADMIN.
+pub fn bpf() -> Option<()> {
+    let two = has(capability::BPF) && has(capability::NET_ADMIN);
+    if two || has(capability::SYS_ADMIN) {
+        Some(())
+    } else {
+        skip("needs CAP_BPF and CAP_NET_ADMIN")
+    }
+}
+
+/// Needs a program on the path of the shell.
+pub fn command(name: &str) -> Option<PathBuf> {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let usual = ["/usr/sbin", "/sbin"].map(PathBuf::from);
+    let found =
+        std::env::split_paths(&path).chain(usual).map(|d| d.join(name)).find(|p| p.is_file());
+    found.or_else(|| skip(&format!("needs the program {name}")))
+}
+
+/// Needs a file, directory or device.
+pub fn file(path: impl AsRef<Path>) -> Option<PathBuf> {
+    let path = path.as_ref();
+    if path.exists() { Some(path.to_owned()) } else { skip(&format!("needs {}", path.display())) }
+}
+
+/// Says that this test does not run, and why. Answers nothing, in the form that the caller needs.
+///
+/// # Panics
+/// Under `STREAMLINE_STRICT=1`.
+pub fn skip<T>(reason: &str) -> Option<T> {
+    let line = line(&test(), reason);
+    let written = append(&target().join("skips.txt"), &line);
+    // Not by print!, which the test harness keeps to itself when a test passes.
+    let mut stderr = std::io::stderr().lock();
+    let _ = stderr.write_all(line.as_bytes());
+    if let Err(error) = written {
+        let _ = writeln!(stderr, "skips.txt cannot be written: {error}");
+    }
+    let strict = std::env::var_os("STREAMLINE_STRICT").is_some_and(|value| value == "1");
+    assert!(!strict, "a skip is a failure under STREAMLINE_STRICT=1: {}", line.trim_end());
+    None
+}
+
+/// The target directory of this build.
+pub fn target() -> PathBuf {
+    match std::env::var_os("CARGO_TARGET_DIR") {
+        Some(directory) => crate::cases::workspace().join(directory),
+        None => crate::cases::workspace().join("target"),
+    }
+}
+
+fn line(test: &str, reason: &str) -> String {
+    format!("skipped: {test}: {reason}\n")
+}
+
+/// One write per line, so that lines of tests that run at the same time do not mix.
+fn append(path: &Path, line: &str) -> std::io::Result<()> {
+    if let Some(directory) = path.parent() {
+        fs::create_dir_all(directory)?;
+    }
+    OpenOptions::new().create(true).append(true).open(path)?.write_all(line.as_bytes())
+}
+
+/// The name of the running test: that of its thread, or of the program where tests have no thread
+/// of their own.
+fn test() -> String {
+    match std::thread::current().name() {
+        Some(name) if name != "main" => name.to_owned(),
+        _ => {
+            let program = std::env::current_exe().unwrap_or_default();
+            program.file_stem().unwrap_or_default().to_string_lossy().into_owned()
+        }
+    }
+}
+
+fn has(capability: u32) -> bool {
+    let set = u64::from_str_radix(status("CapEff:").trim(), 16).unwrap_or(0);
+    (set >> capability) & 1 == 1
+}
+
+/// The rest of a line of `/proc/self/status`.
+fn status(name: &str) -> String {
+    let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
+    status.lines().find_map(|line| line.strip_prefix(name)).unwrap_or_default().to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_says_which_test_and_why() {
+        assert_eq!(test(), "need::tests::a_line_says_which_test_and_why");
+        assert_eq!(line("a::b", "needs root"), "skipped: a::b: needs root\n");
+    }
+
+    #[test]
+    fn lines_are_appended() {
+        let path = std::env::temp_dir().join(format!("skips-{}", std::process::id()));
+        append(&path, "one\n").unwrap();
+        append(&path, "two\n").unwrap();
+        assert_eq!(fs::read_to_string(&path).unwrap(), "one\ntwo\n");
+        fs::remove_file(path).unwrap();
+    }
+
+    #[test]
+    fn what_every_machine_has() {
+        assert!(command("sh").is_some_and(|path| path.is_absolute()));
+        assert!(file("/proc/self").is_some());
+        assert_eq!(root().is_some(), status("Uid:").split_whitespace().nth(1) == Some("0"));
+    }
+}

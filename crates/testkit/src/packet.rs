@@ -1,0 +1,439 @@
+//! Builds frames from the outside in, with right lengths and checksums.
+//!
+//! ```
+//! use streamline_testkit::Frame;
+//! let frame = Frame::ethernet().tag(42).ipv4("10.0.0.1", "10.0.0.2").udp(53, 1024, b"answer");
+//! assert_eq!(frame.len(), 14 + 4 + 20 + 8 + 6);
+//! ```
+//!
+//! What a test wants wrong it sets behind: the bytes are a plain `Vec<u8>`. Checksums are computed
+//! by the definition, word by word, and not by the code under test.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+/// A frame whose outer layers are there and whose inner ones are to come.
+#[derive(Clone, Debug)]
+pub struct Frame {
+    bytes: Vec<u8>,
+    /// Where the type of the next layer belongs, and how it is written.
+    next: Next,
+    network: Option<Network>,
+    /// Where the length of an 802.3 frame belongs.
+    length_at: Option<usize>,
+    padded_to: usize,
+}
+
+/// How the last header names what follows it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Next {
+    /// Not at all.
+    Nothing,
+    /// By an ethertype at this offset.
+    Ethertype(usize),
+    /// By an address family in front: host byte order of a small machine, or network byte order.
+    Family { big: bool },
+}
+
+/// An IP header that waits for its payload.
+#[derive(Clone, Debug)]
+struct Network {
+    at: usize,
+    source: IpAddr,
+    target: IpAddr,
+    /// Offset of the byte that names the next header.
+    protocol: usize,
+}
+
+/// What a TCP header says besides its addresses. The checksum is computed.
+#[derive(Clone, Debug, Default)]
+pub struct Segment {
+    /// The source port.
+    pub source: u16,
+    /// The target port.
+    pub target: u16,
+    /// The sequence number.
+    pub sequence: u32,
+    /// The acknowledgement number.
+    pub acknowledgement: u32,
+    /// The flags, lowest bit FIN.
+    pub flags: u8,
+    /// The window.
+    pub window: u16,
+    /// The options; padded to a multiple of four with end-of-list.
+    pub options: Vec<u8>,
+}
+
+/// The address of the sender on Ethernet.
+pub const SOURCE: [u8; 6] = [0x02, 0, 0, 0, 0, 0x01];
+/// The address of the receiver on Ethernet.
+pub const TARGET: [u8; 6] = [0x02, 0, 0, 0, 0, 0x02];
+
+impl Frame {
+    /// An Ethernet frame from [`SOURCE`] to [`TARGET`].
+    pub fn ethernet() -> Self {
+        Self::ethernet_between(SOURCE, TARGET)
+    }
+
+    /// An Ethernet frame between two addresses.
+    pub fn ethernet_between(source: [u8; 6], target: [u8; 6]) -> Self {
+        let bytes = [&target[..], &source, &[0, 0]].concat();
+        Self::with(bytes, Next::Ethertype(12))
+    }
+
+    /// A frame without link header (link types RAW, IPV4, IPV6).
+    pub fn raw() -> Self {
+        Self::with(Vec::new(), Next::Nothing)
+    }
+
+    /// A Linux cooked frame, version 1.
+    pub fn cooked() -> Self {
+        let mut bytes = vec![0, 0, 0, 1, 0, 6];
+        bytes.extend(SOURCE);
+        bytes.extend([0; 4]);
+        Self::with(bytes, Next::Ethertype(14))
+    }
+
+    /// A Linux cooked frame, version 2.
+    pub fn cooked2() -> Self {
+        let mut bytes = vec![0, 0, 0, 0, 0, 0, 0, 2, 0, 1, 0, 6];
+        bytes.extend(SOURCE);
+        bytes.extend([0; 2]);
+        Self::with(bytes, Next::Ethertype(0))
+    }
+
+    /// A BSD loopback frame with the address family in the byte order given.
+    pub fn loopback(big: bool) -> Self {
+        Self::with(vec![0; 4], Next::Family { big })
+    }
+
+    /// An 802.1Q tag.
+    #[must_use]
+    pub fn tag(self, control: u16) -> Self {
+        self.tag_of(0x8100, control)
+    }
+
+    /// A VLAN tag announced by another ethertype (0x88a8, 0x9100).
+    #[must_use]
+    pub fn tag_of(mut self, ethertype: u16, control: u16) -> Self {
+        self.announce(ethertype);
+        self.bytes.extend(control.to_be_bytes());
+        self.next = Next::Ethertype(self.bytes.len());
+        self.bytes.extend([0, 0]);
+        self
+    }
+
+    /// An IEEE 802.2 SNAP header, behind Ethernet or tags.
+    #[must_use]
+    pub fn snap(mut self) -> Self {
+        self.length_at = self.bytes.len().checked_sub(2);
+        self.bytes.extend([0xaa, 0xaa, 3, 0, 0, 0, 0, 0]);
+        self.next = Next::Ethertype(self.bytes.len() - 2);
+        self
+    }
+
+    /// At least so many bytes, zeros at the end: Ethernet wants 60.
+    #[must_use]
+    pub const fn padded_to(mut self, length: usize) -> Self {
+        self.padded_to = length;
+        self
+    }
+
+    /// An IPv4 header.
+    ///
+    /// # Panics
+    /// If a text is no IPv4 address.
+    #[must_use]
+    pub fn ipv4(self, source: &str, target: &str) -> Self {
+        self.ip(IpAddr::V4(parse(source)), IpAddr::V4(parse(target)))
+    }
+
+    /// An IPv6 header.
+    ///
+    /// # Panics
+    /// If a text is no IPv6 address.
+    #[must_use]
+    pub fn ipv6(self, source: &str, target: &str) -> Self {
+        self.ip(IpAddr::V6(parse(source)), IpAddr::V6(parse(target)))
+    }
+
+    /// An IP header of the version of its addresses.
+    ///
+    /// # Panics
+    /// If the addresses are of different versions.
+    #[must_use]
+    pub fn ip(mut self, source: IpAddr, target: IpAddr) -> Self {
+        let at = self.bytes.len();
+        let protocol = match (source, target) {
+            (IpAddr::V4(source), IpAddr::V4(target)) => self.header4(source, target),
+            (IpAddr::V6(source), IpAddr::V6(target)) => self.header6(source, target),
+            _ => panic!("{source} and {target} are of different versions"),
+        };
+        self.network = Some(Network { at, source, target, protocol });
+        self
+    }
+
+    /// Options of an IPv4 header, padded to a multiple of four. Directly behind [`Frame::ipv4`].
+    #[must_use]
+    pub fn options(mut self, options: &[u8]) -> Self {
+        let at = self.network().at;
+        self.bytes.extend(options);
+        let length = (self.bytes.len() - at).next_multiple_of(4);
+        self.bytes.resize(at + length, 0);
+        self.bytes[at] = 0x40 | (length / 4) as u8;
+        self
+    }
+
+    /// Makes the packet a fragment: its offset in bytes, a multiple of 8, and whether more follow.
+    /// With IPv6 this adds the fragment header, at this place of the chain.
+    #[must_use]
+    pub fn fragment(mut self, offset: u16, more: bool) -> Self {
+        let (at, four) = (self.network().at, self.network().source.is_ipv4());
+        let field =
+            if four { (offset / 8) | (u16::from(more) << 13) } else { offset | u16::from(more) };
+        let [high, low] = field.to_be_bytes();
+        if four {
+            self.bytes[at + 6..at + 8].copy_from_slice(&[high, low]);
+            return self;
+        }
+        self.extension(44, &[0, high, low, 0, 0, 0, 1])
+    }
+
+    /// An IPv6 extension header: everything behind its next-header byte, so that the first byte is
+    /// the length that it states.
+    #[must_use]
+    pub fn extension(mut self, header: u8, body: &[u8]) -> Self {
+        let at = self.bytes.len();
+        let protocol = std::mem::replace(&mut self.network().protocol, at);
+        self.bytes[protocol] = header;
+        self.bytes.push(0);
+        self.bytes.extend(body);
+        self
+    }
+
+    /// A UDP datagram. Done.
+    pub fn udp(self, source: u16, target: u16, payload: &[u8]) -> Vec<u8> {
+        let length = (payload.len() + 8) as u16;
+        let words = [source, target, length, 0];
+        let header: Vec<u8> = words.into_iter().flat_map(u16::to_be_bytes).collect();
+        self.summed(17, 6, [&header, payload].concat())
+    }
+
+    /// A TCP segment. Done.
+    pub fn tcp(self, segment: &Segment, payload: &[u8]) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        bytes.extend(segment.source.to_be_bytes());
+        bytes.extend(segment.target.to_be_bytes());
+        bytes.extend(segment.sequence.to_be_bytes());
+        bytes.extend(segment.acknowledgement.to_be_bytes());
+        let length = (20 + segment.options.len()).next_multiple_of(4);
+        bytes.extend([(length / 4) as u8 * 16, segment.flags]);
+        bytes.extend(segment.window.to_be_bytes());
+        bytes.extend([0; 4]);
+        bytes.extend(&segment.options);
+        bytes.resize(length, 0);
+        bytes.extend(payload);
+        self.summed(6, 16, bytes)
+    }
+
+    /// An ICMP or ICMPv6 echo. Done.
+    pub fn echo(mut self, request: bool, identifier: u16, number: u16, payload: &[u8]) -> Vec<u8> {
+        let four = self.network().source.is_ipv4();
+        let kind = match (four, request) {
+            (true, true) => 8,
+            (true, false) => 0,
+            (false, true) => 128,
+            (false, false) => 129,
+        };
+        let mut bytes = vec![kind, 0, 0, 0];
+        bytes.extend(identifier.to_be_bytes());
+        bytes.extend(number.to_be_bytes());
+        bytes.extend(payload);
+        if !four {
+            return self.summed(58, 2, bytes);
+        }
+        let sum = checksum(&[&bytes]);
+        bytes[2..4].copy_from_slice(&sum.to_be_bytes());
+        self.protocol(1, &bytes)
+    }
+
+    /// An ARP message from one IPv4 address about another, behind Ethernet. Done.
+    ///
+    /// # Panics
+    /// If a text is no IPv4 address, or there is no Ethernet header.
+    pub fn arp(mut self, request: bool, sender: &str, target: &str) -> Vec<u8> {
+        self.announce(0x0806);
+        let (to, from) = (self.bytes[..6].to_vec(), self.bytes[6..12].to_vec());
+        let (sender, target) = (parse::<Ipv4Addr>(sender), parse::<Ipv4Addr>(target));
+        self.bytes.extend([0, 1, 8, 0, 6, 4, 0, if request { 1 } else { 2 }]);
+        self.bytes.extend(from);
+        self.bytes.extend(sender.octets());
+        self.bytes.extend(if request { vec![0; 6] } else { to });
+        self.bytes.extend(target.octets());
+        self.done()
+    }
+
+    /// The payload of any transport protocol as it is. Done.
+    ///
+    /// # Panics
+    /// If there is no IP header.
+    pub fn protocol(mut self, protocol: u8, payload: &[u8]) -> Vec<u8> {
+        let at = self.network().protocol;
+        self.bytes[at] = protocol;
+        self.bytes.extend(payload);
+        self.finish_network();
+        self.done()
+    }
+
+    /// Any bytes behind an ethertype. Done.
+    pub fn ethertype(mut self, ethertype: u16, payload: &[u8]) -> Vec<u8> {
+        self.announce(ethertype);
+        self.bytes.extend(payload);
+        self.done()
+    }
+
+    const fn with(bytes: Vec<u8>, next: Next) -> Self {
+        Self { bytes, next, network: None, length_at: None, padded_to: 0 }
+    }
+
+    fn network(&mut self) -> &mut Network {
+        self.network.as_mut().expect("the frame has an IP header")
+    }
+
+    /// Writes what follows into the header before it.
+    fn announce(&mut self, ethertype: u16) {
+        match self.next {
+            Next::Nothing => {}
+            Next::Ethertype(at) => {
+                self.bytes[at..at + 2].copy_from_slice(&ethertype.to_be_bytes());
+            }
+            Next::Family { big } => {
+                let family: u32 = if ethertype == 0x0800 { 2 } else { 30 };
+                let bytes = if big { family.to_be_bytes() } else { family.to_le_bytes() };
+                self.bytes[..4].copy_from_slice(&bytes);
+            }
+        }
+    }
+
+    /// Answers where the protocol stands.
+    fn header4(&mut self, source: Ipv4Addr, target: Ipv4Addr) -> usize {
+        self.announce(0x0800);
+        let at = self.bytes.len();
+        self.bytes.extend([0x45, 0, 0, 0, 0x12, 0x34, 0, 0, 64, 0, 0, 0]);
+        self.bytes.extend(source.octets());
+        self.bytes.extend(target.octets());
+        at + 9
+    }
+
+    fn header6(&mut self, source: Ipv6Addr, target: Ipv6Addr) -> usize {
+        self.announce(0x86dd);
+        let at = self.bytes.len();
+        self.bytes.extend([0x60, 0, 0, 0, 0, 0, 0, 64]);
+        self.bytes.extend(source.octets());
+        self.bytes.extend(target.octets());
+        at + 6
+    }
+
+    /// Sets the checksum at `at` of a transport header, over the pseudo header too. Fragments keep
+    /// the sum of what they carry, since nobody can check it before they are joined.
+    fn summed(mut self, protocol: u8, at: usize, mut transport: Vec<u8>) -> Vec<u8> {
+        let Network { source, target, .. } = *self.network();
+        let length = (transport.len() as u32).to_be_bytes();
+        let pseudo = match (source, target) {
+            (IpAddr::V4(source), IpAddr::V4(target)) => [source.octets(), target.octets()].concat(),
+            (IpAddr::V6(source), IpAddr::V6(target)) => [source.octets(), target.octets()].concat(),
+            _ => unreachable!("ip() refuses mixed versions"),
+        };
+        let sum = checksum(&[&pseudo, &length, &[0, protocol], &transport]);
+        // RFC 768: zero means that there is none.
+        let sum = if protocol == 17 && sum == 0 { 0xffff } else { sum };
+        transport[at..at + 2].copy_from_slice(&sum.to_be_bytes());
+        self.protocol(protocol, &transport)
+    }
+
+    /// Sets the length, and the header checksum of IPv4.
+    fn finish_network(&mut self) {
+        let Network { at, source, .. } = *self.network();
+        let total = self.bytes.len() - at;
+        if source.is_ipv6() {
+            let length = (total - 40) as u16;
+            self.bytes[at + 4..at + 6].copy_from_slice(&length.to_be_bytes());
+            return;
+        }
+        self.bytes[at + 2..at + 4].copy_from_slice(&(total as u16).to_be_bytes());
+        let end = at + usize::from(self.bytes[at] & 15) * 4;
+        let sum = checksum(&[&self.bytes[at..end]]);
+        self.bytes[at + 10..at + 12].copy_from_slice(&sum.to_be_bytes());
+    }
+
+    fn done(mut self) -> Vec<u8> {
+        if let Some(at) = self.length_at {
+            let length = (self.bytes.len() - at - 2) as u16;
+            self.bytes[at..at + 2].copy_from_slice(&length.to_be_bytes());
+        }
+        let length = self.bytes.len().max(self.padded_to);
+        self.bytes.resize(length, 0);
+        self.bytes
+    }
+}
+
+/// The Internet checksum of parts, all but the last of even length: RFC 1071 read word by word.
+pub fn checksum(parts: &[&[u8]]) -> u16 {
+    let mut sum = 0u32;
+    for word in parts.iter().flat_map(|part| part.chunks(2)) {
+        sum += (u32::from(word[0]) << 8) | word.get(1).map_or(0, |low| u32::from(*low));
+        sum = (sum & 0xffff) + (sum >> 16);
+    }
+    !(sum as u16)
+}
+
+fn parse<T: std::str::FromStr>(text: &str) -> T {
+    text.parse().unwrap_or_else(|_| panic!("{text} is no such address"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn udp_over_ipv4() {
+        let frame = Frame::raw().ipv4("192.168.0.1", "192.168.0.199").udp(53, 1024, b"hello");
+        let header = [0x45, 0, 0, 33, 0x12, 0x34, 0, 0, 64, 17];
+        assert_eq!(frame[..10], header);
+        assert_eq!(checksum(&[&frame[..20]]), 0, "a header sums to zero with its checksum");
+        let pseudo = [&frame[12..20], &[0, 17, 0, 13]].concat();
+        assert_eq!(checksum(&[&pseudo, &frame[20..]]), 0);
+        assert_eq!(frame[20..26], [0, 53, 4, 0, 0, 13]);
+        assert_eq!(&frame[28..], b"hello");
+    }
+
+    #[test]
+    fn tcp_over_ipv6_with_options() {
+        let segment =
+            Segment { source: 1, target: 2, options: vec![2, 4, 5], ..Segment::default() };
+        let frame = Frame::ethernet().ipv6("::1", "::2").tcp(&segment, b"x");
+        assert_eq!(frame[12..14], [0x86, 0xdd]);
+        assert_eq!(frame[18..21], [0, 25, 6]);
+        assert_eq!(frame[54 + 12], 6 << 4, "three bytes of options take four");
+        let pseudo = [&frame[22..54], &[0, 0, 0, 25, 0, 0, 0, 6]].concat();
+        assert_eq!(checksum(&[&pseudo, &frame[54..]]), 0);
+    }
+
+    #[test]
+    fn tags_and_snap() {
+        let frame = Frame::ethernet().tag_of(0x88a8, 7).tag(42).snap().padded_to(60);
+        let frame = frame.ipv4("10.0.0.1", "10.0.0.2").echo(true, 1, 2, b"");
+        assert_eq!(frame.len(), 60);
+        assert_eq!(frame[12..20], [0x88, 0xa8, 0, 7, 0x81, 0, 0, 42]);
+        assert_eq!(frame[20..30], [0, 36, 0xaa, 0xaa, 3, 0, 0, 0, 8, 0]);
+    }
+
+    #[test]
+    fn extension_headers_name_each_other() {
+        let frame = Frame::raw().ipv6("::1", "::2").extension(0, &[0; 7]).fragment(16, true);
+        let frame = frame.protocol(17, b"data");
+        assert_eq!(frame[6], 0);
+        assert_eq!(frame[40], 44);
+        assert_eq!(frame[48..56], [17, 0, 0, 17, 0, 0, 0, 1]);
+        assert_eq!(frame[4..6], [0, 20]);
+    }
+}

@@ -1,0 +1,222 @@
+//! Captures made from nothing: a small mixed web capture that never changes, and as much of the
+//! same kind as a test or a benchmark wants.
+//!
+//! Out: frames with times, in order, as an Ethernet tap beside a client would see them. Everything
+//! follows from a seed; checksums, lengths and sequence numbers are right, HTTP, DNS and the first
+//! flight of TLS are valid.
+
+mod connection;
+mod content;
+
+use crate::packet::{Frame, Segment};
+use crate::random::Random;
+use connection::{Connection, Side};
+
+/// Frames with times: what a tap saw.
+#[derive(Clone, Debug)]
+pub struct Capture {
+    /// Time in nanoseconds since 1970, and bytes, of each Ethernet frame.
+    pub frames: Vec<(u64, Vec<u8>)>,
+    now_ns: u64,
+}
+
+impl Capture {
+    /// The frames as a capture file with nanoseconds.
+    pub fn to_pcap(&self) -> Vec<u8> {
+        use wire::capture::write;
+        let mut file = write::header(wire::LinkType::ETHERNET).to_vec();
+        for (time_ns, frame) in &self.frames {
+            let length = frame.len() as u32;
+            file.extend(write::record(*time_ns, length, length));
+            file.extend(frame);
+        }
+        file
+    }
+
+    /// Nothing yet; the clock stands at the beginning of 2026.
+    const fn new() -> Self {
+        Self { frames: Vec::new(), now_ns: 1_767_225_600_000_000_000 }
+    }
+
+    /// Adds a frame, `after_us` behind the last.
+    fn add(&mut self, after_us: u64, frame: Vec<u8>) {
+        self.now_ns += after_us * 1_000;
+        self.frames.push((self.now_ns, frame));
+    }
+}
+
+const CLIENT: &str = "10.0.0.1";
+const ROUTER: &str = "10.0.0.254";
+const RESOLVER: &str = "10.0.0.53";
+const SERVER: &str = "192.0.2.80";
+const OTHER: &str = "198.51.100.7";
+const CLIENT6: &str = "2001:db8::1";
+const SERVER6: &str = "2001:db8:80::80";
+
+/// The capture that the project carries as `examples/web.pcap`: six connections to port 80 (one
+/// with segments out of order and one sent twice, one over IPv6), one to port 443, DNS, ARP, echo,
+/// and one frame with a VLAN tag.
+pub fn web() -> Capture {
+    let (mut capture, mut random) = (Capture::new(), Random::new(2026));
+    neighbours(&mut capture);
+    resolve(&mut capture, 0x1001, "www.example.org", SERVER);
+    page_with_style(&mut capture, &mut random);
+    resolve(&mut capture, 0x1002, "download.example.org", OTHER);
+    disordered(&mut capture, &mut random);
+    posts_and_errors(&mut capture, &mut random);
+    tls(&mut capture, &mut random);
+    over_ipv6(&mut capture, &mut random);
+    tagged(&mut capture);
+    capture
+}
+
+/// A mix of the same kinds of traffic, of about twenty frames per connection, that follows from
+/// its seed.
+pub fn traffic(seed: u64, connections: usize) -> Capture {
+    let (mut capture, mut random) = (Capture::new(), Random::new(seed));
+    for _ in 0..connections {
+        match random.below(10) {
+            0 => neighbours(&mut capture),
+            1 => tls(&mut capture, &mut random),
+            2 => over_ipv6(&mut capture, &mut random),
+            3 => disordered(&mut capture, &mut random),
+            4 => posts_and_errors(&mut capture, &mut random),
+            5 => tagged(&mut capture),
+            _ => {
+                let id = random.below(0x1000) as u16;
+                resolve(&mut capture, id, "www.example.org", SERVER);
+                page_with_style(&mut capture, &mut random);
+            }
+        }
+    }
+    capture
+}
+
+/// The client finds its router, and asks whether it is alive.
+fn neighbours(capture: &mut Capture) {
+    let broadcast = Frame::ethernet_between(crate::packet::SOURCE, [0xff; 6]).padded_to(60);
+    capture.add(0, broadcast.arp(true, CLIENT, ROUTER));
+    capture.add(180, reply().padded_to(60).arp(false, ROUTER, CLIENT));
+    for number in 1..=2 {
+        let payload = b"is anybody there?";
+        let request = Frame::ethernet().ipv4(CLIENT, ROUTER).echo(true, 7, number, payload);
+        capture.add(1_000, request);
+        let answer = reply().ipv4(ROUTER, CLIENT).echo(false, 7, number, payload);
+        capture.add(350, answer);
+    }
+}
+
+/// A question and its answer, then one that nobody can answer.
+fn resolve(capture: &mut Capture, id: u16, name: &str, address: &str) {
+    let ask =
+        |question: &[u8], port| Frame::ethernet().ipv4(CLIENT, RESOLVER).udp(port, 53, question);
+    let tell = |answer: &[u8], port| reply().ipv4(RESOLVER, CLIENT).udp(53, port, answer);
+    capture.add(2_000, ask(&content::question(id, name, 1), 40_001));
+    let address = address.parse().expect("the addresses of this file are addresses");
+    capture.add(9_000, tell(&content::answer(id, name, address), 40_001));
+    capture.add(40, ask(&content::question(id + 0x100, "nobody.example.org", 28), 40_002));
+    capture.add(8_000, tell(&content::no_such_name(id + 0x100, "nobody.example.org", 28), 40_002));
+}
+
+/// Two requests over one connection, then a second connection for random bytes.
+fn page_with_style(capture: &mut Capture, random: &mut Random) {
+    let mut page = Connection::open(capture, random, (CLIENT, SERVER), 80);
+    page.send(capture, Side::Client, &content::get("www.example.org", "/"));
+    page.send(capture, Side::Server, &content::ok("text/html", &content::html(1_900)));
+    page.send(capture, Side::Client, &content::get("www.example.org", "/style.css"));
+    page.send(capture, Side::Server, &content::ok("text/css", content::STYLE));
+    let mut sample = Connection::open(capture, random, (CLIENT, SERVER), 80);
+    sample.send(capture, Side::Client, &content::get("www.example.org", "/sample"));
+    sample.send(
+        capture,
+        Side::Server,
+        &content::ok("application/octet-stream", &random.bytes(3_200)),
+    );
+    page.close(capture);
+    sample.close(capture);
+}
+
+/// A download whose second and third segment change places, and whose fourth comes twice.
+fn disordered(capture: &mut Capture, random: &mut Random) {
+    let mut connection = Connection::open(capture, random, (CLIENT, OTHER), 80);
+    connection.send(capture, Side::Client, &content::get("download.example.org", "/text"));
+    let body = content::html(7_000);
+    let mut segments = connection.segments(Side::Server, &content::ok("text/plain", &body));
+    segments.swap(1, 2);
+    segments.insert(4, segments[3].clone());
+    for segment in segments {
+        capture.add(220, segment);
+    }
+    connection.acknowledge(capture, Side::Client);
+    connection.close(capture);
+}
+
+/// A form, an answer in chunks, and two requests that fail.
+fn posts_and_errors(capture: &mut Capture, random: &mut Random) {
+    let mut form = Connection::open(capture, random, (CLIENT, SERVER), 80);
+    form.send(capture, Side::Client, &content::post("www.example.org", "/search", "q=streams"));
+    form.send(capture, Side::Server, &content::chunked(&content::html(900), 400));
+    form.send(capture, Side::Client, &content::head("www.example.org", "/"));
+    form.send(capture, Side::Server, &content::no_body("200 OK", 1_900));
+    form.close(capture);
+    let mut missing = Connection::open(capture, random, (CLIENT, OTHER), 80);
+    missing.send(capture, Side::Client, &content::get("download.example.org", "/gone"));
+    missing.send(capture, Side::Server, &content::not_found());
+    missing.reset(capture);
+}
+
+/// The first flight of TLS, then bytes that only its ends can read.
+fn tls(capture: &mut Capture, random: &mut Random) {
+    let mut connection = Connection::open(capture, random, (CLIENT, OTHER), 443);
+    let hello = content::client_hello(random, "secret.example.org");
+    connection.send(capture, Side::Client, &hello);
+    connection.send(capture, Side::Server, &content::server_flight(random));
+    connection.send(capture, Side::Client, &content::application_data(random, 220));
+    connection.send(capture, Side::Server, &content::application_data(random, 1_800));
+    connection.close(capture);
+}
+
+fn over_ipv6(capture: &mut Capture, random: &mut Random) {
+    let mut connection = Connection::open(capture, random, (CLIENT6, SERVER6), 80);
+    connection.send(capture, Side::Client, &content::get("www.example.org", "/six"));
+    connection.send(capture, Side::Server, &content::ok("text/html", &content::html(1_600)));
+    connection.close(capture);
+}
+
+/// A message to a log server on VLAN 42.
+fn tagged(capture: &mut Capture) {
+    let message = b"<134>1 2026-01-01T00:00:00Z host streamline - - - one line of log";
+    let frame = Frame::ethernet().tag(42).ipv4(CLIENT, "10.0.42.5").udp(40_514, 514, message);
+    capture.add(5_000, frame);
+}
+
+/// A frame towards the client.
+fn reply() -> Frame {
+    Frame::ethernet_between(crate::packet::TARGET, crate::packet::SOURCE)
+}
+
+/// The TCP segment of one side of a connection.
+fn segment(ports: (u16, u16), sequence: u32, acknowledgement: u32, flags: u8) -> Segment {
+    let (source, target) = ports;
+    Segment { source, target, sequence, acknowledgement, flags, window: 64_240, options: vec![] }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_bundled_capture_is_what_web_makes() {
+        let file = std::fs::read(crate::cases::workspace().join("examples/web.pcap")).unwrap();
+        assert!(file == web().to_pcap(), "run the example make_web_capture again");
+        assert!(file.len() <= 60 * 1024, "{}", file.len());
+    }
+
+    #[test]
+    fn traffic_follows_from_its_seed() {
+        let one = traffic(1, 20);
+        assert_eq!(one.frames, traffic(1, 20).frames);
+        assert_ne!(one.frames, traffic(2, 20).frames);
+        assert!(one.frames.is_sorted_by_key(|(time_ns, _)| *time_ns));
+    }
+}
