@@ -165,6 +165,12 @@ impl Columns {
         Entry::new(self.pointers[l], self.context[l], self.marks[l])
     }
 
+    /// The time of the newest block.
+    #[must_use]
+    pub fn newest(&self) -> Option<u64> {
+        self.context[..self.len.min(LANES)].iter().map(|c| c.time).max()
+    }
+
     /// The rich pointer in this lane.
     #[inline]
     #[must_use]

@@ -1,0 +1,25 @@
+//! The list of all filters, by hand, in the order in which a packet meets them.
+//!
+//! What stands here has help, a man page, completion, counters, catalog tests, the twin exam and a name
+//! in PipesFS; nothing else has to be registered.
+
+use crate::contract::Description;
+use crate::{link, network, stats, transport};
+
+/// All filters.
+pub const FILTERS: &[&Description] = &[
+    &link::eth::ETH,
+    &link::vlan::VLAN,
+    &network::ip::IP,
+    &network::ipproto::IPPROTO,
+    &transport::udp::UDP,
+    &transport::sport::SPORT,
+    &transport::dport::DPORT,
+    &stats::count::COUNT,
+];
+
+/// The filter with this name.
+#[must_use]
+pub fn find(name: &str) -> Option<&'static Description> {
+    FILTERS.iter().copied().find(|description| description.name == name)
+}

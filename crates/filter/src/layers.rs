@@ -1,0 +1,240 @@
+//! How filters read headers through the marks (CONTRACT 4).
+//!
+//! In: a block. Out: where its network and transport headers lie and what they are. What the marks
+//! already say is used; what they do not say is found by one pass of `wire::layers` and remembered in
+//! them, so that in a chain of filters only the first pays.
+//!
+//! Only the first [`HEAD`] bytes of a frame are looked at, even where more are here: so the answer is
+//! the same whether the space hands out a head or the whole frame (CONTRACT 14). Lengths that concern
+//! the rest are weighed against `marks.captured`, never against the slice.
+
+use crate::contract::{Block, Description, Reason};
+use wire::ip::{Fragment, protocol};
+use wire::ipv4::Ipv4;
+use wire::ipv6::{self, Ipv6, Upper};
+use wire::link::Network;
+use wire::ports::Ports;
+use wire::udp::{self, Udp};
+use wire::{Layers, LinkType};
+
+/// How many bytes from the start of a frame the header filters look at: eight tags, the longest IPv4
+/// and TCP headers, and 300 bytes of IPv6 extension headers behind them. What lies deeper is `cut`.
+pub const HEAD: u16 = 512;
+
+/// Why a block has no answer for a filter that reads headers. The reasons of such a filter begin with
+/// [`Missing::NAMES`], in this order ([`Missing::lead`]).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Missing {
+    /// The frame holds no IP packet, or the block is no frame.
+    NotIp,
+    /// A header contradicts itself or the one around it.
+    Malformed,
+    /// The header was not captured, or lies beyond [`HEAD`].
+    Cut,
+    /// There are more extension headers or tags than are followed.
+    TooDeep,
+    /// A later fragment: the transport header is in another frame.
+    Fragment,
+}
+
+impl Missing {
+    /// The reasons in a description, in the order of the variants. A filter that never answers
+    /// `fragment` may leave it out.
+    pub const NAMES: [&'static str; 5] = ["not ip", "malformed", "cut", "too deep", "fragment"];
+
+    /// The number of this reason in every description that [`Missing::lead`] accepts.
+    #[must_use]
+    pub const fn reason(self) -> Reason {
+        Reason(self as u8)
+    }
+
+    /// Checks when compiled that the reasons of `description` begin with the first `count` names.
+    #[expect(clippy::indexing_slicing, reason = "at build time only: every caller is a constant")]
+    pub const fn lead(description: &Description, count: usize) {
+        let mut i = 0;
+        while i < count {
+            assert!(description.reason(Self::NAMES[i]).0 as usize == i);
+            i += 1;
+        }
+    }
+
+    /// Why a pass over the layers did not find what was asked for.
+    fn of(layers: &Layers) -> Self {
+        let faults = layers.faults;
+        match layers.network {
+            _ if faults.deep => Self::TooDeep,
+            Network::Ipv4 | Network::Ipv6 if faults.malformed => Self::Malformed,
+            Network::Ipv4 | Network::Ipv6 if layers.fragment == Fragment::Later => Self::Fragment,
+            Network::Ipv4 | Network::Ipv6 => Self::Cut,
+            _ if layers.l3.is_none() && faults.cut => Self::Cut,
+            _ => Self::NotIp,
+        }
+    }
+}
+
+/// An IP packet in a frame. Offsets count from the first byte of the frame.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Packet {
+    /// The protocol behind all IP headers.
+    pub protocol: u8,
+    /// Where the IP header begins.
+    pub network: u32,
+    /// Where the packet's data begin, behind options and extension headers.
+    pub data: u32,
+    /// One past the packet's last byte, captured or not.
+    pub end: u32,
+    /// Which part of a packet it is.
+    pub fragment: Fragment,
+}
+
+/// A transport header in a frame.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Transport {
+    /// Its protocol.
+    pub protocol: u8,
+    /// Where it begins in the frame.
+    pub at: u32,
+}
+
+/// The bytes of the frame that header filters may look at.
+#[inline]
+#[must_use]
+pub fn head<'a>(block: &Block<'a>) -> &'a [u8] {
+    block.frame.get(..usize::from(HEAD)).unwrap_or(block.frame)
+}
+
+/// One pass over the layers of the frame; what it finds is remembered in the marks.
+pub fn find(block: &mut Block<'_>) -> Layers {
+    let layers = wire::layers(LinkType(block.marks.link), head(block));
+    let mark = |offset: Option<u16>| offset.unwrap_or(abi::Marks::UNKNOWN);
+    block.marks.network = mark(layers.l3);
+    block.marks.transport = mark(layers.l4);
+    block.marks.payload = mark(layers.payload);
+    layers
+}
+
+/// The IP packet in the frame, its header checked.
+pub fn packet(block: &mut Block<'_>) -> Result<Packet, Missing> {
+    let layers = find(block);
+    let (Some(protocol), Some(network)) = (layers.protocol, layers.l3) else {
+        return Err(Missing::of(&layers));
+    };
+    let (network, bytes) = (u32::from(network), behind(head(block), network));
+    let length = match layers.network {
+        Network::Ipv4 => Ipv4::parse(bytes).map(|(ip, _)| u32::from(ip.header_length())),
+        _ => match ipv6::upper(bytes) {
+            Upper::Protocol { offset, .. } | Upper::Fragment { offset, .. } => Some(offset.into()),
+            Upper::TooDeep | Upper::Truncated => None,
+        },
+    };
+    let data = network + length.ok_or(Missing::Cut)?;
+    Ok(Packet { protocol, network, data, end: end(block, network), fragment: layers.fragment })
+}
+
+/// The protocol behind all IP headers, for fragments too.
+#[inline]
+pub fn ip_protocol(block: &mut Block<'_>) -> Result<u8, Missing> {
+    if let Some(marked) = marked(block) {
+        return Ok(marked.protocol);
+    }
+    let layers = find(block);
+    layers.protocol.ok_or_else(|| Missing::of(&layers))
+}
+
+/// The transport header of the frame.
+#[inline]
+pub fn transport(block: &mut Block<'_>) -> Result<Transport, Missing> {
+    if let Some(marked) = marked(block) {
+        return Ok(marked);
+    }
+    let layers = find(block);
+    match (layers.protocol, layers.l4) {
+        (Some(protocol), Some(at)) => Ok(Transport { protocol, at: at.into() }),
+        _ => Err(Missing::of(&layers)),
+    }
+}
+
+/// The ports of the frame; `Ok(None)` where its transport protocol has none.
+#[inline]
+pub fn ports(block: &mut Block<'_>) -> Result<Option<Ports>, Missing> {
+    let Transport { protocol, at } = transport(block)?;
+    if !wire::ports::carries(protocol) {
+        return Ok(None);
+    }
+    let bytes = head(block).get(at as usize..).unwrap_or_default();
+    Ports::read(protocol, bytes).map(Some).ok_or(Missing::Cut)
+}
+
+/// The UDP datagram of the frame: where its payload begins, and one past its last byte; `Ok(None)`
+/// where the frame carries another protocol.
+pub fn datagram(block: &mut Block<'_>) -> Result<Option<(Ports, u32, u32)>, Missing> {
+    let Transport { protocol, at } = transport(block)?;
+    if protocol != protocol::UDP {
+        return Ok(None);
+    }
+    let bytes = head(block).get(at as usize..).unwrap_or_default();
+    let Some((udp, _)) = Udp::parse(bytes) else { return Err(Missing::Cut) };
+    let (payload, packet_end) = (at + udp::LENGTH as u32, end(block, block.marks.network.into()));
+    let ports = Ports { source: udp.source(), target: udp.target() };
+    let stated = at + u32::from(udp.length());
+    match u32::from(udp.length()) {
+        0 => Ok(Some((ports, payload, packet_end))),
+        length if length < udp::LENGTH as u32 => Err(Missing::Malformed),
+        _ if stated <= packet_end => Ok(Some((ports, payload, stated))),
+        // The first fragment of a datagram states the length of the whole datagram.
+        _ if is_first_fragment(block) => Ok(Some((ports, payload, packet_end))),
+        _ => Err(Missing::Malformed),
+    }
+}
+
+/// The transport header, if the marks know it.
+#[inline]
+fn marked(block: &Block<'_>) -> Option<Transport> {
+    let marks = &block.marks;
+    if marks.transport == abi::Marks::UNKNOWN || marks.network == abi::Marks::UNKNOWN {
+        return None;
+    }
+    let bytes = behind(head(block), marks.network);
+    let protocol = match bytes.first()? >> 4 {
+        4 => *bytes.get(wire::ipv4::PROTOCOL)?,
+        6 => match *bytes.get(ipv6::NEXT_HEADER)? {
+            next if !ipv6::is_extension(next) => next,
+            _ => match ipv6::upper(bytes) {
+                Upper::Protocol { protocol, .. } => protocol,
+                Upper::Fragment { .. } | Upper::TooDeep | Upper::Truncated => return None,
+            },
+        },
+        _ => return None,
+    };
+    Some(Transport { protocol, at: marks.transport.into() })
+}
+
+/// One past the last byte of the IP packet at `network`, captured or not; where the packet states no
+/// length (it will yet be cut up by the card), the end of the frame.
+fn end(block: &Block<'_>, network: u32) -> u32 {
+    let bytes = head(block).get(network as usize..).unwrap_or_default();
+    let stated = match bytes.first().map(|first| first >> 4) {
+        Some(4) => Ipv4::parse(bytes).map_or(0, |(ip, _)| u32::from(ip.total_length())),
+        Some(6) => Ipv6::parse(bytes).map_or(0, |(ip, _)| match ip.payload_length() {
+            0 => 0,
+            length => ipv6::LENGTH as u32 + u32::from(length),
+        }),
+        _ => 0,
+    };
+    if stated == 0 { block.marks.wire_length.max(network) } else { network + stated }
+}
+
+fn is_first_fragment(block: &Block<'_>) -> bool {
+    let bytes = behind(head(block), block.marks.network);
+    match bytes.first().map(|first| first >> 4) {
+        Some(4) => Ipv4::parse(bytes).is_some_and(|(ip, _)| ip.fragment() == Fragment::First),
+        Some(6) => {
+            matches!(ipv6::upper(bytes), Upper::Protocol { fragment: Fragment::First, .. })
+        }
+        _ => false,
+    }
+}
+
+fn behind(bytes: &[u8], at: u16) -> &[u8] {
+    bytes.get(usize::from(at)..).unwrap_or_default()
+}

@@ -1,0 +1,141 @@
+//! `eth`: checks the link header, answers the ethertype, moves the view behind the header.
+//!
+//! In: frames of any link type that `wire` knows. Out: packets, viewed from the network header or the
+//! first VLAN tag on. For link types without an ethertype the class is the one that corresponds, so
+//! that `eth |ip` means the same on Ethernet, on a tunnel and on loopback. [SL §4.1]
+//!
+//! Deviation: frames of IEEE 802.3 that state a length and no SNAP have no ethertype and no answer;
+//! their length is not answered in its place.
+
+use crate::layers;
+use crate::prelude::*;
+use wire::LinkType;
+use wire::ethernet::ethertype;
+use wire::link::{self, Network};
+
+/// What everybody knows about `eth`.
+pub const ETH: Description = Description {
+    name: "eth",
+    summary: "check the link header, classify by ethertype, view what follows",
+    details: "\
+The class is the ethertype: `ip` (0x0800), `ip6`, `arp`, `vlan` (0x8100) and so on. The view moves
+behind the link header. On link types that have no ethertype (raw IP, loopback, PPP) the class is the
+ethertype that corresponds. A frame with VLAN tags answers the type of the outermost tag; `vlan` reads
+the tag.
+
+Not answered: `cut` (the header was not captured), `no ethertype` (802.3 without SNAP, or a link type
+that is not known).",
+    example: "replay web.pcap | eth |ip ip | count",
+    kind: Kind::Reordering,
+    takes: Forms::of(&[Form::Frame]),
+    gives: Gives::Form(Form::Packet),
+    reads: Reads::Head(layers::HEAD),
+    classes: Classes::Number {
+        what: "the ethertype",
+        range: ValueRange { low: 0, high: 0xffff },
+        names: &[
+            ("ip", ethertype::IPV4 as u32),
+            ("arp", ethertype::ARP as u32),
+            ("wol", 0x0842),
+            ("rarp", ethertype::RARP as u32),
+            ("vlan", wire::vlan::CUSTOMER as u32),
+            ("ip6", ethertype::IPV6 as u32),
+            ("flow_control", 0x8808),
+            ("slow", 0x8809),
+            ("mpls", ethertype::MPLS as u32),
+            ("pppoe_discovery", ethertype::PPPOE_DISCOVERY as u32),
+            ("pppoe", ethertype::PPPOE_SESSION as u32),
+            ("eapol", 0x888e),
+            ("qinq", wire::vlan::SERVICE as u32),
+            ("lldp", 0x88cc),
+            ("macsec", 0x88e5),
+            ("ptp", 0x88f7),
+        ],
+    },
+    reasons: &["cut", "no ethertype"],
+    user: Some(|_| Ok(Filter::lanes(Eth))),
+    ..Description::EMPTY
+};
+
+const CUT: Reason = ETH.reason("cut");
+const NO_ETHERTYPE: Reason = ETH.reason("no ethertype");
+
+struct Eth;
+
+impl Lanes for Eth {
+    fn process<'a>(&mut self, batch: &mut Batch<'a>, cx: &mut LaneContext<'_, 'a>) {
+        for l in lanes(batch.live()) {
+            let mut block = batch.block(l);
+            match outermost(&mut block) {
+                Ok((ethertype, at)) => {
+                    let class = Class::natural(ethertype.into());
+                    batch.set(l, block.view_at(at.into(), u32::MAX).with_class(class));
+                }
+                Err(why) => batch.set(l, block.with_class(cx.tell.absent(why))),
+            }
+        }
+    }
+}
+
+/// The type that the link header states and the offset of what it announces.
+fn outermost(block: &mut Block<'_>) -> Result<(u16, u16), Reason> {
+    /// Where version 2 of the cooked header keeps the type; everywhere else it is the last field.
+    const COOKED2_TYPE: usize = 0;
+    let (kind, head) = (LinkType(block.marks.link), layers::head(block));
+    let link = link::read(kind, head);
+    let Some(l3) = link.l3 else {
+        let cut = block.marks.is_frame() && head.len() < wire::ethernet::LENGTH;
+        return Err(if cut { CUT } else { NO_ETHERTYPE });
+    };
+    block.marks.network = l3;
+    if link.tags.count > 0 {
+        let at = usize::from(link.tags.at);
+        let from = if kind == LinkType::LINUX_SLL2 { COOKED2_TYPE } else { at.saturating_sub(2) };
+        let field = head.get(from..).and_then(|rest| rest.first_chunk::<2>()).ok_or(CUT)?;
+        return Ok((u16::from_be_bytes(*field), link.tags.at.into()));
+    }
+    match link.network {
+        Network::Unknown => Err(NO_ETHERTYPE),
+        network => Ok((network.ethertype().ok_or(NO_ETHERTYPE)?, l3)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{Frame, answers};
+
+    #[test]
+    fn the_ethertype_and_the_view_behind_the_header() {
+        let frames = [
+            Frame::ethernet(&[8, 0, 0x45]),
+            Frame::ethernet(&[0x86, 0xdd, 0x60]),
+            Frame::ethernet(&[0x81, 0, 0, 7, 8, 0, 0x45]),
+            Frame::ethernet(&[0, 0, 1]),
+            Frame::ethernet(&[8]),
+            Frame::of(LinkType::RAW.0, &[0x45, 0]),
+            Frame::of(LinkType::NULL.0, &[30, 0, 0, 0, 0x60]),
+        ];
+        let found = answers(&ETH, &[], &frames);
+        let classes: Vec<u32> = found.iter().map(|a| a.class.0).collect();
+        assert_eq!(classes, [0x0800, 0x86dd, 0x8100, 0, 0, 0x0800, 0x86dd]);
+        let views: Vec<(u32, u32)> = found.iter().map(|a| (a.view, a.length)).collect();
+        assert_eq!(views, [(14, 1), (14, 1), (14, 5), (0, 15), (0, 13), (0, 2), (4, 1)]);
+    }
+
+    #[test]
+    fn cooked_headers_with_a_tag() {
+        let mut cooked = vec![0; 14];
+        cooked.extend([0x81, 0, 0, 7, 8, 0, 0x45]);
+        let mut cooked2 = vec![0x81, 0];
+        cooked2.extend([0; 18]);
+        cooked2.extend([0, 7, 8, 0, 0x45]);
+        let frames = [
+            Frame::of(LinkType::LINUX_SLL.0, &cooked),
+            Frame::of(LinkType::LINUX_SLL2.0, &cooked2),
+        ];
+        let found = answers(&ETH, &[], &frames);
+        assert_eq!(found.iter().map(|a| a.class.0).collect::<Vec<_>>(), [0x8100, 0x8100]);
+        assert_eq!(found.iter().map(|a| a.view).collect::<Vec<_>>(), [16, 20]);
+    }
+}

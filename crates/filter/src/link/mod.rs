@@ -1,0 +1,4 @@
+//! Filters of the link layer: Ethernet and what stands in its place, VLAN tags.
+
+pub mod eth;
+pub mod vlan;

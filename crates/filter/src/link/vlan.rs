@@ -1,0 +1,88 @@
+//! `vlan`: answers the VLAN id and moves the view behind the tag.
+//!
+//! In: frames, or packets behind `eth`. Out: packets, viewed behind the outermost tag that lies at or
+//! behind the view; so `vlan | vlan` reads two tags, outer first. Id 0 (priority only) is answered as
+//! `zero` (CONTRACT 9). At most eight tags are followed.
+
+use crate::layers;
+use crate::prelude::*;
+use wire::LinkType;
+use wire::vlan::{self, Tag};
+
+/// What everybody knows about `vlan`.
+pub const VLAN: Description = Description {
+    name: "vlan",
+    summary: "classify by VLAN id, view what follows the tag",
+    details: "\
+The class is the VLAN id of the outermost tag that the view has not passed; the view moves behind it.
+Write `vlan` twice to read the inner tag of a stacked frame. Id 0, a frame that only carries a priority,
+is `zero`.
+
+Not answered: `no tag`.",
+    example: "replay web.pcap | vlan |100 count",
+    kind: Kind::Reordering,
+    takes: Forms::of(&[Form::Frame, Form::Packet]),
+    gives: Gives::Form(Form::Packet),
+    reads: Reads::Head(layers::HEAD),
+    classes: Classes::Number {
+        what: "the VLAN id",
+        range: ValueRange { low: 0, high: 4095 },
+        names: &[],
+    },
+    reasons: &["no tag"],
+    user: Some(|_| Ok(Filter::lanes(Vlan))),
+    ..Description::EMPTY
+};
+
+const NO_TAG: Reason = VLAN.reason("no tag");
+
+struct Vlan;
+
+impl Lanes for Vlan {
+    fn process<'a>(&mut self, batch: &mut Batch<'a>, cx: &mut LaneContext<'_, 'a>) {
+        for l in lanes(batch.live()) {
+            let block = batch.block(l);
+            match next(&block) {
+                Some((tag, behind)) => {
+                    let class = Class::natural(tag.id().into());
+                    batch.set(l, block.view_at(behind, u32::MAX).with_class(class));
+                }
+                None => batch.set_class(l, cx.tell.absent(NO_TAG)),
+            }
+        }
+    }
+}
+
+/// The first tag at or behind the view, and the offset behind it.
+fn next(block: &Block<'_>) -> Option<(Tag, u32)> {
+    let head = layers::head(block);
+    let tags = wire::link::read(LinkType(block.marks.link), head).tags;
+    let places = (u32::from(tags.at)..).step_by(vlan::LENGTH);
+    let (at, tag) = places.zip(tags.iter(head)).find(|(at, _)| *at >= block.marks.view)?;
+    Some((tag, at + vlan::LENGTH as u32))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::link::eth::ETH;
+    use crate::testing::{Answer, Frame, answers, chain};
+
+    const STACKED: [u8; 11] = [0x88, 0xa8, 0x20, 100, 0x81, 0, 0, 0, 8, 0, 0x45];
+
+    fn seen(found: &[Answer]) -> Vec<(u32, u32)> {
+        found.iter().map(|a| (a.class.0, a.view)).collect()
+    }
+
+    #[test]
+    fn tags_are_read_from_outside_inwards() {
+        let frames = [Frame::ethernet(&STACKED), Frame::ethernet(&[8, 0, 0x45])];
+        assert_eq!(seen(&answers(&VLAN, &[], &frames)), [(100, 18), (0, 0)]);
+        let second = chain(&[(&VLAN, &[]), (&VLAN, &[])], &frames[..1]);
+        assert_eq!(seen(&second), [(Class::ZERO.0, 22)]);
+        let behind_eth = chain(&[(&ETH, &[]), (&VLAN, &[])], &frames[..1]);
+        assert_eq!(seen(&behind_eth), [(100, 18)]);
+        let third = chain(&[(&VLAN, &[]), (&VLAN, &[]), (&VLAN, &[])], &frames[..1]);
+        assert_eq!(seen(&third), [(0, 22)]);
+    }
+}

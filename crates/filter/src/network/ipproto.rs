@@ -1,0 +1,73 @@
+//! `ipproto`: answers the IP protocol number and changes nothing else.
+//!
+//! In: anything that still lies in a frame; the number is read through the marks, whatever the view.
+//! Out: the same block with the class. Where `ip` goes into a packet, `ipproto` only splits a stream.
+//! [SL §4.1]
+
+use crate::layers::{self, Missing};
+use crate::network::PROTOCOLS;
+use crate::prelude::*;
+
+/// What everybody knows about `ipproto`.
+pub const IPPROTO: Description = Description {
+    name: "ipproto",
+    summary: "classify by IP protocol number, leave the view as it is",
+    details: "\
+The class is the protocol number behind all IP headers: `tcp` (6), `udp` (17), `icmp` and so on. A
+fragment answers the protocol of the packet that it is part of. The view stays, so that what follows
+still sees whole frames.
+
+Not answered: `not ip`, `malformed`, `cut` (beyond what was captured or beyond 512 bytes), `too deep`
+(more extension headers or tags than are followed).",
+    example: "replay web.pcap | ipproto |udp count",
+    kind: Kind::Classification,
+    takes: Forms::FRAMED,
+    reads: Reads::Head(layers::HEAD),
+    classes: Classes::Number {
+        what: "the protocol number",
+        range: ValueRange { low: 0, high: 255 },
+        names: PROTOCOLS,
+    },
+    reasons: &["not ip", "malformed", "cut", "too deep"],
+    user: Some(|_| Ok(Filter::classify(Ipproto))),
+    ..Description::EMPTY
+};
+
+const _: () = Missing::lead(&IPPROTO, 4);
+
+struct Ipproto;
+
+impl Classify for Ipproto {
+    #[inline]
+    fn classify(&mut self, block: &mut Block<'_>, cx: &mut Tell<'_>) -> Class {
+        match layers::ip_protocol(block) {
+            Ok(protocol) => Class::natural(protocol.into()),
+            Err(why) => cx.absent(why.reason()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::network::ip::IP;
+    use crate::testing::{Frame, answers, chain};
+
+    #[test]
+    fn the_number_is_read_through_the_marks() {
+        let mut later = Frame::ipv4(17, &[1, 2, 3, 4]);
+        later.bytes[14 + 7] = 9;
+        let frames = [
+            Frame::ipv4(6, &[0; 20]),
+            Frame::ipv6(58, &[]),
+            Frame::ipv4(0, &[]),
+            Frame::ethernet(&[8, 6]),
+            later,
+        ];
+        let wanted = [6, 58, Class::ZERO.0, 0, 17];
+        let alone: Vec<u32> = answers(&IPPROTO, &[], &frames).iter().map(|a| a.class.0).collect();
+        assert_eq!(alone, wanted);
+        let behind = chain(&[(&IP, &[]), (&IPPROTO, &[])], &frames);
+        assert_eq!(behind.iter().map(|a| a.class.0).collect::<Vec<_>>(), wanted);
+    }
+}

@@ -1,0 +1,3 @@
+//! Filters that leave every block as it is and say something when asked: counts, histograms, contents.
+
+pub mod count;

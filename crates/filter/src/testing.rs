@@ -1,0 +1,368 @@
+//! What tests of filters stand on: literal frames, a space of plain memory, and a node that drives one
+//! filter and adds up its ledger. Not part of the house: built for tests only (feature `testing`).
+//!
+//! The space keeps every block it was given until it goes away, so that a test may look at everything;
+//! it edits in copies only, and it runs out of memory when its cells are used up.
+
+use crate::contract::{
+    Amount, Arguments, Batch, Block, Columns, Counts, Description, Fill, Filter, Gateway, Holds,
+    Keep, LaneContext, Mistake, Moved, Output, Parameter, Pin, Report, StreamContext, Tell, Time,
+    Value,
+};
+use abi::{BLOCK_MAX, Class, ContextLane, DbufId, Entry, Marks, Place, RichPointer};
+use std::cell::{Cell, OnceCell};
+use wire::LinkType;
+
+mod frame;
+
+pub use frame::Frame;
+
+/// Memory that only grows: cells that are written once.
+#[derive(Debug)]
+pub struct Arena {
+    cells: Box<[OnceCell<Vec<u8>>]>,
+    used: Cell<usize>,
+}
+
+impl Arena {
+    /// Room for this many blocks.
+    #[must_use]
+    pub fn new(cells: usize) -> Self {
+        Self { cells: (0..cells).map(|_| OnceCell::new()).collect(), used: Cell::new(0) }
+    }
+
+    /// Keeps `bytes`; answers where they lie. `None`: all cells are used.
+    pub fn keep(&self, bytes: Vec<u8>) -> Option<(RichPointer, &[u8])> {
+        let number = self.used.get();
+        let kept = self.cells.get(number)?.get_or_init(|| bytes);
+        self.used.set(number + 1);
+        let length = u32::try_from(kept.len()).ok()?;
+        let place = Place::new((number * (BLOCK_MAX + 1)) as u64, length);
+        Some((RichPointer::new(DbufId::new(1)?, place, Class::YES), kept))
+    }
+
+    fn at(&self, pointer: RichPointer) -> &[u8] {
+        let position = usize::try_from(pointer.place.position()).unwrap_or(usize::MAX);
+        let (number, from) = (position / (BLOCK_MAX + 1), position % (BLOCK_MAX + 1));
+        let cell = self.cells.get(number).and_then(OnceCell::get);
+        let bytes = cell.map(Vec::as_slice).unwrap_or_default();
+        let bytes = bytes.get(from..).unwrap_or_default();
+        bytes.get(..pointer.length() as usize).unwrap_or(bytes)
+    }
+}
+
+/// A space over an [`Arena`].
+#[derive(Clone, Copy, Debug)]
+pub struct Space<'a> {
+    arena: &'a Arena,
+    /// How many bytes of a frame a filter is handed at most: a ring that may lap hands out heads.
+    pub head: usize,
+}
+
+impl<'a> Space<'a> {
+    /// A space that hands out whole frames.
+    #[must_use]
+    pub const fn new(arena: &'a Arena) -> Self {
+        Self { arena, head: usize::MAX }
+    }
+
+    /// A batch of frames, as a source puts them.
+    ///
+    /// # Panics
+    /// When there are more frames than lanes, or the arena is full.
+    #[must_use]
+    pub fn batch(&self, frames: &[Frame]) -> Batch<'a> {
+        let mut columns = Box::<Columns>::default();
+        for frame in frames {
+            let (pointer, bytes) = self.arena.keep(frame.bytes.clone()).expect("a free cell");
+            let captured = bytes.len() as u32;
+            let wire_length = frame.wire_length.unwrap_or(captured);
+            let marks = Marks::frame(frame.link, captured, wire_length);
+            let context = ContextLane { time: frame.time, ..ContextLane::default() };
+            assert!(columns.push(Entry::new(pointer, context, marks)), "a free lane");
+        }
+        Batch::new(columns, |entry| self.handed_out(entry))
+    }
+
+    fn handed_out(&self, entry: &Entry) -> &'a [u8] {
+        let whole = self.arena.at(entry.frame());
+        whole.get(..self.head).unwrap_or(whole)
+    }
+}
+
+impl<'a> Gateway<'a> for Space<'a> {
+    fn frame(&self, entry: &Entry) -> &'a [u8] {
+        self.handed_out(entry)
+    }
+
+    fn whole(&mut self, block: Block<'a>) -> Option<Block<'a>> {
+        Some(Block { frame: self.arena.at(block.entry().frame()), ..block })
+    }
+
+    fn pin(&mut self, block: &Block<'a>) -> Option<(Entry, Pin)> {
+        Some((block.entry(), Pin(0)))
+    }
+
+    fn unpin(&mut self, _: Pin) {}
+
+    fn append(&mut self, room: usize, fill: &mut Fill<'_>) -> Option<(RichPointer, &'a [u8])> {
+        let mut bytes = vec![0; room.min(BLOCK_MAX)];
+        let used = fill(&mut bytes).min(bytes.len());
+        bytes.truncate(used);
+        self.arena.keep(bytes)
+    }
+
+    fn edit(
+        &mut self,
+        block: &Block<'a>,
+        _: Keep,
+        write: &mut dyn FnMut(&mut [u8]),
+    ) -> Option<(RichPointer, &'a [u8])> {
+        let mut copy = self.arena.at(block.entry().frame()).to_vec();
+        write(&mut copy);
+        self.arena.keep(copy)
+    }
+}
+
+/// One filter with what a space keeps for it.
+#[derive(Debug)]
+pub struct Node {
+    /// Its description.
+    pub description: &'static Description,
+    /// The filter.
+    pub filter: Filter,
+    /// What it counted.
+    pub counts: Counts,
+    holds: Holds,
+}
+
+impl Node {
+    /// A filter with these arguments, written as in a request but without quotes.
+    pub fn new(description: &'static Description, words: &[&str]) -> Result<Self, Mistake> {
+        let arguments = arguments(description, words)?;
+        let make = description.user.ok_or_else(|| mistake("it has no user implementation"))?;
+        Ok(Self {
+            description,
+            filter: make(&arguments)?,
+            counts: Counts::new(description.reasons.len(), description.counters.len()),
+            holds: Holds::new(description.held_max, 1 << 30),
+        })
+    }
+
+    /// One turn: the batches that leave, unselected blocks among them.
+    pub fn turn<'a>(
+        &mut self,
+        mut batch: Batch<'a>,
+        space: &mut Space<'a>,
+        now: Time,
+    ) -> Vec<Batch<'a>> {
+        match &mut self.filter {
+            Filter::Statistics(filter) => filter.record(batch.tags(), now),
+            Filter::Lanes(filter) => {
+                let tell = Tell::new(now, &mut self.counts);
+                filter.process(&mut batch, &mut LaneContext::new(tell, space));
+            }
+            Filter::Stream(_) => {
+                return self.stream(space, now, |filter, cx| filter.process(&mut batch, cx));
+            }
+        }
+        vec![batch]
+    }
+
+    /// What still leaves when nothing more will come.
+    pub fn finish<'a>(&mut self, space: &mut Space<'a>, now: Time) -> Vec<Batch<'a>> {
+        match self.filter {
+            Filter::Stream(_) => self.stream(space, now, |filter, cx| filter.finish(cx)),
+            Filter::Statistics(_) | Filter::Lanes(_) => Vec::new(),
+        }
+    }
+
+    /// What the filter has to say.
+    #[must_use]
+    pub fn report(&self) -> Report {
+        self.filter.report()
+    }
+
+    /// Takes all state out of the filter, as it would travel to another process.
+    pub fn save(&mut self) -> Vec<Moved> {
+        let Some(state) = self.filter.state() else { return Vec::new() };
+        let keys = state.sessions();
+        keys.into_iter().filter_map(|key| state.take(key, &mut self.holds)).collect()
+    }
+
+    /// Puts saved state into this filter.
+    pub fn restore(&mut self, saved: Vec<Moved>) -> Result<(), Mistake> {
+        let Some(state) = self.filter.state() else { return Ok(()) };
+        saved.into_iter().try_for_each(|moved| state.put(moved, &mut self.holds))
+    }
+
+    /// Why blocks were not answered so far, by reason.
+    pub fn unanswered(&self) -> impl Iterator<Item = (&'static str, u64)> + '_ {
+        self.description.reasons.iter().copied().zip(self.counts.unanswered.iter().copied())
+    }
+
+    fn stream<'a>(
+        &mut self,
+        space: &mut Space<'a>,
+        now: Time,
+        call: impl FnOnce(&mut dyn crate::contract::StreamBatches, &mut StreamContext<'_, 'a>),
+    ) -> Vec<Batch<'a>> {
+        let (mut output, mut wake) = (Output::default(), None);
+        let Filter::Stream(filter) = &mut self.filter else { return Vec::new() };
+        let (counts, holds) = (&mut self.counts, &mut self.holds);
+        let mut cx = StreamContext::new(now, counts, holds, space, &mut output, &mut wake);
+        call(filter.as_mut(), &mut cx);
+        output.take()
+    }
+}
+
+/// What became of one block.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Answer {
+    /// The class that the filter answered.
+    pub class: Class,
+    /// Where the view begins.
+    pub view: u32,
+    /// How long the view is.
+    pub length: u32,
+    /// The viewed bytes.
+    pub bytes: Vec<u8>,
+    /// All marks.
+    pub marks: Marks,
+    /// Why there is no answer, if there is none.
+    pub why: Option<&'static str>,
+}
+
+/// What a filter makes of each of these frames, one by one. A block that it ended is left out.
+///
+/// # Panics
+/// When the arguments are wrong.
+pub fn answers(description: &'static Description, words: &[&str], frames: &[Frame]) -> Vec<Answer> {
+    chain(&[(description, words)], frames)
+}
+
+/// What a chain of filters makes of each of these frames; `why` is the last filter's.
+///
+/// # Panics
+/// When arguments are wrong.
+pub fn chain(filters: &[(&'static Description, &[&str])], frames: &[Frame]) -> Vec<Answer> {
+    let mut nodes: Vec<Node> = filters
+        .iter()
+        .map(|(description, words)| Node::new(description, words).expect("good arguments"))
+        .collect();
+    frames.iter().flat_map(|frame| through(&mut nodes, frame)).collect()
+}
+
+fn through(nodes: &mut [Node], frame: &Frame) -> Vec<Answer> {
+    let arena = Arena::new(64);
+    let mut space = Space::new(&arena);
+    let mut batches = vec![space.batch(std::slice::from_ref(frame))];
+    let mut why = None;
+    for node in nodes {
+        let before: Vec<_> = node.unanswered().collect();
+        let turns = std::mem::take(&mut batches);
+        let turns = turns.into_iter().flat_map(|batch| node.turn(batch, &mut space, frame.time));
+        batches = turns.collect();
+        let counted = before.into_iter().zip(node.unanswered()).find(|(b, a)| b.1 != a.1);
+        why = counted.map(|((name, _), _)| name);
+    }
+    let blocks = batches.iter().flat_map(|batch| batch.blocks().collect::<Vec<_>>());
+    blocks.map(|(_, block)| Answer::of(&block, why)).collect()
+}
+
+/// What a filter reports after these frames, taken in full batches.
+///
+/// # Panics
+/// When the arguments are wrong.
+pub fn report(
+    description: &'static Description,
+    words: &[&str],
+    frames: &[Frame],
+) -> Vec<(String, u64)> {
+    let mut node = Node::new(description, words).expect("good arguments");
+    for frames in frames.chunks(crate::contract::LANES) {
+        let arena = Arena::new(4 * frames.len());
+        let mut space = Space::new(&arena);
+        let now = frames.last().map_or(0, |frame| frame.time);
+        node.turn(space.batch(frames), &mut space, now);
+    }
+    node.report().rows
+}
+
+/// Arguments from words: `name=value` if the filter has that parameter, positional otherwise.
+pub fn arguments(description: &'static Description, words: &[&str]) -> Result<Arguments, Mistake> {
+    let mut arguments = Arguments::defaults(description);
+    let mut positional = description.parameters.iter().filter(|p| p.positional);
+    let mut last: Option<&Parameter> = None;
+    for word in words {
+        let named = word.split_once('=').and_then(|(name, value)| {
+            description.parameter(name).map(|parameter| (parameter, value))
+        });
+        let (parameter, text) = match named {
+            Some(named) => named,
+            None => {
+                last = positional.next().or(last.filter(|p| p.many));
+                (last.ok_or_else(|| mistake("one argument too many"))?, *word)
+            }
+        };
+        let value: Value = parameter.parse(text)?;
+        match parameter.many {
+            true => arguments.add(parameter.name, value),
+            false => arguments.set(parameter.name, value),
+        }
+    }
+    let absent = description
+        .parameters
+        .iter()
+        .find(|p| p.default.is_none() && !p.optional && arguments.get(p.name).is_none());
+    match absent {
+        Some(parameter) => Err(Mistake::new(parameter.name, "it must be given")),
+        None => Ok(arguments),
+    }
+}
+
+fn mistake(what: &str) -> Mistake {
+    Mistake { parameter: None, at: None, what: what.to_owned(), hint: None }
+}
+
+impl Answer {
+    /// What a block looks like now.
+    #[must_use]
+    pub fn of(block: &Block<'_>, why: Option<&'static str>) -> Self {
+        Self {
+            class: block.pointer.class,
+            view: block.marks.view,
+            length: block.length(),
+            bytes: block.bytes().to_vec(),
+            marks: block.marks,
+            why,
+        }
+    }
+}
+
+/// All packets of a capture file, as far as it can be read.
+#[must_use]
+pub fn capture(bytes: &[u8]) -> Vec<Frame> {
+    let packets = wire::capture::packets(bytes).map_while(Result::ok);
+    packets
+        .map(|(packet, data)| Frame {
+            link: packet.link.0,
+            bytes: data.to_vec(),
+            wire_length: Some(packet.wire_length),
+            time: packet.time_ns,
+        })
+        .collect()
+}
+
+/// Adds up what several batches hold.
+#[must_use]
+pub fn amount(batches: &[Batch<'_>]) -> Amount {
+    let mut sum = Amount::default();
+    for batch in batches {
+        batch.blocks().for_each(|(_, block)| sum.add(block.length()));
+    }
+    sum
+}
+
+/// The Ethernet link type.
+pub const ETHERNET: u16 = LinkType::ETHERNET.0;

@@ -1,0 +1,75 @@
+//! Literal frames for tests: the least that makes a header valid, everything else zero.
+
+use super::ETHERNET;
+use wire::ip::protocol;
+
+/// A frame to be put into a test.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Frame {
+    /// Its link type.
+    pub link: u16,
+    /// What was captured of it.
+    pub bytes: Vec<u8>,
+    /// Its length on the wire, if more than was captured.
+    pub wire_length: Option<u32>,
+    /// When.
+    pub time: u64,
+}
+
+impl Frame {
+    /// These bytes with this link type.
+    #[must_use]
+    pub fn of(link: u16, bytes: &[u8]) -> Self {
+        Self { link, bytes: bytes.to_vec(), wire_length: None, time: 0 }
+    }
+
+    /// Two addresses of zero, then these bytes, which begin with the ethertype.
+    #[must_use]
+    pub fn ethernet(rest: &[u8]) -> Self {
+        Self::of(ETHERNET, &[&[0; 12], rest].concat())
+    }
+
+    /// An IPv4 packet with 20 bytes of header: data at 34.
+    #[must_use]
+    pub fn ipv4(protocol: u8, data: &[u8]) -> Self {
+        let [high, low] = length(20 + data.len());
+        let header = [0x45, 0, high, low, 0, 0, 0, 0, 64, protocol, 0, 0];
+        let addresses = [10, 0, 0, 1, 10, 0, 0, 2];
+        Self::ethernet(&[&[8, 0], &header[..], &addresses, data].concat())
+    }
+
+    /// An IPv6 packet: extension headers and data at 54.
+    #[must_use]
+    pub fn ipv6(next: u8, data: &[u8]) -> Self {
+        let [high, low] = length(data.len());
+        let header = [0x60, 0, 0, 0, high, low, next, 64];
+        Self::ethernet(&[&[0x86, 0xdd], &header[..], &[0; 32], data].concat())
+    }
+
+    /// A UDP datagram over IPv4: payload at 42.
+    #[must_use]
+    pub fn udp(source: u16, target: u16, payload: &[u8]) -> Self {
+        let stated = length(8 + payload.len());
+        let ports = [source.to_be_bytes(), target.to_be_bytes()].concat();
+        Self::ipv4(protocol::UDP, &[&ports, &stated[..], &[0, 0], payload].concat())
+    }
+
+    /// A TCP segment over IPv4: payload at 54.
+    #[must_use]
+    pub fn tcp(source: u16, target: u16, payload: &[u8]) -> Self {
+        let ports = [source.to_be_bytes(), target.to_be_bytes()].concat();
+        let rest = [0, 0, 0, 0, 0, 0, 0, 0, 0x50, 0x10, 0xff, 0xff, 0, 0, 0, 0];
+        Self::ipv4(protocol::TCP, &[&ports, &rest[..], payload].concat())
+    }
+
+    /// The same frame at this time.
+    #[must_use]
+    pub fn at(mut self, time: u64) -> Self {
+        self.time = time;
+        self
+    }
+}
+
+fn length(bytes: usize) -> [u8; 2] {
+    u16::try_from(bytes).unwrap_or(u16::MAX).to_be_bytes()
+}

@@ -1,0 +1,72 @@
+//! `dport`: answers the destination port and changes nothing else.
+//!
+//! In: anything that still lies in a frame; the port is read through the marks, whatever the view. Out:
+//! the same block with the class: the TCP, UDP or SCTP destination port in host order, port 0 as `zero`.
+//! Stateless, hence replicable. [SL §4.2, `dport |22 ssh`]
+
+use crate::layers::{self, Missing};
+use crate::prelude::*;
+use crate::transport::SERVICES;
+
+/// What everybody knows about `dport`.
+pub const DPORT: Description = Description {
+    name: "dport",
+    summary: "classify by TCP, UDP or SCTP destination port",
+    details: "\
+The class is the destination port, by number or name: `|22` or `|ssh`. Port 0 is `zero`. The view stays.
+
+Not answered: `no port` (a transport protocol without ports), `not ip`, `malformed`, `cut` (beyond what
+was captured or beyond 512 bytes), `too deep`, `fragment` (a later fragment: its ports are elsewhere).",
+    example: "replay web.pcap | dport |http count",
+    kind: Kind::Classification,
+    takes: Forms::FRAMED,
+    reads: Reads::Head(layers::HEAD),
+    classes: Classes::Number {
+        what: "the destination port",
+        range: ValueRange { low: 0, high: 0xffff },
+        names: SERVICES,
+    },
+    reasons: &["not ip", "malformed", "cut", "too deep", "fragment", "no port"],
+    user: Some(|_| Ok(Filter::classify(Dport))),
+    ..Description::EMPTY
+};
+
+const _: () = Missing::lead(&DPORT, 5);
+const NO_PORT: Reason = DPORT.reason("no port");
+
+struct Dport;
+
+impl Classify for Dport {
+    #[inline]
+    fn classify(&mut self, block: &mut Block<'_>, cx: &mut Tell<'_>) -> Class {
+        match layers::ports(block) {
+            Ok(Some(ports)) => Class::natural(ports.target.into()),
+            Ok(None) => cx.absent(NO_PORT),
+            Err(why) => cx.absent(why.reason()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{Frame, answers};
+
+    #[test]
+    fn the_port_or_why_there_is_none() {
+        let mut cut = Frame::tcp(1000, 22, b"");
+        cut.bytes.truncate(34 + 3);
+        let frames = [
+            Frame::tcp(2222, 22, b"x"),
+            Frame::udp(53, 0, b""),
+            Frame::udp(0, 53, b""),
+            Frame::ipv4(1, &[8, 0, 0, 0]),
+            cut,
+        ];
+        let found = answers(&DPORT, &[], &frames);
+        let classes: Vec<u32> = found.iter().map(|a| a.class.0).collect();
+        assert_eq!(classes, [22, Class::ZERO.0, 53, 0, 0]);
+        let why: Vec<_> = found.iter().filter_map(|a| a.why).collect();
+        assert_eq!(why, ["no port", "cut"]);
+    }
+}

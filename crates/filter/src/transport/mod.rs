@@ -1,0 +1,55 @@
+//! Filters of the transport layer: datagrams and ports.
+
+pub mod dport;
+pub mod sport;
+pub mod udp;
+
+/// Names of ports, for arcs and for printing: the services that an operator looks for. Most are those
+/// of the IANA registry, with `_` for `-`.
+pub(crate) const SERVICES: &[(&str, u32)] = &[
+    ("ftp_data", 20),
+    ("ftp", 21),
+    ("ssh", 22),
+    ("telnet", 23),
+    ("smtp", 25),
+    ("dns", 53),
+    ("dhcp", 67),
+    ("dhcp_client", 68),
+    ("tftp", 69),
+    ("http", 80),
+    ("kerberos", 88),
+    ("pop3", 110),
+    ("ntp", 123),
+    ("imap", 143),
+    ("snmp", 161),
+    ("snmp_trap", 162),
+    ("bgp", 179),
+    ("ldap", 389),
+    ("https", 443),
+    ("smb", 445),
+    ("syslog", 514),
+    ("dhcp6_client", 546),
+    ("dhcp6", 547),
+    ("rtsp", 554),
+    ("submission", 587),
+    ("ldaps", 636),
+    ("dns_tls", 853),
+    ("imaps", 993),
+    ("pop3s", 995),
+    ("mqtt", 1883),
+    ("nfs", 2049),
+    ("etcd", 2379),
+    ("mysql", 3306),
+    ("rdp", 3389),
+    ("nats", 4222),
+    ("vxlan", 4789),
+    ("sip", 5060),
+    ("mdns", 5353),
+    ("postgres", 5432),
+    ("amqp", 5672),
+    ("vnc", 5900),
+    ("redis", 6379),
+    ("http_alt", 8080),
+    ("kafka", 9092),
+    ("wireguard", 51820),
+];
