@@ -4,8 +4,11 @@
 //! given back on drop; what fails is an [`Error`] that names the call, its target and what to do. There is
 //! one operation in each unsafe block, with the promise of the manual page that it relies on.
 
+pub mod clock;
 mod error;
+pub mod eventfd;
 pub mod futex;
 pub mod memory;
+pub mod poll;
 
 pub use error::{Error, Result};

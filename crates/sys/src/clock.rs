@@ -1,0 +1,34 @@
+//! Clocks, in nanoseconds. The data path asks for the monotonic one only (CONTRACT 11).
+
+use rustix::time::{ClockId, clock_gettime};
+
+/// Time since some moment in the past: never goes back. About 20 ns.
+#[must_use]
+pub fn monotonic() -> u64 {
+    read(ClockId::Monotonic)
+}
+
+/// Time since 1970 as the machine believes it: may jump. For names and reports only.
+#[must_use]
+pub fn real() -> u64 {
+    read(ClockId::Realtime)
+}
+
+/// Processor time of this process, user and system.
+#[must_use]
+pub fn process() -> u64 {
+    read(ClockId::ProcessCPUTime)
+}
+
+/// Processor time of this thread, user and system.
+#[must_use]
+pub fn thread() -> u64 {
+    read(ClockId::ThreadCPUTime)
+}
+
+fn read(id: ClockId) -> u64 {
+    let time = clock_gettime(id);
+    let seconds = u64::try_from(time.tv_sec).unwrap_or(0);
+    let ns = u64::try_from(time.tv_nsec).unwrap_or(0);
+    seconds.saturating_mul(1_000_000_000).saturating_add(ns)
+}
