@@ -4,6 +4,7 @@ use abi::Entry;
 use buffer::pool::Pool;
 use filter::{Amount, Arguments, Batch, Classes, Columns, Description, Form, Report, Time};
 use std::fmt;
+use std::os::fd::BorrowedFd;
 
 /// Puts blocks into a space.
 pub trait Source: Send {
@@ -13,6 +14,16 @@ pub trait Source: Send {
 
     /// What the device or file had, and what was lost before it came here (CONTRACT 19).
     fn seen(&self) -> Seen;
+
+    /// What becomes readable when there is something to give.
+    fn descriptor(&self) -> Option<BorrowedFd<'_>> {
+        None
+    }
+
+    /// Whether the path's clock is the time of this source's blocks (replay), not the monotonic one.
+    fn tells_time(&self) -> bool {
+        false
+    }
 }
 
 /// What came of asking a source.
@@ -24,8 +35,8 @@ pub enum Given {
     Wait {
         /// When to ask again at the latest; `None`: only when the descriptor is ready.
         until: Option<Time>,
-        /// The descriptor to wait for.
-        readable: Option<std::os::fd::RawFd>,
+        /// Whether to wait for [`Source::descriptor`] too.
+        readable: bool,
     },
     /// Nothing will come any more. Blocks may have been put in the same call.
     End,
@@ -86,6 +97,12 @@ pub trait Sink: Send {
 
     /// Is called when nothing will come any more: everything must be out when it returns.
     fn finish(&mut self) -> Result<Report, Failure>;
+
+    /// What has left so far, in blocks and viewed bytes, so that the ledger knows after a failure what
+    /// was taken and is lost; `None`: the sink cannot tell.
+    fn written(&self) -> Option<Amount> {
+        None
+    }
 }
 
 /// What a source or sink is told when it is opened.
