@@ -9,6 +9,7 @@
 
 mod lane;
 mod pointer;
+pub mod ring;
 
 pub use lane::{ContextLane, Direction, Entry, Flags, Marks};
 pub use pointer::{Class, DbufId, Place, RichPointer};

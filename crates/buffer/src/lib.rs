@@ -1,2 +1,45 @@
-//! Where bytes rest.
+//! Where bytes rest: the pool that a space writes, the rings that join spaces, and the one function that
+//! turns a rich pointer into bytes. [SL §5.1, §5.2, §5.3]
+//!
+//! Three kinds of shared memory, never mixed:
+//! 1. *control words* are atomics, laid out in `abi::ring`; every Release names its Acquire;
+//! 2. *held bytes* are kept from being overwritten by a protocol among parties that trust each other, so
+//!    that `&[u8]` is allowed; `pool`, `crossing` and `dbuf` argue it in numbered invariants;
+//! 3. *foreign bytes* may be written by another party at any moment. No reference is ever made to them:
+//!    they are copied word by word, and then the lap is looked at again (`foreign`).
+//!
+//! This crate sleeps only in [`signal::Bell`], allocates only when a ring or a pool is made or grows by a
+//! segment, and knows no clock.
 #![deny(unsafe_code)]
+#![warn(clippy::cast_possible_truncation)]
+
+mod atomic;
+#[cfg(not(loom))]
+#[expect(unsafe_code, reason = "gives out held bytes; argued by the invariants of `pool`")]
+pub mod crossing;
+mod cursor;
+mod fault;
+pub mod ibuf;
+mod ledger;
+#[cfg(not(loom))]
+#[expect(unsafe_code, reason = "turns places into slices; numbered invariants in the file")]
+pub mod pool;
+#[expect(unsafe_code, reason = "turns offsets into words and bytes")]
+mod region;
+pub mod signal;
+
+pub use abi::ring;
+pub use fault::Fault;
+pub use ledger::{Put, Taken};
+
+/// What happens when a ring is full. [SL §5.2]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Policy {
+    /// The writer waits for the slowest reader.
+    #[default]
+    Block,
+    /// The newest block is dropped and counted.
+    DropNew,
+    /// The oldest block is overwritten; a reader that comes too late counts what it lost.
+    Overwrite,
+}

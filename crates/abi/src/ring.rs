@@ -1,0 +1,141 @@
+//! The layout of a ring in memory that two spaces share. [SL §5.2]
+//!
+//! ```text
+//! writer's memory   one page of control words, then the data        written by the writer alone
+//! reader's memory   one page of control words per reader            written by that reader alone
+//! geometry          one page that nobody can write any more         what the others must agree with
+//! ```
+//!
+//! Positions are 64-bit and monotone: bytes in a dbuf, entries in an ibuf; what lies at position p is at
+//! p mod capacity, so a position also tells the lap. Every control word has a cache line pair of its own,
+//! because processors fetch lines in pairs (BASELINES, padding). A number in this file counts words of
+//! 8 bytes from the start of the page, unless it says bytes.
+
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
+
+/// Bytes of a page of control words.
+pub const PAGE: usize = 4096;
+/// Words of a page of control words.
+pub const PAGE_WORDS: usize = PAGE / 8;
+/// Words from one control word to the next.
+pub const LINE_WORDS: usize = 16;
+
+/// Control words of the writer's page.
+pub mod writer {
+    use super::LINE_WORDS;
+
+    /// The position up to which the writer may be writing; only lossy rings use it.
+    pub const RESERVE: usize = 0;
+    /// The position up to which everything is published.
+    pub const COMMIT: usize = LINE_WORDS;
+    /// A position in the younger half of the ring at which a record begins: where a reader that was
+    /// lapped goes on.
+    pub const MARK: usize = 2 * LINE_WORDS;
+    /// Whether more will come: [`super::OPEN`] or [`super::CLOSED`].
+    pub const STATE: usize = 3 * LINE_WORDS;
+    /// First word of the writer's ledger: blocks put, bytes put, blocks dropped, bytes dropped.
+    pub const LEDGER: usize = 4 * LINE_WORDS;
+}
+
+/// Control words of a reader's page.
+pub mod reader {
+    use super::LINE_WORDS;
+
+    /// The position before which the reader needs nothing any more.
+    pub const CURSOR: usize = 0;
+    /// Whether the reader still reads: [`super::OPEN`] or [`super::CLOSED`].
+    pub const STATE: usize = LINE_WORDS;
+    /// First word of the reader's ledger: blocks taken, bytes taken, blocks lost.
+    pub const LEDGER: usize = 2 * LINE_WORDS;
+}
+
+/// A party is there.
+pub const OPEN: u64 = 0;
+/// A party has left for ever.
+pub const CLOSED: u64 = 1;
+
+/// What the parties of a ring agree on before the first access. Lies in a memfd of its own that is sealed
+/// against everything.
+#[derive(
+    Clone, Copy, PartialEq, Eq, Debug, Default, FromBytes, IntoBytes, Immutable, KnownLayout,
+)]
+#[repr(C)]
+pub struct Geometry {
+    /// [`Geometry::MAGIC`].
+    pub magic: u64,
+    /// Bytes of data in the writer's memory: a power of two.
+    pub capacity: u64,
+    /// Number of the dbuf or ibuf.
+    pub id: u32,
+    /// Bytes from one entry of an ibuf to the next: 16, 32 or 64; 0 in a dbuf.
+    pub stride: u32,
+    /// What happens when the ring is full: 0 block, 1 drop new, 2 overwrite oldest.
+    pub policy: u32,
+    /// How many reader's pages there are.
+    pub readers: u32,
+}
+
+const _: () = assert!(size_of::<Geometry>() == 32);
+
+impl Geometry {
+    /// Says that this is a ring of this version.
+    pub const MAGIC: u64 = u64::from_le_bytes(*b"SL ring1");
+}
+
+/// What stands before each block in a dbuf: 16 bytes, aligned to 16.
+#[derive(
+    Clone, Copy, PartialEq, Eq, Debug, Default, FromBytes, IntoBytes, Immutable, KnownLayout,
+)]
+#[repr(C)]
+pub struct Record {
+    /// Bytes of the block; of a pad: bytes to the end of the ring, without this header.
+    pub length: u32,
+    /// [`Record::BLOCK`] or [`Record::PAD`].
+    pub kind: u32,
+    /// How many blocks were put before this one. So a reader that was lapped knows how many it lost.
+    pub sequence: u64,
+}
+
+const _: () = assert!(size_of::<Record>() == Record::SIZE);
+
+impl Record {
+    /// Bytes of the header, and the alignment of records.
+    pub const SIZE: usize = 16;
+    /// A block follows.
+    pub const BLOCK: u32 = 0xb10c;
+    /// Nothing follows up to the end of the ring: the next record is at its start.
+    pub const PAD: u32 = 0xfad5;
+
+    /// Bytes that a block of `length` takes in the ring.
+    #[must_use]
+    pub const fn span(length: u32) -> u64 {
+        (Self::SIZE as u64 + length as u64).next_multiple_of(Self::SIZE as u64)
+    }
+
+    /// The two words as they lie in the ring.
+    #[must_use]
+    pub const fn words(self) -> [u64; 2] {
+        [self.length as u64 | (self.kind as u64) << 32, self.sequence]
+    }
+
+    /// The header that these two words allege.
+    #[must_use]
+    #[expect(clippy::cast_possible_truncation, reason = "the two halves of a word")]
+    pub const fn from_words(words: [u64; 2]) -> Self {
+        Self { length: words[0] as u32, kind: (words[0] >> 32) as u32, sequence: words[1] }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_record_gives_back_what_it_was_given() {
+        let record = Record { length: 1500, kind: Record::BLOCK, sequence: 1 << 40 };
+        assert_eq!(Record::from_words(record.words()), record);
+        assert_eq!(Record::span(0), 16);
+        assert_eq!(Record::span(1), 32);
+        assert_eq!(Record::span(16), 32);
+    }
+}

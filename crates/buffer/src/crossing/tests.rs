@@ -1,0 +1,236 @@
+use super::*;
+use crate::pool::Config as PoolConfig;
+use crate::signal::spins;
+use abi::{Class, ContextLane, Marks};
+
+fn pool(id: u32) -> Pool {
+    Pool::new(DbufId::new(id).unwrap(), PoolConfig { segment: 4096, segments: 8 }).unwrap()
+}
+
+fn bells(count: usize) -> Vec<Arc<Bell>> {
+    (0..count).map(|_| Arc::new(Bell::new())).collect()
+}
+
+fn config(entries: usize, policy: Policy) -> Config {
+    Config { entries, policy, ..Config::default() }
+}
+
+/// A block of `length` bytes whose content follows from its number, with a view that leaves out 4 bytes on
+/// each side.
+fn block(pool: &Pool, number: u64, length: usize) -> Option<Entry> {
+    let (place, _) = pool.append(length, |bytes| {
+        fill(bytes, number);
+        bytes.len()
+    })?;
+    let view = RichPointer::new(pool.id(), place.within(4, length as u32 - 8), Class::YES);
+    let marks = Marks { view: 4, ..Marks::frame(1, length as u32, length as u32) };
+    Some(Entry::new(view, ContextLane { time: number, ..ContextLane::default() }, marks))
+}
+
+fn fill(bytes: &mut [u8], number: u64) {
+    for (i, byte) in bytes.iter_mut().enumerate() {
+        *byte = (number.wrapping_mul(31).wrapping_add(i as u64)) as u8;
+    }
+}
+
+fn check(batch: &Batch<'_>, index: usize) {
+    let entry = batch.entry(index);
+    let frame = batch.frame(index).unwrap();
+    let mut expected = vec![0; entry.marks.captured as usize];
+    fill(&mut expected, entry.context.time);
+    assert_eq!(frame, expected, "block {}", entry.context.time);
+    assert_eq!(batch.bytes(index).unwrap(), &expected[4..expected.len() - 4]);
+}
+
+#[test]
+fn blocks_cross_in_place_and_their_segments_wait_for_the_slowest() {
+    let mut pool = pool(1);
+    let bell = bells(3);
+    let (mut writer, mut readers) =
+        crossing(&config(64, Policy::Block), bell[0].clone(), &bell[1..]).unwrap();
+    for number in 0..6 {
+        let entry = block(&pool, number, 1500).unwrap();
+        assert_eq!(writer.push(&[entry], &[&pool]).unwrap().put, 1);
+    }
+    assert_eq!(writer.pinned_bytes(), 3 * 4096);
+    pool.turn();
+    assert_eq!(pool.usage().leased, 3);
+    for (index, reader) in readers.iter_mut().enumerate() {
+        let batch = reader.peek(100).unwrap();
+        assert_eq!(batch.len(), 6);
+        (0..6).for_each(|i| check(&batch, i));
+        reader.release(6).unwrap();
+        let left = writer.reap().unwrap();
+        assert_eq!(left, if index == 0 { 3 } else { 0 });
+    }
+    pool.turn();
+    assert_eq!(pool.usage().leased, 0);
+    assert_eq!(writer.taken(0), Some(readers[0].count()));
+    assert_eq!(writer.count().resident(&readers[1].count()), Some(0));
+}
+
+#[test]
+fn what_is_not_what_it_alleges_is_refused() {
+    let (mine, other) = (pool(1), pool(2));
+    let twin = pool(1);
+    let bell = bells(2);
+    let (mut writer, mut readers) =
+        crossing(&config(64, Policy::Block), bell[0].clone(), &bell[1..]).unwrap();
+    let good = block(&mine, 1, 100).unwrap();
+    let foreign = block(&other, 1, 100).unwrap();
+    let refused = |writer: &mut Writer, entry, origins: &[&dyn Origin]| {
+        writer.push(&[good, entry], origins).unwrap_err()
+    };
+    assert_eq!(refused(&mut writer, foreign, &[&mine]), Fault::UnknownDbuf(other.id()));
+    let mut longer = good;
+    longer.pointer = good.pointer.within(0, 100);
+    assert!(matches!(refused(&mut writer, longer, &[&mine]), Fault::OutOfWindow(_)));
+    let mut cut = good;
+    cut.marks.captured = 5000;
+    assert!(matches!(refused(&mut writer, cut, &[&mine]), Fault::CrossesSegment(_)));
+    // Another pool under an id that is known already: C5.
+    let long = block(&twin, 1, 4000).unwrap();
+    let late = block(&twin, 2, 4000).unwrap();
+    assert!(refused(&mut writer, long, &[&twin]) != Fault::Hole);
+    assert_eq!(refused(&mut writer, late, &[&twin]), Fault::UnknownDbuf(twin.id()));
+    assert_eq!(readers[0].peek(9).unwrap().len(), 0, "nothing was put");
+    let hole = Entry::new(RichPointer::hole(99), ContextLane::default(), Marks::bare(99));
+    assert_eq!(writer.push(&[hole, foreign], &[&mine, &other]).unwrap().put, 2);
+    let batch = readers[0].peek(9).unwrap();
+    assert_eq!(batch.bytes(0), Err(Fault::Hole));
+    check(&batch, 1);
+    assert_eq!(batch.bytes(2), Err(Fault::Hole), "there is no third");
+}
+
+#[test]
+fn a_block_goes_through_two_crossings_without_a_copy() {
+    let mut pool = pool(1);
+    let bell = bells(3);
+    let (mut first, mut middle) =
+        crossing(&config(8, Policy::Block), bell[0].clone(), &bell[1..2]).unwrap();
+    let (mut second, mut last) =
+        crossing(&config(8, Policy::Block), bell[1].clone(), &bell[2..]).unwrap();
+    first.push(&[block(&pool, 7, 3000).unwrap()], &[&pool]).unwrap();
+    let batch = middle[0].peek(8).unwrap();
+    let address = batch.bytes(0).unwrap().as_ptr();
+    second.push(&[batch.entry(0)], &[&batch]).unwrap();
+    let outside = batch.entry(0).pointer.place.within(1 << 19, 1);
+    assert!(batch.resolve(RichPointer::new(pool.id(), outside, Class::YES)).is_err());
+    middle[0].release(1).unwrap();
+    assert_eq!(first.reap().unwrap(), 0);
+    for number in 0..20 {
+        pool.turn();
+        block(&pool, 100 + number, 3000).unwrap();
+    }
+    let batch = last[0].peek(8).unwrap();
+    check(&batch, 0);
+    assert_eq!(batch.bytes(0).unwrap().as_ptr(), address);
+    let lease = batch.lease(batch.entry(0).pointer).unwrap();
+    drop((second, last));
+    for number in 0..20 {
+        pool.turn();
+        block(&pool, 100 + number, 3000).unwrap();
+    }
+    assert_eq!(pool.usage().leased, 1, "kept by the lease alone");
+    drop(lease);
+    pool.turn();
+    assert_eq!(pool.usage().leased, 0);
+}
+
+#[test]
+fn a_writer_that_leaves_keeps_its_word() {
+    let mut pool = pool(1);
+    let bell = bells(2);
+    let (mut writer, mut readers) =
+        crossing(&config(8, Policy::Block), bell[0].clone(), &bell[1..]).unwrap();
+    writer.push(&[block(&pool, 7, 3000).unwrap()], &[&pool]).unwrap();
+    drop(writer);
+    for number in 0..20 {
+        pool.turn();
+        block(&pool, number, 3000).unwrap();
+    }
+    drop(pool);
+    let mut reader = readers.remove(0);
+    let batch = reader.peek(8).unwrap();
+    check(&batch, 0);
+    assert!(!reader.is_finished().unwrap());
+    reader.release(1).unwrap();
+    assert!(reader.is_finished().unwrap());
+}
+
+#[test]
+fn a_crossing_never_overwrites() {
+    let bell = bells(2);
+    let made = crossing(&config(8, Policy::Overwrite), bell[0].clone(), &bell[1..]);
+    assert_eq!(made.map(|_| ()), Err(Fault::Lossy));
+}
+
+/// Two readers of different pace, a pool of eight segments, block and drop: every content right, every
+/// block accounted for, the pool whole again at the end.
+#[test]
+fn threads_under_pressure_see_only_what_was_written() {
+    const TOTAL: u64 = 20_000;
+    let spin = spins(sys_processors());
+    for policy in [Policy::Block, Policy::DropNew] {
+        let bell = bells(3);
+        let (mut writer, readers) =
+            crossing(&config(16, policy), bell[0].clone(), &bell[1..]).unwrap();
+        std::thread::scope(|scope| {
+            for (mut reader, bell) in readers.into_iter().zip(&bell[1..]) {
+                scope.spawn(move || {
+                    let mut last = None;
+                    loop {
+                        bell.wait_until(spin, || {
+                            reader.waiting().unwrap() > 0 || reader.is_finished().unwrap()
+                        });
+                        let batch = reader.peek(5).unwrap();
+                        if batch.is_empty() {
+                            break;
+                        }
+                        for index in 0..batch.len() {
+                            check(&batch, index);
+                            let number = batch.entry(index).context.time;
+                            assert!(last.is_none_or(|last| number > last));
+                            last = Some(number);
+                        }
+                        let count = batch.len();
+                        reader.release(count).unwrap();
+                    }
+                    assert_eq!(reader.written().resident(&reader.count()), Some(0));
+                    let put = reader.written();
+                    assert_eq!(put.blocks + put.dropped, TOTAL, "{policy:?}");
+                });
+            }
+            scope.spawn(|| {
+                let mut pool = pool(1);
+                let mut number = 0;
+                while number < TOTAL {
+                    let length = 8 + (number % 1490) as usize;
+                    let Some(entry) = block(&pool, number, length) else {
+                        writer.signal();
+                        bell[0].wait_until(spin, || writer.reap().unwrap() < 8);
+                        pool.turn();
+                        continue;
+                    };
+                    let pushed = writer.push(&[entry], &[&pool]).unwrap();
+                    if pushed == Pushed::default() {
+                        writer.signal();
+                        bell[0].wait_until(spin, || writer.room(1).unwrap() > 0);
+                        continue;
+                    }
+                    number += 1;
+                    if number % 4 == 0 {
+                        writer.signal();
+                        pool.turn();
+                    }
+                }
+                drop(writer);
+                assert_eq!(pool.mistakes(), 0);
+            });
+        });
+    }
+}
+
+fn sys_processors() -> usize {
+    std::thread::available_parallelism().map_or(1, usize::from)
+}

@@ -1,0 +1,290 @@
+//! Who is where in a ring: the positions of its writer and of its readers. [SL §5.2]
+//!
+//! A position is monotone and 64 bits wide; it counts bytes in a dbuf and entries in an ibuf. Each party
+//! writes only its own page of control words, keeps its own position privately, and remembers the last
+//! position that it saw of the other, so that the other's cache line is fetched only when the remembered
+//! value says full or empty. Publication is once per batch.
+//!
+//! SYNC POINTS (each Release names its Acquire):
+//! - *block published*: [`Producer::publish`] stores `COMMIT` with Release, [`Consumer::refresh`] loads it
+//!   with Acquire: who sees the position sees the blocks before it.
+//! - *block released*: [`Consumer::release`] stores `CURSOR` with Release, [`Producer::refresh`] loads it
+//!   with Acquire: who sees the position may write where the reader has read.
+//! - *writing begins* (lossy rings): [`Producer::begin`] stores `RESERVE`, then a Release fence, then the
+//!   data; [`Consumer::overtaken`] makes an Acquire fence after copying the data, then loads `RESERVE`:
+//!   who has seen a new byte sees the new position.
+//! - *closed*: `STATE` is stored with Release after the last publication; who sees it sees all positions.
+//!
+//! A position that comes from the other party is checked each time it is read: it must lie within one
+//! capacity of our own and never go back. If not, the link to that party is poisoned: the fault goes to
+//! the caller, nothing is clamped, and no other party of the ring notices (RELIABILITY T3).
+
+use crate::atomic::{Ordering, acquire, fence};
+use crate::region::Region;
+use crate::{Fault, Policy, Put, Taken};
+use abi::ring::{CLOSED, PAGE_WORDS, reader, writer};
+use std::sync::Arc;
+
+/// No writer comes this far: 2⁶³ bytes take 29 years at 10 GB/s. So sums of positions do not overflow.
+const POSITION_MAX: u64 = u64::MAX >> 1;
+
+/// The memory of one ring.
+#[derive(Debug)]
+pub(crate) struct Store {
+    /// The writer's control words, and from [`PAGE_WORDS`] on the data.
+    pub(crate) writer: Region,
+    /// The control words of each reader. Strangers see only their own; then the others are missing here.
+    pub(crate) readers: Box<[Region]>,
+    /// Positions from one lap to the next: a power of two.
+    pub(crate) capacity: u64,
+    pub(crate) policy: Policy,
+}
+
+impl Store {
+    /// A ring on the heap, for threads of one process.
+    pub(crate) fn heap(
+        data_words: usize,
+        capacity: u64,
+        policy: Policy,
+        readers: usize,
+    ) -> Arc<Self> {
+        assert!(capacity.is_power_of_two(), "a ring's capacity is a power of two");
+        let words = reader::LEDGER + abi::ring::LINE_WORDS;
+        Arc::new(Self {
+            writer: Region::heap(PAGE_WORDS + data_words),
+            readers: (0..readers).map(|_| Region::heap(words)).collect(),
+            capacity,
+            policy,
+        })
+    }
+
+    /// What the writer has published about its count.
+    pub(crate) fn put(&self) -> Put {
+        acquire(self.writer.word(writer::COMMIT));
+        Put::from_words(std::array::from_fn(|i| acquire(self.writer.word(writer::LEDGER + i))))
+    }
+
+    /// What a reader has published about its count.
+    pub(crate) fn taken(&self, index: usize) -> Option<Taken> {
+        let region = self.readers.get(index)?;
+        acquire(region.word(reader::CURSOR));
+        Some(Taken::from_words(std::array::from_fn(|i| acquire(region.word(reader::LEDGER + i)))))
+    }
+}
+
+/// The writer's side of a ring.
+#[derive(Debug)]
+pub(crate) struct Producer {
+    pub(crate) store: Arc<Store>,
+    /// Up to here blocks are written; published by [`Producer::publish`].
+    pub(crate) head: u64,
+    published: u64,
+    /// The oldest position that some reader still needs, when we last looked.
+    oldest: u64,
+    seen: Box<[Seen]>,
+    pub(crate) put: Put,
+}
+
+/// What the writer knows of one reader.
+#[derive(Clone, Copy, Debug)]
+struct Seen {
+    cursor: u64,
+    /// The reader has left, or was shut out because it lied.
+    gone: bool,
+}
+
+impl Producer {
+    /// The writer of a fresh ring.
+    pub(crate) fn new(store: Arc<Store>) -> Self {
+        let seen = vec![Seen { cursor: 0, gone: false }; store.readers.len()].into();
+        Self { store, head: 0, published: 0, oldest: 0, seen, put: Put::default() }
+    }
+
+    /// How many positions are free, looking at the readers only if fewer than `wanted` seem to be.
+    /// A ring that overwrites is always free.
+    pub(crate) fn room(&mut self, wanted: u64) -> Result<u64, Fault> {
+        let capacity = self.store.capacity;
+        if self.store.policy == Policy::Overwrite {
+            return Ok(capacity);
+        }
+        if capacity - (self.head - self.oldest) < wanted {
+            self.refresh()?;
+        }
+        Ok(capacity - (self.head - self.oldest))
+    }
+
+    /// Looks where the readers are and answers the oldest position that one of them still needs; the
+    /// writer's own where all have left. A reader that shows an impossible position is shut out for ever
+    /// and reported once; the ring goes on for the others.
+    pub(crate) fn refresh(&mut self) -> Result<u64, Fault> {
+        let (mut oldest, mut lie) = (self.head, None);
+        for (seen, region) in self.seen.iter_mut().zip(&self.store.readers) {
+            if seen.gone {
+                continue;
+            }
+            let closed = acquire(region.word(reader::STATE)) == CLOSED;
+            // SYNC POINT: block released; pairs with the store in `Consumer::release`.
+            let cursor = acquire(region.word(reader::CURSOR));
+            if closed {
+                seen.gone = true;
+            } else if cursor.wrapping_sub(seen.cursor) > self.published - seen.cursor {
+                seen.gone = true;
+                lie = Some(Fault::Poisoned { shown: cursor, mine: self.published });
+            } else {
+                seen.cursor = cursor;
+                oldest = oldest.min(cursor);
+            }
+        }
+        self.oldest = oldest;
+        lie.map_or(Ok(oldest), Err)
+    }
+
+    /// Whether every reader has left or was shut out, as of the last look.
+    pub(crate) fn abandoned(&self) -> bool {
+        !self.seen.is_empty() && self.seen.iter().all(|seen| seen.gone)
+    }
+
+    /// Announces that everything up to `position` may be written from now on (lossy rings).
+    pub(crate) fn begin(&self, position: u64) {
+        // SYNC POINT: writing begins; pairs with the fence and load in `Consumer::overtaken`.
+        self.store.writer.word(writer::RESERVE).store(position, Ordering::Relaxed);
+        fence(Ordering::Release);
+    }
+
+    /// Remembers a position at which readers that were lapped can go on (lossy rings).
+    pub(crate) fn mark(&self, position: u64) {
+        // Published by the Release of `COMMIT` that follows; loaded after it.
+        self.store.writer.word(writer::MARK).store(position, Ordering::Release);
+    }
+
+    /// Shows the readers everything that was written.
+    pub(crate) fn publish(&mut self) {
+        let page = &self.store.writer;
+        for (i, count) in self.put.words().into_iter().enumerate() {
+            page.word(writer::LEDGER + i).store(count, Ordering::Relaxed);
+        }
+        self.published = self.head;
+        // SYNC POINT: block published; pairs with the load in `Consumer::refresh`.
+        page.word(writer::COMMIT).store(self.head, Ordering::Release);
+    }
+
+    /// Publishes and says that nothing more will come.
+    pub(crate) fn close(&mut self) {
+        self.publish();
+        // SYNC POINT: closed; pairs with the load in `Consumer::ended`.
+        self.store.writer.word(writer::STATE).store(CLOSED, Ordering::Release);
+    }
+}
+
+/// A reader's side of a ring.
+#[derive(Debug)]
+pub(crate) struct Consumer {
+    pub(crate) store: Arc<Store>,
+    pub(crate) index: usize,
+    /// The next position that we read.
+    pub(crate) next: u64,
+    /// The position up to which we have told the writer that we need nothing.
+    released: u64,
+    /// The published position when we last looked.
+    commit: u64,
+    poisoned: bool,
+    pub(crate) taken: Taken,
+}
+
+impl Consumer {
+    /// Reader number `index` of a fresh ring.
+    pub(crate) fn new(store: Arc<Store>, index: usize) -> Self {
+        assert!(index < store.readers.len(), "a reader has a page of its own");
+        Self {
+            store,
+            index,
+            next: 0,
+            released: 0,
+            commit: 0,
+            poisoned: false,
+            taken: Taken::default(),
+        }
+    }
+
+    /// The position up to which there is something to read; looks at the writer only when everything
+    /// that was seen has been read.
+    pub(crate) fn available(&mut self) -> Result<u64, Fault> {
+        if self.next == self.commit { self.refresh() } else { Ok(self.commit) }
+    }
+
+    /// Looks how far the writer has published.
+    pub(crate) fn refresh(&mut self) -> Result<u64, Fault> {
+        // SYNC POINT: block published; pairs with the store in `Producer::publish`.
+        let commit = acquire(self.store.writer.word(writer::COMMIT));
+        let ahead = commit.wrapping_sub(self.commit);
+        // In a lossy ring the writer may be any distance ahead, but never behind.
+        let limit = match self.store.policy {
+            Policy::Overwrite => POSITION_MAX,
+            Policy::Block | Policy::DropNew => {
+                self.store.capacity - self.commit.wrapping_sub(self.released)
+            }
+        };
+        if ahead > limit || commit > POSITION_MAX || self.poisoned {
+            self.poisoned = true;
+            return Err(Fault::Poisoned { shown: commit, mine: self.next });
+        }
+        self.commit = commit;
+        Ok(commit)
+    }
+
+    /// Whether the writer may have begun to overwrite what we copied from `start` (lossy rings). Asked
+    /// after the copy.
+    pub(crate) fn overtaken(&self, start: u64) -> bool {
+        // SYNC POINT: writing begins; pairs with the store and fence in `Producer::begin`.
+        fence(Ordering::Acquire);
+        let reserve = self.store.writer.word(writer::RESERVE).load(Ordering::Relaxed);
+        reserve.wrapping_sub(start) > self.store.capacity
+    }
+
+    /// The position at which the writer says that a lapped reader can go on.
+    pub(crate) fn mark(&self) -> u64 {
+        acquire(self.store.writer.word(writer::MARK))
+    }
+
+    /// Tells the writer that we need nothing before `next` any more.
+    pub(crate) fn release(&mut self) {
+        let page = self.page();
+        for (i, count) in self.taken.words().into_iter().enumerate() {
+            page.word(reader::LEDGER + i).store(count, Ordering::Relaxed);
+        }
+        // SYNC POINT: block released; pairs with the load in `Producer::refresh`.
+        page.word(reader::CURSOR).store(self.next, Ordering::Release);
+        self.released = self.next;
+    }
+
+    /// How many positions are published (as of the last look) and not released.
+    pub(crate) fn resident(&self) -> u64 {
+        self.commit.wrapping_sub(self.released)
+    }
+
+    /// Whether the writer has closed and everything has been read.
+    pub(crate) fn ended(&mut self) -> Result<bool, Fault> {
+        // SYNC POINT: closed; pairs with the store in `Producer::close`. Loaded before the position, so
+        // that the position is the last one.
+        let closed = acquire(self.store.writer.word(writer::STATE)) == CLOSED;
+        Ok(closed && self.refresh()? == self.next)
+    }
+
+    /// Says that we read no more; the writer waits for us no longer.
+    pub(crate) fn leave(&mut self) {
+        self.release();
+        // SYNC POINT: closed; pairs with the load in `Producer::refresh`.
+        self.page().word(reader::STATE).store(CLOSED, Ordering::Release);
+    }
+
+    /// Marks the link as broken by what the writer has put into the ring.
+    pub(crate) fn poison(&mut self, fault: Fault) -> Fault {
+        self.poisoned = true;
+        fault
+    }
+
+    fn page(&self) -> &Region {
+        // The index was checked when the reader was made.
+        self.store.readers.get(self.index).unwrap_or(&self.store.writer)
+    }
+}

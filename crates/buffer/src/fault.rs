@@ -1,0 +1,79 @@
+//! Why an allegation did not become bytes, or why a ring cannot go on.
+
+use abi::{DbufId, Place};
+use std::fmt;
+
+/// What is wrong with a rich pointer, or with the other party of a ring. [SL §5.3.1, "buffer fault"]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Fault {
+    /// The pointer names a dbuf that is not known here.
+    UnknownDbuf(DbufId),
+    /// The place is not (or no longer) in the window of the dbuf: recycled, lapped, or never written.
+    OutOfWindow(Place),
+    /// The place runs over the end of its segment, or of its block.
+    CrossesSegment(Place),
+    /// The block is longer than this ring or pool can ever take.
+    TooLong {
+        /// Bytes asked for.
+        length: usize,
+        /// Bytes that one block may have.
+        limit: usize,
+    },
+    /// The pointer is a hole: bytes that nobody has seen.
+    Hole,
+    /// The other party showed a position that it cannot have: it is broken or it lies. The ring is
+    /// poisoned and must be closed.
+    Poisoned {
+        /// The position that it showed.
+        shown: u64,
+        /// Our own position.
+        mine: u64,
+    },
+    /// A record in the ring is not one: its writer is broken or lies. The ring is poisoned.
+    Damaged {
+        /// Where the record should begin.
+        position: u64,
+    },
+    /// Nobody reads this ring any more.
+    Abandoned,
+    /// This operation needs a ring whose blocks are kept until they are read; this one overwrites.
+    Lossy,
+}
+
+impl fmt::Display for Fault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::UnknownDbuf(dbuf) => write!(f, "dbuf {} is not known here", dbuf.number()),
+            Self::OutOfWindow(place) => write!(
+                f,
+                "{} bytes at position {} are not in the window of their dbuf (recycled or lapped)",
+                place.length(),
+                place.position()
+            ),
+            Self::CrossesSegment(place) => write!(
+                f,
+                "{} bytes at position {} run over the end of their segment",
+                place.length(),
+                place.position()
+            ),
+            Self::TooLong { length, limit } => {
+                write!(f, "a block of {length} bytes is longer than the {limit} that fit: split it")
+            }
+            Self::Hole => f.write_str("a hole has a length and no bytes"),
+            Self::Poisoned { shown, mine } => write!(
+                f,
+                "the other party of the ring shows position {shown}, which cannot be at our {mine}: \
+                 close the ring"
+            ),
+            Self::Damaged { position } => {
+                write!(f, "there is no record at position {position} of the ring: close the ring")
+            }
+            Self::Abandoned => f.write_str("nobody reads this ring any more"),
+            Self::Lossy => {
+                f.write_str("this ring overwrites its oldest blocks: read copies instead")
+            }
+        }
+    }
+}
+
+impl std::error::Error for Fault {}

@@ -1,0 +1,312 @@
+//! A ring of rich pointers with their lanes. [SL §5.3]
+//!
+//! Entries of 16 bytes (pointer), 32 (with the context lane) or 64 (with the marks) flow from one writer to
+//! several readers, each at its own pace. Entries are moved as words: they are data about memory and give
+//! no access to it, so this file needs no unsafe code. In a ring that overwrites, a reader copies and then
+//! looks whether it was overtaken; what it missed it counts exactly.
+//!
+//! Both sides publish once per call: push and read batches.
+
+use crate::atomic::Ordering;
+use crate::cursor::{Consumer, Producer, Store};
+use crate::{Fault, Policy, Put, Taken};
+use abi::ring::PAGE_WORDS;
+use abi::{ContextLane, Entry, Marks, RichPointer};
+
+/// Which lanes travel in the ring.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Lanes {
+    /// The rich pointer alone: 16 bytes.
+    Pointer,
+    /// Pointer and context lane: 32 bytes.
+    Context,
+    /// Pointer, context lane and marks: 64 bytes, one cache line.
+    #[default]
+    Marks,
+}
+
+impl Lanes {
+    /// Bytes from one entry to the next.
+    #[must_use]
+    pub const fn stride(self) -> usize {
+        self.words() * 8
+    }
+
+    const fn words(self) -> usize {
+        match self {
+            Self::Pointer => 2,
+            Self::Context => 4,
+            Self::Marks => 8,
+        }
+    }
+}
+
+/// The shape of a ring of rich pointers.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Config {
+    /// How many entries it holds; rounded up to a power of two.
+    pub entries: usize,
+    /// What travels in an entry.
+    pub lanes: Lanes,
+    /// What happens when it is full.
+    pub policy: Policy,
+    /// How many readers it has.
+    pub readers: usize,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self { entries: 4096, lanes: Lanes::Marks, policy: Policy::Block, readers: 1 }
+    }
+}
+
+/// How often a reader of a ring that overwrites tries before it says that it has only lost.
+const ATTEMPTS: usize = 8;
+
+/// Makes a ring for threads of this process.
+#[must_use]
+pub fn ring(config: &Config) -> (Writer, Vec<Reader>) {
+    let entries = config.entries.max(1).next_power_of_two();
+    let words = config.lanes.words();
+    let store = Store::heap(entries * words, entries as u64, config.policy, config.readers);
+    let reader = |index| Reader { side: Consumer::new(store.clone(), index), lanes: config.lanes };
+    let readers = (0..config.readers).map(reader).collect();
+    (Writer { side: Producer::new(store), lanes: config.lanes }, readers)
+}
+
+/// What became of a push.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Pushed {
+    /// The first so many entries are in the ring.
+    pub put: usize,
+    /// So many of the rest were dropped and counted ([`Policy::DropNew`]). In a ring that blocks the rest
+    /// stays with the caller, who waits and pushes again.
+    pub dropped: usize,
+}
+
+/// The one writer of a ring of rich pointers.
+#[derive(Debug)]
+pub struct Writer {
+    pub(crate) side: Producer,
+    pub(crate) lanes: Lanes,
+}
+
+impl Writer {
+    /// Puts as many of these entries as the policy lets in, and publishes them.
+    pub fn push(&mut self, entries: &[Entry]) -> Result<Pushed, Fault> {
+        let (put, dropped) = match self.side.store.policy {
+            Policy::Overwrite => {
+                for chunk in entries.chunks(self.capacity().div_ceil(2)) {
+                    self.side.begin(self.side.head + chunk.len() as u64);
+                    self.write(chunk);
+                    self.side.publish();
+                }
+                return Ok(Pushed { put: entries.len(), dropped: 0 });
+            }
+            Policy::Block => (self.fitting(entries.len())?, 0),
+            Policy::DropNew => {
+                let put = self.fitting(entries.len())?;
+                (put, entries.len() - put)
+            }
+        };
+        let (in_ring, rest) = entries.split_at(put);
+        self.write(in_ring);
+        if dropped > 0 {
+            self.side.put.dropped += dropped as u64;
+            self.side.put.dropped_bytes += bytes(rest);
+        }
+        self.side.publish();
+        Ok(Pushed { put, dropped })
+    }
+
+    /// How many entries the ring holds.
+    #[must_use]
+    pub fn capacity(&self) -> usize {
+        usize::try_from(self.side.store.capacity).unwrap_or(usize::MAX)
+    }
+
+    /// How many entries would go in now; `wanted` saves a look at the readers where that many surely fit.
+    pub fn room(&mut self, wanted: usize) -> Result<usize, Fault> {
+        Ok(usize::try_from(self.side.room(wanted as u64)?).unwrap_or(usize::MAX))
+    }
+
+    /// Whether all readers have left.
+    pub fn is_abandoned(&mut self) -> bool {
+        // A reader that lies is shut out by the look; who is left is what counts here.
+        let _ = self.side.refresh();
+        self.side.abandoned()
+    }
+
+    /// What this side has counted.
+    #[must_use]
+    pub const fn count(&self) -> Put {
+        self.side.put
+    }
+
+    /// What a reader has published about its count: a look over the fence, for whoever balances.
+    #[must_use]
+    pub fn taken(&self, reader: usize) -> Option<Taken> {
+        self.side.store.taken(reader)
+    }
+
+    fn fitting(&mut self, wanted: usize) -> Result<usize, Fault> {
+        let room = self.room(wanted)?;
+        if self.side.abandoned() { Err(Fault::Abandoned) } else { Ok(room.min(wanted)) }
+    }
+
+    fn write(&mut self, entries: &[Entry]) {
+        let store = &self.side.store;
+        let words = self.lanes.words();
+        let data = store.writer.words().get(PAGE_WORDS..).unwrap_or_default();
+        for entry in entries {
+            let at = index(self.side.head, store.capacity) * words;
+            let slot = data.get(at..at + words).unwrap_or_default();
+            let values: [u64; 8] = zerocopy::transmute!(*entry);
+            for (word, value) in slot.iter().zip(values) {
+                word.store(value, Ordering::Relaxed);
+            }
+            self.side.head += 1;
+        }
+        self.side.put.blocks += entries.len() as u64;
+        self.side.put.bytes += bytes(entries);
+    }
+}
+
+impl Drop for Writer {
+    fn drop(&mut self) {
+        self.side.close();
+    }
+}
+
+/// What a read brought.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Read {
+    /// So many entries were copied.
+    pub count: usize,
+    /// So many were overwritten before we came ([`Policy::Overwrite`]).
+    pub lost: u64,
+}
+
+/// One reader of a ring of rich pointers.
+#[derive(Debug)]
+pub struct Reader {
+    pub(crate) side: Consumer,
+    lanes: Lanes,
+}
+
+impl Reader {
+    /// Copies up to `out.len()` entries, takes them, and tells the writer.
+    pub fn read(&mut self, out: &mut [Entry]) -> Result<Read, Fault> {
+        let read = match self.side.store.policy {
+            Policy::Overwrite => self.read_lossy(out)?,
+            Policy::Block | Policy::DropNew => {
+                let count = self.waiting()?.min(out.len());
+                for (to, i) in out.iter_mut().zip(0..count as u64) {
+                    *to = self.load(self.side.next + i);
+                }
+                self.take(out.get(..count).unwrap_or_default());
+                Read { count, lost: 0 }
+            }
+        };
+        self.side.release();
+        Ok(read)
+    }
+
+    /// How many entries are there to be read.
+    pub fn waiting(&mut self) -> Result<usize, Fault> {
+        let ahead = self.side.available()?.wrapping_sub(self.side.next);
+        Ok(usize::try_from(ahead).unwrap_or(usize::MAX))
+    }
+
+    /// Whether the writer has closed the ring and everything has been read.
+    pub fn is_finished(&mut self) -> Result<bool, Fault> {
+        self.side.ended()
+    }
+
+    /// What this side has counted.
+    #[must_use]
+    pub const fn count(&self) -> Taken {
+        self.side.taken
+    }
+
+    /// What the writer has published about its count: a look over the fence, for whoever balances.
+    #[must_use]
+    pub fn written(&self) -> Put {
+        self.side.store.put()
+    }
+
+    fn read_lossy(&mut self, out: &mut [Entry]) -> Result<Read, Fault> {
+        let capacity = self.side.store.capacity;
+        let mut lost = 0;
+        for _ in 0..ATTEMPTS {
+            let commit = self.side.refresh()?;
+            let start = self.side.next;
+            let count = commit.wrapping_sub(start).min(out.len() as u64);
+            for (to, i) in out.iter_mut().zip(0..count) {
+                *to = self.load(start + i);
+            }
+            if !self.side.overtaken(start) {
+                let count = usize::try_from(count).unwrap_or(0);
+                self.take(out.get(..count).unwrap_or_default());
+                return Ok(Read { count, lost });
+            }
+            // Half a lap of distance, so that the next attempt is likely to succeed.
+            let commit = self.side.refresh()?;
+            let restart = commit.saturating_sub(capacity / 2);
+            if restart <= start {
+                let shown = commit;
+                return Err(self.side.poison(Fault::Poisoned { shown, mine: start }));
+            }
+            lost += restart - start;
+            self.side.taken.lost += restart - start;
+            self.side.next = restart;
+        }
+        Ok(Read { count: 0, lost })
+    }
+
+    pub(crate) fn take(&mut self, entries: &[Entry]) {
+        self.side.next += entries.len() as u64;
+        self.side.taken.blocks += entries.len() as u64;
+        self.side.taken.bytes += bytes(entries);
+    }
+
+    /// The entry at a position that is published.
+    pub(crate) fn load(&self, position: u64) -> Entry {
+        let words = self.lanes.words();
+        let store = &self.side.store;
+        let at = PAGE_WORDS + index(position, store.capacity) * words;
+        let slot = store.writer.words().get(at..at + words).unwrap_or_default();
+        let mut values = [0u64; 8];
+        for (value, word) in values.iter_mut().zip(slot) {
+            *value = word.load(Ordering::Relaxed);
+        }
+        match self.lanes {
+            Lanes::Marks => zerocopy::transmute!(values),
+            Lanes::Pointer | Lanes::Context => {
+                let [p0, p1, c0, c1, ..] = values;
+                let pointer = RichPointer::from_words([p0, p1]);
+                let context: ContextLane = zerocopy::transmute!([c0, c1]);
+                Entry::new(pointer, context, Marks::bare(pointer.length()))
+            }
+        }
+    }
+}
+
+impl Drop for Reader {
+    fn drop(&mut self) {
+        self.side.leave();
+    }
+}
+
+/// Bytes in the views of these entries.
+pub(crate) fn bytes(entries: &[Entry]) -> u64 {
+    entries.iter().map(|entry| u64::from(entry.pointer.length())).sum()
+}
+
+#[expect(clippy::cast_possible_truncation, reason = "less than the capacity, which fits in memory")]
+const fn index(position: u64, capacity: u64) -> usize {
+    (position & (capacity - 1)) as usize
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests;

@@ -1,0 +1,166 @@
+use super::*;
+use abi::{Class, DbufId, Place};
+
+fn entry(number: u64) -> Entry {
+    let pointer =
+        RichPointer::new(DbufId::new(3).unwrap(), Place::new(number, 10), Class(number as u32));
+    let context = ContextLane { time: number, ..ContextLane::default() };
+    Entry::new(pointer, context, Marks::frame(1, 64, 64))
+}
+
+fn config(entries: usize, policy: Policy, readers: usize) -> Config {
+    Config { entries, policy, readers, ..Config::default() }
+}
+
+#[test]
+fn every_stride_carries_its_lanes() {
+    for (lanes, stride) in [(Lanes::Pointer, 16), (Lanes::Context, 32), (Lanes::Marks, 64)] {
+        assert_eq!(lanes.stride(), stride);
+        let (mut writer, mut readers) = ring(&Config { lanes, ..Config::default() });
+        let sent = entry(5);
+        assert_eq!(writer.push(&[sent]).unwrap().put, 1);
+        let mut got = [entry(0); 2];
+        assert_eq!(readers[0].read(&mut got).unwrap(), Read { count: 1, lost: 0 });
+        assert_eq!(got[0].pointer, sent.pointer);
+        assert_eq!(got[0].context == sent.context, lanes != Lanes::Pointer);
+        assert_eq!(got[0].marks == sent.marks, lanes == Lanes::Marks);
+    }
+}
+
+#[test]
+fn a_full_ring_keeps_gives_back_or_drops() {
+    let entries: Vec<_> = (0..10).map(entry).collect();
+    let (mut writer, mut readers) = ring(&config(8, Policy::Block, 2));
+    assert_eq!(writer.push(&entries).unwrap(), Pushed { put: 8, dropped: 0 });
+    let mut got = [entry(0); 4];
+    readers[0].read(&mut got).unwrap();
+    assert_eq!(writer.push(&entries).unwrap().put, 0, "the slower reader counts");
+    drop(readers.pop());
+    assert_eq!(writer.push(&entries).unwrap().put, 4, "and no longer once it has left");
+    drop(readers);
+    assert_eq!(writer.push(&entries), Err(Fault::Abandoned));
+
+    let (mut writer, mut readers) = ring(&config(8, Policy::DropNew, 1));
+    assert_eq!(writer.push(&entries).unwrap(), Pushed { put: 8, dropped: 2 });
+    readers[0].read(&mut got).unwrap();
+    let put = writer.count();
+    assert_eq!((put.blocks, put.bytes, put.dropped, put.dropped_bytes), (8, 80, 2, 20));
+    assert_eq!(put.resident(&readers[0].count()), Some(4));
+    assert_eq!(writer.taken(0), Some(readers[0].count()), "as published");
+    assert_eq!(readers[0].written(), put);
+}
+
+#[test]
+fn the_end_comes_after_the_last_entry() {
+    let (mut writer, mut readers) = ring(&config(8, Policy::Block, 1));
+    writer.push(&[entry(1)]).unwrap();
+    drop(writer);
+    assert!(!readers[0].is_finished().unwrap());
+    readers[0].read(&mut [entry(0)]).unwrap();
+    assert!(readers[0].is_finished().unwrap());
+}
+
+#[test]
+fn an_overwritten_reader_knows_what_it_lost() {
+    let (mut writer, mut readers) = ring(&config(16, Policy::Overwrite, 1));
+    let mut got = vec![entry(0); 64];
+    for _ in 0..10 {
+        writer.push(&(0..10).map(entry).collect::<Vec<_>>()).unwrap();
+    }
+    let read = readers[0].read(&mut got).unwrap();
+    assert_eq!(read.count as u64 + read.lost, 100);
+    assert_eq!(got[read.count - 1], entry(9));
+    assert_eq!(writer.count().resident(&readers[0].count()), Some(0));
+}
+
+#[test]
+fn two_threads_lose_nothing_when_blocking_and_count_exactly_when_not() {
+    const TOTAL: u64 = 100_000;
+    for policy in [Policy::Block, Policy::DropNew, Policy::Overwrite] {
+        let (mut writer, readers) = ring(&config(64, policy, 2));
+        std::thread::scope(|scope| {
+            let join: Vec<_> = readers
+                .into_iter()
+                .map(|reader| scope.spawn(move || drain(reader, policy)))
+                .collect();
+            scope.spawn(move || {
+                let mut next = 0;
+                while next < TOTAL {
+                    let batch: Vec<_> = (next..(next + 7).min(TOTAL)).map(entry).collect();
+                    let pushed = writer.push(&batch).unwrap();
+                    next += (pushed.put + pushed.dropped) as u64;
+                    if pushed.put == 0 {
+                        std::thread::yield_now();
+                    }
+                }
+                let put = writer.count();
+                assert_eq!(put.blocks + put.dropped, TOTAL);
+            });
+            for reader in join {
+                let (taken, put) = reader.join().unwrap();
+                assert_eq!(put.resident(&taken), Some(0), "{policy:?}");
+                assert_eq!(put.blocks + put.dropped, TOTAL);
+            }
+        });
+    }
+}
+
+fn drain(mut reader: Reader, policy: Policy) -> (Taken, Put) {
+    let mut got = vec![entry(0); 32];
+    let mut last = None;
+    while !reader.is_finished().unwrap() {
+        let read = reader.read(&mut got).unwrap();
+        if read.count == 0 {
+            std::thread::yield_now();
+        }
+        for found in &got[..read.count] {
+            let number = found.context.time;
+            assert_eq!(*found, entry(number), "torn");
+            assert!(last.is_none_or(|last| number > last), "out of order");
+            assert!(policy != Policy::Block || number == last.map_or(0, |last| last + 1));
+            last = Some(number);
+        }
+    }
+    (reader.count(), reader.written())
+}
+
+/// A writer that lies about how far it is (T3).
+#[test]
+fn a_reader_refuses_every_position_that_cannot_be() {
+    use abi::ring::writer::COMMIT;
+    for policy in [Policy::Block, Policy::DropNew, Policy::Overwrite] {
+        for lie in [9u64, 16, 1 << 31, (1 << 32) - 1, 1 << 63, u64::MAX, 3] {
+            let (mut writer, mut readers) = ring(&config(8, policy, 1));
+            writer.push(&(0..4).map(entry).collect::<Vec<_>>()).unwrap();
+            assert_eq!(readers[0].waiting().unwrap(), 4);
+            readers[0].side.next = 4;
+            writer.side.store.writer.word(COMMIT).store(lie, Ordering::Release);
+            let plausible = policy == Policy::Overwrite && lie > 3 && lie <= u64::MAX >> 1;
+            let looked = readers[0].side.refresh();
+            assert_eq!(looked.is_ok(), plausible, "{policy:?} {lie}: {looked:?}");
+            if !plausible {
+                writer.side.store.writer.word(COMMIT).store(4, Ordering::Release);
+                assert!(readers[0].read(&mut [entry(0)]).is_err(), "poisoned for ever");
+            }
+        }
+    }
+}
+
+/// A reader that lies about how far it is is shut out; the ring goes on for the other one (T3).
+#[test]
+fn a_writer_refuses_every_position_that_cannot_be() {
+    use abi::ring::reader::CURSOR;
+    for lie in [0u64, 1, 5, 8, 9, 1 << 31, (1 << 32) - 1, 1 << 63, u64::MAX] {
+        let (mut writer, mut readers) = ring(&config(8, Policy::Block, 2));
+        let entries: Vec<_> = (0..4).map(entry).collect();
+        writer.push(&entries).unwrap();
+        for reader in &mut readers {
+            reader.read(&mut [entry(0); 2]).unwrap();
+        }
+        writer.side.refresh().unwrap();
+        writer.side.store.readers[0].word(CURSOR).store(lie, Ordering::Release);
+        assert!(matches!(writer.side.refresh(), Err(Fault::Poisoned { mine: 4, .. })), "{lie}");
+        readers[1].read(&mut [entry(0); 2]).unwrap();
+        assert_eq!(writer.push(&[entries.clone(), entries].concat()).unwrap().put, 8, "{lie}");
+    }
+}

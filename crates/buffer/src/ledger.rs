@@ -1,0 +1,60 @@
+//! What each side of an edge has counted for itself (CONTRACT 19).
+//!
+//! put = taken + lost + resident, per reader. The two sides never count for each other: the writer's
+//! figures come from the writer, the reader's from the reader, and a third party compares them.
+
+/// What the writer of a ring has counted.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Put {
+    /// Blocks put into the ring.
+    pub blocks: u64,
+    /// Bytes of these blocks (their views, where the ring carries rich pointers).
+    pub bytes: u64,
+    /// Blocks refused because the ring was full ([`crate::Policy::DropNew`]).
+    pub dropped: u64,
+    /// Bytes of the refused blocks.
+    pub dropped_bytes: u64,
+}
+
+/// What one reader of a ring has counted.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Taken {
+    /// Blocks taken.
+    pub blocks: u64,
+    /// Bytes of these blocks.
+    pub bytes: u64,
+    /// Blocks overwritten before this reader came ([`crate::Policy::Overwrite`]).
+    pub lost: u64,
+}
+
+impl Put {
+    /// Blocks that are still in the ring, if this reader and the writer have counted right: `None` says
+    /// that the edge is unbalanced.
+    #[must_use]
+    pub const fn resident(&self, taken: &Taken) -> Option<u64> {
+        match self.blocks.checked_sub(taken.blocks) {
+            Some(left) => left.checked_sub(taken.lost),
+            None => None,
+        }
+    }
+
+    pub(crate) const fn words(&self) -> [u64; 4] {
+        [self.blocks, self.bytes, self.dropped, self.dropped_bytes]
+    }
+
+    pub(crate) const fn from_words(words: [u64; 4]) -> Self {
+        let [blocks, bytes, dropped, dropped_bytes] = words;
+        Self { blocks, bytes, dropped, dropped_bytes }
+    }
+}
+
+impl Taken {
+    pub(crate) const fn words(&self) -> [u64; 3] {
+        [self.blocks, self.bytes, self.lost]
+    }
+
+    pub(crate) const fn from_words(words: [u64; 3]) -> Self {
+        let [blocks, bytes, lost] = words;
+        Self { blocks, bytes, lost }
+    }
+}

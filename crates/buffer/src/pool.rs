@@ -1,0 +1,540 @@
+//! The memory that a space writes, and that its rich pointers point into. [SL §5.2, §5.3.1]
+//!
+//! A pool is a dbuf made of equal segments in one memfd. A source fills a segment in one go and names the
+//! records inside it; a filter appends small blocks while others still look at the blocks of the same turn;
+//! nothing is ever overwritten as long as somebody may look. Segments are recycled only between turns, and
+//! only if nobody has pinned or leased them. Deviation: the source's dbuf is one ring that laps as a whole;
+//! here single segments lap, so that one held block does not stop the rest (SPIKES, pitfall 1).
+//!
+//! Positions are monotone: position = segment number × segment size + offset, and segment n lies in slot
+//! n mod slots. Segment numbers are skipped to reuse the lowest free slot, so that the memory in use stays
+//! as small as it can be (a ring that leaves the cache is three times slower, [SL §5.4], BASELINES).
+//!
+//! Why `&[u8]` is allowed here. Invariants, cited below:
+//! - M1 The bytes of a slot below `filled` are written by nobody while `segment` names the same segment.
+//!   They were written before `filled` was raised (Release; readers load it with Acquire).
+//! - M2 The bytes of a slot from `filled` on are reached only through the one open [`Draft`], which only
+//!   the thread that has the pool can open (the pool is not `Sync`), and only one at a time (`drafting`).
+//! - M3 A slot is given another segment only in [`Pool::turn`], which has `&mut Pool`: so no slice that
+//!   [`Pool::bytes`] gave out is alive, no draft is open, and nobody is taking a lease through the pool.
+//! - M4 ... and only while its `leases` are 0. A lease is a reference count that safe code cannot forge:
+//!   it is made from `&Pool` (excluded by M3), from a lease (then the count was not 0), or from a
+//!   `crossing::Batch` (then the crossing's writer has a lease on it). It is given back with Release, and
+//!   `turn` loads with Acquire: the last look at the bytes comes before their reuse.
+//! - M5 Pins are for callers, plain numbers that can be stored anywhere. Soundness never rests on them: who
+//!   unpins too often gets `None` from [`Pool::bytes`] some time later, and a count of mistakes.
+//! - M6 The memory lives as long as the pool, a lease, or a crossing knows it (`Arc`).
+
+use crate::Fault;
+use crate::region::Region;
+use abi::{BLOCK_MAX, DbufId, Place, RichPointer};
+use std::cell::Cell;
+use std::fmt;
+use std::ops::{Deref, DerefMut};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use sys::memory::Memfd;
+
+/// The shape of a pool.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Config {
+    /// Bytes of a segment: a power of two, at least a page. No block crosses the end of one.
+    pub segment: usize,
+    /// How many segments there may be: a power of two. Memory is taken when a segment is first used.
+    pub segments: usize,
+}
+
+impl Default for Config {
+    /// 16 segments of 1 MB: two processors are fastest with 4 to 16 MB (BASELINES), and one pool used
+    /// from one processor stays in its first segment.
+    fn default() -> Self {
+        Self { segment: 1 << 20, segments: 16 }
+    }
+}
+
+impl Config {
+    /// The default shape, smaller on a machine with little memory: a pool may grow to a 64th of it.
+    #[must_use]
+    pub fn for_memory(total: u64) -> Self {
+        let full = Self::default();
+        let affordable = usize::try_from(total / 64).unwrap_or(usize::MAX) / full.segment;
+        let segments = affordable.clamp(4, full.segments);
+        Self { segments: (segments / 2 + 1).next_power_of_two(), ..full }
+    }
+}
+
+/// The memory of one space, written by the thread that has it.
+#[derive(Debug)]
+pub struct Pool {
+    memory: Arc<Memory>,
+    /// Where the next block may begin, and where the segment ends; equal: no segment is open.
+    next: Cell<u64>,
+    end: Cell<u64>,
+    /// Number for the next segment, at least.
+    fresh: Cell<u64>,
+    /// Slots from here on have never been used and have no memory yet.
+    populated: Cell<usize>,
+    drafting: Cell<bool>,
+    pins: Box<[Cell<u32>]>,
+    mistakes: Cell<u64>,
+}
+
+/// A pinned block, as a number that can lie in any table.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct Pin(u64);
+
+impl Pin {
+    /// The pin as a number.
+    #[must_use]
+    pub const fn to_word(self) -> u64 {
+        self.0
+    }
+
+    /// The pin that a number alleges; [`Pool::unpin`] refuses it if it is none.
+    #[must_use]
+    pub const fn from_word(word: u64) -> Self {
+        Self(word)
+    }
+}
+
+/// How full a pool is, in segments.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Usage {
+    /// Segments that can still be opened.
+    pub free: usize,
+    /// Segments that a pin keeps.
+    pub pinned: usize,
+    /// Segments that a lease (a crossing, mostly) keeps.
+    pub leased: usize,
+    /// All segments.
+    pub segments: usize,
+}
+
+impl Pool {
+    /// Makes a pool with id `id`, and takes the memory of its first segment.
+    pub fn new(id: DbufId, config: Config) -> sys::Result<Self> {
+        let segment = config.segment.next_power_of_two().max(abi::ring::PAGE);
+        let slots = config.segments.next_power_of_two().max(2);
+        let memory = Memory::new(id, segment, slots)?;
+        memory.populate(0)?;
+        Ok(Self {
+            memory: Arc::new(memory),
+            next: Cell::new(0),
+            end: Cell::new(0),
+            fresh: Cell::new(0),
+            populated: Cell::new(1),
+            drafting: Cell::new(false),
+            pins: vec![Cell::new(0); slots].into(),
+            mistakes: Cell::new(0),
+        })
+    }
+
+    /// The id by which rich pointers name this pool.
+    #[must_use]
+    pub fn id(&self) -> DbufId {
+        self.memory.id
+    }
+
+    /// The longest block that fits.
+    #[must_use]
+    pub fn block_max(&self) -> usize {
+        self.memory.segment().min(BLOCK_MAX)
+    }
+
+    /// Opens at least `min` and at most `max` bytes for writing, next to each other. `None`: the pool is
+    /// full until leases and pins are given back and [`Pool::turn`] is called; or another draft is open;
+    /// or `min` is longer than [`Pool::block_max`].
+    pub fn draft(&self, min: usize, max: usize) -> Option<Draft<'_>> {
+        let min = min.max(1);
+        if self.drafting.get() || min > self.block_max() {
+            return None;
+        }
+        if self.end.get() - self.next.get() < min as u64 {
+            self.open_segment()?;
+        }
+        let position = self.next.get();
+        let room = usize::try_from(self.end.get() - position).unwrap_or(0);
+        let len = room.min(max.max(min)).min(BLOCK_MAX);
+        // M2: the bytes are at or beyond `filled`, and no other draft is open from here on.
+        self.drafting.set(true);
+        Some(Draft { pool: self, position, at: self.memory.offset(position), len })
+    }
+
+    /// Appends one block: `fill` writes up to `length` bytes and answers how many. The place is valid from
+    /// then on, while slices of other blocks stay valid too. `None` as in [`Pool::draft`].
+    pub fn append(
+        &self,
+        length: usize,
+        fill: impl FnOnce(&mut [u8]) -> usize,
+    ) -> Option<(Place, &[u8])> {
+        let mut draft = self.draft(length, length)?;
+        let used = fill(&mut draft);
+        let place = draft.commit(used);
+        Some((place, self.bytes(place)?))
+    }
+
+    /// The bytes of a block, if it is (still) here.
+    #[must_use]
+    pub fn bytes(&self, place: Place) -> Option<&[u8]> {
+        let (_, at) = self.memory.locate(place).ok()?;
+        // SAFETY: `locate` found the bytes inside the region and below `filled`; they stay as they are
+        // (M1) as long as `self` is borrowed (M3).
+        Some(unsafe { self.memory.bytes(at, place.length() as usize) })
+    }
+
+    /// Why there are no bytes behind this pointer, or the bytes.
+    pub fn resolve(&self, pointer: RichPointer) -> Result<&[u8], Fault> {
+        if pointer.is_hole() {
+            return Err(Fault::Hole);
+        }
+        if pointer.dbuf() != self.id() {
+            return Err(Fault::UnknownDbuf(pointer.dbuf()));
+        }
+        self.memory.locate(pointer.place)?;
+        self.bytes(pointer.place).ok_or(Fault::OutOfWindow(pointer.place))
+    }
+
+    /// Keeps the segment of this block until it is unpinned. `None`: the block is not here.
+    #[must_use]
+    pub fn pin(&self, place: Place) -> Option<Pin> {
+        let (slot, _) = self.memory.locate(place).ok()?;
+        let count = self.pins.get(slot)?;
+        count.set(count.get().checked_add(1)?);
+        Some(Pin(self.memory.slot(slot).segment.load(Ordering::Relaxed)))
+    }
+
+    /// Gives a pin back. The bytes stay at least until the next [`Pool::turn`], so a block can be released
+    /// and unpinned while filters behind still look at it (SPIKES, pitfall 2). `false`: this pin is not
+    /// (any more) one of ours; the mistake is counted and changes nothing.
+    pub fn unpin(&self, pin: Pin) -> bool {
+        let slot = self.memory.slot_of(pin.0);
+        let resident = self.memory.slot(slot).segment.load(Ordering::Relaxed) == pin.0;
+        let count = self.pins.get(slot).filter(|count| resident && count.get() > 0);
+        match count {
+            Some(count) => count.set(count.get() - 1),
+            None => self.mistakes.set(self.mistakes.get() + 1),
+        }
+        count.is_some()
+    }
+
+    /// How many unpins named no pin: a bug of the caller if not 0.
+    #[must_use]
+    pub const fn mistakes(&self) -> u64 {
+        self.mistakes.get()
+    }
+
+    /// A lease on the segment of this block: keeps it, whatever becomes of the pool, until it is dropped.
+    pub fn lease(&self, place: Place) -> Result<Lease, Fault> {
+        let (slot, _) = self.memory.locate(place)?;
+        // M4: made from `&Pool`.
+        Ok(Lease::new(&self.memory, slot))
+    }
+
+    /// Ends a turn: no slice and no draft is left, so segments that nobody keeps can be recycled. The open
+    /// segment is given up too once it is half full, so that a space without backlog stays in one.
+    pub fn turn(&mut self) {
+        self.drafting.set(false);
+        let open = self.end.get().checked_sub(1).map(|last| self.memory.slot_of_position(last));
+        let half = self.memory.segment() as u64 / 2;
+        for (index, (slot, pins)) in self.memory.slots.iter().zip(&self.pins).enumerate() {
+            let young = open == Some(index) && self.end.get() - self.next.get() > half;
+            if young || pins.get() > 0 || slot.segment.load(Ordering::Relaxed) == FREE {
+                continue;
+            }
+            // SYNC POINT: lease given back; pairs with the Release in `Lease::drop` (M4).
+            if slot.leases.load(Ordering::Acquire) > 0 {
+                continue;
+            }
+            // M3: `&mut self`.
+            slot.filled.store(0, Ordering::Relaxed);
+            slot.segment.store(FREE, Ordering::Relaxed);
+            if open == Some(index) {
+                self.next.set(0);
+                self.end.set(0);
+            }
+        }
+    }
+
+    /// How full the pool is. A space under pressure copies what it holds, pushes back, or drops.
+    #[must_use]
+    pub fn usage(&self) -> Usage {
+        let mut usage = Usage { segments: self.memory.slots.len(), ..Usage::default() };
+        for (slot, pins) in self.memory.slots.iter().zip(&self.pins) {
+            usage.free += usize::from(slot.segment.load(Ordering::Relaxed) == FREE);
+            usage.pinned += usize::from(pins.get() > 0);
+            usage.leased += usize::from(slot.leases.load(Ordering::Relaxed) > 0);
+        }
+        usage
+    }
+
+    /// Opens the lowest free slot under the next number that belongs there.
+    fn open_segment(&self) -> Option<()> {
+        let memory = &self.memory;
+        let free = |slot: &Slot| slot.segment.load(Ordering::Relaxed) == FREE;
+        let index = memory.slots.iter().position(free)?;
+        if index >= self.populated.get() {
+            // No memory for another segment: as full as a pool whose limit is lower.
+            memory.populate(index).ok()?;
+            self.populated.set(index + 1);
+        }
+        let (fresh, slots) = (self.fresh.get(), memory.slots.len() as u64);
+        let number = fresh + (index as u64).wrapping_sub(fresh) % slots;
+        self.fresh.set(number + 1);
+        // Free since a turn (M3): nobody has a slice of it. `filled` is 0 since then.
+        memory.slot(index).segment.store(number, Ordering::Release);
+        self.next.set(number << memory.shift);
+        self.end.set((number + 1) << memory.shift);
+        Some(())
+    }
+}
+
+/// Bytes of a pool that are being written. Dropped without [`Draft::commit`]: nothing was written.
+#[must_use]
+pub struct Draft<'a> {
+    pool: &'a Pool,
+    position: u64,
+    /// Where the bytes lie in the region.
+    at: usize,
+    len: usize,
+}
+
+impl Draft<'_> {
+    /// Keeps the first `used` bytes: they are a block from now on, and parts of it are named with
+    /// [`Place::within`].
+    pub fn commit(self, used: usize) -> Place {
+        let used = used.min(self.len);
+        let memory = &self.pool.memory;
+        let end = self.position + used as u64;
+        let filled = end - (self.position & !(memory.segment() as u64 - 1));
+        // SYNC POINT: bytes filled; pairs with the Acquire in `Memory::locate` (M1).
+        memory.slot(memory.slot_of_position(self.position)).filled.store(filled, Ordering::Release);
+        // Blocks begin at multiples of 16, as records of a ring do; a segment does too.
+        self.pool.next.set(end.next_multiple_of(16));
+        #[expect(clippy::cast_possible_truncation, reason = "a draft has at most BLOCK_MAX bytes")]
+        Place::new(self.position, used as u32)
+    }
+
+    /// Where the first byte will be.
+    #[must_use]
+    pub const fn position(&self) -> u64 {
+        self.position
+    }
+}
+
+impl Drop for Draft<'_> {
+    fn drop(&mut self) {
+        self.pool.drafting.set(false);
+    }
+}
+
+impl Deref for Draft<'_> {
+    type Target = [u8];
+    fn deref(&self) -> &[u8] {
+        // SAFETY: the bytes lie in the open segment, hence in the region; only this draft reaches them (M2),
+        // and it is borrowed.
+        unsafe { self.pool.memory.region.bytes(self.at, self.len) }
+    }
+}
+
+impl DerefMut for Draft<'_> {
+    fn deref_mut(&mut self) -> &mut [u8] {
+        // SAFETY: the bytes lie in the open segment, hence in the writable region; only this draft reaches
+        // them (M2), and it is borrowed for this slice alone.
+        unsafe { self.pool.memory.region.bytes_mut(self.at, self.len) }
+    }
+}
+
+impl fmt::Debug for Draft<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Draft({} bytes at {})", self.len, self.position)
+    }
+}
+
+/// Having one keeps one segment of a pool as it is, in any thread, until it is dropped.
+pub struct Lease {
+    memory: Arc<Memory>,
+    slot: usize,
+}
+
+impl Lease {
+    /// The caller keeps M4.
+    pub(crate) fn new(memory: &Arc<Memory>, slot: usize) -> Self {
+        memory.slot(slot).leases.fetch_add(1, Ordering::Relaxed);
+        Self { memory: memory.clone(), slot }
+    }
+
+    /// The pool that the segment belongs to.
+    #[must_use]
+    pub fn dbuf(&self) -> DbufId {
+        self.memory.id
+    }
+
+    /// The bytes of a block in this segment.
+    pub fn bytes(&self, place: Place) -> Result<&[u8], Fault> {
+        let at = self.offset(place)?;
+        // SAFETY: `locate` found the bytes inside the region and below `filled`; they stay as they are
+        // (M1) because the lease keeps the segment in its slot (M4) as long as `self` is borrowed.
+        Ok(unsafe { self.memory.bytes(at, place.length() as usize) })
+    }
+
+    /// Where a block of this segment lies.
+    fn offset(&self, place: Place) -> Result<usize, Fault> {
+        let (slot, at) = self.memory.locate(place)?;
+        if slot == self.slot { Ok(at) } else { Err(Fault::OutOfWindow(place)) }
+    }
+
+    pub(crate) fn covers(&self, dbuf: DbufId, place: Place) -> bool {
+        self.memory.id == dbuf && self.offset(place).is_ok()
+    }
+
+    pub(crate) const fn memory(&self) -> &Arc<Memory> {
+        &self.memory
+    }
+
+    pub(crate) fn segment_len(&self) -> usize {
+        self.memory.segment()
+    }
+}
+
+impl Clone for Lease {
+    fn clone(&self) -> Self {
+        // M4: made from a lease.
+        Self::new(&self.memory, self.slot)
+    }
+}
+
+impl Drop for Lease {
+    fn drop(&mut self) {
+        // SYNC POINT: lease given back; pairs with the Acquire in `Pool::turn`.
+        self.memory.slot(self.slot).leases.fetch_sub(1, Ordering::Release);
+    }
+}
+
+impl fmt::Debug for Lease {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Lease(dbuf {}, slot {})", self.memory.id.number(), self.slot)
+    }
+}
+
+/// The segments themselves, shared with whoever has a lease.
+#[derive(Debug)]
+pub(crate) struct Memory {
+    pub(crate) id: DbufId,
+    region: Region,
+    shift: u32,
+    slots: Box<[Slot]>,
+    /// Kept so that the memory can be handed to another process.
+    file: Option<Memfd>,
+}
+
+/// What is in a slot. On a line of its own: leases are given back by other threads.
+#[derive(Debug)]
+#[repr(align(128))]
+struct Slot {
+    segment: AtomicU64,
+    filled: AtomicU64,
+    leases: AtomicU64,
+}
+
+/// No segment.
+const FREE: u64 = u64::MAX;
+
+impl Memory {
+    fn new(id: DbufId, segment: usize, slots: usize) -> sys::Result<Self> {
+        let len = segment * slots;
+        let (file, region) = if cfg!(miri) {
+            (None, Region::heap(len / 8))
+        } else {
+            let file = Memfd::create("streamline-pool", len)?;
+            let region = Region::mapped(file.map()?);
+            (Some(file), region)
+        };
+        let slot = || Slot {
+            segment: AtomicU64::new(FREE),
+            filled: AtomicU64::new(0),
+            leases: AtomicU64::new(0),
+        };
+        let slots = (0..slots).map(|_| slot()).collect();
+        Ok(Self { id, region, shift: segment.trailing_zeros(), slots, file })
+    }
+
+    /// Takes the memory of a slot, so that a lack of it is an error here and no SIGBUS later (T12).
+    fn populate(&self, slot: usize) -> sys::Result<()> {
+        let Some(file) = &self.file else { return Ok(()) };
+        file.allocate(slot * self.segment(), self.segment())
+    }
+
+    const fn segment(&self) -> usize {
+        1 << self.shift
+    }
+
+    fn slot_of(&self, segment: u64) -> usize {
+        #[expect(clippy::cast_possible_truncation, reason = "less than the number of slots")]
+        let slot = (segment & (self.slots.len() as u64 - 1)) as usize;
+        slot
+    }
+
+    fn slot_of_position(&self, position: u64) -> usize {
+        self.slot_of(position >> self.shift)
+    }
+
+    /// Where a position lies in the region.
+    fn offset(&self, position: u64) -> usize {
+        #[expect(clippy::cast_possible_truncation, reason = "less than the size of the region")]
+        let at = (position & ((self.slots.len() as u64) << self.shift).wrapping_sub(1)) as usize;
+        at
+    }
+
+    #[expect(clippy::indexing_slicing, reason = "the index is masked by the number of slots")]
+    fn slot(&self, index: usize) -> &Slot {
+        &self.slots[index & (self.slots.len() - 1)]
+    }
+
+    /// The bytes at an offset that [`Memory::locate`] has found.
+    ///
+    /// # Safety
+    /// 1. `locate` has answered `at` for a place of `len` bytes, and
+    /// 2. as long as the slice lives the segment is kept in its slot (M3 or M4).
+    pub(crate) unsafe fn bytes(&self, at: usize, len: usize) -> &[u8] {
+        // SAFETY: promise 1 puts the bytes inside the region; by promise 2 and M1 nobody writes them.
+        unsafe { self.region.bytes(at, len) }
+    }
+
+    /// The slot of a block and where its bytes lie in the region, if all of it is there: every allegation
+    /// that a place makes is checked here. Two live segments never have the same low bits, because those
+    /// name the slot; a stale place is recognised by the rest.
+    #[inline]
+    pub(crate) fn locate(&self, place: Place) -> Result<(usize, usize), Fault> {
+        match self.find(place, place.position()) {
+            // An empty view at the very end of a segment seems to lie in the next one.
+            Err(_) if place.length() == 0 && place.position() > 0 => {
+                self.find(place, place.position() - 1)
+            }
+            found => found,
+        }
+    }
+
+    #[inline]
+    fn find(&self, place: Place, position: u64) -> Result<(usize, usize), Fault> {
+        let (index, number) = (self.slot_of_position(position), position >> self.shift);
+        let slot = self.slot(index);
+        let resident = slot.segment.load(Ordering::Acquire);
+        let low_bits = (1 << (Place::POSITION_BITS - self.shift)) - 1;
+        if resident & low_bits != number || resident == FREE {
+            return Err(Fault::OutOfWindow(place));
+        }
+        let from = position & (self.segment() as u64 - 1);
+        let end = from + u64::from(place.length());
+        if end > self.segment() as u64 {
+            return Err(Fault::CrossesSegment(place));
+        }
+        // SYNC POINT: bytes filled; pairs with the Release in `Draft::commit`.
+        if end > slot.filled.load(Ordering::Acquire) {
+            return Err(Fault::OutOfWindow(place));
+        }
+        Ok((index, self.offset(position)))
+    }
+}
+
+#[cfg(test)]
+mod tests;
