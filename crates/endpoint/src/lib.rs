@@ -1,10 +1,21 @@
 //! Where bytes enter and leave: one file per source and sink.
 //!
 //! A source puts bytes into the pool of its space and names them by entries; a sink takes batches. What
-//! they do to the outside world (files, standard streams, interfaces) they do through `sys` or `std`.
-//! [SL §5.5], [Th §5.3.2 "Source"]
+//! they do to the outside world (files, standard streams, interfaces) they do through `sys`, `rustix` or
+//! `std`. [SL §5.5], [Th §5.3.2 "Source"]
+//!
+//! Read [`contract`] first, then [`catalog`] (the list), then any source or sink.
 #![forbid(unsafe_code)]
 
+pub mod catalog;
 pub mod contract;
+pub mod sink;
 
+pub use catalog::{SINKS, SOURCES};
 pub use contract::{Failure, Given, Intake, Opening, Seen, Sink, SinkEntry, Source, SourceEntry};
+
+mod clock;
+mod fail;
+
+#[cfg(test)]
+mod testing;

@@ -1,0 +1,63 @@
+//! The only list of sources and sinks: one line each, in the order in which help prints them.
+
+use crate::sink::{discard, json, pcap, print};
+use crate::{SinkEntry, SourceEntry};
+
+/// All sources.
+pub const SOURCES: &[SourceEntry] = &[];
+
+/// All sinks.
+pub const SINKS: &[SinkEntry] = &[print::ENTRY, json::ENTRY, pcap::ENTRY, discard::ENTRY];
+
+/// The source with this name.
+#[must_use]
+pub fn source(name: &str) -> Option<&'static SourceEntry> {
+    SOURCES.iter().find(|entry| entry.description.name == name)
+}
+
+/// The sink with this name.
+#[must_use]
+pub fn sink(name: &str) -> Option<&'static SinkEntry> {
+    SINKS.iter().find(|entry| entry.description.name == name)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use filter::{Arguments, Description, Forms, Gives, Kind};
+
+    fn check(description: &Description) {
+        let name = description.name;
+        let letters = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_';
+        assert!(name.starts_with(|c: char| c.is_ascii_lowercase()), "{name}");
+        assert!(name.chars().all(letters), "{name}");
+        assert!((1..=72).contains(&description.summary.len()), "{name}");
+        assert!(!description.details.is_empty(), "{name}");
+        assert!(description.details.lines().all(|line| line.chars().count() <= 104), "{name}");
+        assert!(description.example.contains(name), "{name}");
+        assert!(description.user.is_none(), "{name}");
+        assert!(description.parameters.iter().all(|p| !p.help.is_empty()), "{name}");
+        let _ = Arguments::defaults(description);
+    }
+
+    #[test]
+    fn every_entry_is_told_in_full() {
+        for entry in SINKS {
+            check(entry.description);
+            assert_eq!(entry.description.kind, Kind::Sink);
+            assert_eq!(entry.description.gives, Gives::Nothing);
+            assert_eq!(
+                sink(entry.description.name).unwrap().description.name,
+                entry.description.name
+            );
+        }
+        for entry in SOURCES {
+            check(entry.description);
+            assert_eq!(entry.description.kind, Kind::Source);
+            assert_eq!(entry.description.takes, Forms::NONE);
+            let found = source(entry.description.name).unwrap();
+            assert_eq!(found.description.name, entry.description.name);
+        }
+        assert!(sink("replay").is_none() && source("print").is_none());
+    }
+}

@@ -1,0 +1,244 @@
+//! What the headers around a block say: read from the frame through the marks, whatever the view.
+//!
+//! In: a block. Out: [`Headers`], for `json` and `files` as values and for `print` as one phrase:
+//! `vlan 7 IP 10.0.0.1:1234 > 10.0.0.2:80 tcp [P.] seq 1 ack 7 win 512, payload 120`.
+
+use filter::Block;
+use std::fmt;
+use wire::address::Mac;
+use wire::arp::{self, Arp};
+use wire::ethernet::Ethernet;
+use wire::ip::{Fragment, protocol};
+use wire::link::{LinkType, Network};
+use wire::tcp::{Tcp, flag};
+use wire::{Flow, Layers, layers};
+
+/// The headers of one frame.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Headers<'a> {
+    frame: &'a [u8],
+    pub(crate) layers: Layers,
+    pub(crate) flow: Option<Flow>,
+}
+
+impl<'a> Headers<'a> {
+    /// The headers of the frame that a block lies in; nothing for blocks that lie in none.
+    pub(crate) fn of(block: &Block<'a>) -> Option<Self> {
+        if !block.marks.is_frame() {
+            return None;
+        }
+        let layers = layers(LinkType(block.marks.link), block.frame);
+        let flow = Flow::of(&layers, block.frame);
+        Some(Self { frame: block.frame, layers, flow })
+    }
+
+    /// The hardware addresses, sender first.
+    pub(crate) fn hardware(&self) -> Option<(Mac, Mac)> {
+        if self.layers.link != LinkType::ETHERNET {
+            return None;
+        }
+        let (ethernet, _) = Ethernet::parse(self.frame)?;
+        Some((ethernet.source(), ethernet.target()))
+    }
+
+    /// The number of the outermost VLAN.
+    pub(crate) fn vlan(&self) -> Option<u16> {
+        self.layers.tags.outer(self.frame).map(|tag| tag.id())
+    }
+
+    fn transport(&self, f: &mut fmt::Formatter<'_>, flow: &Flow) -> fmt::Result {
+        match protocol_name(flow.protocol) {
+            Some(name) => write!(f, " {name}")?,
+            None => write!(f, " protocol {}", flow.protocol)?,
+        }
+        if self.layers.fragment == Fragment::Later {
+            return f.write_str(" fragment");
+        }
+        let bytes = self.layers.transport(self.frame).unwrap_or_default();
+        match flow.protocol {
+            protocol::TCP => tcp(f, bytes)?,
+            protocol::ICMP | protocol::ICMPV6 => icmp(f, flow.protocol, bytes)?,
+            _ => {}
+        }
+        match self.layers.payload(self.frame) {
+            Some(payload) if self.layers.payload != self.layers.l4 => {
+                write!(f, ", payload {}", payload.len())
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn without_flow(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let packet = self.layers.packet(self.frame).unwrap_or_default();
+        if let (Network::Arp, Some(arp)) = (self.layers.network, Arp::parse(packet)) {
+            return told(f, arp);
+        }
+        if let Some((source, target)) = self.hardware() {
+            write!(f, "{source} > {target} ")?;
+        }
+        match self.layers.network {
+            Network::Ipv4 => f.write_str("IP"),
+            Network::Ipv6 => f.write_str("IP6"),
+            Network::Arp => f.write_str("ARP"),
+            Network::Other(ethertype) => write!(f, "ethertype 0x{ethertype:04x}"),
+            Network::Unknown => write!(f, "{}", self.layers.link),
+        }
+    }
+}
+
+impl fmt::Display for Headers<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for tag in self.layers.tags.iter(self.frame) {
+            write!(f, "vlan {} ", tag.id())?;
+        }
+        match &self.flow {
+            Some(flow) => {
+                let version = if flow.source.is_ipv4() { "IP" } else { "IP6" };
+                write!(f, "{version} {flow}")?;
+                self.transport(f, flow)?;
+            }
+            None => self.without_flow(f)?,
+        }
+        if self.layers.faults.malformed {
+            f.write_str(", malformed")?;
+        }
+        if self.layers.faults.cut {
+            f.write_str(", cut")?;
+        }
+        Ok(())
+    }
+}
+
+/// The name of a transport protocol.
+pub(crate) const fn protocol_name(number: u8) -> Option<&'static str> {
+    Some(match number {
+        protocol::ICMP => "icmp",
+        2 => "igmp",
+        protocol::TCP => "tcp",
+        protocol::UDP => "udp",
+        protocol::GRE => "gre",
+        protocol::ESP => "esp",
+        protocol::AH => "ah",
+        protocol::ICMPV6 => "icmp6",
+        89 => "ospf",
+        112 => "vrrp",
+        protocol::SCTP => "sctp",
+        _ => return None,
+    })
+}
+
+fn tcp(f: &mut fmt::Formatter<'_>, bytes: &[u8]) -> fmt::Result {
+    const LETTERS: [(u8, char); 8] = [
+        (flag::SYN, 'S'),
+        (flag::FIN, 'F'),
+        (flag::RST, 'R'),
+        (flag::PSH, 'P'),
+        (flag::URG, 'U'),
+        (flag::ECE, 'E'),
+        (flag::CWR, 'W'),
+        (flag::ACK, '.'),
+    ];
+    let Some((tcp, _)) = Tcp::parse(bytes) else { return Ok(()) };
+    f.write_str(" [")?;
+    for (flag, letter) in LETTERS {
+        if tcp.has(flag) {
+            write!(f, "{letter}")?;
+        }
+    }
+    write!(f, "] seq {}", tcp.sequence())?;
+    if tcp.has(flag::ACK) {
+        write!(f, " ack {}", tcp.acknowledgement())?;
+    }
+    write!(f, " win {}", tcp.window())
+}
+
+fn icmp(f: &mut fmt::Formatter<'_>, version: u8, bytes: &[u8]) -> fmt::Result {
+    let &[kind, code, ..] = bytes else { return Ok(()) };
+    let name = match (version, kind) {
+        (protocol::ICMP, 8) | (protocol::ICMPV6, 128) => "echo request",
+        (protocol::ICMP, 0) | (protocol::ICMPV6, 129) => "echo reply",
+        (protocol::ICMP, 3) | (protocol::ICMPV6, 1) => "unreachable",
+        (protocol::ICMP, 11) | (protocol::ICMPV6, 3) => "time exceeded",
+        (protocol::ICMPV6, 2) => "packet too big",
+        (protocol::ICMPV6, 133) => "router solicitation",
+        (protocol::ICMPV6, 134) => "router advertisement",
+        (protocol::ICMPV6, 135) => "neighbour solicitation",
+        (protocol::ICMPV6, 136) => "neighbour advertisement",
+        _ => return write!(f, " type {kind} code {code}"),
+    };
+    write!(f, " {name}")?;
+    if code != 0 { write!(f, " code {code}") } else { Ok(()) }
+}
+
+fn told(f: &mut fmt::Formatter<'_>, arp: &Arp) -> fmt::Result {
+    let (hardware, sender) = arp.sender();
+    let (_, target) = arp.target();
+    match arp.operation() {
+        arp::REQUEST => write!(f, "ARP who has {target}, tell {sender}"),
+        arp::REPLY => write!(f, "ARP {sender} is at {hardware}"),
+        other => write!(f, "ARP operation {other} from {sender}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{bare, block, frame, hex};
+    use abi::Marks;
+
+    const ETHERNET: &str = "020000000002 020000000001";
+    const TCP: &str = "0800 4500002a000100004006000 00a0000010a000002
+                       04d20050 00000001 00000007 5018 0200 0000 0000 6869";
+
+    fn phrase(digits: &str) -> String {
+        Headers::of(&frame(&hex(&format!("{ETHERNET}{digits}")))).unwrap().to_string()
+    }
+
+    #[test]
+    fn tcp_and_udp_with_their_payload() {
+        let tcp = "IP 10.0.0.1:1234 > 10.0.0.2:80 tcp [P.] seq 1 ack 7 win 512, payload 2";
+        assert_eq!(phrase(TCP), tcp);
+        assert_eq!(phrase(&format!("8100 0007 {TCP}")), format!("vlan 7 {tcp}"));
+        let udp = "86dd 60000000 000a 11 40 fe800000000000000000000000000001
+                   20010db8000000000000000000000002 0035 0400 000a 0000 6869";
+        assert_eq!(phrase(udp), "IP6 [fe80::1]:53 > [2001:db8::2]:1024 udp, payload 2");
+    }
+
+    #[test]
+    fn other_protocols_as_far_as_they_are_known() {
+        let ip = |protocol: &str, rest: &str| {
+            phrase(&format!("0800 4500001c 00010000 40{protocol}0000 0a000001 0a000002 {rest}"))
+        };
+        let ends = "IP 10.0.0.1 > 10.0.0.2";
+        assert_eq!(ip("01", "0800000000010001"), format!("{ends} icmp echo request"));
+        assert_eq!(ip("01", "0301000000000000"), format!("{ends} icmp unreachable code 1"));
+        assert_eq!(ip("01", "0d00000000000000"), format!("{ends} icmp type 13 code 0"));
+        assert_eq!(ip("2f", "0000000000000000"), format!("{ends} gre"));
+        assert_eq!(ip("fd", "0000000000000000"), format!("{ends} protocol 253"));
+        let later = phrase("0800 4500001c 00010002 40110000 0a000001 0a000002 0000000000000000");
+        assert_eq!(later, format!("{ends} udp fragment"));
+    }
+
+    #[test]
+    fn what_is_no_ip_is_told_by_its_link() {
+        let arp = "0806 0001 0800 06 04 0001 020000000001 0a000001 000000000000 0a000002";
+        assert_eq!(phrase(arp), "ARP who has 10.0.0.2, tell 10.0.0.1");
+        let reply = arp.replacen("0001 02", "0002 02", 1);
+        assert_eq!(phrase(&reply), "ARP 10.0.0.1 is at 02:00:00:00:00:01");
+        let hardware = "02:00:00:00:00:01 > 02:00:00:00:00:02";
+        assert_eq!(phrase("88cc 0207"), format!("{hardware} ethertype 0x88cc"));
+        assert_eq!(phrase("0800 45"), format!("{hardware} IP, cut"));
+        assert!(Headers::of(&bare(b"a line")).is_none());
+        let strange = Headers::of(&block(Marks::frame(147, 3, 3), b"abc")).unwrap().to_string();
+        assert_eq!(strange, "147");
+    }
+
+    #[test]
+    fn no_cut_of_a_frame_panics() {
+        let whole = hex(&format!("{ETHERNET}{TCP}"));
+        for length in 0..whole.len() {
+            let text = Headers::of(&frame(&whole[..length])).unwrap().to_string();
+            assert!(text.contains("cut"), "{length}: {text}");
+        }
+    }
+}

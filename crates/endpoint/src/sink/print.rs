@@ -1,0 +1,257 @@
+//! `print`: one line per block on standard output, in the manner of tcpdump.
+//!
+//! ```text
+//! 09:24:46.123456 IP 10.0.0.1:1234 > 10.0.0.2:80 tcp [S] seq 1 win 512, payload 0, length 60
+//! ```
+//!
+//! The line says when (UTC, so that two machines print the same), from which source if there are
+//! several, what the headers around the view say, how long the view is, and what the last filter
+//! answered. Whatever came from outside is printed without control characters.
+
+use super::headers::Headers;
+use super::names::Names;
+use super::out::Out;
+use crate::clock::TimeOfDay;
+use crate::{Failure, Opening, Sink, SinkEntry};
+use abi::Class;
+use filter::{
+    Amount, Batch, Block, Description, Form, Forms, Gives, Kind, Parameter, Report, Time, Type,
+};
+use std::io::Write;
+
+/// What everybody knows about `print`.
+pub const PRINT: Description = Description {
+    name: "print",
+    summary: "print one line per block on standard output",
+    details: "\
+Prints time (UTC), source (if there are several), addresses, ports, protocol and flags (of blocks that
+lie in a frame), the length of the view in bytes, and the class and session that the filters before it
+gave.
+
+`payload=hex` adds the viewed bytes as a dump, `payload=text` as text in which everything but printable
+ASCII, tabs and line ends is shown as a dot. Lines are written at once to a terminal, and in pieces of
+64 KB elsewhere, at the latest when nothing came for a while.",
+    example: "replay web.pcap | bpf \"tcp port 80\" | print payload=text",
+    kind: Kind::Sink,
+    takes: Forms::ANY,
+    gives: Gives::Nothing,
+    parameters: &[Parameter::named(
+        "payload",
+        Type::OneOf(&["none", "hex", "text"]),
+        "none",
+        "how to show the viewed bytes under each line",
+    )],
+    ..Description::EMPTY
+};
+
+/// The line in the catalogue.
+pub const ENTRY: SinkEntry = SinkEntry { description: &PRINT, open, writes_files: false };
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Payload {
+    None,
+    Hex,
+    Text,
+}
+
+#[derive(Debug)]
+struct Print {
+    out: Out,
+    names: Names,
+    form: Form,
+    payload: Payload,
+}
+
+fn open(opening: &Opening<'_>) -> Result<Box<dyn Sink>, Failure> {
+    let payload = match opening.arguments.text("payload") {
+        Some("hex") => Payload::Hex,
+        Some("text") => Payload::Text,
+        _ => Payload::None,
+    };
+    let names = Names::new(opening);
+    Ok(Box::new(Print { out: Out::stdout()?, names, form: opening.form, payload }))
+}
+
+impl Sink for Print {
+    fn take(&mut self, batch: &Batch<'_>, _now: Time) -> Result<(), Failure> {
+        for (_, block) in batch.blocks() {
+            self.line(&block);
+            self.out.ended(block.length())?;
+        }
+        if self.out.is_interactive() { self.out.flush() } else { Ok(()) }
+    }
+
+    fn idle(&mut self) -> Result<(), Failure> {
+        self.out.flush()
+    }
+
+    fn finish(&mut self) -> Result<Report, Failure> {
+        self.out.flush()?;
+        Ok(Report { rows: vec![("blocks".to_owned(), self.out.written().blocks)] })
+    }
+
+    fn written(&self) -> Option<Amount> {
+        Some(self.out.written())
+    }
+}
+
+/// Appends text to a buffer in memory, which cannot fail.
+macro_rules! add {
+    ($to:expr, $($text:tt)*) => {{ let _ = write!($to, $($text)*); }};
+}
+
+impl Print {
+    fn line(&mut self, block: &Block<'_>) {
+        let to = self.out.text();
+        add!(to, "{} ", TimeOfDay(block.context.time));
+        if let Some(origin) = self.names.origin(block.context.origin) {
+            add!(to, "[{}] ", origin.escape_debug());
+        }
+        match Headers::of(block) {
+            Some(headers) => add!(to, "{headers}"),
+            None => add!(to, "{}", self.form.name()),
+        }
+        add!(to, ", length {}", block.length());
+        if block.marks.captured < block.marks.wire_length {
+            add!(to, ", captured {} of {}", block.marks.captured, block.marks.wire_length);
+        }
+        let class = block.pointer.class;
+        if self.names.class_matters(class) {
+            describe_class(to, &self.names, class);
+        }
+        if block.context.session != 0 {
+            add!(to, ", session {}", block.context.session);
+        }
+        to.push(b'\n');
+        match self.payload {
+            Payload::None => {}
+            Payload::Hex => dump(to, block.bytes()),
+            Payload::Text => text(to, block.bytes()),
+        }
+    }
+}
+
+fn describe_class(to: &mut Vec<u8>, names: &Names, class: Class) {
+    match (names.class_name(class), names.class(class)) {
+        (Some(name), _) => add!(to, ", class {name}"),
+        (None, Some(value)) => add!(to, ", class {value}"),
+        (None, None) => to.extend_from_slice(b", no class"),
+    }
+}
+
+/// Sixteen bytes a line: offset, digits, characters.
+fn dump(to: &mut Vec<u8>, bytes: &[u8]) {
+    for (row, piece) in bytes.chunks(16).enumerate() {
+        add!(to, "\t0x{:04x}: ", row * 16);
+        for pair in piece.chunks(2) {
+            to.push(b' ');
+            for byte in pair {
+                add!(to, "{byte:02x}");
+            }
+        }
+        let missing = 16 - piece.len();
+        let spaces = missing * 2 + missing / 2 + 2;
+        add!(to, "{:spaces$}", "");
+        to.extend(piece.iter().map(|byte| if graphic(*byte) { *byte } else { b'.' }));
+        to.push(b'\n');
+    }
+}
+
+/// The lines of a text, each behind a tab, so that no data can look like a line of ours.
+fn text(to: &mut Vec<u8>, bytes: &[u8]) {
+    let bytes = bytes.strip_suffix(b"\n").unwrap_or(bytes);
+    if bytes.is_empty() {
+        return;
+    }
+    for line in bytes.split(|byte| *byte == b'\n') {
+        let line = line.strip_suffix(b"\r").unwrap_or(line);
+        to.push(b'\t');
+        let shown = |byte: &u8| if graphic(*byte) || *byte == b'\t' { *byte } else { b'.' };
+        to.extend(line.iter().map(shown));
+        to.push(b'\n');
+    }
+}
+
+const fn graphic(byte: u8) -> bool {
+    matches!(byte, b' '..=b'~')
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{TempDir, arguments, bare, batch, frame, hex, opening};
+    use filter::{Classes, ValueRange};
+
+    const FRAME: &str = "020000000002 020000000001 0800 4500002a 00010000 40060000
+        0a000001 0a000002 04d20050 00000001 00000007 50180200 00000000 6869";
+
+    /// What is printed for these blocks.
+    fn printed(payload: &str, change: fn(&mut Opening<'_>), blocks: &[Block<'_>]) -> String {
+        let given = arguments(&PRINT, &[("payload", payload)]);
+        let origins = ["one.pcap".to_owned(), "tw\x1b[2J".to_owned()];
+        let mut opening = opening(&given, &origins[..1]);
+        change(&mut opening);
+        let several = Opening { origins: &origins, ..opening };
+        let names = Names::new(if opening.origin == 1 { &several } else { &opening });
+        let dir = TempDir::new();
+        let out = Out::create(&dir.path("out")).unwrap();
+        let payload = match payload {
+            "hex" => Payload::Hex,
+            "text" => Payload::Text,
+            _ => Payload::None,
+        };
+        let mut print = Print { out, names, form: opening.form, payload };
+        print.take(&batch(blocks), 0).unwrap();
+        let count = blocks.len() as u64;
+        assert_eq!(print.finish().unwrap().rows, [("blocks".to_owned(), count)]);
+        assert_eq!(print.written().unwrap().blocks, count);
+        std::fs::read_to_string(dir.path("out")).unwrap()
+    }
+
+    #[test]
+    fn a_frame_and_a_record() {
+        let bytes = hex(FRAME);
+        let line = "23:31:30.123456 IP 10.0.0.1:1234 > 10.0.0.2:80 tcp [P.] seq 1 ack 7 win 512, \
+                    payload 2, length 56\n";
+        assert_eq!(printed("none", |_| {}, &[frame(&bytes)]), line);
+        let view = frame(&bytes).narrow(54, 2);
+        assert_eq!(printed("none", |_| {}, &[view]), line.replace("length 56", "length 2"));
+        let record = printed("none", |o| o.form = Form::Record, &[bare(b"a line")]);
+        assert_eq!(record, "23:31:30.123456 record, length 6\n");
+    }
+
+    #[test]
+    fn class_session_source_and_what_was_cut() {
+        let number = |o: &mut Opening<'_>| {
+            let range = ValueRange { low: 0, high: 65_535 };
+            o.classes = Classes::Number { what: "port", range, names: &[("http", 80)] };
+            o.form = Form::Bytes;
+            o.origin = 1;
+        };
+        let mut first = bare(b"x").with_class(Class(80));
+        first.context.session = 7;
+        first.context.origin = 1;
+        let mut second = bare(b"yz").with_class(Class(81));
+        second.marks.wire_length = 9;
+        let third = bare(b"").with_class(Class::NONE);
+        assert_eq!(
+            printed("none", number, &[first, second, third]),
+            "23:31:30.123456 [tw\\u{1b}[2J] bytes, length 1, class http, session 7\n\
+             23:31:30.123456 [one.pcap] bytes, length 2, captured 2 of 9, class 81\n\
+             23:31:30.123456 [one.pcap] bytes, length 0, no class\n"
+        );
+    }
+
+    #[test]
+    fn payload_as_dump_and_as_text() {
+        let forged = b"GET / \x1b[2J\r\n23:31:30 IP forged\n";
+        let text = printed("text", |o| o.form = Form::Stream, &[bare(forged)]);
+        let lines = "\tGET / .[2J\n\t23:31:30 IP forged\n";
+        assert_eq!(text, format!("23:31:30.123456 stream, length 31\n{lines}"));
+        let dump = printed("hex", |o| o.form = Form::Stream, &[bare(b"0123456789abcdef\x00z!")]);
+        let expected = "23:31:30.123456 stream, length 19\n\
+            \t0x0000:  3031 3233 3435 3637 3839 6162 6364 6566  0123456789abcdef\n\
+            \t0x0010:  007a 21                                  .z!\n";
+        assert_eq!(dump, expected);
+    }
+}

@@ -1,0 +1,95 @@
+//! What the tests of this crate share: a directory that goes away, blocks, batches, openings.
+
+use abi::{Class, ContextLane, DbufId, Marks, Place, RichPointer};
+use filter::{Arguments, Batch, Block, Classes, Description, Form};
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use crate::{Failure, Opening};
+
+/// A directory of its own that is removed with what is in it.
+#[derive(Debug)]
+pub(crate) struct TempDir(PathBuf);
+
+impl TempDir {
+    pub(crate) fn new() -> Self {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        let name = format!("streamline-endpoint-{}-{number}", std::process::id());
+        let path = std::env::temp_dir().join(name);
+        std::fs::create_dir(&path).unwrap();
+        Self(path)
+    }
+
+    /// The path of `name` in it.
+    pub(crate) fn path(&self, name: &str) -> String {
+        self.0.join(name).to_str().unwrap().to_owned()
+    }
+}
+
+impl Drop for TempDir {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+/// 2009-02-13 23:31:30.123456789 UTC.
+pub(crate) const TIME: u64 = 1_234_567_890_123_456_789;
+
+/// A block over these bytes, whole in view.
+pub(crate) fn block(marks: Marks, bytes: &[u8]) -> Block<'_> {
+    let place = Place::new(4096, u32::try_from(bytes.len()).unwrap());
+    Block {
+        pointer: RichPointer::new(DbufId::new(1).unwrap(), place, Class::YES),
+        frame: bytes,
+        marks,
+        context: ContextLane { time: TIME, ..ContextLane::default() },
+    }
+}
+
+/// A block that is a whole Ethernet frame.
+pub(crate) fn frame(bytes: &[u8]) -> Block<'_> {
+    let length = u32::try_from(bytes.len()).unwrap();
+    block(Marks::frame(1, length, length), bytes)
+}
+
+/// A block that is no frame.
+pub(crate) fn bare(bytes: &[u8]) -> Block<'_> {
+    block(Marks::bare(u32::try_from(bytes.len()).unwrap()), bytes)
+}
+
+/// A batch of these blocks.
+pub(crate) fn batch<'a>(blocks: &[Block<'a>]) -> Batch<'a> {
+    let mut batch = Batch::empty();
+    for block in blocks {
+        batch.push(*block, 0).unwrap();
+    }
+    batch
+}
+
+/// The arguments of a request, checked as the language does: `("file", "x")`.
+pub(crate) fn arguments(description: &Description, given: &[(&str, &str)]) -> Arguments {
+    let mut arguments = Arguments::defaults(description);
+    for (name, text) in given {
+        let parameter = description.parameter(name).unwrap();
+        arguments.set(parameter.name, parameter.parse(text).unwrap());
+    }
+    arguments
+}
+
+/// An opening with these arguments, of frames without a classifier, from one source.
+pub(crate) fn opening<'o>(arguments: &'o Arguments, origins: &'o [String]) -> Opening<'o> {
+    Opening { arguments, form: Form::Frame, classes: Classes::Same, origin: 0, origins }
+}
+
+/// The failure that must have come.
+pub(crate) fn refused<T>(outcome: Result<T, Failure>) -> Failure {
+    outcome.err().unwrap()
+}
+
+/// The bytes that these hexadecimal digits stand for.
+pub(crate) fn hex(digits: &str) -> Vec<u8> {
+    let digits: Vec<u8> = digits.bytes().filter(u8::is_ascii_hexdigit).collect();
+    let byte = |pair: &[u8]| u8::from_str_radix(std::str::from_utf8(pair).unwrap(), 16).unwrap();
+    digits.chunks(2).map(byte).collect()
+}
