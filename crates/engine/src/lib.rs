@@ -1,2 +1,14 @@
-//! Streamline engine.
+//! Spaces that run plans: walk, rings between spaces, ledger, control. [SL §6.2, §7]
+//!
+//! - [`space`]: a thread, its memory, and the part of the graph that runs in it;
+//! - [`ring`]: the two ends of an edge between spaces;
+//! - [`ledger`]: what was counted, and whether it balances;
+//! - [`control`]: stopping;
+//! - [`failure`]: why a path ended early.
 #![forbid(unsafe_code)]
+
+pub mod control;
+pub mod failure;
+pub mod ledger;
+pub mod ring;
+pub mod space;

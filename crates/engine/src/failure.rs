@@ -1,0 +1,102 @@
+//! Why a path ended before its sources did.
+//!
+//! A panic inside a filter ends its path, not the process: it is caught at the edge of the space, and
+//! the block that the filter was looking at is kept as a capture that can be replayed.
+
+use endpoint::Failure;
+use filter::Block;
+use std::fmt;
+
+/// Why a path ended.
+#[derive(Debug)]
+pub struct PathFailure {
+    /// The node at which it ended.
+    pub node: String,
+    /// What happened.
+    pub cause: Cause,
+}
+
+/// What ended a path.
+#[derive(Debug)]
+pub enum Cause {
+    /// A source or sink could not go on.
+    Outside(Failure),
+    /// A ring between two spaces refused.
+    Ring(String),
+    /// A filter has a bug.
+    Panic {
+        /// What the panic said.
+        message: String,
+        /// The block that the filter was looking at.
+        block: Option<Suspect>,
+    },
+}
+
+/// The block that a filter failed on, copied out.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Suspect {
+    /// The link type of the frame, `Marks::NO_LINK` if it was none.
+    pub link: u16,
+    /// Its time in ns.
+    pub time: u64,
+    /// Its length on the wire.
+    pub wire_length: u32,
+    /// The frame, or what was viewed if it was no frame.
+    pub bytes: Vec<u8>,
+}
+
+impl PathFailure {
+    /// A source or sink could not go on.
+    #[must_use]
+    pub const fn outside(node: String, failure: Failure) -> Self {
+        Self { node, cause: Cause::Outside(failure) }
+    }
+
+    /// A ring refused.
+    #[must_use]
+    pub fn ring(node: String, why: impl fmt::Display) -> Self {
+        Self { node, cause: Cause::Ring(why.to_string()) }
+    }
+
+    /// A filter panicked, looking at this block.
+    #[must_use]
+    pub fn panicked(
+        node: String,
+        panic: &(dyn std::any::Any + Send),
+        block: Option<&Block<'_>>,
+    ) -> Self {
+        let message = panic
+            .downcast_ref::<&str>()
+            .map(|s| (*s).to_owned())
+            .or_else(|| panic.downcast_ref::<String>().cloned())
+            .unwrap_or_else(|| "a panic without a message".to_owned());
+        let block = block.map(|b| Suspect {
+            link: b.marks.link,
+            time: b.context.time,
+            wire_length: b.marks.wire_length,
+            bytes: if b.marks.is_frame() { b.frame } else { b.bytes() }.to_vec(),
+        });
+        Self { node, cause: Cause::Panic { message, block } }
+    }
+
+    /// Whether nobody needs to be told: the reader of a standard stream has gone.
+    #[must_use]
+    pub const fn is_quiet(&self) -> bool {
+        matches!(&self.cause, Cause::Outside(failure) if failure.quiet)
+    }
+}
+
+impl fmt::Display for PathFailure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let node = &self.node;
+        match &self.cause {
+            Cause::Outside(failure) => write!(f, "`{node}`: {failure}"),
+            Cause::Ring(why) => write!(f, "the ring behind `{node}`: {why}"),
+            Cause::Panic { message, .. } => {
+                write!(f, "`{node}` has a bug and ended its path: {message}")
+            }
+        }
+    }
+}
+
+impl std::error::Error for PathFailure {}

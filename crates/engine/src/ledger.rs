@@ -1,0 +1,208 @@
+//! The ledger: on every edge in = out + dropped(reason) + held, counted by the two parties (CONTRACT 19).
+//!
+//! This file takes what nodes and edges counted and says whether it balances, in blocks strictly, and in
+//! bytes where nothing may trim a view (docs/book/decisions/0004-ledger-bytes.md). It adds nothing up
+//! that a party did not count itself.
+
+use filter::Amount;
+use std::fmt;
+
+/// Which kind of edge a block crosses.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum EdgeKind {
+    /// The next filter is called.
+    Call,
+    /// A ring to another space.
+    Ring,
+    /// A back edge: a bounded work list.
+    Back,
+}
+
+impl EdgeKind {
+    /// The name as it is printed.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Call => "call",
+            Self::Ring => "ring",
+            Self::Back => "back edge",
+        }
+    }
+}
+
+/// One edge: what the near side put, what the far side took, and what happened between.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Edge {
+    /// The node that put.
+    pub from: String,
+    /// The node that took.
+    pub to: String,
+    /// Which kind.
+    pub kind: EdgeKind,
+    /// Which edge of the plan it is.
+    pub planned: usize,
+    /// Counted by the near side.
+    pub put: Amount,
+    /// Counted by the far side.
+    pub taken: Amount,
+    /// Dropped on the way, by reason.
+    pub dropped: Vec<(&'static str, Amount)>,
+    /// Still in a ring.
+    pub resident: Amount,
+}
+
+/// One node: what came, and what became of it.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Filtered {
+    /// The node.
+    pub name: String,
+    /// Which node of the plan it is.
+    pub planned: usize,
+    /// Came in.
+    pub taken: Amount,
+    /// Came out without having come in.
+    pub made: Amount,
+    /// Left by at least one arc, or was taken by a sink for good.
+    pub passed: Amount,
+    /// No arc wanted it.
+    pub unselected: Amount,
+    /// Was used up.
+    pub consumed: Amount,
+    /// Is held.
+    pub held: Amount,
+    /// Was dropped, by reason.
+    pub dropped: Vec<(String, Amount)>,
+    /// Why blocks were not answered, by reason; part of `unselected` unless an arc takes class 0.
+    pub unanswered: Vec<(String, u64)>,
+    /// What else the filter counted.
+    pub counters: Vec<(String, u64)>,
+}
+
+/// The ledger of a path.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Ledger {
+    /// What sources saw and gave, by name; what was lost before it came here, by place.
+    pub sources: Vec<(String, endpoint::Seen)>,
+    /// All nodes.
+    pub filters: Vec<Filtered>,
+    /// All edges.
+    pub edges: Vec<Edge>,
+}
+
+/// A place where the ledger does not balance.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Imbalance {
+    /// The node or edge.
+    pub place: String,
+    /// What should be equal.
+    pub rule: &'static str,
+    /// One side.
+    pub left: u64,
+    /// The other side.
+    pub right: u64,
+}
+
+impl fmt::Display for Imbalance {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { place, rule, left, right } = self;
+        write!(f, "{place}: {rule} does not hold: {left} against {right}")
+    }
+}
+
+impl Edge {
+    fn ended(&self) -> u64 {
+        let dropped: u64 = self.dropped.iter().map(|(_, a)| a.blocks).sum();
+        self.taken.blocks + dropped + self.resident.blocks
+    }
+}
+
+impl Filtered {
+    fn came(&self) -> u64 {
+        self.taken.blocks + self.made.blocks
+    }
+
+    fn became(&self) -> u64 {
+        let dropped: u64 = self.dropped.iter().map(|(_, a)| a.blocks).sum();
+        self.passed.blocks
+            + self.unselected.blocks
+            + self.consumed.blocks
+            + self.held.blocks
+            + dropped
+    }
+}
+
+impl Ledger {
+    /// Where the ledger does not balance; empty: it does.
+    #[must_use]
+    pub fn imbalances(&self) -> Vec<Imbalance> {
+        let mut found = Vec::new();
+        for edge in &self.edges {
+            let place = format!("{} → {} ({})", edge.from, edge.to, edge.kind.name());
+            let (left, right) = (edge.put.blocks, edge.ended());
+            if left != right {
+                let rule = "put = taken + dropped + resident";
+                found.push(Imbalance { place: place.clone(), rule, left, right });
+            } else if edge.dropped.iter().all(|(_, a)| a.blocks == 0)
+                && edge.put.bytes != edge.taken.bytes + edge.resident.bytes
+            {
+                let (left, right) = (edge.put.bytes, edge.taken.bytes + edge.resident.bytes);
+                found.push(Imbalance { place, rule: "bytes put = bytes taken", left, right });
+            }
+        }
+        for node in &self.filters {
+            let (left, right) = (node.came(), node.became());
+            if left != right {
+                let rule = "taken + made = passed + unselected + consumed + held + dropped";
+                found.push(Imbalance { place: node.name.clone(), rule, left, right });
+            }
+        }
+        for (name, source) in &self.sources {
+            let Some(seen) = source.seen else { continue };
+            let dropped: Option<u64> = source.dropped.iter().map(|(_, n)| *n).sum();
+            let Some(dropped) = dropped else { continue };
+            let (left, right) = (seen.blocks, source.given.blocks + dropped);
+            if left != right {
+                let rule = "seen = given + dropped";
+                found.push(Imbalance { place: name.clone(), rule, left, right });
+            }
+        }
+        found
+    }
+
+    /// All that was lost: dropped before the path, on edges and in filters. What no arc wanted was
+    /// not lost: nobody asked for it.
+    #[must_use]
+    pub fn lost(&self) -> u64 {
+        let sources: u64 =
+            self.sources.iter().flat_map(|(_, s)| &s.dropped).filter_map(|(_, n)| *n).sum();
+        let edges: u64 = self.edges.iter().flat_map(|e| &e.dropped).map(|(_, a)| a.blocks).sum();
+        let filters: u64 = self
+            .filters
+            .iter()
+            .flat_map(|f| &f.dropped)
+            .filter(|(why, _)| why != BEYOND_COUNT)
+            .map(|(_, a)| a.blocks)
+            .sum();
+        sources + edges + filters
+    }
+}
+
+/// The reason of blocks behind the number that was asked for: wanted by nobody, so not lost.
+pub const BEYOND_COUNT: &str = "beyond count";
+
+/// Whether a build that loses blocks on purpose loses the block that was just put: the first on each
+/// kind of edge that `STREAMLINE_LOSE` names. In every other build: never.
+#[cfg(not(feature = "lose"))]
+#[inline]
+pub(crate) const fn loses_here(_: EdgeKind, _: Amount) -> bool {
+    false
+}
+
+/// See above.
+#[cfg(feature = "lose")]
+pub(crate) fn loses_here(kind: EdgeKind, put: Amount) -> bool {
+    use std::sync::atomic::{AtomicBool, Ordering};
+    static LOST: AtomicBool = AtomicBool::new(false);
+    let wanted = std::env::var("STREAMLINE_LOSE").is_ok_and(|name| name == kind.name());
+    wanted && put.blocks > 0 && !LOST.swap(true, Ordering::Relaxed)
+}

@@ -1,0 +1,179 @@
+//! Rings between spaces: the end that a space puts blocks into, and the end that it takes them from.
+//!
+//! Only rich pointers cross; the bytes stay in the pool where they are until every reader has passed them
+//! (`buffer::crossing`). Within a space there is no ring and no event; across spaces one event is sent per
+//! batch, after T_b blocks or before the writer sleeps. [Th §5.2.2]
+
+use crate::space::memory::Memory;
+use abi::Entry;
+use buffer::crossing::{Batch as Taken, Origin, Reader, Writer};
+use buffer::signal::Bell;
+use buffer::{Fault, Put};
+use filter::{Amount, Batch, Columns};
+use std::fmt;
+use std::sync::Arc;
+
+/// Why a ring does not go on.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum RingFailure {
+    /// The space on the other side has ended.
+    Abandoned,
+    /// An entry is not what it alleges: a bug of ours.
+    Fault(Fault),
+}
+
+impl fmt::Display for RingFailure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Abandoned => f.write_str("the space on the other side has ended"),
+            Self::Fault(fault) => write!(f, "{fault}"),
+        }
+    }
+}
+
+impl From<Fault> for RingFailure {
+    fn from(fault: Fault) -> Self {
+        Self::Fault(fault)
+    }
+}
+
+/// The writing end of a ring.
+#[derive(Debug)]
+pub struct Export {
+    /// Which edge of the plan this is.
+    pub planned: usize,
+    writer: Option<Writer>,
+    bell: Arc<Bell>,
+    spins: u32,
+    /// An event is sent after this many blocks (T_b).
+    signal_every: usize,
+    unsignalled: usize,
+    counted: Put,
+    entries: Vec<Entry>,
+}
+
+impl Export {
+    /// An end over this writer. The space sleeps on `bell` when the ring is full.
+    #[must_use]
+    pub fn new(planned: usize, writer: Writer, bell: Arc<Bell>, signal_every: usize) -> Self {
+        let spins = buffer::signal::spins(std::thread::available_parallelism().map_or(1, usize::from));
+        Self {
+            planned,
+            writer: Some(writer),
+            bell,
+            spins,
+            signal_every,
+            unsignalled: 0,
+            counted: Put::default(),
+            entries: Vec::new(),
+        }
+    }
+
+    /// Puts the live lanes, in order; waits while the ring is full.
+    pub(crate) fn put(
+        &mut self,
+        batch: &Batch<'_>,
+        memory: &Memory<'_>,
+    ) -> Result<(), RingFailure> {
+        let Some(writer) = &mut self.writer else { return Err(RingFailure::Abandoned) };
+        self.entries.clear();
+        self.entries.extend(batch.blocks().map(|(_, block)| block.entry()));
+        let pools: [&dyn Origin; 2] = [memory.intake, memory.work];
+        let with_imported;
+        let origins: &[&dyn Origin] = match &memory.imported {
+            None => &pools,
+            Some(imported) => {
+                with_imported = [pools[0], pools[1], imported];
+                &with_imported
+            }
+        };
+        let mut rest = self.entries.as_slice();
+        loop {
+            let pushed = writer.push(rest, origins)?;
+            self.counted = writer.count();
+            self.unsignalled += pushed.put;
+            rest = rest.get(pushed.put + pushed.dropped..).unwrap_or_default();
+            if self.unsignalled >= self.signal_every || !rest.is_empty() {
+                writer.signal();
+                self.unsignalled = 0;
+            }
+            if rest.is_empty() {
+                return Ok(());
+            }
+            if writer.is_abandoned() {
+                return Err(RingFailure::Abandoned);
+            }
+            self.bell.wait_until(self.spins, || {
+                writer.is_abandoned() || writer.room(1).is_ok_and(|room| room > 0)
+            });
+        }
+    }
+
+    /// Tells the other side what has been put since the last event, and takes back the memory that it has
+    /// passed: before the space sleeps.
+    pub(crate) fn flush(&mut self) -> Result<(), RingFailure> {
+        let Some(writer) = &mut self.writer else { return Ok(()) };
+        if std::mem::take(&mut self.unsignalled) > 0 {
+            writer.signal();
+        }
+        writer.reap()?;
+        Ok(())
+    }
+
+    /// Ends the ring: the other side takes what is there and then knows that nothing will come.
+    pub(crate) fn close(&mut self) {
+        self.writer = None;
+    }
+
+    /// What this side counted.
+    #[must_use]
+    pub const fn counted(&self) -> Put {
+        self.counted
+    }
+}
+
+/// The reading end of a ring.
+#[derive(Debug)]
+pub struct Import {
+    /// Which edge of the plan this is.
+    pub planned: usize,
+    reader: Reader,
+}
+
+impl Import {
+    /// An end over this reader.
+    #[must_use]
+    pub const fn new(planned: usize, reader: Reader) -> Self {
+        Self { planned, reader }
+    }
+
+    /// Up to `max` entries, which stay where they are until they are released; `None`: nothing is there.
+    pub(crate) fn peek(&mut self, max: usize) -> Result<Option<Taken<'_>>, Fault> {
+        let taken = self.reader.peek(max)?;
+        Ok((!taken.is_empty()).then_some(taken))
+    }
+
+    /// Gives back the first `count` entries.
+    pub(crate) fn release(&mut self, count: usize) -> Result<(), Fault> {
+        self.reader.release(count)
+    }
+
+    /// Whether the other side has ended and everything was taken.
+    pub(crate) fn is_finished(&mut self) -> Result<bool, Fault> {
+        self.reader.is_finished()
+    }
+
+    /// What this side counted.
+    #[must_use]
+    pub fn taken(&self) -> Amount {
+        let taken = self.reader.count();
+        Amount { blocks: taken.blocks, bytes: taken.bytes }
+    }
+}
+
+/// Fills columns with what was taken.
+pub(crate) fn fill(taken: &Taken<'_>, columns: &mut Columns) {
+    for entry in taken.entries() {
+        columns.push(entry);
+    }
+}

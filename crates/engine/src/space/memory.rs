@@ -1,0 +1,113 @@
+//! What a space does for its filters: find bytes, keep blocks, make blocks, edit blocks.
+//!
+//! A space has two pools: `intake`, which its source fills, and `work`, where filters append, edits go and
+//! held blocks are moved to when they would keep the intake from being reused (CONTRACT 12). An edit
+//! always writes a copy here: [Th §5.3.1] allows direct writing only where nobody else can look, which
+//! the pool cannot promise for a block that a crossing or a hold may share.
+
+use abi::{Entry, RichPointer};
+use buffer::pool::Pool;
+use filter::{Block, Fill, Gateway, Keep, Pin};
+
+/// The pools of a space, for one turn.
+pub(crate) struct Memory<'a> {
+    pub(crate) intake: &'a Pool,
+    pub(crate) work: &'a Pool,
+    /// What was taken off a ring, if that is where this turn's blocks came from.
+    pub(crate) imported: Option<buffer::crossing::Batch<'a>>,
+}
+
+/// Pins of the work pool carry this bit, those of the intake do not.
+const WORK: u64 = 1 << 63;
+/// What keeps a hole: nothing.
+const NOTHING: Pin = Pin(u64::MAX);
+
+impl<'a> Memory<'a> {
+    fn pool_of(&self, pointer: RichPointer) -> Option<&'a Pool> {
+        [self.intake, self.work].into_iter().find(|pool| pool.id() == pointer.dbuf())
+    }
+
+    fn copy(&self, bytes: &[u8]) -> Option<(RichPointer, &'a [u8])> {
+        let (place, copy) = self.work.append(bytes.len(), |room| {
+            room.copy_from_slice(bytes);
+            bytes.len()
+        })?;
+        Some((RichPointer::new(self.work.id(), place, abi::Class::NONE), copy))
+    }
+
+    /// Whether held blocks keep so much of the intake that its source would soon have no room.
+    fn intake_is_tight(&self) -> bool {
+        let usage = self.intake.usage();
+        usage.pinned * 2 >= usage.segments
+    }
+}
+
+impl<'a> Gateway<'a> for Memory<'a> {
+    fn frame(&self, entry: &Entry) -> &'a [u8] {
+        let frame = entry.frame();
+        match self.pool_of(frame) {
+            Some(pool) => pool.bytes(frame.place),
+            None => self.imported.as_ref().and_then(|imported| imported.resolve(frame).ok()),
+        }
+        .unwrap_or_default()
+    }
+
+    fn whole(&mut self, block: Block<'a>) -> Option<Block<'a>> {
+        if block.is_whole() {
+            return Some(block);
+        }
+        let frame = self.frame(&block.entry());
+        let whole = Block { frame, ..block };
+        whole.is_whole().then_some(whole)
+    }
+
+    fn pin(&mut self, block: &Block<'a>) -> Option<(Entry, Pin)> {
+        let entry = block.entry();
+        let frame = entry.frame();
+        if frame.is_hole() {
+            return Some((entry, NOTHING));
+        }
+        if frame.dbuf() == self.work.id() {
+            let pin = self.work.pin(frame.place)?;
+            return Some((entry, Pin(pin.to_word() | WORK)));
+        }
+        if frame.dbuf() == self.intake.id() && !self.intake_is_tight() {
+            return Some((entry, Pin(self.intake.pin(frame.place)?.to_word())));
+        }
+        let (copy, _) = self.copy(block.frame)?;
+        let pin = self.work.pin(copy.place)?;
+        let pointer = copy.with_class(block.pointer.class).within(block.marks.view, block.length());
+        Some((Entry::new(pointer, entry.context, entry.marks), Pin(pin.to_word() | WORK)))
+    }
+
+    fn unpin(&mut self, pin: Pin) {
+        if pin == NOTHING {
+            return;
+        }
+        let pool = if pin.0 & WORK != 0 { self.work } else { self.intake };
+        pool.unpin(buffer::pool::Pin::from_word(pin.0 & !WORK));
+    }
+
+    fn append(&mut self, room: usize, fill: &mut Fill<'_>) -> Option<(RichPointer, &'a [u8])> {
+        let (place, bytes) = self.work.append(room, |room| fill(room))?;
+        Some((RichPointer::new(self.work.id(), place, abi::Class::YES), bytes))
+    }
+
+    fn edit(
+        &mut self,
+        block: &Block<'a>,
+        keep: Keep,
+        write: &mut dyn FnMut(&mut [u8]),
+    ) -> Option<(RichPointer, &'a [u8])> {
+        let old = block.frame;
+        let (place, bytes) = self.work.append(old.len(), |room| {
+            match keep {
+                Keep::Contents => room.copy_from_slice(old),
+                Keep::Nothing => room.fill(0),
+            }
+            write(room);
+            old.len()
+        })?;
+        Some((RichPointer::new(self.work.id(), place, block.pointer.class), bytes))
+    }
+}

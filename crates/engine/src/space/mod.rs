@@ -1,0 +1,389 @@
+//! A space: a thread, its memory, and the part of the graph that runs in it. [SL §6.1], [Th §5.2]
+//!
+//! - [`node`]: what runs where, and what was counted;
+//! - [`select`]: which classes an arc lets through;
+//! - [`walk`]: one batch through the local graph;
+//! - [`section`]: Boolean sections by sequence;
+//! - [`join`]: branches back into input order;
+//! - [`memory`]: what the space does for its filters.
+
+mod join;
+pub(crate) mod memory;
+pub mod node;
+pub mod section;
+pub mod select;
+pub(crate) mod walk;
+
+use crate::control::Control;
+use crate::failure::PathFailure;
+use crate::ring::Import;
+use buffer::pool::Pool;
+use buffer::signal::{Bell, Ticket};
+use endpoint::{Given, Intake};
+use filter::{Batch, Columns, LANES, Time};
+use memory::Memory;
+use node::{Node, NodeId, Part};
+use std::os::fd::AsFd;
+use std::sync::Arc;
+use std::time::Duration;
+use walk::{Shape, Turn, Walk};
+
+/// How many blocks are walked at once. More gain little and cost latency: [Th §5.2.2], figures in
+/// docs/book/decisions/0003-batches.md.
+pub const BATCH: usize = 32;
+
+/// A thread's part of a path.
+#[derive(Debug)]
+pub struct Space {
+    /// Its name in `explain` and in pins: `thread0`.
+    pub name: String,
+    nodes: Vec<Node>,
+    shape: Shape,
+    intake: Pool,
+    work: Pool,
+    inputs: Vec<Input>,
+    turn: Turn,
+    batch: usize,
+    spare: Option<Box<Columns>>,
+    control: Arc<Control>,
+    bell: Arc<Bell>,
+    clock: Clock,
+}
+
+/// Where blocks come into a space.
+#[derive(Debug)]
+pub(crate) enum Input {
+    /// From a source, which is this node.
+    Source(NodeId),
+    /// Over a ring, into this node.
+    Ring {
+        /// The node behind the ring.
+        node: NodeId,
+        /// The reading end.
+        import: Import,
+        /// Whether the other side has ended and everything was taken.
+        ended: bool,
+    },
+}
+
+/// The path's clock (CONTRACT 11).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Clock {
+    /// Block time: the time of the newest block.
+    Blocks(Time),
+    /// Monotonic time.
+    Monotonic,
+}
+
+/// What a space is made of.
+#[derive(Debug)]
+pub(crate) struct Parts {
+    pub(crate) name: String,
+    pub(crate) nodes: Vec<Node>,
+    pub(crate) shape: Shape,
+    pub(crate) intake: Pool,
+    pub(crate) work: Pool,
+    pub(crate) inputs: Vec<Input>,
+    pub(crate) left: Option<Arc<walk::Left>>,
+    pub(crate) timed: bool,
+    pub(crate) batch: usize,
+    pub(crate) control: Arc<Control>,
+    pub(crate) bell: Arc<Bell>,
+    pub(crate) clock: Clock,
+}
+
+/// What a space leaves behind when it has ended.
+#[derive(Debug)]
+pub struct Remains {
+    /// The nodes with their counters.
+    pub nodes: Vec<Node>,
+    /// What its rings took, by edge of the plan.
+    pub imported: Vec<(usize, filter::Amount)>,
+    /// Why it ended early, if it did.
+    pub failure: Option<PathFailure>,
+}
+
+/// What one pass over the inputs gave.
+#[derive(Clone, Copy, Default)]
+struct Pass {
+    moved: bool,
+    open: bool,
+    until: Option<Time>,
+    readable: bool,
+}
+
+impl Space {
+    pub(crate) fn new(parts: Parts) -> Self {
+        let Parts { name, nodes, shape, intake, work, inputs, .. } = parts;
+        let Parts { left, timed, batch, control, bell, clock, .. } = parts;
+        Self {
+            name,
+            nodes,
+            shape,
+            intake,
+            work,
+            inputs,
+            turn: Turn { left, timed, failure: None },
+            batch: batch.clamp(1, LANES),
+            spare: None,
+            control,
+            bell,
+            clock,
+        }
+    }
+
+    /// Runs until all sources have ended or the path is stopped, then lets everything that is held leave.
+    pub fn run(mut self) -> Remains {
+        loop {
+            let mut pass = self.pass();
+            if pass.open && !pass.moved && self.turn.failure.is_none() {
+                self.settle();
+                // Whoever rings after this has the space look once more before it sleeps.
+                let ticket = self.bell.listen();
+                pass = self.pass();
+                if pass.open && !pass.moved && self.turn.failure.is_none() {
+                    self.sleep(pass, ticket);
+                }
+            }
+            if self.turn.left.as_ref().is_some_and(|left| left.is_used_up()) {
+                self.control.stop();
+            }
+            if self.turn.failure.is_some() || !pass.open {
+                break;
+            }
+        }
+        if self.turn.failure.is_some() {
+            self.control.stop();
+        }
+        self.finish();
+        self.remains()
+    }
+
+    /// Asks every input once.
+    fn pass(&mut self) -> Pass {
+        let mut pass = Pass::default();
+        for i in 0..self.inputs.len() {
+            if self.turn.failure.is_some() {
+                break;
+            }
+            match &self.inputs[i] {
+                Input::Source(node) => self.pull(*node, &mut pass),
+                Input::Ring { .. } => self.import(i, &mut pass),
+            }
+        }
+        pass
+    }
+
+    /// Asks a source for a batch and walks it.
+    fn pull(&mut self, at: NodeId, pass: &mut Pass) {
+        let stopped = self.control.is_stopped();
+        let Part::Source(part) = &mut self.nodes[at].part else { return };
+        if part.ended {
+            return;
+        }
+        if stopped {
+            part.ended = true;
+            return;
+        }
+        let mut columns = self.spare.take().unwrap_or_default();
+        let now = sys::clock::monotonic();
+        let mut intake = Intake::new(&mut self.intake, &mut columns, self.batch, now);
+        let given = part.source.give(&mut intake);
+        let came = columns.len();
+        match given {
+            Ok(Given::Blocks) => pass.open = true,
+            Ok(Given::Wait { until, readable }) => {
+                pass.open = true;
+                pass.until = earlier(pass.until, until);
+                pass.readable |= readable;
+            }
+            Ok(Given::End) => part.ended = true,
+            Err(failure) => {
+                part.ended = true;
+                let name = self.nodes[at].name.clone();
+                self.turn.failure = Some(PathFailure::outside(name, failure));
+            }
+        }
+        pass.moved |= came > 0;
+        self.spare = Some(self.turn_with(at, columns));
+    }
+
+    /// Walks the blocks that a source put, what asked to be woken, and ends the turn.
+    fn turn_with(&mut self, at: NodeId, columns: Box<Columns>) -> Box<Columns> {
+        // A failing source may have given blocks before: they are walked, then the path ends.
+        let failure = self.turn.failure.take();
+        self.clock.advance(columns.newest());
+        let now = self.clock.now();
+        let mut memory =
+            Memory { intake: &self.intake, work: &self.work, imported: None };
+        let mut batch = Batch::new(columns, |entry| {
+            self.intake.bytes(entry.frame().place).unwrap_or_default()
+        });
+        let mut walk =
+            Walk::new(&mut self.nodes, &mut memory, &self.shape, now, &mut self.turn);
+        if !batch.is_empty() {
+            walk.source(at, &mut batch);
+        }
+        walk.tick();
+        let columns = batch.into_columns();
+        self.turn.failure = self.turn.failure.take().or(failure);
+        self.intake.turn();
+        self.work.turn();
+        columns
+    }
+
+    /// Takes a batch off a ring and walks it.
+    fn import(&mut self, i: usize, pass: &mut Pass) {
+        let Input::Ring { node, import, ended } = &mut self.inputs[i] else { return };
+        if *ended {
+            return;
+        }
+        let at = *node;
+        let walked = match import.peek(self.batch) {
+            Ok(None) => import.is_finished().map(|finished| {
+                *ended = finished;
+                pass.open |= !finished;
+            }),
+            Ok(Some(taken)) => {
+                let mut columns = self.spare.take().unwrap_or_default();
+                crate::ring::fill(&taken, &mut columns);
+                let count = columns.len();
+                self.clock.advance(columns.newest());
+                let now = self.clock.now();
+                let mut memory =
+                    Memory { intake: &self.intake, work: &self.work, imported: Some(taken) };
+                let mut batch = Batch::new(columns, |entry| {
+                    taken.resolve(entry.frame()).unwrap_or_default()
+                });
+                let (nodes, turn) = (&mut self.nodes, &mut self.turn);
+                let mut walk = Walk::new(nodes, &mut memory, &self.shape, now, turn);
+                walk.source(at, &mut batch);
+                walk.tick();
+                self.spare = Some(batch.into_columns());
+                pass.open = true;
+                pass.moved = true;
+                import.release(count)
+            }
+            Err(fault) => Err(fault),
+        };
+        if let Err(fault) = walked {
+            let name = self.nodes[at].name.clone();
+            self.turn.failure = Some(PathFailure::ring(name, fault));
+        }
+        self.intake.turn();
+        self.work.turn();
+    }
+
+    /// Nothing moved: lets sinks show what they have, tells the spaces behind, takes memory back.
+    fn settle(&mut self) {
+        for node in &mut self.nodes {
+            let settled = match &mut node.part {
+                Part::Sink(part) => part.sink.idle().map_err(|failure| {
+                    PathFailure::outside(node.name.clone(), failure)
+                }),
+                Part::Export(export) => {
+                    export.flush().map_err(|why| PathFailure::ring(node.name.clone(), why))
+                }
+                _ => Ok(()),
+            };
+            if let Err(failure) = settled {
+                self.turn.failure = Some(failure);
+                return;
+            }
+        }
+        self.intake.turn();
+        self.work.turn();
+    }
+
+    /// Sleeps until an input may have something, or a filter wants to be called.
+    fn sleep(&mut self, pass: Pass, ticket: Ticket) {
+        let wake = self.nodes.iter().filter_map(|node| node.wake).min();
+        let until = match self.clock {
+            Clock::Monotonic => earlier(pass.until, wake),
+            Clock::Blocks(_) => pass.until,
+        };
+        let limit = until.map(|until| {
+            Duration::from_nanos(until.saturating_sub(sys::clock::monotonic()))
+        });
+        match (pass.readable, limit) {
+            (true, limit) => {
+                let mut descriptors = vec![self.control.as_fd()];
+                descriptors.extend(self.nodes.iter().filter_map(|node| match &node.part {
+                    Part::Source(part) => part.source.descriptor(),
+                    _ => None,
+                }));
+                sys::poll::readable(&descriptors, limit);
+            }
+            (false, Some(limit)) => self.bell.sleep_for(ticket, limit),
+            (false, None) => self.bell.sleep(ticket),
+        }
+    }
+
+    /// Lets what is held leave, from the sources to the sinks, then ends the sinks and the rings.
+    fn finish(&mut self) {
+        let failed = self.turn.failure.is_some();
+        let now = self.clock.now();
+        for i in 0..self.shape.order.len() {
+            let at = self.shape.order[i];
+            if !failed {
+                let mut memory =
+            Memory { intake: &self.intake, work: &self.work, imported: None };
+                let mut walk =
+                    Walk::new(&mut self.nodes, &mut memory, &self.shape, now, &mut self.turn);
+                walk.finish(at);
+            }
+            self.intake.turn();
+            self.work.turn();
+            self.end(at);
+        }
+    }
+
+    fn end(&mut self, at: NodeId) {
+        let node = &mut self.nodes[at];
+        match &mut node.part {
+            Part::Sink(part) => match part.sink.finish() {
+                Ok(report) => part.report = Some(report),
+                Err(failure) => {
+                    let first = PathFailure::outside(node.name.clone(), failure);
+                    self.turn.failure.get_or_insert(first);
+                }
+            },
+            Part::Export(export) => export.close(),
+            _ => {}
+        }
+    }
+
+    fn remains(self) -> Remains {
+        let imported = self
+            .inputs
+            .iter()
+            .filter_map(|input| match input {
+                Input::Ring { import, .. } => Some((import.planned, import.taken())),
+                Input::Source(_) => None,
+            })
+            .collect();
+        Remains { nodes: self.nodes, imported, failure: self.turn.failure }
+    }
+}
+
+impl Clock {
+    fn advance(&mut self, newest: Option<Time>) {
+        if let (Self::Blocks(now), Some(newest)) = (self, newest) {
+            *now = newest.max(*now);
+        }
+    }
+
+    fn now(&self) -> Time {
+        match self {
+            Self::Blocks(now) => *now,
+            Self::Monotonic => sys::clock::monotonic(),
+        }
+    }
+}
+
+fn earlier(a: Option<Time>, b: Option<Time>) -> Option<Time> {
+    match (a, b) {
+        (Some(a), Some(b)) => Some(a.min(b)),
+        (a, b) => a.or(b),
+    }
+}

@@ -1,0 +1,167 @@
+//! One node of a space: what it runs, where its blocks go, and what was counted on both sides.
+
+use super::select::Wanted;
+use crate::ring::Export;
+use endpoint::{Sink, Source};
+use filter::{Amount, Counts, Filter, Holds, Time};
+
+/// The number of a node in its space.
+pub type NodeId = usize;
+
+/// One step of a space's graph.
+#[derive(Debug)]
+pub struct Node {
+    /// The filter's name and mark, as they are printed.
+    pub name: String,
+    /// Which node of the plan this is.
+    pub planned: usize,
+    /// What runs here.
+    pub part: Part,
+    /// Where blocks go, in the order of the request.
+    pub arcs: Vec<Arc>,
+    /// What came in, by incoming arc; counted here, never copied from the other side.
+    pub taken: Vec<Amount>,
+    /// What left, counted where it was routed.
+    pub flow: Flow,
+    /// What the filter itself counted.
+    pub counts: Counts,
+    /// What the filter holds.
+    pub holds: Holds,
+    /// When the filter wants to be called.
+    pub wake: Option<Time>,
+}
+
+/// What runs in a node.
+#[derive(Debug)]
+pub enum Part {
+    /// A filter.
+    Filter(Filter),
+    /// A Boolean section over other nodes of the space (CONTRACT 10).
+    Section(std::sync::Arc<super::section::Section>),
+    /// The end of the path.
+    Sink(SinkPart),
+    /// The ring to another space.
+    Export(Export),
+    /// Nothing: where arcs meet.
+    Pass,
+    /// Where blocks come in: a source.
+    Source(SourcePart),
+}
+
+/// A source with what it saw last.
+pub struct SourcePart {
+    /// The source.
+    pub source: Box<dyn Source>,
+    /// Whether it has ended.
+    pub ended: bool,
+}
+
+/// A sink with what it reported.
+pub struct SinkPart {
+    /// The sink.
+    pub sink: Box<dyn Sink>,
+    /// Its report, once it has finished.
+    pub report: Option<filter::Report>,
+}
+
+impl std::fmt::Debug for SourcePart {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("SourcePart").field("ended", &self.ended).finish_non_exhaustive()
+    }
+}
+
+impl std::fmt::Debug for SinkPart {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("SinkPart").field("report", &self.report).finish_non_exhaustive()
+    }
+}
+
+/// What joins a node to the next.
+#[derive(Debug)]
+pub struct Arc {
+    /// The node behind it.
+    pub to: NodeId,
+    /// Which of that node's incoming arcs this is; at a join, the order of branches.
+    pub branch: usize,
+    /// Which classes it lets through.
+    pub wanted: Wanted,
+    /// Whether it leads back: bounded, never blocks (CONTRACT 17).
+    pub back: bool,
+    /// Which edge of the plan this is.
+    pub planned: usize,
+    /// What was put on it.
+    pub put: Amount,
+    /// What was dropped on it, by reason.
+    pub dropped: EdgeDrops,
+}
+
+/// Why blocks end on an edge.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct EdgeDrops {
+    /// The work list of a back edge was full.
+    pub cycle_full: Amount,
+    /// A block had gone around too often.
+    pub too_many_hops: Amount,
+    /// A ring was full and its policy is to drop what is new.
+    pub ring_full: Amount,
+    /// The path ended while the block was on the edge.
+    pub path_ended: Amount,
+}
+
+impl EdgeDrops {
+    /// All reasons with their names.
+    pub fn named(&self) -> [(&'static str, Amount); 4] {
+        [
+            ("cycle full", self.cycle_full),
+            ("too many hops", self.too_many_hops),
+            ("ring full", self.ring_full),
+            ("path ended", self.path_ended),
+        ]
+    }
+}
+
+/// What left a node.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Flow {
+    /// Blocks that at least one arc let through.
+    pub routed: Amount,
+    /// Blocks that no arc let through.
+    pub unselected: Amount,
+    /// Blocks that a sink took for good.
+    pub sunk: Amount,
+    /// Blocks lost because the filter or the sink failed.
+    pub failed: Amount,
+    /// Blocks behind the number that was asked for (`-c`).
+    pub beyond_count: Amount,
+    /// Calls of the filter.
+    pub calls: u64,
+    /// Time in the filter in ns, where it is measured.
+    pub busy_ns: u64,
+}
+
+impl Node {
+    /// A node without arcs.
+    #[must_use]
+    pub fn new(name: impl Into<String>, planned: usize, part: Part, counts: Counts) -> Self {
+        Self {
+            name: name.into(),
+            planned,
+            part,
+            arcs: Vec::new(),
+            taken: Vec::new(),
+            flow: Flow::default(),
+            counts,
+            holds: Holds::new(0, 0),
+            wake: None,
+        }
+    }
+
+    /// All that came in.
+    #[must_use]
+    pub fn taken_in_all(&self) -> Amount {
+        self.taken.iter().fold(Amount::default(), |a, b| Amount {
+            blocks: a.blocks + b.blocks,
+            bytes: a.bytes + b.bytes,
+        })
+    }
+}

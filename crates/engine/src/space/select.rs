@@ -1,0 +1,63 @@
+//! Which classes an arc lets through, in the form that is fastest to ask.
+
+use abi::Class;
+use filter::{Batch, LaneMask};
+
+/// Which classes an arc lets through.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Wanted {
+    /// Everything that was answered: the plain pipe.
+    Answered,
+    /// Everything: `|all`.
+    All,
+    /// One class.
+    One(u32),
+    /// These ranges, sorted, disjoint, both ends included.
+    Ranges(Vec<(u32, u32)>),
+}
+
+impl Wanted {
+    /// The set of these ranges, which are sorted and disjoint.
+    #[must_use]
+    pub fn ranges(ranges: Vec<(u32, u32)>) -> Self {
+        match ranges.as_slice() {
+            [(0, u32::MAX)] => Self::All,
+            [(1, u32::MAX)] => Self::Answered,
+            [(low, high)] if low == high => Self::One(*low),
+            _ => Self::Ranges(ranges),
+        }
+    }
+
+    /// The live lanes that go through.
+    #[inline]
+    #[must_use]
+    pub fn select(&self, batch: &Batch<'_>) -> LaneMask {
+        match self {
+            Self::All => batch.live(),
+            Self::Answered => batch.select(Class::answered),
+            Self::One(value) => batch.select(|c| c.0 == *value),
+            Self::Ranges(ranges) => batch.select(|c| holds(ranges, c.0)),
+        }
+    }
+}
+
+fn holds(ranges: &[(u32, u32)], value: u32) -> bool {
+    let behind = ranges.partition_point(|(low, _)| *low <= value);
+    behind.checked_sub(1).and_then(|i| ranges.get(i)).is_some_and(|(_, high)| value <= *high)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ranges_are_told_apart() {
+        let wanted = Wanted::ranges(vec![(0, 21), (23, 79), (81, u32::MAX)]);
+        let Wanted::Ranges(ranges) = &wanted else { panic!("three ranges") };
+        for (value, yes) in [(0, true), (22, false), (80, false), (81, true), (u32::MAX, true)] {
+            assert_eq!(holds(ranges, value), yes, "{value}");
+        }
+        assert_eq!(Wanted::ranges(vec![(0, u32::MAX)]), Wanted::All);
+        assert_eq!(Wanted::ranges(vec![(80, 80)]), Wanted::One(80));
+    }
+}

@@ -1,0 +1,437 @@
+//! The walk: one batch through the whole local graph before the next is taken. [Th §5.2.1]
+//!
+//! Depth first along the arcs; where branches meet, their batches wait until every branch has been
+//! walked and are merged in input order. A node is called once per batch; nothing is allocated while a
+//! path neither splits nor makes blocks. Blocks on a back edge go on a work list and around at most
+//! [`HOPS_MAX`] times (CONTRACT 17).
+
+use super::join;
+use super::memory::Memory;
+use super::node::{Node, NodeId, Part};
+use crate::failure::PathFailure;
+use filter::{
+    Amount, Batch, Filter, LaneContext, LaneMask, Output, StreamContext, Tell, Time, lanes,
+};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// How often a block may follow a back edge.
+pub const HOPS_MAX: u8 = 16;
+/// How many batches may wait on back edges.
+const CYCLE_MAX: usize = 256;
+
+/// One turn of a space.
+pub(crate) struct Walk<'w, 'a> {
+    nodes: &'w mut [Node],
+    memory: &'w mut Memory<'a>,
+    shape: &'w Shape,
+    now: Time,
+    waiting: Vec<Waiting<'a>>,
+    around: Vec<(Waiting<'a>, u8)>,
+    turn: &'w mut Turn,
+}
+
+/// What does not change while a space runs: where branches meet, and in which order nodes come.
+#[derive(Debug, Default)]
+pub(crate) struct Shape {
+    /// Whether more than one forward arc leads into a node.
+    pub(crate) joins: Vec<bool>,
+    /// The position of each node in topological order.
+    pub(crate) rank: Vec<usize>,
+    /// The nodes in topological order.
+    pub(crate) order: Vec<NodeId>,
+}
+
+/// What came of a turn.
+#[derive(Debug, Default)]
+pub(crate) struct Turn {
+    /// How many blocks the sinks of the path may still take (`-c`).
+    pub(crate) left: Option<Arc<Left>>,
+    /// Whether the time in each filter is measured.
+    pub(crate) timed: bool,
+    /// Why the path ended, if it did.
+    pub(crate) failure: Option<PathFailure>,
+}
+
+/// How many blocks the sinks of a path may still take, all together.
+#[derive(Debug)]
+pub(crate) struct Left(AtomicU64);
+
+impl Left {
+    pub(crate) const fn new(blocks: u64) -> Self {
+        Self(AtomicU64::new(blocks))
+    }
+
+    /// Takes up to `wanted`, and answers how many.
+    fn claim(&self, wanted: u32) -> u32 {
+        let claim = |left: u64| Some(left - left.min(u64::from(wanted)));
+        // The count guards no other memory.
+        let before = self.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, claim);
+        let before = before.unwrap_or_else(|unchanged| unchanged);
+        u32::try_from(before).map_or(wanted, |left| left.min(wanted))
+    }
+
+    pub(crate) fn is_used_up(&self) -> bool {
+        self.0.load(Ordering::Relaxed) == 0
+    }
+}
+
+/// A batch on an arc, not yet taken.
+struct Waiting<'a> {
+    from: NodeId,
+    arc: usize,
+    batch: Batch<'a>,
+}
+
+/// What a node did with a batch.
+enum Ran<'a> {
+    /// It is still the same batch.
+    Same,
+    /// Other blocks came out.
+    Others(Output<'a>),
+    /// Nothing goes on.
+    Ended,
+}
+
+impl<'w, 'a> Walk<'w, 'a> {
+    pub(crate) fn new(
+        nodes: &'w mut [Node],
+        memory: &'w mut Memory<'a>,
+        shape: &'w Shape,
+        now: Time,
+        turn: &'w mut Turn,
+    ) -> Self {
+        Self { nodes, memory, shape, now, waiting: Vec::new(), around: Vec::new(), turn }
+    }
+
+    /// Walks what a source or an importing ring gave.
+    pub(crate) fn source(&mut self, from: NodeId, batch: &mut Batch<'a>) {
+        self.route(from, batch, 0);
+        self.settle();
+    }
+
+    /// Calls the filters that asked to be called by now.
+    pub(crate) fn tick(&mut self) {
+        for at in 0..self.shape.order.len() {
+            let at = self.shape.order[at];
+            if self.nodes[at].wake.is_some_and(|wake| wake <= self.now) {
+                self.nodes[at].wake = None;
+                self.out_of_turn(at, false);
+            }
+        }
+    }
+
+    /// Ends a node: nothing will come any more, and what it holds must leave.
+    pub(crate) fn finish(&mut self, at: NodeId) {
+        self.out_of_turn(at, true);
+    }
+
+    /// Runs a filter of a Boolean section in place; its answer is the class of each live lane.
+    pub(super) fn operand(&mut self, at: NodeId, batch: &mut Batch<'a>) {
+        let came = batch.amount(batch.live());
+        add(&mut self.nodes[at].taken[0], came);
+        if matches!(self.run(at, batch), Ran::Ended) {
+            batch.keep(0);
+            return;
+        }
+        let answered = batch.answered();
+        let yes = batch.amount(answered);
+        let flow = &mut self.nodes[at].flow;
+        add(&mut flow.routed, yes);
+        flow.unselected.blocks += came.blocks - yes.blocks;
+        flow.unselected.bytes += came.bytes - yes.bytes;
+    }
+
+    fn out_of_turn(&mut self, at: NodeId, last: bool) {
+        let mut output = Output::default();
+        let node = &mut self.nodes[at];
+        if let Part::Filter(Filter::Stream(filter)) = &mut node.part {
+            let mut cx = StreamContext::new(
+                self.now,
+                &mut node.counts,
+                &mut node.holds,
+                self.memory,
+                &mut output,
+                &mut node.wake,
+            );
+            let called = catch_unwind(AssertUnwindSafe(|| match last {
+                true => filter.finish(&mut cx),
+                false => filter.tick(&mut cx),
+            }));
+            if let Err(panic) = called {
+                self.failed(at, None, 0, &*panic);
+                return;
+            }
+        }
+        for mut batch in output.take() {
+            self.route(at, &mut batch, 0);
+        }
+        self.settle();
+    }
+
+    /// Walks on until nothing waits at a join or on a back edge.
+    fn settle(&mut self) {
+        loop {
+            let next = self.waiting.iter().map(|w| self.target(w)).min_by_key(|to| self.shape.rank[*to]);
+            if let Some(to) = next {
+                self.join(to);
+            } else if let Some((w, hops)) = self.around.pop() {
+                let (to, branch) = self.end_of(&w);
+                let mut batch = w.batch;
+                self.enter(to, branch, &mut batch, hops);
+            } else {
+                return;
+            }
+        }
+    }
+
+    fn join(&mut self, to: NodeId) {
+        let mut branches = Vec::new();
+        let mut i = 0;
+        while i < self.waiting.len() {
+            if self.target(&self.waiting[i]) == to {
+                let w = self.waiting.remove(i);
+                let (_, branch) = self.end_of(&w);
+                let mut batch = w.batch;
+                let came = batch.amount(batch.live());
+                add(&mut self.nodes[to].taken[branch], came);
+                branches.push((branch, batch));
+            } else {
+                i += 1;
+            }
+        }
+        branches.sort_by_key(|(branch, _)| *branch);
+        for mut batch in join::merge(&branches) {
+            self.run_and_route(to, &mut batch, 0);
+        }
+    }
+
+    fn target(&self, w: &Waiting<'a>) -> NodeId {
+        self.nodes[w.from].arcs[w.arc].to
+    }
+
+    fn end_of(&self, w: &Waiting<'a>) -> (NodeId, usize) {
+        let arc = &self.nodes[w.from].arcs[w.arc];
+        (arc.to, arc.branch)
+    }
+
+    fn enter(&mut self, to: NodeId, branch: usize, batch: &mut Batch<'a>, hops: u8) {
+        let came = batch.amount(batch.live());
+        add(&mut self.nodes[to].taken[branch], came);
+        self.run_and_route(to, batch, hops);
+    }
+
+    fn run_and_route(&mut self, at: NodeId, batch: &mut Batch<'a>, hops: u8) {
+        let begin = self.turn.timed.then(sys::clock::monotonic);
+        let ran = self.run(at, batch);
+        if let Some(begin) = begin {
+            self.nodes[at].flow.busy_ns += sys::clock::monotonic().saturating_sub(begin);
+        }
+        match ran {
+            Ran::Same => self.route(at, batch, hops),
+            Ran::Others(mut output) => {
+                for mut made in output.take() {
+                    self.route(at, &mut made, hops);
+                }
+            }
+            Ran::Ended => {}
+        }
+    }
+
+    /// Calls what runs in a node, once, for all live lanes.
+    fn run(&mut self, at: NodeId, batch: &mut Batch<'a>) -> Ran<'a> {
+        if self.turn.failure.is_some() {
+            let lost = batch.amount(batch.live());
+            add(&mut self.nodes[at].flow.failed, lost);
+            return Ran::Ended;
+        }
+        if let Part::Section(section) = &self.nodes[at].part {
+            let section = Arc::clone(section);
+            section.answer(self, batch);
+            return Ran::Same;
+        }
+        let node = &mut self.nodes[at];
+        node.flow.calls += 1;
+        let came = batch.live();
+        let mut output = Output::default();
+        let (now, memory) = (self.now, &mut *self.memory);
+        let counts = &mut node.counts;
+        let ran = match &mut node.part {
+            Part::Filter(Filter::Statistics(f)) => {
+                catch_unwind(AssertUnwindSafe(|| f.record(batch.tags(), now)))
+            }
+            Part::Filter(Filter::Lanes(f)) => {
+                let mut cx = LaneContext::new(Tell::new(now, counts), memory);
+                catch_unwind(AssertUnwindSafe(|| f.process(batch, &mut cx)))
+            }
+            Part::Filter(Filter::Stream(f)) => {
+                let (holds, wake) = (&mut node.holds, &mut node.wake);
+                let mut cx = StreamContext::new(now, counts, holds, memory, &mut output, wake);
+                let ran = catch_unwind(AssertUnwindSafe(|| f.process(batch, &mut cx)));
+                if ran.is_ok() {
+                    return Ran::Others(output);
+                }
+                ran
+            }
+            Part::Sink(_) => return self.sink(at, batch),
+            Part::Export(_) => return self.export(at, batch),
+            Part::Pass | Part::Source(_) | Part::Section(_) => Ok(()),
+        };
+        match ran {
+            Ok(()) => Ran::Same,
+            Err(panic) => {
+                batch.set_live(came);
+                self.failed(at, Some(batch), came, &*panic);
+                Ran::Ended
+            }
+        }
+    }
+
+    fn sink(&mut self, at: NodeId, batch: &mut Batch<'a>) -> Ran<'a> {
+        self.cut_to_count(at, batch);
+        let came = batch.live();
+        let amount = batch.amount(came);
+        let now = self.now;
+        let node = &mut self.nodes[at];
+        let Part::Sink(part) = &mut node.part else { return Ran::Ended };
+        if came == 0 {
+            return Ran::Ended;
+        }
+        match catch_unwind(AssertUnwindSafe(|| part.sink.take(batch, now))) {
+            Ok(Ok(())) => add(&mut node.flow.sunk, amount),
+            Ok(Err(failure)) => {
+                add(&mut node.flow.failed, amount);
+                let name = node.name.clone();
+                self.turn.failure = Some(PathFailure::outside(name, failure));
+            }
+            Err(panic) => self.failed(at, Some(batch), came, &*panic),
+        }
+        Ran::Ended
+    }
+
+    /// Ends the lanes behind the number of blocks that was asked for.
+    fn cut_to_count(&mut self, at: NodeId, batch: &mut Batch<'a>) {
+        let Some(left) = &self.turn.left else { return };
+        let live = batch.live();
+        let may = left.claim(live.count_ones());
+        let taken: LaneMask = lanes(live).take(may as usize).map(|l| 1 << l).sum();
+        if taken != live {
+            let beyond = batch.amount(live & !taken);
+            add(&mut self.nodes[at].flow.beyond_count, beyond);
+            batch.keep(taken);
+        }
+    }
+
+    fn export(&mut self, at: NodeId, batch: &mut Batch<'a>) -> Ran<'a> {
+        let node = &mut self.nodes[at];
+        let Part::Export(export) = &mut node.part else { return Ran::Ended };
+        let came = batch.live();
+        let amount = batch.amount(came);
+        match export.put(batch, self.memory) {
+            Ok(()) => add(&mut node.flow.routed, amount),
+            Err(failure) => {
+                add(&mut node.flow.failed, amount);
+                let name = node.name.clone();
+                self.turn.failure = Some(PathFailure::ring(name, failure));
+            }
+        }
+        Ran::Ended
+    }
+
+    /// Sends the live lanes along the arcs that want them.
+    fn route(&mut self, from: NodeId, batch: &mut Batch<'a>, hops: u8) {
+        let live = batch.live();
+        let arcs = self.nodes[from].arcs.len();
+        if arcs == 1 {
+            let mask = match self.nodes[from].arcs[0].wanted {
+                super::select::Wanted::Answered => batch.answered(),
+                ref wanted => wanted.select(batch),
+            };
+            self.leave(from, batch, live, mask);
+            batch.keep(mask);
+            if mask != 0 {
+                self.along(from, 0, batch, hops);
+            }
+            return;
+        }
+        let mut masks = [0 as LaneMask; 8];
+        let mut more = Vec::new();
+        let masks: &mut [LaneMask] = if arcs <= masks.len() {
+            &mut masks[..arcs]
+        } else {
+            more.resize(arcs, 0);
+            &mut more
+        };
+        for (mask, arc) in masks.iter_mut().zip(&self.nodes[from].arcs) {
+            *mask = arc.wanted.select(batch);
+        }
+        let any = masks.iter().fold(0, |a, b| a | b);
+        self.leave(from, batch, live, any);
+        let Some(last) = masks.iter().rposition(|m| *m != 0) else { return };
+        for (arc, mask) in masks.iter().enumerate().take(last) {
+            if *mask != 0 {
+                let mut copy = batch.duplicate();
+                copy.keep(*mask);
+                self.along(from, arc, &mut copy, hops);
+            }
+        }
+        batch.keep(masks[last]);
+        self.along(from, last, batch, hops);
+    }
+
+    fn leave(&mut self, from: NodeId, batch: &mut Batch<'a>, live: LaneMask, any: LaneMask) {
+        let routed = batch.amount(any);
+        add(&mut self.nodes[from].flow.routed, routed);
+        if any != live {
+            let unselected = batch.amount(live & !any);
+            add(&mut self.nodes[from].flow.unselected, unselected);
+        }
+    }
+
+    fn along(&mut self, from: NodeId, arc: usize, batch: &mut Batch<'a>, hops: u8) {
+        let amount = batch.amount(batch.live());
+        let edge = &mut self.nodes[from].arcs[arc];
+        add(&mut edge.put, amount);
+        if crate::ledger::loses_here(crate::ledger::EdgeKind::Call, edge.put) {
+            let first = batch.live() & batch.live().wrapping_neg();
+            batch.keep(!first);
+        }
+        let (to, branch) = (edge.to, edge.branch);
+        if edge.back {
+            if hops >= HOPS_MAX {
+                add(&mut edge.dropped.too_many_hops, amount);
+            } else if self.around.len() >= CYCLE_MAX {
+                add(&mut edge.dropped.cycle_full, amount);
+            } else {
+                self.around.push((Waiting { from, arc, batch: batch.duplicate() }, hops + 1));
+            }
+        } else if self.shape.joins[to] {
+            self.waiting.push(Waiting { from, arc, batch: batch.duplicate() });
+        } else {
+            self.enter(to, branch, batch, hops);
+        }
+    }
+
+    fn failed(
+        &mut self,
+        at: NodeId,
+        batch: Option<&mut Batch<'a>>,
+        came: LaneMask,
+        panic: &(dyn std::any::Any + Send),
+    ) {
+        let block = batch.map(|batch| {
+            let lost = batch.amount(came);
+            add(&mut self.nodes[at].flow.failed, lost);
+            batch.block(batch.at())
+        });
+        let name = self.nodes[at].name.clone();
+        self.turn.failure = Some(PathFailure::panicked(name, panic, block.as_ref()));
+    }
+}
+
+#[inline]
+fn add(to: &mut Amount, amount: Amount) {
+    to.blocks += amount.blocks;
+    to.bytes += amount.bytes;
+}
