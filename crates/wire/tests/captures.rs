@@ -1,0 +1,250 @@
+//! All captures that others made: read whole, cut, and with flipped bits. Nothing may panic or run
+//! without end, what is marked must lie inside the frame, and where `pcap-parser` reads a capture
+//! without complaint we must see the same packets.
+
+use std::fs;
+use std::path::Path;
+
+use pcap_parser::traits::PcapNGPacketBlock;
+use pcap_parser::{Block, PcapBlockOwned, PcapError, create_reader};
+use streamline_wire::capture::{self, Fault, Reader, Step};
+use streamline_wire::link::Network;
+use streamline_wire::{Flow, Layers, LinkType, checksum, ip, ipv4, layers};
+use testkit::Random;
+
+#[test]
+fn every_capture_reads_as_another_reader_says() {
+    let Some(captures) = testkit::captures() else { return };
+    let (mut agreed, mut packets, mut refused) = (0, 0, Vec::new());
+    for path in &captures {
+        let bytes = fs::read(path).unwrap();
+        let (ours, end) = read(&bytes);
+        packets += ours.len();
+        if let Some(fault) = end {
+            refused.push(format!("{}: {fault}", path.display()));
+        }
+        // Where we stop with a fault, the other reader may have gone on.
+        let Some(theirs) = judge(&bytes) else { continue };
+        // The other reader keeps 32 bits of the seconds.
+        let late = |time_ns| time_ns > u64::from(u32::MAX) * SECOND;
+        let same = ours
+            .iter()
+            .zip(&theirs)
+            .all(|(ours, theirs)| (ours.0 == theirs.0 || late(ours.0)) && ours.1 == theirs.1);
+        assert!(same, "{}: other packets", path.display());
+        let counts = (ours.len(), theirs.len());
+        assert!(end.is_some() || counts.0 == counts.1, "{}: {counts:?}", path.display());
+        agreed += usize::from(end.is_none());
+    }
+    for line in &refused {
+        println!("{line}");
+    }
+    println!("{} captures, {packets} packets, {} with a fault", captures.len(), refused.len());
+    assert!(agreed * 10 > captures.len() * 9, "only {agreed} of {}", captures.len());
+    assert!(refused.len() < 40, "{} refused", refused.len());
+}
+
+#[test]
+fn the_bundled_capture_is_right_in_every_field() {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/web.pcap");
+    let bytes = fs::read(path).unwrap();
+    let (mut tcp, mut udp, mut tagged, mut web) = (0, 0, 0, 0);
+    for packet in capture::packets(&bytes) {
+        let (packet, frame) = packet.unwrap();
+        let found = layers(packet.link, frame);
+        assert_eq!(found.faults, Default::default(), "{found:?}");
+        tagged += u32::from(found.tags.count);
+        let Some(flow) = Flow::of(&found, frame) else { continue };
+        if found.network == Network::Ipv4 {
+            assert!(ipv4::checksum_holds(found.packet(frame).unwrap()));
+        }
+        let transport = found.transport(frame).unwrap();
+        let length = transport.len() as u32;
+        let sum = checksum::pseudo(flow.source, flow.target, flow.protocol, length).unwrap();
+        match flow.protocol {
+            ip::protocol::TCP => tcp += 1,
+            ip::protocol::UDP => udp += 1,
+            _ => continue,
+        }
+        assert_eq!(sum.with(transport).checksum(), 0, "{flow}");
+        web += u32::from(flow.ports.is_some_and(|ports| ports.source == 80 || ports.target == 80));
+    }
+    // As tshark counts them.
+    assert_eq!((tcp, udp, tagged), (90, 9, 1));
+    assert_eq!(web, 75);
+}
+
+#[test]
+fn cut_anywhere_nothing_panics() {
+    let Some(captures) = testkit::captures() else { return };
+    let mut random = Random::replayable();
+    for path in &captures {
+        let bytes = fs::read(path).unwrap();
+        for _ in 0..4 {
+            let cut = random.within(0..bytes.len().min(BYTES_MAX) + 1);
+            read(&bytes[..cut]);
+        }
+        for packet in capture::packets(&bytes).take(PACKETS_MAX).flatten() {
+            let (packet, frame) = packet;
+            for cut in 0..frame.len().min(100) {
+                dissect(packet.link, &frame[..cut]);
+            }
+        }
+    }
+}
+
+#[test]
+fn bits_flipped_nothing_panics() {
+    let Some(captures) = testkit::captures() else { return };
+    let mut random = Random::replayable();
+    for path in &captures {
+        let mut bytes = fs::read(path).unwrap();
+        bytes.truncate(BYTES_MAX);
+        let flips = 1 + bytes.len() / 200;
+        random.flip_bits(&mut bytes, flips);
+        // A flipped length ends the walk early: go on behind it, as if records began anywhere.
+        read(&bytes);
+        let mut headless = bytes.get(..24).unwrap_or_default().to_vec();
+        headless.extend(bytes.get(random.within(0..bytes.len() + 1)..).unwrap_or_default());
+        read(&headless);
+        read_in_pieces(&bytes, random.within(1..5_000));
+    }
+}
+
+#[test]
+fn flipped_frames_are_marked_inside_themselves() {
+    let Some(captures) = testkit::captures() else { return };
+    let mut random = Random::replayable();
+    for path in &captures {
+        let bytes = fs::read(path).unwrap();
+        for (packet, frame) in capture::packets(&bytes).take(PACKETS_MAX).flatten() {
+            let mut frame = frame.to_vec();
+            let head = frame.len().min(80);
+            for _ in 0..20 {
+                random.flip_bits(&mut frame[..head], 2);
+                dissect(packet.link, &frame);
+            }
+        }
+    }
+}
+
+/// How much of a capture the destructive tests look at, so that they take seconds.
+const BYTES_MAX: usize = 64 * 1024;
+/// How many packets of a capture they dissect.
+const PACKETS_MAX: usize = 12;
+
+/// Time and data of a packet.
+type Timed<'a> = (u64, &'a [u8]);
+
+/// Reads and dissects a whole capture. Answers its packets and the fault that ended it.
+fn read(bytes: &[u8]) -> (Vec<Timed<'_>>, Option<Fault>) {
+    let mut all = Vec::new();
+    for packet in capture::packets(bytes) {
+        match packet {
+            Ok((packet, frame)) => {
+                dissect(packet.link, frame);
+                all.push((packet.time_ns, frame));
+            }
+            Err(fault) => {
+                assert!(!fault.to_string().is_empty());
+                assert!(fault.at <= bytes.len() as u64);
+                return (all, Some(fault));
+            }
+        }
+    }
+    (all, None)
+}
+
+/// Reads a capture as it comes from a pipe: as much as the reader wants, or a piece more.
+fn read_in_pieces(bytes: &[u8], piece: usize) {
+    let (mut reader, mut start, mut end) = (Reader::new(), 0, 0);
+    loop {
+        match reader.next(&bytes[start..end]) {
+            Step::Packet(packet) => start += packet.consumed,
+            Step::NeedMore { consumed, wanted } => {
+                start += consumed;
+                assert!(wanted > end - start && wanted <= capture::BLOCK_MAX as usize);
+                if end == bytes.len() {
+                    break;
+                }
+                end = bytes.len().min(end + piece);
+            }
+            Step::Error(_) => break,
+        }
+        assert_eq!(reader.position(), start as u64);
+    }
+}
+
+/// Finds the layers of a frame and checks what must hold for any bytes.
+fn dissect(link: LinkType, frame: &[u8]) -> Layers {
+    let found = layers(link, frame);
+    assert!(found.end as usize <= frame.len(), "{found:?}");
+    let marks = [found.l3, found.l4, found.payload].map(|mark| mark.map(usize::from));
+    let [l3, l4, payload] = marks;
+    assert!(l3 <= l4 || l4.is_none(), "{found:?}");
+    assert!(l4 <= payload || payload.is_none(), "{found:?}");
+    assert!(marks.iter().flatten().all(|mark| *mark <= frame.len()), "{found:?}");
+    assert!(l4.is_none() || found.transport(frame).is_some(), "{found:?}");
+    assert!(payload.is_none() || found.payload(frame).is_some(), "{found:?}");
+    assert_eq!(found.tags.iter(frame).count(), usize::from(found.tags.count), "{found:?}");
+    if let Some(flow) = Flow::of(&found, frame) {
+        assert_eq!(flow.hash(0), flow.reversed().hash(0));
+        assert_eq!(flow.normalised().0, flow.reversed().normalised().0);
+    }
+    found
+}
+
+/// What `pcap-parser` reads, if it has no complaint: time and data of each packet. It does not know
+/// Kuznetzov's records and obsolete packet blocks, and does not stop at the snap length.
+fn judge(bytes: &[u8]) -> Option<Vec<(u64, Vec<u8>)>> {
+    let mut reader = create_reader(1 << 20, bytes).ok()?;
+    let mut all = Vec::new();
+    let mut interfaces: Vec<(u64, u64)> = Vec::new();
+    let (mut tick_ns, mut snap_length) = (1_000, usize::MAX);
+    loop {
+        let (consumed, block) = match reader.next() {
+            Ok(next) => next,
+            Err(PcapError::Eof) => return Some(all),
+            Err(PcapError::Incomplete(_)) => {
+                reader.refill().ok()?;
+                continue;
+            }
+            Err(_) => return None,
+        };
+        match block {
+            PcapBlockOwned::LegacyHeader(header) => {
+                tick_ns = if header.is_nanosecond_precision() { 1 } else { 1_000 };
+                snap_length = match header.snaplen {
+                    0 | 0x8000_0000.. => usize::MAX,
+                    stated => stated as usize,
+                };
+            }
+            PcapBlockOwned::Legacy(packet) => {
+                let time_ns =
+                    u64::from(packet.ts_sec) * SECOND + u64::from(packet.ts_usec) * tick_ns;
+                let shown = packet.data.len().min(snap_length);
+                all.push((time_ns, packet.data[..shown].to_vec()));
+            }
+            PcapBlockOwned::NG(Block::SectionHeader(_)) => interfaces.clear(),
+            PcapBlockOwned::NG(Block::InterfaceDescription(interface)) => {
+                let offset = u64::try_from(interface.ts_offset()).ok()?;
+                interfaces.push((offset, interface.ts_resolution()?));
+            }
+            PcapBlockOwned::NG(Block::EnhancedPacket(packet)) => {
+                let (offset, resolution) = *interfaces.get(packet.if_id as usize)?;
+                let (seconds, fraction) = packet.decode_ts(offset, resolution);
+                let fraction_ns = u64::from(fraction) * (SECOND / resolution);
+                let time_ns = u64::from(seconds) * SECOND + fraction_ns;
+                all.push((time_ns, packet.packet_data().to_vec()));
+            }
+            PcapBlockOwned::NG(Block::SimplePacket(packet)) => {
+                all.push((0, packet.packet_data().to_vec()));
+            }
+            PcapBlockOwned::NG(Block::Unknown(block)) if block.block_type == 2 => return None,
+            PcapBlockOwned::NG(_) => {}
+        }
+        reader.consume(consumed);
+    }
+}
+
+const SECOND: u64 = 1_000_000_000;
