@@ -76,6 +76,10 @@ pub struct Filtered {
     pub unanswered: Vec<(String, u64)>,
     /// What else the filter counted.
     pub counters: Vec<(String, u64)>,
+    /// Time in the filter in ns, where it was measured.
+    pub busy_ns: u64,
+    /// How often the filter was called.
+    pub calls: u64,
 }
 
 /// The ledger of a path.

@@ -10,5 +10,6 @@
 pub mod control;
 pub mod failure;
 pub mod ledger;
+pub mod report;
 pub mod ring;
 pub mod space;

@@ -56,7 +56,8 @@ impl Export {
     /// An end over this writer. The space sleeps on `bell` when the ring is full.
     #[must_use]
     pub fn new(planned: usize, writer: Writer, bell: Arc<Bell>, signal_every: usize) -> Self {
-        let spins = buffer::signal::spins(std::thread::available_parallelism().map_or(1, usize::from));
+        let spins =
+            buffer::signal::spins(std::thread::available_parallelism().map_or(1, usize::from));
         Self {
             planned,
             writer: Some(writer),

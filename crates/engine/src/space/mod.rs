@@ -7,6 +7,7 @@
 //! - [`join`]: branches back into input order;
 //! - [`memory`]: what the space does for its filters.
 
+pub(crate) mod assemble;
 mod join;
 pub(crate) mod memory;
 pub mod node;
@@ -97,10 +98,21 @@ pub(crate) struct Parts {
 pub struct Remains {
     /// The nodes with their counters.
     pub nodes: Vec<Node>,
-    /// What its rings took, by edge of the plan.
-    pub imported: Vec<(usize, filter::Amount)>,
+    /// What its rings took.
+    pub imported: Vec<Imported>,
     /// Why it ended early, if it did.
     pub failure: Option<PathFailure>,
+}
+
+/// What came over a ring, counted by the side that took it.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Imported {
+    /// Which edge of the plan it is.
+    pub planned: usize,
+    /// The node behind the ring.
+    pub name: String,
+    /// What was taken.
+    pub taken: filter::Amount,
 }
 
 /// What one pass over the inputs gave.
@@ -214,13 +226,10 @@ impl Space {
         let failure = self.turn.failure.take();
         self.clock.advance(columns.newest());
         let now = self.clock.now();
-        let mut memory =
-            Memory { intake: &self.intake, work: &self.work, imported: None };
-        let mut batch = Batch::new(columns, |entry| {
-            self.intake.bytes(entry.frame().place).unwrap_or_default()
-        });
-        let mut walk =
-            Walk::new(&mut self.nodes, &mut memory, &self.shape, now, &mut self.turn);
+        let mut memory = Memory { intake: &self.intake, work: &self.work, imported: None };
+        let mut batch =
+            Batch::new(columns, |entry| self.intake.bytes(entry.frame().place).unwrap_or_default());
+        let mut walk = Walk::new(&mut self.nodes, &mut memory, &self.shape, now, &mut self.turn);
         if !batch.is_empty() {
             walk.source(at, &mut batch);
         }
@@ -252,9 +261,8 @@ impl Space {
                 let now = self.clock.now();
                 let mut memory =
                     Memory { intake: &self.intake, work: &self.work, imported: Some(taken) };
-                let mut batch = Batch::new(columns, |entry| {
-                    taken.resolve(entry.frame()).unwrap_or_default()
-                });
+                let mut batch =
+                    Batch::new(columns, |entry| taken.resolve(entry.frame()).unwrap_or_default());
                 let (nodes, turn) = (&mut self.nodes, &mut self.turn);
                 let mut walk = Walk::new(nodes, &mut memory, &self.shape, now, turn);
                 walk.source(at, &mut batch);
@@ -278,9 +286,10 @@ impl Space {
     fn settle(&mut self) {
         for node in &mut self.nodes {
             let settled = match &mut node.part {
-                Part::Sink(part) => part.sink.idle().map_err(|failure| {
-                    PathFailure::outside(node.name.clone(), failure)
-                }),
+                Part::Sink(part) => part
+                    .sink
+                    .idle()
+                    .map_err(|failure| PathFailure::outside(node.name.clone(), failure)),
                 Part::Export(export) => {
                     export.flush().map_err(|why| PathFailure::ring(node.name.clone(), why))
                 }
@@ -302,9 +311,8 @@ impl Space {
             Clock::Monotonic => earlier(pass.until, wake),
             Clock::Blocks(_) => pass.until,
         };
-        let limit = until.map(|until| {
-            Duration::from_nanos(until.saturating_sub(sys::clock::monotonic()))
-        });
+        let limit =
+            until.map(|until| Duration::from_nanos(until.saturating_sub(sys::clock::monotonic())));
         match (pass.readable, limit) {
             (true, limit) => {
                 let mut descriptors = vec![self.control.as_fd()];
@@ -326,8 +334,7 @@ impl Space {
         for i in 0..self.shape.order.len() {
             let at = self.shape.order[i];
             if !failed {
-                let mut memory =
-            Memory { intake: &self.intake, work: &self.work, imported: None };
+                let mut memory = Memory { intake: &self.intake, work: &self.work, imported: None };
                 let mut walk =
                     Walk::new(&mut self.nodes, &mut memory, &self.shape, now, &mut self.turn);
                 walk.finish(at);
@@ -358,7 +365,11 @@ impl Space {
             .inputs
             .iter()
             .filter_map(|input| match input {
-                Input::Ring { import, .. } => Some((import.planned, import.taken())),
+                Input::Ring { node, import, .. } => Some(Imported {
+                    planned: import.planned,
+                    name: self.nodes[*node].name.clone(),
+                    taken: import.taken(),
+                }),
                 Input::Source(_) => None,
             })
             .collect();
@@ -387,3 +398,6 @@ fn earlier(a: Option<Time>, b: Option<Time>) -> Option<Time> {
         (a, b) => a.or(b),
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -29,6 +29,10 @@ pub struct Node {
     pub holds: Holds,
     /// When the filter wants to be called.
     pub wake: Option<Time>,
+    /// The names of the filter's reasons, by number.
+    pub reasons: &'static [&'static str],
+    /// The names of the filter's counters, by number.
+    pub counters: &'static [&'static str],
 }
 
 /// What runs in a node.
@@ -153,6 +157,8 @@ impl Node {
             counts,
             holds: Holds::new(0, 0),
             wake: None,
+            reasons: &[],
+            counters: &[],
         }
     }
 

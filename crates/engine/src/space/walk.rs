@@ -17,7 +17,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// How often a block may follow a back edge.
-pub const HOPS_MAX: u8 = 16;
+pub(crate) const HOPS_MAX: u8 = 16;
 /// How many batches may wait on back edges.
 const CYCLE_MAX: usize = 256;
 
@@ -173,7 +173,8 @@ impl<'w, 'a> Walk<'w, 'a> {
     /// Walks on until nothing waits at a join or on a back edge.
     fn settle(&mut self) {
         loop {
-            let next = self.waiting.iter().map(|w| self.target(w)).min_by_key(|to| self.shape.rank[*to]);
+            let next =
+                self.waiting.iter().map(|w| self.target(w)).min_by_key(|to| self.shape.rank[*to]);
             if let Some(to) = next {
                 self.join(to);
             } else if let Some((w, hops)) = self.around.pop() {

@@ -1,0 +1,124 @@
+//! From what the spaces left behind to the ledger of the path.
+
+use crate::ledger::{BEYOND_COUNT, Edge, EdgeKind, Filtered, Ledger};
+use crate::space::Remains;
+use crate::space::node::{Arc, Node, Part};
+use filter::Amount;
+
+/// The ledger of a path whose spaces left this behind.
+#[must_use]
+pub fn ledger_of(remains: &[Remains]) -> Ledger {
+    let mut ledger = Ledger::default();
+    for space in remains {
+        for node in &space.nodes {
+            if let Part::Source(part) = &node.part {
+                ledger.sources.push((node.name.clone(), part.source.seen()));
+            }
+            ledger.filters.push(filtered(node, space));
+            for arc in &node.arcs {
+                ledger.edges.push(call(node, arc, &space.nodes));
+            }
+            if let Part::Export(export) = &node.part {
+                ledger.edges.push(ring(node, export, remains));
+            }
+        }
+    }
+    ledger
+}
+
+fn call(from: &Node, arc: &Arc, nodes: &[Node]) -> Edge {
+    let to = &nodes[arc.to];
+    Edge {
+        from: from.name.clone(),
+        to: to.name.clone(),
+        kind: if arc.back { EdgeKind::Back } else { EdgeKind::Call },
+        planned: arc.planned,
+        put: arc.put,
+        taken: to.taken[arc.branch],
+        dropped: arc.dropped.named().into_iter().filter(|(_, a)| a.blocks > 0).collect(),
+        resident: Amount::default(),
+    }
+}
+
+fn ring(from: &Node, export: &crate::ring::Export, remains: &[Remains]) -> Edge {
+    let put = export.counted();
+    let other = remains.iter().flat_map(|space| &space.imported);
+    let (to, taken) = other
+        .filter(|imported| imported.planned == export.planned)
+        .map(|imported| (imported.name.clone(), imported.taken))
+        .next()
+        .unwrap_or_default();
+    let full = Amount { blocks: put.dropped, bytes: put.dropped_bytes };
+    let mut dropped = Vec::new();
+    if full.blocks > 0 {
+        dropped.push(("ring full", full));
+    }
+    let put = Amount { blocks: put.blocks + full.blocks, bytes: put.bytes + full.bytes };
+    let resident = Amount {
+        blocks: (put.blocks - full.blocks).saturating_sub(taken.blocks),
+        bytes: (put.bytes - full.bytes).saturating_sub(taken.bytes),
+    };
+    // A ring that was drained has nothing resident: what is missing then is missing.
+    let failed = remains.iter().any(|space| space.failure.is_some());
+    if failed && resident.blocks > 0 {
+        dropped.push(("path ended", resident));
+    }
+    Edge {
+        from: from.name.clone(),
+        to,
+        kind: EdgeKind::Ring,
+        planned: export.planned,
+        put,
+        taken,
+        dropped,
+        resident: Amount::default(),
+    }
+}
+
+fn filtered(node: &Node, space: &Remains) -> Filtered {
+    let counts = &node.counts;
+    let is_source = matches!(node.part, Part::Source(_));
+    let given = match &node.part {
+        Part::Source(part) => part.source.seen().given,
+        _ => space
+            .imported
+            .iter()
+            .find(|imported| imported.name == node.name)
+            .map_or_else(Amount::default, |imported| imported.taken),
+    };
+    let mut dropped = Vec::new();
+    let mut add = |why: &str, amount: Amount| {
+        if amount.blocks > 0 {
+            dropped.push((why.to_owned(), amount));
+        }
+    };
+    for (i, amount) in counts.dropped.iter().enumerate() {
+        add(node.reasons.get(i).copied().unwrap_or("unnamed"), *amount);
+    }
+    add("evicted", counts.evicted);
+    add("no room", counts.no_room);
+    add("failed", node.flow.failed);
+    add(BEYOND_COUNT, node.flow.beyond_count);
+    let named = |names: &[&str], values: &[u64]| {
+        let both = names.iter().zip(values).filter(|(_, n)| **n > 0);
+        both.map(|(name, n)| ((*name).to_owned(), *n)).collect()
+    };
+    Filtered {
+        name: node.name.clone(),
+        planned: node.planned,
+        taken: node.taken_in_all(),
+        made: if is_source || node.taken.is_empty() { given } else { counts.made },
+        passed: Amount {
+            blocks: node.flow.routed.blocks + node.flow.sunk.blocks,
+            bytes: node.flow.routed.bytes + node.flow.sunk.bytes,
+        },
+        unselected: node.flow.unselected,
+        consumed: counts.consumed,
+        held: counts.held,
+        dropped,
+        unanswered: named(node.reasons, &counts.unanswered),
+        counters: named(node.counters, &counts.counters),
+        busy_ns: node.flow.busy_ns,
+        calls: node.flow.calls,
+    }
+}

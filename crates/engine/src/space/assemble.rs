@@ -1,0 +1,68 @@
+//! Putting nodes and arcs together, and finding out what does not change while they run.
+
+use super::node::{Arc, EdgeDrops, Node, NodeId};
+use super::select::Wanted;
+use super::walk::Shape;
+use filter::Amount;
+
+/// The graph of a space while it is being built.
+#[derive(Debug, Default)]
+pub(crate) struct Assembly {
+    nodes: Vec<Node>,
+}
+
+impl Assembly {
+    /// Adds a node.
+    pub(crate) fn node(&mut self, node: Node) -> NodeId {
+        self.nodes.push(node);
+        self.nodes.len() - 1
+    }
+
+    /// Adds an operand of a Boolean section: called by the section, joined by no arc.
+    pub(crate) fn operand(&mut self, mut node: Node) -> NodeId {
+        node.taken.push(Amount::default());
+        self.node(node)
+    }
+
+    /// Adds an arc behind those that `from` already has.
+    pub(crate) fn arc(
+        &mut self,
+        from: NodeId,
+        to: NodeId,
+        wanted: Wanted,
+        back: bool,
+        planned: usize,
+    ) {
+        let branch = self.nodes[to].taken.len();
+        self.nodes[to].taken.push(Amount::default());
+        let (put, dropped) = (Amount::default(), EdgeDrops::default());
+        self.nodes[from].arcs.push(Arc { to, branch, wanted, back, planned, put, dropped });
+    }
+
+    /// The nodes, where branches meet, and the order from the sources to the sinks.
+    pub(crate) fn done(self) -> (Vec<Node>, Shape) {
+        let mut inputs = vec![0usize; self.nodes.len()];
+        for arc in self.nodes.iter().flat_map(|n| &n.arcs).filter(|arc| !arc.back) {
+            inputs[arc.to] += 1;
+        }
+        let joins = inputs.iter().map(|n| *n > 1).collect();
+        let mut ready: Vec<NodeId> = (0..self.nodes.len()).filter(|n| inputs[*n] == 0).collect();
+        ready.reverse();
+        let mut order = Vec::with_capacity(self.nodes.len());
+        while let Some(at) = ready.pop() {
+            order.push(at);
+            for arc in self.nodes[at].arcs.iter().filter(|arc| !arc.back) {
+                inputs[arc.to] -= 1;
+                if inputs[arc.to] == 0 {
+                    ready.push(arc.to);
+                }
+            }
+        }
+        debug_assert_eq!(order.len(), self.nodes.len(), "back edges are marked");
+        let mut rank = vec![0; self.nodes.len()];
+        for (i, at) in order.iter().enumerate() {
+            rank[*at] = i;
+        }
+        (self.nodes, Shape { joins, rank, order })
+    }
+}

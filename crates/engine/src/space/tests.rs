@@ -1,0 +1,312 @@
+//! Small graphs by hand: order at joins, sections, cycles, panics, rings; the ledger after each.
+
+use super::assemble::Assembly;
+use super::node::{Part, SinkPart, SourcePart};
+use super::section::Section;
+use super::select::Wanted;
+use super::*;
+use crate::ledger::Ledger;
+use crate::report::ledger_of;
+use abi::{Class, ContextLane, DbufId, Entry, Marks, RichPointer};
+use buffer::crossing::{Config as RingConfig, crossing};
+use endpoint::{Failure, Seen, Sink, Source};
+use filter::{
+    Amount, Block, Classify, Counts, Filter, HeldList, Holds, LaneContext, Lanes, Report, Stream,
+    StreamContext, Tell,
+};
+use std::sync::Mutex;
+
+/// Gives the numbers from 0 on as blocks of four bytes.
+struct Numbers {
+    next: u32,
+    end: u32,
+    given: Amount,
+}
+
+impl Source for Numbers {
+    fn give(&mut self, intake: &mut Intake<'_>) -> Result<Given, Failure> {
+        while self.next < self.end && intake.room() > 0 {
+            let bytes = self.next.to_be_bytes();
+            let appended = intake.pool.append(4, |room| {
+                room.copy_from_slice(&bytes);
+                4
+            });
+            let Some((place, _)) = appended else {
+                return Ok(Given::Wait { until: None, readable: false });
+            };
+            let pointer = RichPointer::new(intake.pool.id(), place, Class::YES);
+            intake.put(Entry::new(pointer, ContextLane::default(), Marks::bare(4)));
+            self.given.add(4);
+            self.next += 1;
+        }
+        Ok(if self.next == self.end { Given::End } else { Given::Blocks })
+    }
+
+    fn seen(&self) -> Seen {
+        Seen { seen: Some(self.given), given: self.given, dropped: Vec::new() }
+    }
+}
+
+/// Keeps the numbers that arrive, with their classes.
+struct Kept(Arc<Mutex<Vec<(u32, u32)>>>);
+
+impl Sink for Kept {
+    fn take(&mut self, batch: &Batch<'_>, _: Time) -> Result<(), Failure> {
+        let mut kept = self.0.lock().unwrap();
+        kept.extend(batch.blocks().map(|(_, b)| (number(&b), b.pointer.class.0)));
+        Ok(())
+    }
+
+    fn finish(&mut self) -> Result<Report, Failure> {
+        Ok(Report::default())
+    }
+}
+
+fn number(block: &Block<'_>) -> u32 {
+    u32::from_be_bytes(block.bytes().try_into().expect("four bytes"))
+}
+
+/// Answers 1 for the multiples of a number.
+struct Multiple(u32);
+
+impl Classify for Multiple {
+    fn classify(&mut self, block: &mut Block<'_>, _: &mut Tell<'_>) -> Class {
+        Class(u32::from(number(block) % self.0 == 0))
+    }
+}
+
+/// Holds every block until three more have come.
+struct Late(HeldList);
+
+impl Stream for Late {
+    fn block<'a>(&mut self, block: Block<'a>, cx: &mut StreamContext<'_, 'a>) {
+        cx.hold(&mut self.0, &block, number(&block));
+        if self.0.len() > 3 {
+            cx.release(&mut self.0, |b| b);
+        }
+    }
+
+    fn finish<'a>(&mut self, cx: &mut StreamContext<'_, 'a>) {
+        while !self.0.is_empty() {
+            cx.release(&mut self.0, |b| b);
+        }
+    }
+}
+
+/// Adds a hundred to every number, by editing.
+struct Hundred;
+
+impl Lanes for Hundred {
+    fn process<'a>(&mut self, batch: &mut Batch<'a>, cx: &mut LaneContext<'_, 'a>) {
+        for l in filter::lanes(batch.live()) {
+            let more = number(&batch.block(l)) + 100;
+            cx.edit(batch, l, filter::Keep::Contents, |bytes| {
+                bytes.copy_from_slice(&more.to_be_bytes());
+            });
+        }
+    }
+}
+
+/// Has a bug.
+struct Fails;
+
+impl Classify for Fails {
+    fn classify(&mut self, block: &mut Block<'_>, _: &mut Tell<'_>) -> Class {
+        assert!(number(block) != 40, "forty is too much");
+        Class::YES
+    }
+}
+
+fn node(name: &str, part: Part) -> Node {
+    let mut node = Node::new(name, 0, part, Counts::new(0, 0));
+    node.holds = Holds::new(1000, 1 << 20);
+    node
+}
+
+fn source(end: u32) -> Node {
+    let source = Box::new(Numbers { next: 0, end, given: Amount::default() });
+    node("numbers", Part::Source(SourcePart { source, ended: false }))
+}
+
+fn sink(kept: &Arc<Mutex<Vec<(u32, u32)>>>) -> Node {
+    let sink = Box::new(Kept(Arc::clone(kept)));
+    node("kept", Part::Sink(SinkPart { sink, report: None }))
+}
+
+fn filter(name: &str, filter: Filter) -> Node {
+    node(name, Part::Filter(filter))
+}
+
+fn space(assembly: Assembly, inputs: Vec<Input>, batch: usize, ids: u32) -> Space {
+    let (nodes, shape) = assembly.done();
+    let pool = |n| {
+        let config = buffer::pool::Config { segment: 1 << 16, segments: 4 };
+        Pool::new(DbufId::new(n).unwrap(), config).unwrap()
+    };
+    Space::new(Parts {
+        name: "thread0".to_owned(),
+        nodes,
+        shape,
+        intake: pool(ids),
+        work: pool(ids + 1),
+        inputs,
+        left: None,
+        timed: false,
+        batch,
+        control: Arc::new(Control::new().unwrap()),
+        bell: Arc::new(Bell::new()),
+        clock: Clock::Monotonic,
+    })
+}
+
+fn balanced(remains: &[Remains]) -> Ledger {
+    let ledger = ledger_of(remains);
+    assert_eq!(ledger.imbalances(), []);
+    ledger
+}
+
+/// `numbers | build(…) | kept`, as what was kept.
+fn run(
+    end: u32,
+    batch: usize,
+    build: impl FnOnce(&mut Assembly, NodeId, NodeId),
+) -> (Vec<(u32, u32)>, Remains) {
+    let kept = Arc::default();
+    let mut assembly = Assembly::default();
+    let from = assembly.node(source(end));
+    let to = assembly.node(sink(&kept));
+    build(&mut assembly, from, to);
+    let remains = space(assembly, vec![Input::Source(from)], batch, 1).run();
+    let kept = std::mem::take(&mut *kept.lock().unwrap());
+    (kept, remains)
+}
+
+#[test]
+fn a_join_keeps_the_input_order_whatever_the_batch() {
+    for batch in [1, 7, 32, 64] {
+        let (kept, remains) = run(500, batch, |a, from, to| {
+            let even = a.node(filter("even", Filter::classify(Multiple(2))));
+            let third = a.node(filter("third", Filter::classify(Multiple(3))));
+            let late = a.node(filter("late", Filter::stream(Late(HeldList::default()))));
+            a.arc(from, even, Wanted::Answered, false, 0);
+            a.arc(from, third, Wanted::Answered, false, 1);
+            a.arc(even, to, Wanted::Answered, false, 2);
+            a.arc(third, late, Wanted::Answered, false, 3);
+            a.arc(late, to, Wanted::Answered, false, 4);
+        });
+        balanced(&[remains]);
+        // A block that leaves `late` was caused by the block that pushed it out.
+        let mut expected = Vec::new();
+        for n in 0..500u32 {
+            if n % 2 == 0 {
+                expected.push((n, 1));
+            }
+            if n % 3 == 0 && n >= 9 {
+                expected.push((n - 9, 1));
+            }
+        }
+        let thirds: Vec<u32> = (0..500).filter(|n| n % 3 == 0).collect();
+        expected.extend(thirds[thirds.len() - 3..].iter().map(|n| (*n, 1)));
+        assert_eq!(kept, expected, "batches of {batch}");
+    }
+}
+
+#[test]
+fn a_sibling_does_not_see_an_edit() {
+    let (kept, remains) = run(100, 32, |a, from, to| {
+        let edited = a.node(filter("hundred", Filter::lanes(Hundred)));
+        let plain = a.node(filter("plain", Filter::classify(Multiple(1))));
+        a.arc(from, edited, Wanted::Answered, false, 0);
+        a.arc(from, plain, Wanted::Answered, false, 1);
+        a.arc(edited, to, Wanted::Answered, false, 2);
+        a.arc(plain, to, Wanted::Answered, false, 3);
+    });
+    balanced(&[remains]);
+    let expected: Vec<_> = (0..100).flat_map(|n| [(n + 100, 1), (n, 1)]).collect();
+    assert_eq!(kept, expected);
+}
+
+#[test]
+fn a_section_answers_by_sequence() {
+    // (even +* !third) ++ seventh, and everything that is none of it goes the other way.
+    let (kept, remains) = run(300, 32, |a, from, to| {
+        let even = a.operand(filter("even", Filter::classify(Multiple(2))));
+        let third = a.operand(filter("third", Filter::classify(Multiple(3))));
+        let seventh = a.operand(filter("seventh", Filter::classify(Multiple(7))));
+        let chain = |n| Section::Chain(vec![(Wanted::All, n)]);
+        let not = Section::Not(Box::new(chain(third)));
+        let both = Section::And(Box::new(chain(even)), Box::new(not));
+        let any = Section::Or(Box::new(both), Box::new(chain(seventh)));
+        let section = a.node(node("section", Part::Section(Arc::new(any))));
+        a.arc(from, section, Wanted::Answered, false, 0);
+        a.arc(section, to, Wanted::Answered, false, 1);
+    });
+    balanced(&[remains]);
+    let wanted = |n: &u32| (n % 2 == 0 && n % 3 != 0) || n % 7 == 0;
+    let expected: Vec<_> = (0..300).filter(wanted).map(|n| (n, 1)).collect();
+    assert_eq!(kept, expected);
+}
+
+#[test]
+fn a_cycle_ends_by_the_hop_limit_and_is_counted() {
+    let (kept, remains) = run(10, 4, |a, from, to| {
+        let again = a.node(filter("again", Filter::classify(Multiple(1))));
+        a.arc(from, again, Wanted::Answered, false, 0);
+        a.arc(again, again, Wanted::Answered, true, 1);
+        a.arc(again, to, Wanted::Answered, false, 2);
+    });
+    let ledger = balanced(&[remains]);
+    assert_eq!(kept.len(), 10 * (1 + usize::from(walk::HOPS_MAX)));
+    let hops = ledger.edges.iter().flat_map(|e| &e.dropped);
+    let hops: u64 = hops.filter(|(why, _)| *why == "too many hops").map(|(_, a)| a.blocks).sum();
+    assert_eq!(hops, 10);
+}
+
+#[test]
+fn a_panic_ends_the_path_and_keeps_the_block() {
+    let (kept, remains) = run(100, 32, |a, from, to| {
+        let fails = a.node(filter("fails", Filter::classify(Fails)));
+        a.arc(from, fails, Wanted::Answered, false, 0);
+        a.arc(fails, to, Wanted::Answered, false, 1);
+    });
+    assert_eq!(kept.len(), 32, "the batch before the one with the bug");
+    let failure = remains.failure.as_ref().expect("the path failed");
+    let crate::failure::Cause::Panic { message, block } = &failure.cause else {
+        panic!("{failure}");
+    };
+    assert!(message.contains("forty is too much"));
+    assert_eq!(block.as_ref().map(|b| b.bytes.clone()), Some(40u32.to_be_bytes().to_vec()));
+    balanced(&[remains]);
+}
+
+#[test]
+fn two_spaces_and_a_small_ring_lose_nothing() {
+    let kept: Arc<Mutex<Vec<(u32, u32)>>> = Arc::default();
+    let (near, far) = (Arc::new(Bell::new()), Arc::new(Bell::new()));
+    let config = RingConfig { entries: 64, ..RingConfig::default() };
+    let (writer, mut readers) = crossing(&config, Arc::clone(&near), &[Arc::clone(&far)]).unwrap();
+    let mut a = Assembly::default();
+    let from = a.node(source(100_000));
+    let out = a.node(node(
+        "ring to thread1",
+        Part::Export(crate::ring::Export::new(0, writer, Arc::clone(&near), 32)),
+    ));
+    a.arc(from, out, Wanted::Answered, false, 0);
+    let mut first = space(a, vec![Input::Source(from)], 32, 1);
+    first.bell = near;
+    let mut b = Assembly::default();
+    let enter = b.node(node("ring from thread0", Part::Pass));
+    let late = b.node(filter("late", Filter::stream(Late(HeldList::default()))));
+    let to = b.node(sink(&kept));
+    b.arc(enter, late, Wanted::Answered, false, 1);
+    b.arc(late, to, Wanted::Answered, false, 2);
+    let import = Import::new(0, readers.pop().unwrap());
+    let input = Input::Ring { node: enter, import, ended: false };
+    let mut second = space(b, vec![input], 32, 3);
+    second.bell = far;
+    let other = std::thread::spawn(move || second.run());
+    let remains = [first.run(), other.join().unwrap()];
+    balanced(&remains);
+    let kept = kept.lock().unwrap();
+    assert!(kept.iter().map(|(n, _)| *n).eq(0..100_000), "{} blocks", kept.len());
+}
