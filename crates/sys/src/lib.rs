@@ -5,10 +5,15 @@
 //! one operation in each unsafe block, with the promise of the manual page that it relies on.
 
 pub mod clock;
+pub mod descriptor;
 mod error;
 pub mod eventfd;
 pub mod futex;
+pub mod libpcap;
+pub mod machine;
 pub mod memory;
 pub mod poll;
+pub mod process;
+pub mod signal;
 
 pub use error::{Error, Result};

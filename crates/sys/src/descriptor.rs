@@ -1,0 +1,77 @@
+//! Handing descriptors to another process, over a socket that keeps message boundaries.
+//!
+//! Both ends see the other one go: a receive then answers no bytes (RELIABILITY T10). What is received is
+//! an allegation: the receiver looks at seals and size before it maps anything.
+
+use crate::error::{Error, Named as _, Result};
+use rustix::net::{
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags,
+    SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketFlags, SocketType,
+};
+use std::io::{IoSlice, IoSliceMut};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+/// The most descriptors in one message.
+pub const DESCRIPTORS_MAX: usize = 64;
+
+/// Two connected ends. Closed on exec, unless one of them becomes a standard stream of the child.
+pub fn pair() -> Result<(OwnedFd, OwnedFd)> {
+    let (kind, flags) = (SocketType::SEQPACKET, SocketFlags::CLOEXEC);
+    rustix::net::socketpair(AddressFamily::UNIX, kind, flags, None).named("socketpair", "")
+}
+
+/// Sends one message with copies of these descriptors. The message must not be empty.
+pub fn send(socket: impl AsFd, message: &[u8], descriptors: &[BorrowedFd<'_>]) -> Result<()> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS_MAX))];
+    let mut control = SendAncillaryBuffer::new(&mut space);
+    if !descriptors.is_empty() && !control.push(SendAncillaryMessage::ScmRights(descriptors)) {
+        return Err(Error::new("sendmsg", "too many descriptors", libc::E2BIG));
+    }
+    let parts = [IoSlice::new(message)];
+    rustix::net::sendmsg(socket, &parts, &mut control, SendFlags::NOSIGNAL)
+        .named("sendmsg", "a socket")?;
+    Ok(())
+}
+
+/// Receives one message and the descriptors that came with it (closed on exec). 0 bytes: the other end is
+/// closed. A message or a list of descriptors that was cut short is an error.
+pub fn receive(socket: impl AsFd, message: &mut [u8]) -> Result<(usize, Vec<OwnedFd>)> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS_MAX))];
+    let mut control = RecvAncillaryBuffer::new(&mut space);
+    let mut parts = [IoSliceMut::new(message)];
+    let got = rustix::net::recvmsg(socket, &mut parts, &mut control, RecvFlags::CMSG_CLOEXEC)
+        .named("recvmsg", "a socket")?;
+    let mut descriptors = Vec::new();
+    for part in control.drain() {
+        if let RecvAncillaryMessage::ScmRights(rights) = part {
+            descriptors.extend(rights);
+        }
+    }
+    if got.flags.intersects(ReturnFlags::TRUNC | ReturnFlags::CTRUNC) {
+        return Err(Error::new("recvmsg", "a message longer than agreed", libc::EMSGSIZE));
+    }
+    Ok((got.bytes, descriptors))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::memory::Memfd;
+
+    #[test]
+    fn descriptors_arrive_with_their_message() {
+        let (here, there) = pair().unwrap();
+        let files = [Memfd::create("one", 4096).unwrap(), Memfd::create("two", 8192).unwrap()];
+        send(&here, b"two files", &[files[0].as_fd(), files[1].as_fd()]).unwrap();
+        send(&here, b"none", &[]).unwrap();
+        let mut message = [0; 64];
+        let (length, got) = receive(&there, &mut message).unwrap();
+        assert_eq!(&message[..length], b"two files");
+        let lengths: Vec<_> = got.into_iter().map(|fd| Memfd::from_fd(fd).unwrap().len()).collect();
+        assert_eq!(lengths, [4096, 8192]);
+        assert_eq!(receive(&there, &mut [0; 2]).unwrap_err().errno, libc::EMSGSIZE);
+        drop(here);
+        assert_eq!(receive(&there, &mut message).unwrap().0, 0, "closed");
+    }
+}

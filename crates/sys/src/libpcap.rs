@@ -1,0 +1,164 @@
+//! The system's libpcap, loaded when it is asked for: it compiles pcap-filter expressions that our own
+//! compiler does not know (CONTRACT 27), and judges ours in tests.
+//!
+//! Nothing is linked; a machine without libpcap gets [`Error`] and goes on without.
+
+use crate::error::{Error, Result};
+use std::ffi::{CStr, CString, c_char, c_int, c_uint, c_void};
+use std::ptr::NonNull;
+
+/// One instruction of classic BPF: operation, jump if true, jump if false, operand.
+pub type Instruction = (u16, u8, u8, u32);
+
+/// Where libpcap is looked for.
+const NAMES: [&CStr; 2] = [c"libpcap.so.0.8", c"libpcap.so.1"];
+
+/// The loaded library. It stays loaded until the process ends.
+#[derive(Clone, Copy, Debug)]
+pub struct Libpcap {
+    open_dead: OpenDead,
+    compile: Compile,
+    error: GetError,
+    free: FreeCode,
+    close: Close,
+}
+
+type Symbol = NonNull<c_void>;
+type OpenDead = unsafe extern "C" fn(c_int, c_int) -> *mut c_void;
+type Compile =
+    unsafe extern "C" fn(*mut c_void, *mut Program, *const c_char, c_int, c_uint) -> c_int;
+type GetError = unsafe extern "C" fn(*mut c_void) -> *mut c_char;
+type FreeCode = unsafe extern "C" fn(*mut Program);
+type Close = unsafe extern "C" fn(*mut c_void);
+
+/// `struct bpf_program`.
+#[repr(C)]
+struct Program {
+    length: c_uint,
+    instructions: *mut Raw,
+}
+
+/// `struct bpf_insn`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct Raw {
+    code: u16,
+    jt: u8,
+    jf: u8,
+    k: u32,
+}
+
+/// What the compiler is told about unknown netmasks: `PCAP_NETMASK_UNKNOWN`.
+const NETMASK_UNKNOWN: u32 = 0xffff_ffff;
+
+impl Libpcap {
+    /// Loads libpcap, if this machine has it.
+    pub fn load() -> Result<Self> {
+        let library = NAMES
+            .iter()
+            .find_map(|name| {
+                // SAFETY: the name is a C string; libpcap's constructors do nothing to us.
+                NonNull::new(unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_NOW) })
+            })
+            .ok_or_else(|| Error::new("dlopen", "libpcap.so.0.8, libpcap.so.1", libc::ENOENT))?;
+        let (open_dead, compile) =
+            (symbol(library, c"pcap_open_dead")?, symbol(library, c"pcap_compile")?);
+        let (error, free) = (symbol(library, c"pcap_geterr")?, symbol(library, c"pcap_freecode")?);
+        let close = symbol(library, c"pcap_close")?;
+        Ok(Self {
+            // SAFETY: pcap(3): `pcap_t *pcap_open_dead(int linktype, int snaplen)`.
+            open_dead: unsafe { std::mem::transmute::<Symbol, OpenDead>(open_dead) },
+            // SAFETY: pcap(3): `int pcap_compile(pcap_t *, struct bpf_program *, const char *, int,
+            // bpf_u_int32)`.
+            compile: unsafe { std::mem::transmute::<Symbol, Compile>(compile) },
+            // SAFETY: pcap(3): `char *pcap_geterr(pcap_t *)`.
+            error: unsafe { std::mem::transmute::<Symbol, GetError>(error) },
+            // SAFETY: pcap(3): `void pcap_freecode(struct bpf_program *)`.
+            free: unsafe { std::mem::transmute::<Symbol, FreeCode>(free) },
+            // SAFETY: pcap(3): `void pcap_close(pcap_t *)`.
+            close: unsafe { std::mem::transmute::<Symbol, Close>(close) },
+        })
+    }
+
+    /// Compiles an expression for frames of this link type (`DLT_...` number), cut at `snap` bytes.
+    /// The error is libpcap's own text.
+    pub fn compile(
+        &self,
+        expression: &str,
+        link: i32,
+        snap: i32,
+        optimise: bool,
+    ) -> std::result::Result<Vec<Instruction>, String> {
+        let text = CString::new(expression).map_err(|_| "the text has a zero byte".to_owned())?;
+        // SAFETY: pcap_open_dead(3) takes any two numbers and answers null if it cannot.
+        let handle = unsafe { (self.open_dead)(link, snap) };
+        let handle = NonNull::new(handle).ok_or_else(|| "pcap_open_dead failed".to_owned())?;
+        let mut program = Program { length: 0, instructions: std::ptr::null_mut() };
+        let optimise = c_int::from(optimise);
+        let (at, text) = (&raw mut program, text.as_ptr());
+        // SAFETY: the handle is open, `program` and `text` live through the call (pcap_compile(3)).
+        let status =
+            unsafe { (self.compile)(handle.as_ptr(), at, text, optimise, NETMASK_UNKNOWN) };
+        let result = if status == 0 {
+            let instructions = copy(&program);
+            // SAFETY: pcap_freecode(3) frees what pcap_compile made; it is called once.
+            unsafe { (self.free)(&raw mut program) };
+            Ok(instructions)
+        } else {
+            Err(self.message(handle))
+        };
+        // SAFETY: the handle is open and not used any more.
+        unsafe { (self.close)(handle.as_ptr()) };
+        result
+    }
+
+    fn message(&self, handle: NonNull<c_void>) -> String {
+        // SAFETY: the handle is open; the text lies in it (pcap_geterr(3)).
+        let text = unsafe { (self.error)(handle.as_ptr()) };
+        if text.is_null() {
+            return String::new();
+        }
+        // SAFETY: the text ends with a zero byte and is copied before the handle is closed.
+        unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned()
+    }
+}
+
+fn symbol(library: NonNull<c_void>, name: &'static CStr) -> Result<NonNull<c_void>> {
+    // SAFETY: the library is loaded and the name is a C string.
+    let address = unsafe { libc::dlsym(library.as_ptr(), name.as_ptr()) };
+    let missing = || Error::new("dlsym", name.to_string_lossy().into_owned(), libc::ENOENT);
+    NonNull::new(address).ok_or_else(missing)
+}
+
+fn copy(program: &Program) -> Vec<Instruction> {
+    if program.instructions.is_null() {
+        return Vec::new();
+    }
+    // SAFETY: pcap_compile succeeded, so `instructions` points to `length` instructions.
+    let raw = unsafe { std::slice::from_raw_parts(program.instructions, program.length as usize) };
+    raw.iter().map(|i| (i.code, i.jt, i.jf, i.k)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn libpcap_compiles_and_complains() {
+        let pcap = match Libpcap::load() {
+            Ok(pcap) => pcap,
+            Err(error) => {
+                println!("skipped: libpcap_compiles_and_complains: {error}");
+                assert_eq!(error.call, "dlopen");
+                return;
+            }
+        };
+        let program = pcap.compile("ip", 1, 65535, true).unwrap();
+        // ldh [12]; jeq 0x800; ret snap; ret 0.
+        assert_eq!(program[0], (0x28, 0, 0, 12));
+        assert_eq!(program.last(), Some(&(0x06, 0, 0, 0)));
+        let error = pcap.compile("port nonsense-port", 1, 65535, true).unwrap_err();
+        assert!(error.contains("nonsense-port"), "{error}");
+        assert!(pcap.compile("a\0b", 1, 65535, true).is_err());
+    }
+}

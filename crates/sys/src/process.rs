@@ -1,0 +1,62 @@
+//! Processes of ours under another user, and threads on one processor.
+
+use crate::error::{Error, Named as _, Result};
+use std::os::fd::OwnedFd;
+use std::os::unix::process::CommandExt as _;
+use std::process::{Child, Command, Stdio};
+
+/// The user that nobody is.
+pub const NOBODY: u32 = 65534;
+
+/// A command that runs this very executable again as user and group `id`, with no other groups, and with
+/// `socket` as its standard input: the way by which it gets messages and descriptors
+/// ([`crate::descriptor`]). Needs root. The caller adds arguments and environment.
+pub fn again_as(id: u32, socket: OwnedFd) -> Result<Command> {
+    let path = std::env::current_exe()
+        .map_err(|e| Error::new("readlink", "/proc/self/exe", e.raw_os_error().unwrap_or(0)))?;
+    let mut command = Command::new(path);
+    // From root, the standard library drops the groups (setgroups), then sets group and user; all three
+    // of real, effective and saved, because the process is privileged (setuid(2)).
+    command.gid(id).uid(id).stdin(Stdio::from(socket));
+    Ok(command)
+}
+
+/// Starts a command.
+pub fn start(command: &mut Command) -> Result<Child> {
+    let target = command.get_program().to_string_lossy().into_owned();
+    command.spawn().map_err(|e| Error::new("execve", target, e.raw_os_error().unwrap_or(0)))
+}
+
+/// The effective user and group of this process.
+#[must_use]
+pub fn identity() -> (u32, u32) {
+    (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw())
+}
+
+/// Keeps this thread on one processor.
+pub fn pin_to(processor: usize) -> Result<()> {
+    let mut set = rustix::thread::CpuSet::new();
+    if processor >= rustix::thread::CpuSet::MAX_CPU {
+        return Err(Error::new(
+            "sched_setaffinity",
+            format!("processor {processor}"),
+            libc::EINVAL,
+        ));
+    }
+    set.set(processor);
+    rustix::thread::sched_setaffinity(None, &set)
+        .named("sched_setaffinity", format!("processor {processor}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_thread_can_be_pinned_where_there_is_a_processor() {
+        let pinned = std::thread::spawn(|| (pin_to(0), pin_to(100_000)));
+        let (first, beyond) = pinned.join().unwrap();
+        first.unwrap();
+        assert_eq!(beyond.unwrap_err().errno, libc::EINVAL);
+    }
+}

@@ -1,0 +1,111 @@
+//! Signals that end a run: counted, and never lost. (CONTRACT 28)
+//!
+//! The first SIGINT or SIGTERM asks for an orderly end: [`asked_to_end`] says so, and the descriptor that
+//! [`watch`] gave becomes readable. The second ends the process with 130 at once, whatever it is doing.
+
+use crate::error::{Error, Result};
+use crate::eventfd::EventFd;
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, AsRawFd};
+use std::ptr;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicI32, AtomicU32, Ordering};
+
+/// How often a signal asked us to end.
+static ASKED: AtomicU32 = AtomicU32::new(0);
+/// The eventfd that the handler writes to; -1: none yet.
+static TELL: AtomicI32 = AtomicI32::new(-1);
+/// Keeps that eventfd open for ever.
+static EVENT: OnceLock<EventFd> = OnceLock::new();
+
+/// The exit status of a process that a second signal ends.
+const INTERRUPTED: i32 = 130;
+
+/// Begins to count SIGINT and SIGTERM. The descriptor becomes readable with the first of them; it stays the
+/// same however often this is called.
+pub fn watch() -> Result<&'static EventFd> {
+    let event = match EVENT.get() {
+        Some(event) => event,
+        None => {
+            let made = EventFd::new()?;
+            EVENT.get_or_init(|| made)
+        }
+    };
+    TELL.store(event.as_fd().as_raw_fd(), Ordering::Release);
+    let handler: extern "C" fn(libc::c_int) = asked;
+    for signal in [libc::SIGINT, libc::SIGTERM] {
+        handle(signal, handler as *const () as libc::sighandler_t, libc::SA_RESTART)?;
+    }
+    Ok(event)
+}
+
+/// How many signals have asked us to end (0 or 1: the second ends the process).
+pub fn asked_to_end() -> u32 {
+    ASKED.load(Ordering::Acquire)
+}
+
+/// What a write to a pipe that nobody reads does.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum BrokenPipe {
+    /// The write fails with EPIPE, so that the run can balance its ledger. So Rust programs start.
+    Fails,
+    /// The process ends by SIGPIPE, as Unix filters do.
+    Ends,
+}
+
+/// Chooses what a broken pipe does.
+pub fn broken_pipe(choice: BrokenPipe) -> Result<()> {
+    let action = match choice {
+        BrokenPipe::Fails => libc::SIG_IGN,
+        BrokenPipe::Ends => libc::SIG_DFL,
+    };
+    handle(libc::SIGPIPE, action, 0)
+}
+
+/// Runs in the middle of anything: only atomics, write(2) and _exit(2), which signal-safety(7) allows.
+extern "C" fn asked(_signal: libc::c_int) {
+    if ASKED.fetch_add(1, Ordering::AcqRel) > 0 {
+        // SAFETY: _exit(2) may be called at any time and does not come back.
+        unsafe { libc::_exit(INTERRUPTED) }
+    }
+    let one = 1u64;
+    let event = TELL.load(Ordering::Acquire);
+    // SAFETY: errno belongs to this thread; its address is valid as long as the thread runs.
+    let errno = unsafe { libc::__errno_location() };
+    // SAFETY: the address was just given out for this thread.
+    let before = unsafe { errno.read() };
+    // SAFETY: the buffer is 8 readable bytes; a wrong descriptor is an error and no more (write(2)).
+    unsafe { libc::write(event, ptr::from_ref(&one).cast(), size_of::<u64>()) };
+    // SAFETY: as above; the code that was interrupted must not see another errno.
+    unsafe { errno.write(before) };
+}
+
+fn handle(signal: libc::c_int, handler: libc::sighandler_t, flags: libc::c_int) -> Result<()> {
+    // SAFETY: all-zero bytes are a valid `sigaction`: an empty mask and no flags.
+    let mut action: libc::sigaction = unsafe { MaybeUninit::zeroed().assume_init() };
+    action.sa_sigaction = handler;
+    action.sa_flags = flags;
+    // SAFETY: `action` is whole and lives through the call; its handler is signal-safe (above), or one of
+    // the constants of sigaction(2).
+    let status = unsafe { libc::sigaction(signal, &raw const action, ptr::null_mut()) };
+    if status == 0 { Ok(()) } else { Err(Error::last("sigaction", format!("signal {signal}"))) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The only test that raises signals: the count belongs to the whole process.
+    #[test]
+    fn the_first_signal_is_counted_and_told() {
+        let event = watch().unwrap();
+        assert!(ptr::eq(event, watch().unwrap()));
+        assert_eq!(asked_to_end(), 0);
+        // SAFETY: raise(3) sends a signal to this thread, whose handler was installed above.
+        assert_eq!(unsafe { libc::raise(libc::SIGTERM) }, 0);
+        assert_eq!(asked_to_end(), 1);
+        assert_eq!(crate::poll::readable(&[event.as_fd()], None), [true]);
+        broken_pipe(BrokenPipe::Ends).unwrap();
+        broken_pipe(BrokenPipe::Fails).unwrap();
+    }
+}
