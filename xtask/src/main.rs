@@ -1,4 +1,125 @@
-//! Verbs of the house.
+//! Verbs of the house: `cargo xtask VERB`. Every script of the project is one of them.
+//!
+//! In: the working tree, and cargo. Out: lines for people and an exit status: 0 all is well, 1
+//! something is not, 2 the call was wrong. Nothing but the standard library, so that it builds in a
+//! second on a machine with only Rust.
 #![forbid(unsafe_code)]
+#![expect(clippy::print_stdout, reason = "a program for the terminal")]
 
-fn main() {}
+mod cargo;
+mod ci;
+mod skips;
+mod test;
+mod tidy;
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+/// One verb: its name, what follows it, what it does, and the function that does it.
+struct Verb {
+    name: &'static str,
+    usage: &'static str,
+    summary: &'static str,
+    run: fn(&Path, &[String]) -> Outcome,
+}
+
+/// What comes of a verb.
+enum Outcome {
+    /// All is well.
+    Well,
+    /// Something is not, and has been told.
+    Failed,
+    /// The call was wrong: what to say about it.
+    Usage(String),
+}
+
+impl From<bool> for Outcome {
+    fn from(well: bool) -> Self {
+        if well { Self::Well } else { Self::Failed }
+    }
+}
+
+const VERBS: &[Verb] = &[
+    Verb {
+        name: "test",
+        usage: "[--strict] [CARGO TEST ARGUMENTS]",
+        summary: "all tests of all crates, documentation included; counts and skips at the end",
+        run: test::test,
+    },
+    Verb {
+        name: "tidy",
+        usage: "[--ratchet]",
+        summary: "rules of the tree: arrows, fences, sizes, text; --ratchet lowers unsafe.ceilings",
+        run: tidy::tidy,
+    },
+    Verb {
+        name: "ci",
+        usage: "[--strict]",
+        summary: "fmt, clippy, tidy, test, deny: everything that must be green",
+        run: ci::ci,
+    },
+    Verb {
+        name: "unsafe",
+        usage: "",
+        summary: "the table of unsafe blocks, functions and impls per file",
+        run: tidy::unsafe_table,
+    },
+    Verb {
+        name: "model",
+        usage: "[TEST]",
+        summary: "loom models of the rings, in a release build of their own",
+        run: test::model,
+    },
+    Verb {
+        name: "fuzz",
+        usage: "smoke",
+        summary: "every fuzz body over its corpus and random bytes, on stable Rust",
+        run: test::fuzz,
+    },
+    Verb {
+        name: "netns",
+        usage: "[TEST]",
+        summary: "tests that need root, in network name spaces of their own; a skip fails",
+        run: test::netns,
+    },
+    Verb {
+        name: "bench",
+        usage: "[NAME…] [--json] [--plot DIR]",
+        summary: "runs streamline-bench, built for release, with these arguments",
+        run: test::bench,
+    },
+    Verb { name: "help", usage: "", summary: "this list", run: help },
+];
+
+fn main() -> ExitCode {
+    let mut arguments = std::env::args().skip(1);
+    let name = arguments.next().unwrap_or_else(|| "help".to_owned());
+    let rest: Vec<String> = arguments.collect();
+    let root = root();
+    let outcome = match VERBS.iter().find(|verb| verb.name == name) {
+        Some(verb) => (verb.run)(&root, &rest),
+        None => Outcome::Usage(format!("no verb is called `{name}`")),
+    };
+    match outcome {
+        Outcome::Well => ExitCode::SUCCESS,
+        Outcome::Failed => ExitCode::FAILURE,
+        Outcome::Usage(why) => {
+            eprintln!("error: {why}; `cargo xtask help` lists all");
+            ExitCode::from(2)
+        }
+    }
+}
+
+fn help(_: &Path, _: &[String]) -> Outcome {
+    println!("cargo xtask VERB\n");
+    for verb in VERBS {
+        println!("  {}\n      {}", format!("{} {}", verb.name, verb.usage).trim(), verb.summary);
+    }
+    Outcome::Well
+}
+
+/// The root of the workspace: the folder above this crate.
+fn root() -> PathBuf {
+    let here = Path::new(env!("CARGO_MANIFEST_DIR"));
+    here.parent().unwrap_or(here).to_owned()
+}

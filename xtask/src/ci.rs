@@ -1,0 +1,62 @@
+//! `ci`: everything that must be green, one step after the other. A step that fails does not hide
+//! the next one; the end says which failed and what was left out.
+
+use crate::{Outcome, cargo, skips, test, tidy};
+use std::path::Path;
+use std::time::Instant;
+
+/// Runs all steps.
+pub(crate) fn ci(root: &Path, arguments: &[String]) -> Outcome {
+    if let Some(unknown) = arguments.iter().find(|argument| *argument != "--strict") {
+        return Outcome::Usage(format!("`ci` knows --strict, not `{unknown}`"));
+    }
+    let strict = !arguments.is_empty();
+    let mut left_out = Vec::new();
+    let mut failed = Vec::new();
+    let mut step = |name: &'static str, run: &mut dyn FnMut() -> bool| {
+        println!("\n== {name}");
+        let start = Instant::now();
+        let well = run();
+        println!("== {name}: {} in {} s", word(well), start.elapsed().as_secs());
+        if !well {
+            failed.push(name);
+        }
+    };
+    step("fmt", &mut || cargo::run(cargo::cargo(root).args(["fmt", "--all", "--check"])));
+    step("clippy", &mut || {
+        let mut command = cargo::cargo(root);
+        cargo::run(command.args(["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"]))
+    });
+    step("tidy", &mut || matches!(tidy::tidy(root, &[]), Outcome::Well));
+    step("test", &mut || matches!(test::test(root, arguments), Outcome::Well));
+    step("deny", &mut || deny(root, strict, &mut left_out));
+    println!("\n{}", skips::summary(&cargo::target(root)));
+    for line in left_out {
+        println!("left out: {line}");
+    }
+    match failed.is_empty() {
+        true => println!("ci: all is well"),
+        false => println!("ci: failed: {}", failed.join(", ")),
+    }
+    failed.is_empty().into()
+}
+
+/// Licences, bans, sources and advisories of what the house stands on. The list of advisories comes
+/// over the network; without it the rest is checked.
+fn deny(root: &Path, strict: bool, left_out: &mut Vec<&str>) -> bool {
+    if !cargo::has(root, "deny") {
+        left_out.push("deny: `cargo deny` is not here; `cargo install --locked cargo-deny`");
+        return !strict;
+    }
+    let deny = |arguments: &[&str]| cargo::run(cargo::cargo(root).arg("deny").args(arguments));
+    let well = deny(&["--workspace", "check", "licenses", "bans", "sources"]);
+    if !deny(&["--workspace", "fetch", "db"]) {
+        left_out.push("deny: the list of advisories could not be fetched");
+        return well && !strict;
+    }
+    deny(&["--workspace", "check", "advisories"]) && well
+}
+
+fn word(well: bool) -> &'static str {
+    if well { "ok" } else { "FAILED" }
+}

@@ -1,0 +1,53 @@
+//! What tests left out: `skips.txt` in the target directory, one `skipped: TEST: REASON` a line,
+//! written by `testkit::need`. A skip is told once more at the very end, where people look.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::Path;
+
+const FILE: &str = "skips.txt";
+
+/// Forgets the skips of the last run.
+pub(crate) fn forget(target: &Path) {
+    // Not there: nothing to forget.
+    let _ = fs::remove_file(target.join(FILE));
+}
+
+/// One line about the skips of this run: `7 skipped: 5 needs root, 2 needs the program tshark`.
+pub(crate) fn summary(target: &Path) -> String {
+    summarize(&fs::read_to_string(target.join(FILE)).unwrap_or_default())
+}
+
+fn summarize(text: &str) -> String {
+    // A test may ask twice; it was left out once.
+    let skips: BTreeSet<(&str, &str)> = text
+        .lines()
+        .filter_map(|line| line.strip_prefix("skipped: "))
+        .map(|line| line.split_once(": ").unwrap_or((line, "no reason given")))
+        .collect();
+    let mut reasons: BTreeMap<&str, usize> = BTreeMap::new();
+    for (_, reason) in &skips {
+        *reasons.entry(reason).or_default() += 1;
+    }
+    let mut reasons: Vec<_> = reasons.into_iter().collect();
+    reasons.sort_by_key(|(_, count)| std::cmp::Reverse(*count));
+    let list: Vec<_> = reasons.iter().map(|(why, count)| format!("{count} {why}")).collect();
+    match skips.len() {
+        0 => "0 skipped".to_owned(),
+        n => format!("{n} skipped: {}", list.join(", ")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn skips_are_counted_by_reason_and_once_per_test() {
+        let text = "skipped: a::b: needs root\nskipped: a::b: needs root\n\
+                    skipped: c: needs the program tshark\nskipped: d: needs root\nnoise\n";
+        let said = "3 skipped: 2 needs root, 1 needs the program tshark";
+        assert_eq!(summarize(text), said);
+        assert_eq!(summarize(""), "0 skipped");
+    }
+}

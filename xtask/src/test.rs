@@ -1,0 +1,123 @@
+//! The verbs that run tests: `test`, `model`, `fuzz`, `netns`; and `bench`.
+
+use crate::{Outcome, cargo, skips};
+use std::path::Path;
+use std::process::Command;
+
+/// Sums of the `test result:` lines of any number of test programs.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+struct Counts {
+    programs: u64,
+    passed: u64,
+    failed: u64,
+    ignored: u64,
+}
+
+impl Counts {
+    fn add(&mut self, line: &str) {
+        let Some(rest) = line.strip_prefix("test result: ") else { return };
+        self.programs += 1;
+        // "ok. 12 passed; 0 failed; 1 ignored; 0 measured; 0 filtered out; finished in 0.01s"
+        let numbers = rest.split_once(". ").map_or(rest, |(_, numbers)| numbers);
+        for part in numbers.split("; ") {
+            let Some((number, what)) = part.split_once(' ') else { continue };
+            let number = number.parse().unwrap_or(0);
+            match what {
+                "passed" => self.passed += number,
+                "failed" => self.failed += number,
+                "ignored" => self.ignored += number,
+                _ => {}
+            }
+        }
+    }
+}
+
+/// `test`: everything, with counts.
+pub(crate) fn test(root: &Path, arguments: &[String]) -> Outcome {
+    let strict = arguments.iter().any(|argument| argument == "--strict");
+    let rest = arguments.iter().filter(|argument| *argument != "--strict");
+    let mut command = cargo::cargo(root);
+    command.args(["test", "--workspace", "--no-fail-fast"]);
+    if std::env::var_os("CI").is_some() {
+        command.arg("--locked");
+    }
+    command.args(rest);
+    counted(root, &mut command, strict).into()
+}
+
+/// `model`: the loom models. They stand in `buffer`, and cargo builds them apart, because `--cfg
+/// loom` changes every crate.
+pub(crate) fn model(root: &Path, arguments: &[String]) -> Outcome {
+    let mut command = cargo::cargo(root);
+    command
+        .args(["test", "--package", "streamline-buffer", "--release", "--lib", "--tests", "--"])
+        .args(if arguments.is_empty() { &["model"][..] } else { &[] })
+        .args(arguments)
+        .env("RUSTFLAGS", "--cfg loom")
+        .env("LOOM_MAX_PREEMPTIONS", loom_preemptions())
+        .env("CARGO_TARGET_DIR", cargo::target(root).join("loom"));
+    counted(root, &mut command, false).into()
+}
+
+/// `fuzz smoke`: every test whose name says `fuzz`, with optimisation.
+pub(crate) fn fuzz(root: &Path, arguments: &[String]) -> Outcome {
+    match arguments {
+        [what] if what == "smoke" => {
+            let mut command = cargo::cargo(root);
+            command.args(["test", "--workspace", "--release", "--lib", "--tests", "fuzz"]);
+            counted(root, &mut command, false).into()
+        }
+        _ => Outcome::Usage("`fuzz` knows `smoke`".to_owned()),
+    }
+}
+
+/// `netns`: the tests whose name says `netns`. Whoever asks for them wants them to run, so that a
+/// skip is a failure.
+pub(crate) fn netns(root: &Path, arguments: &[String]) -> Outcome {
+    let mut command = cargo::cargo(root);
+    command.args(["test", "--workspace", "--lib", "--tests"]);
+    command.args(if arguments.is_empty() { &["netns"][..] } else { &[] }).args(arguments);
+    counted(root, &mut command, true).into()
+}
+
+/// `bench`: the figures.
+pub(crate) fn bench(root: &Path, arguments: &[String]) -> Outcome {
+    let mut command = cargo::cargo(root);
+    command.args(["run", "--release", "--package", "streamline-bench", "--"]).args(arguments);
+    cargo::run(&mut command).into()
+}
+
+fn loom_preemptions() -> String {
+    std::env::var("LOOM_MAX_PREEMPTIONS").unwrap_or_else(|_| "3".to_owned())
+}
+
+fn counted(root: &Path, command: &mut Command, strict: bool) -> bool {
+    let target = cargo::target(root);
+    skips::forget(&target);
+    if strict {
+        command.env("STREAMLINE_STRICT", "1");
+    }
+    let mut counts = Counts::default();
+    let well = cargo::run_lines(command, |line| counts.add(line));
+    let Counts { programs, passed, failed, ignored } = counts;
+    println!("{passed} passed, {failed} failed, {ignored} ignored in {programs} test programs");
+    println!("{}", skips::summary(&target));
+    if well && passed == 0 {
+        println!("no test ran: nothing has been shown");
+    }
+    well && passed > 0
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn results_are_summed() {
+        let mut counts = Counts::default();
+        counts.add("running 3 tests");
+        counts.add("test result: ok. 12 passed; 0 failed; 1 ignored; 0 measured; 0 filtered out");
+        counts.add("test result: FAILED. 3 passed; 2 failed; 0 ignored; 0 measured");
+        assert_eq!(counts, Counts { programs: 2, passed: 15, failed: 2, ignored: 1 });
+    }
+}

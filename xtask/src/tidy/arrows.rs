@@ -1,0 +1,78 @@
+//! Which crate may depend on which, and what every manifest says.
+
+use super::manifest::{self, Dependency, Manifest, Use};
+use super::rules::{self, Arrows, BESIDE, DOORS, FOREIGN, PREFIX, Room, UNPREFIXED};
+use super::tree::{File, Tree};
+use super::{Finding, Findings};
+
+pub(super) fn check(tree: &Tree, found: &mut Findings) {
+    let aliases = tree.file("Cargo.toml").map(|f| manifest::aliases(&f.text)).unwrap_or_default();
+    let alias = |name: &str| {
+        let known = aliases.iter().find(|(given, _)| given == name);
+        known.map_or_else(|| name.to_owned(), |(_, package)| package.clone())
+    };
+    for (folder, file) in tree.manifests() {
+        let manifest = manifest::read(&file.text, alias);
+        names(folder, file, &manifest, found);
+        match rules::named(folder) {
+            Some(room) => room_arrows(room, file, &manifest, found),
+            None => found.push(Finding::file(
+                "arrows",
+                file,
+                format!("the crate `{folder}` has no row in ROOMS of xtask/src/tidy/rules.rs"),
+            )),
+        }
+    }
+}
+
+fn names(folder: &str, file: &File, manifest: &Manifest, found: &mut Findings) {
+    let wanted = match folder {
+        UNPREFIXED => UNPREFIXED.to_owned(),
+        folder => format!("{PREFIX}{folder}"),
+    };
+    if manifest.name != wanted {
+        let what = format!("the package is called `{}`; call it `{wanted}`", manifest.name);
+        found.push(Finding::file("names", file, what));
+    }
+    if !manifest.lints {
+        let what = "the lints of the workspace do not hold; add `[lints]` with `workspace = true`";
+        found.push(Finding::file("names", file, what));
+    }
+}
+
+fn room_arrows(room: &Room, file: &File, manifest: &Manifest, found: &mut Findings) {
+    for dependency in &manifest.dependencies {
+        if let Some(what) = wrong(room, dependency) {
+            found.push(Finding::line("arrows", file, dependency.line, what));
+        }
+    }
+}
+
+/// Why this dependency is wrong, if it is.
+fn wrong(room: &Room, dependency: &Dependency) -> Option<String> {
+    let from = room.name;
+    let name = dependency.name.as_str();
+    if name == "libc" && !FOREIGN.contains(&from) {
+        return Some(format!("`{from}` takes libc; only {} may", FOREIGN.join(", ")));
+    }
+    let to = rules::named(name)?;
+    match (room.arrows, dependency.used) {
+        (Arrows::Free, _) => None,
+        (Arrows::To(allowed), _) if allowed.contains(&name) => None,
+        (_, Use::Tests) if name == "testkit" => None,
+        (_, Use::Tests) if to.layer <= room.layer && to.layer < DOORS => None,
+        (_, Use::Tests) => Some(format!("tests of `{from}` take `{name}`, which is above it")),
+        (_, Use::Product) if to.layer == BESIDE => {
+            Some(format!("`{from}` takes `{name}`, which is not part of the product"))
+        }
+        (_, Use::Product) if to.layer == DOORS && room.layer == DOORS => {
+            Some(format!("the door `{from}` takes the door `{name}`"))
+        }
+        (Arrows::To([]), Use::Product) => {
+            Some(format!("`{from}` takes `{name}`; it may take no room of the house"))
+        }
+        (Arrows::To(allowed), Use::Product) => {
+            Some(format!("`{from}` takes `{name}`; it may take {}", allowed.join(", ")))
+        }
+    }
+}

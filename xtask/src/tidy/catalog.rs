@@ -1,0 +1,57 @@
+//! Units are entered by hand in one list; here it is seen that none is forgotten. And the examples.
+
+use super::tree::Tree;
+use super::{Finding, Findings};
+
+/// The folders of units, and the list that names them.
+const LISTS: &[(&str, &str)] = &[
+    ("crates/filter/src/", "crates/filter/src/catalog.rs"),
+    ("crates/endpoint/src/", "crates/endpoint/src/catalog.rs"),
+];
+
+pub(super) fn check(tree: &Tree, found: &mut Findings) {
+    for (folder, list) in LISTS {
+        let list_code = tree.file(list).map_or("", |file| file.code.as_str());
+        for file in tree.rust().filter(|file| file.path.starts_with(folder) && !file.is_test()) {
+            for (number, name) in descriptions(&file.code) {
+                let module = module(&file.path);
+                if !list_code.contains(&format!("{module}::{name}")) {
+                    let what = format!("`{module}::{name}` is not in {list}");
+                    found.push(Finding::line("catalog", file, number, what));
+                }
+            }
+        }
+    }
+    examples(tree, found);
+}
+
+/// The constants of type `Description`, with their lines.
+fn descriptions(code: &str) -> impl Iterator<Item = (usize, &str)> {
+    code.lines().enumerate().filter_map(|(number, line)| {
+        let rest = line.trim_start().strip_prefix("pub const ")?;
+        let (name, kind) = rest.split_once(':')?;
+        let kind = kind.trim_start();
+        kind.starts_with("Description ").then_some((number + 1, name.trim()))
+    })
+}
+
+/// The module that a file is: its name, or that of its folder.
+fn module(path: &str) -> &str {
+    let path = path.trim_end_matches(".rs").trim_end_matches("/mod");
+    path.rsplit_once('/').map_or(path, |(_, last)| last)
+}
+
+/// An example says what it shows and then shows it. That the language takes it, the tests of the
+/// command see.
+fn examples(tree: &Tree, found: &mut Findings) {
+    for file in tree.files.iter().filter(|file| file.is("pipe")) {
+        if !file.text.starts_with("# ") {
+            let what = "the first line is not a comment: say what the example shows";
+            found.push(Finding::line("examples", file, 1, what));
+        }
+        let shows = |line: &str| !line.trim().is_empty() && !line.trim_start().starts_with('#');
+        if !file.text.lines().any(shows) {
+            found.push(Finding::file("examples", file, "there is no request in it"));
+        }
+    }
+}

@@ -1,0 +1,136 @@
+//! What documents say exists does exist: paths in backticks, links, pages named in comments, the
+//! index of the decisions.
+
+use super::tree::{File, Tree};
+use super::{Finding, Findings};
+
+/// The documents whose paths in backticks are checked.
+const GUIDES: &[&str] = &["README.md", "ARCHITECTURE.md", "CONTRIBUTING.md"];
+const DECISIONS: &str = "docs/book/decisions/";
+const BOOK: &str = "docs/book/";
+
+pub(super) fn check(tree: &Tree, found: &mut Findings) {
+    for file in tree.files.iter().filter(|file| file.is("md")) {
+        let guide = GUIDES.contains(&file.path.as_str());
+        for (number, line) in prose(&file.text) {
+            if guide {
+                paths(tree, file, number, line, found);
+            }
+            links(tree, file, number, line, found);
+        }
+    }
+    for file in &tree.files {
+        // The tests of this program plant names of pages that are not there.
+        if file.is_written() && !file.path.starts_with("xtask/") {
+            pages(tree, file, found);
+        }
+    }
+    indexed(tree, DECISIONS, "README.md", found);
+    indexed(tree, BOOK, "SUMMARY.md", found);
+}
+
+/// The numbered lines that are not in a fenced block.
+fn prose(text: &str) -> impl Iterator<Item = (usize, &str)> {
+    let mut fenced = false;
+    text.lines().enumerate().filter_map(move |(number, line)| {
+        let fence = line.trim_start().starts_with("```");
+        fenced ^= fence;
+        (!fenced && !fence).then_some((number + 1, line))
+    })
+}
+
+fn paths(tree: &Tree, file: &File, number: usize, line: &str, found: &mut Findings) {
+    for span in line.split('`').skip(1).step_by(2).filter(|span| is_path(tree, span)) {
+        for path in braces(span) {
+            // The prefix `crates/` may be left out.
+            if !tree.has(&path) && !tree.has(&format!("crates/{path}")) {
+                let what = format!("`{path}` does not exist");
+                found.push(Finding::line("paths", file, number, what));
+            }
+        }
+    }
+}
+
+/// Whether a text in backticks is meant as a path: it begins with a folder of the root or of
+/// `crates`, or it ends as our files do. Patterns and placeholders are no paths.
+fn is_path(tree: &Tree, span: &str) -> bool {
+    let plain = |c: char| c.is_ascii_alphanumeric() || "._-/{},".contains(c);
+    if !span.chars().all(plain) || span.starts_with(['.', '/']) && !span.starts_with(".c") {
+        return false;
+    }
+    let ends = [".rs", ".md", ".toml", ".pipe"].iter().any(|end| span.ends_with(end));
+    let Some((first, _)) = span.split_once('/') else {
+        return ends && span.chars().next().is_some_and(char::is_uppercase);
+    };
+    let known = ["docs", "crates", "examples", "xtask", "tests", "bench", ".ci", ".cargo"];
+    ends || known.contains(&first) || tree.has(&format!("crates/{first}"))
+}
+
+/// `a/{b,c}.rs` is `a/b.rs` and `a/c.rs`.
+fn braces(span: &str) -> Vec<String> {
+    let parts = span.split_once('{').and_then(|(head, rest)| {
+        let (list, tail) = rest.split_once('}')?;
+        Some(list.split(',').map(|part| format!("{head}{}{tail}", part.trim())).collect())
+    });
+    parts.unwrap_or_else(|| vec![span.to_owned()])
+}
+
+/// Links `[text](path)` inside the tree.
+fn links(tree: &Tree, file: &File, number: usize, line: &str, found: &mut Findings) {
+    for rest in line.split("](").skip(1) {
+        let Some((link, _)) = rest.split_once(')') else { continue };
+        let path = link.split('#').next().unwrap_or(link);
+        if path.is_empty() || path.contains(':') || path.contains(' ') {
+            continue;
+        }
+        let folder = file.path.rsplit_once('/').map_or("", |(folder, _)| folder);
+        let path = resolve(folder, path);
+        if !tree.has(&path) {
+            let what = format!("the link leads to `{path}`, which does not exist");
+            found.push(Finding::line("paths", file, number, what));
+        }
+    }
+}
+
+fn resolve(folder: &str, path: &str) -> String {
+    let mut parts: Vec<&str> = folder.split('/').filter(|part| !part.is_empty()).collect();
+    for part in path.split('/') {
+        match part {
+            "" | "." => {}
+            ".." => {
+                parts.pop();
+            }
+            part => parts.push(part),
+        }
+    }
+    parts.join("/")
+}
+
+/// Pages of the book that code and documents name.
+fn pages(tree: &Tree, file: &File, found: &mut Findings) {
+    for (number, line) in file.text.lines().enumerate() {
+        for (at, _) in line.match_indices(BOOK) {
+            let rest = &line[at..];
+            let plain = |c: char| c.is_ascii_alphanumeric() || "._-/".contains(c);
+            let end = rest.find(|c| !plain(c)).unwrap_or(rest.len());
+            let page = rest[..end].trim_end_matches('.');
+            if page.ends_with(".md") && !tree.has(page) {
+                let what = format!("the page `{page}` does not exist");
+                found.push(Finding::line("paths", file, number + 1, what));
+            }
+        }
+    }
+}
+
+/// Every page of a folder stands in the list of the folder.
+fn indexed(tree: &Tree, folder: &str, index: &str, found: &mut Findings) {
+    let list = tree.file(&format!("{folder}{index}"));
+    for file in tree.files.iter().filter(|file| file.is("md")) {
+        let Some(name) = file.path.strip_prefix(folder) else { continue };
+        let listed = list.is_some_and(|list| list.text.contains(&format!("({name})")));
+        if !name.contains('/') && name != index && !listed {
+            let what = format!("{folder}{index} does not list this page");
+            found.push(Finding::file("index", file, what));
+        }
+    }
+}

@@ -1,0 +1,162 @@
+//! The few lines of a `Cargo.toml` that the rules need: the name, and who is depended on. Not a
+//! reader of TOML: it knows tables, keys and the `package` of an inline table, which is all that
+//! manifests here use.
+
+/// How a dependency is used.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Use {
+    /// By the crate itself, or by its build script.
+    Product,
+    /// By its tests.
+    Tests,
+}
+
+/// One dependency.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) struct Dependency {
+    /// The package, without the prefix of the house.
+    pub(super) name: String,
+    pub(super) used: Use,
+    /// The line, from 1.
+    pub(super) line: usize,
+}
+
+/// What a manifest says.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub(super) struct Manifest {
+    /// The name of the package; empty in a manifest that is only a workspace.
+    pub(super) name: String,
+    pub(super) dependencies: Vec<Dependency>,
+    /// Whether the lints of the workspace hold.
+    pub(super) lints: bool,
+}
+
+/// Reads a manifest. `alias` gives the package that a name of the workspace stands for.
+pub(super) fn read(text: &str, alias: impl Fn(&str) -> String) -> Manifest {
+    let mut manifest = Manifest::default();
+    let mut table = String::new();
+    for (number, line) in text.lines().enumerate() {
+        let line = line.trim();
+        if line.starts_with('#') || line.is_empty() {
+            continue;
+        }
+        if let Some(header) = line.strip_prefix('[') {
+            table = header.trim_matches(|c| c == '[' || c == ']').to_owned();
+            // `[dependencies.sys]` is a dependency by its header.
+            if let Some((used, name)) = of_table(&table).and_then(|(u, rest)| Some((u, rest?))) {
+                manifest.add(alias(name), used, number);
+            }
+            continue;
+        }
+        let Some((key, value)) = line.split_once('=') else { continue };
+        let (key, value) = (key.trim(), value.trim());
+        match of_table(&table) {
+            Some((used, None)) => {
+                let name = unquoted(key.split('.').next().unwrap_or(key));
+                let name = package(value).map_or_else(|| alias(name), str::to_owned);
+                manifest.add(name, used, number);
+            }
+            Some((_, Some(_))) if key == "package" => {
+                if let Some(last) = manifest.dependencies.last_mut() {
+                    last.name = inside(unquoted(value)).to_owned();
+                }
+            }
+            _ if table == "package" && key == "name" => manifest.name = unquoted(value).to_owned(),
+            _ if table == "lints" && key == "workspace" => manifest.lints = value == "true",
+            _ => {}
+        }
+    }
+    manifest
+}
+
+/// The names that the workspace gives to its dependencies, with the packages they stand for.
+pub(super) fn aliases(text: &str) -> Vec<(String, String)> {
+    let mut here = false;
+    let mut found = Vec::new();
+    for line in text.lines().map(str::trim) {
+        if line.starts_with('[') {
+            here = line == "[workspace.dependencies]";
+        } else if let (true, Some((key, value))) = (here, line.split_once('=')) {
+            let name = unquoted(key.trim());
+            found.push((name.to_owned(), package(value).unwrap_or(name).to_owned()));
+        }
+    }
+    found
+}
+
+impl Manifest {
+    fn add(&mut self, name: String, used: Use, number: usize) {
+        let name = inside(&name).to_owned();
+        self.dependencies.push(Dependency { name, used, line: number + 1 });
+    }
+}
+
+/// The use that a table is about, and the dependency that its header names.
+fn of_table(table: &str) -> Option<(Use, Option<&str>)> {
+    let table = match table.strip_prefix("target.") {
+        // `target.'cfg(unix)'.dependencies`: the condition does not matter.
+        Some(rest) => rest.rsplit_once("'.").map_or(rest, |(_, last)| last),
+        None => table,
+    };
+    let (kind, name) = table.split_once('.').map_or((table, None), |(k, n)| (k, Some(n)));
+    match kind {
+        "dependencies" | "build-dependencies" => Some((Use::Product, name.map(unquoted))),
+        "dev-dependencies" => Some((Use::Tests, name.map(unquoted))),
+        _ => None,
+    }
+}
+
+/// The `package = "…"` of an inline table.
+fn package(value: &str) -> Option<&str> {
+    let at = value.find("package")?;
+    let rest = value[at + "package".len()..].trim_start().strip_prefix('=')?;
+    rest.trim_start().strip_prefix('"')?.split('"').next().map(inside)
+}
+
+fn unquoted(text: &str) -> &str {
+    text.trim().trim_matches(|c| c == '"' || c == '\'')
+}
+
+fn inside(package: &str) -> &str {
+    package.strip_prefix(super::rules::PREFIX).unwrap_or(package)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_way_to_write_a_dependency_is_seen() {
+        let text = "[package]\nname = \"streamline-x\"\n[lints]\nworkspace = true\n\
+            [dependencies]\nabi.workspace = true\n\"wire\" = { path = \"../wire\" }\n\
+            bytes = { package = \"streamline-buffer\", path = \"../buffer\" }\n\
+            short.workspace = true\n\
+            [dependencies.sys]\nworkspace = true\n\
+            [dependencies.other]\npackage = \"streamline-engine\"\n\
+            [target.'cfg(unix)'.dependencies]\nlibc = \"0.2\"\n\
+            [dev-dependencies]\ntestkit.workspace = true\n\
+            [build-dependencies]\nstreamline-ebpf = \"1\"\n";
+        let alias =
+            |name: &str| if name == "short" { "streamline-filter" } else { name }.to_owned();
+        let manifest = read(text, alias);
+        let names: Vec<_> = manifest.dependencies.iter().map(|d| d.name.as_str()).collect();
+        let all = ["abi", "wire", "buffer", "filter", "sys", "engine", "libc", "testkit", "ebpf"];
+        assert_eq!(names, all);
+        assert_eq!(manifest.name, "streamline-x");
+        assert!(manifest.lints);
+        assert_eq!(manifest.dependencies[7].used, Use::Tests);
+        assert_eq!(manifest.dependencies[8].used, Use::Product);
+        assert_eq!(manifest.dependencies[0].line, 6);
+    }
+
+    #[test]
+    fn the_workspace_gives_names() {
+        let text = "[workspace.dependencies]\n\
+            abi = { package = \"streamline-abi\", path = \"a\" }\n\
+            libc = \"0.2\"\n[profile.dev]\ndebug = 1\n";
+        let found = aliases(text);
+        assert_eq!(found[0], ("abi".to_owned(), "abi".to_owned()));
+        assert_eq!(found[1], ("libc".to_owned(), "libc".to_owned()));
+        assert_eq!(found.len(), 2);
+    }
+}

@@ -1,0 +1,120 @@
+//! The house as data: which room may reach which, where unsafe code may stand, who may sleep.
+//!
+//! What these tables say is argued in `ARCHITECTURE.md`. A change here is a decision: it comes with
+//! a page in `docs/book/decisions/`.
+
+/// What a crate may take from the others.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Arrows {
+    /// Exactly these rooms.
+    To(&'static [&'static str]),
+    /// Any room: code that is not part of the product.
+    Free,
+}
+
+/// Where a crate may say `unsafe`.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Fence {
+    /// Nowhere: every root says `#![forbid(unsafe_code)]`.
+    Forbid,
+    /// In these files under `src`: the root says `#![deny(unsafe_code)]`.
+    Files(&'static [&'static str]),
+    /// Everywhere in the crate.
+    Open,
+}
+
+/// One crate of the house.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Room {
+    /// The name inside the house: that of its folder.
+    pub(super) name: &'static str,
+    /// 0 ground, 1 and 2 data plane, 3 engine, 4 doors, 5 beside.
+    pub(super) layer: u8,
+    pub(super) arrows: Arrows,
+    pub(super) fence: Fence,
+}
+
+/// The layer of the doors: nothing below them knows them.
+pub(super) const DOORS: u8 = 4;
+/// The layer of what is not part of the product.
+pub(super) const BESIDE: u8 = 5;
+
+/// All rooms, from the ground up.
+pub(super) const ROOMS: &[Room] = &[
+    room("abi", 0, &[]),
+    Room { fence: Fence::Open, ..room("sys", 0, &[]) },
+    room("wire", 0, &[]),
+    room("ebpf", 0, &[]),
+    Room {
+        fence: Fence::Files(&[
+            "region.rs",
+            "region/",
+            "pool.rs",
+            "pool/",
+            "dbuf.rs",
+            "dbuf/",
+            "ibuf.rs",
+            "ibuf/",
+            "crossing.rs",
+            "crossing/",
+            "foreign.rs",
+            "foreign/",
+        ]),
+        ..room("buffer", 1, &["abi", "sys"])
+    },
+    room("filter", 1, &["abi", "wire", "ebpf"]),
+    room("endpoint", 2, &["filter", "buffer", "sys", "wire", "abi"]),
+    room("pipeline", 2, &["filter"]),
+    room("engine", 3, &["pipeline", "endpoint", "filter", "buffer", "ebpf", "sys", "abi"]),
+    room("pipesfs", DOORS, &["engine", "sys"]),
+    Room { fence: Fence::Files(&["export.rs"]), ..room("sockets", DOORS, &["engine"]) },
+    Room { fence: Fence::Files(&["export.rs"]), ..room("pcap", DOORS, &["engine", "wire"]) },
+    room("web", DOORS, &["engine", "buffer", "wire"]),
+    room("cli", DOORS, &["engine", "pipeline", "pipesfs", "web"]),
+    room("testkit", BESIDE, &["wire", "abi", "sys"]),
+    Room { arrows: Arrows::Free, ..room("tests", BESIDE, &[]) },
+    Room { arrows: Arrows::Free, ..room("bench", BESIDE, &[]) },
+    Room { arrows: Arrows::Free, ..room("fuzz", BESIDE, &[]) },
+    room("xtask", BESIDE, &[]),
+];
+
+const fn room(name: &'static str, layer: u8, to: &'static [&'static str]) -> Room {
+    Room { name, layer, arrows: Arrows::To(to), fence: Fence::Forbid }
+}
+
+/// The room with this name.
+pub(super) fn named(name: &str) -> Option<&'static Room> {
+    ROOMS.iter().find(|room| room.name == name)
+}
+
+/// What the names of packages begin with outside the house.
+pub(super) const PREFIX: &str = "streamline-";
+/// The one package without the prefix: `cargo xtask` is an alias for it.
+pub(super) const UNPREFIXED: &str = "xtask";
+
+/// Who may call the C library by its own crate.
+pub(super) const FOREIGN: &[&str] = &["sys", "testkit", "bench"];
+
+/// Who may put a thread to sleep for a time, and why no condition could be waited for instead.
+pub(super) const SLEEPS: &[(&str, &str)] = &[];
+
+/// Most columns of a line of Rust.
+pub(super) const COLUMNS: usize = 100;
+/// Most lines of a file.
+pub(super) const LINES: usize = 800;
+/// Lines without tests from which on a file is a question.
+pub(super) const LINES_ASKED: usize = 400;
+/// Most bytes of a file that is not text.
+pub(super) const BINARY: usize = 100_000;
+
+/// Words for work left undone. In two halves, so that this file does not hold them itself.
+pub(super) const UNDONE: &[&str] = &[
+    concat!("TO", "DO"),
+    concat!("FIX", "ME"),
+    concat!("todo", "!("),
+    concat!("unimplemented", "!("),
+    concat!("dbg", "!("),
+];
+
+/// Paths of the machine on which somebody worked.
+pub(super) const WORKPLACES: &[&str] = &[concat!("/wo", "rk/"), concat!("/tmp/", "brief")];

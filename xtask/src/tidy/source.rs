@@ -1,0 +1,172 @@
+//! Just enough of Rust's lexis to tell code from comments and texts, so that a rule about code is
+//! not fooled by words.
+
+/// The same text with every comment and the inside of every literal turned into blanks; lines and
+/// columns stay where they are.
+pub(super) fn code(text: &str) -> String {
+    let chars: Vec<char> = text.chars().collect();
+    let mut out = String::with_capacity(text.len());
+    let mut at = 0;
+    while at < chars.len() {
+        let end = skipped(&chars, at);
+        if end == at {
+            out.push(chars[at]);
+            at += 1;
+        } else {
+            out.extend(chars[at..end].iter().map(|&c| if c == '\n' { c } else { ' ' }));
+            at = end;
+        }
+    }
+    out
+}
+
+/// Where the comment or literal that begins at `at` ends; `at` when none begins there.
+fn skipped(chars: &[char], at: usize) -> usize {
+    let next = chars.get(at + 1).copied();
+    match chars[at] {
+        '/' if next == Some('/') => find(chars, at, |rest| rest[0] == '\n'),
+        '/' if next == Some('*') => block_comment(chars, at),
+        '"' => string(chars, at + 1),
+        'r' if !in_word(chars, at) => raw_string(chars, at, at + 1),
+        'b' | 'c' if !in_word(chars, at) && next == Some('r') => raw_string(chars, at, at + 2),
+        '\'' => character(chars, at),
+        _ => at,
+    }
+}
+
+fn find(chars: &[char], from: usize, end: impl Fn(&[char]) -> bool) -> usize {
+    (from..chars.len()).find(|&at| end(&chars[at..])).unwrap_or(chars.len())
+}
+
+fn in_word(chars: &[char], at: usize) -> bool {
+    at > 0 && is_word(chars[at - 1])
+}
+
+fn block_comment(chars: &[char], from: usize) -> usize {
+    let (mut at, mut depth) = (from + 2, 1);
+    while at < chars.len() && depth > 0 {
+        match (chars[at], chars.get(at + 1)) {
+            ('/', Some('*')) => (at, depth) = (at + 2, depth + 1),
+            ('*', Some('/')) => (at, depth) = (at + 2, depth - 1),
+            _ => at += 1,
+        }
+    }
+    at
+}
+
+/// The end of a string whose first quote has been read.
+fn string(chars: &[char], from: usize) -> usize {
+    let mut at = from;
+    while at < chars.len() {
+        match chars[at] {
+            '\\' => at += 2,
+            '"' => return at + 1,
+            _ => at += 1,
+        }
+    }
+    chars.len()
+}
+
+/// The end of a raw string whose hashes begin at `from`; `at` when it is none (`r#type`, `rest`).
+fn raw_string(chars: &[char], at: usize, from: usize) -> usize {
+    let hashes = chars[from..].iter().take_while(|&&c| c == '#').count();
+    if chars.get(from + hashes) != Some(&'"') {
+        return at;
+    }
+    let closes = |rest: &[char]| {
+        rest[0] == '"' && rest.len() > hashes && rest[1..=hashes].iter().all(|&c| c == '#')
+    };
+    (find(chars, from + hashes + 1, closes) + 1 + hashes).min(chars.len())
+}
+
+/// The end of a character literal; `at` when it is a lifetime.
+fn character(chars: &[char], at: usize) -> usize {
+    match (chars.get(at + 1), chars.get(at + 2)) {
+        (Some('\\'), Some(_)) => (find(chars, at + 3, |rest| rest[0] == '\'') + 1).min(chars.len()),
+        (Some(_), Some('\'')) => at + 3,
+        _ => at,
+    }
+}
+
+fn is_word(c: char) -> bool {
+    c.is_alphanumeric() || c == '_'
+}
+
+/// Whether `word` stands in `line` with no letter, digit or underscore beside it.
+pub(super) fn has_word(line: &str, word: &str) -> bool {
+    count_word(line, word) > 0
+}
+
+/// How often `word` stands in `text` by itself.
+pub(super) fn count_word(text: &str, word: &str) -> usize {
+    text.match_indices(word)
+        .filter(|(at, _)| {
+            let before = text[..*at].chars().next_back();
+            let after = text[at + word.len()..].chars().next();
+            !before.is_some_and(is_word) && !after.is_some_and(is_word)
+        })
+        .count()
+}
+
+/// How many lines are not part of a module that is only built for tests. `code` is code without
+/// comments.
+pub(super) fn lines_without_tests(code: &str) -> usize {
+    let lines: Vec<&str> = code.lines().collect();
+    let mut count = 0;
+    let mut at = 0;
+    while at < lines.len() {
+        let opens = lines[at].trim_start().starts_with("#[cfg(")
+            && has_word(lines[at], "test")
+            && lines.get(at + 1).is_some_and(|l| l.trim_start().starts_with("mod "));
+        if opens && lines[at + 1].contains('{') {
+            at = end_of_block(&lines, at + 1);
+        } else {
+            count += 1;
+            at += 1;
+        }
+    }
+    count
+}
+
+fn end_of_block(lines: &[&str], from: usize) -> usize {
+    let mut depth = 0usize;
+    for (at, line) in lines.iter().enumerate().skip(from) {
+        depth += line.matches('{').count();
+        depth = depth.saturating_sub(line.matches('}').count());
+        if depth == 0 {
+            return at + 1;
+        }
+    }
+    lines.len()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn comments_and_literals_are_blanks() {
+        for (text, kept) in [
+            ("a // unsafe\nb", "a          \nb"),
+            ("a /* x /* y */ z */ b", "a                   b"),
+            (r#"f("un\"safe") + g"#, "f(          ) + g"),
+            ("r#\"a\"b\"# c", "         c"),
+            ("br\"ab\" c", "       c"),
+            ("'\"' 'x: &'a str '\\'' b", "    'x: &'a str      b"),
+            ("r#type bar", "r#type bar"),
+        ] {
+            assert_eq!(code(text), kept, "{text}");
+        }
+    }
+
+    #[test]
+    fn words_stand_alone() {
+        assert_eq!(count_word("unsafe { unsafe_code } un unsafe", "unsafe"), 2);
+    }
+
+    #[test]
+    fn tests_are_not_counted() {
+        let text = "fn a() {\n}\n#[cfg(test)]\nmod tests {\n    fn b() {}\n}\nfn c() {}\n";
+        assert_eq!(lines_without_tests(text), 3);
+    }
+}

@@ -1,0 +1,315 @@
+//! Each rule is shown to find what it is for: the mistake is planted in a small tree that is
+//! otherwise clean. And the real tree is clean.
+
+use super::tree::Tree;
+use super::{Findings, check};
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU32, Ordering};
+
+/// A tree in a temporary folder, gone when dropped.
+struct Planted(PathBuf);
+
+impl Drop for Planted {
+    fn drop(&mut self) {
+        // What is left in the temporary folder harms nobody.
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+impl Planted {
+    /// A clean tree: `abi`, `buffer`, `filter`, `engine` and `cli`, each with a root.
+    fn clean() -> Self {
+        static NUMBER: AtomicU32 = AtomicU32::new(0);
+        let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+        let name = format!("streamline-tidy-{}-{number}", std::process::id());
+        let tree = Self(std::env::temp_dir().join(name));
+        let rooms: [(&str, &[&str]); 6] = [
+            ("abi", &[]),
+            ("buffer", &["abi"]),
+            ("filter", &["abi"]),
+            ("engine", &["filter", "buffer"]),
+            ("web", &["engine"]),
+            ("cli", &["engine"]),
+        ];
+        let mut workspace = String::from("[workspace]\n[workspace.dependencies]\n");
+        for (name, to) in rooms {
+            workspace += &format!(
+                "{name} = {{ package = \"streamline-{name}\", path = \"crates/{name}\" }}\n"
+            );
+            tree.room(name, to);
+        }
+        tree.put("Cargo.toml", workspace.as_bytes());
+        tree
+    }
+
+    fn room(&self, name: &str, to: &[&str]) {
+        let to: String = to.iter().map(|to| format!("{to}.workspace = true\n")).collect();
+        self.put(
+            &format!("crates/{name}/Cargo.toml"),
+            format!(
+                "[package]\nname = \"streamline-{name}\"\n\n[lints]\nworkspace = true\n\n\
+                 [dependencies]\n{to}"
+            )
+            .as_bytes(),
+        );
+        let word = if name == "buffer" { "deny" } else { "forbid" };
+        self.put(
+            &format!("crates/{name}/src/lib.rs"),
+            format!("//! The room.\n#![{word}(unsafe_code)]\n").as_bytes(),
+        );
+    }
+
+    fn put(&self, path: &str, bytes: &[u8]) {
+        let path = self.0.join(path);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, bytes).unwrap();
+    }
+
+    fn append(&self, path: &str, text: &str) {
+        let old = fs::read_to_string(self.0.join(path)).unwrap();
+        self.put(path, (old + text).as_bytes());
+    }
+
+    fn check(&self) -> Findings {
+        check(&Tree::read(&self.0).unwrap())
+    }
+
+    /// Checks, and wants exactly one error: that of `rule`, at `place`, with `words` in what it
+    /// says.
+    fn finds(&self, rule: &str, place: &str, words: &str) {
+        let found = self.check();
+        assert_eq!(found.errors.len(), 1, "{found:#?}");
+        let line = found.errors[0].to_string();
+        assert_eq!(found.errors[0].rule, rule, "{line}");
+        assert!(line.starts_with(place) && line.contains(words), "{line}");
+    }
+}
+
+#[test]
+fn the_real_tree_is_tidy() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
+    let found = check(&Tree::read(root).unwrap());
+    let lines: Vec<String> = found.errors.iter().map(ToString::to_string).collect();
+    assert!(lines.is_empty(), "{}", lines.join("\n"));
+}
+
+#[test]
+fn the_planted_tree_is_clean_before_anything_is_planted() {
+    let found = Planted::clean().check();
+    assert!(found.errors.is_empty() && found.questions.is_empty(), "{found:#?}");
+}
+
+#[test]
+fn a_wrong_arrow_is_found() {
+    let tree = Planted::clean();
+    tree.room("filter", &["abi", "buffer"]);
+    tree.finds("arrows", "crates/filter/Cargo.toml:9", "`filter` takes `buffer`");
+}
+
+#[test]
+fn a_wrong_arrow_under_another_name_is_found() {
+    let tree = Planted::clean();
+    let line = "bytes = { package = \"streamline-buffer\", path = \"../buffer\" }\n";
+    tree.append("crates/filter/Cargo.toml", line);
+    tree.finds("arrows", "crates/filter/Cargo.toml:9", "`filter` takes `buffer`");
+}
+
+#[test]
+fn a_wrong_arrow_for_one_target_is_found() {
+    let tree = Planted::clean();
+    let line = "[target.'cfg(unix)'.dependencies]\nengine.workspace = true\n";
+    tree.append("crates/buffer/Cargo.toml", line);
+    tree.finds("arrows", "crates/buffer/Cargo.toml:10", "`buffer` takes `engine`");
+}
+
+#[test]
+fn an_arrow_from_the_ground_is_found() {
+    let tree = Planted::clean();
+    tree.room("abi", &["filter"]);
+    tree.finds("arrows", "crates/abi/Cargo.toml:8", "no room of the house");
+}
+
+#[test]
+fn a_door_that_takes_a_door_is_found() {
+    let tree = Planted::clean();
+    tree.room("web", &["engine", "cli"]);
+    tree.finds("arrows", "crates/web/Cargo.toml:9", "the door `web` takes the door `cli`");
+}
+
+#[test]
+fn tests_may_reach_down_but_not_up() {
+    let tree = Planted::clean();
+    tree.append("crates/engine/Cargo.toml", "[dev-dependencies]\nabi.workspace = true\n");
+    assert!(tree.check().errors.is_empty());
+    tree.append("crates/buffer/Cargo.toml", "[dev-dependencies]\ncli.workspace = true\n");
+    tree.finds("arrows", "crates/buffer/Cargo.toml:10", "tests of `buffer` take `cli`");
+}
+
+#[test]
+fn what_is_for_tests_stays_out_of_the_product() {
+    let tree = Planted::clean();
+    tree.room("testkit", &[]);
+    tree.append("crates/engine/Cargo.toml", "streamline-testkit = { path = \"../testkit\" }\n");
+    tree.finds("arrows", "crates/engine/Cargo.toml:10", "not part of the product");
+}
+
+#[test]
+fn libc_outside_its_room_is_found() {
+    let tree = Planted::clean();
+    tree.append("crates/buffer/Cargo.toml", "libc = \"0.2\"\n");
+    tree.finds("arrows", "crates/buffer/Cargo.toml:9", "takes libc");
+}
+
+#[test]
+fn a_crate_without_a_row_is_found() {
+    let tree = Planted::clean();
+    tree.room("cellar", &[]);
+    tree.finds("arrows", "crates/cellar/Cargo.toml", "has no row");
+}
+
+#[test]
+fn wrong_names_and_missing_lints_are_found() {
+    let tree = Planted::clean();
+    tree.put("crates/abi/Cargo.toml", b"[package]\nname = \"abi\"\n[lints]\nworkspace = true\n");
+    tree.finds("names", "crates/abi/Cargo.toml", "call it `streamline-abi`");
+    tree.put("crates/abi/Cargo.toml", b"[package]\nname = \"streamline-abi\"\n");
+    tree.finds("names", "crates/abi/Cargo.toml", "lints");
+}
+
+#[test]
+fn a_root_without_its_fence_is_found() {
+    let tree = Planted::clean();
+    tree.put("crates/filter/src/lib.rs", b"//! Says #![forbid(unsafe_code)] in words only.\n");
+    tree.finds("fences", "crates/filter/src/lib.rs", "#![forbid(unsafe_code)]");
+}
+
+#[test]
+fn unsafe_code_outside_the_fence_is_found() {
+    let tree = Planted::clean();
+    tree.put("xtask/unsafe.ceilings", b"crates/buffer/src/signal.rs 1\n");
+    tree.put("crates/buffer/src/signal.rs", b"//! A bell.\nfn f() { unsafe { g() } }\n");
+    tree.finds("fences", "crates/buffer/src/signal.rs:2", "outside the fence");
+}
+
+#[test]
+fn unsafe_code_in_a_test_of_a_fenced_crate_is_found() {
+    let tree = Planted::clean();
+    tree.put("xtask/unsafe.ceilings", b"crates/filter/tests/a.rs 1\n");
+    tree.put("crates/filter/tests/a.rs", b"//! A test.\nunsafe fn f() {}\n");
+    tree.finds("fences", "crates/filter/tests/a.rs:2", "outside the fence");
+}
+
+#[test]
+fn ceilings_only_go_down() {
+    let tree = Planted::clean();
+    let path = "crates/buffer/src/region.rs";
+    tree.put(path, b"//! Bytes.\nfn f() { unsafe { g() } }\n// unsafe in words does not count\n");
+    tree.finds("ceilings", path, "no ceiling");
+    tree.put("xtask/unsafe.ceilings", format!("{path} 1\n").as_bytes());
+    assert!(tree.check().errors.is_empty());
+    tree.append(path, "fn h() { unsafe { g() } }\n");
+    tree.finds("ceilings", path, "2 times unsafe, where the ceiling is 1");
+    let kept = super::fences::lowered(&Tree::read(&tree.0).unwrap());
+    assert!(kept.ends_with(&format!("{path} 1\n")), "a ratchet does not raise: {kept}");
+    tree.put(path, b"//! Bytes.\n");
+    assert_eq!(tree.check().questions.len(), 1);
+    let lowered = super::fences::lowered(&Tree::read(&tree.0).unwrap());
+    assert!(!lowered.contains(path), "{lowered}");
+}
+
+#[test]
+fn text_that_breaks_a_rule_is_found() {
+    let long = format!("//! {}\n", "x".repeat(97));
+    let many = "//! Lines.\n".repeat(801);
+    let undone = concat!("//! A.\n// TO", "DO later\n");
+    let unfinished = concat!("//! A.\nfn f() { unimplemented", "!() }\n");
+    let nap = "//! A.\nfn f() { std::thread::sleep(T) }\n";
+    let workplace = concat!("//! See /wo", "rk/main.\n");
+    for (rule, place, text) in [
+        ("first line", "crates/abi/src/a.rs:1", "fn f() {}\n"),
+        ("columns", "crates/abi/src/a.rs:1", &long),
+        ("length", "crates/abi/src/a.rs", &many),
+        ("undone", "crates/abi/src/a.rs:2", undone),
+        ("undone", "crates/abi/src/a.rs:2", unfinished),
+        ("sleeps", "crates/abi/src/a.rs:2", nap),
+        ("workplace", "crates/abi/src/a.rs:1", workplace),
+        ("blanks", "crates/abi/src/a.rs:1", "//! A. \n"),
+        ("blanks", "crates/abi/src/a.rs", "//! A."),
+    ] {
+        let tree = Planted::clean();
+        tree.put("crates/abi/src/a.rs", text.as_bytes());
+        tree.finds(rule, place, "");
+    }
+}
+
+#[test]
+fn a_long_file_is_a_question() {
+    let tree = Planted::clean();
+    tree.put("crates/abi/src/a.rs", "//! Lines.\n".repeat(401).as_bytes());
+    let found = tree.check();
+    assert!(found.errors.is_empty(), "{found:#?}");
+    assert_eq!(found.questions.len(), 1);
+    let tests = format!("//! A.\n#[cfg(test)]\nmod tests {{\n{}}}\n", "    // b\n".repeat(401));
+    tree.put("crates/abi/src/a.rs", tests.as_bytes());
+    assert!(tree.check().questions.is_empty());
+}
+
+#[test]
+fn a_large_binary_is_found() {
+    let tree = Planted::clean();
+    tree.put("examples/a.pcap", &[0; 99_000]);
+    assert!(tree.check().errors.is_empty());
+    tree.put("examples/a.pcap", &[0; 101_000]);
+    tree.finds("binaries", "examples/a.pcap", "101000 bytes");
+}
+
+#[test]
+fn a_document_that_names_what_is_not_there_is_found() {
+    for (path, text, words) in [
+        ("README.md", "See `crates/abi/src/gone.rs`.\n", "gone.rs"),
+        ("README.md", "See `abi/src/{lib,gone}.rs`.\n", "abi/src/gone.rs"),
+        ("README.md", "See `LICENCE.md`.\n", "LICENCE.md"),
+        ("docs/notes.md", "See [this](../crates/gone/).\n", "crates/gone"),
+        ("crates/abi/src/a.rs", "//! Why: docs/book/decisions/0009-gone.md.\n", "0009-gone"),
+    ] {
+        let tree = Planted::clean();
+        tree.put(path, text.as_bytes());
+        tree.finds("paths", path, words);
+    }
+    let tree = Planted::clean();
+    let text = "`crates/abi/src/lib.rs`, `abi/src`, `tcp/udp`, `crates/<name>`, `a.rs`\n\
+                ```\n`crates/gone`\n```\n";
+    tree.put("README.md", text.as_bytes());
+    assert!(tree.check().errors.is_empty(), "{:#?}", tree.check());
+}
+
+#[test]
+fn a_page_that_no_list_names_is_found() {
+    let tree = Planted::clean();
+    tree.put("docs/book/SUMMARY.md", b"- [Tour](01-tour.md)\n");
+    tree.put("docs/book/01-tour.md", b"# Tour\n");
+    assert!(tree.check().errors.is_empty(), "{:#?}", tree.check());
+    tree.put("docs/book/02-lost.md", b"# Lost\n");
+    tree.finds("index", "docs/book/02-lost.md", "does not list");
+}
+
+#[test]
+fn a_filter_that_the_catalog_forgets_is_found() {
+    let tree = Planted::clean();
+    let filter = b"//! `dport`.\npub const DPORT: Description = Description { ..EMPTY };\n";
+    tree.put("crates/filter/src/transport/dport.rs", filter);
+    tree.put("crates/filter/src/catalog.rs", b"//! The list.\n// transport::dport::DPORT\n");
+    tree.finds("catalog", "crates/filter/src/transport/dport.rs:2", "`dport::DPORT`");
+    tree.append("crates/filter/src/catalog.rs", "const F: &[D] = &[&transport::dport::DPORT];\n");
+    assert!(tree.check().errors.is_empty());
+}
+
+#[test]
+fn an_example_without_words_is_found() {
+    let tree = Planted::clean();
+    tree.put("examples/a.pipe", b"replay a.pcap | count\n");
+    tree.finds("examples", "examples/a.pipe:1", "say what the example shows");
+    tree.put("examples/a.pipe", b"# Counts.\n");
+    tree.finds("examples", "examples/a.pipe", "no request");
+}

@@ -1,0 +1,103 @@
+//! Rules about text: first lines, lengths, blanks, words that say that work was left undone.
+
+use super::rules::{BINARY, COLUMNS, LINES, LINES_ASKED, SLEEPS, UNDONE, WORKPLACES};
+use super::source::lines_without_tests;
+use super::tree::{File, Tree};
+use super::{Finding, Findings};
+
+pub(super) fn check(tree: &Tree, found: &mut Findings) {
+    for file in &tree.files {
+        if !file.is_text && file.length > BINARY {
+            let what = format!("{} bytes that are no text; the limit is {BINARY}", file.length);
+            found.push(Finding::file("binaries", file, what));
+        }
+        if file.is_text {
+            workplace(file, found);
+        }
+        if file.is_written() {
+            blanks(file, found);
+            undone(file, found);
+        }
+        if file.is_rust() {
+            rust(file, found);
+        }
+    }
+    for (path, _) in SLEEPS {
+        if tree.file(path).is_none_or(|file| sleeps(file).next().is_none()) {
+            let what = "may sleep by SLEEPS of xtask/src/tidy/rules.rs, and does not: take it out";
+            let path = (*path).to_owned();
+            found.push(Finding { rule: "sleeps", path, line: None, what: what.to_owned() });
+        }
+    }
+}
+
+fn workplace(file: &File, found: &mut Findings) {
+    for (number, line) in file.text.lines().enumerate() {
+        if let Some(path) = WORKPLACES.iter().find(|path| line.contains(**path)) {
+            let what = format!("`{path}` is a path of one machine");
+            found.push(Finding::line("workplace", file, number + 1, what));
+        }
+    }
+}
+
+fn blanks(file: &File, found: &mut Findings) {
+    for (number, line) in file.text.lines().enumerate() {
+        if line.ends_with([' ', '\t', '\r']) {
+            found.push(Finding::line("blanks", file, number + 1, "blanks at the end of the line"));
+        }
+    }
+    if !file.text.is_empty() && !file.text.ends_with('\n') {
+        found.push(Finding::file("blanks", file, "the last line does not end"));
+    }
+}
+
+fn undone(file: &File, found: &mut Findings) {
+    for (number, line) in file.text.lines().enumerate() {
+        if let Some(word) = UNDONE.iter().find(|word| line.contains(**word)) {
+            let what = format!("`{word}`: finish it or write an issue");
+            found.push(Finding::line("undone", file, number + 1, what));
+        }
+    }
+}
+
+fn rust(file: &File, found: &mut Findings) {
+    if !file.text.starts_with("//!") {
+        let what = "the first line is not `//!`: say what the file is";
+        found.push(Finding::line("first line", file, 1, what));
+    }
+    for (number, line) in file.text.lines().enumerate() {
+        let columns = line.chars().count();
+        if columns > COLUMNS {
+            let what = format!("{columns} columns; the limit is {COLUMNS}");
+            found.push(Finding::line("columns", file, number + 1, what));
+        }
+    }
+    let lines = file.text.lines().count();
+    if lines > LINES {
+        let what = format!("{lines} lines; the limit is {LINES}: one file, one reason");
+        found.push(Finding::file("length", file, what));
+    } else if !file.is_test() {
+        let lines = lines_without_tests(&file.code);
+        if lines > LINES_ASKED {
+            let what = format!("{lines} lines without tests: is this one thing?");
+            found.question(Finding::file("length", file, what));
+        }
+    }
+    if !SLEEPS.iter().any(|(path, _)| *path == file.path) {
+        for number in sleeps(file) {
+            let what = "sleeps for a time; wait for a condition, or give a reason in SLEEPS of \
+                        xtask/src/tidy/rules.rs";
+            found.push(Finding::line("sleeps", file, number, what));
+        }
+    }
+}
+
+/// The lines that put a thread to sleep.
+fn sleeps(file: &File) -> impl Iterator<Item = usize> {
+    let words = [concat!("thread::", "sleep"), concat!("sleep(", "Duration")];
+    file.code
+        .lines()
+        .enumerate()
+        .filter(move |(_, line)| words.iter().any(|word| line.contains(word)))
+        .map(|(number, _)| number + 1)
+}

@@ -1,0 +1,119 @@
+//! The files that the rules look at: everything under the root but what is built and what git
+//! keeps.
+
+use super::source;
+use std::fs;
+use std::io;
+use std::path::Path;
+
+/// One file.
+#[derive(Debug)]
+pub(super) struct File {
+    /// The path from the root, with `/`.
+    pub(super) path: String,
+    /// The length in bytes.
+    pub(super) length: usize,
+    /// The text; empty when the file holds no text.
+    pub(super) text: String,
+    /// Whether it is text.
+    pub(super) is_text: bool,
+    /// The text without comments and literals, of a Rust file.
+    pub(super) code: String,
+}
+
+impl File {
+    /// Whether the name ends in `.extension`.
+    pub(super) fn is(&self, extension: &str) -> bool {
+        self.path.rsplit_once('.').is_some_and(|(_, last)| last == extension)
+    }
+
+    /// Whether this is written by people, and so kept to the rules of text.
+    pub(super) fn is_written(&self) -> bool {
+        let known = ["rs", "toml", "md", "sh", "pipe", "yml"].iter().any(|e| self.is(e));
+        self.is_text && (known || self.path == ".ci/run")
+    }
+
+    /// Whether this is Rust.
+    pub(super) fn is_rust(&self) -> bool {
+        self.is("rs")
+    }
+
+    /// Whether everything in this file is for tests.
+    pub(super) fn is_test(&self) -> bool {
+        let mut parts = self.path.split('/');
+        parts.any(|part| part == "tests" || part == "tests.rs")
+    }
+}
+
+/// All files, in the order of their paths.
+#[derive(Debug)]
+pub(super) struct Tree {
+    pub(super) files: Vec<File>,
+}
+
+impl Tree {
+    /// Reads the tree under `root`.
+    pub(super) fn read(root: &Path) -> io::Result<Self> {
+        let mut files = Vec::new();
+        collect(root, "", &mut files)?;
+        files.sort_by(|a, b| a.path.cmp(&b.path));
+        Ok(Self { files })
+    }
+
+    /// The file with this path.
+    pub(super) fn file(&self, path: &str) -> Option<&File> {
+        self.files.iter().find(|file| file.path == path)
+    }
+
+    /// Whether a file or folder has this path.
+    pub(super) fn has(&self, path: &str) -> bool {
+        let path = path.trim_end_matches('/');
+        self.files.iter().any(|file| {
+            file.path
+                .strip_prefix(path)
+                .is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+        })
+    }
+
+    /// The files of Rust.
+    pub(super) fn rust(&self) -> impl Iterator<Item = &File> {
+        self.files.iter().filter(|file| file.is_rust())
+    }
+
+    /// The manifests of crates, with the names of their folders.
+    pub(super) fn manifests(&self) -> impl Iterator<Item = (&str, &File)> {
+        self.files.iter().filter_map(|file| {
+            let folder = file.path.strip_suffix("/Cargo.toml")?;
+            Some((folder.strip_prefix("crates/").unwrap_or(folder), file))
+        })
+    }
+}
+
+fn collect(root: &Path, folder: &str, files: &mut Vec<File>) -> io::Result<()> {
+    for entry in fs::read_dir(root.join(folder))? {
+        let entry = entry?;
+        let name = entry.file_name().to_string_lossy().into_owned();
+        let kind = entry.file_type()?;
+        let path = if folder.is_empty() { name.clone() } else { format!("{folder}/{name}") };
+        let built = folder.is_empty() && (name == "target" || name.starts_with(".target-"));
+        if kind.is_dir() && name != ".git" && !built {
+            collect(root, &path, files)?;
+        } else if kind.is_file() && name != ".git" {
+            files.push(load(root, path)?);
+        }
+    }
+    Ok(())
+}
+
+fn load(root: &Path, path: String) -> io::Result<File> {
+    let bytes = fs::read(root.join(&path))?;
+    let length = bytes.len();
+    let text = String::from_utf8(bytes).ok().filter(|text| !text.contains('\0'));
+    let is_text = text.is_some();
+    let mut file =
+        File { path, length, text: text.unwrap_or_default(), is_text, code: String::new() };
+    if file.is_rust() {
+        file.code = source::code(&file.text);
+    }
+    Ok(file)
+}
