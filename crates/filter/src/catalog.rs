@@ -4,7 +4,7 @@
 //! in PipesFS; nothing else has to be registered.
 
 use crate::contract::Description;
-use crate::{link, network, stats, transport};
+use crate::{content, link, network, stats, transport};
 
 /// All filters.
 pub const FILTERS: &[&Description] = &[
@@ -15,7 +15,12 @@ pub const FILTERS: &[&Description] = &[
     &transport::udp::UDP,
     &transport::sport::SPORT,
     &transport::dport::DPORT,
+    &content::r#match::MATCH,
+    &content::compress::COMPRESS,
+    &content::decompress::DECOMPRESS,
     &stats::count::COUNT,
+    &stats::hist::HIST,
+    &stats::inspect::INSPECT,
 ];
 
 /// The filter with this name.

@@ -13,6 +13,7 @@ pub mod contract;
 pub mod catalog;
 pub mod layers;
 
+pub mod content;
 pub mod link;
 pub mod network;
 pub mod stats;

@@ -301,7 +301,7 @@ pub fn arguments(description: &'static Description, words: &[&str]) -> Result<Ar
         let (parameter, text) = match named {
             Some(named) => named,
             None => {
-                last = positional.next().or(last.filter(|p| p.many));
+                last = positional.next().or_else(|| last.filter(|p| p.many));
                 (last.ok_or_else(|| mistake("one argument too many"))?, *word)
             }
         };

@@ -1,0 +1,194 @@
+//! Compressed formats over bytes: what `compress` and `decompress` share.
+//!
+//! In: the bytes of one block. Out: the bytes of another, in a buffer that is used again, or what is
+//! wrong. Output is bounded before it is made, so that a small block cannot become a large one.
+
+use super::lz4;
+use abi::BLOCK_MAX;
+use flate2::{Compress, Compression, Decompress, FlushCompress, FlushDecompress, Status};
+
+/// The words for the formats, in requests.
+pub(super) const FORMATS: &[&str] = &["gzip", "deflate", "zlib", "lz4"];
+
+/// A compressed format.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Format {
+    /// RFC 1952.
+    Gzip,
+    /// RFC 1951, bare.
+    Deflate,
+    /// RFC 1950.
+    Zlib,
+    /// The LZ4 frame format.
+    Lz4,
+}
+
+/// What is wrong with a block.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Bad {
+    /// It does not begin as the format does.
+    Format,
+    /// A code, a length or a checksum is wrong.
+    Corrupt,
+    /// It ends too early.
+    Cut,
+    /// The result is longer than a block can be, or than the ratio allows.
+    TooLarge,
+    /// Something follows that is not of this format.
+    Trailing,
+}
+
+impl Format {
+    /// The format that this word means; gzip for what is none of [`FORMATS`].
+    pub(super) fn of(word: Option<&str>) -> Self {
+        match word {
+            Some("deflate") => Self::Deflate,
+            Some("zlib") => Self::Zlib,
+            Some("lz4") => Self::Lz4,
+            _ => Self::Gzip,
+        }
+    }
+}
+
+/// Base-2 logarithm of the window: the format's largest.
+const WINDOW_BITS: u8 = 15;
+
+/// Compresses blocks.
+pub(super) struct Encoder {
+    format: Format,
+    deflate: Compress,
+    out: Vec<u8>,
+}
+
+impl Encoder {
+    /// An encoder; `level` from 0 to 9 concerns the formats of the deflate family.
+    pub(super) fn new(format: Format, level: u32) -> Self {
+        let level = Compression::new(level.min(9));
+        let deflate = match format {
+            Format::Gzip => Compress::new_gzip(level, WINDOW_BITS),
+            Format::Zlib | Format::Deflate | Format::Lz4 => {
+                Compress::new(level, format == Format::Zlib)
+            }
+        };
+        Self { format, deflate, out: Vec::new() }
+    }
+
+    /// The compressed form of `bytes`.
+    pub(super) fn encode(&mut self, bytes: &[u8]) -> Result<&[u8], Bad> {
+        self.out.clear();
+        match self.format {
+            Format::Lz4 => lz4::encode(bytes, &mut self.out)?,
+            Format::Gzip | Format::Deflate | Format::Zlib => self.deflate(bytes)?,
+        }
+        if self.out.len() > BLOCK_MAX { Err(Bad::TooLarge) } else { Ok(&self.out) }
+    }
+
+    fn deflate(&mut self, bytes: &[u8]) -> Result<(), Bad> {
+        self.deflate.reset();
+        // Nine bits for every eight at worst, and the headers.
+        self.out.reserve(bytes.len() + bytes.len() / 8 + 1024);
+        match self.deflate.compress_vec(bytes, &mut self.out, FlushCompress::Finish) {
+            Ok(Status::StreamEnd) => Ok(()),
+            Ok(Status::Ok | Status::BufError) | Err(_) => Err(Bad::TooLarge),
+        }
+    }
+}
+
+/// Decompresses blocks.
+pub(super) struct Decoder {
+    format: Format,
+    ratio: usize,
+    out: Vec<u8>,
+}
+
+/// Below this many bytes no ratio is looked at: short blocks of equal bytes have large ones.
+pub(super) const RATIO_FREE: usize = 64 * 1024;
+
+impl Decoder {
+    /// A decoder whose output is at most `ratio` times its input.
+    pub(super) fn new(format: Format, ratio: usize) -> Self {
+        Self { format, ratio, out: Vec::new() }
+    }
+
+    /// What `bytes` were before they were compressed. Several members one after another are one text,
+    /// as their formats say (RFC 1952 §2.2, LZ4 frame format).
+    pub(super) fn decode(&mut self, bytes: &[u8]) -> Result<&[u8], Bad> {
+        let limit = bytes.len().saturating_mul(self.ratio).clamp(RATIO_FREE, BLOCK_MAX);
+        let (mut rest, mut used) = (bytes, 0);
+        loop {
+            let (taken, made) = self.member(rest, used, limit)?;
+            rest = rest.get(taken..).unwrap_or_default();
+            used = made;
+            match self.format {
+                _ if rest.is_empty() => break,
+                Format::Gzip | Format::Lz4 if begins(self.format, rest) => {}
+                _ => return Err(Bad::Trailing),
+            }
+        }
+        Ok(self.out.get(..used).unwrap_or_default())
+    }
+
+    /// Decodes one member behind `used` bytes of output; answers how much of `bytes` it took and where
+    /// the output ends now.
+    fn member(&mut self, bytes: &[u8], used: usize, limit: usize) -> Result<(usize, usize), Bad> {
+        if !begins(self.format, bytes) {
+            return Err(if bytes.is_empty() { Bad::Cut } else { Bad::Format });
+        }
+        let inflate = match self.format {
+            Format::Lz4 => return lz4::decode(bytes, &mut self.out, used, limit),
+            Format::Gzip => Decompress::new_gzip(WINDOW_BITS),
+            Format::Zlib => Decompress::new(true),
+            Format::Deflate => Decompress::new(false),
+        };
+        self.inflate(inflate, bytes, used, limit)
+    }
+
+    fn inflate(
+        &mut self,
+        mut inflate: Decompress,
+        bytes: &[u8],
+        used: usize,
+        limit: usize,
+    ) -> Result<(usize, usize), Bad> {
+        /// The first guess at how long the output is; it doubles until it fits.
+        const FIRST: usize = 16 * 1024;
+        let (mut taken, mut made) = (0, used);
+        loop {
+            // One byte more than allowed tells too large from exactly full.
+            let room = (made.max(FIRST) * 2).min(limit + 1);
+            if self.out.len() < room {
+                self.out.resize(room, 0);
+            }
+            let end = self.out.len().min(limit + 1);
+            let output = self.out.get_mut(made..end).unwrap_or_default();
+            let input = bytes.get(taken..).unwrap_or_default();
+            let room = output.len();
+            let step = inflate.decompress(input, output, FlushDecompress::None);
+            taken = inflate.total_in() as usize;
+            let before = made;
+            made = used + inflate.total_out() as usize;
+            let full = made - before == room;
+            match step {
+                Err(_) => return Err(Bad::Corrupt),
+                _ if made > limit => return Err(Bad::TooLarge),
+                Ok(Status::StreamEnd) => return Ok((taken, made)),
+                Ok(Status::Ok | Status::BufError) if full => {}
+                Ok(Status::Ok | Status::BufError) => return Err(Bad::Cut),
+            }
+        }
+    }
+}
+
+/// Whether `bytes` begin as this format does, as far as they go.
+fn begins(format: Format, bytes: &[u8]) -> bool {
+    match (format, bytes) {
+        (Format::Gzip, [0x1f, 0x8b, ..] | [0x1f]) => true,
+        (Format::Zlib, [cmf, flg, ..]) => {
+            cmf & 0x0f == 8 && u16::from_be_bytes([*cmf, *flg]).is_multiple_of(31)
+        }
+        (Format::Zlib, [cmf]) => cmf & 0x0f == 8,
+        (Format::Lz4, _) => lz4::begins(bytes),
+        (Format::Deflate, [_, ..]) => true,
+        _ => false,
+    }
+}

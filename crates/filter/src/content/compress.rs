@@ -1,0 +1,89 @@
+//! `compress`: replaces what is in view by its compressed form.
+//!
+//! In: anything. Out: bytes, one block for one; the frame around the view is left behind. Each block is
+//! a whole gzip member or LZ4 frame, so that any of them can be read alone and all of them one after
+//! another are a file that the usual tools read. [SL §4.2], [Par §IV]
+
+use super::codec::{Encoder, FORMATS, Format};
+use crate::prelude::*;
+
+/// What everybody knows about `compress`.
+pub const COMPRESS: Description = Description {
+    name: "compress",
+    summary: "compress what is in view, block by block",
+    details: "\
+Replaces the view by its compressed form: `gzip` (the default), `zlib`, `deflate` or `lz4` frames. Every
+block can be decompressed alone, and blocks written to one file can be read by gzip or lz4. The class
+stays.
+
+Not answered, and left as it was: `too large` (a block of nearly 1 MB that cannot be compressed).",
+    example: "replay web.pcap | udp | compress | files out/",
+    kind: Kind::Editing,
+    gives: Gives::Form(Form::Bytes),
+    reads: Reads::All,
+    parameters: &[
+        Parameter::named("format", Type::OneOf(FORMATS), "gzip", "the compressed format")
+            .positional(),
+        Parameter::optional(
+            "level",
+            Type::Number { low: 0, high: 9 },
+            "0 stores, 1 is fast, 9 is small; 6 when absent; not for lz4",
+        ),
+    ],
+    reasons: &["too large"],
+    user: Some(make),
+    ..Description::EMPTY
+};
+
+const TOO_LARGE: Reason = COMPRESS.reason("too large");
+
+fn make(arguments: &Arguments) -> Result<Filter, Mistake> {
+    let format = Format::of(arguments.text("format"));
+    let level = arguments.number("level");
+    if format == Format::Lz4 && level.is_some() {
+        return Err(Mistake::new("level", "lz4 has no levels").hint("leave `level=` out"));
+    }
+    let level = u32::try_from(level.unwrap_or(6)).unwrap_or(6);
+    Ok(Filter::lanes(Compress { encoder: Encoder::new(format, level) }))
+}
+
+struct Compress {
+    encoder: Encoder,
+}
+
+impl Lanes for Compress {
+    fn process<'a>(&mut self, batch: &mut Batch<'a>, cx: &mut LaneContext<'_, 'a>) {
+        for l in lanes(batch.live()) {
+            let Some(block) = cx.whole(batch, l) else { continue };
+            match self.encoder.encode(block.bytes()) {
+                Ok(bytes) => super::put(batch, l, cx, bytes),
+                Err(_) => batch.set_class(l, cx.tell.absent(TOO_LARGE)),
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{Frame, Node, answers};
+
+    #[test]
+    fn a_block_becomes_a_gzip_member_that_others_read() {
+        let found = answers(&COMPRESS, &[], &[Frame::of(1, &[b'a'; 1000])]);
+        let (class, view) = (found[0].class, found[0].view);
+        assert_eq!((class, view, found[0].marks.link), (Class::YES, 0, Marks::NO_LINK));
+        let mut text = Vec::new();
+        let mut reader = flate2::bufread::GzDecoder::new(&found[0].bytes[..]);
+        std::io::Read::read_to_end(&mut reader, &mut text).unwrap();
+        assert_eq!(text, [b'a'; 1000]);
+        assert!(found[0].length < 100);
+    }
+
+    #[test]
+    fn lz4_has_no_levels() {
+        assert!(Node::new(&COMPRESS, &["lz4", "level=3"]).is_err());
+        assert!(Node::new(&COMPRESS, &["lz4"]).is_ok());
+        assert!(Node::new(&COMPRESS, &["level=10"]).is_err());
+    }
+}

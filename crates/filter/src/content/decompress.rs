@@ -1,0 +1,174 @@
+//! `decompress`: replaces what is in view by what it was before it was compressed.
+//!
+//! In: anything whose view is whole members of a compressed format. Out: bytes, one block for one. A
+//! block that cannot be decompressed stays as it is, without an answer, and the reason is counted: so
+//! `decompress |0 files bad/` keeps what was wrong. [SL §4.2]
+
+use super::codec::{Bad, Decoder, FORMATS, Format};
+use crate::prelude::*;
+
+/// What everybody knows about `decompress`.
+pub const DECOMPRESS: Description = Description {
+    name: "decompress",
+    summary: "decompress what is in view, block by block",
+    details: "\
+Replaces the view by what it was before it was compressed as `gzip` (the default), `zlib`, `deflate` or
+`lz4` frames. The class stays. A result is at most 1 MB long, and beyond 64 KB at most `ratio` times as
+long as the block.
+
+Not answered, and left as they were: `other format`, `corrupt`, `cut` (it ends too early), `too large`,
+`trailing bytes` (something follows that is not of this format).",
+    example: "replay web.pcap | udp | compress | decompress | print",
+    kind: Kind::Editing,
+    gives: Gives::Form(Form::Bytes),
+    reads: Reads::All,
+    parameters: &[
+        Parameter::named("format", Type::OneOf(FORMATS), "gzip", "the compressed format")
+            .positional(),
+        Parameter::named(
+            "ratio",
+            Type::Number { low: 1, high: 100_000 },
+            "200",
+            "how many times its length a block may become, beyond 64 KB",
+        ),
+    ],
+    reasons: &["other format", "corrupt", "cut", "too large", "trailing bytes"],
+    user: Some(make),
+    ..Description::EMPTY
+};
+
+fn make(arguments: &Arguments) -> Result<Filter, Mistake> {
+    let format = Format::of(arguments.text("format"));
+    let ratio = usize::try_from(arguments.number("ratio").unwrap_or(1)).unwrap_or(usize::MAX);
+    Ok(Filter::lanes(Decompress { decoder: Decoder::new(format, ratio) }))
+}
+
+struct Decompress {
+    decoder: Decoder,
+}
+
+impl Lanes for Decompress {
+    fn process<'a>(&mut self, batch: &mut Batch<'a>, cx: &mut LaneContext<'_, 'a>) {
+        for l in lanes(batch.live()) {
+            let Some(block) = cx.whole(batch, l) else { continue };
+            match self.decoder.decode(block.bytes()) {
+                Ok(bytes) => super::put(batch, l, cx, bytes),
+                Err(bad) => batch.set_class(l, cx.tell.absent(reason(bad))),
+            }
+        }
+    }
+}
+
+fn reason(bad: Bad) -> Reason {
+    const FORMAT: Reason = DECOMPRESS.reason("other format");
+    const CORRUPT: Reason = DECOMPRESS.reason("corrupt");
+    const CUT: Reason = DECOMPRESS.reason("cut");
+    const TOO_LARGE: Reason = DECOMPRESS.reason("too large");
+    const TRAILING: Reason = DECOMPRESS.reason("trailing bytes");
+    match bad {
+        Bad::Format => FORMAT,
+        Bad::Corrupt => CORRUPT,
+        Bad::Cut => CUT,
+        Bad::TooLarge => TOO_LARGE,
+        Bad::Trailing => TRAILING,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::content::compress::COMPRESS;
+    use crate::testing::{Answer, Frame, answers, chain};
+
+    fn packed(format: &str, text: &[u8]) -> Vec<u8> {
+        let mut found = answers(&COMPRESS, &[format], &[Frame::of(1, text)]);
+        found.remove(0).bytes
+    }
+
+    fn unpacked(format: &str, bytes: &[u8]) -> Answer {
+        answers(&DECOMPRESS, &[format], &[Frame::of(1, bytes)]).remove(0)
+    }
+
+    fn texts() -> Vec<Vec<u8>> {
+        let mut noise = 0x9e37_79b9_u32;
+        let mut random = || {
+            noise ^= noise << 13;
+            noise ^= noise >> 17;
+            noise ^= noise << 5;
+            noise as u8
+        };
+        let random: Vec<u8> = (0..70_000).map(|_| random()).collect();
+        vec![vec![], b"a".to_vec(), b"to be or not to be".repeat(100), vec![7; 60_000], random]
+    }
+
+    #[test]
+    fn what_was_compressed_comes_back() {
+        for format in FORMATS {
+            for text in texts() {
+                let frames = [Frame::of(1, &text)];
+                let words: &[&str] = &[format];
+                let back = chain(&[(&COMPRESS, words), (&DECOMPRESS, words)], &frames);
+                assert_eq!(back[0].class, Class::YES, "{format}");
+                assert!(back[0].bytes == text, "{format}: {} bytes", text.len());
+            }
+        }
+    }
+
+    #[test]
+    fn several_members_are_one_text() {
+        for format in ["gzip", "lz4"] {
+            let two = [packed(format, b"one "), packed(format, b"two")].concat();
+            assert_eq!(unpacked(format, &two).bytes, b"one two", "{format}");
+            let junk = [packed(format, b"one"), b"junk".to_vec()].concat();
+            assert_eq!(unpacked(format, &junk).why, Some("trailing bytes"), "{format}");
+        }
+        let junk = [packed("zlib", b"one"), b"junk".to_vec()].concat();
+        assert_eq!(unpacked("zlib", &junk).why, Some("trailing bytes"));
+    }
+
+    #[test]
+    fn every_cut_is_found_and_leaves_the_block_as_it_was() {
+        for format in FORMATS {
+            let whole = packed(format, &b"to be or not to be ".repeat(40));
+            for cut in 0..whole.len() {
+                let found = unpacked(format, &whole[..cut]);
+                assert_eq!((found.class, found.why), (Class::NONE, Some("cut")), "{format} {cut}");
+                assert_eq!(found.bytes, whole[..cut]);
+            }
+        }
+    }
+
+    #[test]
+    fn a_flipped_bit_is_found_or_harmless() {
+        let text = b"to be or not to be ".repeat(40);
+        for format in ["gzip", "zlib", "lz4"] {
+            let whole = packed(format, &text);
+            for bit in 0..whole.len() * 8 {
+                let mut flipped = whole.clone();
+                flipped[bit / 8] ^= 1 << (bit % 8);
+                let found = unpacked(format, &flipped);
+                assert!(found.why.is_some() || found.bytes == text, "{format} {bit}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_small_block_does_not_become_a_large_one() {
+        let bomb = packed("gzip", &vec![0; 1_000_000]);
+        assert!(bomb.len() < 2000);
+        assert_eq!(unpacked("gzip", &bomb).why, Some("too large"));
+        let found = answers(&DECOMPRESS, &["gzip", "ratio=1000"], &[Frame::of(1, &bomb)]);
+        assert_eq!(found[0].length, 1_000_000);
+        let two = [packed("lz4", &vec![0; 600_000]), packed("lz4", &vec![0; 600_000])].concat();
+        let found = answers(&DECOMPRESS, &["lz4", "ratio=100000"], &[Frame::of(1, &two)]);
+        assert_eq!(found[0].why, Some("too large"));
+    }
+
+    #[test]
+    fn other_formats_are_named_so() {
+        for format in ["gzip", "zlib", "lz4"] {
+            assert_eq!(unpacked(format, b"GET / HTTP/1.1").why, Some("other format"), "{format}");
+        }
+        assert_eq!(unpacked("deflate", &[0xff; 9]).why, Some("corrupt"));
+    }
+}

@@ -1,0 +1,166 @@
+//! The LZ4 frame format, as its specification 1.6.4 has it.
+//!
+//! In: one frame at the beginning of some bytes. Out: its contents behind what is already in a buffer.
+//! The blocks are decoded by `lz4_flex`; the frame around them is walked here, because the crate's own
+//! reader allocates and clears up to 8 MB per frame on the word of its header, and takes a frame that
+//! was cut between two blocks for a whole one. Dictionaries, legacy and skippable frames are refused.
+
+use super::codec::Bad;
+use lz4_flex::block::{DecompressError, decompress_into_with_dict};
+use lz4_flex::frame::{FrameEncoder, FrameInfo};
+use std::hash::Hasher;
+use std::io::Write;
+use twox_hash::XxHash32;
+
+const MAGIC: [u8; 4] = 0x184d_2204_u32.to_le_bytes();
+/// How far back a match may reach, also into the blocks before.
+const WINDOW: usize = 64 * 1024;
+/// The bit of a block's size that says that it is stored as it is.
+const STORED: u32 = 1 << 31;
+
+/// Whether `bytes` begin as a frame does, as far as they go.
+pub(super) fn begins(bytes: &[u8]) -> bool {
+    let here = bytes.get(..MAGIC.len()).unwrap_or(bytes);
+    !here.is_empty() && MAGIC.starts_with(here)
+}
+
+/// Adds `bytes` as one frame with its length and a checksum.
+pub(super) fn encode(bytes: &[u8], out: &mut Vec<u8>) -> Result<(), Bad> {
+    let info = FrameInfo::new().content_size(Some(bytes.len() as u64)).content_checksum(true);
+    let mut encoder = FrameEncoder::with_frame_info(info, out);
+    encoder.write_all(bytes).map_err(|_| Bad::TooLarge)?;
+    encoder.finish().map(|_| ()).map_err(|_| Bad::TooLarge)
+}
+
+/// Decodes the frame at the beginning of `bytes` to `out` behind `used`; answers how much of `bytes` it
+/// took and where the output ends now, which is at most `limit`.
+pub(super) fn decode(
+    bytes: &[u8],
+    out: &mut Vec<u8>,
+    used: usize,
+    limit: usize,
+) -> Result<(usize, usize), Bad> {
+    let mut at = Reader { bytes, at: 0 };
+    let header = Header::read(&mut at)?;
+    let mut made = used;
+    loop {
+        let size = at.le32()?;
+        if size == 0 {
+            break;
+        }
+        let length = (size & !STORED) as usize;
+        if length > header.block_max {
+            return Err(Bad::Corrupt);
+        }
+        let block = at.take(length)?;
+        if header.block_checksums && at.le32()? != hash(block) {
+            return Err(Bad::Corrupt);
+        }
+        let room = header.block_max.min(limit - made);
+        if out.len() < made + room {
+            out.resize(made + room, 0);
+        }
+        // A linked block reaches back into its own frame, never into the one before.
+        let reach = if header.linked { (made - used).min(WINDOW) } else { 0 };
+        let (before, output) = out.split_at_mut(made);
+        let dictionary = before.get(made - reach..).unwrap_or_default();
+        let output = output.get_mut(..room).unwrap_or_default();
+        made += match size & STORED {
+            0 => unpack(block, output, dictionary, header.block_max)?,
+            _ => store(block, output)?,
+        };
+    }
+    let contents = out.get(used..made).unwrap_or_default();
+    if header.content_checksum && at.le32()? != hash(contents) {
+        return Err(Bad::Corrupt);
+    }
+    match header.content_size {
+        Some(size) if size != contents.len() as u64 => Err(Bad::Corrupt),
+        _ => Ok((at.at, made)),
+    }
+}
+
+fn unpack(block: &[u8], out: &mut [u8], before: &[u8], block_max: usize) -> Result<usize, Bad> {
+    match decompress_into_with_dict(block, out, before) {
+        Ok(made) => Ok(made),
+        Err(DecompressError::OutputTooSmall { .. }) if out.len() < block_max => Err(Bad::TooLarge),
+        Err(_) => Err(Bad::Corrupt),
+    }
+}
+
+fn store(block: &[u8], out: &mut [u8]) -> Result<usize, Bad> {
+    out.get_mut(..block.len()).ok_or(Bad::TooLarge)?.copy_from_slice(block);
+    Ok(block.len())
+}
+
+fn hash(bytes: &[u8]) -> u32 {
+    let mut hasher = XxHash32::with_seed(0);
+    hasher.write(bytes);
+    hasher.finish() as u32
+}
+
+struct Header {
+    linked: bool,
+    block_checksums: bool,
+    content_checksum: bool,
+    content_size: Option<u64>,
+    block_max: usize,
+}
+
+impl Header {
+    fn read(at: &mut Reader<'_>) -> Result<Self, Bad> {
+        const VERSION: u8 = 0b0100_0000;
+        if at.array()? != MAGIC {
+            return Err(Bad::Format);
+        }
+        let from = at.at;
+        let [flags, sizes] = at.array()?;
+        let has = |bit: u8| flags & 1 << bit != 0;
+        if flags & 0b1100_0000 != VERSION || has(1) || has(0) || sizes & 0b1000_1111 != 0 {
+            return Err(Bad::Format);
+        }
+        let block_max = match sizes >> 4 {
+            4 => 64 * 1024,
+            5 => 256 * 1024,
+            6 => 1024 * 1024,
+            7 => 4 * 1024 * 1024,
+            _ => return Err(Bad::Corrupt),
+        };
+        let content_size = if has(3) { Some(u64::from_le_bytes(at.array()?)) } else { None };
+        let described = at.bytes.get(from..at.at).unwrap_or_default();
+        let wanted = (hash(described) >> 8 & 0xff) as u8;
+        if at.array::<1>()? != [wanted] {
+            return Err(Bad::Corrupt);
+        }
+        Ok(Self {
+            linked: !has(5),
+            block_checksums: has(4),
+            content_checksum: has(2),
+            content_size,
+            block_max,
+        })
+    }
+}
+
+/// Where in a frame we are; what is not there is a frame that was cut.
+struct Reader<'b> {
+    bytes: &'b [u8],
+    at: usize,
+}
+
+impl<'b> Reader<'b> {
+    fn take(&mut self, length: usize) -> Result<&'b [u8], Bad> {
+        let end = self.at.checked_add(length).ok_or(Bad::Cut)?;
+        let taken = self.bytes.get(self.at..end).ok_or(Bad::Cut)?;
+        self.at = end;
+        Ok(taken)
+    }
+
+    fn array<const N: usize>(&mut self) -> Result<[u8; N], Bad> {
+        self.take(N)?.first_chunk().copied().ok_or(Bad::Cut)
+    }
+
+    fn le32(&mut self) -> Result<u32, Bad> {
+        self.array().map(u32::from_le_bytes)
+    }
+}

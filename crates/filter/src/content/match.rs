@@ -1,0 +1,210 @@
+//! `match`: the number of the first of several patterns that the view contains.
+//!
+//! In: anything, looked at in its view. Out: the same block with the class. Patterns are bytes, written
+//! as text or in hexadecimal; all are searched in one pass. [SL §6.1 Table I], [Th §5.2.1]
+//!
+//! A pattern is found within one block only: what lies across two blocks of a stream is not.
+
+use crate::prelude::*;
+use aho_corasick::{AhoCorasick, MatchKind};
+use memchr::memmem::Finder;
+
+/// What everybody knows about `match`.
+pub const MATCH: Description = Description {
+    name: "match",
+    summary: "classify by the first of several patterns that the view contains",
+    details: "\
+The class is the number of the first pattern in the list that occurs in the view: 1 for the first, 2 for
+the second. Patterns are text, or bytes after `hex=`; they are numbered in the order in which they are
+written. With `at=` a pattern must stand at that offset of the view; with `nocase=yes` ASCII letters are
+the same in both cases.
+
+Not answered: `no pattern` (none of them occurs).",
+    example: "replay web.pcap | match \"GET \" \"POST \" |1 count",
+    kind: Kind::Classification,
+    reads: Reads::All,
+    parameters: &[
+        Parameter::optional("text", Type::Text, "a pattern as text").positional().many(),
+        Parameter::optional("hex", Type::Text, "a pattern as hexadecimal digits").many(),
+        Parameter::optional("at", Type::Number { low: 0, high: abi::BLOCK_MAX as u64 }, AT_HELP),
+        Parameter::named("nocase", Type::Flag, "no", "ASCII letters match in both cases"),
+    ],
+    classes: Classes::Number {
+        what: "the number of the pattern",
+        range: ValueRange { low: 1, high: PATTERNS_MAX as u32 },
+        names: &[],
+    },
+    reasons: &["no pattern"],
+    user: Some(make),
+    ..Description::EMPTY
+};
+
+const AT_HELP: &str = "the offset in the view at which a pattern must stand";
+const NO_PATTERN: Reason = MATCH.reason("no pattern");
+/// More patterns than fit into the longest request.
+const PATTERNS_MAX: usize = 65_535;
+
+fn make(arguments: &Arguments) -> Result<Filter, Mistake> {
+    let patterns = patterns(arguments)?;
+    let nocase = arguments.flag("nocase");
+    let search = match (arguments.number("at"), patterns.as_slice()) {
+        (Some(at), _) => Search::At { at: at as usize, patterns, nocase },
+        (None, [one]) if !nocase => Search::One(Box::new(Finder::new(one).into_owned())),
+        (None, _) => Search::Many(Box::new(Many::new(&patterns, nocase)?)),
+    };
+    Ok(Filter::classify(Match { search }))
+}
+
+/// The patterns, in the order in which they were written.
+fn patterns(arguments: &Arguments) -> Result<Vec<Vec<u8>>, Mistake> {
+    let mut patterns = Vec::new();
+    for (name, value) in arguments.iter() {
+        match (name, value) {
+            ("text", Value::Text(text)) => patterns.push(text.clone().into_bytes()),
+            ("hex", Value::Text(text)) => patterns.push(hex(text)?),
+            _ => {}
+        }
+    }
+    if patterns.iter().any(Vec::is_empty) {
+        return Err(Mistake::new("text", "a pattern is empty").hint("it would match every block"));
+    }
+    match patterns.len() {
+        0 => Err(Mistake::new("text", "`match` has nothing to look for")
+            .hint("give a text, or bytes after `hex=`")),
+        1..=PATTERNS_MAX => Ok(patterns),
+        _ => Err(Mistake::new("text", format!("there are more than {PATTERNS_MAX} patterns"))),
+    }
+}
+
+fn hex(text: &str) -> Result<Vec<u8>, Mistake> {
+    let digits = text.as_bytes();
+    let wrong = |at: usize, what: String| Mistake {
+        at: Some(at..digits.len()),
+        ..Mistake::new("hex", what)
+    };
+    if !digits.len().is_multiple_of(2) {
+        return Err(wrong(0, format!("`{text}` has an odd number of hexadecimal digits")));
+    }
+    let value = |at: usize| {
+        let digit = digits.get(at).and_then(|d| char::from(*d).to_digit(16));
+        digit.ok_or_else(|| wrong(at, format!("`{text}` is not hexadecimal")))
+    };
+    let pairs = (0..digits.len()).step_by(2);
+    pairs.map(|at| Ok((value(at)? << 4 | value(at + 1)?) as u8)).collect()
+}
+
+enum Search {
+    One(Box<Finder<'static>>),
+    Many(Box<Many>),
+    At { at: usize, patterns: Vec<Vec<u8>>, nocase: bool },
+}
+
+/// Two automata over the same patterns. The first is fast where nothing matches and finds where a match
+/// begins; only from there the second looks for all, because the first pattern in the list may begin
+/// later than others.
+struct Many {
+    leftmost: AhoCorasick,
+    all: AhoCorasick,
+}
+
+struct Match {
+    search: Search,
+}
+
+impl Classify for Match {
+    fn classify(&mut self, block: &mut Block<'_>, cx: &mut Tell<'_>) -> Class {
+        match self.search.first(block.bytes()) {
+            Some(index) => Class(index as u32 + 1),
+            None => cx.absent(NO_PATTERN),
+        }
+    }
+}
+
+impl Search {
+    /// The index of the first pattern in the list that matches.
+    fn first(&self, bytes: &[u8]) -> Option<usize> {
+        match self {
+            Self::One(finder) => finder.find(bytes).map(|_| 0),
+            Self::Many(many) => many.first(bytes),
+            Self::At { at, patterns, nocase } => {
+                let bytes = bytes.get(*at..)?;
+                let stands = |pattern: &Vec<u8>| match bytes.get(..pattern.len()) {
+                    Some(here) if *nocase => here.eq_ignore_ascii_case(pattern),
+                    here => here == Some(pattern.as_slice()),
+                };
+                patterns.iter().position(stands)
+            }
+        }
+    }
+}
+
+impl Many {
+    fn new(patterns: &[Vec<u8>], nocase: bool) -> Result<Self, Mistake> {
+        let build = |kind| {
+            let mut builder = AhoCorasick::builder();
+            let built = builder.match_kind(kind).ascii_case_insensitive(nocase).build(patterns);
+            built.map_err(|error| Mistake::new("text", format!("too many patterns: {error}")))
+        };
+        Ok(Self { leftmost: build(MatchKind::LeftmostFirst)?, all: build(MatchKind::Standard)? })
+    }
+
+    fn first(&self, bytes: &[u8]) -> Option<usize> {
+        let found = self.leftmost.find(bytes)?;
+        let mut first = found.pattern().as_usize();
+        let rest = bytes.get(found.start()..).unwrap_or_default();
+        for other in self.all.find_overlapping_iter(rest) {
+            if first == 0 {
+                break;
+            }
+            first = first.min(other.pattern().as_usize());
+        }
+        Some(first)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{Frame, Node, answers};
+
+    fn classes(words: &[&str], contents: &[&[u8]]) -> Vec<u32> {
+        let frames: Vec<Frame> = contents.iter().map(|bytes| Frame::of(1, bytes)).collect();
+        answers(&MATCH, words, &frames).iter().map(|answer| answer.class.0).collect()
+    }
+
+    #[test]
+    fn the_first_in_the_list_wins_not_the_first_in_the_block() {
+        assert_eq!(classes(&["bc", "ab"], &[b"xabcx", b"xab", b"bx", b""]), [1, 2, 0, 0]);
+        assert_eq!(classes(&["GET "], &[b"..GET /", b"PUT /"]), [1, 0]);
+    }
+
+    #[test]
+    fn hexadecimal_patterns_and_offsets() {
+        assert_eq!(classes(&["hex=00ff", "a"], &[&[1, 0, 255], b"ba", &[0]]), [1, 2, 0]);
+        assert_eq!(classes(&["b", "a", "at=1"], &[b"ab", b"ba", b"b", b"bb"]), [1, 2, 0, 1]);
+        assert_eq!(classes(&["get", "nocase=yes"], &[b"GeT", b"gat"]), [1, 0]);
+        assert_eq!(classes(&["get", "nocase=yes", "at=0"], &[b"GeT", b" get"]), [1, 0]);
+    }
+
+    #[test]
+    fn what_cannot_be_searched_for_is_refused() {
+        for words in [&[][..], &[""], &["hex=0"], &["hex=0g"], &["hex="]] {
+            assert!(Node::new(&MATCH, words).is_err(), "{words:?}");
+        }
+        let wrong = Node::new(&MATCH, &["hex=00fg"]).unwrap_err();
+        assert_eq!(wrong.at, Some(3..4));
+    }
+
+    #[test]
+    fn one_pass_answers_what_a_search_for_each_pattern_answers() {
+        let patterns = ["aa", "b", "ab", "bab", "aab"];
+        for number in 0..3u32.pow(7) {
+            let digit = |place: u32| b"abc"[(number / 3u32.pow(place) % 3) as usize];
+            let text: Vec<u8> = (0..7).map(digit).collect();
+            let here =
+                |pattern: &&str| text.windows(pattern.len()).any(|w| w == pattern.as_bytes());
+            let wanted = patterns.iter().position(here).map_or(0, |index| index as u32 + 1);
+            assert_eq!(classes(&patterns, &[&text]), [wanted], "{text:?}");
+        }
+    }
+}

@@ -1,0 +1,19 @@
+//! Filters that look at the contents in view: patterns, compression.
+
+pub mod compress;
+pub mod decompress;
+pub mod r#match;
+
+mod codec;
+mod lz4;
+
+use crate::prelude::*;
+
+/// Puts `bytes` in the place of the block of a lane. Without memory for them the lane ends, counted.
+fn put<'a>(batch: &mut Batch<'a>, l: Lane, cx: &mut LaneContext<'_, 'a>, bytes: &[u8]) {
+    cx.replace(batch, l, bytes.len(), |_, room| {
+        let room = room.get_mut(..bytes.len())?;
+        room.copy_from_slice(bytes);
+        Some(bytes.len())
+    });
+}

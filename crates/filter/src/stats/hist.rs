@@ -1,0 +1,195 @@
+//! `hist`: a histogram of the time between blocks, or of their lengths.
+//!
+//! In: anything. Out: the same. Sees rich pointers and times, no bytes. Buckets double in width, so that
+//! nanoseconds and hours fit into 65 of them; the whole state is one private session of plain data.
+//! [SL §6.1 Table I]
+//!
+//! Time is that of the blocks, not of the path's clock, so that a replay gives the histogram of the
+//! capture at any speed.
+
+use crate::prelude::*;
+use zerocopy::{FromBytes, Immutable, IntoBytes};
+
+/// What everybody knows about `hist`.
+pub const HIST: Description = Description {
+    name: "hist",
+    summary: "histogram of the time between blocks, or of their lengths",
+    details: "\
+Counts how long each block came after the one before it (`of=time`) or how long its view is
+(`of=length`), in buckets that double in width, and reports the buckets when the path stops. A block that
+is older than the one before it is counted as `backwards` and has no interval.",
+    example: "replay web.pcap | hist of=length | discard",
+    kind: Kind::Statistics,
+    reads: Reads::Nothing,
+    parameters: &[Parameter::named(
+        "of",
+        Type::OneOf(&["time", "length"]),
+        "time",
+        "what is counted: the time between blocks, or their length",
+    )
+    .positional()],
+    keeps: Keeps::Private,
+    user: Some(make),
+    ..Description::EMPTY
+};
+
+fn make(arguments: &Arguments) -> Result<Filter, Mistake> {
+    let of = if arguments.text("of") == Some("length") { Of::Length } else { Of::Time };
+    Ok(Filter::statistics(Hist { of, seen: Sessions::default() }))
+}
+
+/// One bucket for 0 and one for each power of two that fits in 64 bits.
+const BUCKETS: usize = 65;
+
+#[derive(Clone, Copy, FromBytes, IntoBytes, Immutable)]
+#[repr(C)]
+struct Seen {
+    buckets: [u64; BUCKETS],
+    blocks: u64,
+    last: u64,
+    backwards: u64,
+}
+
+impl Default for Seen {
+    fn default() -> Self {
+        Self { buckets: [0; BUCKETS], blocks: 0, last: 0, backwards: 0 }
+    }
+}
+
+impl Session for Seen {}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Of {
+    Time,
+    Length,
+}
+
+struct Hist {
+    of: Of,
+    seen: Sessions<Seen>,
+}
+
+impl Statistics for Hist {
+    fn record(&mut self, tags: Tags<'_>, _now: Time) {
+        let seen = self.seen.of(PRIVATE);
+        for (pointer, context) in tags.blocks() {
+            match self.of {
+                Of::Length => seen.add(pointer.length().into()),
+                Of::Time => seen.came(context.time),
+            }
+        }
+    }
+
+    fn report(&self) -> Report {
+        let seen = self.seen.get(PRIVATE).copied().unwrap_or_default();
+        let mut rows = vec![("blocks".to_owned(), seen.blocks)];
+        let filled = |n: &u64| *n > 0;
+        let first = seen.buckets.iter().position(filled).unwrap_or(BUCKETS);
+        let last = seen.buckets.iter().rposition(filled).map_or(0, |last| last + 1);
+        let buckets = seen.buckets.iter().enumerate().take(last).skip(first);
+        rows.extend(buckets.map(|(number, n)| (self.of.name(number), *n)));
+        if self.of == Of::Time {
+            rows.push(("backwards".to_owned(), seen.backwards));
+        }
+        Report { rows }
+    }
+
+    fn state(&mut self) -> Option<&mut dyn State> {
+        Some(&mut self.seen)
+    }
+}
+
+impl Seen {
+    fn came(&mut self, time: u64) {
+        match time.checked_sub(self.last) {
+            _ if self.blocks == 0 => self.blocks = 1,
+            Some(interval) => self.add(interval),
+            None => {
+                self.backwards += 1;
+                self.blocks += 1;
+            }
+        }
+        self.last = time;
+    }
+
+    fn add(&mut self, value: u64) {
+        self.blocks += 1;
+        let number = value.checked_ilog2().map_or(0, |power| power as usize + 1);
+        if let Some(bucket) = self.buckets.get_mut(number) {
+            *bucket += 1;
+        }
+    }
+}
+
+impl Of {
+    /// The name of a bucket: bounds of which the first is inside.
+    fn name(self, number: usize) -> String {
+        let low = number.checked_sub(1).map_or(0, |power| 1u64 << power);
+        let high = 1u64.checked_shl(number as u32).unwrap_or(u64::MAX);
+        match (self, number) {
+            (Self::Length, 0 | 1) => format!("{low} bytes"),
+            (Self::Length, _) => format!("{low} to {} bytes", high - 1),
+            (Self::Time, 0) => "0 ns".to_owned(),
+            (Self::Time, _) => format!("{} to {}", span(low), span(high)),
+        }
+    }
+}
+
+/// A time in the largest unit of which there is at least one, with at most three decimals.
+fn span(ns: u64) -> String {
+    let (unit, name) = match ns {
+        0..1_000 => return format!("{ns} ns"),
+        1_000..1_000_000 => (1_000, "us"),
+        1_000_000..1_000_000_000 => (1_000_000, "ms"),
+        _ => (1_000_000_000, "s"),
+    };
+    let (whole, thousandths) = (ns / unit, ns % unit * 1000 / unit);
+    let text = format!("{whole}.{thousandths:03}");
+    format!("{} {name}", text.trim_end_matches('0').trim_end_matches('.'))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{Frame, report};
+
+    fn rows(rows: &[(&str, u64)]) -> Vec<(String, u64)> {
+        rows.iter().map(|(name, n)| ((*name).to_owned(), *n)).collect()
+    }
+
+    #[test]
+    fn intervals_fall_into_buckets_that_double() {
+        let times = [1_000, 1_000, 1_003, 2_500, 2_400, 4_000_002_400];
+        let frames: Vec<Frame> = times.map(|time| Frame::udp(1, 2, b"").at(time)).into();
+        let found = report(&HIST, &[], &frames);
+        let named = |name: &str| found.iter().find(|(n, _)| n == name).map(|(_, count)| *count);
+        assert_eq!(named("blocks"), Some(6));
+        assert_eq!(named("0 ns"), Some(1));
+        assert_eq!(named("2 ns to 4 ns"), Some(1));
+        assert_eq!(named("1.024 us to 2.048 us"), Some(1));
+        assert_eq!(named("2.147 s to 4.294 s"), Some(1));
+        assert_eq!(named("backwards"), Some(1));
+        assert_eq!(found.len(), 1 + 33 + 1, "buckets from the first to the last that is filled");
+    }
+
+    #[test]
+    fn lengths_are_those_of_the_view() {
+        let frames = [0, 1, 1, 20].map(|n| Frame::of(1, &vec![0; n]));
+        let wanted = [
+            ("blocks", 4),
+            ("0 bytes", 1),
+            ("1 bytes", 2),
+            ("2 to 3 bytes", 0),
+            ("4 to 7 bytes", 0),
+            ("8 to 15 bytes", 0),
+            ("16 to 31 bytes", 1),
+        ];
+        assert_eq!(report(&HIST, &["of=length"], &frames), rows(&wanted));
+        assert_eq!(report(&HIST, &["length"], &[]), rows(&[("blocks", 0)]));
+    }
+
+    #[test]
+    fn the_last_bucket_has_a_name() {
+        assert_eq!(Of::Time.name(64), "9223372036.854 s to 18446744073.709 s");
+    }
+}

@@ -1,0 +1,131 @@
+//! `inspect`: what the blocks are made of: lengths, printable share, entropy.
+//!
+//! In: anything. Out: the same. Reads every byte in view and changes nothing; what it keeps is how often
+//! each byte occurred, one private session of plain data.
+
+use crate::prelude::*;
+use zerocopy::{FromBytes, Immutable, IntoBytes};
+
+/// What everybody knows about `inspect`.
+pub const INSPECT: Description = Description {
+    name: "inspect",
+    summary: "lengths, printable share and entropy of what goes by",
+    details: "\
+Reads every byte in view and reports, when the path stops: blocks, bytes, the shortest, mean and longest
+block, how many bytes in a thousand are printable ASCII or white space, and the entropy in thousandths of
+a bit per byte (8000: random, compressed or encrypted). Leaves class and view as they came.",
+    example: "replay web.pcap | udp | inspect | discard",
+    kind: Kind::Inspection,
+    reads: Reads::All,
+    counters: &["bytes not here"],
+    keeps: Keeps::Private,
+    user: Some(|_| Ok(Filter::classify(Inspect::default()))),
+    ..Description::EMPTY
+};
+
+const NOT_HERE: Counter = INSPECT.counter("bytes not here");
+
+#[derive(Clone, Copy, FromBytes, IntoBytes, Immutable)]
+#[repr(C)]
+struct Seen {
+    bytes: [u64; 256],
+    blocks: u64,
+    length: u64,
+    shortest: u32,
+    longest: u32,
+}
+
+impl Default for Seen {
+    fn default() -> Self {
+        Self { bytes: [0; 256], blocks: 0, length: 0, shortest: 0, longest: 0 }
+    }
+}
+
+impl Session for Seen {}
+
+#[derive(Default)]
+struct Inspect {
+    seen: Sessions<Seen>,
+}
+
+impl Classify for Inspect {
+    fn classify(&mut self, block: &mut Block<'_>, cx: &mut Tell<'_>) -> Class {
+        let (bytes, length) = (block.bytes(), block.length());
+        self.seen.of(PRIVATE).look(bytes, length);
+        let missing = u64::from(length) - bytes.len() as u64;
+        if missing > 0 {
+            cx.count(NOT_HERE, missing);
+        }
+        block.pointer.class
+    }
+
+    fn report(&self) -> Report {
+        let seen = self.seen.get(PRIVATE).copied().unwrap_or_default();
+        let read: u64 = seen.bytes.iter().sum();
+        let printable = seen.bytes.iter().zip(0..=u8::MAX).filter(|(_, byte)| is_printable(*byte));
+        let printable: u64 = printable.map(|(n, _)| n).sum();
+        let rows = [
+            ("blocks", seen.blocks),
+            ("bytes", seen.length),
+            ("shortest, bytes", seen.shortest.into()),
+            ("mean, bytes", seen.length.checked_div(seen.blocks).unwrap_or(0)),
+            ("longest, bytes", seen.longest.into()),
+            ("printable, per thousand", (printable * 1000).checked_div(read).unwrap_or(0)),
+            ("entropy, thousandths of a bit per byte", millibits(&seen.bytes, read)),
+        ];
+        Report { rows: rows.map(|(name, n)| (name.to_owned(), n)).into() }
+    }
+
+    fn state(&mut self) -> Option<&mut dyn State> {
+        Some(&mut self.seen)
+    }
+}
+
+impl Seen {
+    fn look(&mut self, bytes: &[u8], length: u32) {
+        self.shortest = if self.blocks == 0 { length } else { self.shortest.min(length) };
+        self.longest = self.longest.max(length);
+        self.blocks += 1;
+        self.length += u64::from(length);
+        for byte in bytes {
+            self.bytes[usize::from(*byte)] += 1;
+        }
+    }
+}
+
+const fn is_printable(byte: u8) -> bool {
+    byte.is_ascii_graphic() || matches!(byte, b' ' | b'\t' | b'\r' | b'\n')
+}
+
+/// Shannon's entropy of a byte, in thousandths of a bit, rounded.
+fn millibits(bytes: &[u64; 256], read: u64) -> u64 {
+    let share = |n: &u64| *n as f64 / read as f64;
+    let seen = bytes.iter().filter(|n| **n > 0).map(share);
+    let bits: f64 = seen.map(|share| -share * share.log2()).sum();
+    (bits * 1000.0).round().max(0.0) as u64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{Frame, answers, report};
+
+    fn values(frames: &[Frame]) -> Vec<u64> {
+        report(&INSPECT, &[], frames).into_iter().map(|(_, n)| n).collect()
+    }
+
+    #[test]
+    fn what_blocks_are_made_of() {
+        let every: Vec<u8> = (0..=255).collect();
+        assert_eq!(values(&[Frame::of(1, &every)]), [1, 256, 256, 256, 256, 382, 8000]);
+        let same = [Frame::of(1, b"aaaa"), Frame::of(1, b"aa"), Frame::of(1, &[])];
+        assert_eq!(values(&same), [3, 6, 0, 2, 4, 1000, 0]);
+        assert_eq!(values(&[]), [0; 7]);
+    }
+
+    #[test]
+    fn the_block_is_left_as_it_was() {
+        let found = answers(&INSPECT, &[], &[Frame::udp(1, 2, b"abc")]);
+        assert_eq!((found[0].class, found[0].view, found[0].length), (Class::YES, 0, 45));
+    }
+}
