@@ -143,6 +143,31 @@ mod tests {
         fs::remove_file(path).unwrap();
     }
 
+    /// Runs in a process of its own, started by the next test.
+    #[test]
+    #[ignore = "skips on purpose"]
+    fn skips_on_purpose() {
+        assert_eq!(command("no-such-program"), None);
+    }
+
+    #[test]
+    fn a_skip_is_loud_and_fails_when_strict() {
+        let target = std::env::temp_dir().join(format!("target-{}", std::process::id()));
+        let name = "need::tests::skips_on_purpose";
+        let expected = format!("skipped: {name}: needs the program no-such-program\n");
+        for (strict, succeeds) in [("0", true), ("1", false)] {
+            let mut test = std::process::Command::new(std::env::current_exe().unwrap());
+            test.args(["--exact", "--ignored", "--test-threads=2", name]);
+            test.env("CARGO_TARGET_DIR", &target).env("STREAMLINE_STRICT", strict);
+            let output = test.output().unwrap();
+            assert_eq!(output.status.success(), succeeds, "{output:?}");
+            assert!(String::from_utf8_lossy(&output.stderr).contains(&expected), "{output:?}");
+        }
+        let skips = fs::read_to_string(target.join("skips.txt")).unwrap();
+        assert_eq!(skips, expected.repeat(2));
+        fs::remove_dir_all(target).unwrap();
+    }
+
     #[test]
     fn what_every_machine_has() {
         assert!(command("sh").is_some_and(|path| path.is_absolute()));
