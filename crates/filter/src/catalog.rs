@@ -1,7 +1,7 @@
 //! The list of all filters, by hand, in the order in which a packet meets them.
 //!
-//! What stands here has help, a man page, completion, counters, catalog tests, the twin exam and a name
-//! in PipesFS; nothing else has to be registered.
+//! What stands here has help, a man page, completion, counters, catalog tests, the twin exam and a
+//! name in PipesFS; nothing else has to be registered.
 
 use crate::contract::Description;
 use crate::{content, link, network, stats, transport};

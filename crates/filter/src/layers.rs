@@ -1,12 +1,12 @@
 //! How filters read headers through the marks (CONTRACT 4).
 //!
 //! In: a block. Out: where its network and transport headers lie and what they are. What the marks
-//! already say is used; what they do not say is found by one pass of `wire::layers` and remembered in
-//! them, so that in a chain of filters only the first pays.
+//! already say is used; what they do not say is found by one pass of `wire::layers` and remembered
+//! in them, so that in a chain of filters only the first pays.
 //!
-//! Only the first [`HEAD`] bytes of a frame are looked at, even where more are here: so the answer is
-//! the same whether the space hands out a head or the whole frame (CONTRACT 14). Lengths that concern
-//! the rest are weighed against `marks.captured`, never against the slice.
+//! Only the first [`HEAD`] bytes of a frame are looked at, even where more are here: so the answer
+//! is the same whether the space hands out a head or the whole frame (CONTRACT 14). Lengths that
+//! concern the rest are weighed against `marks.captured`, never against the slice.
 
 use crate::contract::{Block, Description, Reason};
 use wire::ip::{Fragment, protocol};
@@ -17,12 +17,13 @@ use wire::ports::Ports;
 use wire::udp::{self, Udp};
 use wire::{Layers, LinkType};
 
-/// How many bytes from the start of a frame the header filters look at: eight tags, the longest IPv4
-/// and TCP headers, and 300 bytes of IPv6 extension headers behind them. What lies deeper is `cut`.
+/// How many bytes from the start of a frame the header filters look at: eight tags, the longest
+/// IPv4 and TCP headers, and 300 bytes of IPv6 extension headers behind them. What lies deeper is
+/// `cut`.
 pub const HEAD: u16 = 512;
 
-/// Why a block has no answer for a filter that reads headers. The reasons of such a filter begin with
-/// [`Missing::NAMES`], in this order ([`Missing::lead`]).
+/// Why a block has no answer for a filter that reads headers. The reasons of such a filter begin
+/// with [`Missing::NAMES`], in this order ([`Missing::lead`]).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Missing {
     /// The frame holds no IP packet, or the block is no frame.
@@ -209,8 +210,8 @@ fn marked(block: &Block<'_>) -> Option<Transport> {
     Some(Transport { protocol, at: marks.transport.into() })
 }
 
-/// One past the last byte of the IP packet at `network`, captured or not; where the packet states no
-/// length (it will yet be cut up by the card), the end of the frame.
+/// One past the last byte of the IP packet at `network`, captured or not; where the packet states
+/// no length (it will yet be cut up by the card), the end of the frame.
 fn end(block: &Block<'_>, network: u32) -> u32 {
     let bytes = head(block).get(network as usize..).unwrap_or_default();
     let stated = match bytes.first().map(|first| first >> 4) {

@@ -1,8 +1,9 @@
-//! What tests of filters stand on: literal frames, a space of plain memory, and a node that drives one
-//! filter and adds up its ledger. Not part of the house: built for tests only (feature `testing`).
+//! What tests of filters stand on: literal frames, a space of plain memory, and a node that drives
+//! one filter and adds up its ledger. Not part of the house: built for tests only (feature
+//! `testing`).
 //!
-//! The space keeps every block it was given until it goes away, so that a test may look at everything;
-//! it edits in copies only, and it runs out of memory when its cells are used up.
+//! The space keeps every block it was given until it goes away, so that a test may look at
+//! everything; it edits in copies only, and it runs out of memory when its cells are used up.
 
 use crate::contract::{
     Amount, Arguments, Batch, Block, Columns, Counts, Description, Fill, Filter, Gateway, Holds,
@@ -55,8 +56,7 @@ impl Arena {
 #[derive(Clone, Copy, Debug)]
 pub struct Space<'a> {
     arena: &'a Arena,
-    /// How many bytes of a frame a filter is handed at most: a ring that may lap hands out heads.
-    pub head: usize,
+    head: usize,
 }
 
 impl<'a> Space<'a> {
@@ -64,6 +64,13 @@ impl<'a> Space<'a> {
     #[must_use]
     pub const fn new(arena: &'a Arena) -> Self {
         Self { arena, head: usize::MAX }
+    }
+
+    /// The same space, handing out at most the first `head` bytes of frames, as one over a ring
+    /// does that may lap.
+    #[must_use]
+    pub const fn heads(self, head: usize) -> Self {
+        Self { head, ..self }
     }
 
     /// A batch of frames, as a source puts them.

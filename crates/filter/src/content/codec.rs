@@ -1,7 +1,7 @@
 //! Compressed formats over bytes: what `compress` and `decompress` share.
 //!
-//! In: the bytes of one block. Out: the bytes of another, in a buffer that is used again, or what is
-//! wrong. Output is bounded before it is made, so that a small block cannot become a large one.
+//! In: the bytes of one block. Out: the bytes of another, in a buffer that is used again, or what
+//! is wrong. Output is bounded before it is made, so that a small block cannot become a large one.
 
 use super::lz4;
 use abi::BLOCK_MAX;
@@ -110,8 +110,8 @@ impl Decoder {
         Self { format, ratio, out: Vec::new() }
     }
 
-    /// What `bytes` were before they were compressed. Several members one after another are one text,
-    /// as their formats say (RFC 1952 §2.2, LZ4 frame format).
+    /// What `bytes` were before they were compressed. Several members one after another are one
+    /// text, as their formats say (RFC 1952 §2.2, LZ4 frame format).
     pub(super) fn decode(&mut self, bytes: &[u8]) -> Result<&[u8], Bad> {
         let limit = bytes.len().saturating_mul(self.ratio).clamp(RATIO_FREE, BLOCK_MAX);
         let (mut rest, mut used) = (bytes, 0);
@@ -128,8 +128,8 @@ impl Decoder {
         Ok(self.out.get(..used).unwrap_or_default())
     }
 
-    /// Decodes one member behind `used` bytes of output; answers how much of `bytes` it took and where
-    /// the output ends now.
+    /// Decodes one member behind `used` bytes of output; answers how much of `bytes` it took and
+    /// where the output ends now.
     fn member(&mut self, bytes: &[u8], used: usize, limit: usize) -> Result<(usize, usize), Bad> {
         if !begins(self.format, bytes) {
             return Err(if bytes.is_empty() { Bad::Cut } else { Bad::Format });

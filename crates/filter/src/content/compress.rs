@@ -1,8 +1,8 @@
 //! `compress`: replaces what is in view by its compressed form.
 //!
-//! In: anything. Out: bytes, one block for one; the frame around the view is left behind. Each block is
-//! a whole gzip member or LZ4 frame, so that any of them can be read alone and all of them one after
-//! another are a file that the usual tools read. [SL §4.2], [Par §IV]
+//! In: anything. Out: bytes, one block for one; the frame around the view is left behind. Each
+//! block is a whole gzip member or LZ4 frame, so that any of them can be read alone and all of them
+//! one after another are a file that the usual tools read. [SL §4.2], [Par §IV]
 
 use super::codec::{Encoder, FORMATS, Format};
 use crate::prelude::*;
@@ -12,9 +12,9 @@ pub const COMPRESS: Description = Description {
     name: "compress",
     summary: "compress what is in view, block by block",
     details: "\
-Replaces the view by its compressed form: `gzip` (the default), `zlib`, `deflate` or `lz4` frames. Every
-block can be decompressed alone, and blocks written to one file can be read by gzip or lz4. The class
-stays.
+Replaces the view by its compressed form: `gzip` (the default), `zlib`, `deflate` or `lz4` frames.
+Every block can be decompressed alone, and blocks written to one file can be read by gzip or lz4.
+The class stays.
 
 Not answered, and left as it was: `too large` (a block of nearly 1 MB that cannot be compressed).",
     example: "replay web.pcap | udp | compress | files out/",

@@ -1,8 +1,8 @@
 //! `decompress`: replaces what is in view by what it was before it was compressed.
 //!
-//! In: anything whose view is whole members of a compressed format. Out: bytes, one block for one. A
-//! block that cannot be decompressed stays as it is, without an answer, and the reason is counted: so
-//! `decompress |0 files bad/` keeps what was wrong. [SL §4.2]
+//! In: anything whose view is whole members of a compressed format. Out: bytes, one block for one.
+//! A block that cannot be decompressed stays as it is, without an answer, and the reason is
+//! counted: so `decompress |0 files bad/` keeps what was wrong. [SL §4.2]
 
 use super::codec::{Bad, Decoder, FORMATS, Format};
 use crate::prelude::*;
@@ -12,12 +12,12 @@ pub const DECOMPRESS: Description = Description {
     name: "decompress",
     summary: "decompress what is in view, block by block",
     details: "\
-Replaces the view by what it was before it was compressed as `gzip` (the default), `zlib`, `deflate` or
-`lz4` frames. The class stays. A result is at most 1 MB long, and beyond 64 KB at most `ratio` times as
-long as the block.
+Replaces the view by what it was before it was compressed as `gzip` (the default), `zlib`,
+`deflate` or `lz4` frames. The class stays. A result is at most 1 MB long, and beyond 64 KB at
+most `ratio` times as long as the block.
 
-Not answered, and left as they were: `other format`, `corrupt`, `cut` (it ends too early), `too large`,
-`trailing bytes` (something follows that is not of this format).",
+Not answered, and left as they were: `other format`, `corrupt`, `cut` (it ends too early), `too
+large`, `trailing bytes` (something follows that is not of this format).",
     example: "replay web.pcap | udp | compress | decompress | print",
     kind: Kind::Editing,
     gives: Gives::Form(Form::Bytes),

@@ -1,9 +1,10 @@
 //! The LZ4 frame format, as its specification 1.6.4 has it.
 //!
-//! In: one frame at the beginning of some bytes. Out: its contents behind what is already in a buffer.
-//! The blocks are decoded by `lz4_flex`; the frame around them is walked here, because the crate's own
-//! reader allocates and clears up to 8 MB per frame on the word of its header, and takes a frame that
-//! was cut between two blocks for a whole one. Dictionaries, legacy and skippable frames are refused.
+//! In: one frame at the beginning of some bytes. Out: its contents behind what is already in a
+//! buffer. The blocks are decoded by `lz4_flex`; the frame around them is walked here, because the
+//! crate's own reader allocates and clears up to 8 MB per frame on the word of its header, and
+//! takes a frame that was cut between two blocks for a whole one. Dictionaries, legacy and
+//! skippable frames are refused.
 
 use super::codec::Bad;
 use lz4_flex::block::{DecompressError, decompress_into_with_dict};
@@ -32,8 +33,8 @@ pub(super) fn encode(bytes: &[u8], out: &mut Vec<u8>) -> Result<(), Bad> {
     encoder.finish().map(|_| ()).map_err(|_| Bad::TooLarge)
 }
 
-/// Decodes the frame at the beginning of `bytes` to `out` behind `used`; answers how much of `bytes` it
-/// took and where the output ends now, which is at most `limit`.
+/// Decodes the frame at the beginning of `bytes` to `out` behind `used`; answers how much of
+/// `bytes` it took and where the output ends now, which is at most `limit`.
 pub(super) fn decode(
     bytes: &[u8],
     out: &mut Vec<u8>,

@@ -1,7 +1,7 @@
 //! `match`: the number of the first of several patterns that the view contains.
 //!
-//! In: anything, looked at in its view. Out: the same block with the class. Patterns are bytes, written
-//! as text or in hexadecimal; all are searched in one pass. [SL §6.1 Table I], [Th §5.2.1]
+//! In: anything, looked at in its view. Out: the same block with the class. Patterns are bytes,
+//! written as text or in hexadecimal; all are searched in one pass. [SL §6.1 Table I], [Th §5.2.1]
 //!
 //! A pattern is found within one block only: what lies across two blocks of a stream is not.
 
@@ -14,10 +14,10 @@ pub const MATCH: Description = Description {
     name: "match",
     summary: "classify by the first of several patterns that the view contains",
     details: "\
-The class is the number of the first pattern in the list that occurs in the view: 1 for the first, 2 for
-the second. Patterns are text, or bytes after `hex=`; they are numbered in the order in which they are
-written. With `at=` a pattern must stand at that offset of the view; with `nocase=yes` ASCII letters are
-the same in both cases.
+The class is the number of the first pattern in the list that occurs in the view: 1 for the first,
+2 for the second. Patterns are text, or bytes after `hex=`; they are numbered in the order in
+which they are written. With `at=` a pattern must stand at that offset of the view; with
+`nocase=yes` ASCII letters are the same in both cases.
 
 Not answered: `no pattern` (none of them occurs).",
     example: "replay web.pcap | match \"GET \" \"POST \" |1 count",
@@ -99,9 +99,9 @@ enum Search {
     At { at: usize, patterns: Vec<Vec<u8>>, nocase: bool },
 }
 
-/// Two automata over the same patterns. The first is fast where nothing matches and finds where a match
-/// begins; only from there the second looks for all, because the first pattern in the list may begin
-/// later than others.
+/// Two automata over the same patterns. The first is fast where nothing matches and finds where a
+/// match begins; only from there the second looks for all, because the first pattern in the list
+/// may begin later than others.
 struct Many {
     leftmost: AhoCorasick,
     all: AhoCorasick,

@@ -9,7 +9,8 @@ mod lz4;
 
 use crate::prelude::*;
 
-/// Puts `bytes` in the place of the block of a lane. Without memory for them the lane ends, counted.
+/// Puts `bytes` in the place of the block of a lane. Without memory for them the lane ends,
+/// counted.
 fn put<'a>(batch: &mut Batch<'a>, l: Lane, cx: &mut LaneContext<'_, 'a>, bytes: &[u8]) {
     cx.replace(batch, l, bytes.len(), |_, room| {
         let room = room.get_mut(..bytes.len())?;

@@ -334,9 +334,9 @@ impl<'a> Batch<'a> {
         Tags { pointers: &c.pointers[..c.len], context: &c.context[..c.len], live: c.live }
     }
 
-    /// Asks `answer` for the class of each live block; what it does to the marks is kept.
+    /// Asks `answer` for the class of each live block; what it does to the marks is kept if `MARKS`.
     #[inline]
-    pub fn classify(&mut self, mut answer: impl FnMut(&mut Block<'a>) -> Class) {
+    pub fn classify<const MARKS: bool>(&mut self, mut answer: impl FnMut(&mut Block<'a>) -> Class) {
         let (c, frames, at) = (&mut *self.columns, &self.frames, &mut self.at);
         let mut answered = 0;
         let mut one = |l: usize| {
@@ -349,7 +349,9 @@ impl<'a> Batch<'a> {
             };
             let class = answer(&mut block);
             c.pointers[l].class = class;
-            c.marks[l] = block.marks;
+            if MARKS {
+                c.marks[l] = block.marks;
+            }
             answered |= LaneMask::from(class.answered()) << l;
         };
         if c.live == mask_of(c.len) {

@@ -307,6 +307,10 @@ pub struct Description {
     pub keeps: Keeps,
     /// How many blocks it may hold at most, in all.
     pub held_max: u32,
+    /// Whether it says something when the path stops: at the end of a line that is the output.
+    pub reports: bool,
+    /// Whether it writes files, so that it runs in a space of its own by default (CONTRACT 27).
+    pub writes_files: bool,
     /// Makes the filter for a process; `None` for sources and sinks, which `endpoint` opens.
     pub user: Option<Make>,
 }
@@ -328,6 +332,8 @@ impl Description {
         counters: &[],
         keeps: Keeps::Nothing,
         held_max: 0,
+        reports: false,
+        writes_files: false,
         user: None,
     };
 

@@ -29,6 +29,10 @@ pub trait Statistics: Send {
 
 /// Answers a class for one block.
 pub trait Classify: Send {
+    /// Whether what it does to the marks of a block is kept for the filters behind it. `false` saves a
+    /// write per block for filters that do not look for layers.
+    const SETS_MARKS: bool = true;
+
     /// The class of this block; [`Tell::absent`] when it has none.
     fn classify(&mut self, block: &mut Block<'_>, cx: &mut Tell<'_>) -> Class;
     /// What it has to say when asked, or when the path stops.
@@ -159,7 +163,12 @@ struct Each<F>(F);
 
 impl<F: Classify> Lanes for Each<F> {
     fn process<'a>(&mut self, batch: &mut Batch<'a>, cx: &mut LaneContext<'_, 'a>) {
-        batch.classify(|block| self.0.classify(block, &mut cx.tell));
+        let answer = |block: &mut Block<'a>| self.0.classify(block, &mut cx.tell);
+        if F::SETS_MARKS {
+            batch.classify::<true>(answer);
+        } else {
+            batch.classify::<false>(answer);
+        }
     }
 
     fn report(&self) -> Report {

@@ -1,8 +1,9 @@
 //! `eth`: checks the link header, answers the ethertype, moves the view behind the header.
 //!
-//! In: frames of any link type that `wire` knows. Out: packets, viewed from the network header or the
-//! first VLAN tag on. For link types without an ethertype the class is the one that corresponds, so
-//! that `eth |ip` means the same on Ethernet, on a tunnel and on loopback. [SL §4.1]
+//! In: frames of any link type that `wire` knows. Out: packets, viewed from the network header or
+//! the first VLAN tag on. For link types without an ethertype the class is the one that
+//! corresponds, so that `eth |ip` means the same on Ethernet, on a tunnel and on loopback. [SL
+//! §4.1]
 //!
 //! Deviation: frames of IEEE 802.3 that state a length and no SNAP have no ethertype and no answer;
 //! their length is not answered in its place.
@@ -19,12 +20,12 @@ pub const ETH: Description = Description {
     summary: "check the link header, classify by ethertype, view what follows",
     details: "\
 The class is the ethertype: `ip` (0x0800), `ip6`, `arp`, `vlan` (0x8100) and so on. The view moves
-behind the link header. On link types that have no ethertype (raw IP, loopback, PPP) the class is the
-ethertype that corresponds. A frame with VLAN tags answers the type of the outermost tag; `vlan` reads
-the tag.
+behind the link header. On link types that have no ethertype (raw IP, loopback, PPP) the class is
+the ethertype that corresponds. A frame with VLAN tags answers the type of the outermost tag;
+`vlan` reads the tag.
 
-Not answered: `cut` (the header was not captured), `no ethertype` (802.3 without SNAP, or a link type
-that is not known).",
+Not answered: `cut` (the header was not captured), `no ethertype` (802.3 without SNAP, or a link
+type that is not known).",
     example: "replay web.pcap | eth |ip ip | count",
     kind: Kind::Reordering,
     takes: Forms::of(&[Form::Frame]),

@@ -1,8 +1,8 @@
 //! `vlan`: answers the VLAN id and moves the view behind the tag.
 //!
-//! In: frames, or packets behind `eth`. Out: packets, viewed behind the outermost tag that lies at or
-//! behind the view; so `vlan | vlan` reads two tags, outer first. Id 0 (priority only) is answered as
-//! `zero` (CONTRACT 9). At most eight tags are followed.
+//! In: frames, or packets behind `eth`. Out: packets, viewed behind the outermost tag that lies at
+//! or behind the view; so `vlan | vlan` reads two tags, outer first. Id 0 (priority only) is
+//! answered as `zero` (CONTRACT 9). At most eight tags are followed.
 
 use crate::layers;
 use crate::prelude::*;
@@ -14,9 +14,9 @@ pub const VLAN: Description = Description {
     name: "vlan",
     summary: "classify by VLAN id, view what follows the tag",
     details: "\
-The class is the VLAN id of the outermost tag that the view has not passed; the view moves behind it.
-Write `vlan` twice to read the inner tag of a stacked frame. Id 0, a frame that only carries a priority,
-is `zero`.
+The class is the VLAN id of the outermost tag that the view has not passed; the view moves behind
+it. Write `vlan` twice to read the inner tag of a stacked frame. Id 0, a frame that only carries a
+priority, is `zero`.
 
 Not answered: `no tag`.",
     example: "replay web.pcap | vlan |100 count",

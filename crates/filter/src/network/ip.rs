@@ -1,12 +1,12 @@
 //! `ip`: checks the IP header, answers the protocol, moves the view to the packet's data.
 //!
 //! In: frames or packets, IPv4 and IPv6. Out: segments, viewed from the transport header to the end
-//! that IP states, so that Ethernet's padding is out of view. Options and extension headers are passed,
-//! within bounds. Header checksums are not verified: cards fill them in late, and a host would have
-//! dropped the packet. [SL §4.1]
+//! that IP states, so that Ethernet's padding is out of view. Options and extension headers are
+//! passed, within bounds. Header checksums are not verified: cards fill them in late, and a host
+//! would have dropped the packet. [SL §4.1]
 //!
-//! Deviation: fragments are answered one by one; a later fragment has no transport mark. Joining them
-//! is the work of another filter.
+//! Deviation: fragments are answered one by one; a later fragment has no transport mark. Joining
+//! them is the work of another filter.
 
 use crate::layers::{self, Missing};
 use crate::network::PROTOCOLS;
@@ -17,13 +17,14 @@ pub const IP: Description = Description {
     name: "ip",
     summary: "check the IP header, classify by protocol, view the packet's data",
     details: "\
-The class is the protocol number behind all IP headers: `tcp` (6), `udp` (17), `icmp` and so on; IPv6
-hop-by-hop and other extension headers are passed, at most eight of them. The view moves to the packet's
-data and ends where the packet ends. A fragment answers the protocol of the packet that it is part of.
+The class is the protocol number behind all IP headers: `tcp` (6), `udp` (17), `icmp` and so on;
+IPv6 hop-by-hop and other extension headers are passed, at most eight of them. The view moves to
+the packet's data and ends where the packet ends. A fragment answers the protocol of the packet
+that it is part of.
 
-Not answered: `not ip`, `malformed` (a length or version that contradicts itself), `cut` (the header was
-not captured, or it ends beyond the first 512 bytes of the frame), `too deep` (more extension headers or
-tags than are followed).",
+Not answered: `not ip`, `malformed` (a length or version that contradicts itself), `cut` (the
+header was not captured, or it ends beyond the first 512 bytes of the frame), `too deep` (more
+extension headers or tags than are followed).",
     example: "replay web.pcap | ip |udp udp | count",
     kind: Kind::Reordering,
     takes: Forms::of(&[Form::Frame, Form::Packet]),

@@ -1,8 +1,8 @@
 //! `ipproto`: answers the IP protocol number and changes nothing else.
 //!
-//! In: anything that still lies in a frame; the number is read through the marks, whatever the view.
-//! Out: the same block with the class. Where `ip` goes into a packet, `ipproto` only splits a stream.
-//! [SL §4.1]
+//! In: anything that still lies in a frame; the number is read through the marks, whatever the
+//! view. Out: the same block with the class. Where `ip` goes into a packet, `ipproto` only splits a
+//! stream. [SL §4.1]
 
 use crate::layers::{self, Missing};
 use crate::network::PROTOCOLS;
@@ -14,11 +14,11 @@ pub const IPPROTO: Description = Description {
     summary: "classify by IP protocol number, leave the view as it is",
     details: "\
 The class is the protocol number behind all IP headers: `tcp` (6), `udp` (17), `icmp` and so on. A
-fragment answers the protocol of the packet that it is part of. The view stays, so that what follows
-still sees whole frames.
+fragment answers the protocol of the packet that it is part of. The view stays, so that what
+follows still sees whole frames.
 
-Not answered: `not ip`, `malformed`, `cut` (beyond what was captured or beyond 512 bytes), `too deep`
-(more extension headers or tags than are followed).",
+Not answered: `not ip`, `malformed`, `cut` (beyond what was captured or beyond 512 bytes), `too
+deep` (more extension headers or tags than are followed).",
     example: "replay web.pcap | ipproto |udp count",
     kind: Kind::Classification,
     takes: Forms::FRAMED,

@@ -1,7 +1,7 @@
 //! `count`: counts blocks and the bytes in their views.
 //!
-//! In: anything. Out: the same. Sees rich pointers, no bytes. Its two numbers are one private session
-//! of plain data, so that they move with the filter. [SL §6.1 Table I]
+//! In: anything. Out: the same. Sees rich pointers, no bytes. Its two numbers are one private
+//! session of plain data, so that they move with the filter. [SL §6.1 Table I]
 
 use crate::prelude::*;
 use zerocopy::{FromBytes, Immutable, IntoBytes};
@@ -11,8 +11,8 @@ pub const COUNT: Description = Description {
     name: "count",
     summary: "count blocks and bytes",
     details: "\
-Counts the blocks that go by and the bytes in their views, and reports both when the path stops. Leaves
-class and view as they came.",
+Counts the blocks that go by and the bytes in their views, and reports both when the path stops.
+Leaves class and view as they came.",
     example: "replay web.pcap | count | discard",
     kind: Kind::Statistics,
     reads: Reads::Nothing,

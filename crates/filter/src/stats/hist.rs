@@ -1,8 +1,8 @@
 //! `hist`: a histogram of the time between blocks, or of their lengths.
 //!
-//! In: anything. Out: the same. Sees rich pointers and times, no bytes. Buckets double in width, so that
-//! nanoseconds and hours fit into 65 of them; the whole state is one private session of plain data.
-//! [SL §6.1 Table I]
+//! In: anything. Out: the same. Sees rich pointers and times, no bytes. Buckets double in width, so
+//! that nanoseconds and hours fit into 65 of them; the whole state is one private session of plain
+//! data. [SL §6.1 Table I]
 //!
 //! Time is that of the blocks, not of the path's clock, so that a replay gives the histogram of the
 //! capture at any speed.
@@ -16,8 +16,8 @@ pub const HIST: Description = Description {
     summary: "histogram of the time between blocks, or of their lengths",
     details: "\
 Counts how long each block came after the one before it (`of=time`) or how long its view is
-(`of=length`), in buckets that double in width, and reports the buckets when the path stops. A block that
-is older than the one before it is counted as `backwards` and has no interval.",
+(`of=length`), in buckets that double in width, and reports the buckets when the path stops. A
+block that is older than the one before it is counted as `backwards` and has no interval.",
     example: "replay web.pcap | hist of=length | discard",
     kind: Kind::Statistics,
     reads: Reads::Nothing,

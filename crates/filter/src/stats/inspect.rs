@@ -1,7 +1,7 @@
 //! `inspect`: what the blocks are made of: lengths, printable share, entropy.
 //!
-//! In: anything. Out: the same. Reads every byte in view and changes nothing; what it keeps is how often
-//! each byte occurred, one private session of plain data.
+//! In: anything. Out: the same. Reads every byte in view and changes nothing; what it keeps is how
+//! often each byte occurred, one private session of plain data.
 
 use crate::prelude::*;
 use zerocopy::{FromBytes, Immutable, IntoBytes};
@@ -11,9 +11,10 @@ pub const INSPECT: Description = Description {
     name: "inspect",
     summary: "lengths, printable share and entropy of what goes by",
     details: "\
-Reads every byte in view and reports, when the path stops: blocks, bytes, the shortest, mean and longest
-block, how many bytes in a thousand are printable ASCII or white space, and the entropy in thousandths of
-a bit per byte (8000: random, compressed or encrypted). Leaves class and view as they came.",
+Reads every byte in view and reports, when the path stops: blocks, bytes, the shortest, mean and
+longest block, how many bytes in a thousand are printable ASCII or white space, and the entropy in
+thousandths of a bit per byte (8000: random, compressed or encrypted). Leaves class and view as
+they came.",
     example: "replay web.pcap | udp | inspect | discard",
     kind: Kind::Inspection,
     reads: Reads::All,

@@ -1,8 +1,8 @@
 //! `dport`: answers the destination port and changes nothing else.
 //!
-//! In: anything that still lies in a frame; the port is read through the marks, whatever the view. Out:
-//! the same block with the class: the TCP, UDP or SCTP destination port in host order, port 0 as `zero`.
-//! Stateless, hence replicable. [SL §4.2, `dport |22 ssh`]
+//! In: anything that still lies in a frame; the port is read through the marks, whatever the view.
+//! Out: the same block with the class: the TCP, UDP or SCTP destination port in host order, port 0
+//! as `zero`. Stateless, hence replicable. [SL §4.2, `dport |22 ssh`]
 
 use crate::layers::{self, Missing};
 use crate::prelude::*;
@@ -13,10 +13,12 @@ pub const DPORT: Description = Description {
     name: "dport",
     summary: "classify by TCP, UDP or SCTP destination port",
     details: "\
-The class is the destination port, by number or name: `|22` or `|ssh`. Port 0 is `zero`. The view stays.
+The class is the destination port, by number or name: `|22` or `|ssh`. Port 0 is `zero`. The view
+stays.
 
-Not answered: `no port` (a transport protocol without ports), `not ip`, `malformed`, `cut` (beyond what
-was captured or beyond 512 bytes), `too deep`, `fragment` (a later fragment: its ports are elsewhere).",
+Not answered: `no port` (a transport protocol without ports), `not ip`, `malformed`, `cut` (beyond
+what was captured or beyond 512 bytes), `too deep`, `fragment` (a later fragment: its ports are
+elsewhere).",
     example: "replay web.pcap | dport |http count",
     kind: Kind::Classification,
     takes: Forms::FRAMED,

@@ -4,8 +4,8 @@ pub mod dport;
 pub mod sport;
 pub mod udp;
 
-/// Names of ports, for arcs and for printing: the services that an operator looks for. Most are those
-/// of the IANA registry, with `_` for `-`.
+/// Names of ports, for arcs and for printing: the services that an operator looks for. Most are
+/// those of the IANA registry, with `_` for `-`.
 pub(crate) const SERVICES: &[(&str, u32)] = &[
     ("ftp_data", 20),
     ("ftp", 21),

@@ -1,8 +1,8 @@
 //! `sport`: answers the source port and changes nothing else.
 //!
-//! In: anything that still lies in a frame; the port is read through the marks, whatever the view. Out:
-//! the same block with the class: the TCP, UDP or SCTP source port in host order, port 0 as `zero`.
-//! Stateless, hence replicable. [SL §4.2, `dport |22 ssh`]
+//! In: anything that still lies in a frame; the port is read through the marks, whatever the view.
+//! Out: the same block with the class: the TCP, UDP or SCTP source port in host order, port 0 as
+//! `zero`. Stateless, hence replicable. [SL §4.2, `dport |22 ssh`]
 
 use crate::layers::{self, Missing};
 use crate::prelude::*;
@@ -15,8 +15,9 @@ pub const SPORT: Description = Description {
     details: "\
 The class is the source port, by number or name: `|22` or `|ssh`. Port 0 is `zero`. The view stays.
 
-Not answered: `no port` (a transport protocol without ports), `not ip`, `malformed`, `cut` (beyond what
-was captured or beyond 512 bytes), `too deep`, `fragment` (a later fragment: its ports are elsewhere).",
+Not answered: `no port` (a transport protocol without ports), `not ip`, `malformed`, `cut` (beyond
+what was captured or beyond 512 bytes), `too deep`, `fragment` (a later fragment: its ports are
+elsewhere).",
     example: "replay web.pcap | sport |http count",
     kind: Kind::Classification,
     takes: Forms::FRAMED,

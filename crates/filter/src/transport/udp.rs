@@ -1,9 +1,10 @@
 //! `udp`: checks the UDP header, answers the destination port, moves the view to the payload.
 //!
-//! In: anything that still lies in a frame. Out: datagrams, viewed from the payload to the end that UDP
-//! states. A length of zero means the end of the packet (RFC 2675, and frames that the card will yet
-//! cut up). The first fragment of a datagram is viewed as far as it goes; later fragments have no
-//! header and no answer. Checksums are not verified: a sender may have left them to its card.
+//! In: anything that still lies in a frame. Out: datagrams, viewed from the payload to the end that
+//! UDP states. A length of zero means the end of the packet (RFC 2675, and frames that the card
+//! will yet cut up). The first fragment of a datagram is viewed as far as it goes; later fragments
+//! have no header and no answer. Checksums are not verified: a sender may have left them to its
+//! card.
 
 use crate::layers::{self, Missing};
 use crate::prelude::*;
@@ -14,11 +15,12 @@ pub const UDP: Description = Description {
     name: "udp",
     summary: "check the UDP header, classify by destination port, view the payload",
     details: "\
-The class is the destination port, by number or name: `|53` or `|dns`. Port 0 is `zero`. The view moves
-to the payload and ends where the datagram ends.
+The class is the destination port, by number or name: `|53` or `|dns`. Port 0 is `zero`. The view
+moves to the payload and ends where the datagram ends.
 
-Not answered: `not udp` (another transport protocol), `not ip`, `malformed` (a length that contradicts
-itself or the packet's), `cut`, `too deep`, `fragment` (a later fragment: its header is elsewhere).",
+Not answered: `not udp` (another transport protocol), `not ip`, `malformed` (a length that
+contradicts itself or the packet's), `cut`, `too deep`, `fragment` (a later fragment: its header
+is elsewhere).",
     example: "replay dns.pcap | udp |dns print",
     kind: Kind::Reordering,
     takes: Forms::FRAMED,

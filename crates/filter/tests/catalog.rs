@@ -1,0 +1,350 @@
+//! What must be true of every filter in the catalog: one loop each, no code for any filter.
+//!
+//! Names and texts; the kind against what the filter does to blocks; classes and reasons against
+//! its description; no panic on any bytes; heads against whole frames; marks against a fresh look;
+//! and state that is saved in the middle of a corpus and continued by another instance.
+
+mod corpus;
+
+use filter::catalog::FILTERS;
+use filter::testing::{Answer, Arena, ETHERNET, Frame, Node, Space, arguments};
+use filter::{Batch, Block, Classes, Description, Filter, Gives, Keeps, Kind, LANES, Reads, lanes};
+
+/// The filter with the arguments of its own example.
+fn node(description: &'static Description) -> Node {
+    let words = corpus::example_words(description);
+    let words: Vec<&str> = words.iter().map(String::as_str).collect();
+    Node::new(description, &words)
+        .unwrap_or_else(|mistake| panic!("the example of `{}`: {mistake}", description.name))
+}
+
+/// Calls `see` with each batch before and after the filter has seen it.
+fn run(
+    node: &mut Node,
+    frames: &[Frame],
+    head: usize,
+    mut see: impl FnMut(&Node, &Batch<'_>, &[Batch<'_>]),
+) {
+    for batch in corpus::batches(frames) {
+        let arena = Arena::new(4 * LANES);
+        let mut space = Space::new(&arena).heads(head);
+        let before = space.batch(batch);
+        let now = batch.iter().map(|frame| frame.time).max().unwrap_or(0);
+        let after = node.turn(before.duplicate(), &mut space, now);
+        see(node, &before, &after);
+    }
+}
+
+fn all_answers(node: &mut Node, frames: &[Frame], head: usize) -> Vec<Answer> {
+    let mut answers = Vec::new();
+    run(node, frames, head, |_, _, after| {
+        let blocks = after.iter().flat_map(|batch| batch.blocks().collect::<Vec<_>>());
+        answers.extend(blocks.map(|(_, block)| Answer::of(&block, None)));
+    });
+    answers
+}
+
+fn is_name(text: &str) -> bool {
+    let mut letters = text.chars();
+    letters.next().is_some_and(|first| first.is_ascii_lowercase())
+        && letters.all(|l| l.is_ascii_lowercase() || l.is_ascii_digit() || l == '_')
+}
+
+#[test]
+fn names_are_words_of_the_language_and_stand_once() {
+    for (number, d) in FILTERS.iter().enumerate() {
+        assert!(is_name(d.name) && !["all", "zero"].contains(&d.name), "`{}`", d.name);
+        let twice = FILTERS.iter().skip(number + 1).any(|other| other.name == d.name);
+        assert!(!twice, "`{}` stands twice", d.name);
+        assert_eq!(filter::catalog::find(d.name).map(|found| found.summary), Some(d.summary));
+    }
+    assert!(filter::catalog::find("htpp").is_none());
+}
+
+#[test]
+fn texts_fit_where_they_are_printed() {
+    for d in FILTERS {
+        assert!((10..=72).contains(&d.summary.len()), "summary of `{}`", d.name);
+        assert!(!d.summary.ends_with('.'), "summary of `{}`: no full stop", d.name);
+        assert!(d.details.lines().count() > 1, "details of `{}`", d.name);
+        for line in d.details.lines() {
+            assert!(line.chars().count() <= 100, "details of `{}`: {line}", d.name);
+        }
+        let details = d.details.replace('\n', " ");
+        for reason in d.reasons {
+            assert!(details.contains(&format!("`{reason}`")), "`{}` explains `{reason}`", d.name);
+        }
+        for text in d.reasons.iter().chain(d.counters) {
+            assert!(!text.is_empty() && text.len() <= 24, "`{}`: `{text}`", d.name);
+        }
+    }
+}
+
+#[test]
+fn parameters_are_what_help_says() {
+    for d in FILTERS {
+        for (number, p) in d.parameters.iter().enumerate() {
+            assert!(is_name(p.name) && !p.help.is_empty(), "`{}` {}", d.name, p.name);
+            let twice = d.parameters.iter().skip(number + 1).any(|other| other.name == p.name);
+            assert!(!twice, "`{}` {} stands twice", d.name, p.name);
+            if let Some(text) = p.default {
+                p.parse(text).unwrap_or_else(|m| panic!("`{}` {}: {m}", d.name, p.name));
+                assert!(!p.optional, "`{}` {}: a default and optional", d.name, p.name);
+            }
+        }
+        let needed = d.parameters.iter().any(|p| p.default.is_none() && !p.optional);
+        assert_eq!(arguments(d, &[]).is_err(), needed, "`{}` without arguments", d.name);
+        node(d);
+    }
+}
+
+#[test]
+fn class_names_mean_one_number_within_the_range() {
+    for d in FILTERS {
+        let Classes::Number { what, range, names } = d.classes else { continue };
+        assert!(!what.is_empty() && range.low <= range.high, "`{}`", d.name);
+        for (number, &(name, value)) in names.iter().enumerate() {
+            assert!(is_name(name) && !["all", "zero"].contains(&name), "`{}` |{name}", d.name);
+            assert!((range.low..=range.high).contains(&value), "`{}` |{name}", d.name);
+            let twice = names.iter().skip(number + 1).any(|&(n, v)| n == name || v == value);
+            assert!(!twice, "`{}` |{name} stands twice", d.name);
+        }
+    }
+}
+
+/// LANGUAGE.md, at its end: a class may bear the name of a filter only if it leads there. So of the
+/// blocks with that class the filter must answer the most.
+#[test]
+fn a_class_named_like_a_filter_leads_to_it() {
+    let frames = [corpus::captured(4), corpus::shapes()].concat();
+    for d in FILTERS {
+        let Classes::Number { names, .. } = d.classes else { continue };
+        for (name, value) in names {
+            let Some(other) = filter::catalog::find(name) else { continue };
+            let classes = all_answers(&mut node(d), &frames, usize::MAX);
+            let there = frames.iter().zip(classes).filter(|(_, answer)| answer.class.0 == *value);
+            let there: Vec<Frame> = there.map(|(frame, _)| frame.clone()).collect();
+            let answers = all_answers(&mut node(other), &there, usize::MAX);
+            let answered = answers.iter().filter(|answer| answer.class.answered()).count();
+            assert!(
+                !there.is_empty() && answered * 10 > there.len() * 9,
+                "`{}` |{name} does not lead to `{name}`: {answered} of {}",
+                d.name,
+                there.len()
+            );
+        }
+    }
+}
+
+#[test]
+fn the_kind_says_what_a_filter_may_do_and_it_does_no_more() {
+    let frames = [corpus::captured(2), corpus::shapes(), corpus::cut(&corpus::shapes())].concat();
+    for d in FILTERS {
+        let mut node = node(d);
+        let fits = match node.filter {
+            Filter::Statistics(_) => d.kind == Kind::Statistics,
+            Filter::Lanes(_) => (Kind::Inspection..=Kind::Editing).contains(&d.kind),
+            Filter::Stream(_) => (Kind::Reordering..=Kind::Editing).contains(&d.kind),
+        };
+        assert!(fits, "`{}` is called {} and is a {:?}", d.name, d.kind.name(), node.filter);
+        if d.kind == Kind::Statistics {
+            assert_eq!(d.reads, Reads::Nothing, "`{}`", d.name);
+        }
+        if d.kind < Kind::Reordering {
+            assert_eq!(d.gives, Gives::Same, "`{}`", d.name);
+        }
+        if let Filter::Stream(_) = node.filter {
+            continue;
+        }
+        run(&mut node, &frames, usize::MAX, |_, before, after| {
+            let [after] = after else { panic!("`{}` is not a stream", d.name) };
+            for l in lanes(after.live()) {
+                keeps_to(d, &before.block(l), &after.block(l));
+            }
+        });
+    }
+}
+
+/// What a filter of this kind must leave as it was.
+fn keeps_to(d: &Description, before: &Block<'_>, after: &Block<'_>) {
+    let name = d.name;
+    assert_eq!(before.context, after.context, "`{name}`: context");
+    if d.kind < Kind::Classification {
+        assert_eq!((before.pointer, before.marks), (after.pointer, after.marks), "`{name}`");
+    }
+    if d.kind < Kind::Reordering {
+        let class = after.pointer.class;
+        assert_eq!(before.pointer.with_class(class), after.pointer, "`{name}`: the view moved");
+        assert_eq!(before.marks.view, after.marks.view, "`{name}`: the view moved");
+    }
+    if d.kind < Kind::Editing {
+        assert!(std::ptr::eq(before.frame, after.frame), "`{name}`: other bytes");
+        assert_eq!(before.entry().frame().place, after.entry().frame().place, "`{name}`");
+        let end = after.marks.view + after.length();
+        assert!(end <= after.marks.captured, "`{name}`: the view leaves the frame");
+        let (was, is) = (before.marks, after.marks);
+        assert_eq!(
+            (was.captured, was.wire_length, was.link),
+            (is.captured, is.wire_length, is.link)
+        );
+    }
+    if d.gives == Gives::Same || d.classes != Classes::Same {
+        in_declared_classes(d, before, after);
+    }
+}
+
+fn in_declared_classes(d: &Description, before: &Block<'_>, after: &Block<'_>) {
+    let class = after.pointer.class;
+    let declared = match d.classes {
+        _ if !class.answered() => d.kind >= Kind::Classification || class == before.pointer.class,
+        Classes::Same => class == before.pointer.class,
+        Classes::YesNo => class == abi::Class::YES,
+        Classes::Number { range, .. } => {
+            let number = if class == abi::Class::ZERO { 0 } else { class.0 };
+            (range.low..=range.high).contains(&number)
+        }
+    };
+    assert!(declared, "`{}` answers {class:?}", d.name);
+}
+
+#[test]
+fn every_block_without_an_answer_has_a_reason() {
+    let frames = [corpus::captured(2), corpus::shapes(), corpus::cut(&corpus::shapes())].concat();
+    for d in FILTERS.iter().filter(|d| d.kind >= Kind::Classification) {
+        let mut node = node(d);
+        let mut unanswered = 0;
+        run(&mut node, &frames, usize::MAX, |node, before, after| {
+            let live: u32 = after.iter().map(|batch| batch.live().count_ones()).sum();
+            assert_eq!(
+                live,
+                before.live().count_ones(),
+                "`{}` ended blocks",
+                node.description.name
+            );
+            let blocks = after.iter().flat_map(|batch| batch.blocks().collect::<Vec<_>>());
+            unanswered += blocks.filter(|(_, b)| !b.pointer.class.answered()).count() as u64;
+        });
+        let reasons: u64 = node.unanswered().map(|(_, n)| n).sum();
+        assert_eq!(
+            reasons,
+            unanswered,
+            "`{}`: {:?}",
+            d.name,
+            node.unanswered().collect::<Vec<_>>()
+        );
+    }
+}
+
+#[test]
+fn no_bytes_and_no_marks_make_a_filter_panic() {
+    let shapes = [corpus::shapes(), corpus::captured(1)].concat();
+    let noise = corpus::noise(&shapes, 4000);
+    let mut random = testkit::Random::replayable();
+    for d in FILTERS {
+        let mut node = node(d);
+        run(&mut node, &noise, usize::MAX, |_, _, _| {});
+        for frames in corpus::batches(&noise[..1000]) {
+            let arena = Arena::new(4 * LANES);
+            let mut space = Space::new(&arena);
+            let mut batch = space.batch(frames);
+            for l in lanes(batch.live()) {
+                let mut block = batch.block(l).narrow(random.next() as u32 % 64, u32::MAX);
+                let mut mark = || random.next() as u16 % 200;
+                block.marks.network = mark();
+                block.marks.transport = mark();
+                block.marks.payload = mark();
+                batch.set(l, block);
+            }
+            node.turn(batch, &mut space, 0);
+        }
+        assert!(node.report().rows.len() <= 100, "`{}`", d.name);
+    }
+}
+
+/// CONTRACT 14: a space may hand out a head only, and the answer must not depend on it.
+#[test]
+fn a_head_is_enough_for_a_filter_that_reads_a_head() {
+    let frames = [corpus::captured(2), corpus::shapes()].concat();
+    for d in FILTERS {
+        let head = match d.reads {
+            Reads::Nothing => 0,
+            Reads::Head(head) => usize::from(head),
+            Reads::All => continue,
+        };
+        let (mut one, mut other) = (node(d), node(d));
+        let whole = all_answers(&mut one, &frames, usize::MAX);
+        let heads = all_answers(&mut other, &frames, head);
+        for ((frame, whole), head) in frames.iter().zip(&whole).zip(&heads) {
+            let same =
+                (whole.class, whole.view, whole.length) == (head.class, head.view, head.length);
+            assert!(same && whole.marks == head.marks, "`{}`: {frame:?}", d.name);
+        }
+        assert_eq!((one.report(), one.counts), (other.report(), other.counts), "`{}`", d.name);
+    }
+}
+
+/// What another filter left in the marks must lead to the same answer as a fresh look.
+#[test]
+fn marks_and_a_fresh_look_agree() {
+    let frames = [corpus::captured(2), corpus::shapes(), corpus::cut(&corpus::shapes())].concat();
+    let marking = filter::catalog::find("ipproto").unwrap();
+    for d in FILTERS.iter().filter(|d| d.kind >= Kind::Classification) {
+        let (mut first, mut marked, mut fresh) = (node(marking), node(d), node(d));
+        for frames in corpus::batches(&frames) {
+            let arena = Arena::new(4 * LANES);
+            let mut space = Space::new(&arena);
+            let alone = fresh.turn(space.batch(frames), &mut space, 0);
+            let between = first.turn(space.batch(frames), &mut space, 0);
+            for (batch, alone) in between.into_iter().zip(alone) {
+                let behind = marked.turn(batch, &mut space, 0).remove(0);
+                for ((_, a), (_, b)) in alone.blocks().zip(behind.blocks()) {
+                    let same = a.pointer.class == b.pointer.class && a.bytes() == b.bytes();
+                    assert!(same || d.classes == Classes::Same, "`{}`: {:02x?}", d.name, a.frame);
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn state_that_was_saved_continues_elsewhere() {
+    let mut frames = [corpus::shapes(), corpus::captured(1)].concat();
+    for (number, frame) in frames.iter_mut().enumerate() {
+        frame.time = (number * number) as u64 * 1000;
+    }
+    let (before, behind) = frames.split_at(frames.len() / 2);
+    for d in FILTERS {
+        let mut stays = node(d);
+        let mut wanted = all_answers(&mut stays, before, usize::MAX);
+        wanted.extend(all_answers(&mut stays, behind, usize::MAX));
+
+        let mut leaves = node(d);
+        let mut found = all_answers(&mut leaves, before, usize::MAX);
+        let keeps = leaves.filter.state().map(|state| state.sessions());
+        match d.keeps {
+            Keeps::Nothing => assert_eq!(keeps, None, "`{}`", d.name),
+            Keeps::Private => assert_eq!(keeps, Some(vec![filter::PRIVATE]), "`{}`", d.name),
+            Keeps::Sessions => assert!(keeps.is_some_and(|keys| !keys.is_empty()), "`{}`", d.name),
+            Keeps::Pinned(_) => continue,
+        }
+        let saved = leaves.save();
+        drop(leaves);
+        let mut comes = node(d);
+        comes.restore(saved).unwrap_or_else(|mistake| panic!("`{}`: {mistake}", d.name));
+        found.extend(all_answers(&mut comes, behind, usize::MAX));
+
+        assert_eq!(comes.report(), stays.report(), "`{}`", d.name);
+        assert!(found == wanted, "`{}` answers otherwise after it has moved", d.name);
+    }
+}
+
+#[test]
+fn the_exam_finds_a_filter_that_breaks_its_word() {
+    let arena = Arena::new(2);
+    let space = Space::new(&arena);
+    let before = space.batch(&[Frame::of(ETHERNET, b"abcdef")]).block(0);
+    let count = filter::catalog::find("count").unwrap();
+    let moved = before.narrow(1, 2);
+    let breaks = std::panic::catch_unwind(|| keeps_to(count, &before, &moved));
+    assert!(breaks.is_err(), "a statistics filter moved the view");
+}

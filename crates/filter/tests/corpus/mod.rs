@@ -1,0 +1,136 @@
+//! Frames for the exams that all filters sit: what others captured, what is made here, and noise.
+
+use filter::testing::{self, Frame};
+use filter::{Description, LANES};
+use std::fs;
+use testkit::Random;
+use wire::LinkType;
+
+/// Captures larger than this are left out, so that an exam takes seconds.
+const CAPTURE_MAX: u64 = 1 << 20;
+
+/// The first `each` packets of every outside capture; none, and loudly, where the cases are
+/// missing.
+pub(crate) fn captured(each: usize) -> Vec<Frame> {
+    let captures = testkit::captures().unwrap_or_default();
+    let small =
+        captures.iter().filter(|path| fs::metadata(path).is_ok_and(|m| m.len() < CAPTURE_MAX));
+    let read = small.filter_map(|path| fs::read(path).ok());
+    read.flat_map(|bytes| testing::capture(&bytes).into_iter().take(each)).collect()
+}
+
+/// Frames of every shape that a header filter tells apart.
+pub(crate) fn shapes() -> Vec<Frame> {
+    let mut later = Frame::ipv4(17, &[1, 2, 3, 4]);
+    later.bytes[14 + 7] = 9;
+    let mut first = Frame::udp(7, 53, b"abc");
+    first.bytes[34 + 4] = 3;
+    first.bytes[14 + 6] = 0x20;
+    let mut options = Frame::tcp(1, 22, b"");
+    options.bytes[14] = 0x47;
+    let mut padded = Frame::udp(68, 67, b"x");
+    padded.bytes.extend([0; 17]);
+    let tagged = [0x81, 0, 0x20, 7, 0x81, 0, 0, 0, 8, 0, 0x45];
+    let raw = |link: LinkType, at: usize, frame: &Frame| Frame::of(link.0, &frame.bytes[at..]);
+    let udp = Frame::udp(53, 0, b"answer");
+    let cooked = [&[0; 14][..], &udp.bytes[12..]].concat();
+    let cooked2 = [&udp.bytes[12..14], &[0; 18], &udp.bytes[14..]].concat();
+    let loopback = [&[2, 0, 0, 0][..], &udp.bytes[14..]].concat();
+    vec![
+        Frame::tcp(4000, 80, b"GET / HTTP/1.1\r\n\r\n"),
+        Frame::udp(4000, 53, b"question"),
+        Frame::ipv6(17, &[0, 53, 0, 53, 0, 8, 0, 0]),
+        Frame::ipv6(0, &[60, 0, 0, 0, 0, 0, 0, 0, 6, 0, 0, 0, 0, 0, 0, 0, 0, 80, 0, 80]),
+        Frame::ipv6(44, &[17, 0, 0, 8, 0, 0, 0, 1, 1, 2, 3, 4]),
+        Frame::ipv4(1, &[8, 0, 0, 0]),
+        Frame::ipv4(0, &[]),
+        Frame::ethernet(&[8, 6, 0, 1]),
+        Frame::ethernet(&tagged),
+        Frame::ethernet(&[0, 3, 0x42, 0x42, 3]),
+        raw(LinkType::RAW, 14, &udp),
+        Frame::of(LinkType::LINUX_SLL.0, &cooked),
+        Frame::of(LinkType::LINUX_SLL2.0, &cooked2),
+        Frame::of(LinkType::NULL.0, &loopback),
+        Frame::of(LinkType::PPP.0, &[&[0, 0x21][..], &udp.bytes[14..]].concat()),
+        Frame::of(abi::Marks::NO_LINK, b"no frame at all"),
+        Frame::of(9999, b"a link type that nobody knows"),
+        later,
+        first,
+        options,
+        padded,
+        udp,
+    ]
+}
+
+/// Every frame cut to every length, said to have been longer on the wire.
+pub(crate) fn cut(frames: &[Frame]) -> Vec<Frame> {
+    let cut = |frame: &Frame, length: usize| Frame {
+        bytes: frame.bytes[..length].to_vec(),
+        wire_length: Some(frame.bytes.len() as u32),
+        ..frame.clone()
+    };
+    frames.iter().flat_map(|frame| (0..frame.bytes.len()).map(|n| cut(frame, n))).collect()
+}
+
+/// Frames with some bits flipped, and frames of nothing but noise, on all link types.
+pub(crate) fn noise(frames: &[Frame], count: usize) -> Vec<Frame> {
+    let mut random = Random::replayable();
+    let links = [0, 1, 9, 12, 14, 50, 101, 108, 113, 228, 229, 276, 9999, abi::Marks::NO_LINK];
+    let mut noise = Vec::new();
+    for number in 0..count {
+        let mut frame = random.pick(frames).clone();
+        if number % 2 == 0 {
+            let flips = random.within(1..9);
+            random.flip_bits(&mut frame.bytes, flips);
+        } else {
+            let length = random.within(0..300);
+            frame = Frame::of(*random.pick(&links), &random.bytes(length));
+        }
+        frame.time = random.below(1 << 40);
+        noise.push(frame);
+    }
+    noise
+}
+
+/// The arguments of a filter in its own example: the words behind its name, up to the next pipe.
+pub(crate) fn example_words(description: &Description) -> Vec<String> {
+    let mut stages = vec![Vec::new()];
+    let mut word: Option<String> = None;
+    let mut quoted = false;
+    let end_word = |word: &mut Option<String>, stages: &mut Vec<Vec<String>>| {
+        if let (Some(word), Some(stage)) = (word.take(), stages.last_mut()) {
+            stage.push(word);
+        }
+    };
+    for letter in description.example.chars() {
+        match letter {
+            '"' => {
+                quoted = !quoted;
+                word.get_or_insert_default();
+            }
+            _ if quoted => word.get_or_insert_default().push(letter),
+            ' ' | '|' | '(' | ')' | '+' | '!' => {
+                end_word(&mut word, &mut stages);
+                if letter == '|' {
+                    stages.push(Vec::new());
+                }
+            }
+            letter => word.get_or_insert_default().push(letter),
+        }
+    }
+    end_word(&mut word, &mut stages);
+    let own = stages.into_iter().find(|stage| stage.first().is_some_and(|w| w == description.name));
+    let own = own.unwrap_or_else(|| panic!("`{}` is not in its own example", description.name));
+    own.into_iter().skip(1).collect()
+}
+
+/// Batches of unequal sizes: full ones, short ones, single blocks.
+pub(crate) fn batches(frames: &[Frame]) -> impl Iterator<Item = &[Frame]> {
+    let (mut rest, mut size) = (frames, LANES);
+    std::iter::from_fn(move || {
+        let (batch, behind) = rest.split_at(size.min(rest.len()));
+        rest = behind;
+        size = if size == 1 { LANES } else { size / 2 };
+        (!batch.is_empty()).then_some(batch)
+    })
+}
