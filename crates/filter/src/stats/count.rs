@@ -17,6 +17,7 @@ Leaves class and view as they came.",
     kind: Kind::Statistics,
     reads: Reads::Nothing,
     keeps: Keeps::Private,
+    reports: true,
     user: Some(|_| Ok(Filter::statistics(Count::default()))),
     ..Description::EMPTY
 };

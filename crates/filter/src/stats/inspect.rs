@@ -20,6 +20,7 @@ they came.",
     reads: Reads::All,
     counters: &["bytes not here"],
     keeps: Keeps::Private,
+    reports: true,
     user: Some(|_| Ok(Filter::classify(Inspect::default()))),
     ..Description::EMPTY
 };

@@ -1,0 +1,39 @@
+//! What every edge is: a call within a space, a ring between spaces, a work list backwards.
+
+use super::{Machine, PlannedEdge, RingPlan};
+use crate::graph::Graph;
+
+/// How many blocks are signalled at once where the request says nothing. [Th §5.2.2]
+const SIGNAL_BLOCKS: usize = 32;
+/// How long a block may wait for its signal where the request says nothing, in ns. [Th §5.2.2]
+const SIGNAL_NS: u64 = 1_000_000;
+/// How many entries a ring holds: 4,096 of 64 bytes fit the second-level cache of most machines four
+/// times, and a wake-up every half ring costs nothing that counts.
+const ENTRIES: usize = 4096;
+/// Bytes of an entry with context and marks.
+const STRIDE: usize = 64;
+
+/// One per edge of the graph; `spaces` is the space of every node.
+pub(super) fn edges(graph: &Graph, spaces: &[usize], machine: &Machine) -> Vec<PlannedEdge> {
+    let latency = graph.options.number("latency").unwrap_or(SIGNAL_NS);
+    let batch = graph.options.number("batch").map_or(SIGNAL_BLOCKS, |n| {
+        usize::try_from(n).unwrap_or(usize::MAX)
+    });
+    let crossings =
+        graph.edges.iter().filter(|e| spaces[e.from.0] != spaces[e.to.0]).count().max(1);
+    let entries = ENTRIES.min((machine.l2 / 4 / STRIDE).next_power_of_two()).max(64);
+    let ring = || RingPlan {
+        entries,
+        stride: STRIDE,
+        signal_blocks: batch.clamp(1, entries / 2),
+        // The bound holds for the whole way, so every crossing gets its share.
+        signal_ns: latency / crossings as u64,
+    };
+    let edge = |edge: &crate::graph::Edge| match (edge.back, spaces[edge.from.0] == spaces[edge.to.0])
+    {
+        (true, _) => PlannedEdge::Back,
+        (false, true) => PlannedEdge::Call,
+        (false, false) => PlannedEdge::Ring(ring()),
+    };
+    graph.edges.iter().map(edge).collect()
+}

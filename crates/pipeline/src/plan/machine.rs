@@ -1,0 +1,87 @@
+//! The machine as a value: what it has, and what things cost on it.
+
+/// What a planner must know of a machine.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Machine {
+    /// How many processors there are.
+    pub processors: usize,
+    /// Bytes of the first-level data cache of a processor.
+    pub l1d: usize,
+    /// Bytes of its second-level cache.
+    pub l2: usize,
+    /// What its kernel can do for us, or why nothing.
+    pub kernel: Kernel,
+    /// What things cost.
+    pub costs: Costs,
+}
+
+/// What the kernel can run.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Kernel {
+    /// Programs can be loaded.
+    Open {
+        /// Its release.
+        release: String,
+    },
+    /// Nothing can be loaded, and why.
+    Closed {
+        /// Its release.
+        release: String,
+        /// Why not.
+        why: String,
+    },
+}
+
+/// What things cost on a machine, in ns. Calibrated values are stored with the machine; these are from
+/// BASELINES, measured on two cores of a virtual machine.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Costs {
+    /// Which table this is.
+    pub origin: String,
+    /// Version of the table's form.
+    pub version: u32,
+    /// Calling a filter, per block of a full batch.
+    pub call: f64,
+    /// Looking at the head of a block.
+    pub head: f64,
+    /// Looking at a kilobyte.
+    pub kilobyte: f64,
+    /// Copying a kilobyte.
+    pub copy: f64,
+    /// Putting an entry on a ring and taking it off.
+    pub ring: f64,
+    /// Waking the other side, once per event.
+    pub wake: f64,
+}
+
+impl Default for Costs {
+    fn default() -> Self {
+        Self {
+            origin: "built in (two virtual cores, November 2026)".to_owned(),
+            version: 1,
+            call: 1.0,
+            head: 2.0,
+            kilobyte: 8.0,
+            copy: 8.0,
+            ring: 10.0,
+            wake: 7_000.0,
+        }
+    }
+}
+
+impl Machine {
+    /// A machine for tests and examples: two processors, no kernel space.
+    #[must_use]
+    pub fn example() -> Self {
+        Self {
+            processors: 2,
+            l1d: 48 << 10,
+            l2: 1 << 20,
+            kernel: Kernel::Closed {
+                release: "6.18".to_owned(),
+                why: "this machine is an example".to_owned(),
+            },
+            costs: Costs::default(),
+        }
+    }
+}

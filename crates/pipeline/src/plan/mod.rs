@@ -1,0 +1,173 @@
+//! From a checked graph and a machine to a plan: which node runs where, and what every edge is.
+//!
+//! Three pure steps, in the sources' words [SL §7.1]: **complete** gives every open end a sink,
+//! **discover** asks for every node which spaces could run it and keeps the refusals with their reasons,
+//! **select** chooses. The machine is a value that is handed in, so that plans are tested as text with no
+//! machine. What no edge may do: turn back. Along a request the path moves from the space of its source
+//! to that of its sink.
+
+mod complete;
+mod discover;
+mod edges;
+mod machine;
+mod select;
+
+pub use complete::complete;
+pub use machine::{Costs, Kernel, Machine};
+
+use crate::catalogue::Catalogue;
+use crate::graph::{Graph, NodeId};
+use std::fmt;
+
+/// A graph with a place for everything.
+#[derive(Debug, Clone)]
+pub struct Plan {
+    /// What is placed: the checked graph, open ends completed.
+    pub graph: Graph,
+    /// The spaces that are used, in the order in which a path may move through them.
+    pub spaces: Vec<PlannedSpace>,
+    /// One per node of the graph.
+    pub placed: Vec<Placed>,
+    /// One per edge of the graph.
+    pub edges: Vec<PlannedEdge>,
+    /// Nodes whose report is the output of the line: they stand at its end.
+    pub reports: Vec<NodeId>,
+    /// How it was chosen.
+    pub choice: Choice,
+}
+
+/// A space of a plan.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PlannedSpace {
+    /// Its name, for pins and for `explain`.
+    pub name: String,
+    /// What it is.
+    pub kind: SpaceKind,
+    /// Which connected part of the graph it works for: parts fail apart from each other.
+    pub part: usize,
+}
+
+/// What a space is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum SpaceKind {
+    /// A kernel program.
+    Kernel,
+    /// A thread of this process.
+    Thread,
+}
+
+/// Where a node runs, and why.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Placed {
+    /// The place of its space in `Plan::spaces`.
+    pub space: usize,
+    /// Why there.
+    pub because: String,
+    /// Every space that was considered.
+    pub candidates: Vec<Candidate>,
+}
+
+/// A space that was considered for a node.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Candidate {
+    /// The space.
+    pub space: String,
+    /// What a block would cost there, or why it cannot run there.
+    pub verdict: Result<f64, String>,
+}
+
+/// What an edge is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum PlannedEdge {
+    /// The next filter is called.
+    Call,
+    /// A bounded work list: a back edge.
+    Back,
+    /// A ring between two spaces.
+    Ring(RingPlan),
+}
+
+/// A ring of a plan.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RingPlan {
+    /// How many entries it holds.
+    pub entries: usize,
+    /// Bytes of an entry: 16 rich pointers, 32 with context, 64 with marks.
+    pub stride: usize,
+    /// An event is sent after this many blocks (T_b).
+    pub signal_blocks: usize,
+    /// Or after this time in ns (T_t); before the writer sleeps in any case.
+    pub signal_ns: u64,
+}
+
+/// How a plan was chosen.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Choice {
+    /// By measured costs or as deep as possible.
+    pub policy: Policy,
+    /// What one block costs on its way through everything, in ns, as far as costs are known.
+    pub cost_ns: f64,
+    /// How many placements were looked at.
+    pub looked_at: u64,
+    /// Whether no cheaper placement exists.
+    pub proved: bool,
+}
+
+/// How spaces are chosen.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Policy {
+    /// By cost: nodes, copies and crossings on this machine.
+    #[default]
+    Cost,
+    /// The sources' rule: every node as deep as it can run. [SL §7.1]
+    Deepest,
+}
+
+/// Why there is no plan: a node that no space can run.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Unplaceable {
+    /// The node.
+    pub node: NodeId,
+    /// Its name.
+    pub name: String,
+    /// Every space, and why not.
+    pub refusals: Vec<(String, String)>,
+}
+
+impl fmt::Display for Unplaceable {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "no space can run `{}`", self.name)?;
+        for (space, why) in &self.refusals {
+            write!(f, "; {space}: {why}")?;
+        }
+        Ok(())
+    }
+}
+
+impl std::error::Error for Unplaceable {}
+
+/// Places a checked graph on a machine.
+pub fn plan(
+    graph: Graph,
+    catalogue: &dyn Catalogue,
+    machine: &Machine,
+) -> Result<Plan, Unplaceable> {
+    let (graph, reports) = complete(graph, catalogue);
+    let policy = match graph.options.text("policy") {
+        Some("deepest") => Policy::Deepest,
+        _ => Policy::Cost,
+    };
+    let discovered = discover::discover(&graph, machine);
+    let selected = select::select(&graph, &discovered, machine, policy)?;
+    let edges = edges::edges(&graph, &selected.spaces, machine);
+    let (spaces, placed) = discover::used(discovered, &selected, &graph);
+    Ok(Plan { graph, spaces, placed, edges, reports, choice: selected.choice })
+}
+
+impl Plan {
+    /// The space of a node.
+    #[must_use]
+    pub fn space_of(&self, node: NodeId) -> &PlannedSpace {
+        &self.spaces[self.placed[node.0].space]
+    }
+}
