@@ -129,6 +129,11 @@ impl Asm {
         self.jump_with(Insn::jump_if(cond, dst, operand, 0), to);
     }
 
+    /// Jumps to the label if `dst cond operand`, compared as 32 bits.
+    pub fn jump32_if(&mut self, cond: Cond, dst: Reg, operand: impl Into<Operand>, to: Label) {
+        self.jump_with(Insn::jump32_if(cond, dst, operand, 0), to);
+    }
+
     /// Changes the constant of the instruction at `at`: for what is known only at the end.
     pub fn patch(&mut self, at: usize, imm: i32) {
         if let Some(insn) = self.code.get_mut(at) {

@@ -10,6 +10,8 @@
 
 pub mod asm;
 pub mod disasm;
+pub mod emit;
+pub mod exam;
 pub mod insn;
 pub mod interpret;
 mod program;

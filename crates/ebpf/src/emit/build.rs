@@ -1,0 +1,388 @@
+//! What stands behind a scope: arms, exits, counters, the frame around the pieces. (`lower` has the
+//! values.)
+//!
+//! In: the scope's wishes. Out: a `Program`. Register use: r6 context, r7 first byte of the frame, r8
+//! one past its last linear byte (traffic control and XDP), r9 free for kernel rings, r0 to r5 scratch.
+//!
+//! Frames in pieces: at traffic control only the linear part can be read directly. The program first
+//! makes `reach` bytes linear, where `reach` is how deep its pieces look, at most `PULL_MAX`; if the
+//! kernel cannot, it is unsure. A check that fails beyond `PULL_MAX` in a longer frame is unsure, too,
+//! never "too short" (CONTRACT 18). A socket filter copies what it needs through a helper, which knows
+//! fragments.
+
+use std::mem;
+
+use super::handle::{Answer, At, Base, Brand, Depth, Exit, Layers, Num, Transport, Value};
+use super::{Finish, UNSURE, Unfit};
+use crate::asm::{Asm, Label};
+use crate::insn::{Alu, Cond, Helper, Insn, R0, R1, R2, R6, R7, R8, R10, Size, atomic};
+use crate::program::{Counter, Line, MapSpec, Place, Program, Word};
+
+/// At most so many bytes are made linear for a program: headers, not payload.
+pub(super) const PULL_MAX: u32 = 256;
+
+/// Offsets in `__sk_buff`.
+pub(super) mod skb {
+    pub(in crate::emit) const LEN: i16 = 0;
+    pub(in crate::emit) const TAG_PRESENT: i16 = 20;
+    pub(in crate::emit) const TAG_TCI: i16 = 24;
+    pub(in crate::emit) const TAG_PROTOCOL: i16 = 28;
+    pub(in crate::emit) const DATA: i16 = 76;
+    pub(in crate::emit) const DATA_END: i16 = 80;
+}
+
+/// Code that stands aside until the arm around it ends.
+struct Stub {
+    label: Label,
+    task: Task,
+    then: Label,
+    word: Option<usize>,
+}
+
+enum Task {
+    /// Add one to this counter.
+    Count(usize),
+    /// Beyond `PULL_MAX`: unsure if the frame is longer.
+    Deep,
+}
+
+/// The state of an emission.
+pub(super) struct Builder {
+    pub(super) place: Place,
+    pub(super) asm: Asm,
+    unfit: Option<Unfit>,
+    /// Stack bytes in use.
+    pub(super) top: Depth,
+    /// Which slot r0 to r5 hold.
+    pub(super) held: [Option<Depth>; 6],
+    stubs: Vec<Stub>,
+    /// How far each `AtVar` can be from the beginning of the frame.
+    pub(super) at_reach: Vec<u32>,
+    pub(super) reach: u32,
+    /// Instructions whose constant is `reach`.
+    reach_at: Vec<usize>,
+    none: Label,
+    unsure: Label,
+    counters: Vec<Counter>,
+    words: Vec<Word>,
+    word: Option<usize>,
+    source: Vec<Line>,
+}
+
+/// What an arm or a piece gives back when it ends.
+pub(super) struct Mark {
+    top: Depth,
+    stubs: usize,
+    end: Label,
+    word: Option<usize>,
+}
+
+/// Stands in a scope's place while an arm has the real one.
+impl Default for Builder {
+    fn default() -> Self {
+        Self::new(Place::Tc)
+    }
+}
+
+impl Builder {
+    fn new(place: Place) -> Self {
+        let mut asm = Asm::new();
+        let (none, unsure) = (asm.label(), asm.label());
+        Self {
+            place,
+            asm,
+            unfit: None,
+            top: 0,
+            held: [None; 6],
+            stubs: Vec::new(),
+            at_reach: Vec::new(),
+            reach: 0,
+            reach_at: Vec::new(),
+            none,
+            unsure,
+            counters: Vec::new(),
+            words: Vec::new(),
+            word: None,
+            source: Vec::new(),
+        }
+    }
+
+    /// A program up to its first piece, and the exit for what nobody recognises.
+    pub(super) fn begin(place: Place) -> (Box<Self>, Exit<'static>) {
+        let mut b = Box::new(Self::new(place));
+        b.line();
+        b.asm.push(Insn::mov(R6, R1));
+        match place {
+            Place::Tc => b.pull(),
+            Place::Xdp => b.pointers(0, 4),
+            Place::Socket => {}
+        }
+        let out = Exit { label: b.none, brand: Brand::default() };
+        (b, out)
+    }
+
+    /// The program, once its pieces have answered.
+    pub(super) fn end(
+        mut self: Box<Self>,
+        finish: Finish,
+        answer: Answer<'_>,
+    ) -> Result<Program, Unfit> {
+        let place = self.place;
+        self.word = None;
+        self.line();
+        self.finish(finish, answer.class);
+        let stubs = mem::take(&mut self.stubs);
+        let unsure = self.unsure;
+        self.emit_stubs(stubs, unsure);
+        self.word = None;
+        self.line();
+        let (none, not_sure) = match finish {
+            Finish::Answer => (0, UNSURE.cast_signed()),
+            Finish::Verdict { none, unsure, .. } => (none.value(place), unsure.value(place)),
+        };
+        for (label, value) in [(self.none, none), (unsure, not_sure)] {
+            self.bind(label);
+            self.asm.push(Insn::alu32(Alu::Mov, R0, value));
+            self.asm.push(Insn::exit());
+        }
+        self.assemble()
+    }
+
+    fn assemble(mut self: Box<Self>) -> Result<Program, Unfit> {
+        let pulled = self.reach.min(PULL_MAX).cast_signed();
+        for at in mem::take(&mut self.reach_at) {
+            self.asm.patch(at, pulled);
+        }
+        if let Some(unfit) = self.unfit {
+            return Err(unfit);
+        }
+        let code = self.asm.finish().map_err(|mistake| Unfit::new(mistake.to_string()))?;
+        let mut maps = Vec::new();
+        if !self.counters.is_empty() {
+            let bytes = self.counters.len() * size_of::<u64>();
+            let value_size = u32::try_from(bytes).map_err(|_| Unfit::new("too many counters"))?;
+            maps.push(MapSpec { name: "counters".to_owned(), value_size, mappable: true });
+        }
+        let Self { place, counters, words, source, reach, .. } = *self;
+        Ok(Program { place, code, maps, counters, words, source, reach })
+    }
+
+    /// Leaves with the last answer.
+    fn finish(&mut self, finish: Finish, class: Value<'_>) {
+        let place = self.place;
+        self.fetch(class, R0);
+        if let Finish::Verdict { found, none, .. } = finish {
+            let answered = self.asm.label();
+            self.asm.push(Insn::mov(R1, R0));
+            self.asm.push(Insn::alu32(Alu::Mov, R0, found.value(place)));
+            self.asm.jump_if(Cond::Ne, R1, 0, answered);
+            self.asm.push(Insn::alu32(Alu::Mov, R0, none.value(place)));
+            self.bind(answered);
+        }
+        self.asm.push(Insn::exit());
+    }
+
+    fn pointers(&mut self, data: i16, data_end: i16) {
+        self.asm.push(Insn::load(Size::W, R7, R6, data));
+        self.asm.push(Insn::load(Size::W, R8, R6, data_end));
+    }
+
+    /// Makes the first min(length, reach) bytes linear.
+    fn pull(&mut self) {
+        let (short, ready) = (self.asm.label(), self.asm.label());
+        self.pointers(skb::DATA, skb::DATA_END);
+        self.asm.push(Insn::load(Size::W, R2, R6, skb::LEN));
+        self.reach_at.push(self.asm.here());
+        self.asm.jump_if(Cond::Le, R2, 0, short);
+        self.reach_at.push(self.asm.here());
+        self.asm.push(Insn::mov(R2, 0));
+        self.bind(short);
+        self.asm.push(Insn::mov(R1, R7));
+        self.asm.push(Insn::alu(Alu::Add, R1, R2));
+        self.asm.jump_if(Cond::Le, R1, R8, ready);
+        self.asm.push(Insn::mov(R1, R6));
+        self.call(Helper::SkbPullData);
+        self.asm.jump_if(Cond::Ne, R0, 0, self.unsure);
+        self.pointers(skb::DATA, skb::DATA_END);
+        self.bind(ready);
+    }
+
+    // ---- scopes
+
+    /// Opens an arm; `end` is bound where it closes.
+    pub(super) fn open(&mut self) -> Mark {
+        let end = self.asm.label();
+        Mark { top: self.top, stubs: self.stubs.len(), end, word: self.word }
+    }
+
+    pub(super) fn end_of(mark: &Mark) -> Label {
+        mark.end
+    }
+
+    /// Closes an arm: what stood aside, then its end. Its slots are free again.
+    pub(super) fn close(&mut self, mark: Mark) {
+        let stubs = self.stubs.split_off(mark.stubs.min(self.stubs.len()));
+        self.emit_stubs(stubs, mark.end);
+        self.bind(mark.end);
+        self.top = mark.top;
+        self.held = [None; 6];
+        self.word = mark.word;
+        self.line();
+    }
+
+    /// Closes a piece: as an arm, but its answer is carried over, packed at the bottom of its slots.
+    pub(super) fn close_with(&mut self, mark: Mark, answer: Answer<'_>) -> Answer<'static> {
+        let floor = mark.top;
+        let mut old = Vec::new();
+        map_slots(answer, |slot| {
+            old.push(slot);
+            slot
+        });
+        old.retain(|slot| *slot > floor);
+        old.sort_unstable();
+        old.dedup();
+        let place_of = |slot: Depth| match old.binary_search(&slot) {
+            Ok(index) => floor + (Depth::try_from(index).unwrap_or(Depth::MAX / 8) + 1) * 8,
+            Err(_) => slot,
+        };
+        // Ascending, each at or below its old place: nothing is overwritten before it is moved.
+        for slot in old.iter().copied().filter(|slot| place_of(*slot) != *slot) {
+            let reg = self.register(slot, R0);
+            self.asm.push(Insn::store(Size::DW, R10, -place_of(slot), reg));
+            self.held = [None; 6];
+        }
+        let top = old.last().map_or(floor, |last| place_of(*last));
+        let moved = map_slots(answer, place_of);
+        self.close(mark);
+        self.top = top;
+        moved
+    }
+
+    /// From here on the code belongs to this word.
+    pub(super) fn word(&mut self, word: Word) {
+        let known = self.words.iter().position(|known| *known == word);
+        self.word = Some(known.unwrap_or(self.words.len()));
+        if known.is_none() {
+            self.words.push(word);
+        }
+        self.line();
+    }
+
+    fn line(&mut self) {
+        let line = Line { from: self.asm.here(), word: self.word };
+        self.source.pop_if(|last| last.from == line.from);
+        if self.source.last().is_none_or(|last| last.word != line.word) {
+            self.source.push(line);
+        }
+    }
+
+    // ---- exits
+
+    pub(super) fn unsure(&self) -> Label {
+        self.unsure
+    }
+
+    /// An exit that counts and goes on to `then`.
+    pub(super) fn counted(&mut self, name: &str, then: Label) -> Label {
+        let task = Task::Count(self.counter(name));
+        self.stub(task, then)
+    }
+
+    /// The exit of a check that ends `end` bytes into the frame at most.
+    pub(super) fn missing(&mut self, end: u32, miss: Label) -> Label {
+        if self.place == Place::Tc && end > PULL_MAX { self.stub(Task::Deep, miss) } else { miss }
+    }
+
+    fn stub(&mut self, task: Task, then: Label) -> Label {
+        let label = self.asm.label();
+        self.stubs.push(Stub { label, task, then, word: self.word });
+        label
+    }
+
+    /// Later stubs first: each leads to an older one or outward, so forward.
+    fn emit_stubs(&mut self, stubs: Vec<Stub>, end: Label) {
+        if stubs.iter().any(|stub| self.asm.is_used(stub.label)) {
+            self.asm.jump(end);
+        }
+        for stub in stubs.into_iter().rev() {
+            if !self.asm.is_used(stub.label) {
+                continue;
+            }
+            self.word = stub.word;
+            self.line();
+            self.bind(stub.label);
+            match stub.task {
+                Task::Count(counter) => self.count(counter),
+                Task::Deep => {
+                    self.asm.push(Insn::load(Size::W, R0, R6, skb::LEN));
+                    self.asm.jump_if(Cond::Gt, R0, PULL_MAX.cast_signed(), self.unsure);
+                }
+            }
+            self.asm.jump(stub.then);
+        }
+    }
+
+    // ---- counters
+
+    pub(super) fn counter(&mut self, name: &str) -> usize {
+        let known = |c: &Counter| c.word == self.word && c.name == name;
+        self.counters.iter().position(known).unwrap_or_else(|| {
+            self.counters.push(Counter { word: self.word, name: name.to_owned() });
+            self.counters.len() - 1
+        })
+    }
+
+    pub(super) fn count(&mut self, counter: usize) {
+        let offset = u32::try_from(counter * size_of::<u64>()).unwrap_or(u32::MAX);
+        self.asm.push_wide(Insn::load_map_value(R1, 0, offset));
+        self.asm.push(Insn::mov(R2, 1));
+        self.asm.push(Insn::atomic(Size::DW, atomic::ADD, R1, 0, R2));
+        self.hold(R1, None);
+        self.hold(R2, None);
+    }
+
+    pub(super) fn bind(&mut self, label: Label) {
+        self.asm.bind(label);
+        self.held = [None; 6];
+    }
+
+    /// Remembers the first reason why this cannot be a program.
+    pub(super) fn refuse(&mut self, unfit: Unfit) {
+        self.unfit.get_or_insert(unfit);
+    }
+}
+
+/// The answer with `f` of each slot in the place of the slot, under a brand to be chosen.
+fn map_slots(answer: Answer<'_>, mut f: impl FnMut(Depth) -> Depth) -> Answer<'static> {
+    fn num(slot: Depth) -> Num<'static> {
+        Num { slot, brand: Brand::default() }
+    }
+    let mut at = |at: At<'_>| {
+        let base = match at.base {
+            Base::Frame => Base::Frame,
+            Base::Slot(slot) => Base::Slot(f(slot)),
+        };
+        At { base, off: at.off, reach: at.reach, brand: Brand::default() }
+    };
+    let Layers { frame, at: view, next, l3, l4, tags } = answer.layers;
+    let (frame, view, l3) = (at(frame), at(view), l3.map(&mut at));
+    let l4 = l4.map(|l4| (at(l4.at), l4.protocol.slot, l4.length.slot));
+    Answer {
+        class: match answer.class {
+            Value::Const(class) => Value::Const(class),
+            Value::Num(class) => Value::Num(num(f(class.slot))),
+        },
+        layers: Layers {
+            frame,
+            at: view,
+            next: next.map(|next| num(f(next.slot))),
+            l3,
+            l4: l4.map(|(at, protocol, length)| Transport {
+                at,
+                protocol: num(f(protocol)),
+                length: num(f(length)),
+            }),
+            tags,
+        },
+    }
+}

@@ -1,0 +1,254 @@
+//! What a scope emits, run by the interpreter; and what it refuses.
+
+use super::*;
+use crate::interpret::{Machine, Packet};
+
+const FRAME: &[u8] = &[0x00, 0x01, 0x02, 0x03, 0x14, 0x25, 0x36, 0x47, 0x58, 0x69];
+const PLACES: [Place; 3] = [Place::Tc, Place::Xdp, Place::Socket];
+
+type Body = for<'p> fn(&mut Scope<'p, 'static>, Layers<'p>, Exit<'p>) -> Result<Answer<'p>, Unfit>;
+
+fn run(place: Place, body: Body, frame: &[u8]) -> (Outcome, Vec<u64>) {
+    let program = program(place, Finish::Answer, body).unwrap();
+    let mut machine = Machine::of(&program);
+    let value = machine.run(&program.code, place, &Packet::new(frame)).unwrap();
+    let counters = machine.maps.first().map(|map| crate::exam::words(map)).unwrap_or_default();
+    (Outcome::of(value as u32), counters)
+}
+
+fn same_everywhere(body: Body, expected: Outcome) {
+    for place in PLACES {
+        assert_eq!(run(place, body, FRAME).0, expected, "{place:?}");
+    }
+}
+
+#[test]
+fn loads_and_arithmetic() {
+    same_everywhere(
+        |s, on, out| {
+            let at = s.advance(on.at, 2);
+            let window = s.need::<6>(at, out);
+            let wide = s.load(window, be32::<0>());
+            let high = s.shr(wide, 16);
+            let low = s.and(wide, 0xffff);
+            let sum = s.add(high, low);
+            let half = s.load(window, be16::<4>());
+            let difference = s.sub(sum, half);
+            let shifted = s.shl(difference, 4);
+            let single = s.load(window, byte::<5>());
+            Ok(Answer::new(s.or(shifted, single), on))
+        },
+        // (0x0203 + 0x1425 - 0x3647) << 4 | 0x47
+        Outcome::Class(0xfffd_fe10 | 0x47),
+    );
+}
+
+#[test]
+fn places_are_computed_and_bounded() {
+    // Byte 3 says how far to go: 3 bytes from byte 4.
+    let body: Body = |s, on, out| {
+        let window = s.need::<4>(on.at, out);
+        let by = s.load(window, byte::<3>());
+        let behind = s.advance(on.at, 4);
+        let at = s.advance_by(behind, by, 5, out);
+        let window = s.need::<2>(at, out);
+        Ok(Answer::new(s.load(window, be16::<0>()), on))
+    };
+    same_everywhere(body, Outcome::Class(0x4758));
+    for place in PLACES {
+        assert_eq!(run(place, body, &FRAME[..8]).0, Outcome::Class(0), "cut at {place:?}");
+        assert_eq!(run(place, body, &[0, 0, 0, 6, 0, 0, 0, 0, 0, 0, 0, 0]).0, Outcome::Class(0));
+        assert_eq!(run(place, body, &[0, 0, 0, 5, 0, 0, 0, 0, 0, 1, 2]).0, Outcome::Class(0x102));
+    }
+}
+
+#[test]
+fn arms_join_through_variables_only() {
+    let body: Body = |s, on, out| {
+        let window = s.need::<1>(on.at, out);
+        let first = s.load(window, byte::<0>());
+        let (class, at) = (s.var(1), s.at_var(on.at));
+        s.arm(|t, not_two| {
+            t.only(first, Cmp::Eq, 2, not_two);
+            t.set(class, 20);
+            let further = t.advance(on.at, 1);
+            t.set_at(at, further);
+        });
+        let (class, at) = (s.get(class), s.get_at(at));
+        let window = s.need::<1>(at, out);
+        let there = s.load(window, byte::<0>());
+        Ok(Answer::new(s.add(class, there), on))
+    };
+    for place in PLACES {
+        assert_eq!(run(place, body, &[2, 9]).0, Outcome::Class(29), "{place:?}");
+        assert_eq!(run(place, body, &[3, 9]).0, Outcome::Class(4), "{place:?}");
+        assert_eq!(run(place, body, &[2]).0, Outcome::Class(0), "{place:?}");
+    }
+}
+
+#[test]
+fn comparisons_take_all_32_bits() {
+    let cases: [(Cmp, u32, [u32; 3]); 8] = [
+        (Cmp::Eq, 0x8000_0000, [0, 1, 0]),
+        (Cmp::Ne, 0x8000_0000, [1, 0, 1]),
+        (Cmp::Lt, 0x8000_0000, [1, 0, 0]),
+        (Cmp::Le, 0x8000_0000, [1, 1, 0]),
+        (Cmp::Gt, 0x8000_0000, [0, 0, 1]),
+        (Cmp::Ge, 0x8000_0000, [0, 1, 1]),
+        (Cmp::Any, 0x8000_0000, [0, 1, 1]),
+        (Cmp::NotAny, 0x8000_0000, [1, 0, 0]),
+    ];
+    for (cmp, right, expected) in cases {
+        let program = program(Place::Xdp, Finish::Answer, |s, on, out| {
+            let window = s.need::<4>(on.at, out);
+            let left = s.load(window, be32::<0>());
+            s.only(left, cmp, right, out);
+            Ok(Answer::new(1, on))
+        })
+        .unwrap();
+        for (left, expected) in
+            [0x7fff_ffff_u32, 0x8000_0000, 0x8000_0001].into_iter().zip(expected)
+        {
+            let frame = left.to_be_bytes();
+            let answer = Machine::of(&program).run(&program.code, Place::Xdp, &Packet::new(&frame));
+            assert_eq!(answer, Ok(expected.into()), "{left:#x} {cmp:?} {right:#x}");
+        }
+    }
+}
+
+#[test]
+fn class_ranges_select_arcs() {
+    let body: Body = |s, on, out| {
+        let window = s.need::<1>(on.at, out);
+        let class = s.load(window, byte::<0>());
+        s.only_in(class.into(), 22, 23, out);
+        s.only_in(Value::Const(5), 5, 9, out);
+        Ok(Answer::new(class, on))
+    };
+    for (first, expected) in [(21, 0), (22, 22), (23, 23), (24, 0)] {
+        assert_eq!(run(Place::Tc, body, &[first]).0, Outcome::Class(expected));
+    }
+    let never: Body = |s, on, out| {
+        s.only_in(Value::Const(4), 5, 9, out);
+        Ok(Answer::new(1, on))
+    };
+    same_everywhere(never, Outcome::Class(NONE));
+}
+
+#[test]
+fn exits_count_and_the_natural_zero_has_a_name() {
+    let body: Body = |s, on, out| {
+        let empty = s.absent("empty", out);
+        let window = s.need::<1>(on.at, empty);
+        s.count("seen");
+        let class = s.load(window, byte::<0>());
+        let unsure = s.unsure();
+        s.only(class, Cmp::Ne, 9, unsure);
+        Ok(Answer::new(s.natural(class), on))
+    };
+    for place in PLACES {
+        assert_eq!(run(place, body, &[]), (Outcome::Class(NONE), vec![1, 0]));
+        assert_eq!(run(place, body, &[7]), (Outcome::Class(7), vec![0, 1]));
+        assert_eq!(run(place, body, &[0]), (Outcome::Class(ZERO), vec![0, 1]));
+        assert_eq!(run(place, body, &[9]), (Outcome::Unsure, vec![0, 1]));
+    }
+}
+
+#[test]
+fn spans_are_checked_while_emitting() {
+    let body: Body = |s, on, out| {
+        let span = s.need_dyn(on.at, 4, out)?;
+        Ok(Answer::new(s.load_dyn::<u16>(span, 2)?, on))
+    };
+    same_everywhere(body, Outcome::Class(0x0203));
+    let past = program(Place::Tc, Finish::Answer, |s, on, out| {
+        let span = s.need_dyn(on.at, 4, out)?;
+        Ok(Answer::new(s.load_dyn::<u16>(span, 3)?, on))
+    });
+    assert!(past.unwrap_err().why.contains("past the bytes"));
+    let dropped = program(Place::Tc, Finish::Answer, |s, on, out| {
+        s.need_dyn(on.at, 513, out).ok();
+        Ok(Answer::new(1, on))
+    });
+    assert!(dropped.unwrap_err().why.contains("more than 512"), "a dropped refusal stays one");
+}
+
+#[test]
+fn meta_is_there_at_every_place() {
+    let length: Body = |s, on, _| Ok(Answer::new(s.meta(Meta::Length), on));
+    same_everywhere(length, Outcome::Class(10));
+}
+
+#[test]
+fn too_much_stack_is_unfit() {
+    let many = |count: u32| {
+        program(Place::Tc, Finish::Answer, |s, on, _| {
+            let first = s.constant(1);
+            let sum = (1..count).fold(first, |sum, number| s.add(sum, number));
+            Ok(Answer::new(sum, on))
+        })
+    };
+    assert!(many(64).is_ok());
+    let unfit = many(65).unwrap_err();
+    assert_eq!(
+        unfit.to_string(),
+        "cannot run in the kernel: its values need more than 512 bytes of stack"
+    );
+}
+
+/// A piece gives its stack back, so that many fit into one program.
+#[test]
+fn pieces_give_their_stack_back() {
+    fn hungry<'s>(
+        _: &(),
+        s: &mut Scope<'s, '_>,
+        on: Layers<'s>,
+        _: Exit<'s>,
+    ) -> Result<Answer<'s>, Unfit> {
+        let first = s.constant(0);
+        let sum = (1..=40).fold(first, |sum, number| s.add(sum, number));
+        let kept = s.add(sum, on.next.map_or(Value::Const(0), Value::Num));
+        Ok(Answer::new(kept, Layers { next: Some(kept), ..on }))
+    }
+    same_everywhere(
+        |s, on, out| {
+            let mut answer = Answer::new(0, on);
+            for at in 0..20 {
+                let word = crate::Word::new("hungry", at, 1);
+                answer = s.piece(word, hungry, &(), answer.layers, out)?;
+            }
+            Ok(answer)
+        },
+        Outcome::Class(820 * 20),
+    );
+}
+
+#[test]
+fn looking_too_far_is_unfit() {
+    let far = |steps: u32| {
+        program(Place::Xdp, Finish::Answer, |s, on, out| {
+            let mut at = on.at;
+            for _ in 0..steps {
+                let window = s.need::<1>(at, out);
+                let by = s.load(window, byte::<0>());
+                at = s.advance_by(at, by, 10_000, out);
+            }
+            Ok(Answer::new(1, on))
+        })
+    };
+    assert_eq!(far(6).map(|program| program.reach), Ok(50_001));
+    assert!(far(7).unwrap_err().why.contains("65,535"));
+}
+
+/// Behind `leave` nothing is emitted: the verifier refuses what cannot be reached.
+#[test]
+fn what_cannot_be_reached_is_not_emitted() {
+    let program = program(Place::Xdp, Finish::Answer, |s, on, out| {
+        s.leave(out);
+        let window = s.need::<4>(on.at, out);
+        Ok(Answer::new(s.load(window, be32::<0>()), on))
+    })
+    .unwrap();
+    let text = crate::disasm::listing(&program);
+    assert_eq!(program.code.len(), 6, "{text}");
+}

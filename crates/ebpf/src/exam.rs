@@ -1,0 +1,216 @@
+//! The exam: several judges answer the same packets and must agree.
+//!
+//! In: judges (a filter's user implementation, the interpreter, the real kernel) and packets. Out: a
+//! `Tally`, or the first packet on which they differ. The first judge is the reference. The others must
+//! say the same in class and counters, and the same among themselves; only they may be unsure
+//! instead, because a twin that cannot tell passes the block on, and never guesses.
+//!
+//! `cuts` and `mutants` examine the exam: bounds are only tested by packets cut at every length, and
+//! judges that do not notice a broken program prove nothing.
+
+use std::fmt;
+
+use crate::emit::Outcome;
+use crate::insn::{Alu, Insn, R10, SOURCE_REG, class};
+use crate::interpret::{Fault, Machine, Packet};
+use crate::program::Program;
+
+/// What a judge says about one packet.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Ruling {
+    /// An answer.
+    Answered {
+        /// The class, or that it cannot tell.
+        outcome: Outcome,
+        /// What each counter of the program has gained.
+        counted: Vec<u64>,
+    },
+    /// It cannot be asked about this packet, for a reason that lies in the judge (the kernel's test run
+    /// takes no frame of less than 14 bytes).
+    Refused(String),
+    /// The program is broken.
+    Broken(String),
+}
+
+/// Whoever can answer a packet.
+pub trait Judge {
+    /// For messages.
+    fn name(&self) -> &str;
+    /// Answers this packet.
+    fn judge(&mut self, packet: &Packet<'_>) -> Ruling;
+}
+
+/// The interpreter as a judge.
+#[derive(Debug)]
+pub struct Interpreter<'p> {
+    program: &'p Program,
+    machine: Machine,
+}
+
+impl<'p> Interpreter<'p> {
+    /// A judge that runs this program, finished with `Finish::Answer`.
+    pub fn new(program: &'p Program) -> Self {
+        Self { program, machine: Machine::of(program) }
+    }
+
+    /// Runs the program once, its counters at zero before.
+    pub fn run(&mut self, packet: &Packet<'_>) -> Result<u64, Fault> {
+        self.machine.maps.iter_mut().for_each(|map| map.fill(0));
+        self.machine.run(&self.program.code, self.program.place, packet)
+    }
+}
+
+impl Judge for Interpreter<'_> {
+    fn name(&self) -> &str {
+        "interpreter"
+    }
+
+    fn judge(&mut self, packet: &Packet<'_>) -> Ruling {
+        match self.run(packet) {
+            Ok(value) => {
+                // The kernel's test run answers 32 bits, too.
+                let outcome = Outcome::of(value as u32);
+                let counters = self.machine.maps.first().map_or(&[][..], Vec::as_slice);
+                Ruling::Answered { outcome, counted: words(counters) }
+            }
+            Err(fault) => Ruling::Broken(fault.to_string()),
+        }
+    }
+}
+
+/// The counters in the value of map 0.
+pub fn words(value: &[u8]) -> Vec<u64> {
+    value.as_chunks::<8>().0.iter().map(|word| u64::from_ne_bytes(*word)).collect()
+}
+
+/// What an exam came to.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Tally {
+    /// Packets on which the judges agree.
+    pub packets: u64,
+    /// Of these, answered with a class other than 0.
+    pub answered: u64,
+    /// Of these, answered by the reference while the twins were unsure. An exam should bound it: a twin
+    /// that is always unsure agrees with everybody.
+    pub unsure: u64,
+    /// Packets that some judge could not be asked about; the others agreed.
+    pub refused: u64,
+}
+
+/// The first packet on which judges differ, and what each said.
+#[derive(Clone, Debug)]
+pub struct Disagreement {
+    /// All bytes of the packet.
+    pub packet: Vec<u8>,
+    /// How many of them were linear.
+    pub linear: usize,
+    /// Who said what.
+    pub rulings: Vec<(String, Ruling)>,
+}
+
+impl fmt::Display for Disagreement {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "the judges differ on {} bytes ({} linear): ", self.packet.len(), self.linear)?;
+        for byte in &self.packet {
+            write!(f, "{byte:02x}")?;
+        }
+        self.rulings.iter().try_for_each(|(name, ruling)| write!(f, "; {name}: {ruling:?}"))
+    }
+}
+
+impl std::error::Error for Disagreement {}
+
+/// Asks every judge about every packet.
+pub fn sit<'a>(
+    judges: &mut [&mut dyn Judge],
+    packets: impl IntoIterator<Item = Packet<'a>>,
+) -> Result<Tally, Box<Disagreement>> {
+    let mut tally = Tally::default();
+    for packet in packets {
+        let rulings: Vec<Ruling> = judges.iter_mut().map(|judge| judge.judge(&packet)).collect();
+        if !agree(&rulings) {
+            let names = judges.iter().map(|judge| judge.name().to_owned());
+            return Err(Box::new(Disagreement {
+                packet: packet.bytes.to_vec(),
+                linear: packet.linear,
+                rulings: names.zip(rulings).collect(),
+            }));
+        }
+        tally.packets += 1;
+        let says = |wanted: fn(&Ruling) -> bool| u64::from(rulings.iter().any(wanted));
+        tally.refused += says(|ruling| matches!(ruling, Ruling::Refused(_)));
+        let known = rulings.first().and_then(outcome) != Some(Outcome::Unsure);
+        let unsure = says(|ruling| outcome(ruling) == Some(Outcome::Unsure));
+        tally.unsure += if known { unsure } else { 0 };
+        tally.answered +=
+            says(|ruling| matches!(outcome(ruling), Some(Outcome::Class(class)) if class != 0));
+    }
+    Ok(tally)
+}
+
+fn outcome(ruling: &Ruling) -> Option<Outcome> {
+    match ruling {
+        Ruling::Answered { outcome, .. } => Some(*outcome),
+        Ruling::Refused(_) | Ruling::Broken(_) => None,
+    }
+}
+
+fn agree(rulings: &[Ruling]) -> bool {
+    let Some((reference, twins)) = rulings.split_first() else { return true };
+    let mut asked = twins.iter().filter(|ruling| !matches!(ruling, Ruling::Refused(_)));
+    let Some(first) = asked.next() else { return true };
+    let honest = outcome(first) == Some(Outcome::Unsure) || first == reference;
+    honest && !matches!(first, Ruling::Broken(_)) && asked.all(|ruling| ruling == first)
+}
+
+/// The frame, cut at every length from nothing to all of it.
+pub fn cuts(frame: &[u8]) -> impl Iterator<Item = &[u8]> {
+    (0..=frame.len()).filter_map(|length| frame.get(..length))
+}
+
+/// The program with one instruction changed, in every way that a slip of the emitter might: a
+/// constant or an offset one too high or too low, a comparison turned round or off by equality, the
+/// other exit.
+pub fn mutants(program: &Program) -> Vec<Program> {
+    let mut mutants = Vec::new();
+    let mut wide = false;
+    for (at, insn) in program.code.iter().enumerate() {
+        let second = std::mem::replace(&mut wide, insn.is_load64());
+        let changed = if second || insn.is_load64() { Vec::new() } else { slips(*insn) };
+        for slip in changed {
+            let mut mutant = program.clone();
+            mutant.code.splice(at..=at, [slip]);
+            mutants.push(mutant);
+        }
+    }
+    mutants
+}
+
+fn slips(insn: Insn) -> Vec<Insn> {
+    let constants = [-1, 1].map(|by| Insn { imm: insn.imm.wrapping_add(by), ..insn }).to_vec();
+    let offsets = [-1, 1].map(|by| Insn { off: insn.off.wrapping_add(by), ..insn }).to_vec();
+    let immediate = insn.code & SOURCE_REG == 0;
+    match insn.class() {
+        class::ALU | class::ALU64 if insn.code & 0xf0 == 0xd0 => Vec::new(),
+        class::ALU | class::ALU64 if immediate && insn.code & 0xf0 != Alu::Neg as u8 => constants,
+        // Slots of the stack are no decision of a twin.
+        class::LDX if insn.src != R10.number() => offsets,
+        class::JMP | class::JMP32 if !matches!(insn.code, 0x05 | 0x06 | 0x85 | 0x95) => {
+            // Each condition and its opposite differ so in the operation.
+            let other = match insn.code & 0xf0 {
+                0x10 => 0x50,
+                0x20 => 0x30,
+                0x30 => 0x20,
+                0x50 => 0x10,
+                0xa0 => 0xb0,
+                0xb0 => 0xa0,
+                operation => operation,
+            };
+            let mut all = if immediate { constants } else { Vec::new() };
+            all.push(Insn { code: insn.code & 0x0f | other, ..insn });
+            all.retain(|slip| *slip != insn);
+            all
+        }
+        _ => Vec::new(),
+    }
+}

@@ -1,0 +1,55 @@
+//! The generated code as text, so that code generation is reviewed as a diff. `UPDATE=1` rewrites.
+
+mod pieces;
+
+use std::fs;
+use std::path::Path;
+
+use ebpf::Place;
+use ebpf::disasm::listing;
+use ebpf::emit::Finish;
+use pieces::Step::{self, Dport, Eth, Vlan};
+use pieces::{program, request};
+
+const GOLDEN: [(&str, &[Step], Place); 4] = [
+    ("eth.xdp.bpf", &[Eth], Place::Xdp),
+    ("eth.socket.bpf", &[Eth], Place::Socket),
+    ("eth.tc.bpf", &[Eth], Place::Tc),
+    ("eth-vlan.xdp.bpf", &[Eth, Vlan], Place::Xdp),
+];
+
+#[test]
+fn generated_code_is_as_reviewed() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden");
+    for (name, chain, place) in GOLDEN {
+        let program = program(chain, place, Finish::Answer).unwrap();
+        let text = format!("# {} at {place:?}\n{}", request(chain), listing(&program));
+        let file = folder.join(name);
+        if std::env::var_os("UPDATE").is_some() {
+            fs::write(&file, &text).unwrap();
+        }
+        let golden = fs::read_to_string(&file).unwrap_or_default();
+        assert!(golden == text, "{name} differs; UPDATE=1 rewrites it. Now:\n{text}");
+    }
+}
+
+/// The words of the request stand beside the instructions that they made.
+#[test]
+fn instructions_know_their_words() {
+    let chain = [Eth, Step::Ip, Dport];
+    let program = program(&chain, Place::Tc, Finish::Answer).unwrap();
+    let text = request(&chain);
+    let mut seen = Vec::new();
+    for at in 0..program.code.len() {
+        if let Some(word) = program.word_at(at) {
+            assert_eq!(&text[word.at..word.at + word.length], word.filter);
+            seen.push(word.filter.clone());
+        }
+    }
+    seen.dedup();
+    // Each word's way out stands behind its own code.
+    assert_eq!(seen, ["eth", "ip", "dport"]);
+    assert!(program.word_at(0).is_none(), "the frame code is nobody's");
+    let counters: Vec<&str> = program.counters.iter().map(|counter| &*counter.name).collect();
+    assert_eq!(counters, ["short", "other", "malformed", "short", "no_port"]);
+}

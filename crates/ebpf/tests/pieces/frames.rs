@@ -1,0 +1,141 @@
+//! Frames with real headers for the exam, each a case that some piece must tell from its neighbours.
+
+/// Every frame that the exam asks about.
+pub fn all() -> Vec<Vec<u8>> {
+    let udp_53 = udp(53);
+    let mut frames = vec![
+        eth(0x0806, &[0; 46]),
+        eth(0x0800, &ipv4(5, 17, None, &udp_53)),
+        eth(0x0800, &ipv4(5, 17, None, &udp(0))),
+        eth(0x0800, &ipv4(15, 17, None, &udp_53)),
+        eth(0x0800, &ipv4(4, 17, None, &udp_53)),
+        eth(0x0800, &ipv4(5, 6, None, &tcp(80))),
+        eth(0x0800, &ipv4(5, 1, None, &[8, 0, 0, 0, 0, 1, 0, 1])),
+        // The length that IP states ends before, within and behind the ports, zero, below the header.
+        eth(0x0800, &ipv4(5, 17, Some(20), &udp_53)),
+        eth(0x0800, &ipv4(5, 17, Some(23), &udp_53)),
+        eth(0x0800, &ipv4(5, 17, Some(24), &udp_53)),
+        eth(0x0800, &ipv4(5, 17, Some(27), &udp_53)),
+        eth(0x0800, &ipv4(5, 17, Some(28), &udp_53)),
+        eth(0x0800, &ipv4(5, 17, Some(0), &udp_53)),
+        eth(0x0800, &ipv4(5, 17, Some(19), &udp_53)),
+        eth(0x0800, &ipv4(6, 17, Some(23), &udp_53)),
+        // A version that contradicts the EtherType.
+        eth(0x86dd, &ipv4(5, 17, None, &udp_53)),
+        eth(0x0800, &ipv6(17, None, &udp_53)),
+        eth(0x86dd, &ipv6(17, None, &udp_53)),
+        eth(0x86dd, &ipv6(6, None, &tcp(443))),
+        eth(0x86dd, &ipv6(59, None, &[])),
+        eth(0x86dd, &ipv6(17, Some(0), &udp_53)),
+        eth(0x86dd, &ipv6(17, Some(3), &udp_53)),
+        eth(0x86dd, &ipv6(17, Some(7), &udp_53)),
+        eth(0x86dd, &ipv6(0, Some(7), &extended(&[0], &[0], 17, &udp_53))),
+        eth(0x86dd, &ipv6(0, Some(8), &extended(&[0], &[0], 17, &udp_53))),
+    ];
+    // Don't fragment is no fragment; more fragments and each bit of the offset is.
+    for bits in [0x4000_u16, 0x2000, 0x0001, 0x1000, 0x1fff] {
+        let mut packet = ipv4(5, 17, None, &udp_53);
+        packet[6..8].copy_from_slice(&bits.to_be_bytes());
+        frames.push(eth(0x0800, &packet));
+    }
+    // Chains of extension headers: up to the bound, behind it, long ones, a fragment among them.
+    let kinds = [0, 60, 43, 60, 60, 0];
+    for depth in 1..=6 {
+        let chain = extended(&kinds[..depth], &[0, 1, 0, 2, 0, 0][..depth], 17, &udp_53);
+        frames.push(eth(0x86dd, &ipv6(kinds[0], None, &chain)));
+    }
+    // Each kind in each step, and a length that IP states to end exactly behind each header.
+    for (kind, depth) in [0, 43, 60].into_iter().flat_map(|kind| [(kind, 4), (kind, 5)]) {
+        let chain = extended(&vec![kind; depth], &vec![0; depth], 17, &udp_53);
+        frames.push(eth(0x86dd, &ipv6(kind, None, &chain)));
+    }
+    for depth in 1..=4_u8 {
+        let units = vec![0; depth.into()];
+        let chain = extended(&vec![60; depth.into()], &units, 17, &udp_53);
+        for length in [u16::from(depth) * 8, u16::from(depth) * 8 - 1] {
+            frames.push(eth(0x86dd, &ipv6(60, Some(length), &chain)));
+        }
+    }
+    for chain in [&[44][..], &[0, 44], &[0, 43, 60, 44], &[0, 43, 60, 60, 44]] {
+        let packet = extended(chain, &vec![0; chain.len()], 17, &udp_53);
+        frames.push(eth(0x86dd, &ipv6(chain[0], None, &packet)));
+    }
+    frames.push(eth(0x86dd, &ipv6(60, None, &extended(&[60, 60], &[20, 20], 6, &tcp(22)))));
+    let tagged: Vec<Vec<u8>> =
+        frames.iter().enumerate().map(|(index, frame)| with_tag(frame, index)).collect();
+    frames.extend(tagged.iter().take(4).enumerate().map(|(index, frame)| with_tag(frame, index)));
+    frames.extend(tagged);
+    frames
+}
+
+pub fn eth(kind: u16, payload: &[u8]) -> Vec<u8> {
+    let addresses = [2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2];
+    [&addresses[..], &kind.to_be_bytes(), payload].concat()
+}
+
+/// The frame with a tag in its place, of a kind and number that change with `index`.
+fn with_tag(frame: &[u8], index: usize) -> Vec<u8> {
+    const TAGS: [[u8; 4]; 5] = [
+        [0x81, 0, 0, 7],
+        [0x88, 0xa8, 0, 0],
+        [0x81, 0, 0xff, 0xff],
+        [0x81, 0, 0xe0, 0],
+        [0x88, 0xa8, 0x08, 0x01],
+    ];
+    let (addresses, rest) = frame.split_at(12);
+    [addresses, &TAGS[index % TAGS.len()], rest].concat()
+}
+
+/// `words` of header, the options zero; the total length is the true one unless stated.
+pub fn ipv4(words: u8, protocol: u8, total: Option<u16>, payload: &[u8]) -> Vec<u8> {
+    let header = usize::from(words.max(5)) * 4;
+    let total = total.unwrap_or((header + payload.len()) as u16);
+    let mut packet = vec![0; header];
+    packet[0] = 0x40 | words;
+    packet[2..4].copy_from_slice(&total.to_be_bytes());
+    packet[8] = 64;
+    packet[9] = protocol;
+    packet[12..20].copy_from_slice(&[10, 0, 0, 1, 10, 0, 0, 2]);
+    packet.extend(payload);
+    packet
+}
+
+/// The payload length is the true one unless stated.
+pub fn ipv6(next: u8, length: Option<u16>, payload: &[u8]) -> Vec<u8> {
+    let length = length.unwrap_or(payload.len() as u16);
+    let mut packet = vec![0; 40];
+    packet[0] = 0x60;
+    packet[4..6].copy_from_slice(&length.to_be_bytes());
+    packet[6] = next;
+    packet[7] = 64;
+    packet[23] = 1;
+    packet[39] = 2;
+    packet.extend(payload);
+    packet
+}
+
+/// Extension headers of these kinds and lengths (in units of 8 bytes behind the first), then `last`.
+fn extended(kinds: &[u8], units: &[u8], last: u8, payload: &[u8]) -> Vec<u8> {
+    let mut packet = Vec::new();
+    for (index, units) in units.iter().enumerate() {
+        let mut header = vec![0; (usize::from(*units) + 1) * 8];
+        header[0] = kinds.get(index + 1).copied().unwrap_or(last);
+        header[1] = *units;
+        packet.extend(header);
+    }
+    packet.extend(payload);
+    packet
+}
+
+pub fn udp(port: u16) -> Vec<u8> {
+    let mut segment = vec![0x30, 0x39, 0, 0, 0, 12, 0, 0];
+    segment[2..4].copy_from_slice(&port.to_be_bytes());
+    segment.extend(*b"data");
+    segment
+}
+
+pub fn tcp(port: u16) -> Vec<u8> {
+    let mut segment = vec![0x30, 0x39, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0x50, 0x10, 1, 0, 0, 0, 0, 0];
+    segment[2..4].copy_from_slice(&port.to_be_bytes());
+    segment
+}

@@ -1,0 +1,266 @@
+//! Twins to examine the emitter with: `eth vlan ip udp dport`, each a plain `fn`; beside them the same
+//! decisions in plain Rust (`plain`), and frames to ask both about (`frames`).
+
+#![allow(dead_code, reason = "each test binary uses its share")]
+#![allow(unreachable_pub, reason = "shared by test binaries")]
+
+pub mod frames;
+pub mod plain;
+
+use ebpf::emit::{
+    self, Answer, Cmp, Emit, Exit, Finish, Layers, Meta, Scope, Transport, Unfit, be16, byte,
+};
+use ebpf::{Place, Program, Word};
+
+/// Extension headers that the `ip` twin follows.
+pub const EXTENSIONS_MAX: usize = 4;
+/// What stands for a length that IP does not announce (segmentation offload, jumbograms).
+pub const UNSTATED: u32 = 1 << 20;
+
+/// One filter of a chain.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Step {
+    Eth,
+    Vlan,
+    Ip,
+    Udp,
+    Dport,
+}
+
+impl Step {
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Eth => "eth",
+            Self::Vlan => "vlan",
+            Self::Ip => "ip",
+            Self::Udp => "udp",
+            Self::Dport => "dport",
+        }
+    }
+
+    fn twin(self) -> Emit<()> {
+        match self {
+            Self::Eth => eth,
+            Self::Vlan => vlan,
+            Self::Ip => ip,
+            Self::Udp => udp,
+            Self::Dport => dport,
+        }
+    }
+}
+
+/// One request per piece, so that each shows its class, and longer ones.
+pub const CHAINS: &[&[Step]] = &[
+    &[Step::Eth],
+    &[Step::Eth, Step::Vlan],
+    &[Step::Eth, Step::Vlan, Step::Vlan],
+    &[Step::Eth, Step::Ip],
+    &[Step::Eth, Step::Ip, Step::Udp],
+    &[Step::Eth, Step::Ip, Step::Dport],
+    &[Step::Eth, Step::Ip, Step::Udp, Step::Dport],
+    &[Step::Eth, Step::Vlan, Step::Ip, Step::Dport],
+];
+
+/// The request's text.
+pub fn request(chain: &[Step]) -> String {
+    chain.iter().map(|step| step.name()).collect::<Vec<_>>().join(" | ")
+}
+
+/// The chain as one program.
+pub fn program(chain: &[Step], place: Place, finish: Finish) -> Result<Program, Unfit> {
+    emit::program(place, finish, |s, on, out| {
+        let mut answer = Answer::new(emit::NONE, on);
+        let mut at = 0;
+        for step in chain {
+            let word = Word::new(step.name(), at, step.name().len());
+            at += step.name().len() + " | ".len();
+            answer = s.piece(word, step.twin(), &(), answer.layers, out)?;
+        }
+        Ok(answer)
+    })
+}
+
+type Emitted<'s> = Result<Answer<'s>, Unfit>;
+
+/// Class: the EtherType, as if the tag beside the frame stood in it.
+fn eth<'s>(_: &(), s: &mut Scope<'s, '_>, on: Layers<'s>, out: Exit<'s>) -> Emitted<'s> {
+    let short = s.absent("short", out);
+    let header = s.need::<14>(on.at, short);
+    let inline = s.load(header, be16::<12>());
+    let kind = if s.has_tag_beside() {
+        let kind = s.var(inline);
+        s.arm(|t, untagged| {
+            let present = t.meta(Meta::TagPresent);
+            t.only(present, Cmp::Ne, 0, untagged);
+            let protocol = t.meta(Meta::TagProtocol);
+            t.set(kind, protocol);
+        });
+        s.get(kind)
+    } else {
+        inline
+    };
+    let at = s.advance(on.at, 14);
+    Ok(Answer::new(kind, Layers { at, next: Some(kind), l3: Some(at), ..on }))
+}
+
+/// Class: the VLAN number. The first tag may lie beside the frame.
+fn vlan<'s>(_: &(), s: &mut Scope<'s, '_>, on: Layers<'s>, out: Exit<'s>) -> Emitted<'s> {
+    let kind = on.next.ok_or_else(|| Unfit::new("no link layer before `vlan`: put `eth` there"))?;
+    let untagged = s.absent("untagged", out);
+    let short = s.absent("short", out);
+    s.arm(|t, is_tag| {
+        t.only(kind, Cmp::Ne, 0x8100, is_tag);
+        t.only(kind, Cmp::Ne, 0x88a8, is_tag);
+        t.leave(untagged);
+    });
+    let (tci, next, at) = (s.var(0), s.var(0), s.at_var(on.at));
+    s.arm(|t, done| {
+        t.arm(|u, inline| {
+            if on.tags > 0 || !u.has_tag_beside() {
+                return u.leave(inline);
+            }
+            let present = u.meta(Meta::TagPresent);
+            u.only(present, Cmp::Ne, 0, inline);
+            let beside = u.meta(Meta::TagTci);
+            u.set(tci, beside);
+            let header = u.need::<14>(on.frame, short);
+            let inner = u.load(header, be16::<12>());
+            u.set(next, inner);
+            u.leave(done);
+        });
+        let tag = t.need::<4>(on.at, short);
+        let inline = t.load(tag, be16::<0>());
+        t.set(tci, inline);
+        let inner = t.load(tag, be16::<2>());
+        t.set(next, inner);
+        let behind = t.advance(on.at, 4);
+        t.set_at(at, behind);
+    });
+    let tci = s.get(tci);
+    let number = s.and(tci, 0xfff);
+    let class = s.natural(number);
+    let (next, at) = (s.get(next), s.get_at(at));
+    Ok(Answer::new(class, Layers { at, next: Some(next), l3: Some(at), tags: on.tags + 1, ..on }))
+}
+
+/// Class: the version. Fragments, and more extension headers than are followed, are unsure.
+fn ip<'s>(_: &(), s: &mut Scope<'s, '_>, on: Layers<'s>, out: Exit<'s>) -> Emitted<'s> {
+    let kind = on.next.ok_or_else(|| Unfit::new("no link layer before `ip`: put `eth` there"))?;
+    let (version, protocol, length) = (s.var(0), s.var(0), s.var(0));
+    let l4 = s.at_var(on.at);
+    let other = s.absent("other", out);
+    let malformed = s.absent("malformed", out);
+    let short = s.absent("short", out);
+    let unsure = s.unsure();
+    s.arm(|t, done| {
+        t.arm(|v4, six| {
+            v4.only(kind, Cmp::Eq, 0x0800, six);
+            let header = v4.need::<20>(on.at, short);
+            let first = v4.load(header, byte::<0>());
+            let number = v4.shr(first, 4);
+            v4.only(number, Cmp::Eq, 4, malformed);
+            let words = v4.and(first, 15);
+            let bytes = v4.shl(words, 2);
+            v4.only(bytes, Cmp::Ge, 20, malformed);
+            let fragment = v4.load(header, be16::<6>());
+            v4.only(fragment, Cmp::NotAny, 0x3fff, unsure);
+            let total = v4.load(header, be16::<2>());
+            v4.set(length, UNSTATED);
+            v4.arm(|u, unstated| {
+                u.only(total, Cmp::Ne, 0, unstated);
+                u.only(total, Cmp::Ge, bytes, malformed);
+                let rest = u.sub(total, bytes);
+                u.set(length, rest);
+            });
+            let number = v4.load(header, byte::<9>());
+            v4.set(protocol, number);
+            let behind = v4.advance_by(on.at, bytes, 60, malformed);
+            v4.set_at(l4, behind);
+            v4.set(version, 4);
+            v4.leave(done);
+        });
+        t.only(kind, Cmp::Eq, 0x86dd, other);
+        let header = t.need::<40>(on.at, short);
+        let first = t.load(header, byte::<0>());
+        let number = t.shr(first, 4);
+        t.only(number, Cmp::Eq, 6, malformed);
+        let stated = t.load(header, be16::<4>());
+        t.set(length, UNSTATED);
+        t.arm(|u, unstated| {
+            u.only(stated, Cmp::Ne, 0, unstated);
+            u.set(length, stated);
+        });
+        let next = t.load(header, byte::<6>());
+        t.set(protocol, next);
+        let behind = t.advance(on.at, 40);
+        t.set_at(l4, behind);
+        for _ in 0..EXTENSIONS_MAX {
+            t.arm(|u, upper| {
+                let kind = u.get(protocol);
+                extension(u, kind, unsure, upper);
+                let at = u.get_at(l4);
+                let header = u.need::<2>(at, short);
+                let next = u.load(header, byte::<0>());
+                let units = u.load(header, byte::<1>());
+                let units = u.add(units, 1);
+                let bytes = u.shl(units, 3);
+                let rest = u.get(length);
+                u.only(rest, Cmp::Ge, bytes, malformed);
+                let rest = u.sub(rest, bytes);
+                let behind = u.advance_by(at, bytes, 2048, malformed);
+                u.set_at(l4, behind);
+                u.set(length, rest);
+                u.set(protocol, next);
+            });
+        }
+        t.arm(|u, upper| {
+            let kind = u.get(protocol);
+            extension(u, kind, unsure, upper);
+            u.leave(unsure);
+        });
+        t.set(version, 6);
+    });
+    let (class, protocol, length) = (s.get(version), s.get(protocol), s.get(length));
+    let at = s.get_at(l4);
+    let l4 = Some(Transport { at, protocol, length });
+    Ok(Answer::new(class, Layers { at, l3: Some(on.at), l4, ..on }))
+}
+
+/// Goes on if `kind` is an extension header that can be skipped.
+fn extension<'s>(s: &mut Scope<'s, '_>, kind: emit::Num<'s>, fragment: Exit<'s>, upper: Exit<'s>) {
+    s.only(kind, Cmp::Ne, 44, fragment);
+    s.arm(|t, skipped| {
+        for known in [0, 43, 60] {
+            t.only(kind, Cmp::Ne, known, skipped);
+        }
+        t.leave(upper);
+    });
+}
+
+/// Class: 1.
+fn udp<'s>(_: &(), s: &mut Scope<'s, '_>, on: Layers<'s>, out: Exit<'s>) -> Emitted<'s> {
+    let l4 = on.l4.ok_or_else(|| Unfit::new("no network layer before `udp`: put `ip` there"))?;
+    let other = s.absent("other", out);
+    let short = s.absent("short", out);
+    s.only(l4.protocol, Cmp::Eq, 17, other);
+    s.only(l4.length, Cmp::Ge, 8, short);
+    s.need::<8>(l4.at, short);
+    let at = s.advance(l4.at, 8);
+    Ok(Answer::new(1, Layers { at, ..on }))
+}
+
+/// Class: the destination port.
+fn dport<'s>(_: &(), s: &mut Scope<'s, '_>, on: Layers<'s>, out: Exit<'s>) -> Emitted<'s> {
+    let l4 = on.l4.ok_or_else(|| Unfit::new("no network layer before `dport`: put `ip` there"))?;
+    let no_port = s.absent("no_port", out);
+    s.arm(|t, has_ports| {
+        for protocol in [6, 17] {
+            t.only(l4.protocol, Cmp::Ne, protocol, has_ports);
+        }
+        t.leave(no_port);
+    });
+    s.only(l4.length, Cmp::Ge, 4, no_port);
+    let ports = s.need::<4>(l4.at, no_port);
+    let target = s.load(ports, be16::<2>());
+    Ok(Answer::new(s.natural(target), on))
+}

@@ -1,0 +1,193 @@
+//! The decisions of the test pieces in plain Rust, written from the headers' definitions and not
+//! from the twins. A judge of the exam.
+
+use ebpf::emit::{Outcome, ZERO};
+use ebpf::exam::{Judge, Ruling};
+use ebpf::interpret::Packet;
+use ebpf::{Counter, Place, Program};
+
+use super::{EXTENSIONS_MAX, Step};
+
+/// Says what the chain answers, and which counter it moves.
+pub struct Plain<'p> {
+    chain: &'p [Step],
+    program: &'p Program,
+}
+
+impl<'p> Plain<'p> {
+    /// `program` tells the place and the order of the counters, nothing else.
+    pub fn new(chain: &'p [Step], program: &'p Program) -> Self {
+        Self { chain, program }
+    }
+}
+
+impl Judge for Plain<'_> {
+    fn name(&self) -> &str {
+        "plain"
+    }
+
+    fn judge(&mut self, packet: &Packet<'_>) -> Ruling {
+        let tag = packet.tag.filter(|_| self.program.place != Place::Xdp);
+        let packet = Packet { tag, ..*packet };
+        let mut view = View { at: 0, next: 0, l4: None, tags: 0 };
+        let mut class = 0;
+        let mut counted = vec![0; self.program.counters.len()];
+        let mut outcome = None;
+        let mut at = 0;
+        for step in self.chain {
+            let answer = match step {
+                Step::Eth => eth(&packet, &mut view),
+                Step::Vlan => vlan(&packet, &mut view),
+                Step::Ip => ip(&packet, &mut view),
+                Step::Udp => udp(&packet, &mut view),
+                Step::Dport => dport(&packet, &mut view),
+            };
+            match answer {
+                Ok(answered) => class = answered,
+                Err(No::Unsure) => outcome = Some(Outcome::Unsure),
+                Err(No::Absent(name)) => {
+                    outcome = Some(Outcome::Class(0));
+                    let word = self.program.words.iter().position(|word| word.at == at);
+                    let wanted = Counter { word, name: name.to_owned() };
+                    let index = self.program.counters.iter().position(|c| *c == wanted);
+                    match index.and_then(|index| counted.get_mut(index)) {
+                        Some(count) => *count += 1,
+                        None => return Ruling::Broken(format!("no counter {wanted:?}")),
+                    }
+                }
+            }
+            if outcome.is_some() {
+                break;
+            }
+            at += step.name().len() + " | ".len();
+        }
+        Ruling::Answered { outcome: outcome.unwrap_or(Outcome::Class(class)), counted }
+    }
+}
+
+enum No {
+    Absent(&'static str),
+    Unsure,
+}
+
+struct View {
+    at: usize,
+    next: u16,
+    l4: Option<L4>,
+    tags: u8,
+}
+
+struct L4 {
+    at: usize,
+    protocol: u8,
+    length: usize,
+}
+
+fn be16(bytes: &[u8], at: usize) -> Option<u16> {
+    Some(u16::from_be_bytes(*bytes.get(at..)?.first_chunk()?))
+}
+
+fn natural(value: u16) -> u32 {
+    if value == 0 { ZERO } else { value.into() }
+}
+
+fn eth(packet: &Packet<'_>, view: &mut View) -> Result<u32, No> {
+    let inline = be16(packet.bytes, 12).ok_or(No::Absent("short"))?;
+    view.next = packet.tag.map_or(inline, |tag| tag.protocol);
+    view.at = 14;
+    Ok(view.next.into())
+}
+
+fn vlan(packet: &Packet<'_>, view: &mut View) -> Result<u32, No> {
+    if !matches!(view.next, 0x8100 | 0x88a8) {
+        return Err(No::Absent("untagged"));
+    }
+    let beside = packet.tag.filter(|_| view.tags == 0);
+    let short = No::Absent("short");
+    let tci = match beside {
+        Some(tag) => {
+            view.next = be16(packet.bytes, 12).ok_or(short)?;
+            tag.tci
+        }
+        None => {
+            view.next = be16(packet.bytes, view.at + 2).ok_or(short)?;
+            view.at += 4;
+            be16(packet.bytes, view.at - 4).ok_or(No::Absent("short"))?
+        }
+    };
+    view.tags += 1;
+    Ok(natural(tci & 0xfff))
+}
+
+fn ip(packet: &Packet<'_>, view: &mut View) -> Result<u32, No> {
+    let bytes = packet.bytes.get(view.at..).unwrap_or(&[]);
+    let (class, l4) = match view.next {
+        0x0800 => (4, ipv4(bytes)?),
+        0x86dd => (6, ipv6(bytes)?),
+        _ => return Err(No::Absent("other")),
+    };
+    view.at += l4.at;
+    view.l4 = Some(L4 { at: view.at, ..l4 });
+    Ok(class)
+}
+
+fn ipv4(bytes: &[u8]) -> Result<L4, No> {
+    let header: &[u8; 20] = bytes.first_chunk().ok_or(No::Absent("short"))?;
+    let words = usize::from(header[0] & 15) * 4;
+    if header[0] >> 4 != 4 || words < 20 {
+        return Err(No::Absent("malformed"));
+    }
+    if be16(header, 6).unwrap_or(0) & 0x3fff != 0 {
+        return Err(No::Unsure);
+    }
+    let length = match usize::from(be16(header, 2).unwrap_or(0)) {
+        0 => usize::MAX,
+        total => total.checked_sub(words).ok_or(No::Absent("malformed"))?,
+    };
+    Ok(L4 { at: words, protocol: header[9], length })
+}
+
+fn ipv6(bytes: &[u8]) -> Result<L4, No> {
+    let header: &[u8; 40] = bytes.first_chunk().ok_or(No::Absent("short"))?;
+    if header[0] >> 4 != 6 {
+        return Err(No::Absent("malformed"));
+    }
+    let stated = usize::from(be16(header, 4).unwrap_or(0));
+    let length = if stated == 0 { usize::MAX } else { stated };
+    let mut l4 = L4 { at: 40, protocol: header[6], length };
+    for _ in 0..EXTENSIONS_MAX {
+        match l4.protocol {
+            0 | 43 | 60 => {}
+            44 => return Err(No::Unsure),
+            _ => return Ok(l4),
+        }
+        let [next, units] =
+            *bytes.get(l4.at..).and_then(|b| b.first_chunk()).ok_or(No::Absent("short"))?;
+        let size = (usize::from(units) + 1) * 8;
+        l4.length = l4.length.checked_sub(size).ok_or(No::Absent("malformed"))?;
+        l4.at += size;
+        l4.protocol = next;
+    }
+    if matches!(l4.protocol, 0 | 43 | 44 | 60) { Err(No::Unsure) } else { Ok(l4) }
+}
+
+fn udp(packet: &Packet<'_>, view: &mut View) -> Result<u32, No> {
+    let l4 = view.l4.as_ref().ok_or(No::Absent("other"))?;
+    if l4.protocol != 17 {
+        return Err(No::Absent("other"));
+    }
+    if l4.length < 8 || packet.bytes.len() < l4.at + 8 {
+        return Err(No::Absent("short"));
+    }
+    view.at = l4.at + 8;
+    Ok(1)
+}
+
+fn dport(packet: &Packet<'_>, view: &mut View) -> Result<u32, No> {
+    let no_port = || No::Absent("no_port");
+    let l4 = view.l4.as_ref().ok_or_else(no_port)?;
+    if !matches!(l4.protocol, 6 | 17) || l4.length < 4 {
+        return Err(no_port());
+    }
+    be16(packet.bytes, l4.at + 2).map(natural).ok_or_else(no_port)
+}
