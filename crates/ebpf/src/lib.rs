@@ -9,6 +9,7 @@
 #![forbid(unsafe_code)]
 
 pub mod asm;
+pub mod classic;
 pub mod disasm;
 pub mod emit;
 pub mod exam;

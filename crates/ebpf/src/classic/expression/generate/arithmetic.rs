@@ -1,0 +1,246 @@
+//! Relations between values: `ip[6:2] & 0x1fff = 0`, `len > 100`, `tcp[tcpflags] & tcp-syn != 0`.
+//!
+//! Values are computed in A, the waiting ones kept in the lowest scratch words. Constants are
+//! folded. What stands in a protocol is only asked of frames that carry it; of those, before
+//! anything is loaded.
+
+use super::super::ast::{Arithmetic, BinaryOp, Protocol, Relation};
+use super::super::condition::{
+    Condition, TAX, alu_k, alu_x, compare_k, compare_x, constant_to_a, line, memory_to_a,
+    memory_to_x, store_a,
+};
+use super::load::{Base, Size};
+use super::protocol::ip_number;
+use super::{Generator, Lines, Result, comparison};
+use crate::classic::insn::code;
+use crate::classic::link::LinkType as L;
+use crate::classic::run::{Alu, Test};
+
+/// The largest place that is written into a load: behind it, kernels read what is no frame.
+const PLACE_MAX: u32 = 0x7fff_ffff;
+
+/// The code of a value, and what must hold of a frame that has it.
+struct Value {
+    lines: Lines,
+    given: Condition,
+}
+
+impl Generator<'_> {
+    pub(super) fn relation(
+        &mut self,
+        relation: Relation,
+        left: &Arithmetic,
+        right: &Arithmetic,
+    ) -> Result<Condition> {
+        let (a, b) = (self.constant(left)?, self.constant(right)?);
+        let (op, wanted) = comparison(relation);
+        let (given, test) = match (a, b) {
+            (Some(a), Some(b)) => {
+                let holds = Test::decode(op).is_some_and(|test| test.holds(a, b));
+                let outcome = if holds { Condition::Always } else { Condition::Never };
+                return Ok(outcome.is(wanted));
+            }
+            (None, Some(b)) => {
+                let value = self.value(left, 0)?;
+                (value.given, compare_k(value.lines, op, b))
+            }
+            (Some(a), None) => {
+                let value = self.value(right, 0)?;
+                let (op, wanted) = comparison(mirrored(relation));
+                return Ok(value.given.and(compare_k(value.lines, op, a).is(wanted)));
+            }
+            (None, None) => {
+                let right = self.value(right, 0)?;
+                let left = self.value(left, 1)?;
+                let mut lines = right.lines;
+                lines.push(store_a(0));
+                lines.extend(left.lines);
+                lines.push(memory_to_x(0));
+                (right.given.and(left.given), compare_x(lines, op))
+            }
+        };
+        Ok(given.and(test.is(wanted)))
+    }
+
+    /// The value of what does not depend on the frame.
+    fn constant(&self, value: &Arithmetic) -> Result<Option<u32>> {
+        match value {
+            Arithmetic::Number(number) => Ok(Some(*number)),
+            Arithmetic::Length | Arithmetic::Index { .. } => Ok(None),
+            Arithmetic::Negate(inner) => Ok(self.constant(inner)?.map(u32::wrapping_neg)),
+            Arithmetic::Binary { op, left, right, span } => {
+                let refuse =
+                    |what| super::ExpressionError { span: span.clone(), ..self.mistake(what) };
+                let (left, right) = (self.constant(left)?, self.constant(right)?);
+                match (op, right) {
+                    (BinaryOp::Divide, Some(0)) => return Err(refuse("division by zero")),
+                    (BinaryOp::Remainder, Some(0)) => return Err(refuse("modulus by zero")),
+                    (BinaryOp::Left | BinaryOp::Right, Some(32..)) => {
+                        return Err(refuse("shift by more than 31 bits"));
+                    }
+                    _ => {}
+                }
+                let (Some(left), Some(right)) = (left, right) else { return Ok(None) };
+                Ok(Alu::decode(operation(*op)).and_then(|alu| alu.apply(left, right)))
+            }
+        }
+    }
+
+    /// Computes a value in A, keeping what waits in scratch words from `free` on.
+    fn value(&mut self, value: &Arithmetic, free: u32) -> Result<Value> {
+        if let Some(number) = self.constant(value)? {
+            return Ok(Value { lines: vec![constant_to_a(number)], given: Condition::Always });
+        }
+        if free >= self.words_end {
+            return Err(self.mistake("the value is too deep: no scratch word is left"));
+        }
+        match value {
+            Arithmetic::Number(number) => {
+                Ok(Value { lines: vec![constant_to_a(*number)], given: Condition::Always })
+            }
+            Arithmetic::Length => {
+                let lines = vec![line(code::LD | code::LEN, 0)];
+                Ok(Value { lines, given: Condition::Always })
+            }
+            Arithmetic::Negate(inner) => {
+                let mut value = self.value(inner, free)?;
+                value.lines.push(line(code::ALU | code::NEG, 0));
+                Ok(value)
+            }
+            Arithmetic::Index { protocol, offset, size, span } => {
+                let outer = std::mem::replace(&mut self.span, span.clone());
+                let value = self.index(*protocol, offset, *size, free)?;
+                self.span = outer;
+                Ok(value)
+            }
+            Arithmetic::Binary { op, left, right, .. } => {
+                if let Some(k) = self.constant(right)? {
+                    let mut value = self.value(left, free)?;
+                    value.lines.push(alu_k(operation(*op), k));
+                    return Ok(value);
+                }
+                let right = self.value(right, free)?;
+                let left = self.value(left, free + 1)?;
+                let mut lines = right.lines;
+                lines.push(store_a(free));
+                lines.extend(left.lines);
+                lines.push(memory_to_x(free));
+                lines.push(alu_x(operation(*op)));
+                Ok(Value { lines, given: left.given.and(right.given) })
+            }
+        }
+    }
+
+    /// What stands at `offset` in the header of `protocol`.
+    fn index(
+        &mut self,
+        protocol: Protocol,
+        offset: &Arithmetic,
+        size: u32,
+        free: u32,
+    ) -> Result<Value> {
+        let size = match size {
+            1 => Size::Byte,
+            2 => Size::Half,
+            4 => Size::Word,
+            _ => return Err(self.mistake(format!("data size must be 1, 2 or 4, not {size}"))),
+        };
+        let (base, given) = self.indexed(protocol)?;
+        let place = self.place(base)?;
+        let constant = self.constant(offset)?;
+        if let Some(k) = constant
+            && let Some(at) = place.constant.checked_add(k)
+            && at <= PLACE_MAX
+        {
+            return Ok(Value { lines: self.load(base, k, size)?, given });
+        }
+        let mut value = self.value(offset, free)?;
+        if base == Base::TransportIp4 && place.word.is_some() {
+            value.lines.push(store_a(free));
+            value.lines.extend(self.header_length_to_x(place));
+            value.lines.push(memory_to_a(free));
+            value.lines.push(alu_x(code::ADD));
+        } else {
+            let (to_x, _, moves) = self.base(base)?;
+            value.lines.extend(to_x);
+            if moves {
+                value.lines.push(alu_x(code::ADD));
+            }
+        }
+        value.lines.push(TAX);
+        value.lines.push(line(code::LD | code::IND | size.code(), place.constant));
+        Ok(Value { lines: value.lines, given: value.given.and(given) })
+    }
+
+    /// Where the header of `protocol` begins, and what frames have it.
+    fn indexed(&mut self, protocol: Protocol) -> Result<(Base, Condition)> {
+        match protocol {
+            Protocol::Radio => match self.link {
+                L::IEEE802_11_RADIO_AVS | L::IEEE802_11_RADIO | L::PRISM_HEADER => {
+                    Ok((Base::Packet, Condition::Always))
+                }
+                _ => Err(self.mistake("radio information is not in these frames")),
+            },
+            Protocol::Link => Ok((Base::Header, Condition::Always)),
+            Protocol::Ip
+            | Protocol::Ip6
+            | Protocol::Arp
+            | Protocol::Rarp
+            | Protocol::Atalk
+            | Protocol::Decnet
+            | Protocol::Sca
+            | Protocol::Lat
+            | Protocol::Moprc
+            | Protocol::Mopdl => Ok((Base::Network, self.protocol(protocol)?)),
+            Protocol::Sctp
+            | Protocol::Tcp
+            | Protocol::Udp
+            | Protocol::Icmp
+            | Protocol::Igmp
+            | Protocol::Igrp
+            | Protocol::Pim
+            | Protocol::Vrrp
+            | Protocol::Carp => {
+                let ip = self.protocol(Protocol::Ip)?;
+                let carries = self.ip_carries(ip_number(protocol).unwrap_or(0))?;
+                let given = ip.and(carries).and(self.first_fragment()?);
+                Ok((Base::TransportIp4, given))
+            }
+            Protocol::Icmp6 => {
+                let ip6 = self.protocol(Protocol::Ip6)?;
+                Ok((Base::TransportIp6, ip6.and(self.ip6_carries(58)?)))
+            }
+            other => {
+                let what = format!("`{}` does not support the index operation", other.word());
+                Err(self.mistake(what))
+            }
+        }
+    }
+}
+
+fn operation(op: BinaryOp) -> u16 {
+    match op {
+        BinaryOp::Add => code::ADD,
+        BinaryOp::Subtract => code::SUB,
+        BinaryOp::Multiply => code::MUL,
+        BinaryOp::Divide => code::DIV,
+        BinaryOp::Remainder => code::MOD,
+        BinaryOp::And => code::AND,
+        BinaryOp::Or => code::OR,
+        BinaryOp::Xor => code::XOR,
+        BinaryOp::Left => code::LSH,
+        BinaryOp::Right => code::RSH,
+    }
+}
+
+/// The relation that holds when both sides change places.
+fn mirrored(relation: Relation) -> Relation {
+    match relation {
+        Relation::Equal => Relation::Equal,
+        Relation::NotEqual => Relation::NotEqual,
+        Relation::Greater => Relation::Less,
+        Relation::Less => Relation::Greater,
+        Relation::GreaterOrEqual => Relation::LessOrEqual,
+        Relation::LessOrEqual => Relation::GreaterOrEqual,
+    }
+}

@@ -1,0 +1,198 @@
+//! IP addresses and networks: `src host 1.2.3.4`, `net 10.0.0.0/8`, `ip6 net fe80::/10`.
+
+use std::net::{IpAddr, Ipv6Addr};
+
+use super::super::ast::{Protocol, Qualifiers, Way};
+use super::super::condition::Condition;
+use super::link_protocol::{ARP, IP, IP6, RARP};
+use super::load::{Base, Size};
+use super::{Generator, Result};
+
+/// The most addresses of one family that a name may have.
+const ADDRESSES_MAX: usize = 100;
+
+/// An IPv4 network.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Net {
+    pub(super) address: u32,
+    pub(super) mask: u32,
+}
+
+/// An IPv6 network.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Net6 {
+    pub(super) address: Ipv6Addr,
+    pub(super) mask: u128,
+}
+
+impl Net6 {
+    /// The network of that prefix.
+    pub(super) fn new(address: Ipv6Addr, length: u32) -> Self {
+        let mask = u128::MAX.checked_shl(128 - length.min(128)).unwrap_or(0);
+        Self { address, mask }
+    }
+}
+
+impl Generator<'_> {
+    /// Any of those IPv4 networks, or none of them if `wanted` is false; `thing` is for messages.
+    pub(super) fn nets(
+        &mut self,
+        q: Qualifiers,
+        nets: &[Net],
+        wanted: bool,
+        thing: &str,
+    ) -> Result<Condition> {
+        self.only_ends(q.way)?;
+        let Some(protocol) = q.protocol else {
+            let ip = self.nets_in(IP, q.way, nets, wanted)?;
+            if self.mpls_depth > 0 {
+                return Ok(ip);
+            }
+            let arp = self.nets_in(ARP, q.way, nets, wanted)?;
+            return Ok(ip.or(arp).or(self.nets_in(RARP, q.way, nets, wanted)?));
+        };
+        let link_protocol = match protocol {
+            Protocol::Ip => IP,
+            Protocol::Arp => ARP,
+            Protocol::Rarp => RARP,
+            other => return Err(self.not_valid(other.word(), thing)),
+        };
+        self.nets_in(link_protocol, q.way, nets, wanted)
+    }
+
+    fn nets_in(
+        &mut self,
+        link_protocol: u32,
+        way: Option<Way>,
+        nets: &[Net],
+        wanted: bool,
+    ) -> Result<Condition> {
+        let carried = self.link_protocol(link_protocol)?;
+        if carried == Condition::Never {
+            return Ok(carried);
+        }
+        let (source, target) = if link_protocol == IP { (12, 16) } else { (14, 24) };
+        let mut any = Condition::Never;
+        for net in nets {
+            any = any.or(self.ends(way, source, target, |g, at| {
+                g.masked(Base::Network, at, Size::Word, net.address, net.mask)
+            })?);
+        }
+        Ok(carried.and(any.is(wanted)))
+    }
+
+    /// Any of those IPv6 networks, or none of them if `wanted` is false.
+    pub(super) fn nets6(
+        &mut self,
+        q: Qualifiers,
+        nets: &[Net6],
+        wanted: bool,
+        thing: &str,
+    ) -> Result<Condition> {
+        self.only_ends(q.way)?;
+        if let Some(other) = q.protocol
+            && other != Protocol::Ip6
+        {
+            return Err(self.not_valid(other.word(), thing));
+        }
+        let carried = self.link_protocol(IP6)?;
+        let mut any = Condition::Never;
+        for net in nets {
+            any = any.or(self.ends(q.way, 8, 24, |g, at| g.net6_at(at, net))?);
+        }
+        Ok(carried.and(any.is(wanted)))
+    }
+
+    fn net6_at(&mut self, at: u32, net: &Net6) -> Result<Condition> {
+        let words = |value: u128| [96, 64, 32, 0].map(|shift| (value >> shift) as u32);
+        let (address, mask) = (words(net.address.to_bits()), words(net.mask));
+        let mut condition = Condition::Always;
+        for (index, (address, mask)) in address.into_iter().zip(mask).enumerate() {
+            let at = at + 4 * index as u32;
+            condition = condition.and(self.masked(Base::Network, at, Size::Word, address, mask)?);
+        }
+        Ok(condition)
+    }
+
+    /// Asks one thing of the source, the target, either or both.
+    pub(super) fn ends(
+        &mut self,
+        way: Option<Way>,
+        source: u32,
+        target: u32,
+        ask: impl Fn(&mut Self, u32) -> Result<Condition>,
+    ) -> Result<Condition> {
+        match way {
+            Some(Way::Source) => ask(self, source),
+            Some(Way::Target) => ask(self, target),
+            Some(Way::Both) => {
+                let first = ask(self, source)?;
+                Ok(first.and(ask(self, target)?))
+            }
+            None | Some(Way::Either) => {
+                let first = ask(self, source)?;
+                Ok(first.or(ask(self, target)?))
+            }
+            Some(other) => Err(self.only_wlan(other)),
+        }
+    }
+
+    /// Refuses the directions that only 802.11 frames have.
+    pub(super) fn only_ends(&self, way: Option<Way>) -> Result<()> {
+        match way {
+            None | Some(Way::Source | Way::Target | Way::Either | Way::Both) => Ok(()),
+            Some(other) => Err(self.only_wlan(other)),
+        }
+    }
+
+    fn only_wlan(&self, way: Way) -> super::ExpressionError {
+        self.mistake(format!("`{}` is for link addresses of 802.11 frames only", way.words()))
+    }
+
+    /// The addresses of a name; for a gateway, those that must not be there.
+    pub(super) fn host_name(
+        &mut self,
+        q: Qualifiers,
+        name: &str,
+        gateway: bool,
+    ) -> Result<Condition> {
+        let addresses = self
+            .options
+            .resolver
+            .host(name)
+            .map_err(|why| self.mistake(format!("unknown host `{name}`: {why}")))?;
+        let asks4 = q.protocol != Some(Protocol::Ip6);
+        let asks6 =
+            !gateway && !matches!(q.protocol, Some(Protocol::Ip | Protocol::Arp | Protocol::Rarp));
+        let mut nets = Vec::new();
+        let mut nets6 = Vec::new();
+        for address in addresses {
+            match address {
+                IpAddr::V4(address) if asks4 => {
+                    nets.push(Net { address: address.to_bits(), mask: u32::MAX });
+                }
+                IpAddr::V6(address) if asks6 => nets6.push(Net6::new(address, 128)),
+                _ => {}
+            }
+        }
+        if nets.len().max(nets6.len()) > ADDRESSES_MAX {
+            let what = format!("`{name}` has more than {ADDRESSES_MAX} addresses");
+            return Err(self.mistake(what));
+        }
+        if nets.is_empty() && nets6.is_empty() {
+            let what = format!("unknown host `{name}`: it has no address of this family");
+            return Err(self.mistake(what));
+        }
+        nets.sort_by_key(|net| net.address);
+        nets6.sort_by_key(|net| net.address);
+        let thing = "host";
+        let mut condition = Condition::Never;
+        if !nets.is_empty() {
+            condition = condition.or(self.nets(q, &nets, !gateway, thing)?);
+        }
+        if !nets6.is_empty() {
+            condition = condition.or(self.nets6(q, &nets6, !gateway, thing)?);
+        }
+        Ok(condition)
+    }
+}

@@ -1,0 +1,176 @@
+//! A qualified identifier: decides by its qualifiers and its form what is asked.
+
+use std::net::Ipv6Addr;
+
+use super::super::ast::{Id, Kind, Protocol, Qualifiers};
+use super::super::condition::Condition;
+use super::super::names;
+use super::super::parse::describe;
+use super::host::{Net, Net6};
+use super::{Generator, Result};
+
+impl Generator<'_> {
+    pub(super) fn id(&mut self, q: Qualifiers, id: &Id) -> Result<Condition> {
+        if q.protocol == Some(Protocol::Decnet) {
+            return self.decnet_id(q, id);
+        }
+        match id {
+            Id::Name(name) => self.named(q, name),
+            Id::Number(number) => self.numbered(q, *number),
+            Id::Dotted(text) => {
+                let (value, bits) = self.dotted(text)?;
+                let net = Net { address: value, mask: u32::MAX << (32 - bits) };
+                self.address(q, net, text)
+            }
+            Id::DottedPrefix(text, length) => {
+                self.at_most("netmask length", *length, 32)?;
+                let mask = u32::MAX.checked_shl(32 - length).unwrap_or(0);
+                self.network(q, id, text, mask)
+            }
+            Id::DottedMask(text, mask) => {
+                let (mask, _) = self.dotted(mask)?;
+                self.network(q, id, text, mask)
+            }
+            Id::Ip6(address, length) => self.address6(q, *address, *length),
+            Id::Mac(address) => {
+                let host = matches!(q.kind, None | Some(Kind::Host));
+                if !host || q.protocol != Some(Protocol::Link) {
+                    return Err(self.mistake("Ethernet address used in non-ether expression"));
+                }
+                self.mac(q.way, *address, "link host XX:XX:XX:XX:XX:XX")
+            }
+            Id::Mac8(address) => {
+                self.only_ends(q.way)?;
+                if let Some(kind) = q.kind
+                    && kind != Kind::Host
+                {
+                    return Err(self.not_valid(kind.word(), &describe(id)));
+                }
+                if q.protocol != Some(Protocol::Link) {
+                    return Err(self.mistake("`link` is the only protocol for an address `$XX`"));
+                }
+                self.mac8(q.way, *address, "link host $XX")
+            }
+        }
+    }
+
+    fn named(&mut self, q: Qualifiers, name: &str) -> Result<Condition> {
+        match q.kind {
+            Some(Kind::Net) => {
+                let number = self.options.resolver.network(name).filter(|number| *number != 0);
+                let Some(number) = number else {
+                    return Err(self.mistake(format!("unknown network `{name}`")));
+                };
+                self.nets(q, &[left_aligned(number)], true, "net")
+            }
+            None | Some(Kind::Host) if q.protocol == Some(Protocol::Link) => {
+                self.mac_name(q.way, name, "link host")
+            }
+            None | Some(Kind::Host) => self.host_name(q, name, false),
+            Some(Kind::Port) => self.port_name(q, name),
+            Some(Kind::PortRange) => self.port_range(q, name),
+            Some(Kind::Gateway) => self.gateway(q, name),
+            Some(Kind::Protocol) => {
+                let number = self.protocol_named(q, name)?;
+                self.protocol_number(q.protocol, number)
+            }
+            Some(Kind::ProtocolChain) => {
+                let number = self.protocol_named(q, name)?;
+                self.protochain(q.protocol, number)
+            }
+        }
+    }
+
+    fn protocol_named(&self, q: Qualifiers, name: &str) -> Result<u32> {
+        let number = match q.protocol {
+            None | Some(Protocol::Ip | Protocol::Ip6) => {
+                self.options.resolver.protocol(name).map(u32::from)
+            }
+            Some(Protocol::Link) => names::find(names::LINK_PROTOCOLS, name),
+            Some(Protocol::Iso) => names::find(names::ISO_PROTOCOLS, name),
+            _ => None,
+        };
+        number.ok_or_else(|| {
+            let kind = q.kind.map_or("proto", Kind::word);
+            let within = q.protocol.map(|p| format!("{} ", p.word())).unwrap_or_default();
+            self.mistake(format!("unknown `{within}{kind}` value `{name}`"))
+        })
+    }
+
+    fn numbered(&mut self, q: Qualifiers, number: u32) -> Result<Condition> {
+        match q.kind {
+            None | Some(Kind::Host) => {
+                self.address(q, Net { address: number, mask: u32::MAX }, &number.to_string())
+            }
+            Some(Kind::Net) => self.address(q, left_aligned(number), &number.to_string()),
+            Some(Kind::Port | Kind::PortRange) => self.port_number(q, number),
+            Some(Kind::Protocol) => self.protocol_number(q.protocol, number),
+            Some(Kind::ProtocolChain) => self.protochain(q.protocol, number),
+            Some(kind @ Kind::Gateway) => Err(self.not_valid(kind.word(), &number.to_string())),
+        }
+    }
+
+    fn address(&mut self, q: Qualifiers, net: Net, text: &str) -> Result<Condition> {
+        match q.kind {
+            None | Some(Kind::Host | Kind::Net) => {}
+            Some(kind) => return Err(self.not_valid(kind.word(), text)),
+        }
+        if q.protocol == Some(Protocol::Link) {
+            return Err(self.mistake(format!("illegal link-layer address `{text}`")));
+        }
+        self.nets(q, &[net], true, &format!("{} {text}", q.kind.map_or("host", Kind::word)))
+    }
+
+    fn network(&mut self, q: Qualifiers, id: &Id, text: &str, mask: u32) -> Result<Condition> {
+        let (address, _) = self.dotted(text)?;
+        let whole = describe(id);
+        if address & !mask != 0 {
+            return Err(self.mistake(format!("non-network bits set in `{whole}`")));
+        }
+        if q.kind != Some(Kind::Net) {
+            return Err(self.not_valid(q.kind.map_or("host", Kind::word), &whole));
+        }
+        self.nets(q, &[Net { address, mask }], true, &format!("net {whole}"))
+    }
+
+    fn address6(&mut self, q: Qualifiers, address: Ipv6Addr, length: u32) -> Result<Condition> {
+        self.at_most("prefix length", length, 128)?;
+        let net = Net6::new(address, length);
+        let whole = describe(&Id::Ip6(address, length));
+        if address.to_bits() & !net.mask != 0 {
+            return Err(self.mistake(format!("non-network bits set in `{whole}`")));
+        }
+        match q.kind {
+            None | Some(Kind::Host) if length == 128 => {}
+            Some(Kind::Net) => {}
+            kind => return Err(self.not_valid(kind.map_or("host", Kind::word), &whole)),
+        }
+        self.nets6(q, &[net], true, &format!("{} {whole}", q.kind.map_or("host", Kind::word)))
+    }
+
+    /// The value of one to four decimal bytes, the first highest, and how many bits they are.
+    fn dotted(&self, text: &str) -> Result<(u32, u32)> {
+        let mut value = 0u32;
+        let mut bits = 0;
+        for part in text.split('.') {
+            let decimal = part.bytes().all(|b| b.is_ascii_digit());
+            let byte = part.parse::<u32>().ok().filter(|byte| decimal && *byte < 256 && bits < 32);
+            let Some(byte) = byte else {
+                return Err(self.mistake(format!("invalid IPv4 address `{text}`")));
+            };
+            bits += 8;
+            value |= byte << (32 - bits);
+        }
+        Ok((value, bits))
+    }
+}
+
+/// A network number written from its significant end: `10` is `10.0.0.0/8`.
+fn left_aligned(number: u32) -> Net {
+    let (mut address, mut mask) = (number, u32::MAX);
+    while address != 0 && address >> 24 == 0 {
+        address <<= 8;
+        mask <<= 8;
+    }
+    Net { address, mask }
+}

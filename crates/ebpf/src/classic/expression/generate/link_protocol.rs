@@ -1,0 +1,302 @@
+//! Which protocol a frame carries, by the protocol number of its link type.
+//!
+//! One number space serves all of them, as in libpcap: EtherTypes, and below 1501 LLC service
+//! access points; PPP numbers where neither has the protocol.
+
+use super::super::condition::Condition;
+use super::super::{ErrorKind, Families};
+use super::load::{Base, Size};
+use super::{Generator, Result};
+use crate::classic::insn::code;
+use crate::classic::link::LinkType as L;
+
+pub(super) const IP: u32 = 0x0800;
+pub(super) const ARP: u32 = 0x0806;
+pub(super) const RARP: u32 = 0x8035;
+pub(super) const IP6: u32 = 0x86dd;
+pub(super) const DECNET: u32 = 0x6003;
+const ATALK: u32 = 0x809b;
+const AARP: u32 = 0x80f3;
+const NS: u32 = 0x0600;
+const IPX: u32 = 0x8137;
+/// The longest payload of an 802.3 frame: numbers above are EtherTypes, others lengths.
+const LENGTH_MAX: u32 = 1500;
+
+const SAP_IP: u32 = 0x06;
+const SAP_STP: u32 = 0x42;
+const SAP_IPX: u32 = 0xe0;
+const SAP_NETBEUI: u32 = 0xf0;
+pub(super) const SAP_ISO: u32 = 0xfe;
+
+/// Network layer protocol identifiers of ISO 9577.
+pub(super) const CLNP: u32 = 0x81;
+pub(super) const ESIS: u32 = 0x82;
+pub(super) const ISIS: u32 = 0x83;
+
+impl Generator<'_> {
+    /// The frame carries `protocol`.
+    pub(super) fn link_protocol(&mut self, protocol: u32) -> Result<Condition> {
+        if self.mpls_depth > 0 {
+            return self.behind_mpls(protocol);
+        }
+        match self.link {
+            link if link.is_ethernet() => {
+                let inner = if self.encapsulated { None } else { self.previous_check()? };
+                let own = self.ethernet_protocol(protocol)?;
+                Ok(inner.unwrap_or(Condition::Always).and(own))
+            }
+            link if link.is_wlan() => {
+                let data = self.masked(Base::Header, 0, Size::Byte, 0x08, 0x0c)?;
+                Ok(data.and(self.llc_protocol(protocol)?))
+            }
+            link if link.is_juniper() => {
+                self.masked(Base::Header, 0, Size::Word, 0x4d47_4300, 0xffff_ff00)
+            }
+            L::C_HDLC | L::HDLC => {
+                self.at_most("HDLC protocol", protocol, 0xffff)?;
+                let number = if protocol == SAP_ISO { 0xfefe } else { protocol };
+                self.equal(Base::Protocol, 0, Size::Half, number)
+            }
+            L::FDDI | L::IEEE802 | L::ATM_RFC1483 | L::ATM_CLIP | L::IP_OVER_FC => {
+                self.llc_protocol(protocol)
+            }
+            L::SUNATM => {
+                let llc = self.atm_prototype(0x02)?;
+                Ok(llc.and(self.llc_protocol(protocol)?))
+            }
+            L::LINUX_SLL => self.cooked_protocol(protocol),
+            L::SLIP | L::SLIP_BSDOS | L::RAW => match protocol {
+                IP => self.ip_version(Base::Header, 4),
+                IP6 => self.ip_version(Base::Header, 6),
+                _ => Ok(Condition::Never),
+            },
+            L::IPV4 => Ok(constant(protocol == IP)),
+            L::IPV6 => Ok(constant(protocol == IP6)),
+            L::LTALK => Ok(constant(protocol == ATALK)),
+            L::PPP | L::PPP_PPPD | L::PPP_SERIAL | L::PPP_ETHER | L::PPP_BSDOS => {
+                self.ppp_protocol(protocol)
+            }
+            L::NULL | L::LOOP | L::ENC => self.loopback_protocol(protocol),
+            L::PFLOG => self.family(1, Size::Byte, protocol, false),
+            L::ARCNET | L::ARCNET_LINUX => self
+                .one_of(protocol, &[(IP, 212), (ARP, 213), (RARP, 214), (ATALK, 221), (IP6, 0xc4)]),
+            L::IPNET => self.one_of(protocol, &[(IP, 2), (IP6, 26)]),
+            L::FRELAY => self.frame_relay_protocol(protocol),
+            L::MFR => Err(self.no_protocol_number()),
+            _ if self.protocol.is_some() => {
+                self.at_most("EtherType", protocol, 0xffff)?;
+                self.equal(Base::Protocol, 0, Size::Half, protocol)
+            }
+            _ => Err(self.no_protocol_number()),
+        }
+    }
+
+    fn no_protocol_number(&self) -> super::ExpressionError {
+        let what = format!("which protocol a frame of {} carries is not known", self.link);
+        self.error(ErrorKind::Unknown, what)
+    }
+
+    /// The byte of a protocol number that has few values.
+    fn one_of(&mut self, protocol: u32, numbers: &[(u32, u32)]) -> Result<Condition> {
+        match numbers.iter().find(|(known, _)| *known == protocol) {
+            Some((_, number)) => self.equal(Base::Protocol, 0, Size::Byte, *number),
+            None => Ok(Condition::Never),
+        }
+    }
+
+    /// The first nibble of an IP header.
+    pub(super) fn ip_version(&mut self, base: Base, version: u32) -> Result<Condition> {
+        self.masked(base, 0, Size::Byte, version << 4, 0xf0)
+    }
+
+    fn is_length(&mut self) -> Result<Condition> {
+        Ok(self.test(Base::Protocol, 0, Size::Half, code::JGT, LENGTH_MAX)?.not())
+    }
+
+    fn ethernet_protocol(&mut self, protocol: u32) -> Result<Condition> {
+        match protocol {
+            SAP_ISO | SAP_IP | SAP_NETBEUI => {
+                let length = self.is_length()?;
+                let saps = self.equal(Base::Llc, 0, Size::Half, protocol << 8 | protocol)?;
+                Ok(length.and(saps))
+            }
+            SAP_IPX => {
+                let raw = self.equal(Base::Llc, 0, Size::Half, 0xffff)?;
+                let llc = self.equal(Base::Llc, 0, Size::Byte, SAP_IPX)?.or(raw);
+                let any = self.snap(0, IPX)?.or(llc);
+                let behind_length = self.is_length()?.and(any);
+                Ok(self.equal(Base::Protocol, 0, Size::Half, IPX)?.or(behind_length))
+            }
+            ATALK | AARP => {
+                let snap = self.snap(if protocol == ATALK { 0x08_0007 } else { 0 }, protocol)?;
+                let behind_length = self.is_length()?.and(snap);
+                Ok(self.equal(Base::Protocol, 0, Size::Half, protocol)?.or(behind_length))
+            }
+            0..=LENGTH_MAX => {
+                self.at_most("LLC DSAP", protocol, 0xff)?;
+                let length = self.is_length()?;
+                Ok(length.and(self.equal(Base::Protocol, 2, Size::Byte, protocol)?))
+            }
+            _ => {
+                self.at_most("EtherType", protocol, 0xffff)?;
+                self.equal(Base::Protocol, 0, Size::Half, protocol)
+            }
+        }
+    }
+
+    fn cooked_protocol(&mut self, protocol: u32) -> Result<Condition> {
+        const WITH_LLC: u32 = 4;
+        const NOVELL: u32 = 1;
+        let number = |g: &mut Self, k| g.equal(Base::Protocol, 0, Size::Half, k);
+        match protocol {
+            SAP_ISO | SAP_IP | SAP_NETBEUI => {
+                let llc = number(self, WITH_LLC)?;
+                let saps = self.equal(Base::Llc, 0, Size::Half, protocol << 8 | protocol)?;
+                Ok(llc.and(saps))
+            }
+            SAP_IPX => {
+                let llc = self.equal(Base::Llc, 0, Size::Byte, SAP_IPX)?;
+                let either = llc.or(self.snap(0, IPX)?);
+                let behind_llc = number(self, WITH_LLC)?.and(either);
+                let novell = number(self, NOVELL)?.or(behind_llc);
+                Ok(number(self, IPX)?.or(novell))
+            }
+            ATALK | AARP => {
+                let snap = self.snap(if protocol == ATALK { 0x08_0007 } else { 0 }, protocol)?;
+                let behind_llc = number(self, WITH_LLC)?.and(snap);
+                Ok(number(self, protocol)?.or(behind_llc))
+            }
+            0..=LENGTH_MAX => {
+                self.at_most("LLC DSAP", protocol, 0xff)?;
+                let llc = number(self, WITH_LLC)?;
+                Ok(llc.and(self.equal(Base::Llc, 0, Size::Byte, protocol)?))
+            }
+            _ => {
+                self.at_most("EtherType", protocol, 0xffff)?;
+                number(self, protocol)
+            }
+        }
+    }
+
+    /// Of a link type whose payload always begins with LLC.
+    fn llc_protocol(&mut self, protocol: u32) -> Result<Condition> {
+        match protocol {
+            SAP_IP | SAP_ISO | SAP_NETBEUI => {
+                self.equal(Base::Llc, 0, Size::Half, protocol << 8 | protocol)
+            }
+            ATALK => self.snap(0x08_0007, ATALK),
+            0..=LENGTH_MAX => {
+                self.at_most("LLC DSAP", protocol, 0xff)?;
+                self.equal(Base::Llc, 0, Size::Byte, protocol)
+            }
+            _ => {
+                self.at_most("EtherType", protocol, 0xffff)?;
+                self.equal(Base::Llc, 6, Size::Half, protocol)
+            }
+        }
+    }
+
+    /// A SNAP header of that organisation and protocol.
+    fn snap(&mut self, organisation: u32, protocol: u32) -> Result<Condition> {
+        let [_, a, b, c] = organisation.to_be_bytes();
+        let [_, _, d, e] = protocol.to_be_bytes();
+        self.bytes(Base::Llc, 0, &[0xaa, 0xaa, 0x03, a, b, c, d, e])
+    }
+
+    fn ppp_protocol(&mut self, protocol: u32) -> Result<Condition> {
+        const COMPRESSED: u32 = 0x002d;
+        const UNCOMPRESSED: u32 = 0x002f;
+        let number = match protocol {
+            IP => 0x0021,
+            IP6 => 0x0057,
+            DECNET => 0x0027,
+            ATALK => 0x0029,
+            NS => 0x0025,
+            SAP_ISO => 0x0023,
+            SAP_STP => 0x0031,
+            SAP_IPX => 0x002b,
+            other => {
+                self.at_most("PPP protocol", other, 0xffff)?;
+                other
+            }
+        };
+        let own = self.equal(Base::Protocol, 0, Size::Half, number)?;
+        if self.link != L::PPP_BSDOS || protocol != IP {
+            return Ok(own);
+        }
+        let compressed = self.equal(Base::Protocol, 0, Size::Half, COMPRESSED)?;
+        let uncompressed = self.equal(Base::Protocol, 0, Size::Half, UNCOMPRESSED)?;
+        Ok(own.or(compressed).or(uncompressed))
+    }
+
+    fn loopback_protocol(&mut self, protocol: u32) -> Result<Condition> {
+        let in_order = self.link == L::LOOP;
+        match self.options.families {
+            Families::Any if in_order => self.family(0, Size::Word, protocol, false),
+            Families::Any => {
+                let plain = self.family(0, Size::Word, protocol, false)?;
+                Ok(plain.or(self.family(0, Size::Word, protocol, true)?))
+            }
+            Families::Exactly { big_endian, .. } => {
+                self.family(0, Size::Word, protocol, !in_order && !big_endian)
+            }
+        }
+    }
+
+    /// The address family at `offset` of the header, its bytes swapped or not.
+    fn family(
+        &mut self,
+        offset: u32,
+        size: Size,
+        protocol: u32,
+        swapped: bool,
+    ) -> Result<Condition> {
+        let numbers: &[u32] = match (protocol, self.options.families) {
+            (IP, Families::Any) => &[2],
+            (IP6, Families::Any) => &[30, 24, 28],
+            (IP, Families::Exactly { inet, .. }) => &[inet],
+            (IP6, Families::Exactly { inet6, .. }) => &[inet6],
+            _ => &[],
+        };
+        let mut condition = Condition::Never;
+        for number in numbers {
+            let number = if swapped { number.swap_bytes() } else { *number };
+            condition = condition.or(self.equal(Base::Header, offset, size, number)?);
+        }
+        Ok(condition)
+    }
+
+    fn frame_relay_protocol(&mut self, protocol: u32) -> Result<Condition> {
+        match protocol {
+            IP => self.frame_relay_nlpid(0xcc),
+            IP6 => self.frame_relay_nlpid(0x8e),
+            SAP_ISO => {
+                let clnp = self.frame_relay_nlpid(CLNP)?;
+                let esis = self.frame_relay_nlpid(ESIS)?;
+                Ok(clnp.or(esis.or(self.frame_relay_nlpid(ISIS)?)))
+            }
+            _ => Ok(Condition::Never),
+        }
+    }
+
+    pub(super) fn frame_relay_nlpid(&mut self, nlpid: u32) -> Result<Condition> {
+        self.equal(Base::Header, 2, Size::Half, 0x0300 | nlpid)
+    }
+
+    /// What must hold of the header around for the current header to be one at all.
+    pub(super) fn previous_check(&mut self) -> Result<Option<Condition>> {
+        if self.encapsulated {
+            return self.inner_header_check().map(Some);
+        }
+        match self.previous {
+            Some((L::SUNATM, _)) => {
+                Ok(Some(self.equal(Base::PreviousHeader, 4, Size::Half, 0xff00)?.not()))
+            }
+            _ => Ok(None),
+        }
+    }
+}
+
+fn constant(holds: bool) -> Condition {
+    if holds { Condition::Always } else { Condition::Never }
+}

@@ -1,0 +1,279 @@
+//! Makes a condition from a tree, for one link type.
+//!
+//! In: the tree, the link type, the options; out: a [`Condition`]. The tree is walked from left to
+//! right, and what an encapsulation such as `vlan` finds moves everything to its right further into
+//! the frame: so the walk carries where the current header begins, where its protocol number stands
+//! and where its payload begins. Places that only the frame knows are kept in scratch words.
+//!
+//! Every file here answers one kind of question; `load` turns places into instructions.
+
+mod arithmetic;
+mod atm;
+mod decnet;
+mod host;
+mod id;
+mod link_layer;
+mod link_protocol;
+mod load;
+mod mac;
+mod mpls;
+mod mtp;
+mod pflog;
+mod port;
+mod prologue;
+mod protochain;
+mod protocol;
+mod tunnel;
+mod vlan;
+mod wlan;
+
+use super::super::link::LinkType;
+use super::ast::{ByteOp, Encapsulation, Primitive, Relation, Span, Tree};
+use super::condition::{Condition, Label, Line, alu_k, compare_k, line};
+use super::layout::layout;
+use super::{ErrorKind, ExpressionError, Options};
+use crate::classic::insn::code;
+use load::{Base, Size};
+
+type Result<T> = std::result::Result<T, ExpressionError>;
+
+/// The most tests that a condition may have before it is certainly too long for a program.
+const TESTS_MAX: usize = 4 * super::super::program::INSTRUCTIONS_MAX;
+
+/// The scratch word of the outermost header's place, where that must be computed.
+const HEADER_WORD: u32 = 15;
+/// The scratch word of the outermost payload's place, where that must be computed.
+const PAYLOAD_WORD: u32 = 14;
+
+/// Makes the condition of `tree`; no tree accepts everything.
+pub(super) fn generate(
+    tree: Option<&Tree>,
+    link: LinkType,
+    options: &Options<'_>,
+) -> Result<Condition> {
+    let Some(layout) = layout(link) else {
+        return Err(ExpressionError {
+            span: 0..0,
+            what: format!("frames of {link} cannot be filtered"),
+            hint: None,
+            kind: ErrorKind::Unknown,
+        });
+    };
+    let Some(tree) = tree else { return Ok(Condition::Always) };
+    let moving = |moves: bool, word| if moves { Some(word) } else { None };
+    let header = Offset { constant: layout.header, word: moving(layout.header_moves, HEADER_WORD) };
+    let mut generator = Generator {
+        options,
+        outer: link,
+        link,
+        header,
+        previous: None,
+        protocol: layout.protocol.map(|constant| Offset { constant, word: None }),
+        payload: layout
+            .payload
+            .map(|constant| Offset { constant, word: moving(layout.payload_moves, PAYLOAD_WORD) }),
+        nl: layout.nl,
+        nl_nosnap: layout.nl_nosnap,
+        mpls_depth: 0,
+        vlan_depth: 0,
+        encapsulated: false,
+        header_used: false,
+        payload_used: false,
+        words_end: PAYLOAD_WORD,
+        labels: 0,
+        tests: 0,
+        span: 0..0,
+    };
+    let condition = generator.tree(tree)?;
+    Ok(generator.finish(condition))
+}
+
+/// A place in the frame: a constant, plus what a scratch word holds if there is one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Offset {
+    constant: u32,
+    word: Option<u32>,
+}
+
+impl Offset {
+    fn plus(self, more: u32) -> Self {
+        Self { constant: self.constant.wrapping_add(more), ..self }
+    }
+}
+
+/// The state of the walk.
+struct Generator<'a> {
+    options: &'a Options<'a>,
+    /// The link type of the whole frame.
+    outer: LinkType,
+    /// The link type of the current header.
+    link: LinkType,
+    /// Where the current link header begins.
+    header: Offset,
+    /// The link type and the beginning of the header around the current one.
+    previous: Option<(LinkType, Offset)>,
+    /// Where the current protocol number stands.
+    protocol: Option<Offset>,
+    /// Where the current payload begins.
+    payload: Option<Offset>,
+    nl: u32,
+    nl_nosnap: u32,
+    mpls_depth: u32,
+    vlan_depth: u32,
+    /// Whether the current header lies in a tunnel that may carry something else than Ethernet.
+    encapsulated: bool,
+    header_used: bool,
+    payload_used: bool,
+    /// Scratch words from here on hold places; those below are free for values.
+    words_end: u32,
+    labels: u32,
+    tests: usize,
+    /// The primitive that is being made.
+    span: Span,
+}
+
+impl Generator<'_> {
+    fn tree(&mut self, tree: &Tree) -> Result<Condition> {
+        match tree {
+            Tree::Not(inner) => Ok(self.tree(inner)?.not()),
+            Tree::All(trees) => self.fold(trees, Condition::and),
+            Tree::Any(trees) => self.fold(trees, Condition::or),
+            Tree::Leaf(primitive, span) => {
+                self.span = span.clone();
+                let condition = self.primitive(primitive)?;
+                self.tests += condition.tests();
+                if self.tests > TESTS_MAX {
+                    let what = "the expression is too long for a program";
+                    return Err(self.mistake(what));
+                }
+                Ok(condition)
+            }
+        }
+    }
+
+    fn fold(
+        &mut self,
+        trees: &[Tree],
+        join: impl Fn(Condition, Condition) -> Condition,
+    ) -> Result<Condition> {
+        let mut joined: Option<Condition> = None;
+        for tree in trees {
+            let next = self.tree(tree)?;
+            joined = Some(match joined {
+                None => next,
+                Some(before) => join(before, next),
+            });
+        }
+        Ok(joined.unwrap_or(Condition::Always))
+    }
+
+    fn primitive(&mut self, primitive: &Primitive) -> Result<Condition> {
+        match primitive {
+            Primitive::Protocol(protocol) => self.protocol(*protocol),
+            Primitive::Id(qualifiers, id) => self.id(*qualifiers, id),
+            Primitive::Relation { op, left, right } => self.relation(*op, left, right),
+            Primitive::Broadcast(protocol) => self.broadcast(*protocol),
+            Primitive::Multicast(protocol) => self.multicast(*protocol),
+            Primitive::Less(length) => Ok(length_test(code::JGT, *length).not()),
+            Primitive::Greater(length) => Ok(length_test(code::JGE, *length)),
+            Primitive::Byte { offset, op, value } => self.byte(*offset, *op, *value),
+            Primitive::Direction { outbound } => self.direction(*outbound),
+            Primitive::Interface(index) => self.interface(*index),
+            Primitive::Encapsulation(encapsulation, number) => match encapsulation {
+                Encapsulation::Vlan => self.vlan(*number),
+                Encapsulation::Mpls => self.mpls(*number),
+                Encapsulation::PppoeDiscovery => self.pppoe_discovery(),
+                Encapsulation::PppoeSession => self.pppoe_session(*number),
+                Encapsulation::Geneve => self.geneve(*number),
+                Encapsulation::Vxlan => self.vxlan(*number),
+            },
+            Primitive::PfInterface(name) => self.pf_interface(name),
+            Primitive::PfRuleset(name) => self.pf_ruleset(name),
+            Primitive::PfNumber(field, number) => self.pf_number(*field, *number),
+            Primitive::WlanType { value, mask } => self.wlan_field(0, *value, *mask),
+            Primitive::WlanDirection(value) => self.wlan_field(1, *value, 0x03),
+            Primitive::Llc(llc) => self.llc(*llc),
+            Primitive::Atm(atm) => self.atm(*atm),
+            Primitive::AtmField(field, op, value) => self.atm_field(*field, *op, *value),
+            Primitive::Mtp2(unit) => self.mtp2(*unit),
+            Primitive::Mtp3Field(field, op, value) => self.mtp3(*field, *op, *value),
+        }
+    }
+
+    fn byte(&mut self, offset: u32, op: ByteOp, value: u32) -> Result<Condition> {
+        self.at_most("byte argument", value, 0xff)?;
+        let mut lines = self.load(Base::Header, offset, Size::Byte)?;
+        Ok(match op {
+            ByteOp::Equal => compare_k(lines, code::JEQ, value),
+            ByteOp::Less => compare_k(lines, code::JGE, value).not(),
+            ByteOp::Greater => compare_k(lines, code::JGT, value),
+            ByteOp::And => {
+                lines.push(alu_k(code::AND, value));
+                compare_k(lines, code::JEQ, 0).not()
+            }
+            ByteOp::Or => {
+                lines.push(alu_k(code::OR, value));
+                compare_k(lines, code::JEQ, 0).not()
+            }
+        })
+    }
+
+    /// A label of its own inside one condition.
+    fn label(&mut self) -> Label {
+        self.labels += 1;
+        Label(self.labels - 1)
+    }
+
+    /// A scratch word for a place.
+    fn word(&mut self) -> Result<u32> {
+        if self.words_end <= 1 {
+            let what = "too many headers inside each other: no scratch word is left";
+            return Err(self.mistake(what));
+        }
+        self.words_end -= 1;
+        Ok(self.words_end)
+    }
+
+    /// Refuses `value` above `maximum`.
+    fn at_most(&self, what: &str, value: u32, maximum: u32) -> Result<()> {
+        if value <= maximum {
+            return Ok(());
+        }
+        Err(self.mistake(format!("{what} {value} greater than maximum {maximum}")))
+    }
+
+    fn mistake(&self, what: impl Into<String>) -> ExpressionError {
+        self.error(ErrorKind::Mistake, what.into())
+    }
+
+    fn not_on_this_link(&self, word: &str) -> ExpressionError {
+        self.mistake(format!("`{word}` is not supported on {}", self.link))
+    }
+
+    fn not_valid(&self, qualifier: &str, thing: &str) -> ExpressionError {
+        self.mistake(format!("`{qualifier}` is not a valid qualifier for `{thing}`"))
+    }
+
+    fn error(&self, kind: ErrorKind, what: String) -> ExpressionError {
+        ExpressionError { span: self.span.clone(), what, hint: None, kind }
+    }
+}
+
+fn length_test(op: u16, length: u32) -> Condition {
+    compare_k(vec![line(code::LD | code::LEN, 0)], op, length)
+}
+
+/// The comparison of a relation, and whether it must hold.
+fn comparison(op: Relation) -> (u16, bool) {
+    match op {
+        Relation::Equal => (code::JEQ, true),
+        Relation::NotEqual => (code::JEQ, false),
+        Relation::Greater => (code::JGT, true),
+        Relation::LessOrEqual => (code::JGT, false),
+        Relation::GreaterOrEqual => (code::JGE, true),
+        Relation::Less => (code::JGE, false),
+    }
+}
+
+/// Plain lines, one after the other.
+type Lines = Vec<Line>;

@@ -1,0 +1,182 @@
+//! Ports: `tcp port 80`, `dst portrange 6000-6008`, `port domain`.
+//!
+//! Of an IPv4 packet, ports are asked in the first fragment only; of an IPv6 packet, only where the
+//! transport header follows the IPv6 header directly. IPv6 is asked first.
+
+use super::super::ast::{Kind, Protocol, Qualifiers, Way};
+use super::super::condition::Condition;
+use super::super::lex;
+use super::super::resolve::Transports;
+use super::link_protocol::{IP, IP6};
+use super::load::{Base, Size};
+use super::protocol::ip_number;
+use super::{Generator, Result};
+use crate::classic::insn::code;
+
+const SOURCE: u32 = 0;
+const TARGET: u32 = 2;
+
+/// The ports from the first to the last, in either order.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Ports(pub(super) u16, pub(super) u16);
+
+impl Generator<'_> {
+    /// A port or a range of ports by number.
+    pub(super) fn port_number(&mut self, q: Qualifiers, number: u32) -> Result<Condition> {
+        let transport = self.transport(q)?;
+        self.at_most("port number", number, 0xffff)?;
+        let port = number as u16;
+        self.ports(q, Ports(port, port), transport)
+    }
+
+    /// A port by name.
+    pub(super) fn port_name(&mut self, q: Qualifiers, name: &str) -> Result<Condition> {
+        let wanted = self.transport(q)?;
+        let (port, by) = self
+            .options
+            .resolver
+            .port(name)
+            .ok_or_else(|| self.mistake(format!("unknown port `{name}`")))?;
+        let transport = self.agreed(wanted, by, name)?;
+        self.ports(q, Ports(port, port), transport)
+    }
+
+    /// A range of ports, each a name or a number.
+    pub(super) fn port_range(&mut self, q: Qualifiers, text: &str) -> Result<Condition> {
+        let wanted = self.transport(q)?;
+        let (first, last) = text
+            .split_once('-')
+            .ok_or_else(|| self.mistake(format!("port range `{text}` has no hyphen")))?;
+        if last.contains('-') {
+            return Err(self.mistake(format!("port range `{text}` has more than one hyphen")));
+        }
+        let (first, by_first) = self.port_of_range(first)?;
+        let (last, by_last) = self.port_of_range(last)?;
+        let by = if by_first == by_last { by_first } else { Transports::Both };
+        let transport = self.agreed(wanted, by, text)?;
+        self.ports(q, Ports(first, last), transport)
+    }
+
+    fn port_of_range(&mut self, word: &str) -> Result<(u16, Transports)> {
+        if word.starts_with(|c: char| c.is_ascii_digit())
+            && word.bytes().all(|b| b.is_ascii_hexdigit() || matches!(b, b'x' | b'X'))
+        {
+            let number = lex::number(word).map_err(|what| self.mistake(what))?;
+            self.at_most("port number", number, 0xffff)?;
+            return Ok((number as u16, Transports::Both));
+        }
+        self.options
+            .resolver
+            .port(word)
+            .ok_or_else(|| self.mistake(format!("`{word}` is not a valid port")))
+    }
+
+    /// The transport that the qualifiers ask for.
+    fn transport(&self, q: Qualifiers) -> Result<Option<Protocol>> {
+        match q.protocol {
+            None => Ok(None),
+            Some(p @ (Protocol::Tcp | Protocol::Udp | Protocol::Sctp)) => Ok(Some(p)),
+            Some(other) => Err(self.not_valid(other.word(), q.kind.map_or("port", Kind::word))),
+        }
+    }
+
+    /// The transport that both the qualifiers and the service allow.
+    fn agreed(
+        &self,
+        wanted: Option<Protocol>,
+        by: Transports,
+        name: &str,
+    ) -> Result<Option<Protocol>> {
+        let only = match by {
+            Transports::Both => return Ok(wanted),
+            Transports::Tcp => Protocol::Tcp,
+            Transports::Udp => Protocol::Udp,
+        };
+        match wanted {
+            Some(wanted) if wanted != only => Err(self.mistake(format!(
+                "port `{name}` is {}, not {}",
+                only.word(),
+                wanted.word()
+            ))),
+            _ => Ok(Some(only)),
+        }
+    }
+
+    /// Those ports, over IPv6 or IPv4.
+    pub(super) fn ports(
+        &mut self,
+        q: Qualifiers,
+        ports: Ports,
+        transport: Option<Protocol>,
+    ) -> Result<Condition> {
+        let over6 = self.ports_ip6(q, ports, transport)?;
+        Ok(over6.or(self.ports_ip4(q, ports, transport)?))
+    }
+
+    pub(super) fn ports_ip4(
+        &mut self,
+        q: Qualifiers,
+        ports: Ports,
+        transport: Option<Protocol>,
+    ) -> Result<Condition> {
+        let ip = self.link_protocol(IP)?;
+        let carries = self.carries(Self::ip_carries, transport)?;
+        let first = self.first_fragment()?;
+        let numbers = self.numbers(Base::TransportIp4, q, ports)?;
+        Ok(ip.and(carries).and(first).and(numbers))
+    }
+
+    pub(super) fn ports_ip6(
+        &mut self,
+        q: Qualifiers,
+        ports: Ports,
+        transport: Option<Protocol>,
+    ) -> Result<Condition> {
+        let ip6 = self.link_protocol(IP6)?;
+        let carries = self.carries(Self::ip6_carries, transport)?;
+        Ok(ip6.and(carries).and(self.numbers(Base::TransportIp6, q, ports)?))
+    }
+
+    fn carries(
+        &mut self,
+        field: impl Fn(&mut Self, u32) -> Result<Condition>,
+        transport: Option<Protocol>,
+    ) -> Result<Condition> {
+        if let Some(number) = transport.and_then(ip_number) {
+            return field(self, number);
+        }
+        let tcp = field(self, 6)?;
+        let udp = field(self, 17)?;
+        Ok(tcp.or(udp).or(field(self, 132)?))
+    }
+
+    /// The packet is no later fragment.
+    pub(super) fn first_fragment(&mut self) -> Result<Condition> {
+        Ok(self.any_bit(Base::Network, 6, Size::Half, 0x1fff)?.not())
+    }
+
+    fn numbers(&mut self, base: Base, q: Qualifiers, ports: Ports) -> Result<Condition> {
+        match q.way {
+            Some(Way::Source) => self.number_at(base, SOURCE, ports),
+            Some(Way::Target) => self.number_at(base, TARGET, ports),
+            Some(Way::Both) => {
+                let source = self.number_at(base, SOURCE, ports)?;
+                Ok(source.and(self.number_at(base, TARGET, ports)?))
+            }
+            None | Some(Way::Either) => {
+                let source = self.number_at(base, SOURCE, ports)?;
+                Ok(source.or(self.number_at(base, TARGET, ports)?))
+            }
+            Some(other) => Err(self.not_valid(other.words(), q.kind.map_or("port", Kind::word))),
+        }
+    }
+
+    fn number_at(&mut self, base: Base, offset: u32, Ports(a, b): Ports) -> Result<Condition> {
+        if a == b {
+            return self.equal(base, offset, Size::Half, u32::from(a));
+        }
+        let least = self.test(base, offset, Size::Half, code::JGE, u32::from(a.min(b)))?;
+        let most = self.test(base, offset, Size::Half, code::JGT, u32::from(a.max(b)))?.not();
+        Ok(least.and(most))
+    }
+}

@@ -1,0 +1,142 @@
+//! What a program computes before it asks anything: where headers of changing length end.
+
+use super::super::condition::{
+    Compare, Condition, Label, Line, TAX, TXA, alu_k, alu_x, compare_k, constant_to_a, line,
+    memory_to_a, store_a,
+};
+use super::{Generator, HEADER_WORD, Lines, PAYLOAD_WORD};
+use crate::classic::insn::code;
+use crate::classic::link::LinkType as L;
+
+const fn load(size: u16, at: u32) -> Line {
+    line(code::LD | code::ABS | size, at)
+}
+
+impl Generator<'_> {
+    /// Puts before `condition` what it needs.
+    pub(super) fn finish(mut self, condition: Condition) -> Condition {
+        if condition == Condition::Never {
+            return condition;
+        }
+        let mut lines = Lines::new();
+        if self.header_used || self.payload_used {
+            self.header_to_x(&mut lines);
+        }
+        if self.payload_used && self.outer == L::PFLOG {
+            lines.extend([
+                load(code::B, 0),
+                alu_k(code::ADD, 3),
+                alu_k(code::AND, !3),
+                store_a(PAYLOAD_WORD),
+            ]);
+        } else if self.payload_used {
+            self.wlan_payload(&mut lines);
+        }
+        let condition =
+            if condition == Condition::Always { condition } else { condition.after(lines) };
+        if self.outer != L::PPI {
+            return condition;
+        }
+        let is_wlan = compare_k(vec![load(code::W, 4)], code::JEQ, 105u32.swap_bytes());
+        is_wlan.and(condition)
+    }
+
+    /// X and a scratch word become the length of what stands before the 802.11 header.
+    fn header_to_x(&mut self, lines: &mut Lines) {
+        match self.outer {
+            L::PRISM_HEADER => {
+                let (avs, prism, done) = (self.label(), self.label(), self.label());
+                let cookie = Compare { op: code::JEQ, with: Some(0x8021_1000) };
+                lines.extend([
+                    load(code::W, 0),
+                    alu_k(code::AND, 0xffff_f000),
+                    Line::Branch { compare: cookie, yes: avs, no: prism },
+                    Line::Place(avs),
+                    load(code::W, 4),
+                    Line::Goto(done),
+                    Line::Place(prism),
+                    constant_to_a(144),
+                    Line::Place(done),
+                ]);
+            }
+            L::IEEE802_11_RADIO_AVS => lines.push(load(code::W, 4)),
+            L::IEEE802_11_RADIO | L::PPI => lines.extend([
+                load(code::B, 3),
+                alu_k(code::LSH, 8),
+                TAX,
+                load(code::B, 2),
+                alu_x(code::OR),
+            ]),
+            _ => return,
+        }
+        lines.extend([store_a(HEADER_WORD), TAX]);
+    }
+
+    /// A scratch word becomes the place behind the 802.11 header at X.
+    ///
+    /// Data frames with quality of service have two bytes more, and a radiotap header may say that
+    /// the whole was padded to four.
+    fn wlan_payload(&mut self, lines: &mut Lines) {
+        if lines.is_empty() {
+            lines.push(line(code::LDX | code::IMM, 0));
+        }
+        let end = self.label();
+        lines.extend([
+            TXA,
+            alu_k(code::ADD, 24),
+            store_a(PAYLOAD_WORD),
+            line(code::LD | code::IND | code::B, 0),
+        ]);
+        self.unless(lines, 0x08, end);
+        self.when(lines, 0x04, end);
+        let plain = self.label();
+        self.unless(lines, 0x80, plain);
+        lines.extend([
+            memory_to_a(PAYLOAD_WORD),
+            alu_k(code::ADD, 2),
+            store_a(PAYLOAD_WORD),
+            Line::Place(plain),
+        ]);
+        if self.outer == L::IEEE802_11_RADIO {
+            self.padding(lines, end);
+        }
+        lines.push(Line::Place(end));
+    }
+
+    fn padding(&mut self, lines: &mut Lines, end: Label) {
+        const FLAGS: u32 = 0x0200_0000;
+        const EXTENDED: u32 = 0x0000_0080;
+        const TIME: u32 = 0x0100_0000;
+        const PADDED: u32 = 0x20;
+        let (early, padded) = (self.label(), self.label());
+        lines.push(load(code::W, 4));
+        self.unless(lines, FLAGS, end);
+        self.when(lines, EXTENDED, end);
+        self.unless(lines, TIME, early);
+        lines.push(load(code::B, 16));
+        self.when(lines, PADDED, padded);
+        lines.extend([Line::Goto(end), Line::Place(early), load(code::B, 8)]);
+        self.unless(lines, PADDED, end);
+        lines.extend([
+            Line::Place(padded),
+            memory_to_a(PAYLOAD_WORD),
+            alu_k(code::ADD, 3),
+            alu_k(code::AND, !3),
+            store_a(PAYLOAD_WORD),
+        ]);
+    }
+
+    /// Goes to `target` if A has one of `bits`, and on otherwise.
+    fn when(&mut self, lines: &mut Lines, bits: u32, target: Label) {
+        let next = self.label();
+        let compare = Compare { op: code::JSET, with: Some(bits) };
+        lines.extend([Line::Branch { compare, yes: target, no: next }, Line::Place(next)]);
+    }
+
+    /// Goes to `target` if A has none of `bits`, and on otherwise.
+    fn unless(&mut self, lines: &mut Lines, bits: u32, target: Label) {
+        let next = self.label();
+        let compare = Compare { op: code::JSET, with: Some(bits) };
+        lines.extend([Line::Branch { compare, yes: next, no: target }, Line::Place(next)]);
+    }
+}

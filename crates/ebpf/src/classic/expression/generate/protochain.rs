@@ -1,0 +1,109 @@
+//! `protochain`: a protocol anywhere in the chain of headers, which is followed by a loop.
+//!
+//! A holds the number of the next header, X where it begins. The step over an authentication header
+//! goes to a place counted from the network header, not from the header before, as in libpcap:
+//! right where it comes first, as it nearly always does.
+
+use super::super::ast::Protocol;
+use super::super::condition::{
+    Compare, Condition, Label, Line, TAX, TXA, alu_k, alu_x, compare_k, line, memory_to_a, store_a,
+};
+use super::link_protocol::{IP, IP6};
+use super::load::{Base, Size};
+use super::{Generator, Lines, Result};
+use crate::classic::insn::code;
+
+const HOP_BY_HOP: u32 = 0;
+const ROUTING: u32 = 43;
+const FRAGMENT: u32 = 44;
+const AUTHENTICATION: u32 = 51;
+const NO_NEXT: u32 = 59;
+const TARGET_OPTIONS: u32 = 60;
+
+/// The scratch word that keeps the number of the next header.
+const KEPT: u32 = 0;
+
+impl Generator<'_> {
+    pub(super) fn protochain(
+        &mut self,
+        within: Option<Protocol>,
+        number: u32,
+    ) -> Result<Condition> {
+        let ip6 = match within {
+            None => {
+                let ip = self.protochain(Some(Protocol::Ip), number)?;
+                return Ok(ip.or(self.protochain(Some(Protocol::Ip6), number)?));
+            }
+            Some(Protocol::Ip) => false,
+            Some(Protocol::Ip6) => true,
+            Some(other) => return Err(self.not_valid(other.word(), "protochain")),
+        };
+        self.at_most("protocol number", number, 0xff)?;
+        let place = self.place(Base::Network)?;
+        if place.word.is_some() {
+            let what = "`protochain` is not supported with variable length headers";
+            return Err(self.mistake(what));
+        }
+        let carried = self.link_protocol(if ip6 { IP6 } else { IP })?;
+        let mut lines = self.load(Base::Network, if ip6 { 6 } else { 9 }, Size::Byte)?;
+        if ip6 {
+            lines.push(line(code::LDX | code::IMM, 40));
+        } else {
+            lines.extend(self.header_length_to_x(place));
+        }
+        self.chain(&mut lines, place.constant, ip6, number);
+        Ok(carried.and(compare_k(lines, code::JEQ, number)))
+    }
+
+    fn chain(&mut self, lines: &mut Lines, network: u32, ip6: bool, number: u32) {
+        let (again, end) = (self.label(), self.label());
+        lines.push(Line::Place(again));
+        self.branch(lines, number, end);
+        self.branch(lines, NO_NEXT, end);
+        if ip6 {
+            let (step, other) = (self.label(), self.label());
+            for option in [HOP_BY_HOP, TARGET_OPTIONS, ROUTING, FRAGMENT] {
+                self.branch(lines, option, step);
+            }
+            lines.extend([Line::Goto(other), Line::Place(step)]);
+            lines.extend([
+                line(code::LD | code::IND | code::B, network),
+                store_a(KEPT),
+                line(code::LD | code::IND | code::B, network + 1),
+                alu_k(code::ADD, 1),
+                alu_k(code::MUL, 8),
+                alu_x(code::ADD),
+                TAX,
+                memory_to_a(KEPT),
+                Line::Goto(again),
+                Line::Place(other),
+            ]);
+        }
+        let authenticated = self.label();
+        self.branch(lines, AUTHENTICATION, authenticated);
+        lines.extend([
+            Line::Goto(end),
+            Line::Place(authenticated),
+            line(code::LD | code::IND | code::B, network),
+            store_a(KEPT),
+            TXA,
+            alu_k(code::ADD, 1),
+            TAX,
+            line(code::LD | code::IND | code::B, network),
+            alu_k(code::ADD, 2),
+            alu_k(code::MUL, 4),
+            TAX,
+            memory_to_a(KEPT),
+            Line::Goto(again),
+            Line::Place(end),
+        ]);
+    }
+
+    /// Goes to `target` if A is `k`, and on otherwise.
+    fn branch(&mut self, lines: &mut Lines, k: u32, target: Label) {
+        let next = self.label();
+        let compare = Compare { op: code::JEQ, with: Some(k) };
+        lines.push(Line::Branch { compare, yes: target, no: next });
+        lines.push(Line::Place(next));
+    }
+}

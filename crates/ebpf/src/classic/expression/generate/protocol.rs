@@ -1,0 +1,175 @@
+//! A protocol by its name or number: `tcp`, `ip proto 17`, `iso proto \isis`, `l1`.
+
+use super::super::ast::Protocol;
+use super::super::condition::Condition;
+use super::link_protocol as link;
+use super::load::{Base, Size};
+use super::{Generator, Result};
+use crate::classic::link::LinkType as L;
+
+const FRAGMENT: u32 = 44;
+
+/// IS-IS PDU types.
+const L1_HELLO: u32 = 15;
+const L2_HELLO: u32 = 16;
+const POINT_HELLO: u32 = 17;
+const L1_LSP: u32 = 18;
+const L2_LSP: u32 = 20;
+const L1_CSNP: u32 = 24;
+const L2_CSNP: u32 = 25;
+const L1_PSNP: u32 = 26;
+const L2_PSNP: u32 = 27;
+const PDU_MAX: u32 = 31;
+
+/// The number of a protocol above IP.
+pub(super) fn ip_number(protocol: Protocol) -> Option<u32> {
+    Some(match protocol {
+        Protocol::Icmp => 1,
+        Protocol::Igmp => 2,
+        Protocol::Tcp => 6,
+        Protocol::Igrp => 9,
+        Protocol::Udp => 17,
+        Protocol::Esp => 50,
+        Protocol::Ah => 51,
+        Protocol::Icmp6 => 58,
+        Protocol::Pim => 103,
+        Protocol::Vrrp | Protocol::Carp => 112,
+        Protocol::Sctp => 132,
+        _ => return None,
+    })
+}
+
+/// The EtherType or service access point of a protocol above the link.
+fn link_number(protocol: Protocol) -> Option<u32> {
+    Some(match protocol {
+        Protocol::Ip => link::IP,
+        Protocol::Ip6 => link::IP6,
+        Protocol::Arp => link::ARP,
+        Protocol::Rarp => link::RARP,
+        Protocol::Atalk => 0x809b,
+        Protocol::Aarp => 0x80f3,
+        Protocol::Decnet => link::DECNET,
+        Protocol::Lat => 0x6004,
+        Protocol::Sca => 0x6007,
+        Protocol::Moprc => 0x6002,
+        Protocol::Mopdl => 0x6001,
+        Protocol::Iso => link::SAP_ISO,
+        Protocol::Stp => 0x42,
+        Protocol::Ipx => 0xe0,
+        Protocol::Netbeui => 0xf0,
+        _ => return None,
+    })
+}
+
+/// The PDU types that a word for a group of IS-IS messages stands for, asked in this order.
+fn isis_types(protocol: Protocol) -> &'static [u32] {
+    match protocol {
+        Protocol::IsisL1 => &[L1_PSNP, L1_CSNP, L1_LSP, L1_HELLO, POINT_HELLO],
+        Protocol::IsisL2 => &[L2_PSNP, L2_CSNP, L2_LSP, L2_HELLO, POINT_HELLO],
+        Protocol::IsisIih => &[POINT_HELLO, L1_HELLO, L2_HELLO],
+        Protocol::IsisLsp => &[L1_LSP, L2_LSP],
+        Protocol::IsisSnp => &[L2_PSNP, L1_PSNP, L1_CSNP, L2_CSNP],
+        Protocol::IsisCsnp => &[L1_CSNP, L2_CSNP],
+        Protocol::IsisPsnp => &[L1_PSNP, L2_PSNP],
+        _ => &[],
+    }
+}
+
+impl Generator<'_> {
+    /// The frame is of that protocol.
+    pub(super) fn protocol(&mut self, protocol: Protocol) -> Result<Condition> {
+        match protocol {
+            Protocol::Sctp
+            | Protocol::Tcp
+            | Protocol::Udp
+            | Protocol::Ah
+            | Protocol::Esp
+            | Protocol::Pim => self.protocol_number(None, ip_number(protocol).unwrap_or(0)),
+            Protocol::Icmp | Protocol::Igmp | Protocol::Igrp | Protocol::Vrrp | Protocol::Carp => {
+                self.protocol_number(Some(Protocol::Ip), ip_number(protocol).unwrap_or(0))
+            }
+            Protocol::Icmp6 => self.protocol_number(Some(Protocol::Ip6), 58),
+            Protocol::Esis => self.protocol_number(Some(Protocol::Iso), link::ESIS),
+            Protocol::Isis => self.protocol_number(Some(Protocol::Iso), link::ISIS),
+            Protocol::Clnp => self.protocol_number(Some(Protocol::Iso), link::CLNP),
+            _ => {
+                if let Some(number) = link_number(protocol) {
+                    return self.link_protocol(number);
+                }
+                let types = isis_types(protocol);
+                if types.is_empty() {
+                    let word = protocol.word();
+                    return Err(self.mistake(format!("`{word}` does not stand by itself")));
+                }
+                let mut condition = Condition::Never;
+                for kind in types {
+                    let one = self.protocol_number(Some(Protocol::Isis), *kind)?;
+                    condition = condition.or(one);
+                }
+                Ok(condition)
+            }
+        }
+    }
+
+    /// `[protocol] proto number`
+    pub(super) fn protocol_number(
+        &mut self,
+        within: Option<Protocol>,
+        number: u32,
+    ) -> Result<Condition> {
+        match within {
+            None => {
+                let ip = self.protocol_number(Some(Protocol::Ip), number)?;
+                Ok(ip.or(self.protocol_number(Some(Protocol::Ip6), number)?))
+            }
+            Some(Protocol::Link) => self.link_protocol(number),
+            Some(Protocol::Ip) => {
+                self.at_most("protocol number", number, 0xff)?;
+                let ip = self.link_protocol(link::IP)?;
+                Ok(ip.and(self.ip_carries(number)?))
+            }
+            Some(Protocol::Ip6) => {
+                self.at_most("protocol number", number, 0xff)?;
+                let ip6 = self.link_protocol(link::IP6)?;
+                let direct = self.ip6_carries(number)?;
+                let fragment = self.ip6_carries(FRAGMENT)?;
+                let behind = self.equal(Base::Network, 40, Size::Byte, number)?;
+                Ok(ip6.and(direct.or(fragment.and(behind))))
+            }
+            Some(Protocol::Iso) => self.iso_protocol(number),
+            Some(Protocol::Isis) => {
+                self.at_most("IS-IS PDU type", number, PDU_MAX)?;
+                let isis = self.iso_protocol(link::ISIS)?;
+                let at = if matches!(self.link, L::C_HDLC | L::HDLC) { 5 } else { 4 };
+                let kind = self.masked(Base::NetworkNoSnap, at, Size::Byte, number, PDU_MAX)?;
+                Ok(isis.and(kind))
+            }
+            Some(other) => Err(self.not_valid(other.word(), "proto")),
+        }
+    }
+
+    fn iso_protocol(&mut self, number: u32) -> Result<Condition> {
+        self.at_most("ISO protocol", number, 0xff)?;
+        match self.link {
+            L::FRELAY => self.frame_relay_nlpid(number),
+            L::C_HDLC | L::HDLC => {
+                let iso = self.link_protocol(0xfefe)?;
+                Ok(iso.and(self.equal(Base::NetworkNoSnap, 1, Size::Byte, number)?))
+            }
+            _ => {
+                let iso = self.link_protocol(link::SAP_ISO)?;
+                Ok(iso.and(self.equal(Base::NetworkNoSnap, 0, Size::Byte, number)?))
+            }
+        }
+    }
+
+    /// The protocol field of an IPv4 header.
+    pub(super) fn ip_carries(&mut self, number: u32) -> Result<Condition> {
+        self.equal(Base::Network, 9, Size::Byte, number)
+    }
+
+    /// The next-header field of an IPv6 header.
+    pub(super) fn ip6_carries(&mut self, number: u32) -> Result<Condition> {
+        self.equal(Base::Network, 6, Size::Byte, number)
+    }
+}

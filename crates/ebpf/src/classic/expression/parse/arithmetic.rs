@@ -1,0 +1,118 @@
+//! Reads relations between values: numbers, the length, and what stands at a place in a header.
+//!
+//! `*` and `/` bind tighter than `+` and `-`, these than shifts, these than `&`, that than `|`. `%`
+//! and `^` have no rank in libpcap's grammar: they take the value right before them and everything
+//! behind them. So do they here, because the same text must mean the same packets.
+
+use super::super::ast::{Arithmetic, BinaryOp, Primitive, Relation};
+use super::super::token::{Symbol, Token, Word};
+use super::{Parser, Result, mistake};
+
+/// The rank of unary minus, above all operators that have one.
+const RANK_MINUS: u8 = 6;
+
+impl Parser<'_> {
+    pub(super) fn relation(&mut self) -> Result<Primitive> {
+        let left = self.value(1)?;
+        let Some(op) = self.relation_symbol() else {
+            return Err(self.unexpected("a relation such as `=`, `!=`, `<` or `>`"));
+        };
+        let right = self.value(1)?;
+        Ok(Primitive::Relation { op, left, right })
+    }
+
+    pub(super) fn relation_symbol(&mut self) -> Option<Relation> {
+        let Token::Symbol(symbol) = self.peek() else { return None };
+        let relation = match symbol {
+            Symbol::Equal => Relation::Equal,
+            Symbol::NotEqual => Relation::NotEqual,
+            Symbol::Greater => Relation::Greater,
+            Symbol::GreaterOrEqual => Relation::GreaterOrEqual,
+            Symbol::Less => Relation::Less,
+            Symbol::LessOrEqual => Relation::LessOrEqual,
+            _ => return None,
+        };
+        self.at += 1;
+        Some(relation)
+    }
+
+    /// A value whose operators have at least that rank.
+    fn value(&mut self, rank: u8) -> Result<Arithmetic> {
+        let start = self.at;
+        let mut left = self.operand()?;
+        let mut length = 0usize;
+        loop {
+            let Some((op, found)) = self.operator() else { return Ok(left) };
+            let right = match found {
+                None => {
+                    self.at += 1;
+                    self.deeper(|p| p.value(1))?
+                }
+                Some(found) if found >= rank => {
+                    self.at += 1;
+                    self.value(found + 1)?
+                }
+                Some(_) => return Ok(left),
+            };
+            length += 1;
+            if length > super::NESTING_MAX {
+                let what = format!("more than {} operators in a row", super::NESTING_MAX);
+                return Err(mistake(self.span_from(start), what, None));
+            }
+            let span = self.span_from(start);
+            left = Arithmetic::Binary { op, left: Box::new(left), right: Box::new(right), span };
+        }
+    }
+
+    /// The operator that comes next, and its rank if it has one.
+    fn operator(&self) -> Option<(BinaryOp, Option<u8>)> {
+        let Token::Symbol(symbol) = self.peek() else { return None };
+        Some(match symbol {
+            Symbol::Bar => (BinaryOp::Or, Some(1)),
+            Symbol::Ampersand => (BinaryOp::And, Some(2)),
+            Symbol::ShiftLeft => (BinaryOp::Left, Some(3)),
+            Symbol::ShiftRight => (BinaryOp::Right, Some(3)),
+            Symbol::Plus => (BinaryOp::Add, Some(4)),
+            Symbol::Minus => (BinaryOp::Subtract, Some(4)),
+            Symbol::Star => (BinaryOp::Multiply, Some(5)),
+            Symbol::Slash => (BinaryOp::Divide, Some(5)),
+            Symbol::Percent => (BinaryOp::Remainder, None),
+            Symbol::Caret => (BinaryOp::Xor, None),
+            _ => return None,
+        })
+    }
+
+    fn operand(&mut self) -> Result<Arithmetic> {
+        let start = self.at;
+        match self.peek() {
+            Token::Number(number) => {
+                self.at += 1;
+                Ok(Arithmetic::Number(number))
+            }
+            Token::Word(Word::Length) => {
+                self.at += 1;
+                Ok(Arithmetic::Length)
+            }
+            Token::Symbol(Symbol::Minus) => {
+                self.at += 1;
+                let value = self.deeper(|p| p.value(RANK_MINUS))?;
+                Ok(Arithmetic::Negate(Box::new(value)))
+            }
+            Token::Symbol(Symbol::Open) => {
+                self.at += 1;
+                let value = self.deeper(|p| p.value(1))?;
+                self.expect(Symbol::Close, "`)`")?;
+                Ok(value)
+            }
+            Token::Protocol(protocol) => {
+                self.at += 1;
+                self.expect(Symbol::BracketOpen, "`[`")?;
+                let offset = Box::new(self.deeper(|p| p.value(1))?);
+                let size = if self.eat(Symbol::Colon) { self.number("a size")? } else { 1 };
+                self.expect(Symbol::BracketClose, "`]`")?;
+                Ok(Arithmetic::Index { protocol, offset, size, span: self.span_from(start) })
+            }
+            _ => Err(self.unexpected("a value")),
+        }
+    }
+}

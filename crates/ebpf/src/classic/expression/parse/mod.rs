@@ -1,0 +1,350 @@
+//! Reads the tree of an expression from its tokens.
+//!
+//! In: the text; out: its [`Tree`], or the first mistake with its place. The grammar is that of
+//! pcap-filter(7) as libpcap reads it: `and` and `or` bind equally and to the left, `not` binds
+//! tighter, and an identifier without qualifiers takes those of the primitive before it. Nesting is
+//! bounded by [`NESTING_MAX`], everything else is a loop, so time is linear in the text.
+//!
+//! One token decides everywhere but at `(` and at a number, where an identifier, a value and an
+//! expression look alike; there the parser looks past the parentheses, at what follows them.
+
+mod arithmetic;
+mod primitive;
+
+use super::ast::{Id, Kind, Qualifiers, Span, Tree, Way};
+use super::token::{Lexeme, Symbol, Token, Word};
+use super::{ErrorKind, ExpressionError, lex};
+
+/// How deep parentheses and negations may nest.
+pub(super) const NESTING_MAX: usize = 200;
+
+pub(super) use primitive::describe;
+
+type Result<T> = std::result::Result<T, ExpressionError>;
+
+/// Reads `text`; an empty text has no tree and accepts everything.
+pub(super) fn parse(text: &str) -> Result<Option<Tree>> {
+    let lexemes = lex::lex(text)?;
+    let closing = match_parentheses(&lexemes);
+    let mut parser = Parser { text, lexemes: &lexemes, closing: &closing, at: 0, depth: 0 };
+    if parser.peek() == Token::End {
+        return Ok(None);
+    }
+    let (tree, _) = parser.expression(None)?;
+    match parser.peek() {
+        Token::End => Ok(Some(tree)),
+        _ => Err(parser.unexpected("`and`, `or` or the end")),
+    }
+}
+
+struct Parser<'a> {
+    text: &'a str,
+    lexemes: &'a [Lexeme],
+    /// For each `(`, the place of its `)`.
+    closing: &'a [Option<usize>],
+    at: usize,
+    depth: usize,
+}
+
+/// What a term was, and the qualifiers that an identifier behind it would take.
+type Term = (Tree, Option<Qualifiers>);
+
+fn match_parentheses(lexemes: &[Lexeme]) -> Vec<Option<usize>> {
+    let mut closing = vec![None; lexemes.len()];
+    let mut open = Vec::new();
+    for (at, lexeme) in lexemes.iter().enumerate() {
+        match lexeme.token {
+            Token::Symbol(Symbol::Open) => open.push(at),
+            Token::Symbol(Symbol::Close) => {
+                if let Some(start) = open.pop() {
+                    closing[start] = Some(at);
+                }
+            }
+            _ => {}
+        }
+    }
+    closing
+}
+
+impl<'a> Parser<'a> {
+    /// `term (and|or (term|identifier))*`
+    fn expression(&mut self, before: Option<Qualifiers>) -> Result<Term> {
+        let (mut tree, mut qualifiers) = self.term(before)?;
+        loop {
+            let any = match self.peek() {
+                Token::Word(Word::And) => false,
+                Token::Word(Word::Or) => true,
+                _ => return Ok((tree, qualifiers)),
+            };
+            self.at += 1;
+            let next = if self.at_identifier() {
+                let Some(inherited) = qualifiers else {
+                    return Err(self.unqualified());
+                };
+                self.identifier(inherited)?
+            } else {
+                let (next, after) = self.term(qualifiers)?;
+                qualifiers = after;
+                next
+            };
+            tree = if any { either(tree, next) } else { both(tree, next) };
+        }
+    }
+
+    /// `not term`, `(expression)` or a primitive.
+    fn term(&mut self, before: Option<Qualifiers>) -> Result<Term> {
+        match self.peek() {
+            Token::Word(Word::Not) => {
+                self.at += 1;
+                let (tree, qualifiers) = self.deeper(|p| p.term(before))?;
+                Ok((Tree::Not(Box::new(tree)), qualifiers))
+            }
+            Token::Symbol(Symbol::Open) if !self.opens_value(self.at) => {
+                self.at += 1;
+                let (tree, _) = self.deeper(|p| p.expression(before))?;
+                self.expect(Symbol::Close, "`)`")?;
+                Ok((tree, before))
+            }
+            _ => self.primitive(),
+        }
+    }
+
+    /// An identifier with the qualifiers that hold for it: alone, negated, or several in
+    /// parentheses.
+    fn identifier(&mut self, qualifiers: Qualifiers) -> Result<Tree> {
+        match self.peek() {
+            Token::Word(Word::Not) => {
+                self.at += 1;
+                let tree = self.deeper(|p| p.identifier(qualifiers))?;
+                Ok(Tree::Not(Box::new(tree)))
+            }
+            Token::Symbol(Symbol::Open) => {
+                self.at += 1;
+                let tree = self.deeper(|p| p.identifiers(qualifiers))?;
+                self.expect(Symbol::Close, "`)`")?;
+                Ok(tree)
+            }
+            _ => {
+                let start = self.at;
+                let id = self.id(qualifiers)?;
+                Ok(Tree::Leaf(super::ast::Primitive::Id(qualifiers, id), self.span_from(start)))
+            }
+        }
+    }
+
+    /// `identifier (and|or identifier)*`
+    fn identifiers(&mut self, qualifiers: Qualifiers) -> Result<Tree> {
+        let mut tree = self.identifier(qualifiers)?;
+        loop {
+            let any = match self.peek() {
+                Token::Word(Word::And) => false,
+                Token::Word(Word::Or) => true,
+                _ => return Ok(tree),
+            };
+            self.at += 1;
+            let next = self.identifier(qualifiers)?;
+            tree = if any { either(tree, next) } else { both(tree, next) };
+        }
+    }
+
+    fn id(&mut self, qualifiers: Qualifiers) -> Result<Id> {
+        let lexeme = self.next();
+        Ok(match lexeme.token {
+            Token::Name => Id::Name(self.text[lexeme.span].to_owned()),
+            Token::Escaped => {
+                Id::Name(self.text[lexeme.span.start + 1..lexeme.span.end].to_owned())
+            }
+            Token::Number(number) => Id::Number(number),
+            Token::Mac(address) => Id::Mac(address),
+            Token::Mac8(address) => Id::Mac8(address),
+            Token::Dotted => self.dotted(lexeme.span, qualifiers)?,
+            Token::Ip6(address) => {
+                self.only_for_addresses("IPv6 address", &lexeme.span, qualifiers)?;
+                let length = if self.eat(Symbol::Slash) { self.number("a length")? } else { 128 };
+                Id::Ip6(address, length)
+            }
+            _ => {
+                self.at -= 1;
+                return Err(self.unexpected("a name, a number or an address"));
+            }
+        })
+    }
+
+    fn dotted(&mut self, span: Span, qualifiers: Qualifiers) -> Result<Id> {
+        self.only_for_addresses("IPv4 address", &span, qualifiers)?;
+        let text = self.text[span].to_owned();
+        if self.eat(Symbol::Slash) {
+            return Ok(Id::DottedPrefix(text, self.number("the length of the prefix")?));
+        }
+        if self.peek() != Token::Word(Word::Mask) {
+            return Ok(Id::Dotted(text));
+        }
+        self.at += 1;
+        if self.peek() != Token::Dotted {
+            return Err(self.unexpected("a mask with dots, such as 255.255.0.0"));
+        }
+        let mask = self.next().span;
+        Ok(Id::DottedMask(text, self.text[mask].to_owned()))
+    }
+
+    fn only_for_addresses(&self, what: &str, span: &Span, q: Qualifiers) -> Result<()> {
+        match q.kind {
+            Some(kind @ (Kind::Port | Kind::PortRange | Kind::Protocol | Kind::ProtocolChain)) => {
+                let word = kind.word();
+                Err(mistake(span.clone(), format!("`{word}` applied to an {what}"), None))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Whether an identifier, negated or in parentheses or not, comes next.
+    fn at_identifier(&self) -> bool {
+        let mut at = self.at;
+        while matches!(self.token(at), Token::Symbol(Symbol::Open) | Token::Word(Word::Not)) {
+            if self.token(at) == Token::Symbol(Symbol::Open) && self.opens_value(at) {
+                return false;
+            }
+            at += 1;
+        }
+        match self.token(at) {
+            Token::Name
+            | Token::Escaped
+            | Token::Dotted
+            | Token::Ip6(_)
+            | Token::Mac(_)
+            | Token::Mac8(_) => true,
+            Token::Number(_) => {
+                at += 1;
+                while self.token(at) == Token::Symbol(Symbol::Close) {
+                    at += 1;
+                }
+                !matches!(self.token(at), Token::Symbol(symbol) if symbol.continues_value())
+            }
+            _ => false,
+        }
+    }
+
+    /// Whether the `(` at that place belongs to a value: an operator follows its `)`.
+    fn opens_value(&self, at: usize) -> bool {
+        let Some(close) = self.closing[at] else { return false };
+        matches!(self.token(close + 1), Token::Symbol(symbol) if symbol.continues_value())
+    }
+
+    fn token(&self, at: usize) -> Token {
+        self.lexemes.get(at).map_or(Token::End, |lexeme| lexeme.token)
+    }
+
+    fn peek(&self) -> Token {
+        self.token(self.at)
+    }
+
+    fn next(&mut self) -> Lexeme {
+        let lexeme = self.lexemes[self.at.min(self.lexemes.len() - 1)].clone();
+        self.at += 1;
+        lexeme
+    }
+
+    fn eat(&mut self, symbol: Symbol) -> bool {
+        let found = self.peek() == Token::Symbol(symbol);
+        self.at += usize::from(found);
+        found
+    }
+
+    fn expect(&mut self, symbol: Symbol, what: &str) -> Result<()> {
+        if self.eat(symbol) { Ok(()) } else { Err(self.unexpected(what)) }
+    }
+
+    fn number(&mut self, what: &str) -> Result<u32> {
+        match self.peek() {
+            Token::Number(number) => {
+                self.at += 1;
+                Ok(number)
+            }
+            _ => Err(self.unexpected(what)),
+        }
+    }
+
+    fn deeper<T>(&mut self, parse: impl FnOnce(&mut Self) -> Result<T>) -> Result<T> {
+        if self.depth == NESTING_MAX {
+            let what = format!("parentheses and `not` are nested more than {NESTING_MAX} deep");
+            return Err(mistake(self.span_here(), what, None));
+        }
+        self.depth += 1;
+        let result = parse(self);
+        self.depth -= 1;
+        result
+    }
+
+    fn span_here(&self) -> Span {
+        self.lexemes.get(self.at).map_or(self.text.len()..self.text.len(), |l| l.span.clone())
+    }
+
+    fn span_from(&self, start: usize) -> Span {
+        let first = self.lexemes.get(start).map_or(0, |lexeme| lexeme.span.start);
+        let last = self.at.checked_sub(1).and_then(|at| self.lexemes.get(at));
+        first..last.map_or(first, |lexeme| lexeme.span.end)
+    }
+
+    fn unexpected(&self, wanted: &str) -> ExpressionError {
+        let span = self.span_here();
+        let found = match &self.text[span.clone()] {
+            "" => "the end".to_owned(),
+            text => format!("`{text}`"),
+        };
+        let hint = self.hint(&self.text[span.clone()]);
+        mistake(span, format!("syntax error: {wanted} is expected, not {found}"), hint)
+    }
+
+    fn unqualified(&self) -> ExpressionError {
+        let span = self.span_here();
+        let hint = self
+            .hint(&self.text[span.clone()])
+            .unwrap_or_else(|| "say what it is: `host`, `net`, `port` or `proto`".to_owned());
+        let what =
+            format!("syntax error: `{}` has no qualifier to take over", &self.text[span.clone()]);
+        mistake(span, what, Some(hint))
+    }
+
+    fn hint(&self, found: &str) -> Option<String> {
+        let words = super::names::PROTOCOLS.iter().map(|(word, _)| *word);
+        let words = words.chain(super::names::WORDS.iter().map(|(word, _)| *word));
+        super::nearest::nearest(words, found)
+            .filter(|word| *word != found)
+            .map(|word| format!("did you mean `{word}`?"))
+    }
+}
+
+fn either(left: Tree, right: Tree) -> Tree {
+    match left {
+        Tree::Any(mut trees) => {
+            trees.push(right);
+            Tree::Any(trees)
+        }
+        left => Tree::Any(vec![left, right]),
+    }
+}
+
+fn both(left: Tree, right: Tree) -> Tree {
+    match left {
+        Tree::All(mut trees) => {
+            trees.push(right);
+            Tree::All(trees)
+        }
+        left => Tree::All(vec![left, right]),
+    }
+}
+
+fn mistake(span: Span, what: String, hint: Option<String>) -> ExpressionError {
+    ExpressionError { span, what, hint, kind: ErrorKind::Mistake }
+}
+
+/// The way that a pair of words means, such as `src or dst`.
+fn pair(first: Word, joint: Word, second: Word) -> Option<Way> {
+    let both_named =
+        matches!((first, second), (Word::Source, Word::Target) | (Word::Target, Word::Source));
+    match joint {
+        Word::Or if both_named => Some(Way::Either),
+        Word::And if both_named => Some(Way::Both),
+        _ => None,
+    }
+}

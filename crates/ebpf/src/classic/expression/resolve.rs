@@ -1,0 +1,225 @@
+//! Names: who knows them, and the small tables that everybody knows.
+//!
+//! In: a name from an expression; out: addresses and numbers. A [`Resolver`] may ask files or the
+//! network; this crate does neither, so [`Refuse`] knows well-known ports and protocols only.
+
+use std::fmt;
+use std::net::IpAddr;
+
+/// Answers the names of an expression. What a resolver does not define, the tables here answer.
+pub trait Resolver: fmt::Debug {
+    /// The addresses of a host; `Err` says why there is none.
+    fn host(&self, name: &str) -> Result<Vec<IpAddr>, String> {
+        let _ = name;
+        Err("names of hosts are not looked up here, write the address".to_owned())
+    }
+
+    /// The number of an IPv4 network, its significant bytes at the right end, as in
+    /// `/etc/networks`.
+    fn network(&self, name: &str) -> Option<u32> {
+        let _ = name;
+        None
+    }
+
+    /// The link address of a host, as in `/etc/ethers`.
+    fn ethernet(&self, name: &str) -> Option<[u8; 6]> {
+        let _ = name;
+        None
+    }
+
+    /// The port of a service and the transports that it has there.
+    fn port(&self, name: &str) -> Option<(u16, Transports)> {
+        service(name)
+    }
+
+    /// The number of an IP protocol.
+    fn protocol(&self, name: &str) -> Option<u8> {
+        protocol(name)
+    }
+}
+
+/// A resolver that looks nothing up.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Refuse;
+
+impl Resolver for Refuse {}
+
+/// The transports by which a service is reached.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Transports {
+    /// TCP only.
+    Tcp,
+    /// UDP only.
+    Udp,
+    /// TCP and UDP.
+    Both,
+}
+
+/// The well-known service of that name.
+fn service(name: &str) -> Option<(u16, Transports)> {
+    SERVICES.iter().find(|(known, ..)| *known == name).map(|(_, port, by)| (*port, *by))
+}
+
+fn protocol(name: &str) -> Option<u8> {
+    PROTOCOLS.iter().find(|(known, _)| *known == name).map(|(_, number)| *number)
+}
+
+use Transports::{Both, Tcp, Udp};
+
+/// Services by IANA's names and their usual aliases.
+const SERVICES: &[(&str, u16, Transports)] = &[
+    ("tcpmux", 1, Tcp),
+    ("echo", 7, Both),
+    ("discard", 9, Both),
+    ("systat", 11, Tcp),
+    ("daytime", 13, Both),
+    ("netstat", 15, Tcp),
+    ("qotd", 17, Tcp),
+    ("chargen", 19, Both),
+    ("ftp-data", 20, Tcp),
+    ("ftp", 21, Tcp),
+    ("ssh", 22, Tcp),
+    ("telnet", 23, Tcp),
+    ("smtp", 25, Tcp),
+    ("mail", 25, Tcp),
+    ("time", 37, Both),
+    ("whois", 43, Tcp),
+    ("tacacs", 49, Both),
+    ("domain", 53, Both),
+    ("bootps", 67, Udp),
+    ("bootpc", 68, Udp),
+    ("tftp", 69, Udp),
+    ("gopher", 70, Tcp),
+    ("finger", 79, Tcp),
+    ("http", 80, Tcp),
+    ("www", 80, Tcp),
+    ("kerberos", 88, Both),
+    ("pop3", 110, Tcp),
+    ("sunrpc", 111, Both),
+    ("portmapper", 111, Both),
+    ("auth", 113, Tcp),
+    ("ident", 113, Tcp),
+    ("nntp", 119, Tcp),
+    ("ntp", 123, Udp),
+    ("epmap", 135, Tcp),
+    ("netbios-ns", 137, Udp),
+    ("netbios-dgm", 138, Udp),
+    ("netbios-ssn", 139, Tcp),
+    ("imap2", 143, Tcp),
+    ("imap", 143, Tcp),
+    ("snmp", 161, Both),
+    ("snmp-trap", 162, Both),
+    ("snmptrap", 162, Both),
+    ("bgp", 179, Tcp),
+    ("irc", 194, Both),
+    ("ldap", 389, Both),
+    ("https", 443, Both),
+    ("microsoft-ds", 445, Both),
+    ("submissions", 465, Tcp),
+    ("isakmp", 500, Udp),
+    ("exec", 512, Tcp),
+    ("login", 513, Tcp),
+    ("who", 513, Udp),
+    ("shell", 514, Tcp),
+    ("syslog", 514, Udp),
+    ("printer", 515, Tcp),
+    ("route", 520, Udp),
+    ("dhcpv6-client", 546, Udp),
+    ("dhcpv6-server", 547, Udp),
+    ("rtsp", 554, Both),
+    ("nntps", 563, Tcp),
+    ("submission", 587, Tcp),
+    ("ipp", 631, Tcp),
+    ("ldaps", 636, Both),
+    ("rsync", 873, Tcp),
+    ("domain-s", 853, Both),
+    ("ftps-data", 989, Tcp),
+    ("ftps", 990, Tcp),
+    ("imaps", 993, Tcp),
+    ("pop3s", 995, Tcp),
+    ("socks", 1080, Tcp),
+    ("openvpn", 1194, Both),
+    ("ms-sql-s", 1433, Tcp),
+    ("radius", 1812, Both),
+    ("radius-acct", 1813, Both),
+    ("nfs", 2049, Both),
+    ("mysql", 3306, Tcp),
+    ("ms-wbt-server", 3389, Tcp),
+    ("stun", 3478, Both),
+    ("svn", 3690, Tcp),
+    ("ipsec-nat-t", 4500, Udp),
+    ("vxlan", 4789, Udp),
+    ("sip", 5060, Both),
+    ("sips", 5061, Both),
+    ("xmpp-client", 5222, Tcp),
+    ("xmpp-server", 5269, Tcp),
+    ("mdns", 5353, Udp),
+    ("postgresql", 5432, Tcp),
+    ("amqp", 5672, Tcp),
+    ("x11", 6000, Tcp),
+    ("geneve", 6081, Udp),
+    ("redis", 6379, Tcp),
+    ("http-alt", 8080, Tcp),
+    ("git", 9418, Tcp),
+];
+
+/// IP protocols by IANA's names.
+const PROTOCOLS: &[(&str, u8)] = &[
+    ("ip", 0),
+    ("hopopt", 0),
+    ("icmp", 1),
+    ("igmp", 2),
+    ("ggp", 3),
+    ("ipencap", 4),
+    ("st", 5),
+    ("tcp", 6),
+    ("egp", 8),
+    ("igp", 9),
+    ("pup", 12),
+    ("udp", 17),
+    ("hmp", 20),
+    ("xns-idp", 22),
+    ("rdp", 27),
+    ("iso-tp4", 29),
+    ("dccp", 33),
+    ("xtp", 36),
+    ("ddp", 37),
+    ("idpr-cmtp", 38),
+    ("ipv6", 41),
+    ("ipv6-route", 43),
+    ("ipv6-frag", 44),
+    ("idrp", 45),
+    ("rsvp", 46),
+    ("gre", 47),
+    ("esp", 50),
+    ("ah", 51),
+    ("skip", 57),
+    ("ipv6-icmp", 58),
+    ("icmp6", 58),
+    ("ipv6-nonxt", 59),
+    ("ipv6-opts", 60),
+    ("rspf", 73),
+    ("vmtp", 81),
+    ("eigrp", 88),
+    ("ospf", 89),
+    ("ax.25", 93),
+    ("ipip", 94),
+    ("etherip", 97),
+    ("encap", 98),
+    ("pim", 103),
+    ("ipcomp", 108),
+    ("vrrp", 112),
+    ("carp", 112),
+    ("l2tp", 115),
+    ("isis", 124),
+    ("sctp", 132),
+    ("fc", 133),
+    ("mobility-header", 135),
+    ("udplite", 136),
+    ("mpls-in-ip", 137),
+    ("hip", 139),
+    ("shim6", 140),
+    ("wesp", 141),
+    ("rohc", 142),
+    ("ethernet", 143),
+];

@@ -1,0 +1,144 @@
+//! What the lexer makes of the text.
+//!
+//! A [`Lexeme`] is a token and its place; tokens that carry text are read from their place.
+
+use std::net::Ipv6Addr;
+
+use super::ast::{Protocol, Span};
+
+/// A token and where it stands.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Lexeme {
+    pub(super) token: Token,
+    pub(super) span: Span,
+}
+
+/// A token.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Token {
+    Protocol(Protocol),
+    Word(Word),
+    Number(u32),
+    /// Two to four numbers with dots.
+    Dotted,
+    Ip6(Ipv6Addr),
+    Mac([u8; 6]),
+    Mac8(u8),
+    Name,
+    /// A name behind a backslash, which keeps it from being a word of the language.
+    Escaped,
+    Symbol(Symbol),
+    End,
+}
+
+/// A word of the language that is no protocol.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Word {
+    And,
+    Or,
+    Not,
+    Source,
+    Target,
+    Host,
+    Net,
+    Mask,
+    Port,
+    PortRange,
+    Proto,
+    ProtoChain,
+    Gateway,
+    Type,
+    Subtype,
+    Direction,
+    Address1,
+    Address2,
+    Address3,
+    Address4,
+    Receiver,
+    Transmitter,
+    Less,
+    Greater,
+    Byte,
+    Broadcast,
+    Multicast,
+    Length,
+    Inbound,
+    Outbound,
+    IfIndex,
+    Vlan,
+    Mpls,
+    Pppoed,
+    Pppoes,
+    Geneve,
+    Vxlan,
+    Llc,
+    Lane,
+    Metac,
+    Bcc,
+    Oam,
+    OamF4,
+    OamF4Ec,
+    OamF4Sc,
+    Sc,
+    Ilmic,
+    Vpi,
+    Vci,
+    ConnectMsg,
+    MetaConnect,
+    IfName,
+    Ruleset,
+    RuleNumber,
+    SubruleNumber,
+    Reason,
+    Action,
+    Fisu,
+    Lssu,
+    Msu,
+    Hfisu,
+    Hlssu,
+    Hmsu,
+    Sio,
+    Opc,
+    Dpc,
+    Sls,
+    Hsio,
+    Hopc,
+    Hdpc,
+    Hsls,
+}
+
+/// Punctuation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Symbol {
+    Open,
+    Close,
+    BracketOpen,
+    BracketClose,
+    Colon,
+    Plus,
+    Minus,
+    Star,
+    Slash,
+    Percent,
+    Ampersand,
+    Bar,
+    Caret,
+    ShiftLeft,
+    ShiftRight,
+    Equal,
+    NotEqual,
+    Less,
+    LessOrEqual,
+    Greater,
+    GreaterOrEqual,
+}
+
+impl Symbol {
+    /// Whether the symbol can only continue a value.
+    pub(super) fn continues_value(self) -> bool {
+        !matches!(
+            self,
+            Self::Open | Self::Close | Self::BracketOpen | Self::BracketClose | Self::Colon
+        )
+    }
+}

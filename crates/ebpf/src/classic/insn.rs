@@ -1,0 +1,250 @@
+//! One classic BPF instruction, in the kernel's encoding, and its line in a listing.
+//!
+//! In: the four fields of `struct sock_filter`; out: the text that `tcpdump -d` prints for them.
+//! Nothing here judges an instruction; [`super::Program::new`] does.     [SL §5.2, filters as data]
+
+use std::fmt;
+
+/// The parts that instruction codes are made of, as in the kernel's `bpf_common.h`.
+pub mod code {
+    /// Class: load into A.
+    pub const LD: u16 = 0x00;
+    /// Class: load into X.
+    pub const LDX: u16 = 0x01;
+    /// Class: store A.
+    pub const ST: u16 = 0x02;
+    /// Class: store X.
+    pub const STX: u16 = 0x03;
+    /// Class: arithmetic on A.
+    pub const ALU: u16 = 0x04;
+    /// Class: jump.
+    pub const JMP: u16 = 0x05;
+    /// Class: return.
+    pub const RET: u16 = 0x06;
+    /// Class: moves between A and X.
+    pub const MISC: u16 = 0x07;
+
+    /// Size: 32 bits.
+    pub const W: u16 = 0x00;
+    /// Size: 16 bits.
+    pub const H: u16 = 0x08;
+    /// Size: 8 bits.
+    pub const B: u16 = 0x10;
+
+    /// Mode: the constant itself.
+    pub const IMM: u16 = 0x00;
+    /// Mode: the packet at a constant offset.
+    pub const ABS: u16 = 0x20;
+    /// Mode: the packet at X plus a constant offset.
+    pub const IND: u16 = 0x40;
+    /// Mode: scratch memory.
+    pub const MEM: u16 = 0x60;
+    /// Mode: the length on the wire.
+    pub const LEN: u16 = 0x80;
+    /// Mode: four times the low nibble of a packet byte.
+    pub const MSH: u16 = 0xa0;
+
+    /// Operation: add.
+    pub const ADD: u16 = 0x00;
+    /// Operation: subtract.
+    pub const SUB: u16 = 0x10;
+    /// Operation: multiply.
+    pub const MUL: u16 = 0x20;
+    /// Operation: divide.
+    pub const DIV: u16 = 0x30;
+    /// Operation: or.
+    pub const OR: u16 = 0x40;
+    /// Operation: and.
+    pub const AND: u16 = 0x50;
+    /// Operation: shift left.
+    pub const LSH: u16 = 0x60;
+    /// Operation: shift right.
+    pub const RSH: u16 = 0x70;
+    /// Operation: negate.
+    pub const NEG: u16 = 0x80;
+    /// Operation: remainder.
+    pub const MOD: u16 = 0x90;
+    /// Operation: exclusive or.
+    pub const XOR: u16 = 0xa0;
+
+    /// Jump: always, by `k`.
+    pub const JA: u16 = 0x00;
+    /// Jump: if equal.
+    pub const JEQ: u16 = 0x10;
+    /// Jump: if greater, unsigned.
+    pub const JGT: u16 = 0x20;
+    /// Jump: if greater or equal, unsigned.
+    pub const JGE: u16 = 0x30;
+    /// Jump: if any bit is common.
+    pub const JSET: u16 = 0x40;
+
+    /// Source: the constant.
+    pub const K: u16 = 0x00;
+    /// Source: X.
+    pub const X: u16 = 0x08;
+    /// Source of a return: A.
+    pub const A: u16 = 0x10;
+    /// Move A to X.
+    pub const TAX: u16 = 0x00;
+    /// Move X to A.
+    pub const TXA: u16 = 0x80;
+}
+
+/// Where loads leave the packet and read what the kernel knows about it (`SKF_AD_OFF`).
+pub const ANCILLARY: u32 = 0xffff_f000;
+
+/// The words of listings for ancillary loads, by offset from [`ANCILLARY`].
+pub(super) const ANCILLARY_NAMES: &[(u32, &str)] = &[
+    (0, "proto"),
+    (4, "type"),
+    (8, "ifidx"),
+    (12, "nla"),
+    (16, "nlan"),
+    (20, "mark"),
+    (24, "queue"),
+    (28, "hatype"),
+    (32, "rxhash"),
+    (36, "cpu"),
+    (40, "xor_x"),
+    (44, "vlan_tci"),
+    (48, "vlanp"),
+    (52, "poff"),
+    (56, "random"),
+    (60, "vlan_tpid"),
+];
+
+/// A classic BPF instruction: `struct sock_filter`, field for field.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(C)]
+pub struct Instruction {
+    /// What to do: see [`code`].
+    pub code: u16,
+    /// How many instructions to skip when the comparison holds.
+    pub jt: u8,
+    /// How many instructions to skip when it does not.
+    pub jf: u8,
+    /// The constant.
+    pub k: u32,
+}
+
+impl Instruction {
+    /// An instruction without branches.
+    pub const fn plain(code: u16, k: u32) -> Self {
+        Self { code, jt: 0, jf: 0, k }
+    }
+
+    /// The class part of the code.
+    pub const fn class(self) -> u16 {
+        self.code & 0x07
+    }
+
+    /// Tells a comparison (`jeq`, `jgt`, `jge`, `jset`) from everything else.
+    pub const fn is_comparison(self) -> bool {
+        self.class() == code::JMP && self.code & 0xf0 != code::JA
+    }
+
+    /// Writes the line that `tcpdump -d` prints for the instruction at place `at`.
+    pub fn list(self, at: usize, out: &mut impl fmt::Write) -> fmt::Result {
+        let (name, operand) = self.words(at);
+        if self.is_comparison() {
+            let yes = at + 1 + usize::from(self.jt);
+            let no = at + 1 + usize::from(self.jf);
+            write!(out, "({at:03}) {name:<8} {operand:<16} jt {yes}\tjf {no}")
+        } else if operand.is_empty() {
+            write!(out, "({at:03}) {name}")
+        } else {
+            write!(out, "({at:03}) {name:<8} {operand}")
+        }
+    }
+
+    fn words(self, at: usize) -> (&'static str, String) {
+        use code::*;
+        let k = self.k;
+        match self.class() {
+            LD | LDX => self.load_words(),
+            ST => ("st", format!("M[{k}]")),
+            STX => ("stx", format!("M[{k}]")),
+            ALU => self.alu_words(),
+            JMP if self.code & 0xf0 == JA => {
+                ("ja", format!("{}", at as i64 + 1 + i64::from(k as i32)))
+            }
+            JMP => {
+                let name = match self.code & 0xf0 {
+                    JEQ => "jeq",
+                    JGT => "jgt",
+                    JGE => "jge",
+                    JSET => "jset",
+                    _ => return self.unknown(),
+                };
+                (name, if self.code & X != 0 { "x".into() } else { format!("#{k:#x}") })
+            }
+            RET if self.code & 0x18 == A => ("ret", String::new()),
+            RET => ("ret", format!("#{k}")),
+            _ if self.code == MISC | TAX => ("tax", String::new()),
+            _ if self.code == MISC | TXA => ("txa", String::new()),
+            _ => self.unknown(),
+        }
+    }
+
+    fn load_words(self) -> (&'static str, String) {
+        use code::*;
+        let k = self.k;
+        let into_x = self.class() == LDX;
+        if into_x && self.code == LDX | MSH | B {
+            return ("ldxb", format!("4*([{k}]&0xf)"));
+        }
+        let name = match (into_x, self.code & 0x18) {
+            (true, W) => "ldx",
+            (false, W) => "ld",
+            (false, H) => "ldh",
+            (false, B) => "ldb",
+            _ => return self.unknown(),
+        };
+        let operand = match self.code & 0xe0 {
+            IMM => format!("#{k:#x}"),
+            ABS if !into_x => match ancillary_name(k) {
+                Some(word) => format!("[{word}]"),
+                None => format!("[{k}]"),
+            },
+            IND if !into_x => format!("[x + {k}]"),
+            MEM => format!("M[{k}]"),
+            LEN => "#pktlen".into(),
+            _ => return self.unknown(),
+        };
+        (name, operand)
+    }
+
+    fn alu_words(self) -> (&'static str, String) {
+        use code::*;
+        let k = self.k;
+        let (name, hexadecimal) = match self.code & 0xf0 {
+            ADD => ("add", false),
+            SUB => ("sub", false),
+            MUL => ("mul", false),
+            DIV => ("div", false),
+            MOD => ("mod", false),
+            LSH => ("lsh", false),
+            RSH => ("rsh", false),
+            AND => ("and", true),
+            OR => ("or", true),
+            XOR => ("xor", true),
+            NEG => return ("neg", String::new()),
+            _ => return self.unknown(),
+        };
+        let operand = match (self.code & X != 0, hexadecimal) {
+            (true, _) => "x".into(),
+            (false, true) => format!("#{k:#x}"),
+            (false, false) => format!("#{k}"),
+        };
+        (name, operand)
+    }
+
+    fn unknown(self) -> (&'static str, String) {
+        ("unimp", format!("{:#x}", self.code))
+    }
+}
+
+fn ancillary_name(k: u32) -> Option<&'static str> {
+    let offset = k.checked_sub(ANCILLARY)?;
+    ANCILLARY_NAMES.iter().find(|(o, _)| *o == offset).map(|(_, name)| *name)
+}

@@ -1,0 +1,208 @@
+//! A classic BPF program that has been checked: what the kernel would accept, and loops besides.
+//!
+//! In: a list of instructions from the compiler, from a listing or from another program; out: a
+//! [`Program`], the only thing that [`Program::run`] takes. Having one tells that every jump lands
+//! inside, every scratch word exists, no constant divides by zero or shifts by more than 31, and
+//! that the last instruction returns, so that running needs no further check.
+//!
+//! One deviation from the kernel: backward `ja` is allowed, because `protochain` walks a chain of
+//! headers. Such a program [`loops`](Program::loops); the kernel refuses it, and the interpreter
+//! bounds its rounds.
+
+use std::fmt;
+
+use super::insn::{Instruction, code};
+use super::run::Op;
+
+/// The longest program, as in the kernel (`BPF_MAXINSNS`).
+pub const INSTRUCTIONS_MAX: usize = 4096;
+/// How many words of scratch memory a program has (`BPF_MEMWORDS`).
+pub const MEMORY_WORDS: u32 = 16;
+
+/// A checked classic BPF program.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Program {
+    instructions: Vec<Instruction>,
+    pub(super) ops: Vec<Op>,
+    loops: bool,
+}
+
+/// Why a list of instructions is not a program.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Invalid {
+    /// There is no instruction.
+    Empty,
+    /// There are more than [`INSTRUCTIONS_MAX`] instructions.
+    TooLong {
+        /// How many there are.
+        length: usize,
+    },
+    /// The code of an instruction means nothing.
+    Code {
+        /// Its place.
+        at: usize,
+        /// The code.
+        code: u16,
+    },
+    /// A jump leaves the program.
+    Target {
+        /// The place of the jump.
+        at: usize,
+    },
+    /// A scratch word that does not exist.
+    Memory {
+        /// The place of the instruction.
+        at: usize,
+        /// The word.
+        word: u32,
+    },
+    /// A constant divisor of zero.
+    Divisor {
+        /// The place of the instruction.
+        at: usize,
+    },
+    /// A constant shift by more than 31.
+    Shift {
+        /// The place of the instruction.
+        at: usize,
+    },
+    /// The last instruction does not return.
+    NoReturn,
+}
+
+impl Program {
+    /// Checks `instructions`.
+    pub fn new(instructions: Vec<Instruction>) -> Result<Self, Invalid> {
+        let length = instructions.len();
+        let Some(last) = instructions.last() else { return Err(Invalid::Empty) };
+        if length > INSTRUCTIONS_MAX {
+            return Err(Invalid::TooLong { length });
+        }
+        if last.class() != code::RET {
+            return Err(Invalid::NoReturn);
+        }
+        let mut loops = false;
+        let mut ops = Vec::with_capacity(length);
+        for (at, &instruction) in instructions.iter().enumerate() {
+            loops |= check(instruction, at, length)?;
+            let op =
+                Op::decode(instruction, at).ok_or(Invalid::Code { at, code: instruction.code })?;
+            ops.push(op);
+        }
+        Ok(Self { instructions, ops, loops })
+    }
+
+    /// The instructions, in the kernel's encoding.
+    pub fn instructions(&self) -> &[Instruction] {
+        &self.instructions
+    }
+
+    /// Whether some jump goes back, which the kernel does not accept.
+    pub fn loops(&self) -> bool {
+        self.loops
+    }
+}
+
+/// Checks one instruction and answers whether it jumps backwards.
+fn check(instruction: Instruction, at: usize, length: usize) -> Result<bool, Invalid> {
+    use code::*;
+    let k = instruction.k;
+    match instruction.class() {
+        ST | STX if k >= MEMORY_WORDS => Err(Invalid::Memory { at, word: k }),
+        LD | LDX if instruction.code & 0xe0 == MEM && k >= MEMORY_WORDS => {
+            Err(Invalid::Memory { at, word: k })
+        }
+        ALU if instruction.code & X == 0 => match instruction.code & 0xf0 {
+            DIV | MOD if k == 0 => Err(Invalid::Divisor { at }),
+            LSH | RSH if k > 31 => Err(Invalid::Shift { at }),
+            _ => Ok(false),
+        },
+        JMP if instruction.is_comparison() => {
+            let far = usize::from(instruction.jt.max(instruction.jf));
+            if at + 1 + far < length { Ok(false) } else { Err(Invalid::Target { at }) }
+        }
+        JMP => {
+            let target = at as i64 + 1 + i64::from(k as i32);
+            if (0..length as i64).contains(&target) {
+                Ok(target <= at as i64)
+            } else {
+                Err(Invalid::Target { at })
+            }
+        }
+        _ => Ok(false),
+    }
+}
+
+impl fmt::Display for Program {
+    /// Lists the program as `tcpdump -d` does.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (at, instruction) in self.instructions.iter().enumerate() {
+            instruction.list(at, f)?;
+            f.write_str("\n")?;
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Debug for Program {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+impl fmt::Display for Invalid {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Empty => write!(f, "a program without instructions"),
+            Self::TooLong { length } => {
+                write!(f, "{length} instructions, more than the {INSTRUCTIONS_MAX} of a program")
+            }
+            Self::Code { at, code } => write!(f, "instruction {at} has unknown code {code:#x}"),
+            Self::Target { at } => write!(f, "the jump at {at} leaves the program"),
+            Self::Memory { at, word } => {
+                write!(f, "instruction {at} uses scratch word {word} of {MEMORY_WORDS}")
+            }
+            Self::Divisor { at } => write!(f, "instruction {at} divides by zero"),
+            Self::Shift { at } => write!(f, "instruction {at} shifts by more than 31 bits"),
+            Self::NoReturn => write!(f, "the last instruction does not return"),
+        }
+    }
+}
+
+impl std::error::Error for Invalid {}
+
+#[cfg(test)]
+mod tests {
+    use super::super::insn::{Instruction, code::*};
+    use super::{Invalid, Program};
+
+    #[test]
+    fn what_the_kernel_would_refuse_is_refused_here() {
+        let ret = Instruction::plain(RET | K, 0);
+        let refused = |first: Instruction| Program::new(vec![first, ret]).unwrap_err();
+        assert_eq!(Program::new(vec![]).unwrap_err(), Invalid::Empty);
+        assert_eq!(Program::new(vec![ret; 4097]).unwrap_err(), Invalid::TooLong { length: 4097 });
+        let load = Instruction::plain(LD | IMM, 0);
+        assert_eq!(Program::new(vec![ret, load]).unwrap_err(), Invalid::NoReturn);
+        assert_eq!(refused(Instruction::plain(0xfff8, 0)), Invalid::Code { at: 0, code: 0xfff8 });
+        let memory = Invalid::Memory { at: 0, word: 16 };
+        assert_eq!(refused(Instruction::plain(ST, 16)), memory);
+        assert_eq!(refused(Instruction::plain(LD | MEM, 16)), memory);
+        assert_eq!(refused(Instruction::plain(ALU | DIV | K, 0)), Invalid::Divisor { at: 0 });
+        assert_eq!(refused(Instruction::plain(ALU | LSH | K, 32)), Invalid::Shift { at: 0 });
+        assert_eq!(refused(Instruction::plain(JMP | JA, 1)), Invalid::Target { at: 0 });
+        assert_eq!(refused(Instruction::plain(JMP | JA, -2i32 as u32)), Invalid::Target { at: 0 });
+        let jump = Instruction { code: JMP | JEQ | K, jt: 0, jf: 1, k: 0 };
+        assert_eq!(refused(jump), Invalid::Target { at: 0 });
+    }
+
+    #[test]
+    fn backward_jumps_are_told() {
+        let program = |k: i32| {
+            let ret = Instruction::plain(RET | K, 0);
+            Program::new(vec![Instruction::plain(JMP | JA, k as u32), ret]).unwrap()
+        };
+        assert!(!program(0).loops());
+        assert!(program(-1).loops());
+    }
+}

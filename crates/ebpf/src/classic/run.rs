@@ -1,0 +1,381 @@
+//! Runs a classic BPF program over one frame.
+//!
+//! In: a checked program, the bytes of the frame, its length on the wire and what the kernel knew
+//! about it; out: how many bytes to keep, 0 for none. A load that leaves the frame answers 0, as
+//! does division by zero: that is the language's rule, not an error. Instructions are decoded once
+//! into a 12-byte form, so that a step is one `match`. No panic, no allocation; a program without
+//! backward jumps runs each instruction at most once, one with them at most [`ROUNDS_MAX`] rounds.
+//!                                                                    [SL §5.2, in-kernel filters]
+
+use super::insn::{ANCILLARY, Instruction, code};
+use super::program::{MEMORY_WORDS, Program};
+
+/// How often a program may jump back: a 64 KiB frame holds 8192 headers of 8 bytes, twice over.
+pub const ROUNDS_MAX: u32 = 16_384;
+
+/// What the kernel knew about a frame and did not leave in its bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Metadata {
+    /// The VLAN tag that the kernel or the device took out of the frame.
+    pub vlan: Option<VlanTag>,
+    /// Who the frame was for (`PACKET_HOST` … `PACKET_OUTGOING`).
+    pub packet_type: u8,
+    /// The protocol, as an EtherType.
+    pub protocol: u16,
+    /// The interface.
+    pub interface_index: u32,
+}
+
+/// A VLAN tag that travels beside its frame.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct VlanTag {
+    /// Priority, drop eligibility and VLAN number.
+    pub tci: u16,
+    /// The EtherType that announced the tag.
+    pub tpid: u16,
+}
+
+impl Metadata {
+    /// The answer to an ancillary load, if this is one that a frame alone can answer.
+    fn load(&self, field: Field) -> u32 {
+        match field {
+            Field::Protocol => u32::from(self.protocol),
+            Field::PacketType => u32::from(self.packet_type),
+            Field::Interface => self.interface_index,
+            Field::VlanTci => self.vlan.map_or(0, |tag| u32::from(tag.tci)),
+            Field::VlanPresent => u32::from(self.vlan.is_some()),
+            Field::VlanTpid => self.vlan.map_or(0, |tag| u32::from(tag.tpid)),
+        }
+    }
+}
+
+/// An ancillary load.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Field {
+    Protocol,
+    PacketType,
+    Interface,
+    VlanTci,
+    VlanPresent,
+    VlanTpid,
+}
+
+/// A decoded instruction; jump targets are places in the program.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Op {
+    Word(u32),
+    Half(u32),
+    Byte(u32),
+    WordAtX(u32),
+    HalfAtX(u32),
+    ByteAtX(u32),
+    Known(Field),
+    Length,
+    Constant(u32),
+    Memory(u8),
+    LengthToX,
+    ConstantToX(u32),
+    MemoryToX(u8),
+    HeaderToX(u32),
+    Store(u8),
+    StoreX(u8),
+    ByConstant(Alu, u32),
+    ByX(Alu),
+    Negate,
+    Go(u16),
+    GoBack(u16),
+    If { test: Test, yes: u16, no: u16, k: u32 },
+    IfX { test: Test, yes: u16, no: u16 },
+    Return(u32),
+    ReturnA,
+    AToX,
+    XToA,
+}
+
+const _: () = assert!(size_of::<Op>() <= 12);
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Alu {
+    Add,
+    Subtract,
+    Multiply,
+    Divide,
+    Remainder,
+    And,
+    Or,
+    Xor,
+    Left,
+    Right,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Test {
+    Equal,
+    Greater,
+    GreaterOrEqual,
+    AnyBit,
+}
+
+impl Program {
+    /// Runs the program and answers how many bytes of the frame to keep; 0 rejects it.
+    ///
+    /// `frame` is what was captured, `wire_length` what there was.
+    pub fn run(&self, frame: &[u8], wire_length: u32, metadata: &Metadata) -> u32 {
+        let mut machine = Machine { frame, wire_length, metadata, ..Machine::EMPTY };
+        let mut at = 0usize;
+        while let Some(op) = self.ops.get(at) {
+            match machine.step(*op, at) {
+                Step::Next => at += 1,
+                Step::Go(to) => at = to,
+                Step::Done(answer) => return answer,
+            }
+        }
+        0
+    }
+}
+
+struct Machine<'a> {
+    frame: &'a [u8],
+    wire_length: u32,
+    metadata: &'a Metadata,
+    a: u32,
+    x: u32,
+    memory: [u32; MEMORY_WORDS as usize],
+    rounds: u32,
+}
+
+enum Step {
+    Next,
+    Go(usize),
+    Done(u32),
+}
+
+impl Machine<'static> {
+    const EMPTY: Self = Self {
+        frame: &[],
+        wire_length: 0,
+        metadata: &Metadata { vlan: None, packet_type: 0, protocol: 0, interface_index: 0 },
+        a: 0,
+        x: 0,
+        memory: [0; MEMORY_WORDS as usize],
+        rounds: 0,
+    };
+}
+
+impl Machine<'_> {
+    #[inline(always)]
+    fn step(&mut self, op: Op, at: usize) -> Step {
+        let loaded = match op {
+            Op::Word(k) => self.word(k, 0),
+            Op::Half(k) => self.half(k, 0),
+            Op::Byte(k) => self.byte(k, 0),
+            Op::WordAtX(k) => self.word(k, self.x),
+            Op::HalfAtX(k) => self.half(k, self.x),
+            Op::ByteAtX(k) => self.byte(k, self.x),
+            Op::Known(field) => Some(self.metadata.load(field)),
+            Op::Length => Some(self.wire_length),
+            Op::Constant(k) => Some(k),
+            Op::Memory(word) => Some(self.memory[usize::from(word & 15)]),
+            Op::ByConstant(alu, k) => alu.apply(self.a, k),
+            Op::ByX(alu) => alu.apply(self.a, self.x),
+            Op::Negate => Some(self.a.wrapping_neg()),
+            Op::XToA => Some(self.x),
+            other => return self.step_without_load(other, at),
+        };
+        match loaded {
+            Some(value) => {
+                self.a = value;
+                Step::Next
+            }
+            None => Step::Done(0),
+        }
+    }
+
+    #[inline(always)]
+    fn step_without_load(&mut self, op: Op, at: usize) -> Step {
+        match op {
+            Op::If { test, yes, no, k } => {
+                return Step::Go(usize::from(if test.holds(self.a, k) { yes } else { no }));
+            }
+            Op::IfX { test, yes, no } => {
+                return Step::Go(usize::from(if test.holds(self.a, self.x) { yes } else { no }));
+            }
+            Op::Go(to) => return Step::Go(usize::from(to)),
+            Op::GoBack(to) => {
+                self.rounds += 1;
+                let spent = self.rounds > ROUNDS_MAX;
+                return if spent { Step::Done(0) } else { Step::Go(usize::from(to)) };
+            }
+            Op::Return(k) => return Step::Done(k),
+            Op::ReturnA => return Step::Done(self.a),
+            Op::HeaderToX(k) => match self.byte(k, 0) {
+                Some(byte) => self.x = (byte & 0xf) << 2,
+                None => return Step::Done(0),
+            },
+            Op::LengthToX => self.x = self.wire_length,
+            Op::ConstantToX(k) => self.x = k,
+            Op::MemoryToX(word) => self.x = self.memory[usize::from(word & 15)],
+            Op::Store(word) => self.memory[usize::from(word & 15)] = self.a,
+            Op::StoreX(word) => self.memory[usize::from(word & 15)] = self.x,
+            Op::AToX => self.x = self.a,
+            _ => debug_assert!(false, "{op:?} at {at} is a load"),
+        }
+        Step::Next
+    }
+
+    /// Where a load at `k` plus `x` begins; the sum does not wrap.
+    #[inline(always)]
+    fn place(k: u32, x: u32) -> Option<usize> {
+        usize::try_from(u64::from(k) + u64::from(x)).ok()
+    }
+
+    #[inline(always)]
+    fn word(&self, k: u32, x: u32) -> Option<u32> {
+        let bytes = self.frame.get(Self::place(k, x)?..)?.first_chunk::<4>()?;
+        Some(u32::from_be_bytes(*bytes))
+    }
+
+    #[inline(always)]
+    fn half(&self, k: u32, x: u32) -> Option<u32> {
+        let bytes = self.frame.get(Self::place(k, x)?..)?.first_chunk::<2>()?;
+        Some(u32::from(u16::from_be_bytes(*bytes)))
+    }
+
+    #[inline(always)]
+    fn byte(&self, k: u32, x: u32) -> Option<u32> {
+        self.frame.get(Self::place(k, x)?).map(|byte| u32::from(*byte))
+    }
+}
+
+impl Alu {
+    #[inline(always)]
+    pub(super) fn apply(self, a: u32, b: u32) -> Option<u32> {
+        Some(match self {
+            Self::Add => a.wrapping_add(b),
+            Self::Subtract => a.wrapping_sub(b),
+            Self::Multiply => a.wrapping_mul(b),
+            Self::Divide => return a.checked_div(b),
+            Self::Remainder => return a.checked_rem(b),
+            Self::And => a & b,
+            Self::Or => a | b,
+            Self::Xor => a ^ b,
+            Self::Left => a.checked_shl(b).unwrap_or(0),
+            Self::Right => a.checked_shr(b).unwrap_or(0),
+        })
+    }
+
+    pub(super) fn decode(code: u16) -> Option<Self> {
+        Some(match code & 0xf0 {
+            code::ADD => Self::Add,
+            code::SUB => Self::Subtract,
+            code::MUL => Self::Multiply,
+            code::DIV => Self::Divide,
+            code::MOD => Self::Remainder,
+            code::AND => Self::And,
+            code::OR => Self::Or,
+            code::XOR => Self::Xor,
+            code::LSH => Self::Left,
+            code::RSH => Self::Right,
+            _ => return None,
+        })
+    }
+}
+
+impl Test {
+    #[inline(always)]
+    pub(super) fn holds(self, a: u32, b: u32) -> bool {
+        match self {
+            Self::Equal => a == b,
+            Self::Greater => a > b,
+            Self::GreaterOrEqual => a >= b,
+            Self::AnyBit => a & b != 0,
+        }
+    }
+
+    pub(super) fn decode(code: u16) -> Option<Self> {
+        Some(match code & 0xf0 {
+            code::JEQ => Self::Equal,
+            code::JGT => Self::Greater,
+            code::JGE => Self::GreaterOrEqual,
+            code::JSET => Self::AnyBit,
+            _ => return None,
+        })
+    }
+}
+
+impl Op {
+    /// Decodes the instruction at place `at`, whose targets and words have been checked.
+    pub(super) fn decode(instruction: Instruction, at: usize) -> Option<Self> {
+        use code::*;
+        let Instruction { code, jt, jf, k } = instruction;
+        let word = (k & 15) as u8;
+        let by_x = code & X != 0;
+        Some(match code & 0x07 {
+            LD | LDX => return Self::decode_load(code, k),
+            ST if code == ST => Self::Store(word),
+            STX if code == STX => Self::StoreX(word),
+            ALU if code & !0xff != 0 => return None,
+            ALU if code & 0xf0 == NEG => Self::Negate,
+            ALU if by_x => Self::ByX(Alu::decode(code)?),
+            ALU => Self::ByConstant(Alu::decode(code)?, k),
+            JMP if code & !0xff != 0 => return None,
+            JMP if code & 0xf0 == JA => {
+                let target = at as i64 + 1 + i64::from(k as i32);
+                let to = u16::try_from(target).ok()?;
+                if target <= at as i64 { Self::GoBack(to) } else { Self::Go(to) }
+            }
+            JMP => {
+                let test = Test::decode(code)?;
+                let yes = u16::try_from(at + 1 + usize::from(jt)).ok()?;
+                let no = u16::try_from(at + 1 + usize::from(jf)).ok()?;
+                if by_x { Self::IfX { test, yes, no } } else { Self::If { test, yes, no, k } }
+            }
+            RET if code == RET | K => Self::Return(k),
+            RET if code == RET | A => Self::ReturnA,
+            MISC if code == MISC | TAX => Self::AToX,
+            MISC if code == MISC | TXA => Self::XToA,
+            _ => return None,
+        })
+    }
+
+    fn decode_load(code: u16, k: u32) -> Option<Self> {
+        use code::*;
+        let word = (k & 15) as u8;
+        const fn ld(mode: u16, size: u16) -> u16 {
+            LD | mode | size
+        }
+        if k >= ANCILLARY && code & 0xe0 == ABS && code & 0x07 == LD {
+            return Some(Self::Known(Field::decode(k - ANCILLARY)?));
+        }
+        Some(match code {
+            c if c == ld(ABS, W) => Self::Word(k),
+            c if c == ld(ABS, H) => Self::Half(k),
+            c if c == ld(ABS, B) => Self::Byte(k),
+            c if c == ld(IND, W) => Self::WordAtX(k),
+            c if c == ld(IND, H) => Self::HalfAtX(k),
+            c if c == ld(IND, B) => Self::ByteAtX(k),
+            c if c == ld(LEN, W) => Self::Length,
+            c if c == ld(IMM, W) => Self::Constant(k),
+            c if c == ld(MEM, W) => Self::Memory(word),
+            c if c == LDX | LEN => Self::LengthToX,
+            c if c == LDX | IMM => Self::ConstantToX(k),
+            c if c == LDX | MEM => Self::MemoryToX(word),
+            c if c == LDX | MSH | B => Self::HeaderToX(k),
+            _ => return None,
+        })
+    }
+}
+
+impl Field {
+    fn decode(offset: u32) -> Option<Self> {
+        Some(match offset {
+            0 => Self::Protocol,
+            4 => Self::PacketType,
+            8 => Self::Interface,
+            44 => Self::VlanTci,
+            48 => Self::VlanPresent,
+            60 => Self::VlanTpid,
+            _ => return None,
+        })
+    }
+}

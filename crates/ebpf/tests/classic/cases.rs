@@ -1,0 +1,137 @@
+//! Where the outside cases lie, how captures are read, and the names that the cases use.
+
+use std::net::IpAddr;
+use std::path::{Path, PathBuf};
+
+use ebpf::classic::{LinkType, Resolver};
+use serde_json::Value;
+
+/// The folder of outside cases, if it is there; says so loudly if not.
+pub(crate) fn folder(test: &str) -> Option<PathBuf> {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared/cases");
+    if folder.join("libpcap-filter").is_dir() {
+        return Some(folder);
+    }
+    println!("skipped: {test}: ../shared/cases is not here");
+    None
+}
+
+/// One table of the libpcap-filter cases.
+pub(crate) fn table(folder: &Path, name: &str) -> Vec<Value> {
+    let text = std::fs::read_to_string(folder.join("libpcap-filter").join(name)).unwrap();
+    serde_json::from_str(&text).unwrap()
+}
+
+pub(crate) fn text<'a>(case: &'a Value, key: &str) -> Option<&'a str> {
+    case.get(key)?.as_str()
+}
+
+/// A capture: its link type, its snap length, its frames.
+pub(crate) struct Capture {
+    pub(crate) link: LinkType,
+    pub(crate) snaplen: u32,
+    pub(crate) frames: Vec<Frame>,
+}
+
+/// What was captured of a frame, and how long it was.
+#[derive(Clone)]
+pub(crate) struct Frame {
+    pub(crate) bytes: Vec<u8>,
+    pub(crate) wire_length: u32,
+}
+
+/// Reads a file of the classic pcap format; `None` for any other.
+pub(crate) fn capture(path: &Path) -> Option<Capture> {
+    let file = std::fs::read(path).ok()?;
+    let word = |at: usize, swap: bool| -> Option<u32> {
+        let bytes: [u8; 4] = file.get(at..at + 4)?.try_into().ok()?;
+        Some(if swap { u32::from_be_bytes(bytes) } else { u32::from_le_bytes(bytes) })
+    };
+    let swap = match word(0, false)? {
+        0xa1b2_c3d4 | 0xa1b2_3c4d => false,
+        0xd4c3_b2a1 | 0x4d3c_b2a1 => true,
+        _ => return None,
+    };
+    let snaplen = word(16, swap)?;
+    let link = LinkType::from_file(word(20, swap)? & 0x03ff_ffff);
+    let mut frames = Vec::new();
+    let mut at = 24;
+    while let (Some(length), Some(wire_length)) = (word(at + 8, swap), word(at + 12, swap)) {
+        let Some(bytes) = file.get(at + 16..at + 16 + length as usize) else { break };
+        frames.push(Frame { bytes: bytes.to_vec(), wire_length });
+        at += 16 + length as usize;
+    }
+    Some(Capture { link, snaplen, frames })
+}
+
+/// The frames of every capture in the cases, by link type.
+pub(crate) fn all_frames(folder: &Path) -> Vec<(LinkType, Frame)> {
+    let mut frames = Vec::new();
+    let mut folders = vec![folder.to_path_buf()];
+    while let Some(next) = folders.pop() {
+        let mut entries: Vec<_> =
+            std::fs::read_dir(next).unwrap().map(|entry| entry.unwrap().path()).collect();
+        entries.sort();
+        for path in entries {
+            if path.is_dir() {
+                folders.push(path);
+            } else if path.extension().is_some_and(|e| e == "pcap" || e == "cap")
+                && let Some(capture) = capture(&path)
+            {
+                let link = capture.link;
+                frames.extend(capture.frames.into_iter().map(|frame| (link, frame)));
+            }
+        }
+    }
+    frames
+}
+
+/// The hosts and networks that libpcap's own tests put into `/etc`.
+#[derive(Debug)]
+pub(crate) struct Names;
+
+impl Resolver for Names {
+    fn host(&self, name: &str) -> Result<Vec<IpAddr>, String> {
+        let name = name.to_ascii_lowercase();
+        let Some((kind, host)) = name.strip_suffix(".libpcap.test").and_then(|n| n.split_once('.'))
+        else {
+            return Err("only hosts of the tests are known".to_owned());
+        };
+        let addresses: &[&str] = match host {
+            "host123" => &["10.20.30.40", "fd00:a1b2:c3d4::1020:3040:5060:7080"],
+            "host357" => &[
+                "192.168.241.3",
+                "192.168.242.4",
+                "192.168.243.1",
+                "192.168.244.2",
+                "fd00:a1b2:c3d4::a0b0:c0d0:e0f0:1278",
+                "fd00:a1b2:c3d4::a0b0:c0d0:e0f0:3456",
+            ],
+            _ => return Err("no such host".to_owned()),
+        };
+        let addresses = addresses.iter().map(|address| address.parse().unwrap());
+        Ok(addresses
+            .filter(|address: &IpAddr| match address {
+                IpAddr::V4(_) => !kind.contains("noipv4"),
+                IpAddr::V6(_) => !kind.contains("noipv6"),
+            })
+            .collect())
+    }
+
+    fn network(&self, name: &str) -> Option<u32> {
+        match name.to_ascii_lowercase().as_str() {
+            "net-10-0-0-0.libpcap.test" => Some(0x0a00_0000),
+            "net-10-20-0-0.libpcap.test" => Some(0x0a14_0000),
+            _ => None,
+        }
+    }
+
+    fn ethernet(&self, name: &str) -> Option<[u8; 6]> {
+        let name = name.to_ascii_lowercase();
+        match name.strip_suffix(".libpcap.test")?.strip_prefix("eth-")?.split_once('.')?.1 {
+            "host123" => Some([0xaa, 0x00, 0x04, 0x00, 0x14, 0x0e]),
+            "host357" => Some([0xaa, 0x00, 0x04, 0x00, 0x01, 0x08]),
+            _ => None,
+        }
+    }
+}

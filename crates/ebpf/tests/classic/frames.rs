@@ -1,0 +1,210 @@
+//! Frames that take every turn of a program: random ones, cut ones, and ones steered by the
+//! program.
+//!
+//! A steered frame is made by walking a program over it. Where the program compares what it loaded
+//! from the frame, a coin decides which way to go, and the bytes are changed so that it goes there.
+
+use ebpf::classic::insn::code::*;
+use ebpf::classic::{Metadata, Program, VlanTag};
+
+use super::cases::Frame;
+
+/// Numbers that look random and are the same for the same seed (splitmix64).
+pub(crate) struct Random(pub(crate) u64);
+
+impl Random {
+    pub(crate) fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+
+    pub(crate) fn below(&mut self, end: usize) -> usize {
+        (self.next() % end.max(1) as u64) as usize
+    }
+
+    pub(crate) fn one_in(&mut self, n: usize) -> bool {
+        self.below(n) == 0
+    }
+
+    pub(crate) fn word(&mut self) -> u32 {
+        self.next() as u32
+    }
+}
+
+/// A frame of up to 300 random bytes, most of them small or zero now and then.
+pub(crate) fn random_frame(random: &mut Random) -> Frame {
+    let length = random.below(300);
+    let sparse = random.one_in(2);
+    let bytes: Vec<u8> = (0..length)
+        .map(|_| if sparse && !random.one_in(4) { 0 } else { random.next() as u8 })
+        .collect();
+    let wire_length = bytes.len() as u32;
+    Frame { bytes, wire_length }
+}
+
+/// Cuts a frame at a random place.
+pub(crate) fn cut(frame: &mut Frame, random: &mut Random) {
+    let length = random.below(frame.bytes.len() + 1);
+    frame.bytes.truncate(length);
+}
+
+/// What a kernel might know beside a frame.
+pub(crate) fn metadata(random: &mut Random) -> Metadata {
+    let tag = VlanTag { tci: random.next() as u16 & 0xff, tpid: 0x8100 };
+    Metadata {
+        vlan: random.one_in(2).then_some(tag),
+        packet_type: random.below(6) as u8,
+        protocol: 0x0800,
+        interface_index: random.below(12) as u32,
+    }
+}
+
+/// Where a value was loaded from, and the bits of it that are left.
+#[derive(Clone, Copy)]
+struct Origin {
+    at: usize,
+    size: usize,
+    mask: u32,
+}
+
+#[derive(Clone, Copy, Default)]
+struct Value {
+    is: u32,
+    from: Option<Origin>,
+}
+
+impl Value {
+    fn plain(is: u32) -> Self {
+        Self { is, from: None }
+    }
+}
+
+/// Walks `program` over the frame and bends the frame to what it asks.
+pub(crate) fn steer(
+    program: &Program,
+    frame: &mut Frame,
+    metadata: &mut Metadata,
+    random: &mut Random,
+) {
+    let mut a = Value::default();
+    let mut x = 0u32;
+    let mut memory = [Value::default(); 16];
+    let mut at = 0usize;
+    for _ in 0..2000 {
+        let Some(i) = program.instructions().get(at) else { return };
+        at += 1;
+        let word = (i.k & 15) as usize;
+        match i.code & 7 {
+            LD if i.code & 0xe0 == IMM => a = Value::plain(i.k),
+            LD if i.code & 0xe0 == LEN => a = Value::plain(frame.wire_length),
+            LD if i.code & 0xe0 == MEM => a = memory[word],
+            LD if i.k >= 0xffff_f000 && i.code & 0xe0 == ABS => {
+                a = Value::plain(known(metadata, i.k - 0xffff_f000));
+            }
+            LD => {
+                let base = if i.code & 0xe0 == IND { x as usize } else { 0 };
+                let size = match i.code & 0x18 {
+                    W => 4,
+                    H => 2,
+                    _ => 1,
+                };
+                match load(frame, base + i.k as usize, size, random) {
+                    Some(value) => a = value,
+                    None => return,
+                }
+            }
+            LDX => match i.code & 0xe0 {
+                IMM => x = i.k,
+                MEM => x = memory[word].is,
+                MSH => match load(frame, i.k as usize, 1, random) {
+                    Some(value) => x = (value.is & 15) << 2,
+                    None => return,
+                },
+                _ => x = frame.wire_length,
+            },
+            ST => memory[word] = a,
+            STX => memory[word] = Value::plain(x),
+            ALU => a = compute(i.code, a, if i.code & X != 0 { x } else { i.k }),
+            JMP if i.code & 0xf0 == JA => at = at.wrapping_add(i.k as i32 as usize),
+            JMP => {
+                let k = if i.code & X != 0 { x } else { i.k };
+                bend(frame, &mut a, i.code & 0xf0, k, random);
+                let holds = match i.code & 0xf0 {
+                    JEQ => a.is == k,
+                    JGT => a.is > k,
+                    JGE => a.is >= k,
+                    _ => a.is & k != 0,
+                };
+                at += usize::from(if holds { i.jt } else { i.jf });
+            }
+            MISC if i.code & 0xf8 == TXA => a = Value::plain(x),
+            MISC => x = a.is,
+            _ => return,
+        }
+    }
+}
+
+fn known(metadata: &Metadata, offset: u32) -> u32 {
+    match offset {
+        4 => u32::from(metadata.packet_type),
+        8 => metadata.interface_index,
+        44 => metadata.vlan.map_or(0, |tag| u32::from(tag.tci)),
+        48 => u32::from(metadata.vlan.is_some()),
+        _ => 0,
+    }
+}
+
+/// Loads, and makes the frame longer where it is nearly long enough.
+fn load(frame: &mut Frame, at: usize, size: usize, random: &mut Random) -> Option<Value> {
+    if at + size > frame.bytes.len() && at < 400 && !random.one_in(8) {
+        frame.bytes.resize(at + size + random.below(40), 0);
+        frame.wire_length = frame.wire_length.max(frame.bytes.len() as u32);
+    }
+    let bytes = frame.bytes.get(at..at + size)?;
+    let is = bytes.iter().fold(0u32, |value, byte| value << 8 | u32::from(*byte));
+    let mask = u32::MAX >> (32 - 8 * size);
+    Some(Value { is, from: Some(Origin { at, size, mask }) })
+}
+
+fn compute(code: u16, a: Value, b: u32) -> Value {
+    let is = match code & 0xf0 {
+        ADD => a.is.wrapping_add(b),
+        SUB => a.is.wrapping_sub(b),
+        MUL => a.is.wrapping_mul(b),
+        DIV => a.is.checked_div(b).unwrap_or(0),
+        MOD => a.is.checked_rem(b).unwrap_or(0),
+        OR => a.is | b,
+        XOR => a.is ^ b,
+        LSH => a.is.checked_shl(b).unwrap_or(0),
+        RSH => a.is.checked_shr(b).unwrap_or(0),
+        NEG => a.is.wrapping_neg(),
+        _ => {
+            let from = a.from.map(|origin| Origin { mask: origin.mask & b, ..origin });
+            return Value { is: a.is & b, from };
+        }
+    };
+    Value::plain(is)
+}
+
+/// Changes the bytes that `a` came from so that a comparison with `k` may go either way.
+fn bend(frame: &mut Frame, a: &mut Value, op: u16, k: u32, random: &mut Random) {
+    let Some(Origin { at, size, mask }) = a.from else { return };
+    if random.one_in(5) {
+        return;
+    }
+    let wanted = match op {
+        JSET if random.one_in(2) => a.is & !k,
+        JSET => a.is | k & random.word() | k & k.wrapping_neg(),
+        JEQ if !random.one_in(3) => k,
+        JEQ => k ^ 1 << random.below(8 * size),
+        _ => k.wrapping_add(random.below(3) as u32).wrapping_sub(1),
+    } & mask;
+    let Some(bytes) = frame.bytes.get_mut(at..at + size) else { return };
+    let old = bytes.iter().fold(0u32, |value, byte| value << 8 | u32::from(*byte));
+    let new = old & !mask | wanted;
+    bytes.copy_from_slice(&new.to_be_bytes()[4 - size..]);
+    a.is = wanted;
+}

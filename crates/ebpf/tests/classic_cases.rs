@@ -1,0 +1,334 @@
+//! Judges the pcap-filter compiler by libpcap's own test set.
+//!
+//! `apply.json`: what an expression answers for every frame of a capture. `accept.json`: what
+//! program an expression becomes; both programs run over captures and over frames made to take
+//! every turn. `reject.json`: what is no expression, and why. The set lies outside the repository;
+//! without it the tests say that they were skipped. `SEED=` repeats a run.
+
+#![expect(clippy::unwrap_used, clippy::print_stdout, reason = "a test that reports its counts")]
+
+#[path = "classic/cases.rs"]
+mod cases;
+#[path = "classic/frames.rs"]
+mod frames;
+
+use std::collections::{BTreeMap, HashMap};
+use std::net::Ipv4Addr;
+
+use cases::{Frame, Names, all_frames, capture, folder, table, text};
+use ebpf::classic::{ErrorKind, Families, LinkType, Metadata, Options, Program, Refuse, compile};
+use frames::{Random, cut, metadata, random_frame, steer};
+use serde_json::Value;
+
+/// How many frames are made for each expression, besides those of captures.
+const FRAMES: usize = 1000;
+/// The most frames of captures that each expression sees.
+const CAPTURED_MAX: usize = 400;
+
+fn seed() -> u64 {
+    std::env::var("SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or(20_261_121)
+}
+
+fn netmask(case: &Value) -> Option<u32> {
+    text(case, "netmask").map(|mask| mask.parse::<Ipv4Addr>().unwrap().to_bits())
+}
+
+#[test]
+fn apply() {
+    let Some(folder) = folder("apply") else { return };
+    let table = table(&folder, "apply.json");
+    let mut passed = 0;
+    for case in &table {
+        let name = text(case, "name").unwrap();
+        let path = folder.join("libpcap-filter/pcap/filter").join(text(case, "savefile").unwrap());
+        let capture = capture(&path).unwrap_or_else(|| panic!("{name}: {path:?} is no capture"));
+        for optimize in [true, false] {
+            let options = Options {
+                snaplen: capture.snaplen,
+                netmask: netmask(case),
+                optimize,
+                ..Options::default()
+            };
+            let program = compile(text(case, "expr").unwrap(), capture.link, &options);
+            let program = program.unwrap_or_else(|error| panic!("{name}: {error}"));
+            let wanted: Vec<u32> =
+                serde_json::from_value(case.get("results").unwrap().clone()).unwrap();
+            let found: Vec<u32> = capture
+                .frames
+                .iter()
+                .map(|f| program.run(&f.bytes, f.wire_length, &Metadata::default()))
+                .collect();
+            assert_eq!(found, wanted, "{name} (optimize {optimize}):\n{program}");
+        }
+        passed += 1;
+    }
+    println!("apply {passed}/{}", table.len());
+}
+
+/// Why a row of `accept.json` is not compared: libpcap's program itself is broken.
+fn excluded(name: &str) -> Option<&'static str> {
+    match name {
+        "geneve_and_tcp_index_IEEE802_11_RADIO" | "vxlan_and_tcp_index_IEEE802_11_RADIO" => Some(
+            "the listing reads M[0] and M[1], where the outer header should be, and never writes them",
+        ),
+        _ => None,
+    }
+}
+
+/// The numbers of the system on which a row holds.
+fn families(case: &Value, name: &str) -> Families {
+    if case.get("generate_offline_filter").is_some() {
+        return Families::Any;
+    }
+    let number = name
+        .split('_')
+        .find_map(|part| part.trim_end_matches(|c: char| !c.is_ascii_digit()).parse::<u32>().ok());
+    let ip6 = name.contains("ip6") || name.contains("icmp6");
+    Families::Exactly {
+        inet: if ip6 { 2 } else { number.unwrap_or(2) },
+        inet6: if ip6 { number.unwrap_or(10) } else { 10 },
+        big_endian: name.contains("BE_"),
+    }
+}
+
+#[test]
+fn accept() {
+    let Some(folder) = folder("accept") else { return };
+    let seed = seed();
+    println!("accept: SEED={seed}");
+    let mut captured: BTreeMap<LinkType, Vec<Frame>> = BTreeMap::new();
+    for (link, frame) in all_frames(&folder) {
+        captured.entry(link).or_default().push(frame);
+    }
+    let table = table(&folder, "accept.json");
+    let mut counts = Counts::default();
+    for (index, case) in table.iter().enumerate() {
+        let mut random = Random(seed ^ (index as u64) << 32);
+        accept_one(case, &captured, &mut random, &mut counts);
+    }
+    let Counts { rows, aliases, frames, accepted, ambiguous, excluded, .. } = counts;
+    println!(
+        "accept {rows}/{} (aliases {aliases}, excluded {excluded}, frames {frames}, \
+         accepted {accepted}, optimised and unoptimised listing disagree on {ambiguous})",
+        table.len()
+    );
+    println!(
+        "instructions: ours {}, ours unoptimised {}, theirs {}",
+        counts.ours, counts.ours_plain, counts.theirs
+    );
+    assert_eq!(rows + excluded, table.len());
+}
+
+#[derive(Default)]
+struct Counts {
+    rows: usize,
+    aliases: usize,
+    frames: usize,
+    accepted: usize,
+    ambiguous: usize,
+    excluded: usize,
+    ours: usize,
+    ours_plain: usize,
+    theirs: usize,
+}
+
+fn accept_one(
+    case: &Value,
+    captured: &BTreeMap<LinkType, Vec<Frame>>,
+    random: &mut Random,
+    counts: &mut Counts,
+) {
+    let name = text(case, "name").unwrap();
+    let link = LinkType::named(text(case, "DLT").unwrap()).unwrap();
+    let snaplen = case.get("snaplen").and_then(Value::as_u64).unwrap_or(262_144) as u32;
+    let theirs: Vec<Program> = ["opt", "unopt", "optunopt"]
+        .iter()
+        .filter_map(|key| text(case, key))
+        .map(|listing| listing.parse().unwrap_or_else(|error| panic!("{name}: {error}")))
+        .collect();
+    let rejects = ["opt", "optunopt"].iter().any(|key| case.get(key).is_some_and(Value::is_null));
+    let aliases: Vec<&str> = case
+        .get("aliases")
+        .unwrap()
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|a| a.as_str().unwrap())
+        .collect();
+    let mut ours: Vec<Program> = Vec::new();
+    for alias in &aliases {
+        for optimize in [true, false] {
+            let options = Options {
+                snaplen,
+                optimize,
+                resolver: &Names,
+                live_metadata: case.get("linuxext").is_some(),
+                netmask: netmask(case),
+                families: families(case, name),
+            };
+            match compile(alias, link, &options) {
+                Ok(program) => {
+                    if alias == &aliases[0] {
+                        let count =
+                            if optimize { &mut counts.ours } else { &mut counts.ours_plain };
+                        *count += program.instructions().len();
+                    }
+                    if !ours.contains(&program) {
+                        ours.push(program);
+                    }
+                }
+                Err(error) => assert!(
+                    rejects && error.kind == ErrorKind::RejectsAll,
+                    "{name}: `{alias}` on {link}: {error}"
+                ),
+            }
+        }
+    }
+    counts.aliases += aliases.len();
+    if excluded(name).is_some() {
+        counts.excluded += 1;
+        return;
+    }
+    counts.theirs += theirs[0].instructions().len();
+    counts.rows += 1;
+    let none = Vec::new();
+    let captured = captured.get(&link).unwrap_or(&none);
+    let step = captured.len().div_ceil(CAPTURED_MAX).max(1);
+    for frame in captured.iter().step_by(step) {
+        judge(name, &theirs, &ours, snaplen, frame, &Metadata::default(), counts);
+    }
+    for round in 0..FRAMES {
+        let mut frame = match captured.len() {
+            0 => random_frame(random),
+            _ if random.one_in(3) => random_frame(random),
+            length => captured[random.below(length)].clone(),
+        };
+        let mut metadata = metadata(random);
+        if round % 8 != 0 {
+            let guide = &theirs[random.below(theirs.len())];
+            steer(guide, &mut frame, &mut metadata, random);
+        }
+        if random.one_in(6) {
+            cut(&mut frame, random);
+        }
+        judge(name, &theirs, &ours, snaplen, &frame, &metadata, counts);
+    }
+}
+
+fn judge(
+    name: &str,
+    theirs: &[Program],
+    ours: &[Program],
+    snaplen: u32,
+    frame: &Frame,
+    metadata: &Metadata,
+    counts: &mut Counts,
+) {
+    let run = |program: &Program| program.run(&frame.bytes, frame.wire_length, metadata);
+    let wanted = run(&theirs[0]);
+    counts.frames += 1;
+    if theirs.iter().any(|program| run(program) != wanted) {
+        counts.ambiguous += 1;
+        return;
+    }
+    counts.accepted += usize::from(wanted != 0);
+    for program in ours {
+        let found = run(program);
+        assert!(
+            found == wanted && (found == 0 || found == snaplen),
+            "{name}: {found}, not {wanted}, on {:02x?}\n{metadata:?}\nours:\n{program}\ntheirs:\n{}",
+            frame.bytes,
+            theirs[0]
+        );
+    }
+    if ours.is_empty() {
+        assert_eq!(wanted, 0, "{name} rejects every frame, but theirs takes {:02x?}", frame.bytes);
+    }
+}
+
+/// The facts that a message of libpcap states: quoted words and numbers.
+fn facts(message: &str) -> Vec<String> {
+    let mut facts = Vec::new();
+    let message = message.replace("can't", "cannot");
+    for (index, part) in message.split(['\'', '"']).enumerate() {
+        if index % 2 == 1 {
+            facts.push(part.to_owned());
+        }
+        let numbers = part.split(|c: char| !c.is_ascii_alphanumeric() && c != '.' && c != ':');
+        let numbers = numbers.filter(|word| word.starts_with(|c: char| c.is_ascii_digit()));
+        facts.extend(numbers.map(str::to_owned));
+    }
+    facts
+}
+
+/// Words of which our message must have at least one, by words in libpcap's message.
+const SAME_FACT: &[(&str, &[&str])] = &[
+    ("invalid Ethernet address", &["invalid Ethernet address"]),
+    ("greater than maximum", &["greater than maximum"]),
+    ("syntax error", &["syntax error", "no meaning here", "without"]),
+    ("invalid 802.11 subtype value", &["invalid 802.11 subtype value"]),
+    ("invalid DECnet address", &["invalid DECnet address"]),
+    ("invalid IPv4 address", &["invalid IPv4 address"]),
+    ("invalid IPv6 address", &["invalid IPv6 address"]),
+    ("non-network bits set", &["non-network bits set"]),
+    ("unknown network", &["unknown network"]),
+    ("unknown host", &["unknown host"]),
+    ("illegal link-layer address", &["illegal link-layer address"]),
+    ("netmask not known", &["netmask is not known"]),
+    ("protochain not supported", &["protochain"]),
+    ("unknown 'protochain' value", &["unknown `protochain` value"]),
+    ("variable length headers", &["variable length headers"]),
+    ("is not a valid qualifier", &["is not a valid qualifier"]),
+    ("within MPLS", &["within MPLS"]),
+    ("Ethernet address used", &["Ethernet address used"]),
+    ("data size must be", &["data size must be"]),
+    ("unknown PF action", &["unknown PF action"]),
+    ("overflows 32 bits", &["overflows 32 bits"]),
+    ("non-octal digit", &["not octal"]),
+    ("rejects all packets", &["rejects every frame"]),
+];
+
+#[test]
+fn reject() {
+    let Some(folder) = folder("reject") else { return };
+    let table = table(&folder, "reject.json");
+    let mut refused = 0;
+    let mut skipped: HashMap<&str, usize> = HashMap::new();
+    for case in &table {
+        let name = text(case, "name").unwrap();
+        let Some(expression) = text(case, "expr") else {
+            *skipped.entry("is about a capture file, not an expression").or_default() += 1;
+            continue;
+        };
+        if text(case, "skip") == Some("needs:config NO_PROTOCHAIN") {
+            *skipped.entry("is about a build without protochain").or_default() += 1;
+            continue;
+        }
+        let link = LinkType::named(text(case, "DLT").unwrap()).unwrap();
+        let options = Options { resolver: &Refuse, ..Options::default() };
+        let error = match compile(expression, link, &options) {
+            Ok(program) => panic!("{name}: `{expression}` became\n{program}"),
+            Err(error) => error,
+        };
+        let theirs = text(case, "errstr").unwrap();
+        let ours = error.to_string();
+        let says = format!("{name}: `{expression}`: ours `{ours}`, theirs `{theirs}`");
+        assert!(error.span.end <= expression.len() && error.span.start <= error.span.end, "{says}");
+        assert_ne!(error.kind, ErrorKind::Unknown, "{says}");
+        let rejects = theirs.contains("rejects all");
+        assert_eq!(error.kind == ErrorKind::RejectsAll, rejects, "{says}");
+        let known = SAME_FACT.iter().find(|(words, _)| theirs.contains(words));
+        let (_, words) = known.unwrap_or_else(|| panic!("{says}: no fact is known for this"));
+        assert!(words.iter().any(|word| ours.contains(word)), "{says}");
+        for fact in facts(theirs) {
+            assert!(ours.contains(&fact), "{says}: `{fact}` is missing");
+        }
+        refused += 1;
+    }
+    let left_out: usize = skipped.values().sum();
+    for (why, count) in &skipped {
+        println!("reject: {count} left out: {why}");
+    }
+    println!("reject {refused}/{} (left out {left_out})", table.len());
+    assert_eq!(refused + left_out, table.len());
+}
