@@ -4,7 +4,7 @@
 //! name in PipesFS; nothing else has to be registered.
 
 use crate::contract::Description;
-use crate::{content, link, network, stats, transport};
+use crate::{content, general, link, network, stats, transport};
 
 /// All filters.
 pub const FILTERS: &[&Description] = &[
@@ -15,6 +15,7 @@ pub const FILTERS: &[&Description] = &[
     &transport::udp::UDP,
     &transport::sport::SPORT,
     &transport::dport::DPORT,
+    &general::bpf::BPF,
     &content::r#match::MATCH,
     &content::compress::COMPRESS,
     &content::decompress::DECOMPRESS,

@@ -15,6 +15,7 @@ pub mod catalog;
 pub mod layers;
 
 pub mod content;
+pub mod general;
 pub mod link;
 pub mod network;
 pub mod stats;

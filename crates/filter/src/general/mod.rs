@@ -1,0 +1,3 @@
+//! Filters that belong to no layer.
+
+pub mod bpf;
