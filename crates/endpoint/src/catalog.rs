@@ -1,10 +1,11 @@
 //! The only list of sources and sinks: one line each, in the order in which help prints them.
 
 use crate::sink::{discard, json, pcap, print};
+use crate::source::{generate, read, replay};
 use crate::{SinkEntry, SourceEntry};
 
 /// All sources.
-pub const SOURCES: &[SourceEntry] = &[];
+pub const SOURCES: &[SourceEntry] = &[replay::ENTRY, read::ENTRY, generate::ENTRY];
 
 /// All sinks.
 pub const SINKS: &[SinkEntry] = &[print::ENTRY, json::ENTRY, pcap::ENTRY, discard::ENTRY];

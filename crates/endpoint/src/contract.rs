@@ -57,8 +57,8 @@ pub struct Seen {
 /// Where a source puts blocks: the pool of its space, and the columns of the next batch.
 #[derive(Debug)]
 pub struct Intake<'s> {
-    /// The memory of the space.
-    pub pool: &'s mut Pool,
+    /// The memory of the space. Shared, so that a source can look at bytes while it puts blocks.
+    pub pool: &'s Pool,
     columns: &'s mut Columns,
     room: usize,
     /// The path's clock before this turn.
@@ -67,7 +67,7 @@ pub struct Intake<'s> {
 
 impl<'s> Intake<'s> {
     /// An intake for at most `room` blocks.
-    pub fn new(pool: &'s mut Pool, columns: &'s mut Columns, room: usize, now: Time) -> Self {
+    pub fn new(pool: &'s Pool, columns: &'s mut Columns, room: usize, now: Time) -> Self {
         Self { pool, columns, room, now }
     }
 

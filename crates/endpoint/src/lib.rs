@@ -10,6 +10,7 @@
 pub mod catalog;
 pub mod contract;
 pub mod sink;
+pub mod source;
 
 pub use catalog::{SINKS, SOURCES};
 pub use contract::{Failure, Given, Intake, Opening, Seen, Sink, SinkEntry, Source, SourceEntry};

@@ -1,11 +1,12 @@
 //! What the tests of this crate share: a directory that goes away, blocks, batches, openings.
 
-use abi::{Class, ContextLane, DbufId, Marks, Place, RichPointer};
-use filter::{Arguments, Batch, Block, Classes, Description, Form};
+use abi::{Class, ContextLane, DbufId, Entry, Marks, Place, RichPointer};
+use buffer::pool::{Config, Pool};
+use filter::{Arguments, Batch, Block, Classes, Columns, Description, Form, Time};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use crate::{Failure, Opening};
+use crate::{Failure, Given, Intake, Opening, Source};
 
 /// A directory of its own that is removed with what is in it.
 #[derive(Debug)]
@@ -80,6 +81,55 @@ pub(crate) fn arguments(description: &Description, given: &[(&str, &str)]) -> Ar
 /// An opening with these arguments, of frames without a classifier, from one source.
 pub(crate) fn opening<'o>(arguments: &'o Arguments, origins: &'o [String]) -> Opening<'o> {
     Opening { arguments, form: Form::Frame, classes: Classes::Same, origin: 0, origins }
+}
+
+/// A pool with small segments, so that few bytes show what many would.
+pub(crate) fn pool(segment: usize) -> Pool {
+    Pool::new(DbufId::new(7).unwrap(), Config { segment, segments: 4 }).unwrap()
+}
+
+/// A block that a source gave, with its bytes.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Gift {
+    pub(crate) entry: Entry,
+    pub(crate) bytes: Vec<u8>,
+}
+
+/// Asks a source once, looks at what it gave, and ends the turn.
+pub(crate) fn ask(
+    source: &mut dyn Source,
+    pool: &mut Pool,
+    room: usize,
+    now: Time,
+) -> Result<(Given, Vec<Gift>), Failure> {
+    let mut columns = Columns::default();
+    let given = source.give(&mut Intake::new(pool, &mut columns, room, now))?;
+    let gift = |l| {
+        let entry = columns.entry(l);
+        Gift { entry, bytes: pool.resolve(entry.pointer).unwrap().to_vec() }
+    };
+    let gifts: Vec<Gift> = (0..columns.len()).map(gift).collect();
+    assert!(given != Given::Blocks || !gifts.is_empty(), "blocks were promised");
+    pool.turn();
+    Ok((given, gifts))
+}
+
+/// All that a source gives that need not wait, and how it ended.
+pub(crate) fn all(source: &mut dyn Source, pool: &mut Pool) -> (Vec<Gift>, Result<(), Failure>) {
+    let mut gifts = Vec::new();
+    loop {
+        match ask(source, pool, 64, 1000) {
+            Ok((given, more)) => {
+                gifts.extend(more);
+                match given {
+                    Given::Blocks => {}
+                    Given::End => return (gifts, Ok(())),
+                    Given::Wait { .. } => panic!("nothing to wait for after {}", gifts.len()),
+                }
+            }
+            Err(failure) => return (gifts, Err(failure)),
+        }
+    }
 }
 
 /// The failure that must have come.

@@ -1,0 +1,311 @@
+//! `generate`: makes UDP datagrams, for trials, benchmarks and for proving that nothing gets lost.
+//!
+//! Out: Ethernet frames with IPv4 and UDP, checksums right, from 198.18.0.1 to 198.19.0.1 (the addresses
+//! that RFC 2544 keeps for benchmarks). The payload begins with a sequence number of 64 bits, most
+//! significant byte first, at [`SEQUENCE`], then a pattern. With `seq=yes` each frame is written and
+//! numbered from 0; without, one frame per flow lies in the pool and is named again and again, so that a
+//! block costs the source nothing but its name (the seed's benchmark does the same, [Th fig. 5.1]).
+
+use crate::{Failure, Given, Intake, Opening, Seen, Source, SourceEntry};
+use abi::{Class, ContextLane, Entry, Flags, Marks, Place, RichPointer};
+use buffer::pool::Pool;
+use filter::{Amount, Description, Form, Forms, Gives, Kind, LANES, Parameter, Time, Type};
+use std::net::Ipv4Addr;
+use wire::checksum::{self, Sum};
+use wire::ethernet::{self, ethertype};
+use wire::ip::protocol;
+use wire::link::LinkType;
+use wire::{ipv4, udp};
+
+/// Where the sequence number lies in a frame.
+pub const SEQUENCE: usize = UDP + udp::LENGTH;
+
+/// What everybody knows about `generate`.
+pub const GENERATE: Description = Description {
+    name: "generate",
+    summary: "make numbered or identical UDP frames",
+    details: "\
+Makes Ethernet frames of `size` bytes (without the checksum of Ethernet) with a UDP datagram over IPv4
+from 198.18.0.1 to 198.19.0.1, target port `port`, source ports 10000 and up: one per flow, taken in
+turn. All checksums are right. The first 8 bytes of the payload, at offset 42, are a sequence number in
+network byte order.
+
+`seq=yes` counts it up from 0 in the order of sending; otherwise it is 0, the frames of a flow are
+identical and are not written again, which is what benchmarks of filters want. `count=N` ends after N
+frames (otherwise the path must be stopped), `rate=N` gives at most N frames a second and catches up
+after a delay.",
+    example: "generate count=1000 seq=yes | dport |9 count",
+    kind: Kind::Source,
+    takes: Forms::NONE,
+    gives: Gives::Form(Form::Frame),
+    parameters: &[
+        Parameter::optional("count", Type::Number { low: 1, high: u64::MAX }, "how many frames"),
+        Parameter::named(
+            "size",
+            Type::Number { low: SIZE_MIN, high: SIZE_MAX },
+            "64",
+            "bytes of a frame",
+        ),
+        Parameter::optional(
+            "rate",
+            Type::Number { low: 1, high: SECOND_NS },
+            "frames a second at most",
+        ),
+        Parameter::named("seq", Type::Flag, "no", "number the frames"),
+        Parameter::named(
+            "flows",
+            Type::Number { low: 1, high: 50_000 },
+            "1",
+            "how many source ports are used in turn",
+        ),
+        Parameter::named("port", Type::Number { low: 0, high: 65_535 }, "9", "the target port"),
+    ],
+    ..Description::EMPTY
+};
+
+/// The line in the catalogue.
+pub const ENTRY: SourceEntry = SourceEntry { description: &GENERATE, open };
+
+const SOURCE: Ipv4Addr = Ipv4Addr::new(198, 18, 0, 1);
+const TARGET: Ipv4Addr = Ipv4Addr::new(198, 19, 0, 1);
+const FIRST_PORT: u16 = 10_000;
+const IP: usize = ethernet::LENGTH;
+const UDP: usize = IP + ipv4::LENGTH_MIN;
+const UDP_CHECKSUM: usize = UDP + 6;
+/// The least frame of Ethernet, without its checksum.
+const SIZE_MIN: u64 = 60;
+/// What the length field of IPv4 can say, behind an Ethernet header.
+const SIZE_MAX: u64 = 65_549;
+const SECOND_NS: u64 = 1_000_000_000;
+
+#[derive(Debug)]
+struct Generate {
+    template: Template,
+    flows: u16,
+    count: Option<u64>,
+    rate: Option<u64>,
+    numbered: bool,
+    origin: u16,
+    /// When the first frame was due.
+    began: Option<Time>,
+    /// The frames of all flows, one behind the other, where they are named again and again.
+    ready: Option<Place>,
+    given: Amount,
+}
+
+fn open(opening: &Opening<'_>) -> Result<Box<dyn Source>, Failure> {
+    let number = |name| opening.arguments.number(name);
+    let small = |name, otherwise| {
+        number(name).and_then(|value| u16::try_from(value).ok()).unwrap_or(otherwise)
+    };
+    let size = number("size").unwrap_or(SIZE_MIN).clamp(SIZE_MIN, SIZE_MAX);
+    let size = usize::try_from(size).unwrap_or_default();
+    Ok(Box::new(Generate {
+        template: Template::new(size, small("port", 9)),
+        flows: small("flows", 1).max(1),
+        count: number("count"),
+        rate: number("rate"),
+        numbered: opening.arguments.flag("seq"),
+        origin: opening.origin,
+        began: None,
+        ready: None,
+        given: Amount::default(),
+    }))
+}
+
+impl Source for Generate {
+    fn give(&mut self, intake: &mut Intake<'_>) -> Result<Given, Failure> {
+        let sent = self.given.blocks;
+        let left = self.count.map_or(u64::MAX, |count| count.saturating_sub(sent));
+        if left == 0 {
+            return Ok(Given::End);
+        }
+        let due = self.due(intake.now);
+        if due == 0 {
+            return Ok(Given::Wait { until: Some(self.time_of(sent)), readable: false });
+        }
+        let room = u64::try_from(intake.room().min(LANES)).unwrap_or(0);
+        let number = usize::try_from(due.min(left).min(room)).unwrap_or(0);
+        let gave = if self.is_repeated(intake.pool) {
+            self.repeat(intake, number)
+        } else {
+            self.write(intake, number)?
+        };
+        if !gave {
+            return Ok(Given::Wait { until: Some(intake.now), readable: false });
+        }
+        Ok(if self.count == Some(self.given.blocks) { Given::End } else { Given::Blocks })
+    }
+
+    fn seen(&self) -> Seen {
+        Seen { seen: Some(self.given), given: self.given, dropped: Vec::new() }
+    }
+}
+
+impl Generate {
+    /// How many frames are due at this time and were not sent.
+    fn due(&mut self, now: Time) -> u64 {
+        let began = *self.began.get_or_insert(now);
+        let Some(rate) = self.rate else { return u64::MAX };
+        let passed = u128::from(now.saturating_sub(began)) * u128::from(rate);
+        let due = passed / u128::from(SECOND_NS) + 1;
+        u64::try_from(due).unwrap_or(u64::MAX).saturating_sub(self.given.blocks)
+    }
+
+    /// When the frame with this number is due.
+    fn time_of(&self, number: u64) -> Time {
+        let rate = u128::from(self.rate.unwrap_or(SECOND_NS));
+        let distance = (u128::from(number) * u128::from(SECOND_NS)).div_ceil(rate);
+        self.began.unwrap_or(0).saturating_add(u64::try_from(distance).unwrap_or(u64::MAX))
+    }
+
+    /// Whether frames can be named again and again: they are all alike, and one of each flow fits.
+    fn is_repeated(&self, pool: &Pool) -> bool {
+        !self.numbered && usize::from(self.flows) * self.template.stride() <= pool.block_max()
+    }
+
+    /// Names the frames that lie ready. Answers false when the pool has no room for them yet.
+    fn repeat(&mut self, intake: &mut Intake<'_>, number: usize) -> bool {
+        let Some(ready) = self.ready.or_else(|| self.prepare(intake.pool)) else { return false };
+        self.ready = Some(ready);
+        let first = flow_of(self.given.blocks, self.flows);
+        self.put(intake, ready, (first, self.flows), number);
+        true
+    }
+
+    /// Writes one frame of each flow and keeps them.
+    fn prepare(&self, pool: &Pool) -> Option<Place> {
+        let stride = self.template.stride();
+        let length = usize::from(self.flows) * stride;
+        let mut draft = pool.draft(length, length)?;
+        for (flow, room) in (0..self.flows).zip(draft.chunks_exact_mut(stride)) {
+            self.template.write(room, flow, 0);
+        }
+        let place = draft.commit(length);
+        // The pin is for as long as the pool lives: these frames are named until the path ends.
+        pool.pin(place).map(|_| place)
+    }
+
+    /// Writes the next frames. Answers false when the pool has no room for one.
+    fn write(&mut self, intake: &mut Intake<'_>, number: usize) -> Result<bool, Failure> {
+        let (pool, stride) = (intake.pool, self.template.stride());
+        if stride > pool.block_max() {
+            let why = format!("the buffers of this path hold {} bytes at most", pool.block_max());
+            return Err(Failure::new("make", "frames", why).hint("give the path larger buffers"));
+        }
+        let Some(mut draft) = pool.draft(stride, number * stride) else { return Ok(false) };
+        let mut written: u16 = 0;
+        for room in draft.chunks_exact_mut(stride).take(number) {
+            let at = self.given.blocks + u64::from(written);
+            let sequence = if self.numbered { at } else { 0 };
+            self.template.write(room, flow_of(at, self.flows), sequence);
+            written += 1;
+        }
+        let place = draft.commit(usize::from(written) * stride);
+        self.put(intake, place, (0, written), written.into());
+        Ok(true)
+    }
+
+    /// Puts `number` frames of those that lie in `place` one behind the other: from the first on, and
+    /// after the last again from the beginning.
+    fn put(
+        &mut self,
+        intake: &mut Intake<'_>,
+        place: Place,
+        (first, all): (u16, u16),
+        number: usize,
+    ) {
+        let stride = u32::try_from(self.template.stride()).unwrap_or(u32::MAX);
+        let size = u32::try_from(self.template.frame.len()).unwrap_or(u32::MAX);
+        let marks = Marks::frame(LinkType::ETHERNET.0, size, size);
+        let origin = self.origin;
+        let context = ContextLane { time: intake.now, session: 0, origin, flags: Flags::NONE };
+        let mut which = first;
+        for _ in 0..number {
+            let place = place.within(u32::from(which) * stride, size);
+            let pointer = RichPointer::new(intake.pool.id(), place, Class::YES);
+            intake.put(Entry::new(pointer, context, marks));
+            self.given.add(size);
+            which = if which + 1 == all { 0 } else { which + 1 };
+        }
+    }
+}
+
+/// The flow of the frame with this number.
+fn flow_of(number: u64, flows: u16) -> u16 {
+    u16::try_from(number % u64::from(flows)).unwrap_or(0)
+}
+
+/// A frame without its source port and its sequence number, and what is known of its checksum.
+#[derive(Debug)]
+struct Template {
+    frame: Vec<u8>,
+    /// The sum over all that does not change.
+    sum: Sum,
+}
+
+impl Template {
+    fn new(size: usize, port: u16) -> Self {
+        let mut frame = vec![0; size];
+        let field = |at: usize, value: u16| (at, value.to_be_bytes());
+        let ip_length = u16::try_from(size - IP).unwrap_or(u16::MAX);
+        let udp_length = u16::try_from(size - UDP).unwrap_or(u16::MAX);
+        put(&mut frame, ethernet::DST, &[2, 0, 0, 0, 0, 2]);
+        put(&mut frame, ethernet::SRC, &[2, 0, 0, 0, 0, 1]);
+        for (at, value) in [
+            field(ethernet::ETHERTYPE, ethertype::IPV4),
+            field(IP + ipv4::VERSION_IHL, 0x4500),
+            field(IP + ipv4::TOTAL_LENGTH, ip_length),
+            // Never to be cut in pieces, so that the identification may stay 0 (RFC 6864).
+            field(IP + ipv4::FLAGS_FRAGMENT, 0x4000),
+            field(IP + ipv4::TTL, 64 << 8 | u16::from(protocol::UDP)),
+            field(UDP + 2, port),
+            field(UDP + 4, udp_length),
+        ] {
+            put(&mut frame, at, &value);
+        }
+        put(&mut frame, IP + ipv4::SRC, &SOURCE.octets());
+        put(&mut frame, IP + ipv4::DST, &TARGET.octets());
+        let header = checksum::of(frame.get(IP..UDP).unwrap_or_default());
+        put(&mut frame, IP + ipv4::CHECKSUM, &header.to_be_bytes());
+        for (at, byte) in frame.iter_mut().enumerate().skip(SEQUENCE + 8) {
+            *byte = u8::try_from(at % 251).unwrap_or(0);
+        }
+        let udp = frame.get(UDP..).unwrap_or_default();
+        let pseudo =
+            checksum::pseudo(SOURCE.into(), TARGET.into(), protocol::UDP, udp_length.into());
+        let all = pseudo.unwrap_or_default().with(udp);
+        // Folded, so that what is added begins at an even place whatever the length.
+        let sum = Sum::new().with(&all.folded().to_be_bytes());
+        Self { frame, sum }
+    }
+
+    /// The distance from one frame to the next.
+    fn stride(&self) -> usize {
+        self.frame.len().next_multiple_of(16)
+    }
+
+    /// Writes the frame of a flow with a sequence number to the front of `room`.
+    fn write(&self, room: &mut [u8], flow: u16, sequence: u64) {
+        let port = (FIRST_PORT + flow).to_be_bytes();
+        let sequence = sequence.to_be_bytes();
+        let sum = match self.sum.with(&port).with(&sequence).checksum() {
+            // Zero would say that there is no checksum (RFC 768).
+            0 => u16::MAX,
+            sum => sum,
+        };
+        put(room, 0, &self.frame);
+        put(room, UDP, &port);
+        put(room, UDP_CHECKSUM, &sum.to_be_bytes());
+        put(room, SEQUENCE, &sequence);
+    }
+}
+
+fn put(room: &mut [u8], at: usize, bytes: &[u8]) {
+    if let Some(room) = room.get_mut(at..at + bytes.len()) {
+        room.copy_from_slice(bytes);
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,118 @@
+//! Frames judged by the code of `wire` that reads them, and by the numbers in them.
+
+use super::*;
+use crate::testing::{Gift, all, arguments, ask, opening, pool};
+use wire::{Flow, layers};
+
+fn on(given: &[(&str, &str)]) -> Box<dyn Source> {
+    let given = arguments(&GENERATE, given);
+    open(&opening(&given, &[])).unwrap()
+}
+
+fn flow_and_number(gift: &Gift) -> (u16, u64) {
+    let frame = &gift.bytes;
+    let layers = layers(LinkType::ETHERNET, frame);
+    assert_eq!(layers.faults, Default::default());
+    let packet = layers.packet(frame).unwrap();
+    assert_eq!(packet.len() + IP, frame.len());
+    assert!(ipv4::checksum_holds(packet));
+    let flow = Flow::of(&layers, frame).unwrap();
+    let udp = layers.transport(frame).unwrap();
+    let pseudo = checksum::pseudo(flow.source, flow.target, protocol::UDP, udp.len() as u32);
+    assert_eq!(pseudo.unwrap().with(udp).checksum(), 0, "the checksum of UDP holds");
+    assert_ne!(udp[6..8], [0, 0], "there is a checksum");
+    let number = frame[SEQUENCE..SEQUENCE + 8].try_into().unwrap();
+    assert_eq!(layers.payload, Some(SEQUENCE as u16));
+    (flow.ports.unwrap().source, u64::from_be_bytes(number))
+}
+
+#[test]
+fn numbered_frames_are_right_and_complete() {
+    for size in ["60", "61", "64", "1514", "65549"] {
+        let mut source = on(&[("count", "1000"), ("size", size), ("seq", "yes"), ("flows", "3")]);
+        let (gifts, end) = all(&mut *source, &mut pool(1 << 17));
+        end.unwrap();
+        assert_eq!(gifts.len(), 1000);
+        for (number, gift) in gifts.iter().enumerate() {
+            assert_eq!(gift.bytes.len().to_string(), size);
+            let port = FIRST_PORT + number as u16 % 3;
+            assert_eq!(flow_and_number(gift), (port, number as u64));
+        }
+        assert_eq!(source.seen().given.blocks, 1000);
+    }
+}
+
+#[test]
+fn a_checksum_of_zero_is_never_sent() {
+    // Some sequence number below 2^16 makes the sum all ones, whatever the rest is.
+    let template = Template::new(60, 9);
+    let mut room = [0; 64];
+    let mut full = 0;
+    for number in 0..=u64::from(u16::MAX) {
+        template.write(&mut room, 0, number);
+        assert_ne!(room[UDP_CHECKSUM..UDP_CHECKSUM + 2], [0, 0]);
+        full += u32::from(room[UDP_CHECKSUM..UDP_CHECKSUM + 2] == [0xff, 0xff]);
+    }
+    assert_eq!(full, 1);
+}
+
+#[test]
+fn identical_frames_are_named_again_and_again() {
+    let mut source = on(&[("count", "200"), ("flows", "3")]);
+    let mut pool = pool(1 << 16);
+    let (gifts, end) = all(&mut *source, &mut pool);
+    end.unwrap();
+    assert_eq!(gifts.len(), 200);
+    for (number, gift) in gifts.iter().enumerate() {
+        assert_eq!(flow_and_number(gift), (FIRST_PORT + number as u16 % 3, 0));
+        assert_eq!(gift.entry, gifts[number % 3].entry, "one place for each flow");
+    }
+    assert_eq!(pool.usage().pinned, 1);
+}
+
+#[test]
+fn flows_that_do_not_fit_are_written_anew() {
+    let mut source = on(&[("count", "300"), ("flows", "200"), ("size", "100")]);
+    let (gifts, end) = all(&mut *source, &mut pool(1 << 12));
+    end.unwrap();
+    let ports: Vec<u16> = gifts.iter().map(|gift| flow_and_number(gift).0).collect();
+    let expected: Vec<u16> = (0..300).map(|number| FIRST_PORT + number % 200).collect();
+    assert_eq!(ports, expected);
+}
+
+#[test]
+fn a_rate_is_kept_and_caught_up() {
+    let mut source = on(&[("rate", "1000"), ("count", "10")]);
+    let mut pool = pool(1 << 16);
+    let mut at = |us: u64, room| {
+        let (given, gifts) = ask(&mut *source, &mut pool, room, us * 1000).unwrap();
+        (given, gifts.len())
+    };
+    let until = |us: u64| Given::Wait { until: Some(us * 1000), readable: false };
+    assert_eq!(at(7, 64), (Given::Blocks, 1));
+    assert_eq!(at(8, 64), (until(1007), 0));
+    assert_eq!(at(1006, 64), (until(1007), 0));
+    assert_eq!(at(1007, 64), (Given::Blocks, 1));
+    assert_eq!(at(4500, 2), (Given::Blocks, 2));
+    assert_eq!(at(4500, 64), (Given::Blocks, 1));
+    assert_eq!(at(4500, 64), (until(5007), 0));
+    assert_eq!(at(99_000, 64), (Given::End, 5));
+    assert_eq!(at(99_000, 64), (Given::End, 0));
+}
+
+#[test]
+fn a_full_pool_is_waited_for() {
+    let mut pool = pool(1 << 12);
+    while pool.append(4096, |room| room.len()).is_some() {}
+    for seq in ["yes", "no"] {
+        let mut source = on(&[("seq", seq), ("count", "1")]);
+        let wait = Given::Wait { until: Some(5), readable: false };
+        let mut columns = filter::Columns::default();
+        let given = source.give(&mut Intake::new(&pool, &mut columns, 64, 5)).unwrap();
+        assert_eq!((given, columns.len()), (wait, 0));
+    }
+    pool.turn();
+    let (gifts, end) = all(&mut *on(&[("count", "1")]), &mut pool);
+    end.unwrap();
+    assert_eq!(gifts.len(), 1);
+}

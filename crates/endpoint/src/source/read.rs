@@ -1,0 +1,182 @@
+//! `read`: gives the bytes of any file, in blocks of one size or line by line.
+//!
+//! In: a file or standard input, read in pieces straight into the pool. Out: blocks that lie in no frame,
+//! with the time at which they were read. A line longer than a block travels as fragments with the first
+//! and last flags (CONTRACT 6).
+
+use super::feed::{Feed, Filled};
+use super::input::Input;
+use crate::{Failure, Given, Intake, Opening, Seen, Source, SourceEntry};
+use abi::{BLOCK_MAX, Class, ContextLane, Entry, Flags, Marks, Place, RichPointer};
+use filter::{Amount, Description, Form, Forms, Gives, Kind, Parameter, Type};
+use std::os::fd::BorrowedFd;
+
+/// What everybody knows about `read`.
+pub const READ: Description = Description {
+    name: "read",
+    summary: "give the bytes of a file, in blocks or line by line",
+    details: "\
+Reads any file; `-` is standard input. Blocks have `block` bytes (64 KB by default, the last one what
+is left); from a pipe or terminal a block is given as soon as anything came. `lines=yes` gives one block
+per line, without its line end; a line longer than `block` comes in fragments. Blocks lie in no frame:
+filters that read headers refuse them.",
+    example: "read access.log lines=yes | match \" 404 \" | count",
+    kind: Kind::Source,
+    takes: Forms::NONE,
+    gives: Gives::Form(Form::Bytes),
+    parameters: &[
+        Parameter::needed("file", Type::Path, "the file to read; - is standard input"),
+        Parameter::named("block", Type::Size, "64k", "the most bytes of a block"),
+        Parameter::named("lines", Type::Flag, "no", "one block per line"),
+    ],
+    ..Description::EMPTY
+};
+
+/// The line in the catalogue.
+pub const ENTRY: SourceEntry = SourceEntry { description: &READ, open };
+
+#[derive(Debug)]
+struct Read {
+    feed: Feed,
+    block: usize,
+    lines: bool,
+    origin: u16,
+    given: Amount,
+    /// Whether the next bytes begin a line.
+    line_begins: bool,
+}
+
+/// The next block in front of the bytes that are there.
+struct Next {
+    length: u32,
+    /// How many bytes are done with after it: the block, and its line end.
+    consumed: usize,
+    flags: Flags,
+}
+
+fn open(opening: &Opening<'_>) -> Result<Box<dyn Source>, Failure> {
+    let path = opening.arguments.text("file").unwrap_or("-");
+    let block = opening.arguments.number("block").unwrap_or(64 * 1024);
+    let block = usize::try_from(block).unwrap_or(usize::MAX);
+    if !(1..=BLOCK_MAX).contains(&block) {
+        let why = format!("block={block} is not between 1 and {BLOCK_MAX} bytes");
+        return Err(Failure::new("start", "read", why));
+    }
+    let input = Input::open(path)?;
+    Ok(Box::new(Read::new(input, block, opening.arguments.flag("lines"), opening.origin)))
+}
+
+impl Source for Read {
+    fn give(&mut self, intake: &mut Intake<'_>) -> Result<Given, Failure> {
+        let again = Given::Wait { until: Some(intake.now), readable: false };
+        let before = self.given.blocks;
+        let mut ended = false;
+        loop {
+            self.give_from_piece(intake, ended);
+            if intake.room() == 0 {
+                return Ok(Given::Blocks);
+            }
+            let left = self.feed.let_go(intake.pool);
+            if ended {
+                return Ok(Given::End);
+            }
+            if self.given.blocks > before {
+                // The next piece can lie where this one lay once the turn is over.
+                return Ok(Given::Blocks);
+            }
+            let at_once = self.lines || self.feed.input().waits();
+            let wanted = if at_once { left + 1 } else { self.block };
+            match self.feed.fill(intake.pool, wanted.min(intake.pool.block_max()))? {
+                Filled::Ready => {}
+                Filled::Nothing => return Ok(Given::Wait { until: None, readable: true }),
+                Filled::Full => return Ok(again),
+                Filled::End(0) => return Ok(Given::End),
+                Filled::End(_) => match self.feed.rest(intake.pool)? {
+                    Filled::Ready => ended = true,
+                    _ => return Ok(again),
+                },
+            }
+        }
+    }
+
+    fn seen(&self) -> Seen {
+        Seen { seen: Some(self.given), given: self.given, dropped: Vec::new() }
+    }
+
+    fn descriptor(&self) -> Option<BorrowedFd<'_>> {
+        self.feed.descriptor()
+    }
+}
+
+impl Read {
+    const fn new(input: Input, block: usize, lines: bool, origin: u16) -> Self {
+        Self {
+            feed: Feed::new(input),
+            block,
+            lines,
+            origin,
+            given: Amount { blocks: 0, bytes: 0 },
+            line_begins: true,
+        }
+    }
+
+    /// Gives blocks until the batch is full or the piece holds no further one.
+    fn give_from_piece(&mut self, intake: &mut Intake<'_>, ended: bool) {
+        let pool = intake.pool;
+        let mut rest = self.feed.bytes(pool);
+        while intake.room() > 0
+            && let Some(next) = self.next(rest, pool.block_max(), ended)
+        {
+            let place = self.feed.place(0, next.length);
+            intake.put(self.entry(intake, place, next.flags));
+            self.line_begins = next.flags.has(Flags::LAST);
+            self.feed.consume(next.consumed);
+            rest = rest.get(next.consumed..).unwrap_or_default();
+        }
+    }
+
+    /// The block in front of these bytes; nothing if more bytes must come before that can be said.
+    fn next(&self, bytes: &[u8], most: usize, ended: bool) -> Option<Next> {
+        if bytes.is_empty() {
+            return None;
+        }
+        if self.lines {
+            return self.line(bytes, most, ended);
+        }
+        let length = self.block.min(most).min(bytes.len());
+        let whole = length == self.block.min(most) || ended || self.feed.input().waits();
+        whole.then(|| Next::new(length, length, Flags::FIRST.with(Flags::LAST)))
+    }
+
+    fn line(&self, bytes: &[u8], most: usize, ended: bool) -> Option<Next> {
+        let first = if self.line_begins { Flags::FIRST } else { Flags::NONE };
+        // One byte more tells whether a line end follows.
+        let limit = self.block.min(most - 1);
+        let window = bytes.get(..=limit).unwrap_or(bytes);
+        if let Some(end) = memchr::memchr(b'\n', window) {
+            let length = if bytes.get(..end)?.ends_with(b"\r") { end - 1 } else { end };
+            return Some(Next::new(length, end + 1, first.with(Flags::LAST)));
+        }
+        if bytes.len() > limit {
+            return Some(Next::new(limit, limit, first));
+        }
+        ended.then(|| Next::new(bytes.len(), bytes.len(), first.with(Flags::LAST)))
+    }
+
+    fn entry(&mut self, intake: &Intake<'_>, place: Place, flags: Flags) -> Entry {
+        self.given.add(place.length());
+        let context = ContextLane { time: intake.now, session: 0, origin: self.origin, flags };
+        let pointer = RichPointer::new(intake.pool.id(), place, Class::YES);
+        Entry::new(pointer, context, Marks::bare(place.length()))
+    }
+}
+
+impl Next {
+    /// Blocks are at most as long as a rich pointer can say, so the length fits.
+    fn new(length: usize, consumed: usize, flags: Flags) -> Self {
+        Self { length: u32::try_from(length).unwrap_or(u32::MAX), consumed, flags }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,299 @@
+//! `replay`: gives the packets of a capture file, as fast as they can be taken or at the capture's pace.
+//!
+//! In: pcap or pcapng, from a file or standard input, read in pieces straight into the pool. Out: one
+//! block per packet, named where it lies (no copy), with the capture's time, link type and length on the
+//! wire. What is wrong with a capture is told after every packet before it was given, with the number
+//! of the record and the offset of the byte. [Th §5.3.2 "Source"]
+
+use super::feed::{Feed, Filled};
+use super::input::Input;
+use crate::{Failure, Given, Intake, Opening, Seen, Source, SourceEntry};
+use abi::{Class, ContextLane, Entry, Flags, Marks, RichPointer};
+use filter::{Amount, Description, Form, Forms, Gives, Kind, Parameter, Time, Type};
+use std::os::fd::BorrowedFd;
+use wire::capture::{Fault, Packet, Reader, Step, Why};
+
+/// What everybody knows about `replay`.
+pub const REPLAY: Description = Description {
+    name: "replay",
+    summary: "give the packets of a capture file",
+    details: "\
+Reads pcap and pcapng files of either byte order, with micro- or nanoseconds, of any link type; `-` is
+standard input. Each packet is a frame with the time at which it was captured.
+
+`speed=max` gives packets as fast as they are taken, and the path's clock is the time of the packets.
+`speed=1` keeps the distances in time of the capture, `speed=10` is ten times as fast, `speed=0.5` half
+as fast.
+
+A capture that ends within a record or is broken gives every packet before that point, then the error.
+A compressed capture must be unpacked first: `zcat x.pcap.gz | streamline 'replay - | count'`.",
+    example: "replay web.pcap speed=1 | print",
+    kind: Kind::Source,
+    takes: Forms::NONE,
+    gives: Gives::Form(Form::Frame),
+    parameters: &[
+        Parameter::needed("file", Type::Path, "the capture to read; - is standard input"),
+        Parameter::named("speed", Type::Text, "max", "max, or a factor of the capture's own speed"),
+    ],
+    ..Description::EMPTY
+};
+
+/// The line in the catalogue.
+pub const ENTRY: SourceEntry = SourceEntry { description: &REPLAY, open };
+
+#[derive(Debug)]
+struct Replay {
+    feed: Feed,
+    reader: Reader,
+    pace: Pace,
+    origin: u16,
+    given: Amount,
+    /// A packet that was read before its time came.
+    early: Option<Packet>,
+    /// What is wrong with the capture, to be told when the packets before it are gone.
+    broken: Option<Failure>,
+    /// How many bytes the reader needs, where the current piece has none for it.
+    wanted: Option<usize>,
+}
+
+fn open(opening: &Opening<'_>) -> Result<Box<dyn Source>, Failure> {
+    let path = opening.arguments.text("file").unwrap_or("-");
+    let pace = Pace::new(opening.arguments.text("speed").unwrap_or("max"))?;
+    let input = Input::open(path)?;
+    check_beginning(&input)?;
+    Ok(Box::new(Replay::new(input, pace, opening.origin)))
+}
+
+impl Source for Replay {
+    fn give(&mut self, intake: &mut Intake<'_>) -> Result<Given, Failure> {
+        if let Some(failure) = self.broken.take() {
+            return Err(failure);
+        }
+        let before = self.given.blocks;
+        let outcome = self.give_packets(intake);
+        let gave = self.given.blocks > before;
+        match outcome {
+            Err(failure) if gave => {
+                self.broken = Some(failure);
+                Ok(Given::Blocks)
+            }
+            Ok(Given::Wait { .. }) if gave => Ok(Given::Blocks),
+            outcome => outcome,
+        }
+    }
+
+    fn seen(&self) -> Seen {
+        Seen { seen: Some(self.given), given: self.given, dropped: Vec::new() }
+    }
+
+    fn descriptor(&self) -> Option<BorrowedFd<'_>> {
+        self.feed.descriptor()
+    }
+
+    fn tells_time(&self) -> bool {
+        self.pace.factor.is_none()
+    }
+}
+
+impl Replay {
+    const fn new(input: Input, pace: Pace, origin: u16) -> Self {
+        Self {
+            feed: Feed::new(input),
+            reader: Reader::new(),
+            pace,
+            origin,
+            given: Amount { blocks: 0, bytes: 0 },
+            early: None,
+            broken: None,
+            wanted: None,
+        }
+    }
+
+    fn give_packets(&mut self, intake: &mut Intake<'_>) -> Result<Given, Failure> {
+        loop {
+            if let Some(wanted) = self.wanted
+                && let Some(given) = self.refill(intake, wanted)?
+            {
+                return Ok(given);
+            }
+            let before = self.given.blocks;
+            self.wanted = self.give_from_piece(intake)?;
+            if self.wanted.is_some() && self.given.blocks == before {
+                continue;
+            }
+            if self.wanted.is_some() {
+                // The next piece can lie where this one lay once the turn is over.
+                self.feed.let_go(intake.pool);
+            }
+            return Ok(match &self.early {
+                Some(packet) if self.wanted.is_none() && intake.room() > 0 => {
+                    let until = Some(self.pace.due(packet.time_ns, intake.now));
+                    Given::Wait { until, readable: false }
+                }
+                _ => Given::Blocks,
+            });
+        }
+    }
+
+    /// Gives packets until the batch is full or the time of the next has not come. Answers how many bytes
+    /// the reader wants if it stopped because the piece has no whole packet.
+    fn give_from_piece(&mut self, intake: &mut Intake<'_>) -> Result<Option<usize>, Failure> {
+        let pool = intake.pool;
+        let mut rest = self.feed.bytes(pool);
+        while intake.room() > 0 {
+            let packet = match self.early.take() {
+                Some(packet) => packet,
+                None => match self.reader.next(rest) {
+                    Step::Packet(packet) => packet,
+                    Step::NeedMore { consumed, wanted } => {
+                        self.feed.consume(consumed);
+                        return Ok(Some(wanted));
+                    }
+                    Step::Error(fault) => return Err(failure(self.feed.input().target(), &fault)),
+                },
+            };
+            if !self.pace.is_due(packet.time_ns, intake.now) {
+                self.early = Some(packet);
+                break;
+            }
+            intake.put(self.entry(intake, &packet));
+            self.feed.consume(packet.consumed);
+            rest = rest.get(packet.consumed..).unwrap_or_default();
+        }
+        Ok(None)
+    }
+
+    fn entry(&mut self, intake: &Intake<'_>, packet: &Packet) -> Entry {
+        // A piece is at most as long as a rich pointer can say, so these offsets fit.
+        let from = u32::try_from(packet.data.start).unwrap_or(u32::MAX);
+        let length = u32::try_from(packet.data.len()).unwrap_or(u32::MAX);
+        self.given.add(length);
+        let place = self.feed.place(from, length);
+        let pointer = RichPointer::new(intake.pool.id(), place, Class::YES);
+        let context = ContextLane {
+            time: packet.time_ns,
+            session: 0,
+            origin: self.origin,
+            flags: Flags::NONE,
+        };
+        Entry::new(pointer, context, Marks::frame(packet.link.0, length, packet.wire_length))
+    }
+
+    /// Gets more bytes for the reader; answers what to say if there are none.
+    fn refill(&mut self, intake: &Intake<'_>, wanted: usize) -> Result<Option<Given>, Failure> {
+        Ok(match self.feed.fill(intake.pool, wanted)? {
+            Filled::Ready => None,
+            Filled::Nothing => Some(Given::Wait { until: None, readable: true }),
+            Filled::Full => Some(Given::Wait { until: Some(intake.now), readable: false }),
+            Filled::End(rest) => match self.reader.finish(rest) {
+                Ok(()) => Some(Given::End),
+                Err(fault) => return Err(failure(self.feed.input().target(), &fault)),
+            },
+        })
+    }
+}
+
+/// When packets are due.
+#[derive(Clone, Copy, Debug)]
+struct Pace {
+    /// Millionths of the capture's own speed; nothing: at once.
+    factor: Option<u64>,
+    /// The time of the first packet, and the path's clock when it was given.
+    began: Option<(Time, Time)>,
+}
+
+const MILLION: u64 = 1_000_000;
+
+impl Pace {
+    fn new(speed: &str) -> Result<Self, Failure> {
+        let factor = match speed {
+            "max" => None,
+            other => Some(millionths(other).filter(|factor| *factor > 0).ok_or_else(|| {
+                let why = format!("speed=`{other}` is neither `max` nor a number above 0");
+                Failure::new("start", "replay", why).hint("write it as speed=2 or speed=0.5")
+            })?),
+        };
+        Ok(Self { factor, began: None })
+    }
+
+    fn is_due(&mut self, time: Time, now: Time) -> bool {
+        if self.factor.is_none() {
+            return true;
+        }
+        self.began.get_or_insert((time, now));
+        self.due(time, now) <= now
+    }
+
+    /// When the path's clock shows that a packet of this time is due.
+    fn due(&self, time: Time, now: Time) -> Time {
+        let (Some(factor), Some((first, began))) = (self.factor, self.began) else { return now };
+        let distance = u128::from(time.saturating_sub(first)) * u128::from(MILLION);
+        began.saturating_add(u64::try_from(distance / u128::from(factor)).unwrap_or(u64::MAX))
+    }
+}
+
+/// A decimal number with at most six digits behind the point, in millionths.
+fn millionths(text: &str) -> Option<u64> {
+    let (whole, part) = text.split_once('.').unwrap_or((text, "0"));
+    let digits = |text: &str| text.bytes().all(|byte| byte.is_ascii_digit());
+    if !digits(whole) || !digits(part) || part.len() > 6 {
+        return None;
+    }
+    let part = format!("{part:0<6}").parse::<u64>().ok()?;
+    whole.parse::<u64>().ok()?.checked_mul(MILLION)?.checked_add(part)
+}
+
+/// Refuses a file that is no capture before anything else has happened.
+fn check_beginning(input: &Input) -> Result<(), Failure> {
+    let mut first = [0; 4096];
+    let count = input.peek(&mut first)?;
+    let first = first.get(..count).unwrap_or_default();
+    if first.is_empty() && !input.waits() {
+        let why = "it is empty; a capture has at least a header";
+        return Err(Failure::new("read", input.target(), why));
+    }
+    match Reader::new().next(first) {
+        Step::Error(fault) => {
+            let failure = failure(input.target(), &fault);
+            Err(match (&failure.hint, looks_like(first)) {
+                (None, Some(kind)) => failure.hint(format!("it looks like {kind}")),
+                _ => failure,
+            })
+        }
+        Step::Packet(_) | Step::NeedMore { .. } => Ok(()),
+    }
+}
+
+fn failure(target: &str, fault: &Fault) -> Failure {
+    let failure = Failure::new("read", target, fault);
+    let Why::NotACapture { magic } = fault.why else { return failure };
+    let program = match magic {
+        [0x1f, 0x8b, ..] => "zcat",
+        [0x28, 0xb5, 0x2f, 0xfd] => "zstdcat",
+        [0xfd, b'7', b'z', b'X'] => "xzcat",
+        [0x04, 0x22, 0x4d, 0x18] => "lz4cat",
+        _ => return failure,
+    };
+    failure.hint(format!("`{program} FILE | streamline 'replay - | …'`"))
+}
+
+/// What a file is that is no capture, if its first bytes say so.
+fn looks_like(first: &[u8]) -> Option<&'static str> {
+    const KNOWN: &[(&[u8], &str)] = &[
+        (b"\x7fELF", "a program"),
+        (b"PK\x03\x04", "a zip archive: unpack it first"),
+        (b"BZh", "a file compressed with bzip2: unpack it first"),
+        (b"%PDF", "a PDF document"),
+        (b"snoop\0\0\0", "a snoop capture: `editcap` of Wireshark converts it"),
+        (b"GMBU", "a Network Monitor capture: `editcap` of Wireshark converts it"),
+        (b"XCP\0", "a NetXray capture: `editcap` of Wireshark converts it"),
+    ];
+    if let Some((_, kind)) = KNOWN.iter().find(|(magic, _)| first.starts_with(magic)) {
+        return Some(kind);
+    }
+    let is_text = |byte: &u8| matches!(byte, b'\t' | b'\n' | b'\r' | b' '..=b'~' | 0x80..);
+    first.iter().all(is_text).then_some("a text: `read` gives the bytes or lines of any file")
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,208 @@
+//! Captures made here, replayed from files and pipes. `tests/captures.rs` replays those of others.
+
+use super::*;
+use crate::testing::{Gift, TempDir, all, arguments, ask, opening, pool, refused};
+use std::fs::File;
+use std::io::Write;
+use std::os::fd::OwnedFd;
+use wire::capture::write;
+use wire::link::LinkType;
+
+fn on(path: &str, speed: &str) -> Result<Box<dyn Source>, Failure> {
+    let given = arguments(&REPLAY, &[("file", path), ("speed", speed)]);
+    open(&Opening { origin: 3, ..opening(&given, &[]) })
+}
+
+/// A capture of these packets: milliseconds, bytes.
+fn capture(packets: &[(u64, &[u8])]) -> Vec<u8> {
+    let mut bytes = write::header(LinkType::RAW).to_vec();
+    for (time, data) in packets {
+        let length = data.len() as u32;
+        bytes.extend(write::record(time * MILLION, length, length + 1));
+        bytes.extend(*data);
+    }
+    bytes
+}
+
+/// A big-endian pcapng capture with one packet on each of two interfaces.
+fn big_endian() -> Vec<u8> {
+    let words = |words: &[u32]| words.iter().flat_map(|w| w.to_be_bytes()).collect::<Vec<_>>();
+    let mut bytes = words(&[0x0a0d_0d0a, 28, 0x1a2b_3c4d, 0x0001_0000, u32::MAX, u32::MAX, 28]);
+    bytes.extend(words(&[1, 20, 1 << 16, 0, 20]));
+    bytes.extend(words(&[1, 20, 276 << 16, 0, 20]));
+    bytes.extend(words(&[6, 36, 0, 0, 5, 3, 1500]));
+    bytes.extend(b"abc\0");
+    bytes.extend(words(&[36]));
+    bytes.extend(words(&[6, 32, 1, 0, 6, 0, 9, 32]));
+    bytes
+}
+
+fn lengths(gifts: &[Gift]) -> Vec<usize> {
+    gifts.iter().map(|gift| gift.bytes.len()).collect()
+}
+
+#[test]
+fn packets_come_with_time_link_and_lengths() {
+    let dir = TempDir::new();
+    let path = dir.path("big.pcapng");
+    std::fs::write(&path, big_endian()).unwrap();
+    let mut source = on(&path, "max").unwrap();
+    assert!(source.tells_time() && source.descriptor().is_none());
+    let (gifts, end) = all(&mut *source, &mut pool(1 << 16));
+    end.unwrap();
+    let [first, second] = &gifts[..] else { panic!("{gifts:?}") };
+    assert_eq!((&first.bytes[..], first.entry.marks), (&b"abc"[..], Marks::frame(1, 3, 1500)));
+    assert_eq!((first.entry.context.time, first.entry.context.origin), (5000, 3));
+    assert_eq!((&second.bytes[..], second.entry.marks), (&b""[..], Marks::frame(276, 0, 9)));
+    let seen = source.seen();
+    assert_eq!((seen.seen, seen.given), (Some(seen.given), Amount { blocks: 2, bytes: 3 }));
+}
+
+#[test]
+fn every_cut_gives_what_was_whole_and_says_where_it_ends() {
+    let dir = TempDir::new();
+    let mut pool = pool(1 << 16);
+    let whole = capture(&[(1, b"one"), (2, b""), (3, b"three")]);
+    let ends = [24, 24 + 19, 24 + 19 + 16, whole.len()];
+    for length in 1..=whole.len() {
+        let path = dir.path(&length.to_string());
+        std::fs::write(&path, &whole[..length]).unwrap();
+        let (gifts, end) = all(&mut *on(&path, "max").unwrap(), &mut pool);
+        let expected = ends[1..].iter().filter(|end| **end <= length).count();
+        assert_eq!(gifts.len(), expected, "cut at {length}");
+        if ends.contains(&length) {
+            end.unwrap();
+            continue;
+        }
+        let whole =
+            if length < 24 { "its header".to_owned() } else { format!("record {}", expected + 1) };
+        let why = format!("capture ends in the middle of {whole} at byte {length}");
+        assert_eq!(refused(end).to_string(), format!("cannot read {path}: {why}"));
+    }
+}
+
+#[test]
+fn records_that_cross_pieces_come_whole() {
+    // Every segment ends within a record, and each record is longer than the rest of a piece.
+    let dir = TempDir::new();
+    let path = dir.path("many");
+    let data: Vec<Vec<u8>> = (0..3000_usize).map(|n| vec![n as u8; n * 7 % 1500]).collect();
+    let packets: Vec<(u64, &[u8])> = data.iter().map(|data| (1, &data[..])).collect();
+    std::fs::write(&path, capture(&packets)).unwrap();
+    for segment in [1 << 12, 1 << 16, 1 << 20] {
+        let mut pool = pool(segment);
+        let (gifts, end) = all(&mut *on(&path, "max").unwrap(), &mut pool);
+        end.unwrap();
+        assert_eq!(gifts.len(), data.len());
+        assert!(gifts.iter().zip(&data).all(|(gift, data)| gift.bytes == *data), "{segment}");
+        assert_eq!((pool.usage().pinned, pool.mistakes()), (0, 0));
+    }
+}
+
+#[test]
+fn a_record_that_no_buffer_holds_is_named() {
+    let dir = TempDir::new();
+    let path = dir.path("large");
+    std::fs::write(&path, capture(&[(1, b"small"), (1, &[7; 5000])])).unwrap();
+    let (gifts, end) = all(&mut *on(&path, "max").unwrap(), &mut pool(1 << 12));
+    assert_eq!(lengths(&gifts), [5]);
+    let why = refused(end).to_string();
+    assert!(why.contains("a record of 5016 bytes came"), "{why}");
+    assert!(why.contains("hold 4096 bytes at most"), "{why}");
+}
+
+#[test]
+fn a_full_pool_is_waited_for() {
+    let dir = TempDir::new();
+    let path = dir.path("c");
+    std::fs::write(&path, capture(&[(1, b"one")])).unwrap();
+    let mut pool = pool(1 << 12);
+    while pool.append(4096, |room| room.len()).is_some() {}
+    let mut source = on(&path, "max").unwrap();
+    let (given, gifts) = ask(&mut *source, &mut pool, 64, 17).unwrap();
+    assert_eq!(given, Given::Wait { until: Some(17), readable: false });
+    assert_eq!(gifts, []);
+    let (gifts, end) = all(&mut *source, &mut pool);
+    end.unwrap();
+    assert_eq!(lengths(&gifts), [3]);
+}
+
+#[test]
+fn a_pipe_is_read_as_it_comes() {
+    let (reader, mut writer) = std::io::pipe().unwrap();
+    let input = Input::over(File::from(OwnedFd::from(reader)), "a pipe".to_owned()).unwrap();
+    let mut source = Replay::new(input, Pace::new("max").unwrap(), 0);
+    let mut pool = pool(1 << 16);
+    let wait = Given::Wait { until: None, readable: true };
+    let bytes = capture(&[(1, b"one"), (2, b"second")]);
+    let mut got = Vec::new();
+    for (at, byte) in bytes.iter().enumerate() {
+        writer.write_all(&[*byte]).unwrap();
+        let (given, gifts) = ask(&mut source, &mut pool, 64, 0).unwrap();
+        let ends = at + 1 == 24 + 19 || at + 1 == bytes.len();
+        assert_eq!(given, if ends { Given::Blocks } else { wait }, "byte {at}");
+        got.extend(gifts);
+    }
+    assert_eq!(lengths(&got), [3, 6]);
+    assert!(source.descriptor().is_some());
+    drop(writer);
+    assert_eq!(ask(&mut source, &mut pool, 64, 0).unwrap(), (Given::End, vec![]));
+}
+
+#[test]
+fn the_pace_is_that_of_the_capture() {
+    let dir = TempDir::new();
+    let path = dir.path("paced");
+    // The third is out of order: it is late, and not waited for.
+    std::fs::write(&path, capture(&[(10, b"a"), (30, b"bb"), (5, b"ccc"), (40, b"dddd")])).unwrap();
+    let mut source = on(&path, "2").unwrap();
+    assert!(!source.tells_time());
+    let mut pool = pool(1 << 16);
+    let mut at = |now, room| {
+        let (given, gifts) = ask(&mut *source, &mut pool, room, now).unwrap();
+        (given, lengths(&gifts))
+    };
+    let until = |ms: u64| Given::Wait { until: Some(ms * MILLION), readable: false };
+    let begin = 100 * MILLION;
+    assert_eq!(at(begin, 64), (Given::Blocks, vec![1]));
+    assert_eq!(at(begin, 64), (until(110), vec![]));
+    assert_eq!(at(begin + 9 * MILLION, 64), (until(110), vec![]));
+    assert_eq!(at(begin + 10 * MILLION, 1), (Given::Blocks, vec![2]));
+    assert_eq!(at(begin + 10 * MILLION, 64), (Given::Blocks, vec![3]));
+    assert_eq!(at(begin + 10 * MILLION, 64), (until(115), vec![]));
+    assert_eq!(at(begin + 99 * MILLION, 64), (Given::Blocks, vec![4]));
+    assert_eq!(at(begin + 99 * MILLION, 64), (Given::End, vec![]));
+}
+
+#[test]
+fn speeds() {
+    assert_eq!((millionths("1"), millionths("0.5")), (Some(MILLION), Some(MILLION / 2)));
+    assert_eq!((millionths("12.25"), millionths(".5")), (Some(12_250_000), None));
+    for wrong in ["fast", "0", "0.0", "-1", "+1", "1e3", "", "1.1234567", "99999999999999999999"] {
+        let failure = refused(on("/dev/null", wrong)).to_string();
+        assert!(failure.starts_with(&format!("cannot start replay: speed=`{wrong}`")), "{failure}");
+    }
+}
+
+#[test]
+fn what_is_no_capture_is_told_before_anything_happens() {
+    let dir = TempDir::new();
+    let told = |bytes: &[u8]| {
+        let path = dir.path("x");
+        std::fs::write(&path, bytes).unwrap();
+        refused(on(&path, "max")).to_string().replace(&path, "x")
+    };
+    assert_eq!(told(b""), "cannot read x: it is empty; a capture has at least a header");
+    assert_eq!(
+        told(b"GET / HTTP/1.1\r\n"),
+        "cannot read x: not a capture: it begins with 47 45 54 20, which is neither pcap nor pcapng; \
+         it looks like a text: `read` gives the bytes or lines of any file"
+    );
+    assert!(told(b"\x1f\x8b\x08\0\0").ends_with("`zcat FILE | streamline 'replay - | …'`"));
+    assert!(told(b"\x7fELF\x02\x01\x01\0").ends_with("it looks like a program"));
+    assert!(told(&[0; 30]).ends_with("begins with 00 00 00 00, which is neither pcap nor pcapng"));
+    let mut version = capture(&[]);
+    version[6] = 5;
+    assert!(told(&version).ends_with("unsupported pcap savefile version 2.5"));
+    assert!(refused(on(&dir.path(""), "max")).to_string().contains("it is a directory"));
+}
