@@ -8,6 +8,7 @@
 
 mod cargo;
 mod ci;
+mod examples;
 mod skips;
 mod test;
 mod tidy;

@@ -1,6 +1,6 @@
 //! The verbs that run tests: `test`, `model`, `fuzz`, `netns`; and `bench`.
 
-use crate::{Outcome, cargo, skips};
+use crate::{Outcome, cargo, examples, skips};
 use std::path::Path;
 use std::process::Command;
 
@@ -41,8 +41,14 @@ pub(crate) fn test(root: &Path, arguments: &[String]) -> Outcome {
     if std::env::var_os("CI").is_some() {
         command.arg("--locked");
     }
-    command.args(rest);
-    counted(root, &mut command, strict).into()
+    command.args(rest.clone());
+    // Who asks for some tests does not ask for the examples.
+    let shown = rest.count() > 0 || examples::check(root);
+    let well = counted(root, &mut command, strict);
+    if !shown {
+        println!("examples or book show requests that do not work: see above");
+    }
+    (well && shown).into()
 }
 
 /// `model`: the loom models. They stand in `buffer`, and cargo builds them apart, because `--cfg

@@ -1,0 +1,116 @@
+//! What documents show must be true: every example file and every block of the book that is marked
+//! `pipe` is given to `streamline check`.
+//!
+//! In: `examples/*.pipe` (one request per file) and the Markdown files under `docs` (one request
+//! per block). Out: the command's own words about each that it refuses.
+
+use crate::cargo;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// One request and where it stands.
+#[derive(Clone, PartialEq, Eq, Debug)]
+struct Shown {
+    place: String,
+    request: String,
+}
+
+/// Checks all; answers whether the command took every one.
+pub(crate) fn check(root: &Path) -> bool {
+    let shown = match collect(root) {
+        Ok(shown) => shown,
+        Err(error) => {
+            eprintln!("error: cannot read the examples: {error}");
+            return false;
+        }
+    };
+    let mut build = cargo::cargo(root);
+    if !cargo::run(build.args(["build", "--package", "streamline-cli"])) {
+        return false;
+    }
+    let command = cargo::target(root).join("debug/streamline");
+    let refused = shown.iter().filter(|shown| !takes(root, &command, shown)).count();
+    println!("{} requests of examples and book checked, {refused} refused", shown.len());
+    refused == 0 && !shown.is_empty()
+}
+
+fn takes(root: &Path, command: &Path, shown: &Shown) -> bool {
+    let mut check = std::process::Command::new(command);
+    let output = check.current_dir(root).arg("check").arg(&shown.request).output();
+    match output {
+        Ok(output) if output.status.success() => true,
+        Ok(output) => {
+            println!("{}: {}", shown.place, String::from_utf8_lossy(&output.stderr));
+            false
+        }
+        Err(error) => {
+            println!("{}: cannot run {}: {error}", shown.place, command.display());
+            false
+        }
+    }
+}
+
+fn collect(root: &Path) -> std::io::Result<Vec<Shown>> {
+    let mut shown = Vec::new();
+    for path in files(&root.join("examples"), "pipe")? {
+        shown.push(Shown { place: place(root, &path), request: fs::read_to_string(&path)? });
+    }
+    for path in files(&root.join("docs"), "md")? {
+        let text = fs::read_to_string(&path)?;
+        let blocks = blocks(&text).into_iter();
+        shown.extend(blocks.map(|(line, request)| Shown {
+            place: format!("{}:{line}", place(root, &path)),
+            request,
+        }));
+    }
+    Ok(shown)
+}
+
+/// All files under `folder` that end in `.extension`, sorted.
+fn files(folder: &Path, extension: &str) -> std::io::Result<Vec<PathBuf>> {
+    let mut found = Vec::new();
+    for entry in fs::read_dir(folder)? {
+        let path = entry?.path();
+        if path.is_dir() {
+            found.extend(files(&path, extension)?);
+        } else if path.extension().is_some_and(|e| e == extension) {
+            found.push(path);
+        }
+    }
+    found.sort();
+    Ok(found)
+}
+
+fn place(root: &Path, path: &Path) -> String {
+    path.strip_prefix(root).unwrap_or(path).display().to_string()
+}
+
+/// The blocks marked `pipe`, with the lines at which they begin.
+fn blocks(text: &str) -> Vec<(usize, String)> {
+    let mut found = Vec::new();
+    let mut open: Option<(usize, String)> = None;
+    for (number, line) in text.lines().enumerate() {
+        match (&mut open, line.trim_end()) {
+            (None, "```pipe") => open = Some((number + 2, String::new())),
+            (Some(_), "```") => found.extend(open.take()),
+            (Some((_, request)), line) => {
+                request.push_str(line);
+                request.push('\n');
+            }
+            (None, _) => {}
+        }
+    }
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_marked_blocks_are_requests() {
+        let text = "a\n```pipe\nreplay f\n| count\n```\n```text\nno\n```\n```pipe\nb\n```\n";
+        let wanted = [(3, "replay f\n| count\n".to_owned()), (10, "b\n".to_owned())];
+        assert_eq!(blocks(text), wanted);
+    }
+}
