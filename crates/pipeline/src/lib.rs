@@ -1,7 +1,19 @@
-//! Text to plan. So far: the language, from a request's text to its tree and its mistakes.
+//! Text to plan: the language, the static rules, the graph that the planner places.
 //!
 //! This crate does no I/O and knows no clock: the text, the catalogue and the machine are values that
 //! are handed in.
 #![forbid(unsafe_code)]
 
 pub mod language;
+
+pub mod catalogue;
+pub mod check;
+pub mod classes;
+pub mod graph;
+pub mod plan;
+
+pub use catalogue::Catalogue;
+pub use check::{check, read};
+pub use classes::ClassSet;
+pub use graph::Graph;
+pub use language::{Diagnostic, Request, parse, render};

@@ -5,7 +5,9 @@ mod common;
 
 use common::{Random, read_cases, request_text, trees, writer};
 use pipeline::language::fuzz::language;
-use pipeline::language::limits::{DEPTH_MAX, FILTERS_MAX, MISTAKES_MAX, NAMES_MAX, TEXT_MAX};
+use pipeline::language::limits::{
+    CLASSES_MAX, DEPTH_MAX, FILTERS_MAX, MISTAKES_MAX, NAMES_MAX, TEXT_MAX,
+};
 use pipeline::language::parse;
 
 #[test]
@@ -188,6 +190,10 @@ fn each_limit_has_its_own_message() {
     };
     assert!(parse(&named(NAMES_MAX)).1.is_empty());
     says(&named(NAMES_MAX + 3), "more than 64 names");
+
+    let listed = |classes: usize| format!("a |{} b", vec!["7"; classes].join(","));
+    assert!(parse(&listed(CLASSES_MAX)).1.is_empty());
+    assert_eq!(says(&listed(CLASSES_MAX + 9), "more than 256 classes"), 3 + 2 * CLASSES_MAX);
 
     let long = |bytes: usize| format!("a{}", " ".repeat(bytes - 1));
     assert!(parse(&long(TEXT_MAX)).1.is_empty());

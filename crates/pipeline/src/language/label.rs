@@ -4,6 +4,7 @@
 //! everything through, so that nothing downstream is reported for the same mistake.         [SL §4.2]
 
 use super::diagnose::{Diagnostic, Span};
+use super::limits::CLASSES_MAX;
 use super::tree::{Class, Classes, Label, Name, Value};
 
 /// Reads the label under `span`, whose classes begin at byte `classes` of the text.
@@ -20,9 +21,15 @@ pub(super) fn read(
     }
     let mut list = Vec::new();
     let mut at = classes;
-    for piece in written.split(',') {
+    for (index, piece) in written.split(',').enumerate() {
         let place = Span::new(at, at + piece.len());
         at = place.end + 1;
+        if index == CLASSES_MAX {
+            let what = format!("the label has more than {CLASSES_MAX} classes");
+            let mistake = Diagnostic::error(place.to(span.after()), what);
+            mistakes.push(mistake.hint("ranges are shorter, for instance `1000:1999`"));
+            break;
+        }
         match read_class(piece, place) {
             Ok(class) => list.push(class),
             Err(mistake) => mistakes.push(*mistake),
@@ -112,7 +119,7 @@ pub(super) fn is_name(word: &str) -> bool {
 }
 
 /// A word short enough for a message.
-pub(super) fn brief(word: &str) -> String {
+pub(crate) fn brief(word: &str) -> String {
     const SHOWN: usize = 40;
     match word.char_indices().nth(SHOWN) {
         Some((cut, _)) => format!("{}…", word.get(..cut).unwrap_or_default()),

@@ -15,3 +15,9 @@ pub const NAMES_MAX: usize = 64;
 
 /// Mistakes that are reported; the others are only counted, so that a report stays readable.
 pub const MISTAKES_MAX: usize = 100;
+
+/// Arcs of the graph: `(a + b) | (c + d)` has four, so their number can be the square of the text's.
+pub const ARCS_MAX: usize = 16_384;
+
+/// Classes in one label: each arc that the label becomes carries all of them.
+pub const CLASSES_MAX: usize = 256;

@@ -6,7 +6,7 @@
 
 pub mod limits;
 
-mod label;
+pub(crate) mod label;
 mod lex;
 mod nearest;
 mod outline;

@@ -2,6 +2,7 @@
 #![allow(dead_code, reason = "each test binary uses its own part")]
 
 pub(crate) mod trees;
+pub(crate) mod world;
 pub(crate) mod writer;
 
 /// A small generator of numbers (xorshift*), so that a seed replays a run.

@@ -1,0 +1,65 @@
+//! What the checks and the planner know of the world: which filters, sources, sinks and spaces exist.
+//!
+//! The catalogue is a value that is handed in (CONTRACT 27), since this crate may import neither
+//! endpoints nor spaces.
+
+use filter::{Arguments, Description, Kind, Mistake};
+
+/// The filters, sources and sinks that a request may name, and the spaces that it may pin them to.
+pub trait Catalogue {
+    /// The entry of this name. Where a name is a sink at the end of a line and a source at its head
+    /// (`tx`), the sink.
+    fn find(&self, name: &str) -> Option<&'static Description>;
+
+    /// The entry that stands for this name at the head of a line.
+    fn find_source(&self, name: &str) -> Option<&'static Description> {
+        self.find(name).filter(|entry| entry.kind == Kind::Source)
+    }
+
+    /// All names, each once, in the order in which `streamline filters` lists them.
+    fn names(&self) -> Vec<&'static str>;
+
+    /// The spaces of this machine, `kernel`, `thread0`; a last `*` stands for any number (`thread*`).
+    fn spaces(&self) -> Vec<&str>;
+
+    /// Why this entry refuses these arguments, each of which is right by itself: a filter expression
+    /// that does not compile, two parameters that exclude each other.
+    fn refuses(&self, entry: &Description, arguments: &Arguments) -> Option<Mistake> {
+        entry.user.and_then(|make| make(arguments).err())
+    }
+}
+
+/// A catalogue made of a list of descriptions and a list of spaces.
+#[derive(Debug, Clone)]
+pub struct List<'a> {
+    /// The descriptions, in order; a source may have the name of a sink.
+    pub entries: &'a [&'static Description],
+    /// The spaces.
+    pub spaces: &'a [&'a str],
+}
+
+impl Catalogue for List<'_> {
+    fn find(&self, name: &str) -> Option<&'static Description> {
+        let named = || self.entries.iter().copied().filter(|entry| entry.name == name);
+        named().find(|entry| entry.kind != Kind::Source).or_else(|| named().next())
+    }
+
+    fn find_source(&self, name: &str) -> Option<&'static Description> {
+        let mut sources = self.entries.iter().copied().filter(|entry| entry.kind == Kind::Source);
+        sources.find(|entry| entry.name == name)
+    }
+
+    fn names(&self) -> Vec<&'static str> {
+        let mut names: Vec<&'static str> = Vec::new();
+        for entry in self.entries {
+            if !names.contains(&entry.name) {
+                names.push(entry.name);
+            }
+        }
+        names
+    }
+
+    fn spaces(&self) -> Vec<&str> {
+        self.spaces.to_vec()
+    }
+}

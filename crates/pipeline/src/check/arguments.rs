@@ -1,0 +1,226 @@
+//! The arguments of one filter against its parameters.
+
+use filter::{Arguments, Description, Mistake, Parameter, Type, Value};
+
+use crate::catalogue::Catalogue;
+use crate::language::label::brief;
+use crate::language::tree::{Argument, Node, Text};
+use crate::language::{Diagnostic, Span, nearest};
+
+/// The arguments of `node` for `entry`, defaults included; mistakes are added, and what they concern is
+/// left out.
+pub(super) fn arguments(
+    node: &Node,
+    entry: &'static Description,
+    catalogue: &dyn Catalogue,
+    mistakes: &mut Vec<Diagnostic>,
+) -> Arguments {
+    let mut reader = Reader { node, entry, given: Vec::new(), mistakes: Vec::new(), catalogue };
+    let mut surplus: Vec<&Argument> = Vec::new();
+    for argument in &node.arguments {
+        match reader.parameter(argument) {
+            Ok(parameter) => reader.take(argument, parameter),
+            Err(true) => surplus.push(argument),
+            Err(false) => {}
+        }
+    }
+    reader.surplus(&surplus);
+    reader.missing();
+    let Reader { given, mistakes: mut found, .. } = reader;
+    let mut arguments = Arguments::default();
+    for parameter in entry.parameters {
+        let mut values =
+            given.iter().filter(|(known, ..)| std::ptr::eq(*known, parameter)).peekable();
+        if values.peek().is_none()
+            && let Some(Ok(value)) = parameter.default.map(|text| parameter.parse(text))
+        {
+            arguments.set(parameter.name, value);
+        }
+        for (_, _, value) in values {
+            arguments.add(parameter.name, value.clone());
+        }
+    }
+    if found.is_empty()
+        && let Some(refusal) = catalogue.refuses(entry, &arguments)
+    {
+        let text = given.iter().find(|(known, ..)| Some(known.name) == refusal.parameter);
+        found.push(refused(node, entry, text.map(|(_, text, _)| *text), refusal));
+    }
+    mistakes.append(&mut found);
+    arguments
+}
+
+struct Reader<'a> {
+    node: &'a Node,
+    entry: &'static Description,
+    given: Vec<(&'static Parameter, &'a Text, Value)>,
+    mistakes: Vec<Diagnostic>,
+    catalogue: &'a dyn Catalogue,
+}
+
+impl<'a> Reader<'a> {
+    /// The parameter that an argument is for. Otherwise whether it is one too many; if not, the mistake
+    /// has been reported.
+    fn parameter(&mut self, argument: &Argument) -> Result<&'static Parameter, bool> {
+        let parameters = self.entry.parameters;
+        if let Some(key) = &argument.key {
+            return parameters.iter().find(|known| known.name == key.text).ok_or_else(|| {
+                let what = format!("`{}` has no parameter `{}`", self.entry.name, brief(&key.text));
+                let names = || parameters.iter().map(|known| known.name);
+                let hint = match nearest(&key.text, names()) {
+                    Some(meant) => format!("did you mean `{meant}`?"),
+                    None => usage(self.entry),
+                };
+                self.mistakes.push(Diagnostic::error(argument.span, what).hint(hint));
+                false
+            });
+        }
+        let bare = |known: &&Parameter| {
+            known.kind == Type::Flag
+                && !argument.value.quoted
+                && argument.value.bytes == known.name.as_bytes()
+        };
+        if let Some(flag) = parameters.iter().find(bare) {
+            return Ok(flag);
+        }
+        let free = |known: &&Parameter| known.positional && (known.many || !self.has(known));
+        parameters.iter().find(free).ok_or(true)
+    }
+
+    fn has(&self, parameter: &Parameter) -> bool {
+        self.given.iter().any(|(known, ..)| std::ptr::eq(*known, parameter))
+    }
+
+    fn take(&mut self, argument: &'a Argument, parameter: &'static Parameter) {
+        if self.has(parameter) && !parameter.many {
+            let what = format!("`{}` of `{}` is given twice", parameter.name, self.entry.name);
+            self.mistakes.push(Diagnostic::error(argument.span, what).hint("it takes one value"));
+            return;
+        }
+        let text = &argument.value;
+        let bare_flag = argument.key.is_none() && parameter.kind == Type::Flag;
+        let value = match std::str::from_utf8(&text.bytes) {
+            _ if bare_flag => Ok(Value::Flag(true)),
+            Ok(written) => parameter.parse(written),
+            Err(_) => Err(Mistake::new(parameter.name, "the bytes are no text in UTF-8")),
+        };
+        match value {
+            Ok(value) => self.given.push((parameter, text, value)),
+            Err(mistake) => {
+                let what =
+                    format!("`{}` of `{}`: {}", parameter.name, self.entry.name, mistake.what);
+                let hint = mistake.hint.unwrap_or_default();
+                self.mistakes.push(Diagnostic::error(text.span, what).hint(hint));
+                // So that it is not reported as missing too.
+                self.given.push((parameter, text, Value::Flag(false)));
+            }
+        }
+    }
+
+    /// Reports arguments that no parameter takes, all of them as one mistake.
+    fn surplus(&mut self, surplus: &[&Argument]) {
+        let (Some(first), Some(last)) = (surplus.first(), surplus.last()) else { return };
+        let name = self.entry.name;
+        let span = first.span.to(last.span);
+        if let Some(mistake) = self.unquoted(first, last) {
+            self.mistakes.push(mistake);
+            return;
+        }
+        let written = brief(&first.value.lossy());
+        let what = match self.entry.parameters.iter().any(|known| known.positional) {
+            true => format!("`{name}` has no place for `{written}`"),
+            false => format!("`{name}` takes no argument `{written}`"),
+        };
+        let filter = !first.value.quoted && self.catalogue.names().contains(&written.as_str());
+        let hint = match filter {
+            true => format!("for the filter write `| {written}`"),
+            false => usage(self.entry),
+        };
+        self.mistakes.push(Diagnostic::error(span, what).hint(hint));
+    }
+
+    /// A text of several words that lacks its quotes: `bpf tcp port 80`.
+    fn unquoted(&self, first: &Argument, last: &Argument) -> Option<Diagnostic> {
+        let (parameter, text, _) = self.given.last()?;
+        let texts = is_needed(parameter) && matches!(parameter.kind, Type::Text | Type::Path);
+        let at =
+            self.node.arguments.iter().position(|argument| argument.value.span == text.span)?;
+        let follows = self.node.arguments.get(at + 1).is_some_and(|next| next.span == first.span);
+        let words = self.node.arguments.get(at..)?;
+        let bare = words.iter().skip(1).all(|word| word.key.is_none() && !word.value.quoted);
+        if !texts || text.quoted || !follows || !bare {
+            return None;
+        }
+        let whole: Vec<_> = words.iter().map(|word| word.value.lossy()).collect();
+        let (name, what) = (self.entry.name, parameter.name);
+        let mistake = Diagnostic::error(
+            text.span.to(last.span),
+            format!("`{name}` takes one {what}: quote it"),
+        );
+        Some(mistake.hint(format!("`{name} \"{}\"`", brief(&whole.join(" ")))))
+    }
+
+    fn missing(&mut self) {
+        for parameter in self.entry.parameters {
+            if is_needed(parameter) && !self.has(parameter) {
+                let what = format!("`{}` needs `{}`", self.entry.name, parameter.name);
+                let why = parameter.help.trim_end_matches('.');
+                let mistake = Diagnostic::error(self.node.name.span, what).why(why);
+                self.mistakes.push(mistake.hint(usage(self.entry)));
+            }
+        }
+    }
+}
+
+/// A refusal of the filter itself, at the place in the argument that it names.
+fn refused(node: &Node, entry: &Description, text: Option<&Text>, refusal: Mistake) -> Diagnostic {
+    let place = match (text, &refusal.at) {
+        (Some(text), Some(at)) => within(text, at.start, at.end),
+        (Some(text), None) => text.span,
+        (None, _) => node.name.span,
+    };
+    let what = format!("`{}`: {}", entry.name, refusal.what);
+    Diagnostic::error(place, what).hint(refusal.hint.unwrap_or_default())
+}
+
+/// A part of a text's bytes as a place in the request; the whole text if escapes have moved it.
+fn within(text: &Text, start: usize, end: usize) -> Span {
+    let quotes = 2 * usize::from(text.quoted);
+    let straight = text.span.end - text.span.start == text.bytes.len() + quotes;
+    // At a place inside a character nothing can be underlined.
+    let whole = std::str::from_utf8(&text.bytes)
+        .is_ok_and(|text| text.is_char_boundary(start) && text.is_char_boundary(end));
+    if !straight || !whole || start > end {
+        return text.span;
+    }
+    let from = text.span.start + quotes / 2;
+    Span::new(from + start, from + end)
+}
+
+fn is_needed(parameter: &Parameter) -> bool {
+    parameter.default.is_none() && !parameter.optional
+}
+
+/// How the filter is written, `files directory [per=block|connection]`.
+fn usage(entry: &Description) -> String {
+    let mut usage = format!("`{}", entry.name);
+    for parameter in entry.parameters {
+        let values = match parameter.kind {
+            Type::OneOf(words) => words.join("|"),
+            Type::Flag => "yes|no".to_owned(),
+            Type::Number { .. } => "number".to_owned(),
+            Type::Size => "size".to_owned(),
+            Type::Duration => "time".to_owned(),
+            _ => "text".to_owned(),
+        };
+        let needed = is_needed(parameter);
+        let more = if parameter.many { " …" } else { "" };
+        let shown = match parameter.positional {
+            true => format!("{}{more}", parameter.name),
+            false => format!("{}={values}{more}", parameter.name),
+        };
+        usage.push_str(&if needed { format!(" {shown}") } else { format!(" [{shown}]") });
+    }
+    usage.push('`');
+    usage
+}

@@ -1,0 +1,215 @@
+//! What the streams carry: each filter must take what the ones before it give (CONTRACT 5).
+
+use filter::{Description, Form, Forms, Gives, Kind};
+
+use super::lower::{Draft, DraftStep};
+use crate::catalogue::Catalogue;
+use crate::graph::{Boolean, NodeId};
+use crate::language::Diagnostic;
+
+/// For each node, the forms that may come to it.
+pub(super) fn forms(draft: &mut Draft<'_>, catalogue: &dyn Catalogue) -> Vec<Vec<Form>> {
+    let mut flow = Flow { comes: vec![Some(Set::NONE); draft.nodes.len()], catalogue };
+    flow.spread(draft);
+    let mut mistakes = Vec::new();
+    for edge in &draft.edges {
+        let gives = flow.gives(draft, edge.from);
+        flow.check(draft, edge.to, gives, &name(draft, edge.from), &mut mistakes);
+    }
+    for index in 0..draft.nodes.len() {
+        if let DraftStep::Boolean(body, _) = &draft.nodes[index].step {
+            let comes = flow.comes[index];
+            flow.body(draft, body, comes, &mut mistakes);
+        }
+    }
+    draft.mistakes.append(&mut mistakes);
+    flow.comes.into_iter().map(|set| set.map_or_else(Vec::new, Set::list)).collect()
+}
+
+/// A set of forms that can be joined.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Set(u8);
+
+impl Set {
+    const NONE: Self = Self(0);
+
+    fn of(wanted: impl Fn(Form) -> bool) -> Self {
+        Self(
+            Form::ALL
+                .into_iter()
+                .enumerate()
+                .fold(0, |bits, (bit, form)| bits | u8::from(wanted(form)) << bit),
+        )
+    }
+
+    fn taken(forms: Forms) -> Self {
+        Self::of(|form| forms.has(form))
+    }
+
+    fn list(self) -> Vec<Form> {
+        let member = |(bit, form): (usize, Form)| (self.0 >> bit & 1 == 1).then_some(form);
+        Form::ALL.into_iter().enumerate().filter_map(member).collect()
+    }
+}
+
+struct Flow<'c> {
+    /// None where a mistake has made it unknown.
+    comes: Vec<Option<Set>>,
+    catalogue: &'c dyn Catalogue,
+}
+
+impl Flow<'_> {
+    /// Follows the forms along all edges until nothing changes; sets only grow, so it ends.
+    fn spread(&mut self, draft: &Draft<'_>) {
+        let mut leaving: Vec<Vec<NodeId>> = vec![Vec::new(); draft.nodes.len()];
+        for edge in &draft.edges {
+            leaving[edge.from.0].push(edge.to);
+        }
+        let mut open: Vec<usize> = (0..draft.nodes.len()).rev().collect();
+        while let Some(node) = open.pop() {
+            let gives = self.gives(draft, NodeId(node));
+            for to in &leaving[node] {
+                let before = self.comes[to.0];
+                let after = before.zip(gives).map(|(before, gives)| Set(before.0 | gives.0));
+                if after != before {
+                    self.comes[to.0] = after;
+                    open.push(to.0);
+                }
+            }
+        }
+    }
+
+    /// What leaves a node.
+    fn gives(&self, draft: &Draft<'_>, id: NodeId) -> Option<Set> {
+        let node = &draft.nodes[id.0];
+        let comes = self.comes[id.0];
+        match &node.step {
+            DraftStep::Boolean(..) | DraftStep::Merge => comes,
+            DraftStep::Filter(_) | DraftStep::Hole => given(node.entry?, comes),
+        }
+    }
+
+    /// Checks the filters of a composite; what leaves it is what came.
+    fn body<L>(
+        &mut self,
+        draft: &Draft<'_>,
+        body: &Boolean<L>,
+        comes: Option<Set>,
+        mistakes: &mut Vec<Diagnostic>,
+    ) -> Option<Set> {
+        match body {
+            Boolean::Filter(id) => {
+                self.comes[id.0] = comes;
+                self.check(draft, *id, comes, "what comes", mistakes);
+                given(draft.nodes[id.0].entry?, comes)
+            }
+            Boolean::Not(inner) => {
+                self.body(draft, inner, comes, mistakes);
+                comes
+            }
+            Boolean::Any(links) | Boolean::All(links) => {
+                for link in links {
+                    self.body(draft, &link.body, comes, mistakes);
+                }
+                comes
+            }
+            Boolean::Chain { first, rest } => {
+                let first = self.body(draft, first, comes, mistakes);
+                rest.iter().fold(first, |gives, link| self.body(draft, &link.body, gives, mistakes))
+            }
+        }
+    }
+
+    /// Reports forms that come to a node and that it does not take.
+    fn check(
+        &self,
+        draft: &Draft<'_>,
+        to: NodeId,
+        gives: Option<Set>,
+        giver: &str,
+        mistakes: &mut Vec<Diagnostic>,
+    ) {
+        let node = &draft.nodes[to.0];
+        let (Some(entry), Some(gives)) = (node.entry, gives) else { return };
+        let takes = Set::taken(entry.takes);
+        let misfit = Set(gives.0 & !takes.0).list();
+        let Some(first) = misfit.first().filter(|_| entry.kind != Kind::Source) else { return };
+        let wanted: Vec<String> = takes.list().into_iter().map(with_article).collect();
+        let what = format!("`{}` needs {}", entry.name, wanted.join(" or "));
+        let why = format!("{giver} is {}", with_article(*first));
+        let hint = match self.bridge(*first, takes) {
+            Some(between) => format!("put `{between}` before it"),
+            None => String::new(),
+        };
+        let place = match &node.step {
+            DraftStep::Filter(uses) => uses.first().map_or(node.span, |node| node.name.span),
+            _ => node.span,
+        };
+        mistakes.push(Diagnostic::error(place, what).why(why).hint(hint));
+    }
+
+    /// The shortest chain of filters that makes what is wanted of what there is.
+    fn bridge(&self, from: Form, wanted: Set) -> Option<String> {
+        const LONGEST: usize = 4;
+        let filters: Vec<&Description> = self
+            .catalogue
+            .names()
+            .into_iter()
+            .filter_map(|name| self.catalogue.find(name))
+            .collect();
+        let mut reached = vec![(from, String::new())];
+        let mut seen = Set::of(|form| form == from);
+        for _ in 0..LONGEST {
+            let mut next = Vec::new();
+            for (form, chain) in &reached {
+                for filter in filters.iter().filter(|filter| filter.takes.has(*form)) {
+                    let Gives::Form(made) = filter.gives else { continue };
+                    let made_set = Set::of(|form| form == made);
+                    let ends = matches!(filter.kind, Kind::Source | Kind::Sink);
+                    if ends || seen.0 & made_set.0 != 0 {
+                        continue;
+                    }
+                    let bar = if chain.is_empty() { "" } else { " | " };
+                    let chain = format!("{chain}{bar}{}", filter.name);
+                    if wanted.0 & made_set.0 != 0 {
+                        return Some(chain);
+                    }
+                    seen = Set(seen.0 | made_set.0);
+                    next.push((made, chain));
+                }
+            }
+            reached = next;
+        }
+        None
+    }
+}
+
+/// What a filter gives when this comes to it.
+fn given(entry: &Description, comes: Option<Set>) -> Option<Set> {
+    match entry.gives {
+        Gives::Form(form) => Some(Set::of(|given| given == form)),
+        Gives::Nothing => Some(Set::NONE),
+        // What it does not take has been reported there.
+        Gives::Same if entry.kind == Kind::Source => None,
+        Gives::Same => match (comes?, comes?.0 & Set::taken(entry.takes).0) {
+            (Set::NONE, _) => Some(Set::NONE),
+            (_, 0) => None,
+            (_, both) => Some(Set(both)),
+        },
+    }
+}
+
+/// The name of a node as the subject of a reason.
+fn name(draft: &Draft<'_>, id: NodeId) -> String {
+    match draft.nodes[id.0].entry {
+        Some(entry) => format!("what `{}` gives", entry.name),
+        None => "what comes".to_owned(),
+    }
+}
+
+fn with_article(form: Form) -> String {
+    match form {
+        Form::Bytes => form.name().to_owned(),
+        form => format!("a {}", form.name()),
+    }
+}

@@ -1,0 +1,227 @@
+//! The classes of the arcs: names resolved, ranges held against what the classifiers upstream can
+//! answer, the label before a group intersected with those of its branches.
+//!
+//! A name is resolved for each incoming arc by itself; where several classifiers give the class of one
+//! arc, all of them must mean the same by it.                                  [SL §4.2], CONTRACT 9
+
+use super::answers::{Answers, Upstream};
+use super::lower::{Draft, DraftEdge, DraftStep};
+use crate::catalogue::Catalogue;
+use crate::classes::ClassSet;
+use crate::graph::{Boolean, Link, NodeId};
+use crate::language::label::brief;
+use crate::language::tree::{Label, Term};
+use crate::language::{Diagnostic, Span};
+
+mod meaning;
+
+use meaning::Meaning;
+
+/// What the labels of a request mean.
+pub(super) struct Labelled {
+    /// For each edge.
+    pub(super) classes: Vec<ClassSet>,
+    /// For each node, its body if it is a composite.
+    pub(super) bodies: Vec<Option<Boolean>>,
+    /// For each node, who gave the class of what comes to it.
+    pub(super) classifiers: Vec<Vec<NodeId>>,
+}
+
+pub(super) fn labels(draft: &mut Draft<'_>, catalogue: &dyn Catalogue) -> Labelled {
+    let mut reader = Reader {
+        upstream: Upstream::new(draft),
+        catalogue,
+        mistakes: Vec::new(),
+        classifiers: vec![Vec::new(); draft.nodes.len()],
+    };
+    let bodies = (0..draft.nodes.len()).map(|node| reader.node(NodeId(node))).collect::<Vec<_>>();
+    let classes = draft.edges.iter().map(|edge| reader.edge(edge, &bodies)).collect();
+    let Reader { mut mistakes, classifiers, .. } = reader;
+    draft.mistakes.append(&mut mistakes);
+    Labelled { classes, bodies, classifiers }
+}
+
+struct Reader<'d, 't> {
+    upstream: Upstream<'d, 't>,
+    catalogue: &'d dyn Catalogue,
+    mistakes: Vec<Diagnostic>,
+    classifiers: Vec<Vec<NodeId>>,
+}
+
+impl<'d, 't> Reader<'d, 't> {
+    /// The body of a node with its labels resolved; none if it is no composite.
+    fn node(&mut self, id: NodeId) -> Option<Boolean> {
+        let draft = self.upstream.draft;
+        let node = &draft.nodes[id.0];
+        if node.inside.is_some() {
+            return None;
+        }
+        let comes = self.upstream.coming(id);
+        let body = match &node.step {
+            DraftStep::Boolean(body, _) => Some(self.body(body, &comes, &comes)),
+            _ => None,
+        };
+        self.classifiers[id.0] = comes.nodes;
+        body
+    }
+
+    /// Resolves the labels of a body to which blocks come with the classes of `comes`, in a composite to
+    /// which they came with those of `entry`.
+    fn body(
+        &mut self,
+        body: &Boolean<Option<&Label>>,
+        comes: &Answers,
+        entry: &Answers,
+    ) -> Boolean {
+        match body {
+            Boolean::Filter(id) => {
+                self.classifiers[id.0].clone_from(&comes.nodes);
+                Boolean::Filter(*id)
+            }
+            Boolean::Not(inner) => Boolean::Not(Box::new(self.body(inner, comes, entry))),
+            Boolean::Chain { first, rest } => {
+                let mut before = self.upstream.behind(first, comes);
+                let first = Box::new(self.body(first, comes, entry));
+                let mut links = Vec::with_capacity(rest.len());
+                for link in rest {
+                    let classes = match link.classes {
+                        Some(label) => self.label(label, &before),
+                        None => ClassSet::plain(),
+                    };
+                    links.push(Link { classes, body: self.body(&link.body, &before, entry) });
+                    before = self.upstream.behind(&link.body, &before);
+                }
+                Boolean::Chain { first, rest: links }
+            }
+            Boolean::Any(links) => Boolean::Any(self.operands(links, comes, entry, false)),
+            Boolean::All(links) => Boolean::All(self.operands(links, comes, entry, true)),
+        }
+    }
+
+    /// Resolves operands; each comes `behind` the ones before if it is asked what they answered.
+    fn operands(
+        &mut self,
+        links: &[Link<Option<&Label>>],
+        comes: &Answers,
+        entry: &Answers,
+        behind: bool,
+    ) -> Vec<Link> {
+        let mut comes = comes.clone();
+        let mut operands = Vec::with_capacity(links.len());
+        for link in links {
+            let classes = link.classes.map_or_else(ClassSet::all, |label| self.label(label, entry));
+            operands.push(Link { classes, body: self.body(&link.body, &comes, entry) });
+            if behind {
+                comes = self.upstream.behind(&link.body, &comes);
+            }
+        }
+        operands
+    }
+
+    fn edge(&mut self, edge: &DraftEdge<'_>, bodies: &[Option<Boolean>]) -> ClassSet {
+        let answers = self.upstream.leaving(edge.from);
+        if edge.glued {
+            self.lint(edge, &answers);
+        }
+        let mut classes: Option<ClassSet> = None;
+        let mut outer: Option<&Label> = None;
+        for label in edge.arc.into_iter().chain(edge.branch.iter().copied()) {
+            let inner = self.label(label, &answers);
+            classes = Some(self.narrow(classes, inner, outer, label, edge.target));
+            outer = Some(label);
+        }
+        let composite = match &self.upstream.draft.nodes[edge.to.0].step {
+            DraftStep::Boolean(body, _) => Some(body),
+            _ => None,
+        };
+        match (composite, bodies.get(edge.to.0)) {
+            (Some(body), Some(Some(resolved))) => self.enter(classes, outer, body, resolved, edge),
+            _ => classes.unwrap_or_else(ClassSet::plain),
+        }
+    }
+
+    /// What enters a composite: what the arc lets through; over a plain pipe what its operands ask for.
+    fn enter(
+        &mut self,
+        classes: Option<ClassSet>,
+        outer: Option<&Label>,
+        body: &Boolean<Option<&Label>>,
+        resolved: &Boolean,
+        edge: &DraftEdge<'_>,
+    ) -> ClassSet {
+        let (asked, resolved) = match (body, resolved) {
+            (Boolean::Any(asked), Boolean::Any(resolved)) => (asked, resolved),
+            (Boolean::All(asked), Boolean::All(resolved)) => (asked, resolved),
+            _ => return classes.unwrap_or_else(ClassSet::plain),
+        };
+        let mut all = ClassSet::none();
+        for (asked, operand) in asked.iter().zip(resolved) {
+            match asked.classes {
+                None => all = all.union(&ClassSet::plain()),
+                Some(label) => {
+                    all = all.union(&operand.classes);
+                    self.narrow(
+                        classes.clone(),
+                        operand.classes.clone(),
+                        outer,
+                        label,
+                        edge.target,
+                    );
+                }
+            }
+        }
+        classes.unwrap_or(all)
+    }
+
+    /// The intersection of what came through `outer` with what `label` lets through; nothing is a
+    /// mistake, after which the label alone counts.
+    fn narrow(
+        &mut self,
+        classes: Option<ClassSet>,
+        inner: ClassSet,
+        outer: Option<&Label>,
+        label: &Label,
+        target: Option<&Term>,
+    ) -> ClassSet {
+        let (Some(classes), Some(outer)) = (classes, outer) else { return inner };
+        let both = classes.intersection(&inner);
+        if !both.is_empty() || classes.is_empty() || inner.is_empty() {
+            return both;
+        }
+        let what = format!("nothing comes to `{}`", brief(&label.to_string()));
+        let why =
+            format!("`{}` before it lets none of its classes through", brief(&outer.to_string()));
+        let hint = match target.map(Term::to_string).filter(|text| text.len() <= 60) {
+            Some(group) => format!("write `| {group}`"),
+            None => "write the classes at the branches alone".to_owned(),
+        };
+        self.mistakes.push(Diagnostic::error(label.span, what).why(why).hint(hint));
+        inner
+    }
+
+    fn label(&mut self, label: &Label, answers: &Answers) -> ClassSet {
+        let meaning = Meaning::new(answers, self.upstream.draft, self.catalogue);
+        meaning.of(label, &mut self.mistakes)
+    }
+
+    /// Offers the class where `dport|ssh log` was read as the filter `ssh` with the argument `log`.
+    fn lint(&mut self, edge: &DraftEdge<'_>, answers: &Answers) {
+        let target = &self.upstream.draft.nodes[edge.to.0];
+        let Some(Term::Node(node)) = edge.target else { return };
+        let meaning = Meaning::new(answers, self.upstream.draft, self.catalogue);
+        let Some(classifier) = meaning.has_name(&node.name.text) else { return };
+        let follows =
+            node.arguments.first().filter(|first| first.key.is_none() && !first.value.quoted);
+        if follows.is_none() && target.entry.is_some() {
+            return;
+        }
+        let name = &node.name.text;
+        let what = format!("`{name}` is read as a filter, not as the class of `{classifier}`");
+        let rest = follows.map_or_else(|| "…".to_owned(), |first| brief(&first.value.lossy()));
+        let span = Span::new(edge.span.start, node.name.span.end);
+        self.mistakes.push(
+            Diagnostic::warning(span, what)
+                .hint(format!("for the class write ` |{name} {rest}`, for the filter `| {name}`")),
+        );
+    }
+}

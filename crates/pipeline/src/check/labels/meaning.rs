@@ -1,0 +1,247 @@
+//! What a label means to the classifiers upstream of its arc.
+
+use filter::prelude::Class as ClassValue;
+use filter::{Classes as Answered, ValueRange};
+
+use crate::catalogue::Catalogue;
+use crate::check::answers::Answers;
+use crate::check::lower::Draft;
+use crate::classes::ClassSet;
+use crate::language::label::brief;
+use crate::language::tree::{Class, Classes, Label, Name, Value};
+use crate::language::{Diagnostic, Span, nearest};
+
+/// Natural 0 as a class.
+const ZERO: u32 = ClassValue::ZERO.0;
+
+/// The classifiers that give the class on an arc.
+pub(super) struct Meaning<'c> {
+    classifiers: Vec<Classifier>,
+    unknown: bool,
+    catalogue: &'c dyn Catalogue,
+}
+
+/// A filter that gives classes.
+struct Classifier {
+    name: &'static str,
+    /// What the number is, for messages.
+    what: &'static str,
+    range: ValueRange,
+    names: &'static [(&'static str, u32)],
+}
+
+impl<'c> Meaning<'c> {
+    pub(super) fn new(answers: &Answers, draft: &Draft<'_>, catalogue: &'c dyn Catalogue) -> Self {
+        let mut classifiers: Vec<Classifier> = Vec::new();
+        let entries = answers.nodes.iter().filter_map(|id| draft.nodes[id.0].entry);
+        for entry in entries {
+            if classifiers.iter().any(|known| known.name == entry.name) {
+                continue;
+            }
+            let (what, range, names) = match entry.classes {
+                Answered::Same => continue,
+                Answered::YesNo => ("yes or nothing", ValueRange { low: 1, high: 1 }, &[][..]),
+                Answered::Number { what, range, names } => (what, range, names),
+            };
+            classifiers.push(Classifier { name: entry.name, what, range, names });
+        }
+        Self { classifiers, unknown: answers.unknown, catalogue }
+    }
+
+    /// The classifier that has a class of this name.
+    pub(super) fn has_name(&self, name: &str) -> Option<&'static str> {
+        let known = self.classifiers.iter().find(|known| known.class(name).is_some());
+        known.map(|known| known.name)
+    }
+
+    /// The classes that a label lets through; everything after a mistake.
+    pub(super) fn of(&self, label: &Label, mistakes: &mut Vec<Diagnostic>) -> ClassSet {
+        let list = match &label.classes {
+            Classes::All if label.inverted => {
+                mistakes.push(
+                    Diagnostic::error(label.span, "`|!all` lets nothing through")
+                        .why("`all` is every class, 0 included")
+                        .hint("for what was not recognised write `|0`"),
+                );
+                return ClassSet::all();
+            }
+            Classes::All => return ClassSet::all(),
+            Classes::List(list) => list,
+        };
+        let nothing = |class: &Class| matches!(class, Class::One(Value::Number { value: 0, .. }));
+        if self.classifiers.is_empty() && !list.iter().all(nothing) {
+            if !self.unknown {
+                mistakes.push(self.no_classifier(label));
+            }
+            return ClassSet::all();
+        }
+        let before = mistakes.len();
+        let sets: Vec<ClassSet> =
+            list.iter().filter_map(|class| self.class(class, mistakes)).collect();
+        let classes = ClassSet::all_of(&sets);
+        match (mistakes.len() > before || classes.is_empty(), label.inverted) {
+            (true, _) => ClassSet::all(),
+            (false, true) => classes.complement(),
+            (false, false) => classes,
+        }
+    }
+
+    /// The classes of one entry of the list; none after a mistake or where it cannot be known.
+    fn class(&self, class: &Class, mistakes: &mut Vec<Diagnostic>) -> Option<ClassSet> {
+        let (low, high, span) = match class {
+            Class::One(value) => return Some(ClassSet::one(self.value(value, mistakes)?)),
+            Class::Range { low, high, span } => (low, high, *span),
+        };
+        let from = low.as_ref().map(|value| self.value(value, mistakes));
+        let to = high.as_ref().map(|value| self.value(value, mistakes));
+        let lowest = self.classifiers.iter().map(|known| known.range.low).min().unwrap_or(0);
+        let highest = self.classifiers.iter().map(Classifier::highest).max().unwrap_or(ZERO);
+        let from = from.map_or(Some(if lowest == 0 { ZERO } else { lowest }), |end| end)?;
+        let to = to.map_or(Some(highest), |end| end)?;
+        // A natural 0 is below all other numbers, and not only where it is written.
+        let set = match (from, to) {
+            (ZERO, ZERO) => ClassSet::one(ZERO),
+            (ZERO, to) => ClassSet::one(ZERO).union(&ClassSet::range(1, to)),
+            (_, ZERO) => ClassSet::none(),
+            (from, to) => ClassSet::range(from, to),
+        };
+        if set.is_empty() {
+            let mistake = Diagnostic::error(span, format!("the range `{class}` is empty"));
+            mistakes.push(match (low, high) {
+                (Some(low), Some(high)) => mistake.hint(format!("write `{high}:{low}`")),
+                _ => mistake.why(self.bounds()),
+            });
+            return None;
+        }
+        Some(set)
+    }
+
+    /// The class that a value means; none after a mistake or where it cannot be known.
+    fn value(&self, value: &Value, mistakes: &mut Vec<Diagnostic>) -> Option<u32> {
+        match value {
+            Value::Name(name) => self.name(name, mistakes),
+            Value::Number { value: number, span, .. } => {
+                let known = *number == 0 || self.classifiers.iter().any(|known| known.can(*number));
+                if known {
+                    return Some(*number);
+                }
+                if !self.unknown {
+                    let what = format!("`{value}` is no class of {}", self.all_names());
+                    mistakes.push(Diagnostic::error(*span, what).why(self.bounds()));
+                }
+                None
+            }
+        }
+    }
+
+    fn name(&self, name: &Name, mistakes: &mut Vec<Diagnostic>) -> Option<u32> {
+        let text = name.text.as_str();
+        let (mut having, mut lacking) = (Vec::new(), Vec::new());
+        for known in &self.classifiers {
+            match known.class(text) {
+                Some(value) => having.push((known.name, value)),
+                None => lacking.push(known.name),
+            }
+        }
+        let mistake = match (having.first(), lacking.first()) {
+            (Some((_, value)), None) if having.iter().all(|(_, other)| other == value) => {
+                return Some(*value);
+            }
+            _ if self.unknown => return None,
+            (Some((one, value)), None) => {
+                let other = having.iter().find(|(_, other)| other != value);
+                let (other, differs) = other.copied().unwrap_or((one, *value));
+                let what =
+                    format!("`{}` is {value} of `{one}` and {differs} of `{other}`", brief(text));
+                Diagnostic::error(name.span, what)
+                    .why("both give the class on this arc")
+                    .hint("write the arcs apart")
+            }
+            (Some((one, _)), Some(other)) => {
+                let what = format!("`{}` is a class of `{one}`, and not of `{other}`", brief(text));
+                Diagnostic::error(name.span, what)
+                    .why("both give the class on this arc")
+                    .hint("write the arcs apart")
+            }
+            (None, _) => self.no_name(text, name.span),
+        };
+        mistakes.push(mistake);
+        None
+    }
+
+    fn no_name(&self, name: &str, span: Span) -> Diagnostic {
+        let names = || self.classifiers.iter().flat_map(|known| known.names).map(|(name, _)| *name);
+        let what = format!("`{}` is no class of {}", brief(name), self.all_names());
+        let mut mistake = Diagnostic::error(span, what);
+        if names().next().is_none() {
+            mistake = mistake.why(self.bounds());
+        }
+        if let Some(meant) = nearest(name, names()) {
+            return mistake.hint(format!("did you mean `{meant}`?"));
+        }
+        if self.catalogue.find(name).is_some() {
+            return mistake.hint(format!("for the filter write `| {name}`"));
+        }
+        const SHOWN: usize = 8;
+        let shown: Vec<String> = names().take(SHOWN).map(|name| format!("`{name}`")).collect();
+        let more = if names().count() > SHOWN { ", …" } else { "" };
+        match shown.is_empty() {
+            true => mistake,
+            false => mistake.hint(format!("there are {}{more}", shown.join(", "))),
+        }
+    }
+
+    fn no_classifier(&self, label: &Label) -> Diagnostic {
+        let mistake = Diagnostic::error(label.span, "no filter before this arc has classes");
+        match label.single_name().filter(|name| self.catalogue.find(name).is_some()) {
+            Some(filter) => mistake.hint(format!("for the filter write `| {filter}`")),
+            None => mistake
+                .hint("put a filter before it that tells classes apart, for instance `dport`"),
+        }
+    }
+
+    fn all_names(&self) -> String {
+        let names: Vec<String> =
+            self.classifiers.iter().take(4).map(|known| format!("`{}`", known.name)).collect();
+        names.join(" or ")
+    }
+
+    fn bounds(&self) -> String {
+        let bounds: Vec<String> = self.classifiers.iter().take(4).map(Classifier::bounds).collect();
+        bounds.join("; ")
+    }
+}
+
+impl Classifier {
+    fn can(&self, class: u32) -> bool {
+        class < ZERO && (self.range.low..=self.range.high).contains(&class)
+            || self.names.iter().any(|(_, value)| *value == class)
+    }
+
+    /// The largest class that it answers.
+    fn highest(&self) -> u32 {
+        let named = self.names.iter().map(|(_, value)| *value);
+        named.chain([self.range.high]).filter(|class| *class < ZERO).max().unwrap_or(ZERO - 1)
+    }
+
+    fn class(&self, name: &str) -> Option<u32> {
+        let named = self
+            .names
+            .iter()
+            .find(|(known, _)| *known == name)
+            .map(|(_, value)| if *value == 0 { ZERO } else { *value });
+        named.or_else(|| (name == "zero" && self.range.low == 0).then_some(ZERO))
+    }
+
+    fn bounds(&self) -> String {
+        let Self { name, what, range, .. } = self;
+        if range.low == range.high {
+            return format!("`{name}` answers {what}");
+        }
+        let high = self.highest();
+        match range.low {
+            0 => format!("`{name}` answers {what}, 1 to {high} or `zero`"),
+            low => format!("`{name}` answers {what}, {low} to {high}"),
+        }
+    }
+}

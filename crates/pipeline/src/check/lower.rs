@@ -1,0 +1,330 @@
+//! From the tree to nodes and arcs, knowing nothing yet of what the names mean.
+//!
+//! A part of a request has entries, each with the labels that stand between the arc that comes and the
+//! node, and exits, which keep the structure of the branches so that a join knows its order. `++` before
+//! which no stream comes merges sources; behind a stream, `++`, `+*` and `!` become composites, whose
+//! operands are nodes inside them.                                    [SL §4.2], CONTRACT 10
+
+use std::collections::HashMap;
+
+use filter::Description;
+
+use crate::graph::{Boolean, EdgeId, Join, Link, NodeId, Order};
+use crate::language::limits::ARCS_MAX;
+use crate::language::tree::{Branch, Group, Label, Node, Operator, Request, Term};
+use crate::language::{Diagnostic, Span};
+
+/// The graph while it is being checked.
+pub(super) struct Draft<'t> {
+    pub(super) nodes: Vec<DraftNode<'t>>,
+    pub(super) edges: Vec<DraftEdge<'t>>,
+    pub(super) joins: Vec<Join>,
+    pub(super) mistakes: Vec<Diagnostic>,
+    marks: HashMap<&'t str, NodeId>,
+    /// There are more arcs than are allowed, so some are missing.
+    pub(super) too_many: bool,
+}
+
+pub(super) struct DraftNode<'t> {
+    pub(super) step: DraftStep<'t>,
+    pub(super) span: Span,
+    pub(super) inside: Option<NodeId>,
+    /// What the name means; found by `shape`.
+    pub(super) entry: Option<&'static Description>,
+}
+
+pub(super) enum DraftStep<'t> {
+    /// A filter; several uses if they have one mark.
+    Filter(Vec<&'t Node>),
+    /// A composite and the operator that made it one.
+    Boolean(Boolean<Option<&'t Label>>, &'static str),
+    Merge,
+    Hole,
+}
+
+pub(super) struct DraftEdge<'t> {
+    pub(super) from: NodeId,
+    pub(super) to: NodeId,
+    pub(super) arc: Option<&'t Label>,
+    /// Labels of branches, the outermost first.
+    pub(super) branch: Vec<&'t Label>,
+    pub(super) span: Span,
+    /// A pipe that touches the filter on both sides, `dport|ssh`.
+    pub(super) glued: bool,
+    /// What the arc leads to in the text.
+    pub(super) target: Option<&'t Term>,
+    pub(super) back: bool,
+}
+
+/// A way into a part.
+struct Entry<'t> {
+    node: NodeId,
+    labels: Vec<&'t Label>,
+}
+
+/// The ways out of a part.
+enum Exit {
+    Node(NodeId),
+    Split { forks: Vec<NodeId>, branches: Vec<Self> },
+}
+
+struct Part<'t> {
+    entries: Vec<Entry<'t>>,
+    exit: Exit,
+}
+
+/// An arc of the text that is about to become edges.
+#[derive(Clone, Copy)]
+struct Pipe<'t> {
+    label: Option<&'t Label>,
+    span: Span,
+    touches: bool,
+    target: Option<&'t Term>,
+}
+
+pub(super) fn lower(request: &Request) -> Draft<'_> {
+    let mut draft = Draft {
+        nodes: Vec::new(),
+        edges: Vec::new(),
+        joins: Vec::new(),
+        mistakes: Vec::new(),
+        marks: HashMap::new(),
+        too_many: false,
+    };
+    for pipeline in &request.pipelines {
+        let part = draft.term(pipeline, &[]);
+        for label in part.entries.iter().flat_map(|entry| &entry.labels) {
+            draft.no_stream(label);
+        }
+    }
+    draft
+}
+
+impl<'t> Draft<'t> {
+    /// Lowers a term to which the streams of `incoming` come; none at the head of a line.
+    fn term(&mut self, term: &'t Term, incoming: &[NodeId]) -> Part<'t> {
+        match term {
+            Term::Missing(span) => self.single(DraftStep::Hole, *span),
+            Term::Node(node) => self.filter(node),
+            Term::Not(not) => self.composite(term, "!", not.span),
+            Term::Group(group) => match (group.operator, group.branches.as_slice()) {
+                (Operator::Parallel, [only]) => self.branch(only, incoming),
+                (Operator::Parallel, branches) => self.parallel(branches, incoming),
+                (Operator::Union, branches) if incoming.is_empty() => self.merge(group, branches),
+                (operator, _) => self.composite(term, operator.symbol(), group.span),
+            },
+            Term::Pipeline(pipeline) => {
+                let mut part = self.term(&pipeline.first, incoming);
+                let mut before = pipeline.first.span();
+                for stage in &pipeline.rest {
+                    let next = self.term(&stage.term, &part.exit.nodes());
+                    let span = stage.term.span();
+                    let pipe = Pipe {
+                        label: stage.arc.label.as_ref(),
+                        span: stage.arc.span,
+                        touches: before.end == stage.arc.span.start
+                            && stage.arc.span.end == span.start,
+                        target: Some(&stage.term),
+                    };
+                    self.connect(&part.exit, pipe, &next.entries);
+                    part.exit = next.exit;
+                    before = span;
+                }
+                part
+            }
+        }
+    }
+
+    fn single(&mut self, step: DraftStep<'t>, span: Span) -> Part<'t> {
+        let node = self.push(step, span, None);
+        Part { entries: vec![Entry { node, labels: Vec::new() }], exit: Exit::Node(node) }
+    }
+
+    fn push(&mut self, step: DraftStep<'t>, span: Span, inside: Option<NodeId>) -> NodeId {
+        self.nodes.push(DraftNode { step, span, inside, entry: None });
+        NodeId(self.nodes.len() - 1)
+    }
+
+    fn filter(&mut self, node: &'t Node) -> Part<'t> {
+        let mark = node.mark.as_ref().map(|mark| mark.text.as_str());
+        let known = mark.and_then(|mark| self.marks.get(mark)).copied();
+        if let Some(id) = known {
+            if let DraftStep::Filter(uses) = &mut self.nodes[id.0].step {
+                uses.push(node);
+            }
+            return Part {
+                entries: vec![Entry { node: id, labels: Vec::new() }],
+                exit: Exit::Node(id),
+            };
+        }
+        let part = self.single(DraftStep::Filter(vec![node]), node.span);
+        if let (Some(mark), Exit::Node(id)) = (mark, &part.exit) {
+            self.marks.insert(mark, *id);
+        }
+        part
+    }
+
+    fn branch(&mut self, branch: &'t Branch, incoming: &[NodeId]) -> Part<'t> {
+        let mut part = self.term(&branch.term, incoming);
+        if let Some(label) = &branch.label {
+            part.entries.iter_mut().for_each(|entry| entry.labels.insert(0, label));
+        }
+        part
+    }
+
+    fn parallel(&mut self, branches: &'t [Branch], incoming: &[NodeId]) -> Part<'t> {
+        let mut entries = Vec::new();
+        let mut exits = Vec::new();
+        for branch in branches {
+            let part = self.branch(branch, incoming);
+            entries.extend(part.entries);
+            exits.push(part.exit);
+        }
+        Part { entries, exit: Exit::Split { forks: incoming.to_vec(), branches: exits } }
+    }
+
+    /// `++` at the head of a line: the streams of its sources become one.
+    fn merge(&mut self, group: &'t Group, branches: &'t [Branch]) -> Part<'t> {
+        let part = self.parallel(branches, &[]);
+        let merge = self.push(DraftStep::Merge, group.span, None);
+        let pipe = Pipe { label: None, span: group.span, touches: false, target: None };
+        let entry = Entry { node: merge, labels: Vec::new() };
+        self.connect(&part.exit, pipe, &[entry]);
+        Part { entries: part.entries, exit: Exit::Node(merge) }
+    }
+
+    fn composite(&mut self, term: &'t Term, operator: &'static str, span: Span) -> Part<'t> {
+        let owner = self.push(DraftStep::Hole, span, None);
+        let body = self.boolean(term, owner);
+        self.nodes[owner.0].step = DraftStep::Boolean(body, operator);
+        Part { entries: vec![Entry { node: owner, labels: Vec::new() }], exit: Exit::Node(owner) }
+    }
+
+    fn boolean(&mut self, term: &'t Term, owner: NodeId) -> Boolean<Option<&'t Label>> {
+        match term {
+            Term::Missing(span) => Boolean::Filter(self.push(DraftStep::Hole, *span, Some(owner))),
+            Term::Node(node) => {
+                if let Some(mark) = &node.mark {
+                    self.mistakes.push(
+                        Diagnostic::error(mark.span, "an operand cannot be marked")
+                            .why("a mark is there to lead a second arc to a filter, and no arc leads into an operand"),
+                    );
+                }
+                Boolean::Filter(self.push(DraftStep::Filter(vec![node]), node.span, Some(owner)))
+            }
+            Term::Not(not) => Boolean::Not(Box::new(self.boolean(&not.term, owner))),
+            Term::Pipeline(pipeline) => {
+                let first = Box::new(self.boolean(&pipeline.first, owner));
+                let rest = pipeline.rest.iter().map(|stage| Link {
+                    classes: stage.arc.label.as_ref(),
+                    body: self.boolean(&stage.term, owner),
+                });
+                Boolean::Chain { first, rest: rest.collect() }
+            }
+            Term::Group(group) => {
+                let links = group.branches.iter().map(|branch| Link {
+                    classes: branch.label.as_ref(),
+                    body: self.boolean(&branch.term, owner),
+                });
+                let links: Vec<_> = links.collect();
+                if group.operator == Operator::Parallel && links.len() > 1 {
+                    self.mistakes.push(
+                        Diagnostic::error(group.span, "an operand cannot hold `+`")
+                            .why("`+` gives a copy to each branch, and an operand only answers")
+                            .hint("for one or the other write `++`"),
+                    );
+                }
+                match group.operator {
+                    Operator::Parallel | Operator::Union => Boolean::Any(links),
+                    Operator::Section => Boolean::All(links),
+                }
+            }
+        }
+    }
+
+    /// Leads every exit to every entry.
+    fn connect(&mut self, exit: &Exit, pipe: Pipe<'t>, entries: &[Entry<'t>]) {
+        for entry in entries {
+            let Some(order) = self.order(exit, pipe, entry) else { return };
+            if matches!(order, Order::Split { .. }) {
+                self.joins.push(Join { node: entry.node, order });
+            }
+        }
+    }
+
+    fn order(&mut self, exit: &Exit, pipe: Pipe<'t>, entry: &Entry<'t>) -> Option<Order> {
+        match exit {
+            Exit::Node(from) => self.edge(*from, pipe, entry).map(Order::Edge),
+            Exit::Split { forks, branches } => {
+                let branches = branches.iter().map(|branch| self.order(branch, pipe, entry));
+                let branches = branches.collect::<Option<Vec<Order>>>()?;
+                Some(Order::Split { forks: forks.clone(), branches })
+            }
+        }
+    }
+
+    fn edge(&mut self, from: NodeId, pipe: Pipe<'t>, entry: &Entry<'t>) -> Option<EdgeId> {
+        if let Some(twice) = self.same_edge(from, pipe, entry) {
+            return Some(twice);
+        }
+        if self.edges.len() >= ARCS_MAX {
+            if !self.too_many {
+                let what = format!("the request has more than {ARCS_MAX} arcs");
+                let hint = "each filter of a group leads to each of the next; put a `join` between";
+                self.mistakes.push(Diagnostic::error(pipe.span, what).hint(hint));
+            }
+            self.too_many = true;
+            return None;
+        }
+        self.edges.push(DraftEdge {
+            from,
+            to: entry.node,
+            arc: pipe.label,
+            branch: entry.labels.clone(),
+            span: pipe.span,
+            glued: pipe.touches && pipe.label.is_none(),
+            target: pipe.target,
+            back: false,
+        });
+        Some(EdgeId(self.edges.len() - 1))
+    }
+
+    /// An arc between two marked nodes that stands there twice, as in a request that names both again to
+    /// go on from them, is one arc.
+    fn same_edge(&mut self, from: NodeId, pipe: Pipe<'t>, entry: &Entry<'t>) -> Option<EdgeId> {
+        let marked = |id: NodeId| match &self.nodes[id.0].step {
+            DraftStep::Filter(uses) => uses.len() > 1,
+            _ => false,
+        };
+        if !marked(from) || !marked(entry.node) {
+            return None;
+        }
+        let text = |label: Option<&Label>, branch: &[&Label]| -> Vec<String> {
+            label.into_iter().chain(branch.iter().copied()).map(Label::to_string).collect()
+        };
+        let wanted = text(pipe.label, &entry.labels);
+        let at = self.edges.iter().position(|edge| {
+            edge.from == from && edge.to == entry.node && text(edge.arc, &edge.branch) == wanted
+        })?;
+        self.mistakes.push(
+            Diagnostic::warning(pipe.span, "this arc stands here a second time")
+                .why("equal marks are one node, so blocks pass it once"),
+        );
+        Some(EdgeId(at))
+    }
+
+    fn no_stream(&mut self, label: &Label) {
+        let mistake =
+            Diagnostic::error(label.span, format!("`{label}` has nothing to choose from"));
+        self.mistakes.push(mistake.why("no stream comes to the head of a line"));
+    }
+}
+
+impl Exit {
+    fn nodes(&self) -> Vec<NodeId> {
+        match self {
+            Self::Node(node) => vec![*node],
+            Self::Split { branches, .. } => branches.iter().flat_map(Self::nodes).collect(),
+        }
+    }
+}

@@ -1,0 +1,68 @@
+//! The static rules: a tree and a catalogue come in, a graph and all further mistakes go out.
+//!
+//! In this order, each step for the whole request, so that all mistakes are found at once:
+//! `lower` (tree to nodes and arcs), `shape` (cycles, heads, ends, operands, which entry a name means),
+//! `uses` (arguments, marks, pins), `labels` (classes of the arcs), `forms` (what streams carry),
+//! `options`. What a mistake has made unknown is left out of the later steps.           [SL §4.2]
+
+mod answers;
+mod arguments;
+mod forms;
+mod labels;
+mod lower;
+mod options;
+mod shape;
+mod uses;
+
+use crate::catalogue::Catalogue;
+use crate::graph::{Edge, Graph, Node, Step};
+use crate::language::diagnose::{Diagnostic, settle};
+use crate::language::{Request, parse};
+
+pub use options::OPTIONS;
+
+/// Checks a request against a catalogue.
+///
+/// The graph may only be placed if no diagnostic is an error. The request may have holes: what the
+/// parser has reported is not reported again.
+pub fn check(request: &Request, catalogue: &dyn Catalogue) -> (Graph, Vec<Diagnostic>) {
+    let mut draft = lower::lower(request);
+    if draft.too_many {
+        return (Graph::default(), settle(draft.mistakes));
+    }
+    shape::shape(&mut draft, catalogue);
+    let used = uses::uses(&mut draft, catalogue);
+    let labelled = labels::labels(&mut draft, catalogue);
+    let comes = forms::forms(&mut draft, catalogue);
+    let options = options::options(request, &mut draft.mistakes);
+
+    let steps = used.into_iter().zip(labelled.bodies);
+    let steps = steps.map(|(filter, body)| match (filter, body) {
+        (Some(filter), _) => Step::Filter(Box::new(filter)),
+        (None, Some(body)) => Step::Boolean(body),
+        (None, None) => Step::Unknown,
+    });
+    let nodes = steps.zip(comes).zip(labelled.classifiers).zip(&draft.nodes);
+    let nodes = nodes.map(|(((step, comes), classifiers), node)| {
+        let step = if matches!(node.step, lower::DraftStep::Merge) { Step::Merge } else { step };
+        Node { step, span: node.span, inside: node.inside, comes, classifiers }
+    });
+    let nodes = nodes.collect();
+    let edges = draft.edges.iter().zip(labelled.classes).map(|(edge, classes)| Edge {
+        from: edge.from,
+        to: edge.to,
+        classes,
+        span: edge.span,
+        back: edge.back,
+    });
+    let edges = edges.collect();
+    (Graph { nodes, edges, joins: draft.joins, options }, settle(draft.mistakes))
+}
+
+/// Reads and checks a text: the graph, and all mistakes of both.
+pub fn read(text: &str, catalogue: &dyn Catalogue) -> (Graph, Vec<Diagnostic>) {
+    let (request, mut mistakes) = parse(text);
+    let (graph, further) = check(&request, catalogue);
+    mistakes.extend(further);
+    (graph, settle(mistakes))
+}

@@ -1,0 +1,70 @@
+//! The request's options: what a request may ask for as a whole, before its first filter.
+
+use filter::{Arguments, Parameter, Type, Value};
+
+use crate::language::label::brief;
+use crate::language::{Diagnostic, Request, nearest};
+
+/// All options, in the order of the help.
+pub const OPTIONS: &[Parameter] = &[
+    Parameter::optional(
+        "latency",
+        Type::Duration,
+        "how long a block may wait on its way: the time after which each crossing is signalled",
+    ),
+    Parameter::optional(
+        "batch",
+        Type::Number { low: 1, high: 65_536 },
+        "after how many blocks a crossing is signalled",
+    ),
+    Parameter::optional(
+        "policy",
+        Type::OneOf(&["cost", "deepest"]),
+        "how spaces are chosen: by measured costs, or as deep as possible",
+    ),
+    Parameter::optional(
+        "force",
+        Type::Flag,
+        "take packets even from the interface of the default route or of this connection",
+    ),
+    Parameter::optional("no-loss", Type::Flag, "a dropped block is a failure"),
+];
+
+/// The options of a request, as far as they are given.
+pub(super) fn options(request: &Request, mistakes: &mut Vec<Diagnostic>) -> Arguments {
+    let mut given = Arguments::default();
+    for option in &request.options {
+        let Some(known) = OPTIONS.iter().find(|known| known.name == option.key.text) else {
+            mistakes.push(unknown(&option.key.text, option.span));
+            continue;
+        };
+        if given.get(known.name).is_some() {
+            let what = format!("`--{}` is given twice", known.name);
+            mistakes.push(Diagnostic::error(option.span, what));
+            continue;
+        }
+        let value = match &option.value {
+            None if known.kind == Type::Flag => Ok(Value::Flag(true)),
+            None => Err(("a value is missing".to_owned(), option.span)),
+            Some(text) => known.parse(&text.lossy()).map_err(|mistake| (mistake.what, text.span)),
+        };
+        match value {
+            Ok(value) => given.set(known.name, value),
+            Err((what, span)) => {
+                let mistake = Diagnostic::error(span, format!("`--{}`: {what}", known.name));
+                mistakes.push(mistake.hint(known.help));
+            }
+        }
+    }
+    given
+}
+
+fn unknown(name: &str, span: crate::language::Span) -> Diagnostic {
+    let names: Vec<&str> = OPTIONS.iter().map(|known| known.name).collect();
+    let hint = match (name, nearest(name, names.iter().copied())) {
+        ("name", _) => "a mark stands behind its filter: `rx --name=X`".to_owned(),
+        (_, Some(meant)) => format!("did you mean `--{meant}`?"),
+        (_, None) => format!("there are `--{}`", names.join("`, `--")),
+    };
+    Diagnostic::error(span, format!("no option is called `--{}`", brief(name))).hint(hint)
+}

@@ -1,0 +1,197 @@
+//! The shape of the graph: which arcs close cycles, what each name means at its place, and that sources
+//! stand at heads, sinks at ends, and only filters that answer in operands.
+
+use filter::Kind;
+
+use super::lower::{Draft, DraftStep};
+use crate::catalogue::Catalogue;
+use crate::graph::NodeId;
+use crate::language::label::brief;
+use crate::language::tree::Node;
+use crate::language::{Diagnostic, Span, nearest};
+
+pub(super) fn shape(draft: &mut Draft<'_>, catalogue: &dyn Catalogue) {
+    mark_back_edges(draft);
+    let heads = heads(draft);
+    for (index, head) in heads.iter().enumerate() {
+        let id = NodeId(index);
+        name(draft, id, *head, catalogue);
+        match draft.nodes[index].inside {
+            Some(owner) => operand(draft, id, owner),
+            None if *head => begin(draft, id, catalogue),
+            None => middle(draft, id),
+        }
+    }
+    ends(draft);
+}
+
+/// Marks the edges that lead back to a node from which they come, looking from the heads on in the order
+/// of the text.
+fn mark_back_edges(draft: &mut Draft<'_>) {
+    #[derive(Clone, Copy, PartialEq)]
+    enum Seen {
+        Never,
+        Above,
+        Done,
+    }
+    let mut leaving: Vec<Vec<usize>> = vec![Vec::new(); draft.nodes.len()];
+    let mut entered = vec![false; draft.nodes.len()];
+    for (index, edge) in draft.edges.iter().enumerate() {
+        leaving[edge.from.0].push(index);
+        entered[edge.to.0] = true;
+    }
+    let mut seen = vec![Seen::Never; draft.nodes.len()];
+    let heads = (0..draft.nodes.len()).filter(|node| !entered[*node]);
+    let starts: Vec<usize> = heads.chain(0..draft.nodes.len()).collect();
+    for start in starts {
+        if seen[start] != Seen::Never {
+            continue;
+        }
+        seen[start] = Seen::Above;
+        let mut path = vec![(start, 0)];
+        while let Some((node, next)) = path.last_mut() {
+            let Some(edge) = leaving[*node].get(*next) else {
+                seen[*node] = Seen::Done;
+                path.pop();
+                continue;
+            };
+            *next += 1;
+            let to = draft.edges[*edge].to.0;
+            match seen[to] {
+                Seen::Above => draft.edges[*edge].back = true,
+                Seen::Done => {}
+                Seen::Never => {
+                    seen[to] = Seen::Above;
+                    path.push((to, 0));
+                }
+            }
+        }
+    }
+}
+
+/// For each node, whether no arc but back edges comes to it.
+fn heads(draft: &Draft<'_>) -> Vec<bool> {
+    let mut heads = vec![true; draft.nodes.len()];
+    for edge in draft.edges.iter().filter(|edge| !edge.back) {
+        heads[edge.to.0] = false;
+    }
+    heads
+}
+
+/// Looks up what a node's name means at its place.
+fn name(draft: &mut Draft<'_>, id: NodeId, head: bool, catalogue: &dyn Catalogue) {
+    let node = &draft.nodes[id.0];
+    let DraftStep::Filter(uses) = &node.step else { return };
+    let Some(first) = uses.first() else { return };
+    let (name, place) = (&first.name.text, first.name.span);
+    let source = || catalogue.find_source(name);
+    let entry = match head && node.inside.is_none() {
+        true => source().or_else(|| catalogue.find(name)),
+        false => catalogue.find(name).or_else(source),
+    };
+    if entry.is_none() {
+        draft.mistakes.push(unknown(name, place, catalogue));
+    }
+    draft.nodes[id.0].entry = entry;
+}
+
+fn unknown(name: &str, place: Span, catalogue: &dyn Catalogue) -> Diagnostic {
+    let names = catalogue.names();
+    let all = format!("`streamline filters` lists all {}", names.len());
+    let hint = match nearest(name, names) {
+        Some(meant) => format!("did you mean `{meant}`?  ({all})"),
+        None => all,
+    };
+    Diagnostic::error(place, format!("no filter is called `{}`", brief(name))).hint(hint)
+}
+
+/// A head must be a source.
+fn begin(draft: &mut Draft<'_>, id: NodeId, catalogue: &dyn Catalogue) {
+    let node = &draft.nodes[id.0];
+    let (what, place) = match (&node.step, node.entry) {
+        (DraftStep::Boolean(_, operator), _) => (format!("`{operator}`"), node.span),
+        (DraftStep::Filter(uses), Some(entry)) if entry.kind != Kind::Source => {
+            (format!("`{}`", entry.name), name_span(uses, node.span))
+        }
+        _ => return,
+    };
+    let sources: Vec<&str> = catalogue
+        .names()
+        .into_iter()
+        .filter(|name| catalogue.find_source(name).is_some())
+        .collect();
+    let hint = match sources.first() {
+        Some(first) => format!("begin with a source, for instance `{first} … |`"),
+        None => String::new(),
+    };
+    draft.mistakes.push(
+        Diagnostic::error(place, format!("no stream comes to {what}"))
+            .why("a line begins with a source")
+            .hint(hint),
+    );
+}
+
+/// Behind an arc there is no source.
+fn middle(draft: &mut Draft<'_>, id: NodeId) {
+    let node = &draft.nodes[id.0];
+    if let (DraftStep::Filter(uses), Some(entry)) = (&node.step, node.entry)
+        && entry.kind == Kind::Source
+    {
+        let place = name_span(uses, node.span);
+        draft.mistakes.push(
+            Diagnostic::error(place, format!("`{}` takes no stream", entry.name))
+                .why("a source stands at the head of a line")
+                .hint(format!("for a second stream write `… + {} | …`", entry.name)),
+        );
+    }
+}
+
+/// In an operand there are only filters that answer.
+fn operand(draft: &mut Draft<'_>, id: NodeId, owner: NodeId) {
+    let node = &draft.nodes[id.0];
+    let (DraftStep::Filter(uses), Some(entry)) = (&node.step, node.entry) else { return };
+    if entry.kind.answers_only() {
+        return;
+    }
+    let operator = match &draft.nodes[owner.0].step {
+        DraftStep::Boolean(_, operator) => operator,
+        _ => "!",
+    };
+    let what = format!("`{}` cannot be an operand of `{operator}`", entry.name);
+    let why = format!(
+        "operands are statistics, inspection and classification, and `{}` is {}",
+        entry.name,
+        match entry.kind {
+            Kind::Source => "a source",
+            Kind::Sink => "a sink",
+            kind => kind.name(),
+        }
+    );
+    let place = name_span(uses, node.span);
+    draft.mistakes.push(Diagnostic::error(place, what).why(why));
+}
+
+/// Nothing comes out of a sink. Reported once per arc of the text.
+fn ends(draft: &mut Draft<'_>) {
+    let mut last = None;
+    for index in 0..draft.edges.len() {
+        let edge = &draft.edges[index];
+        let Some(entry) = draft.nodes[edge.from.0].entry.filter(|entry| entry.kind == Kind::Sink)
+        else {
+            continue;
+        };
+        let place = (edge.from, edge.span);
+        if last.replace(place) == Some(place) {
+            continue;
+        }
+        let mistake =
+            Diagnostic::error(edge.span, format!("nothing comes out of `{}`", entry.name))
+                .why("it is a sink")
+                .hint("for a copy to the sink and one to what follows write `+`");
+        draft.mistakes.push(mistake);
+    }
+}
+
+fn name_span(uses: &[&Node], otherwise: Span) -> Span {
+    uses.first().map_or(otherwise, |node| node.name.span)
+}

@@ -1,0 +1,108 @@
+//! Each node's filter as it is used: arguments, mark and pin; the uses of one mark must agree.
+
+use super::arguments::arguments;
+use super::lower::{Draft, DraftStep};
+use crate::catalogue::Catalogue;
+use crate::graph::Use;
+use crate::language::label::brief;
+use crate::language::tree::{Argument, Name, Node};
+use crate::language::{Diagnostic, nearest};
+
+/// For each node, its filter; none for composites, merges and what is not known.
+pub(super) fn uses(draft: &mut Draft<'_>, catalogue: &dyn Catalogue) -> Vec<Option<Use>> {
+    let mut mistakes = Vec::new();
+    let mut used = Vec::with_capacity(draft.nodes.len());
+    for node in &draft.nodes {
+        let DraftStep::Filter(uses) = &node.step else {
+            used.push(None);
+            continue;
+        };
+        agree(uses, &mut mistakes);
+        for node in uses {
+            check_pin(node, catalogue, &mut mistakes);
+        }
+        let given = uses.iter().find(|node| !node.arguments.is_empty()).or_else(|| uses.first());
+        used.push(node.entry.zip(given).map(|(description, given)| Use {
+            description,
+            arguments: arguments(given, description, catalogue, &mut mistakes),
+            pin: uses.iter().find_map(|node| text(node.pin.as_ref())),
+            mark: uses.iter().find_map(|node| text(node.mark.as_ref())),
+        }));
+    }
+    draft.mistakes.append(&mut mistakes);
+    used
+}
+
+fn text(name: Option<&Name>) -> Option<String> {
+    name.map(|name| name.text.clone())
+}
+
+/// Reports uses of one mark that differ: each is held against the first that says something.
+fn agree(uses: &[&Node], mistakes: &mut Vec<Diagnostic>) {
+    let Some((first, rest)) = uses.split_first() else { return };
+    let mark = first.mark.as_ref().map_or("", |mark| mark.text.as_str());
+    let mut arguments = first;
+    let mut pin = first.pin.as_ref();
+    for node in rest {
+        if node.name.text != first.name.text {
+            let (one, other) = (brief(&first.name.text), brief(&node.name.text));
+            let what = format!("the mark `{}` is on `{one}` and on `{other}`", brief(mark));
+            mistakes.push(
+                Diagnostic::error(node.name.span, what)
+                    .why("equal marks are one node")
+                    .hint(format!("give `{other}` another mark")),
+            );
+            continue;
+        }
+        if arguments.arguments.is_empty() {
+            arguments = node;
+        } else if !node.arguments.is_empty() && !same(&arguments.arguments, &node.arguments) {
+            let what =
+                format!("`{}` has other arguments under the same mark", brief(&node.name.text));
+            mistakes.push(
+                Diagnostic::error(node.span, what)
+                    .why("equal marks are one node")
+                    .hint("write the arguments once"),
+            );
+        }
+        match (pin, &node.pin) {
+            (Some(one), Some(other)) if one.text != other.text => {
+                let what = format!("`{}` is pinned to two spaces", brief(&node.name.text));
+                mistakes.push(Diagnostic::error(other.span, what).why("equal marks are one node"));
+            }
+            (None, other) => pin = other.as_ref(),
+            _ => {}
+        }
+    }
+}
+
+fn same(one: &[Argument], other: &[Argument]) -> bool {
+    let key = |argument: &Argument| argument.key.as_ref().map(|key| key.text.clone());
+    one.len() == other.len()
+        && one.iter().zip(other).all(|(a, b)| key(a) == key(b) && a.value.bytes == b.value.bytes)
+}
+
+fn check_pin(node: &Node, catalogue: &dyn Catalogue, mistakes: &mut Vec<Diagnostic>) {
+    let Some(pin) = &node.pin else { return };
+    let spaces = catalogue.spaces();
+    let known = spaces.iter().any(|space| match space.strip_suffix('*') {
+        Some(family) => pin.text.strip_prefix(family).is_some_and(is_number),
+        None => *space == pin.text,
+    });
+    if known {
+        return;
+    }
+    let shown: Vec<String> =
+        spaces.iter().map(|space| format!("`{}`", space.replace('*', "0"))).collect();
+    let named = spaces.iter().filter(|space| !space.ends_with('*')).copied();
+    let hint = match nearest(&pin.text, named) {
+        Some(meant) => format!("did you mean `@{meant}`?"),
+        None => format!("there are {}", shown.join(", ")),
+    };
+    let what = format!("no space is called `{}`", brief(&pin.text));
+    mistakes.push(Diagnostic::error(pin.span, what).hint(hint));
+}
+
+fn is_number(text: &str) -> bool {
+    !text.is_empty() && text.len() <= 4 && text.bytes().all(|b| b.is_ascii_digit())
+}

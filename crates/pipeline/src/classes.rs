@@ -1,0 +1,207 @@
+//! Sets of classes: what an arc lets through.
+//!
+//! A set is a sorted list of ranges that neither touch nor overlap, over the classes that can travel:
+//! 0 (no answer) to 2³²−2 (`zero`, a natural 0); 2³²−1 (held) never travels and is in no set. The
+//! complement is taken within these, 0 included (CONTRACT 9).                               [SL §4.2]
+
+use std::fmt::{self, Display, Formatter, Write as _};
+
+use filter::prelude::Class;
+
+/// The largest class that can travel.
+const LAST: u32 = Class::ZERO.0;
+
+/// A set of classes.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct ClassSet {
+    /// Sorted, with a gap between neighbours.
+    ranges: Vec<(u32, u32)>,
+}
+
+impl ClassSet {
+    /// No class at all.
+    pub fn none() -> Self {
+        Self { ranges: Vec::new() }
+    }
+
+    /// Every class, 0 included: `|all`.
+    pub fn all() -> Self {
+        Self::range(0, LAST)
+    }
+
+    /// Every class but 0: what a plain pipe lets through.
+    pub fn plain() -> Self {
+        Self::range(1, LAST)
+    }
+
+    /// One class.
+    pub fn one(class: u32) -> Self {
+        Self::range(class, class)
+    }
+
+    /// The classes from `low` to `high`, both included; none if `low` is above `high`.
+    pub fn range(low: u32, high: u32) -> Self {
+        let high = high.min(LAST);
+        if low > high { Self::none() } else { Self { ranges: vec![(low, high)] } }
+    }
+
+    /// What is in this set or in the other.
+    #[must_use]
+    pub fn union(&self, other: &Self) -> Self {
+        Self::all_of([self, other])
+    }
+
+    /// What is in any of the sets.
+    #[must_use]
+    pub fn all_of<'a>(sets: impl IntoIterator<Item = &'a Self>) -> Self {
+        let mut all: Vec<(u32, u32)> = Vec::new();
+        for set in sets {
+            all.extend(&set.ranges);
+        }
+        all.sort_unstable();
+        let mut ranges: Vec<(u32, u32)> = Vec::with_capacity(all.len());
+        for (low, high) in all {
+            match ranges.last_mut() {
+                Some(last) if low <= last.1.saturating_add(1) => last.1 = last.1.max(high),
+                _ => ranges.push((low, high)),
+            }
+        }
+        Self { ranges }
+    }
+
+    /// What is in this set and in the other.
+    #[must_use]
+    pub fn intersection(&self, other: &Self) -> Self {
+        self.complement().union(&other.complement()).complement()
+    }
+
+    /// What is not in this set, 0 included.
+    #[must_use]
+    pub fn complement(&self) -> Self {
+        let mut ranges = Vec::with_capacity(self.ranges.len() + 1);
+        let mut next = Some(0);
+        for (low, high) in &self.ranges {
+            if let Some(from) = next.filter(|from| from < low) {
+                ranges.push((from, low - 1));
+            }
+            next = high.checked_add(1).filter(|after| *after <= LAST);
+        }
+        ranges.extend(next.map(|from| (from, LAST)));
+        Self { ranges }
+    }
+
+    /// Whether the class is in the set.
+    pub fn contains(&self, class: u32) -> bool {
+        self.ranges.iter().any(|(low, high)| (*low..=*high).contains(&class))
+    }
+
+    /// Whether nothing is in the set.
+    pub fn is_empty(&self) -> bool {
+        self.ranges.is_empty()
+    }
+
+    /// Whether everything is in the set.
+    pub fn is_all(&self) -> bool {
+        self.ranges == [(0, LAST)]
+    }
+
+    /// Whether this is what a plain pipe lets through.
+    pub fn is_plain(&self) -> bool {
+        self.ranges == [(1, LAST)]
+    }
+
+    /// The ranges, lowest first, both ends included, none touching the next.
+    pub fn ranges(&self) -> &[(u32, u32)] {
+        &self.ranges
+    }
+}
+
+impl Display for ClassSet {
+    /// As a label without its pipe; `!0` is a plain pipe, `none` an empty set.
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        if self.is_all() {
+            return f.write_str("all");
+        }
+        if self.is_empty() {
+            return f.write_str("none");
+        }
+        // What reaches to the end is more easily read as what is left out.
+        let open = self.contains(LAST - 1);
+        let complement = self.complement();
+        if open {
+            f.write_char('!')?;
+        }
+        let ranges = if open { &complement.ranges } else { &self.ranges };
+        for (index, (low, high)) in ranges.iter().enumerate() {
+            if index > 0 {
+                f.write_char(',')?;
+            }
+            write_class(f, *low)?;
+            if high > low {
+                f.write_char(':')?;
+                write_class(f, *high)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+fn write_class(f: &mut Formatter<'_>, class: u32) -> fmt::Result {
+    if class == LAST { f.write_str("zero") } else { write!(f, "{class}") }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn set(ranges: &[(u32, u32)]) -> ClassSet {
+        ranges
+            .iter()
+            .fold(ClassSet::none(), |set, (low, high)| set.union(&ClassSet::range(*low, *high)))
+    }
+
+    #[test]
+    fn ranges_are_joined_and_sorted() {
+        assert_eq!(
+            set(&[(8, 9), (1, 2), (3, 3), (20, 30), (25, 40)]).ranges(),
+            [(1, 3), (8, 9), (20, 40)]
+        );
+        assert!(set(&[(9, 8)]).is_empty());
+        assert_eq!(ClassSet::one(u32::MAX), ClassSet::none());
+    }
+
+    #[test]
+    fn algebra_holds_for_all_small_sets() {
+        const ENDS: [u32; 5] = [0, 1, 2, LAST - 1, LAST];
+        let small = |bits: u32| {
+            let member = |(bit, end): (usize, &u32)| (bits >> bit & 1 == 1).then_some((*end, *end));
+            set(&ENDS.iter().enumerate().filter_map(member).collect::<Vec<_>>())
+        };
+        for (a, b) in (0..32).flat_map(|a| (0..32).map(move |b| (a, b))) {
+            let (left, right) = (small(a), small(b));
+            assert_eq!(left.union(&right), small(a | b));
+            assert_eq!(left.intersection(&right), small(a & b));
+            assert_eq!(left.complement().complement(), left);
+            for class in ENDS {
+                assert_ne!(left.contains(class), left.complement().contains(class));
+            }
+            assert!(!left.contains(u32::MAX) && !left.complement().contains(u32::MAX));
+        }
+    }
+
+    #[test]
+    fn reads_as_a_label() {
+        for (set, text) in [
+            (ClassSet::all(), "all"),
+            (ClassSet::plain(), "!0"),
+            (ClassSet::none(), "none"),
+            (ClassSet::one(80).complement(), "!80"),
+            (set(&[(22, 23), (80, 80)]), "22:23,80"),
+            (ClassSet::one(LAST), "zero"),
+            (ClassSet::one(LAST).complement(), "!zero"),
+            (set(&[(1, 9), (LAST, LAST)]), "1:9,zero"),
+        ] {
+            assert_eq!(set.to_string(), text);
+        }
+    }
+}

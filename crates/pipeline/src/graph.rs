@@ -1,0 +1,335 @@
+//! The graph of a request: what the checks make of the tree, and what the planner places.
+//!
+//! - A **node** is a filter with its checked arguments, a **composite** of filters that a Boolean section
+//!   runs by sequence, or a **merge**, the `++` of sources. Nodes stand in the order of the text; the
+//!   filters of a composite are nodes too (they can be pinned and count for themselves), with `inside`
+//!   set and without edges.
+//! - An **edge** is an arc between two nodes, with the set of classes that it lets through, names
+//!   resolved. A plain pipe is `ClassSet::plain()`. The label before a group has been intersected with
+//!   the labels of its branches. A **back edge** closes a cycle (CONTRACT 17): without the back edges
+//!   the graph has no cycle.
+//! - A **join** says in which order a node takes what comes over several edges (CONTRACT 16): by the
+//!   block at the fork from which the branches come, and for one such block in the order of the branches.
+//! - Two uses of one mark are one node. Filters with several outgoing edges give a copy to each.
+//!
+//! Heads are sources, sources are heads, nothing follows a sink. An end need not be a sink; the caller
+//! decides what becomes of an open end. A graph is only meant to be placed if there was no error: with
+//! errors it still is whole, with `Step::Unknown` where a filter is not known.          [SL §4.2, §7]
+
+use std::fmt::{self, Display, Formatter};
+
+use filter::{Arguments, Description, Form, Kind};
+
+use crate::classes::ClassSet;
+use crate::language::Span;
+
+/// A checked request.
+#[derive(Debug, Clone, Default)]
+pub struct Graph {
+    /// The nodes, in the order of the text.
+    pub nodes: Vec<Node>,
+    /// The edges; those that come to one node are in the order of the text.
+    pub edges: Vec<Edge>,
+    /// Where several branches meet.
+    pub joins: Vec<Join>,
+    /// The request's options, as given and checked, without defaults.
+    pub options: Arguments,
+}
+
+/// The place of a node in `Graph::nodes`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct NodeId(pub usize);
+
+/// The place of an edge in `Graph::edges`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct EdgeId(pub usize);
+
+/// One step of a request.
+#[derive(Debug, Clone)]
+pub struct Node {
+    /// What it does.
+    pub step: Step,
+    /// Where the request says so; of a marked node, the first place.
+    pub span: Span,
+    /// The composite that runs this node.
+    pub inside: Option<NodeId>,
+    /// The forms that may come in.
+    pub comes: Vec<Form>,
+    /// The nodes that gave the class with which a block comes in: the nearest upstream that have
+    /// classes. Empty if only sources are upstream.
+    pub classifiers: Vec<NodeId>,
+}
+
+/// What a node does.
+#[derive(Debug, Clone)]
+pub enum Step {
+    /// Runs a filter, source or sink.
+    Filter(Box<Use>),
+    /// Runs filters by sequence (CONTRACT 10) and passes the block on as it came, with the class of the
+    /// last operand that answered.
+    Boolean(Boolean),
+    /// Merges streams of sources and removes what carries the same rich pointer.
+    Merge,
+    /// A filter that is missing or not known; only beside an error.
+    Unknown,
+}
+
+/// A filter as a request uses it.
+#[derive(Debug, Clone)]
+pub struct Use {
+    /// Which filter.
+    pub description: &'static Description,
+    /// Its arguments, checked, defaults included.
+    pub arguments: Arguments,
+    /// The space that the request wants.
+    pub pin: Option<String>,
+    /// The name that the request gives it.
+    pub mark: Option<String>,
+}
+
+/// The inside of a composite. `L` is what stands on its arcs: in a graph, sets of classes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Boolean<L = ClassSet> {
+    /// What the filter answers. Its node is `inside` the composite.
+    Filter(NodeId),
+    /// `a | b`: what the last answers on what the ones before let through.
+    Chain {
+        /// The first operand.
+        first: Box<Self>,
+        /// The next ones, each with the classes of the one before that lead to it.
+        rest: Vec<Link<L>>,
+    },
+    /// `a ++ b`: a, and b on what a answered 0.
+    Any(Vec<Link<L>>),
+    /// `a +* b`: a, then b on what a answered.
+    All(Vec<Link<L>>),
+    /// `!a`: what a answered 0.
+    Not(Box<Self>),
+}
+
+/// A part of a composite, and the classes for which it is asked.
+///
+/// In a chain they are those that the part before answered; in `Any` and `All` those with which the
+/// block came into the composite (everything, if there is no label), and for other classes the part
+/// answers 0.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Link<L = ClassSet> {
+    /// The classes.
+    pub classes: L,
+    /// The part.
+    pub body: Boolean<L>,
+}
+
+/// An arc.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Edge {
+    /// Where blocks come from.
+    pub from: NodeId,
+    /// Where they go.
+    pub to: NodeId,
+    /// Which of them.
+    pub classes: ClassSet,
+    /// The pipe in the request.
+    pub span: Span,
+    /// It closes a cycle.
+    pub back: bool,
+}
+
+/// A node at which branches meet.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Join {
+    /// The node.
+    pub node: NodeId,
+    /// The order in which it takes what comes.
+    pub order: Order,
+}
+
+/// The order of what comes over several edges.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Order {
+    /// As it comes over one edge.
+    Edge(EdgeId),
+    /// By the order at the forks; what one block at a fork became, in the order of the branches.
+    Split {
+        /// The nodes whose blocks all branches get; none if the branches begin with sources, whose
+        /// blocks have no order but that of time.
+        forks: Vec<NodeId>,
+        /// The branches, in the order of the text.
+        branches: Vec<Self>,
+    },
+}
+
+impl Graph {
+    /// The node of this id.
+    ///
+    /// # Panics
+    /// If the id is of another graph.
+    pub fn node(&self, id: NodeId) -> &Node {
+        &self.nodes[id.0]
+    }
+
+    /// All ids with their nodes.
+    pub fn ids(&self) -> impl Iterator<Item = (NodeId, &Node)> {
+        self.nodes.iter().enumerate().map(|(index, node)| (NodeId(index), node))
+    }
+
+    /// The edges that come to a node, in the order of the text.
+    pub fn inputs(&self, to: NodeId) -> impl Iterator<Item = &Edge> {
+        self.edges.iter().filter(move |edge| edge.to == to)
+    }
+
+    /// The edges that leave a node, in the order of the text.
+    pub fn outputs(&self, from: NodeId) -> impl Iterator<Item = &Edge> {
+        self.edges.iter().filter(move |edge| edge.from == from)
+    }
+
+    /// The nodes at which the graph begins: the sources.
+    pub fn heads(&self) -> Vec<NodeId> {
+        self.outer(|id| !self.inputs(id).any(|edge| !edge.back))
+    }
+
+    /// The nodes that nothing follows: sinks, and filters whose result nobody takes.
+    pub fn ends(&self) -> Vec<NodeId> {
+        self.outer(|id| self.outputs(id).next().is_none())
+    }
+
+    fn outer(&self, wanted: impl Fn(NodeId) -> bool) -> Vec<NodeId> {
+        self.ids()
+            .filter(|(id, node)| node.inside.is_none() && wanted(*id))
+            .map(|(id, _)| id)
+            .collect()
+    }
+}
+
+impl Node {
+    /// The filter that the node runs; none for a composite, a merge or an unknown one.
+    pub fn filter(&self) -> Option<&Use> {
+        match &self.step {
+            Step::Filter(filter) => Some(filter),
+            Step::Boolean(_) | Step::Merge | Step::Unknown => None,
+        }
+    }
+
+    /// The name by which messages call the node.
+    pub fn name(&self) -> &str {
+        match &self.step {
+            Step::Filter(filter) => filter.description.name,
+            Step::Boolean(_) => "boolean",
+            Step::Merge => "merge",
+            Step::Unknown => "?",
+        }
+    }
+
+    /// The kind of the filter that the node runs.
+    pub fn kind(&self) -> Option<Kind> {
+        self.filter().map(|filter| filter.description.kind)
+    }
+}
+
+impl Display for Graph {
+    /// One line per node, edge and join, for tests and for people who look for a mistake of ours:
+    /// `2 dport @kernel`, `1 > 2`, `2 >{22} 3`, `3 <{22} 1` (back), `4 takes (2, 3) by 1`.
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        for (id, node) in self.ids() {
+            write!(f, "{} {}", id.0, Shown(node))?;
+            if let Some(owner) = node.inside {
+                write!(f, " inside {}", owner.0)?;
+            }
+            writeln!(f)?;
+        }
+        for edge in &self.edges {
+            let (from, to, arrow) = (edge.from.0, edge.to.0, if edge.back { "<" } else { ">" });
+            match edge.classes.is_plain() {
+                true => writeln!(f, "{from} {arrow} {to}")?,
+                false => writeln!(f, "{from} {arrow}{{{}}} {to}", edge.classes)?,
+            }
+        }
+        for join in &self.joins {
+            write!(f, "{} takes ", join.node.0)?;
+            write_order(f, &join.order, self)?;
+            writeln!(f)?;
+        }
+        Ok(())
+    }
+}
+
+struct Shown<'g>(&'g Node);
+
+impl Display for Shown<'_> {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        match &self.0.step {
+            Step::Boolean(body) => write_boolean(f, body),
+            Step::Filter(filter) => {
+                f.write_str(filter.description.name)?;
+                for (name, value) in filter.arguments.iter() {
+                    match value {
+                        filter::Value::Number(number) => write!(f, " {name}={number}")?,
+                        filter::Value::Flag(flag) => write!(f, " {name}={flag}")?,
+                        filter::Value::Text(text) => write!(f, " {name}={text:?}")?,
+                    }
+                }
+                filter.mark.iter().try_for_each(|mark| write!(f, " #{mark}"))?;
+                filter.pin.iter().try_for_each(|pin| write!(f, " @{pin}"))
+            }
+            Step::Merge | Step::Unknown => f.write_str(self.0.name()),
+        }
+    }
+}
+
+fn write_boolean(f: &mut Formatter<'_>, body: &Boolean) -> fmt::Result {
+    let list = |f: &mut Formatter<'_>, links: &[Link], symbol: &str| {
+        f.write_str("(")?;
+        for (index, link) in links.iter().enumerate() {
+            if index > 0 {
+                write!(f, " {symbol} ")?;
+            }
+            if !link.classes.is_all() {
+                write!(f, "{{{}}}", link.classes)?;
+            }
+            write_boolean(f, &link.body)?;
+        }
+        f.write_str(")")
+    };
+    match body {
+        Boolean::Filter(id) => write!(f, "{}", id.0),
+        Boolean::Any(links) => list(f, links, "++"),
+        Boolean::All(links) => list(f, links, "+*"),
+        Boolean::Not(inner) => {
+            f.write_str("!")?;
+            write_boolean(f, inner)
+        }
+        Boolean::Chain { first, rest } => {
+            f.write_str("[")?;
+            write_boolean(f, first)?;
+            for link in rest {
+                match link.classes.is_plain() {
+                    true => f.write_str(" > ")?,
+                    false => write!(f, " >{{{}}} ", link.classes)?,
+                }
+                write_boolean(f, &link.body)?;
+            }
+            f.write_str("]")
+        }
+    }
+}
+
+fn write_order(f: &mut Formatter<'_>, order: &Order, graph: &Graph) -> fmt::Result {
+    match order {
+        Order::Edge(edge) => write!(f, "{}", graph.edges.get(edge.0).map_or(0, |edge| edge.from.0)),
+        Order::Split { forks, branches } => {
+            f.write_str("(")?;
+            for (index, branch) in branches.iter().enumerate() {
+                if index > 0 {
+                    f.write_str(", ")?;
+                }
+                write_order(f, branch, graph)?;
+            }
+            f.write_str(")")?;
+            let forks: Vec<String> = forks.iter().map(|fork| fork.0.to_string()).collect();
+            match forks.is_empty() {
+                true => f.write_str(" by time"),
+                false => write!(f, " by {}", forks.join(",")),
+            }
+        }
+    }
+}

@@ -1,0 +1,108 @@
+//! The static rules, as a text file of requests and what becomes of them.
+
+mod common;
+
+use common::world::world;
+use common::{Random, read_cases, request_text, trees, update_cases};
+use pipeline::graph::{Order, Step};
+use pipeline::language::limits::ARCS_MAX;
+use pipeline::{Diagnostic, Graph, check, read};
+
+fn tell(line: &str) -> Vec<String> {
+    let (graph, mistakes) = read(&request_text(line), &world());
+    let mut told = Vec::new();
+    if !mistakes.iter().any(Diagnostic::is_error) {
+        told.extend(graph.to_string().lines().map(|line| format!("= {line}")));
+        if graph.options.iter().next().is_some() {
+            told.push(format!("= options {:?}", graph.options.iter().collect::<Vec<_>>()));
+        }
+    }
+    for mistake in &mistakes {
+        let sign = if mistake.is_error() { '!' } else { '~' };
+        told.push(format!("{sign} {} {}", mistake.span.start, mistake.what));
+        for (sign, text) in [('%', &mistake.why), ('?', &mistake.hint)] {
+            if !text.is_empty() {
+                told.push(format!("{sign} {text}"));
+            }
+        }
+    }
+    told
+}
+
+#[test]
+fn every_request_is_checked_as_it_should() {
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/check.cases");
+    let text = std::fs::read_to_string(path).unwrap();
+    if std::env::var_os("UPDATE").is_some() {
+        std::fs::write(path, update_cases(&text, tell)).unwrap();
+    }
+    let cases = read_cases(&std::fs::read_to_string(path).unwrap());
+    assert!(cases.len() > 100, "the cases are there");
+    for (line, expected) in cases {
+        assert_eq!(tell(&line), expected, "{line}");
+    }
+}
+
+#[test]
+fn random_trees_are_checked_without_a_panic_and_make_sound_graphs() {
+    let mut random = Random::from_environment();
+    for _ in 0..20_000 {
+        let tree = trees::request(&mut random);
+        let (graph, mistakes) = check(&tree, &world());
+        sound(&graph);
+        for mistake in mistakes {
+            assert!(!mistake.what.is_empty());
+        }
+    }
+}
+
+/// What holds for every graph, with mistakes or without.
+fn sound(graph: &Graph) {
+    let count = graph.nodes.len();
+    let mut open: Vec<usize> = vec![0; count];
+    for edge in &graph.edges {
+        assert!(edge.from.0 < count && edge.to.0 < count);
+        assert!(graph.node(edge.from).inside.is_none() && graph.node(edge.to).inside.is_none());
+        open[edge.to.0] += usize::from(!edge.back);
+    }
+    // Without the back edges there is no cycle: the nodes can be put in order.
+    let mut ready: Vec<usize> = (0..count).filter(|node| open[*node] == 0).collect();
+    let mut ordered = 0;
+    while let Some(node) = ready.pop() {
+        ordered += 1;
+        for edge in graph.edges.iter().filter(|edge| edge.from.0 == node && !edge.back) {
+            open[edge.to.0] -= 1;
+            if open[edge.to.0] == 0 {
+                ready.push(edge.to.0);
+            }
+        }
+    }
+    assert_eq!(ordered, count, "{graph}");
+    for join in &graph.joins {
+        let mut edges = Vec::new();
+        leaves(&join.order, &mut edges);
+        assert!(edges.len() > 1, "{graph}");
+        assert!(edges.iter().all(|edge| graph.edges[*edge].to == join.node), "{graph}");
+    }
+    for (id, node) in graph.ids() {
+        if let Some(owner) = node.inside {
+            assert!(matches!(graph.node(owner).step, Step::Boolean(_)), "{id:?}");
+        }
+    }
+}
+
+fn leaves(order: &Order, edges: &mut Vec<usize>) {
+    match order {
+        Order::Edge(edge) => edges.push(edge.0),
+        Order::Split { branches, .. } => branches.iter().for_each(|branch| leaves(branch, edges)),
+    }
+}
+
+#[test]
+fn the_square_of_a_text_is_refused() {
+    let wide = vec!["count"; 150].join("+");
+    let (graph, mistakes) = read(&format!("rx|{wide}|{wide}|log"), &world());
+    assert!(graph.edges.is_empty() && 150 * 150 > ARCS_MAX);
+    assert_eq!(mistakes.len(), 1);
+    assert!(mistakes[0].what.contains("arcs"), "{mistakes:?}");
+}

@@ -1,0 +1,149 @@
+//! A made-up catalogue: small, with one entry of every kind that the checks tell apart.
+
+use filter::{
+    Arguments, Classes, Description, Filter, Form, Forms, Gives, Kind, Mistake, Parameter, Type,
+    ValueRange,
+};
+use pipeline::catalogue::List;
+
+const PORTS: &[(&str, u32)] = &[("ssh", 22), ("telnet", 23), ("dns", 53), ("http_port", 80)];
+
+const fn entry(name: &'static str, kind: Kind, takes: Forms, gives: Gives) -> Description {
+    Description { name, kind, takes, gives, ..Description::EMPTY }
+}
+
+const fn numbers(
+    name: &'static str,
+    takes: Forms,
+    what: &'static str,
+    range: ValueRange,
+    names: &'static [(&'static str, u32)],
+) -> Description {
+    let classes = Classes::Number { what, range, names };
+    Description { classes, ..entry(name, Kind::Classification, takes, Gives::Same) }
+}
+
+const fn range(low: u32, high: u32) -> ValueRange {
+    ValueRange { low, high }
+}
+
+const RX: Description = Description {
+    parameters: &[
+        Parameter::optional("interface", Type::Text, "where to listen").positional(),
+        Parameter::named("both", Type::Flag, "no", "what the host sends, too"),
+        Parameter::named("take", Type::Flag, "no", "take the packets from the host"),
+        Parameter::named("snap", Type::Size, "64k", "how much of a frame"),
+        Parameter::optional("wait", Type::Duration, "how long"),
+        Parameter::named("slots", Type::Number { low: 1, high: 4096 }, "256", "ring size"),
+        Parameter::named("at", Type::OneOf(&["host", "wire"]), "host", "where"),
+    ],
+    ..entry("rx", Kind::Source, Forms::NONE, Gives::Form(Form::Frame))
+};
+const TX_SOURCE: Description = entry("tx", Kind::Source, Forms::NONE, Gives::Form(Form::Frame));
+const TX: Description =
+    entry("tx", Kind::Sink, Forms::of(&[Form::Frame, Form::Bytes]), Gives::Nothing);
+const BUFFER: Description = Description {
+    parameters: &[Parameter::needed("name", Type::Text, "the buffer's name")],
+    ..entry("buffer", Kind::Source, Forms::NONE, Gives::Form(Form::Bytes))
+};
+const BPF: Description = Description {
+    parameters: &[Parameter::needed(
+        "expression",
+        Type::Text,
+        "the expression in pcap-filter's words.",
+    )],
+    classes: Classes::YesNo,
+    user: Some(compile),
+    ..entry("bpf", Kind::Inspection, Forms::FRAMED, Gives::Same)
+};
+const ETH: Description =
+    numbers("eth", Forms::of(&[Form::Frame]), "the ethertype", range(0, 0xffff), &[]);
+const IP: Description = Description {
+    gives: Gives::Form(Form::Packet),
+    ..numbers("ip", Forms::of(&[Form::Frame]), "the version", range(4, 6), &[])
+};
+const DPORT: Description =
+    numbers("dport", Forms::FRAMED, "the destination port", range(0, 0xffff), PORTS);
+const FLAVOUR: Description =
+    numbers("flavour", Forms::FRAMED, "the flavour", range(1, 9), &[("ssh", 7), ("odd", 1)]);
+const TCP: Description = Description {
+    parameters: &[Parameter::named("depth", Type::Number { low: 1, high: 64 }, "8", "how deep")],
+    ..entry("tcp", Kind::Reordering, Forms::of(&[Form::Packet]), Gives::Form(Form::Stream))
+};
+const HTTP: Description = Description {
+    classes: Classes::Number {
+        what: "the kind of message",
+        range: range(1, 4),
+        names: &[("get", 1), ("post", 2), ("response", 3), ("exchange", 4)],
+    },
+    ..entry("http", Kind::Classification, Forms::of(&[Form::Stream]), Gives::Form(Form::Message))
+};
+const SSH: Description = Description {
+    parameters: &[Parameter::optional("user", Type::Text, "whose").positional()],
+    ..entry("ssh", Kind::Inspection, Forms::ANY, Gives::Same)
+};
+const COUNT: Description = entry("count", Kind::Statistics, Forms::ANY, Gives::Same);
+const COMPRESS: Description = entry("compress", Kind::Editing, Forms::ANY, Gives::Same);
+const FILES: Description = Description {
+    parameters: &[
+        Parameter::needed("directory", Type::Path, "where the files go"),
+        Parameter::named(
+            "per",
+            Type::OneOf(&["block", "connection"]),
+            "block",
+            "one file for each",
+        ),
+    ],
+    ..entry("files", Kind::Sink, Forms::ANY, Gives::Nothing)
+};
+const PRINT: Description = Description {
+    parameters: &[Parameter::optional("field", Type::Text, "what to print").positional().many()],
+    ..entry("print", Kind::Sink, Forms::ANY, Gives::Nothing)
+};
+const LOG: Description = entry("log", Kind::Sink, Forms::ANY, Gives::Nothing);
+
+/// Refuses `nonsense` at its place, and takes everything else. It never makes a filter.
+fn compile(arguments: &Arguments) -> Result<Filter, Mistake> {
+    let text = arguments.text("expression").unwrap_or_default();
+    let mut mistake =
+        Mistake::new("expression", "`nonsense` is no expression").hint("for instance `tcp`");
+    mistake.at = text.find("nonsense").map(|at| at..at + 8);
+    Err(mistake)
+}
+
+/// The catalogue, which asks `compile` only about expressions with nonsense in them.
+#[derive(Debug)]
+pub(crate) struct World(pub(crate) List<'static>);
+
+pub(crate) fn world() -> World {
+    World(List {
+        entries: &[
+            &RX, &TX, &TX_SOURCE, &BUFFER, &BPF, &ETH, &IP, &DPORT, &FLAVOUR, &TCP, &HTTP, &SSH,
+            &COUNT, &COMPRESS, &FILES, &PRINT, &LOG,
+        ],
+        spaces: &["kernel", "process", "thread*"],
+    })
+}
+
+impl pipeline::Catalogue for World {
+    fn find(&self, name: &str) -> Option<&'static Description> {
+        self.0.find(name)
+    }
+
+    fn find_source(&self, name: &str) -> Option<&'static Description> {
+        self.0.find_source(name)
+    }
+
+    fn names(&self) -> Vec<&'static str> {
+        self.0.names()
+    }
+
+    fn spaces(&self) -> Vec<&str> {
+        self.0.spaces()
+    }
+
+    fn refuses(&self, entry: &Description, arguments: &Arguments) -> Option<Mistake> {
+        let nonsense = arguments.text("expression").is_some_and(|text| text.contains("nonsense"));
+        entry.user.filter(|_| nonsense).and_then(|make| make(arguments).err())
+    }
+}
