@@ -79,6 +79,13 @@ impl PathFailure {
         Self { node, cause: Cause::Panic { message, block } }
     }
 
+    /// A space ended outside of any filter.
+    #[must_use]
+    pub fn space(path: usize) -> Self {
+        let message = "a space panicked outside of any filter".to_owned();
+        Self { node: format!("path {}", path + 1), cause: Cause::Panic { message, block: None } }
+    }
+
     /// Whether nobody needs to be told: the reader of a standard stream has gone.
     #[must_use]
     pub const fn is_quiet(&self) -> bool {

@@ -136,6 +136,13 @@ impl Filtered {
 }
 
 impl Ledger {
+    /// Adds the ledger of another path.
+    pub fn add(&mut self, other: Self) {
+        self.sources.extend(other.sources);
+        self.filters.extend(other.filters);
+        self.edges.extend(other.edges);
+    }
+
     /// Where the ledger does not balance; empty: it does.
     #[must_use]
     pub fn imbalances(&self) -> Vec<Imbalance> {

@@ -1,5 +1,8 @@
 //! Spaces that run plans: walk, rings between spaces, ledger, control. [SL §6.2, §7]
 //!
+//! - [`catalogue`]: all that a request may name;
+//! - [`build`]: from a plan to spaces;
+//! - [`run`]: from spaces to an outcome;
 //! - [`space`]: a thread, its memory, and the part of the graph that runs in it;
 //! - [`ring`]: the two ends of an edge between spaces;
 //! - [`ledger`]: what was counted, and whether it balances;
@@ -7,9 +10,12 @@
 //! - [`failure`]: why a path ended early.
 #![forbid(unsafe_code)]
 
+pub mod build;
+pub mod catalogue;
 pub mod control;
 pub mod failure;
 pub mod ledger;
 pub mod report;
 pub mod ring;
+pub mod run;
 pub mod space;

@@ -3,7 +3,35 @@
 use crate::ledger::{BEYOND_COUNT, Edge, EdgeKind, Filtered, Ledger};
 use crate::space::Remains;
 use crate::space::node::{Arc, Node, Part};
-use filter::Amount;
+use filter::{Amount, Report};
+
+/// What a filter or sink had to say.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Reported {
+    /// Which node of the plan.
+    pub planned: usize,
+    /// Its name.
+    pub name: String,
+    /// What it said.
+    pub report: Report,
+}
+
+/// What the filters and sinks of a path had to say.
+#[must_use]
+pub fn reports_of(remains: &[Remains]) -> Vec<Reported> {
+    let nodes = remains.iter().flat_map(|space| &space.nodes);
+    nodes
+        .filter_map(|node| {
+            let report = match &node.part {
+                Part::Filter(filter) => filter.report(),
+                Part::Sink(part) => part.report.clone()?,
+                _ => return None,
+            };
+            let (planned, name) = (node.planned, node.name.clone());
+            (!report.rows.is_empty()).then_some(Reported { planned, name, report })
+        })
+        .collect()
+}
 
 /// The ledger of a path whose spaces left this behind.
 #[must_use]

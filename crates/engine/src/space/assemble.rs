@@ -1,6 +1,6 @@
 //! Putting nodes and arcs together, and finding out what does not change while they run.
 
-use super::node::{Arc, EdgeDrops, Node, NodeId};
+use super::node::{Arc, EdgeDrops, Node, NodeId, Part};
 use super::select::Wanted;
 use super::walk::Shape;
 use filter::Amount;
@@ -22,6 +22,11 @@ impl Assembly {
     pub(crate) fn operand(&mut self, mut node: Node) -> NodeId {
         node.taken.push(Amount::default());
         self.node(node)
+    }
+
+    /// Puts into a node what could not be made before.
+    pub(crate) fn replace(&mut self, node: NodeId, part: Part) {
+        self.nodes[node].part = part;
     }
 
     /// Adds an arc behind those that `from` already has.

@@ -199,7 +199,7 @@ impl Space {
         }
         let mut columns = self.spare.take().unwrap_or_default();
         let now = sys::clock::monotonic();
-        let mut intake = Intake::new(&mut self.intake, &mut columns, self.batch, now);
+        let mut intake = Intake::new(&self.intake, &mut columns, self.batch, now);
         let given = part.source.give(&mut intake);
         let came = columns.len();
         match given {
@@ -217,15 +217,14 @@ impl Space {
             }
         }
         pass.moved |= came > 0;
-        self.spare = Some(self.turn_with(at, columns));
+        self.spare = Some(self.turn_with(at, columns, now));
     }
 
     /// Walks the blocks that a source put, what asked to be woken, and ends the turn.
-    fn turn_with(&mut self, at: NodeId, columns: Box<Columns>) -> Box<Columns> {
+    fn turn_with(&mut self, at: NodeId, columns: Box<Columns>, now: Time) -> Box<Columns> {
         // A failing source may have given blocks before: they are walked, then the path ends.
         let failure = self.turn.failure.take();
-        self.clock.advance(columns.newest());
-        let now = self.clock.now();
+        let now = self.clock.advance(&columns, now);
         let mut memory = Memory { intake: &self.intake, work: &self.work, imported: None };
         let mut batch =
             Batch::new(columns, |entry| self.intake.bytes(entry.frame().place).unwrap_or_default());
@@ -257,8 +256,7 @@ impl Space {
                 let mut columns = self.spare.take().unwrap_or_default();
                 crate::ring::fill(&taken, &mut columns);
                 let count = columns.len();
-                self.clock.advance(columns.newest());
-                let now = self.clock.now();
+                let now = self.clock.advance(&columns, sys::clock::monotonic());
                 let mut memory =
                     Memory { intake: &self.intake, work: &self.work, imported: Some(taken) };
                 let mut batch =
@@ -378,9 +376,14 @@ impl Space {
 }
 
 impl Clock {
-    fn advance(&mut self, newest: Option<Time>) {
-        if let (Self::Blocks(now), Some(newest)) = (self, newest) {
-            *now = newest.max(*now);
+    /// The path's time when these blocks have come, at monotonic time `now`.
+    fn advance(&mut self, columns: &Columns, now: Time) -> Time {
+        match self {
+            Self::Monotonic => now,
+            Self::Blocks(newest) => {
+                *newest = columns.newest().map_or(*newest, |time| time.max(*newest));
+                *newest
+            }
         }
     }
 

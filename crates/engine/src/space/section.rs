@@ -13,19 +13,27 @@ use filter::{Batch, LANES, LaneMask, lanes};
 /// An expression over nodes of the space.
 #[derive(Clone, Debug)]
 pub enum Section {
-    /// A chain of filters, each with the classes that enter it.
-    Chain(Vec<(Wanted, NodeId)>),
-    /// Both answer.
-    And(Box<Section>, Box<Section>),
-    /// One answers.
-    Or(Box<Section>, Box<Section>),
+    /// What a filter answers.
+    Filter(NodeId),
+    /// What the last of these answers on what the ones before let through; a step's classes are those
+    /// that the step before answered. The first step's are not looked at.
+    Chain(Vec<(Wanted, Section)>),
+    /// Both answer: each part is asked for what the ones before answered, if the block came into the
+    /// section with one of the part's classes.
+    All(Vec<(Wanted, Section)>),
+    /// One answers: each part is asked for what the ones before did not answer.
+    Any(Vec<(Wanted, Section)>),
     /// It does not answer.
     Not(Box<Section>),
 }
 
 /// The classes of a batch while a section is asked.
 struct Classes {
+    /// With which the blocks came into the section.
+    came: [Class; LANES],
+    /// With which they come into the operand.
     incoming: [Class; LANES],
+    /// What the last operand that answered said.
     result: [Class; LANES],
 }
 
@@ -33,12 +41,15 @@ impl Section {
     /// Answers all live lanes: the class of the last operand that answered, or 0. All stay live.
     pub(super) fn answer<'a>(&self, walk: &mut Walk<'_, 'a>, batch: &mut Batch<'a>) {
         let all = batch.live();
-        let mut classes = Classes { incoming: [Class::NONE; LANES], result: [Class::NONE; LANES] };
+        let mut came = [Class::NONE; LANES];
+        let mut result = [Class::YES; LANES];
         for l in lanes(all) {
-            classes.incoming[l] = batch.class(l);
-            let came = batch.class(l);
-            classes.result[l] = if came.answered() { came } else { Class::YES };
+            came[l] = batch.class(l);
+            if came[l].answered() {
+                result[l] = came[l];
+            }
         }
+        let mut classes = Classes { came, incoming: came, result };
         let answered = self.ask(walk, batch, all, &mut classes);
         batch.set_live(all);
         for l in lanes(all) {
@@ -47,6 +58,7 @@ impl Section {
         }
     }
 
+    /// The lanes of `mask` that are answered.
     fn ask<'a>(
         &self,
         walk: &mut Walk<'_, 'a>,
@@ -58,39 +70,59 @@ impl Section {
             return 0;
         }
         match self {
-            Self::And(a, b) => {
-                let both = a.ask(walk, batch, mask, classes);
-                b.ask(walk, batch, both, classes)
-            }
-            Self::Or(a, b) => {
-                let first = a.ask(walk, batch, mask, classes);
-                first | b.ask(walk, batch, mask & !first, classes)
-            }
-            Self::Not(a) => {
-                let before = classes.result;
-                let answered = a.ask(walk, batch, mask, classes);
-                classes.result = before;
-                mask & !answered
-            }
-            Self::Chain(steps) => {
+            Self::Filter(node) => {
                 batch.set_live(mask);
                 for l in lanes(mask) {
                     batch.set_class(l, classes.incoming[l]);
                 }
-                for (wanted, node) in steps {
-                    let enter = wanted.select(batch);
-                    batch.set_live(enter);
-                    if enter == 0 {
-                        break;
-                    }
-                    walk.operand(*node, batch);
-                    batch.keep(batch.select(Class::answered));
-                }
-                for l in lanes(batch.live()) {
+                walk.operand(*node, batch);
+                let answered = batch.answered();
+                for l in lanes(answered) {
                     classes.result[l] = batch.class(l);
                 }
-                batch.live()
+                answered
             }
+            Self::All(parts) => parts.iter().fold(mask, |both, (wanted, part)| {
+                let enter = chosen(both, wanted, &classes.came);
+                part.ask(walk, batch, enter, classes)
+            }),
+            Self::Any(parts) => parts.iter().fold(0, |any, (wanted, part)| {
+                let enter = chosen(mask & !any, wanted, &classes.came);
+                any | part.ask(walk, batch, enter, classes)
+            }),
+            Self::Not(part) => {
+                let before = classes.result;
+                let answered = part.ask(walk, batch, mask, classes);
+                classes.result = before;
+                mask & !answered
+            }
+            Self::Chain(steps) => chain(steps, walk, batch, mask, classes),
         }
     }
+}
+
+fn chain<'a>(
+    steps: &[(Wanted, Section)],
+    walk: &mut Walk<'_, 'a>,
+    batch: &mut Batch<'a>,
+    mask: LaneMask,
+    classes: &mut Classes,
+) -> LaneMask {
+    let before = classes.incoming;
+    let mut answered = mask;
+    for (i, (wanted, step)) in steps.iter().enumerate() {
+        let enter = if i == 0 { mask } else { chosen(mask, wanted, &classes.incoming) };
+        answered = step.ask(walk, batch, enter, classes);
+        for l in lanes(mask) {
+            let yes = answered & (1 << l) != 0;
+            classes.incoming[l] = if yes { classes.result[l] } else { Class::NONE };
+        }
+    }
+    classes.incoming = before;
+    answered
+}
+
+/// The lanes of `mask` whose class is wanted.
+fn chosen(mask: LaneMask, wanted: &Wanted, classes: &[Class; LANES]) -> LaneMask {
+    lanes(mask).filter(|l| wanted.has(classes[*l])).fold(0, |chosen, l| chosen | 1 << l)
 }

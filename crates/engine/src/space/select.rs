@@ -21,10 +21,21 @@ impl Wanted {
     #[must_use]
     pub fn ranges(ranges: Vec<(u32, u32)>) -> Self {
         match ranges.as_slice() {
-            [(0, u32::MAX)] => Self::All,
-            [(1, u32::MAX)] => Self::Answered,
+            [(0, high)] if *high >= Class::ZERO.0 => Self::All,
+            [(1, high)] if *high >= Class::ZERO.0 => Self::Answered,
             [(low, high)] if low == high => Self::One(*low),
             _ => Self::Ranges(ranges),
+        }
+    }
+
+    /// Whether this class goes through.
+    #[must_use]
+    pub fn has(&self, class: Class) -> bool {
+        match self {
+            Self::All => true,
+            Self::Answered => class.answered(),
+            Self::One(value) => class.0 == *value,
+            Self::Ranges(ranges) => holds(ranges, class.0),
         }
     }
 

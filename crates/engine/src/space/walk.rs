@@ -7,8 +7,10 @@
 
 use super::join;
 use super::memory::Memory;
-use super::node::{Node, NodeId, Part};
+use super::node::{Arc as Edge, Node, NodeId, Part};
+use super::select::Wanted;
 use crate::failure::PathFailure;
+use crate::ledger::{EdgeKind, loses_here};
 use filter::{
     Amount, Batch, Filter, LaneContext, LaneMask, Output, StreamContext, Tell, Time, lanes,
 };
@@ -217,27 +219,60 @@ impl<'w, 'a> Walk<'w, 'a> {
         (arc.to, arc.branch)
     }
 
+    /// Takes a batch off an arc and walks on with it: in this loop as long as the path neither splits nor
+    /// joins nor turns back.
     fn enter(&mut self, to: NodeId, branch: usize, batch: &mut Batch<'a>, hops: u8) {
-        let came = batch.amount(batch.live());
-        add(&mut self.nodes[to].taken[branch], came);
-        self.run_and_route(to, batch, hops);
+        let (mut to, mut branch) = (to, branch);
+        loop {
+            let came = batch.amount(batch.live());
+            add(&mut self.nodes[to].taken[branch], came);
+            let plain = match self.nodes[to].arcs.as_slice() {
+                [arc] => arc.wanted == Wanted::Answered && !arc.back && !self.shape.joins[arc.to],
+                _ => false,
+            };
+            if !plain {
+                return self.run_and_route(to, batch, hops);
+            }
+            match self.timed_run(to, batch) {
+                Ran::Same => {}
+                Ran::Others(output) => return self.route_all(to, output, hops),
+                Ran::Ended => return,
+            }
+            let (live, mask) = (batch.live(), batch.answered());
+            self.leave(to, batch, live, mask);
+            batch.keep(mask);
+            if mask == 0 {
+                return;
+            }
+            let edge = &mut self.nodes[to].arcs[0];
+            put(edge, batch);
+            (to, branch) = (edge.to, edge.branch);
+        }
     }
 
     fn run_and_route(&mut self, at: NodeId, batch: &mut Batch<'a>, hops: u8) {
-        let begin = self.turn.timed.then(sys::clock::monotonic);
-        let ran = self.run(at, batch);
-        if let Some(begin) = begin {
-            self.nodes[at].flow.busy_ns += sys::clock::monotonic().saturating_sub(begin);
-        }
-        match ran {
+        match self.timed_run(at, batch) {
             Ran::Same => self.route(at, batch, hops),
-            Ran::Others(mut output) => {
-                for mut made in output.take() {
-                    self.route(at, &mut made, hops);
-                }
-            }
+            Ran::Others(output) => self.route_all(at, output, hops),
             Ran::Ended => {}
         }
+    }
+
+    fn route_all(&mut self, at: NodeId, mut output: Output<'a>, hops: u8) {
+        for mut made in output.take() {
+            self.route(at, &mut made, hops);
+        }
+    }
+
+    #[inline]
+    fn timed_run(&mut self, at: NodeId, batch: &mut Batch<'a>) -> Ran<'a> {
+        if !self.turn.timed {
+            return self.run(at, batch);
+        }
+        let begin = sys::clock::monotonic();
+        let ran = self.run(at, batch);
+        self.nodes[at].flow.busy_ns += sys::clock::monotonic().saturating_sub(begin);
+        ran
     }
 
     /// Calls what runs in a node, once, for all live lanes.
@@ -346,7 +381,7 @@ impl<'w, 'a> Walk<'w, 'a> {
         let arcs = self.nodes[from].arcs.len();
         if arcs == 1 {
             let mask = match self.nodes[from].arcs[0].wanted {
-                super::select::Wanted::Answered => batch.answered(),
+                Wanted::Answered => batch.answered(),
                 ref wanted => wanted.select(batch),
             };
             self.leave(from, batch, live, mask);
@@ -391,13 +426,8 @@ impl<'w, 'a> Walk<'w, 'a> {
     }
 
     fn along(&mut self, from: NodeId, arc: usize, batch: &mut Batch<'a>, hops: u8) {
-        let amount = batch.amount(batch.live());
         let edge = &mut self.nodes[from].arcs[arc];
-        add(&mut edge.put, amount);
-        if crate::ledger::loses_here(crate::ledger::EdgeKind::Call, edge.put) {
-            let first = batch.live() & batch.live().wrapping_neg();
-            batch.keep(!first);
-        }
+        let amount = put(edge, batch);
         let (to, branch) = (edge.to, edge.branch);
         if edge.back {
             if hops >= HOPS_MAX {
@@ -429,6 +459,19 @@ impl<'w, 'a> Walk<'w, 'a> {
         let name = self.nodes[at].name.clone();
         self.turn.failure = Some(PathFailure::panicked(name, panic, block.as_ref()));
     }
+}
+
+/// Counts what goes on an arc.
+#[inline]
+fn put(edge: &mut Edge, batch: &mut Batch<'_>) -> Amount {
+    let amount = batch.amount(batch.live());
+    add(&mut edge.put, amount);
+    let kind = if edge.back { EdgeKind::Back } else { EdgeKind::Call };
+    if loses_here(kind, edge.put) {
+        let first = batch.live() & batch.live().wrapping_neg();
+        batch.keep(!first);
+    }
+    amount
 }
 
 #[inline]

@@ -34,7 +34,9 @@ pub(super) fn discover(graph: &Graph, machine: &Machine) -> Discovered {
     }
     let verdicts = graph
         .ids()
-        .map(|(id, node)| spaces.iter().map(|s| verdict(graph, id, node, s, &parts, machine)).collect())
+        .map(|(id, node)| {
+            spaces.iter().map(|s| verdict(graph, id, node, s, &parts, machine)).collect()
+        })
         .collect();
     Discovered { spaces, verdicts, parts }
 }
@@ -140,8 +142,7 @@ pub(super) fn used(
     graph: &Graph,
 ) -> (Vec<PlannedSpace>, Vec<Placed>) {
     let Discovered { spaces, verdicts, .. } = discovered;
-    let used: Vec<bool> =
-        (0..spaces.len()).map(|s| selected.spaces.contains(&s)).collect();
+    let used: Vec<bool> = (0..spaces.len()).map(|s| selected.spaces.contains(&s)).collect();
     let number = |s: usize| used[..s].iter().filter(|used| **used).count();
     let placed = graph
         .ids()
@@ -177,6 +178,8 @@ fn because(graph: &Graph, id: NodeId, node: &Node, spaces: &[usize]) -> String {
         (None, _) => "the source's own space".to_owned(),
         (_, Some(edge)) => format!("next to `{}`: a call, no ring", graph.node(edge.from).name()),
         (Some(_), None) if writes_files(node) => OWN.to_owned(),
-        (Some(edge), None) => format!("behind `{}`, which is elsewhere", graph.node(edge.from).name()),
+        (Some(edge), None) => {
+            format!("behind `{}`, which is elsewhere", graph.node(edge.from).name())
+        }
     }
 }

@@ -16,9 +16,10 @@ const STRIDE: usize = 64;
 /// One per edge of the graph; `spaces` is the space of every node.
 pub(super) fn edges(graph: &Graph, spaces: &[usize], machine: &Machine) -> Vec<PlannedEdge> {
     let latency = graph.options.number("latency").unwrap_or(SIGNAL_NS);
-    let batch = graph.options.number("batch").map_or(SIGNAL_BLOCKS, |n| {
-        usize::try_from(n).unwrap_or(usize::MAX)
-    });
+    let batch = graph
+        .options
+        .number("batch")
+        .map_or(SIGNAL_BLOCKS, |n| usize::try_from(n).unwrap_or(usize::MAX));
     let crossings =
         graph.edges.iter().filter(|e| spaces[e.from.0] != spaces[e.to.0]).count().max(1);
     let entries = ENTRIES.min((machine.l2 / 4 / STRIDE).next_power_of_two()).max(64);
@@ -29,11 +30,11 @@ pub(super) fn edges(graph: &Graph, spaces: &[usize], machine: &Machine) -> Vec<P
         // The bound holds for the whole way, so every crossing gets its share.
         signal_ns: latency / crossings as u64,
     };
-    let edge = |edge: &crate::graph::Edge| match (edge.back, spaces[edge.from.0] == spaces[edge.to.0])
-    {
-        (true, _) => PlannedEdge::Back,
-        (false, true) => PlannedEdge::Call,
-        (false, false) => PlannedEdge::Ring(ring()),
-    };
+    let edge =
+        |edge: &crate::graph::Edge| match (edge.back, spaces[edge.from.0] == spaces[edge.to.0]) {
+            (true, _) => PlannedEdge::Back,
+            (false, true) => PlannedEdge::Call,
+            (false, false) => PlannedEdge::Ring(ring()),
+        };
     graph.edges.iter().map(edge).collect()
 }

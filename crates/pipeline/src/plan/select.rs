@@ -136,10 +136,8 @@ impl Search<'_> {
 
 /// The nodes from the sources to the sinks, operands behind their section.
 fn order(graph: &Graph) -> Vec<NodeId> {
-    let mut missing: Vec<usize> = graph
-        .ids()
-        .map(|(id, _)| graph.inputs(id).filter(|edge| !edge.back).count())
-        .collect();
+    let mut missing: Vec<usize> =
+        graph.ids().map(|(id, _)| graph.inputs(id).filter(|edge| !edge.back).count()).collect();
     let outer = |id: &NodeId| graph.node(*id).inside.is_none();
     let mut order: Vec<NodeId> = graph.ids().map(|(id, _)| id).filter(outer).collect();
     order.retain(|id| missing[id.0] == 0);
@@ -167,7 +165,10 @@ fn unplaceable(graph: &Graph, discovered: &Discovered, id: NodeId) -> Unplaceabl
         .filter(|(space, _)| space.part == part)
         .map(|(space, verdict)| {
             let why = verdict.as_ref().err().cloned();
-            (space.name.clone(), why.unwrap_or_else(|| "the path would have to turn back".to_owned()))
+            (
+                space.name.clone(),
+                why.unwrap_or_else(|| "the path would have to turn back".to_owned()),
+            )
         })
         .collect();
     Unplaceable { node: id, name: graph.node(id).name().to_owned(), refusals }
