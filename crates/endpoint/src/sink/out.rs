@@ -28,6 +28,8 @@ pub(crate) struct Out {
     interactive: bool,
     /// Whether old contents must still go.
     replaces: bool,
+    /// Whether the lock is ours; that of a shell around us on standard output is not.
+    locked: bool,
     buffer: Vec<u8>,
     /// Where each block of the buffer ends, and how many viewed bytes it stands for.
     ends: Vec<(usize, u32)>,
@@ -42,7 +44,9 @@ impl Out {
         let interactive = stdout.is_terminal();
         let fd =
             stdout.as_fd().try_clone_to_owned().map_err(|error| failed("open", &target, &error))?;
-        Ok(Self { interactive, standard: true, ..Self::over(File::from(fd), target) })
+        let mut out = Self::over(File::from(fd), target);
+        (out.interactive, out.standard) = (interactive, true);
+        Ok(out)
     }
 
     /// The file with this name, made if it is missing; `-` is standard output.
@@ -58,7 +62,9 @@ impl Out {
             let why = "it is being read or written by a running request";
             return Err(Failure::new("write", path, why).hint("choose another file name"));
         }
-        Ok(Self { replaces: regular, ..Self::over(file, path.to_owned()) })
+        let mut out = Self::over(file, path.to_owned());
+        (out.replaces, out.locked) = (regular, regular);
+        Ok(out)
     }
 
     fn over(file: File, target: String) -> Self {
@@ -68,6 +74,7 @@ impl Out {
             standard: false,
             interactive: false,
             replaces: false,
+            locked: false,
             buffer: Vec::new(),
             ends: Vec::new(),
             written: Amount::default(),
@@ -129,6 +136,15 @@ impl Out {
     }
 }
 
+impl Drop for Out {
+    /// Unlocks by hand: a child that is being started still has a copy of the descriptor for a moment.
+    fn drop(&mut self) {
+        if self.locked {
+            let _ = self.file.unlock();
+        }
+    }
+}
+
 /// Writes all bytes, waiting where the descriptor does not block; answers how many were written.
 fn write_all(file: &mut File, bytes: &[u8]) -> (usize, io::Result<()>) {
     let mut done = 0;
@@ -162,7 +178,9 @@ mod tests {
     fn on_pipe() -> (io::PipeReader, Out) {
         let (reader, writer) = io::pipe().unwrap();
         let file = File::from(std::os::fd::OwnedFd::from(writer));
-        (reader, Out { standard: true, ..Out::over(file, "standard output".to_owned()) })
+        let mut out = Out::over(file, "standard output".to_owned());
+        out.standard = true;
+        (reader, out)
     }
 
     fn block(out: &mut Out, text: &[u8]) -> Result<(), Failure> {

@@ -20,6 +20,17 @@ pub(crate) struct Input {
     target: String,
     /// Whether a read may have to wait.
     waits: bool,
+    /// Whether the lock is ours; that of a shell around us on standard input is not.
+    locked: bool,
+}
+
+impl Drop for Input {
+    /// Unlocks by hand: a child that is being started still has a copy of the descriptor for a moment.
+    fn drop(&mut self) {
+        if self.locked {
+            let _ = self.file.unlock();
+        }
+    }
 }
 
 /// What a read came to.
@@ -45,20 +56,20 @@ impl Input {
         let no_wait = OFlags::NONBLOCK.bits().cast_signed();
         let opened = OpenOptions::new().read(true).custom_flags(no_wait).open(path);
         let file = opened.map_err(|error| failed("open", path, &error))?;
-        Self::over(file, path.to_owned())
+        let mut input = Self::over(file, path.to_owned())?;
+        // Who writes it already may go on: reading a growing file is a thing that people do.
+        input.locked = !input.waits && input.file.try_lock_shared().is_ok();
+        Ok(input)
     }
 
+    /// What this descriptor reads.
     pub(crate) fn over(file: File, target: String) -> Result<Self, Failure> {
         let meta = file.metadata().map_err(|error| failed("read", &target, &error))?;
         if meta.is_dir() {
             let failure = Failure::new("read", target, "it is a directory");
             return Err(failure.hint("name a file in it"));
         }
-        if meta.is_file() {
-            // Who writes it already may go on: reading a growing file is a thing that people do.
-            let _ = file.try_lock_shared();
-        }
-        Ok(Self { file, target, waits: !meta.is_file() })
+        Ok(Self { file, target, waits: !meta.is_file(), locked: false })
     }
 
     /// What is read, for messages.

@@ -204,5 +204,12 @@ fn what_is_no_capture_is_told_before_anything_happens() {
     let mut version = capture(&[]);
     version[6] = 5;
     assert!(told(&version).ends_with("unsupported pcap savefile version 2.5"));
+    let mut reserved = capture(&[]);
+    reserved[22] = 0x30;
+    let why = "savefile linktype reserved field not zero (0x00300000)";
+    assert!(told(&reserved).ends_with(why));
+    let mut pcapng = big_endian();
+    pcapng[15] = 1;
+    assert!(told(&pcapng).contains("unsupported pcapng savefile version 1.1"));
     assert!(refused(on(&dir.path(""), "max")).to_string().contains("it is a directory"));
 }
