@@ -35,15 +35,19 @@ impl Counts {
 /// `test`: everything, with counts.
 pub(crate) fn test(root: &Path, arguments: &[String]) -> Outcome {
     let strict = arguments.iter().any(|argument| argument == "--strict");
-    let rest = arguments.iter().filter(|argument| *argument != "--strict");
+    let rest: Vec<&String> = arguments.iter().filter(|a| *a != "--strict").collect();
+    let named = |a: &&String| a.starts_with("-p") || a.starts_with("--package");
     let mut command = cargo::cargo(root);
-    command.args(["test", "--workspace", "--no-fail-fast"]);
+    command.args(["test", "--no-fail-fast"]);
+    if !rest.iter().any(named) {
+        command.arg("--workspace");
+    }
     if std::env::var_os("CI").is_some() {
         command.arg("--locked");
     }
-    command.args(rest.clone());
+    command.args(&rest);
     // Who asks for some tests does not ask for the examples.
-    let shown = rest.count() > 0 || examples::check(root);
+    let shown = !rest.is_empty() || examples::check(root);
     let well = counted(root, &mut command, strict);
     if !shown {
         println!("examples or book show requests that do not work: see above");

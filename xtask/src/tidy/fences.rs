@@ -2,7 +2,7 @@
 //! that only go down.
 
 use super::rules::{self, Fence, Room};
-use super::source::{count_word, has_word};
+use super::source::{count_word, has_word, without_tests};
 use super::tree::{File, Tree};
 use super::{Finding, Findings};
 use std::collections::BTreeMap;
@@ -19,9 +19,39 @@ pub(super) fn check(tree: &Tree, found: &mut Findings) {
             let base = manifest.path.trim_end_matches("Cargo.toml");
             roots(tree, room, base, found);
             inside(tree, room, base, found);
+            if rules::SILENT.contains(&folder) {
+                silent(tree, base, found);
+            }
         }
     }
     ceilings(tree, found);
+}
+
+/// The crate reaches nothing of the world.
+fn silent(tree: &Tree, base: &str, found: &mut Findings) {
+    let source = format!("{base}src/");
+    for file in tree.rust().filter(|f| f.path.starts_with(&source) && !f.is_test()) {
+        for (number, line) in without_tests(&file.code) {
+            let module = rules::WORLD.iter().find(|module| takes_module(line, module));
+            let word = rules::WORLD_WORDS.iter().find(|word| has_word(line, word));
+            if let Some(word) = module.or(word) {
+                let what = format!("`{word}` in a crate that does no I/O and knows no clock");
+                found.push(Finding::line("silence", file, number, what));
+            }
+        }
+    }
+}
+
+/// `std::fs`, or `use std::{fmt, fs}`.
+fn takes_module(line: &str, module: &str) -> bool {
+    let Some((_, rest)) = line.split_once("std::") else { return false };
+    match rest.strip_prefix('{') {
+        Some(list) => has_word(list, module),
+        None => {
+            let end = rest.find(|c: char| !c.is_ascii_alphanumeric() && c != '_');
+            &rest[..end.unwrap_or(rest.len())] == module
+        }
+    }
 }
 
 /// The roots of the crate say what may be in it.

@@ -95,6 +95,28 @@ pub(super) const UNPREFIXED: &str = "xtask";
 /// Who may call the C library by its own crate.
 pub(super) const FOREIGN: &[&str] = &["sys", "testkit", "bench"];
 
+/// The rooms that do no I/O and read no clock: time and bytes are handed in.
+pub(super) const SILENT: &[&str] = &["abi", "wire", "ebpf", "filter", "pipeline"];
+
+/// The modules of the standard library by which the world comes in.
+pub(super) const WORLD: &[&str] = &["fs", "os", "process", "thread", "env"];
+
+/// Other words by which it does. (Addresses of `std::net` are data.)
+pub(super) const WORLD_WORDS: &[&str] = &[
+    "Instant",
+    "SystemTime",
+    "TcpStream",
+    "TcpListener",
+    "UdpSocket",
+    "ToSocketAddrs",
+    "stdin",
+    "stdout",
+    "stderr",
+    "println",
+    "eprintln",
+    "rustix",
+];
+
 /// Who may put a thread to sleep for a time, and why no condition could be waited for instead.
 pub(super) const SLEEPS: &[(&str, &str)] = &[];
 

@@ -108,11 +108,11 @@ pub(super) fn count_word(text: &str, word: &str) -> usize {
         .count()
 }
 
-/// How many lines are not part of a module that is only built for tests. `code` is code without
-/// comments.
-pub(super) fn lines_without_tests(code: &str) -> usize {
+/// The lines that are not part of a module that is only built for tests, with their numbers from 1.
+/// `code` is code without comments.
+pub(super) fn without_tests(code: &str) -> Vec<(usize, &str)> {
     let lines: Vec<&str> = code.lines().collect();
-    let mut count = 0;
+    let mut kept = Vec::with_capacity(lines.len());
     let mut at = 0;
     while at < lines.len() {
         let opens = lines[at].trim_start().starts_with("#[cfg(")
@@ -121,11 +121,11 @@ pub(super) fn lines_without_tests(code: &str) -> usize {
         if opens && lines[at + 1].contains('{') {
             at = end_of_block(&lines, at + 1);
         } else {
-            count += 1;
+            kept.push((at + 1, lines[at]));
             at += 1;
         }
     }
-    count
+    kept
 }
 
 fn end_of_block(lines: &[&str], from: usize) -> usize {
@@ -167,6 +167,7 @@ mod tests {
     #[test]
     fn tests_are_not_counted() {
         let text = "fn a() {\n}\n#[cfg(test)]\nmod tests {\n    fn b() {}\n}\nfn c() {}\n";
-        assert_eq!(lines_without_tests(text), 3);
+        let numbers: Vec<usize> = without_tests(text).iter().map(|(number, _)| *number).collect();
+        assert_eq!(numbers, [1, 2, 7]);
     }
 }

@@ -1,7 +1,7 @@
 //! Rules about text: first lines, lengths, blanks, words that say that work was left undone.
 
 use super::rules::{BINARY, COLUMNS, LINES, LINES_ASKED, SLEEPS, UNDONE, WORKPLACES};
-use super::source::lines_without_tests;
+use super::source::without_tests;
 use super::tree::{File, Tree};
 use super::{Finding, Findings};
 
@@ -77,7 +77,7 @@ fn rust(file: &File, found: &mut Findings) {
         let what = format!("{lines} lines; the limit is {LINES}: one file, one reason");
         found.push(Finding::file("length", file, what));
     } else if !file.is_test() {
-        let lines = lines_without_tests(&file.code);
+        let lines = without_tests(&file.code).len();
         if lines > LINES_ASKED {
             let what = format!("{lines} lines without tests: is this one thing?");
             found.question(Finding::file("length", file, what));
