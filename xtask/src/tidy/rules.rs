@@ -126,6 +126,8 @@ pub(super) const COLUMNS: usize = 100;
 pub(super) const LINES: usize = 800;
 /// Lines without tests from which on a file is a question.
 pub(super) const LINES_ASKED: usize = 400;
+/// Lines from which on a function is a question.
+pub(super) const FUNCTION_ASKED: usize = 70;
 /// Most bytes of a file that is not text.
 pub(super) const BINARY: usize = 100_000;
 

@@ -128,6 +128,22 @@ pub(super) fn without_tests(code: &str) -> Vec<(usize, &str)> {
     kept
 }
 
+/// The functions that have a body: the line where each begins, from 1, and how many lines it has.
+pub(super) fn functions(code: &str) -> Vec<(usize, usize)> {
+    let lines: Vec<&str> = code.lines().collect();
+    let begins = |line: &str| line.contains("fn ") && has_word(line, "fn") && line.contains('(');
+    let mut found = Vec::new();
+    for from in (0..lines.len()).filter(|&at| begins(lines[at])) {
+        // The signature ends with the body or, without one, with a semicolon.
+        let open = lines[from..].iter().position(|line| line.contains(['{', ';']));
+        let Some(open) = open.map(|offset| from + offset) else { continue };
+        if lines[open].contains('{') {
+            found.push((from + 1, end_of_block(&lines, open) - from));
+        }
+    }
+    found
+}
+
 fn end_of_block(lines: &[&str], from: usize) -> usize {
     let mut depth = 0usize;
     for (at, line) in lines.iter().enumerate().skip(from) {
@@ -169,5 +185,12 @@ mod tests {
         let text = "fn a() {\n}\n#[cfg(test)]\nmod tests {\n    fn b() {}\n}\nfn c() {}\n";
         let numbers: Vec<usize> = without_tests(text).iter().map(|(number, _)| *number).collect();
         assert_eq!(numbers, [1, 2, 7]);
+    }
+
+    #[test]
+    fn functions_are_measured() {
+        let text =
+            "fn a() {\n  {}\n}\ntrait T {\n    fn b(\n        x: u8,\n    );\n    fn c() {}\n}\n";
+        assert_eq!(functions(text), [(1, 3), (8, 1)]);
     }
 }

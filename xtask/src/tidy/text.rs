@@ -1,7 +1,9 @@
 //! Rules about text: first lines, lengths, blanks, words that say that work was left undone.
 
-use super::rules::{BINARY, COLUMNS, LINES, LINES_ASKED, SLEEPS, UNDONE, WORKPLACES};
-use super::source::without_tests;
+use super::rules::{
+    BINARY, COLUMNS, FUNCTION_ASKED, LINES, LINES_ASKED, SLEEPS, UNDONE, WORKPLACES,
+};
+use super::source::{functions, without_tests};
 use super::tree::{File, Tree};
 use super::{Finding, Findings};
 
@@ -81,6 +83,12 @@ fn rust(file: &File, found: &mut Findings) {
         if lines > LINES_ASKED {
             let what = format!("{lines} lines without tests: is this one thing?");
             found.question(Finding::file("length", file, what));
+        }
+    }
+    for (number, lines) in functions(&file.code) {
+        if lines > FUNCTION_ASKED {
+            let what = format!("a function of {lines} lines: is this one step?");
+            found.question(Finding::line("length", file, number, what));
         }
     }
     if !SLEEPS.iter().any(|(path, _)| *path == file.path) {
