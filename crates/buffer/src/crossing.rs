@@ -139,8 +139,9 @@ impl Writer {
             self.reap()?;
         }
         let start = self.ring.side.head;
-        let wanted = entries.iter().take(self.ring.room(entries.len())?);
-        for (entry, after) in wanted.zip(start + 1..) {
+        // Asked once: what goes in is what is kept, even if a reader makes more room meanwhile (C2).
+        let fitting = self.ring.fitting(entries.len())?;
+        for (entry, after) in entries.iter().take(fitting).zip(start + 1..) {
             let view = entry.pointer;
             if view.is_hole() {
                 continue;
@@ -151,7 +152,7 @@ impl Writer {
                 self.keep(frame, after, origins)?;
             }
         }
-        self.ring.push(entries)
+        Ok(self.ring.put(entries, fitting))
     }
 
     /// Wakes the readers that sleep. Call it after T_b blocks or T_t time, and before the space sleeps.

@@ -79,6 +79,8 @@ pub(crate) struct Producer {
     /// Up to here blocks are written; published by [`Producer::publish`].
     pub(crate) head: u64,
     published: u64,
+    /// Where a lapped reader goes on (lossy rings).
+    marked: u64,
     /// The oldest position that some reader still needs, when we last looked.
     oldest: u64,
     seen: Box<[Seen]>,
@@ -97,7 +99,7 @@ impl Producer {
     /// The writer of a fresh ring.
     pub(crate) fn new(store: Arc<Store>) -> Self {
         let seen = vec![Seen { cursor: 0, gone: false }; store.readers.len()].into();
-        Self { store, head: 0, published: 0, oldest: 0, seen, put: Put::default() }
+        Self { store, head: 0, published: 0, marked: 0, oldest: 0, seen, put: Put::default() }
     }
 
     /// How many positions are free, looking at the readers only if fewer than `wanted` seem to be.
@@ -144,6 +146,13 @@ impl Producer {
         !self.seen.is_empty() && self.seen.iter().all(|seen| seen.gone)
     }
 
+    /// Stops waiting for a reader.
+    pub(crate) fn shut_out(&mut self, reader: usize) {
+        if let Some(seen) = self.seen.get_mut(reader) {
+            seen.gone = true;
+        }
+    }
+
     /// Announces that everything up to `position` may be written from now on (lossy rings).
     pub(crate) fn begin(&self, position: u64) {
         // SYNC POINT: writing begins; pairs with the fence and load in `Consumer::overtaken`.
@@ -151,10 +160,12 @@ impl Producer {
         fence(Ordering::Release);
     }
 
-    /// Remembers a position at which readers that were lapped can go on (lossy rings).
-    pub(crate) fn mark(&self, position: u64) {
-        // Published by the Release of `COMMIT` that follows; loaded after it.
-        self.store.writer.word(writer::MARK).store(position, Ordering::Release);
+    /// Remembers the start of a record as the place where readers that were lapped can go on, if the last
+    /// such place is half a lap behind (lossy rings).
+    pub(crate) fn mark(&mut self, position: u64) {
+        if position - self.marked >= self.store.capacity / 2 {
+            self.marked = position;
+        }
     }
 
     /// Shows the readers everything that was written.
@@ -166,6 +177,8 @@ impl Producer {
         self.published = self.head;
         // SYNC POINT: block published; pairs with the load in `Consumer::refresh`.
         page.word(writer::COMMIT).store(self.head, Ordering::Release);
+        // After the position, so that who sees the mark sees a position that is not before it.
+        page.word(writer::MARK).store(self.marked, Ordering::Release);
     }
 
     /// Publishes and says that nothing more will come.
@@ -241,9 +254,23 @@ impl Consumer {
         reserve.wrapping_sub(start) > self.store.capacity
     }
 
-    /// The position at which the writer says that a lapped reader can go on.
-    pub(crate) fn mark(&self) -> u64 {
-        acquire(self.store.writer.word(writer::MARK))
+    /// Where a reader that was lapped at `start` goes on: at the mark, at most half a lap and a record
+    /// behind, so that the next attempt is likely to succeed. `None`: the writer is just writing over
+    /// everything that there was, and the reader stays where it is.
+    pub(crate) fn resume(&mut self, start: u64) -> Result<Option<u64>, Fault> {
+        let mark = acquire(self.store.writer.word(writer::MARK));
+        let commit = self.refresh()?;
+        if mark > commit {
+            self.poisoned = true;
+            return Err(Fault::Poisoned { shown: mark, mine: start });
+        }
+        self.next = start;
+        Ok(Some(mark).filter(|&mark| mark > start))
+    }
+
+    /// The position up to which we have told the writer that we need nothing.
+    pub(crate) const fn released(&self) -> u64 {
+        self.released
     }
 
     /// Tells the writer that we need nothing before `next` any more.

@@ -12,6 +12,7 @@ use crate::cursor::{Consumer, Producer, Store};
 use crate::{Fault, Policy, Put, Taken};
 use abi::ring::PAGE_WORDS;
 use abi::{ContextLane, Entry, Marks, RichPointer};
+use std::sync::Arc;
 
 /// Which lanes travel in the ring.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -69,9 +70,9 @@ pub fn ring(config: &Config) -> (Writer, Vec<Reader>) {
     let entries = config.entries.max(1).next_power_of_two();
     let words = config.lanes.words();
     let store = Store::heap(entries * words, entries as u64, config.policy, config.readers);
-    let reader = |index| Reader { side: Consumer::new(store.clone(), index), lanes: config.lanes };
+    let reader = |index| Reader::new(Consumer::new(store.clone(), index), config.lanes);
     let readers = (0..config.readers).map(reader).collect();
-    (Writer { side: Producer::new(store), lanes: config.lanes }, readers)
+    (Writer::new(store, config.lanes), readers)
 }
 
 /// What became of a push.
@@ -92,31 +93,43 @@ pub struct Writer {
 }
 
 impl Writer {
+    pub(crate) fn new(store: Arc<Store>, lanes: Lanes) -> Self {
+        Self { side: Producer::new(store), lanes }
+    }
+
     /// Puts as many of these entries as the policy lets in, and publishes them.
     pub fn push(&mut self, entries: &[Entry]) -> Result<Pushed, Fault> {
-        let (put, dropped) = match self.side.store.policy {
-            Policy::Overwrite => {
-                for chunk in entries.chunks(self.capacity().div_ceil(2)) {
-                    self.side.begin(self.side.head + chunk.len() as u64);
-                    self.write(chunk);
-                    self.side.publish();
-                }
-                return Ok(Pushed { put: entries.len(), dropped: 0 });
+        if self.side.store.policy == Policy::Overwrite {
+            for chunk in entries.chunks(self.capacity().div_ceil(2)) {
+                self.side.begin(self.side.head + chunk.len() as u64);
+                self.write(chunk);
+                self.side.publish();
             }
-            Policy::Block => (self.fitting(entries.len())?, 0),
-            Policy::DropNew => {
-                let put = self.fitting(entries.len())?;
-                (put, entries.len() - put)
-            }
-        };
-        let (in_ring, rest) = entries.split_at(put);
+            return Ok(Pushed { put: entries.len(), dropped: 0 });
+        }
+        let fitting = self.fitting(entries.len())?;
+        Ok(self.put(entries, fitting))
+    }
+
+    /// Puts the first `fitting` of these entries and publishes them; `fitting` was answered by
+    /// [`Writer::fitting`]. The rest is dropped and counted, or stays with the caller.
+    pub(crate) fn put(&mut self, entries: &[Entry], fitting: usize) -> Pushed {
+        let (in_ring, rest) = entries.split_at(fitting);
         self.write(in_ring);
-        if dropped > 0 {
-            self.side.put.dropped += dropped as u64;
+        let mut pushed = Pushed { put: fitting, dropped: 0 };
+        if self.side.store.policy == Policy::DropNew {
+            pushed.dropped = rest.len();
+            self.side.put.dropped += rest.len() as u64;
             self.side.put.dropped_bytes += bytes(rest);
         }
         self.side.publish();
-        Ok(Pushed { put, dropped })
+        pushed
+    }
+
+    /// How many of `wanted` entries go in now.
+    pub(crate) fn fitting(&mut self, wanted: usize) -> Result<usize, Fault> {
+        let room = self.room(wanted)?;
+        if self.side.abandoned() { Err(Fault::Abandoned) } else { Ok(room.min(wanted)) }
     }
 
     /// How many entries the ring holds.
@@ -147,11 +160,6 @@ impl Writer {
     #[must_use]
     pub fn taken(&self, reader: usize) -> Option<Taken> {
         self.side.store.taken(reader)
-    }
-
-    fn fitting(&mut self, wanted: usize) -> Result<usize, Fault> {
-        let room = self.room(wanted)?;
-        if self.side.abandoned() { Err(Fault::Abandoned) } else { Ok(room.min(wanted)) }
     }
 
     fn write(&mut self, entries: &[Entry]) {
@@ -195,6 +203,10 @@ pub struct Reader {
 }
 
 impl Reader {
+    pub(crate) const fn new(side: Consumer, lanes: Lanes) -> Self {
+        Self { side, lanes }
+    }
+
     /// Copies up to `out.len()` entries, takes them, and tells the writer.
     pub fn read(&mut self, out: &mut [Entry]) -> Result<Read, Fault> {
         let read = match self.side.store.policy {
@@ -308,5 +320,6 @@ const fn index(position: u64, capacity: u64) -> usize {
     (position & (capacity - 1)) as usize
 }
 
-#[cfg(all(test, not(loom)))]
+#[cfg(test)]
+#[cfg(not(loom))]
 mod tests;

@@ -11,14 +11,19 @@
 //! This crate sleeps only in [`signal::Bell`], allocates only when a ring or a pool is made or grows by a
 //! segment, and knows no clock.
 #![deny(unsafe_code)]
-#![warn(clippy::cast_possible_truncation)]
+#![cfg_attr(not(test), warn(clippy::cast_possible_truncation))]
 
 mod atomic;
 #[cfg(not(loom))]
 #[expect(unsafe_code, reason = "gives out held bytes; argued by the invariants of `pool`")]
 pub mod crossing;
 mod cursor;
+#[cfg(not(loom))]
+#[expect(unsafe_code, reason = "peeks into the ring; numbered invariants in the file")]
+pub mod dbuf;
 mod fault;
+#[cfg(not(loom))]
+mod foreign;
 pub mod ibuf;
 mod ledger;
 #[cfg(not(loom))]
@@ -26,6 +31,8 @@ mod ledger;
 pub mod pool;
 #[expect(unsafe_code, reason = "turns offsets into words and bytes")]
 mod region;
+#[cfg(not(loom))]
+pub mod share;
 pub mod signal;
 
 pub use abi::ring;

@@ -1,0 +1,556 @@
+//! A ring of blocks of any length: what an IPC stream between spaces is made of. [SL §5.1, §5.2]
+//!
+//! One writer, several readers, each at its own pace. A block never wraps: where it would, a pad record
+//! fills the end of the ring, so `peek` always gives one piece. Three policies: block (the writer waits for
+//! the slowest reader), drop new, overwrite oldest. Deviation from the source: `read` is not `peek` plus
+//! memcpy where the memory is foreign or lossy; it copies word by word and looks at the lap again.
+//!
+//! Two kinds of reader. [`Reader`] lives in the writer's process: it trusts the writer and may peek.
+//! [`Visitor`] attached to a ring of another process ([`crate::share`]): to it all bytes are foreign, it
+//! only copies, and it takes nothing for granted that the ring says.
+//!
+//! Why `&[u8]` is allowed here (rings that block or drop new, in one process). Invariants, cited below:
+//! - D1 The words of a ring made by [`ring`] are written only by this crate: the writer's and the data by
+//!   the one [`Writer`], each reader's by its one [`Reader`].
+//! - D2 The writer writes data only between its head and the oldest cursor of all readers that have not
+//!   left plus the capacity, and shows blocks (Release) when they are written.
+//! - D3 A reader looks only at blocks that are shown (Acquire) and not yet behind its published cursor.
+//! - D4 A reader publishes its cursor only in methods that take `&mut self` and in `drop`: so while a slice
+//!   lives, the writer, who has not seen the cursor pass, does not write there (D2).
+//! - D5 In a ring that overwrites nobody gets a slice of the ring: reservations are private memory that
+//!   commit copies in, word by word, and readers copy out.
+
+use crate::cursor::{Consumer, Producer, Store};
+use crate::{Fault, Policy, Put, Taken, foreign};
+use abi::ring::{PAGE, PAGE_WORDS, Record};
+use abi::{BLOCK_MAX, DbufId, Place};
+use std::fmt;
+use std::ops::{Deref, DerefMut};
+use std::sync::Arc;
+
+/// The shape of a ring of blocks.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Config {
+    /// The id by which rich pointers name it.
+    pub id: DbufId,
+    /// Bytes that it holds, headers included; rounded up to a power of two, at least a page.
+    pub capacity: usize,
+    /// What happens when it is full.
+    pub policy: Policy,
+    /// How many readers it has.
+    pub readers: usize,
+}
+
+impl Config {
+    /// A blocking ring of 1 MB with one reader: 512 KB to 1 MB is best on one processor (BASELINES).
+    #[must_use]
+    pub const fn new(id: DbufId) -> Self {
+        Self { id, capacity: 1 << 20, policy: Policy::Block, readers: 1 }
+    }
+
+    pub(crate) fn bytes(&self) -> usize {
+        self.capacity.max(PAGE).next_power_of_two()
+    }
+}
+
+/// Makes a ring for threads of this process.
+#[must_use]
+pub fn ring(config: &Config) -> (Writer, Vec<Reader>) {
+    let bytes = config.bytes();
+    let store = Store::heap(bytes / 8, bytes as u64, config.policy, config.readers);
+    let reader = |index| Reader(Walk::new(Consumer::new(store.clone(), index)));
+    let readers = (0..config.readers).map(reader).collect();
+    (Writer::new(store, config.id), readers)
+}
+
+/// The one writer of a ring of blocks.
+#[derive(Debug)]
+pub struct Writer {
+    side: Producer,
+    /// The sequence number of the next block.
+    sequence: u64,
+    id: DbufId,
+    /// What a reservation is written into where the ring overwrites (D5).
+    staging: Vec<u8>,
+}
+
+impl Writer {
+    pub(crate) fn new(store: Arc<Store>, id: DbufId) -> Self {
+        let staging = match store.policy {
+            Policy::Overwrite => vec![0; block_max(&store)],
+            Policy::Block | Policy::DropNew => Vec::new(),
+        };
+        Self { side: Producer::new(store), sequence: 0, id, staging }
+    }
+
+    /// The id by which rich pointers name this ring.
+    #[must_use]
+    pub const fn id(&self) -> DbufId {
+        self.id
+    }
+
+    /// The longest block that this ring takes: half of it, so that a block fits wherever the head is.
+    #[must_use]
+    pub fn block_max(&self) -> usize {
+        block_max(&self.side.store)
+    }
+
+    /// Opens room for a block of up to `length` bytes. `None`: the ring is full; a ring that blocks will
+    /// have room when readers release, one that drops has counted the block as dropped.
+    pub fn reserve(&mut self, length: usize) -> Result<Option<Reservation<'_>>, Fault> {
+        let limit = self.block_max();
+        let Some(length) = u32::try_from(length).ok().filter(|&l| l as usize <= limit) else {
+            return Err(Fault::TooLong { length, limit });
+        };
+        let (pad, need) = self.need(length);
+        let room = self.side.room(need)?;
+        if self.side.abandoned() {
+            return Err(Fault::Abandoned);
+        }
+        if room < need {
+            if self.side.store.policy == Policy::DropNew {
+                self.side.put.dropped += 1;
+                self.side.put.dropped_bytes += u64::from(length);
+            }
+            return Ok(None);
+        }
+        let at = offset(&self.side.store, self.side.head + pad) + Record::SIZE;
+        Ok(Some(Reservation { writer: self, at, pad, length }))
+    }
+
+    /// Puts a copy of a block. `false`: the ring is full (see [`Writer::reserve`]).
+    pub fn write(&mut self, block: &[u8]) -> Result<bool, Fault> {
+        let Some(mut room) = self.reserve(block.len())? else { return Ok(false) };
+        room.copy_from_slice(block);
+        room.commit(block.len());
+        Ok(true)
+    }
+
+    /// Shows the readers all blocks that were committed. Once per batch.
+    pub fn publish(&mut self) {
+        self.side.publish();
+    }
+
+    /// Stops waiting for a reader that does not keep its promise; it is told nothing and lapped.
+    pub fn shut_out(&mut self, reader: usize) {
+        self.side.shut_out(reader);
+    }
+
+    /// What this side has counted.
+    #[must_use]
+    pub const fn count(&self) -> Put {
+        self.side.put
+    }
+
+    /// What a reader has published about its count: a look over the fence, for whoever balances.
+    #[must_use]
+    pub fn taken(&self, reader: usize) -> Option<Taken> {
+        self.side.store.taken(reader)
+    }
+
+    /// How many bytes of padding stand before a block of this length, and how many it needs in all.
+    fn need(&self, length: u32) -> (u64, u64) {
+        let (capacity, span) = (self.side.store.capacity, Record::span(length));
+        let left = capacity - (self.side.head & (capacity - 1));
+        let pad = if span > left { left } else { 0 };
+        (pad, pad + span)
+    }
+
+    /// Writes the headers of the pad and of the block, copies the block in where it was staged, and moves
+    /// the head.
+    fn commit(&mut self, pad: u64, length: u32) -> Place {
+        let start = self.side.head + pad;
+        let end = start + Record::span(length);
+        let lossy = self.side.store.policy == Policy::Overwrite;
+        if lossy {
+            self.side.begin(end);
+        }
+        let store = &self.side.store;
+        if pad > 0 {
+            let length = u32::try_from(pad - Record::SIZE as u64).unwrap_or(u32::MAX);
+            put_header(store, self.side.head, Record { length, kind: Record::PAD, sequence: 0 });
+        }
+        put_header(store, start, Record { length, kind: Record::BLOCK, sequence: self.sequence });
+        if lossy {
+            let block = self.staging.get(..length as usize).unwrap_or_default();
+            let first = (offset(store, start) + Record::SIZE) / 8;
+            foreign::copy_in(store.writer.words(), first, block);
+            self.side.mark(start);
+        }
+        self.sequence += 1;
+        self.side.head = end;
+        self.side.put.blocks += 1;
+        self.side.put.bytes += u64::from(length);
+        Place::new(start + Record::SIZE as u64, length)
+    }
+}
+
+impl Drop for Writer {
+    fn drop(&mut self) {
+        self.side.close();
+    }
+}
+
+/// Room for one block. Dropped without [`Reservation::commit`]: nothing was written.
+#[must_use]
+pub struct Reservation<'a> {
+    writer: &'a mut Writer,
+    /// Where the block will lie in the writer's memory.
+    at: usize,
+    /// Bytes of padding before it.
+    pad: u64,
+    length: u32,
+}
+
+impl Reservation<'_> {
+    /// Puts the first `used` bytes into the ring as one block, and answers their place.
+    pub fn commit(self, used: usize) -> Place {
+        let used = u32::try_from(used).unwrap_or(u32::MAX).min(self.length);
+        self.writer.commit(self.pad, used)
+    }
+}
+
+impl Deref for Reservation<'_> {
+    type Target = [u8];
+    fn deref(&self) -> &[u8] {
+        let writer = &*self.writer;
+        if writer.side.store.policy == Policy::Overwrite {
+            return writer.staging.get(..self.length as usize).unwrap_or_default();
+        }
+        // SAFETY: the bytes lie in the ring (`reserve` found the room), between head and what readers still
+        // need (D2): no reader looks at them (D3), and the one writer is borrowed.
+        unsafe { writer.side.store.writer.bytes(self.at, self.length as usize) }
+    }
+}
+
+impl DerefMut for Reservation<'_> {
+    fn deref_mut(&mut self) -> &mut [u8] {
+        let length = self.length as usize;
+        if self.writer.side.store.policy == Policy::Overwrite {
+            return self.writer.staging.get_mut(..length).unwrap_or_default();
+        }
+        // SAFETY: as in `deref`; and the one writer is borrowed for this slice alone.
+        unsafe { self.writer.side.store.writer.bytes_mut(self.at, length) }
+    }
+}
+
+impl fmt::Debug for Reservation<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Reservation({} bytes)", self.length)
+    }
+}
+
+/// A reader in the writer's process.
+#[derive(Debug)]
+pub struct Reader(Walk);
+
+impl Reader {
+    /// The next block, in place, without taking it; `None`: nothing is there. Not in a ring that
+    /// overwrites ([`Fault::Lossy`]).
+    pub fn peek(&mut self) -> Result<Option<&[u8]>, Fault> {
+        let Some(record) = self.held()? else { return Ok(None) };
+        Ok(Some(self.look(record)))
+    }
+
+    /// The next block, in place, and past it: [`Reader::release`] gives it back. For a batch: call it as
+    /// often as wanted, with the reader borrowed for each block.
+    pub fn next_block(&mut self) -> Result<Option<&[u8]>, Fault> {
+        let Some(record) = self.held()? else { return Ok(None) };
+        self.0.pass(&record);
+        Ok(Some(self.look(record)))
+    }
+
+    /// Passes over the next block without looking at it; answers whether there was one.
+    pub fn skip(&mut self) -> Result<bool, Fault> {
+        let record = self.held()?;
+        if let Some(record) = &record {
+            self.0.pass(record);
+        }
+        Ok(record.is_some())
+    }
+
+    /// Gives everything back that was passed: the writer may use the room.
+    pub fn release(&mut self) {
+        self.0.side.release();
+    }
+
+    /// Copies the next block into `out`, takes it, and gives it back. `None`: nothing is there. Where
+    /// `out` is too short the block stays.
+    pub fn read(&mut self, out: &mut [u8]) -> Result<Option<usize>, Fault> {
+        self.0.read(out)
+    }
+
+    /// Whether the writer has closed the ring and everything has been read.
+    pub fn is_finished(&mut self) -> Result<bool, Fault> {
+        self.0.side.ended()
+    }
+
+    /// What this side has counted.
+    #[must_use]
+    pub const fn count(&self) -> Taken {
+        self.0.side.taken
+    }
+
+    /// What the writer has published about its count.
+    #[must_use]
+    pub fn written(&self) -> Put {
+        self.0.side.store.put()
+    }
+
+    fn held(&mut self) -> Result<Option<Found>, Fault> {
+        if self.0.side.store.policy == Policy::Overwrite {
+            return Err(Fault::Lossy);
+        }
+        self.0.find()
+    }
+
+    fn look(&self, found: Found) -> &[u8] {
+        // SAFETY: `find` checked that the record lies in the ring and is shown (D3); it is not behind our
+        // published cursor, which cannot move while `self` is borrowed (D4), and the ring does not
+        // overwrite (`held`).
+        unsafe { self.0.side.store.writer.bytes(found.at, found.length as usize) }
+    }
+}
+
+/// A reader in another process than the writer's. All it gets are copies.
+#[derive(Debug)]
+pub struct Visitor(Walk);
+
+impl Visitor {
+    pub(crate) fn new(side: Consumer) -> Self {
+        Self(Walk::new(side))
+    }
+
+    /// Copies the next block into `out`, takes it, and gives it back. `None`: nothing is there. Where
+    /// `out` is too short the block stays.
+    pub fn read(&mut self, out: &mut [u8]) -> Result<Option<usize>, Fault> {
+        self.0.read(out)
+    }
+
+    /// Copies the bytes that a rich pointer names into `out`, which must be as long. They must lie in
+    /// what this reader has not released, or, where the ring overwrites, not have been lapped.
+    pub fn copy(&mut self, place: Place, out: &mut [u8]) -> Result<(), Fault> {
+        self.0.copy(place, out)
+    }
+
+    /// Goes on with what is written from now on, and counts nothing that came before.
+    pub fn join_now(&mut self) -> Result<(), Fault> {
+        self.0.side.next = self.0.side.refresh()?;
+        self.0.expected = None;
+        self.0.side.release();
+        Ok(())
+    }
+
+    /// The longest block that the ring can hold.
+    #[must_use]
+    pub fn block_max(&self) -> usize {
+        block_max(&self.0.side.store)
+    }
+
+    /// Whether the writer has closed the ring and everything has been read. A writer that was killed
+    /// closes nothing: its control socket tells (RELIABILITY T10).
+    pub fn is_finished(&mut self) -> Result<bool, Fault> {
+        self.0.side.ended()
+    }
+
+    /// What this side has counted.
+    #[must_use]
+    pub const fn count(&self) -> Taken {
+        self.0.side.taken
+    }
+
+    /// What the writer alleges about its count.
+    #[must_use]
+    pub fn written(&self) -> Put {
+        self.0.side.store.put()
+    }
+}
+
+/// How a reader goes from record to record, believing nothing.
+#[derive(Debug)]
+struct Walk {
+    side: Consumer,
+    /// The sequence number of the next block, unless we have just joined.
+    expected: Option<u64>,
+    /// The position after the block that was passed last.
+    passed: u64,
+}
+
+/// A record that was found and checked.
+#[derive(Clone, Copy, Debug)]
+struct Found {
+    /// Where its bytes lie in the writer's memory.
+    at: usize,
+    length: u32,
+    sequence: u64,
+    /// Blocks that we missed before it.
+    lost: u64,
+    /// The position after it.
+    end: u64,
+}
+
+/// How often a reader of a ring that overwrites tries before it says that nothing is there.
+const ATTEMPTS: usize = 8;
+
+impl Walk {
+    const fn new(side: Consumer) -> Self {
+        Self { side, expected: Some(0), passed: 0 }
+    }
+
+    fn read(&mut self, out: &mut [u8]) -> Result<Option<usize>, Fault> {
+        for _ in 0..ATTEMPTS {
+            let start = self.side.next;
+            let found = match self.find() {
+                Ok(None) => return Ok(None),
+                Ok(Some(found)) => Ok(found),
+                Err(fault) => Err(fault),
+            };
+            let copied = found.and_then(|found| {
+                let length = found.length as usize;
+                let to = out.get_mut(..length);
+                let to = to.ok_or(Fault::TooLong { length, limit: 0 })?;
+                foreign::copy_out(self.side.store.writer.words(), found.at, to);
+                Ok(found)
+            });
+            if self.side.store.policy == Policy::Overwrite && self.side.overtaken(start) {
+                // Whatever was seen may be half of two records: go on behind, where there is something.
+                match self.side.resume(start)? {
+                    Some(next) => self.side.next = next,
+                    None => return Ok(None),
+                }
+                continue;
+            }
+            let found = match copied {
+                Err(Fault::TooLong { length, .. }) => {
+                    return Err(Fault::TooLong { length, limit: out.len() });
+                }
+                other => other?,
+            };
+            self.pass(&found);
+            self.side.release();
+            return Ok(Some(found.length as usize));
+        }
+        Ok(None)
+    }
+
+    /// The next record that is a block, if one is published. Pads are passed. Everything that the header
+    /// alleges is checked against the window before it is used.
+    fn find(&mut self) -> Result<Option<Found>, Fault> {
+        // At most one pad stands before a block.
+        for _ in 0..2 {
+            let (start, commit) = (self.side.next, self.side.available()?);
+            if start == commit {
+                return Ok(None);
+            }
+            let store = &self.side.store;
+            let header = get_header(store, start);
+            let span = Record::span(header.length);
+            let left = store.capacity - (start & (store.capacity - 1));
+            if span > left || span > commit.wrapping_sub(start) {
+                return Err(self.damaged(start));
+            }
+            let end = start + span;
+            match header.kind {
+                Record::PAD if span == left => self.side.next = end,
+                Record::BLOCK if header.length as usize <= block_max(store) => {
+                    let at = offset(store, start) + Record::SIZE;
+                    let (length, sequence) = (header.length, header.sequence);
+                    let lost = sequence.wrapping_sub(self.expected.unwrap_or(sequence));
+                    if lost > self.lost_at_most(start) {
+                        return Err(self.damaged(start));
+                    }
+                    return Ok(Some(Found { at, length, sequence, lost, end }));
+                }
+                _ => return Err(self.damaged(start)),
+            }
+        }
+        Err(self.damaged(self.side.next))
+    }
+
+    /// No record where one should be. In a ring that overwrites that may be the writer passing; the caller
+    /// looks at the lap.
+    fn damaged(&mut self, position: u64) -> Fault {
+        let fault = Fault::Damaged { position };
+        if self.side.store.policy == Policy::Overwrite && self.side.overtaken(position) {
+            return fault;
+        }
+        self.side.poison(fault)
+    }
+
+    fn pass(&mut self, found: &Found) {
+        self.side.taken.lost += found.lost;
+        self.expected = Some(found.sequence.wrapping_add(1));
+        self.side.next = found.end;
+        self.passed = found.end;
+        self.side.taken.blocks += 1;
+        self.side.taken.bytes += u64::from(found.length);
+    }
+
+    /// How many blocks may have been written between the last one that we passed and this position.
+    fn lost_at_most(&self, position: u64) -> u64 {
+        match self.side.store.policy {
+            Policy::Overwrite => position.saturating_sub(self.passed) / Record::SIZE as u64,
+            Policy::Block | Policy::DropNew => 0,
+        }
+    }
+
+    fn copy(&mut self, place: Place, out: &mut [u8]) -> Result<(), Fault> {
+        let commit = self.side.refresh()?;
+        let store = &self.side.store;
+        let (start, length) = (place.complete(commit), u64::from(place.length()));
+        let lossy = store.policy == Policy::Overwrite;
+        let oldest =
+            if lossy { commit.saturating_sub(store.capacity) } else { self.side.released() };
+        let end = start.checked_add(length).filter(|&end| start >= oldest && end <= commit);
+        if end.is_none() {
+            return Err(Fault::OutOfWindow(place));
+        }
+        if (start & (store.capacity - 1)) + length > store.capacity {
+            return Err(Fault::CrossesSegment(place));
+        }
+        if out.len() as u64 != length {
+            return Err(Fault::TooLong { length: place.length() as usize, limit: out.len() });
+        }
+        foreign::copy_out(store.writer.words(), offset(store, start), out);
+        if lossy && self.side.overtaken(start) {
+            return Err(Fault::OutOfWindow(place));
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Walk {
+    fn drop(&mut self) {
+        self.side.leave();
+    }
+}
+
+fn block_max(store: &Store) -> usize {
+    let half = usize::try_from(store.capacity / 2).unwrap_or(usize::MAX);
+    half.saturating_sub(Record::SIZE).min(BLOCK_MAX)
+}
+
+/// Where a position lies in the writer's memory, in bytes.
+#[expect(clippy::cast_possible_truncation, reason = "less than the capacity, which is mapped")]
+const fn offset(store: &Store, position: u64) -> usize {
+    PAGE + (position & (store.capacity - 1)) as usize
+}
+
+fn put_header(store: &Store, position: u64, record: Record) {
+    let first = offset(store, position) / 8;
+    for (i, value) in record.words().into_iter().enumerate() {
+        store.writer.word(first + i).store(value, crate::atomic::Ordering::Relaxed);
+    }
+}
+
+/// The header at a position, copied once.
+fn get_header(store: &Store, position: u64) -> Record {
+    let first = offset(store, position & !(Record::SIZE as u64 - 1)) / 8;
+    let load = |i| store.writer.word(first + i).load(crate::atomic::Ordering::Relaxed);
+    Record::from_words([load(0), load(1)])
+}
+
+const _: () = assert!(PAGE_WORDS * 8 == PAGE);
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,241 @@
+use super::*;
+use abi::ring::writer::{COMMIT, MARK, RESERVE};
+use std::sync::atomic::Ordering;
+
+fn config(capacity: usize, policy: Policy, readers: usize) -> Config {
+    Config { capacity, policy, readers, ..Config::new(DbufId::new(5).unwrap()) }
+}
+
+/// A block whose length and content follow from its number.
+fn block(number: u64) -> Vec<u8> {
+    let length = 8 + (number.wrapping_mul(2_654_435_761) >> 7) as usize % 900;
+    let mut bytes = number.to_le_bytes().to_vec();
+    bytes.extend((8..length).map(|i| (number.wrapping_mul(31) + i as u64) as u8));
+    bytes
+}
+
+fn number(bytes: &[u8]) -> u64 {
+    let number = u64::from_le_bytes(bytes[..8].try_into().unwrap());
+    assert_eq!(bytes, block(number), "torn");
+    number
+}
+
+#[test]
+fn blocks_come_out_whole_and_in_order_at_every_wrap() {
+    let (mut writer, mut readers) = ring(&config(4096, Policy::Block, 2));
+    let (mut wrote, mut read) = (0, 0);
+    while read < 3000 {
+        while writer.write(&block(wrote)).unwrap() {
+            wrote += 1;
+        }
+        writer.publish();
+        assert_eq!(readers[0].peek().unwrap().map(number), Some(read), "peek takes nothing");
+        while let Some(bytes) = readers[0].next_block().unwrap() {
+            assert_eq!(number(bytes), read);
+            let mut copy = [0; 1024];
+            let length = readers[1].read(&mut copy).unwrap().unwrap();
+            assert_eq!(number(&copy[..length]), read);
+            read += 1;
+        }
+        readers[0].release();
+    }
+    assert_eq!(wrote, read);
+    for (index, reader) in readers.iter().enumerate() {
+        assert_eq!(writer.count().resident(&reader.count()), Some(0));
+        assert_eq!(writer.count().bytes, reader.count().bytes);
+        assert_eq!(writer.taken(index), Some(reader.count()));
+    }
+}
+
+#[test]
+fn what_was_not_committed_or_not_published_is_not_there() {
+    let (mut writer, mut readers) = ring(&config(4096, Policy::Block, 1));
+    let mut room = writer.reserve(100).unwrap().unwrap();
+    room.fill(7);
+    drop(room);
+    writer.publish();
+    assert_eq!(readers[0].peek(), Ok(None));
+    let mut room = writer.reserve(100).unwrap().unwrap();
+    room.fill(8);
+    let place = room.commit(10);
+    assert_eq!((place.position(), place.length()), (16, 10));
+    assert_eq!(readers[0].peek(), Ok(None));
+    writer.publish();
+    assert_eq!(readers[0].peek(), Ok(Some(&[8; 10][..])));
+    assert_eq!(readers[0].read(&mut [0; 9]), Err(Fault::TooLong { length: 10, limit: 9 }));
+    assert!(readers[0].skip().unwrap(), "and it is still there");
+    assert!(!readers[0].skip().unwrap());
+    drop(writer);
+    assert!(readers[0].is_finished().unwrap());
+}
+
+#[test]
+fn a_full_ring_does_what_its_policy_says() {
+    for policy in [Policy::Block, Policy::DropNew, Policy::Overwrite] {
+        let (mut writer, mut readers) = ring(&config(4096, policy, 1));
+        let limit = writer.block_max();
+        assert_eq!(limit, 2032);
+        let longer = writer.reserve(limit + 1).map(|room| room.is_some());
+        assert_eq!(longer, Err(Fault::TooLong { length: limit + 1, limit }));
+        let put = (0..4).filter(|_| writer.write(&[1; 2032]).unwrap()).count();
+        writer.publish();
+        let count = writer.count();
+        match policy {
+            Policy::Block => assert_eq!((put, count.dropped), (2, 0)),
+            Policy::DropNew => assert_eq!((put, count.dropped, count.dropped_bytes), (2, 2, 4064)),
+            Policy::Overwrite => {
+                assert_eq!(put, 4);
+                assert_eq!(readers[0].peek(), Err(Fault::Lossy));
+            }
+        }
+        let mut out = [0; 2032];
+        let mut got = 0;
+        while readers[0].read(&mut out).unwrap().is_some() {
+            assert_eq!(out, [1; 2032]);
+            got += 1;
+        }
+        assert_eq!(got + readers[0].count().lost, put as u64, "{policy:?}");
+        assert_eq!(writer.count().resident(&readers[0].count()), Some(0));
+        readers.clear();
+        if policy != Policy::Overwrite {
+            while writer.write(&[1; 2032]).unwrap_or(false) {}
+            assert!(writer.write(&[1; 2032]).is_err(), "nobody reads any more");
+        }
+    }
+}
+
+#[test]
+fn a_ring_that_overwrites_loses_exactly_what_it_says() {
+    const TOTAL: u64 = 100_000;
+    for capacity in [4096, 32768] {
+        let (mut writer, readers) = ring(&config(capacity, Policy::Overwrite, 2));
+        std::thread::scope(|scope| {
+            for (pace, mut reader) in readers.into_iter().enumerate() {
+                scope.spawn(move || {
+                    let (mut out, mut next) = ([0; 1024], 0);
+                    while !reader.is_finished().unwrap() {
+                        let Some(length) = reader.read(&mut out).unwrap() else {
+                            std::thread::yield_now();
+                            continue;
+                        };
+                        let number = number(&out[..length]);
+                        assert!(number >= next, "backwards");
+                        next = number + 1;
+                        if pace == 1 && number.is_multiple_of(64) {
+                            std::thread::yield_now();
+                        }
+                    }
+                    let (put, taken) = (reader.written(), reader.count());
+                    assert_eq!(put.blocks, TOTAL);
+                    assert_eq!(taken.blocks + taken.lost, TOTAL, "got + lost = produced");
+                });
+            }
+            scope.spawn(move || {
+                for number in 0..TOTAL {
+                    assert!(writer.write(&block(number)).unwrap());
+                    if number.is_multiple_of(8) {
+                        writer.publish();
+                    }
+                }
+            });
+        });
+    }
+}
+
+#[test]
+fn two_threads_lose_nothing_in_a_ring_that_blocks() {
+    const TOTAL: u64 = 50_000;
+    let (mut writer, readers) = ring(&config(8192, Policy::Block, 2));
+    std::thread::scope(|scope| {
+        for mut reader in readers {
+            scope.spawn(move || {
+                let mut next = 0;
+                while !reader.is_finished().unwrap() {
+                    while let Some(bytes) = reader.next_block().unwrap() {
+                        assert_eq!(number(bytes), next);
+                        next += 1;
+                    }
+                    reader.release();
+                    std::thread::yield_now();
+                }
+                assert_eq!(next, TOTAL);
+            });
+        }
+        scope.spawn(move || {
+            for number in 0..TOTAL {
+                while !writer.write(&block(number)).unwrap() {
+                    writer.publish();
+                    std::thread::yield_now();
+                }
+            }
+        });
+    });
+}
+
+/// A writer that may write anything into its control words and its data (T3, T4): its reader ends with a
+/// fault or goes on, and never leaves its own buffer.
+#[test]
+fn a_reader_survives_every_word_that_a_writer_can_write() {
+    let mut random = 0x5eed_5eed_5eed_5eedu64;
+    let mut next = move || {
+        random ^= random << 13;
+        random ^= random >> 7;
+        random ^= random << 17;
+        random
+    };
+    let (mut faults, mut blocks) = (0, 0);
+    for round in 0..20_000 {
+        let policy = [Policy::Block, Policy::DropNew, Policy::Overwrite][round % 3];
+        let (mut writer, mut readers) = ring(&config(4096, policy, 1));
+        for number in 0..4 {
+            writer.write(&block(number)).unwrap();
+        }
+        writer.publish();
+        let store = writer.side.store.clone();
+        for _ in 0..1 + next() % 3 {
+            let value = match next() % 6 {
+                0 => next(),
+                1 => next() % 8192,
+                2 => u64::MAX - next() % 32,
+                3 => (1 << 31) + next() % 3,
+                4 => (1 << 63) - next() % 3,
+                _ => Record { length: next() as u32 % 5000, kind: Record::BLOCK, sequence: 0 }
+                    .words()[0],
+            };
+            let word = match next() % 5 {
+                0 => COMMIT,
+                1 => RESERVE,
+                2 => MARK,
+                _ => PAGE_WORDS + next() as usize % 256,
+            };
+            store.writer.word(word).store(value, Ordering::Relaxed);
+        }
+        let mut out = [0; 4096];
+        for _ in 0..50 {
+            match readers[0].read(&mut out) {
+                Ok(Some(_)) => blocks += 1,
+                Ok(None) => break,
+                Err(fault) => {
+                    faults += 1;
+                    assert!(!fault.to_string().is_empty());
+                    break;
+                }
+            }
+        }
+        let _ = readers[0].is_finished();
+        let _ = readers[0].peek();
+    }
+    assert!(faults > 1000 && blocks > 1000, "{faults} faults, {blocks} blocks");
+}
+
+#[test]
+fn a_reader_that_is_shut_out_stops_nobody() {
+    let (mut writer, mut readers) = ring(&config(4096, Policy::Block, 2));
+    while writer.write(&[1; 500]).unwrap() {}
+    writer.publish();
+    while readers[1].skip().unwrap() {}
+    readers[1].release();
+    assert!(!writer.write(&[2; 500]).unwrap());
+    writer.shut_out(0);
+    assert!(writer.write(&[2; 500]).unwrap());
+}

@@ -1,0 +1,265 @@
+//! Rings between processes: three sealed descriptors, checked before the first access.
+//! (RELIABILITY T1, T2; CONTRACT 24)
+//!
+//! ```text
+//! geometry   sealed against everything                what both sides must agree on
+//! ring       sealed against every new way to write    the writer's page and the data
+//! cursor     sealed in its size                       the reader's page: it writes there and nowhere else
+//! ```
+//!
+//! The writer maps the ring before it seals it, and only then hands anything out: what a reader gets is
+//! no way to write, cut or empty the ring, however it opens it again. The reader trusts none of it: it asks
+//! the kernel for seals and sizes, compares them with the geometry, and refuses what does not fit. From
+//! then on every position and every record is checked as it is read (`cursor`, `dbuf`).
+//!
+//! A reader can hold up a writer that blocks: so rings between strangers overwrite, or the writer sets a
+//! deadline and shuts the reader out ([`crate::dbuf::Writer::shut_out`], T8). There is no futex here:
+//! strangers signal each other through eventfds.
+
+use crate::cursor::{Consumer, Store};
+use crate::region::Region;
+use crate::{Policy, dbuf, ibuf};
+use abi::DbufId;
+use abi::ring::{Geometry, PAGE};
+use std::fmt;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+use sys::memory::{Memfd, Seals};
+use zerocopy::{FromBytes as _, IntoBytes as _};
+
+/// Makes a ring of blocks whose readers are other processes: one offer for each of them.
+pub fn blocks(config: &dbuf::Config) -> sys::Result<(dbuf::Writer, Vec<Offer>)> {
+    let geometry = geometry(config.id, config.bytes(), 0, config.policy, config.readers);
+    let (store, offers) = create(geometry, config.bytes() as u64, config.policy)?;
+    Ok((dbuf::Writer::new(store, config.id), offers))
+}
+
+/// Makes a ring of rich pointers whose readers are other processes. What the pointers name must be handed
+/// to them too; to them each entry is an allegation.
+pub fn pointers(config: &ibuf::Config, id: DbufId) -> sys::Result<(ibuf::Writer, Vec<Offer>)> {
+    let (entries, stride) = (config.entries.max(1).next_power_of_two(), config.lanes.stride());
+    let bytes = (entries * stride).max(PAGE);
+    let geometry = geometry(id, bytes, stride, config.policy, config.readers);
+    let (store, offers) = create(geometry, (bytes / stride) as u64, config.policy)?;
+    Ok((ibuf::Writer::new(store, config.lanes), offers))
+}
+
+/// What one reader of a ring gets: three descriptors.
+#[derive(Debug)]
+pub struct Offer {
+    geometry: OwnedFd,
+    ring: OwnedFd,
+    cursor: OwnedFd,
+}
+
+impl Offer {
+    /// The descriptors, in the order in which they are sent.
+    #[must_use]
+    pub fn descriptors(&self) -> [BorrowedFd<'_>; 3] {
+        [self.geometry.as_fd(), self.ring.as_fd(), self.cursor.as_fd()]
+    }
+
+    /// An offer that was received. It proves nothing yet.
+    pub fn from_descriptors(descriptors: Vec<OwnedFd>) -> Result<Self, Refusal> {
+        let count = descriptors.len();
+        let [geometry, ring, cursor] =
+            <[OwnedFd; 3]>::try_from(descriptors).map_err(|_| Refusal::Descriptors(count))?;
+        Ok(Self { geometry, ring, cursor })
+    }
+
+    /// Reads a ring of blocks.
+    pub fn read_blocks(self) -> Result<dbuf::Visitor, Refusal> {
+        let (geometry, policy) = self.agreed()?;
+        if geometry.stride != 0 {
+            return Err(Refusal::Geometry(geometry));
+        }
+        let store = self.attach(&geometry, geometry.capacity, policy)?;
+        Ok(dbuf::Visitor::new(Consumer::new(store, 0)))
+    }
+
+    /// Reads a ring of rich pointers.
+    pub fn read_pointers(self) -> Result<ibuf::Reader, Refusal> {
+        let (geometry, policy) = self.agreed()?;
+        let lanes = match geometry.stride {
+            16 => ibuf::Lanes::Pointer,
+            32 => ibuf::Lanes::Context,
+            64 => ibuf::Lanes::Marks,
+            _ => return Err(Refusal::Geometry(geometry)),
+        };
+        let entries = geometry.capacity / u64::from(geometry.stride);
+        let store = self.attach(&geometry, entries, policy)?;
+        Ok(ibuf::Reader::new(Consumer::new(store, 0), lanes))
+    }
+
+    /// The geometry, if it is one and nobody can change it any more.
+    fn agreed(&self) -> Result<(Geometry, Policy), Refusal> {
+        let file = checked(&self.geometry, "geometry", Seals::FROZEN, PAGE)?;
+        let mapping = Region::reading(file.map_read()?);
+        let mut bytes = [0; size_of::<Geometry>()];
+        crate::foreign::copy_out(mapping.words(), 0, &mut bytes);
+        let geometry = Geometry::read_from_bytes(&bytes).unwrap_or_default();
+        let policy = match geometry.policy {
+            0 => Policy::Block,
+            1 => Policy::DropNew,
+            2 => Policy::Overwrite,
+            _ => return Err(Refusal::Geometry(geometry)),
+        };
+        let capacity = geometry.capacity;
+        let plausible = geometry.magic == Geometry::MAGIC
+            && capacity.is_power_of_two()
+            && (PAGE as u64..=CAPACITY_MAX).contains(&capacity);
+        if plausible { Ok((geometry, policy)) } else { Err(Refusal::Geometry(geometry)) }
+    }
+
+    /// Maps the ring for reading and our page for writing, if both are what the geometry says.
+    fn attach(
+        &self,
+        geometry: &Geometry,
+        capacity: u64,
+        policy: Policy,
+    ) -> Result<Arc<Store>, Refusal> {
+        let bytes = usize::try_from(geometry.capacity).unwrap_or(usize::MAX);
+        let ring = checked(&self.ring, "ring", Seals::READER, bytes.saturating_add(PAGE))?;
+        let cursor = checked(&self.cursor, "cursor", Seals::SIZE, PAGE)?;
+        Ok(Arc::new(Store {
+            writer: Region::reading(ring.map_read()?),
+            readers: Box::new([Region::mapped(cursor.map()?)]),
+            capacity,
+            policy,
+        }))
+    }
+}
+
+/// The longest ring that a reader maps: less than the window that 44 bits of position tell apart.
+const CAPACITY_MAX: u64 = 1 << 40;
+
+/// Why an offer was refused. Nothing of it has been touched.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Refusal {
+    /// There must be three descriptors.
+    Descriptors(usize),
+    /// A descriptor lacks seals that must be on: its owner could cut, empty or change the file.
+    Unsealed {
+        /// Which one.
+        part: &'static str,
+        /// The seals that are on.
+        seals: Seals,
+    },
+    /// A file is not as long as the geometry says.
+    Size {
+        /// Which one.
+        part: &'static str,
+        /// Bytes that it has.
+        is: usize,
+        /// Bytes that it should have.
+        should: usize,
+    },
+    /// This is no ring that we can read.
+    Geometry(Geometry),
+    /// The kernel refused a call; also where it knows no seals at all.
+    System(sys::Error),
+}
+
+impl fmt::Display for Refusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Descriptors(count) => write!(f, "a ring comes as 3 descriptors, not {count}"),
+            Self::Unsealed { part, seals } => {
+                write!(f, "the {part} of the ring is not sealed as it must be ({seals:?})")
+            }
+            Self::Size { part, is, should } => {
+                write!(f, "the {part} of the ring has {is} bytes instead of {should}")
+            }
+            Self::Geometry(geometry) => write!(f, "not a ring that can be read: {geometry:?}"),
+            Self::System(error) => error.fmt(f),
+        }
+    }
+}
+
+impl std::error::Error for Refusal {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            Self::System(error) => Some(error),
+            _ => None,
+        }
+    }
+}
+
+impl From<sys::Error> for Refusal {
+    fn from(error: sys::Error) -> Self {
+        Self::System(error)
+    }
+}
+
+fn geometry(id: DbufId, bytes: usize, stride: usize, policy: Policy, readers: usize) -> Geometry {
+    let small = |number: usize| u32::try_from(number).unwrap_or(u32::MAX);
+    Geometry {
+        magic: Geometry::MAGIC,
+        capacity: bytes as u64,
+        id: id.number(),
+        stride: small(stride),
+        policy: match policy {
+            Policy::Block => 0,
+            Policy::DropNew => 1,
+            Policy::Overwrite => 2,
+        },
+        readers: small(readers),
+    }
+}
+
+/// The writer's side: makes, maps, seals, and only then offers.
+fn create(
+    geometry: Geometry,
+    capacity: u64,
+    policy: Policy,
+) -> sys::Result<(Arc<Store>, Vec<Offer>)> {
+    let plan = Memfd::create("streamline-geometry", PAGE)?;
+    {
+        let region = Region::mapped(plan.map()?);
+        crate::foreign::copy_in(region.words(), 0, geometry.as_bytes());
+    }
+    plan.seal(Seals::FROZEN)?;
+    let bytes = usize::try_from(geometry.capacity).unwrap_or(usize::MAX);
+    let ring = Memfd::create("streamline-ring", bytes.saturating_add(PAGE))?;
+    ring.allocate(0, ring.len())?;
+    let writer = Region::mapped(ring.map()?);
+    ring.seal(Seals::READER)?;
+    let mut readers = Vec::new();
+    let mut offers = Vec::new();
+    for _ in 0..geometry.readers {
+        let cursor = Memfd::create("streamline-cursor", PAGE)?;
+        cursor.allocate(0, PAGE)?;
+        readers.push(Region::reading(cursor.map_read()?));
+        cursor.seal(Seals::SIZE)?;
+        offers.push(Offer { geometry: copy(&plan)?, ring: copy(&ring)?, cursor: cursor.into() });
+    }
+    Ok((Arc::new(Store { writer, readers: readers.into(), capacity, policy }), offers))
+}
+
+fn copy(file: &Memfd) -> sys::Result<OwnedFd> {
+    let errno = |e: std::io::Error| e.raw_os_error().unwrap_or(0);
+    file.as_fd()
+        .try_clone_to_owned()
+        .map_err(|e| sys::Error::new("fcntl", "F_DUPFD_CLOEXEC", errno(e)))
+}
+
+/// A received file, if it has these seals and this size.
+fn checked(fd: &OwnedFd, part: &'static str, seals: Seals, size: usize) -> Result<Memfd, Refusal> {
+    let fd = fd
+        .try_clone()
+        .map_err(|e| sys::Error::new("fcntl", "F_DUPFD_CLOEXEC", e.raw_os_error().unwrap_or(0)))?;
+    let file = Memfd::from_fd(fd)?;
+    let on = file.seals()?;
+    if !on.has(seals) {
+        return Err(Refusal::Unsealed { part, seals: on });
+    }
+    // The size was read before the seals; now that it cannot change any more, it is read again.
+    let file = Memfd::from_fd(file.into())?;
+    if file.len() != size {
+        return Err(Refusal::Size { part, is: file.len(), should: size });
+    }
+    Ok(file)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,139 @@
+use super::*;
+use crate::Fault;
+use abi::{Class, Entry, Place, RichPointer};
+
+fn id() -> DbufId {
+    DbufId::new(9).unwrap()
+}
+
+fn config(policy: Policy) -> dbuf::Config {
+    dbuf::Config { capacity: 8192, policy, ..dbuf::Config::new(id()) }
+}
+
+fn memfd(bytes: usize, seals: Seals) -> OwnedFd {
+    let file = Memfd::create("test", bytes).unwrap();
+    file.seal(seals).unwrap();
+    file.into()
+}
+
+fn frozen(change: impl FnOnce(&mut Geometry)) -> OwnedFd {
+    let mut plan = geometry(id(), 8192, 0, Policy::Overwrite, 1);
+    change(&mut plan);
+    let file = Memfd::create("test", PAGE).unwrap();
+    {
+        let region = Region::mapped(file.map().unwrap());
+        crate::foreign::copy_in(region.words(), 0, plan.as_bytes());
+    }
+    file.seal(Seals::FROZEN).unwrap();
+    file.into()
+}
+
+#[test]
+fn an_offer_that_is_whole_is_taken_and_read() {
+    for policy in [Policy::Block, Policy::DropNew, Policy::Overwrite] {
+        let (mut writer, mut offers) = blocks(&config(policy)).unwrap();
+        let offer = offers.remove(0);
+        let fds = offer.descriptors().map(|fd| fd.try_clone_to_owned().unwrap());
+        let mut visitor = Offer::from_descriptors(fds.into()).unwrap().read_blocks().unwrap();
+        let mut out = [0; 64];
+        assert_eq!(visitor.read(&mut out), Ok(None));
+        let mut room = writer.reserve(11).unwrap().unwrap();
+        room.copy_from_slice(b"hello world");
+        let place = room.commit(11);
+        writer.publish();
+        let mut part = [0; 5];
+        visitor.copy(place.within(6, 5), &mut part).unwrap();
+        assert_eq!(&part, b"world");
+        for wrong in [place.within(6, 6), Place::new(1 << 20, 5), Place::new(8190, 5)] {
+            let mut out = vec![0; wrong.length() as usize];
+            assert_eq!(visitor.copy(wrong, &mut out).is_ok(), wrong == place.within(6, 6));
+        }
+        assert!(matches!(visitor.copy(place, &mut [0; 4]), Err(Fault::TooLong { .. })));
+        assert_eq!(visitor.read(&mut out), Ok(Some(11)));
+        assert_eq!(visitor.written(), writer.count());
+        assert_eq!(writer.taken(0), Some(visitor.count()));
+        drop(writer);
+        assert!(visitor.is_finished().unwrap());
+    }
+}
+
+#[test]
+fn a_ring_of_pointers_can_be_offered_too() {
+    let shape = ibuf::Config { entries: 64, ..ibuf::Config::default() };
+    let (mut writer, mut offers) = pointers(&shape, id()).unwrap();
+    let mut reader = offers.remove(0).read_pointers().unwrap();
+    let mut entry = Entry::default();
+    entry.pointer = RichPointer::new(id(), Place::new(77, 7), Class::YES);
+    writer.push(&[entry]).unwrap();
+    let mut out = [Entry::default(); 2];
+    assert_eq!(reader.read(&mut out).unwrap().count, 1);
+    assert_eq!(out[0], entry);
+    let (_writer, mut offers) = pointers(&shape, id()).unwrap();
+    let refused = offers.remove(0).read_blocks();
+    assert!(matches!(refused, Err(Refusal::Geometry(_))), "not a ring of blocks");
+}
+
+/// T2: every part with every seal missing, too short, too long, or not a memfd at all.
+#[test]
+fn an_offer_that_lacks_anything_is_refused() {
+    let (size, reader) = (Seals::SIZE, Seals::READER);
+    let whole = PAGE + 8192;
+    let partly = |without: u32| {
+        [Seals::SHRINK, Seals::GROW, Seals::FUTURE_WRITE]
+            .into_iter()
+            .enumerate()
+            .filter(|&(i, _)| i as u32 != without)
+            .fold(Seals::NONE, |seals, (_, seal)| seals.with(seal))
+    };
+    let good = || (frozen(|_| ()), memfd(whole, reader), memfd(PAGE, size));
+    let look = |(geometry, ring, cursor)| {
+        Offer::from_descriptors(vec![geometry, ring, cursor]).unwrap().read_blocks().map(drop)
+    };
+    assert_eq!(look(good()), Ok(()));
+    for seals in [Seals::NONE, partly(0), partly(1), partly(2), partly(3), size] {
+        let refused = look((frozen(|_| ()), memfd(whole, seals), memfd(PAGE, size)));
+        assert!(matches!(refused, Err(Refusal::Unsealed { part: "ring", .. })), "{seals:?}");
+    }
+    for seals in [Seals::NONE, Seals::GROW, Seals::SHRINK] {
+        let refused = look((frozen(|_| ()), memfd(whole, reader), memfd(PAGE, seals)));
+        assert!(matches!(refused, Err(Refusal::Unsealed { part: "cursor", .. })));
+    }
+    let refused = look((memfd(PAGE, reader), memfd(whole, reader), memfd(PAGE, size)));
+    assert!(matches!(refused, Err(Refusal::Unsealed { part: "geometry", .. })));
+    for bytes in [PAGE, whole - 1, whole + 1, 2 * whole] {
+        let refused = look((frozen(|_| ()), memfd(bytes, reader), memfd(PAGE, size)));
+        assert!(matches!(refused, Err(Refusal::Size { part: "ring", .. })), "{bytes}");
+    }
+    let refused = look((frozen(|_| ()), memfd(whole, reader), memfd(2 * PAGE, size)));
+    assert!(matches!(refused, Err(Refusal::Size { part: "cursor", .. })));
+    let changes: [fn(&mut Geometry); 9] = [
+        |g| g.magic = 0,
+        |g| g.capacity = 0,
+        |g| g.capacity = 8191,
+        |g| g.capacity = 2048,
+        |g| g.capacity = 1 << 63,
+        |g| g.capacity = 1 << 41,
+        |g| g.stride = 16,
+        |g| g.policy = 3,
+        |g| g.policy = u32::MAX,
+    ];
+    for change in changes {
+        let refused = look((frozen(change), memfd(whole, reader), memfd(PAGE, size)));
+        assert!(matches!(refused, Err(Refusal::Geometry(_))), "{refused:?}");
+    }
+    let (_, ring, cursor) = good();
+    let null = std::fs::File::open("/dev/null").unwrap();
+    assert!(matches!(look((null.into(), ring, cursor)), Err(Refusal::System(_))));
+    assert_eq!(Offer::from_descriptors(Vec::new()).map(drop), Err(Refusal::Descriptors(0)));
+}
+
+#[test]
+fn what_a_reader_gets_is_no_way_to_write() {
+    let (_writer, offers) = blocks(&config(Policy::Overwrite)).unwrap();
+    let [geometry, ring, cursor] =
+        offers[0].descriptors().map(|fd| Memfd::from_fd(fd.try_clone_to_owned().unwrap()).unwrap());
+    assert!(geometry.map().is_err() && ring.map().is_err());
+    assert!(geometry.seals().unwrap().has(Seals::FROZEN));
+    assert!(ring.seals().unwrap().has(Seals::READER));
+    assert!(cursor.seals().unwrap().has(Seals::SIZE));
+}
