@@ -1,4 +1,5 @@
-//! What the checks and the planner know of the world: which filters, sources, sinks and spaces exist.
+//! What the checks and the planner know of the world: which filters, sources, sinks and spaces
+//! exist.
 //!
 //! The catalogue is a value that is handed in (CONTRACT 27), since this crate may import neither
 //! endpoints nor spaces.
@@ -19,11 +20,12 @@ pub trait Catalogue {
     /// All names, each once, in the order in which `streamline filters` lists them.
     fn names(&self) -> Vec<&'static str>;
 
-    /// The spaces of this machine, `kernel`, `thread0`; a last `*` stands for any number (`thread*`).
+    /// The spaces of this machine, `kernel`, `thread0`; a last `*` stands for any number
+    /// (`thread*`).
     fn spaces(&self) -> Vec<&str>;
 
-    /// Why this entry refuses these arguments, each of which is right by itself: a filter expression
-    /// that does not compile, two parameters that exclude each other.
+    /// Why this entry refuses these arguments, each of which is right by itself: a filter
+    /// expression that does not compile, two parameters that exclude each other.
     fn refuses(&self, entry: &Description, arguments: &Arguments) -> Option<Mistake> {
         entry.user.and_then(|make| make(arguments).err())
     }

@@ -1,8 +1,8 @@
 //! Sets of classes: what an arc lets through.
 //!
-//! A set is a sorted list of ranges that neither touch nor overlap, over the classes that can travel:
-//! 0 (no answer) to 2³²−2 (`zero`, a natural 0); 2³²−1 (held) never travels and is in no set. The
-//! complement is taken within these, 0 included (CONTRACT 9).                               [SL §4.2]
+//! A set is a sorted list of ranges that neither touch nor overlap, over the classes that can
+//! travel: 0 (no answer) to 2³²−2 (`zero`, a natural 0); 2³²−1 (held) never travels and is in no
+//! set. The complement is taken within these, 0 included (CONTRACT 9). [SL §4.2]
 
 use std::fmt::{self, Display, Formatter, Write as _};
 

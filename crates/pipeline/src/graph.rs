@@ -1,20 +1,22 @@
 //! The graph of a request: what the checks make of the tree, and what the planner places.
 //!
-//! - A **node** is a filter with its checked arguments, a **composite** of filters that a Boolean section
-//!   runs by sequence, or a **merge**, the `++` of sources. Nodes stand in the order of the text; the
-//!   filters of a composite are nodes too (they can be pinned and count for themselves), with `inside`
-//!   set and without edges.
+//! - A **node** is a filter with its checked arguments, a **composite** of filters that a Boolean
+//!   section runs by sequence, or a **merge**, the `++` of sources. Nodes stand in the order of the
+//!   text; the filters of a composite are nodes too (they can be pinned and count for themselves),
+//!   with `inside` set and without edges.
 //! - An **edge** is an arc between two nodes, with the set of classes that it lets through, names
-//!   resolved. A plain pipe is `ClassSet::plain()`. The label before a group has been intersected with
-//!   the labels of its branches. A **back edge** closes a cycle (CONTRACT 17): without the back edges
-//!   the graph has no cycle.
-//! - A **join** says in which order a node takes what comes over several edges (CONTRACT 16): by the
-//!   block at the fork from which the branches come, and for one such block in the order of the branches.
+//!   resolved. A plain pipe is `ClassSet::plain()`. The label before a group has been intersected
+//!   with the labels of its branches. A **back edge** closes a cycle (CONTRACT 17): without the
+//!   back edges the graph has no cycle.
+//! - A **join** says in which order a node takes what comes over several edges (CONTRACT 16): by
+//!   the block at the fork from which the branches come, and for one such block in the order of the
+//!   branches.
 //! - Two uses of one mark are one node. Filters with several outgoing edges give a copy to each.
 //!
-//! Heads are sources, sources are heads, nothing follows a sink. An end need not be a sink; the caller
-//! decides what becomes of an open end. A graph is only meant to be placed if there was no error: with
-//! errors it still is whole, with `Step::Unknown` where a filter is not known.          [SL §4.2, §7]
+//! Heads are sources, sources are heads, nothing follows a sink. An end need not be a sink; the
+//! caller decides what becomes of an open end. A graph is only meant to be placed if there was no
+//! error: with errors it still is whole, with `Step::Unknown` where a filter is not known.
+//! [SL §4.2, §7]
 
 use std::fmt::{self, Display, Formatter};
 
@@ -65,8 +67,8 @@ pub struct Node {
 pub enum Step {
     /// Runs a filter, source or sink.
     Filter(Box<Use>),
-    /// Runs filters by sequence (CONTRACT 10) and passes the block on as it came, with the class of the
-    /// last operand that answered.
+    /// Runs filters by sequence (CONTRACT 10) and passes the block on as it came, with the class of
+    /// the last operand that answered.
     Boolean(Boolean),
     /// Merges streams of sources and removes what carries the same rich pointer.
     Merge,

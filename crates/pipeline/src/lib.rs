@@ -1,7 +1,7 @@
 //! Text to plan: the language, the static rules, the graph that the planner places.
 //!
-//! This crate does no I/O and knows no clock: the text, the catalogue and the machine are values that
-//! are handed in.
+//! This crate does no I/O and knows no clock: the text, the catalogue and the machine are values
+//! that are handed in.
 #![forbid(unsafe_code)]
 
 pub mod language;

@@ -39,8 +39,8 @@ fn every_line_of_the_table_reads_as_it_should() {
     }
 }
 
-/// The lines of the sources as they are printed there, with the underscores that the PDF lost, and `..`
-/// written out.
+/// The lines of the sources as they are printed there, with the underscores that the PDF lost, and
+/// `..` written out.
 const SOURCES: &[&str] = &[
     "rx | tcp | http | files",
     "tcp | http + ssh + rtsp | inspect",

@@ -1,8 +1,8 @@
 //! Whose answer the class of a block is: the nearest filters upstream that have classes.
 //!
-//! A filter whose classes are `Same` leaves the class as it came, so the question goes on to what comes
-//! to it; so does `!a`, since a block passes it with the class with which it came. A mistake upstream
-//! makes the answer unknown, and nothing is reported that depends on it.
+//! A filter whose classes are `Same` leaves the class as it came, so the question goes on to what
+//! comes to it; so does `!a`, since a block passes it with the class with which it came. A mistake
+//! upstream makes the answer unknown, and nothing is reported that depends on it.
 
 use std::collections::HashMap;
 use std::rc::Rc;
@@ -66,7 +66,8 @@ impl<'d, 't> Upstream<'d, 't> {
         self.search(self.coming[node.0].clone())
     }
 
-    /// Who gave the class of a block that passed `body`, into which it came with the class of `entry`.
+    /// Who gave the class of a block that passed `body`, into which it came with the class of
+    /// `entry`.
     pub(super) fn behind<L>(&self, body: &Boolean<L>, entry: &Answers) -> Answers {
         let mut answers = Answers::default();
         if self.last(body, &mut answers) {

@@ -7,8 +7,8 @@ use crate::language::label::brief;
 use crate::language::tree::{Argument, Node, Text};
 use crate::language::{Diagnostic, Span, nearest};
 
-/// The arguments of `node` for `entry`, defaults included; mistakes are added, and what they concern is
-/// left out.
+/// The arguments of `node` for `entry`, defaults included; mistakes are added, and what they
+/// concern is left out.
 pub(super) fn arguments(
     node: &Node,
     entry: &'static Description,
@@ -59,8 +59,8 @@ struct Reader<'a> {
 }
 
 impl<'a> Reader<'a> {
-    /// The parameter that an argument is for. Otherwise whether it is one too many; if not, the mistake
-    /// has been reported.
+    /// The parameter that an argument is for. Otherwise whether it is one too many; if not, the
+    /// mistake has been reported.
     fn parameter(&mut self, argument: &Argument) -> Result<&'static Parameter, bool> {
         let parameters = self.entry.parameters;
         if let Some(key) = &argument.key {

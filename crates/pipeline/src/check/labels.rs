@@ -1,8 +1,10 @@
 //! The classes of the arcs: names resolved, ranges held against what the classifiers upstream can
 //! answer, the label before a group intersected with those of its branches.
 //!
-//! A name is resolved for each incoming arc by itself; where several classifiers give the class of one
-//! arc, all of them must mean the same by it.                                  [SL §4.2], CONTRACT 9
+//! A name is resolved for each incoming arc by itself; where several classifiers give the class of
+//! one arc, all of them must mean the same by it. [SL §4.2], CONTRACT 9
+
+use std::collections::HashMap;
 
 use super::answers::{Answers, Upstream};
 use super::lower::{Draft, DraftEdge, DraftStep};
@@ -33,6 +35,7 @@ pub(super) fn labels(draft: &mut Draft<'_>, catalogue: &dyn Catalogue) -> Labell
         catalogue,
         mistakes: Vec::new(),
         classifiers: vec![Vec::new(); draft.nodes.len()],
+        known: HashMap::new(),
     };
     let bodies = (0..draft.nodes.len()).map(|node| reader.node(NodeId(node))).collect::<Vec<_>>();
     let classes = draft.edges.iter().map(|edge| reader.edge(edge, &bodies)).collect();
@@ -46,6 +49,8 @@ struct Reader<'d, 't> {
     catalogue: &'d dyn Catalogue,
     mistakes: Vec<Diagnostic>,
     classifiers: Vec<Vec<NodeId>>,
+    /// Labels of arcs that leave a node: a label before a group stands on many arcs.
+    known: HashMap<(Span, NodeId), ClassSet>,
 }
 
 impl<'d, 't> Reader<'d, 't> {
@@ -65,8 +70,8 @@ impl<'d, 't> Reader<'d, 't> {
         body
     }
 
-    /// Resolves the labels of a body to which blocks come with the classes of `comes`, in a composite to
-    /// which they came with those of `entry`.
+    /// Resolves the labels of a body to which blocks come with the classes of `comes`, in a
+    /// composite to which they came with those of `entry`.
     fn body(
         &mut self,
         body: &Boolean<Option<&Label>>,
@@ -126,7 +131,12 @@ impl<'d, 't> Reader<'d, 't> {
         let mut classes: Option<ClassSet> = None;
         let mut outer: Option<&Label> = None;
         for label in edge.arc.into_iter().chain(edge.branch.iter().copied()) {
-            let inner = self.label(label, &answers);
+            let key = (label.span, edge.from);
+            let inner = match self.known.get(&key) {
+                Some(known) => known.clone(),
+                None => self.label(label, &answers),
+            };
+            self.known.entry(key).or_insert_with(|| inner.clone());
             classes = Some(self.narrow(classes, inner, outer, label, edge.target));
             outer = Some(label);
         }
@@ -140,7 +150,8 @@ impl<'d, 't> Reader<'d, 't> {
         }
     }
 
-    /// What enters a composite: what the arc lets through; over a plain pipe what its operands ask for.
+    /// What enters a composite: what the arc lets through; over a plain pipe what its operands ask
+    /// for.
     fn enter(
         &mut self,
         classes: Option<ClassSet>,

@@ -1,9 +1,9 @@
 //! From the tree to nodes and arcs, knowing nothing yet of what the names mean.
 //!
-//! A part of a request has entries, each with the labels that stand between the arc that comes and the
-//! node, and exits, which keep the structure of the branches so that a join knows its order. `++` before
-//! which no stream comes merges sources; behind a stream, `++`, `+*` and `!` become composites, whose
-//! operands are nodes inside them.                                    [SL §4.2], CONTRACT 10
+//! A part of a request has entries, each with the labels that stand between the arc that comes and
+//! the node, and exits, which keep the structure of the branches so that a join knows its order.
+//! `++` before which no stream comes merges sources; behind a stream, `++`, `+*` and `!` become
+//! composites, whose operands are nodes inside them. [SL §4.2], CONTRACT 10
 
 use std::collections::HashMap;
 
@@ -205,10 +205,10 @@ impl<'t> Draft<'t> {
             Term::Missing(span) => Boolean::Filter(self.push(DraftStep::Hole, *span, Some(owner))),
             Term::Node(node) => {
                 if let Some(mark) = &node.mark {
-                    self.mistakes.push(
-                        Diagnostic::error(mark.span, "an operand cannot be marked")
-                            .why("a mark is there to lead a second arc to a filter, and no arc leads into an operand"),
-                    );
+                    self.mistakes
+                        .push(Diagnostic::error(mark.span, "an operand cannot be marked").why(
+                        "a mark leads a second arc to a filter, and no arc leads into an operand",
+                    ));
                 }
                 Boolean::Filter(self.push(DraftStep::Filter(vec![node]), node.span, Some(owner)))
             }
@@ -289,8 +289,8 @@ impl<'t> Draft<'t> {
         Some(EdgeId(self.edges.len() - 1))
     }
 
-    /// An arc between two marked nodes that stands there twice, as in a request that names both again to
-    /// go on from them, is one arc.
+    /// An arc between two marked nodes that stands there twice, as in a request that names both
+    /// again to go on from them, is one arc.
     fn same_edge(&mut self, from: NodeId, pipe: Pipe<'t>, entry: &Entry<'t>) -> Option<EdgeId> {
         let marked = |id: NodeId| match &self.nodes[id.0].step {
             DraftStep::Filter(uses) => uses.len() > 1,

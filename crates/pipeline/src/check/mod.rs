@@ -1,9 +1,9 @@
 //! The static rules: a tree and a catalogue come in, a graph and all further mistakes go out.
 //!
-//! In this order, each step for the whole request, so that all mistakes are found at once:
-//! `lower` (tree to nodes and arcs), `shape` (cycles, heads, ends, operands, which entry a name means),
+//! In this order, each step for the whole request, so that all mistakes are found at once: `lower`
+//! (tree to nodes and arcs), `shape` (cycles, heads, ends, operands, which entry a name means),
 //! `uses` (arguments, marks, pins), `labels` (classes of the arcs), `forms` (what streams carry),
-//! `options`. What a mistake has made unknown is left out of the later steps.           [SL §4.2]
+//! `options`. What a mistake has made unknown is left out of the later steps. [SL §4.2]
 
 mod answers;
 mod arguments;

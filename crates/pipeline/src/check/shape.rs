@@ -1,5 +1,5 @@
-//! The shape of the graph: which arcs close cycles, what each name means at its place, and that sources
-//! stand at heads, sinks at ends, and only filters that answer in operands.
+//! The shape of the graph: which arcs close cycles, what each name means at its place, and that
+//! sources stand at heads, sinks at ends, and only filters that answer in operands.
 
 use filter::Kind;
 
@@ -25,8 +25,8 @@ pub(super) fn shape(draft: &mut Draft<'_>, catalogue: &dyn Catalogue) {
     ends(draft);
 }
 
-/// Marks the edges that lead back to a node from which they come, looking from the heads on in the order
-/// of the text.
+/// Marks the edges that lead back to a node from which they come, looking from the heads on in the
+/// order of the text.
 fn mark_back_edges(draft: &mut Draft<'_>) {
     #[derive(Clone, Copy, PartialEq)]
     enum Seen {

@@ -1,7 +1,7 @@
 //! Mistakes and how they are shown: place, what, why, and what to write instead.
 //!
-//! Flows in: diagnostics of the parser and of the checks, with the text of the request. Flows out: one
-//! block of lines per mistake, in the look that the whole project shares:
+//! Flows in: diagnostics of the parser and of the checks, with the text of the request. Flows out:
+//! one block of lines per mistake, in the look that the whole project shares:
 //!
 //! ```text
 //! error: no filter is called `htpp`
@@ -9,8 +9,8 @@
 //!              ^^^^ did you mean `http`?  (`streamline filters` lists all 43)
 //! ```
 //!
-//! A request may hold anything, so control characters never reach the terminal, and of a long line only
-//! the part around the mistake is shown. (No library: those at hand draw another look.)
+//! A request may hold anything, so control characters never reach the terminal, and of a long line
+//! only the part around the mistake is shown. (No library: those at hand draw another look.)
 
 use std::fmt::Write as _;
 use std::ops::Range;
@@ -101,8 +101,8 @@ impl Diagnostic {
 
 /// Orders mistakes by place, joins those at one place, and cuts the list at `MISTAKES_MAX`.
 ///
-/// One mistake often breaks two rules at one place (in `rx (tcp` the parenthesis lacks an operator before
-/// it and its partner behind it): they become one diagnostic that says both.
+/// One mistake often breaks two rules at one place (in `rx (tcp` the parenthesis lacks an operator
+/// before it and its partner behind it): they become one diagnostic that says both.
 pub fn settle(mut mistakes: Vec<Diagnostic>) -> Vec<Diagnostic> {
     mistakes.sort_by_key(|mistake| (mistake.span.start, mistake.severity == Severity::Warning));
     let mut settled: Vec<Diagnostic> = Vec::new();
@@ -140,7 +140,8 @@ fn join(first: &mut Diagnostic, second: Diagnostic) {
 
 /// Shows all mistakes, each as its line with the place underlined.
 ///
-/// `colour` paints the place and the first word; whoever prints knows whether a terminal wants that.
+/// `colour` paints the place and the first word; whoever prints knows whether a terminal wants
+/// that.
 pub fn render(text: &str, mistakes: &[Diagnostic], colour: bool) -> String {
     let starts: Vec<usize> =
         std::iter::once(0).chain(text.match_indices('\n').map(|(at, _)| at + 1)).collect();
@@ -194,7 +195,8 @@ fn line_bounds(text: &str, starts: &[usize], line: usize) -> (usize, usize) {
     (from, to.max(from))
 }
 
-/// The part of a line that is shown: all of a short one, the surroundings of the mistake of a long one.
+/// The part of a line that is shown: all of a short one, the surroundings of the mistake of a long
+/// one.
 fn window(text: &str, line: Range<usize>, start: usize) -> Range<usize> {
     if line.len() <= COLUMNS {
         return line;
@@ -213,8 +215,8 @@ fn floor(text: &str, at: usize) -> usize {
     at
 }
 
-/// The text with every control character replaced, one for one, so that columns stay and terminals obey
-/// nobody but us.
+/// The text with every control character replaced, one for one, so that columns stay and terminals
+/// obey nobody but us.
 fn visible(text: &str) -> String {
     text.chars()
         .map(|c| match c {

@@ -1,7 +1,7 @@
 //! The inside of a label: `22`, `22:23`, `ssh:telnet`, `22,80,8000:8080`, `all`.
 //!
 //! A class that is not understood is reported and left out; a label of which nothing is left lets
-//! everything through, so that nothing downstream is reported for the same mistake.         [SL §4.2]
+//! everything through, so that nothing downstream is reported for the same mistake. [SL §4.2]
 
 use super::diagnose::{Diagnostic, Span};
 use super::limits::CLASSES_MAX;

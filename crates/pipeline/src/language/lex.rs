@@ -1,9 +1,10 @@
 //! From text to tokens: words, quoted texts, labels, operators.
 //!
-//! The only place that decides whether a `|` is a pipe or begins a label (rule 2 of the language). It is a
-//! label if class characters follow it and (a) they cannot be a filter's name, as in `dport|22 ssh`, or
-//! (b) white space, `(` or an operator with `+` stands before it, as in `dport |ssh log`. Every character
-//! is looked at once or twice, and a mistake never stops the lexer.                         [SL §4.2]
+//! The only place that decides whether a `|` is a pipe or begins a label (rule 2 of the language).
+//! It is a label if class characters follow it and (a) they cannot be a filter's name, as in
+//! `dport|22 ssh`, or (b) white space, `(` or an operator with `+` stands before it, as in `dport
+//! |ssh log`. Every character is looked at once or twice, and a mistake never stops the lexer.
+//! [SL §4.2]
 
 use super::diagnose::{Diagnostic, Span, is_invisible};
 use super::label;
@@ -36,7 +37,8 @@ pub(super) enum Kind {
     End,
 }
 
-/// The tokens of a text, the last of them `End`, the mistakes in them, and the steps that were taken.
+/// The tokens of a text, the last of them `End`, the mistakes in them, and the steps that were
+/// taken.
 pub(super) struct Lexed {
     pub(super) tokens: Vec<Token>,
     pub(super) mistakes: Vec<Diagnostic>,
@@ -157,8 +159,8 @@ impl Lexer<'_> {
         Kind::Pipe
     }
 
-    /// True if the class characters here could be the name of a filter: they begin with a letter, and
-    /// there is no `:` and no `,` among them.
+    /// True if the class characters here could be the name of a filter: they begin with a letter,
+    /// and there is no `:` and no `,` among them.
     fn may_be_filter(&mut self) -> bool {
         let start = self.at;
         let first = self.peek();
@@ -273,8 +275,8 @@ impl Lexer<'_> {
     }
 }
 
-/// Characters of which classes are made; capital letters too, so that `|TCP` is a class that does not
-/// exist and not a filter that does not exist.
+/// Characters of which classes are made; capital letters too, so that `|TCP` is a class that does
+/// not exist and not a filter that does not exist.
 fn is_class(c: char) -> bool {
     c.is_ascii_alphanumeric() || matches!(c, '_' | ':' | ',')
 }

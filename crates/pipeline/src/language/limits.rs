@@ -1,5 +1,6 @@
-//! How large a request may be. A request may come from another user of the daemon, so each dimension in
-//! which it could grow has a bound and a message of its own; none of them is near what a person writes.
+//! How large a request may be. A request may come from another user of the daemon, so each
+//! dimension in which it could grow has a bound and a message of its own; none of them is near what
+//! a person writes.
 
 /// Bytes of text.
 pub const TEXT_MAX: usize = 64 * 1024;
@@ -16,7 +17,8 @@ pub const NAMES_MAX: usize = 64;
 /// Mistakes that are reported; the others are only counted, so that a report stays readable.
 pub const MISTAKES_MAX: usize = 100;
 
-/// Arcs of the graph: `(a + b) | (c + d)` has four, so their number can be the square of the text's.
+/// Arcs of the graph: `(a + b) | (c + d)` has four, so their number can be the square of the
+/// text's.
 pub const ARCS_MAX: usize = 16_384;
 
 /// Classes in one label: each arc that the label becomes carries all of them.

@@ -3,8 +3,8 @@
 /// Longer words are not compared: nobody means them, and the cost is quadratic in their length.
 const LENGTH_MAX: usize = 32;
 
-/// The candidate with the fewest edits from `word` (insert, delete, replace, swap of neighbours), if it is
-/// near enough to be meant: one edit in three characters. The first of equals wins.
+/// The candidate with the fewest edits from `word` (insert, delete, replace, swap of neighbours),
+/// if it is near enough to be meant: one edit in three characters. The first of equals wins.
 pub fn nearest<'a>(word: &str, candidates: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     let word: Vec<char> = word.chars().take(LENGTH_MAX + 1).collect();
     if word.len() > LENGTH_MAX {

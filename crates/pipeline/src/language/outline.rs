@@ -1,7 +1,8 @@
-//! The tree as a line for people and tests: every group in brackets, so that precedence can be seen.
+//! The tree as a line for people and tests: every group in brackets, so that precedence can be
+//! seen.
 //!
-//! `[a > b]` is a pipeline, `>{c}` an arc with a class, `(… + …)` a group, `{c}a` a branch with a class,
-//! `#X` a mark, `@s` a pin, `?` a place where a filter is missing.
+//! `[a > b]` is a pipeline, `>{c}` an arc with a class, `(… + …)` a group, `{c}a` a branch with a
+//! class, `#X` a mark, `@s` a pin, `?` a place where a filter is missing.
 
 use std::fmt::Write as _;
 

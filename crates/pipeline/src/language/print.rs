@@ -1,8 +1,9 @@
 //! The canonical text of a tree: what `Display` writes.
 //!
-//! One space around `|` and the operators, labels glued to their pipe, pins glued to their filter, marks
-//! last, only the parentheses that precedence (or a label at the head of a group) needs. It is made from
-//! the tree alone, never from the text that was read, and reading it gives the same tree.   [SL §4.2]
+//! One space around `|` and the operators, labels glued to their pipe, pins glued to their filter,
+//! marks last, only the parentheses that precedence (or a label at the head of a group) needs. It
+//! is made from the tree alone, never from the text that was read, and reading it gives the same
+//! tree. [SL §4.2]
 
 use std::fmt::{self, Display, Formatter, Write as _};
 

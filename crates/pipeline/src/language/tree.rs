@@ -1,9 +1,10 @@
 //! The tree of a request: what the parser makes, what the printer, the outline and the checks read.
 //!
-//! One type per rule of the grammar, each with its span, in **normal form**, so that a meaning has one
-//! tree whatever white space and parentheses it was written with:
+//! One type per rule of the grammar, each with its span, in **normal form**, so that a meaning has
+//! one tree whatever white space and parentheses it was written with:
 //!
-//! 1. a pipeline has at least two stages, and no stage of it is a pipeline (`(a | b) | c` is `a | b | c`);
+//! 1. a pipeline has at least two stages, and no stage of it is a pipeline
+//!    (`(a | b) | c` is `a | b | c`);
 //! 2. a group has at least two branches, or one that carries a label (`(|22 ssh)`);
 //! 3. a branch without a label is never a group of the same operator nor a group of one branch
 //!    (`(a + b) + c` is `a + b + c`; all three operators are associative).

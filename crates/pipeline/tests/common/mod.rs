@@ -45,8 +45,8 @@ impl Random {
     }
 }
 
-/// The lines of a case file that hold cases: a request, then the indented lines that tell what becomes
-/// of it.
+/// The lines of a case file that hold cases: a request, then the indented lines that tell what
+/// becomes of it.
 pub(crate) fn read_cases(text: &str) -> Vec<(String, Vec<String>)> {
     let mut cases: Vec<(String, Vec<String>)> = Vec::new();
     for line in text.lines() {

@@ -1,5 +1,5 @@
-//! Writes a tree as a person might: white space, comments, redundant parentheses, the order of pins and
-//! marks, and the kind of quotes are all left to chance. Reading it must give the tree back.
+//! Writes a tree as a person might: white space, comments, redundant parentheses, the order of pins
+//! and marks, and the kind of quotes are all left to chance. Reading it must give the tree back.
 
 use std::fmt::Write as _;
 

@@ -1,4 +1,5 @@
-//! What to say where a filter or an operator is missing: the tokens around the place tell what was meant.
+//! What to say where a filter or an operator is missing: the tokens around the place tell what was
+//! meant.
 
 use super::Parser;
 use crate::language::diagnose::{Diagnostic, Span};

@@ -11,9 +11,10 @@
 //! ```
 //!
 //! All mistakes of a request are found in one pass: where a filter is missing the tree gets
-//! `Term::Missing` and nothing is consumed; where an operator is missing a pipe is assumed; a parenthesis
-//! that is never closed is closed at the end. Each token is consumed once, and recursion stops at
-//! `DEPTH_MAX`, so time is linear and the stack bounded whatever the text.                  [SL §4.2]
+//! `Term::Missing` and nothing is consumed; where an operator is missing a pipe is assumed; a
+//! parenthesis that is never closed is closed at the end. Each token is consumed once, and
+//! recursion stops at `DEPTH_MAX`, so time is linear and the stack bounded whatever the text.
+//! [SL §4.2]
 
 mod missing;
 mod node;
@@ -35,8 +36,8 @@ pub fn parse(text: &str) -> (Request, Vec<Diagnostic>) {
     (request, mistakes)
 }
 
-/// Like `parse`, with the number of steps that lexer and parser took: tests hold it against the length
-/// of the text.
+/// Like `parse`, with the number of steps that lexer and parser took: tests hold it against the
+/// length of the text.
 pub fn parse_counted(text: &str) -> (Request, Vec<Diagnostic>, u64) {
     if text.len() > TEXT_MAX {
         let span = Span::new(TEXT_MAX, text.len());

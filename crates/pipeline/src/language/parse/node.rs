@@ -9,9 +9,9 @@
 //! Option    = "--" , KEY , [ "=" , ( WORD | STRING ) ] ;
 //! ```
 //!
-//! Deviations, both so that a mistake never means something else: a quoted text touches no other text
-//! (`out/"my dir"` would be one word in a shell and two here), and a mark may have capital letters, as in
-//! the source's `a --name=X`.
+//! Deviations, both so that a mistake never means something else: a quoted text touches no other
+//! text (`out/"my dir"` would be one word in a shell and two here), and a mark may have capital
+//! letters, as in the source's `a --name=X`.
 
 use super::Parser;
 use crate::language::diagnose::{Diagnostic, Span};
@@ -127,8 +127,8 @@ impl Parser<'_> {
         }
     }
 
-    /// Reads what stands behind the `=` of the word under `span`: the rest of the word, or the quoted
-    /// text that touches it.
+    /// Reads what stands behind the `=` of the word under `span`: the rest of the word, or the
+    /// quoted text that touches it.
     fn value(&mut self, rest: &str, span: Span) -> Option<Text> {
         if !rest.is_empty() {
             let span = Span::new(span.end - rest.len(), span.end);
@@ -251,7 +251,8 @@ impl Parser<'_> {
         Term::Missing(node.span)
     }
 
-    /// Says why a word is no filter name, and what it was meant to be as far as its neighbours tell.
+    /// Says why a word is no filter name, and what it was meant to be as far as its neighbours
+    /// tell.
     fn invalid_name(&mut self, word: &str, span: Span) -> Diagnostic {
         let mistake = Diagnostic::error(span, format!("`{}` cannot be a filter name", brief(word)));
         if word.starts_with("--") {
