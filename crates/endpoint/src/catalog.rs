@@ -1,6 +1,6 @@
 //! The only list of sources and sinks: one line each, in the order in which help prints them.
 
-use crate::sink::{discard, json, pcap, print};
+use crate::sink::{discard, files, json, pcap, print};
 use crate::source::{generate, read, replay};
 use crate::{SinkEntry, SourceEntry};
 
@@ -8,7 +8,8 @@ use crate::{SinkEntry, SourceEntry};
 pub const SOURCES: &[SourceEntry] = &[replay::ENTRY, read::ENTRY, generate::ENTRY];
 
 /// All sinks.
-pub const SINKS: &[SinkEntry] = &[print::ENTRY, json::ENTRY, pcap::ENTRY, discard::ENTRY];
+pub const SINKS: &[SinkEntry] =
+    &[print::ENTRY, json::ENTRY, pcap::ENTRY, files::ENTRY, discard::ENTRY];
 
 /// The source with this name.
 #[must_use]
@@ -34,7 +35,7 @@ mod tests {
         assert!(name.chars().all(letters), "{name}");
         assert!((1..=72).contains(&description.summary.len()), "{name}");
         assert!(!description.details.is_empty(), "{name}");
-        assert!(description.details.lines().all(|line| line.chars().count() <= 104), "{name}");
+        assert!(description.details.lines().all(|line| line.chars().count() <= 100), "{name}");
         assert!(description.example.contains(name), "{name}");
         assert!(description.user.is_none(), "{name}");
         assert!(description.parameters.iter().all(|p| !p.help.is_empty()), "{name}");

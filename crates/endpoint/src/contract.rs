@@ -20,7 +20,8 @@ pub trait Source: Send {
         None
     }
 
-    /// Whether the path's clock is the time of this source's blocks (replay), not the monotonic one.
+    /// Whether the path's clock is the time of this source's blocks (replay), not the monotonic
+    /// one.
     fn tells_time(&self) -> bool {
         false
     }
@@ -31,7 +32,8 @@ pub trait Source: Send {
 pub enum Given {
     /// Blocks were put.
     Blocks,
-    /// Nothing yet: ask again when the path's clock reaches this time, or when the descriptor is ready.
+    /// Nothing yet: ask again when the path's clock reaches this time, or when the descriptor is
+    /// ready.
     Wait {
         /// When to ask again at the latest; `None`: only when the descriptor is ready.
         until: Option<Time>,
@@ -42,8 +44,8 @@ pub enum Given {
     End,
 }
 
-/// What a source saw, for the ledger: seen = given + dropped, by place; `None` where a counter cannot be
-/// read.
+/// What a source saw, for the ledger: seen = given + dropped, by place; `None` where a counter
+/// cannot be read.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Seen {
     /// What the device or file had.
@@ -87,7 +89,8 @@ impl<'s> Intake<'s> {
 
 /// Takes blocks out of a space.
 pub trait Sink: Send {
-    /// Takes the live blocks. A failure ends the path; what was not written is then counted as dropped.
+    /// Takes the live blocks. A failure ends the path; what was not written is then counted as
+    /// dropped.
     fn take(&mut self, batch: &Batch<'_>, now: Time) -> Result<(), Failure>;
 
     /// Is called when nothing came for a while, so that what is buffered becomes visible.
@@ -98,8 +101,8 @@ pub trait Sink: Send {
     /// Is called when nothing will come any more: everything must be out when it returns.
     fn finish(&mut self) -> Result<Report, Failure>;
 
-    /// What has left so far, in blocks and viewed bytes, so that the ledger knows after a failure what
-    /// was taken and is lost; `None`: the sink cannot tell.
+    /// What has left so far, in blocks and viewed bytes, so that the ledger knows after a failure
+    /// what was taken and is lost; `None`: the sink cannot tell.
     fn written(&self) -> Option<Amount> {
         None
     }
@@ -114,7 +117,8 @@ pub struct Opening<'o> {
     pub form: Form,
     /// What the classes that come in mean: those of the nearest classifier upstream (sinks).
     pub classes: Classes,
-    /// Its number among the sources of the path: what it writes into `ContextLane::origin` (sources).
+    /// Its number among the sources of the path: what it writes into `ContextLane::origin`
+    /// (sources).
     pub origin: u16,
     /// The names of all sources of the path, by origin (sinks).
     pub origins: &'o [String],

@@ -1,5 +1,5 @@
-//! How a refusal of the machine becomes a [`Failure`]: the call, the target, the reason in plain words,
-//! and what to do about it where there is something to say.
+//! How a refusal of the machine becomes a [`Failure`]: the call, the target, the reason in plain
+//! words, and what to do about it where there is something to say.
 
 use crate::Failure;
 use std::io;
@@ -36,7 +36,8 @@ mod tests {
         let full = io::Error::from_raw_os_error(28);
         assert_eq!(
             failed("write", "out.pcap", &full).to_string(),
-            "cannot write out.pcap: no space left on device; free space there, or choose another place"
+            "cannot write out.pcap: no space left on device; \
+             free space there, or choose another place"
         );
         let missing = io::Error::from_raw_os_error(2);
         assert_eq!(

@@ -8,8 +8,8 @@ pub const DISCARD: Description = Description {
     name: "discard",
     summary: "end blocks and report how many there were",
     details: "\
-Takes blocks and forgets them. The report says how many there were and how many bytes they viewed. It
-reads no byte, so what stands before it costs no more than it must.",
+Takes blocks and forgets them. The report says how many there were and how many bytes they viewed.
+It reads no byte, so what stands before it costs no more than it must.",
     example: "replay web.pcap | tcp | discard",
     kind: Kind::Sink,
     takes: Forms::ANY,

@@ -1,7 +1,7 @@
 //! `json`: one JSON object per block and line on standard output (NDJSON).
 //!
-//! The schema is [`Line`], version [`VERSION`]: a field that is not known is left out, a field that is
-//! there keeps its name and type within a version, new fields may come.
+//! The schema is [`Line`], version [`VERSION`]: a field that is not known is left out, a field that
+//! is there keeps its name and type within a version, new fields may come.
 
 use super::headers::{Headers, protocol_name};
 use super::names::Names;
@@ -27,9 +27,9 @@ pub const JSON: Description = Description {
     name: "json",
     summary: "print one JSON object per block on standard output",
     details: "\
-One object per line. Always there: version (1), time (RFC 3339 in UTC with nanoseconds), form (frame,
-packet, segment, stream, message, record, bytes), length (bytes viewed), wire_length and captured
-(bytes of the frame on the wire and here).
+One object per line. Always there: version (1), time (RFC 3339 in UTC with nanoseconds), form
+(frame, packet, segment, stream, message, record, bytes), length (bytes viewed), wire_length and
+captured (bytes of the frame on the wire and here).
 
 Where known: origin (the source, if there are several), class and class_name (what the last filter
 answered; missing if it answered nothing), session and direction (forward, backward), first and last

@@ -5,6 +5,7 @@
 //! started the path puts them (CONTRACT 28).
 
 pub mod discard;
+pub mod files;
 pub mod json;
 pub mod pcap;
 pub mod print;

@@ -1,10 +1,10 @@
 //! Where a sink writes its bytes: a file or standard output, behind a buffer that knows its blocks.
 //!
-//! In: the bytes of one block after another. Out: one write per 64 KB, or when somebody wants to see
-//! what is there. After a failure [`Out::written`] tells exactly how many blocks left in whole, which
-//! is what the ledger needs. A file is emptied at the first write, not when it is opened, so that a
-//! request that fails elsewhere leaves the old contents. Regular files are locked while they are
-//! written, so that nobody writes into the capture that a `replay` still reads.
+//! In: the bytes of one block after another. Out: one write per 64 KB, or when somebody wants to
+//! see what is there. After a failure [`Out::written`] tells exactly how many blocks left in whole,
+//! which is what the ledger needs. A file is emptied at the first write, not when it is opened, so
+//! that a request that fails elsewhere leaves the old contents. Regular files are locked while they
+//! are written, so that nobody writes into the capture that a `replay` still reads.
 
 use crate::Failure;
 use crate::fail::failed;
@@ -137,7 +137,8 @@ impl Out {
 }
 
 impl Drop for Out {
-    /// Unlocks by hand: a child that is being started still has a copy of the descriptor for a moment.
+    /// Unlocks by hand: a child that is being started still has a copy of the descriptor for a
+    /// moment.
     fn drop(&mut self) {
         if self.locked {
             let _ = self.file.unlock();

@@ -1,9 +1,9 @@
 //! `pcap`: writes the frames around the blocks as a capture file.
 //!
-//! Out: the classic format with nanoseconds, little-endian, which tcpdump, tshark and Wireshark read.
-//! What is written is always the whole frame, found through the marks, whatever the view (CONTRACT 4).
-//! A file of this format has one link type, that of the first block; another one later is a failure
-//! that says so, because nothing may get lost in silence.
+//! Out: the classic format with nanoseconds, little-endian, which tcpdump, tshark and Wireshark
+//! read. What is written is always the whole frame, found through the marks, whatever the view
+//! (CONTRACT 4). A file of this format has one link type, that of the first block; another one
+//! later is a failure that says so, because nothing may get lost in silence.
 
 use super::out::Out;
 use crate::{Failure, Opening, Sink, SinkEntry};
@@ -18,11 +18,11 @@ pub const PCAP: Description = Description {
     name: "pcap",
     summary: "write the frames of the blocks to a capture file",
     details: "\
-Writes a pcap file with nanoseconds. Each block gives its whole frame, whatever part of it the filters
-before looked at. The link type of the file is that of the first block; a block of another link type
-ends the path with an error. An existing file is replaced when the first block comes; `-` is standard
-output. Frames of more than 262,144 bytes, which no reader accepts, are cut to that and counted in the
-report.",
+Writes a pcap file with nanoseconds. Each block gives its whole frame, whatever part of it the
+filters before looked at. The link type of the file is that of the first block; a block of another
+link type ends the path with an error. An existing file is replaced when the first block comes; `-`
+is standard output. Frames of more than 262,144 bytes, which no reader accepts, are cut to that and
+counted in the report.",
     example: "replay all.pcap | bpf \"udp port 53\" | pcap dns.pcap",
     kind: Kind::Sink,
     takes: Forms::FRAMED,

@@ -24,13 +24,13 @@ pub const PRINT: Description = Description {
     name: "print",
     summary: "print one line per block on standard output",
     details: "\
-Prints time (UTC), source (if there are several), addresses, ports, protocol and flags (of blocks that
-lie in a frame), the length of the view in bytes, and the class and session that the filters before it
-gave.
+Prints time (UTC), source (if there are several), addresses, ports, protocol and flags (of blocks
+that lie in a frame), the length of the view in bytes, and the class and session that the filters
+before it gave.
 
-`payload=hex` adds the viewed bytes as a dump, `payload=text` as text in which everything but printable
-ASCII, tabs and line ends is shown as a dot. Lines are written at once to a terminal, and in pieces of
-64 KB elsewhere, at the latest when nothing came for a while.",
+`payload=hex` adds the viewed bytes as a dump, `payload=text` as text in which everything but
+printable ASCII, tabs and line ends is shown as a dot. Lines are written at once to a terminal, and
+in pieces of 64 KB elsewhere, at the latest when nothing came for a while.",
     example: "replay web.pcap | bpf \"tcp port 80\" | print payload=text",
     kind: Kind::Sink,
     takes: Forms::ANY,

@@ -1,8 +1,9 @@
-//! The bytes of an input in pieces that lie in the pool, so that records can be named where they are.
+//! The bytes of an input in pieces that lie in the pool, so that records can be named where they
+//! are.
 //!
-//! In: an [`Input`]. Out: pieces of up to [`PIECE`] bytes, read straight into the pool. The current piece
-//! is pinned while unread bytes are in it. What a piece ends with, a record without its end, is the only
-//! thing that is copied: it stands at the front of the next piece.
+//! In: an [`Input`]. Out: pieces of up to [`PIECE`] bytes, read straight into the pool. The current
+//! piece is pinned while unread bytes are in it. What a piece ends with, a record without its end,
+//! is the only thing that is copied: it stands at the front of the next piece.
 
 use super::input::{Got, Input};
 use crate::Failure;
@@ -10,8 +11,8 @@ use abi::Place;
 use buffer::pool::{Pin, Pool};
 use std::os::fd::BorrowedFd;
 
-/// How many bytes are read at once. Small enough that they are still in the cache of the processor when
-/// filters look at them, large enough that a system call for them costs nothing.
+/// How many bytes are read at once. Small enough that they are still in the cache of the processor
+/// when filters look at them, large enough that a system call for them costs nothing.
 pub(crate) const PIECE: usize = 256 * 1024;
 /// A segment with less room than this is left for a fresh one.
 const LEAST: usize = 64 * 1024;
@@ -44,7 +45,8 @@ pub(crate) enum Filled {
     Nothing,
     /// The pool has no memory before the next turn.
     Full,
-    /// The input has ended, and so many bytes are left, fewer than were wanted. They are in no piece.
+    /// The input has ended, and so many bytes are left, fewer than were wanted. They are in no
+    /// piece.
     End(usize),
 }
 
@@ -162,8 +164,9 @@ impl Feed {
         Ok(Filled::Ready)
     }
 
-    /// Carries what is left of the current piece, and gives the piece back, so that its memory can be
-    /// used again after this turn. Blocks in it stay until then. Answers how many bytes are carried.
+    /// Carries what is left of the current piece, and gives the piece back, so that its memory can
+    /// be used again after this turn. Blocks in it stay until then. Answers how many bytes are
+    /// carried.
     pub(crate) fn let_go(&mut self, pool: &Pool) -> usize {
         self.carry.extend_from_slice(self.bytes(pool));
         if let Some(piece) = self.piece.take() {

@@ -1,10 +1,11 @@
 //! `generate`: makes UDP datagrams, for trials, benchmarks and for proving that nothing gets lost.
 //!
-//! Out: Ethernet frames with IPv4 and UDP, checksums right, from 198.18.0.1 to 198.19.0.1 (the addresses
-//! that RFC 2544 keeps for benchmarks). The payload begins with a sequence number of 64 bits, most
-//! significant byte first, at [`SEQUENCE`], then a pattern. With `seq=yes` each frame is written and
-//! numbered from 0; without, one frame per flow lies in the pool and is named again and again, so that a
-//! block costs the source nothing but its name (the seed's benchmark does the same, [Th fig. 5.1]).
+//! Out: Ethernet frames with IPv4 and UDP, checksums right, from 198.18.0.1 to 198.19.0.1 (the
+//! addresses that RFC 2544 keeps for benchmarks). The payload begins with a sequence number of 64
+//! bits, most significant byte first, at [`SEQUENCE`], then a pattern. With `seq=yes` each frame is
+//! written and numbered from 0; without, one frame per flow lies in the pool and is named again and
+//! again, so that a block costs the source nothing but its name (the seed's benchmark does the
+//! same, [Th fig. 5.1]).
 
 use crate::{Failure, Given, Intake, Opening, Seen, Source, SourceEntry};
 use abi::{Class, ContextLane, Entry, Flags, Marks, Place, RichPointer};
@@ -25,15 +26,15 @@ pub const GENERATE: Description = Description {
     name: "generate",
     summary: "make numbered or identical UDP frames",
     details: "\
-Makes Ethernet frames of `size` bytes (without the checksum of Ethernet) with a UDP datagram over IPv4
-from 198.18.0.1 to 198.19.0.1, target port `port`, source ports 10000 and up: one per flow, taken in
-turn. All checksums are right. The first 8 bytes of the payload, at offset 42, are a sequence number in
-network byte order.
+Makes Ethernet frames of `size` bytes (without the checksum of Ethernet) with a UDP datagram over
+IPv4 from 198.18.0.1 to 198.19.0.1, target port `port`, source ports 10000 and up: one per flow,
+taken in turn. All checksums are right. The first 8 bytes of the payload, at offset 42, are a
+sequence number in network byte order.
 
 `seq=yes` counts it up from 0 in the order of sending; otherwise it is 0, the frames of a flow are
-identical and are not written again, which is what benchmarks of filters want. `count=N` ends after N
-frames (otherwise the path must be stopped), `rate=N` gives at most N frames a second and catches up
-after a delay.",
+identical and are not written again, which is what benchmarks of filters want. `count=N` ends after
+N frames (otherwise the path must be stopped), `rate=N` gives at most N frames a second and catches
+up after a delay.",
     example: "generate count=1000 seq=yes | dport |9 count",
     kind: Kind::Source,
     takes: Forms::NONE,
@@ -206,8 +207,8 @@ impl Generate {
         Ok(true)
     }
 
-    /// Puts `number` frames of those that lie in `place` one behind the other: from the first on, and
-    /// after the last again from the beginning.
+    /// Puts `number` frames of those that lie in `place` one behind the other: from the first on,
+    /// and after the last again from the beginning.
     fn put(
         &mut self,
         intake: &mut Intake<'_>,

@@ -1,8 +1,9 @@
 //! Where a source reads: a file or standard input, never waiting.
 //!
-//! Regular files are read at once. Pipes, terminals and sockets are asked with poll first whether a read
-//! would wait, so that the space stays awake; a FIFO is opened without waiting for its writer. Regular
-//! files are locked for reading as far as that is possible, so that no sink of ours overwrites them.
+//! Regular files are read at once. Pipes, terminals and sockets are asked with poll first whether a
+//! read would wait, so that the space stays awake; a FIFO is opened without waiting for its writer.
+//! Regular files are locked for reading as far as that is possible, so that no sink of ours
+//! overwrites them.
 
 use crate::Failure;
 use crate::fail::failed;
@@ -25,7 +26,8 @@ pub(crate) struct Input {
 }
 
 impl Drop for Input {
-    /// Unlocks by hand: a child that is being started still has a copy of the descriptor for a moment.
+    /// Unlocks by hand: a child that is being started still has a copy of the descriptor for a
+    /// moment.
     fn drop(&mut self) {
         if self.locked {
             let _ = self.file.unlock();
@@ -113,7 +115,8 @@ impl Input {
         }
     }
 
-    /// Whether a read would not wait: there are bytes, the writer has gone, or there is an error to tell.
+    /// Whether a read would not wait: there are bytes, the writer has gone, or there is an error to
+    /// tell.
     fn is_ready(&self) -> bool {
         let mut fds = [PollFd::new(&self.file, PollFlags::IN)];
         let at_once = Timespec { tv_sec: 0, tv_nsec: 0 };

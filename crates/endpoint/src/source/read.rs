@@ -1,8 +1,8 @@
 //! `read`: gives the bytes of any file, in blocks of one size or line by line.
 //!
-//! In: a file or standard input, read in pieces straight into the pool. Out: blocks that lie in no frame,
-//! with the time at which they were read. A line longer than a block travels as fragments with the first
-//! and last flags (CONTRACT 6).
+//! In: a file or standard input, read in pieces straight into the pool. Out: blocks that lie in no
+//! frame, with the time at which they were read. A line longer than a block travels as fragments
+//! with the first and last flags (CONTRACT 6).
 
 use super::feed::{Feed, Filled};
 use super::input::Input;
@@ -16,10 +16,10 @@ pub const READ: Description = Description {
     name: "read",
     summary: "give the bytes of a file, in blocks or line by line",
     details: "\
-Reads any file; `-` is standard input. Blocks have `block` bytes (64 KB by default, the last one what
-is left); from a pipe or terminal a block is given as soon as anything came. `lines=yes` gives one block
-per line, without its line end; a line longer than `block` comes in fragments. Blocks lie in no frame:
-filters that read headers refuse them.",
+Reads any file; `-` is standard input. Blocks have `block` bytes (64 KB by default, the last one
+what is left); from a pipe or terminal a block is given as soon as anything came. `lines=yes` gives
+one block per line, without its line end; a line longer than `block` comes in fragments. Blocks lie
+in no frame: filters that read headers refuse them.",
     example: "read access.log lines=yes | match \" 404 \" | count",
     kind: Kind::Source,
     takes: Forms::NONE,

@@ -1,9 +1,10 @@
-//! `replay`: gives the packets of a capture file, as fast as they can be taken or at the capture's pace.
+//! `replay`: gives the packets of a capture file, as fast as they can be taken or at the capture's
+//! pace.
 //!
-//! In: pcap or pcapng, from a file or standard input, read in pieces straight into the pool. Out: one
-//! block per packet, named where it lies (no copy), with the capture's time, link type and length on the
-//! wire. What is wrong with a capture is told after every packet before it was given, with the number
-//! of the record and the offset of the byte. [Th §5.3.2 "Source"]
+//! In: pcap or pcapng, from a file or standard input, read in pieces straight into the pool. Out:
+//! one block per packet, named where it lies (no copy), with the capture's time, link type and
+//! length on the wire. What is wrong with a capture is told after every packet before it was given,
+//! with the number of the record and the offset of the byte. [Th §5.3.2 "Source"]
 
 use super::feed::{Feed, Filled};
 use super::input::Input;
@@ -18,15 +19,16 @@ pub const REPLAY: Description = Description {
     name: "replay",
     summary: "give the packets of a capture file",
     details: "\
-Reads pcap and pcapng files of either byte order, with micro- or nanoseconds, of any link type; `-` is
-standard input. Each packet is a frame with the time at which it was captured.
+Reads pcap and pcapng files of either byte order, with micro- or nanoseconds, of any link type; `-`
+is standard input. Each packet is a frame with the time at which it was captured.
 
-`speed=max` gives packets as fast as they are taken, and the path's clock is the time of the packets.
-`speed=1` keeps the distances in time of the capture, `speed=10` is ten times as fast, `speed=0.5` half
-as fast.
+`speed=max` gives packets as fast as they are taken, and the path's clock is the time of the
+packets. `speed=1` keeps the distances in time of the capture, `speed=10` is ten times as fast,
+`speed=0.5` half as fast.
 
-A capture that ends within a record or is broken gives every packet before that point, then the error.
-A compressed capture must be unpacked first: `zcat x.pcap.gz | streamline 'replay - | count'`.",
+A capture that ends within a record or is broken gives every packet before that point, then the
+error. A compressed capture must be unpacked first: `zcat x.pcap.gz | streamline 'replay - |
+count'`.",
     example: "replay web.pcap speed=1 | print",
     kind: Kind::Source,
     takes: Forms::NONE,
@@ -135,8 +137,8 @@ impl Replay {
         }
     }
 
-    /// Gives packets until the batch is full or the time of the next has not come. Answers how many bytes
-    /// the reader wants if it stopped because the piece has no whole packet.
+    /// Gives packets until the batch is full or the time of the next has not come. Answers how many
+    /// bytes the reader wants if it stopped because the piece has no whole packet.
     fn give_from_piece(&mut self, intake: &mut Intake<'_>) -> Result<Option<usize>, Failure> {
         let pool = intake.pool;
         let mut rest = self.feed.bytes(pool);

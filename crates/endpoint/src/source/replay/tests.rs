@@ -195,8 +195,8 @@ fn what_is_no_capture_is_told_before_anything_happens() {
     assert_eq!(told(b""), "cannot read x: it is empty; a capture has at least a header");
     assert_eq!(
         told(b"GET / HTTP/1.1\r\n"),
-        "cannot read x: not a capture: it begins with 47 45 54 20, which is neither pcap nor pcapng; \
-         it looks like a text: `read` gives the bytes or lines of any file"
+        "cannot read x: not a capture: it begins with 47 45 54 20, which is neither pcap nor \
+         pcapng; it looks like a text: `read` gives the bytes or lines of any file"
     );
     assert!(told(b"\x1f\x8b\x08\0\0").ends_with("`zcat FILE | streamline 'replay - | …'`"));
     assert!(told(b"\x7fELF\x02\x01\x01\0").ends_with("it looks like a program"));

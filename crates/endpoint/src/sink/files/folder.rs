@@ -1,0 +1,190 @@
+//! The directory that `files` writes into: made if it is missing, held open, never left.
+//!
+//! Every file is created exclusively, relative to the open directory, without following links,
+//! under a name that is built here from digits, letters, points, dashes and underscores. A name
+//! that is taken is never overwritten: numbers go on behind the largest one that is there.
+
+use crate::Failure;
+use crate::fail::failed;
+use rustix::fs::{Mode, OFlags};
+use std::fs::{self, File};
+use std::io;
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::MetadataExt;
+
+/// The name of the table of contents.
+pub(super) const INDEX: &str = "index.jsonl";
+/// How often another number is tried when somebody else takes names at the same time.
+const TRIES: u32 = 1000;
+
+/// An open directory.
+#[derive(Debug)]
+pub(super) struct Folder {
+    fd: OwnedFd,
+    path: String,
+    /// The number of the next file.
+    next: u64,
+}
+
+/// Which file a name stood for, so that another one under the same name is recognised.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Identity {
+    device: u64,
+    inode: u64,
+}
+
+impl Identity {
+    /// The identity of an open file.
+    pub(super) fn of(file: &File) -> io::Result<Self> {
+        let meta = file.metadata()?;
+        Ok(Self { device: meta.dev(), inode: meta.ino() })
+    }
+}
+
+impl Folder {
+    /// Opens a directory, which is made if only its last part is missing, and its index for
+    /// appending.
+    pub(super) fn open(path: &str) -> Result<(Self, File), Failure> {
+        let made = match fs::create_dir(path) {
+            Ok(()) => true,
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => false,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                let hint = "make the directory around it first, with mkdir -p";
+                return Err(failed("make", path, &error).hint(hint));
+            }
+            Err(error) => return Err(failed("make", path, &error)),
+        };
+        let opened = Self::open_existing(path);
+        if made && opened.is_err() {
+            let _ = fs::remove_dir(path);
+        }
+        opened
+    }
+
+    fn open_existing(path: &str) -> Result<(Self, File), Failure> {
+        let flags = OFlags::DIRECTORY | OFlags::RDONLY | OFlags::CLOEXEC;
+        let fd = rustix::fs::open(path, flags, Mode::empty())
+            .map_err(|errno| failed("open", path, &errno.into()))?;
+        let next = first_free(path).map_err(|error| failed("read", path, &error))?;
+        let folder = Self { fd, path: path.to_owned(), next };
+        let index = folder
+            .at(INDEX, OFlags::APPEND | OFlags::CREATE)
+            .map_err(|error| failed("open", &folder.target(INDEX), &error))?;
+        Ok((folder, index))
+    }
+
+    /// Creates the next file; `about` is added to its number to make its name.
+    pub(super) fn create(&mut self, about: &str) -> io::Result<(File, String)> {
+        for _ in 0..TRIES {
+            let name = format!("{:06}{}", self.next, safe(about));
+            let created = self.at(&name, OFlags::CREATE | OFlags::EXCL | OFlags::APPEND);
+            match created {
+                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => self.next += 1,
+                created => {
+                    let file = created?;
+                    self.next += 1;
+                    return Ok((file, name));
+                }
+            }
+        }
+        Err(io::ErrorKind::AlreadyExists.into())
+    }
+
+    /// Opens a file again that was created here.
+    pub(super) fn reopen(&self, name: &str, identity: Identity) -> io::Result<File> {
+        let file = self.at(name, OFlags::APPEND)?;
+        if Identity::of(&file)? != identity {
+            return Err(io::Error::other("somebody else has replaced it"));
+        }
+        Ok(file)
+    }
+
+    /// A file of the directory, for messages.
+    pub(super) fn target(&self, name: &str) -> String {
+        format!("{}/{name}", self.path.trim_end_matches('/'))
+    }
+
+    fn at(&self, name: &str, flags: OFlags) -> io::Result<File> {
+        let flags = flags | OFlags::WRONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let fd = rustix::fs::openat(&self.fd, name, flags, Mode::from_raw_mode(0o666))?;
+        Ok(File::from(fd))
+    }
+}
+
+/// The number behind the largest one with which a name in the directory begins.
+fn first_free(path: &str) -> io::Result<u64> {
+    let mut next = 1;
+    for entry in fs::read_dir(path)? {
+        let name = entry?.file_name();
+        let digits: String =
+            name.to_string_lossy().chars().take_while(char::is_ascii_digit).take(19).collect();
+        next = next.max(digits.parse::<u64>().map_or(0, |number| number + 1));
+    }
+    Ok(next)
+}
+
+/// The text with everything replaced that could mean something to a file system or a shell.
+fn safe(text: &str) -> String {
+    let safe = |c: char| if c.is_ascii_alphanumeric() || ".-_".contains(c) { c } else { '_' };
+    text.chars().map(safe).take(100).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{TempDir, refused};
+    use std::io::Write;
+
+    #[test]
+    fn numbers_go_on_where_an_earlier_run_stopped() {
+        let dir = TempDir::new();
+        let path = dir.path("out");
+        let (mut folder, _) = Folder::open(&path).unwrap();
+        assert_eq!(folder.create("").unwrap().1, "000001");
+        assert_eq!(folder.create("-a/../b:c").unwrap().1, "000002-a_.._b_c");
+        fs::write(dir.path("out/000004"), "taken later").unwrap();
+        assert_eq!(folder.create("").unwrap().1, "000003");
+        assert_eq!(folder.create("").unwrap().1, "000005");
+        fs::write(dir.path("out/17-by-hand"), "").unwrap();
+        let (mut again, _) = Folder::open(&path).unwrap();
+        assert_eq!(again.create("").unwrap().1, "000018");
+        assert_eq!(fs::read_to_string(dir.path("out/000004")).unwrap(), "taken later");
+    }
+
+    #[test]
+    fn links_do_not_lead_out_of_the_directory() {
+        let dir = TempDir::new();
+        fs::write(dir.path("victim"), "untouched").unwrap();
+        fs::create_dir(dir.path("out")).unwrap();
+        let link = |name: &str| std::os::unix::fs::symlink(dir.path("victim"), dir.path(name));
+        link("out/index.jsonl").unwrap();
+        let failure = refused(Folder::open(&dir.path("out"))).to_string();
+        assert!(failure.contains("index.jsonl"), "{failure}");
+        fs::remove_file(dir.path("out/index.jsonl")).unwrap();
+        let (mut folder, _) = Folder::open(&dir.path("out")).unwrap();
+        link("out/000001").unwrap();
+        assert_eq!(folder.create("").unwrap().1, "000002");
+        let (file, name) = folder.create("").unwrap();
+        let identity = Identity::of(&file).unwrap();
+        drop(file);
+        folder.reopen(&name, identity).unwrap().write_all(b"more").unwrap();
+        fs::remove_file(dir.path("out/000003")).unwrap();
+        link("out/000003").unwrap();
+        assert!(folder.reopen(&name, identity).is_err());
+        fs::remove_file(dir.path("out/000003")).unwrap();
+        fs::hard_link(dir.path("victim"), dir.path("out/000003")).unwrap();
+        let replaced = folder.reopen(&name, identity).unwrap_err().to_string();
+        assert_eq!(replaced, "somebody else has replaced it");
+        assert_eq!(fs::read_to_string(dir.path("victim")).unwrap(), "untouched");
+    }
+
+    #[test]
+    fn what_cannot_be_a_directory_is_told() {
+        let dir = TempDir::new();
+        fs::write(dir.path("file"), "").unwrap();
+        let told = |path: &str| refused(Folder::open(path)).to_string();
+        assert!(told(&dir.path("file")).contains("not a directory"));
+        assert!(told(&dir.path("a/b")).ends_with("with mkdir -p"));
+        assert!(!told("/proc/self").is_empty(), "nothing can be created there, not even by root");
+    }
+}
