@@ -1,9 +1,9 @@
 //! Whole lines, from text to ledger, on the bundled capture.
 
+use engine::catalogue::House;
+use engine::run::{Outcome, Until};
+use engine::{build, run};
 use pipeline::plan::{Machine, plan};
-use streamline_engine::catalogue::House;
-use streamline_engine::run::{Outcome, Until};
-use streamline_engine::{build, run};
 
 fn line(text: &str) -> Outcome {
     let (graph, mistakes) = pipeline::read(text, &House);

@@ -103,11 +103,26 @@ impl<'a> Gateway<'a> for Memory<'a> {
         let (place, bytes) = self.work.append(old.len(), |room| {
             match keep {
                 Keep::Contents => room.copy_from_slice(old),
-                Keep::Nothing => room.fill(0),
+                Keep::Nothing => around(block, room, old),
             }
             write(room);
             old.len()
         })?;
         Some((RichPointer::new(self.work.id(), place, block.pointer.class), bytes))
+    }
+}
+
+/// Copies what lies around the view: the marks must go on meaning the same.
+fn around(block: &Block<'_>, room: &mut [u8], old: &[u8]) {
+    let from = (block.marks.view as usize).min(old.len());
+    let to = from.saturating_add(block.length() as usize).min(old.len());
+    for part in [0..from, to..old.len()] {
+        if let (Some(room), Some(old)) = (room.get_mut(part.clone()), old.get(part)) {
+            room.copy_from_slice(old);
+        }
+    }
+    // Memory that is used again: nothing of an earlier block may show where `write` leaves it alone.
+    if let Some(view) = room.get_mut(from..to) {
+        view.fill(0);
     }
 }

@@ -1,0 +1,101 @@
+//! 3. A message spans five blocks as fragments and is consumed without gathering.
+//!
+//! Five datagrams make one message, flagged first and last (CONTRACT 6). The consumer reads them in
+//! place: every fragment still lies in the source's pool, next to the headers that it came with.
+
+use crate::house::{line, reported};
+use filter::prelude::*;
+use std::collections::BTreeSet;
+
+const PER_MESSAGE: u64 = 5;
+
+/// Makes five blocks that follow each other one message.
+const FIVE: Description = Description {
+    name: "five",
+    summary: "five datagrams are a message",
+    kind: Kind::Reordering,
+    takes: Forms::of(&[Form::Frame]),
+    gives: Gives::Form(Form::Message),
+    user: Some(|_| Ok(Filter::stream(Five(0)))),
+    ..Description::EMPTY
+};
+
+struct Five(u64);
+
+impl Stream for Five {
+    fn block<'a>(&mut self, block: Block<'a>, cx: &mut StreamContext<'_, 'a>) {
+        let mut fragment = block.narrow(42, block.length() - 42);
+        let place = self.0 % PER_MESSAGE;
+        fragment.context.session = u32::try_from(self.0 / PER_MESSAGE).unwrap() + 1;
+        if place == 0 {
+            fragment.context.flags = fragment.context.flags.with(Flags::FIRST);
+        }
+        if place == PER_MESSAGE - 1 {
+            fragment.context.flags = fragment.context.flags.with(Flags::LAST);
+        }
+        self.0 += 1;
+        cx.pass(fragment);
+    }
+}
+
+/// Consumes messages fragment by fragment, keeping a sum and no bytes.
+const SUM: Description = Description {
+    name: "sum",
+    summary: "adds up the numbers in messages",
+    kind: Kind::Inspection,
+    takes: Forms::of(&[Form::Message]),
+    reports: true,
+    user: Some(|_| Ok(Filter::stream(Sum::default()))),
+    ..Description::EMPTY
+};
+
+#[derive(Default)]
+struct Sum {
+    open: Option<(u32, u64)>,
+    messages: u64,
+    total: u64,
+    pools: BTreeSet<u32>,
+    torn: u64,
+}
+
+impl Stream for Sum {
+    fn block<'a>(&mut self, block: Block<'a>, cx: &mut StreamContext<'_, 'a>) {
+        let flags = block.context.flags;
+        if flags.has(Flags::FIRST) {
+            self.torn += u64::from(self.open.is_some());
+            self.open = Some((block.context.session, 0));
+        }
+        let number = block.bytes().first_chunk().map_or(0, |bytes| u64::from_be_bytes(*bytes));
+        self.pools.insert(block.pointer.dbuf().number());
+        match &mut self.open {
+            Some((session, sum)) if *session == block.context.session => *sum += number,
+            _ => self.torn += 1,
+        }
+        if flags.has(Flags::LAST)
+            && let Some((_, sum)) = self.open.take()
+        {
+            self.messages += 1;
+            self.total += sum;
+        }
+        cx.consume(&block);
+    }
+
+    fn report(&self) -> Report {
+        let rows = [
+            ("messages", self.messages),
+            ("total", self.total),
+            ("pools", self.pools.len() as u64),
+            ("torn", self.torn),
+        ];
+        Report { rows: rows.map(|(name, n)| (name.to_owned(), n)).to_vec() }
+    }
+}
+
+#[test]
+fn a_message_of_five_blocks_is_consumed_in_place() {
+    let outcome = line("generate count=10000 seq=yes size=200 | five | sum", &[&FIVE, &SUM]);
+    assert_eq!(reported(&outcome, "sum", "messages"), 2000);
+    assert_eq!(reported(&outcome, "sum", "total"), (0..10_000u64).sum::<u64>());
+    assert_eq!(reported(&outcome, "sum", "torn"), 0);
+    assert_eq!(reported(&outcome, "sum", "pools"), 1, "no fragment was copied anywhere");
+}

@@ -1,0 +1,159 @@
+//! 2. A reassembler holds out-of-order rich pointers over memory that laps.
+//!
+//! 64 MB of two connections go through a pool of 16 MB. The first connection's segments are shuffled;
+//! the second's first segment comes last of all, so that one block is held while the pool laps around it.
+//! Every byte that comes out is compared with what was sent.
+
+use crate::house::{line, reported};
+use filter::prelude::*;
+use testkit::{Frame, Segment};
+use zerocopy::{FromBytes, Immutable, IntoBytes};
+
+const PAYLOAD: usize = 1000;
+const SEGMENTS: u32 = 64_000;
+
+/// Reassembles by holding rich pointers; the session is the source port.
+const REORDER: Description = Description {
+    name: "reorder",
+    summary: "holds segments until the ones before them have come",
+    kind: Kind::Reordering,
+    takes: Forms::of(&[Form::Frame]),
+    gives: Gives::Form(Form::Stream),
+    reasons: &["not tcp", "old"],
+    keeps: Keeps::Sessions,
+    held_max: 8192,
+    user: Some(|_| Ok(Filter::stream(Reorder::default()))),
+    ..Description::EMPTY
+};
+const NOT_TCP: Reason = REORDER.reason("not tcp");
+const OLD: Reason = REORDER.reason("old");
+
+#[derive(Clone, Copy, Default, FromBytes, IntoBytes, Immutable)]
+#[repr(C)]
+struct Connection {
+    next: u32,
+    early: HeldList,
+}
+
+impl Session for Connection {
+    fn lists(&mut self) -> Vec<&mut HeldList> {
+        vec![&mut self.early]
+    }
+}
+
+#[derive(Default)]
+struct Reorder {
+    connections: Sessions<Connection>,
+}
+
+impl Stream for Reorder {
+    fn block<'a>(&mut self, block: Block<'a>, cx: &mut StreamContext<'_, 'a>) {
+        let layers = wire::layers(wire::LinkType(block.marks.link), block.frame);
+        let (Some(l4), Some(payload)) = (layers.l4, layers.payload) else {
+            return cx.drop(&block, NOT_TCP);
+        };
+        let header = block.frame.get(usize::from(l4)..).and_then(wire::tcp::Tcp::parse);
+        let Some((tcp, _)) = header else { return cx.drop(&block, NOT_TCP) };
+        let (port, sequence) = (tcp.source(), tcp.sequence());
+        let connection = self.connections.of(u64::from(port));
+        let mut view = block.view_at(u32::from(payload), layers.end - u32::from(payload));
+        view.context.session = u32::from(port);
+        if sequence == connection.next {
+            connection.next += view.length();
+            cx.pass(view);
+        } else if sequence > connection.next {
+            cx.hold(&mut connection.early, &view, sequence);
+        } else {
+            cx.drop(&block, OLD);
+        }
+        while cx.front(&connection.early).is_some_and(|(key, _)| key == connection.next) {
+            cx.release(&mut connection.early, |held| {
+                connection.next += held.length();
+                held
+            });
+        }
+    }
+
+    fn state(&mut self) -> Option<&mut dyn State> {
+        Some(&mut self.connections)
+    }
+}
+
+/// Compares what comes with what was sent, at every byte.
+const VERIFY: Description = Description {
+    name: "verify",
+    summary: "compares streams with the pattern",
+    kind: Kind::Inspection,
+    takes: Forms::of(&[Form::Stream]),
+    reports: true,
+    user: Some(|_| Ok(Filter::lanes(Verify::default()))),
+    ..Description::EMPTY
+};
+
+#[derive(Default)]
+struct Verify {
+    at: std::collections::BTreeMap<u32, u32>,
+    wrong: u64,
+}
+
+impl Lanes for Verify {
+    fn process<'a>(&mut self, batch: &mut Batch<'a>, _: &mut LaneContext<'_, 'a>) {
+        for (_, block) in batch.blocks() {
+            let at = self.at.entry(block.context.session).or_default();
+            let expected = payload(block.context.session as u16, *at / PAYLOAD as u32);
+            self.wrong += u64::from(block.bytes() != expected);
+            *at += block.length();
+        }
+    }
+
+    fn report(&self) -> Report {
+        let row = |(port, bytes): (&u32, &u32)| (port.to_string(), u64::from(*bytes));
+        let mut rows: Vec<_> = self.at.iter().map(row).collect();
+        rows.push(("wrong".to_owned(), self.wrong));
+        Report { rows }
+    }
+}
+
+fn payload(port: u16, number: u32) -> Vec<u8> {
+    let seed = u32::from(port).wrapping_mul(2_654_435_761).wrapping_add(number);
+    (0..PAYLOAD as u32).map(|i| (seed.wrapping_add(i).wrapping_mul(40_503) >> 8) as u8).collect()
+}
+
+fn segment(port: u16, number: u32) -> Vec<u8> {
+    let header = Segment {
+        source: port,
+        target: 80,
+        sequence: number * PAYLOAD as u32,
+        ..Segment::default()
+    };
+    Frame::ethernet().ipv4("10.0.0.1", "10.0.0.2").tcp(&header, &payload(port, number))
+}
+
+#[test]
+fn held_blocks_outlive_the_laps_of_their_memory() {
+    let mut random = testkit::Random::replayable();
+    let mut numbers: Vec<u32> = (0..SEGMENTS).collect();
+    for window in numbers.chunks_mut(64) {
+        random.shuffle(window);
+    }
+    // One segment comes 3,000 places late: 3 MB are held until it does.
+    let late = numbers.remove(20_000);
+    numbers.insert(23_000, late);
+    let mut frames = vec![segment(2, 1)];
+    frames.extend(numbers.iter().map(|number| segment(1, *number)));
+    frames.push(segment(2, 0));
+    let file = std::env::temp_dir().join(format!("streamline-probe-{}.pcap", std::process::id()));
+    let mut capture = wire::capture::write::header(wire::LinkType::ETHERNET).to_vec();
+    for frame in &frames {
+        let length = u32::try_from(frame.len()).unwrap();
+        capture.extend(wire::capture::write::record(0, length, length));
+        capture.extend(frame);
+    }
+    std::fs::write(&file, &capture).unwrap();
+    let text = format!("replay '{}' | reorder | verify", file.display());
+    let outcome = line(&text, &[&REORDER, &VERIFY]);
+    std::fs::remove_file(&file).unwrap();
+    assert_eq!(reported(&outcome, "verify", "wrong"), 0);
+    assert_eq!(reported(&outcome, "verify", "1"), u64::from(SEGMENTS) * PAYLOAD as u64);
+    assert_eq!(reported(&outcome, "verify", "2"), 2 * PAYLOAD as u64);
+}

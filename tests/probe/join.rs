@@ -1,0 +1,67 @@
+//! 8. A two-branch join with batches of 32 keeps the input order.
+
+use crate::house::{line, reported};
+use filter::prelude::*;
+
+/// Looks whether sequence numbers never fall.
+const ORDERED: Description = Description {
+    name: "ordered",
+    summary: "counts numbers that come too late",
+    kind: Kind::Inspection,
+    reports: true,
+    user: Some(|_| Ok(Filter::lanes(Ordered::default()))),
+    ..Description::EMPTY
+};
+
+#[derive(Default)]
+struct Ordered {
+    last: u64,
+    late: u64,
+    blocks: u64,
+}
+
+impl Lanes for Ordered {
+    fn process<'a>(&mut self, batch: &mut Batch<'a>, _: &mut LaneContext<'_, 'a>) {
+        for (_, block) in batch.blocks() {
+            let number = block.frame.get(42..50).and_then(|b| b.try_into().ok());
+            let number = number.map_or(0, u64::from_be_bytes);
+            self.late += u64::from(number < self.last);
+            self.last = number;
+            self.blocks += 1;
+        }
+    }
+
+    fn report(&self) -> Report {
+        Report { rows: vec![("late".to_owned(), self.late), ("blocks".to_owned(), self.blocks)] }
+    }
+}
+
+/// Answers 1 for even numbers and 2 for odd ones.
+const EVEN: Description = Description {
+    name: "even",
+    summary: "tells even numbers from odd ones",
+    kind: Kind::Classification,
+    classes: filter::Classes::Number {
+        what: "parity",
+        range: filter::ValueRange { low: 1, high: 2 },
+        names: &[],
+    },
+    user: Some(|_| Ok(Filter::classify(Even))),
+    ..Description::EMPTY
+};
+
+struct Even;
+
+impl Classify for Even {
+    fn classify(&mut self, block: &mut Block<'_>, _: &mut Tell<'_>) -> Class {
+        Class(if block.frame.get(49).is_some_and(|b| b % 2 == 0) { 1 } else { 2 })
+    }
+}
+
+#[test]
+fn branches_come_back_in_input_order() {
+    let text = "generate count=100000 seq=yes | even | ((|1 count | inspect) + |2 count) | ordered";
+    let outcome = line(text, &[&ORDERED, &EVEN]);
+    assert_eq!(reported(&outcome, "ordered", "late"), 0);
+    assert_eq!(reported(&outcome, "ordered", "blocks"), 100_000);
+}

@@ -1,0 +1,103 @@
+//! 6. A plain-data state region is saved in one process and goes on in another.
+//!
+//! Every filter of the catalog that keeps state that can move sees the first half of the traffic here,
+//! the second half in another process, and says the same in the end as one that saw everything here.
+
+use filter::testing::{Arena, Frame, Node, Space};
+use filter::{Batch, Description, Keeps, Moved, Report};
+use std::io::{Read, Write};
+use std::process::{Command, Stdio};
+
+const CHILD: &str = "STREAMLINE_PROBE_STATE";
+const FRAMES: usize = 640;
+
+fn movable() -> Vec<&'static Description> {
+    let keeps = |d: &&&'static Description| matches!(d.keeps, Keeps::Private | Keeps::Sessions);
+    filter::catalog::FILTERS.iter().filter(keeps).copied().collect()
+}
+
+fn frames(range: std::ops::Range<usize>) -> Vec<Frame> {
+    let frame = |i: usize| {
+        let payload = vec![u8::try_from(i % 251).unwrap(); 1 + i % 300];
+        Frame::udp(u16::try_from(i).unwrap(), 53, &payload).at(i as u64 * 1_000)
+    };
+    range.map(frame).collect()
+}
+
+fn feed(node: &mut Node, range: std::ops::Range<usize>) {
+    let arena = Arena::new(FRAMES + 1);
+    let mut space = Space::new(&arena);
+    for some in frames(range).chunks(32) {
+        let batch: Batch<'_> = space.batch(some);
+        let now = 0;
+        node.turn(batch, &mut space, now);
+    }
+}
+
+fn to_bytes(saved: &[Moved]) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    for moved in saved {
+        assert!(moved.held.iter().all(Vec::is_empty), "nothing is held between these turns");
+        bytes.extend(moved.key.to_le_bytes());
+        bytes.extend((moved.bytes.len() as u64).to_le_bytes());
+        bytes.extend((moved.held.len() as u64).to_le_bytes());
+        bytes.extend(&moved.bytes);
+    }
+    bytes
+}
+
+fn from_bytes(mut bytes: &[u8]) -> Vec<Moved> {
+    let mut saved = Vec::new();
+    while let Some((head, rest)) = bytes.split_at_checked(24) {
+        let word = |i: usize| u64::from_le_bytes(head[i * 8..i * 8 + 8].try_into().unwrap());
+        let (state, rest) = rest.split_at(usize::try_from(word(1)).unwrap());
+        let held = vec![Vec::new(); usize::try_from(word(2)).unwrap()];
+        saved.push(Moved { key: word(0), bytes: state.to_vec(), held });
+        bytes = rest;
+    }
+    saved
+}
+
+/// The other process: takes a state on standard input, sees the second half, prints its report.
+#[test]
+fn child_goes_on() {
+    let Ok(name) = std::env::var(CHILD) else { return };
+    let mut state = Vec::new();
+    std::io::stdin().read_to_end(&mut state).unwrap();
+    let description = filter::catalog::find(&name).unwrap();
+    let mut node = Node::new(description, &[]).unwrap();
+    node.restore(from_bytes(&state)).unwrap();
+    feed(&mut node, FRAMES / 2..FRAMES);
+    println!("{CHILD}{:?}", node.report());
+}
+
+fn in_another_process(description: &Description, saved: &[Moved]) -> String {
+    let mut child = Command::new(std::env::current_exe().unwrap())
+        .args(["state::child_goes_on", "--exact", "--nocapture"])
+        .env(CHILD, description.name)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    child.stdin.take().unwrap().write_all(&to_bytes(saved)).unwrap();
+    let output = child.wait_with_output().unwrap();
+    assert!(output.status.success(), "{output:?}");
+    let text = String::from_utf8(output.stdout).unwrap();
+    let line = text.lines().find_map(|line| Some(line.split_once(CHILD)?.1.to_owned()));
+    line.expect("the report of the other process")
+}
+
+#[test]
+fn state_goes_on_in_another_process() {
+    let filters = movable();
+    assert!(filters.len() >= 3, "count, hist and inspect keep state");
+    for description in filters {
+        let mut whole = Node::new(description, &[]).unwrap();
+        feed(&mut whole, 0..FRAMES);
+        let mut first = Node::new(description, &[]).unwrap();
+        feed(&mut first, 0..FRAMES / 2);
+        let report = in_another_process(description, &first.save());
+        assert_ne!(whole.report(), Report::default(), "{}", description.name);
+        assert_eq!(report, format!("{:?}", whole.report()), "{}", description.name);
+    }
+}
