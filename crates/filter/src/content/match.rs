@@ -47,12 +47,16 @@ const PATTERNS_MAX: usize = 65_535;
 fn make(arguments: &Arguments) -> Result<Filter, Mistake> {
     let patterns = patterns(arguments)?;
     let nocase = arguments.flag("nocase");
-    let search = match (arguments.number("at"), patterns.as_slice()) {
-        (Some(at), _) => Search::At { at: at as usize, patterns, nocase },
-        (None, [one]) if !nocase => Search::One(Box::new(Finder::new(one).into_owned())),
-        (None, _) => Search::Many(Box::new(Many::new(&patterns, nocase)?)),
-    };
-    Ok(Filter::classify(Match { search }))
+    let at = arguments.number("at").map(|at| at as usize);
+    // Each search is a filter of its own, so that nothing is chosen per block.
+    Ok(match (at, patterns.as_slice()) {
+        (Some(at), [one]) if one.len() == 1 && !nocase => {
+            Filter::classify(Match(Byte { at, byte: one.first().copied().unwrap_or(0) }))
+        }
+        (Some(at), _) => Filter::classify(Match(At { at, patterns, nocase })),
+        (None, [one]) if !nocase => Filter::classify(Match(Finder::new(one).into_owned())),
+        (None, _) => Filter::classify(Match(Many::new(&patterns, nocase)?)),
+    })
 }
 
 /// The patterns, in the order in which they were written.
@@ -93,10 +97,23 @@ fn hex(text: &str) -> Result<Vec<u8>, Mistake> {
     pairs.map(|at| Ok((value(at)? << 4 | value(at + 1)?) as u8)).collect()
 }
 
-enum Search {
-    One(Box<Finder<'static>>),
-    Many(Box<Many>),
-    At { at: usize, patterns: Vec<Vec<u8>>, nocase: bool },
+/// Looks for patterns in a view.
+trait Search: Send {
+    /// The index of the first pattern in the list that matches.
+    fn first(&self, bytes: &[u8]) -> Option<usize>;
+}
+
+/// One byte at one offset.
+struct Byte {
+    at: usize,
+    byte: u8,
+}
+
+/// Patterns at one offset.
+struct At {
+    at: usize,
+    patterns: Vec<Vec<u8>>,
+    nocase: bool,
 }
 
 /// Two automata over the same patterns. The first is fast where nothing matches and finds where a
@@ -107,34 +124,41 @@ struct Many {
     all: AhoCorasick,
 }
 
-struct Match {
-    search: Search,
-}
+struct Match<S>(S);
 
-impl Classify for Match {
+impl<S: Search> Classify for Match<S> {
+    const SETS_MARKS: bool = false;
+
+    #[inline]
     fn classify(&mut self, block: &mut Block<'_>, cx: &mut Tell<'_>) -> Class {
-        match self.search.first(block.bytes()) {
+        match self.0.first(block.bytes()) {
             Some(index) => Class(index as u32 + 1),
             None => cx.absent(NO_PATTERN),
         }
     }
 }
 
-impl Search {
-    /// The index of the first pattern in the list that matches.
+impl Search for Byte {
+    #[inline]
     fn first(&self, bytes: &[u8]) -> Option<usize> {
-        match self {
-            Self::One(finder) => finder.find(bytes).map(|_| 0),
-            Self::Many(many) => many.first(bytes),
-            Self::At { at, patterns, nocase } => {
-                let bytes = bytes.get(*at..)?;
-                let stands = |pattern: &Vec<u8>| match bytes.get(..pattern.len()) {
-                    Some(here) if *nocase => here.eq_ignore_ascii_case(pattern),
-                    here => here == Some(pattern.as_slice()),
-                };
-                patterns.iter().position(stands)
-            }
-        }
+        (bytes.get(self.at) == Some(&self.byte)).then_some(0)
+    }
+}
+
+impl Search for Finder<'static> {
+    fn first(&self, bytes: &[u8]) -> Option<usize> {
+        self.find(bytes).map(|_| 0)
+    }
+}
+
+impl Search for At {
+    fn first(&self, bytes: &[u8]) -> Option<usize> {
+        let bytes = bytes.get(self.at..)?;
+        let stands = |pattern: &Vec<u8>| match bytes.get(..pattern.len()) {
+            Some(here) if self.nocase => here.eq_ignore_ascii_case(pattern),
+            here => here == Some(pattern.as_slice()),
+        };
+        self.patterns.iter().position(stands)
     }
 }
 
@@ -147,7 +171,9 @@ impl Many {
         };
         Ok(Self { leftmost: build(MatchKind::LeftmostFirst)?, all: build(MatchKind::Standard)? })
     }
+}
 
+impl Search for Many {
     fn first(&self, bytes: &[u8]) -> Option<usize> {
         let found = self.leftmost.find(bytes)?;
         let mut first = found.pattern().as_usize();
