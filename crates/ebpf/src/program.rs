@@ -69,6 +69,8 @@ pub struct Counter {
 pub struct Program {
     /// Where it must be loaded.
     pub place: Place,
+    /// Whether it loads without CAP_PERFMON.
+    pub hardened: bool,
     /// Its instructions, maps by number.
     pub code: Vec<Insn>,
     /// The maps in the order of their numbers; an array of one element each.

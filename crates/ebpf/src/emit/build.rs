@@ -4,16 +4,19 @@
 //! In: the scope's wishes. Out: a `Program`. Register use: r6 context, r7 first byte of the frame, r8
 //! one past its last linear byte (traffic control and XDP), r9 free for kernel rings, r0 to r5 scratch.
 //!
-//! Frames in pieces: at traffic control only the linear part can be read directly. The program first
+//! Frames in pieces: at traffic control only the linear part can be read directly. A trusted program first
 //! makes `reach` bytes linear, where `reach` is how deep its pieces look, at most `PULL_MAX`; if the
-//! kernel cannot, it is unsure. A check that fails beyond `PULL_MAX` in a longer frame is unsure, too,
-//! never "too short" (CONTRACT 18). A socket filter copies what it needs through a helper, which knows
-//! fragments.
+//! kernel cannot, it is unsure. A check that fails where a frame in pieces goes on is unsure, too, never
+//! "too short" (CONTRACT 18).
+//!
+//! Without CAP_PERFMON the verifier refuses to add a register to a packet pointer (tried on 6.18), so
+//! hardened programs point at constant offsets only and copy the rest through a helper, which knows
+//! fragments; so does every socket filter, which has no packet pointers.
 
 use std::mem;
 
 use super::handle::{Answer, At, Base, Brand, Depth, Exit, Layers, Num, Transport, Value};
-use super::{Finish, UNSURE, Unfit};
+use super::{Finish, Target, UNSURE, Unfit};
 use crate::asm::{Asm, Label};
 use crate::insn::{Alu, Cond, Helper, Insn, R0, R1, R2, R6, R7, R8, R10, Size, atomic};
 use crate::program::{Counter, Line, MapSpec, Place, Program, Word};
@@ -42,13 +45,13 @@ struct Stub {
 enum Task {
     /// Add one to this counter.
     Count(usize),
-    /// Beyond `PULL_MAX`: unsure if the frame is longer.
-    Deep,
+    /// Unsure if the frame has so many bytes, and goes on where the linear part has ended.
+    Deep(u32),
 }
 
 /// The state of an emission.
 pub(super) struct Builder {
-    pub(super) place: Place,
+    pub(super) target: Target,
     pub(super) asm: Asm,
     unfit: Option<Unfit>,
     /// Stack bytes in use.
@@ -80,16 +83,16 @@ pub(super) struct Mark {
 /// Stands in a scope's place while an arm has the real one.
 impl Default for Builder {
     fn default() -> Self {
-        Self::new(Place::Tc)
+        Self::new(Place::Tc.into())
     }
 }
 
 impl Builder {
-    fn new(place: Place) -> Self {
+    fn new(target: Target) -> Self {
         let mut asm = Asm::new();
         let (none, unsure) = (asm.label(), asm.label());
         Self {
-            place,
+            target,
             asm,
             unfit: None,
             top: 0,
@@ -108,11 +111,12 @@ impl Builder {
     }
 
     /// A program up to its first piece, and the exit for what nobody recognises.
-    pub(super) fn begin(place: Place) -> (Box<Self>, Exit<'static>) {
-        let mut b = Box::new(Self::new(place));
+    pub(super) fn begin(target: Target) -> (Box<Self>, Exit<'static>) {
+        let mut b = Box::new(Self::new(target));
         b.line();
         b.asm.push(Insn::mov(R6, R1));
-        match place {
+        match target.place {
+            Place::Tc if target.hardened => b.pointers(skb::DATA, skb::DATA_END),
             Place::Tc => b.pull(),
             Place::Xdp => b.pointers(0, 4),
             Place::Socket => {}
@@ -127,7 +131,7 @@ impl Builder {
         finish: Finish,
         answer: Answer<'_>,
     ) -> Result<Program, Unfit> {
-        let place = self.place;
+        let place = self.target.place;
         self.word = None;
         self.line();
         self.finish(finish, answer.class);
@@ -163,13 +167,14 @@ impl Builder {
             let value_size = u32::try_from(bytes).map_err(|_| Unfit::new("too many counters"))?;
             maps.push(MapSpec { name: "counters".to_owned(), value_size, mappable: true });
         }
-        let Self { place, counters, words, source, reach, .. } = *self;
-        Ok(Program { place, code, maps, counters, words, source, reach })
+        let Self { target, counters, words, source, reach, .. } = *self;
+        let Target { place, hardened } = target;
+        Ok(Program { place, hardened, code, maps, counters, words, source, reach })
     }
 
     /// Leaves with the last answer.
     fn finish(&mut self, finish: Finish, class: Value<'_>) {
-        let place = self.place;
+        let place = self.target.place;
         self.fetch(class, R0);
         if let Finish::Verdict { found, none, .. } = finish {
             let answered = self.asm.label();
@@ -288,9 +293,14 @@ impl Builder {
         self.stub(task, then)
     }
 
-    /// The exit of a check that ends `end` bytes into the frame at most.
-    pub(super) fn missing(&mut self, end: u32, miss: Label) -> Label {
-        if self.place == Place::Tc && end > PULL_MAX { self.stub(Task::Deep, miss) } else { miss }
+    /// The exit of a direct check of the bytes up to `end`, or, behind a computed place, up to there at
+    /// most.
+    pub(super) fn missing(&mut self, base: Base, end: u32, miss: Label) -> Label {
+        let pulled = if self.target.hardened { 0 } else { PULL_MAX };
+        if self.target.place != Place::Tc || end <= pulled {
+            return miss;
+        }
+        self.stub(Task::Deep(if base == Base::Frame { end } else { pulled + 1 }), miss)
     }
 
     fn stub(&mut self, task: Task, then: Label) -> Label {
@@ -313,9 +323,9 @@ impl Builder {
             self.bind(stub.label);
             match stub.task {
                 Task::Count(counter) => self.count(counter),
-                Task::Deep => {
+                Task::Deep(length) => {
                     self.asm.push(Insn::load(Size::W, R0, R6, skb::LEN));
-                    self.asm.jump_if(Cond::Gt, R0, PULL_MAX.cast_signed(), self.unsure);
+                    self.asm.jump_if(Cond::Ge, R0, length.cast_signed(), self.unsure);
                 }
             }
             self.asm.jump(stub.then);

@@ -2,7 +2,7 @@
 //!
 //! In: handles. Out: instructions in the builder's `Asm`. Every value lies in a stack slot of 8 bytes, so
 //! that it outlives calls and jumps; which slots r0 to r5 hold besides is remembered, and saves most
-//! loads. A place is a packet pointer, at a socket filter an offset.
+//! loads. A computed place is a packet pointer, or an offset where there are none (see `build`).
 
 use super::Unfit;
 use super::build::Builder;
@@ -91,12 +91,17 @@ impl Builder {
 
     // ---- places
 
-    /// `to` holds the place: a packet pointer, or an offset where the packet cannot be pointed at.
-    pub(super) fn fetch_at(&mut self, at: At<'_>, to: Reg) {
-        match (at.base, self.place) {
-            (Base::Slot(slot), _) => self.fetch_slot(slot, to),
-            (Base::Frame, Place::Socket) => self.asm.push(Insn::mov(to, 0)),
-            (Base::Frame, _) => self.asm.push(Insn::mov(to, R7)),
+    /// Whether computed places are offsets.
+    fn counts(&self) -> bool {
+        self.target.hardened || self.target.place == Place::Socket
+    }
+
+    /// `to` holds the place as computed places are held.
+    fn fetch_at(&mut self, at: At<'_>, to: Reg) {
+        match at.base {
+            Base::Slot(slot) => self.fetch_slot(slot, to),
+            Base::Frame if self.counts() => self.asm.push(Insn::mov(to, 0)),
+            Base::Frame => self.asm.push(Insn::mov(to, R7)),
         }
         if at.off > 0 {
             self.asm.push(Insn::alu(Alu::Add, to, i32::from(at.off)));
@@ -112,16 +117,20 @@ impl Builder {
             self.refuse(too_far());
         }
         self.reach = self.reach.max(end);
-        if self.place == Place::Socket {
+        if self.target.place == Place::Socket || self.counts() && at.base != Base::Frame {
             return self.copy(at, length, miss);
         }
-        let miss = self.missing(end, miss);
-        if let Base::Slot(slot) = at.base {
+        let miss = self.missing(at.base, end, miss);
+        match at.base {
+            Base::Frame => self.asm.push(Insn::mov(R2, R7)),
             // The verifier proves all copies of a pointer that it knows to be one: keep it at hand.
-            self.register(slot, R1);
+            Base::Slot(slot) => {
+                let pointer = self.register(slot, R1);
+                self.asm.push(Insn::mov(R2, pointer));
+            }
         }
-        let far = At { off: at.off.saturating_add(length), ..at };
-        self.fetch_at(far, R2);
+        self.hold(R2, None);
+        self.asm.push(Insn::alu(Alu::Add, R2, last.cast_signed()));
         self.asm.jump_if(Cond::Gt, R2, R8, miss);
         Bytes::Packet(at)
     }
@@ -130,12 +139,13 @@ impl Builder {
     fn copy<'s>(&mut self, at: At<'s>, length: u16, miss: Label) -> Bytes<'s> {
         let count = Depth::try_from(length.div_ceil(8)).unwrap_or(Depth::MAX).max(1);
         let slot = self.slots(count);
+        let xdp = self.target.place == Place::Xdp;
         self.fetch_at(at, R2);
         self.asm.push(Insn::mov(R1, R6));
         self.asm.push(Insn::mov(R3, R10));
         self.asm.push(Insn::alu(Alu::Add, R3, i32::from(-slot)));
         self.asm.push(Insn::mov(R4, i32::from(length.max(1))));
-        self.call(Helper::SkbLoadBytes);
+        self.call(if xdp { Helper::XdpLoadBytes } else { Helper::SkbLoadBytes });
         self.asm.jump_if(Cond::Ne, R0, 0, miss);
         Bytes::Copy(slot)
     }

@@ -115,6 +115,31 @@ pub const UNSURE: u32 = u32::MAX;
 pub type Emit<A> =
     for<'s, 'o> fn(&A, &mut Scope<'s, 'o>, Layers<'s>, Exit<'s>) -> Result<Answer<'s>, Unfit>;
 
+/// What a program is made for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Target {
+    /// Where it runs.
+    pub place: Place,
+    /// Whether it must load without CAP_PERFMON, as programs for users do: then it points at constant
+    /// offsets only and copies what lies behind computed ones.
+    pub hardened: bool,
+}
+
+impl From<Place> for Target {
+    /// For whoever has CAP_PERFMON.
+    fn from(place: Place) -> Self {
+        Self { place, hardened: false }
+    }
+}
+
+impl Target {
+    /// For programs that are loaded without CAP_PERFMON.
+    #[must_use]
+    pub const fn hardened(place: Place) -> Self {
+        Self { place, hardened: true }
+    }
+}
+
 /// What becomes of the last answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Finish {
@@ -195,7 +220,7 @@ impl std::error::Error for Unfit {}
 /// Makes one program of what `body` emits. `body` is given the layers of an untouched frame and the
 /// exit for blocks that are not recognised.
 pub fn program(
-    place: Place,
+    target: impl Into<Target>,
     finish: Finish,
     body: impl for<'p> FnOnce(
         &mut Scope<'p, 'static>,
@@ -203,7 +228,7 @@ pub fn program(
         Exit<'p>,
     ) -> Result<Answer<'p>, Unfit>,
 ) -> Result<Program, Unfit> {
-    let (builder, out) = Builder::begin(place);
+    let (builder, out) = Builder::begin(target.into());
     let mut scope = Scope::root(builder);
     let answer = body(&mut scope, Layers::untouched(), out)?;
     scope.into_builder().end(finish, answer)

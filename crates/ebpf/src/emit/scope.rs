@@ -75,12 +75,12 @@ impl Layers<'_> {
 impl<'s, 'o: 's> Scope<'s, 'o> {
     /// Where the program will run.
     pub fn place(&self) -> Place {
-        self.builder.place
+        self.builder.target.place
     }
 
     /// Whether the outer VLAN tag may lie beside the frame here (see [`Meta`]).
     pub fn has_tag_beside(&self) -> bool {
-        self.builder.place != Place::Xdp
+        self.builder.target.place != Place::Xdp
     }
 
     // ---- bytes
@@ -257,7 +257,7 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
 
     /// What the kernel says about the frame. Tags are 0 where none can lie beside it.
     pub fn meta(&mut self, meta: Meta) -> Num<'s> {
-        if self.builder.place == Place::Xdp {
+        if self.builder.target.place == Place::Xdp {
             if meta != Meta::Length {
                 return self.constant(0);
             }

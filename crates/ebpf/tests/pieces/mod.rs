@@ -8,7 +8,8 @@ pub mod frames;
 pub mod plain;
 
 use ebpf::emit::{
-    self, Answer, Cmp, Emit, Exit, Finish, Layers, Meta, Scope, Transport, Unfit, be16, byte,
+    self, Answer, Cmp, Emit, Exit, Finish, Layers, Meta, Scope, Target, Transport, Unfit, be16,
+    byte,
 };
 use ebpf::{Place, Program, Word};
 
@@ -61,14 +62,27 @@ pub const CHAINS: &[&[Step]] = &[
     &[Step::Eth, Step::Vlan, Step::Ip, Step::Dport],
 ];
 
+/// Every place, with packet pointers and without.
+pub const TARGETS: [Target; 5] = [
+    Target { place: Place::Tc, hardened: false },
+    Target { place: Place::Xdp, hardened: false },
+    Target { place: Place::Socket, hardened: false },
+    Target::hardened(Place::Tc),
+    Target::hardened(Place::Xdp),
+];
+
 /// The request's text.
 pub fn request(chain: &[Step]) -> String {
     chain.iter().map(|step| step.name()).collect::<Vec<_>>().join(" | ")
 }
 
 /// The chain as one program.
-pub fn program(chain: &[Step], place: Place, finish: Finish) -> Result<Program, Unfit> {
-    emit::program(place, finish, |s, on, out| {
+pub fn program(
+    chain: &[Step],
+    target: impl Into<Target>,
+    finish: Finish,
+) -> Result<Program, Unfit> {
+    emit::program(target, finish, |s, on, out| {
         let mut answer = Answer::new(emit::NONE, on);
         let mut at = 0;
         for step in chain {
