@@ -4,6 +4,7 @@
 //! given back on drop; what fails is an [`Error`] that names the call, its target and what to do. There is
 //! one operation in each unsafe block, with the promise of the manual page that it relies on.
 
+pub mod bpf;
 pub mod clock;
 pub mod descriptor;
 mod error;

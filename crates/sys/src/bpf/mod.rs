@@ -1,0 +1,93 @@
+//! bpf(2): programs and maps as descriptors that close themselves.
+//!
+//! In: instructions as bytes, sizes, packets. Out: [`Program`] and [`Map`], the verifier's complaint, the
+//! answers of test runs. Nothing is pinned and nothing attached here, so all of it is gone with its
+//! descriptors, however the process ends (RELIABILITY T15). Loading needs CAP_BPF and CAP_NET_ADMIN;
+//! CAP_PERFMON is not needed, and without it the verifier hardens programs against speculation.
+
+mod map;
+mod program;
+
+pub use map::{Map, MapInfo};
+pub use program::{Kind, LoadError, Program, ProgramInfo, TestRun};
+
+use crate::error::{Error, Result};
+
+/// Commands of bpf(2), as numbered in `linux/bpf.h`.
+mod command {
+    pub(super) const MAP_CREATE: u32 = 0;
+    pub(super) const MAP_LOOKUP_ELEM: u32 = 1;
+    pub(super) const MAP_UPDATE_ELEM: u32 = 2;
+    pub(super) const PROG_LOAD: u32 = 5;
+    pub(super) const PROG_TEST_RUN: u32 = 10;
+    pub(super) const OBJ_GET_INFO_BY_FD: u32 = 15;
+    pub(super) const MAP_FREEZE: u32 = 22;
+}
+
+/// The part of `union bpf_attr` that one command uses.
+///
+/// # Safety
+/// 1. The type is `repr(C)` without padding, laid out as `linux/bpf.h` lays out the fields of its command.
+/// 2. Addresses in it are zero or those of memory that lives, and has the stated size, during the call.
+unsafe trait Attributes {}
+
+/// Calls bpf(2) and answers what it returned.
+fn call<A: Attributes>(
+    command: u32,
+    name: &'static str,
+    target: &str,
+    attr: &mut A,
+) -> Result<i32> {
+    // The kernel takes at most a page; the structures here are below 200 bytes.
+    let size = size_of::<A>();
+    let attr: *mut A = attr;
+    // SAFETY: bpf(2) reads and writes `size` bytes at `attr`, which is a live exclusive reference of that
+    // size, and the memory that its fields point to, which `Attributes` promises (2).
+    let result = unsafe { libc::syscall(libc::SYS_bpf, command, attr, size) };
+    let refused = || Error::last("bpf", format!("{name} of {target:?}"));
+    i32::try_from(result).ok().filter(|value| *value >= 0).ok_or_else(refused)
+}
+
+/// A name as the kernel keeps it: 15 characters of letters, digits, `_` and `.`.
+fn object_name(name: &str) -> [u8; 16] {
+    let mut kept = [0; 16];
+    for (to, from) in kept.iter_mut().take(15).zip(name.bytes()) {
+        *to = if from.is_ascii_alphanumeric() || from == b'.' { from } else { b'_' };
+    }
+    kept
+}
+
+/// The name that the kernel kept.
+fn name_of(kept: [u8; 16]) -> String {
+    kept.iter().take_while(|byte| **byte != 0).map(|byte| char::from(*byte)).collect()
+}
+
+/// Attributes of OBJ_GET_INFO_BY_FD.
+#[repr(C)]
+struct InfoAttributes {
+    fd: u32,
+    info_length: u32,
+    info: u64,
+}
+
+// SAFETY: three fields in the kernel's order, no padding (1); `info` is filled in by `info_of` alone, with
+// a buffer that outlives the call (2).
+unsafe impl Attributes for InfoAttributes {}
+
+/// A structure that the kernel fills in about a descriptor.
+///
+/// # Safety
+/// The type is `repr(C)` without padding, a prefix of the kernel's structure, and every bit pattern is a
+/// value of it.
+unsafe trait Info: Default {}
+
+fn info_of<T: Info>(fd: i32, target: &str) -> Result<T> {
+    let mut info = T::default();
+    let mut attr = InfoAttributes {
+        fd: fd.cast_unsigned(),
+        info_length: u32::try_from(size_of::<T>()).unwrap_or(0),
+        info: (&raw mut info).expose_provenance() as u64,
+    };
+    call(command::OBJ_GET_INFO_BY_FD, "OBJ_GET_INFO_BY_FD", target, &mut attr)?;
+    Ok(info)
+}

@@ -1,0 +1,301 @@
+//! The real kernel as a judge: programs of the emitter are loaded, and must answer as the interpreter and
+//! plain Rust do; arithmetic of the interpreter is that of the kernel; frozen maps stay as they are.
+
+#[path = "../../ebpf/tests/pieces/mod.rs"]
+mod pieces;
+
+use std::os::fd::{AsFd, AsRawFd};
+
+use ebpf::emit::{Finish, Outcome, Target};
+use ebpf::exam::{self, Interpreter, Judge, Ruling, cuts, mutants, words};
+use ebpf::insn::{self, Alu, Insn, Operand, R0, R1, R2, R3, R4, R5, Reg, Size};
+use ebpf::interpret::{Machine, Packet};
+use ebpf::{Place, Program, disasm};
+use pieces::plain::Plain;
+use pieces::{CHAINS, Step, TARGETS, frames, program, request};
+use streamline_sys::bpf::{self, Kind, Map};
+use testkit::{Random, need};
+
+fn kind(place: Place) -> Kind {
+    match place {
+        Place::Tc => Kind::Tc,
+        Place::Xdp => Kind::Xdp,
+        Place::Socket => Kind::SocketFilter,
+    }
+}
+
+/// The kernel, with this program loaded.
+struct Kernel {
+    loaded: bpf::Program,
+    counters: Option<Map>,
+    before: Vec<u64>,
+    place: Place,
+}
+
+impl Kernel {
+    fn load(program: &Program, name: &str) -> Self {
+        let array = |map: &ebpf::MapSpec| {
+            Map::array(&map.name, map.value_size, 1, map.mappable).expect("a map")
+        };
+        let maps: Vec<Map> = program.maps.iter().map(array).collect();
+        let descriptors: Vec<i32> = maps.iter().map(|map| map.as_fd().as_raw_fd()).collect();
+        let code = insn::encode(&program.relocate(&descriptors).expect("a descriptor per map"));
+        let loaded =
+            bpf::Program::load(kind(program.place), name, &code).unwrap_or_else(|refused| {
+                panic!("{refused}\n{}\n{}", refused.log, disasm::listing(program))
+            });
+        let before = vec![0; program.counters.len()];
+        Self { loaded, counters: maps.into_iter().next(), before, place: program.place }
+    }
+
+    fn counted(&mut self) -> Vec<u64> {
+        let Some(counters) = &self.counters else { return Vec::new() };
+        let now = words(&counters.get(0).expect("the counters"));
+        let gained = now.iter().zip(&self.before).map(|(now, before)| now - before).collect();
+        self.before = now;
+        gained
+    }
+}
+
+impl Judge for Kernel {
+    fn name(&self) -> &str {
+        "kernel"
+    }
+
+    fn judge(&mut self, packet: &Packet<'_>) -> Ruling {
+        if packet.tag.is_some() || packet.linear < packet.bytes.len() {
+            return Ruling::Refused(
+                "a test run makes whole frames without a tag beside".to_owned(),
+            );
+        }
+        // A socket filter is given what follows the Ethernet header: an empty one before the frame.
+        let hidden = if self.place == Place::Socket { vec![0; 14] } else { Vec::new() };
+        let frame = [&hidden, packet.bytes].concat();
+        match self.loaded.test_run(&frame, 1) {
+            Ok(run) => {
+                Ruling::Answered { outcome: Outcome::of(run.value), counted: self.counted() }
+            }
+            Err(error) if error.errno == libc::EINVAL && is_refused(self.place, packet.bytes) => {
+                Ruling::Refused(error.to_string())
+            }
+            Err(error) => Ruling::Broken(error.to_string()),
+        }
+    }
+}
+
+/// What a test run does not take: shorter than an Ethernet header, at traffic control an IP packet shorter
+/// than its header, at a socket filter nothing at all.
+fn is_refused(place: Place, frame: &[u8]) -> bool {
+    match (place, frame.get(12..14)) {
+        (Place::Socket, _) => frame.is_empty(),
+        (_, None) => true,
+        (Place::Tc, Some([0x08, 0x00])) => frame.len() < 14 + 20,
+        (Place::Tc, Some([0x86, 0xdd])) => frame.len() < 14 + 40,
+        _ => false,
+    }
+}
+
+#[test]
+fn kernel_interpreter_and_plain_rust_agree() {
+    let Some(()) = need::bpf() else { return };
+    let frames = frames::all();
+    for chain in CHAINS {
+        for target in TARGETS {
+            let what = format!("{} for {target:?}", request(chain));
+            let program = program(chain, target, Finish::Answer).unwrap();
+            let mut plain = Plain::new(chain, &program);
+            let mut interpreter = Interpreter::new(&program);
+            let mut kernel = Kernel::load(&program, "chain");
+            let visited = kernel.loaded.info().unwrap().visited;
+            let mut judges: [&mut dyn Judge; 3] = [&mut plain, &mut interpreter, &mut kernel];
+            let packets = frames.iter().flat_map(|frame| cuts(frame)).map(Packet::new);
+            let tally =
+                exam::sit(&mut judges, packets).unwrap_or_else(|differ| panic!("{what}: {differ}"));
+            let count = program.code.len();
+            println!("{what}: {count} instructions, {visited} visited, {tally:?}");
+            assert!(tally.packets - tally.refused > 4_000, "{tally:?}");
+            assert!(tally.answered > 50, "{tally:?}");
+        }
+    }
+}
+
+/// A program as it is loaded for an unprivileged user: the verifier hardens it against speculation.
+#[test]
+fn programs_load_without_perfmon() {
+    let Some(()) = need::bpf() else { return };
+    let loads = || {
+        use rustix::thread::{CapabilitySet, capabilities, set_capabilities};
+        let mut sets = capabilities(None).unwrap();
+        sets.effective = CapabilitySet::BPF | CapabilitySet::NET_ADMIN;
+        sets.permitted = sets.effective;
+        sets.inheritable = CapabilitySet::empty();
+        // Of this thread only, which ends here.
+        set_capabilities(None, sets).unwrap();
+        let places = [Place::Tc, Place::Xdp, Place::Socket];
+        for (place, chain) in places.into_iter().flat_map(|p| CHAINS.iter().map(move |c| (p, c))) {
+            let hardened = Target::hardened(place);
+            Kernel::load(&program(chain, hardened, Finish::Answer).unwrap(), "hardened");
+        }
+    };
+    std::thread::spawn(loads).join().unwrap();
+}
+
+#[test]
+fn the_verifier_says_what_it_minds() {
+    let Some(()) = need::bpf() else { return };
+    let code = insn::encode(&[Insn::mov(R0, R2), Insn::exit()]);
+    let refused = bpf::Program::load(Kind::Tc, "dport", &code).unwrap_err();
+    assert!(refused.log.contains("R2 !read_ok"), "{}", refused.log);
+    let text = refused.to_string();
+    assert!(text.starts_with("bpf on PROG_LOAD of \"dport\": "), "{text}");
+    assert!(text.contains("the verifier says: R2 !read_ok"), "{text}");
+}
+
+/// What the interpreter faults on, the verifier refuses: one of them is no judge of its own.
+#[test]
+fn the_verifier_refuses_what_the_interpreter_faults_on() {
+    let Some(()) = need::bpf() else { return };
+    let twin = program(&[Step::Eth], Place::Xdp, Finish::Answer).unwrap();
+    let frames = frames::all();
+    let (mut faulty, mut refused) = (0, 0);
+    for mutant in mutants(&twin) {
+        let mut interpreter = Interpreter::new(&mutant);
+        let mut packets = frames.iter().flat_map(|frame| cuts(frame)).map(Packet::new);
+        if packets.any(|packet| matches!(interpreter.judge(&packet), Ruling::Broken(_))) {
+            faulty += 1;
+            let map = Map::array("counters", 8, 1, true).unwrap();
+            let code = mutant.relocate(&[map.as_fd().as_raw_fd()]).unwrap();
+            let load = bpf::Program::load(Kind::Xdp, "mutant", &insn::encode(&code));
+            refused += u32::from(load.is_err());
+        }
+    }
+    assert!(faulty > 3, "only {faulty} mutants fault");
+    assert_eq!(refused, faulty);
+}
+
+/// Arithmetic with every operation, signed and swapping ones included, folded into 32 bits.
+#[test]
+fn arithmetic_is_the_kernels() {
+    let Some(()) = need::bpf() else { return };
+    let mut random = Random::replayable();
+    for _ in 0..400 {
+        let mut code = Vec::new();
+        for reg in [R0, R1, R2, R3, R4, R5] {
+            let edges = [0, 1, u64::MAX, 1 << 63, 1 << 31, random.next()];
+            code.extend(Insn::load64(reg, *random.pick(&edges)));
+        }
+        let length = random.within(1..20);
+        code.extend((0..length).map(|_| operation(&mut random)));
+        code.push(Insn::mov(R1, R0));
+        code.push(Insn::alu(Alu::Shr, R1, 32));
+        code.push(Insn::alu(Alu::Xor, R0, R1));
+        code.push(Insn::exit());
+        let text = || code.iter().map(|i| disasm::instruction(*i, None)).collect::<Vec<_>>();
+        let loaded = bpf::Program::load(Kind::SocketFilter, "arithmetic", &insn::encode(&code))
+            .unwrap_or_else(|refused| panic!("{refused}: {:#?}", text()));
+        let kernel = loaded.test_run(&[0; 20], 1).unwrap().value;
+        let ours = Machine::new(Vec::new()).run(&code, Place::Socket, &Packet::new(&[0; 6]));
+        assert_eq!(ours.map(|value| value as u32), Ok(kernel), "{:#?}", text());
+    }
+}
+
+fn operation(random: &mut Random) -> Insn {
+    const OPERATIONS: [Alu; 12] = [
+        Alu::Add,
+        Alu::Sub,
+        Alu::Mul,
+        Alu::Div,
+        Alu::Or,
+        Alu::And,
+        Alu::Shl,
+        Alu::Shr,
+        Alu::Mod,
+        Alu::Xor,
+        Alu::Mov,
+        Alu::Arsh,
+    ];
+    let registers = [R0, R1, R2, R3, R4, R5];
+    let (dst, src): (Reg, Reg) = (*random.pick(&registers), *random.pick(&registers));
+    let wide = random.one_in(2);
+    let make = |op, operand: Operand| {
+        if wide { Insn::alu(op, dst, operand) } else { Insn::alu32(op, dst, operand) }
+    };
+    match random.below(16) {
+        0 => make(Alu::Neg, Operand::Imm(0)),
+        1 => {
+            let swap = Insn::big_endian(dst, *random.pick(&[16, 32, 64]));
+            Insn { code: *random.pick(&[0xd4, 0xdc, 0xd7]), ..swap }
+        }
+        2 => Insn { off: *random.pick(&[8, 16]), ..make(Alu::Mov, src.into()) },
+        3 => Insn { off: 1, ..make(*random.pick(&[Alu::Div, Alu::Mod]), src.into()) },
+        n => {
+            let op = *random.pick(&OPERATIONS);
+            let imm = random.next() as i32;
+            let imm = match op {
+                Alu::Shl | Alu::Shr | Alu::Arsh => imm.rem_euclid(if wide { 64 } else { 32 }),
+                // The verifier refuses a constant divisor of zero.
+                Alu::Div | Alu::Mod if imm == 0 => 1,
+                _ => imm,
+            };
+            make(op, if n % 2 == 0 { imm.into() } else { src.into() })
+        }
+    }
+}
+
+#[test]
+fn a_frozen_map_is_written_by_programs_only() {
+    use rustix::io::Errno;
+    use rustix::mm::{MapFlags, MprotectFlags, ProtFlags, mmap, mprotect};
+
+    let Some(()) = need::bpf() else { return };
+    let size = 4096;
+    let map = Map::array("ring page", size, 1, true).unwrap();
+    let info = map.info().unwrap();
+    assert_eq!((info.kind, info.value_size, info.entries), (2, size, 1));
+    assert_eq!(info.name, "ring_page");
+    map.set(0, &vec![7; size as usize]).unwrap();
+    assert_eq!(map.set(0, &[7]).unwrap_err().errno, libc::EINVAL);
+    map.freeze().unwrap();
+    assert_eq!(map.set(0, &vec![8; size as usize]).unwrap_err().errno, libc::EPERM);
+    let mapped = |access| {
+        // SAFETY: a null hint lets the kernel choose an unused range (mmap(2)).
+        unsafe { mmap(std::ptr::null_mut(), size as usize, access, MapFlags::SHARED, &map, 0) }
+    };
+    assert_eq!(mapped(ProtFlags::READ | ProtFlags::WRITE), Err(Errno::PERM));
+    let readable = mapped(ProtFlags::READ).unwrap();
+    // SAFETY: the range was mapped just above and nobody else knows it.
+    let widened = unsafe { mprotect(readable, size as usize, MprotectFlags::WRITE) };
+    assert_eq!(widened, Err(Errno::ACCESS));
+
+    let mut code = Vec::from(Insn::load_map_value(R1, map.as_fd().as_raw_fd() as u32, 8));
+    code.extend([Insn::mov(R0, 0), Insn::store(Size::DW, R1, 0, 5), Insn::exit()]);
+    let writer = bpf::Program::load(Kind::Xdp, "writer", &insn::encode(&code)).unwrap();
+    writer.test_run(&[0; 64], 1).unwrap();
+    assert_eq!(map.get(0).unwrap()[..16], [7, 7, 7, 7, 7, 7, 7, 7, 5, 0, 0, 0, 0, 0, 0, 0]);
+    assert_eq!(writer.info().unwrap().kind, Kind::Xdp as u32);
+}
+
+/// What hardening costs, beside an empty program: run with `--ignored --nocapture`.
+#[test]
+#[ignore = "a measurement"]
+fn nanoseconds_per_packet() {
+    let Some(()) = need::bpf() else { return };
+    let chain = CHAINS[6];
+    let hit = frames::eth(0x0800, &frames::ipv4(5, 17, None, &frames::udp(53)));
+    for place in [Place::Tc, Place::Xdp] {
+        let empty = [Insn::mov(R0, 0), Insn::exit()];
+        let empty = bpf::Program::load(kind(place), "empty", &insn::encode(&empty)).unwrap();
+        let build = |target: Target| program(chain, target, Finish::Answer).unwrap();
+        let trusted = Kernel::load(&build(place.into()), "trusted");
+        let hardened = Kernel::load(&build(Target::hardened(place)), "hardened");
+        let mut best = [u32::MAX; 3];
+        for _ in 0..9 {
+            for (best, program) in best.iter_mut().zip([&empty, &trusted.loaded, &hardened.loaded])
+            {
+                *best = program.test_run(&hit, 300_000).unwrap().duration_ns.min(*best);
+            }
+        }
+        let [empty, trusted, hardened] = best;
+        println!("{place:?}: empty {empty} ns, trusted {trusted} ns, hardened {hardened} ns");
+    }
+}
