@@ -49,7 +49,11 @@ impl fmt::Display for LoadError {
                 && !line.contains("stack depth")
         });
         match complaint {
-            Some(line) => write!(f, "{}: the verifier says: {line}", self.error),
+            // Not the error's own words: "permission denied" is how the kernel says "not proven".
+            Some(line) => {
+                let Error { call, target, .. } = &self.error;
+                write!(f, "{call} on {target}: the verifier says: {line}")
+            }
             None => write!(f, "{}", self.error),
         }
     }
