@@ -4,6 +4,7 @@
 //! description in `endpoint`. The kind fixes what a filter may touch: [Th Table 5.1].
 
 use super::{Arguments, Counter, Filter, Mistake, Reason};
+use ebpf::emit::Emit;
 
 /// The strongest right that a filter uses. [Th Table 5.1], with the sink that the table leaves out.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -313,6 +314,8 @@ pub struct Description {
     pub writes_files: bool,
     /// Makes the filter for a process; `None` for sources and sinks, which `endpoint` opens.
     pub user: Option<Make>,
+    /// Says the same decision as eBPF, for frames of Ethernet (CONTRACT 18); `None`: it has no twin.
+    pub kernel: Option<Emit<Arguments>>,
 }
 
 impl Description {
@@ -335,6 +338,7 @@ impl Description {
         reports: false,
         writes_files: false,
         user: None,
+        kernel: None,
     };
 
     /// The number of a reason; in a constant, a wrong name does not build.
