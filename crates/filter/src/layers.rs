@@ -162,8 +162,10 @@ pub fn ports(block: &mut Block<'_>) -> Result<Option<Ports>, Missing> {
     if !wire::ports::carries(protocol) {
         return Ok(None);
     }
-    let bytes = head(block).get(at as usize..).unwrap_or_default();
-    Ports::read(protocol, bytes).map(Some).ok_or(Missing::Cut)
+    match Ports::read(protocol, within(block, at)) {
+        None => Err(short(block, at, PORTS)),
+        ports => Ok(ports),
+    }
 }
 
 /// The UDP datagram of the frame: where its payload begins, and one past its last byte; `Ok(None)`
@@ -173,8 +175,9 @@ pub fn datagram(block: &mut Block<'_>) -> Result<Option<(Ports, u32, u32)>, Miss
     if protocol != protocol::UDP {
         return Ok(None);
     }
-    let bytes = head(block).get(at as usize..).unwrap_or_default();
-    let Some((udp, _)) = Udp::parse(bytes) else { return Err(Missing::Cut) };
+    let Some((udp, _)) = Udp::parse(within(block, at)) else {
+        return Err(short(block, at, udp::LENGTH as u32));
+    };
     let (payload, packet_end) = (at + udp::LENGTH as u32, end(block, block.marks.network.into()));
     let ports = Ports { source: udp.source(), target: udp.target() };
     let stated = at + u32::from(udp.length());
@@ -185,6 +188,26 @@ pub fn datagram(block: &mut Block<'_>) -> Result<Option<(Ports, u32, u32)>, Miss
         // The first fragment of a datagram states the length of the whole datagram.
         _ if is_first_fragment(block) => Ok(Some((ports, payload, packet_end))),
         _ => Err(Missing::Malformed),
+    }
+}
+
+/// How many bytes two ports take.
+const PORTS: u32 = 4;
+
+/// The bytes from `at` to the end of the packet: padding behind it is nobody's header.
+#[inline]
+fn within<'a>(block: &Block<'a>, at: u32) -> &'a [u8] {
+    let bytes = head(block);
+    let end = bytes.len().min(end(block, block.marks.network.into()) as usize);
+    bytes.get(at as usize..end).unwrap_or_default()
+}
+
+/// Why fewer than `length` bytes follow at `at`: the packet says so, or they were not captured.
+#[cold]
+fn short(block: &Block<'_>, at: u32, length: u32) -> Missing {
+    match end(block, block.marks.network.into()) {
+        end if end < at + length => Missing::Malformed,
+        _ => Missing::Cut,
     }
 }
 

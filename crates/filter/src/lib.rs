@@ -21,6 +21,8 @@ pub mod network;
 pub mod stats;
 pub mod transport;
 
+mod twin;
+
 #[cfg(any(test, feature = "testing"))]
 pub mod testing;
 

@@ -307,6 +307,15 @@ fn marks_and_a_fresh_look_agree() {
 }
 
 #[test]
+fn who_reports_says_something_and_nobody_else() {
+    for d in FILTERS {
+        let mut node = node(d);
+        run(&mut node, &corpus::shapes(), usize::MAX, |_, _, _| {});
+        assert_eq!(!node.report().rows.is_empty(), d.reports, "`{}`", d.name);
+    }
+}
+
+#[test]
 fn state_that_was_saved_continues_elsewhere() {
     let mut frames = [corpus::shapes(), corpus::captured(1)].concat();
     for (number, frame) in frames.iter_mut().enumerate() {

@@ -15,9 +15,9 @@ pub const BPF: Description = Description {
     name: "bpf",
     summary: "let through what a pcap-filter(7) expression matches",
     details: "\
-Takes an expression as tcpdump does, in quotes: `bpf \"tcp port 80 and host 10.0.0.1\"`. It is run on
-the whole frame, also behind `ip` or `udp`. The class is 1 where it holds. An expression is compiled
-for each link type that comes by.
+Takes an expression as tcpdump does, in quotes: `bpf \"tcp port 80 and host 10.0.0.1\"`. It is run
+on the whole frame, also behind `ip` or `udp`. The class is 1 where it holds. An expression is
+compiled for each link type that comes by.
 
 Not answered: `no match` (the expression does not hold), `link type` (the expression says nothing
 about frames of this link type, or the block is no frame).",

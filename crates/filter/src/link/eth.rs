@@ -10,9 +10,11 @@
 
 use crate::layers;
 use crate::prelude::*;
+use crate::twin::{self, Emitted};
+use ebpf::emit::{Answer, Exit, Layers, Scope};
 use wire::LinkType;
 use wire::ethernet::ethertype;
-use wire::link::{self, Network};
+use wire::link::Network;
 
 /// What everybody knows about `eth`.
 pub const ETH: Description = Description {
@@ -55,6 +57,7 @@ type that is not known).",
     },
     reasons: &["cut", "no ethertype"],
     user: Some(|_| Ok(Filter::lanes(Eth))),
+    kernel: Some(emit),
     ..Description::EMPTY
 };
 
@@ -82,23 +85,40 @@ impl Lanes for Eth {
 fn outermost(block: &mut Block<'_>) -> Result<(u16, u16), Reason> {
     /// Where version 2 of the cooked header keeps the type; everywhere else it is the last field.
     const COOKED2_TYPE: usize = 0;
-    let (kind, head) = (LinkType(block.marks.link), layers::head(block));
-    let link = link::read(kind, head);
+    let link = layers::find(block);
     let Some(l3) = link.l3 else {
-        let cut = block.marks.is_frame() && head.len() < wire::ethernet::LENGTH;
-        return Err(if cut { CUT } else { NO_ETHERTYPE });
+        return Err(if link.faults.cut { CUT } else { NO_ETHERTYPE });
     };
-    block.marks.network = l3;
     if link.tags.count > 0 {
         let at = usize::from(link.tags.at);
-        let from = if kind == LinkType::LINUX_SLL2 { COOKED2_TYPE } else { at.saturating_sub(2) };
-        let field = head.get(from..).and_then(|rest| rest.first_chunk::<2>()).ok_or(CUT)?;
+        let from =
+            if link.link == LinkType::LINUX_SLL2 { COOKED2_TYPE } else { at.saturating_sub(2) };
+        let field =
+            layers::head(block).get(from..).and_then(|rest| rest.first_chunk::<2>()).ok_or(CUT)?;
         return Ok((u16::from_be_bytes(*field), link.tags.at.into()));
     }
     match link.network {
         Network::Unknown => Err(NO_ETHERTYPE),
         network => Ok((network.ethertype().ok_or(NO_ETHERTYPE)?, l3)),
     }
+}
+
+/// The twin.
+fn emit<'s>(_: &Arguments, s: &mut Scope<'s, '_>, on: Layers<'s>, out: Exit<'s>) -> Emitted<'s> {
+    let cut = s.absent("cut", out);
+    let unsure = s.unsure();
+    let (kind, at) = twin::link(s, Layers { next: None, ..on }, cut);
+    s.arm(|t, done| {
+        t.arm(|u, plain| {
+            twin::only_tag(u, kind, plain);
+            // The whole tag must be here, and it says whether more must be.
+            let (_, next, _) = twin::tag(u, (on.frame, at), 0, cut);
+            twin::only_plain(u, next, unsure);
+            u.leave(done);
+        });
+        twin::only_plain(t, kind, unsure);
+    });
+    Ok(Answer::new(kind, Layers { at, next: Some(kind), l3: Some(at), ..on }))
 }
 
 #[cfg(test)]

@@ -6,6 +6,8 @@
 
 use crate::layers;
 use crate::prelude::*;
+use crate::twin::{self, Emitted};
+use ebpf::emit::{Answer, Exit, Layers, Scope};
 use wire::LinkType;
 use wire::vlan::{self, Tag};
 
@@ -31,6 +33,7 @@ Not answered: `no tag`.",
     },
     reasons: &["no tag"],
     user: Some(|_| Ok(Filter::lanes(Vlan))),
+    kernel: Some(emit),
     ..Description::EMPTY
 };
 
@@ -60,6 +63,27 @@ fn next(block: &Block<'_>) -> Option<(Tag, u32)> {
     let places = (u32::from(tags.at)..).step_by(vlan::LENGTH);
     let (at, tag) = places.zip(tags.iter(head)).find(|(at, _)| *at >= block.marks.view)?;
     Some((tag, at + vlan::LENGTH as u32))
+}
+
+/// The twin.
+fn emit<'s>(_: &Arguments, s: &mut Scope<'s, '_>, on: Layers<'s>, out: Exit<'s>) -> Emitted<'s> {
+    let no_tag = s.absent("no tag", out);
+    let unsure = s.unsure();
+    let (kind, at) = twin::link(s, on, no_tag);
+    twin::only_tag(s, kind, no_tag);
+    let (control, next, at) = twin::tag(s, (on.frame, at), on.tags, no_tag);
+    s.arm(|t, done| {
+        t.arm(|u, plain| {
+            twin::only_tag(u, next, plain);
+            let (_, inner, _) = twin::tag(u, (on.frame, at), on.tags + 1, no_tag);
+            twin::only_plain(u, inner, unsure);
+            u.leave(done);
+        });
+        twin::only_plain(t, next, unsure);
+    });
+    let id = s.and(control, 0x0fff);
+    let layers = Layers { at, next: Some(next), l3: Some(at), tags: on.tags + 1, ..on };
+    Ok(Answer::new(s.natural(id), layers))
 }
 
 #[cfg(test)]

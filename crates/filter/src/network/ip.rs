@@ -11,6 +11,8 @@
 use crate::layers::{self, Missing};
 use crate::network::PROTOCOLS;
 use crate::prelude::*;
+use crate::twin::{self, Emitted, Ways};
+use ebpf::emit::{Answer, Exit, Layers, Scope};
 
 /// What everybody knows about `ip`.
 pub const IP: Description = Description {
@@ -37,6 +39,7 @@ extension headers or tags than are followed).",
     },
     reasons: &["not ip", "malformed", "cut", "too deep"],
     user: Some(|_| Ok(Filter::lanes(Ip))),
+    kernel: Some(emit),
     ..Description::EMPTY
 };
 
@@ -57,6 +60,14 @@ impl Lanes for Ip {
             batch.set(l, answered);
         }
     }
+}
+
+/// The twin.
+fn emit<'s>(_: &Arguments, s: &mut Scope<'s, '_>, on: Layers<'s>, out: Exit<'s>) -> Emitted<'s> {
+    let ways = Ways::new(s, out);
+    let (l3, l4) = twin::packet(s, on, ways);
+    let class = s.natural(l4.protocol);
+    Ok(Answer::new(class, Layers { at: l4.at, l3: Some(l3), l4: Some(l4), ..on }))
 }
 
 #[cfg(test)]

@@ -7,6 +7,8 @@
 use crate::layers::{self, Missing};
 use crate::network::PROTOCOLS;
 use crate::prelude::*;
+use crate::twin::{self, Emitted, Ways};
+use ebpf::emit::{Answer, Exit, Layers, Scope};
 
 /// What everybody knows about `ipproto`.
 pub const IPPROTO: Description = Description {
@@ -30,6 +32,7 @@ deep` (more extension headers or tags than are followed).",
     },
     reasons: &["not ip", "malformed", "cut", "too deep"],
     user: Some(|_| Ok(Filter::classify(Ipproto))),
+    kernel: Some(emit),
     ..Description::EMPTY
 };
 
@@ -45,6 +48,14 @@ impl Classify for Ipproto {
             Err(why) => cx.absent(why.reason()),
         }
     }
+}
+
+/// The twin.
+fn emit<'s>(_: &Arguments, s: &mut Scope<'s, '_>, on: Layers<'s>, out: Exit<'s>) -> Emitted<'s> {
+    let ways = Ways::new(s, out);
+    let l4 = twin::transport(s, on, ways);
+    let class = s.natural(l4.protocol);
+    Ok(Answer::new(class, Layers { l4: Some(l4), ..on }))
 }
 
 #[cfg(test)]

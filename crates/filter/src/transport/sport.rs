@@ -7,6 +7,8 @@
 use crate::layers::{self, Missing};
 use crate::prelude::*;
 use crate::transport::SERVICES;
+use crate::twin::{self, Emitted, Port};
+use ebpf::emit::{Exit, Layers, Scope};
 
 /// What everybody knows about `sport`.
 pub const SPORT: Description = Description {
@@ -29,6 +31,7 @@ elsewhere).",
     },
     reasons: &["not ip", "malformed", "cut", "too deep", "fragment", "no port"],
     user: Some(|_| Ok(Filter::classify(Sport))),
+    kernel: Some(emit),
     ..Description::EMPTY
 };
 
@@ -48,6 +51,11 @@ impl Classify for Sport {
     }
 }
 
+/// The twin.
+fn emit<'s>(_: &Arguments, s: &mut Scope<'s, '_>, on: Layers<'s>, out: Exit<'s>) -> Emitted<'s> {
+    twin::port(s, on, out, Port::Source)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -57,17 +65,20 @@ mod tests {
     fn the_port_or_why_there_is_none() {
         let mut cut = Frame::tcp(1000, 22, b"");
         cut.bytes.truncate(34 + 3);
+        let mut padded = Frame::ipv4(6, &[]);
+        padded.bytes.extend([0, 22, 0, 22]);
         let frames = [
             Frame::tcp(2222, 22, b"x"),
             Frame::udp(53, 0, b""),
             Frame::udp(0, 53, b""),
             Frame::ipv4(1, &[8, 0, 0, 0]),
             cut,
+            padded,
         ];
         let found = answers(&SPORT, &[], &frames);
         let classes: Vec<u32> = found.iter().map(|a| a.class.0).collect();
-        assert_eq!(classes, [2222, 53, Class::ZERO.0, 0, 0]);
+        assert_eq!(classes, [2222, 53, Class::ZERO.0, 0, 0, 0]);
         let why: Vec<_> = found.iter().filter_map(|a| a.why).collect();
-        assert_eq!(why, ["no port", "cut"]);
+        assert_eq!(why, ["no port", "cut", "malformed"]);
     }
 }

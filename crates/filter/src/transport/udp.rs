@@ -9,6 +9,10 @@
 use crate::layers::{self, Missing};
 use crate::prelude::*;
 use crate::transport::SERVICES;
+use crate::twin::{self, Emitted, Ways};
+use ebpf::emit::{Answer, Cmp, Exit, Layers, Scope, be16};
+use wire::ip::protocol;
+use wire::udp;
 
 /// What everybody knows about `udp`.
 pub const UDP: Description = Description {
@@ -33,6 +37,7 @@ is elsewhere).",
     },
     reasons: &["not ip", "malformed", "cut", "too deep", "fragment", "not udp"],
     user: Some(|_| Ok(Filter::lanes(Udp))),
+    kernel: Some(emit),
     ..Description::EMPTY
 };
 
@@ -55,6 +60,26 @@ impl Lanes for Udp {
             batch.set(l, answered);
         }
     }
+}
+
+/// The twin.
+fn emit<'s>(_: &Arguments, s: &mut Scope<'s, '_>, on: Layers<'s>, out: Exit<'s>) -> Emitted<'s> {
+    const HEADER: u32 = udp::LENGTH as u32;
+    let ways = Ways::new(s, out);
+    let not_udp = s.absent("not udp", out);
+    let l4 = twin::transport(s, on, ways);
+    s.only(l4.protocol, Cmp::Eq, u32::from(protocol::UDP), not_udp);
+    s.only(l4.length, Cmp::Ge, HEADER, ways.malformed);
+    let header = s.need::<{ udp::LENGTH }>(l4.at, ways.cut);
+    let length = s.load(header, be16::<{ udp::UDP_LENGTH }>());
+    s.arm(|t, to_the_end| {
+        t.only(length, Cmp::Ne, 0, to_the_end);
+        t.only(length, Cmp::Ge, HEADER, ways.malformed);
+        t.only(length, Cmp::Le, l4.length, ways.malformed);
+    });
+    let port = s.load(header, be16::<{ udp::DST_PORT }>());
+    let at = s.advance(l4.at, udp::LENGTH as u16);
+    Ok(Answer::new(s.natural(port), Layers { at, l4: Some(l4), ..on }))
 }
 
 #[cfg(test)]
@@ -88,7 +113,7 @@ mod tests {
         let frames =
             [with_length(7), with_length(12), Frame::tcp(1, 2, b""), later, Frame::ipv4(17, &[1])];
         let why: Vec<_> = answers(&UDP, &[], &frames).iter().filter_map(|a| a.why).collect();
-        assert_eq!(why, ["malformed", "malformed", "not udp", "fragment", "cut"]);
+        assert_eq!(why, ["malformed", "malformed", "not udp", "fragment", "malformed"]);
     }
 
     #[test]

@@ -1,5 +1,7 @@
 //! Frames for the exams that all filters sit: what others captured, what is made here, and noise.
 
+#![allow(dead_code, reason = "each exam uses its share")]
+
 use filter::testing::{self, Frame};
 use filter::{Description, LANES};
 use std::fs;

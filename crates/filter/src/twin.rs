@@ -1,0 +1,281 @@
+//! How twins read headers: what [`crate::layers`] finds, once more as eBPF.
+//!
+//! In: what the pieces before know about the frame. Out: handles to the network and transport
+//! headers. Twins speak of Ethernet frames. What is rare or long is not followed here but left to
+//! the user implementation, which is never an approximate answer (CONTRACT 18): fragments, more
+//! than two tags, 802.3 with a length, IP without a length (offload, jumbograms), options that were
+//! cut, and IPv6 extension headers other than at most two short hop-by-hop, routing or destination
+//! ones.
+//!
+//! A tag that the kernel keeps beside the frame is read as if it stood in its place (CONTRACT 3).
+
+use ebpf::emit::{Answer, At, Cmp, Exit, Layers, Meta, Num, Scope, Transport, Unfit, be16, byte};
+use wire::ethernet::{ETHERTYPE, TYPE_MIN, ethertype};
+use wire::ip::protocol;
+use wire::{ethernet, ipv4, ipv6, ports, vlan};
+
+/// What a twin answers.
+pub(crate) type Emitted<'s> = Result<Answer<'s>, Unfit>;
+
+/// The ways out of a twin that reads headers, named as its reasons.
+#[derive(Clone, Copy)]
+pub(crate) struct Ways<'s> {
+    pub(crate) not_ip: Exit<'s>,
+    pub(crate) malformed: Exit<'s>,
+    pub(crate) cut: Exit<'s>,
+    pub(crate) unsure: Exit<'s>,
+}
+
+impl<'s> Ways<'s> {
+    /// The ways out; blocks without an answer go on to `out`.
+    pub(crate) fn new(s: &mut Scope<'s, '_>, out: Exit<'s>) -> Self {
+        Self {
+            not_ip: s.absent("not ip", out),
+            malformed: s.absent("malformed", out),
+            cut: s.absent("cut", out),
+            unsure: s.unsure(),
+        }
+    }
+}
+
+/// How many tags are followed.
+const TAGS_MAX: u8 = 2;
+/// How many IPv6 extension headers are followed, each of this length.
+const EXTENSIONS_MAX: usize = 2;
+const EXTENSION_LENGTH: usize = 8;
+/// The longest IPv4 header.
+const IPV4_MAX: u16 = ipv4::LENGTH_MAX as u16;
+
+/// The type of what lies in view and where it begins, reading the link header if no piece has.
+pub(crate) fn link<'s>(s: &mut Scope<'s, '_>, on: Layers<'s>, cut: Exit<'s>) -> (Num<'s>, At<'s>) {
+    if let Some(kind) = on.next {
+        return (kind, on.at);
+    }
+    let header = s.need::<{ ethernet::LENGTH }>(on.frame, cut);
+    let inside = s.load(header, be16::<ETHERTYPE>());
+    let at = s.advance(on.frame, ethernet::LENGTH as u16);
+    if !s.has_tag_beside() {
+        return (inside, at);
+    }
+    let kind = s.var(inside);
+    s.arm(|t, untagged| {
+        let present = t.meta(Meta::TagPresent);
+        t.only(present, Cmp::Ne, 0, untagged);
+        let beside = t.meta(Meta::TagProtocol);
+        t.set(kind, beside);
+    });
+    (s.get(kind), at)
+}
+
+/// Leaves to `other` if `kind` announces no tag.
+pub(crate) fn only_tag<'s>(s: &mut Scope<'s, '_>, kind: Num<'s>, other: Exit<'s>) {
+    s.arm(|t, tag| {
+        for known in [vlan::CUSTOMER, vlan::SERVICE, vlan::STACKED] {
+            t.only(kind, Cmp::Ne, u32::from(known), tag);
+        }
+        t.leave(other);
+    });
+}
+
+/// Reads the tag at `at`, the one beside the frame if none was read before: its control
+/// information, the type behind it, and where that begins.
+pub(crate) fn tag<'s>(
+    s: &mut Scope<'s, '_>,
+    (frame, at): (At<'s>, At<'s>),
+    read_before: u8,
+    cut: Exit<'s>,
+) -> (Num<'s>, Num<'s>, At<'s>) {
+    let (control, next, behind) = (s.var(0), s.var(0), s.at_var(at));
+    s.arm(|t, done| {
+        if read_before == 0 && t.has_tag_beside() {
+            t.arm(|u, inside| {
+                let present = u.meta(Meta::TagPresent);
+                u.only(present, Cmp::Ne, 0, inside);
+                let beside = u.meta(Meta::TagTci);
+                u.set(control, beside);
+                let header = u.need::<{ ethernet::LENGTH }>(frame, cut);
+                let kind = u.load(header, be16::<ETHERTYPE>());
+                u.set(next, kind);
+                u.leave(done);
+            });
+        }
+        let tag = t.need::<{ vlan::LENGTH }>(at, cut);
+        let inside = t.load(tag, be16::<{ vlan::CONTROL }>());
+        t.set(control, inside);
+        let kind = t.load(tag, be16::<{ vlan::NEXT }>());
+        t.set(next, kind);
+        let after = t.advance(at, vlan::LENGTH as u16);
+        t.set_at(behind, after);
+    });
+    (s.get(control), s.get(next), s.get_at(behind))
+}
+
+/// Goes on only if `kind` is a type that needs no further look: no tag, no length.
+pub(crate) fn only_plain<'s>(s: &mut Scope<'s, '_>, kind: Num<'s>, unsure: Exit<'s>) {
+    for tag in [vlan::CUSTOMER, vlan::SERVICE, vlan::STACKED] {
+        s.only(kind, Cmp::Ne, u32::from(tag), unsure);
+    }
+    s.only(kind, Cmp::Ge, u32::from(TYPE_MIN), unsure);
+}
+
+/// The IP packet in the frame: where its header begins, and its data.
+pub(crate) fn packet<'s>(
+    s: &mut Scope<'s, '_>,
+    on: Layers<'s>,
+    ways: Ways<'s>,
+) -> (At<'s>, Transport<'s>) {
+    let (kind, l3) = network(s, on, ways);
+    let (number, length, data) = (s.var(0), s.var(0), s.at_var(l3));
+    s.arm(|t, done| {
+        t.arm(|four, six| {
+            four.only(kind, Cmp::Eq, u32::from(ethertype::IPV4), six);
+            let (protocol, rest, behind) = ipv4(four, l3, ways);
+            four.set(number, protocol);
+            four.set(length, rest);
+            four.set_at(data, behind);
+            four.leave(done);
+        });
+        t.only(kind, Cmp::Eq, u32::from(ethertype::IPV6), ways.not_ip);
+        let (protocol, rest, behind) = ipv6(t, l3, ways);
+        t.set(number, protocol);
+        t.set(length, rest);
+        t.set_at(data, behind);
+    });
+    let (protocol, length, at) = (s.get(number), s.get(length), s.get_at(data));
+    (l3, Transport { at, protocol, length })
+}
+
+/// The transport header of the frame, as the pieces before found it or by a look at the IP header.
+pub(crate) fn transport<'s>(
+    s: &mut Scope<'s, '_>,
+    on: Layers<'s>,
+    ways: Ways<'s>,
+) -> Transport<'s> {
+    match on.l4 {
+        Some(known) => known,
+        None => packet(s, on, ways).1,
+    }
+}
+
+/// Which port a twin answers.
+#[derive(Clone, Copy)]
+pub(crate) enum Port {
+    Source,
+    Target,
+}
+
+/// The twin of `sport` and `dport`.
+pub(crate) fn port<'s>(
+    s: &mut Scope<'s, '_>,
+    on: Layers<'s>,
+    out: Exit<'s>,
+    port: Port,
+) -> Emitted<'s> {
+    let ways = Ways::new(s, out);
+    let no_port = s.absent("no port", out);
+    let l4 = transport(s, on, ways);
+    s.arm(|t, carries| {
+        for known in ports::PROTOCOLS {
+            t.only(l4.protocol, Cmp::Ne, u32::from(known), carries);
+        }
+        t.leave(no_port);
+    });
+    s.only(l4.length, Cmp::Ge, 4, ways.malformed);
+    let both = s.need::<4>(l4.at, ways.cut);
+    let number = match port {
+        Port::Source => s.load(both, be16::<{ ports::SRC_PORT }>()),
+        Port::Target => s.load(both, be16::<{ ports::DST_PORT }>()),
+    };
+    Ok(Answer::new(s.natural(number), Layers { l4: Some(l4), ..on }))
+}
+
+/// The network protocol behind all tags, and where its header begins.
+fn network<'s>(s: &mut Scope<'s, '_>, on: Layers<'s>, ways: Ways<'s>) -> (Num<'s>, At<'s>) {
+    let (outer, at) = link(s, on, ways.cut);
+    let (kind, l3) = (s.var(outer), s.at_var(at));
+    s.arm(|t, untagged| {
+        for depth in on.tags..TAGS_MAX.max(on.tags) {
+            let (here, at) = (t.get(kind), t.get_at(l3));
+            only_tag(t, here, untagged);
+            let (_, next, behind) = tag(t, (on.frame, at), depth, ways.cut);
+            t.set(kind, next);
+            t.set_at(l3, behind);
+        }
+    });
+    let (kind, l3) = (s.get(kind), s.get_at(l3));
+    only_plain(s, kind, ways.unsure);
+    (kind, l3)
+}
+
+/// Protocol, length of the data, and where they begin.
+fn ipv4<'s>(s: &mut Scope<'s, '_>, l3: At<'s>, ways: Ways<'s>) -> (Num<'s>, Num<'s>, At<'s>) {
+    let header = s.need::<{ ipv4::LENGTH_MIN }>(l3, ways.cut);
+    let first = s.load(header, byte::<{ ipv4::VERSION_IHL }>());
+    let version = s.shr(first, 4);
+    s.only(version, Cmp::Eq, 4, ways.malformed);
+    let words = s.and(first, 0x0f);
+    let bytes = s.shl(words, 2);
+    s.only(bytes, Cmp::Ge, ipv4::LENGTH_MIN as u32, ways.malformed);
+    let total = s.load(header, be16::<{ ipv4::TOTAL_LENGTH }>());
+    s.only(total, Cmp::Ne, 0, ways.unsure);
+    s.only(total, Cmp::Ge, bytes, ways.malformed);
+    let fragment = s.load(header, be16::<{ ipv4::FLAGS_FRAGMENT }>());
+    let bits = u32::from(ipv4::OFFSET_MASK | ipv4::MORE_FRAGMENTS);
+    s.only(fragment, Cmp::NotAny, bits, ways.unsure);
+    s.arm(|t, no_options| {
+        t.only(bytes, Cmp::Ne, ipv4::LENGTH_MIN as u32, no_options);
+        let before = t.sub(bytes, 1);
+        let last = t.advance_by(l3, before, IPV4_MAX, ways.unsure);
+        t.need::<1>(last, ways.unsure);
+    });
+    let protocol = s.load(header, byte::<{ ipv4::PROTOCOL }>());
+    let rest = s.sub(total, bytes);
+    (protocol, rest, s.advance_by(l3, bytes, IPV4_MAX, ways.malformed))
+}
+
+/// Protocol behind the extension headers, length of the data, and where they begin.
+fn ipv6<'s>(s: &mut Scope<'s, '_>, l3: At<'s>, ways: Ways<'s>) -> (Num<'s>, Num<'s>, At<'s>) {
+    let header = s.need::<{ ipv6::LENGTH }>(l3, ways.cut);
+    let first = s.load(header, byte::<0>());
+    let version = s.shr(first, 4);
+    s.only(version, Cmp::Eq, 6, ways.malformed);
+    let stated = s.load(header, be16::<{ ipv6::PAYLOAD_LENGTH }>());
+    s.only(stated, Cmp::Ne, 0, ways.unsure);
+    let next = s.load(header, byte::<{ ipv6::NEXT_HEADER }>());
+    let behind = s.advance(l3, ipv6::LENGTH as u16);
+    let (number, length, data) = (s.var(next), s.var(stated), s.at_var(behind));
+    s.arm(|t, upper| {
+        for _ in 0..EXTENSIONS_MAX {
+            let (kind, rest, at) = (t.get(number), t.get(length), t.get_at(data));
+            only_extension(t, kind, ways.unsure, upper);
+            t.only(rest, Cmp::Ge, EXTENSION_LENGTH as u32, ways.unsure);
+            let header = t.need::<EXTENSION_LENGTH>(at, ways.unsure);
+            let longer = t.load(header, byte::<1>());
+            t.only(longer, Cmp::Eq, 0, ways.unsure);
+            let following = t.load(header, byte::<0>());
+            t.set(number, following);
+            let rest = t.sub(rest, EXTENSION_LENGTH as u32);
+            t.set(length, rest);
+            let behind = t.advance(at, EXTENSION_LENGTH as u16);
+            t.set_at(data, behind);
+        }
+        let kind = t.get(number);
+        only_extension(t, kind, ways.unsure, upper);
+        t.leave(ways.unsure);
+    });
+    (s.get(number), s.get(length), s.get_at(data))
+}
+
+/// Goes on if `kind` is an extension header that is followed here; leaves to `upper` if it is none.
+fn only_extension<'s>(s: &mut Scope<'s, '_>, kind: Num<'s>, unsure: Exit<'s>, upper: Exit<'s>) {
+    use protocol::{AH, DESTINATION, FRAGMENT, HIP, HOP_BY_HOP, MOBILITY, ROUTING, SHIM6};
+    for other in [FRAGMENT, AH, MOBILITY, HIP, SHIM6] {
+        s.only(kind, Cmp::Ne, u32::from(other), unsure);
+    }
+    s.arm(|t, followed| {
+        for known in [HOP_BY_HOP, ROUTING, DESTINATION] {
+            t.only(kind, Cmp::Ne, u32::from(known), followed);
+        }
+        t.leave(upper);
+    });
+}
