@@ -18,7 +18,6 @@ Leaves class and view as they came.",
     reads: Reads::Nothing,
     keeps: Keeps::Private,
     reports: true,
-    reports: true,
     user: Some(|_| Ok(Filter::statistics(Count::default()))),
     ..Description::EMPTY
 };

@@ -30,7 +30,6 @@ block that is older than the one before it is counted as `backwards` and has no 
     .positional()],
     keeps: Keeps::Private,
     reports: true,
-    reports: true,
     user: Some(make),
     ..Description::EMPTY
 };

@@ -21,7 +21,6 @@ they came.",
     counters: &["bytes not here"],
     keeps: Keeps::Private,
     reports: true,
-    reports: true,
     user: Some(|_| Ok(Filter::classify(Inspect::default()))),
     ..Description::EMPTY
 };
