@@ -1,12 +1,12 @@
 //! The exam: several judges answer the same packets and must agree.
 //!
-//! In: judges (a filter's user implementation, the interpreter, the real kernel) and packets. Out: a
-//! `Tally`, or the first packet on which they differ. The first judge is the reference. The others must
-//! say the same in class and counters, and the same among themselves; only they may be unsure
-//! instead, because a twin that cannot tell passes the block on, and never guesses.
+//! In: judges (a filter's user implementation, the interpreter, the real kernel) and packets. Out:
+//! a `Tally`, or the first packet on which they differ. The first judge is the reference. The
+//! others must say the same in class and counters, and the same among themselves; only they may be
+//! unsure instead, because a twin that cannot tell passes the block on, and never guesses.
 //!
-//! `cuts` and `mutants` examine the exam: bounds are only tested by packets cut at every length, and
-//! judges that do not notice a broken program prove nothing.
+//! `cuts` and `mutants` examine the exam: bounds are only tested by packets cut at every length,
+//! and judges that do not notice a broken program prove nothing.
 
 use std::fmt;
 
@@ -25,8 +25,8 @@ pub enum Ruling {
         /// What each counter of the program has gained.
         counted: Vec<u64>,
     },
-    /// It cannot be asked about this packet, for a reason that lies in the judge (the kernel's test run
-    /// takes no frame of less than 14 bytes).
+    /// It cannot be asked about this packet, for a reason that lies in the judge (the kernel's test
+    /// run takes no frame of less than 14 bytes).
     Refused(String),
     /// The program is broken.
     Broken(String),
@@ -90,8 +90,8 @@ pub struct Tally {
     pub packets: u64,
     /// Of these, answered with a class other than 0.
     pub answered: u64,
-    /// Of these, answered by the reference while the twins were unsure. An exam should bound it: a twin
-    /// that is always unsure agrees with everybody.
+    /// Of these, answered by the reference while the twins were unsure. An exam should bound it: a
+    /// twin that is always unsure agrees with everybody.
     pub unsure: u64,
     /// Packets that some judge could not be asked about; the others agreed.
     pub refused: u64,

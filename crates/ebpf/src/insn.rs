@@ -215,7 +215,8 @@ pub enum Cond {
     Sle = 0xd0,
 }
 
-/// Atomic operations: the `imm` of a store of mode `ATOMIC`. Add `FETCH` for the old value in `src`.
+/// Atomic operations: the `imm` of a store of mode `ATOMIC`. Add `FETCH` for the old value in
+/// `src`.
 pub mod atomic {
     /// *p += src
     pub const ADD: i32 = 0x00;
@@ -330,7 +331,8 @@ impl Insn {
         Self::alu(Alu::Mov, dst, operand)
     }
 
-    /// Network byte order to this machine's (or back), for 16, 32 or 64 bits; the rest becomes zero.
+    /// Network byte order to this machine's (or back), for 16, 32 or 64 bits; the rest becomes
+    /// zero.
     pub fn big_endian(dst: Reg, bits: u8) -> Self {
         Self {
             code: 0xd0 | SOURCE_REG | class::ALU,

@@ -169,7 +169,8 @@ proptest! {
         prop_assert_eq!(Insn::decode(any_bytes).encode(), any_bytes);
     }
 
-    /// Foreign bytes: either text that gives the instruction back as far as it has meaning, or `.insn`.
+    /// Foreign bytes: either text that gives the instruction back as far as it has meaning, or
+    /// `.insn`.
     #[test]
     fn no_bytes_make_the_text_lie(any_bytes in any::<[u8; 8]>()) {
         let insn = Insn::decode(any_bytes);

@@ -1,5 +1,5 @@
-//! The exam of the test pieces: plain Rust against the interpreter, at every place, on frames cut at
-//! every length, in pieces, and with a tag beside them; and the exam of the exam.
+//! The exam of the test pieces: plain Rust against the interpreter, at every place, on frames cut
+//! at every length, in pieces, and with a tag beside them; and the exam of the exam.
 
 mod pieces;
 
@@ -50,7 +50,8 @@ fn twins_answer_as_plain_rust() {
                 .unwrap_or_else(|differ| panic!("{what}: {differ}"));
             assert!(tally.packets > 6_000 && tally.answered > 50, "{what}: {tally:?}");
             assert_eq!(tally.refused, 0);
-            // A trusted twin at traffic control cannot tell "behind what is pulled" from "not there".
+            // A trusted twin at traffic control cannot tell "behind what is pulled" from "not
+            // there".
             let deep = target == Place::Tc.into() && chain.contains(&Step::Ip);
             assert!(tally.unsure <= if deep { 1_000 } else { 0 }, "{what}: {tally:?}");
         }
@@ -129,8 +130,8 @@ fn chains_without_a_foundation_are_unfit() {
     assert!(unfit.to_string().ends_with("put `ip` there"), "{unfit}");
 }
 
-/// Single slips in the generated code, judged by the interpreter. Survivors are equivalent programs (a
-/// pull that is one byte too generous) or slips in parts that only the kernel would notice.
+/// Single slips in the generated code, judged by the interpreter. Survivors are equivalent programs
+/// (a pull that is one byte too generous) or slips in parts that only the kernel would notice.
 #[test]
 fn the_exam_notices_broken_twins() {
     let (mut caught, mut all) = (0, 0);

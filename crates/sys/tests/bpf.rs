@@ -1,5 +1,6 @@
-//! The real kernel as a judge: programs of the emitter are loaded, and must answer as the interpreter and
-//! plain Rust do; arithmetic of the interpreter is that of the kernel; frozen maps stay as they are.
+//! The real kernel as a judge: programs of the emitter are loaded, and must answer as the
+//! interpreter and plain Rust do; arithmetic of the interpreter is that of the kernel; frozen maps
+//! stay as they are.
 
 #[path = "../../ebpf/tests/pieces/mod.rs"]
 mod pieces;
@@ -83,8 +84,8 @@ impl Judge for Kernel {
     }
 }
 
-/// What a test run does not take: shorter than an Ethernet header, at traffic control an IP packet shorter
-/// than its header, at a socket filter nothing at all.
+/// What a test run does not take: shorter than an Ethernet header, at traffic control an IP packet
+/// shorter than its header, at a socket filter nothing at all.
 fn is_refused(place: Place, frame: &[u8]) -> bool {
     match (place, frame.get(12..14)) {
         (Place::Socket, _) => frame.is_empty(),

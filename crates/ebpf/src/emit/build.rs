@@ -1,17 +1,18 @@
 //! What stands behind a scope: arms, exits, counters, the frame around the pieces. (`lower` has the
 //! values.)
 //!
-//! In: the scope's wishes. Out: a `Program`. Register use: r6 context, r7 first byte of the frame, r8
-//! one past its last linear byte (traffic control and XDP), r9 free for kernel rings, r0 to r5 scratch.
+//! In: the scope's wishes. Out: a `Program`. Register use: r6 context, r7 first byte of the frame,
+//! r8 one past its last linear byte (traffic control and XDP), r9 free for kernel rings, r0 to r5
+//! scratch.
 //!
-//! Frames in pieces: at traffic control only the linear part can be read directly. A trusted program first
-//! makes `reach` bytes linear, where `reach` is how deep its pieces look, at most `PULL_MAX`; if the
-//! kernel cannot, it is unsure. A check that fails where a frame in pieces goes on is unsure, too, never
-//! "too short" (CONTRACT 18).
+//! Frames in pieces: at traffic control only the linear part can be read directly. A trusted
+//! program first makes `reach` bytes linear, where `reach` is how deep its pieces look, at most
+//! `PULL_MAX`; if the kernel cannot, it is unsure. A check that fails where a frame in pieces goes
+//! on is unsure, too, never "too short" (CONTRACT 18).
 //!
-//! Without CAP_PERFMON the verifier refuses to add a register to a packet pointer (tried on 6.18), so
-//! hardened programs point at constant offsets only and copy the rest through a helper, which knows
-//! fragments; so does every socket filter, which has no packet pointers.
+//! Without CAP_PERFMON the verifier refuses to add a register to a packet pointer (tried on 6.18),
+//! so hardened programs point at constant offsets only and copy the rest through a helper, which
+//! knows fragments; so does every socket filter, which has no packet pointers.
 
 use std::mem;
 
@@ -235,7 +236,8 @@ impl Builder {
         self.line();
     }
 
-    /// Closes a piece: as an arm, but its answer is carried over, packed at the bottom of its slots.
+    /// Closes a piece: as an arm, but its answer is carried over, packed at the bottom of its
+    /// slots.
     pub(super) fn close_with(&mut self, mark: Mark, answer: Answer<'_>) -> Answer<'static> {
         let floor = mark.top;
         let mut old = Vec::new();
@@ -293,8 +295,8 @@ impl Builder {
         self.stub(task, then)
     }
 
-    /// The exit of a direct check of the bytes up to `end`, or, behind a computed place, up to there at
-    /// most.
+    /// The exit of a direct check of the bytes up to `end`, or, behind a computed place, up to
+    /// there at most.
     pub(super) fn missing(&mut self, base: Base, end: u32, miss: Label) -> Label {
         let pulled = if self.target.hardened { 0 } else { PULL_MAX };
         if self.target.place != Place::Tc || end <= pulled {

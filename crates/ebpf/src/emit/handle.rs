@@ -1,8 +1,8 @@
 //! Handles: what a twin holds while it emits. They name numbers, places and proofs, no registers.
 //!
 //! Every handle is branded with the scope in which it is valid. The brand is a lifetime that only
-//! that scope has (closures and twins are generic over it), so the compiler refuses a handle outside
-//! of its arm. Handles are covariant: what holds in a scope holds in the arms inside it.
+//! that scope has (closures and twins are generic over it), so the compiler refuses a handle
+//! outside of its arm. Handles are covariant: what holds in a scope holds in the arms inside it.
 
 use std::marker::PhantomData;
 

@@ -1,8 +1,9 @@
 //! Values: how numbers, places and proofs become registers, stack slots and packet pointers.
 //!
-//! In: handles. Out: instructions in the builder's `Asm`. Every value lies in a stack slot of 8 bytes, so
-//! that it outlives calls and jumps; which slots r0 to r5 hold besides is remembered, and saves most
-//! loads. A computed place is a packet pointer, or an offset where there are none (see `build`).
+//! In: handles. Out: instructions in the builder's `Asm`. Every value lies in a stack slot of 8
+//! bytes, so that it outlives calls and jumps; which slots r0 to r5 hold besides is remembered, and
+//! saves most loads. A computed place is a packet pointer, or an offset where there are none (see
+//! `build`).
 
 use super::Unfit;
 use super::build::Builder;

@@ -1,17 +1,17 @@
 //! The emitter: how a filter says its decision as eBPF.
 //!
-//! In: twins, functions that take a [`Scope`] and what is known about the frame ([`Layers`]). Out: one
-//! [`Program`] for a chain of neighbouring filters. [SL §5.3] runs filters in the kernel by loading
-//! modules; here each request gets code of its own.
+//! In: twins, functions that take a [`Scope`] and what is known about the frame ([`Layers`]). Out:
+//! one [`Program`] for a chain of neighbouring filters. [SL §5.3] runs filters in the kernel by
+//! loading modules; here each request gets code of its own.
 //!
 //! Rules, all kept by the types:
 //! - bytes are read only through a [`Window`] (or [`Span`]), which only `need` gives;
 //! - a handle is valid in the scope that made it and in the arms inside, nowhere else;
 //! - control goes forward and outward, so programs end and every proof dominates its use.
 //!
-//! A piece leaves in one of three ways: by its [`Answer`]; by the exit that it was given (the filter
-//! answers 0), through [`Scope::absent`] if that is to be counted; or by [`Scope::unsure`], when it
-//! cannot tell: then the block goes to the filter's user implementation. It never guesses.
+//! A piece leaves in one of three ways: by its [`Answer`]; by the exit that it was given (the
+//! filter answers 0), through [`Scope::absent`] if that is to be counted; or by [`Scope::unsure`],
+//! when it cannot tell: then the block goes to the filter's user implementation. It never guesses.
 //! What cannot be expressed is [`Unfit`], before anything is loaded.
 //!
 //! ```
@@ -120,8 +120,8 @@ pub type Emit<A> =
 pub struct Target {
     /// Where it runs.
     pub place: Place,
-    /// Whether it must load without CAP_PERFMON, as programs for users do: then it points at constant
-    /// offsets only and copies what lies behind computed ones.
+    /// Whether it must load without CAP_PERFMON, as programs for users do: then it points at
+    /// constant offsets only and copies what lies behind computed ones.
     pub hardened: bool,
 }
 

@@ -1,7 +1,8 @@
 //! The scope: everything that a twin can say.
 //!
-//! A piece is given a `Scope` and calls its methods in the order in which they shall happen. Methods do
-//! not fail: what cannot be expressed is remembered and becomes the `Unfit` of the whole program.
+//! A piece is given a `Scope` and calls its methods in the order in which they shall happen.
+//! Methods do not fail: what cannot be expressed is remembered and becomes the `Unfit` of the whole
+//! program.
 
 use std::fmt;
 use std::marker::PhantomData;

@@ -13,7 +13,8 @@ pub(super) fn alu(insn: Insn, left: u64, right: u64) -> Option<u64> {
     }
 }
 
-/// The byte swaps: to little endian, to big endian (arithmetic class), unconditional (64-bit class).
+/// The byte swaps: to little endian, to big endian (arithmetic class), unconditional (64-bit
+/// class).
 pub(super) fn swap(insn: Insn, value: u64) -> Option<u64> {
     let keep = insn.class() == class::ALU && insn.code & SOURCE_REG == 0;
     if insn.class() == class::ALU64 && insn.code & SOURCE_REG != 0 {

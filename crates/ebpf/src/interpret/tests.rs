@@ -254,7 +254,9 @@ fn binary(op: Alu, wide: bool, dst: Reg, src: Reg, imm: Option<i32>) -> Insn {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 2_000, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig {
+        cases: 2_000, failure_persistence: None, ..ProptestConfig::default()
+    })]
 
     #[test]
     fn arithmetic_agrees_with_rbpf(code in arithmetic()) {
@@ -277,10 +279,12 @@ proptest! {
         (any::<u8>(), 0_u8..11, 0_u8..11, -16_i16..16, -40_i32..200), 0..60,
     )) {
         let mut code: Vec<Insn> = (0..10).map(|reg| {
-            let address = [CTX, memory::base(2), STACK_TOP - 16, memory::base(16)][usize::from(reg) % 4];
+            let regions = [CTX, memory::base(2), STACK_TOP - 16, memory::base(16)];
+            let address = regions[usize::from(reg) % 4];
             Insn::load64(Reg::new(reg).unwrap_or(R0), address)
         }).collect::<Vec<_>>().concat();
-        code.extend(slots.into_iter().map(|(code, dst, src, off, imm)| Insn { code, dst, src, off, imm }));
+        let insn = |(code, dst, src, off, imm)| Insn { code, dst, src, off, imm };
+        code.extend(slots.into_iter().map(insn));
         let mut machine = Machine { budget: 10_000, ..Machine::new(vec![vec![0; 16]]) };
         for place in [Place::Tc, Place::Xdp, Place::Socket] {
             let _ = machine.run(&code, place, &Packet::new(FRAME).split_at(2));

@@ -1,4 +1,5 @@
-//! Frames with real headers for the exam, each a case that some piece must tell from its neighbours.
+//! Frames with real headers for the exam, each a case that some piece must tell from its
+//! neighbours.
 
 /// Every frame that the exam asks about.
 pub fn all() -> Vec<Vec<u8>> {
@@ -11,7 +12,8 @@ pub fn all() -> Vec<Vec<u8>> {
         eth(0x0800, &ipv4(4, 17, None, &udp_53)),
         eth(0x0800, &ipv4(5, 6, None, &tcp(80))),
         eth(0x0800, &ipv4(5, 1, None, &[8, 0, 0, 0, 0, 1, 0, 1])),
-        // The length that IP states ends before, within and behind the ports, zero, below the header.
+        // The length that IP states ends before, within and behind the ports, zero, below the
+        // header.
         eth(0x0800, &ipv4(5, 17, Some(20), &udp_53)),
         eth(0x0800, &ipv4(5, 17, Some(23), &udp_53)),
         eth(0x0800, &ipv4(5, 17, Some(24), &udp_53)),
@@ -114,7 +116,8 @@ pub fn ipv6(next: u8, length: Option<u16>, payload: &[u8]) -> Vec<u8> {
     packet
 }
 
-/// Extension headers of these kinds and lengths (in units of 8 bytes behind the first), then `last`.
+/// Extension headers of these kinds and lengths (in units of 8 bytes behind the first), then
+/// `last`.
 fn extended(kinds: &[u8], units: &[u8], last: u8, payload: &[u8]) -> Vec<u8> {
     let mut packet = Vec::new();
     for (index, units) in units.iter().enumerate() {

@@ -1,5 +1,5 @@
-//! Twins to examine the emitter with: `eth vlan ip udp dport`, each a plain `fn`; beside them the same
-//! decisions in plain Rust (`plain`), and frames to ask both about (`frames`).
+//! Twins to examine the emitter with: `eth vlan ip udp dport`, each a plain `fn`; beside them the
+//! same decisions in plain Rust (`plain`), and frames to ask both about (`frames`).
 
 #![allow(dead_code, reason = "each test binary uses its share")]
 #![allow(unreachable_pub, reason = "shared by test binaries")]

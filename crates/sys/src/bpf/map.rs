@@ -47,7 +47,8 @@ struct CreateAttributes {
     name: [u8; 16],
 }
 
-// SAFETY: eight fields of four-byte alignment in the kernel's order, no padding (1), no address (2).
+// SAFETY: eight fields of four-byte alignment in the kernel's order, no padding (1), no address
+// (2).
 unsafe impl Attributes for CreateAttributes {}
 
 #[repr(C)]
@@ -59,8 +60,8 @@ struct ElementAttributes {
     flags: u64,
 }
 
-// SAFETY: the fields of the element commands with their padding spelled out (1); the addresses are set
-// by `Map::element` alone, to a key and a value of the map's sizes that outlive the call (2).
+// SAFETY: the fields of the element commands with their padding spelled out (1); the addresses are
+// set by `Map::element` alone, to a key and a value of the map's sizes that outlive the call (2).
 unsafe impl Attributes for ElementAttributes {}
 
 #[repr(C)]
@@ -87,7 +88,8 @@ struct KernelMapInfo {
 unsafe impl Info for KernelMapInfo {}
 
 impl Map {
-    /// An array of `entries` values, all zero. If it is mappable, it can be mapped instead of asked.
+    /// An array of `entries` values, all zero. If it is mappable, it can be mapped instead of
+    /// asked.
     pub fn array(name: &str, value_size: u32, entries: u32, mappable: bool) -> Result<Self> {
         let mut attr = CreateAttributes {
             kind: ARRAY,
@@ -105,9 +107,9 @@ impl Map {
         Ok(Self { fd, name: name.to_owned(), value_size: value_size as usize })
     }
 
-    /// Takes away every way for user space to write, for ever and from everybody, root included: update is
-    /// refused, and new mappings are read-only. Programs go on writing (RELIABILITY T19). Refused while
-    /// somebody maps it for writing.
+    /// Takes away every way for user space to write, for ever and from everybody, root included:
+    /// update is refused, and new mappings are read-only. Programs go on writing (RELIABILITY T19).
+    /// Refused while somebody maps it for writing.
     pub fn freeze(&self) -> Result<()> {
         let mut attr = FreezeAttributes { fd: self.fd.as_raw_fd().cast_unsigned() };
         call(command::MAP_FREEZE, "MAP_FREEZE", &self.name, &mut attr).map(drop)
@@ -115,7 +117,8 @@ impl Map {
 
     /// The value of this entry.
     pub fn get(&self, entry: u32) -> Result<Vec<u8>> {
-        // The kernel fills whole words of eight bytes only for per-CPU maps; here the size is exact.
+        // The kernel fills whole words of eight bytes only for per-CPU maps; here the size is
+        // exact.
         let mut value = vec![0; self.value_size];
         self.element(command::MAP_LOOKUP_ELEM, "MAP_LOOKUP_ELEM", entry, &mut value)?;
         Ok(value)

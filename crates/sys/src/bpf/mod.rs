@@ -1,9 +1,10 @@
 //! bpf(2): programs and maps as descriptors that close themselves.
 //!
-//! In: instructions as bytes, sizes, packets. Out: [`Program`] and [`Map`], the verifier's complaint, the
-//! answers of test runs. Nothing is pinned and nothing attached here, so all of it is gone with its
-//! descriptors, however the process ends (RELIABILITY T15). Loading needs CAP_BPF and CAP_NET_ADMIN;
-//! CAP_PERFMON is not needed, and without it the verifier hardens programs against speculation.
+//! In: instructions as bytes, sizes, packets. Out: [`Program`] and [`Map`], the verifier's
+//! complaint, the answers of test runs. Nothing is pinned and nothing attached here, so all of it
+//! is gone with its descriptors, however the process ends (RELIABILITY T15). Loading needs CAP_BPF
+//! and CAP_NET_ADMIN; CAP_PERFMON is not needed, and without it the verifier hardens programs
+//! against speculation.
 
 mod map;
 mod program;
@@ -27,8 +28,10 @@ mod command {
 /// The part of `union bpf_attr` that one command uses.
 ///
 /// # Safety
-/// 1. The type is `repr(C)` without padding, laid out as `linux/bpf.h` lays out the fields of its command.
-/// 2. Addresses in it are zero or those of memory that lives, and has the stated size, during the call.
+/// 1. The type is `repr(C)` without padding, laid out as `linux/bpf.h` lays out the fields of its
+///    command.
+/// 2. Addresses in it are zero or those of memory that lives, and has the stated size, during the
+///    call.
 unsafe trait Attributes {}
 
 /// Calls bpf(2) and answers what it returned.
@@ -41,8 +44,8 @@ fn call<A: Attributes>(
     // The kernel takes at most a page; the structures here are below 200 bytes.
     let size = size_of::<A>();
     let attr: *mut A = attr;
-    // SAFETY: bpf(2) reads and writes `size` bytes at `attr`, which is a live exclusive reference of that
-    // size, and the memory that its fields point to, which `Attributes` promises (2).
+    // SAFETY: bpf(2) reads and writes `size` bytes at `attr`, which is a live exclusive reference
+    // of that size, and the memory that its fields point to, which `Attributes` promises (2).
     let result = unsafe { libc::syscall(libc::SYS_bpf, command, attr, size) };
     let refused = || Error::last("bpf", format!("{name} of {target:?}"));
     i32::try_from(result).ok().filter(|value| *value >= 0).ok_or_else(refused)
@@ -70,15 +73,14 @@ struct InfoAttributes {
     info: u64,
 }
 
-// SAFETY: three fields in the kernel's order, no padding (1); `info` is filled in by `info_of` alone, with
-// a buffer that outlives the call (2).
+// SAFETY: three fields in the kernel's order, no padding (1); `info` is filled in by `info_of`
+// alone, with a buffer that outlives the call (2).
 unsafe impl Attributes for InfoAttributes {}
 
 /// A structure that the kernel fills in about a descriptor.
 ///
-/// # Safety
-/// The type is `repr(C)` without padding, a prefix of the kernel's structure, and every bit pattern is a
-/// value of it.
+/// # Safety The type is `repr(C)` without padding, a prefix of the kernel's structure, and every
+/// bit pattern is a value of it.
 unsafe trait Info: Default {}
 
 fn info_of<T: Info>(fd: i32, target: &str) -> Result<T> {

@@ -105,9 +105,9 @@ struct LoadAttributes {
     attach_type: u32,
 }
 
-// SAFETY: the fields of PROG_LOAD up to `expected_attach_type`, eight-byte fields at multiples of eight,
-// no padding (1); code, license and log are set by `load_once` alone, from slices that outlive the
-// call (2).
+// SAFETY: the fields of PROG_LOAD up to `expected_attach_type`, eight-byte fields at multiples of
+// eight, no padding (1); code, license and log are set by `load_once` alone, from slices that
+// outlive the call (2).
 unsafe impl Attributes for LoadAttributes {}
 
 #[repr(C)]
@@ -130,12 +130,12 @@ struct TestRunAttributes {
     pad: u32,
 }
 
-// SAFETY: the fields of PROG_TEST_RUN with the padding at its end spelled out (1); `input` is a slice that
-// outlives the call, the other addresses are zero (2).
+// SAFETY: the fields of PROG_TEST_RUN with the padding at its end spelled out (1); `input` is a
+// slice that outlives the call, the other addresses are zero (2).
 unsafe impl Attributes for TestRunAttributes {}
 
-/// `struct bpf_prog_info` up to `verified_insns`. What is not asked for stays zero, so the kernel copies no
-/// code and no list.
+/// `struct bpf_prog_info` up to `verified_insns`. What is not asked for stays zero, so the kernel
+/// copies no code and no list.
 #[derive(Default)]
 #[repr(C)]
 struct KernelProgramInfo {
@@ -175,13 +175,14 @@ struct KernelProgramInfo {
     pad: u32,
 }
 
-// SAFETY: a prefix of `struct bpf_prog_info`, integers and arrays of them, eight-byte fields at multiples of
-// eight, no padding. All addresses and counts in it are zero, so the kernel writes nowhere else.
+// SAFETY: a prefix of `struct bpf_prog_info`, integers and arrays of them, eight-byte fields at
+// multiples of eight, no padding. All addresses and counts in it are zero, so the kernel writes
+// nowhere else.
 unsafe impl Info for KernelProgramInfo {}
 
 impl Program {
-    /// Loads a program. `name` is for people and messages. Loads without the verifier's log first, which
-    /// is five times faster, and again with it if the kernel refuses.
+    /// Loads a program. `name` is for people and messages. Loads without the verifier's log first,
+    /// which is five times faster, and again with it if the kernel refuses.
     pub fn load(kind: Kind, name: &str, code: &[u8]) -> std::result::Result<Self, LoadError> {
         let refused = match Self::load_with(kind, name, code, &mut []) {
             Ok(program) => return Ok(program),
@@ -202,9 +203,10 @@ impl Program {
         Err(LoadError { error: refused, log: String::from_utf8_lossy(text).into_owned() })
     }
 
-    /// Runs the program `repeat` times over this packet. Traffic control and XDP take frames of at least
-    /// 14 bytes and (traffic control) no IP packet shorter than its header: EINVAL. A socket filter
-    /// sees the packet without its first 14 bytes, which the kernel takes for the Ethernet header.
+    /// Runs the program `repeat` times over this packet. Traffic control and XDP take frames of at
+    /// least 14 bytes and (traffic control) no IP packet shorter than its header: EINVAL. A socket
+    /// filter sees the packet without its first 14 bytes, which the kernel takes for the Ethernet
+    /// header.
     pub fn test_run(&self, packet: &[u8], repeat: u32) -> Result<TestRun> {
         let mut attr = TestRunAttributes {
             fd: self.fd.as_raw_fd().cast_unsigned(),
