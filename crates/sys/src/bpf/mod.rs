@@ -79,8 +79,9 @@ unsafe impl Attributes for InfoAttributes {}
 
 /// A structure that the kernel fills in about a descriptor.
 ///
-/// # Safety The type is `repr(C)` without padding, a prefix of the kernel's structure, and every
-/// bit pattern is a value of it.
+/// # Safety
+/// The type is `repr(C)` without padding, a prefix of the kernel's structure, and every bit pattern
+/// is a value of it.
 unsafe trait Info: Default {}
 
 fn info_of<T: Info>(fd: i32, target: &str) -> Result<T> {
