@@ -32,9 +32,10 @@ One object per line. Always there: version (1), time (RFC 3339 in UTC with nanos
 captured (bytes of the frame on the wire and here).
 
 Where known: origin (the source, if there are several), class and class_name (what the last filter
-answered; missing if it answered nothing), session and direction (forward, backward), first and last
-(fragments of a message), vlan, network (ipv4, ipv6, arp, 0x…), src, dst, proto (tcp, udp, …, or a
-number as text), src_port, dst_port, malformed. A missing field is unknown, never null.
+answered; missing if it answered nothing, or none classifies), session and direction (forward,
+backward), first and last (fragments of a message), vlan, network (ipv4, ipv6, arp, 0x…), src, dst,
+proto (tcp, udp, …, or a number as text), src_port, dst_port, malformed. A missing field is unknown,
+never null.
 
 `payload=base64` adds the viewed bytes exactly, `payload=text` as text in which bytes that are no
 UTF-8 are replaced by U+FFFD.",

@@ -25,10 +25,11 @@ impl Names {
         self.origins.get(usize::from(number)).map(String::as_str)
     }
 
-    /// The value of a class as its filter means it: `zero` is 0 again, no answer is nothing.
+    /// The value of a class as its filter means it: `zero` is 0 again; nothing if the filter did
+    /// not answer, or if there was none that could.
     pub(crate) fn class(&self, class: Class) -> Option<u32> {
         match (self.classes, class) {
-            (_, Class::NONE) => None,
+            (_, Class::NONE) | (Classes::Same, Class::YES) => None,
             (Classes::Number { .. }, Class::ZERO) => Some(0),
             (_, Class(value)) => Some(value),
         }
@@ -69,7 +70,9 @@ mod tests {
         assert_eq!(names.class_name(Class::ZERO), Some("reserved"));
         assert_eq!((names.origin(1), names.origin(2)), (Some("b"), None));
         let alone = Names { classes: Classes::YesNo, origins: vec!["a".to_owned()] };
-        assert_eq!(alone.origin(0), None);
+        assert_eq!((alone.origin(0), alone.class(Class::YES)), (None, Some(1)));
+        let untold = Names { classes: Classes::Same, origins: vec![] };
+        assert_eq!((untold.class(Class::YES), untold.class(Class(7))), (None, Some(7)));
         assert!(!alone.class_matters(Class::YES) && alone.class_matters(Class::NONE));
     }
 }

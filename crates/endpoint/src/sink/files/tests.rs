@@ -71,7 +71,7 @@ fn a_session_gets_a_file_for_each_direction() {
     let line = |file: &str, blocks: u64, complete: bool| {
         json!({
             "version": 1, "file": file, "first": time, "last": time, "blocks": blocks,
-            "bytes": blocks, "complete": complete, "class": 1,
+            "bytes": blocks, "complete": complete,
         })
     };
     let mut expected = [line("000003", 1, true), line("000001", 3, true), line("000002", 1, false)];
