@@ -7,6 +7,82 @@
 //! Read [`contract`] first (what a block is, what a filter may do), then [`catalog`] (the list),
 //! then [`layers`] (how headers are read), then any filter, in the order in which a packet meets
 //! them: `link`, `network`, `transport`, `general`, `content`, `stats`.
+//!
+//! The signatures take away the rights that a kind does not give. Each of these four builds, and does
+//! not build any more with the one line changed that breaks the rule. A statistics filter sees no
+//! bytes:
+//! ```
+//! # use filter::prelude::*;
+//! # struct Lengths(u64);
+//! impl Statistics for Lengths {
+//!     fn record(&mut self, tags: Tags<'_>, _: Time) {
+//!         self.0 += tags.blocks().map(|(pointer, _)| u64::from(pointer.length())).sum::<u64>();
+//!     }
+//! }
+//! ```
+//! ```compile_fail,E0599
+//! # use filter::prelude::*;
+//! # struct Lengths(u64);
+//! impl Statistics for Lengths {
+//!     fn record(&mut self, tags: Tags<'_>, _: Time) {
+//!         self.0 += tags.blocks().map(|(pointer, _)| pointer.bytes().len() as u64).sum::<u64>();
+//!     }
+//! }
+//! ```
+//! Nobody keeps bytes beyond the call:
+//! ```
+//! # use filter::prelude::*;
+//! # struct Last(Option<usize>);
+//! impl Classify for Last {
+//!     fn classify(&mut self, block: &mut Block<'_>, _: &mut Tell<'_>) -> Class {
+//!         self.0 = Some(block.frame.len());
+//!         Class::YES
+//!     }
+//! }
+//! ```
+//! ```compile_fail
+//! # use filter::prelude::*;
+//! # struct Last(Option<&'static [u8]>);
+//! impl Classify for Last {
+//!     fn classify(&mut self, block: &mut Block<'_>, _: &mut Tell<'_>) -> Class {
+//!         self.0 = Some(block.frame);
+//!         Class::YES
+//!     }
+//! }
+//! ```
+//! A classifier cannot edit:
+//! ```
+//! # use filter::prelude::*;
+//! # struct Clears;
+//! impl Lanes for Clears {
+//!     fn process<'a>(&mut self, batch: &mut Batch<'a>, cx: &mut LaneContext<'_, 'a>) {
+//!         cx.edit(batch, 0, Keep::Nothing, |bytes| bytes.fill(0));
+//!     }
+//! }
+//! ```
+//! ```compile_fail,E0599
+//! # use filter::prelude::*;
+//! # struct Clears;
+//! impl Classify for Clears {
+//!     fn classify(&mut self, block: &mut Block<'_>, cx: &mut Tell<'_>) -> Class {
+//!         cx.edit(block, 0, Keep::Nothing, |bytes: &mut [u8]| bytes.fill(0));
+//!         Class::YES
+//!     }
+//! }
+//! ```
+//! A reason that the description does not have is found when compiling:
+//! ```
+//! # use filter::prelude::*;
+//! const D: Description = Description { reasons: &["no port"], ..Description::EMPTY };
+//! const NO_PORT: Reason = D.reason("no port");
+//! # let _ = NO_PORT;
+//! ```
+//! ```compile_fail,E0080
+//! # use filter::prelude::*;
+//! const D: Description = Description { reasons: &["no port"], ..Description::EMPTY };
+//! const NO_PORT: Reason = D.reason("no prot");
+//! # let _ = NO_PORT;
+//! ```
 #![forbid(unsafe_code)]
 
 pub mod contract;
