@@ -16,7 +16,7 @@ use abi::DbufId;
 use buffer::crossing::{Config as RingConfig, crossing};
 use buffer::pool::{Config as PoolConfig, Pool};
 use buffer::signal::Bell;
-use endpoint::{Failure, Opening};
+use endpoint::{Failure, Opening, SinkEntry, SourceEntry};
 use filter::{Classes, Counts, Description, Form, Holds, Kind, Mistake};
 use pipeline::ClassSet;
 use pipeline::graph::{Boolean, Graph, Link, NodeId, Step, Use};
@@ -31,6 +31,10 @@ const HOLD_BYTES: u64 = 64 << 20;
 /// How a path is to run, beyond what the request says.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Settings {
+    /// Sources beside those of the catalogue: what an embedding program or a test brings along.
+    pub sources: &'static [SourceEntry],
+    /// Sinks beside those of the catalogue.
+    pub sinks: &'static [SinkEntry],
     /// End when the sinks have taken this many blocks (`-c`).
     pub count: Option<u64>,
     /// Measure the time in each filter (`--stats`).
@@ -93,7 +97,7 @@ pub fn build(plan: &Plan, settings: Settings) -> Result<Vec<Path>, BuildError> {
     let parts = plan.spaces.iter().map(|space| space.part + 1).max().unwrap_or(0);
     let origins: Vec<String> = sources(&plan.graph).map(|(_, used)| title(used)).collect();
     let left = settings.count.map(|blocks| Arc::new(Left::new(blocks)));
-    (0..parts).map(|part| Builder::new(plan, part, &origins)?.build(settings, &left)).collect()
+    (0..parts).map(|part| Builder::new(plan, part, &origins, settings)?.build(&left)).collect()
 }
 
 fn sources(graph: &Graph) -> impl Iterator<Item = (NodeId, &Use)> {
@@ -121,6 +125,7 @@ struct Ends {
 struct Builder<'p> {
     plan: &'p Plan,
     origins: &'p [String],
+    settings: Settings,
     /// The spaces of this part, by their place in the plan.
     spaces: Vec<usize>,
     bells: Vec<Arc<Bell>>,
@@ -129,7 +134,12 @@ struct Builder<'p> {
 }
 
 impl<'p> Builder<'p> {
-    fn new(plan: &'p Plan, part: usize, origins: &'p [String]) -> Result<Self, BuildError> {
+    fn new(
+        plan: &'p Plan,
+        part: usize,
+        origins: &'p [String],
+        settings: Settings,
+    ) -> Result<Self, BuildError> {
         let spaces: Vec<usize> =
             (0..plan.spaces.len()).filter(|s| plan.spaces[*s].part == part).collect();
         let control = Arc::new(Control::new()?);
@@ -137,10 +147,10 @@ impl<'p> Builder<'p> {
         for bell in &bells {
             control.ring_too(bell);
         }
-        Ok(Self { plan, origins, spaces, bells, control, tells_time: false })
+        Ok(Self { plan, origins, settings, spaces, bells, control, tells_time: false })
     }
 
-    fn build(mut self, settings: Settings, left: &Option<Arc<Left>>) -> Result<Path, BuildError> {
+    fn build(mut self, left: &Option<Arc<Left>>) -> Result<Path, BuildError> {
         let mut rings = self.rings()?;
         let mut drafts = Vec::new();
         for place in 0..self.spaces.len() {
@@ -163,7 +173,7 @@ impl<'p> Builder<'p> {
                 work: pool()?,
                 inputs,
                 left: left.clone(),
-                timed: settings.timed,
+                timed: self.settings.timed,
                 batch: BATCH,
                 control: Arc::clone(&self.control),
                 bell: Arc::clone(&self.bells[place]),
@@ -323,8 +333,10 @@ impl<'p> Builder<'p> {
             origin: u16::try_from(origin).unwrap_or(u16::MAX),
             origins: self.origins,
         };
-        let entry = endpoint::catalog::source(used.description.name).ok_or_else(|| {
-            BuildError::Unexpected(format!("no source is called `{}`", used.description.name))
+        let name = used.description.name;
+        let own = self.settings.sources.iter().find(|entry| entry.description.name == name);
+        let entry = own.or_else(|| endpoint::catalog::source(name)).ok_or_else(|| {
+            BuildError::Unexpected(format!("no source is called `{name}`"))
         })?;
         let source = (entry.open)(&opening);
         let source = source.map_err(|failure| BuildError::Outside { node: id, failure })?;
@@ -345,8 +357,10 @@ impl<'p> Builder<'p> {
             origin: 0,
             origins: self.origins,
         };
-        let entry = endpoint::catalog::sink(used.description.name).ok_or_else(|| {
-            BuildError::Unexpected(format!("no sink is called `{}`", used.description.name))
+        let name = used.description.name;
+        let own = self.settings.sinks.iter().find(|entry| entry.description.name == name);
+        let entry = own.or_else(|| endpoint::catalog::sink(name)).ok_or_else(|| {
+            BuildError::Unexpected(format!("no sink is called `{name}`"))
         })?;
         let sink = (entry.open)(&opening);
         let sink = sink.map_err(|failure| BuildError::Outside { node: id, failure })?;

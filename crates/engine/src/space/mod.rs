@@ -157,13 +157,31 @@ impl Space {
                     self.sleep(pass, ticket);
                 }
             }
-            if self.turn.left.as_ref().is_some_and(|left| left.is_used_up()) {
-                self.control.stop();
-            }
-            if self.turn.failure.is_some() || !pass.open {
-                break;
+            if !self.goes_on(pass) {
+                return self.end();
             }
         }
+    }
+
+    /// Asks every input once and never sleeps; answers whether there may be more. For a caller that runs
+    /// several spaces in one thread.
+    pub fn step(&mut self) -> bool {
+        let pass = self.pass();
+        if !pass.moved {
+            self.settle();
+        }
+        self.goes_on(pass)
+    }
+
+    fn goes_on(&self, pass: Pass) -> bool {
+        if self.turn.left.as_ref().is_some_and(|left| left.is_used_up()) {
+            self.control.stop();
+        }
+        self.turn.failure.is_none() && pass.open
+    }
+
+    /// Lets everything that is held leave, and ends the sinks and the rings.
+    pub fn end(mut self) -> Remains {
         if self.turn.failure.is_some() {
             self.control.stop();
         }
@@ -339,11 +357,11 @@ impl Space {
             }
             self.intake.turn();
             self.work.turn();
-            self.end(at);
+            self.end_node(at);
         }
     }
 
-    fn end(&mut self, at: NodeId) {
+    fn end_node(&mut self, at: NodeId) {
         let node = &mut self.nodes[at];
         match &mut node.part {
             Part::Sink(part) => match part.sink.finish() {
