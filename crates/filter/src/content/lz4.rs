@@ -165,3 +165,33 @@ impl<'b> Reader<'b> {
         self.array().map(u32::from_le_bytes)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use lz4_flex::frame::{BlockMode, BlockSize};
+
+    /// What streaming writers make: several blocks that reach back into the ones before.
+    #[test]
+    fn linked_blocks_with_checksums() {
+        let text: Vec<u8> = (0..150_000u32).map(|n| (n % 251) as u8).collect();
+        for (mode, checksums) in [(BlockMode::Linked, true), (BlockMode::Independent, false)] {
+            let info = FrameInfo::new()
+                .block_mode(mode)
+                .block_size(BlockSize::Max64KB)
+                .block_checksums(checksums);
+            let mut encoder = FrameEncoder::with_frame_info(info, Vec::new());
+            encoder.write_all(&text).unwrap();
+            let frame = encoder.finish().unwrap();
+            let mut out = b"before".to_vec();
+            let end = decode(&frame, &mut out, 6, 1 << 20);
+            assert_eq!(end, Ok((frame.len(), 6 + text.len())));
+            assert!(out[6..6 + text.len()] == text && out.starts_with(b"before"));
+            assert_eq!(decode(&frame, &mut out, 0, 149_999), Err(Bad::TooLarge));
+            // Between two blocks nothing looks wrong but that the frame does not end.
+            let first = 7 + 4 + usize::from(u16::from_le_bytes([frame[7], frame[8]]));
+            let cut = &frame[..first + if checksums { 4 } else { 0 }];
+            assert_eq!(decode(cut, &mut out, 0, 1 << 20), Err(Bad::Cut));
+        }
+    }
+}

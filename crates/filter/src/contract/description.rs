@@ -314,7 +314,7 @@ pub struct Description {
     pub writes_files: bool,
     /// Makes the filter for a process; `None` for sources and sinks, which `endpoint` opens.
     pub user: Option<Make>,
-    /// Says the same decision as eBPF, for frames of Ethernet (CONTRACT 18); `None`: it has no twin.
+    /// Says the same decision as eBPF, for Ethernet frames (CONTRACT 18); `None`: it has no twin.
     pub kernel: Option<Emit<Arguments>>,
 }
 
