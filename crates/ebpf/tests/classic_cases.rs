@@ -15,9 +15,9 @@ mod frames;
 use std::collections::{BTreeMap, HashMap};
 use std::net::Ipv4Addr;
 
-use cases::{Frame, Names, all_frames, capture, folder, table, text};
+use cases::{Names, all_frames, capture, folder, table, text};
 use ebpf::classic::{ErrorKind, Families, LinkType, Metadata, Options, Program, Refuse, compile};
-use frames::{Random, cut, metadata, random_frame, steer};
+use frames::{Frame, Random, cut, metadata, random_frame, steer};
 use serde_json::Value;
 
 /// How many frames are made for each expression, besides those of captures.
@@ -244,6 +244,43 @@ fn judge(
     if ours.is_empty() {
         assert_eq!(wanted, 0, "{name} rejects every frame, but theirs takes {:02x?}", frame.bytes);
     }
+}
+
+/// The judge of [`accept`] sees nearly every wrong constant: without this, its frames prove nothing.
+#[test]
+fn planted_faults_are_found() {
+    let Some(folder) = folder("planted_faults_are_found") else { return };
+    let seed = seed();
+    println!("planted_faults_are_found: SEED={seed}");
+    let (mut planted, mut found) = (0, 0);
+    for (index, case) in table(&folder, "accept.json").iter().enumerate() {
+        let mut random = Random(seed ^ (index as u64) << 32);
+        let listing = text(case, "optunopt").or_else(|| text(case, "opt"));
+        let Some(right) = listing.and_then(|listing| listing.parse::<Program>().ok()) else {
+            continue;
+        };
+        let mut instructions = right.instructions().to_vec();
+        let compares: Vec<usize> = (0..instructions.len())
+            .filter(|at| instructions[*at].is_comparison() && instructions[*at].code & 0x08 == 0)
+            .collect();
+        if compares.is_empty() {
+            continue;
+        }
+        instructions[compares[random.below(compares.len())]].k ^= 1;
+        let wrong = Program::new(instructions).unwrap();
+        planted += 1;
+        let differs = (0..FRAMES).any(|_| {
+            let mut frame = random_frame(&mut random);
+            let mut metadata = metadata(&mut random);
+            let guide = if random.one_in(2) { &right } else { &wrong };
+            steer(guide, &mut frame, &mut metadata, &mut random);
+            let run = |p: &Program| p.run(&frame.bytes, frame.wire_length, &metadata);
+            run(&right) != run(&wrong)
+        });
+        found += usize::from(differs);
+    }
+    println!("planted {planted} faults, found {found}");
+    assert!(found * 100 >= planted * 95, "{found} of {planted} faults were found");
 }
 
 /// The facts that a message of libpcap states: quoted words and numbers.

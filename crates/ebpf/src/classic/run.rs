@@ -344,8 +344,11 @@ impl Op {
         const fn ld(mode: u16, size: u16) -> u16 {
             LD | mode | size
         }
-        if k >= ANCILLARY && code & 0xe0 == ABS && code & 0x07 == LD {
-            return Some(Self::Known(Field::decode(k - ANCILLARY)?));
+        if k >= ANCILLARY
+            && code & 0xe7 == LD | ABS
+            && let Some(field) = Field::decode(k - ANCILLARY)
+        {
+            return Some(Self::Known(field));
         }
         Some(match code {
             c if c == ld(ABS, W) => Self::Word(k),

@@ -6,6 +6,8 @@ use std::path::{Path, PathBuf};
 use ebpf::classic::{LinkType, Resolver};
 use serde_json::Value;
 
+use super::frames::Frame;
+
 /// The folder of outside cases, if it is there; says so loudly if not.
 pub(crate) fn folder(test: &str) -> Option<PathBuf> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared/cases");
@@ -31,13 +33,6 @@ pub(crate) struct Capture {
     pub(crate) link: LinkType,
     pub(crate) snaplen: u32,
     pub(crate) frames: Vec<Frame>,
-}
-
-/// What was captured of a frame, and how long it was.
-#[derive(Clone)]
-pub(crate) struct Frame {
-    pub(crate) bytes: Vec<u8>,
-    pub(crate) wire_length: u32,
 }
 
 /// Reads a file of the classic pcap format; `None` for any other.

@@ -2,12 +2,18 @@
 //! program.
 //!
 //! A steered frame is made by walking a program over it. Where the program compares what it loaded
-//! from the frame, a coin decides which way to go, and the bytes are changed so that it goes there.
+//! from the frame, dice decide which way to go, towards acceptance more often than not, and the
+//! bytes are changed so that it goes there.
 
 use ebpf::classic::insn::code::*;
 use ebpf::classic::{Metadata, Program, VlanTag};
 
-use super::cases::Frame;
+/// What was captured of a frame, and how long it was.
+#[derive(Clone)]
+pub(crate) struct Frame {
+    pub(crate) bytes: Vec<u8>,
+    pub(crate) wire_length: u32,
+}
 
 /// Numbers that look random and are the same for the same seed (splitmix64).
 pub(crate) struct Random(pub(crate) u64);
@@ -89,6 +95,7 @@ pub(crate) fn steer(
     metadata: &mut Metadata,
     random: &mut Random,
 ) {
+    let accepting = accepting(program);
     let mut a = Value::default();
     let mut x = 0u32;
     let mut memory = [Value::default(); 16];
@@ -131,7 +138,13 @@ pub(crate) fn steer(
             JMP if i.code & 0xf0 == JA => at = at.wrapping_add(i.k as i32 as usize),
             JMP => {
                 let k = if i.code & X != 0 { x } else { i.k };
-                bend(frame, &mut a, i.code & 0xf0, k, random);
+                let sides = [i.jt, i.jf].map(|skip| accepting[at + usize::from(skip)]);
+                let wish = match sides {
+                    [true, false] => !random.one_in(6),
+                    [false, true] => random.one_in(6),
+                    _ => random.one_in(2),
+                };
+                bend(frame, &mut a, i.code & 0xf0, k, wish, random);
                 let holds = match i.code & 0xf0 {
                     JEQ => a.is == k,
                     JGT => a.is > k,
@@ -189,18 +202,37 @@ fn compute(code: u16, a: Value, b: u32) -> Value {
     Value::plain(is)
 }
 
-/// Changes the bytes that `a` came from so that a comparison with `k` may go either way.
-fn bend(frame: &mut Frame, a: &mut Value, op: u16, k: u32, random: &mut Random) {
+/// From which instructions a frame can still be accepted.
+fn accepting(program: &Program) -> Vec<bool> {
+    let instructions = program.instructions();
+    let mut accepting = vec![false; instructions.len()];
+    for _ in 0..3 {
+        for (at, i) in instructions.iter().enumerate().rev() {
+            let next = |skip: usize| accepting.get(at.wrapping_add(1 + skip)) == Some(&true);
+            accepting[at] = match i.code & 7 {
+                RET => i.code & 0x18 == A || i.k != 0,
+                JMP if i.code & 0xf0 == JA => next(i.k as i32 as usize),
+                JMP => next(usize::from(i.jt)) || next(usize::from(i.jf)),
+                _ => next(0),
+            };
+        }
+    }
+    accepting
+}
+
+/// Changes the bytes that `a` came from so that its comparison with `k` goes as wished.
+fn bend(frame: &mut Frame, a: &mut Value, op: u16, k: u32, wish: bool, random: &mut Random) {
     let Some(Origin { at, size, mask }) = a.from else { return };
-    if random.one_in(5) {
+    if random.one_in(8) {
         return;
     }
-    let wanted = match op {
-        JSET if random.one_in(2) => a.is & !k,
-        JSET => a.is | k & random.word() | k & k.wrapping_neg(),
-        JEQ if !random.one_in(3) => k,
-        JEQ => k ^ 1 << random.below(8 * size),
-        _ => k.wrapping_add(random.below(3) as u32).wrapping_sub(1),
+    let wanted = match (op, wish) {
+        (JSET, true) => a.is | k & random.word() | k & k.wrapping_neg(),
+        (JSET, false) => a.is & !k,
+        (JEQ, true) => k,
+        (JEQ, false) => k ^ 1 << random.below(8 * size),
+        (_, true) => k.wrapping_add(random.below(2) as u32),
+        (_, false) => k.wrapping_sub(random.below(2) as u32),
     } & mask;
     let Some(bytes) = frame.bytes.get_mut(at..at + size) else { return };
     let old = bytes.iter().fold(0u32, |value, byte| value << 8 | u32::from(*byte));

@@ -29,10 +29,11 @@ pub(super) fn emit(graph: &Graph, accept: u32) -> Result<Vec<Instruction>, usize
     lines.push(Line::Plain(Instruction::plain(code::RET | code::K, accept)));
     lines.push(Line::Place(label(Target::Reject)));
     lines.push(Line::Plain(Instruction::plain(code::RET | code::K, 0)));
-    if lines.len() > 4 * INSTRUCTIONS_MAX {
-        return Err(lines.len());
-    }
     let lines = drop_unused(lines);
+    let least = lines.iter().filter(|line| !matches!(line, Line::Place(_))).count();
+    if least > INSTRUCTIONS_MAX {
+        return Err(least);
+    }
     let mut instructions = assemble(&lines);
     let zeroed = unset_words(&instructions);
     if zeroed != 0 {

@@ -282,10 +282,10 @@ fn broken_mac_length(rest: &[u8]) -> usize {
     let mut parts = 0;
     loop {
         let digits = hexadecimal_run(&rest[at..], 2);
-        let colons = rest[at + digits..].iter().take_while(|b| **b == b':').count();
-        if digits == 0 || colons == 0 {
+        if digits == 0 || rest.get(at + digits) != Some(&b':') {
             return if parts >= 2 { at } else { 0 };
         }
+        let colons = rest[at + digits..].iter().take_while(|b| **b == b':').count();
         at += digits + colons;
         parts += 1;
     }

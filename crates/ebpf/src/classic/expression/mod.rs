@@ -5,10 +5,13 @@
 //! tree, `generate` makes conditions from it for the link type, `blocks` makes a graph and shortens
 //! it, `emit` writes instructions.
 //!
-//! Deviations from libpcap, each because a file may come from another machine than this one: names
-//! of PF reasons and actions are known on every system; the address families of loopback and PF log
+//! Deviations from libpcap. Because a file may come from another machine than this one, names of PF
+//! reasons and actions are known on every system, and the address families of loopback and PF log
 //! headers are, unless told otherwise, those of every BSD and in both byte orders. Names of hosts
 //! are asked of the [`Resolver`] of the options; ports and protocols have a table of their own.
+//! Relations between constants fold at once, `shift` and `/` by a constant out of range is refused
+//! wherever it stands, and scratch words that hold places are never lent to values, which in
+//! libpcap happens where a relation stands before the first use of a moving header.
 
 mod ast;
 mod blocks;
@@ -22,6 +25,9 @@ mod nearest;
 mod parse;
 mod resolve;
 mod token;
+
+#[cfg(test)]
+mod tests;
 
 use std::fmt;
 use std::ops::Range;

@@ -61,7 +61,7 @@ fn service(name: &str) -> Option<(u16, Transports)> {
 }
 
 fn protocol(name: &str) -> Option<u8> {
-    PROTOCOLS.iter().find(|(known, _)| *known == name).map(|(_, number)| *number)
+    PROTOCOLS.iter().find(|(known, _)| known.eq_ignore_ascii_case(name)).map(|(_, number)| *number)
 }
 
 use Transports::{Both, Tcp, Udp};
@@ -114,14 +114,14 @@ const SERVICES: &[(&str, u16, Transports)] = &[
     ("irc", 194, Both),
     ("ldap", 389, Both),
     ("https", 443, Both),
-    ("microsoft-ds", 445, Both),
+    ("microsoft-ds", 445, Tcp),
     ("submissions", 465, Tcp),
     ("isakmp", 500, Udp),
     ("exec", 512, Tcp),
     ("login", 513, Tcp),
     ("who", 513, Udp),
     ("shell", 514, Tcp),
-    ("syslog", 514, Udp),
+    ("syslog", 514, Both),
     ("printer", 515, Tcp),
     ("route", 520, Udp),
     ("dhcpv6-client", 546, Udp),

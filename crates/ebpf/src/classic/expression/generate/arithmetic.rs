@@ -126,7 +126,7 @@ impl Generator<'_> {
                 lines.extend(left.lines);
                 lines.push(memory_to_x(free));
                 lines.push(alu_x(operation(*op)));
-                Ok(Value { lines, given: left.given.and(right.given) })
+                Ok(Value { lines, given: left.given })
             }
         }
     }

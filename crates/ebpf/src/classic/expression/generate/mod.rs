@@ -38,7 +38,7 @@ use load::{Base, Size};
 type Result<T> = std::result::Result<T, ExpressionError>;
 
 /// The most tests that a condition may have before it is certainly too long for a program.
-const TESTS_MAX: usize = 4 * super::super::program::INSTRUCTIONS_MAX;
+const TESTS_MAX: usize = 2 * super::super::program::INSTRUCTIONS_MAX;
 
 /// The scratch word of the outermost header's place, where that must be computed.
 const HEADER_WORD: u32 = 15;

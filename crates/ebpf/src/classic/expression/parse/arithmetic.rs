@@ -8,11 +8,14 @@ use super::super::ast::{Arithmetic, BinaryOp, Primitive, Relation};
 use super::super::token::{Symbol, Token, Word};
 use super::{Parser, Result, mistake};
 
+/// How many operators one relation may have.
+const OPERATORS_MAX: usize = 200;
 /// The rank of unary minus, above all operators that have one.
 const RANK_MINUS: u8 = 6;
 
 impl Parser<'_> {
     pub(super) fn relation(&mut self) -> Result<Primitive> {
+        self.operators = 0;
         let left = self.value(1)?;
         let Some(op) = self.relation_symbol() else {
             return Err(self.unexpected("a relation such as `=`, `!=`, `<` or `>`"));
@@ -40,7 +43,6 @@ impl Parser<'_> {
     fn value(&mut self, rank: u8) -> Result<Arithmetic> {
         let start = self.at;
         let mut left = self.operand()?;
-        let mut length = 0usize;
         loop {
             let Some((op, found)) = self.operator() else { return Ok(left) };
             let right = match found {
@@ -54,9 +56,9 @@ impl Parser<'_> {
                 }
                 Some(_) => return Ok(left),
             };
-            length += 1;
-            if length > super::NESTING_MAX {
-                let what = format!("more than {} operators in a row", super::NESTING_MAX);
+            self.operators += 1;
+            if self.operators > OPERATORS_MAX {
+                let what = format!("more than {OPERATORS_MAX} operators in one relation");
                 return Err(mistake(self.span_from(start), what, None));
             }
             let span = self.span_from(start);

@@ -17,6 +17,8 @@ use super::{ErrorKind, ExpressionError, lex};
 
 /// How deep parentheses and negations may nest.
 pub(super) const NESTING_MAX: usize = 200;
+/// How often `and` and `or` may follow each other without parentheses: each turn nests the tree.
+const TURNS_MAX: usize = 500;
 
 pub(super) use primitive::describe;
 
@@ -26,7 +28,15 @@ type Result<T> = std::result::Result<T, ExpressionError>;
 pub(super) fn parse(text: &str) -> Result<Option<Tree>> {
     let lexemes = lex::lex(text)?;
     let closing = match_parentheses(&lexemes);
-    let mut parser = Parser { text, lexemes: &lexemes, closing: &closing, at: 0, depth: 0 };
+    let mut parser = Parser {
+        text,
+        lexemes: &lexemes,
+        closing: &closing,
+        at: 0,
+        depth: 0,
+        turns: 0,
+        operators: 0,
+    };
     if parser.peek() == Token::End {
         return Ok(None);
     }
@@ -44,6 +54,10 @@ struct Parser<'a> {
     closing: &'a [Option<usize>],
     at: usize,
     depth: usize,
+    /// How often `and` and `or` have followed each other.
+    turns: usize,
+    /// How many operators the current relation has.
+    operators: usize,
 }
 
 /// What a term was, and the qualifiers that an identifier behind it would take.
@@ -87,7 +101,31 @@ impl<'a> Parser<'a> {
                 qualifiers = after;
                 next
             };
-            tree = if any { either(tree, next) } else { both(tree, next) };
+            tree = self.join(tree, any, next)?;
+        }
+    }
+
+    /// Joins two trees by `or` if `any`, otherwise by `and`.
+    fn join(&mut self, left: Tree, any: bool, right: Tree) -> Result<Tree> {
+        match (left, any) {
+            (Tree::Any(mut trees), true) => {
+                trees.push(right);
+                Ok(Tree::Any(trees))
+            }
+            (Tree::All(mut trees), false) => {
+                trees.push(right);
+                Ok(Tree::All(trees))
+            }
+            (left, any) => {
+                self.turns += 1;
+                if self.turns > TURNS_MAX {
+                    let what =
+                        format!("`and` and `or` follow each other more than {TURNS_MAX} times");
+                    return Err(mistake(self.span_here(), what, None));
+                }
+                let trees = vec![left, right];
+                Ok(if any { Tree::Any(trees) } else { Tree::All(trees) })
+            }
         }
     }
 
@@ -143,7 +181,7 @@ impl<'a> Parser<'a> {
             };
             self.at += 1;
             let next = self.identifier(qualifiers)?;
-            tree = if any { either(tree, next) } else { both(tree, next) };
+            tree = self.join(tree, any, next)?;
         }
     }
 
@@ -311,26 +349,6 @@ impl<'a> Parser<'a> {
         super::nearest::nearest(words, found)
             .filter(|word| *word != found)
             .map(|word| format!("did you mean `{word}`?"))
-    }
-}
-
-fn either(left: Tree, right: Tree) -> Tree {
-    match left {
-        Tree::Any(mut trees) => {
-            trees.push(right);
-            Tree::Any(trees)
-        }
-        left => Tree::Any(vec![left, right]),
-    }
-}
-
-fn both(left: Tree, right: Tree) -> Tree {
-    match left {
-        Tree::All(mut trees) => {
-            trees.push(right);
-            Tree::All(trees)
-        }
-        left => Tree::All(vec![left, right]),
     }
 }
 

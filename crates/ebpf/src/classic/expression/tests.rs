@@ -1,0 +1,186 @@
+//! What the outside cases do not ask: places of mistakes, limits, far jumps, tunnels in 802.11.
+
+use super::super::{ErrorKind, LinkType, Metadata, Options, Program, VlanTag, compile};
+use crate::classic::insn::code;
+
+fn program(text: &str) -> Program {
+    compile(text, LinkType::EN10MB, &Options::default()).unwrap()
+}
+
+fn listing(text: &str) -> String {
+    program(text).to_string()
+}
+
+fn run(program: &Program, frame: &[u8]) -> bool {
+    program.run(frame, frame.len() as u32, &Metadata::default()) != 0
+}
+
+/// An Ethernet frame with an IPv4 header of 20 bytes, that protocol, and those bytes behind.
+fn ip4(protocol: u8, behind: &[u8]) -> Vec<u8> {
+    let mut frame = vec![0; 34];
+    frame[12] = 0x08;
+    frame[14] = 0x45;
+    frame[23] = protocol;
+    frame.extend_from_slice(behind);
+    frame
+}
+
+#[test]
+fn the_shortest_programs_are_what_one_would_write() {
+    assert_eq!(listing(""), "(000) ret      #262144\n");
+    assert_eq!(
+        listing("tcp src port 80"),
+        "\
+(000) ldh      [12]
+(001) jeq      #0x86dd          jt 2\tjf 6
+(002) ldb      [20]
+(003) jeq      #0x6             jt 4\tjf 15
+(004) ldh      [54]
+(005) jeq      #0x50            jt 14\tjf 15
+(006) jeq      #0x800           jt 7\tjf 15
+(007) ldb      [23]
+(008) jeq      #0x6             jt 9\tjf 15
+(009) ldh      [20]
+(010) jset     #0x1fff          jt 15\tjf 11
+(011) ldxb     4*([14]&0xf)
+(012) ldh      [x + 14]
+(013) jeq      #0x50            jt 14\tjf 15
+(014) ret      #262144
+(015) ret      #0
+"
+    );
+}
+
+#[test]
+fn mistakes_have_a_place_a_reason_and_a_hint() {
+    let error = |text: &str| {
+        let error = compile(text, LinkType::EN10MB, &Options::default()).unwrap_err();
+        assert_eq!(error.kind, ErrorKind::Mistake, "{text}");
+        (text[error.span.clone()].to_owned(), error.what, error.hint)
+    };
+    let (place, what, hint) = error("tcp prot 80");
+    assert_eq!(place, "prot");
+    assert_eq!(what, "syntax error: `and`, `or` or the end is expected, not `prot`");
+    assert_eq!(hint.as_deref(), Some("did you mean `port`?"));
+    assert_eq!(error("ip or udp port 70000 or ip6").0, "70000");
+    assert_eq!(error("ip and 1.2.3.4").0, "1.2.3.4");
+    assert_eq!(error("host www.example.org").0, "www.example.org");
+    assert_eq!(error("ip[1] = 1 / (3 - 3)").0, "1 / (3 - 3)");
+    assert_eq!(error("ip[2:3] = 1").0, "ip[2:3]");
+    assert_eq!(error("type mgt subtype beaco").2.as_deref(), Some("did you mean `beacon`?"));
+    assert_eq!(error("(ip").1, "syntax error: `)` is expected, not the end");
+    assert_eq!(error("ip ähm").0, "ä");
+}
+
+#[test]
+fn every_limit_has_its_message() {
+    let error = |text: String| {
+        compile(&text, LinkType::EN10MB, &Options::default()).unwrap_err().to_string()
+    };
+    let deep = |n: usize| format!("{}ip{}", "(".repeat(n), ")".repeat(n));
+    assert!(compile(&deep(200), LinkType::EN10MB, &Options::default()).is_ok());
+    assert!(error(deep(201)).contains("nested more than 200 deep"));
+    assert!(error(format!("{}ip", "not ".repeat(201))).contains("nested more than 200 deep"));
+    assert!(error(format!("1{} = len", "+len".repeat(201))).contains("more than 200 operators"));
+    assert!(error(format!("ip{}", " or ip and tcp".repeat(300))).contains("more than 500 times"));
+    let hosts: Vec<String> =
+        (0..3000).map(|n| format!("host 10.0.{}.{}", n / 256, n % 256)).collect();
+    assert!(
+        error(hosts.join(" or ")).contains("instructions")
+            || error(hosts.join(" or ")).contains("too long")
+    );
+    let tunnels = "vxlan and ".repeat(5) + "ip";
+    assert!(error(tunnels).contains("no scratch word is left"));
+}
+
+#[test]
+fn far_jumps_arrive() {
+    let hosts: Vec<String> = (1..=250).map(|n| format!("src host 10.0.0.{n}")).collect();
+    let text = format!("udp and ({}) and len >= 34", hosts.join(" or "));
+    for optimize in [true, false] {
+        let options = Options { optimize, ..Options::default() };
+        let program = compile(&text, LinkType::EN10MB, &options).unwrap();
+        let far = program.instructions().iter().filter(|i| i.code == code::JMP | code::JA).count();
+        assert!(far > 0, "the program is long enough to need `ja`");
+        for n in [0u8, 1, 2, 128, 250, 251] {
+            let mut frame = ip4(17, &[0; 8]);
+            frame[26..30].copy_from_slice(&[10, 0, 0, n]);
+            assert_eq!(run(&program, &frame), (1..=250).contains(&n), "10.0.0.{n}");
+        }
+    }
+}
+
+#[test]
+fn what_cannot_be_rejects_every_frame() {
+    for text in ["ip and arp", "tcp and udp and ip", "len > 5 and 1 = 2", "not (ip or not ip)"] {
+        let error = compile(text, LinkType::EN10MB, &Options::default()).unwrap_err();
+        assert_eq!(error.kind, ErrorKind::RejectsAll, "{text}: {error}");
+    }
+}
+
+#[test]
+fn precedence_is_that_of_libpcap() {
+    let frame = ip4(6, &[0; 20]);
+    for (text, holds) in [
+        ("2 + 3 * 4 = 14", true),
+        ("10 - 2 - 3 = 5", true),
+        ("1 | 2 & 3 << 1 = 3", true),
+        ("7 % 2 + 1 = 1", true),
+        ("-1 + 2 = 1", true),
+        ("ip or udp and arp or tcp", true),
+        ("tcp or ip and udp", false),
+        ("not tcp or ip", true),
+        ("not (tcp or ip) or arp", false),
+    ] {
+        let options = Options::default();
+        let found = compile(text, LinkType::EN10MB, &options).is_ok_and(|p| run(&p, &frame));
+        assert_eq!(found, holds, "{text}");
+    }
+}
+
+#[test]
+fn a_tag_beside_the_frame_moves_nothing() {
+    let options = Options { live_metadata: true, ..Options::default() };
+    let program = compile("vlan 100 and tcp", LinkType::EN10MB, &options).unwrap();
+    let bare = ip4(6, &[0; 20]);
+    let mut tagged = bare.clone();
+    tagged.splice(12..12, [0x81, 0x00, 0x00, 100]);
+    let tag = |tci| Metadata { vlan: Some(VlanTag { tci, tpid: 0x8100 }), ..Metadata::default() };
+    let asks = |frame: &[u8], metadata: &Metadata| program.run(frame, 60, metadata) != 0;
+    assert!(asks(&bare, &tag(100)));
+    assert!(!asks(&bare, &tag(101)));
+    assert!(!asks(&bare, &Metadata::default()));
+    assert!(asks(&tagged, &Metadata::default()));
+}
+
+/// libpcap's own program for this reads scratch words that it never writes.
+#[test]
+fn a_tunnel_inside_802_11_is_found() {
+    let program = compile("vxlan 7 and tcp", LinkType::IEEE802_11, &Options::default()).unwrap();
+    let mut frame = vec![0u8; 26];
+    frame[0] = 0x88;
+    frame.extend([0xaa, 0xaa, 0x03, 0, 0, 0, 0x08, 0x00]);
+    frame.extend(&ip4(17, &[0, 0, 0x12, 0xb5, 0, 0, 0, 0])[14..]);
+    frame.extend([0x08, 0, 0, 0, 0, 0, 7, 0]);
+    frame.extend(ip4(6, &[0; 20]));
+    assert!(run(&program, &frame));
+    let network = frame.len() - 54 - 2;
+    frame[network] = 8;
+    assert!(!run(&program, &frame));
+}
+
+#[test]
+fn no_program_reads_a_scratch_word_before_writing_it() {
+    let program = program("vxlan or tcp port 80 or udp[8] = 5");
+    let mut written = 0u32;
+    for instruction in program.instructions() {
+        match instruction.class() {
+            code::ST | code::STX => written |= 1 << instruction.k,
+            code::LD | code::LDX if instruction.code & 0xe0 == code::MEM => {
+                assert!(written & 1 << instruction.k != 0, "{program}");
+            }
+            _ => {}
+        }
+    }
+    assert!(written != 0);
+}

@@ -1,0 +1,182 @@
+//! The pcap-filter compiler on text that nobody would write, and on text that is far too long.
+//!
+//! No text makes it panic; every error points into the text; every program is what its listing says,
+//! and answers something for every frame. `SEED=` repeats a run, `ROUNDS=` makes it longer.
+
+#[path = "classic/frames.rs"]
+#[expect(dead_code, reason = "the cases use the rest")]
+mod frames;
+
+use std::time::{Duration, Instant};
+
+use ebpf::classic::{ErrorKind, ExpressionError, LinkType, Metadata, Options, Program, compile};
+use frames::{Frame, Random, random_frame};
+
+/// Expressions whose pieces make the others.
+const SEEDS: &[&str] = &[
+    "tcp port 80 or 443 and not (src host 10.0.0.1 or dst net 192.168/16)",
+    "ip6 and host fe80::7788:99ff:feaa:bbcc or ip6 net 2001:db8::/32 and icmp6[icmp6type] = 128",
+    "vlan 100 and vlan and mpls 1000 and pppoes 0x3b and tcp[tcpflags] & (tcp-syn|tcp-fin) != 0",
+    "geneve 7 and vxlan 9 and (udp portrange 1000-http-alt or ether proto \\arp)",
+    "ether host 00:11:22:33:44:55 or ether src aabb.ccdd.eeff and not broadcast or ip multicast",
+    "wlan type mgt subtype beacon or wlan addr4 00-11-22-33-44-55 and type data and dir tods",
+    "len >= 100 and ip[2:2] - ((ip[0] & 0xf) << 2) % 3 ^ 7 > -5 * 2 / 3 or link[0:4] = 0x01020304",
+    "inbound or outbound or ifindex 3 or on eth0 or rset x or rnr 1 or reason match or action pass",
+    "vpi 10 or vci (1 or 2) and lane and oamf4 or dpc > 12 or hsls != 3 or msu or llc rnr",
+    "ip protochain 51 or ip6 protochain \\udp or iso proto \\isis or csnp or decnet src 10.15",
+    "gateway snup or net 10.0.0.0 mask 255.255.0.0 or link dst $7f or byte 3 & 7 or less 5",
+    "0x01 == tcp-fin && 017 >= 0xf || ! ( radio[2] < 3 ) or tr multicast or ip broadcast",
+];
+
+const LINKS: &[LinkType] = &[
+    LinkType::EN10MB,
+    LinkType::RAW,
+    LinkType::IEEE802_11_RADIO,
+    LinkType::LINUX_SLL2,
+    LinkType::PPI,
+    LinkType::SUNATM,
+    LinkType::MTP2,
+    LinkType::PFLOG,
+    LinkType::PPP,
+    LinkType::PRISM_HEADER,
+    LinkType(9999),
+];
+
+/// Bytes that mean something, and two that mean nothing.
+const ODD: &[u8] = b" ()[]:.-/\\$!<=0189afx\xc3\xa4";
+
+/// Compiles `data` as text for some link types, and holds the compiler to its word.
+fn fuzz_expression(data: &[u8], frames: &[Frame]) -> usize {
+    let text = String::from_utf8_lossy(data);
+    let mut programs = 0;
+    for (index, link) in LINKS.iter().enumerate() {
+        let options = Options {
+            optimize: index % 2 == 0,
+            live_metadata: index % 3 == 0,
+            netmask: Some(0xffff_ff00),
+            ..Options::default()
+        };
+        match compile(&text, *link, &options) {
+            Ok(program) => {
+                programs += 1;
+                hold_program(&program, frames);
+            }
+            Err(error) => hold_error(&text, &error),
+        }
+    }
+    programs
+}
+
+fn hold_program(program: &Program, frames: &[Frame]) {
+    let listed: Program = program.to_string().parse().expect("a program lists itself");
+    assert_eq!(listed, *program);
+    for frame in frames {
+        let answer = program.run(&frame.bytes, frame.wire_length, &Metadata::default());
+        assert!(answer == 0 || answer == 262_144);
+    }
+}
+
+fn hold_error(text: &str, error: &ExpressionError) {
+    assert!(text.get(error.span.clone()).is_some(), "{text:?}: {error:?}");
+    assert!(!error.what.is_empty() && !error.what.ends_with('.'), "{text:?}: {error:?}");
+    assert!(error.kind != ErrorKind::Unknown || !error.what.contains("the compiler made"));
+}
+
+/// One text out of pieces of the seeds, with bytes changed here and there.
+fn mutate(random: &mut Random) -> Vec<u8> {
+    let mut words = Vec::new();
+    for _ in 0..1 + random.below(3) {
+        let seed: Vec<&str> = SEEDS[random.below(SEEDS.len())].split(' ').collect();
+        let from = random.below(seed.len());
+        let to = from + 1 + random.below(seed.len() - from);
+        words.extend_from_slice(&seed[from..to]);
+        if random.one_in(2) {
+            words.push(["and", "or", "not", "(", ")"][random.below(5)]);
+        }
+    }
+    for _ in 0..random.below(4) {
+        let at = random.below(words.len());
+        match random.below(3) {
+            0 => drop(words.remove(at)),
+            1 => words.insert(at, ["(", ")", "!", "-", "[", "1", "host", "tcp"][random.below(8)]),
+            _ => words.swap(at, 0),
+        }
+        if words.is_empty() {
+            break;
+        }
+    }
+    let mut text = words.join(" ").into_bytes();
+    for _ in 0..random.below(3) {
+        if text.is_empty() {
+            break;
+        }
+        let at = random.below(text.len());
+        match random.below(3) {
+            0 => text[at] = random.next() as u8,
+            1 => drop(text.remove(at)),
+            _ => text.insert(at, ODD[random.below(ODD.len())]),
+        }
+    }
+    text
+}
+
+fn number(name: &str, otherwise: u64) -> u64 {
+    std::env::var(name).ok().and_then(|value| value.parse().ok()).unwrap_or(otherwise)
+}
+
+#[test]
+fn no_text_makes_it_panic() {
+    let seed = number("SEED", 20_261_121);
+    let rounds = number("ROUNDS", 4000);
+    println!("fuzz_expression: SEED={seed} ROUNDS={rounds}");
+    let mut random = Random(seed);
+    let frames: Vec<Frame> = (0..8).map(|_| random_frame(&mut random)).collect();
+    let mut programs: usize = SEEDS.iter().map(|s| fuzz_expression(s.as_bytes(), &frames)).sum();
+    for _ in 0..rounds {
+        programs += fuzz_expression(&mutate(&mut random), &frames);
+    }
+    println!("fuzz_expression: {programs} programs");
+    assert!(programs as u64 > rounds / 10, "the texts are too broken to test programs");
+}
+
+#[test]
+fn time_does_not_run_away_with_the_length() {
+    let repeated = |piece: &str| piece.repeat(200_000 / piece.len());
+    let texts = [
+        repeated("ip or "),
+        repeated("ip or udp and "),
+        repeated("("),
+        repeated("!"),
+        repeated("not ("),
+        format!("port 1 or {}", repeated("(")),
+        format!("port 1 or {}", repeated("!(")),
+        format!("1{} = 1", repeated("+1")),
+        format!("1{} = 1", repeated("%(1")),
+        repeated("ip["),
+        repeated("-"),
+        repeated("1:"),
+        repeated("1::"),
+        repeated(":"),
+        repeated("1."),
+        repeated("a-"),
+        repeated("0"),
+        repeated("9 "),
+        repeated("vlan and "),
+        repeated("vxlan and "),
+        format!("host {}", repeated("x")),
+        format!("{}ip", repeated("port 1 and ")),
+        repeated("tcp[tcp[1]] = 1 or "),
+    ];
+    for text in texts {
+        let start = Instant::now();
+        for (index, link) in LINKS.iter().take(4).enumerate() {
+            let options = Options { optimize: index % 2 == 0, ..Options::default() };
+            if let Err(error) = compile(&text, *link, &options) {
+                hold_error(&text, &error);
+            }
+        }
+        let spent = start.elapsed();
+        println!("{spent:?} for {}…", &text[..20]);
+        assert!(spent < Duration::from_secs(20), "{}… took {spent:?}", &text[..20]);
+    }
+}
