@@ -1,0 +1,67 @@
+//! A plan in the language of graphviz: `streamline explain --dot … | dot -Tsvg > plan.svg`.
+
+use super::draw::label;
+use super::words;
+use crate::graph::Edge;
+use crate::plan::{Plan, PlannedEdge};
+use filter::Kind;
+use std::fmt::Write as _;
+
+/// The graph, spaces as frames, rings as thick edges, back edges as dashed ones.
+#[must_use]
+pub fn dot(plan: &Plan) -> String {
+    let graph = &plan.graph;
+    let parts = plan.spaces.iter().map(|space| space.part + 1).max().unwrap_or(0);
+    let mut out = String::from(
+        "digraph streamline {\n  rankdir=LR;\n  node [shape=box, style=rounded, fontname=\"monospace\"];\n",
+    );
+    for (number, space) in plan.spaces.iter().enumerate() {
+        let name = match parts {
+            0 | 1 => space.name.clone(),
+            _ => format!("path {}: {}", space.part + 1, space.name),
+        };
+        let _ = writeln!(out, "  subgraph cluster_{number} {{\n    label={};", quoted(&name));
+        let here = |id: usize| plan.placed[id].space == number;
+        for (id, node) in graph.ids().filter(|(id, node)| node.inside.is_none() && here(id.0)) {
+            let shape = match node.kind() {
+                Some(Kind::Source) => ", shape=cds, style=solid",
+                Some(Kind::Sink) => ", peripheries=2, style=solid",
+                _ => "",
+            };
+            let text = quoted(&words::shown(graph, id));
+            let _ = writeln!(out, "    n{} [label={text}{shape}];", id.0);
+        }
+        out.push_str("  }\n");
+    }
+    for (edge, planned) in graph.edges.iter().zip(&plan.edges) {
+        let _ =
+            writeln!(out, "  n{} -> n{} [{}];", edge.from.0, edge.to.0, attributes(edge, planned));
+    }
+    out.push_str("}\n");
+    out
+}
+
+fn attributes(edge: &Edge, planned: &PlannedEdge) -> String {
+    let class = label(&edge.classes);
+    let (what, style) = match planned {
+        PlannedEdge::Call => (None, ""),
+        PlannedEdge::Back => (Some("back".to_owned()), ", style=dashed, constraint=false"),
+        PlannedEdge::Ring(ring) => (Some(format!("ring of {}", ring.entries)), ", penwidth=3"),
+    };
+    let text: Vec<String> = class.into_iter().chain(what).collect();
+    format!("label={}{style}", quoted(&text.join(" ")))
+}
+
+/// A string of graphviz: quotes and backslashes escaped, nothing that is no text.
+fn quoted(text: &str) -> String {
+    let mut out = String::from("\"");
+    for c in text.chars() {
+        match c {
+            '"' | '\\' => out.extend(['\\', c]),
+            c if c.is_control() => out.push('·'),
+            c => out.push(c),
+        }
+    }
+    out.push('"');
+    out
+}

@@ -1,0 +1,195 @@
+//! Plans and filters in words and pictures: what `explain` and `filters` print.
+//!
+//! In: a plan, or why there is none, the machine for which it was made, a description. Out: text of
+//! at most [`COLUMNS`] columns, or the language of graphviz. Nothing is decided here, and nothing is
+//! left out: every candidate, the choice, the reason and the cost are in the plan and are written.
+//! [SL §7.1]
+
+mod dot;
+mod draw;
+mod help;
+pub mod table;
+mod words;
+
+pub use dot::dot;
+pub use help::help;
+pub use words::{bytes, names, nanoseconds, shown, time};
+
+use crate::graph::{Graph, NodeId};
+use crate::plan::{
+    Candidate, Choice, Kernel, Machine, Plan, PlannedEdge, Policy, RingPlan, Unplaceable,
+};
+use std::fmt::Write as _;
+use table::{Column, Table};
+
+/// How wide a text is at most, where words can be broken.
+pub const COLUMNS: usize = 100;
+
+/// The whole explanation: a drawing and a table per connected part, the edges, the choice, the machine.
+#[must_use]
+pub fn text(plan: &Plan, machine: &Machine) -> String {
+    let names = names(&plan.graph);
+    let parts = plan.spaces.iter().map(|space| space.part + 1).max().unwrap_or(0);
+    let mut out = String::new();
+    for part in 0..parts {
+        if parts > 1 {
+            let _ = writeln!(out, " path {} of {parts}\n", part + 1);
+        }
+        let order = draw::order(plan, part);
+        out.push_str(&draw::draw(plan, &order, &names));
+        out.push('\n');
+        out.push_str(&placement(plan, &order, &names));
+        out.push('\n');
+    }
+    edges(&mut out, plan, &names);
+    out.push('\n');
+    choice(&mut out, &plan.choice);
+    this_machine(&mut out, machine);
+    out
+}
+
+/// The table of a request that no space can run: the same columns, with the refusals of the node in
+/// the way.
+#[must_use]
+pub fn unplaceable(graph: &Graph, refused: &Unplaceable) -> String {
+    let all = names(graph);
+    let mut table = Table::new(&COLUMNS_OF_PLACEMENT);
+    let name = all.get(refused.node.0).unwrap_or(&refused.name).clone();
+    let why: Vec<String> =
+        refused.refusals.iter().map(|(space, why)| format!("{space}: {why}")).collect();
+    let because = "no space can run it".to_owned();
+    table.row([name, "–".to_owned(), "–".to_owned(), because, why.join("; ")]);
+    table.text(COLUMNS)
+}
+
+const COLUMNS_OF_PLACEMENT: [Column; 5] = [
+    Column::left("filter"),
+    Column::left("runs in"),
+    Column::right("ns"),
+    Column::left("because"),
+    Column::left("refused elsewhere"),
+];
+
+/// Where each filter runs, why there, and why not elsewhere.
+fn placement(plan: &Plan, order: &[NodeId], names: &[String]) -> String {
+    let mut table = Table::new(&COLUMNS_OF_PLACEMENT);
+    for id in order {
+        table.row(placed(plan, *id, names, ""));
+        let operands = plan.graph.ids().filter(|(_, node)| node.inside == Some(*id));
+        for (operand, _) in operands {
+            table.row(placed(plan, operand, names, "· "));
+        }
+    }
+    table.text(COLUMNS)
+}
+
+fn placed(plan: &Plan, id: NodeId, names: &[String], indent: &str) -> [String; 5] {
+    let placed = &plan.placed[id.0];
+    let here = &plan.space_of(id).name;
+    let own = placed.candidates.iter().find(|candidate| candidate.space == *here);
+    let cost = match own.map(|candidate| &candidate.verdict) {
+        Some(Ok(ns)) => words::number(*ns),
+        _ => "–".to_owned(),
+    };
+    let name = format!("{indent}{}", names[id.0]);
+    [name, here.clone(), cost, placed.because.clone(), elsewhere(&placed.candidates, here)]
+}
+
+/// The other spaces, those with the same verdict together.
+fn elsewhere(candidates: &[Candidate], here: &str) -> String {
+    let mut verdicts: Vec<(String, Vec<&str>)> = Vec::new();
+    for candidate in candidates.iter().filter(|candidate| candidate.space != here) {
+        let verdict = match &candidate.verdict {
+            Ok(ns) => format!("not refused, {} ns", words::number(*ns)),
+            Err(why) => why.clone(),
+        };
+        match verdicts.iter_mut().find(|(known, _)| *known == verdict) {
+            Some((_, spaces)) => spaces.push(&candidate.space),
+            None => verdicts.push((verdict, vec![&candidate.space])),
+        }
+    }
+    let told: Vec<String> = verdicts
+        .iter()
+        .map(|(verdict, spaces)| format!("{}: {verdict}", spaces.join(", ")))
+        .collect();
+    if told.is_empty() { "–".to_owned() } else { told.join("; ") }
+}
+
+/// What every edge is; neighbours that call each other in one line.
+fn edges(out: &mut String, plan: &Plan, names: &[String]) {
+    let edges = &plan.graph.edges;
+    let mut told = vec![false; edges.len()];
+    for first in 0..edges.len() {
+        if told[first] {
+            continue;
+        }
+        told[first] = true;
+        let (from, mut to) = (edges[first].from, edges[first].to);
+        let mut way = format!("{} → {}", names[from.0], names[to.0]);
+        let what = match plan.edges[first] {
+            PlannedEdge::Ring(ref ring) => words::ring(ring),
+            PlannedEdge::Back => "back edge: a bounded work list, drops when it is full".to_owned(),
+            PlannedEdge::Call => {
+                let mut calls = 1;
+                while let Some(next) = (0..edges.len()).find(|next| {
+                    !told[*next]
+                        && edges[*next].from == to
+                        && plan.edges[*next] == PlannedEdge::Call
+                }) {
+                    told[next] = true;
+                    to = edges[next].to;
+                    calls += 1;
+                    let _ = write!(way, " → {}", names[to.0]);
+                }
+                if calls == 1 { "call, no ring" } else { "calls, no ring" }.to_owned()
+            }
+        };
+        words::wrapped(out, &format!("{way}: {what}"), COLUMNS);
+    }
+}
+
+fn choice(out: &mut String, choice: &Choice) {
+    let Choice { policy, cost_ns, looked_at, proved } = choice;
+    let looked_at = words::counted(*looked_at, "placement");
+    let how = match (policy, proved) {
+        (Policy::Deepest, _) => "every filter as deep as it can run".to_owned(),
+        (Policy::Cost, true) => format!("the least there is, proved; looked at {looked_at}"),
+        (Policy::Cost, false) => format!("the least that was found; looked at {looked_at} only"),
+    };
+    fact(out, "cost", &format!("{} ns for a block that goes everywhere", words::number(*cost_ns)));
+    fact(out, "policy", &format!("{}: {how}", words::policy(*policy)));
+}
+
+fn this_machine(out: &mut String, machine: &Machine) {
+    let Machine { processors, l1d, l2, kernel, costs } = machine;
+    let processors = words::counted(*processors as u64, "processor");
+    let caches = format!("caches of {} and {}", bytes(*l1d as u64), bytes(*l2 as u64));
+    fact(out, "machine", &format!("{processors}, {caches}"));
+    let (release, what) = match kernel {
+        Kernel::Open { release } => (release, "takes programs".to_owned()),
+        Kernel::Closed { release, why } => (release, format!("takes no programs: {why}")),
+    };
+    fact(out, "kernel", &format!("{release} {what}"));
+    fact(out, "calibration", &format!("{}, version {}", costs.origin, costs.version));
+}
+
+/// A line with a word in front of it.
+fn fact(out: &mut String, what: &str, text: &str) {
+    const INDENT: usize = 14;
+    let mut what = format!(" {what}");
+    for line in table::wrap(text, COLUMNS - INDENT) {
+        let _ = writeln!(out, "{what:<INDENT$}{line}");
+        what.clear();
+    }
+}
+
+impl RingPlan {
+    /// Bytes of the ring.
+    #[must_use]
+    pub const fn bytes(&self) -> usize {
+        self.entries * self.stride
+    }
+}
+
+#[cfg(test)]
+mod tests;

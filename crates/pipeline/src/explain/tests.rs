@@ -1,0 +1,24 @@
+//! The words that stand in explanations. Whole explanations are in `tests/plans`.
+
+use super::words::{bytes, counted, nanoseconds, number, time};
+
+#[test]
+fn numbers_have_units() {
+    assert_eq!(
+        [bytes(0), bytes(1000), bytes(4096), bytes(3 << 20)],
+        ["0 B", "1000 B", "4 KB", "3 MB"]
+    );
+    assert_eq!(
+        [nanoseconds(0), nanoseconds(1_500), nanoseconds(1_000_000), nanoseconds(2_000_000_000)],
+        ["0 ns", "1500 ns", "1 ms", "2 s"]
+    );
+    assert_eq!([number(1.0), number(228.75)], ["1", "228.8"]);
+    assert_eq!([counted(1, "block"), counted(0, "block")], ["1 block", "0 blocks"]);
+}
+
+#[test]
+fn times_are_those_of_the_language() {
+    assert_eq!(time("1.5ms"), Ok(1_500_000));
+    assert_eq!(time("3"), Ok(3_000_000_000));
+    assert!(time("soon").unwrap_err().contains("is not a time"));
+}

@@ -1,0 +1,183 @@
+//! How single things are written: names, arguments, values, rings.
+//!
+//! What a request says may hold anything, so nothing of it is written without its control
+//! characters being made visible.
+
+use super::COLUMNS;
+use crate::graph::{Boolean, Graph, Link, NodeId, Step, Use};
+use crate::plan::{Policy, RingPlan};
+use filter::{Parameter, Type, Value};
+use std::fmt::Write as _;
+
+/// The name of every node, each once: `bpf`, `tcp#X` where the request gives a name, `bpf#1` and
+/// `bpf#2` where several nodes would have the same.
+#[must_use]
+pub fn names(graph: &Graph) -> Vec<String> {
+    let plain: Vec<String> = graph.ids().map(|(id, _)| plain(graph, id)).collect();
+    let mut seen = vec![0; plain.len()];
+    for at in 0..plain.len() {
+        seen[at] = plain[..=at].iter().filter(|name| **name == plain[at]).count();
+    }
+    let several = |name: &String| plain.iter().filter(|other| *other == name).count() > 1;
+    plain
+        .iter()
+        .zip(seen)
+        .map(|(name, n)| if several(name) { format!("{name}#{n}") } else { name.clone() })
+        .collect()
+}
+
+fn plain(graph: &Graph, id: NodeId) -> String {
+    match &graph.node(id).step {
+        Step::Filter(used) => title(used),
+        Step::Boolean(body) => {
+            boolean(body, true, &|id| graph.node(id).filter().map_or_else(String::new, title))
+        }
+        Step::Merge | Step::Unknown => graph.node(id).name().to_owned(),
+    }
+}
+
+fn title(used: &Use) -> String {
+    match &used.mark {
+        Some(mark) => format!("{}#{mark}", used.description.name),
+        None => used.description.name.to_owned(),
+    }
+}
+
+/// A node as the request says it: its name and what it was given beside the defaults.
+#[must_use]
+pub fn shown(graph: &Graph, id: NodeId) -> String {
+    match &graph.node(id).step {
+        Step::Filter(used) => given(used),
+        Step::Boolean(body) => {
+            boolean(body, true, &|id| graph.node(id).filter().map_or_else(String::new, given))
+        }
+        Step::Merge => "merge of sources".to_owned(),
+        Step::Unknown => "?".to_owned(),
+    }
+}
+
+fn given(used: &Use) -> String {
+    let mut text = title(used);
+    for (name, value) in used.arguments.iter() {
+        let Some(parameter) = used.description.parameter(name) else { continue };
+        let default = parameter.default.and_then(|text| parameter.parse(text).ok());
+        if default.as_ref() == Some(value) {
+            continue;
+        }
+        let value = written(parameter, value);
+        let _ = match parameter.positional {
+            true => write!(text, " {value}"),
+            false => write!(text, " {name}={value}"),
+        };
+    }
+    text
+}
+
+fn written(parameter: &Parameter, value: &Value) -> String {
+    match (value, parameter.kind) {
+        (Value::Number(n), Type::Size) => bytes(*n).replace(' ', ""),
+        (Value::Number(n), Type::Duration) => nanoseconds(*n).replace(' ', ""),
+        (Value::Number(n), _) => n.to_string(),
+        (Value::Flag(flag), _) => if *flag { "yes" } else { "no" }.to_owned(),
+        (Value::Text(text), _) => quoted(text),
+    }
+}
+
+/// The text as it stands if it is one word, otherwise in quotes.
+fn quoted(text: &str) -> String {
+    let bare = |c: char| c.is_ascii_alphanumeric() || "/._-:,%@^~*".contains(c);
+    if !text.is_empty() && text.chars().all(bare) { text.to_owned() } else { format!("{text:?}") }
+}
+
+/// A Boolean section in the words of the language.
+fn boolean(body: &Boolean, outer: bool, name: &dyn Fn(NodeId) -> String) -> String {
+    let list = |links: &[Link], symbol: &str| {
+        let part = |link: &Link| {
+            let label = match link.classes.is_all() {
+                true => String::new(),
+                false => format!("|{} ", link.classes),
+            };
+            format!("{label}{}", boolean(&link.body, false, name))
+        };
+        let all: Vec<String> = links.iter().map(part).collect();
+        let text = all.join(&format!(" {symbol} "));
+        if outer { text } else { format!("({text})") }
+    };
+    match body {
+        Boolean::Filter(id) => name(*id),
+        Boolean::Not(inner) => format!("!{}", boolean(inner, false, name)),
+        Boolean::Any(links) => list(links, "++"),
+        Boolean::All(links) => list(links, "+*"),
+        Boolean::Chain { first, rest } => {
+            let mut text = boolean(first, false, name);
+            for link in rest {
+                let pipe = match link.classes.is_plain() {
+                    true => "|".to_owned(),
+                    false => format!("|{}", link.classes),
+                };
+                let _ = write!(text, " {pipe} {}", boolean(&link.body, false, name));
+            }
+            format!("({text})")
+        }
+    }
+}
+
+/// What a ring is, in a sentence.
+pub(super) fn ring(ring: &RingPlan) -> String {
+    let RingPlan { entries, stride, signal_blocks, signal_ns } = ring;
+    format!(
+        "ring of {entries} entries of {stride} bytes, signal after {signal_blocks} blocks or {}",
+        nanoseconds(*signal_ns)
+    )
+}
+
+pub(super) const fn policy(policy: Policy) -> &'static str {
+    match policy {
+        Policy::Cost => "cost",
+        Policy::Deepest => "deepest",
+    }
+}
+
+/// A number with a decimal only where it says something.
+pub(super) fn number(value: f64) -> String {
+    let text = format!("{value:.1}");
+    text.strip_suffix(".0").unwrap_or(&text).to_owned()
+}
+
+/// `1 block`, `2 blocks`.
+pub(super) fn counted(n: u64, what: &str) -> String {
+    if n == 1 { format!("1 {what}") } else { format!("{n} {what}s") }
+}
+
+/// A number of bytes in the largest unit of 1,024 that divides it.
+#[must_use]
+pub fn bytes(n: u64) -> String {
+    let units = [(30, "GB"), (20, "MB"), (10, "KB")];
+    let unit = units.into_iter().find(|(shift, _)| n >> shift > 0 && n.trailing_zeros() >= *shift);
+    unit.map_or_else(|| format!("{n} B"), |(shift, name)| format!("{} {name}", n >> shift))
+}
+
+/// A time in the largest unit that divides it.
+#[must_use]
+pub fn nanoseconds(ns: u64) -> String {
+    let units = [(1_000_000_000, "s"), (1_000_000, "ms"), (1_000, "us")];
+    let unit = units.into_iter().find(|(unit, _)| ns >= *unit && ns.is_multiple_of(*unit));
+    unit.map_or_else(|| format!("{ns} ns"), |(unit, name)| format!("{} {name}", ns / unit))
+}
+
+/// The ns that a text like `250ms` means, as everywhere in a request.
+pub fn time(text: &str) -> Result<u64, String> {
+    match Parameter::needed("time", Type::Duration, "").parse(text) {
+        Ok(Value::Number(ns)) => Ok(ns),
+        Ok(_) => Err(format!("`{text}` is not a time")),
+        Err(mistake) => Err(mistake.to_string()),
+    }
+}
+
+/// Writes a paragraph, indented by one column, broken between words.
+pub(super) fn wrapped(out: &mut String, text: &str, columns: usize) {
+    for (number, line) in super::table::wrap(text, columns.min(COLUMNS) - 3).iter().enumerate() {
+        let indent = if number == 0 { " " } else { "   " };
+        let _ = writeln!(out, "{indent}{line}");
+    }
+}

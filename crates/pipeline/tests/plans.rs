@@ -1,0 +1,172 @@
+//! Golden plans: a request, a machine by name, and what `explain` says about them.
+//!
+//! Each file of `tests/plans` has comments, a line `machine: NAME`, the request, a line `----`, and the
+//! text. `UPDATE=1` writes the texts anew; look at the difference before it is kept.
+
+use filter::{
+    Arguments, Description, Filter, Form, Forms, Gives, Kind, Mistake, Parameter, Reads, Type,
+};
+use pipeline::catalogue::{Catalogue, List};
+use pipeline::explain;
+use pipeline::plan::{Kernel, Machine, Plan, plan};
+use std::fs;
+use std::path::{Path, PathBuf};
+
+const fn source(name: &'static str, form: Form, parameters: &'static [Parameter]) -> Description {
+    let gives = Gives::Form(form);
+    let takes = Forms::NONE;
+    Description { name, kind: Kind::Source, takes, gives, parameters, ..Description::EMPTY }
+}
+
+const fn sink(name: &'static str, parameters: &'static [Parameter]) -> Description {
+    Description { name, kind: Kind::Sink, gives: Gives::Nothing, parameters, ..Description::EMPTY }
+}
+
+const FILE: Parameter = Parameter::needed("file", Type::Path, "the file");
+const REPLAY: Description = source("replay", Form::Frame, &[FILE]);
+const READ: Description = source(
+    "read",
+    Form::Bytes,
+    &[FILE, Parameter::named("block", Type::Size, "64k", "how long a block is")],
+);
+const PRINT: Description = sink("print", &[]);
+const DISCARD: Description = Description { reads: Reads::Nothing, ..sink("discard", &[]) };
+const PCAP: Description = Description { writes_files: true, ..sink("pcap", &[FILE]) };
+
+/// What passes blocks on, so that a cycle can be drawn.
+const AROUND: Description =
+    Description { name: "around", user: Some(around), ..Description::EMPTY };
+
+fn around(_: &Arguments) -> Result<Filter, Mistake> {
+    Err(Mistake { parameter: None, at: None, what: "is never made".to_owned(), hint: None })
+}
+
+/// The filters of the house, with sources and sinks made up for the planner.
+struct World(List<'static>);
+
+impl Catalogue for World {
+    fn find(&self, name: &str) -> Option<&'static Description> {
+        self.0.find(name)
+    }
+
+    fn names(&self) -> Vec<&'static str> {
+        self.0.names()
+    }
+
+    fn spaces(&self) -> Vec<&str> {
+        self.0.spaces()
+    }
+
+    fn refuses(&self, _: &Description, _: &Arguments) -> Option<Mistake> {
+        None
+    }
+}
+
+fn entries() -> Vec<&'static Description> {
+    let mut entries: Vec<&'static Description> = vec![&REPLAY, &READ, &AROUND];
+    entries.extend(filter::catalog::FILTERS);
+    entries.extend([&PRINT, &DISCARD, &PCAP]);
+    entries
+}
+
+fn machine(name: &str) -> Machine {
+    let open = Kernel::Open { release: "6.18".to_owned() };
+    match name {
+        "example" => Machine::example(),
+        "open kernel" => Machine { kernel: open, ..Machine::example() },
+        "small cache" => Machine { l2: 64 << 10, ..Machine::example() },
+        _ => panic!("no machine is called `{name}`"),
+    }
+}
+
+struct Case {
+    path: PathBuf,
+    head: String,
+    machine: Machine,
+    request: String,
+    expected: String,
+}
+
+fn case(path: &Path) -> Case {
+    let text = fs::read_to_string(path).expect("a plan");
+    let (head, expected) = text.split_once("----\n").unwrap_or((&text, ""));
+    let (comments, rest) = head.split_once("machine: ").expect("the machine is named");
+    assert!(comments.lines().all(|line| line.starts_with('#')), "{}", path.display());
+    let (name, request) = rest.split_once('\n').expect("a request follows");
+    Case {
+        path: path.to_owned(),
+        head: head.to_owned(),
+        machine: machine(name),
+        request: request.trim_end().to_owned(),
+        expected: expected.to_owned(),
+    }
+}
+
+fn cases() -> Vec<Case> {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/plans");
+    let mut paths: Vec<PathBuf> =
+        fs::read_dir(folder).expect("the plans").flatten().map(|entry| entry.path()).collect();
+    paths.sort();
+    paths
+        .iter()
+        .filter(|path| path.extension().is_some_and(|e| e == "plan"))
+        .map(|p| case(p))
+        .collect()
+}
+
+fn planned(case: &Case) -> Result<Plan, String> {
+    let entries: &'static [&'static Description] = entries().leak();
+    let world = World(List { entries, spaces: &["kernel", "thread*"] });
+    let (graph, mistakes) = pipeline::read(&case.request, &world);
+    assert!(mistakes.is_empty(), "{}", pipeline::render(&case.request, &mistakes, false));
+    plan(graph.clone(), &world, &case.machine)
+        .map_err(|refused| explain::unplaceable(&graph, &refused))
+}
+
+#[test]
+fn every_plan_is_explained_as_it_was() {
+    let cases = cases();
+    assert!(cases.len() >= 12, "the plans are there");
+    for case in cases {
+        let text = match planned(&case) {
+            Ok(plan) => explain::text(&plan, &case.machine),
+            Err(text) => text,
+        };
+        if std::env::var_os("UPDATE").is_some() {
+            fs::write(&case.path, format!("{}----\n{text}", case.head)).unwrap();
+            continue;
+        }
+        assert_eq!(text, case.expected, "{}", case.path.display());
+        for line in text.lines() {
+            assert!(line.chars().count() <= explain::COLUMNS, "{}: {line}", case.path.display());
+        }
+    }
+}
+
+#[test]
+fn every_node_and_edge_is_in_the_dot_form() {
+    for case in cases() {
+        let Ok(plan) = planned(&case) else { continue };
+        let dot = explain::dot(&plan);
+        let edges = dot.lines().filter(|line| line.contains(" -> ")).count();
+        assert_eq!(edges, plan.graph.edges.len());
+        let outer = plan.graph.ids().filter(|(_, node)| node.inside.is_none()).count();
+        assert_eq!(
+            dot.lines().filter(|line| line.trim_start().starts_with('n')).count(),
+            outer + edges + 1
+        );
+        assert_eq!(dot.matches('{').count(), dot.matches('}').count());
+    }
+}
+
+#[test]
+fn every_filter_has_a_help_text() {
+    for entry in filter::catalog::FILTERS {
+        let help = explain::help(entry);
+        assert!(help.starts_with(entry.name) && help.contains("Example\n"), "{help}");
+        for parameter in entry.parameters {
+            assert!(help.contains(&format!("    {}", parameter.name)), "{help}");
+        }
+        assert!(help.lines().all(|l| l.chars().count() <= 104 && !l.ends_with(' ')), "{help}");
+    }
+}
