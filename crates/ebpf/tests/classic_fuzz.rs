@@ -1,7 +1,7 @@
 //! The pcap-filter compiler on text that nobody would write, and on text that is far too long.
 //!
-//! No text makes it panic; every error points into the text; every program is what its listing says,
-//! and answers something for every frame. `SEED=` repeats a run, `ROUNDS=` makes it longer.
+//! No text makes it panic; every error points into the text; every program is what its listing
+//! says, and answers something for every frame. `SEED=` repeats a run, `ROUNDS=` makes it longer.
 
 #[path = "classic/frames.rs"]
 #[expect(dead_code, reason = "the cases use the rest")]

@@ -324,3 +324,20 @@ impl Kind {
         }
     }
 }
+
+/// An identifier as it is written, for messages.
+pub(crate) fn describe(id: &Id) -> String {
+    match id {
+        Id::Name(name) | Id::Dotted(name) => name.clone(),
+        Id::Number(number) => number.to_string(),
+        Id::DottedPrefix(address, length) => format!("{address}/{length}"),
+        Id::DottedMask(address, mask) => format!("{address} mask {mask}"),
+        Id::Ip6(address, 128) => address.to_string(),
+        Id::Ip6(address, length) => format!("{address}/{length}"),
+        Id::Mac(m) => {
+            let [a, b, c, d, e, f] = m;
+            format!("{a:02x}:{b:02x}:{c:02x}:{d:02x}:{e:02x}:{f:02x}")
+        }
+        Id::Mac8(address) => format!("${address:02x}"),
+    }
+}

@@ -14,8 +14,8 @@ pub trait Resolver: fmt::Debug {
         Err("names of hosts are not looked up here, write the address".to_owned())
     }
 
-    /// The number of an IPv4 network, its significant bytes at the right end, as in
-    /// `/etc/networks`.
+    /// The number of an IPv4 network as `getnetbyname` gives it: four bytes, or fewer at the right
+    /// end, which then stand for the first bytes of the address.
     fn network(&self, name: &str) -> Option<u32> {
         let _ = name;
         None

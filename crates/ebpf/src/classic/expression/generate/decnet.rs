@@ -1,8 +1,7 @@
 //! DECnet addresses: `decnet src 10.15`, an area of 6 bits and a node of 10.
 
-use super::super::ast::{Id, Kind, Qualifiers, Way};
+use super::super::ast::{Id, Kind, Qualifiers, Way, describe};
 use super::super::condition::Condition;
-use super::super::parse::describe;
 use super::link_protocol::DECNET;
 use super::load::{Base, Size};
 use super::{Generator, Result};

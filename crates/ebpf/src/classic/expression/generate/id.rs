@@ -2,10 +2,9 @@
 
 use std::net::Ipv6Addr;
 
-use super::super::ast::{Id, Kind, Protocol, Qualifiers};
+use super::super::ast::{Id, Kind, Protocol, Qualifiers, describe};
 use super::super::condition::Condition;
 use super::super::names;
-use super::super::parse::describe;
 use super::host::{Net, Net6};
 use super::{Generator, Result};
 

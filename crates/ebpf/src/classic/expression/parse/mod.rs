@@ -20,8 +20,6 @@ pub(super) const NESTING_MAX: usize = 200;
 /// How often `and` and `or` may follow each other without parentheses: each turn nests the tree.
 const TURNS_MAX: usize = 500;
 
-pub(super) use primitive::describe;
-
 type Result<T> = std::result::Result<T, ExpressionError>;
 
 /// Reads `text`; an empty text has no tree and accepts everything.

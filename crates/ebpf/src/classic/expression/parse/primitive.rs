@@ -1,7 +1,7 @@
 //! Reads one primitive: a qualified identifier, a protocol, a relation, or one of the many others.
 
 use super::super::ast::{
-    Atm, AtmField, ByteOp, Encapsulation, Id, Kind, Llc, Mtp2, Mtp3, Mtp3Field, PfField, Primitive,
+    Atm, AtmField, ByteOp, Encapsulation, Kind, Llc, Mtp2, Mtp3, Mtp3Field, PfField, Primitive,
     Protocol, Qualifiers, Relation, Tree, Way,
 };
 use super::super::names;
@@ -384,21 +384,4 @@ fn mtp3_field(word: Word) -> Option<(Mtp3Field, &'static str)> {
         _ => return None,
     };
     Some((Mtp3Field { field, high }, what))
-}
-
-/// An identifier that is a number, for messages.
-pub(crate) fn describe(id: &Id) -> String {
-    match id {
-        Id::Name(name) | Id::Dotted(name) => name.clone(),
-        Id::Number(number) => number.to_string(),
-        Id::DottedPrefix(address, length) => format!("{address}/{length}"),
-        Id::DottedMask(address, mask) => format!("{address} mask {mask}"),
-        Id::Ip6(address, 128) => address.to_string(),
-        Id::Ip6(address, length) => format!("{address}/{length}"),
-        Id::Mac(m) => {
-            let [a, b, c, d, e, f] = m;
-            format!("{a:02x}:{b:02x}:{c:02x}:{d:02x}:{e:02x}:{f:02x}")
-        }
-        Id::Mac8(address) => format!("${address:02x}"),
-    }
 }
