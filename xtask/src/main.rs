@@ -74,13 +74,13 @@ const VERBS: &[Verb] = &[
     Verb {
         name: "fuzz",
         usage: "smoke",
-        summary: "every fuzz body over its corpus and random bytes, on stable Rust",
+        summary: "random and broken bytes for everything that reads bytes, with optimisation",
         run: test::fuzz,
     },
     Verb {
         name: "netns",
         usage: "[TEST]",
-        summary: "tests that need root, in network name spaces of their own; a skip fails",
+        summary: "the packages whose tests need root; a skip fails",
         run: test::netns,
     },
     Verb {

@@ -55,38 +55,49 @@ pub(crate) fn test(root: &Path, arguments: &[String]) -> Outcome {
     (well && shown).into()
 }
 
-/// `model`: the loom models. They stand in `buffer`, and cargo builds them apart, because `--cfg
-/// loom` changes every crate.
+/// `model`: the loom models. Cargo builds them apart, because `--cfg loom` changes every crate.
 pub(crate) fn model(root: &Path, arguments: &[String]) -> Outcome {
     let mut command = cargo::cargo(root);
     command
-        .args(["test", "--package", "streamline-buffer", "--release", "--lib", "--tests", "--"])
-        .args(if arguments.is_empty() { &["model"][..] } else { &[] })
+        .args(["test", "--package", "streamline-buffer", "--release", "--test", "model_*", "--"])
         .args(arguments)
         .env("RUSTFLAGS", "--cfg loom")
-        .env("LOOM_MAX_PREEMPTIONS", loom_preemptions())
         .env("CARGO_TARGET_DIR", cargo::target(root).join("loom"));
     counted(root, &mut command, false).into()
 }
 
-/// `fuzz smoke`: every test whose name says `fuzz`, with optimisation.
+/// The tests that throw random and broken bytes at everything that reads bytes.
+const FUZZED: &[(&str, &[&str])] = &[
+    ("streamline-wire", &["captures", "dissect"]),
+    ("streamline-ebpf", &["classic_fuzz"]),
+    ("streamline-filter", &["catalog"]),
+    ("streamline-pipeline", &["properties"]),
+    ("streamline-tests", &["hostile"]),
+];
+
+/// `fuzz smoke`: those tests, with optimisation.
 pub(crate) fn fuzz(root: &Path, arguments: &[String]) -> Outcome {
-    match arguments {
-        [what] if what == "smoke" => {
-            let mut command = cargo::cargo(root);
-            command.args(["test", "--workspace", "--release", "--lib", "--tests", "fuzz"]);
-            counted(root, &mut command, false).into()
-        }
-        _ => Outcome::Usage("`fuzz` knows `smoke`".to_owned()),
+    if arguments != ["smoke"] {
+        return Outcome::Usage("`fuzz` knows `smoke`".to_owned());
     }
+    let mut command = cargo::cargo(root);
+    command.args(["test", "--release", "--no-fail-fast"]);
+    for (package, tests) in FUZZED {
+        command.args(["--package", package]);
+        command.args(tests.iter().flat_map(|test| ["--test", test]));
+    }
+    counted(root, &mut command, false).into()
 }
 
-/// `netns`: the tests whose name says `netns`. Whoever asks for them wants them to run, so that a
-/// skip is a failure.
+/// The packages with tests that need root.
+const PRIVILEGED: &[&str] = &["streamline-sys", "streamline-endpoint", "streamline-tests"];
+
+/// `netns`: the tests of the packages that need root. Whoever asks for them wants them to run, so
+/// that a skip is a failure.
 pub(crate) fn netns(root: &Path, arguments: &[String]) -> Outcome {
     let mut command = cargo::cargo(root);
-    command.args(["test", "--workspace", "--lib", "--tests"]);
-    command.args(if arguments.is_empty() { &["netns"][..] } else { &[] }).args(arguments);
+    command.args(["test", "--no-fail-fast", "--lib", "--tests"]);
+    command.args(PRIVILEGED.iter().flat_map(|package| ["--package", package])).args(arguments);
     counted(root, &mut command, true).into()
 }
 
@@ -95,10 +106,6 @@ pub(crate) fn bench(root: &Path, arguments: &[String]) -> Outcome {
     let mut command = cargo::cargo(root);
     command.args(["run", "--release", "--package", "streamline-bench", "--"]).args(arguments);
     cargo::run(&mut command).into()
-}
-
-fn loom_preemptions() -> String {
-    std::env::var("LOOM_MAX_PREEMPTIONS").unwrap_or_else(|_| "3".to_owned())
 }
 
 fn counted(root: &Path, command: &mut Command, strict: bool) -> bool {

@@ -13,8 +13,8 @@ pub(super) fn check(tree: &Tree, found: &mut Findings) {
     };
     for (folder, file) in tree.manifests() {
         let manifest = manifest::read(&file.text, alias);
-        names(folder, file, &manifest, found);
-        match rules::named(folder) {
+        names(&folder, file, &manifest, found);
+        match rules::named(&folder) {
             Some(room) => room_arrows(room, file, &manifest, found),
             None => found.push(Finding::file(
                 "arrows",

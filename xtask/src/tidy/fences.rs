@@ -15,11 +15,11 @@ const WORD: &str = "unsafe";
 
 pub(super) fn check(tree: &Tree, found: &mut Findings) {
     for (folder, manifest) in tree.manifests() {
-        if let Some(room) = rules::named(folder) {
+        if let Some(room) = rules::named(&folder) {
             let base = manifest.path.trim_end_matches("Cargo.toml");
             roots(tree, room, base, found);
             inside(tree, room, base, found);
-            if rules::SILENT.contains(&folder) {
+            if rules::SILENT.contains(&room.name) {
                 silent(tree, base, found);
             }
         }

@@ -74,6 +74,7 @@ pub(super) const ROOMS: &[Room] = &[
     room("testkit", BESIDE, &["wire", "abi", "sys"]),
     Room { arrows: Arrows::Free, ..room("tests", BESIDE, &[]) },
     Room { arrows: Arrows::Free, ..room("bench", BESIDE, &[]) },
+    room("bench-loops", BESIDE, &[]),
     Room { arrows: Arrows::Free, ..room("fuzz", BESIDE, &[]) },
     room("xtask", BESIDE, &[]),
 ];

@@ -80,11 +80,12 @@ impl Tree {
         self.files.iter().filter(|file| file.is_rust())
     }
 
-    /// The manifests of crates, with the names of their folders.
-    pub(super) fn manifests(&self) -> impl Iterator<Item = (&str, &File)> {
+    /// The manifests of crates, with the names that their folders give them: `crates/abi` is `abi`,
+    /// `bench/loops` is `bench-loops`.
+    pub(super) fn manifests(&self) -> impl Iterator<Item = (String, &File)> {
         self.files.iter().filter_map(|file| {
             let folder = file.path.strip_suffix("/Cargo.toml")?;
-            Some((folder.strip_prefix("crates/").unwrap_or(folder), file))
+            Some((folder.strip_prefix("crates/").unwrap_or(folder).replace('/', "-"), file))
         })
     }
 }
