@@ -1,4 +1,108 @@
-//! Every figure of the project.
+//! Every figure of the project: `streamline bench NAME…` runs this.
+//!
+//! Candidates and references are interleaved in one run; a row is a median over rounds with its spread,
+//! the ratio to its reference, and the state of the machine (the round trip of a cache line between two
+//! cores) that it was taken in. One JSON object per row with `--json`, a picture per bench with `--plot`.
 #![forbid(unsafe_code)]
 
-fn main() {}
+mod chain;
+mod doors;
+mod harness;
+mod line;
+mod pipes;
+mod plot;
+mod row;
+mod sentinel;
+
+use clap::Parser;
+use row::Row;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+/// Measure: ours, the best peer and the limit of the machine, side by side.
+#[derive(Parser, Debug)]
+#[command(name = "streamline bench", bin_name = "streamline bench", version)]
+struct Arguments {
+    /// Which benches (see --list); all of them if none is named.
+    names: Vec<String>,
+    /// One JSON object per row on standard output.
+    #[arg(long)]
+    json: bool,
+    /// A picture per bench, as SVG, into this directory.
+    #[arg(long, value_name = "DIR")]
+    plot: Option<PathBuf>,
+    /// How many times every candidate is measured.
+    #[arg(long, default_value_t = 9)]
+    rounds: usize,
+    /// Run one request in one thread instead and say how long a block took.
+    #[arg(long, value_name = "REQUEST", conflicts_with = "names")]
+    line: Option<String>,
+    /// What there is to run.
+    #[arg(long)]
+    list: bool,
+}
+
+/// One bench.
+struct Bench {
+    name: &'static str,
+    summary: &'static str,
+    run: fn(rounds: usize) -> Result<Vec<Row>, String>,
+}
+
+const BENCHES: &[Bench] = &[Bench {
+    name: "chain",
+    summary: "a chain of filters against Unix pipes and an indirect-call loop [Th fig. 5.1], goal G11",
+    run: chain::run,
+}];
+
+fn main() -> ExitCode {
+    let arguments = Arguments::parse();
+    if arguments.list {
+        for bench in BENCHES {
+            say(&format!("{:10} {}", bench.name, bench.summary));
+        }
+        return ExitCode::SUCCESS;
+    }
+    if let Some(text) = &arguments.line {
+        return match line::per_block(text) {
+            Ok(told) => {
+                say(&told);
+                ExitCode::SUCCESS
+            }
+            Err(why) => {
+                eprintln!("{why}");
+                ExitCode::FAILURE
+            }
+        };
+    }
+    if let Some(unknown) = arguments.names.iter().find(|n| BENCHES.iter().all(|b| b.name != **n)) {
+        let names: Vec<_> = BENCHES.iter().map(|b| b.name).collect();
+        eprintln!("error: no bench is called `{unknown}`; there are: {}", names.join(", "));
+        return ExitCode::from(2);
+    }
+    let wanted = |b: &&Bench| arguments.names.is_empty() || arguments.names.iter().any(|n| n == b.name);
+    for bench in BENCHES.iter().filter(wanted) {
+        let rows = match (bench.run)(arguments.rounds.max(1)) {
+            Ok(rows) => rows,
+            Err(why) => {
+                eprintln!("error: {}: {why}", bench.name);
+                return ExitCode::FAILURE;
+            }
+        };
+        for row in &rows {
+            say(&if arguments.json { row.to_json() } else { row.to_string() });
+        }
+        if let Some(folder) = &arguments.plot
+            && let Err(why) = plot::draw(folder, bench.name, &rows)
+        {
+            eprintln!("error: cannot draw into {}: {why}", folder.display());
+            return ExitCode::FAILURE;
+        }
+    }
+    ExitCode::SUCCESS
+}
+
+#[expect(clippy::print_stdout, reason = "rows are the output of this program")]
+fn say(line: &str) {
+    println!("{line}");
+}

@@ -13,8 +13,19 @@ impl House {
     pub fn descriptions(self) -> impl Iterator<Item = &'static Description> {
         let sources = endpoint::catalog::SOURCES.iter().map(|entry| entry.description);
         let sinks = endpoint::catalog::SINKS.iter().map(|entry| entry.description);
-        sources.chain(filter::catalog::FILTERS.iter().copied()).chain(sinks)
+        sources.chain(filter::catalog::FILTERS.iter().copied()).chain(tested()).chain(sinks)
     }
+}
+
+/// What only builds for tests have.
+#[cfg(not(feature = "testing"))]
+const fn tested() -> Option<&'static Description> {
+    None
+}
+
+#[cfg(feature = "testing")]
+const fn tested() -> Option<&'static Description> {
+    Some(&crate::testing::PANICS)
 }
 
 impl Catalogue for House {

@@ -7,7 +7,8 @@
 //! - [`ring`]: the two ends of an edge between spaces;
 //! - [`ledger`]: what was counted, and whether it balances;
 //! - [`control`]: stopping;
-//! - [`failure`]: why a path ended early.
+//! - [`failure`]: why a path ended early; [`suspect`]: the block on which a filter failed;
+//! - [`machine`]: the machine as the planner takes it.
 #![forbid(unsafe_code)]
 
 pub mod build;
@@ -15,7 +16,12 @@ pub mod catalogue;
 pub mod control;
 pub mod failure;
 pub mod ledger;
+pub mod machine;
 pub mod report;
 pub mod ring;
 pub mod run;
 pub mod space;
+pub mod suspect;
+
+#[cfg(feature = "testing")]
+mod testing;

@@ -88,7 +88,7 @@ impl<'a> Space<'a> {
             let context = ContextLane { time: frame.time, ..ContextLane::default() };
             assert!(columns.push(Entry::new(pointer, context, marks)), "a free lane");
         }
-        Batch::new(columns, |entry| self.handed_out(entry))
+        Batch::new(columns.into(), |columns, l| self.handed_out(&columns.entry(l)))
     }
 
     fn handed_out(&self, entry: &Entry) -> &'a [u8] {

@@ -32,9 +32,9 @@ fn open(_: &Opening<'_>) -> Result<Box<dyn Sink>, Failure> {
 
 impl Sink for Discard {
     fn take(&mut self, batch: &Batch<'_>, _now: Time) -> Result<(), Failure> {
-        for (pointer, _) in batch.tags().blocks() {
-            self.ended.add(pointer.length());
-        }
+        let Amount { blocks, bytes } = batch.amount_in(batch.live());
+        self.ended.blocks += blocks;
+        self.ended.bytes += bytes;
         Ok(())
     }
 

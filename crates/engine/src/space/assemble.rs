@@ -41,16 +41,20 @@ impl Assembly {
         let branch = self.nodes[to].taken.len();
         self.nodes[to].taken.push(Amount::default());
         let (put, dropped) = (Amount::default(), EdgeDrops::default());
-        self.nodes[from].arcs.push(Arc { to, branch, wanted, back, planned, put, dropped });
+        let plain = false;
+        self.nodes[from].arcs.push(Arc { to, branch, wanted, back, plain, planned, put, dropped });
     }
 
     /// The nodes, where branches meet, and the order from the sources to the sinks.
-    pub(crate) fn done(self) -> (Vec<Node>, Shape) {
+    pub(crate) fn done(mut self) -> (Vec<Node>, Shape) {
         let mut inputs = vec![0usize; self.nodes.len()];
         for arc in self.nodes.iter().flat_map(|n| &n.arcs).filter(|arc| !arc.back) {
             inputs[arc.to] += 1;
         }
-        let joins = inputs.iter().map(|n| *n > 1).collect();
+        let joins: Vec<bool> = inputs.iter().map(|n| *n > 1).collect();
+        for arc in self.nodes.iter_mut().flat_map(|node| &mut node.arcs) {
+            arc.plain = arc.wanted == Wanted::Answered && !arc.back && !joins[arc.to];
+        }
         let mut ready: Vec<NodeId> = (0..self.nodes.len()).filter(|n| inputs[*n] == 0).collect();
         ready.reverse();
         let mut order = Vec::with_capacity(self.nodes.len());

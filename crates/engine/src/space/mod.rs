@@ -21,7 +21,7 @@ use crate::ring::Import;
 use buffer::pool::Pool;
 use buffer::signal::{Bell, Ticket};
 use endpoint::{Given, Intake};
-use filter::{Batch, Columns, LANES, Time};
+use filter::{Batch, Columns, LANES, Room, Time};
 use memory::Memory;
 use node::{Node, NodeId, Part};
 use std::os::fd::AsFd;
@@ -45,7 +45,7 @@ pub struct Space {
     inputs: Vec<Input>,
     turn: Turn,
     batch: usize,
-    spare: Option<Box<Columns>>,
+    spare: Room,
     control: Arc<Control>,
     bell: Arc<Bell>,
     clock: Clock,
@@ -137,7 +137,7 @@ impl Space {
             inputs,
             turn: Turn { left, timed, failure: None },
             batch: batch.clamp(1, LANES),
-            spare: None,
+            spare: Room::default(),
             control,
             bell,
             clock,
@@ -215,11 +215,11 @@ impl Space {
             part.ended = true;
             return;
         }
-        let mut columns = self.spare.take().unwrap_or_default();
+        let mut room = std::mem::take(&mut self.spare);
         let now = sys::clock::monotonic();
-        let mut intake = Intake::new(&self.intake, &mut columns, self.batch, now);
+        let mut intake = Intake::new(&self.intake, &mut room.columns, self.batch, now);
         let given = part.source.give(&mut intake);
-        let came = columns.len();
+        let came = room.columns.len();
         match given {
             Ok(Given::Blocks) => pass.open = true,
             Ok(Given::Wait { until, readable }) => {
@@ -235,27 +235,27 @@ impl Space {
             }
         }
         pass.moved |= came > 0;
-        self.spare = Some(self.turn_with(at, columns, now));
+        self.spare = self.turn_with(at, room, now);
     }
 
     /// Walks the blocks that a source put, what asked to be woken, and ends the turn.
-    fn turn_with(&mut self, at: NodeId, columns: Box<Columns>, now: Time) -> Box<Columns> {
+    fn turn_with(&mut self, at: NodeId, room: Room, now: Time) -> Room {
         // A failing source may have given blocks before: they are walked, then the path ends.
         let failure = self.turn.failure.take();
-        let now = self.clock.advance(&columns, now);
+        let now = self.clock.advance(&room.columns, now);
         let mut memory = Memory { intake: &self.intake, work: &self.work, imported: None };
         let mut batch =
-            Batch::new(columns, |entry| self.intake.bytes(entry.frame().place).unwrap_or_default());
+            Batch::new(room, |columns, l| self.intake.bytes(columns.frame(l).place).unwrap_or_default());
         let mut walk = Walk::new(&mut self.nodes, &mut memory, &self.shape, now, &mut self.turn);
         if !batch.is_empty() {
             walk.source(at, &mut batch);
         }
         walk.tick();
-        let columns = batch.into_columns();
+        let room = batch.into_room();
         self.turn.failure = self.turn.failure.take().or(failure);
         self.intake.turn();
         self.work.turn();
-        columns
+        room
     }
 
     /// Takes a batch off a ring and walks it.
@@ -271,19 +271,19 @@ impl Space {
                 pass.open |= !finished;
             }),
             Ok(Some(taken)) => {
-                let mut columns = self.spare.take().unwrap_or_default();
-                crate::ring::fill(&taken, &mut columns);
-                let count = columns.len();
-                let now = self.clock.advance(&columns, sys::clock::monotonic());
+                let mut room = std::mem::take(&mut self.spare);
+                crate::ring::fill(&taken, &mut room.columns);
+                let count = room.columns.len();
+                let now = self.clock.advance(&room.columns, sys::clock::monotonic());
                 let mut memory =
                     Memory { intake: &self.intake, work: &self.work, imported: Some(taken) };
                 let mut batch =
-                    Batch::new(columns, |entry| taken.resolve(entry.frame()).unwrap_or_default());
+                    Batch::new(room, |columns, l| taken.resolve(columns.frame(l)).unwrap_or_default());
                 let (nodes, turn) = (&mut self.nodes, &mut self.turn);
                 let mut walk = Walk::new(nodes, &mut memory, &self.shape, now, turn);
                 walk.source(at, &mut batch);
                 walk.tick();
-                self.spare = Some(batch.into_columns());
+                self.spare = batch.into_room();
                 pass.open = true;
                 pass.moved = true;
                 import.release(count)

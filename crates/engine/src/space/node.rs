@@ -91,6 +91,8 @@ pub struct Arc {
     pub wanted: Wanted,
     /// Whether it leads back: bounded, never blocks (CONTRACT 17).
     pub back: bool,
+    /// Whether it is a plain pipe to a node where nothing joins, so that the walk just goes on.
+    pub plain: bool,
     /// Which edge of the plan this is.
     pub planned: usize,
     /// What was put on it.

@@ -223,11 +223,12 @@ impl<'w, 'a> Walk<'w, 'a> {
     /// joins nor turns back.
     fn enter(&mut self, to: NodeId, branch: usize, batch: &mut Batch<'a>, hops: u8) {
         let (mut to, mut branch) = (to, branch);
+        let mut came = batch.amount(batch.live());
         loop {
-            let came = batch.amount(batch.live());
-            add(&mut self.nodes[to].taken[branch], came);
-            let plain = match self.nodes[to].arcs.as_slice() {
-                [arc] => arc.wanted == Wanted::Answered && !arc.back && !self.shape.joins[arc.to],
+            let node = &mut self.nodes[to];
+            add(&mut node.taken[branch], came);
+            let plain = match node.arcs.as_slice() {
+                [arc] => arc.plain,
                 _ => false,
             };
             if !plain {
@@ -239,13 +240,23 @@ impl<'w, 'a> Walk<'w, 'a> {
                 Ran::Ended => return,
             }
             let (live, mask) = (batch.live(), batch.answered());
-            self.leave(to, batch, live, mask);
-            batch.keep(mask);
-            if mask == 0 {
-                return;
+            let node = &mut self.nodes[to];
+            if mask != live {
+                let unselected = batch.amount_in(live & !mask);
+                add(&mut node.flow.unselected, unselected);
+                batch.keep(mask);
+                if mask == 0 {
+                    return;
+                }
             }
-            let edge = &mut self.nodes[to].arcs[0];
-            put(edge, batch);
+            came = batch.amount(mask);
+            add(&mut node.flow.routed, came);
+            let Some(edge) = node.arcs.first_mut() else { return };
+            add(&mut edge.put, came);
+            if loses_here(EdgeKind::Call, edge.put) {
+                lose_one(batch);
+                came = batch.amount(batch.live());
+            }
             (to, branch) = (edge.to, edge.branch);
         }
     }
@@ -468,10 +479,16 @@ fn put(edge: &mut Edge, batch: &mut Batch<'_>) -> Amount {
     add(&mut edge.put, amount);
     let kind = if edge.back { EdgeKind::Back } else { EdgeKind::Call };
     if loses_here(kind, edge.put) {
-        let first = batch.live() & batch.live().wrapping_neg();
-        batch.keep(!first);
+        lose_one(batch);
     }
     amount
+}
+
+/// What a build that loses blocks on purpose does.
+#[cold]
+fn lose_one(batch: &mut Batch<'_>) {
+    let first = batch.live() & batch.live().wrapping_neg();
+    batch.keep(!first);
 }
 
 #[inline]

@@ -171,6 +171,13 @@ impl Columns {
         self.context[..self.len.min(LANES)].iter().map(|c| c.time).max()
     }
 
+    /// The rich pointer to the whole frame of the block in this lane.
+    #[inline]
+    #[must_use]
+    pub fn frame(&self, l: Lane) -> RichPointer {
+        self.entry(l).frame()
+    }
+
     /// The rich pointer in this lane.
     #[inline]
     #[must_use]
@@ -179,11 +186,26 @@ impl Columns {
     }
 }
 
+/// The memory of a batch between two turns: columns that a source fills, and room for the frames.
+#[derive(Debug, Default)]
+pub struct Room {
+    /// The columns.
+    pub columns: Box<Columns>,
+    frames: Vec<&'static [u8]>,
+}
+
+impl From<Box<Columns>> for Room {
+    fn from(columns: Box<Columns>) -> Self {
+        Self { columns, frames: Vec::new() }
+    }
+}
+
 /// Up to 64 blocks with their bytes. `'a` is the turn: nothing of a batch outlives it.
 #[derive(Debug)]
 pub struct Batch<'a> {
     columns: Box<Columns>,
-    frames: [&'a [u8]; LANES],
+    /// One per lane in use.
+    frames: Vec<&'a [u8]>,
     known: Known,
     /// The lane that a per-block filter is looking at: what a panic leaves behind.
     at: u8,
@@ -201,25 +223,29 @@ struct Known {
 impl<'a> Batch<'a> {
     /// A batch over these columns; `bytes` finds the frame of each block (its captured bytes, as far as
     /// they are here).
-    pub fn new(columns: Box<Columns>, mut bytes: impl FnMut(&Entry) -> &'a [u8]) -> Self {
-        let mut frames: [&'a [u8]; LANES] = [&[]; LANES];
-        for l in lanes(columns.live) {
-            frames[l] = bytes(&columns.entry(l));
-        }
+    #[inline]
+    pub fn new(room: Room, mut bytes: impl FnMut(&Columns, Lane) -> &'a [u8]) -> Self {
+        let Room { columns, frames } = room;
+        let mut frames: Vec<&'a [u8]> = frames;
+        frames.clear();
+        frames.extend((0..columns.len.min(LANES)).map(|l| bytes(&columns, l)));
         Self { columns, frames, known: Known::default(), at: 0 }
     }
 
     /// An empty batch.
     #[must_use]
     pub fn empty() -> Self {
-        Self { columns: Box::default(), frames: [&[]; LANES], known: Known::default(), at: 0 }
+        Self::new(Room::default(), |_, _| &[])
     }
 
-    /// The columns back, to be used for the next turn.
+    /// The memory of the batch, to be used for the next turn.
     #[must_use]
-    pub fn into_columns(mut self) -> Box<Columns> {
+    pub fn into_room(mut self) -> Room {
         self.columns.clear();
-        self.columns
+        self.frames.clear();
+        // No slice is left in it, so this only changes the lifetime; the allocation stays.
+        let frames = self.frames.into_iter().map(|_| -> &'static [u8] { Default::default() }).collect();
+        Room { columns: self.columns, frames }
     }
 
     /// The number of lanes in use, live or not.
@@ -271,7 +297,7 @@ impl<'a> Batch<'a> {
         let c = &self.columns;
         Block {
             pointer: c.pointers[l],
-            frame: self.frames[l],
+            frame: self.frames.get(l).copied().unwrap_or_default(),
             marks: c.marks[l],
             context: c.context[l],
         }
@@ -284,7 +310,9 @@ impl<'a> Batch<'a> {
         self.columns.pointers[l] = block.pointer;
         self.columns.marks[l] = block.marks;
         self.columns.context[l] = block.context;
-        self.frames[l] = block.frame;
+        if let Some(frame) = self.frames.get_mut(l) {
+            *frame = block.frame;
+        }
     }
 
     /// Adds a block caused by lane `order` of the turn; gives it back when all lanes are taken.
@@ -297,6 +325,7 @@ impl<'a> Batch<'a> {
         self.columns.len = l + 1;
         self.columns.live |= 1 << l;
         self.columns.order[l] = order;
+        self.frames.push(block.frame);
         self.set(l, block);
         Ok(())
     }
@@ -337,13 +366,13 @@ impl<'a> Batch<'a> {
     /// Asks `answer` for the class of each live block; what it does to the marks is kept if `MARKS`.
     #[inline]
     pub fn classify<const MARKS: bool>(&mut self, mut answer: impl FnMut(&mut Block<'a>) -> Class) {
-        let (c, frames, at) = (&mut *self.columns, &self.frames, &mut self.at);
+        let (c, frames, at) = (&mut *self.columns, self.frames.as_slice(), &mut self.at);
         let mut answered = 0;
         let mut one = |l: usize| {
             *at = l as u8;
             let mut block = Block {
                 pointer: c.pointers[l],
-                frame: frames[l],
+                frame: frames.get(l).copied().unwrap_or_default(),
                 marks: c.marks[l],
                 context: c.context[l],
             };
@@ -393,16 +422,21 @@ impl<'a> Batch<'a> {
         }
     }
 
-    /// Blocks and viewed bytes in the lanes of `mask`.
+    /// Blocks and viewed bytes in the lanes of `mask`; remembered for the next time.
     #[inline]
     pub fn amount(&mut self, mask: LaneMask) -> Amount {
+        let amount = self.amount_in(mask);
+        self.known.bytes = Some((mask, amount.bytes));
+        amount
+    }
+
+    /// Blocks and viewed bytes in the lanes of `mask`.
+    #[inline]
+    #[must_use]
+    pub fn amount_in(&self, mask: LaneMask) -> Amount {
         let bytes = match self.known.bytes {
             Some((known, bytes)) if known == mask => bytes,
-            _ => {
-                let bytes = lanes(mask).map(|l| self.columns.pointers[l].length() as u64).sum();
-                self.known.bytes = Some((mask, bytes));
-                bytes
-            }
+            _ => lanes(mask).map(|l| u64::from(self.columns.pointers[l].length())).sum(),
         };
         Amount { blocks: u64::from(mask.count_ones()), bytes }
     }
@@ -413,7 +447,7 @@ impl<'a> Batch<'a> {
     pub fn select(&self, mut wanted: impl FnMut(Class) -> bool) -> LaneMask {
         let c = &*self.columns;
         let mut mask = 0;
-        for l in 0..c.len {
+        for l in 0..c.len.min(LANES) {
             mask |= LaneMask::from(wanted(c.pointers[l].class)) << l;
         }
         mask & c.live
@@ -422,8 +456,8 @@ impl<'a> Batch<'a> {
     /// A copy for a sibling branch: 90 bytes a lane.
     #[must_use]
     pub fn duplicate(&self) -> Self {
-        let Self { ref columns, frames, known, at } = *self;
-        Self { columns: columns.clone(), frames, known, at }
+        let Self { columns, frames, known, at } = self;
+        Self { columns: columns.clone(), frames: frames.clone(), known: *known, at: *at }
     }
 }
 

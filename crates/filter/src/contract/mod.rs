@@ -20,7 +20,7 @@ pub mod traits;
 pub mod turn;
 
 pub use arguments::{Arguments, Mistake, Value};
-pub use batch::{Batch, Block, Columns, LANES, Lane, LaneMask, Tags, lanes, mask_of};
+pub use batch::{Batch, Block, Columns, LANES, Lane, LaneMask, Room, Tags, lanes, mask_of};
 pub use description::{
     Classes, Description, Form, Forms, Gives, Keeps, Kind, Make, Parameter, Reads, Type, ValueRange,
 };

@@ -1,0 +1,44 @@
+//! Reference loops: what a person would write by hand for one job.
+//!
+//! In a crate of their own, never inlined, so that neither they nor the benchmark are optimised with
+//! knowledge of each other (no LTO in this workspace).
+#![forbid(unsafe_code)]
+
+/// A filter of the reference loop: whether the block goes on.
+pub type Matcher = fn(&[u8]) -> bool;
+
+/// Whether the first byte of a block is 2. [Th §5.2.1, fig. 5.1]
+#[inline(never)]
+#[must_use]
+pub fn first_byte_is_two(block: &[u8]) -> bool {
+    block.first() == Some(&2)
+}
+
+/// Whether a block contains the byte 0xff, which none does: every byte is looked at.
+#[inline(never)]
+#[must_use]
+pub fn no_byte_is_ff(block: &[u8]) -> bool {
+    !block.contains(&0xff)
+}
+
+/// Calls every filter for every block, one block after the other, and answers how many went through all.
+#[inline(never)]
+#[must_use]
+pub fn indirect_calls(blocks: &[&[u8]], filters: &[Matcher], rounds: u64) -> u64 {
+    let mut passed = 0;
+    for _ in 0..rounds {
+        for block in blocks {
+            // A loop of no filters must still go over the blocks.
+            let block: &[u8] = std::hint::black_box(block);
+            let mut goes_on = true;
+            for filter in filters {
+                if !filter(block) {
+                    goes_on = false;
+                    break;
+                }
+            }
+            passed += u64::from(goes_on);
+        }
+    }
+    passed
+}

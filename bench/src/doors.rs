@@ -1,0 +1,97 @@
+//! The doors of a chain that copies, as a Unix pipe does: a source that writes every block from a user's
+//! buffer into the dbuf, a sink that reads every block out of the ring into a user's buffer. [Th §5.2.1,
+//! "slslow"]
+
+use abi::{Class, ContextLane, Entry, Marks, RichPointer};
+use endpoint::{Failure, Given, Intake, Opening, Seen, Sink, SinkEntry, Source, SourceEntry};
+use filter::{
+    Amount, Batch, Description, Form, Forms, Gives, Kind, Parameter, Report, Time, Type,
+};
+
+/// Bytes of a block.
+const BLOCK: usize = 1024;
+
+/// All sources of the bench.
+pub(crate) const SOURCES: &[SourceEntry] = &[SourceEntry { description: &WRITER, open: writer }];
+/// All sinks of the bench.
+pub(crate) const SINKS: &[SinkEntry] =
+    &[SinkEntry { description: &READER, open: reader, writes_files: false }];
+
+const WRITER: Description = Description {
+    name: "bench_write",
+    summary: "writes blocks of 1 KB from a user's buffer",
+    kind: Kind::Source,
+    takes: Forms::NONE,
+    gives: Gives::Form(Form::Bytes),
+    parameters: &[Parameter::needed("count", Type::Number { low: 1, high: u64::MAX }, "blocks")],
+    ..Description::EMPTY
+};
+
+const READER: Description = Description {
+    name: "bench_read",
+    summary: "reads blocks into a user's buffer",
+    kind: Kind::Sink,
+    gives: Gives::Nothing,
+    ..Description::EMPTY
+};
+
+struct Writer {
+    user: Box<[u8; BLOCK]>,
+    left: u64,
+    given: Amount,
+}
+
+fn writer(opening: &Opening<'_>) -> Result<Box<dyn Source>, Failure> {
+    let left = opening.arguments.number("count").unwrap_or(0);
+    Ok(Box::new(Writer { user: Box::new([2; BLOCK]), left, given: Amount::default() }))
+}
+
+impl Source for Writer {
+    fn give(&mut self, intake: &mut Intake<'_>) -> Result<Given, Failure> {
+        while self.left > 0 && intake.room() > 0 {
+            let written = intake.pool.append(BLOCK, |room| {
+                room.copy_from_slice(&self.user[..]);
+                BLOCK
+            });
+            let Some((place, _)) = written else {
+                return Ok(Given::Wait { until: None, readable: false });
+            };
+            let pointer = RichPointer::new(intake.pool.id(), place, Class::YES);
+            intake.put(Entry::new(pointer, ContextLane::default(), Marks::bare(BLOCK as u32)));
+            self.given.add(BLOCK as u32);
+            self.left -= 1;
+        }
+        Ok(if self.left == 0 { Given::End } else { Given::Blocks })
+    }
+
+    fn seen(&self) -> Seen {
+        Seen { seen: Some(self.given), given: self.given, dropped: Vec::new() }
+    }
+}
+
+struct Reader {
+    user: Box<[u8; BLOCK]>,
+    blocks: u64,
+}
+
+fn reader(_: &Opening<'_>) -> Result<Box<dyn Sink>, Failure> {
+    Ok(Box::new(Reader { user: Box::new([0; BLOCK]), blocks: 0 }))
+}
+
+impl Sink for Reader {
+    fn take(&mut self, batch: &Batch<'_>, _: Time) -> Result<(), Failure> {
+        for (_, block) in batch.blocks() {
+            let bytes = block.bytes();
+            if let Some(user) = self.user.get_mut(..bytes.len()) {
+                user.copy_from_slice(bytes);
+                std::hint::black_box(user);
+            }
+            self.blocks += 1;
+        }
+        Ok(())
+    }
+
+    fn finish(&mut self) -> Result<Report, Failure> {
+        Ok(Report { rows: vec![("blocks".to_owned(), self.blocks)] })
+    }
+}

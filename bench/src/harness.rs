@@ -1,0 +1,113 @@
+//! Measuring side by side: every round runs every candidate once, so that what disturbs the machine
+//! disturbs all alike, and ratios are taken round by round.
+
+use crate::row::Row;
+use crate::sentinel::Sentinel;
+
+/// A candidate: who it is, and one measurement (more is better).
+pub(crate) struct Candidate<'c> {
+    pub(crate) name: &'static str,
+    pub(crate) measure: Box<dyn FnMut() -> Result<f64, String> + 'c>,
+}
+
+/// What a row must reach: the candidate, the reference, the goal and its ratio.
+pub(crate) struct Goal {
+    pub(crate) candidate: &'static str,
+    pub(crate) reference: &'static str,
+    pub(crate) goal: &'static str,
+    pub(crate) target: f64,
+}
+
+/// Samples of one candidate, one per round.
+struct Samples {
+    name: &'static str,
+    values: Vec<f64>,
+}
+
+/// Measures all candidates `rounds` times in turn. Every candidate gets a row against the first; every
+/// goal another against its reference.
+pub(crate) fn interleave(
+    (bench, row, x): (&'static str, &str, f64),
+    unit: &'static str,
+    rounds: usize,
+    mut candidates: Vec<Candidate<'_>>,
+    goals: &[Goal],
+) -> Result<Vec<Row>, String> {
+    let mut samples: Vec<Samples> =
+        candidates.iter().map(|c| Samples { name: c.name, values: Vec::new() }).collect();
+    let mut sentinels = Vec::new();
+    for round in 0..=rounds {
+        let mut sentinel = Sentinel::take();
+        for (candidate, samples) in candidates.iter_mut().zip(&mut samples) {
+            let value = (candidate.measure)()?;
+            // The first round warms up.
+            if round > 0 {
+                samples.values.push(value);
+            }
+        }
+        sentinel = (sentinel + Sentinel::take()) / 2.0;
+        sentinels.push(sentinel);
+    }
+    let sentinel_ns = median(&sentinels);
+    let make = |of: &Samples, against: &Samples, goal: Option<&Goal>| Row {
+        bench,
+        row: row.to_owned(),
+        candidate: of.name,
+        reference: against.name,
+        value: median(&of.values),
+        unit,
+        ratio: median(&of.values.iter().zip(&against.values).map(|(a, b)| a / b).collect::<Vec<_>>()),
+        n: of.values.len(),
+        spread: [least(&of.values), largest(&of.values)],
+        sentinel_ns,
+        goal: goal.map(|goal| goal.goal),
+        target: goal.map(|goal| goal.target),
+        x,
+    };
+    let Some(first) = samples.first() else { return Ok(Vec::new()) };
+    let mut rows: Vec<Row> = samples.iter().map(|of| make(of, first, None)).collect();
+    for goal in goals {
+        let named = |name| samples.iter().find(|s| s.name == name);
+        if let (Some(of), Some(against)) = (named(goal.candidate), named(goal.reference)) {
+            rows.push(make(of, against, Some(goal)));
+        }
+    }
+    Ok(rows)
+}
+
+/// The middle of the samples.
+pub(crate) fn median(values: &[f64]) -> f64 {
+    let mut sorted = values.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    match (sorted.len(), sorted.get(sorted.len() / 2)) {
+        (n, Some(upper)) if n % 2 == 0 => (sorted[n / 2 - 1] + upper) / 2.0,
+        (_, Some(middle)) => *middle,
+        _ => f64::NAN,
+    }
+}
+
+fn least(values: &[f64]) -> f64 {
+    values.iter().copied().fold(f64::INFINITY, f64::min)
+}
+
+fn largest(values: &[f64]) -> f64 {
+    values.iter().copied().fold(f64::NEG_INFINITY, f64::max)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rows_hold_medians_and_ratios_by_round() {
+        let candidates = vec![
+            Candidate { name: "a", measure: Box::new(|| Ok(2.0)) },
+            Candidate { name: "b", measure: Box::new(|| Ok(6.0)) },
+        ];
+        let goal = Goal { candidate: "b", reference: "a", goal: "G0", target: 2.5 };
+        let rows = interleave(("t", "r", 1.0), "x/s", 3, candidates, &[goal]).unwrap();
+        assert_eq!(rows.iter().map(|r| r.ratio).collect::<Vec<_>>(), [1.0, 3.0, 3.0]);
+        assert_eq!((rows[2].goal, rows[2].n), (Some("G0"), 3));
+        assert_eq!(median(&[3.0, 1.0, 2.0, 10.0]), 2.5);
+    }
+}

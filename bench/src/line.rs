@@ -1,0 +1,67 @@
+//! A request, measured as a user runs it: text through parser, checks, planner and catalogue, the ledger
+//! on and balanced.
+
+use crate::doors;
+use engine::build::{Settings, build};
+use engine::catalogue::House;
+use engine::run::{Outcome, run_alone};
+use filter::Description;
+use pipeline::Catalogue;
+use pipeline::plan::{Machine, Plan, plan};
+
+/// The house's catalogue with the doors of the bench.
+struct WithDoors;
+
+impl Catalogue for WithDoors {
+    fn find(&self, name: &str) -> Option<&'static Description> {
+        let own = doors::SINKS.iter().map(|entry| entry.description).find(|d| d.name == name);
+        own.or_else(|| House.find(name))
+    }
+
+    fn find_source(&self, name: &str) -> Option<&'static Description> {
+        let own = doors::SOURCES.iter().map(|entry| entry.description).find(|d| d.name == name);
+        own.or_else(|| House.find_source(name))
+    }
+
+    fn names(&self) -> Vec<&'static str> {
+        House.names()
+    }
+
+    fn spaces(&self) -> Vec<&str> {
+        House.spaces()
+    }
+}
+
+/// Plans a request.
+pub(crate) fn planned(text: &str) -> Result<Plan, String> {
+    let (graph, mistakes) = pipeline::read(text, &WithDoors);
+    if mistakes.iter().any(|mistake| mistake.is_error()) {
+        return Err(pipeline::render(text, &mistakes, false));
+    }
+    plan(graph, &WithDoors, &Machine::example()).map_err(|why| why.to_string())
+}
+
+/// Runs a request to its end, all spaces in this thread, and answers what became of it; an unbalanced
+/// ledger is an error.
+pub(crate) fn outcome(text: &str) -> Result<Outcome, String> {
+    let plan = planned(text)?;
+    let settings =
+        Settings { sources: doors::SOURCES, sinks: doors::SINKS, ..Settings::default() };
+    let paths = build(&plan, settings).map_err(|why| why.to_string())?;
+    let outcome = run_alone(paths);
+    if let Some(failure) = outcome.failures.first() {
+        return Err(failure.to_string());
+    }
+    match outcome.ledger.imbalances().first() {
+        Some(imbalance) => Err(imbalance.to_string()),
+        None => Ok(outcome),
+    }
+}
+
+/// Runs a request and tells how many blocks its sources gave and what one cost.
+pub(crate) fn per_block(text: &str) -> Result<String, String> {
+    let outcome = outcome(text)?;
+    let blocks: u64 = outcome.ledger.sources.iter().map(|(_, seen)| seen.given.blocks).sum();
+    let ns = outcome.elapsed_ns as f64 / blocks.max(1) as f64;
+    Ok(format!("{blocks} blocks, {ns:.2} ns each, {:.1} M blocks/s", 1e3 / ns))
+}

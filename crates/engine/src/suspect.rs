@@ -1,0 +1,146 @@
+//! Keeps the block on which a filter failed, so that the failure can be looked at and played again.
+//!
+//! In: a [`Suspect`]. Out: a new file that only its owner can read, since it holds what somebody sent:
+//! a capture written by the `pcap` sink if the block lies in a frame, its bytes otherwise.
+
+use crate::failure::Suspect;
+use abi::{Class, ContextLane, DbufId, Marks, Place, RichPointer};
+use endpoint::{Failure, Opening};
+use filter::{Arguments, Batch, Block, Classes, Form, Value};
+use std::fs::{DirBuilder, File, OpenOptions};
+use std::io::{ErrorKind, Write};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+/// How many files of one process may lie in a folder.
+const FILES_MAX: usize = 1000;
+
+/// A block that was kept.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Kept {
+    /// The file.
+    pub path: PathBuf,
+    /// The source that gives the block again, as a request says it.
+    pub source: String,
+}
+
+/// Writes the block into a new file of this folder, which is made if it is missing.
+pub fn keep(suspect: &Suspect, node: &str, folder: &Path) -> Result<Kept, Failure> {
+    let made = DirBuilder::new().recursive(true).mode(0o700).create(folder);
+    made.map_err(|error| failed("make", folder, &error))?;
+    let framed = suspect.link != Marks::NO_LINK;
+    let (path, mut file) = create(folder, node, if framed { "pcap" } else { "bytes" })?;
+    let name = path.to_str().ok_or_else(|| {
+        Failure::new("name", path.to_string_lossy(), "the name of the folder is no UTF-8")
+    })?;
+    if framed {
+        capture(suspect, name)?;
+    } else {
+        file.write_all(&suspect.bytes).map_err(|error| failed("write", &path, &error))?;
+    }
+    let name = name.replace('\\', "\\\\").replace('"', "\\\"");
+    let source = match framed {
+        true => format!("replay \"{name}\""),
+        false => format!("read \"{name}\" block={}", suspect.bytes.len().max(1)),
+    };
+    Ok(Kept { path, source })
+}
+
+/// A file that did not exist before, and that nobody else may read.
+fn create(folder: &Path, node: &str, ending: &str) -> Result<(PathBuf, File), Failure> {
+    let plain = |c: char| if c.is_ascii_alphanumeric() { c } else { '-' };
+    let node: String = node.chars().map(plain).take(40).collect();
+    let process = std::process::id();
+    for number in 0..FILES_MAX {
+        let path = folder.join(format!("{node}-{process}-{number}.{ending}"));
+        match OpenOptions::new().write(true).create_new(true).mode(0o600).open(&path) {
+            Ok(file) => return Ok((path, file)),
+            Err(error) if error.kind() == ErrorKind::AlreadyExists => {}
+            Err(error) => return Err(failed("make", &path, &error)),
+        }
+    }
+    Err(Failure::new("make a file in", folder.to_string_lossy(), "too many of them are there"))
+}
+
+fn failed(call: &'static str, path: &Path, error: &std::io::Error) -> Failure {
+    Failure::new(call, path.to_string_lossy(), error)
+}
+
+/// Lets the `pcap` sink write the block.
+fn capture(suspect: &Suspect, path: &str) -> Result<(), Failure> {
+    let entry = endpoint::catalog::sink("pcap")
+        .ok_or_else(|| Failure::new("write", path, "this program has no `pcap`"))?;
+    let mut arguments = Arguments::default();
+    arguments.set("file", Value::Text(path.to_owned()));
+    let opening = Opening {
+        arguments: &arguments,
+        form: Form::Frame,
+        classes: Classes::Same,
+        origin: 0,
+        origins: &[],
+    };
+    let mut sink = (entry.open)(&opening)?;
+    let mut batch = Batch::empty();
+    let length = u32::try_from(suspect.bytes.len()).unwrap_or(u32::MAX);
+    let Some(id) = DbufId::new(1) else { return Ok(()) };
+    let block = Block {
+        pointer: RichPointer::new(id, Place::new(0, length), Class::YES),
+        frame: &suspect.bytes,
+        marks: Marks::frame(suspect.link, length, suspect.wire_length),
+        context: ContextLane { time: suspect.time, ..ContextLane::default() },
+    };
+    if batch.push(block, 0).is_err() {
+        return Err(Failure::new("write", path, "an empty batch takes no block"));
+    }
+    sink.take(&batch, suspect.time)?;
+    sink.finish().map(|_| ())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::PermissionsExt;
+
+    fn folder(name: &str) -> PathBuf {
+        let name = format!("streamline-suspect-{name}-{}", std::process::id());
+        std::env::temp_dir().join(name).join("state")
+    }
+
+    fn mode(path: &Path) -> u32 {
+        std::fs::metadata(path).unwrap().permissions().mode() & 0o777
+    }
+
+    #[test]
+    fn a_frame_becomes_a_capture_that_only_its_owner_reads() {
+        let folder = folder("frame");
+        let bytes = vec![7; 60];
+        let suspect = Suspect { link: 1, time: 1_234_567_890, wire_length: 99, bytes };
+        let kept = keep(&suspect, "tcp#X", &folder).unwrap();
+        assert_eq!((mode(&kept.path), mode(&folder)), (0o600, 0o700));
+        let capture = std::fs::read(&kept.path).unwrap();
+        assert_eq!(capture.len(), 24 + 16 + 60);
+        assert_eq!(capture[36..40], 99u32.to_le_bytes());
+        assert!(kept.source.starts_with("replay \"/") && kept.source.ends_with(".pcap\""));
+        let again = keep(&suspect, "tcp#X", &folder).unwrap();
+        assert_ne!(again.path, kept.path, "nothing is overwritten");
+        std::fs::remove_dir_all(folder.parent().unwrap()).unwrap();
+    }
+
+    #[test]
+    fn what_is_no_frame_is_kept_as_it_is() {
+        let folder = folder("bytes");
+        let link = Marks::NO_LINK;
+        let suspect = Suspect { link, time: 0, wire_length: 5, bytes: b"a line".to_vec() };
+        let kept = keep(&suspect, "match", &folder).unwrap();
+        assert_eq!(std::fs::read(&kept.path).unwrap(), b"a line");
+        assert!(kept.source.starts_with("read \"") && kept.source.ends_with(" block=6"));
+        std::fs::remove_dir_all(folder.parent().unwrap()).unwrap();
+    }
+
+    #[test]
+    fn a_folder_that_cannot_be_made_is_named() {
+        let suspect = Suspect { link: 1, time: 0, wire_length: 0, bytes: Vec::new() };
+        let failure = keep(&suspect, "x", Path::new("/proc/nowhere")).unwrap_err().to_string();
+        assert!(failure.starts_with("cannot make /proc/nowhere: "), "{failure}");
+    }
+}
