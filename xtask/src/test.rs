@@ -55,15 +55,27 @@ pub(crate) fn test(root: &Path, arguments: &[String]) -> Outcome {
     (well && shown).into()
 }
 
-/// `model`: the loom models. Cargo builds them apart, because `--cfg loom` changes every crate.
+/// `model`: the loom models, those of the public interface (`tests/model_*.rs`) and those inside
+/// (`models.rs`). Cargo builds them apart, because `--cfg loom` changes every crate.
 pub(crate) fn model(root: &Path, arguments: &[String]) -> Outcome {
-    let mut command = cargo::cargo(root);
-    command
-        .args(["test", "--package", "streamline-buffer", "--release", "--test", "model_*", "--"])
-        .args(arguments)
-        .env("RUSTFLAGS", "--cfg loom")
-        .env("CARGO_TARGET_DIR", cargo::target(root).join("loom"));
-    counted(root, &mut command, false).into()
+    let run = |which: &[&str], filter: &[String]| {
+        let mut command = cargo::cargo(root);
+        command
+            .args(["test", "--package", "streamline-buffer", "--release"])
+            .args(which)
+            .arg("--")
+            .args(filter)
+            .env("RUSTFLAGS", "--cfg loom")
+            .env("CARGO_TARGET_DIR", cargo::target(root).join("loom"));
+        counted(root, &mut command, false)
+    };
+    if arguments.is_empty() {
+        let outside = run(&["--test", "model_*"], &[]);
+        let inside = run(&["--lib"], &["models::".to_owned()]);
+        (outside && inside).into()
+    } else {
+        run(&["--lib", "--test", "model_*"], arguments).into()
+    }
 }
 
 /// The tests that throw random and broken bytes at everything that reads bytes.

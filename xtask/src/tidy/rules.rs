@@ -59,6 +59,9 @@ pub(super) const ROOMS: &[Room] = &[
             "crossing/",
             "foreign.rs",
             "foreign/",
+            // Loom models: a cell that says who looks, and when.
+            "cursor/models.rs",
+            "slots/models.rs",
         ]),
         ..room("buffer", 1, &["abi", "sys"])
     },
