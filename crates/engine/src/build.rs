@@ -116,10 +116,14 @@ fn title(used: &Use) -> String {
 }
 
 /// A ring that has been made and not yet been put between two nodes.
+///
+/// Edges from one space to one node share a ring: they are joined, in order, before they cross.
 struct Ends {
-    edge: usize,
+    edges: Vec<usize>,
     export: Option<Export>,
     import: Option<Import>,
+    /// Where the edges meet in the near space, once that is built.
+    enter: Option<Local>,
 }
 
 struct Builder<'p> {
@@ -131,6 +135,7 @@ struct Builder<'p> {
     bells: Vec<Arc<Bell>>,
     control: Arc<Control>,
     tells_time: bool,
+    epoch: u64,
 }
 
 impl<'p> Builder<'p> {
@@ -143,11 +148,12 @@ impl<'p> Builder<'p> {
         let spaces: Vec<usize> =
             (0..plan.spaces.len()).filter(|s| plan.spaces[*s].part == part).collect();
         let control = Arc::new(Control::new()?);
+        let epoch = sys::clock::real().wrapping_sub(sys::clock::monotonic());
         let bells: Vec<Arc<Bell>> = spaces.iter().map(|_| Arc::new(Bell::new())).collect();
         for bell in &bells {
             control.ring_too(bell);
         }
-        Ok(Self { plan, origins, settings, spaces, bells, control, tells_time: false })
+        Ok(Self { plan, origins, settings, spaces, bells, control, tells_time: false, epoch })
     }
 
     fn build(mut self, left: &Option<Arc<Left>>) -> Result<Path, BuildError> {
@@ -177,21 +183,30 @@ impl<'p> Builder<'p> {
                 batch: BATCH,
                 control: Arc::clone(&self.control),
                 bell: Arc::clone(&self.bells[place]),
-                clock: if self.tells_time { Clock::Blocks(0) } else { Clock::Monotonic },
+                clock: if self.tells_time { Clock::Blocks(0) } else { Clock::Live },
+                epoch: self.epoch,
             }));
         }
         Ok(Path { spaces, control: self.control })
     }
 
-    /// Makes a ring for every edge between two spaces of this part.
+    /// Makes the rings between the spaces of this part.
     fn rings(&self) -> Result<Vec<Ends>, BuildError> {
-        let mut rings = Vec::new();
-        for (edge, planned) in self.plan.edges.iter().enumerate() {
+        let edges = &self.plan.graph.edges;
+        let mut rings: Vec<Ends> = Vec::new();
+        for (index, planned) in self.plan.edges.iter().enumerate() {
             let PlannedEdge::Ring(ring) = planned else { continue };
-            let ends = &self.plan.graph.edges[edge];
-            let near = self.place_of(ends.from);
-            let (Some(near), Some(far)) = (near, self.place_of(ends.to)) else { continue };
-            rings.push(self.ring(edge, ring, near, far)?);
+            let edge = &edges[index];
+            let near = self.place_of(edge.from);
+            let (Some(near), Some(far)) = (near, self.place_of(edge.to)) else { continue };
+            let shared = rings.iter_mut().find(|ends| {
+                let first = &edges[ends.edges[0]];
+                first.to == edge.to && self.place_of(first.from) == Some(near)
+            });
+            match shared {
+                Some(ends) => ends.edges.push(index),
+                None => rings.push(self.ring(index, ring, near, far)?),
+            }
         }
         Ok(rings)
     }
@@ -209,7 +224,8 @@ impl<'p> Builder<'p> {
         let (writer, mut readers) =
             made.map_err(|fault| BuildError::Unexpected(fault.to_string()))?;
         let import = readers.pop().map(|reader| Import::new(edge, reader));
-        Ok(Ends { edge, export: Some(Export::new(edge, writer, near, ring.signal_blocks)), import })
+        let export = Some(Export::new(edge, writer, near, ring.signal_blocks));
+        Ok(Ends { edges: vec![edge], export, import, enter: None })
     }
 
     /// Which of this part's spaces runs a node.
@@ -271,15 +287,17 @@ impl<'p> Builder<'p> {
         let name = |id: NodeId| self.plan.space_of(id).name.clone();
         for (index, edge) in graph.edges.iter().enumerate() {
             let wanted = wanted(&edge.classes);
-            let ring = rings.iter_mut().find(|ends| ends.edge == index);
+            let ring = rings.iter_mut().find(|ends| ends.edges.contains(&index));
             match (locals[edge.from.0], locals[edge.to.0], ring) {
                 (Some(from), Some(to), _) => assembly.arc(from, to, wanted, edge.back, index),
                 (Some(from), None, Some(ends)) => {
-                    let Some(export) = ends.export.take() else { continue };
-                    let title = format!("ring to {}", name(edge.to));
-                    let counts = Counts::default();
-                    let out =
-                        assembly.node(Node::new(title, edge.from.0, Part::Export(export), counts));
+                    if let Some(export) = ends.export.take() {
+                        let title = format!("ring to {}", name(edge.to));
+                        let part = Part::Export(export);
+                        let out = Node::new(title, edge.from.0, part, Counts::default());
+                        ends.enter = Some(assembly.node(out));
+                    }
+                    let Some(out) = ends.enter else { continue };
                     assembly.arc(from, out, wanted, false, index);
                 }
                 (None, Some(to), Some(ends)) => {
@@ -335,9 +353,9 @@ impl<'p> Builder<'p> {
         };
         let name = used.description.name;
         let own = self.settings.sources.iter().find(|entry| entry.description.name == name);
-        let entry = own.or_else(|| endpoint::catalog::source(name)).ok_or_else(|| {
-            BuildError::Unexpected(format!("no source is called `{name}`"))
-        })?;
+        let entry = own
+            .or_else(|| endpoint::catalog::source(name))
+            .ok_or_else(|| BuildError::Unexpected(format!("no source is called `{name}`")))?;
         let source = (entry.open)(&opening);
         let source = source.map_err(|failure| BuildError::Outside { node: id, failure })?;
         Ok(Part::Source(SourcePart { source, ended: false }))
@@ -359,9 +377,9 @@ impl<'p> Builder<'p> {
         };
         let name = used.description.name;
         let own = self.settings.sinks.iter().find(|entry| entry.description.name == name);
-        let entry = own.or_else(|| endpoint::catalog::sink(name)).ok_or_else(|| {
-            BuildError::Unexpected(format!("no sink is called `{name}`"))
-        })?;
+        let entry = own
+            .or_else(|| endpoint::catalog::sink(name))
+            .ok_or_else(|| BuildError::Unexpected(format!("no sink is called `{name}`")))?;
         let sink = (entry.open)(&opening);
         let sink = sink.map_err(|failure| BuildError::Outside { node: id, failure })?;
         Ok(Part::Sink(SinkPart { sink, report: None }))

@@ -72,6 +72,39 @@ impl Assembly {
         for (i, at) in order.iter().enumerate() {
             rank[*at] = i;
         }
-        (self.nodes, Shape { joins, rank, order })
+        let parts = self.parts(&joins);
+        (self.nodes, Shape { joins, rank, order, parts })
+    }
+
+    /// Where paths part and no path from further up comes around to the same join.
+    fn parts(&self, joins: &[bool]) -> Vec<bool> {
+        let forward = |n: NodeId| self.nodes[n].arcs.iter().filter(|arc| !arc.back);
+        let forks: Vec<NodeId> =
+            (0..self.nodes.len()).filter(|n| forward(*n).count() > 1).collect();
+        let mut parts = vec![false; self.nodes.len()];
+        for fork in &forks {
+            let below = self.reachable(*fork, None);
+            let around = forks.iter().filter(|above| *above != fork).any(|above| {
+                let past = self.reachable(*above, Some(*fork));
+                let joined = |n: usize| joins[n] && below[n] && past[n];
+                self.reachable(*above, None)[*fork] && (0..self.nodes.len()).any(joined)
+            });
+            parts[*fork] = !around;
+        }
+        parts
+    }
+
+    /// The nodes that forward arcs lead to from `from`, without going through `without`.
+    fn reachable(&self, from: NodeId, without: Option<NodeId>) -> Vec<bool> {
+        let mut reached = vec![false; self.nodes.len()];
+        let mut open = vec![from];
+        while let Some(at) = open.pop() {
+            for arc in self.nodes[at].arcs.iter().filter(|arc| !arc.back) {
+                if Some(arc.to) != without && !std::mem::replace(&mut reached[arc.to], true) {
+                    open.push(arc.to);
+                }
+            }
+        }
+        reached
     }
 }

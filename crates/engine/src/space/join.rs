@@ -1,33 +1,23 @@
 //! Joins: blocks of several branches in the order in which they came in (CONTRACT 16).
 //!
-//! Every block knows the lane of the turn's first batch that caused it. A counting sort by that lane,
-//! stable in the order of the branches, gives the input order whatever the size of the batches.
+//! Where paths part, blocks are numbered; what a block becomes on a branch keeps its number. A stable sort
+//! by number, then by branch, gives the input order back whatever the size of the batches.
+//!
+//! One limit: where paths part again inside a branch, and the filter between the two partings made several
+//! blocks of one, these come out branch by branch and not block by block.
 
-use filter::{Batch, Block, LANES, lanes};
+use filter::{Batch, lanes};
 
 /// The blocks of these branches in input order, in full batches. `branches` are sorted by branch.
 pub(super) fn merge<'a>(branches: &[(usize, Batch<'a>)]) -> Vec<Batch<'a>> {
-    let mut first = [0usize; LANES + 1];
-    for (_, batch) in branches {
-        for l in lanes(batch.live()) {
-            first[usize::from(batch.order(l)) + 1] += 1;
-        }
-    }
-    for i in 1..=LANES {
-        first[i] += first[i - 1];
-    }
-    let total = first[LANES];
-    let mut sorted: Vec<Option<(Block<'a>, u8)>> = vec![None; total];
-    for (_, batch) in branches {
-        for l in lanes(batch.live()) {
-            let order = batch.order(l);
-            let at = &mut first[usize::from(order)];
-            sorted[*at] = Some((batch.block(l), order));
-            *at += 1;
-        }
-    }
-    let mut merged: Vec<Batch<'a>> = Vec::with_capacity(total.div_ceil(LANES));
-    for (block, order) in sorted.into_iter().flatten() {
+    let blocks = branches
+        .iter()
+        .flat_map(|(_, batch)| lanes(batch.live()).map(move |l| (batch.order(l), batch.block(l))));
+    let mut sorted: Vec<_> = blocks.collect();
+    // Stable: what has the same number stays in the order of the branches.
+    sorted.sort_by_key(|(order, _)| *order);
+    let mut merged: Vec<Batch<'a>> = Vec::new();
+    for (order, block) in sorted {
         if merged.last().is_none_or(Batch::is_full) {
             merged.push(Batch::empty());
         }

@@ -32,6 +32,8 @@ use walk::{Shape, Turn, Walk};
 /// How many blocks are walked at once. More gain little and cost latency: [Th §5.2.2], figures in
 /// docs/book/decisions/0003-batches.md.
 pub const BATCH: usize = 32;
+/// How long a space sleeps at most when its source waits for memory.
+const MEMORY_WAIT: Duration = Duration::from_millis(1);
 
 /// A thread's part of a path.
 #[derive(Debug)]
@@ -45,10 +47,12 @@ pub struct Space {
     inputs: Vec<Input>,
     turn: Turn,
     batch: usize,
-    spare: Room,
+    spare: Option<Room>,
     control: Arc<Control>,
     bell: Arc<Bell>,
     clock: Clock,
+    /// What the monotonic clock lacks to the time of day at which the path was built, in ns.
+    epoch: Time,
 }
 
 /// Where blocks come into a space.
@@ -72,8 +76,9 @@ pub(crate) enum Input {
 pub enum Clock {
     /// Block time: the time of the newest block.
     Blocks(Time),
-    /// Monotonic time.
-    Monotonic,
+    /// Monotonic time, counted from the time of day at which the path was built: it never jumps, and
+    /// blocks carry times that people can read.
+    Live,
 }
 
 /// What a space is made of.
@@ -91,6 +96,7 @@ pub(crate) struct Parts {
     pub(crate) control: Arc<Control>,
     pub(crate) bell: Arc<Bell>,
     pub(crate) clock: Clock,
+    pub(crate) epoch: Time,
 }
 
 /// What a space leaves behind when it has ended.
@@ -127,7 +133,7 @@ struct Pass {
 impl Space {
     pub(crate) fn new(parts: Parts) -> Self {
         let Parts { name, nodes, shape, intake, work, inputs, .. } = parts;
-        let Parts { left, timed, batch, control, bell, clock, .. } = parts;
+        let Parts { left, timed, batch, control, bell, clock, epoch, .. } = parts;
         Self {
             name,
             nodes,
@@ -137,10 +143,11 @@ impl Space {
             inputs,
             turn: Turn { left, timed, failure: None },
             batch: batch.clamp(1, LANES),
-            spare: Room::default(),
+            spare: None,
             control,
             bell,
             clock,
+            epoch,
         }
     }
 
@@ -215,8 +222,8 @@ impl Space {
             part.ended = true;
             return;
         }
-        let mut room = std::mem::take(&mut self.spare);
-        let now = sys::clock::monotonic();
+        let mut room = self.spare.take().unwrap_or_default();
+        let now = self.live();
         let mut intake = Intake::new(&self.intake, &mut room.columns, self.batch, now);
         let given = part.source.give(&mut intake);
         let came = room.columns.len();
@@ -235,7 +242,7 @@ impl Space {
             }
         }
         pass.moved |= came > 0;
-        self.spare = self.turn_with(at, room, now);
+        self.spare = Some(self.turn_with(at, room, now));
     }
 
     /// Walks the blocks that a source put, what asked to be woken, and ends the turn.
@@ -244,8 +251,9 @@ impl Space {
         let failure = self.turn.failure.take();
         let now = self.clock.advance(&room.columns, now);
         let mut memory = Memory { intake: &self.intake, work: &self.work, imported: None };
-        let mut batch =
-            Batch::new(room, |columns, l| self.intake.bytes(columns.frame(l).place).unwrap_or_default());
+        let mut batch = Batch::new(room, |columns, l| {
+            self.intake.bytes(columns.frame(l).place).unwrap_or_default()
+        });
         let mut walk = Walk::new(&mut self.nodes, &mut memory, &self.shape, now, &mut self.turn);
         if !batch.is_empty() {
             walk.source(at, &mut batch);
@@ -271,19 +279,21 @@ impl Space {
                 pass.open |= !finished;
             }),
             Ok(Some(taken)) => {
-                let mut room = std::mem::take(&mut self.spare);
+                let mut room = self.spare.take().unwrap_or_default();
                 crate::ring::fill(&taken, &mut room.columns);
                 let count = room.columns.len();
-                let now = self.clock.advance(&room.columns, sys::clock::monotonic());
+                let live = sys::clock::monotonic().wrapping_add(self.epoch);
+                let now = self.clock.advance(&room.columns, live);
                 let mut memory =
                     Memory { intake: &self.intake, work: &self.work, imported: Some(taken) };
-                let mut batch =
-                    Batch::new(room, |columns, l| taken.resolve(columns.frame(l)).unwrap_or_default());
+                let mut batch = Batch::new(room, |columns, l| {
+                    taken.resolve(columns.frame(l)).unwrap_or_default()
+                });
                 let (nodes, turn) = (&mut self.nodes, &mut self.turn);
                 let mut walk = Walk::new(nodes, &mut memory, &self.shape, now, turn);
                 walk.source(at, &mut batch);
                 walk.tick();
-                self.spare = batch.into_room();
+                self.spare = Some(batch.into_room());
                 pass.open = true;
                 pass.moved = true;
                 import.release(count)
@@ -320,11 +330,15 @@ impl Space {
         self.work.turn();
     }
 
+    fn live(&self) -> Time {
+        sys::clock::monotonic().wrapping_add(self.epoch)
+    }
+
     /// Sleeps until an input may have something, or a filter wants to be called.
     fn sleep(&mut self, pass: Pass, ticket: Ticket) {
         let wake = self.nodes.iter().filter_map(|node| node.wake).min();
         let until = match self.clock {
-            Clock::Monotonic => earlier(pass.until, wake),
+            Clock::Live => earlier(pass.until, wake),
             Clock::Blocks(_) => pass.until,
         };
         let limit =
@@ -346,7 +360,10 @@ impl Space {
     /// Lets what is held leave, from the sources to the sinks, then ends the sinks and the rings.
     fn finish(&mut self) {
         let failed = self.turn.failure.is_some();
-        let now = self.clock.now();
+        let now = match self.clock {
+            Clock::Blocks(newest) => newest,
+            Clock::Live => self.live(),
+        };
         for i in 0..self.shape.order.len() {
             let at = self.shape.order[i];
             if !failed {
@@ -394,21 +411,14 @@ impl Space {
 }
 
 impl Clock {
-    /// The path's time when these blocks have come, at monotonic time `now`.
+    /// The path's time when these blocks have come, at live time `now`.
     fn advance(&mut self, columns: &Columns, now: Time) -> Time {
         match self {
-            Self::Monotonic => now,
+            Self::Live => now,
             Self::Blocks(newest) => {
                 *newest = columns.newest().map_or(*newest, |time| time.max(*newest));
                 *newest
             }
-        }
-    }
-
-    fn now(&self) -> Time {
-        match self {
-            Self::Blocks(now) => *now,
-            Self::Monotonic => sys::clock::monotonic(),
         }
     }
 }

@@ -155,7 +155,8 @@ fn space(assembly: Assembly, inputs: Vec<Input>, batch: usize, ids: u32) -> Spac
         batch,
         control: Arc::new(Control::new().unwrap()),
         bell: Arc::new(Bell::new()),
-        clock: Clock::Monotonic,
+        clock: Clock::Live,
+        epoch: 0,
     })
 }
 
@@ -207,6 +208,37 @@ fn a_join_keeps_the_input_order_whatever_the_batch() {
         }
         let thirds: Vec<u32> = (0..500).filter(|n| n % 3 == 0).collect();
         expected.extend(thirds[thirds.len() - 3..].iter().map(|n| (*n, 1)));
+        assert_eq!(kept, expected, "batches of {batch}");
+    }
+}
+
+/// Makes three blocks of one.
+struct Thrice;
+
+impl Stream for Thrice {
+    fn block<'a>(&mut self, block: Block<'a>, cx: &mut StreamContext<'_, 'a>) {
+        cx.pass(block);
+        cx.make(block);
+        cx.make(block);
+    }
+}
+
+#[test]
+fn blocks_made_before_paths_part_come_back_block_by_block() {
+    for batch in [1, 32] {
+        let (kept, remains) = run(100, batch, |a, from, to| {
+            let thrice = a.node(filter("thrice", Filter::stream(Thrice)));
+            let left = a.node(filter("left", Filter::classify(Multiple(1))));
+            let right = a.node(filter("right", Filter::lanes(Hundred)));
+            a.arc(from, thrice, Wanted::Answered, false, 0);
+            a.arc(thrice, left, Wanted::Answered, false, 1);
+            a.arc(thrice, right, Wanted::Answered, false, 2);
+            a.arc(left, to, Wanted::Answered, false, 3);
+            a.arc(right, to, Wanted::Answered, false, 4);
+        });
+        balanced(&[remains]);
+        let one = |n: u32| [(n, 1), (n + 100, 1)];
+        let expected: Vec<_> = (0..100).flat_map(|n| [one(n), one(n), one(n)].concat()).collect();
         assert_eq!(kept, expected, "batches of {batch}");
     }
 }

@@ -31,6 +31,8 @@ pub(crate) struct Walk<'w, 'a> {
     now: Time,
     waiting: Vec<Waiting<'a>>,
     around: Vec<(Waiting<'a>, u8)>,
+    /// The number for the next block where paths part.
+    next: u32,
     turn: &'w mut Turn,
 }
 
@@ -43,6 +45,8 @@ pub(crate) struct Shape {
     pub(crate) rank: Vec<usize>,
     /// The nodes in topological order.
     pub(crate) order: Vec<NodeId>,
+    /// Whether paths part at a node, outside of any branch that is joined again: blocks are numbered there.
+    pub(crate) parts: Vec<bool>,
 }
 
 /// What came of a turn.
@@ -104,7 +108,7 @@ impl<'w, 'a> Walk<'w, 'a> {
         now: Time,
         turn: &'w mut Turn,
     ) -> Self {
-        Self { nodes, memory, shape, now, waiting: Vec::new(), around: Vec::new(), turn }
+        Self { nodes, memory, shape, now, waiting: Vec::new(), around: Vec::new(), next: 0, turn }
     }
 
     /// Walks what a source or an importing ring gave.
@@ -412,6 +416,9 @@ impl<'w, 'a> Walk<'w, 'a> {
         };
         for (mask, arc) in masks.iter_mut().zip(&self.nodes[from].arcs) {
             *mask = arc.wanted.select(batch);
+        }
+        if self.shape.parts[from] {
+            batch.renumber(&mut self.next);
         }
         let any = masks.iter().fold(0, |a, b| a | b);
         self.leave(from, batch, live, any);

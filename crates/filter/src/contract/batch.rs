@@ -103,8 +103,8 @@ pub struct Columns {
     pointers: [RichPointer; LANES],
     marks: [Marks; LANES],
     context: [ContextLane; LANES],
-    /// The lane of the block that caused this one, in the batch where the turn began (CONTRACT 16).
-    order: [u8; LANES],
+    /// The number of the block that caused this one where its paths last parted (CONTRACT 16).
+    order: [u32; LANES],
 }
 
 impl Default for Columns {
@@ -131,7 +131,7 @@ impl Columns {
         self.pointers[l] = entry.pointer;
         self.marks[l] = entry.marks;
         self.context[l] = entry.context;
-        self.order[l] = l as u8;
+        self.order[l] = l as u32;
         self.live |= 1 << l;
         self.len = l + 1;
         true
@@ -315,9 +315,9 @@ impl<'a> Batch<'a> {
         }
     }
 
-    /// Adds a block caused by lane `order` of the turn; gives it back when all lanes are taken.
+    /// Adds a block caused by the block with this number; gives it back when all lanes are taken.
     #[inline]
-    pub fn push(&mut self, block: Block<'a>, order: u8) -> Result<(), Block<'a>> {
+    pub fn push(&mut self, block: Block<'a>, order: u32) -> Result<(), Block<'a>> {
         let l = self.columns.len;
         if l >= LANES {
             return Err(block);
@@ -330,11 +330,19 @@ impl<'a> Batch<'a> {
         Ok(())
     }
 
-    /// The lane of the turn's first batch that caused this block.
+    /// The number of the block that caused this one where its paths last parted.
     #[inline]
     #[must_use]
-    pub fn order(&self, l: Lane) -> u8 {
+    pub fn order(&self, l: Lane) -> u32 {
         self.columns.order[l]
+    }
+
+    /// Numbers the live blocks anew from `next` on: paths part here.
+    pub fn renumber(&mut self, next: &mut u32) {
+        for l in lanes(self.columns.live) {
+            self.columns.order[l] = *next;
+            *next = next.wrapping_add(1);
+        }
     }
 
     /// The class in this lane.
@@ -396,7 +404,7 @@ impl<'a> Batch<'a> {
     }
 
     /// Calls `look` for each live lane, in order.
-    pub fn each(&mut self, mut look: impl FnMut(Block<'a>, u8)) {
+    pub fn each(&mut self, mut look: impl FnMut(Block<'a>, u32)) {
         for l in lanes(self.columns.live) {
             self.at = l as u8;
             look(self.block(l), self.columns.order[l]);

@@ -275,8 +275,8 @@ pub struct Output<'a> {
 }
 
 impl<'a> Output<'a> {
-    /// Adds a block that lane `order` of the turn caused.
-    pub fn push(&mut self, block: Block<'a>, order: u8) {
+    /// Adds a block that the block with this number caused.
+    pub fn push(&mut self, block: Block<'a>, order: u32) {
         if self.batches.last().is_none_or(Batch::is_full) {
             self.batches.push(Batch::empty());
         }
@@ -303,7 +303,7 @@ pub struct StreamContext<'c, 'a> {
     gateway: &'c mut (dyn Gateway<'a> + 'c),
     output: &'c mut Output<'a>,
     wake: &'c mut Option<Time>,
-    order: u8,
+    order: u32,
 }
 
 impl std::fmt::Debug for StreamContext<'_, '_> {
@@ -325,8 +325,8 @@ impl<'c, 'a> StreamContext<'c, 'a> {
         Self { now, counts, holds, gateway, output, wake, order: 0 }
     }
 
-    /// From here on, what leaves was caused by this lane of the turn.
-    pub(crate) fn caused_by(&mut self, order: u8) {
+    /// From here on, what leaves was caused by the block with this number.
+    pub(crate) fn caused_by(&mut self, order: u32) {
         self.order = order;
     }
 
