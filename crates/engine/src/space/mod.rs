@@ -214,6 +214,7 @@ impl Space {
     /// Asks a source for a batch and walks it.
     fn pull(&mut self, at: NodeId, pass: &mut Pass) {
         let stopped = self.control.is_stopped();
+        let now = self.live();
         let Part::Source(part) = &mut self.nodes[at].part else { return };
         if part.ended {
             return;
@@ -223,7 +224,6 @@ impl Space {
             return;
         }
         let mut room = self.spare.take().unwrap_or_default();
-        let now = self.live();
         let mut intake = Intake::new(&self.intake, &mut room.columns, self.batch, now);
         let given = part.source.give(&mut intake);
         let came = room.columns.len();
