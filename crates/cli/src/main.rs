@@ -1,4 +1,50 @@
-//! Streamline: the command.
+//! Streamline: the command. [SL §4.2, §7]
+//!
+//! In: words of a shell. Out: what sinks write, on standard output; everything else (mistakes,
+//! warnings, the ledger) on standard error or in the file of `--report`, so that data and reports do not
+//! mix (CONTRACT 28); and an exit status, see [`status`].
+//!
+//! This crate decides nothing about lines: `pipeline` reads, checks, places and explains them, `engine`
+//! runs them.
 #![forbid(unsafe_code)]
 
-fn main() {}
+mod arguments;
+mod bench;
+mod check;
+mod completion;
+mod examples;
+mod explain;
+mod filters;
+mod line;
+mod report;
+mod run;
+mod status;
+mod terminal;
+
+use arguments::{Arguments, Command};
+use clap::Parser;
+use status::Status;
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    let arguments = match Arguments::try_parse_from(arguments::arranged(std::env::args_os())) {
+        Ok(arguments) => arguments,
+        Err(told) => {
+            let status = if told.use_stderr() { Status::Usage } else { Status::Done };
+            // Nobody can be told that nobody can be told.
+            let _ = told.print();
+            return status.into();
+        }
+    };
+    let status = match arguments.command {
+        Command::Run(given) => run::run(&given),
+        Command::Check(given) => check::check(&given),
+        Command::Explain(given) => explain::explain(&given),
+        Command::Filters(given) => filters::filters(given.name.as_deref()),
+        Command::Examples => examples::print(),
+        Command::Completion { shell } => completion::script(shell),
+        Command::Complete { line } => completion::complete(&line),
+        Command::Bench { words } => bench::bench(&words),
+    };
+    status.into()
+}

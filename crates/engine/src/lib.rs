@@ -20,6 +20,7 @@ pub mod machine;
 pub mod report;
 pub mod ring;
 pub mod run;
+pub mod signal;
 pub mod space;
 pub mod suspect;
 

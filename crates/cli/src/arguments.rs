@@ -1,0 +1,288 @@
+//! The words of the command, and how the words of a line are told from them.
+//!
+//! A line may stand in one word in quotes or in several, and options of the command may stand before
+//! or behind it. Words that begin with `-` belong to the command if it knows them, and to the line if
+//! the language does (`--latency=1ms`, `--name=X`).
+
+use clap::{Args, CommandFactory, Parser, Subcommand};
+use clap_complete::Shell;
+use engine::catalogue::House;
+use pipeline::Catalogue;
+use pipeline::check::OPTIONS;
+use std::ffi::{OsStr, OsString};
+use std::path::PathBuf;
+
+const EXAMPLES: &str = "\
+Streamline runs one line of filters over packets, files or streams, where each runs best.
+
+Examples:
+  streamline 'replay web.pcap | bpf \"tcp port 80\" | print'     look at some packets
+  streamline 'replay web.pcap | dport |53 count'               count what goes to one port
+  streamline 'replay web.pcap | udp | pcap udp.pcap' --stats   write a capture, and say what became
+                                                               of every block
+  streamline explain 'replay web.pcap | dport |80 count'       say what would run where, and why
+  streamline filters dport                                     what a filter does
+  streamline examples                                          more lines to try
+
+{usage-heading} {usage}
+       streamline 'LINE'
+
+{all-args}
+
+Exit status: 0 done, 1 failed, 2 mistakes in the command or the line, 3 nothing there,
+141 standard output was closed; after a first ^C the run drains and ends by its ledger, a second
+ends it with 130.
+";
+
+/// All words.
+#[derive(Parser, Debug)]
+#[command(name = "streamline", version, help_template = EXAMPLES, disable_help_subcommand = true)]
+pub(crate) struct Arguments {
+    /// What to do.
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+/// What the command can do.
+#[derive(Subcommand, Debug)]
+pub(crate) enum Command {
+    /// Run a line (also: streamline 'LINE')
+    Run(RunArguments),
+    /// Say what is wrong with a line
+    Check(CheckArguments),
+    /// Say what would run where, and why not elsewhere
+    Explain(ExplainArguments),
+    /// List all filters, or tell everything about one
+    Filters(FiltersArguments),
+    /// Print lines to try
+    Examples,
+    /// Write a completion script for a shell
+    ///
+    /// For bash: streamline completion bash > ~/.local/share/bash-completion/completions/streamline
+    Completion {
+        /// Which shell
+        shell: Shell,
+    },
+    /// Say how a line may go on: what completion scripts ask
+    #[command(hide = true)]
+    Complete {
+        /// The line as far as it is there
+        #[arg(long, allow_hyphen_values = true)]
+        line: String,
+    },
+    /// Measure: every figure of the project (runs streamline-bench)
+    #[command(disable_help_flag = true)]
+    Bench {
+        /// Words for streamline-bench
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        words: Vec<OsString>,
+    },
+}
+
+/// A line, in words or in a file.
+#[derive(Args, Debug, Default)]
+pub(crate) struct LineArguments {
+    /// Read the line from a file (- is standard input)
+    #[arg(short, long, value_name = "FILE", conflicts_with = "words")]
+    pub(crate) file: Option<PathBuf>,
+    /// The line, best in single quotes
+    #[arg(value_name = "LINE")]
+    pub(crate) words: Vec<String>,
+}
+
+/// Words of `run`.
+#[derive(Args, Debug, Default)]
+pub(crate) struct RunArguments {
+    /// The line.
+    #[command(flatten)]
+    pub(crate) line: LineArguments,
+    /// Stop after this time (10us, 250ms, 2s, 5m)
+    #[arg(long = "for", value_name = "TIME", value_parser = pipeline::explain::time)]
+    pub(crate) time: Option<u64>,
+    /// Stop when the sinks have taken this many blocks
+    #[arg(short, long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    pub(crate) count: Option<u64>,
+    /// End with status 1 if any block was lost
+    #[arg(long)]
+    pub(crate) no_loss: bool,
+    /// Report what became of every block, and the time in each filter
+    #[arg(short, long)]
+    pub(crate) stats: bool,
+    /// Report as one JSON object, and reports of filters too
+    #[arg(short, long)]
+    pub(crate) json: bool,
+    /// Write the report into a file instead of standard error (- is standard output)
+    #[arg(long, value_name = "FILE")]
+    pub(crate) report: Option<PathBuf>,
+    /// Say nothing but mistakes and warnings
+    #[arg(short, long)]
+    pub(crate) quiet: bool,
+}
+
+/// Words of `check`.
+#[derive(Args, Debug)]
+pub(crate) struct CheckArguments {
+    /// The line.
+    #[command(flatten)]
+    pub(crate) line: LineArguments,
+    /// Look at the grammar only, not at what filters there are
+    #[arg(long)]
+    pub(crate) syntax: bool,
+    /// Print the line in its canonical form if it is right
+    #[arg(short, long)]
+    pub(crate) verbose: bool,
+}
+
+/// Words of `explain`.
+#[derive(Args, Debug)]
+pub(crate) struct ExplainArguments {
+    /// The line.
+    #[command(flatten)]
+    pub(crate) line: LineArguments,
+    /// As one JSON object
+    #[arg(short, long)]
+    pub(crate) json: bool,
+    /// In the language of graphviz, for dot -Tsvg
+    #[arg(long, conflicts_with = "json")]
+    pub(crate) dot: bool,
+    /// Run it too, and say what was measured; then everything but data goes to standard error
+    #[arg(long, conflicts_with_all = ["json", "dot"])]
+    pub(crate) analyze: bool,
+}
+
+/// Words of `filters`.
+#[derive(Args, Debug)]
+pub(crate) struct FiltersArguments {
+    /// A filter, source or sink
+    pub(crate) name: Option<String>,
+}
+
+/// The words as clap is to see them: `run` put in where a line stands alone, and the words of a line
+/// behind `--`.
+pub(crate) fn arranged(given: impl Iterator<Item = OsString>) -> Vec<OsString> {
+    let mut words: Vec<OsString> = given.collect();
+    let command = Arguments::command();
+    let Some(first) = words.get(1) else { return words };
+    if is_line(first, &command) {
+        words.insert(1, "run".into());
+    }
+    let name = words.get(1).and_then(|word| word.to_str()).unwrap_or_default();
+    match command.find_subcommand(name) {
+        Some(known) if matches!(name, "run" | "check" | "explain") => split(&words, known),
+        _ => words,
+    }
+}
+
+/// Whether a first word begins a line: no command, and something that only a line can be.
+fn is_line(word: &OsStr, command: &clap::Command) -> bool {
+    let Some(word) = word.to_str() else { return false };
+    let is_command = command.find_subcommand(word).is_some();
+    let begins = |c: char| c.is_whitespace() || "|+!(;".contains(c);
+    !is_command && (word.contains(begins) || House.find(word).is_some())
+}
+
+/// Puts the words of the line behind `--`.
+fn split(words: &[OsString], command: &clap::Command) -> Vec<OsString> {
+    let mut own: Vec<OsString> = words.iter().take(2).cloned().collect();
+    let mut line: Vec<OsString> = Vec::new();
+    let mut rest = words.iter().skip(2);
+    while let Some(word) = rest.next() {
+        match kind(word, command) {
+            Word::Line => line.push(word.clone()),
+            Word::Flag => own.push(word.clone()),
+            Word::Option => own.extend(std::iter::once(word).chain(rest.next()).cloned()),
+            Word::End => line.extend(rest.by_ref().cloned()),
+        }
+    }
+    if !line.is_empty() {
+        own.push("--".into());
+    }
+    own.extend(line);
+    own
+}
+
+/// Whose a word is.
+enum Word {
+    /// The line's.
+    Line,
+    /// The command's.
+    Flag,
+    /// The command's, and so is the next word.
+    Option,
+    /// `--`: everything behind it is the line's.
+    End,
+}
+
+fn kind(word: &OsStr, command: &clap::Command) -> Word {
+    let Some(text) = word.to_str() else { return Word::Line };
+    if text == "--" {
+        return Word::End;
+    }
+    if text.contains(char::is_whitespace) && !text.contains("=") || !text.starts_with('-') {
+        return Word::Line;
+    }
+    let takes = |wanted: &dyn Fn(&clap::Arg) -> bool| {
+        command.get_arguments().find(|known| wanted(known)).map(|a| a.get_action().takes_values())
+    };
+    if let Some(long) = text.strip_prefix("--") {
+        let (key, value) = long.split_once('=').map_or((long, None), |(k, v)| (k, Some(v)));
+        return match takes(&|known| known.get_long() == Some(key)) {
+            Some(true) if value.is_none() => Word::Option,
+            Some(_) => Word::Flag,
+            None if key == "name" || OPTIONS.iter().any(|known| known.name == key) => Word::Line,
+            None => Word::Flag,
+        };
+    }
+    let mut letters = text.chars().skip(1);
+    match letters.next() {
+        None => Word::Line,
+        Some(letter) => match takes(&|known| known.get_short() == Some(letter)) {
+            Some(true) if letters.next().is_none() => Word::Option,
+            _ => Word::Flag,
+        },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn seen(words: &[&str]) -> Vec<String> {
+        let words = std::iter::once("streamline").chain(words.iter().copied()).map(OsString::from);
+        arranged(words).into_iter().skip(1).map(|word| word.into_string().unwrap()).collect()
+    }
+
+    #[test]
+    fn a_line_alone_is_run() {
+        assert_eq!(seen(&["replay x | count"]), ["run", "--", "replay x | count"]);
+        assert_eq!(seen(&["count"]), ["run", "--", "count"]);
+        assert_eq!(seen(&["replay|count"]), ["run", "--", "replay|count"]);
+        assert_eq!(seen(&["--no-loss replay x"]), ["run", "--", "--no-loss replay x"]);
+        assert_eq!(seen(&["nonsense"]), ["nonsense"]);
+        assert_eq!(seen(&["filters", "dport"]), ["filters", "dport"]);
+        assert_eq!(seen(&["--help"]), ["--help"]);
+    }
+
+    #[test]
+    fn options_may_stand_on_either_side_of_the_line() {
+        assert_eq!(seen(&["run", "-c", "5", "a | b"]), ["run", "-c", "5", "--", "a | b"]);
+        assert_eq!(seen(&["run", "a | b", "-c5"]), ["run", "-c5", "--", "a | b"]);
+        assert_eq!(seen(&["a | b", "--for", "2s"]), ["run", "--for", "2s", "--", "a | b"]);
+        let words = ["run", "--report=x", "replay", "-", "--stats"];
+        assert_eq!(seen(&words), ["run", "--report=x", "--stats", "--", "replay", "-"]);
+    }
+
+    #[test]
+    fn options_of_the_language_are_words_of_the_line() {
+        let words = ["run", "--latency=1ms", "rx", "--stats", "tcp", "--name=X"];
+        assert_eq!(seen(&words), ["run", "--stats", "--", "--latency=1ms", "rx", "tcp", "--name=X"]);
+        assert_eq!(seen(&["run", "--stat", "a"]), ["run", "--stat", "--", "a"]);
+        assert_eq!(seen(&["run", "--", "--stats", "a"]), ["run", "--", "--stats", "a"]);
+        assert_eq!(seen(&["run", "--latency=1ms a | b"]), ["run", "--", "--latency=1ms a | b"]);
+    }
+
+    #[test]
+    fn the_command_is_well_formed() {
+        Arguments::command().debug_assert();
+    }
+}

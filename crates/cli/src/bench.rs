@@ -1,0 +1,25 @@
+//! `streamline bench`: hands over to the separate program `streamline-bench`, which may depend on
+//! whatever a comparison needs (CONTRACT 27).
+
+use crate::status::Status;
+use crate::terminal;
+use std::ffi::OsString;
+use std::io::ErrorKind;
+use std::os::unix::process::CommandExt;
+use std::process::Command;
+
+const PROGRAM: &str = "streamline-bench";
+
+/// Becomes `streamline-bench`, the one beside this program before one of the search path.
+pub(crate) fn bench(words: &[OsString]) -> Status {
+    let beside = std::env::current_exe().ok().map(|own| own.with_file_name(PROGRAM));
+    let program = beside.filter(|path| path.is_file()).map_or(PROGRAM.into(), OsString::from);
+    let error = Command::new(program).args(words).exec();
+    if error.kind() == ErrorKind::NotFound {
+        terminal::complain(&format!("`{PROGRAM}` is neither beside this program nor in PATH"));
+        terminal::note("`cargo build --release -p streamline-bench` builds it");
+        return Status::Nothing;
+    }
+    terminal::complain(&format!("cannot run {PROGRAM}: {}", terminal::reason(&error)));
+    Status::Failed
+}

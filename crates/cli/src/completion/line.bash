@@ -1,0 +1,24 @@
+
+# Completes a line of filters, in quotes or not; all else is left to the function above.
+_streamline_or_line() {
+    local typed="${COMP_WORDS[COMP_CWORD]}"
+    local line="${typed#[\'\"]}"
+    if [[ $COMP_CWORD -gt 1 && $typed == -* ]]; then
+        _streamline "$@"
+        return
+    fi
+    if [[ $COMP_CWORD -eq 1 && $typed == "$line" ]]; then
+        _streamline "$@"
+        [[ ${#COMPREPLY[@]} -gt 0 ]] && return
+    fi
+    COMPREPLY=()
+    while IFS= read -r way; do
+        COMPREPLY+=("$way")
+    done < <(streamline complete --line "$line" 2>/dev/null)
+    if [[ ${#COMPREPLY[@]} -eq 0 ]]; then
+        _streamline "$@"
+        return
+    fi
+    compopt -o nospace 2>/dev/null
+}
+complete -F _streamline_or_line -o bashdefault -o default streamline

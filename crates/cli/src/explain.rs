@@ -1,0 +1,225 @@
+//! `streamline explain`: what would run where, and why not elsewhere; with `--analyze`, what was
+//! measured too.
+//!
+//! The forms of `--json` are the types below; `version` changes when a field goes or changes its
+//! meaning.
+
+use crate::arguments::{ExplainArguments, RunArguments};
+use crate::report::json_line;
+use crate::status::Status;
+use crate::{line, run, terminal};
+use engine::machine;
+use pipeline::explain;
+use pipeline::plan::{Candidate, Kernel, Machine, Plan, PlannedEdge, Policy, SpaceKind};
+use serde::Serialize;
+
+/// The version of the form of `--json`.
+const VERSION: u32 = 1;
+
+/// Explains the line of these words.
+pub(crate) fn explain(given: &ExplainArguments) -> Status {
+    let explained = line::text(&given.line).and_then(|text| {
+        let graph = line::graph(&text)?;
+        let machine = machine::look();
+        let plan = line::planned(&text, graph, &machine)?;
+        if given.analyze {
+            terminal::tell(&format!("{}\n", explain::text(&plan, &machine)));
+            let given = RunArguments { stats: true, ..RunArguments::default() };
+            return run::start(&text, &plan, &given);
+        }
+        Ok(terminal::print(&match () {
+            () if given.json => json_line(&Explained::new(&plan, &machine)),
+            () if given.dot => explain::dot(&plan),
+            () => explain::text(&plan, &machine),
+        }))
+    });
+    explained.unwrap_or_else(|status| status)
+}
+
+#[derive(Serialize, Debug)]
+struct Explained<'p> {
+    version: u32,
+    /// `cost` or `deepest`.
+    policy: &'static str,
+    /// What a block costs that goes everywhere.
+    cost_ns: f64,
+    /// Whether no cheaper placement exists.
+    proved: bool,
+    /// Placements that were looked at.
+    looked_at: u64,
+    machine: OnMachine<'p>,
+    spaces: Vec<Space<'p>>,
+    filters: Vec<Filter<'p>>,
+    edges: Vec<Edge>,
+    /// Filters whose report is the output of the line.
+    reports: Vec<String>,
+}
+
+#[derive(Serialize, Debug)]
+struct OnMachine<'p> {
+    processors: usize,
+    l1d: usize,
+    l2: usize,
+    kernel: OnKernel<'p>,
+    calibration: Calibration<'p>,
+}
+
+#[derive(Serialize, Debug)]
+struct OnKernel<'p> {
+    release: &'p str,
+    /// Whether it takes programs.
+    open: bool,
+    /// Why not.
+    why: Option<&'p str>,
+}
+
+#[derive(Serialize, Debug)]
+struct Calibration<'p> {
+    origin: &'p str,
+    version: u32,
+}
+
+#[derive(Serialize, Debug)]
+struct Space<'p> {
+    name: &'p str,
+    /// `kernel` or `thread`.
+    kind: &'static str,
+    /// Which connected part of the line it runs, from 0.
+    path: usize,
+}
+
+#[derive(Serialize, Debug)]
+struct Filter<'p> {
+    name: String,
+    /// With its arguments.
+    text: String,
+    /// The section of which it is an operand.
+    inside: Option<String>,
+    /// The place in `spaces`.
+    space: usize,
+    because: &'p str,
+    candidates: Vec<Considered<'p>>,
+}
+
+/// A space that was considered: what a block would cost there, or why it refused.
+#[derive(Serialize, Debug)]
+struct Considered<'p> {
+    space: &'p str,
+    cost_ns: Option<f64>,
+    refused: Option<&'p str>,
+}
+
+#[derive(Serialize, Debug)]
+struct Edge {
+    from: String,
+    to: String,
+    /// As in a label: `80`, `!80`, `all`; `!0` is a plain pipe.
+    classes: String,
+    /// `call`, `back edge` or `ring`.
+    kind: &'static str,
+    ring: Option<Ring>,
+}
+
+#[derive(Serialize, Debug)]
+struct Ring {
+    entries: usize,
+    entry_bytes: usize,
+    signal_blocks: usize,
+    signal_ns: u64,
+}
+
+impl<'p> Explained<'p> {
+    fn new(plan: &'p Plan, machine: &'p Machine) -> Self {
+        let names = explain::names(&plan.graph);
+        Self {
+            version: VERSION,
+            policy: match plan.choice.policy {
+                Policy::Cost => "cost",
+                Policy::Deepest => "deepest",
+            },
+            cost_ns: plan.choice.cost_ns,
+            proved: plan.choice.proved,
+            looked_at: plan.choice.looked_at,
+            machine: OnMachine::new(machine),
+            spaces: plan
+                .spaces
+                .iter()
+                .map(|space| Space {
+                    name: &space.name,
+                    kind: match space.kind {
+                        SpaceKind::Kernel => "kernel",
+                        SpaceKind::Thread => "thread",
+                    },
+                    path: space.part,
+                })
+                .collect(),
+            filters: filters(plan, &names),
+            reports: plan.reports.iter().map(|id| names[id.0].clone()).collect(),
+            edges: edges(plan, &names),
+        }
+    }
+}
+
+impl<'p> OnMachine<'p> {
+    fn new(machine: &'p Machine) -> Self {
+        let kernel = match &machine.kernel {
+            Kernel::Open { release } => OnKernel { release, open: true, why: None },
+            Kernel::Closed { release, why } => OnKernel { release, open: false, why: Some(why) },
+        };
+        let costs = &machine.costs;
+        Self {
+            processors: machine.processors,
+            l1d: machine.l1d,
+            l2: machine.l2,
+            kernel,
+            calibration: Calibration { origin: &costs.origin, version: costs.version },
+        }
+    }
+}
+
+fn filters<'p>(plan: &'p Plan, names: &[String]) -> Vec<Filter<'p>> {
+    let considered = |candidate: &'p Candidate| Considered {
+        space: &candidate.space,
+        cost_ns: candidate.verdict.as_ref().ok().copied(),
+        refused: candidate.verdict.as_ref().err().map(String::as_str),
+    };
+    plan.graph
+        .ids()
+        .map(|(id, node)| {
+            let placed = &plan.placed[id.0];
+            Filter {
+                name: names[id.0].clone(),
+                text: explain::shown(&plan.graph, id),
+                inside: node.inside.map(|owner| names[owner.0].clone()),
+                space: placed.space,
+                because: &placed.because,
+                candidates: placed.candidates.iter().map(considered).collect(),
+            }
+        })
+        .collect()
+}
+
+fn edges(plan: &Plan, names: &[String]) -> Vec<Edge> {
+    let edges = plan.graph.edges.iter().zip(&plan.edges);
+    edges
+        .map(|(edge, planned)| {
+            let (kind, ring) = match planned {
+                PlannedEdge::Call => ("call", None),
+                PlannedEdge::Back => ("back edge", None),
+                PlannedEdge::Ring(ring) => ("ring", Some(ring)),
+            };
+            Edge {
+                from: names[edge.from.0].clone(),
+                to: names[edge.to.0].clone(),
+                classes: edge.classes.to_string(),
+                kind,
+                ring: ring.map(|ring| Ring {
+                    entries: ring.entries,
+                    entry_bytes: ring.stride,
+                    signal_blocks: ring.signal_blocks,
+                    signal_ns: ring.signal_ns,
+                }),
+            }
+        })
+        .collect()
+}

@@ -1,0 +1,239 @@
+//! Reports as JSON: one object per line, whose form these types are.
+//!
+//! `version` changes when a field goes or changes its meaning; new fields may come without. Amounts
+//! are in blocks and bytes, times in ns. What cannot be known is `null`.
+
+use super::Report;
+use engine::report::Reported;
+use serde::Serialize;
+use std::collections::BTreeMap;
+
+/// The version of all forms here.
+const VERSION: u32 = 1;
+
+/// Blocks and their bytes.
+#[derive(Serialize, Debug)]
+pub(super) struct Amount {
+    blocks: u64,
+    bytes: u64,
+}
+
+macro_rules! amount {
+    ($amount:expr) => {{
+        let amount = $amount;
+        Amount { blocks: amount.blocks, bytes: amount.bytes }
+    }};
+}
+
+/// The outcome of a run.
+#[derive(Serialize, Debug)]
+pub(super) struct Run<'r> {
+    version: u32,
+    /// Whether every edge, filter and source balances.
+    balanced: bool,
+    /// Blocks that were dropped anywhere.
+    lost: u64,
+    /// Whether a signal or `--for` ended it.
+    stopped: bool,
+    elapsed_ns: u64,
+    sources: Vec<Source<'r>>,
+    filters: Vec<Filter<'r>>,
+    edges: Vec<Edge<'r>>,
+    failures: Vec<Failure<'r>>,
+    imbalances: Vec<Imbalance<'r>>,
+}
+
+/// seen = given + dropped.
+#[derive(Serialize, Debug)]
+struct Source<'r> {
+    name: &'r str,
+    seen: Option<Amount>,
+    given: Amount,
+    /// By place.
+    dropped: BTreeMap<&'r str, Option<u64>>,
+}
+
+/// taken + made = passed + unselected + consumed + held + dropped.
+#[derive(Serialize, Debug)]
+struct Filter<'r> {
+    name: &'r str,
+    space: Option<&'r str>,
+    taken: Amount,
+    made: Amount,
+    passed: Amount,
+    unselected: Amount,
+    consumed: Amount,
+    held: Amount,
+    /// By reason.
+    dropped: BTreeMap<&'r str, Amount>,
+    /// Blocks without an answer, by reason; they are among those above.
+    unanswered: BTreeMap<&'r str, u64>,
+    counters: BTreeMap<&'r str, u64>,
+    calls: u64,
+    busy_ns: u64,
+    /// What it says at the end, if it says anything, in its order.
+    report: Option<Vec<Row<'r>>>,
+}
+
+/// put = taken + dropped + resident.
+#[derive(Serialize, Debug)]
+struct Edge<'r> {
+    from: &'r str,
+    to: &'r str,
+    /// `call`, `ring` or `back edge`.
+    kind: &'static str,
+    put: Amount,
+    taken: Amount,
+    resident: Amount,
+    /// By reason.
+    dropped: BTreeMap<&'r str, Amount>,
+}
+
+/// Why a path ended early.
+#[derive(Serialize, Debug)]
+struct Failure<'r> {
+    node: &'r str,
+    what: String,
+    /// Where the block lies on which the filter failed.
+    block: Option<String>,
+    /// What fails again.
+    replay: Option<&'r str>,
+}
+
+/// Two sides that should be equal.
+#[derive(Serialize, Debug)]
+struct Imbalance<'r> {
+    place: &'r str,
+    rule: &'r str,
+    left: u64,
+    right: u64,
+}
+
+/// A line of a filter's report.
+#[derive(Serialize, Debug)]
+struct Row<'r> {
+    what: &'r str,
+    value: u64,
+}
+
+/// What a filter at the end of the line says, on standard output.
+#[derive(Serialize, Debug)]
+pub(super) struct End<'r> {
+    version: u32,
+    filter: &'r str,
+    report: Vec<Row<'r>>,
+}
+
+/// The object of a run.
+pub(super) fn run<'r>(report: &'r Report<'_>) -> Run<'r> {
+    let outcome = report.outcome;
+    Run {
+        version: VERSION,
+        balanced: report.imbalances.is_empty(),
+        lost: report.lost(),
+        stopped: outcome.stopped,
+        elapsed_ns: outcome.elapsed_ns,
+        sources: sources(report),
+        filters: filters(report),
+        edges: edges(report),
+        failures: failures(report),
+        imbalances: report
+            .imbalances
+            .iter()
+            .map(|imbalance| Imbalance {
+                place: &imbalance.place,
+                rule: imbalance.rule,
+                left: imbalance.left,
+                right: imbalance.right,
+            })
+            .collect(),
+    }
+}
+
+/// The object of a filter at the end of the line.
+pub(super) fn end<'r>(report: &'r Report<'_>, reported: &'r Reported) -> End<'r> {
+    let filter = &report.names[reported.planned];
+    End { version: VERSION, filter, report: rows(reported) }
+}
+
+fn sources<'r>(report: &'r Report<'_>) -> Vec<Source<'r>> {
+    let sources = report.outcome.ledger.sources.iter();
+    sources
+        .map(|(name, seen)| Source {
+            name,
+            seen: seen.seen.map(|seen| amount!(seen)),
+            given: amount!(seen.given),
+            dropped: seen.dropped.iter().copied().collect(),
+        })
+        .collect()
+}
+
+fn filters<'r>(report: &'r Report<'_>) -> Vec<Filter<'r>> {
+    let plan = report.plan;
+    let space = |planned: usize| Some(plan.spaces.get(plan.placed.get(planned)?.space)?.name.as_str());
+    let filters = report.outcome.ledger.filters.iter();
+    filters
+        .map(|filter| {
+            let name = report.name(filter);
+            let said = report.outcome.reports.iter().find(|told| told.planned == filter.planned);
+            let own = name == report.names.get(filter.planned).map_or("", String::as_str);
+            Filter {
+                name,
+                space: space(filter.planned),
+                taken: amount!(filter.taken),
+                made: amount!(filter.made),
+                passed: amount!(filter.passed),
+                unselected: amount!(filter.unselected),
+                consumed: amount!(filter.consumed),
+                held: amount!(filter.held),
+                dropped: filter.dropped.iter().map(|(why, n)| (why.as_str(), amount!(n))).collect(),
+                unanswered: filter.unanswered.iter().map(|(why, n)| (why.as_str(), *n)).collect(),
+                counters: filter.counters.iter().map(|(what, n)| (what.as_str(), *n)).collect(),
+                calls: filter.calls,
+                busy_ns: filter.busy_ns,
+                report: said.filter(|_| own).map(rows),
+            }
+        })
+        .collect()
+}
+
+fn edges<'r>(report: &'r Report<'_>) -> Vec<Edge<'r>> {
+    let edges = report.outcome.ledger.edges.iter();
+    edges
+        .map(|edge| {
+            let (from, to) = report.ends(edge);
+            Edge {
+                from,
+                to,
+                kind: edge.kind.name(),
+                put: amount!(edge.put),
+                taken: amount!(edge.taken),
+                resident: amount!(edge.resident),
+                dropped: edge.dropped.iter().map(|(why, n)| (*why, amount!(n))).collect(),
+            }
+        })
+        .collect()
+}
+
+fn failures<'r>(report: &'r Report<'_>) -> Vec<Failure<'r>> {
+    let failures = report.outcome.failures.iter().zip(report.kept);
+    failures
+        .map(|(failure, kept)| Failure {
+            node: &failure.node,
+            what: failure.to_string(),
+            block: kept.as_ref().map(|kept| kept.path.display().to_string()),
+            replay: kept.as_ref().map(|kept| kept.command.as_str()),
+        })
+        .collect()
+}
+
+fn rows(reported: &Reported) -> Vec<Row<'_>> {
+    reported.report.rows.iter().map(|(what, value)| Row { what, value: *value }).collect()
+}
+
+/// An object as a line.
+pub(crate) fn line(object: &impl Serialize) -> String {
+    // Numbers, texts, lists and maps with texts as keys: nothing here can fail.
+    let text = serde_json::to_string(object).unwrap_or_else(|error| format!("\"{error}\""));
+    format!("{text}\n")
+}

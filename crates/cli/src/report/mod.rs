@@ -1,0 +1,161 @@
+//! What became of a run: the ledger in a sentence, as a table, as JSON; losses; what the line's end
+//! reports.
+//!
+//! In: the plan and the outcome. Out: text. Names are those of `explain`, so that the two of several
+//! equal filters are told apart.
+
+mod json;
+mod table;
+
+use crate::run::Kept;
+use engine::ledger::{BEYOND_COUNT, Edge, Filtered, Imbalance};
+use engine::report::Reported;
+use engine::run::Outcome;
+use pipeline::explain;
+use pipeline::plan::Plan;
+use std::fmt::Write as _;
+
+/// How a report is written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Form {
+    /// For people.
+    Text,
+    /// One JSON object per line.
+    Json,
+}
+
+/// An outcome with the names of its plan.
+#[derive(Debug)]
+pub(crate) struct Report<'o> {
+    plan: &'o Plan,
+    outcome: &'o Outcome,
+    kept: &'o [Option<Kept>],
+    names: Vec<String>,
+    imbalances: Vec<Imbalance>,
+}
+
+impl<'o> Report<'o> {
+    pub(crate) fn new(plan: &'o Plan, outcome: &'o Outcome, kept: &'o [Option<Kept>]) -> Self {
+        let names = explain::names(&plan.graph);
+        Self { plan, outcome, kept, names, imbalances: outcome.ledger.imbalances() }
+    }
+
+    /// Where the ledger does not balance.
+    pub(crate) fn imbalances(&self) -> &[Imbalance] {
+        &self.imbalances
+    }
+
+    /// How many blocks were lost.
+    pub(crate) fn lost(&self) -> u64 {
+        self.outcome.ledger.lost()
+    }
+
+    /// The whole report.
+    pub(crate) fn whole(&self, form: Form) -> String {
+        match form {
+            Form::Text => table::text(self),
+            Form::Json => json::line(&json::run(self)),
+        }
+    }
+
+    /// The report in one line.
+    pub(crate) fn sentence(&self) -> String {
+        let sources = self.outcome.ledger.sources.iter().map(|(_, seen)| seen.given);
+        let (blocks, bytes) =
+            sources.fold((0, 0), |(blocks, n), given| (blocks + given.blocks, n + given.bytes));
+        let lost = match self.lost() {
+            0 => "none lost".to_owned(),
+            lost => format!("{lost} lost"),
+        };
+        let time = milliseconds(self.outcome.elapsed_ns);
+        format!("{}, {bytes} bytes in {time}, {lost}", counted(blocks, "block"))
+    }
+
+    /// How many blocks were lost, where and why.
+    pub(crate) fn losses(&self) -> String {
+        let mut places: Vec<(u64, String)> = Vec::new();
+        let ledger = &self.outcome.ledger;
+        for (name, seen) in &ledger.sources {
+            let lost = seen.dropped.iter().filter_map(|(place, n)| Some((place, (*n)?)));
+            places.extend(lost.map(|(place, n)| (n, format!("before {name} ({place})"))));
+        }
+        for edge in &ledger.edges {
+            let (from, to) = self.ends(edge);
+            let lost = edge.dropped.iter().map(|(why, amount)| (why, amount.blocks));
+            places.extend(lost.map(|(why, n)| (n, format!("between {from} and {to} ({why})"))));
+        }
+        for filter in &ledger.filters {
+            let name = self.name(filter);
+            let lost = filter.dropped.iter().filter(|(why, _)| why != BEYOND_COUNT);
+            places.extend(lost.map(|(why, n)| (n.blocks, format!("in {name} ({why})"))));
+        }
+        places.retain(|(n, _)| *n > 0);
+        places.sort_by_key(|(n, _)| std::cmp::Reverse(*n));
+        let told: Vec<String> = places.iter().map(|(n, place)| format!("{n} {place}")).collect();
+        let were = if self.lost() == 1 { "was" } else { "were" };
+        format!("{} {were} lost: {}", counted(self.lost(), "block"), told.join(", "))
+    }
+
+    /// What the filters at the ends of the line have to say: the output of `… | count`.
+    pub(crate) fn line_ends(&self, form: Form) -> String {
+        let told: Vec<&Reported> = self
+            .plan
+            .reports
+            .iter()
+            .filter_map(|end| self.outcome.reports.iter().find(|told| told.planned == end.0))
+            .collect();
+        let mut out = String::new();
+        for reported in &told {
+            match form {
+                Form::Json => out.push_str(&json::line(&json::end(self, reported))),
+                Form::Text if told.len() > 1 => {
+                    let _ = writeln!(out, "{}:", self.names[reported.planned]);
+                    out.push_str(&table::rows(&reported.report.rows, "  "));
+                }
+                Form::Text => out.push_str(&table::rows(&reported.report.rows, "")),
+            }
+        }
+        out
+    }
+
+    /// The name of a node of the ledger: that of the plan, except where it is one end of a ring.
+    fn name<'n>(&'n self, filter: &'n Filtered) -> &'n str {
+        let ring = filter.name.starts_with("ring ");
+        let planned = self.names.get(filter.planned).filter(|_| !ring);
+        planned.map_or(&filter.name, |name| name)
+    }
+
+    /// The names of the two ends of an edge.
+    fn ends<'n>(&'n self, edge: &'n Edge) -> (&'n str, &'n str) {
+        let planned = self.plan.graph.edges.get(edge.planned);
+        let inner = |name: &str| name.starts_with("ring ");
+        match planned {
+            Some(planned) => (
+                if inner(&edge.from) { &edge.from } else { &self.names[planned.from.0] },
+                if inner(&edge.to) { &edge.to } else { &self.names[planned.to.0] },
+            ),
+            None => (&edge.from, &edge.to),
+        }
+    }
+}
+
+/// `1 block`, `2 blocks`.
+pub(crate) fn counted(n: u64, what: &str) -> String {
+    if n == 1 { format!("1 {what}") } else { format!("{n} {what}s") }
+}
+
+/// A measured time, with three figures.
+pub(crate) fn milliseconds(ns: u64) -> String {
+    match ns {
+        0..1_000_000 => format!("{} us", ns / 1_000),
+        1_000_000..1_000_000_000 => format!("{} ms", ns / 1_000_000),
+        _ => format!("{}.{:03} s", ns / 1_000_000_000, ns / 1_000_000 % 1_000),
+    }
+}
+
+/// A text as one word of a shell.
+pub(crate) fn quoted(text: &str) -> String {
+    format!("'{}'", text.replace('\'', "'\\''"))
+}
+
+pub(crate) use json::line as json_line;

@@ -1,0 +1,157 @@
+//! The ledger for people: a table of filters, one of rings, what else was counted, the balance.
+
+use super::{Report, counted};
+use engine::ledger::{EdgeKind, Filtered};
+use pipeline::explain;
+use pipeline::explain::table::{Column, Table};
+use std::fmt::Write as _;
+
+/// The whole ledger.
+pub(super) fn text(report: &Report<'_>) -> String {
+    let mut out = filters(report);
+    let edges = edges(report);
+    if !edges.is_empty() {
+        let _ = write!(out, "\n{edges}");
+    }
+    let notes = notes(report);
+    if !notes.is_empty() {
+        let _ = write!(out, "\n{notes}");
+    }
+    let balance = match report.imbalances().len() {
+        0 => "the ledger balances".to_owned(),
+        n => format!("the ledger does not balance in {}", counted(n as u64, "place")),
+    };
+    let _ = writeln!(out, "\n {}; {balance}", report.sentence());
+    out
+}
+
+/// A column: its head, and what it says about a filter.
+type Figure = (&'static str, fn(&Filtered) -> u64);
+
+/// Columns that are left out where nothing stands in them.
+const FIGURES: [Figure; 5] = [
+    ("passed", |filter| filter.passed.blocks),
+    ("unselected", |filter| filter.unselected.blocks),
+    ("consumed", |filter| filter.consumed.blocks),
+    ("held", |filter| filter.held.blocks),
+    ("dropped", |filter| filter.dropped.iter().map(|(_, amount)| amount.blocks).sum()),
+];
+
+fn filters(report: &Report<'_>) -> String {
+    let filters = &report.outcome.ledger.filters;
+    let figures: Vec<Figure> = FIGURES
+        .into_iter()
+        .filter(|(_, of)| filters.iter().any(|filter| of(filter) > 0))
+        .collect();
+    let timed = filters.iter().any(|filter| filter.busy_ns > 0);
+    let mut columns = vec![Column::left("filter"), Column::left("space")];
+    columns.extend([Column::right("blocks"), Column::right("bytes")]);
+    columns.extend(figures.iter().map(|(title, _)| Column::right(title)));
+    if timed {
+        columns.push(Column::right("ns/block"));
+    }
+    let mut table = Table::new(&columns);
+    for filter in filters {
+        let space = report.plan.placed.get(filter.planned).map(|placed| placed.space);
+        let space = space.and_then(|space| report.plan.spaces.get(space));
+        let came = filter.taken.blocks + filter.made.blocks;
+        let mut row = vec![
+            report.name(filter).to_owned(),
+            space.map_or_else(String::new, |space| space.name.clone()),
+            came.to_string(),
+            (filter.taken.bytes + filter.made.bytes).to_string(),
+        ];
+        row.extend(figures.iter().map(|(_, of)| of(filter).to_string()));
+        if timed {
+            let each = filter.busy_ns.checked_div(came).filter(|_| filter.busy_ns > 0);
+            row.push(each.map_or_else(|| "–".to_owned(), |ns| ns.to_string()));
+        }
+        table.row(row);
+    }
+    table.text(explain::COLUMNS)
+}
+
+/// What is no call: rings and back edges; and every edge that lost something.
+fn edges(report: &Report<'_>) -> String {
+    let columns = [
+        Column::left("edge"),
+        Column::left("is"),
+        Column::right("put"),
+        Column::right("taken"),
+        Column::right("resident"),
+        Column::left("dropped"),
+    ];
+    let mut table = Table::new(&columns);
+    for edge in &report.outcome.ledger.edges {
+        if edge.kind == EdgeKind::Call && edge.dropped.is_empty() {
+            continue;
+        }
+        let (from, to) = report.ends(edge);
+        let dropped: Vec<String> =
+            edge.dropped.iter().map(|(why, n)| format!("{} {why}", n.blocks)).collect();
+        table.row([
+            format!("{from} → {to}"),
+            edge.kind.name().to_owned(),
+            edge.put.blocks.to_string(),
+            edge.taken.blocks.to_string(),
+            edge.resident.blocks.to_string(),
+            if dropped.is_empty() { "–".to_owned() } else { dropped.join(", ") },
+        ]);
+    }
+    if table.is_empty() { String::new() } else { table.text(explain::COLUMNS) }
+}
+
+/// What sources saw beyond what they gave, why blocks were dropped or not answered, what filters
+/// counted and report.
+fn notes(report: &Report<'_>) -> String {
+    let mut out = String::new();
+    let ledger = &report.outcome.ledger;
+    for (name, seen) in &ledger.sources {
+        for (place, n) in &seen.dropped {
+            let n = n.map_or_else(|| "unknown".to_owned(), |n| counted(n, "block"));
+            let _ = writeln!(out, " {name}: dropped before it in {place}: {n}");
+        }
+    }
+    for filter in &ledger.filters {
+        let name = report.name(filter);
+        let listed = |list: &[(String, u64)]| -> String {
+            let told: Vec<String> = list.iter().map(|(what, n)| format!("{n} {what}")).collect();
+            told.join(", ")
+        };
+        let dropped: Vec<(String, u64)> =
+            filter.dropped.iter().map(|(why, amount)| (why.clone(), amount.blocks)).collect();
+        for (what, list) in
+            [("dropped", &dropped), ("not answered", &filter.unanswered), ("counted", &filter.counters)]
+        {
+            if !list.is_empty() {
+                let _ = writeln!(out, " {name}: {what}: {}", listed(list));
+            }
+        }
+    }
+    for reported in &report.outcome.reports {
+        // What stands at an end of the line is on standard output.
+        if report.plan.reports.iter().any(|end| end.0 == reported.planned) {
+            continue;
+        }
+        let _ = writeln!(out, " {} reports", report.names[reported.planned]);
+        out.push_str(&rows(&reported.report.rows, "   "));
+    }
+    out
+}
+
+/// The rows of a filter's report: a few short ones in one line, more below one another.
+pub(super) fn rows(rows: &[(String, u64)], indent: &str) -> String {
+    const SHORT: usize = 3;
+    let word = |(name, _): &(String, u64)| name.chars().all(|c| c.is_ascii_alphabetic());
+    if rows.len() <= SHORT && rows.iter().all(word) {
+        let told: Vec<String> = rows.iter().map(|(name, n)| format!("{n} {name}")).collect();
+        return format!("{indent}{}\n", told.join(", "));
+    }
+    let width = rows.iter().map(|(_, n)| n.to_string().len()).max().unwrap_or(0);
+    let mut out = String::new();
+    for (name, n) in rows {
+        let _ = writeln!(out, "{indent}{n:>width$}  {name}");
+    }
+    out
+}
+

@@ -1,0 +1,229 @@
+//! `streamline run`: a line from text to outcome.
+//!
+//! Standard output gets what sinks write, and what the last filters of the line report (`… | count`).
+//! The ledger goes to standard error or to the file of `--report`: one line as a rule, all of it with
+//! `--stats`, `--json` or `--report`, or if something was lost or does not balance.
+
+use crate::arguments::RunArguments;
+use crate::report::{self, Form, Report};
+use crate::status::Status;
+use crate::{line, terminal};
+use engine::build::{self, BuildError, Settings};
+use engine::failure::{Cause, PathFailure};
+use engine::run::{self as engine_run, Outcome, Until};
+use engine::{machine, signal, suspect};
+use pipeline::plan::Plan;
+use std::fs::{File, OpenOptions};
+use std::io::Write;
+use std::path::{Path, PathBuf};
+
+/// Runs the line of these words.
+pub(crate) fn run(given: &RunArguments) -> Status {
+    let ran = line::text(&given.line).and_then(|text| {
+        let graph = line::graph(&text)?;
+        let plan = line::planned(&text, graph, &machine::look())?;
+        start(&text, &plan, given)
+    });
+    ran.unwrap_or_else(|status| status)
+}
+
+/// Runs a plan, and tells what became of it.
+pub(crate) fn start(text: &str, plan: &Plan, given: &RunArguments) -> Result<Status, Status> {
+    let file = given.report.as_deref().map(open).transpose()?;
+    quiet_panics();
+    let signals = signal::watch().map_err(|error| {
+        terminal::complain(&error.to_string());
+        Status::Failed
+    })?;
+    let settings = Settings {
+        count: given.count,
+        timed: given.stats || given.json || given.report.is_some(),
+        ..Settings::default()
+    };
+    let paths = build::build(plan, settings).map_err(|error| refused(text, plan, &error))?;
+    let until = Until { readable: Some(signals), elapsed: given.time };
+    let outcome = engine_run::run(paths, until).map_err(|error| {
+        terminal::complain(&error.to_string());
+        Status::Failed
+    })?;
+    Ok(told(text, plan, given, &outcome, file))
+}
+
+/// Opens the file of the report before anything runs, and leaves its contents until they are replaced.
+fn open(path: &Path) -> Result<Option<File>, Status> {
+    if path.as_os_str() == "-" {
+        return Ok(None);
+    }
+    let opened = OpenOptions::new().write(true).create(true).truncate(false).open(path);
+    opened.map(Some).map_err(|error| {
+        let (name, why) = (path.display(), terminal::reason(&error));
+        terminal::complain(&format!("cannot write the report to {name}: {why}"));
+        Status::Failed
+    })
+}
+
+/// Tells what could not be built, at its place in the line.
+fn refused(text: &str, plan: &Plan, error: &BuildError) -> Status {
+    match error {
+        BuildError::Mistake { node, mistake } => {
+            let span = plan.graph.node(*node).span;
+            line::tell_at(text, span, &mistake.what, mistake.hint.as_deref());
+            Status::Usage
+        }
+        BuildError::Outside { node, failure } => {
+            let span = plan.graph.node(*node).span;
+            let what = format!("cannot {} {}: {}", failure.call, failure.target, failure.why);
+            line::tell_at(text, span, &what, failure.hint.as_deref());
+            let missing = failure.call == "open" && !Path::new(&failure.target).exists();
+            if missing { Status::Nothing } else { Status::Failed }
+        }
+        BuildError::Machine(_) | BuildError::Unexpected(_) => {
+            terminal::complain(&error.to_string());
+            Status::Failed
+        }
+    }
+}
+
+/// Tells the outcome: reports of the line's end, failures, losses, the ledger.
+fn told(
+    text: &str,
+    plan: &Plan,
+    given: &RunArguments,
+    outcome: &Outcome,
+    file: Option<Option<File>>,
+) -> Status {
+    let kept = keep(text, plan, &outcome.failures);
+    let form = if given.json { Form::Json } else { Form::Text };
+    let report = Report::new(plan, outcome, &kept);
+    let printed = terminal::print(&report.line_ends(form));
+
+    for (failure, kept) in outcome.failures.iter().zip(&kept) {
+        if !failure.is_quiet() {
+            terminal::complain(&failure.to_string());
+        }
+        if let Some(kept) = kept {
+            terminal::note(&format!("the block is kept in {}; replay it with", kept.path.display()));
+            terminal::tell(&format!("  {}\n", kept.command));
+        }
+    }
+    let unread = printed == Status::Unread || outcome.failures.iter().any(PathFailure::is_quiet);
+    let failed = outcome.failures.iter().any(|failure| !failure.is_quiet());
+    let no_loss = given.no_loss || plan.graph.options.flag("no-loss");
+    let lost = !unread && report.lost() > 0;
+    for imbalance in report.imbalances() {
+        terminal::complain(&format!("the ledger does not balance: {imbalance}"));
+    }
+    if lost {
+        let what = report.losses();
+        if no_loss { terminal::complain(&what) } else { terminal::warn(&what) }
+    }
+    let wanted = given.stats || given.json || file.is_some();
+    let unbalanced = !report.imbalances().is_empty();
+    let written = match (wanted || lost || unbalanced, file) {
+        (true, file) => write(&report.whole(form), file),
+        (false, _) => {
+            if !given.quiet && !unread {
+                terminal::tell(&format!("{}\n", report.sentence()));
+            }
+            Status::Done
+        }
+    };
+    match () {
+        () if failed || unbalanced || lost && no_loss => Status::Failed,
+        () if written != Status::Done => written,
+        () if unread => Status::Unread,
+        () => printed,
+    }
+}
+
+fn write(text: &str, file: Option<Option<File>>) -> Status {
+    let Some(target) = file else {
+        terminal::tell(text);
+        return Status::Done;
+    };
+    let Some(mut file) = target else { return terminal::print(text) };
+    let regular = file.metadata().is_ok_and(|meta| meta.is_file());
+    let emptied = if regular { file.set_len(0) } else { Ok(()) };
+    match emptied.and_then(|()| file.write_all(text.as_bytes())) {
+        Ok(()) => Status::Done,
+        Err(error) => {
+            terminal::complain(&format!("cannot write the report: {}", terminal::reason(&error)));
+            Status::Failed
+        }
+    }
+}
+
+/// A block that a filter failed on.
+#[derive(Debug)]
+pub(crate) struct Kept {
+    /// Where it lies.
+    pub(crate) path: PathBuf,
+    /// What fails again.
+    pub(crate) command: String,
+}
+
+/// Keeps the blocks on which filters failed, one per failure.
+fn keep(text: &str, plan: &Plan, failures: &[PathFailure]) -> Vec<Option<Kept>> {
+    failures
+        .iter()
+        .map(|failure| {
+            let Cause::Panic { block: Some(block), .. } = &failure.cause else { return None };
+            let folder = state()?;
+            match suspect::keep(block, &failure.node, &folder) {
+                Ok(kept) => {
+                    let line = replaced(text, plan, &kept.source);
+                    let command = format!("streamline {}", report::quoted(&line));
+                    Some(Kept { path: kept.path, command })
+                }
+                Err(why) => {
+                    terminal::warn(&format!("the block could not be kept: {why}"));
+                    None
+                }
+            }
+        })
+        .collect()
+}
+
+/// The folder for what is left behind: `$XDG_STATE_HOME/streamline`, by default in `~/.local/state`.
+fn state() -> Option<PathBuf> {
+    let absolute = |name: &str| {
+        std::env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute())
+    };
+    let base = absolute("XDG_STATE_HOME")
+        .or_else(|| absolute("HOME").map(|home| home.join(".local/state")));
+    if base.is_none() {
+        terminal::warn("the block could not be kept: neither XDG_STATE_HOME nor HOME is set");
+    }
+    Some(base?.join("streamline"))
+}
+
+/// The line with another source in the place of each of its own.
+fn replaced(text: &str, plan: &Plan, source: &str) -> String {
+    let mut spans: Vec<_> =
+        plan.graph.heads().into_iter().map(|head| plan.graph.node(head).span).collect();
+    spans.sort_unstable();
+    let mut line = String::new();
+    let mut from = 0;
+    for span in spans {
+        line.push_str(text.get(from..span.start).unwrap_or_default());
+        line.push_str(source);
+        from = span.end;
+    }
+    line.push_str(text.get(from..).unwrap_or_default());
+    line
+}
+
+/// A panic in a space is reported with its path; the message in between would say less. With
+/// RUST_BACKTRACE it is wanted all the same.
+fn quiet_panics() {
+    if std::env::var_os("RUST_BACKTRACE").is_some() {
+        return;
+    }
+    let other = std::panic::take_hook();
+    std::panic::set_hook(Box::new(move |panic| {
+        let space = std::thread::current().name().is_some_and(|name| name.starts_with("thread"));
+        if !space {
+            other(panic);
+        }
+    }));
+}

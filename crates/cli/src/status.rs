@@ -1,0 +1,33 @@
+//! What the command ends with.
+
+use std::process::ExitCode;
+
+/// The exit status: 0 done, 1 failed, 2 wrong words, 3 nothing there, 141 nobody reads the output any
+/// more. (A second ^C ends the process with 130 at once, wherever it is.)
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Status {
+    /// All went as it should.
+    Done,
+    /// A path failed, the ledger does not balance, blocks were lost and must not, or this machine
+    /// refuses.
+    Failed,
+    /// Mistakes in the command or in the line.
+    Usage,
+    /// What was named is not there: a file, a filter, a program.
+    Nothing,
+    /// The reader of standard output has gone. What a shell reports for a program that SIGPIPE ended,
+    /// as it does most filters of Unix.
+    Unread,
+}
+
+impl From<Status> for ExitCode {
+    fn from(status: Status) -> Self {
+        Self::from(match status {
+            Status::Done => 0,
+            Status::Failed => 1,
+            Status::Usage => 2,
+            Status::Nothing => 3,
+            Status::Unread => 128 + 13,
+        })
+    }
+}
