@@ -28,10 +28,15 @@ use std::sync::Arc;
 /// No writer comes this far: 2⁶³ bytes take 29 years at 10 GB/s. So sums of positions do not overflow.
 const POSITION_MAX: u64 = u64::MAX >> 1;
 
+/// Where the data begins in the writer's memory: after its page. The models, which pay for each word, have
+/// only the words that are used.
+pub(crate) const DATA_WORDS: usize =
+    if cfg!(loom) { writer::LEDGER + abi::ring::LINE_WORDS } else { PAGE_WORDS };
+
 /// The memory of one ring.
 #[derive(Debug)]
 pub(crate) struct Store {
-    /// The writer's control words, and from [`PAGE_WORDS`] on the data.
+    /// The writer's control words, and from [`DATA_WORDS`] on the data.
     pub(crate) writer: Region,
     /// The control words of each reader. Strangers see only their own; then the others are missing here.
     pub(crate) readers: Box<[Region]>,
@@ -51,7 +56,7 @@ impl Store {
         assert!(capacity.is_power_of_two(), "a ring's capacity is a power of two");
         let words = reader::LEDGER + abi::ring::LINE_WORDS;
         Arc::new(Self {
-            writer: Region::heap(PAGE_WORDS + data_words),
+            writer: Region::heap(DATA_WORDS + data_words),
             readers: (0..readers).map(|_| Region::heap(words)).collect(),
             capacity,
             policy,
@@ -315,3 +320,7 @@ impl Consumer {
         self.store.readers.get(self.index).unwrap_or(&self.store.writer)
     }
 }
+
+#[cfg(test)]
+#[cfg(loom)]
+mod models;

@@ -8,9 +8,8 @@
 //! Both sides publish once per call: push and read batches.
 
 use crate::atomic::Ordering;
-use crate::cursor::{Consumer, Producer, Store};
+use crate::cursor::{Consumer, DATA_WORDS, Producer, Store};
 use crate::{Fault, Policy, Put, Taken};
-use abi::ring::PAGE_WORDS;
 use abi::{ContextLane, Entry, Marks, RichPointer};
 use std::sync::Arc;
 
@@ -165,7 +164,7 @@ impl Writer {
     fn write(&mut self, entries: &[Entry]) {
         let store = &self.side.store;
         let words = self.lanes.words();
-        let data = store.writer.words().get(PAGE_WORDS..).unwrap_or_default();
+        let data = store.writer.words().get(DATA_WORDS..).unwrap_or_default();
         for entry in entries {
             let at = index(self.side.head, store.capacity) * words;
             let slot = data.get(at..at + words).unwrap_or_default();
@@ -263,11 +262,10 @@ impl Reader {
                 return Ok(Read { count, lost });
             }
             // Half a lap of distance, so that the next attempt is likely to succeed.
-            let commit = self.side.refresh()?;
-            let restart = commit.saturating_sub(capacity / 2);
+            let restart = self.side.refresh()?.saturating_sub(capacity / 2);
             if restart <= start {
-                let shown = commit;
-                return Err(self.side.poison(Fault::Poisoned { shown, mine: start }));
+                // The writer is just writing over everything that it has shown.
+                break;
             }
             lost += restart - start;
             self.side.taken.lost += restart - start;
@@ -286,7 +284,7 @@ impl Reader {
     pub(crate) fn load(&self, position: u64) -> Entry {
         let words = self.lanes.words();
         let store = &self.side.store;
-        let at = PAGE_WORDS + index(position, store.capacity) * words;
+        let at = DATA_WORDS + index(position, store.capacity) * words;
         let slot = store.writer.words().get(at..at + words).unwrap_or_default();
         let mut values = [0u64; 8];
         for (value, word) in values.iter_mut().zip(slot) {

@@ -12,6 +12,7 @@
 //! segment, and knows no clock.
 #![deny(unsafe_code)]
 #![cfg_attr(not(test), warn(clippy::cast_possible_truncation))]
+#![cfg_attr(loom, allow(dead_code, reason = "the models need only a part"))]
 
 mod atomic;
 #[cfg(not(loom))]
@@ -32,8 +33,12 @@ pub mod pool;
 #[expect(unsafe_code, reason = "turns offsets into words and bytes")]
 mod region;
 #[cfg(not(loom))]
+pub mod resolve;
+#[cfg(not(loom))]
 pub mod share;
 pub mod signal;
+#[cfg(any(test, not(loom)))]
+mod slots;
 
 pub use abi::ring;
 pub use fault::Fault;

@@ -27,12 +27,12 @@
 
 use crate::Fault;
 use crate::region::Region;
+use crate::slots::{FREE, Slots};
 use abi::{BLOCK_MAX, DbufId, Place, RichPointer};
 use std::cell::Cell;
 use std::fmt;
 use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use sys::memory::Memfd;
 
 /// The shape of a pool.
@@ -157,7 +157,7 @@ impl Pool {
         let len = room.min(max.max(min)).min(BLOCK_MAX);
         // M2: the bytes are at or beyond `filled`, and no other draft is open from here on.
         self.drafting.set(true);
-        Some(Draft { pool: self, position, at: self.memory.offset(position), len })
+        Some(Draft { pool: self, position, at: self.memory.slots.offset(position), len })
     }
 
     /// Appends one block: `fill` writes up to `length` bytes and answers how many. The place is valid from
@@ -200,15 +200,15 @@ impl Pool {
         let (slot, _) = self.memory.locate(place).ok()?;
         let count = self.pins.get(slot)?;
         count.set(count.get().checked_add(1)?);
-        Some(Pin(self.memory.slot(slot).segment.load(Ordering::Relaxed)))
+        Some(Pin(self.memory.slots.resident(slot)))
     }
 
     /// Gives a pin back. The bytes stay at least until the next [`Pool::turn`], so a block can be released
     /// and unpinned while filters behind still look at it (SPIKES, pitfall 2). `false`: this pin is not
     /// (any more) one of ours; the mistake is counted and changes nothing.
     pub fn unpin(&self, pin: Pin) -> bool {
-        let slot = self.memory.slot_of(pin.0);
-        let resident = self.memory.slot(slot).segment.load(Ordering::Relaxed) == pin.0;
+        let slot = self.memory.slots.slot_of(pin.0);
+        let resident = self.memory.slots.resident(slot) == pin.0;
         let count = self.pins.get(slot).filter(|count| resident && count.get() > 0);
         match count {
             Some(count) => count.set(count.get() - 1),
@@ -234,21 +234,16 @@ impl Pool {
     /// segment is given up too once it is half full, so that a space without backlog stays in one.
     pub fn turn(&mut self) {
         self.drafting.set(false);
-        let open = self.end.get().checked_sub(1).map(|last| self.memory.slot_of_position(last));
+        let slots = &self.memory.slots;
+        let open = self.end.get().checked_sub(1).map(|last| slots.slot_of_position(last));
         let half = self.memory.segment() as u64 / 2;
-        for (index, (slot, pins)) in self.memory.slots.iter().zip(&self.pins).enumerate() {
+        for (index, pins) in self.pins.iter().enumerate() {
             let young = open == Some(index) && self.end.get() - self.next.get() > half;
-            if young || pins.get() > 0 || slot.segment.load(Ordering::Relaxed) == FREE {
+            if young || pins.get() > 0 || slots.resident(index) == FREE {
                 continue;
             }
-            // SYNC POINT: lease given back; pairs with the Release in `Lease::drop` (M4).
-            if slot.leases.load(Ordering::Acquire) > 0 {
-                continue;
-            }
-            // M3: `&mut self`.
-            slot.filled.store(0, Ordering::Relaxed);
-            slot.segment.store(FREE, Ordering::Relaxed);
-            if open == Some(index) {
+            // M3: `&mut self`. M4: `recycle` refuses while there are leases.
+            if slots.recycle(index) && open == Some(index) {
                 self.next.set(0);
                 self.end.set(0);
             }
@@ -258,32 +253,33 @@ impl Pool {
     /// How full the pool is. A space under pressure copies what it holds, pushes back, or drops.
     #[must_use]
     pub fn usage(&self) -> Usage {
-        let mut usage = Usage { segments: self.memory.slots.len(), ..Usage::default() };
-        for (slot, pins) in self.memory.slots.iter().zip(&self.pins) {
-            usage.free += usize::from(slot.segment.load(Ordering::Relaxed) == FREE);
+        let slots = &self.memory.slots;
+        let mut usage = Usage { segments: slots.len(), ..Usage::default() };
+        for (index, pins) in self.pins.iter().enumerate() {
+            usage.free += usize::from(slots.resident(index) == FREE);
             usage.pinned += usize::from(pins.get() > 0);
-            usage.leased += usize::from(slot.leases.load(Ordering::Relaxed) > 0);
+            usage.leased += usize::from(slots.leases(index) > 0);
         }
         usage
     }
 
     /// Opens the lowest free slot under the next number that belongs there.
     fn open_segment(&self) -> Option<()> {
-        let memory = &self.memory;
-        let free = |slot: &Slot| slot.segment.load(Ordering::Relaxed) == FREE;
-        let index = memory.slots.iter().position(free)?;
+        let slots = &self.memory.slots;
+        let index = (0..slots.len()).find(|&index| slots.resident(index) == FREE)?;
         if index >= self.populated.get() {
             // No memory for another segment: as full as a pool whose limit is lower.
-            memory.populate(index).ok()?;
+            self.memory.populate(index).ok()?;
             self.populated.set(index + 1);
         }
-        let (fresh, slots) = (self.fresh.get(), memory.slots.len() as u64);
-        let number = fresh + (index as u64).wrapping_sub(fresh) % slots;
+        let (fresh, count) = (self.fresh.get(), slots.len() as u64);
+        let number = fresh + (index as u64).wrapping_sub(fresh) % count;
         self.fresh.set(number + 1);
-        // Free since a turn (M3): nobody has a slice of it. `filled` is 0 since then.
-        memory.slot(index).segment.store(number, Ordering::Release);
-        self.next.set(number << memory.shift);
-        self.end.set((number + 1) << memory.shift);
+        // Free since a turn (M3): nobody has a slice of it.
+        slots.open(index, number);
+        let length = self.memory.segment() as u64;
+        self.next.set(number * length);
+        self.end.set((number + 1) * length);
         Some(())
     }
 }
@@ -306,10 +302,10 @@ impl Draft<'_> {
         let memory = &self.pool.memory;
         let end = self.position + used as u64;
         let filled = end - (self.position & !(memory.segment() as u64 - 1));
-        // SYNC POINT: bytes filled; pairs with the Acquire in `Memory::locate` (M1).
-        memory.slot(memory.slot_of_position(self.position)).filled.store(filled, Ordering::Release);
-        // Blocks begin at multiples of 16, as records of a ring do; a segment does too.
-        self.pool.next.set(end.next_multiple_of(16));
+        // M1: written before, and from here on by nobody.
+        memory.slots.fill(memory.slots.slot_of_position(self.position), filled);
+        // No gap: every byte below `filled` was written since the slot was recycled.
+        self.pool.next.set(end);
         #[expect(clippy::cast_possible_truncation, reason = "a draft has at most BLOCK_MAX bytes")]
         Place::new(self.position, used as u32)
     }
@@ -359,7 +355,7 @@ pub struct Lease {
 impl Lease {
     /// The caller keeps M4.
     pub(crate) fn new(memory: &Arc<Memory>, slot: usize) -> Self {
-        memory.slot(slot).leases.fetch_add(1, Ordering::Relaxed);
+        memory.slots.lease(slot);
         Self { memory: memory.clone(), slot }
     }
 
@@ -405,8 +401,7 @@ impl Clone for Lease {
 
 impl Drop for Lease {
     fn drop(&mut self) {
-        // SYNC POINT: lease given back; pairs with the Acquire in `Pool::turn`.
-        self.memory.slot(self.slot).leases.fetch_sub(1, Ordering::Release);
+        self.memory.slots.give_back(self.slot);
     }
 }
 
@@ -421,23 +416,10 @@ impl fmt::Debug for Lease {
 pub(crate) struct Memory {
     pub(crate) id: DbufId,
     region: Region,
-    shift: u32,
-    slots: Box<[Slot]>,
+    slots: Slots,
     /// Kept so that the memory can be handed to another process.
     file: Option<Memfd>,
 }
-
-/// What is in a slot. On a line of its own: leases are given back by other threads.
-#[derive(Debug)]
-#[repr(align(128))]
-struct Slot {
-    segment: AtomicU64,
-    filled: AtomicU64,
-    leases: AtomicU64,
-}
-
-/// No segment.
-const FREE: u64 = u64::MAX;
 
 impl Memory {
     fn new(id: DbufId, segment: usize, slots: usize) -> sys::Result<Self> {
@@ -449,13 +431,7 @@ impl Memory {
             let region = Region::mapped(file.map()?);
             (Some(file), region)
         };
-        let slot = || Slot {
-            segment: AtomicU64::new(FREE),
-            filled: AtomicU64::new(0),
-            leases: AtomicU64::new(0),
-        };
-        let slots = (0..slots).map(|_| slot()).collect();
-        Ok(Self { id, region, shift: segment.trailing_zeros(), slots, file })
+        Ok(Self { id, region, slots: Slots::new(segment, slots), file })
     }
 
     /// Takes the memory of a slot, so that a lack of it is an error here and no SIGBUS later (T12).
@@ -465,29 +441,7 @@ impl Memory {
     }
 
     const fn segment(&self) -> usize {
-        1 << self.shift
-    }
-
-    fn slot_of(&self, segment: u64) -> usize {
-        #[expect(clippy::cast_possible_truncation, reason = "less than the number of slots")]
-        let slot = (segment & (self.slots.len() as u64 - 1)) as usize;
-        slot
-    }
-
-    fn slot_of_position(&self, position: u64) -> usize {
-        self.slot_of(position >> self.shift)
-    }
-
-    /// Where a position lies in the region.
-    fn offset(&self, position: u64) -> usize {
-        #[expect(clippy::cast_possible_truncation, reason = "less than the size of the region")]
-        let at = (position & ((self.slots.len() as u64) << self.shift).wrapping_sub(1)) as usize;
-        at
-    }
-
-    #[expect(clippy::indexing_slicing, reason = "the index is masked by the number of slots")]
-    fn slot(&self, index: usize) -> &Slot {
-        &self.slots[index & (self.slots.len() - 1)]
+        self.slots.segment()
     }
 
     /// The bytes at an offset that [`Memory::locate`] has found.
@@ -500,39 +454,10 @@ impl Memory {
         unsafe { self.region.bytes(at, len) }
     }
 
-    /// The slot of a block and where its bytes lie in the region, if all of it is there: every allegation
-    /// that a place makes is checked here. Two live segments never have the same low bits, because those
-    /// name the slot; a stale place is recognised by the rest.
+    /// See [`Slots::locate`].
     #[inline]
     pub(crate) fn locate(&self, place: Place) -> Result<(usize, usize), Fault> {
-        match self.find(place, place.position()) {
-            // An empty view at the very end of a segment seems to lie in the next one.
-            Err(_) if place.length() == 0 && place.position() > 0 => {
-                self.find(place, place.position() - 1)
-            }
-            found => found,
-        }
-    }
-
-    #[inline]
-    fn find(&self, place: Place, position: u64) -> Result<(usize, usize), Fault> {
-        let (index, number) = (self.slot_of_position(position), position >> self.shift);
-        let slot = self.slot(index);
-        let resident = slot.segment.load(Ordering::Acquire);
-        let low_bits = (1 << (Place::POSITION_BITS - self.shift)) - 1;
-        if resident & low_bits != number || resident == FREE {
-            return Err(Fault::OutOfWindow(place));
-        }
-        let from = position & (self.segment() as u64 - 1);
-        let end = from + u64::from(place.length());
-        if end > self.segment() as u64 {
-            return Err(Fault::CrossesSegment(place));
-        }
-        // SYNC POINT: bytes filled; pairs with the Release in `Draft::commit`.
-        if end > slot.filled.load(Ordering::Acquire) {
-            return Err(Fault::OutOfWindow(place));
-        }
-        Ok((index, self.offset(position)))
+        self.slots.locate(place)
     }
 }
 

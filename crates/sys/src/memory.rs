@@ -7,7 +7,7 @@
 
 use crate::error::{Named as _, Result};
 use rustix::fs::{MemfdFlags, SealFlags};
-use rustix::mm::{Advice, MapFlags, ProtFlags};
+use rustix::mm::{Advice, MapFlags, MprotectFlags, ProtFlags};
 use std::ffi::c_void;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::ptr::{self, NonNull};
@@ -190,6 +190,16 @@ impl ReadMapping {
         self.0.len
     }
 
+    /// Asks to write here too. Refused where the file is sealed against it; the mapping is gone then.
+    pub fn into_writable(self) -> Result<Mapping> {
+        let at = self.0.base.as_ptr().cast::<c_void>();
+        let access = MprotectFlags::READ | MprotectFlags::WRITE;
+        // SAFETY: the range is this mapping, which nobody else can write meanwhile: it is ours alone.
+        let changed = unsafe { rustix::mm::mprotect(at, self.0.len, access) };
+        changed.named("mprotect", format!("{} bytes", self.0.len))?;
+        Ok(Mapping(self.0))
+    }
+
     /// Faults in a range for reading now rather than one page at a time later.
     pub fn populate(&self, offset: usize, len: usize) -> Result<()> {
         self.0.advise(offset, len, Advice::LinuxPopulateRead)
@@ -252,6 +262,7 @@ mod tests {
         assert!(file.seals().unwrap().has(Seals::READER));
         assert!(file.seal(Seals::WRITE).is_err(), "sealed against sealing");
         assert!(file.map().is_err(), "sealed against writing");
+        assert!(file.map_read().unwrap().into_writable().is_err());
         let readable = file.map_read().unwrap();
         assert_eq!((writable.len(), readable.len()), (8192, 8192));
         let fd = file.as_fd().try_clone_to_owned().unwrap();
@@ -261,7 +272,7 @@ mod tests {
     #[test]
     fn a_file_with_a_writable_mapping_cannot_be_frozen() {
         let file = Memfd::create("sys-test", 4096).unwrap();
-        let mapping = file.map().unwrap();
+        let mapping = file.map_read().unwrap().into_writable().unwrap();
         assert_eq!(file.seal(Seals::FROZEN).unwrap_err().errno, libc::EBUSY);
         drop(mapping);
         file.seal(Seals::FROZEN).unwrap();

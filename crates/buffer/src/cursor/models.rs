@@ -1,0 +1,112 @@
+//! What the public interface cannot show, in all interleavings: that a slot is written again only after
+//! everybody has read it, and what becomes of a party whose peer lies (RELIABILITY T3).
+
+use super::*;
+use crate::ibuf::{self, Config, Lanes};
+use abi::Entry;
+use loom::cell::UnsafeCell;
+use loom::thread;
+
+/// The bytes of the only slot. Nothing is read or written: loom sees who looks, and when.
+struct Bytes(UnsafeCell<()>);
+
+#[expect(unsafe_code, reason = "loom judges whether the accesses race")]
+// SAFETY: the cell holds nothing.
+unsafe impl Sync for Bytes {}
+
+/// One slot, two readers: one reads, the other one reads or leaves.
+fn reuse(leaves: bool) {
+    let mut builder = loom::model::Builder::new();
+    builder.preemption_bound = Some(2);
+    builder.check(move || {
+        let config =
+            Config { entries: 1, lanes: Lanes::Pointer, policy: Policy::Block, readers: 2 };
+        let (mut writer, readers) = ibuf::ring(&config);
+        let bytes = loom::sync::Arc::new(Bytes(UnsafeCell::new(())));
+        bytes.0.with_mut(|_| ());
+        writer.push(&[Entry::default()]).unwrap();
+        let reading: Vec<_> = readers
+            .into_iter()
+            .enumerate()
+            .map(|(index, mut reader)| {
+                let bytes = bytes.clone();
+                thread::spawn(move || {
+                    while reader.waiting().unwrap() == 0 {
+                        thread::yield_now();
+                    }
+                    bytes.0.with(|_| ());
+                    if index == 0 || !leaves {
+                        reader.side.next += 1;
+                        reader.side.release();
+                        // Stays, so that leaving is not what frees the slot.
+                        std::mem::forget(reader);
+                    }
+                })
+            })
+            .collect();
+        while writer.room(1).unwrap() == 0 {
+            thread::yield_now();
+        }
+        bytes.0.with_mut(|_| ());
+        for reading in reading {
+            reading.join().unwrap();
+        }
+    });
+}
+
+#[test]
+fn a_slot_is_written_again_only_after_both_have_read_it() {
+    reuse(false);
+}
+
+#[test]
+fn a_reader_that_leaves_has_looked_for_the_last_time() {
+    reuse(true);
+}
+
+fn ring() -> (ibuf::Writer, ibuf::Reader) {
+    let config = Config { entries: 2, lanes: Lanes::Pointer, policy: Policy::Block, readers: 1 };
+    let (writer, mut readers) = ibuf::ring(&config);
+    (writer, readers.remove(0))
+}
+
+#[test]
+fn a_reader_of_a_lying_writer_ends_with_a_fault_and_stays_there() {
+    for lie in [3, 1 << 31, u64::MAX] {
+        loom::model(move || {
+            let (writer, mut reader) = ring();
+            let store = writer.side.store.clone();
+            let lying = thread::spawn(move || {
+                store.writer.word(writer::COMMIT).store(lie, Ordering::Release);
+            });
+            let mut out = [Entry::default(); 2];
+            let first = reader.read(&mut out);
+            lying.join().unwrap();
+            let second = reader.read(&mut out);
+            assert!(first.is_err() || first.is_ok_and(|read| read.count == 0));
+            assert!(matches!(second, Err(Fault::Poisoned { .. })), "{second:?}");
+            drop(writer);
+            assert!(reader.is_finished().is_err());
+        });
+    }
+}
+
+#[test]
+fn a_writer_shuts_a_lying_reader_out_and_goes_on() {
+    loom::model(|| {
+        let (mut writer, reader) = ring();
+        writer.push(&[Entry::default()]).unwrap();
+        let store = reader.side.store.clone();
+        let lying = thread::spawn(move || {
+            store.readers[0].word(reader::CURSOR).store(2, Ordering::Release);
+        });
+        let looked = writer.side.refresh();
+        lying.join().unwrap();
+        if looked.is_ok() {
+            assert!(matches!(writer.side.refresh(), Err(Fault::Poisoned { shown: 2, mine: 1 })));
+        }
+        assert!(writer.side.abandoned());
+        assert_eq!(writer.push(&[Entry::default()]), Err(Fault::Abandoned));
+        drop(reader);
+    });
+}

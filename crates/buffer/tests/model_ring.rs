@@ -1,0 +1,275 @@
+//! All interleavings of the rings and the bell, up to a bound of preemptions, by loom.
+//!
+//! Run with `RUSTFLAGS="--cfg loom" cargo test -p streamline-buffer --release --test model_ring`; without
+//! the flag this file is empty. The same code runs as in the product, over loom's atomics and over words
+//! on the heap. Each model ends in a check that fails if one ordering is too weak: relaxing any Release of
+//! `cursor` or `signal` makes at least one of them fail.
+#![cfg(loom)]
+
+use abi::{Class, DbufId, Entry, Place, RichPointer};
+use loom::sync::Arc;
+use loom::thread;
+use streamline_buffer::Policy;
+use streamline_buffer::ibuf::{self, Config, Lanes, Reader, Writer};
+use streamline_buffer::signal::Bell;
+
+/// Runs a model with at most `preemptions` forced switches per interleaving.
+fn model(preemptions: usize, check: impl Fn() + Sync + Send + 'static) {
+    let mut builder = loom::model::Builder::new();
+    builder.preemption_bound = Some(preemptions);
+    builder.max_branches = 20_000;
+    builder.check(check);
+}
+
+fn ring(entries: usize, policy: Policy, readers: usize) -> (Writer, Vec<Reader>) {
+    ibuf::ring(&Config { entries, policy, readers, lanes: Lanes::Pointer })
+}
+
+fn entry(number: u64) -> Entry {
+    let mut entry = Entry::default();
+    let dbuf = DbufId::new(number as u32 + 1).unwrap();
+    entry.pointer = RichPointer::new(dbuf, Place::new(number, 1), Class(number as u32));
+    entry
+}
+
+/// Both words of the entry tell the same number, or it is torn.
+fn number(entry: &Entry) -> u64 {
+    let number = entry.pointer.place.position();
+    assert_eq!(entry.pointer, self::entry(number).pointer, "torn");
+    number
+}
+
+/// Reads until the ring is finished and answers all numbers.
+fn drain(reader: &mut Reader) -> Vec<u64> {
+    let mut got = Vec::new();
+    let mut out = [Entry::default(); 2];
+    while !reader.is_finished().unwrap() {
+        let read = reader.read(&mut out).unwrap();
+        got.extend(out[..read.count].iter().map(number));
+        if read.count == 0 {
+            thread::yield_now();
+        }
+    }
+    got
+}
+
+fn push_all(writer: &mut Writer, numbers: std::ops::Range<u64>) {
+    for number in numbers {
+        while writer.push(&[entry(number)]).unwrap().put == 0 {
+            thread::yield_now();
+        }
+    }
+}
+
+#[test]
+fn one_reader_sees_every_block_whole_and_in_order() {
+    model(2, || {
+        let (mut writer, mut readers) = ring(2, Policy::Block, 1);
+        let mut reader = readers.remove(0);
+        let reading = thread::spawn(move || drain(&mut reader));
+        push_all(&mut writer, 0..3);
+        drop(writer);
+        assert_eq!(reading.join().unwrap(), [0, 1, 2]);
+    });
+}
+
+/// Both readers look once while the writer works: what it may overwrite depends on both cursors.
+#[test]
+fn the_slowest_of_two_readers_holds_a_blocking_writer() {
+    model(3, || {
+        let (mut writer, readers) = ring(1, Policy::Block, 2);
+        let reading: Vec<_> = readers
+            .into_iter()
+            .map(|mut reader| {
+                thread::spawn(move || {
+                    let mut out = [Entry::default(); 1];
+                    let count = reader.read(&mut out).unwrap().count;
+                    let got: Vec<_> = out[..count].iter().map(number).collect();
+                    (reader, got)
+                })
+            })
+            .collect();
+        let pushed: usize = (0..2).map(|n| writer.push(&[entry(n)]).unwrap().put).sum();
+        drop(writer);
+        for reading in reading {
+            let (mut reader, mut got) = reading.join().unwrap();
+            got.extend(drain(&mut reader));
+            assert_eq!(got, [0, 1][..pushed]);
+        }
+    });
+}
+
+#[test]
+fn a_lapped_reader_gets_no_torn_entry_and_knows_its_loss() {
+    model(3, || {
+        let (mut writer, mut readers) = ring(2, Policy::Overwrite, 1);
+        let mut reader = readers.remove(0);
+        let reading = thread::spawn(move || {
+            let mut out = [Entry::default(); 2];
+            let count = reader.read(&mut out).unwrap().count;
+            (reader, out[..count].iter().map(number).collect::<Vec<_>>())
+        });
+        for number in 0..3 {
+            writer.push(&[entry(number)]).unwrap();
+        }
+        drop(writer);
+        let (mut reader, mut got) = reading.join().unwrap();
+        got.extend(drain(&mut reader));
+        assert!(got.is_sorted_by(|a, b| a < b));
+        assert_eq!(got.len() as u64, reader.count().blocks);
+        assert_eq!(reader.written().resident(&reader.count()), Some(0), "got + lost = produced");
+        assert_eq!(got.last().copied(), Some(2), "the last is never lost");
+    });
+}
+
+#[test]
+fn what_is_dropped_is_counted_by_the_writer_alone() {
+    model(3, || {
+        let (mut writer, mut readers) = ring(1, Policy::DropNew, 1);
+        let mut reader = readers.remove(0);
+        let reading = thread::spawn(move || drain(&mut reader).len() as u64);
+        for number in 0..3 {
+            writer.push(&[entry(number)]).unwrap();
+        }
+        let count = writer.count();
+        drop(writer);
+        assert_eq!(count.blocks + count.dropped, 3);
+        assert_eq!(reading.join().unwrap(), count.blocks);
+    });
+}
+
+#[test]
+fn the_end_is_never_seen_before_the_last_entry() {
+    model(3, || {
+        let (mut writer, mut readers) = ring(2, Policy::Block, 1);
+        let mut reader = readers.remove(0);
+        let writing = thread::spawn(move || {
+            writer.push(&[entry(0)]).unwrap();
+        });
+        let finished = reader.is_finished().unwrap();
+        assert!(!finished, "not yet read");
+        assert_eq!(drain(&mut reader), [0]);
+        writing.join().unwrap();
+    });
+}
+
+#[test]
+fn a_reader_that_leaves_holds_nobody() {
+    model(3, || {
+        let (mut writer, mut readers) = ring(1, Policy::Block, 2);
+        let (mut stays, leaves) = (readers.remove(0), readers.remove(0));
+        writer.push(&[entry(0)]).unwrap();
+        let leaving = thread::spawn(move || drop(leaves));
+        let mut out = [Entry::default(); 1];
+        assert_eq!(stays.read(&mut out).unwrap().count, 1);
+        push_all(&mut writer, 1..2);
+        drop(writer);
+        leaving.join().unwrap();
+        assert_eq!(drain(&mut stays), [1]);
+    });
+}
+
+#[test]
+fn a_writer_learns_that_all_readers_have_left() {
+    model(3, || {
+        let (mut writer, mut readers) = ring(1, Policy::Block, 1);
+        let reader = readers.remove(0);
+        let leaving = thread::spawn(move || drop(reader));
+        let mut pushed = 0;
+        while let Ok(done) = writer.push(&[entry(0)]) {
+            pushed += done.put;
+            thread::yield_now();
+        }
+        assert!(writer.is_abandoned() && pushed <= 1);
+        leaving.join().unwrap();
+    });
+}
+
+#[test]
+fn what_was_counted_is_shown_with_what_was_put() {
+    model(3, || {
+        let (mut writer, mut readers) = ring(2, Policy::Block, 1);
+        let mut reader = readers.remove(0);
+        let writing = thread::spawn(move || {
+            push_all(&mut writer, 0..2);
+            writer
+        });
+        let waiting = reader.waiting().unwrap() as u64;
+        assert!(reader.written().blocks >= waiting);
+        let writer = writing.join().unwrap();
+        reader.read(&mut [Entry::default(); 2]).unwrap();
+        assert_eq!(writer.taken(0), Some(reader.count()));
+    });
+}
+
+/// A lost wake-up would leave the sleeper asleep for ever: loom reports that as a deadlock.
+#[test]
+fn no_ring_of_the_bell_is_lost() {
+    model(3, || {
+        let bell = Arc::new(Bell::new());
+        let (mut writer, mut readers) = ring(1, Policy::Block, 1);
+        let mut reader = readers.remove(0);
+        let ours = bell.clone();
+        let sleeping = thread::spawn(move || {
+            ours.wait_until(0, || reader.waiting().unwrap() > 0);
+            drain(&mut reader)
+        });
+        writer.push(&[entry(0)]).unwrap();
+        bell.ring();
+        drop(writer);
+        assert_eq!(sleeping.join().unwrap(), [0]);
+    });
+}
+
+/// One bell, two sleepers with different wishes, two rings: the epoch keeps a sleeper that was rung for
+/// from sleeping because the other has set the flag anew.
+#[test]
+fn two_sleepers_on_one_bell_are_both_woken() {
+    use loom::sync::atomic::{AtomicU32, Ordering};
+    model(2, || {
+        let bell = Arc::new(Bell::new());
+        let ready = Arc::new([AtomicU32::new(0), AtomicU32::new(0)]);
+        let sleepers: Vec<_> = (0..2)
+            .map(|i| {
+                let (bell, ready) = (bell.clone(), ready.clone());
+                thread::spawn(move || {
+                    bell.wait_until(0, || ready[i].load(Ordering::Relaxed) == 1);
+                })
+            })
+            .collect();
+        for flag in &*ready {
+            // Relaxed: the bell alone must make it visible.
+            flag.store(1, Ordering::Relaxed);
+            bell.ring();
+        }
+        for sleeper in sleepers {
+            sleeper.join().unwrap();
+        }
+    });
+}
+
+/// Reader and writer sleep on each other: full and empty, in turn.
+#[test]
+fn a_full_ring_wakes_its_writer_and_an_empty_one_its_reader() {
+    model(2, || {
+        let (full, empty) = (Arc::new(Bell::new()), Arc::new(Bell::new()));
+        let (mut writer, mut readers) = ring(1, Policy::Block, 1);
+        let mut reader = readers.remove(0);
+        let (to_writer, mine) = (full.clone(), empty.clone());
+        let reading = thread::spawn(move || {
+            for expected in 0..2 {
+                mine.wait_until(0, || reader.waiting().unwrap() > 0);
+                let mut out = [Entry::default(); 1];
+                assert_eq!(reader.read(&mut out).unwrap().count, 1);
+                assert_eq!(number(&out[0]), expected);
+                to_writer.ring();
+            }
+        });
+        for next in 0..2 {
+            full.wait_until(0, || writer.room(1).unwrap() > 0);
+            assert_eq!(writer.push(&[entry(next)]).unwrap().put, 1);
+            empty.ring();
+        }
+        reading.join().unwrap();
+    });
+}

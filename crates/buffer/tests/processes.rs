@@ -1,0 +1,302 @@
+//! Two processes and one ring: what a reader under another user can do to it, and what it cannot.
+//! (CONTRACT 24; RELIABILITY T1 to T3, T7, T8, T10)
+//!
+//! The other process is this executable again, as user nobody, with a socket as standard input by which it
+//! gets the descriptors of its offer. Needs root, because another user is the point.
+
+#![expect(clippy::unwrap_used, reason = "a test ends where something is not as it must be")]
+
+use abi::DbufId;
+use std::fs::{File, OpenOptions};
+use std::io::Write as _;
+use std::os::fd::{AsFd, AsRawFd as _, OwnedFd};
+use std::os::unix::fs::FileExt as _;
+use std::process::{Child, Stdio};
+use streamline_buffer::dbuf::{Config, Visitor, Writer};
+use streamline_buffer::share::{self, Offer};
+use streamline_buffer::{Fault, Policy};
+use sys::memory::{Memfd, Seals};
+use testkit::{Random, need};
+
+const ROLE: &str = "STREAMLINE_TEST_ROLE";
+const LENGTH: usize = 700;
+
+// ---- here: the writer
+
+/// A ring of one reader, and the process that has its offer.
+fn start(role: &str, policy: Policy) -> Option<(Writer, OwnedFd, Child)> {
+    let (writer, offers) = ring(policy, 1);
+    let (socket, child) = spawn(role, &offers[0])?;
+    Some((writer, socket, child))
+}
+
+fn ring(policy: Policy, readers: usize) -> (Writer, Vec<Offer>) {
+    let id = DbufId::new(1).unwrap();
+    share::blocks(&Config { id, capacity: 16384, policy, readers }).unwrap()
+}
+
+fn spawn(role: &str, offer: &Offer) -> Option<(OwnedFd, Child)> {
+    need::root()?;
+    let (here, there) = sys::descriptor::pair().unwrap();
+    let mut command = sys::process::again_as(sys::process::NOBODY, there).unwrap();
+    command.args(["--ignored", "--exact", "the_other_process"]).env(ROLE, role);
+    command.stdout(Stdio::null());
+    let child = match sys::process::start(&mut command) {
+        Ok(child) => child,
+        Err(error) => return need::skip(&format!("nobody may not run this test: {error}")),
+    };
+    drop(command);
+    sys::descriptor::send(&here, b"offer", &offer.descriptors()).unwrap();
+    Some((here, child))
+}
+
+/// One line from the other process; `None`: it is gone.
+fn line(socket: &OwnedFd) -> Option<String> {
+    let mut message = [0; 4096];
+    let (length, _) = sys::descriptor::receive(socket, &mut message).ok()?;
+    (length > 0).then(|| String::from_utf8_lossy(&message[..length]).into_owned())
+}
+
+fn lines(socket: &OwnedFd) -> Vec<String> {
+    std::iter::from_fn(|| line(socket)).collect()
+}
+
+fn put(writer: &mut Writer, number: u64) -> bool {
+    writer.write(&block(number)).unwrap()
+}
+
+fn block(number: u64) -> [u8; LENGTH] {
+    let mut bytes = [number.wrapping_mul(37) as u8; LENGTH];
+    bytes[..8].copy_from_slice(&number.to_le_bytes());
+    bytes
+}
+
+#[test]
+fn a_reader_of_another_user_fails_at_every_way_to_write() {
+    let Some((mut writer, socket, mut child)) = start("attack", Policy::Overwrite) else { return };
+    for number in 0..5 {
+        put(&mut writer, number);
+    }
+    writer.publish();
+    let report = lines(&socket);
+    assert!(child.wait().unwrap().success(), "{report:#?}");
+    let expected: Vec<_> = WAYS.iter().map(|(name, _)| format!("refused {name}")).collect();
+    assert_eq!(report[0], format!("uid {}", sys::process::NOBODY));
+    assert_eq!(report[1], "read 5 blocks");
+    assert_eq!(report[2..], expected, "every way to write, by name");
+    assert_eq!(writer.taken(0).unwrap().blocks, 5, "while it could read all the time");
+}
+
+#[test]
+fn a_lossy_ring_between_processes_counts_exactly_and_tears_nothing() {
+    let Some((mut writer, socket, mut child)) = start("drain", Policy::Overwrite) else { return };
+    assert_eq!(line(&socket).as_deref(), Some("ready"));
+    const TOTAL: u64 = 300_000;
+    for number in 0..TOTAL {
+        put(&mut writer, number);
+        if number % 16 == 0 {
+            writer.publish();
+        }
+    }
+    drop(writer);
+    let report = lines(&socket);
+    assert!(child.wait().unwrap().success());
+    let numbers: Vec<u64> = report[0].split(' ').map(|word| word.parse().unwrap()).collect();
+    let [got, lost, torn, produced] = numbers[..] else { panic!("{report:?}") };
+    println!("produced {produced}, got {got}, lost {lost}, torn {torn}");
+    assert_eq!((got + lost, torn, produced), (TOTAL, 0, TOTAL));
+    assert!(got > 0);
+}
+
+#[test]
+fn a_blocking_ring_between_processes_loses_nothing() {
+    let Some((mut writer, socket, mut child)) = start("drain", Policy::Block) else { return };
+    const TOTAL: u64 = 20_000;
+    for number in 0..TOTAL {
+        while !put(&mut writer, number) {
+            writer.publish();
+            std::thread::yield_now();
+        }
+    }
+    drop(writer);
+    let report = lines(&socket);
+    assert!(child.wait().unwrap().success());
+    assert_eq!(report, ["ready".to_owned(), format!("{TOTAL} 0 0 {TOTAL}")]);
+}
+
+/// A reader that writes everything it can into the only page it can write: it harms itself.
+#[test]
+fn a_reader_that_lies_is_shut_out_and_the_other_one_goes_on() {
+    let (mut writer, mut offers) = ring(Policy::Block, 2);
+    let honest = offers.remove(1);
+    let Some((socket, mut child)) = spawn("lie", &offers[0]) else { return };
+    let mut honest = honest.read_blocks().unwrap();
+    assert_eq!(line(&socket).as_deref(), Some("lying"));
+    let (mut number, mut faults, mut out) = (0, 0, [0; LENGTH]);
+    while number < 20_000 {
+        match writer.write(&block(number)) {
+            Ok(true) => number += 1,
+            Ok(false) => std::thread::yield_now(),
+            Err(Fault::Poisoned { .. }) => faults += 1,
+            Err(other) => panic!("{other}"),
+        }
+        writer.publish();
+        while honest.read(&mut out).unwrap().is_some() {}
+    }
+    assert_eq!(faults, 1, "reported once");
+    assert_eq!(honest.count().blocks, number);
+    assert_eq!(writer.count().resident(&honest.count()), Some(0));
+    child.kill().unwrap();
+    child.wait().unwrap();
+}
+
+/// A reader that is killed while it holds the ring up (T10): its socket tells, and the writer goes on.
+#[test]
+fn a_reader_that_is_killed_is_noticed_and_stops_nobody() {
+    let Some((mut writer, socket, mut child)) = start("stall", Policy::Block) else { return };
+    assert_eq!(line(&socket).as_deref(), Some("stalling"));
+    let mut number = 0;
+    while put(&mut writer, number) {
+        writer.publish();
+        number += 1;
+    }
+    child.kill().unwrap();
+    assert_eq!(line(&socket), None, "hung up");
+    child.wait().unwrap();
+    assert!(!put(&mut writer, number));
+    writer.shut_out(0);
+    assert_eq!(writer.write(&block(number)), Err(Fault::Abandoned));
+}
+
+// ---- there: the other process
+
+#[test]
+#[ignore = "what the other process runs"]
+fn the_other_process() {
+    let Ok(role) = std::env::var(ROLE) else { return };
+    let mut message = [0; 64];
+    let (_, descriptors) = sys::descriptor::receive(std::io::stdin(), &mut message).unwrap();
+    let offer = Offer::from_descriptors(descriptors).unwrap();
+    match role.as_str() {
+        "attack" => attack(offer),
+        "drain" => drain(offer.read_blocks().unwrap()),
+        "lie" => lie(&offer),
+        "stall" => stall(offer),
+        _ => panic!("no role {role}"),
+    }
+}
+
+fn say(text: &str) {
+    sys::descriptor::send(std::io::stdin(), text.as_bytes(), &[]).unwrap();
+}
+
+fn drain(mut visitor: Visitor) {
+    say("ready");
+    let (mut got, mut torn, mut next, mut out) = (0u64, 0u64, 0, [0; LENGTH]);
+    while !visitor.is_finished().unwrap() {
+        if visitor.read(&mut out).unwrap() != Some(LENGTH) {
+            std::thread::yield_now();
+            continue;
+        }
+        let number = u64::from_le_bytes(out[..8].try_into().unwrap());
+        torn += u64::from(out != block(number) || number < next);
+        next = number + 1;
+        got += 1;
+    }
+    let (lost, put) = (visitor.count().lost, visitor.written().blocks);
+    say(&format!("{got} {lost} {torn} {put}"));
+}
+
+fn lie(offer: &Offer) {
+    let page = File::from(offer.descriptors()[2].try_clone_to_owned().unwrap());
+    let mut random = Random::new(7);
+    say("lying");
+    loop {
+        // Word 0 is the cursor; word 16 says whether we read: left alone, leaving is no lie.
+        let values = [random.next(), random.below(1 << 20), u64::MAX - random.below(9), 1 << 63];
+        page.write_all_at(&random.pick(&values).to_le_bytes(), 0).unwrap();
+    }
+}
+
+fn stall(offer: Offer) {
+    let _visitor = offer.read_blocks().unwrap();
+    say("stalling");
+    loop {
+        std::thread::park();
+    }
+}
+
+/// A way to change a file that we have a descriptor of. `true`: it worked.
+type Way = fn(&File) -> bool;
+
+/// Everything that a holder of a descriptor might try (RELIABILITY facts 1 to 4).
+const WAYS: [(&str, Way); 21] = [
+    ("mmap for writing", |file| memfd(file).map().is_ok()),
+    ("mprotect for writing", |file| memfd(file).map_read().unwrap().into_writable().is_ok()),
+    ("write", |mut file| file.write(b"x").is_ok()),
+    ("pwrite", |file| file.write_at(b"x", 4096).is_ok()),
+    ("pwrite behind the end", |file| file.write_at(b"x", 1 << 20).is_ok()),
+    ("ftruncate to nothing", |file| file.set_len(0).is_ok()),
+    ("ftruncate to less", |file| file.set_len(100).is_ok()),
+    ("ftruncate to more", |file| file.set_len(1 << 20).is_ok()),
+    ("fallocate punch hole", |file| fallocate(file, Flags::PUNCH_HOLE | Flags::KEEP_SIZE)),
+    ("fallocate zero range", |file| fallocate(file, Flags::ZERO_RANGE)),
+    ("fallocate collapse range", |file| fallocate(file, Flags::COLLAPSE_RANGE)),
+    ("fallocate to more", |file| rustix::fs::fallocate(file, Flags::empty(), 0, 1 << 20).is_ok()),
+    ("copy_file_range", |file| {
+        let from = File::open("/proc/self/exe").or_else(|_| File::open("/etc/passwd")).unwrap();
+        rustix::fs::copy_file_range(from, None, file, Some(&mut 0), 16).is_ok()
+    }),
+    ("sendfile", |file| {
+        let from = File::open("/etc/passwd").unwrap();
+        rustix::fs::sendfile(file, from, Some(&mut 0), 16).is_ok()
+    }),
+    ("splice", |file| {
+        let (read, write) = rustix::pipe::pipe().unwrap();
+        rustix::io::write(&write, b"x").unwrap();
+        let flags = rustix::pipe::SpliceFlags::empty();
+        rustix::pipe::splice(read, None, file, Some(&mut 0), 1, flags).is_ok()
+    }),
+    ("fchmod", |file| rustix::fs::fchmod(file, rustix::fs::Mode::from_raw_mode(0o777)).is_ok()),
+    ("reopen and mmap", |file| reopen(file).is_some_and(|file| memfd(&file).map().is_ok())),
+    ("reopen and write", |file| reopen(file).is_some_and(|mut file| file.write(b"x").is_ok())),
+    ("reopen and ftruncate", |file| reopen(file).is_some_and(|file| file.set_len(0).is_ok())),
+    ("reopen with truncation", |file| {
+        let path = format!("/proc/self/fd/{}", file.as_raw_fd());
+        let _ = OpenOptions::new().write(true).truncate(true).open(path);
+        file.metadata().unwrap().len() == 0
+    }),
+    ("add a seal", |file| memfd(file).seal(Seals::WRITE).is_ok()),
+];
+
+use rustix::fs::FallocateFlags as Flags;
+
+fn memfd(file: &File) -> Memfd {
+    Memfd::from_fd(file.as_fd().try_clone_to_owned().unwrap()).unwrap()
+}
+
+fn fallocate(file: &File, flags: Flags) -> bool {
+    rustix::fs::fallocate(file, flags, 4096, 4096).is_ok()
+}
+
+fn reopen(file: &File) -> Option<File> {
+    let path = format!("/proc/self/fd/{}", file.as_raw_fd());
+    OpenOptions::new().read(true).write(true).open(path).ok()
+}
+
+fn attack(offer: Offer) {
+    say(&format!("uid {}", sys::process::identity().0));
+    let [geometry, ring, _] =
+        offer.descriptors().map(|fd| File::from(fd.try_clone_to_owned().unwrap()));
+    let mut visitor = offer.read_blocks().unwrap();
+    let (mut blocks, mut out) = (0, [0; LENGTH]);
+    while blocks < 5 {
+        blocks += u64::from(visitor.read(&mut out).unwrap().is_some());
+    }
+    say(&format!("read {blocks} blocks"));
+    for (name, way) in WAYS {
+        let worked = [&geometry, &ring].map(way);
+        let both = if worked == [false; 2] { "refused" } else { "WORKED" };
+        say(&format!("{both} {name}"));
+    }
+}
