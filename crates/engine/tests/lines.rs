@@ -1,30 +1,147 @@
-//! Whole lines, from text to ledger, on the bundled capture.
+//! Whole lines, from text to ledger: parser, checks, planner, spaces on threads of their own.
 
+use engine::build::{Settings, build};
 use engine::catalogue::House;
-use engine::run::{Outcome, Until};
-use engine::{build, run};
+use engine::run::{Outcome, Until, run};
 use pipeline::plan::{Machine, plan};
+use std::path::{Path, PathBuf};
 
-fn line(text: &str) -> Outcome {
+fn line(text: &str, settings: Settings) -> Outcome {
     let (graph, mistakes) = pipeline::read(text, &House);
     assert!(mistakes.is_empty(), "{}", pipeline::render(text, &mistakes, false));
     let plan = plan(graph, &House, &Machine::example()).expect("a plan");
-    let paths = build::build(&plan, build::Settings::default()).expect("spaces");
-    let outcome = run::run(paths, Until::default()).expect("a run");
-    assert!(outcome.failures.is_empty(), "{:?}", outcome.failures);
-    assert_eq!(outcome.ledger.imbalances(), []);
+    let paths = build(&plan, settings).expect("spaces");
+    let outcome = run(paths, Until::default()).expect("a run");
+    assert_eq!(outcome.ledger.imbalances(), [], "{text}");
     outcome
+}
+
+fn runs(text: &str) -> Outcome {
+    let outcome = line(text, Settings::default());
+    assert!(outcome.failures.is_empty(), "{:?}", outcome.failures);
+    outcome
+}
+
+fn reported(outcome: &Outcome, filter: &str, row: &str) -> u64 {
+    let report = outcome.reports.iter().find(|r| r.name == filter).expect("a report");
+    report.report.rows.iter().find(|(name, _)| name == row).expect("a row").1
 }
 
 fn capture() -> String {
     format!("{}/../../examples/web.pcap", env!("CARGO_MANIFEST_DIR"))
 }
 
+/// A folder of this test, gone when it ends.
+struct Folder(PathBuf);
+
+impl Folder {
+    fn new(name: &str) -> Self {
+        let name = format!("streamline-lines-{name}-{}", std::process::id());
+        let folder = std::env::temp_dir().join(name);
+        std::fs::create_dir_all(&folder).unwrap();
+        Self(folder)
+    }
+
+    fn file(&self, name: &str) -> String {
+        self.0.join(name).display().to_string()
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+/// The sequence numbers of generated frames in a capture.
+fn numbers(file: impl AsRef<Path>) -> Vec<u64> {
+    let bytes = std::fs::read(file).unwrap();
+    let mut numbers = Vec::new();
+    let mut at = 24;
+    while at + 16 <= bytes.len() {
+        let length = u32::from_le_bytes(bytes[at + 8..at + 12].try_into().unwrap()) as usize;
+        let frame = &bytes[at + 16..at + 16 + length];
+        numbers.push(u64::from_be_bytes(frame[42..50].try_into().unwrap()));
+        at += 16 + length;
+    }
+    numbers
+}
+
 #[test]
 fn first_light() {
-    let outcome = line(&format!(
+    let text = format!(
         "replay '{}' | bpf \"tcp port 80\" | dport |80 count + !bpf \"tcp\" | discard",
         capture()
-    ));
-    println!("{:#?}", outcome.reports);
+    );
+    let outcome = runs(&text);
+    assert_eq!(outcome.ledger.sources[0].1.given.blocks, 105);
+    assert!(reported(&outcome, "count", "blocks") > 0);
+    assert_eq!(outcome.ledger.lost(), 0);
+}
+
+#[test]
+fn what_is_written_is_what_was_read() {
+    let folder = Folder::new("copy");
+    let copy = folder.file("copy.pcap");
+    runs(&format!("replay '{}' | pcap '{copy}'", capture()));
+    let count = |file: &str| reported(&runs(&format!("replay '{file}' | count")), "count", "bytes");
+    assert_eq!(count(&copy), count(&capture()));
+}
+
+#[test]
+fn branches_that_join_in_another_space_keep_their_order() {
+    let folder = Folder::new("join");
+    let file = folder.file("joined.pcap");
+    let text = format!(
+        "generate count=20000 seq=yes flows=2 | sport | (|10000 count + (|10001 inspect | ipproto)) \
+         | pcap '{file}'"
+    );
+    runs(&text);
+    assert!(numbers(&file).into_iter().eq(0..20_000));
+}
+
+#[test]
+fn lines_of_one_request_run_side_by_side_and_apart() {
+    let missing = "replay /nowhere.pcap | count";
+    let (graph, mistakes) = pipeline::read(missing, &House);
+    assert!(mistakes.is_empty());
+    let plan = plan(graph, &House, &Machine::example()).unwrap();
+    let refused = build(&plan, Settings::default()).unwrap_err().to_string();
+    assert!(refused.contains("/nowhere.pcap"), "{refused}");
+    let text = format!("generate count=5000 | count ; replay '{}' | inspect", capture());
+    let outcome = runs(&text);
+    assert_eq!(reported(&outcome, "count", "blocks"), 5000);
+    assert_eq!(reported(&outcome, "inspect", "blocks"), 105);
+}
+
+#[test]
+fn a_count_ends_the_line_and_nothing_is_unaccounted_for() {
+    let folder = Folder::new("count");
+    let file = folder.file("some.pcap");
+    let settings = Settings { count: Some(1234), ..Settings::default() };
+    let outcome = line(&format!("generate seq=yes | pcap '{file}'"), settings);
+    assert!(outcome.failures.is_empty(), "{:?}", outcome.failures);
+    assert!(numbers(&file).into_iter().eq(0..1234));
+    assert_eq!(outcome.ledger.lost(), 0, "what nobody asked for is not lost");
+}
+
+#[test]
+fn a_full_disk_ends_the_line_and_the_ledger_says_what_was_not_written() {
+    let settings = Settings::default();
+    let outcome = line("generate count=200000 size=1500 seq=yes | pcap /dev/full", settings);
+    let failure = outcome.failures.first().expect("the disk is full").to_string();
+    assert!(failure.contains("/dev/full"), "{failure}");
+    assert!(outcome.ledger.lost() > 0);
+}
+
+#[test]
+fn a_slow_space_behind_a_ring_loses_nothing() {
+    // The pool is far smaller than what goes through it, and the far side is the slower one.
+    let text = "generate@thread0 count=60000 size=1500 seq=yes | compress format=lz4 @thread1 | decompress \
+                format=lz4 @thread2 | count @thread2";
+    let outcome = runs(text);
+    assert_eq!(reported(&outcome, "count", "blocks"), 60_000);
+    assert_eq!(reported(&outcome, "count", "bytes"), 60_000 * 1500);
+    let rings = outcome.ledger.edges.iter().filter(|e| e.kind == engine::ledger::EdgeKind::Ring);
+    assert_eq!(rings.count(), 2);
 }
