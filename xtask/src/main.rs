@@ -66,6 +66,12 @@ const VERBS: &[Verb] = &[
         run: tidy::unsafe_table,
     },
     Verb {
+        name: "examples",
+        usage: "",
+        summary: "every example and every request of the book through `streamline check`",
+        run: |root, _| examples::check(root).into(),
+    },
+    Verb {
         name: "model",
         usage: "[TEST]",
         summary: "loom models of the rings, in a release build of their own",
