@@ -15,6 +15,7 @@ use std::cell::{Cell, OnceCell};
 use wire::LinkType;
 
 mod frame;
+pub mod twins;
 
 pub use frame::Frame;
 

@@ -2,99 +2,25 @@
 //! interpreter and plain Rust do; arithmetic of the interpreter is that of the kernel; frozen maps
 //! stay as they are.
 
+// The judge is shared with tests outside of this crate, which say `sys`.
+extern crate streamline_sys as sys;
+
+mod judge;
 #[path = "../../ebpf/tests/pieces/mod.rs"]
 mod pieces;
 
 use std::os::fd::{AsFd, AsRawFd};
 
-use ebpf::emit::{Finish, Outcome, Target};
-use ebpf::exam::{self, Interpreter, Judge, Ruling, cuts, mutants, words};
+use ebpf::emit::{Finish, Target};
+use ebpf::exam::{self, Interpreter, Judge, Ruling, cuts, mutants};
 use ebpf::insn::{self, Alu, Insn, Operand, R0, R1, R2, R3, R4, R5, Reg, Size};
 use ebpf::interpret::{Machine, Packet};
-use ebpf::{Place, Program, disasm};
+use ebpf::{Place, disasm};
+use judge::{Kernel, kind, without_perfmon};
 use pieces::plain::Plain;
 use pieces::{CHAINS, Step, TARGETS, frames, program, request};
-use streamline_sys::bpf::{self, Kind, Map};
+use sys::bpf::{self, Kind, Map};
 use testkit::{Random, need};
-
-fn kind(place: Place) -> Kind {
-    match place {
-        Place::Tc => Kind::Tc,
-        Place::Xdp => Kind::Xdp,
-        Place::Socket => Kind::SocketFilter,
-    }
-}
-
-/// The kernel, with this program loaded.
-struct Kernel {
-    loaded: bpf::Program,
-    counters: Option<Map>,
-    before: Vec<u64>,
-    place: Place,
-}
-
-impl Kernel {
-    fn load(program: &Program, name: &str) -> Self {
-        let array = |map: &ebpf::MapSpec| {
-            Map::array(&map.name, map.value_size, 1, map.mappable).expect("a map")
-        };
-        let maps: Vec<Map> = program.maps.iter().map(array).collect();
-        let descriptors: Vec<i32> = maps.iter().map(|map| map.as_fd().as_raw_fd()).collect();
-        let code = insn::encode(&program.relocate(&descriptors).expect("a descriptor per map"));
-        let loaded =
-            bpf::Program::load(kind(program.place), name, &code).unwrap_or_else(|refused| {
-                panic!("{refused}\n{}\n{}", refused.log, disasm::listing(program))
-            });
-        let before = vec![0; program.counters.len()];
-        Self { loaded, counters: maps.into_iter().next(), before, place: program.place }
-    }
-
-    fn counted(&mut self) -> Vec<u64> {
-        let Some(counters) = &self.counters else { return Vec::new() };
-        let now = words(&counters.get(0).expect("the counters"));
-        let gained = now.iter().zip(&self.before).map(|(now, before)| now - before).collect();
-        self.before = now;
-        gained
-    }
-}
-
-impl Judge for Kernel {
-    fn name(&self) -> &str {
-        "kernel"
-    }
-
-    fn judge(&mut self, packet: &Packet<'_>) -> Ruling {
-        if packet.tag.is_some() || packet.linear < packet.bytes.len() {
-            return Ruling::Refused(
-                "a test run makes whole frames without a tag beside".to_owned(),
-            );
-        }
-        // A socket filter is given what follows the Ethernet header: an empty one before the frame.
-        let hidden = if self.place == Place::Socket { vec![0; 14] } else { Vec::new() };
-        let frame = [&hidden, packet.bytes].concat();
-        match self.loaded.test_run(&frame, 1) {
-            Ok(run) => {
-                Ruling::Answered { outcome: Outcome::of(run.value), counted: self.counted() }
-            }
-            Err(error) if error.errno == libc::EINVAL && is_refused(self.place, packet.bytes) => {
-                Ruling::Refused(error.to_string())
-            }
-            Err(error) => Ruling::Broken(error.to_string()),
-        }
-    }
-}
-
-/// What a test run does not take: shorter than an Ethernet header, at traffic control an IP packet
-/// shorter than its header, at a socket filter nothing at all.
-fn is_refused(place: Place, frame: &[u8]) -> bool {
-    match (place, frame.get(12..14)) {
-        (Place::Socket, _) => frame.is_empty(),
-        (_, None) => true,
-        (Place::Tc, Some([0x08, 0x00])) => frame.len() < 14 + 20,
-        (Place::Tc, Some([0x86, 0xdd])) => frame.len() < 14 + 40,
-        _ => false,
-    }
-}
 
 #[test]
 fn kernel_interpreter_and_plain_rust_agree() {
@@ -124,21 +50,13 @@ fn kernel_interpreter_and_plain_rust_agree() {
 #[test]
 fn programs_load_without_perfmon() {
     let Some(()) = need::bpf() else { return };
-    let loads = || {
-        use rustix::thread::{CapabilitySet, capabilities, set_capabilities};
-        let mut sets = capabilities(None).unwrap();
-        sets.effective = CapabilitySet::BPF | CapabilitySet::NET_ADMIN;
-        sets.permitted = sets.effective;
-        sets.inheritable = CapabilitySet::empty();
-        // Of this thread only, which ends here.
-        set_capabilities(None, sets).unwrap();
+    without_perfmon(|| {
         let places = [Place::Tc, Place::Xdp, Place::Socket];
         for (place, chain) in places.into_iter().flat_map(|p| CHAINS.iter().map(move |c| (p, c))) {
             let hardened = Target::hardened(place);
             Kernel::load(&program(chain, hardened, Finish::Answer).unwrap(), "hardened");
         }
-    };
-    std::thread::spawn(loads).join().unwrap();
+    });
 }
 
 #[test]
@@ -164,10 +82,7 @@ fn the_verifier_refuses_what_the_interpreter_faults_on() {
         let mut packets = frames.iter().flat_map(|frame| cuts(frame)).map(Packet::new);
         if packets.any(|packet| matches!(interpreter.judge(&packet), Ruling::Broken(_))) {
             faulty += 1;
-            let map = Map::array("counters", 8, 1, true).unwrap();
-            let code = mutant.relocate(&[map.as_fd().as_raw_fd()]).unwrap();
-            let load = bpf::Program::load(Kind::Xdp, "mutant", &insn::encode(&code));
-            refused += u32::from(load.is_err());
+            refused += u32::from(Kernel::try_load(&mutant, "mutant").is_err());
         }
     }
     assert!(faulty > 3, "only {faulty} mutants fault");

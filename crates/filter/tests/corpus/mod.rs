@@ -2,6 +2,8 @@
 
 #![allow(dead_code, reason = "each exam uses its share")]
 
+pub(crate) mod borders;
+
 use filter::testing::{self, Frame};
 use filter::{Description, LANES};
 use std::fs;

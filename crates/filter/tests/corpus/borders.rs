@@ -1,0 +1,93 @@
+//! Frames at the borders of what twins tell apart, and the forms in which the kernel may hold them.
+
+use ebpf::interpret::Packet;
+use filter::testing::{ETHERNET, Frame};
+
+/// The bytes of the frames that begin with an Ethernet header.
+pub(crate) fn ethernet(frames: Vec<Frame>) -> Vec<Vec<u8>> {
+    let frames = frames.into_iter().filter(|frame| frame.link == ETHERNET);
+    frames.map(|frame| frame.bytes).collect()
+}
+
+/// Tags, extension headers, lengths: each where a comparison of some twin turns.
+pub(crate) fn borders() -> Vec<Vec<u8>> {
+    let mut frames = ethernet(super::shapes());
+    let udp = Frame::udp(4000, 53, b"abcdefgh");
+    let mut change = |at: usize, values: &[u8]| {
+        for value in values {
+            let mut frame = udp.bytes.clone();
+            frame[at] = *value;
+            frames.push(frame);
+        }
+    };
+    change(12, &[0, 5, 6, 7, 9, 0x81, 0x86, 0x88, 0x91]);
+    change(14, &[0x35, 0x44, 0x46, 0x4f, 0x55, 0x65]);
+    change(17, &[0, 19, 20, 23, 24, 27, 28, 35, 36, 37]);
+    change(20, &[0x20, 0x40, 0x80, 0x01, 0x1f]);
+    change(21, &[1, 0x80]);
+    change(23, &[0, 1, 5, 6, 7, 16, 18, 131, 132, 133, 255]);
+    change(39, &[0, 1, 7, 8, 9, 15, 16, 17]);
+    change(38, &[1]);
+    let datagram = &udp.bytes[34..];
+    for first in [0, 1, 42, 43, 44, 45, 50, 51, 52, 59, 60, 61, 134, 135, 136, 138, 139, 140, 141] {
+        for second in [17, 6, 60] {
+            let header = [first, 0, 0, 0, 0, 0, 0, 0];
+            frames.push(
+                Frame::ipv6(60, &[&header[..], &[second, 0, 0, 0, 0, 0, 0, 0]].concat()).bytes,
+            );
+            for longer in [0, 1].into_iter().take(if is_near(first) { 1 } else { 2 }) {
+                let header = [second, longer, 0, 0, 0, 0, 0, 0];
+                let chain = [&header[..], &[17, 0, 0, 0, 0, 0, 0, 0], datagram].concat();
+                frames.push(Frame::ipv6(first, &chain).bytes);
+            }
+        }
+    }
+    let deep = [60, 0, 0, 0, 0, 0, 0, 0].repeat(2);
+    for third in [60, 17] {
+        let chain = [&deep[..], &[third, 0, 0, 0, 0, 0, 0, 0], datagram].concat();
+        frames.push(Frame::ipv6(60, &chain).bytes);
+    }
+    for kind in [0x05ff_u16, 0x0600, 0x80ff, 0x8101, 0x88a7, 0x88a9, 0x90ff, 0x9101, 0x9100] {
+        frames.push(Frame::ethernet(&[&kind.to_be_bytes(), &udp.bytes[14..]].concat()).bytes);
+    }
+    let mut six = Frame::ipv6(17, datagram).bytes;
+    for length in [0, 1, 7, 8, 9, 15, 16, 17] {
+        six[19] = length;
+        frames.push(six.clone());
+    }
+    six[14] = 0x45;
+    frames.push(six);
+    frames.push([&udp.bytes[..12], &[8, 0], &[0x47, 0, 0, 36], &udp.bytes[18..]].concat());
+    let tag = |frame: &[u8], tag: [u8; 4]| [&frame[..12], &tag, &frame[12..]].concat();
+    for index in 0..frames.len() {
+        let tagged = tag(&frames[index], [0x81, 0, 0xef, 0xff]);
+        let stacked = tag(&tagged, [0x88, 0xa8, 0x10, 0]);
+        if index % 16 == 0 {
+            frames.push(tag(&stacked, [0x91, 0, 0, 1]));
+        }
+        if index % 4 == 0 {
+            frames.push(stacked);
+        }
+        frames.push(tagged);
+    }
+    frames
+}
+
+/// Whole, and as the kernel may hold them: in two pieces, or with a tag beside.
+pub(crate) fn shapes_of(frames: &[Vec<u8>]) -> Vec<Packet<'_>> {
+    let mut packets = Vec::new();
+    for (number, frame) in frames.iter().enumerate() {
+        let packet = Packet::new(frame);
+        packets.push(packet);
+        packets.push(packet.split_at([0, 14, 20, 34, 36][number % 5]));
+        if frame.len() >= 12 {
+            packets.push(packet.tagged(0xe000 | number as u16, [0x8100, 0x88a8][number % 2]));
+        }
+    }
+    packets
+}
+
+/// Whether this is the number beside that of an extension header.
+fn is_near(protocol: u8) -> bool {
+    matches!(protocol, 1 | 42 | 45 | 52 | 61 | 134 | 136 | 138 | 141)
+}

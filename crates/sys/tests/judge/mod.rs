@@ -1,0 +1,116 @@
+//! The real kernel as a judge of generated programs: what the emitter made is loaded through the
+//! verifier, and every packet is given to a test run.
+
+#![allow(dead_code, reason = "each test binary uses its share")]
+#![allow(unreachable_pub, reason = "shared by test binaries")]
+
+use std::os::fd::{AsFd, AsRawFd};
+
+use ebpf::emit::Outcome;
+use ebpf::exam::{Judge, Ruling, words};
+use ebpf::interpret::Packet;
+use ebpf::{MapSpec, Place, Program, disasm, insn};
+use sys::bpf::{self, Kind, LoadError, Map};
+
+const EINVAL: i32 = rustix::io::Errno::INVAL.raw_os_error();
+
+/// The kernel, with one program loaded.
+pub struct Kernel {
+    pub loaded: bpf::Program,
+    counters: Option<Map>,
+    before: Vec<u64>,
+    place: Place,
+}
+
+impl Kernel {
+    /// Loads a program that the verifier must take.
+    pub fn load(program: &Program, name: &str) -> Self {
+        Self::try_load(program, name).unwrap_or_else(|refused| {
+            panic!("{refused}\n{}\n{}", refused.log, disasm::listing(program))
+        })
+    }
+
+    /// Loads a program that the verifier may refuse.
+    pub fn try_load(program: &Program, name: &str) -> Result<Self, LoadError> {
+        let array =
+            |map: &MapSpec| Map::array(&map.name, map.value_size, 1, map.mappable).expect("a map");
+        let maps: Vec<Map> = program.maps.iter().map(array).collect();
+        let descriptors: Vec<i32> = maps.iter().map(|map| map.as_fd().as_raw_fd()).collect();
+        let code = insn::encode(&program.relocate(&descriptors).expect("a descriptor per map"));
+        let loaded = bpf::Program::load(kind(program.place), name, &code)?;
+        let before = vec![0; program.counters.len()];
+        Ok(Self { loaded, counters: maps.into_iter().next(), before, place: program.place })
+    }
+
+    fn counted(&mut self) -> Vec<u64> {
+        let Some(counters) = &self.counters else { return Vec::new() };
+        let now = words(&counters.get(0).expect("the counters"));
+        let gained = now.iter().zip(&self.before).map(|(now, before)| now - before).collect();
+        self.before = now;
+        gained
+    }
+}
+
+impl Judge for Kernel {
+    fn name(&self) -> &str {
+        "kernel"
+    }
+
+    fn judge(&mut self, packet: &Packet<'_>) -> Ruling {
+        if packet.tag.is_some() || packet.linear < packet.bytes.len() {
+            return Ruling::Refused(
+                "a test run makes whole frames without a tag beside".to_owned(),
+            );
+        }
+        // A socket filter is given what follows the Ethernet header: an empty one before the frame.
+        let hidden = if self.place == Place::Socket { vec![0; 14] } else { Vec::new() };
+        let frame = [&hidden, packet.bytes].concat();
+        match self.loaded.test_run(&frame, 1) {
+            Ok(run) => {
+                Ruling::Answered { outcome: Outcome::of(run.value), counted: self.counted() }
+            }
+            Err(error) if error.errno == EINVAL && is_refused(self.place, packet.bytes) => {
+                Ruling::Refused(error.to_string())
+            }
+            Err(error) => Ruling::Broken(error.to_string()),
+        }
+    }
+}
+
+/// How `sys` calls a place.
+pub fn kind(place: Place) -> Kind {
+    match place {
+        Place::Tc => Kind::Tc,
+        Place::Xdp => Kind::Xdp,
+        Place::Socket => Kind::SocketFilter,
+    }
+}
+
+/// Works in a thread that may load programs as they are loaded for a user: without CAP_PERFMON, so
+/// that the verifier hardens them against speculation.
+pub fn without_perfmon<T: Send>(work: impl FnOnce() -> T + Send) -> T {
+    use rustix::thread::{CapabilitySet, capabilities, set_capabilities};
+    let stripped = || {
+        let mut sets = capabilities(None).expect("this thread's capabilities");
+        sets.effective = CapabilitySet::BPF | CapabilitySet::NET_ADMIN;
+        sets.permitted = sets.effective;
+        sets.inheritable = CapabilitySet::empty();
+        // Of this thread only, which ends here.
+        set_capabilities(None, sets).expect("fewer capabilities");
+        work()
+    };
+    let done = std::thread::scope(|scope| scope.spawn(stripped).join());
+    done.unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+}
+
+/// What a test run does not take: shorter than an Ethernet header, at traffic control an IP packet
+/// shorter than its header, at a socket filter nothing at all.
+fn is_refused(place: Place, frame: &[u8]) -> bool {
+    match (place, frame.get(12..14)) {
+        (Place::Socket, _) => frame.is_empty(),
+        (_, None) => true,
+        (Place::Tc, Some([0x08, 0x00])) => frame.len() < 14 + 20,
+        (Place::Tc, Some([0x86, 0xdd])) => frame.len() < 14 + 40,
+        _ => false,
+    }
+}
