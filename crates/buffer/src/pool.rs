@@ -182,6 +182,18 @@ impl Pool {
         Some(unsafe { self.memory.bytes(at, place.length() as usize) })
     }
 
+    /// All that is filled of the segment that a block lies in: blocks that follow each other mostly lie
+    /// in one, and are then found without another look at the slots.
+    #[must_use]
+    pub fn segment(&self, place: Place) -> Option<Segment<'_>> {
+        let (slot, at) = self.memory.locate(place).ok()?;
+        let from = at & (self.memory.segment() - 1);
+        // SAFETY: `locate` found the slot resident; its bytes from the first to `filled` lie in the region
+        // and stay as they are (M1) as long as `self` is borrowed (M3).
+        let bytes = unsafe { self.memory.bytes(at - from, self.memory.slots.filled(slot)) };
+        Some(Segment { start: place.position() - from as u64, bytes })
+    }
+
     /// Why there are no bytes behind this pointer, or the bytes.
     pub fn resolve(&self, pointer: RichPointer) -> Result<&[u8], Fault> {
         if pointer.is_hole() {
@@ -237,7 +249,7 @@ impl Pool {
         let slots = &self.memory.slots;
         let open = self.end.get().checked_sub(1).map(|last| slots.slot_of_position(last));
         let half = self.memory.segment() as u64 / 2;
-        for (index, pins) in self.pins.iter().enumerate() {
+        for (index, pins) in self.pins.iter().take(self.populated.get()).enumerate() {
             let young = open == Some(index) && self.end.get() - self.next.get() > half;
             if young || pins.get() > 0 || slots.resident(index) == FREE {
                 continue;
@@ -281,6 +293,24 @@ impl Pool {
         self.next.set(number * length);
         self.end.set((number + 1) * length);
         Some(())
+    }
+}
+
+/// What is filled of one segment.
+#[derive(Clone, Copy, Debug)]
+pub struct Segment<'a> {
+    /// The position of the first byte, as a place tells it.
+    start: u64,
+    bytes: &'a [u8],
+}
+
+impl<'a> Segment<'a> {
+    /// The bytes of a block, if it lies in this segment.
+    #[inline]
+    #[must_use]
+    pub fn bytes(&self, place: Place) -> Option<&'a [u8]> {
+        let from = usize::try_from(place.position().checked_sub(self.start)?).ok()?;
+        self.bytes.get(from..from.checked_add(place.length() as usize)?)
     }
 }
 

@@ -73,6 +73,12 @@ impl Slots {
         self.slot(slot).filled.store(filled, Ordering::Release);
     }
 
+    /// How many bytes of the segment in a slot are shown.
+    pub(crate) fn filled(&self, slot: usize) -> usize {
+        // SYNC POINT: bytes filled; pairs with the store in `fill`. Never more than a segment.
+        usize::try_from(self.slot(slot).filled.load(Ordering::Acquire)).unwrap_or(0)
+    }
+
     /// Keeps the segment in its slot. The caller proves that it is kept already (M4).
     pub(crate) fn lease(&self, slot: usize) {
         self.slot(slot).leases.fetch_add(1, Ordering::Relaxed);

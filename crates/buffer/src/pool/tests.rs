@@ -198,3 +198,24 @@ fn a_small_machine_gets_a_small_pool() {
     assert_eq!(Config::for_memory(512 << 20).segments, 8);
     assert_eq!(Config::for_memory(1 << 20).segments, 4);
 }
+
+#[test]
+fn a_segment_gives_its_own_blocks_only() {
+    let config = Config { segment: 4096, segments: 2 };
+    let pool = Pool::new(DbufId::new(9).unwrap(), config).unwrap();
+    let put = |byte: u8| {
+        pool.append(1500, |room| {
+            room.fill(byte);
+            1500
+        })
+    };
+    let (first, _) = put(1).unwrap();
+    let (second, _) = put(2).unwrap();
+    let (elsewhere, _) = put(3).unwrap();
+    let segment = pool.segment(second).unwrap();
+    assert_eq!(segment.bytes(first), pool.bytes(first));
+    assert_eq!(segment.bytes(second), pool.bytes(second));
+    assert_eq!(segment.bytes(elsewhere), None);
+    assert_eq!(segment.bytes(second.within(1400, 200)), None, "not filled yet");
+    assert_eq!(pool.segment(elsewhere).and_then(|s| s.bytes(elsewhere)), pool.bytes(elsewhere));
+}

@@ -6,8 +6,8 @@
 //! the pool cannot promise for a block that a crossing or a hold may share.
 
 use abi::{Entry, RichPointer};
-use buffer::pool::Pool;
-use filter::{Block, Fill, Gateway, Keep, Pin};
+use buffer::pool::{Pool, Segment};
+use filter::{Block, Columns, Fill, Gateway, Keep, Lane, Pin};
 
 /// The pools of a space, for one turn.
 pub(crate) struct Memory<'a> {
@@ -109,6 +109,19 @@ impl<'a> Gateway<'a> for Memory<'a> {
             old.len()
         })?;
         Some((RichPointer::new(self.work.id(), place, block.pointer.class), bytes))
+    }
+}
+
+/// Finds the frames of blocks that lie in `pool`: mostly in the segment of the block before.
+pub(crate) fn frames<'a>(pool: &'a Pool) -> impl FnMut(&Columns, Lane) -> &'a [u8] {
+    let mut near: Option<Segment<'a>> = None;
+    move |columns, lane| {
+        let place = columns.frame(lane).place;
+        if let Some(bytes) = near.and_then(|segment| segment.bytes(place)) {
+            return bytes;
+        }
+        near = pool.segment(place);
+        near.and_then(|segment| segment.bytes(place)).unwrap_or_default()
     }
 }
 

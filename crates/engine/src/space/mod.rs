@@ -29,9 +29,9 @@ use std::sync::Arc;
 use std::time::Duration;
 use walk::{Shape, Turn, Walk};
 
-/// How many blocks are walked at once. More gain little and cost latency: [Th §5.2.2], figures in
+/// How many blocks are walked at once, if so many are there: nothing waits for a batch to fill. Figures in
 /// docs/book/decisions/0003-batches.md.
-pub const BATCH: usize = 32;
+pub const BATCH: usize = LANES;
 /// How long a space sleeps at most when its source waits for memory.
 const MEMORY_WAIT: Duration = Duration::from_millis(1);
 
@@ -251,9 +251,7 @@ impl Space {
         let failure = self.turn.failure.take();
         let now = self.clock.advance(&room.columns, now);
         let mut memory = Memory { intake: &self.intake, work: &self.work, imported: None };
-        let mut batch = Batch::new(room, |columns, l| {
-            self.intake.bytes(columns.frame(l).place).unwrap_or_default()
-        });
+        let mut batch = Batch::new(room, memory::frames(&self.intake));
         let mut walk = Walk::new(&mut self.nodes, &mut memory, &self.shape, now, &mut self.turn);
         if !batch.is_empty() {
             walk.source(at, &mut batch);
