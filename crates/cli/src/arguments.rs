@@ -173,9 +173,13 @@ pub(crate) fn arranged(given: impl Iterator<Item = OsString>) -> Vec<OsString> {
     }
 }
 
-/// Whether a first word begins a line: no command, and something that only a line can be.
+/// Whether a first word begins a line: no command, and something that only a line can be; or an option
+/// that is not of the whole command, so that it is one of `run`.
 fn is_line(word: &OsStr, command: &clap::Command) -> bool {
     let Some(word) = word.to_str() else { return false };
+    if word.starts_with('-') && !["-h", "--help", "-V", "--version"].contains(&word) {
+        return true;
+    }
     let is_command = command.find_subcommand(word).is_some();
     let begins = |c: char| c.is_whitespace() || "|+!(;".contains(c);
     !is_command && (word.contains(begins) || House.find(word).is_some())
@@ -218,7 +222,9 @@ fn kind(word: &OsStr, command: &clap::Command) -> Word {
     if text == "--" {
         return Word::End;
     }
-    if text.contains(char::is_whitespace) && !text.contains("=") || !text.starts_with('-') {
+    // A whole line in one word may begin with an option.
+    let head = text.split('=').next().unwrap_or_default();
+    if head.contains(char::is_whitespace) || !text.starts_with('-') {
         return Word::Line;
     }
     let takes = |wanted: &dyn Fn(&clap::Arg) -> bool| {
@@ -258,6 +264,7 @@ mod tests {
         assert_eq!(seen(&["count"]), ["run", "--", "count"]);
         assert_eq!(seen(&["replay|count"]), ["run", "--", "replay|count"]);
         assert_eq!(seen(&["--no-loss replay x"]), ["run", "--", "--no-loss replay x"]);
+        assert_eq!(seen(&["-q", "a | b"]), ["run", "-q", "--", "a | b"]);
         assert_eq!(seen(&["nonsense"]), ["nonsense"]);
         assert_eq!(seen(&["filters", "dport"]), ["filters", "dport"]);
         assert_eq!(seen(&["--help"]), ["--help"]);
@@ -275,10 +282,15 @@ mod tests {
     #[test]
     fn options_of_the_language_are_words_of_the_line() {
         let words = ["run", "--latency=1ms", "rx", "--stats", "tcp", "--name=X"];
-        assert_eq!(seen(&words), ["run", "--stats", "--", "--latency=1ms", "rx", "tcp", "--name=X"]);
+        assert_eq!(
+            seen(&words),
+            ["run", "--stats", "--", "--latency=1ms", "rx", "tcp", "--name=X"]
+        );
         assert_eq!(seen(&["run", "--stat", "a"]), ["run", "--stat", "--", "a"]);
         assert_eq!(seen(&["run", "--", "--stats", "a"]), ["run", "--", "--stats", "a"]);
-        assert_eq!(seen(&["run", "--latency=1ms a | b"]), ["run", "--", "--latency=1ms a | b"]);
+        for line in ["--latency=1ms a | b", "--no-loss a --name=X | b"] {
+            assert_eq!(seen(&[line]), ["run", "--", line]);
+        }
     }
 
     #[test]

@@ -6,6 +6,18 @@ use std::fmt::Write as _;
 
 /// Names and texts, in the order in which they are printed.
 const EXAMPLES: &[(&str, &str)] = &[
+    ("packets", include_str!("../../../examples/packets.pipe")),
+    ("classes", include_str!("../../../examples/classes.pipe")),
+    ("count", include_str!("../../../examples/count.pipe")),
+    ("branches", include_str!("../../../examples/branches.pipe")),
+    ("ports", include_str!("../../../examples/ports.pipe")),
+    ("either", include_str!("../../../examples/either.pipe")),
+    ("payload", include_str!("../../../examples/payload.pipe")),
+    ("lengths", include_str!("../../../examples/lengths.pipe")),
+    ("records", include_str!("../../../examples/records.pipe")),
+    ("extract", include_str!("../../../examples/extract.pipe")),
+    ("lines", include_str!("../../../examples/lines.pipe")),
+    ("numbered", include_str!("../../../examples/numbered.pipe")),
 ];
 
 /// Prints all of them.

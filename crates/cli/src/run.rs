@@ -102,7 +102,10 @@ fn told(
             terminal::complain(&failure.to_string());
         }
         if let Some(kept) = kept {
-            terminal::note(&format!("the block is kept in {}; replay it with", kept.path.display()));
+            terminal::note(&format!(
+                "the block is kept in {}; replay it with",
+                kept.path.display()
+            ));
             terminal::tell(&format!("  {}\n", kept.command));
         }
     }
@@ -122,7 +125,7 @@ fn told(
     let written = match (wanted || lost || unbalanced, file) {
         (true, file) => write(&report.whole(form), file),
         (false, _) => {
-            if !given.quiet && !unread {
+            if !given.quiet && !unread && !failed {
                 terminal::tell(&format!("{}\n", report.sentence()));
             }
             Status::Done
@@ -186,9 +189,8 @@ fn keep(text: &str, plan: &Plan, failures: &[PathFailure]) -> Vec<Option<Kept>> 
 
 /// The folder for what is left behind: `$XDG_STATE_HOME/streamline`, by default in `~/.local/state`.
 fn state() -> Option<PathBuf> {
-    let absolute = |name: &str| {
-        std::env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute())
-    };
+    let absolute =
+        |name: &str| std::env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
     let base = absolute("XDG_STATE_HOME")
         .or_else(|| absolute("HOME").map(|home| home.join(".local/state")));
     if base.is_none() {

@@ -170,7 +170,8 @@ fn sources<'r>(report: &'r Report<'_>) -> Vec<Source<'r>> {
 
 fn filters<'r>(report: &'r Report<'_>) -> Vec<Filter<'r>> {
     let plan = report.plan;
-    let space = |planned: usize| Some(plan.spaces.get(plan.placed.get(planned)?.space)?.name.as_str());
+    let space =
+        |planned: usize| Some(plan.spaces.get(plan.placed.get(planned)?.space)?.name.as_str());
     let filters = report.outcome.ledger.filters.iter();
     filters
         .map(|filter| {

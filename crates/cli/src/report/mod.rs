@@ -118,6 +118,11 @@ impl<'o> Report<'o> {
         out
     }
 
+    /// Whether the output of the line is what this filter says.
+    fn is_end(&self, reported: &Reported) -> bool {
+        self.plan.reports.iter().any(|end| end.0 == reported.planned)
+    }
+
     /// The name of a node of the ledger: that of the plan, except where it is one end of a ring.
     fn name<'n>(&'n self, filter: &'n Filtered) -> &'n str {
         let ring = filter.name.starts_with("ring ");

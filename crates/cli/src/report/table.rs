@@ -39,10 +39,8 @@ const FIGURES: [Figure; 5] = [
 
 fn filters(report: &Report<'_>) -> String {
     let filters = &report.outcome.ledger.filters;
-    let figures: Vec<Figure> = FIGURES
-        .into_iter()
-        .filter(|(_, of)| filters.iter().any(|filter| of(filter) > 0))
-        .collect();
+    let figures: Vec<Figure> =
+        FIGURES.into_iter().filter(|(_, of)| filters.iter().any(|filter| of(filter) > 0)).collect();
     let timed = filters.iter().any(|filter| filter.busy_ns > 0);
     let mut columns = vec![Column::left("filter"), Column::left("space")];
     columns.extend([Column::right("blocks"), Column::right("bytes")]);
@@ -120,17 +118,21 @@ fn notes(report: &Report<'_>) -> String {
         };
         let dropped: Vec<(String, u64)> =
             filter.dropped.iter().map(|(why, amount)| (why.clone(), amount.blocks)).collect();
-        for (what, list) in
-            [("dropped", &dropped), ("not answered", &filter.unanswered), ("counted", &filter.counters)]
-        {
+        for (what, list) in [
+            ("dropped", &dropped),
+            ("not answered", &filter.unanswered),
+            ("counted", &filter.counters),
+        ] {
             if !list.is_empty() {
                 let _ = writeln!(out, " {name}: {what}: {}", listed(list));
             }
         }
     }
     for reported in &report.outcome.reports {
-        // What stands at an end of the line is on standard output.
-        if report.plan.reports.iter().any(|end| end.0 == reported.planned) {
+        // What stands at an end of the line is on standard output, and what the planner put behind it
+        // has nothing to add.
+        let span = report.plan.graph.nodes[reported.planned].span;
+        if span.start == span.end || report.is_end(reported) {
             continue;
         }
         let _ = writeln!(out, " {} reports", report.names[reported.planned]);
@@ -154,4 +156,3 @@ pub(super) fn rows(rows: &[(String, u64)], indent: &str) -> String {
     }
     out
 }
-

@@ -1,0 +1,124 @@
+//! What there is: filters with their help, examples, completion, explanations, the bench.
+
+mod common;
+
+use common::{Folder, Ran};
+use engine::catalogue::House;
+use pipeline::Catalogue;
+use serde_json::Value;
+use std::fs;
+
+#[test]
+fn every_filter_is_listed_and_told() {
+    let folder = Folder::new();
+    let list = folder.run(&["filters"]).out;
+    for name in House.names() {
+        assert!(
+            list.lines().any(|line| line.trim_start().starts_with(&format!("{name} "))),
+            "{name}"
+        );
+        let told = folder.run(&["filters", name]);
+        assert_eq!(told.status, Some(0));
+        assert!(
+            told.out.starts_with(&format!("{name}: ")) && told.out.lines().count() > 8,
+            "{name}"
+        );
+        let entry = House.find(name).unwrap();
+        for known in entry.parameters {
+            assert!(
+                told.out.contains(known.help.split(' ').next().unwrap()),
+                "{name} {}",
+                known.name
+            );
+        }
+    }
+}
+
+#[test]
+fn examples_can_be_typed_as_they_are_printed() {
+    let folder = Folder::new();
+    let printed = folder.run(&["examples"]).out;
+    let lines: Vec<&str> =
+        printed.lines().filter(|line| !line.is_empty() && !line.starts_with('#')).collect();
+    assert!(lines.len() >= 8);
+    for line in lines {
+        assert_eq!(folder.run(&["check", line]).status, Some(0), "{line}");
+    }
+}
+
+#[test]
+fn an_explanation_has_three_forms() {
+    let folder = Folder::new();
+    let line = "replay examples/web.pcap | dport |80 count @thread1 | discard";
+    let text = folder.run(&["explain", line]);
+    assert_eq!(text.status, Some(0), "{}", text.err);
+    for word in ["refused elsewhere", "pinned to thread1", "calibration", "○  replay"] {
+        assert!(text.out.contains(word), "{word}: {}", text.out);
+    }
+    let json: Value = serde_json::from_str(&folder.run(&["explain", "--json", line]).out).unwrap();
+    assert_eq!(json["version"], 1);
+    let filters = json["filters"].as_array().unwrap();
+    assert_eq!(filters.len(), 4);
+    let spaces = json["spaces"].as_array().unwrap();
+    let count = filters.iter().find(|filter| filter["name"] == "count").unwrap();
+    assert_eq!(
+        spaces[usize::try_from(count["space"].as_u64().unwrap()).unwrap()]["name"],
+        "thread1"
+    );
+    assert_eq!(json["edges"].as_array().unwrap().len(), 3);
+    let dot = folder.run(&["explain", "--dot", line]).out;
+    assert!(dot.starts_with("digraph ") && dot.contains("cluster_0"), "{dot}");
+}
+
+#[test]
+fn analyze_measures_too() {
+    let folder = Folder::new();
+    let ran = folder.run(&["explain", "--analyze", "replay examples/web.pcap | count"]);
+    assert_eq!((ran.status, ran.out.as_str()), (Some(0), "105 blocks, 27828 bytes\n"));
+    for word in ["refused elsewhere", "ns/block", "the ledger balances"] {
+        assert!(ran.err.contains(word), "{word}: {}", ran.err);
+    }
+}
+
+#[test]
+fn what_no_space_can_run_is_explained_by_the_same_table() {
+    let folder = Folder::new();
+    for command in ["explain", "run"] {
+        let ran = folder.run(&[command, "replay examples/web.pcap | dport @kernel |53 count"]);
+        assert_eq!((ran.status, ran.out.as_str()), (Some(1), ""), "{}", ran.err);
+        assert!(ran.err.starts_with("error: no space can run `dport`\n  replay"), "{}", ran.err);
+        assert!(ran.err.contains("refused elsewhere"), "{}", ran.err);
+    }
+}
+
+#[test]
+fn scripts_of_shells_are_taken_by_them() {
+    let folder = Folder::new();
+    let asked = "
+        . ./script
+        COMP_WORDS=(streamline \"'replay x | dp\") COMP_CWORD=1
+        _streamline_or_line streamline 'replay x | dp' streamline
+        echo \"${COMPREPLY[0]}\"";
+    fs::write(folder.path().join("asked"), asked).unwrap();
+    let script = "streamline completion bash > script && bash -n script && bash asked";
+    let ran = Ran::from(folder.shell(script).output().unwrap());
+    assert_eq!(ran.out, "replay x | dport\n", "{}", ran.err);
+    for shell in ["zsh", "fish"] {
+        assert!(folder.run(&["completion", shell]).out.contains("streamline"));
+    }
+}
+
+#[test]
+fn bench_hands_over_to_the_program_beside() {
+    let folder = Folder::new();
+    let own = folder.path().join("streamline");
+    fs::copy(env!("CARGO_BIN_EXE_streamline"), &own).unwrap();
+    let ran = Ran::from(folder.shell("PATH=/nowhere ./streamline bench chain").output().unwrap());
+    assert_eq!(ran.status, Some(3));
+    assert!(ran.err.contains("cargo build --release -p streamline-bench"), "{}", ran.err);
+    let script = "printf '#!/bin/sh\\necho \"$@\"\\nexit 7\\n' > streamline-bench
+        chmod +x streamline-bench
+        ./streamline bench chain --json --help";
+    let ran = Ran::from(folder.shell(script).output().unwrap());
+    assert_eq!((ran.status, ran.out.as_str()), (Some(7), "chain --json --help\n"), "{}", ran.err);
+}

@@ -1,0 +1,89 @@
+//! What the tests of the command share: a folder with the bundled capture in it, and the command in it.
+
+#![allow(dead_code, reason = "each test binary uses a part")]
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+use std::sync::atomic::{AtomicU32, Ordering};
+
+/// A folder of its own, with `examples` in it, that goes away.
+#[derive(Debug)]
+pub(crate) struct Folder(PathBuf);
+
+impl Folder {
+    pub(crate) fn new() -> Self {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        let name = format!("streamline-cli-{}-{number}", std::process::id());
+        let folder = std::env::temp_dir().join(name);
+        std::fs::create_dir(&folder).unwrap();
+        std::os::unix::fs::symlink(examples(), folder.join("examples")).unwrap();
+        Self(folder)
+    }
+
+    pub(crate) fn path(&self) -> &Path {
+        &self.0
+    }
+
+    pub(crate) fn read(&self, name: &str) -> String {
+        std::fs::read_to_string(self.0.join(name)).unwrap()
+    }
+
+    /// The command, in this folder, with these words.
+    pub(crate) fn streamline(&self, words: &[&str]) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_streamline"));
+        command.args(words).current_dir(&self.0);
+        self.tame(&mut command);
+        command
+    }
+
+    /// A shell that finds the command.
+    pub(crate) fn shell(&self, script: &str) -> Command {
+        let mut command = Command::new("sh");
+        command.args(["-c", script]).current_dir(&self.0);
+        self.tame(&mut command);
+        command
+    }
+
+    fn tame(&self, command: &mut Command) {
+        let binary = Path::new(env!("CARGO_BIN_EXE_streamline")).parent().unwrap();
+        let others = std::env::var("PATH").unwrap_or_default();
+        command.env("PATH", format!("{}:{others}", binary.display()));
+        command.env("XDG_STATE_HOME", self.0.join("state"));
+        command.env("NO_COLOR", "1").env_remove("RUST_BACKTRACE");
+    }
+
+    /// Runs the command to its end.
+    pub(crate) fn run(&self, words: &[&str]) -> Ran {
+        Ran::from(self.streamline(words).output().unwrap())
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+/// The folder of the examples.
+pub(crate) fn examples() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples").canonicalize().unwrap()
+}
+
+/// What a command wrote, and how it ended.
+#[derive(Debug)]
+pub(crate) struct Ran {
+    pub(crate) out: String,
+    pub(crate) err: String,
+    pub(crate) status: Option<i32>,
+}
+
+impl From<Output> for Ran {
+    fn from(output: Output) -> Self {
+        Self {
+            out: String::from_utf8(output.stdout).unwrap(),
+            err: String::from_utf8(output.stderr).unwrap(),
+            status: output.status.code(),
+        }
+    }
+}

@@ -1,0 +1,187 @@
+//! Lines that run: what comes out, what is reported, what is left behind.
+
+mod common;
+
+use common::{Folder, examples};
+use serde_json::Value;
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+
+const FIRST: &str =
+    "replay examples/web.pcap | bpf \"tcp port 80\" | dport |80 count + !bpf \"tcp\" | print";
+
+/// The report of a run as a value.
+fn report(text: &str) -> Value {
+    let mut lines = text.lines();
+    let value = serde_json::from_str(lines.next().unwrap()).unwrap();
+    assert_eq!(lines.next(), None, "one object in one line");
+    value
+}
+
+fn blocks(amount: &Value) -> u64 {
+    amount["blocks"].as_u64().unwrap()
+}
+
+fn dropped(reasons: &Value) -> u64 {
+    reasons.as_object().unwrap().values().map(blocks).sum()
+}
+
+/// The rules of the ledger, from the report alone.
+fn balances(report: &Value) {
+    assert_eq!(report["version"], 1);
+    assert_eq!(report["balanced"], true);
+    for edge in report["edges"].as_array().unwrap() {
+        let ended = blocks(&edge["taken"]) + blocks(&edge["resident"]) + dropped(&edge["dropped"]);
+        assert_eq!(blocks(&edge["put"]), ended, "{edge}");
+    }
+    for filter in report["filters"].as_array().unwrap() {
+        let ended = ["passed", "unselected", "consumed", "held"].map(|name| blocks(&filter[name]));
+        let ended: u64 = ended.iter().sum::<u64>() + dropped(&filter["dropped"]);
+        assert_eq!(blocks(&filter["taken"]) + blocks(&filter["made"]), ended, "{filter}");
+    }
+    for source in report["sources"].as_array().unwrap() {
+        assert_eq!(source["seen"], source["given"], "{source}");
+    }
+}
+
+#[test]
+fn first_light() {
+    let folder = Folder::new();
+    let ran = folder.run(&["run", FIRST]);
+    assert_eq!(ran.status, Some(0), "{}", ran.err);
+    assert_eq!(ran.out.lines().count(), 39, "what goes to port 80, once: none of it is no TCP");
+    assert!(ran.out.lines().all(|line| line.contains(":80 tcp [")), "{}", ran.out);
+    assert!(ran.err.starts_with("105 blocks, 27828 bytes in ") && ran.err.ends_with("none lost\n"));
+    let times: Vec<&str> = ran.out.lines().filter_map(|line| line.split(' ').next()).collect();
+    assert!(times.is_sorted(), "in the order of the capture");
+}
+
+#[test]
+fn reports_do_not_mix_with_data() {
+    let folder = Folder::new();
+    let plain = folder.run(&["run", "-q", FIRST]);
+    assert_eq!(plain.err, "");
+    let told = folder.run(&["run", "--stats", FIRST]);
+    assert_eq!(told.out, plain.out);
+    for word in ["replay", "dport", "!bpf", "unselected", "ns/block", "the ledger balances"] {
+        assert!(told.err.contains(word), "{word}: {}", told.err);
+    }
+    let json = folder.run(&["run", "--json", FIRST]);
+    assert_eq!(json.out, plain.out);
+    let value = report(&json.err);
+    balances(&value);
+    assert_eq!(value["sources"][0]["given"], serde_json::json!({"blocks": 105, "bytes": 27828}));
+}
+
+#[test]
+fn the_report_goes_where_it_is_asked_to() {
+    let folder = Folder::new();
+    fs::write(folder.path().join("report"), "something longer than a report ".repeat(200)).unwrap();
+    let line = "replay examples/web.pcap | udp | pcap udp.pcap";
+    let ran = folder.run(&["run", "--json", "--report=report", line]);
+    assert_eq!((ran.status, ran.out.as_str(), ran.err.as_str()), (Some(0), "", ""));
+    let value = report(&folder.read("report"));
+    balances(&value);
+    let pcap = value["filters"].as_array().unwrap().iter().find(|f| f["name"] == "pcap").unwrap();
+    assert_eq!(pcap["report"][0], serde_json::json!({"what": "frames", "value": 9}));
+    let ran = folder.run(&["run", "--report=-", "replay udp.pcap | discard"]);
+    assert!(ran.out.contains("the ledger balances") && ran.err.is_empty(), "{ran:?}");
+}
+
+#[test]
+fn losses_are_warned_about_and_failures_with_no_loss() {
+    let folder = Folder::new();
+    let line = "replay examples/web.pcap | dport --name=again |80 count | dport --name=again";
+    let ran = folder.run(&["run", line]);
+    assert_eq!(ran.status, Some(0), "{}", ran.err);
+    let told = "warning: 39 blocks were lost: 39 between count and dport#again (too many hops)\n";
+    assert!(ran.err.starts_with(told), "{}", ran.err);
+    assert!(ran.err.contains("the ledger balances"), "{}", ran.err);
+    let refused = folder.run(&["run", "--no-loss", line]);
+    assert_eq!(refused.status, Some(1));
+    assert!(refused.err.starts_with(&told.replace("warning", "error")), "{}", refused.err);
+    let inside = folder.run(&[&format!("--no-loss {line}")]);
+    assert_eq!((inside.status, inside.err.starts_with("error: 39 blocks")), (Some(1), true));
+    let json = report(folder.run(&["run", "--json", line]).err.lines().nth(1).unwrap());
+    balances(&json);
+    assert_eq!(json["lost"], 39);
+}
+
+#[test]
+fn a_run_ends_after_a_number_of_blocks_or_a_time() {
+    let folder = Folder::new();
+    let ran = folder.run(&["run", "-c", "5", "generate | print"]);
+    assert_eq!((ran.status, ran.out.lines().count()), (Some(0), 5), "{}", ran.err);
+    let ran = folder.run(&["run", "--for", "50ms", "--json", "generate | count"]);
+    assert_eq!(ran.status, Some(0));
+    let value = report(&ran.err);
+    balances(&value);
+    assert_eq!(value["stopped"], true);
+    assert!(value["elapsed_ns"].as_u64().unwrap() >= 50_000_000);
+    let ended = report(&ran.out);
+    assert_eq!(ended["report"][0]["value"], value["sources"][0]["given"]["blocks"]);
+}
+
+#[test]
+fn a_closed_output_is_no_complaint() {
+    let folder = Folder::new();
+    let script = "streamline 'generate | print' | head -n 3";
+    let ran = common::Ran::from(folder.shell(script).output().unwrap());
+    assert_eq!((ran.out.lines().count(), ran.err.as_str()), (3, ""));
+    let script = "{ streamline 'generate | print'; echo $? >&2; } | head -n 1";
+    let ran = common::Ran::from(folder.shell(script).output().unwrap());
+    assert_eq!(ran.err, "141\n");
+    for words in [&["filters"][..], &["examples"], &["explain", "generate | print"]] {
+        // The reader has closed the pipe before the command starts.
+        let (reader, writer) = std::io::pipe().unwrap();
+        drop(reader);
+        let ran = folder.streamline(words).stdout(writer).output().unwrap();
+        assert_eq!((ran.status.code(), ran.stderr.as_slice()), (Some(141), &b""[..]), "{words:?}");
+    }
+}
+
+#[test]
+fn every_example_runs_and_balances() {
+    let folder = Folder::new();
+    let mut found = 0;
+    for entry in fs::read_dir(examples()).unwrap() {
+        let path = entry.unwrap().path();
+        if path.extension().is_none_or(|extension| extension != "pipe") {
+            continue;
+        }
+        found += 1;
+        let ran = folder.run(&["run", "--json", "--report=report", "-f", path.to_str().unwrap()]);
+        assert_eq!((ran.status, ran.err.as_str()), (Some(0), ""), "{}", path.display());
+        let value = report(&folder.read("report"));
+        balances(&value);
+        assert_eq!(value["lost"], 0);
+        let written = folder.path().join("dns.pcap").exists();
+        assert!(!ran.out.is_empty() || written, "{} shows something", path.display());
+    }
+    assert!(found >= 8, "the examples are there");
+}
+
+#[test]
+fn a_panic_ends_its_path_alone_and_leaves_what_fails_again() {
+    let folder = Folder::new();
+    let line = "replay examples/web.pcap | panics 60 | count ; replay examples/web.pcap | count";
+    let ran = folder.run(&["run", line]);
+    assert_eq!(ran.status, Some(1));
+    assert!(ran.out.contains("  105 blocks, 27828 bytes"), "the other path ran on: {}", ran.out);
+    assert!(ran.err.contains("`panics` has a bug and ended its path"), "{}", ran.err);
+    assert!(!ran.err.contains("panicked at"), "{}", ran.err);
+    let (_, rest) = ran.err.split_once("note: the block is kept in ").unwrap();
+    let (path, rest) = rest.split_once("; replay it with\n").unwrap();
+    let mode = fs::metadata(path).unwrap().permissions().mode();
+    assert_eq!(mode & 0o777, 0o600);
+    let command = rest.lines().next().unwrap();
+    assert!(command.contains(path), "{command}");
+    let again = common::Ran::from(folder.shell(command).output().unwrap());
+    assert_eq!(again.status, Some(1));
+    assert!(again.err.contains("`panics` has a bug"), "{}", again.err);
+    let json = folder.run(&["run", "--json", "--report=report", line]);
+    assert_eq!(json.status, Some(1));
+    let failure = &report(&folder.read("report"))["failures"][0];
+    assert_eq!(failure["node"], "panics");
+    assert!(std::path::Path::new(failure["block"].as_str().unwrap()).is_file());
+}

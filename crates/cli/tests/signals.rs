@@ -1,0 +1,68 @@
+//! ^C: the first lets the path drain, the second ends the process.
+
+mod common;
+
+use common::{Folder, Ran};
+use std::fs;
+use std::io::Read;
+use std::process::{Child, Command, Stdio};
+
+fn start(folder: &Folder, line: &str) -> Child {
+    let mut command = folder.streamline(&["run", line]);
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
+}
+
+fn signal(child: &Child, name: &str) {
+    let sent = Command::new("kill").args([format!("-{name}"), child.id().to_string()]).status();
+    assert!(sent.unwrap().success());
+}
+
+/// Waits, without a clock, until this holds; panics if the child ends before.
+fn until(child: &mut Child, holds: impl Fn(u32) -> bool) {
+    while !holds(child.id()) {
+        assert_eq!(child.try_wait().unwrap(), None, "it still runs");
+        std::thread::yield_now();
+    }
+}
+
+/// Whether one of its threads is a space.
+fn runs(process: u32) -> bool {
+    let tasks = fs::read_dir(format!("/proc/{process}/task")).into_iter().flatten().flatten();
+    let name = |task: fs::DirEntry| fs::read_to_string(task.path().join("comm"));
+    tasks.filter_map(|task| name(task).ok()).any(|name| name.starts_with("thread"))
+}
+
+/// Whether no signal waits to be delivered.
+fn delivered(process: u32) -> bool {
+    let status = fs::read_to_string(format!("/proc/{process}/status")).unwrap_or_default();
+    let pending = status.lines().find_map(|line| line.strip_prefix("ShdPnd:"));
+    pending.is_some_and(|bits| bits.trim().chars().all(|digit| digit == '0'))
+}
+
+#[test]
+fn the_first_signal_drains() {
+    for name in ["INT", "TERM"] {
+        let folder = Folder::new();
+        let mut child = start(&folder, "generate | count");
+        until(&mut child, runs);
+        signal(&child, name);
+        let ran = Ran::from(child.wait_with_output().unwrap());
+        assert_eq!(ran.status, Some(0), "{}", ran.err);
+        assert!(ran.out.ends_with(" bytes\n"), "what was counted is told: {}", ran.out);
+        assert!(ran.err.ends_with("none lost\n"), "{}", ran.err);
+    }
+}
+
+#[test]
+fn the_second_signal_ends_what_cannot_drain() {
+    let folder = Folder::new();
+    let mut child = start(&folder, "generate | print");
+    // It writes, and nobody reads on: soon the pipe is full, and the sink waits for ever.
+    let mut first = [0; 100];
+    child.stdout.as_mut().unwrap().read_exact(&mut first).unwrap();
+    signal(&child, "INT");
+    until(&mut child, delivered);
+    assert_eq!(child.try_wait().unwrap(), None, "the first only asks");
+    signal(&child, "INT");
+    assert_eq!(child.wait().unwrap().code(), Some(130));
+}

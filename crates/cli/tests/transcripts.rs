@@ -1,0 +1,55 @@
+//! Sessions of a shell as text: what is typed, what comes back, and the status if it is not 0.
+//!
+//! A line that begins with `$ ` is given to `sh` in a folder with `examples`; what follows up to the next
+//! is what both outputs said. `UPDATE=1` writes the answers anew.
+
+mod common;
+
+use common::Folder;
+use std::fmt::Write as _;
+use std::path::Path;
+
+/// What a shell said to a line, and its status.
+fn said(folder: &Folder, typed: &str) -> String {
+    let output = folder.shell(&format!("{{ {typed}\n}} 2>&1")).output().unwrap();
+    let mut said = String::from_utf8(output.stdout).unwrap();
+    let status = output.status.code().unwrap();
+    if status != 0 {
+        let _ = writeln!(said, "[{status}]");
+    }
+    said.lines().map(|line| format!("{}\n", uncounted(line.trim_end()))).collect()
+}
+
+/// The line without the number of all filters, which changes with every new one.
+fn uncounted(line: &str) -> String {
+    const BEFORE: &str = "lists all ";
+    match line.split_once(BEFORE) {
+        Some((head, tail)) => {
+            format!("{head}{BEFORE}N{}", tail.trim_start_matches(|c: char| c.is_ascii_digit()))
+        }
+        None => line.to_owned(),
+    }
+}
+
+#[test]
+fn the_command_says_what_it_said() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/transcripts");
+    let mut found = 0;
+    for entry in std::fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        let text = std::fs::read_to_string(&path).unwrap();
+        let place = Folder::new();
+        let mut now: String =
+            text.lines().filter(|line| line.starts_with('#')).map(|l| format!("{l}\n")).collect();
+        for typed in text.lines().filter_map(|line| line.strip_prefix("$ ")) {
+            let _ = write!(now, "\n$ {typed}\n{}", said(&place, typed));
+            found += 1;
+        }
+        if std::env::var_os("UPDATE").is_some() {
+            std::fs::write(&path, now).unwrap();
+        } else {
+            assert_eq!(now, text, "{}", path.display());
+        }
+    }
+    assert!(found > 20, "the transcripts are there");
+}
