@@ -3,13 +3,13 @@
 //! ```text
 //! writer's memory   one page of control words, then the data        written by the writer alone
 //! reader's memory   one page of control words per reader            written by that reader alone
-//! geometry          one page that nobody can write any more         what the others must agree with
+//! geometry          one page that nobody can write any more         what both must agree on
 //! ```
 //!
-//! Positions are 64-bit and monotone: bytes in a dbuf, entries in an ibuf; what lies at position p is at
-//! p mod capacity, so a position also tells the lap. Every control word has a cache line pair of its own,
-//! because processors fetch lines in pairs (BASELINES, padding). A number in this file counts words of
-//! 8 bytes from the start of the page, unless it says bytes.
+//! Positions are 64-bit and monotone: bytes in a dbuf, entries in an ibuf; what lies at position p
+//! is at p mod capacity, so a position also tells the lap. Every control word has a cache line pair
+//! of its own, because processors fetch lines in pairs (BASELINES, padding). A number in this file
+//! counts words of 8 bytes from the start of the page, unless it says bytes.
 
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
@@ -54,8 +54,8 @@ pub const OPEN: u64 = 0;
 /// A party has left for ever.
 pub const CLOSED: u64 = 1;
 
-/// What the parties of a ring agree on before the first access. Lies in a memfd of its own that is sealed
-/// against everything.
+/// What the parties of a ring agree on before the first access. Lies in a memfd of its own that is
+/// sealed against everything.
 #[derive(
     Clone, Copy, PartialEq, Eq, Debug, Default, FromBytes, IntoBytes, Immutable, KnownLayout,
 )]
@@ -92,7 +92,8 @@ pub struct Record {
     pub length: u32,
     /// [`Record::BLOCK`] or [`Record::PAD`].
     pub kind: u32,
-    /// How many blocks were put before this one. So a reader that was lapped knows how many it lost.
+    /// How many blocks were put before this one. So a reader that was lapped knows how many it
+    /// lost.
     pub sequence: u64,
 }
 

@@ -1,6 +1,7 @@
 //! The one door by which atomics come in, so that loom can stand behind it in the models.
 //!
-//! Only Acquire and Release are used in this crate: loom takes sequential consistency for less than it is.
+//! Only Acquire and Release are used in this crate: loom takes sequential consistency for less than
+//! it is.
 
 #[cfg(not(loom))]
 pub(crate) use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
@@ -8,8 +9,8 @@ pub(crate) use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 #[cfg(loom)]
 pub(crate) use loom::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 
-/// Reads a word with Acquire. Made of a relaxed load and a fence, because the word may lie in memory that
-/// is mapped read-only, where Rust promises only relaxed loads.
+/// Reads a word with Acquire. Made of a relaxed load and a fence, because the word may lie in
+/// memory that is mapped read-only, where Rust promises only relaxed loads.
 pub(crate) fn acquire(word: &AtomicU64) -> u64 {
     let value = word.load(Ordering::Relaxed);
     fence(Ordering::Acquire);

@@ -1,28 +1,28 @@
-//! Where blocks cross from one space to another: a ring of rich pointers whose bytes stay where they are.
-//! [SL §5.3.1, §5.3.3]
+//! Where blocks cross from one space to another: a ring of rich pointers whose bytes stay where
+//! they are. [SL §5.3.1, §5.3.3]
 //!
-//! The writer pushes entries together with the *origin* of their bytes: its pool, or the batch that it is
-//! reading from another crossing (so a block goes through many spaces and is never copied). The readers
-//! look at the bytes in place, each at its own pace, and release what they have read. Memory is bounded by
-//! the pools: the writer keeps one lease per segment in flight, and gives it back when all readers have
-//! passed the last entry that points there.
+//! The writer pushes entries together with the *origin* of their bytes: its pool, or the batch that
+//! it is reading from another crossing (so a block goes through many spaces and is never copied).
+//! The readers look at the bytes in place, each at its own pace, and release what they have read.
+//! Memory is bounded by the pools: the writer keeps one lease per segment in flight, and gives it
+//! back when all readers have passed the last entry that points there.
 //!
 //! Only `block` and `drop new` make sense here: a crossing never overwrites, so it never copies.
 //!
 //! Why `&[u8]` is allowed. With M1 to M6 of `pool`:
-//! - C1 Only [`Writer::push`] puts entries into the ring: it is made here with the ring, lives in this
-//!   process, and no other party can write its memory.
-//! - C2 An entry is pushed only if view and frame lie, filled, in segments on which the writer holds a
-//!   lease in `flight`, recorded with the position after the last entry that needs it.
-//! - C3 The writer drops such a lease only after it has seen (Acquire) that the cursors of all readers
-//!   that have not left passed that position. A writer that goes away leaves its leases to the ring, which
-//!   keeps them until the last reader is gone.
-//! - C4 A reader moves its cursor only in [`Reader::release`] and when it is dropped, both of which need
-//!   the reader for themselves: so while a [`Batch`] lives, its entries are not passed.
-//! - C5 From C2 to C4: while a batch lives, the writer holds a lease on each segment that the batch points
-//!   into; by M4 the bytes stay as they are. The memory itself lives because the ring knows it (`known`),
-//!   under the id by which the entry names it: the writer puts it there before it pushes the first entry,
-//!   and never another memory under the same id.
+//! - C1 Only [`Writer::push`] puts entries into the ring: it is made here with the ring, lives in
+//!   this process, and no other party can write its memory.
+//! - C2 An entry is pushed only if view and frame lie, filled, in segments on which the writer
+//!   holds a lease in `flight`, recorded with the position after the last entry that needs it.
+//! - C3 The writer drops such a lease only after it has seen (Acquire) that the cursors of all
+//!   readers that have not left passed that position. A writer that goes away leaves its leases to
+//!   the ring, which keeps them until the last reader is gone.
+//! - C4 A reader moves its cursor only in [`Reader::release`] and when it is dropped, both of which
+//!   need the reader for themselves: so while a [`Batch`] lives, its entries are not passed.
+//! - C5 From C2 to C4: while a batch lives, the writer holds a lease on each segment that the batch
+//!   points into; by M4 the bytes stay as they are. The memory itself lives because the ring knows
+//!   it (`known`), under the id by which the entry names it: the writer puts it there before it
+//!   pushes the first entry, and never another memory under the same id.
 
 use crate::ibuf::{self, Lanes, Pushed};
 use crate::pool::{Lease, Memory, Pool};
@@ -34,8 +34,8 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 /// The shape of a crossing.
 pub use crate::ibuf::Config;
 
-/// Makes a crossing. The writer's space sleeps on `writer_bell`; each reader's space on its own, and there
-/// is one reader per bell (`config.readers` does not count).
+/// Makes a crossing. The writer's space sleeps on `writer_bell`; each reader's space on its own,
+/// and there is one reader per bell (`config.readers` does not count).
 pub fn crossing(
     config: &Config,
     writer_bell: Arc<Bell>,
@@ -131,15 +131,16 @@ pub struct Writer {
 }
 
 impl Writer {
-    /// Puts as many entries as the policy lets in and publishes them; wakes nobody ([`Writer::signal`]).
-    /// Every entry that is not a hole must come from one of `origins`. A fault says that an entry is not
-    /// what it alleges: then nothing was put.
+    /// Puts as many entries as the policy lets in and publishes them; wakes nobody
+    /// ([`Writer::signal`]). Every entry that is not a hole must come from one of `origins`. A
+    /// fault says that an entry is not what it alleges: then nothing was put.
     pub fn push(&mut self, entries: &[Entry], origins: &[&dyn Origin]) -> Result<Pushed, Fault> {
         if self.flight.len() > 1 {
             self.reap()?;
         }
         let start = self.ring.side.head;
-        // Asked once: what goes in is what is kept, even if a reader makes more room meanwhile (C2).
+        // Asked once: what goes in is what is kept, even if a reader makes more room meanwhile
+        // (C2).
         let fitting = self.ring.fitting(entries.len())?;
         for (entry, after) in entries.iter().take(fitting).zip(start + 1..) {
             let view = entry.pointer;
@@ -155,15 +156,16 @@ impl Writer {
         Ok(self.ring.put(entries, fitting))
     }
 
-    /// Wakes the readers that sleep. Call it after T_b blocks or T_t time, and before the space sleeps.
+    /// Wakes the readers that sleep. Call it after T_b blocks or T_t time, and before the space
+    /// sleeps.
     pub fn signal(&self) {
         for bell in &self.shared.reader_bells {
             bell.ring();
         }
     }
 
-    /// Gives back the leases of segments that all readers have passed; answers how many remain. For a
-    /// space whose pool is short, and before it sleeps.
+    /// Gives back the leases of segments that all readers have passed; answers how many remain. For
+    /// a space whose pool is short, and before it sleeps.
     pub fn reap(&mut self) -> Result<usize, Fault> {
         let passed = self.ring.side.refresh()?;
         // C3: every reader that has not left is at `passed` or beyond.
@@ -237,7 +239,8 @@ impl Writer {
 
 impl Drop for Writer {
     fn drop(&mut self) {
-        // C3: what is in flight belongs to the ring now. Then the end is shown, then the readers woken.
+        // C3: what is in flight belongs to the ring now. Then the end is shown, then the readers
+        // woken.
         let flight = std::mem::take(&mut self.flight);
         self.shared.left.lock().unwrap_or_else(PoisonError::into_inner).extend(flight);
         self.ring.side.close();
@@ -259,8 +262,8 @@ impl Reader {
         Ok(Batch { reader: self, count })
     }
 
-    /// Takes the first `count` of the entries that are there: their bytes may be reused from now on. Wakes
-    /// the writer if it sleeps and half of the ring is free.
+    /// Takes the first `count` of the entries that are there: their bytes may be reused from now
+    /// on. Wakes the writer if it sleeps and half of the ring is free.
     pub fn release(&mut self, count: usize) -> Result<(), Fault> {
         let count = self.ring.waiting()?.min(count);
         let bytes = (0..count as u64)
@@ -282,8 +285,8 @@ impl Reader {
         self.ring.waiting()
     }
 
-    /// Whether the writer is gone and everything has been read. Drop a reader that has finished: what the
-    /// writer left behind is kept until then.
+    /// Whether the writer is gone and everything has been read. Drop a reader that has finished:
+    /// what the writer left behind is kept until then.
     pub fn is_finished(&mut self) -> Result<bool, Fault> {
         self.ring.is_finished()
     }
@@ -308,7 +311,8 @@ impl Drop for Reader {
     }
 }
 
-/// Entries that a reader looks at. As long as it lives they are not released, and their bytes stay (C5).
+/// Entries that a reader looks at. As long as it lives they are not released, and their bytes stay
+/// (C5).
 #[derive(Clone, Copy, Debug)]
 pub struct Batch<'a> {
     reader: &'a Reader,
@@ -354,9 +358,9 @@ impl<'a> Batch<'a> {
         self.look(self.entry(index).frame())
     }
 
-    /// The bytes behind a pointer into a segment that this batch keeps: one of its entries, or a part of
-    /// one. Where many bytes of one entry are looked at, this is the way of [`Batch::bytes`] without
-    /// loading the entry again.
+    /// The bytes behind a pointer into a segment that this batch keeps: one of its entries, or a
+    /// part of one. Where many bytes of one entry are looked at, this is the way of
+    /// [`Batch::bytes`] without loading the entry again.
     pub fn resolve(&self, pointer: RichPointer) -> Result<&'a [u8], Fault> {
         if pointer.is_hole() {
             return Err(Fault::Hole);
@@ -403,9 +407,10 @@ impl<'a> Batch<'a> {
         }
         let memory = self.memory(pointer)?;
         let (_, at) = memory.locate(pointer.place)?;
-        // SAFETY: `locate` found the bytes inside the region and below `filled`. The pointer is the view or
-        // the frame of an entry of this batch, or lies in a segment that one of them lies in, so the
-        // segment is leased as long as the reader is borrowed (C5), hence the bytes stay as they are (M4).
+        // SAFETY: `locate` found the bytes inside the region and below `filled`. The pointer is the
+        // view or the frame of an entry of this batch, or lies in a segment that one of them lies
+        // in, so the segment is leased as long as the reader is borrowed (C5), hence the bytes stay
+        // as they are (M4).
         Ok(unsafe { memory.bytes(at, pointer.length() as usize) })
     }
 }

@@ -1,23 +1,24 @@
 //! Who is where in a ring: the positions of its writer and of its readers. [SL §5.2]
 //!
-//! A position is monotone and 64 bits wide; it counts bytes in a dbuf and entries in an ibuf. Each party
-//! writes only its own page of control words, keeps its own position privately, and remembers the last
-//! position that it saw of the other, so that the other's cache line is fetched only when the remembered
-//! value says full or empty. Publication is once per batch.
+//! A position is monotone and 64 bits wide; it counts bytes in a dbuf and entries in an ibuf. Each
+//! party writes only its own page of control words, keeps its own position privately, and remembers
+//! the last position that it saw of the other, so that the other's cache line is fetched only when
+//! the remembered value says full or empty. Publication is once per batch.
 //!
 //! SYNC POINTS (each Release names its Acquire):
-//! - *block published*: [`Producer::publish`] stores `COMMIT` with Release, [`Consumer::refresh`] loads it
-//!   with Acquire: who sees the position sees the blocks before it.
-//! - *block released*: [`Consumer::release`] stores `CURSOR` with Release, [`Producer::refresh`] loads it
-//!   with Acquire: who sees the position may write where the reader has read.
-//! - *writing begins* (lossy rings): [`Producer::begin`] stores `RESERVE`, then a Release fence, then the
-//!   data; [`Consumer::overtaken`] makes an Acquire fence after copying the data, then loads `RESERVE`:
-//!   who has seen a new byte sees the new position.
-//! - *closed*: `STATE` is stored with Release after the last publication; who sees it sees all positions.
+//! - *block published*: [`Producer::publish`] stores `COMMIT` with Release, [`Consumer::refresh`]
+//!   loads it with Acquire: who sees the position sees the blocks before it.
+//! - *block released*: [`Consumer::release`] stores `CURSOR` with Release, [`Producer::refresh`]
+//!   loads it with Acquire: who sees the position may write where the reader has read.
+//! - *writing begins* (lossy rings): [`Producer::begin`] stores `RESERVE`, then a Release fence,
+//!   then the data; [`Consumer::overtaken`] makes an Acquire fence after copying the data, then
+//!   loads `RESERVE`: who has seen a new byte sees the new position.
+//! - *closed*: `STATE` is stored with Release after the last publication; who sees it sees all
+//!   positions.
 //!
-//! A position that comes from the other party is checked each time it is read: it must lie within one
-//! capacity of our own and never go back. If not, the link to that party is poisoned: the fault goes to
-//! the caller, nothing is clamped, and no other party of the ring notices (RELIABILITY T3).
+//! A position that comes from the other party is checked each time it is read: it must lie within
+//! one capacity of our own and never go back. If not, the link to that party is poisoned: the fault
+//! goes to the caller, nothing is clamped, and no other party of the ring notices (RELIABILITY T3).
 
 use crate::atomic::{Ordering, acquire, fence};
 use crate::region::Region;
@@ -25,11 +26,12 @@ use crate::{Fault, Policy, Put, Taken};
 use abi::ring::{CLOSED, PAGE_WORDS, reader, writer};
 use std::sync::Arc;
 
-/// No writer comes this far: 2⁶³ bytes take 29 years at 10 GB/s. So sums of positions do not overflow.
+/// No writer comes this far: 2⁶³ bytes take 29 years at 10 GB/s. So sums of positions do not
+/// overflow.
 const POSITION_MAX: u64 = u64::MAX >> 1;
 
-/// Where the data begins in the writer's memory: after its page. The models, which pay for each word, have
-/// only the words that are used.
+/// Where the data begins in the writer's memory: after its page. The models, which pay for each
+/// word, have only the words that are used.
 pub(crate) const DATA_WORDS: usize =
     if cfg!(loom) { writer::LEDGER + abi::ring::LINE_WORDS } else { PAGE_WORDS };
 
@@ -38,7 +40,8 @@ pub(crate) const DATA_WORDS: usize =
 pub(crate) struct Store {
     /// The writer's control words, and from [`DATA_WORDS`] on the data.
     pub(crate) writer: Region,
-    /// The control words of each reader. Strangers see only their own; then the others are missing here.
+    /// The control words of each reader. Strangers see only their own; then the others are missing
+    /// here.
     pub(crate) readers: Box<[Region]>,
     /// Positions from one lap to the next: a power of two.
     pub(crate) capacity: u64,
@@ -120,9 +123,9 @@ impl Producer {
         Ok(capacity - (self.head - self.oldest))
     }
 
-    /// Looks where the readers are and answers the oldest position that one of them still needs; the
-    /// writer's own where all have left. A reader that shows an impossible position is shut out for ever
-    /// and reported once; the ring goes on for the others.
+    /// Looks where the readers are and answers the oldest position that one of them still needs;
+    /// the writer's own where all have left. A reader that shows an impossible position is shut out
+    /// for ever and reported once; the ring goes on for the others.
     pub(crate) fn refresh(&mut self) -> Result<u64, Fault> {
         let (mut oldest, mut lie) = (self.head, None);
         for (seen, region) in self.seen.iter_mut().zip(&self.store.readers) {
@@ -165,8 +168,8 @@ impl Producer {
         fence(Ordering::Release);
     }
 
-    /// Remembers the start of a record as the place where readers that were lapped can go on, if the last
-    /// such place is half a lap behind (lossy rings).
+    /// Remembers the start of a record as the place where readers that were lapped can go on, if
+    /// the last such place is half a lap behind (lossy rings).
     pub(crate) fn mark(&mut self, position: u64) {
         if position - self.marked >= self.store.capacity / 2 {
             self.marked = position;
@@ -224,8 +227,8 @@ impl Consumer {
         }
     }
 
-    /// The position up to which there is something to read; looks at the writer only when everything
-    /// that was seen has been read.
+    /// The position up to which there is something to read; looks at the writer only when
+    /// everything that was seen has been read.
     pub(crate) fn available(&mut self) -> Result<u64, Fault> {
         if self.next == self.commit { self.refresh() } else { Ok(self.commit) }
     }
@@ -250,8 +253,8 @@ impl Consumer {
         Ok(commit)
     }
 
-    /// Whether the writer may have begun to overwrite what we copied from `start` (lossy rings). Asked
-    /// after the copy.
+    /// Whether the writer may have begun to overwrite what we copied from `start` (lossy rings).
+    /// Asked after the copy.
     pub(crate) fn overtaken(&self, start: u64) -> bool {
         // SYNC POINT: writing begins; pairs with the store and fence in `Producer::begin`.
         fence(Ordering::Acquire);
@@ -259,9 +262,9 @@ impl Consumer {
         reserve.wrapping_sub(start) > self.store.capacity
     }
 
-    /// Where a reader that was lapped at `start` goes on: at the mark, at most half a lap and a record
-    /// behind, so that the next attempt is likely to succeed. `None`: the writer is just writing over
-    /// everything that there was, and the reader stays where it is.
+    /// Where a reader that was lapped at `start` goes on: at the mark, at most half a lap and a
+    /// record behind, so that the next attempt is likely to succeed. `None`: the writer is just
+    /// writing over everything that there was, and the reader stays where it is.
     pub(crate) fn resume(&mut self, start: u64) -> Result<Option<u64>, Fault> {
         let mark = acquire(self.store.writer.word(writer::MARK));
         let commit = self.refresh()?;
@@ -296,8 +299,8 @@ impl Consumer {
 
     /// Whether the writer has closed and everything has been read.
     pub(crate) fn ended(&mut self) -> Result<bool, Fault> {
-        // SYNC POINT: closed; pairs with the store in `Producer::close`. Loaded before the position, so
-        // that the position is the last one.
+        // SYNC POINT: closed; pairs with the store in `Producer::close`. Loaded before the
+        // position, so that the position is the last one.
         let closed = acquire(self.store.writer.word(writer::STATE)) == CLOSED;
         Ok(closed && self.refresh()? == self.next)
     }

@@ -1,32 +1,38 @@
 //! A ring of blocks of any length: what an IPC stream between spaces is made of. [SL §5.1, §5.2]
 //!
-//! One writer, several readers, each at its own pace. A block never wraps: where it would, a pad record
-//! fills the end of the ring, so `peek` always gives one piece. Three policies: block (the writer waits for
-//! the slowest reader), drop new, overwrite oldest. Deviation from the source: `read` is not `peek` plus
-//! memcpy where the memory is foreign or lossy; it copies word by word and looks at the lap again.
+//! One writer, several readers, each at its own pace. A block never wraps: where it would, a pad
+//! record fills the end of the ring, so `peek` always gives one piece. Three policies: block (the
+//! writer waits for the slowest reader), drop new, overwrite oldest. Deviation from the source:
+//! `read` is not `peek` plus memcpy where the memory is foreign or lossy; it copies word by word
+//! and looks at the lap again.
 //!
-//! Two kinds of reader. [`Reader`] lives in the writer's process: it trusts the writer and may peek.
-//! [`Visitor`] attached to a ring of another process ([`crate::share`]): to it all bytes are foreign, it
-//! only copies, and it takes nothing for granted that the ring says.
+//! Two kinds of reader. [`Reader`] lives in the writer's process: it trusts the writer and may
+//! peek. [`Visitor`] attached to a ring of another process ([`crate::share`]): to it all bytes are
+//! foreign, it only copies, and it takes nothing for granted that the ring says.
 //!
-//! Why `&[u8]` is allowed here (rings that block or drop new, in one process). Invariants, cited below:
-//! - D1 The words of a ring made by [`ring`] are written only by this crate: the writer's and the data by
-//!   the one [`Writer`], each reader's by its one [`Reader`].
-//! - D2 The writer writes data only between its head and the oldest cursor of all readers that have not
-//!   left plus the capacity, and shows blocks (Release) when they are written.
-//! - D3 A reader looks only at blocks that are shown (Acquire) and not yet behind its published cursor.
-//! - D4 A reader publishes its cursor only in methods that take `&mut self` and in `drop`: so while a slice
-//!   lives, the writer, who has not seen the cursor pass, does not write there (D2).
-//! - D5 In a ring that overwrites nobody gets a slice of the ring: reservations are private memory that
-//!   commit copies in, word by word, and readers copy out.
+//! Why `&[u8]` is allowed here (rings that block or drop new, in one process). Invariants, cited
+//! below:
+//! - D1 The words of a ring made by [`ring`] are written only by this crate: the writer's and the
+//!   data by the one [`Writer`], each reader's by its one [`Reader`].
+//! - D2 The writer writes data only between its head and the oldest cursor of all readers that have
+//!   not left plus the capacity, and shows blocks (Release) when they are written.
+//! - D3 A reader looks only at blocks that are shown (Acquire) and not yet behind its published
+//!   cursor.
+//! - D4 A reader publishes its cursor only in methods that take `&mut self` and in `drop`: so while
+//!   a slice lives, the writer, who has not seen the cursor pass, does not write there (D2).
+//! - D5 In a ring that overwrites nobody gets a slice of the ring: reservations are private memory
+//!   that commit copies in, word by word, and readers copy out.
 
 use crate::cursor::{Consumer, Producer, Store};
 use crate::{Fault, Policy, Put, Taken, foreign};
-use abi::ring::{PAGE, PAGE_WORDS, Record};
-use abi::{BLOCK_MAX, DbufId, Place};
+use abi::ring::{PAGE, Record};
+use abi::{DbufId, Place};
 use std::fmt;
 use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
+use walk::{Found, Walk, block_max, offset, put_header};
+
+mod walk;
 
 /// The shape of a ring of blocks.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -42,7 +48,8 @@ pub struct Config {
 }
 
 impl Config {
-    /// A blocking ring of 1 MB with one reader: 512 KB to 1 MB is best on one processor (BASELINES).
+    /// A blocking ring of 1 MB with one reader: 512 KB to 1 MB is best on one processor
+    /// (BASELINES).
     #[must_use]
     pub const fn new(id: DbufId) -> Self {
         Self { id, capacity: 1 << 20, policy: Policy::Block, readers: 1 }
@@ -89,14 +96,15 @@ impl Writer {
         self.id
     }
 
-    /// The longest block that this ring takes: half of it, so that a block fits wherever the head is.
+    /// The longest block that this ring takes: half of it, so that a block fits wherever the head
+    /// is.
     #[must_use]
     pub fn block_max(&self) -> usize {
         block_max(&self.side.store)
     }
 
-    /// Opens room for a block of up to `length` bytes. `None`: the ring is full; a ring that blocks will
-    /// have room when readers release, one that drops has counted the block as dropped.
+    /// Opens room for a block of up to `length` bytes. `None`: the ring is full; a ring that blocks
+    /// will have room when readers release, one that drops has counted the block as dropped.
     pub fn reserve(&mut self, length: usize) -> Result<Option<Reservation<'_>>, Fault> {
         let limit = self.block_max();
         let Some(length) = u32::try_from(length).ok().filter(|&l| l as usize <= limit) else {
@@ -156,8 +164,8 @@ impl Writer {
         (pad, pad + span)
     }
 
-    /// Writes the headers of the pad and of the block, copies the block in where it was staged, and moves
-    /// the head.
+    /// Writes the headers of the pad and of the block, copies the block in where it was staged, and
+    /// moves the head.
     fn commit(&mut self, pad: u64, length: u32) -> Place {
         let start = self.side.head + pad;
         let end = start + Record::span(length);
@@ -217,8 +225,8 @@ impl Deref for Reservation<'_> {
         if writer.side.store.policy == Policy::Overwrite {
             return writer.staging.get(..self.length as usize).unwrap_or_default();
         }
-        // SAFETY: the bytes lie in the ring (`reserve` found the room), between head and what readers still
-        // need (D2): no reader looks at them (D3), and the one writer is borrowed.
+        // SAFETY: the bytes lie in the ring (`reserve` found the room), between head and what
+        // readers still need (D2): no reader looks at them (D3), and the one writer is borrowed.
         unsafe { writer.side.store.writer.bytes(self.at, self.length as usize) }
     }
 }
@@ -252,8 +260,8 @@ impl Reader {
         Ok(Some(self.look(record)))
     }
 
-    /// The next block, in place, and past it: [`Reader::release`] gives it back. For a batch: call it as
-    /// often as wanted, with the reader borrowed for each block.
+    /// The next block, in place, and past it: [`Reader::release`] gives it back. For a batch: call
+    /// it as often as wanted, with the reader borrowed for each block.
     pub fn next_block(&mut self) -> Result<Option<&[u8]>, Fault> {
         let Some(record) = self.held()? else { return Ok(None) };
         self.0.pass(&record);
@@ -274,8 +282,8 @@ impl Reader {
         self.0.side.release();
     }
 
-    /// Copies the next block into `out`, takes it, and gives it back. `None`: nothing is there. Where
-    /// `out` is too short the block stays.
+    /// Copies the next block into `out`, takes it, and gives it back. `None`: nothing is there.
+    /// Where `out` is too short the block stays.
     pub fn read(&mut self, out: &mut [u8]) -> Result<Option<usize>, Fault> {
         self.0.read(out)
     }
@@ -305,9 +313,9 @@ impl Reader {
     }
 
     fn look(&self, found: Found) -> &[u8] {
-        // SAFETY: `find` checked that the record lies in the ring and is shown (D3); it is not behind our
-        // published cursor, which cannot move while `self` is borrowed (D4), and the ring does not
-        // overwrite (`held`).
+        // SAFETY: `find` checked that the record lies in the ring and is shown (D3); it is not
+        // behind our published cursor, which cannot move while `self` is borrowed (D4), and the
+        // ring does not overwrite (`held`).
         unsafe { self.0.side.store.writer.bytes(found.at, found.length as usize) }
     }
 }
@@ -321,14 +329,14 @@ impl Visitor {
         Self(Walk::new(side))
     }
 
-    /// Copies the next block into `out`, takes it, and gives it back. `None`: nothing is there. Where
-    /// `out` is too short the block stays.
+    /// Copies the next block into `out`, takes it, and gives it back. `None`: nothing is there.
+    /// Where `out` is too short the block stays.
     pub fn read(&mut self, out: &mut [u8]) -> Result<Option<usize>, Fault> {
         self.0.read(out)
     }
 
-    /// Copies the bytes that a rich pointer names into `out`, which must be as long. They must lie in
-    /// what this reader has not released, or, where the ring overwrites, not have been lapped.
+    /// Copies the bytes that a rich pointer names into `out`, which must be as long. They must lie
+    /// in what this reader has not released, or, where the ring overwrites, not have been lapped.
     pub fn copy(&mut self, place: Place, out: &mut [u8]) -> Result<(), Fault> {
         self.0.copy(place, out)
     }
@@ -347,8 +355,8 @@ impl Visitor {
         block_max(&self.0.side.store)
     }
 
-    /// Whether the writer has closed the ring and everything has been read. A writer that was killed
-    /// closes nothing: its control socket tells (RELIABILITY T10).
+    /// Whether the writer has closed the ring and everything has been read. A writer that was
+    /// killed closes nothing: its control socket tells (RELIABILITY T10).
     pub fn is_finished(&mut self) -> Result<bool, Fault> {
         self.0.side.ended()
     }
@@ -365,192 +373,6 @@ impl Visitor {
         self.0.side.store.put()
     }
 }
-
-/// How a reader goes from record to record, believing nothing.
-#[derive(Debug)]
-struct Walk {
-    side: Consumer,
-    /// The sequence number of the next block, unless we have just joined.
-    expected: Option<u64>,
-    /// The position after the block that was passed last.
-    passed: u64,
-}
-
-/// A record that was found and checked.
-#[derive(Clone, Copy, Debug)]
-struct Found {
-    /// Where its bytes lie in the writer's memory.
-    at: usize,
-    length: u32,
-    sequence: u64,
-    /// Blocks that we missed before it.
-    lost: u64,
-    /// The position after it.
-    end: u64,
-}
-
-/// How often a reader of a ring that overwrites tries before it says that nothing is there.
-const ATTEMPTS: usize = 8;
-
-impl Walk {
-    const fn new(side: Consumer) -> Self {
-        Self { side, expected: Some(0), passed: 0 }
-    }
-
-    fn read(&mut self, out: &mut [u8]) -> Result<Option<usize>, Fault> {
-        for _ in 0..ATTEMPTS {
-            let start = self.side.next;
-            let found = match self.find() {
-                Ok(None) => return Ok(None),
-                Ok(Some(found)) => Ok(found),
-                Err(fault) => Err(fault),
-            };
-            let copied = found.and_then(|found| {
-                let length = found.length as usize;
-                let to = out.get_mut(..length);
-                let to = to.ok_or(Fault::TooLong { length, limit: 0 })?;
-                foreign::copy_out(self.side.store.writer.words(), found.at, to);
-                Ok(found)
-            });
-            if self.side.store.policy == Policy::Overwrite && self.side.overtaken(start) {
-                // Whatever was seen may be half of two records: go on behind, where there is something.
-                match self.side.resume(start)? {
-                    Some(next) => self.side.next = next,
-                    None => return Ok(None),
-                }
-                continue;
-            }
-            let found = match copied {
-                Err(Fault::TooLong { length, .. }) => {
-                    return Err(Fault::TooLong { length, limit: out.len() });
-                }
-                other => other?,
-            };
-            self.pass(&found);
-            self.side.release();
-            return Ok(Some(found.length as usize));
-        }
-        Ok(None)
-    }
-
-    /// The next record that is a block, if one is published. Pads are passed. Everything that the header
-    /// alleges is checked against the window before it is used.
-    fn find(&mut self) -> Result<Option<Found>, Fault> {
-        // At most one pad stands before a block.
-        for _ in 0..2 {
-            let (start, commit) = (self.side.next, self.side.available()?);
-            if start == commit {
-                return Ok(None);
-            }
-            let store = &self.side.store;
-            let header = get_header(store, start);
-            let span = Record::span(header.length);
-            let left = store.capacity - (start & (store.capacity - 1));
-            if span > left || span > commit.wrapping_sub(start) {
-                return Err(self.damaged(start));
-            }
-            let end = start + span;
-            match header.kind {
-                Record::PAD if span == left => self.side.next = end,
-                Record::BLOCK if header.length as usize <= block_max(store) => {
-                    let at = offset(store, start) + Record::SIZE;
-                    let (length, sequence) = (header.length, header.sequence);
-                    let lost = sequence.wrapping_sub(self.expected.unwrap_or(sequence));
-                    if lost > self.lost_at_most(start) {
-                        return Err(self.damaged(start));
-                    }
-                    return Ok(Some(Found { at, length, sequence, lost, end }));
-                }
-                _ => return Err(self.damaged(start)),
-            }
-        }
-        Err(self.damaged(self.side.next))
-    }
-
-    /// No record where one should be. In a ring that overwrites that may be the writer passing; the caller
-    /// looks at the lap.
-    fn damaged(&mut self, position: u64) -> Fault {
-        let fault = Fault::Damaged { position };
-        if self.side.store.policy == Policy::Overwrite && self.side.overtaken(position) {
-            return fault;
-        }
-        self.side.poison(fault)
-    }
-
-    fn pass(&mut self, found: &Found) {
-        self.side.taken.lost += found.lost;
-        self.expected = Some(found.sequence.wrapping_add(1));
-        self.side.next = found.end;
-        self.passed = found.end;
-        self.side.taken.blocks += 1;
-        self.side.taken.bytes += u64::from(found.length);
-    }
-
-    /// How many blocks may have been written between the last one that we passed and this position.
-    fn lost_at_most(&self, position: u64) -> u64 {
-        match self.side.store.policy {
-            Policy::Overwrite => position.saturating_sub(self.passed) / Record::SIZE as u64,
-            Policy::Block | Policy::DropNew => 0,
-        }
-    }
-
-    fn copy(&mut self, place: Place, out: &mut [u8]) -> Result<(), Fault> {
-        let commit = self.side.refresh()?;
-        let store = &self.side.store;
-        let (start, length) = (place.complete(commit), u64::from(place.length()));
-        let lossy = store.policy == Policy::Overwrite;
-        let oldest =
-            if lossy { commit.saturating_sub(store.capacity) } else { self.side.released() };
-        let end = start.checked_add(length).filter(|&end| start >= oldest && end <= commit);
-        if end.is_none() {
-            return Err(Fault::OutOfWindow(place));
-        }
-        if (start & (store.capacity - 1)) + length > store.capacity {
-            return Err(Fault::CrossesSegment(place));
-        }
-        if out.len() as u64 != length {
-            return Err(Fault::TooLong { length: place.length() as usize, limit: out.len() });
-        }
-        foreign::copy_out(store.writer.words(), offset(store, start), out);
-        if lossy && self.side.overtaken(start) {
-            return Err(Fault::OutOfWindow(place));
-        }
-        Ok(())
-    }
-}
-
-impl Drop for Walk {
-    fn drop(&mut self) {
-        self.side.leave();
-    }
-}
-
-fn block_max(store: &Store) -> usize {
-    let half = usize::try_from(store.capacity / 2).unwrap_or(usize::MAX);
-    half.saturating_sub(Record::SIZE).min(BLOCK_MAX)
-}
-
-/// Where a position lies in the writer's memory, in bytes.
-#[expect(clippy::cast_possible_truncation, reason = "less than the capacity, which is mapped")]
-const fn offset(store: &Store, position: u64) -> usize {
-    PAGE + (position & (store.capacity - 1)) as usize
-}
-
-fn put_header(store: &Store, position: u64, record: Record) {
-    let first = offset(store, position) / 8;
-    for (i, value) in record.words().into_iter().enumerate() {
-        store.writer.word(first + i).store(value, crate::atomic::Ordering::Relaxed);
-    }
-}
-
-/// The header at a position, copied once.
-fn get_header(store: &Store, position: u64) -> Record {
-    let first = offset(store, position & !(Record::SIZE as u64 - 1)) / 8;
-    let load = |i| store.writer.word(first + i).load(crate::atomic::Ordering::Relaxed);
-    Record::from_words([load(0), load(1)])
-}
-
-const _: () = assert!(PAGE_WORDS * 8 == PAGE);
 
 #[cfg(test)]
 mod tests;

@@ -3,12 +3,14 @@
 use abi::{DbufId, Place};
 use std::fmt;
 
-/// What is wrong with a rich pointer, or with the other party of a ring. [SL §5.3.1, "buffer fault"]
+/// What is wrong with a rich pointer, or with the other party of a ring. [SL §5.3.1, "buffer
+/// fault"]
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Fault {
     /// The pointer names a dbuf that is not known here.
     UnknownDbuf(DbufId),
-    /// The place is not (or no longer) in the window of the dbuf: recycled, lapped, or never written.
+    /// The place is not (or no longer) in the window of the dbuf: recycled, lapped, or never
+    /// written.
     OutOfWindow(Place),
     /// The place runs over the end of its segment, or of its block.
     CrossesSegment(Place),
@@ -62,8 +64,8 @@ impl fmt::Display for Fault {
             Self::Hole => f.write_str("a hole has a length and no bytes"),
             Self::Poisoned { shown, mine } => write!(
                 f,
-                "the other party of the ring shows position {shown}, which cannot be at our {mine}: \
-                 close the ring"
+                "the other party of the ring shows position {shown}, which cannot be at our \
+                 {mine}: close the ring"
             ),
             Self::Damaged { position } => {
                 write!(f, "there is no record at position {position} of the ring: close the ring")

@@ -1,14 +1,16 @@
-//! Copies from and to memory that another party may touch at the same moment. [SL §5.2, lossy rings]
+//! Copies from and to memory that another party may touch at the same moment. [SL §5.2, lossy
+//! rings]
 //!
-//! No reference to bytes is ever made: words are loaded and stored one by one, as relaxed atomics. What was
-//! copied may be torn; whether it is, the caller finds out afterwards (`cursor`, *writing begins*). Above
-//! 1 KB this is 25 to 40 % slower than a plain copy (SPIKES 1 d), and sound.
+//! No reference to bytes is ever made: words are loaded and stored one by one, as relaxed atomics.
+//! What was copied may be torn; whether it is, the caller finds out afterwards (`cursor`, *writing
+//! begins*). Above 1 KB this is 25 to 40 % slower than a plain copy (SPIKES 1 d), and sound.
 
 use crate::atomic::{AtomicU64, Ordering};
 
 const WORD: usize = size_of::<u64>();
 
-/// Copies the bytes from byte `at` of `words` on into `out`. What lies beyond the words is left as it was.
+/// Copies the bytes from byte `at` of `words` on into `out`. What lies beyond the words is left as
+/// it was.
 pub(crate) fn copy_out(words: &[AtomicU64], at: usize, out: &mut [u8]) {
     let load = |word: &AtomicU64| word.load(Ordering::Relaxed).to_ne_bytes();
     let (first, skip) = (at / WORD, at % WORD);
@@ -21,11 +23,10 @@ pub(crate) fn copy_out(words: &[AtomicU64], at: usize, out: &mut [u8]) {
         to.copy_from_slice(head.get(..to.len()).unwrap_or_default());
         rest = left;
     }
-    let mut chunks = rest.chunks_exact_mut(WORD);
-    for (chunk, word) in chunks.by_ref().zip(words.by_ref()) {
-        chunk.copy_from_slice(&load(word));
+    let (chunks, tail) = rest.as_chunks_mut::<WORD>();
+    for (chunk, word) in chunks.iter_mut().zip(words.by_ref()) {
+        *chunk = load(word);
     }
-    let tail = chunks.into_remainder();
     if let Some(bytes) = words.next().map(load) {
         tail.copy_from_slice(bytes.get(..tail.len()).unwrap_or_default());
     }
@@ -33,11 +34,15 @@ pub(crate) fn copy_out(words: &[AtomicU64], at: usize, out: &mut [u8]) {
 
 /// Copies `bytes` into the words from word `first` on. The last word is filled up with zeros.
 pub(crate) fn copy_in(words: &[AtomicU64], first: usize, bytes: &[u8]) {
-    let words = words.get(first..).unwrap_or_default();
-    for (word, chunk) in words.iter().zip(bytes.chunks(WORD)) {
+    let mut words = words.get(first..).unwrap_or_default().iter();
+    let (chunks, tail) = bytes.as_chunks::<WORD>();
+    for (chunk, word) in chunks.iter().zip(words.by_ref()) {
+        word.store(u64::from_ne_bytes(*chunk), Ordering::Relaxed);
+    }
+    if let (Some(word), false) = (words.next(), tail.is_empty()) {
         let mut value = [0; WORD];
-        if let Some(to) = value.get_mut(..chunk.len()) {
-            to.copy_from_slice(chunk);
+        if let Some(to) = value.get_mut(..tail.len()) {
+            to.copy_from_slice(tail);
         }
         word.store(u64::from_ne_bytes(value), Ordering::Relaxed);
     }

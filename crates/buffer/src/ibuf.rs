@@ -1,13 +1,13 @@
 //! A ring of rich pointers with their lanes. [SL §5.3]
 //!
-//! Entries of 16 bytes (pointer), 32 (with the context lane) or 64 (with the marks) flow from one writer to
-//! several readers, each at its own pace. Entries are moved as words: they are data about memory and give
-//! no access to it, so this file needs no unsafe code. In a ring that overwrites, a reader copies and then
-//! looks whether it was overtaken; what it missed it counts exactly.
+//! Entries of 16 bytes (pointer), 32 (with the context lane) or 64 (with the marks) flow from one
+//! writer to several readers, each at its own pace. Entries are moved as words: they are data about
+//! memory and give no access to it, so this file needs no unsafe code. In a ring that overwrites, a
+//! reader copies and then looks whether it was overtaken; what it missed it counts exactly.
 //!
 //! Both sides publish once per call: push and read batches.
 
-use crate::atomic::Ordering;
+use crate::atomic::{AtomicU64, Ordering};
 use crate::cursor::{Consumer, DATA_WORDS, Producer, Store};
 use crate::{Fault, Policy, Put, Taken};
 use abi::{ContextLane, Entry, Marks, RichPointer};
@@ -29,14 +29,10 @@ impl Lanes {
     /// Bytes from one entry to the next.
     #[must_use]
     pub const fn stride(self) -> usize {
-        self.words() * 8
-    }
-
-    const fn words(self) -> usize {
         match self {
-            Self::Pointer => 2,
-            Self::Context => 4,
-            Self::Marks => 8,
+            Self::Pointer => 16,
+            Self::Context => 32,
+            Self::Marks => 64,
         }
     }
 }
@@ -67,8 +63,8 @@ const ATTEMPTS: usize = 8;
 #[must_use]
 pub fn ring(config: &Config) -> (Writer, Vec<Reader>) {
     let entries = config.entries.max(1).next_power_of_two();
-    let words = config.lanes.words();
-    let store = Store::heap(entries * words, entries as u64, config.policy, config.readers);
+    let words = entries * config.lanes.stride() / 8;
+    let store = Store::heap(words, entries as u64, config.policy, config.readers);
     let reader = |index| Reader::new(Consumer::new(store.clone(), index), config.lanes);
     let readers = (0..config.readers).map(reader).collect();
     (Writer::new(store, config.lanes), readers)
@@ -79,8 +75,8 @@ pub fn ring(config: &Config) -> (Writer, Vec<Reader>) {
 pub struct Pushed {
     /// The first so many entries are in the ring.
     pub put: usize,
-    /// So many of the rest were dropped and counted ([`Policy::DropNew`]). In a ring that blocks the rest
-    /// stays with the caller, who waits and pushes again.
+    /// So many of the rest were dropped and counted ([`Policy::DropNew`]). In a ring that blocks
+    /// the rest stays with the caller, who waits and pushes again.
     pub dropped: usize,
 }
 
@@ -137,7 +133,8 @@ impl Writer {
         usize::try_from(self.side.store.capacity).unwrap_or(usize::MAX)
     }
 
-    /// How many entries would go in now; `wanted` saves a look at the readers where that many surely fit.
+    /// How many entries would go in now; `wanted` saves a look at the readers where that many
+    /// surely fit.
     pub fn room(&mut self, wanted: usize) -> Result<usize, Fault> {
         Ok(usize::try_from(self.side.room(wanted as u64)?).unwrap_or(usize::MAX))
     }
@@ -162,20 +159,28 @@ impl Writer {
     }
 
     fn write(&mut self, entries: &[Entry]) {
-        let store = &self.side.store;
-        let words = self.lanes.words();
-        let data = store.writer.words().get(DATA_WORDS..).unwrap_or_default();
-        for entry in entries {
-            let at = index(self.side.head, store.capacity) * words;
-            let slot = data.get(at..at + words).unwrap_or_default();
-            let values: [u64; 8] = zerocopy::transmute!(*entry);
-            for (word, value) in slot.iter().zip(values) {
-                word.store(value, Ordering::Relaxed);
-            }
-            self.side.head += 1;
+        match self.lanes {
+            Lanes::Pointer => self.write_words::<2>(entries),
+            Lanes::Context => self.write_words::<4>(entries),
+            Lanes::Marks => self.write_words::<8>(entries),
         }
         self.side.put.blocks += entries.len() as u64;
         self.side.put.bytes += bytes(entries);
+    }
+
+    /// Stores the first `N` words of each entry; with `N` known the loop is straight code.
+    fn write_words<const N: usize>(&mut self, entries: &[Entry]) {
+        let store = &self.side.store;
+        let slots = slots::<N>(store);
+        for entry in entries {
+            let values: [u64; 8] = zerocopy::transmute!(*entry);
+            if let Some(slot) = slots.get(index(self.side.head, store.capacity)) {
+                for (word, value) in slot.iter().zip(values) {
+                    word.store(value, Ordering::Relaxed);
+                }
+            }
+            self.side.head += 1;
+        }
     }
 }
 
@@ -282,24 +287,33 @@ impl Reader {
 
     /// The entry at a position that is published.
     pub(crate) fn load(&self, position: u64) -> Entry {
-        let words = self.lanes.words();
-        let store = &self.side.store;
-        let at = DATA_WORDS + index(position, store.capacity) * words;
-        let slot = store.writer.words().get(at..at + words).unwrap_or_default();
-        let mut values = [0u64; 8];
-        for (value, word) in values.iter_mut().zip(slot) {
-            *value = word.load(Ordering::Relaxed);
-        }
         match self.lanes {
-            Lanes::Marks => zerocopy::transmute!(values),
-            Lanes::Pointer | Lanes::Context => {
-                let [p0, p1, c0, c1, ..] = values;
-                let pointer = RichPointer::from_words([p0, p1]);
-                let context: ContextLane = zerocopy::transmute!([c0, c1]);
-                Entry::new(pointer, context, Marks::bare(pointer.length()))
+            Lanes::Marks => zerocopy::transmute!(self.words::<8>(position)),
+            Lanes::Context => {
+                let [p0, p1, c0, c1] = self.words(position);
+                bare([p0, p1], zerocopy::transmute!([c0, c1]))
             }
+            Lanes::Pointer => bare(self.words(position), ContextLane::default()),
         }
     }
+
+    /// The words of the entry at a position.
+    fn words<const N: usize>(&self, position: u64) -> [u64; N] {
+        let store = &self.side.store;
+        let slot = slots::<N>(store).get(index(position, store.capacity));
+        slot.map_or([0; N], |slot| slot.each_ref().map(|word| word.load(Ordering::Relaxed)))
+    }
+}
+
+/// An entry whose marks did not travel: whole in view.
+fn bare(pointer: [u64; 2], context: ContextLane) -> Entry {
+    let pointer = RichPointer::from_words(pointer);
+    Entry::new(pointer, context, Marks::bare(pointer.length()))
+}
+
+/// The data of a ring as slots of `N` words.
+fn slots<const N: usize>(store: &Store) -> &[[AtomicU64; N]] {
+    store.writer.words().get(DATA_WORDS..).unwrap_or_default().as_chunks().0
 }
 
 impl Drop for Reader {

@@ -1,7 +1,8 @@
 //! What each side of an edge has counted for itself (CONTRACT 19).
 //!
-//! put = taken + lost + resident, per reader. The two sides never count for each other: the writer's
-//! figures come from the writer, the reader's from the reader, and a third party compares them.
+//! put = taken + lost + resident, per reader. The two sides never count for each other: the
+//! writer's figures come from the writer, the reader's from the reader, and a third party compares
+//! them.
 
 /// What the writer of a ring has counted.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -28,8 +29,8 @@ pub struct Taken {
 }
 
 impl Put {
-    /// Blocks that are still in the ring, if this reader and the writer have counted right: `None` says
-    /// that the edge is unbalanced.
+    /// Blocks that are still in the ring, if this reader and the writer have counted right: `None`
+    /// says that the edge is unbalanced.
     #[must_use]
     pub const fn resident(&self, taken: &Taken) -> Option<u64> {
         match self.blocks.checked_sub(taken.blocks) {

@@ -1,15 +1,16 @@
-//! Where bytes rest: the pool that a space writes, the rings that join spaces, and the one function that
-//! turns a rich pointer into bytes. [SL §5.1, §5.2, §5.3]
+//! Where bytes rest: the pool that a space writes, the rings that join spaces, and the one function
+//! that turns a rich pointer into bytes. [SL §5.1, §5.2, §5.3]
 //!
 //! Three kinds of shared memory, never mixed:
 //! 1. *control words* are atomics, laid out in `abi::ring`; every Release names its Acquire;
-//! 2. *held bytes* are kept from being overwritten by a protocol among parties that trust each other, so
-//!    that `&[u8]` is allowed; `pool`, `crossing` and `dbuf` argue it in numbered invariants;
-//! 3. *foreign bytes* may be written by another party at any moment. No reference is ever made to them:
-//!    they are copied word by word, and then the lap is looked at again (`foreign`).
+//! 2. *held bytes* are kept from being overwritten by a protocol among parties that trust each
+//!    other, so that `&[u8]` is allowed; `pool`, `crossing` and `dbuf` argue it in numbered
+//!    invariants;
+//! 3. *foreign bytes* may be written by another party at any moment. No reference is ever made to
+//!    them: they are copied word by word, and then the lap is looked at again (`foreign`).
 //!
-//! This crate sleeps only in [`signal::Bell`], allocates only when a ring or a pool is made or grows by a
-//! segment, and knows no clock.
+//! This crate sleeps only in [`signal::Bell`], allocates only when a ring or a pool is made or
+//! grows by a segment, and knows no clock.
 #![deny(unsafe_code)]
 #![cfg_attr(not(test), warn(clippy::cast_possible_truncation))]
 #![cfg_attr(loom, allow(dead_code, reason = "the models need only a part"))]

@@ -1,52 +1,61 @@
 //! The memory that a space writes, and that its rich pointers point into. [SL §5.2, §5.3.1]
 //!
-//! A pool is a dbuf made of equal segments in one memfd. A source fills a segment in one go and names the
-//! records inside it; a filter appends small blocks while others still look at the blocks of the same turn;
-//! nothing is ever overwritten as long as somebody may look. Segments are recycled only between turns, and
-//! only if nobody has pinned or leased them. Deviation: the source's dbuf is one ring that laps as a whole;
-//! here single segments lap, so that one held block does not stop the rest (SPIKES, pitfall 1).
+//! A pool is a dbuf made of equal segments in one memfd. A source fills a segment in one go and
+//! names the records inside it; a filter appends small blocks while others still look at the blocks
+//! of the same turn; nothing is ever overwritten as long as somebody may look. Segments are
+//! recycled only between turns, and only if nobody has pinned or leased them. Deviation: the
+//! source's dbuf is one ring that laps as a whole; here single segments lap, so that one held block
+//! does not stop the rest (SPIKES, pitfall 1).
 //!
-//! Positions are monotone: position = segment number × segment size + offset, and segment n lies in slot
-//! n mod slots. Segment numbers are skipped to reuse the lowest free slot, so that the memory in use stays
-//! as small as it can be (a ring that leaves the cache is three times slower, [SL §5.4], BASELINES).
+//! Positions are monotone: position = segment number × segment size + offset, and segment n lies in
+//! slot n mod slots. Segment numbers are skipped to reuse the lowest free slot, so that the memory
+//! in use stays as small as it can be (a ring that leaves the cache is three times slower, [SL
+//! §5.4], BASELINES).
 //!
 //! Why `&[u8]` is allowed here. Invariants, cited below:
-//! - M1 The bytes of a slot below `filled` are written by nobody while `segment` names the same segment.
-//!   They were written before `filled` was raised (Release; readers load it with Acquire).
-//! - M2 The bytes of a slot from `filled` on are reached only through the one open [`Draft`], which only
-//!   the thread that has the pool can open (the pool is not `Sync`), and only one at a time (`drafting`).
-//! - M3 A slot is given another segment only in [`Pool::turn`], which has `&mut Pool`: so no slice that
-//!   [`Pool::bytes`] gave out is alive, no draft is open, and nobody is taking a lease through the pool.
-//! - M4 ... and only while its `leases` are 0. A lease is a reference count that safe code cannot forge:
-//!   it is made from `&Pool` (excluded by M3), from a lease (then the count was not 0), or from a
-//!   `crossing::Batch` (then the crossing's writer has a lease on it). It is given back with Release, and
-//!   `turn` loads with Acquire: the last look at the bytes comes before their reuse.
-//! - M5 Pins are for callers, plain numbers that can be stored anywhere. Soundness never rests on them: who
-//!   unpins too often gets `None` from [`Pool::bytes`] some time later, and a count of mistakes.
+//! - M1 The bytes of a slot below `filled` are written by nobody while `segment` names the same
+//!   segment. They were written before `filled` was raised (Release; readers load it with Acquire).
+//! - M2 The bytes of a slot from `filled` on are reached only through the one open [`Draft`], which
+//!   only the thread that has the pool can open (the pool is not `Sync`), and only one at a time
+//!   (`drafting`).
+//! - M3 A slot is given another segment only in [`Pool::turn`], which has `&mut Pool`: so no slice
+//!   that [`Pool::bytes`] gave out is alive, no draft is open, and nobody is taking a lease through
+//!   the pool.
+//! - M4 ... and only while its `leases` are 0. A lease is a reference count that safe code cannot
+//!   forge: it is made from `&Pool` (excluded by M3), from a lease (then the count was not 0), or
+//!   from a `crossing::Batch` (then the crossing's writer has a lease on it). It is given back with
+//!   Release, and `turn` loads with Acquire: the last look at the bytes comes before their reuse.
+//! - M5 Pins are for callers, plain numbers that can be stored anywhere. Soundness never rests on
+//!   them: who unpins too often gets `None` from [`Pool::bytes`] some time later, and a count of
+//!   mistakes.
 //! - M6 The memory lives as long as the pool, a lease, or a crossing knows it (`Arc`).
 
 use crate::Fault;
-use crate::region::Region;
-use crate::slots::{FREE, Slots};
+use crate::slots::FREE;
 use abi::{BLOCK_MAX, DbufId, Place, RichPointer};
 use std::cell::Cell;
 use std::fmt;
 use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
-use sys::memory::Memfd;
+
+mod lease;
+
+pub use lease::Lease;
+pub(crate) use lease::Memory;
 
 /// The shape of a pool.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Config {
     /// Bytes of a segment: a power of two, at least a page. No block crosses the end of one.
     pub segment: usize,
-    /// How many segments there may be: a power of two. Memory is taken when a segment is first used.
+    /// How many segments there may be: a power of two. Memory is taken when a segment is first
+    /// used.
     pub segments: usize,
 }
 
 impl Default for Config {
-    /// 16 segments of 1 MB: two processors are fastest with 4 to 16 MB (BASELINES), and one pool used
-    /// from one processor stays in its first segment.
+    /// 16 segments of 1 MB: two processors are fastest with 4 to 16 MB (BASELINES), and one pool
+    /// used from one processor stays in its first segment.
     fn default() -> Self {
         Self { segment: 1 << 20, segments: 16 }
     }
@@ -141,9 +150,9 @@ impl Pool {
         self.memory.segment().min(BLOCK_MAX)
     }
 
-    /// Opens at least `min` and at most `max` bytes for writing, next to each other. `None`: the pool is
-    /// full until leases and pins are given back and [`Pool::turn`] is called; or another draft is open;
-    /// or `min` is longer than [`Pool::block_max`].
+    /// Opens at least `min` and at most `max` bytes for writing, next to each other. `None`: the
+    /// pool is full until leases and pins are given back and [`Pool::turn`] is called; or another
+    /// draft is open; or `min` is longer than [`Pool::block_max`].
     pub fn draft(&self, min: usize, max: usize) -> Option<Draft<'_>> {
         let min = min.max(1);
         if self.drafting.get() || min > self.block_max() {
@@ -160,8 +169,9 @@ impl Pool {
         Some(Draft { pool: self, position, at: self.memory.slots.offset(position), len })
     }
 
-    /// Appends one block: `fill` writes up to `length` bytes and answers how many. The place is valid from
-    /// then on, while slices of other blocks stay valid too. `None` as in [`Pool::draft`].
+    /// Appends one block: `fill` writes up to `length` bytes and answers how many. The place is
+    /// valid from then on, while slices of other blocks stay valid too. `None` as in
+    /// [`Pool::draft`].
     pub fn append(
         &self,
         length: usize,
@@ -177,19 +187,19 @@ impl Pool {
     #[must_use]
     pub fn bytes(&self, place: Place) -> Option<&[u8]> {
         let (_, at) = self.memory.locate(place).ok()?;
-        // SAFETY: `locate` found the bytes inside the region and below `filled`; they stay as they are
-        // (M1) as long as `self` is borrowed (M3).
+        // SAFETY: `locate` found the bytes inside the region and below `filled`; they stay as they
+        // are (M1) as long as `self` is borrowed (M3).
         Some(unsafe { self.memory.bytes(at, place.length() as usize) })
     }
 
-    /// All that is filled of the segment that a block lies in: blocks that follow each other mostly lie
-    /// in one, and are then found without another look at the slots.
+    /// All that is filled of the segment that a block lies in: blocks that follow each other mostly
+    /// lie in one, and are then found without another look at the slots.
     #[must_use]
     pub fn segment(&self, place: Place) -> Option<Segment<'_>> {
         let (slot, at) = self.memory.locate(place).ok()?;
         let from = at & (self.memory.segment() - 1);
-        // SAFETY: `locate` found the slot resident; its bytes from the first to `filled` lie in the region
-        // and stay as they are (M1) as long as `self` is borrowed (M3).
+        // SAFETY: `locate` found the slot resident; its bytes from the first to `filled` lie in the
+        // region and stay as they are (M1) as long as `self` is borrowed (M3).
         let bytes = unsafe { self.memory.bytes(at - from, self.memory.slots.filled(slot)) };
         Some(Segment { start: place.position() - from as u64, bytes })
     }
@@ -215,9 +225,9 @@ impl Pool {
         Some(Pin(self.memory.slots.resident(slot)))
     }
 
-    /// Gives a pin back. The bytes stay at least until the next [`Pool::turn`], so a block can be released
-    /// and unpinned while filters behind still look at it (SPIKES, pitfall 2). `false`: this pin is not
-    /// (any more) one of ours; the mistake is counted and changes nothing.
+    /// Gives a pin back. The bytes stay at least until the next [`Pool::turn`], so a block can be
+    /// released and unpinned while filters behind still look at it (SPIKES, pitfall 2). `false`:
+    /// this pin is not (any more) one of ours; the mistake is counted and changes nothing.
     pub fn unpin(&self, pin: Pin) -> bool {
         let slot = self.memory.slots.slot_of(pin.0);
         let resident = self.memory.slots.resident(slot) == pin.0;
@@ -235,15 +245,17 @@ impl Pool {
         self.mistakes.get()
     }
 
-    /// A lease on the segment of this block: keeps it, whatever becomes of the pool, until it is dropped.
+    /// A lease on the segment of this block: keeps it, whatever becomes of the pool, until it is
+    /// dropped.
     pub fn lease(&self, place: Place) -> Result<Lease, Fault> {
         let (slot, _) = self.memory.locate(place)?;
         // M4: made from `&Pool`.
         Ok(Lease::new(&self.memory, slot))
     }
 
-    /// Ends a turn: no slice and no draft is left, so segments that nobody keeps can be recycled. The open
-    /// segment is given up too once it is half full, so that a space without backlog stays in one.
+    /// Ends a turn: no slice and no draft is left, so segments that nobody keeps can be recycled.
+    /// The open segment is given up too once it is half full, so that a space without backlog stays
+    /// in one.
     pub fn turn(&mut self) {
         self.drafting.set(false);
         let slots = &self.memory.slots;
@@ -356,16 +368,16 @@ impl Drop for Draft<'_> {
 impl Deref for Draft<'_> {
     type Target = [u8];
     fn deref(&self) -> &[u8] {
-        // SAFETY: the bytes lie in the open segment, hence in the region; only this draft reaches them (M2),
-        // and it is borrowed.
+        // SAFETY: the bytes lie in the open segment, hence in the region; only this draft reaches
+        // them (M2), and it is borrowed.
         unsafe { self.pool.memory.region.bytes(self.at, self.len) }
     }
 }
 
 impl DerefMut for Draft<'_> {
     fn deref_mut(&mut self) -> &mut [u8] {
-        // SAFETY: the bytes lie in the open segment, hence in the writable region; only this draft reaches
-        // them (M2), and it is borrowed for this slice alone.
+        // SAFETY: the bytes lie in the open segment, hence in the writable region; only this draft
+        // reaches them (M2), and it is borrowed for this slice alone.
         unsafe { self.pool.memory.region.bytes_mut(self.at, self.len) }
     }
 }
@@ -373,121 +385,6 @@ impl DerefMut for Draft<'_> {
 impl fmt::Debug for Draft<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Draft({} bytes at {})", self.len, self.position)
-    }
-}
-
-/// Having one keeps one segment of a pool as it is, in any thread, until it is dropped.
-pub struct Lease {
-    memory: Arc<Memory>,
-    slot: usize,
-}
-
-impl Lease {
-    /// The caller keeps M4.
-    pub(crate) fn new(memory: &Arc<Memory>, slot: usize) -> Self {
-        memory.slots.lease(slot);
-        Self { memory: memory.clone(), slot }
-    }
-
-    /// The pool that the segment belongs to.
-    #[must_use]
-    pub fn dbuf(&self) -> DbufId {
-        self.memory.id
-    }
-
-    /// The bytes of a block in this segment.
-    pub fn bytes(&self, place: Place) -> Result<&[u8], Fault> {
-        let at = self.offset(place)?;
-        // SAFETY: `locate` found the bytes inside the region and below `filled`; they stay as they are
-        // (M1) because the lease keeps the segment in its slot (M4) as long as `self` is borrowed.
-        Ok(unsafe { self.memory.bytes(at, place.length() as usize) })
-    }
-
-    /// Where a block of this segment lies.
-    fn offset(&self, place: Place) -> Result<usize, Fault> {
-        let (slot, at) = self.memory.locate(place)?;
-        if slot == self.slot { Ok(at) } else { Err(Fault::OutOfWindow(place)) }
-    }
-
-    pub(crate) fn covers(&self, dbuf: DbufId, place: Place) -> bool {
-        self.memory.id == dbuf && self.offset(place).is_ok()
-    }
-
-    pub(crate) const fn memory(&self) -> &Arc<Memory> {
-        &self.memory
-    }
-
-    pub(crate) fn segment_len(&self) -> usize {
-        self.memory.segment()
-    }
-}
-
-impl Clone for Lease {
-    fn clone(&self) -> Self {
-        // M4: made from a lease.
-        Self::new(&self.memory, self.slot)
-    }
-}
-
-impl Drop for Lease {
-    fn drop(&mut self) {
-        self.memory.slots.give_back(self.slot);
-    }
-}
-
-impl fmt::Debug for Lease {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Lease(dbuf {}, slot {})", self.memory.id.number(), self.slot)
-    }
-}
-
-/// The segments themselves, shared with whoever has a lease.
-#[derive(Debug)]
-pub(crate) struct Memory {
-    pub(crate) id: DbufId,
-    region: Region,
-    slots: Slots,
-    /// Kept so that the memory can be handed to another process.
-    file: Option<Memfd>,
-}
-
-impl Memory {
-    fn new(id: DbufId, segment: usize, slots: usize) -> sys::Result<Self> {
-        let len = segment * slots;
-        let (file, region) = if cfg!(miri) {
-            (None, Region::heap(len / 8))
-        } else {
-            let file = Memfd::create("streamline-pool", len)?;
-            let region = Region::mapped(file.map()?);
-            (Some(file), region)
-        };
-        Ok(Self { id, region, slots: Slots::new(segment, slots), file })
-    }
-
-    /// Takes the memory of a slot, so that a lack of it is an error here and no SIGBUS later (T12).
-    fn populate(&self, slot: usize) -> sys::Result<()> {
-        let Some(file) = &self.file else { return Ok(()) };
-        file.allocate(slot * self.segment(), self.segment())
-    }
-
-    const fn segment(&self) -> usize {
-        self.slots.segment()
-    }
-
-    /// The bytes at an offset that [`Memory::locate`] has found.
-    ///
-    /// # Safety
-    /// 1. `locate` has answered `at` for a place of `len` bytes, and
-    /// 2. as long as the slice lives the segment is kept in its slot (M3 or M4).
-    pub(crate) unsafe fn bytes(&self, at: usize, len: usize) -> &[u8] {
-        // SAFETY: promise 1 puts the bytes inside the region; by promise 2 and M1 nobody writes them.
-        unsafe { self.region.bytes(at, len) }
-    }
-
-    /// See [`Slots::locate`].
-    #[inline]
-    pub(crate) fn locate(&self, place: Place) -> Result<(usize, usize), Fault> {
-        self.slots.locate(place)
     }
 }
 

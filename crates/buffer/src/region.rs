@@ -1,12 +1,13 @@
 //! A piece of memory as words and as bytes: a mapping, or the heap (for models and small rings).
 //!
 //! Invariants, cited below:
-//! - R1 `base` points to `words` consecutive, initialised `AtomicU64` that live as long as the region: they
-//!   belong to `owner`, which the region never gives away and drops last.
+//! - R1 `base` points to `words` consecutive, initialised `AtomicU64` that live as long as the
+//!   region: they belong to `owner`, which the region never gives away and drops last.
 //! - R2 The words are reached only as atomics ([`Region::words`]) or through [`Region::bytes`] and
 //!   [`Region::bytes_mut`], whose callers promise that nobody writes these bytes meanwhile.
 //! - R3 Words of memory that is mapped read-only are only loaded, and only relaxed
-//!   ([`crate::atomic::acquire`]): callers keep it, a mistake ends the process and corrupts nothing.
+//!   ([`crate::atomic::acquire`]): callers keep it, a mistake ends the process and corrupts
+//!   nothing.
 
 use crate::atomic::AtomicU64;
 use std::fmt;
@@ -35,7 +36,8 @@ struct Line([AtomicU64; LINE_WORDS]);
 
 const LINE_WORDS: usize = abi::ring::LINE_WORDS;
 
-// SAFETY: a region owns its memory (R1); moving the owner to another thread moves only the duty to free it.
+// SAFETY: a region owns its memory (R1); moving the owner to another thread moves only the duty to
+// free it.
 unsafe impl Send for Region {}
 // SAFETY: through a shared region memory is reached as atomics, or under the promises of R2.
 unsafe impl Sync for Region {}
@@ -46,7 +48,8 @@ impl Region {
         let line = || Line(std::array::from_fn(|_| AtomicU64::new(0)));
         let lines: Arc<[Line]> = (0..words.div_ceil(LINE_WORDS)).map(|_| line()).collect();
         let words = lines.len() * LINE_WORDS;
-        // A line is an array of words without padding, and an Arc gives up no claim to be the only one.
+        // A line is an array of words without padding, and an Arc gives up no claim to be the only
+        // one.
         const { assert!(size_of::<Line>() == LINE_WORDS * size_of::<AtomicU64>()) }
         let base = NonNull::from(&*lines).cast::<AtomicU64>();
         Self { base, words, owner: Owner::Heap(lines) }
@@ -108,8 +111,8 @@ impl Region {
     pub(crate) unsafe fn bytes_mut(&self, at: usize, len: usize) -> &mut [u8] {
         debug_assert!(at.checked_add(len).is_some_and(|end| end <= self.len()));
         let base = self.base.as_ptr().cast::<u8>().wrapping_add(at);
-        // SAFETY: R1 and promise 1 put the range inside live, initialised, writable memory (atomics allow
-        // writing through a shared reference); promise 2 makes the slice the only one.
+        // SAFETY: R1 and promise 1 put the range inside live, initialised, writable memory (atomics
+        // allow writing through a shared reference); promise 2 makes the slice the only one.
         unsafe { std::slice::from_raw_parts_mut(base, len) }
     }
 }

@@ -1,11 +1,12 @@
 //! The one function that turns rich pointers into bytes. [SL §5.3.1, "buffer fault"]
 //!
-//! A rich pointer is an allegation: plain data that came out of a ring, a table, or another process. What a
-//! space can look into right now it puts into a [`Table`] (its pool, the batches that it is reading, the
-//! leases that it keeps, the rings of others that it visits). [`Table::resolve`] answers bytes that stay as
-//! long as the table, or the [`Fault`] that says what is wrong; [`Table::copy`] reaches foreign memory
-//! too, of which no slice may ever be made. Deviation: there is no mapping on demand yet, a pointer to a
-//! dbuf that was not put into the table is a fault.
+//! A rich pointer is an allegation: plain data that came out of a ring, a table, or another
+//! process. What a space can look into right now it puts into a [`Table`] (its pool, the batches
+//! that it is reading, the leases that it keeps, the rings of others that it visits).
+//! [`Table::resolve`] answers bytes that stay as long as the table, or the [`Fault`] that says what
+//! is wrong; [`Table::copy`] reaches foreign memory too, of which no slice may ever be made.
+//! Deviation: there is no mapping on demand yet, a pointer to a dbuf that was not put into the
+//! table is a fault.
 
 use crate::Fault;
 use crate::crossing::Batch;

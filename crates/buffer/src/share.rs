@@ -4,17 +4,18 @@
 //! ```text
 //! geometry   sealed against everything                what both sides must agree on
 //! ring       sealed against every new way to write    the writer's page and the data
-//! cursor     sealed in its size                       the reader's page: it writes there and nowhere else
+//! cursor     sealed in its size                       the page that the reader writes
 //! ```
 //!
-//! The writer maps the ring before it seals it, and only then hands anything out: what a reader gets is
-//! no way to write, cut or empty the ring, however it opens it again. The reader trusts none of it: it asks
-//! the kernel for seals and sizes, compares them with the geometry, and refuses what does not fit. From
-//! then on every position and every record is checked as it is read (`cursor`, `dbuf`).
+//! The writer maps the ring before it seals it, and only then hands anything out: what a reader
+//! gets is no way to write, cut or empty the ring, however it opens it again. The reader trusts
+//! none of it: it asks the kernel for seals and sizes, compares them with the geometry, and refuses
+//! what does not fit. From then on every position and every record is checked as it is read
+//! (`cursor`, `dbuf`).
 //!
-//! A reader can hold up a writer that blocks: so rings between strangers overwrite, or the writer sets a
-//! deadline and shuts the reader out ([`crate::dbuf::Writer::shut_out`], T8). There is no futex here:
-//! strangers signal each other through eventfds.
+//! A reader can hold up a writer that blocks: so rings between strangers overwrite, or the writer
+//! sets a deadline and shuts the reader out ([`crate::dbuf::Writer::shut_out`], T8). There is no
+//! futex here: strangers signal each other through eventfds.
 
 use crate::cursor::{Consumer, Store};
 use crate::region::Region;
@@ -34,8 +35,8 @@ pub fn blocks(config: &dbuf::Config) -> sys::Result<(dbuf::Writer, Vec<Offer>)> 
     Ok((dbuf::Writer::new(store, config.id), offers))
 }
 
-/// Makes a ring of rich pointers whose readers are other processes. What the pointers name must be handed
-/// to them too; to them each entry is an allegation.
+/// Makes a ring of rich pointers whose readers are other processes. What the pointers name must be
+/// handed to them too; to them each entry is an allegation.
 pub fn pointers(config: &ibuf::Config, id: DbufId) -> sys::Result<(ibuf::Writer, Vec<Offer>)> {
     let (entries, stride) = (config.entries.max(1).next_power_of_two(), config.lanes.stride());
     let bytes = (entries * stride).max(PAGE);

@@ -1,15 +1,15 @@
 //! Waking who waits: one bell per space. [SL §5.4, event moderation]
 //!
-//! A space sleeps on its own bell, whatever rings it reads and writes; whoever gives it something to do
-//! rings. Nobody is woken who does not sleep: ringing looks at a waiter flag and costs one atomic
-//! operation while nobody waits (a futex wake costs about 300 ns even then, and 7 µs once the other
-//! processor has halted: BASELINES). Sleeping arms no timer.
+//! A space sleeps on its own bell, whatever rings it reads and writes; whoever gives it something
+//! to do rings. Nobody is woken who does not sleep: ringing looks at a waiter flag and costs one
+//! atomic operation while nobody waits (a futex wake costs about 300 ns even then, and 7 µs once
+//! the other processor has halted: BASELINES). Sleeping arms no timer.
 //!
-//! The word is `epoch << 1 | waiting`. No wake is lost: *listen* and *ring* are read-modify-writes of the
-//! same word, so one comes after the other. If the ring comes second it sees the flag and wakes; if listen
-//! comes second it reads what the ring wrote, hence (Release to Acquire) sees what was published before the
-//! ring when it looks again. The epoch keeps a sleeper who was already rung for from going to sleep because
-//! another one has set the flag anew.
+//! The word is `epoch << 1 | waiting`. No wake is lost: *listen* and *ring* are read-modify-writes
+//! of the same word, so one comes after the other. If the ring comes second it sees the flag and
+//! wakes; if listen comes second it reads what the ring wrote, hence (Release to Acquire) sees what
+//! was published before the ring when it looks again. The epoch keeps a sleeper who was already
+//! rung for from going to sleep because another one has set the flag anew.
 
 use crate::atomic::{AtomicU32, Ordering, pause};
 use std::time::Duration;
@@ -58,14 +58,14 @@ impl Bell {
         self.wait(ticket, None);
     }
 
-    /// As [`Bell::sleep`], but no longer than `limit`. Arming the timer costs about 5 µs: for the few waits
-    /// that need it, such as while blocks are unsignalled.
+    /// As [`Bell::sleep`], but no longer than `limit`. Arming the timer costs about 5 µs: for the
+    /// few waits that need it, such as while blocks are unsignalled.
     pub fn sleep_for(&self, ticket: Ticket, limit: Duration) {
         self.wait(ticket, Some(limit));
     }
 
-    /// Wakes everybody who sleeps on this bell; answers whether somebody did. What is to be found must be
-    /// published before.
+    /// Wakes everybody who sleeps on this bell; answers whether somebody did. What is to be found
+    /// must be published before.
     pub fn ring(&self) -> bool {
         // SYNC POINT: ring; pairs with the Acquire in `listen`.
         let before = self.word.fetch_and(!WAITING, Ordering::AcqRel);
@@ -77,8 +77,8 @@ impl Bell {
         true
     }
 
-    /// Waits until `ready`: looks `spins` times, then sleeps. Spinning for as long as a wake costs (2 to
-    /// 25 µs) pays between two processors and never on one: pass [`spins`].
+    /// Waits until `ready`: looks `spins` times, then sleeps. Spinning for as long as a wake costs
+    /// (2 to 25 µs) pays between two processors and never on one: pass [`spins`].
     pub fn wait_until(&self, spins: u32, mut ready: impl FnMut() -> bool) {
         for _ in 0..spins {
             if ready() {

@@ -1,12 +1,13 @@
 //! Which segment lies in which slot of a pool, how far it is filled, and who keeps it.
 //!
-//! The part of a pool that several threads touch; `pool` argues with it (M1 to M4) why bytes may be lent.
+//! The part of a pool that several threads touch; `pool` argues with it (M1 to M4) why bytes may be
+//! lent.
 //!
 //! SYNC POINTS:
-//! - *bytes filled*: [`Slots::fill`] stores `filled` with Release, [`Slots::locate`] loads it with Acquire:
-//!   who finds a place sees its bytes.
-//! - *lease given back*: [`Slots::give_back`] subtracts with Release, [`Slots::recycle`] loads with Acquire:
-//!   the last look at the bytes comes before their reuse.
+//! - *bytes filled*: [`Slots::fill`] stores `filled` with Release, [`Slots::locate`] loads it with
+//!   Acquire: who finds a place sees its bytes.
+//! - *lease given back*: [`Slots::give_back`] subtracts with Release, [`Slots::recycle`] loads with
+//!   Acquire: the last look at the bytes comes before their reuse.
 
 use crate::Fault;
 use crate::atomic::{AtomicU64, Ordering};
@@ -90,7 +91,8 @@ impl Slots {
         self.slot(slot).leases.fetch_sub(1, Ordering::Release);
     }
 
-    /// Makes a slot free if there is no lease on it. The caller proves that none is being made (M4).
+    /// Makes a slot free if there is no lease on it. The caller proves that none is being made
+    /// (M4).
     pub(crate) fn recycle(&self, slot: usize) -> bool {
         let slot = self.slot(slot);
         // SYNC POINT: lease given back; pairs with the subtraction in `give_back`.
@@ -102,9 +104,9 @@ impl Slots {
         true
     }
 
-    /// The slot of a block and where its bytes lie in the region, if all of it is there: every allegation
-    /// that a place makes is checked here. Two live segments never have the same low bits, because those
-    /// name the slot; a stale place is recognised by the rest.
+    /// The slot of a block and where its bytes lie in the region, if all of it is there: every
+    /// allegation that a place makes is checked here. Two live segments never have the same low
+    /// bits, because those name the slot; a stale place is recognised by the rest.
     #[inline]
     pub(crate) fn locate(&self, place: Place) -> Result<(usize, usize), Fault> {
         match self.find(place, place.position()) {

@@ -1,9 +1,9 @@
 //! All interleavings of the rings and the bell, up to a bound of preemptions, by loom.
 //!
-//! Run with `RUSTFLAGS="--cfg loom" cargo test -p streamline-buffer --release --test model_ring`; without
-//! the flag this file is empty. The same code runs as in the product, over loom's atomics and over words
-//! on the heap. Each model ends in a check that fails if one ordering is too weak: relaxing any Release of
-//! `cursor` or `signal` makes at least one of them fail.
+//! Run with `RUSTFLAGS="--cfg loom" cargo test -p streamline-buffer --release --test model_ring`;
+//! without the flag this file is empty. The same code runs as in the product, over loom's atomics
+//! and over words on the heap. Each model ends in a check that fails if one ordering is too weak:
+//! relaxing any Release of `cursor` or `signal` makes at least one of them fail.
 #![cfg(loom)]
 
 use abi::{Class, DbufId, Entry, Place, RichPointer};
@@ -221,8 +221,8 @@ fn no_ring_of_the_bell_is_lost() {
     });
 }
 
-/// One bell, two sleepers with different wishes, two rings: the epoch keeps a sleeper that was rung for
-/// from sleeping because the other has set the flag anew.
+/// One bell, two sleepers with different wishes, two rings: the epoch keeps a sleeper that was rung
+/// for from sleeping because the other has set the flag anew.
 #[test]
 fn two_sleepers_on_one_bell_are_both_woken() {
     use loom::sync::atomic::{AtomicU32, Ordering};

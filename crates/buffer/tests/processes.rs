@@ -1,8 +1,8 @@
 //! Two processes and one ring: what a reader under another user can do to it, and what it cannot.
 //! (CONTRACT 24; RELIABILITY T1 to T3, T7, T8, T10)
 //!
-//! The other process is this executable again, as user nobody, with a socket as standard input by which it
-//! gets the descriptors of its offer. Needs root, because another user is the point.
+//! The other process is this executable again, as user nobody, with a socket as standard input by
+//! which it gets the descriptors of its offer. Needs root, because another user is the point.
 
 #![expect(clippy::unwrap_used, reason = "a test ends where something is not as it must be")]
 
@@ -150,7 +150,8 @@ fn a_reader_that_lies_is_shut_out_and_the_other_one_goes_on() {
     child.wait().unwrap();
 }
 
-/// A reader that is killed while it holds the ring up (T10): its socket tells, and the writer goes on.
+/// A reader that is killed while it holds the ring up (T10): its socket tells, and the writer goes
+/// on.
 #[test]
 fn a_reader_that_is_killed_is_noticed_and_stops_nobody() {
     let Some((mut writer, socket, mut child)) = start("stall", Policy::Block) else { return };

@@ -1,7 +1,7 @@
 //! Handing descriptors to another process, over a socket that keeps message boundaries.
 //!
-//! Both ends see the other one go: a receive then answers no bytes (RELIABILITY T10). What is received is
-//! an allegation: the receiver looks at seals and size before it maps anything.
+//! Both ends see the other one go: a receive then answers no bytes (RELIABILITY T10). What is
+//! received is an allegation: the receiver looks at seals and size before it maps anything.
 
 use crate::error::{Error, Named as _, Result};
 use rustix::net::{
@@ -34,8 +34,8 @@ pub fn send(socket: impl AsFd, message: &[u8], descriptors: &[BorrowedFd<'_>]) -
     Ok(())
 }
 
-/// Receives one message and the descriptors that came with it (closed on exec). 0 bytes: the other end is
-/// closed. A message or a list of descriptors that was cut short is an error.
+/// Receives one message and the descriptors that came with it (closed on exec). 0 bytes: the other
+/// end is closed. A message or a list of descriptors that was cut short is an error.
 pub fn receive(socket: impl AsFd, message: &mut [u8]) -> Result<(usize, Vec<OwnedFd>)> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS_MAX))];
     let mut control = RecvAncillaryBuffer::new(&mut space);

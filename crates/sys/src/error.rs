@@ -10,7 +10,8 @@ use std::fmt;
 pub struct Error {
     /// The call as its manual page names it, for example `mmap`.
     pub call: &'static str,
-    /// What it was called on: a file, an interface, a number of bytes; empty where there is nothing to name.
+    /// What it was called on: a file, an interface, a number of bytes; empty where there is nothing
+    /// to name.
     pub target: Cow<'static, str>,
     /// The error number that came back.
     pub errno: i32,
@@ -35,8 +36,9 @@ impl Error {
     pub fn advice(&self) -> Option<&'static str> {
         match (self.call, self.errno) {
             ("bpf", libc::EPERM) => {
-                Some("run as root, or give the program CAP_BPF, CAP_PERFMON and CAP_NET_ADMIN")
+                Some("run as root, or give the program CAP_BPF and CAP_NET_ADMIN")
             }
+            ("dlopen", libc::ENOENT) => Some("install libpcap (on Debian the package libpcap0.8)"),
             (_, libc::EPERM) => Some("run as root, or as the owner"),
             (_, libc::EACCES) => Some("check the permissions and run as a user who has them"),
             (_, libc::ENOMEM) => Some("free memory, or ask for smaller buffers"),

@@ -18,8 +18,8 @@ impl EventFd {
             .map_err(|e| Error::new("eventfd", "", e.raw_os_error()))
     }
 
-    /// Makes the descriptor readable. Nothing happens if it is already (or if a hostile owner of the other
-    /// end has filled the counter: it is readable then too).
+    /// Makes the descriptor readable. Nothing happens if it is already (or if a hostile owner of
+    /// the other end has filled the counter: it is readable then too).
     pub fn notify(&self) {
         let full = rustix::io::write(&self.0, &1u64.to_ne_bytes());
         debug_assert!(matches!(full, Ok(8) | Err(rustix::io::Errno::AGAIN)), "{full:?}");

@@ -1,8 +1,8 @@
 //! Sleeping on a word, and waking who sleeps on it.
 //!
-//! Only among parties that trust each other (CONTRACT 24): who can write the word can keep a sleeper asleep.
-//! Waking costs about 7 µs once the other processor has halted, and arming a time-out about 5 µs
-//! (BASELINES): look at a waiter flag first, and sleep without a time-out.
+//! Only among parties that trust each other (CONTRACT 24): who can write the word can keep a
+//! sleeper asleep. Waking costs about 7 µs once the other processor has halted, and arming a
+//! time-out about 5 µs (BASELINES): look at a waiter flag first, and sleep without a time-out.
 
 use rustix::io::Errno;
 use rustix::thread::futex::{self, Flags, Timespec};
@@ -27,8 +27,8 @@ impl Reach {
     }
 }
 
-/// Sleeps as long as the word is `expected` and nobody wakes it. Comes back early for a signal or for no
-/// reason at all: the caller looks again.
+/// Sleeps as long as the word is `expected` and nobody wakes it. Comes back early for a signal or
+/// for no reason at all: the caller looks again.
 pub fn wait(word: &AtomicU32, expected: u32, reach: Reach) {
     let woken = futex::wait(word, reach.flags(), expected, None);
     debug_assert!(matches!(woken, Ok(()) | Err(Errno::AGAIN | Errno::INTR)), "{woken:?}");

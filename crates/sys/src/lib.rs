@@ -1,8 +1,10 @@
-//! The only foreign calls of the house: memory, futex, descriptors, signals, clocks, processes, bpf(2).
+//! The only foreign calls of the house: memory, futex, descriptors, signals, clocks, processes,
+//! bpf(2).
 //!
-//! Every other crate is free of libc. What comes back from here is owned (a descriptor, a mapping) and is
-//! given back on drop; what fails is an [`Error`] that names the call, its target and what to do. There is
-//! one operation in each unsafe block, with the promise of the manual page that it relies on.
+//! Every other crate is free of libc. What comes back from here is owned (a descriptor, a mapping)
+//! and is given back on drop; what fails is an [`Error`] that names the call, its target and what
+//! to do. There is one operation in each unsafe block, with the promise of the manual page that it
+//! relies on.
 
 pub mod bpf;
 pub mod clock;

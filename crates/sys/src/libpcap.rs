@@ -1,11 +1,12 @@
-//! The system's libpcap, loaded when it is asked for: it compiles pcap-filter expressions that our own
-//! compiler does not know (CONTRACT 27), and judges ours in tests.
+//! The system's libpcap, loaded when it is asked for: it compiles pcap-filter expressions that our
+//! own compiler does not know (CONTRACT 27), and judges ours in tests.
 //!
 //! Nothing is linked; a machine without libpcap gets [`Error`] and goes on without.
 
 use crate::error::{Error, Result};
 use std::ffi::{CStr, CString, c_char, c_int, c_uint, c_void};
 use std::ptr::NonNull;
+use std::sync::{Mutex, PoisonError};
 
 /// One instruction of classic BPF: operation, jump if true, jump if false, operand.
 pub type Instruction = (u16, u8, u8, u32);
@@ -21,6 +22,7 @@ pub struct Libpcap {
     error: GetError,
     free: FreeCode,
     close: Close,
+    version: LibVersion,
 }
 
 type Symbol = NonNull<c_void>;
@@ -30,6 +32,7 @@ type Compile =
 type GetError = unsafe extern "C" fn(*mut c_void) -> *mut c_char;
 type FreeCode = unsafe extern "C" fn(*mut Program);
 type Close = unsafe extern "C" fn(*mut c_void);
+type LibVersion = unsafe extern "C" fn() -> *const c_char;
 
 /// `struct bpf_program`.
 #[repr(C)]
@@ -48,6 +51,9 @@ struct Raw {
     k: u32,
 }
 
+/// Before 1.8 libpcap kept the state of a compilation in globals (pcap_compile(3)).
+static COMPILING: Mutex<()> = Mutex::new(());
+
 /// What the compiler is told about unknown netmasks: `PCAP_NETMASK_UNKNOWN`.
 const NETMASK_UNKNOWN: u32 = 0xffff_ffff;
 
@@ -64,7 +70,8 @@ impl Libpcap {
         let (open_dead, compile) =
             (symbol(library, c"pcap_open_dead")?, symbol(library, c"pcap_compile")?);
         let (error, free) = (symbol(library, c"pcap_geterr")?, symbol(library, c"pcap_freecode")?);
-        let close = symbol(library, c"pcap_close")?;
+        let (close, version) =
+            (symbol(library, c"pcap_close")?, symbol(library, c"pcap_lib_version")?);
         Ok(Self {
             // SAFETY: pcap(3): `pcap_t *pcap_open_dead(int linktype, int snaplen)`.
             open_dead: unsafe { std::mem::transmute::<Symbol, OpenDead>(open_dead) },
@@ -77,11 +84,13 @@ impl Libpcap {
             free: unsafe { std::mem::transmute::<Symbol, FreeCode>(free) },
             // SAFETY: pcap(3): `void pcap_close(pcap_t *)`.
             close: unsafe { std::mem::transmute::<Symbol, Close>(close) },
+            // SAFETY: pcap(3): `const char *pcap_lib_version(void)`.
+            version: unsafe { std::mem::transmute::<Symbol, LibVersion>(version) },
         })
     }
 
     /// Compiles an expression for frames of this link type (`DLT_...` number), cut at `snap` bytes.
-    /// The error is libpcap's own text.
+    /// The error is libpcap's own text. Names of hosts are looked up, which may take its time.
     pub fn compile(
         &self,
         expression: &str,
@@ -95,6 +104,7 @@ impl Libpcap {
         let handle = NonNull::new(handle).ok_or_else(|| "pcap_open_dead failed".to_owned())?;
         let mut program = Program { length: 0, instructions: std::ptr::null_mut() };
         let optimise = c_int::from(optimise);
+        let one_at_a_time = COMPILING.lock().unwrap_or_else(PoisonError::into_inner);
         let (at, text) = (&raw mut program, text.as_ptr());
         // SAFETY: the handle is open, `program` and `text` live through the call (pcap_compile(3)).
         let status =
@@ -109,7 +119,23 @@ impl Libpcap {
         };
         // SAFETY: the handle is open and not used any more.
         unsafe { (self.close)(handle.as_ptr()) };
+        drop(one_at_a_time);
         result
+    }
+
+    /// Its name and version: `libpcap 1.10.3`.
+    #[must_use]
+    pub fn version(&self) -> String {
+        // SAFETY: pcap_lib_version(3) takes nothing and answers a text that is never freed.
+        let text = unsafe { (self.version)() };
+        if text.is_null() {
+            return "libpcap".to_owned();
+        }
+        // SAFETY: the text ends with a zero byte and lives as long as the library.
+        let text = unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned();
+        // `libpcap version 1.10.3 (with TPACKET_V3)`
+        let number = text.strip_prefix("libpcap version ").and_then(|rest| rest.split(' ').next());
+        number.map_or_else(|| text.clone(), |number| format!("libpcap {number}"))
     }
 
     fn message(&self, handle: NonNull<c_void>) -> String {
@@ -160,5 +186,7 @@ mod tests {
         let error = pcap.compile("port nonsense-port", 1, 65535, true).unwrap_err();
         assert!(error.contains("nonsense-port"), "{error}");
         assert!(pcap.compile("a\0b", 1, 65535, true).is_err());
+        let number = pcap.version().strip_prefix("libpcap ").and_then(|v| v.chars().next());
+        assert!(number.is_some_and(|digit| digit.is_ascii_digit()), "{}", pcap.version());
     }
 }

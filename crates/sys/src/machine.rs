@@ -1,7 +1,7 @@
 //! What machine this is: processors, caches, memory, kernel, and who we are on it.
 //!
-//! Read once, when a plan is made; the planner gets it as a value. Where a file is missing (a container, a
-//! strange processor), the figure is `None` and not a guess.
+//! Read once, when a plan is made; the planner gets it as a value. Where a file is missing (a
+//! container, a strange processor), the figure is `None` and not a guess.
 
 use std::fs;
 use std::path::Path;

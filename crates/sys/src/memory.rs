@@ -1,9 +1,9 @@
 //! Memory: sealed anonymous files, and mappings that go away with their owner.
 //!
-//! A dbuf is one memfd ([DESIGN] memory; RELIABILITY facts 1 to 4): created, mapped, sealed, and only then
-//! handed out. The seals that make a descriptor harmless are [`Seals::READER`]; a receiver checks them, the
-//! size and the geometry before the first access. A mapping gives out an address and never a reference: who
-//! may look at the bytes, and when, is argued in `buffer`.
+//! A dbuf is one memfd ([DESIGN] memory; RELIABILITY facts 1 to 4): created, mapped, sealed, and
+//! only then handed out. The seals that make a descriptor harmless are [`Seals::READER`]; a
+//! receiver checks them, the size and the geometry before the first access. A mapping gives out an
+//! address and never a reference: who may look at the bytes, and when, is argued in `buffer`.
 
 use crate::error::{Named as _, Result};
 use rustix::fs::{MemfdFlags, SealFlags};
@@ -29,7 +29,8 @@ impl Seals {
     pub const FUTURE_WRITE: Self = Self(libc::F_SEAL_FUTURE_WRITE as u32);
     /// No seal can be added.
     pub const SEAL: Self = Self(libc::F_SEAL_SEAL as u32);
-    /// The seals of a descriptor that goes to a reader: it is no way to write, cut or empty the file.
+    /// The seals of a descriptor that goes to a reader: it is no way to write, cut or empty the
+    /// file.
     pub const READER: Self =
         Self(Self::SHRINK.0 | Self::GROW.0 | Self::FUTURE_WRITE.0 | Self::SEAL.0);
     /// The seals of a descriptor that goes to somebody who writes: its size is for ever.
@@ -80,7 +81,8 @@ impl Memfd {
         self.len
     }
 
-    /// Allocates the pages of a range, so that a lack of memory is an error here and no SIGBUS later.
+    /// Allocates the pages of a range, so that a lack of memory is an error here and no SIGBUS
+    /// later.
     pub fn allocate(&self, offset: usize, len: usize) -> Result<()> {
         let mode = rustix::fs::FallocateFlags::empty();
         rustix::fs::fallocate(&self.fd, mode, offset as u64, len as u64)
@@ -112,8 +114,8 @@ impl Memfd {
     }
 
     fn map_with(&self, access: ProtFlags) -> Result<NonNull<u8>> {
-        // SAFETY: a null hint lets the kernel choose an unused range, so no memory of ours is replaced
-        // (mmap(2): "if addr is NULL, then the kernel chooses").
+        // SAFETY: a null hint lets the kernel choose an unused range, so no memory of ours is
+        // replaced (mmap(2): "if addr is NULL, then the kernel chooses").
         let base = unsafe {
             rustix::mm::mmap(ptr::null_mut(), self.len, access, MapFlags::SHARED, &self.fd, 0)
         };
@@ -141,7 +143,8 @@ impl Mapping {
     /// Private memory of `len` zero bytes, with no file behind it.
     pub fn anonymous(len: usize) -> Result<Self> {
         let access = ProtFlags::READ | ProtFlags::WRITE;
-        // SAFETY: a null hint lets the kernel choose an unused range, so no memory of ours is replaced.
+        // SAFETY: a null hint lets the kernel choose an unused range, so no memory of ours is
+        // replaced.
         let base =
             unsafe { rustix::mm::mmap_anonymous(ptr::null_mut(), len, access, MapFlags::PRIVATE) };
         let base = address(base.named("mmap", format!("{len} bytes"))?)?;
@@ -190,11 +193,13 @@ impl ReadMapping {
         self.0.len
     }
 
-    /// Asks to write here too. Refused where the file is sealed against it; the mapping is gone then.
+    /// Asks to write here too. Refused where the file is sealed against it; the mapping is gone
+    /// then.
     pub fn into_writable(self) -> Result<Mapping> {
         let at = self.0.base.as_ptr().cast::<c_void>();
         let access = MprotectFlags::READ | MprotectFlags::WRITE;
-        // SAFETY: the range is this mapping, which nobody else can write meanwhile: it is ours alone.
+        // SAFETY: the range is this mapping, which nobody else can write meanwhile: it is ours
+        // alone.
         let changed = unsafe { rustix::mm::mprotect(at, self.0.len, access) };
         changed.named("mprotect", format!("{} bytes", self.0.len))?;
         Ok(Mapping(self.0))
@@ -213,8 +218,8 @@ struct Span {
     len: usize,
 }
 
-// SAFETY: a span is an address and a length; the kernel lets any thread unmap or advise the range, and
-// nothing here reads or writes the bytes.
+// SAFETY: a span is an address and a length; the kernel lets any thread unmap or advise the range,
+// and nothing here reads or writes the bytes.
 unsafe impl Send for Span {}
 // SAFETY: as above; no method changes the span through a shared reference.
 unsafe impl Sync for Span {}
@@ -226,8 +231,8 @@ impl Span {
             return Err(crate::Error::new("madvise", "a range outside of it", libc::EINVAL));
         }
         let at = self.base.as_ptr().wrapping_add(offset).cast::<c_void>();
-        // SAFETY: the range lies in this mapping (checked above), and the kinds of advice used here keep
-        // its contents (madvise(2): MADV_POPULATE_*, MADV_HUGEPAGE).
+        // SAFETY: the range lies in this mapping (checked above), and the kinds of advice used here
+        // keep its contents (madvise(2): MADV_POPULATE_*, MADV_HUGEPAGE).
         let result = unsafe { rustix::mm::madvise(at, len, advice) };
         result.named("madvise", format!("{len} bytes"))
     }
@@ -235,8 +240,8 @@ impl Span {
 
 impl Drop for Span {
     fn drop(&mut self) {
-        // SAFETY: the range came from mmap, is unmapped only here, and whoever got its address promised
-        // (in an unsafe block) not to use it longer than the owner lives.
+        // SAFETY: the range came from mmap, is unmapped only here, and whoever got its address
+        // promised (in an unsafe block) not to use it longer than the owner lives.
         let gone = unsafe { rustix::mm::munmap(self.base.as_ptr().cast(), self.len) };
         debug_assert!(gone.is_ok(), "unmapping what was mapped");
     }

@@ -4,8 +4,8 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::os::fd::BorrowedFd;
 use std::time::Duration;
 
-/// Sleeps until one of the descriptors can be read or has been closed, or until `limit`. Comes back early
-/// for a signal: the caller looks again. Answers which are ready.
+/// Sleeps until one of the descriptors can be read or has been closed, or until `limit`. Comes back
+/// early for a signal: the caller looks again. Answers which are ready.
 pub fn readable(descriptors: &[BorrowedFd<'_>], limit: Option<Duration>) -> Vec<bool> {
     let mut fds: Vec<PollFd<'_>> =
         descriptors.iter().map(|fd| PollFd::from_borrowed_fd(*fd, PollFlags::IN)).collect();

@@ -8,15 +8,15 @@ use std::process::{Child, Command, Stdio};
 /// The user that nobody is.
 pub const NOBODY: u32 = 65534;
 
-/// A command that runs this very executable again as user and group `id`, with no other groups, and with
-/// `socket` as its standard input: the way by which it gets messages and descriptors
+/// A command that runs this very executable again as user and group `id`, with no other groups, and
+/// with `socket` as its standard input: the way by which it gets messages and descriptors
 /// ([`crate::descriptor`]). Needs root. The caller adds arguments and environment.
 pub fn again_as(id: u32, socket: OwnedFd) -> Result<Command> {
     let path = std::env::current_exe()
         .map_err(|e| Error::new("readlink", "/proc/self/exe", e.raw_os_error().unwrap_or(0)))?;
     let mut command = Command::new(path);
-    // From root, the standard library drops the groups (setgroups), then sets group and user; all three
-    // of real, effective and saved, because the process is privileged (setuid(2)).
+    // From root, the standard library drops the groups (setgroups), then sets group and user; all
+    // three of real, effective and saved, because the process is privileged (setuid(2)).
     command.gid(id).uid(id).stdin(Stdio::from(socket));
     Ok(command)
 }

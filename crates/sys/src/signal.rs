@@ -1,7 +1,8 @@
 //! Signals that end a run: counted, and never lost. (CONTRACT 28)
 //!
-//! The first SIGINT or SIGTERM asks for an orderly end: [`asked_to_end`] says so, and the descriptor that
-//! [`watch`] gave becomes readable. The second ends the process with 130 at once, whatever it is doing.
+//! The first SIGINT or SIGTERM asks for an orderly end: [`asked_to_end`] says so, and the
+//! descriptor that [`watch`] gave becomes readable. The second ends the process with 130 at once,
+//! whatever it is doing.
 
 use crate::error::{Error, Result};
 use crate::eventfd::EventFd;
@@ -21,8 +22,8 @@ static EVENT: OnceLock<EventFd> = OnceLock::new();
 /// The exit status of a process that a second signal ends.
 const INTERRUPTED: i32 = 130;
 
-/// Begins to count SIGINT and SIGTERM. The descriptor becomes readable with the first of them; it stays the
-/// same however often this is called.
+/// Begins to count SIGINT and SIGTERM. The descriptor becomes readable with the first of them; it
+/// stays the same however often this is called.
 pub fn watch() -> Result<&'static EventFd> {
     let event = match EVENT.get() {
         Some(event) => event,
@@ -62,7 +63,8 @@ pub fn broken_pipe(choice: BrokenPipe) -> Result<()> {
     handle(libc::SIGPIPE, action, 0)
 }
 
-/// Runs in the middle of anything: only atomics, write(2) and _exit(2), which signal-safety(7) allows.
+/// Runs in the middle of anything: only atomics, write(2) and _exit(2), which signal-safety(7)
+/// allows.
 extern "C" fn asked(_signal: libc::c_int) {
     if ASKED.fetch_add(1, Ordering::AcqRel) > 0 {
         // SAFETY: _exit(2) may be called at any time and does not come back.
@@ -74,7 +76,8 @@ extern "C" fn asked(_signal: libc::c_int) {
     let errno = unsafe { libc::__errno_location() };
     // SAFETY: the address was just given out for this thread.
     let before = unsafe { errno.read() };
-    // SAFETY: the buffer is 8 readable bytes; a wrong descriptor is an error and no more (write(2)).
+    // SAFETY: the buffer is 8 readable bytes; a wrong descriptor is an error and no more
+    // (write(2)).
     unsafe { libc::write(event, ptr::from_ref(&one).cast(), size_of::<u64>()) };
     // SAFETY: as above; the code that was interrupted must not see another errno.
     unsafe { errno.write(before) };
@@ -85,8 +88,8 @@ fn handle(signal: libc::c_int, handler: libc::sighandler_t, flags: libc::c_int) 
     let mut action: libc::sigaction = unsafe { MaybeUninit::zeroed().assume_init() };
     action.sa_sigaction = handler;
     action.sa_flags = flags;
-    // SAFETY: `action` is whole and lives through the call; its handler is signal-safe (above), or one of
-    // the constants of sigaction(2).
+    // SAFETY: `action` is whole and lives through the call; its handler is signal-safe (above), or
+    // one of the constants of sigaction(2).
     let status = unsafe { libc::sigaction(signal, &raw const action, ptr::null_mut()) };
     if status == 0 { Ok(()) } else { Err(Error::last("sigaction", format!("signal {signal}"))) }
 }

@@ -1,3 +1,5 @@
+//! Crossings in one thread and in three: contents, leases, refusals, the ledger.
+
 use super::*;
 use crate::pool::Config as PoolConfig;
 use crate::signal::spins;
@@ -15,8 +17,8 @@ fn config(entries: usize, policy: Policy) -> Config {
     Config { entries, policy, ..Config::default() }
 }
 
-/// A block of `length` bytes whose content follows from its number, with a view that leaves out 4 bytes on
-/// each side.
+/// A block of `length` bytes whose content follows from its number, with a view that leaves out 4
+/// bytes on each side.
 fn block(pool: &Pool, number: u64, length: usize) -> Option<Entry> {
     let (place, _) = pool.append(length, |bytes| {
         fill(bytes, number);
@@ -165,8 +167,8 @@ fn a_crossing_never_overwrites() {
     assert_eq!(made.map(|_| ()), Err(Fault::Lossy));
 }
 
-/// Two readers of different pace, a pool of eight segments, block and drop: every content right, every
-/// block accounted for, the pool whole again at the end.
+/// Two readers of different pace, a pool of eight segments, block and drop: every content right,
+/// every block accounted for, the pool whole again at the end.
 #[test]
 fn threads_under_pressure_see_only_what_was_written() {
     const TOTAL: u64 = 20_000;

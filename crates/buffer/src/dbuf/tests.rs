@@ -1,4 +1,7 @@
+//! Rings of blocks: wraps, policies, laps, and a writer that lies.
+
 use super::*;
+use abi::ring::PAGE_WORDS;
 use abi::ring::writer::{COMMIT, MARK, RESERVE};
 use std::sync::atomic::Ordering;
 
@@ -172,8 +175,8 @@ fn two_threads_lose_nothing_in_a_ring_that_blocks() {
     });
 }
 
-/// A writer that may write anything into its control words and its data (T3, T4): its reader ends with a
-/// fault or goes on, and never leaves its own buffer.
+/// A writer that may write anything into its control words and its data (T3, T4): its reader ends
+/// with a fault or goes on, and never leaves its own buffer.
 #[test]
 fn a_reader_survives_every_word_that_a_writer_can_write() {
     let mut random = 0x5eed_5eed_5eed_5eedu64;

@@ -1,3 +1,5 @@
+//! Rings of rich pointers: lanes, policies, threads, and parties that lie.
+
 use super::*;
 use abi::{Class, DbufId, Place};
 

@@ -1,3 +1,5 @@
+//! Pools: drafts, pins, leases, recycling, and every place that can be alleged.
+
 use super::*;
 
 const SEGMENT: usize = 4096;

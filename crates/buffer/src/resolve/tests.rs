@@ -1,3 +1,5 @@
+//! Every kind of memory and every fault, and forged pointers by the ten thousands.
+
 use super::*;
 use crate::crossing::{self, crossing};
 use crate::pool::Config;
@@ -19,7 +21,8 @@ fn pool(number: u32) -> Pool {
     Pool::new(id(number), Config { segment: SEGMENT, segments: 4 }).unwrap()
 }
 
-/// The byte that belongs at a position of the dbuf: so every slice can be judged by its place alone.
+/// The byte that belongs at a position of the dbuf: so every slice can be judged by its place
+/// alone.
 fn byte(dbuf: u32, position: u64) -> u8 {
     (position.wrapping_mul(0x9e37_79b9) >> 7) as u8 ^ dbuf as u8
 }
@@ -90,8 +93,8 @@ fn every_kind_of_memory_answers_and_every_fault_has_its_name() {
     assert_eq!(short, Err(Fault::TooLong { length, limit }));
 }
 
-/// T4, field by field: take a good pointer, change one field to every kind of value, and the rest at
-/// random. What resolves must be exactly what lies at that place; nothing else ever comes out.
+/// T4, field by field: take a good pointer, change one field to every kind of value, and the rest
+/// at random. What resolves must be exactly what lies at that place; nothing else ever comes out.
 #[test]
 fn no_forged_pointer_gets_anything_but_what_lies_at_its_place() {
     let mut random = Random::replayable();
@@ -157,7 +160,8 @@ proptest! {
         let mut table = Table::new();
         table.hold(Held::Pool(&pool));
         let wild = RichPointer::from_words(words);
-        let close = RichPointer::new(pool.id(), Place::new(near, wild.length() & 0x1fff), wild.class);
+        let place = Place::new(near, wild.length() & 0x1fff);
+        let close = RichPointer::new(pool.id(), place, wild.class);
         for pointer in [wild, close] {
             if let Ok(bytes) = table.resolve(pointer) {
                 prop_assert!(right(pointer, bytes));

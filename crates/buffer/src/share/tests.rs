@@ -1,3 +1,5 @@
+//! Offers of rings: whole ones are read, all others refused by name.
+
 use super::*;
 use crate::Fault;
 use abi::{Class, Entry, Place, RichPointer};

@@ -1,5 +1,6 @@
 //! All interleavings of the life of a segment that crosses to another space, by loom: `pool` M4 and
-//! `crossing` C3. Loom reports every use of the bytes that the protocol does not order before their reuse.
+//! `crossing` C3. Loom reports every use of the bytes that the protocol does not order before their
+//! reuse.
 
 use super::*;
 use crate::Policy;

@@ -1,0 +1,127 @@
+//! The memory of a pool, and leases on its segments: what crosses threads. The invariants M1 to M6
+//! are those of `pool`.
+
+use crate::Fault;
+use crate::region::Region;
+use crate::slots::Slots;
+use abi::{DbufId, Place};
+use std::fmt;
+use std::sync::Arc;
+use sys::memory::Memfd;
+
+/// Having one keeps one segment of a pool as it is, in any thread, until it is dropped.
+pub struct Lease {
+    memory: Arc<Memory>,
+    slot: usize,
+}
+
+impl Lease {
+    /// The caller keeps M4.
+    pub(crate) fn new(memory: &Arc<Memory>, slot: usize) -> Self {
+        memory.slots.lease(slot);
+        Self { memory: memory.clone(), slot }
+    }
+
+    /// The pool that the segment belongs to.
+    #[must_use]
+    pub fn dbuf(&self) -> DbufId {
+        self.memory.id
+    }
+
+    /// The bytes of a block in this segment.
+    pub fn bytes(&self, place: Place) -> Result<&[u8], Fault> {
+        let at = self.offset(place)?;
+        // SAFETY: `locate` found the bytes inside the region and below `filled`; they stay as they
+        // are (M1) because the lease keeps the segment in its slot (M4) as long as `self` is
+        // borrowed.
+        Ok(unsafe { self.memory.bytes(at, place.length() as usize) })
+    }
+
+    /// Where a block of this segment lies.
+    fn offset(&self, place: Place) -> Result<usize, Fault> {
+        let (slot, at) = self.memory.locate(place)?;
+        if slot == self.slot { Ok(at) } else { Err(Fault::OutOfWindow(place)) }
+    }
+
+    pub(crate) fn covers(&self, dbuf: DbufId, place: Place) -> bool {
+        self.memory.id == dbuf && self.offset(place).is_ok()
+    }
+
+    pub(crate) const fn memory(&self) -> &Arc<Memory> {
+        &self.memory
+    }
+
+    pub(crate) fn segment_len(&self) -> usize {
+        self.memory.segment()
+    }
+}
+
+impl Clone for Lease {
+    fn clone(&self) -> Self {
+        // M4: made from a lease.
+        Self::new(&self.memory, self.slot)
+    }
+}
+
+impl Drop for Lease {
+    fn drop(&mut self) {
+        self.memory.slots.give_back(self.slot);
+    }
+}
+
+impl fmt::Debug for Lease {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Lease(dbuf {}, slot {})", self.memory.id.number(), self.slot)
+    }
+}
+
+/// The segments themselves, shared with whoever has a lease.
+#[derive(Debug)]
+pub(crate) struct Memory {
+    pub(crate) id: DbufId,
+    pub(super) region: Region,
+    pub(super) slots: Slots,
+    /// Kept so that the memory can be handed to another process.
+    file: Option<Memfd>,
+}
+
+impl Memory {
+    pub(super) fn new(id: DbufId, segment: usize, slots: usize) -> sys::Result<Self> {
+        let len = segment * slots;
+        let (file, region) = if cfg!(miri) {
+            (None, Region::heap(len / 8))
+        } else {
+            let file = Memfd::create("streamline-pool", len)?;
+            let region = Region::mapped(file.map()?);
+            (Some(file), region)
+        };
+        Ok(Self { id, region, slots: Slots::new(segment, slots), file })
+    }
+
+    /// Takes the memory of a slot, so that a lack of it is an error here and no SIGBUS later (T12).
+    pub(super) fn populate(&self, slot: usize) -> sys::Result<()> {
+        let Some(file) = &self.file else { return Ok(()) };
+        file.allocate(slot * self.segment(), self.segment())
+    }
+
+    pub(super) const fn segment(&self) -> usize {
+        self.slots.segment()
+    }
+
+    /// The bytes at an offset that [`Memory::locate`] has found.
+    ///
+    /// # Safety
+    /// 1. `locate` has answered `at` for a place of `len` bytes, and
+    /// 2. as long as the slice lives the segment is kept in its slot (M3 or M4).
+    pub(crate) unsafe fn bytes(&self, at: usize, len: usize) -> &[u8] {
+        // SAFETY: promise 1 puts the bytes inside the region; by promise 2 and M1 nobody writes
+        // them.
+        unsafe { self.region.bytes(at, len) }
+    }
+
+    /// See [`Slots::locate`].
+    #[inline]
+    pub(crate) fn locate(&self, place: Place) -> Result<(usize, usize), Fault> {
+        self.slots.locate(place)
+    }
+}
