@@ -37,7 +37,7 @@ pub(crate) fn run(rounds: usize) -> Result<Vec<Row>, String> {
 fn first_byte(filters: usize, rounds: usize, pipes: Option<&Pipes>) -> Result<Vec<Row>, String> {
     let matches = "| match hex=02 at=0 ".repeat(filters);
     let fast = format!("generate count={FAST} size=1024 {matches}| discard");
-    let ring = format!("bench_write {RING} {matches}| bench_read@thread1");
+    let ring = format!("bench_write@thread0 {RING} {matches}| bench_read@thread1");
     let mut candidates = vec![
         Candidate { name: "loop", measure: Box::new(move || Ok(by_hand(filters, FAST, first_byte_is_two))) },
         Candidate { name: "fast", measure: Box::new(move || rate(&fast, FAST)) },

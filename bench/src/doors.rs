@@ -15,7 +15,7 @@ const BLOCK: usize = 1024;
 pub(crate) const SOURCES: &[SourceEntry] = &[SourceEntry { description: &WRITER, open: writer }];
 /// All sinks of the bench.
 pub(crate) const SINKS: &[SinkEntry] =
-    &[SinkEntry { description: &READER, open: reader, writes_files: false }];
+    &[SinkEntry { description: &READER, open: reader }];
 
 const WRITER: Description = Description {
     name: "bench_write",
@@ -48,19 +48,22 @@ fn writer(opening: &Opening<'_>) -> Result<Box<dyn Source>, Failure> {
 
 impl Source for Writer {
     fn give(&mut self, intake: &mut Intake<'_>) -> Result<Given, Failure> {
-        while self.left > 0 && intake.room() > 0 {
-            let written = intake.pool.append(BLOCK, |room| {
-                room.copy_from_slice(&self.user[..]);
-                BLOCK
-            });
-            let Some((place, _)) = written else {
-                return Ok(Given::Wait { until: None, readable: false });
-            };
+        let wanted = self.left.min(intake.room() as u64) as usize;
+        let Some(mut draft) = intake.pool.draft(BLOCK, wanted * BLOCK) else {
+            return Ok(Given::Wait { until: None, readable: false });
+        };
+        let blocks = draft.len() / BLOCK;
+        for room in draft.chunks_exact_mut(BLOCK) {
+            room.copy_from_slice(std::hint::black_box(&self.user[..]));
+        }
+        let written = draft.commit(blocks * BLOCK);
+        for block in 0..blocks {
+            let place = written.within((block * BLOCK) as u32, BLOCK as u32);
             let pointer = RichPointer::new(intake.pool.id(), place, Class::YES);
             intake.put(Entry::new(pointer, ContextLane::default(), Marks::bare(BLOCK as u32)));
             self.given.add(BLOCK as u32);
-            self.left -= 1;
         }
+        self.left -= blocks as u64;
         Ok(if self.left == 0 { Given::End } else { Given::Blocks })
     }
 

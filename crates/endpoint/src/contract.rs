@@ -140,8 +140,6 @@ pub struct SinkEntry {
     pub description: &'static Description,
     /// Opens it. Nothing has changed in the world when it fails.
     pub open: fn(&Opening<'_>) -> Result<Box<dyn Sink>, Failure>,
-    /// Whether it writes files, so that it runs in a space of its own by default (CONTRACT 27).
-    pub writes_files: bool,
 }
 
 /// Why the outside world did not let a source or sink go on.

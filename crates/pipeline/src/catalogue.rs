@@ -4,7 +4,8 @@
 //! The catalogue is a value that is handed in (CONTRACT 27), since this crate may import neither
 //! endpoints nor spaces.
 
-use filter::{Arguments, Description, Kind, Mistake};
+use filter::{Arguments, Compiler, Description, Kind, Mistake};
+use std::sync::Arc;
 
 /// The filters, sources and sinks that a request may name, and the spaces that it may pin them to.
 pub trait Catalogue {
@@ -23,6 +24,12 @@ pub trait Catalogue {
     /// The spaces of this machine, `kernel`, `thread0`; a last `*` stands for any number
     /// (`thread*`).
     fn spaces(&self) -> Vec<&str>;
+
+    /// Who compiles the filter expressions that our own compiler does not know (CONTRACT 27). It is
+    /// asked once for each request and comes with the arguments of all its filters.
+    fn compiler(&self) -> Option<Arc<dyn Compiler>> {
+        None
+    }
 
     /// Why this entry refuses these arguments, each of which is right by itself: a filter
     /// expression that does not compile, two parameters that exclude each other.

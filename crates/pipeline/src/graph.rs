@@ -20,7 +20,7 @@
 
 use std::fmt::{self, Display, Formatter};
 
-use filter::{Arguments, Description, Form, Kind};
+use filter::{Arguments, Description, Effect, Form, Kind};
 
 use crate::classes::ClassSet;
 use crate::language::Span;
@@ -87,6 +87,14 @@ pub struct Use {
     pub pin: Option<String>,
     /// The name that the request gives it.
     pub mark: Option<String>,
+}
+
+impl Use {
+    /// What it does with these arguments: its kind, what it gives, how deep it reads.
+    #[must_use]
+    pub fn effect(&self) -> Effect {
+        self.description.effect_of(&self.arguments)
+    }
 }
 
 /// The inside of a composite. `L` is what stands on its arcs: in a graph, sets of classes.
@@ -224,7 +232,7 @@ impl Node {
 
     /// The kind of the filter that the node runs.
     pub fn kind(&self) -> Option<Kind> {
-        self.filter().map(|filter| filter.description.kind)
+        self.filter().map(|filter| filter.effect().kind)
     }
 }
 

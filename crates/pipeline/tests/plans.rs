@@ -27,7 +27,7 @@ const REPLAY: Description = source("replay", Form::Frame, &[FILE]);
 const READ: Description = source(
     "read",
     Form::Bytes,
-    &[FILE, Parameter::named("block", Type::Size, "64k", "how long a block is")],
+    &[FILE, Parameter::named("block", Type::SIZE, "64k", "how long a block is")],
 );
 const PRINT: Description = sink("print", &[]);
 const DISCARD: Description = Description { reads: Reads::Nothing, ..sink("discard", &[]) };

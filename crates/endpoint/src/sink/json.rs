@@ -53,7 +53,7 @@ UTF-8 are replaced by U+FFFD.",
 };
 
 /// The line in the catalogue.
-pub const ENTRY: SinkEntry = SinkEntry { description: &JSON, open, writes_files: false };
+pub const ENTRY: SinkEntry = SinkEntry { description: &JSON, open };
 
 /// One object: the schema.
 #[derive(Debug, Serialize)]

@@ -25,6 +25,7 @@ is standard output. Frames of more than 262,144 bytes, which no reader accepts, 
 counted in the report.",
     example: "replay all.pcap | bpf \"udp port 53\" | pcap dns.pcap",
     kind: Kind::Sink,
+    writes_files: true,
     takes: Forms::FRAMED,
     gives: Gives::Nothing,
     parameters: &[Parameter::needed("file", Type::Path, "the file to write; - is standard output")],
@@ -32,7 +33,7 @@ counted in the report.",
 };
 
 /// The line in the catalogue.
-pub const ENTRY: SinkEntry = SinkEntry { description: &PCAP, open, writes_files: true };
+pub const ENTRY: SinkEntry = SinkEntry { description: &PCAP, open };
 
 #[derive(Debug)]
 struct Pcap {

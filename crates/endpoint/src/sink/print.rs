@@ -45,7 +45,7 @@ in pieces of 64 KB elsewhere, at the latest when nothing came for a while.",
 };
 
 /// The line in the catalogue.
-pub const ENTRY: SinkEntry = SinkEntry { description: &PRINT, open, writes_files: false };
+pub const ENTRY: SinkEntry = SinkEntry { description: &PRINT, open };
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Payload {

@@ -8,7 +8,7 @@ use super::feed::{Feed, Filled};
 use super::input::Input;
 use crate::{Failure, Given, Intake, Opening, Seen, Source, SourceEntry};
 use abi::{BLOCK_MAX, Class, ContextLane, Entry, Flags, Marks, Place, RichPointer};
-use filter::{Amount, Description, Form, Forms, Gives, Kind, Parameter, Type};
+use filter::{Amount, Arguments, Description, Effect, Form, Forms, Gives, Kind, Parameter, Type};
 use std::os::fd::BorrowedFd;
 
 /// What everybody knows about `read`.
@@ -18,22 +18,32 @@ pub const READ: Description = Description {
     details: "\
 Reads any file; `-` is standard input. Blocks have `block` bytes (64 KB by default, the last one
 what is left); from a pipe or terminal a block is given as soon as anything came. `lines=yes` gives
-one block per line, without its line end; a line longer than `block` comes in fragments. Blocks lie
+one record per line, without its line end; a line longer than `block` comes in fragments. Blocks lie
 in no frame: filters that read headers refuse them.",
     example: "read access.log lines=yes | match \" 404 \" | count",
     kind: Kind::Source,
     takes: Forms::NONE,
     gives: Gives::Form(Form::Bytes),
+    effect: Some(effect),
     parameters: &[
         Parameter::needed("file", Type::Path, "the file to read; - is standard input"),
-        Parameter::named("block", Type::Size, "64k", "the most bytes of a block"),
+        Parameter::named("block", BLOCK, "64k", "the most bytes of a block"),
         Parameter::named("lines", Type::Flag, "no", "one block per line"),
     ],
     ..Description::EMPTY
 };
 
+/// A block is as long as a rich pointer can say.
+const BLOCK: Type = Type::Size { low: 1, high: BLOCK_MAX as u64 };
+
 /// The line in the catalogue.
 pub const ENTRY: SourceEntry = SourceEntry { description: &READ, open };
+
+/// Lines are records, blocks are bytes.
+fn effect(arguments: &Arguments) -> Effect {
+    let form = if arguments.flag("lines") { Form::Record } else { Form::Bytes };
+    Effect { gives: Gives::Form(form), kind: READ.kind, reads: READ.reads }
+}
 
 #[derive(Debug)]
 struct Read {
@@ -56,12 +66,8 @@ struct Next {
 
 fn open(opening: &Opening<'_>) -> Result<Box<dyn Source>, Failure> {
     let path = opening.arguments.text("file").unwrap_or("-");
-    let block = opening.arguments.number("block").unwrap_or(64 * 1024);
-    let block = usize::try_from(block).unwrap_or(usize::MAX);
-    if !(1..=BLOCK_MAX).contains(&block) {
-        let why = format!("block={block} is not between 1 and {BLOCK_MAX} bytes");
-        return Err(Failure::new("start", "read", why));
-    }
+    let block = opening.arguments.number("block").and_then(|block| usize::try_from(block).ok());
+    let block = block.unwrap_or(64 * 1024).clamp(1, BLOCK_MAX);
     let input = Input::open(path)?;
     Ok(Box::new(Read::new(input, block, opening.arguments.flag("lines"), opening.origin)))
 }

@@ -35,10 +35,12 @@ count'`.",
     gives: Gives::Form(Form::Frame),
     parameters: &[
         Parameter::needed("file", Type::Path, "the capture to read; - is standard input"),
-        Parameter::named("speed", Type::Text, "max", "max, or a factor of the capture's own speed"),
+        Parameter::named("speed", SPEED, "max", "max, or a factor of the capture's own speed"),
     ],
     ..Description::EMPTY
 };
+
+const SPEED: Type = Type::Factor { or: "max" };
 
 /// The line in the catalogue.
 pub const ENTRY: SourceEntry = SourceEntry { description: &REPLAY, open };
@@ -60,7 +62,7 @@ struct Replay {
 
 fn open(opening: &Opening<'_>) -> Result<Box<dyn Source>, Failure> {
     let path = opening.arguments.text("file").unwrap_or("-");
-    let pace = Pace::new(opening.arguments.text("speed").unwrap_or("max"))?;
+    let pace = Pace::new(opening.arguments.number("speed"));
     let input = Input::open(path)?;
     check_beginning(&input)?;
     Ok(Box::new(Replay::new(input, pace, opening.origin)))
@@ -207,15 +209,8 @@ struct Pace {
 const MILLION: u64 = 1_000_000;
 
 impl Pace {
-    fn new(speed: &str) -> Result<Self, Failure> {
-        let factor = match speed {
-            "max" => None,
-            other => Some(millionths(other).filter(|factor| *factor > 0).ok_or_else(|| {
-                let why = format!("speed=`{other}` is neither `max` nor a number above 0");
-                Failure::new("start", "replay", why).hint("write it as speed=2 or speed=0.5")
-            })?),
-        };
-        Ok(Self { factor, began: None })
+    const fn new(factor: Option<u64>) -> Self {
+        Self { factor, began: None }
     }
 
     fn is_due(&mut self, time: Time, now: Time) -> bool {
@@ -232,17 +227,6 @@ impl Pace {
         let distance = u128::from(time.saturating_sub(first)) * u128::from(MILLION);
         began.saturating_add(u64::try_from(distance / u128::from(factor)).unwrap_or(u64::MAX))
     }
-}
-
-/// A decimal number with at most six digits behind the point, in millionths.
-fn millionths(text: &str) -> Option<u64> {
-    let (whole, part) = text.split_once('.').unwrap_or((text, "0"));
-    let digits = |text: &str| text.bytes().all(|byte| byte.is_ascii_digit());
-    if !digits(whole) || !digits(part) || part.len() > 6 {
-        return None;
-    }
-    let part = format!("{part:0<6}").parse::<u64>().ok()?;
-    whole.parse::<u64>().ok()?.checked_mul(MILLION)?.checked_add(part)
 }
 
 /// Refuses a file that is no capture before anything else has happened.

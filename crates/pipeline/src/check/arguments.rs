@@ -1,6 +1,7 @@
 //! The arguments of one filter against its parameters.
 
-use filter::{Arguments, Description, Mistake, Parameter, Type, Value};
+use filter::{Arguments, Compiler, Description, Mistake, Parameter, Type, Value};
+use std::sync::Arc;
 
 use crate::catalogue::Catalogue;
 use crate::language::label::brief;
@@ -12,6 +13,7 @@ use crate::language::{Diagnostic, Span, nearest};
 pub(super) fn arguments(
     node: &Node,
     entry: &'static Description,
+    compiler: &Option<Arc<dyn Compiler>>,
     catalogue: &dyn Catalogue,
     mistakes: &mut Vec<Diagnostic>,
 ) -> Arguments {
@@ -27,7 +29,7 @@ pub(super) fn arguments(
     reader.surplus(&surplus);
     reader.missing();
     let Reader { given, mistakes: mut found, .. } = reader;
-    let mut arguments = Arguments::default();
+    let mut arguments = Arguments::default().served_by(compiler.clone());
     for parameter in entry.parameters {
         let mut values =
             given.iter().filter(|(known, ..)| std::ptr::eq(*known, parameter)).peekable();
@@ -209,7 +211,8 @@ fn usage(entry: &Description) -> String {
             Type::OneOf(words) => words.join("|"),
             Type::Flag => "yes|no".to_owned(),
             Type::Number { .. } => "number".to_owned(),
-            Type::Size => "size".to_owned(),
+            Type::Size { .. } => "size".to_owned(),
+            Type::Factor { or } => format!("{or}|factor"),
             Type::Duration => "time".to_owned(),
             _ => "text".to_owned(),
         };

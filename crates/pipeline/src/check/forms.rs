@@ -4,12 +4,16 @@ use filter::{Description, Form, Forms, Gives, Kind};
 
 use super::lower::{Draft, DraftStep};
 use crate::catalogue::Catalogue;
-use crate::graph::{Boolean, NodeId};
+use crate::graph::{Boolean, NodeId, Use};
 use crate::language::Diagnostic;
 
-/// For each node, the forms that may come to it.
-pub(super) fn forms(draft: &mut Draft<'_>, catalogue: &dyn Catalogue) -> Vec<Vec<Form>> {
-    let mut flow = Flow { comes: vec![Some(Set::NONE); draft.nodes.len()], catalogue };
+/// For each node, the forms that may come to it; `used` are the filters of the nodes.
+pub(super) fn forms(
+    draft: &mut Draft<'_>,
+    used: &[Option<Use>],
+    catalogue: &dyn Catalogue,
+) -> Vec<Vec<Form>> {
+    let mut flow = Flow { comes: vec![Some(Set::NONE); draft.nodes.len()], used, catalogue };
     flow.spread(draft);
     let mut mistakes = Vec::new();
     for edge in &draft.edges {
@@ -55,6 +59,7 @@ impl Set {
 struct Flow<'c> {
     /// None where a mistake has made it unknown.
     comes: Vec<Option<Set>>,
+    used: &'c [Option<Use>],
     catalogue: &'c dyn Catalogue,
 }
 
@@ -85,7 +90,7 @@ impl Flow<'_> {
         let comes = self.comes[id.0];
         match &node.step {
             DraftStep::Boolean(..) | DraftStep::Merge => comes,
-            DraftStep::Filter(_) | DraftStep::Hole => given(node.entry?, comes),
+            DraftStep::Filter(_) | DraftStep::Hole => given(self.used[id.0].as_ref()?, comes),
         }
     }
 
@@ -101,7 +106,7 @@ impl Flow<'_> {
             Boolean::Filter(id) => {
                 self.comes[id.0] = comes;
                 self.check(draft, *id, comes, "what comes", mistakes);
-                given(draft.nodes[id.0].entry?, comes)
+                given(self.used[id.0].as_ref()?, comes)
             }
             Boolean::Not(inner) => {
                 self.body(draft, inner, comes, mistakes);
@@ -185,13 +190,14 @@ impl Flow<'_> {
 }
 
 /// What a filter gives when this comes to it.
-fn given(entry: &Description, comes: Option<Set>) -> Option<Set> {
-    match entry.gives {
+fn given(used: &Use, comes: Option<Set>) -> Option<Set> {
+    let effect = used.effect();
+    match effect.gives {
         Gives::Form(form) => Some(Set::of(|given| given == form)),
         Gives::Nothing => Some(Set::NONE),
         // What it does not take has been reported there.
-        Gives::Same if entry.kind == Kind::Source => None,
-        Gives::Same => match (comes?, comes?.0 & Set::taken(entry.takes).0) {
+        Gives::Same if effect.kind == Kind::Source => None,
+        Gives::Same => match (comes?, comes?.0 & Set::taken(used.description.takes).0) {
             (Set::NONE, _) => Some(Set::NONE),
             (_, 0) => None,
             (_, both) => Some(Set(both)),

@@ -1,8 +1,8 @@
 //! The static rules: a tree and a catalogue come in, a graph and all further mistakes go out.
 //!
 //! In this order, each step for the whole request, so that all mistakes are found at once: `lower`
-//! (tree to nodes and arcs), `shape` (cycles, heads, ends, operands, which entry a name means),
-//! `uses` (arguments, marks, pins), `labels` (classes of the arcs), `forms` (what streams carry),
+//! (tree to nodes and arcs), `shape` (cycles, heads, ends, which entry a name means), `uses`
+//! (arguments, marks, pins; and with them what may be an operand), `labels` (classes of the arcs), `forms` (what streams carry),
 //! `options`. What a mistake has made unknown is left out of the later steps. [SL §4.2]
 
 mod answers;
@@ -32,8 +32,9 @@ pub fn check(request: &Request, catalogue: &dyn Catalogue) -> (Graph, Vec<Diagno
     }
     shape::shape(&mut draft, catalogue);
     let used = uses::uses(&mut draft, catalogue);
+    shape::operands(&mut draft, &used);
     let labelled = labels::labels(&mut draft, catalogue);
-    let comes = forms::forms(&mut draft, catalogue);
+    let comes = forms::forms(&mut draft, &used, catalogue);
     let options = options::options(request, &mut draft.mistakes);
 
     let steps = used.into_iter().zip(labelled.bodies);

@@ -1,11 +1,12 @@
 //! The shape of the graph: which arcs close cycles, what each name means at its place, and that
-//! sources stand at heads, sinks at ends, and only filters that answer in operands.
+//! sources stand at heads, sinks at ends, and, once the arguments are known, only filters that answer
+//! in operands.
 
 use filter::Kind;
 
 use super::lower::{Draft, DraftStep};
 use crate::catalogue::Catalogue;
-use crate::graph::NodeId;
+use crate::graph::{NodeId, Use};
 use crate::language::label::brief;
 use crate::language::tree::Node;
 use crate::language::{Diagnostic, Span, nearest};
@@ -17,7 +18,7 @@ pub(super) fn shape(draft: &mut Draft<'_>, catalogue: &dyn Catalogue) {
         let id = NodeId(index);
         name(draft, id, *head, catalogue);
         match draft.nodes[index].inside {
-            Some(owner) => operand(draft, id, owner),
+            Some(_) => {}
             None if *head => begin(draft, id, catalogue),
             None => middle(draft, id),
         }
@@ -146,11 +147,20 @@ fn middle(draft: &mut Draft<'_>, id: NodeId) {
     }
 }
 
-/// In an operand there are only filters that answer.
-fn operand(draft: &mut Draft<'_>, id: NodeId, owner: NodeId) {
+/// In operands there are only filters that answer, with the arguments that they have.
+pub(super) fn operands(draft: &mut Draft<'_>, used: &[Option<Use>]) {
+    for (index, used) in used.iter().enumerate() {
+        if let (Some(owner), Some(used)) = (draft.nodes[index].inside, used) {
+            operand(draft, NodeId(index), owner, used);
+        }
+    }
+}
+
+fn operand(draft: &mut Draft<'_>, id: NodeId, owner: NodeId, used: &Use) {
     let node = &draft.nodes[id.0];
-    let (DraftStep::Filter(uses), Some(entry)) = (&node.step, node.entry) else { return };
-    if entry.kind.answers_only() {
+    let DraftStep::Filter(uses) = &node.step else { return };
+    let (entry, kind) = (used.description, used.effect().kind);
+    if kind.answers_only() {
         return;
     }
     let operator = match &draft.nodes[owner.0].step {
@@ -161,7 +171,7 @@ fn operand(draft: &mut Draft<'_>, id: NodeId, owner: NodeId) {
     let why = format!(
         "operands are statistics, inspection and classification, and `{}` is {}",
         entry.name,
-        match entry.kind {
+        match kind {
             Kind::Source => "a source",
             Kind::Sink => "a sink",
             kind => kind.name(),

@@ -12,6 +12,7 @@ use crate::language::{Diagnostic, nearest};
 pub(super) fn uses(draft: &mut Draft<'_>, catalogue: &dyn Catalogue) -> Vec<Option<Use>> {
     let mut mistakes = Vec::new();
     let mut used = Vec::with_capacity(draft.nodes.len());
+    let compiler = catalogue.compiler();
     for node in &draft.nodes {
         let DraftStep::Filter(uses) = &node.step else {
             used.push(None);
@@ -24,7 +25,7 @@ pub(super) fn uses(draft: &mut Draft<'_>, catalogue: &dyn Catalogue) -> Vec<Opti
         let given = uses.iter().find(|node| !node.arguments.is_empty()).or_else(|| uses.first());
         used.push(node.entry.zip(given).map(|(description, given)| Use {
             description,
-            arguments: arguments(given, description, catalogue, &mut mistakes),
+            arguments: arguments(given, description, &compiler, catalogue, &mut mistakes),
             pin: uses.iter().find_map(|node| text(node.pin.as_ref())),
             mark: uses.iter().find_map(|node| text(node.mark.as_ref())),
         }));

@@ -75,7 +75,8 @@ fn usage(entry: &Description) -> String {
 fn placeholder(known: &Parameter) -> String {
     match known.kind {
         Type::Number { .. } => "N".to_owned(),
-        Type::Size => "SIZE".to_owned(),
+        Type::Size { .. } => "SIZE".to_owned(),
+        Type::Factor { .. } => "FACTOR".to_owned(),
         Type::Duration => "TIME".to_owned(),
         Type::Flag => "yes|no".to_owned(),
         Type::Text => "TEXT".to_owned(),
@@ -88,7 +89,9 @@ fn parameter(out: &mut String, known: &Parameter) {
     let values = match known.kind {
         Type::Number { low, high: u64::MAX } => format!("a number from {low}"),
         Type::Number { low, high } => format!("a number from {low} to {high}"),
-        Type::Size => "a size: 4096, 64k, 16M, 1G".to_owned(),
+        Type::Size { high: u64::MAX, .. } => "a size: 4096, 64k, 16M, 1G".to_owned(),
+        Type::Size { low, high } => format!("a size from {low} to {high} bytes: 4096, 64k"),
+        Type::Factor { or } => format!("{or}, or a number above 0: 2, 0.5"),
         Type::Duration => "a time: 10us, 250ms, 2s, 5m".to_owned(),
         Type::Flag => "yes or no".to_owned(),
         Type::Text => "text".to_owned(),

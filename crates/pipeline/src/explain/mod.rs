@@ -13,7 +13,7 @@ mod words;
 
 pub use dot::dot;
 pub use help::help;
-pub use words::{bytes, names, nanoseconds, shown, time};
+pub use words::{bytes, is_path, names, nanoseconds, shown, time};
 
 use crate::graph::{Graph, NodeId};
 use crate::plan::{
@@ -100,7 +100,10 @@ fn elsewhere(candidates: &[Candidate], here: &str) -> String {
     let mut verdicts: Vec<(String, Vec<&str>)> = Vec::new();
     for candidate in candidates.iter().filter(|candidate| candidate.space != here) {
         let verdict = match &candidate.verdict {
-            Ok(ns) => format!("not refused, {} ns", words::number(*ns)),
+            Ok(ns) => match &candidate.lost {
+                Some(lost) => lost.clone(),
+                None => format!("{} ns", words::number(*ns)),
+            },
             Err(why) => why.clone(),
         };
         match verdicts.iter_mut().find(|(known, _)| *known == verdict) {

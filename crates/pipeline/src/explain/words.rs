@@ -75,12 +75,19 @@ fn given(used: &Use) -> String {
 
 fn written(parameter: &Parameter, value: &Value) -> String {
     match (value, parameter.kind) {
-        (Value::Number(n), Type::Size) => bytes(*n).replace(' ', ""),
+        (Value::Number(n), Type::Size { .. }) => bytes(*n).replace(' ', ""),
         (Value::Number(n), Type::Duration) => nanoseconds(*n).replace(' ', ""),
+        (Value::Number(n), Type::Factor { .. }) => factor(*n),
         (Value::Number(n), _) => n.to_string(),
         (Value::Flag(flag), _) => if *flag { "yes" } else { "no" }.to_owned(),
         (Value::Text(text), _) => quoted(text),
     }
+}
+
+/// Millionths as they are written in a request: `2`, `0.5`.
+fn factor(millionths: u64) -> String {
+    let text = format!("{}.{:06}", millionths / 1_000_000, millionths % 1_000_000);
+    text.trim_end_matches('0').trim_end_matches('.').to_owned()
 }
 
 /// The text as it stands if it is one word, otherwise in quotes.
@@ -172,6 +179,12 @@ pub fn time(text: &str) -> Result<u64, String> {
         Ok(_) => Err(format!("`{text}` is not a time")),
         Err(mistake) => Err(mistake.to_string()),
     }
+}
+
+/// Whether a parameter takes the name of a file.
+#[must_use]
+pub fn is_path(parameter: &Parameter) -> bool {
+    parameter.kind == Type::Path
 }
 
 /// Writes a paragraph, indented by one column, broken between words.

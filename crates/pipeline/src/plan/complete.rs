@@ -49,7 +49,7 @@ pub fn complete(mut graph: Graph, catalogue: &dyn Catalogue) -> (Graph, Vec<Node
 }
 
 fn gives(node: &Node) -> Vec<Form> {
-    match node.filter().map(|used| used.description.gives) {
+    match node.filter().map(|used| used.effect().gives) {
         Some(filter::Gives::Form(form)) => vec![form],
         Some(filter::Gives::Nothing) => Vec::new(),
         Some(filter::Gives::Same) | None => node.comes.clone(),

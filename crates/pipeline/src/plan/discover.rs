@@ -17,6 +17,8 @@ pub(super) struct Discovered {
     pub(super) parts: Vec<usize>,
 }
 
+/// The thread that a path begins in.
+const FIRST: &str = "thread0";
 /// What a node that may run anywhere in its part adds to choosing the space of a file-writing sink.
 const OWN: &str = "writes files: a space of its own, so that a slow disk stops nobody";
 
@@ -28,7 +30,7 @@ pub(super) fn discover(graph: &Graph, machine: &Machine) -> Discovered {
     for part in 0..count {
         spaces.push(PlannedSpace { name: "kernel".to_owned(), kind: SpaceKind::Kernel, part });
         for thread in 0..threads(graph, &parts, part) {
-            let name = format!("thread{thread}");
+            let name = if thread == 0 { FIRST.to_owned() } else { format!("thread{thread}") };
             spaces.push(PlannedSpace { name, kind: SpaceKind::Thread, part });
         }
     }
@@ -87,6 +89,7 @@ fn verdict(
     parts: &[usize],
     machine: &Machine,
 ) -> Result<f64, String> {
+    let first = space.name == FIRST;
     if space.part != parts[id.0] {
         return Err("works for another line".to_owned());
     }
@@ -101,8 +104,16 @@ fn verdict(
             return Err(format!("part of a {owner} section, which runs in one thread"));
         }
     }
+    let pinned = node.filter().is_some_and(|used| used.pin.is_some());
     match space.kind {
         SpaceKind::Kernel => kernel(graph, node, machine),
+        // What stops for a disk is not to be what reads.
+        SpaceKind::Thread if node.kind() == Some(Kind::Source) && !first && !pinned => {
+            Err("a source begins in the first thread".to_owned())
+        }
+        SpaceKind::Thread if writes_files(node) && first && !pinned => {
+            Err("writes files: not in the thread that reads".to_owned())
+        }
         SpaceKind::Thread => Ok(cost(node, machine)),
     }
 }
@@ -126,12 +137,13 @@ fn kernel(graph: &Graph, node: &Node, machine: &Machine) -> Result<f64, String> 
 fn cost(node: &Node, machine: &Machine) -> f64 {
     let costs = &machine.costs;
     let Some(used) = node.filter() else { return costs.call };
-    let reads = match used.description.reads {
+    let effect = used.effect();
+    let reads = match effect.reads {
         Reads::Nothing => 0.0,
         Reads::Head(_) => costs.head,
         Reads::All => costs.kilobyte,
     };
-    let writes = if used.description.kind == Kind::Editing { costs.copy } else { 0.0 };
+    let writes = if effect.kind == Kind::Editing { costs.copy } else { 0.0 };
     costs.call + reads + writes
 }
 
@@ -152,14 +164,49 @@ pub(super) fn used(
                 .iter()
                 .zip(&verdicts[id.0])
                 .filter(|(s, _)| s.part == spaces[space].part)
-                .map(|(s, v)| Candidate { space: s.name.clone(), verdict: v.clone() })
+                .map(|(s, v)| Candidate { space: s.name.clone(), verdict: v.clone(), lost: None })
                 .collect();
+            let mut candidates: Vec<Candidate> = candidates;
+            for candidate in &mut candidates {
+                candidate.lost = lost(candidate, graph, id, &spaces, &selected.spaces);
+            }
             let because = because(graph, id, node, &selected.spaces);
             Placed { space: number(space), because, candidates }
         })
         .collect();
     let spaces = spaces.into_iter().zip(&used).filter(|(_, used)| **used).map(|(s, _)| s).collect();
     (spaces, placed)
+}
+
+/// Why a space that would run a node was not taken for it.
+fn lost(
+    candidate: &Candidate,
+    graph: &Graph,
+    id: NodeId,
+    spaces: &[PlannedSpace],
+    chosen: &[usize],
+) -> Option<String> {
+    let there = candidate.verdict.as_ref().ok()?;
+    let here = spaces.get(chosen[id.0])?;
+    if candidate.space == here.name {
+        return None;
+    }
+    let same = |space: &PlannedSpace| space.part == here.part && space.name == candidate.space;
+    let place = spaces.iter().position(same)?;
+    let around = || {
+        let near = graph.edges.iter().filter(|edge| !edge.back);
+        near.filter_map(|edge| match (edge.from == id, edge.to == id) {
+            (true, _) => Some(chosen[edge.to.0]),
+            (_, true) => Some(chosen[edge.from.0]),
+            _ => None,
+        })
+    };
+    let rings = |place: usize| around().filter(|other| *other != place).count();
+    match (rings(place), rings(chosen[id.0])) {
+        (more, fewer) if more == fewer + 1 => Some("a ring more".to_owned()),
+        (more, fewer) if more > fewer => Some(format!("{} rings more", more - fewer)),
+        _ => Some(format!("no better, {there} ns")),
+    }
 }
 
 fn because(graph: &Graph, id: NodeId, node: &Node, spaces: &[usize]) -> String {

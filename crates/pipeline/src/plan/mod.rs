@@ -74,6 +74,8 @@ pub struct Candidate {
     pub space: String,
     /// What a block would cost there, or why it cannot run there.
     pub verdict: Result<f64, String>,
+    /// Why it was not taken although it could run there.
+    pub lost: Option<String>,
 }
 
 /// What an edge is.

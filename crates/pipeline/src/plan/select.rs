@@ -1,13 +1,12 @@
 //! Selection: the cheapest placement of all, found exactly. [SL §7.1]
 //!
 //! Branch and bound over the nodes from the sources to the sinks. A placement is legal if no edge turns
-//! back (the number of the space never falls), if operands run where their section runs, and if a sink
-//! that writes files is not in the first thread. The bound is the cost so far plus the least that every
+//! back (the number of the space never falls) and operands run where their section runs. The bound is the cost so far plus the least that every
 //! node still to come costs anywhere. The sources' greedy rule (`deepest`) is the first placement that
 //! the same search finds when every node tries its deepest space first.
 
-use super::discover::{Discovered, writes_files};
-use super::{Choice, Machine, Policy, SpaceKind, Unplaceable};
+use super::discover::Discovered;
+use super::{Choice, Machine, Policy, Unplaceable};
 use crate::graph::{Graph, NodeId};
 
 /// How many placements are looked at before the best so far is taken without a proof.
@@ -103,9 +102,7 @@ impl Search<'_> {
         let floor = before.map(|edge| spaces[edge.from.0]).max().unwrap_or(0);
         let together = node.inside.map(|owner| spaces[owner.0]);
         let legal = |(space, _): &(usize, f64)| {
-            *space >= floor
-                && together.is_none_or(|owner| owner == *space)
-                && !(writes_files(node) && self.is_first_thread(*space) && !self.is_pinned(id))
+            *space >= floor && together.is_none_or(|owner| owner == *space)
         };
         let verdicts = self.discovered.verdicts[id.0].iter().enumerate();
         let mut tries: Vec<(usize, f64)> =
@@ -114,17 +111,6 @@ impl Search<'_> {
             tries.sort_by(|a, b| a.1.total_cmp(&b.1).then(a.0.cmp(&b.0)));
         }
         tries
-    }
-
-    fn is_pinned(&self, id: NodeId) -> bool {
-        self.graph.node(id).filter().is_some_and(|used| used.pin.is_some())
-    }
-
-    fn is_first_thread(&self, space: usize) -> bool {
-        let spaces = &self.discovered.spaces;
-        let part = spaces[space].part;
-        let first = |s: &super::PlannedSpace| s.part == part && s.kind == SpaceKind::Thread;
-        spaces.iter().position(first) == Some(space)
     }
 
     fn crossings(&self, id: NodeId, space: usize, spaces: &[usize]) -> f64 {

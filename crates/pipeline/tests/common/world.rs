@@ -32,7 +32,7 @@ const RX: Description = Description {
         Parameter::optional("interface", Type::Text, "where to listen").positional(),
         Parameter::named("both", Type::Flag, "no", "what the host sends, too"),
         Parameter::named("take", Type::Flag, "no", "take the packets from the host"),
-        Parameter::named("snap", Type::Size, "64k", "how much of a frame"),
+        Parameter::named("snap", Type::SIZE, "64k", "how much of a frame"),
         Parameter::optional("wait", Type::Duration, "how long"),
         Parameter::named("slots", Type::Number { low: 1, high: 4096 }, "256", "ring size"),
         Parameter::named("at", Type::OneOf(&["host", "wire"]), "host", "where"),

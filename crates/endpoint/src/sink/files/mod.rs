@@ -46,6 +46,7 @@ At most `open` files are open at one time, and at most `sessions` sessions are r
 that was forgotten goes on in another file.",
     example: "replay web.pcap | tcp | http |get files out/",
     kind: Kind::Sink,
+    writes_files: true,
     takes: Forms::ANY,
     gives: Gives::Nothing,
     parameters: &[
@@ -73,7 +74,7 @@ that was forgotten goes on in another file.",
 };
 
 /// The line in the catalogue.
-pub const ENTRY: SinkEntry = SinkEntry { description: &FILES, open, writes_files: true };
+pub const ENTRY: SinkEntry = SinkEntry { description: &FILES, open };
 
 /// What gets a file of its own.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -77,6 +77,13 @@ fn lines_that_cross_pieces_come_whole() {
 }
 
 #[test]
+fn lines_are_records() {
+    let gives = |lines| READ.effect_of(&arguments(&READ, &[("file", "-"), ("lines", lines)])).gives;
+    assert_eq!(gives("no"), Gives::Form(Form::Bytes));
+    assert_eq!(gives("yes"), Gives::Form(Form::Record));
+}
+
+#[test]
 fn a_pipe_gives_what_came() {
     for lines in [false, true] {
         let (reader, mut writer) = std::io::pipe().unwrap();
@@ -106,7 +113,8 @@ fn a_pipe_gives_what_came() {
 
 #[test]
 fn wrong_sizes_and_files_are_refused() {
-    assert!(refused(on("/dev/null", "0", "no")).to_string().contains("block=0 is not between"));
-    assert!(refused(on("/dev/null", "1M", "no")).to_string().contains("1048575 bytes"));
+    let block = READ.parameter("block").unwrap();
+    assert!(block.parse("0").unwrap_err().what.contains("not between"));
+    assert!(block.parse("1M").unwrap_err().what.contains("1048575 bytes"));
     assert!(refused(on("/no/such/file", "1", "no")).to_string().contains("no such file"));
 }

@@ -131,7 +131,7 @@ fn a_full_pool_is_waited_for() {
 fn a_pipe_is_read_as_it_comes() {
     let (reader, mut writer) = std::io::pipe().unwrap();
     let input = Input::over(File::from(OwnedFd::from(reader)), "a pipe".to_owned()).unwrap();
-    let mut source = Replay::new(input, Pace::new("max").unwrap(), 0);
+    let mut source = Replay::new(input, Pace::new(None), 0);
     let mut pool = pool(1 << 16);
     let wait = Given::Wait { until: None, readable: true };
     let bytes = capture(&[(1, b"one"), (2, b"second")]);
@@ -172,16 +172,6 @@ fn the_pace_is_that_of_the_capture() {
     assert_eq!(at(begin + 10 * MILLION, 64), (until(115), vec![]));
     assert_eq!(at(begin + 99 * MILLION, 64), (Given::Blocks, vec![4]));
     assert_eq!(at(begin + 99 * MILLION, 64), (Given::End, vec![]));
-}
-
-#[test]
-fn speeds() {
-    assert_eq!((millionths("1"), millionths("0.5")), (Some(MILLION), Some(MILLION / 2)));
-    assert_eq!((millionths("12.25"), millionths(".5")), (Some(12_250_000), None));
-    for wrong in ["fast", "0", "0.0", "-1", "+1", "1e3", "", "1.1234567", "99999999999999999999"] {
-        let failure = refused(on("/dev/null", wrong)).to_string();
-        assert!(failure.starts_with(&format!("cannot start replay: speed=`{wrong}`")), "{failure}");
-    }
 }
 
 #[test]
