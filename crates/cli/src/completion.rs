@@ -9,32 +9,50 @@ use crate::terminal;
 use clap::CommandFactory;
 use clap_complete::Shell;
 use engine::catalogue::House;
-use pipeline::Catalogue;
+use pipeline::{Catalogue, explain};
 use std::fs;
 
 /// Prints the script of a shell.
 pub(crate) fn script(shell: Shell) -> Status {
     let mut script = Vec::new();
     clap_complete::generate(shell, &mut Arguments::command(), "streamline", &mut script);
-    let mut script = String::from_utf8_lossy(&script).into_owned();
-    if shell == Shell::Bash {
-        script.push_str(include_str!("completion/line.bash"));
-    }
-    terminal::print(&script)
+    let script = String::from_utf8_lossy(&script).into_owned();
+    terminal::print(&match shell {
+        Shell::Bash => format!("{script}{}", include_str!("completion/line.bash")),
+        Shell::Zsh => with_lines(&script),
+        _ => script,
+    })
+}
+
+/// The script of zsh, whose last lines call the function, with ours called in its place.
+fn with_lines(script: &str) -> String {
+    let (functions, calls) = script.rsplit_once("if [").unwrap_or((script, ""));
+    let calls = calls
+        .replace("_streamline \"$@\"", "_streamline_or_line \"$@\"")
+        .replace("compdef _streamline ", "compdef _streamline_or_line ");
+    format!("{functions}{}\nif [{calls}", include_str!("completion/line.zsh"))
 }
 
 /// Prints every way to go on with a line.
 pub(crate) fn complete(line: &str) -> Status {
     let mut text = String::new();
-    for way in ways(line, interfaces) {
+    for way in ways(line, &Machine) {
         text.push_str(&way);
         text.push('\n');
     }
     terminal::print(&text)
 }
 
+/// What lies around a line: names that are no words of the language.
+trait Around {
+    /// The network interfaces.
+    fn interfaces(&self) -> Vec<String>;
+    /// The files and folders whose names begin so; folders end in `/`.
+    fn files(&self, begin: &str) -> Vec<String>;
+}
+
 /// The whole lines that may stand at the end of the word that is being typed.
-fn ways(line: &str, interfaces: impl Fn() -> Vec<String>) -> Vec<String> {
+fn ways(line: &str, around: &dyn Around) -> Vec<String> {
     let Some(at) = typed(line) else { return Vec::new() };
     let (before, word) = line.split_at(at);
     let begins = |c: char| "|+!(;*".contains(c);
@@ -43,7 +61,7 @@ fn ways(line: &str, interfaces: impl Fn() -> Vec<String>) -> Vec<String> {
     let head = last.is_empty() || last.ends_with(begins) || label.is_some();
     let words: Vec<String> = match head {
         true => names(before),
-        false => arguments(before, &interfaces),
+        false => arguments(before, word, around),
     };
     let mut ways: Vec<String> = words
         .into_iter()
@@ -79,36 +97,73 @@ fn names(before: &str) -> Vec<String> {
     entries.map(|entry| entry.name.to_owned()).collect()
 }
 
-/// What may stand behind the name of a filter: its parameters; for `interface` those of this machine.
-fn arguments(before: &str, interfaces: &impl Fn() -> Vec<String>) -> Vec<String> {
+/// What may stand behind the name of a filter: its parameters, files where it takes one, interfaces.
+fn arguments(before: &str, word: &str, around: &dyn Around) -> Vec<String> {
     let step = before.rsplit(['|', '+', '!', '(', ';']).next().unwrap_or(before);
-    let name = step.split_whitespace().find(|word| House.find(word).is_some());
-    let entry = name.and_then(|name| House.find_source(name).or_else(|| House.find(name)));
+    let mut words = step.split_whitespace().skip_while(|word| House.find(word).is_none());
+    let entry = words.next().and_then(|name| House.find_source(name).or_else(|| House.find(name)));
     let Some(entry) = entry else { return Vec::new() };
-    let mut words: Vec<String> = entry
+    let mut ways: Vec<String> = entry
         .parameters
         .iter()
         .filter(|known| !known.positional)
         .map(|known| format!("{}=", known.name))
         .collect();
-    if entry.parameters.iter().any(|known| known.name == "interface") {
-        words.extend(interfaces());
+    let given = words.filter(|word| !word.contains('=')).count();
+    match entry.parameters.iter().filter(|known| known.positional).nth(given) {
+        Some(known) if known.name == "interface" => ways.extend(around.interfaces()),
+        Some(known) if explain::is_path(known) => ways.extend(around.files(word)),
+        _ => {}
     }
-    words
+    ways
 }
 
-/// The network interfaces of this machine.
-fn interfaces() -> Vec<String> {
-    let entries = fs::read_dir("/sys/class/net").into_iter().flatten().flatten();
-    entries.filter_map(|entry| entry.file_name().into_string().ok()).collect()
+/// What lies around a line on this machine.
+struct Machine;
+
+impl Around for Machine {
+    fn interfaces(&self) -> Vec<String> {
+        let entries = fs::read_dir("/sys/class/net").into_iter().flatten().flatten();
+        entries.filter_map(|entry| entry.file_name().into_string().ok()).collect()
+    }
+
+    fn files(&self, begin: &str) -> Vec<String> {
+        let (folder, name) = begin.rsplit_once('/').map_or(("", begin), |(f, name)| (f, name));
+        let slash = if begin.contains('/') { "/" } else { "" };
+        let place = format!("{folder}{slash}");
+        let read = fs::read_dir(if place.is_empty() { "." } else { &place });
+        let entries = read.into_iter().flatten().flatten();
+        entries
+            .filter_map(|entry| {
+                let found = entry.file_name().into_string().ok()?;
+                // A name that is not one word of a line would have to be quoted.
+                let word = |c: char| c.is_ascii_alphanumeric() || "._-".contains(c);
+                let hidden = found.starts_with('.') && !name.starts_with('.');
+                let folder = if entry.path().is_dir() { "/" } else { "" };
+                (found.chars().all(word) && !hidden).then(|| format!("{place}{found}{folder}"))
+            })
+            .collect()
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    struct Made;
+
+    impl Around for Made {
+        fn interfaces(&self) -> Vec<String> {
+            vec!["eth0".to_owned()]
+        }
+
+        fn files(&self, _: &str) -> Vec<String> {
+            vec!["examples/".to_owned(), "web.pcap".to_owned()]
+        }
+    }
+
     fn all(line: &str) -> Vec<String> {
-        ways(line, || vec!["eth0".to_owned()])
+        ways(line, &Made)
     }
 
     #[test]
@@ -134,5 +189,8 @@ mod tests {
         assert!(all("generate ").contains(&"generate count=".to_owned()));
         assert!(all("replay x | bpf \"tcp po").is_empty(), "nothing inside quotes");
         assert!(all("nonsense ").is_empty());
+        assert_eq!(all("replay exa"), ["replay examples/"]);
+        assert_eq!(all("replay "), ["replay examples/", "replay speed=", "replay web.pcap"]);
+        assert!(all("replay x we").is_empty(), "it takes one file");
     }
 }

@@ -185,3 +185,23 @@ fn a_panic_ends_its_path_alone_and_leaves_what_fails_again() {
     assert_eq!(failure["node"], "panics");
     assert!(std::path::Path::new(failure["block"].as_str().unwrap()).is_file());
 }
+
+/// The build for tests loses a block where it is told to: the report must find it.
+#[test]
+fn an_unbalanced_ledger_is_a_failure() {
+    let cycle = "replay examples/web.pcap | dport --name=x |80 count | dport --name=x";
+    for (kind, line) in
+        [("call", "replay examples/web.pcap | count | discard"), ("back edge", cycle)]
+    {
+        let folder = Folder::new();
+        let mut command = folder.streamline(&["run", "--json", "--report=report", line]);
+        let ran = common::Ran::from(command.env("STREAMLINE_LOSE", kind).output().unwrap());
+        assert_eq!(ran.status, Some(1), "{kind}");
+        assert!(ran.err.contains("error: the ledger does not balance: "), "{kind}: {}", ran.err);
+        let value = report(&folder.read("report"));
+        assert_eq!(value["balanced"], false);
+        let found = &value["imbalances"][0];
+        assert!(found["place"].as_str().unwrap().ends_with(&format!("({kind})")), "{found}");
+        assert_eq!(found["left"].as_u64(), found["right"].as_u64().map(|right| right + 1));
+    }
+}
