@@ -1,8 +1,10 @@
 //! All that a request may name: the filters of `filter`, the sources and sinks of `endpoint`, the spaces
 //! of this machine (CONTRACT 27).
 
-use filter::{Description, Kind};
+use crate::compiler::Libpcap;
+use filter::{Compiler, Description, Kind};
 use pipeline::Catalogue;
+use std::sync::Arc;
 
 /// What this program has.
 #[derive(Clone, Copy, Debug, Default)]
@@ -50,5 +52,9 @@ impl Catalogue for House {
 
     fn spaces(&self) -> Vec<&str> {
         vec!["kernel", "thread*"]
+    }
+
+    fn compiler(&self) -> Option<Arc<dyn Compiler>> {
+        Some(Arc::new(Libpcap::default()))
     }
 }

@@ -1,18 +1,20 @@
 //! Spaces that run plans: walk, rings between spaces, ledger, control. [SL §6.2, §7]
 //!
 //! - [`catalogue`]: all that a request may name;
+//! - [`compiler`]: libpcap, for the filter expressions that we do not know;
 //! - [`build`]: from a plan to spaces;
 //! - [`run`]: from spaces to an outcome;
 //! - [`space`]: a thread, its memory, and the part of the graph that runs in it;
 //! - [`ring`]: the two ends of an edge between spaces;
 //! - [`ledger`]: what was counted, and whether it balances;
-//! - [`control`]: stopping;
+//! - [`control`][]: stopping;
 //! - [`failure`]: why a path ended early; [`suspect`]: the block on which a filter failed;
 //! - [`machine`]: the machine as the planner takes it.
 #![forbid(unsafe_code)]
 
 pub mod build;
 pub mod catalogue;
+pub mod compiler;
 pub mod control;
 pub mod failure;
 pub mod ledger;

@@ -1,13 +1,14 @@
 //! The typed arguments of one filter in a request: text checked against the parameters once, by
 //! `pipeline`, so that filters only ask for values.
 
-use super::{Description, Parameter, Type};
+use super::{Compiler, Description};
 use std::fmt;
+use std::sync::Arc;
 
 /// One argument's value.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Value {
-    /// A number, a size in bytes or a duration in nanoseconds.
+    /// A number, a size in bytes, a duration in nanoseconds or a factor in millionths.
     Number(u64),
     /// A flag.
     Flag(bool),
@@ -15,11 +16,21 @@ pub enum Value {
     Text(String),
 }
 
-/// The arguments of one filter, defaults included.
-#[derive(Clone, PartialEq, Eq, Debug, Default)]
+/// The arguments of one filter, defaults included, and whom it may ask for help. They are equal if
+/// their values are.
+#[derive(Clone, Debug, Default)]
 pub struct Arguments {
     values: Vec<(&'static str, Value)>,
+    compiler: Option<Arc<dyn Compiler>>,
 }
+
+impl PartialEq for Arguments {
+    fn eq(&self, other: &Self) -> bool {
+        self.values == other.values
+    }
+}
+
+impl Eq for Arguments {}
 
 /// What a user got wrong in an argument.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -122,99 +133,20 @@ impl Arguments {
         }
     }
 
+    /// The same arguments with this compiler at hand, or with none.
+    #[must_use]
+    pub fn served_by(self, compiler: Option<Arc<dyn Compiler>>) -> Self {
+        Self { compiler, ..self }
+    }
+
+    /// Who compiles the expressions that our own compiler does not know.
+    #[must_use]
+    pub const fn compiler(&self) -> Option<&Arc<dyn Compiler>> {
+        self.compiler.as_ref()
+    }
+
     /// All values, in the order in which they were set or added.
     pub fn iter(&self) -> impl Iterator<Item = (&'static str, &Value)> {
         self.values.iter().map(|(n, v)| (*n, v))
-    }
-}
-
-impl Parameter {
-    /// The value that this text means, or why it means none.
-    pub fn parse(&self, text: &str) -> Result<Value, Mistake> {
-        let wrong = |what: String| Err(Mistake::new(self.name, what));
-        match self.kind {
-            Type::Number { low, high } => match number(text) {
-                Some(n) if (low..=high).contains(&n) => Ok(Value::Number(n)),
-                Some(n) => wrong(format!("{n} is not between {low} and {high}")),
-                None => wrong(format!("`{text}` is not a number")),
-            },
-            Type::Size => match size(text) {
-                Some(n) => Ok(Value::Number(n)),
-                None => wrong(format!("`{text}` is not a size; write it as 4096, 64k, 16M or 1G")),
-            },
-            Type::Duration => match duration(text) {
-                Some(n) => Ok(Value::Number(n)),
-                None => wrong(format!("`{text}` is not a time; write it as 10us, 250ms, 2s or 5m")),
-            },
-            Type::Flag => match text {
-                "yes" => Ok(Value::Flag(true)),
-                "no" => Ok(Value::Flag(false)),
-                _ => wrong(format!("`{text}` is neither `yes` nor `no`")),
-            },
-            Type::Text | Type::Path => Ok(Value::Text(text.to_owned())),
-            Type::OneOf(words) if words.contains(&text) => Ok(Value::Text(text.to_owned())),
-            Type::OneOf(words) => wrong(format!("`{text}` is none of {}", words.join(", "))),
-        }
-    }
-}
-
-fn number(text: &str) -> Option<u64> {
-    match text.strip_prefix("0x") {
-        Some(hex) => u64::from_str_radix(hex, 16).ok(),
-        None => text.parse().ok(),
-    }
-}
-
-fn size(text: &str) -> Option<u64> {
-    let split = text.trim_end_matches(|c: char| c.is_ascii_alphabetic()).len();
-    let (digits, unit) = text.split_at(split);
-    let shift = match unit {
-        "" | "B" => 0,
-        "k" | "K" | "KB" | "KiB" => 10,
-        "M" | "MB" | "MiB" => 20,
-        "G" | "GB" | "GiB" => 30,
-        _ => return None,
-    };
-    digits.parse::<u64>().ok()?.checked_mul(1 << shift)
-}
-
-fn duration(text: &str) -> Option<u64> {
-    let split = text.trim_end_matches(|c: char| c.is_ascii_alphabetic()).len();
-    let (digits, unit) = text.split_at(split);
-    let ns = match unit {
-        "ns" => 1,
-        "us" => 1_000,
-        "ms" => 1_000_000,
-        "" | "s" => 1_000_000_000,
-        "m" => 60_000_000_000,
-        "h" => 3_600_000_000_000,
-        _ => return None,
-    };
-    match digits.split_once('.') {
-        None => digits.parse::<u64>().ok()?.checked_mul(ns),
-        Some((whole, part)) if !part.is_empty() && part.len() <= 9 => {
-            let scale = 10u64.pow(u32::try_from(part.len()).ok()?);
-            let whole = whole.parse::<u64>().ok()?.checked_mul(ns)?;
-            whole.checked_add(part.parse::<u64>().ok()?.checked_mul(ns)? / scale)
-        }
-        Some(_) => None,
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn sizes_and_times_have_units() {
-        let size = Parameter::needed("size", Type::Size, "");
-        assert_eq!(size.parse("64k"), Ok(Value::Number(65_536)));
-        assert_eq!(size.parse("4096"), Ok(Value::Number(4096)));
-        assert!(size.parse("64q").is_err());
-        let time = Parameter::needed("time", Type::Duration, "");
-        assert_eq!(time.parse("1.5ms"), Ok(Value::Number(1_500_000)));
-        assert_eq!(time.parse("2"), Ok(Value::Number(2_000_000_000)));
-        assert!(time.parse("").is_err());
-        assert!(time.parse("99999999999999999999s").is_err());
     }
 }

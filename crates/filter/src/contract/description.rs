@@ -3,7 +3,7 @@
 //! It is data. A source or sink is described in the same way; what opens it stands beside its
 //! description in `endpoint`. The kind fixes what a filter may touch: [Th Table 5.1].
 
-use super::{Arguments, Counter, Filter, Mistake, Reason};
+use super::{Arguments, Counter, Filter, Mistake, Parameter, Reason};
 use ebpf::emit::Emit;
 
 /// The strongest right that a filter uses. [Th Table 5.1], with the sink that the table leaves out.
@@ -186,92 +186,15 @@ pub enum Keeps {
     Pinned(&'static str),
 }
 
-/// What values a parameter takes.
+/// What a filter does to a stream, as far as it may depend on its arguments.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Type {
-    /// A whole number in this range.
-    Number {
-        /// The smallest value.
-        low: u64,
-        /// The largest value.
-        high: u64,
-    },
-    /// Bytes: `4096`, `64k`, `16M`, `1G` (powers of 1,024).
-    Size,
-    /// A time: `250ns`, `10us`, `1ms`, `2s`, `5m`; a number alone is seconds.
-    Duration,
-    /// `yes` or `no`.
-    Flag,
-    /// Any text.
-    Text,
-    /// The name of a file; `-` for a standard stream.
-    Path,
-    /// One of these words.
-    OneOf(&'static [&'static str]),
-}
-
-/// One parameter of a filter.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Parameter {
-    /// Its name, as in `name=value`.
-    pub name: &'static str,
-    /// What values it takes.
-    pub kind: Type,
-    /// Whether it may stand without its name, in the order of the list.
-    pub positional: bool,
-    /// The value when it is not given; `None`: it must be given, unless `optional`.
-    pub default: Option<&'static str>,
-    /// Whether it may be absent without a default.
-    pub optional: bool,
-    /// Whether it may be given several times; all values are kept, in order.
-    pub many: bool,
-    /// One line for help.
-    pub help: &'static str,
-}
-
-impl Parameter {
-    /// A positional parameter that must be given.
-    #[must_use]
-    pub const fn needed(name: &'static str, kind: Type, help: &'static str) -> Self {
-        Self { name, kind, positional: true, default: None, optional: false, many: false, help }
-    }
-
-    /// A named parameter with a default.
-    #[must_use]
-    pub const fn named(
-        name: &'static str,
-        kind: Type,
-        default: &'static str,
-        help: &'static str,
-    ) -> Self {
-        Self {
-            name,
-            kind,
-            positional: false,
-            default: Some(default),
-            optional: false,
-            many: false,
-            help,
-        }
-    }
-
-    /// A named parameter that may be absent.
-    #[must_use]
-    pub const fn optional(name: &'static str, kind: Type, help: &'static str) -> Self {
-        Self { name, kind, positional: false, default: None, optional: true, many: false, help }
-    }
-
-    /// The same parameter, allowed without its name.
-    #[must_use]
-    pub const fn positional(self) -> Self {
-        Self { positional: true, ..self }
-    }
-
-    /// The same parameter, allowed several times.
-    #[must_use]
-    pub const fn many(self) -> Self {
-        Self { many: true, ..self }
-    }
+pub struct Effect {
+    /// The strongest right that it uses.
+    pub kind: Kind,
+    /// What it gives.
+    pub gives: Gives,
+    /// How deep it looks.
+    pub reads: Reads,
 }
 
 /// Makes a filter from its arguments.
@@ -288,14 +211,17 @@ pub struct Description {
     pub details: &'static str,
     /// A request that shows it.
     pub example: &'static str,
-    /// The strongest right it uses.
+    /// The strongest right it uses, whatever its arguments.
     pub kind: Kind,
     /// What it takes.
     pub takes: Forms,
-    /// What it gives.
+    /// What it gives, unless `effect` says otherwise.
     pub gives: Gives,
-    /// How deep it looks.
+    /// How deep it looks at most.
     pub reads: Reads,
+    /// What it does with these arguments, where that is less or something else; ask
+    /// [`Description::effect_of`]. A source stays a source, a sink a sink.
+    pub effect: Option<fn(&Arguments) -> Effect>,
     /// Its parameters, positional ones in their order.
     pub parameters: &'static [Parameter],
     /// Its classes.
@@ -312,6 +238,8 @@ pub struct Description {
     pub reports: bool,
     /// Whether it writes files, so that it runs in a space of its own by default (CONTRACT 27).
     pub writes_files: bool,
+    /// What `explain` says about it with these arguments, where there is more to say than they do.
+    pub remark: Option<fn(&Arguments) -> Option<String>>,
     /// Makes the filter for a process; `None` for sources and sinks, which `endpoint` opens.
     pub user: Option<Make>,
     /// Says the same decision as eBPF, for Ethernet frames (CONTRACT 18); `None`: it has no twin.
@@ -329,6 +257,7 @@ impl Description {
         takes: Forms::ANY,
         gives: Gives::Same,
         reads: Reads::All,
+        effect: None,
         parameters: &[],
         classes: Classes::Same,
         reasons: &[],
@@ -337,6 +266,7 @@ impl Description {
         held_max: 0,
         reports: false,
         writes_files: false,
+        remark: None,
         user: None,
         kernel: None,
     };
@@ -351,6 +281,13 @@ impl Description {
     #[must_use]
     pub const fn counter(&self, name: &str) -> Counter {
         Counter(position(self.counters, name))
+    }
+
+    /// What the filter does with these arguments (CONTRACT 13): what checks and planner go by.
+    #[must_use]
+    pub fn effect_of(&self, arguments: &Arguments) -> Effect {
+        let always = Effect { kind: self.kind, gives: self.gives, reads: self.reads };
+        self.effect.map_or(always, |effect| effect(arguments))
     }
 
     /// The parameter with this name.

@@ -2,7 +2,9 @@
 //!
 //! - [`batch`]: up to 64 blocks side by side, one column per property, one bit per live lane;
 //! - [`description`]: what planner, help, completion and tests know about a filter;
+//! - [`parameter`]: what may be written for a parameter, and what it means;
 //! - [`arguments`]: the typed arguments of one filter in a request;
+//! - [`compiler`]: who knows the filter expressions that we do not;
 //! - [`traits`]: the four traits an author chooses from, by right;
 //! - [`turn`]: what a filter may ask for while it is called (count, edit, append, hold, release);
 //! - [`holds`]: held blocks, kept by the space, named by plain data;
@@ -13,18 +15,22 @@
 
 pub mod arguments;
 pub mod batch;
+pub mod compiler;
 pub mod description;
 pub mod holds;
+pub mod parameter;
 pub mod state;
 pub mod traits;
 pub mod turn;
 
 pub use arguments::{Arguments, Mistake, Value};
 pub use batch::{Batch, Block, Columns, LANES, Lane, LaneMask, Room, Tags, lanes, mask_of};
+pub use compiler::Compiler;
 pub use description::{
-    Classes, Description, Form, Forms, Gives, Keeps, Kind, Make, Parameter, Reads, Type, ValueRange,
+    Classes, Description, Effect, Form, Forms, Gives, Keeps, Kind, Make, Reads, ValueRange,
 };
 pub use holds::{HeldList, Holds};
+pub use parameter::{Parameter, Type};
 pub use state::{Moved, PRIVATE, Session, Sessions, State};
 pub use traits::{Classify, Filter, Lanes, Report, Statistics, Stream, StreamBatches};
 pub use turn::{

@@ -1,0 +1,242 @@
+//! One parameter of a filter: what may be written for it, and the value that the text means.
+//!
+//! A bound that belongs to a value is part of its type, so that `check` finds what breaks it, with the
+//! place in the request, and no filter looks again.
+
+use super::arguments::{Mistake, Value};
+
+/// What values a parameter takes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Type {
+    /// A whole number in this range.
+    Number {
+        /// The smallest value.
+        low: u64,
+        /// The largest value.
+        high: u64,
+    },
+    /// Bytes in this range: `4096`, `64k`, `16M`, `1G` (powers of 1,024).
+    Size {
+        /// The smallest value.
+        low: u64,
+        /// The largest value.
+        high: u64,
+    },
+    /// A time: `250ns`, `10us`, `1ms`, `2s`, `5m`; a number alone is seconds.
+    Duration,
+    /// How many times as fast: `2`, `0.5`, above 0 and with at most six digits behind the point. The
+    /// value is in millionths.
+    Factor {
+        /// A word that may stand for the number, and is kept as text.
+        or: &'static str,
+    },
+    /// `yes` or `no`.
+    Flag,
+    /// Any text.
+    Text,
+    /// The name of a file; `-` for a standard stream.
+    Path,
+    /// One of these words.
+    OneOf(&'static [&'static str]),
+}
+
+impl Type {
+    /// Bytes, as many as may be.
+    pub const SIZE: Self = Self::Size { low: 0, high: u64::MAX };
+}
+
+/// One parameter of a filter.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Parameter {
+    /// Its name, as in `name=value`.
+    pub name: &'static str,
+    /// What values it takes.
+    pub kind: Type,
+    /// Whether it may stand without its name, in the order of the list.
+    pub positional: bool,
+    /// The value when it is not given; `None`: it must be given, unless `optional`.
+    pub default: Option<&'static str>,
+    /// Whether it may be absent without a default.
+    pub optional: bool,
+    /// Whether it may be given several times; all values are kept, in order.
+    pub many: bool,
+    /// One line for help.
+    pub help: &'static str,
+}
+
+impl Parameter {
+    /// A positional parameter that must be given.
+    #[must_use]
+    pub const fn needed(name: &'static str, kind: Type, help: &'static str) -> Self {
+        Self { name, kind, positional: true, default: None, optional: false, many: false, help }
+    }
+
+    /// A named parameter with a default.
+    #[must_use]
+    pub const fn named(
+        name: &'static str,
+        kind: Type,
+        default: &'static str,
+        help: &'static str,
+    ) -> Self {
+        Self {
+            name,
+            kind,
+            positional: false,
+            default: Some(default),
+            optional: false,
+            many: false,
+            help,
+        }
+    }
+
+    /// A named parameter that may be absent.
+    #[must_use]
+    pub const fn optional(name: &'static str, kind: Type, help: &'static str) -> Self {
+        Self { name, kind, positional: false, default: None, optional: true, many: false, help }
+    }
+
+    /// The same parameter, allowed without its name.
+    #[must_use]
+    pub const fn positional(self) -> Self {
+        Self { positional: true, ..self }
+    }
+
+    /// The same parameter, allowed several times.
+    #[must_use]
+    pub const fn many(self) -> Self {
+        Self { many: true, ..self }
+    }
+
+    /// The value that this text means, or why it means none.
+    pub fn parse(&self, text: &str) -> Result<Value, Mistake> {
+        let wrong = |what: String| Err(Mistake::new(self.name, what));
+        match self.kind {
+            Type::Number { low, high } => match number(text) {
+                Some(n) if (low..=high).contains(&n) => Ok(Value::Number(n)),
+                Some(n) => wrong(format!("{n} is not between {low} and {high}")),
+                None => wrong(format!("`{text}` is not a number")),
+            },
+            Type::Size { low, high } => match size(text) {
+                Some(n) if (low..=high).contains(&n) => Ok(Value::Number(n)),
+                Some(_) => wrong(format!("{text} is not between {low} and {high} bytes")),
+                None => wrong(format!("`{text}` is not a size; write it as 4096, 64k, 16M or 1G")),
+            },
+            Type::Duration => match duration(text) {
+                Some(n) => Ok(Value::Number(n)),
+                None => wrong(format!("`{text}` is not a time; write it as 10us, 250ms, 2s or 5m")),
+            },
+            Type::Factor { or } if text == or => Ok(Value::Text(text.to_owned())),
+            Type::Factor { or } => match millionths(text) {
+                Some(n) if n > 0 => Ok(Value::Number(n)),
+                _ => wrong(format!(
+                    "`{text}` is neither `{or}` nor a number above 0; write it as 2 or 0.5"
+                )),
+            },
+            Type::Flag => match text {
+                "yes" => Ok(Value::Flag(true)),
+                "no" => Ok(Value::Flag(false)),
+                _ => wrong(format!("`{text}` is neither `yes` nor `no`")),
+            },
+            Type::Text | Type::Path => Ok(Value::Text(text.to_owned())),
+            Type::OneOf(words) if words.contains(&text) => Ok(Value::Text(text.to_owned())),
+            Type::OneOf(words) => wrong(format!("`{text}` is none of {}", words.join(", "))),
+        }
+    }
+}
+
+fn number(text: &str) -> Option<u64> {
+    match text.strip_prefix("0x") {
+        Some(hex) => u64::from_str_radix(hex, 16).ok(),
+        None => text.parse().ok(),
+    }
+}
+
+fn size(text: &str) -> Option<u64> {
+    let split = text.trim_end_matches(|c: char| c.is_ascii_alphabetic()).len();
+    let (digits, unit) = text.split_at(split);
+    let shift = match unit {
+        "" | "B" => 0,
+        "k" | "K" | "KB" | "KiB" => 10,
+        "M" | "MB" | "MiB" => 20,
+        "G" | "GB" | "GiB" => 30,
+        _ => return None,
+    };
+    digits.parse::<u64>().ok()?.checked_mul(1 << shift)
+}
+
+fn duration(text: &str) -> Option<u64> {
+    let split = text.trim_end_matches(|c: char| c.is_ascii_alphabetic()).len();
+    let (digits, unit) = text.split_at(split);
+    let ns = match unit {
+        "ns" => 1,
+        "us" => 1_000,
+        "ms" => 1_000_000,
+        "" | "s" => 1_000_000_000,
+        "m" => 60_000_000_000,
+        "h" => 3_600_000_000_000,
+        _ => return None,
+    };
+    match digits.split_once('.') {
+        None => digits.parse::<u64>().ok()?.checked_mul(ns),
+        Some((whole, part)) if !part.is_empty() && part.len() <= 9 => {
+            let scale = 10u64.pow(u32::try_from(part.len()).ok()?);
+            let whole = whole.parse::<u64>().ok()?.checked_mul(ns)?;
+            whole.checked_add(part.parse::<u64>().ok()?.checked_mul(ns)? / scale)
+        }
+        Some(_) => None,
+    }
+}
+
+/// A decimal number with at most six digits behind the point, in millionths.
+fn millionths(text: &str) -> Option<u64> {
+    let (whole, part) = text.split_once('.').unwrap_or((text, "0"));
+    let digits = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+    if !digits(whole) || !digits(part) || part.len() > 6 {
+        return None;
+    }
+    let part = format!("{part:0<6}").parse::<u64>().ok()?;
+    whole.parse::<u64>().ok()?.checked_mul(1_000_000)?.checked_add(part)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_have_bounds() {
+        let size = Parameter::needed("size", Type::Size { low: 1, high: 1 << 20 }, "");
+        assert_eq!(size.parse("1M"), Ok(Value::Number(1 << 20)));
+        let why = |text| size.parse(text).unwrap_err().what;
+        assert_eq!(why("2M"), "2M is not between 1 and 1048576 bytes");
+        assert_eq!(why("0"), "0 is not between 1 and 1048576 bytes");
+    }
+
+    #[test]
+    fn factors_have_six_digits_behind_the_point() {
+        let speed = Parameter::needed("speed", Type::Factor { or: "max" }, "");
+        assert_eq!(speed.parse("max"), Ok(Value::Text("max".to_owned())));
+        let right = [("1", 1_000_000), ("0.5", 500_000), ("12.25", 12_250_000), ("0.000001", 1)];
+        for (text, millionths) in right {
+            assert_eq!(speed.parse(text), Ok(Value::Number(millionths)));
+        }
+        let wrong = "fast 0 0.0 -1 +1 1e3 .5 1. 1.1234567 0.0000001 99999999999999999999 Max";
+        for text in wrong.split(' ').chain([""]) {
+            let what = speed.parse(text).unwrap_err().what;
+            assert!(what.starts_with(&format!("`{text}` is neither `max` nor ")), "{what}");
+        }
+    }
+
+    #[test]
+    fn sizes_and_times_have_units() {
+        let size = Parameter::needed("size", Type::SIZE, "");
+        assert_eq!(size.parse("64k"), Ok(Value::Number(65_536)));
+        assert_eq!(size.parse("4096"), Ok(Value::Number(4096)));
+        assert!(size.parse("64q").is_err());
+        let time = Parameter::needed("time", Type::Duration, "");
+        assert_eq!(time.parse("1.5ms"), Ok(Value::Number(1_500_000)));
+        assert_eq!(time.parse("2"), Ok(Value::Number(2_000_000_000)));
+        assert!(time.parse("").is_err());
+        assert!(time.parse("99999999999999999999s").is_err());
+    }
+}
