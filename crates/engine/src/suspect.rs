@@ -1,7 +1,7 @@
 //! Keeps the block on which a filter failed, so that the failure can be looked at and played again.
 //!
-//! In: a [`Suspect`]. Out: a new file that only its owner can read, since it holds what somebody sent:
-//! a capture written by the `pcap` sink if the block lies in a frame, its bytes otherwise.
+//! In: a [`Suspect`]. Out: a new file that only its owner can read, since it holds what somebody
+//! sent: a capture written by the `pcap` sink if the block lies in a frame, its bytes otherwise.
 
 use crate::failure::Suspect;
 use abi::{Class, ContextLane, DbufId, Marks, Place, RichPointer};

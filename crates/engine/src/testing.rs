@@ -6,7 +6,7 @@ use filter::prelude::*;
 pub(crate) const PANICS: Description = Description {
     name: "panics",
     summary: "panic at blocks of one length; only in test builds",
-    details: "Panics at every block with this many bytes in view, and leaves the others as they are.",
+    details: "Panics at every block with this many bytes in view; leaves the others as they are.",
     example: "replay web.pcap | panics 60 | count",
     kind: Kind::Inspection,
     parameters: &[Parameter::needed(

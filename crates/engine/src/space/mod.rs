@@ -208,7 +208,26 @@ impl Space {
                 Input::Ring { .. } => self.import(i, &mut pass),
             }
         }
+        if !pass.moved {
+            self.tick(&mut pass);
+        }
         pass
+    }
+
+    /// Calls the filters whose time has come although no block has.
+    fn tick(&mut self, pass: &mut Pass) {
+        let now = match self.clock {
+            Clock::Live => self.live(),
+            // Block time stands still while no block comes.
+            Clock::Blocks(_) => return,
+        };
+        if self.nodes.iter().any(|node| node.wake.is_some_and(|wake| wake <= now)) {
+            pass.moved = true;
+            let mut memory = Memory { intake: &self.intake, work: &self.work, imported: None };
+            Walk::new(&mut self.nodes, &mut memory, &self.shape, now, &mut self.turn).tick();
+            self.intake.turn();
+            self.work.turn();
+        }
     }
 
     /// Asks a source for a batch and walks it.
@@ -339,8 +358,12 @@ impl Space {
             Clock::Live => earlier(pass.until, wake),
             Clock::Blocks(_) => pass.until,
         };
-        let limit =
-            until.map(|until| Duration::from_nanos(until.saturating_sub(sys::clock::monotonic())));
+        let limit = until.map(|until| match until.saturating_sub(self.live()) {
+            // What is due and does not move waits for memory, which another space gives back: it
+            // rings, and if it does not, we look again.
+            0 => MEMORY_WAIT,
+            ns => Duration::from_nanos(ns),
+        });
         match (pass.readable, limit) {
             (true, limit) => {
                 let mut descriptors = vec![self.control.as_fd()];

@@ -342,3 +342,54 @@ fn two_spaces_and_a_small_ring_lose_nothing() {
     let kept = kept.lock().unwrap();
     assert!(kept.iter().map(|(n, _)| *n).eq(0..100_000), "{} blocks", kept.len());
 }
+
+/// Lets every block go a millisecond after it came.
+struct Delay(HeldList);
+
+impl Stream for Delay {
+    fn block<'a>(&mut self, block: Block<'a>, cx: &mut StreamContext<'_, 'a>) {
+        cx.hold(&mut self.0, &block, number(&block));
+        cx.wake_at(cx.now + 1_000_000);
+    }
+
+    fn tick<'a>(&mut self, cx: &mut StreamContext<'_, 'a>) {
+        while !self.0.is_empty() {
+            cx.release(&mut self.0, |b| b);
+        }
+    }
+}
+
+/// Gives one block and then nothing, until what it waits for has happened.
+struct OneThenSilence(Numbers, Arc<Mutex<Vec<(u32, u32)>>>);
+
+impl Source for OneThenSilence {
+    fn give(&mut self, intake: &mut Intake<'_>) -> Result<Given, Failure> {
+        if self.0.next == 0 {
+            return self.0.give(intake).map(|_| Given::Blocks);
+        }
+        match self.1.lock().unwrap().is_empty() {
+            true => Ok(Given::Wait { until: None, readable: false }),
+            false => Ok(Given::End),
+        }
+    }
+
+    fn seen(&self) -> Seen {
+        self.0.seen()
+    }
+}
+
+#[test]
+fn a_filter_is_woken_while_nothing_comes() {
+    let kept: Arc<Mutex<Vec<(u32, u32)>>> = Arc::default();
+    let numbers = Numbers { next: 0, end: 1, given: Amount::default() };
+    let source = Box::new(OneThenSilence(numbers, Arc::clone(&kept)));
+    let mut a = Assembly::default();
+    let from = a.node(node("one", Part::Source(SourcePart { source, ended: false })));
+    let delay = a.node(filter("delay", Filter::stream(Delay(HeldList::default()))));
+    let to = a.node(sink(&kept));
+    a.arc(from, delay, Wanted::Answered, false, 0);
+    a.arc(delay, to, Wanted::Answered, false, 1);
+    let remains = space(a, vec![Input::Source(from)], 32, 1).run();
+    balanced(&[remains]);
+    assert_eq!(*kept.lock().unwrap(), [(0, 1)]);
+}
