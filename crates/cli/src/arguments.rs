@@ -1,8 +1,8 @@
 //! The words of the command, and how the words of a line are told from them.
 //!
-//! A line may stand in one word in quotes or in several, and options of the command may stand before
-//! or behind it. Words that begin with `-` belong to the command if it knows them, and to the line if
-//! the language does (`--latency=1ms`, `--name=X`).
+//! A line may stand in one word in quotes or in several, and options of the command may stand
+//! before or behind it. Words that begin with `-` belong to the command if it knows them, and to
+//! the line if the language does (`--latency=1ms`, `--name=X`).
 
 use clap::{Args, CommandFactory, Parser, Subcommand};
 use clap_complete::Shell;
@@ -157,8 +157,8 @@ pub(crate) struct FiltersArguments {
     pub(crate) name: Option<String>,
 }
 
-/// The words as clap is to see them: `run` put in where a line stands alone, and the words of a line
-/// behind `--`.
+/// The words as clap is to see them: `run` put in where a line stands alone, and the words of a
+/// line behind `--`.
 pub(crate) fn arranged(given: impl Iterator<Item = OsString>) -> Vec<OsString> {
     let mut words: Vec<OsString> = given.collect();
     let command = Arguments::command();
@@ -173,8 +173,8 @@ pub(crate) fn arranged(given: impl Iterator<Item = OsString>) -> Vec<OsString> {
     }
 }
 
-/// Whether a first word begins a line: no command, and something that only a line can be; or an option
-/// that is not of the whole command, so that it is one of `run`.
+/// Whether a first word begins a line: no command, and something that only a line can be; or an
+/// option that is not of the whole command, so that it is one of `run`.
 fn is_line(word: &OsStr, command: &clap::Command) -> bool {
     let Some(word) = word.to_str() else { return false };
     if word.starts_with('-') && !["-h", "--help", "-V", "--version"].contains(&word) {

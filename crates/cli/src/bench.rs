@@ -13,7 +13,8 @@ const PROGRAM: &str = "streamline-bench";
 /// Becomes `streamline-bench`, the one beside this program before one of the search path.
 pub(crate) fn bench(words: &[OsString]) -> Status {
     let beside = std::env::current_exe().ok().map(|own| own.with_file_name(PROGRAM));
-    let program = beside.filter(|path| path.is_file()).map_or(PROGRAM.into(), OsString::from);
+    let program =
+        beside.filter(|path| path.is_file()).map_or_else(|| PROGRAM.into(), OsString::from);
     let error = Command::new(program).args(words).exec();
     if error.kind() == ErrorKind::NotFound {
         terminal::complain(&format!("`{PROGRAM}` is neither beside this program nor in PATH"));

@@ -97,7 +97,8 @@ fn names(before: &str) -> Vec<String> {
     entries.map(|entry| entry.name.to_owned()).collect()
 }
 
-/// What may stand behind the name of a filter: its parameters, files where it takes one, interfaces.
+/// What may stand behind the name of a filter: its parameters, files where it takes one,
+/// interfaces.
 fn arguments(before: &str, word: &str, around: &dyn Around) -> Vec<String> {
     let step = before.rsplit(['|', '+', '!', '(', ';']).next().unwrap_or(before);
     let mut words = step.split_whitespace().skip_while(|word| House.find(word).is_none());

@@ -1,11 +1,11 @@
 //! Streamline: the command. [SL §4.2, §7]
 //!
 //! In: words of a shell. Out: what sinks write, on standard output; everything else (mistakes,
-//! warnings, the ledger) on standard error or in the file of `--report`, so that data and reports do not
-//! mix (CONTRACT 28); and an exit status, see [`status`].
+//! warnings, the ledger) on standard error or in the file of `--report`, so that data and reports
+//! do not mix (CONTRACT 28); and an exit status, see [`status`].
 //!
-//! This crate decides nothing about lines: `pipeline` reads, checks, places and explains them, `engine`
-//! runs them.
+//! This crate decides nothing about lines: `pipeline` reads, checks, places and explains them,
+//! `engine` runs them.
 #![forbid(unsafe_code)]
 
 mod arguments;

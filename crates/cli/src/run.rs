@@ -1,8 +1,8 @@
 //! `streamline run`: a line from text to outcome.
 //!
-//! Standard output gets what sinks write, and what the last filters of the line report (`… | count`).
-//! The ledger goes to standard error or to the file of `--report`: one line as a rule, all of it with
-//! `--stats`, `--json` or `--report`, or if something was lost or does not balance.
+//! Standard output gets what sinks write, and what the last filters of the line report (`… |
+//! count`). The ledger goes to standard error or to the file of `--report`: one line as a rule, all
+//! of it with `--stats`, `--json` or `--report`, or if something was lost or does not balance.
 
 use crate::arguments::RunArguments;
 use crate::report::{self, Form, Report};
@@ -49,7 +49,8 @@ pub(crate) fn start(text: &str, plan: &Plan, given: &RunArguments) -> Result<Sta
     Ok(told(text, plan, given, &outcome, file))
 }
 
-/// Opens the file of the report before anything runs, and leaves its contents until they are replaced.
+/// Opens the file of the report before anything runs, and leaves its contents until they are
+/// replaced.
 fn open(path: &Path) -> Result<Option<File>, Status> {
     if path.as_os_str() == "-" {
         return Ok(None);
@@ -187,7 +188,8 @@ fn keep(text: &str, plan: &Plan, failures: &[PathFailure]) -> Vec<Option<Kept>> 
         .collect()
 }
 
-/// The folder for what is left behind: `$XDG_STATE_HOME/streamline`, by default in `~/.local/state`.
+/// The folder for what is left behind: `$XDG_STATE_HOME/streamline`, by default in
+/// `~/.local/state`.
 fn state() -> Option<PathBuf> {
     let absolute =
         |name: &str| std::env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());

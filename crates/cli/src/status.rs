@@ -2,8 +2,8 @@
 
 use std::process::ExitCode;
 
-/// The exit status: 0 done, 1 failed, 2 wrong words, 3 nothing there, 141 nobody reads the output any
-/// more. (A second ^C ends the process with 130 at once, wherever it is.)
+/// The exit status: 0 done, 1 failed, 2 wrong words, 3 nothing there, 141 nobody reads the output
+/// any more. (A second ^C ends the process with 130 at once, wherever it is.)
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Status {
     /// All went as it should.
@@ -15,8 +15,8 @@ pub(crate) enum Status {
     Usage,
     /// What was named is not there: a file, a filter, a program.
     Nothing,
-    /// The reader of standard output has gone. What a shell reports for a program that SIGPIPE ended,
-    /// as it does most filters of Unix.
+    /// The reader of standard output has gone. What a shell reports for a program that SIGPIPE
+    /// ended, as it does most filters of Unix.
     Unread,
 }
 

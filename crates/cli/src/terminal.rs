@@ -1,5 +1,5 @@
-//! Standard output and standard error as people see them: colours only on a terminal, and no complaint
-//! when the reader has gone.
+//! Standard output and standard error as people see them: colours only on a terminal, and no
+//! complaint when the reader has gone.
 
 use crate::status::Status;
 use std::io::{self, ErrorKind, IsTerminal, Write};

@@ -1,5 +1,7 @@
 //! What there is: filters with their help, examples, completion, explanations, the bench.
 
+#![allow(clippy::unwrap_used, reason = "a test may end by a panic")]
+
 mod common;
 
 use common::{Folder, Ran};

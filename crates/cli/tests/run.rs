@@ -1,5 +1,7 @@
 //! Lines that run: what comes out, what is reported, what is left behind.
 
+#![allow(clippy::unwrap_used, reason = "a test may end by a panic")]
+
 mod common;
 
 use common::{Folder, examples};

@@ -1,5 +1,7 @@
 //! ^C: the first lets the path drain, the second ends the process.
 
+#![allow(clippy::unwrap_used, reason = "a test may end by a panic")]
+
 mod common;
 
 use common::{Folder, Ran};

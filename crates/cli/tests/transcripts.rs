@@ -1,7 +1,9 @@
 //! Sessions of a shell as text: what is typed, what comes back, and the status if it is not 0.
 //!
-//! A line that begins with `$ ` is given to `sh` in a folder with `examples`; what follows up to the next
-//! is what both outputs said. `UPDATE=1` writes the answers anew.
+//! A line that begins with `$ ` is given to `sh` in a folder with `examples`; what follows up to
+//! the next is what both outputs said. `UPDATE=1` writes the answers anew.
+
+#![allow(clippy::unwrap_used, reason = "a test may end by a panic")]
 
 mod common;
 

@@ -1,7 +1,7 @@
 //! Golden plans: a request, a machine by name, and what `explain` says about them.
 //!
-//! Each file of `tests/plans` has comments, a line `machine: NAME`, the request, a line `----`, and the
-//! text. `UPDATE=1` writes the texts anew; look at the difference before it is kept.
+//! Each file of `tests/plans` has comments, a line `machine: NAME`, the request, a line `----`, and
+//! the text. `UPDATE=1` writes the texts anew; look at the difference before it is kept.
 
 use filter::{
     Arguments, Description, Filter, Form, Forms, Gives, Kind, Mistake, Parameter, Reads, Type,

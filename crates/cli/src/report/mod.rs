@@ -1,8 +1,8 @@
 //! What became of a run: the ledger in a sentence, as a table, as JSON; losses; what the line's end
 //! reports.
 //!
-//! In: the plan and the outcome. Out: text. Names are those of `explain`, so that the two of several
-//! equal filters are told apart.
+//! In: the plan and the outcome. Out: text. Names are those of `explain`, so that the two of
+//! several equal filters are told apart.
 
 mod json;
 mod table;

@@ -129,8 +129,8 @@ fn notes(report: &Report<'_>) -> String {
         }
     }
     for reported in &report.outcome.reports {
-        // What stands at an end of the line is on standard output, and what the planner put behind it
-        // has nothing to add.
+        // What stands at an end of the line is on standard output, and what the planner put behind
+        // it has nothing to add.
         let span = report.plan.graph.nodes[reported.planned].span;
         if span.start == span.end || report.is_end(reported) {
             continue;

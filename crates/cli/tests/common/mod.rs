@@ -1,4 +1,5 @@
-//! What the tests of the command share: a folder with the bundled capture in it, and the command in it.
+//! What the tests of the command share: a folder with the bundled capture in it, and the command in
+//! it.
 
 #![allow(dead_code, reason = "each test binary uses a part")]
 

@@ -12,9 +12,8 @@ use std::fmt::Write as _;
 pub fn dot(plan: &Plan) -> String {
     let graph = &plan.graph;
     let parts = plan.spaces.iter().map(|space| space.part + 1).max().unwrap_or(0);
-    let mut out = String::from(
-        "digraph streamline {\n  rankdir=LR;\n  node [shape=box, style=rounded, fontname=\"monospace\"];\n",
-    );
+    let mut out = String::from("digraph streamline {\n  rankdir=LR;\n");
+    out.push_str("  node [shape=box, style=rounded, fontname=\"monospace\"];\n");
     for (number, space) in plan.spaces.iter().enumerate() {
         let name = match parts {
             0 | 1 => space.name.clone(),

@@ -13,9 +13,9 @@
 //!  ■    pcap out.pcap
 //! ```
 //!
-//! `○` is a source, `●` a filter, `■` a sink. The space of a line is that of the rule above it; what
-//! crosses a rule crosses into another space over a ring. A back edge is a lane that begins at the
-//! node to which it leads, with an arrow, and ends at the node from which it comes.
+//! `○` is a source, `●` a filter, `■` a sink. The space of a line is that of the rule above it;
+//! what crosses a rule crosses into another space over a ring. A back edge is a lane that begins at
+//! the node to which it leads, with an arrow, and ends at the node from which it comes.
 
 use super::words;
 use crate::ClassSet;

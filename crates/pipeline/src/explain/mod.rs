@@ -1,9 +1,9 @@
 //! Plans and filters in words and pictures: what `explain` and `filters` print.
 //!
 //! In: a plan, or why there is none, the machine for which it was made, a description. Out: text of
-//! at most [`COLUMNS`] columns, or the language of graphviz. Nothing is decided here, and nothing is
-//! left out: every candidate, the choice, the reason and the cost are in the plan and are written.
-//! [SL §7.1]
+//! at most [`COLUMNS`] columns, or the language of graphviz. Nothing is decided here, and nothing
+//! is left out: every candidate, the choice, the reason and the cost are in the plan and are
+//! written. [SL §7.1]
 
 mod dot;
 mod draw;
@@ -25,7 +25,8 @@ use table::{Column, Table};
 /// How wide a text is at most, where words can be broken.
 pub const COLUMNS: usize = 100;
 
-/// The whole explanation: a drawing and a table per connected part, the edges, the choice, the machine.
+/// The whole explanation: a drawing and a table per connected part, the edges, the choice, the
+/// machine.
 #[must_use]
 pub fn text(plan: &Plan, machine: &Machine) -> String {
     let names = names(&plan.graph);
