@@ -39,7 +39,8 @@ mod tests {
         assert!(description.example.contains(name), "{name}");
         assert!(description.user.is_none(), "{name}");
         assert!(description.parameters.iter().all(|p| !p.help.is_empty()), "{name}");
-        let _ = Arguments::defaults(description);
+        let effect = description.effect_of(&Arguments::defaults(description));
+        assert_eq!(effect.kind, description.kind, "{name}: a source stays one, a sink too");
     }
 
     #[test]

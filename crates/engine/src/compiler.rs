@@ -40,6 +40,7 @@ mod tests {
     use crate::catalogue::House;
     use ebpf::classic::expression::SNAPLEN_DEFAULT;
     use ebpf::classic::{ErrorKind, Metadata, Options, compile};
+    use std::sync::Arc;
 
     /// BACnet MS/TP: libpcap takes `ip` for "a frame with its preamble", we do not know what it is.
     const BACNET: LinkType = LinkType(165);
@@ -77,12 +78,14 @@ mod tests {
 
     #[test]
     fn a_checked_request_brings_the_compiler_along() {
-        let (graph, mistakes) = pipeline::read("replay x | bpf \"tcp port 80\"", &House);
+        let (graph, mistakes) = pipeline::read("replay x | bpf \"tcp port 80\" | bpf ip", &House);
         assert_eq!(mistakes, []);
         let mut used = graph.nodes.iter().filter_map(|node| node.filter());
         let bpf = used.find(|used| used.description.name == "bpf").expect("it is there");
         let compiler = bpf.arguments.compiler().expect("a compiler");
         assert_eq!(compiler.name(), "libpcap");
+        let other = used.next().and_then(|used| used.arguments.compiler()).expect("a compiler");
+        assert!(Arc::ptr_eq(compiler, other), "one for a request");
         let remark = bpf.description.remark.and_then(|remark| remark(&bpf.arguments));
         assert!(remark.is_some_and(|text| text.ends_with("does not know: libpcap")));
     }

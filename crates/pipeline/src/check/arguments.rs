@@ -31,16 +31,19 @@ pub(super) fn arguments(
     let Reader { given, mistakes: mut found, .. } = reader;
     let mut arguments = Arguments::default().served_by(compiler.clone());
     for parameter in entry.parameters {
-        let mut values =
-            given.iter().filter(|(known, ..)| std::ptr::eq(*known, parameter)).peekable();
-        if values.peek().is_none()
-            && let Some(Ok(value)) = parameter.default.map(|text| parameter.parse(text))
-        {
+        let value = given.iter().find(|(known, ..)| std::ptr::eq(*known, parameter));
+        let value = match value {
+            Some((known, ..)) if known.many => continue,
+            Some((_, _, value)) => Some(value.clone()),
+            None => parameter.default.and_then(|text| parameter.parse(text).ok()),
+        };
+        if let Some(value) = value {
             arguments.set(parameter.name, value);
         }
-        for (_, _, value) in values {
-            arguments.add(parameter.name, value.clone());
-        }
+    }
+    // In the order in which they were written, whichever parameter they are for.
+    for (parameter, _, value) in given.iter().filter(|(known, ..)| known.many) {
+        arguments.add(parameter.name, value.clone());
     }
     if found.is_empty()
         && let Some(refusal) = catalogue.refuses(entry, &arguments)

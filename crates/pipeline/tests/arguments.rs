@@ -1,0 +1,127 @@
+//! What depends on the arguments of a filter: the values it gets, what it gives, its kind.
+
+use filter::{
+    Arguments, Description, Effect, Form, Forms, Gives, Kind, Parameter, Reads, Type, Value,
+};
+use pipeline::plan::{Machine, plan};
+use pipeline::{Catalogue, Diagnostic, Graph, read};
+
+const LINES: Description = Description {
+    name: "lines",
+    kind: Kind::Source,
+    takes: Forms::NONE,
+    gives: Gives::Form(Form::Bytes),
+    effect: Some(whole_or_lines),
+    parameters: &[
+        Parameter::named("whole", Type::Flag, "no", "no lines"),
+        Parameter::named("speed", Type::Factor { or: "max" }, "max", "how fast"),
+        Parameter::named("block", Type::Size { low: 1, high: 4096 }, "1k", "how long"),
+    ],
+    ..Description::EMPTY
+};
+
+fn whole_or_lines(arguments: &Arguments) -> Effect {
+    let form = if arguments.flag("whole") { Form::Bytes } else { Form::Record };
+    Effect { kind: Kind::Source, gives: Gives::Form(form), reads: Reads::All }
+}
+
+const RECORDS: Description = Description {
+    name: "records",
+    kind: Kind::Inspection,
+    takes: Forms::of(&[Form::Record]),
+    ..Description::EMPTY
+};
+
+/// Editing, unless it only looks.
+const SCRUB: Description = Description {
+    name: "scrub",
+    kind: Kind::Editing,
+    effect: Some(scrubs),
+    parameters: &[Parameter::named("look", Type::Flag, "no", "change nothing")],
+    ..Description::EMPTY
+};
+
+fn scrubs(arguments: &Arguments) -> Effect {
+    let kind = if arguments.flag("look") { Kind::Inspection } else { Kind::Editing };
+    Effect { kind, gives: Gives::Same, reads: Reads::All }
+}
+
+const PRINT: Description =
+    Description { name: "print", kind: Kind::Sink, gives: Gives::Nothing, ..Description::EMPTY };
+
+#[derive(Debug)]
+struct World;
+
+impl Catalogue for World {
+    fn find(&self, name: &str) -> Option<&'static Description> {
+        let own: [&'static Description; 4] = [&LINES, &RECORDS, &SCRUB, &PRINT];
+        let own = own.into_iter().find(|entry| entry.name == name);
+        own.or_else(|| filter::catalog::find(name))
+    }
+
+    fn names(&self) -> Vec<&'static str> {
+        vec!["lines", "records", "scrub", "print", "match"]
+    }
+
+    fn spaces(&self) -> Vec<&str> {
+        vec!["thread*"]
+    }
+}
+
+fn right(text: &str) -> Graph {
+    let (graph, mistakes) = read(text, &World);
+    assert_eq!(mistakes, [], "{text}");
+    graph
+}
+
+fn wrong(text: &str) -> String {
+    let (_, mistakes) = read(text, &World);
+    let told = mistakes.iter().map(|Diagnostic { what, why, .. }| format!("{what} / {why}"));
+    told.collect::<Vec<_>>().join("\n")
+}
+
+#[test]
+fn all_values_of_a_parameter_that_takes_many_arrive_in_order() {
+    let graph = right("lines | match \"a\" hex=62 \"c\" nocase");
+    let used = graph.nodes[1].filter().unwrap();
+    let texts = used.arguments.iter().filter_map(|(name, value)| match value {
+        Value::Text(text) => Some((name, text.as_str())),
+        _ => None,
+    });
+    let texts: Vec<_> = texts.collect();
+    assert_eq!(texts, [("text", "a"), ("hex", "62"), ("text", "c")]);
+}
+
+#[test]
+fn what_a_filter_gives_may_depend_on_its_arguments() {
+    let graph = right("lines | records");
+    assert_eq!(graph.nodes[1].comes, [Form::Record]);
+    assert_eq!(
+        wrong("lines whole=yes | records"),
+        "`records` needs a record / what `lines` gives is bytes"
+    );
+    for (text, form) in [("lines", Form::Record), ("lines whole=yes", Form::Bytes)] {
+        let plan = plan(right(text), &World, &Machine::example()).unwrap();
+        assert_eq!(plan.graph.nodes[1].comes, [form], "the sink of an open end");
+    }
+}
+
+#[test]
+fn the_kind_is_that_of_a_filter_with_its_arguments() {
+    assert!(right("lines | !scrub look=yes").nodes[2].kind() == Some(Kind::Inspection));
+    let why = wrong("lines | !scrub");
+    assert!(why.starts_with("`scrub` cannot be an operand of `!`"), "{why}");
+    assert!(why.ends_with("`scrub` is editing"), "{why}");
+    let cost = |text| plan(right(text), &World, &Machine::example()).unwrap().choice.cost_ns;
+    assert!(cost("lines | scrub look=yes | print") < cost("lines | scrub | print"));
+}
+
+#[test]
+fn bounds_are_found_by_the_check() {
+    right("lines speed=0.5 block=4k");
+    assert!(wrong("lines speed=fast").starts_with("`speed` of `lines`: `fast` is neither `max`"));
+    assert!(wrong("lines speed=0").contains("a number above 0"));
+    assert!(
+        wrong("lines block=5k").starts_with("`block` of `lines`: 5k is not between 1 and 4096")
+    );
+}
