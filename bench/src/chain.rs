@@ -39,7 +39,10 @@ fn first_byte(filters: usize, rounds: usize, pipes: Option<&Pipes>) -> Result<Ve
     let fast = format!("generate count={FAST} size=1024 {matches}| discard");
     let ring = format!("bench_write@thread0 {RING} {matches}| bench_read@thread1");
     let mut candidates = vec![
-        Candidate { name: "loop", measure: Box::new(move || Ok(by_hand(filters, FAST, first_byte_is_two))) },
+        Candidate {
+            name: "loop",
+            measure: Box::new(move || Ok(by_hand(filters, FAST, first_byte_is_two))),
+        },
         Candidate { name: "fast", measure: Box::new(move || rate(&fast, FAST)) },
         Candidate { name: "ring", measure: Box::new(move || rate(&ring, RING)) },
     ];
@@ -65,7 +68,10 @@ fn whole_block(filters: usize, rounds: usize) -> Result<Vec<Row>, String> {
     let matches = "match hex=ff |all ".repeat(filters);
     let line = format!("generate count={WHOLE} size=1024 | {matches} discard");
     let candidates = vec![
-        Candidate { name: "loop", measure: Box::new(move || Ok(by_hand(filters, WHOLE, no_byte_is_ff))) },
+        Candidate {
+            name: "loop",
+            measure: Box::new(move || Ok(by_hand(filters, WHOLE, no_byte_is_ff))),
+        },
         Candidate { name: "whole", measure: Box::new(move || rate(&line, WHOLE)) },
     ];
     let row = format!("{filters} filters, every byte");

@@ -4,9 +4,7 @@
 
 use abi::{Class, ContextLane, Entry, Marks, RichPointer};
 use endpoint::{Failure, Given, Intake, Opening, Seen, Sink, SinkEntry, Source, SourceEntry};
-use filter::{
-    Amount, Batch, Description, Form, Forms, Gives, Kind, Parameter, Report, Time, Type,
-};
+use filter::{Amount, Batch, Description, Form, Forms, Gives, Kind, Parameter, Report, Time, Type};
 
 /// Bytes of a block.
 const BLOCK: usize = 1024;
@@ -14,8 +12,7 @@ const BLOCK: usize = 1024;
 /// All sources of the bench.
 pub(crate) const SOURCES: &[SourceEntry] = &[SourceEntry { description: &WRITER, open: writer }];
 /// All sinks of the bench.
-pub(crate) const SINKS: &[SinkEntry] =
-    &[SinkEntry { description: &READER, open: reader }];
+pub(crate) const SINKS: &[SinkEntry] = &[SinkEntry { description: &READER, open: reader }];
 
 const WRITER: Description = Description {
     name: "bench_write",

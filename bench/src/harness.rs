@@ -56,7 +56,9 @@ pub(crate) fn interleave(
         reference: against.name,
         value: median(&of.values),
         unit,
-        ratio: median(&of.values.iter().zip(&against.values).map(|(a, b)| a / b).collect::<Vec<_>>()),
+        ratio: median(
+            &of.values.iter().zip(&against.values).map(|(a, b)| a / b).collect::<Vec<_>>(),
+        ),
         n: of.values.len(),
         spread: [least(&of.values), largest(&of.values)],
         sentinel_ns,

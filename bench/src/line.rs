@@ -45,8 +45,7 @@ pub(crate) fn planned(text: &str) -> Result<Plan, String> {
 /// ledger is an error.
 pub(crate) fn outcome(text: &str) -> Result<Outcome, String> {
     let plan = planned(text)?;
-    let settings =
-        Settings { sources: doors::SOURCES, sinks: doors::SINKS, ..Settings::default() };
+    let settings = Settings { sources: doors::SOURCES, sinks: doors::SINKS, ..Settings::default() };
     let paths = build(&plan, settings).map_err(|why| why.to_string())?;
     let outcome = run_alone(paths);
     if let Some(failure) = outcome.failures.first() {

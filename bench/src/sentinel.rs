@@ -1,8 +1,8 @@
 //! The state of the machine: how long a cache line takes to another core and back. On shared machines it
 //! changes within minutes, and figures over two cores with it.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 
 /// The round trip of a cache line.
 pub(crate) struct Sentinel;
@@ -10,40 +10,54 @@ pub(crate) struct Sentinel;
 const TRIPS: u64 = 20_000;
 
 impl Sentinel {
-    /// Takes the round trip, in ns; 0 where there is only one processor.
+    /// Takes the round trip between the first two processors, in ns; 0 where there is only one.
     pub(crate) fn take() -> f64 {
-        if std::thread::available_parallelism().map_or(1, usize::from) < 2 {
+        // As they were before this thread was kept on one of them.
+        static PROCESSORS: OnceLock<usize> = OnceLock::new();
+        if *PROCESSORS.get_or_init(|| sys::machine::Machine::look().processors) < 2 {
             return 0.0;
         }
         let line = Arc::new(AtomicU64::new(0));
         let other = Arc::clone(&line);
-        let echo = std::thread::spawn(move || {
-            let mut expected = 1;
-            while expected < TRIPS * 2 {
-                // SYNC POINT: ping; pairs with the Release below.
-                if other.load(Ordering::Acquire) == expected {
-                    // SYNC POINT: pong; pairs with the Acquire below.
-                    other.store(expected + 1, Ordering::Release);
-                    expected += 2;
-                } else {
-                    std::hint::spin_loop();
-                }
-            }
-        });
-        let mut best = f64::INFINITY;
-        let mut value = 0;
-        for _ in 0..TRIPS / 1000 {
-            let begin = sys::clock::monotonic();
-            for _ in 0..1000 {
-                line.store(value + 1, Ordering::Release);
-                while line.load(Ordering::Acquire) != value + 2 {
-                    std::hint::spin_loop();
-                }
-                value += 2;
-            }
-            best = best.min((sys::clock::monotonic() - begin) as f64 / 1000.0);
-        }
-        let _ = echo.join();
-        best
+        // Threads of their own, so that the processor of the thread that measures stays as it is.
+        let echo = std::thread::spawn(move || echo(&other));
+        let call = std::thread::spawn(move || call(&line));
+        let best = call.join().unwrap_or(0.0);
+        if echo.join().is_err() { 0.0 } else { best }
     }
+}
+
+fn echo(line: &AtomicU64) {
+    // Where this is refused the scheduler decides, and the figure is less sure.
+    let _ = sys::process::pin_to(1);
+    let mut expected = 1;
+    while expected < TRIPS * 2 {
+        // SYNC POINT: call; pairs with the Release in `call`.
+        if line.load(Ordering::Acquire) == expected {
+            // SYNC POINT: answer; pairs with the Acquire in `call`.
+            line.store(expected + 1, Ordering::Release);
+            expected += 2;
+        } else {
+            std::hint::spin_loop();
+        }
+    }
+}
+
+/// The least mean of a thousand trips.
+fn call(line: &AtomicU64) -> f64 {
+    let _ = sys::process::pin_to(0);
+    let mut best = f64::INFINITY;
+    let mut value = 0;
+    for _ in 0..TRIPS / 1000 {
+        let begin = sys::clock::monotonic();
+        for _ in 0..1000 {
+            line.store(value + 1, Ordering::Release);
+            while line.load(Ordering::Acquire) != value + 2 {
+                std::hint::spin_loop();
+            }
+            value += 2;
+        }
+        best = best.min((sys::clock::monotonic() - begin) as f64 / 1000.0);
+    }
+    best
 }

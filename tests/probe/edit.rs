@@ -45,7 +45,7 @@ struct Wipe;
 
 impl Lanes for Wipe {
     fn process<'a>(&mut self, batch: &mut Batch<'a>, cx: &mut LaneContext<'_, 'a>) {
-        for l in filter::lanes(batch.live()) {
+        for l in lanes(batch.live()) {
             cx.edit(batch, l, Keep::Nothing, |bytes| bytes.fill(0xff));
         }
     }

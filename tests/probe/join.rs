@@ -41,11 +41,7 @@ const EVEN: Description = Description {
     name: "even",
     summary: "tells even numbers from odd ones",
     kind: Kind::Classification,
-    classes: filter::Classes::Number {
-        what: "parity",
-        range: filter::ValueRange { low: 1, high: 2 },
-        names: &[],
-    },
+    classes: Classes::Number { what: "parity", range: ValueRange { low: 1, high: 2 }, names: &[] },
     user: Some(|_| Ok(Filter::classify(Even))),
     ..Description::EMPTY
 };

@@ -17,14 +17,14 @@ pub enum Section {
     Filter(NodeId),
     /// What the last of these answers on what the ones before let through; a step's classes are those
     /// that the step before answered. The first step's are not looked at.
-    Chain(Vec<(Wanted, Section)>),
+    Chain(Vec<(Wanted, Self)>),
     /// Both answer: each part is asked for what the ones before answered, if the block came into the
     /// section with one of the part's classes.
-    All(Vec<(Wanted, Section)>),
+    All(Vec<(Wanted, Self)>),
     /// One answers: each part is asked for what the ones before did not answer.
-    Any(Vec<(Wanted, Section)>),
+    Any(Vec<(Wanted, Self)>),
     /// It does not answer.
-    Not(Box<Section>),
+    Not(Box<Self>),
 }
 
 /// The classes of a batch while a section is asked.

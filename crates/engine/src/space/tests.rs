@@ -71,7 +71,7 @@ struct Multiple(u32);
 
 impl Classify for Multiple {
     fn classify(&mut self, block: &mut Block<'_>, _: &mut Tell<'_>) -> Class {
-        Class(u32::from(number(block) % self.0 == 0))
+        Class(u32::from(number(block).is_multiple_of(self.0)))
     }
 }
 
@@ -274,7 +274,7 @@ fn a_section_answers_by_sequence() {
         a.arc(section, to, Wanted::Answered, false, 1);
     });
     balanced(&[remains]);
-    let wanted = |n: &u32| (n % 2 == 0 && n % 3 != 0) || n % 7 == 0;
+    let wanted = |n: &u32| (n.is_multiple_of(2) && !n.is_multiple_of(3)) || n.is_multiple_of(7);
     let expected: Vec<_> = (0..300).filter(wanted).map(|n| (n, 1)).collect();
     assert_eq!(kept, expected);
 }
