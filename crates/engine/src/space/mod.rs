@@ -402,13 +402,19 @@ impl Space {
     fn end_node(&mut self, at: NodeId) {
         let node = &mut self.nodes[at];
         match &mut node.part {
-            Part::Sink(part) => match part.sink.finish() {
-                Ok(report) => part.report = Some(report),
-                Err(failure) => {
-                    let first = PathFailure::outside(node.name.clone(), failure);
-                    self.turn.failure.get_or_insert(first);
+            Part::Sink(part) => {
+                match part.sink.finish() {
+                    Ok(report) => part.report = Some(report),
+                    Err(failure) => {
+                        let first = PathFailure::outside(node.name.clone(), failure);
+                        self.turn.failure.get_or_insert(first);
+                    }
                 }
-            },
+                // What the sink took and could not get out is lost, whenever it noticed.
+                if let Some(written) = part.sink.written() {
+                    node.flow.settle(written);
+                }
+            }
             Part::Export(export) => export.close(),
             _ => {}
         }

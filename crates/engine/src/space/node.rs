@@ -145,6 +145,16 @@ pub struct Flow {
     pub busy_ns: u64,
 }
 
+impl Flow {
+    /// Splits what a sink was given into what left and what was lost.
+    pub(super) fn settle(&mut self, written: Amount) {
+        let blocks = self.sunk.blocks + self.failed.blocks;
+        let bytes = self.sunk.bytes + self.failed.bytes;
+        self.sunk = Amount { blocks: written.blocks.min(blocks), bytes: written.bytes.min(bytes) };
+        self.failed = Amount { blocks: blocks - self.sunk.blocks, bytes: bytes - self.sunk.bytes };
+    }
+}
+
 impl Node {
     /// A node without arcs.
     #[must_use]
