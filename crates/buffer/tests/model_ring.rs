@@ -1,9 +1,10 @@
 //! All interleavings of the rings and the bell, up to a bound of preemptions, by loom.
 //!
-//! Run with `RUSTFLAGS="--cfg loom" cargo test -p streamline-buffer --release --test model_ring`;
-//! without the flag this file is empty. The same code runs as in the product, over loom's atomics
-//! and over words on the heap. Each model ends in a check that fails if one ordering is too weak:
-//! relaxing any Release of `cursor` or `signal` makes at least one of them fail.
+//! Run with `RUSTFLAGS="--cfg loom" cargo test -p streamline-buffer --release --lib --test
+//! model_ring`; without the flag this file is empty. The same code runs as in the product, over
+//! loom's atomics and over words on the heap. Tried on purpose: without any one of the orderings of
+//! `COMMIT`, `CURSOR`, `RESERVE` and `STATE`, of the bell, or of giving a lease back, a model fails
+//! here or beside `cursor` and `slots`.
 #![cfg(loom)]
 
 use abi::{Class, DbufId, Entry, Place, RichPointer};
