@@ -9,6 +9,16 @@
 //! 7. `stranger`: a process of another user maps a ring read-only and fails at every way to write.
 //! 8. `join`: two branches with batches of 32 come back in input order.
 #![forbid(unsafe_code)]
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on says so by panicking")]
+#![expect(
+    clippy::print_stdout,
+    reason = "other processes of a test answer so, and counts are told"
+)]
+
+#[path = "../../crates/sys/tests/judge/mod.rs"]
+mod judge;
+#[path = "../../crates/sys/tests/maps/mod.rs"]
+mod maps;
 
 mod edit;
 mod fragments;
@@ -16,3 +26,5 @@ mod hold;
 mod house;
 mod join;
 mod state;
+mod stranger;
+mod twin;

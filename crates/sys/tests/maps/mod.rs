@@ -1,0 +1,11 @@
+//! What the kernel says about a mapping of this process.
+
+/// Whether `mprotect` may make the mapping that begins at this address writable: `mw`, "may write",
+/// among its flags (proc_pid_smaps(5)). Nothing if no mapping begins there.
+pub(crate) fn may_write(address: usize) -> Option<bool> {
+    let smaps = std::fs::read_to_string("/proc/self/smaps").expect("/proc");
+    let begin = format!("{address:08x}-");
+    let mapping = smaps.lines().skip_while(|line| !line.starts_with(&begin));
+    let flags = mapping.filter_map(|line| line.strip_prefix("VmFlags:")).next()?;
+    Some(flags.split_whitespace().any(|flag| flag == "mw"))
+}

@@ -1,0 +1,169 @@
+//! The twin exam with the real kernel as the third judge: for every filter of the catalog that has a
+//! twin, every chain of them that the forms allow, and every target, three say the same of every
+//! packet, in class and in counted reasons: the user implementations, the interpreter, and the program
+//! that the verifier took, run by the kernel. One loop over the catalog, no code for any filter.
+//!
+//! Programs for users are loaded as they will be: without CAP_PERFMON. What a test run cannot make
+//! (frames in pieces, tags beside) is examined by the two other judges, in `filter`.
+//!
+//! A twin may be unsure instead of answering, but not of plain traffic.
+#![forbid(unsafe_code)]
+
+#[path = "../../crates/filter/tests/corpus/mod.rs"]
+mod corpus;
+#[path = "../../crates/sys/tests/judge/mod.rs"]
+mod judge;
+
+use corpus::borders::{borders, ethernet};
+use ebpf::Place;
+use ebpf::emit::Target;
+use ebpf::exam::{self, Interpreter, Tally};
+use ebpf::interpret::Packet;
+use filter::Description;
+use filter::testing::Frame;
+use filter::testing::twins::{Chain, User, chains, program, request};
+use judge::{Kernel, without_perfmon};
+use testkit::{Random, need};
+
+const PLACES: [Place; 3] = [Place::Tc, Place::Xdp, Place::Socket];
+
+/// Does it for every target, in a thread that has the capabilities with which programs are loaded
+/// there.
+fn at_every_target<T: Send>(work: impl Fn(Target) -> T + Sync) -> Vec<T> {
+    let mut done: Vec<T> = PLACES.map(|place| work(place.into())).into();
+    done.extend(without_perfmon(|| PLACES.map(|place| work(Target::hardened(place)))));
+    done
+}
+
+/// Asks the three judges about every packet.
+fn sit<'a>(
+    chain: &[&'static Description],
+    target: Target,
+    packets: impl IntoIterator<Item = Packet<'a>>,
+) -> Tally {
+    let program = program(chain, target).unwrap_or_else(|unfit| panic!("{unfit}"));
+    let (mut user, mut interpreter) = (User::new(chain, &program), Interpreter::new(&program));
+    let mut kernel = Kernel::load(&program, "chain");
+    exam::sit(&mut [&mut user, &mut interpreter, &mut kernel], packets)
+        .unwrap_or_else(|differ| panic!("`{}` for {target:?}: {differ}", request(chain)))
+}
+
+/// Every chain at every target: those of one filter are given one frame of `steps[0]`, those of two one
+/// of `steps[1]`, and so on. The longer the chain, the more of it others have shown. Each gets other
+/// frames.
+fn sit_all(frames: &[Vec<u8>], steps: &[usize]) -> Vec<(Chain, Tally)> {
+    let sat = at_every_target(|target| {
+        let chains = chains(steps.len()).into_iter().enumerate();
+        let tallies = chains.map(|(number, chain)| {
+            let step = steps[chain.len() - 1];
+            let sample = frames.iter().skip(number % step).step_by(step);
+            let tally = sit(&chain, target, sample.map(|frame| Packet::new(frame)));
+            (chain, tally)
+        });
+        tallies.collect::<Vec<_>>()
+    });
+    sat.into_iter().flatten().collect()
+}
+
+fn sum(tallies: &[(Chain, Tally)]) -> Tally {
+    let add = |sum: Tally, (_, tally): &(Chain, Tally)| Tally {
+        packets: sum.packets + tally.packets,
+        answered: sum.answered + tally.answered,
+        unsure: sum.unsure + tally.unsure,
+        refused: sum.refused + tally.refused,
+    };
+    tallies.iter().fold(Tally::default(), add)
+}
+
+#[test]
+fn every_chain_answers_as_its_filters_do() {
+    let Some(()) = need::bpf() else { return };
+    let total = sum(&sit_all(&borders(), &[1, 3, 17]));
+    println!("{} chains: {total:?}", chains(3).len());
+    assert!(total.answered > 10_000 && total.refused * 20 < total.packets, "{total:?}");
+}
+
+#[test]
+fn every_twin_answers_frames_cut_at_every_length() {
+    let Some(()) = need::bpf() else { return };
+    let (borders, chains) = (borders(), chains(1));
+    let tallies = at_every_target(|target| {
+        let each = chains.iter().enumerate().map(|(number, chain)| {
+            let frames = borders.iter().skip(number).step_by(7);
+            let cuts = frames.flat_map(|frame| exam::cuts(frame)).map(Packet::new);
+            (chain.clone(), sit(chain, target, cuts))
+        });
+        each.collect::<Vec<_>>()
+    });
+    let total = sum(&tallies.concat());
+    println!("{total:?}");
+    assert!(total.answered > 10_000, "{total:?}");
+}
+
+#[test]
+fn twins_are_sure_of_what_others_captured() {
+    let Some(()) = need::bpf() else { return };
+    let mut captured = ethernet(corpus::captured(2));
+    if captured.is_empty() {
+        return;
+    }
+    captured.retain(|frame| frame.len() < 2000);
+    let tallies = sit_all(&captured, &[2, 7]);
+    println!("{} frames: {:?}", captured.len(), sum(&tallies));
+    for (chain, tally) in &tallies {
+        let sure = tally.unsure * 10 <= tally.packets;
+        assert!(sure, "`{}` is unsure: {tally:?}", request(chain));
+    }
+}
+
+#[test]
+fn every_twin_answers_what_is_made_here_and_noise() {
+    let Some(()) = need::bpf() else { return };
+    let mut random = Random::replayable();
+    let traffic = testkit::traffic(random.next(), 20).frames;
+    let frames: Vec<Frame> = traffic.iter().map(|(_, bytes)| ethernet_frame(bytes)).collect();
+    let made: Vec<Vec<u8>> = frames.iter().map(|frame| frame.bytes.clone()).collect();
+    let plain = sum(&sit_all(&made, &[2, 13]));
+    let mut noise = ethernet(corpus::noise(&corpus::shapes(), 2_000));
+    noise.extend(ethernet(corpus::noise(&frames, 1_000)));
+    let noisy = sum(&sit_all(&noise, &[2, 13]));
+    println!("{} frames made: {plain:?}; {} of noise: {noisy:?}", made.len(), noise.len());
+    assert!(plain.answered > 1_000 && plain.unsure == 0, "{plain:?}");
+    assert!(noisy.answered > 1_000 && noisy.unsure < noisy.packets, "{noisy:?}");
+}
+
+fn ethernet_frame(bytes: &[u8]) -> Frame {
+    Frame::of(filter::testing::ETHERNET, bytes)
+}
+
+/// Programs with one slip, loaded: the verifier refuses them, or the kernel's answers give them away.
+/// Survivors are those of the same exam in `filter`, and slips in counts that stay inside the frame.
+#[test]
+fn the_kernel_gives_broken_twins_away() {
+    let Some(()) = need::bpf() else { return };
+    let borders = borders();
+    let (mut refused, mut caught, mut all) = (0_u64, 0_u64, 0_u64);
+    for chain in chains(1) {
+        let twin = program(&chain, Place::Xdp).unwrap();
+        let packets = || borders.iter().step_by(2).map(|frame| Packet::new(frame));
+        let mut user = User::new(&chain, &twin);
+        let mut sound = Kernel::load(&twin, "sound");
+        let unsure = exam::sit(&mut [&mut user, &mut sound], packets()).unwrap().unsure;
+        for mutant in exam::mutants(&twin).iter().step_by(13) {
+            all += 1;
+            let Ok(mut kernel) = Kernel::try_load(mutant, "mutant") else {
+                refused += 1;
+                continue;
+            };
+            let mut user = User::new(&chain, mutant);
+            let found = exam::sit(&mut [&mut user, &mut kernel], packets());
+            caught += u64::from(found.map_or(true, |tally| tally.unsure > unsure));
+        }
+    }
+    println!("{all} slips: {refused} refused by the verifier, {caught} caught by answers");
+    assert!(all > 50 && refused > 0, "{refused} of {all} refused");
+    assert!((refused + caught) * 100 >= all * CAUGHT_PERCENT, "{refused} + {caught} of {all}");
+}
+
+/// May only rise.
+const CAUGHT_PERCENT: u64 = 75;

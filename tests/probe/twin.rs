@@ -1,0 +1,226 @@
+//! 1. `dport` as eBPF answers the same in the interpreter, in the kernel and in user space.
+//!
+//! The frames of the bundled capture and generated ones, whole and cut at every length; the same
+//! programs as the planner would make, for both places that see frames, with packet pointers and
+//! hardened for users. The third, user space, is asked twice: packet by packet, and as a whole line.
+//!
+//! A twin may be unsure where `filter::twin` says so, and of nothing else: each case stands below.
+
+use crate::house::line;
+use crate::judge::{Kernel, without_perfmon};
+use ebpf::emit::{Outcome, Target};
+use ebpf::exam::{self, Interpreter, Judge, Ruling, Tally};
+use ebpf::interpret::Packet;
+use ebpf::{Place, Program};
+use filter::prelude::*;
+use filter::testing::twins::{User, program};
+use std::collections::BTreeMap;
+use testkit::{Random, need};
+
+const DPORT: &[&Description] = &[&filter::transport::dport::DPORT];
+
+const TARGETS: [Target; 4] = [
+    Target { place: Place::Tc, hardened: false },
+    Target { place: Place::Xdp, hardened: false },
+    Target::hardened(Place::Tc),
+    Target::hardened(Place::Xdp),
+];
+
+/// Whether the kernel may be asked: what [`need::bpf`] answered, which told why not.
+type Allowed = Option<()>;
+
+/// The program in the kernel, loaded as it will be.
+fn load(allowed: Allowed, program: &Program) -> Option<Kernel> {
+    allowed.map(|()| match program.hardened {
+        true => without_perfmon(|| Kernel::load(program, "dport")),
+        false => Kernel::load(program, "dport"),
+    })
+}
+
+/// Asks everybody who is there about every frame.
+fn sit<'a>(allowed: Allowed, target: Target, frames: impl IntoIterator<Item = &'a [u8]>) -> Tally {
+    let program = program(DPORT, target).expect("`dport` has a twin");
+    let (mut user, mut interpreter) = (User::new(DPORT, &program), Interpreter::new(&program));
+    let mut kernel = load(allowed, &program);
+    let mut judges: Vec<&mut dyn Judge> = vec![&mut user, &mut interpreter];
+    judges.extend(kernel.iter_mut().map(|kernel| -> &mut dyn Judge { kernel }));
+    let tally = exam::sit(&mut judges, frames.into_iter().map(Packet::new));
+    let tally = tally.unwrap_or_else(|differ| panic!("{target:?}: {differ}"));
+    println!("{target:?}, {} judges: {tally:?}", judges.len());
+    tally
+}
+
+fn web() -> Vec<Vec<u8>> {
+    let path = testkit::cases::workspace().join("examples/web.pcap");
+    let frames = filter::testing::capture(&std::fs::read(path).expect("the bundled capture"));
+    frames.into_iter().map(|frame| frame.bytes).collect()
+}
+
+fn generated() -> Vec<Vec<u8>> {
+    let seed = Random::replayable().next();
+    testkit::traffic(seed, 40).frames.into_iter().map(|(_, bytes)| bytes).collect()
+}
+
+fn slices(frames: &[Vec<u8>]) -> impl Iterator<Item = &[u8]> {
+    frames.iter().map(Vec::as_slice)
+}
+
+#[test]
+fn whole_frames_are_answered_by_all_and_surely() {
+    let allowed = need::bpf();
+    let (web, generated) = (web(), generated());
+    for target in TARGETS {
+        for frames in [&web, &generated] {
+            let tally = sit(allowed, target, slices(frames));
+            assert_eq!(tally.packets, frames.len() as u64);
+            assert!(tally.answered * 2 > tally.packets, "{tally:?}");
+            assert_eq!((tally.unsure, tally.refused), (0, 0), "of plain traffic");
+        }
+    }
+}
+
+#[test]
+fn frames_cut_at_every_length_are_answered_by_all() {
+    let allowed = need::bpf();
+    let (mut frames, mut generated) = (web(), generated());
+    // Behind the headers all lengths are alike: of long ones the bundled capture has enough.
+    generated.retain(|frame| frame.len() < 100);
+    frames.extend(generated);
+    let frames_cut = || slices(&frames).flat_map(exam::cuts);
+    for target in TARGETS {
+        let tally = sit(allowed, target, frames_cut());
+        assert!(tally.answered > 20_000, "{tally:?}");
+        assert_eq!(tally.unsure, 0, "a cut in plain headers is no matter of doubt");
+    }
+}
+
+#[test]
+fn what_others_captured_is_answered_by_all_and_mostly_surely() {
+    let Some(captures) = testkit::captures() else { return };
+    let allowed = need::bpf();
+    let small = captures.iter().filter_map(|path| std::fs::read(path).ok()).step_by(3);
+    let packets = small.flat_map(|bytes| filter::testing::capture(&bytes).into_iter().take(4));
+    let frames = packets.filter(|packet| packet.link == filter::testing::ETHERNET);
+    let frames: Vec<Vec<u8>> = frames.map(|frame| frame.bytes).collect();
+    for target in TARGETS {
+        let tally = sit(allowed, target, slices(&frames).filter(|frame| frame.len() < 2_000));
+        assert!(tally.answered > 100, "{tally:?}");
+        assert!(tally.unsure * 10 <= tally.packets, "{tally:?}");
+    }
+}
+
+/// What follows the first byte of an extension header of 16 bytes: 8 more than the least.
+const LONG: [u8; 15] = [1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
+
+/// What is left to user space, as `filter::twin` documents it.
+fn doubtful() -> Vec<(&'static str, Vec<u8>)> {
+    let frame = || testkit::Frame::ethernet();
+    let four = || frame().ipv4("10.0.0.1", "10.0.0.2");
+    let six = || frame().ipv6("::1", "::2");
+    let unstated = |mut frame: Vec<u8>, at: usize| {
+        frame[at..at + 2].fill(0);
+        frame
+    };
+    let options = four().options(&[1; 8]).udp(1, 53, b"");
+    vec![
+        ("a first fragment", four().fragment(0, true).udp(1, 53, b"12345678")),
+        ("a later fragment", four().fragment(64, false).protocol(17, b"12345678")),
+        ("three tags", frame().tag(1).tag(2).tag(3).ipv4("10.0.0.1", "10.0.0.2").udp(1, 53, b"")),
+        ("a length instead of a type", frame().snap().ipv4("10.0.0.1", "10.0.0.2").udp(1, 53, b"")),
+        ("IPv4 without a length", unstated(four().udp(1, 53, b""), 16)),
+        ("IPv6 without a length", unstated(six().udp(1, 53, b""), 18)),
+        ("options that were cut", options[..14 + 20 + 4].to_vec()),
+        ("a fragment header", six().fragment(0, true).udp(1, 53, b"12345678")),
+        ("an authentication header", six().extension(51, &LONG).udp(1, 53, b"")),
+        ("a long extension header", six().extension(60, &LONG).udp(1, 53, b"")),
+        (
+            "a third extension header",
+            six()
+                .extension(0, &[0; 7])
+                .extension(60, &[0; 7])
+                .extension(60, &[0; 7])
+                .udp(1, 53, b""),
+        ),
+    ]
+}
+
+#[test]
+fn doubt_is_where_it_is_documented() {
+    let allowed = need::bpf();
+    for target in TARGETS {
+        let program = program(DPORT, target).expect("`dport` has a twin");
+        let mut interpreter = Interpreter::new(&program);
+        let mut kernel = load(allowed, &program);
+        for (what, frame) in doubtful() {
+            let packet = Packet::new(&frame);
+            let said = interpreter.judge(&packet);
+            let unsure = Ruling::Answered {
+                outcome: Outcome::Unsure,
+                counted: vec![0; program.counters.len()],
+            };
+            assert_eq!(said, unsure, "the interpreter, {target:?}: {what}");
+            if let Some(kernel) = &mut kernel {
+                assert_eq!(kernel.judge(&packet), said, "the kernel, {target:?}: {what}");
+            }
+        }
+        let frames = doubtful();
+        sit(allowed, target, frames.iter().map(|(_, frame)| frame.as_slice()));
+    }
+}
+
+/// Tells which classes came by, and how often.
+const CLASSES: Description = Description {
+    name: "classes",
+    summary: "counts blocks by class",
+    kind: Kind::Inspection,
+    reports: true,
+    user: Some(|_| Ok(Filter::lanes(Classes::default()))),
+    ..Description::EMPTY
+};
+
+#[derive(Default)]
+struct Classes(BTreeMap<u32, u64>);
+
+impl Lanes for Classes {
+    fn process<'a>(&mut self, batch: &mut Batch<'a>, _: &mut LaneContext<'_, 'a>) {
+        for (_, block) in batch.blocks() {
+            *self.0.entry(block.pointer.class.0).or_default() += 1;
+        }
+    }
+
+    fn report(&self) -> Report {
+        Report { rows: self.0.iter().map(|(class, n)| (class.to_string(), *n)).collect() }
+    }
+}
+
+/// How often a judge answers each class.
+fn answers(judge: &mut dyn Judge, frames: &[Vec<u8>]) -> Vec<(String, u64)> {
+    let mut classes = Classes::default();
+    for frame in frames {
+        match judge.judge(&Packet::new(frame)) {
+            Ruling::Answered { outcome: Outcome::Class(class), .. } => {
+                *classes.0.entry(class).or_default() += 1;
+            }
+            other => panic!("{}: {other:?}", judge.name()),
+        }
+    }
+    classes.report().rows
+}
+
+#[test]
+fn a_whole_line_answers_as_its_twin() {
+    let allowed = need::bpf();
+    let path = testkit::cases::workspace().join("examples/web.pcap");
+    let text = format!("replay '{}' | dport |all classes", path.display());
+    let outcome = line(&text, &[&CLASSES]);
+    let reports = outcome.reports.iter().find(|report| report.name == "classes");
+    let rows = &reports.expect("a report").report.rows;
+    assert!(rows.iter().any(|(class, n)| class == "80" && *n > 10), "{rows:?}");
+    for target in TARGETS {
+        let program = program(DPORT, target).expect("`dport` has a twin");
+        assert_eq!(&answers(&mut Interpreter::new(&program), &web()), rows, "{target:?}");
+        if let Some(mut kernel) = load(allowed, &program) {
+            assert_eq!(&answers(&mut kernel, &web()), rows, "{target:?}");
+        }
+    }
+}
