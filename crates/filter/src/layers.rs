@@ -9,6 +9,7 @@
 //! concern the rest are weighed against `marks.captured`, never against the slice.
 
 use crate::contract::{Block, Description, Reason};
+use wire::flow::Flow;
 use wire::ip::{Fragment, protocol};
 use wire::ipv4::Ipv4;
 use wire::ipv6::{self, Ipv6, Upper};
@@ -189,6 +190,19 @@ pub fn datagram(block: &mut Block<'_>) -> Result<Option<(Ports, u32, u32)>, Miss
         _ if is_first_fragment(block) => Ok(Some((ports, payload, packet_end))),
         _ => Err(Missing::Malformed),
     }
+}
+
+/// The flow of a frame whose IP header the marks know.
+#[inline]
+#[must_use]
+pub fn flow(block: &Block<'_>, protocol: u8, ports: Ports) -> Option<Flow> {
+    let bytes = behind(head(block), block.marks.network);
+    let (source, target) = match bytes.first()? >> 4 {
+        4 => Ipv4::parse(bytes).map(|(ip, _)| (ip.source().into(), ip.target().into()))?,
+        6 => Ipv6::parse(bytes).map(|(ip, _)| (ip.source().into(), ip.target().into()))?,
+        _ => return None,
+    };
+    Some(Flow { source, target, protocol, ports: Some(ports) })
 }
 
 /// How many bytes two ports take.

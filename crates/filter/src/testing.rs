@@ -237,6 +237,8 @@ pub struct Answer {
     pub bytes: Vec<u8>,
     /// All marks.
     pub marks: Marks,
+    /// Time, session, origin, flags.
+    pub context: ContextLane,
     /// Why there is no answer, if there is none.
     pub why: Option<&'static str>,
 }
@@ -343,6 +345,7 @@ impl Answer {
             length: block.length(),
             bytes: block.bytes().to_vec(),
             marks: block.marks,
+            context: block.context,
             why,
         }
     }

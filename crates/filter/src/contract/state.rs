@@ -26,33 +26,50 @@ pub const PRIVATE: u64 = 0;
 #[derive(Debug)]
 pub struct Sessions<S> {
     index: HashMap<u64, u32>,
-    slots: Vec<(u64, S)>,
+    slots: Vec<Slot<S>>,
     free: Vec<u32>,
     last: Option<(u64, u32)>,
+    /// Where [`Sessions::evict`] looked last.
+    hand: usize,
+}
+
+#[derive(Debug)]
+struct Slot<S> {
+    key: u64,
+    /// Whether it was asked for again since it was made, or since [`Sessions::evict`] looked. That does
+    /// not move with the session.
+    met: bool,
+    state: S,
 }
 
 impl<S: Session> Default for Sessions<S> {
     fn default() -> Self {
-        Self { index: HashMap::new(), slots: Vec::new(), free: Vec::new(), last: None }
+        Self { index: HashMap::new(), slots: Vec::new(), free: Vec::new(), last: None, hand: 0 }
     }
 }
 
 impl<S: Session> Sessions<S> {
     /// The session with this key, made if it is new.
     pub fn of(&mut self, key: u64) -> &mut S {
-        let number = match self.last {
-            Some((k, number)) if k == key => number,
-            _ => self.number_of(key),
+        let number = match self.number_of(key) {
+            Some(number) => self.met(key, number),
+            None => self.make(key),
         };
-        self.last = Some((key, number));
-        &mut self.slots[number as usize].1
+        &mut self.slots[number as usize].state
     }
 
     /// The session with this key, if there is one.
+    pub fn find(&mut self, key: u64) -> Option<&mut S> {
+        let number = self.number_of(key)?;
+        let number = self.met(key, number);
+        Some(&mut self.slots[number as usize].state)
+    }
+
+    /// The session with this key, if there is one, only to look at.
     #[must_use]
     pub fn get(&self, key: u64) -> Option<&S> {
         let number = *self.index.get(&key)?;
-        self.slots.get(number as usize).map(|(_, session)| session)
+        self.slots.get(number as usize).map(|slot| &slot.state)
     }
 
     /// Ends a session and gives its state back.
@@ -60,7 +77,23 @@ impl<S: Session> Sessions<S> {
         let number = self.index.remove(&key)?;
         self.last = None;
         self.free.push(number);
-        self.slots.get_mut(number as usize).map(|(_, s)| std::mem::take(s))
+        self.slots.get_mut(number as usize).map(|slot| std::mem::take(&mut slot.state))
+    }
+
+    /// Ends a session that nobody asked for again since the last time round ("second chance"): nearly
+    /// the one that has waited longest, and cheap, since looking passes over a session only if it was
+    /// asked for. Sessions of one block go before busy ones. The private one stays.
+    pub fn evict(&mut self) -> Option<(u64, S)> {
+        for _ in 0..2 * self.slots.len() {
+            self.hand = (self.hand + 1) % self.slots.len();
+            let slot = &mut self.slots[self.hand];
+            let key = slot.key;
+            let here = self.index.get(&key).is_some_and(|number| *number as usize == self.hand);
+            if here && key != PRIVATE && !std::mem::take(&mut slot.met) {
+                return self.end(key).map(|session| (key, session));
+            }
+        }
+        None
     }
 
     /// The number of sessions.
@@ -83,21 +116,32 @@ impl<S: Session> Sessions<S> {
         keys
     }
 
-    fn number_of(&mut self, key: u64) -> u32 {
-        if let Some(number) = self.index.get(&key) {
-            return *number;
+    fn number_of(&self, key: u64) -> Option<u32> {
+        match self.last {
+            Some((k, number)) if k == key => Some(number),
+            _ => self.index.get(&key).copied(),
         }
+    }
+
+    fn met(&mut self, key: u64, number: u32) -> u32 {
+        self.last = Some((key, number));
+        self.slots[number as usize].met = true;
+        number
+    }
+
+    fn make(&mut self, key: u64) -> u32 {
         let number = match self.free.pop() {
             Some(number) => {
-                self.slots[number as usize] = (key, S::default());
+                self.slots[number as usize] = Slot { key, met: false, state: S::default() };
                 number
             }
             None => {
-                self.slots.push((key, S::default()));
+                self.slots.push(Slot { key, met: false, state: S::default() });
                 u32::try_from(self.slots.len() - 1).expect("fewer than 2^32 sessions")
             }
         };
         self.index.insert(key, number);
+        self.last = Some((key, number));
         number
     }
 }
@@ -176,6 +220,23 @@ mod tests {
         fn lists(&mut self) -> Vec<&mut HeldList> {
             vec![&mut self.held]
         }
+    }
+
+    #[test]
+    fn who_is_not_asked_for_is_evicted_first() {
+        let mut sessions = Sessions::<Counted>::default();
+        for key in [PRIVATE, 1, 2, 3, 4] {
+            sessions.of(key).blocks = key;
+        }
+        let evicted = |sessions: &mut Sessions<Counted>| sessions.evict().map(|(key, _)| key);
+        assert_eq!(evicted(&mut sessions), Some(1), "nobody was asked for: the oldest");
+        assert_eq!(sessions.find(2).map(|session| session.blocks), Some(2));
+        assert_eq!(evicted(&mut sessions), Some(3));
+        assert!(sessions.find(3).is_none());
+        sessions.of(5).blocks = 5;
+        assert_eq!(evicted(&mut sessions), Some(4));
+        assert_eq!([(); 3].map(|()| evicted(&mut sessions)), [Some(2), Some(5), None]);
+        assert_eq!(sessions.keys(), [PRIVATE]);
     }
 
     #[test]

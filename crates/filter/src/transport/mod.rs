@@ -1,6 +1,7 @@
 //! Filters of the transport layer: datagrams and ports.
 
 pub mod dport;
+mod flows;
 pub mod sport;
 pub mod udp;
 

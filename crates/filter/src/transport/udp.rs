@@ -1,17 +1,22 @@
-//! `udp`: checks the UDP header, answers the destination port, moves the view to the payload.
+//! `udp`: checks the UDP header, answers the destination port, moves the view to the payload, and
+//! tells flows apart as sessions.
 //!
 //! In: anything that still lies in a frame. Out: datagrams, viewed from the payload to the end that
 //! UDP states. A length of zero means the end of the packet (RFC 2675, and frames that the card
 //! will yet cut up). The first fragment of a datagram is viewed as far as it goes; later fragments
 //! have no header and no answer. Checksums are not verified: a sender may have left them to its
 //! card.
+//!
+//! Its twin answers the same and sets no session.
 
 use crate::layers::{self, Missing};
 use crate::prelude::*;
 use crate::transport::SERVICES;
+use crate::transport::flows::Flows;
 use crate::twin::{self, Emitted, Ways};
 use ebpf::emit::{Answer, Cmp, Exit, Layers, Scope, be16};
 use wire::ip::protocol;
+use wire::ports::Ports;
 use wire::udp;
 
 /// What everybody knows about `udp`.
@@ -20,7 +25,9 @@ pub const UDP: Description = Description {
     summary: "check the UDP header, classify by destination port, view the payload",
     details: "\
 The class is the destination port, by number or name: `|53` or `|dns`. Port 0 is `zero`. The view
-moves to the payload and ends where the datagram ends.
+moves to the payload and ends where the datagram ends. All datagrams between two addresses and ports
+are one session, both ways; forward is the way of the first that was seen. Of more than `sessions=`
+flows those that were not met for long are forgotten, and begin anew.
 
 Not answered: `not udp` (another transport protocol), `not ip`, `malformed` (a length that
 contradicts itself or the packet's), `cut`, `too deep`, `fragment` (a later fragment: its header
@@ -30,13 +37,21 @@ is elsewhere).",
     takes: Forms::FRAMED,
     gives: Gives::Form(Form::Segment),
     reads: Reads::Head(layers::HEAD),
+    parameters: &[Parameter::named(
+        "sessions",
+        Type::Number { low: 1, high: 1 << 24 },
+        "65536",
+        "how many flows are known at once",
+    )],
     classes: Classes::Number {
         what: "the destination port",
         range: ValueRange { low: 0, high: 0xffff },
         names: SERVICES,
     },
     reasons: &["not ip", "malformed", "cut", "too deep", "fragment", "not udp"],
-    user: Some(|_| Ok(Filter::lanes(Udp))),
+    counters: &["new sessions", "evicted sessions"],
+    keeps: Keeps::Sessions,
+    user: Some(make),
     kernel: Some(emit),
     ..Description::EMPTY
 };
@@ -44,21 +59,52 @@ is elsewhere).",
 const _: () = Missing::lead(&UDP, 5);
 const NOT_UDP: Reason = UDP.reason("not udp");
 
-struct Udp;
+const NEW: Counter = UDP.counter("new sessions");
+const EVICTED: Counter = UDP.counter("evicted sessions");
+
+fn make(arguments: &Arguments) -> Result<Filter, Mistake> {
+    let most = arguments.number("sessions").and_then(|most| usize::try_from(most).ok());
+    Ok(Filter::lanes(Udp { flows: Flows::new(most.unwrap_or(1)) }))
+}
+
+struct Udp {
+    flows: Flows,
+}
 
 impl Lanes for Udp {
     fn process<'a>(&mut self, batch: &mut Batch<'a>, cx: &mut LaneContext<'_, 'a>) {
+        let seed = self.flows.seed();
         for l in lanes(batch.live()) {
             let mut block = batch.block(l);
             let answered = match layers::datagram(&mut block) {
-                Ok(Some((ports, payload, end))) => block
-                    .view_at(payload, end.saturating_sub(payload))
-                    .with_class(Class::natural(ports.target.into())),
+                Ok(Some((ports, payload, end))) => {
+                    self.session(&mut block, ports, seed, &mut cx.tell);
+                    block
+                        .view_at(payload, end.saturating_sub(payload))
+                        .with_class(Class::natural(ports.target.into()))
+                }
                 Ok(None) => block.with_class(cx.tell.absent(NOT_UDP)),
                 Err(why) => block.with_class(cx.tell.absent(why.reason())),
             };
             batch.set(l, answered);
         }
+    }
+
+    fn state(&mut self) -> Option<&mut dyn State> {
+        Some(self.flows.state())
+    }
+}
+
+impl Udp {
+    fn session(&mut self, block: &mut Block<'_>, ports: Ports, seed: u64, tell: &mut Tell<'_>) {
+        let Some(flow) = layers::flow(block, protocol::UDP, ports) else { return };
+        let found = self.flows.find(&flow, seed);
+        tell.count(NEW, found.new.into());
+        tell.count(EVICTED, found.evicted.into());
+        let flags = block.context.flags.without(Flags::BACKWARD);
+        let way = if found.backward { Flags::BACKWARD } else { Flags::NONE };
+        block.context.session = found.session;
+        block.context.flags = flags.with(way);
     }
 }
 
@@ -99,6 +145,26 @@ mod tests {
         unstated.bytes[34 + 5] = 0;
         let frames = [longer, unstated];
         assert_eq!(seen(&answers(&UDP, &[], &frames)), [(53, 42, 3), (Class::ZERO.0, 42, 3)]);
+    }
+
+    #[test]
+    fn a_flow_is_one_session_both_ways() {
+        let query = Frame::udp(4000, 53, b"who");
+        let mut answer = Frame::udp(53, 4000, b"you");
+        let (source, target) = (query.bytes[26..30].to_vec(), query.bytes[30..34].to_vec());
+        answer.bytes[26..34].copy_from_slice(&[target, source].concat());
+        let six = Frame::ipv6(17, &[0, 53, 0, 53, 0, 8, 0, 0]);
+        let none = Frame::tcp(1, 2, b"");
+        let frames = [query.clone(), answer, six, none, query];
+        let sessions = |words: &[&str]| {
+            let found = answers(&UDP, words, &frames);
+            let way = |a: &Answer| (a.context.session, a.context.flags.has(Flags::BACKWARD));
+            found.iter().map(way).collect::<Vec<_>>()
+        };
+        let both = [(1, false), (1, true), (2, false), (0, false)];
+        assert_eq!(sessions(&[])[..4], both);
+        assert_eq!(sessions(&[])[4], (1, false));
+        assert_eq!(sessions(&["sessions=1"])[4], (3, false), "forgotten, and begun anew");
     }
 
     #[test]
