@@ -25,7 +25,7 @@
 //!   pushes the first entry, and never another memory under the same id.
 
 use crate::ibuf::{self, Lanes, Pushed};
-use crate::pool::{Lease, Memory, Pool};
+use crate::pool::{Lease, Memory, Pool, Segment};
 use crate::signal::Bell;
 use crate::{Fault, Policy, Put, Taken};
 use abi::{DbufId, Entry, Place, RichPointer};
@@ -266,9 +266,9 @@ impl Reader {
     /// on. Wakes the writer if it sleeps and half of the ring is free.
     pub fn release(&mut self, count: usize) -> Result<(), Fault> {
         let count = self.ring.waiting()?.min(count);
-        let bytes = (0..count as u64)
-            .map(|i| u64::from(self.ring.load(self.ring.side.next + i).pointer.length()))
-            .sum::<u64>();
+        let first = self.ring.side.next;
+        let lengths = (0..count as u64).map(|i| u64::from(self.ring.length(first + i)));
+        let bytes = lengths.sum::<u64>();
         let side = &mut self.ring.side;
         side.next += count as u64;
         side.taken.blocks += count as u64;
@@ -356,6 +356,19 @@ impl<'a> Batch<'a> {
     /// The bytes of the frame around the view of one entry.
     pub fn frame(&self, index: usize) -> Result<&'a [u8], Fault> {
         self.look(self.entry(index).frame())
+    }
+
+    /// All that is filled of the segment that one entry's frame lies in, as [`Pool::segment`].
+    #[must_use]
+    pub fn segment(&self, index: usize) -> Option<Segment<'a>> {
+        let frame = self.entry(index).frame();
+        let memory = self.memory(frame).ok()?;
+        let (slot, start) = memory.around(frame)?;
+        // SAFETY: `around` found the slot resident and `filled` bytes from its first in the region.
+        // The frame is that of an entry of this batch, so its segment is leased as long as the
+        // reader is borrowed (C5), hence the bytes stay as they are (M1, M4).
+        let bytes = unsafe { memory.bytes(start.at, memory.slots.filled(slot)) };
+        Some(Segment { dbuf: memory.id, start: start.position, bytes })
     }
 
     /// The bytes behind a pointer into a segment that this batch keeps: one of its entries, or a

@@ -297,6 +297,17 @@ impl Reader {
         }
     }
 
+    /// How many bytes the entry at a position views: its first word tells.
+    pub(crate) fn length(&self, position: u64) -> u32 {
+        let store = &self.side.store;
+        let word = store
+            .writer
+            .words()
+            .get(DATA_WORDS + self.lanes.stride() / 8 * index(position, store.capacity));
+        let place = word.map_or(0, |word| word.load(Ordering::Relaxed));
+        RichPointer::from_words([place, 0]).length()
+    }
+
     /// The words of the entry at a position.
     fn words<const N: usize>(&self, position: u64) -> [u64; N] {
         let store = &self.side.store;

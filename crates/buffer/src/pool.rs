@@ -193,15 +193,15 @@ impl Pool {
     }
 
     /// All that is filled of the segment that a block lies in: blocks that follow each other mostly
-    /// lie in one, and are then found without another look at the slots.
+    /// lie in one, and are then found without another look at the slots. `None` for a block that is
+    /// not here or has no bytes.
     #[must_use]
-    pub fn segment(&self, place: Place) -> Option<Segment<'_>> {
-        let (slot, at) = self.memory.locate(place).ok()?;
-        let from = at & (self.memory.segment() - 1);
-        // SAFETY: `locate` found the slot resident; its bytes from the first to `filled` lie in the
-        // region and stay as they are (M1) as long as `self` is borrowed (M3).
-        let bytes = unsafe { self.memory.bytes(at - from, self.memory.slots.filled(slot)) };
-        Some(Segment { start: place.position() - from as u64, bytes })
+    pub fn segment(&self, pointer: RichPointer) -> Option<Segment<'_>> {
+        let (slot, start) = self.memory.around(pointer)?;
+        // SAFETY: `around` found the slot resident and `filled` bytes from its first in the region;
+        // they stay as they are (M1) as long as `self` is borrowed (M3).
+        let bytes = unsafe { self.memory.bytes(start.at, self.memory.slots.filled(slot)) };
+        Some(Segment { dbuf: self.id(), start: start.position, bytes })
     }
 
     /// Why there are no bytes behind this pointer, or the bytes.
@@ -311,18 +311,22 @@ impl Pool {
 /// What is filled of one segment.
 #[derive(Clone, Copy, Debug)]
 pub struct Segment<'a> {
+    pub(crate) dbuf: DbufId,
     /// The position of the first byte, as a place tells it.
-    start: u64,
-    bytes: &'a [u8],
+    pub(crate) start: u64,
+    pub(crate) bytes: &'a [u8],
 }
 
 impl<'a> Segment<'a> {
     /// The bytes of a block, if it lies in this segment.
     #[inline]
     #[must_use]
-    pub fn bytes(&self, place: Place) -> Option<&'a [u8]> {
-        let from = usize::try_from(place.position().checked_sub(self.start)?).ok()?;
-        self.bytes.get(from..from.checked_add(place.length() as usize)?)
+    pub fn bytes(&self, pointer: RichPointer) -> Option<&'a [u8]> {
+        if pointer.dbuf() != self.dbuf {
+            return None;
+        }
+        let from = usize::try_from(pointer.place.position().checked_sub(self.start)?).ok()?;
+        self.bytes.get(from..from.checked_add(pointer.length() as usize)?)
     }
 }
 

@@ -3,6 +3,7 @@
 //! A panic inside a filter ends its path, not the process: it is caught at the edge of the space, and
 //! the block that the filter was looking at is kept as a capture that can be replayed.
 
+use crate::ring::RingFailure;
 use endpoint::Failure;
 use filter::Block;
 use std::fmt;
@@ -22,7 +23,7 @@ pub enum Cause {
     /// A source or sink could not go on.
     Outside(Failure),
     /// A ring between two spaces refused.
-    Ring(String),
+    Ring(RingFailure),
     /// A filter has a bug.
     Panic {
         /// What the panic said.
@@ -54,8 +55,8 @@ impl PathFailure {
 
     /// A ring refused.
     #[must_use]
-    pub fn ring(node: String, why: impl fmt::Display) -> Self {
-        Self { node, cause: Cause::Ring(why.to_string()) }
+    pub fn ring(node: String, why: impl Into<RingFailure>) -> Self {
+        Self { node, cause: Cause::Ring(why.into()) }
     }
 
     /// A filter panicked, looking at this block.
@@ -84,6 +85,12 @@ impl PathFailure {
     pub fn space(path: usize) -> Self {
         let message = "a space panicked outside of any filter".to_owned();
         Self { node: format!("path {}", path + 1), cause: Cause::Panic { message, block: None } }
+    }
+
+    /// Whether it only says that another space of the path has ended.
+    #[must_use]
+    pub const fn is_echo(&self) -> bool {
+        matches!(self.cause, Cause::Ring(RingFailure::Abandoned))
     }
 
     /// Whether nobody needs to be told: the reader of a standard stream has gone.

@@ -33,7 +33,10 @@ impl fmt::Display for RingFailure {
 
 impl From<Fault> for RingFailure {
     fn from(fault: Fault) -> Self {
-        Self::Fault(fault)
+        match fault {
+            Fault::Abandoned => Self::Abandoned,
+            other => Self::Fault(other),
+        }
     }
 }
 

@@ -4,7 +4,7 @@
 use crate::Fault;
 use crate::region::Region;
 use crate::slots::Slots;
-use abi::{DbufId, Place};
+use abi::{DbufId, Place, RichPointer};
 use std::fmt;
 use std::sync::Arc;
 use sys::memory::Memfd;
@@ -80,9 +80,16 @@ impl fmt::Debug for Lease {
 pub(crate) struct Memory {
     pub(crate) id: DbufId,
     pub(super) region: Region,
-    pub(super) slots: Slots,
+    pub(crate) slots: Slots,
     /// Kept so that the memory can be handed to another process.
     file: Option<Memfd>,
+}
+
+/// Where a segment begins: in the region, and as a place tells it.
+#[derive(Clone, Copy)]
+pub(crate) struct Start {
+    pub(crate) at: usize,
+    pub(crate) position: u64,
 }
 
 impl Memory {
@@ -117,6 +124,17 @@ impl Memory {
         // SAFETY: promise 1 puts the bytes inside the region; by promise 2 and M1 nobody writes
         // them.
         unsafe { self.region.bytes(at, len) }
+    }
+
+    /// The slot of a block that has bytes, and where its segment begins.
+    pub(crate) fn around(&self, pointer: RichPointer) -> Option<(usize, Start)> {
+        if pointer.dbuf() != self.id || pointer.length() == 0 {
+            return None;
+        }
+        let (slot, at) = self.locate(pointer.place).ok()?;
+        let inside = at & (self.segment() - 1);
+        let position = pointer.place.position() - inside as u64;
+        Some((slot, Start { at: at - inside, position }))
     }
 
     /// See [`Slots::locate`].

@@ -214,10 +214,15 @@ fn a_segment_gives_its_own_blocks_only() {
     let (first, _) = put(1).unwrap();
     let (second, _) = put(2).unwrap();
     let (elsewhere, _) = put(3).unwrap();
-    let segment = pool.segment(second).unwrap();
-    assert_eq!(segment.bytes(first), pool.bytes(first));
-    assert_eq!(segment.bytes(second), pool.bytes(second));
-    assert_eq!(segment.bytes(elsewhere), None);
-    assert_eq!(segment.bytes(second.within(1400, 200)), None, "not filled yet");
-    assert_eq!(pool.segment(elsewhere).and_then(|s| s.bytes(elsewhere)), pool.bytes(elsewhere));
+    let named = |place| RichPointer::new(pool.id(), place, abi::Class::YES);
+    let segment = pool.segment(named(second)).unwrap();
+    assert_eq!(segment.bytes(named(first)), pool.bytes(first));
+    assert_eq!(segment.bytes(named(second)), pool.bytes(second));
+    assert_eq!(segment.bytes(named(elsewhere)), None);
+    assert_eq!(segment.bytes(named(second.within(1400, 200))), None, "not filled yet");
+    let stranger = RichPointer::new(DbufId::new(10).unwrap(), first, abi::Class::YES);
+    assert_eq!(segment.bytes(stranger), None, "of another dbuf");
+    assert!(pool.segment(named(first.within(0, 0))).is_none(), "no bytes");
+    let found = pool.segment(named(elsewhere)).and_then(|s| s.bytes(named(elsewhere)));
+    assert_eq!(found, pool.bytes(elsewhere));
 }

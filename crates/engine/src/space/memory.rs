@@ -112,16 +112,19 @@ impl<'a> Gateway<'a> for Memory<'a> {
     }
 }
 
-/// Finds the frames of blocks that lie in `pool`: mostly in the segment of the block before.
-pub(crate) fn frames<'a>(pool: &'a Pool) -> impl FnMut(&Columns, Lane) -> &'a [u8] {
+/// Finds the frames of blocks: mostly in the segment of the block before, else where `segment` says, which
+/// is given the block's lane and its frame.
+pub(crate) fn frames<'a>(
+    segment: impl Fn(Lane, RichPointer) -> Option<Segment<'a>>,
+) -> impl FnMut(&Columns, Lane) -> &'a [u8] {
     let mut near: Option<Segment<'a>> = None;
     move |columns, lane| {
-        let place = columns.frame(lane).place;
-        if let Some(bytes) = near.and_then(|segment| segment.bytes(place)) {
+        let frame = columns.frame(lane);
+        if let Some(bytes) = near.and_then(|segment| segment.bytes(frame)) {
             return bytes;
         }
-        near = pool.segment(place);
-        near.and_then(|segment| segment.bytes(place)).unwrap_or_default()
+        near = segment(lane, frame);
+        near.and_then(|segment| segment.bytes(frame)).unwrap_or_default()
     }
 }
 

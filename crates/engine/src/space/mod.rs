@@ -270,7 +270,7 @@ impl Space {
         let failure = self.turn.failure.take();
         let now = self.clock.advance(&room.columns, now);
         let mut memory = Memory { intake: &self.intake, work: &self.work, imported: None };
-        let mut batch = Batch::new(room, memory::frames(&self.intake));
+        let mut batch = Batch::new(room, memory::frames(|_, frame| self.intake.segment(frame)));
         let mut walk = Walk::new(&mut self.nodes, &mut memory, &self.shape, now, &mut self.turn);
         if !batch.is_empty() {
             walk.source(at, &mut batch);
@@ -303,9 +303,8 @@ impl Space {
                 let now = self.clock.advance(&room.columns, live);
                 let mut memory =
                     Memory { intake: &self.intake, work: &self.work, imported: Some(taken) };
-                let mut batch = Batch::new(room, |columns, l| {
-                    taken.resolve(columns.frame(l)).unwrap_or_default()
-                });
+                let find = memory::frames(|lane, _| taken.segment(lane));
+                let mut batch = Batch::new(room, find);
                 let (nodes, turn) = (&mut self.nodes, &mut self.turn);
                 let mut walk = Walk::new(nodes, &mut memory, &self.shape, now, turn);
                 walk.source(at, &mut batch);
