@@ -175,6 +175,13 @@ fn the_pace_is_that_of_the_capture() {
 }
 
 #[test]
+fn speeds_are_found_wrong_before_the_file_is_opened() {
+    let speed = REPLAY.parameter("speed").unwrap();
+    assert_eq!(speed.parse("0.5"), Ok(filter::Value::Number(MILLION / 2)));
+    assert!(speed.parse("fast").is_err() && speed.parse("0").is_err());
+}
+
+#[test]
 fn what_is_no_capture_is_told_before_anything_happens() {
     let dir = TempDir::new();
     let told = |bytes: &[u8]| {
