@@ -64,6 +64,10 @@ impl Source for Writer {
         Ok(if self.left == 0 { Given::End } else { Given::Blocks })
     }
 
+    fn block_max(&self) -> usize {
+        BLOCK
+    }
+
     fn seen(&self) -> Seen {
         Seen { seen: Some(self.given), given: self.given, dropped: Vec::new() }
     }

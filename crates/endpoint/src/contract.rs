@@ -1,6 +1,6 @@
 //! What a source and a sink are.
 
-use abi::Entry;
+use abi::{BLOCK_MAX, Entry};
 use buffer::pool::Pool;
 use filter::{Amount, Arguments, Batch, Classes, Columns, Description, Form, Report, Time};
 use std::fmt;
@@ -18,6 +18,11 @@ pub trait Source: Send {
     /// What becomes readable when there is something to give.
     fn descriptor(&self) -> Option<BorrowedFd<'_>> {
         None
+    }
+
+    /// The longest block that it may put, in bytes: what fits in the cache is chosen by it.
+    fn block_max(&self) -> usize {
+        BLOCK_MAX
     }
 
     /// Whether the path's clock is the time of this source's blocks (replay), not the monotonic

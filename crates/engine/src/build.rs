@@ -14,6 +14,7 @@ use crate::space::walk::Left;
 use crate::space::{BATCH, Clock, Input, Parts, Space};
 use abi::DbufId;
 use buffer::crossing::{Config as RingConfig, crossing};
+use buffer::ibuf::Lanes;
 use buffer::pool::{Config as PoolConfig, Pool};
 use buffer::signal::Bell;
 use endpoint::{Failure, Opening, SinkEntry, SourceEntry};
@@ -27,6 +28,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 /// How many bytes a filter may hold, all sessions together.
 const HOLD_BYTES: u64 = 64 << 20;
+/// The least segment of an intake pool, in bytes.
+const SEGMENT_MIN: usize = 128 << 10;
 
 /// How a path is to run, beyond what the request says.
 #[derive(Clone, Copy, Debug, Default)]
@@ -171,12 +174,13 @@ impl<'p> Builder<'p> {
         let mut spaces = Vec::new();
         for (place, (assembly, _, inputs)) in drafts.into_iter().enumerate() {
             let (nodes, shape) = assembly.done();
+            let intake = intake_of(&nodes);
             spaces.push(Space::new(Parts {
                 name: self.plan.spaces[self.spaces[place]].name.clone(),
                 nodes,
                 shape,
-                intake: pool()?,
-                work: pool()?,
+                intake: pool(intake)?,
+                work: pool(PoolConfig::default())?,
                 inputs,
                 left: left.clone(),
                 timed: self.settings.timed,
@@ -218,7 +222,12 @@ impl<'p> Builder<'p> {
         near: usize,
         far: usize,
     ) -> Result<Ends, BuildError> {
-        let config = RingConfig { entries: ring.entries, ..RingConfig::default() };
+        let lanes = match ring.stride {
+            16 => Lanes::Pointer,
+            32 => Lanes::Context,
+            _ => Lanes::Marks,
+        };
+        let config = RingConfig { entries: ring.entries, lanes, ..RingConfig::default() };
         let (near, far) = (Arc::clone(&self.bells[near]), Arc::clone(&self.bells[far]));
         let made = crossing(&config, Arc::clone(&near), &[far]);
         let (writer, mut readers) =
@@ -418,11 +427,25 @@ fn wanted(classes: &ClassSet) -> Wanted {
     Wanted::ranges(classes.ranges().to_vec())
 }
 
+/// The shape of a pool for the blocks of these sources: as much memory as always, in segments so small
+/// that the two or three in use at a time stay in the cache (BASELINES, "Working set").
+fn intake_of(nodes: &[Node]) -> PoolConfig {
+    let longest = nodes.iter().filter_map(|node| match &node.part {
+        Part::Source(part) => Some(part.source.block_max()),
+        _ => None,
+    });
+    let whole = PoolConfig::default();
+    let total = whole.segment * whole.segments;
+    let longest = longest.max().unwrap_or(whole.segment);
+    let segment = longest.next_power_of_two().clamp(SEGMENT_MIN, whole.segment);
+    PoolConfig { segment, segments: total / segment }
+}
+
 /// A pool with an id that no other pool of this process has had.
-fn pool() -> Result<Pool, BuildError> {
+fn pool(config: PoolConfig) -> Result<Pool, BuildError> {
     static NEXT: AtomicU32 = AtomicU32::new(1);
     let number = NEXT.fetch_add(1, Ordering::Relaxed);
     let id = DbufId::new(number)
         .ok_or_else(|| BuildError::Unexpected("all dbuf ids have been used".to_owned()))?;
-    Ok(Pool::new(id, PoolConfig::default())?)
+    Ok(Pool::new(id, config)?)
 }

@@ -81,7 +81,7 @@ impl Export {
     ) -> Result<(), RingFailure> {
         let Some(writer) = &mut self.writer else { return Err(RingFailure::Abandoned) };
         self.entries.clear();
-        self.entries.extend(batch.blocks().map(|(_, block)| block.entry()));
+        self.entries.extend(batch.entries());
         let pools: [&dyn Origin; 2] = [memory.intake, memory.work];
         let with_imported;
         let origins: &[&dyn Origin] = match &memory.imported {

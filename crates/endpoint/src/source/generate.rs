@@ -138,6 +138,10 @@ impl Source for Generate {
         Ok(if self.count == Some(self.given.blocks) { Given::End } else { Given::Blocks })
     }
 
+    fn block_max(&self) -> usize {
+        self.template.stride()
+    }
+
     fn seen(&self) -> Seen {
         Seen { seen: Some(self.given), given: self.given, dropped: Vec::new() }
     }

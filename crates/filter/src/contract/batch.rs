@@ -244,7 +244,8 @@ impl<'a> Batch<'a> {
         self.columns.clear();
         self.frames.clear();
         // No slice is left in it, so this only changes the lifetime; the allocation stays.
-        let frames = self.frames.into_iter().map(|_| -> &'static [u8] { Default::default() }).collect();
+        let frames =
+            self.frames.into_iter().map(|_| -> &'static [u8] { Default::default() }).collect();
         Room { columns: self.columns, frames }
     }
 
@@ -362,6 +363,11 @@ impl<'a> Batch<'a> {
     /// The live blocks, in order.
     pub fn blocks(&self) -> impl Iterator<Item = (Lane, Block<'a>)> + '_ {
         lanes(self.columns.live).map(|l| (l, self.block(l)))
+    }
+
+    /// The live blocks as they cross a border, in order.
+    pub fn entries(&self) -> impl Iterator<Item = Entry> + '_ {
+        lanes(self.columns.live).map(|l| self.columns.entry(l))
     }
 
     /// What a statistics filter sees.

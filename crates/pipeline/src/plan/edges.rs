@@ -1,7 +1,8 @@
 //! What every edge is: a call within a space, a ring between spaces, a work list backwards.
 
 use super::{Machine, PlannedEdge, RingPlan};
-use crate::graph::Graph;
+use crate::graph::{Graph, NodeId};
+use filter::{Form, Forms};
 
 /// How many blocks are signalled at once where the request says nothing. [Th §5.2.2]
 const SIGNAL_BLOCKS: usize = 32;
@@ -11,7 +12,9 @@ const SIGNAL_NS: u64 = 1_000_000;
 /// times, and a wake-up every half ring costs nothing that counts.
 const ENTRIES: usize = 4096;
 /// Bytes of an entry with context and marks.
-const STRIDE: usize = 64;
+const WITH_MARKS: usize = 64;
+/// Bytes of an entry with context: what is no frame has no marks that anybody reads.
+const WITH_CONTEXT: usize = 32;
 
 /// One per edge of the graph; `spaces` is the space of every node.
 pub(super) fn edges(graph: &Graph, spaces: &[usize], machine: &Machine) -> Vec<PlannedEdge> {
@@ -22,10 +25,11 @@ pub(super) fn edges(graph: &Graph, spaces: &[usize], machine: &Machine) -> Vec<P
         .map_or(SIGNAL_BLOCKS, |n| usize::try_from(n).unwrap_or(usize::MAX));
     let crossings =
         graph.edges.iter().filter(|e| spaces[e.from.0] != spaces[e.to.0]).count().max(1);
-    let entries = ENTRIES.min((machine.l2 / 4 / STRIDE).next_power_of_two()).max(64);
-    let ring = || RingPlan {
+    let entries = ENTRIES.min((machine.l2 / 4 / WITH_MARKS).next_power_of_two()).max(64);
+    let framed = |form: &Form| Forms::FRAMED.has(*form) || *form == Form::Message;
+    let ring = |to: NodeId| RingPlan {
         entries,
-        stride: STRIDE,
+        stride: if graph.node(to).comes.iter().any(framed) { WITH_MARKS } else { WITH_CONTEXT },
         signal_blocks: batch.clamp(1, entries / 2),
         // The bound holds for the whole way, so every crossing gets its share.
         signal_ns: latency / crossings as u64,
@@ -34,7 +38,7 @@ pub(super) fn edges(graph: &Graph, spaces: &[usize], machine: &Machine) -> Vec<P
         |edge: &crate::graph::Edge| match (edge.back, spaces[edge.from.0] == spaces[edge.to.0]) {
             (true, _) => PlannedEdge::Back,
             (false, true) => PlannedEdge::Call,
-            (false, false) => PlannedEdge::Ring(ring()),
+            (false, false) => PlannedEdge::Ring(ring(edge.to)),
         };
     graph.edges.iter().map(edge).collect()
 }
