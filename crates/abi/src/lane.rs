@@ -89,7 +89,7 @@ pub enum Direction {
 #[derive(
     Clone, Copy, PartialEq, Eq, Debug, Default, FromBytes, IntoBytes, Immutable, KnownLayout,
 )]
-#[repr(C)]
+#[repr(C, align(16))]
 pub struct Marks {
     /// Offset of the view in the frame, in bytes.
     pub view: u32,
@@ -105,9 +105,11 @@ pub struct Marks {
     pub transport: u16,
     /// Where the payload begins.
     pub payload: u16,
+    /// Fills two words of 16 bytes: so marks are copied in two moves.
+    reserved: [u32; 3],
 }
 
-const _: () = assert!(size_of::<Marks>() == 20);
+const _: () = assert!(size_of::<Marks>() == 32);
 
 impl Marks {
     /// The link type of a block that is no frame (a message, a record, bytes).
@@ -132,6 +134,7 @@ impl Marks {
             network: Self::UNKNOWN,
             transport: Self::UNKNOWN,
             payload: Self::UNKNOWN,
+            reserved: [0; 3],
         }
     }
 
@@ -155,7 +158,6 @@ pub struct Entry {
     pub context: ContextLane,
     /// The frame around the view.
     pub marks: Marks,
-    reserved: [u32; 3],
 }
 
 const _: () = assert!(size_of::<Entry>() == 64);
@@ -164,7 +166,7 @@ impl Entry {
     /// One block with all its lanes.
     #[must_use]
     pub const fn new(pointer: RichPointer, context: ContextLane, marks: Marks) -> Self {
-        Self { pointer, context, marks, reserved: [0; 3] }
+        Self { pointer, context, marks }
     }
 
     /// The rich pointer to the whole captured frame.

@@ -333,6 +333,7 @@ impl<'a> Batch<'a> {
     }
 
     /// One entry, copied out of the ring. Beyond the last: a hole of no bytes.
+    #[inline]
     #[must_use]
     pub fn entry(&self, index: usize) -> Entry {
         if index < self.count {
@@ -343,6 +344,7 @@ impl<'a> Batch<'a> {
     }
 
     /// All entries.
+    #[inline]
     pub fn entries(&self) -> impl Iterator<Item = Entry> + use<'a> {
         let batch = *self;
         (0..self.count).map(move |index| batch.entry(index))

@@ -286,6 +286,7 @@ impl Reader {
     }
 
     /// The entry at a position that is published.
+    #[inline]
     pub(crate) fn load(&self, position: u64) -> Entry {
         match self.lanes {
             Lanes::Marks => zerocopy::transmute!(self.words::<8>(position)),
@@ -309,6 +310,7 @@ impl Reader {
     }
 
     /// The words of the entry at a position.
+    #[inline]
     fn words<const N: usize>(&self, position: u64) -> [u64; N] {
         let store = &self.side.store;
         let slot = slots::<N>(store).get(index(position, store.capacity));
@@ -317,6 +319,7 @@ impl Reader {
 }
 
 /// An entry whose marks did not travel: whole in view.
+#[inline]
 fn bare(pointer: [u64; 2], context: ContextLane) -> Entry {
     let pointer = RichPointer::from_words(pointer);
     Entry::new(pointer, context, Marks::bare(pointer.length()))

@@ -25,7 +25,11 @@ fn block(pool: &Pool, number: u64, length: usize) -> Option<Entry> {
         bytes.len()
     })?;
     let view = RichPointer::new(pool.id(), place.within(4, length as u32 - 8), Class::YES);
-    let marks = Marks { view: 4, ..Marks::frame(1, length as u32, length as u32) };
+    let marks = {
+        let mut marks = Marks::frame(1, length as u32, length as u32);
+        marks.view = 4;
+        marks
+    };
     Some(Entry::new(view, ContextLane { time: number, ..ContextLane::default() }, marks))
 }
 
