@@ -1,5 +1,5 @@
-//! All that a request may name: the filters of `filter`, the sources and sinks of `endpoint`, the spaces
-//! of this machine (CONTRACT 27).
+//! All that a request may name: the filters of `filter`, the sources and sinks of `endpoint`, the
+//! spaces of this machine (CONTRACT 27).
 
 use crate::compiler::Libpcap;
 use filter::{Compiler, Description, Kind};

@@ -1,8 +1,8 @@
 //! libpcap as the compiler of filter expressions that our own does not know (CONTRACT 27).
 //!
-//! Nothing is linked: libpcap is looked for when the first expression needs it, and where it is missing
-//! the reason says what to install. libpcap may know a link type and yet make a program that reads at
-//! places which no frame has; it is run as it is, as tcpdump runs it.
+//! Nothing is linked: libpcap is looked for when the first expression needs it, and where it is
+//! missing the reason says what to install. libpcap may know a link type and yet make a program
+//! that reads at places which no frame has; it is run as it is, as tcpdump runs it.
 
 use ebpf::classic::{Instruction, LinkType, Program};
 use filter::Compiler;
@@ -16,10 +16,7 @@ pub struct Libpcap {
 
 impl Compiler for Libpcap {
     fn name(&self) -> String {
-        match self.loaded.get() {
-            Some(Ok(libpcap)) => libpcap.version(),
-            _ => "libpcap".to_owned(),
-        }
+        "libpcap".to_owned()
     }
 
     fn compile(&self, expression: &str, link: LinkType, snaplen: u32) -> Result<Program, String> {
@@ -55,7 +52,6 @@ mod tests {
         let own = compile("ip", BACNET, &Options::default()).unwrap_err();
         assert_eq!(own.kind, ErrorKind::Unknown, "{own}");
         let libpcap = Libpcap::default();
-        assert_eq!(libpcap.name(), "libpcap", "not loaded before it is asked");
         let program = match libpcap.compile("ip", BACNET, SNAPLEN_DEFAULT) {
             Ok(program) => program,
             Err(why) if why.starts_with("dlopen") => {
@@ -65,7 +61,6 @@ mod tests {
             }
             Err(why) => panic!("{why}"),
         };
-        assert!(libpcap.name().starts_with("libpcap 1."), "{}", libpcap.name());
         assert!(runs(&program, &[0x55, 0xff, 0, 0]) && !runs(&program, &[0x55, 0xfe, 0, 0]));
         let ours = compile("tcp port 80", LinkType::EN10MB, &Options::default()).unwrap();
         let theirs = libpcap.compile("tcp port 80", LinkType::EN10MB, SNAPLEN_DEFAULT).unwrap();

@@ -22,7 +22,6 @@ pub struct Libpcap {
     error: GetError,
     free: FreeCode,
     close: Close,
-    version: LibVersion,
 }
 
 type Symbol = NonNull<c_void>;
@@ -32,7 +31,6 @@ type Compile =
 type GetError = unsafe extern "C" fn(*mut c_void) -> *mut c_char;
 type FreeCode = unsafe extern "C" fn(*mut Program);
 type Close = unsafe extern "C" fn(*mut c_void);
-type LibVersion = unsafe extern "C" fn() -> *const c_char;
 
 /// `struct bpf_program`.
 #[repr(C)]
@@ -70,8 +68,7 @@ impl Libpcap {
         let (open_dead, compile) =
             (symbol(library, c"pcap_open_dead")?, symbol(library, c"pcap_compile")?);
         let (error, free) = (symbol(library, c"pcap_geterr")?, symbol(library, c"pcap_freecode")?);
-        let (close, version) =
-            (symbol(library, c"pcap_close")?, symbol(library, c"pcap_lib_version")?);
+        let close = symbol(library, c"pcap_close")?;
         Ok(Self {
             // SAFETY: pcap(3): `pcap_t *pcap_open_dead(int linktype, int snaplen)`.
             open_dead: unsafe { std::mem::transmute::<Symbol, OpenDead>(open_dead) },
@@ -84,8 +81,6 @@ impl Libpcap {
             free: unsafe { std::mem::transmute::<Symbol, FreeCode>(free) },
             // SAFETY: pcap(3): `void pcap_close(pcap_t *)`.
             close: unsafe { std::mem::transmute::<Symbol, Close>(close) },
-            // SAFETY: pcap(3): `const char *pcap_lib_version(void)`.
-            version: unsafe { std::mem::transmute::<Symbol, LibVersion>(version) },
         })
     }
 
@@ -121,21 +116,6 @@ impl Libpcap {
         unsafe { (self.close)(handle.as_ptr()) };
         drop(one_at_a_time);
         result
-    }
-
-    /// Its name and version: `libpcap 1.10.3`.
-    #[must_use]
-    pub fn version(&self) -> String {
-        // SAFETY: pcap_lib_version(3) takes nothing and answers a text that is never freed.
-        let text = unsafe { (self.version)() };
-        if text.is_null() {
-            return "libpcap".to_owned();
-        }
-        // SAFETY: the text ends with a zero byte and lives as long as the library.
-        let text = unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned();
-        // `libpcap version 1.10.3 (with TPACKET_V3)`
-        let number = text.strip_prefix("libpcap version ").and_then(|rest| rest.split(' ').next());
-        number.map_or_else(|| text.clone(), |number| format!("libpcap {number}"))
     }
 
     fn message(&self, handle: NonNull<c_void>) -> String {
@@ -186,7 +166,5 @@ mod tests {
         let error = pcap.compile("port nonsense-port", 1, 65535, true).unwrap_err();
         assert!(error.contains("nonsense-port"), "{error}");
         assert!(pcap.compile("a\0b", 1, 65535, true).is_err());
-        let number = pcap.version().strip_prefix("libpcap ").and_then(|v| v.chars().next());
-        assert!(number.is_some_and(|digit| digit.is_ascii_digit()), "{}", pcap.version());
     }
 }

@@ -76,8 +76,8 @@ impl Arguments {
     /// The defaults of a description.
     ///
     /// # Panics
-    /// When a default is not a value of its parameter: a mistake in the description, which the catalog
-    /// test finds.
+    /// When a default is not a value of its parameter: a mistake in the description, which the
+    /// catalog test finds.
     #[must_use]
     pub fn defaults(description: &Description) -> Self {
         let mut arguments = Self::default();

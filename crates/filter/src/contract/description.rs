@@ -1,4 +1,5 @@
-//! What planner, help, completion, man page, counters and tests know about a filter: one `Description`.
+//! What planner, help, completion, man page, counters and tests know about a filter: one
+//! `Description`.
 //!
 //! It is data. A source or sink is described in the same way; what opens it stands beside its
 //! description in `endpoint`. The kind fixes what a filter may touch: [Th Table 5.1].
@@ -65,7 +66,8 @@ pub enum Form {
     Frame,
     /// A packet, viewed from a network header on.
     Packet,
-    /// A segment or datagram, viewed from its transport header or its payload on, in order of arrival.
+    /// A segment or datagram, viewed from its transport header or its payload on, in order of
+    /// arrival.
     Segment,
     /// Bytes of a connection in order.
     Stream,

@@ -11,7 +11,8 @@
 //! - [`state`]: session tables as plain data, saved and moved by one piece of code for all filters.
 //!
 //! The signatures carry the rules where the compiler can: a statistics filter gets no bytes, a
-//! classifier cannot emit, nobody keeps `block.frame` beyond the turn, an unknown reason does not build.
+//! classifier cannot emit, nobody keeps `block.frame` beyond the turn, an unknown reason does not
+//! build.
 
 pub mod arguments;
 pub mod batch;

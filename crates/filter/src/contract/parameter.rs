@@ -1,7 +1,7 @@
 //! One parameter of a filter: what may be written for it, and the value that the text means.
 //!
-//! A bound that belongs to a value is part of its type, so that `check` finds what breaks it, with the
-//! place in the request, and no filter looks again.
+//! A bound that belongs to a value is part of its type, so that `check` finds what breaks it, with
+//! the place in the request, and no filter looks again.
 
 use super::arguments::{Mistake, Value};
 
@@ -24,8 +24,8 @@ pub enum Type {
     },
     /// A time: `250ns`, `10us`, `1ms`, `2s`, `5m`; a number alone is seconds.
     Duration,
-    /// How many times as fast: `2`, `0.5`, above 0 and with at most six digits behind the point. The
-    /// value is in millionths.
+    /// How many times as fast: `2`, `0.5`, above 0 and with at most six digits behind the point.
+    /// The value is in millionths.
     Factor {
         /// A word that may stand for the number, and is kept as text.
         or: &'static str,

@@ -1,8 +1,9 @@
 //! State that can move: sessions as plain data in a table that the contract owns (CONTRACT 15).
 //!
-//! A filter keeps `Sessions<S>` where `S` is plain data. Saving, moving and restoring are written here
-//! once for all filters; a private state is one session with key 0. The sources swap a pointer to the
-//! session before each call [Th §5.3.3]; a batch holds many sessions, so here the filter asks by key.
+//! A filter keeps `Sessions<S>` where `S` is plain data. Saving, moving and restoring are written
+//! here once for all filters; a private state is one session with key 0. The sources swap a pointer
+//! to the session before each call [Th §5.3.3]; a batch holds many sessions, so here the filter
+//! asks by key.
 
 use super::arguments::Mistake;
 use super::holds::{HeldList, Holds};
@@ -36,8 +37,8 @@ pub struct Sessions<S> {
 #[derive(Debug)]
 struct Slot<S> {
     key: u64,
-    /// Whether it was asked for again since it was made, or since [`Sessions::evict`] looked. That does
-    /// not move with the session.
+    /// Whether it was asked for again since it was made, or since [`Sessions::evict`] looked. That
+    /// does not move with the session.
     met: bool,
     state: S,
 }
@@ -80,9 +81,9 @@ impl<S: Session> Sessions<S> {
         self.slots.get_mut(number as usize).map(|slot| std::mem::take(&mut slot.state))
     }
 
-    /// Ends a session that nobody asked for again since the last time round ("second chance"): nearly
-    /// the one that has waited longest, and cheap, since looking passes over a session only if it was
-    /// asked for. Sessions of one block go before busy ones. The private one stays.
+    /// Ends a session that nobody asked for again since the last time round ("second chance"):
+    /// nearly the one that has waited longest, and cheap, since looking passes over a session only
+    /// if it was asked for. Sessions of one block go before busy ones. The private one stays.
     pub fn evict(&mut self) -> Option<(u64, S)> {
         for _ in 0..2 * self.slots.len() {
             self.hand = (self.hand + 1) % self.slots.len();

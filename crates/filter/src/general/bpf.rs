@@ -5,8 +5,8 @@
 //!
 //! An expression means something only for a link type. So it is compiled once for each link type
 //! that comes by; when the filter is made it is compiled for Ethernet, so that mistakes are found
-//! by `check`. On a link type on which no frame can match, there is no answer. What our own compiler
-//! does not know goes to the compiler that came with the arguments (CONTRACT 27).
+//! by `check`. On a link type on which no frame can match, there is no answer. What our own
+//! compiler does not know goes to the compiler that came with the arguments (CONTRACT 27).
 
 use crate::prelude::*;
 use ebpf::classic::{self, ErrorKind, LinkType, Metadata, Options, Program};
@@ -201,7 +201,8 @@ mod tests {
     /// BACnet MS/TP: our own compiler does not know where its protocol number stands.
     const BACNET: u16 = 165;
 
-    /// Knows one link type, on which it accepts frames that begin with 0x55, and counts the questions.
+    /// Knows one link type, on which it accepts frames that begin with 0x55, and counts the
+    /// questions.
     #[derive(Debug, Default)]
     struct Other(AtomicUsize);
 

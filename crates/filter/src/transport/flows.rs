@@ -1,12 +1,12 @@
 //! Flows as sessions (CONTRACT 8): which one a datagram belongs to, and which way it goes in it.
 //!
-//! In: the flow of a frame. Out: the number of its session, and whether it goes the other way than the
-//! first block of the session that was seen. Numbers begin at 1 and are given in the order in which
-//! flows are first seen; none comes back before 2³² others.
+//! In: the flow of a frame. Out: the number of its session, and whether it goes the other way than
+//! the first block of the session that was seen. Numbers begin at 1 and are given in the order in
+//! which flows are first seen; none comes back before 2³² others.
 //!
-//! Flows are told apart by a hash of 64 bits. Its seed is random, so nobody can make two flows meet on
-//! purpose; by chance, among 65,536 flows at once, two meet with a probability of 2⁻³³. State is plain
-//! data: one small record per flow, and one, the private one, for what they share.
+//! Flows are told apart by a hash of 64 bits. Its seed is random, so nobody can make two flows meet
+//! on purpose; by chance, among 65,536 flows at once, two meet with a probability of 2⁻³³. State is
+//! plain data: one small record per flow, and one, the private one, for what they share.
 //!
 //! When as many flows are known as may be, one is forgotten that was not met for long
 //! ([`Sessions::evict`]): its next block begins a new session.

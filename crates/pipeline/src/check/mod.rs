@@ -2,8 +2,9 @@
 //!
 //! In this order, each step for the whole request, so that all mistakes are found at once: `lower`
 //! (tree to nodes and arcs), `shape` (cycles, heads, ends, which entry a name means), `uses`
-//! (arguments, marks, pins; and with them what may be an operand), `labels` (classes of the arcs), `forms` (what streams carry),
-//! `options`. What a mistake has made unknown is left out of the later steps. [SL §4.2]
+//! (arguments, marks, pins; and with them what may be an operand), `labels` (classes of the arcs),
+//! `forms` (what streams carry), `options`. What a mistake has made unknown is left out of the
+//! later steps. [SL §4.2]
 
 mod answers;
 mod arguments;

@@ -1,6 +1,6 @@
 //! The shape of the graph: which arcs close cycles, what each name means at its place, and that
-//! sources stand at heads, sinks at ends, and, once the arguments are known, only filters that answer
-//! in operands.
+//! sources stand at heads, sinks at ends, and, once the arguments are known, only filters that
+//! answer in operands.
 
 use filter::Kind;
 
