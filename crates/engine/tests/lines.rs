@@ -38,7 +38,7 @@ impl Folder {
     fn new(name: &str) -> Self {
         let name = format!("streamline-lines-{name}-{}", std::process::id());
         let folder = std::env::temp_dir().join(name);
-        std::fs::create_dir_all(&folder).unwrap();
+        std::fs::create_dir_all(&folder).expect("a folder of its own");
         Self(folder)
     }
 
@@ -55,13 +55,14 @@ impl Drop for Folder {
 
 /// The sequence numbers of generated frames in a capture.
 fn numbers(file: impl AsRef<Path>) -> Vec<u64> {
-    let bytes = std::fs::read(file).unwrap();
+    let bytes = std::fs::read(file).expect("the capture");
     let mut numbers = Vec::new();
     let mut at = 24;
     while at + 16 <= bytes.len() {
-        let length = u32::from_le_bytes(bytes[at + 8..at + 12].try_into().unwrap()) as usize;
+        let length =
+            u32::from_le_bytes(bytes[at + 8..at + 12].try_into().expect("four bytes")) as usize;
         let frame = &bytes[at + 16..at + 16 + length];
-        numbers.push(u64::from_be_bytes(frame[42..50].try_into().unwrap()));
+        numbers.push(u64::from_be_bytes(frame[42..50].try_into().expect("eight bytes")));
         at += 16 + length;
     }
     numbers
