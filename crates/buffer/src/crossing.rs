@@ -94,6 +94,29 @@ impl Shared {
 struct Flight {
     lease: Lease,
     until: u64,
+    /// Where the segment begins, and how much of it was filled when that was last looked at: what
+    /// lies there needs no other look. Filled bytes stay so as long as the lease is held.
+    start: u64,
+    filled: u64,
+}
+
+impl Flight {
+    /// Whether the lease keeps these bytes, as far as is known.
+    #[inline]
+    fn is_known_to_cover(&self, pointer: RichPointer) -> bool {
+        let from = pointer.place.position().wrapping_sub(self.start);
+        let to = from.saturating_add(u64::from(pointer.length()));
+        pointer.length() > 0 && pointer.dbuf() == self.lease.dbuf() && to <= self.filled
+    }
+
+    /// Whether the lease keeps these bytes; what is known is brought up to date.
+    fn covers(&mut self, pointer: RichPointer) -> bool {
+        let covers = self.lease.covers(pointer.dbuf(), pointer.place);
+        if covers && let Some((start, filled)) = self.lease.extent(pointer) {
+            (self.start, self.filled) = (start, filled);
+        }
+        covers
+    }
 }
 
 /// Proof that blocks are kept right now: what a writer needs to send them on.
@@ -216,7 +239,7 @@ impl Writer {
     ) -> Result<(), Fault> {
         // Most often the segment of the block before, which is the last one that was leased.
         for flight in self.flight.iter_mut().rev() {
-            if flight.lease.covers(pointer.dbuf(), pointer.place) {
+            if flight.is_known_to_cover(pointer) || flight.covers(pointer) {
                 flight.until = flight.until.max(after);
                 return Ok(());
             }
@@ -226,7 +249,8 @@ impl Writer {
             match origin.lease(pointer) {
                 Ok(lease) => {
                     self.shared.introduce(lease.memory())?;
-                    self.flight.push(Flight { lease, until: after });
+                    // Nothing is known of the segment until the next block there.
+                    self.flight.push(Flight { lease, until: after, start: 0, filled: 0 });
                     return Ok(());
                 }
                 Err(Fault::UnknownDbuf(_)) => {}

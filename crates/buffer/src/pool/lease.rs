@@ -47,6 +47,13 @@ impl Lease {
         self.memory.id == dbuf && self.offset(place).is_ok()
     }
 
+    /// Where the segment of a block begins, as a place tells it, and how much of it is filled. The
+    /// caller knows that the lease covers the block.
+    pub(crate) fn extent(&self, pointer: RichPointer) -> Option<(u64, u64)> {
+        let (slot, start) = self.memory.around(pointer)?;
+        Some((start.position, self.memory.slots.filled(slot) as u64))
+    }
+
     pub(crate) const fn memory(&self) -> &Arc<Memory> {
         &self.memory
     }
