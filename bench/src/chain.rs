@@ -1,8 +1,10 @@
-//! A chain of filters over blocks of 1 KB: the request text through parser, planner and catalogue, the
-//! ledger on, against an indirect-call loop and against Unix processes and pipes. [Th §5.2.1, fig. 5.1]
+//! A chain of filters over blocks of 1 KB: the request text through parser, planner and catalogue,
+//! the ledger on, against an indirect-call loop and against Unix processes and pipes. [Th §5.2.1,
+//! fig. 5.1]
 //!
 //! - `fast`: the blocks lie in the dbuf and are not copied; `loop` does the same by hand.
-//! - `ring`: every block is copied into the dbuf, crosses a ring and is copied out: what the pipes do.
+//! - `ring`: every block is copied into the dbuf, crosses a ring and is copied out: what the pipes
+//!   do.
 //! - `whole`: as `fast`, every byte looked at.
 
 use crate::harness::{Candidate, Goal, interleave};

@@ -1,6 +1,6 @@
-//! The doors of a chain that copies, as a Unix pipe does: a source that writes every block from a user's
-//! buffer into the dbuf, a sink that reads every block out of the ring into a user's buffer. [Th §5.2.1,
-//! "slslow"]
+//! The doors of a chain that copies, as a Unix pipe does: a source that writes every block from a
+//! user's buffer into the dbuf, a sink that reads every block out of the ring into a user's buffer.
+//! [Th §5.2.1, "slslow"]
 
 use abi::{Class, ContextLane, Entry, Marks, RichPointer};
 use endpoint::{Failure, Given, Intake, Opening, Seen, Sink, SinkEntry, Source, SourceEntry};

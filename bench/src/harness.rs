@@ -24,8 +24,8 @@ struct Samples {
     values: Vec<f64>,
 }
 
-/// Measures all candidates `rounds` times in turn. Every candidate gets a row against the first; every
-/// goal another against its reference.
+/// Measures all candidates `rounds` times in turn. Every candidate gets a row against the first;
+/// every goal another against its reference.
 pub(crate) fn interleave(
     (bench, row, x): (&'static str, &str, f64),
     unit: &'static str,

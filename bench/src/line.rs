@@ -1,5 +1,5 @@
-//! A request, measured as a user runs it: text through parser, checks, planner and catalogue, the ledger
-//! on and balanced.
+//! A request, measured as a user runs it: text through parser, checks, planner and catalogue, the
+//! ledger on and balanced.
 
 use crate::doors;
 use engine::build::{Settings, build};
@@ -41,8 +41,8 @@ pub(crate) fn planned(text: &str) -> Result<Plan, String> {
     plan(graph, &WithDoors, &Machine::example()).map_err(|why| why.to_string())
 }
 
-/// Runs a request to its end, all spaces in this thread, and answers what became of it; an unbalanced
-/// ledger is an error.
+/// Runs a request to its end, all spaces in this thread, and answers what became of it; an
+/// unbalanced ledger is an error.
 pub(crate) fn outcome(text: &str) -> Result<Outcome, String> {
     let plan = planned(text)?;
     let settings = Settings { sources: doors::SOURCES, sinks: doors::SINKS, ..Settings::default() };

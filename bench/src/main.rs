@@ -1,8 +1,9 @@
 //! Every figure of the project: `streamline bench NAME…` runs this.
 //!
-//! Candidates and references are interleaved in one run; a row is a median over rounds with its spread,
-//! the ratio to its reference, and the state of the machine (the round trip of a cache line between two
-//! cores) that it was taken in. One JSON object per row with `--json`, a picture per bench with `--plot`.
+//! Candidates and references are interleaved in one run; a row is a median over rounds with its
+//! spread, the ratio to its reference, and the state of the machine (the round trip of a cache line
+//! between two cores) that it was taken in. One JSON object per row with `--json`, a picture per
+//! bench with `--plot`.
 #![forbid(unsafe_code)]
 
 mod chain;

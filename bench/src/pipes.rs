@@ -31,8 +31,8 @@ impl Pipes {
         self.folder.join("matcher")
     }
 
-    /// Sends `blocks` blocks of 1 KB through `filters` processes between a source and a sink; answers
-    /// blocks per second.
+    /// Sends `blocks` blocks of 1 KB through `filters` processes between a source and a sink;
+    /// answers blocks per second.
     pub(crate) fn measure(&self, filters: usize, blocks: u64) -> Result<f64, String> {
         let begin = sys::clock::monotonic();
         let mut children: Vec<Child> = Vec::new();

@@ -1,5 +1,5 @@
-//! The state of the machine: how long a cache line takes to another core and back. On shared machines it
-//! changes within minutes, and figures over two cores with it.
+//! The state of the machine: how long a cache line takes to another core and back. On shared
+//! machines it changes within minutes, and figures over two cores with it.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};

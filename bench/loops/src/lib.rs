@@ -1,7 +1,7 @@
 //! Reference loops: what a person would write by hand for one job.
 //!
-//! In a crate of their own, never inlined, so that neither they nor the benchmark are optimised with
-//! knowledge of each other (no LTO in this workspace).
+//! In a crate of their own, never inlined, so that neither they nor the benchmark are optimised
+//! with knowledge of each other (no LTO in this workspace).
 #![forbid(unsafe_code)]
 
 /// A filter of the reference loop: whether the block goes on.
@@ -21,7 +21,8 @@ pub fn no_byte_is_ff(block: &[u8]) -> bool {
     !block.contains(&0xff)
 }
 
-/// Calls every filter for every block, one block after the other, and answers how many went through all.
+/// Calls every filter for every block, one block after the other, and answers how many went through
+/// all.
 #[inline(never)]
 #[must_use]
 pub fn indirect_calls(blocks: &[&[u8]], filters: &[Matcher], rounds: u64) -> u64 {

@@ -1,10 +1,10 @@
 //! What travels beside a rich pointer: the context lane and the marks.
 //!
 //! Inside a space both are call arguments (columns of a batch). An ibuf carries them when a filter
-//! behind it needs them, so that an entry is 16 bytes (pointer), 32 (with context) or 64 (with marks):
-//! a power of two that never straddles a cache line (CONTRACT 4, 7). The marks are an addition to the
-//! contract's lanes: a `pcap` sink in a space of its own needs the frame around the view.
-//! docs/book/decisions/0001-rich-pointer.md.
+//! behind it needs them, so that an entry is 16 bytes (pointer), 32 (with context) or 64 (with
+//! marks): a power of two that never straddles a cache line (CONTRACT 4, 7). The marks are an
+//! addition to the contract's lanes: a `pcap` sink in a space of its own needs the frame around the
+//! view. docs/book/decisions/0001-rich-pointer.md.
 
 use crate::RichPointer;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
@@ -145,8 +145,8 @@ impl Marks {
     }
 }
 
-/// One block as it crosses from a source to a space, or from a space to another: all lanes, one cache
-/// line.
+/// One block as it crosses from a source to a space, or from a space to another: all lanes, one
+/// cache line.
 #[derive(
     Clone, Copy, PartialEq, Eq, Debug, Default, FromBytes, IntoBytes, Immutable, KnownLayout,
 )]

@@ -1,8 +1,8 @@
 //! Bytes on which two spaces must agree: rich pointers, lanes, ring headers.
 //!
-//! Everything here is plain data with a fixed layout (little endian machines, [SL §5.3.1], [Th §3.3.2]).
-//! This crate does no I/O, allocates nothing and gives nobody access to bytes: a rich pointer is a claim
-//! about memory, and only `buffer::resolve` turns a claim into bytes.
+//! Everything here is plain data with a fixed layout (little endian machines, [SL §5.3.1],
+//! [Th §3.3.2]). This crate does no I/O, allocates nothing and gives nobody access to bytes: a rich
+//! pointer is a claim about memory, and only `buffer::resolve` turns a claim into bytes.
 #![no_std]
 #![forbid(unsafe_code)]
 #![warn(clippy::cast_possible_truncation)]

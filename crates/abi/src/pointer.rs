@@ -5,11 +5,12 @@
 //! word 1   class:32 | dbuf:24 | flags:8   what a filter answered, in which dbuf, how it travels
 //! ```
 //!
-//! `position` is the low part of the 64-bit byte position in the stream of the dbuf: it tells the lap,
-//! and one formula serves fixed slots and variable records (a slot's position is its number times its
-//! size). The ring's window completes it to 64 bits ([`Place::complete`]); a window is far smaller than
-//! the 16 TB that 44 bits tell apart. The sources give 16 bytes as dbuf, block, offset, length, class;
-//! why block and offset became one position: docs/book/decisions/0001-rich-pointer.md.
+//! `position` is the low part of the 64-bit byte position in the stream of the dbuf: it tells the
+//! lap, and one formula serves fixed slots and variable records (a slot's position is its number
+//! times its size). The ring's window completes it to 64 bits ([`Place::complete`]); a window is
+//! far smaller than the 16 TB that 44 bits tell apart. The sources give 16 bytes as dbuf, block,
+//! offset, length, class; why block and offset became one position:
+//! docs/book/decisions/0001-rich-pointer.md.
 
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
@@ -135,8 +136,8 @@ impl Place {
     }
 }
 
-/// A rich pointer: which bytes, in which dbuf, with which class. Having one proves nothing: it is an
-/// allegation until `buffer::resolve` has looked.
+/// A rich pointer: which bytes, in which dbuf, with which class. Having one proves nothing: it is
+/// an allegation until `buffer::resolve` has looked.
 #[derive(
     Clone, Copy, PartialEq, Eq, Hash, Debug, Default, FromBytes, IntoBytes, Immutable, KnownLayout,
 )]

@@ -70,7 +70,8 @@ fn run(
     let mut columns = Box::<Columns>::default();
     loop {
         let given = source.give(&mut Intake::new(pool, &mut columns, 64, 0))?;
-        let batch = Batch::new(columns.into(), |columns, l| pool.resolve(columns.frame(l)).unwrap());
+        let batch =
+            Batch::new(columns.into(), |columns, l| pool.resolve(columns.frame(l)).unwrap());
         look(&batch);
         columns = batch.into_room().columns;
         pool.turn();

@@ -1,8 +1,9 @@
 //! From a plan to spaces that are ready to run. [SL §7.1, allocation]
 //!
-//! Steps that can fail are taken in the order in which they are cheapest to undo: filters and sections,
-//! sources (which only read), memory and rings, and last the sinks (which make files). Everything is
-//! owned, so what was built is given back when a later step fails. Activation is [`crate::run`]'s.
+//! Steps that can fail are taken in the order in which they are cheapest to undo: filters and
+//! sections, sources (which only read), memory and rings, and last the sinks (which make files).
+//! Everything is owned, so what was built is given back when a later step fails. Activation is
+//! [`crate::run`]'s.
 
 use crate::control::Control;
 use crate::ring::{Export, Import};
@@ -427,8 +428,8 @@ fn wanted(classes: &ClassSet) -> Wanted {
     Wanted::ranges(classes.ranges().to_vec())
 }
 
-/// The shape of a pool for the blocks of these sources: as much memory as always, in segments so small
-/// that the two or three in use at a time stay in the cache (BASELINES, "Working set").
+/// The shape of a pool for the blocks of these sources: as much memory as always, in segments so
+/// small that the two or three in use at a time stay in the cache (BASELINES, "Working set").
 fn intake_of(nodes: &[Node]) -> PoolConfig {
     let longest = nodes.iter().filter_map(|node| match &node.part {
         Part::Source(part) => Some(part.source.block_max()),

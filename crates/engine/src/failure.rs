@@ -1,7 +1,7 @@
 //! Why a path ended before its sources did.
 //!
-//! A panic inside a filter ends its path, not the process: it is caught at the edge of the space, and
-//! the block that the filter was looking at is kept as a capture that can be replayed.
+//! A panic inside a filter ends its path, not the process: it is caught at the edge of the space,
+//! and the block that the filter was looking at is kept as a capture that can be replayed.
 
 use crate::ring::RingFailure;
 use endpoint::Failure;

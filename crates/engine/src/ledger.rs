@@ -1,8 +1,9 @@
-//! The ledger: on every edge in = out + dropped(reason) + held, counted by the two parties (CONTRACT 19).
+//! The ledger: on every edge in = out + dropped(reason) + held, counted by the two parties
+//! (CONTRACT 19).
 //!
-//! This file takes what nodes and edges counted and says whether it balances, in blocks strictly, and in
-//! bytes where nothing may trim a view (docs/book/decisions/0004-ledger-bytes.md). It adds nothing up
-//! that a party did not count itself.
+//! This file takes what nodes and edges counted and says whether it balances, in blocks strictly,
+//! and in bytes where nothing may trim a view (docs/book/decisions/0004-ledger-bytes.md). It adds
+//! nothing up that a party did not count itself.
 
 use filter::Amount;
 use std::fmt;
@@ -201,8 +202,8 @@ impl Ledger {
 /// The reason of blocks behind the number that was asked for: wanted by nobody, so not lost.
 pub const BEYOND_COUNT: &str = "beyond count";
 
-/// Whether a build that loses blocks on purpose loses the block that was just put: the first on each
-/// kind of edge that `STREAMLINE_LOSE` names. In every other build: never.
+/// Whether a build that loses blocks on purpose loses the block that was just put: the first on
+/// each kind of edge that `STREAMLINE_LOSE` names. In every other build: never.
 #[cfg(not(feature = "lose"))]
 #[inline]
 pub(crate) const fn loses_here(_: EdgeKind, _: Amount) -> bool {

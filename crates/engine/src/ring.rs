@@ -1,8 +1,9 @@
-//! Rings between spaces: the end that a space puts blocks into, and the end that it takes them from.
+//! Rings between spaces: the end that a space puts blocks into, and the end that it takes them
+//! from.
 //!
-//! Only rich pointers cross; the bytes stay in the pool where they are until every reader has passed them
-//! (`buffer::crossing`). Within a space there is no ring and no event; across spaces one event is sent per
-//! batch, after T_b blocks or before the writer sleeps. [Th §5.2.2]
+//! Only rich pointers cross; the bytes stay in the pool where they are until every reader has
+//! passed them (`buffer::crossing`). Within a space there is no ring and no event; across spaces
+//! one event is sent per batch, after T_b blocks or before the writer sleeps. [Th §5.2.2]
 
 use crate::space::memory::Memory;
 use abi::Entry;
@@ -113,8 +114,8 @@ impl Export {
         }
     }
 
-    /// Tells the other side what has been put since the last event, and takes back the memory that it has
-    /// passed: before the space sleeps.
+    /// Tells the other side what has been put since the last event, and takes back the memory that
+    /// it has passed: before the space sleeps.
     pub(crate) fn flush(&mut self) -> Result<(), RingFailure> {
         let Some(writer) = &mut self.writer else { return Ok(()) };
         if std::mem::take(&mut self.unsignalled) > 0 {
@@ -151,7 +152,8 @@ impl Import {
         Self { planned, reader }
     }
 
-    /// Up to `max` entries, which stay where they are until they are released; `None`: nothing is there.
+    /// Up to `max` entries, which stay where they are until they are released; `None`: nothing is
+    /// there.
     pub(crate) fn peek(&mut self, max: usize) -> Result<Option<Taken<'_>>, Fault> {
         let taken = self.reader.peek(max)?;
         Ok((!taken.is_empty()).then_some(taken))

@@ -1,8 +1,9 @@
 //! From spaces to an outcome: activation, stopping, the ledger.
 //!
-//! Spaces are activated from the sinks back to the sources, so that a path goes live at once without a
-//! global lock [SL §7.1]. The thread that calls [`run`] waits: for the spaces to end, for a signal, for
-//! the time that was given. The first signal lets sources end and everything under way drain.
+//! Spaces are activated from the sinks back to the sources, so that a path goes live at once
+//! without a global lock [SL §7.1]. The thread that calls [`run`] waits: for the spaces to end, for
+//! a signal, for the time that was given. The first signal lets sources end and everything under
+//! way drain.
 
 use crate::build::Path;
 use crate::control::Control;
@@ -80,8 +81,9 @@ pub fn run(paths: Vec<Path>, until: Until<'_>) -> sys::Result<Outcome> {
     Ok(outcome(all, stopped.early, sys::clock::monotonic().saturating_sub(begin)))
 }
 
-/// Runs paths in this thread, one space after the other, never asleep. For measurements of one core, and
-/// for callers that have no thread to give. A filter may not put more at once than a ring holds.
+/// Runs paths in this thread, one space after the other, never asleep. For measurements of one
+/// core, and for callers that have no thread to give. A filter may not put more at once than a ring
+/// holds.
 pub fn run_alone(paths: Vec<Path>) -> Outcome {
     let begin = sys::clock::monotonic();
     let mut ended: Vec<Ended> = Vec::new();

@@ -1,10 +1,11 @@
 //! Joins: blocks of several branches in the order in which they came in (CONTRACT 16).
 //!
-//! Where paths part, blocks are numbered; what a block becomes on a branch keeps its number. A stable sort
-//! by number, then by branch, gives the input order back whatever the size of the batches.
+//! Where paths part, blocks are numbered; what a block becomes on a branch keeps its number. A
+//! stable sort by number, then by branch, gives the input order back whatever the size of the
+//! batches.
 //!
-//! One limit: where paths part again inside a branch, and the filter between the two partings made several
-//! blocks of one, these come out branch by branch and not block by block.
+//! One limit: where paths part again inside a branch, and the filter between the two partings made
+//! several blocks of one, these come out branch by branch and not block by block.
 
 use filter::{Batch, lanes};
 

@@ -1,9 +1,9 @@
 //! What a space does for its filters: find bytes, keep blocks, make blocks, edit blocks.
 //!
-//! A space has two pools: `intake`, which its source fills, and `work`, where filters append, edits go and
-//! held blocks are moved to when they would keep the intake from being reused (CONTRACT 12). An edit
-//! always writes a copy here: [Th §5.3.1] allows direct writing only where nobody else can look, which
-//! the pool cannot promise for a block that a crossing or a hold may share.
+//! A space has two pools: `intake`, which its source fills, and `work`, where filters append, edits
+//! go and held blocks are moved to when they would keep the intake from being reused (CONTRACT 12).
+//! An edit always writes a copy here: [Th §5.3.1] allows direct writing only where nobody else can
+//! look, which the pool cannot promise for a block that a crossing or a hold may share.
 
 use abi::{Entry, RichPointer};
 use buffer::pool::{Pool, Segment};
@@ -112,8 +112,8 @@ impl<'a> Gateway<'a> for Memory<'a> {
     }
 }
 
-/// Finds the frames of blocks: mostly in the segment of the block before, else where `segment` says, which
-/// is given the block's lane and its frame.
+/// Finds the frames of blocks: mostly in the segment of the block before, else where `segment`
+/// says, which is given the block's lane and its frame.
 pub(crate) fn frames<'a>(
     segment: impl Fn(Lane, RichPointer) -> Option<Segment<'a>>,
 ) -> impl FnMut(&Columns, Lane) -> &'a [u8] {
@@ -137,7 +137,8 @@ fn around(block: &Block<'_>, room: &mut [u8], old: &[u8]) {
             room.copy_from_slice(old);
         }
     }
-    // Memory that is used again: nothing of an earlier block may show where `write` leaves it alone.
+    // Memory that is used again: nothing of an earlier block may show where `write` leaves it
+    // alone.
     if let Some(view) = room.get_mut(from..to) {
         view.fill(0);
     }

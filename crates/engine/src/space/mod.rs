@@ -29,8 +29,8 @@ use std::sync::Arc;
 use std::time::Duration;
 use walk::{Shape, Turn, Walk};
 
-/// How many blocks are walked at once, if so many are there: nothing waits for a batch to fill. Figures in
-/// docs/book/decisions/0003-batches.md.
+/// How many blocks are walked at once, if so many are there: nothing waits for a batch to fill.
+/// Figures in docs/book/decisions/0003-batches.md.
 pub const BATCH: usize = LANES;
 /// How long a space sleeps at most when its source waits for memory.
 const MEMORY_WAIT: Duration = Duration::from_millis(1);
@@ -76,8 +76,8 @@ pub(crate) enum Input {
 pub enum Clock {
     /// Block time: the time of the newest block.
     Blocks(Time),
-    /// Monotonic time, counted from the time of day at which the path was built: it never jumps, and
-    /// blocks carry times that people can read.
+    /// Monotonic time, counted from the time of day at which the path was built: it never jumps,
+    /// and blocks carry times that people can read.
     Live,
 }
 
@@ -151,7 +151,8 @@ impl Space {
         }
     }
 
-    /// Runs until all sources have ended or the path is stopped, then lets everything that is held leave.
+    /// Runs until all sources have ended or the path is stopped, then lets everything that is held
+    /// leave.
     pub fn run(mut self) -> Remains {
         loop {
             let mut pass = self.pass();
@@ -170,8 +171,8 @@ impl Space {
         }
     }
 
-    /// Asks every input once and never sleeps; answers whether there may be more. For a caller that runs
-    /// several spaces in one thread.
+    /// Asks every input once and never sleeps; answers whether there may be more. For a caller that
+    /// runs several spaces in one thread.
     pub fn step(&mut self) -> bool {
         let pass = self.pass();
         if !pass.moved {

@@ -1,8 +1,9 @@
-//! Boolean sections by sequence: `a +* b`, `a ++ b`, `!a` over filters that only answer (CONTRACT 10).
+//! Boolean sections by sequence: `a +* b`, `a ++ b`, `!a` over filters that only answer (CONTRACT
+//! 10).
 //!
-//! Nothing is duplicated, so nothing must be removed and nothing waits: `a +* b` is a, then b on what a
-//! answered; `a ++ b` is a, and b on what a answered 0; `!a` is what a answered 0. The result is the
-//! block as it came in, with the class of the last operand that answered.
+//! Nothing is duplicated, so nothing must be removed and nothing waits: `a +* b` is a, then b on
+//! what a answered; `a ++ b` is a, and b on what a answered 0; `!a` is what a answered 0. The
+//! result is the block as it came in, with the class of the last operand that answered.
 
 use super::node::NodeId;
 use super::select::Wanted;
@@ -15,11 +16,11 @@ use filter::{Batch, LANES, LaneMask, lanes};
 pub enum Section {
     /// What a filter answers.
     Filter(NodeId),
-    /// What the last of these answers on what the ones before let through; a step's classes are those
-    /// that the step before answered. The first step's are not looked at.
+    /// What the last of these answers on what the ones before let through; a step's classes are
+    /// those that the step before answered. The first step's are not looked at.
     Chain(Vec<(Wanted, Self)>),
-    /// Both answer: each part is asked for what the ones before answered, if the block came into the
-    /// section with one of the part's classes.
+    /// Both answer: each part is asked for what the ones before answered, if the block came into
+    /// the section with one of the part's classes.
     All(Vec<(Wanted, Self)>),
     /// One answers: each part is asked for what the ones before did not answer.
     Any(Vec<(Wanted, Self)>),

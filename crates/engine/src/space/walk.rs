@@ -1,9 +1,9 @@
 //! The walk: one batch through the whole local graph before the next is taken. [Th §5.2.1]
 //!
 //! Depth first along the arcs; where branches meet, their batches wait until every branch has been
-//! walked and are merged in input order. A node is called once per batch; nothing is allocated while a
-//! path neither splits nor makes blocks. Blocks on a back edge go on a work list and around at most
-//! [`HOPS_MAX`] times (CONTRACT 17).
+//! walked and are merged in input order. A node is called once per batch; nothing is allocated
+//! while a path neither splits nor makes blocks. Blocks on a back edge go on a work list and around
+//! at most [`HOPS_MAX`] times (CONTRACT 17).
 
 use super::join;
 use super::memory::Memory;
@@ -45,7 +45,8 @@ pub(crate) struct Shape {
     pub(crate) rank: Vec<usize>,
     /// The nodes in topological order.
     pub(crate) order: Vec<NodeId>,
-    /// Whether paths part at a node, outside of any branch that is joined again: blocks are numbered there.
+    /// Whether paths part at a node, outside of any branch that is joined again: blocks are
+    /// numbered there.
     pub(crate) parts: Vec<bool>,
 }
 
@@ -223,8 +224,8 @@ impl<'w, 'a> Walk<'w, 'a> {
         (arc.to, arc.branch)
     }
 
-    /// Takes a batch off an arc and walks on with it: in this loop as long as the path neither splits nor
-    /// joins nor turns back.
+    /// Takes a batch off an arc and walks on with it: in this loop as long as the path neither
+    /// splits nor joins nor turns back.
     fn enter(&mut self, to: NodeId, branch: usize, batch: &mut Batch<'a>, hops: u8) {
         let (mut to, mut branch) = (to, branch);
         let mut came = batch.amount(batch.live());

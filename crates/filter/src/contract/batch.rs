@@ -1,8 +1,9 @@
 //! A batch: up to 64 blocks side by side.
 //!
-//! One column per property and one `u64` whose bits say which lanes live. A block keeps its lane as long
-//! as filters only look at it or edit it in place, so dropping is clearing a bit, routing is a mask, and
-//! the order at a join is the order of the lanes. [SL §6.2], figures in docs/book/decisions/0003-batches.md
+//! One column per property and one `u64` whose bits say which lanes live. A block keeps its lane as
+//! long as filters only look at it or edit it in place, so dropping is clearing a bit, routing is a
+//! mask, and the order at a join is the order of the lanes. [SL §6.2], figures in
+//! docs/book/decisions/0003-batches.md
 
 use super::turn::Amount;
 use abi::{Class, ContextLane, Entry, Marks, RichPointer};
@@ -19,7 +20,8 @@ pub type LaneMask = u64;
 /// One block: a frame, a view into it, and what travels beside it.
 ///
 /// `frame` holds the bytes of the frame that are here; of a ring that may lap that is only a head
-/// (`Description::reads`). Lengths therefore come from `pointer` and `marks`, never from the slices.
+/// (`Description::reads`). Lengths therefore come from `pointer` and `marks`, never from the
+/// slices.
 #[derive(Clone, Copy, Debug)]
 pub struct Block<'a> {
     /// The view, with the class.
@@ -221,8 +223,8 @@ struct Known {
 }
 
 impl<'a> Batch<'a> {
-    /// A batch over these columns; `bytes` finds the frame of each block (its captured bytes, as far as
-    /// they are here).
+    /// A batch over these columns; `bytes` finds the frame of each block (its captured bytes, as
+    /// far as they are here).
     #[inline]
     pub fn new(room: Room, mut bytes: impl FnMut(&Columns, Lane) -> &'a [u8]) -> Self {
         let Room { columns, frames } = room;
@@ -283,8 +285,8 @@ impl<'a> Batch<'a> {
         self.columns.live &= mask;
     }
 
-    /// Makes exactly these lanes live, of those in use. The engine's: it restores what an operand of a
-    /// Boolean section ended.
+    /// Makes exactly these lanes live, of those in use. The engine's: it restores what an operand
+    /// of a Boolean section ended.
     #[inline]
     pub fn set_live(&mut self, mask: LaneMask) {
         self.columns.live = mask & mask_of(self.columns.len);
@@ -377,7 +379,8 @@ impl<'a> Batch<'a> {
         Tags { pointers: &c.pointers[..c.len], context: &c.context[..c.len], live: c.live }
     }
 
-    /// Asks `answer` for the class of each live block; what it does to the marks is kept if `MARKS`.
+    /// Asks `answer` for the class of each live block; what it does to the marks is kept if
+    /// `MARKS`.
     #[inline]
     pub fn classify<const MARKS: bool>(&mut self, mut answer: impl FnMut(&mut Block<'a>) -> Class) {
         let (c, frames, at) = (&mut *self.columns, self.frames.as_slice(), &mut self.at);

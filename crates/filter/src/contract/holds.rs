@@ -1,7 +1,8 @@
-//! Held blocks: the space keeps them in a table, the filter keeps a [`HeldList`], 12 bytes of plain data.
+//! Held blocks: the space keeps them in a table, the filter keeps a [`HeldList`], 12 bytes of plain
+//! data.
 //!
-//! So the space may copy the bytes away, move them with their session, count them, and evict them when
-//! a bound is reached (CONTRACT 12).
+//! So the space may copy the bytes away, move them with their session, count them, and evict them
+//! when a bound is reached (CONTRACT 12).
 
 use super::turn::Pin;
 use abi::Entry;

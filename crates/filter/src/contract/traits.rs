@@ -1,5 +1,5 @@
-//! The four traits an author chooses from. The signature takes away the rights that the kind does not
-//! give: [Th Table 5.1].
+//! The four traits an author chooses from. The signature takes away the rights that the kind does
+//! not give: [Th Table 5.1].
 //!
 //! | trait | sees | may |
 //! |---|---|---|
@@ -29,8 +29,8 @@ pub trait Statistics: Send {
 
 /// Answers a class for one block.
 pub trait Classify: Send {
-    /// Whether what it does to the marks of a block is kept for the filters behind it. `false` saves a
-    /// write per block for filters that do not look for layers.
+    /// Whether what it does to the marks of a block is kept for the filters behind it. `false`
+    /// saves a write per block for filters that do not look for layers.
     const SETS_MARKS: bool = true;
 
     /// The class of this block; [`Tell::absent`] when it has none.

@@ -1,7 +1,7 @@
 //! What a filter may ask for while it is called: count, edit, append, hold, release, be woken.
 //!
-//! Contexts are concrete structs; only the rare gateway functions behind them are virtual. [SL §6.1],
-//! [Th §5.3.3] (`slblock_writable` is [`LaneContext::edit`]).
+//! Contexts are concrete structs; only the rare gateway functions behind them are virtual.
+//! [SL §6.1], [Th §5.3.3] (`slblock_writable` is [`LaneContext::edit`]).
 
 use super::batch::{Batch, Block, Lane};
 use super::holds::{HeldList, Holds};
@@ -18,8 +18,8 @@ pub struct Counter(pub(crate) u8);
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Reason(pub(crate) u8);
 
-/// What one filter counted, in blocks and bytes. The engine adds what it saw from outside; the two are
-/// compared when the path stops (CONTRACT 19).
+/// What one filter counted, in blocks and bytes. The engine adds what it saw from outside; the two
+/// are compared when the path stops (CONTRACT 19).
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Counts {
     /// Blocks that left which were not among those that came.
@@ -106,8 +106,8 @@ pub trait Gateway<'a> {
     fn pin(&mut self, block: &Block<'a>) -> Option<(Entry, Pin)>;
     /// Gives a kept block back when the turn ends.
     fn unpin(&mut self, pin: Pin);
-    /// A new block of at most `room` bytes, at most [`BLOCK_MAX`]: `fill` writes it and answers how much
-    /// it used. `None`: there is no memory.
+    /// A new block of at most `room` bytes, at most [`BLOCK_MAX`]: `fill` writes it and answers how
+    /// much it used. `None`: there is no memory.
     fn append(&mut self, room: usize, fill: &mut Fill<'_>) -> Option<(RichPointer, &'a [u8])>;
     /// Lets `write` change the frame of `block`, in place where nobody else can see it, in a copy
     /// otherwise, and answers where the changed frame lies.
@@ -182,8 +182,8 @@ impl<'c, 'a> LaneContext<'c, 'a> {
         Self { tell, gateway }
     }
 
-    /// The block of a lane with all its bytes here. `None`, with the lane ended and counted, when they
-    /// are gone.
+    /// The block of a lane with all its bytes here. `None`, with the lane ended and counted, when
+    /// they are gone.
     pub fn whole(&mut self, batch: &mut Batch<'a>, l: Lane) -> Option<Block<'a>> {
         let block = batch.block(l);
         if block.is_whole() {
@@ -199,9 +199,9 @@ impl<'c, 'a> LaneContext<'c, 'a> {
         Some(batch.block(l))
     }
 
-    /// Changes the viewed bytes of a lane in place, as far as this filter can tell: the space decides
-    /// whether that is the block itself or a copy, and no sibling sees the change. Answers false, with
-    /// the lane ended and counted, when there is no memory for a copy.
+    /// Changes the viewed bytes of a lane in place, as far as this filter can tell: the space
+    /// decides whether that is the block itself or a copy, and no sibling sees the change. Answers
+    /// false, with the lane ended and counted, when there is no memory for a copy.
     pub fn edit(
         &mut self,
         batch: &mut Batch<'a>,
@@ -228,9 +228,9 @@ impl<'c, 'a> LaneContext<'c, 'a> {
         true
     }
 
-    /// Replaces the block of a lane by a new one of at most `room` bytes, which is no frame any more.
-    /// `fill` gets the old bytes and the new room and answers how much it used; `None` leaves the lane
-    /// as it was.
+    /// Replaces the block of a lane by a new one of at most `room` bytes, which is no frame any
+    /// more. `fill` gets the old bytes and the new room and answers how much it used; `None` leaves
+    /// the lane as it was.
     pub fn replace(
         &mut self,
         batch: &mut Batch<'a>,
@@ -294,7 +294,8 @@ impl<'a> Output<'a> {
 
 /// What a filter may ask for that takes blocks and gives others.
 ///
-/// Every block that comes must be passed, consumed, held or dropped: the ledger finds what is forgotten.
+/// Every block that comes must be passed, consumed, held or dropped: the ledger finds what is
+/// forgotten.
 pub struct StreamContext<'c, 'a> {
     /// The path's clock.
     pub now: Time,
@@ -379,13 +380,15 @@ impl<'c, 'a> StreamContext<'c, 'a> {
         true
     }
 
-    /// The same block with all its bytes here; `None`: they are gone, and the block must be dropped.
+    /// The same block with all its bytes here; `None`: they are gone, and the block must be
+    /// dropped.
     pub fn whole(&mut self, block: Block<'a>) -> Option<Block<'a>> {
         if block.is_whole() { Some(block) } else { self.gateway.whole(block) }
     }
 
-    /// Keeps the block beyond the turn, in `list`, ordered by `key` (32-bit sequence numbers compare
-    /// with wrap-around). When a bound is reached it is evicted at once, counted, and false is answered.
+    /// Keeps the block beyond the turn, in `list`, ordered by `key` (32-bit sequence numbers
+    /// compare with wrap-around). When a bound is reached it is evicted at once, counted, and false
+    /// is answered.
     pub fn hold(&mut self, list: &mut HeldList, block: &Block<'a>, key: u32) -> bool {
         let bytes = block.length();
         let kept = match self.holds.has_room(bytes) {

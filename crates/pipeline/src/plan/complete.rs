@@ -6,8 +6,8 @@ use crate::graph::{Edge, Graph, Node, NodeId, Step, Use};
 use crate::language::Span;
 use filter::{Arguments, Form, Kind};
 
-/// Gives every open end a sink, and answers whose reports are then the output of the line: filters that
-/// have something to say when the path stops and stand at its end (`… | count`).
+/// Gives every open end a sink, and answers whose reports are then the output of the line: filters
+/// that have something to say when the path stops and stand at its end (`… | count`).
 #[must_use]
 pub fn complete(mut graph: Graph, catalogue: &dyn Catalogue) -> (Graph, Vec<NodeId>) {
     let mut reports = Vec::new();

@@ -1,4 +1,5 @@
-//! Discovery: for every node, which spaces could run it, at what cost, and why others cannot. [SL §7.1]
+//! Discovery: for every node, which spaces could run it, at what cost, and why others cannot.
+//! [SL §7.1]
 
 use super::select::Selected;
 use super::{Candidate, Kernel, Machine, Placed, PlannedSpace, SpaceKind};

@@ -8,8 +8,8 @@ use filter::{Form, Forms};
 const SIGNAL_BLOCKS: usize = 32;
 /// How long a block may wait for its signal where the request says nothing, in ns. [Th §5.2.2]
 const SIGNAL_NS: u64 = 1_000_000;
-/// How many entries a ring holds: 4,096 of 64 bytes fit the second-level cache of most machines four
-/// times, and a wake-up every half ring costs nothing that counts.
+/// How many entries a ring holds: 4,096 of 64 bytes fit the second-level cache of most machines
+/// four times, and a wake-up every half ring costs nothing that counts.
 const ENTRIES: usize = 4096;
 /// Bytes of an entry with context and marks.
 const WITH_MARKS: usize = 64;

@@ -32,8 +32,8 @@ pub enum Kernel {
     },
 }
 
-/// What things cost on a machine, in ns. Calibrated values are stored with the machine; these are from
-/// BASELINES, measured on two cores of a virtual machine.
+/// What things cost on a machine, in ns. Calibrated values are stored with the machine; these are
+/// from BASELINES, measured on two cores of a virtual machine.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Costs {
     /// Which table this is.

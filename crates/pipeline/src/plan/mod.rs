@@ -1,10 +1,10 @@
 //! From a checked graph and a machine to a plan: which node runs where, and what every edge is.
 //!
 //! Three pure steps, in the sources' words [SL §7.1]: **complete** gives every open end a sink,
-//! **discover** asks for every node which spaces could run it and keeps the refusals with their reasons,
-//! **select** chooses. The machine is a value that is handed in, so that plans are tested as text with no
-//! machine. What no edge may do: turn back. Along a request the path moves from the space of its source
-//! to that of its sink.
+//! **discover** asks for every node which spaces could run it and keeps the refusals with their
+//! reasons, **select** chooses. The machine is a value that is handed in, so that plans are tested
+//! as text with no machine. What no edge may do: turn back. Along a request the path moves from the
+//! space of its source to that of its sink.
 
 mod complete;
 mod discover;

@@ -1,9 +1,10 @@
 //! Selection: the cheapest placement of all, found exactly. [SL §7.1]
 //!
-//! Branch and bound over the nodes from the sources to the sinks. A placement is legal if no edge turns
-//! back (the number of the space never falls) and operands run where their section runs. The bound is the cost so far plus the least that every
-//! node still to come costs anywhere. The sources' greedy rule (`deepest`) is the first placement that
-//! the same search finds when every node tries its deepest space first.
+//! Branch and bound over the nodes from the sources to the sinks. A placement is legal if no edge
+//! turns back (the number of the space never falls) and operands run where their section runs. The
+//! bound is the cost so far plus the least that every node still to come costs anywhere. The
+//! sources' greedy rule (`deepest`) is the first placement that the same search finds when every
+//! node tries its deepest space first.
 
 use super::discover::Discovered;
 use super::{Choice, Machine, Policy, Unplaceable};
@@ -95,7 +96,8 @@ impl Search<'_> {
         }
     }
 
-    /// The spaces that may run a node, given where the nodes before it run; cheapest (or deepest) first.
+    /// The spaces that may run a node, given where the nodes before it run; cheapest (or deepest)
+    /// first.
     fn tries(&self, id: NodeId, spaces: &[usize]) -> Vec<(usize, f64)> {
         let node = self.graph.node(id);
         let before = self.graph.inputs(id).filter(|edge| !edge.back);
