@@ -42,11 +42,22 @@ pub fn text(plan: &Plan, machine: &Machine) -> String {
         out.push_str(&placement(plan, &order, &names));
         out.push('\n');
     }
+    remarks(&mut out, plan, &names);
     edges(&mut out, plan, &names);
     out.push('\n');
     choice(&mut out, &plan.choice);
     this_machine(&mut out, machine);
     out
+}
+
+/// What filters have to say about how they do it: which compiler served an expression.
+fn remarks(out: &mut String, plan: &Plan, names: &[String]) {
+    for (name, (_, node)) in names.iter().zip(plan.graph.ids()) {
+        let Some(used) = node.filter() else { continue };
+        if let Some(remark) = used.description.remark.and_then(|remark| remark(&used.arguments)) {
+            let _ = writeln!(out, " {name}: {remark}");
+        }
+    }
 }
 
 /// The table of a request that no space can run: the same columns, with the refusals of the node in
