@@ -52,7 +52,7 @@ struct Bench {
 
 const BENCHES: &[Bench] = &[Bench {
     name: "chain",
-    summary: "a chain of filters against Unix pipes and an indirect-call loop [Th fig. 5.1], goal G11",
+    summary: "filters in a row against pipes and an indirect-call loop [Th fig. 5.1], goal G11",
     run: chain::run,
 }];
 

@@ -94,8 +94,8 @@ fn branches_that_join_in_another_space_keep_their_order() {
     let folder = Folder::new("join");
     let file = folder.file("joined.pcap");
     let text = format!(
-        "generate count=20000 seq=yes flows=2 | sport | (|10000 count + (|10001 inspect | ipproto)) \
-         | pcap '{file}'"
+        "generate count=20000 seq=yes flows=2 | sport \
+         | (|10000 count + (|10001 inspect | ipproto)) | pcap '{file}'"
     );
     runs(&text);
     assert!(numbers(&file).into_iter().eq(0..20_000));
@@ -140,8 +140,8 @@ fn a_full_disk_ends_the_line_and_the_ledger_says_what_was_not_written() {
 #[test]
 fn a_slow_space_behind_a_ring_loses_nothing() {
     // The pool is far smaller than what goes through it, and the far side is the slower one.
-    let text = "generate@thread0 count=60000 size=1500 seq=yes | compress format=lz4 @thread1 | decompress \
-                format=lz4 @thread2 | count @thread2";
+    let text = "generate@thread0 count=60000 size=1500 seq=yes \
+                | compress format=lz4 @thread1 | decompress format=lz4 @thread2 | count @thread2";
     let outcome = runs(text);
     assert_eq!(reported(&outcome, "count", "blocks"), 60_000);
     assert_eq!(reported(&outcome, "count", "bytes"), 60_000 * 1500);

@@ -8,9 +8,9 @@
 //! then [`layers`] (how headers are read), then any filter, in the order in which a packet meets
 //! them: `link`, `network`, `transport`, `general`, `content`, `stats`.
 //!
-//! The signatures take away the rights that a kind does not give. Each of these four builds, and does
-//! not build any more with the one line changed that breaks the rule. A statistics filter sees no
-//! bytes:
+//! The signatures take away the rights that a kind does not give. Each of these four builds, and
+//! does not build any more with the one line changed that breaks the rule. A statistics filter sees
+//! no bytes:
 //! ```
 //! # use filter::prelude::*;
 //! # struct Lengths(u64);

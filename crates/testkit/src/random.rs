@@ -19,7 +19,8 @@ impl Random {
         Self { state: std::array::from_fn(|_| split_mix(&mut state)) }
     }
 
-    /// A stream that differs from run to run. Prints its seed; `SEED=<number>` gives the same again.
+    /// A stream that differs from run to run. Prints its seed; `SEED=<number>` gives the same
+    /// again.
     #[expect(clippy::print_stdout, reason = "the harness shows it where a test fails")]
     pub fn replayable() -> Self {
         let seed = match std::env::var("SEED") {

@@ -1,5 +1,5 @@
-//! What exams of twins stand on: every chain of twins that the forms allow, each as one program, and
-//! the user implementations as a judge beside the interpreter and the kernel.
+//! What exams of twins stand on: every chain of twins that the forms allow, each as one program,
+//! and the user implementations as a judge beside the interpreter and the kernel.
 
 use super::{Arena, ETHERNET, Frame, Node, Space, arguments};
 use crate::catalog::FILTERS;
@@ -13,8 +13,8 @@ use ebpf::{Place, Program, Word};
 /// Filters with twins, one behind the other.
 pub type Chain = Vec<&'static Description>;
 
-/// Every chain of at most `length` filters of the catalog that have a twin, in which each takes what
-/// the one before gives.
+/// Every chain of at most `length` filters of the catalog that have a twin, in which each takes
+/// what the one before gives.
 #[must_use]
 pub fn chains(length: usize) -> Vec<Chain> {
     let twins: Chain = FILTERS.iter().copied().filter(|d| d.kernel.is_some()).collect();

@@ -4,8 +4,8 @@
 //! Out: one [`Packet`] per record, whose data stay where they are. The reader owns no bytes, does
 //! no I/O and allocates only for the interfaces that a pcapng section describes.
 //!
-//! Both byte orders, micro- and nanoseconds, Kuznetzov's extended records, and the old versions with
-//! swapped lengths are read as libpcap reads them; pcapng with several sections, interfaces of
+//! Both byte orders, micro- and nanoseconds, Kuznetzov's extended records, and the old versions
+//! with swapped lengths are read as libpcap reads them; pcapng with several sections, interfaces of
 //! different link types, enhanced, simple and obsolete packet blocks; other blocks are skipped,
 //! however long. What libpcap refuses (versions, reserved bits, lengths that no link type allows)
 //! is refused with the same facts. Where we deviate:

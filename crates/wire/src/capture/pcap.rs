@@ -51,7 +51,8 @@ impl Pcap {
         let (major, minor) = (u16_at(4), u16_at(6));
         let lengths = lengths(major, minor)
             .ok_or_else(|| bad(Why::Version { format: "pcap", major, minor }))?;
-        // The upper four bits state the length of a check sum behind each frame, bit 26 that they do.
+        // The upper four bits state the length of a check sum behind each frame, bit 26 that they
+        // do.
         let reserved = u32_at(20) & 0x03ff_0000;
         if reserved != 0 {
             return Err(bad(Why::Reserved { bits: reserved }));

@@ -197,7 +197,8 @@ fn too_long_is_refused_where_it_stands() {
     assert_eq!(
         refused(1, 262_145).as_deref(),
         Some(
-            "invalid packet capture length 262145, bigger than maximum of 262144, in record 1 at byte 24"
+            "invalid packet capture length 262145, bigger than maximum of 262144, \
+             in record 1 at byte 24"
         )
     );
     assert_eq!(refused(220, 1_048_575), None);
