@@ -6,7 +6,7 @@
 //! | [`Statistics`] | rich pointers | count |
 //! | [`Classify`] | one block | answer a class, set marks |
 //! | [`Lanes`] | a batch | also move the view, edit, end lanes |
-//! | [`Stream`] | one block after another | hold, release, append, be woken: blocks in, others out |
+//! | [`Stream`] | one block at a time | hold, release, append, be woken: blocks in, others out |
 
 use super::batch::{Batch, Block, Tags};
 use super::state::State;
