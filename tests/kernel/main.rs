@@ -1,7 +1,8 @@
-//! The twin exam with the real kernel as the third judge: for every filter of the catalog that has a
-//! twin, every chain of them that the forms allow, and every target, three say the same of every
-//! packet, in class and in counted reasons: the user implementations, the interpreter, and the program
-//! that the verifier took, run by the kernel. One loop over the catalog, no code for any filter.
+//! The twin exam with the real kernel as the third judge: for every filter of the catalog that has
+//! a twin, every chain of them that the forms allow, and every target, three say the same of every
+//! packet, in class and in counted reasons: the user implementations, the interpreter, and the
+//! program that the verifier took, run by the kernel. One loop over the catalog, no code for any
+//! filter.
 //!
 //! Programs for users are loaded as they will be: without CAP_PERFMON. What a test run cannot make
 //! (frames in pieces, tags beside) is examined by the two other judges, in `filter`.
@@ -48,9 +49,9 @@ fn sit<'a>(
         .unwrap_or_else(|differ| panic!("`{}` for {target:?}: {differ}", request(chain)))
 }
 
-/// Every chain at every target: those of one filter are given one frame of `steps[0]`, those of two one
-/// of `steps[1]`, and so on. The longer the chain, the more of it others have shown. Each gets other
-/// frames.
+/// Every chain at every target: those of one filter are given one frame of `steps[0]`, those of two
+/// one of `steps[1]`, and so on. The longer the chain, the more of it others have shown. Each gets
+/// other frames.
 fn sit_all(frames: &[Vec<u8>], steps: &[usize]) -> Vec<(Chain, Tally)> {
     let sat = at_every_target(|target| {
         let chains = chains(steps.len()).into_iter().enumerate();
@@ -136,8 +137,9 @@ fn ethernet_frame(bytes: &[u8]) -> Frame {
     Frame::of(filter::testing::ETHERNET, bytes)
 }
 
-/// Programs with one slip, loaded: the verifier refuses them, or the kernel's answers give them away.
-/// Survivors are those of the same exam in `filter`, and slips in counts that stay inside the frame.
+/// Programs with one slip, loaded: the verifier refuses them, or the kernel's answers give them
+/// away. Survivors are those of the same exam in `filter`, and slips in counts that stay inside the
+/// frame.
 #[test]
 fn the_kernel_gives_broken_twins_away() {
     let Some(()) = need::bpf() else { return };

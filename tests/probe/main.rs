@@ -3,7 +3,8 @@
 //! 1. `twin`: `dport` as eBPF answers the same in the interpreter, in the kernel and in user space.
 //! 2. `hold`: a reassembler holds out-of-order rich pointers over memory that laps.
 //! 3. `fragments`: a message spans five blocks and is consumed without gathering.
-//! 4. A statistics filter gets no bytes, by type: the programs in `tests/src/lib.rs` that do not compile.
+//! 4. A statistics filter gets no bytes, by type: the programs in `tests/src/lib.rs` that do not
+//!    compile.
 //! 5. `edit`: an edit over a fan-out is not seen by the sibling.
 //! 6. `state`: plain-data state is saved in one process and goes on in another.
 //! 7. `stranger`: a process of another user maps a ring read-only and fails at every way to write.

@@ -1,9 +1,10 @@
 //! 7. A process of another user maps a ring read-only and fails at every way to write.
 //!
-//! The owner hands a ring ([`buffer::share`]) to this very executable, started again as user 65534. The
-//! stranger reads all blocks, then tries by name whatever might write to the ring or its geometry, or
-//! resize its own page; then it hands the descriptors on, and a third process tries again. Each attempt
-//! must be refused, the owner must see nothing of it, and the ring goes on. (RELIABILITY T1, facts 2, 4)
+//! The owner hands a ring ([`buffer::share`]) to this very executable, started again as user 65534.
+//! The stranger reads all blocks, then tries by name whatever might write to the ring or its
+//! geometry, or resize its own page; then it hands the descriptors on, and a third process tries
+//! again. Each attempt must be refused, the owner must see nothing of it, and the ring goes on.
+//! (RELIABILITY T1, facts 2, 4)
 //!
 //! That an attempt is one, and would work on memory that nobody has sealed, is a test of its own.
 
@@ -63,8 +64,8 @@ impl Part {
         File::options().read(true).write(true).open(self.path())
     }
 
-    /// Whether `mprotect` could make the mapping writable: the kernel's own word, since calling it takes
-    /// unsafe code (`sys` shows that the word is kept).
+    /// Whether `mprotect` could make the mapping writable: the kernel's own word, since calling it
+    /// takes unsafe code (`sys` shows that the word is kept).
     fn may_be_widened(&self) -> bool {
         maps::may_write(self.mapping.base().addr().get()).expect("it is mapped")
     }
@@ -133,8 +134,8 @@ fn try_everything(who: &str, offer: &Offer) -> usize {
     tried
 }
 
-/// Starts this executable again as nobody with these descriptors. `None`: nobody cannot reach it, or we
-/// may not become nobody.
+/// Starts this executable again as nobody with these descriptors. `None`: nobody cannot reach it,
+/// or we may not become nobody.
 fn hand_on(role: &str, offer: &Offer) -> Option<Child> {
     let (here, there) = descriptor::pair().expect("a pair of sockets");
     let mut command = process::again_as(NOBODY, there).expect("this executable");

@@ -2,7 +2,8 @@
 //!
 //! The frames of the bundled capture and generated ones, whole and cut at every length; the same
 //! programs as the planner would make, for both places that see frames, with packet pointers and
-//! hardened for users. The third, user space, is asked twice: packet by packet, and as a whole line.
+//! hardened for users. The third, user space, is asked twice: packet by packet, and as a whole
+//! line.
 //!
 //! A twin may be unsure where `filter::twin` says so, and of nothing else: each case stands below.
 
