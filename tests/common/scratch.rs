@@ -1,0 +1,38 @@
+//! A folder of a test's own, in memory where the machine has a place for that: captures are written
+//! thousands of times. It goes away with what is in it, unless the test fails: then it stays, as what to
+//! look at.
+
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+/// The folder.
+pub(crate) struct Scratch(PathBuf);
+
+impl Scratch {
+    /// A new, empty one.
+    pub(crate) fn new() -> Self {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        let name = format!("streamline-tests-{}-{number}", std::process::id());
+        let memory = PathBuf::from("/dev/shm");
+        let place = if memory.is_dir() { memory } else { std::env::temp_dir() };
+        let path = place.join(name);
+        std::fs::create_dir(&path).expect("a folder for temporary files");
+        Self(path)
+    }
+
+    /// Where `name` lies in it.
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
+        self.0.join(name)
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            eprintln!("kept: {}", self.0.display());
+        } else {
+            let _ = std::fs::remove_dir_all(&self.0);
+        }
+    }
+}

@@ -1,0 +1,255 @@
+//! Every capture of the outside cases through whole lines: untouched through all lines, broken through
+//! the wide ones.
+
+use crate::catalogue;
+use crate::exam::{Expected, examine, report};
+use crate::line::Line;
+use crate::mutate::{Dose, Mutation, mutations};
+use crate::scratch::Scratch;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Mutex, PoisonError, mpsc};
+use std::time::Duration;
+use testkit::Random;
+
+/// Processor time that a megabyte may cost a line, in ns.
+const PER_MEGABYTE: u64 = 100_000_000;
+/// What a single run may cost beside, for the memory and files that it begins and ends with.
+const PER_RUN: u64 = 10_000_000;
+/// How much slower than a release build a debug build may be: zlib without optimisation is slowest.
+const SLOWNESS: u64 = if cfg!(debug_assertions) { 20 } else { 1 };
+/// A run that takes longer than this hangs.
+const HANGS: Duration = Duration::from_secs(120);
+
+/// The folder that sinks write into, fresh for every run.
+const OUT: &str = "out";
+
+/// Which lines are tried on which captures.
+struct Sweep {
+    /// Lines over the capture in this file, which may write into this folder. Every capture goes
+    /// through the first `always` of them, and through `turns` of the others.
+    lines: fn(&Path, &Path) -> Vec<String>,
+    always: usize,
+    turns: usize,
+    /// What is done to each capture besides.
+    dose: Dose,
+    /// Whether the time is the lines' own, not the kernel's making files.
+    timed: bool,
+}
+
+/// A few lines and mutations, so that a debug build is done in seconds.
+const FEW: Sweep = Sweep {
+    lines: |_, _| Vec::new(),
+    always: 0,
+    turns: 2,
+    dose: Dose { cuts: 1, flips: 1 },
+    timed: true,
+};
+
+#[test]
+fn every_capture_passes_every_filter() {
+    let lines = |capture: &Path, _: &Path| {
+        let wide = catalogue::wide_lines(capture).into_iter();
+        wide.chain(catalogue::single_lines(capture)).collect()
+    };
+    let dose = match soaks() {
+        true => Dose { cuts: usize::MAX, flips: 1000 },
+        false => Dose { cuts: 4, flips: 4 },
+    };
+    sweep(&Sweep { lines, always: catalogue::WIDE, dose, ..FEW });
+}
+
+#[test]
+fn every_capture_passes_a_file_sink() {
+    sweep(&Sweep { lines: catalogue::file_sink_lines, timed: false, ..FEW });
+}
+
+/// Sinks that write to standard output would spoil the report of the tests: they run in a process of
+/// their own whose standard output goes nowhere.
+#[test]
+fn every_capture_passes_a_standard_sink() {
+    const CHILD: &str = "STREAMLINE_HOSTILE_CHILD";
+    if std::env::var_os(CHILD).is_some() {
+        let lines = |capture: &Path, _: &Path| {
+            let mut lines = catalogue::standard_sink_lines(capture);
+            let replay = format!("replay '{}'", capture.display());
+            lines.push(format!("{replay} | (eth | vlan) + (ip | ipproto) | json"));
+            lines
+        };
+        return sweep(&Sweep { lines, ..FEW });
+    }
+    let mut child = Command::new(std::env::current_exe().expect("this program"));
+    child.args(["--exact", "--nocapture", "captures::every_capture_passes_a_standard_sink"]);
+    child.env(CHILD, "1").stdout(Stdio::null());
+    assert!(child.status().expect("this program again").success(), "told above");
+}
+
+#[test]
+fn every_capture_passes_lines_of_people() {
+    let lines = |capture: &Path, _: &Path| {
+        let behind = [
+            "eth | ip | udp | discard",
+            "bpf \"tcp or vlan and udp port 53\" | dport |all inspect",
+            "match \"GET\" |all hist of=length",
+            "dport |80 count + !bpf \"tcp\" | discard",
+            "dport --name=X |53,80 (inspect | dport --name=X) + |all discard",
+        ];
+        let replay = format!("replay '{}'", capture.display());
+        let mut lines: Vec<_> = behind.map(|rest| format!("{replay} | {rest}")).to_vec();
+        lines.push(format!("{replay} ++ {replay} | eth |all discard"));
+        lines
+    };
+    sweep(&Sweep { lines, ..FEW });
+}
+
+fn soaks() -> bool {
+    std::env::var_os("STREAMLINE_SOAK").is_some_and(|value| value == "1")
+}
+
+/// Runs every capture. Two threads share them.
+fn sweep(sweep: &Sweep) {
+    let Some(paths) = testkit::captures() else { return };
+    let seed = Random::replayable().next();
+    let work = Work { sweep, paths, seed, next: AtomicUsize::new(0), runs: AtomicU64::new(0) };
+    let now = [Mutex::default(), Mutex::default()];
+    let work = &work;
+    let spent = std::thread::scope(|scope| {
+        let (ended, watched) = mpsc::channel::<()>();
+        scope.spawn(|| watch(&now, &work.runs, watched));
+        let worker = |now| scope.spawn(move || Worker::new(work, now).share());
+        let shares = now.each_ref().map(worker).map(|worker| worker.join());
+        drop(ended);
+        shares.map(|share| share.expect("told above"))
+    });
+    judge(spent, sweep.timed);
+}
+
+/// What all threads share.
+struct Work<'s> {
+    sweep: &'s Sweep,
+    paths: Vec<PathBuf>,
+    seed: u64,
+    next: AtomicUsize,
+    runs: AtomicU64,
+}
+
+impl Work<'_> {
+    fn take(&self) -> Option<(usize, &Path)> {
+        let index = self.next.fetch_add(1, Ordering::Relaxed);
+        Some((index, self.paths.get(index)?))
+    }
+}
+
+/// One thread, with a file that the captures are written to.
+struct Worker<'w> {
+    work: &'w Work<'w>,
+    now: &'w Mutex<String>,
+    file: PathBuf,
+    lines: Vec<Line>,
+    spent: Vec<Spent>,
+    scratch: Scratch,
+}
+
+/// What a line spent over all captures.
+struct Spent {
+    line: String,
+    ns: u64,
+    bytes: u64,
+    runs: u64,
+}
+
+impl<'w> Worker<'w> {
+    fn new(work: &'w Work<'w>, now: &'w Mutex<String>) -> Self {
+        let scratch = Scratch::new();
+        let file = scratch.path("capture");
+        let texts = (work.sweep.lines)(&file, &scratch.path(OUT));
+        let lines: Vec<Line> = texts.into_iter().map(Line::new).collect();
+        let place = scratch.path("").display().to_string();
+        let spent = |line: &Line| {
+            let line = line.text.replace(&place, "");
+            Spent { line, ns: 0, bytes: 0, runs: 0 }
+        };
+        let spent = lines.iter().map(spent).collect();
+        Self { work, now, file, lines, spent, scratch }
+    }
+
+    /// Takes captures until there are none left.
+    fn share(mut self) -> Vec<Spent> {
+        let &Sweep { always, turns, dose, .. } = self.work.sweep;
+        let others = self.lines.len() - always;
+        let turns = if soaks() { others } else { turns.min(others) };
+        while let Some((index, path)) = self.work.take() {
+            let bytes = std::fs::read(path).expect("a capture that can be read");
+            let in_turn = (0..turns).map(|turn| always + (index * turns + turn) % others);
+            for which in (0..always).chain(in_turn) {
+                self.run(path, &bytes, Mutation::Untouched, which);
+            }
+            let mut random = Random::new(self.work.seed.wrapping_add(index as u64));
+            let from = if always > 0 { always } else { others };
+            for (number, mutation) in mutations(&bytes, dose, &mut random).into_iter().enumerate() {
+                self.run(path, &bytes, mutation, (index + number) % from);
+            }
+        }
+        self.spent
+    }
+
+    fn run(&mut self, path: &Path, bytes: &[u8], mutation: Mutation, which: usize) {
+        let out = self.scratch.path(OUT);
+        std::fs::create_dir(&out).expect("a folder for sinks");
+        let capture = mutation.apply(bytes);
+        std::fs::write(&self.file, &capture).expect("a file");
+        let line = &self.lines[which];
+        let report = |why: &str| report(why, line, path, mutation);
+        *self.now.lock().unwrap_or_else(PoisonError::into_inner) = report("it hangs");
+        let cost = examine(line, &Expected::of(&capture));
+        let cost = cost.unwrap_or_else(|why| panic!("{}", report(&why)));
+        let length = capture.len() as u64;
+        let slow = self.work.sweep.timed && cost > SLOWNESS * PER_RUN + allowed(length);
+        assert!(!slow, "{}", report(&format!("it took {cost} ns for {length} bytes")));
+        let spent = &mut self.spent[which];
+        (spent.ns, spent.bytes) = (spent.ns + cost, spent.bytes + length);
+        spent.runs += 1;
+        self.work.runs.fetch_add(1, Ordering::Relaxed);
+        std::fs::remove_dir_all(&out).expect("what sinks left");
+    }
+}
+
+/// The processor time that so many bytes may take, in ns.
+fn allowed(bytes: u64) -> u64 {
+    bytes * PER_MEGABYTE / 1_000_000 * SLOWNESS
+}
+
+/// Ends the process where a run does not end: a hang would look like a slow test for ever.
+fn watch(now: &[Mutex<String>], runs: &AtomicU64, ended: mpsc::Receiver<()>) {
+    let mut before = 0;
+    while ended.recv_timeout(HANGS) == Err(mpsc::RecvTimeoutError::Timeout) {
+        let done = runs.load(Ordering::Relaxed);
+        if done == before {
+            for now in now {
+                eprintln!("{}", now.lock().unwrap_or_else(PoisonError::into_inner));
+            }
+            std::process::abort();
+        }
+        before = done;
+    }
+}
+
+/// A megabyte costs at most what it may: summed up, since a run over a small capture is mostly its
+/// beginning and end.
+fn judge(shares: [Vec<Spent>; 2], timed: bool) {
+    let [first, second] = shares;
+    let mut slow = Vec::new();
+    for (mut spent, other) in first.into_iter().zip(second) {
+        spent.ns += other.ns;
+        spent.bytes += other.bytes;
+        spent.runs += other.runs;
+        let Spent { line, ns, bytes, runs } = spent;
+        let rate = ns as f64 / bytes as f64;
+        println!("{rate:8.1} ms/MB {runs:7} runs {:6} MB  {line}", bytes / 1_000_000);
+        if timed && ns > allowed(bytes) {
+            slow.push(line);
+        }
+    }
+    assert!(slow.is_empty(), "more than {} ms/MB: {slow:#?}", SLOWNESS * PER_MEGABYTE / 1_000_000);
+}

@@ -1,0 +1,172 @@
+//! Lines made from the catalogue, so that a filter or sink that is added to it is tried too: no line here
+//! names one.
+
+use filter::catalog::FILTERS;
+use filter::{Description, Form, Gives, Kind, Type};
+use pipeline::language::tree::{Node, Term};
+use std::path::Path;
+
+/// How many lines [`wide_lines`] are.
+pub(crate) const WIDE: usize = 4;
+
+/// The lines in which as many filters as possible see every packet: those that look one behind the
+/// other, those that change blocks too; all side by side; all that answer as one Boolean section.
+/// `capture` is replayed.
+pub(crate) fn wide_lines(capture: &Path) -> [String; WIDE] {
+    let replay = &Sources::of(capture).replay;
+    let framed = |d: &&&Description| d.takes.has(Form::Frame);
+    let uses = |wanted: fn(&Description) -> bool| -> Vec<String> {
+        FILTERS.iter().filter(framed).filter(|d| wanted(d)).map(|d| example(d)).collect()
+    };
+    let answers = uses(|d| d.kind.answers_only());
+    let either: Vec<_> =
+        answers.chunks(2).map(|pair| format!("({})", pair.join(" +* !"))).collect();
+    [
+        format!("{replay} |all {} |all discard", chain(|d| d.kind < Kind::Editing).join(" |all ")),
+        format!("{replay} |all {} |all discard", chain(|d| d.kind >= Kind::Editing).join(" |all ")),
+        format!("{replay} |all ({}) |all discard", uses(|d| d.kind < Kind::Editing).join(" + ")),
+        format!("{replay} |all ({}) |all discard", either.join(" ++ ")),
+    ]
+}
+
+/// Every filter alone with the arguments of its own example, and with every word that a parameter knows.
+pub(crate) fn single_lines(capture: &Path) -> Vec<String> {
+    let sources = Sources::of(capture);
+    FILTERS.iter().flat_map(|d| single(d, &sources)).collect()
+}
+
+/// Every sink that writes to the file or folder that it is told, behind frames and behind bytes.
+pub(crate) fn file_sink_lines(capture: &Path, folder: &Path) -> Vec<String> {
+    sink_lines(capture, |d| d.parameters.iter().any(|p| p.kind == Type::Path), Some(folder))
+}
+
+/// Every other sink: standard output.
+pub(crate) fn standard_sink_lines(capture: &Path) -> Vec<String> {
+    sink_lines(capture, |d| d.parameters.iter().all(|p| p.kind != Type::Path), None)
+}
+
+/// What a filter or sink is called with in its own example.
+pub(crate) fn example_node(d: &Description) -> Node {
+    let (request, mistakes) = pipeline::parse(d.example);
+    assert!(mistakes.is_empty(), "the example of `{}`: {mistakes:?}", d.name);
+    let found = request.pipelines.iter().find_map(|term| find(term, d.name));
+    found.unwrap_or_else(|| panic!("`{}` is not in its own example", d.name)).clone()
+}
+
+struct Sources {
+    replay: String,
+    others: [String; 2],
+}
+
+impl Sources {
+    fn of(capture: &Path) -> Self {
+        let file = format!("'{}'", capture.display());
+        let others = [format!("read {file} block=1500"), format!("read {file} lines=yes")];
+        Self { replay: format!("replay {file}"), others }
+    }
+}
+
+fn single(d: &Description, sources: &Sources) -> Vec<String> {
+    let mut heads = Vec::new();
+    if d.takes.has(Form::Frame) {
+        heads.push(sources.replay.clone());
+    } else {
+        let feeds = |f: &&&Description| {
+            f.takes.has(Form::Frame) && d.takes.has(after(f, Form::Frame)) && f.name != d.name
+        };
+        let feeder = FILTERS.iter().find(feeds);
+        let feeder = feeder.unwrap_or_else(|| panic!("no filter of frames feeds `{}`", d.name));
+        heads.push(format!("{} |all {}", sources.replay, example(feeder)));
+    }
+    if d.takes.has(Form::Bytes) {
+        heads.extend(sources.others.iter().cloned());
+    }
+    let uses = variants(d);
+    let line = |head: &String, used: &String| format!("{head} |all {used} |all discard");
+    heads.iter().flat_map(|head| uses.iter().map(|used| line(head, used))).collect()
+}
+
+/// As many filters one behind the other as their forms allow, in the order of the catalogue.
+fn chain(wanted: fn(&Description) -> bool) -> Vec<String> {
+    let mut form = Form::Frame;
+    let mut uses = Vec::new();
+    for d in FILTERS.iter().filter(|d| wanted(d)) {
+        if d.takes.has(form) {
+            form = after(d, form);
+            uses.push(example(d));
+        }
+    }
+    uses
+}
+
+fn sink_lines(
+    capture: &Path,
+    wanted: impl Fn(&Description) -> bool,
+    folder: Option<&Path>,
+) -> Vec<String> {
+    let sources = Sources::of(capture);
+    let sinks = endpoint::catalog::SINKS.iter().map(|entry| entry.description);
+    let mut lines = Vec::new();
+    for d in sinks.filter(|d| wanted(d)) {
+        let place = folder.map(|folder| folder.join(format!("{}-out", d.name)));
+        let place = place.map_or_else(String::new, |place| format!(" '{}'", place.display()));
+        for words in words(d) {
+            let used = format!("{}{place}{words}", d.name);
+            if d.takes.has(Form::Frame) {
+                lines.push(format!("{} |all {used}", sources.replay));
+            }
+            if d.takes.has(Form::Bytes) {
+                lines.push(format!("{} |all {used}", sources.others[1]));
+            }
+        }
+    }
+    lines
+}
+
+/// The filter as in its example, and with each word of each parameter that takes one of several.
+fn variants(d: &Description) -> Vec<String> {
+    let node = example_node(d);
+    let needed: Vec<_> = node.arguments.iter().filter(|a| a.key.is_none()).collect();
+    let mut uses = vec![node.to_string()];
+    for words in words(d).into_iter().filter(|words| !words.is_empty()) {
+        let needed: String = needed.iter().map(|argument| format!(" {argument}")).collect();
+        uses.push(format!("{}{needed}{words}", d.name));
+    }
+    uses
+}
+
+/// Nothing, and each word of each parameter that takes one of several or yes and no.
+fn words(d: &Description) -> Vec<String> {
+    let mut all = vec![String::new()];
+    for parameter in d.parameters {
+        let words: &[&str] = match parameter.kind {
+            Type::OneOf(words) => words,
+            Type::Flag => &["yes", "no"],
+            _ => &[],
+        };
+        all.extend(words.iter().map(|word| format!(" {}={word}", parameter.name)));
+    }
+    all
+}
+
+fn example(d: &Description) -> String {
+    example_node(d).to_string()
+}
+
+fn after(d: &Description, form: Form) -> Form {
+    match d.gives {
+        Gives::Form(given) => given,
+        Gives::Same | Gives::Nothing => form,
+    }
+}
+
+fn find<'t>(term: &'t Term, name: &str) -> Option<&'t Node> {
+    match term {
+        Term::Missing(_) => None,
+        Term::Node(node) => (node.name.text == name).then_some(node),
+        Term::Not(not) => find(&not.term, name),
+        Term::Group(group) => group.branches.iter().find_map(|b| find(&b.term, name)),
+        Term::Pipeline(pipeline) => find(&pipeline.first, name)
+            .or_else(|| pipeline.rest.iter().find_map(|stage| find(&stage.term, name))),
+    }
+}

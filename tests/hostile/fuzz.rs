@@ -1,0 +1,160 @@
+//! Fuzz bodies: plain functions of bytes that panic when a promise breaks, in one list. The smoke run calls
+//! each of them with its corpus and with random and mutated bytes; a fuzzer may call the same functions.
+//!
+//! Whatever comes in: no panic that is not an assertion of a body, and no input takes longer than 100 ms.
+
+use bodies::Body;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use testkit::Random;
+
+mod bodies;
+mod frames;
+mod programs;
+
+/// Processor time that one input may take in a release build, in ns.
+const PER_INPUT: u64 = 100_000_000;
+/// How much slower a debug build may be.
+const SLOWNESS: u64 = if cfg!(debug_assertions) { 20 } else { 1 };
+/// Random inputs are at most so long.
+const LENGTH_MAX: usize = 2048;
+
+/// Every fuzz body there is.
+const BODIES: &[Body] = &[
+    bodies::LANGUAGE,
+    bodies::REQUEST,
+    programs::EXPRESSION,
+    programs::CLASSIC,
+    programs::INTERPRETER,
+    frames::CAPTURE,
+    frames::DISSECT,
+    frames::FILTERS,
+    bodies::RESOLVE,
+];
+
+/// Fails for a byte that every eighth random input begins with: what a smoke run must find.
+const CANARY: Body = Body {
+    name: "canary",
+    corpus: Vec::new,
+    rounds: 1000,
+    run: |bytes| assert!(bytes.first().is_none_or(|first| first % 8 != 3), "the canary sang"),
+};
+
+/// Like the canary, for an input of its corpus.
+const CORPUS_CANARY: Body = Body {
+    name: "corpus canary",
+    corpus: || vec![b"harmless".to_vec(), b"not this".to_vec()],
+    rounds: 0,
+    run: |bytes| assert!(bytes != b"not this", "the canary sang"),
+};
+
+/// Does not end in time.
+const SLUG: Body = Body {
+    name: "slug",
+    corpus: || vec![vec![0]],
+    rounds: 0,
+    run: |_| {
+        let begin = sys::clock::thread();
+        while sys::clock::thread() - begin <= SLOWNESS * PER_INPUT {}
+    },
+};
+
+#[test]
+fn fuzz_bodies_pass_a_smoke_run() {
+    let mut random = Random::replayable();
+    for body in BODIES {
+        let begin = sys::clock::thread();
+        let inputs = smoke(body, &mut random).unwrap_or_else(|why| panic!("{why}"));
+        let spent = (sys::clock::thread() - begin) / 1_000_000;
+        println!("{inputs:7} inputs in {spent:6} ms: {}", body.name);
+    }
+}
+
+#[test]
+fn fuzz_smoke_finds_what_is_planted() {
+    let mut random = Random::replayable();
+    for (body, told) in [
+        (&CANARY, "the canary sang"),
+        (&CORPUS_CANARY, "6e 6f 74 20 74 68 69 73"),
+        (&SLUG, "ms for one input"),
+    ] {
+        let why = smoke(body, &mut random).expect_err(body.name);
+        assert!(why.contains(told) && why.contains(body.name), "{why}");
+    }
+}
+
+/// Calls a body with its corpus, then with random bytes and with the corpus mutated. `ROUNDS=` takes so many
+/// times as many random inputs.
+fn smoke(body: &Body, random: &mut Random) -> Result<usize, String> {
+    let corpus = (body.corpus)();
+    let factor = std::env::var("ROUNDS").ok().and_then(|text| text.parse().ok()).unwrap_or(1);
+    let rounds = body.rounds * factor;
+    for input in &corpus {
+        call(body, input)?;
+    }
+    for round in 0..rounds {
+        let input = match corpus.as_slice() {
+            [_, ..] if round % 4 != 0 => mutated(&corpus, random),
+            _ => {
+                let length = random.within(0..LENGTH_MAX);
+                random.bytes(length)
+            }
+        };
+        call(body, &input)?;
+    }
+    Ok(corpus.len() + rounds)
+}
+
+fn call(body: &Body, input: &[u8]) -> Result<(), String> {
+    let begin = sys::clock::thread();
+    let called = catch_unwind(AssertUnwindSafe(|| (body.run)(input)));
+    let spent = sys::clock::thread() - begin;
+    let hex = || input.iter().map(|byte| format!("{byte:02x}")).collect::<Vec<_>>().join(" ");
+    if let Err(panic) = called {
+        let message = panic.downcast_ref::<String>().map(String::as_str);
+        let message = message.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("?");
+        return Err(format!("{}: {message}, for {}", body.name, hex()));
+    }
+    if spent > SLOWNESS * PER_INPUT {
+        return Err(format!("{}: {} ms for one input, {}", body.name, spent / 1_000_000, hex()));
+    }
+    Ok(())
+}
+
+/// Words of two inputs of the corpus, or the two spliced; then cut, repeated or with bytes changed.
+fn mutated(corpus: &[Vec<u8>], random: &mut Random) -> Vec<u8> {
+    let mut bytes = random.pick(corpus).clone();
+    let other = random.pick(corpus);
+    match random.below(4) {
+        0 => {
+            bytes.truncate(random.within(0..bytes.len() + 1));
+            bytes.extend_from_slice(&other[random.within(0..other.len() + 1)..]);
+        }
+        1 => bytes = with_words(&bytes, other, random),
+        _ => {}
+    }
+    for _ in 0..random.below(3) {
+        let at = random.within(0..bytes.len() + 1);
+        match random.below(4) {
+            0 => bytes.truncate(at),
+            1 => bytes.insert(at, random.next() as u8),
+            2 => {
+                let piece = bytes[at..].to_vec();
+                bytes.extend(piece.iter().take(256));
+            }
+            _ => random.flip_bits(&mut bytes, 1),
+        }
+    }
+    bytes.truncate(LENGTH_MAX);
+    bytes
+}
+
+/// Some words of `other` put in place of one word.
+fn with_words(bytes: &[u8], other: &[u8], random: &mut Random) -> Vec<u8> {
+    let mut words: Vec<&[u8]> = bytes.split(|byte| *byte == b' ').collect();
+    let others: Vec<&[u8]> = other.split(|byte| *byte == b' ').collect();
+    let from = random.within(0..others.len());
+    let to = random.within(from..others.len()) + 1;
+    let at = random.within(0..words.len());
+    words.splice(at..at + 1, others[from..to].iter().copied());
+    words.join(&b' ')
+}

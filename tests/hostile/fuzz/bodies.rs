@@ -1,0 +1,162 @@
+//! What a body is, the pieces of an input, and the bodies of the language and of rich pointers.
+
+use abi::{DbufId, Entry, Place, RichPointer};
+use buffer::crossing::{self, Origin, crossing};
+use buffer::pool::{Config, Pin, Pool};
+use buffer::signal::Bell;
+use engine::catalogue::House;
+use pipeline::plan::{Machine, plan};
+use std::sync::Arc;
+use zerocopy::FromBytes;
+
+/// One fuzz body.
+pub(crate) struct Body {
+    /// What it is about.
+    pub(crate) name: &'static str,
+    /// Inputs that mean something.
+    pub(crate) corpus: fn() -> Vec<Vec<u8>>,
+    /// How many random inputs a smoke run takes.
+    pub(crate) rounds: usize,
+    /// Panics when a promise is broken.
+    pub(crate) run: fn(&[u8]),
+}
+
+/// An input, taken apart from the front; zeros when it is used up.
+pub(crate) struct Pieces<'i>(pub(crate) &'i [u8]);
+
+impl<'i> Pieces<'i> {
+    /// The next bytes, at most so many.
+    pub(crate) fn bytes(&mut self, length: usize) -> &'i [u8] {
+        let (bytes, rest) = self.0.split_at(length.min(self.0.len()));
+        self.0 = rest;
+        bytes
+    }
+
+    /// The next number.
+    pub(crate) fn number(&mut self) -> u64 {
+        let bytes = self.bytes(8);
+        bytes.iter().fold(0, |number, byte| number << 8 | u64::from(*byte))
+    }
+
+    /// The next two bytes.
+    pub(crate) fn short(&mut self) -> u16 {
+        let bytes = self.bytes(2);
+        bytes.iter().fold(0, |number, byte| number << 8 | u16::from(*byte))
+    }
+
+    /// The next byte.
+    pub(crate) fn byte(&mut self) -> u8 {
+        self.bytes(1).first().copied().unwrap_or(0)
+    }
+}
+
+/// Any text is a request or a list of mistakes.
+pub(crate) const LANGUAGE: Body = Body {
+    name: "language",
+    corpus: requests,
+    rounds: 15_000,
+    run: pipeline::language::fuzz::language,
+};
+
+/// Any request is refused with reasons or has a plan.
+pub(crate) const REQUEST: Body =
+    Body { name: "request", corpus: requests, rounds: 8000, run: request };
+
+fn requests() -> Vec<Vec<u8>> {
+    let examples = House.descriptions().map(|d| d.example);
+    let people = [
+        "rx ++ tx | ip | mpeg +* !http",
+        "replay - | dport |1:1023 (|22 count + |80 hist) | json",
+        "generate seq=yes | dport --name=X |53,80 (inspect | dport --name=X) + |all discard",
+        "--latency=1ms replay a@thread0 | (eth |all vlan) ++ !bpf \"tcp\" |!zero files 'x y/'",
+        "read 'f' lines=yes | compress gzip | decompress ; generate count=1 | (ip +* !udp) | print",
+    ];
+    examples.chain(people).map(|text| text.as_bytes().to_vec()).collect()
+}
+
+fn request(bytes: &[u8]) {
+    let text = String::from_utf8_lossy(bytes);
+    let (graph, mistakes) = pipeline::read(&text, &House);
+    let shown = pipeline::render(&text, &mistakes, false);
+    assert_eq!(shown.is_empty(), mistakes.is_empty(), "{shown}");
+    let wrong = |m: &pipeline::Diagnostic| m.severity == pipeline::language::Severity::Error;
+    if mistakes.iter().any(wrong) {
+        return;
+    }
+    match plan(graph, &House, &Machine::example()) {
+        Ok(plan) => assert_eq!(plan.placed.len(), plan.graph.nodes.len()),
+        Err(refused) => assert!(!refused.refusals.is_empty(), "refused without a reason: {text}"),
+    }
+}
+
+/// Any two words are bytes that lie in the pool, or a fault; any entry crosses a ring or does not.
+pub(crate) const RESOLVE: Body =
+    Body { name: "resolve", corpus: Vec::new, rounds: 10_000, run: resolve };
+
+fn resolve(bytes: &[u8]) {
+    let mut input = Pieces(bytes);
+    let id = DbufId::new(7).expect("a small number");
+    let mut pool = Pool::new(id, Config { segment: 1 << 12, segments: 4 }).expect("memory");
+    let mut places = Vec::new();
+    for _ in 0..input.byte() % 16 {
+        let length = usize::from(input.short() % 4096);
+        let mark = places.len() as u8;
+        let appended = pool.append(length, |room| {
+            room.fill(mark);
+            length
+        });
+        places.extend(appended.map(|(place, _)| place));
+    }
+    let (bell, far) = (Arc::new(Bell::new()), Arc::new(Bell::new()));
+    let config = crossing::Config { entries: 64, ..crossing::Config::default() };
+    let (mut writer, mut readers) = crossing(&config, bell, &[far]).expect("a ring");
+    let mut pin = None;
+    while !input.0.is_empty() {
+        let pointer = alleged(&mut input, &places);
+        let place = pointer.place;
+        match pool.resolve(pointer) {
+            Ok(found) => assert_eq!(found.len(), pointer.length() as usize),
+            Err(_) => assert!(pointer.dbuf() != id || pool.bytes(place).is_none()),
+        }
+        pin = pool.pin(place).or(pin);
+        assert!(pool.lease(place).is_ok() == pool.bytes(place).is_some());
+        pool.unpin(Pin::from_word(input.number()));
+        let mut entry = [0; size_of::<Entry>()];
+        let rest = input.bytes(size_of::<Entry>() - 16);
+        entry[..8].copy_from_slice(&pointer.words()[0].to_le_bytes());
+        entry[8..16].copy_from_slice(&pointer.words()[1].to_le_bytes());
+        entry[16..16 + rest.len()].copy_from_slice(rest);
+        let entry = Entry::read_from_bytes(&entry).expect("any bytes are an entry");
+        let origins: [&dyn Origin; 1] = [&pool];
+        if writer.push(&[entry], &origins).is_ok_and(|pushed| pushed.put == 1) {
+            let batch = readers[0].peek(1).expect("what was just put");
+            assert_eq!(batch.entry(0), entry);
+            let frame = entry.frame();
+            match batch.frame(0) {
+                Ok(bytes) => assert_eq!(bytes.len(), frame.length() as usize),
+                Err(_) => assert!(pool.resolve(frame).is_err()),
+            }
+            readers[0].release(1).expect("what was just seen");
+            writer.reap().expect("what was just passed");
+        }
+    }
+    if let Some(pin) = pin {
+        pool.unpin(pin);
+    }
+    pool.turn();
+}
+
+/// A pointer of random words, or one near the truth.
+fn alleged(input: &mut Pieces<'_>, places: &[Place]) -> RichPointer {
+    let [kind, which] = [input.byte(), input.byte()].map(usize::from);
+    let words = [input.number(), input.number()];
+    match places.get(which % places.len().max(1)) {
+        Some(place) if kind % 4 != 0 => {
+            let id = DbufId::new(if kind % 8 == 1 { words[1] as u32 >> 8 } else { 7 });
+            let near = place.within(words[0] as u32 % 64, words[1] as u32 % 8192);
+            let class = abi::Class(words[1] as u32);
+            RichPointer::new(id.unwrap_or(DbufId::HOLE), near, class)
+        }
+        _ => RichPointer::from_words(words),
+    }
+}

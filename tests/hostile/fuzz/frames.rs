@@ -1,0 +1,224 @@
+//! Bodies of everything that reads what came from outside: captures, frames, and every filter over blocks
+//! whose marks may lie.
+
+use super::bodies::{Body, Pieces};
+use crate::catalogue::example_node;
+use abi::{Class, ContextLane, Flags, Marks};
+use filter::testing::{Arena, Frame, Node, Space, amount};
+use filter::{Amount, Batch, Block, Description, LANES};
+use pipeline::language::tree::Argument;
+use std::sync::OnceLock;
+use testkit::{Frame as Built, Segment};
+use wire::LinkType;
+use wire::capture::{Packet, Reader, Step};
+
+/// Any bytes are a capture that ends somewhere, the same however they are cut into pieces.
+pub(crate) const CAPTURE: Body =
+    Body { name: "capture", corpus: captures, rounds: 60_000, run: capture };
+
+fn captures() -> Vec<Vec<u8>> {
+    let bundled = testkit::cases::workspace().join("examples/web.pcap");
+    let bundled = std::fs::read(bundled).expect("the bundled capture");
+    let mut small = wire::capture::write::header(LinkType::ETHERNET).to_vec();
+    for frame in frames() {
+        let length = frame.len() as u32;
+        small.extend(wire::capture::write::record(1_000_000_007, length, length + 9));
+        small.extend(frame);
+    }
+    let block = |kind: u32, body: &[u8]| {
+        let length = (body.len() as u32 + 12).to_le_bytes();
+        [&kind.to_le_bytes()[..], &length, body, &length].concat()
+    };
+    let section = [&0x1a2b_3c4d_u32.to_le_bytes()[..], &[1, 0, 0, 0], &[0xff; 8]].concat();
+    let interface = [1, 0, 0, 0, 0, 0, 4, 0, 9, 0, 1, 0, 9, 0, 0, 0, 0, 0, 0, 0];
+    let packet = [&[0; 12][..], &[5, 0, 0, 0, 60, 0, 0, 0], b"frame\0\0\0"].concat();
+    let blocks = [block(0x0a0d_0d0a, &section), block(1, &interface), block(6, &packet)];
+    vec![bundled[..1500].to_vec(), small, blocks.concat(), block(3, &packet[12..])]
+}
+
+fn capture(bytes: &[u8]) {
+    let mut whole = Vec::new();
+    let mut end = Ok(());
+    for packet in wire::capture::packets(bytes) {
+        match packet {
+            Ok((packet, data)) => {
+                assert_eq!(data.len(), packet.data.len());
+                whole.push((packet.time_ns, packet.wire_length, packet.link, data.to_vec()));
+            }
+            Err(fault) => end = Err(fault),
+        }
+    }
+    let step = bytes.first().map_or(1, |byte| 1 + usize::from(*byte % 64));
+    let mut taken = whole.iter();
+    let told = in_pieces(bytes, step, |packet, data| {
+        let (time, length, link, bytes) = taken.next().expect("as many packets as in one piece");
+        assert_eq!((packet.time_ns, packet.wire_length, packet.link), (*time, *length, *link));
+        assert_eq!(data, bytes);
+    });
+    assert_eq!(told, end);
+    assert!(taken.next().is_none());
+}
+
+fn in_pieces(
+    bytes: &[u8],
+    step: usize,
+    mut see: impl FnMut(&Packet, &[u8]),
+) -> Result<(), wire::capture::Fault> {
+    let mut reader = Reader::new();
+    let (mut from, mut to) = (0, 0);
+    loop {
+        match reader.next(&bytes[from..to]) {
+            Step::Packet(packet) => {
+                see(&packet, &bytes[from..to][packet.data.clone()]);
+                from += packet.consumed;
+            }
+            Step::NeedMore { consumed, .. } => {
+                assert!(consumed <= to - from);
+                from += consumed;
+                if to == bytes.len() {
+                    return reader.finish(to - from);
+                }
+                to = (to + step).min(bytes.len());
+            }
+            Step::Error(fault) => return Err(fault),
+        }
+    }
+}
+
+/// Any frame of any link type has layers that lie in it, one behind the other.
+pub(crate) const DISSECT: Body =
+    Body { name: "dissect", corpus: linked, rounds: 200_000, run: dissect };
+
+fn frames() -> Vec<Vec<u8>> {
+    let tcp = Segment { source: 4000, target: 80, ..Segment::default() };
+    vec![
+        Built::ethernet().ipv4("10.0.0.1", "10.0.0.2").tcp(&tcp, b"GET / HTTP/1.1\r\n\r\n"),
+        Built::ethernet().ipv6("fe80::1", "fe80::2").tcp(&tcp, b""),
+        Built::ethernet().tag(100).ipv4("10.0.0.1", "10.0.0.2").udp(53, 53, b"question"),
+    ]
+}
+
+fn linked() -> Vec<Vec<u8>> {
+    let link = LinkType::ETHERNET.0.to_be_bytes();
+    frames().into_iter().map(|frame| [&link[..], &frame].concat()).collect()
+}
+
+fn dissect(bytes: &[u8]) {
+    let mut input = Pieces(bytes);
+    let link = LinkType(input.short() % 300);
+    let frame = input.0;
+    let layers = wire::layers(link, frame);
+    assert!(layers.end as usize <= frame.len());
+    let places = [layers.l3, layers.l4, layers.payload];
+    let known: Vec<u16> = places.into_iter().flatten().collect();
+    assert!(known.is_sorted(), "{layers:?}");
+    assert!(known.iter().all(|at| usize::from(*at) <= frame.len()), "{layers:?}");
+    assert!(layers.ports(frame).is_none() || layers.l4.is_some());
+    if let Some(flow) = wire::Flow::of(&layers, frame) {
+        let (normal, _) = flow.normalised();
+        assert_eq!(normal, flow.reversed().normalised().0);
+        assert_eq!(flow.hash(1), flow.reversed().hash(1), "sessions hash symmetrically");
+    }
+}
+
+/// Any blocks, with marks that may point anywhere, go through every filter; what came in comes out, or is
+/// counted.
+pub(crate) const FILTERS: Body =
+    Body { name: "filters", corpus: linked, rounds: 2000, run: filters };
+
+fn filters(bytes: &[u8]) {
+    for (description, words) in known() {
+        let words: Vec<&str> = words.iter().map(String::as_str).collect();
+        let node = Node::new(description, &words);
+        through(node.expect("the arguments of its example"), bytes);
+    }
+}
+
+/// Every filter with the arguments of its own example.
+fn known() -> &'static [(&'static Description, Vec<String>)] {
+    static KNOWN: OnceLock<Vec<(&'static Description, Vec<String>)>> = OnceLock::new();
+    KNOWN.get_or_init(|| {
+        let word = |argument: &Argument| match &argument.key {
+            Some(key) => format!("{}={}", key.text, argument.value.lossy()),
+            None => argument.value.lossy().into_owned(),
+        };
+        let words = |d: &Description| example_node(d).arguments.iter().map(word).collect();
+        filter::catalog::FILTERS.iter().map(|d| (*d, words(d))).collect()
+    })
+}
+
+fn through(mut node: Node, bytes: &[u8]) {
+    let mut input = Pieces(bytes);
+    let head = usize::from(input.short());
+    let mut came = Amount::default();
+    let mut went = Amount::default();
+    let tally = |to: &mut Amount, batches: &[Batch<'_>]| to.blocks += amount(batches).blocks;
+    while !input.0.is_empty() {
+        let arena = Arena::new(4 * LANES);
+        let mut space = Space::new(&arena);
+        if head % 2 == 0 {
+            space = space.heads(head / 2);
+        }
+        let count = 1 + usize::from(input.byte()) % LANES;
+        let frames: Vec<Frame> = (0..count).map(|_| frame(&mut input)).collect();
+        let mut batch = space.batch(&frames);
+        for lane in 0..count {
+            let block = lying(batch.block(lane), &mut input);
+            batch.set(lane, block);
+        }
+        let now = input.number();
+        tally(&mut came, std::slice::from_ref(&batch));
+        tally(&mut went, &node.turn(batch, &mut space, now));
+        if input.0.is_empty() {
+            tally(&mut went, &node.finish(&mut space, now));
+        }
+    }
+    let counts = &node.counts;
+    let dropped: u64 = counts.dropped.iter().map(|amount| amount.blocks).sum();
+    let lost = dropped + counts.evicted.blocks + counts.no_room.blocks;
+    let became = went.blocks + counts.consumed.blocks + counts.held.blocks + lost;
+    let name = node.description.name;
+    assert_eq!(came.blocks + counts.made.blocks, became, "`{name}`: {counts:?}");
+}
+
+fn frame(input: &mut Pieces<'_>) -> Frame {
+    const LINKS: [u16; 8] = [1, 1, 0, 12, 101, 113, 276, Marks::NO_LINK];
+    let (choice, length) = (input.byte(), usize::from(input.byte()));
+    Frame {
+        link: LINKS[usize::from(choice % 8)],
+        bytes: input.bytes(length).to_vec(),
+        wire_length: (choice & 8 != 0).then_some(u32::from(choice) << 12),
+        time: u64::from(choice) << 32,
+    }
+}
+
+/// The block with marks, view, class and context that nothing has checked.
+fn lying<'a>(mut block: Block<'a>, input: &mut Pieces<'_>) -> Block<'a> {
+    let lies = input.byte();
+    let is = |bit: u8| lies & (1 << bit) != 0;
+    let marks = &mut block.marks;
+    for (bit, mark) in
+        [&mut marks.network, &mut marks.transport, &mut marks.payload].into_iter().enumerate()
+    {
+        if is(bit as u8) {
+            *mark = if is(7) { input.short() } else { input.byte().into() };
+        }
+    }
+    if is(3) {
+        marks.captured = input.number() as u32;
+    }
+    if is(4) {
+        marks.view = if is(7) { input.number() as u32 } else { input.byte().into() };
+        block.pointer = block.pointer.within(marks.view, u32::from(input.short()));
+    }
+    if is(5) {
+        marks.wire_length = input.number() as u32;
+        block.pointer.class = Class(input.number() as u32);
+    }
+    if is(6) {
+        let session = u32::from(input.short());
+        let (time, flags) = (input.number(), Flags(input.short()));
+        block.context = ContextLane { time, session, flags, origin: input.short() };
+    }
+    block
+}

@@ -1,0 +1,87 @@
+//! What is done to a capture before it is replayed.
+
+use std::fmt;
+use testkit::Random;
+use wire::capture::{Reader, Step};
+
+/// One way to break a capture.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Mutation {
+    /// Nothing: as it is.
+    Untouched,
+    /// Only so many bytes of it.
+    Cut(usize),
+    /// Bits flipped, by the numbers of this seed.
+    Flip(u64),
+}
+
+impl fmt::Display for Mutation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Untouched => f.write_str("untouched"),
+            Self::Cut(length) => write!(f, "cut to {length} bytes"),
+            Self::Flip(seed) => write!(f, "bits flipped by seed {seed}"),
+        }
+    }
+}
+
+impl Mutation {
+    /// The capture as it is replayed.
+    pub(crate) fn apply(self, capture: &[u8]) -> Vec<u8> {
+        let mut bytes = capture.to_vec();
+        match self {
+            Self::Untouched => {}
+            Self::Cut(length) => bytes.truncate(length),
+            Self::Flip(seed) => {
+                let mut random = Random::new(seed);
+                // One bit, or a handful; in half of the cases where the headers of the file are.
+                let flips = 1 + random.below(16) as usize;
+                let end = if random.one_in(2) { bytes.len().min(256) } else { bytes.len() };
+                random.flip_bits(&mut bytes[..end], flips);
+            }
+        }
+        bytes
+    }
+}
+
+/// How many mutations of each kind a capture suffers.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Dose {
+    /// Cuts at most; `usize::MAX`: at and within every record.
+    pub(crate) cuts: usize,
+    /// Captures with flipped bits.
+    pub(crate) flips: usize,
+}
+
+/// The mutations of a capture: cuts at and within its records, and flipped bits.
+pub(crate) fn mutations(capture: &[u8], dose: Dose, random: &mut Random) -> Vec<Mutation> {
+    let mut cuts = cuts(capture);
+    if cuts.len() > dose.cuts {
+        random.shuffle(&mut cuts);
+        cuts.truncate(dose.cuts);
+    }
+    let cuts = cuts.into_iter().map(Mutation::Cut);
+    let flips: Vec<Mutation> = (0..dose.flips).map(|_| Mutation::Flip(random.next())).collect();
+    cuts.chain(flips).collect()
+}
+
+/// Where a record begins, and somewhere within every record.
+fn cuts(capture: &[u8]) -> Vec<usize> {
+    let mut reader = Reader::new();
+    let mut at = 0;
+    let mut cuts = vec![0];
+    while let Some(rest) = capture.get(at..) {
+        let next = match reader.next(rest) {
+            Step::Packet(packet) => at + packet.consumed,
+            Step::NeedMore { consumed, wanted } if consumed > 0 && wanted <= rest.len() => {
+                at + consumed
+            }
+            Step::NeedMore { .. } | Step::Error(_) => break,
+        };
+        cuts.extend([at + (next - at) / 2, next - 1, next]);
+        at = next;
+    }
+    cuts.retain(|cut| *cut < capture.len());
+    cuts.dedup();
+    cuts
+}
