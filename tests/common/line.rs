@@ -1,8 +1,8 @@
-//! Whole lines: text through parser, checks and planner once, then as often as a test likes through the
-//! engine.
+//! Whole lines: text through parser, checks and planner once, then as often as a test likes through
+//! the engine.
 //!
-//! In: a request, and filters of the test that stand before those of the house. Out: outcomes. Nothing
-//! is asserted of a run: that is what the tests are for.
+//! In: a request, and filters of the test that stand before those of the house. Out: outcomes.
+//! Nothing is asserted of a run: that is what the tests are for.
 
 use engine::build::{BuildError, Path, Settings, build};
 use engine::run::{Outcome, Until, run, run_alone};

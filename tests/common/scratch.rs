@@ -1,6 +1,6 @@
 //! A folder of a test's own, in memory where the machine has a place for that: captures are written
-//! thousands of times. It goes away with what is in it, unless the test fails: then it stays, as what to
-//! look at.
+//! thousands of times. It goes away with what is in it, unless the test fails: then it stays, as
+//! what to look at.
 
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU32, Ordering};

@@ -1,5 +1,5 @@
-//! Every capture of the outside cases through whole lines: untouched through all lines, broken through
-//! the wide ones.
+//! Every capture of the outside cases through whole lines: untouched through all lines, broken
+//! through the wide ones.
 
 use crate::catalogue;
 use crate::exam::{Expected, examine, report};
@@ -65,8 +65,8 @@ fn every_capture_passes_a_file_sink() {
     sweep(&Sweep { lines: catalogue::file_sink_lines, timed: false, ..FEW });
 }
 
-/// Sinks that write to standard output would spoil the report of the tests: they run in a process of
-/// their own whose standard output goes nowhere.
+/// Sinks that write to standard output would spoil the report of the tests: they run in a process
+/// of their own whose standard output goes nowhere.
 #[test]
 fn every_capture_passes_a_standard_sink() {
     const CHILD: &str = "STREAMLINE_HOSTILE_CHILD";

@@ -1,5 +1,5 @@
-//! Lines made from the catalogue, so that a filter or sink that is added to it is tried too: no line here
-//! names one.
+//! Lines made from the catalogue, so that a filter or sink that is added to it is tried too: no
+//! line here names one.
 
 use filter::catalog::FILTERS;
 use filter::{Description, Form, Gives, Kind, Type};
@@ -29,7 +29,8 @@ pub(crate) fn wide_lines(capture: &Path) -> [String; WIDE] {
     ]
 }
 
-/// Every filter alone with the arguments of its own example, and with every word that a parameter knows.
+/// Every filter alone with the arguments of its own example, and with every word that a parameter
+/// knows.
 pub(crate) fn single_lines(capture: &Path) -> Vec<String> {
     let sources = Sources::of(capture);
     FILTERS.iter().flat_map(|d| single(d, &sources)).collect()

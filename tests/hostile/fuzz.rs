@@ -1,7 +1,9 @@
-//! Fuzz bodies: plain functions of bytes that panic when a promise breaks, in one list. The smoke run calls
-//! each of them with its corpus and with random and mutated bytes; a fuzzer may call the same functions.
+//! Fuzz bodies: plain functions of bytes that panic when a promise breaks, in one list. The smoke
+//! run calls each of them with its corpus and with random and mutated bytes; a fuzzer may call the
+//! same functions.
 //!
-//! Whatever comes in: no panic that is not an assertion of a body, and no input takes longer than 100 ms.
+//! Whatever comes in: no panic that is not an assertion of a body, and no input takes longer than
+//! 100 ms.
 
 use bodies::Body;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -82,8 +84,8 @@ fn fuzz_smoke_finds_what_is_planted() {
     }
 }
 
-/// Calls a body with its corpus, then with random bytes and with the corpus mutated. `ROUNDS=` takes so many
-/// times as many random inputs.
+/// Calls a body with its corpus, then with random bytes and with the corpus mutated. `ROUNDS=`
+/// takes so many times as many random inputs.
 fn smoke(body: &Body, random: &mut Random) -> Result<usize, String> {
     let corpus = (body.corpus)();
     let factor = std::env::var("ROUNDS").ok().and_then(|text| text.parse().ok()).unwrap_or(1);

@@ -1,8 +1,8 @@
 //! 2. A reassembler holds out-of-order rich pointers over memory that laps.
 //!
-//! 64 MB of two connections go through a pool of 16 MB. The first connection's segments are shuffled;
-//! the second's first segment comes last of all, so that one block is held while the pool laps around it.
-//! Every byte that comes out is compared with what was sent.
+//! 64 MB of two connections go through a pool of 16 MB. The first connection's segments are
+//! shuffled; the second's first segment comes last of all, so that one block is held while the pool
+//! laps around it. Every byte that comes out is compared with what was sent.
 
 use crate::house::{line, reported};
 use filter::prelude::*;

@@ -1,5 +1,5 @@
-//! Bodies of everything that reads what came from outside: captures, frames, and every filter over blocks
-//! whose marks may lie.
+//! Bodies of everything that reads what came from outside: captures, frames, and every filter over
+//! blocks whose marks may lie.
 
 use super::bodies::{Body, Pieces};
 use crate::catalogue::example_node;
@@ -121,8 +121,8 @@ fn dissect(bytes: &[u8]) {
     }
 }
 
-/// Any blocks, with marks that may point anywhere, go through every filter; what came in comes out, or is
-/// counted.
+/// Any blocks, with marks that may point anywhere, go through every filter; what came in comes out,
+/// or is counted.
 pub(crate) const FILTERS: Body =
     Body { name: "filters", corpus: linked, rounds: 2000, run: filters };
 

@@ -1,4 +1,5 @@
-//! Bodies of everything that runs programs: the compiler of expressions, classic BPF, the interpreter.
+//! Bodies of everything that runs programs: the compiler of expressions, classic BPF, the
+//! interpreter.
 
 use super::bodies::{Body, Pieces};
 use ebpf::Place;
@@ -104,8 +105,8 @@ fn interpreter(bytes: &[u8]) {
     }
 }
 
-/// Puts something into every register and onto the stack, so that what follows lives for a while: r6 the
-/// context, r7 a map value, r8 and r9 the ends of the packet where they can be asked for.
+/// Puts something into every register and onto the stack, so that what follows lives for a while:
+/// r6 the context, r7 a map value, r8 and r9 the ends of the packet where they can be asked for.
 fn prologue() -> Vec<Insn> {
     let insn = |code, dst, src, off, imm| Insn { code, dst, src, off, imm };
     let mut code = vec![insn(0xbf, 6, 1, 0, 0), insn(0x18, 7, 2, 0, 1), insn(0, 0, 0, 0, 0)];
@@ -114,7 +115,8 @@ fn prologue() -> Vec<Insn> {
     code
 }
 
-/// Any slot; mostly an instruction that exists, with registers that do and distances that stay near.
+/// Any slot; mostly an instruction that exists, with registers that do and distances that stay
+/// near.
 fn insn(input: &mut Pieces<'_>) -> Insn {
     const KNOWN: [u8; 32] = [
         0xb7, 0xb4, 0xbf, 0xbc, 0x07, 0x0f, 0x1f, 0x27, 0x37, 0x3f, 0x47, 0x5f, 0x67, 0x77, 0x87,
