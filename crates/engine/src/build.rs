@@ -267,7 +267,8 @@ impl<'p> Builder<'p> {
             locals[id.0] = Some(assembly.operand(self.node(id, &locals)?));
         }
         for (id, node) in outer {
-            let made = self.node(id, &locals)?;
+            let mut made = self.node(id, &locals)?;
+            made.counted = self.is_counted(id);
             if let Part::Source(part) = &made.part {
                 tells_time |= part.source.tells_time();
             }
@@ -350,6 +351,15 @@ impl<'p> Builder<'p> {
             }
         };
         Ok(describe(Node::new(title(used), id.0, part, counts(description)), description))
+    }
+
+    /// Whether a node is where the line ends for who counts its blocks: a sink, or the filter whose
+    /// report is the output, and not the sink that the plan put behind that.
+    fn is_counted(&self, id: NodeId) -> bool {
+        let Plan { graph, reports, .. } = self.plan;
+        let reported = |id: NodeId| graph.inputs(id).any(|edge| reports.contains(&edge.from));
+        let sink = graph.node(id).kind() == Some(Kind::Sink);
+        reports.contains(&id) || sink && !reported(id)
     }
 
     fn source(&self, id: NodeId, used: &Use) -> Result<Part, BuildError> {

@@ -127,6 +127,13 @@ fn a_count_ends_the_line_and_nothing_is_unaccounted_for() {
 }
 
 #[test]
+fn a_report_counts_no_more_than_was_asked_for() {
+    let settings = Settings { count: Some(1000), ..Settings::default() };
+    let outcome = line("generate seq=yes | count", settings);
+    assert_eq!(reported(&outcome, "count", "blocks"), 1000);
+}
+
+#[test]
 fn a_full_disk_ends_the_line_and_the_ledger_says_what_was_not_written() {
     let settings = Settings::default();
     let outcome = line("generate count=200000 size=1500 seq=yes | pcap /dev/full", settings);

@@ -19,6 +19,8 @@ pub struct Node {
     pub part: Part,
     /// Where blocks go, in the order of the request.
     pub arcs: Vec<Arc>,
+    /// Whether blocks are counted here for the number that was asked for (`-c`).
+    pub counted: bool,
     /// What came in, by incoming arc; counted here, never copied from the other side.
     pub taken: Vec<Amount>,
     /// What left, counted where it was routed.
@@ -164,6 +166,7 @@ impl Node {
             planned,
             part,
             arcs: Vec::new(),
+            counted: false,
             taken: Vec::new(),
             flow: Flow::default(),
             counts,

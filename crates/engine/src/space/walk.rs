@@ -303,6 +303,12 @@ impl<'w, 'a> Walk<'w, 'a> {
             section.answer(self, batch);
             return Ran::Same;
         }
+        if self.nodes[at].counted && self.turn.left.is_some() {
+            self.cut_to_count(at, batch);
+            if batch.live() == 0 {
+                return Ran::Ended;
+            }
+        }
         let node = &mut self.nodes[at];
         node.flow.calls += 1;
         let came = batch.live();
@@ -341,15 +347,11 @@ impl<'w, 'a> Walk<'w, 'a> {
     }
 
     fn sink(&mut self, at: NodeId, batch: &mut Batch<'a>) -> Ran<'a> {
-        self.cut_to_count(at, batch);
         let came = batch.live();
         let amount = batch.amount(came);
         let now = self.now;
         let node = &mut self.nodes[at];
         let Part::Sink(part) = &mut node.part else { return Ran::Ended };
-        if came == 0 {
-            return Ran::Ended;
-        }
         match catch_unwind(AssertUnwindSafe(|| part.sink.take(batch, now))) {
             Ok(Ok(())) => add(&mut node.flow.sunk, amount),
             Ok(Err(failure)) => {
