@@ -230,14 +230,31 @@ impl Writer {
         self.ring.taken(reader)
     }
 
-    /// Makes sure that a lease keeps these bytes until all readers have passed `after` (C2).
+    /// Makes sure that a lease keeps these bytes until all readers have passed `after` (C2). Most
+    /// often they lie in the segment of the block before, which is the last one that was leased.
+    #[inline]
     fn keep(
         &mut self,
         pointer: RichPointer,
         after: u64,
         origins: &[&dyn Origin],
     ) -> Result<(), Fault> {
-        // Most often the segment of the block before, which is the last one that was leased.
+        match self.flight.last_mut() {
+            Some(last) if last.is_known_to_cover(pointer) => {
+                last.until = last.until.max(after);
+                Ok(())
+            }
+            _ => self.keep_elsewhere(pointer, after, origins),
+        }
+    }
+
+    #[cold]
+    fn keep_elsewhere(
+        &mut self,
+        pointer: RichPointer,
+        after: u64,
+        origins: &[&dyn Origin],
+    ) -> Result<(), Fault> {
         for flight in self.flight.iter_mut().rev() {
             if flight.is_known_to_cover(pointer) || flight.covers(pointer) {
                 flight.until = flight.until.max(after);
