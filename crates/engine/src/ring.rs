@@ -5,6 +5,7 @@
 //! passed them (`buffer::crossing`). Within a space there is no ring and no event; across spaces
 //! one event is sent per batch, after T_b blocks or before the writer sleeps. [Th §5.2.2]
 
+use crate::ledger::{EdgeKind, loses_here};
 use crate::space::memory::Memory;
 use abi::Entry;
 use buffer::crossing::{Batch as Taken, Origin, Reader, Writer};
@@ -53,6 +54,8 @@ pub struct Export {
     signal_every: usize,
     unsignalled: usize,
     counted: Put,
+    /// What a build that loses blocks on purpose counts as put, and does not put.
+    lost: Amount,
     entries: Vec<Entry>,
 }
 
@@ -70,6 +73,7 @@ impl Export {
             signal_every,
             unsignalled: 0,
             counted: Put::default(),
+            lost: Amount::default(),
             entries: Vec::new(),
         }
     }
@@ -83,6 +87,12 @@ impl Export {
         let Some(writer) = &mut self.writer else { return Err(RingFailure::Abandoned) };
         self.entries.clear();
         self.entries.extend(batch.entries());
+        let put = Amount { blocks: self.entries.len() as u64, bytes: 0 };
+        if loses_here(EdgeKind::Ring, put)
+            && let Some(lost) = self.entries.pop()
+        {
+            self.lost.add(lost.pointer.length());
+        }
         let pools: [&dyn Origin; 2] = [memory.intake, memory.work];
         let with_imported;
         let origins: &[&dyn Origin] = match &memory.imported {
@@ -133,7 +143,9 @@ impl Export {
     /// What this side counted.
     #[must_use]
     pub const fn counted(&self) -> Put {
-        self.counted
+        let (blocks, bytes) = (self.lost.blocks, self.lost.bytes);
+        let counted = self.counted;
+        Put { blocks: counted.blocks + blocks, bytes: counted.bytes + bytes, ..counted }
     }
 }
 

@@ -1,0 +1,121 @@
+//! Lines that run to their end.
+
+use crate::line::Line;
+use crate::probes::{PROBES, arrived, distinct, edges_dropped, given, missing, told};
+use crate::scratch::Scratch;
+use engine::build::Settings;
+use engine::run::Outcome;
+use std::collections::BTreeSet;
+use testkit::Random;
+
+/// Probes that lose blocks and report the numbers.
+const LOSERS: [&str; 3] = ["third", "even", "few"];
+
+fn run(text: &str, settings: Settings) -> Outcome {
+    let outcome = Line::with(text, PROBES).threads(settings);
+    assert!(outcome.failures.is_empty(), "{text}: {:?}", outcome.failures);
+    assert_eq!(outcome.ledger.imbalances(), [], "{text}");
+    outcome
+}
+
+/// Runs a line without copies that ends in a capture, and holds what arrived and what the probes say
+/// that they lost against what was sent, and against the ledger.
+fn prove(behind: &str, sent: u64) {
+    let scratch = Scratch::new();
+    let file = scratch.path("arrived.pcap");
+    let text = format!("generate count={sent} seq=yes{behind} | pcap '{}'", file.display());
+    let outcome = run(&text, Settings::default());
+    let arrived = distinct(arrived(&file));
+    let lost = distinct(LOSERS.iter().flat_map(|probe| told(&outcome, probe).into_keys()));
+    let all: BTreeSet<u64> = arrived.union(&lost).copied().collect();
+    assert!(arrived.is_disjoint(&lost), "{text}: what arrived was not lost");
+    assert!(all.iter().copied().eq(0..sent), "{text}: {} of {sent} accounted for", all.len());
+    assert_eq!(given(&outcome), sent, "{text}");
+    assert_eq!(missing(&outcome), lost.len() as u64, "{text}: what the ledger says is missing");
+}
+
+#[test]
+fn what_filters_drop_is_told_number_by_number() {
+    prove("", 20_000);
+    prove(" | third", 20_000);
+    prove(" | even", 20_000);
+    prove(" | few", 20_000);
+    prove(" | hoard", 20_000);
+    prove(" | third@thread0 | even@thread1 | few@thread2", 20_000);
+}
+
+#[test]
+fn lines_at_random_account_for_every_number() {
+    let mut random = Random::replayable();
+    let pieces = ["third", "even", "few", "hoard", "watch", "count", "inspect", "dport |9", "udp"];
+    for _ in 0..30 {
+        let mut behind = String::new();
+        let mut arc = "|";
+        let mut space = 0;
+        let mut left = pieces.to_vec();
+        for _ in 0..random.within(1..6) {
+            // Each at most once, so that what it reports is what it lost; spaces only go up.
+            let piece = left.swap_remove(random.within(0..left.len()));
+            space += random.below(2);
+            let (name, next) = piece.split_once(' ').unwrap_or((piece, "|"));
+            behind += &format!(" {arc}{} {name}@thread{space}", if arc == "|" { "" } else { " " });
+            arc = next;
+        }
+        if arc != "|" {
+            behind += &format!(" {arc} watch@thread{space}");
+        }
+        prove(&behind, random.below(3000) + 1);
+    }
+}
+
+#[test]
+fn copies_arrive_once_per_branch() {
+    let text = "generate count=9000 seq=yes | (third | count) + (even | inspect) + few | watch";
+    let outcome = run(text, Settings::default());
+    let lost = LOSERS.map(|probe| told(&outcome, probe));
+    let seen = told(&outcome, "watch");
+    for number in 0..9000 {
+        let lost = lost.iter().filter(|lost| lost.contains_key(&number)).count() as u64;
+        let seen = seen.get(&number).copied().unwrap_or(0);
+        assert_eq!(seen + lost, 3, "number {number} in three branches");
+    }
+}
+
+#[test]
+fn a_cycle_lets_every_number_around_sixteen_times() {
+    let text = "generate count=3000 seq=yes | dport --name=X |9 (watch | dport --name=X) + discard";
+    let outcome = run(text, Settings::default());
+    let seen = told(&outcome, "watch");
+    assert!(seen.keys().copied().eq(0..3000));
+    assert!(seen.values().all(|times| *times == 17), "once, and sixteen times around");
+    assert_eq!(edges_dropped(&outcome, "too many hops"), 3000);
+}
+
+#[test]
+fn a_cycle_that_is_full_drops_and_says_so() {
+    // What was held comes at once: more batches than may wait on the back edge.
+    let text = "generate count=30000 seq=yes | hoard \
+                | dport --name=X |9 (watch | dport --name=X) + discard";
+    let outcome = run(text, Settings::default());
+    let seen = told(&outcome, "watch");
+    assert!(seen.keys().copied().eq(0..30_000));
+    let times = |n: u64| seen.values().filter(|times| **times == n).count() as u64;
+    assert_eq!(times(1) + times(17), 30_000, "around to the end, or not at all");
+    assert!(times(1) > 0 && times(17) > 0);
+    assert_eq!(edges_dropped(&outcome, "cycle full"), times(1));
+    assert_eq!(edges_dropped(&outcome, "too many hops"), times(17));
+}
+
+#[test]
+fn what_comes_behind_the_count_is_not_lost_and_told() {
+    for space in ["", "@thread0"] {
+        let scratch = Scratch::new();
+        let file = scratch.path("some.pcap");
+        let text = format!("generate seq=yes | count{space} | pcap '{}'", file.display());
+        let settings = Settings { count: Some(1234), ..Settings::default() };
+        let outcome = run(&text, settings);
+        assert!(arrived(&file).into_iter().eq(0..1234), "{text}");
+        assert_eq!(given(&outcome), 1234 + missing(&outcome), "{text}");
+        assert_eq!(outcome.ledger.lost(), 0, "{text}");
+    }
+}

@@ -1,0 +1,219 @@
+//! Filters that know the numbers of what they see, let go and lose, and say so in their report; and
+//! what a test asks an outcome.
+
+use engine::ledger::BEYOND_COUNT;
+use engine::run::Outcome;
+use filter::prelude::*;
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+
+/// All of them.
+pub(crate) const PROBES: &[&Description] = &[&WATCH, &THIRD, &EVEN, &FEW, &HOARD, &BREAKS];
+
+/// The number of a generated frame.
+fn number(block: &Block<'_>) -> u64 {
+    let bytes = block.frame.get(42..50).and_then(|bytes| bytes.try_into().ok());
+    bytes.map_or(u64::MAX, u64::from_be_bytes)
+}
+
+/// How often each number came by.
+#[derive(Default)]
+struct Numbers(BTreeMap<u64, u64>);
+
+impl Numbers {
+    fn add(&mut self, number: u64) {
+        *self.0.entry(number).or_default() += 1;
+    }
+
+    fn report(&self) -> Report {
+        Report { rows: self.0.iter().map(|(n, times)| (n.to_string(), *times)).collect() }
+    }
+}
+
+/// What every probe has in common.
+const PROBE: Description = Description { reports: true, ..Description::EMPTY };
+
+/// Lets everything go; reports what it saw.
+const WATCH: Description =
+    Description { name: "watch", user: Some(|_| Ok(Filter::lanes(Watch::default()))), ..PROBE };
+
+#[derive(Default)]
+struct Watch(Numbers);
+
+impl Lanes for Watch {
+    fn process<'a>(&mut self, batch: &mut Batch<'a>, _: &mut LaneContext<'_, 'a>) {
+        batch.blocks().for_each(|(_, block)| self.0.add(number(&block)));
+    }
+
+    fn report(&self) -> Report {
+        self.0.report()
+    }
+}
+
+/// Drops every third block; reports which.
+const THIRD: Description = Description {
+    name: "third",
+    kind: Kind::Classification,
+    reasons: &["third"],
+    user: Some(|_| Ok(Filter::lanes(Third::default()))),
+    ..PROBE
+};
+const DROPPED: Reason = THIRD.reason("third");
+
+#[derive(Default)]
+struct Third(Numbers);
+
+impl Lanes for Third {
+    fn process<'a>(&mut self, batch: &mut Batch<'a>, cx: &mut LaneContext<'_, 'a>) {
+        for lane in lanes(batch.live()) {
+            let number = number(&batch.block(lane));
+            if number.is_multiple_of(3) {
+                self.0.add(number);
+                cx.drop(batch, lane, DROPPED);
+            }
+        }
+    }
+
+    fn report(&self) -> Report {
+        self.0.report()
+    }
+}
+
+/// Answers even numbers; reports the odd ones, which a plain pipe leaves behind.
+const EVEN: Description = Description {
+    name: "even",
+    kind: Kind::Classification,
+    classes: Classes::YesNo,
+    reasons: &["odd"],
+    user: Some(|_| Ok(Filter::classify(Even::default()))),
+    ..PROBE
+};
+const ODD: Reason = EVEN.reason("odd");
+
+#[derive(Default)]
+struct Even(Numbers);
+
+impl Classify for Even {
+    fn classify(&mut self, block: &mut Block<'_>, cx: &mut Tell<'_>) -> Class {
+        let number = number(block);
+        if number.is_multiple_of(2) {
+            return Class::YES;
+        }
+        self.0.add(number);
+        cx.absent(ODD)
+    }
+
+    fn report(&self) -> Report {
+        self.0.report()
+    }
+}
+
+/// Holds all that it may hold, which is little, until the end; reports what was evicted.
+const FEW: Description = Description {
+    name: "few",
+    held_max: 100,
+    user: Some(|_| Ok(Filter::stream(Held::default()))),
+    ..HOARD
+};
+
+/// Holds everything until the end.
+const HOARD: Description = Description {
+    name: "hoard",
+    kind: Kind::Reordering,
+    keeps: Keeps::Pinned("a list of its own"),
+    held_max: 100_000,
+    user: Some(|_| Ok(Filter::stream(Held::default()))),
+    ..PROBE
+};
+
+#[derive(Default)]
+struct Held {
+    list: HeldList,
+    evicted: Numbers,
+}
+
+impl Stream for Held {
+    fn block<'a>(&mut self, block: Block<'a>, cx: &mut StreamContext<'_, 'a>) {
+        if !cx.hold(&mut self.list, &block, 0) {
+            self.evicted.add(number(&block));
+        }
+    }
+
+    fn finish<'a>(&mut self, cx: &mut StreamContext<'_, 'a>) {
+        while !self.list.is_empty() {
+            cx.release(&mut self.list, |block| block);
+        }
+    }
+
+    fn report(&self) -> Report {
+        self.evicted.report()
+    }
+}
+
+/// The number at which [`BREAKS`] breaks.
+pub(crate) const BREAKS_AT: u64 = 5000;
+
+/// Has a bug.
+const BREAKS: Description = Description {
+    name: "breaks",
+    kind: Kind::Classification,
+    user: Some(|_| Ok(Filter::classify(Breaks))),
+    ..Description::EMPTY
+};
+
+struct Breaks;
+
+impl Classify for Breaks {
+    fn classify(&mut self, block: &mut Block<'_>, _: &mut Tell<'_>) -> Class {
+        assert!(number(block) != BREAKS_AT, "a bug on purpose");
+        Class::YES
+    }
+}
+
+/// What a probe reported: each number, and how often. Nothing, if it had nothing to say.
+pub(crate) fn told(outcome: &Outcome, probe: &str) -> BTreeMap<u64, u64> {
+    let mut told = BTreeMap::new();
+    for reported in outcome.reports.iter().filter(|reported| reported.name == probe) {
+        for (number, times) in &reported.report.rows {
+            *told.entry(number.parse().expect("a number")).or_default() += times;
+        }
+    }
+    told
+}
+
+/// The numbers in a capture, in order.
+pub(crate) fn arrived(capture: &Path) -> Vec<u64> {
+    let bytes = std::fs::read(capture).expect("what the sink wrote");
+    let frames = wire::capture::packets(&bytes).map_while(Result::ok);
+    let number = |frame: &[u8]| u64::from_be_bytes(frame[42..50].try_into().expect("8 bytes"));
+    frames.map(|(_, frame)| number(frame)).collect()
+}
+
+/// How many blocks all sources gave.
+pub(crate) fn given(outcome: &Outcome) -> u64 {
+    outcome.ledger.sources.iter().map(|(_, seen)| seen.given.blocks).sum()
+}
+
+/// What the ledger says is missing, where no block was copied: lost on edges and in filters, wanted
+/// by no arc, or behind the number that was asked for.
+pub(crate) fn missing(outcome: &Outcome) -> u64 {
+    let nodes = &outcome.ledger.filters;
+    let unselected: u64 = nodes.iter().map(|node| node.unselected.blocks).sum();
+    let beyond = nodes.iter().flat_map(|node| &node.dropped);
+    let beyond = beyond.filter(|(why, _)| why == BEYOND_COUNT);
+    outcome.ledger.lost() + unselected + beyond.map(|(_, amount)| amount.blocks).sum::<u64>()
+}
+
+/// What edges dropped for this reason.
+pub(crate) fn edges_dropped(outcome: &Outcome, reason: &str) -> u64 {
+    let dropped = outcome.ledger.edges.iter().flat_map(|edge| &edge.dropped);
+    dropped.filter(|(why, _)| *why == reason).map(|(_, amount)| amount.blocks).sum()
+}
+
+/// Asserts that these numbers are different ones, and answers them as a set.
+pub(crate) fn distinct(numbers: impl IntoIterator<Item = u64>) -> BTreeSet<u64> {
+    let numbers: Vec<u64> = numbers.into_iter().collect();
+    let set: BTreeSet<u64> = numbers.iter().copied().collect();
+    assert_eq!(set.len(), numbers.len(), "a number came twice");
+    set
+}
