@@ -18,8 +18,8 @@ fn run(text: &str, settings: Settings) -> Outcome {
     outcome
 }
 
-/// Runs a line without copies that ends in a capture, and holds what arrived and what the probes say
-/// that they lost against what was sent, and against the ledger.
+/// Runs a line without copies that ends in a capture, and holds what arrived and what the probes
+/// say that they lost against what was sent, and against the ledger.
 fn prove(behind: &str, sent: u64) {
     let scratch = Scratch::new();
     let file = scratch.path("arrived.pcap");
@@ -48,7 +48,7 @@ fn what_filters_drop_is_told_number_by_number() {
 fn lines_at_random_account_for_every_number() {
     let mut random = Random::replayable();
     let pieces = ["third", "even", "few", "hoard", "watch", "count", "inspect", "dport |9", "udp"];
-    for _ in 0..30 {
+    for _ in 0..60 {
         let mut behind = String::new();
         let mut arc = "|";
         let mut space = 0;

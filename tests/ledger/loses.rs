@@ -1,6 +1,6 @@
-//! The build that loses one block per kind of edge on purpose: the ledger must find each, and nothing
-//! else (CONTRACT 20). Needs the feature `lose`: `cargo test -p streamline-tests --features lose
-//! --test loses`, which is part of `cargo xtask test`.
+//! The build that loses one block per kind of edge on purpose: the ledger must find each, and
+//! nothing else (CONTRACT 20). It needs the feature `lose`: `cargo test -p streamline-tests
+//! --features lose --test loses`, which is part of `cargo xtask test`.
 #![forbid(unsafe_code)]
 
 #[path = "../common/line.rs"]

@@ -1,5 +1,5 @@
-//! The ledger, proved from outside: `generate seq=yes` numbers the traffic, and what arrives and what
-//! the ledger says is missing are what was sent, number by number (CONTRACT 20).
+//! The ledger, proved from outside: `generate seq=yes` numbers the traffic, and what arrives and
+//! what the ledger says is missing are what was sent, number by number (CONTRACT 20).
 //!
 //! - `lines`: drops, evictions, classes that no arc wants, cycles, counts, in lines of any shape;
 //! - `ends`: paths that end early: a sink that fails in the middle, a filter with a bug;

@@ -37,18 +37,28 @@ pub(crate) fn test(root: &Path, arguments: &[String]) -> Outcome {
     let strict = arguments.iter().any(|argument| argument == "--strict");
     let rest: Vec<&String> = arguments.iter().filter(|a| *a != "--strict").collect();
     let named = |a: &&String| a.starts_with("-p") || a.starts_with("--package");
-    let mut command = cargo::cargo(root);
-    command.args(["test", "--no-fail-fast"]);
+    let command = || {
+        let mut command = cargo::cargo(root);
+        command.args(["test", "--no-fail-fast"]);
+        if std::env::var_os("CI").is_some() {
+            command.arg("--locked");
+        }
+        command
+    };
+    let mut wanted = command();
     if !rest.iter().any(named) {
-        command.arg("--workspace");
+        wanted.arg("--workspace");
     }
-    if std::env::var_os("CI").is_some() {
-        command.arg("--locked");
-    }
-    command.args(&rest);
-    // Who asks for some tests does not ask for the examples.
+    wanted.args(&rest);
+    let mut commands = vec![wanted];
+    // Who asks for some tests asks neither for the examples nor for the build that loses blocks.
     let shown = !rest.is_empty() || examples::check(root);
-    let well = counted(root, &mut command, strict);
+    if rest.is_empty() {
+        let mut loses = command();
+        loses.args(["--package", "streamline-tests", "--features", "lose", "--test", "loses"]);
+        commands.push(loses);
+    }
+    let well = counted(root, commands, strict);
     if !shown {
         println!("examples or book show requests that do not work: see above");
     }
@@ -67,7 +77,7 @@ pub(crate) fn model(root: &Path, arguments: &[String]) -> Outcome {
             .args(filter)
             .env("RUSTFLAGS", "--cfg loom")
             .env("CARGO_TARGET_DIR", cargo::target(root).join("loom"));
-        counted(root, &mut command, false)
+        counted(root, vec![command], false)
     };
     if arguments.is_empty() {
         let outside = run(&["--test", "model_*"], &[]);
@@ -98,7 +108,7 @@ pub(crate) fn fuzz(root: &Path, arguments: &[String]) -> Outcome {
         command.args(["--package", package]);
         command.args(tests.iter().flat_map(|test| ["--test", test]));
     }
-    counted(root, &mut command, false).into()
+    counted(root, vec![command], false).into()
 }
 
 /// The packages with tests that need root.
@@ -110,7 +120,7 @@ pub(crate) fn netns(root: &Path, arguments: &[String]) -> Outcome {
     let mut command = cargo::cargo(root);
     command.args(["test", "--no-fail-fast", "--lib", "--tests"]);
     command.args(PRIVILEGED.iter().flat_map(|package| ["--package", package])).args(arguments);
-    counted(root, &mut command, true).into()
+    counted(root, vec![command], true).into()
 }
 
 /// `bench`: the figures.
@@ -120,14 +130,17 @@ pub(crate) fn bench(root: &Path, arguments: &[String]) -> Outcome {
     cargo::run(&mut command).into()
 }
 
-fn counted(root: &Path, command: &mut Command, strict: bool) -> bool {
+fn counted(root: &Path, commands: Vec<Command>, strict: bool) -> bool {
     let target = cargo::target(root);
     skips::forget(&target);
-    if strict {
-        command.env("STREAMLINE_STRICT", "1");
-    }
     let mut counts = Counts::default();
-    let well = cargo::run_lines(command, |line| counts.add(line));
+    let mut well = true;
+    for mut command in commands {
+        if strict {
+            command.env("STREAMLINE_STRICT", "1");
+        }
+        well &= cargo::run_lines(&mut command, |line| counts.add(line));
+    }
     let Counts { programs, passed, failed, ignored } = counts;
     println!("{passed} passed, {failed} failed, {ignored} ignored in {programs} test programs");
     println!("{}", skips::summary(&target));
