@@ -10,7 +10,7 @@ use crate::control::Control;
 use crate::failure::PathFailure;
 use crate::ledger::Ledger;
 use crate::report::{self, Reported};
-use crate::space::Remains;
+use crate::space::{Remains, Space};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::{Arc, mpsc};
 use std::time::Duration;
@@ -88,17 +88,14 @@ pub fn run_alone(paths: Vec<Path>) -> Outcome {
     let begin = sys::clock::monotonic();
     let mut ended: Vec<Ended> = Vec::new();
     for (number, path) in paths.into_iter().enumerate() {
-        let mut spaces: Vec<_> = path.spaces.into_iter().enumerate().collect();
-        while !spaces.is_empty() {
-            let mut open = Vec::with_capacity(spaces.len());
-            for (place, mut space) in spaces {
-                if space.step() {
-                    open.push((place, space));
-                } else {
+        let mut spaces: Vec<Option<Space>> = path.spaces.into_iter().map(Some).collect();
+        while spaces.iter().any(Option::is_some) {
+            for (place, slot) in spaces.iter_mut().enumerate() {
+                let goes_on = slot.as_mut().is_some_and(Space::step);
+                if let Some(space) = slot.take_if(|_| !goes_on) {
                     ended.push((number, place, Some(space.end())));
                 }
             }
-            spaces = open;
         }
     }
     ended.sort_by_key(|(number, place, _)| (*number, *place));

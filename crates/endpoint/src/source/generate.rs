@@ -230,9 +230,10 @@ impl Generate {
             let place = place.within(u32::from(which) * stride, size);
             let pointer = RichPointer::new(intake.pool.id(), place, Class::YES);
             intake.put(Entry::new(pointer, context, marks));
-            self.given.add(size);
             which = if which + 1 == all { 0 } else { which + 1 };
         }
+        self.given.blocks += number as u64;
+        self.given.bytes += number as u64 * u64::from(size);
     }
 }
 
