@@ -49,9 +49,8 @@ fn every_kind_of_memory_answers_and_every_fault_has_its_name() {
     let place = fill(&mine, 100);
     let (bell, other) = (Arc::new(Bell::new()), Arc::new(Bell::new()));
     let (mut writer, mut readers) = crossing(&crossing::Config::default(), bell, &[other]).unwrap();
-    let mut entry = Entry::default();
-    entry.pointer = RichPointer::new(sent.id(), fill(&sent, 200), Class::YES);
-    entry.marks = abi::Marks::bare(200);
+    let pointer = RichPointer::new(sent.id(), fill(&sent, 200), Class::YES);
+    let entry = Entry::new(pointer, abi::ContextLane::default(), abi::Marks::bare(200));
     writer.push(&[entry], &[&sent]).unwrap();
     let kept = pool(3);
     let lease = kept.lease(fill(&kept, 50)).unwrap();

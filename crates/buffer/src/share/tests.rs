@@ -64,8 +64,8 @@ fn a_ring_of_pointers_can_be_offered_too() {
     let shape = ibuf::Config { entries: 64, ..ibuf::Config::default() };
     let (mut writer, mut offers) = pointers(&shape, id()).unwrap();
     let mut reader = offers.remove(0).read_pointers().unwrap();
-    let mut entry = Entry::default();
-    entry.pointer = RichPointer::new(id(), Place::new(77, 7), Class::YES);
+    let pointer = RichPointer::new(id(), Place::new(77, 7), Class::YES);
+    let entry = Entry { pointer, ..Entry::default() };
     writer.push(&[entry]).unwrap();
     let mut out = [Entry::default(); 2];
     assert_eq!(reader.read(&mut out).unwrap().count, 1);
