@@ -110,22 +110,24 @@ fn soaks() -> bool {
     std::env::var_os("STREAMLINE_SOAK").is_some_and(|value| value == "1")
 }
 
-/// Runs every capture. Two threads share them.
+/// Runs every capture. As many threads as there are processors share them.
 fn sweep(sweep: &Sweep) {
     let Some(paths) = testkit::captures() else { return };
     let seed = Random::replayable().next();
     let work = Work { sweep, paths, seed, next: AtomicUsize::new(0), runs: AtomicU64::new(0) };
-    let now = [Mutex::default(), Mutex::default()];
+    let threads = std::thread::available_parallelism().map_or(1, usize::from);
+    let now: Vec<Mutex<String>> = (0..threads).map(|_| Mutex::default()).collect();
     let work = &work;
     let spent = std::thread::scope(|scope| {
         let (ended, watched) = mpsc::channel::<()>();
         scope.spawn(|| watch(&now, &work.runs, watched));
         let worker = |now| scope.spawn(move || Worker::new(work, now).share());
-        let shares = now.each_ref().map(worker).map(|worker| worker.join());
+        let workers: Vec<_> = now.iter().map(worker).collect();
+        let shares: Vec<_> = workers.into_iter().map(|worker| worker.join()).collect();
         drop(ended);
-        shares.map(|share| share.expect("told above"))
+        shares.into_iter().map(|share| share.expect("told above")).reduce(sum)
     });
-    judge(spent, sweep.timed);
+    judge(&spent.unwrap_or_default(), sweep.timed);
 }
 
 /// What all threads share.
@@ -158,6 +160,8 @@ struct Worker<'w> {
 struct Spent {
     line: String,
     ns: u64,
+    /// What the bytes cost: beyond what a run costs without any.
+    own_ns: u64,
     bytes: u64,
     runs: u64,
     /// What a run spends on a capture without a packet: making and ending spaces.
@@ -178,19 +182,26 @@ impl Spent {
         };
         let empty_ns = (0..10).map(cost).min().unwrap_or(0);
         let line = line.text.replace(&scratch.path("").display().to_string(), "");
-        Self { line, ns: 0, bytes: 0, runs: 0, empty_ns }
+        Self { line, ns: 0, own_ns: 0, bytes: 0, runs: 0, empty_ns }
     }
 
     fn add(&mut self, ns: u64, bytes: u64) {
         self.ns += ns;
+        self.own_ns += ns.saturating_sub(self.empty_ns);
         self.bytes += bytes;
         self.runs += 1;
     }
+}
 
-    /// What the bytes cost, in ns.
-    fn own(&self) -> u64 {
-        self.ns.saturating_sub(self.runs * self.empty_ns)
+/// What two threads spent, line by line.
+fn sum(mut one: Vec<Spent>, other: Vec<Spent>) -> Vec<Spent> {
+    for (one, other) in one.iter_mut().zip(other) {
+        one.ns += other.ns;
+        one.own_ns += other.own_ns;
+        one.bytes += other.bytes;
+        one.runs += other.runs;
     }
+    one
 }
 
 impl<'w> Worker<'w> {
@@ -265,18 +276,15 @@ fn watch(now: &[Mutex<String>], runs: &AtomicU64, ended: mpsc::Receiver<()>) {
 /// Prints what every line cost. A megabyte costs at most what it may, beside what a run costs that
 /// has no packet: most captures are small. Lines that saw less than a megabyte are not judged.
 #[expect(clippy::print_stdout, reason = "figures, which the harness shows when asked")]
-fn judge(shares: [Vec<Spent>; 2], timed: bool) {
-    let [first, second] = shares;
+fn judge(spent: &[Spent], timed: bool) {
     let mut slow = Vec::new();
     println!("ms/MB; with the costs of a run; runs; MB; line");
-    for (one, other) in first.into_iter().zip(second) {
-        let (ns, own) = (one.ns + other.ns, one.own() + other.own());
-        let (bytes, runs) = (one.bytes + other.bytes, one.runs + other.runs);
+    for &Spent { ref line, ns, own_ns, bytes, runs, .. } in spent {
         let rate = |ns: u64| ns as f64 / bytes as f64;
-        let megabytes = bytes as f64 / 1e6;
-        println!("{:8.1} {:8.1} {runs:7} {megabytes:8.1}  {}", rate(own), rate(ns), one.line);
-        if timed && bytes > 1_000_000 && own > allowed(bytes) {
-            slow.push(one.line);
+        let (own, all, megabytes) = (rate(own_ns), rate(ns), bytes as f64 / 1e6);
+        println!("{own:8.1} {all:8.1} {runs:7} {megabytes:8.1}  {line}");
+        if timed && bytes > 1_000_000 && own_ns > allowed(bytes) {
+            slow.push(line);
         }
     }
     assert!(slow.is_empty(), "more than {} ms/MB: {slow:#?}", SLOWNESS * PER_MEGABYTE / 1_000_000);

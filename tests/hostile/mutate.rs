@@ -78,7 +78,7 @@ fn cuts(capture: &[u8]) -> Vec<usize> {
             }
             Step::NeedMore { .. } | Step::Error(_) => break,
         };
-        cuts.extend([at + (next - at) / 2, next - 1, next]);
+        cuts.extend([at + (next - at) / 2, next]);
         at = next;
     }
     cuts.retain(|cut| *cut < capture.len());
