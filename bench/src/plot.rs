@@ -9,7 +9,7 @@ use std::path::Path;
 pub(crate) fn draw(folder: &Path, bench: &str, rows: &[Row]) -> Result<(), String> {
     std::fs::create_dir_all(folder).map_err(|why| why.to_string())?;
     let mut lines: BTreeMap<&str, Vec<(f64, f64)>> = BTreeMap::new();
-    for row in rows.iter().filter(|row| row.goal.is_none()) {
+    for row in rows.iter().filter(|row| row.goal.is_none() && row.x.is_finite()) {
         lines.entry(row.candidate).or_default().push((row.x, row.value));
     }
     lines.retain(|_, points| points.len() > 1);
@@ -53,7 +53,12 @@ fn drawn(
             .legend(move |(x, y)| PathElement::new(vec![(x, y), (x + 18, y)], colour));
         chart.draw_series(points.iter().map(|p| Circle::new(*p, 3, colour.filled())))?;
     }
-    chart.configure_series_labels().background_style(WHITE.mix(0.8)).border_style(BLACK).draw()?;
+    chart
+        .configure_series_labels()
+        .position(SeriesLabelPosition::LowerLeft)
+        .background_style(WHITE.mix(0.8))
+        .border_style(BLACK)
+        .draw()?;
     area.present()?;
     Ok(())
 }

@@ -32,7 +32,7 @@ pub(crate) struct Row {
     /// What the ratio must reach.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) target: Option<f64>,
-    /// Where it stands on the x axis of a picture.
+    /// Where it stands on the x axis of a picture; not a number: nowhere.
     #[serde(skip)]
     pub(crate) x: f64,
 }
