@@ -242,12 +242,17 @@ impl<'w> Worker<'w> {
         let line = &self.lines[which];
         let report = |why: &str| report(why, line, path, mutation);
         *self.now.lock().unwrap_or_else(PoisonError::into_inner) = report("it hangs");
-        let cost = examine(line, &Expected::of(&capture));
-        let cost = cost.unwrap_or_else(|why| panic!("{}", report(&why)));
+        let expected = Expected::of(&capture);
+        let cost = || examine(line, &expected).unwrap_or_else(|why| panic!("{}", report(&why)));
         let length = capture.len() as u64;
-        let slow = self.work.sweep.timed && cost > SLOWNESS * PER_RUN + allowed(length);
-        assert!(!slow, "{}", report(&format!("it took {cost} ns for {length} bytes")));
-        self.spent[which].add(cost, length);
+        let slow = |cost: &u64| *cost > SLOWNESS * PER_RUN + allowed(length);
+        let mut spent = cost();
+        if self.work.sweep.timed && slow(&spent) {
+            // A busy machine may be slow once; what is slow of itself is so again.
+            spent = (0..3).map(|_| cost()).min().unwrap_or(spent);
+            assert!(!slow(&spent), "{}", report(&format!("it took {spent} ns for {length} bytes")));
+        }
+        self.spent[which].add(spent, length);
         self.work.runs.fetch_add(1, Ordering::Relaxed);
         std::fs::remove_dir_all(&out).expect("what sinks left");
     }

@@ -16,7 +16,7 @@ mod programs;
 /// Processor time that one input may take in a release build, in ns.
 const PER_INPUT: u64 = 100_000_000;
 /// How much slower a debug build may be.
-const SLOWNESS: u64 = if cfg!(debug_assertions) { 20 } else { 1 };
+const SLOWNESS: u64 = if cfg!(debug_assertions) { 5 } else { 1 };
 /// Random inputs are at most so long.
 const LENGTH_MAX: usize = 2048;
 
@@ -107,19 +107,23 @@ fn smoke(body: &Body, random: &mut Random) -> Result<usize, String> {
 }
 
 fn call(body: &Body, input: &[u8]) -> Result<(), String> {
-    let begin = sys::clock::thread();
-    let called = catch_unwind(AssertUnwindSafe(|| (body.run)(input)));
-    let spent = sys::clock::thread() - begin;
     let hex = || input.iter().map(|byte| format!("{byte:02x}")).collect::<Vec<_>>().join(" ");
-    if let Err(panic) = called {
-        let message = panic.downcast_ref::<String>().map(String::as_str);
-        let message = message.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("?");
-        return Err(format!("{}: {message}, for {}", body.name, hex()));
+    let mut spent = 0;
+    // A busy machine may be slow once; what is slow of itself is so again.
+    for _ in 0..2 {
+        let begin = sys::clock::thread();
+        let called = catch_unwind(AssertUnwindSafe(|| (body.run)(input)));
+        spent = sys::clock::thread() - begin;
+        if let Err(panic) = called {
+            let message = panic.downcast_ref::<String>().map(String::as_str);
+            let message = message.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("?");
+            return Err(format!("{}: {message}, for {}", body.name, hex()));
+        }
+        if spent <= SLOWNESS * PER_INPUT {
+            return Ok(());
+        }
     }
-    if spent > SLOWNESS * PER_INPUT {
-        return Err(format!("{}: {} ms for one input, {}", body.name, spent / 1_000_000, hex()));
-    }
-    Ok(())
+    Err(format!("{}: {} ms for one input, {}", body.name, spent / 1_000_000, hex()))
 }
 
 /// Words of two inputs of the corpus, or the two spliced; then cut, repeated or with bytes changed.
