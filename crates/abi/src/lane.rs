@@ -114,6 +114,9 @@ const _: () = assert!(size_of::<Marks>() == 32);
 impl Marks {
     /// The link type of a block that is no frame (a message, a record, bytes).
     pub const NO_LINK: u16 = u16::MAX;
+    /// The link type of a block whose frame is a record (`wire::record`) that describes the message
+    /// that it begins; nothing of it is in view.
+    pub const DESCRIBED: u16 = u16::MAX - 1;
     /// A layer that nobody has found.
     pub const UNKNOWN: u16 = u16::MAX;
 
@@ -121,6 +124,12 @@ impl Marks {
     #[must_use]
     pub const fn bare(length: u32) -> Self {
         Self::frame(Self::NO_LINK, length, length)
+    }
+
+    /// Marks of a description of `length` bytes, nothing in view.
+    #[must_use]
+    pub const fn described(length: u32) -> Self {
+        Self::frame(Self::DESCRIBED, length, length)
     }
 
     /// Marks of a fresh frame: whole in view, no layer found yet.
@@ -141,7 +150,13 @@ impl Marks {
     /// Whether the block lies in a frame.
     #[must_use]
     pub const fn is_frame(&self) -> bool {
-        self.link != Self::NO_LINK
+        self.link < Self::DESCRIBED
+    }
+
+    /// Whether the block describes the message that it begins.
+    #[must_use]
+    pub const fn is_description(&self) -> bool {
+        self.link == Self::DESCRIBED
     }
 }
 

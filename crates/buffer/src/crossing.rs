@@ -170,7 +170,10 @@ impl Writer {
             if view.is_hole() {
                 continue;
             }
-            self.keep(view, after, origins)?;
+            // A description shows nothing of its frame.
+            if view.length() > 0 {
+                self.keep(view, after, origins)?;
+            }
             let frame = entry.frame();
             if self.ring.lanes == Lanes::Marks && frame.place != view.place {
                 self.keep(frame, after, origins)?;

@@ -21,7 +21,7 @@ use buffer::signal::Bell;
 use endpoint::{Failure, Opening, SinkEntry, SourceEntry};
 use filter::{Classes, Counts, Description, Form, Holds, Kind, Mistake};
 use pipeline::ClassSet;
-use pipeline::graph::{Boolean, Graph, Link, NodeId, Step, Use};
+use pipeline::graph::{Boolean, Edge, Graph, Link, NodeId, Step, Use};
 use pipeline::plan::{Plan, PlannedEdge, RingPlan, SpaceKind};
 use std::fmt;
 use std::sync::Arc;
@@ -346,11 +346,26 @@ impl<'p> Builder<'p> {
                 let make = description.user.ok_or_else(|| {
                     BuildError::Unexpected(format!("`{}` cannot be made", description.name))
                 })?;
-                let made = make(&used.arguments);
+                let made = make(&used.arguments.clone().asked_for(self.asked(id)));
                 Part::Filter(made.map_err(|mistake| BuildError::Mistake { node: id, mistake })?)
             }
         };
         Ok(describe(Node::new(title(used), id.0, part, counts(description)), description))
+    }
+
+    /// The ranges of classes that arcs from a node name.
+    fn asked(&self, id: NodeId) -> Vec<(u32, u32)> {
+        let graph = &self.plan.graph;
+        let entered = |edge: &Edge| match &graph.node(edge.to).step {
+            // What enters a section is what its operands ask for.
+            Step::Boolean(Boolean::Any(links) | Boolean::All(links)) => {
+                links.iter().map(|link| link.classes.clone()).collect()
+            }
+            _ => vec![edge.classes.clone()],
+        };
+        let named = graph.edges.iter().filter(|edge| edge.from == id).flat_map(entered);
+        let named = named.filter(|classes| !classes.is_all() && !classes.is_plain());
+        named.flat_map(|classes| classes.ranges().to_vec()).collect()
     }
 
     /// Whether a node is where the line ends for who counts its blocks: a sink, or the filter whose

@@ -365,3 +365,20 @@ fn the_exam_finds_a_filter_that_breaks_its_word() {
     let breaks = std::panic::catch_unwind(|| keeps_to(count, &before, &moved));
     assert!(breaks.is_err(), "a statistics filter moved the view");
 }
+
+#[test]
+fn groups_are_ranges_of_the_classes() {
+    for d in FILTERS {
+        let Classes::Number { range, names, .. } = d.classes else {
+            assert!(d.groups.is_empty(), "`{}` has groups and no classes", d.name);
+            continue;
+        };
+        for (number, (name, group)) in d.groups.iter().enumerate() {
+            assert!(is_name(name) && !["all", "zero"].contains(name), "`{}` |{name}", d.name);
+            let within = range.low <= group.low && group.low < group.high;
+            assert!(within && group.high <= range.high, "`{}` |{name}", d.name);
+            let twice = d.groups.iter().skip(number + 1).any(|(other, _)| other == name);
+            assert!(!twice && !names.iter().any(|(other, _)| other == name), "`{}` {name}", d.name);
+        }
+    }
+}

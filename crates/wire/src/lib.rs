@@ -41,6 +41,7 @@ pub mod checksum;
 pub mod ports;
 
 pub mod capture;
+pub mod record;
 
 pub use dissect::{Layers, layers};
 pub use flow::Flow;

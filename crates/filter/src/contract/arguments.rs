@@ -22,6 +22,8 @@ pub enum Value {
 pub struct Arguments {
     values: Vec<(&'static str, Value)>,
     compiler: Option<Arc<dyn Compiler>>,
+    /// The ranges of classes that arcs of the filter name.
+    asked: Vec<(u32, u32)>,
 }
 
 impl PartialEq for Arguments {
@@ -143,6 +145,19 @@ impl Arguments {
     #[must_use]
     pub const fn compiler(&self) -> Option<&Arc<dyn Compiler>> {
         self.compiler.as_ref()
+    }
+
+    /// The same arguments for a filter whose arcs name these ranges of classes. Plain pipes and
+    /// `|all` name none.
+    #[must_use]
+    pub fn asked_for(self, asked: Vec<(u32, u32)>) -> Self {
+        Self { asked, ..self }
+    }
+
+    /// Whether an arc names classes within this range: what a filter makes only for who asks.
+    #[must_use]
+    pub fn asks(&self, low: u32, high: u32) -> bool {
+        self.asked.iter().any(|(from, to)| low <= *from && *to <= high)
     }
 
     /// All values, in the order in which they were set or added.

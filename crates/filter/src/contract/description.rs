@@ -228,6 +228,8 @@ pub struct Description {
     pub parameters: &'static [Parameter],
     /// Its classes.
     pub classes: Classes,
+    /// Names for ranges of its classes, for arcs: `|request`.
+    pub groups: &'static [(&'static str, ValueRange)],
     /// Why it may answer nothing or drop; the order numbers them.
     pub reasons: &'static [&'static str],
     /// What else it counts.
@@ -262,6 +264,7 @@ impl Description {
         effect: None,
         parameters: &[],
         classes: Classes::Same,
+        groups: &[],
         reasons: &[],
         counters: &[],
         keeps: Keeps::Nothing,

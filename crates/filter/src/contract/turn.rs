@@ -380,6 +380,67 @@ impl<'c, 'a> StreamContext<'c, 'a> {
         true
     }
 
+    /// Makes a new block as [`StreamContext::append`] does, and keeps it from leaving: for a filter
+    /// that looks at it, and [gives](Self::make) or [keeps](Self::keep) it. One that is neither is
+    /// no block: nothing counts it. `None`: there is no memory, which is counted.
+    pub fn append_block(
+        &mut self,
+        room: usize,
+        class: Class,
+        context: ContextLane,
+        fill: impl FnOnce(&mut [u8]) -> usize,
+    ) -> Option<Block<'a>> {
+        let mut fill = Some(fill);
+        let made = self
+            .gateway
+            .append(room.min(BLOCK_MAX), &mut |room| fill.take().map_or(0, |fill| fill(room)));
+        let Some((pointer, frame)) = made else {
+            self.counts.made.add(0);
+            self.counts.no_room.add(0);
+            return None;
+        };
+        let marks = Marks::bare(pointer.length());
+        Some(Block { pointer: pointer.with_class(class), frame, marks, context })
+    }
+
+    /// Makes the description of a message, which `fill` writes as a `wire::record` of at most
+    /// `room` bytes: nothing of it is in view. It leaves when it is [given](Self::make), before the
+    /// blocks of the message, and may be [kept](Self::keep) as well.
+    pub fn describe(
+        &mut self,
+        room: usize,
+        class: Class,
+        context: ContextLane,
+        fill: impl FnOnce(&mut [u8]) -> usize,
+    ) -> Option<Block<'a>> {
+        let block = self.append_block(room, class, context, fill)?;
+        let marks = Marks::described(block.length());
+        Some(Block { pointer: block.pointer.within(0, 0), marks, ..block })
+    }
+
+    /// Keeps a block that was made here beyond the turn, in `list`, as [`StreamContext::hold`] does
+    /// with one that came: it counts as made. Answers false, and evicts it, when a bound is
+    /// reached.
+    pub fn keep(&mut self, list: &mut HeldList, block: &Block<'a>, key: u32) -> bool {
+        self.counts.made.add(block.length());
+        self.hold(list, block, key)
+    }
+
+    /// Ends the front block of `list`: it was used up.
+    pub fn forget(&mut self, list: &mut HeldList) {
+        if let Some((_, entry, pin)) = self.holds.pop(list) {
+            let bytes = entry.pointer.length();
+            self.counts.held.take(bytes);
+            self.counts.consumed.add(bytes);
+            self.gateway.unpin(pin);
+        }
+    }
+
+    /// The blocks of `list`, first to last, with their keys.
+    pub fn held<'s>(&'s self, list: &HeldList) -> impl Iterator<Item = (u32, Block<'a>)> + 's {
+        self.holds.blocks(list).map(|(key, entry, _)| (key, self.block(&entry)))
+    }
+
     /// The same block with all its bytes here; `None`: they are gone, and the block must be
     /// dropped.
     pub fn whole(&mut self, block: Block<'a>) -> Option<Block<'a>> {

@@ -3,7 +3,7 @@
 use super::COLUMNS;
 use super::table::wrap;
 use super::words;
-use filter::{Classes, Description, Form, Gives, Keeps, Kind, Parameter, Reads, Type};
+use filter::{Classes, Description, Form, Gives, Keeps, Kind, Parameter, Reads, Type, ValueRange};
 use std::fmt::Write as _;
 
 /// Columns in front of what a line says.
@@ -28,7 +28,7 @@ pub fn help(entry: &Description) -> String {
         line(&mut out, "gives", &gives(entry.gives));
     }
     if !matches!(entry.kind, Kind::Source | Kind::Sink) {
-        line(&mut out, "classes", &classes(&entry.classes));
+        line(&mut out, "classes", &classes(entry));
         line(&mut out, "looks at", &reads(entry.reads));
         line(&mut out, "keeps", &keeps(entry));
     }
@@ -133,8 +133,8 @@ fn gives(gives: Gives) -> String {
     }
 }
 
-fn classes(classes: &Classes) -> String {
-    match classes {
+fn classes(entry: &Description) -> String {
+    match entry.classes {
         Classes::Same => "left as they came".to_owned(),
         Classes::YesNo => "1 or no answer".to_owned(),
         Classes::Number { what, range, names } => {
@@ -143,6 +143,12 @@ fn classes(classes: &Classes) -> String {
                 names.iter().map(|(name, value)| format!("{name} {value}")).collect();
             if !names.is_empty() {
                 let _ = write!(text, "; with names: {}", names.join(", "));
+            }
+            let group =
+                |(name, range): &(&str, ValueRange)| format!("{name} {}:{}", range.low, range.high);
+            let groups: Vec<String> = entry.groups.iter().map(group).collect();
+            if !groups.is_empty() {
+                let _ = write!(text, "; and for ranges: {}", groups.join(", "));
             }
             text
         }

@@ -73,9 +73,14 @@ const TCP: Description = Description {
 const HTTP: Description = Description {
     classes: Classes::Number {
         what: "the kind of message",
-        range: range(1, 4),
-        names: &[("get", 1), ("post", 2), ("response", 3), ("exchange", 4)],
+        range: range(1, 1999),
+        names: &[("get", 1), ("post", 2)],
     },
+    groups: &[
+        ("request", range(1, 99)),
+        ("response", range(100, 999)),
+        ("exchange", range(1000, 1999)),
+    ],
     ..entry("http", Kind::Classification, Forms::of(&[Form::Stream]), Gives::Form(Form::Message))
 };
 const SSH: Description = Description {

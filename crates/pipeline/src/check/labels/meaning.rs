@@ -28,6 +28,7 @@ struct Classifier {
     what: &'static str,
     range: ValueRange,
     names: &'static [(&'static str, u32)],
+    groups: &'static [(&'static str, ValueRange)],
 }
 
 impl<'c> Meaning<'c> {
@@ -43,15 +44,16 @@ impl<'c> Meaning<'c> {
                 Answered::YesNo => ("yes or nothing", ValueRange { low: 1, high: 1 }, &[][..]),
                 Answered::Number { what, range, names } => (what, range, names),
             };
-            classifiers.push(Classifier { name: entry.name, what, range, names });
+            let (name, groups) = (entry.name, entry.groups);
+            classifiers.push(Classifier { name, what, range, names, groups });
         }
         Self { classifiers, unknown: answers.unknown, catalogue }
     }
 
     /// The classifier that has a class of this name.
     pub(super) fn has_name(&self, name: &str) -> Option<&'static str> {
-        let known = self.classifiers.iter().find(|known| known.class(name).is_some());
-        known.map(|known| known.name)
+        let has = |known: &&Classifier| known.class(name).or_else(|| known.group(name)).is_some();
+        self.classifiers.iter().find(has).map(|known| known.name)
     }
 
     /// The classes that a label lets through; everything after a mistake.
@@ -89,11 +91,13 @@ impl<'c> Meaning<'c> {
     /// The classes of one entry of the list; none after a mistake or where it cannot be known.
     fn class(&self, class: &Class, mistakes: &mut Vec<Diagnostic>) -> Option<ClassSet> {
         let (low, high, span) = match class {
-            Class::One(value) => return Some(ClassSet::one(self.value(value, mistakes)?)),
+            Class::One(value) => {
+                return self.value(value, mistakes).map(|(low, high)| ClassSet::range(low, high));
+            }
             Class::Range { low, high, span } => (low, high, *span),
         };
-        let from = low.as_ref().map(|value| self.value(value, mistakes));
-        let to = high.as_ref().map(|value| self.value(value, mistakes));
+        let from = low.as_ref().map(|value| self.value(value, mistakes).map(|(first, _)| first));
+        let to = high.as_ref().map(|value| self.value(value, mistakes).map(|(_, last)| last));
         let lowest = self.classifiers.iter().map(|known| known.range.low).min().unwrap_or(0);
         let highest = self.classifiers.iter().map(Classifier::highest).max().unwrap_or(ZERO);
         let from = from.map_or(Some(if lowest == 0 { ZERO } else { lowest }), |end| end)?;
@@ -116,14 +120,14 @@ impl<'c> Meaning<'c> {
         Some(set)
     }
 
-    /// The class that a value means; none after a mistake or where it cannot be known.
-    fn value(&self, value: &Value, mistakes: &mut Vec<Diagnostic>) -> Option<u32> {
+    /// The classes that a value means, one mostly; none after a mistake or where it cannot be known.
+    fn value(&self, value: &Value, mistakes: &mut Vec<Diagnostic>) -> Option<(u32, u32)> {
         match value {
-            Value::Name(name) => self.name(name, mistakes),
+            Value::Name(name) => self.named(name, mistakes),
             Value::Number { value: number, span, .. } => {
                 let known = *number == 0 || self.classifiers.iter().any(|known| known.can(*number));
                 if known {
-                    return Some(*number);
+                    return Some((*number, *number));
                 }
                 if !self.unknown {
                     let what = format!("`{value}` is no class of {}", self.all_names());
@@ -134,25 +138,27 @@ impl<'c> Meaning<'c> {
         }
     }
 
-    fn name(&self, name: &Name, mistakes: &mut Vec<Diagnostic>) -> Option<u32> {
+    /// The range of classes that a name means, of one class mostly.
+    fn named(&self, name: &Name, mistakes: &mut Vec<Diagnostic>) -> Option<(u32, u32)> {
         let text = name.text.as_str();
         let (mut having, mut lacking) = (Vec::new(), Vec::new());
         for known in &self.classifiers {
-            match known.class(text) {
-                Some(value) => having.push((known.name, value)),
+            match known.class(text).or_else(|| known.group(text)) {
+                Some(range) => having.push((known.name, range)),
                 None => lacking.push(known.name),
             }
         }
         let mistake = match (having.first(), lacking.first()) {
-            (Some((_, value)), None) if having.iter().all(|(_, other)| other == value) => {
-                return Some(*value);
+            (Some((_, range)), None) if having.iter().all(|(_, other)| other == range) => {
+                return Some(*range);
             }
             _ if self.unknown => return None,
-            (Some((one, value)), None) => {
-                let other = having.iter().find(|(_, other)| other != value);
-                let (other, differs) = other.copied().unwrap_or((one, *value));
+            (Some((one, range)), None) => {
+                let other = having.iter().find(|(_, other)| other != range);
+                let (other, differs) = other.copied().unwrap_or((one, *range));
+                let (this, that) = (shown(*range), shown(differs));
                 let what =
-                    format!("`{}` is {value} of `{one}` and {differs} of `{other}`", brief(text));
+                    format!("`{}` is {this} of `{one}` and {that} of `{other}`", brief(text));
                 Diagnostic::error(name.span, what)
                     .why("both give the class on this arc")
                     .hint("write the arcs apart")
@@ -170,7 +176,7 @@ impl<'c> Meaning<'c> {
     }
 
     fn no_name(&self, name: &str, span: Span) -> Diagnostic {
-        let names = || self.classifiers.iter().flat_map(|known| known.names).map(|(name, _)| *name);
+        let names = || self.classifiers.iter().flat_map(Classifier::names);
         let what = format!("`{}` is no class of {}", brief(name), self.all_names());
         let mut mistake = Diagnostic::error(span, what);
         if names().next().is_none() {
@@ -212,6 +218,11 @@ impl<'c> Meaning<'c> {
     }
 }
 
+/// A range as it is written.
+fn shown((low, high): (u32, u32)) -> String {
+    if low == high { low.to_string() } else { format!("{low}:{high}") }
+}
+
 impl Classifier {
     fn can(&self, class: u32) -> bool {
         class < ZERO && (self.range.low..=self.range.high).contains(&class)
@@ -224,13 +235,27 @@ impl Classifier {
         named.chain([self.range.high]).filter(|class| *class < ZERO).max().unwrap_or(ZERO - 1)
     }
 
-    fn class(&self, name: &str) -> Option<u32> {
+    /// All names that may stand in a label.
+    fn names(&self) -> impl Iterator<Item = &'static str> {
+        let groups = self.groups.iter().map(|(name, _)| *name);
+        groups.chain(self.names.iter().map(|(name, _)| *name))
+    }
+
+    /// The class of this name, as a range.
+    fn class(&self, name: &str) -> Option<(u32, u32)> {
         let named = self
             .names
             .iter()
             .find(|(known, _)| *known == name)
             .map(|(_, value)| if *value == 0 { ZERO } else { *value });
-        named.or_else(|| (name == "zero" && self.range.low == 0).then_some(ZERO))
+        let class = named.or_else(|| (name == "zero" && self.range.low == 0).then_some(ZERO))?;
+        Some((class, class))
+    }
+
+    /// The range of this name.
+    fn group(&self, name: &str) -> Option<(u32, u32)> {
+        let group = self.groups.iter().find(|(known, _)| *known == name);
+        group.map(|(_, range)| (range.low, range.high))
     }
 
     fn bounds(&self) -> String {

@@ -1,0 +1,120 @@
+//! The fields of records: one table of what they are called and how they are written.
+
+/// How the value of a field is read and written.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Shape {
+    /// Bytes as they were on the wire.
+    Text,
+    /// Texts that may come several times.
+    List,
+    /// A number.
+    Number,
+    /// 1: it is so.
+    Flag,
+    /// A number of nanoseconds since the epoch.
+    Time,
+    /// An IPv4 address in 4 bytes or an IPv6 address in 16.
+    Address,
+}
+
+macro_rules! fields {
+    ($($field:ident $json:literal $ecs:expr, $shape:ident, $about:literal;)*) => {
+        /// What is known about a message.
+        #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+        #[repr(u8)]
+        pub enum Field {
+            $(#[doc = $about] $field,)*
+        }
+
+        impl Field {
+            /// All fields, by their number.
+            pub const ALL: &'static [Self] = &[$(Self::$field,)*];
+
+            /// The name in the objects that `json` writes.
+            #[must_use]
+            pub const fn json(self) -> &'static str {
+                match self {
+                    $(Self::$field => $json,)*
+                }
+            }
+
+            /// The name in the Elastic Common Schema, if it has one.
+            #[must_use]
+            pub const fn ecs(self) -> Option<&'static str> {
+                match self {
+                    $(Self::$field => $ecs,)*
+                }
+            }
+
+            /// How the value is read and written.
+            #[must_use]
+            pub const fn shape(self) -> Shape {
+                match self {
+                    $(Self::$field => Shape::$shape,)*
+                }
+            }
+
+            /// What it is, in a sentence.
+            #[must_use]
+            pub const fn about(self) -> &'static str {
+                match self {
+                    $(Self::$field => $about,)*
+                }
+            }
+        }
+    };
+}
+
+fields! {
+    Time "time" None, Time, "When the message began.";
+    End "end" Some("event.end"), Time, "When the message, or the last of an exchange, ended.";
+    ResponseTime "response_time" None, Time, "When the response of an exchange began.";
+    Client "client" Some("source.ip"), Address, "The client's address.";
+    ClientPort "client_port" Some("source.port"), Number, "The client's port.";
+    Server "server" Some("destination.ip"), Address, "The server's address.";
+    ServerPort "server_port" Some("destination.port"), Number, "The server's port.";
+    Method "method" Some("http.request.method"), Text, "The method of the request.";
+    Url "url" Some("url.original"), Text, "The target of the request as it was sent.";
+    Host "host" Some("url.domain"), Text, "The host that the request names.";
+    Version "version" Some("http.version"), Text, "The version of the protocol.";
+    Status "status" Some("http.response.status_code"), Number, "The status code of the response.";
+    StatusText "status_text" None, Text, "The reason phrase of the response.";
+    User "user" Some("user.name"), Text, "Who the request says that asks.";
+    UserAgent "user_agent" Some("user_agent.original"), Text, "The program that asks.";
+    Referer "referer" Some("http.request.referrer"), Text, "Where the request says that it comes from.";
+    ContentType "content_type" Some("http.response.mime_type"), Text, "The media type of the body.";
+    ContentEncoding "content_encoding" None, Text, "How the body is coded.";
+    ContentLength "content_length" None, Number, "The length of the body as the head states it, in bytes.";
+    RequestHead "request_head_bytes" None, Number, "The length of the request's head, in bytes.";
+    RequestBody "request_body_bytes" Some("http.request.body.bytes"), Number, "The length of the request's body as it was seen, in bytes.";
+    ResponseHead "response_head_bytes" None, Number, "The length of the response's head, in bytes.";
+    ResponseBody "response_body_bytes" Some("http.response.body.bytes"), Number, "The length of the response's body as it was seen, in bytes.";
+    Missing "missing_bytes" None, Number, "How many bytes of the body, or of both, were never seen.";
+    Incomplete "incomplete" None, Flag, "Whether the message, or one of both, ended before it was whole.";
+    Id "id" Some("dns.id"), Number, "The number of the DNS message.";
+    Opcode "opcode" Some("dns.op_code"), Number, "The DNS operation.";
+    Answer "answer" Some("dns.type"), Flag, "Whether the DNS message is a response.";
+    Rcode "rcode" Some("dns.response_code"), Number, "The DNS response code.";
+    RcodeName "rcode_name" None, Text, "The name of the DNS response code.";
+    Flags "flags" Some("dns.header_flags"), Text, "The flags of the DNS header that are set.";
+    Name "name" Some("dns.question.name"), Text, "The name that is asked for.";
+    Type "type" Some("dns.question.type"), Text, "The type that is asked for.";
+    Class "class" Some("dns.question.class"), Text, "The class that is asked for.";
+    Answers "answers" Some("dns.answers.count"), Number, "How many answers the DNS message has.";
+    Data "data" Some("dns.answers.data"), List, "The answers, as text.";
+    Ttl "ttl" Some("dns.answers.ttl"), Number, "The least time to live of the answers, in seconds.";
+    TlsVersion "tls_version" Some("tls.version"), Text, "The version of TLS.";
+    ServerName "server_name" Some("tls.client.server_name"), Text, "The server's name that the client asks for (SNI).";
+    Alpn "alpn" Some("tls.client.supported_protocols"), List, "The application protocols that are offered or chosen (ALPN).";
+    Cipher "cipher" Some("tls.cipher"), Text, "The cipher suite that the server chose.";
+    Ciphers "ciphers" None, Number, "How many cipher suites the client offers.";
+    Ja4 "ja4" Some("tls.client.ja4"), Text, "The client's fingerprint (JA4).";
+    Resumed "resumed" Some("tls.resumed"), Flag, "Whether an earlier session is resumed.";
+}
+
+impl Field {
+    /// The field with this number.
+    pub(super) fn numbered(number: u8) -> Option<Self> {
+        Self::ALL.get(usize::from(number)).copied()
+    }
+}

@@ -1,0 +1,223 @@
+//! Records: what a filter found out about a message, on its way to the sinks that tell it.
+//!
+//! In: fields, written one by one into room that somebody else owns. Out: the same fields, read
+//! from bytes that nobody need trust. A record is the frame of the block that begins a message
+//! (CONTRACT 6); a sink that writes bytes passes over it, a sink that writes text says what stands
+//! in it. The fields are one table ([`Field`]), so that `json`, `print`, `weblog` and `files` call
+//! the same thing by the same name.
+//!
+//! ```text
+//! byte 0     what is described (Kind)
+//! then       fields: number (1 byte), length (2 bytes, little endian), that many bytes
+//! ```
+//!
+//! Texts stand as they were on the wire, cut at [`TEXT_MAX`] bytes; numbers as little endian
+//! without the zero bytes at their end. What does not fit into the room is left out, and the record
+//! says so ([`Record::is_cut`]).
+
+mod field;
+#[cfg(test)]
+mod tests;
+
+pub use field::{Field, Shape};
+
+/// The longest text in a field, in bytes.
+pub const TEXT_MAX: usize = 8192;
+/// The number of the mark that fields were left out.
+const CUT: u8 = 0xff;
+/// What stands before the bytes of a field.
+const HEADER: usize = 3;
+
+/// What a record describes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Kind {
+    /// An HTTP request.
+    HttpRequest,
+    /// An HTTP response.
+    HttpResponse,
+    /// An HTTP request with its response.
+    HttpExchange,
+    /// A DNS message.
+    Dns,
+    /// A hello of a TLS handshake.
+    Tls,
+}
+
+impl Kind {
+    const ALL: [Self; 5] =
+        [Self::HttpRequest, Self::HttpResponse, Self::HttpExchange, Self::Dns, Self::Tls];
+
+    /// The name as it is printed.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::HttpRequest => "http_request",
+            Self::HttpResponse => "http_response",
+            Self::HttpExchange => "http_exchange",
+            Self::Dns => "dns",
+            Self::Tls => "tls",
+        }
+    }
+
+    const fn number(self) -> u8 {
+        self as u8 + 1
+    }
+
+    fn numbered(number: u8) -> Option<Self> {
+        Self::ALL.into_iter().find(|kind| kind.number() == number)
+    }
+}
+
+/// Writes a record into room that somebody else owns.
+#[derive(Debug)]
+pub struct Writer<'r> {
+    room: &'r mut [u8],
+    used: usize,
+    cut: bool,
+}
+
+impl<'r> Writer<'r> {
+    /// A record of this kind, without fields yet.
+    pub fn new(room: &'r mut [u8], kind: Kind) -> Self {
+        // One byte stays free for the mark that something was left out.
+        let used = match room {
+            [first, _, ..] => {
+                *first = kind.number();
+                1
+            }
+            _ => 0,
+        };
+        Self { room, used, cut: used == 0 }
+    }
+
+    /// Adds a text as it was on the wire. A field may be added several times.
+    pub fn text(&mut self, field: Field, text: &[u8]) {
+        let text = text.get(..TEXT_MAX).unwrap_or(text);
+        self.add(field as u8, text);
+    }
+
+    /// Adds a number.
+    pub fn number(&mut self, field: Field, number: u64) {
+        let bytes = number.to_le_bytes();
+        let used = 8 - number.leading_zeros() as usize / 8;
+        self.add(field as u8, bytes.get(..used).unwrap_or_default());
+    }
+
+    /// Adds all fields of another record.
+    pub fn all(&mut self, other: &Record<'_>) {
+        self.cut |= other.is_cut();
+        for (field, value) in other.fields() {
+            self.add(field as u8, value);
+        }
+    }
+
+    /// Ends the record; answers its length.
+    #[must_use]
+    pub fn finish(self) -> usize {
+        match self.room.get_mut(self.used) {
+            Some(mark) if self.cut && self.used > 0 => {
+                *mark = CUT;
+                self.used + 1
+            }
+            _ => self.used,
+        }
+    }
+
+    fn add(&mut self, field: u8, value: &[u8]) {
+        let end = self.used + HEADER + value.len();
+        let place = if end < self.room.len() { self.room.get_mut(self.used..end) } else { None };
+        match (place, u16::try_from(value.len())) {
+            (Some([number, low, high, bytes @ ..]), Ok(length)) => {
+                *number = field;
+                [*low, *high] = length.to_le_bytes();
+                bytes.copy_from_slice(value);
+                self.used = end;
+            }
+            _ => self.cut = true,
+        }
+    }
+}
+
+/// A record that was read.
+#[derive(Clone, Copy, Debug)]
+pub struct Record<'b> {
+    kind: Kind,
+    fields: &'b [u8],
+}
+
+impl<'b> Record<'b> {
+    /// The record that these bytes are; nothing if they are none.
+    #[must_use]
+    pub fn parse(bytes: &'b [u8]) -> Option<Self> {
+        let (kind, fields) = bytes.split_first()?;
+        Some(Self { kind: Kind::numbered(*kind)?, fields })
+    }
+
+    /// What it describes.
+    #[must_use]
+    pub const fn kind(&self) -> Kind {
+        self.kind
+    }
+
+    /// The fields in the order in which they were written, each with its value as it is stored.
+    /// Fields that this version does not know are passed over.
+    pub fn fields(&self) -> impl Iterator<Item = (Field, &'b [u8])> + use<'b> {
+        let mut rest = self.fields;
+        let mut next = move || {
+            let [number, low, high, behind @ ..] = rest else { return None };
+            let length = usize::from(u16::from_le_bytes([*low, *high]));
+            let value = behind.get(..length)?;
+            rest = behind.get(length..)?;
+            Some((Field::numbered(*number), value))
+        };
+        core::iter::from_fn(move || {
+            loop {
+                if let (Some(field), value) = next()? {
+                    return Some((field, value));
+                }
+            }
+        })
+    }
+
+    /// A text; the first if there are several.
+    #[must_use]
+    pub fn text(&self, field: Field) -> Option<&'b [u8]> {
+        self.fields().find(|(found, _)| *found == field).map(|(_, value)| value)
+    }
+
+    /// A number.
+    #[must_use]
+    pub fn number(&self, field: Field) -> Option<u64> {
+        self.text(field).and_then(number)
+    }
+
+    /// Whether fields did not fit.
+    #[must_use]
+    pub fn is_cut(&self) -> bool {
+        self.fields.last() == Some(&CUT) && self.ends_with_the_mark()
+    }
+
+    fn ends_with_the_mark(&self) -> bool {
+        let fields: usize = self.lengths().sum();
+        fields + 1 == self.fields.len()
+    }
+
+    fn lengths(&self) -> impl Iterator<Item = usize> + '_ {
+        let mut rest = self.fields;
+        core::iter::from_fn(move || {
+            let [_, low, high, behind @ ..] = rest else { return None };
+            let length = usize::from(u16::from_le_bytes([*low, *high]));
+            rest = behind.get(length..)?;
+            Some(HEADER + length)
+        })
+    }
+}
+
+/// The number that is stored in these bytes; nothing if they are too many.
+#[must_use]
+pub fn number(value: &[u8]) -> Option<u64> {
+    if value.len() > 8 {
+        return None;
+    }
+    Some(value.iter().rev().fold(0, |number, byte| number << 8 | u64::from(*byte)))
+}

@@ -1,0 +1,91 @@
+use super::*;
+
+fn exchange(room: &mut [u8]) -> usize {
+    let mut writer = Writer::new(room, Kind::HttpExchange);
+    writer.text(Field::Method, b"GET");
+    writer.number(Field::Status, 404);
+    writer.number(Field::ResponseBody, 0);
+    writer.number(Field::Time, u64::MAX);
+    writer.text(Field::Data, b"one");
+    writer.text(Field::Data, b"");
+    writer.finish()
+}
+
+#[test]
+fn a_record_gives_back_what_it_was_given() {
+    let mut room = [0; 100];
+    let used = exchange(&mut room);
+    let record = Record::parse(&room[..used]).unwrap();
+    assert_eq!(record.kind(), Kind::HttpExchange);
+    assert_eq!(record.text(Field::Method), Some(&b"GET"[..]));
+    assert_eq!(record.number(Field::Status), Some(404));
+    assert_eq!(record.number(Field::ResponseBody), Some(0));
+    assert_eq!(record.number(Field::Time), Some(u64::MAX));
+    assert_eq!((record.text(Field::Url), record.number(Field::Data)), (None, Some(0x65_6e6f)));
+    let data = record.fields().filter(|(field, _)| *field == Field::Data);
+    assert_eq!(data.map(|(_, value)| value).collect::<Vec<_>>(), [&b"one"[..], b""]);
+    assert!(!record.is_cut());
+    let mut copy = [0; 100];
+    let mut writer = Writer::new(&mut copy, Kind::HttpExchange);
+    writer.all(&record);
+    assert_eq!(writer.finish(), used);
+    assert_eq!(copy[..used], room[..used]);
+}
+
+#[test]
+fn what_does_not_fit_is_left_out_and_said() {
+    let mut whole = [0; 100];
+    let used = exchange(&mut whole);
+    for room in 0..=used {
+        let mut bytes = vec![0; room];
+        let used = exchange(&mut bytes);
+        let Some(record) = Record::parse(&bytes[..used]) else {
+            assert_eq!(used, 0);
+            continue;
+        };
+        assert!(record.is_cut(), "{room}");
+        assert!(record.fields().count() < 6);
+    }
+    let mut room = vec![0; used + 1];
+    let used = exchange(&mut room);
+    assert!(!Record::parse(&room[..used]).unwrap().is_cut());
+    let long = vec![b'x'; TEXT_MAX + 1];
+    let mut room = vec![0; 2 * TEXT_MAX];
+    let mut writer = Writer::new(&mut room, Kind::Dns);
+    writer.text(Field::Name, &long);
+    let used = writer.finish();
+    let record = Record::parse(&room[..used]).unwrap();
+    assert_eq!(record.text(Field::Name).map(<[u8]>::len), Some(TEXT_MAX));
+}
+
+#[test]
+fn bytes_that_are_no_record_do_no_harm() {
+    assert!(Record::parse(b"").is_none() && Record::parse(&[0]).is_none());
+    let mut room = [0; 100];
+    let used = exchange(&mut room);
+    for cut in 1..used {
+        let record = Record::parse(&room[..cut]).unwrap();
+        assert!(record.fields().count() < 6, "{cut}");
+    }
+    for at in 0..used {
+        for bit in 0..8 {
+            let mut bytes = room;
+            bytes[at] ^= 1 << bit;
+            if let Some(record) = Record::parse(&bytes[..used]) {
+                let length: usize = record.fields().map(|(_, value)| value.len()).sum();
+                assert!(length < used);
+                let _ = record.is_cut();
+            }
+        }
+    }
+}
+
+#[test]
+fn every_field_has_a_name_of_its_own() {
+    for (number, field) in Field::ALL.iter().enumerate() {
+        assert_eq!(*field as usize, number);
+        assert!(!Field::ALL[..number].iter().any(|other| other.json() == field.json()));
+        assert!(field.about().ends_with('.') && field.about().len() < 90);
+    }
+    assert!(Field::ALL.len() < usize::from(CUT));
+}
