@@ -347,6 +347,12 @@ impl<'c, 'a> StreamContext<'c, 'a> {
         self.output.push(block, self.order);
     }
 
+    /// Answers nothing for a block that goes on, and says why.
+    pub fn absent(&mut self, reason: Reason) -> Class {
+        self.counts.unanswered(reason);
+        Class::NONE
+    }
+
     /// Ends the block that came: it was used up.
     pub fn consume(&mut self, block: &Block<'a>) {
         self.counts.consumed.add(block.length());
