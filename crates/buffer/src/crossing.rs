@@ -158,28 +158,41 @@ impl Writer {
     /// ([`Writer::signal`]). Every entry that is not a hole must come from one of `origins`. A
     /// fault says that an entry is not what it alleges: then nothing was put.
     pub fn push(&mut self, entries: &[Entry], origins: &[&dyn Origin]) -> Result<Pushed, Fault> {
+        self.push_each(&mut entries.iter().copied(), entries.len(), origins)
+    }
+
+    /// As [`Writer::push`], for `count` entries that come one by one. What is not put and not
+    /// dropped is left in the iterator.
+    #[inline]
+    pub fn push_each(
+        &mut self,
+        entries: &mut impl Iterator<Item = Entry>,
+        count: usize,
+        origins: &[&dyn Origin],
+    ) -> Result<Pushed, Fault> {
         if self.flight.len() > 1 {
             self.reap()?;
         }
-        let start = self.ring.side.head;
         // Asked once: what goes in is what is kept, even if a reader makes more room meanwhile
         // (C2).
-        let fitting = self.ring.fitting(entries.len())?;
-        for (entry, after) in entries.iter().take(fitting).zip(start + 1..) {
+        let fitting = self.ring.fitting(count)?;
+        let Self { ring, flight, shared } = self;
+        let framed = ring.lanes == Lanes::Marks;
+        ring.put(entries, fitting, |entry, after| {
             let view = entry.pointer;
             if view.is_hole() {
-                continue;
+                return Ok(());
             }
             // A description shows nothing of its frame.
             if view.length() > 0 {
-                self.keep(view, after, origins)?;
+                keep(flight, shared, view, after, origins)?;
             }
             let frame = entry.frame();
-            if self.ring.lanes == Lanes::Marks && frame.place != view.place {
-                self.keep(frame, after, origins)?;
+            if framed && frame.place != view.place {
+                keep(flight, shared, frame, after, origins)?;
             }
-        }
-        Ok(self.ring.put(entries, fitting))
+            Ok(())
+        })
     }
 
     /// Wakes the readers that sleep. Call it after T_b blocks or T_t time, and before the space
@@ -232,53 +245,55 @@ impl Writer {
     pub fn taken(&self, reader: usize) -> Option<Taken> {
         self.ring.taken(reader)
     }
+}
 
-    /// Makes sure that a lease keeps these bytes until all readers have passed `after` (C2). Most
-    /// often they lie in the segment of the block before, which is the last one that was leased.
-    #[inline]
-    fn keep(
-        &mut self,
-        pointer: RichPointer,
-        after: u64,
-        origins: &[&dyn Origin],
-    ) -> Result<(), Fault> {
-        match self.flight.last_mut() {
-            Some(last) if last.is_known_to_cover(pointer) => {
-                last.until = last.until.max(after);
-                Ok(())
-            }
-            _ => self.keep_elsewhere(pointer, after, origins),
+/// Makes sure that a lease keeps these bytes until all readers have passed `after` (C2). Most often
+/// they lie in the segment of the block before, which is the last one that was leased.
+#[inline]
+fn keep(
+    flight: &mut Vec<Flight>,
+    shared: &Shared,
+    pointer: RichPointer,
+    after: u64,
+    origins: &[&dyn Origin],
+) -> Result<(), Fault> {
+    match flight.last_mut() {
+        Some(last) if last.is_known_to_cover(pointer) => {
+            last.until = last.until.max(after);
+            Ok(())
+        }
+        _ => keep_elsewhere(flight, shared, pointer, after, origins),
+    }
+}
+
+#[cold]
+fn keep_elsewhere(
+    flights: &mut Vec<Flight>,
+    shared: &Shared,
+    pointer: RichPointer,
+    after: u64,
+    origins: &[&dyn Origin],
+) -> Result<(), Fault> {
+    for flight in flights.iter_mut().rev() {
+        if flight.is_known_to_cover(pointer) || flight.covers(pointer) {
+            flight.until = flight.until.max(after);
+            return Ok(());
         }
     }
-
-    #[cold]
-    fn keep_elsewhere(
-        &mut self,
-        pointer: RichPointer,
-        after: u64,
-        origins: &[&dyn Origin],
-    ) -> Result<(), Fault> {
-        for flight in self.flight.iter_mut().rev() {
-            if flight.is_known_to_cover(pointer) || flight.covers(pointer) {
-                flight.until = flight.until.max(after);
+    let mut fault = Fault::UnknownDbuf(pointer.dbuf());
+    for origin in origins {
+        match origin.lease(pointer) {
+            Ok(lease) => {
+                shared.introduce(lease.memory())?;
+                // Nothing is known of the segment until the next block there.
+                flights.push(Flight { lease, until: after, start: 0, filled: 0 });
                 return Ok(());
             }
+            Err(Fault::UnknownDbuf(_)) => {}
+            Err(other) => fault = other,
         }
-        let mut fault = Fault::UnknownDbuf(pointer.dbuf());
-        for origin in origins {
-            match origin.lease(pointer) {
-                Ok(lease) => {
-                    self.shared.introduce(lease.memory())?;
-                    // Nothing is known of the segment until the next block there.
-                    self.flight.push(Flight { lease, until: after, start: 0, filled: 0 });
-                    return Ok(());
-                }
-                Err(Fault::UnknownDbuf(_)) => {}
-                Err(other) => fault = other,
-            }
-        }
-        Err(fault)
     }
+    Err(fault)
 }
 
 impl Drop for Writer {
@@ -311,7 +326,8 @@ impl Reader {
     pub fn release(&mut self, count: usize) -> Result<(), Fault> {
         let count = self.ring.waiting()?.min(count);
         let first = self.ring.side.next;
-        let lengths = (0..count as u64).map(|i| u64::from(self.ring.length(first + i)));
+        let slots = self.ring.slots();
+        let lengths = (0..count as u64).map(|i| u64::from(slots.length(first + i)));
         let bytes = lengths.sum::<u64>();
         let side = &mut self.ring.side;
         side.next += count as u64;
@@ -390,8 +406,9 @@ impl<'a> Batch<'a> {
     /// All entries.
     #[inline]
     pub fn entries(&self) -> impl Iterator<Item = Entry> + use<'a> {
-        let batch = *self;
-        (0..self.count).map(move |index| batch.entry(index))
+        let ring = &self.reader.ring;
+        let (slots, first) = (ring.slots(), ring.side.next);
+        (first..first + self.count as u64).map(move |position| slots.load(position))
     }
 
     /// The viewed bytes of one entry.

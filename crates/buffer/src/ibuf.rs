@@ -97,28 +97,36 @@ impl Writer {
         if self.side.store.policy == Policy::Overwrite {
             for chunk in entries.chunks(self.capacity().div_ceil(2)) {
                 self.side.begin(self.side.head + chunk.len() as u64);
-                self.write(chunk);
+                self.write(chunk.iter().copied(), |_, _| Ok(()))?;
                 self.side.publish();
             }
             return Ok(Pushed { put: entries.len(), dropped: 0 });
         }
         let fitting = self.fitting(entries.len())?;
-        Ok(self.put(entries, fitting))
+        self.put(&mut entries.iter().copied(), fitting, |_, _| Ok(()))
     }
 
-    /// Puts the first `fitting` of these entries and publishes them; `fitting` was answered by
-    /// [`Writer::fitting`]. The rest is dropped and counted, or stays with the caller.
-    pub(crate) fn put(&mut self, entries: &[Entry], fitting: usize) -> Pushed {
-        let (in_ring, rest) = entries.split_at(fitting);
-        self.write(in_ring);
-        let mut pushed = Pushed { put: fitting, dropped: 0 };
+    /// Puts the first `fitting` of these entries, each after `check` had a look at it and at the
+    /// position behind it, and publishes them; `fitting` was answered by [`Writer::fitting`]. The
+    /// rest is dropped and counted, or left with the caller. A fault of `check` puts nothing.
+    #[inline]
+    pub(crate) fn put(
+        &mut self,
+        entries: &mut impl Iterator<Item = Entry>,
+        fitting: usize,
+        check: impl FnMut(&Entry, u64) -> Result<(), Fault>,
+    ) -> Result<Pushed, Fault> {
+        let put = self.write(entries.by_ref().take(fitting), check)?;
+        let mut pushed = Pushed { put, dropped: 0 };
         if self.side.store.policy == Policy::DropNew {
-            pushed.dropped = rest.len();
-            self.side.put.dropped += rest.len() as u64;
-            self.side.put.dropped_bytes += bytes(rest);
+            for dropped in entries {
+                pushed.dropped += 1;
+                self.side.put.dropped_bytes += u64::from(dropped.pointer.length());
+            }
+            self.side.put.dropped += pushed.dropped as u64;
         }
         self.side.publish();
-        pushed
+        Ok(pushed)
     }
 
     /// How many of `wanted` entries go in now.
@@ -158,29 +166,25 @@ impl Writer {
         self.side.store.taken(reader)
     }
 
-    fn write(&mut self, entries: &[Entry]) {
-        match self.lanes {
-            Lanes::Pointer => self.write_words::<2>(entries),
-            Lanes::Context => self.write_words::<4>(entries),
-            Lanes::Marks => self.write_words::<8>(entries),
-        }
-        self.side.put.blocks += entries.len() as u64;
-        self.side.put.bytes += bytes(entries);
-    }
-
-    /// Stores the first `N` words of each entry; with `N` known the loop is straight code.
-    fn write_words<const N: usize>(&mut self, entries: &[Entry]) {
-        let store = &self.side.store;
-        let slots = slots::<N>(store);
+    #[inline]
+    fn write(
+        &mut self,
+        entries: impl Iterator<Item = Entry>,
+        mut check: impl FnMut(&Entry, u64) -> Result<(), Fault>,
+    ) -> Result<usize, Fault> {
+        let slots = Slots::of(&self.side.store, self.lanes);
+        let (start, mut head, mut bytes) = (self.side.head, self.side.head, 0);
         for entry in entries {
-            let values: [u64; 8] = zerocopy::transmute!(*entry);
-            if let Some(slot) = slots.get(index(self.side.head, store.capacity)) {
-                for (word, value) in slot.iter().zip(values) {
-                    word.store(value, Ordering::Relaxed);
-                }
-            }
-            self.side.head += 1;
+            check(&entry, head + 1)?;
+            bytes += u64::from(entry.pointer.length());
+            slots.store(head, entry);
+            head += 1;
         }
+        let count = head - start;
+        self.side.head = head;
+        self.side.put.blocks += count;
+        self.side.put.bytes += bytes;
+        Ok(usize::try_from(count).unwrap_or(usize::MAX))
     }
 }
 
@@ -288,6 +292,54 @@ impl Reader {
     /// The entry at a position that is published.
     #[inline]
     pub(crate) fn load(&self, position: u64) -> Entry {
+        self.slots().load(position)
+    }
+
+    /// The places of all entries, for who loads many.
+    #[inline]
+    pub(crate) fn slots(&self) -> Slots<'_> {
+        Slots::of(&self.side.store, self.lanes)
+    }
+}
+
+/// The data of a ring as the places of its entries.
+#[derive(Clone, Copy)]
+pub(crate) struct Slots<'s> {
+    words: &'s [AtomicU64],
+    capacity: u64,
+    lanes: Lanes,
+}
+
+impl<'s> Slots<'s> {
+    fn of(store: &'s Store, lanes: Lanes) -> Self {
+        let words = store.writer.words().get(DATA_WORDS..).unwrap_or_default();
+        Self { words, capacity: store.capacity, lanes }
+    }
+
+    /// Stores the lanes of an entry that travel. Which they are is asked for each entry, and
+    /// answered as the time before: so this and [`Slots::load`] are straight code in a loop.
+    #[inline(always)]
+    fn store(self, position: u64, entry: Entry) {
+        let words: [u64; 8] = zerocopy::transmute!(entry);
+        match self.lanes {
+            Lanes::Marks => self.store_words::<8>(position, words),
+            Lanes::Context => self.store_words::<4>(position, words),
+            Lanes::Pointer => self.store_words::<2>(position, words),
+        }
+    }
+
+    #[inline(always)]
+    fn store_words<const N: usize>(self, position: u64, words: [u64; 8]) {
+        if let Some(slot) = self.words.as_chunks::<N>().0.get(index(position, self.capacity)) {
+            for (word, value) in slot.iter().zip(words) {
+                word.store(value, Ordering::Relaxed);
+            }
+        }
+    }
+
+    /// The entry at a position that is published.
+    #[inline(always)]
+    pub(crate) fn load(self, position: u64) -> Entry {
         match self.lanes {
             Lanes::Marks => zerocopy::transmute!(self.words::<8>(position)),
             Lanes::Context => {
@@ -299,21 +351,16 @@ impl Reader {
     }
 
     /// How many bytes the entry at a position views: its first word tells.
-    pub(crate) fn length(&self, position: u64) -> u32 {
-        let store = &self.side.store;
-        let word = store
-            .writer
-            .words()
-            .get(DATA_WORDS + self.lanes.stride() / 8 * index(position, store.capacity));
+    #[inline]
+    pub(crate) fn length(self, position: u64) -> u32 {
+        let word = self.words.get(self.lanes.stride() / 8 * index(position, self.capacity));
         let place = word.map_or(0, |word| word.load(Ordering::Relaxed));
         RichPointer::from_words([place, 0]).length()
     }
 
-    /// The words of the entry at a position.
-    #[inline]
-    fn words<const N: usize>(&self, position: u64) -> [u64; N] {
-        let store = &self.side.store;
-        let slot = slots::<N>(store).get(index(position, store.capacity));
+    #[inline(always)]
+    fn words<const N: usize>(self, position: u64) -> [u64; N] {
+        let slot = self.words.as_chunks::<N>().0.get(index(position, self.capacity));
         slot.map_or([0; N], |slot| slot.each_ref().map(|word| word.load(Ordering::Relaxed)))
     }
 }
@@ -323,11 +370,6 @@ impl Reader {
 fn bare(pointer: [u64; 2], context: ContextLane) -> Entry {
     let pointer = RichPointer::from_words(pointer);
     Entry::new(pointer, context, Marks::bare(pointer.length()))
-}
-
-/// The data of a ring as slots of `N` words.
-fn slots<const N: usize>(store: &Store) -> &[[AtomicU64; N]] {
-    store.writer.words().get(DATA_WORDS..).unwrap_or_default().as_chunks().0
 }
 
 impl Drop for Reader {

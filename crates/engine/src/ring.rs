@@ -7,11 +7,11 @@
 
 use crate::ledger::{EdgeKind, loses_here};
 use crate::space::memory::Memory;
-use abi::Entry;
+use abi::RichPointer;
 use buffer::crossing::{Batch as Taken, Origin, Reader, Writer};
 use buffer::signal::Bell;
 use buffer::{Fault, Put};
-use filter::{Amount, Batch, Columns};
+use filter::{Amount, Batch, Room};
 use std::fmt;
 use std::sync::Arc;
 
@@ -56,7 +56,6 @@ pub struct Export {
     counted: Put,
     /// What a build that loses blocks on purpose counts as put, and does not put.
     lost: Amount,
-    entries: Vec<Entry>,
 }
 
 impl Export {
@@ -74,7 +73,6 @@ impl Export {
             unsignalled: 0,
             counted: Put::default(),
             lost: Amount::default(),
-            entries: Vec::new(),
         }
     }
 
@@ -85,13 +83,13 @@ impl Export {
         memory: &Memory<'_>,
     ) -> Result<(), RingFailure> {
         let Some(writer) = &mut self.writer else { return Err(RingFailure::Abandoned) };
-        self.entries.clear();
-        self.entries.extend(batch.entries());
-        let put = Amount { blocks: self.entries.len() as u64, bytes: 0 };
+        let mut mask = batch.live();
+        let put = Amount { blocks: u64::from(mask.count_ones()), bytes: 0 };
         if loses_here(EdgeKind::Ring, put)
-            && let Some(lost) = self.entries.pop()
+            && let Some(last) = mask.checked_ilog2()
         {
-            self.lost.add(lost.pointer.length());
+            mask &= !(1 << last);
+            self.lost.add(batch.block(last as usize).length());
         }
         let pools: [&dyn Origin; 2] = [memory.intake, memory.work];
         let with_imported;
@@ -102,17 +100,18 @@ impl Export {
                 &with_imported
             }
         };
-        let mut rest = self.entries.as_slice();
+        let mut rest = mask.count_ones() as usize;
+        let mut entries = batch.entries(mask);
         loop {
-            let pushed = writer.push(rest, origins)?;
+            let pushed = writer.push_each(&mut entries, rest, origins)?;
             self.counted = writer.count();
             self.unsignalled += pushed.put;
-            rest = rest.get(pushed.put + pushed.dropped..).unwrap_or_default();
-            if self.unsignalled >= self.signal_every || !rest.is_empty() {
+            rest -= pushed.put + pushed.dropped;
+            if self.unsignalled >= self.signal_every || rest > 0 {
                 writer.signal();
                 self.unsignalled = 0;
             }
-            if rest.is_empty() {
+            if rest == 0 {
                 return Ok(());
             }
             if writer.is_abandoned() {
@@ -189,9 +188,15 @@ impl Import {
     }
 }
 
-/// Fills columns with what was taken.
-pub(crate) fn fill(taken: &Taken<'_>, columns: &mut Columns) {
-    for entry in taken.entries() {
-        columns.push(entry);
+/// A batch of what was taken, each block with the frame that `find` finds.
+pub(crate) fn fill<'a>(
+    taken: &Taken<'a>,
+    room: Room,
+    mut find: impl FnMut(usize, RichPointer) -> &'a [u8],
+) -> Batch<'a> {
+    let mut batch = Batch::filling(room);
+    for (number, entry) in taken.entries().enumerate() {
+        batch.add(entry, find(number, entry.frame()));
     }
+    batch.done()
 }

@@ -73,7 +73,8 @@ impl Assembly {
             rank[*at] = i;
         }
         let parts = self.parts(&joins);
-        (self.nodes, Shape { joins, rank, order, parts })
+        let looks = self.nodes.iter().any(|node| node.part.looks());
+        (self.nodes, Shape { joins, rank, order, parts, looks })
     }
 
     /// Where paths part and no path from further up comes around to the same join.

@@ -7,7 +7,7 @@
 
 use abi::{Entry, RichPointer};
 use buffer::pool::{Pool, Segment};
-use filter::{Block, Columns, Fill, Gateway, Keep, Lane, Pin};
+use filter::{Block, Fill, Gateway, Keep, Pin};
 
 /// The pools of a space, for one turn.
 pub(crate) struct Memory<'a> {
@@ -113,17 +113,16 @@ impl<'a> Gateway<'a> for Memory<'a> {
 }
 
 /// Finds the frames of blocks: mostly in the segment of the block before, else where `segment`
-/// says, which is given the block's lane and its frame.
+/// says, which is given the block's number and its frame.
 pub(crate) fn frames<'a>(
-    segment: impl Fn(Lane, RichPointer) -> Option<Segment<'a>>,
-) -> impl FnMut(&Columns, Lane) -> &'a [u8] {
+    segment: impl Fn(usize, RichPointer) -> Option<Segment<'a>>,
+) -> impl FnMut(usize, RichPointer) -> &'a [u8] {
     let mut near: Option<Segment<'a>> = None;
-    move |columns, lane| {
-        let frame = columns.frame(lane);
+    move |number, frame| {
         if let Some(bytes) = near.and_then(|segment| segment.bytes(frame)) {
             return bytes;
         }
-        near = segment(lane, frame);
+        near = segment(number, frame);
         near.and_then(|segment| segment.bytes(frame)).unwrap_or_default()
     }
 }

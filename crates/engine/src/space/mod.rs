@@ -271,7 +271,12 @@ impl Space {
         let failure = self.turn.failure.take();
         let now = self.clock.advance(&room.columns, now);
         let mut memory = Memory { intake: &self.intake, work: &self.work, imported: None };
-        let mut batch = Batch::new(room, memory::frames(|_, frame| self.intake.segment(frame)));
+        let mut batch = if self.shape.looks {
+            let mut find = memory::frames(|_, frame| self.intake.segment(frame));
+            Batch::new(room, |columns, lane| find(lane, columns.frame(lane)))
+        } else {
+            Batch::unseen(room)
+        };
         let mut walk = Walk::new(&mut self.nodes, &mut memory, &self.shape, now, &mut self.turn);
         if !batch.is_empty() {
             walk.source(at, &mut batch);
@@ -297,15 +302,14 @@ impl Space {
                 pass.open |= !finished;
             }),
             Ok(Some(taken)) => {
-                let mut room = self.spare.take().unwrap_or_default();
-                crate::ring::fill(&taken, &mut room.columns);
-                let count = room.columns.len();
+                let room = self.spare.take().unwrap_or_default();
+                let find = memory::frames(|number, _| taken.segment(number));
+                let mut batch = crate::ring::fill(&taken, room, find);
+                let count = batch.len();
                 let live = sys::clock::monotonic().wrapping_add(self.epoch);
-                let now = self.clock.advance(&room.columns, live);
+                let now = self.clock.advance(batch.columns(), live);
                 let mut memory =
                     Memory { intake: &self.intake, work: &self.work, imported: Some(taken) };
-                let find = memory::frames(|lane, _| taken.segment(lane));
-                let mut batch = Batch::new(room, find);
                 let (nodes, turn) = (&mut self.nodes, &mut self.turn);
                 let mut walk = Walk::new(nodes, &mut memory, &self.shape, now, turn);
                 walk.source(at, &mut batch);

@@ -54,6 +54,17 @@ pub enum Part {
     Source(SourcePart),
 }
 
+impl Part {
+    /// Whether it looks at the bytes of the blocks that come to it.
+    pub(super) const fn looks(&self) -> bool {
+        match self {
+            Self::Filter(Filter::Statistics(_)) => false,
+            Self::Pass | Self::Source(_) | Self::Export(_) => false,
+            Self::Filter(_) | Self::Section(_) | Self::Sink(_) => true,
+        }
+    }
+}
+
 /// A source with what it saw last.
 pub struct SourcePart {
     /// The source.

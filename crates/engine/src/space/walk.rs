@@ -48,6 +48,8 @@ pub(crate) struct Shape {
     /// Whether paths part at a node, outside of any branch that is joined again: blocks are
     /// numbered there.
     pub(crate) parts: Vec<bool>,
+    /// Whether anything in the space looks at bytes.
+    pub(crate) looks: bool,
 }
 
 /// What came of a turn.

@@ -202,6 +202,54 @@ impl From<Box<Columns>> for Room {
     }
 }
 
+/// A batch that is being filled.
+#[derive(Debug)]
+pub struct Filling<'a> {
+    columns: Box<Columns>,
+    frames: Vec<&'a [u8]>,
+    sum: Sum,
+}
+
+impl<'a> Filling<'a> {
+    /// Adds a block with its frame; one beyond the last lane is not taken.
+    #[inline]
+    pub fn add(&mut self, entry: Entry, frame: &'a [u8]) {
+        let l = self.columns.len;
+        if self.columns.push(entry) {
+            self.sum.add(l, entry.pointer);
+            self.frames.push(frame);
+        }
+    }
+
+    /// The batch.
+    #[inline]
+    #[must_use]
+    pub fn done(self) -> Batch<'a> {
+        let known = self.sum.known(self.columns.live);
+        Batch { columns: self.columns, frames: self.frames, known, at: 0 }
+    }
+}
+
+/// What is added up of all lanes while they are filled.
+#[derive(Clone, Copy, Debug, Default)]
+struct Sum {
+    bytes: u64,
+    answered: LaneMask,
+}
+
+impl Sum {
+    #[inline]
+    fn add(&mut self, l: Lane, pointer: RichPointer) {
+        self.bytes += u64::from(pointer.length());
+        self.answered |= LaneMask::from(pointer.class.answered()) << l;
+    }
+
+    /// What is known if `live` are the lanes that were added.
+    fn known(self, live: LaneMask) -> Known {
+        Known { answered: Some(self.answered), bytes: Some((live, self.bytes)) }
+    }
+}
+
 /// Up to 64 blocks with their bytes. `'a` is the turn: nothing of a batch outlives it.
 #[derive(Debug)]
 pub struct Batch<'a> {
@@ -230,8 +278,34 @@ impl<'a> Batch<'a> {
         let Room { columns, frames } = room;
         let mut frames: Vec<&'a [u8]> = frames;
         frames.clear();
-        frames.extend((0..columns.len.min(LANES)).map(|l| bytes(&columns, l)));
+        let mut sum = Sum::default();
+        frames.extend((0..columns.len.min(LANES)).map(|l| {
+            sum.add(l, columns.pointers[l]);
+            bytes(&columns, l)
+        }));
+        let known = sum.known(columns.live);
+        Self { columns, frames, known, at: 0 }
+    }
+
+    /// A batch over these columns whose frames nobody will look at.
+    #[inline]
+    #[must_use]
+    pub fn unseen(room: Room) -> Self {
+        let Room { columns, mut frames } = room;
+        frames.clear();
         Self { columns, frames, known: Known::default(), at: 0 }
+    }
+
+    /// Begins a batch whose blocks come one by one with their frames.
+    #[inline]
+    #[must_use]
+    pub fn filling(room: Room) -> Filling<'a> {
+        let Room { mut columns, frames } = room;
+        let mut frames: Vec<&'a [u8]> = frames;
+        columns.clear();
+        frames.clear();
+        frames.reserve(LANES);
+        Filling { columns, frames, sum: Sum::default() }
     }
 
     /// An empty batch.
@@ -249,6 +323,12 @@ impl<'a> Batch<'a> {
         let frames =
             self.frames.into_iter().map(|_| -> &'static [u8] { Default::default() }).collect();
         Room { columns: self.columns, frames }
+    }
+
+    /// The columns.
+    #[must_use]
+    pub fn columns(&self) -> &Columns {
+        &self.columns
     }
 
     /// The number of lanes in use, live or not.
@@ -367,9 +447,10 @@ impl<'a> Batch<'a> {
         lanes(self.columns.live).map(|l| (l, self.block(l)))
     }
 
-    /// The live blocks as they cross a border, in order.
-    pub fn entries(&self) -> impl Iterator<Item = Entry> + '_ {
-        lanes(self.columns.live).map(|l| self.columns.entry(l))
+    /// The blocks in the lanes of `mask` as they cross a border, in order.
+    #[inline]
+    pub fn entries(&self, mask: LaneMask) -> impl Iterator<Item = Entry> + '_ {
+        lanes(mask).map(|l| self.columns.entry(l))
     }
 
     /// What a statistics filter sees.
