@@ -170,8 +170,10 @@ impl Node {
                 let tell = Tell::new(now, &mut self.counts);
                 filter.process(&mut batch, &mut LaneContext::new(tell, space));
             }
-            Filter::Stream(_) => {
-                return self.stream(space, now, |filter, cx| filter.process(&mut batch, cx));
+            Filter::Stream(filter) => {
+                let in_place = filter.in_place();
+                let made = self.stream(space, now, |filter, cx| filter.process(&mut batch, cx));
+                return if in_place { [vec![batch], made].concat() } else { made };
             }
         }
         vec![batch]
@@ -332,7 +334,7 @@ pub fn arguments(description: &'static Description, words: &[&str]) -> Result<Ar
 }
 
 fn mistake(what: &str) -> Mistake {
-    Mistake { parameter: None, at: None, what: what.to_owned(), hint: None }
+    Mistake { parameter: None, which: 0, at: None, what: what.to_owned(), hint: None }
 }
 
 impl Answer {

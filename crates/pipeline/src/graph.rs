@@ -276,6 +276,9 @@ impl Display for Shown<'_> {
                         filter::Value::Number(number) => write!(f, " {name}={number}")?,
                         filter::Value::Flag(flag) => write!(f, " {name}={flag}")?,
                         filter::Value::Text(text) => write!(f, " {name}={text:?}")?,
+                        filter::Value::Bytes(bytes) => {
+                            write!(f, " {name}=\"{}\"", bytes.escape_ascii())?;
+                        }
                     }
                 }
                 filter.mark.iter().try_for_each(|mark| write!(f, " #{mark}"))?;

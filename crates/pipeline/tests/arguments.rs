@@ -85,11 +85,12 @@ fn all_values_of_a_parameter_that_takes_many_arrive_in_order() {
     let graph = right("lines | match \"a\" hex=62 \"c\" nocase");
     let used = graph.nodes[1].filter().unwrap();
     let texts = used.arguments.iter().filter_map(|(name, value)| match value {
-        Value::Text(text) => Some((name, text.as_str())),
+        Value::Text(text) => Some((name, text.as_bytes())),
+        Value::Bytes(bytes) => Some((name, bytes.as_slice())),
         _ => None,
     });
     let texts: Vec<_> = texts.collect();
-    assert_eq!(texts, [("text", "a"), ("hex", "62"), ("text", "c")]);
+    assert_eq!(texts, [("text", &b"a"[..]), ("hex", b"62"), ("text", b"c")]);
 }
 
 #[test]

@@ -38,7 +38,13 @@ const AROUND: Description =
     Description { name: "around", user: Some(around), ..Description::EMPTY };
 
 fn around(_: &Arguments) -> Result<Filter, Mistake> {
-    Err(Mistake { parameter: None, at: None, what: "is never made".to_owned(), hint: None })
+    Err(Mistake {
+        parameter: None,
+        which: 0,
+        at: None,
+        what: "is never made".to_owned(),
+        hint: None,
+    })
 }
 
 /// The filters of the house, with sources and sinks made up for the planner.

@@ -15,16 +15,16 @@ pub const MATCH: Description = Description {
     summary: "classify by the first of several patterns that the view contains",
     details: "\
 The class is the number of the first pattern in the list that occurs in the view: 1 for the first,
-2 for the second. Patterns are text, or bytes after `hex=`; they are numbered in the order in
-which they are written. With `at=` a pattern must stand at that offset of the view; with
-`nocase=yes` ASCII letters are the same in both cases.
+2 for the second. Patterns are text, which may hold any byte as `\\xHH` in double quotes, or bytes
+after `hex=`; they are numbered in the order in which they are written. With `at=` a pattern must
+stand at that offset of the view; with `nocase=yes` ASCII letters are the same in both cases.
 
 Not answered: `no pattern` (none of them occurs).",
     example: "replay web.pcap | match \"GET \" \"POST \" |1 count",
     kind: Kind::Classification,
     reads: Reads::All,
     parameters: &[
-        Parameter::optional("text", Type::Text, "a pattern as text").positional().many(),
+        Parameter::optional("text", Type::Bytes, "a pattern as text").positional().many(),
         Parameter::optional("hex", Type::Text, "a pattern as hexadecimal digits").many(),
         Parameter::optional("at", Type::Number { low: 0, high: abi::BLOCK_MAX as u64 }, AT_HELP),
         Parameter::named("nocase", Type::Flag, "no", "ASCII letters match in both cases"),
@@ -64,14 +64,22 @@ fn patterns(arguments: &Arguments) -> Result<Vec<Vec<u8>>, Mistake> {
     let mut patterns = Vec::new();
     for (name, value) in arguments.iter() {
         match (name, value) {
-            ("text", Value::Text(text)) => patterns.push(text.clone().into_bytes()),
-            ("hex", Value::Text(text)) => patterns.push(hex(text)?),
+            ("text", Value::Bytes(text)) => patterns.push((name, text.clone())),
+            ("hex", Value::Text(text)) => {
+                let which = patterns.iter().filter(|(n, _)| *n == name).count();
+                let bytes = hex(text).map_err(|mistake| Mistake { which, ..mistake })?;
+                patterns.push((name, bytes));
+            }
             _ => {}
         }
     }
-    if patterns.iter().any(Vec::is_empty) {
-        return Err(Mistake::new("text", "a pattern is empty").hint("it would match every block"));
+    if let Some(at) = patterns.iter().position(|(_, pattern)| pattern.is_empty()) {
+        let name = patterns.get(at).map_or("text", |(name, _)| *name);
+        let which = patterns.iter().take(at).filter(|(n, _)| *n == name).count();
+        let mistake = Mistake::new(name, "a pattern is empty").hint("it would match every block");
+        return Err(Mistake { which, ..mistake });
     }
+    let patterns: Vec<_> = patterns.into_iter().map(|(_, pattern)| pattern).collect();
     match patterns.len() {
         0 => Err(Mistake::new("text", "`match` has nothing to look for")
             .hint("give a text, or bytes after `hex=`")),
@@ -218,7 +226,11 @@ mod tests {
             assert!(Node::new(&MATCH, words).is_err(), "{words:?}");
         }
         let wrong = Node::new(&MATCH, &["hex=00fg"]).unwrap_err();
-        assert_eq!(wrong.at, Some(3..4));
+        assert_eq!((wrong.at, wrong.which), (Some(3..4), 0));
+        let wrong = Node::new(&MATCH, &["hex=00", "a", "hex=0g"]).unwrap_err();
+        assert_eq!((wrong.at, wrong.which), (Some(1..2), 1));
+        let wrong = Node::new(&MATCH, &["hex=00", "a", ""]).unwrap_err();
+        assert_eq!((wrong.parameter, wrong.which), (Some("text"), 1));
     }
 
     #[test]

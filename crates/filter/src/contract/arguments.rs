@@ -14,6 +14,8 @@ pub enum Value {
     Flag(bool),
     /// A text, a path or one of several words.
     Text(String),
+    /// Bytes that need not be text.
+    Bytes(Vec<u8>),
 }
 
 /// The arguments of one filter, defaults included, and whom it may ask for help. They are equal if
@@ -39,6 +41,8 @@ impl Eq for Arguments {}
 pub struct Mistake {
     /// The parameter, if it is known which.
     pub parameter: Option<&'static str>,
+    /// Which value of a parameter that was given several times, from 0.
+    pub which: usize,
     /// Where in the argument's text, in bytes, if it is known.
     pub at: Option<std::ops::Range<usize>>,
     /// What is wrong.
@@ -51,7 +55,7 @@ impl Mistake {
     /// A mistake in the argument for `parameter`.
     #[must_use]
     pub fn new(parameter: &'static str, what: impl Into<String>) -> Self {
-        Self { parameter: Some(parameter), at: None, what: what.into(), hint: None }
+        Self { parameter: Some(parameter), which: 0, at: None, what: what.into(), hint: None }
     }
 
     /// The same mistake with what to do about it.
@@ -133,6 +137,14 @@ impl Arguments {
             Some(Value::Text(t)) => Some(t),
             _ => None,
         }
+    }
+
+    /// The values of a parameter that takes bytes, in the order in which they were written.
+    pub fn bytes<'a>(&'a self, name: &'a str) -> impl Iterator<Item = &'a [u8]> {
+        self.iter().filter_map(move |(n, value)| match value {
+            Value::Bytes(bytes) if n == name => Some(bytes.as_slice()),
+            _ => None,
+        })
     }
 
     /// The same arguments with this compiler at hand, or with none.

@@ -34,6 +34,8 @@ pub enum Type {
     Flag,
     /// Any text.
     Text,
+    /// Any bytes: text, or what `\xHH` says in a quoted text of a request.
+    Bytes,
     /// The name of a file; `-` for a standard stream.
     Path,
     /// One of these words.
@@ -108,6 +110,16 @@ impl Parameter {
         Self { many: true, ..self }
     }
 
+    /// The value that these bytes mean, or why they mean none: only [`Type::Bytes`] takes what is
+    /// no text.
+    pub fn parse_bytes(&self, bytes: &[u8]) -> Result<Value, Mistake> {
+        match (self.kind, std::str::from_utf8(bytes)) {
+            (Type::Bytes, _) => Ok(Value::Bytes(bytes.to_vec())),
+            (_, Ok(text)) => self.parse(text),
+            (_, Err(_)) => Err(Mistake::new(self.name, "the bytes are no text in UTF-8")),
+        }
+    }
+
     /// The value that this text means, or why it means none.
     pub fn parse(&self, text: &str) -> Result<Value, Mistake> {
         let wrong = |what: String| Err(Mistake::new(self.name, what));
@@ -139,6 +151,7 @@ impl Parameter {
                 _ => wrong(format!("`{text}` is neither `yes` nor `no`")),
             },
             Type::Text | Type::Path => Ok(Value::Text(text.to_owned())),
+            Type::Bytes => Ok(Value::Bytes(text.as_bytes().to_vec())),
             Type::OneOf(words) if words.contains(&text) => Ok(Value::Text(text.to_owned())),
             Type::OneOf(words) => wrong(format!("`{text}` is none of {}", words.join(", "))),
         }
@@ -210,6 +223,16 @@ mod tests {
         let why = |text| size.parse(text).unwrap_err().what;
         assert_eq!(why("2M"), "2M is not between 1 and 1048576 bytes");
         assert_eq!(why("0"), "0 is not between 1 and 1048576 bytes");
+    }
+
+    #[test]
+    fn bytes_are_taken_where_the_parameter_says_so() {
+        let of = |kind| Parameter::needed("name", kind, "");
+        assert_eq!(of(Type::Bytes).parse_bytes(b"a\xff"), Ok(Value::Bytes(b"a\xff".to_vec())));
+        assert_eq!(of(Type::Bytes).parse("é"), Ok(Value::Bytes("é".as_bytes().to_vec())));
+        assert_eq!(of(Type::Text).parse_bytes("é".as_bytes()), Ok(Value::Text("é".to_owned())));
+        let why = of(Type::Text).parse_bytes(b"a\xff").unwrap_err();
+        assert_eq!(why.what, "the bytes are no text in UTF-8");
     }
 
     #[test]

@@ -186,6 +186,7 @@ impl<S: Session> State for Sessions<S> {
     fn put(&mut self, moved: Moved, holds: &mut Holds) -> Result<(), Mistake> {
         let mut session = S::read_from_bytes(&moved.bytes).map_err(|_| Mistake {
             parameter: None,
+            which: 0,
             at: None,
             what: format!(
                 "the saved state has {} bytes, the filter's has {}",

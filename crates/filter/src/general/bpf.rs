@@ -144,7 +144,7 @@ fn compile(arguments: &Arguments, link: u16) -> Result<Compiled, Mistake> {
             None => own.what,
             Some((name, why)) => format!("{}; {name}: {why}", own.what),
         };
-        Mistake { parameter: Some("expression"), at: Some(own.span), what, hint: own.hint }
+        Mistake { at: Some(own.span), hint: own.hint, ..Mistake::new("expression", what) }
     })
 }
 

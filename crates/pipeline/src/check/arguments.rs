@@ -48,8 +48,9 @@ pub(super) fn arguments(
     if found.is_empty()
         && let Some(refusal) = catalogue.refuses(entry, &arguments)
     {
-        let text = given.iter().find(|(known, ..)| Some(known.name) == refusal.parameter);
-        found.push(refused(node, entry, text.map(|(_, text, _)| *text), refusal));
+        let mut texts = given.iter().filter(|(known, ..)| Some(known.name) == refusal.parameter);
+        let text = texts.nth(refusal.which).map(|(_, text, _)| *text);
+        found.push(refused(node, entry, text, refusal));
     }
     mistakes.append(&mut found);
     arguments
@@ -104,10 +105,9 @@ impl<'a> Reader<'a> {
         }
         let text = &argument.value;
         let bare_flag = argument.key.is_none() && parameter.kind == Type::Flag;
-        let value = match std::str::from_utf8(&text.bytes) {
-            _ if bare_flag => Ok(Value::Flag(true)),
-            Ok(written) => parameter.parse(written),
-            Err(_) => Err(Mistake::new(parameter.name, "the bytes are no text in UTF-8")),
+        let value = match bare_flag {
+            true => Ok(Value::Flag(true)),
+            false => parameter.parse_bytes(&text.bytes),
         };
         match value {
             Ok(value) => self.given.push((parameter, text, value)),
@@ -147,7 +147,8 @@ impl<'a> Reader<'a> {
     /// A text of several words that lacks its quotes: `bpf tcp port 80`.
     fn unquoted(&self, first: &Argument, last: &Argument) -> Option<Diagnostic> {
         let (parameter, text, _) = self.given.last()?;
-        let texts = is_needed(parameter) && matches!(parameter.kind, Type::Text | Type::Path);
+        let texts =
+            is_needed(parameter) && matches!(parameter.kind, Type::Text | Type::Bytes | Type::Path);
         let at =
             self.node.arguments.iter().position(|argument| argument.value.span == text.span)?;
         let follows = self.node.arguments.get(at + 1).is_some_and(|next| next.span == first.span);

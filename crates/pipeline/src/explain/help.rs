@@ -79,7 +79,7 @@ fn placeholder(known: &Parameter) -> String {
         Type::Factor { .. } => "FACTOR".to_owned(),
         Type::Duration => "TIME".to_owned(),
         Type::Flag => "yes|no".to_owned(),
-        Type::Text => "TEXT".to_owned(),
+        Type::Text | Type::Bytes => "TEXT".to_owned(),
         Type::Path => "FILE".to_owned(),
         Type::OneOf(words) => words.join("|"),
     }
@@ -95,6 +95,7 @@ fn parameter(out: &mut String, known: &Parameter) {
         Type::Duration => "a time: 10us, 250ms, 2s, 5m".to_owned(),
         Type::Flag => "yes or no".to_owned(),
         Type::Text => "text".to_owned(),
+        Type::Bytes => "text; \\xHH is a byte".to_owned(),
         Type::Path => "a file; - is a standard stream".to_owned(),
         Type::OneOf(words) => words.join(" or "),
     };

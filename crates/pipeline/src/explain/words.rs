@@ -5,6 +5,7 @@
 
 use super::COLUMNS;
 use crate::graph::{Boolean, Graph, Link, NodeId, Step, Use};
+use crate::language::write_quoted;
 use crate::plan::{Policy, RingPlan};
 use filter::{Parameter, Type, Value};
 use std::fmt::Write as _;
@@ -80,7 +81,8 @@ fn written(parameter: &Parameter, value: &Value) -> String {
         (Value::Number(n), Type::Factor { .. }) => factor(*n),
         (Value::Number(n), _) => n.to_string(),
         (Value::Flag(flag), _) => if *flag { "yes" } else { "no" }.to_owned(),
-        (Value::Text(text), _) => quoted(text),
+        (Value::Text(text), _) => quoted(text.as_bytes()),
+        (Value::Bytes(bytes), _) => quoted(bytes),
     }
 }
 
@@ -90,10 +92,15 @@ fn factor(millionths: u64) -> String {
     text.trim_end_matches('0').trim_end_matches('.').to_owned()
 }
 
-/// The text as it stands if it is one word, otherwise in quotes.
-fn quoted(text: &str) -> String {
-    let bare = |c: char| c.is_ascii_alphanumeric() || "/._-:,%@^~*".contains(c);
-    if !text.is_empty() && text.chars().all(bare) { text.to_owned() } else { format!("{text:?}") }
+/// The text as it stands if it is one word, otherwise in quotes, as the language has them.
+fn quoted(bytes: &[u8]) -> String {
+    let bare = |byte: &u8| byte.is_ascii_alphanumeric() || b"/._-:,%@^~*".contains(byte);
+    if !bytes.is_empty() && bytes.iter().all(bare) {
+        return bytes.iter().copied().map(char::from).collect();
+    }
+    let mut text = String::new();
+    let _ = write_quoted(&mut text, bytes);
+    text
 }
 
 /// A Boolean section in the words of the language.

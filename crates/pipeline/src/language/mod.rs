@@ -20,4 +20,5 @@ pub mod tree;
 pub use diagnose::{Diagnostic, Severity, Span, render};
 pub use nearest::nearest;
 pub use parse::{parse, parse_counted};
+pub(crate) use print::write_quoted;
 pub use tree::Request;

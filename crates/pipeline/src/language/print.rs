@@ -200,7 +200,7 @@ fn is_positional(text: &str) -> bool {
 }
 
 /// Writes `"…"`; bytes that are no visible text become `\xHH`.
-pub(super) fn write_quoted(f: &mut dyn fmt::Write, bytes: &[u8]) -> fmt::Result {
+pub(crate) fn write_quoted(f: &mut dyn fmt::Write, bytes: &[u8]) -> fmt::Result {
     f.write_char('"')?;
     for chunk in bytes.utf8_chunks() {
         for c in chunk.valid().chars() {
