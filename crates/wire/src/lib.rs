@@ -2,7 +2,8 @@
 //!
 //! Bytes go in, views and offsets come out: header views (`ethernet`, `vlan`, `ipv4`, `ipv6`,
 //! `udp`, `tcp`), one cheap pass over a frame (`dissect::layers`, which sets the marks of a block),
-//! the flow that a frame belongs to (`flow`), and capture files (`capture`).
+//! the flow that a frame belongs to (`flow`), messages of two protocols (`dns`, `tls`), and capture
+//! files (`capture`).
 //!
 //! What holds everywhere in this crate: no I/O, no allocation per packet, no panic on any bytes, no
 //! `unsafe`, time and work bounded by the length of the input. A view checks its length once and
@@ -39,6 +40,8 @@ pub mod vlan;
 pub mod address;
 pub mod checksum;
 pub mod ports;
+
+pub mod http;
 
 pub mod capture;
 pub mod record;

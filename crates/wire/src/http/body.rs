@@ -1,0 +1,334 @@
+//! Where a body ends: plain data that takes the bytes behind a head (RFC 9112 §6, §7).
+
+use super::{Fault, Guess, Head, Manner, Start, guess};
+use memchr::memchr;
+use zerocopy::{FromBytes, Immutable, IntoBytes};
+
+/// The body of a message, as far as it has come. All zeros: a body that has ended.
+#[derive(FromBytes, IntoBytes, Immutable, Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[repr(C)]
+pub struct Body {
+    /// Bytes that are left of the body or of a chunk; the size of a chunk while it is read.
+    left: u64,
+    /// What is expected next.
+    state: u8,
+    /// Whether the lenient manner reads it.
+    lenient: u8,
+    /// The stated length of what was said to come in chunks.
+    spare: [u8; 6],
+}
+
+/// What the next bytes are.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Piece {
+    /// So many bytes of the body.
+    Data(usize),
+    /// So many bytes that only frame it: sizes of chunks, line ends, trailers.
+    Framing(usize),
+    /// None: the body has ended before them.
+    End,
+}
+
+/// What a response answers, as far as its framing depends on that.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Asked {
+    /// `HEAD`: no body follows, whatever the head says.
+    Head,
+    /// `CONNECT`: behind a success follows another protocol.
+    Connect,
+    /// Anything else, or nobody knows.
+    Other,
+}
+
+const ENDED: u8 = 0;
+const LENGTH: u8 = 1;
+const UNTIL_CLOSE: u8 = 2;
+const SWITCHED: u8 = 3;
+/// Before the size of a chunk.
+const SIZE: u8 = 4;
+const SIZE_DIGITS: u8 = 5;
+/// Behind the size: white space before an extension.
+const SIZE_BLANK: u8 = 6;
+const EXTENSION: u8 = 7;
+const EXTENSION_NAME: u8 = 8;
+const EXTENSION_BLANK: u8 = 9;
+const EXTENSION_EQUALS: u8 = 10;
+const EXTENSION_VALUE: u8 = 11;
+const QUOTED: u8 = 12;
+const QUOTED_PAIR: u8 = 13;
+const QUOTED_END: u8 = 14;
+/// Behind CR of a size line.
+const SIZE_CR: u8 = 15;
+const CHUNK: u8 = 16;
+/// Behind a chunk's data.
+const CHUNK_END: u8 = 17;
+const CHUNK_CR: u8 = 18;
+/// At the beginning of a trailer line.
+const TRAILER: u8 = 19;
+const TRAILER_NAME: u8 = 20;
+const TRAILER_VALUE: u8 = 21;
+const TRAILER_CR: u8 = 22;
+/// Behind CR of the empty line.
+const LAST_CR: u8 = 23;
+/// What the lenient manner passes over behind a size.
+const SIZE_JUNK: u8 = 24;
+/// Before the size of the first chunk.
+const FIRST_SIZE: u8 = 25;
+/// White space behind the value of an extension.
+const VALUE_BLANK: u8 = 26;
+
+impl Body {
+    /// The body behind the head of a request (RFC 9112 §6.3).
+    pub fn of_request(head: &Head<'_>, manner: Manner) -> Result<Self, Fault> {
+        let fields = &head.fields;
+        match (fields.transfer, fields.chunked, fields.length) {
+            (true, true, stated) => Ok(Self::chunked(manner, stated)),
+            (true, false, _) if manner == Manner::Strict => Err(Fault::Transfer),
+            // `CONNECT` has no body (RFC 9110 §9.3.6), whatever its head says.
+            _ if matches!(head.start, Start::Request { method: b"CONNECT", .. }) => {
+                Ok(Self::default())
+            }
+            (_, _, Some(length)) => Ok(Self::length(length)),
+            (_, _, None) => Ok(Self::default()),
+        }
+    }
+
+    /// The body behind the head of a response (RFC 9112 §6.3).
+    #[must_use]
+    pub fn of_response(head: &Head<'_>, asked: Asked, manner: Manner) -> Self {
+        let Start::Response { status, .. } = head.start else { return Self::default() };
+        let fields = &head.fields;
+        let lenient = manner == Manner::Lenient;
+        let stated = fields.length.is_some_and(|length| length > 0) || fields.chunked;
+        match (status, asked) {
+            (101, _) if head.may_switch() => return Self::switched(),
+            (_, Asked::Head) | (304, _) => return Self::default(),
+            // They must not state a length (RFC 9110 §8.6): who does may have sent a body.
+            (100..200 | 204, _) if !(lenient && stated) => return Self::default(),
+            (200..300, Asked::Connect) => return Self::switched(),
+            _ => {}
+        }
+        match (fields.transfer, fields.chunked, fields.length) {
+            (true, true, stated) => Self::chunked(manner, stated),
+            (true, false, _) if !lenient => Self::until_close(),
+            (_, _, Some(length)) => Self::length(length),
+            (_, _, None) => Self::until_close(),
+        }
+    }
+
+    /// A body of so many bytes.
+    #[must_use]
+    pub fn length(length: u64) -> Self {
+        Self { left: length, state: if length == 0 { ENDED } else { LENGTH }, ..Self::default() }
+    }
+
+    /// A body that ends with its connection.
+    #[must_use]
+    pub fn until_close() -> Self {
+        Self { state: UNTIL_CLOSE, ..Self::default() }
+    }
+
+    /// No body: what follows is another protocol.
+    #[must_use]
+    pub fn switched() -> Self {
+        Self { state: SWITCHED, ..Self::default() }
+    }
+
+    /// A body in chunks. Leniently it is none, but one of `stated` bytes or one that ends with its
+    /// connection, if the first chunk has no size.
+    fn chunked(manner: Manner, stated: Option<u64>) -> Self {
+        let lenient = u8::from(manner == Manner::Lenient);
+        // Lengths that do not fit into 6 bytes are longer than any connection.
+        let [a, b, c, d, e, f, ..] = stated.unwrap_or(0).to_le_bytes();
+        Self { left: 0, state: FIRST_SIZE, lenient, spare: [a, b, c, d, e, f] }
+    }
+
+    /// Whether it has ended.
+    #[must_use]
+    pub const fn has_ended(&self) -> bool {
+        self.state == ENDED
+    }
+
+    /// Whether it ends only with its connection.
+    #[must_use]
+    pub const fn ends_with_connection(&self) -> bool {
+        self.state == UNTIL_CLOSE
+    }
+
+    /// Whether there is none, but another protocol.
+    #[must_use]
+    pub const fn is_switched(&self) -> bool {
+        self.state == SWITCHED
+    }
+
+    /// Takes the next bytes, as many as are of one kind.
+    pub fn take(&mut self, bytes: &[u8]) -> Result<Piece, Fault> {
+        match self.state {
+            ENDED | SWITCHED => Ok(Piece::End),
+            UNTIL_CLOSE => Ok(Piece::Data(bytes.len())),
+            LENGTH | CHUNK => Ok(Piece::Data(self.data(bytes.len()))),
+            _ => self.framing(bytes),
+        }
+    }
+
+    /// Passes over bytes that were never seen, as far as they were of the body. Answers how many
+    /// they were; fewer than asked for: the rest framed what nobody knows.
+    pub fn miss(&mut self, length: u64) -> u64 {
+        match self.state {
+            UNTIL_CLOSE => length,
+            LENGTH | CHUNK => {
+                let missed = length.min(self.left);
+                self.pass(missed);
+                missed
+            }
+            _ => 0,
+        }
+    }
+
+    fn data(&mut self, length: usize) -> usize {
+        let taken = usize::try_from(self.left).unwrap_or(usize::MAX).min(length);
+        self.pass(taken as u64);
+        taken
+    }
+
+    fn pass(&mut self, length: u64) {
+        self.left -= length.min(self.left);
+        if self.left == 0 {
+            self.state = if self.state == CHUNK { CHUNK_END } else { ENDED };
+        }
+    }
+
+    fn framing(&mut self, bytes: &[u8]) -> Result<Piece, Fault> {
+        let (state, left) = (self.state, self.left);
+        let mut at = 0;
+        while let Some(byte) = bytes.get(at) {
+            let skipped = self.skip(bytes.get(at..).unwrap_or_default());
+            if skipped > 0 {
+                at += skipped;
+                continue;
+            }
+            if let Err(fault) = self.step(*byte) {
+                let first = state == FIRST_SIZE && self.lenient != 0;
+                return if first { self.otherwise(bytes) } else { Err(fault) };
+            }
+            at += 1;
+            if matches!(self.state, CHUNK | ENDED) {
+                break;
+            }
+        }
+        debug_assert!(at > 0 || bytes.is_empty(), "nothing taken in state {state} with {left}");
+        Ok(Piece::Framing(at))
+    }
+
+    /// How many bytes can be passed over at once.
+    fn skip(&self, rest: &[u8]) -> usize {
+        match self.state {
+            TRAILER_VALUE | SIZE_JUNK if self.lenient != 0 => {
+                memchr(b'\n', rest).unwrap_or(rest.len())
+            }
+            _ => 0,
+        }
+    }
+
+    /// The body where chunks were announced and none came: what the lenient manner makes of it.
+    fn otherwise(&mut self, bytes: &[u8]) -> Result<Piece, Fault> {
+        let [a, b, c, d, e, f] = self.spare;
+        let stated = u64::from_le_bytes([a, b, c, d, e, f, 0, 0]);
+        *self = match guess(bytes) {
+            Guess::Response => Self::default(),
+            _ if stated > 0 => Self::length(stated),
+            _ => Self::until_close(),
+        };
+        self.take(bytes)
+    }
+
+    /// Takes one byte of framing.
+    fn step(&mut self, byte: u8) -> Result<(), Fault> {
+        let lenient = self.lenient != 0;
+        self.state = match self.state {
+            FIRST_SIZE | SIZE | SIZE_DIGITS => return self.size(byte, lenient),
+            SIZE_JUNK | SIZE_CR if byte == b'\n' => self.begun(),
+            SIZE_JUNK => SIZE_JUNK,
+            SIZE_BLANK | EXTENSION..=QUOTED_END | VALUE_BLANK => self.extension(byte)?,
+            CHUNK_END if byte == b'\r' => CHUNK_CR,
+            CHUNK_END if lenient && byte == b'\n' => SIZE,
+            CHUNK_CR if byte == b'\n' => SIZE,
+            CHUNK_END | CHUNK_CR => return Err(Fault::ChunkEnd),
+            TRAILER..=LAST_CR => self.trailer(byte, lenient)?,
+            _ => return Err(Fault::ChunkSize),
+        };
+        Ok(())
+    }
+
+    /// The size of a chunk. Leniently white space and line ends may stand before it, and anything
+    /// behind it.
+    fn size(&mut self, byte: u8, lenient: bool) -> Result<(), Fault> {
+        let before = self.state != SIZE_DIGITS;
+        self.state = match byte {
+            b'0'..=b'9' | b'a'..=b'f' | b'A'..=b'F' => {
+                let digit = char::from(byte).to_digit(16).map_or(0, u64::from);
+                if self.left >> 60 != 0 {
+                    return Err(Fault::ChunkSize);
+                }
+                self.left = self.left << 4 | digit;
+                SIZE_DIGITS
+            }
+            b'\t' | b'\n' | 0x0b | 0x0c | b'\r' | b' ' if before && lenient => self.state,
+            _ if before => return Err(Fault::ChunkSize),
+            b'\r' => SIZE_CR,
+            b'\n' if lenient => self.begun(),
+            _ if lenient => SIZE_JUNK,
+            b';' => EXTENSION,
+            b' ' | b'\t' => SIZE_BLANK,
+            _ => return Err(Fault::ChunkSize),
+        };
+        Ok(())
+    }
+
+    /// What follows the line with a size.
+    const fn begun(&self) -> u8 {
+        if self.left == 0 { TRAILER } else { CHUNK }
+    }
+
+    /// Strictly read extensions, with the white space that a recipient must pass over
+    /// (RFC 9112 §7.1.1).
+    fn extension(&self, byte: u8) -> Result<u8, Fault> {
+        let token = super::fields::is_token(byte);
+        let blank = matches!(byte, b' ' | b'\t');
+        Ok(match (self.state, byte) {
+            (EXTENSION_NAME, _) if blank => EXTENSION_BLANK,
+            (EXTENSION_VALUE | QUOTED_END, _) if blank => VALUE_BLANK,
+            (QUOTED | QUOTED_PAIR, b'\t' | b' ') => QUOTED,
+            _ if blank => self.state,
+            (EXTENSION | EXTENSION_NAME, _) if token => EXTENSION_NAME,
+            (EXTENSION_EQUALS, b'"') => QUOTED,
+            (EXTENSION_EQUALS | EXTENSION_VALUE, _) if token => EXTENSION_VALUE,
+            (EXTENSION_NAME | EXTENSION_BLANK, b'=') => EXTENSION_EQUALS,
+            (SIZE_BLANK | EXTENSION_NAME | EXTENSION_BLANK, b';') => EXTENSION,
+            (EXTENSION_VALUE | QUOTED_END | VALUE_BLANK, b';') => EXTENSION,
+            (EXTENSION_NAME | EXTENSION_VALUE | QUOTED_END, b'\r') => SIZE_CR,
+            (QUOTED, b'"') => QUOTED_END,
+            (QUOTED, b'\\') => QUOTED_PAIR,
+            (QUOTED | QUOTED_PAIR, b'!'..=0x7e | 0x80..) => QUOTED,
+            (SIZE_BLANK, _) => return Err(Fault::ChunkSize),
+            _ => return Err(Fault::ChunkExtension),
+        })
+    }
+
+    fn trailer(&self, byte: u8, lenient: bool) -> Result<u8, Fault> {
+        let text = byte == b'\t' || (byte >= b' ' && byte != 0x7f);
+        Ok(match (self.state, byte) {
+            (TRAILER, b'\r') => LAST_CR,
+            (TRAILER | LAST_CR, b'\n') if lenient => ENDED,
+            (LAST_CR, b'\n') => ENDED,
+            (TRAILER_VALUE, b'\n') if lenient => TRAILER,
+            (TRAILER | TRAILER_NAME | TRAILER_VALUE | LAST_CR, _) if lenient => TRAILER_VALUE,
+            (TRAILER | TRAILER_NAME, _) if super::fields::is_token(byte) => TRAILER_NAME,
+            (TRAILER_NAME, b':') => TRAILER_VALUE,
+            (TRAILER_VALUE, b'\r') => TRAILER_CR,
+            (TRAILER_VALUE, _) if text => TRAILER_VALUE,
+            (TRAILER_CR, b'\n') => TRAILER,
+            _ => return Err(Fault::Trailer),
+        })
+    }
+}

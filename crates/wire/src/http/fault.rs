@@ -1,0 +1,83 @@
+//! Why bytes are not taken for HTTP.
+
+use core::fmt;
+
+/// Why a head was not read.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Stop {
+    /// It is not all here.
+    More,
+    /// It will never be one.
+    Fault(Fault),
+}
+
+impl From<Fault> for Stop {
+    fn from(fault: Fault) -> Self {
+        Self::Fault(fault)
+    }
+}
+
+/// What breaks the rules, and whose.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Fault {
+    /// A line ends with a single CR or LF, or a CR stands alone (RFC 9112 §2.2).
+    LineEnd,
+    /// The method is no token (RFC 9110 §9.1).
+    Method,
+    /// The target is empty or has white space or control characters (RFC 9112 §3.2).
+    Target,
+    /// The version is none of HTTP/1 (RFC 9112 §2.3).
+    Version,
+    /// The status code has not three digits (RFC 9112 §4).
+    Status,
+    /// The reason phrase has control characters (RFC 9112 §4).
+    Reason,
+    /// A field's name is empty, is no token, or is not followed by a colon (RFC 9112 §5.1).
+    FieldName,
+    /// A field's value has control characters (RFC 9110 §5.5).
+    FieldValue,
+    /// A line begins with white space (RFC 9112 §2.2, §5.2).
+    Folded,
+    /// `Content-Length` is no number (RFC 9112 §6.3).
+    Length,
+    /// `Content-Length` stands twice (RFC 9112 §6.3).
+    LengthTwice,
+    /// `Content-Length` and `Transfer-Encoding` stand side by side (RFC 9112 §6.1).
+    LengthAndTransfer,
+    /// `Transfer-Encoding` of a request does not end with `chunked` (RFC 9112 §6.3).
+    Transfer,
+    /// A chunk does not begin with its size, or the size is too large (RFC 9112 §7.1).
+    ChunkSize,
+    /// A chunk extension is malformed (RFC 9112 §7.1.1).
+    ChunkExtension,
+    /// A chunk does not end where its size says (RFC 9112 §7.1).
+    ChunkEnd,
+    /// The trailer section is malformed (RFC 9112 §7.1.2).
+    Trailer,
+}
+
+impl fmt::Display for Fault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::LineEnd => "a line does not end with CR LF",
+            Self::Method => "the method is no token",
+            Self::Target => "the target is empty or has characters that cannot be in it",
+            Self::Version => "the version is none of HTTP/1",
+            Self::Status => "the status code is not a number of three digits",
+            Self::Reason => "the reason phrase has control characters",
+            Self::FieldName => "the name of a field is malformed",
+            Self::FieldValue => "the value of a field has control characters",
+            Self::Folded => "a line begins with white space",
+            Self::Length => "Content-Length is not a number",
+            Self::LengthTwice => "Content-Length stands twice",
+            Self::LengthAndTransfer => "Content-Length stands beside Transfer-Encoding",
+            Self::Transfer => "Transfer-Encoding of a request does not end with chunked",
+            Self::ChunkSize => "a chunk does not begin with a size that can be",
+            Self::ChunkExtension => "a chunk extension is malformed",
+            Self::ChunkEnd => "a chunk does not end where its size says",
+            Self::Trailer => "the trailer section is malformed",
+        })
+    }
+}
+
+impl core::error::Error for Fault {}

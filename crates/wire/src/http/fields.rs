@@ -1,0 +1,248 @@
+//! What the fields of a head say, as far as framing and descriptions need it.
+
+use super::{Fault, Manner};
+
+/// The fields of a head that are known here. A text that is not there is empty.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Fields<'b> {
+    /// `Host`.
+    pub host: &'b [u8],
+    /// `User-Agent`.
+    pub user_agent: &'b [u8],
+    /// `Referer`.
+    pub referer: &'b [u8],
+    /// `Content-Type`.
+    pub content_type: &'b [u8],
+    /// `Content-Encoding`; the first if there are several.
+    pub content_encoding: &'b [u8],
+    /// `Authorization`.
+    pub authorization: &'b [u8],
+    /// What the body is coded with.
+    pub codings: Codings,
+    /// `Content-Length`.
+    pub length: Option<u64>,
+    /// Whether there is a `Transfer-Encoding`.
+    pub transfer: bool,
+    /// Whether it ends with `chunked`; leniently, whether it says so at all.
+    pub chunked: bool,
+    /// Whether `Connection` says `close`.
+    pub close: bool,
+    /// Whether `Connection` says `keep-alive`.
+    pub keep_alive: bool,
+    /// Whether `Connection` says `upgrade`.
+    pub upgrades: bool,
+    /// Whether there is an `Upgrade`.
+    pub upgrade: bool,
+}
+
+/// A content coding (RFC 9110 §8.4.1).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Coding {
+    /// `gzip` or `x-gzip`.
+    Gzip,
+    /// `deflate`: zlib, or bare where a sender misread the RFC.
+    Deflate,
+    /// `br` (RFC 7932).
+    Brotli,
+    /// One that is not known here.
+    Other,
+}
+
+/// The content codings of a body in the order in which they were applied, `identity` left out: 2
+/// bytes of plain data, four codings at most; more of them end with one that is not known.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[repr(transparent)]
+pub struct Codings(u16);
+
+impl Codings {
+    const MOST: u32 = 4;
+
+    /// The codings that this number stands for, from a session.
+    #[must_use]
+    pub const fn of(number: u16) -> Self {
+        Self(number)
+    }
+
+    /// The number of these codings.
+    #[must_use]
+    pub const fn number(self) -> u16 {
+        self.0
+    }
+
+    /// Whether there is none.
+    #[must_use]
+    pub const fn is_empty(self) -> bool {
+        self.0 == 0
+    }
+
+    /// The codings, the one applied last first: how a body is decoded.
+    pub fn outermost_first(self) -> impl Iterator<Item = Coding> {
+        let number = self.0;
+        (0..Self::MOST).rev().filter_map(move |place| match number >> (4 * place) & 0xf {
+            0 => None,
+            1 => Some(Coding::Gzip),
+            2 => Some(Coding::Deflate),
+            3 => Some(Coding::Brotli),
+            _ => Some(Coding::Other),
+        })
+    }
+
+    fn add(&mut self, word: &[u8]) {
+        let number = match word {
+            _ if is(word, b"gzip") || is(word, b"x-gzip") => 1,
+            _ if is(word, b"deflate") => 2,
+            _ if is(word, b"br") => 3,
+            _ if word.is_empty() || is(word, b"identity") => return,
+            _ => 15,
+        };
+        let used = (0..Self::MOST).find(|place| self.0 >> (4 * place) & 0xf == 0);
+        match used {
+            Some(place) => self.0 |= number << (4 * place),
+            None => self.0 |= 15 << (4 * (Self::MOST - 1)),
+        }
+    }
+}
+
+impl<'b> Fields<'b> {
+    /// Takes a field. `value` has no white space around it.
+    #[inline]
+    pub(super) fn take(
+        &mut self,
+        name: &[u8],
+        value: &'b [u8],
+        manner: Manner,
+    ) -> Result<(), Fault> {
+        match name.len() {
+            4 if is(name, b"host") => first(&mut self.host, value),
+            7 if is(name, b"referer") => first(&mut self.referer, value),
+            7 if is(name, b"upgrade") => self.upgrade = true,
+            10 if is(name, b"user-agent") => first(&mut self.user_agent, value),
+            10 if is(name, b"connection") => self.connection(value),
+            12 if is(name, b"content-type") => first(&mut self.content_type, value),
+            13 if is(name, b"authorization") => first(&mut self.authorization, value),
+            14 if is(name, b"content-length") => return self.length(value, manner),
+            16 if is(name, b"content-encoding") => {
+                first(&mut self.content_encoding, value);
+                words(value).for_each(|word| self.codings.add(word));
+            }
+            16 if is(name, b"proxy-connection") => self.connection(value),
+            17 if is(name, b"transfer-encoding") => return self.transfer(value, manner),
+            _ => {}
+        }
+        Ok(())
+    }
+
+    fn connection(&mut self, value: &[u8]) {
+        for word in list(value) {
+            self.close |= is(word, b"close");
+            self.keep_alive |= is(word, b"keep-alive");
+            self.upgrades |= is(word, b"upgrade");
+        }
+    }
+
+    /// Leniently the first of several lengths counts, and of one what it begins with.
+    fn length(&mut self, value: &[u8], manner: Manner) -> Result<(), Fault> {
+        let digits = value.iter().take_while(|byte| byte.is_ascii_digit()).count();
+        let number = value.get(..digits).and_then(decimal);
+        match (manner, number) {
+            (Manner::Strict, _) if self.length.is_some() => return Err(Fault::LengthTwice),
+            (Manner::Strict, None) => return Err(Fault::Length),
+            (Manner::Strict, _) if digits < value.len() => return Err(Fault::Length),
+            _ => self.length = self.length.or(number),
+        }
+        Ok(())
+    }
+
+    /// `chunked` must be the last coding and stand once (RFC 9112 §6.1).
+    fn transfer(&mut self, value: &[u8], manner: Manner) -> Result<(), Fault> {
+        self.transfer = true;
+        if manner == Manner::Lenient {
+            self.chunked |= words(value).any(|word| is(word, b"chunked"));
+            return Ok(());
+        }
+        for word in list(value).filter(|word| !word.is_empty()) {
+            self.chunked = !self.chunked && is(word, b"chunked");
+        }
+        Ok(())
+    }
+
+    /// What is wrong with the fields together, where the strict manner minds.
+    pub(super) fn check(&self, manner: Manner) -> Result<(), Fault> {
+        match (manner, self.transfer, self.length) {
+            (Manner::Strict, true, Some(_)) => Err(Fault::LengthAndTransfer),
+            _ => Ok(()),
+        }
+    }
+}
+
+/// Characters of a token (RFC 9110 §5.6.2).
+#[inline]
+pub(super) const fn is_token(byte: u8) -> bool {
+    TOKEN[byte as usize]
+}
+
+#[expect(clippy::indexing_slicing, reason = "built when compiled, over all values of a byte")]
+static TOKEN: [bool; 256] = {
+    let mut table = [false; 256];
+    let mut byte = 0;
+    while byte < 256 {
+        #[expect(clippy::cast_possible_truncation, reason = "below 256")]
+        let letter = byte as u8;
+        table[byte] = letter.is_ascii_alphanumeric()
+            || matches!(letter, b'!' | b'#' | b'$' | b'%' | b'&' | b'\'' | b'*' | b'+' | b'-')
+            || matches!(letter, b'.' | b'^' | b'_' | b'`' | b'|' | b'~');
+        byte += 1;
+    }
+    table
+};
+
+/// Whether no byte is a control character other than HT (RFC 9110 §5.5).
+#[inline]
+pub(super) fn is_text(value: &[u8]) -> bool {
+    let control = |byte: u8| (byte < 0x20 && byte != b'\t') | (byte == 0x7f);
+    !value.iter().fold(false, |found, byte| found | control(*byte))
+}
+
+/// Without white space around.
+#[inline]
+pub(super) fn trim(mut value: &[u8]) -> &[u8] {
+    while let [b' ' | b'\t', rest @ ..] = value {
+        value = rest;
+    }
+    while let [rest @ .., b' ' | b'\t'] = value {
+        value = rest;
+    }
+    value
+}
+
+/// Whether they are the same but for the case of letters.
+#[inline]
+pub(super) fn is(word: &[u8], lower: &[u8]) -> bool {
+    word.eq_ignore_ascii_case(lower)
+}
+
+#[inline]
+fn first<'b>(place: &mut &'b [u8], value: &'b [u8]) {
+    if place.is_empty() {
+        *place = value;
+    }
+}
+
+/// The elements of a list (RFC 9110 §5.6.1).
+fn list(value: &[u8]) -> impl Iterator<Item = &[u8]> {
+    value.split(|byte| *byte == b',').map(trim)
+}
+
+/// The words in a value, whatever stands between them.
+fn words(value: &[u8]) -> impl Iterator<Item = &[u8]> {
+    value.split(|byte| !byte.is_ascii_alphanumeric() && *byte != b'-')
+}
+
+fn decimal(digits: &[u8]) -> Option<u64> {
+    if digits.is_empty() {
+        return None;
+    }
+    let add =
+        |number: u64, digit: &u8| number.checked_mul(10)?.checked_add(u64::from(digit - b'0'));
+    digits.iter().try_fold(0, add)
+}

@@ -1,0 +1,356 @@
+//! The head of a message: start line and fields.
+
+use super::fields::{Fields, is, is_text, is_token, trim};
+use super::lines::{Line, line};
+use super::method::method_number;
+use super::{Fault, Manner, Stop};
+use memchr::{memchr, memrchr};
+
+/// The head of a message.
+#[derive(Clone, Copy, Debug)]
+pub struct Head<'b> {
+    /// Where its start line begins, behind empty lines.
+    pub begin: usize,
+    /// Where it ends, behind the empty line.
+    pub end: usize,
+    /// What the start line says.
+    pub start: Start<'b>,
+    /// The version as it was sent, without `HTTP/`; empty where a request has none (HTTP/0.9).
+    pub version: &'b [u8],
+    /// Whether connections persist in this version unless somebody says otherwise.
+    pub modern: bool,
+    /// What the fields say.
+    pub fields: Fields<'b>,
+}
+
+/// A start line.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Start<'b> {
+    /// Of a request.
+    Request {
+        /// The method as it was sent.
+        method: &'b [u8],
+        /// Its number ([`super::METHODS`]).
+        number: u8,
+        /// The target as it was sent.
+        target: &'b [u8],
+    },
+    /// Of a response.
+    Response {
+        /// The status code; 0 where there is none that can be.
+        status: u16,
+        /// The reason phrase.
+        reason: &'b [u8],
+    },
+}
+
+impl<'b> Head<'b> {
+    /// The head of a request, from its first byte. Empty lines before it are passed over.
+    pub fn request(bytes: &'b [u8], manner: Manner) -> Result<Self, Stop> {
+        let begin = behind_blank(bytes, manner);
+        let first = match line(bytes, begin, manner) {
+            Err(Stop::More) => return Err(unfinished_request(bytes, begin, manner)),
+            first => first?,
+        };
+        let text = slice(bytes, first);
+        let (start, version) = match manner {
+            Manner::Strict => strict_request(text)?,
+            Manner::Lenient => lenient_request(text)?,
+        };
+        if version.is_empty() && manner == Manner::Lenient {
+            // HTTP/0.9: a line, and nothing behind it.
+            let fields = Fields::default();
+            return Ok(Self { begin, end: first.next, start, version, modern: false, fields });
+        }
+        Self::with_fields(bytes, begin, first, start, version, manner)
+    }
+
+    /// The head of a response, from its first byte. Empty lines before it are passed over.
+    pub fn response(bytes: &'b [u8], manner: Manner) -> Result<Self, Stop> {
+        let begin = behind_blank(bytes, manner);
+        let rest = bytes.get(begin..).unwrap_or_default();
+        if !names_http(rest) && !may_name_http(rest) {
+            return Err(Fault::Version.into());
+        }
+        let first = line(bytes, begin, manner)?;
+        let text = slice(bytes, first);
+        let (start, version) = match manner {
+            Manner::Strict => strict_response(text)?,
+            Manner::Lenient => lenient_response(text)?,
+        };
+        Self::with_fields(bytes, begin, first, start, version, manner)
+    }
+
+    /// Whether the connection goes on behind this message, as far as its head says (RFC 9112 §9.3).
+    #[must_use]
+    pub const fn persists(&self) -> bool {
+        !self.fields.close && (self.modern || self.fields.keep_alive)
+    }
+
+    /// Whether what follows may be another protocol: `CONNECT`, or an upgrade (RFC 9110 §7.8).
+    #[must_use]
+    pub fn may_switch(&self) -> bool {
+        match self.start {
+            Start::Request { method: b"CONNECT", .. } => true,
+            Start::Response { status, .. } if status != 101 => false,
+            _ => self.fields.upgrade && self.fields.upgrades,
+        }
+    }
+
+    fn with_fields(
+        bytes: &'b [u8],
+        begin: usize,
+        first: Line,
+        start: Start<'b>,
+        version: &'b [u8],
+        manner: Manner,
+    ) -> Result<Self, Stop> {
+        let (fields, end) = fields(bytes, first.next, manner)?;
+        if version.is_empty() && manner == Manner::Strict && end > first.next + 2 {
+            return Err(Fault::Version.into());
+        }
+        let modern = is_modern(version);
+        Ok(Self { begin, end, start, version, modern, fields })
+    }
+}
+
+/// Whether `HTTP/` stands there, in any case.
+pub(super) fn names_http(bytes: &[u8]) -> bool {
+    bytes.get(..5).is_some_and(|word| is(word, b"http/"))
+}
+
+fn may_name_http(bytes: &[u8]) -> bool {
+    bytes.len() < 5 && b"http/".get(..bytes.len()).is_some_and(|word| is(word, bytes))
+}
+
+fn slice(bytes: &[u8], line: Line) -> &[u8] {
+    bytes.get(line.start..line.end).unwrap_or_default()
+}
+
+/// RFC 9112 §2.2 lets a server pass over an empty line before a request; we do so before a response
+/// too. Leniently white space may stand there as well.
+fn behind_blank(bytes: &[u8], manner: Manner) -> usize {
+    let blank = |byte: &&u8| match manner {
+        Manner::Strict => matches!(byte, b'\r' | b'\n'),
+        Manner::Lenient => super::lines::is_blank(**byte),
+    };
+    match bytes.first() {
+        Some(first) if !blank(&first) => 0,
+        _ => bytes.iter().take_while(blank).count(),
+    }
+}
+
+/// Method, one space, target, one space, version (RFC 9112 §3). Only a request of HTTP/0.9 has no
+/// version.
+fn strict_request(text: &[u8]) -> Result<(Start<'_>, &[u8]), Fault> {
+    let end = text.iter().position(|byte| !is_token(*byte)).ok_or(Fault::Method)?;
+    let (method, rest) = text.split_at(end);
+    let [b' ', rest @ ..] = rest else { return Err(Fault::Method) };
+    if method.is_empty() {
+        return Err(Fault::Method);
+    }
+    let (target, version) = match memchr(b' ', rest) {
+        Some(end) => (rest.get(..end), strict_version(rest.get(end + 1..).unwrap_or_default())?),
+        None => (Some(rest), &[][..]),
+    };
+    let target = target.unwrap_or_default();
+    if target.is_empty() || !is_text(target) || target.contains(&b'\t') {
+        return Err(Fault::Target);
+    }
+    Ok((Start::Request { method, number: method_number(method), target }, version))
+}
+
+/// A line that cannot become a request line any more is refused before its end.
+fn unfinished_request(bytes: &[u8], begin: usize, manner: Manner) -> Stop {
+    let rest = bytes.get(begin..).unwrap_or_default();
+    let version = rest.splitn(3, |byte| *byte == b' ').nth(2).unwrap_or_default();
+    match version.get(..8) {
+        Some(version) if manner == Manner::Strict && strict_version(version).is_err() => {
+            Fault::Version.into()
+        }
+        _ => Stop::More,
+    }
+}
+
+/// Leniently the target is what stands between the method and the version, blanks and all.
+fn lenient_request(text: &[u8]) -> Result<(Start<'_>, &[u8]), Fault> {
+    let text = loose(text);
+    let end = text.iter().position(|byte| !is_token(*byte)).ok_or(Fault::Method)?;
+    let (method, rest) = text.split_at(end);
+    if method.is_empty() || !matches!(rest.first(), Some(b' ' | b'\t')) {
+        return Err(Fault::Method);
+    }
+    let rest = trim(rest);
+    let last = memrchr(b' ', rest).or_else(|| memrchr(b'\t', rest));
+    let behind = last.and_then(|last| rest.get(last + 1..)).unwrap_or_default();
+    let number = method_number(method);
+    let (target, version) = match last {
+        Some(last) if names_http(behind) => {
+            (trim(rest.get(..last).unwrap_or_default()), behind.get(5..).unwrap_or_default())
+        }
+        None if number == 1 && rest.first() == Some(&b'/') => (rest, &[][..]),
+        _ => return Err(Fault::Version),
+    };
+    if target.is_empty() {
+        return Err(Fault::Target);
+    }
+    Ok((Start::Request { method, number, target }, version))
+}
+
+/// Version, one space, three digits, and a reason phrase behind another space (RFC 9112 §4). That
+/// space may be missing where there is no phrase.
+fn strict_response(text: &[u8]) -> Result<(Start<'_>, &[u8]), Fault> {
+    let version = strict_version(text.get(..8).unwrap_or_default())?;
+    let [b' ', a, b, c, rest @ ..] = text.get(8..).unwrap_or_default() else {
+        return Err(if text.get(8) == Some(&b' ') { Fault::Status } else { Fault::Version });
+    };
+    let digits = [*a, *b, *c];
+    if !digits.iter().all(u8::is_ascii_digit) {
+        return Err(Fault::Status);
+    }
+    let reason = match rest {
+        [b' ', reason @ ..] => reason,
+        [] => rest,
+        _ => return Err(Fault::Status),
+    };
+    if !is_text(reason) {
+        return Err(Fault::Reason);
+    }
+    let status = digits.iter().fold(0, |status, digit| status * 10 + u16::from(digit - b'0'));
+    Ok((Start::Response { status, reason }, version))
+}
+
+/// Leniently any control character parts words.
+fn lenient_response(text: &[u8]) -> Result<(Start<'_>, &[u8]), Fault> {
+    let text = loose(text);
+    if !names_http(text) {
+        return Err(Fault::Version);
+    }
+    let rest = text.get(5..).unwrap_or_default();
+    let word = |bytes: &'_ [u8]| bytes.iter().take_while(|byte| **byte > b' ').count();
+    let (version, rest) = rest.split_at(word(rest));
+    let rest = loose(rest);
+    let (code, reason) = rest.split_at(word(rest));
+    let add = |number: u16, digit: &u8| match digit {
+        b'0'..=b'9' => number.checked_mul(10)?.checked_add(u16::from(digit - b'0')),
+        _ => None,
+    };
+    let status = code.iter().try_fold(0, add).filter(|status| (100..=999).contains(status));
+    Ok((Start::Response { status: status.unwrap_or(0), reason: loose(reason) }, version))
+}
+
+/// RFC 9112 §2.3, with the versions that are in use: a start line of HTTP/2.0 is the mark of a
+/// gateway that does not know better.
+fn strict_version(text: &[u8]) -> Result<&[u8], Fault> {
+    match text.strip_prefix(b"HTTP/") {
+        Some(version @ (b"1.1" | b"1.0" | b"0.9" | b"2.0")) => Ok(version),
+        _ => Err(Fault::Version),
+    }
+}
+
+fn is_modern(version: &[u8]) -> bool {
+    let mut numbers = version.splitn(2, |byte| *byte == b'.');
+    let mut number = || {
+        let digits = numbers.next().unwrap_or_default().iter();
+        let digits = digits.take_while(|byte| byte.is_ascii_digit());
+        digits.fold(0u32, |number, digit| number.saturating_mul(10) + u32::from(digit - b'0'))
+    };
+    (number(), number()) >= (1, 1)
+}
+
+/// A field whose value may go on in the next line.
+struct Open<'b> {
+    name: &'b [u8],
+    from: usize,
+    to: usize,
+}
+
+/// Reads field lines up to the empty line; answers where that ends.
+fn fields(bytes: &[u8], from: usize, manner: Manner) -> Result<(Fields<'_>, usize), Stop> {
+    let mut fields = Fields::default();
+    let mut open: Option<Open<'_>> = None;
+    let mut at = from;
+    loop {
+        if manner == Manner::Strict && matches!(bytes.get(at), Some(b' ' | b'\t')) {
+            return Err(Fault::Folded.into());
+        }
+        let line = line(bytes, at, manner)?;
+        at = line.next;
+        let text = slice(bytes, line);
+        let folded = matches!(text.first(), Some(b' ' | b'\t'));
+        let ends = text.is_empty() || (folded && blank_ends(bytes, line)?);
+        if let (true, false, Some(open)) = (folded, ends, open.as_mut()) {
+            open.to = line.end;
+            continue;
+        }
+        if let Some(open) = open.take() {
+            let value = bytes.get(open.from..open.to).unwrap_or_default();
+            fields.take(open.name, looser(value), manner)?;
+        }
+        if ends {
+            fields.check(manner)?;
+            return Ok((fields, line.next));
+        }
+        match manner {
+            Manner::Strict => {
+                let (name, value) = strict_field(text)?;
+                fields.take(name, trim(value), manner)?;
+            }
+            Manner::Lenient => open = lenient_field(text, line),
+        }
+    }
+}
+
+/// Whether a line of one blank ends the head: what some clients take for the empty line where no
+/// other follows.
+fn blank_ends(bytes: &[u8], line: Line) -> Result<bool, Stop> {
+    if line.end != line.start + 1 || line.next != line.end + 1 {
+        return Ok(false);
+    }
+    match (bytes.get(line.end), bytes.get(line.next)) {
+        (Some(b'\n'), None) => Err(Stop::More),
+        (Some(b'\n'), Some(b'\r' | b'\n')) => Ok(false),
+        (byte, _) => Ok(byte == Some(&b'\n')),
+    }
+}
+
+/// A token, a colon, a value (RFC 9112 §5).
+#[inline]
+fn strict_field(text: &[u8]) -> Result<(&[u8], &[u8]), Fault> {
+    let colon = text.iter().position(|byte| !is_token(*byte)).ok_or(Fault::FieldName)?;
+    let (name, rest) = text.split_at(colon);
+    match rest {
+        [b':', value @ ..] if !name.is_empty() => match is_text(value) {
+            true => Ok((name, value)),
+            false => Err(Fault::FieldValue),
+        },
+        _ => Err(Fault::FieldName),
+    }
+}
+
+/// Leniently a line without a colon is passed over.
+fn lenient_field(text: &[u8], line: Line) -> Option<Open<'_>> {
+    let colon = memchr(b':', text)?;
+    let name = loose(text.get(..colon).unwrap_or_default());
+    Some(Open { name, from: line.start + colon + 1, to: line.end })
+}
+
+/// Without white space and control characters around.
+fn loose(mut text: &[u8]) -> &[u8] {
+    while let [0..=b' ', rest @ ..] = text {
+        text = rest;
+    }
+    while let [rest @ .., 0..=b' '] = text {
+        text = rest;
+    }
+    text
+}
+
+/// As [`loose`], and without colons before it: `Name:: value`.
+fn looser(text: &[u8]) -> &[u8] {
+    let mut text = loose(text);
+    while let [b':', rest @ ..] = text {
+        text = loose(rest);
+    }
+    text
+}

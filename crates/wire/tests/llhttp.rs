@@ -1,0 +1,275 @@
+//! The strict cases of llhttp: what it accepts, refuses and cuts, so does `wire::http`, however the
+//! bytes come in pieces. A case of `../shared/cases/llhttp` is a text, and the events that the
+//! parser told about it; the order of events within a head is its own affair.
+
+use std::path::{Path, PathBuf};
+
+use streamline_wire::http::{Asked, Body, Head, Manner, Piece, Start, Stop};
+
+/// Cases in which we differ, each with the reason.
+const EXCLUDED: &[(&str, usize, &str)] = &[
+    ("request/invalid.md", 13, "a method may be any token (RFC 9110 §9.1); llhttp knows a list"),
+    ("request/method.md", 11, "ICE/1.0 is no HTTP"),
+    ("request/method.md", 14, "PRI of HTTP/1.1 is no preface of HTTP/2 (RFC 9113 §3.4)"),
+    ("response/sample.md", 1, "RTSP/1.1 is no HTTP"),
+    ("response/sample.md", 2, "ICE/1.1 is no HTTP"),
+];
+
+/// How many cases this half of the set has that are neither lenient nor excluded.
+const CASES_MIN: usize = 120;
+
+struct Case {
+    file: String,
+    number: usize,
+    kind: String,
+    skip_body: bool,
+    input: Vec<u8>,
+    log: Vec<String>,
+}
+
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+struct Message {
+    begin: usize,
+    head: usize,
+    body: Vec<u8>,
+    /// Where it ended, if it did.
+    end: Option<usize>,
+}
+
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+struct Told {
+    messages: Vec<Message>,
+    refused: bool,
+    switched: bool,
+}
+
+impl Told {
+    /// What must be the same: of a refused message only the body that came before.
+    fn comparable(mut self) -> Self {
+        if self.refused {
+            self.messages.retain(|message| message.end.is_some() || !message.body.is_empty());
+        }
+        self
+    }
+}
+
+fn cases(folder: &Path) -> Vec<Case> {
+    let mut cases = Vec::new();
+    for direction in ["request", "response"] {
+        let files = std::fs::read_dir(folder.join(direction)).expect("a folder");
+        let mut files: Vec<PathBuf> = files.map(|file| file.expect("a file").path()).collect();
+        files.sort();
+        for file in files {
+            let name = file.file_name().expect("a name").to_string_lossy().into_owned();
+            let text = std::fs::read_to_string(&file).expect("a text");
+            cases.extend(cases_in(&format!("{direction}/{name}"), &text));
+        }
+    }
+    cases
+}
+
+fn cases_in(file: &str, text: &str) -> Vec<Case> {
+    let parts = text.split("\n## case ").skip(usize::from(!text.starts_with("## case ")));
+    let mut cases = Vec::new();
+    for part in parts {
+        let part = part.trim_start_matches("## case ");
+        let number = part.lines().next().and_then(|line| line.trim().parse().ok());
+        let between = |from: &str, to: &str| {
+            let at = part.find(from)? + from.len();
+            Some(part[at..at + part[at..].find(to)?].to_owned())
+        };
+        let fields = (number, between("\"type\": \"", "\""), between("```http\n", "\n```"));
+        let (Some(number), Some(kind), Some(input)) = fields else {
+            panic!("{file}: a case without number, type or input: {part}");
+        };
+        let log = between("```log\n", "```").unwrap_or_default();
+        cases.push(Case {
+            file: file.to_owned(),
+            number,
+            kind,
+            skip_body: part.contains("\"skipBody\": true"),
+            input: unescaped(&input),
+            log: log.lines().map(str::to_owned).collect(),
+        });
+    }
+    cases
+}
+
+/// Line ends become CR LF, those behind a backslash vanish, escapes become what they stand for.
+fn unescaped(text: &str) -> Vec<u8> {
+    let text = text.replace("\\\n", "").replace('\n', "\r\n");
+    let text = text.replace("\\r", "\r").replace("\\n", "\n").replace("\\t", "\t");
+    text.replace("\\f", "\u{c}").replace("\\xff", "\u{ff}").into_bytes()
+}
+
+fn offset(line: &str) -> usize {
+    let digits = line.trim_start_matches("off=").split(' ').next().unwrap_or_default();
+    digits.parse().unwrap_or_else(|_| panic!("no offset: {line}"))
+}
+
+fn expected(case: &Case) -> Told {
+    let mut told = Told::default();
+    let mut begin = 0;
+    for line in &case.log {
+        if line.ends_with("message begin") {
+            begin = offset(line);
+        } else if line.contains("headers complete") {
+            let head = offset(line);
+            told.messages.push(Message { begin, head, ..Message::default() });
+        } else if line.contains("span[body]") {
+            let length = line.split("len=").nth(1).expect("a length").split(' ').next();
+            let length: usize = length.and_then(|n| n.parse().ok()).expect("a number");
+            let from = offset(line);
+            let message = told.messages.last_mut().expect("a body behind a head");
+            message.body.extend(&case.input[from..from + length]);
+        } else if line.ends_with("message complete") {
+            told.messages.last_mut().expect("a message").end = Some(offset(line));
+        } else if line.contains("error code=22") {
+            told.switched = true;
+        } else if line.contains("error code=") {
+            told.refused = true;
+        }
+    }
+    told
+}
+
+/// Reads pieces as one direction of a connection.
+struct Reader<'c> {
+    case: &'c Case,
+    told: Told,
+    /// A head that is not all here, and where it begins.
+    held: Vec<u8>,
+    at: usize,
+    open: Option<Body>,
+    closed: bool,
+}
+
+impl Reader<'_> {
+    fn take(&mut self, mut piece: &[u8]) {
+        while !piece.is_empty() && !self.told.refused && !self.told.switched {
+            match self.open {
+                Some(body) => piece = self.body(body, piece),
+                None => piece = self.head(piece),
+            }
+        }
+    }
+
+    fn head<'p>(&mut self, piece: &'p [u8]) -> &'p [u8] {
+        let before = self.held.len();
+        self.held.extend(piece);
+        let blank = self.held.iter().all(|byte| matches!(byte, b'\r' | b'\n'));
+        if self.closed && !blank {
+            self.told.refused = true;
+        }
+        let requests = self.case.kind.starts_with("request");
+        let read = match requests {
+            true => Head::request(&self.held, Manner::Strict),
+            false => Head::response(&self.held, Manner::Strict),
+        };
+        let head = match read {
+            Err(Stop::More) => return &[],
+            Err(Stop::Fault(_)) => {
+                self.told.refused = true;
+                return &[];
+            }
+            Ok(_) if self.told.refused => return &[],
+            Ok(head) => head,
+        };
+        let message =
+            Message { begin: self.at + head.begin, head: self.at + head.end, ..Message::default() };
+        self.told.messages.push(message);
+        let asked = if self.case.skip_body { Asked::Head } else { Asked::Other };
+        let body = match requests {
+            true if self.case.skip_body => Ok(Body::default()),
+            true => Body::of_request(&head, Manner::Strict),
+            false => Ok(Body::of_response(&head, asked, Manner::Strict)),
+        };
+        self.closed |= !head.persists();
+        let switches = match head.start {
+            Start::Request { .. } => head.may_switch(),
+            Start::Response { .. } => false,
+        };
+        let end = head.end;
+        self.at += end;
+        self.held.clear();
+        match body {
+            Ok(body) => {
+                self.open = Some(body);
+                self.ended(body, switches);
+            }
+            Err(_) => self.told.refused = true,
+        }
+        &piece[end - before..]
+    }
+
+    fn body<'p>(&mut self, mut body: Body, piece: &'p [u8]) -> &'p [u8] {
+        let message = self.told.messages.last_mut().expect("a body behind a head");
+        let taken = match body.take(piece) {
+            Ok(Piece::Data(length)) => {
+                message.body.extend(&piece[..length]);
+                length
+            }
+            Ok(Piece::Framing(length)) => length,
+            Ok(Piece::End) => 0,
+            Err(_) => {
+                self.told.refused = true;
+                0
+            }
+        };
+        self.at += taken;
+        self.open = Some(body);
+        let last = self.case.log.iter().any(|line| line.contains("error code=22"));
+        self.ended(body, last);
+        &piece[taken..]
+    }
+
+    fn ended(&mut self, body: Body, switches: bool) {
+        if body.has_ended() || body.is_switched() {
+            self.told.messages.last_mut().expect("a message").end = Some(self.at);
+            self.told.switched = body.is_switched() || switches;
+            self.open = None;
+        }
+    }
+}
+
+fn found(case: &Case, cut: usize) -> Told {
+    let mut reader =
+        Reader { case, told: Told::default(), held: Vec::new(), at: 0, open: None, closed: false };
+    let (first, second) = case.input.split_at(cut);
+    reader.take(first);
+    reader.take(second);
+    reader.told
+}
+
+#[test]
+fn what_llhttp_accepts_refuses_and_cuts_so_do_we() {
+    let Some(folder) = testkit::cases() else { return };
+    let folder = folder.join("llhttp");
+    let (mut run, mut lenient, mut wrong) = (0, 0, Vec::new());
+    for case in cases(&folder) {
+        let excluded = EXCLUDED.iter().any(|(file, n, _)| *file == case.file && *n == case.number);
+        if case.kind.contains("lenient") {
+            lenient += 1;
+            continue;
+        }
+        if excluded {
+            continue;
+        }
+        run += 1;
+        let wanted = expected(&case).comparable();
+        for cut in 0..=case.input.len() {
+            let found = found(&case, cut).comparable();
+            if found != wanted {
+                let input = String::from_utf8_lossy(&case.input).into_owned();
+                wrong.push(format!(
+                    "{} case {} cut at {cut}: {input:?}\n  wanted {wanted:?}\n  found  {found:?}",
+                    case.file, case.number
+                ));
+                break;
+            }
+        }
+    }
+    println!("{run} cases, {lenient} lenient ones and {} excluded ones left out", EXCLUDED.len());
+    assert!(wrong.is_empty(), "{} of {run}:\n{}", wrong.len(), wrong.join("\n"));
+    assert!(run >= CASES_MIN, "only {run} cases");
+}
