@@ -18,5 +18,6 @@ pub mod memory;
 pub mod poll;
 pub mod process;
 pub mod signal;
+pub mod usage;
 
 pub use error::{Error, Result};

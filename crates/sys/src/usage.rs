@@ -1,0 +1,71 @@
+//! What a process cost, told by the kernel when it has ended: the processor time of all its
+//! threads, and the most memory that it had.
+
+use crate::error::{Error, Result};
+use std::os::unix::process::ExitStatusExt as _;
+use std::process::{Child, ExitStatus};
+
+/// What a process cost.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Usage {
+    /// Processor time in its own code and in the kernel on its behalf, in ns.
+    pub processor_ns: u64,
+    /// The most memory that it had at once, in bytes.
+    pub resident_bytes: u64,
+}
+
+/// Waits for a child; answers how it ended, and what it cost with those of its children that it
+/// waited for.
+#[expect(clippy::needless_pass_by_value, reason = "nobody else may wait for it again")]
+pub fn wait(child: Child) -> Result<(ExitStatus, Usage)> {
+    let number = libc::pid_t::try_from(child.id()).unwrap_or(libc::pid_t::MAX);
+    let mut status = 0;
+    loop {
+        // SAFETY: a struct of integers, for which zero is a value (getrusage(2)).
+        let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
+        // SAFETY: both pointers name places of the right type that live through the call, which
+        // writes there and nowhere else (wait4(2)).
+        let answer = unsafe { libc::wait4(number, &raw mut status, 0, &raw mut usage) };
+        if answer == number {
+            return Ok((ExitStatus::from_raw(status), Usage::of(&usage)));
+        }
+        let error = Error::last("wait4", format!("process {number}"));
+        if error.errno != libc::EINTR {
+            return Err(error);
+        }
+    }
+}
+
+impl Usage {
+    fn of(usage: &libc::rusage) -> Self {
+        let ns = |time: libc::timeval| {
+            let micros = time.tv_sec.saturating_mul(1_000_000).saturating_add(time.tv_usec);
+            u64::try_from(micros).unwrap_or(0).saturating_mul(1_000)
+        };
+        let kilobytes = u64::try_from(usage.ru_maxrss).unwrap_or(0);
+        Self {
+            processor_ns: ns(usage.ru_utime) + ns(usage.ru_stime),
+            resident_bytes: kilobytes.saturating_mul(1024),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::process::Command;
+
+    #[test]
+    fn a_process_that_works_costs_more_than_one_that_does_not() {
+        let cost = |script: &str| {
+            let child = Command::new("sh").args(["-c", script]).spawn().unwrap();
+            wait(child).unwrap()
+        };
+        let (ended, idle) = cost("exit 3");
+        assert_eq!(ended.code(), Some(3));
+        let (ended, busy) = cost("i=0; while [ $i -lt 100000 ]; do i=$((i+1)); done");
+        assert!(ended.success());
+        assert!(busy.processor_ns > idle.processor_ns + 1_000_000, "{busy:?} {idle:?}");
+        assert!(idle.resident_bytes > 100_000, "{idle:?}");
+    }
+}
