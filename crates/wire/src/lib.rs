@@ -41,7 +41,9 @@ pub mod address;
 pub mod checksum;
 pub mod ports;
 
+pub mod dns;
 pub mod http;
+pub mod tls;
 
 pub mod capture;
 pub mod record;

@@ -1,0 +1,178 @@
+//! The data of a record, as text.
+//!
+//! In: where they lie in the message. Out: their form in master files, for the types that people
+//! look at; everything else, and what does not have the form of its type, as `\# length hex`
+//! (RFC 3597 §5), at most [`SHOWN`] bytes of it.
+
+use super::name::escaped;
+use super::{Fault, Name, RecordType};
+use crate::read::{array, be16, be32};
+use core::fmt::{self, Write as _};
+use core::net::{Ipv4Addr, Ipv6Addr};
+
+/// How many bytes of data without a known form are written.
+const SHOWN: usize = 64;
+
+/// The data of a record.
+#[derive(Clone, Copy, Debug)]
+pub struct Data<'m> {
+    /// The message up to the end of the data, so that names may point back into it.
+    message: &'m [u8],
+    at: usize,
+    kind: RecordType,
+}
+
+impl<'m> Data<'m> {
+    pub(super) fn read(
+        message: &'m [u8],
+        kind: RecordType,
+        at: usize,
+        end: usize,
+    ) -> Result<Self, Fault> {
+        let message = message.get(..end).ok_or(Fault::Ends(at))?;
+        Ok(Self { message, at, kind })
+    }
+
+    /// The bytes.
+    #[must_use]
+    pub fn bytes(&self) -> &'m [u8] {
+        self.message.get(self.at..).unwrap_or_default()
+    }
+
+    /// The name that the data are, for types whose data are a name.
+    #[must_use]
+    fn name(&self) -> Option<Name<'m>> {
+        match self.kind.0 {
+            2..=5 | 7..=9 | 12 | 39 => self.name_at(0),
+            _ => None,
+        }
+    }
+
+    /// The name that begins so many bytes into the data and ends with them.
+    fn name_at(&self, offset: usize) -> Option<Name<'m>> {
+        let (name, behind) = Name::read(self.message, self.at + offset).ok()?;
+        (behind == self.message.len()).then_some(name)
+    }
+
+    fn short(&self, offset: usize) -> Option<u16> {
+        be16(self.message, self.at + offset)
+    }
+
+    /// What the data are, if they have the form of their type.
+    fn form(&self) -> Option<Form<'m>> {
+        let bytes = self.bytes();
+        match self.kind.0 {
+            1 => Some(Form::Ipv4(<[u8; 4]>::try_from(bytes).ok()?.into())),
+            28 => Some(Form::Ipv6(<[u8; 16]>::try_from(bytes).ok()?.into())),
+            15 | 18 | 36 => Some(Form::Preferred(self.short(0)?, self.name_at(2)?)),
+            33 => {
+                let numbers = [self.short(0)?, self.short(2)?, self.short(4)?];
+                Some(Form::Service(numbers, self.name_at(6)?))
+            }
+            6 => self.authority(),
+            13 | 16 | 99 => are_strings(bytes).then_some(Form::Strings(bytes)),
+            257 => {
+                let [flags, length] = array(bytes, 0)?;
+                let tag = bytes.get(2..2 + usize::from(length))?;
+                let value = bytes.get(2 + usize::from(length)..)?;
+                Some(Form::Issuer(flags, tag, value))
+            }
+            64 | 65 => {
+                // The parameters behind the name are left out.
+                let (name, _) = Name::read(self.message, self.at + 2).ok()?;
+                Some(Form::Preferred(self.short(0)?, name))
+            }
+            _ => self.name().map(Form::Name),
+        }
+    }
+
+    fn authority(&self) -> Option<Form<'m>> {
+        let (server, at) = Name::read(self.message, self.at).ok()?;
+        let (person, at) = Name::read(self.message, at).ok()?;
+        let number = |n: usize| be32(self.message, at + 4 * n);
+        let numbers = [number(0)?, number(1)?, number(2)?, number(3)?, number(4)?];
+        (at + 20 == self.message.len()).then_some(Form::Authority(server, person, numbers))
+    }
+}
+
+/// The forms that data may have.
+enum Form<'m> {
+    Ipv4(Ipv4Addr),
+    Ipv6(Ipv6Addr),
+    Name(Name<'m>),
+    Preferred(u16, Name<'m>),
+    Service([u16; 3], Name<'m>),
+    Authority(Name<'m>, Name<'m>, [u32; 5]),
+    Strings(&'m [u8]),
+    Issuer(u8, &'m [u8], &'m [u8]),
+}
+
+impl fmt::Display for Data<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.form() {
+            Some(Form::Ipv4(address)) => write!(f, "{address}"),
+            Some(Form::Ipv6(address)) => write!(f, "{address}"),
+            Some(Form::Name(name)) => write!(f, "{name}"),
+            Some(Form::Preferred(number, name)) => write!(f, "{number} {name}"),
+            Some(Form::Service([priority, weight, port], name)) => {
+                write!(f, "{priority} {weight} {port} {name}")
+            }
+            Some(Form::Authority(server, person, [serial, refresh, retry, expire, least])) => {
+                write!(f, "{server} {person} {serial} {refresh} {retry} {expire} {least}")
+            }
+            Some(Form::Strings(bytes)) => strings(f, bytes),
+            Some(Form::Issuer(flags, tag, value)) => {
+                write!(f, "{flags} ")?;
+                escaped(f, tag, |byte| byte == b'"')?;
+                f.write_char(' ')?;
+                quoted(f, value)
+            }
+            None => generic(f, self.bytes()),
+        }
+    }
+}
+
+/// Whether bytes are strings with a byte of length before each.
+fn are_strings(mut bytes: &[u8]) -> bool {
+    while let Some((length, behind)) = bytes.split_first() {
+        match behind.get(usize::from(*length)..) {
+            Some(rest) => bytes = rest,
+            None => return false,
+        }
+    }
+    true
+}
+
+fn strings(f: &mut fmt::Formatter<'_>, mut bytes: &[u8]) -> fmt::Result {
+    let mut first = true;
+    while let Some((length, behind)) = bytes.split_first() {
+        let Some((string, rest)) = behind.split_at_checked(usize::from(*length)) else { break };
+        if !core::mem::take(&mut first) {
+            f.write_char(' ')?;
+        }
+        quoted(f, string)?;
+        bytes = rest;
+    }
+    Ok(())
+}
+
+fn quoted(f: &mut fmt::Formatter<'_>, bytes: &[u8]) -> fmt::Result {
+    f.write_char('"')?;
+    for (number, words) in bytes.split(|byte| *byte == b' ').enumerate() {
+        if number > 0 {
+            f.write_char(' ')?;
+        }
+        escaped(f, words, |byte| byte == b'"')?;
+    }
+    f.write_char('"')
+}
+
+fn generic(f: &mut fmt::Formatter<'_>, bytes: &[u8]) -> fmt::Result {
+    write!(f, "\\# {}", bytes.len())?;
+    if !bytes.is_empty() {
+        f.write_char(' ')?;
+    }
+    let shown = bytes.get(..SHOWN).unwrap_or(bytes);
+    shown.iter().try_for_each(|byte| write!(f, "{byte:02x}"))?;
+    if shown.len() < bytes.len() { f.write_str("...") } else { Ok(()) }
+}

@@ -1,0 +1,151 @@
+//! The numbers of DNS and what they are called (IANA, "Domain Name System (DNS) Parameters").
+
+use core::fmt::{self, Write as _};
+
+/// A type of records.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct RecordType(pub u16);
+
+/// A class of records: nearly always 1, the Internet.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct RecordClass(pub u16);
+
+/// A response code of up to 12 bits.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct Rcode(pub u16);
+
+/// An operation of 4 bits.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct Opcode(pub u8);
+
+/// The pseudo-record that extends the header (RFC 6891).
+pub const OPT: RecordType = RecordType(41);
+
+/// The types that have names, in lower case.
+pub const TYPES: [(&str, u16); 54] = [
+    ("a", 1),
+    ("ns", 2),
+    ("md", 3),
+    ("mf", 4),
+    ("cname", 5),
+    ("soa", 6),
+    ("mb", 7),
+    ("mg", 8),
+    ("mr", 9),
+    ("null", 10),
+    ("wks", 11),
+    ("ptr", 12),
+    ("hinfo", 13),
+    ("minfo", 14),
+    ("mx", 15),
+    ("txt", 16),
+    ("rp", 17),
+    ("afsdb", 18),
+    ("sig", 24),
+    ("key", 25),
+    ("aaaa", 28),
+    ("loc", 29),
+    ("nimloc", 32),
+    ("srv", 33),
+    ("naptr", 35),
+    ("kx", 36),
+    ("cert", 37),
+    ("dname", 39),
+    ("opt", 41),
+    ("apl", 42),
+    ("ds", 43),
+    ("sshfp", 44),
+    ("ipseckey", 45),
+    ("rrsig", 46),
+    ("nsec", 47),
+    ("dnskey", 48),
+    ("dhcid", 49),
+    ("nsec3", 50),
+    ("nsec3param", 51),
+    ("tlsa", 52),
+    ("smimea", 53),
+    ("cds", 59),
+    ("cdnskey", 60),
+    ("openpgpkey", 61),
+    ("svcb", 64),
+    ("https", 65),
+    ("spf", 99),
+    ("tkey", 249),
+    ("tsig", 250),
+    ("ixfr", 251),
+    ("axfr", 252),
+    ("any", 255),
+    ("uri", 256),
+    ("caa", 257),
+];
+
+/// The response codes that have names, in lower case.
+pub const RCODES: [(&str, u16); 20] = [
+    ("noerror", 0),
+    ("formerr", 1),
+    ("servfail", 2),
+    ("nxdomain", 3),
+    ("notimp", 4),
+    ("refused", 5),
+    ("yxdomain", 6),
+    ("yxrrset", 7),
+    ("nxrrset", 8),
+    ("notauth", 9),
+    ("notzone", 10),
+    ("dsotypeni", 11),
+    ("badvers", 16),
+    ("badkey", 17),
+    ("badtime", 18),
+    ("badmode", 19),
+    ("badname", 20),
+    ("badalg", 21),
+    ("badtrunc", 22),
+    ("badcookie", 23),
+];
+
+impl Opcode {
+    /// Whether there is such an operation: query, iquery, status, notify, update, stateful.
+    pub(super) const fn is_assigned(self) -> bool {
+        matches!(self.0, 0 | 1 | 2 | 4 | 5 | 6)
+    }
+
+    /// Whether a request of this operation may have neither questions nor records: what a status
+    /// request has is not defined, and a stateful one has its own form (RFC 8490 §5.4).
+    pub(super) const fn may_be_empty(self) -> bool {
+        matches!(self.0, 2 | 6)
+    }
+}
+
+impl fmt::Display for RecordType {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        named(f, &TYPES, "TYPE", self.0)
+    }
+}
+
+impl fmt::Display for Rcode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        named(f, &RCODES, "RCODE", self.0)
+    }
+}
+
+impl fmt::Display for RecordClass {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        const NAMES: [(&str, u16); 5] =
+            [("in", 1), ("ch", 3), ("hs", 4), ("none", 254), ("any", 255)];
+        named(f, &NAMES, "CLASS", self.0)
+    }
+}
+
+/// The name in capitals, as master files have it; the word and the number where there is none
+/// (RFC 3597 §5).
+fn named(
+    f: &mut fmt::Formatter<'_>,
+    names: &[(&str, u16)],
+    word: &str,
+    number: u16,
+) -> fmt::Result {
+    match names.iter().find(|(_, value)| *value == number) {
+        Some((name, _)) => name.chars().try_for_each(|c| f.write_char(c.to_ascii_uppercase())),
+        None => write!(f, "{word}{number}"),
+    }
+}

@@ -1,0 +1,210 @@
+use super::*;
+
+/// A response about `www.example.com`, with an alias, two addresses and an OPT record.
+fn response() -> Vec<u8> {
+    let mut bytes = vec![0x12, 0x34, 0x85, 0x83, 0, 1, 0, 3, 0, 0, 0, 1];
+    bytes.extend(b"\x03www\x07example\x03com\0\0\x01\0\x01");
+    // www.example.com CNAME web.example.com
+    bytes.extend([0xc0, 12, 0, 5, 0, 1, 0, 0, 1, 0x2c, 0, 6]);
+    bytes.extend([3, b'w', b'e', b'b', 0xc0, 16]);
+    bytes.extend([0xc0, 45, 0, 1, 0, 1, 0, 0, 0, 60, 0, 4, 192, 0, 2, 7]);
+    bytes.extend([0xc0, 45, 0, 28, 0, 1, 0, 0, 0, 61, 0, 16]);
+    bytes.extend([0x20, 1, 0xd, 0xb8, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1]);
+    bytes.extend([0, 0, 41, 0x10, 0, 0x01, 0, 0x80, 0, 0, 0]);
+    bytes
+}
+
+/// What a message says, a line for each entry, and the fault at its end.
+fn told(bytes: &[u8]) -> (Vec<String>, Option<Fault>) {
+    let Some(message) = Message::parse(bytes) else { return (Vec::new(), None) };
+    let mut lines = Vec::new();
+    for entry in message.entries() {
+        lines.push(match entry {
+            Ok(Entry::Question(q)) => format!("{} {} {}?", q.name, q.kind, q.class),
+            Ok(Entry::Record(r)) => {
+                format!("{:?} {} {} {} {} {}", r.section, r.name, r.ttl, r.class, r.kind, r.data)
+            }
+            Err(fault) => return (lines, Some(fault)),
+        });
+    }
+    (lines, None)
+}
+
+fn text_of(kind: u16, data: &[u8]) -> String {
+    Data::read(data, RecordType(kind), 0, data.len()).unwrap().to_string()
+}
+
+#[test]
+fn a_response_is_read_to_its_end() {
+    let bytes = response();
+    let message = Message::parse(&bytes).unwrap();
+    assert_eq!((message.id(), message.opcode(), message.rcode()), (0x1234, Opcode(0), Rcode(3)));
+    assert!(message.is_response() && message.is_likely(bytes.len()));
+    assert_eq!(message.flags().collect::<Vec<_>>(), ["aa", "rd", "ra"]);
+    assert_eq!((message.questions(), message.records(Section::Answer)), (1, 3));
+    let (lines, fault) = told(&bytes);
+    assert_eq!(
+        lines,
+        [
+            "www.example.com A IN?",
+            "Answer www.example.com 300 IN CNAME web.example.com",
+            "Answer web.example.com 60 IN A 192.0.2.7",
+            "Answer web.example.com 61 IN AAAA 2001:db8::1",
+            "Additional . 16809984 CLASS4096 OPT \\# 0",
+        ]
+    );
+    assert_eq!(fault, None);
+    let extended = message.entries().find_map(|entry| match entry {
+        Ok(Entry::Record(record)) => record.extended(),
+        _ => None,
+    });
+    assert_eq!(extended, Some(0x10), "BADVERS has its upper bits in the OPT record");
+    let mut entries = message.entries();
+    assert!(entries.by_ref().all(|entry| entry.is_ok()));
+    assert_eq!(entries.offset(), bytes.len());
+}
+
+#[test]
+fn names_are_written_as_master_files_do() {
+    let text = |name: &[u8]| Name::read(name, 0).unwrap().0.to_string();
+    assert_eq!(text(b"\0"), ".");
+    assert_eq!(text(b"\x03WwW\x03org\0"), "WwW.org");
+    // RFC 4343 §2.1 has these two.
+    assert_eq!(text(b"\x16Donald E. Eastlake 3rd\0"), r"Donald\032E\.\032Eastlake\0323rd");
+    assert_eq!(text(b"\x03\x00a\xff\0"), r"\000a\255");
+    assert_eq!(text(b"\x07a\\\"(;)@\x01$\0"), r#"a\\\"\(\;\)\@.\$"#);
+}
+
+#[test]
+fn names_that_cannot_be_are_refused() {
+    let fault = |bytes: &[u8], at: usize| Name::read(bytes, at).err();
+    assert_eq!(fault(b"\xc0\0", 0), Some(Fault::Wrong(0)), "it points at itself");
+    assert_eq!(fault(b"\x01a\xc0\x00", 0), Some(Fault::Wrong(2)), "a loop");
+    assert_eq!(fault(b"\xc0\x02\0", 0), Some(Fault::Wrong(0)), "forwards");
+    assert_eq!(fault(b"\x40a\0", 0), Some(Fault::Wrong(0)), "an extended label");
+    assert_eq!(fault(b"\x3fa\0", 0), Some(Fault::Ends(0)));
+    assert_eq!((fault(b"\x01a", 0), fault(b"", 0), fault(b"\xc0", 0)), {
+        (Some(Fault::Ends(2)), Some(Fault::Ends(0)), Some(Fault::Ends(0)))
+    });
+    let long = |labels: usize, last: u8| {
+        let mut bytes = [&[63][..], &[b'x'; 63]].concat().repeat(labels);
+        bytes.push(last);
+        bytes.extend(vec![b'x'; usize::from(last)]);
+        bytes.push(0);
+        bytes
+    };
+    assert!(Name::read(&long(3, 61), 0).is_ok(), "255 bytes");
+    assert_eq!(fault(&long(3, 62), 0), Some(Fault::Wrong(0)), "256 bytes");
+    // A chain of pointers, each to the one before: as many as a name may have labels.
+    let mut chain = vec![0, 0];
+    for number in 0..300u16 {
+        chain.extend((0xc000 | number * 2).to_be_bytes());
+    }
+    assert!(Name::read(&chain, 2 * 127).is_ok());
+    assert_eq!(fault(&chain, 2 * 128), Some(Fault::Wrong(2)));
+}
+
+#[test]
+fn a_pointer_ends_the_name_in_its_place() {
+    let bytes = b"\x03com\0\x02ab\xc0\x00\x01c\xc0\x05rest";
+    let (name, behind) = Name::read(bytes, 10).unwrap();
+    assert_eq!((name.to_string().as_str(), behind), ("c.ab.com", 14));
+    assert_eq!(name.labels().collect::<Vec<_>>(), [&b"c"[..], b"ab", b"com"]);
+}
+
+#[test]
+fn data_are_written_in_the_form_of_their_type() {
+    let ns = b"\x02ns\0";
+    assert_eq!(text_of(2, ns), "ns");
+    assert_eq!(text_of(15, b"\0\x0a\x02mx\0"), "10 mx");
+    assert_eq!(text_of(33, b"\0\x01\0\x02\x14\x66\x01h\0"), "1 2 5222 h");
+    assert_eq!(text_of(16, b"\x05v=a b\x02\"\xff\0"), r#""v=a b" "\"\255" """#);
+    assert_eq!(text_of(257, b"\0\x05issueca.example"), r#"0 issue "ca.example""#);
+    assert_eq!(text_of(65, b"\0\x01\0\0\x01\0\x03\x02h2"), "1 .");
+    let soa = [&ns[..], b"\x02me\0", &[0, 0, 0, 1, 0, 0, 0, 2, 0, 0, 0, 3, 0, 0, 0, 4, 0, 0, 0, 5]];
+    assert_eq!(text_of(6, &soa.concat()), "ns me 1 2 3 4 5");
+    assert_eq!(text_of(999, b"\x01\xab"), r"\# 2 01ab");
+    assert_eq!(text_of(1, b"\x01\x02"), r"\# 2 0102", "no address has two bytes");
+    assert_eq!(text_of(5, b"\x02ns\0x"), r"\# 5 026e730078", "bytes behind the name");
+    assert_eq!(text_of(16, b"\x05a"), r"\# 2 0561");
+    assert_eq!(text_of(10, &[0; 99]).len(), 6 + 2 * 64 + 3);
+}
+
+#[test]
+fn what_may_be_a_message() {
+    let header = |second: u16, counts: [u16; 4]| {
+        let words = [[7, second], [counts[0], counts[1]], [counts[2], counts[3]]].concat();
+        words.into_iter().flat_map(u16::to_be_bytes).collect::<Vec<u8>>()
+    };
+    let likely = |second: u16, counts: [u16; 4], length: usize| {
+        Message::parse(&header(second, counts)).unwrap().is_likely(length)
+    };
+    assert!(likely(0x0100, [1, 0, 0, 0], 17) && !likely(0x0100, [1, 0, 0, 0], 16));
+    assert!(likely(0x8000, [0; 4], 12) && !likely(0, [0; 4], 12), "an empty response, and query");
+    assert!(likely(0x3000, [0; 4], 12), "a stateful operation");
+    assert!(!likely(0x1800, [1, 0, 0, 0], 100) && !likely(0x7800, [1, 0, 0, 0], 100));
+    assert!(!likely(0, [1, 0, 0, u16::MAX], 65_535));
+    assert!(Message::parse(&[0; 11]).is_none());
+}
+
+#[test]
+fn numbers_have_names_in_their_order() {
+    assert!(TYPES.is_sorted_by(|a, b| a.1 < b.1) && RCODES.is_sorted_by(|a, b| a.1 < b.1));
+    assert_eq!(format!("{} {}", RecordType(28), RecordType(77)), "AAAA TYPE77");
+    assert_eq!(format!("{} {}", Rcode(3), Rcode(4000)), "NXDOMAIN RCODE4000");
+    assert_eq!(format!("{} {}", RecordClass(1), RecordClass(0x8001)), "IN CLASS32769");
+}
+
+#[test]
+fn a_message_cut_anywhere_ends_and_is_not_wrong() {
+    let bytes = response();
+    let (whole, _) = told(&bytes);
+    for cut in LENGTH..bytes.len() {
+        let (lines, fault) = told(&bytes[..cut]);
+        assert_eq!(lines, whole[..lines.len()], "{cut}");
+        assert!(matches!(fault, Some(Fault::Ends(at)) if at <= cut), "{cut}: {fault:?}");
+    }
+}
+
+#[test]
+fn any_flipped_bit_and_any_bytes_end() {
+    let bytes = response();
+    for at in 0..bytes.len() {
+        for bit in 0..8 {
+            let mut bytes = bytes.clone();
+            bytes[at] ^= 1 << bit;
+            let (lines, _) = told(&bytes);
+            assert!(lines.len() <= bytes.len() / QUESTION_MIN);
+        }
+    }
+    let mut random = testkit::Random::replayable();
+    for _ in 0..3000 {
+        let length = random.within(0..600);
+        let mut bytes = random.bytes(length);
+        if let Some(counts) = bytes.get_mut(4..12) {
+            counts.copy_from_slice(&[0, 9, 0, 9, 0, 9, 0, 9]);
+        }
+        let (lines, _) = told(&bytes);
+        assert!(lines.len() <= 36);
+    }
+}
+
+#[test]
+fn the_worst_names_take_bounded_time() {
+    // Every record's name is a pointer to the end of a chain as long as may be.
+    let mut bytes = vec![0, 0, 0x80, 0, 0, 0, 0xff, 0xff, 0, 0, 0, 0];
+    bytes.extend([0, 0, 1, 0, 1, 0, 0, 0, 0, 1, 0xf4]);
+    let from = bytes.len() as u16;
+    bytes.push(0);
+    bytes.extend(
+        (0..249u16).flat_map(|n| (0xc000 | from.max(from + 2 * n - n.min(1))).to_be_bytes()),
+    );
+    bytes.push(0);
+    let last = (from + 1 + 2 * 125).to_be_bytes();
+    while bytes.len() + 12 < 65_535 {
+        bytes.extend([0xc0 | last[0], last[1], 0, 1, 0, 1, 0, 0, 0, 0, 0, 0]);
+    }
+    let message = Message::parse(&bytes).unwrap();
+    let read = message.entries().filter(|entry| entry.is_ok()).count();
+    assert!(read > 5000, "{read}");
+}

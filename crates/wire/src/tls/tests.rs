@@ -1,0 +1,211 @@
+use super::*;
+
+/// A list of numbers with its length in two bytes before it.
+fn words(values: &[u16]) -> Vec<u8> {
+    let bytes: Vec<u8> = values.iter().flat_map(|value| value.to_be_bytes()).collect();
+    with_length(&bytes)
+}
+
+fn with_length(bytes: &[u8]) -> Vec<u8> {
+    [&(bytes.len() as u16).to_be_bytes()[..], bytes].concat()
+}
+
+fn message(kind: u8, body: &[u8]) -> Vec<u8> {
+    [&[kind, 0][..], &with_length(body)].concat()
+}
+
+fn record(content: u8, payload: &[u8]) -> Vec<u8> {
+    [&[content, 3, 1][..], &with_length(payload)].concat()
+}
+
+fn client_body() -> Vec<u8> {
+    let extensions: Vec<u8> = [
+        (0x2a2a, vec![]),
+        (extension::SERVER_NAME, with_length(&[&[0][..], &with_length(b"example.org")].concat())),
+        (extension::ALPN, with_length(b"\x02h2\x08http/1.1")),
+        (extension::SIGNATURE_ALGORITHMS, words(&[0x0403, 0x0804])),
+        (extension::SUPPORTED_VERSIONS, vec![6, 0x3a, 0x3a, 3, 4, 3, 3]),
+    ]
+    .into_iter()
+    .flat_map(|(number, data)| [&u16::to_be_bytes(number)[..], &with_length(&data)].concat())
+    .collect();
+    let mut body = vec![3, 3];
+    body.extend([7; 32]);
+    body.extend([4, 1, 2, 3, 4]);
+    body.extend(words(&[0x1a1a, 0x1301, 0xc02f]));
+    body.extend([1, 0]);
+    body.extend(with_length(&extensions));
+    body
+}
+
+fn server_body(random: [u8; 32]) -> Vec<u8> {
+    let mut body = vec![3, 3];
+    body.extend(random);
+    body.extend([4, 1, 2, 3, 4, 0x13, 0x01, 0]);
+    let versions = [0, 43, 0, 2, 3, 4];
+    body.extend(with_length(
+        &[&versions[..], &[0, 41, 0, 2, 0, 0], &[0, 16, 0, 5, 0, 3, 2, b'h', b'2']].concat(),
+    ));
+    body
+}
+
+#[test]
+fn a_client_hello_is_read() {
+    let bytes = record(HANDSHAKE, &message(1, &client_body()));
+    let mut room = Vec::new();
+    let Begin::Client(hello) = begin(&bytes, &mut room) else { panic!("a ClientHello") };
+    assert_eq!((hello.version, hello.offered()), (Version::TLS12, Version::TLS13));
+    assert_eq!(hello.session, [1, 2, 3, 4]);
+    assert_eq!(hello.ciphers().collect::<Vec<_>>(), [0x1a1a, 0x1301, 0xc02f]);
+    assert_eq!(hello.ciphers().meant().collect::<Vec<_>>(), [0x1301, 0xc02f]);
+    let numbers: Vec<u16> = hello.extensions().map(|(number, _)| number).collect();
+    assert_eq!(numbers, [0x2a2a, 0, 16, 13, 43]);
+    assert_eq!(hello.server_name(), Some(&b"example.org"[..]));
+    assert_eq!(hello.protocols().collect::<Vec<_>>(), [&b"h2"[..], b"http/1.1"]);
+    assert_eq!(hello.signature_algorithms().collect::<Vec<_>>(), [0x0403, 0x0804]);
+    assert!(room.is_empty(), "nothing is copied where one record holds it");
+}
+
+#[test]
+fn a_server_hello_is_read() {
+    let bytes = record(HANDSHAKE, &message(2, &server_body([9; 32])));
+    let mut room = Vec::new();
+    let Begin::Server(hello) = begin(&bytes, &mut room) else { panic!("a ServerHello") };
+    assert_eq!((hello.version, hello.negotiated()), (Version::TLS12, Version::TLS13));
+    assert_eq!(hello.cipher.to_string(), "TLS_AES_128_GCM_SHA256");
+    assert_eq!((hello.protocol(), hello.session), (Some(&b"h2"[..]), &[1, 2, 3, 4][..]));
+    assert!(hello.takes_secret() && !hello.is_retry);
+    let retry = "cf21ad74e59a6111be1d8c021e65b891c2a211167abb8c5e079e09e2c8a8339c";
+    let mut random = [0; 32];
+    for (at, byte) in random.iter_mut().enumerate() {
+        *byte = u8::from_str_radix(&retry[2 * at..2 * at + 2], 16).unwrap();
+    }
+    let body = server_body(random);
+    assert!(ServerHello::parse(&body).unwrap().is_retry);
+}
+
+/// However the message lies in records and however much of these is here: the same hello in the
+/// end, and until then a number of bytes that is more than there are and no more than it takes.
+#[test]
+fn a_hello_is_gathered_over_records() {
+    let whole = message(1, &client_body());
+    for step in [1, 2, 3, 4, 5, 7, 50, 100, whole.len() - 1, whole.len(), whole.len() + 9] {
+        let bytes: Vec<u8> =
+            whole.chunks(step).flat_map(|piece| record(HANDSHAKE, piece)).collect();
+        let mut room = Vec::new();
+        for here in 0..bytes.len() {
+            match begin(&bytes[..here], &mut room) {
+                Begin::Need(need) => assert!(here < need && need <= bytes.len(), "{step} {here}"),
+                other => panic!("{step} {here}: {other:?}"),
+            }
+        }
+        let Begin::Client(hello) = begin(&bytes, &mut room) else { panic!("{step}") };
+        assert_eq!(hello.server_name(), Some(&b"example.org"[..]));
+        let behind = [&bytes[..], b"more"].concat();
+        assert!(matches!(begin(&behind, &mut room), Begin::Client(_)));
+    }
+}
+
+#[test]
+fn other_beginnings_are_told_apart() {
+    let mut room = Vec::new();
+    let mut name = |bytes: &[u8]| match begin(bytes, &mut room) {
+        Begin::Need(_) => "need",
+        Begin::Client(_) => "client",
+        Begin::Server(_) => "server",
+        Begin::Malformed => "malformed",
+        Begin::TooLong => "too long",
+        Begin::Alert => "alert",
+        Begin::NoHello => "no hello",
+        Begin::NotTls => "not tls",
+    };
+    assert_eq!(name(b""), "need");
+    assert_eq!(name(b"GET / HTTP/1.1"), "not tls");
+    assert_eq!(name(&[0x16]), "need");
+    assert_eq!([name(&[0x16, 2]), name(&[0x16, 3, 5]), name(&[0x19])], ["not tls"; 3]);
+    assert_eq!(name(&record(ALERT, &[2, 40])), "alert");
+    assert_eq!(name(&record(23, b"data")), "no hello");
+    assert_eq!(name(&record(HANDSHAKE, &message(0, b""))), "no hello");
+    assert_eq!(name(&[HANDSHAKE, 3, 1, 0, 0, 1]), "not tls");
+    assert_eq!(name(&[HANDSHAKE, 3, 1, 0xff, 0xff, 1]), "not tls");
+    assert_eq!(name(&record(HANDSHAKE, &message(1, &client_body()[..60]))), "malformed");
+    assert_eq!(name(&record(HANDSHAKE, &[1, 0, 0x80, 1])), "too long");
+    let mixed = [record(HANDSHAKE, &[1, 0, 0, 9, 3, 3]), record(23, b"data")].concat();
+    assert_eq!(name(&mixed), "malformed", "another content inside a message");
+    let crumbs: Vec<u8> = [1, 0, 0x7f, 0]
+        .into_iter()
+        .chain([0; 32_000])
+        .flat_map(|byte| record(HANDSHAKE, &[byte]))
+        .collect();
+    assert_eq!(name(&crumbs), "too long", "in records of one byte");
+}
+
+#[test]
+fn versions() {
+    let shown = |value: u16| Version(value).to_string();
+    assert_eq!([shown(0x0300), shown(0x0301), shown(0x0304)], ["SSL 3.0", "1.0", "1.3"]);
+    assert_eq!([shown(0x7f1c), shown(0x0a0a)], ["1.3", "0x0a0a"]);
+    assert!(is_grease(0x0a0a) && is_grease(0xfafa) && !is_grease(0x0a1a) && !is_grease(0x0b0b));
+    // Without the extension nobody negotiates more than TLS 1.2.
+    let mut body = client_body();
+    body.truncate(2 + 32 + 5 + 8 + 2);
+    body[1] = 9;
+    assert_eq!(ClientHello::parse(&body).unwrap().offered(), Version::TLS12);
+}
+
+#[test]
+fn ciphers_have_names() {
+    assert_eq!(Cipher(0xc02f).to_string(), "TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256");
+    assert_eq!((Cipher(0x1303).name(), Cipher(0x4a4a).to_string().as_str()), {
+        (Some("CHACHA20_POLY1305_SHA256"), "0x4a4a")
+    });
+    for number in 0..=u16::MAX {
+        assert!(Cipher(number).name().is_none_or(|name| !name.is_empty()));
+    }
+    assert_eq!((0..=u16::MAX).filter(|number| Cipher(*number).name().is_some()).count(), 381);
+}
+
+/// Reads everything that a hello has.
+fn look(bytes: &[u8], room: &mut Vec<u8>) -> usize {
+    match begin(bytes, room) {
+        Begin::Client(hello) => {
+            let lists = hello.ciphers().count() + hello.extensions().count();
+            let more = hello.protocols().count() + hello.signature_algorithms().count();
+            let name = hello.server_name().map_or(0, <[u8]>::len);
+            lists + more + name + usize::from(hello.offered().0 & 1)
+        }
+        Begin::Server(hello) => {
+            hello.extensions().count() + hello.protocol().map_or(0, <[u8]>::len)
+        }
+        Begin::Need(need) => {
+            assert!(need > bytes.len());
+            0
+        }
+        _ => 0,
+    }
+}
+
+#[test]
+fn any_flipped_bit_any_cut_and_any_bytes_end() {
+    let mut room = Vec::new();
+    for body in [message(1, &client_body()), message(2, &server_body([1; 32]))] {
+        let in_two: Vec<u8> = body.chunks(90).flat_map(|piece| record(HANDSHAKE, piece)).collect();
+        for bytes in [record(HANDSHAKE, &body), in_two] {
+            for at in 0..bytes.len() {
+                look(&bytes[..at], &mut room);
+                for bit in 0..8 {
+                    let mut bytes = bytes.clone();
+                    bytes[at] ^= 1 << bit;
+                    assert!(look(&bytes, &mut room) <= bytes.len());
+                }
+            }
+        }
+    }
+    let mut random = testkit::Random::replayable();
+    for _ in 0..3000 {
+        let length = random.within(0..400);
+        let body = random.bytes(length);
+        look(&record(HANDSHAKE, &message(1 + (length % 2) as u8, &body)), &mut room);
+        look(&body, &mut room);
+    }
+}
