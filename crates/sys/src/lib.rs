@@ -12,6 +12,7 @@ pub mod descriptor;
 mod error;
 pub mod eventfd;
 pub mod futex;
+pub mod group;
 pub mod libpcap;
 pub mod machine;
 pub mod memory;

@@ -1,8 +1,8 @@
 //! Signals that end a run: counted, and never lost. (CONTRACT 28)
 //!
 //! The first SIGINT or SIGTERM asks for an orderly end: [`asked_to_end`] says so, and the
-//! descriptor that [`watch`] gave becomes readable. The second ends the process with 130 at once,
-//! whatever it is doing.
+//! descriptor that [`watch`] gave becomes readable. The second kills the groups that we started
+//! ([`crate::group`]) and ends the process with 130 at once, whatever it is doing.
 
 use crate::error::{Error, Result};
 use crate::eventfd::EventFd;
@@ -63,10 +63,11 @@ pub fn broken_pipe(choice: BrokenPipe) -> Result<()> {
     handle(libc::SIGPIPE, action, 0)
 }
 
-/// Runs in the middle of anything: only atomics, write(2) and _exit(2), which signal-safety(7)
-/// allows.
+/// Runs in the middle of anything: only atomics, write(2), kill(2) and _exit(2), which
+/// signal-safety(7) allows.
 extern "C" fn asked(_signal: libc::c_int) {
     if ASKED.fetch_add(1, Ordering::AcqRel) > 0 {
+        crate::group::kill_all();
         // SAFETY: _exit(2) may be called at any time and does not come back.
         unsafe { libc::_exit(INTERRUPTED) }
     }
