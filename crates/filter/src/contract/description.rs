@@ -242,6 +242,9 @@ pub struct Description {
     pub reports: bool,
     /// Whether it writes files, so that it runs in a space of its own by default (CONTRACT 27).
     pub writes_files: bool,
+    /// Whether it is an ordinary program in a process of its own: a space, not a filter that a space
+    /// runs (CONTRACT 27).
+    pub process: bool,
     /// What `explain` says about it with these arguments, where there is more to say than they do.
     pub remark: Option<fn(&Arguments) -> Option<String>>,
     /// Makes the filter for a process; `None` for sources and sinks, which `endpoint` opens.
@@ -271,6 +274,7 @@ impl Description {
         held_max: 0,
         reports: false,
         writes_files: false,
+        process: false,
         remark: None,
         user: None,
         kernel: None,
