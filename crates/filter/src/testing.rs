@@ -170,10 +170,8 @@ impl Node {
                 let tell = Tell::new(now, &mut self.counts);
                 filter.process(&mut batch, &mut LaneContext::new(tell, space));
             }
-            Filter::Stream(filter) => {
-                let in_place = filter.in_place();
-                let made = self.stream(space, now, |filter, cx| filter.process(&mut batch, cx));
-                return if in_place { [vec![batch], made].concat() } else { made };
+            Filter::Stream(_) => {
+                return self.stream(space, now, |filter, cx| filter.process(&mut batch, cx));
             }
         }
         vec![batch]
