@@ -1,8 +1,9 @@
 //! The only list of sources and sinks: one line each, in the order in which help prints them.
 
+use crate::process;
 use crate::sink::{discard, files, json, pcap, print};
 use crate::source::{generate, read, replay};
-use crate::{SinkEntry, SourceEntry};
+use crate::{ProcessEntry, SinkEntry, SourceEntry};
 
 /// All sources.
 pub const SOURCES: &[SourceEntry] = &[replay::ENTRY, read::ENTRY, generate::ENTRY];
@@ -10,6 +11,9 @@ pub const SOURCES: &[SourceEntry] = &[replay::ENTRY, read::ENTRY, generate::ENTR
 /// All sinks.
 pub const SINKS: &[SinkEntry] =
     &[print::ENTRY, json::ENTRY, pcap::ENTRY, files::ENTRY, discard::ENTRY];
+
+/// All programs: there is one entry, and it starts any.
+pub const PROCESSES: &[ProcessEntry] = &[process::ENTRY];
 
 /// The source with this name.
 #[must_use]
@@ -21,6 +25,12 @@ pub fn source(name: &str) -> Option<&'static SourceEntry> {
 #[must_use]
 pub fn sink(name: &str) -> Option<&'static SinkEntry> {
     SINKS.iter().find(|entry| entry.description.name == name)
+}
+
+/// The program with this name.
+#[must_use]
+pub fn process(name: &str) -> Option<&'static ProcessEntry> {
+    PROCESSES.iter().find(|entry| entry.description.name == name)
 }
 
 #[cfg(test)]

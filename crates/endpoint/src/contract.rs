@@ -1,10 +1,14 @@
 //! What a source and a sink are.
 
+use crate::process::{Process, Stands, Started};
 use abi::{BLOCK_MAX, Entry};
 use buffer::pool::Pool;
-use filter::{Amount, Arguments, Batch, Classes, Columns, Description, Form, Report, Time};
+use filter::{
+    Amount, Arguments, Batch, Classes, Columns, Description, Form, Mistake, Report, Time,
+};
 use std::fmt;
 use std::os::fd::BorrowedFd;
+use std::sync::Arc;
 
 /// Puts blocks into a space.
 pub trait Source: Send {
@@ -29,6 +33,20 @@ pub trait Source: Send {
     /// one.
     fn tells_time(&self) -> bool {
         false
+    }
+
+    /// The path is stopped: asks whoever gives the bytes to end. Answers whether what is under way
+    /// still comes, so that the source is asked on until it ends by itself.
+    fn stop(&mut self) -> bool {
+        false
+    }
+
+    /// Is called when nothing more is taken: lets go of what others may wait for.
+    fn close(&mut self) {}
+
+    /// The program whose output it gives.
+    fn process(&self) -> Option<&Arc<Process>> {
+        None
     }
 }
 
@@ -111,6 +129,17 @@ pub trait Sink: Send {
     fn written(&self) -> Option<Amount> {
         None
     }
+
+    /// What was taken and did not leave, by reason, where the sink has one to tell; what else is
+    /// missing in `written` has failed.
+    fn dropped(&self) -> Vec<(&'static str, Amount)> {
+        Vec::new()
+    }
+
+    /// The program to whose input it writes.
+    fn process(&self) -> Option<&Arc<Process>> {
+        None
+    }
 }
 
 /// What a source or sink is told when it is opened.
@@ -145,6 +174,19 @@ pub struct SinkEntry {
     pub description: &'static Description,
     /// Opens it. Nothing has changed in the world when it fails.
     pub open: fn(&Opening<'_>) -> Result<Box<dyn Sink>, Failure>,
+}
+
+/// A program in the catalogue, which may stand anywhere in a line.
+#[derive(Clone, Copy, Debug)]
+pub struct ProcessEntry {
+    /// What is known about it behind another filter.
+    pub description: &'static Description,
+    /// What is known about it at the head of a line, where it is a source.
+    pub head: &'static Description,
+    /// Why this cannot be a command at all.
+    pub refuses: fn(&str) -> Option<Mistake>,
+    /// Starts it.
+    pub start: fn(&Opening<'_>, Stands) -> Result<Started, Failure>,
 }
 
 /// Why the outside world did not let a source or sink go on.

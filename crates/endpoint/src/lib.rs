@@ -9,11 +9,14 @@
 
 pub mod catalog;
 pub mod contract;
+pub mod process;
 pub mod sink;
 pub mod source;
 
-pub use catalog::{SINKS, SOURCES};
-pub use contract::{Failure, Given, Intake, Opening, Seen, Sink, SinkEntry, Source, SourceEntry};
+pub use catalog::{PROCESSES, SINKS, SOURCES};
+pub use contract::{
+    Failure, Given, Intake, Opening, ProcessEntry, Seen, Sink, SinkEntry, Source, SourceEntry,
+};
 
 mod clock;
 mod fail;

@@ -8,4 +8,4 @@ pub mod read;
 pub mod replay;
 
 mod feed;
-mod input;
+pub(crate) mod input;

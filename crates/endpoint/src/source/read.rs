@@ -45,8 +45,9 @@ fn effect(arguments: &Arguments) -> Effect {
     Effect { gives: Gives::Form(form), kind: READ.kind, reads: READ.reads }
 }
 
+/// Reads an input; also what a program writes.
 #[derive(Debug)]
-struct Read {
+pub(crate) struct Read {
     feed: Feed,
     block: usize,
     lines: bool,
@@ -115,7 +116,7 @@ impl Source for Read {
 }
 
 impl Read {
-    const fn new(input: Input, block: usize, lines: bool, origin: u16) -> Self {
+    pub(crate) const fn new(input: Input, block: usize, lines: bool, origin: u16) -> Self {
         Self {
             feed: Feed::new(input),
             block,

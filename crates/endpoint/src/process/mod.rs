@@ -1,0 +1,230 @@
+//! `exec`: an ordinary program in a process of its own, anywhere in a line. [SL §3, §4.1]
+//!
+//! In: blocks, whose viewed bytes the program reads as one stream on its standard input
+//! (`input`). Out: what it writes to its standard output, as blocks (`output`). The two halves run
+//! in different spaces, so that the program may read and write in any order: neither waits for the
+//! other. At the head of a line there is only the second half, at its end only the first, and the
+//! standard output is ours.
+//!
+//! The program is a space that we start and do not see into: why it is no filter, and what that
+//! costs, is told in docs/book/decisions/0010-exec.md.
+
+mod input;
+mod output;
+
+pub use input::{NEVER_SEEN, PROGRAM_ENDED};
+
+use crate::fail::reason;
+use crate::source::input::Input as Pipe;
+use crate::{Failure, Opening, ProcessEntry, Sink, Source};
+use filter::{
+    Classes, Description, Form, Forms, Gives, Keeps, Kind, Mistake, Parameter, Reads, Type,
+};
+use input::Input;
+use output::Output;
+use std::fmt;
+use std::fs::File;
+use std::os::fd::OwnedFd;
+use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use sys::group::{Ended, Group};
+
+/// The shell that understands a command.
+const SHELL: &str = "/bin/sh";
+
+/// What everybody knows about `exec`.
+pub const EXEC: Description = Description {
+    name: "exec",
+    summary: "run a program, as between the pipes of a shell",
+    details: "\
+Starts `sh -c COMMAND` in a process of its own. It reads the bytes in view of all blocks, one behind
+the other, on its standard input; what it writes to its standard output comes back as blocks of bytes
+of up to 64 KB, as soon as it is there. Where one block ends and the next begins is lost on the way,
+and so is all that travels beside the bytes: times, sessions, classes, frames.
+
+At the head of a line it reads nothing and is a source. At the end of a line its standard output is
+that of this program. Errors go where ours go; environment, directory and rights are ours too. The
+terminal stays with this program: what wants to read from it, such as a pager, is stopped.
+
+When what comes has ended, its standard input is closed, what it still writes is taken, and its end
+is waited for. If it ends before, or closes its standard input, the rest of what comes is dropped
+(`program ended`), and if nobody else wants it, the path ends. If it ends by a signal or with another
+status than 0, the path fails; write `|| true` where another status is no mistake (`grep` answers 1
+when nothing matched). A program whose output nobody wants any more, or that stands at the head when
+the run is stopped, is asked to end (SIGTERM).",
+    example: "replay web.pcap | tcp |http exec \"grep -a Host\" | print",
+    kind: Kind::Editing,
+    takes: Forms::ANY,
+    gives: Gives::Form(Form::Bytes),
+    reads: Reads::All,
+    parameters: &[Parameter::needed("command", Type::Text, "what the shell is to run, in quotes")],
+    classes: Classes::YesNo,
+    keeps: Keeps::Pinned("the program keeps what it likes"),
+    process: true,
+    ..Description::EMPTY
+};
+
+/// `exec` where no stream comes to it.
+const HEAD: Description = Description { kind: Kind::Source, takes: Forms::NONE, ..EXEC };
+
+/// The line in the catalogue.
+pub const ENTRY: ProcessEntry = ProcessEntry { description: &EXEC, head: &HEAD, refuses, start };
+
+/// Where a program stands in its line.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Stands {
+    /// Nothing comes to it.
+    Head,
+    /// Blocks come to it, and what it writes goes on.
+    Middle,
+    /// Nothing follows it.
+    End,
+}
+
+/// A program that was started, and its halves.
+pub struct Started {
+    /// Takes blocks; nothing at the head of a line.
+    pub input: Option<Box<dyn Sink>>,
+    /// Gives blocks; nothing at the end of a line.
+    pub output: Option<Box<dyn Source>>,
+}
+
+impl fmt::Debug for Started {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (input, output) = (self.input.is_some(), self.output.is_some());
+        f.debug_struct("Started").field("input", &input).field("output", &output).finish()
+    }
+}
+
+/// A program that runs, or did. It is killed when nobody knows it any more and nobody has waited
+/// for its end.
+#[derive(Debug)]
+pub struct Process {
+    command: String,
+    group: Mutex<Group>,
+    stands: Stands,
+    /// It takes no input any more.
+    deaf: AtomicBool,
+    /// We want nothing of it any more, so that it may end as it likes.
+    released: AtomicBool,
+}
+
+/// A program that did not end well.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct BadEnd {
+    /// What was run.
+    pub command: String,
+    /// How it ended.
+    pub ended: Ended,
+    /// Its output was ours, and whoever read that has gone: nobody needs to be told.
+    pub quiet: bool,
+}
+
+impl fmt::Display for BadEnd {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "the program {:?} {}", self.command, self.ended)?;
+        match self.ended {
+            Ended::Status(126) => f.write_str(": the shell may not run it"),
+            Ended::Status(127) => f.write_str(": the shell did not find it"),
+            _ => Ok(()),
+        }
+    }
+}
+
+impl std::error::Error for BadEnd {}
+
+/// What no shell can be asked to run.
+fn refuses(command: &str) -> Option<Mistake> {
+    if command.trim().is_empty() {
+        let mistake = Mistake::new("command", "is empty".to_owned());
+        return Some(mistake.hint("name a program, with its arguments, in quotes"));
+    }
+    command.contains('\0').then(|| Mistake::new("command", "holds a byte 0".to_owned()))
+}
+
+/// Starts a program. What is started and not taken up by anybody is killed.
+fn start(opening: &Opening<'_>, stands: Stands) -> Result<Started, Failure> {
+    let command = opening.arguments.text("command").unwrap_or_default();
+    let pipe_at = |end, otherwise: fn() -> Stdio| {
+        if stands == end { otherwise() } else { Stdio::piped() }
+    };
+    let mut shell = Command::new(SHELL);
+    shell.arg("-c").arg(command);
+    shell.stdin(pipe_at(Stands::Head, Stdio::null));
+    shell.stdout(pipe_at(Stands::End, Stdio::inherit));
+    let mut group = Group::start(&mut shell)
+        .map_err(|error| Failure::new("start", SHELL, reason(&error.into())))?;
+    let (input, output) = (group.take_input(), group.take_output());
+    let process = Arc::new(Process {
+        command: command.to_owned(),
+        group: Mutex::new(group),
+        stands,
+        deaf: AtomicBool::new(false),
+        released: AtomicBool::new(false),
+    });
+    let input = input.map(|pipe| Input::new(pipe, Arc::clone(&process)));
+    let output = output.map(|pipe| {
+        let target = format!("what {command:?} writes");
+        let pipe = Pipe::over(File::from(OwnedFd::from(pipe)), target)?;
+        Ok(Output::new(pipe, Arc::clone(&process), opening.origin))
+    });
+    Ok(Started {
+        input: input.map(|input| Box::new(input) as Box<dyn Sink>),
+        output: output.transpose()?.map(|output| Box::new(output) as Box<dyn Source>),
+    })
+}
+
+impl Process {
+    /// Whether it takes no input any more, although there is some.
+    #[must_use]
+    pub fn is_deaf(&self) -> bool {
+        self.deaf.load(Ordering::Relaxed)
+    }
+
+    /// Whether nothing comes to it.
+    #[must_use]
+    pub fn is_head(&self) -> bool {
+        self.stands == Stands::Head
+    }
+
+    /// How it ended badly, if it did by now.
+    #[must_use]
+    pub fn failure(&self) -> Option<BadEnd> {
+        // A program that cannot be looked at is told by `finish`.
+        let ended = self.group().ended().ok().flatten()?;
+        self.judge(ended).err()
+    }
+
+    /// Waits for its end. Both halves must have been closed.
+    pub fn finish(&self) -> sys::Result<Result<(), BadEnd>> {
+        Ok(self.judge(self.group().wait()?))
+    }
+
+    /// It has closed its standard input.
+    fn hear_no_more(&self) {
+        self.deaf.store(true, Ordering::Relaxed);
+    }
+
+    /// Wants nothing of it any more, and asks it to end.
+    fn release(&self) {
+        if !self.released.swap(true, Ordering::Relaxed) {
+            self.group().ask_to_end();
+        }
+    }
+
+    fn judge(&self, ended: Ended) -> Result<(), BadEnd> {
+        if ended.is_success() || self.released.load(Ordering::Relaxed) {
+            return Ok(());
+        }
+        let quiet = self.stands == Stands::End && ended.is_broken_pipe();
+        Err(BadEnd { command: self.command.clone(), ended, quiet })
+    }
+
+    fn group(&self) -> MutexGuard<'_, Group> {
+        self.group.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests;

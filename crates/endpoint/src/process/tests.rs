@@ -1,0 +1,182 @@
+use super::*;
+use crate::testing::{arguments, ask, bare, batch, description, hole, opening, pool};
+use crate::{Given, Sink};
+use filter::Amount;
+use sys::group::Ended;
+
+struct Halves {
+    input: Option<Box<dyn Sink>>,
+    output: Option<Box<dyn Source>>,
+    process: Arc<Process>,
+}
+
+fn run(command: &str, stands: Stands) -> Halves {
+    let given = arguments(&EXEC, &[("command", command)]);
+    let Started { input, output } = start(&opening(&given, &[]), stands).unwrap();
+    let of_input = input.as_ref().and_then(|input| input.process().cloned());
+    let of_output = output.as_ref().and_then(|output| output.process().cloned());
+    let process = of_input.or(of_output).unwrap();
+    Halves { input, output, process }
+}
+
+impl Halves {
+    fn give(&mut self, blocks: &[filter::Block<'_>]) {
+        self.input.as_mut().unwrap().take(&batch(blocks), 0).unwrap();
+    }
+
+    fn dropped(&self) -> Vec<(&'static str, Amount)> {
+        self.input.as_ref().unwrap().dropped()
+    }
+
+    /// Closes the input, and answers all that comes back.
+    fn rest(&mut self) -> Vec<u8> {
+        if let Some(input) = &mut self.input {
+            input.finish().unwrap();
+        }
+        let output = self.output.as_mut().unwrap();
+        let mut pool = pool(1 << 18);
+        let mut bytes = Vec::new();
+        loop {
+            let (given, gifts) = ask(output.as_mut(), &mut pool, 64, 7).unwrap();
+            bytes.extend(gifts.iter().flat_map(|gift| gift.bytes.clone()));
+            match given {
+                Given::End => return bytes,
+                Given::Wait { readable: true, .. } => {
+                    sys::poll::readable(&[output.descriptor().unwrap()], None);
+                }
+                _ => {}
+            }
+        }
+    }
+
+    /// Gives the same block until the program takes no more.
+    fn give_until_deaf(&mut self, bytes: &[u8]) {
+        while !self.process.is_deaf() {
+            self.give(&[bare(bytes)]);
+        }
+    }
+}
+
+const fn amount(blocks: u64, bytes: u64) -> Amount {
+    Amount { blocks, bytes }
+}
+
+#[test]
+fn viewed_bytes_go_in_one_behind_the_other_and_come_back() {
+    let mut cat = run("cat", Stands::Middle);
+    let bytes: Vec<u8> = (0..1000_u32).flat_map(|n| n.to_be_bytes()).collect();
+    let about = vec![0; 40];
+    cat.give(&[bare(&bytes), description(&about), bare(b""), bare(b" and more")]);
+    assert_eq!(cat.input.as_ref().unwrap().written(), Some(amount(4, 4009)));
+    assert_eq!(cat.rest(), [bytes.as_slice(), b" and more"].concat());
+    assert_eq!(cat.output.as_ref().unwrap().seen().given.bytes, 4009);
+    cat.process.finish().unwrap().unwrap();
+}
+
+#[test]
+fn what_was_never_seen_cannot_be_written() {
+    let mut cat = run("cat", Stands::Middle);
+    cat.give(&[bare(b"before"), hole(500), bare(b"behind")]);
+    assert_eq!(cat.dropped(), [(PROGRAM_ENDED, amount(0, 0)), (NEVER_SEEN, amount(1, 500))]);
+    assert_eq!(cat.rest(), b"beforebehind");
+}
+
+#[test]
+fn what_comes_after_the_end_is_dropped_to_the_byte() {
+    let mut head = run("head -c 5", Stands::Middle);
+    let block = vec![b'x'; 30_000];
+    head.give_until_deaf(&block);
+    head.give(&[bare(&block), bare(&block)]);
+    let written = head.input.as_ref().unwrap().written().unwrap();
+    let [(_, ended), (_, none)] = head.dropped()[..] else { panic!("two reasons") };
+    assert_eq!(none, amount(0, 0));
+    assert_eq!((written.bytes + ended.bytes) % 30_000, 0);
+    assert_eq!(written.bytes + ended.bytes, (written.blocks + ended.blocks) * 30_000);
+    assert!(ended.blocks >= 2 && ended.bytes >= 60_000, "{ended:?}");
+    assert_eq!(head.rest(), b"xxxxx");
+    head.process.finish().unwrap().unwrap();
+}
+
+#[test]
+fn a_bad_end_is_told_by_command_and_status() {
+    for (command, ended, text) in [
+        ("exit 3", Ended::Status(3), "the program \"exit 3\" ended with status 3"),
+        (
+            "exec /no/such/program 2>&-",
+            Ended::Status(127),
+            "the program \"exec /no/such/program 2>&-\" ended with status 127: \
+             the shell did not find it",
+        ),
+        (
+            "kill -9 $$",
+            Ended::Signal(9),
+            "the program \"kill -9 $$\" was ended by signal 9 (SIGKILL)",
+        ),
+    ] {
+        let mut program = run(command, Stands::Middle);
+        assert_eq!(program.rest(), b"");
+        let bad = program.process.finish().unwrap().unwrap_err();
+        assert_eq!((bad.ended, bad.to_string().as_str(), bad.quiet), (ended, text, false));
+        assert_eq!(program.process.failure(), Some(bad), "it stays known");
+    }
+}
+
+#[test]
+fn a_bad_end_is_known_as_soon_as_it_is_there() {
+    let mut program = run("exit 7", Stands::End);
+    assert!(program.output.is_none());
+    program.give_until_deaf(b"anything");
+    while program.process.failure().is_none() {
+        std::thread::yield_now();
+    }
+    assert_eq!(program.process.failure().unwrap().ended, Ended::Status(7));
+}
+
+#[test]
+fn output_that_nobody_wants_ends_a_program_quietly() {
+    let mut yes = run("yes; sleep 1000", Stands::Head);
+    assert!(yes.input.is_none());
+    let output = yes.output.as_mut().unwrap();
+    let mut pool = pool(1 << 18);
+    while ask(output.as_mut(), &mut pool, 64, 7).unwrap().1.is_empty() {
+        sys::poll::readable(&[output.descriptor().unwrap()], None);
+    }
+    output.close();
+    assert_eq!(ask(output.as_mut(), &mut pool, 64, 7).unwrap(), (Given::End, Vec::new()));
+    yes.process.finish().unwrap().unwrap();
+}
+
+#[test]
+fn stopping_ends_a_source_and_lets_a_filter_drain() {
+    let mut source =
+        run("trap 'echo last words; exit 0' TERM; echo first; while :; do :; done", Stands::Head);
+    let output = source.output.as_mut().unwrap();
+    sys::poll::readable(&[output.descriptor().unwrap()], None);
+    assert!(output.stop(), "what is under way still comes");
+    assert_eq!(source.rest(), b"first\nlast words\n");
+    assert!(!source.output.as_mut().unwrap().stop());
+    source.process.finish().unwrap().unwrap();
+
+    let mut filter = run("cat; echo end", Stands::Middle);
+    filter.give(&[bare(b"some\n")]);
+    assert!(filter.output.as_mut().unwrap().stop());
+    filter.give(&[bare(b"more\n")]);
+    assert_eq!(filter.rest(), b"some\nmore\nend\n");
+}
+
+#[test]
+fn a_program_that_nobody_knows_is_killed() {
+    let mut program = run("trap '' TERM; echo here; exec sleep 1000", Stands::Head);
+    let output = program.output.take().unwrap();
+    let descriptor = output.descriptor().unwrap().try_clone_to_owned().unwrap();
+    sys::poll::readable(&[output.descriptor().unwrap()], None);
+    drop((output, program));
+    let mut text = String::new();
+    std::io::Read::read_to_string(&mut File::from(descriptor), &mut text).unwrap();
+    assert_eq!(text, "here\n");
+}
+
+#[test]
+fn commands_that_are_none_are_refused() {
+    assert!(refuses(" \t").is_some() && refuses("a\0b").is_some() && refuses("true").is_none());
+}
