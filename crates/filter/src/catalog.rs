@@ -12,6 +12,8 @@ pub const FILTERS: &[&Description] = &[
     &link::vlan::VLAN,
     &network::ip::IP,
     &network::ipproto::IPPROTO,
+    &transport::tcp::TCP,
+    &transport::tcp::UNTCP,
     &transport::udp::UDP,
     &transport::sport::SPORT,
     &transport::dport::DPORT,

@@ -15,6 +15,7 @@ use wire::ipv4::Ipv4;
 use wire::ipv6::{self, Ipv6, Upper};
 use wire::link::Network;
 use wire::ports::Ports;
+use wire::tcp::{self, Tcp};
 use wire::udp::{self, Udp};
 use wire::{Layers, LinkType};
 
@@ -190,6 +191,42 @@ pub fn datagram(block: &mut Block<'_>) -> Result<Option<(Ports, u32, u32)>, Miss
         _ if is_first_fragment(block) => Ok(Some((ports, payload, packet_end))),
         _ => Err(Missing::Malformed),
     }
+}
+
+/// A TCP segment in a frame.
+#[derive(Clone, Copy, Debug)]
+pub struct Segment<'a> {
+    /// The fixed part of its header.
+    pub header: &'a Tcp,
+    /// Where the header begins in the frame.
+    pub at: u32,
+    /// Where the payload begins.
+    pub payload: u32,
+    /// One past the last byte of the payload, captured or not.
+    pub end: u32,
+}
+
+/// The TCP segment of the frame; `Ok(None)` where the frame carries another protocol. A first
+/// fragment is one too few bytes of a segment: it is not answered either.
+#[inline]
+pub fn segment<'a>(block: &mut Block<'a>) -> Result<Option<Segment<'a>>, Missing> {
+    let Transport { protocol, at } = transport(block)?;
+    if protocol != protocol::TCP {
+        return Ok(None);
+    }
+    if is_first_fragment(block) {
+        return Err(Missing::Fragment);
+    }
+    let end = end(block, block.marks.network.into());
+    let bytes = head(block).get(at as usize..).unwrap_or_default();
+    let Some((header, _)) = Tcp::parse(bytes).filter(|_| end >= at + tcp::LENGTH_MIN as u32) else {
+        return Err(short(block, at, tcp::LENGTH_MIN as u32));
+    };
+    let payload = at + u32::from(header.header_length());
+    if usize::from(header.header_length()) < tcp::LENGTH_MIN || payload > end {
+        return Err(Missing::Malformed);
+    }
+    Ok(Some(Segment { header, at, payload, end }))
 }
 
 /// The flow of a frame whose IP header the marks know.

@@ -141,6 +141,8 @@ pub struct Node {
     pub filter: Filter,
     /// What it counted.
     pub counts: Counts,
+    /// When it wants to be called.
+    pub wake: Option<Time>,
     holds: Holds,
 }
 
@@ -153,6 +155,7 @@ impl Node {
             description,
             filter: make(&arguments)?,
             counts: Counts::new(description.reasons.len(), description.counters.len()),
+            wake: None,
             holds: Holds::new(description.held_max, 1 << 30),
         })
     }
@@ -170,11 +173,21 @@ impl Node {
                 let tell = Tell::new(now, &mut self.counts);
                 filter.process(&mut batch, &mut LaneContext::new(tell, space));
             }
-            Filter::Stream(_) => {
-                return self.stream(space, now, |filter, cx| filter.process(&mut batch, cx));
+            Filter::Stream(filter) => {
+                let in_place = filter.in_place();
+                let made = self.stream(space, now, |filter, cx| filter.process(&mut batch, cx));
+                return if in_place { std::iter::once(batch).chain(made).collect() } else { made };
             }
         }
         vec![batch]
+    }
+
+    /// What leaves because the path's clock has reached `now`.
+    pub fn tick<'a>(&mut self, space: &mut Space<'a>, now: Time) -> Vec<Batch<'a>> {
+        match self.filter {
+            Filter::Stream(_) => self.stream(space, now, |filter, cx| filter.tick(cx)),
+            Filter::Statistics(_) | Filter::Lanes(_) => Vec::new(),
+        }
     }
 
     /// What still leaves when nothing more will come.
@@ -191,16 +204,20 @@ impl Node {
         self.filter.report()
     }
 
-    /// Takes all state out of the filter, as it would travel to another process.
+    /// Takes all state out of the filter, as it would travel to another process. What is held goes
+    /// with it.
     pub fn save(&mut self) -> Vec<Moved> {
         let Some(state) = self.filter.state() else { return Vec::new() };
-        let keys = state.sessions();
-        keys.into_iter().filter_map(|key| state.take(key, &mut self.holds)).collect()
+        let keys = state.sessions().into_iter();
+        let saved: Vec<Moved> = keys.filter_map(|key| state.take(key, &mut self.holds)).collect();
+        held(&saved).for_each(|bytes| self.counts.held.take(bytes));
+        saved
     }
 
     /// Puts saved state into this filter.
     pub fn restore(&mut self, saved: Vec<Moved>) -> Result<(), Mistake> {
         let Some(state) = self.filter.state() else { return Ok(()) };
+        held(&saved).for_each(|bytes| self.counts.held.add(bytes));
         saved.into_iter().try_for_each(|moved| state.put(moved, &mut self.holds))
     }
 
@@ -215,13 +232,18 @@ impl Node {
         now: Time,
         call: impl FnOnce(&mut dyn crate::contract::StreamBatches, &mut StreamContext<'_, 'a>),
     ) -> Vec<Batch<'a>> {
-        let (mut output, mut wake) = (Output::default(), None);
+        let mut output = Output::default();
         let Filter::Stream(filter) = &mut self.filter else { return Vec::new() };
-        let (counts, holds) = (&mut self.counts, &mut self.holds);
-        let mut cx = StreamContext::new(now, counts, holds, space, &mut output, &mut wake);
+        let (counts, holds, wake) = (&mut self.counts, &mut self.holds, &mut self.wake);
+        let mut cx = StreamContext::new(now, counts, holds, space, &mut output, wake);
         call(filter.as_mut(), &mut cx);
         output.take()
     }
+}
+
+/// The lengths of the blocks that saved state holds.
+fn held(saved: &[Moved]) -> impl Iterator<Item = u32> + '_ {
+    saved.iter().flat_map(|moved| &moved.held).flatten().map(|(_, entry, _)| entry.pointer.length())
 }
 
 /// What became of one block.

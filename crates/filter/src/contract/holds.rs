@@ -122,6 +122,31 @@ impl Holds {
         self.slot(list.head).map(|s| (s.key, s.entry))
     }
 
+    /// The key and the block at the back.
+    #[must_use]
+    pub fn back(&self, list: &HeldList) -> Option<(u32, Entry)> {
+        self.slot(list.tail).map(|s| (s.key, s.entry))
+    }
+
+    /// Takes the block out that stands behind `before` others.
+    pub fn remove(&mut self, list: &mut HeldList, before: u32) -> Option<(u32, Entry, Pin)> {
+        let Some(nth) = before.checked_sub(1) else { return self.pop(list) };
+        let mut behind = list.head;
+        for _ in 0..nth {
+            behind = self.slot(behind)?.next;
+        }
+        let number = self.slot(behind)?.next;
+        let slot = *self.slot(number)?;
+        self.set_next(behind, slot.next);
+        if list.tail == number {
+            list.tail = behind;
+        }
+        self.free.push(number - 1);
+        list.len = list.len.saturating_sub(1);
+        self.bytes -= u64::from(slot.entry.pointer.length());
+        Some((slot.key, slot.entry, slot.pin))
+    }
+
     /// Takes the front block out.
     pub fn pop(&mut self, list: &mut HeldList) -> Option<(u32, Entry, Pin)> {
         let slot = *self.slot(list.head)?;
@@ -194,5 +219,23 @@ mod tests {
         holds.insert(&mut list, 5, Entry::default(), Pin(1));
         assert_eq!(holds.front(&list).map(|(key, _)| key), Some(5));
         assert_eq!(holds.len(), 1);
+    }
+
+    #[test]
+    fn a_block_is_taken_out_of_the_middle() {
+        let mut holds = Holds::new(16, 1 << 20);
+        let mut list = HeldList::default();
+        for key in 1..=5 {
+            holds.insert(&mut list, key, Entry::default(), Pin(key.into()));
+        }
+        let mut removed = |before| holds.remove(&mut list, before).map(|(key, _, _)| key);
+        assert_eq!(
+            [removed(4), removed(1), removed(0), removed(2)],
+            [Some(5), Some(2), Some(1), None]
+        );
+        assert_eq!(holds.back(&list).map(|(key, _)| key), Some(4));
+        holds.insert(&mut list, 9, Entry::default(), Pin(9));
+        let keys: Vec<u32> = holds.blocks(&list).map(|(key, _, _)| key).collect();
+        assert_eq!((keys, list.len(), holds.len()), (vec![3, 4, 9], 3, 3));
     }
 }

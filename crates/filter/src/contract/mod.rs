@@ -35,7 +35,9 @@ pub use description::{
 pub use holds::{HeldList, Holds};
 pub use parameter::{Parameter, Type};
 pub use state::{Moved, PRIVATE, Session, Sessions, State};
-pub use traits::{Classify, Filter, Lanes, Report, Statistics, Stream, StreamBatches};
+pub use traits::{
+    Classify, Filter, HoldingLanes, Lanes, Report, Statistics, Stream, StreamBatches,
+};
 pub use turn::{
     Amount, Counter, Counts, Fill, Gateway, Keep, LaneContext, Output, Pin, Reason, StreamContext,
     Tell, Time,

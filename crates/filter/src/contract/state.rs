@@ -10,6 +10,7 @@ use super::holds::{HeldList, Holds};
 use super::turn::Pin;
 use abi::Entry;
 use std::collections::HashMap;
+use std::hash::{BuildHasherDefault, Hasher};
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
 /// The state of one session: plain data, so that its bytes mean the same in another process.
@@ -26,7 +27,7 @@ pub const PRIVATE: u64 = 0;
 /// All sessions of one filter.
 #[derive(Debug)]
 pub struct Sessions<S> {
-    index: HashMap<u64, u32>,
+    index: HashMap<u64, u32, BuildHasherDefault<Mix>>,
     slots: Vec<Slot<S>>,
     free: Vec<u32>,
     last: Option<(u64, u32)>,
@@ -45,7 +46,7 @@ struct Slot<S> {
 
 impl<S: Session> Default for Sessions<S> {
     fn default() -> Self {
-        Self { index: HashMap::new(), slots: Vec::new(), free: Vec::new(), last: None, hand: 0 }
+        Self { index: HashMap::default(), slots: Vec::new(), free: Vec::new(), last: None, hand: 0 }
     }
 }
 
@@ -147,6 +148,32 @@ impl<S: Session> Sessions<S> {
     }
 }
 
+/// Spreads keys over the index: one multiplication whose halves are folded, so that every bit of
+/// the key reaches the bits that choose a bucket and those that tell entries apart.
+///
+/// That suffices, and what makes hash tables safe against hostile keys (SipHash with a random key)
+/// would be paid twice: keys are hashes of flows that were made with a random seed, so that nobody
+/// outside can choose them, or numbers that a filter gave itself.
+#[derive(Default)]
+struct Mix(u64);
+
+impl Hasher for Mix {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        bytes.iter().for_each(|byte| self.write_u64(self.0.rotate_left(8) ^ u64::from(*byte)));
+    }
+
+    #[inline]
+    #[expect(clippy::cast_possible_truncation, reason = "the two halves of a product")]
+    fn write_u64(&mut self, key: u64) {
+        let product = u128::from(key ^ 0x9e37_79b9_7f4a_7c15) * 0xd6e8_feb8_6659_fd93;
+        self.0 = product as u64 ^ (product >> 64) as u64;
+    }
+}
+
 /// A session on its way: bytes, and the blocks that it holds.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Moved {
@@ -239,6 +266,24 @@ mod tests {
         assert_eq!(evicted(&mut sessions), Some(4));
         assert_eq!([(); 3].map(|()| evicted(&mut sessions)), [Some(2), Some(5), None]);
         assert_eq!(sessions.keys(), [PRIVATE]);
+    }
+
+    #[test]
+    fn keys_of_every_kind_are_spread() {
+        let hash = |key: u64| {
+            let mut mix = Mix::default();
+            mix.write_u64(key);
+            mix.finish()
+        };
+        let kinds: [fn(u64) -> u64; 4] = [|n| n, |n| n << 32, |n| n << 56, |n| n * 0x1_0001];
+        for (kind, key) in kinds.iter().enumerate() {
+            for shift in [0, 57] {
+                let mut buckets = [0; 128];
+                (0..256).for_each(|n| buckets[(hash(key(n)) >> shift) as usize % 128] += 1);
+                let fullest = buckets.iter().max();
+                assert!(fullest < Some(&12), "kind {kind}, shift {shift}: {buckets:?}");
+            }
+        }
     }
 
     #[test]

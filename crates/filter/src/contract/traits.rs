@@ -1,4 +1,4 @@
-//! The four traits an author chooses from. The signature takes away the rights that the kind does
+//! The five traits an author chooses from. The signature takes away the rights that the kind does
 //! not give: [Th Table 5.1].
 //!
 //! | trait | sees | may |
@@ -7,6 +7,7 @@
 //! | [`Classify`] | one block | answer a class, set marks |
 //! | [`Lanes`] | a batch | also move the view, edit, end lanes |
 //! | [`Stream`] | one block at a time | hold, release, append, be woken: blocks in, others out |
+//! | [`HoldingLanes`] | a batch | what both may: most blocks stay in their lanes, few are held |
 
 use super::batch::{Batch, Block, Tags};
 use super::state::State;
@@ -77,6 +78,28 @@ pub trait Stream: Send {
     }
 }
 
+/// Works on a whole batch in place, and may hold blocks and make others: for filters that let most
+/// blocks go on as they are and seldom put several together. What stays in its lane costs what it
+/// costs in [`Lanes`]; a lane ends where its block is held, dropped or used up, and may get a block
+/// that was made ([`StreamContext::replace`]).
+pub trait HoldingLanes: Send {
+    /// Looks at, narrows, holds, replaces or ends the live lanes. What is given out here by other
+    /// means goes on behind the batch.
+    fn process<'a>(&mut self, batch: &mut Batch<'a>, cx: &mut StreamContext<'_, 'a>);
+    /// See [`Stream::tick`].
+    fn tick<'a>(&mut self, _cx: &mut StreamContext<'_, 'a>) {}
+    /// See [`Stream::finish`].
+    fn finish<'a>(&mut self, _cx: &mut StreamContext<'_, 'a>) {}
+    /// What it has to say when asked, or when the path stops.
+    fn report(&self) -> Report {
+        Report::default()
+    }
+    /// Its state, if it keeps any that moves.
+    fn state(&mut self) -> Option<&mut dyn State> {
+        None
+    }
+}
+
 /// Lines of a filter's own report: what, and how much.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Report {
@@ -125,6 +148,11 @@ impl Filter {
         Self::Stream(Box::new(EachBlock(f)))
     }
 
+    /// A filter that works on batches in place and may hold blocks.
+    pub fn holding(f: impl HoldingLanes + 'static) -> Self {
+        Self::Stream(Box::new(InPlace(f)))
+    }
+
     /// What the filter has to say.
     #[must_use]
     pub fn report(&self) -> Report {
@@ -145,10 +173,15 @@ impl Filter {
     }
 }
 
-/// A [`Stream`] called once per batch. Authors write [`Stream`]; this is what the engine calls.
+/// A [`Stream`] called once per batch, or [`HoldingLanes`]. Authors write one of these; this is
+/// what the engine calls.
 pub trait StreamBatches: Send {
     /// Takes the live blocks.
     fn process<'a>(&mut self, batch: &mut Batch<'a>, cx: &mut StreamContext<'_, 'a>);
+    /// Whether what `process` leaves of the batch goes on, before what it gave out.
+    fn in_place(&self) -> bool {
+        false
+    }
     /// See [`Stream::tick`].
     fn tick<'a>(&mut self, cx: &mut StreamContext<'_, 'a>);
     /// See [`Stream::finish`].
@@ -188,6 +221,34 @@ impl<F: Stream> StreamBatches for EachBlock<F> {
             cx.caused_by(order);
             self.0.block(block, cx);
         });
+    }
+
+    fn tick<'a>(&mut self, cx: &mut StreamContext<'_, 'a>) {
+        self.0.tick(cx);
+    }
+
+    fn finish<'a>(&mut self, cx: &mut StreamContext<'_, 'a>) {
+        self.0.finish(cx);
+    }
+
+    fn report(&self) -> Report {
+        self.0.report()
+    }
+
+    fn state(&mut self) -> Option<&mut dyn State> {
+        self.0.state()
+    }
+}
+
+struct InPlace<F>(F);
+
+impl<F: HoldingLanes> StreamBatches for InPlace<F> {
+    fn process<'a>(&mut self, batch: &mut Batch<'a>, cx: &mut StreamContext<'_, 'a>) {
+        self.0.process(batch, cx);
+    }
+
+    fn in_place(&self) -> bool {
+        true
     }
 
     fn tick<'a>(&mut self, cx: &mut StreamContext<'_, 'a>) {

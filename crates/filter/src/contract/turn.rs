@@ -286,6 +286,17 @@ impl<'a> Output<'a> {
         }
     }
 
+    /// Whether nothing leaves.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.batches.is_empty()
+    }
+
+    /// Puts a batch before all others.
+    pub fn lead(&mut self, batch: Batch<'a>) {
+        self.batches.insert(0, batch);
+    }
+
     /// The batches, which are then the caller's.
     pub fn take(&mut self) -> Vec<Batch<'a>> {
         std::mem::take(&mut self.batches)
@@ -361,6 +372,14 @@ impl<'c, 'a> StreamContext<'c, 'a> {
     /// Ends the block that came, and says why.
     pub fn drop(&mut self, block: &Block<'a>, reason: Reason) {
         self.counts.dropped(reason, block.length());
+    }
+
+    /// Ends the block of a lane, which was used up, and lets one that was made take its place: for
+    /// [`HoldingLanes`](super::traits::HoldingLanes).
+    pub fn replace(&mut self, batch: &mut Batch<'a>, l: Lane, made: Block<'a>) {
+        self.consume(&batch.block(l));
+        self.counts.made.add(made.length());
+        batch.set(l, made);
     }
 
     /// Makes a new block of at most `room` bytes, which `fill` writes; it answers how much it used.
@@ -482,6 +501,13 @@ impl<'c, 'a> StreamContext<'c, 'a> {
         Some((key, self.block(&entry)))
     }
 
+    /// The key and the block at the back of `list`.
+    #[must_use]
+    pub fn back(&self, list: &HeldList) -> Option<(u32, Block<'a>)> {
+        let (key, entry) = self.holds.back(list)?;
+        Some((key, self.block(&entry)))
+    }
+
     /// Lets the front block go on, viewed as `change` says.
     pub fn release(&mut self, list: &mut HeldList, change: impl FnOnce(Block<'a>) -> Block<'a>) {
         if let Some((_, entry, pin)) = self.holds.pop(list) {
@@ -494,7 +520,12 @@ impl<'c, 'a> StreamContext<'c, 'a> {
 
     /// Ends the front block, and says why.
     pub fn discard(&mut self, list: &mut HeldList, reason: Reason) {
-        if let Some((_, entry, pin)) = self.holds.pop(list) {
+        self.discard_behind(list, 0, reason);
+    }
+
+    /// Ends the block that stands behind `before` others, and says why.
+    pub fn discard_behind(&mut self, list: &mut HeldList, before: u32, reason: Reason) {
+        if let Some((_, entry, pin)) = self.holds.remove(list, before) {
             let bytes = entry.pointer.length();
             self.counts.held.take(bytes);
             self.counts.dropped(reason, bytes);

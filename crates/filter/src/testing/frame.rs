@@ -62,6 +62,46 @@ impl Frame {
         Self::ipv4(protocol::TCP, &[&ports, &rest[..], payload].concat())
     }
 
+    /// A TCP segment over IPv4 with these flags, from 10.0.0.1 to 10.0.0.2, with no acknowledgement
+    /// number unless [`Frame::acknowledging`] sets one: payload at 54.
+    #[must_use]
+    pub fn segment(ports: (u16, u16), flags: u8, sequence: u32, payload: &[u8]) -> Self {
+        let mut frame = Self::tcp(ports.0, ports.1, payload);
+        frame.put(34 + 4, &sequence.to_be_bytes());
+        frame.put(34 + 13, &[flags]);
+        frame
+    }
+
+    /// The same segment over IPv4 with the ACK flag and this number.
+    #[must_use]
+    pub fn acknowledging(mut self, number: u32) -> Self {
+        self.put(34 + 8, &number.to_be_bytes());
+        let flags = self.bytes[34 + 13];
+        self.put(34 + 13, &[flags | wire::tcp::flag::ACK]);
+        self
+    }
+
+    /// The same frame over IPv4 with its two addresses swapped.
+    #[must_use]
+    pub fn swapped(mut self) -> Self {
+        let (source, target) = (self.bytes[26..30].to_vec(), self.bytes[30..34].to_vec());
+        self.put(26, &[target, source].concat());
+        self
+    }
+
+    /// The same frame with these bytes from `at` on.
+    pub fn put(&mut self, at: usize, bytes: &[u8]) {
+        self.bytes[at..at + bytes.len()].copy_from_slice(bytes);
+    }
+
+    /// The same frame, of which only so many bytes were captured.
+    #[must_use]
+    pub fn captured(mut self, length: usize) -> Self {
+        self.wire_length = Some(u32::try_from(self.bytes.len()).unwrap_or(u32::MAX));
+        self.bytes.truncate(length);
+        self
+    }
+
     /// The same frame at this time.
     #[must_use]
     pub fn at(mut self, time: u64) -> Self {

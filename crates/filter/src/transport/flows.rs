@@ -1,8 +1,8 @@
-//! Flows as sessions (CONTRACT 8): which one a datagram belongs to, and which way it goes in it.
+//! Flows as sessions (CONTRACT 8): which one a frame belongs to, and which way it goes in it.
 //!
-//! In: the flow of a frame. Out: the number of its session, and whether it goes the other way than
-//! the first block of the session that was seen. Numbers begin at 1 and are given in the order in
-//! which flows are first seen; none comes back before 2³² others.
+//! In: the flow of a frame. Out: what its filter remembers of it (a [`Record`]), with the number of
+//! its session. Numbers begin at 1 and are given in the order in which flows are first seen; none
+//! comes back before 2³² others.
 //!
 //! Flows are told apart by a hash of 64 bits. Its seed is random, so nobody can make two flows meet
 //! on purpose; by chance, among 65,536 flows at once, two meet with a probability of 2⁻³³. State is
@@ -18,25 +18,47 @@ use zerocopy::{FromBytes, Immutable, IntoBytes};
 
 /// The flows that are known.
 #[derive(Debug)]
-pub(crate) struct Flows {
-    table: Sessions<Known>,
+pub(crate) struct Flows<R> {
+    table: Sessions<R>,
     most: usize,
 }
 
-/// What is known of a flow, and in the private record of all of them.
-#[derive(FromBytes, IntoBytes, Immutable, Default, Clone, Copy, Debug)]
-#[repr(C)]
-struct Known {
-    /// The seed of the hash; only in the private record.
-    seed: u64,
-    /// The number of the session; in the private record the last that was given.
-    session: u32,
-    /// Whether the first block went down (from the greater address to the lesser).
-    down: u8,
-    spare: [u8; 3],
+/// What a filter remembers of a flow: plain data that holds an [`Identity`].
+pub(crate) trait Record: Session {
+    /// The part that all records have.
+    fn identity(&self) -> &Identity;
+    /// The same, to be changed.
+    fn identity_mut(&mut self) -> &mut Identity;
 }
 
-impl Session for Known {}
+/// What every record has, and the private record of all of them.
+#[derive(FromBytes, IntoBytes, Immutable, Default, Clone, Copy, Debug)]
+#[repr(C)]
+pub(crate) struct Identity {
+    /// In the private record the seed of the hash; in the others what their filter likes.
+    pub(crate) word: u64,
+    /// The number of the session; in the private record the last that was given.
+    pub(crate) session: u32,
+    /// Whether forward is down (from the greater address and port to the lesser).
+    pub(crate) down: u8,
+    /// What the filter likes.
+    pub(crate) flags: u8,
+    /// What the filter likes.
+    pub(crate) port: u16,
+}
+
+/// A record of nothing but who it is.
+impl Session for Identity {}
+
+impl Record for Identity {
+    fn identity(&self) -> &Identity {
+        self
+    }
+
+    fn identity_mut(&mut self) -> &mut Identity {
+        self
+    }
+}
 
 /// Where a block belongs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -51,11 +73,11 @@ pub(crate) struct Found {
     pub(crate) evicted: bool,
 }
 
-impl Flows {
+impl<R: Record> Flows<R> {
     /// Room for `most` flows, at least one.
     pub(crate) fn new(most: usize) -> Self {
-        let mut table = Sessions::<Known>::default();
-        table.of(PRIVATE).seed = RandomState::new().hash_one(0);
+        let mut table = Sessions::<R>::default();
+        table.of(PRIVATE).identity_mut().word = RandomState::new().hash_one(0);
         Self { table, most: most.max(1) }
     }
 
@@ -64,33 +86,88 @@ impl Flows {
         &mut self.table
     }
 
-    /// The seed for [`Flows::find`], to be asked for once per batch.
+    /// The seed for [`Flows::key`], to be asked for once per batch.
     pub(crate) fn seed(&self) -> u64 {
-        self.table.get(PRIVATE).map_or(0, |shared| shared.seed)
+        self.table.get(PRIVATE).map_or(0, |shared| shared.identity().word)
     }
 
-    /// The session of a flow, made if it is new.
-    pub(crate) fn find(&mut self, flow: &Flow, seed: u64) -> Found {
-        // No flow has the key of the private record.
-        let key = flow.hash(seed).max(PRIVATE + 1);
-        let down = u8::from(flow.normalised().1 == Direction::Down);
+    /// The key of a flow, the same for both ways. No flow has the key of the private record.
+    #[inline]
+    pub(crate) fn key(flow: &Flow, seed: u64) -> u64 {
+        flow.hash(seed).max(PRIVATE + 1)
+    }
+
+    /// What is known of the flow with this key.
+    #[inline]
+    pub(crate) fn find(&mut self, key: u64) -> Option<&mut R> {
+        self.table.find(key)
+    }
+
+    /// What is known of the flow with this key, only to look at.
+    pub(crate) fn get(&self, key: u64) -> Option<&R> {
+        self.table.get(key)
+    }
+
+    /// The record of a new flow, with the number of its session.
+    pub(crate) fn begin(&mut self, key: u64, down: bool) -> &mut R {
+        let shared = self.table.of(PRIVATE).identity_mut();
+        shared.session = shared.session.wrapping_add(1).max(1);
+        let session = shared.session;
+        let record = self.table.of(key);
+        *record = R::default();
+        let identity = record.identity_mut();
+        (identity.session, identity.down) = (session, down.into());
+        record
+    }
+
+    /// Ends a flow.
+    pub(crate) fn end(&mut self, key: u64) -> Option<R> {
+        self.table.end(key)
+    }
+
+    /// Forgets a flow that was not met for long, if there is no room for one more.
+    pub(crate) fn make_room(&mut self) -> Option<R> {
+        // The private record is one more.
+        match self.table.len() > self.most {
+            true => self.table.evict().map(|(_, record)| record),
+            false => None,
+        }
+    }
+
+    /// The keys of all records, the private one's among them.
+    pub(crate) fn keys(&self) -> Vec<u64> {
+        self.table.keys()
+    }
+
+    /// The keys of all flows by the numbers of their sessions.
+    pub(crate) fn in_order(&self) -> Vec<u64> {
+        let keys = self.table.keys().into_iter().filter(|key| *key != PRIVATE);
+        let session = |key: u64| self.get(key).map_or(0, |record| record.identity().session);
+        let mut numbered: Vec<(u32, u64)> = keys.map(|key| (session(key), key)).collect();
+        numbered.sort_unstable();
+        numbered.into_iter().map(|(_, key)| key).collect()
+    }
+}
+
+impl Flows<Identity> {
+    /// The session of a flow of which nothing else is remembered, made if it is new.
+    pub(crate) fn session(&mut self, flow: &Flow, seed: u64) -> Found {
+        let key = Self::key(flow, seed);
+        let down = u8::from(goes_down(flow));
         if let Some(known) = self.table.find(key) {
             let backward = known.down != down;
             return Found { session: known.session, backward, new: false, evicted: false };
         }
-        self.begin(key, down)
-    }
-
-    #[cold]
-    fn begin(&mut self, key: u64, down: u8) -> Found {
-        // The private record is one more.
-        let evicted = self.table.len() > self.most && self.table.evict().is_some();
-        let shared = self.table.of(PRIVATE);
-        shared.session = shared.session.wrapping_add(1).max(1);
-        let session = shared.session;
-        *self.table.of(key) = Known { session, down, ..Known::default() };
+        let evicted = self.make_room().is_some();
+        let session = self.begin(key, down != 0).session;
         Found { session, backward: false, new: true, evicted }
     }
+}
+
+/// Whether a frame goes from the greater address and port of its flow to the lesser.
+#[inline]
+pub(crate) fn goes_down(flow: &Flow) -> bool {
+    flow.normalised().1 == Direction::Down
 }
 
 #[cfg(test)]
@@ -108,7 +185,7 @@ mod tests {
         let mut flows = Flows::new(10);
         let seed = flows.seed();
         let mut find = |flow: Flow| {
-            let found = flows.find(&flow, seed);
+            let found = flows.session(&flow, seed);
             (found.session, found.backward, found.new)
         };
         let (query, other) = (flow(4000, 53), flow(4001, 53));
@@ -126,9 +203,9 @@ mod tests {
             let mut flows = Flows::new(most);
             let seed = flows.seed();
             for port in 0..100 {
-                let busy = flows.find(&flow(9, 9), seed);
+                let busy = flows.session(&flow(9, 9), seed);
                 assert!(busy.session == 1 || most == 1, "{most}: {busy:?}");
-                let found = flows.find(&flow(1000 + port, 53), seed);
+                let found = flows.session(&flow(1000 + port, 53), seed);
                 assert!(found.new && found.evicted == (usize::from(port) + 2 > most), "{found:?}");
                 assert!(flows.table.len() <= most + 1);
             }
@@ -139,9 +216,9 @@ mod tests {
     fn numbers_are_not_given_again() {
         let mut flows = Flows::new(3);
         let seed = flows.seed();
-        let numbers = (0..1000).map(|port| flows.find(&flow(port, 53), seed).session);
+        let numbers = (0..1000).map(|port| flows.session(&flow(port, 53), seed).session);
         assert!(numbers.eq(1..=1000));
         flows.table.of(PRIVATE).session = u32::MAX;
-        assert_eq!(flows.find(&flow(5000, 53), seed).session, 1, "0 is no session");
+        assert_eq!(flows.session(&flow(5000, 53), seed).session, 1, "0 is no session");
     }
 }

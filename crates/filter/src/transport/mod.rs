@@ -1,8 +1,9 @@
-//! Filters of the transport layer: datagrams and ports.
+//! Filters of the transport layer: streams, datagrams and ports.
 
 pub mod dport;
 mod flows;
 pub mod sport;
+pub mod tcp;
 pub mod udp;
 
 /// Names of ports, for arcs and for printing: the services that an operator looks for. Most are

@@ -12,7 +12,7 @@
 use crate::layers::{self, Missing};
 use crate::prelude::*;
 use crate::transport::SERVICES;
-use crate::transport::flows::Flows;
+use crate::transport::flows::{Flows, Identity};
 use crate::twin::{self, Emitted, Ways};
 use ebpf::emit::{Answer, Cmp, Exit, Layers, Scope, be16};
 use wire::ip::protocol;
@@ -68,7 +68,7 @@ fn make(arguments: &Arguments) -> Result<Filter, Mistake> {
 }
 
 struct Udp {
-    flows: Flows,
+    flows: Flows<Identity>,
 }
 
 impl Lanes for Udp {
@@ -98,7 +98,7 @@ impl Lanes for Udp {
 impl Udp {
     fn session(&mut self, block: &mut Block<'_>, ports: Ports, seed: u64, tell: &mut Tell<'_>) {
         let Some(flow) = layers::flow(block, protocol::UDP, ports) else { return };
-        let found = self.flows.find(&flow, seed);
+        let found = self.flows.session(&flow, seed);
         tell.count(NEW, found.new.into());
         tell.count(EVICTED, found.evicted.into());
         let flags = block.context.flags.without(Flags::BACKWARD);

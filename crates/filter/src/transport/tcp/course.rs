@@ -1,0 +1,219 @@
+//! The course of a connection: how it begins, what each segment does to it, how it ends.
+//!
+//! A side ends where its FIN lies, and says so as soon as something of the connection was given: of
+//! a connection without data nothing leaves, of any other both sides end, also one that was never
+//! heard.
+
+use super::CLOSED_BEFORE;
+use super::IGNORED;
+use super::connection::{
+    BEGUN, CLOSED, Connection, FIN, GIVEN, OPEN, PROBED, SCALED, Side, TOLD, UNSCALED,
+};
+use super::heard::Heard;
+use super::reassembly::{Piece, Rules, Way};
+use crate::contract::{Block, StreamContext, Time};
+use abi::{Class, ContextLane, Flags};
+use wire::tcp::flag;
+
+/// For how long a connection that has ended is remembered, so that what comes late begins no other:
+/// as long as hosts do.
+const LINGER: Time = 60_000_000_000;
+/// The number of the client's side, and of the server's.
+const CLIENT: usize = 0;
+const SERVER: usize = 1;
+
+impl Connection {
+    /// Which side sends a segment.
+    #[inline]
+    pub(super) fn sender(&self, heard: &Heard) -> usize {
+        if heard.down == (self.identity.down != 0) { CLIENT } else { SERVER }
+    }
+
+    /// When it is forgotten if nothing more is heard.
+    pub(super) const fn ends_at(&self, timeout: Time) -> Time {
+        let silence = if self.has(CLOSED) && LINGER < timeout { LINGER } else { timeout };
+        self.identity.word.saturating_add(silence)
+    }
+
+    /// Whether a segment belongs to another connection between the same ends, which has begun
+    /// since. For an open connection a SYN alone is no proof (RFC 9293 §3.10.7.4): only if the
+    /// server agrees, or is not heard.
+    pub(super) fn is_over(&self, heard: &Heard) -> bool {
+        let [client, server] = &self.sides;
+        let probed = self.has(PROBED);
+        if !heard.has(flag::SYN) {
+            let unheard = !server.has(OPEN) && heard.has_data();
+            return probed && unheard && heard.span.from == self.probe;
+        }
+        let sender = self.sender(heard);
+        let side = if sender == CLIENT { client } else { server };
+        if side.has(BEGUN) && side.start == heard.span.from {
+            return self.has(CLOSED) && !heard.has(flag::ACK) && !self.was_heard();
+        }
+        match heard.has(flag::ACK) {
+            _ if self.has(CLOSED) => true,
+            true => sender == SERVER && probed && heard.acknowledgement == self.probe,
+            false => sender == CLIENT && !self.was_heard() && !server.has(OPEN),
+        }
+    }
+
+    /// Whether something of it was given.
+    fn was_heard(&self) -> bool {
+        self.sides.iter().any(|side| side.has(GIVEN))
+    }
+
+    /// Takes a segment of this connection.
+    pub(super) fn take<'a>(
+        &mut self,
+        heard: &Heard,
+        block: Block<'a>,
+        rules: Rules,
+        cx: &mut StreamContext<'_, 'a>,
+    ) {
+        let sender = self.sender(heard);
+        if heard.has(flag::SYN) {
+            self.synchronise(sender, heard);
+        }
+        if heard.has(flag::ACK) {
+            let shift = if heard.has(flag::SYN) { 0 } else { self.shift(sender) };
+            let (side, mut way) = self.way(1 - sender, rules, heard.time, cx);
+            side.acknowledge(heard.acknowledgement, heard.window << shift);
+            side.was_acknowledged(&mut way);
+        }
+        if heard.has(flag::RST) {
+            cx.consume(&block);
+            return self.reset(sender, heard, rules, cx);
+        }
+        let fin = heard.has(flag::FIN);
+        let (side, mut way) = self.way(sender, rules, heard.time, cx);
+        if !side.has(OPEN) && (heard.has_data() || fin) {
+            if side.has(FIN) {
+                return way.cx.drop(&block, CLOSED_BEFORE);
+            }
+            side.open(heard.span.from, false);
+        }
+        side.take(&mut way, block, Piece { span: heard.span, fin });
+        self.settle(heard.time, rules, cx);
+    }
+
+    /// A SYN: one that begins a side, one that is sent again, or one that we do not believe yet.
+    #[cold]
+    fn synchronise(&mut self, sender: usize, heard: &Heard) {
+        let [client, server] = &mut self.sides;
+        let (side, other) = if sender == CLIENT { (client, server) } else { (server, client) };
+        let from = heard.span.from;
+        if !side.has(OPEN) {
+            side.open(from, true);
+            side.flags |= SCALED;
+            side.scale = heard.scale;
+            if heard.has(flag::ACK) && !other.has(OPEN) {
+                other.open(heard.acknowledgement, true);
+            }
+        } else if from != side.start && !heard.has(flag::ACK) && sender == CLIENT {
+            self.probe = from;
+            self.identity.flags |= PROBED;
+        }
+    }
+
+    /// A RST: both sides end, if it is one that the other end heeds.
+    #[cold]
+    fn reset(
+        &mut self,
+        sender: usize,
+        heard: &Heard,
+        rules: Rules,
+        cx: &mut StreamContext<'_, '_>,
+    ) {
+        let [client, server] = &self.sides;
+        let (side, other) = if sender == CLIENT { (client, server) } else { (server, client) };
+        let answers = heard.has(flag::ACK) && other.next == heard.acknowledgement;
+        match side.may_reset(heard.span.from, answers) {
+            _ if self.has(CLOSED) => {}
+            true => self.close(heard.time, rules, cx),
+            false => cx.count(IGNORED, 1),
+        }
+    }
+
+    /// Says which sides have ended, once anything was given.
+    #[inline]
+    pub(super) fn settle(&mut self, time: Time, rules: Rules, cx: &mut StreamContext<'_, '_>) {
+        if self.sides.iter().any(Side::is_at_end) && !self.has(CLOSED) {
+            self.settle_ends(time, rules, cx);
+        }
+    }
+
+    #[cold]
+    fn settle_ends(&mut self, time: Time, rules: Rules, cx: &mut StreamContext<'_, '_>) {
+        if self.was_heard() {
+            for number in [CLIENT, SERVER] {
+                let (side, mut way) = self.way(number, rules, time, cx);
+                if side.is_at_end() && !side.has(TOLD) {
+                    side.tell_end(&mut way);
+                }
+            }
+        }
+        if self.sides.iter().all(Side::is_at_end) {
+            self.identity.flags |= CLOSED;
+        }
+    }
+
+    /// Ends the connection: what is held leaves, and both sides end.
+    pub(super) fn close(&mut self, time: Time, rules: Rules, cx: &mut StreamContext<'_, '_>) {
+        for number in [CLIENT, SERVER] {
+            let (side, mut way) = self.way(number, rules, time, cx);
+            side.finish(&mut way);
+        }
+        self.settle_ends(time, rules, cx);
+        self.identity.flags |= CLOSED;
+    }
+
+    /// Gives up what was missing for longer than the rules say.
+    pub(super) fn give_up(&mut self, time: Time, rules: Rules, cx: &mut StreamContext<'_, '_>) {
+        for number in [CLIENT, SERVER] {
+            let (side, mut way) = self.way(number, rules, time, cx);
+            while side.waits() && side.since.saturating_add(rules.gap) < time {
+                side.give_up(&mut way);
+            }
+        }
+        self.settle(time, rules, cx);
+    }
+
+    /// When the first side has waited long enough, if one waits.
+    pub(super) fn waits_until(&self, rules: Rules) -> Option<Time> {
+        let waiting = self.sides.iter().filter(|side| side.waits());
+        waiting.map(|side| side.since.saturating_add(rules.gap)).min()
+    }
+
+    /// A side, and the way that its blocks leave by.
+    #[inline]
+    fn way<'s, 'w, 'c, 'a>(
+        &'s mut self,
+        number: usize,
+        rules: Rules,
+        time: Time,
+        cx: &'w mut StreamContext<'c, 'a>,
+    ) -> (&'s mut Side, Way<'w, 'c, 'a>) {
+        let [client, server] = &mut self.sides;
+        let (side, flags) = match number {
+            CLIENT => (client, Flags::NONE),
+            _ => (server, Flags::BACKWARD),
+        };
+        let session = self.identity.session;
+        let context = ContextLane { time, session, origin: self.origin, flags };
+        let class = Class::natural(self.identity.port.into());
+        (side, Way { cx, rules, class, context })
+    }
+
+    /// By how many bits the windows of a side are shifted: scaling is used if both offer it (RFC
+    /// 7323 §2.2). Where the SYN was not seen, by as many as may be.
+    fn shift(&self, number: usize) -> u8 {
+        let [client, server] = &self.sides;
+        let side = if number == CLIENT { client } else { server };
+        let declines = |side: &Side| side.has(SCALED) && side.scale == UNSCALED;
+        match declines(client) || declines(server) {
+            true => 0,
+            false if side.has(SCALED) => side.scale.min(super::connection::SCALE_MAX),
+            false => super::connection::SCALE_MAX,
+        }
+    }
+}

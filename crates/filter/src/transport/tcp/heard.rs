@@ -1,0 +1,98 @@
+//! What a segment says, as far as it concerns its connection.
+
+use super::connection::UNSCALED;
+use super::overlap::Span;
+use crate::contract::{Block, StreamContext, Time};
+use crate::layers::Segment;
+use crate::transport::flows::goes_down;
+use abi::Flags;
+use wire::checksum;
+use wire::flow::Flow;
+use wire::ip::protocol;
+use wire::ports::Ports;
+use wire::tcp::{flag, options};
+
+/// The option that says how windows are scaled (RFC 7323 §2.2).
+const WINDOW_SCALE: u8 = 3;
+
+/// A segment without its bytes.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Heard {
+    pub(super) flags: u8,
+    /// Its data as they were sent; a SYN takes the number before them.
+    pub(super) span: Span,
+    pub(super) acknowledgement: u32,
+    pub(super) window: u32,
+    pub(super) ports: Ports,
+    /// Whether it goes from the greater address and port to the lesser.
+    pub(super) down: bool,
+    /// How its sender scales windows; only a SYN says that.
+    pub(super) scale: u8,
+    pub(super) time: Time,
+}
+
+impl Heard {
+    #[inline]
+    pub(super) fn new(block: &Block<'_>, segment: &Segment<'_>, flow: &Flow, now: Time) -> Self {
+        let header = segment.header;
+        let syn = header.has(flag::SYN);
+        let from = header.sequence().wrapping_add(syn.into());
+        Self {
+            flags: header.flags(),
+            span: Span { from, to: from.wrapping_add(segment.end - segment.payload) },
+            acknowledgement: header.acknowledgement(),
+            window: header.window().into(),
+            ports: Ports { source: header.source(), target: header.target() },
+            down: goes_down(flow),
+            scale: if syn { scale(block, segment) } else { UNSCALED },
+            time: block.context.time.min(now),
+        }
+    }
+
+    #[inline]
+    pub(super) const fn has(&self, flags: u8) -> bool {
+        self.flags & flags == flags
+    }
+
+    pub(super) const fn has_data(&self) -> bool {
+        self.span.from != self.span.to
+    }
+
+    /// Whether a connection is worth remembering for it: one that begins, or data.
+    pub(super) const fn begins(&self) -> bool {
+        !self.has(flag::RST) && (self.has(flag::SYN) || self.has_data())
+    }
+
+    /// Whether the client sent it, if nothing else is known of the connection.
+    pub(super) const fn is_from_client(&self) -> bool {
+        match self.has(flag::SYN) {
+            true => !self.has(flag::ACK),
+            false => self.ports.target <= self.ports.source,
+        }
+    }
+}
+
+/// How the sender of a SYN scales its windows.
+#[cold]
+fn scale(block: &Block<'_>, segment: &Segment<'_>) -> u8 {
+    let header = block.frame.get(segment.at as usize..).unwrap_or_default();
+    let offered = options(header).find(|option| option.kind == WINDOW_SCALE);
+    offered.and_then(|option| option.data.first().copied()).unwrap_or(UNSCALED)
+}
+
+/// Whether the checksum is right, or cannot be told.
+pub(super) fn is_right<'a>(
+    block: Block<'a>,
+    segment: &Segment<'a>,
+    flow: &Flow,
+    cx: &mut StreamContext<'_, 'a>,
+) -> bool {
+    if block.context.flags.has(Flags::CHECKSUM_UNSET) || segment.end > block.marks.captured {
+        return true;
+    }
+    let whole = cx.whole(block.view_at(0, block.marks.captured));
+    let frame = whole.map(|block| block.frame).unwrap_or_default();
+    let Some(bytes) = frame.get(segment.at as usize..segment.end as usize) else { return true };
+    let sum = checksum::pseudo(flow.source, flow.target, protocol::TCP, segment.end - segment.at);
+    sum.is_none_or(|sum| sum.with(bytes).checksum() == 0)
+}

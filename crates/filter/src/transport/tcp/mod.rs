@@ -1,0 +1,165 @@
+//! `tcp`: puts the segments of each connection in order, without copying, and tells connections
+//! apart as sessions. [SL §4.2], [Th §5.3.2]
+//!
+//! In: anything that still lies in a frame. Out: the data of each side of a connection in order,
+//! each byte once, as views of the frames that carried them; where bytes were sent that nobody
+//! showed us, a **hole** of their length. A segment in order leaves at once; one that comes too
+//! early is held until what is missing has come or is given up.
+//!
+//! - [`connection`]: what is remembered of a connection;
+//! - [`reassembly`]: one side of it;
+//! - [`overlap`]: whose bytes count where segments overlap;
+//! - [`course`]: how a connection begins, goes on and ends;
+//! - [`heard`]: what a segment says;
+//! - [`track`]: which connection a segment belongs to;
+//! - [`wheel`]: what falls due by time.
+//!
+//! The sources reassemble in the receiver's own stack, which knows what it acknowledged. Here both
+//! ends are watched from outside: so holes, sides that were never seen, and resets that are weighed
+//! before they are believed.
+
+mod connection;
+mod course;
+mod heard;
+mod overlap;
+mod reassembly;
+mod track;
+mod wheel;
+
+use crate::layers::{self, Missing};
+use crate::prelude::*;
+use crate::transport::SERVICES;
+use overlap::Policy;
+use reassembly::Rules;
+use track::Tcp;
+
+/// What everybody knows about `tcp`.
+pub const TCP: Description = Description {
+    name: "tcp",
+    summary: "put the segments of connections in order, classify by server port",
+    details: "\
+The data of each side of a connection leave in order, each byte once, as views of the frames that
+carried them. A connection is a session; forward is what the client sends: who sent the SYN, or who
+has the greater port where none was seen. The class is the server's port both ways, by number or
+name: `|80` or `|http`. Connections that were running before, and of which one side only is seen,
+begin with the first data seen. `ip` before it joins fragments.
+
+What is missing leaves as a hole, a block with a length and no bytes: when the other end has
+acknowledged it, when it was cut off as the frame was captured, when more than `held` bytes wait
+behind it or have waited for `gap`, and when the connection ends. That is by FIN or RST, after
+`timeout` without a segment, or for want of room in `sessions`; a SYN then begins another session.
+RSTs outside of the window are ignored.
+
+Where segments overlap, what was given stays. Of what is still held, `policy` says whose bytes
+count, after the system that is attacked: the first always, the last always, or those of a later
+segment that begins before the earlier one (bsd, windows), also one that begins with it and ends
+behind it (linux), or that ends behind it, or with it and does not begin behind it (solaris).
+
+Dropped: `duplicate` (retransmitted, keep-alive), `overlapped` (held, and the policy prefers a later
+segment), `closed` (behind the end), `out of window` (too far ahead to be true), `checksum` (wrong,
+with `checksum=yes`; what was left to the card or cut off is not verified).
+
+Not answered: `not tcp`, `not ip`, `malformed`, `cut`, `too deep`, `fragment` (put `ip` before).",
+    example: "replay web.pcap | tcp |http files out/",
+    kind: Kind::Reordering,
+    takes: Forms::FRAMED,
+    gives: Gives::Form(Form::Stream),
+    reads: Reads::All,
+    effect: Some(effect),
+    parameters: &[
+        Parameter::named(
+            "policy",
+            Type::OneOf(Policy::NAMES),
+            "first",
+            "whose bytes count where segments overlap",
+        ),
+        Parameter::named("checksum", Type::Flag, "no", "whether to verify checksums"),
+        Parameter::named(
+            "sessions",
+            Type::Number { low: 1, high: 1 << 24 },
+            "262144",
+            "how many connections are known at once",
+        ),
+        Parameter::named(
+            "held",
+            Type::Size { low: 0, high: 1 << 30 },
+            "4M",
+            "how many bytes wait for a gap, of one side",
+        ),
+        Parameter::named("gap", Type::Duration, "1s", "how long missing bytes are waited for"),
+        Parameter::named("timeout", Type::Duration, "10m", "how long a connection may be silent"),
+    ],
+    classes: Classes::Number {
+        what: "the server's port",
+        range: ValueRange { low: 0, high: 0xffff },
+        names: SERVICES,
+    },
+    reasons: &[
+        "not ip",
+        "malformed",
+        "cut",
+        "too deep",
+        "fragment",
+        "not tcp",
+        "duplicate",
+        "overlapped",
+        "closed",
+        "out of window",
+        "checksum",
+    ],
+    counters: &[
+        "new sessions",
+        "evicted sessions",
+        "timed out sessions",
+        "gaps",
+        "missing bytes",
+        "resets ignored",
+    ],
+    keeps: Keeps::Sessions,
+    held_max: 1 << 17,
+    user: Some(make),
+    ..Description::EMPTY
+};
+
+/// The same under the name that tells it from a filter that sends.
+pub const UNTCP: Description =
+    Description { name: "untcp", example: "replay web.pcap | untcp |http files out/", ..TCP };
+
+const _: () = Missing::lead(&TCP, 5);
+const NOT_TCP: Reason = TCP.reason("not tcp");
+const DUPLICATE: Reason = TCP.reason("duplicate");
+const OVERLAPPED: Reason = TCP.reason("overlapped");
+const CLOSED_BEFORE: Reason = TCP.reason("closed");
+const FAR_AWAY: Reason = TCP.reason("out of window");
+const CHECKSUM: Reason = TCP.reason("checksum");
+
+const NEW: Counter = TCP.counter("new sessions");
+const EVICTED: Counter = TCP.counter("evicted sessions");
+const TIMED_OUT: Counter = TCP.counter("timed out sessions");
+const GAPS: Counter = TCP.counter("gaps");
+const MISSING: Counter = TCP.counter("missing bytes");
+const IGNORED: Counter = TCP.counter("resets ignored");
+
+/// Only checksums need more than headers.
+fn effect(arguments: &Arguments) -> Effect {
+    let reads = match arguments.flag("checksum") {
+        true => Reads::All,
+        false => Reads::Head(layers::HEAD),
+    };
+    Effect { kind: TCP.kind, gives: TCP.gives, reads }
+}
+
+fn make(arguments: &Arguments) -> Result<Filter, Mistake> {
+    let number = |name: &str| arguments.number(name).unwrap_or_default();
+    let rules = Rules {
+        policy: Policy::named(arguments.text("policy").unwrap_or_default()),
+        held: u32::try_from(number("held")).unwrap_or(u32::MAX),
+        gap: number("gap"),
+    };
+    let sessions = usize::try_from(number("sessions")).unwrap_or(usize::MAX);
+    let tcp = Tcp::new(sessions, rules, number("timeout"), arguments.flag("checksum"));
+    Ok(Filter::Stream(Box::new(tcp)))
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,172 @@
+//! Who wins where a segment overlaps others that came earlier and are held.
+//!
+//! What was given cannot be changed, so a policy speaks only of bytes that are still held. The
+//! rules are those that Novak and Sturges found by trying systems ("Target-Based TCP Stream
+//! Reassembly", 2007), as Snort (`stream_tcp`) and Suricata (`host-os-policy`) follow them. The new
+//! segment wins the overlap with an old one
+//!
+//! - `first`: never;
+//! - `last`: always;
+//! - `bsd` and `windows`: if it begins before the old one;
+//! - `linux`: if it begins before it, or begins with it and ends behind it;
+//! - `solaris`: if it ends behind it, or ends with it and does not begin behind it.
+//!
+//! Suricata compares the bytes first; where they are the same both rules give the same stream.
+
+use super::connection::{Side, after, distance};
+use super::reassembly::Way;
+use super::{DUPLICATE, OVERLAPPED};
+use crate::contract::{Block, HeldList};
+
+/// Who wins.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Policy {
+    First,
+    Last,
+    Linux,
+    /// And of Windows.
+    Bsd,
+    Solaris,
+}
+
+/// A stretch of sequence numbers, the last not included.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Span {
+    pub(super) from: u32,
+    pub(super) to: u32,
+}
+
+impl Policy {
+    pub(super) const NAMES: &'static [&'static str] =
+        &["first", "last", "linux", "windows", "bsd", "solaris"];
+
+    pub(super) fn named(name: &str) -> Self {
+        match name {
+            "last" => Self::Last,
+            "linux" => Self::Linux,
+            "windows" | "bsd" => Self::Bsd,
+            "solaris" => Self::Solaris,
+            _ => Self::First,
+        }
+    }
+
+    /// Whether `new` wins where it overlaps `old`.
+    const fn new_wins(self, new: Span, old: Span) -> bool {
+        let before = after(old.from, new.from);
+        let behind = after(new.to, old.to);
+        match self {
+            Self::First => false,
+            Self::Last => true,
+            Self::Bsd => before,
+            Self::Linux => before || (new.from == old.from && behind),
+            Self::Solaris => behind || (new.to == old.to && !after(new.from, old.from)),
+        }
+    }
+}
+
+impl Span {
+    const fn overlaps(self, other: Self) -> bool {
+        after(self.to, other.from) && after(other.to, self.from)
+    }
+}
+
+/// The stretch that a held block covers.
+pub(super) fn span(key: u32, block: &Block<'_>) -> Span {
+    Span { from: key, to: key.wrapping_add(block.length()) }
+}
+
+impl Side {
+    /// Ends what is held where `new` wins.
+    pub(super) fn give_way(&mut self, way: &mut Way<'_, '_, '_>, new: Span) {
+        let policy = way.rules.policy;
+        if policy == Policy::First {
+            return;
+        }
+        let mut list = self.held;
+        let mut before = 0;
+        loop {
+            let Some((key, block)) = way.cx.held(&list).nth(before as usize) else { break };
+            let old = span(key, &block);
+            if !after(new.to, old.from) {
+                break;
+            }
+            if !new.overlaps(old) || !policy.new_wins(new, old) {
+                before += 1;
+                continue;
+            }
+            self.held_bytes = self.held_bytes.saturating_sub(block.length());
+            let left = distance(old.from, new.from);
+            let right = distance(new.to, old.to);
+            let mut pieces = 0;
+            if left > 0 {
+                let piece = block.narrow(0, left.unsigned_abs());
+                pieces += self.keep(way, &mut list, &piece, old.from);
+            }
+            if right > 0 {
+                let right = right.unsigned_abs();
+                let piece = block.narrow(block.length() - right, right);
+                pieces += self.keep(way, &mut list, &piece, new.to);
+            }
+            way.cx.discard_behind(&mut list, before, OVERLAPPED);
+            before += pieces;
+        }
+        self.held = list;
+    }
+
+    /// Holds what came, viewed from `from` on, where nothing else is held.
+    pub(super) fn hold_between<'a>(
+        &mut self,
+        way: &mut Way<'_, '_, 'a>,
+        came: &Block<'a>,
+        new: Span,
+    ) {
+        let mut free = Vec::new();
+        let mut from = new.from;
+        for (key, block) in way.cx.held(&self.held) {
+            let old = span(key, &block);
+            if !new.overlaps(old) {
+                continue;
+            }
+            if after(old.from, from) {
+                free.push(Span { from, to: old.from });
+            }
+            from = old.to;
+        }
+        if after(new.to, from) {
+            free.push(Span { from, to: new.to });
+        }
+        if free.is_empty() {
+            return way.cx.drop(came, DUPLICATE);
+        }
+        let mut list = self.held;
+        for (number, part) in free.into_iter().enumerate() {
+            let skipped = part.from.wrapping_sub(new.from);
+            let piece = came.narrow(skipped, part.to.wrapping_sub(part.from));
+            match number {
+                0 if way.cx.hold(&mut list, &piece, part.from) => {
+                    self.held_bytes += piece.length();
+                }
+                0 => break,
+                _ => {
+                    self.keep(way, &mut list, &piece, part.from);
+                }
+            }
+        }
+        self.held = list;
+    }
+
+    /// Holds a piece more than came; answers how many blocks that were.
+    fn keep<'a>(
+        &mut self,
+        way: &mut Way<'_, '_, 'a>,
+        list: &mut HeldList,
+        piece: &Block<'a>,
+        key: u32,
+    ) -> u32 {
+        let kept = way.cx.keep(list, piece, key);
+        if kept {
+            self.held_bytes += piece.length();
+        }
+        kept.into()
+    }
+}

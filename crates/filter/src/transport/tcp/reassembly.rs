@@ -1,0 +1,325 @@
+//! One side of a connection: segments as they come, bytes in order.
+//!
+//! In: a segment with its sequence number. Out: views of the frames in order, each byte once;
+//! **holes** where bytes were sent that nobody showed us; the end. A segment that comes too early is
+//! held. Bytes are given up for missing when the other end has acknowledged them, when the frame
+//! was cut short when it was captured, when what waits behind them is too much or too old, and when
+//! the connection ends.
+
+use super::connection::{BEGUN, FAR, FIN, GIVEN, SCALED, Side, TOLD, after, distance};
+use super::overlap::{Policy, Span, span};
+use super::{CLOSED_BEFORE, DUPLICATE, FAR_AWAY, GAPS, MISSING};
+use crate::contract::{Block, StreamContext, Time};
+use crate::layers;
+use abi::{BLOCK_MAX, Class, ContextLane, Flags, Marks, RichPointer};
+
+/// What the arguments say.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Rules {
+    pub(super) policy: Policy,
+    /// How many bytes one side may hold.
+    pub(super) held: u32,
+    /// How long missing bytes are waited for.
+    pub(super) gap: Time,
+}
+
+/// How many blocks one side may hold.
+pub(super) const HELD_BLOCKS: u32 = 4096;
+
+/// The way that the blocks of one side leave by.
+pub(super) struct Way<'w, 'c, 'a> {
+    pub(super) cx: &'w mut StreamContext<'c, 'a>,
+    pub(super) rules: Rules,
+    /// The class of all its blocks.
+    pub(super) class: Class,
+    /// The time; and what is beside all its blocks: session and direction.
+    pub(super) context: ContextLane,
+}
+
+/// What a segment says.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Piece {
+    /// Its data, as they were sent.
+    pub(super) span: Span,
+    /// Whether nothing follows.
+    pub(super) fin: bool,
+}
+
+/// The flags that a block gets here, and that it loses.
+const OURS: Flags = Flags(Flags::FIRST.0 | Flags::LAST.0 | Flags::BACKWARD.0 | Flags::END.0);
+
+impl Side {
+    /// Takes a segment; `block` views as much of its data as was captured.
+    pub(super) fn take<'a>(&mut self, way: &mut Way<'_, '_, 'a>, block: Block<'a>, piece: Piece) {
+        let Piece { mut span, fin } = piece;
+        if fin && !self.has(FIN) && (0..=FAR.cast_signed()).contains(&distance(self.next, span.to))
+        {
+            self.fin = span.to;
+            self.flags |= FIN;
+            self.mark(way);
+        }
+        if span.from == span.to {
+            return way.cx.consume(&block);
+        }
+        if self.has(FIN) && after(span.to, self.fin) {
+            if !after(self.fin, span.from) {
+                return way.cx.drop(&block, CLOSED_BEFORE);
+            }
+            span.to = self.fin;
+        }
+        if !after(span.to, self.next) {
+            return way.cx.drop(&block, DUPLICATE);
+        }
+        if after(span.from, self.next) {
+            if !self.comes_up(way, span) {
+                return self.hold(way, &block, span);
+            }
+            if distance(self.next, span.from).unsigned_abs() > FAR {
+                return way.cx.drop(&block, FAR_AWAY);
+            }
+        }
+        self.in_order(way, block, span);
+    }
+
+    /// A segment begins behind `next`: gives up what is missing before it, if it need not be waited
+    /// for. Answers whether the segment is then in order, or will never be.
+    fn comes_up(&mut self, way: &mut Way<'_, '_, '_>, span: Span) -> bool {
+        if distance(self.next, span.from).unsigned_abs() > FAR {
+            return true;
+        }
+        if self.acknowledged().is_some_and(|number| !after(span.from, number)) {
+            self.skip(way, span.from);
+        }
+        let length = span.to.wrapping_sub(span.from);
+        while after(span.from, self.next)
+            && !self.held.is_empty()
+            && (self.held_bytes.saturating_add(length) > way.rules.held
+                || self.held.len() >= HELD_BLOCKS)
+        {
+            let front = way.cx.front(&self.held).map_or(span.from, |(key, _)| key);
+            let nearer = if after(front, span.from) { span.from } else { front };
+            self.skip(way, nearer);
+        }
+        !after(span.from, self.next)
+    }
+
+    fn hold<'a>(&mut self, way: &mut Way<'_, '_, 'a>, block: &Block<'a>, span: Span) {
+        let here = block.length().min(span.to.wrapping_sub(span.from));
+        if here == 0 {
+            // Nothing of it was captured: what it would say is said by who acknowledges it.
+            return way.cx.consume(block);
+        }
+        self.mark(way);
+        let (block, span) =
+            (block.narrow(0, here), Span { to: span.from.wrapping_add(here), ..span });
+        let back = way.cx.back(&self.held);
+        if back.is_none_or(|(key, last)| !after(super::overlap::span(key, &last).to, span.from)) {
+            let mut list = self.held;
+            if way.cx.hold(&mut list, &block, span.from) {
+                self.held_bytes += here;
+            }
+            self.held = list;
+            return;
+        }
+        self.give_way(way, span);
+        self.hold_between(way, &block, span);
+    }
+
+    /// Notes since when bytes are missing, if they were not before.
+    fn mark(&mut self, way: &Way<'_, '_, '_>) {
+        if self.held.is_empty() {
+            self.since = way.context.time;
+        }
+    }
+
+    /// Gives a segment that begins at `next` or before, and what it was missing for.
+    fn in_order<'a>(&mut self, way: &mut Way<'_, '_, 'a>, block: Block<'a>, span: Span) {
+        let known = self.next.wrapping_sub(span.from);
+        let block = block.narrow(known, span.to.wrapping_sub(self.next));
+        let here = block.length();
+        if self.held.is_empty() && here > 0 {
+            let block = self.leaves(way, block);
+            way.cx.pass(block);
+        } else if here > 0 {
+            self.between_held(way, block);
+        } else {
+            way.cx.consume(&block);
+        }
+        if after(span.to, self.next) {
+            // It was cut short when it was captured.
+            self.skip(way, span.to);
+        }
+    }
+
+    /// Gives a segment that begins at `next`, around what is held.
+    fn between_held<'a>(&mut self, way: &mut Way<'_, '_, 'a>, block: Block<'a>) {
+        let new = span(self.next, &block);
+        self.give_way(way, new);
+        let mut passed = false;
+        while after(new.to, self.next) {
+            let front = way.cx.front(&self.held).map_or(new.to, |(key, _)| key);
+            let until = if after(front, new.to) { new.to } else { front };
+            let from = self.next.wrapping_sub(new.from);
+            let piece = block.narrow(from, until.wrapping_sub(self.next));
+            let piece = self.leaves(way, piece);
+            match std::mem::replace(&mut passed, true) {
+                false => way.cx.pass(piece),
+                true => way.cx.make(piece),
+            }
+            self.drain(way);
+        }
+        self.drain(way);
+    }
+
+    /// Lets go what is held and in order now.
+    fn drain(&mut self, way: &mut Way<'_, '_, '_>) {
+        let mut list = self.held;
+        while let Some((key, block)) = way.cx.front(&list) {
+            let span = span(key, &block);
+            if after(key, self.next) {
+                self.since = way.context.time;
+                break;
+            }
+            self.held_bytes = self.held_bytes.saturating_sub(block.length());
+            if !after(span.to, self.next) {
+                way.cx.discard(&mut list, DUPLICATE);
+                continue;
+            }
+            let known = self.next.wrapping_sub(key);
+            let leaves = self.leaves(way, block.narrow(known, u32::MAX));
+            way.cx.release(&mut list, |_| leaves);
+            let missing = cut_off(block);
+            if missing > 0 {
+                let front = way.cx.front(&list).map(|(key, _)| key);
+                let until = self.next.wrapping_add(missing);
+                let until = front.filter(|front| after(until, *front)).unwrap_or(until);
+                self.hole(way, until);
+            }
+        }
+        self.held = list;
+    }
+
+    /// Goes on to `to`: what is held until then leaves, and what is missing leaves as holes.
+    pub(super) fn skip(&mut self, way: &mut Way<'_, '_, '_>, to: u32) {
+        let to = if self.has(FIN) && after(to, self.fin) { self.fin } else { to };
+        while after(to, self.next) {
+            let front = way.cx.front(&self.held).map_or(to, |(key, _)| key);
+            self.hole(way, if after(front, to) { to } else { front });
+            self.drain(way);
+        }
+    }
+
+    /// Gives the bytes up to `to` as missing.
+    fn hole(&mut self, way: &mut Way<'_, '_, '_>, to: u32) {
+        if !after(to, self.next) {
+            return;
+        }
+        let mut missing = to.wrapping_sub(self.next);
+        way.cx.count(GAPS, 1);
+        way.cx.count(MISSING, missing.into());
+        while missing > 0 {
+            let length = missing.min(BLOCK_MAX as u32);
+            let hole = self.leaves(way, nothing(way, length));
+            way.cx.make(hole);
+            missing -= length;
+        }
+    }
+
+    /// Gives up what has been waited for: the bytes before the first held block, or before the end.
+    /// A block or an end that the other end would not take is no reason to.
+    pub(super) fn give_up(&mut self, way: &mut Way<'_, '_, '_>) {
+        let front = way.cx.front(&self.held).map(|(key, _)| key);
+        match front {
+            Some(front) if self.may_be_taken(front) => self.skip(way, front),
+            Some(_) => {
+                let mut list = self.held;
+                if let Some((_, block)) = way.cx.front(&list) {
+                    self.held_bytes = self.held_bytes.saturating_sub(block.length());
+                    way.cx.discard(&mut list, FAR_AWAY);
+                }
+                self.held = list;
+            }
+            None if self.may_be_taken(self.fin) => self.skip(way, self.fin),
+            None => self.flags &= !FIN,
+        }
+    }
+
+    /// The other end has acknowledged more: what is missing before that was sent and not seen.
+    /// Only what lies before something that was seen is given up at once.
+    pub(super) fn was_acknowledged(&mut self, way: &mut Way<'_, '_, '_>) {
+        let Some(number) = self.acknowledged() else { return };
+        while !self.held.is_empty() && after(number, self.next) {
+            let front = way.cx.front(&self.held).map_or(number, |(key, _)| key);
+            self.skip(way, if after(front, number) { number } else { front });
+        }
+        if self.has(FIN) && number == self.fin {
+            self.skip(way, number);
+        }
+    }
+
+    /// Nothing will come any more: what is held leaves, and the rest of what is known to have been
+    /// sent is missing; of a side that was never heard, nothing is. One byte may have been a FIN.
+    pub(super) fn finish(&mut self, way: &mut Way<'_, '_, '_>) {
+        while self.waits() {
+            self.give_up(way);
+        }
+        if !self.has(FIN) {
+            let number = self.acknowledged().unwrap_or(self.next);
+            let heard = self.has(SCALED) || self.has(GIVEN);
+            let missing = heard && distance(self.next, number) > 1;
+            self.fin = if missing { number } else { self.next };
+            self.flags |= FIN;
+            self.skip(way, self.fin);
+        }
+    }
+
+    /// Says that the side has ended, unless its last block did.
+    pub(super) fn tell_end(&mut self, way: &mut Way<'_, '_, '_>) {
+        if !self.has(TOLD) {
+            self.fin = self.next;
+            self.flags |= FIN;
+            let end = self.leaves(way, nothing(way, 0));
+            way.cx.make(end);
+        }
+    }
+
+    /// A block as it leaves, and what is next after it.
+    fn leaves<'a>(&mut self, way: &Way<'_, '_, '_>, mut block: Block<'a>) -> Block<'a> {
+        self.next = self.next.wrapping_add(block.length());
+        let mut flags = block.context.flags.without(OURS).with(way.context.flags);
+        if self.has(BEGUN) && !self.has(GIVEN) {
+            flags = flags.with(Flags::FIRST);
+        }
+        self.flags |= GIVEN;
+        if self.is_at_end() {
+            flags = flags.with(Flags::END);
+            self.flags |= TOLD;
+        }
+        block.pointer.class = way.class;
+        block.context.session = way.context.session;
+        block.context.flags = flags;
+        block
+    }
+}
+
+/// A block of missing bytes.
+fn nothing<'a>(way: &Way<'_, '_, '_>, length: u32) -> Block<'a> {
+    Block {
+        pointer: RichPointer::hole(length),
+        frame: &[],
+        marks: Marks::bare(length),
+        context: way.context,
+    }
+}
+
+/// How many bytes of the segment follow the view that were cut off when the frame was captured.
+fn cut_off(mut block: Block<'_>) -> u32 {
+    let end = block.marks.view + block.length();
+    if block.marks.captured >= block.marks.wire_length || end != block.marks.captured {
+        return 0;
+    }
+    match layers::segment(&mut block) {
+        Ok(Some(segment)) => segment.end.saturating_sub(end),
+        _ => 0,
+    }
+}

@@ -1,0 +1,1 @@
+//! Known streams, cut up at random.

@@ -1,0 +1,111 @@
+//! Bytes that were sent and not seen.
+
+use super::run::run;
+use super::*;
+
+const SECOND: u64 = 1_000_000_000;
+
+#[test]
+fn what_was_acknowledged_and_not_seen_is_a_hole() {
+    let frames = begun([
+        client(0, 101, b"abc").acknowledging(501),
+        client(0, 109, b"ij").acknowledging(501),
+        server(0, 501, b"").acknowledging(104),
+        server(0, 501, b"yes").acknowledging(111),
+        client(0, 111, b"kl").acknowledging(504),
+    ]);
+    for batch in [1, 64] {
+        let found = run(&[], &frames, batch);
+        assert_eq!(found.line(), ">^abc|*5|ij <^yes >kl|$ <$", "before the answer");
+        assert_eq!((found.counted("gaps"), found.counted("missing bytes")), (1, 5));
+    }
+}
+
+#[test]
+fn what_follows_something_acknowledged_need_not_wait() {
+    let frames = begun([
+        client(0, 101, b"abc").acknowledging(501),
+        server(0, 501, b"").acknowledging(109),
+        client(0, 109, b"ij").acknowledging(501),
+        client(FIN, 115, b"").acknowledging(501),
+        server(0, 501, b"").acknowledging(116),
+    ]);
+    assert_eq!(run(&[], &frames, 64).line(), ">^abc|*5|ij|*4$ <^$");
+}
+
+#[test]
+fn who_is_not_acknowledged_waits_for_a_second() {
+    let mut frames = vec![
+        client(SYN, 100, b""),
+        client(0, 103, b"cd"),
+        client(0, 107, b"gh").at(SECOND / 2),
+        client(0, 109, b"ij").at(SECOND + SECOND / 4),
+        client(0, 111, b"kl").at(3 * SECOND),
+    ];
+    assert_eq!(run(&[], &frames, 1).line(), ">^*2|cd|*2|gh|ij|kl|$ <$");
+    frames.truncate(4);
+    let early = run(&["gap=5s"], &frames, 1);
+    assert_eq!(early.blocks.len(), 7);
+    assert!(early.blocks.iter().filter(|block| block.hole).all(|b| b.time == SECOND * 5 / 4));
+    frames.push(client(0, 101, b"ab").at(4 * SECOND));
+    assert_eq!(run(&["gap=5s"], &frames, 1).line(), ">^ab|cd|*2|gh|ij|$ <$");
+}
+
+#[test]
+fn more_than_may_be_held_gives_the_gap_up() {
+    let mut frames = vec![client(SYN, 100, b"")];
+    frames.extend((0..5).map(|n| client(0, 105 + 4 * n, b"abcd")));
+    frames.push(client(0, 130, b"xyz"));
+    assert_eq!(run(&["held=16"], &frames, 64).line(), ">^*4|abcd|abcd|abcd|abcd|abcd|*5|xyz|$ <$");
+    let found = run(&["held=0"], &frames[..2], 64);
+    assert_eq!(found.line(), ">^*4|abcd|$ <$");
+}
+
+#[test]
+fn what_was_cut_off_when_captured_is_a_hole() {
+    let frames = begun([
+        client(0, 101, b"abcdef").captured(54 + 2),
+        client(0, 113, b"mnopqr").captured(54 + 3),
+        client(0, 119, b"stu"),
+        client(0, 107, b"ghijkl").captured(54),
+    ]);
+    let found = run(&[], &frames, 64);
+    assert_eq!(found.line(), ">^ab|*4|*6|mno|*3|stu|$ <^$");
+    assert_eq!((found.counted("gaps"), found.counted("missing bytes")), (3, 13));
+}
+
+#[test]
+fn what_nobody_would_take_is_no_gap() {
+    let frames = begun([
+        client(0, 101, b"abc").acknowledging(501),
+        client(0, 101 + (1 << 29), b"forged").acknowledging(501),
+        client(0, 101 + 0x7000_0000, b"forged").acknowledging(501),
+        client(0, 104, b"def").acknowledging(501).at(3 * SECOND),
+        server(0, 501, b"").acknowledging(107).at(3 * SECOND),
+    ]);
+    let found = run(&[], &frames, 1);
+    assert_eq!(found.line(), ">^abc|def|$ <^$");
+    assert_eq!(found.dropped("out of window"), 2);
+}
+
+#[test]
+fn a_fin_may_come_too_early_too() {
+    let frames = begun([
+        client(FIN, 105, b"ef"),
+        client(0, 103, b"cd"),
+        client(0, 101, b"ab"),
+        client(0, 108, b""),
+    ]);
+    assert_eq!(run(&[], &frames, 64).line(), ">^ab|cd|ef$ <^$");
+    let frames = begun([client(FIN, 105, b"ef"), client(FIN, 105, b"ef")]);
+    assert_eq!(run(&[], &frames, 64).line(), ">^*4|ef$ <^$");
+}
+
+#[test]
+fn a_hole_of_more_than_a_block_is_several() {
+    let far = 101 + (3 << 20);
+    let frames = [client(SYN, 100, b""), client(0, far, b"x").at(1), client(0, far + 1, b"y")];
+    let found = run(&[], &frames, 64);
+    assert_eq!(found.line(), ">^*1048575|*1048575|*1048575|*3|x|y|$ <$");
+    assert_eq!((found.counted("gaps"), found.counted("missing bytes")), (1, 3 << 20));
+}

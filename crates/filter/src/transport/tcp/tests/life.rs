@@ -1,0 +1,203 @@
+//! How connections begin and end.
+
+use super::run::run;
+use super::*;
+
+const SECOND: u64 = 1_000_000_000;
+
+#[test]
+fn a_connection_without_data_says_nothing() {
+    let closed = begun([client(FIN, 101, b""), server(FIN, 501, b"").acknowledging(102)]);
+    let refused = [client(SYN, 100, b""), server(RST, 0, b"").acknowledging(101)];
+    for frames in [&closed[..], &refused] {
+        let found = run(&[], frames, 64);
+        assert_eq!(found.line(), "");
+        assert_eq!(found.counts.consumed.blocks, frames.len() as u64);
+    }
+}
+
+#[test]
+fn a_reset_ends_both_sides() {
+    let frames = begun([
+        client(0, 101, b"abc").acknowledging(501),
+        client(0, 106, b"fg").acknowledging(501),
+        server(0, 501, b"no").acknowledging(104),
+        server(RST, 503, b"").acknowledging(104),
+        client(0, 104, b"de").acknowledging(501),
+        server(0, 503, b"late").acknowledging(108),
+    ]);
+    let found = run(&[], &frames, 64);
+    assert_eq!(found.line(), ">^abc <^no >*2|fg|$ <$", "what was held leaves");
+    assert_eq!((found.dropped("duplicate"), found.dropped("closed")), (1, 1));
+}
+
+#[test]
+fn a_reset_outside_of_the_window_is_ignored() {
+    let data = |rst: Frame| {
+        let said =
+            [client(0, 101, b"abc").acknowledging(501), server(0, 501, b"").acknowledging(104)];
+        begun(said.into_iter().chain([rst, client(0, 104, b"def").acknowledging(501)]))
+    };
+    for number in [0, 99, 103, 104 + 0x1_0000 * 4, 0x8000_0000] {
+        let found = run(&[], &data(client(RST, number, b"")), 64);
+        assert_eq!(found.line(), ">^abc|def|$ <^$", "{number}");
+        assert_eq!(found.counted("resets ignored"), 1, "{number}");
+    }
+    for number in [104, 105, 104 + 0xffff] {
+        let found = run(&[], &data(client(RST, number, b"")), 64);
+        assert_eq!(
+            (found.line().as_str(), found.dropped("closed")),
+            (">^abc|$ <^$", 1),
+            "{number}"
+        );
+    }
+}
+
+#[test]
+fn windows_are_scaled_if_both_sides_say_so() {
+    let scaled = |frame: Frame| {
+        let mut bytes = frame.bytes;
+        bytes[14 + 3] += 4;
+        bytes[34 + 12] = 0x60;
+        bytes.extend([3, 3, 7, 0]);
+        Frame { bytes, ..frame }
+    };
+    let talk = |server_scales: bool| {
+        let answer = server(SYN, 500, b"").acknowledging(101);
+        vec![
+            scaled(client(SYN, 100, b"")),
+            if server_scales { scaled(answer) } else { answer },
+            client(0, 101, b"a").acknowledging(501),
+            server(0, 501, b"").acknowledging(102),
+            client(RST, 102 + (1 << 20), b""),
+        ]
+    };
+    assert_eq!(run(&[], &talk(true), 64).counted("resets ignored"), 0);
+    assert_eq!(run(&[], &talk(false), 64).counted("resets ignored"), 1);
+}
+
+#[test]
+fn half_a_connection_may_stay_open() {
+    let frames = begun([
+        client(FIN, 101, b"ask").acknowledging(501),
+        server(0, 501, b"one").acknowledging(105),
+        client(0, 105, b"").acknowledging(504),
+        server(0, 504, b"two").acknowledging(105).at(5 * SECOND),
+        server(FIN, 507, b"").acknowledging(105),
+        client(0, 105, b"").acknowledging(508),
+        server(FIN, 507, b"").acknowledging(105),
+    ]);
+    assert_eq!(run(&[], &frames, 64).line(), ">^ask$ <^one|two|$");
+}
+
+#[test]
+fn a_syn_behind_the_end_begins_another_session() {
+    let whole = begun([
+        client(FIN, 101, b"a").acknowledging(501),
+        server(FIN, 501, b"b").acknowledging(103),
+        client(0, 103, b"").acknowledging(503),
+    ]);
+    let again = whole.iter().cloned().map(|frame| {
+        let sequence = u32::from_be_bytes(frame.bytes[38..42].try_into().unwrap());
+        let mut frame = frame;
+        frame.put(38, &(sequence + 1000).to_be_bytes());
+        let number = u32::from_be_bytes(frame.bytes[42..46].try_into().unwrap());
+        frame.put(42, &number.wrapping_add(1000).to_be_bytes());
+        frame
+    });
+    let frames: Vec<Frame> = whole.iter().cloned().chain(again).collect();
+    let found = run(&[], &frames, 64);
+    assert_eq!(found.line(), ">^a$ <^b$ 2>^a$ 2<^b$");
+    assert_eq!(found.counted("new sessions"), 2);
+}
+
+#[test]
+fn a_syn_that_comes_again_begins_nothing() {
+    let mut frames = handshake();
+    frames.insert(1, client(SYN, 100, b""));
+    frames.extend([client(SYN, 100, b""), client(0, 101, b"abc"), client(SYN, 100, b"")]);
+    let found = run(&[], &frames, 64);
+    assert_eq!((found.line().as_str(), found.counted("new sessions")), (">^abc|$ <^$", 1));
+}
+
+#[test]
+fn for_an_open_connection_a_syn_counts_once_the_server_agrees() {
+    let open = begun([client(0, 101, b"abc").acknowledging(501), client(SYN, 7000, b"")]);
+    let forged = open.iter().cloned().chain([client(0, 104, b"def").acknowledging(501)]);
+    let found = run(&[], &forged.collect::<Vec<_>>(), 64);
+    assert_eq!(found.line(), ">^abc|def|$ <^$");
+    let real =
+        [server(SYN, 9000, b"").acknowledging(7001), client(0, 7001, b"new").acknowledging(9001)];
+    let found = run(&[], &[&open[..], &real].concat(), 64);
+    assert_eq!(found.line(), ">^abc|$ <^$ 2>^new|$ 2<^$");
+}
+
+#[test]
+fn who_is_silent_for_too_long_has_ended() {
+    let frames = [
+        client(0, 101, b"abc"),
+        Frame::segment((5000, 80), 0, 1, b"other").at(599 * SECOND),
+        client(0, 104, b"def").at(600 * SECOND),
+        Frame::segment((5000, 80), 0, 6, b"more").at(1150 * SECOND),
+        client(0, 107, b"ghi").at(1201 * SECOND),
+        Frame::segment((5000, 80), 0, 10, b"!").at(1300 * SECOND),
+        client(0, 110, b"jkl").at(1400 * SECOND),
+    ];
+    for batch in [1, 64] {
+        let found = run(&[], &frames, batch);
+        assert_eq!(found.counted("timed out sessions"), 1, "{batch}");
+        let streams = found.streams();
+        let bytes = |session| String::from_utf8(streams[&(session, false)].bytes.clone()).unwrap();
+        assert_eq!([1, 2, 3].map(bytes), ["abcdef", "othermore!", "ghijkl"]);
+        assert!(streams.values().all(|stream| stream.ended));
+    }
+    let found = run(&["timeout=20m"], &frames, 1);
+    assert_eq!(found.counted("new sessions"), 2);
+}
+
+#[test]
+fn a_clock_says_when_nobody_else_does() {
+    let frames = [client(0, 101, b"abc"), Frame::udp(1, 2, b"").at(700 * SECOND)];
+    let found = run(&[], &frames, 1);
+    let ends = found.blocks.iter().filter(|block| block.flags.has(abi::Flags::END));
+    assert_eq!(ends.map(|block| block.time).collect::<Vec<_>>(), [700 * SECOND; 2]);
+    assert_eq!(found.blocks.len(), 4);
+}
+
+#[test]
+fn of_too_many_one_ends_early() {
+    let one =
+        |port: u16, sequence: u32, payload: &[u8]| Frame::segment((port, 80), 0, sequence, payload);
+    let frames = [
+        one(4000, 1, b"a"),
+        one(4000, 5, b"e"),
+        one(4001, 1, b"b"),
+        one(4002, 1, b"c"),
+        one(4000, 2, b"b"),
+    ];
+    let found = run(&["sessions=2"], &frames, 64);
+    assert_eq!(found.counted("evicted sessions"), 2);
+    assert_eq!(found.counted("new sessions"), 4);
+    let streams = found.streams();
+    assert_eq!((streams.len(), streams.values().all(|stream| stream.ended)), (8, true));
+}
+
+#[test]
+fn checksums_are_verified_where_that_is_asked_for() {
+    let right = |frame: Frame| {
+        let mut frame = frame;
+        let (ends, segment) = (&frame.bytes[26..34], &frame.bytes[34..]);
+        let length = [0, 6, 0, segment.len() as u8];
+        let sum = wire::checksum::Sum::new().with(ends).with(&length).with(segment);
+        frame.put(34 + 16, &sum.checksum().to_be_bytes());
+        frame
+    };
+    let good: Vec<Frame> = begun([client(0, 101, b"abc")]).into_iter().map(right).collect();
+    let mut bad = right(client(0, 104, b"def"));
+    bad.put(34 + 20, b"D");
+    let cut = client(0, 104, b"defg").captured(54 + 2);
+    let frames = [&good[..], &[bad, cut]].concat();
+    let found = run(&["checksum=yes"], &frames, 64);
+    assert_eq!((found.line().as_str(), found.dropped("checksum")), (">^abc|de|*2|$ <^$", 1));
+    assert_eq!(run(&[], &frames, 64).line(), ">^abc|Def|*1|$ <^$");
+}

@@ -1,0 +1,145 @@
+//! Segments that come in order, too early, again, in part again.
+
+use super::run::run;
+use super::*;
+use crate::transport::tcp::TCP;
+
+/// What leaves, and whether the size of a batch matters: it must not.
+fn line(frames: &[Frame]) -> String {
+    let one = run(&[], frames, 1);
+    assert_eq!(one, run(&[], frames, 64));
+    one.line()
+}
+
+#[test]
+fn what_comes_in_order_leaves_at_once_both_ways() {
+    let frames = begun([
+        client(0, 101, b"GET").acknowledging(501),
+        server(0, 501, b"200").acknowledging(104),
+        client(0, 104, b"more").acknowledging(504),
+        client(FIN, 108, b"").acknowledging(504),
+        server(FIN, 504, b"bye").acknowledging(109),
+        client(0, 109, b"").acknowledging(508),
+    ]);
+    assert_eq!(line(&frames), ">^GET <^200 >more|$ <bye$");
+    let found = run(&[], &frames, 64);
+    assert!(found.blocks.iter().all(|block| block.class == 80 && block.session == 1));
+    assert_eq!((found.counts.consumed.blocks, found.counts.made.blocks), (5, 1));
+}
+
+#[test]
+fn what_comes_too_early_waits() {
+    let frames = begun([
+        client(0, 104, b"def"),
+        client(0, 110, b"jkl"),
+        client(0, 107, b"ghi"),
+        client(FIN, 113, b""),
+        client(0, 101, b"abc"),
+    ]);
+    assert_eq!(line(&frames), ">^abc|def|ghi|jkl$ <^$");
+}
+
+#[test]
+fn what_comes_again_is_dropped_and_what_is_new_of_it_is_not() {
+    let frames = begun([
+        client(0, 101, b"abc"),
+        client(0, 101, b"abc"),
+        client(0, 102, b"bcde"),
+        client(0, 105, b"e"),
+        client(0, 104, b""),
+        client(0, 106, b"f"),
+    ]);
+    let found = run(&[], &frames, 64);
+    assert_eq!(found.line(), ">^abc|de|f|$ <^$");
+    assert_eq!(found.dropped("duplicate"), 2, "again, and a keep-alive");
+}
+
+#[test]
+fn numbers_wrap_around() {
+    let frames = [
+        client(SYN, u32::MAX - 2, b""),
+        client(0, u32::MAX - 1, b"ab"),
+        client(0, 3, b"fgh"),
+        client(0, 0, b"cde"),
+        client(0, u32::MAX, b"bc"),
+        client(FIN, 6, b""),
+    ];
+    assert_eq!(line(&frames), ">^ab|cde|fgh|$ <$");
+}
+
+#[test]
+fn a_connection_that_was_running_begins_with_its_first_data() {
+    let frames = [
+        server(0, 900, b"").acknowledging(40),
+        server(0, 900, b"xyz").acknowledging(40),
+        client(0, 40, b"abc").acknowledging(903),
+        server(0, 890, b"old").acknowledging(43),
+    ];
+    let found = run(&[], &frames, 64);
+    assert_eq!(found.line(), "<xyz >abc|$ <$", "the lesser port is the server's; no beginning");
+    assert_eq!(found.dropped("duplicate"), 1);
+}
+
+#[test]
+fn one_side_is_enough() {
+    let frames = [
+        server(SYN | ACK, 500, b"").acknowledging(101),
+        server(0, 504, b"de").acknowledging(150),
+        server(0, 501, b"abc").acknowledging(150),
+        server(FIN, 506, b"").acknowledging(200),
+    ];
+    assert_eq!(line(&frames), "<^abc|de|$ >^$");
+    let frames = [client(0, 5, b"abc"), client(0, 8, b"d")];
+    assert_eq!(line(&frames), ">abc|d|$ <$");
+}
+
+#[test]
+fn data_may_come_with_the_syn_and_bytes_behind_the_end_do_not_count() {
+    let frames = [
+        client(SYN, 100, b"early"),
+        server(SYN, 500, b"").acknowledging(106),
+        client(0, 106, b"late").acknowledging(501),
+        client(FIN, 110, b"!").acknowledging(501),
+        client(0, 111, b"beyond").acknowledging(501),
+        client(0, 110, b"!more").acknowledging(501),
+    ];
+    let found = run(&[], &frames, 64);
+    assert_eq!(found.line(), ">^early|late|!$ <^$");
+    assert_eq!((found.dropped("closed"), found.dropped("duplicate")), (1, 1));
+}
+
+#[test]
+fn what_is_no_segment_goes_on_unanswered() {
+    let mut first = client(0, 101, b"abc");
+    first.put(14 + 6, &[0x20, 0]);
+    let mut later = client(0, 101, b"abc");
+    later.put(14 + 6, &[0, 9]);
+    let mut liar = client(0, 101, b"abc");
+    liar.put(34 + 12, &[0x40]);
+    let mut long = client(0, 101, b"abc");
+    long.put(34 + 12, &[0xf0]);
+    let cut = client(0, 101, b"abc").captured(34 + 19);
+    let frames = [first, later, liar, long, cut, Frame::udp(1, 2, b""), Frame::ethernet(&[8, 6])];
+    let found = run(&[], &frames, 64);
+    assert!(found.blocks.iter().all(|block| block.class == 0 && block.session == 0));
+    let why = |reason: &str| {
+        let at = TCP.reasons.iter().position(|name| *name == reason).unwrap();
+        found.counts.unanswered[at]
+    };
+    let reasons = ["fragment", "malformed", "cut", "not tcp", "not ip"];
+    assert_eq!(reasons.map(why), [2, 2, 1, 1, 1]);
+}
+
+#[test]
+fn tags_and_ipv6_are_read_through() {
+    let tagged = |frame: Frame| {
+        let bytes = [&frame.bytes[..12], &[0x81, 0, 0, 7], &frame.bytes[12..]].concat();
+        Frame { bytes, ..frame }
+    };
+    let six = |frame: Frame| Frame::ipv6(6, &frame.bytes[34..]);
+    for shape in [tagged, six] {
+        let frames = [client(SYN, 100, b""), client(0, 103, b"c"), client(0, 101, b"ab")];
+        let frames: Vec<Frame> = frames.into_iter().map(shape).collect();
+        assert_eq!(line(&frames), ">^ab|c|$ <$");
+    }
+}

@@ -1,0 +1,84 @@
+//! Segments that overlap, and whose bytes count.
+
+use super::run::run;
+use super::*;
+
+const POLICIES: [&str; 6] = ["first", "last", "linux", "windows", "bsd", "solaris"];
+
+/// What the stream is by each policy, when `new` comes after the old ones: each is its offset in
+/// the stream and its letter, as often as it is long. Offset 0 comes last.
+fn policies(old: &[(u32, &str)], new: (u32, &str)) -> [String; 6] {
+    let segment = |&(at, bytes): &(u32, &str)| client(0, 101 + at, bytes.as_bytes());
+    let segments = old.iter().chain([&new]).map(segment);
+    let frames = begun(segments.chain([client(0, 101, b"_")]));
+    POLICIES.map(|policy| {
+        let found = run(&[&format!("policy={policy}")], &frames, 64);
+        let stream = &found.streams()[&(1, false)];
+        assert!(stream.holes.is_empty() && stream.first && stream.ended);
+        String::from_utf8(stream.bytes.clone()).unwrap()
+    })
+}
+
+#[test]
+fn a_new_segment_that_begins_before() {
+    let ends_before = policies(&[(3, "aaaa")], (1, "bbbb"));
+    assert_eq!(ends_before, ["_bbaaaa", "_bbbbaa", "_bbbbaa", "_bbbbaa", "_bbbbaa", "_bbaaaa"]);
+    let ends_with = policies(&[(3, "aa")], (1, "bbbb"));
+    assert_eq!(ends_with, ["_bbaa", "_bbbb", "_bbbb", "_bbbb", "_bbbb", "_bbbb"]);
+    let ends_behind = policies(&[(3, "aa")], (1, "bbbbbb"));
+    assert_eq!(ends_behind, ["_bbaabb", "_bbbbbb", "_bbbbbb", "_bbbbbb", "_bbbbbb", "_bbbbbb"]);
+}
+
+#[test]
+fn a_new_segment_that_begins_with_the_old() {
+    let ends_before = policies(&[(1, "aaaa")], (1, "bb"));
+    assert_eq!(ends_before, ["_aaaa", "_bbaa", "_aaaa", "_aaaa", "_aaaa", "_aaaa"]);
+    let ends_with = policies(&[(1, "aaaa")], (1, "bbbb"));
+    assert_eq!(ends_with, ["_aaaa", "_bbbb", "_aaaa", "_aaaa", "_aaaa", "_bbbb"]);
+    let ends_behind = policies(&[(1, "aa")], (1, "bbbb"));
+    assert_eq!(ends_behind, ["_aabb", "_bbbb", "_bbbb", "_aabb", "_aabb", "_bbbb"]);
+}
+
+#[test]
+fn a_new_segment_that_begins_behind() {
+    let ends_before = policies(&[(1, "aaaa")], (2, "bb"));
+    assert_eq!(ends_before, ["_aaaa", "_abba", "_aaaa", "_aaaa", "_aaaa", "_aaaa"]);
+    let ends_with = policies(&[(1, "aaaa")], (3, "bb"));
+    assert_eq!(ends_with, ["_aaaa", "_aabb", "_aaaa", "_aaaa", "_aaaa", "_aaaa"]);
+    let ends_behind = policies(&[(1, "aaaa")], (3, "bbbb"));
+    assert_eq!(ends_behind, ["_aaaabb", "_aabbbb", "_aaaabb", "_aaaabb", "_aaaabb", "_aabbbb"]);
+}
+
+#[test]
+fn a_new_segment_over_several() {
+    let old = [(2, "aa"), (6, "cc"), (9, "dd")];
+    let over = policies(&old, (1, "bbbbbbbbb"));
+    assert_eq!(
+        over,
+        ["_baabbccbdd", "_bbbbbbbbbd", "_bbbbbbbbbd", "_bbbbbbbbbd", "_bbbbbbbbbd", "_bbbbbbbbdd",]
+    );
+}
+
+#[test]
+fn one_that_is_in_order_is_weighed_too_and_what_was_given_stays() {
+    let frames = begun([
+        client(0, 104, b"aaa"),
+        client(0, 101, b"bbbbb"),
+        client(0, 103, b"ccccc"),
+        client(0, 101, b"ddd"),
+    ]);
+    let lines = POLICIES.map(|policy| run(&[&format!("policy={policy}")], &frames, 1).line());
+    let old_stays = ">^bbb|aaa|c|$ <^$";
+    let new_wins = ">^bbbbb|a|c|$ <^$";
+    assert_eq!(lines, [old_stays, new_wins, new_wins, new_wins, new_wins, old_stays]);
+}
+
+#[test]
+fn a_segment_in_order_around_two_that_wait() {
+    let frames = begun([client(0, 103, b"a"), client(0, 106, b"a"), client(FIN, 101, b"bbbbbbbb")]);
+    let found = run(&[], &frames, 64);
+    assert_eq!(found.line(), ">^bb|a|bb|a|bb$ <^$");
+    assert_eq!(found.counts.made.blocks, 3, "two more pieces, and the server's end");
+    let found = run(&["policy=bsd"], &frames, 64);
+    assert_eq!((found.line().as_str(), found.dropped("overlapped")), (">^bbbbbbbb$ <^$", 2));
+}

@@ -1,0 +1,184 @@
+//! Runs the filter over frames, checks the ledger, and writes down what leaves.
+
+use super::super::TCP;
+use crate::contract::{Batch, Block, Counts, LANES};
+use crate::testing::{Arena, Frame, Node, Space};
+use abi::{Flags, Marks};
+use std::collections::BTreeMap;
+
+/// What left the filter, and what it counted.
+#[derive(PartialEq, Eq, Debug)]
+pub(super) struct Outcome {
+    pub(super) blocks: Vec<Left>,
+    pub(super) counts: Counts,
+}
+
+/// A block that left.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) struct Left {
+    pub(super) session: u32,
+    pub(super) class: u32,
+    pub(super) flags: Flags,
+    /// How long it is.
+    pub(super) length: u32,
+    /// Its bytes; none for a hole.
+    pub(super) bytes: Vec<u8>,
+    pub(super) hole: bool,
+    /// When, as its context says.
+    pub(super) time: u64,
+}
+
+/// What leaves the filter with these arguments, taken in batches of this many frames, until the
+/// path ends.
+pub(super) fn run(words: &[&str], frames: &[Frame], batch: usize) -> Outcome {
+    run_moving(words, frames, batch, false)
+}
+
+/// The same; if `moves`, all state goes to another instance of the filter after every batch.
+pub(super) fn run_moving(words: &[&str], frames: &[Frame], batch: usize, moves: bool) -> Outcome {
+    let arena = Arena::new(frames.len() + 1);
+    let mut space = Space::new(&arena);
+    let mut node = Node::new(&TCP, words).expect("good arguments");
+    let mut blocks = Vec::new();
+    let (mut now, mut came) = (0, 0);
+    for frames in frames.chunks(batch.min(LANES)) {
+        now = frames.iter().map(|frame| frame.time).fold(now, u64::max);
+        let batch = space.batch(frames);
+        note(&node.turn(batch, &mut space, now), &mut blocks);
+        if node.wake.take_if(|wake| *wake <= now).is_some() {
+            note(&node.tick(&mut space, now), &mut blocks);
+        }
+        came += frames.len();
+        balances(&node.counts, came, blocks.len());
+        if moves {
+            let mut other = Node::new(&TCP, words).expect("good arguments");
+            let saved = node.save();
+            other.restore(saved).expect("the same filter");
+            (other.counts, other.wake) = (node.counts.clone(), node.wake);
+            node = other;
+        }
+    }
+    note(&node.finish(&mut space, now), &mut blocks);
+    balances(&node.counts, frames.len(), blocks.len());
+    assert_eq!(node.counts.held.blocks, 0, "nothing stays behind");
+    let counts = node.counts;
+    Outcome { blocks, counts }
+}
+
+/// The ledger: taken + made = given + used up + held + dropped.
+fn balances(counts: &Counts, came: usize, left: usize) {
+    let dropped: u64 = counts.dropped.iter().map(|dropped| dropped.blocks).sum();
+    let ended = counts.consumed.blocks + counts.evicted.blocks + counts.held.blocks + dropped;
+    assert_eq!(came as u64 + counts.made.blocks, ended + left as u64, "{counts:?}");
+}
+
+fn note(batches: &[Batch<'_>], blocks: &mut Vec<Left>) {
+    for batch in batches {
+        blocks.extend(batch.blocks().map(|(_, block)| Left::of(&block)));
+    }
+}
+
+impl Left {
+    fn of(block: &Block<'_>) -> Self {
+        let hole = block.pointer.is_hole();
+        if hole {
+            assert!(block.frame.is_empty() && block.marks == Marks::bare(block.length()));
+        } else {
+            let answered = block.pointer.class.answered();
+            assert!(
+                block.is_whole() && (block.length() > 0 || !answered),
+                "a block without bytes: {block:?}"
+            );
+        }
+        Self {
+            session: block.context.session,
+            class: block.pointer.class.0,
+            flags: block.context.flags,
+            length: block.length(),
+            bytes: block.bytes().to_vec(),
+            hole,
+            time: block.context.time,
+        }
+    }
+}
+
+impl Outcome {
+    /// All that left, in order, in one line.
+    pub(super) fn line(&self) -> String {
+        let mut line = String::new();
+        let mut last = None;
+        for block in &self.blocks {
+            let way = (block.session, block.flags.has(Flags::BACKWARD));
+            if last.replace(way) != Some(way) {
+                let space = if line.is_empty() { "" } else { " " };
+                let number =
+                    if block.session == 1 { String::new() } else { block.session.to_string() };
+                line += &format!("{space}{number}{}", if way.1 { '<' } else { '>' });
+            } else {
+                line.push('|');
+            }
+            line += &block.text();
+        }
+        line
+    }
+
+    /// What each direction of each session is in the end: bytes, with zeros for missing ones, and
+    /// where those lie.
+    pub(super) fn streams(&self) -> BTreeMap<(u32, bool), Stream> {
+        let mut streams: BTreeMap<(u32, bool), Stream> = BTreeMap::new();
+        for block in &self.blocks {
+            let stream =
+                streams.entry((block.session, block.flags.has(Flags::BACKWARD))).or_default();
+            assert!(!stream.ended, "something follows the end");
+            assert!(stream.blocks == 0 || !block.flags.has(Flags::FIRST), "first again");
+            let from = stream.bytes.len();
+            match block.hole {
+                true => stream.bytes.resize(from + block.length as usize, 0),
+                false => stream.bytes.extend(&block.bytes),
+            }
+            if block.hole && block.length > 0 {
+                stream.holes.push((from, block.length as usize));
+            }
+            stream.blocks += 1;
+            stream.first |= block.flags.has(Flags::FIRST);
+            stream.ended |= block.flags.has(Flags::END);
+        }
+        streams
+    }
+
+    /// How many blocks were dropped for this reason.
+    pub(super) fn dropped(&self, reason: &str) -> u64 {
+        let at = TCP.reasons.iter().position(|name| *name == reason).expect("a reason");
+        self.counts.dropped[at].blocks
+    }
+
+    /// What was counted under this name.
+    pub(super) fn counted(&self, counter: &str) -> u64 {
+        let at = TCP.counters.iter().position(|name| *name == counter).expect("a counter");
+        self.counts.counters[at]
+    }
+}
+
+/// One direction of a session.
+#[derive(Default, PartialEq, Eq, Debug)]
+pub(super) struct Stream {
+    pub(super) bytes: Vec<u8>,
+    /// Where bytes are missing, and how many.
+    pub(super) holes: Vec<(usize, usize)>,
+    pub(super) first: bool,
+    pub(super) ended: bool,
+    blocks: usize,
+}
+
+impl Left {
+    fn text(&self) -> String {
+        let first = if self.flags.has(Flags::FIRST) { "^" } else { "" };
+        let end = if self.flags.has(Flags::END) { "$" } else { "" };
+        let bytes = match (self.hole, self.length) {
+            (true, 0) => String::new(),
+            (true, length) => format!("*{length}"),
+            _ => String::from_utf8_lossy(&self.bytes).into_owned(),
+        };
+        format!("{first}{bytes}{end}")
+    }
+}

@@ -1,0 +1,226 @@
+//! The filter: which connection a segment belongs to, and what falls due by time.
+
+use super::connection::{CLOSED, Connection, WATCHED};
+use super::heard::{Heard, is_right};
+use super::reassembly::Rules;
+use super::wheel::{Waiting, Wheel};
+use super::{CHECKSUM, EVICTED, NEW, NOT_TCP, TIMED_OUT};
+use crate::layers::{self, Missing};
+use crate::prelude::*;
+use crate::transport::flows::Flows;
+use wire::ip::protocol;
+use wire::ports::Ports;
+
+/// The filter.
+#[derive(Debug)]
+pub(super) struct Tcp {
+    flows: Flows<Connection>,
+    rules: Rules,
+    timeout: Time,
+    checksum: bool,
+    /// All connections, by when they have been silent for too long.
+    silent: Wheel,
+    /// Those that wait for missing bytes.
+    gaps: Wheel,
+}
+
+impl StreamBatches for Tcp {
+    fn process<'a>(&mut self, batch: &mut Batch<'a>, cx: &mut StreamContext<'_, 'a>) {
+        let seed = self.flows.seed();
+        batch.each(|block, order| {
+            cx.caused_by(order);
+            self.block(block, seed, cx);
+        });
+        self.arm(cx);
+    }
+
+    fn tick<'a>(&mut self, cx: &mut StreamContext<'_, 'a>) {
+        let mut over = Vec::new();
+        for waiting in self.silent.due(cx.now) {
+            let Some(connection) = self.known(waiting) else { continue };
+            match connection.ends_at(self.timeout) {
+                due if due < cx.now => over.push((waiting.session, waiting.key)),
+                due => self.silent.add(waiting, due, cx.now),
+            }
+        }
+        over.sort_unstable();
+        over.dedup();
+        for (_, key) in over {
+            self.end(key, cx.now, cx);
+        }
+        let mut old = self.gaps.due(cx.now);
+        old.sort_unstable_by_key(|waiting| waiting.session);
+        for waiting in old {
+            self.look_at_gap(waiting, cx);
+        }
+        self.arm(cx);
+    }
+
+    fn finish<'a>(&mut self, cx: &mut StreamContext<'_, 'a>) {
+        for key in self.flows.in_order() {
+            if let Some(mut connection) = self.flows.end(key) {
+                connection.close(cx.now, self.rules, cx);
+            }
+        }
+    }
+
+    fn report(&self) -> Report {
+        Report::default()
+    }
+
+    fn state(&mut self) -> Option<&mut dyn State> {
+        Some(self)
+    }
+}
+
+/// What falls due is found anew where a connection comes to.
+impl State for Tcp {
+    fn sessions(&self) -> Vec<u64> {
+        self.flows.keys()
+    }
+
+    fn take(&mut self, key: u64, holds: &mut Holds) -> Option<Moved> {
+        self.flows.state().take(key, holds)
+    }
+
+    fn put(&mut self, moved: Moved, holds: &mut Holds) -> Result<(), Mistake> {
+        let key = moved.key;
+        self.flows.state().put(moved, holds)?;
+        if key == PRIVATE {
+            return Ok(());
+        }
+        let (rules, timeout) = (self.rules, self.timeout);
+        if let Some(connection) = self.flows.find(key) {
+            let waiting = Waiting { key, session: connection.identity.session };
+            let heard = connection.identity.word;
+            self.silent.add(waiting, connection.ends_at(timeout), heard);
+            connection.identity.flags &= !WATCHED;
+            watch(&mut self.gaps, waiting, connection, rules, heard);
+        }
+        Ok(())
+    }
+}
+
+impl Tcp {
+    pub(super) fn new(sessions: usize, rules: Rules, timeout: Time, checksum: bool) -> Self {
+        let flows = Flows::new(sessions);
+        let (silent, gaps) = (Wheel::new(timeout), Wheel::new(rules.gap));
+        Self { flows, rules, timeout, checksum, silent, gaps }
+    }
+
+    /// Asks to be called when something falls due.
+    fn arm(&self, cx: &mut StreamContext<'_, '_>) {
+        for time in [self.silent.next(), self.gaps.next()].into_iter().flatten() {
+            cx.wake_at(time);
+        }
+    }
+
+    fn block<'a>(&mut self, mut block: Block<'a>, seed: u64, cx: &mut StreamContext<'_, 'a>) {
+        let segment = match layers::segment(&mut block) {
+            Ok(Some(segment)) => segment,
+            Ok(None) => return unanswered(block, NOT_TCP, cx),
+            Err(why) => return unanswered(block, why.reason(), cx),
+        };
+        let ports = Ports { source: segment.header.source(), target: segment.header.target() };
+        let Some(flow) = layers::flow(&block, protocol::TCP, ports) else {
+            return unanswered(block, Missing::Cut.reason(), cx);
+        };
+        if self.checksum && !is_right(block, &segment, &flow, cx) {
+            return cx.drop(&block, CHECKSUM);
+        }
+        let key = Flows::<Connection>::key(&flow, seed);
+        let heard = Heard::new(&block, &segment, &flow, cx.now);
+        let data = block.view_at(segment.payload, segment.end - segment.payload);
+        if !self.goes_on(key, &heard, cx) {
+            if !heard.begins() {
+                return cx.consume(&data);
+            }
+            self.begin(key, &heard, block.context.origin, cx);
+        }
+        let rules = self.rules;
+        let Some(connection) = self.flows.find(key) else { return cx.consume(&data) };
+        let was_closed = connection.has(CLOSED);
+        if !was_closed {
+            connection.identity.word = connection.identity.word.max(heard.time);
+        }
+        connection.take(&heard, data, rules, cx);
+        let waiting = Waiting { key, session: connection.identity.session };
+        if connection.has(CLOSED) && !was_closed {
+            self.silent.add(waiting, connection.ends_at(self.timeout), cx.now);
+        }
+        watch(&mut self.gaps, waiting, connection, rules, cx.now);
+    }
+
+    /// Whether the connection of a segment is known and goes on; one that is over is ended.
+    #[inline]
+    fn goes_on(&mut self, key: u64, heard: &Heard, cx: &mut StreamContext<'_, '_>) -> bool {
+        let timeout = self.timeout;
+        let Some(connection) = self.flows.find(key) else { return false };
+        if heard.time <= connection.ends_at(timeout) && !connection.is_over(heard) {
+            return true;
+        }
+        self.end(key, heard.time, cx);
+        false
+    }
+
+    #[cold]
+    fn begin(&mut self, key: u64, heard: &Heard, origin: u16, cx: &mut StreamContext<'_, '_>) {
+        if let Some(mut evicted) = self.flows.make_room() {
+            cx.count(EVICTED, 1);
+            evicted.close(heard.time, self.rules, cx);
+        }
+        cx.count(NEW, 1);
+        let by_client = heard.is_from_client();
+        let connection = self.flows.begin(key, heard.down == by_client);
+        let Ports { source, target } = heard.ports;
+        connection.identity.port = if by_client { target } else { source };
+        connection.identity.word = heard.time;
+        connection.origin = origin;
+        let waiting = Waiting { key, session: connection.identity.session };
+        self.silent.add(waiting, heard.time.saturating_add(self.timeout), cx.now);
+    }
+
+    /// Ends a connection because it was silent, or because another has begun.
+    #[cold]
+    fn end(&mut self, key: u64, time: Time, cx: &mut StreamContext<'_, '_>) {
+        let Some(mut connection) = self.flows.end(key) else { return };
+        if !connection.has(CLOSED) {
+            cx.count(TIMED_OUT, u64::from(time > connection.ends_at(self.timeout)));
+            connection.close(time, self.rules, cx);
+        }
+    }
+
+    /// Gives up what was missing for too long.
+    fn look_at_gap(&mut self, waiting: Waiting, cx: &mut StreamContext<'_, '_>) {
+        if self.known(waiting).is_none() {
+            return;
+        }
+        let Some(connection) = self.flows.find(waiting.key) else { return };
+        connection.identity.flags &= !WATCHED;
+        connection.give_up(cx.now, self.rules, cx);
+        watch(&mut self.gaps, waiting, connection, self.rules, cx.now);
+    }
+
+    /// The connection that waits, if it still is that one.
+    fn known(&self, waiting: Waiting) -> Option<&Connection> {
+        let connection = self.flows.get(waiting.key)?;
+        (connection.identity.session == waiting.session).then_some(connection)
+    }
+}
+
+/// Has a connection looked at when its gap gets too old, if it waits and is not watched yet.
+#[inline]
+fn watch(gaps: &mut Wheel, waiting: Waiting, connection: &mut Connection, rules: Rules, now: Time) {
+    if connection.has(WATCHED) {
+        return;
+    }
+    if let Some(until) = connection.waits_until(rules) {
+        connection.identity.flags |= WATCHED;
+        gaps.add(waiting, until, now);
+    }
+}
+
+fn unanswered<'a>(block: Block<'a>, why: Reason, cx: &mut StreamContext<'_, 'a>) {
+    let class = cx.absent(why);
+    cx.pass(block.with_class(class));
+}

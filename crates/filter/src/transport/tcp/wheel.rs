@@ -1,0 +1,115 @@
+//! What must be looked at later, by time: adding and finding costs the same however much waits.
+//!
+//! In: keys with the times at which they fall due. Out: those whose time has come, once each. What
+//! is found not to be due yet, because it was heard of since, is put back. The wheel says nothing
+//! that the connections do not say themselves: it is made anew where they are moved to.
+
+use crate::contract::Time;
+
+/// Keys in buckets by time.
+#[derive(Debug)]
+pub(super) struct Wheel {
+    /// How much time one bucket spans.
+    span: u64,
+    /// The bucket that was emptied last, counted from time 0.
+    at: u64,
+    buckets: [Vec<Waiting>; BUCKETS],
+    len: usize,
+}
+
+/// A session that waits.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Waiting {
+    pub(super) key: u64,
+    /// Its number: another session may have its key by then.
+    pub(super) session: u32,
+}
+
+const BUCKETS: usize = 32;
+
+impl Wheel {
+    /// For times that lie about `ahead`: what is due is found within a sixteenth of that.
+    pub(super) fn new(ahead: u64) -> Self {
+        let span = (ahead / (BUCKETS as u64 / 2)).max(1);
+        Self { span, at: 0, buckets: [const { Vec::new() }; BUCKETS], len: 0 }
+    }
+
+    /// Adds what is due at `due`, at time `now`. Beyond what the wheel spans it is found too early.
+    pub(super) fn add(&mut self, waiting: Waiting, due: Time, now: Time) {
+        if self.len == 0 {
+            self.at = now / self.span;
+        }
+        let last = self.at.saturating_add(BUCKETS as u64 - 1);
+        let bucket = (due / self.span).saturating_add(1).clamp(self.at.saturating_add(1), last);
+        if let Some(bucket) = self.buckets.get_mut(place(bucket)) {
+            bucket.push(waiting);
+            self.len += 1;
+        }
+    }
+
+    /// When [`Wheel::due`] will next find something.
+    pub(super) fn next(&self) -> Option<Time> {
+        let filled = |bucket: &u64| self.buckets.get(place(*bucket)).is_some_and(|b| !b.is_empty());
+        let next = (1..BUCKETS as u64).map(|n| self.at.saturating_add(n)).find(filled)?;
+        Some(next.saturating_mul(self.span))
+    }
+
+    /// Takes out what is due by `now`.
+    pub(super) fn due(&mut self, now: Time) -> Vec<Waiting> {
+        let until = now / self.span;
+        let mut due = Vec::new();
+        while self.at < until && self.len > 0 {
+            self.at += 1;
+            if let Some(bucket) = self.buckets.get_mut(place(self.at)) {
+                self.len -= bucket.len();
+                due.append(bucket);
+            }
+        }
+        self.at = self.at.max(until);
+        due
+    }
+}
+
+#[expect(clippy::cast_possible_truncation, reason = "less than the number of buckets")]
+const fn place(bucket: u64) -> usize {
+    (bucket % BUCKETS as u64) as usize
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_due_is_found_within_a_sixteenth() {
+        let mut wheel = Wheel::new(1600);
+        let mut random = testkit::Random::replayable();
+        let mut now = 12_345;
+        let mut waiting: Vec<(u64, u64)> = Vec::new();
+        for key in 0..5000 {
+            let due = now + random.below(1700);
+            wheel.add(Waiting { key, session: 0 }, due, now);
+            waiting.push((key, due));
+            now += random.below(60);
+            let next = wheel.next();
+            let found = wheel.due(now);
+            assert!(found.is_empty() || next.is_some_and(|next| next <= now));
+            for found in found {
+                let at = waiting.iter().position(|(key, _)| *key == found.key);
+                let (_, due) = waiting.remove(at.expect("once"));
+                assert!(due < now, "{due} {now}");
+            }
+            assert!(waiting.iter().all(|(_, due)| due + 100 > now), "{now}: {waiting:?}");
+        }
+    }
+
+    #[test]
+    fn a_clock_that_jumps_costs_one_round() {
+        let mut wheel = Wheel::new(16);
+        wheel.add(Waiting { key: 1, session: 1 }, 1 << 60, 5);
+        assert_eq!(wheel.next(), Some(5 + 31), "too early: it is put back");
+        assert_eq!(wheel.due(u64::MAX).len(), 1);
+        assert_eq!((wheel.next(), wheel.due(u64::MAX).len()), (None, 0));
+        wheel.add(Waiting { key: 1, session: 1 }, u64::MAX - 3, u64::MAX - 40);
+        assert!(wheel.next().is_some());
+    }
+}
