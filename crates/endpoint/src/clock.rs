@@ -1,4 +1,5 @@
-//! Times as text, always in UTC: a path has no time zone, and two runs must print the same.
+//! Times as text, in UTC: a path has no time zone, and two runs must print the same. Only the logs of
+//! web servers have one.
 
 use filter::Time;
 use std::fmt;
@@ -37,6 +38,32 @@ impl serde::Serialize for Rfc3339 {
     }
 }
 
+/// Date and time as in the logs of web servers: `21/Nov/2026:09:24:46 +0100`.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct LogTime {
+    /// When.
+    pub(crate) time: Time,
+    /// How far the zone is east of UTC, in seconds.
+    pub(crate) offset_s: i32,
+}
+
+impl fmt::Display for LogTime {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        const MONTHS: [&str; 12] = [
+            "Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec",
+        ];
+        let second = (self.time / SECOND_NS).saturating_add_signed(self.offset_s.into());
+        let (year, month, day) = date(second / DAY_S);
+        let month = usize::try_from(month - 1).ok().and_then(|month| MONTHS.get(month));
+        let day_s = second % DAY_S;
+        let (hours, minutes, seconds) = (day_s / 3600, day_s / 60 % 60, day_s % 60);
+        write!(f, "{day:02}/{}/{year:04}", month.copied().unwrap_or("-"))?;
+        write!(f, ":{hours:02}:{minutes:02}:{seconds:02}")?;
+        let (sign, offset) = (if self.offset_s < 0 { '-' } else { '+' }, self.offset_s.abs());
+        write!(f, " {sign}{:02}{:02}", offset / 3600, offset / 60 % 60)
+    }
+}
+
 fn clock(time: Time) -> (u64, u64, u64) {
     let second = time / SECOND_NS % DAY_S;
     (second / 3600, second / 60 % 60, second % 60)
@@ -67,6 +94,16 @@ mod tests {
         assert_eq!(Rfc3339(time).to_string(), "2009-02-13T23:31:30.123456789Z");
         assert_eq!(Rfc3339(0).to_string(), "1970-01-01T00:00:00.000000000Z");
         assert_eq!(Rfc3339(u64::MAX).to_string(), "2554-07-21T23:34:33.709551615Z");
+    }
+
+    #[test]
+    fn logs_have_a_zone() {
+        let at = |time, offset_s| LogTime { time, offset_s }.to_string();
+        let time = 1_234_567_890_999_999_999;
+        assert_eq!(at(time, 0), "13/Feb/2009:23:31:30 +0000");
+        assert_eq!(at(time, 19_800), "14/Feb/2009:05:01:30 +0530");
+        assert_eq!(at(time, -12_600), "13/Feb/2009:20:01:30 -0330");
+        assert_eq!(at(0, -3600), "01/Jan/1970:00:00:00 -0100", "there is nothing before");
     }
 
     #[test]

@@ -5,6 +5,7 @@ use buffer::pool::{Config, Pool};
 use filter::{Arguments, Batch, Block, Classes, Columns, Description, Form, Time};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU32, Ordering};
+use wire::record::{Kind, Writer};
 
 use crate::{Failure, Given, Intake, Opening, Source};
 
@@ -57,6 +58,28 @@ pub(crate) fn frame(bytes: &[u8]) -> Block<'_> {
 /// A block that is no frame.
 pub(crate) fn bare(bytes: &[u8]) -> Block<'_> {
     block(Marks::bare(u32::try_from(bytes.len()).unwrap()), bytes)
+}
+
+/// The bytes of a description.
+pub(crate) fn described(kind: Kind, fill: impl FnOnce(&mut Writer<'_>)) -> Vec<u8> {
+    let mut room = vec![0; 4096];
+    let mut writer = Writer::new(&mut room, kind);
+    fill(&mut writer);
+    let used = writer.finish();
+    room.truncate(used);
+    room
+}
+
+/// A block that is a description.
+pub(crate) fn description(bytes: &[u8]) -> Block<'_> {
+    let marks = Marks::described(u32::try_from(bytes.len()).unwrap());
+    let block = block(marks, bytes);
+    Block { pointer: block.pointer.within(0, 0), ..block }
+}
+
+/// A block of bytes that were never seen.
+pub(crate) fn hole(length: u32) -> Block<'static> {
+    Block { pointer: RichPointer::hole(length), ..block(Marks::bare(length), &[]) }
 }
 
 /// A batch of these blocks.

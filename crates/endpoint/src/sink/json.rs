@@ -1,11 +1,13 @@
-//! `json`: one JSON object per block and line on standard output (NDJSON).
+//! `json`: one JSON object per block, or per message that is described, and line on standard output
+//! (NDJSON).
 //!
-//! The schema is [`Line`], version [`VERSION`]: a field that is not known is left out, a field that
-//! is there keeps its name and type within a version, new fields may come.
+//! The schema is [`Line`] and [`Message`], version [`VERSION`]: a field that is not known is left
+//! out, a field that is there keeps its name and type within a version, new fields may come.
 
 use super::headers::{Headers, protocol_name};
 use super::names::Names;
 use super::out::Out;
+use super::told::{Described, Fields, Told};
 use crate::clock::Rfc3339;
 use crate::{Failure, Opening, Sink, SinkEntry};
 use abi::{Direction, Flags};
@@ -25,17 +27,23 @@ pub const VERSION: u32 = 1;
 /// What everybody knows about `json`.
 pub const JSON: Description = Description {
     name: "json",
-    summary: "print one JSON object per block on standard output",
+    summary: "print one JSON object per block or message on standard output",
     details: "\
 One object per line. Always there: version (1), time (RFC 3339 in UTC with nanoseconds), form
-(frame, packet, segment, stream, message, record, bytes), length (bytes viewed), wire_length and
-captured (bytes of the frame on the wire and here).
+(frame, packet, segment, stream, message, record, bytes). Blocks have length (bytes viewed),
+wire_length and captured (bytes of the frame on the wire and here).
+
+A message that a filter such as `http`, `dns` or `tls` describes is one object, with all that is
+known about it: kind (http_request, http_response, http_exchange, dns, tls), client, client_port,
+server, server_port, and method, url, host, http_version, status, user_agent, referer, content_type,
+content_length, request_body_bytes, response_body_bytes, end and so on. Its bytes are not told again
+in objects of their own, unless `payload` asks for them; the report counts them as fragments.
 
 Where known: origin (the source, if there are several), class and class_name (what the last filter
 answered; missing if it answered nothing, or none classifies), session and direction (forward,
-backward), first and last (fragments of a message), vlan, network (ipv4, ipv6, arp, 0x…), src, dst,
-proto (tcp, udp, …, or a number as text), src_port, dst_port, malformed. A missing field is unknown,
-never null.
+backward), first and last (fragments of a message), hole (bytes that were lost on the way), vlan,
+network (ipv4, ipv6, arp, 0x…), src, dst, proto (tcp, udp, …, or a number as text), src_port,
+dst_port, malformed. A missing field is unknown, never null.
 
 `payload=base64` adds the viewed bytes exactly, `payload=text` as text in which bytes that are no
 UTF-8 are replaced by U+FFFD.",
@@ -78,10 +86,32 @@ struct Line<'a> {
     length: u32,
     wire_length: u32,
     captured: u32,
+    #[serde(skip_serializing_if = "is_false")]
+    hole: bool,
     #[serde(flatten)]
     ends: Ends,
     #[serde(skip_serializing_if = "Option::is_none")]
     payload: Option<Shown<'a>>,
+}
+
+/// One object that tells a message: the schema.
+#[derive(Debug, Serialize)]
+struct Message<'a> {
+    version: u32,
+    time: Rfc3339,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    origin: Option<&'a str>,
+    form: &'static str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    class: Option<u32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    class_name: Option<&'static str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    session: Option<u32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    direction: Option<&'static str>,
+    #[serde(flatten)]
+    told: Fields<'a>,
 }
 
 /// The part of the schema that says who speaks to whom; `files` writes the same.
@@ -164,6 +194,7 @@ struct Json {
     names: Names,
     form: Form,
     payload: Payload,
+    described: Described,
 }
 
 fn open(opening: &Opening<'_>) -> Result<Box<dyn Sink>, Failure> {
@@ -173,7 +204,12 @@ fn open(opening: &Opening<'_>) -> Result<Box<dyn Sink>, Failure> {
 impl Sink for Json {
     fn take(&mut self, batch: &Batch<'_>, _now: Time) -> Result<(), Failure> {
         for (_, block) in batch.blocks() {
-            self.line(&block)?;
+            match Told::of(&block) {
+                Some(told) => self.message(&block, told)?,
+                None if self.payload == Payload::None && self.described.is_told(&block) => {}
+                None => self.line(&block)?,
+            }
+            self.described.note(&block);
             self.out.ended(block.length())?;
         }
         if self.out.is_interactive() { self.out.flush() } else { Ok(()) }
@@ -185,7 +221,7 @@ impl Sink for Json {
 
     fn finish(&mut self) -> Result<Report, Failure> {
         self.out.flush()?;
-        Ok(Report { rows: vec![("blocks".to_owned(), self.out.written().blocks)] })
+        Ok(self.described.report(self.out.written()))
     }
 
     fn written(&self) -> Option<Amount> {
@@ -200,7 +236,25 @@ impl Json {
             Some("text") => Payload::Text,
             _ => Payload::None,
         };
-        Self { out, names: Names::new(opening), form: opening.form, payload }
+        let described = Described::default();
+        Self { out, names: Names::new(opening), form: opening.form, payload, described }
+    }
+
+    fn message(&mut self, block: &Block<'_>, told: Told<'_>) -> Result<(), Failure> {
+        let (class, context) = (block.pointer.class, block.context);
+        let session = (context.session != 0).then_some(context.session);
+        let message = Message {
+            version: VERSION,
+            time: Rfc3339(told.time().unwrap_or(context.time)),
+            origin: self.names.origin(context.origin),
+            form: Form::Message.name(),
+            class: self.names.class(class),
+            class_name: self.names.class_name(class),
+            session,
+            direction: session.map(|_| way(block)),
+            told: told.fields(),
+        };
+        add(&mut self.out, &message)
     }
 
     fn line(&mut self, block: &Block<'_>) -> Result<(), Failure> {
@@ -208,10 +262,6 @@ impl Json {
         let (class, context) = (block.pointer.class, block.context);
         let message = self.form == Form::Message;
         let session = (context.session != 0).then_some(context.session);
-        let direction = match context.flags.direction() {
-            Direction::Forward => "forward",
-            Direction::Backward => "backward",
-        };
         let line = Line {
             version: VERSION,
             time: Rfc3339(context.time),
@@ -220,12 +270,13 @@ impl Json {
             class: self.names.class(class),
             class_name: self.names.class_name(class),
             session,
-            direction: session.map(|_| direction),
+            direction: session.map(|_| way(block)),
             first: message.then(|| context.flags.has(Flags::FIRST)),
             last: message.then(|| context.flags.has(Flags::LAST)),
             length: block.length(),
             wire_length: block.marks.wire_length,
             captured: block.marks.captured,
+            hole: block.pointer.is_hole(),
             ends: Ends::of(headers.as_ref()),
             payload: match self.payload {
                 Payload::None => None,
@@ -233,9 +284,22 @@ impl Json {
                 Payload::Text => Some(Shown::Text(block.bytes())),
             },
         };
-        let written = serde_json::to_writer(&mut *self.out.text(), &line);
-        self.out.text().push(b'\n');
-        written.map_err(|error| Failure::new("write", self.out.target(), error))
+        add(&mut self.out, &line)
+    }
+}
+
+/// Adds an object as a line.
+fn add(out: &mut Out, object: &impl Serialize) -> Result<(), Failure> {
+    let written = serde_json::to_writer(&mut *out.text(), object);
+    out.text().push(b'\n');
+    written.map_err(|error| Failure::new("write", out.target(), error))
+}
+
+/// Which way a block goes, in a word.
+const fn way(block: &Block<'_>) -> &'static str {
+    match block.context.flags.direction() {
+        Direction::Forward => "forward",
+        Direction::Backward => "backward",
     }
 }
 
@@ -247,10 +311,13 @@ const fn is_false(value: &bool) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing::{TempDir, arguments, bare, batch, frame, hex, opening};
+    use crate::testing::{
+        TIME, TempDir, arguments, bare, batch, described, description, frame, hex, hole, opening,
+    };
     use abi::Class;
     use filter::{Classes, ValueRange};
     use serde_json::{Value, json};
+    use wire::record::{Field, Kind};
 
     fn lines(payload: &str, change: fn(&mut Opening<'_>), blocks: &[Block<'_>]) -> Vec<Value> {
         let given = arguments(&JSON, &[("payload", payload)]);
@@ -285,6 +352,38 @@ mod tests {
             "src_port": 1234, "dst_port": 53, "payload": "aGk=",
         });
         assert_eq!(lines("base64", classes, &[block]), [expected]);
+    }
+
+    #[test]
+    fn a_message_that_is_described_is_one_object() {
+        let request = described(Kind::HttpRequest, |writer| {
+            writer.number(Field::Time, TIME + 1);
+            writer.text(Field::Method, b"GET");
+            writer.text(Field::Url, b"/\x1b");
+        });
+        let flagged = |mut block: Block<'static>, flags| {
+            (block.context.session, block.context.flags) = (3, flags);
+            block
+        };
+        let request: &'static [u8] = request.leak();
+        let blocks = [
+            flagged(description(request), Flags::FIRST.with(Flags::BACKWARD)),
+            flagged(bare(b"GET / HTTP/1.1"), Flags::NONE),
+            flagged(hole(7), Flags::LAST),
+            flagged(bare(b"of another filter"), Flags::FIRST),
+        ];
+        let form = |o: &mut Opening<'_>| o.form = Form::Message;
+        let found = lines("none", form, &blocks);
+        let expected = json!({
+            "version": 1, "time": "2009-02-13T23:31:30.123456790Z", "origin": "a",
+            "form": "message", "kind": "http_request", "session": 3, "direction": "backward",
+            "method": "GET", "url": "/\u{1b}",
+        });
+        assert_eq!((found.len(), &found[0]), (2, &expected));
+        assert_eq!(found[1]["length"], json!(17));
+        let found = lines("text", form, &blocks);
+        assert_eq!((found.len(), &found[1]["payload"]), (4, &json!("GET / HTTP/1.1")));
+        assert_eq!((&found[2]["hole"], &found[2]["length"]), (&json!(true), &json!(7)));
     }
 
     #[test]

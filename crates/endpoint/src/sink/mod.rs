@@ -9,7 +9,10 @@ pub mod files;
 pub mod json;
 pub mod pcap;
 pub mod print;
+pub mod weblog;
 
 mod headers;
 mod names;
 mod out;
+mod shelf;
+mod told;

@@ -4,6 +4,12 @@
 //! 09:24:46.123456 IP 10.0.0.1:1234 > 10.0.0.2:80 tcp [S] seq 1 win 512, payload 0, length 60
 //! ```
 //!
+//! A message that is described is one line, whatever number of blocks it travels in:
+//!
+//! ```text
+//! 09:24:46.123456 10.0.0.1:1234 > 10.0.0.2:80 http GET http://host/path, class get, session 1
+//! ```
+//!
 //! The line says when (UTC, so that two machines print the same), from which source if there are
 //! several, what the headers around the view say, how long the view is, and what the last filter
 //! answered. Whatever came from outside is printed without control characters.
@@ -11,6 +17,7 @@
 use super::headers::Headers;
 use super::names::Names;
 use super::out::Out;
+use super::told::{Described, Phrase, Told};
 use crate::clock::TimeOfDay;
 use crate::{Failure, Opening, Sink, SinkEntry};
 use abi::Class;
@@ -26,7 +33,8 @@ pub const PRINT: Description = Description {
     details: "\
 Prints time (UTC), source (if there are several), addresses, ports, protocol and flags (of blocks
 that lie in a frame), the length of the view in bytes, and the class and session that the filters
-before it gave.
+before it gave. A message that a filter such as `http`, `dns` or `tls` describes is one line that
+says what it asks or answers; its bytes have no lines of their own, unless `payload` asks for them.
 
 `payload=hex` adds the viewed bytes as a dump, `payload=text` as text in which everything but
 printable ASCII, tabs and line ends is shown as a dot. Lines are written at once to a terminal, and
@@ -60,6 +68,7 @@ struct Print {
     names: Names,
     form: Form,
     payload: Payload,
+    described: Described,
 }
 
 fn open(opening: &Opening<'_>) -> Result<Box<dyn Sink>, Failure> {
@@ -69,13 +78,19 @@ fn open(opening: &Opening<'_>) -> Result<Box<dyn Sink>, Failure> {
         _ => Payload::None,
     };
     let names = Names::new(opening);
-    Ok(Box::new(Print { out: Out::stdout()?, names, form: opening.form, payload }))
+    let (out, described) = (Out::stdout()?, Described::default());
+    Ok(Box::new(Print { out, names, form: opening.form, payload, described }))
 }
 
 impl Sink for Print {
     fn take(&mut self, batch: &Batch<'_>, _now: Time) -> Result<(), Failure> {
         for (_, block) in batch.blocks() {
-            self.line(&block);
+            match Told::of(&block) {
+                Some(told) => self.message(&block, told),
+                None if self.payload == Payload::None && self.described.is_told(&block) => {}
+                None => self.line(&block),
+            }
+            self.described.note(&block);
             self.out.ended(block.length())?;
         }
         if self.out.is_interactive() { self.out.flush() } else { Ok(()) }
@@ -87,7 +102,7 @@ impl Sink for Print {
 
     fn finish(&mut self) -> Result<Report, Failure> {
         self.out.flush()?;
-        Ok(Report { rows: vec![("blocks".to_owned(), self.out.written().blocks)] })
+        Ok(self.described.report(self.out.written()))
     }
 
     fn written(&self) -> Option<Amount> {
@@ -101,20 +116,44 @@ macro_rules! add {
 }
 
 impl Print {
-    fn line(&mut self, block: &Block<'_>) {
+    fn message(&mut self, block: &Block<'_>, told: Told<'_>) {
+        self.begin(block, told.time().unwrap_or(block.context.time));
+        let direction = block.context.flags.direction();
+        add!(self.out.text(), "{}", Phrase { told, direction });
+        self.end(block);
+    }
+
+    fn begin(&mut self, block: &Block<'_>, time: Time) {
         let to = self.out.text();
-        add!(to, "{} ", TimeOfDay(block.context.time));
+        add!(to, "{} ", TimeOfDay(time));
         if let Some(origin) = self.names.origin(block.context.origin) {
             add!(to, "[{}] ", origin.escape_debug());
         }
+    }
+
+    fn line(&mut self, block: &Block<'_>) {
+        self.begin(block, block.context.time);
+        let to = self.out.text();
         match Headers::of(block) {
             Some(headers) => add!(to, "{headers}"),
+            None if block.pointer.is_hole() => add!(to, "{}, missing", self.form.name()),
             None => add!(to, "{}", self.form.name()),
         }
         add!(to, ", length {}", block.length());
         if block.marks.captured < block.marks.wire_length {
             add!(to, ", captured {} of {}", block.marks.captured, block.marks.wire_length);
         }
+        self.end(block);
+        let to = self.out.text();
+        match self.payload {
+            Payload::None => {}
+            Payload::Hex => dump(to, block.bytes()),
+            Payload::Text => text(to, block.bytes()),
+        }
+    }
+
+    fn end(&mut self, block: &Block<'_>) {
+        let to = self.out.text();
         let class = block.pointer.class;
         if self.names.class_matters(class) {
             describe_class(to, &self.names, class);
@@ -123,11 +162,6 @@ impl Print {
             add!(to, ", session {}", block.context.session);
         }
         to.push(b'\n');
-        match self.payload {
-            Payload::None => {}
-            Payload::Hex => dump(to, block.bytes()),
-            Payload::Text => text(to, block.bytes()),
-        }
     }
 }
 
@@ -179,8 +213,12 @@ const fn graphic(byte: u8) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing::{TempDir, arguments, bare, batch, frame, hex, opening};
+    use crate::testing::{
+        TempDir, arguments, bare, batch, described, description, frame, hex, hole, opening,
+    };
+    use abi::Flags;
     use filter::{Classes, ValueRange};
+    use wire::record::{Field, Kind};
 
     const FRAME: &str = "020000000002 020000000001 0800 4500002a 00010000 40060000
         0a000001 0a000002 04d20050 00000001 00000007 50180200 00000000 6869";
@@ -200,7 +238,8 @@ mod tests {
             "text" => Payload::Text,
             _ => Payload::None,
         };
-        let mut print = Print { out, names, form: opening.form, payload };
+        let described = Described::default();
+        let mut print = Print { out, names, form: opening.form, payload, described };
         print.take(&batch(blocks), 0).unwrap();
         let count = blocks.len() as u64;
         assert_eq!(print.finish().unwrap().rows, [("blocks".to_owned(), count)]);
@@ -240,6 +279,40 @@ mod tests {
              23:31:30.123456 [one.pcap] bytes, length 2, captured 2 of 9, class 81\n\
              23:31:30.123456 [one.pcap] bytes, length 0, no class\n"
         );
+    }
+
+    #[test]
+    fn a_message_that_is_described_is_one_line() {
+        let response = described(Kind::HttpResponse, |writer| {
+            writer.text(Field::Client, &[10, 0, 0, 1]);
+            writer.text(Field::Server, &[10, 0, 0, 2]);
+            writer.number(Field::Status, 200);
+            writer.text(Field::StatusText, b"\x1b]0;owned\x07");
+        });
+        let mut first = description(&response).with_class(Class(200));
+        first.context.session = 5;
+        first.context.flags = Flags::FIRST.with(Flags::BACKWARD);
+        let blocks = [first, bare(b"HTTP/1.1 200 OK"), hole(3)];
+        let given = arguments(&PRINT, &[]);
+        let dir = TempDir::new();
+        let print = |payload, name: &str| {
+            let names = Names::new(&opening(&given, &[]));
+            let out = Out::create(&dir.path(name)).unwrap();
+            let described = Described::default();
+            let mut print = Print { out, names, form: Form::Message, payload, described };
+            print.take(&batch(&blocks), 0).unwrap();
+            let rows = print.finish().unwrap().rows;
+            (std::fs::read_to_string(dir.path(name)).unwrap(), rows)
+        };
+        let line = "23:31:30.123456 10.0.0.2 > 10.0.0.1 http 200 \\x1B]0;owned\\x07, class 200, \
+                    session 5\n";
+        let (text, rows) = print(Payload::None, "none");
+        assert_eq!(text, line);
+        let expected = [("blocks", 3), ("messages", 1), ("fragments", 2)];
+        assert_eq!(rows, expected.map(|(name, value)| (name.to_owned(), value)));
+        let rest = "23:31:30.123456 message, length 15\n\tHTTP/1.1 200 OK\n\
+                    23:31:30.123456 message, missing, length 3\n";
+        assert_eq!(print(Payload::Text, "text").0, format!("{line}{rest}"));
     }
 
     #[test]

@@ -1,7 +1,8 @@
-//! `count`: counts blocks and the bytes in their views.
+//! `count`: counts messages, blocks and the bytes in their views.
 //!
-//! In: anything. Out: the same. Sees rich pointers, no bytes. Its two numbers are one private
-//! session of plain data, so that they move with the filter. [SL §6.1 Table I]
+//! In: anything. Out: the same. Sees rich pointers, no bytes: the description that begins a message
+//! is known by the flag of a first block that shows nothing of what it points at. Its numbers are
+//! one private session of plain data, so that they move with the filter. [SL §6.1 Table I]
 
 use crate::prelude::*;
 use zerocopy::{FromBytes, Immutable, IntoBytes};
@@ -9,10 +10,11 @@ use zerocopy::{FromBytes, Immutable, IntoBytes};
 /// What everybody knows about `count`.
 pub const COUNT: Description = Description {
     name: "count",
-    summary: "count blocks and bytes",
+    summary: "count messages, blocks and bytes",
     details: "\
 Counts the blocks that go by and the bytes in their views, and reports both when the path stops.
-Leaves class and view as they came.",
+Where messages come that a filter such as `http` or `dns` describes, it counts these too; their
+descriptions are blocks without bytes. Leaves class and view as they came.",
     example: "replay web.pcap | count | discard",
     kind: Kind::Statistics,
     reads: Reads::Nothing,
@@ -27,6 +29,7 @@ Leaves class and view as they came.",
 struct Seen {
     blocks: u64,
     bytes: u64,
+    messages: u64,
 }
 
 impl Session for Seen {}
@@ -39,15 +42,18 @@ struct Count {
 impl Statistics for Count {
     fn record(&mut self, tags: Tags<'_>, _now: Time) {
         let seen = self.seen.of(PRIVATE);
-        for (pointer, _) in tags.blocks() {
+        for (pointer, context) in tags.blocks() {
             seen.blocks += 1;
             seen.bytes += u64::from(pointer.length());
+            seen.messages += u64::from(is_description(pointer, context));
         }
     }
 
     fn report(&self) -> Report {
         let seen = self.seen.get(PRIVATE).copied().unwrap_or_default();
-        Report { rows: vec![("blocks".into(), seen.blocks), ("bytes".into(), seen.bytes)] }
+        let messages = [("messages", seen.messages)].into_iter().filter(|(_, n)| *n > 0);
+        let rows = messages.chain([("blocks", seen.blocks), ("bytes", seen.bytes)]);
+        Report { rows: rows.map(|(name, value)| (name.to_owned(), value)).collect() }
     }
 
     fn state(&mut self) -> Option<&mut dyn State> {
@@ -55,10 +61,31 @@ impl Statistics for Count {
     }
 }
 
+/// Whether a block begins a message and shows nothing of what it points at. The end of a direction
+/// of which nothing came points at nothing.
+fn is_description(pointer: RichPointer, context: ContextLane) -> bool {
+    pointer.length() == 0 && !pointer.is_hole() && context.flags.has(Flags::FIRST)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::testing::{Frame, report};
+    use abi::{DbufId, Place};
+
+    #[test]
+    fn descriptions_are_messages() {
+        let place = Place::new(4096, 0);
+        let description = RichPointer::new(DbufId::new(1).unwrap(), place, Class(1));
+        let pointers =
+            [description, description.with_class(Class(2)), RichPointer::hole(0), description];
+        let flags = [Flags::FIRST, Flags::FIRST.with(Flags::LAST), Flags::FIRST, Flags::LAST];
+        let context = flags.map(|flags| ContextLane { flags, ..ContextLane::default() });
+        let mut count = Count::default();
+        count.record(Tags { pointers: &pointers, context: &context, live: 0b1111 }, 0);
+        let rows = [("messages", 2), ("blocks", 4), ("bytes", 0)];
+        assert_eq!(count.report().rows, rows.map(|(name, n)| (name.to_owned(), n)));
+    }
 
     #[test]
     fn blocks_and_bytes() {

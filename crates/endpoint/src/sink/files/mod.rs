@@ -1,30 +1,18 @@
 //! `files`: writes the viewed bytes into files, one per session, message or block, with an index.
 //!
 //! Out: in the directory, `000001-10.0.0.1.1234-10.0.0.2.80` and so on, and `index.jsonl`, which
-//! has one JSON object per finished file (`index`). What is open and remembered at one time
-//! is bounded: the file that was unused for longest is closed, and opened again for appending when
-//! it is needed.
+//! has one JSON object per finished file (`shelf`).
+//!
+//! Bytes that were lost on the way become zeros, as in tcpflow and Zeek, so that what stands behind
+//! them stands where its sender put it; `holes=skip` leaves them out. Either way the index says how
+//! many there are.
 
-mod folder;
-mod index;
-mod volume;
-
-use super::headers::Headers;
-use super::json::Ends;
-use super::names::Names;
-use crate::fail::failed;
+use super::shelf::{FILL_MAX, Habits, Key, OPEN, SESSIONS, Shelf, Volume};
 use crate::{Failure, Opening, Sink, SinkEntry};
 use abi::{Direction, Flags};
 use filter::{
     Amount, Batch, Block, Description, Form, Forms, Gives, Kind, Parameter, Report, Time, Type,
 };
-use folder::{Folder, INDEX, Identity};
-use index::Index;
-use rustix::io::Errno;
-use std::collections::{BTreeMap, HashMap};
-use std::fs::File;
-use std::io::{self, Write};
-use volume::{Key, Volume};
 
 /// What everybody knows about `files`.
 pub const FILES: Description = Description {
@@ -37,13 +25,20 @@ The default, `auto`, takes messages where messages come, and sessions otherwise;
 session get a file each.
 
 The directory is made if it is missing, links in it are not followed, and no file is ever
-overwritten: names begin with a number, and a second run goes on with the next one. `index.jsonl`
-gets one JSON object for each finished file: version (1), file, first and last (times), blocks,
-bytes, complete (whether the end was seen), and where known origin, session, direction, class and
-class_name (of the first block) and who spoke to whom as in `json`.
+overwritten: names begin with a number, and a second run goes on with the next one. What has no
+bytes, such as a request without a body, gets no file, only its line in the index.
 
-At most `open` files are open at one time, and at most `sessions` sessions are remembered; a session
-that was forgotten goes on in another file.",
+`index.jsonl` gets one JSON object for each finished file: version (1), file, first and last
+(times), blocks, bytes, missing (bytes that were lost on the way), complete (whether beginning and
+end were seen and nothing is missing), sha256 (of the file), and where known origin, session,
+direction, class and class_name (of the first block) and who spoke to whom as in `json`. A message
+adds what is known about it, by the names that `json` gives: kind, client, server, method, url,
+host, status, content_type, content_length and so on. A file of a session says how many messages are
+in it.
+
+Lost bytes stand in the file as zeros (at most 16 MiB of them; unfilled says how many do not), or
+are left out with `holes=skip`. At most `open` files are open at one time, and at most `sessions`
+sessions are remembered; a session that was forgotten goes on in another file.",
     example: "replay web.pcap | tcp | http |get files out/",
     kind: Kind::Sink,
     writes_files: true,
@@ -58,20 +53,18 @@ that was forgotten goes on in another file.",
             "what gets a file of its own",
         ),
         Parameter::named(
-            "open",
-            Type::Number { low: 1, high: 100_000 },
-            "256",
-            "how many files are open at one time",
+            "holes",
+            Type::OneOf(&["zero", "skip"]),
+            "zero",
+            "what stands for bytes that were lost on the way",
         ),
-        Parameter::named(
-            "sessions",
-            Type::Number { low: 1, high: 100_000_000 },
-            "65536",
-            "how many sessions are remembered",
-        ),
+        OPEN,
+        SESSIONS,
     ],
     ..Description::EMPTY
 };
+
+const _: () = assert!(FILL_MAX == 16 << 20, "the help says so");
 
 /// The line in the catalogue.
 pub const ENTRY: SinkEntry = SinkEntry { description: &FILES, open };
@@ -87,19 +80,13 @@ enum Per {
 
 #[derive(Debug)]
 struct Files {
-    folder: Folder,
-    index: Index,
-    names: Names,
+    shelf: Shelf,
     per: Per,
-    open_max: usize,
-    known_max: usize,
-    volumes: HashMap<Key, Volume>,
-    /// All volumes, and those that are open, by when they were used last.
-    by_use: BTreeMap<u64, Key>,
-    open_by_use: BTreeMap<u64, Key>,
-    uses: u64,
-    made: u64,
     written: Amount,
+    /// Descriptions, bytes that came, bytes that did not, and lines without a file.
+    messages: u64,
+    bytes: u64,
+    missing: u64,
 }
 
 fn open(opening: &Opening<'_>) -> Result<Box<dyn Sink>, Failure> {
@@ -113,20 +100,23 @@ impl Sink for Files {
                 Some(key) => self.append(key, &block)?,
                 None => self.single(&block)?,
             }
-            self.written.add(block.length());
+            self.count(&block);
         }
         Ok(())
     }
 
     fn idle(&mut self) -> Result<(), Failure> {
-        self.index.write()
+        self.shelf.flush()
     }
 
     fn finish(&mut self) -> Result<Report, Failure> {
-        self.end_all()?;
-        let Amount { blocks, bytes } = self.written;
-        let rows = [("files", self.made), ("blocks", blocks), ("bytes", bytes)];
-        Ok(Report { rows: rows.map(|(name, value)| (name.to_owned(), value)).to_vec() })
+        self.shelf.end_all()?;
+        let always = [("files", self.shelf.made()), ("blocks", self.written.blocks)];
+        let mut rows = Vec::from(always);
+        rows.push(("bytes", self.bytes));
+        let others = [("messages", self.messages), ("missing bytes", self.missing)];
+        rows.extend(others.into_iter().filter(|(_, value)| *value > 0));
+        Ok(Report { rows: rows.into_iter().map(|(name, value)| (name.to_owned(), value)).collect() })
     }
 
     fn written(&self) -> Option<Amount> {
@@ -134,196 +124,112 @@ impl Sink for Files {
     }
 }
 
-impl Drop for Files {
-    /// After a failure the index still tells what is there.
-    fn drop(&mut self) {
-        let _ = self.end_all();
-    }
-}
-
 impl Files {
     fn new(opening: &Opening<'_>) -> Result<Self, Failure> {
-        let path = opening.arguments.text("dir").unwrap_or(".");
-        let per = match (opening.arguments.text("per"), opening.form) {
+        let text = |name| opening.arguments.text(name);
+        let per = match (text("per"), opening.form) {
             (Some("session"), _) => Per::Session,
             (Some("connection"), _) => Per::Connection,
             (Some("block"), _) => Per::Block,
             (Some("message"), _) | (_, Form::Message) => Per::Message,
             _ => Per::Session,
         };
-        let number = |name, otherwise| {
-            opening
-                .arguments
-                .number(name)
-                .map_or(otherwise, |n| usize::try_from(n).unwrap_or(otherwise))
+        let habits = Habits {
+            ending: "",
+            digests: true,
+            single: per == Per::Message,
+            begun: per == Per::Message || per != Per::Block && opening.form == Form::Stream,
+            fills: text("holes") != Some("skip"),
         };
-        let (folder, index) = Folder::open(path)?;
         Ok(Self {
-            index: Index::new(index, folder.target(INDEX)),
-            folder,
-            names: Names::new(opening),
+            shelf: Shelf::open(text("dir").unwrap_or("."), habits, opening)?,
             per,
-            open_max: number("open", 256),
-            known_max: number("sessions", 65_536),
-            volumes: HashMap::new(),
-            by_use: BTreeMap::new(),
-            open_by_use: BTreeMap::new(),
-            uses: 0,
-            made: 0,
             written: Amount::default(),
+            messages: 0,
+            bytes: 0,
+            missing: 0,
         })
     }
 
     /// Where a block goes; nothing if it gets a file of its own.
     fn key(&self, block: &Block<'_>) -> Option<Key> {
-        let session = block.context.session;
+        let number = block.context.session;
         let backward = block.context.flags.direction() == Direction::Backward;
         match self.per {
-            Per::Block => None,
-            Per::Message => Some(Key { session, backward }),
-            Per::Session if session != 0 => Some(Key { session, backward }),
-            Per::Connection if session != 0 => Some(Key { session, backward: false }),
-            Per::Session | Per::Connection => None,
+            Per::Message if is_whole_message(block) => None,
+            Per::Message => Some(Key::Session { number, backward }),
+            Per::Session if number != 0 => Some(Key::Session { number, backward }),
+            Per::Connection if number != 0 => Some(Key::Session { number, backward: false }),
+            Per::Block | Per::Session | Per::Connection => None,
         }
     }
 
-    /// Writes a block into a file of its own.
+    /// Gives a block a file of its own.
     fn single(&mut self, block: &Block<'_>) -> Result<(), Failure> {
-        let (mut volume, mut file) = self.make(block)?;
-        self.write(&mut file, &volume.name, block)?;
-        volume.note(block);
-        volume.ended = true;
-        self.index.tell(&volume, &self.names)
+        if says_nothing(block) || self.per != Per::Message && block.marks.is_description() {
+            return Ok(());
+        }
+        let mut volume = Volume::new(block, true);
+        self.write(&mut volume, block)?;
+        volume.end(block);
+        self.shelf.tell(&volume)
     }
 
     /// Adds a block to the file of its session or message.
     fn append(&mut self, key: Key, block: &Block<'_>) -> Result<(), Failure> {
         let flags = block.context.flags;
         if self.per == Per::Message && flags.has(Flags::FIRST) {
-            self.end(key)?;
+            self.shelf.end(key)?;
         }
-        let mut volume = match self.take_out(key) {
+        let mut volume = match self.shelf.take_out(key) {
             Some(volume) => volume,
-            None => self.begin(block)?,
-        };
-        let last = if self.per == Per::Message { Flags::LAST } else { Flags::END };
-        let outcome = self.write_to(&mut volume, block);
-        volume.ended = outcome.is_ok() && flags.has(last);
-        let ended = volume.ended;
-        self.put_back(key, volume);
-        outcome?;
-        if ended { self.end(key) } else { Ok(()) }
-    }
-
-    /// A new volume for a session, after the oldest was ended if there are too many.
-    fn begin(&mut self, block: &Block<'_>) -> Result<Volume, Failure> {
-        if self.volumes.len() >= self.known_max
-            && let Some((_, key)) = self.by_use.first_key_value()
-        {
-            self.end(*key)?;
-        }
-        let (mut volume, file) = self.make(block)?;
-        volume.file = Some(file);
-        volume.begun = self.per != Per::Message || block.context.flags.has(Flags::FIRST);
-        Ok(volume)
-    }
-
-    fn make(&mut self, block: &Block<'_>) -> Result<(Volume, File), Failure> {
-        let headers = Headers::of(block);
-        let about = headers.and_then(|headers| headers.flow).map(|flow| {
-            let end = |address: std::net::IpAddr, port: Option<u16>| match port {
-                Some(port) => format!("-{address}.{port}"),
-                None => format!("-{address}"),
-            };
-            let source = end(flow.source, flow.ports.map(|ports| ports.source));
-            source + &end(flow.target, flow.ports.map(|ports| ports.target))
-        });
-        let about = about.unwrap_or_default();
-        let (file, name) = self
-            .with_room(|folder| folder.create(&about))
-            .map_err(|error| failed("make a file in", &self.folder.target(""), &error))?;
-        let identity = Identity::of(&file)
-            .map_err(|error| failed("look at", &self.folder.target(&name), &error))?;
-        self.made += 1;
-        let told = block.context.session != 0 && self.per != Per::Connection;
-        let volume = Volume::new(name, identity, block, told, Ends::of(headers.as_ref()));
-        Ok((volume, file))
-    }
-
-    /// Writes a block to a file that is open, or is opened again.
-    fn write_to(&mut self, volume: &mut Volume, block: &Block<'_>) -> Result<(), Failure> {
-        let mut file = match volume.file.take() {
-            Some(file) => file,
-            None => self
-                .with_room(|folder| folder.reopen(&volume.name, volume.identity))
-                .map_err(|error| failed("open", &self.folder.target(&volume.name), &error))?,
-        };
-        let outcome = self.write(&mut file, &volume.name, block);
-        volume.file = Some(file);
-        outcome.map(|()| volume.note(block))
-    }
-
-    /// Opens a file, after others were closed if too many are open.
-    fn with_room<T>(
-        &mut self,
-        mut open: impl FnMut(&mut Folder) -> io::Result<T>,
-    ) -> io::Result<T> {
-        while self.open_by_use.len() >= self.open_max && self.close_oldest() {}
-        loop {
-            let opened = open(&mut self.folder);
-            let errno = opened.as_ref().err().and_then(Errno::from_io_error);
-            let too_many = matches!(errno, Some(Errno::MFILE | Errno::NFILE));
-            if !too_many || !self.close_oldest() {
-                return opened;
+            None if says_nothing(block) => return Ok(()),
+            None => {
+                self.shelf.make_room()?;
+                Volume::new(block, self.per != Per::Connection)
             }
+        };
+        let outcome = self.write(&mut volume, block);
+        let ended = match self.per {
+            Per::Message => flags.has(Flags::LAST),
+            _ => flags.has(Flags::END),
+        };
+        if outcome.is_ok() && ended {
+            volume.end(block);
         }
+        let is_over = volume.has_ended() || ended && self.per != Per::Connection;
+        self.shelf.put_back(key, volume);
+        outcome?;
+        if is_over { self.shelf.end(key) } else { Ok(()) }
     }
 
-    /// Closes the open file that was unused for longest; answers false if none is open.
-    fn close_oldest(&mut self) -> bool {
-        let Some((_, key)) = self.open_by_use.pop_first() else { return false };
-        if let Some(volume) = self.volumes.get_mut(&key) {
-            volume.file = None;
-        }
-        true
+    fn write(&mut self, volume: &mut Volume, block: &Block<'_>) -> Result<(), Failure> {
+        let bytes = block.bytes();
+        let missing = u64::from(block.length()).saturating_sub(bytes.len() as u64);
+        volume.meet(block);
+        self.shelf.write(volume, bytes)?;
+        self.shelf.skip(volume, missing)?;
+        volume.note(block);
+        Ok(())
     }
 
-    fn write(&self, file: &mut File, name: &str, block: &Block<'_>) -> Result<(), Failure> {
-        file.write_all(block.bytes())
-            .map_err(|error| failed("write", &self.folder.target(name), &error))
+    fn count(&mut self, block: &Block<'_>) {
+        let here = block.bytes().len() as u64;
+        self.written.add(block.length());
+        self.messages += u64::from(block.marks.is_description());
+        self.bytes += here;
+        self.missing += u64::from(block.length()).saturating_sub(here);
     }
+}
 
-    fn take_out(&mut self, key: Key) -> Option<Volume> {
-        let volume = self.volumes.remove(&key)?;
-        self.by_use.remove(&volume.used);
-        self.open_by_use.remove(&volume.used);
-        Some(volume)
-    }
+/// Whether a block is all that there is of a message: what comes at the same time goes on.
+fn is_whole_message(block: &Block<'_>) -> bool {
+    block.marks.is_description() && block.context.flags.has(Flags::FIRST.with(Flags::LAST))
+}
 
-    fn put_back(&mut self, key: Key, mut volume: Volume) {
-        self.uses += 1;
-        volume.used = self.uses;
-        self.by_use.insert(volume.used, key);
-        if volume.file.is_some() {
-            self.open_by_use.insert(volume.used, key);
-        }
-        self.volumes.insert(key, volume);
-    }
-
-    /// Finishes a file, if there is one with this key.
-    fn end(&mut self, key: Key) -> Result<(), Failure> {
-        match self.take_out(key) {
-            Some(volume) => self.index.tell(&volume, &self.names),
-            None => Ok(()),
-        }
-    }
-
-    fn end_all(&mut self) -> Result<(), Failure> {
-        while let Some((_, key)) = self.by_use.first_key_value() {
-            self.end(*key)?;
-        }
-        self.index.write()
-    }
+/// Whether a block has no bytes and stands for none: a direction ends of which nothing came.
+fn says_nothing(block: &Block<'_>) -> bool {
+    block.length() == 0 && block.pointer.is_hole()
 }
 
 #[cfg(test)]

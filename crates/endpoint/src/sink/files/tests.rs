@@ -1,9 +1,15 @@
 //! Blocks in, files and index lines out.
 
 use super::*;
-use crate::testing::{TIME, TempDir, arguments, bare, batch, frame, hex, opening, refused};
+use crate::sink::shelf::INDEX;
+use crate::testing::{
+    TIME, TempDir, arguments, bare, batch, described, description, frame, hex, hole, opening,
+    refused,
+};
+use abi::Marks;
 use serde_json::{Value, json};
 use std::fs;
+use wire::record::{self, Field};
 
 /// A sink on `dir` with these arguments, for blocks of this form.
 fn on(dir: &str, given: &[(&str, &str)], form: Form) -> Files {
@@ -59,8 +65,8 @@ fn a_session_gets_a_file_for_each_direction() {
     let mut files = on(&out, &[], Form::Stream);
     let mut later = block(7, 0, b"c");
     later.context.time = TIME + 5;
-    let blocks =
-        [block(7, 0, b"a"), block(7, BACK, b"b"), later, block(0, 0, b"x"), block(7, END, b"d")];
+    let (first, alone) = (block(7, FIRST, b"a"), block(0, FIRST, b"x"));
+    let blocks = [first, block(7, BACK, b"b"), later, alone, block(7, END, b"d")];
     files.take(&batch(&blocks), 0).unwrap();
     let rows = files.finish().unwrap().rows;
     let expected = [("files", 3), ("blocks", 5), ("bytes", 5)].map(|(n, v)| (n.to_owned(), v));
@@ -68,13 +74,17 @@ fn a_session_gets_a_file_for_each_direction() {
     assert_eq!(texts(&out), ["acd", "b", "x"]);
     assert_eq!(files.written(), Some(Amount { blocks: 5, bytes: 5 }));
     let time = "2009-02-13T23:31:30.123456789Z";
-    let line = |file: &str, blocks: u64, complete: bool| {
+    let line = |file: &str, blocks: u64, complete: bool, sha256: &str| {
         json!({
             "version": 1, "file": file, "first": time, "last": time, "blocks": blocks,
-            "bytes": blocks, "complete": complete,
+            "bytes": blocks, "complete": complete, "sha256": sha256,
         })
     };
-    let mut expected = [line("000003", 1, true), line("000001", 3, true), line("000002", 1, false)];
+    let x = "2d711642b726b04401627ca9fbac32f5c8530fb1903cc4db02258717921a4881";
+    let acd = "b647eb1fbb0e2e29c14dbe1d3ed6d706eb5ae292e01eab9f1c52e003a9e08a02";
+    let b = "3e23e8160039594a33894f6564e1b1348bbd7a0088d42c4acb73eeaed59c009d";
+    let mut expected =
+        [line("000003", 1, true, x), line("000001", 3, true, acd), line("000002", 1, false, b)];
     for (line, direction) in expected[1..].iter_mut().zip(["forward", "backward"]) {
         line["session"] = json!(7);
         line["direction"] = json!(direction);
@@ -139,6 +149,178 @@ fn names_and_index_say_who_spoke_to_whom() {
     assert_eq!((&line["proto"], &line["dst_port"]), (&json!("udp"), &json!(1024)));
 }
 
+/// The description of a request in session 1.
+fn request() -> Vec<u8> {
+    described(record::Kind::HttpRequest, |writer| {
+        writer.number(Field::Time, TIME - 1);
+        writer.text(Field::Client, &[10, 0, 0, 1]);
+        writer.number(Field::ClientPort, 1234);
+        writer.text(Field::Server, &[10, 0, 0, 2]);
+        writer.number(Field::ServerPort, 80);
+        writer.text(Field::Method, b"POST");
+        writer.text(Field::Url, b"/../../etc/passwd");
+        writer.number(Field::ContentLength, 9);
+    })
+}
+
+/// A block of session 1 with these flags.
+fn flagged(block: Block<'_>, flags: u16) -> Block<'_> {
+    let mut block = block;
+    (block.context.session, block.context.flags) = (1, Flags(flags));
+    block
+}
+
+#[test]
+fn the_index_tells_what_describes_a_message() {
+    let dir = TempDir::new();
+    let out = dir.path("out");
+    let mut files = on(&out, &[], Form::Message);
+    let request = request();
+    let first = flagged(description(&request), FIRST);
+    let blocks = [
+        first,
+        block(1, 0, b"one"),
+        flagged(description(&request), FIRST | LAST | BACK),
+        block(1, LAST, b"two"),
+        first,
+        flagged(hole(0), LAST),
+        flagged(description(&request), FIRST | LAST),
+    ];
+    files.take(&batch(&blocks), 0).unwrap();
+    let rows = files.finish().unwrap().rows;
+    let expected = [("files", 1), ("blocks", 7), ("bytes", 6), ("messages", 4)];
+    assert_eq!(rows, expected.map(|(name, value)| (name.to_owned(), value)));
+    let name = "000001-10.0.0.1.1234-10.0.0.2.80";
+    assert_eq!(contents(&out), [(name.to_owned(), "onetwo".to_owned())]);
+    let lines = index(&out);
+    assert_eq!(column(&out, "file"), [Value::Null, json!(name), Value::Null, Value::Null]);
+    assert_eq!(column(&out, "complete"), [true; 4]);
+    assert_eq!(column(&out, "direction"), ["backward", "forward", "forward", "forward"]);
+    let (begin, end) = ("2009-02-13T23:31:30.123456788Z", "2009-02-13T23:31:30.123456789Z");
+    let expected = json!({
+        "version": 1, "file": name, "first": begin, "last": end, "blocks": 2, "bytes": 6,
+        "complete": true, "session": 1, "direction": "forward", "kind": "http_request",
+        "sha256": "25b6746d5172ed6352966a013d93ac846e1110d5a25e8f183b5931f4688842a1",
+        "client": "10.0.0.1", "client_port": 1234, "server": "10.0.0.2", "server_port": 80,
+        "method": "POST", "url": "/../../etc/passwd", "content_length": 9,
+    });
+    assert_eq!(lines[1], expected);
+}
+
+#[test]
+fn a_message_that_was_cut_is_not_complete() {
+    let dir = TempDir::new();
+    let out = dir.path("out");
+    let mut files = on(&out, &[], Form::Message);
+    let cut = described(record::Kind::HttpExchange, |w| w.number(Field::Incomplete, 1));
+    files.take(&batch(&[flagged(description(&cut), FIRST | LAST)]), 0).unwrap();
+    files.finish().unwrap();
+    assert_eq!((column(&out, "complete"), column(&out, "incomplete")), (vec![json!(false)], vec![json!(true)]));
+}
+
+#[test]
+fn lost_bytes_are_zeros_or_left_out_and_always_told() {
+    let large = || (0..20).map(|_| hole(0xf_ffff));
+    for (holes, expected, unfilled) in
+        [("zero", "\0\0\0a\0\0b", 20 * 0xf_ffff - 15 * 0xf_ffff), ("skip", "ab", 0)]
+    {
+        let dir = TempDir::new();
+        let out = dir.path("out");
+        let mut files = on(&out, &[("holes", holes)], Form::Stream);
+        let blocks =
+            [hole(3), bare(b"a"), hole(2), bare(b"b"), hole(0)].map(|block| flagged(block, 0));
+        files.take(&batch(&blocks), 0).unwrap();
+        let blocks = [block(2, 0, b"x")].into_iter();
+        let blocks: Vec<_> =
+            blocks.chain(large().map(|mut b| { b.context.session = 2; b })).collect();
+        files.take(&batch(&blocks), 0).unwrap();
+        files.take(&batch(&[block(2, 0, b"y"), flagged(hole(9), BACK | END)]), 0).unwrap();
+        let rows = files.finish().unwrap().rows;
+        let missing = 5 + 9 + 20 * 0xf_ffff_u64;
+        assert_eq!(rows.last(), Some(&("missing bytes".to_owned(), missing)));
+        assert_eq!(texts(&out)[0], expected);
+        assert_eq!(column(&out, "missing"), [json!(9), json!(5), json!(20 * 0xf_ffff)]);
+        assert_eq!(column(&out, "file"), [Value::Null, json!("000001"), json!("000002")]);
+        assert_eq!(column(&out, "complete"), [false; 3]);
+        let told = index(&out)[2]["unfilled"].as_u64().unwrap_or(0);
+        let size = fs::metadata(format!("{out}/000002")).unwrap().len();
+        if holes == "zero" {
+            assert_eq!((told, size), (4 * 0xf_ffff, 16 * 0xf_ffff + 2), "16 MiB at most");
+        } else {
+            assert_eq!((told, size), (unfilled, 2));
+        }
+        let digest = sha256(&fs::read(format!("{out}/000002")).unwrap());
+        assert_eq!(index(&out)[2]["sha256"], json!(digest));
+    }
+}
+
+/// The digest by the word of another program.
+fn sha256(bytes: &[u8]) -> String {
+    use std::io::Write;
+    let mut judge = std::process::Command::new("sha256sum")
+        .stdin(std::process::Stdio::piped())
+        .stdout(std::process::Stdio::piped())
+        .spawn()
+        .unwrap();
+    judge.stdin.take().unwrap().write_all(bytes).unwrap();
+    let told = String::from_utf8(judge.wait_with_output().unwrap().stdout).unwrap();
+    told.split(' ').next().unwrap().to_owned()
+}
+
+#[test]
+fn a_connection_ends_when_both_directions_have() {
+    let dir = TempDir::new();
+    let out = dir.path("out");
+    let mut files = on(&out, &[("per", "connection")], Form::Stream);
+    let blocks = [
+        block(1, FIRST, b"ask"),
+        flagged(hole(0), END),
+        block(1, FIRST | BACK, b"answer"),
+        flagged(hole(0), BACK | END),
+        flagged(hole(0), END),
+    ];
+    files.take(&batch(&blocks), 0).unwrap();
+    assert_eq!(files.shelf.kept(), (0, 0));
+    files.take(&batch(&[block(2, FIRST, b"half"), block(3, END, b"no beginning")]), 0).unwrap();
+    let mut alone = block(4, FIRST | END, b"one way");
+    alone.marks = Marks::bare(7);
+    files.take(&batch(&[alone]), 0).unwrap();
+    files.finish().unwrap();
+    assert_eq!(texts(&out), ["askanswer", "half", "no beginning", "one way"]);
+    assert_eq!(column(&out, "complete"), [true, false, false, true]);
+    assert_eq!(column(&out, "session"), [1, 2, 3, 4]);
+}
+
+#[test]
+fn a_session_says_how_many_messages_it_has() {
+    let dir = TempDir::new();
+    let out = dir.path("out");
+    let mut files = on(&out, &[("per", "session")], Form::Message);
+    let request = request();
+    let first = flagged(description(&request), FIRST);
+    files.take(&batch(&[first, block(1, LAST, b"one"), first, block(1, LAST, b"two")]), 0).unwrap();
+    files.finish().unwrap();
+    assert_eq!(contents(&out), [("000001-10.0.0.1.1234-10.0.0.2.80".to_owned(), "onetwo".to_owned())]);
+    let line = &index(&out)[0];
+    assert_eq!((&line["messages"], &line["method"]), (&json!(2), &Value::Null));
+}
+
+#[test]
+fn ten_thousand_short_messages_are_cheap() {
+    let dir = TempDir::new();
+    let out = dir.path("out");
+    let mut files = on(&out, &[], Form::Message);
+    let request = request();
+    for _ in 0..500 {
+        let message = [flagged(description(&request), FIRST), block(1, LAST, b"short")];
+        let blocks: Vec<_> = message.into_iter().cycle().take(40).collect();
+        files.take(&batch(&blocks), 0).unwrap();
+        assert_eq!(files.shelf.kept(), (0, 0), "a message that has ended needs nothing");
+    }
+    assert_eq!(files.finish().unwrap().rows[0], ("files".to_owned(), 10_000));
+    assert_eq!(index(&out).len(), 10_000);
+}
+
 #[test]
 fn few_open_files_serve_many_sessions() {
     let dir = TempDir::new();
@@ -150,9 +332,8 @@ fn few_open_files_serve_many_sessions() {
             let text = format!("{round}:{session} ");
             files.take(&batch(&[block(session + 1, 0, text.as_bytes())]), 0).unwrap();
             expected[session as usize] += &text;
-            let open = files.volumes.values().filter(|volume| volume.file.is_some()).count();
+            let (_, open) = files.shelf.kept();
             assert!(open <= 3, "{open} files are open");
-            assert_eq!(open, files.open_by_use.len());
         }
     }
     files.finish().unwrap();
@@ -167,7 +348,7 @@ fn forgotten_sessions_go_on_in_another_file() {
     let mut files = on(&out, &[("sessions", "2")], Form::Stream);
     let blocks = [block(1, 0, b"1"), block(2, 0, b"2"), block(1, 0, b"1"), block(3, 0, b"3")];
     files.take(&batch(&blocks), 0).unwrap();
-    assert_eq!(files.volumes.len(), 2);
+    assert_eq!(files.shelf.kept().0, 2);
     files.take(&batch(&[block(2, 0, b"more")]), 0).unwrap();
     files.finish().unwrap();
     assert_eq!(texts(&out), ["11", "2", "3", "more"]);

@@ -1,4 +1,4 @@
-//! The directory that `files` writes into: made if it is missing, held open, never left.
+//! The directory that a sink writes many files into: made if it is missing, held open, never left.
 //!
 //! Every file is created exclusively, relative to the open directory, without following links,
 //! under a name that is built here from digits, letters, points, dashes and underscores. A name
@@ -13,7 +13,7 @@ use std::os::fd::OwnedFd;
 use std::os::unix::fs::MetadataExt;
 
 /// The name of the table of contents.
-pub(super) const INDEX: &str = "index.jsonl";
+pub(crate) const INDEX: &str = "index.jsonl";
 /// How often another number is tried when somebody else takes names at the same time.
 const TRIES: u32 = 1000;
 
@@ -73,10 +73,10 @@ impl Folder {
         Ok((folder, index))
     }
 
-    /// Creates the next file; `about` is added to its number to make its name.
-    pub(super) fn create(&mut self, about: &str) -> io::Result<(File, String)> {
+    /// Creates the next file; `about` and `ending` are added to its number to make its name.
+    pub(super) fn create(&mut self, about: &str, ending: &str) -> io::Result<(File, String)> {
         for _ in 0..TRIES {
-            let name = format!("{:06}{}", self.next, safe(about));
+            let name = format!("{:06}{}{ending}", self.next, safe(about));
             let created = self.at(&name, OFlags::CREATE | OFlags::EXCL | OFlags::APPEND);
             match created {
                 Err(error) if error.kind() == io::ErrorKind::AlreadyExists => self.next += 1,
@@ -140,14 +140,14 @@ mod tests {
         let dir = TempDir::new();
         let path = dir.path("out");
         let (mut folder, _) = Folder::open(&path).unwrap();
-        assert_eq!(folder.create("").unwrap().1, "000001");
-        assert_eq!(folder.create("-a/../b:c").unwrap().1, "000002-a_.._b_c");
+        assert_eq!(folder.create("", "").unwrap().1, "000001");
+        assert_eq!(folder.create("-a/../b:c", ".pcap").unwrap().1, "000002-a_.._b_c.pcap");
         fs::write(dir.path("out/000004"), "taken later").unwrap();
-        assert_eq!(folder.create("").unwrap().1, "000003");
-        assert_eq!(folder.create("").unwrap().1, "000005");
+        assert_eq!(folder.create("", "").unwrap().1, "000003");
+        assert_eq!(folder.create("", "").unwrap().1, "000005");
         fs::write(dir.path("out/17-by-hand"), "").unwrap();
         let (mut again, _) = Folder::open(&path).unwrap();
-        assert_eq!(again.create("").unwrap().1, "000018");
+        assert_eq!(again.create("", "").unwrap().1, "000018");
         assert_eq!(fs::read_to_string(dir.path("out/000004")).unwrap(), "taken later");
     }
 
@@ -163,8 +163,8 @@ mod tests {
         fs::remove_file(dir.path("out/index.jsonl")).unwrap();
         let (mut folder, _) = Folder::open(&dir.path("out")).unwrap();
         link("out/000001").unwrap();
-        assert_eq!(folder.create("").unwrap().1, "000002");
-        let (file, name) = folder.create("").unwrap();
+        assert_eq!(folder.create("", "").unwrap().1, "000002");
+        let (file, name) = folder.create("", "").unwrap();
         let identity = Identity::of(&file).unwrap();
         drop(file);
         folder.reopen(&name, identity).unwrap().write_all(b"more").unwrap();

@@ -1,12 +1,16 @@
 //! The table of contents: one JSON object per finished file, appended.
 
+use super::Habits;
 use super::volume::Volume;
 use crate::Failure;
 use crate::clock::Rfc3339;
 use crate::fail::failed;
 use crate::sink::json::{Ends, VERSION};
 use crate::sink::names::Names;
+use crate::sink::told::{Fields, Told};
 use serde::Serialize;
+use sha2::Digest;
+use std::fmt::Write as _;
 use std::fs::File;
 use std::io::Write;
 
@@ -25,12 +29,21 @@ pub(super) struct Index {
 #[derive(Debug, Serialize)]
 struct Line<'a> {
     version: u32,
-    file: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    file: Option<&'a str>,
     first: Rfc3339,
     last: Rfc3339,
     blocks: u64,
     bytes: u64,
+    #[serde(skip_serializing_if = "is_zero")]
+    missing: u64,
+    #[serde(skip_serializing_if = "is_zero")]
+    unfilled: u64,
     complete: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    sha256: Option<String>,
+    #[serde(skip_serializing_if = "is_zero")]
+    messages: u64,
     #[serde(skip_serializing_if = "Option::is_none")]
     origin: Option<&'a str>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -43,6 +56,8 @@ struct Line<'a> {
     class_name: Option<&'static str>,
     #[serde(flatten)]
     ends: &'a Ends,
+    #[serde(flatten)]
+    told: Option<Fields<'a>>,
 }
 
 impl Index {
@@ -52,21 +67,32 @@ impl Index {
     }
 
     /// Adds the line of a finished file.
-    pub(super) fn tell(&mut self, volume: &Volume, names: &Names) -> Result<(), Failure> {
+    pub(super) fn tell(
+        &mut self,
+        volume: &Volume,
+        names: &Names,
+        how: &Habits,
+    ) -> Result<(), Failure> {
+        let paper = volume.paper.as_ref();
         let line = Line {
             version: VERSION,
-            file: &volume.name,
+            file: paper.map(|paper| paper.name.as_str()),
             first: Rfc3339(volume.first),
             last: Rfc3339(volume.last),
-            blocks: volume.amount.blocks,
-            bytes: volume.amount.bytes,
-            complete: volume.begun && volume.ended,
+            blocks: volume.blocks,
+            bytes: volume.bytes,
+            missing: volume.missing,
+            unfilled: if how.fills && paper.is_some() { volume.missing - volume.filled } else { 0 },
+            complete: volume.is_complete(how.begun),
+            sha256: paper.and_then(|paper| paper.digest.clone()).map(|d| hex(&d.finalize())),
+            messages: if how.single { 0 } else { volume.messages },
             origin: names.origin(volume.origin),
             session: (volume.session != 0).then_some(volume.session),
             direction: volume.direction,
             class: names.class(volume.class),
             class_name: names.class_name(volume.class),
             ends: &volume.ends,
+            told: volume.told().filter(|_| how.single).map(Told::fields),
         };
         let written = serde_json::to_writer(&mut self.lines, &line);
         self.lines.push(b'\n');
@@ -79,4 +105,16 @@ impl Index {
         let lines = std::mem::take(&mut self.lines);
         self.file.write_all(&lines).map_err(|error| failed("write", &self.target, &error))
     }
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().fold(String::new(), |mut text, byte| {
+        let _ = write!(text, "{byte:02x}");
+        text
+    })
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde asks for a reference")]
+const fn is_zero(value: &u64) -> bool {
+    *value == 0
 }

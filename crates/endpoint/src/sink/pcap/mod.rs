@@ -1,0 +1,365 @@
+//! `pcap`: writes the frames around the blocks as a capture file, or as one for each connection.
+//!
+//! Out: the classic format with nanoseconds, little-endian, which tcpdump, tshark and Wireshark
+//! read. What is written is always the whole frame, found through the marks, whatever the view
+//! (CONTRACT 4), and once, however many blocks of a stream view it. A file of this format has one
+//! link type, that of the first frame; another one later is a failure that says so, because nothing
+//! may get lost in silence.
+
+mod split;
+
+use super::out::Out;
+use super::shelf::{OPEN, SESSIONS};
+use crate::{Failure, Opening, Sink, SinkEntry};
+use abi::{Class, RichPointer};
+use filter::{
+    Amount, Batch, Block, Description, Form, Forms, Gives, Kind, Parameter, Report, Time, Type,
+};
+use split::Split;
+use wire::capture::write;
+use wire::link::LinkType;
+
+/// What everybody knows about `pcap`.
+pub const PCAP: Description = Description {
+    name: "pcap",
+    summary: "write the frames of the blocks to a capture file",
+    details: "\
+Writes a pcap file with nanoseconds. Each block gives its whole frame, whatever part of it the
+filters before looked at; a frame that several blocks of a stream view is written once. Blocks that
+lie in no frame (lost bytes, descriptions, decoded bodies) are left out and counted in the report.
+The link type of the file is that of the first frame; a frame of another link type ends the path
+with an error. An existing file is replaced when the first frame comes; `-` is standard output.
+Frames of more than 262,144 bytes, which no reader accepts, are cut to that and counted.
+
+`per=connection` writes one file for each connection into the directory FILE, `per=session` one for
+each of its directions, as `files` does: names such as 000001-10.0.0.1.1234-10.0.0.2.80.pcap,
+nothing overwritten, an `index.jsonl`. A connection is what `tcp` or `udp` says; before them it is
+what has the same addresses, ports and protocol, so that captures keep the frames without payload
+that `tcp` takes out. What is no IP goes to one file. At most `open` files are open at one time, and
+at most `sessions` are remembered; what was forgotten goes on in another file.",
+    example: "replay all.pcap | bpf \"udp port 53\" | pcap dns.pcap",
+    kind: Kind::Sink,
+    writes_files: true,
+    takes: FRAMED,
+    gives: Gives::Nothing,
+    parameters: &[
+        Parameter::needed(
+            "file",
+            Type::Path,
+            "the file to write; - is standard output; the directory with `per`",
+        ),
+        Parameter::named(
+            "per",
+            Type::OneOf(&["all", "connection", "session"]),
+            "all",
+            "what gets a file of its own",
+        ),
+        OPEN,
+        SESSIONS,
+    ],
+    ..Description::EMPTY
+};
+
+/// What lies in frames. Most of a message does.
+const FRAMED: Forms =
+    Forms::of(&[Form::Frame, Form::Packet, Form::Segment, Form::Stream, Form::Message]);
+
+/// The line in the catalogue.
+pub const ENTRY: SinkEntry = SinkEntry { description: &PCAP, open };
+
+#[derive(Debug)]
+struct Pcap {
+    out: Out,
+    /// The link type of the file, once its header is in the buffer.
+    link: Option<LinkType>,
+    frames: Frames,
+}
+
+fn open(opening: &Opening<'_>) -> Result<Box<dyn Sink>, Failure> {
+    let path = opening.arguments.text("file").unwrap_or("-");
+    let frames = Frames::new(opening.form);
+    if let Some(per @ ("connection" | "session")) = opening.arguments.text("per") {
+        return Ok(Box::new(Split::open(path, per == "session", frames, opening)?));
+    }
+    let out = Out::create(path)?;
+    if out.is_interactive() {
+        let why = "it is a terminal, and a capture is not text";
+        let hint = "name a file, or use `print` to look at the blocks";
+        return Err(Failure::new("write", out.target(), why).hint(hint));
+    }
+    Ok(Box::new(Pcap { out, link: None, frames }))
+}
+
+impl Sink for Pcap {
+    fn take(&mut self, batch: &Batch<'_>, _now: Time) -> Result<(), Failure> {
+        for (_, block) in batch.blocks() {
+            if self.frames.is_new(&block) {
+                self.check(&block)?;
+                self.frames.add(&block, self.out.text());
+            }
+            self.out.ended(block.length())?;
+        }
+        Ok(())
+    }
+
+    fn idle(&mut self) -> Result<(), Failure> {
+        self.out.flush()
+    }
+
+    fn finish(&mut self) -> Result<Report, Failure> {
+        if self.link.is_none() {
+            // A capture without packets is still a capture.
+            self.begin(LinkType::ETHERNET);
+        }
+        self.out.flush()?;
+        self.frames.report(self.out.target())
+    }
+
+    fn written(&self) -> Option<Amount> {
+        Some(self.out.written())
+    }
+}
+
+impl Pcap {
+    fn check(&mut self, block: &Block<'_>) -> Result<(), Failure> {
+        let link = LinkType(block.marks.link);
+        match self.link {
+            None => {
+                self.begin(link);
+                Ok(())
+            }
+            Some(first) if first == link => Ok(()),
+            Some(first) => {
+                // What came before is good and must not be lost with the rest.
+                self.out.flush()?;
+                Err(another(self.out.target(), first, link))
+            }
+        }
+    }
+
+    fn begin(&mut self, link: LinkType) {
+        self.out.text().extend_from_slice(&write::header(link));
+        self.link = Some(link);
+    }
+}
+
+/// The failure where a frame of another link type comes.
+fn another(target: &str, first: LinkType, second: LinkType) -> Failure {
+    let problem = format!("it holds frames of link type {first}, and one of {second} came");
+    Failure::new("write", target, problem).hint("write each source into a file of its own")
+}
+
+/// How many frames are remembered: views of one frame come close together, but not always one
+/// behind the other.
+const RECENT: usize = 16;
+
+/// Which frames there were.
+#[derive(Debug)]
+struct Frames {
+    /// The frames that came last, where several blocks may view one.
+    recent: Option<[RichPointer; RECENT]>,
+    next: usize,
+    written: u64,
+    cut: u64,
+    repeated: u64,
+    /// Blocks that lie in no frame, and how many of them have bytes.
+    bare: u64,
+    made: u64,
+}
+
+impl Frames {
+    /// Nothing yet, of blocks of this form.
+    fn new(form: Form) -> Self {
+        let shared = matches!(form, Form::Stream | Form::Message);
+        let recent = shared.then_some([RichPointer::default(); RECENT]);
+        Self { recent, next: 0, written: 0, cut: 0, repeated: 0, bare: 0, made: 0 }
+    }
+
+    /// Whether a block lies in a frame that is to be written; counts the others.
+    fn is_new(&mut self, block: &Block<'_>) -> bool {
+        if !block.marks.is_frame() {
+            self.bare += 1;
+            self.made += u64::from(!block.pointer.is_hole());
+            return false;
+        }
+        let Some(recent) = &mut self.recent else { return true };
+        let frame = block.entry().frame().with_class(Class::NONE);
+        if recent.contains(&frame) {
+            self.repeated += 1;
+            return false;
+        }
+        if let Some(place) = recent.get_mut(self.next % RECENT) {
+            *place = frame;
+        }
+        self.next += 1;
+        true
+    }
+
+    /// Appends the frame of a block as a record.
+    fn add(&mut self, block: &Block<'_>, to: &mut Vec<u8>) {
+        let most = write::SNAP_LENGTH as usize;
+        let bytes = block.frame.get(..most).unwrap_or(block.frame);
+        self.written += 1;
+        self.cut += u64::from(bytes.len() < block.marks.captured as usize);
+        let captured = u32::try_from(bytes.len()).unwrap_or(write::SNAP_LENGTH);
+        to.extend_from_slice(&write::record(
+            block.context.time,
+            captured,
+            block.marks.wire_length,
+        ));
+        to.extend_from_slice(bytes);
+    }
+
+    /// What there was; a failure if nothing that came lay in a frame.
+    fn report(&self, target: &str) -> Result<Report, Failure> {
+        if self.written == 0 && self.made > 0 {
+            let why = "none of the blocks that came lies in a frame";
+            let hint = "put `pcap` before the filter that makes new bytes, or write them with \
+                        `files`";
+            return Err(Failure::new("write", target, why).hint(hint));
+        }
+        let always = [("frames", self.written), ("cut", self.cut)];
+        let others = [("repeated", self.repeated), ("not frames", self.bare)];
+        let others = others.into_iter().filter(|(_, value)| *value > 0);
+        let rows = always.into_iter().chain(others);
+        Ok(Report { rows: rows.map(|(name, value)| (name.to_owned(), value)).collect() })
+    }
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use super::*;
+    use crate::testing::{
+        TIME, TempDir, arguments, bare, batch, block, description, frame, hole, opening, refused,
+    };
+    use abi::{DbufId, Marks, Place};
+
+    fn on(path: &str) -> Result<Box<dyn Sink>, Failure> {
+        of(path, Form::Frame)
+    }
+
+    fn of(path: &str, form: Form) -> Result<Box<dyn Sink>, Failure> {
+        let given = arguments(&PCAP, &[("file", path)]);
+        open(&Opening { form, ..opening(&given, &[]) })
+    }
+
+    /// A frame at this position of its dbuf.
+    fn at(position: u64, bytes: &[u8]) -> Block<'_> {
+        let frame = frame(bytes);
+        let place = Place::new(position, frame.length());
+        let pointer = RichPointer::new(DbufId::new(1).unwrap(), place, Class::YES);
+        Block { pointer, ..frame }
+    }
+
+    pub(super) fn read(path: &str) -> Vec<(u64, u32, u16, Vec<u8>)> {
+        let capture = std::fs::read(path).unwrap();
+        let each = |packet: Result<(wire::capture::Packet, &[u8]), _>| {
+            let (packet, data) = packet.unwrap();
+            (packet.time_ns, packet.wire_length, packet.link.0, data.to_vec())
+        };
+        wire::capture::packets(&capture).map(each).collect()
+    }
+
+    #[test]
+    fn whole_frames_whatever_the_view() {
+        let dir = TempDir::new();
+        let path = dir.path("a.pcap");
+        let mut sink = on(&path).unwrap();
+        let cut = block(Marks::frame(1, 3, 1500), b"xyz");
+        sink.take(&batch(&[frame(b"0123456789").narrow(4, 2), cut]), 0).unwrap();
+        let rows = sink.finish().unwrap().rows;
+        assert_eq!(rows, [("frames".to_owned(), 2), ("cut".to_owned(), 0)]);
+        assert_eq!(sink.written(), Some(Amount { blocks: 2, bytes: 5 }));
+        let expected = [(TIME, 10, 1, b"0123456789".to_vec()), (TIME, 1500, 1, b"xyz".to_vec())];
+        assert_eq!(read(&path), expected);
+    }
+
+    #[test]
+    fn a_path_without_blocks_still_gives_a_capture() {
+        let dir = TempDir::new();
+        let path = dir.path("empty.pcap");
+        on(&path).unwrap().finish().unwrap();
+        assert_eq!(read(&path), []);
+        assert_eq!(std::fs::metadata(&path).unwrap().len(), 24);
+    }
+
+    #[test]
+    fn a_frame_that_no_reader_would_accept_is_cut_and_counted() {
+        let dir = TempDir::new();
+        let path = dir.path("long.pcap");
+        let mut sink = on(&path).unwrap();
+        let long = vec![7; 300_000];
+        sink.take(&batch(&[frame(&long)]), 0).unwrap();
+        assert_eq!(sink.finish().unwrap().rows[1], ("cut".to_owned(), 1));
+        let packets = read(&path);
+        assert_eq!((packets[0].1, packets[0].3.len()), (300_000, 262_144));
+    }
+
+    #[test]
+    fn another_link_type_ends_the_path_and_keeps_what_came() {
+        let dir = TempDir::new();
+        let path = dir.path("two.pcap");
+        let mut sink = on(&path).unwrap();
+        let cooked = block(Marks::frame(276, 2, 2), b"ab");
+        let failure = sink.take(&batch(&[frame(b"first"), cooked]), 0).unwrap_err().to_string();
+        let expected = "it holds frames of link type EN10MB, and one of LINUX_SLL2 came; \
+                        write each source into a file of its own";
+        assert_eq!(failure, format!("cannot write {path}: {expected}"));
+        assert_eq!(sink.written(), Some(Amount { blocks: 1, bytes: 5 }));
+        assert_eq!(read(&path).len(), 1);
+    }
+
+    #[test]
+    fn a_frame_that_several_blocks_view_is_written_once() {
+        let dir = TempDir::new();
+        let path = dir.path("stream.pcap");
+        let (one, two) = (at(4096, b"0123456789"), at(8192, b"0123456789"));
+        let views = [
+            one.narrow(0, 4),
+            hole(7),
+            description(b"\x01"),
+            two.narrow(2, 2),
+            one.narrow(4, 4).with_class(Class(7)),
+            two,
+            bare(b"decoded"),
+        ];
+        let mut sink = of(&path, Form::Message).unwrap();
+        sink.take(&batch(&views), 0).unwrap();
+        let rows = sink.finish().unwrap().rows;
+        let expected = [("frames", 2), ("cut", 0), ("repeated", 2), ("not frames", 3)];
+        assert_eq!(rows, expected.map(|(name, value)| (name.to_owned(), value)));
+        assert_eq!(sink.written(), Some(Amount { blocks: 7, bytes: 4 + 7 + 2 + 4 + 10 + 7 }));
+        assert_eq!(read(&path).len(), 2);
+        drop(sink);
+        let mut sink = of(&path, Form::Frame).unwrap();
+        sink.take(&batch(&[one, one]), 0).unwrap();
+        sink.finish().unwrap();
+        assert_eq!(read(&path).len(), 2, "a copy to each branch is a copy in the file");
+    }
+
+    #[test]
+    fn where_nothing_lies_in_a_frame_the_fix_is_named() {
+        let dir = TempDir::new();
+        for blocks in [vec![bare(b"a line")], vec![description(b"\x03"), hole(3)]] {
+            let mut sink = of(&dir.path("x.pcap"), Form::Message).unwrap();
+            sink.take(&batch(&blocks), 0).unwrap();
+            let failure = refused(sink.finish()).to_string();
+            assert!(failure.contains("lies in a frame; put `pcap` before"), "{failure}");
+        }
+        let mut sink = of(&dir.path("x.pcap"), Form::Stream).unwrap();
+        sink.take(&batch(&[hole(0), hole(0)]), 0).unwrap();
+        assert_eq!(sink.finish().unwrap().rows[2], ("not frames".to_owned(), 2));
+    }
+
+    #[test]
+    fn refusals_of_the_machine() {
+        let dir = TempDir::new();
+        let failure = refused(on(&dir.path("no/such/dir.pcap")));
+        assert!(failure.to_string().ends_with("no such file or directory"), "{failure}");
+        assert!(refused(on(&dir.path(""))).to_string().contains("directory"));
+        let mut sink = on("/dev/full").unwrap();
+        sink.take(&batch(&[frame(b"lost")]), 0).unwrap();
+        assert!(sink.finish().unwrap_err().to_string().contains("no space left"));
+        assert_eq!(sink.written(), Some(Amount::default()));
+    }
+}

@@ -1,0 +1,119 @@
+//! Frames in, captures out.
+
+use super::*;
+use crate::sink::pcap::{PCAP, tests::read};
+use crate::testing::{TempDir, arguments, batch, block, frame, hex, hole, opening, refused};
+use abi::Marks;
+use std::fs;
+
+/// A UDP datagram of 10.0.0.`from` to 10.0.0.`to`, whose ports are the same numbers.
+fn datagram(from: u8, to: u8) -> Vec<u8> {
+    hex(&format!(
+        "020000000002 020000000001 0800 4500001e 00010000 40110000 0a0000{from:02x} 0a0000{to:02x}
+         00{from:02x} 00{to:02x} 000a 0000 6869"
+    ))
+}
+
+fn on(dir: &str, given: &[(&str, &str)], form: Form) -> Result<Box<dyn Sink>, Failure> {
+    let given: Vec<_> = [("file", dir)].iter().chain(given).copied().collect();
+    let given = arguments(&PCAP, &given);
+    (crate::sink::pcap::ENTRY.open)(&Opening { form, ..opening(&given, &[]) })
+}
+
+/// The captures in a directory and how many frames each has.
+fn captures(dir: &str) -> Vec<(String, usize)> {
+    let names = fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().file_name());
+    let mut found: Vec<(String, usize)> = names
+        .map(|name| name.into_string().unwrap())
+        .filter(|name| name.ends_with(".pcap"))
+        .map(|name| (name.clone(), read(&format!("{dir}/{name}")).len()))
+        .collect();
+    found.sort();
+    found
+}
+
+fn named(found: &[(String, usize)]) -> Vec<(&str, usize)> {
+    found.iter().map(|(name, frames)| (name.as_str(), *frames)).collect()
+}
+
+#[test]
+fn frames_of_a_connection_meet_in_one_file() {
+    let (one, back, two) = (datagram(1, 2), datagram(2, 1), datagram(1, 3));
+    let arp = hex("ffffffffffff 020000000001 0806 0001");
+    let blocks = [&one, &two, &back, &arp, &one].map(|bytes| frame(bytes));
+    for (per, expected) in [
+        (
+            "connection",
+            &[
+                ("000001-10.0.0.1.1-10.0.0.2.2.pcap", 3),
+                ("000002-10.0.0.1.1-10.0.0.3.3.pcap", 1),
+                ("000003.pcap", 1),
+            ][..],
+        ),
+        (
+            "session",
+            &[
+                ("000001-10.0.0.1.1-10.0.0.2.2.pcap", 2),
+                ("000002-10.0.0.1.1-10.0.0.3.3.pcap", 1),
+                ("000003-10.0.0.2.2-10.0.0.1.1.pcap", 1),
+                ("000004.pcap", 1),
+            ],
+        ),
+    ] {
+        let dir = TempDir::new();
+        let out = dir.path("out");
+        let mut sink = on(&out, &[("per", per), ("open", "1")], Form::Frame).unwrap();
+        sink.take(&batch(&blocks), 0).unwrap();
+        let rows = sink.finish().unwrap().rows;
+        let files = ("files".to_owned(), expected.len() as u64);
+        assert_eq!(rows[..2], [files, ("frames".to_owned(), 5)]);
+        assert_eq!(named(&captures(&out)), expected);
+        let index = fs::read_to_string(format!("{out}/index.jsonl")).unwrap();
+        assert_eq!(index.lines().count(), expected.len());
+    }
+}
+
+#[test]
+fn sessions_are_those_of_the_filter_before() {
+    let dir = TempDir::new();
+    let out = dir.path("out");
+    let bytes = datagram(1, 2);
+    let of = |session, flags| {
+        let mut block = frame(&bytes);
+        block.context.session = session;
+        block.context.flags = flags;
+        block
+    };
+    let mut gap = hole(9);
+    gap.context.session = 1;
+    gap.context.flags = Flags::END;
+    let ended = Flags::END.with(Flags::BACKWARD);
+    let mut sink = on(&out, &[("per", "connection")], Form::Segment).unwrap();
+    let blocks = [of(1, Flags::NONE), of(2, Flags::NONE), of(1, ended), gap, of(1, Flags::NONE)];
+    sink.take(&batch(&blocks), 0).unwrap();
+    sink.finish().unwrap();
+    let name = "-10.0.0.1.1-10.0.0.2.2.pcap";
+    let expected = [("000001", 2), ("000002", 1), ("000003", 1)];
+    let expected = expected.map(|(number, frames)| (format!("{number}{name}"), frames));
+    assert_eq!(captures(&out), expected, "what comes behind the end is another connection");
+    let mut again = on(&out, &[("per", "connection")], Form::Segment).unwrap();
+    again.take(&batch(&[of(1, Flags::NONE)]), 0).unwrap();
+    again.finish().unwrap();
+    assert_eq!(captures(&out).last(), Some(&(format!("000004{name}"), 1)));
+}
+
+#[test]
+fn refusals_name_the_directory() {
+    let dir = TempDir::new();
+    let failure = refused(on("-", &[("per", "session")], Form::Frame)).to_string();
+    assert!(failure.ends_with("name a directory"), "{failure}");
+    fs::write(dir.path("file"), "").unwrap();
+    let failure = refused(on(&dir.path("file"), &[("per", "connection")], Form::Frame));
+    assert!(failure.to_string().contains("not a directory"), "{failure}");
+    let out = dir.path("out");
+    let mut sink = on(&out, &[("per", "connection")], Form::Frame).unwrap();
+    let cooked = block(Marks::frame(276, 2, 2), b"ab");
+    let outcome = sink.take(&batch(&[frame(b"x"), cooked]), 0);
+    let failure = refused(outcome).to_string();
+    assert!(failure.contains("frames of link type EN10MB, and one of LINUX_SLL2"), "{failure}");
+}

@@ -1,0 +1,166 @@
+//! Exchanges in, lines out.
+
+use super::*;
+use crate::testing::{TIME, TempDir, arguments, batch, described, description, opening, refused};
+use serde_json::{Value, json};
+use wire::record::{Kind, Writer};
+
+/// What is written for these blocks, and the report.
+fn written(given: &[(&str, &str)], blocks: &[Block<'_>]) -> (String, Vec<(String, u64)>) {
+    let dir = TempDir::new();
+    let path = dir.path("access.log");
+    let given: Vec<_> = given.iter().copied().chain([("file", path.as_str())]).collect();
+    let given = arguments(&WEBLOG, &given);
+    let mut sink = open(&Opening { form: Form::Message, ..opening(&given, &[]) }).unwrap();
+    sink.take(&batch(blocks), 0).unwrap();
+    let rows = sink.finish().unwrap().rows;
+    assert_eq!(sink.written().unwrap().blocks, blocks.len() as u64);
+    (std::fs::read_to_string(path).unwrap(), rows)
+}
+
+fn exchange(change: impl FnOnce(&mut Writer<'_>)) -> Vec<u8> {
+    described(Kind::HttpExchange, |writer| {
+        writer.number(Field::Time, TIME);
+        writer.number(Field::End, TIME + 1_000_000_000);
+        writer.text(Field::Client, &[10, 0, 0, 1]);
+        writer.number(Field::ClientPort, 1234);
+        writer.text(Field::Server, &[10, 0, 0, 2]);
+        writer.number(Field::ServerPort, 80);
+        writer.text(Field::Method, b"GET");
+        change(writer);
+    })
+}
+
+fn line(change: impl FnOnce(&mut Writer<'_>)) -> String {
+    let bytes = exchange(change);
+    let (text, rows) = written(&[("zone", "utc")], &[description(&bytes)]);
+    assert_eq!(rows, [("exchanges".to_owned(), 1)]);
+    text
+}
+
+#[test]
+fn lines_are_those_of_nginx() {
+    let full = line(|writer| {
+        writer.text(Field::Url, b"/a?b=\"c\\d\xe2\x82\xac e~\x7f");
+        writer.text(Field::Version, b"1.1");
+        writer.text(Field::User, b"frank");
+        writer.number(Field::Status, 206);
+        writer.number(Field::ResponseBody, 2326);
+        writer.text(Field::Referer, b"http://example.com/\r\n127.0.0.1 - - forged");
+        writer.text(Field::UserAgent, b"Mozilla/5.0 (X11; \x1b[2J)");
+    });
+    assert_eq!(
+        full,
+        "10.0.0.1 - frank [13/Feb/2009:23:31:31 +0000] \
+         \"GET /a?b=\\x22c\\x5Cd\\xE2\\x82\\xAC e~\\x7F HTTP/1.1\" 206 2326 \
+         \"http://example.com/\\x0D\\x0A127.0.0.1 - - forged\" \"Mozilla/5.0 (X11; \\x1B[2J)\"\n"
+    );
+    let poor = line(|writer| {
+        writer.text(Field::Url, b"/");
+        writer.text(Field::User, b"");
+        writer.text(Field::UserAgent, b"");
+    });
+    let stamp = "[13/Feb/2009:23:31:31 +0000]";
+    assert_eq!(poor, format!("10.0.0.1 - - {stamp} \"GET /\" 000 0 \"-\" \"\"\n"));
+    let other = line(|writer| {
+        writer.text(Field::Url, b"*");
+        writer.text(Field::Version, b"HTTP/1.0");
+    });
+    assert_eq!(other, format!("10.0.0.1 - - {stamp} \"GET * HTTP/1.0\" 000 0 \"-\" \"-\"\n"));
+    let nothing = described(Kind::HttpExchange, |_| {});
+    let (text, _) = written(&[("zone", "utc")], &[description(&nothing)]);
+    assert_eq!(text, "- - - [13/Feb/2009:23:31:30 +0000] \"-\" 000 0 \"-\" \"-\"\n");
+}
+
+#[test]
+fn times_are_those_of_the_zone() {
+    let zone = TimeZone::posix("CET-1CEST,M3.5.0,M10.5.0/3").unwrap();
+    let mut stamp = Stamp { zone, second: None, text: Vec::new() };
+    let mut at = |second: u64| String::from_utf8(stamp.of(second * 1_000_000_000).to_vec()).unwrap();
+    assert_eq!(at(1_234_567_890), "14/Feb/2009:00:31:30 +0100");
+    assert_eq!(at(1_250_000_000), "11/Aug/2009:16:13:20 +0200");
+    assert_eq!(at(1_250_000_000), "11/Aug/2009:16:13:20 +0200", "the same second");
+    assert_eq!(at(u64::MAX / 1_000_000_000), "22/Jul/2554:01:34:33 +0200", "the last one");
+}
+
+#[test]
+fn objects_are_those_of_the_schema() {
+    let bytes = exchange(|writer| {
+        writer.text(Field::Url, b"/a/b?c=d?e");
+        writer.text(Field::Host, b"example.com:8080");
+        writer.text(Field::Version, b"1.1");
+        writer.number(Field::Status, 404);
+        writer.text(Field::UserAgent, b"curl\x00");
+        writer.number(Field::RequestHead, 100);
+        writer.number(Field::ResponseHead, 50);
+        writer.number(Field::ResponseBody, 7);
+    });
+    let (text, _) = written(&[("ecs", "yes")], &[description(&bytes), description(&bytes)]);
+    let lines: Vec<Value> = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let (start, end) = ("2009-02-13T23:31:30.123456789Z", "2009-02-13T23:31:31.123456789Z");
+    let expected = json!({
+        "@timestamp": start,
+        "ecs": {"version": "8.11.0"},
+        "event": {
+            "kind": "event", "category": ["web"], "type": ["access"], "outcome": "failure",
+            "start": start, "end": end, "duration": 1_000_000_000,
+        },
+        "network": {"protocol": "http", "transport": "tcp", "type": "ipv4"},
+        "source": {"ip": "10.0.0.1", "port": 1234},
+        "destination": {"ip": "10.0.0.2", "port": 80},
+        "http": {
+            "version": "1.1",
+            "request": {"method": "GET", "bytes": 100},
+            "response": {"status_code": 404, "bytes": 57, "body": {"bytes": 7}},
+        },
+        "url": {
+            "original": "/a/b?c=d?e", "path": "/a/b", "query": "c=d?e", "domain": "example.com",
+            "port": 8080,
+        },
+        "user_agent": {"original": "curl\u{0}"},
+    });
+    assert_eq!(lines, [expected.clone(), expected]);
+}
+
+#[test]
+fn hosts_have_ports_and_brackets() {
+    for (host, domain, port) in [
+        ("example.com", "example.com", Value::Null),
+        ("[::1]:81", "::1", json!(81)),
+        ("[::1]", "::1", Value::Null),
+        ("example.com:many", "example.com", Value::Null),
+    ] {
+        let bytes = exchange(|writer| writer.text(Field::Host, host.as_bytes()));
+        let (text, _) = written(&[("ecs", "yes")], &[description(&bytes)]);
+        let value: Value = serde_json::from_str(&text).unwrap();
+        let url = &value["url"];
+        assert_eq!((&url["domain"], &url["port"]), (&json!(domain), &port), "{host}");
+    }
+}
+
+#[test]
+fn what_is_no_exchange_is_counted_and_the_way_out_is_told() {
+    let request = described(Kind::HttpRequest, |_| {});
+    let given = exchange(|_| {});
+    let (text, rows) = written(&[], &[description(&request), crate::testing::bare(b"body")]);
+    let way_out = "blocks that are no exchange; write `http |exchange weblog`";
+    assert_eq!((text.as_str(), &*rows), ("", &[row("exchanges", 0), row(way_out, 2)][..]));
+    let (text, rows) = written(&[], &[description(&request), description(&given)]);
+    assert_eq!(text.lines().count(), 1);
+    assert_eq!(rows, [row("exchanges", 1), row("blocks that are no exchange", 1)]);
+}
+
+fn row(name: &str, value: u64) -> (String, u64) {
+    (name.to_owned(), value)
+}
+
+#[test]
+fn a_full_disk_is_told() {
+    let given = arguments(&WEBLOG, &[("file", "/dev/full")]);
+    let mut sink = open(&Opening { form: Form::Message, ..opening(&given, &[]) }).unwrap();
+    let bytes = exchange(|_| {});
+    sink.take(&batch(&[description(&bytes)]), 0).unwrap();
+    let failure = refused(sink.finish()).to_string();
+    assert!(failure.starts_with("cannot write /dev/full: no space left"), "{failure}");
+    assert_eq!(sink.written(), Some(Amount::default()));
+}
