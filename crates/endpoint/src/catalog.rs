@@ -1,7 +1,7 @@
 //! The only list of sources and sinks: one line each, in the order in which help prints them.
 
 use crate::process;
-use crate::sink::{discard, files, json, pcap, print};
+use crate::sink::{discard, files, json, pcap, print, weblog};
 use crate::source::{generate, read, replay};
 use crate::{ProcessEntry, SinkEntry, SourceEntry};
 
@@ -10,7 +10,7 @@ pub const SOURCES: &[SourceEntry] = &[replay::ENTRY, read::ENTRY, generate::ENTR
 
 /// All sinks.
 pub const SINKS: &[SinkEntry] =
-    &[print::ENTRY, json::ENTRY, pcap::ENTRY, files::ENTRY, discard::ENTRY];
+    &[print::ENTRY, json::ENTRY, pcap::ENTRY, files::ENTRY, weblog::ENTRY, discard::ENTRY];
 
 /// All programs: there is one entry, and it starts any.
 pub const PROCESSES: &[ProcessEntry] = &[process::ENTRY];

@@ -49,9 +49,8 @@ pub(crate) struct LogTime {
 
 impl fmt::Display for LogTime {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        const MONTHS: [&str; 12] = [
-            "Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec",
-        ];
+        const MONTHS: [&str; 12] =
+            ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"];
         let second = (self.time / SECOND_NS).saturating_add_signed(self.offset_s.into());
         let (year, month, day) = date(second / DAY_S);
         let month = usize::try_from(month - 1).ok().and_then(|month| MONTHS.get(month));

@@ -215,7 +215,10 @@ fn a_message_that_was_cut_is_not_complete() {
     let cut = described(record::Kind::HttpExchange, |w| w.number(Field::Incomplete, 1));
     files.take(&batch(&[flagged(description(&cut), FIRST | LAST)]), 0).unwrap();
     files.finish().unwrap();
-    assert_eq!((column(&out, "complete"), column(&out, "incomplete")), (vec![json!(false)], vec![json!(true)]));
+    assert_eq!(
+        (column(&out, "complete"), column(&out, "incomplete")),
+        (vec![json!(false)], vec![json!(true)])
+    );
 }
 
 #[test]
@@ -231,8 +234,12 @@ fn lost_bytes_are_zeros_or_left_out_and_always_told() {
             [hole(3), bare(b"a"), hole(2), bare(b"b"), hole(0)].map(|block| flagged(block, 0));
         files.take(&batch(&blocks), 0).unwrap();
         let blocks = [block(2, 0, b"x")].into_iter();
-        let blocks: Vec<_> =
-            blocks.chain(large().map(|mut b| { b.context.session = 2; b })).collect();
+        let blocks: Vec<_> = blocks
+            .chain(large().map(|mut b| {
+                b.context.session = 2;
+                b
+            }))
+            .collect();
         files.take(&batch(&blocks), 0).unwrap();
         files.take(&batch(&[block(2, 0, b"y"), flagged(hole(9), BACK | END)]), 0).unwrap();
         let rows = files.finish().unwrap().rows;
@@ -300,7 +307,10 @@ fn a_session_says_how_many_messages_it_has() {
     let first = flagged(description(&request), FIRST);
     files.take(&batch(&[first, block(1, LAST, b"one"), first, block(1, LAST, b"two")]), 0).unwrap();
     files.finish().unwrap();
-    assert_eq!(contents(&out), [("000001-10.0.0.1.1234-10.0.0.2.80".to_owned(), "onetwo".to_owned())]);
+    assert_eq!(
+        contents(&out),
+        [("000001-10.0.0.1.1234-10.0.0.2.80".to_owned(), "onetwo".to_owned())]
+    );
     let line = &index(&out)[0];
     assert_eq!((&line["messages"], &line["method"]), (&json!(2), &Value::Null));
 }

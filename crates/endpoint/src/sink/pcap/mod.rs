@@ -202,11 +202,7 @@ impl Frames {
         self.written += 1;
         self.cut += u64::from(bytes.len() < block.marks.captured as usize);
         let captured = u32::try_from(bytes.len()).unwrap_or(write::SNAP_LENGTH);
-        to.extend_from_slice(&write::record(
-            block.context.time,
-            captured,
-            block.marks.wire_length,
-        ));
+        to.extend_from_slice(&write::record(block.context.time, captured, block.marks.wire_length));
         to.extend_from_slice(bytes);
     }
 

@@ -86,11 +86,7 @@ impl Drop for Shelf {
 
 impl Shelf {
     /// Opens the directory with this path.
-    pub(crate) fn open(
-        path: &str,
-        habits: Habits,
-        opening: &Opening<'_>,
-    ) -> Result<Self, Failure> {
+    pub(crate) fn open(path: &str, habits: Habits, opening: &Opening<'_>) -> Result<Self, Failure> {
         let number = |name, otherwise| {
             let given = opening.arguments.number(name);
             given.map_or(otherwise, |n| usize::try_from(n).unwrap_or(otherwise))

@@ -122,4 +122,3 @@ fn put(object: &mut Map<String, Value>, path: &str, value: Value) {
         }
     }
 }
-

@@ -76,7 +76,8 @@ fn lines_are_those_of_nginx() {
 fn times_are_those_of_the_zone() {
     let zone = TimeZone::posix("CET-1CEST,M3.5.0,M10.5.0/3").unwrap();
     let mut stamp = Stamp { zone, second: None, text: Vec::new() };
-    let mut at = |second: u64| String::from_utf8(stamp.of(second * 1_000_000_000).to_vec()).unwrap();
+    let mut at =
+        |second: u64| String::from_utf8(stamp.of(second * 1_000_000_000).to_vec()).unwrap();
     assert_eq!(at(1_234_567_890), "14/Feb/2009:00:31:30 +0100");
     assert_eq!(at(1_250_000_000), "11/Aug/2009:16:13:20 +0200");
     assert_eq!(at(1_250_000_000), "11/Aug/2009:16:13:20 +0200", "the same second");
