@@ -12,6 +12,7 @@ mod harness;
 mod line;
 mod pipes;
 mod plot;
+mod replay;
 mod row;
 mod sentinel;
 
@@ -35,6 +36,9 @@ struct Arguments {
     /// How many times every candidate is measured.
     #[arg(long, default_value_t = 9)]
     rounds: usize,
+    /// Bytes of the captures that are made; goals are judged at 1,000,000,000.
+    #[arg(long, default_value_t = 1_000_000_000)]
+    size: u64,
     /// Run one request in one thread instead and say how long a block took.
     #[arg(long, value_name = "REQUEST", conflicts_with = "names")]
     line: Option<String>,
@@ -47,14 +51,29 @@ struct Arguments {
 struct Bench {
     name: &'static str,
     summary: &'static str,
-    run: fn(rounds: usize) -> Result<Vec<Row>, String>,
+    run: fn(&Options) -> Result<Vec<Row>, String>,
 }
 
-const BENCHES: &[Bench] = &[Bench {
-    name: "chain",
-    summary: "filters in a row against pipes and an indirect-call loop [Th fig. 5.1], goal G11",
-    run: chain::run,
-}];
+/// How much is measured.
+struct Options {
+    /// How many times every candidate is.
+    rounds: usize,
+    /// Bytes of the captures that are made.
+    size: u64,
+}
+
+const BENCHES: &[Bench] = &[
+    Bench {
+        name: "chain",
+        summary: "filters in a row against pipes and an indirect-call loop [Th fig. 5.1], goal G11",
+        run: |options| chain::run(options.rounds),
+    },
+    Bench {
+        name: "replay",
+        summary: "HTTP requests off a capture against tshark, tcpflow, suricata, tcpdump, goal G17",
+        run: replay::run,
+    },
+];
 
 fn main() -> ExitCode {
     let arguments = Arguments::parse();
@@ -85,8 +104,9 @@ fn main() -> ExitCode {
     sentinel::Sentinel::take();
     let wanted =
         |b: &&Bench| arguments.names.is_empty() || arguments.names.iter().any(|n| n == b.name);
+    let options = Options { rounds: arguments.rounds.max(1), size: arguments.size };
     for bench in BENCHES.iter().filter(wanted) {
-        let rows = match (bench.run)(arguments.rounds.max(1)) {
+        let rows = match (bench.run)(&options) {
             Ok(rows) => rows,
             Err(why) => {
                 eprintln!("error: {}: {why}", bench.name);

@@ -1,0 +1,294 @@
+//! Captures of HTTP/1.1 between many clients and a server, as a tap sees them that loses a packet
+//! now and then: of any size, and the same for the same size. Everything follows from a seed.
+//!
+//! Out: files. Bodies of 200 bytes to 100 KB (as many of 1 KB as of 10 KB), every fifth in chunks;
+//! half of the connections carry one request, the others up to ten; one connection in eight is over
+//! IPv6; one segment in a hundred is overtaken by the next, one frame in a thousand is missing.
+//! Lengths, checksums, sequence numbers and acknowledgements are right.
+
+use std::collections::VecDeque;
+use std::fs::File;
+use std::io::{BufWriter, Result, Write};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::path::Path;
+use testkit::{Frame, Random, Segment};
+use wire::capture::write;
+
+/// How many connections are open at any time.
+const OPEN: usize = 2_000;
+/// How much data a segment takes: Ethernet's 1500 less the headers of IPv6 and TCP.
+const SEGMENT_MAX: usize = 1_440;
+/// One frame in so many is missing.
+const LOST: u64 = 1_000;
+/// One segment in so many comes behind the next.
+const OVERTAKEN: u64 = 100;
+
+const FIN: u8 = 0x01;
+const SYN: u8 = 0x02;
+const PSH: u8 = 0x08;
+const ACK: u8 = 0x10;
+
+/// Writes a capture of at least `size` bytes; answers how long it is.
+pub(super) fn mixed(path: &Path, size: u64) -> Result<u64> {
+    let mut tap = Tap::new(path, 17)?;
+    let content: Vec<u8> = tap.random.bytes(1 << 20);
+    let mut number = 0;
+    let mut open: Vec<Connection> = Vec::new();
+    while tap.written < size {
+        if open.len() < OPEN {
+            number += 1;
+            open.push(Connection::new(number, &mut tap.random));
+        }
+        let index = tap.random.within(0..open.len());
+        let connection = &mut open[index];
+        if connection.waiting.is_empty() && !connection.goes_on(&mut tap.random, &content) {
+            open.swap_remove(index);
+            continue;
+        }
+        let overtaken = connection.waiting.len() > 1 && tap.random.one_in(OVERTAKEN);
+        if overtaken {
+            connection.waiting.swap(0, 1);
+        }
+        if let Some(frame) = connection.waiting.pop_front() {
+            tap.see(&frame)?;
+        }
+    }
+    tap.end()
+}
+
+/// Writes a capture of connections that are all open at its end, each in the middle of a response;
+/// answers how long it is.
+pub(super) fn open(path: &Path, connections: u32) -> Result<u64> {
+    let mut tap = Tap::new(path, 18)?;
+    let mut open: Vec<Connection> = Vec::new();
+    for number in 1..=connections {
+        let mut connection = Connection::new(number, &mut tap.random);
+        connection.shake_hands();
+        open.push(connection);
+    }
+    let mut head = b"HTTP/1.1 200 OK\r\nContent-Length: 1000\r\n\r\n".to_vec();
+    head.extend([b'.'; 100]);
+    for turn in 0..5 {
+        for connection in &mut open {
+            match turn {
+                3 => connection.send(false, &request(b"GET", 7, b"")),
+                4 => connection.send(true, &head),
+                _ => {}
+            }
+            if let Some(frame) = connection.waiting.pop_front() {
+                tap.write(&frame)?;
+            }
+            if turn > 2 {
+                connection.waiting.clear();
+            }
+        }
+    }
+    tap.end()
+}
+
+/// Where frames become a capture.
+struct Tap {
+    file: BufWriter<File>,
+    random: Random,
+    written: u64,
+    now_ns: u64,
+}
+
+impl Tap {
+    fn new(path: &Path, seed: u64) -> Result<Self> {
+        let mut file = BufWriter::with_capacity(1 << 20, File::create(path)?);
+        let header = write::header(wire::LinkType::ETHERNET);
+        file.write_all(&header)?;
+        let now_ns = 1_767_225_600_000_000_000;
+        Ok(Self { file, random: Random::new(seed), written: header.len() as u64, now_ns })
+    }
+
+    /// A frame comes by, and is nearly always seen.
+    fn see(&mut self, frame: &[u8]) -> Result<()> {
+        if self.random.one_in(LOST) { Ok(()) } else { self.write(frame) }
+    }
+
+    fn write(&mut self, frame: &[u8]) -> Result<()> {
+        self.now_ns += 8 * frame.len() as u64;
+        let length = u32::try_from(frame.len()).unwrap_or(u32::MAX);
+        let record = write::record(self.now_ns, length, length);
+        self.written += (record.len() + frame.len()) as u64;
+        self.file.write_all(&record)?;
+        self.file.write_all(frame)
+    }
+
+    fn end(mut self) -> Result<u64> {
+        self.file.flush()?;
+        Ok(self.written)
+    }
+}
+
+/// One connection between a client and the server.
+struct Connection {
+    ends: [IpAddr; 2],
+    ports: [u16; 2],
+    /// The next sequence number of the client and of the server.
+    sequence: [u32; 2],
+    begun: bool,
+    requests: u64,
+    /// Frames that are on their way.
+    waiting: VecDeque<Vec<u8>>,
+}
+
+impl Connection {
+    fn new(number: u32, random: &mut Random) -> Self {
+        let client = number / 20_000;
+        let port = 20_000 + u16::try_from(number % 20_000).unwrap_or(0);
+        let six = random.one_in(8);
+        let ends = if six {
+            let address = |low| IpAddr::V6(Ipv6Addr::from(0x2001_0db8_u128 << 96 | low));
+            [address(u128::from(client) << 8 | 2), address(1)]
+        } else {
+            let address = |low| IpAddr::V4(Ipv4Addr::from(0x0a00_0000 | low));
+            [address(client << 8 | 2), address(1)]
+        };
+        let requests = if random.one_in(2) { 1 } else { 2 + random.below(9) };
+        let sequence = [random.next() as u32, random.next() as u32];
+        let waiting = VecDeque::new();
+        Self { ends, ports: [port, 80], sequence, begun: false, requests, waiting }
+    }
+
+    /// Makes the frames that come next; answers whether there are any.
+    fn goes_on(&mut self, random: &mut Random, content: &[u8]) -> bool {
+        if !self.begun {
+            self.shake_hands();
+        } else if self.requests > 0 {
+            self.requests -= 1;
+            self.exchange(random, content);
+            if self.requests == 0 {
+                self.frame(false, FIN | ACK, &[]);
+                self.frame(true, FIN | ACK, &[]);
+                self.frame(false, ACK, &[]);
+            }
+        }
+        !self.waiting.is_empty()
+    }
+
+    fn shake_hands(&mut self) {
+        self.begun = true;
+        self.frame(false, SYN, &[]);
+        self.frame(true, SYN | ACK, &[]);
+        self.frame(false, ACK, &[]);
+    }
+
+    fn exchange(&mut self, random: &mut Random, content: &[u8]) {
+        let body = |random: &mut Random, most: u64| {
+            // 200 bytes, doubled some times and a part of another time.
+            let doubled = 200 << random.below(most);
+            let length = doubled + random.within(0..doubled);
+            let from = random.within(0..content.len() - length);
+            &content[from..from + length]
+        };
+        let number = random.below(1_000_000);
+        match random.below(20) {
+            0 => self.send(false, &request(b"POST", number, body(random, 5))),
+            1 => {
+                self.send(false, &request(b"HEAD", number, b""));
+                return self.send(true, &response(b"200 OK", 4_711, b""));
+            }
+            2 => {
+                self.send(false, &request(b"GET", number, b""));
+                return self.send(true, b"HTTP/1.1 304 Not Modified\r\nETag: \"7\"\r\n\r\n");
+            }
+            _ => self.send(false, &request(b"GET", number, b"")),
+        }
+        let body = body(random, 9);
+        match random.one_in(5) {
+            true => self.send(true, &chunked(body)),
+            false => self.send(true, &response(b"200 OK", body.len(), body)),
+        }
+    }
+
+    /// Sends data in segments; the other side acknowledges every second, and the last.
+    fn send(&mut self, backward: bool, data: &[u8]) {
+        let segments = data.chunks(SEGMENT_MAX).count();
+        for (index, segment) in data.chunks(SEGMENT_MAX).enumerate() {
+            let last = index + 1 == segments;
+            self.frame(backward, if last { PSH | ACK } else { ACK }, segment);
+            if last || index % 2 == 1 {
+                self.frame(!backward, ACK, &[]);
+            }
+        }
+    }
+
+    fn frame(&mut self, backward: bool, flags: u8, data: &[u8]) {
+        let (mine, theirs) = (usize::from(backward), usize::from(!backward));
+        let segment = Segment {
+            source: self.ports[mine],
+            target: self.ports[theirs],
+            sequence: self.sequence[mine],
+            acknowledgement: if flags & ACK == 0 { 0 } else { self.sequence[theirs] },
+            flags,
+            window: 64_240,
+            options: if flags & SYN == 0 { Vec::new() } else { vec![2, 4, 5, 160] },
+        };
+        let frame = Frame::ethernet().ip(self.ends[mine], self.ends[theirs]).tcp(&segment, data);
+        let taken = data.len() as u32 + u32::from(flags & (SYN | FIN) != 0);
+        self.sequence[mine] = self.sequence[mine].wrapping_add(taken);
+        self.waiting.push_back(frame);
+    }
+}
+
+fn request(method: &[u8], number: u64, body: &[u8]) -> Vec<u8> {
+    let method = String::from_utf8_lossy(method);
+    let length = match body.len() {
+        0 => String::new(),
+        length => format!("Content-Length: {length}\r\n"),
+    };
+    let head = format!(
+        "{method} /things/{number} HTTP/1.1\r\nHost: www.example.org\r\n\
+         User-Agent: streamline-bench/1\r\nAccept: */*\r\nAccept-Encoding: gzip\r\n{length}\r\n"
+    );
+    [head.as_bytes(), body].concat()
+}
+
+fn response(status: &[u8], length: usize, body: &[u8]) -> Vec<u8> {
+    let status = String::from_utf8_lossy(status);
+    let head = format!(
+        "HTTP/1.1 {status}\r\nDate: Thu, 01 Jan 2026 00:00:00 GMT\r\nServer: example\r\n\
+         Content-Type: application/octet-stream\r\nContent-Length: {length}\r\n\r\n"
+    );
+    [head.as_bytes(), body].concat()
+}
+
+fn chunked(body: &[u8]) -> Vec<u8> {
+    let mut coded = b"HTTP/1.1 200 OK\r\nDate: Thu, 01 Jan 2026 00:00:00 GMT\r\n\
+        Content-Type: text/html\r\nTransfer-Encoding: chunked\r\n\r\n"
+        .to_vec();
+    for chunk in body.chunks(4_096) {
+        coded.extend(format!("{:x}\r\n", chunk.len()).bytes());
+        coded.extend(chunk);
+        coded.extend(b"\r\n");
+    }
+    coded.extend(b"0\r\n\r\n");
+    coded
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_capture_follows_from_its_size_and_misses_little() {
+        let folder = std::env::temp_dir();
+        let path = |name: &str| folder.join(format!("{name}-{}.pcap", std::process::id()));
+        let (one, two) = (path("one"), path("two"));
+        let length = mixed(&one, 3_000_000).unwrap();
+        assert_eq!(length, mixed(&two, 3_000_000).unwrap());
+        let bytes = std::fs::read(&one).unwrap();
+        assert!(bytes == std::fs::read(&two).unwrap() && bytes.len() as u64 == length);
+        let packets = wire::capture::packets(&bytes).map(|packet| packet.unwrap().1);
+        let is_syn = |packet: &&[u8]| packet[12..14] == [8, 0] && packet[47] == SYN;
+        assert!(packets.filter(is_syn).count() > 500);
+        let length = open(&one, 1000).unwrap();
+        let bytes = std::fs::read(&one).unwrap();
+        assert_eq!((wire::capture::packets(&bytes).count(), bytes.len() as u64), (5000, length));
+        std::fs::remove_file(one).unwrap();
+        std::fs::remove_file(two).unwrap();
+    }
+}
