@@ -230,6 +230,11 @@ impl Node {
         }
     }
 
+    /// Whether the node is an ordinary program in a process of its own.
+    pub fn is_process(&self) -> bool {
+        self.filter().is_some_and(|filter| filter.description.process)
+    }
+
     /// The kind of the filter that the node runs.
     pub fn kind(&self) -> Option<Kind> {
         self.filter().map(|filter| filter.effect().kind)

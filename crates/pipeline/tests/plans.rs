@@ -33,6 +33,16 @@ const PRINT: Description = sink("print", &[]);
 const DISCARD: Description = Description { reads: Reads::Nothing, ..sink("discard", &[]) };
 const PCAP: Description = Description { writes_files: true, ..sink("pcap", &[FILE]) };
 
+const EXEC: Description = Description {
+    name: "exec",
+    kind: Kind::Editing,
+    gives: Gives::Form(Form::Bytes),
+    parameters: &[Parameter::needed("command", Type::Text, "the command")],
+    process: true,
+    ..Description::EMPTY
+};
+const EXEC_AT_HEAD: Description = Description { kind: Kind::Source, takes: Forms::NONE, ..EXEC };
+
 /// What passes blocks on, so that a cycle can be drawn.
 const AROUND: Description =
     Description { name: "around", user: Some(around), ..Description::EMPTY };
@@ -55,6 +65,10 @@ impl Catalogue for World {
         self.0.find(name)
     }
 
+    fn find_source(&self, name: &str) -> Option<&'static Description> {
+        self.0.find_source(name)
+    }
+
     fn names(&self) -> Vec<&'static str> {
         self.0.names()
     }
@@ -69,7 +83,8 @@ impl Catalogue for World {
 }
 
 fn entries() -> Vec<&'static Description> {
-    let mut entries: Vec<&'static Description> = vec![&REPLAY, &READ, &AROUND];
+    let mut entries: Vec<&'static Description> =
+        vec![&REPLAY, &READ, &EXEC_AT_HEAD, &EXEC, &AROUND];
     entries.extend(filter::catalog::FILTERS);
     entries.extend([&PRINT, &DISCARD, &PCAP]);
     entries

@@ -24,6 +24,7 @@ pub(super) fn shape(draft: &mut Draft<'_>, catalogue: &dyn Catalogue) {
         }
     }
     ends(draft);
+    programs(draft);
 }
 
 /// Marks the edges that lead back to a node from which they come, looking from the heads on in the
@@ -198,6 +199,38 @@ fn ends(draft: &mut Draft<'_>) {
             Diagnostic::error(edge.span, format!("nothing comes out of `{}`", entry.name))
                 .why("it is a sink")
                 .hint("for a copy to the sink and one to what follows write `+`");
+        draft.mistakes.push(mistake);
+    }
+}
+
+/// A program takes what comes when it likes, and a cycle may not wait (CONTRACT 17).
+fn programs(draft: &mut Draft<'_>) {
+    let is_program = |node: &usize| draft.nodes[*node].entry.is_some_and(|entry| entry.process);
+    let programs: Vec<usize> = (0..draft.nodes.len()).filter(is_program).collect();
+    if programs.is_empty() || !draft.edges.iter().any(|edge| edge.back) {
+        return;
+    }
+    let mut leaving: Vec<Vec<usize>> = vec![Vec::new(); draft.nodes.len()];
+    for edge in &draft.edges {
+        leaving[edge.from.0].push(edge.to.0);
+    }
+    for program in programs {
+        let mut reached = vec![false; draft.nodes.len()];
+        let mut open = vec![program];
+        while let Some(at) = open.pop() {
+            open.extend(
+                leaving[at].iter().filter(|to| !std::mem::replace(&mut reached[**to], true)),
+            );
+        }
+        let node = &draft.nodes[program];
+        let (DraftStep::Filter(uses), Some(entry), true) =
+            (&node.step, node.entry, reached[program])
+        else {
+            continue;
+        };
+        let what = format!("`{}` cannot stand in a cycle", entry.name);
+        let mistake = Diagnostic::error(name_span(uses, node.span), what)
+            .why("a program takes what comes when it likes, and a cycle may not wait");
         draft.mistakes.push(mistake);
     }
 }

@@ -7,7 +7,8 @@ use crate::plan::{Plan, PlannedEdge};
 use filter::Kind;
 use std::fmt::Write as _;
 
-/// The graph, spaces as frames, rings as thick edges, back edges as dashed ones.
+/// The graph, spaces as frames, rings as thick edges, pipes with an empty arrow, back edges as dashed
+/// ones.
 #[must_use]
 pub fn dot(plan: &Plan) -> String {
     let graph = &plan.graph;
@@ -25,6 +26,7 @@ pub fn dot(plan: &Plan) -> String {
             let shape = match node.kind() {
                 Some(Kind::Source) => ", shape=cds, style=solid",
                 Some(Kind::Sink) => ", peripheries=2, style=solid",
+                _ if node.is_process() => ", style=dashed",
                 _ => "",
             };
             let text = quoted(&words::shown(graph, id));
@@ -45,6 +47,7 @@ fn attributes(edge: &Edge, planned: &PlannedEdge) -> String {
     let (what, style) = match planned {
         PlannedEdge::Call => (None, ""),
         PlannedEdge::Back => (Some("back".to_owned()), ", style=dashed, constraint=false"),
+        PlannedEdge::Pipe => (Some("pipe".to_owned()), ", arrowhead=empty"),
         PlannedEdge::Ring(ring) => (Some(format!("ring of {}", ring.entries)), ", penwidth=3"),
     };
     let text: Vec<String> = class.into_iter().chain(what).collect();

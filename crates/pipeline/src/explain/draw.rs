@@ -14,7 +14,8 @@
 //! ```
 //!
 //! `○` is a source, `●` a filter, `■` a sink. The space of a line is that of the rule above it;
-//! what crosses a rule crosses into another space over a ring. A back edge is a lane that begins at
+//! what crosses a rule crosses into another space: over a ring, into or out of a process over a
+//! pipe. A back edge is a lane that begins at
 //! the node to which it leads, with an arrow, and ends at the node from which it comes.
 
 use super::words;
@@ -138,6 +139,7 @@ impl Drawing<'_> {
         let glyph = match self.plan.graph.node(id).kind() {
             Some(Kind::Source) => '○',
             Some(Kind::Sink) => '■',
+            _ if self.plan.graph.outputs(id).next().is_none() => '■',
             _ => '●',
         };
         let mut cells = String::new();

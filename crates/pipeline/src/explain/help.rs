@@ -179,6 +179,9 @@ fn keeps(entry: &Description) -> String {
 }
 
 fn runs_in(entry: &Description) -> String {
+    if entry.process {
+        return "a process of its own".to_owned();
+    }
     let own = if entry.writes_files { "a thread of its own" } else { "a thread" };
     match (entry.kind, entry.kernel) {
         (Kind::Source | Kind::Sink, _) => own.to_owned(),

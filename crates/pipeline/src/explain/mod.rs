@@ -143,6 +143,11 @@ fn edges(out: &mut String, plan: &Plan, names: &[String]) {
         let mut way = format!("{} → {}", names[from.0], names[to.0]);
         let what = match plan.edges[first] {
             PlannedEdge::Ring(ref ring) => words::ring(ring),
+            PlannedEdge::Pipe => {
+                let process = |id| plan.graph.node(id).is_process();
+                let thread = &plan.spaces[plan.placed[to.0].enters].name;
+                words::pipe(process(from), process(to), thread)
+            }
             PlannedEdge::Back => "back edge: a bounded work list, drops when it is full".to_owned(),
             PlannedEdge::Call => {
                 let mut calls = 1;

@@ -145,6 +145,17 @@ pub(super) fn ring(ring: &RingPlan) -> String {
     )
 }
 
+/// What a pipe is, in a sentence: that out of a process, that into one, or both.
+pub(super) fn pipe(out: bool, into: bool, thread: &str) -> String {
+    match (out, into) {
+        (true, true) => format!("two pipes, with {thread} between them"),
+        (true, false) => {
+            "pipe: bytes in blocks of up to 64 KB, each as soon as anything is there".to_owned()
+        }
+        (false, _) => "pipe: the bytes in view, one block behind the other".to_owned(),
+    }
+}
+
 pub(super) const fn policy(policy: Policy) -> &'static str {
     match policy {
         Policy::Cost => "cost",

@@ -13,7 +13,7 @@ pub fn complete(mut graph: Graph, catalogue: &dyn Catalogue) -> (Graph, Vec<Node
     let mut reports = Vec::new();
     for end in graph.ends() {
         let node = graph.node(end);
-        if node.kind() == Some(Kind::Sink) || matches!(node.step, Step::Unknown) {
+        if ends_by_itself(node) {
             continue;
         }
         let says = node.filter().is_some_and(|used| used.description.reports);
@@ -46,6 +46,14 @@ pub fn complete(mut graph: Graph, catalogue: &dyn Catalogue) -> (Graph, Vec<Node
         graph.edges.push(Edge { from, to, classes, span, back: false });
     }
     (graph, reports)
+}
+
+/// Whether nothing need follow: a sink, or a program, whose standard output is then ours.
+fn ends_by_itself(node: &Node) -> bool {
+    let kind = node.kind();
+    kind == Some(Kind::Sink)
+        || node.is_process() && kind != Some(Kind::Source)
+        || matches!(node.step, Step::Unknown)
 }
 
 fn gives(node: &Node) -> Vec<Form> {

@@ -1,8 +1,9 @@
 //! Discovery: for every node, which spaces could run it, at what cost, and why others cannot.
 //! [SL §7.1]
 
-use super::select::Selected;
+use super::select::{Selected, order};
 use super::{Candidate, Kernel, Machine, Placed, PlannedSpace, SpaceKind};
+use crate::explain;
 use crate::graph::{Graph, Node, NodeId, Step};
 use filter::{Kind, Reads};
 
@@ -10,8 +11,10 @@ use filter::{Kind, Reads};
 /// what each would cost for every node.
 #[derive(Debug)]
 pub(super) struct Discovered {
-    /// The kernel first, then threads.
+    /// The kernel first, then threads, then processes.
     pub(super) spaces: Vec<PlannedSpace>,
+    /// Per space: the node that it is there for, if that is a process.
+    pub(super) owners: Vec<Option<NodeId>>,
     /// Per node and space: what a block costs, or why the space refuses.
     pub(super) verdicts: Vec<Vec<Result<f64, String>>>,
     /// Per node: the connected part of the graph that it belongs to.
@@ -23,33 +26,75 @@ const FIRST: &str = "thread0";
 /// What a node that may run anywhere in its part adds to choosing the space of a file-writing sink.
 const OWN: &str = "writes files: a space of its own, so that a slow disk stops nobody";
 
+/// Why no thread runs a program.
+const PROGRAM: &str = "an ordinary program: a process of its own";
+/// How much of a command names its process.
+const COMMAND_MAX: usize = 24;
+
 /// Asks every space for every node.
 pub(super) fn discover(graph: &Graph, machine: &Machine) -> Discovered {
     let parts = parts(graph);
     let count = parts.iter().max().map_or(0, |last| last + 1);
     let mut spaces = Vec::new();
+    let mut owners = Vec::new();
     for part in 0..count {
         spaces.push(PlannedSpace { name: "kernel".to_owned(), kind: SpaceKind::Kernel, part });
         for thread in 0..threads(graph, &parts, part) {
             let name = if thread == 0 { FIRST.to_owned() } else { format!("thread{thread}") };
             spaces.push(PlannedSpace { name, kind: SpaceKind::Thread, part });
         }
+        owners.resize(spaces.len(), None);
+        for (id, node) in graph.ids().filter(|(id, node)| parts[id.0] == part && node.is_process())
+        {
+            spaces.push(PlannedSpace { name: process(node), kind: SpaceKind::Process, part });
+            owners.push(Some(id));
+        }
     }
     let verdicts = graph
         .ids()
         .map(|(id, node)| {
-            spaces.iter().map(|s| verdict(graph, id, node, s, &parts, machine)).collect()
+            let ask = |(s, owner): (&PlannedSpace, &Option<NodeId>)| match owner {
+                // Refusals that say nothing are shown nowhere.
+                Some(owner) if *owner != id => Err(String::new()),
+                _ => verdict(graph, id, node, s, &parts, machine),
+            };
+            spaces.iter().zip(&owners).map(ask).collect()
         })
         .collect();
-    Discovered { spaces, verdicts, parts }
+    Discovered { spaces, owners, verdicts, parts }
 }
 
-/// How many threads a part may use: its own, one for sinks that write files, and those of its pins.
+/// How many threads a part may use: its own, one for sinks that write files, those of its pins, and
+/// one more behind each program on the way.
 fn threads(graph: &Graph, parts: &[usize], part: usize) -> usize {
     let here = || graph.ids().filter(|(id, _)| parts[id.0] == part);
     let pinned = here().filter_map(|(_, node)| pinned_thread(node)).max().map_or(0, |n| n + 1);
     let writers = usize::from(here().any(|(_, node)| writes_files(node)));
-    (1 + writers).max(pinned)
+    (1 + writers).max(pinned) + programs(graph, parts, part)
+}
+
+/// How many programs a block may go through, one behind the other.
+fn programs(graph: &Graph, parts: &[usize], part: usize) -> usize {
+    let mut passed = vec![0; graph.nodes.len()];
+    if !graph.ids().any(|(id, node)| parts[id.0] == part && node.is_process()) {
+        return 0;
+    }
+    for id in order(graph) {
+        let mut before = graph.inputs(id).filter(|edge| !edge.back).peekable();
+        let own = usize::from(graph.node(id).is_process() && before.peek().is_some());
+        passed[id.0] = own + before.map(|edge| passed[edge.from.0]).max().unwrap_or(0);
+    }
+    let passed = graph.ids().filter(|(id, _)| parts[id.0] == part).map(|(id, _)| passed[id.0]);
+    passed.max().unwrap_or(0)
+}
+
+/// The name of a process: `process "grep -v foo"`.
+fn process(node: &Node) -> String {
+    let arguments = node.filter().map(|used| &used.arguments);
+    let command = arguments.and_then(|given| given.text("command")).unwrap_or_default();
+    let begin: String = command.chars().take(COMMAND_MAX).collect();
+    let more = if begin.len() < command.len() { "…" } else { "" };
+    format!("process {:?}", begin + more)
 }
 
 fn pinned_thread(node: &Node) -> Option<usize> {
@@ -99,11 +144,11 @@ fn verdict(
     {
         return Err(format!("pinned to {pin}"));
     }
-    if let Some(owner) = node.inside {
-        let owner = graph.node(owner).name();
-        if space.kind == SpaceKind::Kernel {
-            return Err(format!("part of a {owner} section, which runs in one thread"));
-        }
+    if node.inside.is_some() && space.kind == SpaceKind::Kernel {
+        return Err("part of a section, which runs in one thread".to_owned());
+    }
+    if node.is_process() && space.kind != SpaceKind::Process {
+        return Err(PROGRAM.to_owned());
     }
     let pinned = node.filter().is_some_and(|used| used.pin.is_some());
     match space.kind {
@@ -116,6 +161,11 @@ fn verdict(
             Err("writes files: not in the thread that reads".to_owned())
         }
         SpaceKind::Thread => Ok(cost(node, machine)),
+        SpaceKind::Process => {
+            let comes = graph.inputs(id).next().is_some();
+            let pipes = u8::from(comes) + u8::from(graph.outputs(id).next().is_some());
+            Ok(cost(node, machine) + f64::from(pipes) * machine.costs.crossing())
+        }
     }
 }
 
@@ -148,35 +198,50 @@ fn cost(node: &Node, machine: &Machine) -> f64 {
     costs.call + reads + writes
 }
 
-/// Keeps the spaces that are used, and says for every node where it runs and why.
+/// Keeps the spaces that are used, and says for every node where it runs and why. A process stands
+/// between the threads on its two sides.
 pub(super) fn used(
     discovered: Discovered,
     selected: &Selected,
     graph: &Graph,
 ) -> (Vec<PlannedSpace>, Vec<Placed>) {
-    let Discovered { spaces, verdicts, .. } = discovered;
-    let used: Vec<bool> = (0..spaces.len()).map(|s| selected.spaces.contains(&s)).collect();
-    let number = |s: usize| used[..s].iter().filter(|used| **used).count();
+    let Discovered { spaces, owners, verdicts, .. } = discovered;
+    let Selected { enters, leaves, .. } = selected;
+    let rank = |space: usize| match owners[space] {
+        Some(node) if enters[node.0] == leaves[node.0] && graph.inputs(node).next().is_none() => {
+            (leaves[node.0], 0)
+        }
+        Some(node) => (enters[node.0], 2),
+        None => (space, 1),
+    };
+    let mut order: Vec<usize> =
+        selected.spaces.iter().chain(enters).chain(leaves).copied().collect();
+    order.sort_unstable_by_key(|space| (rank(*space), *space));
+    order.dedup();
+    let number = |space: usize| order.iter().position(|used| *used == space).unwrap_or(0);
+    let names = explain::names(graph);
     let placed = graph
         .ids()
         .map(|(id, node)| {
             let space = selected.spaces[id.0];
-            let candidates = spaces
-                .iter()
-                .zip(&verdicts[id.0])
-                .filter(|(s, _)| s.part == spaces[space].part)
-                .map(|(s, v)| Candidate { space: s.name.clone(), verdict: v.clone(), lost: None })
+            let mut candidates: Vec<Candidate> = (0..spaces.len())
+                .filter(|s| spaces[*s].part == spaces[space].part)
+                .filter(|s| owners[*s].is_none_or(|owner| owner == id))
+                .map(|s| Candidate {
+                    space: spaces[s].name.clone(),
+                    verdict: verdicts[id.0][s].clone(),
+                    lost: None,
+                })
                 .collect();
-            let mut candidates: Vec<Candidate> = candidates;
             for candidate in &mut candidates {
-                candidate.lost = lost(candidate, graph, id, &spaces, &selected.spaces);
+                candidate.lost = lost(candidate, graph, id, &spaces, selected);
             }
-            let because = because(graph, id, node, &selected.spaces);
-            Placed { space: number(space), because, candidates }
+            let because = because(graph, id, node, selected, &names);
+            let (enters, leaves) = (number(enters[id.0]), number(leaves[id.0]));
+            Placed { space: number(space), enters, leaves, because, candidates }
         })
         .collect();
-    let spaces = spaces.into_iter().zip(&used).filter(|(_, used)| **used).map(|(s, _)| s).collect();
-    (spaces, placed)
+    (order.iter().map(|space| spaces[*space].clone()).collect(), placed)
 }
 
 /// Why a space that would run a node was not taken for it.
@@ -185,10 +250,11 @@ fn lost(
     graph: &Graph,
     id: NodeId,
     spaces: &[PlannedSpace],
-    chosen: &[usize],
+    selected: &Selected,
 ) -> Option<String> {
     let there = candidate.verdict.as_ref().ok()?;
-    let here = spaces.get(chosen[id.0])?;
+    let chosen = selected.spaces[id.0];
+    let here = spaces.get(chosen)?;
     if candidate.space == here.name {
         return None;
     }
@@ -197,37 +263,48 @@ fn lost(
     let around = || {
         let near = graph.edges.iter().filter(|edge| !edge.back);
         near.filter_map(|edge| match (edge.from == id, edge.to == id) {
-            (true, _) => Some(chosen[edge.to.0]),
-            (_, true) => Some(chosen[edge.from.0]),
+            (true, _) => Some(selected.enters[edge.to.0]),
+            (_, true) => Some(selected.leaves[edge.from.0]),
             _ => None,
         })
     };
     let rings = |place: usize| around().filter(|other| *other != place).count();
-    match (rings(place), rings(chosen[id.0])) {
+    match (rings(place), rings(chosen)) {
         (more, fewer) if more == fewer + 1 => Some("a ring more".to_owned()),
         (more, fewer) if more > fewer => Some(format!("{} rings more", more - fewer)),
         _ => Some(format!("no better, {there} ns")),
     }
 }
 
-fn because(graph: &Graph, id: NodeId, node: &Node, spaces: &[usize]) -> String {
+fn because(
+    graph: &Graph,
+    id: NodeId,
+    node: &Node,
+    selected: &Selected,
+    names: &[String],
+) -> String {
+    if node.is_process() {
+        return "an ordinary program".to_owned();
+    }
     if let Some(pin) = node.filter().and_then(|used| used.pin.as_deref()) {
         return format!("pinned to {pin}");
     }
     if let Some(owner) = node.inside {
-        return format!("inside {}", graph.node(owner).name());
+        return format!("part of `{}`", names[owner.0]);
     }
     if matches!(node.step, Step::Merge) {
         return "merges sources".to_owned();
     }
-    let before: Vec<_> = graph.inputs(id).filter(|edge| !edge.back).collect();
-    let near = before.iter().find(|edge| spaces[edge.from.0] == spaces[id.0]);
-    match (before.first(), near) {
+    let near = |from: NodeId| selected.leaves[from.0] == selected.enters[id.0];
+    let before: Vec<NodeId> =
+        graph.inputs(id).filter(|edge| !edge.back).map(|edge| edge.from).collect();
+    match (before.first(), before.iter().find(|from| near(**from))) {
         (None, _) => "the source's own space".to_owned(),
-        (_, Some(edge)) => format!("next to `{}`: a call, no ring", graph.node(edge.from).name()),
-        (Some(_), None) if writes_files(node) => OWN.to_owned(),
-        (Some(edge), None) => {
-            format!("behind `{}`, which is elsewhere", graph.node(edge.from).name())
+        (_, Some(from)) if graph.node(*from).is_process() => {
+            format!("takes up what `{}` writes", names[from.0])
         }
+        (_, Some(from)) => format!("next to `{}`: a call, no ring", names[from.0]),
+        (Some(_), None) if writes_files(node) => OWN.to_owned(),
+        (Some(from), None) => format!("behind `{}`, which is elsewhere", names[from.0]),
     }
 }

@@ -1,7 +1,9 @@
-//! What every edge is: a call within a space, a ring between spaces, a work list backwards.
+//! What every edge is: a call within a space, a ring between spaces, a pipe to and from a process, a
+//! work list backwards.
 
+use super::select::Selected;
 use super::{Machine, PlannedEdge, RingPlan};
-use crate::graph::{Graph, NodeId};
+use crate::graph::{Edge, Graph, NodeId};
 use filter::{Form, Forms};
 
 /// How many blocks are signalled at once where the request says nothing. [Th §5.2.2]
@@ -16,15 +18,15 @@ const WITH_MARKS: usize = 64;
 /// Bytes of an entry with context: what is no frame has no marks that anybody reads.
 const WITH_CONTEXT: usize = 32;
 
-/// One per edge of the graph; `spaces` is the space of every node.
-pub(super) fn edges(graph: &Graph, spaces: &[usize], machine: &Machine) -> Vec<PlannedEdge> {
+/// One per edge of the graph.
+pub(super) fn edges(graph: &Graph, selected: &Selected, machine: &Machine) -> Vec<PlannedEdge> {
     let latency = graph.options.number("latency").unwrap_or(SIGNAL_NS);
     let batch = graph
         .options
         .number("batch")
         .map_or(SIGNAL_BLOCKS, |n| usize::try_from(n).unwrap_or(usize::MAX));
-    let crossings =
-        graph.edges.iter().filter(|e| spaces[e.from.0] != spaces[e.to.0]).count().max(1);
+    let crosses = |edge: &Edge| selected.leaves[edge.from.0] != selected.enters[edge.to.0];
+    let crossings = graph.edges.iter().filter(|edge| crosses(edge)).count().max(1);
     let entries = ENTRIES.min((machine.l2 / 4 / WITH_MARKS).next_power_of_two()).max(64);
     let framed = |form: &Form| Forms::FRAMED.has(*form) || *form == Form::Message;
     let ring = |to: NodeId| RingPlan {
@@ -34,11 +36,12 @@ pub(super) fn edges(graph: &Graph, spaces: &[usize], machine: &Machine) -> Vec<P
         // The bound holds for the whole way, so every crossing gets its share.
         signal_ns: latency / crossings as u64,
     };
-    let edge =
-        |edge: &crate::graph::Edge| match (edge.back, spaces[edge.from.0] == spaces[edge.to.0]) {
-            (true, _) => PlannedEdge::Back,
-            (false, true) => PlannedEdge::Call,
-            (false, false) => PlannedEdge::Ring(ring(edge.to)),
-        };
+    let process = |id: NodeId| graph.node(id).is_process();
+    let edge = |edge: &Edge| match crosses(edge) {
+        _ if edge.back => PlannedEdge::Back,
+        true => PlannedEdge::Ring(ring(edge.to)),
+        false if process(edge.from) || process(edge.to) => PlannedEdge::Pipe,
+        false => PlannedEdge::Call,
+    };
     graph.edges.iter().map(edge).collect()
 }

@@ -69,6 +69,14 @@ impl Default for Costs {
     }
 }
 
+impl Costs {
+    /// Handing a block to another space: the entry, and its part of an event for 32. [Th §5.2.2]
+    #[must_use]
+    pub fn crossing(&self) -> f64 {
+        self.ring + self.wake / 32.0
+    }
+}
+
 impl Machine {
     /// A machine for tests and examples: two processors, no kernel space.
     #[must_use]

@@ -5,6 +5,10 @@
 //! reasons, **select** chooses. The machine is a value that is handed in, so that plans are tested
 //! as text with no machine. What no edge may do: turn back. Along a request the path moves from the
 //! space of its source to that of its sink.
+//!
+//! A **process** (CONTRACT 27) is a space with one node. What comes to it is handed over in the last
+//! thread before it, and what it writes is taken up in the thread behind that: since the two are
+//! never the same, neither end of it can wait for the other.
 
 mod complete;
 mod discover;
@@ -54,6 +58,8 @@ pub enum SpaceKind {
     Kernel,
     /// A thread of this process.
     Thread,
+    /// A process of its own, for an ordinary program.
+    Process,
 }
 
 /// Where a node runs, and why.
@@ -61,6 +67,10 @@ pub enum SpaceKind {
 pub struct Placed {
     /// The place of its space in `Plan::spaces`.
     pub space: usize,
+    /// The space that hands it what comes: its own, unless it is a process.
+    pub enters: usize,
+    /// The space that takes up what it gives: its own, unless it is a process.
+    pub leaves: usize,
     /// Why there.
     pub because: String,
     /// Every space that was considered.
@@ -87,6 +97,8 @@ pub enum PlannedEdge {
     Back,
     /// A ring between two spaces.
     Ring(RingPlan),
+    /// The standard input or output of a process.
+    Pipe,
 }
 
 /// A ring of a plan.
@@ -161,7 +173,7 @@ pub fn plan(
     };
     let discovered = discover::discover(&graph, machine);
     let selected = select::select(&graph, &discovered, machine, policy)?;
-    let edges = edges::edges(&graph, &selected.spaces, machine);
+    let edges = edges::edges(&graph, &selected, machine);
     let (spaces, placed) = discover::used(discovered, &selected, &graph);
     Ok(Plan { graph, spaces, placed, edges, reports, choice: selected.choice })
 }

@@ -1,13 +1,14 @@
 //! Selection: the cheapest placement of all, found exactly. [SL §7.1]
 //!
 //! Branch and bound over the nodes from the sources to the sinks. A placement is legal if no edge
-//! turns back (the number of the space never falls) and operands run where their section runs. The
+//! turns back (the number of the space never falls) and operands run where their section runs. A
+//! process lies between two threads: behind it the path goes on in the next thread at least. The
 //! bound is the cost so far plus the least that every node still to come costs anywhere. The
 //! sources' greedy rule (`deepest`) is the first placement that the same search finds when every
 //! node tries its deepest space first.
 
 use super::discover::Discovered;
-use super::{Choice, Machine, Policy, Unplaceable};
+use super::{Choice, Machine, Policy, SpaceKind, Unplaceable};
 use crate::graph::{Graph, NodeId};
 
 /// How many placements are looked at before the best so far is taken without a proof.
@@ -18,6 +19,10 @@ const STEPS_MAX: u64 = 200_000;
 pub(super) struct Selected {
     /// The space of every node.
     pub(super) spaces: Vec<usize>,
+    /// The space that hands every node what comes.
+    pub(super) enters: Vec<usize>,
+    /// The space that takes up what every node gives.
+    pub(super) leaves: Vec<usize>,
     /// How it was found.
     pub(super) choice: Choice,
 }
@@ -31,8 +36,16 @@ struct Search<'s> {
     order: Vec<NodeId>,
     /// For every position in `order`, the least that the nodes from there on cost.
     least: Vec<f64>,
-    best: Option<(f64, Vec<usize>)>,
+    best: Option<(f64, Way)>,
     steps: u64,
+}
+
+/// A placement that is being made; `usize::MAX` where nothing has been placed.
+#[derive(Debug, Clone)]
+struct Way {
+    spaces: Vec<usize>,
+    enters: Vec<usize>,
+    leaves: Vec<usize>,
 }
 
 /// Places all nodes.
@@ -54,16 +67,17 @@ pub(super) fn select(
     if let Some(id) = order.iter().find(|id| cheapest(id).is_infinite()) {
         return Err(unplaceable(graph, discovered, *id));
     }
-    let crossing = machine.costs.ring + machine.costs.wake / 32.0;
+    let crossing = machine.costs.crossing();
     let mut search =
         Search { graph, discovered, crossing, policy, order, least, best: None, steps: 0 };
-    let mut spaces = vec![usize::MAX; graph.nodes.len()];
-    search.place(0, 0.0, &mut spaces);
+    let nowhere = vec![usize::MAX; graph.nodes.len()];
+    let mut way = Way { spaces: nowhere.clone(), enters: nowhere.clone(), leaves: nowhere };
+    search.place(0, 0.0, &mut way);
     let (steps, proved) = (search.steps, search.steps < STEPS_MAX);
     match search.best {
-        Some((cost_ns, spaces)) => {
+        Some((cost_ns, Way { spaces, enters, leaves })) => {
             let choice = Choice { policy, cost_ns, looked_at: steps, proved };
-            Ok(Selected { spaces, choice })
+            Ok(Selected { spaces, enters, leaves, choice })
         }
         None => {
             let last = search.order.last().copied().unwrap_or(NodeId(0));
@@ -73,16 +87,16 @@ pub(super) fn select(
 }
 
 impl Search<'_> {
-    fn place(&mut self, at: usize, cost: f64, spaces: &mut Vec<usize>) {
+    fn place(&mut self, at: usize, cost: f64, way: &mut Way) {
         self.steps += 1;
         let Some(id) = self.order.get(at).copied() else {
             if self.best.as_ref().is_none_or(|(best, _)| cost < *best) {
-                self.best = Some((cost, spaces.clone()));
+                self.best = Some((cost, way.clone()));
             }
             return;
         };
-        for (space, own) in self.tries(id, spaces) {
-            let more = own + self.crossings(id, space, spaces);
+        for Try { space, own, enters, leaves } in self.tries(id, way) {
+            let more = own + self.rings(id, enters, way);
             let bound = cost + more + self.least[at + 1];
             let worse = self.best.as_ref().is_some_and(|(best, _)| bound >= *best);
             // The greedy rule takes the first legal placement: deepest first.
@@ -90,40 +104,75 @@ impl Search<'_> {
             if worse || settled || self.steps >= STEPS_MAX && self.best.is_some() {
                 continue;
             }
-            spaces[id.0] = space;
-            self.place(at + 1, cost + more, spaces);
-            spaces[id.0] = usize::MAX;
+            (way.spaces[id.0], way.enters[id.0], way.leaves[id.0]) = (space, enters, leaves);
+            self.place(at + 1, cost + more, way);
         }
     }
 
     /// The spaces that may run a node, given where the nodes before it run; cheapest (or deepest)
     /// first.
-    fn tries(&self, id: NodeId, spaces: &[usize]) -> Vec<(usize, f64)> {
+    fn tries(&self, id: NodeId, way: &Way) -> Vec<Try> {
         let node = self.graph.node(id);
         let before = self.graph.inputs(id).filter(|edge| !edge.back);
-        let floor = before.map(|edge| spaces[edge.from.0]).max().unwrap_or(0);
-        let together = node.inside.map(|owner| spaces[owner.0]);
-        let legal = |(space, _): &(usize, f64)| {
-            *space >= floor && together.is_none_or(|owner| owner == *space)
-        };
+        let floor = before.map(|edge| way.leaves[edge.from.0]).max();
+        let together = node.inside.map(|owner| way.spaces[owner.0]);
         let verdicts = self.discovered.verdicts[id.0].iter().enumerate();
-        let mut tries: Vec<(usize, f64)> =
-            verdicts.filter_map(|(s, v)| Some((s, *v.as_ref().ok()?))).filter(legal).collect();
+        let possible = verdicts.filter_map(|(s, v)| Some((s, *v.as_ref().ok()?)));
+        let mut tries: Vec<Try> = possible
+            .filter_map(|(space, own)| {
+                if node.is_process() {
+                    let (enters, leaves) = self.around(space, floor, self.goes_on(id))?;
+                    return Some(Try { space, own, enters, leaves });
+                }
+                let legal = floor.is_none_or(|floor| space >= floor)
+                    && together.is_none_or(|owner| owner == space);
+                legal.then_some(Try { space, own, enters: space, leaves: space })
+            })
+            .collect();
         if self.policy == Policy::Cost {
-            tries.sort_by(|a, b| a.1.total_cmp(&b.1).then(a.0.cmp(&b.0)));
+            tries.sort_by(|a, b| a.own.total_cmp(&b.own).then(a.space.cmp(&b.space)));
         }
         tries
     }
 
-    fn crossings(&self, id: NodeId, space: usize, spaces: &[usize]) -> f64 {
+    /// The threads on the two sides of a process: the last that something comes from, and the one
+    /// behind that, or the first of all; nothing if there is none. Where there is only one side, it
+    /// stands for both.
+    fn around(&self, process: usize, last: Option<usize>, goes_on: bool) -> Option<(usize, usize)> {
+        let spaces = &self.discovered.spaces;
+        let is_next = |place: &usize| {
+            let space = &spaces[*place];
+            space.kind == SpaceKind::Thread && space.part == spaces[process].part
+        };
+        match last {
+            Some(last) if !goes_on => Some((last, last)),
+            Some(last) => Some((last, (last + 1..spaces.len()).find(is_next)?)),
+            None => (0..spaces.len()).find(is_next).map(|first| (first, first)),
+        }
+    }
+
+    /// Whether anything follows a node.
+    fn goes_on(&self, id: NodeId) -> bool {
+        self.graph.outputs(id).next().is_some()
+    }
+
+    fn rings(&self, id: NodeId, enters: usize, way: &Way) -> f64 {
         let before = self.graph.inputs(id).filter(|edge| !edge.back);
-        let crossed = before.filter(|edge| spaces[edge.from.0] != space).count();
+        let crossed = before.filter(|edge| way.leaves[edge.from.0] != enters).count();
         self.crossing * f64::from(u32::try_from(crossed).unwrap_or(u32::MAX))
     }
 }
 
+/// A space that may run a node, what a block costs in it, and the spaces on its two sides.
+struct Try {
+    space: usize,
+    own: f64,
+    enters: usize,
+    leaves: usize,
+}
+
 /// The nodes from the sources to the sinks, operands behind their section.
-fn order(graph: &Graph) -> Vec<NodeId> {
+pub(super) fn order(graph: &Graph) -> Vec<NodeId> {
     let mut missing: Vec<usize> =
         graph.ids().map(|(id, _)| graph.inputs(id).filter(|edge| !edge.back).count()).collect();
     let outer = |id: &NodeId| graph.node(*id).inside.is_none();
@@ -146,12 +195,11 @@ fn order(graph: &Graph) -> Vec<NodeId> {
 
 fn unplaceable(graph: &Graph, discovered: &Discovered, id: NodeId) -> Unplaceable {
     let part = discovered.parts[id.0];
-    let refusals = discovered
-        .spaces
-        .iter()
+    let spaces = discovered.spaces.iter().zip(&discovered.owners);
+    let refusals = spaces
         .zip(&discovered.verdicts[id.0])
-        .filter(|(space, _)| space.part == part)
-        .map(|(space, verdict)| {
+        .filter(|((space, owner), _)| space.part == part && owner.is_none_or(|owner| owner == id))
+        .map(|((space, _), verdict)| {
             let why = verdict.as_ref().err().cloned();
             (
                 space.name.clone(),

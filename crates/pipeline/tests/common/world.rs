@@ -89,6 +89,13 @@ const SSH: Description = Description {
 };
 const COUNT: Description = entry("count", Kind::Statistics, Forms::ANY, Gives::Same);
 const COMPRESS: Description = entry("compress", Kind::Editing, Forms::ANY, Gives::Same);
+const EXEC: Description = Description {
+    parameters: &[Parameter::needed("command", Type::Text, "what to run")],
+    classes: Classes::YesNo,
+    process: true,
+    ..entry("exec", Kind::Editing, Forms::ANY, Gives::Form(Form::Bytes))
+};
+const EXEC_AT_HEAD: Description = Description { kind: Kind::Source, takes: Forms::NONE, ..EXEC };
 const FILES: Description = Description {
     parameters: &[
         Parameter::needed("directory", Type::Path, "where the files go"),
@@ -123,8 +130,25 @@ pub(crate) struct World(pub(crate) List<'static>);
 pub(crate) fn world() -> World {
     World(List {
         entries: &[
-            &RX, &TX, &TX_SOURCE, &BUFFER, &BPF, &ETH, &IP, &DPORT, &FLAVOUR, &TCP, &HTTP, &SSH,
-            &COUNT, &COMPRESS, &FILES, &PRINT, &LOG,
+            &RX,
+            &TX,
+            &TX_SOURCE,
+            &BUFFER,
+            &BPF,
+            &ETH,
+            &IP,
+            &DPORT,
+            &FLAVOUR,
+            &TCP,
+            &HTTP,
+            &SSH,
+            &COUNT,
+            &COMPRESS,
+            &EXEC,
+            &EXEC_AT_HEAD,
+            &FILES,
+            &PRINT,
+            &LOG,
         ],
         spaces: &["kernel", "process", "thread*"],
     })
