@@ -42,6 +42,9 @@ struct Arguments {
     /// Run one request in one thread instead and say how long a block took.
     #[arg(long, value_name = "REQUEST", conflicts_with = "names")]
     line: Option<String>,
+    /// Make a capture instead: kind, file and size.
+    #[arg(long, hide = true, num_args = 3, value_names = ["KIND", "FILE", "SIZE"])]
+    capture: Vec<String>,
     /// What there is to run.
     #[arg(long)]
     list: bool,
@@ -82,6 +85,15 @@ fn main() -> ExitCode {
             say(&format!("{:10} {}", bench.name, bench.summary));
         }
         return ExitCode::SUCCESS;
+    }
+    if let [kind, file, size] = arguments.capture.as_slice() {
+        return match replay::make(kind, file.as_ref(), size) {
+            Ok(()) => ExitCode::SUCCESS,
+            Err(why) => {
+                eprintln!("{why}");
+                ExitCode::FAILURE
+            }
+        };
     }
     if let Some(text) = &arguments.line {
         return match line::per_block(text) {

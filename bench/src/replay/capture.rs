@@ -86,6 +86,17 @@ pub(super) fn open(path: &Path, connections: u32) -> Result<u64> {
     tap.end()
 }
 
+/// How many frames of a capture made here begin a request: no head is longer than a segment.
+pub(super) fn requests(path: &Path) -> Result<u64> {
+    let capture = std::fs::read(path)?;
+    let packets = wire::capture::packets(&capture).map_while(|packet| Some(packet.ok()?.1));
+    let begins = |frame: &&[u8]| {
+        let head = frame.get(54..).unwrap_or_default();
+        head.windows(7).take(25).any(|bytes| matches!(bytes, b" /thing"))
+    };
+    Ok(packets.filter(begins).count() as u64)
+}
+
 /// Where frames become a capture.
 struct Tap {
     file: BufWriter<File>,

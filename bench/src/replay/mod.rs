@@ -15,25 +15,49 @@ use crate::harness::{Candidate, Goal, interleave};
 use crate::row::Row;
 use programs::{OURS, Program};
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 /// Connections that are open when memory is measured.
-const OPEN: u32 = 100_000;
+const OPEN: u64 = 100_000;
 /// Bytes of memory that they may take.
 const OPEN_BYTES: f64 = 256e6;
 /// Bytes of the capture whose size the goals are about; smaller runs state no goals.
 const WHOLE: u64 = 1_000_000_000;
 
-/// Throughput, requests and memory.
+/// Memory, throughput and requests. Memory is first, and captures are made by a process of its own:
+/// what a process has when it starts another counts as the other's.
 pub(crate) fn run(options: &Options) -> Result<Vec<Row>, String> {
     let folder = Folder::new().map_err(|why| why.to_string())?;
-    let file = folder.0.join("mixed.pcap");
-    let length = capture::mixed(&file, options.size).map_err(|why| why.to_string())?;
     let programs = programs::all(&folder.0)?;
-    let mut rows = throughput(&programs, &file, length, options)?;
+    let mut rows = memory(&programs, &folder.0, options.size)?;
+    let file = folder.0.join("mixed.pcap");
+    let length = made("mixed", &file, options.size)?;
+    rows.extend(throughput(&programs, &file, length, options)?);
     rows.extend(requests(&programs, &file, &folder.0, length)?);
-    std::fs::remove_file(file).map_err(|why| why.to_string())?;
-    rows.extend(memory(&programs, &folder.0, length)?);
     Ok(rows)
+}
+
+/// Makes a capture: `mixed` of so many bytes, or so many connections that stay `open`.
+pub(crate) fn make(kind: &str, file: &Path, size: &str) -> Result<(), String> {
+    let size: u64 = size.parse().map_err(|_| format!("{size} is not a number"))?;
+    let made = match kind {
+        "mixed" => capture::mixed(file, size),
+        "open" => capture::open(file, u32::try_from(size).unwrap_or(u32::MAX)),
+        _ => return Err(format!("{kind} is neither mixed nor open")),
+    };
+    made.map(|_| ()).map_err(|why| format!("{}: {why}", file.display()))
+}
+
+/// Lets another process make a capture; answers how long it is.
+fn made(kind: &str, file: &Path, size: u64) -> Result<u64, String> {
+    let own = std::env::current_exe().map_err(|why| why.to_string())?;
+    let mut command = Command::new(own);
+    command.arg("--capture").arg(kind).arg(file).arg(size.to_string());
+    match command.status() {
+        Ok(status) if status.success() => {}
+        ended => return Err(format!("{kind} capture: {ended:?}")),
+    }
+    std::fs::metadata(file).map(|file| file.len()).map_err(|why| why.to_string())
 }
 
 fn throughput<'p>(
@@ -59,20 +83,22 @@ fn throughput<'p>(
     interleave(("replay", &row, f64::NAN), "MB/CPU s", options.rounds, candidates, goals)
 }
 
-/// Every request that any of them finds, we find.
+/// Every request that any of them finds, we find; and how many there are, by the frames that begin
+/// with one.
 fn requests(
     programs: &[Program],
     file: &Path,
     folder: &Path,
     length: u64,
 ) -> Result<Vec<Row>, String> {
-    let mut found = Vec::new();
+    let mut found =
+        vec![("capture", capture::requests(file).map_err(|why| why.to_string())? as f64)];
     for program in programs {
         if let Some(requests) = program.requests(file, folder)? {
             found.push((program.name, requests as f64));
         }
     }
-    let ours = found.first().map_or(0.0, |(_, requests)| *requests);
+    let ours = found.iter().find(|(name, _)| *name == OURS).map_or(0.0, |(_, found)| *found);
     let row = |(candidate, value): &(&'static str, f64)| {
         let row = format!("{} MB of HTTP", length / 1_000_000);
         let mut row = single(row, OURS, *value, "requests");
@@ -85,12 +111,11 @@ fn requests(
 }
 
 /// The most memory that each takes for connections that are all open.
-fn memory(programs: &[Program], folder: &Path, length: u64) -> Result<Vec<Row>, String> {
+fn memory(programs: &[Program], folder: &Path, size: u64) -> Result<Vec<Row>, String> {
     // A small run takes as many connections as its capture is smaller.
-    let share = (length as f64 / WHOLE as f64).min(1.0);
-    let connections = (f64::from(OPEN) * share) as u32;
+    let connections = (OPEN * size.min(WHOLE) / WHOLE).max(1);
     let file = folder.join("open.pcap");
-    capture::open(&file, connections).map_err(|why| why.to_string())?;
+    made("open", &file, connections)?;
     let mut rows = Vec::new();
     for program in programs {
         let peak = program.cost(&file, folder)?.resident_bytes as f64;
@@ -102,6 +127,7 @@ fn memory(programs: &[Program], folder: &Path, length: u64) -> Result<Vec<Row>, 
         }
         rows.push(row);
     }
+    std::fs::remove_file(file).map_err(|why| why.to_string())?;
     Ok(rows)
 }
 

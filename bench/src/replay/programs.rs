@@ -71,7 +71,7 @@ fn peers() -> [Program; 4] {
                 words("--runmode single -S /dev/null -r", capture, &[&rest])
             },
             requests: Some(|_, folder| {
-                let told = std::fs::read(folder.join("eve.json")).unwrap_or_default();
+                let told = std::fs::read(folder.join(EVE)).unwrap_or_default();
                 let lines = told.split(|byte| *byte == b'\n').filter(|line| !line.is_empty());
                 // Responses without a request are told as an exchange of their own.
                 let alone = |line: &&[u8]| occurrences(line, b"request_uri_not_seen") > 0;
@@ -87,6 +87,8 @@ fn peers() -> [Program; 4] {
     ]
 }
 
+/// Where Suricata writes it.
+const EVE: &str = "eve.json";
 /// A log of HTTP transactions and nothing else.
 const SURICATA: &str = "%YAML 1.1
 ---
@@ -109,6 +111,8 @@ impl Program {
             return self.own_requests(capture).map(Some);
         }
         let Some(count) = self.requests else { return Ok(None) };
+        // Suricata adds to what it wrote before.
+        let _ = std::fs::remove_file(folder.join(EVE));
         let told = folder.join("told");
         let file = File::create(&told).map_err(|why| why.to_string())?;
         self.run(self.command(capture, folder).stdout(file))?;
