@@ -4,7 +4,7 @@
 //! name in PipesFS; nothing else has to be registered.
 
 use crate::contract::Description;
-use crate::{content, general, link, network, stats, transport};
+use crate::{application, content, general, link, network, stats, transport};
 
 /// All filters.
 pub const FILTERS: &[&Description] = &[
@@ -18,6 +18,7 @@ pub const FILTERS: &[&Description] = &[
     &transport::sport::SPORT,
     &transport::dport::DPORT,
     &general::bpf::BPF,
+    &application::http::HTTP,
     &content::r#match::MATCH,
     &content::compress::COMPRESS,
     &content::decompress::DECOMPRESS,

@@ -90,6 +90,7 @@ pub mod contract;
 pub mod catalog;
 pub mod layers;
 
+pub mod application;
 pub mod content;
 pub mod general;
 pub mod link;

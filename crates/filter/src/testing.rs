@@ -149,7 +149,16 @@ pub struct Node {
 impl Node {
     /// A filter with these arguments, written as in a request but without quotes.
     pub fn new(description: &'static Description, words: &[&str]) -> Result<Self, Mistake> {
-        let arguments = arguments(description, words)?;
+        Self::asked_for(description, words, &[])
+    }
+
+    /// The same for a filter whose arcs name these ranges of classes.
+    pub fn asked_for(
+        description: &'static Description,
+        words: &[&str],
+        asked: &[(u32, u32)],
+    ) -> Result<Self, Mistake> {
+        let arguments = arguments(description, words)?.asked_for(asked.to_vec());
         let make = description.user.ok_or_else(|| mistake("it has no user implementation"))?;
         Ok(Self {
             description,

@@ -1,0 +1,159 @@
+//! What a message is worth: its class, and its description.
+
+use super::{CUT, MALFORMED, NOT_DNS, QUERIES, RESPONSE, RESPONSES};
+use crate::application::ends::{Ends, shown};
+use crate::prelude::*;
+use wire::dns::{Entry, Fault, Message, OPT, Question, Section};
+use wire::record::{Field, Kind as About, Writer};
+
+/// The room for a description.
+const ROOM: usize = 4096;
+/// How many answers a description has at most.
+const ANSWERS: usize = 16;
+
+/// A message with what it came in.
+pub(super) struct Telling<'a, 'm> {
+    /// The block that it begins in.
+    pub(super) block: Block<'a>,
+    /// Its bytes, as far as they are here.
+    pub(super) of: &'m [u8],
+    /// How long it was on the wire.
+    pub(super) length: usize,
+}
+
+/// The class of a message, and its description if there is memory for it; why there is no class.
+pub(super) fn tell<'a>(
+    telling: Telling<'a, '_>,
+    cx: &mut StreamContext<'_, 'a>,
+) -> Result<(Class, Option<Block<'a>>), Reason> {
+    let Telling { block, of, length } = telling;
+    let cut = of.len() < length;
+    let message = Message::parse(of).ok_or(if cut { CUT } else { NOT_DNS })?;
+    let found = Found::look(&message, length, cut)?;
+    let class = found.class();
+    let context = first_of(block.context);
+    let ends = Ends::of(block, message.is_response());
+    let written = cx.describe(ROOM, class, context, |room| {
+        let mut writer = Writer::new(room, About::Dns);
+        writer.number(Field::Time, context.time);
+        if let Some(ends) = ends {
+            ends.tell(&mut writer);
+        }
+        found.header(&message, &mut writer);
+        found.answers(&message, &mut writer);
+        writer.finish()
+    });
+    cx.count(if message.is_response() { RESPONSES } else { QUERIES }, 1);
+    Ok((class, written))
+}
+
+fn first_of(context: ContextLane) -> ContextLane {
+    let flags = context.flags.without(Flags::LAST).without(Flags::END).with(Flags::FIRST);
+    ContextLane { flags, ..context }
+}
+
+/// What one walk over a message finds.
+struct Found<'m> {
+    question: Option<Question<'m>>,
+    response: bool,
+    /// The response code, with the bits of an OPT record.
+    code: u16,
+    /// The least time to live of the answers.
+    ttl: Option<u32>,
+    /// Whether the capture cut it before its end.
+    incomplete: bool,
+}
+
+impl<'m> Found<'m> {
+    fn look(message: &Message<'m>, length: usize, cut: bool) -> Result<Self, Reason> {
+        if !message.is_likely(length) {
+            return Err(NOT_DNS);
+        }
+        let mut found = Self {
+            question: None,
+            response: message.is_response(),
+            code: message.rcode().0,
+            ttl: None,
+            incomplete: false,
+        };
+        for entry in message.entries() {
+            match entry {
+                Ok(Entry::Question(question)) => {
+                    found.question.get_or_insert(question);
+                }
+                Ok(Entry::Record(record)) => {
+                    found.code |= record.extended().unwrap_or(0);
+                    if record.section == Section::Answer && record.kind != OPT {
+                        found.ttl = Some(found.ttl.map_or(record.ttl, |ttl| ttl.min(record.ttl)));
+                    }
+                }
+                Err(Fault::Ends(_)) if cut => {
+                    let asked = found.question.is_some() || message.questions() == 0;
+                    if !asked {
+                        return Err(CUT);
+                    }
+                    found.incomplete = true;
+                }
+                Err(_) => return Err(MALFORMED),
+            }
+        }
+        Ok(found)
+    }
+
+    fn class(&self) -> Class {
+        match (&self.question, self.response) {
+            (_, true) => Class(RESPONSE + u32::from(self.code)),
+            (Some(question), false) => Class::natural(question.kind.0.into()),
+            (None, false) => Class::ZERO,
+        }
+    }
+
+    fn header(&self, message: &Message<'_>, writer: &mut Writer<'_>) {
+        writer.number(Field::Id, message.id().into());
+        writer.number(Field::Opcode, message.opcode().0.into());
+        if self.response {
+            writer.number(Field::Answer, 1);
+            writer.number(Field::Rcode, self.code.into());
+            shown(writer, Field::RcodeName, wire::dns::Rcode(self.code));
+        }
+        shown(writer, Field::Flags, Spaced(message));
+        if let Some(question) = &self.question {
+            shown(writer, Field::Name, question.name);
+            shown(writer, Field::Type, question.kind);
+            shown(writer, Field::Class, question.class);
+        }
+        if self.incomplete {
+            writer.number(Field::Incomplete, 1);
+        }
+    }
+
+    fn answers(&self, message: &Message<'_>, writer: &mut Writer<'_>) {
+        if !self.response {
+            return;
+        }
+        writer.number(Field::Answers, message.records(Section::Answer).into());
+        if let Some(ttl) = self.ttl {
+            writer.number(Field::Ttl, ttl.into());
+        }
+        let records = message.entries().filter_map(|entry| match entry {
+            Ok(Entry::Record(record)) => Some(record),
+            _ => None,
+        });
+        let answers = records.take_while(|record| record.section == Section::Answer);
+        for record in answers.take(ANSWERS) {
+            shown(writer, Field::Data, record.data);
+        }
+    }
+}
+
+/// The flags of a message with spaces between them.
+struct Spaced<'s, 'm>(&'s Message<'m>);
+
+impl std::fmt::Display for Spaced<'_, '_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        for (number, name) in self.0.flags().enumerate() {
+            write!(f, "{}{name}", if number > 0 { " " } else { "" })?;
+        }
+        Ok(())
+    }
+}

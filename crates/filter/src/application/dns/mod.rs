@@ -1,0 +1,221 @@
+//! `dns`: finds DNS messages, classifies them by what is asked or answered, and describes them.
+//!
+//! In: datagrams (behind `udp`), or the bytes of connections in order (behind `tcp`), where two
+//! bytes before each message say how long it is. Which of both a block is, its transport protocol
+//! says. Out: messages (CONTRACT 6): first the description, a `wire::record` with nothing in view,
+//! then the bytes of the message as views of the frames in which they came; the two bytes of length
+//! are in no view. A message that lies across blocks of a connection is held until it is whole, and
+//! gathered in a copy only to be read. [SL §4.2]
+//!
+//! What is no message goes on with class 0, each block for itself. On a connection the first
+//! message decides; where a gap hides a length, what follows in that direction cannot be told
+//! apart any more. A message with a gap in it is not answered, the next one is.
+//!
+//! State is plain data: per direction the held blocks of one message, and how much is missing.
+
+mod message;
+mod stream;
+#[cfg(test)]
+mod tests;
+
+use crate::layers;
+use crate::prelude::*;
+use message::{Telling, tell};
+use stream::Dialogue;
+use wire::dns::{RCODES, TYPES};
+use wire::ip::protocol;
+use wire::udp::{self, Udp};
+
+/// What everybody knows about `dns`.
+pub const DNS: Description = Description {
+    name: "dns",
+    summary: "find DNS messages, classify by query type or response code",
+    details: "\
+Takes datagrams (behind `udp`) and connections (behind `tcp`). The class of a query is the type that
+it asks for, by number or name: `|aaaa`, `|mx`; one without a question is `zero`. The class of a
+response is 65536 and its code: `|nxdomain`, `|65538`. All queries are `|query`, all responses
+`|response`. Each message begins with a description: number, flags, name and type asked for,
+answers, least time to live, addresses. Names are written as in master files, with `\\DDD` for what
+is not printable. Behind it come the bytes of the message. On connections messages of more than one
+block are held until they are whole.
+
+Not answered: `not dns` (the header cannot be one of DNS; on a connection all that follows),
+`malformed` (a name or record contradicts itself), `cut` (the capture or the connection ends before
+the question does), `gap` (bytes that were never seen lie in the message, or hide where it begins),
+`too many pieces` (a message of a connection lies in more than 256 blocks, or too many blocks are
+held), `forgotten` (more than `sessions=` connections were open).",
+    example: "replay dns.pcap | udp |dns dns |nxdomain print",
+    kind: Kind::Reordering,
+    takes: Forms::of(&[Form::Segment, Form::Stream]),
+    gives: Gives::Form(Form::Message),
+    reads: Reads::All,
+    parameters: &[Parameter::named(
+        "sessions",
+        Type::Number { low: 1, high: 1 << 24 },
+        "65536",
+        "how many connections are known at once",
+    )],
+    classes: Classes::Number {
+        what: "the type of a query, or 65536 and the code of a response",
+        range: ValueRange { low: 0, high: RESPONSE + 0xfff },
+        names: &NAMES,
+    },
+    groups: &[
+        ("query", ValueRange { low: 1, high: RESPONSE - 1 }),
+        ("response", ValueRange { low: RESPONSE, high: RESPONSE + 0xfff }),
+    ],
+    reasons: &["not dns", "malformed", "cut", "gap", "too many pieces", "forgotten"],
+    counters: &["queries", "responses"],
+    keeps: Keeps::Sessions,
+    held_max: 1 << 16,
+    user: Some(make),
+    ..Description::EMPTY
+};
+
+/// The class of a response without an error.
+const RESPONSE: u32 = 1 << 16;
+/// What queries ask for, then what responses answer.
+const NAMES: [(&str, u32); TYPES.len() + RCODES.len()] = names();
+
+const NOT_DNS: Reason = DNS.reason("not dns");
+const MALFORMED: Reason = DNS.reason("malformed");
+const CUT: Reason = DNS.reason("cut");
+const GAP: Reason = DNS.reason("gap");
+const PIECES: Reason = DNS.reason("too many pieces");
+const FORGOTTEN: Reason = DNS.reason("forgotten");
+const QUERIES: Counter = DNS.counter("queries");
+const RESPONSES: Counter = DNS.counter("responses");
+
+#[expect(clippy::indexing_slicing, reason = "at build time only, within both tables")]
+const fn names() -> [(&'static str, u32); TYPES.len() + RCODES.len()] {
+    let mut names = [("", 0); TYPES.len() + RCODES.len()];
+    let mut at = 0;
+    while at < names.len() {
+        names[at] = match at.checked_sub(TYPES.len()) {
+            None => (TYPES[at].0, TYPES[at].1 as u32),
+            Some(code) => (RCODES[code].0, RCODES[code].1 as u32 + RESPONSE),
+        };
+        at += 1;
+    }
+    names
+}
+
+fn make(arguments: &Arguments) -> Result<Filter, Mistake> {
+    let most = arguments.number("sessions").and_then(|most| usize::try_from(most).ok());
+    let dns = Dns { table: Sessions::default(), most: most.unwrap_or(1), room: Vec::new() };
+    Ok(Filter::stream(dns))
+}
+
+struct Dns {
+    table: Sessions<Dialogue>,
+    most: usize,
+    /// Where a message is put together to be read.
+    room: Vec<u8>,
+}
+
+impl Stream for Dns {
+    fn block<'a>(&mut self, mut block: Block<'a>, cx: &mut StreamContext<'_, 'a>) {
+        match transport(&mut block) {
+            Some(protocol::TCP) => self.connection(block, true, cx),
+            Some(_) => datagram(block, cx),
+            // A gap or a made block: a connection's, if it is one that is known.
+            None => self.connection(block, block.pointer.is_hole(), cx),
+        }
+    }
+
+    fn finish<'a>(&mut self, cx: &mut StreamContext<'_, 'a>) {
+        for key in self.table.keys() {
+            if let Some(mut dialogue) = self.table.end(key) {
+                dialogue.give_up(CUT, cx);
+            }
+        }
+    }
+
+    fn state(&mut self) -> Option<&mut dyn State> {
+        Some(&mut self.table)
+    }
+}
+
+impl Dns {
+    fn connection<'a>(&mut self, block: Block<'a>, surely: bool, cx: &mut StreamContext<'_, 'a>) {
+        // Key 0 is the private session's.
+        let key = u64::from(block.context.session) + 1;
+        if self.table.get(key).is_none() {
+            if !surely {
+                return datagram(block, cx);
+            }
+            if self.table.len() >= self.most
+                && let Some((_, mut dialogue)) = self.table.evict()
+            {
+                dialogue.give_up(FORGOTTEN, cx);
+            }
+        }
+        let dialogue = self.table.of(key);
+        if dialogue.take(block, &mut self.room, cx) {
+            self.table.end(key);
+        }
+    }
+}
+
+/// The transport protocol of the frame that a block lies in; nothing if it lies in none.
+fn transport(block: &mut Block<'_>) -> Option<u8> {
+    let framed = block.marks.is_frame() && !block.pointer.is_hole();
+    framed.then(|| layers::transport(block).map_or(0, |transport| transport.protocol))
+}
+
+/// A datagram is a message, or none.
+fn datagram<'a>(block: Block<'a>, cx: &mut StreamContext<'_, 'a>) {
+    if block.marks.is_description() {
+        // Another filter's: it describes nothing that leaves here.
+        return cx.consume(&block);
+    }
+    let Some(block) = cx.whole(block) else { return cx.drop(&block, CUT) };
+    let length = stated(&block);
+    let telling = Telling { block, of: block.bytes(), length };
+    match tell(telling, cx) {
+        Ok((class, description)) => {
+            let first = described(description, cx);
+            cx.pass(fragment(block, class, first.with(Flags::LAST)));
+        }
+        Err(why) => {
+            let block = unanswered(block, why, cx);
+            cx.pass(block);
+        }
+    }
+}
+
+/// The length of the message in a datagram as UDP states it: what is here may be less.
+fn stated(block: &Block<'_>) -> usize {
+    let here = block.length() as usize;
+    let header = block.frame.get(usize::from(block.marks.transport)..).and_then(Udp::parse);
+    let stated = header.map_or(0, |(udp, _)| usize::from(udp.length()));
+    here.max(stated.saturating_sub(udp::LENGTH))
+}
+
+/// Gives the description out, if there was memory for it; what the first fragment is then.
+fn described<'a>(description: Option<Block<'a>>, cx: &mut StreamContext<'_, 'a>) -> Flags {
+    match description {
+        Some(description) => {
+            cx.make(description);
+            Flags::NONE
+        }
+        None => Flags::FIRST,
+    }
+}
+
+/// A fragment of a message.
+fn fragment<'a>(mut block: Block<'a>, class: Class, flags: Flags) -> Block<'a> {
+    let was = block.context.flags.without(Flags::FIRST).without(Flags::LAST);
+    block.context.flags = was.with(flags);
+    block.with_class(class)
+}
+
+/// A block that is no part of a message: it stands for itself.
+fn alone(block: Block<'_>, class: Class) -> Block<'_> {
+    fragment(block, class, Flags::FIRST.with(Flags::LAST))
+}
+
+/// A block that is no part of a message, and why.
+fn unanswered<'a>(block: Block<'a>, why: Reason, cx: &mut StreamContext<'_, 'a>) -> Block<'a> {
+    alone(block, cx.absent(why))
+}

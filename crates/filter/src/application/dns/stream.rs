@@ -1,0 +1,288 @@
+//! The two directions of a connection that carries DNS: where messages begin and end.
+//!
+//! In: the blocks of one direction in order, holes among them. Out: messages. The state of a
+//! direction is [`Way`]: two bytes of length, the pieces of one message that is not whole, and how
+//! much of it is missing.
+
+use super::message::{Telling, tell};
+use super::{CUT, GAP, MALFORMED, NOT_DNS, PIECES, alone, described, fragment, unanswered};
+use crate::prelude::*;
+use wire::dns::{LENGTH, Message};
+use zerocopy::{FromBytes, Immutable, IntoBytes};
+
+/// How many blocks a message may lie in: one of 65,535 bytes in segments of 536 lies in 123.
+const PIECES_MAX: u32 = 256;
+
+/// A connection.
+#[derive(FromBytes, IntoBytes, Immutable, Default, Clone, Copy, Debug)]
+#[repr(C)]
+pub(super) struct Dialogue {
+    forward: Way,
+    backward: Way,
+}
+
+/// One direction of it.
+#[derive(FromBytes, IntoBytes, Immutable, Default, Clone, Copy, Debug)]
+#[repr(C)]
+struct Way {
+    /// The pieces of the message that has begun.
+    list: HeldList,
+    /// How much of it is still to come.
+    missing: u32,
+    /// How long it is.
+    length: u16,
+    /// How many of the two bytes of `length` are here.
+    prefix: u8,
+    /// Whether a message was seen here.
+    met: u8,
+    /// Whether the message that has begun cannot be read: one and the reason's number.
+    broken: u8,
+    /// Whether nothing more can be read: one and the reason's number.
+    closed: u8,
+    /// Whether blocks have come.
+    seen: u8,
+    /// Whether the last block has come.
+    ended: u8,
+}
+
+impl Session for Dialogue {
+    fn lists(&mut self) -> Vec<&mut HeldList> {
+        vec![&mut self.forward.list, &mut self.backward.list]
+    }
+}
+
+impl Dialogue {
+    /// Takes the next block; answers whether the connection is over.
+    pub(super) fn take<'a>(
+        &mut self,
+        block: Block<'a>,
+        room: &mut Vec<u8>,
+        cx: &mut StreamContext<'_, 'a>,
+    ) -> bool {
+        let flags = block.context.flags;
+        let way = if flags.has(Flags::BACKWARD) { &mut self.backward } else { &mut self.forward };
+        way.seen = 1;
+        match block.pointer.is_hole() {
+            true => way.hole(block, cx),
+            false => way.bytes(block, room, cx),
+        }
+        if flags.has(Flags::END) {
+            way.ended = 1;
+            way.release(CUT, cx);
+        }
+        let ways = [self.forward, self.backward];
+        ways.iter().all(|way| way.seen == way.ended)
+    }
+
+    /// Lets all pieces go that are held, and says why they are no message.
+    pub(super) fn give_up(&mut self, why: Reason, cx: &mut StreamContext<'_, '_>) {
+        self.forward.release(why, cx);
+        self.backward.release(why, cx);
+    }
+}
+
+impl Way {
+    fn hole<'a>(&mut self, block: Block<'a>, cx: &mut StreamContext<'_, 'a>) {
+        let length = block.length();
+        if length == 0 {
+            return cx.consume(&block);
+        }
+        if self.closed == 0 {
+            self.release(GAP, cx);
+            if length > self.missing {
+                self.closed = mark(GAP);
+            } else {
+                self.step(length);
+                self.broken = if self.missing > 0 { mark(GAP) } else { 0 };
+            }
+        }
+        let block = unanswered(block, GAP, cx);
+        cx.pass(block);
+    }
+
+    fn bytes<'a>(&mut self, block: Block<'a>, room: &mut Vec<u8>, cx: &mut StreamContext<'_, 'a>) {
+        let Some(block) = cx.whole(block) else { return cx.drop(&block, CUT) };
+        let mut pieces = Pieces { block, at: 0, given: false };
+        while self.closed == 0 && pieces.at < block.length() {
+            if self.prefix < 2 {
+                self.length(&mut pieces);
+                continue;
+            }
+            let piece = pieces.next(self.missing);
+            self.step(piece.length());
+            self.piece(piece, &mut pieces, room, cx);
+            if self.missing == 0 {
+                (self.prefix, self.broken) = (0, 0);
+            }
+        }
+        if let Some(why) = reason(self.closed)
+            && pieces.at < block.length()
+        {
+            let rest = pieces.next(u32::MAX);
+            pieces.give(unanswered(rest, why, cx), cx);
+        }
+        if !pieces.given {
+            cx.consume(&block);
+        }
+    }
+
+    /// The next of the two bytes that say how long the next message is.
+    fn length(&mut self, pieces: &mut Pieces<'_>) {
+        let byte = pieces.next(1).bytes().first().copied().unwrap_or(0);
+        self.length = self.length << 8 | u16::from(byte);
+        self.prefix += 1;
+        if self.prefix < 2 {
+            return;
+        }
+        self.missing = self.length.into();
+        if usize::from(self.length) < LENGTH {
+            self.closed = mark(if self.met == 0 { NOT_DNS } else { MALFORMED });
+            self.missing = 0;
+            pieces.back(2);
+        }
+    }
+
+    fn step(&mut self, length: u32) {
+        self.missing = self.missing.saturating_sub(length);
+        if self.missing == 0 {
+            self.prefix = 0;
+        }
+    }
+
+    /// A piece of a message, perhaps its last, perhaps all of it.
+    fn piece<'a>(
+        &mut self,
+        piece: Block<'a>,
+        pieces: &mut Pieces<'a>,
+        room: &mut Vec<u8>,
+        cx: &mut StreamContext<'_, 'a>,
+    ) {
+        if let Some(why) = reason(self.broken) {
+            return pieces.give(unanswered(piece, why, cx), cx);
+        }
+        let whole = self.missing == 0;
+        let length = usize::from(self.length);
+        if self.list.is_empty() && self.met == 0 && !may_be(piece.bytes(), length) {
+            self.closed = mark(NOT_DNS);
+            return pieces.back(2 + piece.length());
+        }
+        if whole && self.list.is_empty() {
+            self.met = 1;
+            return match tell(Telling { block: piece, of: piece.bytes(), length }, cx) {
+                Ok((class, description)) => {
+                    let first = described(description, cx);
+                    pieces.give(fragment(piece, class, first.with(Flags::LAST)), cx);
+                }
+                Err(why) => pieces.give(unanswered(piece, why, cx), cx),
+            };
+        }
+        let many = self.list.len() >= PIECES_MAX;
+        if many {
+            self.release(PIECES, cx);
+            pieces.give(unanswered(piece, PIECES, cx), cx);
+        } else {
+            let key = self.list.len();
+            let held = pieces.hold(&mut self.list, &piece, key, cx);
+            if held && whole {
+                self.gathered(length, room, cx);
+            }
+            if held {
+                return;
+            }
+            self.release(PIECES, cx);
+        }
+        self.broken = if whole { 0 } else { mark(PIECES) };
+    }
+
+    /// The message that is held is whole.
+    fn gathered(&mut self, length: usize, room: &mut Vec<u8>, cx: &mut StreamContext<'_, '_>) {
+        room.clear();
+        for (_, piece) in cx.held(&self.list) {
+            room.extend_from_slice(piece.bytes());
+        }
+        let Some((_, block)) = cx.front(&self.list) else { return };
+        match tell(Telling { block, of: room, length }, cx) {
+            Ok((class, description)) => {
+                self.met = 1;
+                let mut flags = described(description, cx);
+                while !self.list.is_empty() {
+                    let last = self.list.len() == 1;
+                    flags = if last { flags.with(Flags::LAST) } else { flags };
+                    cx.release(&mut self.list, |piece| fragment(piece, class, flags));
+                    flags = Flags::NONE;
+                }
+            }
+            Err(why) => {
+                if self.met == 0 && why == NOT_DNS {
+                    self.closed = mark(why);
+                }
+                self.release(why, cx);
+            }
+        }
+    }
+
+    /// Lets the pieces go that are held: they are no message.
+    fn release(&mut self, why: Reason, cx: &mut StreamContext<'_, '_>) {
+        while !self.list.is_empty() {
+            let class = cx.absent(why);
+            cx.release(&mut self.list, |piece| alone(piece, class));
+        }
+    }
+}
+
+/// Whether a message may begin so, as far as that can be seen.
+fn may_be(bytes: &[u8], length: usize) -> bool {
+    Message::parse(bytes).is_none_or(|message| message.is_likely(length))
+}
+
+/// A block on its way out in pieces: the first takes its place, the others are made.
+struct Pieces<'a> {
+    block: Block<'a>,
+    at: u32,
+    given: bool,
+}
+
+impl<'a> Pieces<'a> {
+    /// The next piece, at most so long. Only the last says that the session ends.
+    fn next(&mut self, length: u32) -> Block<'a> {
+        let mut piece = self.block.narrow(self.at, length);
+        self.at += piece.length();
+        if self.at < self.block.length() {
+            piece.context.flags = piece.context.flags.without(Flags::END);
+        }
+        piece
+    }
+
+    /// So many bytes are to be taken again, if they lie in this block.
+    fn back(&mut self, length: u32) {
+        self.at = self.at.saturating_sub(length);
+    }
+
+    fn give(&mut self, piece: Block<'a>, cx: &mut StreamContext<'_, 'a>) {
+        if std::mem::replace(&mut self.given, true) { cx.make(piece) } else { cx.pass(piece) }
+    }
+
+    fn hold(
+        &mut self,
+        list: &mut HeldList,
+        piece: &Block<'a>,
+        key: u32,
+        cx: &mut StreamContext<'_, 'a>,
+    ) -> bool {
+        match std::mem::replace(&mut self.given, true) {
+            true => cx.keep(list, piece, key),
+            false => cx.hold(list, piece, key),
+        }
+    }
+}
+
+/// A reason as it stands in a session: zero is none.
+const REASONS: [Reason; 5] = [NOT_DNS, MALFORMED, CUT, GAP, PIECES];
+
+fn mark(reason: Reason) -> u8 {
+    REASONS.iter().position(|known| *known == reason).map_or(0, |at| at as u8 + 1)
+}
+
+fn reason(mark: u8) -> Option<Reason> {
+    REASONS.get(usize::from(mark.checked_sub(1)?)).copied()
+}

@@ -1,0 +1,285 @@
+use super::*;
+use crate::application::piped::{Out, Piece, gap, sent, through};
+use crate::testing::{Arena, Frame, Node, Space};
+use wire::record::{Field, Record};
+
+const NXDOMAIN: u32 = RESPONSE + 3;
+
+/// A message with one question about `name`, and these bytes behind it.
+fn message(id: u16, flags: u16, counts: [u16; 3], name: &[u8], kind: u16, rest: &[u8]) -> Vec<u8> {
+    let words = [id, flags, 1, counts[0], counts[1], counts[2]];
+    let mut bytes: Vec<u8> = words.into_iter().flat_map(u16::to_be_bytes).collect();
+    bytes.extend_from_slice(name);
+    bytes.extend([kind.to_be_bytes(), [0, 1]].concat());
+    bytes.extend_from_slice(rest);
+    bytes
+}
+
+fn query(id: u16) -> Vec<u8> {
+    message(id, 0x0100, [0; 3], b"\x03www\x07example\0", 28, b"")
+}
+
+fn answer(id: u16) -> Vec<u8> {
+    let records = [
+        &[0xc0, 12, 0, 5, 0, 1, 0, 0, 1, 0, 0, 4, 1, b'w', 0xc0, 16][..],
+        &[0xc0, 41, 0, 1, 0, 1, 0, 0, 0, 30, 0, 4, 192, 0, 2, 1],
+    ];
+    message(id, 0x8583, [2, 0, 0], b"\x03www\x07example\0", 1, &records.concat())
+}
+
+fn framed(message: &[u8]) -> Vec<u8> {
+    [&(message.len() as u16).to_be_bytes()[..], message].concat()
+}
+
+fn flags(out: &[Out]) -> Vec<(bool, bool)> {
+    out.iter().map(|o| (o.flags.has(Flags::FIRST), o.flags.has(Flags::LAST))).collect()
+}
+
+fn classes(out: &[Out]) -> Vec<u32> {
+    out.iter().map(|o| o.class.0).collect()
+}
+
+/// What becomes of frames that each are one datagram; their payload begins at 42.
+fn datagrams(frames: &[Frame]) -> Vec<(Class, Flags, Vec<u8>, Option<Vec<u8>>)> {
+    let arena = Arena::new(4 * frames.len());
+    let mut space = Space::new(&arena);
+    let mut node = Node::new(&DNS, &[]).unwrap();
+    let mut batch = space.batch(frames);
+    for l in lanes(batch.live()) {
+        batch.set(l, batch.block(l).view_at(42, u32::MAX));
+    }
+    let out = node.turn(batch, &mut space, 0);
+    let blocks = out.iter().flat_map(|batch| batch.blocks().collect::<Vec<_>>());
+    blocks
+        .map(|(_, block)| {
+            let described = block.marks.is_description().then(|| block.frame.to_vec());
+            (block.pointer.class, block.context.flags, block.bytes().to_vec(), described)
+        })
+        .collect()
+}
+
+#[test]
+fn a_datagram_is_described_and_passed() {
+    let (query, answer) = (query(7), answer(7));
+    let frames = [Frame::udp(4000, 53, &query).at(5), Frame::udp(53, 4000, &answer).swapped()];
+    let out = datagrams(&frames);
+    let classes: Vec<u32> = out.iter().map(|(class, ..)| class.0).collect();
+    assert_eq!(classes, [28, 28, NXDOMAIN, NXDOMAIN]);
+    let flags = |n: usize| out[n].1;
+    assert_eq!([flags(0), flags(1)], [Flags::FIRST, Flags::LAST]);
+    assert_eq!((&out[1].2, &out[3].2), (&query, &answer));
+    let record = Record::parse(out[0].3.as_deref().unwrap()).unwrap();
+    let text = |record: &Record<'_>, field| {
+        String::from_utf8(record.text(field).unwrap_or_default().to_vec()).unwrap()
+    };
+    assert_eq!(text(&record, Field::Name), "www.example");
+    assert_eq!([text(&record, Field::Type), text(&record, Field::Class)], ["AAAA", "IN"]);
+    assert_eq!([text(&record, Field::Flags), text(&record, Field::RcodeName)], ["rd", ""]);
+    assert_eq!(record.text(Field::Client), Some(&[10, 0, 0, 1][..]));
+    let number = |field| record.number(field);
+    assert_eq!([number(Field::ClientPort), number(Field::ServerPort)], [Some(4000), Some(53)]);
+    assert_eq!([number(Field::Time), number(Field::Id), number(Field::Opcode)], {
+        [Some(5), Some(7), Some(0)]
+    });
+    assert_eq!([number(Field::Answer), number(Field::Rcode), number(Field::Answers)], [None; 3]);
+    let record = Record::parse(out[2].3.as_deref().unwrap()).unwrap();
+    assert_eq!(record.text(Field::Client), Some(&[10, 0, 0, 1][..]), "who asked");
+    assert_eq!(record.number(Field::ClientPort), Some(4000));
+    assert_eq!([text(&record, Field::Flags), text(&record, Field::RcodeName)], {
+        ["aa rd ra", "NXDOMAIN"]
+    });
+    assert_eq!(record.number(Field::Answers), Some(2));
+    assert_eq!((record.number(Field::Ttl), record.number(Field::Rcode)), (Some(30), Some(3)));
+    let data = record.fields().filter(|(field, _)| *field == Field::Data);
+    let data: Vec<_> = data.map(|(_, value)| value).collect();
+    assert_eq!(data, [&b"w.example"[..], b"192.0.2.1"]);
+}
+
+#[test]
+fn what_is_no_message_is_not_answered() {
+    let whole = query(1);
+    let mut looping = whole.clone();
+    looping[12] = 0xc0;
+    looping[13] = 12;
+    let short = |at: usize| Frame::udp(4000, 53, &answer(1)).captured(42 + at);
+    let frames = [
+        Frame::udp(4000, 53, b"question"),
+        Frame::udp(4000, 53, b"GET / HTTP/1.1\r\n\r\n"),
+        Frame::udp(4000, 53, &looping),
+        Frame::udp(4000, 53, &whole[..whole.len() - 1]),
+        short(8),
+        short(20),
+        short(40),
+        Frame::udp(4000, 53, b""),
+    ];
+    let mut why = Vec::new();
+    let mut out = Vec::new();
+    for frame in &frames {
+        let arena = Arena::new(8);
+        let mut space = Space::new(&arena);
+        let mut node = Node::new(&DNS, &[]).unwrap();
+        let mut batch = space.batch(std::slice::from_ref(frame));
+        batch.set(0, batch.block(0).view_at(42, u32::MAX));
+        let after = node.turn(batch, &mut space, 0);
+        why.push(node.unanswered().find(|(_, n)| *n > 0).map(|(name, _)| name));
+        let blocks = after.iter().flat_map(|batch| batch.blocks().collect::<Vec<_>>());
+        out.extend(blocks.map(|(_, block)| (block.pointer.class.0, block.context.flags)));
+    }
+    let (not, malformed) = (Some("not dns"), Some("malformed"));
+    let cut = Some("cut");
+    // The one that is a byte too short for its question cannot be told from other bytes.
+    assert_eq!(why, [not, not, malformed, malformed, cut, cut, None, not]);
+    let both = Flags::FIRST.with(Flags::LAST);
+    assert_eq!(out[..6], [(0, both); 6]);
+    assert_eq!(out[6..8], [(NXDOMAIN, Flags::FIRST), (NXDOMAIN, Flags::LAST)]);
+}
+
+#[test]
+fn a_message_cut_by_the_capture_says_so() {
+    let out = datagrams(&[Frame::udp(53, 4000, &answer(1)).captured(42 + 40)]);
+    let record = Record::parse(out[0].3.as_deref().unwrap()).unwrap();
+    assert_eq!(record.number(Field::Incomplete), Some(1));
+    assert_eq!((record.number(Field::Answers), record.text(Field::Data)), (Some(2), None));
+}
+
+/// However a connection is cut into blocks, the same messages come out, and their bytes.
+#[test]
+fn messages_are_found_however_a_connection_is_cut() {
+    let wire = [framed(&query(1)), framed(&answer(2)), framed(&query(3))].concat();
+    for step in [1, 2, 3, 5, 17, 33, 40, 63, wire.len()] {
+        let mut pieces: Vec<Piece> = wire.chunks(step).map(sent).collect();
+        pieces.push(sent(b"").end());
+        let (out, unanswered) = through(&DNS, &[], &pieces, None);
+        assert_eq!(unanswered, [], "{step}");
+        let told = out.iter().filter(|o| o.described.is_some());
+        let told: Vec<_> = told.map(|o| (o.class.0, o.number(Field::Id))).collect();
+        assert_eq!(told, [(28, Some(1)), (NXDOMAIN, Some(2)), (28, Some(3))], "{step}");
+        let bytes: Vec<u8> = out.iter().flat_map(|o| o.bytes.clone()).collect();
+        assert_eq!(bytes, [query(1), answer(2), query(3)].concat(), "{step}");
+        let starts = out.iter().filter(|o| o.flags.has(Flags::FIRST)).count();
+        let ends = out.iter().filter(|o| o.flags.has(Flags::LAST)).count();
+        assert_eq!((starts, ends), (3, 3), "{step}");
+        // Wherever its state moves, the same comes out.
+        for at in [pieces.len() / 3, pieces.len() / 2, pieces.len() - 1] {
+            assert_eq!(through(&DNS, &[], &pieces, Some(at)).0, out, "{step} {at}");
+        }
+    }
+    let one = through(&DNS, &[], &[sent(&wire).end()], None).0;
+    assert_eq!(flags(&one), [(true, false), (false, true)].repeat(3));
+}
+
+#[test]
+fn directions_and_sessions_do_not_mix() {
+    let (a, b) = (framed(&query(1)), framed(&answer(1)));
+    let pieces = [
+        sent(&a[..9]),
+        sent(&b[..20]).back(),
+        sent(&a[..30]).of(2),
+        sent(&b[20..]).back(),
+        sent(&a[9..]),
+        sent(&a[30..]).of(2),
+    ];
+    let (out, unanswered) = through(&DNS, &[], &pieces, None);
+    assert_eq!(unanswered, []);
+    let told: Vec<_> = out.iter().filter(|o| o.described.is_some()).collect();
+    let told: Vec<_> = told.iter().map(|o| (o.session, o.class.0, o.number(Field::Time))).collect();
+    assert_eq!(told, [(1, NXDOMAIN, Some(1)), (1, 28, Some(0)), (2, 28, Some(2))]);
+}
+
+#[test]
+fn a_gap_in_a_message_costs_that_message_only() {
+    let wire = [framed(&query(1)), framed(&answer(2)), framed(&query(3))].concat();
+    let (one, two) = (2 + query(1).len(), 2 + answer(2).len());
+    let hole = |from: usize, length: usize| {
+        [sent(&wire[..from]), gap(length as u32), sent(&wire[from + length..])]
+    };
+    let ids = |pieces: &[Piece]| {
+        let (out, unanswered) = through(&DNS, &[], pieces, None);
+        let ids: Vec<_> = out.iter().filter_map(|o| o.number(Field::Id)).collect();
+        let gaps = out.iter().filter(|o| o.length > 0 && o.bytes.is_empty()).count();
+        assert_eq!(gaps, 1, "a hole goes on");
+        (ids, unanswered.iter().map(|(why, _)| *why).collect::<Vec<_>>())
+    };
+    assert_eq!(ids(&hole(one + 10, 20)), (vec![1, 3], vec!["gap"]), "inside");
+    assert_eq!(ids(&hole(one + 10, two - 10)), (vec![1, 3], vec!["gap"]), "up to its end");
+    assert_eq!(ids(&hole(one + 10, two)), (vec![1], vec!["gap"]), "beyond");
+    assert_eq!(ids(&hole(one + 1, 4)), (vec![1], vec!["gap"]), "where a length stands");
+    let (out, _) = through(&DNS, &[], &hole(0, 1), None);
+    assert_eq!(classes(&out), [0, 0], "at the very beginning");
+}
+
+#[test]
+fn a_connection_that_is_not_dns_is_told_from_its_first_bytes() {
+    let pieces = [sent(b"GET / HTTP/1.1\r\n"), sent(b"\r\n"), sent(b"HTTP/1.1 200\r\n").back()];
+    let (out, unanswered) = through(&DNS, &[], &pieces, None);
+    assert_eq!(unanswered, [("not dns", 3)]);
+    let bytes: Vec<u8> = out.iter().flat_map(|o| o.bytes.clone()).collect();
+    assert_eq!(bytes, b"GET / HTTP/1.1\r\n\r\nHTTP/1.1 200\r\n", "nothing is left out");
+    assert_eq!(flags(&out), [(true, true); 3]);
+    let pieces = [sent(&framed(&query(1))), sent(b"\0\x03abc"), sent(b"more")];
+    let (out, unanswered) = through(&DNS, &[], &pieces, None);
+    assert_eq!(unanswered, [("malformed", 2)]);
+    assert_eq!(classes(&out), [28, 28, 0, 0]);
+}
+
+#[test]
+fn a_connection_that_ends_in_a_message_lets_it_go() {
+    let wire = framed(&query(1));
+    let (out, unanswered) = through(&DNS, &[], &[sent(&wire[..20]), sent(b"").end()], None);
+    assert_eq!((classes(&out), unanswered), (vec![0], vec![("cut", 1)]));
+    let (out, unanswered) = through(&DNS, &[], &[sent(&wire[..20])], None);
+    assert_eq!((classes(&out), unanswered), (vec![0], vec![("cut", 1)]), "with the path");
+    let many: Vec<Piece> = (1..9).map(|session| sent(&wire[..20]).of(session)).collect();
+    let (_, unanswered) = through(&DNS, &["sessions=5"], &many, None);
+    assert_eq!(unanswered, [("cut", 5), ("forgotten", 3)]);
+}
+
+#[test]
+fn a_message_in_too_many_pieces_is_let_go() {
+    let long = message(
+        1,
+        0x0100,
+        [0, 0, 1],
+        b"\0",
+        1,
+        &[&[0, 0, 16, 0, 1, 0, 0, 0, 0, 1, 0][..], &[0; 256]].concat(),
+    );
+    let wire = [framed(&long), framed(&query(2))].concat();
+    let pieces: Vec<Piece> = wire.chunks(1).map(sent).collect();
+    let (out, unanswered) = through(&DNS, &[], &pieces, None);
+    assert_eq!(unanswered, [("too many pieces", long.len() as u64)]);
+    let ids: Vec<_> = out.iter().filter_map(|o| o.number(Field::Id)).collect();
+    assert_eq!(ids, [2]);
+}
+
+#[test]
+fn classes_have_the_names_of_types_and_codes() {
+    let named = |name: &str| DNS.class_named(name);
+    assert_eq!([named("a"), named("aaaa"), named("https")], [Some(1), Some(28), Some(65)]);
+    assert_eq!([named("noerror"), named("nxdomain")], [Some(65536), Some(65539)]);
+}
+
+#[test]
+fn any_bytes_in_any_pieces_balance() {
+    let mut random = testkit::Random::replayable();
+    let good = [framed(&query(1)), framed(&answer(2)), framed(&query(3))].concat();
+    for _ in 0..400 {
+        let mut wire = good.repeat(2);
+        let flips = random.within(0..4);
+        random.flip_bits(&mut wire, flips);
+        let mut pieces = Vec::new();
+        while !wire.is_empty() {
+            let rest = wire.split_off(random.within(1..80).min(wire.len()));
+            let piece = match random.below(12) {
+                0 => gap(wire.len() as u32),
+                1 => sent(&wire).back(),
+                _ => sent(&wire),
+            };
+            pieces.push(if random.below(20) == 0 { piece.end() } else { piece });
+            wire = rest;
+        }
+        let moved = random.within(0..pieces.len());
+        let (out, _) = through(&DNS, &[], &pieces, None);
+        assert_eq!(through(&DNS, &[], &pieces, Some(moved)).0, out);
+    }
+}

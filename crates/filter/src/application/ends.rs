@@ -1,0 +1,77 @@
+//! What the descriptions of messages have in common: who talks to whom, and numbers and names as
+//! text.
+
+use crate::contract::Block;
+use crate::layers;
+use std::fmt::{self, Write as _};
+use std::net::IpAddr;
+use wire::record::{Field, Writer};
+
+/// The longest text of a name or an address in a description; longer ones are cut.
+const TEXT: usize = 1024;
+
+/// The two ends of a connection, or of a datagram.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Ends {
+    client: (IpAddr, u16),
+    server: (IpAddr, u16),
+}
+
+impl Ends {
+    /// The ends of the frame that a block lies in, whose sender is the server if `backward`;
+    /// nothing if it lies in none.
+    pub(super) fn of(mut block: Block<'_>, backward: bool) -> Option<Self> {
+        if !block.marks.is_frame() || block.pointer.is_hole() {
+            return None;
+        }
+        let protocol = layers::transport(&mut block).ok()?.protocol;
+        let ports = layers::ports(&mut block).ok()??;
+        let flow = layers::flow(&block, protocol, ports)?;
+        let (sender, receiver) = ((flow.source, ports.source), (flow.target, ports.target));
+        Some(match backward {
+            false => Self { client: sender, server: receiver },
+            true => Self { client: receiver, server: sender },
+        })
+    }
+
+    /// Writes addresses and ports.
+    pub(super) fn tell(&self, writer: &mut Writer<'_>) {
+        address(writer, Field::Client, self.client.0);
+        writer.number(Field::ClientPort, self.client.1.into());
+        address(writer, Field::Server, self.server.0);
+        writer.number(Field::ServerPort, self.server.1.into());
+    }
+}
+
+fn address(writer: &mut Writer<'_>, field: Field, address: IpAddr) {
+    match address {
+        IpAddr::V4(address) => writer.text(field, &address.octets()),
+        IpAddr::V6(address) => writer.text(field, &address.octets()),
+    }
+}
+
+/// Writes a field as it is shown.
+pub(super) fn shown(writer: &mut Writer<'_>, field: Field, value: impl fmt::Display) {
+    let mut text = Text { bytes: [0; TEXT], used: 0 };
+    // What does not fit is cut.
+    let _ = write!(text, "{value}");
+    writer.text(field, text.bytes.get(..text.used).unwrap_or_default());
+}
+
+/// Text of bounded length. Refuses what does not fit, so that nothing more is formatted.
+struct Text {
+    bytes: [u8; TEXT],
+    used: usize,
+}
+
+impl fmt::Write for Text {
+    fn write_str(&mut self, text: &str) -> fmt::Result {
+        let room = self.bytes.get_mut(self.used..).unwrap_or_default();
+        let length = text.len().min(room.len());
+        if let (Some(to), Some(from)) = (room.get_mut(..length), text.as_bytes().get(..length)) {
+            to.copy_from_slice(from);
+        }
+        self.used += length;
+        if length == text.len() { Ok(()) } else { Err(fmt::Error) }
+    }
+}

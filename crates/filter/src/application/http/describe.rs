@@ -1,0 +1,306 @@
+//! Descriptions: what is known about a message when its head has come, and about a request with
+//! its response when both have ended.
+
+use super::state::Way;
+use super::walk::Walk;
+use super::why;
+use crate::layers;
+use crate::prelude::*;
+use base64::Engine;
+use base64::engine::DecodePaddingMode;
+use base64::engine::general_purpose::{GeneralPurpose, GeneralPurposeConfig};
+use std::net::IpAddr;
+use wire::http::{Head, Start};
+use wire::ip::protocol;
+use wire::record::{Field, Kind, Record, Writer};
+
+/// What a description needs beside the texts of a head.
+const ROOM: usize = 256;
+
+/// The ends of a connection, as far as the frame tells.
+#[derive(Clone, Copy)]
+struct Ends {
+    client: (IpAddr, u16),
+    server: (IpAddr, u16),
+}
+
+impl<'a> Walk<'_, '_, 'a> {
+    /// Gives the description of a message that begins; `alone`: nothing of it follows.
+    pub(super) fn describe(&mut self, head: &Head<'_>, alone: bool) {
+        let requests = self.is_requests();
+        self.cx.count(if requests { why::REQUESTS } else { why::RESPONSES }, 1);
+        let asked = if requests { None } else { self.request() };
+        let ends = self.ends();
+        let time = self.begun_at();
+        let room = ROOM + texts(head) + asked.map_or(0, |(_, record)| texts_of(&record));
+        let mut context = self.block.context;
+        context.flags = self.turned()(context.flags).with(Flags::FIRST);
+        if alone {
+            context.flags = context.flags.with(Flags::LAST);
+        }
+        let class = Class(self.way().class);
+        let described = self.cx.describe(room, class, context, |room| {
+            let kind = if requests { Kind::HttpRequest } else { Kind::HttpResponse };
+            let mut writer = Writer::new(room, kind);
+            writer.number(Field::Time, time);
+            address(&mut writer, ends);
+            match head.start {
+                Start::Request { method, target, .. } => {
+                    request(&mut writer, head, method, target);
+                }
+                Start::Response { status, reason } => {
+                    response(&mut writer, head, status, reason, asked.map(|(_, record)| record));
+                }
+            }
+            writer.finish()
+        });
+        if let Some(block) = described {
+            self.cx.make(block);
+            if requests {
+                self.asks(&block);
+            } else if self.options.exchanges && !is_interim(class) {
+                self.answers(&block, asked.map(|(key, _)| key));
+            }
+        } else if requests {
+            self.it.unkept = self.it.unkept.saturating_add(1);
+        }
+    }
+
+    /// When the first byte of the head came.
+    fn begun_at(&self) -> u64 {
+        let held = self.cx.front(&self.it.ways[self.way].held);
+        held.map_or(self.block.context.time, |(_, block)| block.context.time)
+    }
+
+    fn ends(&self) -> Option<Ends> {
+        let mut block = self.block;
+        let ports = layers::ports(&mut block).ok()??;
+        let flow = layers::flow(&block, protocol::TCP, ports)?;
+        let (source, target) = ((flow.source, ports.source), (flow.target, ports.target));
+        Some(match self.is_requests() {
+            true => Ends { client: source, server: target },
+            false => Ends { client: target, server: source },
+        })
+    }
+
+    /// Gives an exchange: what these two descriptions say, and what was seen of the bodies.
+    pub(super) fn exchange(
+        &mut self,
+        request: Option<Record<'a>>,
+        sent: Option<Record<'a>>,
+        response: Option<(Record<'a>, u32, Seen)>,
+    ) {
+        let room = ROOM
+            + request.map_or(0, |record| texts_of(&record))
+            + response.map_or(0, |(record, ..)| texts_of(&record));
+        let mut context = self.block.context;
+        let stream = Flags::BACKWARD.with(Flags::END);
+        context.flags = context.flags.without(stream).with(Flags::FIRST).with(Flags::LAST);
+        let class = Class(1000 + response.map_or(0, |(_, class, _)| class));
+        let end = context.time;
+        let described = self.cx.describe(room, class, context, |room| {
+            let mut writer = Writer::new(room, Kind::HttpExchange);
+            let (mut missing, mut broken) = (0, false);
+            for (field, value) in request.iter().flat_map(Record::fields) {
+                copy(&mut writer, field, value);
+            }
+            let length = |record: &Record<'_>| record.number(Field::RequestBody);
+            writer.number(Field::RequestBody, sent.as_ref().and_then(length).unwrap_or(0));
+            if let Some(sent) = sent {
+                missing += sent.number(Field::Missing).unwrap_or(0);
+                broken |= sent.number(Field::Incomplete).is_some();
+            }
+            if let Some((record, _, seen)) = response {
+                answered(&mut writer, &record, request.is_none());
+                writer.number(Field::ResponseBody, seen.bytes);
+                missing += u64::from(seen.missing);
+                broken |= seen.broken;
+            }
+            writer.number(Field::End, end);
+            if missing > 0 {
+                writer.number(Field::Missing, missing);
+            }
+            if broken {
+                writer.number(Field::Incomplete, 1);
+            }
+            writer.finish()
+        });
+        if let Some(block) = described {
+            self.cx.make(block);
+        }
+    }
+
+    /// What was seen of a body, as a record that waits for the response.
+    pub(super) fn seen_record(&mut self, seen: Seen) -> Option<Block<'a>> {
+        let context = self.block.context;
+        self.cx.describe(ROOM, Class::YES, context, |room| {
+            let mut writer = Writer::new(room, Kind::HttpRequest);
+            writer.number(Field::RequestBody, seen.bytes);
+            if seen.missing > 0 {
+                writer.number(Field::Missing, seen.missing.into());
+            }
+            if seen.broken {
+                writer.number(Field::Incomplete, 1);
+            }
+            writer.finish()
+        })
+    }
+}
+
+/// What was seen of a body.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Seen {
+    pub(super) bytes: u64,
+    pub(super) missing: u32,
+    pub(super) broken: bool,
+}
+
+impl Seen {
+    pub(super) fn of(way: &Way) -> Self {
+        Self { bytes: way.seen, missing: way.missing, broken: way.broken != 0 }
+    }
+}
+
+/// Whether another response follows this one for the same request (RFC 9110 §15.2).
+pub(super) const fn is_interim(class: Class) -> bool {
+    100 <= class.0 && class.0 < 200 && class.0 != 101
+}
+
+fn request(writer: &mut Writer<'_>, head: &Head<'_>, method: &[u8], target: &[u8]) {
+    let fields = &head.fields;
+    writer.text(Field::Method, method);
+    writer.text(Field::Url, target);
+    text(writer, Field::Host, fields.host);
+    text(writer, Field::Version, head.version);
+    user(writer, fields.authorization);
+    text(writer, Field::UserAgent, fields.user_agent);
+    text(writer, Field::Referer, fields.referer);
+    body(writer, head);
+    writer.number(Field::RequestHead, (head.end - head.begin) as u64);
+}
+
+fn response(
+    writer: &mut Writer<'_>,
+    head: &Head<'_>,
+    status: u16,
+    reason: &[u8],
+    asked: Option<Record<'_>>,
+) {
+    for field in [Field::Method, Field::Url, Field::Host] {
+        if let Some(value) = asked.and_then(|record| record.text(field)) {
+            writer.text(field, value);
+        }
+    }
+    text(writer, Field::Version, head.version);
+    if status > 0 {
+        writer.number(Field::Status, status.into());
+    }
+    text(writer, Field::StatusText, reason);
+    body(writer, head);
+    writer.number(Field::ResponseHead, (head.end - head.begin) as u64);
+}
+
+/// What a head says about the body behind it.
+fn body(writer: &mut Writer<'_>, head: &Head<'_>) {
+    let fields = &head.fields;
+    text(writer, Field::ContentType, fields.content_type);
+    text(writer, Field::ContentEncoding, fields.content_encoding);
+    if let Some(length) = fields.length {
+        writer.number(Field::ContentLength, length);
+    }
+}
+
+/// What an exchange says about its response, and, where the request is not known, about both.
+fn answered(writer: &mut Writer<'_>, record: &Record<'_>, alone: bool) {
+    for (field, value) in record.fields() {
+        match field {
+            Field::Time if alone => copy(writer, field, value),
+            Field::Status
+            | Field::StatusText
+            | Field::ContentType
+            | Field::ContentEncoding
+            | Field::ContentLength
+            | Field::ResponseHead => copy(writer, field, value),
+            Field::Client | Field::ClientPort | Field::Server | Field::ServerPort if alone => {
+                copy(writer, field, value);
+            }
+            _ => {}
+        }
+    }
+    if let Some(time) = record.number(Field::Time) {
+        writer.number(Field::ResponseTime, time);
+    }
+}
+
+fn text(writer: &mut Writer<'_>, field: Field, value: &[u8]) {
+    if !value.is_empty() {
+        writer.text(field, value);
+    }
+}
+
+/// A value as it is stored in another record.
+fn copy(writer: &mut Writer<'_>, field: Field, value: &[u8]) {
+    writer.text(field, value);
+}
+
+fn address(writer: &mut Writer<'_>, ends: Option<Ends>) {
+    let Some(Ends { client, server }) = ends else { return };
+    let fields =
+        [(client, Field::Client, Field::ClientPort), (server, Field::Server, Field::ServerPort)];
+    for ((address, port), field, port_field) in fields {
+        match address {
+            IpAddr::V4(address) => writer.text(field, &address.octets()),
+            IpAddr::V6(address) => writer.text(field, &address.octets()),
+        }
+        writer.number(port_field, port.into());
+    }
+}
+
+/// The name in credentials of the scheme `Basic` (RFC 7617), at most this long.
+const USER_MAX: usize = 192;
+
+/// Padding may be there or not: what matters is the name, not the form.
+const BASE64: GeneralPurpose = GeneralPurpose::new(
+    &base64::alphabet::STANDARD,
+    GeneralPurposeConfig::new()
+        .with_decode_padding_mode(DecodePaddingMode::Indifferent)
+        .with_decode_allow_trailing_bits(true),
+);
+
+fn user(writer: &mut Writer<'_>, authorization: &[u8]) {
+    let Some((scheme, rest)) = authorization.split_at_checked(6) else { return };
+    if !scheme.eq_ignore_ascii_case(b"basic ") {
+        return;
+    }
+    // Three bytes for four letters; the password behind the name is not decoded further than that.
+    let letters = rest.trim_ascii();
+    let letters = letters.get(..USER_MAX / 3 * 4).unwrap_or(letters);
+    let mut bytes = [0; USER_MAX];
+    let Ok(length) = BASE64.decode_slice(letters, &mut bytes) else { return };
+    let decoded = bytes.get(..length).unwrap_or_default();
+    if let Some(name) = decoded.split(|byte| *byte == b':').next() {
+        text(writer, Field::User, name);
+    }
+}
+
+/// How long the texts of a description can be.
+fn texts(head: &Head<'_>) -> usize {
+    let fields = &head.fields;
+    let start = match head.start {
+        Start::Request { method, target, .. } => method.len() + target.len(),
+        Start::Response { reason, .. } => reason.len(),
+    };
+    start
+        + head.version.len()
+        + fields.host.len()
+        + fields.authorization.len()
+        + fields.user_agent.len()
+        + fields.referer.len()
+        + fields.content_type.len()
+        + fields.content_encoding.len()
+}
+
+/// How long a description that is there is at most.
+fn texts_of(record: &Record<'_>) -> usize {
+    record.fields().map(|(_, value)| value.len() + 3).sum()
+}

@@ -1,0 +1,146 @@
+//! Requests and their responses: the n-th of one belongs to the n-th of the other (RFC 9112
+//! §9.3.2), but for interim responses.
+//!
+//! What waits is kept as descriptions in one list: a request under the key `4 n`, what was seen of
+//! its body under `4 n + 1`, its response, while that is open, under `4 n + 2`. The latter two are
+//! there only where exchanges are asked for.
+
+use super::describe::{Seen, is_interim};
+use super::state::state;
+use super::walk::Walk;
+use super::why;
+use crate::prelude::*;
+use wire::http::Asked;
+use wire::record::{Field, Record};
+
+const SENT: u32 = 1;
+const RESPONSE: u32 = 2;
+/// What tells the three of one exchange apart.
+const PART: u32 = 3;
+
+impl<'a> Walk<'_, '_, 'a> {
+    /// The request that the next response answers, with its key.
+    pub(super) fn request(&self) -> Option<(u32, Record<'a>)> {
+        let (key, block) = self.cx.front(&self.it.asked)?;
+        let record = Record::parse(block.frame).filter(|_| key & PART == 0)?;
+        Some((key, record))
+    }
+
+    /// What it asks, as far as the response's framing depends on that.
+    pub(super) fn asked(&self) -> Asked {
+        let method = self.request().and_then(|(_, record)| record.text(Field::Method));
+        match method {
+            Some(b"HEAD") => Asked::Head,
+            Some(b"CONNECT") => Asked::Connect,
+            _ => Asked::Other,
+        }
+    }
+
+    /// Keeps the description of a request until its response has come.
+    pub(super) fn asks(&mut self, described: &Block<'a>) {
+        let key = self.it.serial << 2;
+        let waiting = self.it.asked.len() as usize;
+        let room = waiting < self.options.pending && self.it.unkept == 0;
+        if room && self.cx.keep(&mut self.it.asked, described, key) {
+            self.it.serial = self.it.serial.wrapping_add(1);
+            return;
+        }
+        self.it.unkept = self.it.unkept.saturating_add(1);
+        self.cx.count(why::UNPAIRED, 1);
+        if self.options.exchanges {
+            self.exchange(Record::parse(described.frame), None, None);
+        }
+    }
+
+    /// Keeps the description of a response until it ends.
+    pub(super) fn answers(&mut self, described: &Block<'a>, request: Option<u32>) {
+        let key = request.unwrap_or(self.it.serial << 2) | RESPONSE;
+        if request.is_none() {
+            self.it.serial = self.it.serial.wrapping_add(1);
+        }
+        self.cx.keep(&mut self.it.asked, described, key);
+    }
+
+    /// A request ended.
+    pub(super) fn request_ended(&mut self) {
+        let seen = Seen::of(self.way());
+        let nothing = seen.bytes == 0 && seen.missing == 0 && !seen.broken;
+        if nothing || !self.options.exchanges || self.it.unkept > 0 {
+            return;
+        }
+        let last = self.it.serial.wrapping_sub(1) << 2;
+        // It may have been answered before it ended.
+        let waits = self.cx.held(&self.it.asked).any(|(key, _)| key == last);
+        if let (true, Some(record)) = (waits, self.seen_record(seen)) {
+            self.cx.keep(&mut self.it.asked, &record, last | SENT);
+        }
+    }
+
+    /// A response ended: so did what it answers.
+    pub(super) fn response_ended(&mut self) {
+        if is_interim(Class(self.way().class)) {
+            return;
+        }
+        let Some((front, _)) = self.cx.front(&self.it.asked) else {
+            self.it.unkept = self.it.unkept.saturating_sub(1);
+            return;
+        };
+        if self.options.exchanges {
+            self.exchange_of_front(true);
+        }
+        if front & PART != 0 {
+            self.it.unkept = self.it.unkept.saturating_sub(1);
+        }
+        self.forget_front(front);
+    }
+
+    /// What still waits will not be answered, as far as we shall know.
+    pub(super) fn drain(&mut self) {
+        while let Some((front, _)) = self.cx.front(&self.it.asked) {
+            self.cx.count(why::UNPAIRED, 1);
+            if self.options.exchanges {
+                self.exchange_of_front(false);
+            }
+            self.forget_front(front);
+        }
+        self.it.unkept = 0;
+    }
+
+    fn forget_front(&mut self, front: u32) {
+        while let Some((key, _)) = self.cx.front(&self.it.asked) {
+            if key | PART != front | PART {
+                break;
+            }
+            self.cx.forget(&mut self.it.asked);
+        }
+    }
+
+    /// Gives the exchange of what waits longest; `ended`: its response ended in this block.
+    fn exchange_of_front(&mut self, ended: bool) {
+        let (mut request, mut sent, mut response) = (None, None, None);
+        let mut front = None;
+        for (key, block) in self.cx.held(&self.it.asked) {
+            if *front.get_or_insert(key | PART) != key | PART {
+                break;
+            }
+            match key & PART {
+                0 => request = Record::parse(block.frame),
+                SENT => sent = Record::parse(block.frame),
+                _ => response = Record::parse(block.frame).map(|r| (r, block.pointer.class.0)),
+            }
+        }
+        let requests = usize::from(self.it.flipped);
+        let open = &self.it.ways[requests];
+        let last = self.it.serial.wrapping_sub(1) << 2 | PART;
+        // A request that is still open when its response has ended.
+        if sent.is_none() && open.state == state::BODY && front == Some(last) {
+            let seen = Seen { broken: true, ..Seen::of(open) };
+            sent = self.seen_record(seen).and_then(|block| Record::parse(block.frame));
+        }
+        let way = &self.it.ways[1 - requests];
+        let mut seen = Seen::of(way);
+        seen.broken |= !ended;
+        let response = response.map(|(record, class)| (record, class, seen));
+        self.exchange(request, sent, response);
+    }
+}

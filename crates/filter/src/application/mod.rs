@@ -1,0 +1,3 @@
+//! Filters of the application layer: messages out of streams.
+
+pub mod http;

@@ -1,0 +1,149 @@
+//! What the tests of these filters stand on: blocks of connections as `tcp` gives them, one by one
+//! into a filter, with its ledger added up, and its state moved on the way if a test asks for it.
+
+use crate::prelude::*;
+use crate::testing::{Arena, Frame, Node, Space};
+use wire::record::{Field, Record, TEXT_MAX};
+
+/// A block of a connection.
+#[derive(Clone, Debug)]
+pub(super) struct Piece {
+    session: u32,
+    flags: Flags,
+    /// Its bytes; a hole is so many.
+    bytes: Result<Vec<u8>, u32>,
+}
+
+/// Bytes from the client in session 1.
+pub(super) fn sent(bytes: &[u8]) -> Piece {
+    Piece { session: 1, flags: Flags::NONE, bytes: Ok(bytes.to_vec()) }
+}
+
+/// A gap of so many bytes.
+pub(super) fn gap(length: u32) -> Piece {
+    Piece { session: 1, flags: Flags::NONE, bytes: Err(length) }
+}
+
+impl Piece {
+    /// The same from the server.
+    pub(super) fn back(mut self) -> Self {
+        self.flags = self.flags.with(Flags::BACKWARD);
+        self
+    }
+
+    /// The same in another session.
+    pub(super) fn of(self, session: u32) -> Self {
+        Self { session, ..self }
+    }
+
+    /// The same as the last of its direction.
+    pub(super) fn end(mut self) -> Self {
+        self.flags = self.flags.with(Flags::END);
+        self
+    }
+}
+
+/// A block that came out.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) struct Out {
+    pub(super) class: Class,
+    pub(super) session: u32,
+    pub(super) flags: Flags,
+    pub(super) bytes: Vec<u8>,
+    pub(super) length: u32,
+    /// The fields, if it is a description.
+    pub(super) described: Option<Vec<(Field, Vec<u8>)>>,
+}
+
+impl Out {
+    fn of(block: &Block<'_>) -> Self {
+        let described = block.marks.is_description().then(|| {
+            assert_eq!(block.length(), 0, "nothing of a description is in view");
+            let record = Record::parse(block.frame).expect("a record");
+            assert!(record.fields().all(|(_, value)| value.len() <= TEXT_MAX));
+            record.fields().map(|(field, value)| (field, value.to_vec())).collect()
+        });
+        Self {
+            class: block.pointer.class,
+            session: block.context.session,
+            flags: block.context.flags,
+            bytes: block.bytes().to_vec(),
+            length: block.length(),
+            described,
+        }
+    }
+
+    /// The text of a field of a description, the values of a list with commas between them.
+    pub(super) fn text(&self, field: Field) -> String {
+        let fields = self.described.as_deref().unwrap_or_default();
+        let values = fields.iter().filter(|(found, _)| *found == field);
+        let values: Vec<_> = values.map(|(_, text)| String::from_utf8_lossy(text)).collect();
+        values.join(",")
+    }
+
+    /// The number of a field of a description.
+    pub(super) fn number(&self, field: Field) -> Option<u64> {
+        let fields = self.described.as_deref().unwrap_or_default();
+        let found = fields.iter().find(|(found, _)| *found == field);
+        found.and_then(|(_, bytes)| wire::record::number(bytes))
+    }
+}
+
+/// What comes out of a filter that gets these pieces, one in each turn, and why blocks were not
+/// answered; `moved`: after so many pieces its state moves to another instance.
+pub(super) fn through(
+    description: &'static Description,
+    words: &[&str],
+    pieces: &[Piece],
+    moved: Option<usize>,
+) -> (Vec<Out>, Vec<(&'static str, u64)>) {
+    let arena = Arena::new(8 * pieces.len() + 64);
+    let mut space = Space::new(&arena);
+    let mut node = Node::new(description, words).expect("good arguments");
+    let mut out = Vec::new();
+    for (number, piece) in pieces.iter().enumerate() {
+        if moved == Some(number) {
+            let mut there = Node::new(description, words).expect("good arguments");
+            there.restore(node.save()).expect("the same filter");
+            there.counts = node.counts;
+            node = there;
+        }
+        let batch = batch(piece, number as u64, &space);
+        let after = node.turn(batch, &mut space, 0);
+        out.extend(after.iter().flat_map(|batch| batch.blocks().map(|(_, b)| Out::of(&b))));
+    }
+    let after = node.finish(&mut space, 0);
+    out.extend(after.iter().flat_map(|batch| batch.blocks().map(|(_, b)| Out::of(&b))));
+    balance(&node.counts, pieces.len(), out.len());
+    let unanswered: Vec<_> = node.unanswered().filter(|(_, n)| *n > 0).collect();
+    let silent = out.iter().filter(|out| !out.class.answered()).count() as u64;
+    assert_eq!(unanswered.iter().map(|(_, n)| n).sum::<u64>(), silent, "each with its reason");
+    (out, unanswered)
+}
+
+fn batch<'a>(piece: &Piece, time: u64, space: &Space<'a>) -> Batch<'a> {
+    let ports = match piece.flags.has(Flags::BACKWARD) {
+        true => (53, 4000),
+        false => (4000, 53),
+    };
+    let bytes = piece.bytes.as_deref().unwrap_or_default();
+    let mut batch = space.batch(&[Frame::tcp(ports.0, ports.1, bytes).at(time)]);
+    let mut block = batch.block(0).view_at(54, u32::MAX);
+    block.context.session = piece.session;
+    block.context.flags = piece.flags;
+    if let Err(length) = piece.bytes {
+        block.pointer = RichPointer::hole(length);
+        (block.marks, block.frame) = (Marks::bare(length), &[]);
+    }
+    batch.set(0, block);
+    batch
+}
+
+/// The ledger of a filter behind its last block.
+fn balance(counts: &Counts, taken: usize, passed: usize) {
+    let dropped: u64 = counts.dropped.iter().map(|amount| amount.blocks).sum();
+    let lost = dropped + counts.evicted.blocks + counts.no_room.blocks;
+    assert_eq!(counts.held.blocks, 0, "everything has left: {counts:?}");
+    let came = taken as u64 + counts.made.blocks;
+    assert_eq!(came, passed as u64 + counts.consumed.blocks + lost, "{counts:?}");
+}

@@ -1,0 +1,340 @@
+//! The two directions of a connection: what their first bytes are, and what is said about them.
+//!
+//! In: the blocks of one direction in order. Out: descriptions of hellos, and the same blocks with
+//! their class.
+
+use super::{
+    CLIENTS, CUT, GAP, MALFORMED, NO_HELLO, NOT_TLS, Rooms, SERVERS, TOO_LONG, ja4::fingerprint,
+};
+use crate::application::ends::{Ends, shown};
+use crate::prelude::*;
+use wire::record::{Field, Kind as About, Record, Writer};
+use wire::tls::{Begin, ClientHello, ServerHello, Version, begin};
+use zerocopy::{FromBytes, Immutable, IntoBytes};
+
+/// How many blocks a hello may lie in.
+const PIECES_MAX: u32 = 1024;
+/// The room for a description.
+const ROOM: usize = 4096;
+/// The longest server name that is told: those of DNS are shorter.
+const NAME_MAX: usize = 512;
+/// How many application protocols are told.
+const PROTOCOLS_MAX: usize = 8;
+
+/// A connection.
+#[derive(FromBytes, IntoBytes, Immutable, Default, Clone, Copy, Debug)]
+#[repr(C)]
+pub(super) struct Connection {
+    forward: Way,
+    backward: Way,
+    /// The client's description, until the server's has taken from it what it repeats.
+    said: HeldList,
+    /// The version that was offered or, better, chosen; 0: none yet.
+    version: u16,
+    /// Whether the server has chosen.
+    chosen: u8,
+    /// How long the session's identifier is that the client would resume.
+    resumes: u8,
+    session: [u8; 32],
+}
+
+/// One direction of it.
+#[derive(FromBytes, IntoBytes, Immutable, Default, Clone, Copy, Debug)]
+#[repr(C)]
+struct Way {
+    /// The blocks that came before anything could be told.
+    list: HeldList,
+    /// How many bytes lie in them.
+    bytes: u32,
+    /// How many are needed to tell more.
+    need: u32,
+    /// Whether it is decided: 1: TLS; 2 and a reason's number: what it is instead.
+    decided: u8,
+    /// Whether blocks have come.
+    seen: u8,
+    /// Whether the last block has come.
+    ended: u8,
+    spare: u8,
+}
+
+impl Session for Connection {
+    fn lists(&mut self) -> Vec<&mut HeldList> {
+        vec![&mut self.forward.list, &mut self.backward.list, &mut self.said]
+    }
+}
+
+impl Connection {
+    /// Takes the next block; answers whether the connection is over.
+    pub(super) fn take<'a>(
+        &mut self,
+        block: Block<'a>,
+        rooms: &mut Rooms,
+        cx: &mut StreamContext<'_, 'a>,
+    ) -> bool {
+        let backward = block.context.flags.has(Flags::BACKWARD);
+        let end = block.context.flags.has(Flags::END);
+        if self.way(backward).decided == 0 {
+            self.undecided(block, backward, end, rooms, cx);
+        } else {
+            self.give(block, backward, cx);
+        }
+        let way = self.way(backward);
+        way.seen = 1;
+        way.ended |= u8::from(end);
+        [self.forward, self.backward].iter().all(|way| way.seen == way.ended)
+    }
+
+    /// Lets everything go that is held, and says why.
+    pub(super) fn give_up(&mut self, why: Reason, cx: &mut StreamContext<'_, '_>) {
+        self.decide(false, Err(why), cx);
+        self.decide(true, Err(why), cx);
+        self.unsay(cx);
+    }
+
+    fn way(&mut self, backward: bool) -> &mut Way {
+        if backward { &mut self.backward } else { &mut self.forward }
+    }
+
+    /// A block of a direction of which too little has come.
+    fn undecided<'a>(
+        &mut self,
+        block: Block<'a>,
+        backward: bool,
+        end: bool,
+        rooms: &mut Rooms,
+        cx: &mut StreamContext<'_, 'a>,
+    ) {
+        let way = *self.way(backward);
+        let decided = if block.pointer.is_hole() {
+            match (block.length(), end) {
+                (0, false) => None,
+                (0, true) => Some(Err(CUT)),
+                _ => Some(Err(GAP)),
+            }
+        } else {
+            let total = way.bytes.saturating_add(block.length());
+            match self.look(block, backward, total, rooms, cx) {
+                None if end => Some(Err(CUT)),
+                decided => decided,
+            }
+        };
+        match decided {
+            Some(decided) => {
+                self.decide(backward, decided, cx);
+                self.give(block, backward, cx);
+            }
+            None => self.hold(block, backward, cx),
+        }
+    }
+
+    fn hold<'a>(&mut self, block: Block<'a>, backward: bool, cx: &mut StreamContext<'_, 'a>) {
+        let way = self.way(backward);
+        if way.list.len() >= PIECES_MAX {
+            self.decide(backward, Err(TOO_LONG), cx);
+            return self.give(block, backward, cx);
+        }
+        way.bytes = way.bytes.saturating_add(block.length());
+        let key = way.list.len();
+        if !cx.hold(&mut way.list, &block, key) {
+            self.decide(backward, Err(TOO_LONG), cx);
+        }
+    }
+
+    /// Looks at all that has come of a direction, this block included; describes a hello. Nothing:
+    /// it is too little.
+    fn look<'a>(
+        &mut self,
+        block: Block<'a>,
+        backward: bool,
+        total: u32,
+        rooms: &mut Rooms,
+        cx: &mut StreamContext<'_, 'a>,
+    ) -> Option<Result<(), Reason>> {
+        let way = *self.way(backward);
+        if total < way.need || total == 0 {
+            return None;
+        }
+        let Rooms { blocks, records, numbers } = rooms;
+        let first = cx.front(&way.list).map_or(block, |(_, first)| first);
+        let bytes = if way.list.is_empty() {
+            cx.whole(block)?.bytes()
+        } else {
+            blocks.clear();
+            for (_, held) in cx.held(&way.list) {
+                blocks.extend_from_slice(held.bytes());
+            }
+            blocks.extend_from_slice(cx.whole(block)?.bytes());
+            blocks
+        };
+        Some(match begin(bytes, records) {
+            Begin::Need(need) => {
+                self.way(backward).need = u32::try_from(need).unwrap_or(u32::MAX);
+                return None;
+            }
+            Begin::Client(hello) => {
+                self.client(&hello, first, numbers, cx);
+                Ok(())
+            }
+            Begin::Server(hello) => {
+                self.server(&hello, first, cx);
+                Ok(())
+            }
+            Begin::Malformed => Err(MALFORMED),
+            Begin::TooLong => Err(TOO_LONG),
+            // Only whoever was spoken to in TLS answers with an alert.
+            Begin::Alert | Begin::NoHello => Err(NO_HELLO),
+            Begin::NotTls => Err(NOT_TLS),
+        })
+    }
+
+    /// Decides a direction and lets its blocks go. A direction that is decided stays so.
+    fn decide(
+        &mut self,
+        backward: bool,
+        decided: Result<(), Reason>,
+        cx: &mut StreamContext<'_, '_>,
+    ) {
+        let way = self.way(backward);
+        if way.decided == 0 {
+            way.decided = decided.map_or_else(mark, |()| DECIDED);
+        }
+        let mut list = std::mem::take(&mut way.list);
+        while !list.is_empty() {
+            let class = self.class(backward, cx);
+            cx.release(&mut list, |block| block.with_class(class));
+        }
+    }
+
+    /// Lets a block go on.
+    fn give<'a>(&mut self, block: Block<'a>, backward: bool, cx: &mut StreamContext<'_, 'a>) {
+        let class = self.class(backward, cx);
+        cx.pass(block.with_class(class));
+    }
+
+    /// The class of a block: what cannot be read is of the same version as the other direction.
+    fn class(&mut self, backward: bool, cx: &mut StreamContext<'_, '_>) -> Class {
+        let version = self.version;
+        match reason(self.way(backward).decided) {
+            Some(why) if version == 0 || why == NOT_TLS => cx.absent(why),
+            _ => Class(version.into()),
+        }
+    }
+
+    fn client<'a>(
+        &mut self,
+        hello: &ClientHello<'_>,
+        first: Block<'a>,
+        numbers: &mut Vec<u16>,
+        cx: &mut StreamContext<'_, 'a>,
+    ) {
+        let offered = hello.offered();
+        if self.chosen == 0 {
+            self.version = offered.0;
+        }
+        let session = hello.session.get(..self.session.len()).unwrap_or(hello.session);
+        if let Some(place) = self.session.get_mut(..session.len()) {
+            place.copy_from_slice(session);
+            self.resumes = u8::try_from(session.len()).unwrap_or(0);
+        }
+        let ja4 = fingerprint(hello, numbers);
+        let described = describe(self.version, first, false, cx, |writer| {
+            shown(writer, Field::TlsVersion, offered);
+            if let Some(name) = hello.server_name() {
+                writer.text(Field::ServerName, name.get(..NAME_MAX).unwrap_or(name));
+            }
+            for protocol in hello.protocols().take(PROTOCOLS_MAX) {
+                writer.text(Field::Alpn, protocol);
+            }
+            writer.number(Field::Ciphers, hello.ciphers().meant().count() as u64);
+            writer.text(Field::Ja4, &ja4);
+        });
+        cx.count(CLIENTS, 1);
+        if let Some(described) = described {
+            cx.make(described);
+            if self.chosen == 0 && self.said.is_empty() {
+                cx.keep(&mut self.said, &described, 0);
+            }
+        }
+    }
+
+    fn server<'a>(
+        &mut self,
+        hello: &ServerHello<'_>,
+        first: Block<'a>,
+        cx: &mut StreamContext<'_, 'a>,
+    ) {
+        let version = hello.negotiated();
+        (self.version, self.chosen) = (version.known().unwrap_or(version).0, 1);
+        let session = self.session.get(..usize::from(self.resumes)).unwrap_or_default();
+        let resumed = match version.known() {
+            Some(Version::TLS13) => hello.takes_secret(),
+            _ => !session.is_empty() && session == hello.session,
+        };
+        let said = cx.front(&self.said).map(|(_, said)| said.frame);
+        let described = describe(self.version, first, true, cx, |writer| {
+            shown(writer, Field::TlsVersion, version);
+            let said = said.and_then(Record::parse);
+            for (field, text) in said.iter().flat_map(Record::fields) {
+                if matches!(field, Field::ServerName | Field::Ja4) {
+                    writer.text(field, text);
+                }
+            }
+            if let Some(protocol) = hello.protocol() {
+                writer.text(Field::Alpn, protocol);
+            }
+            shown(writer, Field::Cipher, hello.cipher);
+            if resumed {
+                writer.number(Field::Resumed, 1);
+            }
+        });
+        cx.count(SERVERS, 1);
+        if let Some(described) = described {
+            cx.make(described);
+        }
+        self.unsay(cx);
+    }
+
+    /// What the client said is needed no more.
+    fn unsay(&mut self, cx: &mut StreamContext<'_, '_>) {
+        while !self.said.is_empty() {
+            cx.forget(&mut self.said);
+        }
+    }
+}
+
+/// Makes the description of a hello that begins in block `first`.
+fn describe<'a>(
+    version: u16,
+    first: Block<'a>,
+    by_server: bool,
+    cx: &mut StreamContext<'_, 'a>,
+    tell: impl FnOnce(&mut Writer<'_>),
+) -> Option<Block<'a>> {
+    let mut context = first.context;
+    let flags = context.flags.without(Flags::END);
+    context.flags = flags.with(Flags::FIRST).with(Flags::LAST);
+    let ends = Ends::of(first, by_server);
+    cx.describe(ROOM, Class(version.into()), context, |room| {
+        let mut writer = Writer::new(room, About::Tls);
+        writer.number(Field::Time, context.time);
+        if let Some(ends) = ends {
+            ends.tell(&mut writer);
+        }
+        tell(&mut writer);
+        writer.finish()
+    })
+}
+
+/// A direction that is TLS.
+const DECIDED: u8 = 1;
+/// What a direction may be instead; its place and two stand in the state.
+const INSTEAD: [Reason; 7] = [NOT_TLS, NO_HELLO, MALFORMED, TOO_LONG, GAP, CUT, super::FORGOTTEN];
+
+fn mark(why: Reason) -> u8 {
+    let place = INSTEAD.iter().position(|known| *known == why).unwrap_or(0);
+    place as u8 + DECIDED + 1
+}
+
+fn reason(decided: u8) -> Option<Reason> {
+    INSTEAD.get(usize::from(decided.checked_sub(DECIDED + 1)?)).copied()
+}

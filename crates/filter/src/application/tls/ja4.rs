@@ -1,0 +1,119 @@
+//! JA4: a client's fingerprint, made of what its hello offers, not in which order (FoxIO, "JA4: TLS
+//! Client Fingerprinting", a specification under the BSD licence).
+//!
+//! In: a ClientHello. Out: 36 characters: how it is carried, version, whether it names a server,
+//! how many cipher suites and extensions, the first protocol; then the beginnings of two hashes, of
+//! the sorted cipher suites, and of the sorted extensions with the signature algorithms. GREASE is
+//! left out everywhere.
+
+use sha2::{Digest, Sha256};
+use wire::tls::{ClientHello, Version, extension, is_grease};
+
+/// The length of a fingerprint.
+const LENGTH: usize = 36;
+/// How many characters of a hash are taken.
+const HASH: usize = 12;
+
+/// The fingerprint of a client that speaks TLS over TCP. `numbers` is room for sorting.
+pub(super) fn fingerprint(hello: &ClientHello<'_>, numbers: &mut Vec<u16>) -> [u8; LENGTH] {
+    let named = hello.extensions().find(extension::SERVER_NAME).is_some();
+    let extensions = || hello.extensions().map(|(number, _)| number).filter(|n| !is_grease(*n));
+    let [first, last] = ends(hello.protocols().next().unwrap_or_default());
+    let [ciphers_tens, ciphers_ones] = count(hello.ciphers().meant().count());
+    let [extensions_tens, extensions_ones] = count(extensions().count());
+    let [major, minor] = version(hello);
+    let sni = if named { b'd' } else { b'i' };
+
+    sorted(numbers, hello.ciphers().meant());
+    let ciphers = hash(numbers, &[]);
+    let told = |n: &u16| !matches!(*n, extension::SERVER_NAME | extension::ALPN);
+    sorted(numbers, extensions().filter(told));
+    let split = numbers.len();
+    numbers.extend(hello.signature_algorithms().meant());
+    let (extensions, algorithms) = numbers.split_at(split);
+    let extensions = hash(extensions, algorithms);
+
+    let head = [
+        b't',
+        major,
+        minor,
+        sni,
+        ciphers_tens,
+        ciphers_ones,
+        extensions_tens,
+        extensions_ones,
+        first,
+        last,
+        b'_',
+    ];
+    let mut text = [b'_'; LENGTH];
+    let parts = head.into_iter().chain(ciphers).chain([b'_']).chain(extensions);
+    text.iter_mut().zip(parts).for_each(|(place, byte)| *place = byte);
+    text
+}
+
+/// The highest version of the extension or, without it, that of the old field.
+fn version(hello: &ClientHello<'_>) -> [u8; 2] {
+    let highest = hello.versions().and_then(|words| words.meant().max());
+    match highest.map_or(hello.version, Version) {
+        Version::TLS13 => *b"13",
+        Version::TLS12 => *b"12",
+        Version::TLS11 => *b"11",
+        Version::TLS10 => *b"10",
+        Version::SSL30 => *b"s3",
+        Version(0x0002) => *b"s2",
+        Version(_) => *b"00",
+    }
+}
+
+/// Two digits, 99 at most.
+fn count(number: usize) -> [u8; 2] {
+    let number = number.min(99) as u8;
+    [b'0' + number / 10, b'0' + number % 10]
+}
+
+/// The first and the last character of the first protocol or, if one of them is neither letter nor
+/// digit, of its bytes in hexadecimal.
+fn ends(protocol: &[u8]) -> [u8; 2] {
+    let (Some(&first), Some(&last)) = (protocol.first(), protocol.last()) else { return *b"00" };
+    if first.is_ascii_alphanumeric() && last.is_ascii_alphanumeric() {
+        return [first, last];
+    }
+    [digit(first >> 4), digit(last & 0x0f)]
+}
+
+fn digit(value: u8) -> u8 {
+    if value < 10 { b'0' + value } else { b'a' - 10 + value }
+}
+
+fn sorted(numbers: &mut Vec<u16>, values: impl Iterator<Item = u16>) {
+    numbers.clear();
+    numbers.extend(values);
+    numbers.sort_unstable();
+}
+
+/// The beginning of the hash of a list and, behind a low line, of another; zeros for no list.
+fn hash(list: &[u16], behind: &[u16]) -> [u8; HASH] {
+    if list.is_empty() {
+        return [b'0'; HASH];
+    }
+    let mut hash = Sha256::new();
+    update(&mut hash, list);
+    if !behind.is_empty() {
+        hash.update(b"_");
+        update(&mut hash, behind);
+    }
+    let mut text = [b'0'; HASH];
+    let digits = hash.finalize();
+    let digits = digits.iter().flat_map(|byte| [digit(byte >> 4), digit(byte & 0x0f)]);
+    text.iter_mut().zip(digits).for_each(|(place, byte)| *place = byte);
+    text
+}
+
+fn update(hash: &mut Sha256, list: &[u16]) {
+    for (place, number) in list.iter().enumerate() {
+        let [high, low] = number.to_be_bytes();
+        let text = [b',', digit(high >> 4), digit(high & 15), digit(low >> 4), digit(low & 15)];
+        hash.update(text.get(usize::from(place == 0)..).unwrap_or_default());
+    }
+}

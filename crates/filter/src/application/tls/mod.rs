@@ -1,0 +1,143 @@
+//! `tls`: tells connections that speak TLS, by their version, and describes their hellos.
+//!
+//! In: the bytes of connections in order, holes among them (behind `tcp`). Out: the same blocks,
+//! unchanged but for their class, and before the blocks of each hello a description of it: a
+//! `wire::record` with nothing in view, first and last fragment of a message of its own (CONTRACT
+//! 6). So what comes out is still a stream. Blocks are held until the first message of their
+//! direction can be read, and gathered in a copy only where it lies in several. [SL §4.2]
+//!
+//! Each direction is decided once, by its first bytes. What cannot be read there (a gap, a hello
+//! that contradicts itself) takes the version of the other direction, if that is known. The second
+//! ClientHello of a connection whose server asked for it is not looked at; nor is TLS that begins
+//! behind another protocol (STARTTLS, CONNECT).
+//!
+//! JA4 is computed as its authors specify it, and licence to everybody (BSD); JA4S and the others
+//! of that family are not free for every use, and therefore not here.
+//!
+//! State is plain data: per direction what is held and what was decided, the session that the
+//! client would resume, and its description, held until the server has answered.
+
+mod connection;
+mod ja4;
+#[cfg(test)]
+mod tests;
+
+use crate::prelude::*;
+use connection::Connection;
+use wire::tls::Version;
+
+/// What everybody knows about `tls`.
+pub const TLS: Description = Description {
+    name: "tls",
+    summary: "find TLS connections, classify by version, describe the hellos",
+    details: "\
+Takes streams (`tcp | tls`) and gives them on. The class of every block of a connection is the
+version of TLS: the one that the server chose, and until it is known the highest that the client
+offers, by name (`|tls13`, `|tls12`, `|tls11`, `|tls10`, `|ssl3`) or by its number on the wire
+(`|772` is TLS 1.3). Before the blocks of each hello comes a description, which `json` and `print`
+tell. That of the client has the version, the server's name (SNI), the protocols (ALPN) and the
+number of cipher suites that it offers, and its fingerprint JA4; that of the server the version, the
+cipher suite and the protocol that it chose, whether an earlier session is resumed, and again name
+and fingerprint.
+
+Not answered: `not tls` (the first bytes are no record of TLS), `no hello` (records of TLS that do
+not begin with a hello: the beginning was not seen), `malformed` (a hello that contradicts itself),
+`too long` (a hello of more than 32 KB, or in more than 1024 blocks), `gap` (bytes of the hello were
+never seen), `cut` (the connection ends within the hello), `forgotten` (more than `sessions=`
+connections were open).",
+    example: "replay web.pcap | tcp |https tls |tls13 print",
+    kind: Kind::Reordering,
+    takes: Forms::of(&[Form::Stream]),
+    gives: Gives::Form(Form::Stream),
+    reads: Reads::All,
+    parameters: &[Parameter::named(
+        "sessions",
+        Type::Number { low: 1, high: 1 << 24 },
+        "65536",
+        "how many connections are known at once",
+    )],
+    classes: Classes::Number {
+        what: "the version of TLS as it stands on the wire",
+        range: ValueRange { low: Version::SSL30.0 as u32, high: Version::TLS13.0 as u32 },
+        names: &[
+            ("ssl3", Version::SSL30.0 as u32),
+            ("tls10", Version::TLS10.0 as u32),
+            ("tls11", Version::TLS11.0 as u32),
+            ("tls12", Version::TLS12.0 as u32),
+            ("tls13", Version::TLS13.0 as u32),
+        ],
+    },
+    reasons: &["not tls", "no hello", "malformed", "too long", "gap", "cut", "forgotten"],
+    counters: &["client hellos", "server hellos"],
+    keeps: Keeps::Sessions,
+    held_max: 1 << 18,
+    user: Some(make),
+    ..Description::EMPTY
+};
+
+const NOT_TLS: Reason = TLS.reason("not tls");
+const NO_HELLO: Reason = TLS.reason("no hello");
+const MALFORMED: Reason = TLS.reason("malformed");
+const TOO_LONG: Reason = TLS.reason("too long");
+const GAP: Reason = TLS.reason("gap");
+const CUT: Reason = TLS.reason("cut");
+const FORGOTTEN: Reason = TLS.reason("forgotten");
+const CLIENTS: Counter = TLS.counter("client hellos");
+const SERVERS: Counter = TLS.counter("server hellos");
+
+fn make(arguments: &Arguments) -> Result<Filter, Mistake> {
+    let most = arguments.number("sessions").and_then(|most| usize::try_from(most).ok());
+    let tls = Tls { table: Sessions::default(), most: most.unwrap_or(1), rooms: Rooms::default() };
+    Ok(Filter::stream(tls))
+}
+
+struct Tls {
+    table: Sessions<Connection>,
+    most: usize,
+    rooms: Rooms,
+}
+
+/// Where a hello is put together to be read; nothing in it lasts.
+#[derive(Debug, Default)]
+struct Rooms {
+    /// Blocks.
+    blocks: Vec<u8>,
+    /// Records.
+    records: Vec<u8>,
+    /// Numbers to be sorted.
+    numbers: Vec<u16>,
+}
+
+impl Stream for Tls {
+    fn block<'a>(&mut self, block: Block<'a>, cx: &mut StreamContext<'_, 'a>) {
+        if block.marks.is_description() {
+            // Another filter's: it goes on where it stands.
+            return cx.pass(block);
+        }
+        // Key 0 is the private session's.
+        let key = u64::from(block.context.session) + 1;
+        if self.table.len() >= self.most
+            && self.table.get(key).is_none()
+            && let Some((_, mut connection)) = self.table.evict()
+        {
+            connection.give_up(FORGOTTEN, cx);
+        }
+        if self.table.of(key).take(block, &mut self.rooms, cx)
+            && let Some(mut connection) = self.table.end(key)
+        {
+            connection.give_up(CUT, cx);
+        }
+    }
+
+    fn finish<'a>(&mut self, cx: &mut StreamContext<'_, 'a>) {
+        for key in self.table.keys() {
+            if let Some(mut connection) = self.table.end(key) {
+                connection.give_up(CUT, cx);
+            }
+        }
+    }
+
+    fn state(&mut self) -> Option<&mut dyn State> {
+        Some(&mut self.table)
+    }
+}
