@@ -12,12 +12,19 @@
 //! rung for from going to sleep because another one has set the flag anew.
 
 use crate::atomic::{AtomicU32, Ordering, pause};
+#[cfg(not(loom))]
+use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Duration;
+#[cfg(not(loom))]
+use sys::eventfd::EventFd;
 
 /// What one space sleeps on.
 #[derive(Debug)]
 pub struct Bell {
     word: AtomicU32,
+    /// What is rung beside the word, for who sleeps on descriptors too.
+    #[cfg(not(loom))]
+    alarm: Option<EventFd>,
     #[cfg(loom)]
     sleepers: (loom::sync::Mutex<()>, loom::sync::Condvar),
 }
@@ -41,9 +48,18 @@ impl Bell {
     pub fn new() -> Self {
         Self {
             word: AtomicU32::new(0),
+            #[cfg(not(loom))]
+            alarm: None,
             #[cfg(loom)]
             sleepers: Default::default(),
         }
+    }
+
+    /// A bell on which one can sleep together with descriptors ([`Bell::sleep_among`]). Every ring
+    /// that wakes somebody costs a system call more.
+    #[cfg(not(loom))]
+    pub fn with_alarm() -> sys::Result<Self> {
+        Ok(Self { alarm: Some(EventFd::new()?), ..Self::new() })
     }
 
     /// Says that we are about to sleep. Look once more whether there is something to do, then
@@ -62,6 +78,28 @@ impl Bell {
     /// few waits that need it, such as while blocks are unsignalled.
     pub fn sleep_for(&self, ticket: Ticket, limit: Duration) {
         self.wait(ticket, Some(limit));
+    }
+
+    /// Sleeps until the bell has been rung since the ticket was taken, one of the descriptors can be
+    /// read, or `limit` is over. A bell without an alarm is not heard. May come back for no reason.
+    #[cfg(not(loom))]
+    pub fn sleep_among(
+        &self,
+        ticket: Ticket,
+        descriptors: &[BorrowedFd<'_>],
+        limit: Option<Duration>,
+    ) {
+        let mut all = descriptors.to_vec();
+        if let Some(alarm) = &self.alarm {
+            // Whoever rings changes the word first: either we see that, or we sleep on an alarm that
+            // is rung after it was taken back.
+            alarm.clear();
+            if self.word.load(Ordering::Acquire) != ticket.0 {
+                return;
+            }
+            all.push(alarm.as_fd());
+        }
+        sys::poll::readable(&all, limit);
     }
 
     /// Wakes everybody who sleeps on this bell; answers whether somebody did. What is to be found
@@ -109,6 +147,9 @@ impl Bell {
     #[cfg(not(loom))]
     fn wake(&self) {
         sys::futex::wake(&self.word, u32::MAX, sys::futex::Reach::Private);
+        if let Some(alarm) = &self.alarm {
+            alarm.notify();
+        }
     }
 
     /// A futex as the kernel does it: looking at the word and falling asleep are one step.
@@ -131,4 +172,34 @@ impl Bell {
 #[must_use]
 pub const fn spins(processors: usize) -> u32 {
     if processors > 1 { 2000 } else { 0 }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_sleeps_among_descriptors_is_rung_for_whenever_that_is() {
+        let bell = Bell::with_alarm().unwrap();
+        let event = EventFd::new().unwrap();
+        for round in 0..200 {
+            let done = AtomicU32::new(0);
+            std::thread::scope(|scope| {
+                scope.spawn(|| {
+                    done.store(1, Ordering::Release);
+                    match round % 2 {
+                        0 => drop(bell.ring()),
+                        _ => event.notify(),
+                    }
+                });
+                while done.load(Ordering::Acquire) == 0 {
+                    let ticket = bell.listen();
+                    if done.load(Ordering::Acquire) == 0 {
+                        bell.sleep_among(ticket, &[event.as_fd()], None);
+                    }
+                }
+            });
+            event.clear();
+        }
+    }
 }
