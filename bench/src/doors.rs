@@ -54,12 +54,14 @@ impl Source for Writer {
             room.copy_from_slice(std::hint::black_box(&self.user[..]));
         }
         let written = draft.commit(blocks * BLOCK);
-        for block in 0..blocks {
+        let dbuf = intake.pool.id();
+        let put = intake.put_all((0..blocks).map(|block| {
             let place = written.within((block * BLOCK) as u32, BLOCK as u32);
-            let pointer = RichPointer::new(intake.pool.id(), place, Class::YES);
-            intake.put(Entry::new(pointer, ContextLane::default(), Marks::bare(BLOCK as u32)));
-            self.given.add(BLOCK as u32);
-        }
+            let pointer = RichPointer::new(dbuf, place, Class::YES);
+            Entry::new(pointer, ContextLane::default(), Marks::bare(BLOCK as u32))
+        }));
+        self.given.blocks += put as u64;
+        self.given.bytes += (put * BLOCK) as u64;
         self.left -= blocks as u64;
         Ok(if self.left == 0 { Given::End } else { Given::Blocks })
     }

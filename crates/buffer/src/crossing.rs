@@ -28,7 +28,7 @@ use crate::ibuf::{self, Lanes, Pushed};
 use crate::pool::{Lease, Memory, Pool, Segment};
 use crate::signal::Bell;
 use crate::{Fault, Policy, Put, Taken};
-use abi::{DbufId, Entry, Place, RichPointer};
+use abi::{ContextLane, DbufId, Entry, Marks, Place, RichPointer};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 /// The shape of a crossing.
@@ -399,8 +399,21 @@ impl<'a> Batch<'a> {
         if index < self.count {
             self.reader.ring.load(self.reader.ring.side.next + index as u64)
         } else {
-            Entry::new(RichPointer::hole(0), abi::ContextLane::default(), abi::Marks::bare(0))
+            Entry::new(RichPointer::hole(0), ContextLane::default(), Marks::bare(0))
         }
+    }
+
+    /// Copies the entries into these columns, as many as they have room for; answers how many.
+    pub fn copy(
+        &self,
+        pointers: &mut [RichPointer],
+        context: &mut [ContextLane],
+        marks: &mut [Marks],
+    ) -> usize {
+        let count = self.count.min(pointers.len()).min(context.len()).min(marks.len());
+        let (pointers, context) = (&mut pointers[..count], &mut context[..count]);
+        self.reader.ring.copy(self.reader.ring.side.next, pointers, context, &mut marks[..count]);
+        count
     }
 
     /// All entries.

@@ -295,6 +295,46 @@ impl Reader {
         self.slots().load(position)
     }
 
+    /// Copies the entries from a position on, all of them published, into these columns.
+    pub(crate) fn copy(
+        &self,
+        from: u64,
+        pointers: &mut [RichPointer],
+        context: &mut [ContextLane],
+        marks: &mut [Marks],
+    ) {
+        match self.lanes {
+            Lanes::Marks => {
+                let slots = self.slots().of_size::<8>();
+                let columns = pointers.iter_mut().zip(context).zip(marks);
+                for (position, ((pointer, context), marks)) in (from..).zip(columns) {
+                    let [p0, p1, c0, c1, m @ ..] = slots.words(position);
+                    *pointer = RichPointer::from_words([p0, p1]);
+                    *context = zerocopy::transmute!([c0, c1]);
+                    *marks = zerocopy::transmute!(m);
+                }
+            }
+            Lanes::Context => {
+                let slots = self.slots().of_size::<4>();
+                let columns = pointers.iter_mut().zip(context);
+                for (position, (pointer, context)) in (from..).zip(columns) {
+                    let [p0, p1, c0, c1] = slots.words(position);
+                    *pointer = RichPointer::from_words([p0, p1]);
+                    *context = zerocopy::transmute!([c0, c1]);
+                }
+                bare_all(pointers, marks);
+            }
+            Lanes::Pointer => {
+                let slots = self.slots().of_size::<2>();
+                context.fill(ContextLane::default());
+                for (position, pointer) in (from..).zip(&mut *pointers) {
+                    *pointer = RichPointer::from_words(slots.words(position));
+                }
+                bare_all(pointers, marks);
+            }
+        }
+    }
+
     /// The places of all entries, for who loads many.
     #[inline]
     pub(crate) fn slots(&self) -> Slots<'_> {
@@ -360,8 +400,36 @@ impl<'s> Slots<'s> {
 
     #[inline(always)]
     fn words<const N: usize>(self, position: u64) -> [u64; N] {
-        let slot = self.words.as_chunks::<N>().0.get(index(position, self.capacity));
+        self.of_size::<N>().words(position)
+    }
+
+    fn of_size<const N: usize>(self) -> Sized<'s, N> {
+        Sized { slots: self.words.as_chunks().0, capacity: self.capacity }
+    }
+}
+
+/// The places of entries of `N` words.
+#[derive(Clone, Copy)]
+struct Sized<'s, const N: usize> {
+    slots: &'s [[AtomicU64; N]],
+    capacity: u64,
+}
+
+impl<const N: usize> Sized<'_, N> {
+    #[inline(always)]
+    fn words(self, position: u64) -> [u64; N] {
+        let slot = self.slots.get(index(position, self.capacity));
         slot.map_or([0; N], |slot| slot.each_ref().map(|word| word.load(Ordering::Relaxed)))
+    }
+}
+
+/// The marks of entries whose marks did not travel: whole in view.
+fn bare_all(pointers: &[RichPointer], marks: &mut [Marks]) {
+    let bare = Marks::bare(0);
+    for (marks, pointer) in marks.iter_mut().zip(pointers) {
+        let length = pointer.length();
+        *marks = bare;
+        (marks.captured, marks.wire_length) = (length, length);
     }
 }
 

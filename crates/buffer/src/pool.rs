@@ -308,8 +308,8 @@ impl Pool {
     }
 }
 
-/// What is filled of one segment.
-#[derive(Clone, Copy, Debug)]
+/// What is filled of one segment; by default of none.
+#[derive(Clone, Copy, Debug, Default)]
 pub struct Segment<'a> {
     pub(crate) dbuf: DbufId,
     /// The position of the first byte, as a place tells it.

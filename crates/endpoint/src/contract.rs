@@ -103,6 +103,13 @@ impl<'s> Intake<'s> {
         self.room.saturating_sub(self.columns.len())
     }
 
+    /// Puts blocks whose bytes lie in the pool as long as there is room for them; answers how many.
+    #[inline]
+    pub fn put_all(&mut self, entries: impl Iterator<Item = Entry>) -> usize {
+        let room = self.room();
+        self.columns.extend(&mut entries.take(room))
+    }
+
     /// Puts a block whose bytes lie in the pool; answers false when there is no room for it.
     #[inline]
     pub fn put(&mut self, entry: Entry) -> bool {

@@ -6,9 +6,10 @@
 //! one event is sent per batch, after T_b blocks or before the writer sleeps. [Th §5.2.2]
 
 use crate::ledger::{EdgeKind, loses_here};
-use crate::space::memory::Memory;
+use crate::space::memory::{Frames, Memory};
 use abi::RichPointer;
 use buffer::crossing::{Batch as Taken, Origin, Reader, Writer};
+use buffer::pool::Segment;
 use buffer::signal::Bell;
 use buffer::{Fault, Put};
 use filter::{Amount, Batch, Room};
@@ -188,15 +189,13 @@ impl Import {
     }
 }
 
-/// A batch of what was taken, each block with the frame that `find` finds.
+/// A batch of what was taken, each block with its frame.
 pub(crate) fn fill<'a>(
     taken: &Taken<'a>,
-    room: Room,
-    mut find: impl FnMut(usize, RichPointer) -> &'a [u8],
+    mut room: Room,
+    mut frames: Frames<'a, impl Fn(usize, RichPointer) -> Option<Segment<'a>>>,
 ) -> Batch<'a> {
-    let mut batch = Batch::filling(room);
-    for (number, entry) in taken.entries().enumerate() {
-        batch.add(entry, find(number, entry.frame()));
-    }
-    batch.done()
+    room.columns.clear();
+    room.columns.fill(|pointers, context, marks| taken.copy(pointers, context, marks));
+    Batch::new(room, |columns, lane| frames.find(lane, columns.frame(lane)))
 }

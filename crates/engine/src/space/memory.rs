@@ -112,18 +112,31 @@ impl<'a> Gateway<'a> for Memory<'a> {
     }
 }
 
-/// Finds the frames of blocks: mostly in the segment of the block before, else where `segment`
-/// says, which is given the block's number and its frame.
-pub(crate) fn frames<'a>(
-    segment: impl Fn(usize, RichPointer) -> Option<Segment<'a>>,
-) -> impl FnMut(usize, RichPointer) -> &'a [u8] {
-    let mut near: Option<Segment<'a>> = None;
-    move |number, frame| {
-        if let Some(bytes) = near.and_then(|segment| segment.bytes(frame)) {
-            return bytes;
+/// Finds the frames of blocks: mostly in the segment of the block before.
+pub(crate) struct Frames<'a, F> {
+    near: Segment<'a>,
+    /// Finds the segment of a frame by the block's number and the frame.
+    segment: F,
+}
+
+impl<'a, F: Fn(usize, RichPointer) -> Option<Segment<'a>>> Frames<'a, F> {
+    pub(crate) fn new(segment: F) -> Self {
+        Self { near: Segment::default(), segment }
+    }
+
+    /// The bytes of a frame; none if they are not here.
+    #[inline(always)]
+    pub(crate) fn find(&mut self, number: usize, frame: RichPointer) -> &'a [u8] {
+        match self.near.bytes(frame) {
+            Some(bytes) => bytes,
+            None => self.elsewhere(number, frame),
         }
-        near = segment(number, frame);
-        near.and_then(|segment| segment.bytes(frame)).unwrap_or_default()
+    }
+
+    #[cold]
+    fn elsewhere(&mut self, number: usize, frame: RichPointer) -> &'a [u8] {
+        self.near = (self.segment)(number, frame).unwrap_or_default();
+        self.near.bytes(frame).unwrap_or_default()
     }
 }
 

@@ -22,7 +22,7 @@ use buffer::pool::Pool;
 use buffer::signal::{Bell, Ticket};
 use endpoint::{Given, Intake};
 use filter::{Batch, Columns, LANES, Room, Time};
-use memory::Memory;
+use memory::{Frames, Memory};
 use node::{Node, NodeId, Part};
 use std::os::fd::AsFd;
 use std::sync::Arc;
@@ -272,8 +272,8 @@ impl Space {
         let now = self.clock.advance(&room.columns, now);
         let mut memory = Memory { intake: &self.intake, work: &self.work, imported: None };
         let mut batch = if self.shape.looks {
-            let mut find = memory::frames(|_, frame| self.intake.segment(frame));
-            Batch::new(room, |columns, lane| find(lane, columns.frame(lane)))
+            let mut frames = Frames::new(|_, frame| self.intake.segment(frame));
+            Batch::new(room, |columns, lane| frames.find(lane, columns.frame(lane)))
         } else {
             Batch::unseen(room)
         };
@@ -303,8 +303,8 @@ impl Space {
             }),
             Ok(Some(taken)) => {
                 let room = self.spare.take().unwrap_or_default();
-                let find = memory::frames(|number, _| taken.segment(number));
-                let mut batch = crate::ring::fill(&taken, room, find);
+                let frames = Frames::new(|number, _| taken.segment(number));
+                let mut batch = crate::ring::fill(&taken, room, frames);
                 let count = batch.len();
                 let live = sys::clock::monotonic().wrapping_add(self.epoch);
                 let now = self.clock.advance(batch.columns(), live);

@@ -139,6 +139,55 @@ impl Columns {
         true
     }
 
+    /// Adds blocks as long as there are lanes; answers how many it added. What is left over stays
+    /// in the iterator.
+    #[inline]
+    pub fn extend(&mut self, entries: &mut impl Iterator<Item = Entry>) -> usize {
+        let first = self.len.min(LANES);
+        let pointers = self.pointers[first..].iter_mut();
+        let beside = self.marks[first..].iter_mut().zip(&mut self.context[first..]);
+        let mut added = 0;
+        for ((pointer, (marks, context)), entry) in pointers.zip(beside).zip(entries) {
+            (*pointer, *marks, *context) = (entry.pointer, entry.marks, entry.context);
+            added += 1;
+        }
+        self.added(first, added);
+        added
+    }
+
+    /// Adds as many blocks as `fill` answers that it wrote into the free lanes.
+    #[inline]
+    pub fn fill(
+        &mut self,
+        fill: impl FnOnce(&mut [RichPointer], &mut [ContextLane], &mut [Marks]) -> usize,
+    ) {
+        let first = self.len.min(LANES);
+        let (pointers, context) = (&mut self.pointers[first..], &mut self.context[first..]);
+        let count = fill(pointers, context, &mut self.marks[first..]);
+        self.added(first, count.min(LANES - first));
+    }
+
+    /// The lanes from `first` on have been filled.
+    #[inline]
+    fn added(&mut self, first: Lane, count: usize) {
+        for (l, order) in self.order.iter_mut().enumerate().skip(first).take(count) {
+            *order = l as u32;
+        }
+        self.len = first + count;
+        self.live |= mask_of(self.len) & !mask_of(first);
+    }
+
+    /// What is known when all lanes have just been filled.
+    #[inline]
+    fn known(&self) -> Known {
+        let (mut bytes, mut answered) = (0, 0);
+        for (l, pointer) in self.pointers.iter().enumerate().take(self.len) {
+            bytes += u64::from(pointer.length());
+            answered |= LaneMask::from(pointer.class.answered()) << l;
+        }
+        Known { answered: Some(answered), bytes: Some((self.live, bytes)) }
+    }
+
     /// Forgets all blocks.
     #[inline]
     pub fn clear(&mut self) {
@@ -202,54 +251,6 @@ impl From<Box<Columns>> for Room {
     }
 }
 
-/// A batch that is being filled.
-#[derive(Debug)]
-pub struct Filling<'a> {
-    columns: Box<Columns>,
-    frames: Vec<&'a [u8]>,
-    sum: Sum,
-}
-
-impl<'a> Filling<'a> {
-    /// Adds a block with its frame; one beyond the last lane is not taken.
-    #[inline]
-    pub fn add(&mut self, entry: Entry, frame: &'a [u8]) {
-        let l = self.columns.len;
-        if self.columns.push(entry) {
-            self.sum.add(l, entry.pointer);
-            self.frames.push(frame);
-        }
-    }
-
-    /// The batch.
-    #[inline]
-    #[must_use]
-    pub fn done(self) -> Batch<'a> {
-        let known = self.sum.known(self.columns.live);
-        Batch { columns: self.columns, frames: self.frames, known, at: 0 }
-    }
-}
-
-/// What is added up of all lanes while they are filled.
-#[derive(Clone, Copy, Debug, Default)]
-struct Sum {
-    bytes: u64,
-    answered: LaneMask,
-}
-
-impl Sum {
-    #[inline]
-    fn add(&mut self, l: Lane, pointer: RichPointer) {
-        self.bytes += u64::from(pointer.length());
-        self.answered |= LaneMask::from(pointer.class.answered()) << l;
-    }
-
-    /// What is known if `live` are the lanes that were added.
-    fn known(self, live: LaneMask) -> Known {
-        Known { answered: Some(self.answered), bytes: Some((live, self.bytes)) }
-    }
-}
-
 /// Up to 64 blocks with their bytes. `'a` is the turn: nothing of a batch outlives it.
 #[derive(Debug)]
 pub struct Batch<'a> {
@@ -275,15 +276,14 @@ impl<'a> Batch<'a> {
     /// far as they are here).
     #[inline]
     pub fn new(room: Room, mut bytes: impl FnMut(&Columns, Lane) -> &'a [u8]) -> Self {
-        let Room { columns, frames } = room;
-        let mut frames: Vec<&'a [u8]> = frames;
+        let Room { columns, mut frames } = room;
         frames.clear();
-        let mut sum = Sum::default();
-        frames.extend((0..columns.len.min(LANES)).map(|l| {
-            sum.add(l, columns.pointers[l]);
-            bytes(&columns, l)
-        }));
-        let known = sum.known(columns.live);
+        let mut frames: Vec<&'a [u8]> = frames;
+        frames.resize(columns.len.min(LANES), &[]);
+        for (l, frame) in frames.iter_mut().enumerate() {
+            *frame = bytes(&columns, l);
+        }
+        let known = columns.known();
         Self { columns, frames, known, at: 0 }
     }
 
@@ -294,18 +294,6 @@ impl<'a> Batch<'a> {
         let Room { columns, mut frames } = room;
         frames.clear();
         Self { columns, frames, known: Known::default(), at: 0 }
-    }
-
-    /// Begins a batch whose blocks come one by one with their frames.
-    #[inline]
-    #[must_use]
-    pub fn filling(room: Room) -> Filling<'a> {
-        let Room { mut columns, frames } = room;
-        let mut frames: Vec<&'a [u8]> = frames;
-        columns.clear();
-        frames.clear();
-        frames.reserve(LANES);
-        Filling { columns, frames, sum: Sum::default() }
     }
 
     /// An empty batch.
@@ -443,6 +431,7 @@ impl<'a> Batch<'a> {
     }
 
     /// The live blocks, in order.
+    #[inline]
     pub fn blocks(&self) -> impl Iterator<Item = (Lane, Block<'a>)> + '_ {
         lanes(self.columns.live).map(|l| (l, self.block(l)))
     }

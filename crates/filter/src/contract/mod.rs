@@ -25,9 +25,7 @@ pub mod traits;
 pub mod turn;
 
 pub use arguments::{Arguments, Mistake, Value};
-pub use batch::{
-    Batch, Block, Columns, Filling, LANES, Lane, LaneMask, Room, Tags, lanes, mask_of,
-};
+pub use batch::{Batch, Block, Columns, LANES, Lane, LaneMask, Room, Tags, lanes, mask_of};
 pub use compiler::Compiler;
 pub use description::{
     Classes, Description, Effect, Form, Forms, Gives, Keeps, Kind, Make, Reads, ValueRange,
