@@ -16,6 +16,8 @@ use crate::ip::Fragment;
 pub const VERSION_IHL: usize = 0;
 /// The offset of the total length.
 pub const TOTAL_LENGTH: usize = 2;
+/// The offset of the identification.
+pub const IDENTIFICATION: usize = 4;
 /// The offset of flags and fragment offset.
 pub const FLAGS_FRAGMENT: usize = 6;
 /// The offset of the time to live.

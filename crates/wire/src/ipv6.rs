@@ -11,7 +11,7 @@ use zerocopy::byteorder::network_endian::{U16, U32};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use crate::ip::{Fragment, protocol};
-use crate::read::{array, be16, low16};
+use crate::read::{array, be16, be32, low16};
 
 /// The offset of the payload length.
 pub const PAYLOAD_LENGTH: usize = 4;
@@ -136,6 +136,47 @@ pub fn upper(packet: &[u8]) -> Upper {
     walk(packet, next)
 }
 
+/// A fragment header, and what it says.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct FragmentHeader {
+    /// Its offset from the beginning of the IPv6 header.
+    pub at: u16,
+    /// The offset of the next-header field that announces it.
+    pub announced: u16,
+    /// The type of header with which the whole packet goes on.
+    pub next: u8,
+    /// Where the fragment's data belong in the packet's, in bytes.
+    pub offset: u16,
+    /// Whether fragments follow this one.
+    pub more: bool,
+    /// What the fragments of one packet have in common.
+    pub identification: u32,
+}
+
+/// The first fragment header of a packet that says that there is more of it elsewhere. What lies
+/// behind is not looked at: the headers of a tiny first fragment may end in another one. Atomic
+/// fragments (RFC 6946) are passed.
+pub fn fragment(packet: &[u8]) -> Option<FragmentHeader> {
+    let (mut announced, mut at) = (NEXT_HEADER, LENGTH);
+    for _ in 0..EXTENSIONS_MAX {
+        let kind = *packet.get(announced)?;
+        if !is_extension(kind) {
+            return None;
+        }
+        let [next, length] = array(packet, at)?;
+        if kind == protocol::FRAGMENT {
+            let (field, identification) = (be16(packet, at + 2)?, be32(packet, at + 4)?);
+            let (offset, more) = (field & !7, field & 1 == 1);
+            if (offset, more) != (0, false) {
+                let (at, announced) = (low16(at), low16(announced));
+                return Some(FragmentHeader { at, announced, next, offset, more, identification });
+            }
+        }
+        (announced, at) = (at, at + extension_length(kind, length));
+    }
+    None
+}
+
 /// Whether a next-header number is an extension header that the walk passes. ESP is not: what
 /// follows it is encrypted.
 #[inline]
@@ -154,7 +195,8 @@ fn walk(packet: &[u8], first: u8) -> Upper {
             if part == Fragment::Later {
                 return later(packet, following, at + FRAGMENT_LENGTH);
             }
-            fragment = part;
+            // An atomic header behind one that announces more changes nothing.
+            fragment = if part == Fragment::Whole { fragment } else { part };
         }
         at += extension_length(next, length);
         if at > packet.len() {
@@ -258,6 +300,38 @@ mod tests {
         assert_eq!(fragment(8), Upper::Fragment { protocol: 6, offset: 48 });
         assert_eq!(fragment(9), Upper::Fragment { protocol: 6, offset: 48 });
         assert_eq!(upper(&packet(44, &[6, 0, 0, 8])), Upper::Truncated);
+        let both = [44, 0, 0, 1, 0, 0, 0, 1, 6, 0, 0, 0, 0, 0, 0, 1];
+        let first = Upper::Protocol { protocol: 6, offset: 56, fragment: Fragment::First };
+        assert_eq!(upper(&packet(44, &both)), first, "an atomic header behind it hides nothing");
+    }
+
+    #[test]
+    fn the_fragment_header_is_found_behind_others() {
+        let header = [17, 0, 5, 0xa9, 1, 2, 3, 4];
+        let found = FragmentHeader {
+            at: 40,
+            announced: 6,
+            next: 17,
+            offset: 0x5a8,
+            more: true,
+            identification: 0x0102_0304,
+        };
+        assert_eq!(fragment(&packet(44, &header)), Some(found));
+        let options = [44, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
+        let behind = packet(60, &[&options[..], &header].concat());
+        assert_eq!(fragment(&behind), Some(FragmentHeader { at: 56, announced: 40, ..found }));
+        // An atomic fragment says that nothing is elsewhere.
+        let atomic = [44, 0, 0, 0, 9, 9, 9, 9];
+        let behind = packet(44, &[&atomic[..], &header].concat());
+        assert_eq!(fragment(&behind), Some(FragmentHeader { at: 48, announced: 40, ..found }));
+        assert_eq!(fragment(&packet(44, &[17, 0, 0, 0, 9, 9, 9, 9])), None);
+        assert_eq!(fragment(&packet(17, &header)), None);
+        for cut in 0..8 {
+            assert_eq!(fragment(&packet(44, &header[..cut])), None, "{cut}");
+        }
+        // Reserved bits say nothing.
+        let last = fragment(&packet(44, &[17, 0, 0, 8 | 6, 0, 0, 0, 0])).unwrap();
+        assert_eq!((last.offset, last.more), (8, false));
     }
 
     #[test]

@@ -329,10 +329,15 @@ impl<'w, 'a> Walk<'w, 'a> {
                 let (holds, wake) = (&mut node.holds, &mut node.wake);
                 let mut cx = StreamContext::new(now, counts, holds, memory, &mut output, wake);
                 let ran = catch_unwind(AssertUnwindSafe(|| f.process(batch, &mut cx)));
-                if ran.is_ok() {
-                    return Ran::Others(output);
+                match ran {
+                    Ok(()) if !f.in_place() => return Ran::Others(output),
+                    Ok(()) if output.is_empty() => return Ran::Same,
+                    Ok(()) => {
+                        output.lead(batch.duplicate());
+                        return Ran::Others(output);
+                    }
+                    Err(panic) => Err(panic),
                 }
-                ran
             }
             Part::Sink(_) => return self.sink(at, batch),
             Part::Export(_) => return self.export(at, batch),

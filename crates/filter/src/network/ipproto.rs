@@ -78,7 +78,7 @@ mod tests {
         let wanted = [6, 58, Class::ZERO.0, 0, 17];
         let alone: Vec<u32> = answers(&IPPROTO, &[], &frames).iter().map(|a| a.class.0).collect();
         assert_eq!(alone, wanted);
-        let behind = chain(&[(&IP, &[]), (&IPPROTO, &[])], &frames);
+        let behind = chain(&[(&IP, &["defragment=no"]), (&IPPROTO, &[])], &frames);
         assert_eq!(behind.iter().map(|a| a.class.0).collect::<Vec<_>>(), wanted);
     }
 }

@@ -103,7 +103,8 @@ impl Judge for User<'_> {
         let mut class = Class::NONE;
         for node in &mut self.nodes {
             batch = node.turn(batch, &mut space, 0).remove(0);
-            class = batch.class(0);
+            // A block that was held or ended here has no class any more.
+            class = if batch.live() == 0 { Class::HELD } else { batch.class(0) };
             batch.keep(batch.select(Class::answered));
             if lanes(batch.live()).count() == 0 {
                 break;

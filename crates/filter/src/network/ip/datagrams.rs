@@ -1,0 +1,433 @@
+//! Datagrams of which fragments are here: plain data, so that they can move (CONTRACT 15).
+//!
+//! In: fragments. Out: whole datagrams as new frames. Bounded in number, in fragments per datagram,
+//! in bytes by IP itself, and in time: which time has passed between two fragments is read from the
+//! blocks, so that it does not depend on how they are batched; the path's clock only says when what
+//! nobody completes is dropped.
+//!
+//! A datagram that cannot become whole any more (overlaps, contradictions, too many fragments) is
+//! remembered until its time is over, so that what still comes of it does not begin it anew.
+
+use super::fragment::Piece;
+use super::overlap::{Policy, Segment};
+use super::{DATAGRAMS, DUPLICATE, EVICTED, MANY, MISSING, OVERLAP, OVERLAPS, TOO_BIG};
+use crate::prelude::*;
+use std::hash::{BuildHasher, RandomState};
+use std::ops::Range;
+use zerocopy::{FromBytes, Immutable, IntoBytes};
+
+/// How many fragments of one datagram are held: the longest datagram in fragments of 64 bytes.
+pub(super) const FRAGMENTS_MAX: u32 = 1024;
+
+/// How often datagrams are looked through for those whose time is over: at most once in this time.
+const LOOK_EVERY: Time = 1_000_000_000;
+
+/// What bounds the datagrams of which fragments are held.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Limits {
+    /// How many there are at most.
+    pub(super) datagrams: usize,
+    /// How long each is waited for, in ns.
+    pub(super) timeout: Time,
+}
+
+/// The datagrams of which fragments are here.
+#[derive(Debug)]
+pub(super) struct Datagrams {
+    table: Sessions<Datagram>,
+    limits: Limits,
+    policy: Policy,
+}
+
+/// What is known of a datagram; in the private record only the seed.
+#[derive(FromBytes, IntoBytes, Immutable, Default, Debug)]
+#[repr(C)]
+struct Datagram {
+    /// The seed of the keys; only in the private record.
+    seed: u64,
+    /// The last time that a block of it may bear.
+    until: Time,
+    /// When the path's clock ends it.
+    deadline: Time,
+    /// Its fragments, by [`Place`].
+    held: HeldList,
+    /// One past its last byte, as its last fragment says; 0: that has not come.
+    end: u32,
+    /// How many fragments have come.
+    arrived: u32,
+    /// Why it cannot become whole: 0, or one more than the place in [`GIVEN_UP`].
+    given_up: u8,
+    /// Whether fragments overlapped.
+    overlaps: u8,
+    spare: [u8; 2],
+    covered: Covered,
+}
+
+/// Why a datagram is given up.
+const GIVEN_UP: [Reason; 3] = [OVERLAP, MANY, MISSING];
+
+impl Session for Datagram {
+    fn lists(&mut self) -> Vec<&mut HeldList> {
+        vec![&mut self.held]
+    }
+}
+
+/// How a fragment fits to those that are here.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Fit {
+    /// It lies where none does.
+    Beside,
+    /// It lies where others do.
+    Over,
+    /// It says that the datagram ends elsewhere.
+    Against,
+}
+
+impl Datagrams {
+    /// No datagrams yet.
+    pub(super) fn new(limits: Limits, policy: Policy) -> Self {
+        let mut table = Sessions::<Datagram>::default();
+        table.of(PRIVATE).seed = RandomState::new().hash_one(0);
+        Self { table, limits, policy }
+    }
+
+    /// The state, to be moved.
+    pub(super) fn state(&mut self) -> &mut dyn State {
+        &mut self.table
+    }
+
+    /// Takes a fragment that is all here: holds it, drops it, or puts its datagram together, which
+    /// uses the fragment up and is then answered.
+    pub(super) fn take<'a>(
+        &mut self,
+        piece: &Piece,
+        block: Block<'a>,
+        cx: &mut StreamContext<'_, 'a>,
+    ) -> Taken<'a> {
+        let key = piece.key(&block, self.table.get(PRIVATE).map_or(0, |shared| shared.seed));
+        if piece.head.is_too_short_for(piece.end()) {
+            cx.drop(&block, TOO_BIG);
+            return Taken::Ended;
+        }
+        self.meet(key, block.context.time, cx);
+        let datagram = self.table.of(key);
+        if let Some(reason) = datagram.given_up() {
+            cx.drop(&block, reason);
+            return Taken::Ended;
+        }
+        if datagram.arrived >= FRAGMENTS_MAX {
+            return self.give_up(key, MANY, &block, cx);
+        }
+        let fit = datagram.fit(piece);
+        let place = Place::new(datagram.arrived, piece);
+        if fit != Fit::Beside {
+            if cx.held(&datagram.held).any(|(at, other)| place.is_again(&block, at, &other)) {
+                cx.drop(&block, DUPLICATE);
+                return Taken::Ended;
+            }
+            if piece.is_six() || refuses(self.policy, fit) {
+                return self.give_up(key, OVERLAP, &block, cx);
+            }
+            cx.count(OVERLAPS, u64::from(datagram.overlaps == 0));
+            datagram.overlaps = 1;
+        }
+        datagram.add(piece, self.policy);
+        if datagram.is_whole() {
+            return self.join(key, place, &block, cx);
+        }
+        if !cx.hold(&mut datagram.held, &block, place.0) {
+            self.forget(key, MISSING, cx);
+        }
+        Taken::Ended
+    }
+
+    /// Drops what has waited too long.
+    pub(super) fn tick(&mut self, cx: &mut StreamContext<'_, '_>) {
+        let mut next = None;
+        for key in self.table.keys().into_iter().filter(|key| *key != PRIVATE) {
+            let Some(deadline) = self.table.get(key).map(|datagram| datagram.deadline) else {
+                continue;
+            };
+            if deadline <= cx.now {
+                self.end(key, cx);
+            } else {
+                next = Some(next.map_or(deadline, |sooner: Time| sooner.min(deadline)));
+            }
+        }
+        if let Some(next) = next {
+            cx.wake_at(next.max(cx.now.saturating_add(LOOK_EVERY)));
+        }
+    }
+
+    /// Drops all that wait.
+    pub(super) fn finish(&mut self, cx: &mut StreamContext<'_, '_>) {
+        for key in self.table.keys().into_iter().filter(|key| *key != PRIVATE) {
+            self.end(key, cx);
+        }
+    }
+
+    /// Sees to it that there is a datagram with this key, which a block of this time belongs to.
+    fn meet(&mut self, key: u64, time: Time, cx: &mut StreamContext<'_, '_>) {
+        match self.table.get(key) {
+            Some(known) if time <= known.until => return,
+            Some(_) => self.end(key, cx),
+            // The private record is one more.
+            None if self.table.len() > self.limits.datagrams => {
+                if let Some((_, mut oldest)) = self.table.evict() {
+                    cx.count(EVICTED, u64::from(!oldest.held.is_empty()));
+                    oldest.drop_all(MISSING, cx);
+                }
+            }
+            None => {}
+        }
+        let begun = self.table.of(key);
+        begun.until = time.saturating_add(self.limits.timeout);
+        begun.deadline = cx.now.saturating_add(self.limits.timeout);
+        cx.wake_at(begun.deadline);
+    }
+
+    /// Ends a datagram that is not whole.
+    fn end(&mut self, key: u64, cx: &mut StreamContext<'_, '_>) {
+        if let Some(mut ended) = self.table.end(key) {
+            ended.drop_all(MISSING, cx);
+        }
+    }
+
+    /// Drops what is here of a datagram and what is yet to come.
+    fn give_up<'a>(
+        &mut self,
+        key: u64,
+        reason: Reason,
+        block: &Block<'a>,
+        cx: &mut StreamContext<'_, 'a>,
+    ) -> Taken<'a> {
+        cx.drop(block, reason);
+        self.forget(key, reason, cx);
+        Taken::Ended
+    }
+
+    fn forget(&mut self, key: u64, reason: Reason, cx: &mut StreamContext<'_, '_>) {
+        let datagram = self.table.of(key);
+        datagram.drop_all(reason, cx);
+        datagram.give_up(reason);
+    }
+
+    /// Puts a datagram together, of which all fragments are here; `block` came last.
+    fn join<'a>(
+        &mut self,
+        key: u64,
+        place: Place,
+        block: &Block<'a>,
+        cx: &mut StreamContext<'_, 'a>,
+    ) -> Taken<'a> {
+        let Some(mut datagram) = self.table.end(key) else { return Taken::Ended };
+        let mut parts: Vec<(u32, Block<'a>)> =
+            cx.held(&datagram.held).map(|(at, held)| (Place(at).offset(), held)).collect();
+        parts.push((place.offset(), *block));
+        let joined = joined(&parts, datagram.end, self.policy, block.context.time, cx);
+        if joined.is_none() {
+            cx.drop(block, TOO_BIG);
+            datagram.drop_all(TOO_BIG, cx);
+            return Taken::Ended;
+        }
+        while !datagram.held.is_empty() {
+            cx.forget(&mut datagram.held);
+        }
+        match joined.flatten() {
+            Some(whole) => {
+                cx.count(DATAGRAMS, 1);
+                Taken::Whole(whole)
+            }
+            None => {
+                cx.consume(block);
+                Taken::Ended
+            }
+        }
+    }
+}
+
+/// Whether a fragment that fits so ends its datagram: to Linux, one that contradicts another about
+/// where the end is; to the others, the first who says so is right, or the last.
+fn refuses(policy: Policy, fit: Fit) -> bool {
+    match policy {
+        Policy::Drop => fit != Fit::Beside,
+        Policy::Linux => fit == Fit::Against,
+        Policy::First | Policy::Last | Policy::Bsd | Policy::Windows | Policy::Solaris => false,
+    }
+}
+
+/// What became of a fragment.
+#[derive(Debug)]
+pub(super) enum Taken<'a> {
+    /// It is held, or it was dropped.
+    Ended,
+    /// It was the last that its datagram waited for; the datagram is this new frame, which nothing
+    /// has counted yet.
+    Whole(Block<'a>),
+}
+
+/// The datagram as a new frame: the link header and the IP headers of the fragment that gives its
+/// first byte, then its data. `None`: with these headers it is too long. `Some(None)`: there is no
+/// memory, which is counted.
+fn joined<'a>(
+    parts: &[(u32, Block<'a>)],
+    end: u32,
+    policy: Policy,
+    now: Time,
+    cx: &mut StreamContext<'_, 'a>,
+) -> Option<Option<Block<'a>>> {
+    let ends = parts.iter().map(|(offset, part)| (*offset, *offset + part.length()));
+    let segments = policy.settle(ends);
+    let (_, first) = segments.first().and_then(|segment| parts.get(segment.piece))?;
+    let head = Piece::find(first, policy)?.ok()?.head;
+    if head.is_too_short_for(end) {
+        return None;
+    }
+    let before = first.frame.get(..head.end())?;
+    let context = ContextLane { time: now, ..first.context };
+    let made = cx.append_block(before.len() + end as usize, Class::YES, context, |room| {
+        let Some((front, data)) = room.split_at_mut_checked(before.len()) else { return 0 };
+        front.copy_from_slice(before);
+        head.complete(front, end);
+        segments.iter().for_each(|segment| fill(data, segment, parts));
+        room.len()
+    });
+    Some(made.map(|made| {
+        let length = made.length();
+        Block { marks: Marks::frame(first.marks.link, length, length), ..made }
+    }))
+}
+
+/// Copies what a segment gives, as far as there is room: what lies behind the datagram's end is
+/// nobody's.
+fn fill(data: &mut [u8], segment: &Segment, parts: &[(u32, Block<'_>)]) {
+    let Some((offset, part)) = parts.get(segment.piece) else { return };
+    let (from, to) = (segment.from as usize, (segment.to as usize).min(data.len()));
+    let taken = from - *offset as usize..to.max(from) - *offset as usize;
+    if let (Some(room), Some(bytes)) = (data.get_mut(from..to), part.bytes().get(taken)) {
+        room.copy_from_slice(bytes);
+    }
+}
+
+impl Datagram {
+    /// How a fragment fits to those that are here.
+    fn fit(&self, piece: &Piece) -> Fit {
+        let ends = self.end != 0;
+        let against = match piece.last {
+            true => (ends && piece.end() != self.end) || self.covered.reaches(piece.end() / 8),
+            false => ends && piece.end() > self.end,
+        };
+        match against {
+            true => Fit::Against,
+            false if self.covered.meets(piece.units()) || (piece.last && ends) => Fit::Over,
+            false => Fit::Beside,
+        }
+    }
+
+    fn add(&mut self, piece: &Piece, policy: Policy) {
+        self.arrived += 1;
+        self.covered.add(piece.units());
+        if piece.last && (self.end == 0 || policy == Policy::Last) {
+            self.end = piece.end();
+        }
+    }
+
+    /// The bytes behind the last whole unit are those of the fragment that says where the end is.
+    fn is_whole(&self) -> bool {
+        self.end != 0 && self.covered.has_all(self.end / 8)
+    }
+
+    fn given_up(&self) -> Option<Reason> {
+        GIVEN_UP.get(usize::from(self.given_up).checked_sub(1)?).copied()
+    }
+
+    fn give_up(&mut self, reason: Reason) {
+        let place = GIVEN_UP.iter().position(|known| *known == reason);
+        self.given_up = place.and_then(|place| u8::try_from(place + 1).ok()).unwrap_or(0);
+    }
+
+    fn drop_all(&mut self, reason: Reason, cx: &mut StreamContext<'_, '_>) {
+        while !self.held.is_empty() {
+            cx.discard(&mut self.held, reason);
+        }
+    }
+}
+
+/// The key of a held fragment: when it came, whether it is the last, and where it belongs. So a
+/// list is in order of arrival.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct Place(u32);
+
+impl Place {
+    const LAST: u32 = 1 << 13;
+
+    fn new(arrived: u32, piece: &Piece) -> Self {
+        let last = if piece.last { Self::LAST } else { 0 };
+        Self((arrived << 16) | last | (piece.offset / 8))
+    }
+
+    const fn offset(self) -> u32 {
+        (self.0 & (Self::LAST - 1)) * 8
+    }
+
+    /// Whether the fragment in `block`, which belongs here, is the one that is held as `other`.
+    fn is_again(self, block: &Block<'_>, at: u32, other: &Block<'_>) -> bool {
+        let same = |place: u32| place & 0xffff;
+        same(self.0) == same(at)
+            && block.length() == other.length()
+            && block.bytes() == other.bytes()
+    }
+}
+
+impl Piece {
+    /// The units of 8 bytes that it carries wholly.
+    const fn units(&self) -> Range<u32> {
+        self.offset / 8..self.end() / 8
+    }
+}
+
+/// Which units of 8 bytes of a datagram are here.
+#[derive(FromBytes, IntoBytes, Immutable, Clone, Copy, Debug)]
+#[repr(transparent)]
+struct Covered([u64; Self::WORDS]);
+
+impl Default for Covered {
+    fn default() -> Self {
+        Self([0; Self::WORDS])
+    }
+}
+
+impl Covered {
+    const WORDS: usize = 65_536 / 8 / 64;
+
+    fn add(&mut self, units: Range<u32>) {
+        for (word, mask) in self.0.iter_mut().zip(masks(units)) {
+            *word |= mask;
+        }
+    }
+
+    fn meets(&self, units: Range<u32>) -> bool {
+        self.0.iter().zip(masks(units)).any(|(word, mask)| word & mask != 0)
+    }
+
+    /// Whether anything is here from this unit on.
+    fn reaches(&self, from: u32) -> bool {
+        self.meets(from..8 * 65_536)
+    }
+
+    /// Whether all units before this one are here.
+    fn has_all(&self, before: u32) -> bool {
+        self.0.iter().zip(masks(0..before)).all(|(word, mask)| word & mask == mask)
+    }
+}
+
+/// The units of a range as one mask per word.
+fn masks(units: Range<u32>) -> impl Iterator<Item = u64> {
+    (0..).step_by(64).map(move |first: u32| {
+        let below = |end: u32| match end.saturating_sub(first) {
+            bits @ 0..64 => (1u64 << bits) - 1,
+            _ => u64::MAX,
+        };
+        below(units.end) & !below(units.start)
+    })
+}

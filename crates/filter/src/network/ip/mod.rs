@@ -1,0 +1,236 @@
+//! `ip`: checks the IP header, answers the protocol, moves the view to the packet's data, and puts
+//! fragments together.
+//!
+//! In: frames or packets, IPv4 and IPv6. Out: segments, viewed from the transport header to the end
+//! that IP states, so that Ethernet's padding is out of view. Options and extension headers are
+//! passed, within bounds. Header checksums are not verified: cards fill them in late, and a host
+//! would have dropped the packet. [SL §4.1]
+//!
+//! Fragments are held until their datagram is whole. It goes on as one new frame in the place of
+//! the fragment that completed it, so that whatever stands behind `ip` sees a frame like any other;
+//! packets that are not fragmented stay in their lanes and are not copied. Why not a list of
+//! fragments: docs/book/decisions/0009-fragments.md.
+//!
+//! Deviations: who sent a datagram that stays incomplete is not told by ICMP, since an observer
+//! sends nothing; a fragment inside a datagram that was put together is not opened again; and the
+//! datagrams are sessions here, but no block leaves with their number (CONTRACT 8).
+
+mod datagrams;
+mod fragment;
+mod overlap;
+
+use crate::layers::{self, Missing, Packet};
+use crate::network::PROTOCOLS;
+use crate::prelude::*;
+use crate::twin::{self, Emitted, Ways};
+use datagrams::{Datagrams, Limits, Taken};
+use ebpf::emit::{Answer, Exit, Layers, Scope};
+use fragment::Piece;
+use overlap::Policy;
+use wire::ip::Fragment;
+
+/// What everybody knows about `ip`.
+pub const IP: Description = Description {
+    name: "ip",
+    summary: "check the IP header, classify by protocol, join fragments",
+    details: "\
+The class is the protocol number behind all IP headers: `tcp` (6), `udp` (17), `icmp` and so on;
+IPv6 hop-by-hop and other extension headers are passed, at most eight of them. The view moves to
+the packet's data and ends where the packet ends.
+
+Fragments are held until their datagram is whole, which then goes on as one new frame: the link and
+IP headers of its first fragment, made to say that it is all, and the data. Atomic IPv6 fragments
+are whole as they are. With `defragment=no` each fragment is answered as the packet that it is part
+of, and only the first has a transport header.
+
+Where IPv4 fragments overlap, `policy=` says whose bytes count: those of the fragment that came
+`first` or `last`, or as the receiver decides (`bsd`, `linux` up to 4.18, `windows`, `solaris`), or
+nobody's: `drop`. IPv6 fragments that overlap end their datagram, whatever the policy (RFC 5722).
+
+Dropped: `fragments missing` (the datagram was not whole after `timeout=`, or when more than
+`datagrams=` others were begun, or at the end), `overlap` (also where fragments contradict each
+other about where the datagram ends), `too big` (a datagram of more than 65,535 bytes), `duplicate`
+(the same fragment once more), `too many fragments` (over 1,024 of one datagram).
+
+Not answered: `not ip`, `malformed` (a length or version that contradicts itself, or a fragment in
+the middle whose length is no multiple of 8), `cut` (the header, or of a fragment any byte, was not
+captured, or the header ends beyond the first 512 bytes of the frame), `too deep` (more extension
+headers or tags than are followed).",
+    example: "replay web.pcap | ip |udp udp | count",
+    kind: Kind::Reordering,
+    takes: Forms::of(&[Form::Frame, Form::Packet]),
+    gives: Gives::Form(Form::Segment),
+    reads: Reads::Head(layers::HEAD),
+    parameters: &[
+        Parameter::named("defragment", Type::Flag, "yes", "whether fragments are put together"),
+        Parameter::named(
+            "policy",
+            Type::OneOf(Policy::WORDS),
+            "first",
+            "whose bytes count where IPv4 fragments overlap",
+        ),
+        Parameter::named(
+            "timeout",
+            Type::Duration,
+            "30s",
+            "how long an incomplete datagram is waited for",
+        ),
+        Parameter::named(
+            "datagrams",
+            Type::Number { low: 1, high: 65_536 },
+            "1024",
+            "how many incomplete datagrams are kept at once",
+        ),
+    ],
+    classes: Classes::Number {
+        what: "the protocol number",
+        range: ValueRange { low: 0, high: 255 },
+        names: PROTOCOLS,
+    },
+    reasons: &[
+        "not ip",
+        "malformed",
+        "cut",
+        "too deep",
+        "fragments missing",
+        "overlap",
+        "too big",
+        "duplicate",
+        "too many fragments",
+    ],
+    counters: &["joined datagrams", "overlapping datagrams", "evicted datagrams"],
+    keeps: Keeps::Sessions,
+    held_max: 65_536,
+    user: Some(make),
+    kernel: Some(emit),
+    ..Description::EMPTY
+};
+
+const _: () = Missing::lead(&IP, 4);
+const MISSING: Reason = IP.reason("fragments missing");
+const OVERLAP: Reason = IP.reason("overlap");
+const TOO_BIG: Reason = IP.reason("too big");
+const DUPLICATE: Reason = IP.reason("duplicate");
+const MANY: Reason = IP.reason("too many fragments");
+
+const DATAGRAMS: Counter = IP.counter("joined datagrams");
+const OVERLAPS: Counter = IP.counter("overlapping datagrams");
+const EVICTED: Counter = IP.counter("evicted datagrams");
+
+fn make(arguments: &Arguments) -> Result<Filter, Mistake> {
+    if !arguments.flag("defragment") {
+        return Ok(Filter::lanes(AsSeen));
+    }
+    let most = arguments.number("datagrams").and_then(|most| usize::try_from(most).ok());
+    let timeout = arguments.number("timeout").unwrap_or(0);
+    let limits = Limits { datagrams: most.unwrap_or(1), timeout };
+    let policy = arguments.text("policy").and_then(Policy::of).unwrap_or(Policy::First);
+    Ok(Filter::holding(Joining { datagrams: Datagrams::new(limits, policy), policy }))
+}
+
+/// Answers every packet by itself.
+struct AsSeen;
+
+impl Lanes for AsSeen {
+    fn process<'a>(&mut self, batch: &mut Batch<'a>, cx: &mut LaneContext<'_, 'a>) {
+        for l in lanes(batch.live()) {
+            let mut block = batch.block(l);
+            let answered = match layers::packet(&mut block) {
+                Ok(packet) => view(block, &packet),
+                Err(why) => block.with_class(cx.tell.absent(why.reason())),
+            };
+            batch.set(l, answered);
+        }
+    }
+}
+
+/// Puts fragments together.
+struct Joining {
+    datagrams: Datagrams,
+    policy: Policy,
+}
+
+impl HoldingLanes for Joining {
+    fn process<'a>(&mut self, batch: &mut Batch<'a>, cx: &mut StreamContext<'_, 'a>) {
+        for l in lanes(batch.live()) {
+            let mut block = batch.block(l);
+            let answered = match layers::packet(&mut block) {
+                Ok(packet) if packet.fragment == Fragment::Whole => view(block, &packet),
+                Err(Missing::NotIp) => block.with_class(cx.absent(Missing::NotIp.reason())),
+                // The headers of a tiny first fragment may end in another one.
+                other => match Piece::find(&block, self.policy) {
+                    Some(Ok(piece)) => {
+                        self.fragment(batch, l, &piece, cx);
+                        continue;
+                    }
+                    found => {
+                        let why = found.and_then(Result::err).or_else(|| other.err());
+                        let why = why.unwrap_or(Missing::Malformed);
+                        block.with_class(cx.absent(why.reason()))
+                    }
+                },
+            };
+            batch.set(l, answered);
+        }
+    }
+
+    fn tick<'a>(&mut self, cx: &mut StreamContext<'_, 'a>) {
+        self.datagrams.tick(cx);
+    }
+
+    fn finish<'a>(&mut self, cx: &mut StreamContext<'_, 'a>) {
+        self.datagrams.finish(cx);
+    }
+
+    fn state(&mut self) -> Option<&mut dyn State> {
+        Some(self.datagrams.state())
+    }
+}
+
+impl Joining {
+    /// Takes the fragment in a lane, and answers the datagram there if it is the last that was
+    /// missing.
+    #[cold]
+    fn fragment<'a>(
+        &mut self,
+        batch: &mut Batch<'a>,
+        l: Lane,
+        piece: &Piece,
+        cx: &mut StreamContext<'_, 'a>,
+    ) {
+        let came = batch.block(l);
+        let Some(block) = cx.whole(came.view_at(piece.data, piece.length)) else {
+            let class = cx.absent(Missing::Cut.reason());
+            return batch.set_class(l, class);
+        };
+        match self.datagrams.take(piece, block, cx) {
+            Taken::Ended => batch.keep(!(1 << l)),
+            Taken::Whole(mut whole) => {
+                let answered = match layers::packet(&mut whole) {
+                    Ok(packet) => view(whole, &packet),
+                    Err(why) => whole.with_class(cx.absent(why.reason())),
+                };
+                cx.replace(batch, l, answered);
+            }
+        }
+    }
+}
+
+/// The packet's data in view, with its protocol as the class.
+#[inline]
+fn view<'a>(block: Block<'a>, packet: &Packet) -> Block<'a> {
+    block
+        .view_at(packet.data, packet.end.saturating_sub(packet.data))
+        .with_class(Class::natural(packet.protocol.into()))
+}
+
+/// The twin.
+fn emit<'s>(_: &Arguments, s: &mut Scope<'s, '_>, on: Layers<'s>, out: Exit<'s>) -> Emitted<'s> {
+    let ways = Ways::new(s, out);
+    let (l3, l4) = twin::packet(s, on, ways);
+    let class = s.natural(l4.protocol);
+    Ok(Answer::new(class, Layers { at: l4.at, l3: Some(l3), l4: Some(l4), ..on }))
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,661 @@
+//! `ip` on literal packets and fragments: what is viewed, in which order fragments may come, what
+//! is dropped and why, and that the ledger balances whatever comes.
+
+use super::*;
+use crate::testing::{self, Answer, Arena, Frame, Node, Space, answers};
+use std::collections::BTreeMap;
+use testkit::Random;
+use wire::ipv6;
+
+fn seen(found: &[Answer]) -> Vec<(u32, u32, u32)> {
+    found.iter().map(|a| (a.class.0, a.view, a.length)).collect()
+}
+
+#[test]
+fn the_view_ends_where_the_packet_ends() {
+    let mut padded = Frame::ipv4(17, &[1, 2, 3]);
+    padded.bytes.extend([0; 20]);
+    let frames = [padded, Frame::ipv4(0, &[9]), Frame::ipv6(6, &[7, 7])];
+    let zero = Class::ZERO.0;
+    assert_eq!(seen(&answers(&IP, &[], &frames)), [(17, 34, 3), (zero, 34, 1), (6, 54, 2)]);
+}
+
+#[test]
+fn options_and_extension_headers_are_passed() {
+    let mut options = Frame::ipv4(6, &[1, 1, 1, 1, 5]);
+    options.bytes[14] = 0x46;
+    let extended = Frame::ipv6(0, &[17, 0, 0, 0, 0, 0, 0, 0, 5]);
+    let frames = [options, extended];
+    assert_eq!(seen(&answers(&IP, &[], &frames)), [(6, 38, 1), (17, 62, 1)]);
+}
+
+#[test]
+fn a_later_fragment_has_no_transport_header() {
+    let later = four(8, false, &[1, 2, 3, 4]);
+    let found = answers(&IP, &["defragment=no"], &[later]);
+    assert_eq!(seen(&found), [(17, 34, 4)]);
+    assert_eq!(found[0].marks.transport, Marks::UNKNOWN);
+    assert_eq!(found[0].marks.network, 14);
+}
+
+#[test]
+fn what_is_not_answered_keeps_its_view() {
+    let mut lying = Frame::ipv4(6, &[]);
+    lying.bytes[14] = 0x43;
+    let mut cut = Frame::ipv4(6, &[]);
+    cut.bytes.truncate(20);
+    let frames = [Frame::ethernet(&[8, 6, 0, 1]), lying, cut];
+    for words in [&[][..], &["defragment=no"]] {
+        let found = answers(&IP, words, &frames);
+        assert!(found.iter().all(|a| a.class == Class::NONE && a.view == 0));
+        let why: Vec<&str> = found.iter().filter_map(|a| a.why).collect();
+        assert_eq!(why, ["not ip", "malformed", "cut"]);
+    }
+}
+
+/// An IPv4 fragment of datagram 7, UDP.
+fn four(offset: u16, more: bool, data: &[u8]) -> Frame {
+    let mut frame = Frame::ipv4(17, data);
+    frame.bytes[14 + 5] = 7;
+    let field = offset / 8 | if more { 0x2000 } else { 0 };
+    frame.bytes[20..22].copy_from_slice(&field.to_be_bytes());
+    frame
+}
+
+/// An IPv6 fragment of datagram 7, UDP.
+fn six(offset: u16, more: bool, data: &[u8]) -> Frame {
+    let [high, low] = (offset | u16::from(more)).to_be_bytes();
+    Frame::ipv6(44, &[&[17, 0, high, low, 0, 0, 0, 7], data].concat())
+}
+
+/// What came of some frames: what left, whole frames; and what the filter counted.
+#[derive(Debug)]
+struct Came {
+    left: Vec<Answer>,
+    frames: Vec<Vec<u8>>,
+    counts: BTreeMap<&'static str, u64>,
+}
+
+impl Came {
+    fn count(&self, name: &str) -> u64 {
+        self.counts.get(name).copied().unwrap_or(0)
+    }
+
+    /// The data of the only block that left.
+    fn only(&self) -> &[u8] {
+        assert_eq!(self.left.len(), 1, "{:?}", self.counts);
+        &self.left[0].bytes
+    }
+}
+
+/// Where a run is interrupted: its state is saved and goes on in another filter.
+type Move = Option<usize>;
+
+fn run(words: &[&str], frames: &[Frame]) -> Came {
+    run_in(words, frames, testing_batches(frames.len(), 64), None)
+}
+
+fn testing_batches(frames: usize, size: usize) -> Vec<usize> {
+    (0..frames.div_ceil(size)).map(|_| size).collect()
+}
+
+/// Runs frames in batches of these sizes, and checks the ledger behind each.
+fn run_in(words: &[&str], frames: &[Frame], sizes: Vec<usize>, moves: Move) -> Came {
+    let arena = Arena::new(3 * frames.len() + 2);
+    let mut space = Space::new(&arena);
+    let mut nodes = vec![Node::new(&IP, words).expect("good arguments")];
+    let (mut left, mut whole, mut rest) = (Vec::new(), Vec::new(), frames);
+    let (mut now, mut taken) = (0, 0);
+    for (turn, size) in sizes.into_iter().enumerate() {
+        if moves == Some(turn) {
+            let mut next = Node::new(&IP, words).expect("good arguments");
+            let before = nodes.last_mut().expect("a node");
+            next.restore(before.save()).expect("the same filter");
+            nodes.push(next);
+        }
+        let (batch, behind) = rest.split_at(size.min(rest.len()));
+        rest = behind;
+        now = batch.iter().map(|frame| frame.time).fold(now, u64::max);
+        taken += batch.len() as u64;
+        let node = nodes.last_mut().expect("a node");
+        let mut gone = node.turn(space.batch(batch), &mut space, now);
+        gone.extend(node.tick(&mut space, now));
+        for (_, block) in gone.iter().flat_map(|batch| batch.blocks().collect::<Vec<_>>()) {
+            left.push(Answer::of(&block, None));
+            whole.push(block.frame.to_vec());
+        }
+        balances(&nodes, taken, left.len() as u64);
+    }
+    let last = nodes.last_mut().expect("a node");
+    assert!(last.finish(&mut space, now).is_empty(), "nothing incomplete leaves");
+    balances(&nodes, taken, left.len() as u64);
+    assert_eq!(nodes.iter().map(|node| node.counts.held.blocks as i64).sum::<i64>(), 0);
+    Came { left, frames: whole, counts: named(&nodes) }
+}
+
+/// CONTRACT 19, over all instances that the state went through: a block that moved is taken by one
+/// and released by another.
+fn balances(nodes: &[Node], taken: u64, passed: u64) {
+    let sum = |of: fn(&Counts) -> u64| {
+        nodes.iter().map(|node| of(&node.counts)).fold(0, u64::wrapping_add)
+    };
+    let ended = sum(|counts| {
+        let dropped: u64 = counts.dropped.iter().map(|amount| amount.blocks).sum();
+        dropped + counts.consumed.blocks + counts.evicted.blocks + counts.no_room.blocks
+    });
+    let (made, held) = (sum(|counts| counts.made.blocks), sum(|counts| counts.held.blocks));
+    assert_eq!(taken + made, passed.wrapping_add(ended).wrapping_add(held));
+}
+
+fn named(nodes: &[Node]) -> BTreeMap<&'static str, u64> {
+    let mut counts = BTreeMap::new();
+    for node in nodes {
+        let dropped = node.counts.dropped.iter().map(|amount| amount.blocks);
+        let reasons = IP.reasons.iter().zip(dropped);
+        let counters = IP.counters.iter().zip(node.counts.counters.iter().copied());
+        for (name, n) in reasons.chain(counters).chain(unanswered(node)) {
+            *counts.entry(*name).or_default() += n;
+        }
+    }
+    counts
+}
+
+fn unanswered(node: &Node) -> impl Iterator<Item = (&'static &'static str, u64)> + '_ {
+    IP.reasons.iter().zip(node.counts.unanswered.iter().copied())
+}
+
+/// Every order of these.
+fn orders(frames: &[Frame]) -> Vec<Vec<Frame>> {
+    let [one] = frames else {
+        let each = (0..frames.len()).flat_map(|first| {
+            let rest = [&frames[..first], &frames[first + 1..]].concat();
+            let behind = orders(&rest).into_iter();
+            behind.map(move |order| [&[frames[first].clone()][..], &order].concat())
+        });
+        return each.collect();
+    };
+    vec![vec![one.clone()]]
+}
+
+const DATA: &[u8] = b"\x00\x07\x00\x35\x00\x1c\x00\x00twenty bytes of data";
+
+#[test]
+fn fragments_in_every_order_are_one_frame() {
+    let whole4 = {
+        let mut frame = four(0, false, DATA);
+        frame.bytes[24..26].copy_from_slice(&[0x66, 0xb4]);
+        frame
+    };
+    let sets = [
+        (
+            vec![
+                four(0, true, &DATA[..8]),
+                four(8, true, &DATA[8..24]),
+                four(24, false, &DATA[24..]),
+            ],
+            whole4,
+        ),
+        (
+            vec![six(0, true, &DATA[..8]), six(8, true, &DATA[8..24]), six(24, false, &DATA[24..])],
+            Frame::ipv6(17, DATA),
+        ),
+    ];
+    for (fragments, whole) in sets {
+        for mut order in orders(&fragments) {
+            // A packet that is no fragment goes on before the datagram that was begun before it.
+            order.insert(1, Frame::tcp(1, 2, b"plain"));
+            order.push(Frame::tcp(3, 4, b"plain"));
+            let came = run(&[], &order);
+            let data = u32::try_from(whole.bytes.len() - DATA.len()).unwrap();
+            assert_eq!(seen(&came.left), [(6, 34, 25), (17, data, 28), (6, 34, 25)]);
+            assert_eq!(came.left[1].bytes, DATA);
+            assert_eq!(came.frames[1], whole.bytes);
+            assert_eq!((came.count("joined datagrams"), came.count("fragments missing")), (1, 0));
+            let marks = came.left[1].marks;
+            assert_eq!((marks.transport, marks.payload), (data as u16, data as u16 + 8));
+            assert_eq!((marks.captured, marks.wire_length), (data + 28, data + 28));
+            assert_eq!(marks.link, testing::ETHERNET);
+        }
+    }
+}
+
+#[test]
+fn the_headers_are_those_of_the_first_fragment() {
+    let options = |frame: Frame| {
+        let mut bytes = frame.bytes;
+        bytes.splice(34..34, [7, 4, 0, 0]);
+        (bytes[14], bytes[17]) = (0x46, bytes[17] + 4);
+        bytes.splice(12..12, [0x81, 0, 0, 5]);
+        Frame::of(testing::ETHERNET, &bytes)
+    };
+    let tagged = |mut frame: Frame| {
+        frame.bytes.splice(12..12, [0x81, 0, 0, 5]);
+        frame
+    };
+    let came = run(&[], &[tagged(four(8, false, &DATA[8..])), options(four(0, true, &DATA[..8]))]);
+    assert_eq!(came.only(), DATA);
+    assert_eq!(came.frames[0][..18], options(four(0, true, &[])).bytes[..18]);
+    assert!(wire::ipv4::checksum_holds(&came.frames[0][18..]));
+    assert_eq!(came.frames[0][38..42], [7, 4, 0, 0]);
+
+    // Of IPv6, what stands before the fragment header stays, and what stands behind it is data.
+    let before = |mut frame: Frame| {
+        frame.bytes.splice(54..54, [44, 0, 1, 4, 0, 0, 0, 0]);
+        (frame.bytes[20], frame.bytes[19]) = (60, frame.bytes[19] + 8);
+        frame
+    };
+    let fragments = [before(six(0, true, &DATA[..16])), before(six(16, false, &DATA[16..]))];
+    let came = run(&[], &fragments);
+    let expected = Frame::ipv6(60, &[&[17, 0, 1, 4, 0, 0, 0, 0], DATA].concat());
+    assert_eq!((came.only(), &came.frames[0]), (DATA, &expected.bytes));
+}
+
+#[test]
+fn tiny_fragments_hide_nothing() {
+    // Eight bytes of TCP: the ports, not the flags. And an IPv6 destination header cut in half.
+    let segment = Frame::tcp(4000, 80, b"x").bytes.split_off(34);
+    let fragments = |data: &[u8], next: u8, six: bool| -> Vec<Frame> {
+        let count = data.len().div_ceil(8);
+        let each = data.chunks(8).enumerate().map(|(number, data)| {
+            let (offset, more) = (8 * number as u16, number + 1 < count);
+            let mut frame =
+                if six { self::six(offset, more, data) } else { four(offset, more, data) };
+            frame.bytes[if six { 54 } else { 23 }] = next;
+            frame
+        });
+        each.collect()
+    };
+    let came = run(&[], &fragments(&segment, 6, false));
+    assert_eq!((came.only(), came.left[0].marks.payload), (&segment[..], 54));
+    let behind = [&[6, 2, 1, 20][..], &[0; 20], &segment].concat();
+    let came = run(&[], &fragments(&behind, 60, true));
+    assert_eq!(came.only(), segment);
+    assert_eq!(came.left[0].class, Class(6));
+}
+
+#[test]
+fn atomic_fragments_are_whole_as_they_are() {
+    let atomic = six(0, false, DATA);
+    let fragments = [six(0, true, &DATA[..8]), atomic.clone(), six(8, false, &DATA[8..])];
+    let came = run(&[], &fragments);
+    assert_eq!(seen(&came.left), [(17, 62, 28), (17, 54, 28)], "RFC 6946: each by itself");
+    assert_eq!(came.frames[0], atomic.bytes);
+}
+
+#[test]
+fn what_belongs_elsewhere_is_not_mixed_in() {
+    let first = four(0, true, &DATA[..8]);
+    let last = four(8, false, &DATA[8..]);
+    let with = |at: usize, byte: u8| {
+        let mut frame = last.clone();
+        frame.bytes[at] = byte;
+        frame
+    };
+    let mut tagged = last.clone();
+    tagged.bytes.splice(12..12, [0x81, 0, 0, 5]);
+    // Identification, protocol, source, target, VLAN.
+    for other in [with(18, 1), with(23, 6), with(26, 9), with(33, 9), tagged] {
+        let came = run(&[], &[first.clone(), other.clone()]);
+        assert_eq!((came.left.len(), came.count("fragments missing")), (0, 2), "{other:?}");
+        let came = run(&[], &[first.clone(), other, last.clone()]);
+        assert_eq!((came.only(), came.count("fragments missing")), (DATA, 1));
+    }
+    // Of IPv6 the protocol does not tell datagrams apart (RFC 8200 §4.5).
+    let mut other = six(8, false, &DATA[8..]);
+    other.bytes[54] = 6;
+    assert_eq!(run(&[], &[six(0, true, &DATA[..8]), other]).only(), DATA);
+}
+
+#[test]
+fn a_fragment_once_more_is_a_duplicate() {
+    for six_or_four in [six, four] {
+        let (first, last) =
+            (six_or_four(0, true, &DATA[..16]), six_or_four(16, false, &DATA[16..]));
+        let frames = [first.clone(), first.clone(), first, last.clone()];
+        let came = run(&[], &frames);
+        assert_eq!((came.only(), came.count("duplicate")), (DATA, 2));
+        let came = run(&["policy=drop"], &[last.clone(), last, frames[0].clone()]);
+        assert_eq!((came.only(), came.count("duplicate"), came.count("overlap")), (DATA, 1, 0));
+    }
+}
+
+#[test]
+fn ipv6_fragments_that_overlap_end_their_datagram() {
+    let frames = [
+        six(0, true, &DATA[..16]),
+        six(8, false, &DATA[8..]),
+        six(8, true, &DATA[8..16]),
+        six(16, false, &DATA[16..]),
+    ];
+    for policy in Policy::WORDS {
+        let came = run(&[&format!("policy={policy}")], &frames);
+        assert_eq!((came.left.len(), came.count("overlap")), (0, 4), "{policy}: RFC 5722");
+    }
+    // Also one whose last fragments disagree.
+    let frames = [six(16, false, &DATA[16..]), six(16, false, &DATA[16..20])];
+    assert_eq!(run(&[], &frames).count("overlap"), 2);
+}
+
+#[test]
+fn ipv4_fragments_that_overlap_are_dropped_where_nobody_wins() {
+    let frames = [four(0, true, &DATA[..16]), four(8, false, &DATA[8..])];
+    let came = run(&["policy=drop"], &frames);
+    assert_eq!((came.left.len(), came.count("overlap")), (0, 2));
+    let came = run(&[], &frames);
+    assert_eq!((came.only(), came.count("overlapping datagrams")), (DATA, 1));
+}
+
+#[test]
+fn teardrop_stays_within_the_datagram() {
+    // The second fragment lies wholly inside the first (CVE-1999-0015).
+    let frames = [four(0, true, &[b'a'; 32]), four(24, false, b"bbbb")];
+    for (policy, expected) in [("first", [b'a'; 28]), ("windows", [b'a'; 28])] {
+        let came = run(&[&format!("policy={policy}")], &frames);
+        assert_eq!(came.only(), expected, "{policy}");
+    }
+    let came = run(&["policy=last"], &frames);
+    assert_eq!(came.only(), [&[b'a'; 24][..], b"bbbb"].concat());
+    // Linux: the first says that the datagram goes on behind its end.
+    assert_eq!(run(&["policy=linux"], &frames).count("overlap"), 2);
+}
+
+#[test]
+fn a_datagram_that_is_too_long_is_not_made() {
+    // Ping of death (CVE-1999-0128): the last fragment ends behind 65,535.
+    let most = 65_535 - 20 - 65_512;
+    for (length, fits) in [(most, true), (most + 1, false)] {
+        let mut frames: Vec<Frame> =
+            (0..8189).step_by(181).map(|unit| four(8 * unit, true, &[7; 181 * 8])).collect();
+        frames.pop();
+        frames.push(four(8 * 8145, true, &[7; 44 * 8]));
+        frames.push(four(65_512, false, &vec![7; usize::from(length as u16)]));
+        let came = run(&[], &frames);
+        assert_eq!(came.left.len(), usize::from(fits), "{:?}", came.counts);
+        assert_eq!(came.count("too big"), u64::from(!fits));
+        assert_eq!(came.count("fragments missing") == 0, fits);
+    }
+    // Options of the first fragment alone can make it too long.
+    let mut first = four(0, true, &[7; 12]);
+    (first.bytes[14], first.bytes[17]) = (0x46, 32);
+    let mut frames = vec![first];
+    frames.extend((1..8188).step_by(178).map(|unit| four(8 * unit, true, &[7; 178 * 8])));
+    frames.push(four(65_512, false, &[7; 3]));
+    let came = run(&[], &frames);
+    assert_eq!((came.left.len(), came.count("too big")), (0, frames.len() as u64));
+}
+
+#[test]
+fn fragments_that_contradict_themselves_are_not_answered() {
+    let frames = [
+        four(8, true, &[1; 9]),
+        four(0, true, &[]),
+        six(8, true, &[1; 9]),
+        six(8, false, &[]),
+        Frame {
+            wire_length: Some(200),
+            bytes: four(0, true, DATA).bytes[..50].to_vec(),
+            ..four(0, true, &[])
+        },
+    ];
+    let came = run(&[], &frames);
+    assert_eq!(came.left.len(), frames.len());
+    assert_eq!((came.count("malformed"), came.count("cut")), (4, 1));
+    // Linux takes what fits.
+    let frames = [four(0, true, &DATA[..19]), four(16, false, &DATA[16..])];
+    assert_eq!(run(&["policy=linux"], &frames).only(), DATA);
+}
+
+const SECOND: u64 = 1_000_000_000;
+
+#[test]
+fn what_is_not_whole_in_time_is_dropped() {
+    let (first, last) = (four(0, true, &DATA[..8]), four(8, false, &DATA[8..]));
+    for (after, whole) in [(30 * SECOND, true), (30 * SECOND + 1, false)] {
+        let frames = [first.clone().at(5), last.clone().at(5 + after)];
+        for size in [1, 2] {
+            let came = run_in(&[], &frames, testing_batches(2, size), None);
+            assert_eq!(came.left.len() == 1, whole, "however they are batched");
+            assert_eq!(came.count("fragments missing"), if whole { 0 } else { 2 });
+        }
+    }
+    // Without another fragment, the clock alone ends it.
+    let arena = Arena::new(2);
+    let mut space = Space::new(&arena);
+    let mut node = Node::new(&IP, &["timeout=2s"]).unwrap();
+    node.turn(space.batch(&[first]), &mut space, 100);
+    for (now, held) in [(2 * SECOND, 1), (2 * SECOND + 100, 0)] {
+        node.tick(&mut space, now);
+        assert_eq!(node.counts.held.blocks, held);
+    }
+}
+
+#[test]
+fn numbers_are_bounded() {
+    let of = |id: u8, frame: Frame| {
+        let mut frame = frame;
+        frame.bytes[18] = id;
+        frame
+    };
+    let begun: Vec<Frame> = (0..9).map(|id| of(id, four(0, true, &DATA[..8]))).collect();
+    let came = run(&["datagrams=4"], &begun);
+    assert_eq!((came.count("evicted datagrams"), came.count("fragments missing")), (5, 9));
+
+    let mut many: Vec<Frame> = (1..=1024).map(|unit| four(8 * unit, true, &[1; 8])).collect();
+    many.push(four(8 * 1025, false, &[1; 8]));
+    many.push(four(0, true, &[1; 8]));
+    let came = run(&[], &many);
+    assert_eq!((came.left.len(), came.count("too many fragments")), (0, 1026));
+}
+
+#[test]
+fn without_memory_everything_is_accounted_for() {
+    let arena = Arena::new(3);
+    let mut space = Space::new(&arena);
+    let mut node = Node::new(&IP, &[]).unwrap();
+    let frames =
+        [four(0, true, &DATA[..8]), four(8, true, &DATA[8..16]), four(16, false, &DATA[16..])];
+    let left = node.turn(space.batch(&frames), &mut space, 0);
+    assert_eq!(testing::amount(&left).blocks, 0);
+    let counts = &node.counts;
+    assert_eq!((counts.consumed.blocks, counts.made.blocks, counts.no_room.blocks), (3, 1, 1));
+    assert_eq!(counts.held.blocks, 0);
+}
+
+/// J. Novak's set of overlapping fragments: offset, length, more, letter.
+const NOVAK: [(u16, usize, bool, u8); 17] = [
+    (0, 24, true, b'A'),
+    (32, 16, true, b'B'),
+    (48, 24, true, b'C'),
+    (80, 8, true, b'D'),
+    (104, 16, true, b'E'),
+    (120, 24, true, b'F'),
+    (144, 16, true, b'G'),
+    (160, 16, true, b'H'),
+    (176, 8, true, b'I'),
+    (8, 32, true, b'J'),
+    (48, 24, true, b'K'),
+    (72, 24, true, b'L'),
+    (96, 24, true, b'M'),
+    (128, 8, true, b'N'),
+    (152, 8, true, b'O'),
+    (160, 8, true, b'P'),
+    (176, 16, false, b'Q'),
+];
+
+fn letters(set: &[(u16, usize, bool, u8)]) -> Vec<Frame> {
+    set.iter().map(|&(at, length, more, letter)| four(at, more, &vec![letter; length])).collect()
+}
+
+/// One letter for eight bytes.
+fn units(data: &[u8]) -> String {
+    let unit = |unit: &[u8]| {
+        assert!(unit.iter().all(|byte| *byte == unit[0]), "{unit:?}");
+        char::from(unit[0])
+    };
+    data.chunks(8).map(unit).collect()
+}
+
+/// What the systems made of it, as the paper's table says (and as Suricata's and Snort's tests of
+/// the same set ask for).
+#[test]
+fn every_policy_puts_novaks_set_together_as_its_system_does() {
+    let frames = letters(&NOVAK);
+    for (policy, expected) in [
+        ("bsd", "AAAJJBCCCLLLMMMFFFGGHHIQ"),
+        ("linux", "AAAJJBKKKLLLMMMFFFGGPHQQ"),
+        ("windows", "AAAJBBCCCLLLMEEFFFGGHHIQ"),
+        ("solaris", "AAAJBBCCCLLLMMMFFFGGHHIQ"),
+        ("first", "AAAJBBCCCLDLMEEFFFGGHHIQ"),
+        ("last", "AJJJJBKKKLLLMMMFNFGOPHQQ"),
+    ] {
+        let came = run(&[&format!("policy={policy}")], &frames);
+        assert_eq!(units(came.only()), expected, "{policy}");
+        assert_eq!(came.count("overlapping datagrams"), 1);
+    }
+}
+
+#[test]
+fn policies_on_sets_that_bugs_were_found_with() {
+    // A fragment that begins with the end of another and reaches into a third.
+    let linux =
+        [(0, 24, true, b'A'), (40, 48, true, b'B'), (24, 48, true, b'C'), (88, 14, false, b'D')];
+    assert_eq!(units(run(&["policy=linux"], &letters(&linux)).only()), "AAACCCCCCBBDD");
+    // The last fragment first, and one between that overlaps both of its neighbours.
+    let bsd =
+        [(24, 16, false, b'A'), (8, 16, true, b'B'), (16, 16, true, b'C'), (0, 8, true, b'D')];
+    assert_eq!(units(run(&["policy=bsd"], &letters(&bsd)).only()), "DBBCA");
+    let bsd = [(8, 24, false, b'E'), (0, 24, true, b'M')];
+    assert_eq!(units(run(&["policy=bsd"], &letters(&bsd)).only()), "MMME");
+    // What lies behind the end that the last fragment states is nobody's.
+    let beyond = [(16, 8, true, b'C'), (0, 8, true, b'A'), (8, 8, false, b'B')];
+    for policy in ["first", "last", "bsd", "windows", "solaris"] {
+        let came = run(&[&format!("policy={policy}")], &letters(&beyond));
+        assert_eq!(units(came.only()), "AB", "{policy}");
+    }
+    assert_eq!(run(&["policy=linux"], &letters(&beyond)).count("overlap"), 3);
+}
+
+/// A datagram, and where it is cut.
+fn cut(random: &mut Random, id: u8) -> (Vec<u8>, Vec<Frame>) {
+    let length = if random.within(0..8) == 0 { 65_515 } else { random.within(9..6000) };
+    let data = random.bytes(length);
+    let is_six = random.within(0..2) == 0;
+    let mut fragments = Vec::new();
+    let mut at = 0;
+    while at < length {
+        let most =
+            if length > 6000 { 8 * random.within(20..1000) } else { 8 * random.within(1..90) };
+        let to = (at + most).min(length);
+        let make = if is_six { six } else { four };
+        let mut frame = make(at as u16, to < length, &data[at..to]);
+        frame.bytes[if is_six { 60 } else { 18 }] = id;
+        // Nothing for the checks of the transport header.
+        frame.bytes[if is_six { 54 } else { 23 }] = 253;
+        fragments.push(frame);
+        at = to;
+    }
+    (data, fragments)
+}
+
+/// Datagrams cut anywhere, mixed, in any order, with fragments twice, in batches of any size, and
+/// with the state moved in the middle: every datagram comes out, byte for byte, once.
+#[test]
+fn whatever_the_cuts_and_the_order_the_datagrams_are_the_same() {
+    let mut random = Random::replayable();
+    for round in 0..60 {
+        let count = random.within(1..6);
+        let (mut wanted, mut frames, mut twice) = (Vec::new(), Vec::new(), 0);
+        for id in 0..count {
+            let (data, fragments) = cut(&mut random, id as u8);
+            if fragments.len() == 1 {
+                continue;
+            }
+            // Duplicates come before the last fragment of their datagram does.
+            let mut order: Vec<Frame> = fragments;
+            random.shuffle(&mut order);
+            for _ in 0..random.within(0..4) {
+                let before = random.within(0..order.len());
+                let again = order[random.within(0..order.len().min(before + 1))].clone();
+                if before > 0 && order[..before].contains(&again) {
+                    order.insert(before, again);
+                    twice += 1;
+                }
+            }
+            let places = order.iter().map(|_| random.within(0..frames.len() + 1));
+            let mut places: Vec<usize> = places.collect();
+            places.sort_unstable();
+            for (late, (place, frame)) in places.into_iter().zip(order).enumerate() {
+                frames.insert(place + late, frame);
+            }
+            wanted.push(data);
+        }
+        let mut sizes = Vec::new();
+        while sizes.iter().sum::<usize>() < frames.len() {
+            sizes.push(random.within(1..65));
+        }
+        let moves = Some(random.within(0..sizes.len() + 1));
+        let came = run_in(&[], &frames, sizes, moves);
+        let mut found: Vec<Vec<u8>> = came.left.into_iter().map(|block| block.bytes).collect();
+        let counts = &came.counts;
+        assert_eq!(counts.get("duplicate"), Some(&twice), "{round}: {counts:?}");
+        found.sort_unstable();
+        wanted.sort_unstable();
+        assert!(found == wanted, "{round}: {counts:?}");
+        for frame in &came.frames {
+            assert!(frame[14] == 0x60 || wire::ipv4::checksum_holds(&frame[14..]));
+        }
+    }
+}
+
+/// Fragments that overlap at random: what each policy makes of them is what a byte-by-byte model
+/// makes that knows nothing of segments, and the ledger balances.
+#[test]
+fn first_and_last_are_what_painting_makes() {
+    let mut random = Random::replayable();
+    for round in 0..300 {
+        let units = random.within(2..20);
+        let mut frames = vec![four(8 * units as u16 - 8, false, &random.bytes(8))];
+        for _ in 0..random.within(3..40) {
+            let from = random.within(0..units - 1);
+            let to = random.within(from + 1..units + 1).min(units - 1).max(from + 1);
+            frames.push(four(8 * from as u16, true, &random.bytes(8 * (to - from))));
+        }
+        let mut model: [BTreeMap<usize, u8>; 2] = Default::default();
+        let mut seen = 0;
+        for frame in &frames {
+            let at = 8 * usize::from(u16::from_be_bytes([frame.bytes[20] & 0x1f, frame.bytes[21]]));
+            for (i, byte) in frame.bytes[34..].iter().enumerate() {
+                model[0].entry(at + i).or_insert(*byte);
+                model[1].insert(at + i, *byte);
+            }
+            seen += 1;
+            if model[0].len() == 8 * units {
+                break;
+            }
+        }
+        let whole = model[0].len() == 8 * units;
+        for (policy, model) in ["first", "last"].iter().zip(model) {
+            let came = run(&[&format!("policy={policy}")], &frames[..seen]);
+            assert_eq!(came.left.len(), usize::from(whole), "{round}");
+            if whole {
+                assert!(came.only().iter().eq(model.values()), "{policy}, {round}");
+            }
+        }
+        for policy in Policy::WORDS {
+            run(&[&format!("policy={policy}")], &frames);
+        }
+    }
+}
+
+#[test]
+fn the_fragment_header_counts_where_the_packet_ends() {
+    // Padding behind the packet is no data, and a payload length of zero is no fragment's.
+    let mut padded = six(8, false, &DATA[8..]);
+    padded.bytes.extend([0; 30]);
+    assert_eq!(run(&[], &[padded, six(0, true, &DATA[..8])]).only(), DATA);
+    let mut jumbo = six(0, true, &DATA[..8]);
+    jumbo.bytes[18..20].fill(0);
+    assert_eq!(jumbo.bytes[14 + ipv6::NEXT_HEADER], 44);
+    let came = run(&[], &[jumbo]);
+    assert_eq!((came.count("malformed"), came.left.len()), (1, 1));
+}
