@@ -75,7 +75,7 @@ fn refused(text: &str, plan: &Plan, error: &BuildError) -> Status {
             let span = plan.graph.node(*node).span;
             let what = format!("cannot {} {}: {}", failure.call, failure.target, failure.why);
             line::tell_at(text, span, &what, failure.hint.as_deref());
-            let missing = failure.call == "open" && !Path::new(&failure.target).exists();
+            let missing = failure.call == "open" && failure.why == "no such file or directory";
             if missing { Status::Nothing } else { Status::Failed }
         }
         BuildError::Machine(_) | BuildError::Unexpected(_) => {

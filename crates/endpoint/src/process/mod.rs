@@ -188,12 +188,12 @@ impl Process {
         self.stands == Stands::Head
     }
 
-    /// How it ended badly, if it did by now.
+    /// How it ended; nothing while it runs.
     #[must_use]
-    pub fn failure(&self) -> Option<BadEnd> {
+    pub fn ended(&self) -> Option<Result<(), BadEnd>> {
         // A program that cannot be looked at is told by `finish`.
         let ended = self.group().ended().ok().flatten()?;
-        self.judge(ended).err()
+        Some(self.judge(ended))
     }
 
     /// Waits for its end. Both halves must have been closed.

@@ -117,7 +117,7 @@ fn a_bad_end_is_told_by_command_and_status() {
         assert_eq!(program.rest(), b"");
         let bad = program.process.finish().unwrap().unwrap_err();
         assert_eq!((bad.ended, bad.to_string().as_str(), bad.quiet), (ended, text, false));
-        assert_eq!(program.process.failure(), Some(bad), "it stays known");
+        assert_eq!(program.process.ended(), Some(Err(bad)), "it stays known");
     }
 }
 
@@ -126,10 +126,13 @@ fn a_bad_end_is_known_as_soon_as_it_is_there() {
     let mut program = run("exit 7", Stands::End);
     assert!(program.output.is_none());
     program.give_until_deaf(b"anything");
-    while program.process.failure().is_none() {
-        std::thread::yield_now();
-    }
-    assert_eq!(program.process.failure().unwrap().ended, Ended::Status(7));
+    let bad = loop {
+        match program.process.ended() {
+            Some(ended) => break ended.unwrap_err(),
+            None => std::thread::yield_now(),
+        }
+    };
+    assert_eq!(bad.ended, Ended::Status(7));
 }
 
 #[test]

@@ -192,14 +192,16 @@ impl Files {
             }
         };
         let outcome = self.write(&mut volume, block);
-        let ended = match self.per {
-            Per::Message => flags.has(Flags::LAST),
-            _ => flags.has(Flags::END),
+        let (ended, is_over) = match self.per {
+            // Where the stream ends without the end of the message, there will be none.
+            Per::Message => (flags.has(Flags::LAST), flags.has(Flags::END)),
+            _ => (flags.has(Flags::END), false),
         };
         if outcome.is_ok() && ended {
             volume.end(block);
         }
-        let is_over = volume.has_ended() || ended && self.per != Per::Connection;
+        let one_way = self.per != Per::Connection;
+        let is_over = is_over || volume.has_ended() || ended && one_way;
         self.shelf.put_back(key, volume);
         outcome?;
         if is_over { self.shelf.end(key) } else { Ok(()) }

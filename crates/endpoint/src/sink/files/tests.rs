@@ -222,6 +222,21 @@ fn a_message_that_was_cut_is_not_complete() {
 }
 
 #[test]
+fn a_message_whose_stream_ends_before_it_is_told_and_not_complete() {
+    let dir = TempDir::new();
+    let out = dir.path("out");
+    let mut files = on(&out, &[], Form::Message);
+    let request = request();
+    let first = flagged(description(&request), FIRST);
+    files.take(&batch(&[first, block(1, END, b"half")]), 0).unwrap();
+    assert_eq!(files.shelf.kept(), (0, 0));
+    files.take(&batch(&[first, block(1, LAST | END, b"whole")]), 0).unwrap();
+    files.finish().unwrap();
+    assert_eq!(texts(&out), ["half", "whole"]);
+    assert_eq!(column(&out, "complete"), [false, true]);
+}
+
+#[test]
 fn lost_bytes_are_zeros_or_left_out_and_always_told() {
     let large = || (0..20).map(|_| hole(0xf_ffff));
     for (holes, expected, unfilled) in

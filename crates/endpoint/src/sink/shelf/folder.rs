@@ -7,6 +7,7 @@
 use crate::Failure;
 use crate::fail::failed;
 use rustix::fs::{Mode, OFlags};
+use rustix::io::Errno;
 use std::fs::{self, File};
 use std::io;
 use std::os::fd::OwnedFd;
@@ -63,8 +64,14 @@ impl Folder {
 
     fn open_existing(path: &str) -> Result<(Self, File), Failure> {
         let flags = OFlags::DIRECTORY | OFlags::RDONLY | OFlags::CLOEXEC;
-        let fd = rustix::fs::open(path, flags, Mode::empty())
-            .map_err(|errno| failed("open", path, &errno.into()))?;
+        let fd = rustix::fs::open(path, flags, Mode::empty()).map_err(|errno| {
+            let failure = failed("open", path, &errno.into());
+            // What is not there was made before.
+            match errno {
+                Errno::NOENT => failure.hint("it is a link to a directory that is not there"),
+                _ => failure,
+            }
+        })?;
         let next = first_free(path).map_err(|error| failed("read", path, &error))?;
         let folder = Self { fd, path: path.to_owned(), next };
         let index = folder

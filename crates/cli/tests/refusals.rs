@@ -1,0 +1,207 @@
+//! What the machine refuses to sinks, end to end: the message, the status, and what is left behind.
+
+#![allow(clippy::unwrap_used, reason = "a test may end by a panic")]
+
+mod common;
+
+use common::{Folder, Ran};
+use std::fs;
+use std::os::unix::fs::{PermissionsExt, symlink};
+use std::process::Command;
+use testkit::need;
+
+const WEB: &str = "replay examples/web.pcap";
+
+/// A file system of 64 KB in a folder, taken away at the end.
+struct SmallDisk(std::path::PathBuf);
+
+impl SmallDisk {
+    fn in_folder(folder: &Folder) -> Option<Self> {
+        need::root()?;
+        let path = folder.path().join("small");
+        fs::create_dir(&path).unwrap();
+        let mount = Command::new("mount")
+            .args(["-t", "tmpfs", "-o", "size=64k", "none"])
+            .arg(&path)
+            .status();
+        if mount.is_ok_and(|status| status.success()) {
+            return Some(Self(path));
+        }
+        need::skip("needs to mount a tmpfs")
+    }
+}
+
+impl Drop for SmallDisk {
+    fn drop(&mut self) {
+        let _ = Command::new("umount").arg(&self.0).status();
+    }
+}
+
+#[test]
+fn a_full_disk_is_told_with_the_file_and_what_was_lost() {
+    let folder = Folder::new();
+    let Some(_disk) = SmallDisk::in_folder(&folder) else { return };
+    let source = "generate count=1000 size=1000";
+    for (sink, file) in [
+        ("files small/out", "small/out/0000"),
+        ("pcap small/all.pcap", "small/all.pcap"),
+        ("pcap small/split per=connection", "small/split/0000"),
+    ] {
+        let ran = folder.run(&["run", &format!("{source} | {sink}")]);
+        assert_eq!(ran.status, Some(1), "{sink}: {}", ran.err);
+        let told = format!("cannot write {file}");
+        assert!(ran.err.contains(&told), "{sink}: {}", ran.err);
+        assert!(ran.err.contains("no space left on device; free space there"), "{}", ran.err);
+        assert!(ran.err.contains("blocks were lost: "), "{sink}: {}", ran.err);
+        assert!(ran.err.contains("the ledger balances"), "{sink}: {}", ran.err);
+        for entry in fs::read_dir(folder.path().join("small")).unwrap() {
+            let path = entry.unwrap().path();
+            let _ = if path.is_dir() { fs::remove_dir_all(path) } else { fs::remove_file(path) };
+        }
+    }
+}
+
+#[test]
+fn a_full_device_behind_every_sink_is_told() {
+    let folder = Folder::new();
+    for sink in ["json", "print", "pcap -"] {
+        let line = format!("streamline run -q '{WEB} | {sink}' > /dev/full");
+        let ran = Ran::from(folder.shell(&line).output().unwrap());
+        assert_eq!(ran.status, Some(1), "{sink}");
+        let told = "cannot write standard output: no space left on device; free space there";
+        assert!(ran.err.contains(told), "{sink}: {}", ran.err);
+        assert!(ran.err.contains(" blocks were lost: "), "{sink}: {}", ran.err);
+        assert!(ran.err.contains("the ledger balances"), "{sink}: {}", ran.err);
+    }
+}
+
+/// Runs a line as somebody who is not root, in this folder, which everybody may enter.
+fn as_nobody(folder: &Folder, line: &str) -> Option<Ran> {
+    if need_not_be_root() {
+        return Some(folder.run(&["run", line]));
+    }
+    let setpriv = need::command("setpriv")?;
+    // The shell copies: a copy of this process could still be open in a child of another test.
+    let copied = format!("test -e streamline || cp '{}' .", env!("CARGO_BIN_EXE_streamline"));
+    assert!(folder.shell(&copied).status().unwrap().success());
+    let output = Command::new(setpriv)
+        .args(["--reuid=65534", "--regid=65534", "--clear-groups", "./streamline", "run", line])
+        .current_dir(folder.path())
+        .env("XDG_STATE_HOME", folder.path().join("nowhere"))
+        .env("NO_COLOR", "1")
+        .output();
+    Some(Ran::from(output.unwrap()))
+}
+
+/// Whether this process is refused what root is not.
+fn need_not_be_root() -> bool {
+    let status = fs::read_to_string("/proc/self/status").unwrap();
+    let uids = status.lines().find(|line| line.starts_with("Uid:")).unwrap();
+    uids.split_whitespace().nth(2) != Some("0")
+}
+
+#[test]
+fn a_directory_that_may_not_be_written_is_told() {
+    let folder = Folder::new();
+    let closed = folder.path().join("closed");
+    fs::create_dir(&closed).unwrap();
+    fs::set_permissions(&closed, fs::Permissions::from_mode(0o555)).unwrap();
+    for (sink, told) in [
+        ("files closed", "cannot open closed/index.jsonl: permission denied"),
+        ("files closed/out", "cannot make closed/out: permission denied"),
+        ("pcap closed per=session", "cannot open closed/index.jsonl: permission denied"),
+        ("pcap closed/all.pcap", "cannot open closed/all.pcap: permission denied"),
+    ] {
+        let Some(ran) = as_nobody(&folder, &format!("generate count=3 | {sink}")) else { return };
+        assert_eq!(ran.status, Some(1), "{sink}: {}", ran.err);
+        assert!(ran.err.contains(told), "{sink}: {}", ran.err);
+        assert!(ran.err.contains("run as a user who has them"), "{sink}: {}", ran.err);
+    }
+    assert_eq!(fs::read_dir(&closed).unwrap().count(), 0);
+}
+
+#[test]
+fn a_reader_that_has_seen_enough_is_no_complaint() {
+    let folder = Folder::new();
+    for sink in ["json", "print payload=hex", "pcap -"] {
+        let script = format!("{{ streamline 'generate | {sink}'; echo $? >&2; }} | head -c 100");
+        let ran = folder.shell(&format!("{script} | wc -c")).output().map(Ran::from).unwrap();
+        assert_eq!((ran.out.trim(), ran.err.as_str()), ("100", "141\n"), "{sink}");
+    }
+}
+
+#[test]
+fn a_link_to_a_directory_is_that_directory_and_a_link_to_nothing_is_told() {
+    let folder = Folder::new();
+    let path = |name: &str| folder.path().join(name);
+    fs::create_dir(path("real")).unwrap();
+    symlink("real", path("link")).unwrap();
+    symlink("nowhere", path("dangling")).unwrap();
+    symlink("loop", path("loop")).unwrap();
+    let ran = folder.run(&["run", &format!("{WEB} | udp | files link")]);
+    assert_eq!(ran.status, Some(0), "{}", ran.err);
+    assert!(path("real/index.jsonl").is_file());
+    for (name, status, told, hint) in [
+        (
+            "dangling",
+            3,
+            "cannot open dangling: no such file or directory",
+            "it is a link to a directory that is not there",
+        ),
+        ("loop", 1, "cannot open loop: too many levels of symbolic links", ""),
+    ] {
+        for sink in [format!("files {name}"), format!("pcap {name} per=connection")] {
+            let ran = folder.run(&["run", &format!("{WEB} | {sink}")]);
+            assert_eq!(ran.status, Some(status), "{sink}: {}", ran.err);
+            assert!(ran.err.contains(told) && ran.err.contains(hint), "{sink}: {}", ran.err);
+        }
+    }
+    assert!(!path("nowhere").exists());
+}
+
+#[test]
+fn captures_of_connections_are_those_of_tcpdump() {
+    let folder = Folder::new();
+    let ran = folder.run(&["run", &format!("{WEB} | pcap split per=connection")]);
+    assert_eq!(ran.status, Some(0), "{}", ran.err);
+    let Some(tcpdump) = need::command("tcpdump") else { return };
+    let frames = |file: &str, filter: &str| {
+        let output = Command::new(&tcpdump)
+            .args(["-nn", "-tt", "-r", file, filter])
+            .current_dir(folder.path())
+            .output()
+            .unwrap();
+        assert!(output.status.success(), "{file}");
+        String::from_utf8(output.stdout).unwrap()
+    };
+    let (mut files, mut lines) = (0, 0);
+    for entry in fs::read_dir(folder.path().join("split")).unwrap() {
+        let name = entry.unwrap().file_name().into_string().unwrap();
+        let Some(about) = name.strip_suffix(".pcap") else { continue };
+        let ends: Vec<&str> = about.split('-').skip(1).collect();
+        let filter: Vec<String> = ends.iter().map(|end| of_end(end)).collect();
+        let filter = match filter.is_empty() {
+            true => "arp".to_owned(),
+            false => format!("({0}) or (vlan and {0})", filter.join(" and ")),
+        };
+        let ours = frames(&format!("split/{name}"), "");
+        assert_eq!(ours, frames("examples/web.pcap", &filter), "{name}");
+        files += 1;
+        lines += ours.lines().count();
+    }
+    assert_eq!(lines, 105);
+    assert!(files > 5, "{files} files");
+}
+
+/// The expression for an end as names of files have it: `10.0.0.1.80`, `2001_db8__1.80`, `10.0.0.1`.
+fn of_end(end: &str) -> String {
+    let (address, port) = match (end.contains('_'), end.matches('.').count()) {
+        (false, 3) => (end, None),
+        _ => end.rsplit_once('.').map(|(address, port)| (address, Some(port))).unwrap(),
+    };
+    let address = address.replace('_', ":");
+    match port {
+        Some(port) => format!("host {address} and port {port}"),
+        None => format!("host {address} and icmp"),
+    }
+}
