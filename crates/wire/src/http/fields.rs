@@ -103,31 +103,80 @@ impl Codings {
     }
 }
 
+/// The fields that are looked at.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Known {
+    Host,
+    UserAgent,
+    Referer,
+    ContentType,
+    ContentEncoding,
+    ContentLength,
+    TransferEncoding,
+    Authorization,
+    Connection,
+    Upgrade,
+}
+
+impl Known {
+    /// The field with this name.
+    #[inline]
+    pub(super) fn of(name: &[u8]) -> Option<Self> {
+        match name.len() {
+            4 if is(name, b"host") => Some(Self::Host),
+            7 if is(name, b"referer") => Some(Self::Referer),
+            7 if is(name, b"upgrade") => Some(Self::Upgrade),
+            10 if is(name, b"user-agent") => Some(Self::UserAgent),
+            10 if is(name, b"connection") => Some(Self::Connection),
+            12 if is(name, b"content-type") => Some(Self::ContentType),
+            13 if is(name, b"authorization") => Some(Self::Authorization),
+            14 if is(name, b"content-length") => Some(Self::ContentLength),
+            16 if is(name, b"content-encoding") => Some(Self::ContentEncoding),
+            16 if is(name, b"proxy-connection") => Some(Self::Connection),
+            17 if is(name, b"transfer-encoding") => Some(Self::TransferEncoding),
+            _ => None,
+        }
+    }
+
+    /// The same, where zeros in the name do not count.
+    pub(super) fn loosely_of(name: &[u8]) -> Option<Self> {
+        const LONGEST: usize = 17;
+        if !name.contains(&0) {
+            return Self::of(name);
+        }
+        let mut letters = [0; LONGEST];
+        let mut used = 0;
+        for letter in name.iter().filter(|letter| **letter != 0) {
+            *letters.get_mut(used)? = *letter;
+            used += 1;
+        }
+        Self::of(letters.get(..used)?)
+    }
+}
+
 impl<'b> Fields<'b> {
     /// Takes a field. `value` has no white space around it.
     #[inline]
     pub(super) fn take(
         &mut self,
-        name: &[u8],
+        known: Known,
         value: &'b [u8],
         manner: Manner,
     ) -> Result<(), Fault> {
-        match name.len() {
-            4 if is(name, b"host") => first(&mut self.host, value),
-            7 if is(name, b"referer") => first(&mut self.referer, value),
-            7 if is(name, b"upgrade") => self.upgrade = true,
-            10 if is(name, b"user-agent") => first(&mut self.user_agent, value),
-            10 if is(name, b"connection") => self.connection(value),
-            12 if is(name, b"content-type") => first(&mut self.content_type, value),
-            13 if is(name, b"authorization") => first(&mut self.authorization, value),
-            14 if is(name, b"content-length") => return self.length(value, manner),
-            16 if is(name, b"content-encoding") => {
+        match known {
+            Known::Host => first(&mut self.host, value),
+            Known::UserAgent => first(&mut self.user_agent, value),
+            Known::Referer => first(&mut self.referer, value),
+            Known::ContentType => first(&mut self.content_type, value),
+            Known::Authorization => first(&mut self.authorization, value),
+            Known::Upgrade => self.upgrade = true,
+            Known::Connection => self.connection(value),
+            Known::ContentLength => return self.length(value, manner),
+            Known::TransferEncoding => self.transfer(value, manner),
+            Known::ContentEncoding => {
                 first(&mut self.content_encoding, value);
                 words(value).for_each(|word| self.codings.add(word));
             }
-            16 if is(name, b"proxy-connection") => self.connection(value),
-            17 if is(name, b"transfer-encoding") => return self.transfer(value, manner),
-            _ => {}
         }
         Ok(())
     }
@@ -154,16 +203,15 @@ impl<'b> Fields<'b> {
     }
 
     /// `chunked` must be the last coding and stand once (RFC 9112 §6.1).
-    fn transfer(&mut self, value: &[u8], manner: Manner) -> Result<(), Fault> {
+    fn transfer(&mut self, value: &[u8], manner: Manner) {
         self.transfer = true;
         if manner == Manner::Lenient {
             self.chunked |= words(value).any(|word| is(word, b"chunked"));
-            return Ok(());
+            return;
         }
         for word in list(value).filter(|word| !word.is_empty()) {
             self.chunked = !self.chunked && is(word, b"chunked");
         }
-        Ok(())
     }
 
     /// What is wrong with the fields together, where the strict manner minds.
@@ -177,6 +225,7 @@ impl<'b> Fields<'b> {
 
 /// Characters of a token (RFC 9110 §5.6.2).
 #[inline]
+#[expect(clippy::indexing_slicing, reason = "a byte is below 256")]
 pub(super) const fn is_token(byte: u8) -> bool {
     TOKEN[byte as usize]
 }
@@ -215,10 +264,16 @@ pub(super) fn trim(mut value: &[u8]) -> &[u8] {
     value
 }
 
-/// Whether they are the same but for the case of letters.
+/// Whether they are the same but for the case of letters, and zeros, which only the lenient manner
+/// lets through.
 #[inline]
 pub(super) fn is(word: &[u8], lower: &[u8]) -> bool {
-    word.eq_ignore_ascii_case(lower)
+    if word.len() <= lower.len() {
+        return word.eq_ignore_ascii_case(lower);
+    }
+    let letters = || word.iter().filter(|letter| **letter != 0);
+    letters().count() == lower.len()
+        && letters().zip(lower).all(|(letter, lower)| letter.eq_ignore_ascii_case(lower))
 }
 
 #[inline]
@@ -235,7 +290,7 @@ fn list(value: &[u8]) -> impl Iterator<Item = &[u8]> {
 
 /// The words in a value, whatever stands between them.
 fn words(value: &[u8]) -> impl Iterator<Item = &[u8]> {
-    value.split(|byte| !byte.is_ascii_alphanumeric() && *byte != b'-')
+    value.split(|byte| !byte.is_ascii_alphanumeric() && !matches!(*byte, b'-' | 0))
 }
 
 fn decimal(digits: &[u8]) -> Option<u64> {

@@ -1,6 +1,6 @@
 //! The head of a message: start line and fields.
 
-use super::fields::{Fields, is, is_text, is_token, trim};
+use super::fields::{Fields, Known, is, is_text, is_token, trim};
 use super::lines::{Line, line};
 use super::method::method_number;
 use super::{Fault, Manner, Stop};
@@ -105,7 +105,10 @@ impl<'b> Head<'b> {
         version: &'b [u8],
         manner: Manner,
     ) -> Result<Self, Stop> {
-        let (fields, end) = fields(bytes, first.next, manner)?;
+        let (fields, end) = match manner {
+            Manner::Strict => strict_fields(bytes, first.next)?,
+            Manner::Lenient => lenient_fields(bytes, first.next)?,
+        };
         if version.is_empty() && manner == Manner::Strict && end > first.next + 2 {
             return Err(Fault::Version.into());
         }
@@ -258,47 +261,83 @@ fn is_modern(version: &[u8]) -> bool {
     (number(), number()) >= (1, 1)
 }
 
-/// A field whose value may go on in the next line.
-struct Open<'b> {
-    name: &'b [u8],
-    from: usize,
-    to: usize,
-}
-
 /// Reads field lines up to the empty line; answers where that ends.
-fn fields(bytes: &[u8], from: usize, manner: Manner) -> Result<(Fields<'_>, usize), Stop> {
+fn strict_fields(bytes: &[u8], from: usize) -> Result<(Fields<'_>, usize), Stop> {
     let mut fields = Fields::default();
-    let mut open: Option<Open<'_>> = None;
     let mut at = from;
     loop {
-        if manner == Manner::Strict && matches!(bytes.get(at), Some(b' ' | b'\t')) {
+        if matches!(bytes.get(at), Some(b' ' | b'\t')) {
             return Err(Fault::Folded.into());
         }
-        let line = line(bytes, at, manner)?;
+        let line = line(bytes, at, Manner::Strict)?;
         at = line.next;
         let text = slice(bytes, line);
-        let folded = matches!(text.first(), Some(b' ' | b'\t'));
-        let ends = text.is_empty() || (folded && blank_ends(bytes, line)?);
-        if let (true, false, Some(open)) = (folded, ends, open.as_mut()) {
-            open.to = line.end;
-            continue;
+        if text.is_empty() {
+            fields.check(Manner::Strict)?;
+            return Ok((fields, at));
         }
-        if let Some(open) = open.take() {
-            let value = bytes.get(open.from..open.to).unwrap_or_default();
-            fields.take(open.name, looser(value), manner)?;
-        }
-        if ends {
-            fields.check(manner)?;
-            return Ok((fields, line.next));
-        }
-        match manner {
-            Manner::Strict => {
-                let (name, value) = strict_field(text)?;
-                fields.take(name, trim(value), manner)?;
-            }
-            Manner::Lenient => open = lenient_field(text, line),
+        let (name, value) = strict_field(text)?;
+        if let Some(known) = Known::of(name) {
+            fields.take(known, trim(value), Manner::Strict)?;
         }
     }
+}
+
+/// The same leniently: a line that begins with white space goes on with the one before it, unless
+/// a field begins there that would matter; a line without a colon is passed over.
+fn lenient_fields(bytes: &[u8], from: usize) -> Result<(Fields<'_>, usize), Stop> {
+    let mut fields = Fields::default();
+    let mut open: Option<Line> = None;
+    let mut at = from;
+    loop {
+        let line = line(bytes, at, Manner::Lenient)?;
+        at = line.next;
+        let text = slice(bytes, line);
+        let mut end = None;
+        if text.is_empty() {
+            end = empty_ends(bytes, line);
+            if end.is_none() {
+                continue;
+            }
+        } else if matches!(text, [b' ' | b'\t', ..]) {
+            if blank_ends(bytes, line)? {
+                end = Some(line.next);
+            } else if let (Some(open), false) = (open.as_mut(), begins_known(text)) {
+                open.end = line.end;
+                continue;
+            }
+        }
+        if let Some(open) = open.replace(line) {
+            lenient_field(&mut fields, slice(bytes, open))?;
+        }
+        if let Some(end) = end {
+            return Ok((fields, end));
+        }
+    }
+}
+
+/// Where the head ends, if an empty line ends it. One that is neither CR LF nor LF does so only if
+/// no field follows that would matter; and together with a CR LF behind it.
+fn empty_ends(bytes: &[u8], line: Line) -> Option<usize> {
+    let ending = bytes.get(line.end..line.next).unwrap_or_default();
+    if matches!(ending, b"\r\n" | b"\n") {
+        return Some(line.next);
+    }
+    let rest = bytes.get(line.next..).unwrap_or_default();
+    match rest {
+        [b'\r', b'\n', ..] if ending.ends_with(b"\n") => Some(line.next + 2),
+        _ if begins_known(rest) => None,
+        _ => Some(line.next),
+    }
+}
+
+/// Whether a field begins here that is looked at.
+fn begins_known(rest: &[u8]) -> bool {
+    /// The longest name that is looked at, with some white space around.
+    const WITHIN: usize = 24;
+    let rest = rest.get(..WITHIN).unwrap_or(rest);
+    let name = memchr(b':', rest).and_then(|colon| rest.get(..colon)).unwrap_or_default();
+    Known::of(loose(name)).is_some()
 }
 
 /// Whether a line of one blank ends the head: what some clients take for the empty line where no
@@ -328,11 +367,15 @@ fn strict_field(text: &[u8]) -> Result<(&[u8], &[u8]), Fault> {
     }
 }
 
-/// Leniently a line without a colon is passed over.
-fn lenient_field(text: &[u8], line: Line) -> Option<Open<'_>> {
-    let colon = memchr(b':', text)?;
+fn lenient_field<'b>(fields: &mut Fields<'b>, text: &'b [u8]) -> Result<(), Fault> {
+    let Some(colon) = memchr(b':', text) else { return Ok(()) };
     let name = loose(text.get(..colon).unwrap_or_default());
-    Some(Open { name, from: line.start + colon + 1, to: line.end })
+    match Known::loosely_of(name) {
+        Some(known) => {
+            fields.take(known, looser(text.get(colon..).unwrap_or_default()), Manner::Lenient)
+        }
+        None => Ok(()),
+    }
 }
 
 /// Without white space and control characters around.

@@ -79,38 +79,40 @@ impl Seek {
         self.0
     }
 
-    /// Whether the head ends within `piece`, or ended before it.
+    /// Whether the head may end within `piece`: all of the piece is looked at, so that the search
+    /// can go on behind it.
     #[must_use]
     pub fn ends_in(&mut self, piece: &[u8]) -> bool {
-        let mut at = 0;
+        let (mut at, mut found) = (0, false);
         while let Some(byte) = piece.get(at) {
             if self.0 == TEXT {
                 let rest = piece.get(at..).unwrap_or_default();
-                let Some(found) = memchr2(b'\r', b'\n', rest) else { return false };
-                self.0 = if rest.get(found) == Some(&b'\n') { EMPTY } else { TEXT_CR };
-                at += found + 1;
+                let Some(end) = memchr2(b'\r', b'\n', rest) else { return found };
+                self.0 = if rest.get(end) == Some(&b'\n') { EMPTY } else { TEXT_CR };
+                at += end + 1;
                 continue;
             }
             let begun = match byte {
                 b' ' | b'\t' => BLANK,
                 _ => TEXT,
             };
-            self.0 = match (self.0, byte) {
-                (BEFORE, byte) if is_blank(*byte) => BEFORE,
-                (BEFORE, _) => TEXT,
-                (TEXT_CR, b'\r') | (TEXT_CRS, b'\r') => TEXT_CRS,
-                (TEXT_CR | TEXT_CRS, b'\n') => EMPTY,
-                (TEXT_CR, _) => begun,
-                (EMPTY | EMPTY_CR | BLANK_LINE, b'\r') => EMPTY_CR,
-                (BLANK, b'\n') => BLANK_LINE,
-                (BLANK, b'\r') => TEXT_CR,
-                (BLANK, _) => TEXT,
-                (EMPTY, b'\n') => return true,
-                (EMPTY, _) => begun,
-                _ => return true,
+            let (next, ends) = match (self.0, byte) {
+                (BEFORE, byte) if is_blank(*byte) => (BEFORE, false),
+                (BEFORE | BLANK, b' '..) => (TEXT, false),
+                (TEXT_CR | TEXT_CRS, b'\r') => (TEXT_CRS, false),
+                (TEXT_CR | TEXT_CRS, b'\n') => (EMPTY, false),
+                (EMPTY | EMPTY_CR | BLANK_LINE, b'\r') => (EMPTY_CR, false),
+                (EMPTY | EMPTY_CR | BLANK_LINE, b'\n') => (EMPTY, true),
+                (BLANK, b'\n') => (BLANK_LINE, false),
+                (BLANK, b'\r') => (TEXT_CR, false),
+                (BEFORE | BLANK, _) => (TEXT, false),
+                (TEXT_CR | EMPTY, _) => (begun, false),
+                _ => (begun, true),
             };
+            self.0 = next;
+            found |= ends;
             at += 1;
         }
-        false
+        found
     }
 }

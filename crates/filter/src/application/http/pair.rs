@@ -6,7 +6,7 @@
 //! there only where exchanges are asked for.
 
 use super::describe::{Seen, is_interim};
-use super::state::state;
+use super::state::at;
 use super::walk::Walk;
 use super::why;
 use crate::prelude::*;
@@ -133,7 +133,7 @@ impl<'a> Walk<'_, '_, 'a> {
         let open = &self.it.ways[requests];
         let last = self.it.serial.wrapping_sub(1) << 2 | PART;
         // A request that is still open when its response has ended.
-        if sent.is_none() && open.state == state::BODY && front == Some(last) {
+        if sent.is_none() && open.state == at::BODY && front == Some(last) {
             let seen = Seen { broken: true, ..Seen::of(open) };
             sent = self.seen_record(seen).and_then(|block| Record::parse(block.frame));
         }

@@ -55,7 +55,7 @@ pub(super) struct Way {
     pub(super) class: u32,
     /// What the body is coded with, if it is to be decoded.
     pub(super) codings: u16,
-    /// One of [`state`].
+    /// One of [`at`].
     pub(super) state: u8,
     /// How far the search for the end of the head is.
     pub(super) seek: u8,
@@ -70,7 +70,7 @@ pub(super) struct Way {
 }
 
 /// Where a direction stands.
-pub(super) mod state {
+pub(super) mod at {
     /// Nothing was seen yet.
     pub(in super::super) const NEW: u8 = 0;
     /// Between messages.
@@ -119,8 +119,8 @@ impl Connection {
     /// Whether nothing more can come that belongs to it.
     pub(super) fn is_over(&self) -> bool {
         let [one, other] = &self.ways;
-        let ended = |way: &Way| way.state == state::ENDED;
-        let unmet = |way: &Way| way.state == state::NEW && self.asked.is_empty();
+        let ended = |way: &Way| way.state == at::ENDED;
+        let unmet = |way: &Way| way.state == at::NEW && self.asked.is_empty();
         (ended(one) && (ended(other) || unmet(other))) || (ended(other) && unmet(one))
     }
 

@@ -4,15 +4,17 @@
 //! first of them, so that one block for one message costs nothing but its description.
 
 use super::decode::Decoder;
-use super::state::{Connection, Kind, Way, state};
+use super::state::{Connection, Kind, Way, at};
 use super::{Emit, Options, why};
 use crate::prelude::*;
 use wire::http::{
-    Body, Codings, Guess, Head, Manner, Piece, Seek, Start, Stop, guess, method_number,
+    Body, Codings, Fields, Guess, Head, Manner, Piece, Seek, Start, Stop, guess, method_number,
 };
 
 /// The class of a response whose status is no number from 100 to 999.
 const NO_STATUS: u32 = 999;
+/// How far the head of a response may stand behind a line that belongs to none.
+const JUNK_MAX: usize = 256;
 /// So many bytes decide what a connection speaks.
 const DECIDES: usize = 32;
 
@@ -73,7 +75,7 @@ impl<'w, 'c, 'a> Walk<'w, 'c, 'a> {
             let way = self.way();
             way.begun = 1;
             if !first {
-                way.state = state::LOST;
+                way.state = at::LOST;
             }
         }
         if self.block.pointer.is_hole() {
@@ -81,9 +83,9 @@ impl<'w, 'c, 'a> Walk<'w, 'c, 'a> {
         } else {
             while self.at < length {
                 match self.way().state {
-                    state::NEW | state::BETWEEN | state::LOST => self.begin(),
-                    state::HEAD => self.gather(),
-                    state::BODY => self.body(),
+                    at::NEW | at::BETWEEN | at::LOST => self.begin(),
+                    at::HEAD => self.gather(),
+                    at::BODY => self.body(),
                     _ => self.aside(),
                 }
             }
@@ -126,7 +128,7 @@ impl<'w, 'c, 'a> Walk<'w, 'c, 'a> {
         if rest.is_empty() {
             return;
         }
-        let lost = self.way().state == state::LOST;
+        let lost = self.way().state == at::LOST;
         if self.it.kind == 0 && !self.chooses(rest) {
             return;
         }
@@ -144,14 +146,45 @@ impl<'w, 'c, 'a> Walk<'w, 'c, 'a> {
                 self.hold_head(rest.len(), seek);
             }
             Err(Stop::More) => self.aside(),
+            Err(Stop::Fault(_)) if self.answers_without_a_head() => self.headless(),
             Err(Stop::Fault(_)) => self.fault(),
         }
+    }
+
+    /// Whether what stands there may be a response all the same: the first bytes that answer a
+    /// request.
+    fn answers_without_a_head(&self) -> bool {
+        let lenient = self.options.manner == Manner::Lenient;
+        let first = self.it.ways[self.way].state == at::NEW;
+        lenient && first && !self.is_requests() && self.request().is_some()
+    }
+
+    /// A head behind a line that belongs to none, or a body without a head (HTTP/0.9), which ends
+    /// with its connection.
+    fn headless(&mut self) {
+        let rest = self.rest();
+        let within = rest.get(..JUNK_MAX).unwrap_or(rest);
+        let starts =
+            |at: &usize| within.get(*at..).is_some_and(|rest| rest.starts_with(b"HTTP/1."));
+        let ends = memchr::memchr2_iter(b'\n', b'\r', within).map(|end| end + 1);
+        if let Some(start) = { ends }.find(starts) {
+            let junk = self.block.narrow(self.at, start as u32);
+            let class = self.cx.absent(why::MALFORMED);
+            self.put(junk.with_class(class));
+            self.at += start as u32;
+            self.way().state = at::BETWEEN;
+            return;
+        }
+        let start = Start::Response { status: 0, reason: &[] };
+        let fields = Fields::default();
+        let head = Head { begin: 0, end: 0, start, version: &[], modern: false, fields };
+        self.message(&head, self.at, self.at);
     }
 
     /// Whether the connection may be HTTP/1 for all that its first bytes say; they also say which
     /// way requests go. Otherwise what stands there was dealt with.
     fn chooses(&mut self, rest: &[u8]) -> bool {
-        let lost = self.way().state == state::LOST;
+        let lost = self.way().state == at::LOST;
         let speaks = match guess(rest) {
             Guess::Request => {
                 self.it.flipped = u8::from(self.way == 1);
@@ -179,7 +212,7 @@ impl<'w, 'c, 'a> Walk<'w, 'c, 'a> {
         self.it.kind = kind.number();
         for way in 0..2 {
             self.let_go(way, why::NOT_HTTP);
-            self.it.ways[way].state = state::OTHER;
+            self.it.ways[way].state = at::OTHER;
         }
         self.aside();
     }
@@ -199,7 +232,7 @@ impl<'w, 'c, 'a> Walk<'w, 'c, 'a> {
             return self.fault();
         }
         let way = self.way();
-        way.state = state::HEAD;
+        way.state = at::HEAD;
         way.seek = seek.number();
         way.gathered = gathered;
         if !self.hold() {
@@ -271,7 +304,7 @@ impl<'w, 'c, 'a> Walk<'w, 'c, 'a> {
             body,
             class,
             codings: if decodes { head.fields.codings.number() } else { 0 },
-            state: state::BODY,
+            state: at::BODY,
             closes: u8::from(strict && !head.persists()),
             begun: 1,
             held: way.held,
@@ -377,7 +410,7 @@ impl<'w, 'c, 'a> Walk<'w, 'c, 'a> {
             false => self.response_ended(),
         }
         let closes = self.way().closes != 0;
-        self.way().state = if closes { state::CLOSED } else { state::BETWEEN };
+        self.way().state = if closes { at::CLOSED } else { at::BETWEEN };
         if switched {
             self.switch();
         }
@@ -386,11 +419,11 @@ impl<'w, 'c, 'a> Walk<'w, 'c, 'a> {
     /// From here on both directions speak another protocol.
     fn switch(&mut self) {
         for way in 0..2 {
-            if self.it.ways[way].state == state::HEAD {
+            if self.it.ways[way].state == at::HEAD {
                 self.let_go(way, why::SWITCHED);
             }
-            if !matches!(self.it.ways[way].state, state::BODY | state::ENDED) {
-                self.it.ways[way].state = state::SWITCHED;
+            if !matches!(self.it.ways[way].state, at::BODY | at::ENDED) {
+                self.it.ways[way].state = at::SWITCHED;
             }
         }
     }
@@ -398,15 +431,15 @@ impl<'w, 'c, 'a> Walk<'w, 'c, 'a> {
     /// What stands there breaks the rules.
     fn fault(&mut self) {
         let may_switch = self.it.may_switch != 0 && self.is_requests();
-        if self.it.kind == 0 && self.way().begun != 0 && self.way().state != state::LOST {
+        if self.it.kind == 0 && self.way().begun != 0 && self.way().state != at::LOST {
             return self.speaks(Kind::Other);
         }
         if may_switch {
             self.let_go(self.way, why::SWITCHED);
-            self.way().state = state::SWITCHED;
+            self.way().state = at::SWITCHED;
             return self.aside();
         }
-        let lost = self.way().state == state::LOST;
+        let lost = self.way().state == at::LOST;
         self.let_go(self.way, why::MALFORMED);
         if lost {
             return self.aside();
@@ -419,7 +452,7 @@ impl<'w, 'c, 'a> Walk<'w, 'c, 'a> {
     /// request.
     fn lose(&mut self) {
         self.let_go(self.way, why::LOST);
-        self.way().state = state::LOST;
+        self.way().state = at::LOST;
         if self.it.kind != 0 {
             self.drain();
         }
@@ -431,7 +464,7 @@ impl<'w, 'c, 'a> Walk<'w, 'c, 'a> {
         if length == 0 {
             return;
         }
-        if self.way().state == state::BODY {
+        if self.way().state == at::BODY {
             if self.way().codings != 0 {
                 self.give_up_decoding();
             }
@@ -450,7 +483,7 @@ impl<'w, 'c, 'a> Walk<'w, 'c, 'a> {
             self.finish_message();
         }
         if self.at < length {
-            if matches!(self.way().state, state::NEW | state::BETWEEN | state::HEAD) {
+            if matches!(self.way().state, at::NEW | at::BETWEEN | at::HEAD) {
                 self.lose();
             }
             self.aside();
@@ -460,29 +493,28 @@ impl<'w, 'c, 'a> Walk<'w, 'c, 'a> {
     /// The direction ends here.
     fn end(&mut self) {
         match self.way().state {
-            state::BODY => {
+            at::BODY => {
                 let whole = self.way().body.ends_with_connection();
                 self.way().broken = u8::from(!whole);
                 self.finish_message();
             }
-            state::HEAD => {
+            at::HEAD => {
                 self.cx.count(why::INCOMPLETE, 1);
                 self.let_go(self.way, why::CUT);
             }
             _ => {}
         }
-        self.way().state = state::ENDED;
-        if self.it.ways.iter().all(|way| way.state == state::ENDED) {
+        self.way().state = at::ENDED;
+        if self.it.ways.iter().all(|way| way.state == at::ENDED) {
             self.drain();
         }
     }
 
     /// Gives the fragment of the open message up to where the block is taken.
     fn flush(&mut self, last: bool) {
-        if let Some(from) = self.open.take() {
-            if last || from < self.at {
-                self.give(from, self.at, last);
-            }
+        let from = self.open.take().filter(|from| last || *from < self.at);
+        if let Some(from) = from {
+            self.give(from, self.at, last);
         }
     }
 
@@ -515,9 +547,9 @@ impl<'w, 'c, 'a> Walk<'w, 'c, 'a> {
     /// Lets the rest of the block go on without an answer.
     fn aside(&mut self) {
         let reason = match self.way().state {
-            state::SWITCHED => why::SWITCHED,
-            state::CLOSED => why::AFTER_CLOSE,
-            state::OTHER => why::NOT_HTTP,
+            at::SWITCHED => why::SWITCHED,
+            at::CLOSED => why::AFTER_CLOSE,
+            at::OTHER => why::NOT_HTTP,
             _ => why::LOST,
         };
         self.give_aside(reason);
