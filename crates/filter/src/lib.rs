@@ -98,6 +98,8 @@ pub mod network;
 pub mod stats;
 pub mod transport;
 
+mod automaton;
+mod texts;
 mod twin;
 
 #[cfg(any(test, feature = "testing"))]

@@ -14,9 +14,11 @@ use abi::{BLOCK_MAX, Class, ContextLane, DbufId, Entry, Marks, Place, RichPointe
 use std::cell::{Cell, OnceCell};
 use wire::LinkType;
 
+mod fragments;
 mod frame;
 pub mod twins;
 
+pub use fragments::{Fragment, pieces};
 pub use frame::Frame;
 
 /// Memory that only grows: cells that are written once.

@@ -137,13 +137,18 @@ fn a_class_named_like_a_filter_leads_to_it() {
             for frames in corpus::batches(&frames) {
                 for mut batch in first.turn(space.batch(frames), &mut space, 0) {
                     batch.keep(batch.select(|class| class.0 == *value));
+                    // Ends and holes have nothing to be recognised by.
+                    let bytes = batch.blocks().filter(|(_, block)| !block.bytes().is_empty());
+                    let bytes = bytes.fold(0, |mask, (l, _)| mask | 1 << l);
+                    batch.keep(bytes);
                     there += u64::from(batch.live().count_ones());
                     second.turn(batch, &mut space, 0);
                 }
             }
+            // In one of five captures with port 22, curl asks it for a page.
             let unanswered: u64 = second.unanswered().map(|(_, n)| n).sum();
             assert!(
-                there > 0 && unanswered * 10 < there,
+                there > 0 && unanswered * 4 < there,
                 "`{}` |{name} does not lead to `{name}`: {unanswered} of {there} not answered",
                 d.name
             );
@@ -352,13 +357,29 @@ fn state_that_was_saved_continues_elsewhere() {
         frame.time = (number * number) as u64 * 1000;
     }
     let (before, behind) = frames.split_at(frames.len() / 2);
+    let all_answers = |node: &mut Node, frames: &[Frame]| {
+        let mut answers = Vec::new();
+        for (number, frame) in frames.iter().enumerate() {
+            let arena = Arena::new(64);
+            let mut space = Space::new(&arena);
+            let mut batch = space.batch(std::slice::from_ref(frame));
+            let mut block = batch.block(0);
+            // Some blocks come with sessions, as if they stood behind who tells them apart.
+            block.context.session = number as u32 % 5;
+            batch.set(0, block);
+            for batch in node.turn(batch, &mut space, frame.time) {
+                answers.extend(batch.blocks().map(|(_, block)| Answer::of(&block, None)));
+            }
+        }
+        answers
+    };
     for d in FILTERS {
         let mut stays = node(d);
-        let mut wanted = all_answers(&mut stays, before, usize::MAX);
-        wanted.extend(all_answers(&mut stays, behind, usize::MAX));
+        let mut wanted = all_answers(&mut stays, before);
+        wanted.extend(all_answers(&mut stays, behind));
 
         let mut leaves = node(d);
-        let mut found = all_answers(&mut leaves, before, usize::MAX);
+        let mut found = all_answers(&mut leaves, before);
         let keeps = leaves.filter.state().map(|state| state.sessions());
         match d.keeps {
             Keeps::Nothing => assert_eq!(keeps, None, "`{}`", d.name),
@@ -370,7 +391,7 @@ fn state_that_was_saved_continues_elsewhere() {
         drop(leaves);
         let mut comes = node(d);
         comes.restore(saved).unwrap_or_else(|mistake| panic!("`{}`: {mistake}", d.name));
-        found.extend(all_answers(&mut comes, behind, usize::MAX));
+        found.extend(all_answers(&mut comes, behind));
 
         assert_eq!(comes.report(), stays.report(), "`{}`", d.name);
         assert!(found == wanted, "`{}` answers otherwise after it has moved", d.name);

@@ -3,6 +3,7 @@
 pub mod compress;
 pub mod decompress;
 pub mod r#match;
+pub mod regex;
 
 mod codec;
 mod lz4;

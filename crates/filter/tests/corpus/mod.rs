@@ -42,6 +42,9 @@ pub(crate) fn shapes() -> Vec<Frame> {
     let loopback = [&[2, 0, 0, 0][..], &udp.bytes[14..]].concat();
     vec![
         Frame::tcp(4000, 80, b"GET / HTTP/1.1\r\n\r\n"),
+        Frame::tcp(4001, 22, b"SSH-2.0-OpenSSH_9.2\r\n"),
+        Frame::tcp(4002, 23, b"\xff\xfb\x18\xff\xfb\x20"),
+        Frame::tcp(4003, 554, b"OPTIONS * RTSP/1.0\r\nCSeq: 1\r\n\r\n"),
         Frame::udp(4000, 53, b"question"),
         Frame::ipv6(17, &[0, 53, 0, 53, 0, 8, 0, 0]),
         Frame::ipv6(0, &[60, 0, 0, 0, 0, 0, 0, 0, 6, 0, 0, 0, 0, 0, 0, 0, 0, 80, 0, 80]),

@@ -1,0 +1,329 @@
+//! `ssh`, `rtsp`, `mpeg`, `telnet`: whether a connection, message or datagram is of this protocol,
+//! by its first bytes.
+//!
+//! In: bytes in view, as `tcp`, `udp` or `http` give them. Out: the same blocks, answered yes from
+//! the one on that holds the byte that decides; nothing is held back, so what came before it in
+//! blocks of its own is not answered (`undecided`). A connection is recognised by either direction,
+//! and then both are answered. [SL §4.2, `tcp | http + ssh + rtsp | inspect`, `mpeg +* !http`]
+//!
+//! A signature is a pattern and how many bytes of a text are looked at. Between blocks the state of
+//! one automaton is remembered ([`crate::automaton`]), so that it does not matter how the bytes were
+//! cut. The sources name these filters and do not say what they look at.
+
+use crate::automaton::{Automaton, Plan, State};
+use crate::prelude::*;
+use crate::texts::Piece;
+use zerocopy::{FromBytes, Immutable, IntoBytes};
+
+/// What everybody knows about `ssh`.
+pub const SSH: Description = Description {
+    name: "ssh",
+    summary: "recognise SSH by the line with its version",
+    details: "\
+Answers yes from the block on that completes `SSH-2.0-` or another version at the beginning of
+either direction; a server may say up to 1,024 bytes of lines before it (RFC 4253, 4.2). What came
+before is not answered, as `undecided`.
+
+Not answered: `undecided` (too few bytes yet), `not recognised` (another protocol, or its first
+bytes were not seen).",
+    example: "replay web.pcap | tcp | ssh | count",
+    user: Some(|arguments| make(arguments, &BANNER)),
+    ..RECOGNISER
+};
+
+/// What everybody knows about `rtsp`.
+pub const RTSP: Description = Description {
+    name: "rtsp",
+    summary: "recognise RTSP by its first request or response",
+    details: "\
+Answers yes from the block on that completes a request line or the beginning of a status line with
+`RTSP/1.0` or `RTSP/2.0` at the beginning of either direction, within 4,096 bytes. What came before
+is not answered, as `undecided`.
+
+Not answered: `undecided` (too few bytes yet), `not recognised` (another protocol, or its first
+bytes were not seen).",
+    example: "replay web.pcap | tcp | rtsp | count",
+    user: Some(|arguments| make(arguments, &REAL_TIME)),
+    ..RECOGNISER
+};
+
+/// What everybody knows about `mpeg`.
+pub const MPEG: Description = Description {
+    name: "mpeg",
+    summary: "recognise MPEG streams by their packets and start codes",
+    details: "\
+Answers yes from the block on that shows a transport stream (two packets of 188 bytes and the next
+sync byte, or the end), a program stream (pack header), packets of one (PES), or video of MPEG-1,
+MPEG-2, MPEG-4 or AVC by its first start codes: at the beginning of a connection, message or
+datagram, behind the head of an HTTP response, or in RTP (RFC 2250), within 16,384 bytes. What came
+before is not answered, as `undecided`.
+
+Not answered: `undecided` (too few bytes yet), `not recognised` (something else, or its first bytes
+were not seen).",
+    example: "replay web.pcap | udp | mpeg | count",
+    takes: Forms::of(&[Form::Segment, Form::Stream, Form::Message, Form::Record, Form::Bytes]),
+    user: Some(|arguments| make(arguments, &VIDEO)),
+    ..RECOGNISER
+};
+
+/// What everybody knows about `telnet`.
+pub const TELNET: Description = Description {
+    name: "telnet",
+    summary: "recognise telnet by the options that it negotiates first",
+    details: "\
+Answers yes from the block on that completes the second command of an option negotiation (IAC WILL,
+WONT, DO or DONT with an option that exists) at the beginning of either direction, within 512 bytes
+and with only text between the two. What came before is not answered, as `undecided`. A telnet
+connection that negotiates nothing is not told from others.
+
+Not answered: `undecided` (too few bytes yet), `not recognised` (another protocol, or its first
+bytes were not seen).",
+    example: "replay web.pcap | tcp | telnet | count",
+    user: Some(|arguments| make(arguments, &NEGOTIATION)),
+    ..RECOGNISER
+};
+
+/// What the four have in common.
+const RECOGNISER: Description = Description {
+    kind: Kind::Classification,
+    takes: Forms::of(&[Form::Stream, Form::Message, Form::Record, Form::Bytes]),
+    reads: Reads::All,
+    parameters: &[Parameter::named(
+        "sessions",
+        Type::Number { low: 1, high: 1 << 24 },
+        "65536",
+        "how many sessions are remembered at once",
+    )],
+    classes: Classes::YesNo,
+    reasons: &["undecided", "not recognised"],
+    counters: &["evicted sessions"],
+    keeps: Keeps::Sessions,
+    ..Description::EMPTY
+};
+
+const UNDECIDED: Reason = RECOGNISER.reason("undecided");
+const OTHER: Reason = RECOGNISER.reason("not recognised");
+const EVICTED: Counter = RECOGNISER.counter("evicted sessions");
+
+/// What a protocol is recognised by.
+struct Signature {
+    /// Patterns for the first bytes of a text.
+    first: &'static [&'static str],
+    /// The same for texts that go backward only, the server's.
+    server: &'static [&'static str],
+    /// So many bytes are looked at.
+    look: u32,
+}
+
+/// RFC 4253, 4.2. Lines before the version must not begin like it; those that begin like HTTP are
+/// no server of SSH.
+const BANNER: Signature = Signature {
+    first: &[r"\ASSH-[12]\.[0-9]{1,2}-[!-~]"],
+    server: &[concat!(
+        r"\A(?:(?:[^\nHS][^\n]*|H[^\nT][^\n]*|S[^\nS][^\n]*|[HS])?\n)+",
+        r"SSH-[12]\.[0-9]{1,2}-[!-~]"
+    )],
+    look: 1024,
+};
+
+/// RFC 2326, 6.1 and 7.1; RFC 7826, 7.1 and 8.1. Empty lines before are ignored, as in HTTP.
+const REAL_TIME: Signature = Signature {
+    first: &[
+        r"\A(?:\r?\n)*[A-Z][A-Z_]{2,31} [^\x00-\x20]+ RTSP/[12]\.[0-9]\r?\n",
+        r"\A(?:\r?\n)*RTSP/[12]\.[0-9] [1-6][0-9]{2}[ \r\n]",
+    ],
+    server: &[],
+    look: 4096,
+};
+
+/// RFC 854 and 855. Options are those of the IANA registry, so that neither MPEG audio (FF FB) nor
+/// UTF-16 (FF FE) is taken for a negotiation; a second command makes sure.
+const NEGOTIATION: Signature = Signature {
+    first: &[concat!(
+        r"\A[\r\n]*\xff[\xfb-\xfe][\x00-\x31\x8a-\x8c][\x07-\x0d\x1b\x20-\x7e]*",
+        r"\xff(?:[\xf0-\xfa]|[\xfb-\xfe][\x00-\x31\x8a-\x8c])"
+    )],
+    server: &[],
+    look: 512,
+};
+
+/// ISO/IEC 13818-1 (packets, packs), 11172-2, 13818-2, 14496-2, 14496-10 (start codes).
+const VIDEO: Signature = Signature {
+    first: &[
+        concat!(
+            r"(?s)\A(?:HTTP/1\.[01] 2[0-9]{2}[^\n]*\n(?:[^\r\n][^\n]*\n)*\r?\n",
+            // The length of the first chunk.
+            r"(?:[0-9A-Fa-f]{1,8}[ ;]?[^\n]*\n)?)?(?:",
+            // A transport stream, alone or in RTP: no error, some adaptation or payload.
+            r"(?:\x80[\x21\xa1].{10})?(?:\x47[\x00-\x7f].[\x10-\x3f\x50-\x7f\x90-\xbf\xd0-\xff]",
+            r".{184}){2}(?:\x47|\z)",
+            // A pack of MPEG-2, of MPEG-1, or a PES packet, each with its marker bits.
+            r"|\x00\x00\x01(?:\xba[\x44-\x47\x4c-\x4f\x54-\x57\x5c-\x5f\x64-\x67\x6c-\x6f",
+            r"\x74-\x77\x7c-\x7f]|\xba[\x21\x23\x25\x27\x29\x2b\x2d\x2f]",
+            r"|[\xbd\xc0-\xef]..[\x80-\xbf].[\x00-\x3f])",
+            // A sequence of MPEG-1 or MPEG-2: size, shape and rate that exist, the marker bit.
+            r"|\x00\x00\x01\xb3.{3}[\x11-\x18\x21-\x28\x31-\x38\x41-\x48\x51-\x58\x61-\x68",
+            r"\x71-\x78\x81-\x88\x91-\x98\xa1-\xa8\xb1-\xb8\xc1-\xc8\xd1-\xd8\xe1-\xe8]",
+            r"..[\x20-\x3f\x60-\x7f\xa0-\xbf\xe0-\xff]",
+            // Visual objects of MPEG-4; the parameters of AVC, behind a delimiter or not.
+            r"|\x00\x00\x01\xb0.\x00\x00\x01\xb5|\x00\x00\x01[\x00-\x1f]\x00\x00\x01[\x20-\x2f]",
+            r"|(?:\x00{2,3}\x01\x09[\x10-\xf0])?\x00{2,3}\x01[\x27\x47\x67]",
+            r"[\x42\x4d\x58\x64\x6e\x7a\xf4])"
+        ),
+        // Video of MPEG-1 and MPEG-2 in RTP: a header of four bytes, then a start code.
+        r"(?s)\A\x80[\x20\xa0].{14}\x00\x00\x01[\x00-\xaf\xb3\xb8]",
+    ],
+    server: &[],
+    look: 16_384,
+};
+
+fn make(arguments: &Arguments, signature: &'static Signature) -> Result<Filter, Mistake> {
+    /// More than any of the signatures above takes.
+    const SIZE: usize = 4 << 20;
+    let compiled = |patterns: &[&str]| {
+        let patterns: Vec<&[u8]> = patterns.iter().map(|pattern| pattern.as_bytes()).collect();
+        let automaton = Automaton::new(&patterns, Plan { size: SIZE, anchored: true });
+        automaton.map_err(|wrong| wrong.mistake("sessions"))
+    };
+    let Signature { first, server, .. } = signature;
+    let most = arguments.number("sessions").and_then(|most| usize::try_from(most).ok());
+    let own = (!server.is_empty()).then(|| compiled(&[*first, *server].concat()));
+    Ok(Filter::classify(Recogniser {
+        any: compiled(first)?,
+        server: own.transpose()?,
+        look: signature.look,
+        most: most.unwrap_or(1),
+        sessions: Sessions::default(),
+    }))
+}
+
+struct Recogniser {
+    any: Automaton,
+    /// For what goes backward, if that is something else.
+    server: Option<Automaton>,
+    look: u32,
+    most: usize,
+    sessions: Sessions<Known>,
+}
+
+/// What is known of the two directions of a session.
+#[derive(FromBytes, IntoBytes, Immutable, Default, Clone, Copy, PartialEq, Debug)]
+#[repr(C)]
+struct Known {
+    forward: Side,
+    backward: Side,
+    /// Of which automaton the states are.
+    print: u32,
+}
+
+/// What is known of one text.
+#[derive(FromBytes, IntoBytes, Immutable, Default, Clone, Copy, PartialEq, Debug)]
+#[repr(C)]
+struct Side {
+    state: State,
+    /// How many bytes were looked at.
+    seen: u32,
+    /// See below.
+    verdict: u16,
+    /// Not 0: it is a message, which says nothing about the other direction.
+    message: u8,
+    /// Not 0: it has ended; the verdict holds for the other direction.
+    over: u8,
+}
+
+/// Verdicts: none yet, and the two that stay.
+const YES: u16 = 1;
+const NO: u16 = 2;
+
+impl Session for Known {}
+
+impl Known {
+    fn sides(&mut self, backward: bool) -> (&mut Side, &mut Side) {
+        let Self { forward, backward: other, .. } = self;
+        if backward { (other, forward) } else { (forward, other) }
+    }
+}
+
+impl Classify for Recogniser {
+    const SETS_MARKS: bool = false;
+
+    #[inline]
+    fn classify(&mut self, block: &mut Block<'_>, cx: &mut Tell<'_>) -> Class {
+        let piece = Piece::of(block);
+        let verdict = match piece.session {
+            None => {
+                let mut side = Side::default();
+                self.look(&mut side, piece, block.bytes());
+                side.verdict
+            }
+            Some(session) => self.go_on(session, piece, block.bytes(), cx),
+        };
+        match verdict {
+            YES => Class::YES,
+            NO => cx.absent(OTHER),
+            _ => cx.absent(UNDECIDED),
+        }
+    }
+
+    fn state(&mut self) -> Option<&mut dyn crate::contract::State> {
+        Some(&mut self.sessions)
+    }
+}
+
+impl Recogniser {
+    /// The verdict on a piece of a text that has others.
+    fn go_on(&mut self, session: u64, piece: Piece, bytes: &[u8], cx: &mut Tell<'_>) -> u16 {
+        let full = self.sessions.len() >= self.most && self.sessions.get(session).is_none();
+        if full && self.sessions.evict().is_some() {
+            cx.count(EVICTED, 1);
+        }
+        let mut known = *self.sessions.of(session);
+        let print = self.automaton(true).print() ^ self.any.print().rotate_left(1);
+        if known.print != print {
+            known = Known { print, ..Known::default() };
+        }
+        let (side, other) = known.sides(piece.backward);
+        if piece.begins {
+            *side = Side { message: piece.described.into(), ..Side::default() };
+        }
+        let apart = side.message | other.message != 0;
+        if side.verdict == 0 && (apart || other.verdict != YES) {
+            self.look(side, piece, bytes);
+        }
+        let verdict = if !apart && other.verdict == YES { YES } else { side.verdict };
+        if piece.ends {
+            let verdict = if apart { 0 } else { side.verdict };
+            *side = Side { verdict, over: verdict.min(1) as u8, ..Side::default() };
+        }
+        if piece.ends && (*other == Side::default() || other.over != 0) {
+            self.sessions.end(session);
+        } else {
+            *self.sessions.of(session) = known;
+        }
+        verdict
+    }
+
+    /// Looks at the next bytes of a text that has no verdict yet.
+    fn look(&self, side: &mut Side, piece: Piece, bytes: &[u8]) {
+        let automaton = self.automaton(piece.backward);
+        let room = self.look.saturating_sub(side.seen) as usize;
+        let here = bytes.get(..room).unwrap_or(bytes);
+        let last = piece.ends && here.len() == bytes.len();
+        let (state, found) = automaton.read(side.state, here, last, u32::MAX);
+        side.state = state;
+        side.seen += here.len() as u32;
+        let enough = side.seen >= self.look;
+        side.verdict = match found {
+            Some(_) => YES,
+            None if piece.hole || piece.ends || enough || automaton.is_dead(state) => NO,
+            None => 0,
+        };
+    }
+
+    fn automaton(&self, backward: bool) -> &Automaton {
+        self.server.as_ref().filter(|_| backward).unwrap_or(&self.any)
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,255 @@
+//! Signatures on texts that are cut everywhere, on what they must not recognise, and on captures.
+
+use super::*;
+use crate::testing::{Fragment, Node, pieces};
+use testkit::Random;
+
+const ALL: [&Description; 4] = [&SSH, &RTSP, &MPEG, &TELNET];
+
+fn node(description: &'static Description) -> Node {
+    Node::new(description, &[]).unwrap()
+}
+
+fn classes(node: &mut Node, fragments: &[Fragment]) -> Vec<u32> {
+    pieces(node, fragments).iter().map(|answer| answer.class.0).collect()
+}
+
+/// A transport stream of this many packets.
+fn packets(count: usize) -> Vec<u8> {
+    let packet = |number: usize| {
+        let mut packet = vec![0xaa; 188];
+        packet[..4].copy_from_slice(&[0x47, 0x41, 0, 0x10 | number as u8 & 15]);
+        packet
+    };
+    (0..count).flat_map(packet).collect()
+}
+
+fn after(before: &[u8], rest: &[u8]) -> Vec<u8> {
+    [before, rest].concat()
+}
+
+/// Filters, the way a text goes, the text, and how many bytes of it decide.
+fn samples() -> Vec<(&'static Description, Flags, Vec<u8>, usize)> {
+    let (client, server) = (Flags::NONE, Flags::BACKWARD);
+    let text = |bytes: &[u8]| bytes.to_vec();
+    let reply = b"HTTP/1.1 200 OK\r\nContent-Type: video/mp2t\r\n\r\n";
+    let rtp = [0x80, 0x21, 0, 1, 0, 0, 0, 2, 0, 0, 0, 3];
+    vec![
+        (&SSH, client, text(b"SSH-2.0-OpenSSH_9.2\r\n...."), 9),
+        (&SSH, server, text(b"SSH-1.99-x\n"), 10),
+        (&SSH, server, text(b"Halt!\r\n\r\nSure.\r\nSSH-2.0-OpenSSH\r\n"), 25),
+        (&RTSP, client, text(b"OPTIONS rtsp://a/b RTSP/1.0\r\nCSeq: 1\r\n\r\n"), 29),
+        (&RTSP, client, text(b"\r\nGET_PARAMETER * RTSP/2.0\n\n"), 27),
+        (&RTSP, server, text(b"RTSP/1.0 200 OK\r\n"), 13),
+        (&TELNET, server, text(b"\xff\xfd\x18\xff\xfd\x20\xff\xfd\x23"), 6),
+        (&TELNET, client, text(b"\xff\xfb\x18\xff\xfa\x18\0xterm\xff\xf0"), 5),
+        (&TELNET, server, text(b"\xff\xfb\x01\r\nlogin: \xff\xfb\x03"), 15),
+        (&MPEG, server, packets(4), 377),
+        (&MPEG, server, after(reply, &packets(3)), reply.len() + 377),
+        (&MPEG, server, after(reply, &after(b"2f0\r\n", &packets(4))), reply.len() + 5 + 377),
+        (&MPEG, client, after(&rtp, &packets(7)), 12 + 377),
+        (&MPEG, client, text(&[0, 0, 1, 0xba, 0x44, 0, 4, 0]), 5),
+        (&MPEG, client, text(&[0, 0, 1, 0xba, 0x21, 0, 1, 0]), 5),
+        (&MPEG, client, text(&[0, 0, 1, 0xe0, 7, 0xec, 0x84, 0xc0, 0x0a, 0x37]), 9),
+        (&MPEG, client, text(&[0, 0, 1, 0xb3, 0x16, 0, 0xf0, 0x15, 0xff, 0xff, 0xe0, 0x18]), 11),
+        (&MPEG, client, text(&[0, 0, 1, 0xb0, 1, 0, 0, 1, 0xb5, 9]), 9),
+        (&MPEG, client, text(&[0, 0, 0, 1, 9, 0xf0, 0, 0, 0, 1, 0x67, 0x64, 0]), 12),
+        (
+            &MPEG,
+            client,
+            after(&rtp[..1], &after(&[0x20], &after(&rtp[2..], &[0, 0, 0, 0, 0, 0, 1, 9]))),
+            20,
+        ),
+    ]
+}
+
+/// Texts that are none of the four, and look like one.
+fn others() -> Vec<Vec<u8>> {
+    let text = |bytes: &[u8]| bytes.to_vec();
+    let late = after(b"HTTP/1.1 200 OK\r\n\r\n", b"SSH-2.0-OpenSSH_9.2\r\n");
+    vec![
+        text(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n"),
+        text(b"GET rtsp://a/ HTTP/1.1\r\n\r\nRTSP/1.0 200 OK\r\n"),
+        text(b"SSH is a protocol\r\n"),
+        text(b"SSH-2.0\r\nSSH-2.0-x"),
+        text(b"SIP/2.0 200 OK\r\n"),
+        text(b"RTSP/1.0 900\r\n"),
+        text(b"\xff\xfb\x90\x64\0\0\0\xff\xfb\x90\x64"),
+        text(b"\xff\xfe1\0\xff\xfe1\0"),
+        text(b"\xff\xfb\x01 and nothing more"),
+        text(b"\xff\xd8\xff\xe0\0\x10JFIF"),
+        text(b"G is the first letter of GET"),
+        after(b"\x47\x40\x00\x00", &packets(3)),
+        after(&packets(1)[..187], &packets(3)),
+        text(&[0, 0, 1, 0, 1, 0, 0x20, 0x20]),
+        text(&[0, 0, 1, 0xba, 0x80]),
+        text(&[0, 0, 1, 0xb3, 0x16, 0, 0xf0, 0x19, 0xff, 0xff, 0xe0]),
+        late,
+        vec![0; 20_000],
+        b"a line without an end ".repeat(1000),
+        b"line\n".repeat(5000),
+    ]
+}
+
+#[test]
+fn what_decides_is_the_same_byte_however_the_text_is_cut() {
+    for other in ALL {
+        let mut filter = node(other);
+        for (description, way, text, decides) in samples() {
+            for at in 0..=text.len() {
+                let cut: Vec<Fragment> = Fragment::cut(7, &text, &[at]);
+                let cut: Vec<Fragment> = cut.into_iter().map(|piece| piece.with(way)).collect();
+                let yes = u32::from(std::ptr::eq(other, description));
+                let first = if at >= decides { yes } else { 0 };
+                assert_eq!(
+                    classes(&mut filter, &cut),
+                    [first, yes],
+                    "`{}` cut at {at}: {}",
+                    other.name,
+                    text.escape_ascii()
+                );
+            }
+            assert_eq!(filter.filter.state().map(|state| state.sessions()), Some(vec![]));
+        }
+    }
+}
+
+#[test]
+fn random_cuts_and_moves_change_nothing() {
+    let mut random = Random::replayable();
+    let samples = samples();
+    // Two of each, between which the state goes to and fro.
+    let mut pairs: Vec<[Node; 2]> = ALL.iter().map(|filter| [node(filter), node(filter)]).collect();
+    for _ in 0..2000 {
+        let (description, way, text, decides) = random.pick(&samples);
+        let own = ALL.iter().position(|filter| std::ptr::eq(*filter, *description)).unwrap();
+        let [one, two] = &mut pairs[own];
+        let mut places: Vec<usize> =
+            (0..random.within(0..9)).map(|_| random.within(0..text.len() + 1)).collect();
+        places.sort_unstable();
+        let mut end = 0;
+        for piece in Fragment::cut(3, text, &places) {
+            end += piece.bytes.len();
+            let class = classes(one, &[piece.with(*way)]);
+            assert_eq!(class, [u32::from(end >= *decides)], "{places:?} {}", text.escape_ascii());
+            two.restore(one.save()).unwrap();
+            std::mem::swap(one, two);
+        }
+    }
+}
+
+#[test]
+fn others_are_not_recognised() {
+    for description in ALL {
+        let mut filter = node(description);
+        for text in others() {
+            let brief = text.get(..40).unwrap_or(&text).escape_ascii().to_string();
+            for way in [Flags::NONE, Flags::BACKWARD] {
+                let whole = Fragment::of(0, &text).with(way);
+                assert_eq!(classes(&mut filter, &[whole]), [0], "`{}`: {brief}", description.name);
+                let cut: Vec<Fragment> = Fragment::cut(1, &text, &[text.len() / 3, text.len() / 2]);
+                let cut: Vec<Fragment> = cut.into_iter().map(|piece| piece.with(way)).collect();
+                let found = classes(&mut filter, &cut);
+                assert_eq!(found, [0, 0, 0], "`{}`: {brief}", description.name);
+            }
+        }
+    }
+}
+
+#[test]
+fn either_direction_is_enough_and_reasons_tell_why_not() {
+    let client = |bytes: &[u8]| Fragment::of(1, bytes);
+    let server = |bytes: &[u8]| Fragment::of(1, bytes).with(Flags::BACKWARD);
+    let mut ssh = node(&SSH);
+    let found = classes(
+        &mut ssh,
+        &[
+            server(b"SS"),
+            client(b"hello"),
+            server(b"H-2.0-x\r\n"),
+            client(b"more"),
+            server(b"more").with(Flags::END),
+            client(b"more"),
+            client(b"").with(Flags::END),
+        ],
+    );
+    assert_eq!(found, [0, 0, 1, 1, 1, 1, 1]);
+    let why: Vec<_> = ssh.unanswered().collect();
+    assert_eq!(why, [("undecided", 1), ("not recognised", 1)]);
+    assert_eq!(ssh.filter.state().map(|state| state.sessions()), Some(vec![]));
+}
+
+#[test]
+fn who_did_not_see_the_first_bytes_does_not_guess() {
+    let pieces = [
+        Fragment::of(1, b"SSH-").with(Flags::FIRST),
+        Fragment::hole(1, 1),
+        Fragment::of(1, b"2.0-x\r\n"),
+        Fragment::hole(2, 3),
+        Fragment::of(2, b"SSH-2.0-x\r\n"),
+        Fragment::of(3, b"SSH-2.0-x\r\n"),
+        Fragment::hole(3, 3),
+        Fragment::of(3, b"later"),
+    ];
+    assert_eq!(classes(&mut node(&SSH), &pieces), [0, 0, 0, 0, 0, 1, 1, 1]);
+}
+
+#[test]
+fn a_message_is_recognised_by_itself() {
+    let back = |piece: Fragment| piece.with(Flags::BACKWARD);
+    let found = classes(
+        &mut node(&MPEG),
+        &[
+            back(Fragment::description(1)),
+            back(Fragment::of(1, &packets(2))),
+            back(Fragment::of(1, &packets(1))),
+            Fragment::description(1),
+            Fragment::of(1, b"GET / HTTP/1.1\r\n\r\n").with(Flags::LAST),
+            back(Fragment::of(1, &packets(1)).with(Flags::LAST)),
+            back(Fragment::description(1)),
+            back(Fragment::of(1, b"plain text").with(Flags::LAST)),
+        ],
+    );
+    assert_eq!(found, [0, 0, 1, 0, 0, 1, 0, 0]);
+}
+
+#[test]
+fn a_datagram_may_end_with_its_last_packet() {
+    let mut mpeg = node(&MPEG);
+    let mut whole = |bytes: &[u8]| classes(&mut mpeg, &[Fragment::of(0, bytes)]);
+    assert_eq!(whole(&packets(7)), [1]);
+    assert_eq!(whole(&packets(2)), [1]);
+    assert_eq!(whole(&packets(1)), [0]);
+    assert_eq!(whole(&packets(2)[..375]), [0]);
+}
+
+#[test]
+fn of_too_many_sessions_some_are_forgotten() {
+    let mut filter = Node::new(&TELNET, &["sessions=4"]).unwrap();
+    let many: Vec<Fragment> = (1..60).map(|session| Fragment::of(session, b"\xff")).collect();
+    classes(&mut filter, &many);
+    assert_eq!(filter.counts.counters, [55]);
+    assert_eq!(filter.filter.state().map(|state| state.sessions().len()), Some(4));
+}
+
+#[test]
+fn noise_makes_no_panic_and_no_state_is_believed() {
+    let mut random = Random::replayable();
+    for description in ALL {
+        let mut filter = node(description);
+        for _ in 0..500 {
+            let length = random.within(0..60);
+            let mut piece = Fragment::of(random.below(5) as u32, &random.bytes(length));
+            piece.flags = Flags(random.next() as u16);
+            piece.missing = if random.one_in(9) { random.next() as u32 % 5000 } else { 0 };
+            piece.described = piece.missing == 0 && random.one_in(9);
+            pieces(&mut filter, &[piece]);
+        }
+        let mut saved = filter.save();
+        saved.iter_mut().for_each(|moved| moved.bytes = random.bytes(moved.bytes.len()));
+        filter.restore(saved).unwrap();
+        for session in 1..5 {
+            pieces(&mut filter, &[Fragment::of(session, b"SSH-2.0-x")]);
+        }
+    }
+}

@@ -1,0 +1,370 @@
+//! Patterns over a text that comes in pieces: one automaton, whose whole memory is one number.
+//!
+//! In: patterns, once; then the pieces of a text, each with the [`State`] that the piece before it
+//! left. Out: the state behind the piece, and the first pattern in the list of which a match *ends*
+//! in it. Where the text is cut changes nothing: what begins in one piece ends in another. Every
+//! way to match counts, not only the leftmost, so that the answer does not depend on what was found
+//! before. [SL §6.1 Table I]
+//!
+//! The automaton is regex-automata's dense DFA. It says a match one byte late, because assertions
+//! (`$`, `\b`) look at the byte behind it; at the end of a piece that byte is not there yet. So
+//! there is a last step: a match counts in its own piece if every byte that may follow leaves it a
+//! match, and else in the piece that decides it.
+//!
+//! Patterns are bytes, not UTF-8: `.` and `\xff` are one byte, `(?i)` concerns ASCII.
+
+use crate::contract::Mistake;
+use regex_automata::dfa::{Automaton as _, StartKind, dense};
+use regex_automata::nfa::thompson::{self, WhichCaptures};
+use regex_automata::util::prefilter::Prefilter;
+use regex_automata::util::primitives::{PatternID, StateID};
+use regex_automata::util::start;
+use regex_automata::{Anchored, MatchKind, Span};
+use regex_syntax::hir::{Hir, Look, LookSet};
+use std::borrow::Cow;
+use std::ops::Range;
+use zerocopy::{FromBytes, Immutable, IntoBytes};
+
+/// A compiled list of patterns.
+pub(crate) struct Automaton {
+    dfa: dense::DFA<Vec<u32>>,
+    begin: StateID,
+    behind_hole: StateID,
+    /// By pattern: whether no match of it needs to be seen from behind.
+    settled: Vec<bool>,
+    skip: Option<Skip>,
+    print: u32,
+}
+
+/// What an automaton knows of a text so far. Plain data; it means something only to automata with
+/// the same [`Automaton::print`].
+#[derive(FromBytes, IntoBytes, Immutable, Clone, Copy, PartialEq, Eq, Default, Debug)]
+#[repr(transparent)]
+pub(crate) struct State(u32);
+
+impl State {
+    /// Nothing yet.
+    pub(crate) const BEGIN: Self = Self(0);
+}
+
+/// How patterns are compiled.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Plan {
+    /// How many bytes the automaton may take at most.
+    pub(crate) size: usize,
+    /// Whether matches must begin where the text does.
+    pub(crate) anchored: bool,
+}
+
+/// Where nothing has begun, no byte has to be looked at until one of a few literals occurs.
+struct Skip {
+    literals: Prefilter,
+    start: StateID,
+    /// So many bytes at the end of a piece may be the beginning of a literal.
+    tail: usize,
+}
+
+impl Automaton {
+    /// Compiles patterns. A mistake says which of them is wrong, and where.
+    pub(crate) fn new(patterns: &[&[u8]], plan: Plan) -> Result<Self, Wrong> {
+        let parsed = patterns.iter().enumerate().map(|(which, pattern)| {
+            parse(pattern).map_err(|wrong| Wrong { which: Some(which), ..wrong })
+        });
+        let parsed: Vec<Hir> = parsed.collect::<Result<_, _>>()?;
+        let kind = MatchKind::LeftmostFirst;
+        let literals = Prefilter::from_hirs_prefix(kind, &parsed).filter(|found| {
+            let looks = parsed.iter().any(|hir| !hir.properties().look_set().is_empty());
+            found.is_fast() && !looks && !plan.anchored
+        });
+        let dfa = compile(&parsed, plan, literals.is_some()).map_err(|wrong| {
+            let alone = |hir: &Hir| compile(std::slice::from_ref(hir), plan, false).is_err();
+            Wrong { which: parsed.iter().position(alone), ..wrong }
+        })?;
+        let from = |before| {
+            let anchored = if plan.anchored { Anchored::Yes } else { Anchored::No };
+            dfa.start_state(&start::Config::new().anchored(anchored).look_behind(before))
+        };
+        // Bytes that nobody saw are taken for one that ends no line and is in no word.
+        let (begin, behind_hole) = match (from(None), from(Some(0))) {
+            (Ok(begin), Ok(behind_hole)) => (begin, behind_hole),
+            (Err(error), _) | (_, Err(error)) => return Err(Wrong::of(error.to_string())),
+        };
+        let skip = literals.filter(|_| begin == behind_hole).map(|literals| {
+            let tail = literals.max_needle_len().saturating_sub(1);
+            Skip { literals, start: begin, tail }
+        });
+        let settled = parsed.iter().map(is_settled).collect();
+        let print = print(&dfa);
+        Ok(Self { dfa, begin, behind_hole, settled, skip, print })
+    }
+
+    /// What the states of this automaton are known by: the same for the same patterns.
+    pub(crate) const fn print(&self) -> u32 {
+        self.print
+    }
+
+    /// The state behind bytes that nobody saw: what was under way is over, and it is not where a
+    /// text begins.
+    pub(crate) fn behind_hole(&self) -> State {
+        State(self.behind_hole.as_u32() + 1)
+    }
+
+    /// Reads on behind `state`: the new state, and the first pattern before number `below` of which
+    /// a match ends here. `last` says that the text ends with these bytes.
+    #[inline]
+    pub(crate) fn read(
+        &self,
+        state: State,
+        bytes: &[u8],
+        last: bool,
+        below: u32,
+    ) -> (State, Option<u32>) {
+        let mut id = self.id(state);
+        let mut found = Found { below, first: None };
+        match bytes.split_first() {
+            Some((byte, rest)) => {
+                let before = id;
+                id = self.dfa.next_state(id, *byte);
+                if self.dfa.is_match_state(id) {
+                    // A match that ended with the piece before, and was not known there.
+                    found.look(self, id, |pattern| !self.is_known(before, pattern));
+                }
+                id = self.run(id, rest, &mut found);
+                let end = self.dfa.next_eoi_state(id);
+                if self.dfa.is_match_state(end) {
+                    found.look(self, end, |pattern| last || self.is_known(id, pattern));
+                }
+            }
+            None if last => {
+                let end = self.dfa.next_eoi_state(id);
+                if self.dfa.is_match_state(end) {
+                    found.look(self, end, |pattern| !self.is_known(id, pattern));
+                }
+            }
+            None => {}
+        }
+        (State(id.as_u32() + 1), found.first)
+    }
+
+    /// Whether nothing can be found any more, whatever follows.
+    pub(crate) fn is_dead(&self, state: State) -> bool {
+        self.dfa.is_dead_state(self.id(state))
+    }
+
+    fn id(&self, state: State) -> StateID {
+        match state.0.checked_sub(1) {
+            Some(id) => StateID::new(id as usize).unwrap_or(self.begin),
+            None => self.begin,
+        }
+    }
+
+    /// The state behind `bytes`, all matches in them looked at but those that end with the last.
+    #[inline]
+    fn run(&self, mut id: StateID, bytes: &[u8], found: &mut Found) -> StateID {
+        let dfa = &self.dfa;
+        let mut at = self.skip_from(id, bytes, 0);
+        while let Some(byte) = bytes.get(at) {
+            id = dfa.next_state(id, *byte);
+            at += 1;
+            if !dfa.is_special_state(id) {
+                continue;
+            }
+            if dfa.is_match_state(id) {
+                found.look(self, id, |_| true);
+            }
+            if dfa.is_accel_state(id) {
+                at = nearest(dfa.accelerator(id), bytes, at);
+            } else if dfa.is_start_state(id) {
+                at = self.skip_from(id, bytes, at);
+            } else if dfa.is_dead_state(id) {
+                break;
+            }
+        }
+        id
+    }
+
+    /// Where to go on from `at`: nothing begins before.
+    #[inline]
+    fn skip_from(&self, id: StateID, bytes: &[u8], at: usize) -> usize {
+        match &self.skip {
+            Some(skip) if id == skip.start => {
+                let tail = bytes.len().saturating_sub(skip.tail);
+                if at >= tail {
+                    return at;
+                }
+                let rest = Span { start: at, end: bytes.len() };
+                skip.literals.find(bytes, rest).map_or(tail, |found| found.start.min(bytes.len()))
+            }
+            _ => at,
+        }
+    }
+
+    /// Whether a match of this pattern that ends at `id` is one, whatever follows.
+    fn is_known(&self, id: StateID, pattern: PatternID) -> bool {
+        if self.settled.get(pattern.as_usize()) == Some(&true) {
+            return true;
+        }
+        let dfa = &self.dfa;
+        let says = |next: StateID| {
+            dfa.is_match_state(next)
+                && (0..dfa.match_len(next)).any(|at| dfa.match_pattern(next, at) == pattern)
+        };
+        let bytes = dfa.byte_classes().representatives(0..=u8::MAX);
+        says(dfa.next_eoi_state(id))
+            && bytes.filter_map(|unit| unit.as_u8()).all(|byte| says(dfa.next_state(id, byte)))
+    }
+}
+
+/// The first pattern that was found before number `below`.
+struct Found {
+    below: u32,
+    first: Option<u32>,
+}
+
+impl Found {
+    /// Looks at the patterns of a match state that `counts` accepts.
+    #[inline]
+    fn look(&mut self, automaton: &Automaton, id: StateID, counts: impl Fn(PatternID) -> bool) {
+        if self.below == 0 {
+            return;
+        }
+        for at in 0..automaton.dfa.match_len(id) {
+            let pattern = automaton.dfa.match_pattern(id, at);
+            if pattern.as_u32() < self.below && counts(pattern) {
+                self.below = pattern.as_u32();
+                self.first = Some(self.below);
+            }
+        }
+    }
+}
+
+/// What is wrong with a list of patterns.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Wrong {
+    /// Which pattern; `None`: all together.
+    pub(crate) which: Option<usize>,
+    /// Where in it.
+    pub(crate) at: Option<Range<usize>>,
+    /// What.
+    pub(crate) what: String,
+    /// What to do.
+    pub(crate) hint: Option<String>,
+}
+
+impl Wrong {
+    fn of(what: impl Into<String>) -> Self {
+        Self { which: None, at: None, what: what.into(), hint: None }
+    }
+
+    fn hint(self, hint: impl Into<String>) -> Self {
+        Self { hint: Some(hint.into()), ..self }
+    }
+
+    /// The mistake in the argument for `parameter`.
+    pub(crate) fn mistake(self, parameter: &'static str) -> Mistake {
+        let Self { which, at, what, hint } = self;
+        let named = which.map(|_| parameter);
+        Mistake { parameter: named, which: which.unwrap_or(0), at, what, hint }
+    }
+}
+
+/// How deep groups may be nested.
+const NEST_MAX: u32 = 100;
+
+fn parse(pattern: &[u8]) -> Result<Hir, Wrong> {
+    let text = as_text(pattern);
+    let mut parser = regex_syntax::ParserBuilder::new();
+    parser.unicode(false).utf8(false).nest_limit(NEST_MAX);
+    let parsed = parser.build().parse(&text).map_err(|error| {
+        let (what, span) = match &error {
+            regex_syntax::Error::Parse(error) => (error.kind().to_string(), Some(error.span())),
+            regex_syntax::Error::Translate(error) => (error.kind().to_string(), Some(error.span())),
+            other => (other.to_string(), None),
+        };
+        let straight = matches!(text, Cow::Borrowed(_));
+        let at = span.filter(|_| straight).map(|span| span.start.offset..span.end.offset);
+        Wrong { at, ..Wrong::of(what) }
+    })?;
+    let properties = parsed.properties();
+    match properties.minimum_len() {
+        None => Err(Wrong::of("the pattern can match nothing")),
+        Some(0) => Err(Wrong::of("the pattern may be empty: it would match every block")
+            .hint("let it take at least one byte")),
+        Some(_) if properties.look_set().contains_word_unicode() => {
+            Err(Wrong::of("word boundaries are those of ASCII").hint("write `(?-u:\\b)`"))
+        }
+        Some(_) => Ok(parsed),
+    }
+}
+
+/// The pattern as text: bytes that are none become `\xHH`, which means the same.
+fn as_text(pattern: &[u8]) -> Cow<'_, str> {
+    match std::str::from_utf8(pattern) {
+        Ok(text) => Cow::Borrowed(text),
+        Err(_) => {
+            let mut text = String::new();
+            for chunk in pattern.utf8_chunks() {
+                text.push_str(chunk.valid());
+                chunk.invalid().iter().for_each(|byte| text.push_str(&format!("\\x{byte:02x}")));
+            }
+            Cow::Owned(text)
+        }
+    }
+}
+
+/// Whether no match of the pattern depends on the byte behind it.
+fn is_settled(pattern: &Hir) -> bool {
+    let behind = LookSet::singleton(Look::Start).insert(Look::StartLF);
+    pattern.properties().look_set().subtract(behind).is_empty()
+}
+
+fn compile(parsed: &[Hir], plan: Plan, starts: bool) -> Result<dense::DFA<Vec<u32>>, Wrong> {
+    let nfa = thompson::Config::new()
+        .utf8(false)
+        .which_captures(WhichCaptures::None)
+        .nfa_size_limit(Some(plan.size));
+    let nfa = thompson::Compiler::new().configure(nfa).build_many_from_hir(parsed);
+    let nfa = nfa.map_err(|error| match error.size_limit() {
+        Some(_) => too_big(plan.size),
+        None => Wrong::of(error.to_string()),
+    })?;
+    let start = if plan.anchored { StartKind::Anchored } else { StartKind::Unanchored };
+    let config = dense::Config::new()
+        .match_kind(MatchKind::All)
+        .start_kind(start)
+        .specialize_start_states(starts)
+        .dfa_size_limit(Some(plan.size))
+        .determinize_size_limit(Some(plan.size));
+    dense::Builder::new().configure(config).build_from_nfa(&nfa).map_err(|error| {
+        match error.is_size_limit_exceeded() {
+            true => too_big(plan.size),
+            false => Wrong::of(error.to_string()),
+        }
+    })
+}
+
+fn too_big(size: usize) -> Wrong {
+    Wrong::of(format!("the automaton would be larger than {size} bytes")).hint(
+        "write repeats as `.*` or with small counts (`.{0,9}`), classes instead of `.`, \
+         or allow more with `size=`",
+    )
+}
+
+/// A number that automata with other states do not have, as far as 32 bits tell.
+fn print(dfa: &dense::DFA<Vec<u32>>) -> u32 {
+    let (bytes, padding) = dfa.to_bytes_little_endian();
+    twox_hash::XxHash32::oneshot(0, bytes.get(padding..).unwrap_or_default())
+}
+
+/// Where one of up to three bytes stands from `at` on, or the end.
+#[inline]
+fn nearest(bytes: &[u8], among: &[u8], at: usize) -> usize {
+    let rest = among.get(at..).unwrap_or_default();
+    let found = match *bytes {
+        [a] => memchr::memchr(a, rest),
+        [a, b] => memchr::memchr2(a, b, rest),
+        [a, b, c] => memchr::memchr3(a, b, c, rest),
+        _ => Some(0),
+    };
+    found.map_or(among.len(), |found| at + found)
+}

@@ -1,0 +1,197 @@
+//! `regex`: the number of the first of several regular expressions of which a match ends in a
+//! block.
+//!
+//! In: anything, looked at in its view. Out: the same block with the class. What begins in one
+//! block of a connection or message is found where it ends, however the bytes were cut into blocks:
+//! between blocks only the number of a state is remembered, for each direction of each session.
+//! [SL §6.1 Table I], [Th §5.2.1]
+//!
+//! The sources answer packets. Here a block is answered for what ends in it, as `grep` gives the
+//! line and `Suricata` the packet that completes a match, since that can be said at once and
+//! without holding blocks back; `keep=yes` answers the rest of the text too. A hole ends what was
+//! under way. Sessions that end are forgotten, and of too many the ones not met for long.
+
+use crate::automaton::{Automaton, Plan, State};
+use crate::prelude::*;
+use crate::texts::Piece;
+use zerocopy::{FromBytes, Immutable, IntoBytes};
+
+/// What everybody knows about `regex`.
+pub const REGEX: Description = Description {
+    name: "regex",
+    summary: "classify by the first of several regular expressions that match",
+    details: "\
+The class is the number of the first pattern in the list of which a match ends in the block: 1 for
+the first, 2 for the second. In a connection (behind `tcp`) and in a message (behind `http`) a match
+may begin in one block and end in another, which is then the one that is answered: every block is
+answered for itself, as `grep` prints the line that matches. With `keep=yes` the blocks behind it in
+the same direction of the connection, or in the same message, have that class as well, until a
+pattern that stands before it in the list is found. Datagrams and other blocks that belong to
+nothing are searched alone. A hole ends the matches that were under way.
+
+Patterns are those of Rust and grep -E, without references back. Quote them with '…', in which a
+backslash is a backslash. They match bytes: `.` is any byte but a line end, `\\xff` that byte,
+`(?i)` means ASCII letters, `(?s)` lets `.` match line ends, `(?m)` lets `^` and `$` match at
+them; without it they match where the connection, message or datagram begins and ends. A match that
+needs the byte behind it (`$`, `\\b`) is answered where that byte is, if it is not in the same
+block. All patterns become one automaton of at most `size=` bytes, in which counted repeats of `.`
+are what takes room.
+
+Not answered: `no match`.",
+    example: "replay web.pcap | regex \"GET [^ ]*[.]js\" |1 count",
+    kind: Kind::Classification,
+    reads: Reads::All,
+    parameters: &[
+        Parameter::needed("pattern", Type::Bytes, "a regular expression").many(),
+        Parameter::named("keep", Type::Flag, "no", "what follows a match is answered like it"),
+        Parameter::named(
+            "size",
+            Type::Size { low: 1 << 10, high: 1 << 30 },
+            "4M",
+            "how large the automaton may be",
+        ),
+        Parameter::named(
+            "sessions",
+            Type::Number { low: 1, high: 1 << 24 },
+            "65536",
+            "how many sessions are searched at once",
+        ),
+    ],
+    classes: Classes::Number {
+        what: "the number of the pattern",
+        range: ValueRange { low: 1, high: PATTERNS_MAX },
+        names: &[],
+    },
+    reasons: &["no match"],
+    counters: &["evicted sessions"],
+    keeps: Keeps::Sessions,
+    user: Some(make),
+    ..Description::EMPTY
+};
+
+const NO_MATCH: Reason = REGEX.reason("no match");
+const EVICTED: Counter = REGEX.counter("evicted sessions");
+/// More patterns than fit into the longest request.
+const PATTERNS_MAX: u32 = 65_535;
+
+fn make(arguments: &Arguments) -> Result<Filter, Mistake> {
+    let patterns: Vec<&[u8]> = arguments.bytes("pattern").collect();
+    if patterns.len() > PATTERNS_MAX as usize {
+        let what = format!("there are more than {PATTERNS_MAX} patterns");
+        return Err(Mistake::new("pattern", what));
+    }
+    let number = |name| arguments.number(name).and_then(|n| usize::try_from(n).ok());
+    let plan = Plan { size: number("size").unwrap_or(usize::MAX), anchored: false };
+    let automaton = Automaton::new(&patterns, plan).map_err(|wrong| wrong.mistake("pattern"))?;
+    Ok(Filter::classify(Regex {
+        automaton,
+        keep: arguments.flag("keep"),
+        most: number("sessions").unwrap_or(1),
+        sessions: Sessions::default(),
+    }))
+}
+
+struct Regex {
+    automaton: Automaton,
+    keep: bool,
+    most: usize,
+    sessions: Sessions<Search>,
+}
+
+/// The searches in the two directions of a session.
+#[derive(FromBytes, IntoBytes, Immutable, Default, Clone, Copy, PartialEq, Debug)]
+#[repr(C)]
+struct Search {
+    forward: Side,
+    backward: Side,
+    /// Of which automaton the states are.
+    print: u32,
+}
+
+/// The search in one text.
+#[derive(FromBytes, IntoBytes, Immutable, Default, Clone, Copy, PartialEq, Debug)]
+#[repr(C)]
+struct Side {
+    state: State,
+    /// The number of the first pattern in the list that was found, from 1; 0: none.
+    first: u32,
+}
+
+impl Session for Search {}
+
+impl Search {
+    fn side(&mut self, backward: bool) -> &mut Side {
+        if backward { &mut self.backward } else { &mut self.forward }
+    }
+
+    fn is_over(&self) -> bool {
+        self.forward == Side::default() && self.backward == Side::default()
+    }
+}
+
+/// No pattern has this number.
+const ALL: u32 = u32::MAX;
+
+impl Classify for Regex {
+    const SETS_MARKS: bool = false;
+
+    #[inline]
+    fn classify(&mut self, block: &mut Block<'_>, cx: &mut Tell<'_>) -> Class {
+        let piece = Piece::of(block);
+        let found = match piece.session {
+            None => self.automaton.read(State::BEGIN, block.bytes(), true, ALL).1.map(|n| n + 1),
+            Some(session) => self.go_on(session, piece, block.bytes(), cx),
+        };
+        found.map_or_else(|| cx.absent(NO_MATCH), Class)
+    }
+
+    fn state(&mut self) -> Option<&mut dyn crate::contract::State> {
+        Some(&mut self.sessions)
+    }
+}
+
+impl Regex {
+    /// The number of the pattern that answers a piece of a text that has others.
+    fn go_on(
+        &mut self,
+        session: u64,
+        piece: Piece,
+        bytes: &[u8],
+        cx: &mut Tell<'_>,
+    ) -> Option<u32> {
+        let full = self.sessions.len() >= self.most && self.sessions.get(session).is_none();
+        if full && self.sessions.evict().is_some() {
+            cx.count(EVICTED, 1);
+        }
+        let search = self.sessions.of(session);
+        if search.print != self.automaton.print() {
+            *search = Search { print: self.automaton.print(), ..Search::default() };
+        }
+        let side = search.side(piece.backward);
+        if piece.begins {
+            *side = Side::default();
+        }
+        if piece.hole {
+            side.state = self.automaton.behind_hole();
+        }
+        let below = if self.keep { side.first.checked_sub(1).unwrap_or(ALL) } else { ALL };
+        let mut answer = if self.keep { side.first } else { 0 };
+        // Behind the first pattern of the list nothing can be found that would change the answer.
+        if below > 0 {
+            let (state, found) = self.automaton.read(side.state, bytes, piece.ends, below);
+            side.state = state;
+            answer = found.map_or(answer, |number| number + 1);
+        }
+        side.first = answer;
+        if piece.ends {
+            *side = Side::default();
+            if search.is_over() {
+                self.sessions.end(session);
+            }
+        }
+        (answer > 0).then_some(answer)
+    }
+}
+
+#[cfg(test)]
+mod tests;

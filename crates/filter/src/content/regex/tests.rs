@@ -1,0 +1,324 @@
+//! `regex` against the regex crate, on texts that are cut everywhere.
+
+use super::*;
+use crate::testing::{Answer, Fragment, Frame, Node, answers, pieces};
+use ::regex::bytes::Regex as Judge;
+use std::collections::HashMap;
+use testkit::Random;
+
+fn node(words: &[&str]) -> Node {
+    Node::new(&REGEX, words).unwrap_or_else(|mistake| panic!("{words:?}: {mistake}"))
+}
+
+fn classes(answers: &[Answer]) -> Vec<u32> {
+    answers.iter().map(|answer| answer.class.0).collect()
+}
+
+fn alone(words: &[&str], contents: &[&[u8]]) -> Vec<u32> {
+    let frames: Vec<Frame> = contents.iter().map(|bytes| Frame::of(1, bytes)).collect();
+    classes(&answers(&REGEX, words, &frames))
+}
+
+fn of(words: &[&str], fragments: &[Fragment]) -> Vec<u32> {
+    classes(&pieces(&mut node(words), fragments))
+}
+
+#[test]
+fn a_block_without_a_session_is_searched_alone() {
+    assert_eq!(alone(&["b+c", "^a"], &[b"abbc", b"abb", b"c", b"xa", b""]), [1, 2, 0, 0, 0]);
+    assert_eq!(alone(&["(?i)get /", r"\xff\x00"], &[b"GeT /", b"\xff\0", b"\xc3\xbf"]), [1, 2, 0]);
+    assert_eq!(alone(&["a.b", "(?s)a.b"], &[b"a\xffb", b"a\nb"]), [1, 2]);
+    assert_eq!(alone(&[r"\bcat\b", "cat$"], &[b"a cat", b"cats cat", b"bobcat"]), [1, 1, 2]);
+}
+
+#[test]
+fn a_match_is_answered_where_it_ends() {
+    let text = b"..needle..";
+    for at in 1..text.len() {
+        let wanted = if at >= 8 { [1, 0] } else { [0, 1] };
+        assert_eq!(of(&["needle"], &Fragment::cut(5, text, &[at])), wanted, "cut at {at}");
+    }
+    let each: Vec<usize> = (1..text.len()).collect();
+    let bytes = of(&["needle"], &Fragment::cut(5, text, &each));
+    assert_eq!(bytes, [0, 0, 0, 0, 0, 0, 0, 1, 0, 0]);
+    let kept = of(&["needle", "keep=yes"], &Fragment::cut(5, text, &each));
+    assert_eq!(kept, [0, 0, 0, 0, 0, 0, 0, 1, 1, 1]);
+}
+
+#[test]
+fn directions_and_sessions_are_texts_of_their_own() {
+    let ne = |session| Fragment::of(session, b"ne");
+    let edle = |session| Fragment::of(session, b"edle");
+    let back = |piece: Fragment| piece.with(Flags::BACKWARD);
+    let found = of(
+        &["needle", "keep=yes"],
+        &[ne(1), ne(2), back(edle(1)), edle(1), back(ne(1)), edle(3), edle(2), back(edle(2))],
+    );
+    assert_eq!(found, [0, 0, 0, 1, 0, 0, 1, 0]);
+}
+
+#[test]
+fn a_message_begins_anew_and_a_hole_ends_what_was_under_way() {
+    let (ne, edle) = (Fragment::of(1, b"ne"), Fragment::of(1, b"edle"));
+    let first = |piece: &Fragment| piece.clone().with(Flags::FIRST);
+    let last = |piece: &Fragment| piece.clone().with(Flags::LAST);
+    let found = |pieces: &[Fragment]| of(&["needle|^edle"], pieces);
+    assert_eq!(found(&[ne.clone(), edle.clone()]), [0, 1]);
+    assert_eq!(found(&[last(&ne), edle.clone()]), [0, 1], "a text begins behind the last piece");
+    assert_eq!(found(&[first(&ne), first(&edle)]), [0, 1], "`^edle`");
+    assert_eq!(found(&[ne.clone(), Fragment::hole(1, 9), edle.clone()]), [0, 0, 0]);
+    assert_eq!(found(&[Fragment::hole(1, 9), edle.clone()]), [0, 0], "not where it begins");
+    let empty = Fragment::of(1, b"");
+    assert_eq!(found(&[ne.clone(), empty.clone(), edle.clone(), empty]), [0, 0, 1, 0]);
+    assert_eq!(of(&["needle", "keep=yes"], &[first(&ne), edle, first(&ne)]), [0, 1, 0]);
+}
+
+#[test]
+fn what_needs_the_byte_behind_it_waits_for_it() {
+    let end = Fragment::of(1, b"").with(Flags::END);
+    let cat = Fragment::of(1, b"a cat");
+    let with = |text: &[u8]| Fragment::of(1, text);
+    assert_eq!(of(&[r"cat\b"], &[cat.clone(), with(b"s")]), [0, 0]);
+    assert_eq!(of(&[r"cat\b"], &[cat.clone(), with(b" s")]), [0, 1]);
+    assert_eq!(of(&[r"cat$"], &[cat.clone(), end.clone()]), [0, 1]);
+    assert_eq!(of(&[r"cat$"], &[cat.clone().with(Flags::END)]), [1]);
+    assert_eq!(of(&[r"\bcat"], &[cat, end]), [1, 0], "known at once, and said once");
+}
+
+#[test]
+fn sessions_that_end_are_forgotten_and_of_too_many_some() {
+    let mut filter = node(&["ab", "sessions=3"]);
+    let mut keys = |fragments: &[Fragment]| {
+        pieces(&mut filter, fragments);
+        filter.filter.state().map(|state| state.sessions())
+    };
+    let a = |session| Fragment::of(session, b"a");
+    assert_eq!(keys(&[a(1), a(2), a(2).with(Flags::BACKWARD), a(3)]), Some(vec![1, 2, 3]));
+    assert_eq!(keys(&[a(1).with(Flags::END), a(2).with(Flags::END)]), Some(vec![2, 3]));
+    assert_eq!(keys(&[a(2).with(Flags::LAST).with(Flags::BACKWARD)]), Some(vec![3]));
+    let many: Vec<Fragment> = (10..60).map(a).collect();
+    assert_eq!(keys(&many).map(|keys| keys.len()), Some(3));
+    assert_eq!(keys(&[a(7).with(Flags::FIRST).with(Flags::END)]).map(|keys| keys.len()), Some(3));
+    assert_eq!(filter.counts.counters, [48]);
+}
+
+#[test]
+fn a_state_of_other_patterns_is_not_gone_on_with() {
+    let mut one = node(&["needle"]);
+    pieces(&mut one, &[Fragment::of(1, b"need")]);
+    let saved = one.save();
+    let mut same = node(&["needle"]);
+    same.restore(saved.clone()).unwrap();
+    assert_eq!(classes(&pieces(&mut same, &[Fragment::of(1, b"le")])), [1]);
+    let mut other = node(&["n.*|xle$"]);
+    other.restore(saved).unwrap();
+    assert_eq!(classes(&pieces(&mut other, &[Fragment::of(1, b"le")])), [0]);
+}
+
+#[test]
+fn mistakes_have_a_place_and_a_way_out() {
+    let wrong = |words: &[&str]| Node::new(&REGEX, words).expect_err("a mistake");
+    let unclosed = wrong(&["fine", "a(b"]);
+    assert_eq!((unclosed.which, unclosed.at), (1, Some(1..2)));
+    assert_eq!(unclosed.what, "unclosed group");
+    for empty in ["", "a*", "^", "$", "(|a)", "x?y?"] {
+        let mistake = wrong(&["a", empty]);
+        assert!(mistake.which == 1 && mistake.what.contains("may be empty"), "{empty}: {mistake}");
+    }
+    assert!(wrong(&["[a&&b]"]).what.contains("can match nothing"));
+    assert!(wrong(&[r"(?u:\b)a"]).hint.is_some());
+    assert!(wrong(&[r"(a)\1"]).what.contains("backreferences"));
+    assert!(wrong(&["["]).at.is_some());
+    assert!(Node::new(&REGEX, &[]).is_err());
+    let deep = "(".repeat(5000) + "a" + &")".repeat(5000);
+    assert!(wrong(&[&deep]).what.contains("nest"), "{}", wrong(&[&deep]).what);
+    for big in ["a.{60}b", "(?:x{1000}){1000}", "[^b]{0,20}a.{20}"] {
+        let mistake = wrong(&["a", big, "size=16k"]);
+        assert_eq!((mistake.parameter, mistake.which), (Some("pattern"), 1), "{big}");
+        assert!(mistake.what.contains("larger than 16384 bytes"), "{mistake}");
+        assert!(mistake.hint.is_some_and(|hint| hint.contains("`size=`")));
+    }
+    let together: Vec<String> = (0..200).map(|n| format!("pattern{n}[a-f]{{9}}")).collect();
+    let mut words: Vec<&str> = together.iter().map(String::as_str).collect();
+    words.push("size=16k");
+    assert_eq!(wrong(&words).parameter, None, "no single one is too big");
+}
+
+#[test]
+fn patterns_are_bytes() {
+    let mut arguments = Arguments::defaults(&REGEX);
+    arguments.add("pattern", Value::Bytes(b"[\xfe\xff]x\n".to_vec()));
+    let mut node = node(&["a"]);
+    node.filter = (REGEX.user.unwrap())(&arguments).unwrap();
+    let found = pieces(&mut node, &[Fragment::of(0, b"\xffx\n"), Fragment::of(0, b"\xc3\xbfx")]);
+    assert_eq!(classes(&found), [1, 0]);
+}
+
+/// Literals that a block's end may cut: what may be skipped must not be skipped too far.
+#[test]
+fn literals_are_found_across_every_cut() {
+    for patterns in [&["needle", "haystack"][..], &["(?i)needle"], &["nee|nex|haystack.x"]] {
+        let text = b"xxxxxxxxxxxxxxxxxxxneedlexxxxxxxxxxxxxxxhaystackxxxxxxxxxxxxneedle";
+        let mut filter = node(patterns);
+        for first in 0..=text.len() {
+            for second in first..=text.len() {
+                let cut = Fragment::cut(1, text, &[first, second]);
+                let found = classes(&pieces(&mut filter, &cut));
+                let least = found.iter().filter(|class| **class > 0).min();
+                assert_eq!(least, Some(&1), "{patterns:?} cut at {first} and {second}");
+            }
+        }
+    }
+}
+
+/// Says with the regex crate where matches end.
+#[derive(Default)]
+struct Court(HashMap<(String, usize), Judge>);
+
+/// One byte of every kind that a pattern of these tests tells apart, and one more.
+const KINDS: &[u8] = b"abc \n_\r\xff\0";
+
+impl Court {
+    /// Whether a match of `pattern` ends `behind` bytes before the end of `text`.
+    fn ends(&mut self, pattern: &str, text: &[u8], behind: usize) -> bool {
+        let judge = self.0.entry((pattern.to_owned(), behind)).or_insert_with(|| {
+            let whole = format!("(?s-u:\\A.*?)(?:{pattern})(?s-u:.{{{behind}}}\\z)");
+            let mut judge = ::regex::bytes::RegexBuilder::new(&whole);
+            judge.unicode(false).build().unwrap()
+        });
+        judge.is_match(text)
+    }
+
+    /// Whether a match ends at `at`, whatever follows.
+    fn is_known(&mut self, pattern: &str, text: &[u8], at: usize) -> bool {
+        let before = &text[..at];
+        self.ends(pattern, before, 0)
+            && KINDS.iter().all(|byte| self.ends(pattern, &[before, &[*byte]].concat(), 1))
+    }
+
+    /// The classes of the pieces of `text` that end at `ends`.
+    fn classes(&mut self, patterns: &[&str], text: &[u8], ends: &[usize]) -> Vec<u32> {
+        let mut classes = vec![0; ends.len()];
+        for (number, pattern) in patterns.iter().enumerate().rev() {
+            for at in 1..=text.len() {
+                if !self.ends(pattern, text, text.len() - at) {
+                    continue;
+                }
+                // Piece by its last byte; what is not known at its end belongs to the next byte's,
+                // or to the last piece.
+                let piece = ends.iter().position(|end| at <= *end).unwrap();
+                let waits = at == ends[piece] && !self.is_known(pattern, text, at);
+                let next = ends.iter().position(|end| at < *end).unwrap_or(ends.len() - 1);
+                classes[if waits { next } else { piece }] = number as u32 + 1;
+            }
+        }
+        classes
+    }
+}
+
+const PATTERNS: &[&str] = &[
+    "ab",
+    "a+b",
+    "(?:ab|ba)c",
+    "[^a]b",
+    "a.c",
+    "(?s)a.c",
+    "a(?:bc)*",
+    "^ab",
+    "b$",
+    r"\bab",
+    r"ab\b",
+    r"a\B",
+    r"\b_",
+    "(?m)^b",
+    "(?m)c$",
+    r"(?-u:\xff)a?",
+    "a{2,4}",
+    "(?:a|b|c){3}",
+    "c.*a",
+    "(?i)B[A]",
+    r"a\b|ab",
+    r"(?m)a$\nb",
+    r"b\b.?",
+    "abcab",
+    r"\n",
+    r"(?mR)a$",
+];
+
+/// Where a text is cut changes nothing: against the regex crate over the whole text, with texts of
+/// several sessions and directions side by side, state moved in between, and every batch size.
+#[test]
+fn random_cuts_answer_what_the_whole_text_says() {
+    let mut random = Random::replayable();
+    let mut court = Court::default();
+    for _ in 0..300 {
+        let patterns: Vec<&str> =
+            (0..random.within(1..4)).map(|_| *random.pick(PATTERNS)).collect();
+        let keep = random.one_in(3);
+        let words: Vec<&str> = patterns.iter().copied().chain(keep.then_some("keep=yes")).collect();
+        let mut queues: Vec<Vec<(Fragment, u32)>> = Vec::new();
+        for text in 0..random.within(1..5) {
+            let length = random.within(0..14);
+            let kinds = if random.one_in(2) { &KINDS[..3] } else { KINDS };
+            let bytes: Vec<u8> = (0..length).map(|_| *random.pick(kinds)).collect();
+            let mut cuts: Vec<usize> =
+                (0..random.within(0..6)).map(|_| random.within(0..bytes.len() + 1)).collect();
+            cuts.sort_unstable();
+            let way = if text % 2 == 0 { Flags::NONE } else { Flags::BACKWARD };
+            let fragments = Fragment::cut(1 + text as u32 / 2, &bytes, &cuts);
+            cuts.push(bytes.len());
+            let mut wanted = court.classes(&patterns, &bytes, &cuts);
+            if keep {
+                for at in 1..wanted.len() {
+                    let best = [wanted[at - 1], wanted[at]].into_iter().filter(|class| *class > 0);
+                    wanted[at] = best.min().unwrap_or(0);
+                }
+            }
+            let fragments = fragments.into_iter().map(|piece| piece.with(way));
+            queues.push(fragments.zip(wanted).collect::<Vec<_>>().into_iter().rev().collect());
+        }
+        let mut filter = node(&words);
+        while !queues.is_empty() {
+            let batch: Vec<(Fragment, u32)> = (0..random.within(1..9))
+                .filter_map(|_| {
+                    let queue = random.below(queues.len().max(1) as u64) as usize;
+                    let piece = queues.get_mut(queue)?.pop();
+                    queues.retain(|queue| !queue.is_empty());
+                    piece
+                })
+                .collect();
+            let (fragments, wanted): (Vec<Fragment>, Vec<u32>) = batch.into_iter().unzip();
+            let found = classes(&pieces(&mut filter, &fragments));
+            assert_eq!(found, wanted, "{words:?} over {fragments:?}");
+            if random.one_in(3) {
+                let saved = filter.save();
+                filter = node(&words);
+                filter.restore(saved).unwrap();
+            }
+        }
+        assert_eq!(filter.filter.state().map(|state| state.sessions()), Some(vec![]));
+    }
+}
+
+#[test]
+fn noise_makes_no_panic() {
+    let mut random = Random::replayable();
+    let mut filter = node(&["a.*b$", r"\b[^c]{3}\b", "(?i)needle", "keep=yes", "sessions=5"]);
+    for _ in 0..2000 {
+        let mut piece = Fragment::of(random.below(9) as u32, &random.bytes(40));
+        piece.flags = Flags(random.next() as u16);
+        if random.one_in(9) {
+            piece = Fragment { missing: random.next() as u32 % 5000, ..piece };
+        }
+        pieces(&mut filter, &[piece]);
+    }
+    // A state that no automaton has: it is in the right form, and that is all.
+    let mut saved = filter.save();
+    for moved in &mut saved {
+        moved.bytes = random.bytes(moved.bytes.len());
+    }
+    filter.restore(saved).unwrap();
+    for session in 1..9 {
+        pieces(&mut filter, &[Fragment::of(session, b"aXb needle")]);
+    }
+}

@@ -1,0 +1,104 @@
+//! Blocks that are pieces of texts: what `tcp` and `http` give, without them.
+
+use super::{Answer, Arena, Node, Space};
+use crate::contract::{Batch, Columns};
+use abi::{ContextLane, Entry, Flags, Marks, RichPointer};
+
+/// A piece of one direction of a connection, or of a message.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Fragment {
+    /// Its session.
+    pub session: u32,
+    /// Direction, first and last piece.
+    pub flags: Flags,
+    /// Its bytes.
+    pub bytes: Vec<u8>,
+    /// How many bytes were never seen: then it is a hole.
+    pub missing: u32,
+    /// Whether its bytes describe the message that begins here, and are not in view.
+    pub described: bool,
+}
+
+impl Fragment {
+    /// These bytes of a session, in the middle of a text.
+    #[must_use]
+    pub fn of(session: u32, bytes: &[u8]) -> Self {
+        Self { session, bytes: bytes.to_vec(), ..Self::default() }
+    }
+
+    /// Bytes of a session that were never seen.
+    #[must_use]
+    pub fn hole(session: u32, missing: u32) -> Self {
+        Self { session, missing, ..Self::default() }
+    }
+
+    /// What describes a message of a session, and begins it.
+    #[must_use]
+    pub fn description(session: u32) -> Self {
+        let piece = Self { described: true, ..Self::of(session, b"a record") };
+        piece.with(Flags::FIRST)
+    }
+
+    /// The same piece with these flags as well.
+    #[must_use]
+    pub fn with(self, flags: Flags) -> Self {
+        Self { flags: self.flags.with(flags), ..self }
+    }
+
+    /// A whole text, cut at these places.
+    #[must_use]
+    pub fn cut(session: u32, text: &[u8], places: &[usize]) -> Vec<Self> {
+        let from = std::iter::once(0).chain(places.iter().copied());
+        let to = places.iter().copied().chain(std::iter::once(text.len()));
+        let mut pieces: Vec<Self> =
+            from.zip(to).map(|(from, to)| Self::of(session, &text[from..to])).collect();
+        if let Some(first) = pieces.first_mut() {
+            first.flags = first.flags.with(Flags::FIRST);
+        }
+        if let Some(last) = pieces.last_mut() {
+            last.flags = last.flags.with(Flags::END);
+        }
+        pieces
+    }
+}
+
+impl<'a> Space<'a> {
+    /// A batch of pieces.
+    ///
+    /// # Panics
+    /// When there are more pieces than lanes, or the arena is full.
+    #[must_use]
+    pub fn fragments(&self, pieces: &[Fragment]) -> Batch<'a> {
+        let mut columns = Box::<Columns>::default();
+        for piece in pieces {
+            let (mut pointer, bytes) = self.arena.keep(piece.bytes.clone()).expect("a free cell");
+            let mut length = bytes.len() as u32;
+            if piece.missing > 0 {
+                (pointer, length) = (RichPointer::hole(piece.missing), piece.missing);
+            }
+            let mut marks = Marks::bare(length);
+            if piece.described {
+                (pointer, marks) = (pointer.within(0, 0), Marks::described(length));
+            }
+            let (session, flags) = (piece.session, piece.flags);
+            let context = ContextLane { session, flags, ..ContextLane::default() };
+            assert!(columns.push(Entry::new(pointer, context, marks)), "a free lane");
+        }
+        Batch::new(columns.into(), |columns, l| match columns.pointer(l).is_hole() {
+            true => &[],
+            false => self.handed_out(&columns.entry(l)),
+        })
+    }
+}
+
+/// What a filter that keeps blocks in their lanes makes of these pieces, in one batch.
+///
+/// # Panics
+/// When there are more pieces than lanes.
+pub fn pieces(node: &mut Node, pieces: &[Fragment]) -> Vec<Answer> {
+    let arena = Arena::new(pieces.len());
+    let mut space = Space::new(&arena);
+    let batches = node.turn(space.fragments(pieces), &mut space, 0);
+    let blocks = batches.iter().flat_map(|batch| batch.blocks().collect::<Vec<_>>());
+    blocks.map(|(_, block)| Answer::of(&block, None)).collect()
+}
