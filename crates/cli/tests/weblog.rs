@@ -1,0 +1,103 @@
+//! `weblog` against a web server: what nginx 1.22 logged while `tcpdump` captured, of 100 requests
+//! over IPv4 and IPv6, on connections of their own and on persistent ones, with what a log must
+//! escape in paths and names of programs. It ran in the zone that the test names.
+
+#![allow(clippy::unwrap_used, reason = "a test may end by a panic")]
+
+mod common;
+
+use common::{Folder, Ran};
+use serde_json::Value;
+use std::path::{Path, PathBuf};
+
+const ZONE: &str = "<-0330>3:30";
+
+fn file(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/weblog").join(name)
+}
+
+/// What a line says about the capture.
+fn told(folder: &Folder, rest: &str) -> Ran {
+    let line = format!("replay {} | tcp | http {rest}", file("nginx.pcap").display());
+    Ran::from(folder.streamline(&["run", "-q", &line]).env("TZ", ZONE).output().unwrap())
+}
+
+fn sorted(text: &str) -> Vec<&str> {
+    let mut lines: Vec<&str> = text.lines().collect();
+    lines.sort_unstable();
+    lines
+}
+
+#[test]
+fn lines_are_those_of_the_server() {
+    let folder = Folder::new();
+    let expected = std::fs::read_to_string(file("access.log")).unwrap();
+    let ran = told(&folder, "|exchange weblog");
+    assert_eq!(ran.status, Some(0), "{}", ran.err);
+    assert_eq!(sorted(&ran.out), sorted(&expected));
+    assert_eq!(ran.out.lines().count(), 100);
+    let ran = told(&folder, "|exchange weblog ours.log");
+    assert_eq!(ran.out, "");
+    assert_eq!(sorted(&folder.read("ours.log")), sorted(&expected));
+}
+
+#[test]
+fn objects_and_messages_say_the_same() {
+    let folder = Folder::new();
+    let values = |text: &str| -> Vec<Value> {
+        text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+    };
+    let exchanges = values(&told(&folder, "|exchange weblog ecs=yes").out);
+    let messages = values(&told(&folder, "| json").out);
+    assert_eq!((exchanges.len(), messages.len()), (100, 200));
+    let mut ours: Vec<String> = exchanges
+        .iter()
+        .map(|object| {
+            format!("{}{}", object["http"]["request"]["method"], object["url"]["original"])
+        })
+        .collect();
+    let mut theirs: Vec<String> = messages
+        .iter()
+        .filter(|object| object["kind"] == "http_request")
+        .map(|object| format!("{}{}", object["method"], object["url"]))
+        .collect();
+    ours.sort();
+    theirs.sort();
+    assert_eq!(ours, theirs);
+}
+
+#[test]
+fn the_index_of_files_tells_the_same_messages() {
+    let folder = Folder::new();
+    let ran = told(&folder, "emit=body |response files out");
+    assert_eq!(ran.status, Some(0), "{}", ran.err);
+    let index = folder.read("out/index.jsonl");
+    let lines: Vec<Value> = index.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    assert_eq!(lines.len(), 100);
+    for line in &lines {
+        assert_eq!(line["complete"], true, "{line}");
+        assert_eq!(line["kind"], "http_response");
+        assert!(line["url"].as_str().unwrap().contains("?n="), "{line}");
+        let Some(name) = line["file"].as_str() else {
+            assert_eq!(line["bytes"], 0, "{line}");
+            continue;
+        };
+        assert_eq!(line["content_length"], line["bytes"], "{line}");
+        let size = folder.path().join("out").join(name).metadata().unwrap().len();
+        assert_eq!(line["bytes"], size);
+    }
+    let empty = lines.iter().filter(|line| line["file"].is_null()).count();
+    assert!((10..50).contains(&empty), "answers without bodies: {empty}");
+}
+
+#[test]
+fn blocks_that_are_no_exchange_name_the_way_out() {
+    let folder = Folder::new();
+    let line = format!("replay {} | tcp | http | weblog", file("nginx.pcap").display());
+    let ran = folder.run(&["run", "--stats", &line]);
+    assert_eq!((ran.status, ran.out.as_str()), (Some(0), ""));
+    assert!(ran.err.contains("no exchange; write `http |exchange weblog`"), "{}", ran.err);
+    let refused = folder.run(&["check", "replay x | tcp | weblog"]);
+    assert_eq!(refused.status, Some(2));
+    assert!(refused.err.contains("`weblog`"), "{}", refused.err);
+}
