@@ -149,6 +149,7 @@ impl<'p> Explained<'p> {
                     kind: match space.kind {
                         SpaceKind::Kernel => "kernel",
                         SpaceKind::Thread => "thread",
+                        SpaceKind::Process => "process",
                     },
                     path: space.part,
                 })
@@ -206,6 +207,7 @@ fn edges(plan: &Plan, names: &[String]) -> Vec<Edge> {
             let (kind, ring) = match planned {
                 PlannedEdge::Call => ("call", None),
                 PlannedEdge::Back => ("back edge", None),
+                PlannedEdge::Pipe => ("pipe", None),
                 PlannedEdge::Ring(ring) => ("ring", Some(ring)),
             };
             Edge {

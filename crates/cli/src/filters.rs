@@ -23,10 +23,15 @@ fn list() -> String {
     for (group, kinds) in [
         ("Sources, where blocks enter", &["source"][..]),
         ("Filters", &["statistics", "inspection", "classification", "reordering", "editing"][..]),
+        ("Programs, in a process of their own", &["program"][..]),
         ("Sinks, where blocks leave", &["sink"][..]),
     ] {
         let _ = writeln!(out, "{group}");
-        for entry in entries.iter().filter(|entry| kinds.contains(&entry.kind.name())) {
+        for entry in &entries {
+            let kind = if entry.process { "program" } else { entry.kind.name() };
+            if !kinds.contains(&kind) {
+                continue;
+            }
             let _ = writeln!(out, "  {:width$}  {}", entry.name, entry.summary);
         }
         out.push('\n');

@@ -1,11 +1,14 @@
 //! From a plan to spaces that are ready to run. [SL §7.1, allocation]
 //!
 //! Steps that can fail are taken in the order in which they are cheapest to undo: filters and
-//! sections, sources (which only read), memory and rings, and last the sinks (which make files).
+//! sections, sources (which only read), memory and rings, then the sinks (which make files), and
+//! last the programs (which may do anything).
 //! Everything is owned, so what was built is given back when a later step fails. Activation is
 //! [`crate::run`]'s.
 
+use self::outside::Outside;
 use crate::control::Control;
+use crate::process::Demand;
 use crate::ring::{Export, Import};
 use crate::space::assemble::Assembly;
 use crate::space::node::{Node, NodeId as Local, Part, SinkPart, SourcePart};
@@ -18,14 +21,17 @@ use buffer::crossing::{Config as RingConfig, crossing};
 use buffer::ibuf::Lanes;
 use buffer::pool::{Config as PoolConfig, Pool};
 use buffer::signal::Bell;
-use endpoint::{Failure, Opening, SinkEntry, SourceEntry};
-use filter::{Classes, Counts, Description, Form, Holds, Kind, Mistake};
+use endpoint::process::Stands;
+use endpoint::{Failure, SinkEntry, SourceEntry};
+use filter::{Counts, Description, Holds, Kind, Mistake};
 use pipeline::ClassSet;
 use pipeline::graph::{Boolean, Edge, Graph, Link, NodeId, Step, Use};
 use pipeline::plan::{Plan, PlannedEdge, RingPlan, SpaceKind};
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
+
+mod outside;
 
 /// How many bytes a filter may hold, all sessions together.
 const HOLD_BYTES: u64 = 64 << 20;
@@ -104,11 +110,35 @@ pub fn build(plan: &Plan, settings: Settings) -> Result<Vec<Path>, BuildError> {
     (0..parts).map(|part| Builder::new(plan, part, &origins, settings)?.build(&left)).collect()
 }
 
+/// What gives blocks of its own.
 fn sources(graph: &Graph) -> impl Iterator<Item = (NodeId, &Use)> {
     graph
         .ids()
         .filter_map(|(id, node)| Some((id, node.filter()?)))
-        .filter(|(_, used)| used.description.kind == Kind::Source)
+        .filter(|(_, used)| used.description.kind == Kind::Source || used.description.process)
+}
+
+/// The programs of all parts.
+fn programs(graph: &Graph) -> impl Iterator<Item = (NodeId, &Use)> {
+    sources(graph).filter(|(_, used)| used.description.process)
+}
+
+fn stands(graph: &Graph, program: NodeId) -> Stands {
+    match (graph.inputs(program).next(), graph.outputs(program).next()) {
+        (Some(_), Some(_)) => Stands::Middle,
+        (Some(_), None) => Stands::End,
+        (None, _) => Stands::Head,
+    }
+}
+
+/// What a space sleeps on: where it reads descriptors and rings, both must wake it.
+fn bell(plan: &Plan, space: usize) -> sys::Result<Bell> {
+    let reads = sources(&plan.graph).any(|(id, _)| plan.placed[id.0].leaves == space);
+    let is_ring = |planned: &PlannedEdge| matches!(planned, PlannedEdge::Ring(_));
+    let mut edges = plan.graph.edges.iter().zip(&plan.edges);
+    let rings =
+        edges.any(|(edge, planned)| is_ring(planned) && plan.placed[edge.to.0].enters == space);
+    if reads && rings { Bell::with_alarm() } else { Ok(Bell::new()) }
 }
 
 /// The name of a node as people read it: `tcp`, `tcp#X`.
@@ -130,6 +160,15 @@ struct Ends {
     enter: Option<Local>,
 }
 
+/// A space without what changes the world: sinks and programs, for which room is left.
+#[derive(Default)]
+struct Draft {
+    assembly: Assembly,
+    sinks: Vec<(Local, NodeId)>,
+    programs: Vec<(Local, NodeId)>,
+    inputs: Vec<Input>,
+}
+
 struct Builder<'p> {
     plan: &'p Plan,
     origins: &'p [String],
@@ -138,6 +177,7 @@ struct Builder<'p> {
     spaces: Vec<usize>,
     bells: Vec<Arc<Bell>>,
     control: Arc<Control>,
+    demand: Arc<Demand>,
     tells_time: bool,
     epoch: u64,
 }
@@ -149,15 +189,22 @@ impl<'p> Builder<'p> {
         origins: &'p [String],
         settings: Settings,
     ) -> Result<Self, BuildError> {
-        let spaces: Vec<usize> =
-            (0..plan.spaces.len()).filter(|s| plan.spaces[*s].part == part).collect();
+        // A process is a space that we start and do not build.
+        let ours = |s: &usize| {
+            let space = &plan.spaces[*s];
+            space.part == part && space.kind != SpaceKind::Process
+        };
+        let spaces: Vec<usize> = (0..plan.spaces.len()).filter(ours).collect();
         let control = Arc::new(Control::new()?);
         let epoch = sys::clock::real().wrapping_sub(sys::clock::monotonic());
-        let bells: Vec<Arc<Bell>> = spaces.iter().map(|_| Arc::new(Bell::new())).collect();
+        let bells = spaces.iter().map(|space| bell(plan, *space).map(Arc::new));
+        let bells = bells.collect::<sys::Result<Vec<_>>>()?;
+        let demand = Arc::new(Demand::new(&plan.graph));
         for bell in &bells {
             control.ring_too(bell);
         }
-        Ok(Self { plan, origins, settings, spaces, bells, control, tells_time: false, epoch })
+        let tells_time = false;
+        Ok(Self { plan, origins, settings, spaces, bells, control, demand, tells_time, epoch })
     }
 
     fn build(mut self, left: &Option<Arc<Left>>) -> Result<Path, BuildError> {
@@ -166,14 +213,16 @@ impl<'p> Builder<'p> {
         for place in 0..self.spaces.len() {
             drafts.push(self.space(place, &mut rings)?);
         }
-        for (assembly, sinks, _) in &mut drafts {
-            for (local, id) in std::mem::take(sinks) {
-                let part = self.sink(id)?;
-                assembly.replace(local, part);
+        for draft in &mut drafts {
+            for (local, id) in std::mem::take(&mut draft.sinks) {
+                draft.assembly.replace(local, self.outside().sink(id)?);
             }
         }
+        for (id, used) in programs(&self.plan.graph) {
+            self.program(id, used, &mut drafts)?;
+        }
         let mut spaces = Vec::new();
-        for (place, (assembly, _, inputs)) in drafts.into_iter().enumerate() {
+        for (place, Draft { assembly, inputs, .. }) in drafts.into_iter().enumerate() {
             let (nodes, shape) = assembly.done();
             let intake = intake_of(&nodes);
             spaces.push(Space::new(Parts {
@@ -187,12 +236,17 @@ impl<'p> Builder<'p> {
                 timed: self.settings.timed,
                 batch: BATCH,
                 control: Arc::clone(&self.control),
+                demand: Arc::clone(&self.demand),
                 bell: Arc::clone(&self.bells[place]),
                 clock: if self.tells_time { Clock::Blocks(0) } else { Clock::Live },
                 epoch: self.epoch,
             }));
         }
         Ok(Path { spaces, control: self.control })
+    }
+
+    fn outside(&self) -> Outside<'p> {
+        Outside { plan: self.plan, origins: self.origins, settings: self.settings }
     }
 
     /// Makes the rings between the spaces of this part.
@@ -202,11 +256,11 @@ impl<'p> Builder<'p> {
         for (index, planned) in self.plan.edges.iter().enumerate() {
             let PlannedEdge::Ring(ring) = planned else { continue };
             let edge = &edges[index];
-            let near = self.place_of(edge.from);
-            let (Some(near), Some(far)) = (near, self.place_of(edge.to)) else { continue };
+            let (near, far) = (self.leaves(edge.from), self.enters(edge.to));
+            let (Some(near), Some(far)) = (near, far) else { continue };
             let shared = rings.iter_mut().find(|ends| {
                 let first = &edges[ends.edges[0]];
-                first.to == edge.to && self.place_of(first.from) == Some(near)
+                first.to == edge.to && self.leaves(first.from) == Some(near)
             });
             match shared {
                 Some(ends) => ends.edges.push(index),
@@ -238,33 +292,34 @@ impl<'p> Builder<'p> {
         Ok(Ends { edges: vec![edge], export, import, enter: None })
     }
 
-    /// Which of this part's spaces runs a node.
-    fn place_of(&self, node: NodeId) -> Option<usize> {
-        let space = self.plan.placed[node.0].space;
+    /// Which of this part's spaces hands a node what comes: its own, unless it is a program.
+    fn enters(&self, node: NodeId) -> Option<usize> {
+        let space = self.plan.placed[node.0].enters;
         self.spaces.iter().position(|s| *s == space)
     }
 
-    /// Builds all of a space but its sinks, which are answered.
-    #[expect(clippy::type_complexity, reason = "three things that only `build` takes apart")]
-    fn space(
-        &mut self,
-        place: usize,
-        rings: &mut [Ends],
-    ) -> Result<(Assembly, Vec<(Local, NodeId)>, Vec<Input>), BuildError> {
+    /// Which of this part's spaces takes up what a node gives: its own, unless it is a program.
+    fn leaves(&self, node: NodeId) -> Option<usize> {
+        let space = self.plan.placed[node.0].leaves;
+        self.spaces.iter().position(|s| *s == space)
+    }
+
+    /// Builds all of a space but what changes the world.
+    fn space(&mut self, place: usize, rings: &mut [Ends]) -> Result<Draft, BuildError> {
         if self.plan.spaces[self.spaces[place]].kind == SpaceKind::Kernel {
             let what = "the kernel cannot be built yet, and no plan may ask for it";
             return Err(BuildError::Unexpected(what.to_owned()));
         }
         let graph = &self.plan.graph;
-        let mut assembly = Assembly::default();
+        let mut draft = Draft::default();
         let mut locals: Vec<Option<Local>> = vec![None; graph.nodes.len()];
-        let (mut sinks, mut inputs) = (Vec::new(), Vec::new());
+        // A program is placed in a process, so its halves are not among them.
         let here = |id: NodeId| self.plan.placed[id.0].space == self.spaces[place];
         let (inner, outer): (Vec<_>, Vec<_>) =
             graph.ids().filter(|(id, _)| here(*id)).partition(|(_, node)| node.inside.is_some());
         let mut tells_time = false;
         for (id, _) in inner {
-            locals[id.0] = Some(assembly.operand(self.node(id, &locals)?));
+            locals[id.0] = Some(draft.assembly.operand(self.node(id, &locals)?));
         }
         for (id, node) in outer {
             let mut made = self.node(id, &locals)?;
@@ -273,37 +328,80 @@ impl<'p> Builder<'p> {
                 tells_time |= part.source.tells_time();
             }
             let is_source = matches!(made.part, Part::Source(_));
-            let local = assembly.node(made);
+            let local = draft.assembly.node(made);
             locals[id.0] = Some(local);
             if node.kind() == Some(Kind::Sink) {
-                sinks.push((local, id));
+                draft.sinks.push((local, id));
             }
             if is_source {
-                inputs.push(Input::Source(local));
+                draft.inputs.push(Input::Source(local));
             }
         }
         self.tells_time |= tells_time;
-        self.arcs(&locals, &mut assembly, rings, &mut inputs);
-        Ok((assembly, sinks, inputs))
+        for (id, used) in programs(graph) {
+            locals[id.0] = self.half(place, id, used, &mut draft);
+        }
+        self.arcs(place, &locals, &mut draft, rings);
+        Ok(draft)
     }
 
-    fn arcs(
-        &self,
-        locals: &[Option<Local>],
-        assembly: &mut Assembly,
-        rings: &mut [Ends],
-        inputs: &mut Vec<Input>,
-    ) {
+    /// Leaves room for the half of a program that runs in this space, if one does: the other runs in
+    /// another, or there is none.
+    fn half(&self, place: usize, id: NodeId, used: &Use, draft: &mut Draft) -> Option<Local> {
+        let stands = stands(&self.plan.graph, id);
+        let gives = stands != Stands::End && self.leaves(id) == Some(place);
+        let takes = stands != Stands::Head && self.enters(id) == Some(place);
+        if !gives && !takes {
+            return None;
+        }
+        let mut made = Node::new(title(used), id.0, Part::Pass, counts(used.description));
+        made.counted = takes && self.is_counted(id);
+        let local = draft.assembly.node(made);
+        draft.programs.push((local, id));
+        if gives {
+            draft.inputs.push(Input::Source(local));
+        }
+        Some(local)
+    }
+
+    /// Starts a program of this part, and puts its halves where room was left for them.
+    fn program(&self, id: NodeId, used: &Use, drafts: &mut [Draft]) -> Result<(), BuildError> {
+        let (enters, leaves) = (self.enters(id), self.leaves(id));
+        let (Some(enters), Some(leaves)) = (enters, leaves) else { return Ok(()) };
+        let started = self.outside().program(id, used, stands(&self.plan.graph, id))?;
+        let mut put = |place: usize, part: Part| {
+            let draft = &mut drafts[place];
+            if let Some((local, _)) = draft.programs.iter().find(|(_, other)| *other == id) {
+                draft.assembly.replace(*local, part);
+            }
+        };
+        if let Some(sink) = started.input {
+            put(enters, Part::Sink(SinkPart { sink, report: None }));
+        }
+        if let Some(source) = started.output {
+            put(leaves, Part::Source(SourcePart { source, ended: false }));
+        }
+        Ok(())
+    }
+
+    fn arcs(&self, place: usize, locals: &[Option<Local>], draft: &mut Draft, rings: &mut [Ends]) {
+        let Draft { assembly, inputs, .. } = draft;
         let graph = &self.plan.graph;
-        let name = |id: NodeId| self.plan.space_of(id).name.clone();
+        let name = |place: Option<usize>| {
+            let space = place.and_then(|place| self.plan.spaces.get(self.spaces[place]));
+            space.map_or_else(String::new, |space| space.name.clone())
+        };
         for (index, edge) in graph.edges.iter().enumerate() {
             let wanted = wanted(&edge.classes);
             let ring = rings.iter_mut().find(|ends| ends.edges.contains(&index));
-            match (locals[edge.from.0], locals[edge.to.0], ring) {
+            // Of a program one half is here, which may be the other one.
+            let from = locals[edge.from.0].filter(|_| self.leaves(edge.from) == Some(place));
+            let to = locals[edge.to.0].filter(|_| self.enters(edge.to) == Some(place));
+            match (from, to, ring) {
                 (Some(from), Some(to), _) => assembly.arc(from, to, wanted, edge.back, index),
                 (Some(from), None, Some(ends)) => {
                     if let Some(export) = ends.export.take() {
-                        let title = format!("ring to {}", name(edge.to));
+                        let title = format!("ring to {}", name(self.enters(edge.to)));
                         let part = Part::Export(export);
                         let out = Node::new(title, edge.from.0, part, Counts::default());
                         ends.enter = Some(assembly.node(out));
@@ -313,7 +411,7 @@ impl<'p> Builder<'p> {
                 }
                 (None, Some(to), Some(ends)) => {
                     let Some(import) = ends.import.take() else { continue };
-                    let title = format!("ring from {}", name(edge.from));
+                    let title = format!("ring from {}", name(self.leaves(edge.from)));
                     let enter =
                         assembly.node(Node::new(title, edge.to.0, Part::Pass, Counts::default()));
                     assembly.arc(enter, to, Wanted::All, false, index);
@@ -340,7 +438,7 @@ impl<'p> Builder<'p> {
         };
         let description = used.description;
         let part = match description.kind {
-            Kind::Source => self.source(id, used)?,
+            Kind::Source => self.outside().source(id, used)?,
             Kind::Sink => Part::Pass,
             _ => {
                 let make = description.user.ok_or_else(|| {
@@ -368,56 +466,14 @@ impl<'p> Builder<'p> {
         named.flat_map(|classes| classes.ranges().to_vec()).collect()
     }
 
-    /// Whether a node is where the line ends for who counts its blocks: a sink, or the filter whose
-    /// report is the output, and not the sink that the plan put behind that.
+    /// Whether a node is where the line ends for who counts its blocks: a sink, a program behind
+    /// which nothing stands, or the filter whose report is the output, and not the sink that the
+    /// plan put behind that.
     fn is_counted(&self, id: NodeId) -> bool {
         let Plan { graph, reports, .. } = self.plan;
         let reported = |id: NodeId| graph.inputs(id).any(|edge| reports.contains(&edge.from));
-        let sink = graph.node(id).kind() == Some(Kind::Sink);
-        reports.contains(&id) || sink && !reported(id)
-    }
-
-    fn source(&self, id: NodeId, used: &Use) -> Result<Part, BuildError> {
-        let origin = sources(&self.plan.graph).position(|(other, _)| other == id).unwrap_or(0);
-        let opening = Opening {
-            arguments: &used.arguments,
-            form: Form::Bytes,
-            classes: Classes::Same,
-            origin: u16::try_from(origin).unwrap_or(u16::MAX),
-            origins: self.origins,
-        };
-        let name = used.description.name;
-        let own = self.settings.sources.iter().find(|entry| entry.description.name == name);
-        let entry = own
-            .or_else(|| endpoint::catalog::source(name))
-            .ok_or_else(|| BuildError::Unexpected(format!("no source is called `{name}`")))?;
-        let source = (entry.open)(&opening);
-        let source = source.map_err(|failure| BuildError::Outside { node: id, failure })?;
-        Ok(Part::Source(SourcePart { source, ended: false }))
-    }
-
-    fn sink(&self, id: NodeId) -> Result<Part, BuildError> {
-        let graph = &self.plan.graph;
-        let node = graph.node(id);
-        let Some(used) = node.filter() else {
-            return Err(BuildError::Unexpected("a sink without a filter".to_owned()));
-        };
-        let classes = node.classifiers.iter().filter_map(|id| graph.node(*id).filter()).next();
-        let opening = Opening {
-            arguments: &used.arguments,
-            form: node.comes.first().copied().unwrap_or(Form::Bytes),
-            classes: classes.map_or(Classes::Same, |used| used.description.classes),
-            origin: 0,
-            origins: self.origins,
-        };
-        let name = used.description.name;
-        let own = self.settings.sinks.iter().find(|entry| entry.description.name == name);
-        let entry = own
-            .or_else(|| endpoint::catalog::sink(name))
-            .ok_or_else(|| BuildError::Unexpected(format!("no sink is called `{name}`")))?;
-        let sink = (entry.open)(&opening);
-        let sink = sink.map_err(|failure| BuildError::Outside { node: id, failure })?;
-        Ok(Part::Sink(SinkPart { sink, report: None }))
+        let end = graph.outputs(id).next().is_none();
+        reports.contains(&id) || end && !reported(id)
     }
 }
 

@@ -2,7 +2,7 @@
 //! spaces of this machine (CONTRACT 27).
 
 use crate::compiler::Libpcap;
-use filter::{Compiler, Description, Kind};
+use filter::{Arguments, Compiler, Description, Kind, Mistake};
 use pipeline::Catalogue;
 use std::sync::Arc;
 
@@ -11,11 +11,13 @@ use std::sync::Arc;
 pub struct House;
 
 impl House {
-    /// All descriptions: sources, filters, sinks, in the order in which a block meets them.
+    /// All descriptions: sources, filters, programs, sinks, in the order in which a block meets them.
     pub fn descriptions(self) -> impl Iterator<Item = &'static Description> {
         let sources = endpoint::catalog::SOURCES.iter().map(|entry| entry.description);
+        let programs = endpoint::catalog::PROCESSES.iter().map(|entry| entry.description);
         let sinks = endpoint::catalog::SINKS.iter().map(|entry| entry.description);
-        sources.chain(filter::catalog::FILTERS.iter().copied()).chain(tested()).chain(sinks)
+        let filters = filter::catalog::FILTERS.iter().copied();
+        sources.chain(filters).chain(tested()).chain(programs).chain(sinks)
     }
 }
 
@@ -37,7 +39,8 @@ impl Catalogue for House {
     }
 
     fn find_source(&self, name: &str) -> Option<&'static Description> {
-        endpoint::catalog::source(name).map(|entry| entry.description)
+        let program = || Some(endpoint::catalog::process(name)?.head);
+        endpoint::catalog::source(name).map(|entry| entry.description).or_else(program)
     }
 
     fn names(&self) -> Vec<&'static str> {
@@ -52,6 +55,14 @@ impl Catalogue for House {
 
     fn spaces(&self) -> Vec<&str> {
         vec!["kernel", "thread*"]
+    }
+
+    fn refuses(&self, entry: &Description, arguments: &Arguments) -> Option<Mistake> {
+        let command = || arguments.text("command").unwrap_or_default();
+        match endpoint::catalog::process(entry.name) {
+            Some(program) => (program.refuses)(command()),
+            None => entry.user.and_then(|make| make(arguments).err()),
+        }
     }
 
     fn compiler(&self) -> Option<Arc<dyn Compiler>> {

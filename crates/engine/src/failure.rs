@@ -5,6 +5,7 @@
 
 use crate::ring::RingFailure;
 use endpoint::Failure;
+use endpoint::process::BadEnd;
 use filter::Block;
 use std::fmt;
 
@@ -24,6 +25,10 @@ pub enum Cause {
     Outside(Failure),
     /// A ring between two spaces refused.
     Ring(RingFailure),
+    /// A program did not end well.
+    Program(BadEnd),
+    /// The end of a program cannot be known.
+    Unseen(sys::Error),
     /// A filter has a bug.
     Panic {
         /// What the panic said.
@@ -57,6 +62,18 @@ impl PathFailure {
     #[must_use]
     pub fn ring(node: String, why: impl Into<RingFailure>) -> Self {
         Self { node, cause: Cause::Ring(why.into()) }
+    }
+
+    /// A program did not end well.
+    #[must_use]
+    pub const fn program(node: String, bad: BadEnd) -> Self {
+        Self { node, cause: Cause::Program(bad) }
+    }
+
+    /// The end of a program cannot be known.
+    #[must_use]
+    pub const fn lost_sight(node: String, error: sys::Error) -> Self {
+        Self { node, cause: Cause::Unseen(error) }
     }
 
     /// A filter panicked, looking at this block.
@@ -93,10 +110,22 @@ impl PathFailure {
         matches!(self.cause, Cause::Ring(RingFailure::Abandoned))
     }
 
+    /// Whether both tell the end of one program.
+    pub(crate) fn is_same_end(&self, other: &Self) -> bool {
+        match (&self.cause, &other.cause) {
+            (Cause::Program(one), Cause::Program(two)) => self.node == other.node && one == two,
+            _ => false,
+        }
+    }
+
     /// Whether nobody needs to be told: the reader of a standard stream has gone.
     #[must_use]
     pub const fn is_quiet(&self) -> bool {
-        matches!(&self.cause, Cause::Outside(failure) if failure.quiet)
+        match &self.cause {
+            Cause::Outside(failure) => failure.quiet,
+            Cause::Program(bad) => bad.quiet,
+            Cause::Ring(_) | Cause::Unseen(_) | Cause::Panic { .. } => false,
+        }
     }
 }
 
@@ -105,6 +134,8 @@ impl fmt::Display for PathFailure {
         let node = &self.node;
         match &self.cause {
             Cause::Outside(failure) => write!(f, "`{node}`: {failure}"),
+            Cause::Program(bad) => write!(f, "`{node}`: {bad}"),
+            Cause::Unseen(error) => write!(f, "`{node}`: {error}"),
             Cause::Ring(why) => write!(f, "the ring behind `{node}`: {why}"),
             Cause::Panic { message, .. } => {
                 write!(f, "`{node}` has a bug and ended its path: {message}")

@@ -5,6 +5,7 @@
 //! and in bytes where nothing may trim a view (docs/book/decisions/0004-ledger-bytes.md). It adds
 //! nothing up that a party did not count itself.
 
+use endpoint::process::{NEVER_SEEN, PROGRAM_ENDED};
 use filter::Amount;
 use std::fmt;
 
@@ -17,6 +18,8 @@ pub enum EdgeKind {
     Ring,
     /// A back edge: a bounded work list.
     Back,
+    /// The standard input or output of a program.
+    Pipe,
 }
 
 impl EdgeKind {
@@ -27,6 +30,7 @@ impl EdgeKind {
             Self::Call => "call",
             Self::Ring => "ring",
             Self::Back => "back edge",
+            Self::Pipe => "pipe",
         }
     }
 }
@@ -122,6 +126,24 @@ impl Edge {
 }
 
 impl Filtered {
+    /// Adds what the other half of the same program counted.
+    pub(crate) fn join(&mut self, other: Self) {
+        let amounts = [
+            (&mut self.taken, other.taken),
+            (&mut self.made, other.made),
+            (&mut self.passed, other.passed),
+            (&mut self.unselected, other.unselected),
+            (&mut self.consumed, other.consumed),
+        ];
+        for (amount, more) in amounts {
+            amount.blocks += more.blocks;
+            amount.bytes += more.bytes;
+        }
+        self.dropped.extend(other.dropped);
+        self.busy_ns += other.busy_ns;
+        self.calls += other.calls;
+    }
+
     fn came(&self) -> u64 {
         self.taken.blocks + self.made.blocks
     }
@@ -182,7 +204,7 @@ impl Ledger {
     }
 
     /// All that was lost: dropped before the path, on edges and in filters. What no arc wanted was
-    /// not lost: nobody asked for it.
+    /// not lost: nobody asked for it ([`is_lost`]).
     #[must_use]
     pub fn lost(&self) -> u64 {
         let sources: u64 =
@@ -192,15 +214,22 @@ impl Ledger {
             .filters
             .iter()
             .flat_map(|f| &f.dropped)
-            .filter(|(why, _)| why != BEYOND_COUNT)
+            .filter(|(why, _)| is_lost(why))
             .map(|(_, a)| a.blocks)
             .sum();
         sources + edges + filters
     }
 }
 
-/// The reason of blocks behind the number that was asked for: wanted by nobody, so not lost.
+/// The reason of blocks behind the number that was asked for.
 pub const BEYOND_COUNT: &str = "beyond count";
+
+/// Whether what a filter or sink dropped for this reason is lost. What came behind the number that
+/// was asked for, or after a program had seen enough, was wanted by nobody; a hole was lost before.
+#[must_use]
+pub fn is_lost(why: &str) -> bool {
+    ![BEYOND_COUNT, PROGRAM_ENDED, NEVER_SEEN].contains(&why)
+}
 
 /// Whether a build that loses blocks on purpose loses the block that was just put: the first on
 /// each kind of edge that `STREAMLINE_LOSE` names. In every other build: never.

@@ -19,6 +19,7 @@ pub mod control;
 pub mod failure;
 pub mod ledger;
 pub mod machine;
+mod process;
 pub mod report;
 pub mod ring;
 pub mod run;

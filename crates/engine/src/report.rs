@@ -1,6 +1,7 @@
 //! From what the spaces left behind to the ledger of the path.
 
 use crate::ledger::{BEYOND_COUNT, Edge, EdgeKind, Filtered, Ledger};
+use crate::process;
 use crate::space::Remains;
 use crate::space::node::{Arc, Node, Part};
 use filter::{Amount, Report};
@@ -37,12 +38,27 @@ pub fn reports_of(remains: &[Remains]) -> Vec<Reported> {
 #[must_use]
 pub fn ledger_of(remains: &[Remains]) -> Ledger {
     let mut ledger = Ledger::default();
+    // The two halves of a program are one line: what it took, and what it made of it.
+    let mut programs: Vec<(usize, usize)> = Vec::new();
     for space in remains {
         for node in &space.nodes {
-            if let Part::Source(part) = &node.part {
+            let program = process::of(node);
+            if let Part::Source(part) = &node.part
+                && program.is_none_or(|program| program.is_head())
+            {
                 ledger.sources.push((node.name.clone(), part.source.seen()));
             }
-            ledger.filters.push(filtered(node, space));
+            let counted = filtered(node, space);
+            let known = programs.iter().find(|(planned, _)| *planned == node.planned);
+            match (program, known) {
+                (Some(_), Some((_, line))) => ledger.filters[*line].join(counted),
+                (found, _) => {
+                    if found.is_some() {
+                        programs.push((node.planned, ledger.filters.len()));
+                    }
+                    ledger.filters.push(counted);
+                }
+            }
             for arc in &node.arcs {
                 ledger.edges.push(call(node, arc, &space.nodes));
             }
@@ -59,7 +75,11 @@ fn call(from: &Node, arc: &Arc, nodes: &[Node]) -> Edge {
     Edge {
         from: from.name.clone(),
         to: to.name.clone(),
-        kind: if arc.back { EdgeKind::Back } else { EdgeKind::Call },
+        kind: match arc.back {
+            true => EdgeKind::Back,
+            false if process::is_input(to) || process::of(from).is_some() => EdgeKind::Pipe,
+            false => EdgeKind::Call,
+        },
         planned: arc.planned,
         put: arc.put,
         taken: to.taken[arc.branch],
@@ -127,6 +147,14 @@ fn filtered(node: &Node, space: &Remains) -> Filtered {
     add("no room", counts.no_room);
     add("failed", node.flow.failed);
     add(BEYOND_COUNT, node.flow.beyond_count);
+    if let Part::Sink(part) = &node.part {
+        part.sink.dropped().into_iter().for_each(|(why, amount)| add(why, amount));
+    }
+    // What a program took is used up; what comes back is made anew.
+    let (consumed, sunk) = match process::is_input(node) {
+        true => (node.flow.sunk, Amount::default()),
+        false => (counts.consumed, node.flow.sunk),
+    };
     let named = |names: &[&str], values: &[u64]| {
         let both = names.iter().zip(values).filter(|(_, n)| **n > 0);
         both.map(|(name, n)| ((*name).to_owned(), *n)).collect()
@@ -137,11 +165,11 @@ fn filtered(node: &Node, space: &Remains) -> Filtered {
         taken: node.taken_in_all(),
         made: if is_source || node.taken.is_empty() { given } else { counts.made },
         passed: Amount {
-            blocks: node.flow.routed.blocks + node.flow.sunk.blocks,
-            bytes: node.flow.routed.bytes + node.flow.sunk.bytes,
+            blocks: node.flow.routed.blocks + sunk.blocks,
+            bytes: node.flow.routed.bytes + sunk.bytes,
         },
         unselected: node.flow.unselected,
-        consumed: counts.consumed,
+        consumed,
         held: counts.held,
         dropped,
         unanswered: named(node.reasons, &counts.unanswered),

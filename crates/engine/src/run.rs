@@ -9,6 +9,7 @@ use crate::build::Path;
 use crate::control::Control;
 use crate::failure::PathFailure;
 use crate::ledger::Ledger;
+use crate::process;
 use crate::report::{self, Reported};
 use crate::space::{Remains, Space};
 use std::os::fd::{AsFd, BorrowedFd};
@@ -78,12 +79,12 @@ pub fn run(paths: Vec<Path>, until: Until<'_>) -> sys::Result<Outcome> {
     let stopped = wait(&controls, until, begin, &done, &remains, running);
     let mut all = stopped.remains;
     all.sort_by_key(|(number, place, _)| (*number, *place));
-    Ok(outcome(all, stopped.early, sys::clock::monotonic().saturating_sub(begin)))
+    Ok(outcome(all, stopped.early, begin))
 }
 
 /// Runs paths in this thread, one space after the other, never asleep. For measurements of one
 /// core, and for callers that have no thread to give. A filter may not put more at once than a ring
-/// holds.
+/// holds, and a program may wait for ever: it needs its two sides to run at one time.
 pub fn run_alone(paths: Vec<Path>) -> Outcome {
     let begin = sys::clock::monotonic();
     let mut ended: Vec<Ended> = Vec::new();
@@ -99,7 +100,7 @@ pub fn run_alone(paths: Vec<Path>) -> Outcome {
         }
     }
     ended.sort_by_key(|(number, place, _)| (*number, *place));
-    outcome(ended, false, sys::clock::monotonic().saturating_sub(begin))
+    outcome(ended, false, begin)
 }
 
 type Ended = (usize, usize, Option<Remains>);
@@ -142,8 +143,8 @@ fn wait(
     }
 }
 
-fn outcome(ended: Vec<Ended>, stopped: bool, elapsed_ns: u64) -> Outcome {
-    let mut outcome = Outcome { stopped, elapsed_ns, ..Outcome::default() };
+fn outcome(ended: Vec<Ended>, stopped: bool, begin: u64) -> Outcome {
+    let mut outcome = Outcome { stopped, ..Outcome::default() };
     let paths = ended.iter().map(|(number, _, _)| number + 1).max().unwrap_or(0);
     let mut by_path: Vec<Vec<Remains>> = (0..paths).map(|_| Vec::new()).collect();
     for (number, _, remains) in ended {
@@ -153,15 +154,23 @@ fn outcome(ended: Vec<Ended>, stopped: bool, elapsed_ns: u64) -> Outcome {
         }
     }
     for mut remains in by_path {
+        let programs = process::finish(&remains);
         outcome.ledger.add(report::ledger_of(&remains));
         outcome.reports.extend(report::reports_of(&remains));
         let mut failures: Vec<PathFailure> =
             remains.iter_mut().filter_map(|space| space.failure.take()).collect();
+        for program in programs {
+            // Its space may have seen it end.
+            if !failures.iter().any(|failure| failure.is_same_end(&program)) {
+                failures.push(program);
+            }
+        }
         // A ring that nobody reads any more is what a failure on its other side looks like.
         if failures.iter().any(|failure| !failure.is_echo()) {
             failures.retain(|failure| !failure.is_echo());
         }
         outcome.failures.extend(failures);
     }
+    outcome.elapsed_ns = sys::clock::monotonic().saturating_sub(begin);
     outcome
 }

@@ -80,7 +80,7 @@ struct Filter<'r> {
 struct Edge<'r> {
     from: &'r str,
     to: &'r str,
-    /// `call`, `ring` or `back edge`.
+    /// `call`, `ring`, `back edge` or `pipe`.
     kind: &'static str,
     put: Amount,
     taken: Amount,

@@ -8,7 +8,7 @@ mod json;
 mod table;
 
 use crate::run::Kept;
-use engine::ledger::{BEYOND_COUNT, Edge, Filtered, Imbalance};
+use engine::ledger::{Edge, Filtered, Imbalance, is_lost};
 use engine::report::Reported;
 use engine::run::Outcome;
 use pipeline::explain;
@@ -86,7 +86,7 @@ impl<'o> Report<'o> {
         }
         for filter in &ledger.filters {
             let name = self.name(filter);
-            let lost = filter.dropped.iter().filter(|(why, _)| why != BEYOND_COUNT);
+            let lost = filter.dropped.iter().filter(|(why, _)| is_lost(why));
             places.extend(lost.map(|(why, n)| (n.blocks, format!("in {name} ({why})"))));
         }
         places.retain(|(n, _)| *n > 0);

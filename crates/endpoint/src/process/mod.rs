@@ -137,10 +137,10 @@ impl std::error::Error for BadEnd {}
 /// What no shell can be asked to run.
 fn refuses(command: &str) -> Option<Mistake> {
     if command.trim().is_empty() {
-        let mistake = Mistake::new("command", "is empty".to_owned());
+        let mistake = Mistake::new("command", "the command is empty");
         return Some(mistake.hint("name a program, with its arguments, in quotes"));
     }
-    command.contains('\0').then(|| Mistake::new("command", "holds a byte 0".to_owned()))
+    command.contains('\0').then(|| Mistake::new("command", "the command holds a byte 0".to_owned()))
 }
 
 /// Starts a program. What is started and not taken up by anybody is killed.

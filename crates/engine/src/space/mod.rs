@@ -17,6 +17,7 @@ pub(crate) mod walk;
 
 use crate::control::Control;
 use crate::failure::PathFailure;
+use crate::process::{self, Demand};
 use crate::ring::Import;
 use buffer::pool::Pool;
 use buffer::signal::{Bell, Ticket};
@@ -49,6 +50,10 @@ pub struct Space {
     batch: usize,
     spare: Option<Room>,
     control: Arc<Control>,
+    demand: Arc<Demand>,
+    /// The halves of programs to which blocks go here, until their end is known; and whether it is
+    /// known to the others that they take no more.
+    programs: Vec<(NodeId, bool)>,
     bell: Arc<Bell>,
     clock: Clock,
     /// What the monotonic clock lacks to the time of day at which the path was built, in ns.
@@ -94,6 +99,7 @@ pub(crate) struct Parts {
     pub(crate) timed: bool,
     pub(crate) batch: usize,
     pub(crate) control: Arc<Control>,
+    pub(crate) demand: Arc<Demand>,
     pub(crate) bell: Arc<Bell>,
     pub(crate) clock: Clock,
     pub(crate) epoch: Time,
@@ -133,7 +139,9 @@ struct Pass {
 impl Space {
     pub(crate) fn new(parts: Parts) -> Self {
         let Parts { name, nodes, shape, intake, work, inputs, .. } = parts;
-        let Parts { left, timed, batch, control, bell, clock, epoch, .. } = parts;
+        let Parts { left, timed, batch, control, demand, bell, clock, epoch, .. } = parts;
+        let inputs_of_programs = (0..nodes.len()).filter(|at| process::is_input(&nodes[*at]));
+        let programs = inputs_of_programs.map(|at| (at, false)).collect();
         Self {
             name,
             nodes,
@@ -145,6 +153,8 @@ impl Space {
             batch: batch.clamp(1, LANES),
             spare: None,
             control,
+            demand,
+            programs,
             bell,
             clock,
             epoch,
@@ -181,11 +191,42 @@ impl Space {
         self.goes_on(pass)
     }
 
-    fn goes_on(&self, pass: Pass) -> bool {
-        if self.turn.left.as_ref().is_some_and(|left| left.is_used_up()) {
+    fn goes_on(&mut self, pass: Pass) -> bool {
+        if self.has_enough() {
             self.control.stop();
         }
+        if !self.programs.is_empty() {
+            self.look_at_programs();
+        }
         self.turn.failure.is_none() && pass.open
+    }
+
+    /// Whether the sinks of the path have taken all that was asked for.
+    fn has_enough(&self) -> bool {
+        self.turn.left.as_ref().is_some_and(|left| left.is_used_up())
+    }
+
+    /// Looks for programs that take no more blocks: if nobody else does, the path stops; if one did
+    /// not end well, it fails.
+    fn look_at_programs(&mut self) {
+        let (nodes, demand, control) = (&self.nodes, &self.demand, &self.control);
+        let mut failure = None;
+        self.programs.retain_mut(|(at, told)| {
+            let node = &nodes[*at];
+            let Some(process) = process::of(node).filter(|process| process.is_deaf()) else {
+                return true;
+            };
+            if !std::mem::replace(told, true) && demand.ended(node.planned) {
+                control.stop();
+            }
+            let ended = process.ended();
+            if let Some(Err(bad)) = &ended {
+                let told = || PathFailure::program(node.name.clone(), bad.clone());
+                failure.get_or_insert_with(told);
+            }
+            ended.is_none()
+        });
+        self.turn.failure = self.turn.failure.take().or(failure);
     }
 
     /// Lets everything that is held leave, and ends the sinks and the rings.
@@ -234,12 +275,14 @@ impl Space {
     /// Asks a source for a batch and walks it.
     fn pull(&mut self, at: NodeId, pass: &mut Pass) {
         let stopped = self.control.is_stopped();
+        // Of what is under way nothing is wanted once everybody has enough.
+        let drains = !self.has_enough();
         let now = self.live();
         let Part::Source(part) = &mut self.nodes[at].part else { return };
         if part.ended {
             return;
         }
-        if stopped {
+        if stopped && !(drains && part.source.stop()) {
             part.ended = true;
             return;
         }
@@ -370,12 +413,16 @@ impl Space {
         });
         match (pass.readable, limit) {
             (true, limit) => {
-                let mut descriptors = vec![self.control.as_fd()];
+                let mut descriptors = Vec::new();
+                // Once the path is stopped its descriptor stays readable.
+                if !self.control.is_stopped() {
+                    descriptors.push(self.control.as_fd());
+                }
                 descriptors.extend(self.nodes.iter().filter_map(|node| match &node.part {
                     Part::Source(part) => part.source.descriptor(),
                     _ => None,
                 }));
-                sys::poll::readable(&descriptors, limit);
+                self.bell.sleep_among(ticket, &descriptors, limit);
             }
             (false, Some(limit)) => self.bell.sleep_for(ticket, limit),
             (false, None) => self.bell.sleep(ticket),
@@ -416,9 +463,10 @@ impl Space {
                 }
                 // What the sink took and could not get out is lost, whenever it noticed.
                 if let Some(written) = part.sink.written() {
-                    node.flow.settle(written);
+                    node.flow.settle(written, &part.sink.dropped());
                 }
             }
+            Part::Source(part) => part.source.close(),
             Part::Export(export) => export.close(),
             _ => {}
         }

@@ -159,10 +159,15 @@ pub struct Flow {
 }
 
 impl Flow {
-    /// Splits what a sink was given into what left and what was lost.
-    pub(super) fn settle(&mut self, written: Amount) {
-        let blocks = self.sunk.blocks + self.failed.blocks;
-        let bytes = self.sunk.bytes + self.failed.bytes;
+    /// Splits what a sink was given into what left, what it dropped, and what was lost.
+    pub(super) fn settle(&mut self, written: Amount, dropped: &[(&str, Amount)]) {
+        let dropped = dropped.iter().map(|(_, amount)| amount);
+        let (mut blocks, mut bytes) =
+            (self.sunk.blocks + self.failed.blocks, self.sunk.bytes + self.failed.bytes);
+        for amount in dropped {
+            blocks = blocks.saturating_sub(amount.blocks);
+            bytes = bytes.saturating_sub(amount.bytes);
+        }
         self.sunk = Amount { blocks: written.blocks.min(blocks), bytes: written.bytes.min(bytes) };
         self.failed = Amount { blocks: blocks - self.sunk.blocks, bytes: bytes - self.sunk.bytes };
     }

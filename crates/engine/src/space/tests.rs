@@ -14,6 +14,7 @@ use filter::{
     Amount, Block, Classify, Counts, Filter, HeldList, Holds, LaneContext, Lanes, Report, Stream,
     StreamContext, Tell,
 };
+use pipeline::graph::Graph;
 use std::sync::Mutex;
 
 /// Gives the numbers from 0 on as blocks of four bytes.
@@ -153,6 +154,7 @@ fn space(assembly: Assembly, inputs: Vec<Input>, batch: usize, ids: u32) -> Spac
         left: None,
         timed: false,
         batch,
+        demand: Arc::new(Demand::new(&Graph::default())),
         control: Arc::new(Control::new().unwrap()),
         bell: Arc::new(Bell::new()),
         clock: Clock::Live,

@@ -1,0 +1,95 @@
+//! Programs in a path: when nobody is left who wants what comes, and how they ended. (CONTRACT 27)
+//!
+//! A program may stop reading long before its input ends (`head -1`). What comes then is dropped,
+//! and as long as somebody else wants it, the path goes on. When every way from a source to an end
+//! leads through a program that reads no more, the sources are stopped, as SIGPIPE would do in a
+//! shell. Ends are judged when all spaces have ended: only then is everything closed that a program
+//! may wait for.
+
+use crate::failure::PathFailure;
+use crate::space::Remains;
+use crate::space::node::{Node, Part};
+use endpoint::process::Process;
+use pipeline::graph::Graph;
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// Who still wants what comes.
+#[derive(Debug)]
+pub(crate) struct Demand {
+    /// For every node of the plan, those behind it.
+    behind: Vec<Vec<usize>>,
+    heads: Vec<usize>,
+    /// The nodes that take nothing any more.
+    deaf: Mutex<Vec<usize>>,
+}
+
+impl Demand {
+    pub(crate) fn new(graph: &Graph) -> Self {
+        let mut behind = vec![Vec::new(); graph.nodes.len()];
+        for edge in &graph.edges {
+            behind[edge.from.0].push(edge.to.0);
+        }
+        let heads = graph.heads().into_iter().map(|id| id.0).collect();
+        Self { behind, heads, deaf: Mutex::default() }
+    }
+
+    /// A node takes nothing any more; answers whether nobody does who can be reached from a source
+    /// of this node.
+    pub(crate) fn ended(&self, node: usize) -> bool {
+        let mut deaf = self.deaf.lock().unwrap_or_else(PoisonError::into_inner);
+        deaf.push(node);
+        // Other parts of the request have sources of their own, and end by themselves.
+        let heads = self.heads.iter().filter(|head| self.reached(**head, &[]).contains(&node));
+        heads.copied().all(|head| {
+            let reached = self.reached(head, &deaf);
+            reached.iter().all(|at| !self.behind[*at].is_empty())
+        })
+    }
+
+    /// The nodes to which a block from `head` can come without going through `around`.
+    fn reached(&self, head: usize, around: &[usize]) -> Vec<usize> {
+        let mut seen = vec![false; self.behind.len()];
+        let mut open = vec![head];
+        let mut reached = Vec::new();
+        while let Some(at) = open.pop() {
+            if !around.contains(&at) && !std::mem::replace(&mut seen[at], true) {
+                reached.push(at);
+                open.extend(&self.behind[at]);
+            }
+        }
+        reached
+    }
+}
+
+/// The program of which a node is one half.
+pub(crate) fn of(node: &Node) -> Option<&Arc<Process>> {
+    match &node.part {
+        Part::Sink(part) => part.sink.process(),
+        Part::Source(part) => part.source.process(),
+        _ => None,
+    }
+}
+
+/// Whether a node is the half of a program to which blocks go.
+pub(crate) fn is_input(node: &Node) -> bool {
+    matches!(node.part, Part::Sink(_)) && of(node).is_some()
+}
+
+/// Waits for the programs of a path whose spaces have ended, and answers which did not end well.
+pub(crate) fn finish(remains: &[Remains]) -> Vec<PathFailure> {
+    let mut finished: Vec<&Arc<Process>> = Vec::new();
+    let mut failures = Vec::new();
+    for node in remains.iter().flat_map(|space| &space.nodes) {
+        let Some(process) = of(node) else { continue };
+        if finished.iter().any(|other| Arc::ptr_eq(other, process)) {
+            continue;
+        }
+        finished.push(process);
+        match process.finish() {
+            Ok(Ok(())) => {}
+            Ok(Err(bad)) => failures.push(PathFailure::program(node.name.clone(), bad)),
+            Err(error) => failures.push(PathFailure::lost_sight(node.name.clone(), error)),
+        }
+    }
+    failures
+}
