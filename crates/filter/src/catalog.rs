@@ -19,6 +19,8 @@ pub const FILTERS: &[&Description] = &[
     &transport::dport::DPORT,
     &general::bpf::BPF,
     &application::http::HTTP,
+    &application::dns::DNS,
+    &application::tls::TLS,
     &application::signature::SSH,
     &application::signature::TELNET,
     &application::signature::RTSP,

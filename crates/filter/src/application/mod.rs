@@ -1,4 +1,12 @@
-//! Filters of the application layer: messages out of streams, and what speaks in them.
+//! Filters of the application layer: messages out of streams and datagrams, and what speaks in
+//! them.
 
+pub mod dns;
 pub mod http;
 pub mod signature;
+pub mod tls;
+
+mod ends;
+
+#[cfg(test)]
+mod piped;

@@ -104,8 +104,9 @@ pub(super) fn through(
     for (number, piece) in pieces.iter().enumerate() {
         if moved == Some(number) {
             let mut there = Node::new(description, words).expect("good arguments");
-            there.restore(node.save()).expect("the same filter");
+            let saved = node.save();
             there.counts = node.counts;
+            there.restore(saved).expect("the same filter");
             node = there;
         }
         let batch = batch(piece, number as u64, &space);

@@ -133,7 +133,8 @@ pub fn begin<'b>(bytes: &'b [u8], room: &'b mut Vec<u8>) -> Begin<'b> {
         return Begin::NotTls;
     }
     if bytes.len() < RECORD {
-        return Begin::Need(RECORD);
+        // The next byte may show that it is something else.
+        return Begin::Need(bytes.len() + 1);
     }
     let Some(first) = RecordHeader::parse(bytes) else { return Begin::NotTls };
     match first.content {

@@ -44,7 +44,7 @@ Not answered: `not dns` (the header cannot be one of DNS; on a connection all th
 the question does), `gap` (bytes that were never seen lie in the message, or hide where it begins),
 `too many pieces` (a message of a connection lies in more than 256 blocks, or too many blocks are
 held), `forgotten` (more than `sessions=` connections were open).",
-    example: "replay dns.pcap | udp |dns dns |nxdomain print",
+    example: "replay dns.pcap | udp | dns |nxdomain print",
     kind: Kind::Reordering,
     takes: Forms::of(&[Form::Segment, Form::Stream]),
     gives: Gives::Form(Form::Message),

@@ -39,8 +39,11 @@ fn classes(out: &[Out]) -> Vec<u32> {
     out.iter().map(|o| o.class.0).collect()
 }
 
+/// Class, flags, bytes in view, and the description that a block is.
+type Datagram = (Class, Flags, Vec<u8>, Option<Vec<u8>>);
+
 /// What becomes of frames that each are one datagram; their payload begins at 42.
-fn datagrams(frames: &[Frame]) -> Vec<(Class, Flags, Vec<u8>, Option<Vec<u8>>)> {
+fn datagrams(frames: &[Frame]) -> Vec<Datagram> {
     let arena = Arena::new(4 * frames.len());
     let mut space = Space::new(&arena);
     let mut node = Node::new(&DNS, &[]).unwrap();

@@ -107,7 +107,7 @@ impl Connection {
         let way = *self.way(backward);
         let decided = if block.pointer.is_hole() {
             match (block.length(), end) {
-                (0, false) => None,
+                (0, false) => return cx.consume(&block),
                 (0, true) => Some(Err(CUT)),
                 _ => Some(Err(GAP)),
             }

@@ -45,7 +45,7 @@ not begin with a hello: the beginning was not seen), `malformed` (a hello that c
 `too long` (a hello of more than 32 KB, or in more than 1024 blocks), `gap` (bytes of the hello were
 never seen), `cut` (the connection ends within the hello), `forgotten` (more than `sessions=`
 connections were open).",
-    example: "replay web.pcap | tcp |https tls |tls13 print",
+    example: "replay web.pcap | tcp | tls |tls13 print",
     kind: Kind::Reordering,
     takes: Forms::of(&[Form::Stream]),
     gives: Gives::Form(Form::Stream),
