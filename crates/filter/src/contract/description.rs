@@ -238,7 +238,7 @@ pub struct Description {
     pub keeps: Keeps,
     /// How many blocks it may hold at most, in all.
     pub held_max: u32,
-    /// Whether it says something when the path stops: at the end of a line that is the output.
+    /// Whether it says something when the path stops ([`Description::ends_with_report`]).
     pub reports: bool,
     /// Whether it writes files, so that it runs in a space of its own by default (CONTRACT 27).
     pub writes_files: bool,
@@ -297,6 +297,13 @@ impl Description {
     pub fn effect_of(&self, arguments: &Arguments) -> Effect {
         let always = Effect { kind: self.kind, gives: self.gives, reads: self.reads };
         self.effect.map_or(always, |effect| effect(arguments))
+    }
+
+    /// Whether its report is the output where it stands at the end of a line: it has one, and the
+    /// blocks that it gives are those that it took. What gives others is printed.
+    #[must_use]
+    pub const fn ends_with_report(&self) -> bool {
+        self.reports && matches!(self.gives, Gives::Same)
     }
 
     /// The parameter with this name.

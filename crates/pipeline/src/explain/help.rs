@@ -39,12 +39,10 @@ pub fn help(entry: &Description) -> String {
         line(&mut out, "counts", &entry.counters.join(", "));
     }
     if entry.reports {
-        line(
-            &mut out,
-            "reports",
-            "what it has seen, when the path stops; at the end of a line on \
-             standard output",
-        );
+        let output = "what it has seen, when the path stops; at the end of a line on \
+                      standard output";
+        let beside = "what it has seen, when the path stops";
+        line(&mut out, "reports", if entry.ends_with_report() { output } else { beside });
     }
     line(&mut out, "runs in", &runs_in(entry));
     let _ = write!(out, "\nExample\n    streamline {}\n", shell(entry.example));

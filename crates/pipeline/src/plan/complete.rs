@@ -16,7 +16,7 @@ pub fn complete(mut graph: Graph, catalogue: &dyn Catalogue) -> (Graph, Vec<Node
         if ends_by_itself(node) {
             continue;
         }
-        let says = node.filter().is_some_and(|used| used.description.reports);
+        let says = node.filter().is_some_and(|used| used.description.ends_with_report());
         if says {
             reports.push(end);
         }
