@@ -37,7 +37,8 @@ pub(super) const WATCHED: u8 = 1 << 2;
 #[derive(FromBytes, IntoBytes, Immutable, Default, Clone, Copy, Debug)]
 #[repr(C)]
 pub(super) struct Side {
-    /// Since when the bytes at `next` are missing while later ones are here.
+    /// Since when, by the clock of the path, the bytes at `next` are missing while later ones are
+    /// here.
     pub(super) since: u64,
     /// The sequence number of the first byte that was not given yet.
     pub(super) next: u32,

@@ -52,8 +52,7 @@ impl Side {
     /// Takes a segment; `block` views as much of its data as was captured.
     pub(super) fn take<'a>(&mut self, way: &mut Way<'_, '_, 'a>, block: Block<'a>, piece: Piece) {
         let Piece { mut span, fin } = piece;
-        if fin && !self.has(FIN) && (0..=FAR.cast_signed()).contains(&distance(self.next, span.to))
-        {
+        if fin && !self.has(FIN) && self.may_end_at(way, span.to) {
             self.fin = span.to;
             self.flags |= FIN;
             self.mark(way);
@@ -79,6 +78,14 @@ impl Side {
             }
         }
         self.in_order(way, block, span);
+    }
+
+    /// Whether a FIN can be true: nothing behind it has come or was acknowledged.
+    fn may_end_at(&self, way: &Way<'_, '_, '_>, fin: u32) -> bool {
+        let held = way.cx.back(&self.held);
+        let behind = held.is_some_and(|(key, block)| after(span(key, &block).to, fin));
+        let beyond = self.acknowledged().is_some_and(|number| distance(fin, number) > 1);
+        (0..=FAR.cast_signed()).contains(&distance(self.next, fin)) && !behind && !beyond
     }
 
     /// A segment begins behind `next`: gives up what is missing before it, if it need not be waited
@@ -128,7 +135,7 @@ impl Side {
     /// Notes since when bytes are missing, if they were not before.
     fn mark(&mut self, way: &Way<'_, '_, '_>) {
         if self.held.is_empty() {
-            self.since = way.context.time;
+            self.since = way.cx.now;
         }
     }
 
@@ -177,7 +184,7 @@ impl Side {
         while let Some((key, block)) = way.cx.front(&list) {
             let span = span(key, &block);
             if after(key, self.next) {
-                self.since = way.context.time;
+                self.since = way.cx.now;
                 break;
             }
             self.held_bytes = self.held_bytes.saturating_sub(block.length());
@@ -211,6 +218,7 @@ impl Side {
 
     /// Gives the bytes up to `to` as missing.
     fn hole(&mut self, way: &mut Way<'_, '_, '_>, to: u32) {
+        let to = if self.has(FIN) && after(to, self.fin) { self.fin } else { to };
         if !after(to, self.next) {
             return;
         }

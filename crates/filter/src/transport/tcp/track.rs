@@ -38,9 +38,10 @@ impl StreamBatches for Tcp {
         let mut over = Vec::new();
         for waiting in self.silent.due(cx.now) {
             let Some(connection) = self.known(waiting) else { continue };
-            match connection.ends_at(self.timeout) {
-                due if due < cx.now => over.push((waiting.session, waiting.key)),
-                due => self.silent.add(waiting, due, cx.now),
+            let due = connection.ends_at(self.timeout);
+            match self.silent.is_due(due, cx.now) {
+                true => over.push((waiting.session, waiting.key)),
+                false => self.silent.add(waiting, due, cx.now),
             }
         }
         over.sort_unstable();
@@ -197,7 +198,9 @@ impl Tcp {
         }
         let Some(connection) = self.flows.find(waiting.key) else { return };
         connection.identity.flags &= !WATCHED;
-        connection.give_up(cx.now, self.rules, cx);
+        if connection.waits_until(self.rules).is_some_and(|due| self.gaps.is_due(due, cx.now)) {
+            connection.give_up(cx.now, self.rules, cx);
+        }
         watch(&mut self.gaps, waiting, connection, self.rules, cx.now);
     }
 

@@ -1,1 +1,367 @@
-//! Known streams, cut up at random.
+//! Known streams, cut up, sent again, reordered and lost at random: the bytes must come out, holes
+//! where bytes were lost, and the ledger balanced, whatever the batch and the policy, and wherever
+//! the state lives.
+
+use super::run::{Outcome, run, run_moving};
+use super::{ACK, FIN, SYN};
+use crate::testing::Frame;
+use testkit::Random;
+
+const POLICIES: [&str; 6] = ["first", "last", "linux", "windows", "bsd", "solaris"];
+const ROUNDS: usize = 300;
+
+/// What is done to a conversation before we see it.
+#[derive(Clone, Copy, Debug)]
+struct Harm {
+    /// One segment in so many is lost, with all its copies; 0: none.
+    lost: u64,
+    /// By how many places segments are moved at most.
+    moved: usize,
+    /// Whether parts of it come again.
+    again: bool,
+    /// Whether its beginning was not seen.
+    running: bool,
+}
+
+/// A conversation as it was, and the frames of it that are seen.
+struct Talk {
+    port: u16,
+    sides: [Vec<u8>; 2],
+    lost: [Vec<(usize, usize)>; 2],
+    frames: Vec<Frame>,
+    running: bool,
+}
+
+/// A segment on its way.
+#[derive(Clone, Debug)]
+struct Sent {
+    side: usize,
+    flags: u8,
+    from: usize,
+    to: usize,
+    seen: bool,
+}
+
+impl Talk {
+    fn new(random: &mut Random, port: u16, harm: Harm) -> Self {
+        let sides = [0, 1].map(|_| {
+            let length = random.within(1..4000);
+            random.bytes(length)
+        });
+        let mut lost = [Vec::new(), Vec::new()];
+        let mut sent = Vec::new();
+        let mut at = [0, 0];
+        while (0..2).any(|side| at[side] < sides[side].len()) {
+            let side = random.within(0..2);
+            let left = sides[side].len() - at[side];
+            if left == 0 {
+                continue;
+            }
+            let length = random.within(1..left.min(600) + 1);
+            let first = harm.running && at[side] == 0;
+            let seen = first || harm.lost == 0 || !random.one_in(harm.lost);
+            let (from, to) = (at[side], at[side] + length);
+            if !seen {
+                lost[side].push((from, to));
+            }
+            sent.push(Sent { side, flags: 0, from, to, seen });
+            at[side] = to;
+        }
+        if harm.again {
+            again(random, &mut sent, &sides, &lost);
+        }
+        let ends: Vec<usize> = (0..2).map(|side| sides[side].len()).collect();
+        let last = (0..2).map(|side| (side, ends[side]));
+        sent.extend(last.map(|(side, at)| Sent { side, flags: FIN, from: at, to: at, seen: true }));
+        reorder(random, &mut sent, harm);
+        let frames = frames(random, port, harm.running, &sides, &sent);
+        Self { port, sides, lost, frames, running: harm.running }
+    }
+
+    /// What left must be this conversation.
+    fn is_in(&self, outcome: &Outcome) {
+        let session = outcome.blocks.iter().find(|block| block.class == u32::from(self.port));
+        let session = session.expect("something of it leaves").session;
+        let streams = outcome.streams();
+        for (side, sent) in self.sides.iter().enumerate() {
+            let found = &streams[&(session, side == 1)];
+            assert_eq!(found.first, !self.running, "the beginning");
+            assert!(found.ended, "the end");
+            assert_eq!(joined(&found.holes), joined(&self.holes(side)), "holes of side {side}");
+            let mut wanted = sent.clone();
+            for (from, to) in &self.lost[side] {
+                wanted[*from..*to].fill(0);
+            }
+            assert!(found.bytes == wanted, "bytes of side {side}");
+        }
+    }
+
+    fn holes(&self, side: usize) -> Vec<(usize, usize)> {
+        self.lost[side].iter().map(|(from, to)| (*from, to - from)).collect()
+    }
+}
+
+/// Neighbouring stretches as one.
+fn joined(stretches: &[(usize, usize)]) -> Vec<(usize, usize)> {
+    let mut joined: Vec<(usize, usize)> = Vec::new();
+    for &(from, length) in stretches {
+        match joined.last_mut() {
+            Some((at, so_far)) if *at + *so_far == from => *so_far += length,
+            _ => joined.push((from, length)),
+        }
+    }
+    joined
+}
+
+/// Adds parts that come again, cut otherwise; none of what was lost.
+fn again(
+    random: &mut Random,
+    sent: &mut Vec<Sent>,
+    sides: &[Vec<u8>; 2],
+    lost: &[Vec<(usize, usize)>; 2],
+) {
+    for _ in 0..sent.len() / 2 {
+        let side = random.within(0..2);
+        let from = random.within(0..sides[side].len());
+        let to = random.within(from..sides[side].len().min(from + 900)) + 1;
+        if lost[side].iter().any(|(a, b)| from < *b && *a < to) {
+            continue;
+        }
+        // Not before all of it was sent for the first time: the other end cannot know it.
+        let earliest = sent.iter().rposition(|s| s.side == side && s.flags == 0 && s.from < to);
+        let at = random.within(earliest.unwrap_or(0)..sent.len()) + 1;
+        sent.insert(at, Sent { side, flags: 0, from, to, seen: true });
+    }
+}
+
+/// Moves segments about; the first of each side of a running connection stays the first.
+fn reorder(random: &mut Random, sent: &mut [Sent], harm: Harm) {
+    for at in 0..sent.len() {
+        let other = (at + random.within(0..harm.moved + 1)).min(sent.len() - 1);
+        let begins = |s: &Sent| harm.running && s.from == 0;
+        if !sent[at..=other].iter().any(begins) {
+            sent.swap(at, other);
+        }
+    }
+}
+
+/// The frames that are seen. Each acknowledges what its sender has by then, seen or not.
+fn frames(
+    random: &mut Random,
+    port: u16,
+    running: bool,
+    sides: &[Vec<u8>; 2],
+    sent: &[Sent],
+) -> Vec<Frame> {
+    let starts = [0, 1].map(|_| match random.one_in(2) {
+        true => random.next() as u32,
+        false => (random.below(4000) as u32).wrapping_neg(),
+    });
+    let mut got: [Vec<bool>; 2] = [0, 1].map(|side: usize| vec![false; sides[side].len()]);
+    let mut frames = Vec::new();
+    let segment = |side: usize, flags: u8, sequence: u32, bytes: &[u8]| match side {
+        0 => Frame::segment((4000, port), flags, sequence, bytes),
+        _ => Frame::segment((port, 4000), flags, sequence, bytes).swapped(),
+    };
+    if !running {
+        let begins = |side: usize| segment(side, SYN, starts[side].wrapping_sub(1), b"");
+        frames.extend([begins(0), begins(1).acknowledging(starts[0])]);
+    }
+    for s in sent {
+        got[s.side][s.from..s.to].fill(true);
+        let other = 1 - s.side;
+        let has = got[other].iter().position(|got| !got).unwrap_or(got[other].len());
+        if s.seen {
+            let sequence = starts[s.side].wrapping_add(s.from as u32);
+            let frame = segment(s.side, s.flags | ACK, sequence, &sides[s.side][s.from..s.to]);
+            frames.push(frame.acknowledging(starts[other].wrapping_add(has as u32)));
+        }
+    }
+    frames
+}
+
+/// Several conversations at once, in the order of each.
+fn mixed(random: &mut Random, talks: &[Talk]) -> Vec<Frame> {
+    let mut next = vec![0; talks.len()];
+    let mut frames = Vec::new();
+    let mut time = 1_700_000_000_000_000_000;
+    while let Some(talk) = (0..talks.len()).find(|talk| next[*talk] < talks[*talk].frames.len()) {
+        let other = random.within(talk..talks.len());
+        let talk = if next[other] < talks[other].frames.len() { other } else { talk };
+        frames.push(talks[talk].frames[next[talk]].clone().at(time));
+        next[talk] += 1;
+        time += random.below(2000);
+    }
+    frames
+}
+
+fn harmed(random: &mut Random, lost: u64) -> Harm {
+    Harm {
+        lost,
+        moved: *random.pick(&[0, 1, 3, 10]),
+        again: random.one_in(2),
+        running: random.one_in(4),
+    }
+}
+
+#[test]
+fn whatever_order_it_comes_in_the_bytes_come_out() {
+    let mut random = Random::replayable();
+    for round in 0..ROUNDS {
+        let harm = harmed(&mut random, 0);
+        let talks: Vec<Talk> =
+            (1..=random.within(1..5)).map(|n| Talk::new(&mut random, n as u16, harm)).collect();
+        let frames = mixed(&mut random, &talks);
+        let policy = format!("policy={}", POLICIES[round % POLICIES.len()]);
+        let batch = random.within(1..65);
+        let outcome = run(&[&policy], &frames, batch);
+        talks.iter().for_each(|talk| talk.is_in(&outcome));
+        assert_eq!(outcome.counted("missing bytes"), 0, "{harm:?}");
+        assert_eq!(outcome.counted("new sessions"), talks.len() as u64);
+    }
+}
+
+#[test]
+fn what_was_lost_is_a_hole_of_its_length() {
+    let mut random = Random::replayable();
+    for round in 0..ROUNDS {
+        let lost = *random.pick(&[2, 5, 20]);
+        let harm = harmed(&mut random, lost);
+        let talks: Vec<Talk> =
+            (1..=random.within(1..5)).map(|n| Talk::new(&mut random, n as u16, harm)).collect();
+        let frames = mixed(&mut random, &talks);
+        let policy = format!("policy={}", POLICIES[round % POLICIES.len()]);
+        let outcome = run(&[&policy], &frames, random.within(1..65));
+        let has = |side: usize, talk: &Talk| talk.lost[side].len() < talk.sides[side].len();
+        for talk in talks.iter().filter(|talk| has(0, talk) || has(1, talk)) {
+            talk.is_in(&outcome);
+        }
+        let missing: usize = talks
+            .iter()
+            .flat_map(|talk| [talk.holes(0), talk.holes(1)].concat())
+            .map(|h| h.1)
+            .sum();
+        assert_eq!(outcome.counted("missing bytes"), missing as u64, "{harm:?}");
+    }
+}
+
+/// Who is evicted from a full table is no part of the state: here the table is large enough.
+#[test]
+fn state_may_move_after_every_batch() {
+    let mut random = Random::replayable();
+    for round in 0..ROUNDS / 4 {
+        let harm = harmed(&mut random, 6);
+        let talks: Vec<Talk> = (1..=4).map(|n| Talk::new(&mut random, n as u16, harm)).collect();
+        let mut frames = mixed(&mut random, &talks);
+        if round % 2 == 0 {
+            hostile(&mut random, &mut frames);
+        }
+        let policy = format!("policy={}", POLICIES[round % POLICIES.len()]);
+        let words = [&policy[..], "held=2000", "gap=5ms", "timeout=20s"];
+        let batch = random.within(1..65);
+        let stays = run_moving(&words, &frames, batch, false);
+        let moves = run_moving(&words, &frames, batch, true);
+        assert!(stays.counts == moves.counts, "{:?}\n{:?}", stays.counts, moves.counts);
+        assert!(stays == moves);
+    }
+}
+
+/// Frames with bits flipped, cut short, and with times that jump.
+fn hostile(random: &mut Random, frames: &mut [Frame]) {
+    let mut later = 0;
+    for frame in frames {
+        if random.one_in(40) {
+            later += random.below(40_000_000_000);
+        }
+        frame.time += later;
+        if random.one_in(50) {
+            frame.time -= random.below(40_000_000_000);
+        }
+        if random.one_in(10) {
+            random.flip_bits(&mut frame.bytes[14..], 1);
+        }
+        if random.one_in(10) {
+            let length = random.within(20..frame.bytes.len());
+            *frame = frame.clone().captured(length);
+        }
+    }
+}
+
+/// A byte of the stream by the policy, as slowly as can be: every stretch of one piece is weighed
+/// against the new segment.
+#[test]
+fn overlaps_are_settled_as_the_policy_says() {
+    let mut random = Random::replayable();
+    for round in 0..ROUNDS {
+        let policy = POLICIES[round % POLICIES.len()];
+        let length = random.within(4..30);
+        let mut owner: Vec<Option<(usize, u8)>> = vec![None; length];
+        let mut pieces = 0;
+        let mut frames = vec![Frame::segment((4000, 80), SYN, 99, b"")];
+        for letter in b'a'..b'a' + 12 {
+            let from = random.within(0..length);
+            let to = random.within(from..length) + 1;
+            let bytes = vec![letter; to - from];
+            let first = 101 + from as u32;
+            frames.push(Frame::segment((4000, 80), 0, first, &bytes));
+            settle(policy, &mut owner, (from, to), letter, &mut pieces);
+        }
+        frames.push(Frame::segment((4000, 80), FIN, 101 + length as u32, b""));
+        frames.push(Frame::segment((4000, 80), 0, 100, b"_"));
+        let outcome = run(&[&format!("policy={policy}")], &frames, random.within(1..65));
+        let letter = |owner: &Option<(usize, u8)>| owner.map_or(0, |(_, letter)| letter);
+        let wanted: Vec<u8> = [b'_'].into_iter().chain(owner.iter().map(letter)).collect();
+        let found = &outcome.streams()[&(1, false)].bytes;
+        let shown = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        assert_eq!(shown(found), shown(&wanted), "{policy}: {frames:?}");
+    }
+}
+
+/// Who owns which byte after a new segment.
+fn settle(
+    policy: &str,
+    owner: &mut [Option<(usize, u8)>],
+    (from, to): (usize, usize),
+    letter: u8,
+    pieces: &mut usize,
+) {
+    let before = owner.to_vec();
+    let mut at = 0;
+    while at < before.len() {
+        let end = (at..before.len()).find(|n| before[*n] != before[at]).unwrap_or(before.len());
+        let (old_from, old_to) = (at, end);
+        at = end;
+        if before[old_from].is_none() || old_to <= from || to <= old_from {
+            continue;
+        }
+        let wins = match policy {
+            "last" => true,
+            "linux" => from < old_from || (from == old_from && to > old_to),
+            "windows" | "bsd" => from < old_from,
+            "solaris" => to > old_to || (to == old_to && from <= old_from),
+            _ => false,
+        };
+        if wins {
+            owner[old_from.max(from)..old_to.min(to)].fill(None);
+            // What is left behind it is a piece of its own.
+            *pieces += 1;
+            if old_to > to {
+                let letter = before[old_from].map_or(0, |(_, letter)| letter);
+                owner[to..old_to].fill(Some((*pieces, letter)));
+            }
+        }
+    }
+    let mut number = None;
+    for owner in &mut owner[from..to] {
+        match owner {
+            Some(_) => number = None,
+            None => {
+                let number = *number.get_or_insert_with(|| {
+                    *pieces += 1;
+                    *pieces
+                });
+                *owner = Some((number, letter));
+            }
+        }
+    }
+}

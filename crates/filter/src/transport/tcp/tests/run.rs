@@ -53,8 +53,8 @@ pub(super) fn run_moving(words: &[&str], frames: &[Frame], batch: usize, moves: 
         if moves {
             let mut other = Node::new(&TCP, words).expect("good arguments");
             let saved = node.save();
-            other.restore(saved).expect("the same filter");
             (other.counts, other.wake) = (node.counts.clone(), node.wake);
+            other.restore(saved).expect("the same filter");
             node = other;
         }
     }
