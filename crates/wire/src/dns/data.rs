@@ -71,6 +71,7 @@ impl<'m> Data<'m> {
             }
             6 => self.authority(),
             13 | 16 | 99 => are_strings(bytes).then_some(Form::Strings(bytes)),
+            35 => self.pointer(),
             257 => {
                 let [flags, length] = array(bytes, 0)?;
                 let tag = bytes.get(2..2 + usize::from(length))?;
@@ -84,6 +85,16 @@ impl<'m> Data<'m> {
             }
             _ => self.name().map(Form::Name),
         }
+    }
+
+    /// A naming authority pointer: two numbers, three strings, a name.
+    fn pointer(&self) -> Option<Form<'m>> {
+        let numbers = [self.short(0)?, self.short(2)?];
+        let mut at = 4;
+        for _ in 0..3 {
+            at += 1 + usize::from(*self.bytes().get(at)?);
+        }
+        Some(Form::Pointer(numbers, self.bytes().get(4..at)?, self.name_at(at)?))
     }
 
     fn authority(&self) -> Option<Form<'m>> {
@@ -103,6 +114,7 @@ enum Form<'m> {
     Preferred(u16, Name<'m>),
     Service([u16; 3], Name<'m>),
     Authority(Name<'m>, Name<'m>, [u32; 5]),
+    Pointer([u16; 2], &'m [u8], Name<'m>),
     Strings(&'m [u8]),
     Issuer(u8, &'m [u8], &'m [u8]),
 }
@@ -119,6 +131,11 @@ impl fmt::Display for Data<'_> {
             }
             Some(Form::Authority(server, person, [serial, refresh, retry, expire, least])) => {
                 write!(f, "{server} {person} {serial} {refresh} {retry} {expire} {least}")
+            }
+            Some(Form::Pointer([order, preference], words, name)) => {
+                write!(f, "{order} {preference} ")?;
+                strings(f, words)?;
+                write!(f, " {name}")
             }
             Some(Form::Strings(bytes)) => strings(f, bytes),
             Some(Form::Issuer(flags, tag, value)) => {

@@ -168,18 +168,28 @@ impl<'m> Message<'m> {
         }
     }
 
-    /// Whether bytes that may be anything can be a message: the operation is one that is assigned,
-    /// something is asked or answered, and as much as the header states fits into `length` bytes,
-    /// those of the message on the wire.
+    /// Whether bytes that may be anything can be a message: the header is one that somebody sends,
+    /// and as much as it states fits into `length` bytes, those of the message on the wire.
     #[must_use]
     pub fn is_likely(&self, length: usize) -> bool {
         let questions = usize::from(self.questions());
         let sections = [Section::Answer, Section::Authority, Section::Additional];
-        let records: usize =
-            sections.map(|section| usize::from(self.records(section))).iter().sum();
-        let says = questions + records > 0 || self.is_response() || self.opcode().may_be_empty();
-        let least = LENGTH + questions * QUESTION_MIN + records * RECORD_MIN;
-        self.opcode().is_assigned() && says && least <= length
+        let records = sections.map(|section| usize::from(self.records(section)));
+        let all: usize = records.iter().sum();
+        let opcode = self.opcode();
+        let sent = match opcode {
+            _ if !opcode.is_assigned() => false,
+            _ if self.is_response() => true,
+            _ if self.rcode().0 != 0 => false,
+            // A query for nothing but a cookie (RFC 7873 §5.4) has no question.
+            Opcode::QUERY => questions > 0 || records == [0, 0, 1],
+            // RFC 2136 §2.3: one zone.
+            Opcode::UPDATE => questions == 1,
+            // RFC 8490 §5.4: what a stateful operation says does not stand in records.
+            Opcode::STATEFUL | Opcode::STATUS => questions + all == 0,
+            _ => questions > 0,
+        };
+        sent && LENGTH + questions * QUESTION_MIN + all * RECORD_MIN <= length
     }
 
     /// The questions, then the records. Ends behind the first fault.

@@ -104,15 +104,18 @@ pub const RCODES: [(&str, u16); 20] = [
 ];
 
 impl Opcode {
-    /// Whether there is such an operation: query, iquery, status, notify, update, stateful.
+    /// What nearly all messages are.
+    pub const QUERY: Self = Self(0);
+    /// Asks how the server is; not defined any further.
+    pub const STATUS: Self = Self(2);
+    /// Changes records (RFC 2136).
+    pub const UPDATE: Self = Self(5);
+    /// Belongs to a session (RFC 8490).
+    pub const STATEFUL: Self = Self(6);
+
+    /// Whether there is such an operation; 1 is the inverse query of old, 4 tells of changes.
     pub(super) const fn is_assigned(self) -> bool {
         matches!(self.0, 0 | 1 | 2 | 4 | 5 | 6)
-    }
-
-    /// Whether a request of this operation may have neither questions nor records: what a status
-    /// request has is not defined, and a stateful one has its own form (RFC 8490 §5.4).
-    pub(super) const fn may_be_empty(self) -> bool {
-        matches!(self.0, 2 | 6)
     }
 }
 

@@ -123,6 +123,11 @@ fn data_are_written_in_the_form_of_their_type() {
     assert_eq!(text_of(65, b"\0\x01\0\0\x01\0\x03\x02h2"), "1 .");
     let soa = [&ns[..], b"\x02me\0", &[0, 0, 0, 1, 0, 0, 0, 2, 0, 0, 0, 3, 0, 0, 0, 4, 0, 0, 0, 5]];
     assert_eq!(text_of(6, &soa.concat()), "ns me 1 2 3 4 5");
+    assert_eq!(
+        text_of(35, b"\0\x64\0\x0a\x01s\x07SIP+D2T\0\x01p\0"),
+        r#"100 10 "s" "SIP+D2T" "" p"#
+    );
+    assert_eq!(text_of(35, b"\0\x64\0\x0a\x01s\x07SIP"), r"\# 10 0064000a017307534950");
     assert_eq!(text_of(999, b"\x01\xab"), r"\# 2 01ab");
     assert_eq!(text_of(1, b"\x01\x02"), r"\# 2 0102", "no address has two bytes");
     assert_eq!(text_of(5, b"\x02ns\0x"), r"\# 5 026e730078", "bytes behind the name");
@@ -142,6 +147,9 @@ fn what_may_be_a_message() {
     assert!(likely(0x0100, [1, 0, 0, 0], 17) && !likely(0x0100, [1, 0, 0, 0], 16));
     assert!(likely(0x8000, [0; 4], 12) && !likely(0, [0; 4], 12), "an empty response, and query");
     assert!(likely(0x3000, [0; 4], 12), "a stateful operation");
+    assert!(likely(0, [0, 0, 0, 1], 23) && !likely(0, [0, 1, 0, 0], 23), "a cookie alone");
+    assert!(likely(0x2800, [1, 0, 1, 0], 28) && !likely(0x2800, [0, 0, 1, 0], 28), "an update");
+    assert!(!likely(0x0003, [1, 0, 0, 0], 17), "a query has no response code");
     assert!(!likely(0x1800, [1, 0, 0, 0], 100) && !likely(0x7800, [1, 0, 0, 0], 100));
     assert!(!likely(0, [1, 0, 0, u16::MAX], 65_535));
     assert!(Message::parse(&[0; 11]).is_none());

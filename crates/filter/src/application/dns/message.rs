@@ -3,7 +3,7 @@
 use super::{CUT, MALFORMED, NOT_DNS, QUERIES, RESPONSE, RESPONSES};
 use crate::application::ends::{Ends, shown};
 use crate::prelude::*;
-use wire::dns::{Entry, Fault, Message, OPT, Question, Section};
+use wire::dns::{Entry, Fault, Message, Name, Question, Section};
 use wire::record::{Field, Kind as About, Writer};
 
 /// The room for a description.
@@ -55,12 +55,14 @@ fn first_of(context: ContextLane) -> ContextLane {
 /// What one walk over a message finds.
 struct Found<'m> {
     question: Option<Question<'m>>,
+    /// Whose the first record is: in multicast DNS responses have no question.
+    owner: Option<Name<'m>>,
     response: bool,
     /// The response code, with the bits of an OPT record.
     code: u16,
     /// The least time to live of the answers.
     ttl: Option<u32>,
-    /// Whether the capture cut it before its end.
+    /// Whether it was cut before its end, or cannot be read behind the answers.
     incomplete: bool,
 }
 
@@ -71,30 +73,42 @@ impl<'m> Found<'m> {
         }
         let mut found = Self {
             question: None,
+            owner: None,
             response: message.is_response(),
             code: message.rcode().0,
             ttl: None,
             incomplete: false,
         };
+        let mut answers = 0;
         for entry in message.entries() {
             match entry {
+                // Nobody asks for type 0 in class 0.
+                Ok(Entry::Question(question)) if (question.kind.0, question.class.0) == (0, 0) => {
+                    return Err(NOT_DNS);
+                }
                 Ok(Entry::Question(question)) => {
                     found.question.get_or_insert(question);
                 }
                 Ok(Entry::Record(record)) => {
+                    found.owner.get_or_insert(record.name);
                     found.code |= record.extended().unwrap_or(0);
-                    if record.section == Section::Answer && record.kind != OPT {
+                    if record.section == Section::Answer {
+                        answers += 1;
                         found.ttl = Some(found.ttl.map_or(record.ttl, |ttl| ttl.min(record.ttl)));
                     }
                 }
-                Err(Fault::Ends(_)) if cut => {
+                Err(fault) => {
                     let asked = found.question.is_some() || message.questions() == 0;
-                    if !asked {
-                        return Err(CUT);
+                    let answered = asked && answers == message.records(Section::Answer);
+                    match fault {
+                        Fault::Ends(_) if cut && !asked => return Err(CUT),
+                        Fault::Ends(_) if cut => {}
+                        // Who reads answers only does not mind what lies behind them.
+                        _ if !answered => return Err(MALFORMED),
+                        _ => {}
                     }
                     found.incomplete = true;
                 }
-                Err(_) => return Err(MALFORMED),
             }
         }
         Ok(found)
@@ -116,11 +130,15 @@ impl<'m> Found<'m> {
             writer.number(Field::Rcode, self.code.into());
             shown(writer, Field::RcodeName, wire::dns::Rcode(self.code));
         }
-        shown(writer, Field::Flags, Spaced(message));
+        if message.flags().next().is_some() {
+            shown(writer, Field::Flags, Spaced(message));
+        }
         if let Some(question) = &self.question {
             shown(writer, Field::Name, question.name);
             shown(writer, Field::Type, question.kind);
             shown(writer, Field::Class, question.class);
+        } else if let Some(owner) = &self.owner {
+            shown(writer, Field::Name, owner);
         }
         if self.incomplete {
             writer.number(Field::Incomplete, 1);

@@ -40,7 +40,7 @@ is not printable. Behind it come the bytes of the message. On connections messag
 block are held until they are whole.
 
 Not answered: `not dns` (the header cannot be one of DNS; on a connection all that follows),
-`malformed` (a name or record contradicts itself), `cut` (the capture or the connection ends before
+`malformed` (the question or an answer contradicts itself), `cut` (the capture or the connection ends before
 the question does), `gap` (bytes that were never seen lie in the message, or hide where it begins),
 `too many pieces` (a message of a connection lies in more than 256 blocks, or too many blocks are
 held), `forgotten` (more than `sessions=` connections were open).",
