@@ -317,6 +317,12 @@ impl<'p> Builder<'p> {
         let here = |id: NodeId| self.plan.placed[id.0].space == self.spaces[place];
         let (inner, outer): (Vec<_>, Vec<_>) =
             graph.ids().filter(|(id, _)| here(*id)).partition(|(_, node)| node.inside.is_some());
+        // What programs write comes first, as what sources give does; what they read, last.
+        for (id, used) in programs(graph).filter(|(id, _)| self.gives(place, *id)) {
+            let local = self.half(id, used, &mut draft);
+            draft.inputs.push(Input::Source(local));
+            locals[id.0] = Some(local);
+        }
         let mut tells_time = false;
         for (id, _) in inner {
             locals[id.0] = Some(draft.assembly.operand(self.node(id, &locals)?));
@@ -338,30 +344,33 @@ impl<'p> Builder<'p> {
             }
         }
         self.tells_time |= tells_time;
-        for (id, used) in programs(graph) {
-            locals[id.0] = self.half(place, id, used, &mut draft);
+        for (id, used) in programs(graph).filter(|(id, _)| self.takes(place, *id)) {
+            locals[id.0] = Some(self.half(id, used, &mut draft));
         }
         self.arcs(place, &locals, &mut draft, rings);
         Ok(draft)
     }
 
-    /// Leaves room for the half of a program that runs in this space, if one does: the other runs in
-    /// another, or there is none.
-    fn half(&self, place: usize, id: NodeId, used: &Use, draft: &mut Draft) -> Option<Local> {
-        let stands = stands(&self.plan.graph, id);
-        let gives = stands != Stands::End && self.leaves(id) == Some(place);
-        let takes = stands != Stands::Head && self.enters(id) == Some(place);
-        if !gives && !takes {
-            return None;
-        }
+    /// Whether this space takes up what a program writes.
+    fn gives(&self, place: usize, program: NodeId) -> bool {
+        let ends = stands(&self.plan.graph, program) == Stands::End;
+        !ends && self.leaves(program) == Some(place)
+    }
+
+    /// Whether this space hands a program what comes.
+    fn takes(&self, place: usize, program: NodeId) -> bool {
+        let begins = stands(&self.plan.graph, program) == Stands::Head;
+        !begins && self.enters(program) == Some(place)
+    }
+
+    /// Leaves room for the half of a program that runs in this space; the other runs in another, or
+    /// there is none.
+    fn half(&self, id: NodeId, used: &Use, draft: &mut Draft) -> Local {
         let mut made = Node::new(title(used), id.0, Part::Pass, counts(used.description));
-        made.counted = takes && self.is_counted(id);
+        made.counted = self.is_counted(id);
         let local = draft.assembly.node(made);
         draft.programs.push((local, id));
-        if gives {
-            draft.inputs.push(Input::Source(local));
-        }
-        Some(local)
+        local
     }
 
     /// Starts a program of this part, and puts its halves where room was left for them.

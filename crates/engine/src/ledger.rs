@@ -85,6 +85,8 @@ pub struct Filtered {
     pub busy_ns: u64,
     /// How often the filter was called.
     pub calls: u64,
+    /// Whether it is a program: what it takes and what it makes is known to the byte.
+    pub program: bool,
 }
 
 /// The ledger of a path.
@@ -144,19 +146,21 @@ impl Filtered {
         self.calls += other.calls;
     }
 
-    fn came(&self) -> u64 {
-        self.taken.blocks + self.made.blocks
+    fn came(&self, of: Of) -> u64 {
+        of(&self.taken) + of(&self.made)
     }
 
-    fn became(&self) -> u64 {
-        let dropped: u64 = self.dropped.iter().map(|(_, a)| a.blocks).sum();
-        self.passed.blocks
-            + self.unselected.blocks
-            + self.consumed.blocks
-            + self.held.blocks
-            + dropped
+    fn became(&self, of: Of) -> u64 {
+        let dropped: u64 = self.dropped.iter().map(|(_, amount)| of(amount)).sum();
+        let rest = [&self.passed, &self.unselected, &self.consumed, &self.held];
+        dropped + rest.into_iter().map(of).sum::<u64>()
     }
 }
+
+/// One of the two that are counted.
+type Of = fn(&Amount) -> u64;
+const BLOCKS: Of = |amount| amount.blocks;
+const BYTES: Of = |amount| amount.bytes;
 
 impl Ledger {
     /// Adds the ledger of another path.
@@ -184,10 +188,16 @@ impl Ledger {
             }
         }
         for node in &self.filters {
-            let (left, right) = (node.came(), node.became());
+            let (left, right) = (node.came(BLOCKS), node.became(BLOCKS));
             if left != right {
                 let rule = "taken + made = passed + unselected + consumed + held + dropped";
                 found.push(Imbalance { place: node.name.clone(), rule, left, right });
+            } else if node.program {
+                let (left, right) = (node.came(BYTES), node.became(BYTES));
+                if left != right {
+                    let rule = "bytes taken + made = passed + unselected + consumed + dropped";
+                    found.push(Imbalance { place: node.name.clone(), rule, left, right });
+                }
             }
         }
         for (name, source) in &self.sources {

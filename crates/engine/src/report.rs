@@ -176,5 +176,6 @@ fn filtered(node: &Node, space: &Remains) -> Filtered {
         counters: named(node.counters, &counts.counters),
         busy_ns: node.flow.busy_ns,
         calls: node.flow.calls,
+        program: process::of(node).is_some(),
     }
 }

@@ -55,10 +55,11 @@ impl Source for Output {
     }
 
     fn close(&mut self) {
-        self.pipe = None;
+        // First, so that nobody takes what the closed pipe does to it for a mistake of its own.
         if !self.ended {
             self.process.release();
         }
+        self.pipe = None;
     }
 
     fn process(&self) -> Option<&Arc<Process>> {

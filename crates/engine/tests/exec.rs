@@ -1,0 +1,293 @@
+//! Programs in a line: real processes, from text to ledger. The ledger balances after each run, in
+//! blocks and, for programs, in bytes.
+
+use engine::build::{BuildError, Settings, build};
+use engine::catalogue::House;
+use engine::failure::Cause;
+use engine::ledger::{EdgeKind, Filtered};
+use engine::run::{Outcome, Until, run};
+use filter::Amount;
+use pipeline::plan::{Machine, Plan, plan};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+fn planned(text: &str) -> Plan {
+    let (graph, mistakes) = pipeline::read(text, &House);
+    assert!(mistakes.is_empty(), "{}", pipeline::render(text, &mistakes, false));
+    plan(graph, &House, &Machine::example()).expect("a plan")
+}
+
+fn line(text: &str, count: Option<u64>, until: Until<'_>) -> Outcome {
+    let settings = Settings { count, ..Settings::default() };
+    let paths = build(&planned(text), settings).expect("spaces");
+    let outcome = run(paths, until).expect("a run");
+    assert_eq!(outcome.ledger.imbalances(), [], "{text}");
+    assert_eq!(outcome.ledger.lost(), 0, "{text}");
+    outcome
+}
+
+fn runs(text: &str) -> Outcome {
+    let outcome = line(text, None, Until::default());
+    assert!(outcome.failures.is_empty(), "{text}: {:?}", outcome.failures);
+    outcome
+}
+
+fn node<'o>(outcome: &'o Outcome, name: &str) -> &'o Filtered {
+    let mut named = outcome.ledger.filters.iter().filter(|node| node.name == name);
+    let node = named.next().expect("the node is in the ledger");
+    assert!(named.next().is_none(), "{name} has one line");
+    node
+}
+
+fn dropped(node: &Filtered) -> Amount {
+    let ended = node.dropped.iter().find(|(why, _)| why == "program ended");
+    ended.map(|(_, amount)| *amount).unwrap_or_default()
+}
+
+/// A folder of this test, gone when it ends.
+struct Folder(PathBuf);
+
+impl Folder {
+    fn new() -> Self {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        let name = format!("streamline-exec-{}-{number}", std::process::id());
+        let folder = std::env::temp_dir().join(name);
+        std::fs::create_dir_all(&folder).expect("a folder of its own");
+        Self(folder)
+    }
+
+    fn file(&self, name: &str) -> String {
+        self.0.join(name).display().to_string()
+    }
+
+    /// A file with this many numbered lines.
+    fn lines(&self, count: u32) -> String {
+        let text: String = (0..count).map(|n| format!("line {n}\n")).collect();
+        std::fs::write(self.file("lines"), text).expect("a file");
+        self.file("lines")
+    }
+
+    fn read(&self, name: &str) -> String {
+        std::fs::read_to_string(self.file(name)).expect("the file")
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+#[test]
+fn what_goes_through_a_program_is_all_there_on_both_sides() {
+    let folder = Folder::new();
+    let (lines, out) = (folder.lines(200_000), folder.file("out"));
+    let whole = folder.read("lines");
+    for block in ["64k", "1000000", "100"] {
+        let text = format!("read {lines} block={block} | exec \"cat\" | exec \"cat > {out}\"");
+        let outcome = runs(&text);
+        assert!(folder.read("out") == whole, "{block}");
+        let (first, last) = (&outcome.ledger.filters[1], &outcome.ledger.filters[2]);
+        let bytes = whole.len() as u64;
+        for amount in [first.taken, first.consumed, first.made, first.passed, last.consumed] {
+            assert_eq!(amount.bytes, bytes, "{first:?} {last:?}");
+        }
+        assert_eq!((last.made, last.passed), Default::default(), "its output is not ours");
+    }
+}
+
+#[test]
+fn text_is_chosen_by_grep() {
+    let folder = Folder::new();
+    let lines = folder.lines(10_000);
+    let outcome = runs(&format!(
+        "read {lines} | exec \"grep 77\" | exec \"wc -l\" | match \"280\\n\" | count"
+    ));
+    assert_eq!(node(&outcome, "count").taken, Amount { blocks: 1, bytes: 4 });
+    let kinds: Vec<EdgeKind> = outcome.ledger.edges.iter().map(|edge| edge.kind).collect();
+    use EdgeKind::{Call, Pipe};
+    assert_eq!(kinds, [Pipe, Pipe, Pipe, Call, Call], "{:?}", outcome.ledger.edges);
+}
+
+#[test]
+fn a_program_may_write_much_before_it_reads_and_read_all_before_it_writes() {
+    let folder = Folder::new();
+    let lines = folder.lines(100_000);
+    let bytes = folder.read("lines").len() as u64;
+    for (command, made) in [
+        ("yes | head -c 3000000; cat", 3_000_000 + bytes),
+        ("sort -r", bytes),
+        ("cat; yes | head -c 3000000", 3_000_000 + bytes),
+        ("exec >&-; cat > /dev/null", 0),
+    ] {
+        let outcome = runs(&format!("read {lines} | exec \"{command}\" | discard"));
+        let exec = node(&outcome, "exec");
+        assert_eq!((exec.consumed.bytes, exec.made.bytes), (bytes, made), "{command}");
+    }
+}
+
+#[test]
+fn what_a_program_does_not_want_is_dropped_and_told() {
+    let folder = Folder::new();
+    let lines = folder.lines(200_000);
+    let outcome = runs(&format!("read {lines} block=1k | exec \"head -1\" | count"));
+    let exec = node(&outcome, "exec");
+    assert_eq!(exec.made, Amount { blocks: 1, bytes: 7 });
+    assert!(dropped(exec).blocks > 0 && exec.consumed.bytes > 0, "{exec:?}");
+    assert_eq!(exec.taken.bytes, exec.consumed.bytes + dropped(exec).bytes);
+    let given = outcome.ledger.sources[0].1.given;
+    assert!(given.bytes < folder.read("lines").len() as u64, "nobody wants the rest: {given:?}");
+}
+
+#[test]
+fn a_path_goes_on_as_long_as_somebody_wants_it() {
+    let folder = Folder::new();
+    let lines = folder.lines(200_000);
+    let bytes = folder.read("lines").len() as u64;
+    let outcome = runs(&format!("read {lines} block=1k | (exec \"head -1\" + count) | discard"));
+    assert_eq!(node(&outcome, "count").taken.bytes, bytes, "all of it");
+    assert!(dropped(node(&outcome, "exec")).blocks > 0);
+    // Each of two has enough at its own time, and then nobody wants more of what never ends.
+    let outcome = runs("generate | (exec \"head -c 100\" + exec \"head -c 300000\") | discard");
+    let dropped: u64 = outcome.ledger.filters.iter().map(|node| dropped(node).blocks).sum();
+    assert!(dropped > 0);
+    assert!(!outcome.stopped, "it ended by itself");
+}
+
+#[test]
+fn a_bad_end_fails_the_path_whatever_else_it_does() {
+    for (text, what) in [
+        ("generate | exec \"exit 3\" | count", "the program \"exit 3\" ended with status 3"),
+        (
+            "generate | (exec \"exit 4\" + count) | discard",
+            "the program \"exit 4\" ended with status 4",
+        ),
+        (
+            "generate | exec \"kill -9 $$\"",
+            "the program \"kill -9 $$\" was ended by signal 9 (SIGKILL)",
+        ),
+        ("exec \"echo; exit 5\" | count", "the program \"echo; exit 5\" ended with status 5"),
+        (
+            "generate count=9 | exec \"cat; exit 6\" | count",
+            "the program \"cat; exit 6\" ended with status 6",
+        ),
+        (
+            "exec \"/no/such/program 2>&-\" | count",
+            "the program \"/no/such/program 2>&-\" ended with status 127: the shell did not find it",
+        ),
+    ] {
+        let outcome = line(text, None, Until::default());
+        let told: Vec<String> = outcome.failures.iter().map(ToString::to_string).collect();
+        assert_eq!(told, [format!("`exec`: {what}")], "{text}");
+        assert!(matches!(outcome.failures[0].cause, Cause::Program(_)));
+    }
+}
+
+#[test]
+fn a_program_can_be_a_source_and_is_ended_when_all_have_enough() {
+    let folder = Folder::new();
+    let pid = folder.file("pid");
+    let text = format!("exec \"echo $$ > {pid}; yes & yes; sleep 1000\" | count");
+    let outcome = line(&text, Some(10), Until::default());
+    assert!(outcome.failures.is_empty(), "{:?}", outcome.failures);
+    assert_eq!(node(&outcome, "count").passed.blocks, 10);
+    assert_gone(&folder.read("pid"));
+    let outcome = runs("exec \"seq 1 1000\" | exec \"tail -1\" | match \"1000\" | count");
+    assert_eq!(node(&outcome, "count").taken, Amount { blocks: 1, bytes: 5 });
+}
+
+#[test]
+fn output_that_nobody_wants_any_more_is_not_waited_for() {
+    // It reads nothing, so that who writes to it waits, and it never stops to write.
+    let outcome = line("generate | exec \"yes\" | count", Some(5), Until::default());
+    assert!(outcome.failures.is_empty(), "{:?}", outcome.failures);
+    assert_eq!(node(&outcome, "count").passed.blocks, 5);
+}
+
+#[test]
+fn stopping_drains_programs_on_the_way() {
+    let folder = Folder::new();
+    let out = folder.file("out");
+    let until = Until { elapsed: Some(50_000_000), ..Until::default() };
+    let text = format!("generate | exec \"cat; echo the end\" | exec \"tail -1 > {out}\"");
+    let outcome = line(&text, None, until);
+    assert!(outcome.stopped && outcome.failures.is_empty(), "{:?}", outcome.failures);
+    let last = std::fs::read(&out).expect("what came out");
+    assert!(last.ends_with(b"the end\n"), "{last:?}");
+    let given = outcome.ledger.sources[0].1.given;
+    assert_eq!(outcome.ledger.filters[1].consumed, given, "nothing under way is lost");
+    // At the head it is asked to end, and what it says then is taken too.
+    let text = "exec \"trap 'echo the end; exit' TERM; while :; do echo more; done\" | exec \"tail -1\" | \
+                match \"the end\" | count";
+    let outcome = line(text, None, until);
+    assert!(outcome.stopped && outcome.failures.is_empty(), "{:?}", outcome.failures);
+    assert_eq!(node(&outcome, "count").taken, Amount { blocks: 1, bytes: 8 });
+}
+
+#[test]
+fn pipes_and_rings_wake_one_space() {
+    let folder = Folder::new();
+    let lines = folder.lines(20_000);
+    let bytes = folder.read("lines").len() as u64;
+    for _ in 0..20 {
+        // What `match` lets through comes to `count` over a ring, the rest by a pipe.
+        let text = format!(
+            "read {lines} block=200 | (match \"line\" @thread0 + exec \"cat\") | count @thread1"
+        );
+        let outcome = runs(&text);
+        assert!(outcome.ledger.edges.iter().any(|edge| edge.kind == EdgeKind::Ring));
+        assert!(node(&outcome, "count").taken.bytes > bytes);
+    }
+}
+
+#[test]
+fn programs_stand_side_by_side_and_behind_one_another() {
+    let folder = Folder::new();
+    let lines = folder.lines(50_000);
+    let bytes = folder.read("lines").len() as u64;
+    let all: Vec<&str> = vec!["exec \"cat\""; 12];
+    let outcome = runs(&format!("read {lines} | {} | count", all.join(" | ")));
+    assert_eq!(node(&outcome, "count").taken.bytes, bytes);
+    let outcome = runs(&format!("read {lines} | ({}) | count", all.join(" + ")));
+    assert_eq!(node(&outcome, "count").taken.bytes, 12 * bytes);
+    let text =
+        format!("read {lines} | ((exec \"cat\" | exec \"cat\") + exec \"cat\") | (count + hist)");
+    assert_eq!(node(&runs(&text), "count").taken.bytes, 2 * bytes);
+}
+
+#[test]
+fn a_program_has_our_environment_no_descriptor_of_ours_and_leaves_nothing_behind() {
+    let folder = Folder::new();
+    let (out, pid) = (folder.file("out"), folder.file("pid"));
+    let script = "ls /proc/self/fd; env | grep -v ^_= | sort; pwd; id";
+    let shell = Command::new("sh").args(["-c", &format!("({script}) 2>&1 | cat")]).output();
+    runs(&format!("exec \"echo $$ > {pid}; ({script}) 2>&1 | cat\" | exec \"cat > {out}\""));
+    assert_eq!(folder.read("out"), String::from_utf8_lossy(&shell.expect("a shell").stdout));
+    assert_gone(&folder.read("pid"));
+}
+
+#[test]
+fn no_program_is_started_if_something_else_cannot_be() {
+    let folder = Folder::new();
+    let (mark, lines) = (folder.file("mark"), folder.lines(1));
+    let text = format!("read {lines} | exec \"touch {mark}\" | files /proc/none");
+    let refused = build(&planned(&text), Settings::default());
+    assert!(matches!(refused, Err(BuildError::Outside { .. })), "{refused:?}");
+    assert!(!Path::new(&mark).exists());
+    // What was started and never ran is killed.
+    let pid = folder.file("pid");
+    let text = format!("exec \"echo $$ > {pid}.new; mv {pid}.new {pid}; sleep 1000\" | count");
+    let paths = build(&planned(&text), Settings::default()).expect("spaces");
+    while !Path::new(&pid).exists() {
+        std::thread::yield_now();
+    }
+    drop(paths);
+    assert_gone(&folder.read("pid"));
+}
+
+/// A process with this number is not there, not even as one that nobody has waited for.
+fn assert_gone(pid: &str) {
+    assert!(!Path::new("/proc").join(pid.trim()).exists(), "{pid} is still there");
+}
