@@ -236,7 +236,7 @@ impl Json {
             Some("text") => Payload::Text,
             _ => Payload::None,
         };
-        let described = Described::default();
+        let described = Described::new(opening.form);
         Self { out, names: Names::new(opening), form: opening.form, payload, described }
     }
 
@@ -368,7 +368,7 @@ mod tests {
         let request: &'static [u8] = request.leak();
         let blocks = [
             flagged(description(request), Flags::FIRST.with(Flags::BACKWARD)),
-            flagged(bare(b"GET / HTTP/1.1"), Flags::NONE),
+            flagged(bare(b"GET / HTTP/1.1"), Flags::FIRST.with(Flags::BACKWARD)),
             flagged(hole(7), Flags::LAST),
             flagged(bare(b"of another filter"), Flags::FIRST),
         ];

@@ -78,7 +78,7 @@ fn open(opening: &Opening<'_>) -> Result<Box<dyn Sink>, Failure> {
         _ => Payload::None,
     };
     let names = Names::new(opening);
-    let (out, described) = (Out::stdout()?, Described::default());
+    let (out, described) = (Out::stdout()?, Described::new(opening.form));
     Ok(Box::new(Print { out, names, form: opening.form, payload, described }))
 }
 
@@ -136,6 +136,9 @@ impl Print {
         let to = self.out.text();
         match Headers::of(block) {
             Some(headers) => add!(to, "{headers}"),
+            None if block.pointer.is_hole() && block.length() == 0 => {
+                add!(to, "{}, end", self.form.name());
+            }
             None if block.pointer.is_hole() => add!(to, "{}, missing", self.form.name()),
             None => add!(to, "{}", self.form.name()),
         }
@@ -238,11 +241,11 @@ mod tests {
             "text" => Payload::Text,
             _ => Payload::None,
         };
-        let described = Described::default();
+        let described = Described::new(opening.form);
         let mut print = Print { out, names, form: opening.form, payload, described };
         print.take(&batch(blocks), 0).unwrap();
         let count = blocks.len() as u64;
-        assert_eq!(print.finish().unwrap().rows, [("blocks".to_owned(), count)]);
+        assert_eq!(print.finish().unwrap().rows[0], ("blocks".to_owned(), count));
         assert_eq!(print.written().unwrap().blocks, count);
         std::fs::read_to_string(dir.path("out")).unwrap()
     }
@@ -298,7 +301,7 @@ mod tests {
         let print = |payload, name: &str| {
             let names = Names::new(&opening(&given, &[]));
             let out = Out::create(&dir.path(name)).unwrap();
-            let described = Described::default();
+            let described = Described::new(Form::Message);
             let mut print = Print { out, names, form: Form::Message, payload, described };
             print.take(&batch(&blocks), 0).unwrap();
             let rows = print.finish().unwrap().rows;
@@ -313,6 +316,10 @@ mod tests {
         let rest = "23:31:30.123456 message, length 15\n\tHTTP/1.1 200 OK\n\
                     23:31:30.123456 message, missing, length 3\n";
         assert_eq!(print(Payload::Text, "text").0, format!("{line}{rest}"));
+        let stream = [first, bare(b"HTTP/1.1 200 OK"), hole(0)];
+        let stream = printed("none", |o| o.form = Form::Stream, &stream);
+        assert_eq!(stream.lines().count(), 3, "a stream goes on beside what describes it");
+        assert!(stream.ends_with("stream, end, length 0\n"), "{stream}");
     }
 
     #[test]

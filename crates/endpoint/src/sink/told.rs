@@ -7,7 +7,7 @@
 
 use crate::clock::Rfc3339;
 use abi::{Direction, Flags};
-use filter::{Amount, Block, Report, Time};
+use filter::{Amount, Block, Form, Report, Time};
 use serde::ser::{SerializeMap, SerializeSeq};
 use serde::{Serialize, Serializer};
 use std::fmt::{self, Write};
@@ -221,25 +221,40 @@ const fn is_plain(byte: u8) -> bool {
 }
 
 /// What a sink counts that tells messages once: by their descriptions.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug)]
 pub(crate) struct Described {
+    /// Whether descriptions are followed by what they describe; where streams come, they stand for
+    /// themselves.
+    followed: bool,
     messages: u64,
     fragments: u64,
+    /// The session and the direction of the last description, until its first fragment has come.
+    /// That may be the first block of its stream, and say so.
+    open: Option<(u32, Direction)>,
 }
 
 impl Described {
+    /// Nothing yet, of blocks of this form.
+    pub(crate) const fn new(form: Form) -> Self {
+        Self { followed: matches!(form, Form::Message), messages: 0, fragments: 0, open: None }
+    }
+
     /// Whether a block is a part of a message that was told before. Filters that describe messages
     /// describe all of them; other filters mark the first part of theirs.
-    pub(crate) const fn is_told(&self, block: &Block<'_>) -> bool {
-        self.messages > 0 && !block.context.flags.has(Flags::FIRST)
+    pub(crate) fn is_told(&self, block: &Block<'_>) -> bool {
+        let begins = block.context.flags.has(Flags::FIRST) && self.open != Some(place(block));
+        self.followed && self.messages > 0 && !begins
     }
 
     /// Counts a block.
-    pub(crate) const fn note(&mut self, block: &Block<'_>) {
+    pub(crate) fn note(&mut self, block: &Block<'_>) {
         if block.marks.is_description() {
             self.messages += 1;
+            let alone = block.context.flags.has(Flags::LAST);
+            self.open = (!alone).then(|| place(block));
         } else if self.is_told(block) {
             self.fragments += 1;
+            self.open = self.open.filter(|open| *open != place(block));
         }
     }
 
@@ -248,10 +263,18 @@ impl Described {
         let row = |name: &str, value| (name.to_owned(), value);
         let mut rows = vec![row("blocks", blocks.blocks)];
         if self.messages > 0 {
-            rows.extend([row("messages", self.messages), row("fragments", self.fragments)]);
+            rows.push(row("messages", self.messages));
+        }
+        if self.fragments > 0 {
+            rows.push(row("fragments", self.fragments));
         }
         Report { rows }
     }
+}
+
+/// Which session a block belongs to, and which way it goes.
+const fn place(block: &Block<'_>) -> (u32, Direction) {
+    (block.context.session, block.context.flags.direction())
 }
 
 /// A description as a phrase.
@@ -295,13 +318,11 @@ fn http(f: &mut fmt::Formatter<'_>, told: &Told<'_>) -> fmt::Result {
         words(f, " ", told, &[Field::StatusText])?;
     }
     words(f, ", ", told, &[Field::ContentType, Field::ContentEncoding])?;
-    for field in [Field::ContentLength, Field::RequestBody, Field::ResponseBody] {
-        let what = match field {
-            Field::ContentLength => "stated",
-            Field::RequestBody => "sent",
-            _ => "received",
-        };
-        if let Some(bytes) = told.number(field) {
+    let (sent, received) = (told.number(Field::RequestBody), told.number(Field::ResponseBody));
+    let stated = told.number(Field::ContentLength).filter(|stated| Some(*stated) != received);
+    let sent = sent.filter(|sent| *sent > 0);
+    for (bytes, what) in [(stated, "stated"), (sent, "sent"), (received, "received")] {
+        if let Some(bytes) = bytes {
             write!(f, ", {bytes} bytes {what}")?;
         }
     }

@@ -180,10 +180,16 @@ impl Files {
     /// Adds a block to the file of its session or message.
     fn append(&mut self, key: Key, block: &Block<'_>) -> Result<(), Failure> {
         let flags = block.context.flags;
+        let mut known = self.shelf.take_out(key);
         if self.per == Per::Message && flags.has(Flags::FIRST) {
-            self.shelf.end(key)?;
+            // What follows a description may be the first block of its stream, and say so.
+            let awaits = |volume: &Volume| volume.is_only_described();
+            if block.marks.is_description() || !known.as_ref().is_some_and(awaits) {
+                let before = known.take();
+                before.map_or(Ok(()), |volume| self.shelf.tell(&volume))?;
+            }
         }
-        let mut volume = match self.shelf.take_out(key) {
+        let mut volume = match known {
             Some(volume) => volume,
             None if says_nothing(block) => return Ok(()),
             None => {

@@ -179,7 +179,7 @@ fn the_index_tells_what_describes_a_message() {
     let first = flagged(description(&request), FIRST);
     let blocks = [
         first,
-        block(1, 0, b"one"),
+        block(1, FIRST, b"one"),
         flagged(description(&request), FIRST | LAST | BACK),
         block(1, LAST, b"two"),
         first,

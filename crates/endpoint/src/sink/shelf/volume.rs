@@ -164,6 +164,11 @@ impl Volume {
         self.way(block).ended = true;
     }
 
+    /// Whether a message is described of which nothing else has come.
+    pub(crate) fn is_only_described(&self) -> bool {
+        self.messages > 0 && self.blocks == 0
+    }
+
     /// Whether both directions have ended.
     pub(crate) fn has_ended(&self) -> bool {
         self.ways.iter().all(|way| way.ended)
