@@ -1,0 +1,170 @@
+//! `dns` on what others captured: what they say stands in it, we say too.
+//!
+//! zeek's `dns.log` has a line for each query with its response; suricata's tests count events that
+//! have certain fields. What is left out is listed, with the reason.
+
+mod told;
+
+use filter::Description;
+use filter::catalog::find;
+use std::fs;
+use std::path::{Path, PathBuf};
+use told::{Line, Told, checks};
+use wire::record::Field;
+
+/// Tests whose captures carry DNS where these lines do not look.
+const ELSEWHERE: &[(&str, &str)] = &[
+    ("core.tunnels.gre-over-udp", "in a tunnel"),
+    ("dns-over-http2", "in HTTP/2"),
+    ("dns-over-http2-post", "in HTTP/2"),
+];
+
+fn filter(name: &str) -> &'static Description {
+    find(name).unwrap_or_else(|| panic!("`{name}` is in the catalog"))
+}
+
+/// What the datagrams and the connections of a capture say.
+fn both(path: &Path) -> Vec<Told> {
+    let mut told = Line::new(&[filter("udp"), filter("dns")]).tell(path).to_vec();
+    told.extend_from_slice(Line::new(&[filter("tcp"), filter("dns")]).tell(path));
+    told
+}
+
+#[test]
+fn zeek_sees_the_same_queries_and_answers() {
+    let Some(cases) = testkit::cases() else { return };
+    let zeek = cases.join("zeek");
+    let tests = fs::read_to_string(zeek.join("tests.json")).expect("the list of tests");
+    let mut rows = 0;
+    for log in logs(&zeek.join("Baseline")) {
+        let test = log.parent().and_then(Path::file_name).expect("a folder").to_string_lossy();
+        if ELSEWHERE.iter().any(|(name, _)| *name == test) {
+            continue;
+        }
+        let told = both(&zeek.join("Traces").join(trace(&tests, &test)));
+        let text = fs::read_to_string(&log).expect("a log");
+        let fields: Vec<&str> = text
+            .lines()
+            .find_map(|line| line.strip_prefix("#fields\t"))
+            .expect("the names of the fields")
+            .split('\t')
+            .collect();
+        for row in text.lines().filter(|line| !line.starts_with('#')) {
+            let value = |name: &str| {
+                let at = fields.iter().position(|field| *field == name);
+                at.and_then(|at| row.split('\t').nth(at)).filter(|value| *value != "-")
+            };
+            let found = told.iter().any(|told| is_row(told, value));
+            assert!(found, "{test}: nobody says {row}");
+            rows += 1;
+        }
+    }
+    assert!(rows >= 10, "{rows} rows were compared");
+}
+
+/// Whether a message is what a row of zeek's log says. Zeek puts a query and its response together:
+/// where there is a response code, the response must be it.
+fn is_row<'r>(told: &Told, value: impl Fn(&str) -> Option<&'r str>) -> bool {
+    let same = |name: &str, field: Field| {
+        value(name).is_none_or(|value| told.text(field).eq_ignore_ascii_case(value))
+    };
+    let number = value("qtype").is_none_or(|kind| match told.text(Field::Type) {
+        "" => false,
+        name => name == value("qtype_name").unwrap_or_default() || name == format!("TYPE{kind}"),
+    });
+    let answered = value("rcode").is_some();
+    // Zeek takes the flags of a response from its answers.
+    let flag = |name: &str, word: &str| {
+        value("answers").is_none() || value(name).is_none_or(|v| (v == "T") == has(told, word))
+    };
+    let addresses: Vec<&str> = value("answers")
+        .into_iter()
+        .flat_map(|answers| answers.split(','))
+        .filter(|answer| answer.parse::<std::net::IpAddr>().is_ok())
+        .collect();
+    let data = told.all(Field::Data);
+    same("trans_id", Field::Id)
+        && same("query", Field::Name)
+        && same("rcode_name", Field::RcodeName)
+        && same("opcode", Field::Opcode)
+        && number
+        && answered == (told.text(Field::Answer) == "1")
+        && [("AA", "aa"), ("TC", "tc"), ("RA", "ra")].iter().all(|(name, word)| flag(name, word))
+        && addresses.iter().all(|address| data.contains(address))
+}
+
+fn has(told: &Told, word: &str) -> bool {
+    told.text(Field::Flags).split(' ').any(|flag| flag == word)
+}
+
+/// The trace that a test of zeek reads: what stands behind its name in the list.
+fn trace(tests: &str, test: &str) -> String {
+    let behind = tests.split(&format!("\"{test}\"")).nth(1).expect("the test is in the list");
+    let list = behind.split("\"traces\"").nth(1).expect("it has traces");
+    list.split('"').nth(1).expect("a name").to_owned()
+}
+
+fn logs(folder: &Path) -> Vec<PathBuf> {
+    let tests = fs::read_dir(folder).expect("baselines").flatten();
+    let mut logs: Vec<_> = tests.map(|test| test.path().join("dns.log")).collect();
+    logs.retain(|log| log.is_file());
+    logs.sort();
+    logs
+}
+
+#[test]
+fn suricata_counts_the_same_messages() {
+    let Some(cases) = testkit::cases() else { return };
+    let (mut counted, mut wrong) = (0, Vec::new());
+    for check in checks(&cases.join("suricata"), "dns") {
+        if ELSEWHERE.iter().any(|(name, _)| *name == check.test) {
+            continue;
+        }
+        let told = both(&check.capture);
+        let Some(predicates) = check.fields.iter().map(predicate).collect::<Option<Vec<_>>>()
+        else {
+            continue;
+        };
+        let found = told.iter().filter(|told| predicates.iter().all(|is| is(told))).count();
+        if found != check.count {
+            wrong.push(format!(
+                "{}: {found}, not {} of {:?}",
+                check.test, check.count, check.fields
+            ));
+        }
+        counted += 1;
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+    assert!(counted >= 15, "{counted} checks were understood");
+}
+
+type Predicate = Box<dyn Fn(&Told) -> bool>;
+
+/// What a field of an event asks of a message; nothing if we do not tell it.
+fn predicate((name, value): &(String, String)) -> Option<Predicate> {
+    let value = value.clone();
+    let field = |field: Field| -> Option<Predicate> {
+        let value = value.clone();
+        Some(Box::new(move |told: &Told| told.text(field) == value))
+    };
+    let flag = |word: &'static str| -> Option<Predicate> {
+        let value = value == "true";
+        Some(Box::new(move |told: &Told| has(told, word) == value))
+    };
+    match name.strip_prefix("dns.")? {
+        "type" => {
+            let response = matches!(value.as_str(), "response" | "answer");
+            Some(Box::new(move |told| (told.text(Field::Answer) == "1") == response))
+        }
+        "id" | "tx_id" if name == "dns.id" => field(Field::Id),
+        "queries[0].rrname" => field(Field::Name),
+        "queries[0].rrtype" => field(Field::Type),
+        "rcode" => field(Field::RcodeName),
+        "aa" => flag("aa"),
+        "rd" => flag("rd"),
+        "ra" => flag("ra"),
+        // What is not text has no form in common.
+        "answers[0].rdata" if !value.contains('\\') => field(Field::Data),
+        _ => None,
+    }
+}

@@ -1,0 +1,129 @@
+//! `tls` on what others captured: suricata's tests count connections by server name and protocols;
+//! of some captures stands here what `tshark` finds in them.
+//!
+//! By hand, `tshark` was the judge over all captures: it finds the same hellos, but for one in the
+//! form of SSL 2.0, one behind a greeting of MySQL, and one that contradicts itself. JA4 was compared with what
+//! its authors publish for their captures: all first hellos have the same.
+
+mod told;
+
+use filter::Description;
+use filter::catalog::find;
+use std::path::Path;
+use told::{Line, Told, checks};
+use wire::record::Field;
+
+fn filter(name: &str) -> &'static Description {
+    find(name).unwrap_or_else(|| panic!("`{name}` is in the catalog"))
+}
+
+fn hellos(path: &Path) -> Vec<Told> {
+    Line::new(&[filter("tcp"), filter("tls")]).tell(path).to_vec()
+}
+
+fn by_server(told: &Told) -> bool {
+    !told.text(Field::Cipher).is_empty()
+}
+
+#[test]
+fn suricata_counts_the_same_connections() {
+    let Some(cases) = testkit::cases() else { return };
+    let (mut counted, mut wrong) = (0, Vec::new());
+    // No event at all is what comes of rules that drop packets.
+    for check in checks(&cases.join("suricata"), "tls").into_iter().filter(|c| c.count > 0) {
+        let told = hellos(&check.capture);
+        let Some(predicates) = check.fields.iter().map(predicate).collect::<Option<Vec<_>>>()
+        else {
+            continue;
+        };
+        // An event of suricata is a connection: both hellos together.
+        let mut connections: Vec<Vec<&Told>> = Vec::new();
+        for told in &told {
+            let ends =
+                |told: &Told| told.text(Field::Client).to_owned() + told.text(Field::ClientPort);
+            match connections.iter_mut().find(|c| c.iter().any(|t| ends(t) == ends(told))) {
+                Some(connection) => connection.push(told),
+                None => connections.push(vec![told]),
+            }
+        }
+        let found = connections.iter().filter(|c| predicates.iter().all(|is| is(c))).count();
+        if found != check.count {
+            wrong.push(format!(
+                "{}: {found}, not {} of {:?}",
+                check.test, check.count, check.fields
+            ));
+        }
+        counted += 1;
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+    assert!(counted >= 7, "{counted} checks were understood");
+}
+
+type Predicate = Box<dyn Fn(&[&Told]) -> bool>;
+
+/// What a field of an event asks of a connection; nothing if we do not tell it.
+fn predicate((name, value): &(String, String)) -> Option<Predicate> {
+    let value = value.clone();
+    let is = |server: bool, field: Field, place: usize| -> Option<Predicate> {
+        let value = value.clone();
+        Some(Box::new(move |hellos: &[&Told]| {
+            let hellos = hellos.iter().filter(|told| by_server(told) == server);
+            hellos.into_iter().any(|told| told.all(field).get(place) == Some(&value.as_str()))
+        }))
+    };
+    match name.as_str() {
+        "tls.sni" => is(false, Field::ServerName, 0),
+        "tls.client_alpns[0]" => is(false, Field::Alpn, 0),
+        "tls.client_alpns[1]" => is(false, Field::Alpn, 1),
+        "tls.server_alpns[0]" => is(true, Field::Alpn, 0),
+        "tls.version" => {
+            let version = value.strip_prefix("TLS ")?.to_owned();
+            Some(Box::new(move |hellos| {
+                hellos.iter().any(|told| by_server(told) && told.text(Field::TlsVersion) == version)
+            }))
+        }
+        _ => None,
+    }
+}
+
+#[test]
+fn hellos_are_those_that_tshark_finds() {
+    let Some(cases) = testkit::cases() else { return };
+    for (path, wanted) in KNOWN {
+        let fields = [Field::TlsVersion, Field::ServerName, Field::Alpn, Field::Cipher];
+        let told = hellos(&cases.join("pcapplusplus").join(path));
+        let told: Vec<_> = told.iter().map(|told| fields.map(|f| told.all(f).join(","))).collect();
+        assert_eq!(told, *wanted, "{path}");
+    }
+}
+
+type Hellos<'h> = &'h [[&'h str; 4]];
+
+/// Version, server name, protocols, cipher suite; the name in a ServerHello is the client's.
+const KNOWN: &[(&str, Hellos<'_>)] = &[
+    (
+        "ExamplesTest/pcap_examples/tls.pcap",
+        &[
+            ["1.0", "bawmashbij", "", ""],
+            ["1.0", "bawmashbij", "", "TLS_RSA_WITH_RC4_128_SHA"],
+            ["1.2", "ssl.gstatic.com", "spdy/3.1,spdy/3,http/1.1", ""],
+            ["1.2", "ssl.gstatic.com", "spdy/3.1", "TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256"],
+            ["1.3", "www.gstatic.com", "h2,http/1.1", ""],
+            ["1.3", "www.gstatic.com", "", "TLS_AES_128_GCM_SHA256"],
+        ],
+    ),
+    (
+        "Packet++Test/PacketExamples/tls1_3.pcap",
+        &[
+            ["1.3", "dogfish", "", ""],
+            ["1.3", "dogfish", "", "TLS_AES_256_GCM_SHA384"],
+            ["1.3", "www.google.com", "h2,http/1.1", ""],
+            ["1.3", "www.google.com", "", "TLS_AES_128_GCM_SHA256"],
+        ],
+    ),
+    (
+        "Packet++Test/PacketExamples/tls_server_hello.pcap",
+        &[["1.2", "", "h2", "TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256"]],
+    ),
+    ("Packet++Test/PacketExamples/ssl-malformed1.pcap", &[]),
+];

@@ -1,0 +1,186 @@
+//! What a chain of filters tells about a capture: the descriptions that come out, in their order;
+//! and the checks of suricata's tests, to compare them with.
+
+#![allow(dead_code, reason = "each test uses its share")]
+
+use abi::Class;
+use filter::testing::{Arena, Node, Space, capture};
+use filter::{Batch, Description, LANES};
+use std::fs;
+use std::path::{Path, PathBuf};
+use wire::record::{Field, Record, Shape};
+
+/// A message, as it is described.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Told {
+    /// Its class.
+    pub(crate) class: Class,
+    /// The fields as text, in their order.
+    pub(crate) fields: Vec<(Field, String)>,
+}
+
+impl Told {
+    fn of(class: Class, frame: &[u8]) -> Self {
+        let record = Record::parse(frame).expect("the frame of a description is a record");
+        let fields = record.fields().map(|(field, value)| (field, shown(field, value)));
+        Self { class, fields: fields.collect() }
+    }
+
+    /// All values of a field.
+    pub(crate) fn all(&self, field: Field) -> Vec<&str> {
+        let values = self.fields.iter().filter(|(found, _)| *found == field);
+        values.map(|(_, value)| value.as_str()).collect()
+    }
+
+    /// The first value of a field; nothing is an empty text.
+    pub(crate) fn text(&self, field: Field) -> &str {
+        self.all(field).first().copied().unwrap_or_default()
+    }
+}
+
+fn shown(field: Field, value: &[u8]) -> String {
+    match field.shape() {
+        Shape::Number | Shape::Flag | Shape::Time => {
+            wire::record::number(value).unwrap_or_default().to_string()
+        }
+        Shape::Address => match (<[u8; 4]>::try_from(value), <[u8; 16]>::try_from(value)) {
+            (Ok(four), _) => std::net::Ipv4Addr::from(four).to_string(),
+            (_, Ok(sixteen)) => std::net::Ipv6Addr::from(sixteen).to_string(),
+            _ => String::new(),
+        },
+        Shape::Text | Shape::List => String::from_utf8_lossy(value).into_owned(),
+    }
+}
+
+/// A chain of filters with what it was given to do.
+pub(crate) struct Line {
+    nodes: Vec<Node>,
+    told: Vec<Told>,
+}
+
+impl Line {
+    /// These filters with their default arguments.
+    pub(crate) fn new(filters: &[&'static Description]) -> Self {
+        let node = |d: &&'static Description| Node::new(d, &[]).expect("defaults are arguments");
+        Self { nodes: filters.iter().map(node).collect(), told: Vec::new() }
+    }
+
+    /// What is told about a capture.
+    pub(crate) fn tell(&mut self, path: &Path) -> &[Told] {
+        let bytes = fs::read(path).unwrap_or_else(|why| panic!("{}: {why}", path.display()));
+        let frames = capture(&bytes);
+        let arena = Arena::new(16 * frames.len() + 1024);
+        let mut space = Space::new(&arena);
+        let mut now = 0;
+        for frames in frames.chunks(LANES) {
+            now = frames.iter().map(|frame| frame.time).fold(now, u64::max);
+            let batch = space.batch(frames);
+            self.from(0, vec![batch], &mut space, now);
+        }
+        for at in 0..self.nodes.len() {
+            let rest = self.nodes[at].finish(&mut space, now);
+            self.from(at + 1, rest, &mut space, now);
+        }
+        &self.told
+    }
+
+    /// Lets batches through the filters from one on; of all but the first, what was answered.
+    fn from<'a>(&mut self, at: usize, batches: Vec<Batch<'a>>, space: &mut Space<'a>, now: u64) {
+        let Some(node) = self.nodes.get_mut(at) else {
+            for batch in &batches {
+                let described = batch.blocks().filter(|(_, block)| block.marks.is_description());
+                let told = described.map(|(_, b)| Told::of(b.pointer.class, b.frame));
+                self.told.extend(told);
+            }
+            return;
+        };
+        let mut after = Vec::new();
+        for mut batch in batches {
+            if at > 0 {
+                batch.keep(batch.select(Class::answered));
+            }
+            after.extend(node.turn(batch, space, now));
+        }
+        self.from(at + 1, after, space, now);
+    }
+}
+
+/// A check of a test of suricata: so many events of this kind have these fields.
+#[derive(Clone, Debug)]
+pub(crate) struct Check {
+    /// The test.
+    pub(crate) test: String,
+    /// Its capture.
+    pub(crate) capture: PathBuf,
+    /// How many events.
+    pub(crate) count: usize,
+    /// Names and values.
+    pub(crate) fields: Vec<(String, String)>,
+}
+
+/// All checks of events of this kind, of tests for version 8 (which has one event for each message
+/// of DNS), whose capture is here.
+pub(crate) fn checks(suricata: &Path, event: &str) -> Vec<Check> {
+    let mut tests = Vec::new();
+    find(suricata, &mut tests);
+    tests.sort();
+    tests.iter().flat_map(|test| checks_in(test, event)).collect()
+}
+
+fn find(folder: &Path, found: &mut Vec<PathBuf>) {
+    for path in fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path()) {
+        if path.is_dir() {
+            find(&path, found);
+        } else if path.ends_with("test.yaml") {
+            found.push(path);
+        }
+    }
+}
+
+/// The checks of one file. Only their plain form is read: `count`, and names with values under
+/// `match`; a check with anything else is left out.
+fn checks_in(path: &Path, event: &str) -> Vec<Check> {
+    let text = fs::read_to_string(path).unwrap_or_default();
+    let folder = path.parent().unwrap_or(path);
+    let test = folder.file_name().unwrap_or_default().to_string_lossy().into_owned();
+    let Some(capture) = capture_of(folder, &text) else { return Vec::new() };
+    // Before version 8 each question and each answer was an event.
+    let config = fs::read_to_string(folder.join("suricata.yaml")).unwrap_or_default();
+    let old = ["lt-version: 8", "dns.version: 2", "dns.version: 1"];
+    if old.iter().any(|line| text.contains(line)) || config.contains("version: 2") {
+        return Vec::new();
+    }
+    let mut checks = Vec::new();
+    for block in text.split("- filter:").skip(1) {
+        let block = block.split("\n  - ").next().unwrap_or(block);
+        let lines: Vec<&str> =
+            block.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
+        let pairs: Vec<(&str, &str)> = lines.iter().filter_map(|l| l.split_once(':')).collect();
+        let value = |name: &str| pairs.iter().find(|(n, _)| *n == name).map(|(_, v)| v.trim());
+        let plain = pairs.len() == lines.len() && value("match") == Some("");
+        let count = value("count").and_then(|count| count.parse().ok());
+        let (true, Some(count)) = (plain, count) else { continue };
+        let fields = pairs.iter().filter(|(n, _)| !["count", "match", "event_type"].contains(n));
+        let ours = |(n, _): &(&str, &str)| n.split('.').next() == Some(event);
+        let kind = value("event_type").or_else(|| fields.clone().all(ours).then_some(event));
+        let unquoted = |v: &str| v.trim().trim_matches(['"', '\'']).to_owned();
+        let fields = fields.map(|(n, v)| ((*n).to_owned(), unquoted(v))).collect();
+        if kind == Some(event) {
+            checks.push(Check { test: test.clone(), capture: capture.clone(), count, fields });
+        }
+    }
+    checks
+}
+
+/// The capture that a test names, or the only one that lies beside it.
+fn capture_of(folder: &Path, text: &str) -> Option<PathBuf> {
+    let named = text.lines().find_map(|line| line.strip_prefix("pcap:"));
+    if let Some(named) = named {
+        return Some(folder.join(named.trim().trim_matches(['"', '\'']))).filter(|p| p.is_file());
+    }
+    let beside = fs::read_dir(folder).ok()?.flatten().map(|entry| entry.path());
+    let mut captures = beside.filter(|path| {
+        path.extension().is_some_and(|extension| extension == "pcap" || extension == "pcapng")
+    });
+    captures.next().filter(|_| captures.next().is_none())
+}
