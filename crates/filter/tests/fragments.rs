@@ -1,0 +1,264 @@
+//! Fragments that others captured, and what they say must come of them.
+//!
+//! Judges: tshark, datagram by datagram and byte by byte, over every outside capture that holds
+//! fragments; pcapplusplus, whole frames; suricata, the events of its tests that concern fragments;
+//! zeek, what it finds strange. Where we differ, the reason stands in the list beside.
+
+use abi::Class;
+use filter::network::ip::IP;
+use filter::testing::{self, Arena, Frame, Node, Space};
+use filter::{LANES, lanes};
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+use std::process::{Command, Stdio};
+use wire::LinkType;
+use wire::ip::Fragment;
+
+/// What `ip` makes of a capture.
+struct Made {
+    /// The frames that it put together, by the number of the frame that completed them.
+    joined: BTreeMap<usize, Joined>,
+    /// What it counted: dropped, not answered, other.
+    counts: BTreeMap<&'static str, u64>,
+}
+
+struct Joined {
+    frame: Vec<u8>,
+    class: Class,
+    data: Vec<u8>,
+}
+
+fn run(frames: &[Frame], words: &[&str]) -> Made {
+    let mut node = Node::new(&IP, words).expect("good arguments");
+    let arena = Arena::new(2 * frames.len() + 1);
+    let mut space = Space::new(&arena);
+    let (mut joined, mut number, mut now) = (BTreeMap::new(), 1, 0);
+    for frames in frames.chunks(LANES) {
+        let before = space.batch(frames);
+        now = frames.iter().map(|frame| frame.time).fold(now, u64::max);
+        let after = node.turn(before.duplicate(), &mut space, now).remove(0);
+        for l in lanes(after.live()) {
+            let block = after.block(l);
+            if !std::ptr::eq(block.frame, before.block(l).frame) {
+                let (frame, data) = (block.frame.to_vec(), block.bytes().to_vec());
+                joined.insert(number + l, Joined { frame, class: block.pointer.class, data });
+            }
+        }
+        number += frames.len();
+        node.tick(&mut space, now);
+    }
+    node.finish(&mut space, now);
+    let dropped = node.counts.dropped.iter().map(|amount| amount.blocks);
+    let reasons = IP.reasons.iter().zip(dropped.zip(&node.counts.unanswered));
+    let mut counts: BTreeMap<&str, u64> =
+        reasons.map(|(name, (dropped, unanswered))| (*name, dropped + unanswered)).collect();
+    counts.extend(IP.counters.iter().copied().zip(node.counts.counters.iter().copied()));
+    counts.retain(|_, n| *n > 0);
+    Made { joined, counts }
+}
+
+fn read(path: &Path) -> Vec<Frame> {
+    let bytes = std::fs::read(path).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
+    testing::capture(&bytes)
+}
+
+fn is_fragment(frame: &Frame) -> bool {
+    let layers = wire::layers(LinkType(frame.link), &frame.bytes);
+    layers.fragment != Fragment::Whole
+}
+
+/// The datagrams that tshark puts together, by the number of the frame that completes them. What
+/// stands above IP is not dissected: it would put together what errors and tunnels quote.
+fn tshark(capture: &Path) -> BTreeMap<usize, Vec<u8>> {
+    let mut command = Command::new("tshark");
+    command.args(["-n", "-r"]).arg(capture).stdin(Stdio::null()).stderr(Stdio::null());
+    for above in ["icmp", "icmpv6", "gtp", "gre", "udp", "tcp", "sctp"] {
+        command.args(["--disable-protocol", above]);
+    }
+    command.args(["-o", "ip.defragment:TRUE", "-o", "ipv6.defragment:TRUE"]);
+    command.args(["-T", "fields", "-E", "occurrence=f", "-e", "frame.number"]);
+    command.args(["-e", "ip.reassembled.data", "-e", "ipv6.reassembled.data"]);
+    let output = command.output().expect("tshark");
+    let text = String::from_utf8_lossy(&output.stdout);
+    let lines = text.lines().filter_map(|line| {
+        let mut words = line.split('\t');
+        let number = words.next()?.parse().ok()?;
+        let data = words.find(|word| !word.is_empty())?;
+        Some((number, hex(data)))
+    });
+    lines.collect()
+}
+
+fn hex(text: &str) -> Vec<u8> {
+    let digit = |at| text.get(at..at + 2).and_then(|two| u8::from_str_radix(two, 16).ok());
+    (0..text.len()).step_by(2).filter_map(digit).collect()
+}
+
+/// Where we differ from tshark 4.0: capture, frame that completes the datagram, why.
+const OTHERWISE: [(&str, usize, &str); 8] = [
+    ("ipv6-malformed-fragments-2/frag-2.pcap", 9, "they overlap: RFC 5722"),
+    ("ipv6-malformed-fragments-7/frag-7.pcap", 8, "they overlap: RFC 5722"),
+    ("ipv6-malformed-fragments-8/frag-8.pcap", 7, "they overlap: RFC 5722"),
+    ("ipv6-malformed-fragments-17/frag-17.pcap", 11, "they overlap: RFC 5722"),
+    ("Traces/ipv4/fragmented-1.pcap", 3, "18 bytes in the middle: RFC 791; then it overlaps"),
+    ("Traces/ipv4/fragmented-4.pcap", 5, "they overlap: tshark takes what came last"),
+    ("ipv6-reassembly-state-leak.pcap", 46, "65,536 bytes with the hop-by-hop header: RFC 8200"),
+    ("ipv6-reassembly-state-leak.pcap", 92, "65,536 bytes with the hop-by-hop header: RFC 8200"),
+];
+
+#[test]
+fn tshark_puts_the_same_datagrams_together() {
+    let Some(captures) = testkit::captures() else { return };
+    if testkit::need::command("tshark").is_none() {
+        return;
+    }
+    let (mut same, mut differs) = (0, BTreeMap::new());
+    for path in captures {
+        let frames = read(&path);
+        if !frames.iter().any(is_fragment) {
+            continue;
+        }
+        let (ours, theirs) = (run(&frames, &[]), tshark(&path));
+        let numbers: BTreeSet<usize> = ours.joined.keys().chain(theirs.keys()).copied().collect();
+        for number in numbers {
+            // Of IPv6, tshark counts extension headers behind the fragment header as data.
+            match (ours.joined.get(&number), theirs.get(&number)) {
+                (Some(ours), Some(theirs)) if theirs.ends_with(&ours.data) => same += 1,
+                (ours, theirs) => {
+                    let lengths = (ours.map(|ours| ours.data.len()), theirs.map(Vec::len));
+                    differs.insert((path.clone(), number), lengths);
+                }
+            }
+        }
+    }
+    for (name, number, why) in OTHERWISE {
+        let found = differs.extract_if(.., |(path, n), _| path.ends_with(name) && *n == number);
+        assert_eq!(found.count(), 1, "{name}, frame {number}: {why}: not any more");
+    }
+    assert!(differs.is_empty(), "ours and tshark's lengths: {differs:#?}");
+    assert!(same >= 297, "only {same} datagrams were the same");
+}
+
+/// The joined frames are, byte for byte, those that pcapplusplus wrote.
+#[test]
+fn pcapplusplus_makes_the_same_frames() {
+    let Some(cases) = testkit::cases() else { return };
+    let examples = cases.join("pcapplusplus/ExamplesTest");
+    for (fragments, whole) in [
+        ("pcap_examples/ip-frag.pcap", "expected_output/no-ip-frag.pcap"),
+        ("pcap_examples/frag_http_req.pcap", "expected_output/http_req.pcap"),
+        ("expected_output/http_req_frag.pcap", "expected_output/http_req.pcap"),
+    ] {
+        let made = run(&read(&examples.join(fragments)), &[]);
+        let frames: Vec<Vec<u8>> = made.joined.into_values().map(|joined| joined.frame).collect();
+        let expected = read(&examples.join(whole)).into_iter().map(|frame| frame.bytes);
+        let expected: Vec<Vec<u8>> = expected.collect();
+        assert_eq!(frames.len(), expected.len(), "{fragments}: {:?}", made.counts);
+        for (number, (frame, expected)) in frames.iter().zip(&expected).enumerate() {
+            assert!(frame == expected, "{fragments}: {number}: {frame:02x?}, not {expected:02x?}");
+        }
+    }
+}
+
+/// What suricata's tests ask for, said in our words. An event about a fragment is a reason here.
+#[test]
+fn suricata_finds_the_same_fault_in_fragments() {
+    let Some(cases) = testkit::cases() else { return };
+    let evasion = "ipv6-evasion/ipv6-malformed-fragments-";
+    for (name, expected) in [
+        // "FRAG IPv6 Fragmentation overlap"
+        (format!("{evasion}2/frag-2.pcap"), &[("overlap", 4)][..]),
+        (format!("{evasion}7/frag-7.pcap"), &[("overlap", 3)]),
+        (format!("{evasion}8/frag-8.pcap"), &[("overlap", 3)]),
+        (format!("{evasion}17/frag-17.pcap"), &[("overlap", 4)]),
+        // "FRAG IPv6 Fragment invalid length"
+        (format!("{evasion}22/frag-22.pcap"), &[("malformed", 1), ("fragments missing", 2)]),
+        // "FRAG IPv6 Packet size too large", and of 32 also the invalid length
+        (format!("{evasion}31/frag-31.pcap"), &[("too big", 1), ("fragments missing", 47)]),
+        (
+            format!("{evasion}32/frag-32.pcap"),
+            &[("malformed", 1), ("too big", 1), ("fragments missing", 46)],
+        ),
+    ] {
+        let made = run(&read(&cases.join("suricata").join(&name)), &[]);
+        assert_eq!(made.counts, expected.iter().copied().collect(), "{name}");
+    }
+    // A SYN that came in three fragments, behind a VLAN tag and behind PPP: `tcp.flags:S`.
+    for name in [
+        "bug-6887-defrag-eth-vlan-ipv4-tcp-syn/frag-eth-vlan-ip-tcp-syn.pcap",
+        "bug-6887-defrag-ppp-ipv4-tcp-syn/frag-ppp-ip-tcp-syn.pcap",
+    ] {
+        let made = run(&read(&cases.join("suricata/defrag").join(name)), &[]);
+        let flags = made.joined.values().map(|joined| (joined.class.0, joined.data[13]));
+        assert_eq!(flags.collect::<Vec<_>>(), [(6, 2)], "{name}");
+    }
+    // One of the rule's packets was whole, the other is put together; the memory cap and the
+    // verdicts that the test is about are no concern of a filter.
+    let made = run(&read(&cases.join("suricata/exception-policy-defrag-01/ipv4frags.pcap")), &[]);
+    assert_eq!(made.joined.into_values().map(|joined| joined.class.0).collect::<Vec<_>>(), [1]);
+}
+
+/// Tests of suricata's that name fragments and are not asked here, and why: they concern something
+/// else than what `ip` puts together. Checked is that it leaves these packets as they are.
+#[test]
+fn what_suricata_asks_of_others_passes() {
+    let Some(cases) = testkit::cases() else { return };
+    for (name, why, unfinished) in [
+        ("ipv6-malformed-fragments-10/frag-10.pcap", "headers that are useless, not wrong", 0),
+        ("ipv6-malformed-fragments-25/frag-25.pcap", "a header that ends in the packet", 0),
+        ("ipv6-malformed-fragments-30/frag-30.pcap", "the ICMP answer of the target", 48),
+        ("ipv6-malformed-fragments-35/frag-35.pcap", "the ICMP answer of the target", 2),
+        ("ipv6-malformed-fragments-36/frag-36.pcap", "the ICMP answer of the target", 2),
+        ("ipv6-atomic-fragments-toobig/toobig.pcap", "an ICMP message about the MTU", 0),
+        ("ipv6-kill-router-gateway/kill_router6.pcap", "no fragments", 0),
+        ("ipv6-rsmurf/rsmurf6.pcap", "no fragments", 0),
+        (
+            "../defrag/bug-6942-6887-defrag-eth-ip-gre-ppp-ip-udp-data/eth-ip-gre-ppp-max-ip-packet.pcap",
+            "the fragments lie in a tunnel, which `ip` does not open",
+            0,
+        ),
+    ] {
+        let frames = read(&cases.join("suricata/ipv6-evasion").join(name));
+        let mut made = run(&frames, &[]);
+        made.counts.remove("joined datagrams");
+        let missing = made.counts.remove("fragments missing").unwrap_or(0);
+        assert_eq!(missing, unfinished, "{name}: {why}");
+        assert!(made.counts.is_empty(), "{name}: {why}: {:?}", made.counts);
+    }
+}
+
+/// Zeek's `weird.log`, said in our words.
+#[test]
+fn zeek_finds_the_same_captures_strange() {
+    let Some(cases) = testkit::cases() else { return };
+    let traces = cases.join("zeek/Traces");
+    let counts = |name: &str, words: &[&str]| run(&read(&traces.join(name)), words).counts;
+    // `excessively_small_fragment`, `fragment_size_inconsistency`, `fragment_inconsistency`: 18
+    // bytes that others follow; then one that goes on behind the last.
+    let found = counts("ipv4/fragmented-1.pcap", &[]);
+    let expected = [("malformed", 1), ("joined datagrams", 1), ("overlapping datagrams", 1)];
+    assert_eq!(found, expected.into_iter().collect());
+    // `excessively_small_fragment` twice; the first fragment is never right.
+    let found = counts("ipv4/fragmented-2.pcap", &[]);
+    assert_eq!(found, [("malformed", 2), ("fragments missing", 1)].into_iter().collect());
+    // `fragment_with_DF`: five fragments, no last one.
+    assert_eq!(counts("ipv4/fragmented-3.pcap", &[]), [("fragments missing", 5)].into());
+    // `excessively_large_fragment`, and not more than one datagram held at once.
+    let found = counts("ipv6-reassembly-state-leak.pcap", &[]);
+    assert_eq!(found, [("too big", 2), ("fragments missing", 90)].into());
+
+    // `fragment_inconsistency`: an attack whose middle is overwritten. Who is attacked decides what
+    // it says.
+    let attack = |policy: &str| {
+        let made = run(&read(&traces.join("ipv4/fragmented-4.pcap")), &[policy]);
+        let data = made.joined.into_values().map(|joined| joined.data).next();
+        String::from_utf8_lossy(&data.unwrap_or_default()).into_owned()
+    };
+    for policy in ["policy=first", "policy=windows"] {
+        assert!(attack(policy).ends_with("/winnt/system32/cmd.exe?/c+dir+c:\\\n"), "{policy}");
+    }
+    for policy in ["policy=last", "policy=bsd", "policy=linux", "policy=solaris"] {
+        assert!(attack(policy).ends_with("I\0d.exe?/c+dir+c:\\\n"), "{policy}");
+    }
+    assert_eq!(attack("policy=drop"), "");
+}

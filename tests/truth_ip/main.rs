@@ -1,0 +1,179 @@
+//! Fragments through whole lines: over memory that laps, and behind `ip` as tshark sees them.
+//!
+//! `crates/filter/tests/fragments.rs` asks others about the datagrams themselves. Here `ip` stands
+//! in a space with its pools, and other filters and sinks stand behind it.
+#![forbid(unsafe_code)]
+
+#[path = "../common/line.rs"]
+#[expect(dead_code, reason = "the tests of the ledger use the rest")]
+mod line;
+#[path = "../common/scratch.rs"]
+mod scratch;
+
+use engine::run::Outcome;
+use filter::prelude::*;
+use line::Line;
+use scratch::Scratch;
+use std::fs;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use testkit::{Frame, Random, need};
+use wire::LinkType;
+
+/// Compares payloads with what their ports say they are.
+const VERIFY: Description = Description {
+    name: "verify",
+    summary: "compares datagrams with their pattern",
+    takes: Forms::ANY,
+    reports: true,
+    user: Some(|_| Ok(Filter::lanes(Verify::default()))),
+    ..Description::EMPTY
+};
+
+#[derive(Default)]
+struct Verify {
+    right: u64,
+    wrong: u64,
+}
+
+impl Lanes for Verify {
+    fn process<'a>(&mut self, batch: &mut Batch<'a>, _: &mut LaneContext<'_, 'a>) {
+        for (_, block) in batch.blocks() {
+            let is_right = block.bytes() == payload(block.pointer.class.0, block.bytes().len());
+            self.right += u64::from(is_right);
+            self.wrong += u64::from(!is_right);
+        }
+    }
+
+    fn report(&self) -> Report {
+        let rows = [("right".to_owned(), self.right), ("wrong".to_owned(), self.wrong)];
+        Report { rows: rows.into() }
+    }
+}
+
+fn payload(port: u32, length: usize) -> Vec<u8> {
+    let start = port.wrapping_mul(2_654_435_761);
+    (0..length as u32).map(|i| (start.wrapping_add(i).wrapping_mul(40_503) >> 8) as u8).collect()
+}
+
+/// The frames of one datagram to a port, in fragments of `most` bytes.
+fn datagram(number: u16, length: usize, most: usize, six: bool) -> Vec<Vec<u8>> {
+    let (source, target) = if six { ("fd00::1", "fd00::2") } else { ("10.0.0.1", "10.0.0.2") };
+    let packet = || match six {
+        true => Frame::ethernet().ipv6(source, target),
+        false => Frame::ethernet().ipv4(source, target),
+    };
+    let port = 1 + number;
+    let whole = packet().udp(5000, port, &payload(port.into(), length));
+    let header = if six { 14 + 40 } else { 14 + 20 };
+    let data = &whole[header..];
+    if data.len() <= most {
+        return vec![whole];
+    }
+    let last = data.len().div_ceil(most) - 1;
+    let pieces = data.chunks(most).enumerate().map(|(at, piece)| {
+        let mut frame = match six {
+            true => {
+                let field = (at * most) as u16 | u16::from(at < last);
+                let [high, low] = field.to_be_bytes();
+                let [id_high, id_low] = number.to_be_bytes();
+                let fragment = [17, 0, high, low, 0, 0, id_high, id_low];
+                packet().protocol(44, &[&fragment, piece].concat())
+            }
+            false => packet().fragment((at * most) as u16, at < last).protocol(17, piece),
+        };
+        if !six {
+            frame[18..20].copy_from_slice(&number.to_be_bytes());
+        }
+        frame
+    });
+    pieces.collect()
+}
+
+fn capture(path: &Path, frames: &[Vec<u8>]) {
+    let mut capture = wire::capture::write::header(LinkType::ETHERNET).to_vec();
+    for (number, frame) in frames.iter().enumerate() {
+        let length = u32::try_from(frame.len()).expect("a frame");
+        capture.extend(wire::capture::write::record(number as u64 * 1000, length, length));
+        capture.extend(frame);
+    }
+    fs::write(path, capture).expect("a capture");
+}
+
+fn row(outcome: &Outcome, name: &str) -> u64 {
+    let reports = outcome.reports.iter().filter(|report| report.name == "verify");
+    let rows = reports.flat_map(|report| &report.report.rows);
+    rows.filter(|(row, _)| row == name).map(|(_, n)| n).sum()
+}
+
+/// 60 MB of datagrams, half of them in fragments that are mixed over 3,000 frames: more than the
+/// pools hold, with fragments held across their laps.
+#[test]
+fn fragments_are_held_while_the_memory_laps_around_them() {
+    let mut random = Random::replayable();
+    let mut frames: Vec<Vec<u8>> = Vec::new();
+    let mut cut = 0;
+    for number in 0..6000 {
+        let length = random.within(1..19_000);
+        let most = 8 * random.within(60..180);
+        let fragments = match number % 2 {
+            0 => datagram(number, length, most, number % 4 == 0),
+            _ => datagram(number, length, usize::MAX, false),
+        };
+        cut += u64::from(fragments.len() > 1);
+        frames.extend(fragments);
+    }
+    for window in frames.chunks_mut(3000) {
+        random.shuffle(window);
+    }
+    let scratch = Scratch::new();
+    let file = scratch.path("fragments.pcap");
+    capture(&file, &frames);
+    let text = format!("replay '{}' | ip | udp | verify", file.display());
+    let outcome = Line::with(text, &[&VERIFY]).alone().expect("a path");
+    assert!(outcome.failures.is_empty(), "{:?}", outcome.failures);
+    assert_eq!(outcome.ledger.imbalances(), []);
+    assert_eq!((row(&outcome, "right"), row(&outcome, "wrong")), (6000, 0));
+    let ip = outcome.ledger.filters.iter().find(|node| node.name == "ip").expect("ip");
+    assert_eq!((ip.made.blocks, ip.held.blocks), (cut, 0));
+}
+
+/// tshark reads what `ip | pcap` writes, and sees the same UDP payloads in the same order as in the
+/// capture itself, where it puts the fragments together.
+#[test]
+fn what_is_written_behind_ip_is_what_tshark_sees() {
+    let Some(cases) = testkit::cases() else { return };
+    if need::command("tshark").is_none() {
+        return;
+    }
+    let scratch = Scratch::new();
+    let (mut all, written) = (0, scratch.path("whole.pcap"));
+    for name in [
+        "pcapplusplus/ExamplesTest/pcap_examples/ip-frag.pcap",
+        "pcapplusplus/ExamplesTest/pcap_examples/ipv6-frag.pcap",
+        "pcapplusplus/Pcap++Test/PcapExamples/ip4_fragments.pcap",
+        "pcapplusplus/Pcap++Test/PcapExamples/frag_with_padding.pcap",
+        "zeek/Traces/tunnels/gtp/gtp1_gn_normal_incl_fragmentation.pcap",
+    ] {
+        let file = cases.join(name);
+        let text = format!("replay '{}' | ip |all pcap '{}'", file.display(), written.display());
+        let outcome = Line::new(text).alone().expect("a path");
+        assert!(outcome.failures.is_empty(), "{name}: {:?}", outcome.failures);
+        assert_eq!(outcome.ledger.imbalances(), [], "{name}");
+        let (ours, theirs) = (payloads(&written), payloads(&file));
+        assert!(ours == theirs, "{name}: {} payloads, tshark {}", ours.len(), theirs.len());
+        all += ours.len();
+    }
+    assert!(all > 300, "{all} payloads");
+}
+
+/// Ports, checksum status and payload of every UDP datagram, as tshark prints them.
+fn payloads(file: &Path) -> Vec<String> {
+    let mut command = Command::new("tshark");
+    command.args(["-n", "-r"]).arg(file).stdin(Stdio::null()).stderr(Stdio::null());
+    command.args(["-Y", "udp", "-o", "udp.check_checksum:TRUE", "-E", "occurrence=f"]);
+    command.args(["-T", "fields", "-e", "udp.srcport", "-e", "udp.dstport"]);
+    command.args(["-e", "udp.checksum.status", "-e", "udp.payload"]);
+    let output = command.output().expect("tshark");
+    String::from_utf8_lossy(&output.stdout).lines().map(str::to_owned).collect()
+}
