@@ -1,4 +1,4 @@
-//! ^C: the first lets the path drain, the second ends the process.
+//! ^C: the first lets the path drain, the second ends the process and the programs that it started.
 
 #![allow(clippy::unwrap_used, reason = "a test may end by a panic")]
 
@@ -67,4 +67,45 @@ fn the_second_signal_ends_what_cannot_drain() {
     assert_eq!(child.try_wait().unwrap(), None, "the first only asks");
     signal(&child, "INT");
     assert_eq!(child.wait().unwrap().code(), Some(130));
+}
+
+#[test]
+fn the_first_signal_lets_programs_finish() {
+    let folder = Folder::new();
+    let mut child =
+        start(&folder, "generate | exec \"cat; echo the end\" | exec \"tail -c 8 > out\"");
+    until(&mut child, runs);
+    signal(&child, "INT");
+    let ran = Ran::from(child.wait_with_output().unwrap());
+    assert_eq!((ran.status, ran.out.as_str()), (Some(0), ""), "{}", ran.err);
+    assert!(ran.err.ends_with("none lost\n"), "{}", ran.err);
+    assert_eq!(folder.read("out"), "the end\n");
+}
+
+#[test]
+fn the_second_signal_kills_programs_and_whatever_they_started() {
+    let folder = Folder::new();
+    let pids = folder.path().join("pids");
+    let script = "trap '' INT TERM; sleep 1000 & echo $$ $! > new; mv new pids; wait";
+    let mut child = start(&folder, &format!("generate | exec \"{script}\" | count"));
+    until(&mut child, |_| pids.exists());
+    signal(&child, "INT");
+    until(&mut child, delivered);
+    assert_eq!(child.try_wait().unwrap(), None, "the first only asks");
+    let pids = folder.read("pids");
+    assert!(pids.split_whitespace().all(lives), "nobody was killed: {pids}");
+    signal(&child, "INT");
+    assert_eq!(child.wait().unwrap().code(), Some(130));
+    for pid in pids.split_whitespace() {
+        while lives(pid) {
+            std::thread::yield_now();
+        }
+    }
+}
+
+/// Whether a process runs; one that has ended and nobody has waited for does not.
+fn lives(pid: &str) -> bool {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    let state = stat.rsplit_once(") ").and_then(|(_, rest)| rest.chars().next());
+    state.is_some_and(|state| !"ZX".contains(state))
 }

@@ -1,0 +1,125 @@
+//! `exec` on the command line: what is printed, what is told, and the status.
+
+#![allow(clippy::unwrap_used, reason = "a test may end by a panic")]
+
+mod common;
+
+use common::{Folder, Ran};
+use serde_json::Value;
+
+#[test]
+fn ordinary_programs_stand_in_a_line() {
+    let folder = Folder::new();
+    for (line, out) in [
+        ("replay examples/web.pcap | tcp |http exec \"grep -a -c '^Host: '\" | exec cat", "8\n"),
+        ("exec \"printf 'a\\nb\\nc\\n'\" | match b | exec \"wc -l\"", "3\n"),
+        ("exec \"seq 1 100000\" | exec \"gzip\" | exec \"gunzip | tail -1\"", "100000\n"),
+        ("exec \"echo $HOME\" | exec cat", "/home/of/this/test\n"),
+    ] {
+        let ran = folder.streamline(&[line]).env("HOME", "/home/of/this/test").output().unwrap();
+        let ran = Ran::from(ran);
+        assert_eq!((ran.status, ran.out.trim_start()), (Some(0), out), "{line}: {}", ran.err);
+    }
+}
+
+#[test]
+fn what_a_program_writes_to_a_file_is_there_when_the_run_is_over() {
+    let folder = Folder::new();
+    let ran = folder.run(&["exec \"seq 1 200000\" | exec \"gzip > x.gz\""]);
+    assert_eq!((ran.status, ran.out.as_str()), (Some(0), ""), "{}", ran.err);
+    let same = folder.shell("seq 1 200000 > y; gunzip -c x.gz | cmp - y").status().unwrap();
+    assert!(same.success());
+}
+
+#[test]
+fn the_ledger_tells_what_a_program_took_and_made() {
+    let folder = Folder::new();
+    let line = "replay examples/web.pcap | exec \"head -c 100\" | count";
+    let ran = folder.run(&["--json", "--report=report", line]);
+    assert_eq!(ran.status, Some(0), "{}", ran.err);
+    let report: Value = serde_json::from_str(&folder.read("report")).unwrap();
+    assert_eq!((&report["balanced"], &report["lost"]), (&true.into(), &0.into()));
+    let named = |list: &str, name: &str, value: &str| -> Value {
+        let all = report[list].as_array().unwrap();
+        all.iter().find(|one| one[name] == value).unwrap().clone()
+    };
+    let exec = named("filters", "name", "exec");
+    assert_eq!(exec["space"], "process \"head -c 100\"");
+    let bytes = |what: &Value| what["bytes"].as_u64().unwrap();
+    assert_eq!(bytes(&exec["taken"]), 27_828);
+    assert_eq!(
+        bytes(&exec["consumed"]) + exec["dropped"].get("program ended").map_or(0, bytes),
+        27_828
+    );
+    assert_eq!((bytes(&exec["made"]), bytes(&exec["passed"])), (100, 100));
+    assert_eq!(named("edges", "to", "exec")["kind"], "pipe");
+    assert_eq!(named("edges", "from", "exec")["kind"], "pipe");
+}
+
+#[test]
+fn what_ends_badly_is_a_failure_with_command_and_status() {
+    let folder = Folder::new();
+    for (command, told) in [
+        ("exit 3", "the program \"exit 3\" ended with status 3\n"),
+        (
+            "no_such 2>&-",
+            "the program \"no_such 2>&-\" ended with status 127: the shell did not find it\n",
+        ),
+        (
+            "./examples",
+            "the program \"./examples\" ended with status 126: the shell may not run it\n",
+        ),
+        ("kill -TERM $$", "the program \"kill -TERM $$\" was ended by signal 15 (SIGTERM)\n"),
+    ] {
+        for line in [format!("generate | exec '{command}'"), format!("exec '{command}' | discard")]
+        {
+            let ran = folder.run(&[&line]);
+            assert_eq!((ran.status, ran.out.as_str()), (Some(1), ""), "{line}");
+            assert!(ran.err.ends_with(&format!("error: `exec`: {told}")), "{line}: {}", ran.err);
+        }
+    }
+    for (line, told) in [
+        ("exec \"\"", "error: `exec`: the command is empty\n"),
+        ("exec cat README", "error: `exec` takes one command: quote it\n"),
+        ("exec \"cat\" @thread1 | print", "error: no space can run `exec`\n"),
+    ] {
+        let ran = folder.run(&[line]);
+        assert_ne!(ran.status, Some(0));
+        assert!(ran.err.starts_with(told), "{line}: {}", ran.err);
+    }
+}
+
+#[test]
+fn a_reader_that_has_seen_enough_is_no_mistake() {
+    let folder = Folder::new();
+    let ran =
+        folder.shell("streamline 'exec yes | exec cat' | head -1; echo read").output().unwrap();
+    let ran = Ran::from(ran);
+    assert_eq!((ran.out.as_str(), ran.err.as_str()), ("y\nread\n", ""));
+    let ran = folder.run(&["-c", "10", "exec yes"]);
+    assert_eq!((ran.status, ran.out.lines().count()), (Some(0), 10), "{}", ran.err);
+    let ran = folder.run(&["-c", "1", "exec 'echo one; sleep 1000'"]);
+    assert_eq!((ran.status, ran.out.lines().count()), (Some(0), 1), "{}", ran.err);
+}
+
+#[test]
+fn a_plan_shows_a_program_as_a_space() {
+    let folder = Folder::new();
+    let line = "replay examples/web.pcap | exec 'grep -a Host' | count";
+    let text = folder.run(&["explain", line]).out;
+    for words in
+        ["─ process \"grep -a Host\" ──", "an ordinary program", "takes up what `exec` writes"]
+    {
+        assert!(text.contains(words), "{words}: {text}");
+    }
+    let plan: Value = serde_json::from_str(&folder.run(&["explain", "--json", line]).out).unwrap();
+    let kinds = |list: &str| -> Vec<Value> {
+        plan[list].as_array().unwrap().iter().map(|one| one["kind"].clone()).collect()
+    };
+    assert_eq!(kinds("spaces"), ["thread", "process", "thread"]);
+    assert_eq!(kinds("edges"), ["pipe", "pipe", "call"]);
+    let help = folder.run(&["filters", "exec"]).out;
+    assert!(help.contains("a process of its own") && help.contains("SIGTERM"), "{help}");
+    let list = folder.run(&["filters"]).out;
+    assert_eq!(list.matches("\n  exec ").count(), 1, "{list}");
+}
