@@ -82,7 +82,7 @@ impl Body {
     pub fn of_request(head: &Head<'_>, manner: Manner) -> Result<Self, Fault> {
         let fields = &head.fields;
         match (fields.transfer, fields.chunked, fields.length) {
-            (true, true, stated) => Ok(Self::chunked(manner, stated)),
+            (true, true, _) => Ok(Self::chunked(manner)),
             (true, false, _) if manner == Manner::Strict => Err(Fault::Transfer),
             // `CONNECT` has no body (RFC 9110 §9.3.6), whatever its head says.
             _ if matches!(head.start, Start::Request { method: b"CONNECT", .. }) => {
@@ -109,7 +109,8 @@ impl Body {
             _ => {}
         }
         match (fields.transfer, fields.chunked, fields.length) {
-            (true, true, stated) => Self::chunked(manner, stated),
+            (true, true, stated) if lenient => Self::chunked_or(stated.unwrap_or(0)),
+            (true, true, _) => Self::chunked(manner),
             (true, false, _) if !lenient => Self::until_close(),
             (_, _, Some(length)) => Self::length(length),
             (_, _, None) => Self::until_close(),
@@ -134,13 +135,17 @@ impl Body {
         Self { state: SWITCHED, ..Self::default() }
     }
 
-    /// A body in chunks. Leniently it is none, but one of `stated` bytes or one that ends with its
-    /// connection, if the first chunk has no size.
-    fn chunked(manner: Manner, stated: Option<u64>) -> Self {
-        let lenient = u8::from(manner == Manner::Lenient);
+    /// A body in chunks.
+    fn chunked(manner: Manner) -> Self {
+        Self { state: SIZE, lenient: u8::from(manner == Manner::Lenient), ..Self::default() }
+    }
+
+    /// A body in chunks, read leniently; one of `stated` bytes, or one that ends with its
+    /// connection if that is 0, where the first chunk has no size.
+    fn chunked_or(stated: u64) -> Self {
         // Lengths that do not fit into 6 bytes are longer than any connection.
-        let [a, b, c, d, e, f, ..] = stated.unwrap_or(0).to_le_bytes();
-        Self { left: 0, state: FIRST_SIZE, lenient, spare: [a, b, c, d, e, f] }
+        let [a, b, c, d, e, f, ..] = stated.to_le_bytes();
+        Self { left: 0, state: FIRST_SIZE, lenient: 1, spare: [a, b, c, d, e, f] }
     }
 
     /// Whether it has ended.
@@ -208,7 +213,8 @@ impl Body {
                 continue;
             }
             if let Err(fault) = self.step(*byte) {
-                let first = state == FIRST_SIZE && self.lenient != 0;
+                // A size that is too large is one all the same.
+                let first = state == FIRST_SIZE && self.left >> 60 == 0;
                 return if first { self.otherwise(bytes) } else { Err(fault) };
             }
             at += 1;
