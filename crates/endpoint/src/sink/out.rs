@@ -54,8 +54,19 @@ impl Out {
         if path == "-" {
             return Self::stdout();
         }
-        let mut options = OpenOptions::new();
-        let opened = options.write(true).create(true).truncate(false).open(path);
+        let mut out = Self::open(path, OpenOptions::new().write(true))?;
+        out.replaces = out.locked;
+        Ok(out)
+    }
+
+    /// The file with this name, made if it is missing, to be written behind what is in it; `-` is
+    /// standard output.
+    pub(crate) fn append(path: &str) -> Result<Self, Failure> {
+        if path == "-" { Self::stdout() } else { Self::open(path, OpenOptions::new().append(true)) }
+    }
+
+    fn open(path: &str, options: &mut OpenOptions) -> Result<Self, Failure> {
+        let opened = options.create(true).truncate(false).open(path);
         let file = opened.map_err(|error| failed("open", path, &error))?;
         let regular = file.metadata().is_ok_and(|meta| meta.is_file());
         if regular && matches!(file.try_lock(), Err(TryLockError::WouldBlock)) {
@@ -63,7 +74,7 @@ impl Out {
             return Err(Failure::new("write", path, why).hint("choose another file name"));
         }
         let mut out = Self::over(file, path.to_owned());
-        (out.replaces, out.locked) = (regular, regular);
+        out.locked = regular;
         Ok(out)
     }
 
@@ -215,6 +226,20 @@ mod tests {
         block(&mut out, b"new").unwrap();
         out.flush().unwrap();
         assert_eq!(std::fs::read(&path).unwrap(), b"new");
+    }
+
+    #[test]
+    fn what_is_appended_stands_behind_what_was_there() {
+        let dir = TempDir::new();
+        let path = dir.path("log");
+        for text in [b"one\n", b"two\n"] {
+            let mut out = Out::append(&path).unwrap();
+            let busy = Out::create(&path).unwrap_err().to_string();
+            assert!(busy.contains("running request"), "{busy}");
+            block(&mut out, text).unwrap();
+            out.flush().unwrap();
+        }
+        assert_eq!(std::fs::read(&path).unwrap(), b"one\ntwo\n");
     }
 
     #[test]

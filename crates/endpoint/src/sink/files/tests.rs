@@ -381,6 +381,25 @@ fn forgotten_sessions_go_on_in_another_file() {
 }
 
 #[test]
+fn long_descriptions_of_strangers_do_not_pile_up() {
+    let dir = TempDir::new();
+    let out = dir.path("out");
+    let mut files = on(&out, &[], Form::Message);
+    let long = vec![b'x'; 1 << 20];
+    let mut record = request();
+    record.extend_from_slice(&long);
+    for session in 1..=200 {
+        let mut first = flagged(description(&record), FIRST);
+        first.context.session = session;
+        files.take(&batch(&[first]), 0).unwrap();
+    }
+    let (kept, _) = files.shelf.kept();
+    assert!((60..70).contains(&kept), "{kept} descriptions of 1 MiB");
+    files.finish().unwrap();
+    assert_eq!(index(&out).len(), 200);
+}
+
+#[test]
 fn a_second_run_goes_on_and_overwrites_nothing() {
     let dir = TempDir::new();
     let out = dir.path("out");

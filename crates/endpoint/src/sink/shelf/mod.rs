@@ -29,6 +29,9 @@ pub(crate) use volume::{Key, Volume};
 /// last one is a liar's, a file should not have its size.
 pub(crate) const FILL_MAX: u64 = 16 << 20;
 
+/// How many bytes of descriptions are remembered: a stranger's can be long.
+const RECORDS_MAX: usize = 64 << 20;
+
 /// How many files are open at one time: a parameter of every sink that writes many.
 pub(crate) const OPEN: Parameter = Parameter::named(
     "open",
@@ -70,6 +73,8 @@ pub(crate) struct Shelf {
     open_max: usize,
     known_max: usize,
     volumes: HashMap<Key, Volume>,
+    /// How many bytes of descriptions are in them.
+    records: usize,
     /// All volumes, and those that are open, by when they were used last.
     by_use: BTreeMap<u64, Key>,
     open_by_use: BTreeMap<u64, Key>,
@@ -100,6 +105,7 @@ impl Shelf {
             open_max: number(OPEN.name, 256),
             known_max: number(SESSIONS.name, 65_536),
             volumes: HashMap::new(),
+            records: 0,
             by_use: BTreeMap::new(),
             open_by_use: BTreeMap::new(),
             uses: 0,
@@ -120,6 +126,7 @@ impl Shelf {
     /// Takes the volume with this key out, to be changed and [put back](Self::put_back).
     pub(crate) fn take_out(&mut self, key: Key) -> Option<Volume> {
         let volume = self.volumes.remove(&key)?;
+        self.records -= volume.record.len();
         self.by_use.remove(&volume.used);
         self.open_by_use.remove(&volume.used);
         Some(volume)
@@ -133,18 +140,17 @@ impl Shelf {
         if volume.paper.as_ref().is_some_and(|paper| paper.open.is_some()) {
             self.open_by_use.insert(volume.used, key);
         }
+        self.records += volume.record.len();
         self.volumes.insert(key, volume);
     }
 
-    /// Ends the volume that was unused for longest, if there is no room for one more.
+    /// Ends volumes that were unused for longest, until there is room for one more.
     pub(crate) fn make_room(&mut self) -> Result<(), Failure> {
-        if self.volumes.len() < self.known_max {
-            return Ok(());
+        while self.volumes.len() >= self.known_max || self.records > RECORDS_MAX {
+            let Some((_, key)) = self.by_use.first_key_value() else { return Ok(()) };
+            self.end(*key)?;
         }
-        match self.by_use.first_key_value() {
-            Some((_, key)) => self.end(*key),
-            None => Ok(()),
-        }
+        Ok(())
     }
 
     /// Adds bytes to the file of a volume, which is made or opened again where it must be.

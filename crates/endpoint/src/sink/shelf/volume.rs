@@ -51,7 +51,7 @@ pub(crate) struct Volume {
     pub(super) ends: Ends,
     flow: Option<Flow>,
     /// The description of its first message, and how many messages were described.
-    record: Vec<u8>,
+    pub(super) record: Vec<u8>,
     pub(super) messages: u64,
     /// The link type of its frames (captures).
     pub(crate) link: Option<LinkType>,

@@ -35,7 +35,8 @@ Apache: address, -, user, [time], \"request\", status, bytes of the response's b
 \\x0A. The time is that of the last byte of the exchange, in the time zone of this machine, or in UTC
 with `zone=utc`. A request that saw no response has status 000.
 
-`ecs=yes` writes one JSON object per line instead, with the names of the Elastic Common Schema.
+A file that is there is continued. `ecs=yes` writes one JSON object per line instead, with the names
+of the Elastic Common Schema.
 
 An exchange is given to those who ask for it: write `http |exchange weblog`. Blocks that are none
 are counted in the report.",
@@ -69,7 +70,7 @@ fn open(opening: &Opening<'_>) -> Result<Box<dyn Sink>, Failure> {
     let utc = opening.arguments.text("zone") == Some("utc");
     let zone = if utc { TimeZone::UTC } else { TimeZone::system() };
     Ok(Box::new(Weblog {
-        out: Out::create(opening.arguments.text("file").unwrap_or("-"))?,
+        out: Out::append(opening.arguments.text("file").unwrap_or("-"))?,
         ecs: opening.arguments.flag("ecs"),
         stamp: Stamp { zone, second: None, text: Vec::new() },
         exchanges: 0,
