@@ -59,9 +59,10 @@ pub(crate) struct Plan {
 /// Where nothing has begun, no byte has to be looked at until one of a few literals occurs.
 struct Skip {
     literals: Prefilter,
-    start: StateID,
     /// So many bytes at the end of a piece may be the beginning of a literal.
     tail: usize,
+    /// The state in which nothing has begun, by the byte before it.
+    starts: Vec<StateID>,
 }
 
 impl Automaton {
@@ -71,27 +72,25 @@ impl Automaton {
             parse(pattern).map_err(|wrong| Wrong { which: Some(which), ..wrong })
         });
         let parsed: Vec<Hir> = parsed.collect::<Result<_, _>>()?;
-        let kind = MatchKind::LeftmostFirst;
-        let literals = Prefilter::from_hirs_prefix(kind, &parsed).filter(|found| {
-            let looks = parsed.iter().any(|hir| !hir.properties().look_set().is_empty());
-            found.is_fast() && !looks && !plan.anchored
-        });
+        let literals = Prefilter::from_hirs_prefix(MatchKind::LeftmostFirst, &parsed)
+            .filter(|found| found.is_fast() && !plan.anchored);
         let dfa = compile(&parsed, plan, literals.is_some()).map_err(|wrong| {
             let alone = |hir: &Hir| compile(std::slice::from_ref(hir), plan, false).is_err();
-            Wrong { which: parsed.iter().position(alone), ..wrong }
+            let which = if parsed.len() == 1 { Some(0) } else { parsed.iter().position(alone) };
+            Wrong { which, ..wrong }
         })?;
         let from = |before| {
             let anchored = if plan.anchored { Anchored::Yes } else { Anchored::No };
             dfa.start_state(&start::Config::new().anchored(anchored).look_behind(before))
         };
+        let from = |before| from(before).map_err(|error| Wrong::of(error.to_string()));
         // Bytes that nobody saw are taken for one that ends no line and is in no word.
-        let (begin, behind_hole) = match (from(None), from(Some(0))) {
-            (Ok(begin), Ok(behind_hole)) => (begin, behind_hole),
-            (Err(error), _) | (_, Err(error)) => return Err(Wrong::of(error.to_string())),
-        };
-        let skip = literals.filter(|_| begin == behind_hole).map(|literals| {
+        let (begin, behind_hole) = (from(None)?, from(Some(0))?);
+        let starts: Vec<StateID> =
+            (0..=u8::MAX).map(|byte| from(Some(byte))).collect::<Result<_, _>>()?;
+        let skip = literals.map(|literals| {
             let tail = literals.max_needle_len().saturating_sub(1);
-            Skip { literals, start: begin, tail }
+            Skip { literals, tail, starts }
         });
         let settled = parsed.iter().map(is_settled).collect();
         let print = print(&dfa);
@@ -162,7 +161,10 @@ impl Automaton {
     #[inline]
     fn run(&self, mut id: StateID, bytes: &[u8], found: &mut Found) -> StateID {
         let dfa = &self.dfa;
-        let mut at = self.skip_from(id, bytes, 0);
+        let mut at = 0;
+        if dfa.is_start_state(id) {
+            (id, at) = self.skip(id, bytes, at);
+        }
         while let Some(byte) = bytes.get(at) {
             id = dfa.next_state(id, *byte);
             at += 1;
@@ -172,10 +174,10 @@ impl Automaton {
             if dfa.is_match_state(id) {
                 found.look(self, id, |_| true);
             }
-            if dfa.is_accel_state(id) {
+            if dfa.is_start_state(id) && self.skip.is_some() {
+                (id, at) = self.skip(id, bytes, at);
+            } else if dfa.is_accel_state(id) {
                 at = nearest(dfa.accelerator(id), bytes, at);
-            } else if dfa.is_start_state(id) {
-                at = self.skip_from(id, bytes, at);
             } else if dfa.is_dead_state(id) {
                 break;
             }
@@ -183,20 +185,19 @@ impl Automaton {
         id
     }
 
-    /// Where to go on from `at`: nothing begins before.
+    /// Where to go on from `at`, where nothing has begun: nothing begins before it.
     #[inline]
-    fn skip_from(&self, id: StateID, bytes: &[u8], at: usize) -> usize {
-        match &self.skip {
-            Some(skip) if id == skip.start => {
-                let tail = bytes.len().saturating_sub(skip.tail);
-                if at >= tail {
-                    return at;
-                }
-                let rest = Span { start: at, end: bytes.len() };
-                skip.literals.find(bytes, rest).map_or(tail, |found| found.start.min(bytes.len()))
-            }
-            _ => at,
+    fn skip(&self, id: StateID, bytes: &[u8], at: usize) -> (StateID, usize) {
+        let Some(skip) = &self.skip else { return (id, at) };
+        let tail = bytes.len().saturating_sub(skip.tail);
+        if at >= tail {
+            return (id, at);
         }
+        let rest = Span { start: at, end: bytes.len() };
+        let to = skip.literals.find(bytes, rest).map_or(tail, |found| found.start);
+        let before = to.checked_sub(1).filter(|_| to > at).and_then(|before| bytes.get(before));
+        let start = before.and_then(|byte| skip.starts.get(usize::from(*byte)));
+        (start.copied().unwrap_or(id), to)
     }
 
     /// Whether a match of this pattern that ends at `id` is one, whatever follows.
