@@ -11,6 +11,7 @@ use testkit::Random;
 
 mod bodies;
 mod frames;
+mod messages;
 mod programs;
 
 /// Processor time that one input may take in a release build, in ns.
@@ -30,6 +31,8 @@ const BODIES: &[Body] = &[
     frames::CAPTURE,
     frames::DISSECT,
     frames::FILTERS,
+    messages::DNS,
+    messages::HELLO,
     bodies::RESOLVE,
 ];
 

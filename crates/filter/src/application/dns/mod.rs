@@ -40,10 +40,10 @@ is not printable. Behind it come the bytes of the message. On connections messag
 block are held until they are whole.
 
 Not answered: `not dns` (the header cannot be one of DNS; on a connection all that follows),
-`malformed` (the question or an answer contradicts itself), `cut` (the capture or the connection ends before
-the question does), `gap` (bytes that were never seen lie in the message, or hide where it begins),
-`too many pieces` (a message of a connection lies in more than 256 blocks, or too many blocks are
-held), `forgotten` (more than `sessions=` connections were open).",
+`malformed` (the question or an answer contradicts itself), `cut` (the capture or the connection
+ends before the question does), `gap` (bytes that were never seen lie in the message, or hide where
+it begins), `too many pieces` (a message of a connection lies in more than 256 blocks, or too many
+blocks are held), `forgotten` (more than `sessions=` connections were open).",
     example: "replay dns.pcap | udp | dns |nxdomain print",
     kind: Kind::Reordering,
     takes: Forms::of(&[Form::Segment, Form::Stream]),
@@ -169,7 +169,9 @@ fn datagram<'a>(block: Block<'a>, cx: &mut StreamContext<'_, 'a>) {
         // Another filter's: it describes nothing that leaves here.
         return cx.consume(&block);
     }
-    let Some(block) = cx.whole(block) else { return cx.drop(&block, CUT) };
+    let Some(block) = cx.whole(block).filter(Block::is_whole) else {
+        return cx.drop(&block, CUT);
+    };
     let length = stated(&block);
     let telling = Telling { block, of: block.bytes(), length };
     match tell(telling, cx) {

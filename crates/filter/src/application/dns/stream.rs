@@ -101,7 +101,9 @@ impl Way {
     }
 
     fn bytes<'a>(&mut self, block: Block<'a>, room: &mut Vec<u8>, cx: &mut StreamContext<'_, 'a>) {
-        let Some(block) = cx.whole(block) else { return cx.drop(&block, CUT) };
+        let Some(block) = cx.whole(block).filter(Block::is_whole) else {
+            return cx.drop(&block, CUT);
+        };
         let mut pieces = Pieces { block, at: 0, given: false };
         while self.closed == 0 && pieces.at < block.length() {
             if self.prefix < 2 {

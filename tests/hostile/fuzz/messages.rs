@@ -1,0 +1,111 @@
+//! Bodies of what reads messages: DNS, and the hellos of TLS.
+
+use super::bodies::Body;
+use wire::dns::{Entry, LENGTH, Message, NAME_MAX};
+use wire::tls::{BEGIN_MAX, Begin, HELLO_MAX, begin};
+
+/// Any bytes behind a header are entries that lie in them, with names of bounded length, to the
+/// end or to a fault.
+pub(crate) const DNS: Body = Body { name: "dns", corpus: responses, rounds: 60_000, run: dns };
+
+fn responses() -> Vec<Vec<u8>> {
+    let header = |counts: [u8; 4]| {
+        let [questions, answers, authorities, more] = counts;
+        vec![7, 7, 0x85, 0x80, 0, questions, 0, answers, 0, authorities, 0, more]
+    };
+    let question = b"\x03www\x07example\x03com\0\0\x01\0\x01";
+    let alias = b"\xc0\x0c\0\x05\0\x01\0\0\0\x3c\0\x06\x03web\xc0\x10";
+    let address = b"\xc0\x2d\0\x01\0\x01\0\0\0\x3c\0\x04\xc0\0\x02\x01";
+    let text = b"\xc0\x0c\0\x10\0\x01\0\0\0\x3c\0\x07\x03a b\x02\xff\"";
+    let extended = b"\0\0\x29\x10\0\x01\0\x80\0\0\0";
+    vec![
+        [&header([1, 2, 0, 1])[..], question, alias, address, extended].concat(),
+        [&header([1, 1, 1, 0])[..], question, text, alias].concat(),
+        [&header([2, 0, 0, 0])[..], question, b"\xc0\x10\0\x1c\0\x01"].concat(),
+    ]
+}
+
+fn dns(bytes: &[u8]) {
+    let Some(message) = Message::parse(bytes) else {
+        return assert!(bytes.len() < LENGTH);
+    };
+    assert!(!message.is_likely(0) && message.flags().count() <= 7);
+    let mut entries = message.entries();
+    let (mut read, mut at) = (0, LENGTH);
+    while let Some(entry) = entries.next() {
+        let name = match entry {
+            Ok(Entry::Question(question)) => question.name,
+            Ok(Entry::Record(record)) => {
+                let shown = record.data.to_string();
+                assert!(shown.len() <= 64 + 8 * NAME_MAX + 4 * record.data.bytes().len());
+                record.name
+            }
+            Err(_) => return assert!(entries.next().is_none(), "nothing behind a fault"),
+        };
+        let labels: usize = name.labels().map(|label| label.len() + 1).sum();
+        assert!(labels < NAME_MAX && name.to_string().len() <= 4 * NAME_MAX);
+        assert!(entries.offset() > at && entries.offset() <= bytes.len());
+        (read, at) = (read + 1, entries.offset());
+    }
+    assert!(read <= bytes.len() / 5);
+}
+
+/// Any bytes begin as TLS, or do not; what is known of them does not change with what follows.
+pub(crate) const HELLO: Body = Body { name: "hello", corpus: hellos, rounds: 60_000, run: hello };
+
+fn hellos() -> Vec<Vec<u8>> {
+    let name = b"\0\0\0\x08\0\x06\0\0\x03a.b";
+    let versions = b"\0\x2b\0\x03\x02\x03\x04";
+    let protocols = b"\0\x10\0\x05\0\x03\x02h2";
+    let list = [&name[..], versions, protocols].concat();
+    let mut body = [&[3, 3][..], &[7; 32], b"\0\0\x04\x1a\x1a\x13\x01\x01\0\0"].concat();
+    body.push(list.len() as u8);
+    body.extend(list);
+    let answer = [&[3, 3][..], &[9; 32], b"\0\x13\x01\0\0\x06\0\x2b\0\x02\x03\x04"].concat();
+    let message = |kind: u8, body: &[u8]| [&[kind, 0, 0, body.len() as u8][..], body].concat();
+    let record = |payload: &[u8]| [&[22, 3, 1, 0, payload.len() as u8][..], payload].concat();
+    let message_of = message(1, &body);
+    let pieces = message_of.chunks(30).flat_map(record).collect();
+    vec![record(&message_of), pieces, record(&message(2, &answer)), b"GET / HTTP/1.1".to_vec()]
+}
+
+fn hello(bytes: &[u8]) {
+    let mut room = Vec::new();
+    let whole = seen(bytes, &mut room);
+    let mut known = false;
+    for cut in (0..bytes.len()).step_by(1 + bytes.len() / 64) {
+        let (what, need) = seen(&bytes[..cut], &mut room);
+        match need {
+            Some(need) => assert!(!known && need > cut && need <= 2 * BEGIN_MAX, "{need}"),
+            None => {
+                assert_eq!((what, need), whole, "what {cut} bytes show holds for all");
+                known = true;
+            }
+        }
+    }
+    assert!(room.len() <= HELLO_MAX + (1 << 15));
+}
+
+/// What the bytes are, with all that can be read of it added up, or how many are needed.
+fn seen(bytes: &[u8], room: &mut Vec<u8>) -> ((u8, usize), Option<usize>) {
+    let what = match begin(bytes, room) {
+        Begin::Need(need) => return ((0, 0), Some(need)),
+        Begin::Client(hello) => {
+            let lists = hello.ciphers().count() + hello.extensions().count();
+            let more = hello.protocols().count() + hello.signature_algorithms().count();
+            let name = hello.server_name().map_or(0, <[u8]>::len);
+            assert!(lists + more + name <= HELLO_MAX && hello.session.len() <= 32);
+            (1, lists + more + name + usize::from(hello.offered().0))
+        }
+        Begin::Server(hello) => {
+            assert!(hello.negotiated().known().is_some() && hello.session.len() <= 32);
+            (2, hello.extensions().count() + hello.protocol().map_or(0, <[u8]>::len))
+        }
+        Begin::Malformed => (3, 0),
+        Begin::TooLong => (4, 0),
+        Begin::Alert => (5, 0),
+        Begin::NoHello => (6, 0),
+        Begin::NotTls => (7, 0),
+    };
+    (what, None)
+}
