@@ -9,6 +9,8 @@ mod common;
 use common::{Folder, Ran};
 use serde_json::Value;
 use std::path::{Path, PathBuf};
+use std::process::Command;
+use testkit::need;
 
 const ZONE: &str = "<-0330>3:30";
 
@@ -88,6 +90,35 @@ fn the_index_of_files_tells_the_same_messages() {
     }
     let empty = lines.iter().filter(|line| line["file"].is_null()).count();
     assert!((10..50).contains(&empty), "answers without bodies: {empty}");
+}
+
+/// The digests that `sha256sum` finds for the files of a folder, sorted.
+fn digests(folder: &Folder, name: &str) -> Vec<String> {
+    let script = format!("sha256sum {name}/*[!l] | cut -c1-64 | sort");
+    let ran = Ran::from(folder.shell(&script).output().unwrap());
+    ran.out.lines().map(str::to_owned).collect()
+}
+
+#[test]
+fn bodies_are_the_objects_that_tshark_exports() {
+    let folder = Folder::new();
+    let ran = told(&folder, "emit=body | files out");
+    assert_eq!(ran.status, Some(0), "{}", ran.err);
+    let index = folder.read("out/index.jsonl");
+    let lines = index.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
+    let mut told: Vec<String> =
+        lines.filter_map(|line| Some(line["sha256"].as_str()?.to_owned())).collect();
+    told.sort();
+    assert_eq!(told, digests(&folder, "out"));
+    let Some(tshark) = need::command("tshark") else { return };
+    let exported = Command::new(tshark)
+        .args(["-Q", "-d", "tcp.port==8080,http", "--export-objects", "http,objects", "-r"])
+        .arg(file("nginx.pcap"))
+        .current_dir(folder.path())
+        .status();
+    assert!(exported.unwrap().success());
+    assert_eq!(told, digests(&folder, "objects"));
+    assert!(told.len() > 50, "{} bodies", told.len());
 }
 
 #[test]
