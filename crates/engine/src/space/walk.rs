@@ -331,9 +331,12 @@ impl<'w, 'a> Walk<'w, 'a> {
                 let ran = catch_unwind(AssertUnwindSafe(|| f.process(batch, &mut cx)));
                 match ran {
                     Ok(()) if !f.in_place() => return Ran::Others(output),
+                    Ok(()) if output.is_empty() && batch.live() == 0 => return Ran::Ended,
                     Ok(()) if output.is_empty() => return Ran::Same,
                     Ok(()) => {
-                        output.lead(batch.duplicate());
+                        if batch.live() != 0 {
+                            output.lead(batch.duplicate());
+                        }
                         return Ran::Others(output);
                     }
                     Err(panic) => Err(panic),

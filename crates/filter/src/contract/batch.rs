@@ -482,12 +482,18 @@ impl<'a> Batch<'a> {
         self.known.answered = Some(answered);
     }
 
-    /// Calls `look` for each live lane, in order.
-    pub fn each(&mut self, mut look: impl FnMut(Block<'a>, u32)) {
-        for l in lanes(self.columns.live) {
-            self.at = l as u8;
-            look(self.block(l), self.columns.order[l]);
-        }
+    /// The block in this lane and its number, which a per-block filter looks at now.
+    #[inline]
+    pub(super) fn look_at(&mut self, l: Lane) -> (Block<'a>, u32) {
+        self.at = l as u8;
+        (self.block(l), self.columns.order[l])
+    }
+
+    /// Puts a block caused by the block with this number into a lane in use.
+    #[inline]
+    pub(super) fn put(&mut self, l: Lane, block: Block<'a>, order: u32) {
+        self.columns.order[l] = order;
+        self.set(l, block);
     }
 
     /// The lane that a per-block filter looked at last.

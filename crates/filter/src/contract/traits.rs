@@ -217,10 +217,11 @@ struct EachBlock<F>(F);
 
 impl<F: Stream> StreamBatches for EachBlock<F> {
     fn process<'a>(&mut self, batch: &mut Batch<'a>, cx: &mut StreamContext<'_, 'a>) {
-        batch.each(|block, order| {
-            cx.caused_by(order);
-            self.0.block(block, cx);
-        });
+        cx.each(batch, |cx, block| self.0.block(block, cx));
+    }
+
+    fn in_place(&self) -> bool {
+        true
     }
 
     fn tick<'a>(&mut self, cx: &mut StreamContext<'_, 'a>) {

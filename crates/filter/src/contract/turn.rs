@@ -3,7 +3,7 @@
 //! Contexts are concrete structs; only the rare gateway functions behind them are virtual.
 //! [SL §6.1], [Th §5.3.3] (`slblock_writable` is [`LaneContext::edit`]).
 
-use super::batch::{Batch, Block, Lane};
+use super::batch::{Batch, Block, Lane, lanes, mask_of};
 use super::holds::{HeldList, Holds};
 use abi::{BLOCK_MAX, Class, ContextLane, Entry, Marks, RichPointer};
 
@@ -316,6 +316,16 @@ pub struct StreamContext<'c, 'a> {
     output: &'c mut Output<'a>,
     wake: &'c mut Option<Time>,
     order: u32,
+    given: Given<'a>,
+}
+
+/// What leaves while one block of a batch is looked at: mostly that block.
+#[derive(Default)]
+struct Given<'a> {
+    /// Whether blocks of a batch are looked at.
+    counts: bool,
+    first: Option<Block<'a>>,
+    others: Vec<Block<'a>>,
 }
 
 impl std::fmt::Debug for StreamContext<'_, '_> {
@@ -334,12 +344,57 @@ impl<'c, 'a> StreamContext<'c, 'a> {
         output: &'c mut Output<'a>,
         wake: &'c mut Option<Time>,
     ) -> Self {
-        Self { now, counts, holds, gateway, output, wake, order: 0 }
+        Self { now, counts, holds, gateway, output, wake, order: 0, given: Given::default() }
     }
 
-    /// From here on, what leaves was caused by the block with this number.
-    pub(crate) fn caused_by(&mut self, order: u32) {
-        self.order = order;
+    /// Has `take` look at the live blocks one by one. What leaves takes the lanes of the batch from
+    /// the first on as long as they have been looked at, so that nothing is allocated as long as no
+    /// more blocks leave than have come; the rest goes on behind the batch
+    /// ([`StreamBatches::in_place`](super::traits::StreamBatches::in_place)).
+    #[inline]
+    pub fn each(&mut self, batch: &mut Batch<'a>, mut take: impl FnMut(&mut Self, Block<'a>)) {
+        let mut used = 0;
+        self.given.counts = true;
+        for l in lanes(batch.live()) {
+            let (block, order) = batch.look_at(l);
+            self.order = order;
+            take(self, block);
+            let Some(first) = self.given.first.take() else { continue };
+            if used <= l && self.output.is_empty() {
+                batch.put(used, first, order);
+                used += 1;
+            } else {
+                self.output.push(first, order);
+            }
+            if !self.given.others.is_empty() {
+                used = self.place_others(batch, used, l);
+            }
+        }
+        self.given.counts = false;
+        batch.set_live(mask_of(used));
+    }
+
+    #[cold]
+    fn place_others(&mut self, batch: &mut Batch<'a>, mut used: Lane, l: Lane) -> Lane {
+        for block in self.given.others.drain(..) {
+            if used <= l && self.output.is_empty() {
+                batch.put(used, block, self.order);
+                used += 1;
+            } else {
+                self.output.push(block, self.order);
+            }
+        }
+        used
+    }
+
+    /// Lets a block leave.
+    #[inline]
+    fn give(&mut self, block: Block<'a>) {
+        match &mut self.given {
+            given if !given.counts => self.output.push(block, self.order),
+            given if given.first.is_none() => given.first = Some(block),
+            given => given.others.push(block),
+        }
     }
 
     /// Counts.
@@ -349,13 +404,13 @@ impl<'c, 'a> StreamContext<'c, 'a> {
 
     /// Lets the block that came go on: narrowed, with another class or session.
     pub fn pass(&mut self, block: Block<'a>) {
-        self.output.push(block, self.order);
+        self.give(block);
     }
 
     /// Lets one block more go out than came in.
     pub fn make(&mut self, block: Block<'a>) {
         self.counts.made.add(block.length());
-        self.output.push(block, self.order);
+        self.give(block);
     }
 
     /// Answers nothing for a block that goes on, and says why.
@@ -513,7 +568,7 @@ impl<'c, 'a> StreamContext<'c, 'a> {
         if let Some((_, entry, pin)) = self.holds.pop(list) {
             let block = self.block(&entry);
             self.counts.held.take(block.length());
-            self.output.push(change(block), self.order);
+            self.give(change(block));
             self.gateway.unpin(pin);
         }
     }
@@ -545,5 +600,68 @@ impl<'c, 'a> StreamContext<'c, 'a> {
             marks: entry.marks,
             context: entry.context,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::contract::{Filter, Stream};
+    use crate::testing::{Arena, ETHERNET, Frame, Space};
+
+    /// Gives as many blocks for each that comes as its first byte says: itself, and holes.
+    struct Times;
+
+    impl Stream for Times {
+        fn block<'a>(&mut self, block: Block<'a>, cx: &mut StreamContext<'_, 'a>) {
+            match block.bytes().first().copied().unwrap_or(0) {
+                0 => cx.consume(&block),
+                times => {
+                    cx.pass(block);
+                    let marks = Marks::bare(1);
+                    let hole = Block { pointer: RichPointer::hole(1), frame: &[], marks, ..block };
+                    (1..times).for_each(|_| cx.make(hole));
+                }
+            }
+        }
+    }
+
+    /// How many blocks leave in the batch that came and how many behind it, in which order, and
+    /// what caused each.
+    fn run(times: &[u8]) -> (u32, Vec<usize>, Vec<(bool, u32)>) {
+        let arena = Arena::new(64);
+        let mut space = Space::new(&arena);
+        let frames: Vec<Frame> = times.iter().map(|times| Frame::of(ETHERNET, &[*times])).collect();
+        let mut batch = space.batch(&frames);
+        let Filter::Stream(mut filter) = Filter::stream(Times) else { panic!("a stream") };
+        let (mut counts, mut holds) = (Counts::new(0, 0), Holds::new(0, 0));
+        let (mut output, mut wake) = (Output::default(), None);
+        let mut cx =
+            StreamContext::new(0, &mut counts, &mut holds, &mut space, &mut output, &mut wake);
+        filter.process(&mut batch, &mut cx);
+        assert!(filter.in_place());
+        let stayed = batch.live().count_ones();
+        let behind = output.take();
+        let lengths = behind.iter().map(Batch::len).collect();
+        let all = std::iter::once(&batch).chain(&behind);
+        let left = all.flat_map(|batch| {
+            let blocks = batch.blocks().collect::<Vec<_>>();
+            blocks.into_iter().map(|(l, block)| (block.pointer.is_hole(), batch.order(l)))
+        });
+        (stayed, lengths, left.collect())
+    }
+
+    #[test]
+    fn what_leaves_takes_the_lanes_that_were_looked_at() {
+        let (block, hole) = (false, true);
+        assert_eq!(run(&[1, 1]), (2, vec![], vec![(block, 0), (block, 1)]));
+        assert_eq!(run(&[0, 0, 1]), (1, vec![], vec![(block, 2)]));
+        let fits = vec![(block, 0), (block, 2), (hole, 2), (block, 3)];
+        assert_eq!(run(&[1, 0, 2, 1]), (4, vec![], fits));
+        let behind = vec![(block, 0), (hole, 0), (hole, 0), (block, 2), (block, 3)];
+        assert_eq!(run(&[3, 0, 1, 1]), (1, vec![4], behind));
+        let (stayed, lengths, left) = run(&[0, 0, 200, 1]);
+        assert_eq!((stayed, lengths, left.len()), (3, vec![64, 64, 64, 6], 201));
+        assert!(left[1..200].iter().all(|left| *left == (hole, 2)) && left[200] == (block, 3));
     }
 }

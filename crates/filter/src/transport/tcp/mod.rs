@@ -55,9 +55,11 @@ count, after the system that is attacked: the first always, the last always, or 
 segment that begins before the earlier one (bsd, windows), also one that begins with it and ends
 behind it (linux), or that ends behind it, or with it and does not begin behind it (solaris).
 
-Dropped: `duplicate` (retransmitted, keep-alive), `overlapped` (held, and the policy prefers a later
-segment), `closed` (behind the end), `out of window` (too far ahead to be true), `checksum` (wrong,
-with `checksum=yes`; what was left to the card or cut off is not verified).
+Used up: what says nothing new, counted as `duplicates` (retransmitted, keep-alive).
+
+Dropped: `overlapped` (held, and the policy prefers a later segment), `closed` (behind the end),
+`out of window` (too far ahead to be true), `checksum` (wrong, with `checksum=yes`; what was left to
+the card or cut off is not verified).
 
 Not answered: `not tcp`, `not ip`, `malformed`, `cut`, `too deep`, `fragment` (put `ip` before).",
     example: "replay web.pcap | tcp |http files out/",
@@ -101,7 +103,6 @@ Not answered: `not tcp`, `not ip`, `malformed`, `cut`, `too deep`, `fragment` (p
         "too deep",
         "fragment",
         "not tcp",
-        "duplicate",
         "overlapped",
         "closed",
         "out of window",
@@ -111,6 +112,7 @@ Not answered: `not tcp`, `not ip`, `malformed`, `cut`, `too deep`, `fragment` (p
         "new sessions",
         "evicted sessions",
         "timed out sessions",
+        "duplicates",
         "gaps",
         "missing bytes",
         "resets ignored",
@@ -127,7 +129,6 @@ pub const UNTCP: Description =
 
 const _: () = Missing::lead(&TCP, 5);
 const NOT_TCP: Reason = TCP.reason("not tcp");
-const DUPLICATE: Reason = TCP.reason("duplicate");
 const OVERLAPPED: Reason = TCP.reason("overlapped");
 const CLOSED_BEFORE: Reason = TCP.reason("closed");
 const FAR_AWAY: Reason = TCP.reason("out of window");
@@ -136,6 +137,7 @@ const CHECKSUM: Reason = TCP.reason("checksum");
 const NEW: Counter = TCP.counter("new sessions");
 const EVICTED: Counter = TCP.counter("evicted sessions");
 const TIMED_OUT: Counter = TCP.counter("timed out sessions");
+const DUPLICATE: Counter = TCP.counter("duplicates");
 const GAPS: Counter = TCP.counter("gaps");
 const MISSING: Counter = TCP.counter("missing bytes");
 const IGNORED: Counter = TCP.counter("resets ignored");

@@ -136,7 +136,8 @@ impl Side {
             free.push(Span { from, to: new.to });
         }
         if free.is_empty() {
-            return way.cx.drop(came, DUPLICATE);
+            way.cx.count(DUPLICATE, 1);
+            return way.cx.consume(came);
         }
         let mut list = self.held;
         for (number, part) in free.into_iter().enumerate() {

@@ -67,7 +67,8 @@ impl Side {
             span.to = self.fin;
         }
         if !after(span.to, self.next) {
-            return way.cx.drop(&block, DUPLICATE);
+            way.cx.count(DUPLICATE, 1);
+            return way.cx.consume(&block);
         }
         if after(span.from, self.next) {
             if !self.comes_up(way, span) {
@@ -189,7 +190,8 @@ impl Side {
             }
             self.held_bytes = self.held_bytes.saturating_sub(block.length());
             if !after(span.to, self.next) {
-                way.cx.discard(&mut list, DUPLICATE);
+                way.cx.count(DUPLICATE, 1);
+                way.cx.forget(&mut list);
                 continue;
             }
             let known = self.next.wrapping_sub(key);

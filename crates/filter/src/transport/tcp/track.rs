@@ -27,11 +27,12 @@ pub(super) struct Tcp {
 impl StreamBatches for Tcp {
     fn process<'a>(&mut self, batch: &mut Batch<'a>, cx: &mut StreamContext<'_, 'a>) {
         let seed = self.flows.seed();
-        batch.each(|block, order| {
-            cx.caused_by(order);
-            self.block(block, seed, cx);
-        });
+        cx.each(batch, |cx, block| self.block(block, seed, cx));
         self.arm(cx);
+    }
+
+    fn in_place(&self) -> bool {
+        true
     }
 
     fn tick<'a>(&mut self, cx: &mut StreamContext<'_, 'a>) {

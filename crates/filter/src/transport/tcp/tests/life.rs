@@ -28,7 +28,7 @@ fn a_reset_ends_both_sides() {
     ]);
     let found = run(&[], &frames, 64);
     assert_eq!(found.line(), ">^abc <^no >*2|fg|$ <$", "what was held leaves");
-    assert_eq!((found.dropped("duplicate"), found.dropped("closed")), (1, 1));
+    assert_eq!((found.counted("duplicates"), found.dropped("closed")), (1, 1));
 }
 
 #[test]

@@ -51,7 +51,7 @@ fn what_comes_again_is_dropped_and_what_is_new_of_it_is_not() {
     ]);
     let found = run(&[], &frames, 64);
     assert_eq!(found.line(), ">^abc|de|f|$ <^$");
-    assert_eq!(found.dropped("duplicate"), 2, "again, and a keep-alive");
+    assert_eq!(found.counted("duplicates"), 2, "again, and a keep-alive");
 }
 
 #[test]
@@ -77,7 +77,7 @@ fn a_connection_that_was_running_begins_with_its_first_data() {
     ];
     let found = run(&[], &frames, 64);
     assert_eq!(found.line(), "<xyz >abc|$ <$", "the lesser port is the server's; no beginning");
-    assert_eq!(found.dropped("duplicate"), 1);
+    assert_eq!(found.counted("duplicates"), 1);
 }
 
 #[test]
@@ -105,7 +105,7 @@ fn data_may_come_with_the_syn_and_bytes_behind_the_end_do_not_count() {
     ];
     let found = run(&[], &frames, 64);
     assert_eq!(found.line(), ">^early|late|!$ <^$");
-    assert_eq!((found.dropped("closed"), found.dropped("duplicate")), (1, 1));
+    assert_eq!((found.dropped("closed"), found.counted("duplicates")), (1, 1));
 }
 
 #[test]
