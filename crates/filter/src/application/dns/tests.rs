@@ -1,3 +1,5 @@
+//! `dns` on literal messages: datagrams, connections cut anywhere, gaps, ends, noise.
+
 use super::*;
 use crate::application::piped::{Out, Piece, gap, sent, through};
 use crate::testing::{Arena, Frame, Node, Space};

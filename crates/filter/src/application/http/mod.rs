@@ -14,8 +14,10 @@
 //! ends do. What a connection loses, it finds again at the next block that begins as a message
 //! does.
 
+mod begin;
 mod decode;
 mod describe;
+mod give;
 mod pair;
 mod state;
 #[cfg(test)]

@@ -1,0 +1,236 @@
+//! Where messages begin: what a connection speaks, and heads, whole or in pieces.
+
+use super::state::{Kind, Way, at};
+use super::walk::Walk;
+use super::{Emit, why};
+use wire::http::{Body, Fields, Guess, Head, Manner, Seek, Start, Stop, guess, method_number};
+
+/// The class of a response whose status is no number from 100 to 999.
+const NO_STATUS: u32 = 999;
+/// How far the head of a response may stand behind a line that belongs to none.
+const JUNK_MAX: usize = 256;
+/// So many bytes decide what a connection speaks.
+const DECIDES: usize = 32;
+
+impl Walk<'_, '_, '_> {
+    /// What stands where a message begins.
+    pub(super) fn begin(&mut self) {
+        let lost = self.way().state == at::LOST;
+        if !lost {
+            // Empty lines between messages belong to none.
+            let line_end = |byte: &&u8| matches!(byte, b'\r' | b'\n');
+            self.at += self.rest().iter().take_while(line_end).count() as u32;
+        }
+        let rest = self.rest();
+        if rest.is_empty() {
+            return;
+        }
+        if self.it.kind == 0 && !self.chooses(rest) {
+            return;
+        }
+        match self.read(rest) {
+            Ok(head) => {
+                self.cx.count(why::FOUND_AGAIN, u64::from(lost && self.it.kind != 0));
+                let (from, to) = (self.at + head.begin as u32, self.at + head.end as u32);
+                self.message(&head, from, to);
+            }
+            Err(Stop::More) if !lost || convinces(rest) => {
+                let mut seek = Seek::default();
+                // What a head may end with may need another byte to be sure: so the end is looked
+                // for behind all of this.
+                let _ = seek.ends_in(rest);
+                self.hold_head(rest.len(), seek);
+            }
+            Err(Stop::More) => self.aside(),
+            Err(Stop::Fault(_)) if self.answers_without_a_head() => self.headless(),
+            Err(Stop::Fault(_)) => self.fault(),
+        }
+    }
+
+    /// Whether what stands there may be a response all the same: the first bytes that answer a
+    /// request.
+    fn answers_without_a_head(&self) -> bool {
+        let lenient = self.options.manner == Manner::Lenient;
+        let first = self.it.ways[self.way].state == at::NEW;
+        lenient && first && !self.is_requests() && self.request().is_some()
+    }
+
+    /// A head behind a line that belongs to none, or a body without a head (HTTP/0.9), which ends
+    /// with its connection.
+    fn headless(&mut self) {
+        let rest = self.rest();
+        let within = rest.get(..JUNK_MAX).unwrap_or(rest);
+        let starts =
+            |at: &usize| within.get(*at..).is_some_and(|rest| rest.starts_with(b"HTTP/1."));
+        let ends = memchr::memchr2_iter(b'\n', b'\r', within).map(|end| end + 1);
+        if let Some(start) = { ends }.find(starts) {
+            let junk = self.block.narrow(self.at, start as u32);
+            let class = self.cx.absent(why::MALFORMED);
+            self.put(junk.with_class(class));
+            self.at += start as u32;
+            self.way().state = at::BETWEEN;
+            return;
+        }
+        let start = Start::Response { status: 0, reason: &[] };
+        let fields = Fields::default();
+        let head = Head { begin: 0, end: 0, start, version: &[], modern: false, fields };
+        self.message(&head, self.at, self.at);
+    }
+
+    /// Whether the direction may be HTTP/1 for all that its first bytes say; they also say which
+    /// way requests go. Otherwise what stands there was dealt with.
+    pub(super) fn chooses(&mut self, rest: &[u8]) -> bool {
+        let lost = self.way().state == at::LOST;
+        match guess(rest) {
+            Guess::Request => self.it.flipped = u8::from(self.way == 1),
+            Guess::Response => self.it.flipped = u8::from(self.way == 0),
+            Guess::Short if !lost => {}
+            Guess::Tls => return self.speaks(Kind::Tls),
+            Guess::Http2 => return self.speaks(Kind::Http2),
+            Guess::Short | Guess::Other => return self.speaks(Kind::Other),
+        }
+        true
+    }
+
+    /// The direction is no HTTP/1: nothing of it is looked at any more. What it is instead is known
+    /// for the other one too, unless it is unknown for both. A direction that was not seen from its
+    /// first byte on may still become one.
+    pub(super) fn speaks(&mut self, kind: Kind) -> bool {
+        let lost = self.way().state == at::LOST;
+        self.let_go(self.way, why::NOT_HTTP);
+        if kind != Kind::Other || !lost {
+            self.way().state = at::OTHER;
+        }
+        let other = self.it.ways[1 - self.way].state == at::OTHER;
+        if kind != Kind::Other || (other && !lost) {
+            self.it.kind = kind.number();
+            self.let_go(1 - self.way, why::NOT_HTTP);
+            self.it.ways = self.it.ways.map(|way| Way { state: at::OTHER, ..way });
+        }
+        self.aside();
+        false
+    }
+
+    fn read<'t>(&self, text: &'t [u8]) -> Result<Head<'t>, Stop> {
+        let manner = self.options.manner;
+        match self.is_requests() {
+            true => Head::request(text, manner),
+            false => Head::response(text, manner),
+        }
+    }
+
+    /// Keeps what is left of the block as a piece of a head.
+    fn hold_head(&mut self, length: usize, seek: Seek) {
+        let gathered = self.way().gathered.saturating_add(length as u32);
+        if gathered as usize > self.options.head {
+            return self.fault();
+        }
+        let way = self.way();
+        way.state = at::HEAD;
+        way.seek = seek.number();
+        way.gathered = gathered;
+        if !self.hold() {
+            // There is no room for it: what it begins is lost.
+            self.lose();
+            self.at = self.block.length();
+        }
+    }
+
+    /// Keeps what is left of the block. Answers false if there is no room for it.
+    pub(super) fn hold(&mut self) -> bool {
+        let piece = self.block.narrow(self.at, u32::MAX);
+        self.at = self.block.length();
+        let list = &mut self.it.ways[self.way].held;
+        let key = list.len();
+        match std::mem::replace(&mut self.given, true) {
+            true => self.cx.keep(list, &piece, key),
+            false => self.cx.hold(list, &piece, key),
+        }
+    }
+
+    /// What goes on with a head of which pieces are held.
+    pub(super) fn gather(&mut self) {
+        let rest = self.rest();
+        let mut seek = Seek::of(self.way().seek);
+        let ends = seek.ends_in(rest);
+        let undecided = self.it.kind == 0 && (self.way().gathered as usize) < DECIDES;
+        if !ends && !undecided {
+            return self.hold_head(rest.len(), seek);
+        }
+        let mut text = std::mem::take(self.text);
+        text.clear();
+        for (_, piece) in self.cx.held(&self.it.ways[self.way].held) {
+            text.extend_from_slice(piece.bytes());
+        }
+        let before = text.len();
+        text.extend_from_slice(rest);
+        if self.it.kind != 0 || self.chooses(&text) {
+            match self.read(&text) {
+                Ok(head) => {
+                    let to = self.at + head.end.saturating_sub(before) as u32;
+                    self.message(&head, self.at, to);
+                }
+                Err(Stop::More) => self.hold_head(rest.len(), seek),
+                Err(Stop::Fault(_)) => self.fault(),
+            }
+        }
+        *self.text = text;
+    }
+
+    /// A message begins, with a head whose last piece lies from `from` to `to`.
+    pub(super) fn message(&mut self, head: &Head<'_>, from: u32, to: u32) {
+        let manner = self.options.manner;
+        let (class, body) = match head.start {
+            Start::Request { number, .. } => match Body::of_request(head, manner) {
+                Ok(body) => (u32::from(number), body),
+                Err(_) => return self.fault(),
+            },
+            Start::Response { status, .. } => {
+                let class = if (100..1000).contains(&status) { status.into() } else { NO_STATUS };
+                (class, Body::of_response(head, self.asked(), manner))
+            }
+        };
+        self.it.kind = Kind::Http1.number();
+        let other = &mut self.it.ways[1 - self.way];
+        if other.state == at::OTHER {
+            other.state = at::LOST;
+        }
+        let decodes = self.options.decode && self.options.emit != Emit::Head;
+        let strict = manner == Manner::Strict;
+        let way = self.way();
+        *way = Way {
+            body,
+            class,
+            codings: if decodes { head.fields.codings.number() } else { 0 },
+            state: at::BODY,
+            closes: u8::from(strict && !head.persists()),
+            begun: 1,
+            held: way.held,
+            gathered: way.gathered,
+            ..Way::default()
+        };
+        if self.is_requests() {
+            self.it.may_switch = u8::from(head.may_switch());
+        }
+        let bodiless = body.has_ended() || body.is_switched();
+        let alone = self.options.emit == Emit::Body && bodiless;
+        self.way().owes = u8::from(!alone);
+        self.describe(head, alone);
+        self.give_head(from, to);
+        if bodiless {
+            self.finish_message();
+        }
+    }
+}
+
+/// Whether a head begins here for certain, in the middle of bytes that nobody understands.
+fn convinces(rest: &[u8]) -> bool {
+    match guess(rest) {
+        Guess::Request => {
+            let end = rest.iter().position(|byte| *byte == b' ').unwrap_or(0);
+            method_number(rest.get(..end).unwrap_or_default()) != method_number(b"")
+        }
+        Guess::Response => true,
+        Guess::Short | Guess::Http2 | Guess::Tls | Guess::Other => false,
+    }
+}

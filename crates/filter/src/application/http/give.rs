@@ -1,0 +1,110 @@
+//! What leaves: fragments of messages as views of the block, and what is no message, as it came.
+
+use super::state::at;
+use super::walk::Walk;
+use super::{Emit, why};
+use crate::prelude::*;
+
+impl<'a> Walk<'_, '_, 'a> {
+    pub(super) fn give_head(&mut self, from: u32, to: u32) {
+        self.at = to;
+        self.way().gathered = 0;
+        let mut held = std::mem::take(&mut self.way().held);
+        let (class, emit) = (Class(self.way().class), self.options.emit);
+        while !held.is_empty() {
+            let turned = self.turned();
+            match emit {
+                Emit::Body => self.cx.forget(&mut held),
+                Emit::Message | Emit::Head => self.cx.release(&mut held, |block| {
+                    let mut block = block.with_class(class);
+                    block.context.flags = turned(block.context.flags);
+                    block
+                }),
+            }
+        }
+        if emit != Emit::Body {
+            self.open = Some(from);
+            if emit == Emit::Head || self.way().codings != 0 {
+                self.flush(emit == Emit::Head);
+            }
+        }
+    }
+
+    /// The body of the open message goes on from `from` to where the block is taken.
+    pub(super) fn give_data(&mut self, from: u32, last: bool) {
+        let coded = self.way().codings != 0;
+        match self.options.emit {
+            Emit::Head => {}
+            _ if coded => self.hold_data(from),
+            Emit::Message => {
+                self.open.get_or_insert(from);
+            }
+            Emit::Body => self.give(from, self.at, last),
+        }
+    }
+
+    /// Gives the fragment of the open message up to where the block is taken.
+    pub(super) fn flush(&mut self, last: bool) {
+        let from = self.open.take().filter(|from| last || *from < self.at);
+        if let Some(from) = from {
+            self.give(from, self.at, last);
+        }
+    }
+
+    /// Gives a fragment of the open message.
+    pub(super) fn give(&mut self, from: u32, to: u32, last: bool) {
+        let mut piece = self.block.narrow(from, to - from).with_class(Class(self.way().class));
+        let flags = self.turned()(piece.context.flags);
+        piece.context.flags = if last { flags.with(Flags::LAST) } else { flags };
+        self.way().owes &= u8::from(!last);
+        self.put(piece);
+    }
+
+    pub(super) fn put(&mut self, piece: Block<'a>) {
+        match std::mem::replace(&mut self.given, true) {
+            true => self.cx.make(piece),
+            false => self.cx.pass(piece),
+        }
+    }
+
+    /// The flags of a fragment without those that concern the stream, and with its true direction.
+    pub(super) fn turned(&self) -> impl Fn(Flags) -> Flags + use<> {
+        let requests = self.is_requests();
+        move |flags: Flags| {
+            let stream = Flags::FIRST.with(Flags::LAST).with(Flags::END).with(Flags::BACKWARD);
+            let flags = flags.without(stream);
+            if requests { flags } else { flags.with(Flags::BACKWARD) }
+        }
+    }
+
+    /// Lets the rest of the block go on without an answer.
+    pub(super) fn aside(&mut self) {
+        let reason = match self.way().state {
+            at::SWITCHED => why::SWITCHED,
+            at::CLOSED => why::AFTER_CLOSE,
+            at::OTHER => why::NOT_HTTP,
+            _ => why::LOST,
+        };
+        self.give_aside(reason);
+    }
+
+    pub(super) fn give_aside(&mut self, reason: Reason) {
+        self.flush(false);
+        if self.at < self.block.length() {
+            let class = self.cx.absent(reason);
+            let piece = self.block.narrow(self.at, u32::MAX).with_class(class);
+            self.put(piece);
+        }
+        self.at = self.block.length();
+    }
+
+    /// Lets held pieces of a head go on without an answer.
+    pub(super) fn let_go(&mut self, way: usize, reason: Reason) {
+        let mut held = std::mem::take(&mut self.it.ways[way].held);
+        self.it.ways[way].gathered = 0;
+        while !held.is_empty() {
+            let class = self.cx.absent(reason);
+            self.cx.release(&mut held, |block| block.with_class(class));
+        }
+    }
+}
