@@ -193,7 +193,7 @@ fn captures_of_connections_are_those_of_tcpdump() {
     assert!(files > 5, "{files} files");
 }
 
-/// The expression for an end as names of files have it: `10.0.0.1.80`, `2001_db8__1.80`, `10.0.0.1`.
+/// The expression for an end as files are named: `10.0.0.1.80`, `2001_db8__1.80`, `10.0.0.1`.
 fn of_end(end: &str) -> String {
     let (address, port) = match (end.contains('_'), end.matches('.').count()) {
         (false, 3) => (end, None),

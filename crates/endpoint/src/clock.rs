@@ -1,5 +1,5 @@
-//! Times as text, in UTC: a path has no time zone, and two runs must print the same. Only the logs of
-//! web servers have one.
+//! Times as text, in UTC: a path has no time zone, and two runs must print the same. Only the logs
+//! of web servers have one.
 
 use filter::Time;
 use std::fmt;

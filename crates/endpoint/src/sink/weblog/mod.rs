@@ -32,8 +32,8 @@ pub const WEBLOG: Description = Description {
 Writes one line per exchange (a request with its response), in the combined log format of nginx and
 Apache: address, -, user, [time], \"request\", status, bytes of the response's body, \"referer\",
 \"user agent\". What is missing is -; quotes, backslashes and all but printable ASCII are written as
-\\x0A. The time is that of the last byte of the exchange, in the time zone of this machine, or in UTC
-with `zone=utc`. A request that saw no response has status 000.
+\\x0A. The time is that of the last byte of the exchange, in the time zone of this machine, or in
+UTC with `zone=utc`. A request that saw no response has status 000.
 
 A file that is there is continued. `ecs=yes` writes one JSON object per line instead, with the names
 of the Elastic Common Schema.
