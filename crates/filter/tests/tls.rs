@@ -2,8 +2,8 @@
 //! of some captures stands here what `tshark` finds in them.
 //!
 //! By hand, `tshark` was the judge over all captures: it finds the same hellos, but for one in the
-//! form of SSL 2.0, one behind a greeting of MySQL, and one that contradicts itself. JA4 was compared with what
-//! its authors publish for their captures: all first hellos have the same.
+//! form of SSL 2.0, one behind a greeting of MySQL, and one that contradicts itself. JA4 was
+//! compared with what its authors publish for their captures: all first hellos have the same.
 
 mod told;
 

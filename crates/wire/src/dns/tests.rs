@@ -1,3 +1,5 @@
+//! DNS messages: literal ones, every cut, every flipped bit, noise.
+
 use super::*;
 
 /// A response about `www.example.com`, with an alias, two addresses and an OPT record.
@@ -98,7 +100,7 @@ fn names_that_cannot_be_are_refused() {
     // A chain of pointers, each to the one before: as many as a name may have labels.
     let mut chain = vec![0, 0];
     for number in 0..300u16 {
-        chain.extend((0xc000 | number * 2).to_be_bytes());
+        chain.extend((0xc000 | (number * 2)).to_be_bytes());
     }
     assert!(Name::read(&chain, 2 * 127).is_ok());
     assert_eq!(fault(&chain, 2 * 128), Some(Fault::Wrong(2)));

@@ -1,3 +1,5 @@
+//! Hellos: literal ones, in one record and in many, every cut, every flipped bit, noise.
+
 use super::*;
 
 /// A list of numbers with its length in two bytes before it.
