@@ -12,7 +12,16 @@ const INDENT: usize = 14;
 /// The whole help text of a filter, source or sink.
 #[must_use]
 pub fn help(entry: &Description) -> String {
-    let mut out = format!("{}: {}\n\n    {}\n\n", entry.name, entry.summary, usage(entry));
+    let mut out = format!("{}: {}\n\n", entry.name, entry.summary);
+    // What does not fit stands under the first parameter.
+    let indent = 4 + entry.name.len() + 1;
+    for (number, words) in wrap(&usage(entry), COLUMNS - indent).into_iter().enumerate() {
+        let _ = match number {
+            0 => writeln!(out, "{}", format!("    {} {words}", entry.name).trim_end()),
+            _ => writeln!(out, "{:indent$}{words}", ""),
+        };
+    }
+    out.push('\n');
     let _ = writeln!(out, "{}\n", entry.details.trim());
     if !entry.parameters.is_empty() {
         out.push_str("Parameters\n");
@@ -55,16 +64,17 @@ fn shell(line: &str) -> String {
 }
 
 fn usage(entry: &Description) -> String {
-    let mut text = entry.name.to_owned();
+    let mut text = String::new();
     for known in entry.parameters {
         let word = match known.positional {
             true => known.name.to_uppercase(),
             false => format!("{}={}", known.name, placeholder(known)),
         };
         let more = if known.many { "…" } else { "" };
+        let between = if text.is_empty() { "" } else { " " };
         let _ = match known.default.is_none() && !known.optional {
-            true => write!(text, " {word}{more}"),
-            false => write!(text, " [{word}]{more}"),
+            true => write!(text, "{between}{word}{more}"),
+            false => write!(text, "{between}[{word}]{more}"),
         };
     }
     text
