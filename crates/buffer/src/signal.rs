@@ -80,8 +80,8 @@ impl Bell {
         self.wait(ticket, Some(limit));
     }
 
-    /// Sleeps until the bell has been rung since the ticket was taken, one of the descriptors can be
-    /// read, or `limit` is over. A bell without an alarm is not heard. May come back for no reason.
+    /// Sleeps until the bell has been rung since the ticket was taken, one of the descriptors can
+    /// be read, or `limit` is over. A bell without an alarm is not heard. May come back for no reason.
     #[cfg(not(loom))]
     pub fn sleep_among(
         &self,
@@ -91,8 +91,8 @@ impl Bell {
     ) {
         let mut all = descriptors.to_vec();
         if let Some(alarm) = &self.alarm {
-            // Whoever rings changes the word first: either we see that, or we sleep on an alarm that
-            // is rung after it was taken back.
+            // Whoever rings changes the word first: either we see that, or we sleep on an alarm
+            // that is rung after it was taken back.
             alarm.clear();
             if self.word.load(Ordering::Acquire) != ticket.0 {
                 return;

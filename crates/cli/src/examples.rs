@@ -15,6 +15,7 @@ const EXAMPLES: &[(&str, &str)] = &[
     ("payload", include_str!("../../../examples/payload.pipe")),
     ("lengths", include_str!("../../../examples/lengths.pipe")),
     ("records", include_str!("../../../examples/records.pipe")),
+    ("programs", include_str!("../../../examples/programs.pipe")),
     ("extract", include_str!("../../../examples/extract.pipe")),
     ("lines", include_str!("../../../examples/lines.pipe")),
     ("numbered", include_str!("../../../examples/numbered.pipe")),

@@ -11,7 +11,8 @@ use std::sync::Arc;
 pub struct House;
 
 impl House {
-    /// All descriptions: sources, filters, programs, sinks, in the order in which a block meets them.
+    /// All descriptions: sources, filters, programs, sinks, in the order in which a block meets
+    /// them.
     pub fn descriptions(self) -> impl Iterator<Item = &'static Description> {
         let sources = endpoint::catalog::SOURCES.iter().map(|entry| entry.description);
         let programs = endpoint::catalog::PROCESSES.iter().map(|entry| entry.description);

@@ -175,7 +175,8 @@ fn a_bad_end_fails_the_path_whatever_else_it_does() {
         ),
         (
             "exec \"/no/such/program 2>&-\" | count",
-            "the program \"/no/such/program 2>&-\" ended with status 127: the shell did not find it",
+            "the program \"/no/such/program 2>&-\" ended with status 127: \
+             the shell did not find it",
         ),
     ] {
         let outcome = line(text, None, Until::default());
@@ -219,7 +220,8 @@ fn stopping_drains_programs_on_the_way() {
     let given = outcome.ledger.sources[0].1.given;
     assert_eq!(outcome.ledger.filters[1].consumed, given, "nothing under way is lost");
     // At the head it is asked to end, and what it says then is taken too.
-    let text = "exec \"trap 'echo the end; exit' TERM; while :; do echo more; done\" | exec \"tail -1\" | \
+    let text = "exec \"trap 'echo the end; exit' TERM; while :; do echo more; done\" | \
+                exec \"tail -1\" | \
                 match \"the end\" | count";
     let outcome = line(text, None, until);
     assert!(outcome.stopped && outcome.failures.is_empty(), "{:?}", outcome.failures);

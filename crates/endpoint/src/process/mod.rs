@@ -39,9 +39,9 @@ pub const EXEC: Description = Description {
     summary: "run a program, as between the pipes of a shell",
     details: "\
 Starts `sh -c COMMAND` in a process of its own. It reads the bytes in view of all blocks, one behind
-the other, on its standard input; what it writes to its standard output comes back as blocks of bytes
-of up to 64 KB, as soon as it is there. Where one block ends and the next begins is lost on the way,
-and so is all that travels beside the bytes: times, sessions, classes, frames.
+the other, on its standard input; what it writes to its standard output comes back as blocks of
+bytes of up to 64 KB, as soon as it is there. Where one block ends and the next begins is lost on
+the way, and so is all that travels beside the bytes: times, sessions, classes, frames.
 
 At the head of a line it reads nothing and is a source. At the end of a line its standard output is
 that of this program. Errors go where ours go; environment, directory and rights are ours too. The
@@ -49,10 +49,10 @@ terminal stays with this program: what wants to read from it, such as a pager, i
 
 When what comes has ended, its standard input is closed, what it still writes is taken, and its end
 is waited for. If it ends before, or closes its standard input, the rest of what comes is dropped
-(`program ended`), and if nobody else wants it, the path ends. If it ends by a signal or with another
-status than 0, the path fails; write `|| true` where another status is no mistake (`grep` answers 1
-when nothing matched). A program whose output nobody wants any more, or that stands at the head when
-the run is stopped, is asked to end (SIGTERM).",
+(`program ended`), and if nobody else wants it, the path ends. If it ends by a signal or with
+another status than 0, the path fails; write `|| true` where another status is no mistake (`grep`
+answers 1 when nothing matched). A program whose output nobody wants any more, or that stands at the
+head when the run is stopped, is asked to end (SIGTERM).",
     example: "replay web.pcap | tcp |http exec \"grep -a Host\" | print",
     kind: Kind::Editing,
     takes: Forms::ANY,

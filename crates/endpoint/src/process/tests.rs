@@ -1,3 +1,5 @@
+//! One program at a time, by its halves: bytes, what is dropped, how it ends.
+
 use super::*;
 use crate::testing::{arguments, ask, bare, batch, description, hole, opening, pool};
 use crate::{Given, Sink};

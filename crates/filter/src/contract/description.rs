@@ -242,8 +242,8 @@ pub struct Description {
     pub reports: bool,
     /// Whether it writes files, so that it runs in a space of its own by default (CONTRACT 27).
     pub writes_files: bool,
-    /// Whether it is an ordinary program in a process of its own: a space, not a filter that a space
-    /// runs (CONTRACT 27).
+    /// Whether it is an ordinary program in a process of its own: a space, not a filter that a
+    /// space runs (CONTRACT 27).
     pub process: bool,
     /// What `explain` says about it with these arguments, where there is more to say than they do.
     pub remark: Option<fn(&Arguments) -> Option<String>>,

@@ -7,8 +7,8 @@ use crate::plan::{Plan, PlannedEdge};
 use filter::Kind;
 use std::fmt::Write as _;
 
-/// The graph, spaces as frames, rings as thick edges, pipes with an empty arrow, back edges as dashed
-/// ones.
+/// The graph, spaces as frames, rings as thick edges, pipes with an empty arrow, back edges as
+/// dashed ones.
 #[must_use]
 pub fn dot(plan: &Plan) -> String {
     let graph = &plan.graph;

@@ -1,5 +1,5 @@
-//! What every edge is: a call within a space, a ring between spaces, a pipe to and from a process, a
-//! work list backwards.
+//! What every edge is: a call within a space, a ring between spaces, a pipe to and from a process,
+//! a work list backwards.
 
 use super::select::Selected;
 use super::{Machine, PlannedEdge, RingPlan};

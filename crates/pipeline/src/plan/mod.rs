@@ -6,9 +6,9 @@
 //! as text with no machine. What no edge may do: turn back. Along a request the path moves from the
 //! space of its source to that of its sink.
 //!
-//! A **process** (CONTRACT 27) is a space with one node. What comes to it is handed over in the last
-//! thread before it, and what it writes is taken up in the thread behind that: since the two are
-//! never the same, neither end of it can wait for the other.
+//! A **process** (CONTRACT 27) is a space with one node. What comes to it is handed over in the
+//! last thread before it, and what it writes is taken up in the thread behind that: since the two
+//! are never the same, neither end of it can wait for the other.
 
 mod complete;
 mod discover;
