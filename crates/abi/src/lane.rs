@@ -45,7 +45,7 @@ impl Flags {
     pub const BACKWARD: Self = Self(1 << 2);
     /// The sender left the checksum to its device: it is not filled in, not wrong (CONTRACT 3).
     pub const CHECKSUM_UNSET: Self = Self(1 << 3);
-    /// The session ends with this block.
+    /// The session ends with this block; of a message: it ends here, and is not whole.
     pub const END: Self = Self(1 << 4);
 
     /// Whether all flags of `other` are set.

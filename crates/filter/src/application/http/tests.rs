@@ -97,8 +97,9 @@ impl Seen {
         assert_eq!((message.class, message.back), (class, back));
         message.bytes.extend(block.bytes());
         message.missing += block.length() - block.bytes().len() as u32;
-        if block.context.flags.has(Flags::LAST) {
-            message.whole = true;
+        let flags = block.context.flags;
+        if flags.has(Flags::LAST) || flags.has(Flags::END) {
+            message.whole = flags.has(Flags::LAST);
             self.open[way] = None;
         }
     }
