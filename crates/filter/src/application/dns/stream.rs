@@ -2,7 +2,8 @@
 //!
 //! In: the blocks of one direction in order, holes among them. Out: messages. The state of a
 //! direction is [`Way`]: two bytes of length, the pieces of one message that is not whole, and how
-//! much of it is missing.
+//! much of it is missing. Where two bytes came alone and what follows shows that they were no
+//! length, they are in no view.
 
 use super::message::{Telling, tell};
 use super::{CUT, GAP, MALFORMED, NOT_DNS, PIECES, alone, described, fragment, unanswered};
@@ -164,9 +165,11 @@ impl Way {
         }
         let whole = self.missing == 0;
         let length = usize::from(self.length);
-        if self.list.is_empty() && self.met == 0 && !may_be(piece.bytes(), length) {
+        if self.met == 0 && !self.may_be(&piece, cx) {
             self.closed = mark(NOT_DNS);
-            return pieces.back(2 + piece.length());
+            let prefix = if self.list.is_empty() { 2 } else { 0 };
+            self.release(NOT_DNS, cx);
+            return pieces.back(prefix + piece.length());
         }
         if whole && self.list.is_empty() {
             self.met = 1;
@@ -194,6 +197,21 @@ impl Way {
             self.release(PIECES, cx);
         }
         self.broken = if whole { 0 } else { mark(PIECES) };
+    }
+
+    /// Whether what is held, and the piece behind it, may begin a message, as far as that can be
+    /// seen: asked when its header has come.
+    fn may_be(&self, piece: &Block<'_>, cx: &StreamContext<'_, '_>) -> bool {
+        let before = u32::from(self.length).saturating_sub(self.missing + piece.length());
+        if before as usize >= LENGTH {
+            return true;
+        }
+        let mut header = [0; LENGTH];
+        let held = cx.held(&self.list).flat_map(|(_, held)| held.bytes());
+        let known =
+            held.chain(piece.bytes()).zip(&mut header).map(|(byte, to)| *to = *byte).count();
+        let message = Message::parse(&header).filter(|_| known == LENGTH);
+        message.is_none_or(|message| message.is_likely(self.length.into()))
     }
 
     /// The message that is held is whole.
@@ -230,11 +248,6 @@ impl Way {
             cx.release(&mut self.list, |piece| alone(piece, class));
         }
     }
-}
-
-/// Whether a message may begin so, as far as that can be seen.
-fn may_be(bytes: &[u8], length: usize) -> bool {
-    Message::parse(bytes).is_none_or(|message| message.is_likely(length))
 }
 
 /// A block on its way out in pieces: the first takes its place, the others are made.

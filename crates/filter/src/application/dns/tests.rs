@@ -221,6 +221,10 @@ fn a_connection_that_is_not_dns_is_told_from_its_first_bytes() {
     let bytes: Vec<u8> = out.iter().flat_map(|o| o.bytes.clone()).collect();
     assert_eq!(bytes, b"GET / HTTP/1.1\r\n\r\nHTTP/1.1 200\r\n", "nothing is left out");
     assert_eq!(flags(&out), [(true, true); 3]);
+    let typed: Vec<Piece> = b"GET / HTTP/1.1\r\n\r\n".chunks(5).map(sent).collect();
+    let (out, unanswered) = through(&DNS, &[], &typed, None);
+    assert_eq!(unanswered, [("not dns", 4)], "also where its first bytes come bit by bit");
+    assert_eq!(out[2].bytes, b"/1.1\r", "as soon as it shows");
     let pieces = [sent(&framed(&query(1))), sent(b"\0\x03abc"), sent(b"more")];
     let (out, unanswered) = through(&DNS, &[], &pieces, None);
     assert_eq!(unanswered, [("malformed", 2)]);
