@@ -36,9 +36,9 @@ and connections (`tcp |dns dns` has both ways). The class of a query is the type
 by number or name: `|aaaa`, `|mx`; one without a question is `zero`. The class of a response is
 65536 and its code: `|nxdomain`, `|65538`. All queries are `|query`, all responses `|response`. Each
 message begins with a description: number, flags, name and type asked for, answers, least time to
-live, addresses. Names are written as in master files, with `\\DDD` for what is not printable. Behind
-it come the bytes of the message. On connections messages of more than one block are held until they
-are whole.
+live, addresses. Names are written as in master files, with `\\DDD` for what is not printable.
+Behind it come the bytes of the message. On connections messages of more than one block are held
+until they are whole.
 
 Not answered: `not dns` (the header cannot be one of DNS; on a connection all that follows),
 `malformed` (the question or an answer contradicts itself), `cut` (the capture or the connection
