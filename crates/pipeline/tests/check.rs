@@ -5,7 +5,7 @@ mod common;
 use common::world::world;
 use common::{Random, read_cases, request_text, trees, update_cases};
 use pipeline::graph::{Order, Step};
-use pipeline::language::limits::ARCS_MAX;
+use pipeline::language::limits::{ARCS_MAX, PROGRAMS_MAX};
 use pipeline::{Diagnostic, Graph, check, read};
 
 fn tell(line: &str) -> Vec<String> {
@@ -105,4 +105,13 @@ fn the_square_of_a_text_is_refused() {
     assert!(graph.edges.is_empty() && 150 * 150 > ARCS_MAX);
     assert_eq!(mistakes.len(), 1);
     assert!(mistakes[0].what.contains("arcs"), "{mistakes:?}");
+}
+
+#[test]
+fn more_programs_than_anybody_writes_are_refused() {
+    let line = |count: usize| format!("rx{}", " | exec 'cat'".repeat(count));
+    assert_eq!(read(&line(PROGRAMS_MAX), &world()).1, []);
+    let (_, mistakes) = read(&line(PROGRAMS_MAX + 3), &world());
+    let told: Vec<&str> = mistakes.iter().map(|mistake| mistake.what.as_str()).collect();
+    assert_eq!(told, ["the request has more than 64 programs"]);
 }

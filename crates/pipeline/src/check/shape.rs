@@ -8,6 +8,7 @@ use super::lower::{Draft, DraftStep};
 use crate::catalogue::Catalogue;
 use crate::graph::{NodeId, Use};
 use crate::language::label::brief;
+use crate::language::limits::PROGRAMS_MAX;
 use crate::language::tree::Node;
 use crate::language::{Diagnostic, Span, nearest};
 
@@ -203,10 +204,15 @@ fn ends(draft: &mut Draft<'_>) {
     }
 }
 
-/// A program takes what comes when it likes, and a cycle may not wait (CONTRACT 17).
+/// There are not too many programs, and none in a cycle: a program takes what comes when it likes,
+/// and a cycle may not wait (CONTRACT 17).
 fn programs(draft: &mut Draft<'_>) {
     let is_program = |node: &usize| draft.nodes[*node].entry.is_some_and(|entry| entry.process);
     let programs: Vec<usize> = (0..draft.nodes.len()).filter(is_program).collect();
+    if let Some(beyond) = programs.get(PROGRAMS_MAX) {
+        let what = format!("the request has more than {PROGRAMS_MAX} programs");
+        draft.mistakes.push(Diagnostic::error(draft.nodes[*beyond].span, what));
+    }
     if programs.is_empty() || !draft.edges.iter().any(|edge| edge.back) {
         return;
     }

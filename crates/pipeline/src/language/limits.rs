@@ -11,6 +11,10 @@ pub const DEPTH_MAX: usize = 64;
 /// Filters in all pipelines of a request together.
 pub const FILTERS_MAX: usize = 1000;
 
+/// Programs in all pipelines of a request together: each is a process, and one behind the other
+/// need a thread each.
+pub const PROGRAMS_MAX: usize = 64;
+
 /// Different `--name=` marks.
 pub const NAMES_MAX: usize = 64;
 
