@@ -84,7 +84,7 @@ pub(super) const SCALE_MAX: u8 = 14;
 pub(super) const FAR: u32 = 1 << 30;
 /// How far behind the window that we know of a sequence number may lie and be believed: the other
 /// end's latest word may have been missed.
-const SLACK: u32 = 1 << 24;
+const SLACK: u32 = 1 << 20;
 
 impl Session for Connection {
     fn lists(&mut self) -> Vec<&mut HeldList> {

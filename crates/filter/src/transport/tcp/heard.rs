@@ -4,7 +4,6 @@ use super::connection::UNSCALED;
 use super::overlap::Span;
 use crate::contract::{Block, StreamContext, Time};
 use crate::layers::Segment;
-use crate::transport::flows::goes_down;
 use abi::Flags;
 use wire::checksum;
 use wire::flow::Flow;
@@ -33,7 +32,7 @@ pub(super) struct Heard {
 
 impl Heard {
     #[inline]
-    pub(super) fn new(block: &Block<'_>, segment: &Segment<'_>, flow: &Flow, now: Time) -> Self {
+    pub(super) fn new(block: &Block<'_>, segment: &Segment<'_>, down: bool, now: Time) -> Self {
         let header = segment.header;
         let syn = header.has(flag::SYN);
         let from = header.sequence().wrapping_add(syn.into());
@@ -43,7 +42,7 @@ impl Heard {
             acknowledgement: header.acknowledgement(),
             window: header.window().into(),
             ports: Ports { source: header.source(), target: header.target() },
-            down: goes_down(flow),
+            down,
             scale: if syn { scale(block, segment) } else { UNSCALED },
             time: block.context.time.min(now),
         }
@@ -84,7 +83,6 @@ fn scale(block: &Block<'_>, segment: &Segment<'_>) -> u8 {
 pub(super) fn is_right<'a>(
     block: Block<'a>,
     segment: &Segment<'a>,
-    flow: &Flow,
     cx: &mut StreamContext<'_, 'a>,
 ) -> bool {
     if block.context.flags.has(Flags::CHECKSUM_UNSET) || segment.end > block.marks.captured {
@@ -93,6 +91,7 @@ pub(super) fn is_right<'a>(
     let whole = cx.whole(block.view_at(0, block.marks.captured));
     let frame = whole.map(|block| block.frame).unwrap_or_default();
     let Some(bytes) = frame.get(segment.at as usize..segment.end as usize) else { return true };
-    let sum = checksum::pseudo(flow.source, flow.target, protocol::TCP, segment.end - segment.at);
+    let Flow { source, target, .. } = segment.flow;
+    let sum = checksum::pseudo(source, target, protocol::TCP, segment.end - segment.at);
     sum.is_none_or(|sum| sum.with(bytes).checksum() == 0)
 }

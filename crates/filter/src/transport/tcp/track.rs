@@ -5,10 +5,9 @@ use super::heard::{Heard, is_right};
 use super::reassembly::Rules;
 use super::wheel::{Waiting, Wheel};
 use super::{CHECKSUM, EVICTED, NEW, NOT_TCP, TIMED_OUT};
-use crate::layers::{self, Missing};
+use crate::layers;
 use crate::prelude::*;
 use crate::transport::flows::Flows;
-use wire::ip::protocol;
 use wire::ports::Ports;
 
 /// The filter.
@@ -123,15 +122,11 @@ impl Tcp {
             Ok(None) => return unanswered(block, NOT_TCP, cx),
             Err(why) => return unanswered(block, why.reason(), cx),
         };
-        let ports = Ports { source: segment.header.source(), target: segment.header.target() };
-        let Some(flow) = layers::flow(&block, protocol::TCP, ports) else {
-            return unanswered(block, Missing::Cut.reason(), cx);
-        };
-        if self.checksum && !is_right(block, &segment, &flow, cx) {
+        if self.checksum && !is_right(block, &segment, cx) {
             return cx.drop(&block, CHECKSUM);
         }
-        let key = Flows::<Connection>::key(&flow, seed);
-        let heard = Heard::new(&block, &segment, &flow, cx.now);
+        let (key, down) = Flows::<Connection>::key(&segment.flow, seed);
+        let heard = Heard::new(&block, &segment, down, cx.now);
         let data = block.view_at(segment.payload, segment.end - segment.payload);
         if !self.goes_on(key, &heard, cx) {
             if !heard.begins() {
