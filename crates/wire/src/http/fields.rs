@@ -138,12 +138,35 @@ impl Known {
         }
     }
 
-    /// The same, where zeros in the name do not count.
+    /// The field that begins a line, if its name stands there as it should, and what follows the
+    /// colon.
+    #[inline]
+    pub(super) fn begins(line: &[u8]) -> Option<(Self, &[u8])> {
+        let candidates: &[(&[u8], Self)] = match line.first()? | 0x20 {
+            b'h' => &[(b"host", Self::Host)],
+            b'u' => &[(b"user-agent", Self::UserAgent), (b"upgrade", Self::Upgrade)],
+            b'r' => &[(b"referer", Self::Referer)],
+            b'c' => &[
+                (b"content-type", Self::ContentType),
+                (b"content-length", Self::ContentLength),
+                (b"connection", Self::Connection),
+                (b"content-encoding", Self::ContentEncoding),
+            ],
+            b't' => &[(b"transfer-encoding", Self::TransferEncoding)],
+            b'a' => &[(b"authorization", Self::Authorization)],
+            b'p' => &[(b"proxy-connection", Self::Connection)],
+            _ => return None,
+        };
+        candidates.iter().find_map(|(name, known)| match line.split_at_checked(name.len()) {
+            Some((word, [b':', value @ ..])) if is(word, name) => Some((*known, value)),
+            _ => None,
+        })
+    }
+
+    /// The field with this name, where zeros in it do not count.
     pub(super) fn loosely_of(name: &[u8]) -> Option<Self> {
+        /// The longest name that is known.
         const LONGEST: usize = 17;
-        if !name.contains(&0) {
-            return Self::of(name);
-        }
         let mut letters = [0; LONGEST];
         let mut used = 0;
         for letter in name.iter().filter(|letter| **letter != 0) {

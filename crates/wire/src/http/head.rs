@@ -97,6 +97,7 @@ impl<'b> Head<'b> {
         }
     }
 
+    #[inline]
     fn with_fields(
         bytes: &'b [u8],
         begin: usize,
@@ -367,13 +368,25 @@ fn strict_field(text: &[u8]) -> Result<(&[u8], &[u8]), Fault> {
     }
 }
 
+#[inline]
 fn lenient_field<'b>(fields: &mut Fields<'b>, text: &'b [u8]) -> Result<(), Fault> {
+    if let Some((known, value)) = Known::begins(text) {
+        return fields.take(known, looser(value), Manner::Lenient);
+    }
+    // Most fields are named as they should be, and not looked at.
+    let odd = |first: &u8| !first.is_ascii_alphabetic() || b"hurctap".contains(&(first | 0x20));
+    if !text.first().is_some_and(odd) {
+        return Ok(());
+    }
+    let name = text.iter().position(|byte| !is_token(*byte)).unwrap_or(text.len());
+    if text.get(name) == Some(&b':') && name > 0 {
+        return Ok(());
+    }
     let Some(colon) = memchr(b':', text) else { return Ok(()) };
     let name = loose(text.get(..colon).unwrap_or_default());
+    let value = looser(text.get(colon..).unwrap_or_default());
     match Known::loosely_of(name) {
-        Some(known) => {
-            fields.take(known, looser(text.get(colon..).unwrap_or_default()), Manner::Lenient)
-        }
+        Some(known) => fields.take(known, value, Manner::Lenient),
         None => Ok(()),
     }
 }

@@ -91,6 +91,7 @@ impl Walk<'_, '_, '_> {
         self.way().codings = 0;
         self.way().gathered = 0;
         let class = Class(self.way().class);
+        let last = self.last();
         let mut context = self.block.context;
         context.flags = self.turned()(context.flags);
         let mut rest = self.decoder.output.as_slice();
@@ -98,7 +99,7 @@ impl Walk<'_, '_, '_> {
             let (next, behind) = rest.split_at(rest.len().min(BLOCK_MAX));
             rest = behind;
             if rest.is_empty() {
-                context.flags = context.flags.with(Flags::LAST);
+                context.flags = context.flags.with(last);
                 self.it.ways[self.way].owes = 0;
             }
             self.cx.append(next.len(), class, context, |room| {

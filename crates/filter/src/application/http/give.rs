@@ -51,11 +51,16 @@ impl<'a> Walk<'_, '_, 'a> {
         }
     }
 
-    /// Gives a fragment of the open message. The last one of a message that is not whole says that
+    /// What the last fragment of the open message says. Of a message that is not whole it says that
     /// nothing follows, and not that it is the last.
+    pub(super) fn last(&self) -> Flags {
+        if self.it.ways[self.way].broken != 0 { Flags::END } else { Flags::LAST }
+    }
+
+    /// Gives a fragment of the open message.
     pub(super) fn give(&mut self, from: u32, to: u32, last: bool) {
         let mut piece = self.block.narrow(from, to - from).with_class(Class(self.way().class));
-        let end = if self.way().broken != 0 { Flags::END } else { Flags::LAST };
+        let end = self.last();
         let flags = self.turned()(piece.context.flags);
         piece.context.flags = if last { flags.with(end) } else { flags };
         self.way().owes &= u8::from(!last);
