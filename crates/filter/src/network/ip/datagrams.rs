@@ -16,7 +16,7 @@ use std::hash::{BuildHasher, RandomState};
 use std::ops::Range;
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
-/// How many fragments of one datagram are held: the longest datagram in fragments of 64 bytes.
+/// How many fragments of one datagram may come: the longest datagram in fragments of 64 bytes.
 pub(super) const FRAGMENTS_MAX: u32 = 1024;
 
 /// How often datagrams are looked through for those whose time is over: at most once in this time.
@@ -53,7 +53,7 @@ struct Datagram {
     held: HeldList,
     /// One past its last byte, as its last fragment says; 0: that has not come.
     end: u32,
-    /// How many fragments have come.
+    /// How many fragments have come, duplicates too.
     arrived: u32,
     /// Why it cannot become whole: 0, or one more than the place in [`GIVEN_UP`].
     given_up: u8,
@@ -122,6 +122,8 @@ impl Datagrams {
         let place = Place::new(datagram.arrived, piece);
         if fit != Fit::Beside {
             if cx.held(&datagram.held).any(|(at, other)| place.is_again(&block, at, &other)) {
+                // Looking for it has cost time, so it counts as one that came.
+                datagram.arrived += 1;
                 cx.drop(&block, DUPLICATE);
                 return Taken::Ended;
             }
@@ -169,7 +171,7 @@ impl Datagrams {
     /// Sees to it that there is a datagram with this key, which a block of this time belongs to.
     fn meet(&mut self, key: u64, time: Time, cx: &mut StreamContext<'_, '_>) {
         match self.table.get(key) {
-            Some(known) if time <= known.until => return,
+            Some(known) if time <= known.until => return cx.wake_at(known.deadline),
             Some(_) => self.end(key, cx),
             // The private record is one more.
             None if self.table.len() > self.limits.datagrams => {

@@ -50,7 +50,7 @@ nobody's: `drop`. IPv6 fragments that overlap end their datagram, whatever the p
 Dropped: `fragments missing` (the datagram was not whole after `timeout=`, or when more than
 `datagrams=` others were begun, or at the end), `overlap` (also where fragments contradict each
 other about where the datagram ends), `too big` (a datagram of more than 65,535 bytes), `duplicate`
-(the same fragment once more), `too many fragments` (over 1,024 of one datagram).
+(the same fragment once more), `too many fragments` (over 1,024 of one datagram, duplicates too).
 
 Not answered: `not ip`, `malformed` (a length or version that contradicts itself, or a fragment in
 the middle whose length is no multiple of 8), `cut` (the header, or of a fragment any byte, was not

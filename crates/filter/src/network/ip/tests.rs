@@ -57,7 +57,7 @@ fn what_is_not_answered_keeps_its_view() {
 fn four(offset: u16, more: bool, data: &[u8]) -> Frame {
     let mut frame = Frame::ipv4(17, data);
     frame.bytes[14 + 5] = 7;
-    let field = offset / 8 | if more { 0x2000 } else { 0 };
+    let field = (offset / 8) | if more { 0x2000 } else { 0 };
     frame.bytes[20..22].copy_from_slice(&field.to_be_bytes());
     frame
 }
@@ -445,6 +445,11 @@ fn numbers_are_bounded() {
     many.push(four(0, true, &[1; 8]));
     let came = run(&[], &many);
     assert_eq!((came.left.len(), came.count("too many fragments")), (0, 1026));
+
+    // What is sent again and again is not looked for again and again.
+    let again = vec![four(0, true, &[1; 8]); 2000];
+    let came = run(&[], &again);
+    assert_eq!((came.count("duplicate"), came.count("too many fragments")), (1023, 977));
 }
 
 #[test]
