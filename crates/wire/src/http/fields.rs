@@ -287,6 +287,26 @@ pub(super) fn trim(mut value: &[u8]) -> &[u8] {
     value
 }
 
+/// Without white space and control characters around.
+pub(super) fn loose(mut text: &[u8]) -> &[u8] {
+    while let [0..=b' ', rest @ ..] = text {
+        text = rest;
+    }
+    while let [rest @ .., 0..=b' '] = text {
+        text = rest;
+    }
+    text
+}
+
+/// As [`loose`], and without colons before it: `Name:: value`.
+pub(super) fn looser(text: &[u8]) -> &[u8] {
+    let mut text = loose(text);
+    while let [b':', rest @ ..] = text {
+        text = loose(rest);
+    }
+    text
+}
+
 /// Whether they are the same but for the case of letters, and zeros, which only the lenient manner
 /// lets through.
 #[inline]

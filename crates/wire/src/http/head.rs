@@ -1,10 +1,13 @@
 //! The head of a message: start line and fields.
 
-use super::fields::{Fields, Known, is, is_text, is_token, trim};
+use super::fields::{Fields, Known, is_text, is_token, loose, looser, trim};
 use super::lines::{Line, line};
-use super::method::method_number;
+use super::start::{
+    Start, is_modern, lenient_request, lenient_response, may_name_http, names_http, strict_request,
+    strict_response, unfinished_request,
+};
 use super::{Fault, Manner, Stop};
-use memchr::{memchr, memrchr};
+use memchr::memchr;
 
 /// The head of a message.
 #[derive(Clone, Copy, Debug)]
@@ -21,27 +24,6 @@ pub struct Head<'b> {
     pub modern: bool,
     /// What the fields say.
     pub fields: Fields<'b>,
-}
-
-/// A start line.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Start<'b> {
-    /// Of a request.
-    Request {
-        /// The method as it was sent.
-        method: &'b [u8],
-        /// Its number ([`super::METHODS`]).
-        number: u8,
-        /// The target as it was sent.
-        target: &'b [u8],
-    },
-    /// Of a response.
-    Response {
-        /// The status code; 0 where there is none that can be.
-        status: u16,
-        /// The reason phrase.
-        reason: &'b [u8],
-    },
 }
 
 impl<'b> Head<'b> {
@@ -118,15 +100,6 @@ impl<'b> Head<'b> {
     }
 }
 
-/// Whether `HTTP/` stands there, in any case.
-pub(super) fn names_http(bytes: &[u8]) -> bool {
-    bytes.get(..5).is_some_and(|word| is(word, b"http/"))
-}
-
-fn may_name_http(bytes: &[u8]) -> bool {
-    bytes.len() < 5 && b"http/".get(..bytes.len()).is_some_and(|word| is(word, bytes))
-}
-
 fn slice(bytes: &[u8], line: Line) -> &[u8] {
     bytes.get(line.start..line.end).unwrap_or_default()
 }
@@ -142,124 +115,6 @@ fn behind_blank(bytes: &[u8], manner: Manner) -> usize {
         Some(first) if !blank(&first) => 0,
         _ => bytes.iter().take_while(blank).count(),
     }
-}
-
-/// Method, one space, target, one space, version (RFC 9112 §3). Only a request of HTTP/0.9 has no
-/// version.
-fn strict_request(text: &[u8]) -> Result<(Start<'_>, &[u8]), Fault> {
-    let end = text.iter().position(|byte| !is_token(*byte)).ok_or(Fault::Method)?;
-    let (method, rest) = text.split_at(end);
-    let [b' ', rest @ ..] = rest else { return Err(Fault::Method) };
-    if method.is_empty() {
-        return Err(Fault::Method);
-    }
-    let (target, version) = match memchr(b' ', rest) {
-        Some(end) => (rest.get(..end), strict_version(rest.get(end + 1..).unwrap_or_default())?),
-        None => (Some(rest), &[][..]),
-    };
-    let target = target.unwrap_or_default();
-    if target.is_empty() || !is_text(target) || target.contains(&b'\t') {
-        return Err(Fault::Target);
-    }
-    Ok((Start::Request { method, number: method_number(method), target }, version))
-}
-
-/// A line that cannot become a request line any more is refused before its end.
-fn unfinished_request(bytes: &[u8], begin: usize, manner: Manner) -> Stop {
-    let rest = bytes.get(begin..).unwrap_or_default();
-    let version = rest.splitn(3, |byte| *byte == b' ').nth(2).unwrap_or_default();
-    match version.get(..8) {
-        Some(version) if manner == Manner::Strict && strict_version(version).is_err() => {
-            Fault::Version.into()
-        }
-        _ => Stop::More,
-    }
-}
-
-/// Leniently the target is what stands between the method and the version, blanks and all.
-fn lenient_request(text: &[u8]) -> Result<(Start<'_>, &[u8]), Fault> {
-    let text = loose(text);
-    let end = text.iter().position(|byte| !is_token(*byte)).ok_or(Fault::Method)?;
-    let (method, rest) = text.split_at(end);
-    if method.is_empty() || !matches!(rest.first(), Some(b' ' | b'\t')) {
-        return Err(Fault::Method);
-    }
-    let rest = trim(rest);
-    let last = memrchr(b' ', rest).or_else(|| memrchr(b'\t', rest));
-    let behind = last.and_then(|last| rest.get(last + 1..)).unwrap_or_default();
-    let number = method_number(method);
-    let (target, version) = match last {
-        Some(last) if names_http(behind) => {
-            (trim(rest.get(..last).unwrap_or_default()), behind.get(5..).unwrap_or_default())
-        }
-        None if number == 1 && rest.first() == Some(&b'/') => (rest, &[][..]),
-        _ => return Err(Fault::Version),
-    };
-    if target.is_empty() {
-        return Err(Fault::Target);
-    }
-    Ok((Start::Request { method, number, target }, version))
-}
-
-/// Version, one space, three digits, and a reason phrase behind another space (RFC 9112 §4). That
-/// space may be missing where there is no phrase.
-fn strict_response(text: &[u8]) -> Result<(Start<'_>, &[u8]), Fault> {
-    let version = strict_version(text.get(..8).unwrap_or_default())?;
-    let [b' ', a, b, c, rest @ ..] = text.get(8..).unwrap_or_default() else {
-        return Err(if text.get(8) == Some(&b' ') { Fault::Status } else { Fault::Version });
-    };
-    let digits = [*a, *b, *c];
-    if !digits.iter().all(u8::is_ascii_digit) {
-        return Err(Fault::Status);
-    }
-    let reason = match rest {
-        [b' ', reason @ ..] => reason,
-        [] => rest,
-        _ => return Err(Fault::Status),
-    };
-    if !is_text(reason) {
-        return Err(Fault::Reason);
-    }
-    let status = digits.iter().fold(0, |status, digit| status * 10 + u16::from(digit - b'0'));
-    Ok((Start::Response { status, reason }, version))
-}
-
-/// Leniently any control character parts words.
-fn lenient_response(text: &[u8]) -> Result<(Start<'_>, &[u8]), Fault> {
-    let text = loose(text);
-    if !names_http(text) {
-        return Err(Fault::Version);
-    }
-    let rest = text.get(5..).unwrap_or_default();
-    let word = |bytes: &'_ [u8]| bytes.iter().take_while(|byte| **byte > b' ').count();
-    let (version, rest) = rest.split_at(word(rest));
-    let rest = loose(rest);
-    let (code, reason) = rest.split_at(word(rest));
-    let add = |number: u16, digit: &u8| match digit {
-        b'0'..=b'9' => number.checked_mul(10)?.checked_add(u16::from(digit - b'0')),
-        _ => None,
-    };
-    let status = code.iter().try_fold(0, add).filter(|status| (100..=999).contains(status));
-    Ok((Start::Response { status: status.unwrap_or(0), reason: loose(reason) }, version))
-}
-
-/// RFC 9112 §2.3, with the versions that are in use: a start line of HTTP/2.0 is the mark of a
-/// gateway that does not know better.
-fn strict_version(text: &[u8]) -> Result<&[u8], Fault> {
-    match text.strip_prefix(b"HTTP/") {
-        Some(version @ (b"1.1" | b"1.0" | b"0.9" | b"2.0")) => Ok(version),
-        _ => Err(Fault::Version),
-    }
-}
-
-fn is_modern(version: &[u8]) -> bool {
-    let mut numbers = version.splitn(2, |byte| *byte == b'.');
-    let mut number = || {
-        let digits = numbers.next().unwrap_or_default().iter();
-        let digits = digits.take_while(|byte| byte.is_ascii_digit());
-        digits.fold(0u32, |number, digit| number.saturating_mul(10) + u32::from(digit - b'0'))
-    };
-    (number(), number()) >= (1, 1)
 }
 
 /// Reads field lines up to the empty line; answers where that ends.
@@ -389,24 +244,4 @@ fn lenient_field<'b>(fields: &mut Fields<'b>, text: &'b [u8]) -> Result<(), Faul
         Some(known) => fields.take(known, value, Manner::Lenient),
         None => Ok(()),
     }
-}
-
-/// Without white space and control characters around.
-fn loose(mut text: &[u8]) -> &[u8] {
-    while let [0..=b' ', rest @ ..] = text {
-        text = rest;
-    }
-    while let [rest @ .., 0..=b' '] = text {
-        text = rest;
-    }
-    text
-}
-
-/// As [`loose`], and without colons before it: `Name:: value`.
-fn looser(text: &[u8]) -> &[u8] {
-    let mut text = loose(text);
-    while let [b':', rest @ ..] = text {
-        text = loose(rest);
-    }
-    text
 }

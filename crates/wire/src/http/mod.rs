@@ -19,15 +19,17 @@ mod fields;
 mod head;
 mod lines;
 mod method;
+mod start;
 #[cfg(test)]
 mod tests;
 
 pub use body::{Asked, Body, Piece};
 pub use fault::{Fault, Stop};
 pub use fields::{Coding, Codings, Fields};
-pub use head::{Head, Start};
+pub use head::Head;
 pub use lines::Seek;
 pub use method::{METHODS, method_number};
+pub use start::Start;
 
 /// How much is taken for HTTP.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -77,7 +79,7 @@ pub fn guess(bytes: &[u8]) -> Guess {
             true => Guess::Short,
             false => Guess::Http2,
         },
-        _ if head::names_http(rest) => Guess::Response,
+        _ if start::names_http(rest) => Guess::Response,
         _ => guess_request(rest),
     }
 }
