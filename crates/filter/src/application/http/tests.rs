@@ -349,7 +349,7 @@ fn messages_are_the_same_however_they_are_cut() {
             let whole = [ahead(&there), back(&here), end(false), end(true)];
             let (wanted, _) = connection(words, true, &whole);
             for (text, backward) in [(&there, false), (&here, true)] {
-                let step = 1 + text.len() / 40;
+                let step = 1 + text.len() / 24;
                 for first in (1..text.len()).step_by(step) {
                     for second in (first + 1..text.len()).step_by(step) {
                         let (a, rest) = text.as_bytes().split_at(first);
