@@ -29,8 +29,8 @@ const PATTERNS: &[&str] = &[
     r"\AGET /",
 ];
 
-/// What begins like SSH, RTSP and telnet, as far as one pattern says it: lines before the version of
-/// SSH are left to the tests beside the filters.
+/// What begins like SSH, RTSP and telnet, as far as one pattern says it: lines before the version
+/// of SSH are left to the tests beside the filters.
 const FIRST: &str = concat!(
     r"\A(SSH-[12]\.[0-9]+-[!-~]|RTSP/[12]\.[0-9] [1-6]",
     r"|[A-Z_]{3,} [^\x00-\x20]+ RTSP/[12]\.[0-9]\r?\n",

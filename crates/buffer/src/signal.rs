@@ -81,7 +81,8 @@ impl Bell {
     }
 
     /// Sleeps until the bell has been rung since the ticket was taken, one of the descriptors can
-    /// be read, or `limit` is over. A bell without an alarm is not heard. May come back for no reason.
+    /// be read, or `limit` is over. A bell without an alarm is not heard. May come back for no
+    /// reason.
     #[cfg(not(loom))]
     pub fn sleep_among(
         &self,
@@ -179,6 +180,7 @@ mod tests {
     use super::*;
 
     #[test]
+    #[cfg_attr(miri, ignore = "no poll(2)")]
     fn who_sleeps_among_descriptors_is_rung_for_whenever_that_is() {
         let bell = Bell::with_alarm().unwrap();
         let event = EventFd::new().unwrap();

@@ -89,8 +89,8 @@ fn typed(line: &str) -> Option<usize> {
     quote.is_none().then_some(begin)
 }
 
-/// What may begin a step: a source at the head of a pipeline, anything else behind a pipe, a program
-/// in both places.
+/// What may begin a step: a source at the head of a pipeline, anything else behind a pipe, a
+/// program in both places.
 fn names(before: &str) -> Vec<String> {
     let pipeline = before.rsplit(';').next().unwrap_or(before);
     let source = !pipeline.contains('|');

@@ -213,7 +213,10 @@ fn what_suricata_asks_of_others_passes() {
         ("ipv6-kill-router-gateway/kill_router6.pcap", "no fragments", 0),
         ("ipv6-rsmurf/rsmurf6.pcap", "no fragments", 0),
         (
-            "../defrag/bug-6942-6887-defrag-eth-ip-gre-ppp-ip-udp-data/eth-ip-gre-ppp-max-ip-packet.pcap",
+            concat!(
+                "../defrag/bug-6942-6887-defrag-eth-ip-gre-ppp-ip-udp-data/",
+                "eth-ip-gre-ppp-max-ip-packet.pcap"
+            ),
             "the fragments lie in a tunnel, which `ip` does not open",
             0,
         ),

@@ -116,15 +116,6 @@ fn address(bytes: &[u8]) -> Option<IpAddr> {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Fields<'a>(Told<'a>);
 
-/// The name of a field in an object of ours, where another field of the object has its own name.
-const fn name(field: Field) -> &'static str {
-    match field {
-        Field::Version => "http_version",
-        Field::Class => "question_class",
-        _ => field.json(),
-    }
-}
-
 impl Serialize for Fields<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let record = self.0.0;
@@ -137,7 +128,7 @@ impl Serialize for Fields<'_> {
                 continue;
             }
             told |= 1 << field as u8;
-            let name = name(field);
+            let name = field.json();
             match field.shape() {
                 Shape::Text => map.serialize_entry(name, &String::from_utf8_lossy(value))?,
                 Shape::List => map.serialize_entry(name, &All { record, field })?,
@@ -495,7 +486,7 @@ mod tests {
             "unfilled",
             "hole",
         ];
-        let mut names: Vec<&str> = Field::ALL.iter().map(|field| name(*field)).collect();
+        let mut names: Vec<&str> = Field::ALL.iter().map(|field| field.json()).collect();
         names.retain(|name| *name != "time");
         assert!(names.iter().all(|name| !others.contains(name)), "{names:?}");
         names.sort_unstable();

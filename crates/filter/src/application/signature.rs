@@ -7,8 +7,8 @@
 //! and then both are answered. [SL §4.2, `tcp | http + ssh + rtsp | inspect`, `mpeg +* !http`]
 //!
 //! A signature is a pattern and how many bytes of a text are looked at. Between blocks the state of
-//! one automaton is remembered ([`crate::automaton`]), so that it does not matter how the bytes were
-//! cut. The sources name these filters and do not say what they look at.
+//! one automaton is remembered ([`crate::automaton`]), so that it does not matter how the bytes
+//! were cut. The sources name these filters and do not say what they look at.
 
 use crate::automaton::{Automaton, Plan, State};
 use crate::prelude::*;

@@ -76,21 +76,27 @@ fields! {
     Method "method" Some("http.request.method"), Text, "The method of the request.";
     Url "url" Some("url.original"), Text, "The target of the request as it was sent.";
     Host "host" Some("url.domain"), Text, "The host that the request names.";
-    Version "version" Some("http.version"), Text, "The version of the protocol.";
+    Version "http_version" Some("http.version"), Text, "The version of the protocol.";
     Status "status" Some("http.response.status_code"), Number, "The status code of the response.";
     StatusText "status_text" None, Text, "The reason phrase of the response.";
     User "user" Some("user.name"), Text, "Who the request says that asks.";
     UserAgent "user_agent" Some("user_agent.original"), Text, "The program that asks.";
-    Referer "referer" Some("http.request.referrer"), Text, "Where the request says that it comes from.";
+    Referer "referer" Some("http.request.referrer"), Text,
+        "Where the request says that it comes from.";
     ContentType "content_type" Some("http.response.mime_type"), Text, "The media type of the body.";
     ContentEncoding "content_encoding" None, Text, "How the body is coded.";
-    ContentLength "content_length" None, Number, "The length of the body as the head states it, in bytes.";
+    ContentLength "content_length" None, Number,
+        "The length of the body as the head states it, in bytes.";
     RequestHead "request_head_bytes" None, Number, "The length of the request's head, in bytes.";
-    RequestBody "request_body_bytes" Some("http.request.body.bytes"), Number, "The length of the request's body as it was seen, in bytes.";
+    RequestBody "request_body_bytes" Some("http.request.body.bytes"), Number,
+        "The length of the request's body as it was seen, in bytes.";
     ResponseHead "response_head_bytes" None, Number, "The length of the response's head, in bytes.";
-    ResponseBody "response_body_bytes" Some("http.response.body.bytes"), Number, "The length of the response's body as it was seen, in bytes.";
-    Missing "missing_bytes" None, Number, "How many bytes of the body, or of both, were never seen.";
-    Incomplete "incomplete" None, Flag, "Whether the message, or one of both, ended before it was whole.";
+    ResponseBody "response_body_bytes" Some("http.response.body.bytes"), Number,
+        "The length of the response's body as it was seen, in bytes.";
+    Missing "missing_bytes" None, Number,
+        "How many bytes of the body, or of both, were never seen.";
+    Incomplete "incomplete" None, Flag,
+        "Whether the message, or one of both, ended before it was whole.";
     Id "id" Some("dns.id"), Number, "The number of the DNS message.";
     Opcode "opcode" Some("dns.op_code"), Number, "The DNS operation.";
     Answer "answer" Some("dns.type"), Flag, "Whether the DNS message is a response.";
@@ -99,13 +105,15 @@ fields! {
     Flags "flags" Some("dns.header_flags"), Text, "The flags of the DNS header that are set.";
     Name "name" Some("dns.question.name"), Text, "The name that is asked for.";
     Type "type" Some("dns.question.type"), Text, "The type that is asked for.";
-    Class "class" Some("dns.question.class"), Text, "The class that is asked for.";
+    Class "question_class" Some("dns.question.class"), Text, "The class that is asked for.";
     Answers "answers" Some("dns.answers.count"), Number, "How many answers the DNS message has.";
     Data "data" Some("dns.answers.data"), List, "The answers, as text.";
     Ttl "ttl" Some("dns.answers.ttl"), Number, "The least time to live of the answers, in seconds.";
     TlsVersion "tls_version" Some("tls.version"), Text, "The version of TLS.";
-    ServerName "server_name" Some("tls.client.server_name"), Text, "The server's name that the client asks for (SNI).";
-    Alpn "alpn" Some("tls.client.supported_protocols"), List, "The application protocols that are offered or chosen (ALPN).";
+    ServerName "server_name" Some("tls.client.server_name"), Text,
+        "The server's name that the client asks for (SNI).";
+    Alpn "alpn" Some("tls.client.supported_protocols"), List,
+        "The application protocols that are offered or chosen (ALPN).";
     Cipher "cipher" Some("tls.cipher"), Text, "The cipher suite that the server chose.";
     Ciphers "ciphers" None, Number, "How many cipher suites the client offers.";
     Ja4 "ja4" Some("tls.client.ja4"), Text, "The client's fingerprint (JA4).";

@@ -1,3 +1,6 @@
+//! Tests of records: what was written is read again, also where room is short; bytes of strangers
+//! do no harm.
+
 use super::*;
 
 fn exchange(room: &mut [u8]) -> usize {

@@ -147,8 +147,8 @@ impl Side {
     }
 
     /// Whether a RST with this number is one that the other end heeds: it lies in the window (RFC
-    /// 9293 §3.5.3; RFC 5961 §3 would have it exact, which needs to see all that the other end saw).
-    /// A side that was not heard may only answer, as a host does that knows of no connection.
+    /// 9293 §3.5.3; RFC 5961 §3 would have it exact, which needs to see all that the other end
+    /// saw). A side that was not heard may only answer, as a host does that knows of no connection.
     pub(super) fn may_reset(&self, number: u32, answers: bool) -> bool {
         if !self.has(OPEN) {
             return answers || (self.has(ACKED) && self.acknowledged == number);

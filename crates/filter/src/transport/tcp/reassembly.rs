@@ -1,8 +1,8 @@
 //! One side of a connection: segments as they come, bytes in order.
 //!
 //! In: a segment with its sequence number. Out: views of the frames in order, each byte once;
-//! **holes** where bytes were sent that nobody showed us; the end. A segment that comes too early is
-//! held. Bytes are given up for missing when the other end has acknowledged them, when the frame
+//! **holes** where bytes were sent that nobody showed us; the end. A segment that comes too early
+//! is held. Bytes are given up for missing when the other end has acknowledged them, when the frame
 //! was cut short when it was captured, when what waits behind them is too much or too old, and when
 //! the connection ends.
 

@@ -120,7 +120,8 @@ impl<'c> Meaning<'c> {
         Some(set)
     }
 
-    /// The classes that a value means, one mostly; none after a mistake or where it cannot be known.
+    /// The classes that a value means, one mostly; none after a mistake or where it cannot be
+    /// known.
     fn value(&self, value: &Value, mistakes: &mut Vec<Diagnostic>) -> Option<(u32, u32)> {
         match value {
             Value::Name(name) => self.named(name, mistakes),
