@@ -6,32 +6,31 @@
 //! Everything is owned, so what was built is given back when a later step fails. Activation is
 //! [`crate::run`]'s.
 
+use self::between::{Ends, bell};
 use self::outside::Outside;
 use crate::control::Control;
 use crate::process::Demand;
-use crate::ring::{Export, Import};
 use crate::space::assemble::Assembly;
-use crate::space::node::{Node, NodeId as Local, Part, SinkPart, SourcePart};
+use crate::space::node::{Node, NodeId as Local, Part};
 use crate::space::section::Section;
 use crate::space::select::Wanted;
 use crate::space::walk::Left;
 use crate::space::{BATCH, Clock, Input, Parts, Space};
 use abi::DbufId;
-use buffer::crossing::{Config as RingConfig, crossing};
-use buffer::ibuf::Lanes;
 use buffer::pool::{Config as PoolConfig, Pool};
 use buffer::signal::Bell;
-use endpoint::process::Stands;
 use endpoint::{Failure, SinkEntry, SourceEntry};
 use filter::{Counts, Description, Holds, Kind, Mistake};
 use pipeline::ClassSet;
 use pipeline::graph::{Boolean, Edge, Graph, Link, NodeId, Step, Use};
-use pipeline::plan::{Plan, PlannedEdge, RingPlan, SpaceKind};
+use pipeline::plan::{Plan, SpaceKind};
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
+mod between;
 mod outside;
+mod programs;
 
 /// How many bytes a filter may hold, all sessions together.
 const HOLD_BYTES: u64 = 64 << 20;
@@ -123,41 +122,12 @@ fn programs(graph: &Graph) -> impl Iterator<Item = (NodeId, &Use)> {
     sources(graph).filter(|(_, used)| used.description.process)
 }
 
-fn stands(graph: &Graph, program: NodeId) -> Stands {
-    match (graph.inputs(program).next(), graph.outputs(program).next()) {
-        (Some(_), Some(_)) => Stands::Middle,
-        (Some(_), None) => Stands::End,
-        (None, _) => Stands::Head,
-    }
-}
-
-/// What a space sleeps on: where it reads descriptors and rings, both must wake it.
-fn bell(plan: &Plan, space: usize) -> sys::Result<Bell> {
-    let reads = sources(&plan.graph).any(|(id, _)| plan.placed[id.0].leaves == space);
-    let is_ring = |planned: &PlannedEdge| matches!(planned, PlannedEdge::Ring(_));
-    let mut edges = plan.graph.edges.iter().zip(&plan.edges);
-    let rings =
-        edges.any(|(edge, planned)| is_ring(planned) && plan.placed[edge.to.0].enters == space);
-    if reads && rings { Bell::with_alarm() } else { Ok(Bell::new()) }
-}
-
 /// The name of a node as people read it: `tcp`, `tcp#X`.
 fn title(used: &Use) -> String {
     match &used.mark {
         Some(mark) => format!("{}#{mark}", used.description.name),
         None => used.description.name.to_owned(),
     }
-}
-
-/// A ring that has been made and not yet been put between two nodes.
-///
-/// Edges from one space to one node share a ring: they are joined, in order, before they cross.
-struct Ends {
-    edges: Vec<usize>,
-    export: Option<Export>,
-    import: Option<Import>,
-    /// Where the edges meet in the near space, once that is built.
-    enter: Option<Local>,
 }
 
 /// A space without what changes the world: sinks and programs, for which room is left.
@@ -249,49 +219,6 @@ impl<'p> Builder<'p> {
         Outside { plan: self.plan, origins: self.origins, settings: self.settings }
     }
 
-    /// Makes the rings between the spaces of this part.
-    fn rings(&self) -> Result<Vec<Ends>, BuildError> {
-        let edges = &self.plan.graph.edges;
-        let mut rings: Vec<Ends> = Vec::new();
-        for (index, planned) in self.plan.edges.iter().enumerate() {
-            let PlannedEdge::Ring(ring) = planned else { continue };
-            let edge = &edges[index];
-            let (near, far) = (self.leaves(edge.from), self.enters(edge.to));
-            let (Some(near), Some(far)) = (near, far) else { continue };
-            let shared = rings.iter_mut().find(|ends| {
-                let first = &edges[ends.edges[0]];
-                first.to == edge.to && self.leaves(first.from) == Some(near)
-            });
-            match shared {
-                Some(ends) => ends.edges.push(index),
-                None => rings.push(self.ring(index, ring, near, far)?),
-            }
-        }
-        Ok(rings)
-    }
-
-    fn ring(
-        &self,
-        edge: usize,
-        ring: &RingPlan,
-        near: usize,
-        far: usize,
-    ) -> Result<Ends, BuildError> {
-        let lanes = match ring.stride {
-            16 => Lanes::Pointer,
-            32 => Lanes::Context,
-            _ => Lanes::Marks,
-        };
-        let config = RingConfig { entries: ring.entries, lanes, ..RingConfig::default() };
-        let (near, far) = (Arc::clone(&self.bells[near]), Arc::clone(&self.bells[far]));
-        let made = crossing(&config, Arc::clone(&near), &[far]);
-        let (writer, mut readers) =
-            made.map_err(|fault| BuildError::Unexpected(fault.to_string()))?;
-        let import = readers.pop().map(|reader| Import::new(edge, reader));
-        let export = Some(Export::new(edge, writer, near, ring.signal_blocks));
-        Ok(Ends { edges: vec![edge], export, import, enter: None })
-    }
-
     /// Which of this part's spaces hands a node what comes: its own, unless it is a program.
     fn enters(&self, node: NodeId) -> Option<usize> {
         let space = self.plan.placed[node.0].enters;
@@ -349,86 +276,6 @@ impl<'p> Builder<'p> {
         }
         self.arcs(place, &locals, &mut draft, rings);
         Ok(draft)
-    }
-
-    /// Whether this space takes up what a program writes.
-    fn gives(&self, place: usize, program: NodeId) -> bool {
-        let ends = stands(&self.plan.graph, program) == Stands::End;
-        !ends && self.leaves(program) == Some(place)
-    }
-
-    /// Whether this space hands a program what comes.
-    fn takes(&self, place: usize, program: NodeId) -> bool {
-        let begins = stands(&self.plan.graph, program) == Stands::Head;
-        !begins && self.enters(program) == Some(place)
-    }
-
-    /// Leaves room for the half of a program that runs in this space; the other runs in another, or
-    /// there is none.
-    fn half(&self, id: NodeId, used: &Use, draft: &mut Draft) -> Local {
-        let mut made = Node::new(title(used), id.0, Part::Pass, counts(used.description));
-        made.counted = self.is_counted(id);
-        let local = draft.assembly.node(made);
-        draft.programs.push((local, id));
-        local
-    }
-
-    /// Starts a program of this part, and puts its halves where room was left for them.
-    fn program(&self, id: NodeId, used: &Use, drafts: &mut [Draft]) -> Result<(), BuildError> {
-        let (enters, leaves) = (self.enters(id), self.leaves(id));
-        let (Some(enters), Some(leaves)) = (enters, leaves) else { return Ok(()) };
-        let started = self.outside().program(id, used, stands(&self.plan.graph, id))?;
-        let mut put = |place: usize, part: Part| {
-            let draft = &mut drafts[place];
-            if let Some((local, _)) = draft.programs.iter().find(|(_, other)| *other == id) {
-                draft.assembly.replace(*local, part);
-            }
-        };
-        if let Some(sink) = started.input {
-            put(enters, Part::Sink(SinkPart { sink, report: None }));
-        }
-        if let Some(source) = started.output {
-            put(leaves, Part::Source(SourcePart { source, ended: false }));
-        }
-        Ok(())
-    }
-
-    fn arcs(&self, place: usize, locals: &[Option<Local>], draft: &mut Draft, rings: &mut [Ends]) {
-        let Draft { assembly, inputs, .. } = draft;
-        let graph = &self.plan.graph;
-        let name = |place: Option<usize>| {
-            let space = place.and_then(|place| self.plan.spaces.get(self.spaces[place]));
-            space.map_or_else(String::new, |space| space.name.clone())
-        };
-        for (index, edge) in graph.edges.iter().enumerate() {
-            let wanted = wanted(&edge.classes);
-            let ring = rings.iter_mut().find(|ends| ends.edges.contains(&index));
-            // Of a program one half is here, which may be the other one.
-            let from = locals[edge.from.0].filter(|_| self.leaves(edge.from) == Some(place));
-            let to = locals[edge.to.0].filter(|_| self.enters(edge.to) == Some(place));
-            match (from, to, ring) {
-                (Some(from), Some(to), _) => assembly.arc(from, to, wanted, edge.back, index),
-                (Some(from), None, Some(ends)) => {
-                    if let Some(export) = ends.export.take() {
-                        let title = format!("ring to {}", name(self.enters(edge.to)));
-                        let part = Part::Export(export);
-                        let out = Node::new(title, edge.from.0, part, Counts::default());
-                        ends.enter = Some(assembly.node(out));
-                    }
-                    let Some(out) = ends.enter else { continue };
-                    assembly.arc(from, out, wanted, false, index);
-                }
-                (None, Some(to), Some(ends)) => {
-                    let Some(import) = ends.import.take() else { continue };
-                    let title = format!("ring from {}", name(self.leaves(edge.from)));
-                    let enter =
-                        assembly.node(Node::new(title, edge.to.0, Part::Pass, Counts::default()));
-                    assembly.arc(enter, to, Wanted::All, false, index);
-                    inputs.push(Input::Ring { node: enter, import, ended: false });
-                }
-                _ => {}
-            }
-        }
     }
 
     /// Makes a node. A sink's place is kept by nothing until all else has succeeded.

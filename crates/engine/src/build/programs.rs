@@ -1,0 +1,63 @@
+//! Programs: their two halves in the spaces on their two sides, and their start.
+
+use super::{BuildError, Builder, Draft, Local, counts, title};
+use crate::space::node::{Node, Part, SinkPart, SourcePart};
+use endpoint::process::Stands;
+use pipeline::graph::{Graph, NodeId, Use};
+
+impl Builder<'_> {
+    /// Whether this space takes up what a program writes.
+    pub(super) fn gives(&self, place: usize, program: NodeId) -> bool {
+        let ends = stands(&self.plan.graph, program) == Stands::End;
+        !ends && self.leaves(program) == Some(place)
+    }
+
+    /// Whether this space hands a program what comes.
+    pub(super) fn takes(&self, place: usize, program: NodeId) -> bool {
+        let begins = stands(&self.plan.graph, program) == Stands::Head;
+        !begins && self.enters(program) == Some(place)
+    }
+
+    /// Leaves room for the half of a program that runs in this space; the other runs in another, or
+    /// there is none.
+    pub(super) fn half(&self, id: NodeId, used: &Use, draft: &mut Draft) -> Local {
+        let mut made = Node::new(title(used), id.0, Part::Pass, counts(used.description));
+        made.counted = self.is_counted(id);
+        let local = draft.assembly.node(made);
+        draft.programs.push((local, id));
+        local
+    }
+
+    /// Starts a program of this part, and puts its halves where room was left for them.
+    pub(super) fn program(
+        &self,
+        id: NodeId,
+        used: &Use,
+        drafts: &mut [Draft],
+    ) -> Result<(), BuildError> {
+        let (enters, leaves) = (self.enters(id), self.leaves(id));
+        let (Some(enters), Some(leaves)) = (enters, leaves) else { return Ok(()) };
+        let started = self.outside().program(id, used, stands(&self.plan.graph, id))?;
+        let mut put = |place: usize, part: Part| {
+            let draft = &mut drafts[place];
+            if let Some((local, _)) = draft.programs.iter().find(|(_, other)| *other == id) {
+                draft.assembly.replace(*local, part);
+            }
+        };
+        if let Some(sink) = started.input {
+            put(enters, Part::Sink(SinkPart { sink, report: None }));
+        }
+        if let Some(source) = started.output {
+            put(leaves, Part::Source(SourcePart { source, ended: false }));
+        }
+        Ok(())
+    }
+}
+
+fn stands(graph: &Graph, program: NodeId) -> Stands {
+    match (graph.inputs(program).next(), graph.outputs(program).next()) {
+        (Some(_), Some(_)) => Stands::Middle,
+        (Some(_), None) => Stands::End,
+        (None, _) => Stands::Head,
+    }
+}
