@@ -82,33 +82,28 @@ impl Side {
         if policy == Policy::First {
             return;
         }
+        let loses = |(_, (key, block)): &(usize, (u32, Block<'_>))| {
+            let old = span(*key, block);
+            new.overlaps(old) && policy.new_wins(new, old)
+        };
+        let held = way.cx.held(&self.held).take_while(|(key, _)| after(new.to, *key));
+        let mut losers: Vec<_> = held.enumerate().filter(loses).collect();
         let mut list = self.held;
-        let mut before = 0;
-        loop {
-            let Some((key, block)) = way.cx.held(&list).nth(before as usize) else { break };
+        // From the back, so that what stands before keeps its place.
+        while let Some((before, (key, block))) = losers.pop() {
             let old = span(key, &block);
-            if !after(new.to, old.from) {
-                break;
-            }
-            if !new.overlaps(old) || !policy.new_wins(new, old) {
-                before += 1;
-                continue;
-            }
             self.held_bytes = self.held_bytes.saturating_sub(block.length());
-            let left = distance(old.from, new.from);
-            let right = distance(new.to, old.to);
-            let mut pieces = 0;
+            let (left, right) = (distance(old.from, new.from), distance(new.to, old.to));
             if left > 0 {
                 let piece = block.narrow(0, left.unsigned_abs());
-                pieces += self.keep(way, &mut list, &piece, old.from);
+                self.keep(way, &mut list, &piece, old.from);
             }
             if right > 0 {
                 let right = right.unsigned_abs();
                 let piece = block.narrow(block.length() - right, right);
-                pieces += self.keep(way, &mut list, &piece, new.to);
+                self.keep(way, &mut list, &piece, new.to);
             }
-            way.cx.discard_behind(&mut list, before, OVERLAPPED);
-            before += pieces;
+            way.cx.discard_behind(&mut list, u32::try_from(before).unwrap_or(0), OVERLAPPED);
         }
         self.held = list;
     }
@@ -122,7 +117,8 @@ impl Side {
     ) {
         let mut free = Vec::new();
         let mut from = new.from;
-        for (key, block) in way.cx.held(&self.held) {
+        let held = way.cx.held(&self.held).take_while(|(key, _)| after(new.to, *key));
+        for (key, block) in held {
             let old = span(key, &block);
             if !new.overlaps(old) {
                 continue;
@@ -148,26 +144,22 @@ impl Side {
                     self.held_bytes += piece.length();
                 }
                 0 => break,
-                _ => {
-                    self.keep(way, &mut list, &piece, part.from);
-                }
+                _ => self.keep(way, &mut list, &piece, part.from),
             }
         }
         self.held = list;
     }
 
-    /// Holds a piece more than came; answers how many blocks that were.
+    /// Holds a piece more than came.
     fn keep<'a>(
         &mut self,
         way: &mut Way<'_, '_, 'a>,
         list: &mut HeldList,
         piece: &Block<'a>,
         key: u32,
-    ) -> u32 {
-        let kept = way.cx.keep(list, piece, key);
-        if kept {
+    ) {
+        if way.cx.keep(list, piece, key) {
             self.held_bytes += piece.length();
         }
-        kept.into()
     }
 }
