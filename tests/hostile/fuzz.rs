@@ -11,6 +11,7 @@ use testkit::Random;
 
 mod bodies;
 mod frames;
+mod http;
 mod messages;
 mod programs;
 
@@ -31,6 +32,8 @@ const BODIES: &[Body] = &[
     frames::CAPTURE,
     frames::DISSECT,
     frames::FILTERS,
+    http::HEAD,
+    http::CONNECTION,
     messages::DNS,
     messages::HELLO,
     bodies::RESOLVE,

@@ -2,8 +2,8 @@
 //! not look into its fields. `cargo run --release -p streamline-wire --example http_rate`.
 //!
 //! Each row is the least of 501 passes over 1,000 heads that lie one behind another, all candidates
-//! taking turns: so short that most are not interrupted, even on a busy machine. `and fields` finds with `httparse` what ours finds: lengths, codings,
-//! connection, host.
+//! taking turns: so short that most are not interrupted, even on a busy machine. `and fields` finds
+//! with `httparse` what ours finds: lengths, codings, connection, host.
 
 use std::hint::black_box;
 use std::io::{self, Write};

@@ -1,0 +1,136 @@
+//! Bodies of HTTP/1: heads and chunks alone, and whole connections through the filter.
+
+use super::bodies::{Body, Pieces};
+use abi::{Flags, Marks, RichPointer};
+use filter::Batch;
+use filter::testing::{Arena, Frame, Node, Space, amount};
+use wire::http::{self, Asked, Head, Manner, Piece, Seek, Start};
+
+/// Any bytes are a head, the beginning of one, or none; what follows has an end or has not.
+pub(crate) const HEAD: Body = Body { name: "http head", corpus: texts, rounds: 30_000, run: head };
+
+/// Any bytes are two directions of a connection.
+pub(crate) const CONNECTION: Body =
+    Body { name: "http connection", corpus: texts, rounds: 4000, run: connection };
+
+fn texts() -> Vec<Vec<u8>> {
+    let texts: [&[u8]; 8] = [
+        b"GET / HTTP/1.1\r\nHost: a\r\nConnection: upgrade , close\r\nUpgrade: x\r\n\r\nrest",
+        b"POST /x?y HTTP/1.0\r\nContent-Length: 3\r\nContent-Encoding: gzip, br\r\n\r\nabcGET /\n",
+        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: x chunked\r\n\r\n3;a=\"b\"\r\nabc\r\n0\r\nA: b\n\n",
+        b"http/1.1 \x0b304\n A: b\n\tTransfer-Encoding:\r\n chunked\n \n\x000f\n",
+        b"HTTP/1.1 100 x\r\n\r\nHTTP/1.1 101 x\r\rContent-Length: 99\r\n\r\r\nHost: b\r\n\r\n",
+        b"CONNECT a:1 HTTP/1.1\r\nAuthorization: Basic am9lOg==\r\n\r\n\x16\x03\x01",
+        b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
+        b"HEAD / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\nffffffffffffffff\r\n",
+    ];
+    texts.map(<[u8]>::to_vec).into()
+}
+
+fn head(bytes: &[u8]) {
+    let _ = http::guess(bytes);
+    let mut seek = Seek::default();
+    let middle = bytes.len() / 2;
+    let ends = seek.ends_in(&bytes[..middle]) | seek.ends_in(&bytes[middle..]);
+    for manner in [Manner::Strict, Manner::Lenient] {
+        for read in [Head::request, Head::response] {
+            let Ok(head) = read(bytes, manner) else { continue };
+            assert!(head.begin < head.end && head.end <= bytes.len());
+            assert!(ends || head.version.is_empty(), "an end that the search did not find");
+            let body = match head.start {
+                Start::Request { .. } => http::Body::of_request(&head, manner),
+                Start::Response { .. } => Ok(http::Body::of_response(&head, Asked::Other, manner)),
+            };
+            let Ok(body) = body else { continue };
+            let rest = &bytes[head.end..];
+            let (whole, cut) = (
+                data(body, &[rest]),
+                data(body, &[&rest[..rest.len() / 2], &rest[rest.len() / 2..]]),
+            );
+            assert!(whole.len() <= rest.len());
+            assert!(manner == Manner::Lenient || whole == cut, "a body that depends on its pieces");
+        }
+    }
+}
+
+fn data(mut body: http::Body, pieces: &[&[u8]]) -> Vec<u8> {
+    let mut found = Vec::new();
+    for piece in pieces {
+        let mut rest = *piece;
+        while !rest.is_empty() {
+            let taken = match body.take(rest) {
+                Ok(Piece::Data(length)) => {
+                    found.extend(&rest[..length]);
+                    length
+                }
+                Ok(Piece::Framing(length)) => length,
+                Ok(Piece::End) | Err(_) => return found,
+            };
+            assert!((1..=rest.len()).contains(&taken));
+            rest = &rest[taken..];
+        }
+    }
+    found
+}
+
+/// Two bytes of choices for each block, then its bytes. Every message begins with a description and
+/// has one end, nothing is held when all is over, and the ledger balances.
+fn connection(bytes: &[u8]) {
+    let mut input = Pieces(bytes);
+    let words: &[&str] = match input.byte() % 4 {
+        0 => &["emit=body"],
+        1 => &["emit=body", "decode=yes"],
+        2 => &["strict=yes", "emit=head"],
+        _ => &["decode=yes", "pending=1", "head=256"],
+    };
+    let http = filter::catalog::find("http").expect("it is in the catalog");
+    let mut node = Node::asked_for(http, words, &[(1000, 1999)]).expect("good arguments");
+    let arena = Arena::new(64 + bytes.len() * 16);
+    let mut space = Space::new(&arena);
+    let (mut came, mut left) = (0, Vec::new());
+    while !input.0.is_empty() {
+        let (choice, length) = (input.byte(), usize::from(input.byte()));
+        let mut block = space.batch(&[Frame::tcp(1, 2, input.bytes(length))]).block(0);
+        block = block.narrow(54, u32::MAX);
+        if choice & 1 != 0 {
+            let hole = u32::from(choice);
+            block.pointer = RichPointer::hole(hole);
+            (block.frame, block.marks) = (&[], Marks::bare(hole));
+        }
+        let flags = [(2, Flags::BACKWARD), (4, Flags::FIRST), (0x60, Flags::END)];
+        let set = flags.into_iter().filter(|(bits, _)| choice & bits == *bits);
+        block.context.flags = set.fold(Flags::NONE, |all, (_, flag)| all.with(flag));
+        block.context.session = 1 + u32::from(choice >> 7);
+        let mut batch = Batch::empty();
+        batch.push(block, 0).expect("a free lane");
+        came += 1;
+        left.extend(node.turn(batch, &mut space, came));
+    }
+    left.extend(node.finish(&mut space, came));
+    assert_eq!(node.counts.held.blocks, 0);
+    let made = came + node.counts.made.blocks;
+    let lost = node.counts.evicted.blocks + node.counts.no_room.blocks;
+    assert_eq!(made, amount(&left).blocks + node.counts.consumed.blocks + lost);
+    nests(&left);
+}
+
+fn nests(left: &[Batch<'_>]) {
+    let mut open = [[false; 2]; 3];
+    for batch in left {
+        for (_, block) in batch.blocks().filter(|(_, block)| block.pointer.class.answered()) {
+            let flags = block.context.flags;
+            let first = flags.has(Flags::FIRST);
+            let last = flags.has(Flags::LAST) || flags.has(Flags::END);
+            assert_eq!(first, block.marks.is_description());
+            if block.pointer.class.0 >= 1000 {
+                assert!(first && last);
+                continue;
+            }
+            let way = usize::from(flags.has(Flags::BACKWARD));
+            let open = &mut open[block.context.session as usize][way];
+            assert_eq!(first, !*open, "a message begins where one ends");
+            *open = !last;
+        }
+    }
+    assert!(open.iter().flatten().all(|open| !open), "a message without an end");
+}
