@@ -1,0 +1,128 @@
+//! tshark as a judge: what it makes of the streams and of the HTTP bodies of a capture.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+/// Reassembly in tshark as thorough as it goes. Bodies: chunks joined, codings undone.
+const THOROUGH: [&str; 7] = [
+    "tcp.desegment_tcp_streams:TRUE",
+    "ip.defragment:TRUE",
+    "ipv6.defragment:TRUE",
+    "http.desegment_headers:TRUE",
+    "http.desegment_body:TRUE",
+    "http.dechunk_body:TRUE",
+    "http.decompress_body:TRUE",
+];
+
+/// Some bytes of one side of a connection, or how many there are that nobody saw.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) enum Part {
+    Bytes(Vec<u8>),
+    Missing(u64),
+}
+
+/// What both sides of a connection sent: addresses and ports as text, and the parts.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub(crate) struct Followed {
+    pub(crate) ends: [String; 2],
+    pub(crate) sides: [Vec<Part>; 2],
+}
+
+fn command(capture: &Path) -> Command {
+    let mut command = Command::new("tshark");
+    command.args(["-n", "-q", "-r"]).arg(capture).stdin(Stdio::null()).stderr(Stdio::null());
+    for setting in THOROUGH {
+        command.args(["-o", setting]);
+    }
+    command
+}
+
+/// The streams of a capture in the order in which they begin, asked for `at_once` in one run.
+pub(crate) fn streams(capture: &Path, at_once: u32) -> Vec<Followed> {
+    let mut streams = Vec::new();
+    loop {
+        let from = u32::try_from(streams.len()).expect("few streams");
+        let mut command = command(capture);
+        command.args(["-o", "tcp.reassemble_out_of_order:TRUE"]);
+        for number in from..from + at_once {
+            command.args(["-z", &format!("follow,tcp,raw,{number}")]);
+        }
+        let output = command.output().expect("tshark");
+        let mut found = followed(&String::from_utf8_lossy(&output.stdout));
+        streams.extend((from..from + at_once).map_while(|number| found.remove(&number)));
+        if streams.len() < (from + at_once) as usize {
+            return streams;
+        }
+    }
+}
+
+/// Reads what `-z follow,tcp,raw` prints.
+fn followed(text: &str) -> BTreeMap<u32, Followed> {
+    let mut found = BTreeMap::new();
+    let (mut number, mut stream) = (None, Followed::default());
+    for line in text.lines() {
+        if let Some(told) = line.strip_prefix("Filter: tcp.stream eq ") {
+            (number, stream) = (told.trim().parse().ok(), Followed::default());
+        } else if let Some(end) = line.strip_prefix("Node 0: ") {
+            stream.ends[0] = end.to_owned();
+        } else if let Some(end) = line.strip_prefix("Node 1: ") {
+            stream.ends[1] = end.to_owned();
+        } else if line.starts_with("===") {
+            if let Some(number) = number.take().filter(|_| stream.ends[0] != ":0") {
+                found.insert(number, std::mem::take(&mut stream));
+            }
+        } else if number.is_some() {
+            let side = usize::from(line.starts_with('\t'));
+            add(&mut stream.sides[side], part(&unhex(line.trim())));
+        }
+    }
+    found
+}
+
+/// tshark writes a sentence where bytes are missing.
+fn part(bytes: &[u8]) -> Part {
+    let text = std::str::from_utf8(bytes).ok();
+    let number = text
+        .and_then(|text| text.strip_prefix('['))
+        .and_then(|text| text.strip_suffix(" bytes missing in capture file]\0"))
+        .and_then(|number| number.parse().ok());
+    number.map_or_else(|| Part::Bytes(bytes.to_vec()), Part::Missing)
+}
+
+/// Adds a part; neighbours of one kind become one.
+pub(crate) fn add(parts: &mut Vec<Part>, part: Part) {
+    match (parts.last_mut(), part) {
+        (Some(Part::Bytes(bytes)), Part::Bytes(more)) => bytes.extend(more),
+        (Some(Part::Missing(length)), Part::Missing(more)) => *length += more,
+        (_, Part::Bytes(bytes)) if bytes.is_empty() => {}
+        (_, Part::Missing(0)) => {}
+        (_, part) => parts.push(part),
+    }
+}
+
+fn unhex(text: &str) -> Vec<u8> {
+    let pair = |pair: &[u8]| u8::from_str_radix(std::str::from_utf8(pair).ok()?, 16).ok();
+    text.as_bytes().chunks(2).map_while(pair).collect()
+}
+
+/// The bodies of the HTTP messages of a capture; `folder` is where they may lie in between. A body
+/// without bytes is none. `waits`: segments are put in order before anything looks at them, and
+/// what lies behind a gap is not looked at.
+pub(crate) fn bodies(capture: &Path, folder: &Path, waits: bool) -> Vec<Vec<u8>> {
+    std::fs::create_dir_all(folder).expect("a folder");
+    let objects = format!("http,{}", folder.display());
+    let waits = format!("tcp.reassemble_out_of_order:{}", if waits { "TRUE" } else { "FALSE" });
+    let mut command = command(capture);
+    command.args(["-o", &waits, "--export-objects", &objects]).stdout(Stdio::null());
+    let status = command.status();
+    // It ends with an error where a capture is cut off; what it told until then counts.
+    status.expect("tshark");
+    let files = std::fs::read_dir(folder).expect("the folder").flatten();
+    let mut bodies: Vec<Vec<u8>> =
+        files.map(|file| std::fs::read(file.path()).expect("a file")).collect();
+    std::fs::remove_dir_all(folder).expect("the folder");
+    bodies.retain(|body| !body.is_empty());
+    bodies.sort();
+    bodies
+}

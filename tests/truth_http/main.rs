@@ -1,0 +1,17 @@
+//! The truth about `http`: what others find in captures that others made.
+#![forbid(unsafe_code)]
+
+#[path = "../common/captures.rs"]
+mod captures;
+#[path = "../common/collect.rs"]
+mod collect;
+#[path = "../common/line.rs"]
+#[expect(dead_code, reason = "the tests of the ledger use the rest")]
+mod line;
+#[path = "../common/scratch.rs"]
+mod scratch;
+
+mod evader;
+mod failures;
+mod messages;
+mod state;

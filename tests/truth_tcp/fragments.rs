@@ -1,0 +1,122 @@
+//! suricata-verify about IP fragments: what its decoder reports, `ip` reports by its reasons, and
+//! what its rules find in packets put together, ours have.
+
+use crate::collect::{COLLECTING, Seen, collected};
+use crate::line::Line;
+use std::collections::BTreeSet;
+
+/// What must be so of the packets of a capture.
+#[derive(Clone, Copy)]
+enum Want {
+    /// `ip` drops for this reason, or does not answer.
+    Reason(&'static str),
+    /// So many packets of this protocol of which this is so.
+    Packets(usize, u32, fn(&[u8]) -> bool),
+    /// Out of scope, and why.
+    Out(&'static str),
+}
+use Want::{Out, Packets, Reason};
+
+const ICMP6: u32 = 58;
+const TCP: u32 = 6;
+
+fn is_syn(segment: &[u8]) -> bool {
+    segment.len() >= 20 && segment[13] & 2 != 0
+}
+
+fn is(kind: u8, code: u8) -> impl Fn(&[u8]) -> bool {
+    move |message| message.starts_with(&[kind, code])
+}
+
+/// Test (with its folder) and what is wanted.
+const CASES: &[(&str, &[Want])] = &[
+    ("defrag/bug-6887-defrag-eth-vlan-ipv4-tcp-syn", &[Packets(1, TCP, is_syn)]),
+    ("defrag/bug-6887-defrag-ppp-ipv4-tcp-syn", &[Packets(1, TCP, is_syn)]),
+    (
+        "defrag/bug-6942-6887-defrag-eth-ip-gre-ppp-ip-udp-data",
+        &[Out("a packet in GRE and PPP: tunnels are not taken off")],
+    ),
+    (
+        "ipv6-evasion/ipv6-atomic-fragments-toobig",
+        &[Packets(1, ICMP6, |message| is(2, 0)(message) && message[4..8] < [0, 0, 5, 0][..])],
+    ),
+    (
+        "ipv6-evasion/ipv6-kill-router-gateway",
+        &[Packets(4, ICMP6, |message| is(134, 0)(message) && message[6..8] == [0, 0])],
+    ),
+    (
+        "ipv6-evasion/ipv6-malformed-fragments-10",
+        &[Out("a second fragment header inside a fragment is passed as any extension header")],
+    ),
+    ("ipv6-evasion/ipv6-malformed-fragments-17", &[Reason("overlap")]),
+    ("ipv6-evasion/ipv6-malformed-fragments-2", &[Reason("overlap")]),
+    ("ipv6-evasion/ipv6-malformed-fragments-22", &[Reason("malformed")]),
+    (
+        "ipv6-evasion/ipv6-malformed-fragments-25",
+        &[Out("reports of header chains that `ip` passes as they are")],
+    ),
+    ("ipv6-evasion/ipv6-malformed-fragments-30", &[Packets(1, ICMP6, |m| is(3, 1)(m))]),
+    ("ipv6-evasion/ipv6-malformed-fragments-31", &[Reason("too big")]),
+    ("ipv6-evasion/ipv6-malformed-fragments-32", &[Reason("too big"), Reason("malformed")]),
+    ("ipv6-evasion/ipv6-malformed-fragments-35", &[Packets(1, ICMP6, |m| is(4, 0)(m))]),
+    ("ipv6-evasion/ipv6-malformed-fragments-36", &[Packets(1, ICMP6, |m| is(4, 0)(m))]),
+    ("ipv6-evasion/ipv6-malformed-fragments-7", &[Reason("overlap")]),
+    ("ipv6-evasion/ipv6-malformed-fragments-8", &[Reason("overlap")]),
+    ("ipv6-evasion/ipv6-rsmurf", &[Packets(1_000, ICMP6, |m| is(128, 0)(m))]),
+];
+
+#[test]
+fn suricata_finds_the_same_in_fragments() {
+    let Some(cases) = testkit::cases() else { return };
+    let (mut judged, mut out, mut wrong) = (0, 0, Vec::new());
+    for (test, wants) in CASES {
+        if let [Out(why)] = wants {
+            println!("out of scope: {test}: {why}");
+            out += 1;
+            continue;
+        }
+        judged += 1;
+        let folder = cases.join("suricata").join(test);
+        let files = std::fs::read_dir(&folder).expect("the test").flatten();
+        let mut paths = files.map(|file| file.path());
+        let capture = paths.find(|path| path.extension().is_some_and(|end| end == "pcap"));
+        let capture = capture.unwrap_or_else(|| panic!("{test}: no capture"));
+        let text = format!("replay '{}' | ip | collect | discard", capture.display());
+        let (seen, outcome) = collected(&Line::with(text, COLLECTING)).expect("a capture");
+        let ip = outcome.ledger.filters.iter().find(|f| f.name.starts_with("ip")).expect("`ip`");
+        let dropped = ip.dropped.iter().map(|(reason, amount)| (reason.as_str(), amount.blocks));
+        let unanswered = ip.unanswered.iter().map(|(reason, blocks)| (reason.as_str(), *blocks));
+        let reasons: Vec<(&str, u64)> =
+            dropped.chain(unanswered).filter(|(_, blocks)| *blocks > 0).collect();
+        for want in *wants {
+            let why = match *want {
+                Reason(wanted) if reasons.iter().any(|(reason, _)| *reason == wanted) => None,
+                Reason(wanted) => Some(format!("no `{wanted}` in {reasons:?}")),
+                Packets(number, protocol, so) => {
+                    let found = |block: &&Seen| block.class == protocol && so(&block.bytes);
+                    let found = seen.iter().filter(found).count();
+                    (found != number)
+                        .then(|| format!("{found} packets and not {number}; {reasons:?}"))
+                }
+                Out(_) => Some("out of scope beside what is judged".to_owned()),
+            };
+            wrong.extend(why.map(|why| format!("{test}: {why}")));
+        }
+    }
+    println!("{judged} tests of suricata-verify judged, {out} out of scope");
+    assert!(wrong.is_empty(), "{wrong:#?}");
+}
+
+/// A test that is added to the cases is judged, or left out with a reason.
+#[test]
+fn every_test_about_fragments_is_in_the_table() {
+    let Some(cases) = testkit::cases() else { return };
+    let mut found = BTreeSet::new();
+    for set in ["defrag", "ipv6-evasion"] {
+        let folders = std::fs::read_dir(cases.join("suricata").join(set)).expect("the set");
+        let names = folders.flatten().filter_map(|folder| folder.file_name().into_string().ok());
+        found.extend(names.map(|name| format!("{set}/{name}")));
+    }
+    let listed: BTreeSet<String> = CASES.iter().map(|(test, ..)| (*test).to_owned()).collect();
+    assert_eq!(found, listed);
+}

@@ -1,0 +1,98 @@
+//! What PcapPlusPlus' own tools wrote, byte for byte: the streams of a connection, and packets put
+//! together from fragments.
+
+use crate::collect::{COLLECTING, Seen, collected};
+use crate::line::Line;
+use crate::streams::sorted;
+use std::path::{Path, PathBuf};
+use wire::flow::Flow;
+
+fn examples() -> Option<PathBuf> {
+    Some(testkit::cases()?.join("pcapplusplus/ExamplesTest"))
+}
+
+/// What comes out of a line over a capture.
+fn run(capture: &Path, rest: &str) -> Vec<Seen> {
+    let text = format!("replay '{}' | {rest} | collect | discard", capture.display());
+    let (seen, outcome) = collected(&Line::with(text, COLLECTING)).expect("a capture");
+    assert!(outcome.failures.is_empty(), "{:?}", outcome.failures);
+    seen
+}
+
+/// `tcpreassembly_sides` has a file per side, `tcpreassembly_sanity` both in order of arrival.
+#[test]
+fn both_sides_of_a_connection_byte_for_byte() {
+    let Some(examples) = examples() else { return };
+    let read = |path: &str| std::fs::read(examples.join("expected_output").join(path));
+    let [client, server] = ["172.16.133.54.64370", "23.21.118.18.80"];
+    let sides = [
+        read(&format!("tcpreassembly_sides/{client}-{server}.txt")).expect("the client's side"),
+        read(&format!("tcpreassembly_sides/{server}-{client}.txt")).expect("the server's side"),
+    ];
+    let both = read(&format!("tcpreassembly_sanity/{client}-{server}.txt")).expect("both sides");
+    let told = read(&format!("tcpreassembly_sanity/{client}-{server}-metadata.txt"));
+    let told = String::from_utf8(told.expect("the numbers")).expect("text");
+
+    let seen = run(&examples.join("pcap_examples/tcp-reassembly.pcap"), "ip | tcp");
+    let ends = ["172.16.133.54:64370", "23.21.118.18:80"];
+    let streams = sorted(&seen);
+    let at = streams.iter().position(|stream| stream.ends == ends).expect("the connection");
+    for (side, expected) in sides.iter().enumerate() {
+        assert!(streams[at].bytes(side) == *expected, "side {side}");
+        assert_eq!(streams[at].missing(side), 0);
+    }
+    let session = seen.iter().find(|block| {
+        let from = |flow: Flow| Some((flow.source.to_string(), flow.ports?.source));
+        block.flow.and_then(from) == Some(("172.16.133.54".to_owned(), 64370))
+    });
+    let session = session.expect("a block of it").session;
+    let blocks: Vec<&Seen> = seen.iter().filter(|block| block.session == session).collect();
+    let arrived: Vec<&[u8]> = blocks.iter().map(|block| block.bytes.as_slice()).collect();
+    assert!(arrived.concat() == both, "in order of arrival");
+    for side in [0, 1] {
+        let packets = blocks
+            .iter()
+            .filter(|block| usize::from(block.backward()) == side && !block.bytes.is_empty());
+        let line = format!("Number of data packets in side {side}:");
+        let number = told.lines().find_map(|text| text.strip_prefix(&line)).expect("the line");
+        assert_eq!(packets.count().to_string(), number.trim(), "packets of side {side}");
+    }
+}
+
+/// `ipdefragutil`: one packet out of eleven fragments; and of 3,000 packets the 190 that it joined,
+/// and all that it wrote.
+#[test]
+fn fragments_become_the_packets_that_were_sent() {
+    let Some(examples) = examples() else { return };
+    for (fragments, whole, joined, others) in [
+        ("pcap_examples/frag_http_req.pcap", "expected_output/http_req.pcap", 1, 0),
+        ("pcap_examples/ip-frag.pcap", "expected_output/no-ip-frag-all.pcap", 190, 1_137),
+    ] {
+        let mut ours = packets(&run(&examples.join(fragments), "ip"));
+        let mut theirs = packets(&run(&examples.join(whole), "ip"));
+        assert_eq!(theirs.len(), joined + others, "{whole}");
+        ours.sort();
+        theirs.sort();
+        assert_eq!(ours.len(), theirs.len(), "{fragments}");
+        assert!(ours == theirs, "{fragments}");
+    }
+    let alone = packets(&run(&examples.join("expected_output/no-ip-frag.pcap"), "ip"));
+    let all = packets(&run(&examples.join("pcap_examples/ip-frag.pcap"), "ip"));
+    assert_eq!(alone.len(), 190);
+    assert!(alone.iter().all(|packet| all.contains(packet)), "the packets that were joined");
+}
+
+/// `ipfragutil` cut packets into fragments: together they are those packets again.
+#[test]
+fn fragments_of_a_tool_are_the_packets_that_it_took() {
+    let Some(examples) = examples() else { return };
+    let run = |file: &str| packets(&run(&examples.join("expected_output").join(file), "ip"));
+    let (whole, again) = (run("http_req.pcap"), run("http_req_frag.pcap"));
+    assert!(!whole.is_empty());
+    assert!(whole == again, "{} and {} packets", whole.len(), again.len());
+}
+
+/// Who, which protocol, and the data.
+fn packets(seen: &[Seen]) -> Vec<(Option<Flow>, u32, Vec<u8>)> {
+    seen.iter().map(|block| (block.flow, block.class, block.bytes.clone())).collect()
+}

@@ -1,0 +1,73 @@
+//! What `tcp` makes of a capture: connection by connection, side by side.
+
+use crate::collect::{COLLECTING, Seen, collected};
+use crate::line::Line;
+use crate::tshark::{Part, add};
+use filter::prelude::*;
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::path::Path;
+
+/// A connection: its ends as text, client first, and what they sent.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Stream {
+    pub(crate) ends: [String; 2],
+    pub(crate) sides: [Vec<Part>; 2],
+    /// Whether the side began with a SYN.
+    pub(crate) begun: [bool; 2],
+    /// Whether the side's end was told.
+    pub(crate) ended: [bool; 2],
+}
+
+/// The connections of a capture that carried data, in the order of their sessions. Nothing: the
+/// capture cannot be read.
+pub(crate) fn streams(capture: &Path, arguments: &str) -> Result<Vec<Stream>, String> {
+    let text = format!("replay '{}' | ip | tcp {arguments} | collect | discard", capture.display());
+    let (seen, _) = collected(&Line::with(text, COLLECTING))?;
+    Ok(sorted(&seen))
+}
+
+/// Blocks sorted into connections.
+pub(crate) fn sorted(seen: &[Seen]) -> Vec<Stream> {
+    let mut streams: BTreeMap<u32, Stream> = BTreeMap::new();
+    for block in seen {
+        let side = usize::from(block.backward());
+        let stream = streams.entry(block.session).or_default();
+        if let Some(flow) = &block.flow {
+            let ports = flow.ports.expect("TCP has ports");
+            stream.ends[side] = SocketAddr::new(flow.source, ports.source).to_string();
+            stream.ends[1 - side] = SocketAddr::new(flow.target, ports.target).to_string();
+        }
+        let part = match block.hole {
+            true => Part::Missing(u64::from(block.length)),
+            false => Part::Bytes(block.bytes.clone()),
+        };
+        stream.begun[side] |= block.flags.has(Flags::FIRST);
+        stream.ended[side] |= block.flags.has(Flags::END);
+        add(&mut stream.sides[side], part);
+    }
+    streams
+        .into_values()
+        .filter(|stream| stream.sides.iter().any(|side| !side.is_empty()))
+        .collect()
+}
+
+impl Stream {
+    /// The bytes of a side without what is missing.
+    pub(crate) fn bytes(&self, side: usize) -> Vec<u8> {
+        let bytes = self.sides[side].iter().filter_map(|part| match part {
+            Part::Bytes(bytes) => Some(bytes.as_slice()),
+            Part::Missing(_) => None,
+        });
+        bytes.collect::<Vec<_>>().concat()
+    }
+
+    /// How many bytes of a side are missing.
+    pub(crate) fn missing(&self, side: usize) -> u64 {
+        let missing = self.sides[side].iter().map(|part| match part {
+            Part::Bytes(_) => 0,
+            Part::Missing(length) => *length,
+        });
+        missing.sum()
+    }
+}

@@ -1,0 +1,159 @@
+//! suricata-verify about streams: what its rules find in them, ours have, and what they do not find
+//! is not there. One row per test; a row without anything to find says why.
+
+use crate::streams::streams;
+use std::collections::BTreeSet;
+use std::path::Path;
+
+/// What must be so of the streams of a capture.
+#[derive(Clone, Copy, Debug)]
+enum Want {
+    /// So many streams have these bytes.
+    Has(usize, &'static [u8]),
+    /// No stream has these bytes.
+    Lacks(&'static [u8]),
+    /// So many bytes are missing, in all.
+    Missing(u64),
+    /// Out of scope, and why.
+    Out(&'static str),
+}
+use Want::{Has, Lacks, Missing, Out};
+
+/// Tests about streams: those whose name begins with one of these.
+const ABOUT: &[&str] = &["tcp-", "bug-3286-", "bug-6244-", "eve-overlap-", "eve-payload-"];
+
+const IN_LINE: &str = "urgent data stay where they are in the stream (RFC 6093 §3), as in ours";
+const AT_ONCE: &str = "data in order leave at once: a policy speaks of what is held (CONTRACT 4)";
+const INLINE: &str = "Suricata as a switch that drops packets before the other end sees them";
+const TWO_SERVERS: &str = "two servers answer: the first SYN/ACK counts, not the acknowledged one";
+const HEADERS: &str = "about options of a header, not about a stream";
+
+/// Test, capture, arguments of `tcp`, and what is wanted.
+const CASES: &[(&str, &str, &str, &[Want])] = &[
+    ("bug-3286-02-linux-evasion", "with_evasion_linux.pcap", "", &[Has(1, b"THIS_IS_A_TEST")]),
+    ("bug-3286-03-windows-evasion", "with_evasion_windows.pcap", "", &[Has(1, b"THIS_IS_A_TEST")]),
+    (
+        "bug-6244-tcp-rst-with-data",
+        "tcp-rst-with-data.pcap",
+        "",
+        &[Has(1, b"Please Let Me In!"), Lacks(b"Access Denied")],
+    ),
+    (
+        "bug-6244-tcp-rst-with-data-02",
+        "tcp-rst-with-data.pcap",
+        "",
+        &[Has(1, b"Please Let Me In!"), Lacks(b"Access Denied")],
+    ),
+    (
+        "eve-overlap-payload-01",
+        "tcp-overlap.pcap",
+        "policy=bsd",
+        &[Has(1, b"GOOD"), Lacks(b"EVIL")],
+    ),
+    ("eve-overlap-payload-02-policy-oldlinux", "", "", &[Out(AT_ONCE)]),
+    (
+        "eve-overlap-payload-03-ips",
+        "tcp-overlap.pcap",
+        "policy=first",
+        &[Has(1, b"GOOD"), Lacks(b"EVIL")],
+    ),
+    (
+        "eve-payload-01-tcp-exact-overlap",
+        "tcp-overlap.pcap",
+        "policy=bsd",
+        &[Has(1, b"GOOD"), Lacks(b"EVIL")],
+    ),
+    ("eve-payload-02-tcp-exact-overlap-policy-oldlinux", "", "", &[Out(AT_ONCE)]),
+    (
+        "eve-payload-03-tcp-exact-overlap-ips",
+        "tcp-overlap.pcap",
+        "policy=first",
+        &[Has(1, b"GOOD"), Lacks(b"EVIL")],
+    ),
+    (
+        "eve-payload-06-tcp-data-leading-gap",
+        "tcp-leading-gap.pcap",
+        "",
+        &[Has(1, b"GOODDATA"), Lacks(b"VERY"), Missing(4)],
+    ),
+    ("eve-payload-07-http-gap", "", "", &[Out("see the gaps of HTTP bodies")]),
+    ("tcp-5379", "", "", &[Has(1, b"AAA"), Lacks(b"DDD")]),
+    ("tcp-async-01", "", "", &[Has(1, b"C6 OK ID completed\r\n* 21 EXISTS\r\n* 6 RECENT")]),
+    ("tcp-empty-sack", "", "", &[Out(HEADERS)]),
+    ("tcp-fastopen-01", "tfo.pcap", "", &[Has(1, b"/etc/passwd"), Has(1, b"GET /index.php")]),
+    ("tcp-fastopen-02", "../tcp-fastopen-01/tfo.pcap", "", &[Has(1, b"/etc/passwd")]),
+    ("tcp-fastopen-04", "../tcp-fastopen-05/tfo.pcap", "", &[Has(2, b"Hello!")]),
+    ("tcp-fastopen-05", "tfo.pcap", "", &[Has(2, b"Hello!")]),
+    ("tcp-fastopen-06", "", "", &[Has(1, b"/etc/passwd")]),
+    ("tcp-fastopen-10-syn-data-ignore", "", "", &[Out(TWO_SERVERS)]),
+    ("tcp-fastopen-12", "../tcp-fastopen-05/tfo.pcap", "", &[Has(2, b"Hello!")]),
+    ("tcp-fastopen-13", "tfo.pcap", "", &[Has(1, b"/index.php")]),
+    ("tcp-hdr-keyword", "", "", &[Out(HEADERS)]),
+    ("tcp-rst-unacked-stream-01-raw", "input.pcap", "", &[Has(1, b"Let Me In"), Missing(0)]),
+    ("tcp-rst-unacked-stream-02-raw-ips", "input.pcap", "", &[Has(1, b"Let Me In"), Missing(0)]),
+    ("tcp-rst-unacked-stream-04-gap-ips", "input.pcap", "", &[Has(1, b"Me In")]),
+    ("tcp-rst-unacked-stream-07-http", "input.pcap", "", &[Has(1, b"User-Agent: Mozilla")]),
+    ("tcp-rst-unacked-stream-08-http-ips", "input.pcap", "", &[Has(1, b"User-Agent: Mozilla")]),
+    ("tcp-rst-unacked-stream-09", "", "", &[Out("by digest of the body: see HTTP")]),
+    ("tcp-rst-unacked-stream-11", "", "", &[Out("by digest of the body: see HTTP")]),
+    ("tcp-urgp-01-oob", "", "", &[Out(IN_LINE)]),
+    ("tcp-urgp-02-drop-ips", "", "", &[Out(INLINE)]),
+    ("tcp-urgp-03-inline", "", "", &[Out(IN_LINE)]),
+    ("tcp-urgp-04-2byte-XY", "", "", &[Out(IN_LINE)]),
+];
+
+#[test]
+fn rules_of_suricata_find_the_same() {
+    let Some(cases) = testkit::cases() else { return };
+    let suricata = cases.join("suricata");
+    let (mut judged, mut out, mut wrong) = (0, 0, Vec::new());
+    for (test, capture, arguments, wants) in CASES {
+        if let [Out(why)] = wants {
+            println!("out of scope: {test}: {why}");
+            out += 1;
+            continue;
+        }
+        judged += 1;
+        let folder = suricata.join(test);
+        let path = if capture.is_empty() { only_capture(&folder) } else { folder.join(capture) };
+        let streams = streams(&path, arguments).unwrap_or_else(|why| panic!("{test}: {why}"));
+        let sides: Vec<Vec<u8>> =
+            streams.iter().flat_map(|stream| [stream.bytes(0), stream.bytes(1)]).collect();
+        let having = |word: &[u8]| {
+            sides.iter().filter(|side| side.windows(word.len()).any(|part| part == word)).count()
+        };
+        let missing: u64 = streams.iter().map(|s| s.missing(0) + s.missing(1)).sum();
+        for want in *wants {
+            let found = match *want {
+                Has(number, word) => having(word) == number,
+                Lacks(word) => having(word) == 0,
+                Missing(bytes) => missing == bytes,
+                Out(_) => false,
+            };
+            if !found {
+                let lengths: Vec<usize> = sides.iter().map(Vec::len).collect();
+                wrong.push(format!("{test}: {want:?}; sides of {lengths:?}, {missing} missing"));
+            }
+        }
+    }
+    println!("{judged} tests of suricata-verify judged, {out} out of scope");
+    assert!(wrong.is_empty(), "{wrong:#?}");
+}
+
+/// A test that is added to the cases is judged, or left out with a reason.
+#[test]
+fn every_test_about_streams_is_in_the_table() {
+    let Some(cases) = testkit::cases() else { return };
+    let folders = std::fs::read_dir(cases.join("suricata")).expect("the set").flatten();
+    let names = folders.filter_map(|folder| folder.file_name().into_string().ok());
+    let about = |name: &String| ABOUT.iter().any(|begin| name.starts_with(begin));
+    let found: BTreeSet<String> = names.filter(about).collect();
+    let listed: BTreeSet<String> = CASES.iter().map(|(test, ..)| (*test).to_owned()).collect();
+    assert_eq!(found, listed);
+}
+
+fn only_capture(folder: &Path) -> std::path::PathBuf {
+    let files = std::fs::read_dir(folder).expect("the test").flatten().map(|file| file.path());
+    let mut captures = files.filter(|path| path.extension().is_some_and(|end| end == "pcap"));
+    captures.next().unwrap_or_else(|| panic!("{}: no capture", folder.display()))
+}

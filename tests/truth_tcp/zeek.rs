@@ -1,0 +1,190 @@
+//! Zeek's `conn.log` baselines: bytes, missed bytes, history and packets of every TCP connection.
+//!
+//! What `tcp` can know of a line of `conn.log`:
+//!
+//! | Zeek | ours |
+//! |---|---|
+//! | `orig_bytes`, `resp_bytes` | data and holes of the client's, the server's side |
+//! | `missed_bytes` | holes of both |
+//! | `S` or `h`, `h` in `history` | the client's, the server's side begins (`Flags::FIRST`) |
+//! | `D`, `d` | the side has data |
+//! | `G`, `g` | the side has holes |
+//! | `^` | Zeek turned the connection round: ours is its client too |
+//! | `orig_pkts`, `resp_pkts` | not known to `tcp`: counted by flow behind `ip` |
+//!
+//! The other letters say how often something came (`A`, `T`, `W`, `Q`), or which flag ended a side
+//! (`F`, `R`); `tcp` says only that it ended. Bytes that Zeek does not state (`-`) are not judged.
+
+use crate::collect::{COLLECTING, collected};
+use crate::line::Line;
+use crate::streams::{Stream, sorted};
+use std::collections::BTreeMap;
+use std::net::{IpAddr, SocketAddr};
+use std::path::Path;
+use wire::flow::Flow;
+
+/// Baselines that are left out, and why.
+const EXCLUDED: &[(&str, &str)] = &[
+    ("core.cisco-fabric-path", "Cisco FabricPath around the frames is not taken off"),
+    ("core.mpls-in-vlan", "MPLS around the packets is not taken off"),
+    ("core.pppoe-over-qinq", "PPPoE around the packets is not taken off"),
+    ("core.wlanmon", "IEEE 802.11 frames are not taken apart"),
+    ("core.erspanII", "ERSPAN around the frames is not taken off"),
+    ("core.erspanIII", "ERSPAN around the frames is not taken off"),
+];
+
+/// One connection as Zeek tells it.
+struct Told {
+    ends: [String; 2],
+    bytes: [Option<u64>; 2],
+    missed: u64,
+    history: String,
+    packets: [u64; 2],
+}
+
+#[test]
+fn connections_are_those_of_zeek() {
+    let Some(cases) = testkit::cases() else { return };
+    let zeek = cases.join("zeek");
+    let (mut judged, mut tunnelled, mut excluded, mut wrong) = (0, 0, Vec::new(), Vec::new());
+    for test in tests(&zeek) {
+        let log = std::fs::read_to_string(&test.log).expect("a baseline");
+        let lines: Vec<BTreeMap<&str, &str>> = table(&log);
+        let outside = |line: &&BTreeMap<&str, &str>| {
+            matches!(line.get("tunnel_parents"), None | Some(&"-" | &"(empty)"))
+        };
+        let tcp: Vec<_> = lines.iter().filter(|line| line.get("proto") == Some(&"tcp")).collect();
+        let told: Vec<Told> = tcp.iter().copied().filter(outside).map(Told::of).collect();
+        tunnelled += tcp.len() - told.len();
+        if let Some((_, why)) = EXCLUDED.iter().find(|(name, _)| *name == test.name) {
+            excluded.push(format!("{}: {} connections: {why}", test.name, told.len()));
+            continue;
+        }
+        judged += told.len();
+        wrong.extend(judge(&test, &told).into_iter().map(|why| format!("{}: {why}", test.name)));
+    }
+    for line in excluded.iter().chain(&wrong) {
+        println!("{line}");
+    }
+    println!("{judged} connections judged, {tunnelled} lie in tunnels, {} differ", wrong.len());
+    assert!(judged > 0 && wrong.is_empty(), "{wrong:#?}");
+}
+
+/// One test of Zeek's with its trace, and whether it looked at checksums.
+struct Test {
+    name: String,
+    trace: std::path::PathBuf,
+    log: std::path::PathBuf,
+    checksums: bool,
+}
+
+fn tests(zeek: &Path) -> Vec<Test> {
+    let text = std::fs::read_to_string(zeek.join("tests.json")).expect("the list of tests");
+    let list: serde_json::Value = serde_json::from_str(&text).expect("JSON");
+    let list = list.as_array().expect("a list").iter();
+    let test = |entry: &serde_json::Value| {
+        let name = entry["test"].as_str()?.to_owned();
+        let log = zeek.join("Baseline").join(&name).join("conn.log");
+        let trace = zeek.join("Traces").join(entry["traces"][0].as_str()?);
+        let runs = entry["exec"].as_array()?.iter().filter_map(|line| line.as_str());
+        let checksums = !runs.clone().any(|line| line.contains("zeek ") && line.contains(" -C "));
+        let capture = trace.extension().is_some_and(|end| end != "gz");
+        (log.is_file() && capture).then_some(Test { name, trace, log, checksums })
+    };
+    list.filter_map(test).collect()
+}
+
+/// The lines of a log, each by the names of its fields.
+fn table(log: &str) -> Vec<BTreeMap<&str, &str>> {
+    let names: Vec<&str> = log
+        .lines()
+        .find_map(|line| line.strip_prefix("#fields\t"))
+        .map(|line| line.split('\t').collect())
+        .unwrap_or_default();
+    let lines = log.lines().filter(|line| !line.starts_with('#'));
+    lines.map(|line| names.iter().copied().zip(line.split('\t')).collect()).collect()
+}
+
+impl Told {
+    fn of(line: &BTreeMap<&str, &str>) -> Self {
+        let end = |address: &str, port: &str| {
+            let address: IpAddr = line[address].parse().expect("an address");
+            SocketAddr::new(address, line[port].parse().expect("a port")).to_string()
+        };
+        let number = |name: &str| line.get(name)?.parse().ok();
+        Self {
+            ends: [end("id.orig_h", "id.orig_p"), end("id.resp_h", "id.resp_p")],
+            bytes: [number("orig_bytes"), number("resp_bytes")],
+            missed: number("missed_bytes").unwrap_or(0),
+            history: line["history"].to_owned(),
+            packets: ["orig_pkts", "resp_pkts"].map(|name| number(name).unwrap_or(0)),
+        }
+    }
+}
+
+fn judge(test: &Test, told: &[Told]) -> Vec<String> {
+    let replay = format!("replay '{}' | ip", test.trace.display());
+    let checksum = if test.checksums { "checksum=yes" } else { "" };
+    let run = |rest: &str| {
+        let line = Line::with(format!("{replay} | {rest} | discard"), COLLECTING);
+        collected(&line).unwrap_or_else(|why| panic!("{}: {why}", test.name)).0
+    };
+    let mut streams = sorted(&run(&format!("tcp {checksum} | collect")));
+    let frames: Vec<Flow> = run("collect").iter().filter_map(|block| block.flow).collect();
+    let mut wrong: Vec<String> = told.iter().flat_map(|line| line.judge(&mut streams)).collect();
+    // Where Zeek begins a connection anew is its own matter: packets are counted by their ends.
+    let mut packets: BTreeMap<[&str; 2], u64> = BTreeMap::new();
+    for line in told {
+        for side in [0, 1] {
+            let ends = [line.ends[side].as_str(), line.ends[1 - side].as_str()];
+            *packets.entry(ends).or_default() += line.packets[side];
+        }
+    }
+    for (ends, number) in packets {
+        let ours = frames.iter().filter(|flow| is_between(flow, ends)).count() as u64;
+        if ours != number {
+            wrong.push(format!("{ends:?}: packets {ours}, zeek {number}"));
+        }
+    }
+    wrong
+}
+
+fn is_between(flow: &Flow, ends: [&str; 2]) -> bool {
+    let Some(ports) = flow.ports.filter(|_| flow.protocol == 6) else { return false };
+    SocketAddr::new(flow.source, ports.source).to_string() == ends[0]
+        && SocketAddr::new(flow.target, ports.target).to_string() == ends[1]
+}
+
+impl Told {
+    /// What is not as it is told. The stream is used up: the next line of the same ends has the
+    /// next.
+    fn judge(&self, streams: &mut Vec<Stream>) -> Vec<String> {
+        let mut wrong = Vec::new();
+        let mut differ = |what: &str, ours: u64, theirs: u64| {
+            if ours != theirs {
+                let [one, other] = &self.ends;
+                wrong.push(format!("{one} {other} {}: {what} {ours}, zeek {theirs}", self.history));
+            }
+        };
+        let at = streams.iter().position(|stream| stream.ends == self.ends);
+        let stream = at.map(|at| streams.remove(at)).unwrap_or_default();
+        for (side, letters) in ["SDG", "hdg"].iter().enumerate() {
+            let missing = stream.missing(side);
+            let data = stream.bytes(side).len() as u64;
+            if let Some(bytes) = self.bytes[side] {
+                differ("bytes", data + missing, bytes);
+            }
+            let has = |letter: usize| u64::from(self.history.contains(&letters[letter..=letter]));
+            // A SYN/ACK says where both sides begin.
+            let begun =
+                if side == 0 { has(0) | u64::from(self.history.contains('h')) } else { has(0) };
+            if data + missing > 0 {
+                differ("begun", u64::from(stream.begun[side]), begun);
+            }
+            differ("data", u64::from(data > 0), has(1));
+            differ("gaps", u64::from(missing > 0), has(2));
+        }
+        differ("missed bytes", stream.missing(0) + stream.missing(1), self.missed);
+        wrong
+    }
+}
