@@ -76,7 +76,7 @@ impl Piece {
     }
 
     fn six(packet: &[u8], from: u32) -> Option<Result<Self, Missing>> {
-        let (ip, _) = Ipv6::parse(packet)?;
+        let (ip, _) = Ipv6::parse(packet).filter(|(ip, _)| ip.version() == 6)?;
         let stated = ipv6::LENGTH + usize::from(ip.payload_length());
         let header = ipv6::fragment(packet.get(..stated).unwrap_or(packet))?;
         let data = u32::from(header.at) + ipv6::FRAGMENT_LENGTH as u32;

@@ -661,6 +661,9 @@ fn the_fragment_header_counts_where_the_packet_ends() {
     let mut jumbo = six(0, true, &DATA[..8]);
     jumbo.bytes[18..20].fill(0);
     assert_eq!(jumbo.bytes[14 + ipv6::NEXT_HEADER], 44);
+    let mut lying = six(8, false, &DATA[8..]);
+    lying.bytes[14] = 0x20;
+    assert_eq!(run(&[], &[lying]).count("malformed"), 1, "another version is no fragment");
     let came = run(&[], &[jumbo]);
     assert_eq!((came.count("malformed"), came.left.len()), (1, 1));
 }
