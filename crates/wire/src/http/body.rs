@@ -166,6 +166,19 @@ impl Body {
         self.state == SWITCHED
     }
 
+    /// Whether so many bytes that come next are of the body and do not end it; then they are taken.
+    #[inline]
+    pub const fn goes_on(&mut self, length: u32) -> bool {
+        match self.state {
+            LENGTH | CHUNK if self.left > length as u64 => {
+                self.left -= length as u64;
+                true
+            }
+            UNTIL_CLOSE => true,
+            _ => false,
+        }
+    }
+
     /// Takes the next bytes, as many as are of one kind.
     pub fn take(&mut self, bytes: &[u8]) -> Result<Piece, Fault> {
         match self.state {

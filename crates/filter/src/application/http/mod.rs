@@ -59,8 +59,13 @@ Not answered: `not http` (a connection that speaks something else), `malformed` 
 that breaks the rules, or a head longer than `head=`), `lost` (what lies between a hole or a
 malformed message and the next one), `cut` (the beginning of a head that never came), `switched`
 (what follows CONNECT or an upgrade), `after close` (with strict=yes: what follows the last
-message), `no session` (a block that is in no stream). The report counts connections by what they
-speak.",
+message), `no session` (a block that is in no stream).
+
+Counted: requests and responses; missing bytes of bodies, and messages that broke off (their last
+fragment says that nothing follows, not that it is the last); what was found again behind what was
+lost; requests that stayed unpaired; connections that were forgotten, since more than `connections=`
+were open; bodies that were decoded, decoded in part, not decodable, or too large to decode. The
+report counts connections by what they speak.",
     example: "replay web.pcap | tcp | http |get print",
     kind: Kind::Editing,
     takes: Forms::of(&[Form::Stream]),
@@ -270,14 +275,22 @@ impl Stream for Http {
             let class = cx.absent(why::NO_SESSION);
             return cx.pass(block.with_class(class));
         }
+        match self.connections.find(key) {
+            Some(connection) => {
+                if let Some(block) = connection.goes_on(&block) {
+                    return match self.options.emit {
+                        Emit::Message | Emit::Body => cx.pass(block),
+                        Emit::Head => cx.consume(&block),
+                    };
+                }
+            }
+            None => self.make_room(cx),
+        }
         // The bytes may have gone with the ring in which they lay: that is a hole.
         let block = match block.pointer.is_hole() {
             true => block,
             false => cx.whole(block).unwrap_or_else(|| walk::hole_like(block)),
         };
-        if self.connections.find(key).is_none() {
-            self.make_room(cx);
-        }
         let connection = self.connections.of(key);
         let before = connection.kind;
         Walk::new(&self.options, &mut self.text, &mut self.decoder, cx, connection, block).run();

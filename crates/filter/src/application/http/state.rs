@@ -1,6 +1,7 @@
 //! What is known of a connection: plain data, 152 bytes.
 
-use crate::contract::{HeldList, Session};
+use crate::contract::{Block, HeldList, Session};
+use abi::{Class, Flags};
 use wire::http::Body;
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
@@ -122,6 +123,26 @@ impl Connection {
         let ended = |way: &Way| way.state == at::ENDED;
         let unmet = |way: &Way| way.state == at::NEW && self.asked.is_empty();
         (ended(one) && (ended(other) || unmet(other))) || (ended(other) && unmet(one))
+    }
+
+    /// The block as it goes on, if all of it is in the middle of a body: most blocks are.
+    #[inline]
+    pub(super) fn goes_on<'a>(&mut self, block: &Block<'a>) -> Option<Block<'a>> {
+        let flags = block.context.flags;
+        let [one, other] = &mut self.ways;
+        let way = if flags.has(Flags::BACKWARD) { other } else { one };
+        let plain = way.state == at::BODY && way.codings == 0 && !flags.has(Flags::END);
+        if !plain || block.pointer.is_hole() || !way.body.goes_on(block.length()) {
+            return None;
+        }
+        way.seen += u64::from(block.length());
+        let mut block = block.with_class(Class(way.class));
+        let stream = Flags::FIRST.with(Flags::LAST);
+        block.context.flags = flags.without(stream);
+        if self.flipped != 0 {
+            block.context.flags.0 ^= Flags::BACKWARD.0;
+        }
+        Some(block)
     }
 
     /// Whether bytes of it came.
