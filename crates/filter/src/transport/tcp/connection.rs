@@ -119,6 +119,13 @@ impl Side {
         self.flags |= OPEN | if begun { BEGUN } else { 0 };
     }
 
+    /// Whether it may begin with another number: nothing was given, and the other end has not
+    /// agreed to the one that we know. So a server answers that forgot the first SYN.
+    pub(super) fn may_restart(&self) -> bool {
+        let agreed = self.has(ACKED) && !after(self.start, self.acknowledged);
+        !self.has(GIVEN) && self.held.is_empty() && !agreed
+    }
+
     /// Whether all that it sends was given or given up.
     pub(super) const fn is_at_end(&self) -> bool {
         self.has(FIN) && self.next == self.fin

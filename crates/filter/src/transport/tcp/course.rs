@@ -7,7 +7,7 @@
 use super::CLOSED_BEFORE;
 use super::IGNORED;
 use super::connection::{
-    BEGUN, CLOSED, Connection, FIN, GIVEN, OPEN, PROBED, SCALED, Side, TOLD, UNSCALED,
+    ACKED, BEGUN, CLOSED, Connection, FIN, GIVEN, OPEN, PROBED, SCALED, Side, TOLD, UNSCALED,
 };
 use super::heard::Heard;
 use super::reassembly::{Piece, Rules, Way};
@@ -109,9 +109,17 @@ impl Connection {
             if heard.has(flag::ACK) && !other.has(OPEN) {
                 other.open(heard.acknowledgement, true);
             }
-        } else if from != side.start && !heard.has(flag::ACK) && sender == CLIENT {
+            return;
+        }
+        let again = from == side.start;
+        let answers = heard.has(flag::ACK) && heard.acknowledgement == other.start;
+        if sender == CLIENT && !again && !heard.has(flag::ACK) {
             self.probe = from;
             self.identity.flags |= PROBED;
+        } else if sender == SERVER && !again && answers && side.may_restart() {
+            side.flags &= !ACKED;
+            side.open(from, true);
+            side.scale = heard.scale;
         }
     }
 

@@ -121,6 +121,22 @@ fn a_syn_that_comes_again_begins_nothing() {
 }
 
 #[test]
+fn a_server_may_answer_with_another_number_until_the_client_agrees() {
+    let answers = |number: u32| server(SYN, number, b"").acknowledging(101);
+    let frames = [
+        client(SYN, 100, b""),
+        answers(500),
+        answers(0x9000_0000),
+        answers(500),
+        answers(0x9000_0000),
+        client(0, 101, b"abc").acknowledging(0x9000_0001),
+        answers(500),
+        server(0, 0x9000_0001, b"xyz").acknowledging(104),
+    ];
+    assert_eq!(run(&[], &frames, 64).line(), ">^abc <^xyz >$ <$");
+}
+
+#[test]
 fn for_an_open_connection_a_syn_counts_once_the_server_agrees() {
     let open = begun([client(0, 101, b"abc").acknowledging(501), client(SYN, 7000, b"")]);
     let forged = open.iter().cloned().chain([client(0, 104, b"def").acknowledging(501)]);
