@@ -270,6 +270,10 @@ struct Http {
 
 impl Stream for Http {
     fn block<'a>(&mut self, block: Block<'a>, cx: &mut StreamContext<'_, 'a>) {
+        if block.marks.is_description() {
+            // What a filter before has said is no part of the stream.
+            return cx.consume(&block);
+        }
         let key = u64::from(block.context.session);
         if key == PRIVATE {
             let class = cx.absent(why::NO_SESSION);
