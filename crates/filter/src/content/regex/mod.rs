@@ -27,7 +27,8 @@ may begin in one block and end in another, which is then the one that is answere
 answered for itself, as `grep` prints the line that matches. With `keep=yes` the blocks behind it in
 the same direction of the connection, or in the same message, have that class as well, until a
 pattern that stands before it in the list is found. Datagrams and other blocks that belong to
-nothing are searched alone. A hole ends the matches that were under way.
+nothing are searched alone. A hole ends the matches that were under way. What came before a match is
+not answered, so neither is the description that begins a message.
 
 Patterns are those of Rust and grep -E, without references back. Quote them with '…', in which a
 backslash is a backslash. They match bytes: `.` is any byte but a line end, `\\xff` that byte,
