@@ -290,10 +290,14 @@ impl Stream for Http {
             }
             None => self.make_room(cx),
         }
-        // The bytes may have gone with the ring in which they lay: that is a hole.
+        // Bytes may have gone with the ring in which they lay, or a view may claim more than there
+        // are: that is a hole.
         let block = match block.pointer.is_hole() {
             true => block,
-            false => cx.whole(block).unwrap_or_else(|| walk::hole_like(block)),
+            false => {
+                let whole = cx.whole(block).filter(Block::is_whole);
+                whole.unwrap_or_else(|| walk::hole_like(block))
+            }
         };
         let connection = self.connections.of(key);
         let before = connection.kind;

@@ -641,3 +641,19 @@ fn of_too_many_connections_one_is_forgotten() {
     let left: usize = node.finish(&mut space, 0).iter().map(Batch::len).sum();
     assert_eq!((left, node.counts.held.blocks), (3, 0));
 }
+
+#[test]
+fn a_view_of_more_than_there_is_is_a_hole() {
+    let arena = Arena::new(64);
+    let mut space = Space::new(&arena);
+    let mut node = Node::new(&HTTP, &[]).expect("good arguments");
+    let mut part = ahead(GET);
+    part.flags = Flags::FIRST;
+    let mut lying = block(&space, &part, 0);
+    lying.marks.view += 20;
+    let mut batch = Batch::empty();
+    batch.push(lying, 0).expect("a free lane");
+    let left = node.turn(batch, &mut space, 0);
+    assert_eq!(left.iter().map(Batch::len).sum::<usize>(), 1);
+    assert_eq!(node.unanswered().find(|(_, n)| *n > 0), Some(("lost", 1)));
+}
