@@ -8,6 +8,7 @@
 //! A datagram that cannot become whole any more (overlaps, contradictions, too many fragments) is
 //! remembered until its time is over, so that what still comes of it does not begin it anew.
 
+use super::covered::Covered;
 use super::fragment::Piece;
 use super::overlap::{Policy, Segment};
 use super::{DATAGRAMS, DUPLICATE, EVICTED, MANY, MISSING, OVERLAP, OVERLAPS, TOO_BIG};
@@ -386,50 +387,4 @@ impl Piece {
     const fn units(&self) -> Range<u32> {
         self.offset / 8..self.end() / 8
     }
-}
-
-/// Which units of 8 bytes of a datagram are here.
-#[derive(FromBytes, IntoBytes, Immutable, Clone, Copy, Debug)]
-#[repr(transparent)]
-struct Covered([u64; Self::WORDS]);
-
-impl Default for Covered {
-    fn default() -> Self {
-        Self([0; Self::WORDS])
-    }
-}
-
-impl Covered {
-    const WORDS: usize = 65_536 / 8 / 64;
-
-    fn add(&mut self, units: Range<u32>) {
-        for (word, mask) in self.0.iter_mut().zip(masks(units)) {
-            *word |= mask;
-        }
-    }
-
-    fn meets(&self, units: Range<u32>) -> bool {
-        self.0.iter().zip(masks(units)).any(|(word, mask)| word & mask != 0)
-    }
-
-    /// Whether anything is here from this unit on.
-    fn reaches(&self, from: u32) -> bool {
-        self.meets(from..8 * 65_536)
-    }
-
-    /// Whether all units before this one are here.
-    fn has_all(&self, before: u32) -> bool {
-        self.0.iter().zip(masks(0..before)).all(|(word, mask)| word & mask == mask)
-    }
-}
-
-/// The units of a range as one mask per word.
-fn masks(units: Range<u32>) -> impl Iterator<Item = u64> {
-    (0..).step_by(64).map(move |first: u32| {
-        let below = |end: u32| match end.saturating_sub(first) {
-            bits @ 0..64 => (1u64 << bits) - 1,
-            _ => u64::MAX,
-        };
-        below(units.end) & !below(units.start)
-    })
 }

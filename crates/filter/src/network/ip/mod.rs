@@ -15,6 +15,7 @@
 //! sends nothing; a fragment inside a datagram that was put together is not opened again; and the
 //! datagrams are sessions here, but no block leaves with their number (CONTRACT 8).
 
+mod covered;
 mod datagrams;
 mod fragment;
 mod overlap;
