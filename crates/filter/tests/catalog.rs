@@ -325,9 +325,10 @@ fn marks_and_a_fresh_look_agree() {
     let marking = filter::catalog::find("ipproto").unwrap();
     for d in FILTERS.iter().filter(|d| d.kind >= Kind::Classification) {
         let (mut first, mut marked, mut fresh) = (node(marking), node(d), node(d));
+        // What is held must still be there in a later turn.
+        let arena = Arena::new(8 * frames.len());
+        let mut space = Space::new(&arena);
         for frames in corpus::batches(&frames) {
-            let arena = Arena::new(4 * LANES);
-            let mut space = Space::new(&arena);
             let alone = fresh.turn(space.batch(frames), &mut space, 0);
             let between = first.turn(space.batch(frames), &mut space, 0);
             for (batch, alone) in between.into_iter().zip(alone) {

@@ -122,7 +122,13 @@ impl Datagrams {
         let fit = datagram.fit(piece);
         let place = Place::new(datagram.arrived, piece);
         if fit != Fit::Beside {
-            if cx.held(&datagram.held).any(|(at, other)| place.is_again(&block, at, &other)) {
+            let alike: Vec<Block<'_>> = cx
+                .held(&datagram.held)
+                .filter(|(at, other)| place.is_alike(&block, *at, other))
+                .map(|(_, other)| other)
+                .collect();
+            let mut alike = alike.into_iter().filter_map(|other| cx.whole(other));
+            if alike.any(|other| other.bytes() == block.bytes()) {
                 // Looking for it has cost time, so it counts as one that came.
                 datagram.arrived += 1;
                 cx.drop(&block, DUPLICATE);
@@ -226,6 +232,9 @@ impl Datagrams {
         let Some(mut datagram) = self.table.end(key) else { return Taken::Ended };
         let mut parts: Vec<(u32, Block<'a>)> =
             cx.held(&datagram.held).map(|(at, held)| (Place(at).offset(), held)).collect();
+        for (_, part) in &mut parts {
+            *part = cx.whole(*part).unwrap_or(*part);
+        }
         parts.push((place.offset(), *block));
         let joined = joined(&parts, datagram.end, self.policy, block.context.time, cx);
         if joined.is_none() {
@@ -373,12 +382,10 @@ impl Place {
         (self.0 & (Self::LAST - 1)) * 8
     }
 
-    /// Whether the fragment in `block`, which belongs here, is the one that is held as `other`.
-    fn is_again(self, block: &Block<'_>, at: u32, other: &Block<'_>) -> bool {
-        let same = |place: u32| place & 0xffff;
-        same(self.0) == same(at)
-            && block.length() == other.length()
-            && block.bytes() == other.bytes()
+    /// Whether the fragment in `block`, which belongs here, lies where the one that is held as
+    /// `other` does.
+    const fn is_alike(self, block: &Block<'_>, at: u32, other: &Block<'_>) -> bool {
+        self.0 & 0xffff == at & 0xffff && block.pointer.length() == other.pointer.length()
     }
 }
 
