@@ -236,6 +236,11 @@ impl Datagrams {
             *part = cx.whole(*part).unwrap_or(*part);
         }
         parts.push((place.offset(), *block));
+        if parts.iter().any(|(_, part)| !part.is_whole()) {
+            cx.drop(block, MISSING);
+            datagram.drop_all(MISSING, cx);
+            return Taken::Ended;
+        }
         let joined = joined(&parts, datagram.end, self.policy, block.context.time, cx);
         if joined.is_none() {
             cx.drop(block, TOO_BIG);
