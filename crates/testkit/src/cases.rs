@@ -29,8 +29,10 @@ pub fn workspace() -> PathBuf {
 
 fn collect(folder: &Path, found: &mut Vec<PathBuf>) {
     let entries = fs::read_dir(folder).into_iter().flatten().flatten();
-    for path in entries.map(|entry| entry.path()) {
-        if path.is_dir() {
+    for entry in entries {
+        let path = entry.path();
+        // Links are not followed: one that leads upwards would give every capture again and again.
+        if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
             collect(&path, found);
         } else if is_capture(&path) {
             found.push(path);
