@@ -1,9 +1,9 @@
 //! `tls` on what others captured: suricata's tests count connections by server name and protocols;
 //! of some captures stands here what `tshark` finds in them.
 //!
-//! By hand, `tshark` was the judge over all captures: over TCP it finds the same hellos, but for one
-//! in the form of SSL 2.0, one behind a greeting of MySQL, one that contradicts itself, and one of a
-//! server that gives several initial sequence numbers. JA4 was compared with what its authors
+//! By hand, `tshark` was the judge over all captures: over TCP it finds the same hellos, but for
+//! one in the form of SSL 2.0, one behind a greeting of MySQL, one that contradicts itself, and one
+//! of a server that gives several initial sequence numbers. JA4 was compared with what its authors
 //! publish for their captures: all first hellos have the same.
 
 mod told;

@@ -1,5 +1,5 @@
-//! Which bytes of a datagram are here: one bit for eight of them, since fragments begin at multiples
-//! of eight. Plain data, part of what is known of a datagram.
+//! Which bytes of a datagram are here: one bit for eight of them, since fragments begin at
+//! multiples of eight. Plain data, part of what is known of a datagram.
 
 use std::ops::Range;
 use zerocopy::{FromBytes, Immutable, IntoBytes};
