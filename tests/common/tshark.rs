@@ -38,27 +38,30 @@ fn command(capture: &Path) -> Command {
     command
 }
 
-/// The streams of a capture in the order in which they begin, asked for `at_once` in one run.
-pub(crate) fn streams(capture: &Path, at_once: u32) -> Vec<Followed> {
+/// The streams of a capture in the order in which they begin, at least `expected` of them.
+pub(crate) fn streams(capture: &Path, expected: usize) -> Vec<Followed> {
     let mut streams = Vec::new();
+    let mut to = expected + 8;
     loop {
-        let from = u32::try_from(streams.len()).expect("few streams");
+        let from = streams.len();
         let mut command = command(capture);
         command.args(["-o", "tcp.reassemble_out_of_order:TRUE"]);
-        for number in from..from + at_once {
+        for number in from..to {
             command.args(["-z", &format!("follow,tcp,raw,{number}")]);
         }
         let output = command.output().expect("tshark");
         let mut found = followed(&String::from_utf8_lossy(&output.stdout));
-        streams.extend((from..from + at_once).map_while(|number| found.remove(&number)));
-        if streams.len() < (from + at_once) as usize {
+        streams.extend((from..to).map_while(|number| found.remove(&number)));
+        if streams.len() < to {
             return streams;
         }
+        // Connections without data may be many.
+        to += 1_000;
     }
 }
 
 /// Reads what `-z follow,tcp,raw` prints.
-fn followed(text: &str) -> BTreeMap<u32, Followed> {
+fn followed(text: &str) -> BTreeMap<usize, Followed> {
     let mut found = BTreeMap::new();
     let (mut number, mut stream) = (None, Followed::default());
     for line in text.lines() {
@@ -125,4 +128,13 @@ pub(crate) fn bodies(capture: &Path, folder: &Path, waits: bool) -> Vec<Vec<u8>>
     bodies.retain(|body| !body.is_empty());
     bodies.sort();
     bodies
+}
+
+/// What tshark says of a frame in a line.
+pub(crate) fn line(capture: &Path, frame: u32) -> String {
+    let wanted = format!("frame.number == {frame}");
+    let mut command = Command::new("tshark");
+    command.args(["-n", "-Y", &wanted, "-r"]).arg(capture).stdin(Stdio::null());
+    let output = command.stderr(Stdio::null()).output().expect("tshark");
+    String::from_utf8_lossy(&output.stdout).into_owned()
 }

@@ -8,7 +8,7 @@ use std::path::Path;
 const NEEDLES: [&[u8]; 2] = [b"EICAR-STANDARD-ANTIVIRUS-TEST-FILE", b"X5O!P%@AP[4"];
 
 /// Cases whose body we do not yield, and why.
-const MISSED: &[(&str, &str)] = &[
+pub(crate) const MISSED: &[(&str, &str)] = &[
     ("http-evader-116-lzma", "Content-Encoding: lzma, which is registered nowhere"),
     ("http-evader-453", "304: it ends behind its head whatever the head says (RFC 9112 §6.3)"),
 ];

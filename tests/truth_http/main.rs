@@ -10,8 +10,12 @@ mod collect;
 mod line;
 #[path = "../common/scratch.rs"]
 mod scratch;
+#[path = "../common/tshark.rs"]
+#[expect(dead_code, reason = "the tests of tcp use the rest")]
+mod tshark;
 
 mod evader;
+mod exported;
 mod failures;
 mod messages;
 mod state;

@@ -17,6 +17,8 @@ pub(crate) struct Message {
     pub(crate) missing: u64,
     /// Whether its last fragment came.
     pub(crate) ended: bool,
+    /// Whether something was cut before it, on its side of the connection.
+    pub(crate) behind_gap: bool,
 }
 
 impl Message {
@@ -25,6 +27,11 @@ impl Message {
         let stated = Record::parse(&self.record).and_then(|r| r.number(Field::ContentLength));
         let length = self.bytes.len() as u64;
         self.ended && self.missing == 0 && stated.is_none_or(|stated| stated <= length)
+    }
+
+    /// Whether its head says that the body is coded.
+    pub(crate) fn is_coded(&self) -> bool {
+        Record::parse(&self.record).is_some_and(|r| r.text(Field::ContentEncoding).is_some())
     }
 }
 
@@ -48,13 +55,17 @@ pub(crate) fn bodies(capture: &Path) -> Result<Vec<(Message, Vec<u8>)>, String> 
 /// Blocks sorted into messages. Those of one side of a connection come one behind the other.
 pub(crate) fn sorted(seen: &[Seen]) -> Vec<Message> {
     let mut messages: Vec<Message> = Vec::new();
+    let mut sides: Vec<(u32, bool)> = Vec::new();
     let mut open = std::collections::BTreeMap::new();
     for block in seen {
         let side = (block.session, block.backward());
         if block.flags.has(Flags::FIRST) {
             assert!(block.record.is_some(), "a message begins with its description: {block:?}");
             open.insert(side, messages.len());
-            messages.push(Message::default());
+            let before = || messages.iter().zip(&sides).filter(|(_, other)| **other == side);
+            let behind_gap = before().any(|(message, _)| !message.is_whole());
+            messages.push(Message { behind_gap, ..Message::default() });
+            sides.push(side);
         }
         let number = open.get(&side).copied().unwrap_or_else(|| panic!("of no message: {block:?}"));
         let message = &mut messages[number];
