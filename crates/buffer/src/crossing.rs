@@ -183,12 +183,13 @@ impl Writer {
             if view.is_hole() {
                 return Ok(());
             }
+            let frame = entry.frame();
+            let around = framed && frame.place != view.place;
             // A description shows nothing of its frame.
-            if view.length() > 0 {
+            if view.length() > 0 || !around {
                 keep(flight, shared, view, after, origins)?;
             }
-            let frame = entry.frame();
-            if framed && frame.place != view.place {
+            if around {
                 keep(flight, shared, frame, after, origins)?;
             }
             Ok(())
