@@ -1,6 +1,8 @@
 //! The truth about `ip` and `tcp`: what others say is in captures that others made.
 #![forbid(unsafe_code)]
 
+#[path = "../common/captures.rs"]
+mod captures;
 #[path = "../common/collect.rs"]
 mod collect;
 #[path = "../common/line.rs"]
@@ -10,6 +12,7 @@ mod line;
 #[expect(dead_code, reason = "the tests of http use the rest")]
 mod tshark;
 
+mod follow;
 mod fragments;
 mod pcapplusplus;
 mod streams;
