@@ -97,7 +97,7 @@ const DIFFERENT: &[Different] = &[
         ..only_ours(
             "pcapplusplus/Pcap++Test/PcapExamples/650HttpResponses.pcap",
             111,
-            "tshark goes on with the next frame that it has as if nothing were missing: RFC 9112 §8",
+            "tshark goes on with the next frame as if nothing were missing: RFC 9112 §8",
         )
     },
 ];
