@@ -446,18 +446,8 @@ impl<'c, 'a> StreamContext<'c, 'a> {
         context: ContextLane,
         fill: impl FnOnce(&mut [u8]) -> usize,
     ) -> bool {
-        let mut fill = Some(fill);
-        let made = self
-            .gateway
-            .append(room.min(BLOCK_MAX), &mut |room| fill.take().map_or(0, |fill| fill(room)));
-        let Some((pointer, frame)) = made else {
-            self.counts.made.add(0);
-            self.counts.no_room.add(0);
-            return false;
-        };
-        let marks = Marks::bare(pointer.length());
-        self.make(Block { pointer: pointer.with_class(class), frame, marks, context });
-        true
+        let made = self.append_block(room, class, context, fill);
+        made.map(|block| self.make(block)).is_some()
     }
 
     /// Makes a new block as [`StreamContext::append`] does, and keeps it from leaving: for a filter
