@@ -63,9 +63,9 @@ UTF-8 are replaced by U+FFFD.",
 /// The line in the catalogue.
 pub const ENTRY: SinkEntry = SinkEntry { description: &JSON, open };
 
-/// One object: the schema.
+/// What every object begins with: the schema.
 #[derive(Debug, Serialize)]
-struct Line<'a> {
+struct About<'a> {
     version: u32,
     time: Rfc3339,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -79,6 +79,13 @@ struct Line<'a> {
     session: Option<u32>,
     #[serde(skip_serializing_if = "Option::is_none")]
     direction: Option<&'static str>,
+}
+
+/// One object: the schema.
+#[derive(Debug, Serialize)]
+struct Line<'a> {
+    #[serde(flatten)]
+    about: About<'a>,
     #[serde(skip_serializing_if = "Option::is_none")]
     first: Option<bool>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -97,19 +104,8 @@ struct Line<'a> {
 /// One object that tells a message: the schema.
 #[derive(Debug, Serialize)]
 struct Message<'a> {
-    version: u32,
-    time: Rfc3339,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    origin: Option<&'a str>,
-    form: &'static str,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    class: Option<u32>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    class_name: Option<&'static str>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    session: Option<u32>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    direction: Option<&'static str>,
+    #[serde(flatten)]
+    about: About<'a>,
     #[serde(flatten)]
     told: Fields<'a>,
 }
@@ -241,17 +237,9 @@ impl Json {
     }
 
     fn message(&mut self, block: &Block<'_>, told: Told<'_>) -> Result<(), Failure> {
-        let (class, context) = (block.pointer.class, block.context);
-        let session = (context.session != 0).then_some(context.session);
+        let time = told.time().unwrap_or(block.context.time);
         let message = Message {
-            version: VERSION,
-            time: Rfc3339(told.time().unwrap_or(context.time)),
-            origin: self.names.origin(context.origin),
-            form: Form::Message.name(),
-            class: self.names.class(class),
-            class_name: self.names.class_name(class),
-            session,
-            direction: session.map(|_| way(block)),
+            about: About::of(block, &self.names, time, Form::Message),
             told: told.fields(),
         };
         add(&mut self.out, &message)
@@ -259,18 +247,10 @@ impl Json {
 
     fn line(&mut self, block: &Block<'_>) -> Result<(), Failure> {
         let headers = Headers::of(block);
-        let (class, context) = (block.pointer.class, block.context);
+        let context = block.context;
         let message = self.form == Form::Message;
-        let session = (context.session != 0).then_some(context.session);
         let line = Line {
-            version: VERSION,
-            time: Rfc3339(context.time),
-            origin: self.names.origin(context.origin),
-            form: self.form.name(),
-            class: self.names.class(class),
-            class_name: self.names.class_name(class),
-            session,
-            direction: session.map(|_| way(block)),
+            about: About::of(block, &self.names, context.time, self.form),
             first: message.then(|| context.flags.has(Flags::FIRST)),
             last: message.then(|| context.flags.has(Flags::LAST)),
             length: block.length(),
@@ -285,6 +265,23 @@ impl Json {
             },
         };
         add(&mut self.out, &line)
+    }
+}
+
+impl<'a> About<'a> {
+    fn of(block: &Block<'_>, names: &'a Names, time: u64, form: Form) -> Self {
+        let (class, context) = (block.pointer.class, block.context);
+        let session = (context.session != 0).then_some(context.session);
+        Self {
+            version: VERSION,
+            time: Rfc3339(time),
+            origin: names.origin(context.origin),
+            form: form.name(),
+            class: names.class(class),
+            class_name: names.class_name(class),
+            session,
+            direction: session.map(|_| way(block)),
+        }
     }
 }
 
