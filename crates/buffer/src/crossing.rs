@@ -123,7 +123,12 @@ impl Flight {
 pub trait Origin: sealed::Origin {}
 
 impl Origin for Pool {}
+impl Origin for Pools<'_> {}
 impl Origin for Batch<'_> {}
+
+/// Several pools that stand for one origin.
+#[derive(Clone, Copy, Debug)]
+pub struct Pools<'a>(pub &'a [Pool]);
 
 mod sealed {
     use super::{Fault, Lease, RichPointer};
@@ -141,6 +146,13 @@ impl sealed::Origin for Pool {
         } else {
             Err(Fault::UnknownDbuf(pointer.dbuf()))
         }
+    }
+}
+
+impl sealed::Origin for Pools<'_> {
+    fn lease(&self, pointer: RichPointer) -> Result<Lease, Fault> {
+        let pool = self.0.iter().find(|pool| pool.id() == pointer.dbuf());
+        pool.ok_or_else(|| Fault::UnknownDbuf(pointer.dbuf()))?.lease(pointer.place)
     }
 }
 

@@ -29,6 +29,10 @@
 //!   them: who unpins too often gets `None` from [`Pool::bytes`] some time later, and a count of
 //!   mistakes.
 //! - M6 The memory lives as long as the pool, a lease, or a crossing knows it (`Arc`).
+//! - M7 Lent memory ([`lent`]): a slot is open only from the moment at which its lender said that
+//!   the segment has arrived until it is told, in [`Pool::turn`], that it may have it back. In
+//!   between the lender leaves the bytes alone (the promise of `Lender`), and M1 to M5 hold as they
+//!   do for memory of our own, the draft of an arrived segment being all of it.
 
 use crate::Fault;
 use crate::slots::FREE;
@@ -39,6 +43,7 @@ use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 
 mod lease;
+mod lent;
 
 pub use lease::Lease;
 pub(crate) use lease::Memory;
@@ -83,6 +88,8 @@ pub struct Pool {
     fresh: Cell<u64>,
     /// Slots from here on have never been used and have no memory yet.
     populated: Cell<usize>,
+    /// Number of the oldest segment that a lender has not got back.
+    oldest: Cell<u64>,
     drafting: Cell<bool>,
     pins: Box<[Cell<u32>]>,
     mistakes: Cell<u64>,
@@ -126,16 +133,23 @@ impl Pool {
         let slots = config.segments.next_power_of_two().max(2);
         let memory = Memory::new(id, segment, slots)?;
         memory.populate(0)?;
-        Ok(Self {
+        Ok(Self::over(memory, 1))
+    }
+
+    /// A pool over this memory, of which the first slots have pages.
+    fn over(memory: Memory, populated: usize) -> Self {
+        let pins = vec![Cell::new(0); memory.slots.len()].into();
+        Self {
             memory: Arc::new(memory),
             next: Cell::new(0),
             end: Cell::new(0),
             fresh: Cell::new(0),
-            populated: Cell::new(1),
+            populated: Cell::new(populated),
+            oldest: Cell::new(0),
             drafting: Cell::new(false),
-            pins: vec![Cell::new(0); slots].into(),
+            pins,
             mistakes: Cell::new(0),
-        })
+        }
     }
 
     /// The id by which rich pointers name this pool.
@@ -155,7 +169,7 @@ impl Pool {
     /// draft is open; or `min` is longer than [`Pool::block_max`].
     pub fn draft(&self, min: usize, max: usize) -> Option<Draft<'_>> {
         let min = min.max(1);
-        if self.drafting.get() || min > self.block_max() {
+        if self.drafting.get() || min > self.block_max() || self.is_lent() {
             return None;
         }
         if self.end.get() - self.next.get() < min as u64 {
@@ -258,6 +272,9 @@ impl Pool {
     /// in one.
     pub fn turn(&mut self) {
         self.drafting.set(false);
+        if self.is_lent() {
+            return self.return_lent();
+        }
         let slots = &self.memory.slots;
         let open = self.end.get().checked_sub(1).map(|last| slots.slot_of_position(last));
         let half = self.memory.segment() as u64 / 2;
@@ -350,8 +367,11 @@ impl Draft<'_> {
         let filled = end - (self.position & !(memory.segment() as u64 - 1));
         // M1: written before, and from here on by nobody.
         memory.slots.fill(memory.slots.slot_of_position(self.position), filled);
-        // No gap: every byte below `filled` was written since the slot was recycled.
-        self.pool.next.set(end);
+        // No gap: every byte below `filled` was written since the slot was recycled. Of a segment
+        // that has arrived nothing is left to write.
+        if !self.pool.is_lent() {
+            self.pool.next.set(end);
+        }
         #[expect(clippy::cast_possible_truncation, reason = "a draft has at most BLOCK_MAX bytes")]
         Place::new(self.position, used as u32)
     }

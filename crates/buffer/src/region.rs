@@ -13,7 +13,7 @@ use crate::atomic::AtomicU64;
 use std::fmt;
 use std::ptr::NonNull;
 use std::sync::Arc;
-use sys::memory::{Mapping, ReadMapping};
+use sys::memory::{Lender, Mapping, ReadMapping};
 
 pub(crate) struct Region {
     base: NonNull<AtomicU64>,
@@ -27,6 +27,7 @@ enum Owner {
     Heap(Arc<[Line]>),
     Mapping(Mapping),
     Reading(ReadMapping),
+    Lent(Arc<dyn Lender>),
 }
 
 /// A pair of cache lines, so that words a line apart never share one.
@@ -67,6 +68,14 @@ impl Region {
     pub(crate) fn reading(mapping: ReadMapping) -> Self {
         let (base, words) = (mapping.base().cast::<AtomicU64>(), mapping.len() / 8);
         Self { base, words, owner: Owner::Reading(mapping) }
+    }
+
+    /// The words of memory that another party fills and takes back: which bytes may be reached, and
+    /// when, is argued by `pool` (M7).
+    #[cfg(not(loom))]
+    pub(crate) fn lent(lender: Arc<dyn Lender>) -> Self {
+        let words = lender.segment() * lender.segments() / 8;
+        Self { base: lender.base().cast::<AtomicU64>(), words, owner: Owner::Lent(lender) }
     }
 
     /// All words.
@@ -123,6 +132,7 @@ impl fmt::Debug for Region {
             Owner::Heap(_) => "heap",
             Owner::Mapping(_) => "mapping",
             Owner::Reading(_) => "read-only mapping",
+            Owner::Lent(_) => "lent memory",
         };
         write!(f, "Region({kind}, {} words)", self.words)
     }

@@ -9,6 +9,7 @@ use crate::error::{Named as _, Result};
 use rustix::fs::{MemfdFlags, SealFlags};
 use rustix::mm::{Advice, MapFlags, MprotectFlags, ProtFlags};
 use std::ffi::c_void;
+use std::fmt;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::ptr::{self, NonNull};
 
@@ -209,6 +210,28 @@ impl ReadMapping {
     pub fn populate(&self, offset: usize, len: usize) -> Result<()> {
         self.0.advise(offset, len, Advice::LinuxPopulateRead)
     }
+}
+
+/// Memory in equal segments that another party (the kernel) fills in order, and takes back when it
+/// is told.
+///
+/// # Safety
+/// 1. `segment() * segments()` bytes from `base()` on stay mapped for reading and writing as long
+///    as the value lives, and begin at a page; the three answers never change.
+/// 2. From the moment at which `arrived(slot)` answers true until `give_back(slot)` is called the
+///    other party neither writes nor reads that segment.
+pub unsafe trait Lender: fmt::Debug + Send + Sync {
+    /// The first byte.
+    fn base(&self) -> NonNull<u8>;
+    /// Bytes of a segment: a power of two, at least a page.
+    fn segment(&self) -> usize;
+    /// How many segments there are: a power of two.
+    fn segments(&self) -> usize;
+    /// Whether this segment was filled and is ours; what was written before is seen after
+    /// (Acquire).
+    fn arrived(&self, slot: usize) -> bool;
+    /// Gives a segment back that has arrived; what was read before is read before (Release).
+    fn give_back(&self, slot: usize);
 }
 
 /// A range of addresses that this value alone unmaps.

@@ -7,7 +7,7 @@ use crate::slots::Slots;
 use abi::{DbufId, Place, RichPointer};
 use std::fmt;
 use std::sync::Arc;
-use sys::memory::Memfd;
+use sys::memory::{Lender, Memfd};
 
 /// Having one keeps one segment of a pool as it is, in any thread, until it is dropped.
 pub struct Lease {
@@ -88,8 +88,18 @@ pub(crate) struct Memory {
     pub(crate) id: DbufId,
     pub(super) region: Region,
     pub(crate) slots: Slots,
-    /// Kept so that the memory can be handed to another process.
-    file: Option<Memfd>,
+    backing: Backing,
+}
+
+/// Where the segments come from.
+#[derive(Debug)]
+enum Backing {
+    /// The heap, where nothing can be mapped.
+    Heap,
+    /// A file of our own, kept so that the memory can be handed to another process.
+    File(Memfd),
+    /// Another party, which fills them and takes them back (M7).
+    Lent(Arc<dyn Lender>),
 }
 
 /// Where a segment begins: in the region, and as a place tells it.
@@ -102,19 +112,34 @@ pub(crate) struct Start {
 impl Memory {
     pub(super) fn new(id: DbufId, segment: usize, slots: usize) -> sys::Result<Self> {
         let len = segment * slots;
-        let (file, region) = if cfg!(miri) {
-            (None, Region::heap(len / 8))
+        let (backing, region) = if cfg!(miri) {
+            (Backing::Heap, Region::heap(len / 8))
         } else {
             let file = Memfd::create("streamline-pool", len)?;
             let region = Region::mapped(file.map()?);
-            (Some(file), region)
+            (Backing::File(file), region)
         };
-        Ok(Self { id, region, slots: Slots::new(segment, slots), file })
+        Ok(Self { id, region, slots: Slots::new(segment, slots), backing })
+    }
+
+    /// Memory that another party fills.
+    pub(super) fn lent(id: DbufId, lender: Arc<dyn Lender>) -> Self {
+        let slots = Slots::new(lender.segment(), lender.segments());
+        let region = Region::lent(lender.clone());
+        Self { id, region, slots, backing: Backing::Lent(lender) }
+    }
+
+    /// Who fills the segments, if it is not us.
+    pub(super) fn lender(&self) -> Option<&dyn Lender> {
+        match &self.backing {
+            Backing::Lent(lender) => Some(&**lender),
+            Backing::Heap | Backing::File(_) => None,
+        }
     }
 
     /// Takes the memory of a slot, so that a lack of it is an error here and no SIGBUS later (T12).
     pub(super) fn populate(&self, slot: usize) -> sys::Result<()> {
-        let Some(file) = &self.file else { return Ok(()) };
+        let Backing::File(file) = &self.backing else { return Ok(()) };
         file.allocate(slot * self.segment(), self.segment())
     }
 
