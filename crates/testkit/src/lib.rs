@@ -1,5 +1,5 @@
 //! What tests share: outside cases, needs and loud skips, random numbers that replay, packets and
-//! captures made from nothing.
+//! captures made from nothing, networks of their own.
 //!
 //! Rules that hold for every user:
 //! - a test that cannot run says so: [`need`] prints `skipped: <test>: <reason>`, appends the line
@@ -14,6 +14,7 @@
 
 pub mod cases;
 pub mod need;
+pub mod net;
 pub mod packet;
 pub mod random;
 pub mod traffic;

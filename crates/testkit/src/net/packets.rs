@@ -1,0 +1,84 @@
+//! What the kernel tells of the devices and packet sockets of a name space.
+//!
+//! In: `/proc/thread-self/net`, which is that of the name space in which the thread is.
+
+use super::Namespace;
+use std::fs;
+
+/// What a device has counted.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Counters {
+    /// Frames that came.
+    pub received: u64,
+    /// Frames that came and were dropped by the device.
+    pub receive_dropped: u64,
+    /// Frames that went.
+    pub sent: u64,
+    /// Frames that should have gone and were dropped by the device.
+    pub send_dropped: u64,
+}
+
+/// The counters of a device; `None`: there is none of this name.
+pub fn counters(space: &Namespace, device: &str) -> Option<Counters> {
+    parse_counters(&space.enter(|| read("dev")), device)
+}
+
+/// How many packet sockets see frames here: they are bound, and to a protocol.
+pub fn packet_sockets(space: &Namespace) -> usize {
+    parse_sockets(&space.enter(|| read("packet")))
+}
+
+fn read(name: &str) -> String {
+    fs::read_to_string(format!("/proc/thread-self/net/{name}")).expect("the kernel has a network")
+}
+
+fn parse_counters(text: &str, device: &str) -> Option<Counters> {
+    let line = text.lines().find_map(|line| {
+        let (name, rest) = line.split_once(':')?;
+        (name.trim() == device).then_some(rest)
+    })?;
+    // Bytes, packets, errors, dropped and four more of what came, then the same of what went.
+    let mut numbers = line.split_whitespace().map(|word| word.parse().ok());
+    let mut number = |skip: usize| numbers.nth(skip).flatten();
+    Some(Counters {
+        received: number(1)?,
+        receive_dropped: number(1)?,
+        sent: number(5)?,
+        send_dropped: number(1)?,
+    })
+}
+
+fn parse_sockets(text: &str) -> usize {
+    // Socket, references, type, protocol, device, running, ….
+    let running = |line: &&str| {
+        let mut words = line.split_whitespace().skip(3);
+        let (protocol, running) = (words.next(), words.nth(1));
+        protocol.is_some_and(|protocol| protocol != "0000") && running == Some("1")
+    };
+    text.lines().skip(1).filter(running).count()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn counters_are_those_of_the_device() {
+        let text = "Inter-|   Receive                            |  Transmit\n \
+            face |bytes    packets errs drop fifo frame compressed multicast|bytes packets\n    \
+            lo: 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16\n  \
+            e0:100 20 0 3 0 0 0 0 500 60 0 7 0 0 0 0\n";
+        let expected = Counters { received: 20, receive_dropped: 3, sent: 60, send_dropped: 7 };
+        assert_eq!(parse_counters(text, "e0"), Some(expected));
+        assert_eq!(parse_counters(text, "0"), None);
+    }
+
+    #[test]
+    fn sockets_without_protocol_see_nothing() {
+        let text = "sk       RefCnt Type Proto  Iface R Rmem   User   Inode\n\
+            00000000 3      3    0003   2     1 0      0      54\n\
+            00000000 3      3    0000   2     1 0      0      55\n\
+            00000000 3      3    0003   2     0 0      0      56\n";
+        assert_eq!(parse_sockets(text), 1);
+    }
+}
