@@ -9,6 +9,7 @@ use filter::{
 use std::fmt;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
+use sys::memory::Lender;
 
 /// Puts blocks into a space.
 pub trait Source: Send {
@@ -21,6 +22,12 @@ pub trait Source: Send {
 
     /// What becomes readable when there is something to give.
     fn descriptor(&self) -> Option<BorrowedFd<'_>> {
+        None
+    }
+
+    /// Memory of its own, which another party fills: the space makes a pool of it, and
+    /// [`Intake::pool`] is that pool whenever this source is asked. Is called once.
+    fn lends(&mut self) -> Option<Arc<dyn Lender>> {
         None
     }
 

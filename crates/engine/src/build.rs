@@ -27,6 +27,7 @@ use pipeline::plan::{Plan, SpaceKind};
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
+use sys::memory::Lender;
 
 mod between;
 mod outside;
@@ -137,6 +138,20 @@ struct Draft {
     sinks: Vec<(Local, NodeId)>,
     programs: Vec<(Local, NodeId)>,
     inputs: Vec<Input>,
+    /// The memory that sources brought along.
+    lent: Vec<Pool>,
+}
+
+/// The intake of sources that bring no memory along.
+const GENERAL: usize = 0;
+
+impl Draft {
+    /// The intake of a source that lends this memory, or none.
+    fn intake(&mut self, lent: Option<Arc<dyn Lender>>) -> Result<usize, BuildError> {
+        let Some(lender) = lent else { return Ok(GENERAL) };
+        self.lent.push(Pool::lent(fresh_id()?, lender)?);
+        Ok(GENERAL + self.lent.len())
+    }
 }
 
 struct Builder<'p> {
@@ -192,14 +207,15 @@ impl<'p> Builder<'p> {
             self.program(id, used, &mut drafts)?;
         }
         let mut spaces = Vec::new();
-        for (place, Draft { assembly, inputs, .. }) in drafts.into_iter().enumerate() {
+        for (place, Draft { assembly, inputs, lent, .. }) in drafts.into_iter().enumerate() {
             let (nodes, shape) = assembly.done();
-            let intake = intake_of(&nodes);
+            let mut intakes = vec![pool(intake_of(&nodes))?];
+            intakes.extend(lent);
             spaces.push(Space::new(Parts {
                 name: self.plan.spaces[self.spaces[place]].name.clone(),
                 nodes,
                 shape,
-                intake: pool(intake)?,
+                intakes,
                 work: pool(PoolConfig::default())?,
                 inputs,
                 left: left.clone(),
@@ -247,7 +263,7 @@ impl<'p> Builder<'p> {
         // What programs write comes first, as what sources give does; what they read, last.
         for (id, used) in programs(graph).filter(|(id, _)| self.gives(place, *id)) {
             let local = self.half(id, used, &mut draft);
-            draft.inputs.push(Input::Source(local));
+            draft.inputs.push(Input::Source { node: local, intake: GENERAL });
             locals[id.0] = Some(local);
         }
         let mut tells_time = false;
@@ -257,17 +273,18 @@ impl<'p> Builder<'p> {
         for (id, node) in outer {
             let mut made = self.node(id, &locals)?;
             made.counted = self.is_counted(id);
-            if let Part::Source(part) = &made.part {
+            let mut source = None;
+            if let Part::Source(part) = &mut made.part {
                 tells_time |= part.source.tells_time();
+                source = Some(draft.intake(part.source.lends())?);
             }
-            let is_source = matches!(made.part, Part::Source(_));
             let local = draft.assembly.node(made);
             locals[id.0] = Some(local);
             if node.kind() == Some(Kind::Sink) {
                 draft.sinks.push((local, id));
             }
-            if is_source {
-                draft.inputs.push(Input::Source(local));
+            if let Some(intake) = source {
+                draft.inputs.push(Input::Source { node: local, intake });
             }
         }
         self.tells_time |= tells_time;
@@ -379,11 +396,14 @@ fn intake_of(nodes: &[Node]) -> PoolConfig {
     PoolConfig { segment, segments: total / segment }
 }
 
-/// A pool with an id that no other pool of this process has had.
 fn pool(config: PoolConfig) -> Result<Pool, BuildError> {
+    Ok(Pool::new(fresh_id()?, config)?)
+}
+
+/// An id that no other pool of this process has had.
+fn fresh_id() -> Result<DbufId, BuildError> {
     static NEXT: AtomicU32 = AtomicU32::new(1);
     let number = NEXT.fetch_add(1, Ordering::Relaxed);
-    let id = DbufId::new(number)
-        .ok_or_else(|| BuildError::Unexpected("all dbuf ids have been used".to_owned()))?;
-    Ok(Pool::new(id, config)?)
+    DbufId::new(number)
+        .ok_or_else(|| BuildError::Unexpected("all dbuf ids have been used".to_owned()))
 }

@@ -1,16 +1,36 @@
-//! Stopping a path: one flag, and everything that must be woken to see it.
+//! Stopping a path, and asking how far it is: two words that all spaces look at, and everything that
+//! must be woken to see them.
+//!
+//! Asking costs a space one load of a shared word per pass, and nothing is written while nobody
+//! asks. An answer is what a source has seen so far; a space that is busy answers when it looks
+//! again, so whoever asks takes what was answered last and never waits.
 
 use buffer::signal::Bell;
+use endpoint::Seen;
 use std::os::fd::{AsFd, BorrowedFd};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// What all spaces of a path look at.
 #[derive(Debug)]
 pub struct Control {
     stopped: AtomicBool,
+    /// How often somebody has asked.
+    asked: AtomicU32,
+    answers: Mutex<Vec<Answer>>,
     bells: Mutex<Vec<Arc<Bell>>>,
     wake: sys::eventfd::EventFd,
+}
+
+/// What a source had seen when it was asked.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Answer {
+    /// Which node of the plan it is.
+    pub planned: usize,
+    /// Its name.
+    pub name: String,
+    /// What it had seen.
+    pub seen: Seen,
 }
 
 impl Control {
@@ -18,12 +38,14 @@ impl Control {
     pub fn new() -> sys::Result<Self> {
         Ok(Self {
             stopped: AtomicBool::new(false),
+            asked: AtomicU32::new(0),
+            answers: Mutex::new(Vec::new()),
             bells: Mutex::new(Vec::new()),
             wake: sys::eventfd::EventFd::new()?,
         })
     }
 
-    /// Has this bell rung when the path is stopped.
+    /// Has this bell rung when the path is stopped and when it is asked.
     pub fn ring_too(&self, bell: &Arc<Bell>) {
         self.bells.lock().unwrap_or_else(PoisonError::into_inner).push(Arc::clone(bell));
     }
@@ -32,9 +54,7 @@ impl Control {
     pub fn stop(&self) {
         // SYNC POINT: stop; pairs with the Acquire in `is_stopped`.
         self.stopped.store(true, Ordering::Release);
-        for bell in self.bells.lock().unwrap_or_else(PoisonError::into_inner).iter() {
-            bell.ring();
-        }
+        self.ring();
         self.wake.notify();
     }
 
@@ -44,6 +64,43 @@ impl Control {
     pub fn is_stopped(&self) -> bool {
         // SYNC POINT: stop; pairs with the Release in `stop`.
         self.stopped.load(Ordering::Acquire)
+    }
+
+    /// Asks all spaces what their sources have seen.
+    pub fn ask(&self) {
+        // Only the number travels by this word, and a sleeper hears of it through its bell.
+        self.asked.fetch_add(1, Ordering::Relaxed);
+        self.ring();
+    }
+
+    /// How often somebody has asked; a space that sees another number answers.
+    #[inline]
+    #[must_use]
+    pub fn asked(&self) -> u32 {
+        self.asked.load(Ordering::Relaxed)
+    }
+
+    /// Says what a source has seen, in the place of what it said before.
+    pub fn answer(&self, planned: usize, name: &str, seen: Seen) {
+        let mut answers = self.answers.lock().unwrap_or_else(PoisonError::into_inner);
+        match answers.iter_mut().find(|answer| answer.planned == planned) {
+            Some(answer) => answer.seen = seen,
+            None => answers.push(Answer { planned, name: name.to_owned(), seen }),
+        }
+    }
+
+    /// What the sources answered last, in the order of the plan.
+    #[must_use]
+    pub fn answers(&self) -> Vec<Answer> {
+        let mut answers = self.answers.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        answers.sort_by_key(|answer| answer.planned);
+        answers
+    }
+
+    fn ring(&self) {
+        for bell in self.bells.lock().unwrap_or_else(PoisonError::into_inner).iter() {
+            bell.ring();
+        }
     }
 }
 

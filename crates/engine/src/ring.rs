@@ -8,7 +8,7 @@
 use crate::ledger::{EdgeKind, loses_here};
 use crate::space::memory::{Frames, Memory};
 use abi::RichPointer;
-use buffer::crossing::{Batch as Taken, Origin, Reader, Writer};
+use buffer::crossing::{Batch as Taken, Origin, Pools, Reader, Writer};
 use buffer::pool::Segment;
 use buffer::signal::Bell;
 use buffer::{Fault, Put};
@@ -92,7 +92,8 @@ impl Export {
             mask &= !(1 << last);
             self.lost.add(batch.block(last as usize).length());
         }
-        let pools: [&dyn Origin; 2] = [memory.intake, memory.work];
+        let intakes = Pools(memory.intakes);
+        let pools: [&dyn Origin; 2] = [&intakes, memory.work];
         let with_imported;
         let origins: &[&dyn Origin] = match &memory.imported {
             None => &pools,

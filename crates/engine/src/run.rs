@@ -3,7 +3,8 @@
 //! Spaces are activated from the sinks back to the sources, so that a path goes live at once
 //! without a global lock [SL §7.1]. The thread that calls [`run`] waits: for the spaces to end, for
 //! a signal, for the time that was given. The first signal lets sources end and everything under
-//! way drain.
+//! way drain. Who wants to know how far it is has it ask the sources from time to time: see
+//! [`Watch`].
 
 use crate::build::Path;
 use crate::control::Control;
@@ -12,6 +13,8 @@ use crate::ledger::Ledger;
 use crate::process;
 use crate::report::{self, Reported};
 use crate::space::{Remains, Space};
+use endpoint::Seen;
+use std::fmt;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::{Arc, mpsc};
 use std::time::Duration;
@@ -24,6 +27,34 @@ pub struct Until<'f> {
     pub readable: Option<BorrowedFd<'f>>,
     /// After this many ns.
     pub elapsed: Option<u64>,
+    /// Who is told meanwhile how far it is.
+    pub watch: Option<Watch<'f>>,
+}
+
+/// Who is told how far paths are, and how often.
+#[derive(Clone, Copy)]
+pub struct Watch<'f> {
+    /// The time between two tellings, in ns.
+    pub every_ns: u64,
+    /// Is called by the thread that waits, between two looks at signals: it must not block.
+    pub tell: &'f dyn Fn(&Progress),
+}
+
+impl fmt::Debug for Watch<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Watch").field("every_ns", &self.every_ns).finish_non_exhaustive()
+    }
+}
+
+/// How far paths are.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Progress {
+    /// How long they have run, in ns.
+    pub elapsed_ns: u64,
+    /// What their sources had seen when they answered last; none before the first answer.
+    pub sources: Vec<(String, Seen)>,
+    /// Whether they were stopped, and what is under way drains.
+    pub stopped: bool,
 }
 
 /// What became of a run.
@@ -119,27 +150,72 @@ fn wait(
     running: usize,
 ) -> Waited {
     let mut waited = Waited { remains: Vec::new(), early: false };
+    let mut rounds = until.watch.map(|watch| Rounds::new(watch, begin));
     loop {
         done.clear();
         waited.remains.extend(ended.try_iter());
         if waited.remains.len() >= running {
             return waited;
         }
+        let end = until.elapsed.filter(|_| !waited.early).map(|ns| begin.saturating_add(ns));
+        let due = rounds.as_ref().map(Rounds::due);
         let mut descriptors = vec![done.as_fd()];
-        let mut limit = None;
         if !waited.early {
             descriptors.extend(until.readable);
-            limit = until.elapsed.map(|ns| {
-                Duration::from_nanos((begin + ns).saturating_sub(sys::clock::monotonic()))
-            });
         }
+        let now = sys::clock::monotonic();
+        let next = end.into_iter().chain(due).min();
+        let limit = next.map(|time| Duration::from_nanos(time.saturating_sub(now)));
         let ready = sys::poll::readable(&descriptors, limit);
+        let now = sys::clock::monotonic();
         let signalled = ready.get(1) == Some(&true);
-        let late = until.elapsed.is_some_and(|ns| sys::clock::monotonic() >= begin + ns);
-        if !waited.early && (signalled || late) {
+        if !waited.early && (signalled || end.is_some_and(|end| now >= end)) {
             waited.early = true;
             controls.iter().for_each(|control| control.stop());
         }
+        if let Some(rounds) = rounds.as_mut().filter(|rounds| now >= rounds.due()) {
+            rounds.go_on(controls, now, waited.early);
+        }
+    }
+}
+
+/// How long sources have to answer before it is told what they said last, in ns. A space looks
+/// after every batch, and wakes within 50 us.
+const ANSWERED_NS: u64 = 20_000_000;
+
+/// Asking the sources and telling what they answered, in turn.
+struct Rounds<'f> {
+    watch: Watch<'f>,
+    begin: u64,
+    /// When it is told next.
+    next: u64,
+    /// Whether they were asked for that.
+    asked: bool,
+}
+
+impl<'f> Rounds<'f> {
+    const fn new(watch: Watch<'f>, begin: u64) -> Self {
+        Self { watch, begin, next: begin.saturating_add(watch.every_ns), asked: false }
+    }
+
+    /// When there is something to do.
+    const fn due(&self) -> u64 {
+        if self.asked { self.next } else { self.next.saturating_sub(ANSWERED_NS) }
+    }
+
+    /// Asks, or tells what was answered.
+    fn go_on(&mut self, controls: &[Arc<Control>], now: u64, stopped: bool) {
+        self.asked = !self.asked;
+        if self.asked {
+            controls.iter().for_each(|control| control.ask());
+            return;
+        }
+        let answers = controls.iter().flat_map(|control| control.answers());
+        let sources = answers.map(|answer| (answer.name, answer.seen)).collect();
+        let elapsed_ns = now.saturating_sub(self.begin);
+        (self.watch.tell)(&Progress { elapsed_ns, sources, stopped });
+        // Who comes late does not catch up.
+        self.next = self.next.saturating_add(self.watch.every_ns).max(now);
     }
 }
 

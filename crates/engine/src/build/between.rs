@@ -23,14 +23,10 @@ pub(super) struct Ends {
     enter: Option<Local>,
 }
 
-/// What a space sleeps on: where it reads descriptors and rings, both must wake it.
+/// What a space sleeps on: where it reads descriptors, whoever rings must wake it too.
 pub(super) fn bell(plan: &Plan, space: usize) -> sys::Result<Bell> {
     let reads = sources(&plan.graph).any(|(id, _)| plan.placed[id.0].leaves == space);
-    let is_ring = |planned: &PlannedEdge| matches!(planned, PlannedEdge::Ring(_));
-    let mut edges = plan.graph.edges.iter().zip(&plan.edges);
-    let rings =
-        edges.any(|(edge, planned)| is_ring(planned) && plan.placed[edge.to.0].enters == space);
-    if reads && rings { Bell::with_alarm() } else { Ok(Bell::new()) }
+    if reads { Bell::with_alarm() } else { Ok(Bell::new()) }
 }
 
 impl Builder<'_> {

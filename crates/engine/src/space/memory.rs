@@ -1,7 +1,9 @@
 //! What a space does for its filters: find bytes, keep blocks, make blocks, edit blocks.
 //!
-//! A space has two pools: `intake`, which its source fills, and `work`, where filters append, edits
-//! go and held blocks are moved to when they would keep the intake from being reused (CONTRACT 12).
+//! A space has pools into which its sources put blocks: one for all that bring no memory along, and
+//! one for each that does (the ring of a packet socket). Beside them stands `work`, where filters
+//! append, edits go and held blocks are moved to when they would keep an intake from being reused,
+//! at once where it is lent (CONTRACT 12).
 //! An edit always writes a copy here: [Th §5.3.1] allows direct writing only where nobody else can
 //! look, which the pool cannot promise for a block that a crossing or a hold may share.
 
@@ -11,20 +13,23 @@ use filter::{Block, Fill, Gateway, Keep, Pin};
 
 /// The pools of a space, for one turn.
 pub(crate) struct Memory<'a> {
-    pub(crate) intake: &'a Pool,
+    pub(crate) intakes: &'a [Pool],
     pub(crate) work: &'a Pool,
     /// What was taken off a ring, if that is where this turn's blocks came from.
     pub(crate) imported: Option<buffer::crossing::Batch<'a>>,
 }
 
-/// Pins of the work pool carry this bit, those of the intake do not.
-const WORK: u64 = 1 << 63;
+/// Which pool a pin is of: the number of the intake, or this for `work`, above what a pin of a pool
+/// can be.
+const WORK: u64 = 0xff;
+const POOL_SHIFT: u32 = 56;
 /// What keeps a hole: nothing.
 const NOTHING: Pin = Pin(u64::MAX);
 
 impl<'a> Memory<'a> {
     fn pool_of(&self, pointer: RichPointer) -> Option<&'a Pool> {
-        [self.intake, self.work].into_iter().find(|pool| pool.id() == pointer.dbuf())
+        let (intakes, work) = (self.intakes, self.work);
+        intakes.iter().chain([work]).find(|pool| pool.id() == pointer.dbuf())
     }
 
     fn copy(&self, bytes: &[u8]) -> Option<(RichPointer, &'a [u8])> {
@@ -35,11 +40,23 @@ impl<'a> Memory<'a> {
         Some((RichPointer::new(self.work.id(), place, abi::Class::NONE), copy))
     }
 
-    /// Whether held blocks keep so much of the intake that its source would soon have no room.
-    fn intake_is_tight(&self) -> bool {
-        let usage = self.intake.usage();
-        usage.pinned * 2 >= usage.segments
+    /// The intake in which a block may stay while it is held, and its number.
+    fn stays(&self, pointer: RichPointer) -> Option<(u64, &'a Pool)> {
+        let numbered = (0..WORK).zip(self.intakes);
+        numbered
+            .filter(|(_, pool)| pool.id() == pointer.dbuf() && !pool.is_lent() && !is_tight(pool))
+            .next()
     }
+}
+
+/// Whether held blocks keep so much of an intake that its source would soon have no room.
+fn is_tight(intake: &Pool) -> bool {
+    let usage = intake.usage();
+    usage.pinned * 2 >= usage.segments
+}
+
+fn pin_of(pool: u64, pin: buffer::pool::Pin) -> Pin {
+    Pin(pin.to_word() | pool << POOL_SHIFT)
 }
 
 impl<'a> Gateway<'a> for Memory<'a> {
@@ -68,24 +85,25 @@ impl<'a> Gateway<'a> for Memory<'a> {
             return Some((entry, NOTHING));
         }
         if frame.dbuf() == self.work.id() {
-            let pin = self.work.pin(frame.place)?;
-            return Some((entry, Pin(pin.to_word() | WORK)));
+            return Some((entry, pin_of(WORK, self.work.pin(frame.place)?)));
         }
-        if frame.dbuf() == self.intake.id() && !self.intake_is_tight() {
-            return Some((entry, Pin(self.intake.pin(frame.place)?.to_word())));
+        if let Some((number, pool)) = self.stays(frame) {
+            return Some((entry, pin_of(number, pool.pin(frame.place)?)));
         }
         let (copy, _) = self.copy(block.frame)?;
         let pin = self.work.pin(copy.place)?;
         let pointer = copy.with_class(block.pointer.class).within(block.marks.view, block.length());
-        Some((Entry::new(pointer, entry.context, entry.marks), Pin(pin.to_word() | WORK)))
+        Some((Entry::new(pointer, entry.context, entry.marks), pin_of(WORK, pin)))
     }
 
     fn unpin(&mut self, pin: Pin) {
         if pin == NOTHING {
             return;
         }
-        let pool = if pin.0 & WORK != 0 { self.work } else { self.intake };
-        pool.unpin(buffer::pool::Pin::from_word(pin.0 & !WORK));
+        let number = pin.0 >> POOL_SHIFT;
+        let intake = usize::try_from(number).ok().and_then(|number| self.intakes.get(number));
+        let word = pin.0 & !(WORK << POOL_SHIFT);
+        intake.unwrap_or(self.work).unpin(buffer::pool::Pin::from_word(word));
     }
 
     fn append(&mut self, room: usize, fill: &mut Fill<'_>) -> Option<(RichPointer, &'a [u8])> {

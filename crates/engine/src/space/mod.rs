@@ -43,13 +43,16 @@ pub struct Space {
     pub name: String,
     nodes: Vec<Node>,
     shape: Shape,
-    intake: Pool,
+    /// The memory of blocks that come: the first is for sources that bring none along.
+    intakes: Vec<Pool>,
     work: Pool,
     inputs: Vec<Input>,
     turn: Turn,
     batch: usize,
     spare: Option<Room>,
     control: Arc<Control>,
+    /// The last time that somebody asked, which we answered.
+    answered: u32,
     demand: Arc<Demand>,
     /// The halves of programs to which blocks go here, until their end is known; and whether it is
     /// known to the others that they take no more.
@@ -63,8 +66,13 @@ pub struct Space {
 /// Where blocks come into a space.
 #[derive(Debug)]
 pub(crate) enum Input {
-    /// From a source, which is this node.
-    Source(NodeId),
+    /// From a source.
+    Source {
+        /// The node.
+        node: NodeId,
+        /// Which intake it puts into.
+        intake: usize,
+    },
     /// Over a ring, into this node.
     Ring {
         /// The node behind the ring.
@@ -92,7 +100,7 @@ pub(crate) struct Parts {
     pub(crate) name: String,
     pub(crate) nodes: Vec<Node>,
     pub(crate) shape: Shape,
-    pub(crate) intake: Pool,
+    pub(crate) intakes: Vec<Pool>,
     pub(crate) work: Pool,
     pub(crate) inputs: Vec<Input>,
     pub(crate) left: Option<Arc<walk::Left>>,
@@ -138,7 +146,7 @@ struct Pass {
 
 impl Space {
     pub(crate) fn new(parts: Parts) -> Self {
-        let Parts { name, nodes, shape, intake, work, inputs, .. } = parts;
+        let Parts { name, nodes, shape, intakes, work, inputs, .. } = parts;
         let Parts { left, timed, batch, control, demand, bell, clock, epoch, .. } = parts;
         let inputs_of_programs = (0..nodes.len()).filter(|at| process::is_input(&nodes[*at]));
         let programs = inputs_of_programs.map(|at| (at, false)).collect();
@@ -146,13 +154,14 @@ impl Space {
             name,
             nodes,
             shape,
-            intake,
+            intakes,
             work,
             inputs,
             turn: Turn { left, timed, failure: None },
             batch: batch.clamp(1, LANES),
             spare: None,
             control,
+            answered: 0,
             demand,
             programs,
             bell,
@@ -234,6 +243,10 @@ impl Space {
         if self.turn.failure.is_some() {
             self.control.stop();
         }
+        // Others may run on for long, and who asks them wants to know what came in all.
+        if self.answered > 0 {
+            self.answer();
+        }
         self.finish();
         self.remains()
     }
@@ -241,12 +254,15 @@ impl Space {
     /// Asks every input once.
     fn pass(&mut self) -> Pass {
         let mut pass = Pass::default();
+        if self.control.asked() != self.answered {
+            self.answer();
+        }
         for i in 0..self.inputs.len() {
             if self.turn.failure.is_some() {
                 break;
             }
             match &self.inputs[i] {
-                Input::Source(node) => self.pull(*node, &mut pass),
+                Input::Source { node, intake } => self.pull((*node, *intake), &mut pass),
                 Input::Ring { .. } => self.import(i, &mut pass),
             }
         }
@@ -254,6 +270,19 @@ impl Space {
             self.tick(&mut pass);
         }
         pass
+    }
+
+    /// Says what the sources here have seen.
+    fn answer(&mut self) {
+        self.answered = self.control.asked();
+        for input in &self.inputs {
+            let Input::Source { node, .. } = input else { continue };
+            let node = &self.nodes[*node];
+            let inner = process::of(node).is_some_and(|program| !program.is_head());
+            if let (Part::Source(part), false) = (&node.part, inner) {
+                self.control.answer(node.planned, &node.name, part.source.seen());
+            }
+        }
     }
 
     /// Calls the filters whose time has come although no block has.
@@ -265,15 +294,14 @@ impl Space {
         };
         if self.nodes.iter().any(|node| node.wake.is_some_and(|wake| wake <= now)) {
             pass.moved = true;
-            let mut memory = Memory { intake: &self.intake, work: &self.work, imported: None };
+            let mut memory = Memory { intakes: &self.intakes, work: &self.work, imported: None };
             Walk::new(&mut self.nodes, &mut memory, &self.shape, now, &mut self.turn).tick();
-            self.intake.turn();
-            self.work.turn();
+            self.turn_pools();
         }
     }
 
     /// Asks a source for a batch and walks it.
-    fn pull(&mut self, at: NodeId, pass: &mut Pass) {
+    fn pull(&mut self, (at, from): (NodeId, usize), pass: &mut Pass) {
         let stopped = self.control.is_stopped();
         // Of what is under way nothing is wanted once everybody has enough.
         let drains = !self.has_enough();
@@ -287,7 +315,8 @@ impl Space {
             return;
         }
         let mut room = self.spare.take().unwrap_or_default();
-        let mut intake = Intake::new(&self.intake, &mut room.columns, self.batch, now);
+        let pool = &self.intakes[from];
+        let mut intake = Intake::new(pool, &mut room.columns, self.batch, now);
         let given = part.source.give(&mut intake);
         let came = room.columns.len();
         match given {
@@ -305,17 +334,17 @@ impl Space {
             }
         }
         pass.moved |= came > 0;
-        self.spare = Some(self.turn_with(at, room, now));
+        self.spare = Some(self.turn_with((at, from), room, now));
     }
 
     /// Walks the blocks that a source put, what asked to be woken, and ends the turn.
-    fn turn_with(&mut self, at: NodeId, room: Room, now: Time) -> Room {
+    fn turn_with(&mut self, (at, from): (NodeId, usize), room: Room, now: Time) -> Room {
         // A failing source may have given blocks before: they are walked, then the path ends.
         let failure = self.turn.failure.take();
         let now = self.clock.advance(&room.columns, now);
-        let mut memory = Memory { intake: &self.intake, work: &self.work, imported: None };
+        let mut memory = Memory { intakes: &self.intakes, work: &self.work, imported: None };
         let mut batch = if self.shape.looks {
-            let mut frames = Frames::new(|_, frame| self.intake.segment(frame));
+            let mut frames = Frames::new(|_, frame| self.intakes[from].segment(frame));
             Batch::new(room, |columns, lane| frames.find(lane, columns.frame(lane)))
         } else {
             Batch::unseen(room)
@@ -327,8 +356,7 @@ impl Space {
         walk.tick();
         let room = batch.into_room();
         self.turn.failure = self.turn.failure.take().or(failure);
-        self.intake.turn();
-        self.work.turn();
+        self.turn_pools();
         room
     }
 
@@ -352,7 +380,7 @@ impl Space {
                 let live = sys::clock::monotonic().wrapping_add(self.epoch);
                 let now = self.clock.advance(batch.columns(), live);
                 let mut memory =
-                    Memory { intake: &self.intake, work: &self.work, imported: Some(taken) };
+                    Memory { intakes: &self.intakes, work: &self.work, imported: Some(taken) };
                 let (nodes, turn) = (&mut self.nodes, &mut self.turn);
                 let mut walk = Walk::new(nodes, &mut memory, &self.shape, now, turn);
                 walk.source(at, &mut batch);
@@ -368,8 +396,7 @@ impl Space {
             let name = self.nodes[at].name.clone();
             self.turn.failure = Some(PathFailure::ring(name, fault));
         }
-        self.intake.turn();
-        self.work.turn();
+        self.turn_pools();
     }
 
     /// Nothing moved: lets sinks show what they have, tells the spaces behind, takes memory back.
@@ -390,7 +417,12 @@ impl Space {
                 return;
             }
         }
-        self.intake.turn();
+        self.turn_pools();
+    }
+
+    /// Ends a turn: nobody looks at blocks any more, and what is not kept can be used again.
+    fn turn_pools(&mut self) {
+        self.intakes.iter_mut().for_each(Pool::turn);
         self.work.turn();
     }
 
@@ -439,13 +471,12 @@ impl Space {
         for i in 0..self.shape.order.len() {
             let at = self.shape.order[i];
             if !failed {
-                let mut memory = Memory { intake: &self.intake, work: &self.work, imported: None };
+                let mut memory = Memory { intakes: &self.intakes, work: &self.work, imported: None };
                 let mut walk =
                     Walk::new(&mut self.nodes, &mut memory, &self.shape, now, &mut self.turn);
                 walk.finish(at);
             }
-            self.intake.turn();
-            self.work.turn();
+            self.turn_pools();
             self.end_node(at);
         }
     }
@@ -482,7 +513,7 @@ impl Space {
                     name: self.nodes[*node].name.clone(),
                     taken: import.taken(),
                 }),
-                Input::Source(_) => None,
+                Input::Source { .. } => None,
             })
             .collect();
         Remains { nodes: self.nodes, imported, failure: self.turn.failure }

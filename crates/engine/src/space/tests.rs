@@ -148,7 +148,7 @@ fn space(assembly: Assembly, inputs: Vec<Input>, batch: usize, ids: u32) -> Spac
         name: "thread0".to_owned(),
         nodes,
         shape,
-        intake: pool(ids),
+        intakes: vec![pool(ids)],
         work: pool(ids + 1),
         inputs,
         left: None,
@@ -179,7 +179,7 @@ fn run(
     let from = assembly.node(source(end));
     let to = assembly.node(sink(&kept));
     build(&mut assembly, from, to);
-    let remains = space(assembly, vec![Input::Source(from)], batch, 1).run();
+    let remains = space(assembly, vec![Input::Source { node: from, intake: 0 }], batch, 1).run();
     let kept = std::mem::take(&mut *kept.lock().unwrap());
     (kept, remains)
 }
@@ -326,7 +326,7 @@ fn two_spaces_and_a_small_ring_lose_nothing() {
         Part::Export(crate::ring::Export::new(0, writer, Arc::clone(&near), 32)),
     ));
     a.arc(from, out, Wanted::Answered, false, 0);
-    let mut first = space(a, vec![Input::Source(from)], 32, 1);
+    let mut first = space(a, vec![Input::Source { node: from, intake: 0 }], 32, 1);
     first.bell = near;
     let mut b = Assembly::default();
     let enter = b.node(node("ring from thread0", Part::Pass));
@@ -391,7 +391,7 @@ fn a_filter_is_woken_while_nothing_comes() {
     let to = a.node(sink(&kept));
     a.arc(from, delay, Wanted::Answered, false, 0);
     a.arc(delay, to, Wanted::Answered, false, 1);
-    let remains = space(a, vec![Input::Source(from)], 32, 1).run();
+    let remains = space(a, vec![Input::Source { node: from, intake: 0 }], 32, 1).run();
     balanced(&[remains]);
     assert_eq!(*kept.lock().unwrap(), [(0, 1)]);
 }
