@@ -1,5 +1,5 @@
 //! The only foreign calls of the house: memory, futex, descriptors, signals, clocks, processes,
-//! bpf(2).
+//! interfaces and their packets, bpf(2).
 //!
 //! Every other crate is free of libc. What comes back from here is owned (a descriptor, a mapping)
 //! and is given back on drop; what fails is an [`Error`] that names the call, its target and what
@@ -16,6 +16,7 @@ pub mod group;
 pub mod libpcap;
 pub mod machine;
 pub mod memory;
+pub mod packet;
 pub mod poll;
 pub mod process;
 pub mod signal;

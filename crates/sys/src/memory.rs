@@ -3,7 +3,8 @@
 //! A dbuf is one memfd ([DESIGN] memory; RELIABILITY facts 1 to 4): created, mapped, sealed, and
 //! only then handed out. The seals that make a descriptor harmless are [`Seals::READER`]; a
 //! receiver checks them, the size and the geometry before the first access. A mapping gives out an
-//! address and never a reference: who may look at the bytes, and when, is argued in `buffer`.
+//! address and never a reference: who may look at the bytes, and when, is argued in `buffer`. Memory
+//! that the kernel fills and takes back (a packet ring) is behind [`Lender`].
 
 use crate::error::{Named as _, Result};
 use rustix::fs::{MemfdFlags, SealFlags};
@@ -115,12 +116,7 @@ impl Memfd {
     }
 
     fn map_with(&self, access: ProtFlags) -> Result<NonNull<u8>> {
-        // SAFETY: a null hint lets the kernel choose an unused range, so no memory of ours is
-        // replaced (mmap(2): "if addr is NULL, then the kernel chooses").
-        let base = unsafe {
-            rustix::mm::mmap(ptr::null_mut(), self.len, access, MapFlags::SHARED, &self.fd, 0)
-        };
-        address(base.named("mmap", format!("{} bytes of a memfd", self.len))?)
+        shared(self.fd.as_fd(), self.len, access, "a memfd")
     }
 }
 
@@ -149,6 +145,12 @@ impl Mapping {
         let base =
             unsafe { rustix::mm::mmap_anonymous(ptr::null_mut(), len, access, MapFlags::PRIVATE) };
         let base = address(base.named("mmap", format!("{len} bytes"))?)?;
+        Ok(Self(Span { base, len }))
+    }
+
+    /// The first `len` bytes of what a descriptor maps, shared with whoever else maps it.
+    pub(crate) fn shared(fd: BorrowedFd<'_>, len: usize, what: &str) -> Result<Self> {
+        let base = shared(fd, len, ProtFlags::READ | ProtFlags::WRITE, what)?;
         Ok(Self(Span { base, len }))
     }
 
@@ -268,6 +270,13 @@ impl Drop for Span {
         let gone = unsafe { rustix::mm::munmap(self.base.as_ptr().cast(), self.len) };
         debug_assert!(gone.is_ok(), "unmapping what was mapped");
     }
+}
+
+fn shared(fd: BorrowedFd<'_>, len: usize, access: ProtFlags, what: &str) -> Result<NonNull<u8>> {
+    // SAFETY: a null hint lets the kernel choose an unused range, so no memory of ours is
+    // replaced (mmap(2): "if addr is NULL, then the kernel chooses").
+    let base = unsafe { rustix::mm::mmap(ptr::null_mut(), len, access, MapFlags::SHARED, fd, 0) };
+    address(base.named("mmap", format!("{len} bytes of {what}"))?)
 }
 
 fn address(base: *mut c_void) -> Result<NonNull<u8>> {

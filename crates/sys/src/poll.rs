@@ -1,7 +1,7 @@
 //! Waiting for descriptors.
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use std::os::fd::BorrowedFd;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Duration;
 
 /// Sleeps until one of the descriptors can be read or has been closed, or until `limit`. Comes back
@@ -9,12 +9,22 @@ use std::time::Duration;
 pub fn readable(descriptors: &[BorrowedFd<'_>], limit: Option<Duration>) -> Vec<bool> {
     let mut fds: Vec<PollFd<'_>> =
         descriptors.iter().map(|fd| PollFd::from_borrowed_fd(*fd, PollFlags::IN)).collect();
-    let limit = limit.map(|limit| Timespec {
-        tv_sec: i64::try_from(limit.as_secs()).unwrap_or(i64::MAX),
-        tv_nsec: limit.subsec_nanos().into(),
-    });
-    match poll(&mut fds, limit.as_ref()) {
+    match poll(&mut fds, limit.map(timespec).as_ref()) {
         Ok(_) => fds.iter().map(|fd| !fd.revents().is_empty()).collect(),
         Err(_) => vec![false; fds.len()],
+    }
+}
+
+/// Sleeps until the descriptor can be written or has an error, or until `limit`. Comes back early
+/// for a signal: the caller tries again. Answers whether it is ready.
+pub fn writable(descriptor: impl AsFd, limit: Duration) -> bool {
+    let mut fds = [PollFd::new(&descriptor, PollFlags::OUT)];
+    poll(&mut fds, Some(&timespec(limit))).is_ok_and(|ready| ready > 0)
+}
+
+fn timespec(limit: Duration) -> Timespec {
+    Timespec {
+        tv_sec: i64::try_from(limit.as_secs()).unwrap_or(i64::MAX),
+        tv_nsec: limit.subsec_nanos().into(),
     }
 }

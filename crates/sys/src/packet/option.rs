@@ -1,0 +1,124 @@
+//! Options and addresses of packet sockets, as the kernel numbers them.
+
+use super::Instruction;
+use crate::error::{Error, Result};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsRawFd as _, BorrowedFd};
+
+/// An option: its number and, for people, its name.
+pub(super) type Name = (libc::c_int, &'static str);
+
+pub(super) const ATTACH_FILTER: Name = (libc::SO_ATTACH_FILTER, "SO_ATTACH_FILTER");
+pub(super) const MEMORY: Name = (libc::SO_MEMINFO, "SO_MEMINFO");
+pub(super) const ERROR: Name = (libc::SO_ERROR, "SO_ERROR");
+pub(super) const ADD_MEMBERSHIP: Name = (libc::PACKET_ADD_MEMBERSHIP, "PACKET_ADD_MEMBERSHIP");
+pub(super) const RX_RING: Name = (libc::PACKET_RX_RING, "PACKET_RX_RING");
+pub(super) const STATISTICS: Name = (libc::PACKET_STATISTICS, "PACKET_STATISTICS");
+pub(super) const VERSION: Name = (libc::PACKET_VERSION, "PACKET_VERSION");
+pub(super) const RESERVE: Name = (libc::PACKET_RESERVE, "PACKET_RESERVE");
+pub(super) const QDISC_BYPASS: Name = (libc::PACKET_QDISC_BYPASS, "PACKET_QDISC_BYPASS");
+pub(super) const IGNORE_OUTGOING: Name = (23, "PACKET_IGNORE_OUTGOING");
+/// PACKET_MR_PROMISC
+pub(super) const PROMISCUOUS: libc::c_ushort = 1;
+/// ETH_P_ALL
+pub(super) const ALL_PROTOCOLS: u16 = 3;
+
+/// `ret #0`: the program that lets nothing in.
+pub(super) const ANSWER_NOTHING: Instruction = (6, 0, 0, 0);
+
+/// A value that goes into an option or comes out of one.
+///
+/// # Safety
+/// The type is `repr(C)`, laid out as the kernel lays out the option that it is used with; zero is
+/// a value of it and so is every other bit pattern that the kernel writes. Addresses in it are those
+/// of memory that lives through the call.
+pub(super) unsafe trait Value {}
+
+// SAFETY: an integer.
+unsafe impl Value for libc::c_int {}
+// SAFETY: nine integers, SK_MEMINFO_VARS of them.
+unsafe impl Value for [u32; 9] {}
+// SAFETY: laid out by libc; `attach` makes it alone, from a vector that outlives the call.
+unsafe impl Value for libc::sock_fprog {}
+// SAFETY: integers, laid out by libc.
+unsafe impl Value for libc::packet_mreq {}
+// SAFETY: integers, laid out by libc.
+unsafe impl Value for libc::tpacket_req3 {}
+// SAFETY: integers, laid out by libc.
+unsafe impl Value for libc::tpacket_stats_v3 {}
+
+/// Sets an option.
+pub(super) fn set<T: Value>(
+    socket: BorrowedFd<'_>,
+    level: libc::c_int,
+    (number, name): Name,
+    value: &T,
+) -> Result<()> {
+    let length = length_of::<T>();
+    // SAFETY: setsockopt(2) reads `length` bytes at the address of a live reference of that size,
+    // and what the fields point to, which `Value` promises to live.
+    let answer = unsafe {
+        libc::setsockopt(socket.as_raw_fd(), level, number, (&raw const *value).cast(), length)
+    };
+    if answer == 0 { Ok(()) } else { Err(Error::last("setsockopt", name)) }
+}
+
+/// Reads an option. What the kernel does not write stays zero.
+pub(super) fn get<T: Value>(
+    socket: BorrowedFd<'_>,
+    level: libc::c_int,
+    (number, name): Name,
+) -> Result<T> {
+    let mut value = MaybeUninit::<T>::zeroed();
+    let mut length = length_of::<T>();
+    // SAFETY: getsockopt(2) writes at most `length` bytes at an address where that many are ours,
+    // and the length that it wrote.
+    let answer = unsafe {
+        libc::getsockopt(
+            socket.as_raw_fd(),
+            level,
+            number,
+            value.as_mut_ptr().cast(),
+            &raw mut length,
+        )
+    };
+    if answer != 0 {
+        return Err(Error::last("getsockopt", name));
+    }
+    // SAFETY: zero is a value of the type and so is what the kernel wrote over it (`Value`).
+    Ok(unsafe { value.assume_init() })
+}
+
+/// Puts a classic program before a socket, in place of the one that is there.
+pub(super) fn attach(socket: BorrowedFd<'_>, program: &[Instruction]) -> Result<()> {
+    let length = u16::try_from(program.len()).ok().filter(|length| *length > 0);
+    let length = length.ok_or_else(|| Error::new("setsockopt", ATTACH_FILTER.1, libc::EINVAL))?;
+    let mut code: Vec<libc::sock_filter> =
+        program.iter().map(|&(code, jt, jf, k)| libc::sock_filter { code, jt, jf, k }).collect();
+    let program = libc::sock_fprog { len: length, filter: code.as_mut_ptr() };
+    set(socket, libc::SOL_SOCKET, ATTACH_FILTER, &program)
+}
+
+/// Binds a packet socket to an interface (0: to all) and to a protocol (0: to none).
+pub(super) fn bind(socket: BorrowedFd<'_>, index: u32, protocol: u16) -> Result<()> {
+    let address = libc::sockaddr_ll {
+        sll_family: libc::AF_PACKET.cast_unsigned() as u16,
+        sll_protocol: protocol.to_be(),
+        sll_ifindex: index.cast_signed(),
+        sll_hatype: 0,
+        sll_pkttype: 0,
+        sll_halen: 0,
+        sll_addr: [0; 8],
+    };
+    let length = length_of::<libc::sockaddr_ll>();
+    // SAFETY: bind(2) reads `length` bytes at the address of a live value of that size.
+    let answer = unsafe {
+        libc::bind(socket.as_raw_fd(), (&raw const address).cast::<libc::sockaddr>(), length)
+    };
+    if answer == 0 { Ok(()) } else { Err(Error::last("bind", format!("interface {index}"))) }
+}
+
+const fn length_of<T>() -> libc::socklen_t {
+    assert!(size_of::<T>() < 4096, "an option is small");
+    size_of::<T>() as libc::socklen_t
+}

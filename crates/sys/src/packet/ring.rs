@@ -1,0 +1,226 @@
+//! The mapped receive ring: the kernel fills segments one after the other and this process gives
+//! them back.
+//!
+//! TPACKET_V3: a segment is a block of frames of any length, retired when it is full or when it has
+//! been open for some time. A segment that is still ours when its turn comes stops the ring: what
+//! arrives then is dropped and counted ([`Statistics`]), and nothing is ever overwritten. The
+//! descriptor says "readable" as long as the newest retired segment has not been given back.
+
+use super::layout;
+use super::option;
+use crate::error::{Error, Result};
+use crate::memory::{Lender, Mapping};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Mutex, PoisonError};
+
+/// TPACKET_V3
+const VERSION_3: libc::c_int = 2;
+/// The bits of a block's status: whose it is.
+const OURS: u32 = 1;
+const KERNEL: u32 = 0;
+/// The kernel wants a size of frames although this version has none; it only must divide segments.
+const FRAME: usize = 2048;
+
+/// How large a ring is and when the kernel hands segments over.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Shape {
+    /// Bytes in a segment: a power of two, at least a page. No frame can be longer than that, less
+    /// some 150 bytes; it is cut.
+    pub segment: usize,
+    /// How many there are: a power of two.
+    pub segments: usize,
+    /// A segment with at least one frame is handed over after so long, though it has room left.
+    pub retire_ms: u32,
+    /// Bytes that are left free before each frame, in addition to [`layout::ROOM`].
+    pub reserve: u32,
+}
+
+impl Shape {
+    /// Bytes of the whole ring.
+    #[must_use]
+    pub const fn bytes(&self) -> usize {
+        self.segment.saturating_mul(self.segments)
+    }
+
+    /// The form in which the kernel wants it; none where it is not a ring.
+    fn request(&self) -> Option<libc::tpacket_req3> {
+        let whole = self.segment.is_power_of_two()
+            && self.segments.is_power_of_two()
+            && self.segment >= rustix::param::page_size();
+        let number = |value: usize| u32::try_from(value).ok();
+        let bytes = self.segment.checked_mul(self.segments).filter(|_| whole)?;
+        Some(libc::tpacket_req3 {
+            tp_block_size: number(self.segment)?,
+            tp_block_nr: number(self.segments)?,
+            tp_frame_size: number(FRAME)?,
+            tp_frame_nr: number(bytes / FRAME)?,
+            tp_retire_blk_tov: self.retire_ms.max(1),
+            tp_sizeof_priv: 0,
+            tp_feature_req_word: 0,
+        })
+    }
+}
+
+/// What became of the frames that the filter let in, since the ring was made.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Statistics {
+    /// How many there were, those that were dropped among them.
+    pub packets: u64,
+    /// How many found no room in the ring.
+    pub drops: u64,
+    /// How often the ring stood still because all of it was ours.
+    pub freezes: u64,
+}
+
+/// A packet socket with its ring.
+#[derive(Debug)]
+pub struct Ring {
+    /// Dropped first: the kernel frees the ring when neither mapping nor descriptor is left.
+    memory: Mapping,
+    socket: OwnedFd,
+    shape: Shape,
+    totals: Mutex<Totals>,
+}
+
+/// The kernel's counters have 32 bits, and some begin again at each reading: the sums are here.
+#[derive(Debug, Default)]
+struct Totals {
+    ring: Statistics,
+    socket: u64,
+    socket_last: u32,
+}
+
+impl Ring {
+    pub(super) fn make(socket: OwnedFd, shape: Shape) -> Result<Self> {
+        let target = || format!("a ring of {} segments of {} bytes", shape.segments, shape.segment);
+        let request =
+            shape.request().ok_or_else(|| Error::new("setsockopt", target(), libc::EINVAL))?;
+        let fd = socket.as_fd();
+        option::set(fd, libc::SOL_PACKET, option::VERSION, &VERSION_3)?;
+        option::set(fd, libc::SOL_PACKET, option::RESERVE, &shape.reserve.cast_signed())?;
+        option::set(fd, libc::SOL_PACKET, option::RX_RING, &request)
+            .map_err(|error| Error::new("setsockopt", target(), error.errno))?;
+        let memory = Mapping::shared(fd, shape.bytes(), "a packet ring")?;
+        Ok(Self { memory, socket, shape, totals: Mutex::default() })
+    }
+
+    /// Lets frames in: those of the interface with this number, or with 0 those of all interfaces.
+    /// It may be down; [`Ring::error`] says so then, and frames come when it is up.
+    pub fn bind(&self, index: u32) -> Result<()> {
+        option::bind(self.socket.as_fd(), index, option::ALL_PROTOCOLS)
+    }
+
+    /// Lets nothing in any more. What is in the ring stays; the segment that the kernel is filling
+    /// comes when its time is up.
+    pub fn close(&self) -> Result<()> {
+        option::attach(self.socket.as_fd(), &[option::ANSWER_NOTHING])
+    }
+
+    /// The shape that was asked for.
+    #[must_use]
+    pub const fn shape(&self) -> Shape {
+        self.shape
+    }
+
+    /// What became of the frames so far.
+    pub fn statistics(&self) -> Result<Statistics> {
+        // Held over the reading, so that an answer never is older than one before it.
+        let mut totals = self.totals.lock().unwrap_or_else(PoisonError::into_inner);
+        let new: libc::tpacket_stats_v3 =
+            option::get(self.socket.as_fd(), libc::SOL_PACKET, option::STATISTICS)?;
+        totals.ring.packets += u64::from(new.tp_packets);
+        totals.ring.drops += u64::from(new.tp_drops);
+        totals.ring.freezes += u64::from(new.tp_freeze_q_cnt);
+        Ok(totals.ring)
+    }
+
+    /// How many frames were dropped at the socket before they came to the ring.
+    pub fn socket_drops(&self) -> Result<u64> {
+        const DROPS: usize = 8;
+        let mut totals = self.totals.lock().unwrap_or_else(PoisonError::into_inner);
+        let figures: [u32; 9] = option::get(self.socket.as_fd(), libc::SOL_SOCKET, option::MEMORY)?;
+        let now = figures[DROPS];
+        totals.socket += u64::from(now.wrapping_sub(totals.socket_last));
+        totals.socket_last = now;
+        Ok(totals.socket)
+    }
+
+    /// The error that waits at the socket, which is gone then: ENETDOWN when the interface went down
+    /// or away.
+    #[must_use]
+    pub fn error(&self) -> Option<i32> {
+        let waiting = option::get(self.socket.as_fd(), libc::SOL_SOCKET, option::ERROR);
+        waiting.ok().filter(|errno| *errno != 0)
+    }
+
+    /// The word that says whose a segment is.
+    fn status(&self, slot: usize) -> Option<&AtomicU32> {
+        if slot >= self.shape.segments {
+            return None;
+        }
+        let offset = slot * self.shape.segment + layout::STATUS;
+        let word = self.memory.base().as_ptr().wrapping_add(offset).cast::<u32>();
+        // SAFETY: the word lies in the mapping (the slot was checked, a segment is at least a page),
+        // which lives as long as `self`; it is aligned to 4, since the base is aligned to a page;
+        // the kernel writes it whole, and here only atomics touch it.
+        Some(unsafe { AtomicU32::from_ptr(word) })
+    }
+}
+
+// SAFETY: the mapping has `segment * segments` bytes, readable and writable, and is unmapped only
+// when the ring is dropped; the shape never changes (1). The kernel writes to a segment before it
+// sets OURS in its status, behind a write barrier, and not again before the status is KERNEL
+// (packet_mmap.rst: "the user must return the block") (2).
+unsafe impl Lender for Ring {
+    fn base(&self) -> NonNull<u8> {
+        self.memory.base()
+    }
+
+    fn segment(&self) -> usize {
+        self.shape.segment
+    }
+
+    fn segments(&self) -> usize {
+        self.shape.segments
+    }
+
+    fn arrived(&self, slot: usize) -> bool {
+        // Acquire: pairs with the barrier of the kernel between the frames and this word.
+        self.status(slot).is_some_and(|status| status.load(Ordering::Acquire) & OURS != 0)
+    }
+
+    fn give_back(&self, slot: usize) {
+        debug_assert!(self.arrived(slot), "segment {slot} is not ours to give");
+        if let Some(status) = self.status(slot) {
+            // Release: what we read and wrote there is done before the kernel sees this word.
+            status.store(KERNEL, Ordering::Release);
+        }
+    }
+}
+
+impl AsFd for Ring {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_powers_of_two_are_a_ring() {
+        let shape = Shape { segment: 1 << 16, segments: 8, retire_ms: 0, reserve: 8 };
+        let request = shape.request().unwrap();
+        assert_eq!((request.tp_block_size, request.tp_block_nr), (1 << 16, 8));
+        assert_eq!(request.tp_frame_nr, (8 << 16) / request.tp_frame_size);
+        assert_eq!(request.tp_retire_blk_tov, 1, "0 would be the kernel's own choice");
+        assert_eq!(shape.bytes(), 8 << 16);
+        assert!(Shape { segment: 1024, ..shape }.request().is_none());
+        assert!(Shape { segment: 5000, ..shape }.request().is_none());
+        assert!(Shape { segments: 3, ..shape }.request().is_none());
+        assert!(Shape { segment: 1 << 63, segments: 4, ..shape }.request().is_none());
+    }
+}
