@@ -4,6 +4,7 @@
 //! before or behind it. Words that begin with `-` belong to the command if it knows them, and to
 //! the line if the language does (`--latency=1ms`, `--name=X`).
 
+use crate::progress::{self, Wish};
 use clap::{Args, CommandFactory, Parser, Subcommand};
 use clap_complete::Shell;
 use engine::catalogue::House;
@@ -117,6 +118,10 @@ pub(crate) struct RunArguments {
     /// Say nothing but mistakes and warnings
     #[arg(short, long)]
     pub(crate) quiet: bool,
+    /// Say how far it is: yes, no, or every so many seconds (500ms); without, each second where a
+    /// person watches
+    #[arg(long, value_name = "yes|no|TIME", value_parser = progress::wish)]
+    pub(crate) progress: Option<Wish>,
 }
 
 /// Words of `check`.

@@ -16,6 +16,7 @@ mod examples;
 mod explain;
 mod filters;
 mod line;
+mod progress;
 mod report;
 mod run;
 mod status;

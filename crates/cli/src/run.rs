@@ -5,12 +5,13 @@
 //! of it with `--stats`, `--json` or `--report`, or if something was lost or does not balance.
 
 use crate::arguments::RunArguments;
+use crate::progress::Teller;
 use crate::report::{self, Form, Report};
 use crate::status::Status;
 use crate::{line, terminal};
 use engine::build::{self, BuildError, Settings};
 use engine::failure::{Cause, PathFailure};
-use engine::run::{self as engine_run, Outcome, Until};
+use engine::run::{self as engine_run, Outcome, Progress, Until, Watch};
 use engine::{machine, signal, suspect};
 use pipeline::plan::Plan;
 use std::fs::{File, OpenOptions};
@@ -41,8 +42,13 @@ pub(crate) fn start(text: &str, plan: &Plan, given: &RunArguments) -> Result<Sta
         ..Settings::default()
     };
     let paths = build::build(plan, settings).map_err(|error| refused(text, plan, &error))?;
-    let until = Until { readable: Some(signals), elapsed: given.time };
-    let outcome = engine_run::run(paths, until).map_err(|error| {
+    let teller = Teller::new(given, plan);
+    let tell = |progress: &Progress| teller.iter().for_each(|teller| teller.tell(progress));
+    let watch = teller.as_ref().map(|teller| Watch { every_ns: teller.every_ns(), tell: &tell });
+    let until = Until { readable: Some(signals), elapsed: given.time, watch };
+    let outcome = engine_run::run(paths, until);
+    terminal::wipe();
+    let outcome = outcome.map_err(|error| {
         terminal::complain(&error.to_string());
         Status::Failed
     })?;
@@ -227,6 +233,7 @@ fn quiet_panics() {
     std::panic::set_hook(Box::new(move |panic| {
         let space = std::thread::current().name().is_some_and(|name| name.starts_with("thread"));
         if !space {
+            terminal::wipe();
             other(panic);
         }
     }));

@@ -3,6 +3,13 @@
 
 use crate::status::Status;
 use std::io::{self, ErrorKind, IsTerminal, Write};
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// Whether a line stands on standard error that goes away when anything else is written. Is looked
+/// at and changed under the lock of standard error.
+static STATUS: AtomicBool = AtomicBool::new(false);
+/// Goes to the beginning of the line and empties it.
+const WIPE: &str = "\r\x1b[K";
 
 /// Whether mistakes are shown in colour: on a terminal that knows colours, unless NO_COLOR says no.
 pub(crate) fn colours() -> bool {
@@ -11,8 +18,30 @@ pub(crate) fn colours() -> bool {
     io::stderr().is_terminal() && !unwanted && !dumb
 }
 
+/// Whether a line on standard error can take the place of the one before.
+pub(crate) fn can_rewrite() -> bool {
+    let dumb = std::env::var_os("TERM").is_none_or(|term| term == "dumb");
+    io::stderr().is_terminal() && !dumb
+}
+
+/// Shows a line on standard error in the place of the one before, cut by the terminal where it is
+/// too long for it. It goes away when anything else is written.
+pub(crate) fn status(line: &str) {
+    let mut stderr = io::stderr().lock();
+    STATUS.store(true, Ordering::Relaxed);
+    // Without the break of lines at the border, what is too long leaves nothing behind.
+    let _ = stderr.write_all(format!("\r\x1b[?7l{line}\x1b[K\x1b[?7h").as_bytes());
+}
+
+/// Takes the line of [`status`] away.
+pub(crate) fn wipe() {
+    tell("");
+}
+
 /// Writes a text to standard output.
 pub(crate) fn print(text: &str) -> Status {
+    // It may be the same terminal.
+    wipe();
     let mut stdout = io::stdout().lock();
     match stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()) {
         Ok(()) => Status::Done,
@@ -26,7 +55,11 @@ pub(crate) fn print(text: &str) -> Status {
 
 /// Writes a text to standard error. When that fails, there is nobody left to be told.
 pub(crate) fn tell(text: &str) {
-    let _ = io::stderr().lock().write_all(text.as_bytes());
+    let mut stderr = io::stderr().lock();
+    let _ = match STATUS.swap(false, Ordering::Relaxed) {
+        true => stderr.write_all(format!("{WIPE}{text}").as_bytes()),
+        false => stderr.write_all(text.as_bytes()),
+    };
 }
 
 /// `error: …`

@@ -1,0 +1,257 @@
+//! Progress: how far a run is, on standard error, while it goes on.
+//!
+//! In: what sources answered ([`engine::run::Progress`]). Out: on a terminal one line that takes its
+//! own place each second; elsewhere, and only if `--progress` asks, one line after the other.
+//!
+//! Without `--progress` it is shown when a person watches standard error and nothing of the line
+//! is printed on the same terminal.
+
+use crate::arguments::RunArguments;
+use crate::report::counted;
+use crate::terminal;
+use engine::run::Progress;
+use pipeline::plan::Plan;
+use std::cell::Cell;
+use std::fmt::Write as _;
+use std::io::{self, IsTerminal};
+
+/// How often it is told without a word about it, in ns.
+const EVERY_NS: u64 = 1_000_000_000;
+/// The shortest time between two tellings, in ns.
+const LEAST_NS: u64 = 50_000_000;
+
+/// What `--progress` asks for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Wish {
+    /// Once a second.
+    Yes,
+    /// Never.
+    No,
+    /// After each such time, in ns.
+    Every(u64),
+}
+
+/// Reads `yes`, `no` or a time, which without a unit is in seconds.
+pub(crate) fn wish(text: &str) -> Result<Wish, String> {
+    match text {
+        "yes" => Ok(Wish::Yes),
+        "no" => Ok(Wish::No),
+        _ => match pipeline::explain::time(text) {
+            Ok(every) if every >= LEAST_NS => Ok(Wish::Every(every)),
+            Ok(_) => Err("not more often than each 50ms".to_owned()),
+            Err(_) => Err("write `yes`, `no`, seconds, or a time such as 500ms".to_owned()),
+        },
+    }
+}
+
+/// Tells how far a run is.
+#[derive(Debug)]
+pub(crate) struct Teller {
+    every_ns: u64,
+    /// Whether a line takes the place of the one before.
+    rewrites: bool,
+    before: Cell<Sum>,
+}
+
+/// What all sources have given and lost.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+struct Sum {
+    elapsed_ns: u64,
+    blocks: u64,
+    bytes: u64,
+    lost: u64,
+}
+
+impl Teller {
+    /// A teller, if anybody is to be told.
+    pub(crate) fn new(given: &RunArguments, plan: &Plan) -> Option<Self> {
+        let rewrites = terminal::can_rewrite();
+        let every_ns = match given.progress {
+            Some(Wish::No) => return None,
+            Some(Wish::Yes) => EVERY_NS,
+            Some(Wish::Every(ns)) => ns,
+            None if given.quiet || !rewrites => return None,
+            None if io::stdout().is_terminal() && prints(plan) => return None,
+            None => EVERY_NS,
+        };
+        Some(Self { every_ns, rewrites, before: Cell::default() })
+    }
+
+    /// The time between two tellings, in ns.
+    pub(crate) const fn every_ns(&self) -> u64 {
+        self.every_ns
+    }
+
+    /// Tells how far it is.
+    pub(crate) fn tell(&self, progress: &Progress) {
+        let now = Sum::of(progress);
+        let line = told(progress, now, self.before.replace(now));
+        match self.rewrites {
+            true => terminal::status(&line),
+            false => terminal::tell(&format!("{line}\n")),
+        }
+    }
+}
+
+/// Whether something of the line writes to standard output while it runs.
+fn prints(plan: &Plan) -> bool {
+    let graph = &plan.graph;
+    graph.ids().any(|(id, node)| {
+        let Some(used) = node.filter() else { return false };
+        let known = used.description;
+        let is_end = !graph.edges.iter().any(|edge| edge.from == id);
+        let names_it = known.parameters.iter().any(|parameter| {
+            pipeline::explain::is_path(parameter)
+                && used.arguments.text(parameter.name) == Some("-")
+        });
+        match known.kind.name() {
+            "source" => false,
+            "sink" => names_it || ["print", "json"].contains(&known.name),
+            _ => known.process && is_end,
+        }
+    })
+}
+
+impl Sum {
+    fn of(progress: &Progress) -> Self {
+        let mut sum = Self { elapsed_ns: progress.elapsed_ns, ..Self::default() };
+        for (_, seen) in &progress.sources {
+            sum.blocks += seen.given.blocks;
+            sum.bytes += seen.given.bytes;
+            sum.lost += seen.dropped.iter().filter_map(|(_, n)| *n).sum::<u64>();
+        }
+        sum
+    }
+}
+
+/// ` 12 s  48213 blocks  31.2 MB  4012 blocks/s  2.60 MB/s  +120  lost: 4009 ring, 3 nic`
+fn told(progress: &Progress, now: Sum, before: Sum) -> String {
+    let ns = now.elapsed_ns.saturating_sub(before.elapsed_ns).max(1);
+    let rate = |now: u64, before: u64| {
+        let each = u128::from(now.saturating_sub(before)) * u128::from(EVERY_NS) / u128::from(ns);
+        u64::try_from(each).unwrap_or(u64::MAX)
+    };
+    let mut line = format!(
+        " {}  {}  {}  {} blocks/s  {}/s",
+        clock(now.elapsed_ns),
+        counted(now.blocks, "block"),
+        short(now.bytes),
+        rate(now.blocks, before.blocks),
+        short(rate(now.bytes, before.bytes)),
+    );
+    let fresh = now.lost.saturating_sub(before.lost);
+    if fresh > 0 {
+        let _ = write!(line, "  +{fresh}");
+    }
+    if now.lost > 0 {
+        let _ = write!(line, "  lost: {}", places(progress));
+    }
+    if progress.stopped {
+        line.push_str("  draining");
+    }
+    line
+}
+
+/// What was lost, by place, most first.
+fn places(progress: &Progress) -> String {
+    let mut places: Vec<(&str, u64)> = Vec::new();
+    for (place, n) in progress.sources.iter().flat_map(|(_, seen)| &seen.dropped) {
+        match places.iter_mut().find(|(known, _)| known == place) {
+            Some((_, sum)) => *sum += n.unwrap_or(0),
+            None => places.push((place, n.unwrap_or(0))),
+        }
+    }
+    places.retain(|(_, n)| *n > 0);
+    places.sort_by_key(|(_, n)| std::cmp::Reverse(*n));
+    let told: Vec<String> = places.iter().map(|(place, n)| format!("{n} {place}")).collect();
+    told.join(", ")
+}
+
+/// A time as people read it while it passes: `250 ms`, `12 s`, `3:07`, `1:03:07`.
+fn clock(ns: u64) -> String {
+    let seconds = ns / EVERY_NS;
+    match (seconds / 3600, seconds / 60 % 60, seconds % 60) {
+        (0, 0, 0) => format!("{} ms", ns / 1_000_000),
+        (0, 0, seconds) => format!("{seconds} s"),
+        (0, minutes, seconds) => format!("{minutes}:{seconds:02}"),
+        (hours, minutes, seconds) => format!("{hours}:{minutes:02}:{seconds:02}"),
+    }
+}
+
+/// An amount of bytes with three figures: `999 B`, `31.2 MB`.
+fn short(bytes: u64) -> String {
+    const UNITS: [&str; 6] = ["kB", "MB", "GB", "TB", "PB", "EB"];
+    if bytes < 1000 {
+        return format!("{bytes} B");
+    }
+    // In thousandths of the unit; 64 bits end within EB.
+    let mut thousandths = bytes;
+    let mut unit = 0;
+    while thousandths >= 1_000_000 && unit + 1 < UNITS.len() {
+        thousandths /= 1000;
+        unit += 1;
+    }
+    let (whole, rest) = (thousandths / 1000, thousandths % 1000);
+    match whole {
+        0..10 => format!("{whole}.{:02} {}", rest / 10, UNITS[unit]),
+        10..100 => format!("{whole}.{} {}", rest / 100, UNITS[unit]),
+        _ => format!("{whole} {}", UNITS[unit]),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn wishes_are_words_seconds_and_times() {
+        assert_eq!(wish("yes"), Ok(Wish::Yes));
+        assert_eq!(wish("no"), Ok(Wish::No));
+        assert_eq!(wish("10"), Ok(Wish::Every(10_000_000_000)));
+        assert_eq!(wish("0.5"), Ok(Wish::Every(500_000_000)));
+        assert_eq!(wish("500ms"), Ok(Wish::Every(500_000_000)));
+        for wrong in ["", "often", "0", "1us", "-1"] {
+            assert!(wish(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn figures_are_short() {
+        let cases = [
+            (0, "0 B"),
+            (999, "999 B"),
+            (1_000, "1.00 kB"),
+            (31_249, "31.2 kB"),
+            (999_999, "999 kB"),
+            (1_000_000, "1.00 MB"),
+            (2_605_000_000, "2.60 GB"),
+            (u64::MAX, "18.4 EB"),
+        ];
+        for (bytes, text) in cases {
+            assert_eq!(short(bytes), text);
+        }
+        assert_eq!(clock(250_000_000), "250 ms");
+        assert_eq!(clock(59_999_999_999), "59 s");
+        assert_eq!(clock(187_000_000_000), "3:07");
+        assert_eq!(clock(3_787_000_000_000), "1:03:07");
+    }
+
+    #[test]
+    fn a_line_says_how_far_it_is_and_what_was_lost_where() {
+        let mut progress = Progress { elapsed_ns: 12_000_000_000, ..Progress::default() };
+        let before = Sum { elapsed_ns: 11_000_000_000, blocks: 44_201, bytes: 28_600_000, lost: 0 };
+        let now = Sum { elapsed_ns: 12_000_000_000, blocks: 48_213, bytes: 31_200_000, lost: 0 };
+        let quiet = " 12 s  48213 blocks  31.2 MB  4012 blocks/s  2.60 MB/s";
+        assert_eq!(told(&progress, now, before), quiet);
+        progress.sources.push(("rx".to_owned(), Default::default()));
+        progress.sources[0].1.dropped =
+            vec![("nic", Some(3)), ("backlog", None), ("ring", Some(4009))];
+        progress.stopped = true;
+        let lossy = Sum { lost: 4012, ..now };
+        let line = told(&progress, lossy, Sum { lost: 3892, ..before });
+        assert_eq!(line, format!("{quiet}  +120  lost: 4009 ring, 3 nic  draining"));
+        assert_eq!(Sum::of(&progress).lost, 4012);
+        let line = told(&progress, lossy, Sum { lost: 4012, ..before });
+        assert_eq!(line, format!("{quiet}  lost: 4009 ring, 3 nic  draining"), "nothing anew");
+    }
+}

@@ -1,0 +1,111 @@
+//! Progress on a terminal: a line that takes its own place and is gone before anything else is
+//! said. The terminal is made by `script` of util-linux.
+
+#![allow(clippy::unwrap_used, reason = "a test may end by a panic")]
+
+mod common;
+
+use common::{Folder, Ran};
+use std::path::Path;
+use std::process::Stdio;
+use testkit::need;
+
+const WIPE: &str = "\r\x1b[K";
+
+/// What a shell says to a terminal as long as this runs.
+fn on_a_terminal(script: &Path, folder: &Folder, typed: &str) -> String {
+    let mut command = folder.shell("exec \"$@\"");
+    command.arg("sh").arg(script).args(["-qec", typed, "/dev/null"]);
+    command.env("TERM", "xterm").stdin(Stdio::null());
+    let ran = Ran::from(command.output().unwrap());
+    assert_eq!((ran.status, ran.err.as_str()), (Some(0), ""), "{}", ran.out);
+    ran.out
+}
+
+/// The status lines in a text, without what places them.
+fn lines(said: &str) -> Vec<&str> {
+    let after = said.split("\r\x1b[?7l").skip(1);
+    after.map(|line| line.split("\x1b[K\x1b[?7h").next().unwrap()).collect()
+}
+
+#[test]
+fn a_terminal_sees_a_line_that_is_gone_in_the_end() {
+    let Some(script) = need::command("script") else { return };
+    let folder = Folder::new();
+    let typed = "streamline 'generate rate=20000 | pcap out.pcap' --for 700ms --progress 200ms";
+    let said = on_a_terminal(&script, &folder, typed);
+    let lines = lines(&said);
+    assert!((1..=3).contains(&lines.len()), "{said:?}");
+    for line in &lines {
+        assert!(line.starts_with(" ") && line.contains(" ms  "), "{line:?}");
+        assert!(line.contains(" blocks  ") && line.contains(" blocks/s  "), "{line:?}");
+        assert!(line.contains("MB/s") || line.contains("kB/s"), "{line:?}");
+        assert!(!line.contains("lost"), "{line:?}");
+    }
+    let (_, end) = said.rsplit_once(WIPE).unwrap();
+    assert!(end.contains(" blocks, ") && end.ends_with("none lost\r\n"), "{said:?}");
+    assert!(!end.contains('\x1b'), "{said:?}");
+}
+
+#[test]
+fn it_is_wiped_before_every_other_word() {
+    let Some(script) = need::command("script") else { return };
+    let folder = Folder::new();
+    let typed = "streamline 'generate rate=20000 | count' --for 500ms --progress 200ms";
+    let said = on_a_terminal(&script, &folder, typed);
+    assert!(!lines(&said).is_empty(), "{said:?}");
+    // What `count` reports at the end goes to the same terminal, and stands alone too.
+    let (_, end) = said.rsplit_once(WIPE).unwrap();
+    assert_eq!(end.lines().count(), 2, "{said:?}");
+}
+
+#[test]
+fn it_is_shown_where_it_is_not_in_the_way() {
+    let Some(script) = need::command("script") else { return };
+    let cases = [
+        ("generate rate=20 | discard", "", true),
+        ("generate rate=20 | print", "", false),
+        ("generate rate=20 | print", "> out", true),
+        ("generate rate=20 | pcap -", "| cat > out", true),
+        ("generate rate=20 | exec \"wc -c\"", "", false),
+        ("generate rate=20 | discard", "--quiet", false),
+        ("generate rate=20 | discard", "--progress=no", false),
+        ("generate rate=20 | discard", "2> err", false),
+    ];
+    std::thread::scope(|scope| {
+        for (line, words, shown) in cases {
+            let script = &script;
+            scope.spawn(move || {
+                let folder = Folder::new();
+                // Long enough for one line, which comes after a second.
+                let typed = format!("streamline '{line}' --for 1500ms {words}");
+                let said = on_a_terminal(script, &folder, &typed);
+                assert_eq!(lines(&said).len(), usize::from(shown), "{typed}: {said:?}");
+            });
+        }
+    });
+}
+
+#[test]
+fn elsewhere_it_is_lines_for_those_who_ask() {
+    let folder = Folder::new();
+    let words = ["run", "generate rate=20000 | discard", "--for", "700ms"];
+    let plain = folder.run(&words);
+    assert_eq!(plain.err.lines().count(), 1, "{}", plain.err);
+    let asked = folder.run(&[&words[..], &["--progress", "200ms"]].concat());
+    assert!((2..=4).contains(&asked.err.lines().count()), "{}", asked.err);
+    assert!(!asked.err.contains(['\r', '\x1b']), "{}", asked.err);
+    let wrong = folder.run(&[&words[..], &["--progress", "often"]].concat());
+    assert_eq!(wrong.status, Some(2));
+    assert!(wrong.err.contains("write `yes`, `no`, seconds"), "{}", wrong.err);
+}
+
+#[test]
+fn the_terminal_is_as_it_was() {
+    let Some(script) = need::command("script") else { return };
+    let folder = Folder::new();
+    // Every line turns the break of lines off and on again.
+    let typed = "streamline 'generate rate=100 | discard' --for 400ms --progress 100ms";
+    let said = on_a_terminal(&script, &folder, typed);
+    assert_eq!(said.matches("\x1b[?7l").count(), said.matches("\x1b[?7h").count());
+}
