@@ -1,0 +1,230 @@
+//! Packet sockets over a pair of virtual devices in name spaces of the test's own: what is sent
+//! comes out of the ring, with its time and its tag, or it is counted.
+
+extern crate streamline_sys as sys;
+
+use std::os::fd::AsFd as _;
+use std::time::Duration;
+
+use sys::memory::Lender as _;
+use sys::packet::layout::{self, Packet, PacketKind, Tag};
+use sys::packet::{Qdisc, Ring, Sender, Sent, Shape, Socket, Statistics, Stop};
+use testkit::net::{CLIENT_DEVICE, Cable, Namespace, Pair, SERVER_DEVICE, until};
+
+const SHAPE: Shape = Shape { segment: 1 << 16, segments: 8, retire_ms: 1, reserve: 8 };
+const ENETDOWN: i32 = 100;
+
+fn silent() -> Option<Pair> {
+    Pair::new(Cable { addresses: false, ..Cable::default() })
+}
+
+fn index(space: &Namespace, device: &str) -> u32 {
+    let file = format!("/sys/class/net/{device}/ifindex");
+    space.run("cat", &file).trim().parse().unwrap()
+}
+
+fn ring(space: &Namespace, device: &str, shape: Shape) -> Ring {
+    let ring = space.enter(Socket::open).unwrap().ring(shape).unwrap();
+    ring.bind(index(space, device)).unwrap();
+    ring
+}
+
+fn sender(space: &Namespace, device: &str) -> Sender {
+    let index = index(space, device);
+    space.enter(|| Sender::open(index, Qdisc::Through)).unwrap()
+}
+
+/// A frame of an experimental protocol with a number in it.
+fn frame(number: u32, len: usize) -> Vec<u8> {
+    let mut bytes = vec![2, 0, 0, 0, 0, 2, 2, 0, 0, 0, 0, 1, 0x88, 0xb5];
+    bytes.extend(number.to_be_bytes());
+    bytes.resize(len, 0x5a);
+    bytes
+}
+
+fn number(bytes: &[u8]) -> u32 {
+    u32::from_be_bytes(bytes[14..18].try_into().unwrap())
+}
+
+/// A copy of a segment that has arrived.
+fn segment(ring: &Ring, slot: usize) -> Vec<u8> {
+    assert!(ring.arrived(slot));
+    let first = ring.base().as_ptr().wrapping_add(slot * ring.segment());
+    // SAFETY: the segment lies in the mapping, has arrived, and is not given back before the copy
+    // is made.
+    unsafe { std::slice::from_raw_parts(first, ring.segment()) }.to_vec()
+}
+
+/// Takes everything that comes until there are so many frames; gives every segment back.
+fn take(ring: &Ring, slot: &mut usize, count: usize) -> Vec<(Packet, Vec<u8>)> {
+    let mut taken = Vec::new();
+    until("the frames come", || {
+        sys::poll::readable(&[ring.as_fd()], Some(Duration::from_millis(20)));
+        while ring.arrived(*slot) {
+            let bytes = segment(ring, *slot);
+            ring.give_back(*slot);
+            *slot = (*slot + 1) % ring.segments();
+            let mut packets = layout::packets(&bytes).unwrap();
+            for packet in packets.by_ref() {
+                let end = packet.frame + packet.captured as usize;
+                taken.push((packet, bytes[packet.frame..end].to_vec()));
+            }
+            assert_eq!((packets.left(), packets.broken()), (0, false));
+        }
+        taken.len() >= count
+    });
+    taken
+}
+
+#[test]
+fn a_frame_arrives_whole_with_its_time_and_its_origin() {
+    let Some(pair) = silent() else { return };
+    let ring = ring(&pair.server, SERVER_DEVICE, SHAPE);
+    let own = self::ring(&pair.client, CLIENT_DEVICE, SHAPE);
+    let before = sys::clock::real();
+    let sent = sender(&pair.client, CLIENT_DEVICE).send(&[&frame(7, 60), &frame(8, 1514)]);
+    assert_eq!(sent, Sent { frames: 2, stopped: None });
+    let got = take(&ring, &mut 0, 2);
+    for ((packet, bytes), expected) in got.iter().zip([frame(7, 60), frame(8, 1514)]) {
+        assert_eq!(*bytes, expected);
+        assert_eq!(packet.length as usize, expected.len());
+        assert!((before..=sys::clock::real()).contains(&packet.time_ns), "{packet:?}");
+        assert_eq!((packet.link.hatype, packet.link.protocol), (1, 0x88b5));
+        assert_eq!(packet.link.index, index(&pair.server, SERVER_DEVICE));
+        assert_eq!(packet.link.kind, PacketKind::Other, "addressed to nobody here");
+        assert_eq!(packet.network, packet.frame + 14);
+        assert!(packet.frame - packet.at >= layout::HEADER + layout::ROOM + 8, "room and reserve");
+        assert_eq!(packet.vlan, None);
+    }
+    let outgoing = take(&own, &mut 0, 2);
+    assert!(outgoing.iter().all(|(packet, _)| packet.link.kind == PacketKind::Outgoing));
+    assert_eq!(ring.statistics().unwrap(), Statistics { packets: 2, drops: 0, freezes: 0 });
+    assert_eq!(ring.statistics().unwrap().packets, 2, "totals");
+    assert_eq!((ring.socket_drops().unwrap(), ring.error()), (0, None));
+}
+
+#[test]
+fn a_tag_that_the_kernel_takes_out_is_told() {
+    let Some(pair) = silent() else { return };
+    let ring = ring(&pair.server, SERVER_DEVICE, SHAPE);
+    let tagged = |protocol: u16, control: u16| {
+        let mut bytes = frame(1, 80);
+        bytes.splice(12..12, [protocol.to_be_bytes(), control.to_be_bytes()].concat());
+        bytes
+    };
+    let (plain, service) = (tagged(0x8100, 0x6007), tagged(0x88a8, 0x0009));
+    sender(&pair.client, CLIENT_DEVICE).send(&[&plain, &service]);
+    let got = take(&ring, &mut 0, 2);
+    for ((packet, bytes), tag) in got
+        .iter()
+        .zip([Tag { protocol: 0x8100, control: 0x6007 }, Tag { protocol: 0x88a8, control: 0x0009 }])
+    {
+        assert_eq!(packet.vlan, Some(tag));
+        assert_eq!(*bytes, frame(1, 80), "without its tag");
+    }
+}
+
+/// Nothing is lost in silence: what did not fit is counted, and once segments are given back
+/// frames come again.
+#[test]
+fn a_full_ring_counts_what_it_drops_and_goes_on() {
+    let Some(pair) = silent() else { return };
+    let shape = Shape { segment: 4096, segments: 2, ..SHAPE };
+    let ring = ring(&pair.server, SERVER_DEVICE, shape);
+    let mut sender = sender(&pair.client, CLIENT_DEVICE);
+    let frames: Vec<Vec<u8>> = (0..1000).map(|n| frame(n, 200)).collect();
+    let slices: Vec<&[u8]> = frames.iter().map(Vec::as_slice).collect();
+    assert_eq!(sender.send(&slices), Sent { frames: 1000, stopped: None });
+    until("all have come to the ring or past it", || ring.statistics().unwrap().packets == 1000);
+    let Statistics { drops, freezes, .. } = ring.statistics().unwrap();
+    assert!((900..1000).contains(&drops) && freezes >= 1, "{drops} {freezes}");
+    let mut slot = 0;
+    let got = take(&ring, &mut slot, 1000 - drops as usize);
+    let numbers: Vec<u32> = got.iter().map(|(_, bytes)| number(bytes)).collect();
+    assert_eq!(numbers, (0..1000 - drops as u32).collect::<Vec<_>>(), "the first, in order");
+    sender.send(&slices[..5]);
+    let numbers: Vec<u32> =
+        take(&ring, &mut slot, 5).iter().map(|(_, bytes)| number(bytes)).collect();
+    assert_eq!(numbers, [0, 1, 2, 3, 4]);
+    assert_eq!(ring.statistics().unwrap(), Statistics { packets: 1005, drops, freezes });
+}
+
+#[test]
+fn the_filter_stands_before_the_ring_and_a_closed_ring_gets_nothing() {
+    let Some(pair) = silent() else { return };
+    let socket = pair.server.enter(Socket::open).unwrap();
+    // ldh [12]; jeq #0x88b5, next, +2; ld [14]; jlt 500: by jge #500, +1; ret all; ret none.
+    let program = [
+        (0x28, 0, 0, 12),
+        (0x15, 0, 3, 0x88b5),
+        (0x20, 0, 0, 14),
+        (0x35, 1, 0, 500),
+        (0x06, 0, 0, 0x0004_0000),
+        (0x06, 0, 0, 0),
+    ];
+    socket.attach(&program).unwrap();
+    let ring = socket.ring(SHAPE).unwrap();
+    let mut sender = sender(&pair.client, CLIENT_DEVICE);
+    sender.send(&[&frame(0, 60)]);
+    ring.bind(index(&pair.server, SERVER_DEVICE)).unwrap();
+    sender.send(&[&frame(1, 60), &frame(500, 60), &frame(499, 60)]);
+    let mut slot = 0;
+    let got = take(&ring, &mut slot, 2);
+    let numbers: Vec<u32> = got.iter().map(|(_, bytes)| number(bytes)).collect();
+    assert_eq!(numbers, [1, 499], "nothing from before, nothing that was refused");
+    ring.close().unwrap();
+    sender.send(&[&frame(2, 60)]);
+    let seen = || testkit::net::counters(&pair.server, SERVER_DEVICE).unwrap().received;
+    until("the device has seen all five", || seen() == 5);
+    assert_eq!(ring.statistics().unwrap().packets, 2);
+    assert!(!ring.arrived(slot));
+}
+
+#[test]
+fn outgoing_frames_can_be_left_out() {
+    let Some(pair) = silent() else { return };
+    let socket = pair.server.enter(Socket::open).unwrap();
+    socket.ignore_outgoing().unwrap();
+    socket.promiscuous(index(&pair.server, SERVER_DEVICE)).unwrap();
+    let ring = socket.ring(SHAPE).unwrap();
+    ring.bind(0).unwrap();
+    sender(&pair.server, SERVER_DEVICE).send(&[&frame(1, 60)]);
+    sender(&pair.client, CLIENT_DEVICE).send(&[&frame(2, 60)]);
+    let got = take(&ring, &mut 0, 1);
+    assert_eq!(got.iter().map(|(_, bytes)| number(bytes)).collect::<Vec<_>>(), [2]);
+}
+
+#[test]
+fn an_interface_that_goes_away_is_an_error() {
+    let Some(pair) = silent() else { return };
+    let ring = ring(&pair.server, SERVER_DEVICE, SHAPE);
+    let mut sender = sender(&pair.client, CLIENT_DEVICE);
+    pair.server.ip(&format!("link set dev {SERVER_DEVICE} down"));
+    assert_eq!(ring.error(), Some(ENETDOWN));
+    assert_eq!(ring.error(), None, "told once");
+    pair.server.ip(&format!("link set dev {SERVER_DEVICE} up"));
+    pair.server.until_up(SERVER_DEVICE);
+    sender.send(&[&frame(3, 60)]);
+    assert_eq!(number(&take(&ring, &mut 0, 1)[0].1), 3, "it goes on when the interface is up");
+    pair.server.ip(&format!("link delete dev {SERVER_DEVICE}"));
+    assert!(sys::poll::readable(&[ring.as_fd()], Some(Duration::from_secs(5)))[0], "it wakes");
+    assert_eq!(ring.error(), Some(ENETDOWN));
+    let gone = sender.send(&[&frame(4, 60)]);
+    assert!(matches!(gone, Sent { frames: 0, stopped: Some(Stop::Refused(_)) }), "{gone:?}");
+}
+
+#[test]
+fn what_the_interface_cannot_send_is_refused_and_named() {
+    let Some(pair) = silent() else { return };
+    let ring = ring(&pair.server, SERVER_DEVICE, SHAPE);
+    let mut sender = sender(&pair.client, CLIENT_DEVICE);
+    let frames: Vec<Vec<u8>> = (0..200).map(|n| frame(n, 60 + 2000 * (n / 150) as usize)).collect();
+    let slices: Vec<&[u8]> = frames.iter().map(Vec::as_slice).collect();
+    const EMSGSIZE: i32 = 90;
+    let sent = sender.send(&slices);
+    assert_eq!(sent, Sent { frames: 150, stopped: Some(Stop::Refused(EMSGSIZE)) });
+    assert_eq!(take(&ring, &mut 0, 150).len(), 150);
+    assert!(sys::poll::writable(&sender, Duration::from_secs(5)));
+    let nowhere = pair.client.enter(|| Sender::open(4711, Qdisc::Bypass)).unwrap_err();
+    assert_eq!(nowhere.call, "bind");
+}
