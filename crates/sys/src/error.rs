@@ -38,6 +38,12 @@ impl Error {
             ("bpf", libc::EPERM) => {
                 Some("run as root, or give the program CAP_BPF and CAP_NET_ADMIN")
             }
+            ("socket", libc::EPERM) => Some("run as root, or give the program CAP_NET_RAW"),
+            ("setns", libc::EPERM) => Some("run as root (CAP_SYS_ADMIN)"),
+            ("netlink", libc::ENODEV) => Some("`ip link` lists the interfaces"),
+            ("open", libc::ENOENT) if self.target.starts_with("name space") => {
+                Some("`ip netns` lists the names; a path or the number of a process will do too")
+            }
             ("dlopen", libc::ENOENT) => Some("install libpcap (on Debian the package libpcap0.8)"),
             (_, libc::EPERM) => Some("run as root, or as the owner"),
             (_, libc::EACCES) => Some("check the permissions and run as a user who has them"),

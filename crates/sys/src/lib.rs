@@ -16,6 +16,7 @@ pub mod group;
 pub mod libpcap;
 pub mod machine;
 pub mod memory;
+pub mod net;
 pub mod packet;
 pub mod poll;
 pub mod process;

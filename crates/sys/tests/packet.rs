@@ -1,6 +1,8 @@
 //! Packet sockets over a pair of virtual devices in name spaces of the test's own: what is sent
 //! comes out of the ring, with its time and its tag, or it is counted.
 
+#![expect(clippy::unwrap_used, reason = "helpers of tests fail the test")]
+
 extern crate streamline_sys as sys;
 
 use std::os::fd::AsFd as _;

@@ -1,0 +1,91 @@
+//! The queue between drivers and the network stack, which drops when it is full.
+//!
+//! In: `/proc/net/softnet_stat`, a line of hexadecimal figures per processor. It counts for the
+//! whole machine, all name spaces and interfaces together. Virtual devices use it, and drivers
+//! without NAPI; with receive packet steering all do.
+
+use crate::error::{Error, Result};
+use std::fs;
+
+const FILE: &str = "/proc/net/softnet_stat";
+
+/// The counters of the backlog at one moment, by processor.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Backlog(Vec<Line>);
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+struct Line {
+    dropped: u32,
+    squeezed: u32,
+    processor: Option<u32>,
+}
+
+impl Backlog {
+    /// Reads them.
+    pub fn read() -> Result<Self> {
+        let text = fs::read_to_string(FILE)
+            .map_err(|error| Error::new("read", FILE, error.raw_os_error().unwrap_or(0)))?;
+        Self::parse(&text).ok_or_else(|| Error::new("read", FILE, libc::EBADMSG))
+    }
+
+    /// How many frames found the backlog full since `earlier`.
+    #[must_use]
+    pub fn dropped_since(&self, earlier: &Self) -> u64 {
+        self.since(earlier, |line| line.dropped)
+    }
+
+    /// How often a processor had to stop with work left since `earlier`.
+    #[must_use]
+    pub fn squeezed_since(&self, earlier: &Self) -> u64 {
+        self.since(earlier, |line| line.squeezed)
+    }
+
+    /// The counters have 32 bits and wrap; a processor that came later began at 0.
+    fn since(&self, earlier: &Self, of: impl Fn(&Line) -> u32) -> u64 {
+        let before = |(place, line): (usize, &Line)| match line.processor {
+            Some(_) => earlier.0.iter().find(|other| other.processor == line.processor),
+            None => earlier.0.get(place),
+        };
+        let lines = self.0.iter().enumerate();
+        lines.map(|each| u64::from(of(each.1).wrapping_sub(before(each).map_or(0, &of)))).sum()
+    }
+
+    fn parse(text: &str) -> Option<Self> {
+        let figure = |word: Option<&str>| u32::from_str_radix(word?, 16).ok();
+        let line = |line: &str| {
+            let mut words = line.split_ascii_whitespace();
+            let (dropped, squeezed) = (figure(words.nth(1))?, figure(words.next())?);
+            // The thirteenth figure, since Linux 5.14.
+            Some(Line { dropped, squeezed, processor: figure(words.nth(9)) })
+        };
+        let lines: Option<Vec<Line>> = text.lines().map(line).collect();
+        lines.filter(|lines| !lines.is_empty()).map(Self)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn counters_wrap_and_processors_come() {
+        let line = |dropped: &str, processor: &str| {
+            format!("000f43af {dropped} 00000010{} {processor} 0 0\n", " 00000000".repeat(9))
+        };
+        let earlier = Backlog::parse(&line("fffffffe", "00000000")).unwrap();
+        let both = line("00000003", "00000000") + &line("00000007", "00000001");
+        let later = Backlog::parse(&both).unwrap();
+        assert_eq!(later.dropped_since(&earlier), 5 + 7);
+        assert_eq!(later.squeezed_since(&earlier), 0x10);
+        let old = Backlog::parse("1 00000009 2\n").unwrap();
+        assert_eq!(Backlog::parse("1 0000000b 2\n").unwrap().dropped_since(&old), 2);
+        assert_eq!(Backlog::parse("").map(|_| ()), None);
+        assert_eq!(Backlog::parse("not hexadecimal").map(|_| ()), None);
+    }
+
+    #[test]
+    fn this_machine_has_one() {
+        let now = Backlog::read().unwrap();
+        assert_eq!(now.dropped_since(&now), 0);
+    }
+}

@@ -1,0 +1,342 @@
+//! RTM_GETLINK: the one question of rtnetlink(7) that is asked here.
+//!
+//! A request goes out, answers come until the kernel says that it is done. They are read in safe
+//! code that takes no length on trust.
+
+use super::{Counters, Interface, InterfaceFlags};
+use crate::error::{Error, Named as _, Result};
+use crate::poll;
+use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType};
+use std::os::fd::{AsFd as _, OwnedFd};
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+/// The call that refusals name.
+const CALL: &str = "netlink";
+/// The kernel answers at once; this only keeps a mistake from waiting for ever.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// The kernel fits parts of a list into this; one interface needs about 2 KB.
+const ANSWER: usize = 64 << 10;
+/// A list that changed while it was read is read again, so often.
+const AGAIN_MAX: u32 = 8;
+/// IFNAMSIZ, and ALTIFNAMSIZ: with the zero at the end.
+const NAME: usize = 16;
+const LONG_NAME: usize = 128;
+
+const HEADER: usize = 16;
+const LINK: usize = 16;
+
+/// Numbers of `linux/netlink.h` and `linux/rtnetlink.h`.
+mod message {
+    pub(super) const ERROR: u16 = 2;
+    pub(super) const DONE: u16 = 3;
+    pub(super) const NEW_LINK: u16 = 16;
+    pub(super) const GET_LINK: u16 = 18;
+    pub(super) const REQUEST: u16 = 0x1;
+    pub(super) const INTERRUPTED: u16 = 0x10;
+    pub(super) const DUMP: u16 = 0x300;
+}
+
+/// Numbers of `linux/if_link.h`.
+mod attribute {
+    pub(super) const ADDRESS: u16 = 1;
+    pub(super) const NAME: u16 = 3;
+    pub(super) const MTU: u16 = 4;
+    pub(super) const LINK: u16 = 5;
+    pub(super) const OPERSTATE: u16 = 16;
+    pub(super) const INFO: u16 = 18;
+    pub(super) const INFO_KIND: u16 = 1;
+    pub(super) const STATISTICS: u16 = 23;
+    pub(super) const PROPERTIES: u16 = 52;
+    pub(super) const LONG_NAME: u16 = 53;
+}
+
+/// A way to ask for interfaces. It stays in the name space in which it was opened, whoever asks.
+#[derive(Debug)]
+pub struct Links {
+    socket: OwnedFd,
+    /// The number of the last request; held from the request to its last answer.
+    sequence: Mutex<u32>,
+}
+
+impl Links {
+    /// Opens one in the network name space of the calling thread. Needs no privilege.
+    pub fn open() -> Result<Self> {
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        // Protocol 0 is NETLINK_ROUTE.
+        let socket = rustix::net::socket_with(AddressFamily::NETLINK, SocketType::RAW, flags, None);
+        Ok(Self { socket: socket.named("socket", "rtnetlink")?, sequence: Mutex::new(0) })
+    }
+
+    /// All interfaces.
+    pub fn all(&self) -> Result<Vec<Interface>> {
+        for _ in 0..AGAIN_MAX {
+            let (found, whole) = self.ask(0, &[], true, "the list of interfaces")?;
+            if whole {
+                return Ok(found);
+            }
+        }
+        Err(Error::new(CALL, "the list of interfaces, which keeps changing", libc::EINTR))
+    }
+
+    /// The interface with this name, or with this as one of its other names. ENODEV: there is
+    /// none.
+    pub fn named(&self, name: &str) -> Result<Interface> {
+        let kind = if name.len() < NAME { attribute::NAME } else { attribute::LONG_NAME };
+        if name.is_empty() || name.len() >= LONG_NAME || name.contains('\0') {
+            return Err(missing(format!("interface {name:?}")));
+        }
+        let mut wanted = Vec::with_capacity(name.len() + 8);
+        let length = u16::try_from(4 + name.len() + 1).unwrap_or(u16::MAX);
+        wanted.extend(length.to_ne_bytes());
+        wanted.extend(kind.to_ne_bytes());
+        wanted.extend(name.as_bytes());
+        wanted.push(0);
+        wanted.resize(wanted.len().next_multiple_of(4), 0);
+        self.one(0, &wanted, format!("interface {name}"))
+    }
+
+    /// The interface with this number. ENODEV: there is none.
+    pub fn indexed(&self, index: u32) -> Result<Interface> {
+        let target = format!("interface number {index}");
+        if index == 0 { Err(missing(target)) } else { self.one(index, &[], target) }
+    }
+
+    fn one(&self, index: u32, wanted: &[u8], target: String) -> Result<Interface> {
+        let (found, _) = self.ask(index, wanted, false, &target)?;
+        found.into_iter().next().ok_or_else(|| missing(target))
+    }
+
+    /// Asks and gathers. Whether what came is one state of things is the second answer.
+    fn ask(
+        &self,
+        index: u32,
+        wanted: &[u8],
+        list: bool,
+        target: &str,
+    ) -> Result<(Vec<Interface>, bool)> {
+        let mut sequence = self.sequence.lock().unwrap_or_else(PoisonError::into_inner);
+        *sequence = sequence.wrapping_add(1);
+        let request = request(*sequence, index, wanted, list);
+        rustix::net::send(&self.socket, &request, SendFlags::empty())
+            .named(CALL, target.to_owned())?;
+        let mut answers = Answers { sequence: *sequence, list, ..Answers::default() };
+        let mut bytes = vec![0; ANSWER];
+        while !answers.done {
+            if !poll::readable(&[self.socket.as_fd()], Some(PATIENCE))[0] {
+                return Err(Error::new(CALL, target.to_owned(), libc::ETIMEDOUT));
+            }
+            let (_, whole) = rustix::net::recv(&self.socket, &mut bytes[..], RecvFlags::TRUNC)
+                .named(CALL, target.to_owned())?;
+            let Some(answer) = bytes.get(..whole) else {
+                return Err(Error::new(CALL, target.to_owned(), libc::EMSGSIZE));
+            };
+            answers.read(answer);
+        }
+        match answers.refused {
+            Some(errno) => Err(Error::new(CALL, target.to_owned(), errno)),
+            None => Ok((answers.found, !answers.interrupted)),
+        }
+    }
+}
+
+fn missing(target: String) -> Error {
+    Error::new(CALL, target, libc::ENODEV)
+}
+
+/// `struct nlmsghdr`, `struct ifinfomsg`, attributes.
+fn request(sequence: u32, index: u32, wanted: &[u8], list: bool) -> Vec<u8> {
+    let length = u32::try_from(HEADER + LINK + wanted.len()).unwrap_or(u32::MAX);
+    let flags = message::REQUEST | if list { message::DUMP } else { 0 };
+    let mut bytes = Vec::with_capacity(HEADER + LINK + wanted.len());
+    bytes.extend(length.to_ne_bytes());
+    bytes.extend(message::GET_LINK.to_ne_bytes());
+    bytes.extend(flags.to_ne_bytes());
+    bytes.extend(sequence.to_ne_bytes());
+    bytes.extend([0; 4 + 4]);
+    bytes.extend(index.to_ne_bytes());
+    bytes.extend([0; 8]);
+    bytes.extend(wanted);
+    bytes
+}
+
+/// What has come back so far.
+#[derive(Debug, Default)]
+struct Answers {
+    sequence: u32,
+    list: bool,
+    found: Vec<Interface>,
+    interrupted: bool,
+    refused: Option<i32>,
+    done: bool,
+}
+
+impl Answers {
+    /// Reads the messages of one datagram. What belongs to another request is passed over.
+    fn read(&mut self, mut bytes: &[u8]) {
+        while let Some((kind, flags, sequence, body, rest)) = split_message(bytes) {
+            bytes = rest;
+            if sequence != self.sequence {
+                continue;
+            }
+            self.interrupted |= flags & message::INTERRUPTED != 0;
+            match kind {
+                message::NEW_LINK => {
+                    self.found.extend(interface(body));
+                    self.done |= !self.list;
+                }
+                message::ERROR | message::DONE => {
+                    let code = field(body, 0).map_or(0, i32::from_ne_bytes);
+                    self.refused = (code < 0).then(|| code.wrapping_neg());
+                    self.done = true;
+                }
+                _ => {}
+            }
+        }
+    }
+}
+
+type Message<'a> = (u16, u16, u32, &'a [u8], &'a [u8]);
+
+/// The first message: its kind, flags, number, what is in it, and what comes behind it.
+fn split_message(bytes: &[u8]) -> Option<Message<'_>> {
+    let length = usize::try_from(u32::from_ne_bytes(field(bytes, 0)?)).ok()?;
+    let body = bytes.get(HEADER..length)?;
+    let kind = u16::from_ne_bytes(field(bytes, 4)?);
+    let flags = u16::from_ne_bytes(field(bytes, 6)?);
+    let sequence = u32::from_ne_bytes(field(bytes, 8)?);
+    Some((kind, flags, sequence, body, bytes.get(length.next_multiple_of(4)..).unwrap_or(&[])))
+}
+
+/// `struct ifinfomsg` and its attributes.
+fn interface(body: &[u8]) -> Option<Interface> {
+    let mut found = Interface {
+        hatype: u16::from_ne_bytes(field(body, 2)?),
+        index: u32::from_ne_bytes(field(body, 4)?),
+        flags: InterfaceFlags(u32::from_ne_bytes(field(body, 8)?)),
+        ..Interface::default()
+    };
+    for (kind, value) in attributes(body.get(LINK..)?) {
+        match kind {
+            attribute::ADDRESS => found.mac = value.to_vec(),
+            attribute::NAME => found.name = text(value),
+            attribute::MTU => found.mtu = number(value)?,
+            attribute::LINK => found.link = number(value),
+            attribute::OPERSTATE => found.operstate = *value.first()?,
+            attribute::INFO => {
+                let kind = attributes(value).find(|(kind, _)| *kind == attribute::INFO_KIND);
+                found.kind = kind.map(|(_, value)| text(value));
+            }
+            attribute::STATISTICS => found.counters = counters(value),
+            attribute::PROPERTIES => {
+                let names = attributes(value).filter(|(kind, _)| *kind == attribute::LONG_NAME);
+                found.alternative = names.map(|(_, value)| text(value)).collect();
+            }
+            _ => {}
+        }
+    }
+    Some(found)
+}
+
+/// Attributes one after the other, as long as their lengths make sense.
+fn attributes(mut bytes: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
+    /// Two bits of the kind are remarks.
+    const KIND: u16 = 0x3fff;
+    std::iter::from_fn(move || {
+        let length = usize::from(u16::from_ne_bytes(field(bytes, 0)?));
+        let kind = u16::from_ne_bytes(field(bytes, 2)?) & KIND;
+        let value = bytes.get(4..length)?;
+        bytes = bytes.get(length.next_multiple_of(4)..).unwrap_or(&[]);
+        Some((kind, value))
+    })
+}
+
+/// `struct rtnl_link_stats64`; what this kernel does not have is 0.
+fn counters(value: &[u8]) -> Counters {
+    let at = |place: usize| field(value, place * 8).map_or(0, u64::from_ne_bytes);
+    Counters {
+        rx_packets: at(0),
+        tx_packets: at(1),
+        rx_bytes: at(2),
+        tx_bytes: at(3),
+        rx_errors: at(4),
+        tx_errors: at(5),
+        rx_dropped: at(6),
+        tx_dropped: at(7),
+        multicast: at(8),
+        rx_length_errors: at(10),
+        rx_over_errors: at(11),
+        rx_crc_errors: at(12),
+        rx_frame_errors: at(13),
+        rx_fifo_errors: at(14),
+        rx_missed_errors: at(15),
+        tx_carrier_errors: at(17),
+        tx_fifo_errors: at(18),
+        rx_nohandler: at(23),
+    }
+}
+
+fn text(value: &[u8]) -> String {
+    let end = value.iter().position(|byte| *byte == 0).unwrap_or(value.len());
+    String::from_utf8_lossy(&value[..end]).into_owned()
+}
+
+fn number(value: &[u8]) -> Option<u32> {
+    field(value, 0).map(u32::from_ne_bytes)
+}
+
+fn field<const N: usize>(bytes: &[u8], at: usize) -> Option<[u8; N]> {
+    bytes.get(at..at.checked_add(N)?)?.try_into().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use testkit::random::Random;
+
+    #[test]
+    fn the_loopback_device_is_there() {
+        let links = Links::open().unwrap();
+        let all = links.all().unwrap();
+        let lo = all.iter().find(|interface| interface.flags.loopback()).unwrap();
+        assert_eq!((lo.name.as_str(), lo.hatype), ("lo", 772));
+        let same = |other: Interface| {
+            let counters = lo.counters;
+            assert_eq!(Interface { counters, ..other }, *lo);
+        };
+        same(links.named("lo").unwrap());
+        same(links.indexed(lo.index).unwrap());
+        assert_eq!(crate::net::name_of(lo.index).unwrap(), "lo");
+    }
+
+    #[test]
+    fn what_is_not_there_is_named() {
+        let links = Links::open().unwrap();
+        for name in ["nosuch0", "", "a-name-that-is-longer-than-fifteen", &"x".repeat(200)] {
+            let error = links.named(name).unwrap_err();
+            assert_eq!(error.errno, libc::ENODEV, "{error}");
+            assert!(error.target.contains(name), "{error}");
+        }
+        assert_eq!(links.indexed(0).unwrap_err().errno, libc::ENODEV);
+        assert_eq!(links.indexed(0x7fff_fff0).unwrap_err().errno, libc::ENODEV);
+        assert!(links.named("lo").is_ok(), "a refusal does not disturb what comes after");
+    }
+
+    #[test]
+    fn senseless_answers_do_no_harm() {
+        let mut random = Random::replayable();
+        for _ in 0..20_000 {
+            let mut bytes = request(1, 7, &[8, 0, 3, 0, b'e', b'0', 0, 0], false);
+            bytes.extend((0..random.below(80)).map(|_| random.below(12) as u8));
+            for _ in 0..random.below(4) {
+                let at = random.within(0..bytes.len());
+                bytes[at] = random.below(64) as u8;
+            }
+            let kinds = [message::NEW_LINK, message::ERROR, message::DONE];
+            bytes[4..6].copy_from_slice(&random.pick(&kinds).to_ne_bytes());
+            let mut answers = Answers { sequence: 1, list: true, ..Answers::default() };
+            answers.read(&bytes);
+            assert!(answers.found.len() <= bytes.len() / HEADER);
+        }
+    }
+}

@@ -1,0 +1,110 @@
+//! Network name spaces: opened by name, path or process, entered by threads that end there.
+
+use crate::error::{Error, Named as _, Result};
+use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
+use std::fs::File;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::{Path, PathBuf};
+
+/// Where `ip netns` keeps names.
+const NAMES: &str = "/run/netns";
+/// The one of the calling thread, which may differ from that of its process.
+const HERE: &str = "/proc/thread-self/ns/net";
+
+/// A network name space, which lives as long as this value.
+#[derive(Debug)]
+pub struct Namespace {
+    fd: OwnedFd,
+    what: String,
+}
+
+impl Namespace {
+    /// The one of the calling thread.
+    pub fn current() -> Result<Self> {
+        Self::at(Path::new(HERE), "this name space")
+    }
+
+    /// The one that this text names: a path where there is a `/` in it, else a name as `ip netns`
+    /// knows it, else the number of a process.
+    pub fn open(text: &str) -> Result<Self> {
+        let known = Path::new(NAMES).join(text);
+        let path = if text.contains('/') {
+            PathBuf::from(text)
+        } else if text.parse::<u32>().is_ok() && !known.exists() {
+            PathBuf::from(format!("/proc/{text}/ns/net"))
+        } else {
+            known
+        };
+        Self::at(&path, text)
+    }
+
+    /// A number that no other name space on this machine has at the same time.
+    pub fn identity(&self) -> Result<u64> {
+        let stat = rustix::fs::fstat(&self.fd).named("fstat", self.what.clone())?;
+        Ok(stat.st_ino)
+    }
+
+    /// Whether it is the one of the calling thread.
+    pub fn is_current(&self) -> Result<bool> {
+        Ok(self.identity()? == Self::current()?.identity()?)
+    }
+
+    fn at(path: &Path, what: &str) -> Result<Self> {
+        let target = || format!("name space {what}");
+        let file = File::open(path)
+            .map_err(|error| Error::new("open", target(), error.raw_os_error().unwrap_or(0)))?;
+        Ok(Self { fd: file.into(), what: target() })
+    }
+}
+
+impl AsFd for Namespace {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
+
+/// Does something in a name space, in a thread that begins and ends for it: what is opened there
+/// stays there, and the calling thread stays where it is. Needs CAP_SYS_ADMIN, here and there.
+///
+/// # Panics
+/// Where `work` does.
+pub fn within<T: Send>(space: &Namespace, work: impl FnOnce() -> T + Send) -> Result<T> {
+    let inside = || {
+        move_into_link_name_space(space.as_fd(), Some(LinkNameSpaceType::Network))
+            .named("setns", space.what.clone())?;
+        Ok(work())
+    };
+    let done = std::thread::scope(|scope| {
+        let thread = std::thread::Builder::new().name("netns".to_owned());
+        Ok(thread.spawn_scoped(scope, inside)?.join())
+    });
+    let failed =
+        |error: std::io::Error| Error::new("clone", "a thread", error.raw_os_error().unwrap_or(0));
+    done.map_err(failed)?.unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_own_one_is_found_in_three_ways() {
+        let here = Namespace::current().unwrap();
+        assert!(here.is_current().unwrap());
+        let by_process = Namespace::open(&std::process::id().to_string()).unwrap();
+        let by_path = Namespace::open("/proc/self/ns/net").unwrap();
+        for other in [by_process, by_path] {
+            assert_eq!(other.identity().unwrap(), here.identity().unwrap());
+        }
+        let error = Namespace::open("no-such-space").unwrap_err();
+        assert_eq!((error.call, error.errno), ("open", libc::ENOENT));
+        assert_eq!(error.target, "name space no-such-space");
+    }
+
+    #[test]
+    fn what_is_no_name_space_is_refused() {
+        let file = Namespace::open("/proc/self/stat").unwrap();
+        let error = within(&file, || ()).unwrap_err();
+        assert_eq!(error.call, "setns", "{error}");
+    }
+}

@@ -1,0 +1,95 @@
+//! Interfaces and name spaces, in name spaces of the test's own.
+
+extern crate streamline_sys as sys;
+
+use sys::net::{Interface, Links, Namespace, within};
+use sys::packet::{Qdisc, Sender};
+use testkit::net::{CLIENT_DEVICE, Cable, Pair, SERVER_DEVICE};
+
+const ENODEV: i32 = 19;
+
+#[test]
+fn everything_that_ip_tells_of_an_interface_is_told() {
+    let cable = Cable { mtu: 4321, addresses: false, ..Cable::default() };
+    let Some(pair) = Pair::new(cable) else { return };
+    let ip = |words: &str| pair.client.ip(words);
+    ip(&format!("link set dev {CLIENT_DEVICE} address 02:00:00:00:12:34"));
+    ip(&format!("link property add dev {CLIENT_DEVICE} altname a-name-longer-than-fifteen"));
+    ip("link add off0 type veth peer name off1");
+    let links = pair.client.enter(Links::open).unwrap();
+    let veth = links.named(CLIENT_DEVICE).unwrap();
+    assert_eq!((veth.hatype, veth.mtu, veth.operstate), (1, 4321, 6));
+    assert!(veth.flags.up() && veth.flags.running() && !veth.flags.loopback());
+    assert!(!veth.flags.promiscuous() && !veth.flags.point_to_point());
+    assert_eq!(veth.mac, [2, 0, 0, 0, 0x12, 0x34]);
+    assert_eq!((veth.kind.as_deref(), veth.link.is_some()), (Some("veth"), true));
+    assert_eq!(veth.alternative, ["a-name-longer-than-fifteen"]);
+    assert_eq!(links.named("a-name-longer-than-fifteen").unwrap().name, CLIENT_DEVICE);
+    let [one, other] = ["off0", "off1"].map(|name| links.named(name).unwrap());
+    assert_eq!((one.link, other.link), (Some(other.index), Some(one.index)));
+    assert!(!one.flags.up() && one.operstate == 2);
+    let all = links.all().unwrap();
+    let mut names: Vec<&str> = all.iter().map(|each| each.name.as_str()).collect();
+    names.sort_unstable();
+    assert_eq!(names, [CLIENT_DEVICE, "lo", "off0", "off1"]);
+    ip(&format!("link set dev {CLIENT_DEVICE} promisc on"));
+    assert!(links.named(CLIENT_DEVICE).unwrap().flags.promiscuous());
+}
+
+#[test]
+fn an_interface_keeps_its_number_when_renamed_and_is_missed_when_gone() {
+    let Some(pair) = Pair::new(Cable::default()) else { return };
+    let links = pair.server.enter(Links::open).unwrap();
+    let Interface { index, .. } = links.named(SERVER_DEVICE).unwrap();
+    pair.server.ip(&format!("link set dev {SERVER_DEVICE} name other0"));
+    assert_eq!(links.indexed(index).unwrap().name, "other0");
+    assert_eq!(links.named(SERVER_DEVICE).unwrap_err().errno, ENODEV);
+    pair.server.ip("link delete dev other0");
+    assert_eq!(links.indexed(index).unwrap_err().errno, ENODEV);
+}
+
+/// A list that needs more than one datagram.
+#[test]
+fn a_long_list_is_whole() {
+    let Some(pair) = Pair::new(Cable { addresses: false, ..Cable::default() }) else { return };
+    for number in 0..20 {
+        pair.client.ip(&format!("link add v{number} type veth peer name w{number}"));
+    }
+    let all = pair.client.enter(Links::open).unwrap().all().unwrap();
+    for name in (0..20).flat_map(|number| [format!("v{number}"), format!("w{number}")]) {
+        assert!(all.iter().any(|each| each.name == name), "{name}");
+    }
+    assert_eq!(all.len(), 42);
+}
+
+#[test]
+fn counters_count_what_passes() {
+    let Some(pair) = Pair::new(Cable { addresses: false, ..Cable::default() }) else { return };
+    let [near, far] = [&pair.client, &pair.server].map(|space| space.enter(Links::open).unwrap());
+    let index = near.named(CLIENT_DEVICE).unwrap().index;
+    let mut sender = pair.client.enter(|| Sender::open(index, Qdisc::Bypass)).unwrap();
+    sender.send(&[&[0; 60][..]; 100]);
+    let sent = near.indexed(index).unwrap().counters;
+    assert_eq!((sent.tx_packets, sent.tx_bytes, sent.rx_packets), (100, 6000, 0));
+    testkit::net::until("they arrive", || {
+        let got = far.named(SERVER_DEVICE).unwrap().counters;
+        (got.rx_packets, got.rx_bytes, got.rx_lost()) == (100, 6000, 0)
+    });
+}
+
+#[test]
+fn what_is_opened_within_a_name_space_stays_there() {
+    let Some(pair) = Pair::new(Cable::default()) else { return };
+    let before = Namespace::current().unwrap().identity().unwrap();
+    let space = Namespace::open(pair.client.name()).unwrap();
+    assert!(!space.is_current().unwrap());
+    let (there, links) = within(&space, || (space.is_current().unwrap(), Links::open())).unwrap();
+    assert!(there);
+    assert!(links.unwrap().named(CLIENT_DEVICE).is_ok());
+    assert_eq!(Namespace::current().unwrap().identity().unwrap(), before);
+    assert!(Links::open().unwrap().named(CLIENT_DEVICE).is_err());
+    let path = Namespace::open(pair.client.path().to_str().unwrap()).unwrap();
+    assert_eq!(path.identity().unwrap(), space.identity().unwrap());
+    let caught = std::panic::catch_unwind(|| within(&space, || panic!("inside")));
+    assert_eq!(caught.unwrap_err().downcast_ref(), Some(&"inside"));
+}
