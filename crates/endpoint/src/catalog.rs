@@ -2,11 +2,11 @@
 
 use crate::process;
 use crate::sink::{discard, files, json, pcap, print, weblog};
-use crate::source::{generate, read, replay};
+use crate::source::{generate, inject, read, replay};
 use crate::{ProcessEntry, SinkEntry, SourceEntry};
 
 /// All sources.
-pub const SOURCES: &[SourceEntry] = &[replay::ENTRY, read::ENTRY, generate::ENTRY];
+pub const SOURCES: &[SourceEntry] = &[replay::ENTRY, read::ENTRY, generate::ENTRY, inject::ENTRY];
 
 /// All sinks.
 pub const SINKS: &[SinkEntry] =

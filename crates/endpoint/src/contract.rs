@@ -86,6 +86,10 @@ pub struct Seen {
     pub dropped: Vec<(&'static str, Option<u64>)>,
 }
 
+/// The place of what a source had when the path ended, and nobody took: not lost, since nobody asked
+/// for it any more.
+pub const UNREAD: &str = "unread";
+
 /// Where a source puts blocks: the pool of its space, and the columns of the next batch.
 #[derive(Debug)]
 pub struct Intake<'s> {
@@ -170,6 +174,9 @@ pub struct Opening<'o> {
     pub origin: u16,
     /// The names of all sources of the path, by origin (sinks).
     pub origins: &'o [String],
+    /// What the first filter behind it asks, where the plan found that the kernel can ask it too
+    /// (sources whose description says `takes_filter`).
+    pub ahead: Option<&'o Arguments>,
 }
 
 /// A source in the catalogue.
@@ -216,12 +223,21 @@ pub struct Failure {
     pub hint: Option<String>,
     /// A closed pipe on a standard stream: the reader has gone, and nobody needs to be told.
     pub quiet: bool,
+    /// The capability (capabilities(7)) without which the machine refuses this call, if that is why.
+    pub needs: Option<u32>,
 }
 
 impl Failure {
     /// A failure of `call` on `target`.
     pub fn new(call: &'static str, target: impl Into<String>, why: impl fmt::Display) -> Self {
-        Self { call, target: target.into(), why: why.to_string(), hint: None, quiet: false }
+        Self {
+            call,
+            target: target.into(),
+            why: why.to_string(),
+            hint: None,
+            quiet: false,
+            needs: None,
+        }
     }
 
     /// The same failure with what to do about it.

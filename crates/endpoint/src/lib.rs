@@ -16,6 +16,7 @@ pub mod source;
 pub use catalog::{PROCESSES, SINKS, SOURCES};
 pub use contract::{
     Failure, Given, Intake, Opening, ProcessEntry, Seen, Sink, SinkEntry, Source, SourceEntry,
+    UNREAD,
 };
 
 mod clock;

@@ -103,7 +103,8 @@ pub(crate) fn arguments(description: &Description, given: &[(&str, &str)]) -> Ar
 
 /// An opening with these arguments, of frames without a classifier, from one source.
 pub(crate) fn opening<'o>(arguments: &'o Arguments, origins: &'o [String]) -> Opening<'o> {
-    Opening { arguments, form: Form::Frame, classes: Classes::Same, origin: 0, origins }
+    let (form, classes) = (Form::Frame, Classes::Same);
+    Opening { arguments, form, classes, origin: 0, origins, ahead: None }
 }
 
 /// A pool with small segments, so that few bytes show what many would.

@@ -48,7 +48,8 @@ fn arguments(file: &Path, description: &filter::Description) -> Arguments {
 }
 
 fn opening(arguments: &Arguments) -> Opening<'_> {
-    Opening { arguments, form: Form::Frame, classes: Classes::Same, origin: 0, origins: &[] }
+    let (form, classes) = (Form::Frame, Classes::Same);
+    Opening { arguments, form, classes, origin: 0, origins: &[], ahead: None }
 }
 
 fn replay(file: &Path) -> Result<Box<dyn Source>, Failure> {

@@ -5,6 +5,7 @@
 //! and in bytes where nothing may trim a view (docs/book/decisions/0004-ledger-bytes.md). It adds
 //! nothing up that a party did not count itself.
 
+use endpoint::UNREAD;
 use endpoint::process::{NEVER_SEEN, PROGRAM_ENDED};
 use filter::Amount;
 use std::fmt;
@@ -217,8 +218,8 @@ impl Ledger {
     /// not lost: nobody asked for it ([`is_lost`]).
     #[must_use]
     pub fn lost(&self) -> u64 {
-        let sources: u64 =
-            self.sources.iter().flat_map(|(_, s)| &s.dropped).filter_map(|(_, n)| *n).sum();
+        let sources = self.sources.iter().flat_map(|(_, s)| &s.dropped);
+        let sources: u64 = sources.filter(|(at, _)| is_lost(at)).filter_map(|(_, n)| *n).sum();
         let edges: u64 = self.edges.iter().flat_map(|e| &e.dropped).map(|(_, a)| a.blocks).sum();
         let filters: u64 = self
             .filters
@@ -235,10 +236,11 @@ impl Ledger {
 pub const BEYOND_COUNT: &str = "beyond count";
 
 /// Whether what a filter or sink dropped for this reason is lost. What came behind the number that
-/// was asked for, or after a program had seen enough, was wanted by nobody; a hole was lost before.
+/// was asked for, or after a program had seen enough, or is left when the path ends, was wanted by
+/// nobody; a hole was lost before.
 #[must_use]
 pub fn is_lost(why: &str) -> bool {
-    ![BEYOND_COUNT, PROGRAM_ENDED, NEVER_SEEN].contains(&why)
+    ![BEYOND_COUNT, PROGRAM_ENDED, NEVER_SEEN, UNREAD].contains(&why)
 }
 
 /// Whether a build that loses blocks on purpose loses the block that was just put: the first on

@@ -78,6 +78,7 @@ fn capture(suspect: &Suspect, path: &str) -> Result<(), Failure> {
         classes: Classes::Same,
         origin: 0,
         origins: &[],
+        ahead: None,
     };
     let mut sink = (entry.open)(&opening)?;
     let mut batch = Batch::empty();

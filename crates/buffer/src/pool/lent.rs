@@ -54,6 +54,14 @@ impl Pool {
         Some(Draft { pool: self, position, at: slots.offset(position), len })
     }
 
+    /// Whether the place of the segment that comes next is still taken: somebody keeps what lay
+    /// there the last time, and the lender waits for it.
+    #[must_use]
+    pub fn next_is_kept(&self) -> bool {
+        let slots = &self.memory.slots;
+        self.is_lent() && slots.resident(slots.slot_of(self.fresh.get())) != FREE
+    }
+
     /// Gives back to the lender what nobody keeps.
     pub(super) fn return_lent(&mut self) {
         let Some(lender) = self.memory.lender() else { return };
@@ -183,17 +191,21 @@ mod tests {
         }
         let pin = pool.pin(places[0]).unwrap();
         let lease = pool.lease(places[2]).unwrap();
+        assert!(!pool.next_is_kept());
+        filler.fill(3);
+        places.push(pool.arrived().unwrap().commit(SEGMENT));
+        assert!(pool.next_is_kept(), "all are out");
         pool.turn();
-        assert_eq!(filler.returned(), 1, "the one between");
+        assert_eq!(filler.returned(), 2, "the one between, and the last");
         assert_eq!(pool.bytes(places[0].within(0, 1)).unwrap(), [0]);
         assert_eq!(lease.bytes(places[2].within(0, 1)).unwrap(), [2]);
         assert!(pool.unpin(pin));
         pool.turn();
-        assert_eq!(filler.returned(), 2);
+        assert_eq!(filler.returned(), 3);
         drop(lease);
         pool.turn();
         pool.turn();
-        assert_eq!(filler.returned(), 3);
+        assert_eq!(filler.returned(), 4);
         filler.fill(7);
         assert_eq!(pool.arrived().unwrap()[5], 7, "and on it goes");
     }

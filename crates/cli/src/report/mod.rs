@@ -76,7 +76,8 @@ impl<'o> Report<'o> {
         let mut places: Vec<(u64, String)> = Vec::new();
         let ledger = &self.outcome.ledger;
         for (name, seen) in &ledger.sources {
-            let lost = seen.dropped.iter().filter_map(|(place, n)| Some((place, (*n)?)));
+            let lost = seen.dropped.iter().filter(|(place, _)| is_lost(place));
+            let lost = lost.filter_map(|(place, n)| Some((place, (*n)?)));
             places.extend(lost.map(|(place, n)| (n, format!("before {name} ({place})"))));
         }
         for edge in &ledger.edges {

@@ -4,6 +4,7 @@
 //! A source never waits: what is not there yet is answered as `Given::Wait`.
 
 pub mod generate;
+pub mod inject;
 pub mod read;
 pub mod replay;
 

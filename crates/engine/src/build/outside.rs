@@ -56,6 +56,7 @@ impl Outside<'_> {
             classes: classes.map_or(Classes::Same, |used| used.description.classes),
             origin: 0,
             origins: self.origins,
+            ahead: None,
         };
         let name = used.description.name;
         let own = self.settings.sinks.iter().find(|entry| entry.description.name == name);
@@ -74,6 +75,7 @@ impl Outside<'_> {
             classes: Classes::Same,
             origin: u16::try_from(origin).unwrap_or(u16::MAX),
             origins: self.origins,
+            ahead: None,
         }
     }
 }

@@ -245,6 +245,9 @@ pub struct Description {
     /// Whether it is an ordinary program in a process of its own: a space, not a filter that a
     /// space runs (CONTRACT 27).
     pub process: bool,
+    /// A source that can ask the kernel what the first filter behind it asks, so that what that
+    /// filter refuses never comes in.
+    pub takes_filter: bool,
     /// What `explain` says about it with these arguments, where there is more to say than they do.
     pub remark: Option<fn(&Arguments) -> Option<String>>,
     /// Makes the filter for a process; `None` for sources and sinks, which `endpoint` opens.
@@ -275,6 +278,7 @@ impl Description {
         reports: false,
         writes_files: false,
         process: false,
+        takes_filter: false,
         remark: None,
         user: None,
         kernel: None,
