@@ -19,6 +19,8 @@ pub mod memory;
 pub mod net;
 pub mod packet;
 pub mod poll;
+pub mod privilege;
+pub mod probe;
 pub mod process;
 pub mod signal;
 pub mod usage;

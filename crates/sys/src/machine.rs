@@ -37,7 +37,7 @@ impl Machine {
             page: rustix::param::page_size(),
             release: read("/proc/sys/kernel/osrelease").unwrap_or_default(),
             uid: rustix::process::geteuid().as_raw(),
-            capabilities: Capabilities::parse(&status),
+            capabilities: Capabilities::parse(&status, "CapEff:").unwrap_or_default(),
         }
     }
 
@@ -71,10 +71,10 @@ impl Capabilities {
         self.0 & (1 << number) != 0
     }
 
-    fn parse(status: &str) -> Self {
-        let effective = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
-        let bits = effective.and_then(|text| u64::from_str_radix(text.trim(), 16).ok());
-        Self(bits.unwrap_or(0))
+    /// The set with this title in `/proc/PID/status`.
+    pub(crate) fn parse(status: &str, title: &str) -> Option<Self> {
+        let text = status.lines().find_map(|line| line.strip_prefix(title))?;
+        u64::from_str_radix(text.trim(), 16).ok().map(Self)
     }
 }
 
@@ -128,7 +128,7 @@ mod tests {
         assert_eq!(size("32M"), Some(1 << 25));
         assert_eq!(size("lots"), None);
         assert_eq!(memory("MemTotal:       24585032 kB\nMemFree: 1 kB\n"), Some(24585032 << 10));
-        let caps = Capabilities::parse("Name:\tx\nCapEff:\t000000c000003000\n");
+        let caps = Capabilities::parse("Name:\tx\nCapEff:\t000000c000003000\n", "CapEff:").unwrap();
         assert!(caps.has(Capabilities::NET_ADMIN) && caps.has(Capabilities::BPF));
         assert!(!caps.has(Capabilities::SYS_ADMIN));
         assert!(caches(Path::new("/nonexistent")).is_empty());

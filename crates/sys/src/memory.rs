@@ -3,8 +3,8 @@
 //! A dbuf is one memfd ([DESIGN] memory; RELIABILITY facts 1 to 4): created, mapped, sealed, and
 //! only then handed out. The seals that make a descriptor harmless are [`Seals::READER`]; a
 //! receiver checks them, the size and the geometry before the first access. A mapping gives out an
-//! address and never a reference: who may look at the bytes, and when, is argued in `buffer`. Memory
-//! that the kernel fills and takes back (a packet ring) is behind [`Lender`].
+//! address and never a reference: who may look at the bytes, and when, is argued in `buffer`.
+//! Memory that the kernel fills and takes back (a packet ring) is behind [`Lender`].
 
 use crate::error::{Named as _, Result};
 use rustix::fs::{MemfdFlags, SealFlags};

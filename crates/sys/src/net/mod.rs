@@ -1,8 +1,8 @@
 //! Network interfaces and their counters, the backlog, and name spaces.
 //!
-//! Asked by rtnetlink(7), synchronously and by hand: there is one question ([`Links`]), and it tells
-//! everything. Whatever is opened belongs to the name space of the thread that opens it; [`within`]
-//! opens in another.
+//! Asked by rtnetlink(7), synchronously and by hand: there is one question ([`Links`]), and it
+//! tells everything. Whatever is opened belongs to the name space of the thread that opens it;
+//! [`within`] opens in another.
 
 mod backlog;
 mod links;

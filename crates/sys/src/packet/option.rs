@@ -30,8 +30,8 @@ pub(super) const ANSWER_NOTHING: Instruction = (6, 0, 0, 0);
 ///
 /// # Safety
 /// The type is `repr(C)`, laid out as the kernel lays out the option that it is used with; zero is
-/// a value of it and so is every other bit pattern that the kernel writes. Addresses in it are those
-/// of memory that lives through the call.
+/// a value of it and so is every other bit pattern that the kernel writes. Addresses in it are
+/// those of memory that lives through the call.
 pub(super) unsafe trait Value {}
 
 // SAFETY: an integer.

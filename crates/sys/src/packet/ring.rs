@@ -147,8 +147,8 @@ impl Ring {
         Ok(totals.socket)
     }
 
-    /// The error that waits at the socket, which is gone then: ENETDOWN when the interface went down
-    /// or away.
+    /// The error that waits at the socket, which is gone then: ENETDOWN when the interface went
+    /// down or away.
     #[must_use]
     pub fn error(&self) -> Option<i32> {
         let waiting = option::get(self.socket.as_fd(), libc::SOL_SOCKET, option::ERROR);
@@ -162,9 +162,9 @@ impl Ring {
         }
         let offset = slot * self.shape.segment + layout::STATUS;
         let word = self.memory.base().as_ptr().wrapping_add(offset).cast::<u32>();
-        // SAFETY: the word lies in the mapping (the slot was checked, a segment is at least a page),
-        // which lives as long as `self`; it is aligned to 4, since the base is aligned to a page;
-        // the kernel writes it whole, and here only atomics touch it.
+        // SAFETY: the word lies in the mapping (the slot was checked, a segment is at least a
+        // page), which lives as long as `self`; it is aligned to 4, since the base is aligned to a
+        // page; the kernel writes it whole, and here only atomics touch it.
         Some(unsafe { AtomicU32::from_ptr(word) })
     }
 }

@@ -39,7 +39,7 @@ pub struct Sent {
 /// Why a frame did not go.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Stop {
-    /// There is no room at present (EAGAIN: in the socket's buffer; ENOBUFS: in the device's queue).
+    /// There is no room at present (EAGAIN: in the socket's buffer; ENOBUFS: in the queue).
     Full(i32),
     /// The kernel does not take this frame: it is too long, or the interface is down or gone.
     Refused(i32),

@@ -1,0 +1,158 @@
+//! What works on this machine, found out by doing it and throwing the result away.
+//!
+//! A version of the kernel says little: it may be built without a thing, or a sandbox forbids it.
+//! Nothing here is seen by anyone else and nothing is left behind.
+
+use crate::bpf;
+use crate::error::{Error, Named as _, Result};
+use crate::memory::{Memfd, Seals};
+use crate::net::Links;
+use crate::packet::Socket;
+use rustix::net::{AddressFamily, SocketFlags, SocketType};
+use std::fs::OpenOptions;
+use std::os::fd::{FromRawFd as _, OwnedFd};
+
+/// One thing that was tried.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Probe {
+    /// What was tried.
+    pub name: &'static str,
+    /// What needs it.
+    pub serves: &'static str,
+    /// How it went.
+    pub outcome: Result<()>,
+}
+
+/// Tries everything, the most needed first.
+#[must_use]
+pub fn all() -> Vec<Probe> {
+    let probe = |name, serves, outcome| Probe { name, serves, outcome };
+    vec![
+        probe("sealed memory", "every line", sealed_memory()),
+        probe("rtnetlink", "names and counters of interfaces", netlink()),
+        probe("packet socket", "rx and tx", packet_socket()),
+        probe("eBPF program", "filters in the kernel", bpf_program()),
+        probe("AF_XDP socket", "rings without the kernel's network stack", xdp_socket()),
+        probe("/dev/net/tun", "devices of one's own", tun()),
+        probe("/dev/fuse", "PipesFS", fuse()),
+        probe("userfaultfd", "pages that are filled when touched", userfaultfd()),
+        probe("perf events", "counters of the processor in measurements", perf()),
+    ]
+}
+
+/// A packet socket; nothing arrives at it.
+pub fn packet_socket() -> Result<()> {
+    Socket::open().map(drop)
+}
+
+/// A program of two instructions, loaded as a socket filter.
+pub fn bpf_program() -> Result<()> {
+    // mov64 r0, 0; exit
+    const CODE: [u8; 16] = [0xb7, 0, 0, 0, 0, 0, 0, 0, 0x95, 0, 0, 0, 0, 0, 0, 0];
+    let loaded = bpf::Program::load(bpf::Kind::SocketFilter, "probe", &CODE);
+    loaded.map(drop).map_err(|refused| refused.error)
+}
+
+/// Memory with the seals of a reader.
+pub fn sealed_memory() -> Result<()> {
+    let file = Memfd::create("probe", rustix::param::page_size())?;
+    file.seal(Seals::READER)?;
+    file.map_read().map(drop)
+}
+
+/// The list of interfaces.
+pub fn netlink() -> Result<()> {
+    Links::open()?.all().map(drop)
+}
+
+/// A socket of AF_XDP without rings.
+pub fn xdp_socket() -> Result<()> {
+    let flags = SocketFlags::CLOEXEC;
+    rustix::net::socket_with(AddressFamily::XDP, SocketType::RAW, flags, None)
+        .map(drop)
+        .named("socket", "AF_XDP")
+}
+
+/// The device of user-space file systems, opened.
+pub fn fuse() -> Result<()> {
+    open("/dev/fuse")
+}
+
+/// The device of tunnels, opened: no tunnel is made.
+pub fn tun() -> Result<()> {
+    open("/dev/net/tun")
+}
+
+/// A userfaultfd for faults of this process, not those that the kernel makes on its behalf.
+pub fn userfaultfd() -> Result<()> {
+    const USER_MODE_ONLY: libc::c_int = 1;
+    // SAFETY: the call takes one integer and no address (userfaultfd(2)).
+    let fd = unsafe { libc::syscall(libc::SYS_userfaultfd, libc::O_CLOEXEC | USER_MODE_ONLY) };
+    owned(fd, "userfaultfd").map(drop)
+}
+
+/// A counter of this thread's processor time.
+pub fn perf() -> Result<()> {
+    /// PERF_TYPE_SOFTWARE in the lower half, PERF_ATTR_SIZE_VER0 in the upper.
+    const TYPE_AND_SIZE: [u32; 2] = [1, 64];
+    let mut attributes = [0_u32; 16];
+    attributes[..2].copy_from_slice(&TYPE_AND_SIZE);
+    /// PERF_FLAG_FD_CLOEXEC
+    const CLOEXEC: libc::c_ulong = 8;
+    let here = attributes.as_ptr();
+    // SAFETY: the kernel reads as many bytes as the second word says, 64, which `attributes` has
+    // (perf_event_open(2)); the other arguments are integers.
+    let fd = unsafe { libc::syscall(libc::SYS_perf_event_open, here, 0, -1, -1, CLOEXEC) };
+    owned(fd, "perf_event_open").map(drop)
+}
+
+fn owned(answer: libc::c_long, call: &'static str) -> Result<OwnedFd> {
+    match i32::try_from(answer) {
+        // SAFETY: the call has just opened this descriptor, and nobody else knows it.
+        Ok(fd) if fd >= 0 => Ok(unsafe { OwnedFd::from_raw_fd(fd) }),
+        _ => Err(Error::last(call, "")),
+    }
+}
+
+fn open(path: &'static str) -> Result<()> {
+    let opened = OpenOptions::new().read(true).write(true).open(path);
+    let code = |error: std::io::Error| error.raw_os_error().unwrap_or(0);
+    opened.map(drop).map_err(|error| Error::new("open", path, code(error)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::machine::Capabilities;
+    use crate::privilege::Privilege;
+
+    #[test]
+    fn what_every_machine_has_is_found() {
+        sealed_memory().unwrap();
+        netlink().unwrap();
+    }
+
+    /// The answer about packets follows the capability: with it they open, without it the refusal
+    /// says what is missing.
+    #[test]
+    fn packets_need_their_capability() {
+        let may = Privilege::look().effective.has(Capabilities::NET_RAW);
+        match packet_socket() {
+            Ok(()) => assert!(may),
+            Err(error) => assert!(!may && error.to_string().contains("CAP_NET_RAW"), "{error}"),
+        }
+    }
+
+    #[test]
+    fn every_probe_tells_what_it_is_for_and_leaves_nothing_open() {
+        let open = || std::fs::read_dir("/proc/self/fd").unwrap().count();
+        let before = open();
+        let probes = all();
+        assert!(probes.iter().all(|probe| !probe.name.is_empty() && !probe.serves.is_empty()));
+        // Other tests open and close meanwhile: what each probe left would add up.
+        for _ in 0..50 {
+            assert_eq!(all().len(), probes.len());
+        }
+        assert!(open() < before + 50, "{before} then {}", open());
+    }
+}
