@@ -43,8 +43,7 @@ mod tests {
     const BACNET: LinkType = LinkType(165);
 
     fn runs(program: &Program, frame: &[u8]) -> bool {
-        let metadata = Metadata { vlan: None, packet_type: 0, protocol: 0, interface_index: 0 };
-        program.run(frame, frame.len() as u32, &metadata) > 0
+        program.run(frame, frame.len() as u32, &Metadata::NOTHING) > 0
     }
 
     #[test]

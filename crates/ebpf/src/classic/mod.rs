@@ -11,6 +11,8 @@
 
 pub mod expression;
 pub mod insn;
+pub mod kernel;
+mod lines;
 mod link;
 mod listing;
 mod program;

@@ -24,6 +24,8 @@ pub struct Metadata {
     pub protocol: u16,
     /// The interface.
     pub interface_index: u32,
+    /// What kind of device it is (`ARPHRD_…`).
+    pub hardware_type: u16,
 }
 
 /// A VLAN tag that travels beside its frame.
@@ -36,12 +38,17 @@ pub struct VlanTag {
 }
 
 impl Metadata {
+    /// That nothing is known beside the bytes.
+    pub const NOTHING: Self =
+        Self { vlan: None, packet_type: 0, protocol: 0, interface_index: 0, hardware_type: 0 };
+
     /// The answer to an ancillary load, if this is one that a frame alone can answer.
     fn load(&self, field: Field) -> u32 {
         match field {
             Field::Protocol => u32::from(self.protocol),
             Field::PacketType => u32::from(self.packet_type),
             Field::Interface => self.interface_index,
+            Field::HardwareType => u32::from(self.hardware_type),
             Field::VlanTci => self.vlan.map_or(0, |tag| u32::from(tag.tci)),
             Field::VlanPresent => u32::from(self.vlan.is_some()),
             Field::VlanTpid => self.vlan.map_or(0, |tag| u32::from(tag.tpid)),
@@ -55,6 +62,7 @@ pub(super) enum Field {
     Protocol,
     PacketType,
     Interface,
+    HardwareType,
     VlanTci,
     VlanPresent,
     VlanTpid,
@@ -154,7 +162,7 @@ impl Machine<'static> {
     const EMPTY: Self = Self {
         frame: &[],
         wire_length: 0,
-        metadata: &Metadata { vlan: None, packet_type: 0, protocol: 0, interface_index: 0 },
+        metadata: &Metadata::NOTHING,
         a: 0,
         x: 0,
         memory: [0; MEMORY_WORDS as usize],
@@ -375,6 +383,7 @@ impl Field {
             0 => Self::Protocol,
             4 => Self::PacketType,
             8 => Self::Interface,
+            28 => Self::HardwareType,
             44 => Self::VlanTci,
             48 => Self::VlanPresent,
             60 => Self::VlanTpid,

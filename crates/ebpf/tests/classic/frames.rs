@@ -65,6 +65,7 @@ pub(crate) fn metadata(random: &mut Random) -> Metadata {
         packet_type: random.below(6) as u8,
         protocol: 0x0800,
         interface_index: random.below(12) as u32,
+        hardware_type: 1,
     }
 }
 

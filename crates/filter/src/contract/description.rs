@@ -202,6 +202,9 @@ pub struct Effect {
 /// Makes a filter from its arguments.
 pub type Make = fn(&Arguments) -> Result<Filter, Mistake>;
 
+/// Whether a source can ask ahead what a filter asks with these arguments, or why not.
+pub type Ahead = fn(&Arguments) -> Result<(), String>;
+
 /// What everybody but the filter itself knows about it.
 #[derive(Clone, Copy, Debug)]
 pub struct Description {
@@ -248,6 +251,9 @@ pub struct Description {
     /// A source that can ask the kernel what the first filter behind it asks, so that what that
     /// filter refuses never comes in.
     pub takes_filter: bool,
+    /// Whether such a source can ask what this filter asks with these arguments, or why not. It
+    /// must be a filter whose answer depends on the frame alone.
+    pub ahead: Option<Ahead>,
     /// What `explain` says about it with these arguments, where there is more to say than they do.
     pub remark: Option<fn(&Arguments) -> Option<String>>,
     /// Makes the filter for a process; `None` for sources and sinks, which `endpoint` opens.
@@ -279,6 +285,7 @@ impl Description {
         writes_files: false,
         process: false,
         takes_filter: false,
+        ahead: None,
         remark: None,
         user: None,
         kernel: None,

@@ -28,7 +28,7 @@ pub use arguments::{Arguments, Mistake, Value};
 pub use batch::{Batch, Block, Columns, LANES, Lane, LaneMask, Room, Tags, lanes, mask_of};
 pub use compiler::Compiler;
 pub use description::{
-    Classes, Description, Effect, Form, Forms, Gives, Keeps, Kind, Make, Reads, ValueRange,
+    Ahead, Classes, Description, Effect, Form, Forms, Gives, Keeps, Kind, Make, Reads, ValueRange,
 };
 pub use holds::{HeldList, Holds};
 pub use parameter::{Parameter, Type};

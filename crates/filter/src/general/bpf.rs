@@ -8,6 +8,10 @@
 //! by `check`. On a link type on which no frame can match, there is no answer. What our own
 //! compiler does not know goes to the compiler that came with the arguments (CONTRACT 27).
 
+mod ahead;
+
+pub use ahead::{Direction, Refusal as NotAhead, link_type, program, socket_filter};
+
 use crate::prelude::*;
 use ebpf::classic::{self, ErrorKind, LinkType, Metadata, Options, Program};
 use std::sync::Arc;
@@ -32,6 +36,7 @@ about frames of this link type, or the block is no frame).",
     classes: Classes::YesNo,
     reasons: &["no match", "link type"],
     remark: Some(remark),
+    ahead: Some(ahead::ahead),
     user: Some(make),
     ..Description::EMPTY
 };
@@ -78,8 +83,8 @@ impl Classify for Bpf {
     }
 }
 
-/// Nothing: tags were put back into their frames (CONTRACT 3), and nothing else is asked for.
-const METADATA: Metadata = Metadata { vlan: None, packet_type: 0, protocol: 0, interface_index: 0 };
+/// Tags were put back into their frames (CONTRACT 3), and nothing else is asked for.
+const METADATA: Metadata = Metadata::NOTHING;
 
 impl Bpf {
     #[inline]

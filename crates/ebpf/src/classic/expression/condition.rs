@@ -5,33 +5,10 @@
 //! only IPv4 costs nothing. What folds away is not asked, what stays is asked from left to right: a
 //! load that leaves the frame rejects it, so the order of tests is part of their meaning.
 
-use super::super::insn::{Instruction, code};
-
-/// A place inside one condition's instructions.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub(super) struct Label(pub(super) u32);
-
-/// An instruction, or what holds a run of them together.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Line {
-    /// An instruction that falls through to the next.
-    Plain(Instruction),
-    /// A comparison that stays inside the run.
-    Branch { compare: Compare, yes: Label, no: Label },
-    /// A jump that stays inside the run.
-    Goto(Label),
-    /// The place that a label names.
-    Place(Label),
-}
-
-/// A comparison of A.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Compare {
-    /// `JEQ`, `JGT`, `JGE` or `JSET`.
-    pub(super) op: u16,
-    /// The constant, or X.
-    pub(super) with: Option<u32>,
-}
+pub(super) use super::super::lines::{
+    Compare, Label, Line, TAX, TXA, alu_k, alu_x, constant_to_a, line, memory_to_a, memory_to_x,
+    store_a,
+};
 
 /// A run of instructions and the comparison that ends it; without one it always holds.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -131,43 +108,3 @@ pub(super) fn compare_k(lines: Vec<Line>, op: u16, k: u32) -> Condition {
 pub(super) fn compare_x(lines: Vec<Line>, op: u16) -> Condition {
     Condition::Test(Test { lines, compare: Some(Compare { op, with: None }) })
 }
-
-/// An instruction as a line.
-pub(super) const fn line(code: u16, k: u32) -> Line {
-    Line::Plain(Instruction::plain(code, k))
-}
-
-/// `ldx M[word]`
-pub(super) const fn memory_to_x(word: u32) -> Line {
-    line(code::LDX | code::MEM, word)
-}
-
-/// `ld M[word]`
-pub(super) const fn memory_to_a(word: u32) -> Line {
-    line(code::LD | code::MEM, word)
-}
-
-/// `st M[word]`
-pub(super) const fn store_a(word: u32) -> Line {
-    line(code::ST, word)
-}
-
-/// `ld #k`
-pub(super) const fn constant_to_a(k: u32) -> Line {
-    line(code::LD | code::IMM, k)
-}
-
-/// Arithmetic on A with a constant.
-pub(super) const fn alu_k(op: u16, k: u32) -> Line {
-    line(code::ALU | op | code::K, k)
-}
-
-/// Arithmetic on A with X.
-pub(super) const fn alu_x(op: u16) -> Line {
-    line(code::ALU | op | code::X, 0)
-}
-
-/// `tax`
-pub(super) const TAX: Line = line(code::MISC | code::TAX, 0);
-/// `txa`
-pub(super) const TXA: Line = line(code::MISC | code::TXA, 0);

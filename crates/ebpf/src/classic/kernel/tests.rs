@@ -1,0 +1,145 @@
+//! What a socket filter asks first, and what cannot become one. That it answers as the program does
+//! is judged over many programs and frames in `tests/classic_kernel.rs`.
+
+use super::super::{Metadata, Options, VlanTag, compile};
+use super::*;
+
+fn program(text: &str) -> Program {
+    compile(text, LinkType::EN10MB, &Options::default()).unwrap()
+}
+
+fn listed(text: &str) -> Program {
+    text.parse().unwrap()
+}
+
+/// What a frame of such a device, going this way, gets.
+fn answer(filter: &Program, packet_type: u8, hardware_type: u16, frame: &[u8]) -> u32 {
+    let metadata = Metadata { packet_type, hardware_type, ..Metadata::NOTHING };
+    filter.run(frame, frame.len() as u32, &metadata)
+}
+
+#[test]
+fn each_way_has_its_frames_and_loopback_shows_each_once() {
+    let (host, outgoing) = (0, 4);
+    for (direction, ethernet, loopback) in [
+        (Direction::Received, [WHOLE, 0], [WHOLE, 0]),
+        (Direction::Sent, [0, WHOLE], [0, WHOLE]),
+        (Direction::Both, [WHOLE, WHOLE], [WHOLE, 0]),
+    ] {
+        for asked in [None, Some(&program(""))] {
+            let filter = socket_filter(direction, asked, None).unwrap();
+            for (kind, wanted) in [(1, ethernet), (LOOPBACK, loopback), (65534, ethernet)] {
+                let found = [host, outgoing].map(|way| answer(&filter, way, kind, &[]));
+                assert_eq!(found, wanted, "{direction:?} on {kind}:\n{filter}");
+            }
+        }
+    }
+}
+
+#[test]
+fn nothing_asked_is_a_handful_of_instructions() {
+    let received = "\
+(000) ld       [type]
+(001) jeq      #0x4             jt 3\tjf 2
+(002) ret      #4294967295
+(003) ret      #0
+";
+    let filter = socket_filter(Direction::Received, None, None).unwrap();
+    assert_eq!(filter.to_string(), received);
+    let both = "\
+(000) ld       [type]
+(001) jeq      #0x4             jt 2\tjf 4
+(002) ld       [hatype]
+(003) jeq      #0x304           jt 5\tjf 4
+(004) ret      #4294967295
+(005) ret      #0
+";
+    assert_eq!(socket_filter(Direction::Both, None, None).unwrap().to_string(), both);
+}
+
+#[test]
+fn each_kind_of_device_has_its_program() {
+    let no = listed("(000) ret #0");
+    let filter = socket_filter(Direction::Received, Some(&no), None).unwrap();
+    for kind in 0..=u16::MAX {
+        let ethernet = link_type(kind) == Some(LinkType::EN10MB);
+        assert_eq!(answer(&filter, 0, kind, &[0; 60]) == 0, ethernet, "{kind}");
+    }
+    let first_is_4 = listed("(000) ldb [0]\n(001) jeq #4 jt 2 jf 3\n(002) ret #9\n(003) ret #0");
+    let filter = socket_filter(Direction::Received, Some(&no), Some(&first_is_4)).unwrap();
+    for kind in 0..=u16::MAX {
+        let found = [answer(&filter, 0, kind, &[4]), answer(&filter, 0, kind, &[5])];
+        let wanted = match link_type(kind) {
+            Some(LinkType::EN10MB) => [0, 0],
+            Some(_) => [WHOLE, 0],
+            None => [WHOLE, WHOLE],
+        };
+        assert_eq!(found, wanted, "{kind}");
+    }
+}
+
+#[test]
+fn a_tag_of_a_device_without_ethernet_header_moves_nothing() {
+    let byte_13 = listed("(000) ldb [13]\n(001) jeq #7 jt 2 jf 3\n(002) ret #9\n(003) ret #0");
+    let filter = socket_filter(Direction::Received, None, Some(&byte_13)).unwrap();
+    let vlan = Some(VlanTag { tci: 1, tpid: 0x8100 });
+    let metadata = Metadata { hardware_type: 65534, vlan, ..Metadata::NOTHING };
+    let mut frame = [0; 20];
+    assert_eq!(filter.run(&frame, 20, &metadata), 0);
+    frame[13] = 7;
+    assert_eq!(filter.run(&frame, 20, &metadata), WHOLE);
+}
+
+#[test]
+fn the_answer_is_the_whole_frame_or_nothing() {
+    let length = listed("(000) ld #pktlen\n(001) ret");
+    let filter = socket_filter(Direction::Received, Some(&length), None).unwrap();
+    assert_eq!(answer(&filter, 0, 1, &[0; 60]), WHOLE);
+    assert_eq!(answer(&filter, 0, 1, &[]), 0);
+    let some = listed("(000) ret #96");
+    let filter = socket_filter(Direction::Received, Some(&some), None).unwrap();
+    assert_eq!(answer(&filter, 0, 1, &[0; 60]), WHOLE);
+}
+
+#[test]
+fn what_a_program_has_not_set_is_zero_for_it() {
+    // A, X and a scratch word, one after the other.
+    let text = "(000) jeq #0 jt 1 jf 6\n(001) jeq x jt 2 jf 6\n(002) txa\n(003) add #1\n\
+                (004) ld M[3]\n(005) jeq #0 jt 7 jf 6\n(006) ret #0\n(007) ret #1";
+    let filter = socket_filter(Direction::Both, Some(&listed(text)), Some(&listed(text))).unwrap();
+    for (kind, vlan) in [(1, None), (1, Some(VlanTag::default())), (65534, None)] {
+        let metadata = Metadata { hardware_type: kind, vlan, ..Metadata::NOTHING };
+        assert_eq!(filter.run(&[0; 60], 60, &metadata), WHOLE, "{kind} {vlan:?}\n{filter}");
+    }
+}
+
+#[test]
+fn what_cannot_be_rewritten_is_refused_with_a_reason() {
+    let refused = |program: &Program| socket_filter(Direction::Both, Some(program), None);
+    let walk = program("ip protochain 51");
+    assert_eq!(refused(&walk).unwrap_err(), Refusal::Loops);
+    let live = Options { live_metadata: true, ..Options::default() };
+    let inbound = compile("inbound", LinkType::EN10MB, &live).unwrap();
+    assert_eq!(refused(&inbound).unwrap_err(), Refusal::Ancillary { at: 0 });
+    assert_eq!(socket_filter(Direction::Both, None, Some(&walk)).unwrap_err(), Refusal::Loops);
+
+    let mut full: String = (0..16).map(|at| format!("({at:03}) st M[{at}]\n")).collect();
+    let small = format!("{full}(016) ldh [12]\n(017) ret");
+    assert!(refused(&listed(&small)).is_ok(), "a load of half the tag needs no word");
+    full.push_str("(016) ld [13]\n(017) ret");
+    assert_eq!(refused(&listed(&full)).unwrap_err(), Refusal::Scratch);
+    assert!(socket_filter(Direction::Both, None, Some(&listed(&full))).is_ok());
+
+    let long = |n: usize| {
+        let tests = (0..n).map(|at| format!("({at:03}) ld [{at}]\n"));
+        listed(&(tests.collect::<String>() + &format!("({n:03}) ret")))
+    };
+    assert!(refused(&long(1900)).is_ok());
+    let Err(Refusal::TooLong { length }) = refused(&long(2100)) else { panic!("it is too long") };
+    assert!((4201..4300).contains(&length), "{length}");
+    for refusal in [Refusal::Loops, Refusal::Scratch, Refusal::Ancillary { at: 3 }] {
+        let text = refusal.to_string();
+        assert!(text.starts_with(char::is_lowercase) || text.starts_with("instruction"), "{text}");
+        assert!(!text.ends_with('.'), "{text}");
+    }
+}

@@ -1,0 +1,394 @@
+//! Socket filters answer for a frame whose tag the kernel took out what their programs answer for
+//! the frame with its tag in place.
+//!
+//! Programs: those of libpcap's test set and what its expressions become here, expressions of this
+//! house, and programs made of dice that load from all around the tag. Frames: captured ones, random
+//! ones, ones bent to what the program asks, with every kind of tag, whole and cut. Each is judged as
+//! it is, and, whatever its bytes 12 to 15 are, with these taken for a tag that is in the skb. Every
+//! socket filter is also held to the kernel's rules. `SEED=` repeats a run, `ROUNDS=` makes it
+//! longer.
+
+#![expect(clippy::unwrap_used, clippy::print_stdout, reason = "a test that reports its counts")]
+
+#[path = "classic/cases.rs"]
+#[expect(dead_code, reason = "the cases use the rest")]
+mod cases;
+#[path = "classic/frames.rs"]
+#[expect(dead_code, reason = "the cases use the rest")]
+mod frames;
+
+use cases::{Names, all_frames, capture, folder, table, text};
+use ebpf::classic::insn::code;
+use ebpf::classic::kernel::{Direction, Refusal, WHOLE, socket_filter};
+use ebpf::classic::{
+    INSTRUCTIONS_MAX, Instruction, LinkType, Metadata, Options, Program, VlanTag, compile,
+};
+use frames::{Frame, Random, cut, random_frame, steer};
+
+/// How many frames are made for each program of the test set.
+const FRAMES: usize = 150;
+/// How many programs are made of dice, and how many frames for each.
+const DICE: (usize, usize) = (1500, 60);
+/// The most frames of captures that each program sees.
+const CAPTURED_MAX: usize = 60;
+/// Where a tag stands, and where it ends.
+const TAG: std::ops::Range<usize> = 12..16;
+
+/// What the house asks in its book, examples and tests.
+const EXPRESSIONS: &[&str] = &[
+    "",
+    "ip",
+    "tcp port 80",
+    "tcp dst port 80",
+    "tcp port 80 and host 10.0.0.1",
+    "udp port 53",
+    "ether host 1:2:3:4:5:6",
+    "greater 400",
+    "len >= 100 and ip[2:2] - ((ip[0] & 0xf) << 2) % 3 ^ 7 > 2",
+    "vlan",
+    "vlan 100",
+    "vlan and vlan 7 and tcp port 443",
+    "vlan 100 and ip6 or arp",
+    "not vlan and not ip",
+    "ether[12:4] & 0xfff = 5",
+    "ether[10:4] = 0x00008100 or ether[13:2] = 0x0001",
+    "ether[14:4] > 7 and ether[15:2] != 0 and ether[11] = 1",
+    "ether[ether[0]:4] = 5 or ether[ether[1]:2] = 0x8100 or ether[ether[2]] & 7 != 0",
+    "1 << ip[1] = 8 or len >> ether[3] = 0",
+    "mpls 1000 and ip",
+    "pppoes 0x3b and ip6",
+    "tcp port 80 or 443 and not (src host 10.0.0.1 or dst net 192.168/16)",
+    "ip6 and host fe80::7788:99ff:feaa:bbcc or ip6 net 2001:db8::/32 and icmp6[icmp6type] = 128",
+    "udp portrange 1000-2000 or ether proto \\arp or geneve 7 or vxlan 9",
+    "tcp[tcpflags] & (tcp-syn|tcp-fin) != 0",
+    "(tcp[((tcp[12] & 0xf0) >> 2):4] = 0x47455420)",
+];
+
+fn number(name: &str, otherwise: u64) -> u64 {
+    std::env::var(name).ok().and_then(|text| text.parse().ok()).unwrap_or(otherwise)
+}
+
+#[derive(Default, Debug)]
+struct Counts {
+    programs: usize,
+    loops: usize,
+    live: usize,
+    frames: usize,
+    accepted: usize,
+    accepted_tagged: usize,
+    longest: usize,
+}
+
+/// A program and the socket filter that it became.
+struct Pair<'p> {
+    program: &'p Program,
+    filter: Program,
+    name: &'p str,
+}
+
+impl<'p> Pair<'p> {
+    fn new(name: &'p str, program: &'p Program, counts: &mut Counts) -> Option<Self> {
+        match socket_filter(Direction::Both, Some(program), None) {
+            Ok(filter) => {
+                hold(&filter);
+                counts.programs += 1;
+                counts.longest = counts.longest.max(filter.instructions().len());
+                Some(Self { program, filter, name })
+            }
+            Err(Refusal::Loops) => {
+                assert!(program.loops());
+                counts.loops += 1;
+                None
+            }
+            Err(Refusal::Ancillary { at }) => {
+                assert!(program.instructions()[at].k >= 0xffff_f000);
+                counts.live += 1;
+                None
+            }
+            Err(other) => panic!("{name}: {other}\n{program}"),
+        }
+    }
+
+    /// Judges a frame as it is, and with its bytes 12 to 15 taken for a tag.
+    fn judge(&self, frame: &Frame, counts: &mut Counts) {
+        let Frame { bytes, wire_length } = frame;
+        let wanted = match self.program.run(bytes, *wire_length, &Metadata::NOTHING) {
+            0 => 0,
+            _ => WHOLE,
+        };
+        let plain = Metadata { hardware_type: 1, ..Metadata::NOTHING };
+        let found = self.filter.run(bytes, *wire_length, &plain);
+        assert_eq!(found, wanted, "{}: {bytes:02x?}\n{}\n{}", self.name, self.program, self.filter);
+        counts.frames += 1;
+        counts.accepted += usize::from(wanted > 0);
+        let (Some(&[a, b, c, d]), Some(length)) = (bytes.get(TAG), wire_length.checked_sub(4))
+        else {
+            return;
+        };
+        let tag = VlanTag { tpid: u16::from_be_bytes([a, b]), tci: u16::from_be_bytes([c, d]) };
+        let stripped = [&bytes[..TAG.start], &bytes[TAG.end..]].concat();
+        let tagged = Metadata { vlan: Some(tag), ..plain };
+        let found = self.filter.run(&stripped, length, &tagged);
+        assert_eq!(
+            found, wanted,
+            "{}: tagged {bytes:02x?} of {wire_length}\n{}\n{}",
+            self.name, self.program, self.filter
+        );
+        let is_tag = matches!(tag.tpid, 0x8100 | 0x88a8);
+        counts.accepted_tagged += usize::from(is_tag && wanted > 0);
+    }
+}
+
+/// Holds a program to the rules of the kernel's `bpf_check_classic`: its length, no way back, and
+/// scratch words that are written before they are read, where what follows a return is taken for
+/// what runs after it.
+fn hold(filter: &Program) {
+    let instructions = filter.instructions();
+    assert!(!filter.loops() && instructions.len() <= INSTRUCTIONS_MAX);
+    let mut masks = vec![u16::MAX; instructions.len() + 1];
+    let mut set = 0u16;
+    for (at, i) in instructions.iter().enumerate() {
+        set &= masks[at];
+        let word = 1u16 << (i.k & 15);
+        match i.class() {
+            code::ST | code::STX => set |= word,
+            code::LD | code::LDX if i.code & 0xe0 == code::MEM => {
+                assert!(set & word != 0, "{at} reads what was not written\n{filter}");
+            }
+            code::JMP => {
+                let jumps = match i.is_comparison() {
+                    true => [at + 1 + usize::from(i.jt), at + 1 + usize::from(i.jf)],
+                    false => [at + 1 + i.k as usize; 2],
+                };
+                jumps.into_iter().for_each(|to| masks[to] &= set);
+                set = u16::MAX;
+            }
+            _ => {}
+        }
+    }
+}
+
+/// Puts a tag, or two, into a frame, as a network would.
+fn tag(frame: &mut Frame, random: &mut Random) {
+    if frame.bytes.len() < TAG.start {
+        return;
+    }
+    // Priority tags have no number.
+    let tci = |random: &mut Random| match random.below(4) {
+        0 => [(random.below(8) << 5) as u8, 0],
+        1 => [0, 100],
+        _ => (random.word() as u16).to_be_bytes(),
+    };
+    let [p, q] = tci(random);
+    let mut put = vec![0x81, 0, p, q];
+    match random.below(4) {
+        // 802.1ad outside, 802.1Q inside.
+        0 => {
+            let [p, q] = tci(random);
+            put = [&[0x88, 0xa8, p, q], &put[..]].concat();
+        }
+        1 => put[..2].copy_from_slice(&[0x88, 0xa8]),
+        _ => {}
+    }
+    frame.wire_length += put.len() as u32;
+    frame.bytes.splice(TAG.start..TAG.start, put);
+}
+
+/// Judges a pair by captured frames and by frames made for its program.
+fn examine(
+    pair: &Pair<'_>,
+    captured: &[Frame],
+    made: usize,
+    random: &mut Random,
+    counts: &mut Counts,
+) {
+    let step = captured.len().div_ceil(CAPTURED_MAX).max(1);
+    for frame in captured.iter().skip(random.below(step)).step_by(step) {
+        pair.judge(frame, counts);
+        let mut tagged = frame.clone();
+        tag(&mut tagged, random);
+        pair.judge(&tagged, counts);
+    }
+    for round in 0..made {
+        let mut frame = match captured.len() {
+            0 => random_frame(random),
+            _ if random.one_in(3) => random_frame(random),
+            length => captured[random.below(length)].clone(),
+        };
+        if random.one_in(2) {
+            tag(&mut frame, random);
+        }
+        if random.one_in(4) {
+            frame.wire_length += random.below(2000) as u32;
+        }
+        if round % 8 != 0 {
+            steer(pair.program, &mut frame, &mut Metadata::default(), random);
+        }
+        if random.one_in(6) {
+            cut(&mut frame, random);
+        }
+        pair.judge(&frame, counts);
+        if round % 32 == 1 {
+            for length in 0..frame.bytes.len().min(100) {
+                let bytes = frame.bytes[..length].to_vec();
+                pair.judge(&Frame { bytes, wire_length: frame.wire_length }, counts);
+                let bytes = frame.bytes[..length].to_vec();
+                pair.judge(&Frame { bytes, wire_length: length as u32 }, counts);
+            }
+        }
+    }
+}
+
+/// The programs of the test set, and what its expressions become here, by name.
+fn programs(folder: &std::path::Path) -> Vec<(String, Program)> {
+    let mut programs = Vec::new();
+    let ours = |expression: &str, optimize: bool| {
+        let options = Options { resolver: &Names, optimize, ..Options::default() };
+        compile(expression, LinkType::EN10MB, &options).ok()
+    };
+    for case in table(folder, "accept.json") {
+        if text(&case, "DLT") != Some("EN10MB") {
+            continue;
+        }
+        let name = text(&case, "name").unwrap();
+        for key in ["opt", "unopt", "optunopt"] {
+            let Some(listing) = text(&case, key) else { continue };
+            programs.push((format!("{name} {key}"), listing.parse().unwrap()));
+        }
+        let alias = case.get("aliases").and_then(|aliases| aliases.get(0)?.as_str()).unwrap();
+        programs.extend(ours(alias, true).map(|program| (format!("{name} ours"), program)));
+    }
+    for case in table(folder, "apply.json") {
+        let path = folder.join("libpcap-filter/pcap/filter").join(text(&case, "savefile").unwrap());
+        if capture(&path).is_some_and(|capture| capture.link == LinkType::EN10MB) {
+            let (name, expression) = (text(&case, "name").unwrap(), text(&case, "expr").unwrap());
+            for optimize in [true, false] {
+                let program = ours(expression, optimize);
+                programs.extend(program.map(|p| (format!("{name} {optimize}"), p)));
+            }
+        }
+    }
+    programs
+}
+
+#[test]
+fn libpcaps_programs_answer_alike_with_the_tag_in_the_skb() {
+    let test = "libpcaps_programs_answer_alike_with_the_tag_in_the_skb";
+    let Some(folder) = folder(test) else { return };
+    let (seed, rounds) = (number("SEED", 20_261_121), number("ROUNDS", 1) as usize);
+    println!("{test}: SEED={seed}");
+    let captured: Vec<Frame> = all_frames(&folder)
+        .into_iter()
+        .filter(|(link, _)| *link == LinkType::EN10MB)
+        .map(|(_, frame)| frame)
+        .collect();
+    let mut counts = Counts::default();
+    let programs = programs(&folder);
+    for (index, (name, program)) in programs.iter().enumerate() {
+        let mut random = Random(seed ^ (index as u64) << 32);
+        let Some(pair) = Pair::new(name, program, &mut counts) else { continue };
+        examine(&pair, &captured, FRAMES * rounds, &mut random, &mut counts);
+    }
+    println!("{counts:?}");
+    assert_eq!(counts.programs + counts.loops + counts.live, programs.len());
+    assert!(counts.programs * 10 > programs.len() * 9, "most can be rewritten");
+    assert!(counts.accepted_tagged > counts.programs, "tagged frames are accepted, too");
+}
+
+#[test]
+fn the_houses_expressions_answer_alike_with_the_tag_in_the_skb() {
+    let (seed, rounds) = (number("SEED", 20_261_121), number("ROUNDS", 1) as usize);
+    println!("the_houses_expressions_answer_alike_with_the_tag_in_the_skb: SEED={seed}");
+    let (mut counts, mut silent) = (Counts::default(), 0);
+    for (index, expression) in EXPRESSIONS.iter().enumerate() {
+        for optimize in [true, false] {
+            let options = Options { optimize, ..Options::default() };
+            let program = compile(expression, LinkType::EN10MB, &options);
+            let program = program.unwrap_or_else(|error| panic!("{expression}: {error}"));
+            let mut random = Random(seed ^ (index as u64) << 32);
+            let pair = Pair::new(expression, &program, &mut counts).expect("it can be rewritten");
+            let before = (counts.accepted, counts.accepted_tagged);
+            examine(&pair, &[], 3000 * rounds, &mut random, &mut counts);
+            silent += usize::from(counts.accepted == before.0);
+            let tags = expression.contains("vlan") && !expression.starts_with("not");
+            silent += usize::from(tags && counts.accepted_tagged == before.1);
+        }
+    }
+    println!("{counts:?}");
+    assert!(silent * 10 < counts.programs, "{silent} programs accept no frame that they should");
+}
+
+#[test]
+fn programs_of_dice_answer_alike_with_the_tag_in_the_skb() {
+    let (seed, rounds) = (number("SEED", 20_261_121), number("ROUNDS", 1) as usize);
+    println!("programs_of_dice_answer_alike_with_the_tag_in_the_skb: SEED={seed}");
+    let mut counts = Counts::default();
+    let mut random = Random(seed);
+    for _ in 0..DICE.0 * rounds {
+        let program = dice(&mut random);
+        let pair = Pair::new("dice", &program, &mut counts).expect("it can be rewritten");
+        examine(&pair, &[], DICE.1, &mut random, &mut counts);
+    }
+    println!("{counts:?}");
+    let some = counts.frames / 10;
+    let accepted = some..counts.frames - some;
+    assert!(accepted.contains(&counts.accepted), "dice accept some frames and refuse others");
+}
+
+/// A program that loads from all around the tag, in all ways, at whatever X is. It leaves two
+/// scratch words alone.
+fn dice(random: &mut Random) -> Program {
+    let length = if random.one_in(20) { 300 } else { 3 + random.below(40) };
+    let mut instructions: Vec<Instruction> =
+        (0..length).map(|at| die(random, length - at)).collect();
+    let ret = |k| Instruction::plain(code::RET | code::K, k);
+    instructions.push(match random.below(3) {
+        0 => Instruction::plain(code::RET | code::A, 0),
+        1 => ret(random.word()),
+        _ => ret(0),
+    });
+    instructions.push(ret(1));
+    Program::new(instructions).unwrap()
+}
+
+fn die(random: &mut Random, left: usize) -> Instruction {
+    use code::*;
+    let place = |random: &mut Random| match random.below(12) {
+        0 => random.word(),
+        1 => random.below(200) as u32,
+        _ => 6 + random.below(14) as u32,
+    };
+    let size = [W, H, B][random.below(3)];
+    let plain = Instruction::plain;
+    match random.below(24) {
+        0..=4 => {
+            // Beyond is where the kernel keeps what it knows.
+            plain(LD | ABS | size, place(random).min(0xffff_efff))
+        }
+        5..=8 => {
+            let k = if random.one_in(2) { random.below(20) as u32 } else { place(random) };
+            plain(LD | IND | size, k)
+        }
+        9 => plain(LDX | MSH | B, place(random)),
+        10 | 11 => plain(LDX | IMM, random.below(18) as u32),
+        12 => plain(LDX | IMM, random.word()),
+        13 => plain([LD, LDX][random.below(2)] | LEN, 0),
+        14 => plain(MISC | [TAX, TXA][random.below(2)], 0),
+        15 => plain([ST, STX][random.below(2)], random.below(14) as u32),
+        16 => plain([LD, LDX][random.below(2)] | MEM, random.below(14) as u32),
+        17 => plain(ALU | [LSH, RSH][random.below(2)] | X, 0),
+        18 => plain(ALU | AND | K, 0x1f),
+        19 => {
+            let op = [ADD, SUB, MUL, DIV, OR, AND, MOD, XOR][random.below(8)];
+            let by_x = random.one_in(2);
+            plain(ALU | op | if by_x { X } else { K }, 1 + random.below(300) as u32)
+        }
+        20 => plain(JMP | JA, random.below(left) as u32),
+        _ => Instruction {
+            code: JMP | [JEQ, JGT, JGE, JSET][random.below(4)] | [K, X][random.below(2)],
+            jt: random.below(left.min(256)) as u8,
+            jf: random.below(left.min(256)) as u8,
+            k: if random.one_in(2) { random.below(20) as u32 } else { random.word() },
+        },
+    }
+}
