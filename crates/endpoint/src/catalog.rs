@@ -2,11 +2,12 @@
 
 use crate::process;
 use crate::sink::{discard, files, json, pcap, print, weblog};
-use crate::source::{generate, inject, read, replay};
+use crate::source::{generate, inject, read, replay, rx};
 use crate::{ProcessEntry, SinkEntry, SourceEntry};
 
 /// All sources.
-pub const SOURCES: &[SourceEntry] = &[replay::ENTRY, read::ENTRY, generate::ENTRY, inject::ENTRY];
+pub const SOURCES: &[SourceEntry] =
+    &[rx::ENTRY, rx::SENT, replay::ENTRY, read::ENTRY, generate::ENTRY, inject::ENTRY];
 
 /// All sinks.
 pub const SINKS: &[SinkEntry] =

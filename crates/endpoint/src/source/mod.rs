@@ -7,6 +7,7 @@ pub mod generate;
 pub mod inject;
 pub mod read;
 pub mod replay;
+pub mod rx;
 
 mod feed;
 pub(crate) mod input;

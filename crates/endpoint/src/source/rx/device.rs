@@ -1,0 +1,201 @@
+//! The packet socket of an interface, opened so that nothing unfiltered ever comes in.
+//!
+//! In: what the request asks. Out: a bound ring and what its interface is. The order is what
+//! matters: a socket with protocol 0 receives nothing; it gets its filter, then its ring, and only
+//! then is it bound to the interface, so that the first frame in the ring is already one that was
+//! asked for. [libpcap binds first and drains what came in between]
+
+use super::losses::Losses;
+use super::unpack::link_of;
+use crate::Failure;
+use filter::Arguments;
+use filter::general::bpf::{self, Direction};
+use std::path::Path;
+use std::sync::Arc;
+use sys::machine::Capabilities;
+use sys::net::{Interface, Links, Namespace};
+use sys::packet::{Instruction, Ring, Shape, Socket};
+
+/// Bytes of a segment: the largest frame that generic receive offload makes by default fits in, and
+/// the two or three that are in use at a time stay in a second-level cache.
+const SEGMENT: usize = 128 << 10;
+/// A ring has at least so many segments: one that is read, one that is filled, and two between.
+const SEGMENTS_MIN: usize = 4;
+/// How long a ring should last while nobody reads, at the full rate of the interface.
+const LASTS_MS: u64 = 50;
+/// The rate of an interface that does not tell its own, in Mbit/s.
+const RATE: u64 = 2_500;
+/// What a ring takes where nobody says how much: within these bytes, and a 64th of the memory.
+const RING_MIN: u64 = 4 << 20;
+const RING_MAX: u64 = 128 << 20;
+/// How long a frame waits in a segment that is not full, in ms (T_t).
+const RETIRE_MS: u32 = 10;
+
+/// What is asked of the device.
+#[derive(Debug)]
+pub(super) struct Asked<'a> {
+    /// Which interface; none: all.
+    pub(super) interface: Option<&'a str>,
+    pub(super) direction: Direction,
+    /// In which name space.
+    pub(super) netns: Option<&'a str>,
+    /// Bytes of the ring; none: what fits the interface.
+    pub(super) ring: Option<u64>,
+    pub(super) promiscuous: bool,
+    /// What the filter behind asks.
+    pub(super) ahead: Option<&'a Arguments>,
+}
+
+/// An interface that is being watched.
+#[derive(Debug)]
+pub(super) struct Device {
+    pub(super) ring: Arc<Ring>,
+    pub(super) losses: Losses,
+    /// What the request calls it.
+    pub(super) name: String,
+    /// Its number; 0: all of them.
+    pub(super) index: u32,
+    /// Finds it, whatever it is called later.
+    pub(super) links: Links,
+}
+
+impl Device {
+    /// Opens what is asked for.
+    pub(super) fn open(asked: &Asked<'_>) -> Result<Self, Failure> {
+        let name = asked.interface.unwrap_or("all interfaces");
+        let Some(netns) = asked.netns else { return Self::here(asked, name) };
+        let space = Namespace::open(netns).map_err(|error| {
+            let hint = "`ip netns list` shows those with a name; a path or a process id also works";
+            Failure::new("enter", format!("name space {netns}"), reason(&error)).hint(hint)
+        })?;
+        sys::net::within(&space, || Self::here(asked, name)).map_err(|error| {
+            let needs = refused(&error).then_some(Capabilities::SYS_ADMIN);
+            Failure {
+                needs,
+                ..Failure::new("enter", format!("name space {netns}"), reason(&error))
+            }
+        })?
+    }
+
+    /// Opens in the name space of this thread.
+    fn here(asked: &Asked<'_>, name: &str) -> Result<Self, Failure> {
+        let cannot = |call: &'static str| {
+            move |error: sys::Error| {
+                let needs = refused(&error).then_some(Capabilities::NET_RAW);
+                Failure { needs, ..Failure::new(call, name, told(&error)) }
+            }
+        };
+        let links = || Links::open().map_err(cannot("watch"));
+        let all = links()?.all().map_err(cannot("watch"))?;
+        let interface = asked.interface.map(|name| find(&all, name)).transpose()?;
+        let index = interface.map_or(0, |interface| interface.index);
+        let ring = opened(asked, interface, cannot("watch"))?;
+        let receives = asked.direction != Direction::Sent;
+        let losses = Losses::begin(links()?, interface.map(|found| found.index), receives);
+        ring.bind(index).map_err(cannot("watch"))?;
+        Ok(Self { ring: Arc::new(ring), losses, name: name.to_owned(), index, links: links()? })
+    }
+}
+
+/// A socket with its filter and its ring, not bound yet. Where memory is short the ring is smaller.
+fn opened(
+    asked: &Asked<'_>,
+    interface: Option<&Interface>,
+    cannot: impl Fn(sys::Error) -> Failure + Copy,
+) -> Result<Ring, Failure> {
+    let mut segments = segments(asked.ring, interface);
+    loop {
+        let socket = Socket::open().map_err(cannot)?;
+        attach(&socket, asked).map_err(cannot)?;
+        if asked.direction == Direction::Received {
+            // The filter says so too; here the frame is not even looked at.
+            socket.ignore_outgoing().map_err(cannot)?;
+        }
+        if let (true, Some(interface)) = (asked.promiscuous, interface) {
+            socket.promiscuous(interface.index).map_err(cannot)?;
+        }
+        let shape = Shape { segment: SEGMENT, segments, retire_ms: RETIRE_MS, reserve: 0 };
+        match socket.ring(shape) {
+            Err(error) if error.errno == NO_MEMORY && segments > SEGMENTS_MIN => segments /= 2,
+            outcome => return outcome.map_err(cannot),
+        }
+    }
+}
+
+/// Attaches what the filter behind asks, or at least the direction: the filter behind decides in
+/// any case.
+fn attach(socket: &Socket, asked: &Asked<'_>) -> sys::Result<()> {
+    let program = |ahead| {
+        let (program, _) = bpf::socket_filter(asked.direction, ahead);
+        let all = program.instructions().iter();
+        all.map(|i| (i.code, i.jt, i.jf, i.k)).collect::<Vec<Instruction>>()
+    };
+    match socket.attach(&program(asked.ahead)) {
+        // Too long for what a socket may keep (net.core.optmem_max).
+        Err(error) if error.errno == NO_MEMORY => socket.attach(&program(None)),
+        outcome => outcome,
+    }
+}
+
+/// How many segments a ring has: as many as were asked for, or as last for a moment at the rate of
+/// the interface.
+fn segments(asked: Option<u64>, interface: Option<&Interface>) -> usize {
+    let machine = sys::machine::Machine::look();
+    let bytes = asked.unwrap_or_else(|| {
+        let rate = interface.and_then(rate).unwrap_or(RATE);
+        let most = machine.memory.map_or(RING_MAX, |all| (all / 64).min(RING_MAX));
+        // Mbit/s for so many ms: in kbit, 125 bytes each.
+        (rate * LASTS_MS * 125).clamp(RING_MIN, most.max(RING_MIN))
+    });
+    let segments = usize::try_from(bytes).unwrap_or(usize::MAX) / SEGMENT;
+    // The largest power of two that is not more than was asked for.
+    let segments = segments.max(SEGMENTS_MIN);
+    1 << segments.ilog2()
+}
+
+/// What the interface says that it carries, in Mbit/s.
+fn rate(interface: &Interface) -> Option<u64> {
+    let path = Path::new("/sys/class/net").join(&interface.name).join("speed");
+    std::fs::read_to_string(path).ok()?.trim().parse().ok().filter(|rate| *rate > 0)
+}
+
+fn find<'i>(all: &'i [Interface], name: &str) -> Result<&'i Interface, Failure> {
+    let called = |interface: &&Interface| {
+        interface.name == name || interface.alternative.iter().any(|other| other == name)
+    };
+    let Some(found) = all.iter().find(called) else {
+        let names: Vec<&str> = all.iter().map(|interface| interface.name.as_str()).collect();
+        let why = "there is no such interface in this name space";
+        return Err(
+            Failure::new("watch", name, why).hint(format!("there are {}", names.join(", ")))
+        );
+    };
+    if link_of(found.hatype).is_none() {
+        let why = format!("its link type (ARPHRD {}) is not known here", found.hatype);
+        return Err(Failure::new("watch", name, why));
+    }
+    Ok(found)
+}
+
+/// ENOMEM.
+const NO_MEMORY: i32 = 12;
+
+fn refused(error: &sys::Error) -> bool {
+    [rustix::io::Errno::PERM, rustix::io::Errno::ACCESS]
+        .iter()
+        .any(|errno| errno.raw_os_error() == error.errno)
+}
+
+/// What was refused and why, without advice: who needs which right is told by whoever knows the
+/// program's door.
+fn told(error: &sys::Error) -> String {
+    match (error.call, reason(error)) {
+        ("socket", reason) => format!("the kernel refuses a packet socket: {reason}"),
+        (call, reason) => format!("{call}: {reason}"),
+    }
+}
+
+fn reason(error: &sys::Error) -> String {
+    let text = std::io::Error::from_raw_os_error(error.errno).to_string();
+    text.split(" (os error").next().unwrap_or_default().to_lowercase()
+}

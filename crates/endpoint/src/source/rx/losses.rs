@@ -1,0 +1,87 @@
+//! What was lost before a live source could see it, by place. (CONTRACT 19)
+//!
+//! A frame on its way to the ring can be lost in four places, each of which counts for itself:
+//! - **driver**: the device had no memory for it (`rx_missed_errors`, `rx_fifo_errors`,
+//!   `rx_over_errors` of the interface: drivers count the same loss in one or more of them, so the
+//!   largest is taken);
+//! - **backlog**: the queue between driver and stack was full (`net.core.netdev_max_backlog`). The
+//!   processors count it (`/proc/net/softnet_stat`), all interfaces and name spaces together; the
+//!   interface counts it in `rx_dropped`, together with frames that no protocol wanted and that we
+//!   have seen. The smaller of the two is what this interface can have lost;
+//! - **socket**: refused at the door of the socket;
+//! - **ring**: no room in our ring.
+//!
+//! A counter that cannot be read is unknown, not 0.
+
+use crate::Seen;
+use filter::Amount;
+use sys::net::{Backlog, Counters, Links};
+use sys::packet::Ring;
+
+/// What the counters said when the source began.
+#[derive(Debug)]
+pub(super) struct Losses {
+    links: Links,
+    /// The interface; none: all of the name space.
+    index: Option<u32>,
+    counters: Option<Counters>,
+    backlog: Option<Backlog>,
+    /// Whether frames come from outside at all: what this host sends waits in no backlog.
+    receives: bool,
+}
+
+impl Losses {
+    /// Begins to count for one interface, or for all.
+    pub(super) fn begin(links: Links, index: Option<u32>, receives: bool) -> Self {
+        let mut losses = Self { links, index, counters: None, backlog: None, receives };
+        losses.counters = losses.counters();
+        losses.backlog = Backlog::read().ok();
+        losses
+    }
+
+    /// What was seen until now, by the kernel's count of it, never by ours; with what came and was
+    /// not given, by reason.
+    pub(super) fn seen(&self, ring: &Ring, given: Amount, left: &[(&'static str, u64)]) -> Seen {
+        let statistics = ring.statistics().ok();
+        let before = [("driver", self.driver()), ("backlog", self.backlog())];
+        let before = before.into_iter().filter(|_| self.receives);
+        let mut dropped: Vec<_> = before.chain([("socket", ring.socket_drops().ok())]).collect();
+        let arrived = statistics.map(|all| all.packets);
+        let came = dropped.iter().map(|(_, count)| *count).chain([arrived]).sum::<Option<u64>>();
+        dropped.push(("ring", statistics.map(|all| all.drops)));
+        let left = left.iter().filter(|(_, count)| *count > 0);
+        dropped.extend(left.map(|(why, count)| (*why, Some(*count))));
+        // Nobody counts the bytes of what did not come.
+        let seen = came.map(|blocks| Amount { blocks, bytes: given.bytes });
+        Seen { seen, given, dropped }
+    }
+
+    fn counters(&self) -> Option<Counters> {
+        let interfaces = match self.index {
+            Some(index) => vec![self.links.indexed(index).ok()?],
+            None => self.links.all().ok()?,
+        };
+        let mut all = Counters::default();
+        for counters in interfaces.iter().map(|interface| &interface.counters) {
+            all.rx_missed_errors += counters.rx_missed_errors;
+            all.rx_fifo_errors += counters.rx_fifo_errors;
+            all.rx_over_errors += counters.rx_over_errors;
+            all.rx_dropped += counters.rx_dropped;
+        }
+        Some(all)
+    }
+
+    fn driver(&self) -> Option<u64> {
+        let (now, then) = (self.counters()?, self.counters.as_ref()?);
+        let since = |now: u64, then: u64| now.saturating_sub(then);
+        let missed = since(now.rx_missed_errors, then.rx_missed_errors);
+        let fifo = since(now.rx_fifo_errors, then.rx_fifo_errors);
+        Some(missed.max(fifo).max(since(now.rx_over_errors, then.rx_over_errors)))
+    }
+
+    fn backlog(&self) -> Option<u64> {
+        let all = Backlog::read().ok()?.dropped_since(self.backlog.as_ref()?);
+        let here = self.counters()?.rx_dropped.saturating_sub(self.counters.as_ref()?.rx_dropped);
+        Some(all.min(here))
+    }
+}

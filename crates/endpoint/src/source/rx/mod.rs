@@ -1,0 +1,256 @@
+//! `rx` and `tx` at the head of a line: what this host receives and sends, as its network stack
+//! sees it. [SL §4.2, §5.5; CONTRACT 1 to 3]
+//!
+//! Out: one block per frame, named where the kernel put it: the ring of the packet socket is the
+//! memory of the blocks ([`buffer::pool::lent`]), and a segment of it goes back to the kernel when
+//! the last filter, sink or reader of a ring is done with it. Nothing is copied but a VLAN tag,
+//! which goes back to its place.
+//!
+//! - [`device`]: the socket, opened so that nothing unfiltered comes in;
+//! - [`unpack`]: the frames of a segment;
+//! - [`losses`]: what was lost before, by place.
+//!
+//! Deviation: the sources' `rx` is the driver's own ring; on a stock kernel the nearest place that
+//! every interface has is the packet socket.
+
+mod device;
+mod losses;
+mod unpack;
+
+use crate::{Failure, Given, Intake, Opening, Seen, Source, SourceEntry, UNREAD};
+use abi::Entry;
+use buffer::pool::Pin;
+use device::{Asked, Device};
+use filter::general::bpf::Direction;
+use filter::{Amount, Description, Form, Forms, Gives, Kind, Parameter, Time, Type};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::Arc;
+use sys::memory::Lender;
+
+/// What everybody knows about `rx`.
+pub const RX: Description = Description {
+    name: "rx",
+    summary: "give the frames that an interface receives",
+    details: "\
+Watches an interface, or without a name all interfaces of the name space, and changes nothing of
+what the host receives. Frames are what the network stack sees: behind generic receive offload, with
+the VLAN tag in its place, with the time at which the kernel took them. `both=yes` gives what the
+host sends as well, in the order of arrival; on the loopback interface each packet comes once.
+
+A `bpf` directly behind runs in the kernel too, so that what it refuses never enters the ring.
+`ring` says how much memory the kernel may fill while nobody reads; by default what lasts for 50 ms
+at the rate of the interface. Frames that found no room are counted by place: driver, backlog,
+socket, ring. `netns` names another name space, as `ip netns` does, by a path or by a process id.
+
+Needs CAP_NET_RAW; `streamline doctor` tells what is missing. ^C lets what is under way drain.",
+    example: "rx eth0 both=yes | bpf \"tcp port 80\" | tcp | http |exchange weblog",
+    parameters: &[INTERFACE, BOTH, NETNS, RING, PROMISCUOUS],
+    ..TX
+};
+
+/// What everybody knows about `tx` at the head of a line.
+pub const TX: Description = Description {
+    name: "tx",
+    summary: "give the frames that an interface sends",
+    details: "\
+At the head of a line: watches what the host sends on an interface, or without a name on all of the
+name space, just before the driver gets it. Frames whose checksum the device is to compute do not
+have it yet, and larger ones than the link carries are cut by the device. The rest is as for `rx`.",
+    example: "tx eth0 | bpf \"udp port 53\" | print",
+    kind: Kind::Source,
+    takes: Forms::NONE,
+    gives: Gives::Form(Form::Frame),
+    takes_filter: true,
+    parameters: &[INTERFACE, NETNS, RING, PROMISCUOUS],
+    ..Description::EMPTY
+};
+
+const INTERFACE: Parameter =
+    Parameter::optional("interface", Type::Text, "which interface; none: all of the name space")
+        .positional();
+const BOTH: Parameter = Parameter::named("both", Type::Flag, "no", "what it sends as well");
+const NETNS: Parameter =
+    Parameter::optional("netns", Type::Text, "a name space, by name, path or process id");
+const RING: Parameter = Parameter::optional(
+    "ring",
+    Type::Size { low: 512 << 10, high: 1 << 32 },
+    "memory for frames that nobody has read; a power of two is used",
+);
+const PROMISCUOUS: Parameter =
+    Parameter::named("promisc", Type::Flag, "no", "frames for other hosts as well");
+
+/// The line of `rx` in the catalogue.
+pub const ENTRY: SourceEntry = SourceEntry {
+    description: &RX,
+    open: |opening| match opening.arguments.flag("both") {
+        true => open(opening, Direction::Both),
+        false => open(opening, Direction::Received),
+    },
+};
+
+/// The line of `tx` in the catalogue.
+pub const SENT: SourceEntry =
+    SourceEntry { description: &TX, open: |opening| open(opening, Direction::Sent) };
+
+/// How soon to look again when the next segment is still kept by somebody, in ns.
+const KEPT_NS: Time = 1_000_000;
+
+struct Live {
+    device: Device,
+    origin: u16,
+    /// The frames of the segments that have arrived, as far as they were not given.
+    entries: Vec<Entry>,
+    given_entries: usize,
+    /// Keeps their segment.
+    pin: Option<Pin>,
+    given: Amount,
+    strange: u64,
+    ending: Option<Ending>,
+    closed: bool,
+}
+
+/// Why nothing new comes.
+enum Ending {
+    /// The path is stopped.
+    Stopped,
+    /// The interface is gone.
+    Gone,
+}
+
+fn open(opening: &Opening<'_>, direction: Direction) -> Result<Box<dyn Source>, Failure> {
+    let arguments = opening.arguments;
+    let device = Device::open(&Asked {
+        interface: arguments.text("interface"),
+        direction,
+        netns: arguments.text("netns"),
+        ring: arguments.number("ring"),
+        promiscuous: arguments.flag("promisc"),
+        ahead: opening.ahead,
+    })?;
+    Ok(Box::new(Live {
+        device,
+        origin: opening.origin,
+        entries: Vec::new(),
+        given_entries: 0,
+        pin: None,
+        given: Amount::default(),
+        strange: 0,
+        ending: None,
+        closed: false,
+    }))
+}
+
+impl Source for Live {
+    fn give(&mut self, intake: &mut Intake<'_>) -> Result<Given, Failure> {
+        loop {
+            let rest = self.entries.get(self.given_entries..).unwrap_or_default();
+            if !rest.is_empty() {
+                let put = intake.put_all(rest.iter().copied());
+                self.count(put);
+                return Ok(Given::Blocks);
+            }
+            if let Some(pin) = self.pin.take() {
+                intake.pool.unpin(pin);
+            }
+            if !self.take_segment(intake) {
+                return self.nothing(intake);
+            }
+        }
+    }
+
+    fn seen(&self) -> Seen {
+        let unread = if self.closed { self.unread().unwrap_or(0) } else { 0 };
+        let left = [("link type", self.strange), (UNREAD, unread)];
+        self.device.losses.seen(&self.device.ring, self.given, &left)
+    }
+
+    fn descriptor(&self) -> Option<BorrowedFd<'_>> {
+        Some(self.device.ring.as_fd())
+    }
+
+    fn lends(&mut self) -> Option<Arc<dyn Lender>> {
+        Some(self.device.ring.clone())
+    }
+
+    fn stop(&mut self) -> bool {
+        if self.ending.is_none() {
+            // A socket that cannot be closed goes on: what comes is not wanted.
+            let closed = self.device.ring.close().is_ok();
+            self.ending = closed.then_some(Ending::Stopped);
+        }
+        self.ending.is_some()
+    }
+
+    fn close(&mut self) {
+        // What lies in the ring now stays there: nobody wants it any more, or nobody can take it.
+        self.closed = self.device.ring.close().is_ok();
+    }
+}
+
+impl Live {
+    fn count(&mut self, put: usize) {
+        let gave = self.entries.get(self.given_entries..).unwrap_or_default();
+        for entry in gave.iter().take(put) {
+            self.given.add(entry.pointer.length());
+        }
+        self.given_entries += put;
+    }
+
+    /// Takes the next segment that has arrived. Answers false if there is none.
+    fn take_segment(&mut self, intake: &Intake<'_>) -> bool {
+        let pool = intake.pool;
+        let Some(mut draft) = pool.arrived() else { return false };
+        self.entries.clear();
+        self.given_entries = 0;
+        let at = (pool.id(), draft.position());
+        let unpacked = unpack::unpack(&mut draft, at, self.origin, &mut self.entries);
+        self.strange += unpacked.strange;
+        let whole = draft.len();
+        let place = draft.commit(whole);
+        self.pin = pool.pin(place);
+        true
+    }
+
+    /// What to say when nothing has arrived.
+    fn nothing(&mut self, intake: &Intake<'_>) -> Result<Given, Failure> {
+        if let Some(ending) = &self.ending {
+            if self.unread().is_some_and(|unread| unread > 0) {
+                // The kernel gives out a segment that is not full after a time of its own.
+                return Ok(Given::Wait { until: None, readable: true });
+            }
+            return match ending {
+                Ending::Stopped => Ok(Given::End),
+                Ending::Gone => Err(self.gone()),
+            };
+        }
+        if self.device.ring.error().is_some() && self.is_gone() {
+            self.ending = Some(Ending::Gone);
+            return self.nothing(intake);
+        }
+        Ok(match intake.pool.next_is_kept() {
+            // The descriptor says that there is something, and it was seen already.
+            true => Given::Wait { until: Some(intake.now + KEPT_NS), readable: false },
+            false => Given::Wait { until: None, readable: true },
+        })
+    }
+
+    /// How many frames the kernel has put into the ring that were not given.
+    fn unread(&self) -> Option<u64> {
+        let all = self.device.ring.statistics().ok()?;
+        Some(all.packets.saturating_sub(all.drops + self.given.blocks + self.strange))
+    }
+
+    /// Whether the interface exists no more. One that is only down may come up again.
+    fn is_gone(&self) -> bool {
+        self.device.index != 0 && self.device.links.indexed(self.device.index).is_err()
+    }
+
+    fn gone(&self) -> Failure {
+        let why = format!("the interface was removed after {} frames", self.given.blocks);
+        Failure::new("watch", &self.device.name, why)
+            .hint("all that came before was handed on; start again when the interface is back")
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,157 @@
+//! Segments as the kernel fills them, made by hand; and what is refused at the door. Live interfaces
+//! are in the end-to-end tests.
+
+use super::unpack::{Unpacked, unpack};
+use super::*;
+use crate::testing::{arguments, opening, refused};
+use abi::{DbufId, Flags, Place};
+use sys::packet::layout::HEADER;
+use wire::link::LinkType;
+
+const BLOCK_HEADER: usize = 48;
+/// Free bytes between a packet's header and its frame.
+const ROOM: usize = 14;
+
+/// A packet of a segment.
+#[derive(Clone, Copy)]
+struct Made<'a> {
+    frame: &'a [u8],
+    tag: Option<(u16, u16)>,
+    hatype: u16,
+    outgoing: bool,
+    status: u32,
+}
+
+const PLAIN: Made<'_> =
+    Made { frame: b"ddddddsssssstt-payload", tag: None, hatype: 1, outgoing: false, status: 1 };
+
+/// A segment with these packets, as `linux/if_packet.h` lays it out (TPACKET_V3).
+fn segment(packets: &[Made<'_>]) -> Vec<u8> {
+    let mut bytes = vec![0; BLOCK_HEADER];
+    let put = |bytes: &mut Vec<u8>, at: usize, value: &[u8]| {
+        bytes[at..at + value.len()].copy_from_slice(value);
+    };
+    for (number, made) in packets.iter().enumerate() {
+        let at = bytes.len();
+        let distance = (HEADER + ROOM + made.frame.len()).next_multiple_of(16);
+        bytes.resize(at + distance, 0xee);
+        let next = if number + 1 == packets.len() { 0 } else { distance };
+        let length = u32::try_from(made.frame.len()).unwrap();
+        let tagged = if made.tag.is_some() { 1 << 4 | 1 << 6 } else { 0 };
+        let words = [
+            u32::try_from(next).unwrap(),
+            7,
+            u32::try_from(number).unwrap(),
+            length,
+            length + 100,
+            made.status | tagged,
+        ];
+        for (i, word) in words.iter().enumerate() {
+            put(&mut bytes, at + 4 * i, &word.to_ne_bytes());
+        }
+        let frame = u16::try_from(HEADER + ROOM).unwrap();
+        put(&mut bytes, at + 24, &frame.to_ne_bytes());
+        put(&mut bytes, at + 26, &(frame + 14).to_ne_bytes());
+        let (protocol, control) = made.tag.unwrap_or_default();
+        put(&mut bytes, at + 32, &u32::from(control).to_ne_bytes());
+        put(&mut bytes, at + 36, &protocol.to_ne_bytes());
+        put(&mut bytes, at + 48 + 8, &made.hatype.to_ne_bytes());
+        bytes[at + 48 + 10] = if made.outgoing { 4 } else { 0 };
+        put(&mut bytes, at + HEADER + ROOM, made.frame);
+    }
+    put(&mut bytes, 0, &2u32.to_ne_bytes());
+    put(&mut bytes, 8, &1u32.to_ne_bytes());
+    put(&mut bytes, 12, &u32::try_from(packets.len()).unwrap().to_ne_bytes());
+    put(&mut bytes, 16, &u32::try_from(BLOCK_HEADER).unwrap().to_ne_bytes());
+    let used = u32::try_from(bytes.len()).unwrap();
+    put(&mut bytes, 20, &used.to_ne_bytes());
+    bytes
+}
+
+const AT: u64 = 1 << 20;
+
+fn unpacked(bytes: &mut [u8]) -> (Vec<Entry>, Unpacked) {
+    let mut entries = Vec::new();
+    let unpacked = unpack(bytes, (DbufId::new(5).unwrap(), AT), 3, &mut entries);
+    (entries, unpacked)
+}
+
+/// The bytes that a place names in the segment.
+fn named(bytes: &[u8], place: Place) -> &[u8] {
+    let from = usize::try_from(place.position() - AT).unwrap();
+    &bytes[from..from + place.length() as usize]
+}
+
+#[test]
+fn every_frame_is_named_where_it_lies() {
+    let outgoing = Made { frame: b"ddddddssssssttx", outgoing: true, ..PLAIN };
+    let unset = Made { frame: b"DDDDDDSSSSSSTT", status: 1 | 1 << 3, ..PLAIN };
+    let mut bytes = segment(&[PLAIN, outgoing, unset]);
+    let (entries, unpacked) = unpacked(&mut bytes);
+    assert_eq!(unpacked, Unpacked::default());
+    let frames: Vec<&[u8]> =
+        entries.iter().map(|entry| named(&bytes, entry.pointer.place)).collect();
+    assert_eq!(frames, [PLAIN.frame, outgoing.frame, unset.frame]);
+    let flags: Vec<Flags> = entries.iter().map(|entry| entry.context.flags).collect();
+    assert_eq!(flags, [Flags::NONE, Flags::BACKWARD, Flags::CHECKSUM_UNSET]);
+    let times: Vec<Time> = entries.iter().map(|entry| entry.context.time).collect();
+    assert_eq!(times, [7_000_000_000, 7_000_000_001, 7_000_000_002]);
+    assert!(entries.iter().all(|entry| entry.context.origin == 3));
+    assert_eq!((entries[1].marks.captured, entries[1].marks.wire_length), (15, 115));
+    assert_eq!(entries[0].marks.link, LinkType::ETHERNET.0);
+}
+
+#[test]
+fn a_tag_goes_back_between_the_addresses_and_the_type() {
+    let tagged = |tag| Made { tag: Some(tag), ..PLAIN };
+    let mut bytes = segment(&[tagged((0x8100, 5)), PLAIN, tagged((0x88a8, 0x6007))]);
+    let (entries, _) = unpacked(&mut bytes);
+    let frame = |at: usize| named(&bytes, entries[at].pointer.place);
+    assert_eq!(frame(0), b"ddddddssssss\x81\x00\x00\x05tt-payload");
+    assert_eq!(frame(1), PLAIN.frame);
+    assert_eq!(frame(2), b"ddddddssssss\x88\xa8\x60\x07tt-payload");
+    assert_eq!((entries[0].marks.captured, entries[0].marks.wire_length), (26, 126));
+}
+
+#[test]
+fn devices_without_ethernet_have_no_place_for_a_tag() {
+    let raw = Made { frame: b"\x45 ip", hatype: 65534, tag: Some((0x8100, 5)), ..PLAIN };
+    let radio = Made { hatype: 803, ..PLAIN };
+    let mut bytes = segment(&[raw, radio, PLAIN]);
+    let (entries, unpacked) = unpacked(&mut bytes);
+    assert_eq!(unpacked, Unpacked { strange: 1, broken: 0 });
+    assert_eq!(entries.len(), 2);
+    assert_eq!(entries[0].marks.link, LinkType::RAW.0);
+    assert_eq!(named(&bytes, entries[0].pointer.place), raw.frame);
+}
+
+#[test]
+fn a_segment_of_nonsense_costs_packets_and_no_panic() {
+    let mut random = testkit::Random::replayable();
+    let whole = segment(&[PLAIN, Made { tag: Some((0x8100, 5)), ..PLAIN }, PLAIN]);
+    for _ in 0..20_000 {
+        let mut bytes = whole.clone();
+        random.flip_bits(&mut bytes, 3);
+        let (entries, _) = unpacked(&mut bytes);
+        for entry in entries {
+            let from = usize::try_from(entry.pointer.place.position() - AT).unwrap();
+            assert!(from + entry.pointer.length() as usize <= bytes.len());
+        }
+    }
+    assert_eq!(unpacked(&mut []), (Vec::new(), Unpacked::default()));
+}
+
+#[test]
+fn an_interface_that_is_not_there_is_named_with_those_that_are() {
+    if testkit::need::net_raw().is_none() {
+        return;
+    }
+    let given = arguments(&RX, &[("interface", "sl-none")]);
+    let failure = refused(open(&opening(&given, &[]), Direction::Received)).to_string();
+    let beginning =
+        "cannot watch sl-none: there is no such interface in this name space; there are";
+    assert!(failure.starts_with(beginning) && failure.contains("lo"), "{failure}");
+    let given = arguments(&RX, &[("interface", "lo"), ("netns", "sl-none")]);
+    let failure = refused(open(&opening(&given, &[]), Direction::Received)).to_string();
+    assert!(failure.starts_with("cannot enter name space sl-none: "), "{failure}");
+}
