@@ -471,7 +471,8 @@ impl Space {
         for i in 0..self.shape.order.len() {
             let at = self.shape.order[i];
             if !failed {
-                let mut memory = Memory { intakes: &self.intakes, work: &self.work, imported: None };
+                let mut memory =
+                    Memory { intakes: &self.intakes, work: &self.work, imported: None };
                 let mut walk =
                     Walk::new(&mut self.nodes, &mut memory, &self.shape, now, &mut self.turn);
                 walk.finish(at);
