@@ -1,7 +1,7 @@
 //! The only list of sources and sinks: one line each, in the order in which help prints them.
 
 use crate::process;
-use crate::sink::{discard, files, json, pcap, print, weblog};
+use crate::sink::{discard, files, json, pcap, print, tx, weblog};
 use crate::source::{generate, inject, read, replay, rx};
 use crate::{ProcessEntry, SinkEntry, SourceEntry};
 
@@ -10,8 +10,15 @@ pub const SOURCES: &[SourceEntry] =
     &[rx::ENTRY, rx::SENT, replay::ENTRY, read::ENTRY, generate::ENTRY, inject::ENTRY];
 
 /// All sinks.
-pub const SINKS: &[SinkEntry] =
-    &[print::ENTRY, json::ENTRY, pcap::ENTRY, files::ENTRY, weblog::ENTRY, discard::ENTRY];
+pub const SINKS: &[SinkEntry] = &[
+    print::ENTRY,
+    json::ENTRY,
+    pcap::ENTRY,
+    files::ENTRY,
+    weblog::ENTRY,
+    tx::ENTRY,
+    discard::ENTRY,
+];
 
 /// All programs: there is one entry, and it starts any.
 pub const PROCESSES: &[ProcessEntry] = &[process::ENTRY];

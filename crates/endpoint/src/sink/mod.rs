@@ -9,6 +9,7 @@ pub mod files;
 pub mod json;
 pub mod pcap;
 pub mod print;
+pub mod tx;
 pub mod weblog;
 
 mod headers;

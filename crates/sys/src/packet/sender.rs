@@ -100,7 +100,7 @@ impl Sender {
 impl Stop {
     const fn of(errno: i32) -> Self {
         match errno {
-            libc::EAGAIN | libc::ENOBUFS | libc::EINTR => Self::Full(errno),
+            libc::EAGAIN | libc::ENOBUFS | libc::ENOMEM | libc::EINTR => Self::Full(errno),
             other => Self::Refused(other),
         }
     }

@@ -1,0 +1,112 @@
+//! Checksums that the sender left to its device (CONTRACT 3), computed before the frame leaves.
+//!
+//! In: a whole frame. What stands in the field is the sum over the pseudo header, or anything else:
+//! it is not read.
+
+use wire::checksum;
+use wire::flow::Flow;
+use wire::ip::{Fragment, protocol};
+use wire::link::LinkType;
+use wire::{dissect, tcp, udp};
+
+/// Fills in the checksum of TCP or UDP. `None`: there is none to fill in, and nothing was changed.
+/// That of a packet inside a tunnel stays as it is.
+pub(super) fn complete(link: LinkType, frame: &mut [u8]) -> Option<()> {
+    let layers = dissect::layers(link, frame);
+    if layers.fragment != Fragment::Whole || layers.faults != dissect::Faults::default() {
+        return None;
+    }
+    let offset = match layers.protocol? {
+        protocol::TCP => tcp::CHECKSUM,
+        protocol::UDP => udp::CHECKSUM,
+        _ => return None,
+    };
+    let Flow { source, target, protocol, .. } = Flow::of(&layers, frame)?;
+    let segment = frame.get_mut(usize::from(layers.l4?)..usize::try_from(layers.end).ok()?)?;
+    let length = u32::try_from(segment.len()).ok()?;
+    segment.get_mut(offset..offset + 2)?.fill(0);
+    let sum = checksum::pseudo(source, target, protocol, length)?.with(segment).checksum();
+    // 0 would say that there is no checksum (RFC 768); TCP takes both forms of zero.
+    let sum = if sum == 0 && protocol == protocol::UDP { 0xffff } else { sum };
+    segment.get_mut(offset..offset + 2)?.copy_from_slice(&sum.to_be_bytes());
+    Some(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::hex;
+    use testkit::random::Random;
+
+    /// A datagram over IPv4 and one over IPv6, without Ethernet; the payload is `ab cd ef`.
+    const FOUR: &str = "4500001f 00010000 40110000 0a000001 0a000002  04d2 0035 000b 1234  abcdef";
+    const SIX: &str = "60000000 000b1140 fd000000000000000000000000000001
+        fd000000000000000000000000000002  04d2 0035 000b 0000  abcdef";
+
+    /// Whether the checksum of the datagram at `at` holds, by the definition (RFC 768).
+    fn holds(packet: &[u8], addresses: &[u8], at: usize) -> bool {
+        let datagram = &packet[at..];
+        let mut all = addresses.to_vec();
+        all.extend([0, 17, 0, datagram.len() as u8]);
+        all.extend(datagram);
+        all.resize(all.len().next_multiple_of(2), 0);
+        let words = all.chunks(2).map(|word| u32::from(word[0]) << 8 | u32::from(word[1]));
+        let sum: u32 = words.sum();
+        (sum & 0xffff) + (sum >> 16) == 0xffff
+    }
+
+    #[test]
+    fn the_receiver_finds_it_right() {
+        for (packet, addresses, at) in [(hex(FOUR), 12..20, 20), (hex(SIX), 8..40, 40)] {
+            let mut sent = packet.clone();
+            complete(LinkType::RAW, &mut sent).unwrap();
+            let addresses = packet[addresses].to_vec();
+            assert!(holds(&sent, &addresses, at) && !holds(&packet, &addresses, at));
+            assert_eq!([&sent[..at + 6], &sent[at + 8..]], [&packet[..at + 6], &packet[at + 8..]]);
+        }
+    }
+
+    #[test]
+    fn padding_is_not_summed_and_zero_is_written_as_ones() {
+        let mut padded = hex(FOUR);
+        padded.extend([9; 15]);
+        complete(LinkType::RAW, &mut padded).unwrap();
+        let mut plain = hex(FOUR);
+        complete(LinkType::RAW, &mut plain).unwrap();
+        assert_eq!(padded[..31], plain[..]);
+        // A payload that makes the sum zero: its own complement.
+        let mut zero = hex(FOUR);
+        zero[28..30].fill(0);
+        zero[30] = 0;
+        complete(LinkType::RAW, &mut zero).unwrap();
+        let sum = [zero[26], zero[27]];
+        zero[28..30].copy_from_slice(&sum);
+        complete(LinkType::RAW, &mut zero).unwrap();
+        assert_eq!(zero[26..28], [0xff, 0xff]);
+    }
+
+    #[test]
+    fn what_has_no_checksum_stays() {
+        let fragment = hex("4500001f 00012000 40110000 0a000001 0a000002 04d20035000b1234abcdef");
+        let icmp = hex("4500001f 00010000 40010000 0a000001 0a000002 04d20035000b1234abcdef");
+        for packet in [fragment, icmp, hex(FOUR)[..27].to_vec(), vec![0; 60], vec![]] {
+            let mut sent = packet.clone();
+            assert_eq!(complete(LinkType::RAW, &mut sent), None);
+            assert_eq!(sent, packet);
+        }
+    }
+
+    #[test]
+    fn hostile_bytes_do_no_harm() {
+        let mut random = Random::replayable();
+        for _ in 0..20_000 {
+            let mut packet = hex(if random.one_in(2) { FOUR } else { SIX });
+            for _ in 0..random.below(4) {
+                let at = random.within(0..packet.len());
+                packet[at] = random.below(256) as u8;
+            }
+            packet.truncate(random.within(0..packet.len() + 1));
+            complete(LinkType::RAW, &mut packet);
+        }
+    }
+}

@@ -1,0 +1,314 @@
+//! `tx` at the end of a line: sends frames into an interface. [SL §4.2; CONTRACT 1]
+//!
+//! In: frames, or packets where the device has no header of layer 2. They leave from where they
+//! lie, up to 64 with one call; only a frame whose checksum was left to a device is copied, because
+//! the checksum must be computed (CONTRACT 3). A full queue is waited for. What cannot leave is
+//! counted by the reason, and the rest goes on.
+//!
+//! Deviation: the sources' `tx` is the driver's own ring; on a stock kernel the nearest place that
+//! every interface has is the packet socket.
+
+mod checksum;
+mod device;
+
+use crate::{Failure, Opening, Sink, SinkEntry};
+use abi::Flags;
+use device::Device;
+use filter::{
+    Amount, Batch, Block, Description, Form, Forms, Gives, Kind, LANES, Parameter, Report, Time,
+    Type,
+};
+use std::ops::Range;
+use std::time::Duration;
+use sys::packet::{Qdisc, Sent, Stop};
+use wire::link::LinkType;
+
+/// What everybody knows about `tx` at the end of a line.
+pub const TX: Description = Description {
+    name: "tx",
+    summary: "send the frames through an interface",
+    details: "\
+At the end of a line: sends each frame as it is, whatever part of it the filters before looked at.
+An interface without a link layer (a tunnel) takes packets. The frames wait their turn among the
+others that this host sends; `qdisc=no` hands them straight to the driver. A full queue is waited
+for. A checksum that was left to the device that the frame came from is computed first.
+
+What cannot leave is dropped and counted: frames that are longer than the interface takes, that were
+cut short when they were captured, that are of another link type, that the kernel refuses, or for
+which the queue had no room for a second. `netns` names another name space, as `ip netns` does, by a
+path or by a process id. Nothing is answered and no address is changed: who sends frames into a
+network that others use must know what they do there.
+
+Needs CAP_NET_RAW; `streamline doctor` tells what is missing.",
+    example: "replay requests.pcap | tx eth0",
+    kind: Kind::Sink,
+    takes: Forms::of(&[Form::Frame, Form::Packet]),
+    gives: Gives::Nothing,
+    parameters: &[
+        Parameter::needed("interface", Type::Text, "where they leave"),
+        Parameter::named(
+            "qdisc",
+            Type::Flag,
+            "yes",
+            "whether they wait among what this host sends",
+        ),
+        Parameter::optional("netns", Type::Text, "a name space, by name, path or process id"),
+    ],
+    ..Description::EMPTY
+};
+
+/// The line in the catalogue.
+pub const ENTRY: SinkEntry = SinkEntry { description: &TX, open };
+
+/// How long one frame may wait for room in the queue.
+const PATIENCE: Duration = Duration::from_secs(1);
+/// The first pause and the longest. A queue that drops says nothing when it has room again; at
+/// 1 Gbit/s the first is the time of two frames of 1,500 bytes.
+const PAUSE: Duration = Duration::from_micros(25);
+const PAUSE_MAX: Duration = Duration::from_millis(1);
+
+const EMSGSIZE: i32 = rustix::io::Errno::MSGSIZE.raw_os_error();
+const ENETDOWN: i32 = rustix::io::Errno::NETDOWN.raw_os_error();
+const ENXIO: i32 = rustix::io::Errno::NXIO.raw_os_error();
+const ENODEV: i32 = rustix::io::Errno::NODEV.raw_os_error();
+
+/// Why a frame did not leave.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Reason {
+    LinkType,
+    CutShort,
+    Checksum,
+    TooLong,
+    Down,
+    Refused,
+    QueueFull,
+}
+
+/// The reasons as they are printed, in the order of [`Reason`].
+const REASONS: [&str; 7] = [
+    "another link type",
+    "cut short when captured",
+    "checksum unknown",
+    "longer than the interface takes",
+    "interface down",
+    "refused by the kernel",
+    "queue full",
+];
+
+#[derive(Debug)]
+struct Tx {
+    device: Device,
+    /// Whether the blocks are frames; otherwise packets.
+    frames: bool,
+    sent: Amount,
+    sent_bytes: u64,
+    completed: u64,
+    dropped: [Amount; REASONS.len()],
+    /// Frames that had to be changed, until they have left.
+    copies: Vec<u8>,
+    /// The last frame waited in vain: the next ones do not wait.
+    stuck: bool,
+}
+
+/// The frames of a batch that are to leave.
+struct Leaving<'a> {
+    /// Where their bytes are.
+    bytes: [&'a [u8]; LANES],
+    /// How many bytes of them were in view, which is what the ledger counts.
+    views: [u32; LANES],
+    count: usize,
+}
+
+fn open(opening: &Opening<'_>) -> Result<Box<dyn Sink>, Failure> {
+    let arguments = opening.arguments;
+    let name = arguments.text("interface").unwrap_or_default();
+    let qdisc = if arguments.flag("qdisc") { Qdisc::Through } else { Qdisc::Bypass };
+    let device = Device::open(name, arguments.text("netns"), qdisc)?;
+    let frames = opening.form != Form::Packet;
+    if !frames && device.link != LinkType::RAW {
+        let why = "it sends frames, and what comes is packets without a link layer";
+        let hint = "take out the filter that looks into the frames, or send into a tunnel";
+        return Err(Failure::new("send through", name, why).hint(hint));
+    }
+    Ok(Box::new(Tx::new(device, frames)))
+}
+
+impl Sink for Tx {
+    fn take(&mut self, batch: &Batch<'_>, _now: Time) -> Result<(), Failure> {
+        // Moved out, so that the frames in it can be borrowed beside the rest.
+        let mut copies = std::mem::take(&mut self.copies);
+        copies.clear();
+        let mut places: [Range<usize>; LANES] = std::array::from_fn(|_| 0..0);
+        let mut leaving = Leaving { bytes: [&[]; LANES], views: [0; LANES], count: 0 };
+        for (_, block) in batch.blocks() {
+            let copied = copies.len();
+            match self.prepare(&block, &mut copies) {
+                Ok(bytes) => {
+                    places[leaving.count] = copied..copies.len();
+                    leaving.push(bytes, block.length());
+                }
+                Err(why) => self.drop(why, block.length()),
+            }
+        }
+        for (bytes, place) in leaving.bytes.iter_mut().zip(&places) {
+            if !place.is_empty() {
+                *bytes = copies.get(place.clone()).unwrap_or_default();
+            }
+        }
+        let outcome = self.send(&leaving);
+        self.copies = copies;
+        outcome
+    }
+
+    fn finish(&mut self) -> Result<Report, Failure> {
+        let row = |name: &str, value| (name.to_owned(), value);
+        let mut rows = vec![row("frames", self.sent.blocks), row("bytes", self.sent_bytes)];
+        if self.completed > 0 {
+            rows.push(row("checksums computed", self.completed));
+        }
+        Ok(Report { rows })
+    }
+
+    fn written(&self) -> Option<Amount> {
+        Some(self.sent)
+    }
+
+    fn dropped(&self) -> Vec<(&'static str, Amount)> {
+        let all = REASONS.into_iter().zip(self.dropped);
+        all.filter(|(_, amount)| amount.blocks > 0).collect()
+    }
+}
+
+impl<'a> Leaving<'a> {
+    fn push(&mut self, bytes: &'a [u8], view: u32) {
+        if let (Some(place), Some(length)) =
+            (self.bytes.get_mut(self.count), self.views.get_mut(self.count))
+        {
+            (*place, *length) = (bytes, view);
+            self.count += 1;
+        }
+    }
+}
+
+impl Tx {
+    fn new(device: Device, frames: bool) -> Self {
+        Self {
+            device,
+            frames,
+            sent: Amount::default(),
+            sent_bytes: 0,
+            completed: 0,
+            dropped: [Amount::default(); REASONS.len()],
+            copies: Vec::new(),
+            stuck: false,
+        }
+    }
+
+    /// The bytes that are to leave for this block, where they lie; what had to be copied is
+    /// appended to `copies`.
+    fn prepare<'a>(&mut self, block: &Block<'a>, copies: &mut Vec<u8>) -> Result<&'a [u8], Reason> {
+        let bytes = if self.frames { self.frame(block)? } else { packet(block)? };
+        if !block.context.flags.has(Flags::CHECKSUM_UNSET) {
+            return Ok(bytes);
+        }
+        let begin = copies.len();
+        copies.extend_from_slice(bytes);
+        let copy = copies.get_mut(begin..).unwrap_or_default();
+        if checksum::complete(self.device.link, copy).is_none() {
+            copies.truncate(begin);
+            return Err(Reason::Checksum);
+        }
+        self.completed += 1;
+        Ok(bytes)
+    }
+
+    fn frame<'a>(&self, block: &Block<'a>) -> Result<&'a [u8], Reason> {
+        let marks = &block.marks;
+        if !marks.is_frame() || !self.device.takes(LinkType(marks.link)) {
+            return Err(Reason::LinkType);
+        }
+        let whole = marks.captured == marks.wire_length
+            && block.frame.len() == usize::try_from(marks.captured).unwrap_or(usize::MAX);
+        if whole { Ok(block.frame) } else { Err(Reason::CutShort) }
+    }
+
+    /// Sends them all, or counts why not. Fails when the interface is gone.
+    fn send(&mut self, leaving: &Leaving<'_>) -> Result<(), Failure> {
+        let frames = leaving.bytes.get(..leaving.count).unwrap_or_default();
+        let mut next = 0;
+        let mut wait = Wait::default();
+        while let Some(rest) = frames.get(next..).filter(|rest| !rest.is_empty()) {
+            let Sent { frames: went, stopped } = self.device.sender.send(rest);
+            for (bytes, view) in rest.iter().zip(leaving.views.iter().skip(next)).take(went) {
+                self.sent.add(*view);
+                self.sent_bytes += bytes.len() as u64;
+            }
+            if went > 0 {
+                self.stuck = false;
+                wait = Wait::default();
+            }
+            next += went;
+            let why = match stopped {
+                None => break,
+                Some(Stop::Full(_)) if !self.stuck && wait.pause(&self.device) => continue,
+                Some(Stop::Full(_)) => {
+                    self.stuck = true;
+                    Reason::QueueFull
+                }
+                Some(Stop::Refused(ENXIO | ENODEV)) => return Err(self.gone()),
+                Some(Stop::Refused(EMSGSIZE)) => Reason::TooLong,
+                Some(Stop::Refused(ENETDOWN)) => Reason::Down,
+                Some(Stop::Refused(_)) => Reason::Refused,
+            };
+            self.drop(why, leaving.views.get(next).copied().unwrap_or(0));
+            next += 1;
+        }
+        Ok(())
+    }
+
+    fn drop(&mut self, why: Reason, view: u32) {
+        if let Some(amount) = self.dropped.get_mut(why as usize) {
+            amount.add(view);
+        }
+    }
+
+    fn gone(&self) -> Failure {
+        let why = format!("the interface was removed after {} frames", self.sent.blocks);
+        Failure::new("send through", &self.device.name, why)
+    }
+}
+
+/// A packet: the view, whole.
+fn packet<'a>(block: &Block<'a>) -> Result<&'a [u8], Reason> {
+    if block.is_whole() && !block.pointer.is_hole() {
+        Ok(block.bytes())
+    } else {
+        Err(Reason::CutShort)
+    }
+}
+
+/// Waiting for room: pauses that become longer, until patience is over.
+#[derive(Default)]
+struct Wait {
+    waited: Duration,
+    pause: Duration,
+}
+
+impl Wait {
+    /// Waits a little. Answers false, and does not wait, when there was enough waiting.
+    fn pause(&mut self, device: &Device) -> bool {
+        if self.waited >= PATIENCE {
+            return false;
+        }
+        self.pause = (self.pause * 2).clamp(PAUSE, PAUSE_MAX);
+        self.waited += self.pause;
+        // Ready at once means that the socket has room and the device has none: nothing tells when.
+        if sys::poll::writable(&device.sender, self.pause) {
+            std::thread::sleep(self.pause);
+        }
+        true
+    }
+}
+
+#[cfg(test)]
+mod tests;

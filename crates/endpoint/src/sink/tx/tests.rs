@@ -1,0 +1,271 @@
+//! Frames over a cable between two name spaces: what `tx` sends, `rx` gives at the other end, or
+//! the sink says why not.
+
+use super::*;
+use crate::source::{generate, rx};
+use crate::testing::{Gift, arguments, ask, bare, batch, block, frame, opening, refused};
+use crate::{Given, Intake, Source};
+use abi::{DbufId, Marks};
+use buffer::pool::{Config, Pool};
+use filter::{Columns, Room};
+use testkit::Frame;
+use testkit::net::{CLIENT_DEVICE, Cable, Namespace, Pair, SERVER_DEVICE, until};
+
+fn silent() -> Option<Pair> {
+    Pair::new(Cable { addresses: false, ..Cable::default() })
+}
+
+fn tx(space: &Namespace, form: Form) -> Result<Box<dyn Sink>, Failure> {
+    let given = arguments(&TX, &[("interface", CLIENT_DEVICE), ("netns", space.name())]);
+    open(&Opening { form, ..opening(&given, &[]) })
+}
+
+/// The other end: `rx` with the pool that a space would make for it.
+struct Ear {
+    source: Box<dyn Source>,
+    pool: Pool,
+}
+
+impl Ear {
+    fn at(space: &Namespace) -> Self {
+        let given = [("interface", SERVER_DEVICE), ("netns", space.name())];
+        let given = arguments(&rx::RX, &given);
+        let mut source = (rx::ENTRY.open)(&opening(&given, &[])).unwrap();
+        let lender = source.lends().unwrap();
+        Self { source, pool: Pool::lent(DbufId::new(9).unwrap(), lender).unwrap() }
+    }
+
+    /// What has come, and no more than that.
+    fn hear(&mut self, heard: &mut Vec<Gift>) {
+        loop {
+            let (given, more) = ask(&mut *self.source, &mut self.pool, 64, 0).unwrap();
+            heard.extend(more);
+            if given != Given::Blocks {
+                return;
+            }
+        }
+    }
+
+    /// Hears until there are so many.
+    fn wait_for(&mut self, count: usize) -> Vec<Gift> {
+        let mut heard = Vec::new();
+        until(&format!("{count} frames"), || {
+            self.hear(&mut heard);
+            heard.len() >= count
+        });
+        heard
+    }
+}
+
+fn number(frame: &[u8]) -> u64 {
+    let at = generate::SEQUENCE;
+    u64::from_be_bytes(frame[at..at + 8].try_into().unwrap())
+}
+
+/// Drives `generate` into a sink, as a space does; `between` is called after each batch.
+fn drive(request: &[(&str, &str)], sink: &mut dyn Sink, mut between: impl FnMut()) -> u64 {
+    let given = arguments(&generate::GENERATE, request);
+    let mut source = (generate::ENTRY.open)(&opening(&given, &[])).unwrap();
+    let config = Config { segment: 1 << 18, segments: 4 };
+    let mut pool = Pool::new(DbufId::new(3).unwrap(), config).unwrap();
+    let mut taken = 0;
+    loop {
+        let mut columns = Box::new(Columns::default());
+        let answer = source.give(&mut Intake::new(&pool, &mut columns, LANES, 0)).unwrap();
+        taken += columns.len() as u64;
+        let batch = Batch::new(Room::from(columns), |columns, l| {
+            pool.resolve(columns.entry(l).frame()).unwrap()
+        });
+        sink.take(&batch, 0).unwrap();
+        drop(batch);
+        pool.turn();
+        between();
+        if answer == Given::End {
+            return taken;
+        }
+    }
+}
+
+#[test]
+fn a_hundred_thousand_numbers_arrive_one_by_one() {
+    let Some(pair) = silent() else { return };
+    let mut ear = Ear::at(&pair.server);
+    let mut sink = tx(&pair.client, Form::Frame).unwrap();
+    let mut heard = Vec::new();
+    let mut next = 0;
+    let mut check = |ear: &mut Ear| {
+        ear.hear(&mut heard);
+        for gift in heard.drain(..) {
+            assert_eq!((number(&gift.bytes), gift.bytes.len()), (next, 100));
+            next += 1;
+        }
+        next
+    };
+    let request = [("count", "100000"), ("seq", "yes"), ("size", "100")];
+    let taken = drive(&request, &mut *sink, || _ = check(&mut ear));
+    until("the last have come", || check(&mut ear) == taken);
+    assert_eq!(taken, 100_000);
+    assert_eq!(sink.written(), Some(Amount { blocks: 100_000, bytes: 10_000_000 }));
+    assert_eq!(sink.dropped(), []);
+    let rows = [("frames".to_owned(), 100_000), ("bytes".to_owned(), 10_000_000)];
+    assert_eq!(sink.finish().unwrap().rows, rows);
+    let seen = ear.source.seen();
+    assert_eq!(seen.given.blocks, 100_000);
+    assert!(seen.dropped.iter().all(|(_, count)| count.unwrap_or(0) == 0), "{seen:?}");
+}
+
+/// The queue holds six frames and lets through a thousand in a second: it drops, and says so, and
+/// each frame is sent again until it went.
+#[test]
+fn a_full_queue_is_waited_for() {
+    let Some(pair) = silent() else { return };
+    if testkit::need::command("tc").is_none() {
+        return;
+    }
+    let shape = format!("qdisc add dev {CLIENT_DEVICE} root tbf rate 8mbit burst 3k limit 6k");
+    pair.client.run("tc", &shape);
+    let mut ear = Ear::at(&pair.server);
+    let mut sink = tx(&pair.client, Form::Frame).unwrap();
+    let taken = drive(&[("count", "300"), ("seq", "yes"), ("size", "1000")], &mut *sink, || ());
+    let heard = ear.wait_for(300);
+    let numbers: Vec<u64> = heard.iter().map(|gift| number(&gift.bytes)).collect();
+    assert_eq!(numbers, (0..taken).collect::<Vec<_>>());
+    assert_eq!(sink.written(), Some(Amount { blocks: 300, bytes: 300_000 }));
+    let told = pair.client.run("tc", &format!("-s qdisc show dev {CLIENT_DEVICE}"));
+    assert!(!told.contains("dropped 0,"), "the queue was never full: {told}");
+}
+
+/// A queue that stands still costs a second once, and each frame that finds no room is counted.
+#[test]
+fn a_queue_that_stands_still_is_not_waited_for_forever() {
+    let Some(pair) = silent() else { return };
+    if testkit::need::command("tc").is_none() {
+        return;
+    }
+    // The third frame of 1,000 bytes would leave after eight seconds.
+    let shape = format!("qdisc add dev {CLIENT_DEVICE} root tbf rate 1kbit burst 2k limit 3k");
+    pair.client.run("tc", &shape);
+    let mut sink = tx(&pair.client, Form::Frame).unwrap();
+    drive(&[("count", "200"), ("size", "1000")], &mut *sink, || ());
+    let went = sink.written().unwrap().blocks;
+    assert!((1..10).contains(&went), "{went}");
+    let lost = Amount { blocks: 200 - went, bytes: (200 - went) * 1000 };
+    assert_eq!(sink.dropped(), [("queue full", lost)]);
+}
+
+#[test]
+fn what_cannot_leave_is_counted_and_the_rest_leaves() {
+    let Some(pair) = silent() else { return };
+    let mut ear = Ear::at(&pair.server);
+    let mut sink = tx(&pair.client, Form::Frame).unwrap();
+    let good: Vec<Vec<u8>> =
+        (0..3).map(|n| Frame::ethernet().ipv4("10.0.0.1", "10.0.0.2").udp(1, n, b"good")).collect();
+    let long = vec![0xee; 1600];
+    let snapped = block(Marks::frame(1, 42, 60), &good[0][..42]);
+    let viewed = frame(&good[1]).narrow(34, 8);
+    sink.take(
+        &batch(&[
+            frame(&good[0]),
+            frame(&long),
+            frame(&[0; 5]),
+            viewed,
+            snapped,
+            block(Marks::frame(101, 20, 20), &[0x45; 20]),
+            bare(b"not a frame"),
+            frame(&good[2]),
+        ]),
+        0,
+    )
+    .unwrap();
+    let heard: Vec<Vec<u8>> = ear.wait_for(3).into_iter().map(|gift| gift.bytes).collect();
+    assert_eq!(heard, good, "whole frames, whatever was in view");
+    let [first, _, third] = [0, 1, 2].map(|n: usize| good[n].len() as u64);
+    assert_eq!(sink.written(), Some(Amount { blocks: 3, bytes: first + 8 + third }));
+    let amount = |blocks, bytes| Amount { blocks, bytes };
+    let lost = [
+        ("another link type", amount(2, 31)),
+        ("cut short when captured", amount(1, 42)),
+        ("longer than the interface takes", amount(1, 1600)),
+        ("refused by the kernel", amount(1, 5)),
+    ];
+    assert_eq!(sink.dropped(), lost);
+}
+
+#[test]
+fn a_checksum_that_was_left_to_a_device_is_computed() {
+    let Some(pair) = silent() else { return };
+    let mut ear = Ear::at(&pair.server);
+    let mut sink = tx(&pair.client, Form::Frame).unwrap();
+    let right = Frame::ethernet().ipv4("10.0.0.1", "10.0.0.2").udp(1, 2, b"sum");
+    let mut unset = right.clone();
+    unset[40..42].copy_from_slice(&[0x12, 0x34]);
+    let left = |bytes| {
+        let mut block = frame(bytes);
+        block.context.flags = Flags::CHECKSUM_UNSET;
+        block
+    };
+    let arp = vec![0; 60];
+    // The same bytes without the flag leave as they are.
+    sink.take(&batch(&[left(&unset), frame(&unset), left(&arp), left(&unset)]), 0).unwrap();
+    let heard: Vec<Vec<u8>> = ear.wait_for(3).into_iter().map(|gift| gift.bytes).collect();
+    assert_eq!(heard, [&right, &unset, &right].map(Clone::clone));
+    assert_eq!(sink.dropped(), [("checksum unknown", Amount { blocks: 1, bytes: 60 })]);
+    assert!(sink.finish().unwrap().rows.contains(&("checksums computed".to_owned(), 2)));
+}
+
+#[test]
+fn an_interface_that_is_down_is_a_reason_and_one_that_is_gone_a_failure() {
+    let Some(pair) = silent() else { return };
+    let mut sink = tx(&pair.client, Form::Frame).unwrap();
+    let bytes = Frame::ethernet().ipv4("10.0.0.1", "10.0.0.2").udp(1, 2, b"x");
+    let mut send = || sink.take(&batch(&[frame(&bytes)]), 0).map(|()| sink.written().unwrap());
+    assert_eq!(send().unwrap().blocks, 1);
+    pair.client.ip(&format!("link set dev {CLIENT_DEVICE} down"));
+    assert_eq!(send().unwrap().blocks, 1);
+    pair.client.ip(&format!("link set dev {CLIENT_DEVICE} up"));
+    pair.client.until_up(CLIENT_DEVICE);
+    assert_eq!(send().unwrap().blocks, 2);
+    pair.client.ip(&format!("link delete dev {CLIENT_DEVICE}"));
+    let failure = refused(send());
+    assert_eq!(
+        failure.to_string(),
+        "cannot send through client0: the interface was removed after 2 frames"
+    );
+    let down = Amount { blocks: 1, bytes: bytes.len() as u64 };
+    assert_eq!(sink.dropped(), [("interface down", down)]);
+}
+
+#[test]
+fn packets_need_an_interface_without_a_link_layer() {
+    let Some(pair) = silent() else { return };
+    let failure = refused(tx(&pair.client, Form::Packet));
+    assert!(failure.to_string().contains("packets without a link layer"), "{failure}");
+    if testkit::need::file("/dev/net/tun").is_none() {
+        return;
+    }
+    pair.client.ip("tuntap add dev tunnel0 mode tun");
+    pair.client.ip("link set dev tunnel0 up");
+    let given = arguments(&TX, &[("interface", "tunnel0"), ("netns", pair.client.name())]);
+    for form in [Form::Packet, Form::Frame] {
+        let sink = open(&Opening { form, ..opening(&given, &[]) });
+        assert!(sink.is_ok(), "{:?}", sink.err());
+    }
+}
+
+#[test]
+fn what_is_not_there_is_refused_at_the_door() {
+    let Some(pair) = silent() else { return };
+    let try_open = |interface: &str, netns: &str| {
+        let given = arguments(&TX, &[("interface", interface), ("netns", netns)]);
+        refused(open(&opening(&given, &[]))).to_string()
+    };
+    assert_eq!(
+        try_open("eth7", pair.client.name()),
+        "cannot send through eth7: there is no such interface in this name space; \
+         there are lo, client0"
+    );
+    assert_eq!(
+        try_open("eth7", "nowhere"),
+        "cannot enter name space nowhere: open: no such file or directory"
+    );
+}
