@@ -53,6 +53,16 @@ struct Explained<'p> {
     edges: Vec<Edge>,
     /// Filters whose report is the output of the line.
     reports: Vec<String>,
+    /// What sources that can ask the kernel ask it.
+    ahead: Vec<Ahead<'p>>,
+}
+
+/// A source, and the filter that it asks ahead in the kernel, or why none.
+#[derive(Serialize, Debug)]
+struct Ahead<'p> {
+    source: String,
+    filter: Option<String>,
+    refused: Option<&'p str>,
 }
 
 #[derive(Serialize, Debug)]
@@ -157,6 +167,7 @@ impl<'p> Explained<'p> {
             filters: filters(plan, &names),
             reports: plan.reports.iter().map(|id| names[id.0].clone()).collect(),
             edges: edges(plan, &names),
+            ahead: ahead(plan, &names),
         }
     }
 }
@@ -198,6 +209,15 @@ fn filters<'p>(plan: &'p Plan, names: &[String]) -> Vec<Filter<'p>> {
             }
         })
         .collect()
+}
+
+fn ahead<'p>(plan: &'p Plan, names: &[String]) -> Vec<Ahead<'p>> {
+    let told = plan.pushed.iter().map(|pushed| Ahead {
+        source: names[pushed.source.0].clone(),
+        filter: pushed.filter.as_ref().ok().map(|id| names[id.0].clone()),
+        refused: pushed.filter.as_ref().err().map(String::as_str),
+    });
+    told.collect()
 }
 
 fn edges(plan: &Plan, names: &[String]) -> Vec<Edge> {

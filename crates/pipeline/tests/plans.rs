@@ -23,6 +23,14 @@ const fn sink(name: &'static str, parameters: &'static [Parameter]) -> Descripti
 }
 
 const FILE: Parameter = Parameter::needed("file", Type::Path, "the file");
+const RX: Description = Description {
+    takes_filter: true,
+    ..source(
+        "rx",
+        Form::Frame,
+        &[Parameter::optional("interface", Type::Text, "where").positional()],
+    )
+};
 const REPLAY: Description = source("replay", Form::Frame, &[FILE]);
 const READ: Description = source(
     "read",
@@ -84,7 +92,7 @@ impl Catalogue for World {
 
 fn entries() -> Vec<&'static Description> {
     let mut entries: Vec<&'static Description> =
-        vec![&REPLAY, &READ, &EXEC_AT_HEAD, &EXEC, &AROUND];
+        vec![&RX, &REPLAY, &READ, &EXEC_AT_HEAD, &EXEC, &AROUND];
     entries.extend(filter::catalog::FILTERS);
     entries.extend([&PRINT, &DISCARD, &PCAP]);
     entries
@@ -178,6 +186,23 @@ fn every_node_and_edge_is_in_the_dot_form() {
         );
         assert_eq!(dot.matches('{').count(), dot.matches('}').count());
     }
+}
+
+#[test]
+fn what_is_asked_ahead_is_in_every_form() {
+    let named = |name: &str| cases().into_iter().find(|case| case.path.ends_with(name)).unwrap();
+    let plan = planned(&named("19-asked-ahead.plan")).unwrap();
+    assert_eq!(explain::dot(&plan).matches("xlabel=\"in the kernel too\"").count(), 3);
+    let asked: Vec<_> = plan.pushed.iter().map(|p| plan.ahead(p.source).unwrap()).collect();
+    let asked: Vec<_> = asked.iter().filter_map(|given| given.text("expression")).collect();
+    assert_eq!(asked, ["tcp port 80", "udp", "udp", "arp", "arp"]);
+    let plan = planned(&named("20-not-asked-ahead.plan")).unwrap();
+    assert!(!explain::dot(&plan).contains("in the kernel too"));
+    assert_eq!(plan.pushed.len(), 6);
+    assert!(plan.pushed.iter().all(|p| p.filter.is_err() && plan.ahead(p.source).is_none()));
+    assert!(explain::help(&RX).contains("    asks ahead    what the first filter behind it asks"));
+    let bpf = filter::catalog::FILTERS.iter().find(|entry| entry.name == "bpf").unwrap();
+    assert!(explain::help(bpf).contains("    asked ahead   by the source before it"));
 }
 
 #[test]

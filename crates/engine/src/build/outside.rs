@@ -75,7 +75,7 @@ impl Outside<'_> {
             classes: Classes::Same,
             origin: u16::try_from(origin).unwrap_or(u16::MAX),
             origins: self.origins,
-            ahead: None,
+            ahead: self.plan.ahead(id),
         }
     }
 }

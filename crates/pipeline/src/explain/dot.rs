@@ -30,7 +30,11 @@ pub fn dot(plan: &Plan) -> String {
                 _ => "",
             };
             let text = quoted(&words::shown(graph, id));
-            let _ = writeln!(out, "    n{} [label={text}{shape}];", id.0);
+            let kernel = match plan.asked_by(id).next() {
+                Some(_) => ", xlabel=\"in the kernel too\"",
+                None => "",
+            };
+            let _ = writeln!(out, "    n{} [label={text}{shape}{kernel}];", id.0);
         }
         out.push_str("  }\n");
     }

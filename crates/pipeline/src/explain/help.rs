@@ -54,6 +54,15 @@ pub fn help(entry: &Description) -> String {
         line(&mut out, "reports", if entry.ends_with_report() { output } else { beside });
     }
     line(&mut out, "runs in", &runs_in(entry));
+    if entry.takes_filter {
+        let what = "what the first filter behind it asks, where that can be asked in the kernel: \
+                    what it refuses never comes in";
+        line(&mut out, "asks ahead", what);
+    }
+    if entry.ahead.is_some() {
+        let who = "by the source before it, in the kernel, unless an arc takes what it refuses";
+        line(&mut out, "asked ahead", who);
+    }
     let _ = write!(out, "\nExample\n    streamline {}\n", shell(entry.example));
     out
 }

@@ -50,12 +50,23 @@ pub fn text(plan: &Plan, machine: &Machine) -> String {
     out
 }
 
-/// What filters have to say about how they do it: which compiler served an expression.
+/// What filters have to say about how they do it, as which compiler served an expression, and what
+/// the kernel is asked ahead.
 fn remarks(out: &mut String, plan: &Plan, names: &[String]) {
     for (name, (_, node)) in names.iter().zip(plan.graph.ids()) {
         let Some(used) = node.filter() else { continue };
         if let Some(remark) = used.description.remark.and_then(|remark| remark(&used.arguments)) {
             let _ = writeln!(out, " {name}: {remark}");
+        }
+    }
+    for (name, (id, _)) in names.iter().zip(plan.graph.ids()) {
+        let by: Vec<&str> = plan.asked_by(id).map(|source| names[source.0].as_str()).collect();
+        if !by.is_empty() {
+            words::wrapped(out, &words::asked(name, &by), COLUMNS);
+        }
+        let why = plan.pushed.iter().filter(|pushed| pushed.source == id);
+        if let Some(why) = why.filter_map(|pushed| pushed.filter.as_ref().err()).next() {
+            words::wrapped(out, &words::not_asked(name, why), COLUMNS);
         }
     }
 }
@@ -104,7 +115,11 @@ fn placed(plan: &Plan, id: NodeId, names: &[String], indent: &str) -> [String; 5
         _ => "–".to_owned(),
     };
     let name = format!("{indent}{}", names[id.0]);
-    [name, here.clone(), cost, placed.because.clone(), elsewhere(&placed.candidates, here)]
+    let mut because = placed.because.clone();
+    if plan.asked_by(id).next().is_some() {
+        because.push_str("; in the kernel too");
+    }
+    [name, here.clone(), cost, because, elsewhere(&placed.candidates, here)]
 }
 
 /// The other spaces, those with the same verdict together.

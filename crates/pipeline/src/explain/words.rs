@@ -145,6 +145,20 @@ pub(super) fn ring(ring: &RingPlan) -> String {
     )
 }
 
+/// That a filter is asked ahead, in a sentence.
+pub(super) fn asked(filter: &str, sources: &[&str]) -> String {
+    let filters = if sources.len() == 1 { "filter" } else { "filters" };
+    format!(
+        "{filter}: in the kernel too, as socket {filters} of {}: what it refuses never enters",
+        sources.join(" and ")
+    )
+}
+
+/// That a source asks nothing ahead, in a sentence.
+pub(super) fn not_asked(source: &str, why: &str) -> String {
+    format!("{source}: takes every frame from the kernel: {why}")
+}
+
 /// What a pipe is, in a sentence: that out of a process, that into one, or both.
 pub(super) fn pipe(out: bool, into: bool, thread: &str) -> String {
     match (out, into) {

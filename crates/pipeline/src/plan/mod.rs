@@ -9,13 +9,17 @@
 //! A **process** (CONTRACT 27) is a space with one node. What comes to it is handed over in the
 //! last thread before it, and what it writes is taken up in the thread behind that: since the two
 //! are never the same, neither end of it can wait for the other.
+//!
+//! Beside its place, a filter may be **asked ahead**: by the source before it, in the kernel.
 
+mod ahead;
 mod complete;
 mod discover;
 mod edges;
 mod machine;
 mod select;
 
+pub use ahead::Pushed;
 pub use complete::complete;
 pub use machine::{Costs, Kernel, Machine};
 
@@ -36,6 +40,8 @@ pub struct Plan {
     pub edges: Vec<PlannedEdge>,
     /// Nodes whose report is the output of the line: they stand at its end.
     pub reports: Vec<NodeId>,
+    /// What sources that can ask the kernel ask it: one for each of them.
+    pub pushed: Vec<Pushed>,
     /// How it was chosen.
     pub choice: Choice,
 }
@@ -175,7 +181,8 @@ pub fn plan(
     let selected = select::select(&graph, &discovered, machine, policy)?;
     let edges = edges::edges(&graph, &selected, machine);
     let (spaces, placed) = discover::used(discovered, &selected, &graph);
-    Ok(Plan { graph, spaces, placed, edges, reports, choice: selected.choice })
+    let pushed = ahead::pushed(&graph);
+    Ok(Plan { graph, spaces, placed, edges, reports, pushed, choice: selected.choice })
 }
 
 impl Plan {

@@ -1,0 +1,83 @@
+//! What is asked ahead: a source that can ask the kernel is told what the first filter behind it
+//! asks, so that what that refuses never comes in. The filter itself stays where it is, and what is
+//! asked ahead may refuse nothing that it would not refuse. [SL §7.1; CONTRACT 18]
+//!
+//! In: a graph; out: for each such source the filter, or why there is none. Nothing of this depends
+//! on the machine: whether a question can be asked ahead is known from its arguments.
+//!
+//! It is right where nobody can tell the difference: all that the source gives comes to that one
+//! filter, perhaps through a merge of sources, and no arc takes what the filter refuses.
+
+use super::Plan;
+use crate::graph::{Graph, NodeId, Step};
+use filter::{Arguments, Kind};
+
+/// A source that can ask the kernel, and what it asks.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Pushed {
+    /// The source.
+    pub source: NodeId,
+    /// The filter that is asked ahead, or why none is.
+    pub filter: Result<NodeId, String>,
+}
+
+/// One for each source that can ask the kernel, in the order of the text.
+pub(super) fn pushed(graph: &Graph) -> Vec<Pushed> {
+    let asks = |source: NodeId| {
+        let used = graph.node(source).filter();
+        used.is_some_and(|u| u.description.kind == Kind::Source && u.description.takes_filter)
+    };
+    let sources = graph.ids().map(|(id, _)| id).filter(|id| asks(*id));
+    sources.map(|source| Pushed { source, filter: first(graph, source) }).collect()
+}
+
+/// The filter behind a source that can be asked ahead.
+fn first(graph: &Graph, source: NodeId) -> Result<NodeId, String> {
+    let mut to = only(graph, source)?;
+    if matches!(graph.node(to).step, Step::Merge) {
+        to = only(graph, to)?;
+    }
+    fits(graph, to).map(|()| to)
+}
+
+/// Where everything goes that leaves a node.
+fn only(graph: &Graph, from: NodeId) -> Result<NodeId, String> {
+    let mut behind = graph.outputs(from);
+    match (behind.next(), behind.next()) {
+        (Some(edge), None) => Ok(edge.to),
+        (None, _) => Err("nothing follows".to_owned()),
+        (Some(_), Some(_)) => Err("several branches begin there".to_owned()),
+    }
+}
+
+/// Whether a filter can be asked ahead of where it stands.
+fn fits(graph: &Graph, id: NodeId) -> Result<(), String> {
+    let node = graph.node(id);
+    let Some(used) = node.filter() else {
+        return Err("a section cannot be asked ahead, only one filter".to_owned());
+    };
+    let name = used.description.name;
+    let Some(ahead) = used.description.ahead else {
+        return Err(format!("`{name}` cannot be asked ahead"));
+    };
+    if graph.outputs(id).any(|edge| edge.classes.contains(0)) {
+        return Err(format!("an arc takes what `{name}` refuses"));
+    }
+    ahead(&used.arguments).map_err(|why| format!("`{name}` cannot be asked ahead: {why}"))
+}
+
+impl Plan {
+    /// The arguments of the filter that this source asks ahead.
+    #[must_use]
+    pub fn ahead(&self, source: NodeId) -> Option<&Arguments> {
+        let pushed = self.pushed.iter().find(|pushed| pushed.source == source)?;
+        let filter = pushed.filter.as_ref().ok()?;
+        self.graph.node(*filter).filter().map(|used| &used.arguments)
+    }
+
+    /// The sources that ask this filter ahead.
+    pub fn asked_by(&self, filter: NodeId) -> impl Iterator<Item = NodeId> {
+        let asks = move |pushed: &&Pushed| pushed.filter == Ok(filter);
+        self.pushed.iter().filter(asks).map(|pushed| pushed.source)
+    }
+}
