@@ -55,6 +55,8 @@ pub(crate) enum Command {
     Explain(ExplainArguments),
     /// List all filters, or tell everything about one
     Filters(FiltersArguments),
+    /// Say what works on this machine, and what to do where it does not
+    Doctor(DoctorArguments),
     /// Print lines to try
     Examples,
     /// Write a completion script for a shell
@@ -160,6 +162,30 @@ pub(crate) struct ExplainArguments {
 pub(crate) struct FiltersArguments {
     /// A filter, source or sink
     pub(crate) name: Option<String>,
+}
+
+/// Words of `doctor`.
+#[derive(Args, Debug)]
+pub(crate) struct DoctorArguments {
+    /// As one JSON object
+    #[arg(short, long, global = true)]
+    pub(crate) json: bool,
+    /// About what alone
+    #[command(subcommand)]
+    pub(crate) about: Option<About>,
+}
+
+/// What `doctor` is asked about.
+#[derive(Subcommand, Debug)]
+pub(crate) enum About {
+    /// Whether packets can be captured: status 0 or 1
+    Rx,
+    /// Whether packets can be sent: status 0 or 1
+    Tx,
+    /// Whether the kernel takes programs: status 0 or 1
+    Kernel,
+    /// Print a line as a service for systemd that may capture and nothing else
+    Unit(LineArguments),
 }
 
 /// The words as clap is to see them: `run` put in where a line stands alone, and the words of a

@@ -12,10 +12,12 @@ mod arguments;
 mod bench;
 mod check;
 mod completion;
+mod doctor;
 mod examples;
 mod explain;
 mod filters;
 mod line;
+mod privilege;
 mod progress;
 mod report;
 mod run;
@@ -42,6 +44,7 @@ fn main() -> ExitCode {
         Command::Check(given) => check::check(&given),
         Command::Explain(given) => explain::explain(&given),
         Command::Filters(given) => filters::filters(given.name.as_deref()),
+        Command::Doctor(given) => doctor::doctor(&given),
         Command::Examples => examples::print(),
         Command::Completion { shell } => completion::script(shell),
         Command::Complete { line } => completion::complete(&line),

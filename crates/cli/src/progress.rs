@@ -1,7 +1,7 @@
 //! Progress: how far a run is, on standard error, while it goes on.
 //!
-//! In: what sources answered ([`engine::run::Progress`]). Out: on a terminal one line that takes its
-//! own place each second; elsewhere, and only if `--progress` asks, one line after the other.
+//! In: what sources answered ([`engine::run::Progress`]). Out: on a terminal one line that takes
+//! its own place each second; elsewhere, and only if `--progress` asks, one line after the other.
 //!
 //! Without `--progress` it is shown when a person watches standard error and nothing of the line
 //! is printed on the same terminal.
@@ -179,7 +179,7 @@ fn clock(ns: u64) -> String {
 }
 
 /// An amount of bytes with three figures: `999 B`, `31.2 MB`.
-fn short(bytes: u64) -> String {
+pub(crate) fn short(bytes: u64) -> String {
     const UNITS: [&str; 6] = ["kB", "MB", "GB", "TB", "PB", "EB"];
     if bytes < 1000 {
         return format!("{bytes} B");

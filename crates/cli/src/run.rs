@@ -5,6 +5,7 @@
 //! of it with `--stats`, `--json` or `--report`, or if something was lost or does not balance.
 
 use crate::arguments::RunArguments;
+use crate::privilege::{self, Door};
 use crate::progress::Teller;
 use crate::report::{self, Form, Report};
 use crate::status::Status;
@@ -80,7 +81,15 @@ fn refused(text: &str, plan: &Plan, error: &BuildError) -> Status {
         BuildError::Outside { node, failure } => {
             let span = plan.graph.node(*node).span;
             let what = format!("cannot {} {}: {}", failure.call, failure.target, failure.why);
-            line::tell_at(text, span, &what, failure.hint.as_deref());
+            let used = plan.graph.node(*node).filter();
+            match used.and_then(|used| privilege::wanting(used.description.name)) {
+                Some(lack) => {
+                    line::tell_at(text, span, &what, None);
+                    terminal::note(&lack.sentence(Door::Packets));
+                    terminal::tell(&lack.told(text));
+                }
+                None => line::tell_at(text, span, &what, failure.hint.as_deref()),
+            }
             let missing = failure.call == "open" && failure.why == "no such file or directory";
             if missing { Status::Nothing } else { Status::Failed }
         }

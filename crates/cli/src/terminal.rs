@@ -13,15 +13,27 @@ const WIPE: &str = "\r\x1b[K";
 
 /// Whether mistakes are shown in colour: on a terminal that knows colours, unless NO_COLOR says no.
 pub(crate) fn colours() -> bool {
+    io::stderr().is_terminal() && wants_colours()
+}
+
+/// Whether what is printed is in colour, under the same conditions.
+pub(crate) fn colours_out() -> bool {
+    io::stdout().is_terminal() && wants_colours()
+}
+
+fn wants_colours() -> bool {
     let unwanted = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
-    let dumb = std::env::var_os("TERM").is_none_or(|term| term == "dumb");
-    io::stderr().is_terminal() && !unwanted && !dumb
+    !unwanted && !is_dumb()
+}
+
+/// Whether the terminal knows nothing but lines.
+fn is_dumb() -> bool {
+    std::env::var_os("TERM").is_none_or(|term| term == "dumb")
 }
 
 /// Whether a line on standard error can take the place of the one before.
 pub(crate) fn can_rewrite() -> bool {
-    let dumb = std::env::var_os("TERM").is_none_or(|term| term == "dumb");
-    io::stderr().is_terminal() && !dumb
+    io::stderr().is_terminal() && !is_dumb()
 }
 
 /// Shows a line on standard error in the place of the one before, cut by the terminal where it is

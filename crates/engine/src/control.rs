@@ -1,5 +1,5 @@
-//! Stopping a path, and asking how far it is: two words that all spaces look at, and everything that
-//! must be woken to see them.
+//! Stopping a path, and asking how far it is: two words that all spaces look at, and everything
+//! that must be woken to see them.
 //!
 //! Asking costs a space one load of a shared word per pass, and nothing is written while nobody
 //! asks. An answer is what a source has seen so far; a space that is busy answers when it looks

@@ -9,13 +9,14 @@
 //! - [`ledger`]: what was counted, and whether it balances;
 //! - [`control`][]: stopping;
 //! - [`failure`]: why a path ended early; [`suspect`]: the block on which a filter failed;
-//! - [`machine`]: the machine as the planner takes it.
+//! - [`machine`]: the machine as the planner takes it; [`doctor`]: as people want to know it.
 #![forbid(unsafe_code)]
 
 pub mod build;
 pub mod catalogue;
 pub mod compiler;
 pub mod control;
+pub mod doctor;
 pub mod failure;
 pub mod ledger;
 pub mod machine;

@@ -1,0 +1,367 @@
+//! What follows from the facts: what is well, what is not, what to do, and which doors are open.
+//!
+//! These types are the form of `--json`; `version` changes when a field goes or changes its
+//! meaning.
+
+use crate::privilege::{self, Door, Way};
+use engine::doctor::{Binary, Bound, Capabilities, Facts, Feature, Interface, Refused, Seccomp};
+use serde::Serialize;
+
+/// The version of the form of `--json`.
+const VERSION: u32 = 1;
+/// What stands for a line in examples.
+const LINE: &str = "rx | count";
+
+/// Everything.
+#[derive(Serialize, Debug)]
+pub(super) struct Checkup {
+    version: u32,
+    pub(super) program: &'static str,
+    pub(super) release: String,
+    pub(super) processors: usize,
+    pub(super) memory: Option<u64>,
+    pub(super) sections: Vec<Section>,
+    pub(super) interfaces: Vec<Seen>,
+    pub(super) doors: Vec<Verdict>,
+}
+
+/// Rows that belong together.
+#[derive(Serialize, Debug)]
+pub(super) struct Section {
+    pub(super) name: &'static str,
+    pub(super) rows: Vec<Row>,
+}
+
+/// How a row is to be taken.
+#[derive(Serialize, Clone, Copy, PartialEq, Eq, Debug)]
+#[serde(rename_all = "lowercase")]
+pub(super) enum State {
+    /// Works.
+    Good,
+    /// Does not.
+    Bad,
+    /// Neither: a figure, or something that nothing needs.
+    Plain,
+}
+
+/// One thing.
+#[derive(Serialize, Debug)]
+pub(super) struct Row {
+    pub(super) name: String,
+    pub(super) state: State,
+    pub(super) says: String,
+    /// What to do, where it does not work.
+    pub(super) advice: Option<String>,
+}
+
+/// An interface.
+#[derive(Serialize, Debug)]
+pub(super) struct Seen {
+    pub(super) index: u32,
+    pub(super) name: String,
+    pub(super) kind: String,
+    pub(super) link: String,
+    /// `up`, `down` or `no carrier`.
+    pub(super) state: &'static str,
+    pub(super) mtu: u32,
+    pub(super) received: u64,
+    pub(super) sent: u64,
+    /// What the device or its driver dropped before the host saw it.
+    pub(super) lost: u64,
+    pub(super) errors: u64,
+}
+
+/// Whether a door is open.
+#[derive(Serialize, Debug)]
+pub(super) struct Verdict {
+    /// `rx`, `tx`, `kernel` or `replay`.
+    pub(super) name: &'static str,
+    /// In words.
+    pub(super) what: &'static str,
+    pub(super) open: bool,
+    pub(super) because: String,
+    pub(super) ways: Vec<Way>,
+}
+
+impl Checkup {
+    pub(super) fn new(facts: &Facts) -> Self {
+        Self {
+            version: VERSION,
+            program: env!("CARGO_PKG_VERSION"),
+            release: facts.release.clone(),
+            processors: facts.processors,
+            memory: facts.memory,
+            sections: vec![who(facts), kernel(facts), limits(facts), helpers(facts)],
+            interfaces: facts.interfaces.iter().flatten().map(Seen::new).collect(),
+            doors: vec![capturing(facts), sending(facts), programs(facts), files()],
+        }
+    }
+}
+
+impl Row {
+    fn new(name: impl Into<String>, state: State, says: impl Into<String>) -> Self {
+        Self { name: name.into(), state, says: says.into(), advice: None }
+    }
+
+    fn advice(mut self, advice: impl Into<String>) -> Self {
+        self.advice = Some(advice.into());
+        self
+    }
+}
+
+/// Locks memory: no constant of its own, because nothing of ours asks for it.
+const IPC_LOCK: u32 = 14;
+
+fn who(facts: &Facts) -> Section {
+    let who = &facts.privilege;
+    let user = if who.uid == 0 { "root".to_owned() } else { format!("number {}", who.uid) };
+    let mut rows = vec![Row::new("user", State::Plain, user), program(&facts.program)];
+    for (number, name, serves) in [
+        (Capabilities::NET_RAW, "CAP_NET_RAW", "rx and tx"),
+        (Capabilities::NET_ADMIN, "CAP_NET_ADMIN", "kernel programs, changes of interfaces"),
+        (Capabilities::BPF, "CAP_BPF", "kernel programs"),
+        (Capabilities::PERFMON, "CAP_PERFMON", "programs that read kernel memory: not needed"),
+        (Capabilities::SYS_ADMIN, "CAP_SYS_ADMIN", "entering a name space (netns=)"),
+        (IPC_LOCK, "CAP_IPC_LOCK", "locked memory beyond the limit"),
+    ] {
+        let (state, how) = match () {
+            () if who.effective.has(number) => (State::Good, "in effect"),
+            () if who.permitted.has(number) => (State::Plain, "permitted, not in effect"),
+            () if who.bounding.has(number) => (State::Plain, "missing, can be given"),
+            () => (State::Plain, "missing, not in the bounding set"),
+        };
+        rows.push(Row::new(name, state, format!("{how} ({serves})")));
+    }
+    let no_new = match who.no_new_privileges {
+        Some(true) => "on: sudo and setcap have no effect in what is started from here",
+        Some(false) => "off",
+        None => "unknown",
+    };
+    rows.push(Row::new("no_new_privs", State::Plain, no_new));
+    let seccomp = match who.seccomp {
+        Some(Seccomp::Off) => "off",
+        Some(Seccomp::Strict) => "strict",
+        Some(Seccomp::Filter) => "a filter of system calls is on: it may refuse what root may do",
+        None => "unknown",
+    };
+    rows.push(Row::new("seccomp", State::Plain, seccomp));
+    let space = match who.inner_user_namespace {
+        Some(true) => "an inner one: capabilities count in what it owns alone",
+        Some(false) => "the first",
+        None => "unknown",
+    };
+    rows.push(Row::new("user name space", State::Plain, space));
+    Section { name: "who we are", rows }
+}
+
+fn program(program: &Binary) -> Row {
+    let place = program.path.as_ref().map(|path| path.display().to_string());
+    let place = place.unwrap_or_else(|| "unknown".to_owned());
+    match program.nosuid {
+        true => Row::new("program", State::Bad, format!("{place} (on a mount with nosuid)"))
+            .advice("capabilities of files have no effect there: install it elsewhere"),
+        false => Row::new("program", State::Plain, place),
+    }
+}
+
+fn kernel(facts: &Facts) -> Section {
+    let ring = Feature {
+        name: "packet ring",
+        serves: "rx: a packet socket with its memory mapped",
+        outcome: facts.packet_ring.clone(),
+    };
+    let mut features: Vec<&Feature> = facts.features.iter().collect();
+    // It is the last step of what stands before it.
+    let socket = features.iter().position(|feature| feature.name == "packet socket");
+    features.insert(socket.map_or(0, |at| at + 1), &ring);
+    let mut rows: Vec<Row> = features.iter().map(|feature| tried(facts, feature)).collect();
+    rows.push(match facts.user_namespaces {
+        Some(true) => Row::new("user name spaces", State::Good, "for everybody (unshare -Urn)"),
+        Some(false) => Row::new("user name spaces", State::Bad, "for root alone").advice(
+            "sysctl user.max_user_namespaces, kernel.unprivileged_userns_clone and \
+             kernel.apparmor_restrict_unprivileged_userns say why",
+        ),
+        None => Row::new("user name spaces", State::Plain, "unknown"),
+    });
+    Section { name: "what the kernel lets us do (tried, not deduced)", rows }
+}
+
+fn tried(facts: &Facts, feature: &Feature) -> Row {
+    match &feature.outcome {
+        Ok(()) => Row::new(feature.name, State::Good, feature.serves),
+        Err(refusal) => {
+            let says = format!("{} ({})", refusal.why, feature.serves);
+            Row::new(feature.name, State::Bad, says).advice(remedy(facts, feature, refusal.kind))
+        }
+    }
+}
+
+/// What to do about a feature that does not work.
+fn remedy(facts: &Facts, feature: &Feature, kind: Refused) -> String {
+    let who = &facts.privilege;
+    match feature.name {
+        "packet socket" | "packet ring" | "AF_XDP socket" => {
+            return format!("see the end: {}", capturing(facts).title());
+        }
+        "eBPF program" => return format!("see the end: {}", programs(facts).title()),
+        _ => {}
+    }
+    let filtered = who.seccomp == Some(Seccomp::Filter);
+    let text = match (feature.name, kind) {
+        ("userfaultfd" | "perf events", Refused::Denied | Refused::Absent) if filtered => {
+            "the seccomp filter refuses it: ask whoever started this container or service"
+        }
+        ("/dev/net/tun", Refused::Absent) => {
+            "sudo modprobe tun; a container: --device /dev/net/tun"
+        }
+        ("/dev/fuse", Refused::Absent) => "sudo modprobe fuse; a container: --device /dev/fuse",
+        ("/dev/net/tun" | "/dev/fuse", _) => "run as root, or have the device's mode changed",
+        ("perf events", Refused::Denied) => "sudo sysctl -w kernel.perf_event_paranoid=2",
+        ("JIT", _) => "sudo sysctl -w net.core.bpf_jit_enable=1",
+        ("cgroup2", _) => "sudo mount -t cgroup2 none /sys/fs/cgroup, or boot with it",
+        (_, Refused::Absent) => "nothing, but a kernel that is built with it",
+        (_, Refused::Denied) => "run as root",
+        (_, Refused::Otherwise) => "free memory or descriptors, and try again",
+    };
+    text.to_owned()
+}
+
+fn limits(facts: &Facts) -> Section {
+    let rows = facts.limits.iter().map(|limit| {
+        let value = match limit.value {
+            None => "unknown".to_owned(),
+            Some(Bound::Unlimited) => "no end".to_owned(),
+            Some(Bound::At(n)) => n.to_string(),
+        };
+        let (least, serves) = match limit.name {
+            "net.core.netdev_max_backlog" => (1000, "packets that wait for a processor"),
+            "net.core.rmem_max" => (0, "bytes: no bound for the ring of rx"),
+            "net.core.optmem_max" => (20_480, "bytes: room for a filter in the kernel"),
+            "Max locked memory" => (0, "bytes: no bound for the ring of rx"),
+            _ => (1024, "files, sockets and pipes at once"),
+        };
+        let says = format!("{value} ({serves})");
+        match limit.value {
+            Some(Bound::At(n)) if n < least => {
+                let advice = match limit.name.contains('.') {
+                    true => format!("sudo sysctl -w {}={least}", limit.name),
+                    false => format!("ulimit -n {least}"),
+                };
+                Row::new(limit.name, State::Bad, says).advice(advice)
+            }
+            _ => Row::new(limit.name, State::Plain, says),
+        }
+    });
+    Section { name: "limits", rows: rows.collect() }
+}
+
+fn helpers(facts: &Facts) -> Section {
+    let rows = facts.helpers.iter().map(|(name, place)| {
+        let (serves, package) = match *name {
+            "tcpdump" => ("looks at the same packets", "tcpdump"),
+            "tshark" => ("names what is in them", "tshark"),
+            "setcap" => ("gives a file its capabilities", "libcap2-bin"),
+            _ => ("compiles the filter expressions that we do not know", "libpcap0.8"),
+        };
+        match place {
+            Some(place) => Row::new(*name, State::Good, format!("{place} ({serves})")),
+            None => Row::new(*name, State::Bad, format!("not found ({serves})"))
+                .advice(format!("install it (on Debian the package {package})")),
+        }
+    });
+    Section { name: "programs that help", rows: rows.collect() }
+}
+
+impl Seen {
+    fn new(interface: &Interface) -> Self {
+        let flags = interface.flags;
+        let link = match interface.hatype {
+            1 => "Ethernet".to_owned(),
+            772 => "loopback".to_owned(),
+            512 => "PPP".to_owned(),
+            801..=805 => "WLAN".to_owned(),
+            // No header before the packet: tun, and tunnels.
+            65534 | 519 | 768 | 769 | 776 | 778 | 823 => "raw IP".to_owned(),
+            other => format!("type {other}"),
+        };
+        let counters = &interface.counters;
+        Self {
+            index: interface.index,
+            name: interface.name.clone(),
+            kind: interface.kind.clone().unwrap_or_else(|| "device".to_owned()),
+            link,
+            state: match (flags.up(), flags.running()) {
+                (true, true) => "up",
+                (true, false) => "no carrier",
+                (false, _) => "down",
+            },
+            mtu: interface.mtu,
+            received: counters.rx_packets,
+            sent: counters.tx_packets,
+            lost: counters.rx_lost(),
+            errors: counters.rx_errors,
+        }
+    }
+}
+
+/// Whether `rx` works.
+pub(super) fn capturing(facts: &Facts) -> Verdict {
+    let mut verdict = verdict("rx", "capturing", facts, Door::Packets);
+    if verdict.open {
+        verdict.because = match &facts.interfaces {
+            Err(refusal) => format!("the interfaces cannot be listed: {}", refusal.why),
+            Ok(all) => {
+                let up = all.iter().filter(|i| i.flags.up() && !i.flags.loopback());
+                let names: Vec<&str> = up.map(|interface| interface.name.as_str()).collect();
+                match names.len() {
+                    0 => "but no interface is up besides lo: nothing will come".to_owned(),
+                    1..=4 => format!("on {}", names.join(", ")),
+                    n => format!("on {} and {} more", names[..3].join(", "), n - 3),
+                }
+            }
+        };
+    }
+    verdict
+}
+
+/// Whether `tx` works.
+pub(super) fn sending(facts: &Facts) -> Verdict {
+    verdict("tx", "sending", facts, Door::Packets)
+}
+
+/// Whether the kernel takes programs.
+pub(super) fn programs(facts: &Facts) -> Verdict {
+    let mut verdict = verdict("kernel", "programs", facts, Door::Programs);
+    if !verdict.open {
+        verdict.because.push_str("; everything works without, in this process");
+    }
+    verdict
+}
+
+fn files() -> Verdict {
+    Verdict {
+        name: "replay",
+        what: "captures",
+        open: true,
+        because: "always".to_owned(),
+        ways: Vec::new(),
+    }
+}
+
+fn verdict(name: &'static str, what: &'static str, facts: &Facts, door: Door) -> Verdict {
+    let tried = match door {
+        Door::Packets => &facts.packet_ring,
+        Door::Programs => &facts.kernel_program,
+    };
+    let who = &facts.privilege;
+    match privilege::lack(who, door, tried) {
+        None => Verdict { name, what, open: true, because: String::new(), ways: Vec::new() },
+        Some(lack) => Verdict {
+            name,
+            what,
+            open: false,
+            because: lack.sentence(door),
+            ways: lack.ways(door, who, &facts.program, LINE),
+        },
+    }
+}

@@ -1,0 +1,176 @@
+//! `streamline doctor unit`: a line as a service for systemd, with CAP_NET_RAW and nothing else.
+//!
+//! In: a line. Out: the text of a unit. The line is checked first. Files that it names without a
+//! folder lie in the service's own, `/var/lib/streamline`.
+
+use crate::arguments::LineArguments;
+use crate::line;
+use crate::privilege::INSTALLED;
+use crate::status::Status;
+use crate::terminal;
+use engine::doctor::Binary;
+use pipeline::Graph;
+use std::path::Path;
+
+/// Prints the unit of a line.
+pub(super) fn print(given: &LineArguments) -> Status {
+    let told = line::text(given).and_then(|text| {
+        let graph = line::graph(&text)?;
+        if let Some(space) = name_space(&graph) {
+            terminal::complain("a service cannot change its name space while it runs");
+            terminal::note(&format!(
+                "leave `netns={space}` out of the line, and write \
+                 NetworkNamespacePath=/run/netns/{space} into the unit"
+            ));
+            return Err(Status::Usage);
+        }
+        Ok(terminal::print(&unit(&text, is_live(&graph), &Binary::look())))
+    });
+    told.unwrap_or_else(|status| status)
+}
+
+/// Whether a line opens packet sockets.
+fn is_live(graph: &Graph) -> bool {
+    let names = graph.ids().filter_map(|(_, node)| Some(node.filter()?.description.name));
+    names.into_iter().any(|name| ["rx", "tx"].contains(&name))
+}
+
+/// The name space that a line wants to enter.
+fn name_space(graph: &Graph) -> Option<&str> {
+    graph.ids().find_map(|(_, node)| node.filter()?.arguments.text("netns"))
+}
+
+/// The text of the unit.
+fn unit(text: &str, live: bool, program: &Binary) -> String {
+    let (place, first) = place(program.path.as_deref());
+    let capability = if live { "CAP_NET_RAW" } else { "" };
+    let families = if live { "AF_PACKET AF_NETLINK AF_UNIX" } else { "AF_NETLINK AF_UNIX" };
+    let (described, word) = (described(text), quoted(text));
+    format!(
+        "\
+# streamline doctor unit '…' | sudo tee /etc/systemd/system/streamline.service
+{first}# sudo systemctl daemon-reload && sudo systemctl start streamline
+# What it prints: journalctl -u streamline. Its files: /var/lib/streamline.
+[Unit]
+Description=Streamline: {described}
+Wants=network.target
+After=network.target
+
+[Service]
+ExecStart={place} run {word}
+# The first signal lets everything under way drain.
+KillSignal=SIGINT
+TimeoutStopSec=30
+Restart=on-failure
+StateDirectory=streamline
+WorkingDirectory=%S/streamline
+Environment=XDG_STATE_HOME=%S
+
+DynamicUser=yes
+AmbientCapabilities={capability}
+CapabilityBoundingSet={capability}
+NoNewPrivileges=yes
+ProtectSystem=strict
+ProtectHome=yes
+PrivateTmp=yes
+PrivateDevices=yes
+ProtectKernelTunables=yes
+ProtectKernelModules=yes
+ProtectKernelLogs=yes
+ProtectControlGroups=yes
+ProtectClock=yes
+ProtectHostname=yes
+RestrictAddressFamilies={families}
+RestrictNamespaces=yes
+RestrictRealtime=yes
+RestrictSUIDSGID=yes
+LockPersonality=yes
+MemoryDenyWriteExecute=yes
+SystemCallArchitectures=native
+SystemCallFilter=@system-service
+SystemCallErrorNumber=EPERM
+
+[Install]
+WantedBy=multi-user.target
+"
+    )
+}
+
+/// Where the service finds the program, and what is to be done before.
+fn place(path: Option<&Path>) -> (String, String) {
+    let hidden = ["/home", "/root", "/run/user", "/tmp", "/var/tmp"];
+    let Some(path) = path else { return (INSTALLED.to_owned(), String::new()) };
+    let shown = path.display().to_string();
+    let plain = shown.chars().all(|c| c.is_ascii_alphanumeric() || "/._-+".contains(c));
+    if plain && !hidden.iter().any(|folder| path.starts_with(folder)) {
+        return (shown, String::new());
+    }
+    (INSTALLED.to_owned(), format!("# sudo install -m 755 {shown} {INSTALLED}\n"))
+}
+
+/// A line as a description: one line, percent signs doubled.
+fn described(text: &str) -> String {
+    text.split_whitespace().collect::<Vec<_>>().join(" ").replace('%', "%%")
+}
+
+/// A line as one word of ExecStart= (systemd.service(5), "Command lines").
+fn quoted(text: &str) -> String {
+    let mut word = String::from("\"");
+    for c in text.chars() {
+        match c {
+            '"' => word.push_str("\\\""),
+            '\\' => word.push_str("\\\\"),
+            '\n' => word.push_str("\\n"),
+            '\t' => word.push_str("\\t"),
+            '%' => word.push_str("%%"),
+            '$' => word.push_str("$$"),
+            _ => word.push(c),
+        }
+    }
+    word.push('"');
+    word
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::path::PathBuf;
+
+    fn binary(path: &str) -> Binary {
+        Binary { path: Some(PathBuf::from(path)), nosuid: false }
+    }
+
+    #[test]
+    fn a_line_is_one_word_of_the_unit() {
+        let line = "rx | bpf \"tcp port 80\" | match \"100% \\$x\" | count";
+        let text = unit(line, true, &binary("/usr/bin/streamline"));
+        let word = r#""rx | bpf \"tcp port 80\" | match \"100%% \\$$x\" | count""#;
+        assert!(text.contains(&format!("\nExecStart=/usr/bin/streamline run {word}\n")), "{text}");
+        assert!(text.contains("\nDescription=Streamline: rx | bpf"), "{text}");
+        assert_eq!(quoted("a\nb\tc"), r#""a\nb\tc""#);
+        assert_eq!(described("a\n  b % c"), "a b %% c");
+    }
+
+    #[test]
+    fn who_needs_no_packets_gets_no_capability() {
+        let live = unit("rx | count", true, &binary("/usr/bin/streamline"));
+        assert!(live.contains("\nAmbientCapabilities=CAP_NET_RAW\n"), "{live}");
+        assert!(live.contains("AF_PACKET"), "{live}");
+        let dead = unit("replay x | count", false, &binary("/usr/bin/streamline"));
+        assert!(dead.contains("\nAmbientCapabilities=\nCapabilityBoundingSet=\n"), "{dead}");
+        assert!(!dead.contains("AF_PACKET") && !dead.contains("RAW"), "{dead}");
+    }
+
+    #[test]
+    fn a_program_that_the_service_cannot_see_is_to_be_installed() {
+        for path in ["/home/x/streamline", "/root/streamline", "/tmp/streamline", "/a b/streamline"]
+        {
+            let text = unit("rx | count", true, &binary(path));
+            assert!(text.contains(&format!("\nExecStart={INSTALLED} run ")), "{text}");
+            assert!(text.contains(&format!("\n# sudo install -m 755 {path} ")), "{text}");
+        }
+        let text = unit("rx | count", true, &binary("/opt/streamline"));
+        assert!(text.contains("\nExecStart=/opt/streamline run "), "{text}");
+        assert!(!text.contains("install -m"), "{text}");
+    }
+}

@@ -1,0 +1,264 @@
+//! `doctor` as those see it who may do everything, nothing, or only what somebody else lets them:
+//! the command is started in each of these fetters.
+
+#![allow(clippy::unwrap_used, reason = "a test may end by a panic")]
+
+mod common;
+
+use common::{Folder, Ran};
+use serde_json::Value;
+use std::path::PathBuf;
+use std::process::Command;
+use testkit::need;
+
+const SECTIONS: [&str; 6] = [
+    "\nwho we are\n",
+    "\nwhat the kernel lets us do (tried, not deduced)\n",
+    "\nlimits\n",
+    "\nprograms that help\n",
+    "\ninterfaces\n",
+    "\nwhat follows\n",
+];
+
+/// The command in a folder that everybody may read.
+struct Fettered {
+    folder: Folder,
+    program: PathBuf,
+}
+
+impl Fettered {
+    fn new() -> Self {
+        let folder = Folder::new();
+        let program = folder.path().join("streamline");
+        let built = env!("CARGO_BIN_EXE_streamline");
+        if std::fs::hard_link(built, &program).is_err() {
+            std::fs::copy(built, &program).unwrap();
+        }
+        Self { folder, program }
+    }
+
+    /// Runs a program with words, the command behind them, and words of the command.
+    fn run(&self, before: &[&str], words: &[&str]) -> Ran {
+        let mut command =
+            Command::new(before.first().map_or(self.program.as_path(), |first| first.as_ref()));
+        if !before.is_empty() {
+            command.args(&before[1..]).arg(&self.program);
+        }
+        command.args(words).current_dir(self.folder.path());
+        command.env("NO_COLOR", "1").env("XDG_STATE_HOME", self.folder.path());
+        Ran::from(command.output().unwrap())
+    }
+
+    /// What is said about capturing, as JSON, and whether the status agrees.
+    fn capturing(&self, before: &[&str]) -> Value {
+        let ran = self.run(before, &["doctor", "rx", "--json"]);
+        let told: Value = serde_json::from_str(&ran.out).unwrap_or_else(|_| panic!("{ran:?}"));
+        let open = told["open"].as_bool().unwrap();
+        assert_eq!(ran.status, Some(i32::from(!open)), "{ran:?}");
+        told
+    }
+}
+
+fn because(verdict: &Value) -> &str {
+    verdict["because"].as_str().unwrap()
+}
+
+/// The lines to copy.
+fn commands(verdict: &Value) -> Vec<&str> {
+    let ways = verdict["ways"].as_array().unwrap().iter();
+    ways.map(|way| way["command"].as_str().unwrap()).filter(|line| !line.is_empty()).collect()
+}
+
+/// Words before a command that make it nobody's.
+const NOBODY: [&str; 6] =
+    ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", "--inh-caps=-all", "--"];
+
+#[test]
+fn the_page_is_whole_and_narrow() {
+    let ran = Fettered::new().run(&[], &["doctor"]);
+    assert_eq!((ran.status, ran.err.as_str()), (Some(0), ""));
+    let mut from = 0;
+    for section in SECTIONS {
+        let at = ran.out[from..].find(section).unwrap_or_else(|| panic!("{section}: {}", ran.out));
+        from += at;
+    }
+    assert!(!ran.out.contains('\x1b'), "no colours in a pipe");
+    let copied =
+        |line: &str| line.trim_start().starts_with("sudo ") || line.contains(" doctor unit ");
+    for line in ran.out.lines().filter(|line| !copied(line) && !line.contains("/streamline")) {
+        assert!(line.chars().count() <= 80, "{line:?}");
+        assert_eq!(line, line.trim_end(), "nothing behind it");
+    }
+    assert!(ran.out.ends_with(" ✓ captures (replay)  always\n"), "{}", ran.out);
+}
+
+#[test]
+fn the_object_has_everything() {
+    let ran = Fettered::new().run(&[], &["doctor", "--json"]);
+    assert_eq!((ran.status, ran.err.as_str()), (Some(0), ""));
+    let told: Value = serde_json::from_str(&ran.out).unwrap();
+    assert_eq!(told["version"], 1);
+    let names = |list: &Value| -> Vec<String> {
+        list.as_array()
+            .unwrap()
+            .iter()
+            .map(|one| one["name"].as_str().unwrap().to_owned())
+            .collect()
+    };
+    assert_eq!(names(&told["doors"]), ["rx", "tx", "kernel", "replay"]);
+    let who = names(&told["sections"][0]["rows"]);
+    for row in ["user", "program", "CAP_NET_RAW", "CAP_BPF", "no_new_privs", "seccomp"] {
+        assert!(who.iter().any(|name| name == row), "{row}: {who:?}");
+    }
+    assert!(names(&told["interfaces"]).contains(&"lo".to_owned()));
+    for section in told["sections"].as_array().unwrap() {
+        for row in section["rows"].as_array().unwrap() {
+            let bad = row["state"] == "bad";
+            assert_eq!(row["advice"].is_string(), bad, "what is bad says what to do: {row}");
+        }
+    }
+}
+
+#[test]
+fn who_may_capture_is_told_so() {
+    let (Some(()), Some(unshare)) = (need::root(), need::command("unshare")) else { return };
+    let fettered = Fettered::new();
+    // An empty network, in which we are root whoever we are outside.
+    let unshare = unshare.to_str().unwrap();
+    let told = fettered.capturing(&[unshare, "-n"]);
+    assert!(told["open"].as_bool().unwrap(), "{told}");
+    assert_eq!(because(&told), "but no interface is up besides lo: nothing will come");
+}
+
+#[test]
+fn nobody_is_told_what_is_missing_and_what_to_do() {
+    let (Some(()), Some(_)) = (need::root(), need::command("setpriv")) else { return };
+    let fettered = Fettered::new();
+    let told = fettered.capturing(&NOBODY);
+    assert_eq!(
+        because(&told),
+        "CAP_NET_RAW is missing, without which nobody may open packet sockets"
+    );
+    let program = fettered.program.display();
+    let commands = commands(&told);
+    assert_eq!(commands[0], format!("sudo {program} 'rx | count'"));
+    assert!(commands.contains(&"unshare -Urn"), "{commands:?}");
+    // Where the folder for temporary files is mounted with nosuid, setcap would have no effect.
+    let setcap = format!("sudo setcap cap_net_raw+ep {program}");
+    let install = format!("sudo install -m 755 {program} /usr/local/bin/streamline");
+    assert!(commands[1] == setcap || commands[1] == install, "{commands:?}");
+
+    let page = fettered.run(&NOBODY, &["doctor"]);
+    assert_eq!(page.status, Some(0), "looking is no failure");
+    assert!(page.out.contains("\n ✗ packet socket "), "{}", page.out);
+    assert!(page.out.contains("→ see the end: capturing (rx)\n"), "{}", page.out);
+    assert!(page.out.contains("\n ✗ sending (tx)       no: the same\n"), "{}", page.out);
+}
+
+#[test]
+fn a_capability_that_can_never_come_is_told_from_one_that_can() {
+    let (Some(()), Some(setpriv)) = (need::root(), need::command("setpriv")) else { return };
+    let fettered = Fettered::new();
+    let bound = [setpriv.to_str().unwrap(), "--bounding-set=-net_raw", "--inh-caps=-net_raw", "--"];
+    let told = fettered.capturing(&bound);
+    assert!(because(&told).contains("not in the bounding set"), "{told}");
+    assert_eq!(commands(&told), ["unshare -Urn"]);
+    let fetters = [&NOBODY[..5], &["--no-new-privs", "--"]].concat();
+    let told = fettered.capturing(&fetters);
+    assert!(told["ways"][0]["says"].as_str().unwrap().starts_with("no_new_privs is set"), "{told}");
+    assert_eq!(commands(&told), ["unshare -Urn"]);
+}
+
+#[test]
+fn root_of_a_user_name_space_alone_has_no_packets() {
+    let Some(unshare) = need::command("unshare") else { return };
+    let unshare = unshare.to_str().unwrap();
+    if !Command::new(unshare).args(["-Urn", "true"]).output().unwrap().status.success() {
+        let _: Option<()> = need::skip("needs user name spaces");
+        return;
+    }
+    let fettered = Fettered::new();
+    let told = fettered.capturing(&[unshare, "-Ur"]);
+    assert!(because(&told).starts_with("CAP_NET_RAW is there and does not help"), "{told}");
+    assert!(because(&told).contains("user name space"), "{told}");
+    assert_eq!(commands(&told), ["unshare -Urn"]);
+    let told = fettered.capturing(&[unshare, "-Urn"]);
+    assert!(told["open"].as_bool().unwrap(), "and its own network name space has: {told}");
+}
+
+#[test]
+fn a_seccomp_filter_is_named_where_the_capability_is_there() {
+    let (Some(()), Some(())) = (need::root(), need::net_raw()) else { return };
+    let Some(python) = need::command("python3") else { return };
+    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/doctor/seccomp.py");
+    let fettered = Fettered::new();
+    // EPERM, as runtimes of containers answer, and EAFNOSUPPORT, as systemd does.
+    for errno in ["1", "97"] {
+        let before = [python.to_str().unwrap(), script, errno];
+        let told = fettered.capturing(&before);
+        assert!(because(&told).contains("CAP_NET_RAW is there"), "{told}");
+        assert!(because(&told).contains("a seccomp filter refuses"), "{told}");
+        assert!(commands(&told).is_empty(), "neither sudo nor setcap helps: {told}");
+        let ran = fettered.run(&before, &["run", "rx lo | count"]);
+        assert_eq!(ran.status, Some(1), "{ran:?}");
+        assert!(ran.err.contains("\nnote: CAP_NET_RAW is there and does not help"), "{}", ran.err);
+        assert!(!ran.err.contains("setcap"), "{}", ran.err);
+    }
+}
+
+#[test]
+fn a_line_that_lacks_privilege_says_how_to_get_it() {
+    let (Some(()), Some(_)) = (need::root(), need::command("setpriv")) else { return };
+    let fettered = Fettered::new();
+    let line = "rx lo | match \"it's\" | count";
+    let ran = fettered.run(&NOBODY, &["run", line]);
+    assert_eq!((ran.status, ran.out.as_str()), (Some(1), ""), "{ran:?}");
+    assert!(ran.err.contains("error: cannot watch lo: "), "{}", ran.err);
+    assert!(ran.err.contains("\nnote: CAP_NET_RAW is missing"), "{}", ran.err);
+    // What is to be copied stands in a line of its own and means the same line again.
+    let wanted = ran.err.lines().map(str::trim).find(|line| line.starts_with("sudo ")).unwrap();
+    let own = wanted.strip_prefix("sudo ").unwrap();
+    let words = fettered.folder.shell(&format!("printf '%s\\n' {own}")).output().unwrap();
+    let words = Ran::from(words).out;
+    assert_eq!(words, format!("{}\n{line}\n", fettered.program.display()));
+    // Another reason has nothing to do with privilege.
+    let ran = fettered.run(&[], &["run", "rx nosuch0 | count"]);
+    assert!(!ran.err.contains("CAP_NET_RAW is missing") || need::net_raw().is_none(), "{ran:?}");
+}
+
+#[test]
+fn the_unit_is_one_that_systemd_takes() {
+    let folder = Folder::new();
+    let line = "rx lo both=yes | bpf \"tcp port 80\" | tcp | http |exchange weblog access.log";
+    let ran = folder.run(&["doctor", "unit", line]);
+    assert_eq!((ran.status, ran.err.as_str()), (Some(0), ""));
+    for setting in ["DynamicUser=yes", "NoNewPrivileges=yes", "ProtectSystem=strict"] {
+        assert!(ran.out.contains(&format!("\n{setting}\n")), "{}", ran.out);
+    }
+    let raw = "\nAmbientCapabilities=CAP_NET_RAW\nCapabilityBoundingSet=CAP_NET_RAW\n";
+    assert!(ran.out.contains(raw), "{}", ran.out);
+    let Some(systemd) = need::command("systemd-analyze") else { return };
+    let unit = folder.path().join("streamline.service");
+    // The program is looked for, and need not be installed here.
+    let there = |line: &str| match line.strip_prefix("ExecStart=") {
+        Some(words) => format!("ExecStart=/bin/sh {}\n", words.split_once(' ').unwrap().1),
+        None => format!("{line}\n"),
+    };
+    std::fs::write(&unit, ran.out.lines().map(there).collect::<String>()).unwrap();
+    let output = Command::new(systemd).arg("verify").arg(&unit).output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(output.status.success() && !said.contains("streamline.service"), "{said}");
+}
+
+#[test]
+fn mistakes_of_a_unit_are_those_of_its_line() {
+    let folder = Folder::new();
+    let ran = folder.run(&["doctor", "unit", "generate | dpotr"]);
+    assert_eq!((ran.status, ran.out.as_str()), (Some(2), ""));
+    assert!(ran.err.contains("did you mean `dport`?"), "{}", ran.err);
+    let ran = folder.run(&["doctor", "unit", "rx netns=blue | count"]);
+    assert_eq!((ran.status, ran.out.as_str()), (Some(2), ""));
+    assert!(ran.err.contains("NetworkNamespacePath=/run/netns/blue"), "{}", ran.err);
+    let ran = folder.run(&["doctor", "unit"]);
+    assert_eq!(ran.status, Some(2), "{}", ran.err);
+}
