@@ -227,7 +227,7 @@ impl Tx {
         if !marks.is_frame() || !self.device.takes(LinkType(marks.link)) {
             return Err(Reason::LinkType);
         }
-        let whole = marks.captured == marks.wire_length
+        let whole = marks.captured >= marks.wire_length
             && block.frame.len() == usize::try_from(marks.captured).unwrap_or(usize::MAX);
         if whole { Ok(block.frame) } else { Err(Reason::CutShort) }
     }
