@@ -177,6 +177,8 @@ pub struct Opening<'o> {
     /// What the first filter behind it asks, where the plan found that the kernel can ask it too
     /// (sources whose description says `takes_filter`).
     pub ahead: Option<&'o Arguments>,
+    /// How long a block may wait on its way, in ns, where the request says so (T_t).
+    pub latency: Option<Time>,
 }
 
 /// A source in the catalogue.

@@ -49,7 +49,7 @@ fn arguments(file: &Path, description: &filter::Description) -> Arguments {
 
 fn opening(arguments: &Arguments) -> Opening<'_> {
     let (form, classes) = (Form::Frame, Classes::Same);
-    Opening { arguments, form, classes, origin: 0, origins: &[], ahead: None }
+    Opening { arguments, form, classes, origin: 0, origins: &[], ahead: None, latency: None }
 }
 
 fn replay(file: &Path) -> Result<Box<dyn Source>, Failure> {

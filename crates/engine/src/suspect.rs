@@ -79,6 +79,7 @@ fn capture(suspect: &Suspect, path: &str) -> Result<(), Failure> {
         origin: 0,
         origins: &[],
         ahead: None,
+        latency: None,
     };
     let mut sink = (entry.open)(&opening)?;
     let mut batch = Batch::empty();

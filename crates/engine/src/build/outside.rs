@@ -57,6 +57,7 @@ impl Outside<'_> {
             origin: 0,
             origins: self.origins,
             ahead: None,
+            latency: self.plan.graph.options.number("latency"),
         };
         let name = used.description.name;
         let own = self.settings.sinks.iter().find(|entry| entry.description.name == name);
@@ -76,6 +77,7 @@ impl Outside<'_> {
             origin: u16::try_from(origin).unwrap_or(u16::MAX),
             origins: self.origins,
             ahead: self.plan.ahead(id),
+            latency: self.plan.graph.options.number("latency"),
         }
     }
 }

@@ -8,8 +8,8 @@
 use super::losses::Losses;
 use super::unpack::link_of;
 use crate::Failure;
-use filter::Arguments;
 use filter::general::bpf::{self, Direction};
+use filter::{Arguments, Time};
 use std::path::Path;
 use std::sync::Arc;
 use sys::machine::Capabilities;
@@ -28,8 +28,10 @@ const RATE: u64 = 2_500;
 /// What a ring takes where nobody says how much: within these bytes, and a 64th of the memory.
 const RING_MIN: u64 = 4 << 20;
 const RING_MAX: u64 = 128 << 20;
-/// How long a frame waits in a segment that is not full, in ms (T_t).
-const RETIRE_MS: u32 = 10;
+/// How long a frame waits in a segment that is not full, in ms (T_t), where the request does not say;
+/// the kernel counts in whole ms.
+const RETIRE_MS: u64 = 10;
+const RETIRE_MAX: u64 = 1000;
 
 /// What is asked of the device.
 #[derive(Debug)]
@@ -44,6 +46,8 @@ pub(super) struct Asked<'a> {
     pub(super) promiscuous: bool,
     /// What the filter behind asks.
     pub(super) ahead: Option<&'a Arguments>,
+    /// How long a frame may wait for others, in ns.
+    pub(super) latency: Option<Time>,
 }
 
 /// An interface that is being watched.
@@ -104,6 +108,8 @@ fn opened(
     cannot: impl Fn(sys::Error) -> Failure + Copy,
 ) -> Result<Ring, Failure> {
     let mut segments = segments(asked.ring, interface);
+    let wait = asked.latency.map_or(RETIRE_MS, |ns| (ns / 1_000_000).clamp(1, RETIRE_MAX));
+    let retire_ms = u32::try_from(wait).unwrap_or(1);
     loop {
         let socket = Socket::open().map_err(cannot)?;
         attach(&socket, asked).map_err(cannot)?;
@@ -114,7 +120,7 @@ fn opened(
         if let (true, Some(interface)) = (asked.promiscuous, interface) {
             socket.promiscuous(interface.index).map_err(cannot)?;
         }
-        let shape = Shape { segment: SEGMENT, segments, retire_ms: RETIRE_MS, reserve: 0 };
+        let shape = Shape { segment: SEGMENT, segments, retire_ms, reserve: 0 };
         match socket.ring(shape) {
             Err(error) if error.errno == NO_MEMORY && segments > SEGMENTS_MIN => segments /= 2,
             outcome => return outcome.map_err(cannot),

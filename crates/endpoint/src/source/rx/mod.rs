@@ -126,6 +126,7 @@ fn open(opening: &Opening<'_>, direction: Direction) -> Result<Box<dyn Source>, 
         ring: arguments.number("ring"),
         promiscuous: arguments.flag("promisc"),
         ahead: opening.ahead,
+        latency: opening.latency,
     })?;
     Ok(Box::new(Live {
         device,
