@@ -1,6 +1,7 @@
 //! Each rule is shown to find what it is for: the mistake is planted in a small tree that is
 //! otherwise clean. And the real tree is clean.
 
+use super::rules::SLEEPS;
 use super::tree::Tree;
 use super::{Findings, check};
 use std::fs;
@@ -18,14 +19,15 @@ impl Drop for Planted {
 }
 
 impl Planted {
-    /// A clean tree: `abi`, `buffer`, `filter`, `engine` and `cli`, each with a root.
+    /// A clean tree: `abi`, `endpoint`, `buffer`, `filter`, `engine` and `cli`, each with a root.
     fn clean() -> Self {
         static NUMBER: AtomicU32 = AtomicU32::new(0);
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);
         let name = format!("streamline-tidy-{}-{number}", std::process::id());
         let tree = Self(std::env::temp_dir().join(name));
-        let rooms: [(&str, &[&str]); 6] = [
+        let rooms: [(&str, &[&str]); 7] = [
             ("abi", &[]),
+            ("endpoint", &["abi"]),
             ("buffer", &["abi"]),
             ("filter", &["abi"]),
             ("engine", &["filter", "buffer"]),
@@ -40,6 +42,9 @@ impl Planted {
             tree.room(name, to);
         }
         tree.put("Cargo.toml", workspace.as_bytes());
+        for (path, _) in SLEEPS {
+            tree.put(path, b"//! Sleeps, as it may.\nfn f() { std::thread::sleep(T) }\n");
+        }
         tree
     }
 
