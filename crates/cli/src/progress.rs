@@ -18,7 +18,7 @@ use std::io::{self, IsTerminal};
 /// How often it is told without a word about it, in ns.
 const EVERY_NS: u64 = 1_000_000_000;
 /// The shortest time between two tellings, in ns.
-const LEAST_NS: u64 = 50_000_000;
+const LEAST_NS: u64 = 100_000_000;
 
 /// What `--progress` asks for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -38,7 +38,7 @@ pub(crate) fn wish(text: &str) -> Result<Wish, String> {
         "no" => Ok(Wish::No),
         _ => match pipeline::explain::time(text) {
             Ok(every) if every >= LEAST_NS => Ok(Wish::Every(every)),
-            Ok(_) => Err("not more often than each 50ms".to_owned()),
+            Ok(_) => Err("not more often than each 100ms".to_owned()),
             Err(_) => Err("write `yes`, `no`, seconds, or a time such as 500ms".to_owned()),
         },
     }
@@ -85,7 +85,9 @@ impl Teller {
     /// Tells how far it is.
     pub(crate) fn tell(&self, progress: &Progress) {
         let now = Sum::of(progress);
-        let line = told(progress, now, self.before.replace(now));
+        // Whole seconds say nothing where it is told more often.
+        let time = clock(now.elapsed_ns, !self.every_ns.is_multiple_of(EVERY_NS));
+        let line = told(&time, progress, now, self.before.replace(now));
         match self.rewrites {
             true => terminal::status(&line),
             false => terminal::tell(&format!("{line}\n")),
@@ -125,7 +127,7 @@ impl Sum {
 }
 
 /// ` 12 s  48213 blocks  31.2 MB  4012 blocks/s  2.60 MB/s  +120  lost: 4009 ring, 3 nic`
-fn told(progress: &Progress, now: Sum, before: Sum) -> String {
+fn told(time: &str, progress: &Progress, now: Sum, before: Sum) -> String {
     let ns = now.elapsed_ns.saturating_sub(before.elapsed_ns).max(1);
     let rate = |now: u64, before: u64| {
         let each = u128::from(now.saturating_sub(before)) * u128::from(EVERY_NS) / u128::from(ns);
@@ -133,7 +135,7 @@ fn told(progress: &Progress, now: Sum, before: Sum) -> String {
     };
     let mut line = format!(
         " {}  {}  {}  {} blocks/s  {}/s",
-        clock(now.elapsed_ns),
+        time,
         counted(now.blocks, "block"),
         short(now.bytes),
         rate(now.blocks, before.blocks),
@@ -145,6 +147,9 @@ fn told(progress: &Progress, now: Sum, before: Sum) -> String {
     }
     if now.lost > 0 {
         let _ = write!(line, "  lost: {}", places(progress));
+    }
+    if !progress.held_up.is_empty() {
+        let _ = write!(line, "  held up: {}", progress.held_up.join(", "));
     }
     if progress.stopped {
         line.push_str("  draining");
@@ -167,11 +172,11 @@ fn places(progress: &Progress) -> String {
     told.join(", ")
 }
 
-/// A time as people read it while it passes: `250 ms`, `12 s`, `3:07`, `1:03:07`.
-fn clock(ns: u64) -> String {
+/// A time as people read it while it passes: `12 s`, `3:07`, `1:03:07`; with `tenths` `12.5 s`.
+fn clock(ns: u64, tenths: bool) -> String {
     let seconds = ns / EVERY_NS;
     match (seconds / 3600, seconds / 60 % 60, seconds % 60) {
-        (0, 0, 0) => format!("{} ms", ns / 1_000_000),
+        (0, 0, seconds) if tenths => format!("{seconds}.{} s", ns % EVERY_NS / 100_000_000),
         (0, 0, seconds) => format!("{seconds} s"),
         (0, minutes, seconds) => format!("{minutes}:{seconds:02}"),
         (hours, minutes, seconds) => format!("{hours}:{minutes:02}:{seconds:02}"),
@@ -230,10 +235,10 @@ mod tests {
         for (bytes, text) in cases {
             assert_eq!(short(bytes), text);
         }
-        assert_eq!(clock(250_000_000), "250 ms");
-        assert_eq!(clock(59_999_999_999), "59 s");
-        assert_eq!(clock(187_000_000_000), "3:07");
-        assert_eq!(clock(3_787_000_000_000), "1:03:07");
+        assert_eq!(clock(250_000_000, true), "0.2 s");
+        assert_eq!(clock(59_999_999_999, false), "59 s");
+        assert_eq!(clock(187_000_000_000, true), "3:07");
+        assert_eq!(clock(3_787_000_000_000, false), "1:03:07");
     }
 
     #[test]
@@ -242,16 +247,18 @@ mod tests {
         let before = Sum { elapsed_ns: 11_000_000_000, blocks: 44_201, bytes: 28_600_000, lost: 0 };
         let now = Sum { elapsed_ns: 12_000_000_000, blocks: 48_213, bytes: 31_200_000, lost: 0 };
         let quiet = " 12 s  48213 blocks  31.2 MB  4012 blocks/s  2.60 MB/s";
-        assert_eq!(told(&progress, now, before), quiet);
+        assert_eq!(told("12 s", &progress, now, before), quiet);
         progress.sources.push(("rx".to_owned(), Default::default()));
         progress.sources[0].1.dropped =
             vec![("nic", Some(3)), ("backlog", None), ("ring", Some(4009))];
+        progress.held_up = vec!["rx".to_owned()];
         progress.stopped = true;
         let lossy = Sum { lost: 4012, ..now };
-        let line = told(&progress, lossy, Sum { lost: 3892, ..before });
-        assert_eq!(line, format!("{quiet}  +120  lost: 4009 ring, 3 nic  draining"));
+        let line = told("12 s", &progress, lossy, Sum { lost: 3892, ..before });
+        assert_eq!(line, format!("{quiet}  +120  lost: 4009 ring, 3 nic  held up: rx  draining"));
         assert_eq!(Sum::of(&progress).lost, 4012);
-        let line = told(&progress, lossy, Sum { lost: 4012, ..before });
-        assert_eq!(line, format!("{quiet}  lost: 4009 ring, 3 nic  draining"), "nothing anew");
+        let line = told("12 s", &progress, lossy, Sum { lost: 4012, ..before });
+        let old = format!("{quiet}  lost: 4009 ring, 3 nic  held up: rx  draining");
+        assert_eq!(line, old, "nothing anew");
     }
 }

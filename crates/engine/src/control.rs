@@ -9,7 +9,7 @@ use buffer::signal::Bell;
 use endpoint::Seen;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// What all spaces of a path look at.
 #[derive(Debug)]
@@ -31,6 +31,11 @@ pub struct Answer {
     pub name: String,
     /// What it had seen.
     pub seen: Seen,
+    /// Whether it has answered since it was asked last, or has ended. One that has not is held up
+    /// by what takes its blocks.
+    pub fresh: bool,
+    /// Whether nothing more comes.
+    pub last: bool,
 }
 
 impl Control {
@@ -68,6 +73,9 @@ impl Control {
 
     /// Asks all spaces what their sources have seen.
     pub fn ask(&self) {
+        for answer in self.answered().iter_mut() {
+            answer.fresh = answer.last;
+        }
         // Only the number travels by this word, and a sleeper hears of it through its bell.
         self.asked.fetch_add(1, Ordering::Relaxed);
         self.ring();
@@ -80,21 +88,23 @@ impl Control {
         self.asked.load(Ordering::Relaxed)
     }
 
-    /// Says what a source has seen, in the place of what it said before.
-    pub fn answer(&self, planned: usize, name: &str, seen: Seen) {
-        let mut answers = self.answers.lock().unwrap_or_else(PoisonError::into_inner);
-        match answers.iter_mut().find(|answer| answer.planned == planned) {
-            Some(answer) => answer.seen = seen,
-            None => answers.push(Answer { planned, name: name.to_owned(), seen }),
-        }
+    /// Says what a source has seen, in the place of what it said before, and whether that is all.
+    pub fn answer(&self, planned: usize, name: &str, seen: Seen, last: bool) {
+        let mut answers = self.answered();
+        answers.retain(|answer| answer.planned != planned);
+        answers.push(Answer { planned, name: name.to_owned(), seen, fresh: true, last });
     }
 
     /// What the sources answered last, in the order of the plan.
     #[must_use]
     pub fn answers(&self) -> Vec<Answer> {
-        let mut answers = self.answers.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let mut answers = self.answered().clone();
         answers.sort_by_key(|answer| answer.planned);
         answers
+    }
+
+    fn answered(&self) -> MutexGuard<'_, Vec<Answer>> {
+        self.answers.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn ring(&self) {

@@ -55,6 +55,8 @@ pub struct Progress {
     pub sources: Vec<(String, Seen)>,
     /// Whether they were stopped, and what is under way drains.
     pub stopped: bool,
+    /// Sources that did not answer this time: held up by what takes their blocks.
+    pub held_up: Vec<String>,
 }
 
 /// What became of a run.
@@ -180,8 +182,8 @@ fn wait(
 }
 
 /// How long sources have to answer before it is told what they said last, in ns. A space looks
-/// after every batch, and wakes within 50 us.
-const ANSWERED_NS: u64 = 20_000_000;
+/// after every batch, and wakes within 50 us where a processor is free.
+const ANSWERED_NS: u64 = 50_000_000;
 
 /// Asking the sources and telling what they answered, in turn.
 struct Rounds<'f> {
@@ -210,10 +212,15 @@ impl<'f> Rounds<'f> {
             controls.iter().for_each(|control| control.ask());
             return;
         }
-        let answers = controls.iter().flat_map(|control| control.answers());
-        let sources = answers.map(|answer| (answer.name, answer.seen)).collect();
-        let elapsed_ns = now.saturating_sub(self.begin);
-        (self.watch.tell)(&Progress { elapsed_ns, sources, stopped });
+        let mut progress = Progress { stopped, ..Progress::default() };
+        progress.elapsed_ns = now.saturating_sub(self.begin);
+        for answer in controls.iter().flat_map(|control| control.answers()) {
+            if !answer.fresh {
+                progress.held_up.push(answer.name.clone());
+            }
+            progress.sources.push((answer.name, answer.seen));
+        }
+        (self.watch.tell)(&progress);
         // Who comes late does not catch up.
         self.next = self.next.saturating_add(self.watch.every_ns).max(now);
     }

@@ -51,7 +51,7 @@ pub struct Space {
     batch: usize,
     spare: Option<Room>,
     control: Arc<Control>,
-    /// The last time that somebody asked, which we answered.
+    /// How often somebody had asked when we answered last.
     answered: u32,
     demand: Arc<Demand>,
     /// The halves of programs to which blocks go here, until their end is known; and whether it is
@@ -161,7 +161,8 @@ impl Space {
             batch: batch.clamp(1, LANES),
             spare: None,
             control,
-            answered: 0,
+            // The first pass says that there are sources, before anybody asks.
+            answered: u32::MAX,
             demand,
             programs,
             bell,
@@ -244,9 +245,7 @@ impl Space {
             self.control.stop();
         }
         // Others may run on for long, and who asks them wants to know what came in all.
-        if self.answered > 0 {
-            self.answer();
-        }
+        self.answer(true);
         self.finish();
         self.remains()
     }
@@ -255,7 +254,7 @@ impl Space {
     fn pass(&mut self) -> Pass {
         let mut pass = Pass::default();
         if self.control.asked() != self.answered {
-            self.answer();
+            self.answer(false);
         }
         for i in 0..self.inputs.len() {
             if self.turn.failure.is_some() {
@@ -272,15 +271,15 @@ impl Space {
         pass
     }
 
-    /// Says what the sources here have seen.
-    fn answer(&mut self) {
+    /// Says what the sources here have seen, and whether that is all.
+    fn answer(&mut self, last: bool) {
         self.answered = self.control.asked();
         for input in &self.inputs {
             let Input::Source { node, .. } = input else { continue };
             let node = &self.nodes[*node];
             let inner = process::of(node).is_some_and(|program| !program.is_head());
             if let (Part::Source(part), false) = (&node.part, inner) {
-                self.control.answer(node.planned, &node.name, part.source.seen());
+                self.control.answer(node.planned, &node.name, part.source.seen(), last);
             }
         }
     }
