@@ -322,6 +322,42 @@ mod tests {
         assert!(links.named("lo").is_ok(), "a refusal does not disturb what comes after");
     }
 
+    /// A message of this kind, with this remark and number.
+    fn answer(kind: u16, flags: u16, sequence: u32, body: &[u8]) -> Vec<u8> {
+        let mut bytes = request(sequence, 0, &[], false);
+        bytes.truncate(HEADER);
+        bytes.extend(body);
+        let length = u32::try_from(bytes.len()).unwrap();
+        bytes[..4].copy_from_slice(&length.to_ne_bytes());
+        bytes[4..6].copy_from_slice(&kind.to_ne_bytes());
+        bytes[6..8].copy_from_slice(&flags.to_ne_bytes());
+        bytes
+    }
+
+    #[test]
+    fn only_answers_to_the_last_request_count() {
+        let link = |index: u8| [&[0, 0, 1, 0, index, 0, 0, 0][..], &[0; 8]].concat();
+        let mut answers = Answers { sequence: 2, list: true, ..Answers::default() };
+        answers.read(
+            &[
+                answer(message::NEW_LINK, message::INTERRUPTED, 1, &link(1)),
+                answer(message::ERROR, 0, 1, &(-5_i32).to_ne_bytes()),
+                answer(message::NEW_LINK, 0, 2, &link(2)),
+            ]
+            .concat(),
+        );
+        let indices: Vec<u32> = answers.found.iter().map(|found| found.index).collect();
+        assert_eq!((indices, answers.refused), (vec![2], None));
+        assert!(!answers.done && !answers.interrupted);
+        answers.read(&answer(message::NEW_LINK, message::INTERRUPTED, 2, &link(3)));
+        answers.read(&answer(message::DONE, 0, 2, &0_i32.to_ne_bytes()));
+        assert!(answers.done && answers.interrupted && answers.found.len() == 2);
+        let mut answers = Answers { sequence: 2, ..Answers::default() };
+        answers.read(&answer(message::ERROR, 0, 2, &(-19_i32).to_ne_bytes()));
+        assert!(answers.done);
+        assert_eq!(answers.refused, Some(libc::ENODEV));
+    }
+
     #[test]
     fn senseless_answers_do_no_harm() {
         let mut random = Random::replayable();

@@ -111,3 +111,22 @@ impl AsFd for Sender {
         self.0.as_fd()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use testkit::net::Namespace;
+
+    #[test]
+    fn a_batch_goes_with_one_call() {
+        let Some(space) = Namespace::new() else { return };
+        let open = || Sender::open(crate::net::interface("lo").unwrap().index, Qdisc::Through);
+        let sender = space.enter(open).unwrap();
+        let frame = [0; 60];
+        assert_eq!(sender.send_batch(&[&frame[..]; BATCH]), Ok(BATCH));
+        let long = vec![0; 100_000];
+        let mixed: Vec<&[u8]> = vec![&frame, &frame, &long, &frame];
+        assert_eq!(sender.send_batch(&mixed), Ok(2), "up to the one that does not go");
+        assert_eq!(sender.send_batch(&mixed[2..]), Err(Stop::Refused(libc::EMSGSIZE)));
+    }
+}
