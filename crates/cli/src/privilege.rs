@@ -18,6 +18,8 @@ pub(crate) enum Door {
     Packets,
     /// eBPF programs.
     Programs,
+    /// Other network name spaces: `netns=`.
+    NameSpaces,
 }
 
 /// Why a door is shut.
@@ -56,6 +58,7 @@ impl Door {
         match self {
             Self::Packets => "CAP_NET_RAW",
             Self::Programs => "CAP_BPF and CAP_NET_ADMIN",
+            Self::NameSpaces => "CAP_SYS_ADMIN",
         }
     }
 
@@ -64,6 +67,7 @@ impl Door {
         match self {
             Self::Packets => "cap_net_raw+ep",
             Self::Programs => "cap_bpf,cap_net_admin+ep",
+            Self::NameSpaces => "cap_sys_admin+ep",
         }
     }
 
@@ -72,6 +76,7 @@ impl Door {
         match self {
             Self::Packets => "open packet sockets",
             Self::Programs => "load kernel programs",
+            Self::NameSpaces => "enter another name space",
         }
     }
 
@@ -82,6 +87,7 @@ impl Door {
                 let both = set.has(Capabilities::BPF) && set.has(Capabilities::NET_ADMIN);
                 both || set.has(Capabilities::SYS_ADMIN)
             }
+            Self::NameSpaces => set.has(Capabilities::SYS_ADMIN),
         }
     }
 }
@@ -109,29 +115,54 @@ pub(crate) fn lack(who: &Privilege, door: Door, tried: &Result<(), Refusal>) -> 
     })
 }
 
-/// What keeps us from packets, where a source or sink of this name could not be opened: nothing, if
-/// it needs none or a packet socket can be had.
-pub(crate) fn wanting(name: &str) -> Option<Lack> {
-    let needs = ["rx", "tx"].contains(&name);
-    needs
-        .then(doctor::packet_ring)
-        .and_then(|tried| lack(&Privilege::look(), Door::Packets, &tried))
+/// A door that is shut for us.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Shut {
+    door: Door,
+    lack: Lack,
 }
 
-impl Lack {
-    /// What to do, as it is told under a mistake in this line.
-    pub(crate) fn told(&self, line: &str) -> String {
-        let ways = self.ways(Door::Packets, &Privilege::look(), &Binary::look(), line);
+impl Shut {
+    /// The door at which a source or sink of this name was turned away in a call that says which
+    /// capability it needs; none, if it was for another reason.
+    pub(crate) fn at(name: &str, call: &str, needs: Option<u32>) -> Option<Self> {
+        let door = match needs {
+            Some(Capabilities::SYS_ADMIN) => Door::NameSpaces,
+            // Some refusals do not look like one.
+            _ if ["rx", "tx"].contains(&name) && call != "enter" => Door::Packets,
+            _ => return None,
+        };
+        let tried = match door {
+            Door::NameSpaces => Err(Refusal {
+                kind: Refused::Denied,
+                call: "setns",
+                why: "operation not permitted".to_owned(),
+            }),
+            _ => doctor::packet_ring(),
+        };
+        lack(&Privilege::look(), door, &tried).map(|lack| Self { door, lack })
+    }
+
+    /// Why it is shut.
+    pub(crate) fn sentence(&self) -> String {
+        self.lack.sentence(self.door)
+    }
+
+    /// What to do so that this line runs.
+    pub(crate) fn ways(&self, line: &str) -> String {
+        let ways = self.lack.ways(self.door, &Privilege::look(), &Binary::look(), line);
         let mut told = written(&ways, 2);
         told.push_str("  streamline doctor\n      says what else works here\n");
         told
     }
+}
 
+impl Lack {
     /// Why the door is shut.
     pub(crate) fn sentence(&self, door: Door) -> String {
         let (needs, does) = (door.needs(), door.does());
         let (is, it, does_not) = match door {
-            Door::Packets => ("is", "it", "does"),
+            Door::Packets | Door::NameSpaces => ("is", "it", "does"),
             Door::Programs => ("are", "them", "do"),
         };
         let there = format!("{needs} {is} there and {does_not} not help");
@@ -149,6 +180,9 @@ impl Lack {
                      another"
                 ),
                 Door::Programs => format!("{there}: only the first user name space counts"),
+                Door::NameSpaces => {
+                    format!("{there}: this is a user name space, which does not own the other one")
+                }
             },
             Self::Filter => {
                 format!("{there}: a seccomp filter refuses to {does}, before the kernel is asked")
@@ -185,10 +219,14 @@ impl Lack {
             Self::Capability => {
                 ways.push(way(format!("sudo {path} {}", quoted(line)), "this once"));
                 let setcap = format!("sudo setcap {} {path}", door.written());
-                ways.push(match program.nosuid {
-                    true => way(format!("sudo install -m 755 {path} {INSTALLED}"), NOSUID),
-                    false => way(setcap, FOR_GOOD),
-                });
+                match program.nosuid {
+                    // As good as root: nothing to give away for good.
+                    _ if door == Door::NameSpaces => {}
+                    true => {
+                        ways.push(way(format!("sudo install -m 755 {path} {INSTALLED}"), NOSUID))
+                    }
+                    false => ways.push(way(setcap, FOR_GOOD)),
+                }
                 if door == Door::Packets {
                     let unit = format!("{path} doctor unit {}", quoted(line));
                     ways.push(way(unit, "prints a service for systemd that has this and no more"));
@@ -351,7 +389,7 @@ pub(crate) mod tests {
 
     #[test]
     fn every_lack_has_a_sentence() {
-        for door in [Door::Packets, Door::Programs] {
+        for door in [Door::Packets, Door::Programs, Door::NameSpaces] {
             for lack in [
                 Lack::Capability,
                 Lack::Bound,

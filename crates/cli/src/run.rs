@@ -5,7 +5,7 @@
 //! of it with `--stats`, `--json` or `--report`, or if something was lost or does not balance.
 
 use crate::arguments::RunArguments;
-use crate::privilege::{self, Door};
+use crate::privilege::Shut;
 use crate::progress::Teller;
 use crate::report::{self, Form, Report};
 use crate::status::Status;
@@ -82,11 +82,12 @@ fn refused(text: &str, plan: &Plan, error: &BuildError) -> Status {
             let span = plan.graph.node(*node).span;
             let what = format!("cannot {} {}: {}", failure.call, failure.target, failure.why);
             let used = plan.graph.node(*node).filter();
-            match used.and_then(|used| privilege::wanting(used.description.name)) {
-                Some(lack) => {
+            let name = used.map_or("", |used| used.description.name);
+            match Shut::at(name, failure.call, failure.needs) {
+                Some(shut) => {
                     line::tell_at(text, span, &what, None);
-                    terminal::note(&lack.sentence(Door::Packets));
-                    terminal::tell(&lack.told(text));
+                    terminal::note(&shut.sentence());
+                    terminal::tell(&shut.ways(text));
                 }
                 None => line::tell_at(text, span, &what, failure.hint.as_deref()),
             }

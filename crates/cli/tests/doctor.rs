@@ -221,6 +221,10 @@ fn a_line_that_lacks_privilege_says_how_to_get_it() {
     let words = fettered.folder.shell(&format!("printf '%s\\n' {own}")).output().unwrap();
     let words = Ran::from(words).out;
     assert_eq!(words, format!("{}\n{line}\n", fettered.program.display()));
+    // A name space asks for more, which no file is given for good.
+    let ran = fettered.run(&NOBODY, &["run", "rx netns=/proc/self/ns/net | count"]);
+    assert!(ran.err.contains("CAP_SYS_ADMIN is missing"), "{}", ran.err);
+    assert!(ran.err.contains("\n  sudo ") && !ran.err.contains("setcap"), "{}", ran.err);
     // Another reason has nothing to do with privilege.
     let ran = fettered.run(&[], &["run", "rx nosuch0 | count"]);
     assert!(!ran.err.contains("CAP_NET_RAW is missing") || need::net_raw().is_none(), "{ran:?}");

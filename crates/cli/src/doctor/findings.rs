@@ -352,6 +352,7 @@ fn verdict(name: &'static str, what: &'static str, facts: &Facts, door: Door) ->
     let tried = match door {
         Door::Packets => &facts.packet_ring,
         Door::Programs => &facts.kernel_program,
+        Door::NameSpaces => &Ok(()),
     };
     let who = &facts.privilege;
     match privilege::lack(who, door, tried) {
