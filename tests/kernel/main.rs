@@ -8,12 +8,16 @@
 //! (frames in pieces, tags beside) is examined by the two other judges, in `filter`.
 //!
 //! A twin may be unsure instead of answering, but not of plain traffic.
+//!
+//! What `bpf` asks ahead has an exam of its own: `socket_filter`.
 #![forbid(unsafe_code)]
 
 #[path = "../../crates/filter/tests/corpus/mod.rs"]
 mod corpus;
 #[path = "../../crates/sys/tests/judge/mod.rs"]
 mod judge;
+
+mod socket_filter;
 
 use corpus::borders::{borders, ethernet};
 use ebpf::Place;

@@ -1,0 +1,224 @@
+//! Socket filters with the real kernel as judge: what `bpf` asks ahead lets as many frames into a
+//! packet socket as `bpf` accepts behind it.
+//!
+//! One socket for each expression and end of a cable, all of them there while the same frames pass
+//! once. At the end that sends, tags are in the frames; at the end that receives, the kernel has
+//! taken the outermost out. A socket that asks nothing counts too. It was there first, so the kernel
+//! serves it last: what it has counted, all others have been asked about.
+
+use crate::corpus::borders::{borders, ethernet};
+use crate::corpus::captured;
+use ebpf::classic::{Metadata, Program};
+use filter::Arguments;
+use filter::general::bpf::{self, BPF, Direction};
+use filter::testing::arguments;
+use std::fmt::Write as _;
+use std::io::{BufRead as _, BufReader, Write as _};
+use std::process::Stdio;
+use sys::packet::{Instruction, Qdisc, Ring, Sender, Shape, Socket};
+use testkit::net::{CLIENT_DEVICE, Cable, Namespace, Pair, SERVER_DEVICE, until};
+use testkit::{Frame, Random, need};
+
+const EXPRESSIONS: &[&str] = &[
+    "",
+    "ip",
+    "ip6",
+    "arp or udp",
+    "tcp port 80",
+    "tcp dst port 80 or udp port 53",
+    "not tcp",
+    "vlan",
+    "not vlan",
+    "vlan 5",
+    "vlan 5 and tcp",
+    "vlan and vlan",
+    "vlan and vlan 5 and ip",
+    "not vlan and ip or vlan 0",
+    "vlan and (tcp or udp)",
+    "ether proto 0x8100",
+    "ether proto 0x88a8",
+    "ether[12:4] & 0xffff0fff = 0x81000005",
+    "ether[14:4] > 7 and ether[15:2] != 0",
+    "ether[10:4] & 0xffff = 0x8100 or ether[13:2] = 5",
+    "ether[ether[5] & 15:4] & 7 = 1 or ether[(ether[0] & 3) + 11:2] & 3 = 2",
+    "ether host 02:00:00:00:00:01",
+    "greater 100",
+    "less 100",
+    "len % 7 = 3",
+    "1 << (ether[5] & 63) = 8 or len >> (ether[5] & 63) = 0",
+    "ip[8] = 64 and len > 100",
+    "tcp[tcpflags] & (tcp-syn|tcp-fin) != 0",
+    "tcp[((tcp[12] & 0xf0) >> 2):4] = 0x47455420",
+    "ip6 and ip6[6] = 17",
+    "icmp or icmp6",
+    "ether multicast",
+];
+
+/// A socket that nobody reads: it counts what it was given, whether it had room or not.
+const SMALL: Shape = Shape { segment: 4096, segments: 2, retire_ms: 1, reserve: 0 };
+
+fn index(space: &Namespace, device: &str) -> u32 {
+    let file = format!("/sys/class/net/{device}/ifindex");
+    space.run("cat", &file).trim().parse().expect("a number")
+}
+
+/// A socket on this device, behind this filter.
+fn behind(filter: &Program, space: &Namespace, device: &str) -> Ring {
+    let instructions: Vec<Instruction> =
+        filter.instructions().iter().map(|i| (i.code, i.jt, i.jf, i.k)).collect();
+    let socket = space.enter(Socket::open).expect("a packet socket");
+    if let Err(error) = socket.attach(&instructions) {
+        panic!("{error}: {} instructions\n{filter}", instructions.len());
+    }
+    let ring = socket.ring(SMALL).expect("a small ring");
+    ring.bind(index(space, device)).expect("the device is there");
+    ring
+}
+
+fn count(ring: &Ring) -> u64 {
+    ring.statistics().expect("they can be read").packets
+}
+
+fn send(space: &Namespace, device: &str, frames: &[Vec<u8>]) {
+    let index = index(space, device);
+    let mut sender = space.enter(|| Sender::open(index, Qdisc::Through)).expect("a way in");
+    for frame in frames {
+        until("there is room", || sender.send(&[frame]).frames == 1);
+    }
+}
+
+/// The frame with tags in front of its type, as a network would put them there.
+fn tagged(frame: &[u8], tags: &[(u16, u16)]) -> Vec<u8> {
+    let bytes =
+        |(protocol, control): &(u16, u16)| [protocol.to_be_bytes(), control.to_be_bytes()].concat();
+    [&frame[..12], &tags.iter().flat_map(bytes).collect::<Vec<_>>(), &frame[12..]].concat()
+}
+
+/// Frames that a cable takes: captured ones, made ones, ones at the borders of headers, and each
+/// with tags.
+fn frames() -> Vec<Vec<u8>> {
+    let mut random = Random::replayable();
+    let mut plain = ethernet(captured(1));
+    plain.extend(testkit::traffic(random.next(), 20).frames.into_iter().map(|(_, frame)| frame));
+    plain.extend(borders());
+    // The kernel drops a tagged frame of which it cannot find the type.
+    plain.retain(|frame| (24..1400).contains(&frame.len()));
+    random.shuffle(&mut plain);
+    plain.truncate(500);
+    let mut frames = plain.clone();
+    for frame in plain {
+        let number = *random.pick(&[0, 5, 5, 6, 0x6005, 0x2000, 0x1005, 0xffff]);
+        let tags: &[(u16, u16)] = match random.next() % 4 {
+            0 => &[(0x88a8, number), (0x8100, 5)],
+            1 => &[(0x88a8, number)],
+            2 => &[(0x8100, number), (0x8100, 5)],
+            _ => &[(0x8100, number)],
+        };
+        frames.push(tagged(&frame, tags));
+    }
+    frames
+}
+
+#[test]
+fn the_kernel_lets_in_what_bpf_accepts() {
+    let Some(pair) = Pair::new(Cable { addresses: false, ..Cable::default() }) else { return };
+    let ends = [
+        (&pair.client, CLIENT_DEVICE, Direction::Sent, Direction::Received),
+        (&pair.server, SERVER_DEVICE, Direction::Received, Direction::Sent),
+    ];
+    let filter = |way, asked| bpf::socket_filter(way, asked).0;
+    let all = ends.map(|(space, device, way, _)| behind(&filter(way, None), space, device));
+    let none = ends.map(|(space, device, _, other)| behind(&filter(other, None), space, device));
+    let asked: Vec<Arguments> =
+        EXPRESSIONS.iter().map(|text| arguments(&BPF, &[text]).expect("an expression")).collect();
+    let sockets = |asked| {
+        ends.map(|(space, device, way, _)| behind(&filter(way, Some(asked)), space, device))
+    };
+    let sockets: Vec<[Ring; 2]> = asked.iter().map(sockets).collect();
+    let frames = frames();
+    send(&pair.client, CLIENT_DEVICE, &frames);
+    for ring in &all {
+        until("all frames have passed", || count(ring) == frames.len() as u64);
+    }
+    assert_eq!(none.each_ref().map(count), [0, 0], "the other way round");
+    let mut told = String::new();
+    let (mut some, mut wrong) = (0, 0);
+    for ((text, asked), rings) in EXPRESSIONS.iter().zip(&asked).zip(&sockets) {
+        let program = bpf::program(asked, wire::LinkType::ETHERNET.0).expect("a program");
+        let accepts =
+            |frame: &&Vec<u8>| program.run(frame, frame.len() as u32, &Metadata::NOTHING) > 0;
+        let wanted = frames.iter().filter(accepts).count() as u64;
+        let found = rings.each_ref().map(count);
+        some += u32::from(wanted > 0 && wanted < frames.len() as u64);
+        wrong += u32::from(found != [wanted, wanted]);
+        let _ = writeln!(told, "{text:?}: {wanted} of {}, the kernel {found:?}", frames.len());
+    }
+    print!("{told}");
+    assert_eq!(wrong, 0, "sent and received:\n{told}");
+    assert!(
+        some * 10 > 8 * EXPRESSIONS.len() as u32,
+        "most accept some and refuse others:\n{told}"
+    );
+}
+
+#[test]
+fn loopback_shows_each_frame_once() {
+    let Some(space) = Namespace::new() else { return };
+    let udp = arguments(&BPF, &["udp"]).expect("an expression");
+    let rings = [Direction::Received, Direction::Sent, Direction::Both].map(|way| {
+        [None, Some(&udp)].map(|asked| behind(&bpf::socket_filter(way, asked).0, &space, "lo"))
+    });
+    let udp = Frame::ethernet().ipv4("127.0.0.1", "127.0.0.1").udp(1, 2, b"to myself");
+    let other = Frame::ethernet().ethertype(0x88b5, &[0; 60]);
+    let frames: Vec<Vec<u8>> = (0..20).flat_map(|_| [udp.clone(), other.clone()]).collect();
+    send(&space, "lo", &frames);
+    let found = || rings.each_ref().map(|both| both.each_ref().map(count));
+    until("each has come once", || found() == [[40, 20]; 3]);
+    send(&space, "lo", &frames);
+    until("and once again", || found() == [[80, 40]; 3]);
+}
+
+/// A device without Ethernet headers, and who makes its packets: each line in hex is one that it
+/// receives. It goes away with whoever holds it.
+const TUNNEL: &str = "
+import fcntl, os, struct, sys
+tunnel = os.open('/dev/net/tun', os.O_RDWR)
+fcntl.ioctl(tunnel, 0x400454ca, struct.pack('16sH22x', b'over0', 0x1001))
+print('there', flush=True)
+for line in sys.stdin:
+    os.write(tunnel, bytes.fromhex(line))
+";
+
+#[test]
+fn devices_without_ethernet_header_have_their_own_program() {
+    let Some(space) = Namespace::new() else { return };
+    let Some(python) = need::command("python3") else { return };
+    let Some(_) = need::file("/dev/net/tun") else { return };
+    let mut command = space.command(python);
+    let command = command.args(["-c", TUNNEL]).stdin(Stdio::piped()).stdout(Stdio::piped());
+    let mut holder = command.spawn().expect("python runs");
+    let mut there = String::new();
+    let told = holder.stdout.take().expect("it is ours");
+    BufReader::new(told).read_line(&mut there).expect("it says something");
+    assert_eq!(there, "there\n");
+    space.ip("link set dev over0 up addrgenmode none");
+    let asked = |text| arguments(&BPF, &[text]).expect("an expression");
+    let [udp, ethernet] = [asked("udp port 53"), asked("ether host 1:2:3:4:5:6")];
+    let rings = [Direction::Sent, Direction::Received].map(|way| {
+        [None, Some(&udp), Some(&ethernet)]
+            .map(|asked| behind(&bpf::socket_filter(way, asked).0, &space, "over0"))
+    });
+    let packet = |port| Frame::raw().ipv4("10.1.0.1", "10.1.0.2").udp(9, port, b"");
+    let packets: Vec<Vec<u8>> = [53, 54, 55, 53].map(packet).into();
+    send(&space, "over0", &packets);
+    let mut tunnel = holder.stdin.take().expect("it is ours");
+    for packet in &packets[..3] {
+        let hex: String = packet.iter().map(|byte| format!("{byte:02x}")).collect();
+        writeln!(tunnel, "{hex}").expect("it listens");
+    }
+    let found = || rings.each_ref().map(|all| all.each_ref().map(count));
+    until("all have passed", || found().map(|[all, ..]| all) == [4, 3]);
+    assert_eq!(found(), [[4, 2, 0], [3, 1, 0]]);
+    drop(tunnel);
+    assert!(holder.wait().expect("a child").success());
+}
