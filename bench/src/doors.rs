@@ -71,7 +71,7 @@ impl Source for Writer {
     }
 
     fn seen(&self) -> Seen {
-        Seen { seen: Some(self.given), given: self.given, dropped: Vec::new() }
+        Seen::all(self.given)
     }
 }
 

@@ -84,6 +84,16 @@ pub struct Seen {
     pub given: Amount,
     /// What was lost on the way, by place.
     pub dropped: Vec<(&'static str, Option<u64>)>,
+    /// What a person should know besides: the interface has another name now.
+    pub remark: Option<String>,
+}
+
+impl Seen {
+    /// All that there was has been given.
+    #[must_use]
+    pub fn all(given: Amount) -> Self {
+        Self { seen: Some(given), given, ..Self::default() }
+    }
 }
 
 /// The place of what a source had when the path ended, and nobody took: not lost, since nobody asked

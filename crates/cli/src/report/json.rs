@@ -51,6 +51,8 @@ struct Source<'r> {
     given: Amount,
     /// By place.
     dropped: BTreeMap<&'r str, Option<u64>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    remark: Option<&'r str>,
 }
 
 /// taken + made = passed + unselected + consumed + held + dropped.
@@ -164,6 +166,7 @@ fn sources<'r>(report: &'r Report<'_>) -> Vec<Source<'r>> {
             seen: seen.seen.map(|seen| amount!(seen)),
             given: amount!(seen.given),
             dropped: seen.dropped.iter().copied().collect(),
+            remark: seen.remark.as_deref(),
         })
         .collect()
 }

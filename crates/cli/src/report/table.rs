@@ -105,6 +105,9 @@ fn notes(report: &Report<'_>) -> String {
     let mut out = String::new();
     let ledger = &report.outcome.ledger;
     for (name, seen) in &ledger.sources {
+        if let Some(remark) = &seen.remark {
+            let _ = writeln!(out, " {name}: {remark}");
+        }
         for (place, n) in &seen.dropped {
             let n = n.map_or_else(|| "unknown".to_owned(), |n| counted(n, "block"));
             let _ = writeln!(out, " {name}: dropped before it in {place}: {n}");

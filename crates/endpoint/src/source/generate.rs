@@ -143,7 +143,7 @@ impl Source for Generate {
     }
 
     fn seen(&self) -> Seen {
-        Seen { seen: Some(self.given), given: self.given, dropped: Vec::new() }
+        Seen::all(self.given)
     }
 }
 

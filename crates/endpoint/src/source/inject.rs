@@ -194,7 +194,7 @@ impl Source for Inject {
         let unread = (queue.room == 0).then_some(queue.frames.len() as u64);
         let mut dropped = vec![("queue", Some(queue.refused))];
         dropped.extend(unread.map(|unread| (crate::UNREAD, Some(unread))));
-        Seen { seen: Some(queue.offered), given: self.given, dropped }
+        Seen { dropped, seen: Some(queue.offered), ..Seen::all(self.given) }
     }
 
     fn descriptor(&self) -> Option<BorrowedFd<'_>> {

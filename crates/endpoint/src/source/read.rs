@@ -107,7 +107,7 @@ impl Source for Read {
     }
 
     fn seen(&self) -> Seen {
-        Seen { seen: Some(self.given), given: self.given, dropped: Vec::new() }
+        Seen::all(self.given)
     }
 
     fn descriptor(&self) -> Option<BorrowedFd<'_>> {

@@ -87,7 +87,7 @@ impl Source for Replay {
     }
 
     fn seen(&self) -> Seen {
-        Seen { seen: Some(self.given), given: self.given, dropped: Vec::new() }
+        Seen::all(self.given)
     }
 
     fn descriptor(&self) -> Option<BorrowedFd<'_>> {

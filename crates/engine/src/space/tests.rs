@@ -44,7 +44,7 @@ impl Source for Numbers {
     }
 
     fn seen(&self) -> Seen {
-        Seen { seen: Some(self.given), given: self.given, dropped: Vec::new() }
+        Seen::all(self.given)
     }
 }
 

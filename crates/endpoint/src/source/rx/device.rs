@@ -57,10 +57,10 @@ pub(super) struct Device {
     pub(super) losses: Losses,
     /// What the request calls it.
     pub(super) name: String,
-    /// Its number; 0: all of them.
-    pub(super) index: u32,
+    /// Its number, or [`ALL`].
+    index: u32,
     /// Finds it, whatever it is called later.
-    pub(super) links: Links,
+    links: Links,
 }
 
 impl Device {
@@ -92,12 +92,44 @@ impl Device {
         let links = || Links::open().map_err(cannot("watch"));
         let all = links()?.all().map_err(cannot("watch"))?;
         let interface = asked.interface.map(|name| find(&all, name)).transpose()?;
-        let index = interface.map_or(0, |interface| interface.index);
+        let index = interface.map_or(ALL, |interface| interface.index);
         let ring = opened(asked, interface, cannot("watch"))?;
         let receives = asked.direction != Direction::Sent;
         let losses = Losses::begin(links()?, interface.map(|found| found.index), receives);
         ring.bind(index).map_err(cannot("watch"))?;
         Ok(Self { ring: Arc::new(ring), losses, name: name.to_owned(), index, links: links()? })
+    }
+}
+
+/// What an interface is at the moment.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum State {
+    /// It carries frames.
+    Up,
+    /// It may come up again.
+    Down,
+    /// It was removed, or moved to another name space.
+    Gone,
+}
+
+impl Device {
+    /// Looks at the interface. All interfaces together are never gone.
+    pub(super) fn state(&self) -> State {
+        if self.index == ALL {
+            return State::Up;
+        }
+        match self.links.indexed(self.index) {
+            Ok(interface) if interface.flags.up() => State::Up,
+            Err(error) if error.errno == NO_DEVICE => State::Gone,
+            Ok(_) | Err(_) => State::Down,
+        }
+    }
+
+    /// What the interface is called now, if not as in the request.
+    pub(super) fn renamed(&self) -> Option<String> {
+        let now = (self.index != ALL).then(|| self.links.indexed(self.index).ok())??;
+        let same = now.name == self.name || now.alternative.contains(&self.name);
+        (!same).then(|| format!("{} is called {} now", self.name, now.name))
     }
 }
 
@@ -183,8 +215,12 @@ fn find<'i>(all: &'i [Interface], name: &str) -> Result<&'i Interface, Failure> 
     Ok(found)
 }
 
+/// The number that stands for all interfaces.
+const ALL: u32 = 0;
 /// ENOMEM.
 const NO_MEMORY: i32 = 12;
+/// ENODEV.
+const NO_DEVICE: i32 = 19;
 
 fn refused(error: &sys::Error) -> bool {
     [rustix::io::Errno::PERM, rustix::io::Errno::ACCESS]

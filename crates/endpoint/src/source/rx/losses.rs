@@ -53,7 +53,7 @@ impl Losses {
         dropped.extend(left.map(|(why, count)| (*why, Some(*count))));
         // Nobody counts the bytes of what did not come.
         let seen = came.map(|blocks| Amount { blocks, bytes: given.bytes });
-        Seen { seen, given, dropped }
+        Seen { seen, given, dropped, remark: None }
     }
 
     fn counters(&self) -> Option<Counters> {

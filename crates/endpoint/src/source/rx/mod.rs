@@ -20,7 +20,7 @@ mod unpack;
 use crate::{Failure, Given, Intake, Opening, Seen, Source, SourceEntry, UNREAD};
 use abi::Entry;
 use buffer::pool::Pin;
-use device::{Asked, Device};
+use device::{Asked, Device, State};
 use filter::general::bpf::Direction;
 use filter::{Amount, Description, Form, Forms, Gives, Kind, Parameter, Time, Type};
 use std::os::fd::{AsFd, BorrowedFd};
@@ -94,6 +94,8 @@ pub const SENT: SourceEntry =
 
 /// How soon to look again when the next segment is still kept by somebody, in ns.
 const KEPT_NS: Time = 1_000_000;
+/// How often an interface that is down is looked at, in ns.
+const DOWN_NS: Time = 100_000_000;
 
 struct Live {
     device: Device,
@@ -106,6 +108,8 @@ struct Live {
     given: Amount,
     strange: u64,
     ending: Option<Ending>,
+    /// The interface was down when it was looked at.
+    down: bool,
     closed: bool,
 }
 
@@ -137,6 +141,7 @@ fn open(opening: &Opening<'_>, direction: Direction) -> Result<Box<dyn Source>, 
         given: Amount::default(),
         strange: 0,
         ending: None,
+        down: false,
         closed: false,
     }))
 }
@@ -162,7 +167,8 @@ impl Source for Live {
     fn seen(&self) -> Seen {
         let unread = if self.closed { self.unread().unwrap_or(0) } else { 0 };
         let left = [("link type", self.strange), (UNREAD, unread)];
-        self.device.losses.seen(&self.device.ring, self.given, &left)
+        let seen = self.device.losses.seen(&self.device.ring, self.given, &left);
+        Seen { remark: self.device.renamed(), ..seen }
     }
 
     fn descriptor(&self) -> Option<BorrowedFd<'_>> {
@@ -224,9 +230,21 @@ impl Live {
                 Ending::Gone => Err(self.gone()),
             };
         }
-        if self.device.ring.error().is_some() && self.is_gone() {
-            self.ending = Some(Ending::Gone);
-            return self.nothing(intake);
+        // The error is told once, when the interface goes down, be it only the first step of being
+        // removed: from then on it is looked at until it is up again.
+        self.down |= self.device.ring.error().is_some();
+        if self.down {
+            match self.device.state() {
+                State::Up => self.down = false,
+                State::Down => {
+                    let until = Some(intake.now + DOWN_NS);
+                    return Ok(Given::Wait { until, readable: true });
+                }
+                State::Gone => {
+                    self.ending = Some(Ending::Gone);
+                    return self.nothing(intake);
+                }
+            }
         }
         Ok(match intake.pool.next_is_kept() {
             // The descriptor says that there is something, and it was seen already.
@@ -239,11 +257,6 @@ impl Live {
     fn unread(&self) -> Option<u64> {
         let all = self.device.ring.statistics().ok()?;
         Some(all.packets.saturating_sub(all.drops + self.given.blocks + self.strange))
-    }
-
-    /// Whether the interface exists no more. One that is only down may come up again.
-    fn is_gone(&self) -> bool {
-        self.device.index != 0 && self.device.links.indexed(self.device.index).is_err()
     }
 
     fn gone(&self) -> Failure {
