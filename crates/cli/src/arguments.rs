@@ -21,6 +21,9 @@ Examples:
   streamline 'replay web.pcap | dport |53 count'               count what goes to one port
   streamline 'replay web.pcap | udp | pcap udp.pcap' --stats   write a capture, and say what became
                                                                of every block
+  sudo streamline 'rx eth0 | bpf \"udp port 53\" | udp | dns | print'
+                                                               look at names that are asked for
+  streamline doctor                                            say what works on this machine
   streamline explain 'replay web.pcap | dport |80 count'       say what would run where, and why
   streamline filters dport                                     what a filter does
   streamline examples                                          more lines to try

@@ -18,6 +18,8 @@ const EXAMPLES: &[(&str, &str)] = &[
     ("programs", include_str!("../../../examples/programs.pipe")),
     ("extract", include_str!("../../../examples/extract.pipe")),
     ("lines", include_str!("../../../examples/lines.pipe")),
+    ("live", include_str!("../../../examples/live.pipe")),
+    ("names", include_str!("../../../examples/names.pipe")),
     ("numbered", include_str!("../../../examples/numbered.pipe")),
 ];
 

@@ -295,7 +295,7 @@ fn word(text: &str) -> String {
 }
 
 #[cfg(test)]
-pub(crate) mod tests {
+mod tests {
     use super::*;
     use std::path::PathBuf;
 
@@ -303,7 +303,7 @@ pub(crate) mod tests {
     const ALL: Capabilities = Capabilities(u64::MAX);
 
     /// Somebody with these capabilities and no fetters.
-    pub(crate) fn who(effective: Capabilities) -> Privilege {
+    fn who(effective: Capabilities) -> Privilege {
         Privilege {
             uid: 1000,
             effective,
@@ -316,7 +316,7 @@ pub(crate) mod tests {
     }
 
     /// A refusal of this kind.
-    pub(crate) fn refusal(kind: Refused) -> Result<(), Refusal> {
+    fn refusal(kind: Refused) -> Result<(), Refusal> {
         Err(Refusal { kind, call: "socket", why: "operation not permitted".to_owned() })
     }
 
