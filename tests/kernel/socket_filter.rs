@@ -3,8 +3,8 @@
 //!
 //! One socket for each expression and end of a cable, all of them there while the same frames pass
 //! once. At the end that sends, tags are in the frames; at the end that receives, the kernel has
-//! taken the outermost out. A socket that asks nothing counts too. It was there first, so the kernel
-//! serves it last: what it has counted, all others have been asked about.
+//! taken the outermost out. A socket that asks nothing counts too. It was there first, so the
+//! kernel serves it last: what it has counted, all others have been asked about.
 
 use crate::corpus::borders::{borders, ethernet};
 use crate::corpus::captured;

@@ -2,11 +2,11 @@
 //! the frame with its tag in place.
 //!
 //! Programs: those of libpcap's test set and what its expressions become here, expressions of this
-//! house, and programs made of dice that load from all around the tag. Frames: captured ones, random
-//! ones, ones bent to what the program asks, with every kind of tag, whole and cut. Each is judged as
-//! it is, and, whatever its bytes 12 to 15 are, with these taken for a tag that is in the skb. Every
-//! socket filter is also held to the kernel's rules. `SEED=` repeats a run, `ROUNDS=` makes it
-//! longer.
+//! house, and programs made of dice that load from all around the tag. Frames: captured ones,
+//! random ones, ones bent to what the program asks, with every kind of tag, whole and cut. Each is
+//! judged as it is, and, whatever its bytes 12 to 15 are, with these taken for a tag that is in the
+//! skb. Every socket filter is also held to the kernel's rules. `SEED=` repeats a run, `ROUNDS=`
+//! makes it longer.
 
 #![expect(clippy::unwrap_used, clippy::print_stdout, reason = "a test that reports its counts")]
 

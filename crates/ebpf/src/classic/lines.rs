@@ -1,9 +1,9 @@
 //! Instructions with labels instead of distances, and the program that they become.
 //!
-//! In: lines, jumps naming labels; out: instructions, each jump with its distance. What no way leads
-//! to is left out; a comparison whose target is more than 255 instructions away goes through a `ja`
-//! behind it; scratch words that some way might read before it writes them are set to zero first,
-//! because the kernel refuses programs that do not.
+//! In: lines, jumps naming labels; out: instructions, each jump with its distance. What no way
+//! leads to is left out; a comparison whose target is more than 255 instructions away goes through
+//! a `ja` behind it; scratch words that some way might read before it writes them are set to zero
+//! first, because the kernel refuses programs that do not.
 
 use std::collections::HashMap;
 

@@ -1,7 +1,7 @@
 //! Classic BPF as data, and a compiler of the whole pcap-filter(7) language into it.
 //!
 //! In: an expression and the link type of the frames; out: a [`Program`] that user space runs with
-//! [`Program::run`], that the kernel takes as a socket filter, and that prints as `tcpdump -d`
+//! [`Program::run`], that [`kernel`] makes a socket filter of, and that prints as `tcpdump -d`
 //! prints it. Nothing here does input or output: a host name is asked of a [`Resolver`] that the
 //! caller gives. The language, the questions that a program asks and their order are libpcap's,
 //! judged by libpcap's own test set; the code is not.     [SL §4.2, §5.2: classic filters as peers]

@@ -9,13 +9,16 @@
 //!
 //! The kernel takes the outermost tag out of a frame into the skb, on its way in always, on its way
 //! out where the device inserts tags itself, and `len` is without it. So the program stands there
-//! twice, behind the question whether there is such a tag: as it is, and with its offsets moved (see
-//! `tagged`). A tagged frame has twelve bytes of addresses at least, since the kernel only finds
-//! tags behind an Ethernet header that is there.
+//! twice, behind the question whether there is such a tag: as it is, and with its offsets moved
+//! (see `tagged`). A tagged frame has twelve bytes of addresses at least, since the kernel only
+//! finds tags behind an Ethernet header that is there.
 //!
 //! In front of both stands the direction. Loopback shows every packet twice, on its way out and on
 //! its way in; one of the two is let through. Device types that nobody here has a program for are
 //! let through.
+//!
+//! One program for a kind of device, and no list of which one must accept: a load beyond the frame
+//! ends the whole filter, so that a second program would not be asked.
 //!
 //! Where kernel and [`Program::run`] differ: a load at X plus k wraps at 2³² in the kernel and is
 //! refused by `run`. No offset of a frame is reached so unless X is nearly 2³² already, and then
