@@ -146,10 +146,13 @@ fn a_queue_that_stands_still_is_not_waited_for_forever() {
     let shape = format!("qdisc add dev {CLIENT_DEVICE} root tbf rate 1kbit burst 2k limit 3k");
     pair.client.run("tc", &shape);
     let mut sink = tx(&pair.client, Form::Frame).unwrap();
-    drive(&[("count", "200"), ("size", "1000")], &mut *sink, || ());
+    let begin = std::time::Instant::now();
+    drive(&[("count", "2000"), ("size", "1000")], &mut *sink, || ());
+    // A wait for each of the 32 batches would be half a minute.
+    assert!(begin.elapsed() < PATIENCE * 15, "{:?}", begin.elapsed());
     let went = sink.written().unwrap().blocks;
-    assert!((1..10).contains(&went), "{went}");
-    let lost = Amount { blocks: 200 - went, bytes: (200 - went) * 1000 };
+    assert!((1..20).contains(&went), "{went}");
+    let lost = Amount { blocks: 2000 - went, bytes: (2000 - went) * 1000 };
     assert_eq!(sink.dropped(), [("queue full", lost)]);
 }
 
