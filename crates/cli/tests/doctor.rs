@@ -131,6 +131,61 @@ fn who_may_capture_is_told_so() {
 }
 
 #[test]
+fn one_capability_and_no_other_is_enough() {
+    let (Some(()), Some(()), Some(setpriv)) =
+        (need::root(), need::net_raw(), need::command("setpriv"))
+    else {
+        return;
+    };
+    // As the unit gives it.
+    let fetters = ["--inh-caps=-all,+net_raw", "--ambient-caps=+net_raw", "--no-new-privs"];
+    let bound = "--bounding-set=-all,+net_raw";
+    let before = [&[setpriv.to_str().unwrap()], &NOBODY[1..4], &fetters, &[bound, "--"]].concat();
+    let fettered = Fettered::new();
+    assert!(fettered.capturing(&before)["open"].as_bool().unwrap());
+    let ran = fettered.run(&before, &["run", "--for", "100ms", "rx lo both=yes | count"]);
+    assert_eq!(ran.status, Some(0), "{ran:?}");
+}
+
+#[test]
+fn a_file_can_carry_the_capability() {
+    let (Some(()), Some(()), Some(_)) = (need::root(), need::net_raw(), need::command("setpriv"))
+    else {
+        return;
+    };
+    let Some(setcap) = need::command("setcap") else { return };
+    let fettered = Fettered::new();
+    // A file of its own: what was linked is the file that cargo built.
+    let own = fettered.folder.path().join("own");
+    std::fs::copy(&fettered.program, &own).unwrap();
+    std::fs::rename(&own, &fettered.program).unwrap();
+    let told = fettered.capturing(&NOBODY);
+    if !commands(&told).iter().any(|line| line.starts_with("sudo setcap ")) {
+        let _: Option<()> = need::skip("needs a folder for temporary files without nosuid");
+        return;
+    }
+    let given = Command::new(setcap).arg("cap_net_raw+ep").arg(&fettered.program).output();
+    assert!(given.as_ref().is_ok_and(|output| output.status.success()), "{given:?}");
+    assert!(fettered.capturing(&NOBODY)["open"].as_bool().unwrap());
+    let ran = fettered.run(&NOBODY, &["run", "--for", "100ms", "rx lo | count"]);
+    assert_eq!(ran.status, Some(0), "{ran:?}");
+    // As the hint says; the inner one has lost what the outer one had.
+    let bound = [&NOBODY[..], &["setpriv", "--no-new-privs", "--"]].concat();
+    assert!(!fettered.capturing(&bound)["open"].as_bool().unwrap());
+}
+
+#[test]
+fn a_terminal_sees_marks_in_colour() {
+    let Some(script) = need::command("script") else { return };
+    let folder = Folder::new();
+    let mut command = folder.shell("unset NO_COLOR; exec \"$@\"");
+    command.arg("sh").arg(script).args(["-qec", "streamline doctor", "/dev/null"]);
+    let said = Ran::from(command.env("TERM", "xterm").output().unwrap()).out;
+    assert!(said.contains("\x1b[1mwho we are\x1b[0m\r\n"), "{said:?}");
+    assert!(said.contains(" \x1b[32m✓\x1b[0m captures (replay)  always\r\n"), "{said:?}");
+}
+
+#[test]
 fn nobody_is_told_what_is_missing_and_what_to_do() {
     let (Some(()), Some(_)) = (need::root(), need::command("setpriv")) else { return };
     let fettered = Fettered::new();
