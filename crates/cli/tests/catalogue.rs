@@ -73,6 +73,28 @@ fn an_explanation_has_three_forms() {
 }
 
 #[test]
+fn what_the_kernel_is_asked_is_explained_without_an_interface() {
+    let folder = Folder::new();
+    let asked = "rx nowhere0 both=yes | bpf \"tcp port 80\" | count";
+    let not = "tx nowhere0 | bpf \"ip protochain 51\" | count";
+    let ahead = |line| {
+        let ran = folder.run(&["explain", "--json", line]);
+        assert_eq!(ran.status, Some(0), "{}", ran.err);
+        serde_json::from_str::<Value>(&ran.out).unwrap()["ahead"].clone()
+    };
+    let told = serde_json::json!([{ "source": "rx", "filter": "bpf", "refused": null }]);
+    assert_eq!(ahead(asked), told);
+    let refused = ahead(not)[0]["refused"].as_str().unwrap().to_owned();
+    assert!(
+        refused.ends_with("its program has a loop, which the kernel does not take"),
+        "{refused}"
+    );
+    assert_eq!(ahead("replay examples/web.pcap | bpf tcp | count"), serde_json::json!([]));
+    let text = folder.run(&["explain", asked]).out;
+    assert!(text.contains(" bpf: runs in the kernel too, as the socket filter of rx: "), "{text}");
+}
+
+#[test]
 fn analyze_measures_too() {
     let folder = Folder::new();
     let ran = folder.run(&["explain", "--analyze", "replay examples/web.pcap | count"]);

@@ -149,7 +149,8 @@ pub(super) fn ring(ring: &RingPlan) -> String {
 pub(super) fn asked(filter: &str, sources: &[&str]) -> String {
     let filters = if sources.len() == 1 { "filter" } else { "filters" };
     format!(
-        "{filter}: in the kernel too, as socket {filters} of {}: what it refuses never enters",
+        "{filter}: runs in the kernel too, as the socket {filters} of {}: what it refuses never \
+         enters the ring",
         sources.join(" and ")
     )
 }
