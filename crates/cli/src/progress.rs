@@ -3,8 +3,8 @@
 //! In: what sources answered ([`engine::run::Progress`]). Out: on a terminal one line that takes
 //! its own place each second; elsewhere, and only if `--progress` asks, one line after the other.
 //!
-//! Without `--progress` it is shown when a person watches standard error and nothing of the line
-//! is printed on the same terminal.
+//! Without `--progress` it is shown when a person watches standard error, nothing of the line is
+//! printed on the same terminal, and we are not in the background of a shell.
 
 use crate::arguments::RunArguments;
 use crate::report::counted;
@@ -50,6 +50,8 @@ pub(crate) struct Teller {
     every_ns: u64,
     /// Whether a line takes the place of the one before.
     rewrites: bool,
+    /// Whether somebody asked for it.
+    asked: bool,
     before: Cell<Sum>,
 }
 
@@ -74,7 +76,8 @@ impl Teller {
             None if io::stdout().is_terminal() && prints(plan) => return None,
             None => EVERY_NS,
         };
-        Some(Self { every_ns, rewrites, before: Cell::default() })
+        let asked = given.progress.is_some();
+        Some(Self { every_ns, rewrites, asked, before: Cell::default() })
     }
 
     /// The time between two tellings, in ns.
@@ -89,6 +92,7 @@ impl Teller {
         let time = clock(now.elapsed_ns, !self.every_ns.is_multiple_of(EVERY_NS));
         let line = told(&time, progress, now, self.before.replace(now));
         match self.rewrites {
+            true if !self.asked && terminal::is_background() => {}
             true => terminal::status(&line),
             false => terminal::tell(&format!("{line}\n")),
         }

@@ -36,6 +36,23 @@ pub(crate) fn can_rewrite() -> bool {
     io::stderr().is_terminal() && !is_dumb()
 }
 
+/// Whether the terminal is that of another process group at the moment: we run in the background of
+/// a shell, and somebody else writes there.
+pub(crate) fn is_background() -> bool {
+    let stat = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
+    is_behind(&stat)
+}
+
+/// The same from the words of proc_pid_stat(5).
+fn is_behind(stat: &str) -> bool {
+    // The name may hold anything, parentheses too.
+    let rest = stat.rsplit_once(')').map_or("", |(_, rest)| rest);
+    let mut numbers = rest.split_whitespace().skip(2).map(|word| word.parse::<i64>().ok());
+    let own = numbers.next().flatten();
+    let terminal = numbers.nth(2).flatten();
+    terminal.is_some_and(|group| group > 0 && Some(group) != own)
+}
+
 /// Shows a line on standard error in the place of the one before, cut by the terminal where it is
 /// too long for it. It goes away when anything else is written.
 pub(crate) fn status(line: &str) {
@@ -100,4 +117,18 @@ fn headed(word: &str, colour: &str, what: &str) {
 pub(crate) fn reason(error: &io::Error) -> String {
     let text = error.to_string();
     text.split(" (os error").next().unwrap_or_default().to_lowercase()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_has_the_terminal_is_read_behind_the_name() {
+        let stat = |own, terminal| format!("9 (a) b (c)) S 1 {own} 7 34816 {terminal} 4194304 0");
+        assert!(!is_behind(&stat(9, 9)), "it is ours");
+        assert!(is_behind(&stat(9, 7)), "the shell has it");
+        assert!(!is_behind(&stat(9, -1)), "there is none");
+        assert!(!is_behind("") && !is_behind("nonsense) S 1"));
+    }
 }

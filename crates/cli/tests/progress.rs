@@ -71,6 +71,7 @@ fn it_is_shown_where_it_is_not_in_the_way() {
         ("generate rate=20 | discard", "--quiet", false),
         ("generate rate=20 | discard", "--progress=no", false),
         ("generate rate=20 | discard", "2> err", false),
+        ("generate rate=20 | discard", "& wait", false),
     ];
     std::thread::scope(|scope| {
         for (line, words, shown) in cases {
@@ -78,7 +79,8 @@ fn it_is_shown_where_it_is_not_in_the_way() {
             scope.spawn(move || {
                 let folder = Folder::new();
                 // Long enough for one line, which comes after a second.
-                let typed = format!("streamline '{line}' --for 1500ms {words}");
+                // With job control `&` is a process group of its own.
+                let typed = format!("set -m; streamline '{line}' --for 1500ms {words}");
                 let said = on_a_terminal(script, &folder, &typed);
                 assert_eq!(lines(&said).len(), usize::from(shown), "{typed}: {said:?}");
             });
