@@ -386,6 +386,12 @@ impl<'a> Batch<'a> {
         }
     }
 
+    /// Says what was found of the layers of the block in this lane.
+    #[inline]
+    pub fn set_marks(&mut self, l: Lane, marks: Marks) {
+        self.columns.marks[l] = marks;
+    }
+
     /// Adds a block caused by the block with this number; gives it back when all lanes are taken.
     #[inline]
     pub fn push(&mut self, block: Block<'a>, order: u32) -> Result<(), Block<'a>> {
@@ -489,9 +495,31 @@ impl<'a> Batch<'a> {
         (self.block(l), self.columns.order[l])
     }
 
-    /// Puts a block caused by the block with this number into a lane in use.
+    /// Moves the blocks in these lanes to the last lanes there are; answers which those are.
+    pub(super) fn move_up(&mut self, mut mask: LaneMask) -> LaneMask {
+        let from = LANES - mask.count_ones() as usize;
+        self.open(LANES);
+        for to in (from..LANES).rev() {
+            let Some(l) = mask.checked_ilog2() else { break };
+            mask &= !(1 << l);
+            let (block, order) = (self.block(l as Lane), self.columns.order[l as Lane]);
+            self.put(to, block, order);
+        }
+        !mask_of(from)
+    }
+
+    /// Takes lanes into use, so that there are at least this many.
+    fn open(&mut self, len: usize) {
+        if len > self.columns.len {
+            self.columns.len = len;
+            self.frames.resize(len, &[]);
+        }
+    }
+
+    /// Puts a block caused by the block with this number into a lane.
     #[inline]
     pub(super) fn put(&mut self, l: Lane, block: Block<'a>, order: u32) {
+        self.open(l + 1);
         self.columns.order[l] = order;
         self.set(l, block);
     }

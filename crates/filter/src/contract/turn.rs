@@ -3,7 +3,7 @@
 //! Contexts are concrete structs; only the rare gateway functions behind them are virtual.
 //! [SL §6.1], [Th §5.3.3] (`slblock_writable` is [`LaneContext::edit`]).
 
-use super::batch::{Batch, Block, Lane, lanes, mask_of};
+use super::batch::{Batch, Block, LANES, Lane, LaneMask, mask_of};
 use super::holds::{HeldList, Holds};
 use abi::{BLOCK_MAX, Class, ContextLane, Entry, Marks, RichPointer};
 
@@ -348,14 +348,16 @@ impl<'c, 'a> StreamContext<'c, 'a> {
     }
 
     /// Has `take` look at the live blocks one by one. What leaves takes the lanes of the batch from
-    /// the first on as long as they have been looked at, so that nothing is allocated as long as no
-    /// more blocks leave than have come; the rest goes on behind the batch
+    /// the first on as long as no block lies there that was not looked at, so that nothing is
+    /// allocated as long as all fits into one batch; the rest goes on behind the batch
     /// ([`StreamBatches::in_place`](super::traits::StreamBatches::in_place)).
     #[inline]
     pub fn each(&mut self, batch: &mut Batch<'a>, mut take: impl FnMut(&mut Self, Block<'a>)) {
-        let mut used = 0;
+        let (mut used, mut ahead) = (0, batch.live());
         self.given.counts = true;
-        for l in lanes(batch.live()) {
+        while ahead != 0 {
+            let l = ahead.trailing_zeros() as Lane;
+            ahead &= ahead - 1;
             let (block, order) = batch.look_at(l);
             self.order = order;
             take(self, block);
@@ -367,24 +369,37 @@ impl<'c, 'a> StreamContext<'c, 'a> {
                 self.output.push(first, order);
             }
             if !self.given.others.is_empty() {
-                used = self.place_others(batch, used, l);
+                (used, ahead) = self.place_others(batch, used, ahead);
             }
         }
         self.given.counts = false;
         batch.set_live(mask_of(used));
     }
 
+    /// Places what leaves beside the first: in the lanes before those `ahead`, which move up if
+    /// they have to and can.
     #[cold]
-    fn place_others(&mut self, batch: &mut Batch<'a>, mut used: Lane, l: Lane) -> Lane {
+    fn place_others(
+        &mut self,
+        batch: &mut Batch<'a>,
+        mut used: Lane,
+        mut ahead: LaneMask,
+    ) -> (Lane, LaneMask) {
+        let others = self.given.others.len();
+        let full = used + others + ahead.count_ones() as usize > LANES;
+        if !full && self.output.is_empty() && used + others > ahead.trailing_zeros() as usize {
+            ahead = batch.move_up(ahead);
+        }
+        let end = ahead.trailing_zeros() as Lane;
         for block in self.given.others.drain(..) {
-            if used <= l && self.output.is_empty() {
+            if used < end && self.output.is_empty() {
                 batch.put(used, block, self.order);
                 used += 1;
             } else {
                 self.output.push(block, self.order);
             }
         }
-        used
+        (used, ahead)
     }
 
     /// Lets a block leave.
@@ -642,14 +657,23 @@ mod tests {
     }
 
     #[test]
-    fn what_leaves_takes_the_lanes_that_were_looked_at() {
+    fn what_leaves_takes_the_lanes_of_the_batch() {
         let (block, hole) = (false, true);
         assert_eq!(run(&[1, 1]), (2, vec![], vec![(block, 0), (block, 1)]));
         assert_eq!(run(&[0, 0, 1]), (1, vec![], vec![(block, 2)]));
         let fits = vec![(block, 0), (block, 2), (hole, 2), (block, 3)];
         assert_eq!(run(&[1, 0, 2, 1]), (4, vec![], fits));
-        let behind = vec![(block, 0), (hole, 0), (hole, 0), (block, 2), (block, 3)];
-        assert_eq!(run(&[3, 0, 1, 1]), (1, vec![4], behind));
+        let moved = vec![(block, 0), (hole, 0), (hole, 0), (block, 2), (block, 3)];
+        assert_eq!(run(&[3, 0, 1, 1]), (5, vec![], moved), "those ahead move up");
+        let (stayed, lengths, left) = run(&[62, 1, 0, 1]);
+        assert_eq!((stayed, lengths, left.len()), (1, vec![63], 64), "all three ahead may stay");
+        assert_eq!(
+            [left[0], left[1], left[61], left[62]],
+            [(block, 0), (hole, 0), (hole, 0), (block, 1)]
+        );
+        let (stayed, lengths, left) = run(&[61, 1, 0, 1]);
+        assert_eq!((stayed, lengths, left.len()), (63, vec![], 63));
+        assert_eq!(left[60..], [(hole, 0), (block, 1), (block, 3)]);
         let (stayed, lengths, left) = run(&[0, 0, 200, 1]);
         assert_eq!((stayed, lengths, left.len()), (3, vec![64, 64, 64, 6], 201));
         assert!(left[1..200].iter().all(|left| *left == (hole, 2)) && left[200] == (block, 3));
