@@ -221,7 +221,7 @@ pub fn segment<'a>(block: &mut Block<'a>) -> Result<Option<Segment<'a>>, Missing
 /// The segment of the commonest frame by far, where all lies where it mostly lies: Ethernet without
 /// tags, IPv4 without options, no fragment. What [`any_segment`] finds is the same.
 #[inline]
-fn plain_segment<'a>(block: &mut Block<'a>) -> Option<Segment<'a>> {
+pub(crate) fn plain_segment<'a>(block: &mut Block<'a>) -> Option<Segment<'a>> {
     const AT: u32 = 34;
     let head: &[u8; AT as usize + tcp::LENGTH_MIN] = block.frame.first_chunk()?;
     let fragment = u16::from_be_bytes([head[20], head[21]]) & 0x3fff;

@@ -11,7 +11,7 @@ pub const DST_PORT: usize = 2;
 pub const PROTOCOLS: [u8; 3] = [protocol::TCP, protocol::UDP, protocol::SCTP];
 
 /// A source and a target port.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Debug)]
 pub struct Ports {
     /// The sender's port.
     pub source: u16,

@@ -13,7 +13,8 @@ use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
-/// The state of one session: plain data, so that its bytes mean the same in another process.
+/// The state of one session: plain data, so that its bytes mean the same in another process. One
+/// that every block asks for is best aligned to lines of the cache.
 pub trait Session: FromBytes + IntoBytes + Immutable + Default + Send + 'static {
     /// The lists of held blocks in it, in a fixed order.
     fn lists(&mut self) -> Vec<&mut HeldList> {
@@ -28,70 +29,108 @@ pub const PRIVATE: u64 = 0;
 #[derive(Debug)]
 pub struct Sessions<S> {
     index: HashMap<u64, u32, BuildHasherDefault<Mix>>,
-    slots: Vec<Slot<S>>,
+    states: Vec<S>,
+    /// Beside each state its key, and whether it was asked for again since it was made, or since
+    /// [`Sessions::evict`] looked; the latter does not move with the session. Apart from the
+    /// states, so that those begin where lines of the cache begin.
+    keys: Vec<u64>,
+    met: Vec<bool>,
     free: Vec<u32>,
-    last: Option<(u64, u32)>,
+    /// Where sessions were found that were asked for lately, by the low bits of their keys.
+    near: [Near; NEAR],
     /// Where [`Sessions::evict`] looked last.
     hand: usize,
 }
 
-#[derive(Debug)]
-struct Slot<S> {
-    key: u64,
-    /// Whether it was asked for again since it was made, or since [`Sessions::evict`] looked. That
-    /// does not move with the session.
-    met: bool,
-    state: S,
-}
-
 impl<S: Session> Default for Sessions<S> {
     fn default() -> Self {
-        Self { index: HashMap::default(), slots: Vec::new(), free: Vec::new(), last: None, hand: 0 }
+        Self {
+            index: HashMap::default(),
+            states: Vec::new(),
+            keys: Vec::new(),
+            met: Vec::new(),
+            free: Vec::new(),
+            near: std::array::from_fn(|place| Near { key: !(place as u64), number: 0 }),
+            hand: 0,
+        }
     }
 }
+
+/// A session's key and number. At a place where none is, a key with other low bits.
+#[derive(Clone, Copy, Debug)]
+struct Near {
+    key: u64,
+    number: u32,
+}
+
+/// As many as batches of different sessions mostly fit in.
+const NEAR: usize = 256;
+/// Bytes of a line of the cache.
+const LINE: usize = 64;
 
 impl<S: Session> Sessions<S> {
     /// The session with this key, made if it is new.
     pub fn of(&mut self, key: u64) -> &mut S {
         let number = match self.number_of(key) {
-            Some(number) => self.met(key, number),
+            Some(number) => {
+                self.met[number as usize] = true;
+                number
+            }
             None => self.make(key),
         };
-        &mut self.slots[number as usize].state
+        &mut self.states[number as usize]
     }
 
     /// The session with this key, if there is one.
+    #[inline]
     pub fn find(&mut self, key: u64) -> Option<&mut S> {
-        let number = self.number_of(key)?;
-        let number = self.met(key, number);
-        Some(&mut self.slots[number as usize].state)
+        let number = self.number_of(key)? as usize;
+        self.met[number] = true;
+        self.states.get_mut(number)
     }
 
     /// The session with this key, if there is one, only to look at.
     #[must_use]
     pub fn get(&self, key: u64) -> Option<&S> {
         let number = *self.index.get(&key)?;
-        self.slots.get(number as usize).map(|slot| &slot.state)
+        self.states.get(number as usize)
+    }
+
+    /// Brings the sessions with these keys into the cache, for a filter that will ask for one after
+    /// the other: among many sessions nearly every one is in memory, and the processor waits for
+    /// several at once only where nothing else stands between.
+    #[inline]
+    pub fn look_ahead(&mut self, keys: impl IntoIterator<Item = u64>) {
+        let mut seen = 0;
+        for key in keys {
+            let number = self.number_of(key);
+            let state = number.and_then(|number| self.states.get(number as usize));
+            let bytes = state.map_or(&[][..], S::as_bytes);
+            seen ^= bytes.iter().step_by(LINE).fold(0, |seen, byte| seen ^ byte);
+        }
+        std::hint::black_box(seen);
     }
 
     /// Ends a session and gives its state back.
     pub fn end(&mut self, key: u64) -> Option<S> {
         let number = self.index.remove(&key)?;
-        self.last = None;
+        let near = self.near_mut(key);
+        if near.key == key {
+            near.key = !key;
+        }
         self.free.push(number);
-        self.slots.get_mut(number as usize).map(|slot| std::mem::take(&mut slot.state))
+        self.states.get_mut(number as usize).map(std::mem::take)
     }
 
     /// Ends a session that nobody asked for again since the last time round ("second chance"):
     /// nearly the one that has waited longest, and cheap, since looking passes over a session only
     /// if it was asked for. Sessions of one block go before busy ones. The private one stays.
     pub fn evict(&mut self) -> Option<(u64, S)> {
-        for _ in 0..2 * self.slots.len() {
-            self.hand = (self.hand + 1) % self.slots.len();
-            let slot = &mut self.slots[self.hand];
-            let key = slot.key;
+        for _ in 0..2 * self.states.len() {
+            self.hand = (self.hand + 1) % self.states.len();
+            let key = self.keys[self.hand];
             let here = self.index.get(&key).is_some_and(|number| *number as usize == self.hand);
-            if here && key != PRIVATE && !std::mem::take(&mut slot.met) {
+            if here && key != PRIVATE && !std::mem::take(&mut self.met[self.hand]) {
                 return self.end(key).map(|session| (key, session));
             }
         }
@@ -118,32 +157,39 @@ impl<S: Session> Sessions<S> {
         keys
     }
 
-    fn number_of(&self, key: u64) -> Option<u32> {
-        match self.last {
-            Some((k, number)) if k == key => Some(number),
-            _ => self.index.get(&key).copied(),
+    #[inline]
+    fn number_of(&mut self, key: u64) -> Option<u32> {
+        let near = self.near_mut(key);
+        if near.key == key {
+            return Some(near.number);
         }
+        let number = *self.index.get(&key)?;
+        *self.near_mut(key) = Near { key, number };
+        Some(number)
     }
 
-    fn met(&mut self, key: u64, number: u32) -> u32 {
-        self.last = Some((key, number));
-        self.slots[number as usize].met = true;
-        number
+    #[inline]
+    fn near_mut(&mut self, key: u64) -> &mut Near {
+        &mut self.near[key as usize % NEAR]
     }
 
     fn make(&mut self, key: u64) -> u32 {
         let number = match self.free.pop() {
             Some(number) => {
-                self.slots[number as usize] = Slot { key, met: false, state: S::default() };
+                self.states[number as usize] = S::default();
+                self.keys[number as usize] = key;
+                self.met[number as usize] = false;
                 number
             }
             None => {
-                self.slots.push(Slot { key, met: false, state: S::default() });
-                u32::try_from(self.slots.len() - 1).expect("fewer than 2^32 sessions")
+                self.states.push(S::default());
+                self.keys.push(key);
+                self.met.push(false);
+                u32::try_from(self.states.len() - 1).expect("fewer than 2^32 sessions")
             }
         };
         self.index.insert(key, number);
-        self.last = Some((key, number));
+        *self.near_mut(key) = Near { key, number };
         number
     }
 }

@@ -62,6 +62,9 @@ pub trait Lanes: Send {
 
 /// Takes blocks and gives others.
 pub trait Stream: Send {
+    /// Is called before the blocks of a batch are taken one by one, for filters whose state is
+    /// large: [`Sessions::look_ahead`](super::state::Sessions::look_ahead).
+    fn look_ahead(&mut self, _tags: Tags<'_>) {}
     /// Takes one block: passes, consumes, holds or drops it, and may make others.
     fn block<'a>(&mut self, block: Block<'a>, cx: &mut StreamContext<'_, 'a>);
     /// Is called when the path's clock has reached the time that was asked for.
@@ -217,6 +220,7 @@ struct EachBlock<F>(F);
 
 impl<F: Stream> StreamBatches for EachBlock<F> {
     fn process<'a>(&mut self, batch: &mut Batch<'a>, cx: &mut StreamContext<'_, 'a>) {
+        self.0.look_ahead(batch.tags());
         cx.each(batch, |cx, block| self.0.block(block, cx));
     }
 

@@ -115,6 +115,11 @@ impl<R: Record> Flows<R> {
         self.table.find(key)
     }
 
+    /// Brings what is known of these flows into the cache ([`Sessions::look_ahead`]).
+    pub(crate) fn look_ahead(&mut self, keys: impl IntoIterator<Item = u64>) {
+        self.table.look_ahead(keys);
+    }
+
     /// What is known of the flow with this key, only to look at.
     pub(crate) fn get(&self, key: u64) -> Option<&R> {
         self.table.get(key)

@@ -269,6 +269,11 @@ struct Http {
 }
 
 impl Stream for Http {
+    fn look_ahead(&mut self, tags: Tags<'_>) {
+        let sessions = tags.blocks().map(|(_, context)| context.session.into());
+        self.connections.look_ahead(sessions);
+    }
+
     fn block<'a>(&mut self, block: Block<'a>, cx: &mut StreamContext<'_, 'a>) {
         if block.marks.is_description() {
             // What a filter before has said is no part of the stream.

@@ -3,7 +3,7 @@
 use super::connection::UNSCALED;
 use super::overlap::Span;
 use crate::contract::{Block, StreamContext, Time};
-use crate::layers::Segment;
+use crate::layers::{self, Segment};
 use abi::Flags;
 use wire::checksum;
 use wire::flow::Flow;
@@ -15,7 +15,7 @@ use wire::tcp::{flag, options};
 const WINDOW_SCALE: u8 = 3;
 
 /// A segment without its bytes.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Default, Debug)]
 pub(super) struct Heard {
     pub(super) flags: u8,
     /// Its data as they were sent; a SYN takes the number before them.
@@ -57,6 +57,11 @@ impl Heard {
         self.span.from != self.span.to
     }
 
+    /// How many bytes of data it was sent with.
+    pub(super) const fn length(&self) -> u32 {
+        self.span.to.wrapping_sub(self.span.from)
+    }
+
     /// Whether a connection is worth remembering for it: one that begins, or data.
     pub(super) const fn begins(&self) -> bool {
         !self.has(flag::RST) && (self.has(flag::SYN) || self.has_data())
@@ -80,11 +85,8 @@ fn scale(block: &Block<'_>, segment: &Segment<'_>) -> u8 {
 }
 
 /// Whether the checksum is right, or cannot be told.
-pub(super) fn is_right<'a>(
-    block: Block<'a>,
-    segment: &Segment<'a>,
-    cx: &mut StreamContext<'_, 'a>,
-) -> bool {
+pub(super) fn is_right<'a>(mut block: Block<'a>, cx: &mut StreamContext<'_, 'a>) -> bool {
+    let Ok(Some(segment)) = layers::segment(&mut block) else { return true };
     if block.context.flags.has(Flags::CHECKSUM_UNSET) || segment.end > block.marks.captured {
         return true;
     }

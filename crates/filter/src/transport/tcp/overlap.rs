@@ -30,7 +30,7 @@ pub(super) enum Policy {
 }
 
 /// A stretch of sequence numbers, the last not included.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub(super) struct Span {
     pub(super) from: u32,
     pub(super) to: u32,

@@ -146,7 +146,7 @@ impl Side {
         let block = block.narrow(known, span.to.wrapping_sub(self.next));
         let here = block.length();
         if self.held.is_empty() && here > 0 {
-            let block = self.leaves(way, block);
+            let block = self.leaves(way.class, way.context, block);
             way.cx.pass(block);
         } else if here > 0 {
             self.between_held(way, block);
@@ -169,7 +169,7 @@ impl Side {
             let until = if after(front, new.to) { new.to } else { front };
             let from = self.next.wrapping_sub(new.from);
             let piece = block.narrow(from, until.wrapping_sub(self.next));
-            let piece = self.leaves(way, piece);
+            let piece = self.leaves(way.class, way.context, piece);
             match std::mem::replace(&mut passed, true) {
                 false => way.cx.pass(piece),
                 true => way.cx.make(piece),
@@ -195,7 +195,7 @@ impl Side {
                 continue;
             }
             let known = self.next.wrapping_sub(key);
-            let leaves = self.leaves(way, block.narrow(known, u32::MAX));
+            let leaves = self.leaves(way.class, way.context, block.narrow(known, u32::MAX));
             way.cx.release(&mut list, |_| leaves);
             let missing = cut_off(block);
             if missing > 0 {
@@ -229,7 +229,7 @@ impl Side {
         way.cx.count(MISSING, missing.into());
         while missing > 0 {
             let length = missing.min(BLOCK_MAX as u32);
-            let hole = self.leaves(way, nothing(way, length));
+            let hole = self.leaves(way.class, way.context, nothing(way, length));
             way.cx.make(hole);
             missing -= length;
         }
@@ -288,15 +288,21 @@ impl Side {
         if !self.has(TOLD) {
             self.fin = self.next;
             self.flags |= FIN;
-            let end = self.leaves(way, nothing(way, 0));
+            let end = self.leaves(way.class, way.context, nothing(way, 0));
             way.cx.make(end);
         }
     }
 
     /// A block as it leaves, and what is next after it.
-    fn leaves<'a>(&mut self, way: &Way<'_, '_, '_>, mut block: Block<'a>) -> Block<'a> {
+    #[inline]
+    pub(super) fn leaves<'a>(
+        &mut self,
+        class: Class,
+        context: ContextLane,
+        mut block: Block<'a>,
+    ) -> Block<'a> {
         self.next = self.next.wrapping_add(block.length());
-        let mut flags = block.context.flags.without(OURS).with(way.context.flags);
+        let mut flags = block.context.flags.without(OURS).with(context.flags);
         if self.has(BEGUN) && !self.has(GIVEN) {
             flags = flags.with(Flags::FIRST);
         }
@@ -305,8 +311,8 @@ impl Side {
             flags = flags.with(Flags::END);
             self.flags |= TOLD;
         }
-        block.pointer.class = way.class;
-        block.context.session = way.context.session;
+        block.pointer.class = class;
+        block.context.session = context.session;
         block.context.flags = flags;
         block
     }

@@ -5,7 +5,7 @@ use super::heard::{Heard, is_right};
 use super::reassembly::Rules;
 use super::wheel::{Waiting, Wheel};
 use super::{CHECKSUM, EVICTED, NEW, NOT_TCP, TIMED_OUT};
-use crate::layers;
+use crate::layers::{self, Segment};
 use crate::prelude::*;
 use crate::transport::flows::Flows;
 use wire::ports::Ports;
@@ -21,12 +21,50 @@ pub(super) struct Tcp {
     silent: Wheel,
     /// Those that wait for missing bytes.
     gaps: Wheel,
+    /// What was found of the blocks of a batch before the first is taken.
+    found: Vec<Found>,
+}
+
+/// A segment, and the connection that it belongs to.
+#[derive(Clone, Copy, Default, Debug)]
+struct Found {
+    /// Why the block is no segment.
+    none: Option<Reason>,
+    key: u64,
+    heard: Heard,
+    /// Where its data begin.
+    payload: u32,
+}
+
+impl Found {
+    #[inline]
+    fn new(block: &Block<'_>, segment: &Segment<'_>, seed: u64, now: Time) -> Self {
+        let (key, down) = Flows::<Connection>::key(&segment.flow, seed);
+        let heard = Heard::new(block, segment, down, now);
+        Self { none: None, key, heard, payload: segment.payload }
+    }
+
+    #[inline(never)]
+    fn any(block: &mut Block<'_>, seed: u64, now: Time) -> Self {
+        let none = match layers::segment(block) {
+            Ok(Some(segment)) => return Self::new(block, &segment, seed, now),
+            Ok(None) => NOT_TCP,
+            Err(why) => why.reason(),
+        };
+        Self { none: Some(none), ..Self::default() }
+    }
 }
 
 impl StreamBatches for Tcp {
     fn process<'a>(&mut self, batch: &mut Batch<'a>, cx: &mut StreamContext<'_, 'a>) {
-        let seed = self.flows.seed();
-        cx.each(batch, |cx, block| self.block(block, seed, cx));
+        let mut found = std::mem::take(&mut self.found);
+        self.look_ahead(batch, cx.now, &mut found);
+        let mut next = found.iter();
+        cx.each(batch, |cx, block| match next.next() {
+            Some(found) => self.block(block, found, cx),
+            None => cx.consume(&block),
+        });
+        self.found = found;
         self.arm(cx);
     }
 
@@ -106,7 +144,8 @@ impl Tcp {
     pub(super) fn new(sessions: usize, rules: Rules, timeout: Time, checksum: bool) -> Self {
         let flows = Flows::new(sessions);
         let (silent, gaps) = (Wheel::new(timeout), Wheel::new(rules.gap));
-        Self { flows, rules, timeout, checksum, silent, gaps }
+        let found = vec![Found::default(); LANES];
+        Self { flows, rules, timeout, checksum, silent, gaps, found }
     }
 
     /// Asks to be called when something falls due.
@@ -116,23 +155,57 @@ impl Tcp {
         }
     }
 
-    fn block<'a>(&mut self, mut block: Block<'a>, seed: u64, cx: &mut StreamContext<'_, 'a>) {
-        let segment = match layers::segment(&mut block) {
-            Ok(Some(segment)) => segment,
-            Ok(None) => return unanswered(block, NOT_TCP, cx),
-            Err(why) => return unanswered(block, why.reason(), cx),
-        };
-        if self.checksum && !is_right(block, &segment, cx) {
+    /// Finds the segments of a batch and their connections before the first is taken, so that the
+    /// processor waits for all these places of memory at once.
+    #[inline]
+    fn look_ahead(&mut self, batch: &mut Batch<'_>, now: Time, found: &mut [Found]) {
+        let seed = self.flows.seed();
+        for (l, found) in lanes(batch.live()).zip(found.iter_mut()) {
+            let mut block = batch.block(l);
+            *found = match layers::plain_segment(&mut block) {
+                Some(segment) => Found::new(&block, &segment, seed, now),
+                None => Found::any(&mut block, seed, now),
+            };
+            batch.set_marks(l, block.marks);
+        }
+        let count = batch.live().count_ones() as usize;
+        self.flows.look_ahead(found.iter().take(count).map(|found| found.key));
+    }
+
+    #[inline]
+    fn block<'a>(&mut self, block: Block<'a>, found: &Found, cx: &mut StreamContext<'_, 'a>) {
+        let Found { none, key, heard, payload } = found;
+        if let Some(why) = none {
+            return unanswered(block, *why, cx);
+        }
+        if self.checksum && !is_right(block, cx) {
             return cx.drop(&block, CHECKSUM);
         }
-        let (key, down) = Flows::<Connection>::key(&segment.flow, seed);
-        let heard = Heard::new(&block, &segment, down, cx.now);
-        let data = block.view_at(segment.payload, segment.end - segment.payload);
-        if !self.goes_on(key, &heard, cx) {
+        let data = block.view_at(*payload, heard.length());
+        let timeout = self.timeout;
+        if let Some(connection) = self.flows.find(*key)
+            && let Some(side) = connection.goes_on(heard, data.length(), timeout)
+        {
+            return match heard.has_data() {
+                true => cx.pass(connection.next(side, data)),
+                false => cx.consume(&data),
+            };
+        }
+        self.any_block(data, *key, heard, cx);
+    }
+
+    fn any_block<'a>(
+        &mut self,
+        data: Block<'a>,
+        key: u64,
+        heard: &Heard,
+        cx: &mut StreamContext<'_, 'a>,
+    ) {
+        if !self.is_known(key, heard, cx) {
             if !heard.begins() {
                 return cx.consume(&data);
             }
-            self.begin(key, &heard, block.context.origin, cx);
+            self.begin(key, heard, data.context.origin, cx);
         }
         let rules = self.rules;
         let Some(connection) = self.flows.find(key) else { return cx.consume(&data) };
@@ -140,7 +213,7 @@ impl Tcp {
         if !was_closed {
             connection.identity.word = connection.identity.word.max(heard.time);
         }
-        connection.take(&heard, data, rules, cx);
+        connection.take(heard, data, rules, cx);
         let waiting = Waiting { key, session: connection.identity.session };
         if connection.has(CLOSED) && !was_closed {
             self.silent.add(waiting, connection.ends_at(self.timeout), cx.now);
@@ -149,8 +222,7 @@ impl Tcp {
     }
 
     /// Whether the connection of a segment is known and goes on; one that is over is ended.
-    #[inline]
-    fn goes_on(&mut self, key: u64, heard: &Heard, cx: &mut StreamContext<'_, '_>) -> bool {
+    fn is_known(&mut self, key: u64, heard: &Heard, cx: &mut StreamContext<'_, '_>) -> bool {
         let timeout = self.timeout;
         let Some(connection) = self.flows.find(key) else { return false };
         if heard.time <= connection.ends_at(timeout) && !connection.is_over(heard) {
@@ -208,7 +280,6 @@ impl Tcp {
 }
 
 /// Has a connection looked at when its gap gets too old, if it waits and is not watched yet.
-#[inline]
 fn watch(gaps: &mut Wheel, waiting: Waiting, connection: &mut Connection, rules: Rules, now: Time) {
     if connection.has(WATCHED) {
         return;
@@ -219,6 +290,7 @@ fn watch(gaps: &mut Wheel, waiting: Waiting, connection: &mut Connection, rules:
     }
 }
 
+#[cold]
 fn unanswered<'a>(block: Block<'a>, why: Reason, cx: &mut StreamContext<'_, 'a>) {
     let class = cx.absent(why);
     cx.pass(block.with_class(class));
