@@ -312,7 +312,10 @@ pub(super) fn looser(text: &[u8]) -> &[u8] {
 #[inline]
 pub(super) fn is(word: &[u8], lower: &[u8]) -> bool {
     if word.len() <= lower.len() {
-        return word.eq_ignore_ascii_case(lower);
+        // Letters have bit 6, where other characters of a name have none: theirs is bit 5 alone.
+        let differ = |(letter, lower): (&u8, &u8)| (letter | (lower >> 1 & 0x20)) ^ lower;
+        let differ = word.iter().zip(lower).map(differ).fold(0, |any, bits| any | bits);
+        return word.len() == lower.len() && differ == 0;
     }
     let letters = || word.iter().filter(|letter| **letter != 0);
     letters().count() == lower.len()

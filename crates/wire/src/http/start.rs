@@ -32,7 +32,7 @@ pub(super) fn names_http(bytes: &[u8]) -> bool {
 }
 
 pub(super) fn may_name_http(bytes: &[u8]) -> bool {
-    bytes.len() < 5 && b"http/".get(..bytes.len()).is_some_and(|word| is(word, bytes))
+    bytes.len() < 5 && b"http/".get(..bytes.len()).is_some_and(|word| is(bytes, word))
 }
 
 /// Method, one space, target, one space, version (RFC 9112 §3). Only a request of HTTP/0.9 has no
