@@ -217,7 +217,6 @@ fn remedy(facts: &Facts, feature: &Feature, kind: Refused) -> String {
         ("/dev/fuse", Refused::Absent) => "sudo modprobe fuse; a container: --device /dev/fuse",
         ("/dev/net/tun" | "/dev/fuse", _) => "run as root, or have the device's mode changed",
         ("perf events", Refused::Denied) => "sudo sysctl -w kernel.perf_event_paranoid=2",
-        ("JIT", _) => "sudo sysctl -w net.core.bpf_jit_enable=1",
         ("cgroup2", _) => "sudo mount -t cgroup2 none /sys/fs/cgroup, or boot with it",
         (_, Refused::Absent) => "nothing, but a kernel that is built with it",
         (_, Refused::Denied) => "run as root",
@@ -229,12 +228,14 @@ fn remedy(facts: &Facts, feature: &Feature, kind: Refused) -> String {
 fn limits(facts: &Facts) -> Section {
     let rows = facts.limits.iter().map(|limit| {
         let value = match limit.value {
-            None => "unknown".to_owned(),
+            // As a rule: it is told in the first network name space alone.
+            None => "not told here".to_owned(),
             Some(Bound::Unlimited) => "no end".to_owned(),
             Some(Bound::At(n)) => n.to_string(),
         };
         let (least, serves) = match limit.name {
             "net.core.netdev_max_backlog" => (1000, "packets that wait for a processor"),
+            "net.core.bpf_jit_enable" => (1, "not 0: kernel programs at full speed"),
             "net.core.rmem_max" => (0, "bytes: no bound for the ring of rx"),
             "net.core.optmem_max" => (20_480, "bytes: room for a filter in the kernel"),
             "Max locked memory" => (0, "bytes: no bound for the ring of rx"),
@@ -311,7 +312,7 @@ pub(super) fn capturing(facts: &Facts) -> Verdict {
         verdict.because = match &facts.interfaces {
             Err(refusal) => format!("the interfaces cannot be listed: {}", refusal.why),
             Ok(all) => {
-                let up = all.iter().filter(|i| i.flags.up() && !i.flags.loopback());
+                let up = all.iter().filter(|i| i.flags.running() && !i.flags.loopback());
                 let names: Vec<&str> = up.map(|interface| interface.name.as_str()).collect();
                 match names.len() {
                     0 => "but no interface is up besides lo: nothing will come".to_owned(),

@@ -78,7 +78,12 @@ fn interfaces(all: &[Seen], colours: bool) -> String {
         Column::right("received"),
         Column::right("lost"),
     ]);
-    for seen in all.iter().take(SHOWN) {
+    // Where not all are shown, those that carry something are.
+    let mut shown: Vec<&Seen> = all.iter().collect();
+    if all.len() > SHOWN {
+        shown.sort_by_key(|seen| (seen.state != "up", seen.index));
+    }
+    for seen in shown.into_iter().take(SHOWN) {
         table.row([
             seen.index.to_string(),
             seen.name.clone(),
