@@ -24,6 +24,7 @@
 //! refused by `run`. No offset of a frame is reached so unless X is nearly 2³² already, and then
 //! the kernel lets through too much.
 
+mod reach;
 mod tagged;
 mod write;
 
@@ -33,6 +34,7 @@ use super::insn::{ANCILLARY, code};
 use super::lines::Label;
 use super::link::LinkType;
 use super::program::{INSTRUCTIONS_MAX, MEMORY_WORDS, Program};
+use tagged::TPIDS;
 use write::{Lines, Offsets};
 
 /// What the program answers for a frame that it lets through: all of it.
@@ -78,11 +80,19 @@ pub fn socket_filter(
 ) -> Result<Program, Refusal> {
     [ethernet, raw].into_iter().flatten().try_for_each(fit)?;
     let mut lines = Lines::default();
-    let types = lines.label();
-    way(&mut lines, direction, types);
-    lines.place(types);
-    if ethernet.is_some() || raw.is_some() {
-        devices(&mut lines, ethernet, raw)?;
+    match ethernet.or(raw) {
+        None => {
+            let pass = lines.pass;
+            way(&mut lines, direction, pass, pass);
+        }
+        Some(_) => {
+            let (types, type_in_a) = (lines.label(), lines.label());
+            way(&mut lines, direction, types, type_in_a);
+            lines.place(types);
+            lines.load(known::HARDWARE_TYPE);
+            lines.place(type_in_a);
+            devices(&mut lines, ethernet, raw)?;
+        }
     }
     let instructions = lines.done().map_err(|length| Refusal::TooLong { length })?;
     let length = instructions.len();
@@ -131,8 +141,9 @@ fn fit(program: &Program) -> Result<(), Refusal> {
     ancillary.map_or(Ok(()), |at| Err(Refusal::Ancillary { at }))
 }
 
-/// Refuses what goes the other way, and goes on at `types` with what is left.
-fn way(lines: &mut Lines, direction: Direction, types: Label) {
+/// Refuses what goes the other way, and goes on at `types` with what is left, or at `type_in_a`
+/// where A is the type of the device already.
+fn way(lines: &mut Lines, direction: Direction, types: Label, type_in_a: Label) {
     lines.load(known::PACKET_TYPE);
     let refuse = lines.refuse;
     match direction {
@@ -143,19 +154,18 @@ fn way(lines: &mut Lines, direction: Direction, types: Label) {
             lines.equal(OUTGOING, sent, types);
             lines.place(sent);
             lines.load(known::HARDWARE_TYPE);
-            lines.equal(LOOPBACK.into(), refuse, types);
+            lines.equal(LOOPBACK.into(), refuse, type_in_a);
         }
     }
 }
 
-/// Runs the program that the kind of device has.
+/// Runs the program that the kind of device in A has.
 fn devices(
     lines: &mut Lines,
     ethernet: Option<&Program>,
     raw: Option<&Program>,
 ) -> Result<(), Refusal> {
     let (pass, at_ethernet, at_raw) = (lines.pass, lines.label(), lines.label());
-    lines.load(known::HARDWARE_TYPE);
     for (program, types, at) in
         [(ethernet, &ETHERNET_TYPES[..], at_ethernet), (raw, &RAW_TYPES[..], at_raw)]
     {
@@ -167,11 +177,19 @@ fn devices(
     }
     lines.go(pass);
     if let Some(program) = ethernet {
-        let plain = lines.label();
+        let (plain, tag, tagged) = (lines.label(), lines.label(), lines.label());
         lines.place(at_ethernet);
         lines.load(known::VLAN_PRESENT);
-        let tagged = lines.label();
-        lines.equal(0, plain, tagged);
+        lines.equal(0, plain, tag);
+        lines.place(tag);
+        lines.load(known::VLAN_TPID);
+        for tpid in TPIDS {
+            let next = lines.label();
+            lines.equal(tpid, tagged, next);
+            lines.place(next);
+        }
+        // No kernel has made such a tag yet.
+        lines.go(pass);
         lines.place(tagged);
         lines.copy(program, Offsets::Tagged)?;
         lines.place(plain);

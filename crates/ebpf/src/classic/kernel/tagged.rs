@@ -20,8 +20,10 @@ use super::super::lines::{Line, TAX, TXA, alu_k, alu_x, line, memory_to_a, memor
 use super::write::Lines;
 use super::{Refusal, known};
 
+/// The types of the tags that the kernel takes out: 802.1Q and 802.1ad.
+pub(super) const TPIDS: [u32; 2] = [0x8100, 0x88a8];
 /// Where the tag would begin.
-const TAG: u32 = 12;
+pub(super) const TAG: u32 = 12;
 /// Where its second half would begin.
 const TCI: u32 = 14;
 /// Where it would end.

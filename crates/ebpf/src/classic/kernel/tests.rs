@@ -107,7 +107,7 @@ fn what_a_program_has_not_set_is_zero_for_it() {
     let text = "(000) jeq #0 jt 1 jf 6\n(001) jeq x jt 2 jf 6\n(002) txa\n(003) add #1\n\
                 (004) ld M[3]\n(005) jeq #0 jt 7 jf 6\n(006) ret #0\n(007) ret #1";
     let filter = socket_filter(Direction::Both, Some(&listed(text)), Some(&listed(text))).unwrap();
-    for (kind, vlan) in [(1, None), (1, Some(VlanTag::default())), (65534, None)] {
+    for (kind, vlan) in [(1, None), (1, Some(VlanTag { tci: 0, tpid: 0x8100 })), (65534, None)] {
         let metadata = Metadata { hardware_type: kind, vlan, ..Metadata::NOTHING };
         assert_eq!(filter.run(&[0; 60], 60, &metadata), WHOLE, "{kind} {vlan:?}\n{filter}");
     }

@@ -9,6 +9,7 @@ use super::super::lines::{
     Compare, Label, Line, TXA, alu_x, assembled, constant_to_a, line, memory_to_a, store_a,
 };
 use super::super::program::{MEMORY_WORDS, Program};
+use super::reach::{Way, ways};
 use super::{Refusal, WHOLE};
 
 /// Whose offsets a copy has.
@@ -79,11 +80,16 @@ impl Lines {
         let instructions = program.instructions();
         let places: Vec<Label> = instructions.iter().map(|_| self.label()).collect();
         let free = free_word(instructions);
+        let ways = match offsets {
+            Offsets::Plain => vec![Way::Open; instructions.len()],
+            Offsets::Tagged => ways(instructions),
+        };
         // A program finds A zero, unless it loads A first.
         if instructions.first().is_none_or(|first| first.class() != code::LD) {
             self.put([constant_to_a(0)]);
         }
-        for (at, instruction) in instructions.iter().enumerate() {
+        let reached = instructions.iter().zip(ways).enumerate();
+        for (at, (instruction, way)) in reached.filter(|(_, (_, way))| *way != Way::Never) {
             self.place(places[at]);
             let target = |distance: usize| match instructions.get(at + 1 + distance) {
                 Some(end) if end.code == code::RET | code::K && end.k == 0 => self.refuse,
@@ -98,7 +104,10 @@ impl Lines {
                     let compare = Compare { op: instruction.code & 0xf0, with };
                     let yes = target(instruction.jt.into());
                     let no = target(instruction.jf.into());
-                    self.lines.push(Line::Branch { compare, yes, no });
+                    match way {
+                        Way::Decided(holds) => self.go(if holds { yes } else { no }),
+                        _ => self.lines.push(Line::Branch { compare, yes, no }),
+                    }
                 }
                 code::JMP => self.go(target(instruction.k as usize)),
                 code::RET if instruction.code == code::RET | code::A => {
