@@ -62,6 +62,8 @@ struct Explained<'p> {
 struct Ahead<'p> {
     source: String,
     filter: Option<String>,
+    /// Of which frames it does not.
+    except: Option<&'p str>,
     refused: Option<&'p str>,
 }
 
@@ -215,6 +217,7 @@ fn ahead<'p>(plan: &'p Plan, names: &[String]) -> Vec<Ahead<'p>> {
     let told = plan.pushed.iter().map(|pushed| Ahead {
         source: names[pushed.source.0].clone(),
         filter: pushed.filter.as_ref().ok().map(|id| names[id.0].clone()),
+        except: pushed.except,
         refused: pushed.filter.as_ref().err().map(String::as_str),
     });
     told.collect()

@@ -196,6 +196,14 @@ fn what_is_asked_ahead_is_in_every_form() {
     let asked: Vec<_> = plan.pushed.iter().map(|p| plan.ahead(p.source).unwrap()).collect();
     let asked: Vec<_> = asked.iter().filter_map(|given| given.text("expression")).collect();
     assert_eq!(asked, ["tcp port 80", "udp", "udp", "arp", "arp"]);
+    let hosts: Vec<String> = (0..200).map(|n| format!("host 10.0.0.{n}")).collect();
+    let request = format!("rx | bpf \"{}\" | discard", hosts.join(" or "));
+    let long = Case { request, ..named("19-asked-ahead.plan") };
+    let text = explain::text(&planned(&long).unwrap(), &long.machine);
+    assert!(
+        text.contains("; of devices without an\n   Ethernet header everything enters"),
+        "{text}"
+    );
     let plan = planned(&named("20-not-asked-ahead.plan")).unwrap();
     assert!(!explain::dot(&plan).contains("in the kernel too"));
     assert_eq!(plan.pushed.len(), 6);

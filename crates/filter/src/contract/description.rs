@@ -202,8 +202,9 @@ pub struct Effect {
 /// Makes a filter from its arguments.
 pub type Make = fn(&Arguments) -> Result<Filter, Mistake>;
 
-/// Whether a source can ask ahead what a filter asks with these arguments, or why not.
-pub type Ahead = fn(&Arguments) -> Result<(), String>;
+/// Whether a source can ask ahead what a filter asks with these arguments, and of which frames not,
+/// in a sentence; or why not.
+pub type Ahead = fn(&Arguments) -> Result<Option<&'static str>, String>;
 
 /// What everybody but the filter itself knows about it.
 #[derive(Clone, Copy, Debug)]

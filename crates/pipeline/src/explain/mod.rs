@@ -62,7 +62,9 @@ fn remarks(out: &mut String, plan: &Plan, names: &[String]) {
     for (name, (id, _)) in names.iter().zip(plan.graph.ids()) {
         let by: Vec<&str> = plan.asked_by(id).map(|source| names[source.0].as_str()).collect();
         if !by.is_empty() {
-            words::wrapped(out, &words::asked(name, &by), COLUMNS);
+            let except = plan.pushed.iter().filter(|pushed| pushed.filter == Ok(id));
+            let except = except.filter_map(|pushed| pushed.except).next();
+            words::wrapped(out, &words::asked(name, &by, except), COLUMNS);
         }
         let why = plan.pushed.iter().filter(|pushed| pushed.source == id);
         if let Some(why) = why.filter_map(|pushed| pushed.filter.as_ref().err()).next() {

@@ -146,13 +146,17 @@ pub(super) fn ring(ring: &RingPlan) -> String {
 }
 
 /// That a filter is asked ahead, in a sentence.
-pub(super) fn asked(filter: &str, sources: &[&str]) -> String {
+pub(super) fn asked(filter: &str, sources: &[&str], except: Option<&str>) -> String {
     let filters = if sources.len() == 1 { "filter" } else { "filters" };
-    format!(
+    let mut text = format!(
         "{filter}: runs in the kernel too, as the socket {filters} of {}: what it refuses never \
          enters the ring",
         sources.join(" and ")
-    )
+    );
+    if let Some(except) = except {
+        let _ = write!(text, "; {except}");
+    }
+    text
 }
 
 /// That a source asks nothing ahead, in a sentence.

@@ -19,6 +19,8 @@ pub struct Pushed {
     pub source: NodeId,
     /// The filter that is asked ahead, or why none is.
     pub filter: Result<NodeId, String>,
+    /// Of which frames it is not.
+    pub except: Option<&'static str>,
 }
 
 /// One for each source that can ask the kernel, in the order of the text.
@@ -28,16 +30,20 @@ pub(super) fn pushed(graph: &Graph) -> Vec<Pushed> {
         used.is_some_and(|u| u.description.kind == Kind::Source && u.description.takes_filter)
     };
     let sources = graph.ids().map(|(id, _)| id).filter(|id| asks(*id));
-    sources.map(|source| Pushed { source, filter: first(graph, source) }).collect()
+    let push = |source| match first(graph, source) {
+        Ok((filter, except)) => Pushed { source, filter: Ok(filter), except },
+        Err(why) => Pushed { source, filter: Err(why), except: None },
+    };
+    sources.map(push).collect()
 }
 
-/// The filter behind a source that can be asked ahead.
-fn first(graph: &Graph, source: NodeId) -> Result<NodeId, String> {
+/// The filter behind a source that can be asked ahead, and of which frames not.
+fn first(graph: &Graph, source: NodeId) -> Result<(NodeId, Option<&'static str>), String> {
     let mut to = only(graph, source)?;
     if matches!(graph.node(to).step, Step::Merge) {
         to = only(graph, to)?;
     }
-    fits(graph, to).map(|()| to)
+    fits(graph, to).map(|except| (to, except))
 }
 
 /// Where everything goes that leaves a node.
@@ -51,7 +57,7 @@ fn only(graph: &Graph, from: NodeId) -> Result<NodeId, String> {
 }
 
 /// Whether a filter can be asked ahead of where it stands.
-fn fits(graph: &Graph, id: NodeId) -> Result<(), String> {
+fn fits(graph: &Graph, id: NodeId) -> Result<Option<&'static str>, String> {
     let node = graph.node(id);
     let Some(used) = node.filter() else {
         return Err("a section cannot be asked ahead, only one filter".to_owned());

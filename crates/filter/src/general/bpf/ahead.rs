@@ -26,28 +26,43 @@ pub fn socket_filter(
     direction: Direction,
     ahead: Option<&Arguments>,
 ) -> (Program, Option<Refusal>) {
-    let (filter, refusal) = match ahead.map_or(Ok(None), |asked| rewritten(direction, asked)) {
-        Ok(filter) => (filter, None),
-        Err(refusal) => (None, Some(refusal)),
+    let refusal = match ahead.map(|asked| rewritten(direction, asked)) {
+        Some(Ok((filter, _))) => return (filter, None),
+        Some(Err(refusal)) => Some(refusal),
+        None => None,
     };
-    let bare = || kernel::socket_filter(direction, None, None);
-    let bare = || bare().unwrap_or_else(|_| unreachable!("a direction alone is never refused"));
-    (filter.unwrap_or_else(bare), refusal)
+    let bare = kernel::socket_filter(direction, None, None);
+    (bare.unwrap_or_else(|_| unreachable!("a direction alone is never refused")), refusal)
 }
+
+/// What of the frames the kernel cannot be asked about although the program fits.
+const NOT_RAW: &str = "of devices without an Ethernet header everything enters, because there is \
+                       no room for their program";
 
 /// Whether the kernel can be asked what a `bpf` with these arguments asks.
-pub(super) fn ahead(arguments: &Arguments) -> Result<(), String> {
+pub(super) fn ahead(arguments: &Arguments) -> Result<Option<&'static str>, String> {
     // No direction is longer.
     let asked = rewritten(Direction::Both, arguments);
-    asked.map(drop).map_err(|refusal| refusal.to_string())
+    asked.map(|(_, except)| except).map_err(|refusal| refusal.to_string())
 }
 
-fn rewritten(direction: Direction, asked: &Arguments) -> Result<Option<Program>, Refusal> {
+/// The socket filter, and what it does not ask about.
+fn rewritten(
+    direction: Direction,
+    asked: &Arguments,
+) -> Result<(Program, Option<&'static str>), Refusal> {
     // On a link type without a program `bpf` answers nothing, whatever the frame.
     let never = || Program::new(vec![Instruction::plain(code::RET | code::K, 0)]).ok();
     let of = |link: LinkType| program(asked, link.0).or_else(never);
     let (ethernet, raw) = (of(LinkType::ETHERNET), of(LinkType::RAW));
-    kernel::socket_filter(direction, ethernet.as_ref(), raw.as_ref()).map(Some)
+    match kernel::socket_filter(direction, ethernet.as_ref(), raw.as_ref()) {
+        Ok(filter) => Ok((filter, None)),
+        Err(Refusal::TooLong { .. }) => {
+            let filter = kernel::socket_filter(direction, ethernet.as_ref(), None)?;
+            Ok((filter, Some(NOT_RAW)))
+        }
+        Err(refusal) => Err(refusal),
+    }
 }
 
 /// The link type of frames from a device of this kind (`ARPHRD_…`): the one whose program the
@@ -120,7 +135,22 @@ mod tests {
         assert_eq!(filter, socket_filter(Direction::Sent, None).0);
         assert!(!passes(&filter, &[], &ETHERNET));
         assert_eq!(ahead(&walk), Err(Refusal::Loops.to_string()));
-        assert_eq!(ahead(&asked("tcp port 80")), Ok(()));
+        assert_eq!(ahead(&asked("tcp port 80")), Ok(None));
+    }
+
+    #[test]
+    fn what_is_too_long_for_all_devices_is_asked_on_those_of_ethernet() {
+        let hosts: Vec<String> = (0..200).map(|n| format!("host 10.0.0.{n}")).collect();
+        let hosts = asked(&hosts.join(" or "));
+        assert_eq!(ahead(&hosts), Ok(Some(NOT_RAW)));
+        let (filter, refusal) = socket_filter(Direction::Both, Some(&hosts));
+        assert_eq!(refusal, None);
+        let raw = Metadata { hardware_type: 65534, ..Metadata::NOTHING };
+        assert!(passes(&filter, &[0x45; 60], &raw) && !passes(&filter, &[0x45; 60], &ETHERNET));
+        // Asked of tagged frames as well, which are twice too many instructions.
+        let values: Vec<String> = (0..2100).map(|n| format!("ether[20:4] = {n}")).collect();
+        let refused = ahead(&asked(&values.join(" or "))).unwrap_err();
+        assert!(refused.ends_with("instructions, the kernel takes 4096"), "{refused}");
     }
 
     #[test]
