@@ -96,8 +96,8 @@ impl Seen {
     }
 }
 
-/// The place of what a source had when the path ended, and nobody took: not lost, since nobody asked
-/// for it any more.
+/// The place of what a source had when the path ended, and nobody took: not lost, since nobody
+/// asked for it any more.
 pub const UNREAD: &str = "unread";
 
 /// Where a source puts blocks: the pool of its space, and the columns of the next batch.
@@ -235,7 +235,8 @@ pub struct Failure {
     pub hint: Option<String>,
     /// A closed pipe on a standard stream: the reader has gone, and nobody needs to be told.
     pub quiet: bool,
-    /// The capability (capabilities(7)) without which the machine refuses this call, if that is why.
+    /// The capability (capabilities(7)) without which the machine refuses this call, if that is
+    /// why.
     pub needs: Option<u32>,
 }
 

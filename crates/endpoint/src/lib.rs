@@ -21,6 +21,7 @@ pub use contract::{
 
 mod clock;
 mod fail;
+mod interface;
 
 #[cfg(test)]
 mod testing;

@@ -1,4 +1,4 @@
-//! `inject`: gives the frames that the program in which Streamline runs hands in, one call for each.
+//! `inject`: gives the frames that the program in which Streamline runs hands in, a call for each.
 //! [SL §6.1, "a simple DBuf injection routine for legacy drivers"]
 //!
 //! In: frames from any thread, through an [`Injector`]. Out: the same frames, copied once, with the

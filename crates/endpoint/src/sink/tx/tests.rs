@@ -269,6 +269,7 @@ fn what_is_not_there_is_refused_at_the_door() {
     );
     assert_eq!(
         try_open("eth7", "nowhere"),
-        "cannot enter name space nowhere: open: no such file or directory"
+        "cannot enter name space nowhere: open: no such file or directory; `ip netns list` shows \
+         those with a name; a path or a process id also works"
     );
 }

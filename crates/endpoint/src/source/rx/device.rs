@@ -6,14 +6,12 @@
 //! asked for. [libpcap binds first and drains what came in between]
 
 use super::losses::Losses;
-use super::unpack::link_of;
-use crate::Failure;
+use crate::{Failure, interface};
 use filter::general::bpf::{self, Direction};
 use filter::{Arguments, Time};
 use std::path::Path;
 use std::sync::Arc;
-use sys::machine::Capabilities;
-use sys::net::{Interface, Links, Namespace};
+use sys::net::{Interface, Links};
 use sys::packet::{Instruction, Ring, Shape, Socket};
 
 /// Bytes of a segment: the largest frame that generic receive offload makes by default fits in, and
@@ -28,8 +26,8 @@ const RATE: u64 = 2_500;
 /// What a ring takes where nobody says how much: within these bytes, and a 64th of the memory.
 const RING_MIN: u64 = 4 << 20;
 const RING_MAX: u64 = 128 << 20;
-/// How long a frame waits in a segment that is not full, in ms (T_t), where the request does not say;
-/// the kernel counts in whole ms.
+/// How long a frame waits in a segment that is not full, in ms (T_t), where the request does not
+/// say; the kernel counts in whole ms.
 const RETIRE_MS: u64 = 10;
 const RETIRE_MAX: u64 = 1000;
 
@@ -64,42 +62,29 @@ pub(super) struct Device {
 }
 
 impl Device {
-    /// Opens what is asked for.
+    /// Opens what is asked for, in its name space.
     pub(super) fn open(asked: &Asked<'_>) -> Result<Self, Failure> {
         let name = asked.interface.unwrap_or("all interfaces");
-        let Some(netns) = asked.netns else { return Self::here(asked, name) };
-        let space = Namespace::open(netns).map_err(|error| {
-            let hint = "`ip netns list` shows those with a name; a path or a process id also works";
-            Failure::new("enter", format!("name space {netns}"), reason(&error)).hint(hint)
-        })?;
-        sys::net::within(&space, || Self::here(asked, name)).map_err(|error| {
-            let needs = refused(&error).then_some(Capabilities::SYS_ADMIN);
-            Failure {
-                needs,
-                ..Failure::new("enter", format!("name space {netns}"), reason(&error))
-            }
-        })?
+        interface::within(asked.netns, || Self::here(asked, name))
     }
 
     /// Opens in the name space of this thread.
     fn here(asked: &Asked<'_>, name: &str) -> Result<Self, Failure> {
-        let cannot = |call: &'static str| {
-            move |error: sys::Error| {
-                let needs = refused(&error).then_some(Capabilities::NET_RAW);
-                Failure { needs, ..Failure::new(call, name, told(&error)) }
-            }
-        };
-        let links = || Links::open().map_err(cannot("watch"));
-        let all = links()?.all().map_err(cannot("watch"))?;
-        let interface = asked.interface.map(|name| find(&all, name)).transpose()?;
-        let index = interface.map_or(ALL, |interface| interface.index);
-        let ring = opened(asked, interface, cannot("watch"))?;
-        let receives = asked.direction != Direction::Sent;
-        let losses = Losses::begin(links()?, interface.map(|found| found.index), receives);
-        ring.bind(index).map_err(cannot("watch"))?;
+        let cannot = |error| interface::failed(CALL, name, &error);
+        let interface = asked.interface.map(|name| interface::named(CALL, name)).transpose()?;
+        let interface = interface.map(|(interface, _)| interface);
+        let index = interface.as_ref().map(|interface| interface.index);
+        let ring = opened(asked, interface.as_ref()).map_err(cannot)?;
+        let links = || Links::open().map_err(cannot);
+        let losses = Losses::begin(links()?, index, asked.direction != Direction::Sent);
+        let index = index.unwrap_or(ALL);
+        ring.bind(index).map_err(cannot)?;
         Ok(Self { ring: Arc::new(ring), losses, name: name.to_owned(), index, links: links()? })
     }
 }
+
+/// What could not be done.
+const CALL: &str = "watch";
 
 /// What an interface is at the moment.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -134,28 +119,24 @@ impl Device {
 }
 
 /// A socket with its filter and its ring, not bound yet. Where memory is short the ring is smaller.
-fn opened(
-    asked: &Asked<'_>,
-    interface: Option<&Interface>,
-    cannot: impl Fn(sys::Error) -> Failure + Copy,
-) -> Result<Ring, Failure> {
+fn opened(asked: &Asked<'_>, interface: Option<&Interface>) -> sys::Result<Ring> {
     let mut segments = segments(asked.ring, interface);
     let wait = asked.latency.map_or(RETIRE_MS, |ns| (ns / 1_000_000).clamp(1, RETIRE_MAX));
     let retire_ms = u32::try_from(wait).unwrap_or(1);
     loop {
-        let socket = Socket::open().map_err(cannot)?;
-        attach(&socket, asked).map_err(cannot)?;
+        let socket = Socket::open()?;
+        attach(&socket, asked)?;
         if asked.direction == Direction::Received {
             // The filter says so too; here the frame is not even looked at.
-            socket.ignore_outgoing().map_err(cannot)?;
+            socket.ignore_outgoing()?;
         }
         if let (true, Some(interface)) = (asked.promiscuous, interface) {
-            socket.promiscuous(interface.index).map_err(cannot)?;
+            socket.promiscuous(interface.index)?;
         }
         let shape = Shape { segment: SEGMENT, segments, retire_ms, reserve: 0 };
         match socket.ring(shape) {
             Err(error) if error.errno == NO_MEMORY && segments > SEGMENTS_MIN => segments /= 2,
-            outcome => return outcome.map_err(cannot),
+            outcome => return outcome,
         }
     }
 }
@@ -197,47 +178,9 @@ fn rate(interface: &Interface) -> Option<u64> {
     std::fs::read_to_string(path).ok()?.trim().parse().ok().filter(|rate| *rate > 0)
 }
 
-fn find<'i>(all: &'i [Interface], name: &str) -> Result<&'i Interface, Failure> {
-    let called = |interface: &&Interface| {
-        interface.name == name || interface.alternative.iter().any(|other| other == name)
-    };
-    let Some(found) = all.iter().find(called) else {
-        let names: Vec<&str> = all.iter().map(|interface| interface.name.as_str()).collect();
-        let why = "there is no such interface in this name space";
-        return Err(
-            Failure::new("watch", name, why).hint(format!("there are {}", names.join(", ")))
-        );
-    };
-    if link_of(found.hatype).is_none() {
-        let why = format!("its link type (ARPHRD {}) is not known here", found.hatype);
-        return Err(Failure::new("watch", name, why));
-    }
-    Ok(found)
-}
-
 /// The number that stands for all interfaces.
 const ALL: u32 = 0;
 /// ENOMEM.
 const NO_MEMORY: i32 = 12;
 /// ENODEV.
 const NO_DEVICE: i32 = 19;
-
-fn refused(error: &sys::Error) -> bool {
-    [rustix::io::Errno::PERM, rustix::io::Errno::ACCESS]
-        .iter()
-        .any(|errno| errno.raw_os_error() == error.errno)
-}
-
-/// What was refused and why, without advice: who needs which right is told by whoever knows the
-/// program's door.
-fn told(error: &sys::Error) -> String {
-    match (error.call, reason(error)) {
-        ("socket", reason) => format!("the kernel refuses a packet socket: {reason}"),
-        (call, reason) => format!("{call}: {reason}"),
-    }
-}
-
-fn reason(error: &sys::Error) -> String {
-    let text = std::io::Error::from_raw_os_error(error.errno).to_string();
-    text.split(" (os error").next().unwrap_or_default().to_lowercase()
-}

@@ -1,5 +1,5 @@
-//! Segments as the kernel fills them, made by hand; and what is refused at the door. Live interfaces
-//! are in the end-to-end tests.
+//! Segments as the kernel fills them, made by hand; and what is refused at the door. Live
+//! interfaces are in the end-to-end tests.
 
 use super::unpack::{Unpacked, unpack};
 use super::*;

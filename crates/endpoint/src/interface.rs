@@ -1,0 +1,58 @@
+//! Interfaces and name spaces as a request names them, and what to say when they cannot be had.
+
+use crate::Failure;
+use crate::fail::reason;
+use sys::machine::Capabilities;
+use sys::net::{Interface, Links, Namespace};
+use wire::link::LinkType;
+
+/// Does `work` in a name space, or where no name is given in that of this thread.
+pub(crate) fn within<T: Send>(
+    netns: Option<&str>,
+    work: impl FnOnce() -> Result<T, Failure> + Send,
+) -> Result<T, Failure> {
+    let Some(netns) = netns else { return work() };
+    let enter = |error| {
+        let failure = failed("enter", &format!("name space {netns}"), &error);
+        let hint = "`ip netns list` shows those with a name; a path or a process id also works";
+        match failure.needs {
+            Some(_) => Failure { needs: Some(Capabilities::SYS_ADMIN), ..failure },
+            None => failure.hint(hint),
+        }
+    };
+    let space = Namespace::open(netns).map_err(enter)?;
+    sys::net::within(&space, work).map_err(enter)?
+}
+
+/// The interface of this name in the name space of this thread, and what its frames begin with.
+pub(crate) fn named(call: &'static str, name: &str) -> Result<(Interface, LinkType), Failure> {
+    let all = Links::open().and_then(|links| links.all());
+    let all = all.map_err(|error| failed(call, name, &error))?;
+    let called = |interface: &&Interface| {
+        interface.name == name || interface.alternative.iter().any(|other| other == name)
+    };
+    let Some(found) = all.iter().find(called) else {
+        let names: Vec<&str> = all.iter().map(|interface| interface.name.as_str()).collect();
+        let why = "there is no such interface in this name space";
+        return Err(Failure::new(call, name, why).hint(format!("there are {}", names.join(", "))));
+    };
+    match filter::general::bpf::link_type(found.hatype) {
+        Some(link) => Ok((found.clone(), link)),
+        None => {
+            let why = format!("frames of its kind (ARPHRD {}) are not known here", found.hatype);
+            Err(Failure::new(call, name, why))
+        }
+    }
+}
+
+/// What the machine refused. Who lacks which right is told by whoever knows the program's door.
+pub(crate) fn failed(call: &'static str, target: &str, error: &sys::Error) -> Failure {
+    let why = std::io::Error::from_raw_os_error(error.errno);
+    let refused = why.kind() == std::io::ErrorKind::PermissionDenied;
+    let told = match error.call {
+        "socket" => format!("the kernel refuses a packet socket: {}", reason(&why)),
+        call => format!("{call}: {}", reason(&why)),
+    };
+    let failure = Failure::new(call, target, told);
+    Failure { needs: refused.then_some(Capabilities::NET_RAW), ..failure }
+}
