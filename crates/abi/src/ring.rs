@@ -35,6 +35,8 @@ pub mod writer {
     pub const STATE: usize = 3 * LINE_WORDS;
     /// First word of the writer's ledger: blocks put, bytes put, blocks dropped, bytes dropped.
     pub const LEDGER: usize = 4 * LINE_WORDS;
+    /// Whether the writer sleeps, and until where readers must have come ([`super::wait`]).
+    pub const WAIT: usize = 5 * LINE_WORDS;
 }
 
 /// Control words of a reader's page.
@@ -47,6 +49,16 @@ pub mod reader {
     pub const STATE: usize = LINE_WORDS;
     /// First word of the reader's ledger: blocks taken, bytes taken, blocks lost.
     pub const LEDGER: usize = 2 * LINE_WORDS;
+    /// Whether the reader sleeps, and until where the writer must have come ([`super::wait`]).
+    pub const WAIT: usize = 3 * LINE_WORDS;
+}
+
+/// The two words by which a party says that it sleeps.
+pub mod wait {
+    /// Counts up when the party goes to sleep and when it is awake again: odd while it sleeps.
+    pub const TURN: usize = 0;
+    /// The position of the other party from which on the sleeper wants to be woken.
+    pub const UNTIL: usize = 1;
 }
 
 /// A party is there.

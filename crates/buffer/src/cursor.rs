@@ -33,7 +33,7 @@ const POSITION_MAX: u64 = u64::MAX >> 1;
 /// Where the data begins in the writer's memory: after its page. The models, which pay for each
 /// word, have only the words that are used.
 pub(crate) const DATA_WORDS: usize =
-    if cfg!(loom) { writer::LEDGER + abi::ring::LINE_WORDS } else { PAGE_WORDS };
+    if cfg!(loom) { writer::WAIT + abi::ring::LINE_WORDS } else { PAGE_WORDS };
 
 /// The memory of one ring.
 #[derive(Debug)]
@@ -57,7 +57,7 @@ impl Store {
         readers: usize,
     ) -> Arc<Self> {
         assert!(capacity.is_power_of_two(), "a ring's capacity is a power of two");
-        let words = reader::LEDGER + abi::ring::LINE_WORDS;
+        let words = reader::WAIT + abi::ring::LINE_WORDS;
         Arc::new(Self {
             writer: Region::heap(DATA_WORDS + data_words),
             readers: (0..readers).map(|_| Region::heap(words)).collect(),
@@ -231,6 +231,11 @@ impl Consumer {
     /// everything that was seen has been read.
     pub(crate) fn available(&mut self) -> Result<u64, Fault> {
         if self.next == self.commit { self.refresh() } else { Ok(self.commit) }
+    }
+
+    /// Whether everything that was seen has been read; the writer is not looked at.
+    pub(crate) const fn is_read(&self) -> bool {
+        self.next == self.commit
     }
 
     /// Looks how far the writer has published.

@@ -32,7 +32,7 @@ use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 use walk::{Found, Walk, block_max, offset, put_header};
 
-mod walk;
+pub(crate) mod walk;
 
 /// The shape of a ring of blocks.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -88,6 +88,11 @@ impl Writer {
             Policy::Block | Policy::DropNew => Vec::new(),
         };
         Self { side: Producer::new(store), sequence: 0, id, staging }
+    }
+
+    /// Our side of the ring, for who waits on it.
+    pub(crate) const fn side(&mut self) -> &mut Producer {
+        &mut self.side
     }
 
     /// The id by which rich pointers name this ring.
@@ -154,6 +159,16 @@ impl Writer {
     #[must_use]
     pub fn taken(&self, reader: usize) -> Option<Taken> {
         self.side.store.taken(reader)
+    }
+
+    /// How many positions a block of this length needs where the head is now.
+    #[inline]
+    pub(crate) fn needs(&self, length: usize) -> Result<u64, Fault> {
+        let limit = self.block_max();
+        match u32::try_from(length) {
+            Ok(short) if length <= limit => Ok(self.need(short).1),
+            _ => Err(Fault::TooLong { length, limit }),
+        }
     }
 
     /// How many bytes of padding stand before a block of this length, and how many it needs in all.
@@ -327,6 +342,11 @@ pub struct Visitor(Walk);
 impl Visitor {
     pub(crate) fn new(side: Consumer) -> Self {
         Self(Walk::new(side))
+    }
+
+    /// How it goes from record to record, for who waits on the ring.
+    pub(crate) const fn walk(&mut self) -> &mut Walk {
+        &mut self.0
     }
 
     /// Copies the next block into `out`, takes it, and gives it back. `None`: nothing is there.

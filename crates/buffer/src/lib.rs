@@ -25,6 +25,7 @@ mod cursor;
 pub mod dbuf;
 mod fault;
 #[cfg(not(loom))]
+#[expect(unsafe_code, reason = "one instruction that copies what others may write")]
 mod foreign;
 pub mod ibuf;
 mod ledger;
@@ -40,6 +41,9 @@ pub mod share;
 pub mod signal;
 #[cfg(any(test, not(loom)))]
 mod slots;
+#[cfg(not(loom))]
+pub mod stream;
+mod wait;
 
 pub use abi::ring;
 pub use fault::Fault;

@@ -9,6 +9,7 @@
 pub mod bpf;
 pub mod clock;
 pub mod descriptor;
+pub mod doorbell;
 mod error;
 pub mod eventfd;
 pub mod futex;

@@ -10,8 +10,8 @@ use abi::{BLOCK_MAX, Place};
 
 /// How a reader goes from record to record, believing nothing.
 #[derive(Debug)]
-pub(super) struct Walk {
-    pub(super) side: Consumer,
+pub(crate) struct Walk {
+    pub(crate) side: Consumer,
     /// The sequence number of the next block, unless we have just joined.
     pub(super) expected: Option<u64>,
     /// The position after the block that was passed last.
@@ -20,15 +20,35 @@ pub(super) struct Walk {
 
 /// A record that was found and checked.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Found {
+pub(crate) struct Found {
     /// Where its bytes lie in the writer's memory.
-    pub(super) at: usize,
-    pub(super) length: u32,
+    pub(crate) at: usize,
+    pub(crate) length: u32,
+    /// How many of them have been read.
+    done: u32,
     sequence: u64,
     /// Blocks that we missed before it.
     lost: u64,
     /// The position after it.
     end: u64,
+}
+
+impl Found {
+    /// Where the bytes that are left lie in the writer's memory.
+    pub(crate) const fn at(&self) -> usize {
+        self.at + self.done as usize
+    }
+
+    /// How many bytes are left.
+    pub(crate) const fn left(&self) -> usize {
+        (self.length - self.done) as usize
+    }
+
+    /// The record when `count` more bytes of it have been read; none if that is all.
+    pub(crate) fn behind(&self, count: usize) -> Option<Self> {
+        let done = self.done.saturating_add(u32::try_from(count).unwrap_or(u32::MAX));
+        (done < self.length).then_some(Self { done, ..*self })
+    }
 }
 
 /// How often a reader of a ring that overwrites tries before it says that nothing is there.
@@ -39,7 +59,7 @@ impl Walk {
         Self { side, expected: Some(0), passed: 0 }
     }
 
-    pub(super) fn read(&mut self, out: &mut [u8]) -> Result<Option<usize>, Fault> {
+    pub(crate) fn read(&mut self, out: &mut [u8]) -> Result<Option<usize>, Fault> {
         for _ in 0..ATTEMPTS {
             let start = self.side.next;
             let found = match self.find() {
@@ -78,7 +98,7 @@ impl Walk {
 
     /// The next record that is a block, if one is published. Pads are passed. Everything that the
     /// header alleges is checked against the window before it is used.
-    pub(super) fn find(&mut self) -> Result<Option<Found>, Fault> {
+    pub(crate) fn find(&mut self) -> Result<Option<Found>, Fault> {
         // At most one pad stands before a block.
         for _ in 0..2 {
             let (start, commit) = (self.side.next, self.side.available()?);
@@ -102,7 +122,7 @@ impl Walk {
                     if lost > self.lost_at_most(start) {
                         return Err(self.damaged(start));
                     }
-                    return Ok(Some(Found { at, length, sequence, lost, end }));
+                    return Ok(Some(Found { at, length, done: 0, sequence, lost, end }));
                 }
                 _ => return Err(self.damaged(start)),
             }
@@ -120,7 +140,7 @@ impl Walk {
         self.side.poison(fault)
     }
 
-    pub(super) fn pass(&mut self, found: &Found) {
+    pub(crate) fn pass(&mut self, found: &Found) {
         self.side.taken.lost += found.lost;
         self.expected = Some(found.sequence.wrapping_add(1));
         self.side.next = found.end;

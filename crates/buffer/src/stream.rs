@@ -1,0 +1,116 @@
+//! A stream between two processes that need not trust each other: a ring of blocks, and bells.
+//! [SL §5.1: the Unix file interface as local calls]
+//!
+//! One [`Output`], one [`Input`] for each reader, each at its own pace. `write` and `read` wait as
+//! those of a pipe do; in the normal case they are a copy and no system call. The writer maps its
+//! ring and hands out descriptors that are no way to write ([`crate::share`]); each party checks
+//! every position and every record that it reads, so a hostile party spoils its own data and no
+//! more.
+//!
+//! **Waking.** Who finds nothing to do says in its own page that it sleeps and from which position
+//! on it wants to be woken (`wait`); the other side rings ([`sys::doorbell`]) when that was
+//! reached, and never otherwise: no event while both run, and two per lap when they share a
+//! processor. A writer that found the ring full asks for half of it; a reader that found it empty asks for one
+//! block. No timer is armed. What was written is shown after [`Config::every`] blocks, or by
+//! [`Output::flush`], and before the writer waits. [SL §5.4; BASELINES, event batching]
+//!
+//! **The end.** A writer that is dropped closes the stream: readers take what is there, then get 0
+//! as at the end of a file. A process that dies closes nothing, but its doorbell tells: readers get
+//! [`Fault::Abandoned`] behind the last block that was shown, and a writer goes on for the readers
+//! that are left (RELIABILITY T10).
+
+mod input;
+mod output;
+
+pub use input::Input;
+pub use output::Output;
+
+use crate::share::{self, Refusal};
+use crate::{Policy, dbuf};
+use abi::DbufId;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use sys::doorbell::Doorbell;
+
+/// The shape of a stream.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Config {
+    /// The ring.
+    pub ring: dbuf::Config,
+    /// After how many blocks what was written is shown (T_b).
+    pub every: usize,
+}
+
+impl Config {
+    /// A stream that blocks, of 1 MB, with one reader, shown every 32 blocks.
+    #[must_use]
+    pub const fn new(id: DbufId) -> Self {
+        Self { ring: dbuf::Config::new(id), every: 32 }
+    }
+
+    /// The same stream with a ring of so many bytes.
+    #[must_use]
+    pub const fn capacity(self, capacity: usize) -> Self {
+        Self { ring: dbuf::Config { capacity, ..self.ring }, ..self }
+    }
+
+    /// The same stream for so many readers.
+    #[must_use]
+    pub const fn readers(self, readers: usize) -> Self {
+        Self { ring: dbuf::Config { readers, ..self.ring }, ..self }
+    }
+
+    /// The same stream with another policy for when it is full.
+    #[must_use]
+    pub const fn policy(self, policy: Policy) -> Self {
+        Self { ring: dbuf::Config { policy, ..self.ring }, ..self }
+    }
+}
+
+/// Makes a stream: the end that writes, and an offer for each reader.
+pub fn stream(config: &Config) -> sys::Result<(Output, Vec<Offer>)> {
+    let (writer, rings) = share::blocks(&config.ring)?;
+    let mut bells = Vec::new();
+    let mut offers = Vec::new();
+    for ring in rings {
+        let (here, there) = Doorbell::pair()?;
+        bells.push(here);
+        offers.push(Offer { ring, bell: there });
+    }
+    Ok((Output::new(writer, bells, config.every), offers))
+}
+
+/// What a reader gets: four descriptors.
+#[derive(Debug)]
+pub struct Offer {
+    ring: share::Offer,
+    bell: Doorbell,
+}
+
+impl Offer {
+    /// How many descriptors an offer has.
+    pub const DESCRIPTORS: usize = 4;
+
+    /// The descriptors, in the order in which they are sent.
+    #[must_use]
+    pub fn descriptors(&self) -> [BorrowedFd<'_>; Self::DESCRIPTORS] {
+        let [geometry, ring, cursor] = self.ring.descriptors();
+        [geometry, ring, cursor, self.bell.as_fd()]
+    }
+
+    /// What somebody sent, if it is as many descriptors as an offer has.
+    pub fn from_descriptors(mut descriptors: Vec<OwnedFd>) -> Result<Self, Refusal> {
+        let bell = match (descriptors.len(), descriptors.pop()) {
+            (Self::DESCRIPTORS, Some(bell)) => Doorbell::from(bell),
+            (count, _) => return Err(Refusal::Descriptors(count)),
+        };
+        Ok(Self { ring: share::Offer::from_descriptors(descriptors)?, bell })
+    }
+
+    /// Opens the reading end, after everything was checked.
+    pub fn open(self) -> Result<Input, Refusal> {
+        Ok(Input::new(self.ring.read_blocks()?, self.bell))
+    }
+}
+
+#[cfg(test)]
+mod tests;

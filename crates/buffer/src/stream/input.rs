@@ -1,0 +1,206 @@
+//! The end of a stream that reads.
+
+use crate::dbuf::Visitor;
+use crate::dbuf::walk::Found;
+use crate::wait::{Ringer, Sleeper};
+use crate::{Fault, Policy, Put, Taken, foreign, signal};
+use abi::ring::{reader, writer};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::time::Duration;
+use sys::doorbell::{Doorbell, Other};
+
+/// A reader of a stream. All that it gets are copies: the writer may be a stranger.
+#[derive(Debug)]
+pub struct Input {
+    ring: Visitor,
+    bell: Doorbell,
+    sleeper: Sleeper,
+    ringer: Ringer,
+    /// What is left of a block that did not fit into what it was read into.
+    rest: Option<Found>,
+    /// The writer is gone, whether it closed the stream or not.
+    gone: bool,
+    spins: u32,
+}
+
+/// What [`Input::wait`] found.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Ready {
+    /// There is something to read, or the end.
+    Something,
+    /// Nothing came in time.
+    Nothing,
+}
+
+impl Input {
+    pub(super) fn new(ring: Visitor, bell: Doorbell) -> Self {
+        let processors = std::thread::available_parallelism().map_or(1, usize::from);
+        Self {
+            ring,
+            bell,
+            sleeper: Sleeper::default(),
+            ringer: Ringer::default(),
+            rest: None,
+            gone: false,
+            spins: signal::spins(processors),
+        }
+    }
+
+    /// How often to look before sleeping; 0 where both sides share a processor.
+    pub const fn spin(&mut self, spins: u32) {
+        self.spins = spins;
+    }
+
+    /// Reads as `read(2)` does: waits until there is something, then copies what is there, at most
+    /// `out.len()` bytes; the rest of a block stays for the next call. 0: the stream has ended.
+    ///
+    /// A ring that overwrites gives whole blocks, one at a time, so that a lap is never mixed with
+    /// another one: where `out` is too short the answer is [`Fault::TooLong`].
+    #[inline]
+    pub fn read(&mut self, out: &mut [u8]) -> Result<usize, Fault> {
+        loop {
+            match self.try_read(out)? {
+                Some(count) => return Ok(count),
+                None => self.wait(None)?,
+            };
+        }
+    }
+
+    /// As [`Input::read`], without waiting: `None` where nothing is there.
+    #[inline]
+    pub fn try_read(&mut self, out: &mut [u8]) -> Result<Option<usize>, Fault> {
+        if out.is_empty() {
+            return Ok(Some(0));
+        }
+        let count = match self.ring.walk().side.store.policy {
+            Policy::Overwrite => self.ring.read(out)?.unwrap_or(0),
+            Policy::Block | Policy::DropNew => self.fill(out)?,
+        };
+        if count > 0 {
+            return Ok(Some(count));
+        }
+        self.give_back();
+        if self.ring.is_finished()? {
+            return Ok(Some(0));
+        }
+        if self.gone {
+            return Err(Fault::Abandoned);
+        }
+        Ok(None)
+    }
+
+    /// Waits until there is something to read, for at most `limit`.
+    pub fn wait(&mut self, limit: Option<Duration>) -> Result<Ready, Fault> {
+        for _ in 0..self.spins {
+            if self.has_something()? {
+                return Ok(Ready::Something);
+            }
+            std::hint::spin_loop();
+        }
+        let side = &mut self.ring.walk().side;
+        let until = side.next.saturating_add(1);
+        let index = side.index;
+        let Some(page) = side.store.readers.get(index) else { return Err(Fault::Abandoned) };
+        self.sleeper.falls_asleep(page, reader::WAIT, until);
+        let slept = match self.has_something() {
+            Ok(false) => {
+                sys::poll::readable(&[self.bell.as_fd()], limit);
+                self.gone |= self.bell.clear() == Other::Gone;
+                Ok(())
+            }
+            Ok(true) => Ok(()),
+            Err(fault) => Err(fault),
+        };
+        if let Some(page) = self.ring.walk().side.store.readers.get(index) {
+            self.sleeper.wakes(page, reader::WAIT);
+        }
+        slept?;
+        Ok(if self.has_something()? { Ready::Something } else { Ready::Nothing })
+    }
+
+    /// Gives back all that was read, and wakes a writer that waits for the room. [`Input::read`]
+    /// does so by itself before it waits, and after each eighth of the ring.
+    pub fn give_back(&mut self) {
+        let side = &mut self.ring.walk().side;
+        if side.next == side.released() {
+            return;
+        }
+        side.release();
+        let released = side.released();
+        if self.ringer.is_due(&side.store.writer, writer::WAIT, released) {
+            self.gone |= self.bell.ring() == Other::Gone;
+        }
+    }
+
+    /// What this side has counted.
+    #[must_use]
+    pub const fn count(&self) -> Taken {
+        self.ring.count()
+    }
+
+    /// What the writer alleges about its count.
+    #[must_use]
+    pub fn written(&self) -> Put {
+        self.ring.written()
+    }
+
+    /// Whether there is something to read, or the end.
+    fn has_something(&mut self) -> Result<bool, Fault> {
+        if self.rest.is_some() || self.gone {
+            return Ok(true);
+        }
+        let side = &mut self.ring.walk().side;
+        Ok(side.available()? != side.next || side.ended()?)
+    }
+
+    /// Copies blocks as long as there is room and something is known to be there.
+    #[inline]
+    fn fill(&mut self, out: &mut [u8]) -> Result<usize, Fault> {
+        let mut count = 0;
+        while count < out.len() {
+            let walk = self.ring.walk();
+            // What was seen to be there is enough for one call.
+            if count > 0 && walk.side.is_read() && self.rest.is_none() {
+                break;
+            }
+            let found = match self.rest.take() {
+                Some(found) => found,
+                None => match walk.find()? {
+                    Some(found) => found,
+                    None => break,
+                },
+            };
+            let to = out.get_mut(count..).unwrap_or_default();
+            let length = to.len().min(found.left());
+            let (to, _) = to.split_at_mut(length);
+            foreign::copy_out(walk.side.store.writer.words(), found.at(), to);
+            count += length;
+            match found.behind(length) {
+                Some(rest) => self.rest = Some(rest),
+                None => walk.pass(&found),
+            }
+            // An empty block is passed, and is nothing to a reader of bytes.
+        }
+        let side = &self.ring.walk().side;
+        if side.next - side.released() >= side.store.capacity / 8 {
+            self.give_back();
+        }
+        Ok(count)
+    }
+}
+
+impl AsFd for Input {
+    /// Readable when the writer has rung, which it does when [`Input::wait`] has been called with
+    /// nothing there; for who waits among several descriptors.
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.bell.as_fd()
+    }
+}
+
+impl Drop for Input {
+    fn drop(&mut self) {
+        // The writer may sleep: it is told that nobody reads here any more.
+        self.ring.walk().side.leave();
+        let _ = self.bell.ring();
+    }
+}

@@ -1,0 +1,185 @@
+//! The end of a stream that writes.
+
+use crate::cursor::Producer;
+use crate::wait::{Ringer, Sleeper};
+use crate::{Fault, Policy, Put, dbuf, signal};
+use abi::ring::{reader, writer};
+use std::os::fd::{AsFd, BorrowedFd};
+use sys::doorbell::{Doorbell, Other};
+
+/// The one writer of a stream. Dropping it ends the stream.
+#[derive(Debug)]
+pub struct Output {
+    ring: dbuf::Writer,
+    ends: Vec<End>,
+    sleeper: Sleeper,
+    /// Blocks that were put and not shown.
+    unshown: usize,
+    every: usize,
+    spins: u32,
+}
+
+/// What we know of a reader.
+#[derive(Debug)]
+struct End {
+    bell: Doorbell,
+    ringer: Ringer,
+    gone: bool,
+}
+
+impl Output {
+    pub(super) fn new(ring: dbuf::Writer, bells: Vec<Doorbell>, every: usize) -> Self {
+        let end = |bell| End { bell, ringer: Ringer::default(), gone: false };
+        let ends = bells.into_iter().map(end).collect();
+        let processors = std::thread::available_parallelism().map_or(1, usize::from);
+        let (sleeper, spins) = (Sleeper::default(), signal::spins(processors));
+        Self { ring, ends, sleeper, unshown: 0, every: every.max(1), spins }
+    }
+
+    /// How often to look before sleeping; 0 where both sides share a processor.
+    pub const fn spin(&mut self, spins: u32) {
+        self.spins = spins;
+    }
+
+    /// The longest block that can be written.
+    #[must_use]
+    pub fn block_max(&self) -> usize {
+        self.ring.block_max()
+    }
+
+    /// Writes one block; waits while the stream is full and its policy is to block. Answers false
+    /// if the block was dropped, as the policy says. [`Fault::Abandoned`]: nobody reads any more.
+    #[inline]
+    pub fn write(&mut self, block: &[u8]) -> Result<bool, Fault> {
+        self.write_with(block.len(), |room| {
+            room.copy_from_slice(block);
+            block.len()
+        })
+    }
+
+    /// Has a block of up to `length` bytes written in place, with no copy: `fill` answers how many
+    /// bytes it wrote. [SL §5.1, reserve and commit]
+    #[inline]
+    pub fn write_with(
+        &mut self,
+        length: usize,
+        fill: impl FnOnce(&mut [u8]) -> usize,
+    ) -> Result<bool, Fault> {
+        if !self.has_room(length)? && !self.wait_for(length)? {
+            return Ok(false);
+        }
+        let Some(mut room) = self.ring.reserve(length)? else { return Ok(false) };
+        let used = fill(&mut room);
+        room.commit(used);
+        self.unshown += 1;
+        if self.unshown >= self.every {
+            self.flush();
+        }
+        Ok(true)
+    }
+
+    /// Shows readers all that was written, and wakes those that wait for it.
+    pub fn flush(&mut self) {
+        self.unshown = 0;
+        self.ring.publish();
+        let side = self.ring.side();
+        let head = side.head;
+        for (end, page) in self.ends.iter_mut().zip(&side.store.readers) {
+            if !end.gone && end.ringer.is_due(page, reader::WAIT, head) {
+                end.gone = end.bell.ring() == Other::Gone;
+            }
+        }
+    }
+
+    /// What this side has counted.
+    #[must_use]
+    pub const fn count(&self) -> Put {
+        self.ring.count()
+    }
+
+    /// What a reader has published about its count.
+    #[must_use]
+    pub fn taken(&self, reader: usize) -> Option<crate::Taken> {
+        self.ring.taken(reader)
+    }
+
+    /// Stops waiting for a reader.
+    pub fn shut_out(&mut self, reader: usize) {
+        self.ring.shut_out(reader);
+    }
+
+    #[inline]
+    fn has_room(&mut self, length: usize) -> Result<bool, Fault> {
+        if self.ring.side().store.policy != Policy::Block {
+            return Ok(true);
+        }
+        let need = self.ring.needs(length)?;
+        Ok(self.ring.side().room(need)? >= need)
+    }
+
+    /// Waits until a block of this length fits. Answers false where the policy is not to wait.
+    #[cold]
+    fn wait_for(&mut self, length: usize) -> Result<bool, Fault> {
+        self.flush();
+        for _ in 0..self.spins {
+            if self.has_room(length)? {
+                return Ok(true);
+            }
+            std::hint::spin_loop();
+        }
+        loop {
+            let need = self.ring.needs(length)?;
+            let side = self.ring.side();
+            let (capacity, head) = (side.store.capacity, side.head);
+            // Half of the ring, so that a lap costs two events and not one for each block.
+            let until =
+                (head + need).saturating_sub(capacity).max(head.saturating_sub(capacity / 2));
+            self.sleeper.falls_asleep(&side.store.writer, writer::WAIT, until);
+            let slept = self.sleep(length);
+            self.sleeper.wakes(&self.ring.side().store.writer, writer::WAIT);
+            slept?;
+            if self.has_room(length)? {
+                return Ok(true);
+            }
+        }
+    }
+
+    fn sleep(&mut self, length: usize) -> Result<(), Fault> {
+        if self.has_room(length)? {
+            return Ok(());
+        }
+        let present = || self.ends.iter().enumerate().filter(|(_, end)| !end.gone);
+        let bells: Vec<BorrowedFd<'_>> = present().map(|(_, end)| end.bell.as_fd()).collect();
+        if bells.is_empty() {
+            return Err(Fault::Abandoned);
+        }
+        let ready = sys::poll::readable(&bells, None);
+        let rang: Vec<usize> =
+            present().zip(ready).filter(|(_, ready)| *ready).map(|((at, _), _)| at).collect();
+        for at in rang {
+            if self.ends[at].bell.clear() == Other::Gone {
+                self.ends[at].gone = true;
+                self.ring.shut_out(at);
+            }
+        }
+        if self.side().abandoned() { Err(Fault::Abandoned) } else { Ok(()) }
+    }
+
+    /// Ends as a process does that is killed: nothing is closed but descriptors.
+    #[cfg(test)]
+    pub(super) fn die(mut self) {
+        self.ends.clear();
+        std::mem::forget(self);
+    }
+
+    const fn side(&mut self) -> &mut Producer {
+        self.ring.side()
+    }
+}
+
+impl Drop for Output {
+    fn drop(&mut self) {
+        self.ring.side().close();
+        self.flush();
+    }
+}

@@ -1,0 +1,169 @@
+//! Streams between threads that share nothing but descriptors, as processes do.
+
+use super::*;
+use crate::Fault;
+
+fn open(config: &Config) -> (Output, Vec<Input>) {
+    let (output, offers) = stream(config).unwrap();
+    let copies = |offer: &Offer| {
+        let copy = |fd: &BorrowedFd<'_>| fd.try_clone_to_owned().unwrap();
+        offer.descriptors().iter().map(copy).collect::<Vec<_>>()
+    };
+    let inputs = offers
+        .iter()
+        .map(|offer| Offer::from_descriptors(copies(offer)).unwrap().open().unwrap())
+        .collect();
+    (output, inputs)
+}
+
+fn config() -> Config {
+    Config::new(DbufId::new(3).unwrap()).capacity(4096)
+}
+
+/// The byte at this place of the stream.
+fn byte(at: usize) -> u8 {
+    u8::try_from(at * 7 % 251).unwrap()
+}
+
+#[test]
+fn bytes_come_out_in_order_whatever_the_sizes_of_writes_and_reads() {
+    const TOTAL: usize = 300_000;
+    for (write, read, spins) in [(64, 64, 0), (1, 100, 0), (1000, 7, 0), (333, 4096, 2000)] {
+        let (mut output, mut inputs) = open(&config());
+        let mut input = inputs.pop().unwrap();
+        output.spin(spins);
+        input.spin(spins);
+        std::thread::scope(|scope| {
+            scope.spawn(move || {
+                let mut at = 0;
+                while at < TOTAL {
+                    let block: Vec<u8> = (at..TOTAL.min(at + write)).map(byte).collect();
+                    assert!(output.write(&block).unwrap());
+                    at += block.len();
+                }
+            });
+            let mut out = vec![0; read];
+            let mut at = 0;
+            loop {
+                let count = input.read(&mut out).unwrap();
+                if count == 0 {
+                    break;
+                }
+                for (i, value) in out[..count].iter().enumerate() {
+                    assert_eq!(*value, byte(at + i), "{write} {read} at {}", at + i);
+                }
+                at += count;
+            }
+            assert_eq!(at, TOTAL);
+            assert_eq!(input.read(&mut out).unwrap(), 0, "the end stays the end");
+        });
+    }
+}
+
+#[test]
+fn every_reader_gets_everything_at_its_own_pace() {
+    let (mut output, inputs) = open(&config().readers(3));
+    std::thread::scope(|scope| {
+        let readers: Vec<_> = inputs
+            .into_iter()
+            .enumerate()
+            .map(|(number, mut input)| {
+                scope.spawn(move || {
+                    let (mut sum, mut out) = (0u64, [0; 100]);
+                    loop {
+                        match input.read(&mut out[..10 + number * 40]).unwrap() {
+                            0 => return (sum, input.count().blocks),
+                            count => sum += out[..count].iter().map(|b| u64::from(*b)).sum::<u64>(),
+                        }
+                    }
+                })
+            })
+            .collect();
+        let mut sum = 0;
+        for at in 0..10_000 {
+            let block = [byte(at); 37];
+            sum += u64::from(byte(at)) * 37;
+            assert!(output.write(&block).unwrap());
+        }
+        drop(output);
+        for reader in readers {
+            assert_eq!(reader.join().unwrap(), (sum, 10_000));
+        }
+    });
+}
+
+#[test]
+fn nothing_is_shown_before_it_is_due_and_all_of_it_when_flushed() {
+    let (mut output, mut inputs) = open(&Config { every: 3, ..config() });
+    let input = &mut inputs[0];
+    let mut out = [0; 16];
+    output.write(b"a").unwrap();
+    output.write(b"b").unwrap();
+    assert_eq!(input.try_read(&mut out).unwrap(), None);
+    output.write(b"c").unwrap();
+    assert_eq!(input.try_read(&mut out).unwrap(), Some(3));
+    output.write(b"d").unwrap();
+    output.flush();
+    assert_eq!(input.try_read(&mut out).unwrap(), Some(1));
+    assert_eq!(
+        input.wait(Some(std::time::Duration::from_millis(1))).unwrap(),
+        input::Ready::Nothing
+    );
+}
+
+#[test]
+fn a_writer_whose_readers_are_gone_is_told() {
+    let (mut output, inputs) = open(&config());
+    let writing = std::thread::spawn(move || {
+        loop {
+            if let Err(fault) = output.write(&[1; 100]) {
+                return fault;
+            }
+        }
+    });
+    drop(inputs);
+    assert_eq!(writing.join().unwrap(), Fault::Abandoned);
+}
+
+#[test]
+fn a_reader_whose_writer_dies_gets_what_was_shown_and_then_a_fault() {
+    let (mut output, mut inputs) = open(&config());
+    output.write(b"shown").unwrap();
+    output.flush();
+    output.write(b"not shown").unwrap();
+    // A process that dies runs no destructor; its descriptors are closed.
+    output.die();
+    let mut out = [0; 100];
+    let input = &mut inputs[0];
+    assert_eq!(input.read(&mut out).unwrap(), 5);
+    assert_eq!(input.read(&mut out), Err(Fault::Abandoned));
+}
+
+#[test]
+fn rings_that_do_not_block_never_wait() {
+    let (mut output, mut inputs) = open(&config().policy(Policy::DropNew));
+    let taken = (0..1000).filter(|_| output.write(&[5; 100]).unwrap()).count();
+    output.flush();
+    assert_eq!(
+        (taken as u64, output.count().dropped),
+        (output.count().blocks, 1000 - taken as u64)
+    );
+    let mut out = [0; 8192];
+    assert_eq!(inputs[0].read(&mut out).unwrap(), taken * 100);
+
+    let (mut output, mut inputs) = open(&config().policy(Policy::Overwrite));
+    for at in 0..1000 {
+        assert!(output.write(&[byte(at); 100]).unwrap());
+    }
+    drop(output);
+    let mut got = 0;
+    while inputs[0].read(&mut out).unwrap() > 0 {
+        got += 1;
+    }
+    assert!(got > 0 && inputs[0].count().lost + got == 1000, "{got}");
+}
+
+#[test]
+fn what_is_no_offer_is_refused() {
+    assert!(matches!(Offer::from_descriptors(Vec::new()), Err(Refusal::Descriptors(0))));
+}

@@ -1,0 +1,63 @@
+//! Who sleeps says so, and from where on it wants to be woken: two words in its own page.
+//!
+//! Between strangers no word has two writers, so nobody can take a flag back for another one, as a
+//! `signal::Bell` does. Instead the sleeper counts *turns*: odd while it sleeps. Who sees an odd
+//! turn for which it has not rung yet, and a position that was reached, rings once.
+//!
+//! SYNC POINT *falling asleep*: the sleeper stores its turn, makes a fence, and looks once more for
+//! what it waits for; the other one stores its position, makes a fence, and looks at the turn. The
+//! fences are sequentially consistent: at least one of the two sees what the other one stored, so
+//! no wake is lost. What a stranger writes here can only cost a ring, which does not block.
+
+use crate::atomic::{Ordering, acquire, fence};
+use crate::region::Region;
+use abi::ring::wait::{TURN, UNTIL};
+
+/// The sleeper's side.
+#[derive(Debug, Default)]
+pub(crate) struct Sleeper {
+    turn: u64,
+}
+
+impl Sleeper {
+    /// Says that we are about to sleep until the other party has come to `until`. Look once more,
+    /// then sleep, then [`Sleeper::wakes`].
+    pub(crate) fn falls_asleep(&mut self, page: &Region, at: usize, until: u64) {
+        self.turn += 1;
+        page.word(at + UNTIL).store(until, Ordering::Relaxed);
+        page.word(at + TURN).store(self.turn, Ordering::Release);
+        // SYNC POINT: falling asleep; pairs with the fence in `is_due`.
+        fence(Ordering::SeqCst);
+    }
+
+    /// Says that we are awake.
+    pub(crate) fn wakes(&mut self, page: &Region, at: usize) {
+        self.turn += 1;
+        page.word(at + TURN).store(self.turn, Ordering::Release);
+    }
+}
+
+/// The side of who rings.
+#[derive(Debug, Default)]
+pub(crate) struct Ringer {
+    rung: u64,
+}
+
+impl Ringer {
+    /// Whether the other party sleeps and wants to be woken now that we have published `position`,
+    /// and has not been rung for yet. Asked after the publication.
+    pub(crate) fn is_due(&mut self, page: &Region, at: usize, position: u64) -> bool {
+        // SYNC POINT: falling asleep; pairs with the fence in `falls_asleep`.
+        fence(Ordering::SeqCst);
+        let turn = acquire(page.word(at + TURN));
+        if turn.is_multiple_of(2) || turn == self.rung {
+            return false;
+        }
+        let until = page.word(at + UNTIL).load(Ordering::Relaxed);
+        let due = position >= until;
+        if due {
+            self.rung = turn;
+        }
+        due
+    }
+}
