@@ -1,8 +1,8 @@
 //! Which instructions of a program a tagged frame comes to.
 //!
-//! In: a program without loops; out: what becomes of each instruction in the copy for tagged frames,
-//! where the type at byte 12 is one of two. Most programs ask for another type first, so that little
-//! of their copy is left.
+//! In: a program without loops; out: what becomes of each instruction in the copy for tagged
+//! frames, where the type at byte 12 is one of two. Most programs ask for another type first, so
+//! that little of their copy is left.
 
 use super::super::insn::{Instruction, code};
 use super::super::run::Test;
@@ -96,18 +96,20 @@ mod tests {
     fn what_is_not_the_type_any_more_is_not_known() {
         for between in ["add #1", "txa", "ldh [14]", "ld M[0]"] {
             let text = format!(
-                "(000) ldh [12]\n(001) {between}\n(002) jeq #0x800 jt 3 jf 4\n(003) ret #1\n(004) ret #0"
+                "(000) ldh [12]\n(001) {between}\n(002) jeq #0x800 jt 3 jf 4\n\
+                 (003) ret #1\n(004) ret #0"
             );
             assert_eq!(reached(&text.parse().unwrap()), [0, 1, 2, 3, 4], "{between}");
         }
         for between in ["tax", "st M[0]", "ldx #4"] {
             let text = format!(
-                "(000) ldh [12]\n(001) {between}\n(002) jge #0x8000 jt 3 jf 4\n(003) ret #1\n(004) ret #0"
+                "(000) ldh [12]\n(001) {between}\n(002) jge #0x8000 jt 3 jf 4\n\
+                 (003) ret #1\n(004) ret #0"
             );
             assert_eq!(reached(&text.parse().unwrap()), [0, 1, 2, 3], "{between}");
         }
-        let joined = "(000) ldb [0]\n(001) jeq #7 jt 2 jf 3\n(002) ldh [12]\n(003) jeq #0x800 jt 4 jf 5\n\
-                      (004) ret #1\n(005) ret #0";
+        let joined = "(000) ldb [0]\n(001) jeq #7 jt 2 jf 3\n(002) ldh [12]\n\
+                      (003) jeq #0x800 jt 4 jf 5\n(004) ret #1\n(005) ret #0";
         assert_eq!(reached(&joined.parse().unwrap()).len(), 6, "one way leads past the load");
     }
 }
