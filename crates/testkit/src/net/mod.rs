@@ -194,7 +194,8 @@ impl Pair {
         let end = format!("mtu {mtu} numrxqueues {queues} numtxqueues {queues}");
         let server = pair.server.name();
         pair.client.ip(&format!(
-            "link add {CLIENT_DEVICE} {end} type veth peer name {SERVER_DEVICE} {end} netns {server}"
+            "link add {CLIENT_DEVICE} {end} type veth \
+             peer name {SERVER_DEVICE} {end} netns {server}"
         ));
         let ends = [
             (&pair.client, CLIENT_DEVICE, CLIENT, CLIENT6),

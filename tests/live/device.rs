@@ -1,0 +1,183 @@
+//! What happens to devices while somebody looks, and where they are.
+
+use crate::numbers::{SHORT, numbered, numbers};
+use crate::observer::{Observer, program};
+use crate::send::{capture_length, send};
+use std::net::UdpSocket;
+use std::process::Command;
+use testkit::net::{
+    CLIENT, CLIENT_DEVICE, Cable, Namespace, Pair, SERVER, SERVER_DEVICE, packet_sockets, until,
+};
+
+fn short(range: std::ops::Range<u64>) -> Vec<Vec<u8>> {
+    numbered(range, SHORT)
+}
+
+/// A cable over which nobody but the test sends.
+fn silent() -> Option<Pair> {
+    Pair::new(Cable { addresses: false, ..Cable::default() })
+}
+
+#[test]
+fn a_device_that_vanishes_ends_the_run_with_what_was_captured() {
+    let Some(pair) = silent() else { return };
+    let mut observer =
+        Observer::start(&pair.server, &format!("rx {SERVER_DEVICE} | pcap seen.pcap"));
+    let frames = short(0..1000);
+    send(&pair.client, CLIENT_DEVICE, &frames);
+    observer.until_written("seen.pcap", capture_length(&frames));
+    send(&pair.client, CLIENT_DEVICE, &short(1000..1010));
+    pair.server.ip(&format!("link delete dev {SERVER_DEVICE}"));
+    let ran = observer.wait();
+    assert_eq!(ran.status, Some(1), "{}", ran.err);
+    assert_eq!(ran.ledger["balanced"], true, "{}", ran.ledger);
+    assert!(ran.err.contains(SERVER_DEVICE), "{}", ran.err);
+    assert_eq!(numbers(&ran.frames("seen.pcap")), Vec::from_iter(0..1010), "{}", ran.ledger);
+}
+
+#[test]
+fn a_device_that_is_renamed_goes_on_under_its_new_name() {
+    let Some(pair) = silent() else { return };
+    let mut observer =
+        Observer::start(&pair.server, &format!("rx {SERVER_DEVICE} | pcap seen.pcap"));
+    send(&pair.client, CLIENT_DEVICE, &short(0..10));
+    pair.server.ip(&format!("link set dev {SERVER_DEVICE} name other0"));
+    send(&pair.client, CLIENT_DEVICE, &short(10..20));
+    observer.until_written("seen.pcap", capture_length(&short(0..20)));
+    let ran = observer.stop();
+    ran.assert_whole();
+    assert_eq!(numbers(&ran.frames("seen.pcap")), Vec::from_iter(0..20));
+    assert!(format!("{}{}", ran.err, ran.ledger).contains("other0"), "{}{}", ran.err, ran.ledger);
+}
+
+#[test]
+fn a_device_that_goes_down_and_comes_back_goes_on() {
+    let Some(pair) = silent() else { return };
+    let mut observer =
+        Observer::start(&pair.server, &format!("rx {SERVER_DEVICE} | pcap seen.pcap"));
+    send(&pair.client, CLIENT_DEVICE, &short(0..10));
+    pair.server.ip(&format!("link set dev {SERVER_DEVICE} down"));
+    until("it sees nothing", || packet_sockets(&pair.server) == 0);
+    pair.server.ip(&format!("link set dev {SERVER_DEVICE} up"));
+    pair.client.until_up(CLIENT_DEVICE);
+    pair.server.until_up(SERVER_DEVICE);
+    until("it sees frames again", || packet_sockets(&pair.server) == 1);
+    observer.assert_runs();
+    send(&pair.client, CLIENT_DEVICE, &short(10..20));
+    observer.until_written("seen.pcap", capture_length(&short(0..20)));
+    let ran = observer.stop();
+    ran.assert_whole();
+    assert_eq!(numbers(&ran.frames("seen.pcap")), Vec::from_iter(0..20));
+}
+
+#[test]
+fn a_device_in_another_name_space_is_found_by_name_path_and_process() {
+    let Some(pair) = silent() else { return };
+    let mut inside = pair.server.command("sleep").arg("1000").spawn().expect("sleep");
+    let process = inside.id().to_string();
+    // It is there when `ip` has become `sleep`.
+    until("it sleeps there", || {
+        std::fs::read_to_string(format!("/proc/{process}/comm")).is_ok_and(|name| name == "sleep\n")
+    });
+    let path = pair.server.path().display().to_string();
+    for named in [pair.server.name(), &path, &process] {
+        let line = format!("rx {SERVER_DEVICE} netns={named} | pcap seen.pcap");
+        let mut observer = Observer::attached(&pair.server, |program| Command::new(program), &line);
+        send(&pair.client, CLIENT_DEVICE, &short(0..10));
+        observer.until_written("seen.pcap", capture_length(&short(0..10)));
+        let ran = observer.stop();
+        ran.assert_whole();
+        assert_eq!(numbers(&ran.frames("seen.pcap")), Vec::from_iter(0..10), "{named}");
+    }
+    inside.kill().expect("our child");
+    inside.wait().expect("our child");
+}
+
+#[test]
+fn loopback_gives_each_packet_once() {
+    let Some(space) = Namespace::new() else { return };
+    for source in ["rx lo", "tx lo", "rx lo both=yes", "rx", "rx both=yes"] {
+        let line = format!("{source} | bpf \"udp port 9\" | pcap seen.pcap");
+        let mut observer = Observer::start(&space, &line);
+        let frames = short(0..100);
+        space.enter(|| {
+            let to = UdpSocket::bind("127.0.0.1:9").expect("a socket");
+            let from = UdpSocket::bind("127.0.0.1:0").expect("a socket");
+            for frame in &frames {
+                from.send_to(&frame[42..], to.local_addr().expect("bound")).expect("it goes");
+            }
+        });
+        observer.until_written("seen.pcap", capture_length(&frames));
+        let ran = observer.stop();
+        ran.assert_whole();
+        assert_eq!(numbers(&ran.frames("seen.pcap")), Vec::from_iter(0..100), "{source}");
+    }
+}
+
+/// Datagrams with even numbers from client to server, with odd ones back.
+fn talk(pair: &Pair, count: u64) {
+    let near = pair.client.enter(|| UdpSocket::bind((CLIENT, 9)).expect("a socket"));
+    let far = pair.server.enter(|| UdpSocket::bind((SERVER, 9)).expect("a socket"));
+    let mut bytes = [0; 64];
+    for number in 0..count {
+        let frame = &short(number..number + 1)[0];
+        let (from, to, at) =
+            if number.is_multiple_of(2) { (&near, &far, SERVER) } else { (&far, &near, CLIENT) };
+        from.send_to(&frame[42..], (at, 9)).expect("it goes");
+        to.recv(&mut bytes).expect("it comes");
+    }
+}
+
+#[test]
+fn directions_are_those_of_the_host() {
+    let Some(pair) = Pair::new(Cable::default()) else { return };
+    // Makes the neighbours known, so that nothing waits for them.
+    talk(&pair, 2);
+    // Even numbers come, odd ones go.
+    let (came, went, all) = (|n: &u64| n.is_multiple_of(2), |n: &u64| n % 2 == 1, |_: &u64| true);
+    type Wanted = fn(&u64) -> bool;
+    let lines: [(&str, Wanted); 5] = [
+        ("rx server0", came),
+        ("tx server0", went),
+        ("rx server0 both=yes", all),
+        ("rx both=yes", all),
+        ("rx", came),
+    ];
+    let mut observers: Vec<(&str, Observer)> = Vec::new();
+    for (source, _) in lines {
+        let line = format!("{source} | bpf \"udp port 9\" | pcap seen.pcap");
+        observers.push((source, Observer::start(&pair.server, &line)));
+    }
+    talk(&pair, 100);
+    for ((source, mut observer), (_, wanted)) in observers.into_iter().zip(lines) {
+        let expected: Vec<u64> = (0..100).filter(wanted).collect();
+        observer.until_written("seen.pcap", capture_length(&short(0..expected.len() as u64)));
+        let ran = observer.stop();
+        ran.assert_whole();
+        assert_eq!(numbers(&ran.frames("seen.pcap")), expected, "{source}");
+    }
+}
+
+#[test]
+fn what_the_last_filter_sends_arrives() {
+    let Some(pair) = silent() else { return };
+    let mut observer =
+        Observer::start(&pair.server, &format!("rx {SERVER_DEVICE} | pcap seen.pcap"));
+    let sender = pair.client.command(program());
+    let line = format!("generate count=5000 seq=yes | tx {CLIENT_DEVICE}");
+    let sent = Observer::spawn(sender, &line).wait();
+    sent.assert_whole();
+    observer.until_written("seen.pcap", capture_length(&short(0..5000)));
+    let ran = observer.stop();
+    ran.assert_whole();
+    assert_eq!(numbers(&ran.frames("seen.pcap")), Vec::from_iter(0..5000));
+}
+
+#[test]
+fn a_device_that_is_not_there_is_named_with_those_that_are() {
+    let Some(pair) = silent() else { return };
+    let observer = pair.server.command(program());
+    let ran = Observer::spawn(observer, "rx server1 | count").wait();
+    assert!(ran.status.is_some_and(|status| status != 0), "{}", ran.err);
+    assert!(ran.err.contains("server1") && ran.err.contains(SERVER_DEVICE), "{}", ran.err);
+}

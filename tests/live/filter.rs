@@ -1,0 +1,165 @@
+//! The leading `bpf`, which the kernel answers too, where frames are not as on the wire: the same
+//! frames come with it and without.
+//!
+//! tcpdump is the judge. Off a capture of the same frames it takes what we take, whatever is asked.
+//! Live, where it asks of frames whose tag lies beside them, it takes the same for expressions that
+//! begin with `vlan` and say it once; of others it takes frames that it would not take off the
+//! capture (libpcap 1.10: `tcp` takes tagged frames too, and behind anything else `vlan` counts
+//! offsets as if the tag were in the frame).
+
+use crate::frames::tagged;
+use crate::observer::Observer;
+use crate::scratch::Scratch;
+use crate::send::{capture, frames_of, send};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command};
+use testkit::net::{CLIENT_DEVICE, Cable, Namespace, Pair, SERVER_DEVICE, until};
+use testkit::{Frame, need};
+
+/// Of a frame that ends each test: who has seen it has seen all before it.
+const LAST: u16 = 0x9999;
+
+/// Frames of many kinds, and the last.
+fn frames() -> Vec<Vec<u8>> {
+    let mut frames = tagged();
+    frames.extend(testkit::web().frames.into_iter().map(|(_, frame)| frame));
+    frames.push(Frame::ethernet().padded_to(60).ethertype(LAST, b"the last"));
+    frames
+}
+
+/// What is asked of every frame.
+const EXPRESSIONS: &[&str] = &[
+    "tcp",
+    "tcp port 80",
+    "udp or arp",
+    "not vlan",
+    "vlan and not vlan 6",
+    "vlan and vlan 5",
+    "vlan 7 and vlan 5 and tcp",
+    "tcp or vlan 6",
+    "ip6 and tcp",
+    "ether proto 0x8100",
+    "ether proto 0x88b5",
+    "ether[12:2] = 0x8100",
+    "greater 1000",
+    "less 60",
+    "ip[8] = 64 and len > 100",
+    "ether broadcast",
+    "ether host 02:00:00:00:00:01",
+];
+
+/// What is asked of tcpdump beside us, too.
+const LIVE: &[&str] = &[
+    "vlan",
+    "vlan 5",
+    "vlan 7",
+    "vlan 5 and tcp",
+    "vlan 5 and ip6",
+    "vlan 5 and udp port 53",
+    "vlan and arp",
+];
+
+/// tcpdump that writes a capture of what it takes.
+struct Tcpdump {
+    child: Child,
+    folder: Scratch,
+}
+
+impl Tcpdump {
+    fn start(space: &Namespace, expression: &str) -> Self {
+        let folder = Scratch::new();
+        let told = folder.path("told");
+        let mut command = space.command("tcpdump");
+        command.args(["-n", "-p", "-U", "--immediate-mode", "-s", "4000", "-Z", "root"]);
+        command
+            .args(["-B", "16384", "-i", SERVER_DEVICE, "-w"])
+            .arg(folder.path("seen.pcap"))
+            .arg(expression);
+        let file = std::fs::File::create(&told).expect("a file");
+        let child = command.stderr(file).spawn().expect("tcpdump");
+        // Its socket is bound before its filter is there; then it says this.
+        until("tcpdump sees frames", || {
+            std::fs::read_to_string(&told).is_ok_and(|told| told.contains("listening on"))
+        });
+        Self { child, folder }
+    }
+
+    fn path(&self) -> PathBuf {
+        self.folder.path("seen.pcap")
+    }
+
+    /// What it has taken, when that is so many frames.
+    fn stop(mut self, count: usize) -> Vec<Vec<u8>> {
+        until("tcpdump takes as many", || {
+            let capture = std::fs::read(self.path()).unwrap_or_default();
+            frames_of(&capture).len() >= count
+        });
+        let process = self.child.id().to_string();
+        let sent = Command::new("kill").args(["-INT", &process]).status();
+        assert!(sent.expect("kill").success());
+        self.child.wait().expect("a child");
+        frames_of(&std::fs::read(self.path()).expect("a capture"))
+    }
+}
+
+/// Whether a capture holds the last frame.
+fn ends(path: &Path) -> bool {
+    let frames = frames_of(&std::fs::read(path).unwrap_or_default());
+    frames.last().is_some_and(|frame| frame[12..14] == LAST.to_be_bytes())
+}
+
+/// What tcpdump takes off a capture.
+fn offline(capture: &Path, expression: &str) -> Vec<Vec<u8>> {
+    let mut command = Command::new("tcpdump");
+    command.args(["-n", "-w", "-", "-r"]).arg(capture).arg(expression);
+    let output = command.output().expect("tcpdump");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    frames_of(&output.stdout)
+}
+
+fn assert_same(ours: &[Vec<u8>], theirs: &[Vec<u8>], told: &str) {
+    let missing = |of: &[Vec<u8>], in_these: &[Vec<u8>]| {
+        of.iter().filter(|frame| !in_these.contains(frame)).cloned().collect::<Vec<_>>()
+    };
+    let (more, less) = (missing(ours, theirs), missing(theirs, ours));
+    assert_eq!((more, less), (Vec::new(), Vec::new()), "{told}");
+    assert_eq!(ours.len(), theirs.len(), "{told}");
+}
+
+#[test]
+fn what_the_kernel_leaves_out_is_what_bpf_would_refuse() {
+    let Some(pair) = Pair::new(Cable { addresses: false, ..Cable::default() }) else { return };
+    let Some(_) = need::command("tcpdump") else { return };
+    let frames = frames();
+    let folder = Scratch::new();
+    let file = capture(&folder, "all.pcap", &frames);
+    let all = frames.len() as u64;
+    let mut left_out = 0;
+    for expression in EXPRESSIONS.iter().chain(LIVE) {
+        // In front, because `vlan` changes what is said behind it.
+        let wanted = format!("ether proto {LAST:#x} or ({expression})");
+        let tcpdump = LIVE.contains(expression).then(|| Tcpdump::start(&pair.server, expression));
+        // `inspect` lets everything through, and nothing behind it goes to the kernel.
+        let [pushed, kept] = ["", "| inspect"].map(|between| {
+            let line = format!("rx {SERVER_DEVICE} {between} | bpf \"{wanted}\" | pcap seen.pcap");
+            Observer::start(&pair.server, &line)
+        });
+        send(&pair.client, CLIENT_DEVICE, &frames);
+        for observer in [&pushed, &kept] {
+            until("the last frame is written", || ends(&observer.path("seen.pcap")));
+        }
+        let (pushed, kept) = (pushed.stop(), kept.stop());
+        pushed.assert_whole();
+        kept.assert_whole();
+        assert_eq!(kept.source().given, all, "{expression}");
+        left_out += all - pushed.source().given;
+        let (mut pushed, kept) = (pushed.frames("seen.pcap"), kept.frames("seen.pcap"));
+        assert_same(&pushed, &kept, expression);
+        assert_same(&pushed, &offline(&file, &wanted), expression);
+        if let Some(tcpdump) = tcpdump {
+            pushed.pop();
+            assert_same(&pushed, &tcpdump.stop(pushed.len()), expression);
+        }
+    }
+    assert!(left_out > 0, "nothing was left to the kernel");
+}

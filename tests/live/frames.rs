@@ -1,0 +1,168 @@
+//! Frames that are not as on a wire: joined by the kernel, without checksum, with their tag beside
+//! them; and large ones. A frame is what the host's stack sees, with its tag in its place
+//! (CONTRACT 3).
+
+use crate::observer::{Observer, Ran};
+use crate::send::{capture_length, send};
+use std::io::{Read, Write};
+use std::net::{Shutdown, TcpListener, TcpStream};
+use testkit::net::{CLIENT_DEVICE, Cable, LIMIT, Pair, SERVER, SERVER_DEVICE};
+use testkit::packet::checksum;
+use testkit::{Frame, Random, Segment};
+
+/// Ethernet and IPv4 without options.
+const TCP: usize = 14 + 20;
+/// Bytes that are sent over a connection.
+const LENGTH: usize = 3 << 20;
+
+/// Sends bytes to the server; answers what it took.
+fn transfer(pair: &Pair, bytes: &[u8]) -> Vec<u8> {
+    let listener = pair.server.enter(|| TcpListener::bind((SERVER, 7)).expect("a port"));
+    std::thread::scope(|scope| {
+        let taken = scope.spawn(|| {
+            let (mut connection, _) = listener.accept().expect("a connection");
+            connection.set_read_timeout(Some(LIMIT)).expect("a time");
+            let mut taken = Vec::new();
+            connection.read_to_end(&mut taken).expect("to the end");
+            taken
+        });
+        let mut connection =
+            pair.client.enter(|| TcpStream::connect((SERVER, 7)).expect("it listens"));
+        connection.write_all(bytes).expect("it takes");
+        connection.shutdown(Shutdown::Write).expect("it is open");
+        // The other side closes when it has everything.
+        let _ = connection.read(&mut [0]);
+        taken.join().expect("no panic")
+    })
+}
+
+/// The frames from client to server that carry data.
+fn with_data(frames: &[Vec<u8>]) -> Vec<&[u8]> {
+    let header = |frame: &[u8]| TCP + usize::from(frame[TCP + 12] >> 4) * 4;
+    frames.iter().map(Vec::as_slice).filter(|frame| frame.len() > header(frame)).collect()
+}
+
+/// Lets bytes go over the cable while a capture is written and streams are put together; answers
+/// the frames that carried them.
+fn observe(pair: &Pair, bytes: &[u8]) -> Vec<Vec<u8>> {
+    let source = format!("rx {SERVER_DEVICE} ring=32MB | bpf \"ip and tcp port 7\"");
+    let streams = Observer::start(&pair.server, &format!("{source} | tcp | files streams"));
+    let frames = Observer::start(&pair.server, &format!("{source} | pcap seen.pcap"));
+    assert!(transfer(pair, bytes) == bytes, "TCP carries");
+    let (streams, frames) = (streams.stop(), frames.stop());
+    streams.assert_whole();
+    frames.assert_whole();
+    assert!(stream(&streams) == bytes, "the stream is what was sent: {}", streams.ledger);
+    frames.frames("seen.pcap")
+}
+
+/// The one stream with data that a line wrote.
+fn stream(ran: &Ran) -> Vec<u8> {
+    let folder = std::fs::read_dir(ran.path("streams")).expect("a folder").flatten();
+    let files = folder.map(|entry| entry.path());
+    let mut files: Vec<_> =
+        files.filter(|path| path.extension().is_none_or(|end| end != "jsonl")).collect();
+    assert_eq!(files.len(), 1, "{files:?}");
+    std::fs::read(files.remove(0)).expect("a file")
+}
+
+/// Every frame is as long as its IP header says.
+fn assert_frames_are_whole(frames: &[Vec<u8>]) {
+    for frame in frames {
+        let length = usize::from(u16::from_be_bytes([frame[16], frame[17]]));
+        assert_eq!(frame.len(), 14 + length, "{:x?}", &frame[..54]);
+    }
+}
+
+/// Whether the checksum of a segment is right.
+fn sums(frame: &[u8]) -> bool {
+    let length = ((frame.len() - TCP) as u32).to_be_bytes();
+    checksum(&[&frame[26..34], &length, &[0, 6], &frame[TCP..]]) == 0
+}
+
+#[test]
+fn joined_frames_without_checksum_are_whole() {
+    let Some(pair) = Pair::new(Cable::default()) else { return };
+    let bytes = Random::replayable().bytes(LENGTH);
+    let frames = observe(&pair, &bytes);
+    assert_frames_are_whole(&frames);
+    let data = with_data(&frames);
+    let longest = data.iter().map(|frame| frame.len()).max();
+    assert!(longest > Some(1514), "frames are joined: {longest:?}");
+    assert!(data.iter().any(|frame| !sums(frame)), "checksums are left to a device");
+}
+
+#[test]
+fn jumbo_frames_are_whole() {
+    let Some(pair) = Pair::new(Cable { mtu: 9000, ..Cable::default() }) else { return };
+    for (space, device) in [(&pair.client, CLIENT_DEVICE), (&pair.server, SERVER_DEVICE)] {
+        let off = "tso off gso off gro off tx off rx off";
+        let Some(()) = space.offload(device, off) else { return };
+    }
+    let bytes = Random::replayable().bytes(LENGTH);
+    let frames = observe(&pair, &bytes);
+    assert_frames_are_whole(&frames);
+    let data = with_data(&frames);
+    assert_eq!(data.iter().map(|frame| frame.len()).max(), Some(9014));
+    assert!(data.iter().all(|frame| sums(frame)), "nothing is left to a device");
+}
+
+/// Tagged and untagged frames of many kinds, each a little different.
+pub(crate) fn tagged() -> Vec<Vec<u8>> {
+    type Start = fn() -> Frame;
+    let starts: [(&str, Start); 8] = [
+        ("untagged", Frame::ethernet),
+        ("5", || Frame::ethernet().tag(5)),
+        ("6", || Frame::ethernet().tag(6)),
+        ("priority alone", || Frame::ethernet().tag(0xe000)),
+        ("5 in 7, 802.1ad", || Frame::ethernet().tag_of(0x88a8, 7).tag(5)),
+        ("6 in 5, 802.1Q twice", || Frame::ethernet().tag(5).tag(6)),
+        ("three", || Frame::ethernet().tag_of(0x88a8, 1).tag(2).tag(5)),
+        ("0x9100", || Frame::ethernet().tag_of(0x9100, 5)),
+    ];
+    let mut frames = Vec::new();
+    for (name, start) in starts {
+        let segment = Segment { source: 1000, target: 80, flags: 0x10, ..Segment::default() };
+        let payload = format!("tagged: {name}");
+        let payload = payload.as_bytes();
+        frames.push(start().ipv4("10.0.0.1", "10.0.0.2").tcp(&segment, payload));
+        frames.push(start().ipv6("2001:db8::1", "2001:db8::2").tcp(&segment, payload));
+        frames.push(start().ipv4("10.0.0.1", "10.0.0.2").udp(53, 1000, payload));
+        frames.push(start().ipv4("10.0.0.1", "10.0.0.2").echo(true, 1, 2, payload));
+        frames.push(start().arp(true, "10.0.0.1", "10.0.0.2"));
+        frames.push(start().ethertype(0x88b5, payload));
+        // As short as a device gives them, and as long as they may be.
+        frames.push(start().padded_to(60).ipv4("10.0.0.1", "10.0.0.2").udp(1, 2, b""));
+        frames.push(start().ipv4("10.0.0.1", "10.0.0.2").udp(1, 2, &[7; 1400]));
+    }
+    frames
+}
+
+#[test]
+fn tags_are_in_their_place_whoever_took_them_out() {
+    let Some(pair) = Pair::new(Cable { addresses: false, ..Cable::default() }) else { return };
+    let frames = tagged();
+    let observers = [
+        // Where frames come in, the kernel takes the outer tag out; where they go, it is inline.
+        (&pair.server, format!("rx {SERVER_DEVICE}")),
+        (&pair.client, format!("tx {CLIENT_DEVICE}")),
+        (&pair.server, "rx".to_owned()),
+    ];
+    let mut started: Vec<Observer> = observers
+        .iter()
+        .map(|(space, source)| Observer::start(space, &format!("{source} | pcap seen.pcap")))
+        .collect();
+    send(&pair.client, CLIENT_DEVICE, &frames);
+    for observer in &mut started {
+        observer.until_written("seen.pcap", capture_length(&frames));
+    }
+    for (observer, (_, source)) in started.into_iter().zip(&observers) {
+        let ran = observer.stop();
+        ran.assert_whole();
+        let seen = ran.frames("seen.pcap");
+        assert_eq!(seen.len(), frames.len(), "{source}");
+        for (number, (seen, sent)) in seen.iter().zip(&frames).enumerate() {
+            assert_eq!(seen, sent, "{source}: frame {number}");
+        }
+    }
+}

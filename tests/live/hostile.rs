@@ -1,0 +1,97 @@
+//! What others made to break programs, at full speed: fragments, overlaps, malformed and truncated
+//! frames. No panic, bounded memory, a ledger that balances.
+//!
+//! Some seconds; `STREAMLINE_HOSTILE_SECONDS=60` for a minute.
+
+use crate::observer::Observer;
+use crate::scratch::Scratch;
+use crate::send::{capture, frames_of};
+use testkit::net::{CLIENT_DEVICE, Cable, Pair, SERVER_DEVICE, counters};
+use testkit::{Random, captures, need};
+
+/// Most bytes of a frame that the cable carries.
+const FRAME_MAX: usize = 9000 + 14;
+/// Most bytes of all frames.
+const BYTES_MAX: usize = 60 << 20;
+/// What the line may take, in bytes.
+const RESIDENT_MAX: u64 = 400 << 20;
+
+/// The cases in which these captures lie.
+const CASES: &[&str] = &[
+    "suricata/ip-fragment",
+    "suricata/ipv4",
+    "suricata/ipv6",
+    "suricata/tcp-",
+    "suricata/defrag",
+    "suricata/evasion",
+    "tcpdump/",
+    "zeek/Traces/tcp",
+    "zeek/Traces/ipv6",
+    "zeek/Traces/trunc",
+    "pcapplusplus/",
+];
+
+/// Frames of the cases, whole and cut off anywhere.
+fn frames() -> Option<Vec<Vec<u8>>> {
+    let mut random = Random::replayable();
+    let mut frames = Vec::new();
+    let mut length = 0;
+    for path in captures()? {
+        let name = path.to_string_lossy();
+        if !CASES.iter().any(|part| name.contains(part)) {
+            continue;
+        }
+        let bytes = std::fs::read(&path).expect("a case");
+        if wire::capture::packets(&bytes).next().is_none() {
+            continue;
+        }
+        for frame in frames_of(&bytes).into_iter().take(300) {
+            if length > BYTES_MAX {
+                break;
+            }
+            length += frame.len();
+            if random.one_in(4) && frame.len() > 14 {
+                frames.push(frame[..random.within(14..frame.len())].to_vec());
+            }
+            frames.push(frame);
+        }
+    }
+    frames.retain(|frame| comes_through(frame));
+    Some(frames)
+}
+
+/// Whether the cable carries it and the kernel shows it to anybody: it drops what ends in a tag
+/// before it looks for observers.
+fn comes_through(frame: &[u8]) -> bool {
+    let tagged = frame.get(12..14).is_some_and(|kind| matches!(kind, [0x81, 0] | [0x88, 0xa8]));
+    (if tagged { 20 } else { 14 }..=FRAME_MAX).contains(&frame.len())
+}
+
+#[test]
+fn hostile_traffic_at_full_speed() {
+    let Some(tcpreplay) = need::command("tcpreplay") else { return };
+    let Some(frames) = frames() else { return };
+    let cable = Cable { addresses: false, mtu: 9000, ..Cable::default() };
+    let Some(pair) = Pair::new(cable) else { return };
+    let folder = Scratch::new();
+    let file = capture(&folder, "hostile.pcap", &frames);
+    let seconds = std::env::var("STREAMLINE_HOSTILE_SECONDS").unwrap_or_else(|_| "4".to_owned());
+
+    let line = format!("rx {SERVER_DEVICE} | ip | tcp | http | count");
+    let mut observer = Observer::start(&pair.server, &line);
+    let mut command = pair.client.command(tcpreplay);
+    command.args(["--topspeed", "--loop=0", "--preload-pcap", "--quiet"]);
+    command.arg(format!("--duration={seconds}")).args(["-i", CLIENT_DEVICE]).arg(&file);
+    let output = command.output().expect("tcpreplay");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+
+    observer.assert_runs();
+    let resident = observer.resident_max();
+    let sent = counters(&pair.server, SERVER_DEVICE).expect("the device").received;
+    let ran = observer.stop();
+    println!("{} frames, {sent} sent, {} MB, {:?}", frames.len(), resident >> 20, ran.source());
+    ran.assert_well();
+    assert_eq!(ran.source().seen, Some(sent), "{:?}", ran.source());
+    assert!(sent as usize > frames.len(), "all of them were sent: {sent}");
+    assert!(resident < RESIDENT_MAX, "{resident} bytes");
+}

@@ -1,0 +1,29 @@
+//! Live traffic: the command `streamline` as its users start it, on devices between name spaces
+//! that each test makes for itself, judged by the programs at both ends.
+//!
+//! - `weblog`: nginx serves 20,000 requests, and our log is its log;
+//! - `overload`: more than the reader can take, accounted for number by number, by place;
+//! - `hostile`: what others made to break programs, at full speed;
+//! - `device`: it vanishes, is renamed, goes down; it is in another name space, or loopback;
+//! - `frames`: larger than the wire carries, without checksum, with tags, jumbo;
+//! - `filter`: what the kernel already leaves out;
+//! - `privilege`: without any.
+//!
+//! All of them need root and say so. Nothing leaves the name spaces.
+#![forbid(unsafe_code)]
+
+#[path = "../common/scratch.rs"]
+mod scratch;
+
+mod client;
+mod device;
+mod filter;
+mod frames;
+mod hostile;
+mod nginx;
+mod numbers;
+mod observer;
+mod overload;
+mod privilege;
+mod send;
+mod weblog;

@@ -1,0 +1,82 @@
+//! nginx in a name space: one worker, its log in the format `combined`, everything it writes in a
+//! folder of the test.
+
+use crate::scratch::Scratch;
+use std::fs;
+use std::process::{Child, Command};
+use testkit::need;
+use testkit::net::{Namespace, SERVER, SERVER6, until};
+
+/// A server that runs.
+pub(crate) struct Nginx {
+    child: Child,
+    folder: Scratch,
+}
+
+impl Nginx {
+    /// Starts it on port 80 of the server's addresses, and waits until it listens. `None`: it is
+    /// not installed, and the test is skipped.
+    pub(crate) fn start(space: &Namespace) -> Option<Self> {
+        let program = need::command("nginx")?;
+        let folder = Scratch::new();
+        for (name, length) in FILES {
+            fs::write(folder.path(name), vec![b'x'; *length]).expect("a file");
+        }
+        let settings = SETTINGS.replace("FOLDER", &folder.path("").display().to_string());
+        fs::write(folder.path("nginx.conf"), settings).expect("a file");
+        let mut command = space.command(program);
+        command.arg("-e").arg(folder.path("error.log")).arg("-p").arg(folder.path(""));
+        command.arg("-c").arg(folder.path("nginx.conf")).env("TZ", "UTC");
+        let child = command.spawn().expect("nginx");
+        space.until_listens((SERVER, 80));
+        space.until_listens((SERVER6, 80));
+        Some(Self { child, folder })
+    }
+
+    /// Lets it finish what it does, and answers its log.
+    pub(crate) fn stop(mut self) -> String {
+        let process = self.child.id().to_string();
+        let sent = Command::new("kill").args(["-QUIT", &process]).status();
+        assert!(sent.expect("kill").success());
+        until("nginx ends", || self.child.try_wait().expect("a child").is_some());
+        fs::read_to_string(self.folder.path("access.log")).expect("nginx logs")
+    }
+}
+
+impl Drop for Nginx {
+    fn drop(&mut self) {
+        // Ended already, if the test went well.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// What it serves, and how long that is.
+const FILES: &[(&str, usize)] = &[("small", 300), ("page", 12_000), ("large", 40_000)];
+
+/// One process that stays in front. Times in its log are those of its last wake-up.
+const SETTINGS: &str = "
+daemon off;
+master_process off;
+worker_processes 1;
+user root;
+pid FOLDER/nginx.pid;
+events { worker_connections 1024; }
+http {
+    access_log FOLDER/access.log combined;
+    client_body_temp_path FOLDER/body;
+    proxy_temp_path FOLDER/proxy;
+    fastcgi_temp_path FOLDER/fastcgi;
+    uwsgi_temp_path FOLDER/uwsgi;
+    scgi_temp_path FOLDER/scgi;
+    keepalive_requests 1000000;
+    server {
+        listen 10.77.0.2:80;
+        listen [fd77::2]:80;
+        location /text/ { return 200 \"this is $request_uri\\n\"; }
+        location /none/ { return 204; }
+        location /moved/ { return 301 /text/; }
+        location ~ ^/(small|page|large)/ { root FOLDER; try_files /$1 =404; }
+    }
+}
+";

@@ -1,0 +1,263 @@
+//! `streamline` in a name space: started, attached, ended, and what it said.
+
+use crate::scratch::Scratch;
+use serde_json::Value;
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdout, Command, Stdio};
+use std::sync::OnceLock;
+use std::time::SystemTime;
+use testkit::net::{Namespace, packet_sockets, until};
+
+/// A process that observes, in a folder of its own.
+pub(crate) struct Observer {
+    child: Child,
+    folder: Option<Scratch>,
+}
+
+/// How an observer ended.
+pub(crate) struct Ran {
+    pub(crate) out: Vec<u8>,
+    pub(crate) err: String,
+    pub(crate) status: Option<i32>,
+    /// The object of `--json`.
+    pub(crate) ledger: Value,
+    folder: Scratch,
+}
+
+impl Observer {
+    /// Starts the line in this name space, and waits until it sees frames.
+    pub(crate) fn start(space: &Namespace, line: &str) -> Self {
+        Self::attached(space, |program| space.command(program), line)
+    }
+
+    /// Starts the line by the command that `make` makes of the program's path, and waits until one
+    /// more packet socket sees frames in this name space.
+    pub(crate) fn attached(
+        space: &Namespace,
+        make: impl FnOnce(&Path) -> Command,
+        line: &str,
+    ) -> Self {
+        let before = packet_sockets(space);
+        let mut observer = Self::spawn(make(program()), line);
+        observer.until_attached(space, before, line);
+        observer
+    }
+
+    /// As [`Observer::start`], with what it writes to standard output in a pipe.
+    pub(crate) fn piped(space: &Namespace, line: &str) -> (Self, ChildStdout) {
+        let before = packet_sockets(space);
+        let folder = Scratch::new();
+        let mut observer = Self::begin(space.command(program()), line, Stdio::piped(), folder);
+        let out = observer.child.stdout.take().expect("a pipe");
+        observer.until_attached(space, before, line);
+        (observer, out)
+    }
+
+    fn until_attached(&mut self, space: &Namespace, before: usize, line: &str) {
+        until(line, || {
+            self.assert_runs();
+            packet_sockets(space) > before
+        });
+    }
+
+    /// Starts the line by this command, and waits for nothing.
+    pub(crate) fn spawn(command: Command, line: &str) -> Self {
+        let folder = Scratch::new();
+        let out = File::create(folder.path("out")).expect("a file");
+        Self::begin(command, line, out.into(), folder)
+    }
+
+    fn begin(mut command: Command, line: &str, out: Stdio, folder: Scratch) -> Self {
+        command.args(["run", "--json", "--report=report", line]).current_dir(folder.path(""));
+        command.env("TZ", "UTC").env("NO_COLOR", "1");
+        let err = File::create(folder.path("err")).expect("a file");
+        command.stdin(Stdio::null()).stdout(out).stderr(err);
+        let child = command.spawn().unwrap_or_else(|error| panic!("{command:?}: {error}"));
+        Self { child, folder: Some(folder) }
+    }
+
+    /// Where a file that the line names lies.
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
+        self.folder.as_ref().expect("until it has ended").path(name)
+    }
+
+    /// Waits until a file that the line names is so long.
+    pub(crate) fn until_written(&mut self, name: &str, length: u64) {
+        let path = self.path(name);
+        until(&format!("{} is of {length} bytes", path.display()), || {
+            self.assert_runs();
+            fs::metadata(&path).is_ok_and(|file| file.len() >= length)
+        });
+    }
+
+    /// Whether it has not ended.
+    pub(crate) fn runs(&mut self) -> bool {
+        self.child.try_wait().expect("a child").is_none()
+    }
+
+    pub(crate) fn assert_runs(&mut self) {
+        let runs = self.runs();
+        assert!(runs, "it ended: {}", text(&self.path("err")));
+    }
+
+    /// The most memory that it had until now, in bytes.
+    pub(crate) fn resident_max(&self) -> u64 {
+        let status = text(Path::new(&format!("/proc/{}/status", self.child.id())));
+        let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
+        let kilobytes = line.and_then(|line| line.trim().strip_suffix(" kB"));
+        kilobytes.and_then(|number| number.parse::<u64>().ok()).expect("it runs") * 1024
+    }
+
+    /// Sends it a signal.
+    pub(crate) fn signal(&self, name: &str) {
+        let process = self.child.id().to_string();
+        let sent = Command::new("kill").args([&format!("-{name}"), &process]).status();
+        assert!(sent.expect("kill").success());
+    }
+
+    /// Asks it to end, and waits until it has.
+    pub(crate) fn stop(self) -> Ran {
+        self.signal("INT");
+        self.wait()
+    }
+
+    /// Waits until it has ended by itself.
+    pub(crate) fn wait(mut self) -> Ran {
+        until("the observer ends", || !self.runs());
+        let status = self.child.wait().expect("a child").code();
+        let folder = self.folder.take().expect("until it has ended");
+        let out = fs::read(folder.path("out")).unwrap_or_default();
+        let err = text(&folder.path("err"));
+        let ledger = serde_json::from_str(&text(&folder.path("report"))).unwrap_or_default();
+        Ran { out, err, status, ledger, folder }
+    }
+}
+
+impl Drop for Observer {
+    fn drop(&mut self) {
+        // Ended already, if the test went well.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+        if let Some(folder) = &self.folder {
+            eprintln!("it wrote: {}", text(&folder.path("err")));
+        }
+    }
+}
+
+impl Ran {
+    /// It ended well, and its ledger balances.
+    #[track_caller]
+    pub(crate) fn assert_well(&self) {
+        assert_eq!(self.status, Some(0), "{}\n{}", self.err, self.ledger);
+        assert_eq!(self.ledger["balanced"], true, "{}\n{}", self.err, self.ledger);
+    }
+
+    /// It ended well, its ledger balances, and nothing was lost.
+    #[track_caller]
+    pub(crate) fn assert_whole(&self) {
+        self.assert_well();
+        assert_eq!(self.ledger["lost"], 0, "{}\n{}", self.err, self.ledger);
+    }
+
+    /// What its only source says.
+    pub(crate) fn source(&self) -> Source {
+        let sources = self.ledger["sources"].as_array().expect("an object of the ledger");
+        assert_eq!(sources.len(), 1, "{}", self.ledger);
+        let source = &sources[0];
+        let blocks = |amount: &Value| amount["blocks"].as_u64();
+        let dropped = source["dropped"].as_object().expect("an object");
+        let dropped = dropped.iter().map(|(place, number)| (place.clone(), number.as_u64()));
+        Source {
+            seen: blocks(&source["seen"]),
+            given: blocks(&source["given"]).expect("a number"),
+            dropped: dropped.collect(),
+        }
+    }
+
+    /// Where a file that the line names lies.
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
+        self.folder.path(name)
+    }
+
+    /// A file that the line wrote.
+    pub(crate) fn file(&self, name: &str) -> Vec<u8> {
+        let path = self.path(name);
+        fs::read(&path).unwrap_or_else(|why| panic!("{}: {why}: {}", path.display(), self.err))
+    }
+
+    /// The frames in a capture that the line wrote, in their order.
+    pub(crate) fn frames(&self, name: &str) -> Vec<Vec<u8>> {
+        crate::send::frames_of(&self.file(name))
+    }
+}
+
+/// A source in the ledger, in blocks.
+#[derive(Debug)]
+pub(crate) struct Source {
+    pub(crate) seen: Option<u64>,
+    pub(crate) given: u64,
+    /// By place; `None`: a counter that cannot be read.
+    pub(crate) dropped: Vec<(String, Option<u64>)>,
+}
+
+impl Source {
+    /// All that it says was dropped.
+    pub(crate) fn lost(&self) -> u64 {
+        self.dropped.iter().filter_map(|(_, number)| *number).sum()
+    }
+
+    /// What was dropped at a place.
+    pub(crate) fn at(&self, place: &str) -> Option<u64> {
+        self.dropped.iter().find(|(name, _)| name == place).and_then(|(_, number)| *number)
+    }
+}
+
+/// The program of `STREAMLINE_PROGRAM`, or else of the same build as this test: that which lies
+/// beside it, built anew where sources are younger.
+pub(crate) fn program() -> &'static Path {
+    static PROGRAM: OnceLock<PathBuf> = OnceLock::new();
+    PROGRAM.get_or_init(|| {
+        if let Some(named) = std::env::var_os("STREAMLINE_PROGRAM") {
+            return named.into();
+        }
+        let own = std::env::current_exe().expect("this program");
+        // target/debug/deps/live-0123.
+        let profile = own.ancestors().nth(2).expect("a folder of builds");
+        let program = profile.join("streamline");
+        let age = |path: &Path| fs::metadata(path).and_then(|file| file.modified()).ok();
+        if age(&program) < Some(youngest(&testkit::cases::workspace().join("crates"))) {
+            build(profile);
+        }
+        program
+    })
+}
+
+fn build(profile: &Path) {
+    let name = profile.file_name().expect("a name");
+    let name = if name == "debug" { "dev".as_ref() } else { name };
+    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    let mut command = Command::new(cargo);
+    command.args(["build", "--quiet", "--package", "streamline-cli", "--profile"]).arg(name);
+    command.arg("--target-dir").arg(profile.parent().expect("a folder of builds"));
+    command.current_dir(testkit::cases::workspace());
+    assert!(command.status().expect("cargo").success(), "the program does not build");
+}
+
+/// When the youngest source in this folder was written.
+fn youngest(folder: &Path) -> SystemTime {
+    let entries = fs::read_dir(folder).into_iter().flatten().flatten();
+    let ages = entries.filter_map(|entry| {
+        let kind = entry.file_type().ok()?;
+        if kind.is_dir() {
+            return Some(youngest(&entry.path()));
+        }
+        entry.metadata().and_then(|file| file.modified()).ok()
+    });
+    ages.max().unwrap_or(SystemTime::UNIX_EPOCH)
+}
+
+/// A file as text; nothing where there is none.
+fn text(path: &Path) -> String {
+    String::from_utf8_lossy(&fs::read(path).unwrap_or_default()).into_owned()
+}

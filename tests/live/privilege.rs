@@ -1,0 +1,72 @@
+//! Without any privilege: what is missing is said, with what to do; and in a name space of one's
+//! own it works.
+
+use crate::observer::program;
+use crate::scratch::Scratch;
+use crate::send::frames_of;
+use std::path::PathBuf;
+use std::process::Command;
+use testkit::need;
+use testkit::net::Namespace;
+
+/// The program where everybody may run it.
+fn for_everybody(folder: &Scratch) -> PathBuf {
+    let copy = folder.path("streamline");
+    std::fs::copy(program(), &copy).expect("a copy");
+    copy
+}
+
+/// A command as somebody who may do nothing.
+fn as_nobody(mut command: Command, words: &[&str]) -> Command {
+    command.args(["--reuid=65534", "--regid=65534", "--clear-groups", "--inh-caps=-all"]);
+    command.args(words);
+    command
+}
+
+#[test]
+fn without_privilege_it_says_what_is_missing_and_what_to_do() {
+    let Some(space) = Namespace::new() else { return };
+    let Some(setpriv) = need::command("setpriv") else { return };
+    let folder = Scratch::new();
+    let program = for_everybody(&folder).display().to_string();
+    let output = as_nobody(space.command(setpriv), &[&program, "run", "rx lo | count"]).output();
+    let output = output.expect("setpriv");
+    let told = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{told}");
+    for hint in ["CAP_NET_RAW", "setcap", "unshare -Urn", "systemd"] {
+        assert!(told.contains(hint), "{hint} is not named: {told}");
+    }
+}
+
+/// Looks at what it sends to itself until it has seen three of them.
+const SCRIPT: &str = "
+ip link set lo up || exit 9
+\"$0\" run --count=3 'rx lo | bpf \"udp port 9\" | pcap -' > seen.pcap &
+observer=$!
+while kill -0 $observer 2>/dev/null; do echo datagram > /dev/udp/127.0.0.1/9; done
+wait $observer
+";
+
+#[test]
+fn in_a_name_space_of_ones_own_anybody_may_observe() {
+    let Some(space) = Namespace::new() else { return };
+    let (Some(setpriv), Some(_)) = (need::command("setpriv"), need::command("unshare")) else {
+        return;
+    };
+    let own = ["unshare", "-Urn", "--", "true"];
+    if !as_nobody(space.command(&setpriv), &own).status().expect("setpriv").success() {
+        need::skip::<()>("needs name spaces that anybody may make");
+        return;
+    }
+    let folder = Scratch::new();
+    let program = for_everybody(&folder).display().to_string();
+    let everybody = std::os::unix::fs::PermissionsExt::from_mode(0o777);
+    std::fs::set_permissions(folder.path(""), everybody).expect("our folder");
+    let words = ["timeout", "30", "unshare", "-Urn", "--", "bash", "-c", SCRIPT, &program];
+    let output = as_nobody(space.command(setpriv), &words).current_dir(folder.path("")).output();
+    let output = output.expect("setpriv");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let seen = frames_of(&std::fs::read(folder.path("seen.pcap")).expect("a capture"));
+    assert_eq!(seen.len(), 3);
+    assert!(seen.iter().all(|frame| frame.ends_with(b"datagram\n")), "{seen:x?}");
+}

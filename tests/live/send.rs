@@ -1,0 +1,45 @@
+//! Frames onto a cable, byte by byte as a test made them, and back out of captures.
+
+use crate::scratch::Scratch;
+use sys::packet::{Qdisc, Sender};
+use testkit::net::{Namespace, until};
+
+/// Sends frames from a device, in this order, each once.
+pub(crate) fn send(space: &Namespace, device: &str, frames: &[Vec<u8>]) {
+    let told = space.ip(&format!("-o link show dev {device}"));
+    let index = told.split(':').next().and_then(|number| number.parse().ok()).expect("a number");
+    space.enter(|| {
+        let mut sender = Sender::open(index, Qdisc::Through).expect("root may send");
+        let mut rest: Vec<&[u8]> = frames.iter().map(Vec::as_slice).collect();
+        until("all frames are sent", || {
+            let sent = sender.send(&rest);
+            rest.drain(..sent.frames);
+            rest.is_empty()
+        });
+    });
+}
+
+/// The frames of a capture, in their order.
+pub(crate) fn frames_of(capture: &[u8]) -> Vec<Vec<u8>> {
+    wire::capture::packets(capture).map_while(Result::ok).map(|(_, frame)| frame.to_vec()).collect()
+}
+
+/// Writes frames as a capture.
+pub(crate) fn capture(scratch: &Scratch, name: &str, frames: &[Vec<u8>]) -> std::path::PathBuf {
+    use wire::capture::write;
+    let mut file = write::header(wire::LinkType::ETHERNET).to_vec();
+    for frame in frames {
+        let length = u32::try_from(frame.len()).expect("a frame");
+        file.extend(write::record(0, length, length));
+        file.extend(frame);
+    }
+    let path = scratch.path(name);
+    std::fs::write(&path, file).expect("a file");
+    path
+}
+
+/// How long a capture of so many bytes in so many frames is.
+pub(crate) fn capture_length(frames: &[Vec<u8>]) -> u64 {
+    let bytes: usize = frames.iter().map(|frame| frame.len() + 16).sum();
+    24 + bytes as u64
+}

@@ -1,0 +1,70 @@
+//! The main job: an observer beside a web server writes the log that the server writes.
+
+use crate::client;
+use crate::nginx::Nginx;
+use crate::observer::Observer;
+use testkit::net::{Cable, Pair, SERVER_DEVICE};
+
+const REQUESTS: usize = 20_000;
+
+/// The lines of two logs that are not in both.
+fn differences<'l>(ours: &'l [String], theirs: &'l [String]) -> Vec<String> {
+    let (mut ours, mut theirs) = (ours.iter().peekable(), theirs.iter().peekable());
+    let mut found = Vec::new();
+    loop {
+        match (ours.peek(), theirs.peek()) {
+            (Some(one), Some(other)) if one == other => {
+                ours.next();
+                theirs.next();
+            }
+            (Some(one), other) if other.is_none_or(|other| one < other) => {
+                found.push(format!("< {one}"));
+                ours.next();
+            }
+            (_, Some(other)) => {
+                found.push(format!("> {other}"));
+                theirs.next();
+            }
+            (_, None) => return found,
+        }
+    }
+}
+
+/// The lines of a log in order. Where the second changed during the exchange, its time is left out.
+fn sorted(log: &[u8], at_a_change: &[String]) -> Vec<String> {
+    let log = String::from_utf8_lossy(log);
+    let mut lines: Vec<String> = log
+        .lines()
+        .map(|line| {
+            let path = line.split(' ').nth(6).unwrap_or_default();
+            if !at_a_change.iter().any(|at| at == path) {
+                return line.to_owned();
+            }
+            let (before, rest) = line.split_once('[').unwrap_or((line, ""));
+            format!("{before}{}", rest.split_once(']').map_or(rest, |(_, behind)| behind))
+        })
+        .collect();
+    lines.sort_unstable();
+    lines
+}
+
+#[test]
+fn the_log_is_that_of_the_server() {
+    let Some(pair) = Pair::new(Cable::default()) else { return };
+    let Some(nginx) = Nginx::start(&pair.server) else { return };
+    let line =
+        format!("rx {SERVER_DEVICE} both=yes | bpf \"tcp port 80\" | tcp | http |exchange weblog");
+    let observer = Observer::start(&pair.server, &line);
+    let asked = client::ask(&pair.client, REQUESTS);
+    let expected = nginx.stop();
+    let ran = observer.stop();
+    ran.assert_whole();
+
+    let few = asked.at_a_change.len() * 100 <= REQUESTS;
+    assert!(few, "the machine is too busy: {} at a change", asked.at_a_change.len());
+    let ours = sorted(&ran.out, &asked.at_a_change);
+    let theirs = sorted(expected.as_bytes(), &asked.at_a_change);
+    let differences = differences(&ours, &theirs);
+    assert_eq!(differences, <[String; 0]>::default(), "{}", ran.ledger);
+    assert_eq!(ours.len(), REQUESTS);
+}
