@@ -87,7 +87,7 @@ pub(super) fn open(path: &Path, connections: u32) -> Result<u64> {
 }
 
 /// How many frames of a capture made here begin a request: no head is longer than a segment.
-pub(super) fn requests(path: &Path) -> Result<u64> {
+pub(crate) fn requests(path: &Path) -> Result<u64> {
     let capture = std::fs::read(path)?;
     let packets = wire::capture::packets(&capture).map_while(|packet| Some(packet.ok()?.1));
     let begins = |frame: &&[u8]| {

@@ -10,6 +10,9 @@
 mod capture;
 mod programs;
 
+pub(crate) use capture::requests as requests_in;
+pub(crate) use programs::{EVE, find, occurrences};
+
 use crate::Options;
 use crate::harness::{Candidate, Goal, interleave};
 use crate::row::Row;
@@ -27,7 +30,7 @@ const WHOLE: u64 = 1_000_000_000;
 /// Memory, throughput and requests. Memory is first, and captures are made by a process of its own:
 /// what a process has when it starts another counts as the other's.
 pub(crate) fn run(options: &Options) -> Result<Vec<Row>, String> {
-    let folder = Folder::new().map_err(|why| why.to_string())?;
+    let folder = Folder::new("replay").map_err(|why| why.to_string())?;
     let programs = programs::all(&folder.0)?;
     let mut rows = memory(&programs, &folder.0, options.size)?;
     let file = folder.0.join("mixed.pcap");
@@ -49,7 +52,7 @@ pub(crate) fn make(kind: &str, file: &Path, size: &str) -> Result<(), String> {
 }
 
 /// Lets another process make a capture; answers how long it is.
-fn made(kind: &str, file: &Path, size: u64) -> Result<u64, String> {
+pub(crate) fn made(kind: &str, file: &Path, size: u64) -> Result<u64, String> {
     let own = std::env::current_exe().map_err(|why| why.to_string())?;
     let mut command = Command::new(own);
     command.arg("--capture").arg(kind).arg(file).arg(size.to_string());
@@ -132,7 +135,7 @@ fn memory(programs: &[Program], folder: &Path, size: u64) -> Result<Vec<Row>, St
 }
 
 /// A row that was taken once.
-fn single(row: String, candidate: &'static str, value: f64, unit: &'static str) -> Row {
+pub(crate) fn single(row: String, candidate: &'static str, value: f64, unit: &'static str) -> Row {
     Row {
         bench: "replay",
         row,
@@ -151,11 +154,11 @@ fn single(row: String, candidate: &'static str, value: f64, unit: &'static str) 
 }
 
 /// A temporary folder that goes away with the bench.
-struct Folder(PathBuf);
+pub(crate) struct Folder(pub(crate) PathBuf);
 
 impl Folder {
-    fn new() -> std::io::Result<Self> {
-        let name = format!("streamline-bench-replay-{}", std::process::id());
+    pub(crate) fn new(bench: &str) -> std::io::Result<Self> {
+        let name = format!("streamline-bench-{bench}-{}", std::process::id());
         let path = std::env::temp_dir().join(name);
         std::fs::create_dir(&path)?;
         Ok(Self(path))

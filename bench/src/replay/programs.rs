@@ -88,7 +88,7 @@ fn peers() -> [Program; 4] {
 }
 
 /// Where Suricata writes it.
-const EVE: &str = "eve.json";
+pub(crate) const EVE: &str = "eve.json";
 /// A log of HTTP transactions and nothing else.
 const SURICATA: &str = "%YAML 1.1
 ---
@@ -150,11 +150,11 @@ fn words(before: &str, capture: &Path, behind: &[&str]) -> Vec<String> {
     words
 }
 
-fn find(name: &str) -> Option<PathBuf> {
+pub(crate) fn find(name: &str) -> Option<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     std::env::split_paths(&path).map(|folder| folder.join(name)).find(|path| path.is_file())
 }
 
-fn occurrences(bytes: &[u8], of: &[u8]) -> u64 {
+pub(crate) fn occurrences(bytes: &[u8], of: &[u8]) -> u64 {
     bytes.windows(of.len()).filter(|window| *window == of).count() as u64
 }

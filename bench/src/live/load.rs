@@ -1,0 +1,118 @@
+//! A capture, sent at a rate.
+
+use std::io::Result;
+use std::ops::Range;
+use std::path::Path;
+use sys::clock;
+use sys::packet::{Qdisc, Sender, Stop};
+use testkit::net::{CLIENT_DEVICE, Pair};
+
+/// How many frames are sent with one call.
+const BATCH: usize = 16;
+
+/// How fast frames are sent.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub(super) enum Rate {
+    FlatOut,
+    PerSecond(f64),
+}
+
+impl Rate {
+    /// A tenth slower than this, which reached so many frames a second.
+    pub(super) fn slower(self, reached: f64) -> Self {
+        match self {
+            Self::FlatOut => Self::PerSecond(reached * 0.9),
+            Self::PerSecond(rate) => Self::PerSecond(rate * 0.9),
+        }
+    }
+
+    /// The slower one first.
+    pub(super) fn total_cmp(self, other: Self) -> std::cmp::Ordering {
+        let number = |rate| match rate {
+            Self::FlatOut => f64::INFINITY,
+            Self::PerSecond(rate) => rate,
+        };
+        number(self).total_cmp(&number(other))
+    }
+}
+
+/// Frames to send.
+pub(super) struct Load {
+    capture: Vec<u8>,
+    frames: Vec<Range<usize>>,
+    /// How many requests begin in them.
+    pub(super) requests: u64,
+}
+
+/// What was sent.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Sent {
+    pub(super) frames: u64,
+    /// From the first to the last.
+    elapsed_ns: u64,
+    /// In calls that send.
+    pub(super) busy_ns: u64,
+}
+
+impl Sent {
+    /// Frames a second.
+    pub(super) fn rate(&self) -> f64 {
+        self.frames as f64 * 1e9 / self.elapsed_ns.max(1) as f64
+    }
+}
+
+impl Load {
+    /// Reads a capture that was made here.
+    pub(super) fn read(path: &Path) -> Result<Self> {
+        let requests = crate::replay::requests_in(path)?;
+        let capture = std::fs::read(path)?;
+        let begin = capture.as_ptr() as usize;
+        let frames = wire::capture::packets(&capture).map_while(std::result::Result::ok);
+        let place = |frame: &[u8]| {
+            let from = frame.as_ptr() as usize - begin;
+            from..from + frame.len()
+        };
+        let frames = frames.map(|(_, frame)| place(frame)).collect();
+        Ok(Self { capture, frames, requests })
+    }
+
+    /// Sends all frames from the client's device, from the first processor.
+    pub(super) fn send(&self, pair: &Pair, rate: Rate) -> std::result::Result<Sent, String> {
+        let told = pair.client.ip(&format!("-o link show dev {CLIENT_DEVICE}"));
+        let index = told.split(':').next().and_then(|number| number.parse().ok()).unwrap_or(0);
+        pair.client.enter(|| {
+            // Where there is only one, it is shared.
+            let _ = sys::process::pin_to(0);
+            let sender = Sender::open(index, Qdisc::Through).map_err(|why| why.to_string())?;
+            self.send_by(sender, rate)
+        })
+    }
+
+    fn send_by(&self, mut sender: Sender, rate: Rate) -> std::result::Result<Sent, String> {
+        let begin = clock::monotonic();
+        let mut busy_ns = 0;
+        let mut batch: Vec<&[u8]> = Vec::with_capacity(BATCH);
+        for (number, frames) in self.frames.chunks(BATCH).enumerate() {
+            if let Rate::PerSecond(rate) = rate {
+                let due = begin + ((number * BATCH) as f64 * 1e9 / rate) as u64;
+                while clock::monotonic() < due {
+                    std::hint::spin_loop();
+                }
+            }
+            batch.clear();
+            batch.extend(frames.iter().map(|place| &self.capture[place.clone()]));
+            let before = clock::monotonic();
+            let mut rest = &batch[..];
+            while !rest.is_empty() {
+                let sent = sender.send(rest);
+                rest = &rest[sent.frames..];
+                if let Some(Stop::Refused(errno)) = sent.stopped {
+                    return Err(format!("the cable takes no frames: error {errno}"));
+                }
+            }
+            busy_ns += clock::monotonic() - before;
+        }
+        let elapsed_ns = clock::monotonic() - begin;
+        Ok(Sent { frames: self.frames.len() as u64, elapsed_ns, busy_ns })
+    }
+}

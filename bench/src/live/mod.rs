@@ -1,0 +1,156 @@
+//! Live traffic: `rx | bpf | tcp | http | count` beside the programs that people use, on the same
+//! cable between two name spaces.
+//!
+//! A capture of HTTP that is made here is sent at a chosen rate; the sender has one processor, who
+//! observes has the other. For each program the highest rate is found at which it loses nothing,
+//! and then, in rounds, what a frame costs at that rate: processor time of the program while the
+//! capture is sent, and what sending takes longer because somebody observes (the kernel's part of
+//! the work is done in the sender's time). How many requests each finds is counted at that rate
+//! too. All rings have the same size, which is a small part of the capture.
+//!
+//! Needs root: it makes name spaces, in which all of it stays.
+
+mod load;
+mod programs;
+
+use crate::Options;
+use crate::harness::{Candidate, interleave, median};
+use crate::replay::{self, Folder};
+use crate::row::Row;
+use load::{Load, Rate};
+use programs::{OURS, Program, Purpose, Ran};
+use std::cell::Cell;
+use testkit::net::{Cable, Pair};
+
+/// The capture that is sent is so many times smaller than those of other benches.
+const PART: u64 = 5;
+/// How often the interval is halved in which the highest rate lies.
+const HALVINGS: usize = 6;
+/// How often sending is measured when nobody observes.
+const ALONE: usize = 5;
+
+/// Rates, cost and requests.
+pub(crate) fn run(options: &Options) -> Result<Vec<Row>, String> {
+    let cable = Cable { addresses: false, ..Cable::default() };
+    let pair = Pair::new(cable).ok_or("needs root and `ip`: it makes two name spaces")?;
+    let folder = Folder::new("live").map_err(|why| why.to_string())?;
+    let file = folder.0.join("mixed.pcap");
+    let length = replay::made("mixed", &file, (options.size / PART).max(1))?;
+    let programs = programs::all(&folder.0, &file)?;
+    let load = Load::read(&file).map_err(|why| why.to_string())?;
+    let bench = Bench { pair, load, programs: &programs, folder: &folder };
+    let row = format!("{} MB of HTTP", length / 1_000_000);
+    let rates = bench.rates(&row)?;
+    let mut rows: Vec<Row> = rates.iter().map(|(_, row)| row.clone()).collect();
+    let rates: Vec<Cell<Rate>> = rates.into_iter().map(|(rate, _)| Cell::new(rate)).collect();
+    rows.extend(bench.cost(&format!("{row}, each at its rate"), options.rounds, &rates)?);
+    // The same for all: the lowest of them.
+    let lowest = rates.iter().map(Cell::get).min_by(|one, other| one.total_cmp(*other));
+    let same: Vec<_> = rates.iter().map(|_| Cell::new(lowest.unwrap_or(Rate::FlatOut))).collect();
+    rows.extend(bench.cost(&format!("{row}, all at the lowest rate"), options.rounds, &same)?);
+    rows.extend(bench.requests(&row, &rates)?);
+    Ok(rows)
+}
+
+struct Bench<'b> {
+    pair: Pair,
+    load: Load,
+    programs: &'b [Program],
+    folder: &'b Folder,
+}
+
+impl Bench<'_> {
+    /// Sends the capture while a program observes.
+    fn observe(&self, program: &Program, rate: Rate, purpose: Purpose) -> Result<Ran, String> {
+        program.observe(&self.pair, &self.folder.0, (&self.load, rate), purpose)
+    }
+
+    /// The highest rate at which each loses nothing.
+    fn rates(&self, row: &str) -> Result<Vec<(Rate, Row)>, String> {
+        let mut found = Vec::new();
+        for program in self.programs {
+            let (rate, reached) = self.highest(program)?;
+            let row = Row {
+                spread: [reached, reached],
+                ..single(row, program.name, reached / 1e3, "kframes/s")
+            };
+            let row = Row { spread: [row.value, row.value], ..row };
+            found.push((rate, row));
+        }
+        let ours = found.first().map_or(f64::NAN, |(_, row)| row.value);
+        for (_, row) in &mut found {
+            (row.reference, row.ratio) = (OURS, row.value / ours);
+        }
+        Ok(found)
+    }
+
+    /// The highest rate at which a program loses nothing, and how many frames per second that was.
+    fn highest(&self, program: &Program) -> Result<(Rate, f64), String> {
+        let flat_out = self.observe(program, Rate::FlatOut, Purpose::Cost)?;
+        if flat_out.whole {
+            return Ok((Rate::FlatOut, flat_out.sent.rate()));
+        }
+        let (mut low, mut high, mut reached) = (0.0, flat_out.sent.rate(), 0.0);
+        for _ in 0..HALVINGS {
+            let middle = f64::midpoint(low, high);
+            let ran = self.observe(program, Rate::PerSecond(middle), Purpose::Cost)?;
+            if ran.whole {
+                (low, reached) = (middle, ran.sent.rate());
+            } else {
+                high = middle;
+            }
+        }
+        if low == 0.0 {
+            return Err(format!("{} loses at {high:.0} frames a second too", program.name));
+        }
+        Ok((Rate::PerSecond(low), reached))
+    }
+
+    /// Frames per second of processor time, in rounds. Who loses after all goes on a tenth slower.
+    fn cost(&self, row: &str, rounds: usize, rates: &[Cell<Rate>]) -> Result<Vec<Row>, String> {
+        let candidate = |(program, rate): (&'_ Program, &'_ Cell<Rate>)| {
+            loop {
+                let alone: Result<Vec<f64>, String> = (0..ALONE)
+                    .map(|_| Ok(self.load.send(&self.pair, rate.get())?.busy_ns as f64))
+                    .collect();
+                let ran = self.observe(program, rate.get(), Purpose::Cost)?;
+                if !ran.whole {
+                    rate.set(rate.get().slower(ran.sent.rate()));
+                    continue;
+                }
+                // What sending took longer; noise may make it less than nothing.
+                let kernel_ns = (ran.sent.busy_ns as f64 - median(&alone?)).max(0.0);
+                let spent_ns = ran.processor_ns as f64 + kernel_ns;
+                return Ok(ran.sent.frames as f64 * 1e9 / spent_ns.max(1.0));
+            }
+        };
+        let candidate = &candidate;
+        let candidates = self.programs.iter().zip(rates);
+        let candidates = candidates
+            .map(|pair| Candidate { name: pair.0.name, measure: Box::new(move || candidate(pair)) })
+            .collect();
+        interleave(("live", row, f64::NAN), "frames/CPU s", rounds, candidates, &[])
+    }
+
+    /// How many requests each finds at its rate.
+    fn requests(&self, row: &str, rates: &[Cell<Rate>]) -> Result<Vec<Row>, String> {
+        let mut found = vec![("capture", self.load.requests as f64)];
+        for (program, rate) in self.programs.iter().zip(rates) {
+            if let Some(requests) = self.observe(program, rate.get(), Purpose::Requests)?.requests {
+                found.push((program.name, requests as f64));
+            }
+        }
+        let ours = found.iter().find(|(name, _)| *name == OURS).map_or(0.0, |(_, found)| *found);
+        let rows = found.into_iter().map(|(candidate, value)| Row {
+            ratio: ours / value.max(1.0),
+            candidate,
+            ..single(row, OURS, value, "requests")
+        });
+        Ok(rows.collect())
+    }
+}
+
+/// A row that was taken once.
+fn single(row: &str, candidate: &'static str, value: f64, unit: &'static str) -> Row {
+    Row { bench: "live", ..replay::single(row.to_owned(), candidate, value, unit) }
+}

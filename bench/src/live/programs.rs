@@ -1,0 +1,314 @@
+//! The programs that are measured: what each is called with, how it says that it has begun, what it
+//! lost, and how many requests it tells of.
+
+use super::load::{Load, Rate, Sent};
+use crate::replay::{EVE, find, occurrences};
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+use testkit::net::{Pair, SERVER_DEVICE, packet_sockets, until};
+
+/// Ours.
+pub(super) const OURS: &str = "streamline";
+
+/// Bytes of every ring.
+const RING_MB: usize = 8;
+/// A program that has used less than this in [`WINDOW`] has nothing left to do.
+const IDLE_NS: u64 = 3_000_000;
+const WINDOW: Duration = Duration::from_millis(200);
+
+/// A way to get at requests as they go by.
+pub(super) struct Program {
+    pub(super) name: &'static str,
+    path: PathBuf,
+    /// Its arguments, for a folder that it may write into, and for what it runs.
+    arguments: fn(&Path, Purpose) -> Vec<String>,
+    /// What it writes to standard error when it has begun; nothing: it does not tell.
+    begins: &'static str,
+    /// What it says that it lost, from standard error; `None`: it says nothing.
+    lost: Option<fn(&str) -> u64>,
+    /// How many requests are in what it wrote: to its standard output, and into the folder. `None`:
+    /// it looks for none.
+    requests: Option<fn(&[u8], &Path) -> u64>,
+    /// How many requests it finds when nothing is lost, where it does not tell what it loses: as
+    /// many as in the capture.
+    all: Option<u64>,
+}
+
+/// What a program runs for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Purpose {
+    /// To be measured.
+    Cost,
+    /// To count requests, where that is another job.
+    Requests,
+}
+
+/// What came of observing.
+pub(super) struct Ran {
+    pub(super) sent: Sent,
+    /// Processor time from the first frame until nothing was left to do.
+    pub(super) processor_ns: u64,
+    /// Nothing was lost.
+    pub(super) whole: bool,
+    /// What it found; `None`: it looks for none.
+    pub(super) requests: Option<u64>,
+}
+
+/// All that are installed, ours first; those that are not are told.
+pub(super) fn all(folder: &Path, capture: &Path) -> Result<Vec<Program>, String> {
+    fs::write(folder.join("suricata.yaml"), settings()).map_err(|why| why.to_string())?;
+    let own = std::env::current_exe().map_err(|why| why.to_string())?.with_file_name(OURS);
+    if !own.is_file() {
+        let what = "is not here: `cargo build --release -p streamline-cli` builds it";
+        return Err(format!("{} {what}", own.display()));
+    }
+    let mut programs = vec![Program { path: own, ..ours() }];
+    for peer in [suricata(), tcpflow(), tcpdump()] {
+        match find(peer.name) {
+            Some(path) => programs.push(Program { path, ..peer }.learn(capture)?),
+            None => eprintln!("left out: {}: it is not installed", peer.name),
+        }
+    }
+    Ok(programs)
+}
+
+fn ours() -> Program {
+    Program {
+        name: OURS,
+        path: PathBuf::new(),
+        arguments: |_, purpose| {
+            let end = match purpose {
+                Purpose::Cost => "http | count",
+                Purpose::Requests => "http emit=head |request count",
+            };
+            let rx = format!("rx {SERVER_DEVICE} ring={RING_MB}MB");
+            vec!["run".to_owned(), format!("{rx} | bpf \"tcp port 80\" | tcp | {end}")]
+        },
+        begins: "",
+        // It says nothing of losses where there are none.
+        lost: Some(|told| u64::from(!told.ends_with("none lost\n"))),
+        requests: Some(|told, _| {
+            let told = String::from_utf8_lossy(told);
+            told.split_whitespace().find_map(|word| word.parse().ok()).unwrap_or(0)
+        }),
+        all: None,
+    }
+}
+
+fn suricata() -> Program {
+    Program {
+        name: "suricata",
+        path: PathBuf::new(),
+        arguments: |folder, _| {
+            let folder = folder.display();
+            let text = format!(
+                "--runmode workers -S /dev/null --af-packet={SERVER_DEVICE} -l {folder} \
+                 -c {folder}/suricata.yaml"
+            );
+            text.split_whitespace().map(str::to_owned).collect()
+        },
+        begins: "Engine started",
+        lost: Some(|told| number_behind(told, "drops: ")),
+        requests: Some(|_, folder| {
+            let told = fs::read(folder.join(EVE)).unwrap_or_default();
+            let lines = told.split(|byte| *byte == b'\n').filter(|line| !line.is_empty());
+            // Responses without a request are told as an exchange of their own.
+            let alone = |line: &&[u8]| occurrences(line, b"request_uri_not_seen") > 0;
+            lines.filter(|line| !alone(line)).count() as u64
+        }),
+        all: None,
+    }
+}
+
+fn tcpflow() -> Program {
+    Program {
+        name: "tcpflow",
+        path: PathBuf::new(),
+        arguments: |_, _| words(&format!("-c -i {SERVER_DEVICE}"), &["tcp port 80"]),
+        begins: "listening on",
+        lost: None,
+        requests: Some(|told, _| occurrences(told, b" HTTP/1.1\r\n")),
+        all: None,
+    }
+}
+
+fn tcpdump() -> Program {
+    Program {
+        name: "tcpdump",
+        path: PathBuf::new(),
+        arguments: |_, _| {
+            let text = format!("-n -Z root -B {} -w /dev/null -i {SERVER_DEVICE}", RING_MB * 1024);
+            words(&text, &["tcp port 80"])
+        },
+        begins: "listening on",
+        lost: Some(|told| number_before(told, " packets dropped by kernel")),
+        requests: None,
+        all: None,
+    }
+}
+
+/// A log of HTTP transactions and nothing else.
+fn settings() -> String {
+    format!(
+        "%YAML 1.1
+---
+stats: {{enabled: no}}
+outputs:
+  - eve-log: {{enabled: yes, filetype: regular, filename: {EVE}, types: [http]}}
+logging: {{default-log-level: notice, outputs: [{{console: {{enabled: yes}}}}]}}
+app-layer: {{protocols: {{http: {{enabled: yes}}}}}}
+capture: {{disable-offloading: false}}
+af-packet:
+  - interface: {SERVER_DEVICE}
+    threads: 1
+    cluster-id: 99
+    cluster-type: cluster_flow
+    defrag: yes
+    use-mmap: yes
+    tpacket-v3: yes
+    block-size: 1048576
+    ring-size: {}
+    bpf-filter: tcp port 80
+",
+        // In packets of 1,600 bytes, as it counts.
+        RING_MB * 1_000_000 / 1600
+    )
+}
+
+impl Program {
+    /// Where it does not tell what it loses: counts the requests that it finds in a capture.
+    fn learn(mut self, capture: &Path) -> Result<Self, String> {
+        if let (None, Some(count)) = (self.lost, self.requests) {
+            let output = Command::new(&self.path).args(["-c", "-r"]).arg(capture).output();
+            let output = output.map_err(|why| format!("{}: {why}", self.name))?;
+            self.all = Some(count(&output.stdout, capture));
+        }
+        Ok(self)
+    }
+
+    /// Sends the load while it observes, and ends it when it has nothing left to do.
+    pub(super) fn observe(
+        &self,
+        pair: &Pair,
+        folder: &Path,
+        (load, rate): (&Load, Rate),
+        purpose: Purpose,
+    ) -> Result<Ran, String> {
+        // Suricata adds to what it wrote before.
+        let _ = fs::remove_file(folder.join(EVE));
+        let (out, told) = (folder.join("out"), folder.join("told"));
+        let child = self.start(pair, folder, [&out, &told], purpose)?;
+        let before = processor_ns(child.id());
+        let sent = load.send(pair, rate)?;
+        let after = when_idle(child.id());
+        end(child, self.name)?;
+        let told = fs::read_to_string(&told).map_err(|why| why.to_string())?;
+        let out = fs::read(&out).map_err(|why| why.to_string())?;
+        let requests = self.requests.map(|count| count(&out, folder));
+        let whole = match self.lost {
+            Some(lost) => lost(&told) == 0,
+            None => requests >= self.all,
+        };
+        Ok(Ran { sent, processor_ns: after.saturating_sub(before), whole, requests })
+    }
+
+    /// Starts it on the second processor, and waits until it sees frames.
+    fn start(
+        &self,
+        pair: &Pair,
+        folder: &Path,
+        [out, told]: [&Path; 2],
+        purpose: Purpose,
+    ) -> Result<Child, String> {
+        let sockets = packet_sockets(&pair.server);
+        let file = |path| File::create(path).map_err(|why| format!("{why}"));
+        let mut command = Command::new(&self.path);
+        command.args((self.arguments)(folder, purpose)).current_dir(folder).stdin(Stdio::null());
+        command.stdout(file(out)?).stderr(file(told)?);
+        let mut child = pair.server.enter(|| {
+            // Where there is only one, it is shared.
+            let _ = sys::process::pin_to(1);
+            command.spawn().map_err(|why| format!("{}: {why}", self.name))
+        })?;
+        let mut ended = false;
+        until(self.name, || {
+            ended = !matches!(child.try_wait(), Ok(None));
+            let begun = match self.begins {
+                "" => packet_sockets(&pair.server) > sockets,
+                words => text(told).contains(words) || text(out).contains(words),
+            };
+            begun || ended
+        });
+        if ended { Err(format!("{}: {}", self.name, text(told))) } else { Ok(child) }
+    }
+}
+
+/// Asks a program to end, and waits until it has.
+fn end(child: Child, name: &str) -> Result<(), String> {
+    let _ = Command::new("kill").args(["-INT", &child.id().to_string()]).status();
+    let (status, _) = sys::usage::wait(child).map_err(|why| why.to_string())?;
+    if status.success() { Ok(()) } else { Err(format!("{name} ended with {status}")) }
+}
+
+/// The processor time of a process, in ns: the sum over its threads.
+fn processor_ns(process: u32) -> u64 {
+    let threads = fs::read_dir(format!("/proc/{process}/task")).into_iter().flatten().flatten();
+    let time = |thread: fs::DirEntry| {
+        let told = fs::read_to_string(thread.path().join("schedstat")).ok()?;
+        told.split(' ').next()?.parse::<u64>().ok()
+    };
+    threads.filter_map(time).sum()
+}
+
+/// The processor time of a process when it has nothing left to do.
+fn when_idle(process: u32) -> u64 {
+    let mut now = processor_ns(process);
+    until("all frames are looked at", || {
+        // Nothing can be read from no descriptor: this waits, and leaves the processor to others.
+        sys::poll::readable(&[], Some(WINDOW));
+        let before = std::mem::replace(&mut now, processor_ns(process));
+        now - before < IDLE_NS
+    });
+    now
+}
+
+/// The number that stands before these words; if they are not there, all is taken for lost.
+fn number_before(told: &str, words: &str) -> u64 {
+    let before = told.split_once(words).map_or("", |(before, _)| before);
+    before.rsplit(['\n', ' ']).next().and_then(|word| word.parse().ok()).unwrap_or(u64::MAX)
+}
+
+/// The number that stands behind these words; if they are not there, all is taken for lost.
+fn number_behind(told: &str, words: &str) -> u64 {
+    let behind = told.rsplit_once(words).map_or("", |(_, behind)| behind);
+    let number = behind.split(|c: char| !c.is_ascii_digit()).next();
+    number.and_then(|word| word.parse().ok()).unwrap_or(u64::MAX)
+}
+
+fn words(text: &str, behind: &[&str]) -> Vec<String> {
+    text.split_whitespace().chain(behind.iter().copied()).map(str::to_owned).collect()
+}
+
+fn text(path: &Path) -> String {
+    String::from_utf8_lossy(&fs::read(path).unwrap_or_default()).into_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn losses_are_read_from_what_programs_say() {
+        let lost = |program: Program, told| program.lost.map(|lost| lost(told));
+        let told = "12 packets received by filter\n7 packets dropped by kernel\n";
+        assert_eq!(lost(tcpdump(), told), Some(7));
+        let told = "Notice: device: server0: packets: 5, drops: 3 (60.00%), invalid chksum: 0\n";
+        assert_eq!(lost(suricata(), told), Some(3));
+        assert_eq!(lost(suricata(), "it broke"), Some(u64::MAX));
+        assert_eq!(lost(ours(), "5 blocks in 1 s, none lost\n"), Some(0));
+        assert_eq!(lost(ours(), "warning: 5 blocks were lost\n"), Some(1));
+        assert_eq!(lost(tcpflow(), ""), None);
+    }
+}
