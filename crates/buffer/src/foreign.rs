@@ -19,14 +19,12 @@ pub(crate) fn copy_out(words: &[AtomicU64], at: usize, out: &mut [u8]) {
     let mut words = words.get(first..).unwrap_or_default().iter();
     let mut rest = out;
     #[cfg(all(target_arch = "x86_64", not(miri), not(loom)))]
-    if rest.len() >= LONG {
-        let all = words.as_slice();
-        let here = (all.len() * WORD).saturating_sub(skip);
+    {
+        let here = size_of_val(words.as_slice()).saturating_sub(skip);
         let length = rest.len().min(here);
-        if let Some(to) = rest.get_mut(..length) {
-            copy_long(all, skip, to);
+        if let Some(to) = rest.get_mut(..length).filter(|to| to.len() >= SHORT) {
+            return copy_by_instruction(words.as_slice(), skip, to);
         }
-        return;
     }
     if skip > 0 {
         let Some(bytes) = words.next().map(load) else { return };
@@ -44,26 +42,59 @@ pub(crate) fn copy_out(words: &[AtomicU64], at: usize, out: &mut [u8]) {
     }
 }
 
-/// From so many bytes on the instruction is faster than a loop.
+/// Fewer bytes are copied word by word.
 #[cfg(all(target_arch = "x86_64", not(miri), not(loom)))]
-const LONG: usize = 256;
+const SHORT: usize = 16;
+/// From so many bytes on the instruction that copies is faster than a loop.
+#[cfg(all(target_arch = "x86_64", not(miri), not(loom)))]
+const LONG: usize = 1024;
 
-/// Copies from byte `skip` of `words` on as many bytes as `to` has.
+/// Copies from byte `skip` of `words` on as many bytes as `to` has: at least [`SHORT`].
 #[cfg(all(target_arch = "x86_64", not(miri), not(loom)))]
-fn copy_long(words: &[AtomicU64], skip: usize, to: &mut [u8]) {
-    assert!(skip + to.len() <= size_of_val(words), "the caller has cut it");
+#[inline]
+fn copy_by_instruction(words: &[AtomicU64], skip: usize, to: &mut [u8]) {
+    assert!(skip + to.len() <= size_of_val(words) && to.len() >= SHORT, "the caller has cut it");
     let from = words.as_ptr().cast::<u8>().wrapping_add(skip);
-    // SAFETY: the range lies in the words (asserted), which are mapped and readable as long as they
-    // are borrowed; `to` is ours alone. The direction flag is clear (System V ABI). That another
-    // party writes the source meanwhile is no data race of Rust's, which does not see the access:
-    // it gives torn bytes, which the caller expects.
+    let (last_from, last_to) = (from.wrapping_add(to.len() - SHORT), to.len() - SHORT);
+    let last_to = to.as_mut_ptr().wrapping_add(last_to);
+    if to.len() >= LONG {
+        // SAFETY: the range lies in the words (asserted), which are mapped and readable as long as
+        // they are borrowed; `to` is ours alone. The direction flag is clear (System V ABI). That
+        // another party writes the source meanwhile is no data race of Rust's, which does not see
+        // the access: it gives torn bytes, which the caller expects.
+        unsafe {
+            std::arch::asm!(
+                "rep movsb",
+                inout("rcx") to.len() => _,
+                inout("rsi") from => _,
+                inout("rdi") to.as_mut_ptr() => _,
+                options(nostack, preserves_flags),
+            );
+        }
+        return;
+    }
+    // SAFETY: as above. Pieces of 16 bytes from the front as long as one ends before the last 16,
+    // then the last 16, which may overlap: every access lies in the two ranges.
     unsafe {
         std::arch::asm!(
-            "rep movsb",
-            inout("rcx") to.len() => _,
-            inout("rsi") from => _,
-            inout("rdi") to.as_mut_ptr() => _,
-            options(nostack, preserves_flags),
+            "cmp {from}, {last_from}",
+            "jae 3f",
+            "2:",
+            "movups {piece}, xmmword ptr [{from}]",
+            "movups xmmword ptr [{to}], {piece}",
+            "add {from}, 16",
+            "add {to}, 16",
+            "cmp {from}, {last_from}",
+            "jb 2b",
+            "3:",
+            "movups {piece}, xmmword ptr [{last_from}]",
+            "movups xmmword ptr [{last_to}], {piece}",
+            from = inout(reg) from => _,
+            to = inout(reg) to.as_mut_ptr() => _,
+            last_from = in(reg) last_from,
+            last_to = in(reg) last_to,
+            piece = out(xmm_reg) _,
+            options(nostack),
         );
     }
 }
@@ -106,6 +137,26 @@ mod tests {
         let mut out = [9; 8];
         copy_out(&words, 8, &mut out);
         assert_eq!(out, *b"abc\0\0\0\0\0");
+    }
+
+    #[test]
+    fn long_pieces_come_out_as_they_went_in() {
+        let words: Vec<_> = (0..600).map(|_| AtomicU64::new(0)).collect();
+        let bytes: Vec<u8> =
+            (0..600 * WORD).map(|at| u8::try_from(at * 7 % 251).unwrap()).collect();
+        copy_in(&words, 0, &bytes);
+        for length in (1..300).chain([1023, 1024, 1025, 1400, 4000]) {
+            for at in [0, 1, 7, 8, 13, 16, 250] {
+                let mut out = vec![0xee; length + 16];
+                copy_out(&words, at, &mut out[..length]);
+                assert_eq!(out[..length], bytes[at..at + length], "{at} {length}");
+                assert_eq!(out[length..], [0xee; 16], "{at} {length}");
+            }
+        }
+        let mut out = vec![0xee; 5000];
+        copy_out(&words, 600 * WORD - 20, &mut out);
+        assert_eq!(out[..20], bytes[600 * WORD - 20..]);
+        assert_eq!(out[20..], [0xee; 4980]);
     }
 
     #[test]
