@@ -13,7 +13,7 @@ use testkit::need;
 
 const SECTIONS: [&str; 6] = [
     "\nwho we are\n",
-    "\nwhat the kernel lets us do (tried, not deduced)\n",
+    "\nwhat the kernel lets us do (tried, where not said otherwise)\n",
     "\nlimits\n",
     "\nprograms that help\n",
     "\ninterfaces\n",

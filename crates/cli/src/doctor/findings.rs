@@ -176,14 +176,15 @@ fn kernel(facts: &Facts) -> Section {
     features.insert(socket.map_or(0, |at| at + 1), &ring);
     let mut rows: Vec<Row> = features.iter().map(|feature| tried(facts, feature)).collect();
     rows.push(match facts.user_namespaces {
-        Some(true) => Row::new("user name spaces", State::Good, "for everybody (unshare -Urn)"),
-        Some(false) => Row::new("user name spaces", State::Bad, "for root alone").advice(
-            "sysctl user.max_user_namespaces, kernel.unprivileged_userns_clone and \
+        Some(true) => Row::new("user name spaces", State::Good, "for everybody, by the settings"),
+        Some(false) => Row::new("user name spaces", State::Bad, "for root alone, by the settings")
+            .advice(
+                "sysctl user.max_user_namespaces, kernel.unprivileged_userns_clone and \
              kernel.apparmor_restrict_unprivileged_userns say why",
-        ),
+            ),
         None => Row::new("user name spaces", State::Plain, "unknown"),
     });
-    Section { name: "what the kernel lets us do (tried, not deduced)", rows }
+    Section { name: "what the kernel lets us do (tried, where not said otherwise)", rows }
 }
 
 fn tried(facts: &Facts, feature: &Feature) -> Row {
