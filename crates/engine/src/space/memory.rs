@@ -42,10 +42,11 @@ impl<'a> Memory<'a> {
 
     /// The intake in which a block may stay while it is held, and its number.
     fn stays(&self, pointer: RichPointer) -> Option<(u64, &'a Pool)> {
-        let numbered = (0..WORK).zip(self.intakes);
-        numbered
-            .filter(|(_, pool)| pool.id() == pointer.dbuf() && !pool.is_lent() && !is_tight(pool))
-            .next()
+        let stays = |pool: &Pool| !pool.is_lent() && !is_tight(pool);
+        (0..WORK)
+            .zip(self.intakes)
+            .find(|(_, pool)| pool.id() == pointer.dbuf())
+            .filter(|(_, pool)| stays(pool))
     }
 }
 

@@ -59,6 +59,8 @@ pub(super) struct Device {
     index: u32,
     /// Finds it, whatever it is called later.
     links: Links,
+    /// Whether the kernel asks what the filter behind asks.
+    filtered: bool,
 }
 
 impl Device {
@@ -74,15 +76,19 @@ impl Device {
         let interface = asked.interface.map(|name| interface::named(CALL, name)).transpose()?;
         let interface = interface.map(|(interface, _)| interface);
         let index = interface.as_ref().map(|interface| interface.index);
-        let ring = opened(asked, interface.as_ref()).map_err(cannot)?;
+        let (ring, filtered) = opened(asked, interface.as_ref()).map_err(cannot)?;
         let links = || Links::open().map_err(cannot);
         let losses = Losses::begin(links()?, index, asked.direction != Direction::Sent);
         let index = index.unwrap_or(ALL);
         ring.bind(index).map_err(cannot)?;
-        Ok(Self { ring: Arc::new(ring), losses, name: name.to_owned(), index, links: links()? })
+        let (ring, name, links) = (Arc::new(ring), name.to_owned(), links()?);
+        Ok(Self { ring, losses, name, index, links, filtered })
     }
 }
 
+/// What is said where the kernel has no room for a filter.
+const UNFILTERED: &str = "the filter behind is too long for the kernel here \
+                          (net.core.optmem_max): every frame came into the ring";
 /// What could not be done.
 const CALL: &str = "watch";
 
@@ -110,22 +116,29 @@ impl Device {
         }
     }
 
+    /// What a person should know.
+    pub(super) fn remark(&self) -> Option<String> {
+        let unfiltered = (!self.filtered).then(|| UNFILTERED.to_owned());
+        let remarks: Vec<String> = self.renamed().into_iter().chain(unfiltered).collect();
+        (!remarks.is_empty()).then(|| remarks.join("; "))
+    }
+
     /// What the interface is called now, if not as in the request.
-    pub(super) fn renamed(&self) -> Option<String> {
+    fn renamed(&self) -> Option<String> {
         let now = (self.index != ALL).then(|| self.links.indexed(self.index).ok())??;
         let same = now.name == self.name || now.alternative.contains(&self.name);
         (!same).then(|| format!("{} is called {} now", self.name, now.name))
     }
 }
 
-/// A socket with its filter and its ring, not bound yet. Where memory is short the ring is smaller.
-fn opened(asked: &Asked<'_>, interface: Option<&Interface>) -> sys::Result<Ring> {
+/// A socket with its filter and its ring, not bound yet, and whether the filter is in it. Where memory is short the ring is smaller.
+fn opened(asked: &Asked<'_>, interface: Option<&Interface>) -> sys::Result<(Ring, bool)> {
     let mut segments = segments(asked.ring, interface);
     let wait = asked.latency.map_or(RETIRE_MS, |ns| (ns / 1_000_000).clamp(1, RETIRE_MAX));
     let retire_ms = u32::try_from(wait).unwrap_or(1);
     loop {
         let socket = Socket::open()?;
-        attach(&socket, asked)?;
+        let filtered = attach(&socket, asked)?;
         if asked.direction == Direction::Received {
             // The filter says so too; here the frame is not even looked at.
             socket.ignore_outgoing()?;
@@ -136,23 +149,22 @@ fn opened(asked: &Asked<'_>, interface: Option<&Interface>) -> sys::Result<Ring>
         let shape = Shape { segment: SEGMENT, segments, retire_ms, reserve: 0 };
         match socket.ring(shape) {
             Err(error) if error.errno == NO_MEMORY && segments > SEGMENTS_MIN => segments /= 2,
-            outcome => return outcome,
+            outcome => return outcome.map(|ring| (ring, filtered)),
         }
     }
 }
 
 /// Attaches what the filter behind asks, or at least the direction: the filter behind decides in
-/// any case.
-fn attach(socket: &Socket, asked: &Asked<'_>) -> sys::Result<()> {
+/// any case. Answers whether the kernel was asked all that it could be.
+fn attach(socket: &Socket, asked: &Asked<'_>) -> sys::Result<bool> {
     let program = |ahead| {
         let (program, _) = bpf::socket_filter(asked.direction, ahead);
         let all = program.instructions().iter();
         all.map(|i| (i.code, i.jt, i.jf, i.k)).collect::<Vec<Instruction>>()
     };
     match socket.attach(&program(asked.ahead)) {
-        // Too long for what a socket may keep (net.core.optmem_max).
-        Err(error) if error.errno == NO_MEMORY => socket.attach(&program(None)),
-        outcome => outcome,
+        Err(error) if error.errno == NO_MEMORY => socket.attach(&program(None)).map(|()| false),
+        outcome => outcome.map(|()| true),
     }
 }
 

@@ -168,7 +168,7 @@ impl Source for Live {
         let unread = if self.closed { self.unread().unwrap_or(0) } else { 0 };
         let left = [("link type", self.strange), (UNREAD, unread)];
         let seen = self.device.losses.seen(&self.device.ring, self.given, &left);
-        Seen { remark: self.device.renamed(), ..seen }
+        Seen { remark: self.device.remark(), ..seen }
     }
 
     fn descriptor(&self) -> Option<BorrowedFd<'_>> {
