@@ -11,6 +11,7 @@ mod doors;
 mod harness;
 mod line;
 mod live;
+mod pipe;
 mod pipes;
 mod plot;
 mod replay;
@@ -46,6 +47,9 @@ struct Arguments {
     /// Make a capture instead: kind, file and size.
     #[arg(long, hide = true, num_args = 3, value_names = ["KIND", "FILE", "SIZE"])]
     capture: Vec<String>,
+    /// Be the reading process of a bench: kind, processor and bytes of a block.
+    #[arg(long, hide = true, num_args = 3, value_names = ["KIND", "PROCESSOR", "BLOCK"])]
+    reader: Vec<String>,
     /// What there is to run.
     #[arg(long)]
     list: bool,
@@ -78,6 +82,11 @@ const BENCHES: &[Bench] = &[
         run: replay::run,
     },
     Bench {
+        name: "pipe",
+        summary: "bytes between processes against the pipe of Linux [SL fig. 3], goals G1, G2, G4",
+        run: pipe::run,
+    },
+    Bench {
         name: "live",
         summary: "HTTP requests off a cable against suricata, tcpflow, tcpdump; needs root",
         run: live::run,
@@ -91,6 +100,15 @@ fn main() -> ExitCode {
             say(&format!("{:10} {}", bench.name, bench.summary));
         }
         return ExitCode::SUCCESS;
+    }
+    if !arguments.reader.is_empty() {
+        return match pipe::serve(&arguments.reader) {
+            Ok(()) => ExitCode::SUCCESS,
+            Err(why) => {
+                eprintln!("error: the reading process: {why}");
+                ExitCode::FAILURE
+            }
+        };
     }
     if let [kind, file, size] = arguments.capture.as_slice() {
         return match replay::make(kind, file.as_ref(), size) {

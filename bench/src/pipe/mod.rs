@@ -1,0 +1,247 @@
+//! `bench pipe`: bytes from one process to another, copied in and copied out: our stream against
+//! the pipe of Linux and the memory copy of the machine. [SL fig. 3], goals G1, G2, G4
+//!
+//! The reader is a process of its own that knows nothing but the descriptors it was sent; it checks
+//! every index that it finds in the ring. On one core both are kept on processor 0, where the
+//! source measured; on two cores the writer is on processor 0 and the reader on 1.
+
+mod other;
+
+pub(crate) use other::serve;
+
+use crate::Options;
+use crate::harness::{Candidate, Goal, interleave};
+use crate::row::Row;
+use crate::sentinel::Sentinel;
+use buffer::stream::{Config, Output, stream};
+use other::{Kind, Other};
+use std::io::{PipeWriter, Write};
+use std::os::fd::AsFd;
+
+/// Bytes of a block.
+const BLOCKS: [usize; 6] = [64, 256, 1024, 4096, 16_384, 65_536];
+/// A round trip of a cache line below this is the near state of the machine (BASELINES).
+const NEAR_NS: f64 = 250.0;
+/// What a measurement takes at least, in ns.
+const LEAST_NS: u64 = 60_000_000;
+
+/// Where writer and reader run.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Cores {
+    One,
+    Two,
+}
+
+impl Cores {
+    const fn name(self) -> &'static str {
+        match self {
+            Self::One => "one core",
+            Self::Two => "two cores",
+        }
+    }
+
+    const fn reader(self) -> usize {
+        match self {
+            Self::One => 0,
+            Self::Two => 1,
+        }
+    }
+
+    /// Bytes of the ring: what fits the cache that both sides share (BASELINES, working set).
+    const fn ring(self) -> usize {
+        match self {
+            Self::One => 1 << 20,
+            Self::Two => 4 << 20,
+        }
+    }
+}
+
+pub(crate) fn run(options: &Options) -> Result<Vec<Row>, String> {
+    let processors = sys::machine::Machine::look().processors;
+    sys::process::pin_to(0).map_err(|why| why.to_string())?;
+    let mut rows = Vec::new();
+    for cores in [Cores::One, Cores::Two] {
+        if cores == Cores::Two && processors < 2 {
+            eprintln!("left out: two cores, this machine has one");
+            continue;
+        }
+        for block in BLOCKS {
+            rows.extend(sized(cores, block, options.rounds)?);
+        }
+    }
+    Ok(rows)
+}
+
+/// All rows of one size.
+fn sized(cores: Cores, block: usize, rounds: usize) -> Result<Vec<Row>, String> {
+    let mut pipe = Pipe::new(cores, block)?;
+    let mut ours = Ours::new(cores, block)?;
+    let mut copy = Copy::new(block);
+    let candidates = vec![
+        Candidate { name: "Linux pipe", measure: Box::new(move || measure(&mut pipe)) },
+        Candidate { name: "stream", measure: Box::new(move || measure(&mut ours)) },
+        Candidate { name: "memcpy", measure: Box::new(move || measure(&mut copy)) },
+    ];
+    let name = format!("{} B, {}", block, cores.name());
+    #[expect(clippy::cast_precision_loss, reason = "a size of a block")]
+    let x = block as f64;
+    interleave(("pipe", &name, x), "GB/s", rounds, candidates, &goals(cores, block))
+}
+
+fn goals(cores: Cores, block: usize) -> Vec<Goal> {
+    let at = BLOCKS.iter().position(|known| *known == block).unwrap_or(0);
+    let over_pipe = match cores {
+        Cores::One => ("G4", [70.0, 50.0, 20.0, 10.0, 8.0, 6.0]),
+        Cores::Two if Sentinel::take() < NEAR_NS => ("G2", [55.0, 15.0, 4.5, 4.5, 8.5, 30.0]),
+        Cores::Two => ("G2", [33.0, 7.0, 4.0, 5.0, 6.0, 20.0]),
+    };
+    let (candidate, goal) = ("stream", over_pipe.0);
+    let mut goals =
+        vec![Goal { candidate, reference: "Linux pipe", goal, target: over_pipe.1[at] }];
+    let of_copy = [(4096, 0.35), (16_384, 0.40)].into_iter().find(|(size, _)| *size == block);
+    if let (Cores::Two, Some((_, target))) = (cores, of_copy) {
+        goals.push(Goal { candidate, reference: "memcpy", goal: "G1", target });
+    }
+    goals
+}
+
+/// Something that moves bytes.
+trait Mover {
+    fn block(&self) -> usize;
+    /// Moves so many blocks, and comes back when they have arrived.
+    fn go(&mut self, blocks: u64) -> Result<(), String>;
+    /// How many blocks one measurement moves; 0: not known yet.
+    fn blocks(&mut self) -> &mut u64;
+}
+
+/// GB/s, over as many blocks as take long enough.
+fn measure(mover: &mut dyn Mover) -> Result<f64, String> {
+    loop {
+        let blocks = (*mover.blocks()).max(1024);
+        let begin = sys::clock::monotonic();
+        mover.go(blocks)?;
+        let ns = sys::clock::monotonic() - begin;
+        if ns >= LEAST_NS {
+            *mover.blocks() = blocks;
+            #[expect(clippy::cast_precision_loss, reason = "a rate has few digits")]
+            return Ok(blocks as f64 * mover.block() as f64 / ns as f64);
+        }
+        *mover.blocks() = blocks * (LEAST_NS * 5 / 4).div_ceil(ns.max(1)).clamp(2, 64);
+    }
+}
+
+/// Our stream.
+struct Ours {
+    output: Output,
+    other: Other,
+    block: Vec<u8>,
+    blocks: u64,
+}
+
+impl Ours {
+    fn new(cores: Cores, block: usize) -> Result<Self, String> {
+        let id = abi::DbufId::new(1).ok_or("no id")?;
+        let made = stream(&Config::new(id).capacity(cores.ring()));
+        let (mut output, offers) = made.map_err(|why| why.to_string())?;
+        let offer = offers.first().ok_or("no reader")?;
+        let other = Other::start(Kind::Stream, cores.reader(), block, &offer.descriptors())?;
+        if cores == Cores::One {
+            output.spin(0);
+        }
+        Ok(Self { output, other, block: vec![7; block], blocks: 0 })
+    }
+}
+
+impl Mover for Ours {
+    fn block(&self) -> usize {
+        self.block.len()
+    }
+
+    fn go(&mut self, blocks: u64) -> Result<(), String> {
+        self.other.expect(blocks * self.block.len() as u64)?;
+        for _ in 0..blocks {
+            self.output.write(std::hint::black_box(&self.block)).map_err(|why| why.to_string())?;
+        }
+        self.output.flush();
+        self.other.done()
+    }
+
+    fn blocks(&mut self) -> &mut u64 {
+        &mut self.blocks
+    }
+}
+
+/// The pipe of Linux, with the 64 KB that it has by default.
+struct Pipe {
+    pipe: PipeWriter,
+    other: Other,
+    block: Vec<u8>,
+    blocks: u64,
+}
+
+impl Pipe {
+    fn new(cores: Cores, block: usize) -> Result<Self, String> {
+        let (reading, pipe) = std::io::pipe().map_err(|why| why.to_string())?;
+        let other = Other::start(Kind::Pipe, cores.reader(), block, &[reading.as_fd()])?;
+        Ok(Self { pipe, other, block: vec![7; block], blocks: 0 })
+    }
+}
+
+impl Mover for Pipe {
+    fn block(&self) -> usize {
+        self.block.len()
+    }
+
+    fn go(&mut self, blocks: u64) -> Result<(), String> {
+        self.other.expect(blocks * self.block.len() as u64)?;
+        for _ in 0..blocks {
+            self.pipe
+                .write_all(std::hint::black_box(&self.block))
+                .map_err(|why| why.to_string())?;
+        }
+        self.other.done()
+    }
+
+    fn blocks(&mut self) -> &mut u64 {
+        &mut self.blocks
+    }
+}
+
+/// The memory copy, within the second-level cache.
+struct Copy {
+    from: Vec<u8>,
+    to: Vec<u8>,
+    block: usize,
+    blocks: u64,
+}
+
+impl Copy {
+    fn new(block: usize) -> Self {
+        // Both together take half of a second-level cache of 1 MB.
+        const HALF: usize = 256 << 10;
+        Self { from: vec![1; HALF], to: vec![2; HALF], block, blocks: 0 }
+    }
+}
+
+impl Mover for Copy {
+    fn block(&self) -> usize {
+        self.block
+    }
+
+    fn go(&mut self, blocks: u64) -> Result<(), String> {
+        let mut left = blocks;
+        while left > 0 {
+            let pieces = self.to.chunks_exact_mut(self.block);
+            for (to, from) in pieces.zip(self.from.chunks_exact(self.block)) {
+                to.copy_from_slice(from);
+                left = left.saturating_sub(1);
+            }
+            std::hint::black_box(&mut self.to);
+        }
+        Ok(())
+    }
+
+    fn blocks(&mut self) -> &mut u64 {
+        &mut self.blocks
+    }
+}
