@@ -22,7 +22,7 @@ const SEGMENTS_MIN: usize = 4;
 /// How long a ring should last while nobody reads, at the full rate of the interface.
 const LASTS_MS: u64 = 50;
 /// The rate of an interface that does not tell its own, in Mbit/s.
-const RATE: u64 = 2_500;
+const RATE: u64 = 10_000;
 /// What a ring takes where nobody says how much: within these bytes, and a 64th of the memory.
 const RING_MIN: u64 = 4 << 20;
 const RING_MAX: u64 = 128 << 20;
@@ -133,7 +133,7 @@ impl Device {
 
 /// A socket with its filter and its ring, not bound yet, and whether the filter is in it. Where memory is short the ring is smaller.
 fn opened(asked: &Asked<'_>, interface: Option<&Interface>) -> sys::Result<(Ring, bool)> {
-    let mut segments = segments(asked.ring, interface);
+    let mut segments = segments(asked, interface);
     let wait = asked.latency.map_or(RETIRE_MS, |ns| (ns / 1_000_000).clamp(1, RETIRE_MAX));
     let retire_ms = u32::try_from(wait).unwrap_or(1);
     loop {
@@ -168,20 +168,20 @@ fn attach(socket: &Socket, asked: &Asked<'_>) -> sys::Result<bool> {
     }
 }
 
-/// How many segments a ring has: as many as were asked for, or as last for a moment at the rate of
-/// the interface.
-fn segments(asked: Option<u64>, interface: Option<&Interface>) -> usize {
+/// How many segments a ring has: not more than were asked for, or as many as last for a moment at
+/// the rate of the interface; a power of two.
+fn segments(asked: &Asked<'_>, interface: Option<&Interface>) -> usize {
     let machine = sys::machine::Machine::look();
-    let bytes = asked.unwrap_or_else(|| {
-        let rate = interface.and_then(rate).unwrap_or(RATE);
-        let most = machine.memory.map_or(RING_MAX, |all| (all / 64).min(RING_MAX));
-        // Mbit/s for so many ms: in kbit, 125 bytes each.
-        (rate * LASTS_MS * 125).clamp(RING_MIN, most.max(RING_MIN))
-    });
-    let segments = usize::try_from(bytes).unwrap_or(usize::MAX) / SEGMENT;
-    // The largest power of two that is not more than was asked for.
-    let segments = segments.max(SEGMENTS_MIN);
-    1 << segments.ilog2()
+    let of = |bytes: u64| usize::try_from(bytes).unwrap_or(usize::MAX) / SEGMENT;
+    if let Some(bytes) = asked.ring {
+        return 1 << of(bytes).max(SEGMENTS_MIN).ilog2();
+    }
+    // Files tell of interfaces of our own name space alone.
+    let told = interface.filter(|_| asked.netns.is_none()).and_then(rate);
+    let most = machine.memory.map_or(RING_MAX, |all| (all / 64).min(RING_MAX));
+    // Mbit/s for so many ms: in kbit, 125 bytes each.
+    let bytes = (told.unwrap_or(RATE) * LASTS_MS * 125).clamp(RING_MIN, most.max(RING_MIN));
+    of(bytes).next_power_of_two()
 }
 
 /// What the interface says that it carries, in Mbit/s.
