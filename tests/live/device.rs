@@ -181,3 +181,40 @@ fn a_device_that_is_not_there_is_named_with_those_that_are() {
     assert!(ran.status.is_some_and(|status| status != 0), "{}", ran.err);
     assert!(ran.err.contains("server1") && ran.err.contains(SERVER_DEVICE), "{}", ran.err);
 }
+
+#[test]
+fn frames_for_others_are_asked_for_only_while_somebody_looks() {
+    let Some(pair) = silent() else { return };
+    let promiscuous = || {
+        let told = pair.server.ip(&format!("-d link show dev {SERVER_DEVICE}"));
+        !told.contains("promiscuity 0")
+    };
+    let mut found = Vec::new();
+    for asked in ["no", "yes"] {
+        let line = format!("rx {SERVER_DEVICE} promisc={asked} | count");
+        let observer = Observer::start(&pair.server, &line);
+        found.push(promiscuous());
+        observer.stop().assert_whole();
+        found.push(promiscuous());
+    }
+    assert_eq!(found, [false, false, true, false]);
+}
+
+#[test]
+fn frames_have_the_time_at_which_they_passed() {
+    let Some(pair) = silent() else { return };
+    let mut observer =
+        Observer::start(&pair.server, &format!("rx {SERVER_DEVICE} | pcap seen.pcap"));
+    let frames = short(0..1000);
+    let begin = sys::clock::real();
+    send(&pair.client, CLIENT_DEVICE, &frames);
+    let end = sys::clock::real();
+    observer.until_written("seen.pcap", capture_length(&frames));
+    let ran = observer.stop();
+    let capture = ran.file("seen.pcap");
+    let times = wire::capture::packets(&capture).map(|packet| packet.expect("whole").0.time_ns);
+    let times: Vec<u64> = times.collect();
+    assert_eq!(times.len(), 1000);
+    assert!(times.is_sorted(), "in the order of arrival");
+    assert!(begin <= times[0] && times[999] <= end, "{begin} {times:?} {end}");
+}

@@ -13,6 +13,7 @@ use crate::scratch::Scratch;
 use crate::send::{capture, frames_of, send};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command};
+use std::sync::atomic::{AtomicBool, Ordering};
 use testkit::net::{CLIENT_DEVICE, Cable, Namespace, Pair, SERVER_DEVICE, until};
 use testkit::{Frame, need};
 
@@ -162,4 +163,30 @@ fn what_the_kernel_leaves_out_is_what_bpf_would_refuse() {
         }
     }
     assert!(left_out > 0, "nothing was left to the kernel");
+}
+
+#[test]
+fn nothing_unfiltered_enters_the_ring_while_it_is_made() {
+    let Some(pair) = Pair::new(Cable { addresses: false, ..Cable::default() }) else { return };
+    let frames = frames();
+    let done = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let flood = || {
+            while !done.load(Ordering::Relaxed) {
+                send(&pair.client, CLIENT_DEVICE, &frames);
+            }
+        };
+        scope.spawn(flood);
+        for _ in 0..5 {
+            let line = format!("rx {SERVER_DEVICE} | bpf \"tcp port 80\" | pcap seen.pcap");
+            let mut observer = Observer::start(&pair.server, &line);
+            observer.until_written("seen.pcap", 10_000);
+            let ran = observer.stop();
+            ran.assert_whole();
+            let filters = ran.ledger["filters"].as_array().expect("filters");
+            let bpf = filters.iter().find(|filter| filter["name"] == "bpf").expect("bpf");
+            assert_eq!(bpf["taken"], bpf["passed"], "{}", ran.ledger);
+        }
+        done.store(true, Ordering::Relaxed);
+    });
 }

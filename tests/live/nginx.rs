@@ -52,7 +52,7 @@ impl Drop for Nginx {
 }
 
 /// What it serves, and how long that is.
-const FILES: &[(&str, usize)] = &[("small", 300), ("page", 12_000), ("large", 40_000)];
+const FILES: &[(&str, usize)] = &[("small", 300), ("page", 3_000), ("large", 12_000)];
 
 /// One process that stays in front. Times in its log are those of its last wake-up.
 const SETTINGS: &str = "
