@@ -57,11 +57,11 @@ fn a_device_that_goes_down_and_comes_back_goes_on() {
         Observer::start(&pair.server, &format!("rx {SERVER_DEVICE} | pcap seen.pcap"));
     send(&pair.client, CLIENT_DEVICE, &short(0..10));
     pair.server.ip(&format!("link set dev {SERVER_DEVICE} down"));
-    until("it sees nothing", || packet_sockets(&pair.server) == 0);
+    until("it sees nothing", || packet_sockets(&pair.server).is_empty());
     pair.server.ip(&format!("link set dev {SERVER_DEVICE} up"));
     pair.client.until_up(CLIENT_DEVICE);
     pair.server.until_up(SERVER_DEVICE);
-    until("it sees frames again", || packet_sockets(&pair.server) == 1);
+    until("it sees frames again", || packet_sockets(&pair.server).len() == 1);
     observer.assert_runs();
     send(&pair.client, CLIENT_DEVICE, &short(10..20));
     observer.until_written("seen.pcap", capture_length(&short(0..20)));

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdout, Command, Stdio};
 use std::sync::OnceLock;
 use std::time::SystemTime;
-use testkit::net::{Namespace, packet_sockets, until};
+use testkit::net::{Namespace, until, watches};
 
 /// A process that observes, in a folder of its own.
 pub(crate) struct Observer {
@@ -31,33 +31,31 @@ impl Observer {
         Self::attached(space, |program| space.command(program), line)
     }
 
-    /// Starts the line by the command that `make` makes of the program's path, and waits until one
-    /// more packet socket sees frames in this name space.
+    /// Starts the line by the command that `make` makes of the program's path, and waits until it
+    /// sees frames in this name space.
     pub(crate) fn attached(
         space: &Namespace,
         make: impl FnOnce(&Path) -> Command,
         line: &str,
     ) -> Self {
-        let before = packet_sockets(space);
         let mut observer = Self::spawn(make(program()), line);
-        observer.until_attached(space, before, line);
+        observer.until_attached(space, line);
         observer
     }
 
     /// As [`Observer::start`], with what it writes to standard output in a pipe.
     pub(crate) fn piped(space: &Namespace, line: &str) -> (Self, ChildStdout) {
-        let before = packet_sockets(space);
         let folder = Scratch::new();
         let mut observer = Self::begin(space.command(program()), line, Stdio::piped(), folder);
         let out = observer.child.stdout.take().expect("a pipe");
-        observer.until_attached(space, before, line);
+        observer.until_attached(space, line);
         (observer, out)
     }
 
-    fn until_attached(&mut self, space: &Namespace, before: usize, line: &str) {
+    fn until_attached(&mut self, space: &Namespace, line: &str) {
         until(line, || {
             self.assert_runs();
-            packet_sockets(space) > before
+            watches(space, self.child.id())
         });
     }
 

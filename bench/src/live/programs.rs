@@ -7,7 +7,7 @@ use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
-use testkit::net::{Pair, SERVER_DEVICE, packet_sockets, until};
+use testkit::net::{Pair, SERVER_DEVICE, until, watches};
 
 /// Ours.
 pub(super) const OURS: &str = "streamline";
@@ -222,7 +222,6 @@ impl Program {
         [out, told]: [&Path; 2],
         purpose: Purpose,
     ) -> Result<Child, String> {
-        let sockets = packet_sockets(&pair.server);
         let file = |path| File::create(path).map_err(|why| format!("{why}"));
         let mut command = Command::new(&self.path);
         command.args((self.arguments)(folder, purpose)).current_dir(folder).stdin(Stdio::null());
@@ -236,7 +235,7 @@ impl Program {
         until(self.name, || {
             ended = !matches!(child.try_wait(), Ok(None));
             let begun = match self.begins {
-                "" => packet_sockets(&pair.server) > sockets,
+                "" => watches(&pair.server, child.id()),
                 words => text(told).contains(words) || text(out).contains(words),
             };
             begun || ended

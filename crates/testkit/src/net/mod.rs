@@ -17,7 +17,7 @@
 mod packets;
 mod wait;
 
-pub use packets::{Counters, counters, packet_sockets};
+pub use packets::{Counters, counters, packet_sockets, watches};
 pub use wait::{LIMIT, until};
 
 use crate::need;

@@ -23,9 +23,21 @@ pub fn counters(space: &Namespace, device: &str) -> Option<Counters> {
     parse_counters(&space.enter(|| read("dev")), device)
 }
 
-/// How many packet sockets see frames here: they are bound, and to a protocol.
-pub fn packet_sockets(space: &Namespace) -> usize {
+/// The packet sockets that see frames here, by the numbers of their inodes: they are bound, and to a
+/// protocol.
+pub fn packet_sockets(space: &Namespace) -> Vec<u64> {
     parse_sockets(&space.enter(|| read("packet")))
+}
+
+/// Whether one of these sockets is one of this process.
+pub fn watches(space: &Namespace, process: u32) -> bool {
+    let sockets = packet_sockets(space);
+    let names: Vec<String> = sockets.iter().map(|number| format!("socket:[{number}]")).collect();
+    let open = fs::read_dir(format!("/proc/{process}/fd")).into_iter().flatten().flatten();
+    let targets = open.filter_map(|entry| fs::read_link(entry.path()).ok());
+    targets
+        .filter_map(|target| target.into_os_string().into_string().ok())
+        .any(|target| names.contains(&target))
 }
 
 fn read(name: &str) -> String {
@@ -48,14 +60,14 @@ fn parse_counters(text: &str, device: &str) -> Option<Counters> {
     })
 }
 
-fn parse_sockets(text: &str) -> usize {
-    // Socket, references, type, protocol, device, running, ….
-    let running = |line: &&str| {
-        let mut words = line.split_whitespace().skip(3);
-        let (protocol, running) = (words.next(), words.nth(1));
-        protocol.is_some_and(|protocol| protocol != "0000") && running == Some("1")
+fn parse_sockets(text: &str) -> Vec<u64> {
+    // Socket, references, type, protocol, device, running, memory, user, inode.
+    let running = |line: &str| {
+        let words: Vec<&str> = line.split_whitespace().collect();
+        let [_, _, _, protocol, _, running, .., inode] = words[..] else { return None };
+        (protocol != "0000" && running == "1").then_some(inode)?.parse().ok()
     };
-    text.lines().skip(1).filter(running).count()
+    text.lines().skip(1).filter_map(running).collect()
 }
 
 #[cfg(test)]
@@ -79,6 +91,6 @@ mod tests {
             00000000 3      3    0003   2     1 0      0      54\n\
             00000000 3      3    0000   2     1 0      0      55\n\
             00000000 3      3    0003   2     0 0      0      56\n";
-        assert_eq!(parse_sockets(text), 1);
+        assert_eq!(parse_sockets(text), [54]);
     }
 }
