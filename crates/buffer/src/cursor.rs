@@ -233,7 +233,14 @@ impl Consumer {
         if self.next == self.commit { self.refresh() } else { Ok(self.commit) }
     }
 
+    /// The published position when we last looked.
+    #[inline]
+    pub(crate) const fn seen(&self) -> u64 {
+        self.commit
+    }
+
     /// Whether everything that was seen has been read; the writer is not looked at.
+    #[inline]
     pub(crate) const fn is_read(&self) -> bool {
         self.next == self.commit
     }
@@ -282,6 +289,7 @@ impl Consumer {
     }
 
     /// The position up to which we have told the writer that we need nothing.
+    #[inline]
     pub(crate) const fn released(&self) -> u64 {
         self.released
     }

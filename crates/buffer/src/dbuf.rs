@@ -77,6 +77,10 @@ pub struct Writer {
     /// The sequence number of the next block.
     sequence: u64,
     id: DbufId,
+    /// The longest block.
+    longest: usize,
+    /// Records that end here or before fit where the head is: known without looking at readers.
+    limit: u64,
     /// What a reservation is written into where the ring overwrites (D5).
     staging: Vec<u8>,
 }
@@ -87,7 +91,8 @@ impl Writer {
             Policy::Overwrite => vec![0; block_max(&store)],
             Policy::Block | Policy::DropNew => Vec::new(),
         };
-        Self { side: Producer::new(store), sequence: 0, id, staging }
+        let longest = block_max(&store);
+        Self { side: Producer::new(store), sequence: 0, id, longest, limit: 0, staging }
     }
 
     /// Our side of the ring, for who waits on it.
@@ -103,14 +108,38 @@ impl Writer {
 
     /// The longest block that this ring takes: half of it, so that a block fits wherever the head
     /// is.
+    #[inline]
     #[must_use]
-    pub fn block_max(&self) -> usize {
-        block_max(&self.side.store)
+    pub const fn block_max(&self) -> usize {
+        self.longest
     }
 
     /// Opens room for a block of up to `length` bytes. `None`: the ring is full; a ring that blocks
     /// will have room when readers release, one that drops has counted the block as dropped.
+    #[inline]
     pub fn reserve(&mut self, length: usize) -> Result<Option<Reservation<'_>>, Fault> {
+        match self.fits(length) {
+            Some(length) => Ok(Some(self.reservation(0, length))),
+            None => self.look_and_reserve(length),
+        }
+    }
+
+    /// The length, if such a block fits where the head is, as far as is known without looking at
+    /// readers.
+    #[inline]
+    pub(crate) fn fits(&self, length: usize) -> Option<u32> {
+        let short = u32::try_from(length).ok().filter(|_| length <= self.longest)?;
+        (self.side.head + Record::span(short) <= self.limit).then_some(short)
+    }
+
+    #[inline]
+    fn reservation(&mut self, pad: u64, length: u32) -> Reservation<'_> {
+        let at = offset(&self.side.store, self.side.head + pad) + Record::SIZE;
+        Reservation { writer: self, at, pad, length }
+    }
+
+    #[cold]
+    fn look_and_reserve(&mut self, length: usize) -> Result<Option<Reservation<'_>>, Fault> {
         let limit = self.block_max();
         let Some(length) = u32::try_from(length).ok().filter(|&l| l as usize <= limit) else {
             return Err(Fault::TooLong { length, limit });
@@ -127,11 +156,14 @@ impl Writer {
             }
             return Ok(None);
         }
-        let at = offset(&self.side.store, self.side.head + pad) + Record::SIZE;
-        Ok(Some(Reservation { writer: self, at, pad, length }))
+        let start = self.side.head + pad;
+        let lap = (start | (self.side.store.capacity - 1)) + 1;
+        self.limit = lap.min(self.side.head + room);
+        Ok(Some(self.reservation(pad, length)))
     }
 
     /// Puts a copy of a block. `false`: the ring is full (see [`Writer::reserve`]).
+    #[inline]
     pub fn write(&mut self, block: &[u8]) -> Result<bool, Fault> {
         let Some(mut room) = self.reserve(block.len())? else { return Ok(false) };
         room.copy_from_slice(block);
@@ -172,6 +204,7 @@ impl Writer {
     }
 
     /// How many bytes of padding stand before a block of this length, and how many it needs in all.
+    #[inline]
     fn need(&self, length: u32) -> (u64, u64) {
         let (capacity, span) = (self.side.store.capacity, Record::span(length));
         let left = capacity - (self.side.head & (capacity - 1));
@@ -181,6 +214,7 @@ impl Writer {
 
     /// Writes the headers of the pad and of the block, copies the block in where it was staged, and
     /// moves the head.
+    #[inline]
     fn commit(&mut self, pad: u64, length: u32) -> Place {
         let start = self.side.head + pad;
         let end = start + Record::span(length);
@@ -227,6 +261,7 @@ pub struct Reservation<'a> {
 
 impl Reservation<'_> {
     /// Puts the first `used` bytes into the ring as one block, and answers their place.
+    #[inline]
     pub fn commit(self, used: usize) -> Place {
         let used = u32::try_from(used).unwrap_or(u32::MAX).min(self.length);
         self.writer.commit(self.pad, used)
@@ -235,6 +270,7 @@ impl Reservation<'_> {
 
 impl Deref for Reservation<'_> {
     type Target = [u8];
+    #[inline]
     fn deref(&self) -> &[u8] {
         let writer = &*self.writer;
         if writer.side.store.policy == Policy::Overwrite {
@@ -247,6 +283,7 @@ impl Deref for Reservation<'_> {
 }
 
 impl DerefMut for Reservation<'_> {
+    #[inline]
     fn deref_mut(&mut self) -> &mut [u8] {
         let length = self.length as usize;
         if self.writer.side.store.policy == Policy::Overwrite {

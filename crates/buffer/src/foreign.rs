@@ -13,19 +13,22 @@ const WORD: usize = size_of::<u64>();
 
 /// Copies the bytes from byte `at` of `words` on into `out`. What lies beyond the words is left as
 /// it was.
+#[inline]
 pub(crate) fn copy_out(words: &[AtomicU64], at: usize, out: &mut [u8]) {
+    #[cfg(all(target_arch = "x86_64", not(miri), not(loom)))]
+    if out.len() >= SHORT && at.checked_add(out.len()).is_some_and(|end| end <= size_of_val(words))
+    {
+        return copy_by_instruction(words, at, out);
+    }
+    copy_by_words(words, at, out);
+}
+
+/// Copies as [`copy_out`] does, one word at a time.
+fn copy_by_words(words: &[AtomicU64], at: usize, out: &mut [u8]) {
     let load = |word: &AtomicU64| word.load(Ordering::Relaxed).to_ne_bytes();
     let (first, skip) = (at / WORD, at % WORD);
     let mut words = words.get(first..).unwrap_or_default().iter();
     let mut rest = out;
-    #[cfg(all(target_arch = "x86_64", not(miri), not(loom)))]
-    {
-        let here = size_of_val(words.as_slice()).saturating_sub(skip);
-        let length = rest.len().min(here);
-        if let Some(to) = rest.get_mut(..length).filter(|to| to.len() >= SHORT) {
-            return copy_by_instruction(words.as_slice(), skip, to);
-        }
-    }
     if skip > 0 {
         let Some(bytes) = words.next().map(load) else { return };
         let head = bytes.get(skip..).unwrap_or_default();
@@ -49,12 +52,12 @@ const SHORT: usize = 16;
 #[cfg(all(target_arch = "x86_64", not(miri), not(loom)))]
 const LONG: usize = 1024;
 
-/// Copies from byte `skip` of `words` on as many bytes as `to` has: at least [`SHORT`].
+/// Copies from byte `at` of `words` on as many bytes as `to` has: at least [`SHORT`].
 #[cfg(all(target_arch = "x86_64", not(miri), not(loom)))]
 #[inline]
-fn copy_by_instruction(words: &[AtomicU64], skip: usize, to: &mut [u8]) {
-    assert!(skip + to.len() <= size_of_val(words) && to.len() >= SHORT, "the caller has cut it");
-    let from = words.as_ptr().cast::<u8>().wrapping_add(skip);
+fn copy_by_instruction(words: &[AtomicU64], at: usize, to: &mut [u8]) {
+    assert!(to.len() >= SHORT && at + to.len() <= size_of_val(words), "the caller has looked");
+    let from = words.as_ptr().cast::<u8>().wrapping_add(at);
     let (last_from, last_to) = (from.wrapping_add(to.len() - SHORT), to.len() - SHORT);
     let last_to = to.as_mut_ptr().wrapping_add(last_to);
     if to.len() >= LONG {

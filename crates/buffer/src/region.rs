@@ -79,6 +79,7 @@ impl Region {
     }
 
     /// All words.
+    #[inline]
     pub(crate) const fn words(&self) -> &[AtomicU64] {
         // SAFETY: R1; a page or a line is aligned for words, and any bits are a valid word.
         unsafe { std::slice::from_raw_parts(self.base.as_ptr(), self.words) }
@@ -86,6 +87,7 @@ impl Region {
 
     /// One word.
     #[expect(clippy::indexing_slicing, reason = "indices are constants of the layout or masked")]
+    #[inline]
     pub(crate) fn word(&self, index: usize) -> &AtomicU64 {
         &self.words()[index]
     }

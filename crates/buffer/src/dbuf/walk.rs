@@ -35,16 +35,19 @@ pub(crate) struct Found {
 
 impl Found {
     /// Where the bytes that are left lie in the writer's memory.
+    #[inline]
     pub(crate) const fn at(&self) -> usize {
         self.at + self.done as usize
     }
 
     /// How many bytes are left.
+    #[inline]
     pub(crate) const fn left(&self) -> usize {
         (self.length - self.done) as usize
     }
 
     /// The record when `count` more bytes of it have been read; none if that is all.
+    #[inline]
     pub(crate) fn behind(&self, count: usize) -> Option<Self> {
         let done = self.done.saturating_add(u32::try_from(count).unwrap_or(u32::MAX));
         (done < self.length).then_some(Self { done, ..*self })
@@ -98,7 +101,43 @@ impl Walk {
 
     /// The next record that is a block, if one is published. Pads are passed. Everything that the
     /// header alleges is checked against the window before it is used.
+    #[inline]
     pub(crate) fn find(&mut self) -> Result<Option<Found>, Fault> {
+        match self.plain() {
+            Some(found) => Ok(Some(found)),
+            None => self.look_and_find(),
+        }
+    }
+
+    /// The next record, where it is a block that was seen to be there and follows the one before:
+    /// the same checks as below, in the order in which they are cheapest. For everything else there
+    /// is no answer here.
+    #[inline]
+    pub(crate) fn plain(&self) -> Option<Found> {
+        let (start, commit) = (self.side.next, self.side.seen());
+        let store = &self.side.store;
+        if start == commit {
+            return None;
+        }
+        let header = get_header(store, start);
+        let span = Record::span(header.length);
+        let left = store.capacity - (start & (store.capacity - 1));
+        let fits = span <= left && span <= commit.wrapping_sub(start);
+        let longest = (store.capacity / 2).saturating_sub(Record::SIZE as u64);
+        let is_block = header.kind == Record::BLOCK && u64::from(header.length) <= longest;
+        let follows = self.expected == Some(header.sequence);
+        (fits && is_block && follows && header.length as usize <= BLOCK_MAX).then(|| Found {
+            at: offset(store, start) + Record::SIZE,
+            length: header.length,
+            done: 0,
+            sequence: header.sequence,
+            lost: 0,
+            end: start + span,
+        })
+    }
+
+    #[cold]
+    fn look_and_find(&mut self) -> Result<Option<Found>, Fault> {
         // At most one pad stands before a block.
         for _ in 0..2 {
             let (start, commit) = (self.side.next, self.side.available()?);
@@ -140,6 +179,7 @@ impl Walk {
         self.side.poison(fault)
     }
 
+    #[inline]
     pub(crate) fn pass(&mut self, found: &Found) {
         self.side.taken.lost += found.lost;
         self.expected = Some(found.sequence.wrapping_add(1));
@@ -194,11 +234,13 @@ pub(super) fn block_max(store: &Store) -> usize {
 }
 
 /// Where a position lies in the writer's memory, in bytes.
+#[inline]
 #[expect(clippy::cast_possible_truncation, reason = "less than the capacity, which is mapped")]
 pub(super) const fn offset(store: &Store, position: u64) -> usize {
     DATA_WORDS * 8 + (position & (store.capacity - 1)) as usize
 }
 
+#[inline]
 pub(super) fn put_header(store: &Store, position: u64, record: Record) {
     let first = offset(store, position) / 8;
     for (i, value) in record.words().into_iter().enumerate() {
@@ -207,6 +249,7 @@ pub(super) fn put_header(store: &Store, position: u64, record: Record) {
 }
 
 /// The header at a position, copied once.
+#[inline]
 fn get_header(store: &Store, position: u64) -> Record {
     let first = offset(store, position & !(Record::SIZE as u64 - 1)) / 8;
     let load = |i| store.writer.word(first + i).load(Ordering::Relaxed);

@@ -20,6 +20,10 @@ pub struct Input {
     rest: Option<Found>,
     /// The writer is gone, whether it closed the stream or not.
     gone: bool,
+    /// Whether the ring overwrites.
+    lossy: bool,
+    /// After how much that was read the writer is told: an eighth of the ring.
+    often: u64,
     spins: u32,
 }
 
@@ -33,7 +37,9 @@ pub enum Ready {
 }
 
 impl Input {
-    pub(super) fn new(ring: Visitor, bell: Doorbell) -> Self {
+    pub(super) fn new(mut ring: Visitor, bell: Doorbell) -> Self {
+        let store = &ring.walk().side.store;
+        let (lossy, often) = (store.policy == Policy::Overwrite, store.capacity / 8);
         let processors = std::thread::available_parallelism().map_or(1, usize::from);
         Self {
             ring,
@@ -42,6 +48,8 @@ impl Input {
             ringer: Ringer::default(),
             rest: None,
             gone: false,
+            lossy,
+            often,
             spins: signal::spins(processors),
         }
     }
@@ -69,12 +77,36 @@ impl Input {
     /// As [`Input::read`], without waiting: `None` where nothing is there.
     #[inline]
     pub fn try_read(&mut self, out: &mut [u8]) -> Result<Option<usize>, Fault> {
+        match self.read_plain(out) {
+            0 => self.look_and_read(out),
+            count => Ok(Some(count)),
+        }
+    }
+
+    /// Reads a block that was seen to be there and is as long as `out`; 0: there is none.
+    #[inline]
+    fn read_plain(&mut self, out: &mut [u8]) -> usize {
+        if self.rest.is_some() || self.lossy {
+            return 0;
+        }
+        let walk = self.ring.walk();
+        let Some(found) = walk.plain().filter(|found| found.left() == out.len()) else { return 0 };
+        foreign::copy_out(walk.side.store.writer.words(), found.at(), out);
+        walk.pass(&found);
+        if walk.side.next - walk.side.released() >= self.often {
+            self.give_back();
+        }
+        out.len()
+    }
+
+    /// As [`Input::try_read`], whatever is there.
+    fn look_and_read(&mut self, out: &mut [u8]) -> Result<Option<usize>, Fault> {
         if out.is_empty() {
             return Ok(Some(0));
         }
-        let count = match self.ring.walk().side.store.policy {
-            Policy::Overwrite => self.ring.read(out)?.unwrap_or(0),
-            Policy::Block | Policy::DropNew => self.fill(out)?,
+        let count = match self.lossy {
+            true => self.ring.read(out)?.unwrap_or(0),
+            false => self.fill(out)?,
         };
         if count > 0 {
             return Ok(Some(count));
@@ -154,7 +186,6 @@ impl Input {
     }
 
     /// Copies blocks as long as there is room and something is known to be there.
-    #[inline]
     fn fill(&mut self, out: &mut [u8]) -> Result<usize, Fault> {
         let mut count = 0;
         while count < out.len() {
@@ -182,7 +213,7 @@ impl Input {
             // An empty block is passed, and is nothing to a reader of bytes.
         }
         let side = &self.ring.walk().side;
-        if side.next - side.released() >= side.store.capacity / 8 {
+        if side.next - side.released() >= self.often {
             self.give_back();
         }
         Ok(count)

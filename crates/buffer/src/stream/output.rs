@@ -65,7 +65,7 @@ impl Output {
         length: usize,
         fill: impl FnOnce(&mut [u8]) -> usize,
     ) -> Result<bool, Fault> {
-        if !self.has_room(length)? && !self.wait_for(length)? {
+        if self.ring.fits(length).is_none() && !self.make_room(length)? {
             return Ok(false);
         }
         let Some(mut room) = self.ring.reserve(length)? else { return Ok(false) };
@@ -108,7 +108,13 @@ impl Output {
         self.ring.shut_out(reader);
     }
 
-    #[inline]
+    /// Looks for room, and waits for it. Answers false where the policy is not to wait and there is
+    /// none; the block is then counted as dropped.
+    #[cold]
+    fn make_room(&mut self, length: usize) -> Result<bool, Fault> {
+        if self.has_room(length)? { Ok(true) } else { self.wait_for(length) }
+    }
+
     fn has_room(&mut self, length: usize) -> Result<bool, Fault> {
         if self.ring.side().store.policy != Policy::Block {
             return Ok(true);
@@ -117,8 +123,7 @@ impl Output {
         Ok(self.ring.side().room(need)? >= need)
     }
 
-    /// Waits until a block of this length fits. Answers false where the policy is not to wait.
-    #[cold]
+    /// Waits until a block of this length fits.
     fn wait_for(&mut self, length: usize) -> Result<bool, Fault> {
         self.flush();
         for _ in 0..self.spins {
