@@ -24,9 +24,11 @@ pub(super) struct Program {
     path: PathBuf,
     /// Its arguments, for a folder that it may write into, and for what it runs.
     arguments: fn(&Path, Purpose) -> Vec<String>,
-    /// What it writes to standard error when it has begun; nothing: it does not tell.
+    /// Whether it says what it does on standard output instead of standard error.
+    says_on_output: bool,
+    /// What it says when it has begun; nothing: it does not tell.
     begins: &'static str,
-    /// What it says that it lost, from standard error; `None`: it says nothing.
+    /// What it lost, from what it says; `None`: it does not tell.
     lost: Option<fn(&str) -> u64>,
     /// How many requests are in what it wrote: to its standard output, and into the folder. `None`:
     /// it looks for none.
@@ -86,6 +88,7 @@ fn ours() -> Program {
             let rx = format!("rx {SERVER_DEVICE} ring={RING_MB}MB");
             vec!["run".to_owned(), format!("{rx} | bpf \"tcp port 80\" | tcp | {end}")]
         },
+        says_on_output: false,
         begins: "",
         // It says nothing of losses where there are none.
         lost: Some(|told| u64::from(!told.ends_with("none lost\n"))),
@@ -109,6 +112,7 @@ fn suricata() -> Program {
             );
             text.split_whitespace().map(str::to_owned).collect()
         },
+        says_on_output: true,
         begins: "Engine started",
         lost: Some(|told| number_behind(told, "drops: ")),
         requests: Some(|_, folder| {
@@ -127,6 +131,7 @@ fn tcpflow() -> Program {
         name: "tcpflow",
         path: PathBuf::new(),
         arguments: |_, _| words(&format!("-c -i {SERVER_DEVICE}"), &["tcp port 80"]),
+        says_on_output: false,
         begins: "listening on",
         lost: None,
         requests: Some(|told, _| occurrences(told, b" HTTP/1.1\r\n")),
@@ -142,6 +147,7 @@ fn tcpdump() -> Program {
             let text = format!("-n -Z root -B {} -w /dev/null -i {SERVER_DEVICE}", RING_MB * 1024);
             words(&text, &["tcp port 80"])
         },
+        says_on_output: false,
         begins: "listening on",
         lost: Some(|told| number_before(told, " packets dropped by kernel")),
         requests: None,
@@ -198,13 +204,14 @@ impl Program {
     ) -> Result<Ran, String> {
         // Suricata adds to what it wrote before.
         let _ = fs::remove_file(folder.join(EVE));
-        let (out, told) = (folder.join("out"), folder.join("told"));
-        let child = self.start(pair, folder, [&out, &told], purpose)?;
+        let (out, err) = (folder.join("out"), folder.join("err"));
+        let told = if self.says_on_output { &out } else { &err };
+        let child = self.start(pair, folder, [&out, &err], purpose)?;
         let before = processor_ns(child.id());
         let sent = load.send(pair, rate)?;
         let after = when_idle(child.id());
         end(child, self.name)?;
-        let told = fs::read_to_string(&told).map_err(|why| why.to_string())?;
+        let told = text(told);
         let out = fs::read(&out).map_err(|why| why.to_string())?;
         let requests = self.requests.map(|count| count(&out, folder));
         let whole = match self.lost {
@@ -219,13 +226,14 @@ impl Program {
         &self,
         pair: &Pair,
         folder: &Path,
-        [out, told]: [&Path; 2],
+        [out, err]: [&Path; 2],
         purpose: Purpose,
     ) -> Result<Child, String> {
         let file = |path| File::create(path).map_err(|why| format!("{why}"));
         let mut command = Command::new(&self.path);
         command.args((self.arguments)(folder, purpose)).current_dir(folder).stdin(Stdio::null());
-        command.stdout(file(out)?).stderr(file(told)?);
+        command.stdout(file(out)?).stderr(file(err)?);
+        let told = if self.says_on_output { out } else { err };
         let mut child = pair.server.enter(|| {
             // Where there is only one, it is shared.
             let _ = sys::process::pin_to(1);
@@ -236,7 +244,7 @@ impl Program {
             ended = !matches!(child.try_wait(), Ok(None));
             let begun = match self.begins {
                 "" => watches(&pair.server, child.id()),
-                words => text(told).contains(words) || text(out).contains(words),
+                words => text(told).contains(words),
             };
             begun || ended
         });
