@@ -1,7 +1,7 @@
 //! The one door by which atomics come in, so that loom can stand behind it in the models.
 //!
-//! Only Acquire and Release are used in this crate: loom takes sequential consistency for less than
-//! it is.
+//! Beside Acquire and Release only fences are sequentially consistent: loom takes accesses that are
+//! for less.
 
 #[cfg(not(loom))]
 pub(crate) use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};

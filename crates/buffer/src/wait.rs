@@ -61,3 +61,7 @@ impl Ringer {
         due
     }
 }
+
+#[cfg(test)]
+#[cfg(loom)]
+mod models;
