@@ -392,10 +392,20 @@ impl<'w, 'a> Walk<'w, 'a> {
         let Part::Export(export) = &mut node.part else { return Ran::Ended };
         let came = batch.live();
         let amount = batch.amount(came);
+        let before = export.counted();
         match export.put(batch, self.memory) {
             Ok(()) => add(&mut node.flow.routed, amount),
             Err(failure) => {
-                add(&mut node.flow.failed, amount);
+                // What of the batch was put before is in the ring, which accounts for it.
+                let after = export.counted();
+                let put = Amount {
+                    blocks: after.blocks + after.dropped - before.blocks - before.dropped,
+                    bytes: after.bytes + after.dropped_bytes - before.bytes - before.dropped_bytes,
+                };
+                add(&mut node.flow.routed, put);
+                let Amount { blocks, bytes } = amount;
+                let lost = Amount { blocks: blocks - put.blocks, bytes: bytes - put.bytes };
+                add(&mut node.flow.failed, lost);
                 let name = node.name.clone();
                 self.turn.failure = Some(PathFailure::ring(name, failure));
             }
