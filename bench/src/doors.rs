@@ -86,8 +86,7 @@ fn reader(_: &Opening<'_>) -> Result<Box<dyn Sink>, Failure> {
 
 impl Sink for Reader {
     fn take(&mut self, batch: &Batch<'_>, _: Time) -> Result<(), Failure> {
-        for (_, block) in batch.blocks() {
-            let bytes = block.bytes();
+        for bytes in batch.views() {
             if let Some(user) = self.user.get_mut(..bytes.len()) {
                 user.copy_from_slice(bytes);
                 std::hint::black_box(user);

@@ -10,8 +10,8 @@
 //! Only `block` and `drop new` make sense here: a crossing never overwrites, so it never copies.
 //!
 //! Why `&[u8]` is allowed. With M1 to M6 of `pool`:
-//! - C1 Only [`Writer::push`] puts entries into the ring: it is made here with the ring, lives in
-//!   this process, and no other party can write its memory.
+//! - C1 Only the three pushes of [`Writer`] put entries into the ring: it is made here with the
+//!   ring, lives in this process, and no other party can write its memory.
 //! - C2 An entry is pushed only if view and frame lie, filled, in segments on which the writer
 //!   holds a lease in `flight`, recorded with the position after the last entry that needs it.
 //! - C3 The writer drops such a lease only after it has seen (Acquire) that the cursors of all
@@ -32,7 +32,7 @@ use abi::{ContextLane, DbufId, Entry, Marks, Place, RichPointer};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 /// The shape of a crossing.
-pub use crate::ibuf::Config;
+pub use crate::ibuf::{Columns, Config};
 
 /// Makes a crossing. The writer's space sleeps on `writer_bell`; each reader's space on its own,
 /// and there is one reader per bell (`config.readers` does not count).
@@ -109,6 +109,13 @@ impl Flight {
         pointer.length() > 0 && pointer.dbuf() == self.lease.dbuf() && to <= self.filled
     }
 
+    /// Whether the lease keeps all bytes of an extent, as far as is known.
+    fn holds(&self, extent: &Extent) -> bool {
+        let ends = extent.high.checked_sub(self.start);
+        let within = extent.low >= self.start && ends.is_some_and(|ends| ends <= self.filled);
+        within && extent.dbuf == self.lease.dbuf()
+    }
+
     /// Whether the lease keeps these bytes; what is known is brought up to date.
     fn covers(&mut self, pointer: RichPointer) -> bool {
         let covers = self.lease.covers(pointer.dbuf(), pointer.place);
@@ -116,6 +123,51 @@ impl Flight {
             (self.start, self.filled) = (start, filled);
         }
         covers
+    }
+}
+
+/// Where the bytes of several entries lie, each of which has some.
+#[derive(Clone, Copy, Debug)]
+struct Extent {
+    dbuf: DbufId,
+    /// From here to there, views and frames.
+    low: u64,
+    high: u64,
+    /// How many are in view.
+    bytes: u64,
+}
+
+impl Extent {
+    /// `None`: they lie in several dbufs, one of them has no bytes, or the columns are not equally
+    /// long.
+    #[inline]
+    fn of(entries: Columns<'_>, framed: bool) -> Option<Self> {
+        let count = entries.pointers.len();
+        if entries.context.len() != count || entries.marks.len() != count {
+            return None;
+        }
+        let dbuf = entries.pointers.first()?.dbuf();
+        let mut extent = Self { dbuf, low: u64::MAX, high: 0, bytes: 0 };
+        let mut odd = dbuf == DbufId::HOLE;
+        let mut add = |pointer: RichPointer| {
+            let (from, length) = (pointer.place.position(), u64::from(pointer.length()));
+            extent.low = extent.low.min(from);
+            extent.high = extent.high.max(from + length);
+            odd |= length == 0;
+        };
+        for pointer in entries.pointers {
+            add(*pointer);
+        }
+        if framed {
+            for (pointer, marks) in entries.pointers.iter().zip(entries.marks) {
+                add(Entry::new(*pointer, ContextLane::default(), *marks).frame());
+            }
+        }
+        for pointer in entries.pointers {
+            odd |= pointer.dbuf() != dbuf;
+            extent.bytes += u64::from(pointer.length());
+        }
+        (!odd).then_some(extent)
     }
 }
 
@@ -208,6 +260,38 @@ impl Writer {
         })
     }
 
+    /// Puts and publishes all these entries, as [`Writer::push`] does, if they are of the kind that
+    /// most batches are: all fit, all have bytes, and all of these lie in one segment. Otherwise it
+    /// puts nothing and answers false. That their bytes are kept (C2) is checked once for all.
+    pub fn push_columns(
+        &mut self,
+        entries: Columns<'_>,
+        origins: &[&dyn Origin],
+    ) -> Result<bool, Fault> {
+        let Some(last) = entries.pointers.last() else { return Ok(true) };
+        if self.flight.len() > 1 {
+            self.reap()?;
+        }
+        let count = entries.pointers.len();
+        let Some(extent) = Extent::of(entries, self.ring.lanes == Lanes::Marks) else {
+            return Ok(false);
+        };
+        if self.ring.fitting(count)? < count {
+            return Ok(false);
+        }
+        let Self { ring, flight, shared } = self;
+        let after = ring.side.head + count as u64;
+        if !flight.last().is_some_and(|last| last.holds(&extent)) {
+            keep_elsewhere(flight, shared, *last, after, origins)?;
+        }
+        match flight.last_mut().filter(|last| last.holds(&extent)) {
+            Some(last) => last.until = last.until.max(after),
+            None => return Ok(false),
+        }
+        ring.put_columns(entries, extent.bytes);
+        Ok(true)
+    }
+
     /// Wakes the readers that sleep. Call it after T_b blocks or T_t time, and before the space
     /// sleeps.
     pub fn signal(&self) {
@@ -298,8 +382,8 @@ fn keep_elsewhere(
         match origin.lease(pointer) {
             Ok(lease) => {
                 shared.introduce(lease.memory())?;
-                // Nothing is known of the segment until the next block there.
-                flights.push(Flight { lease, until: after, start: 0, filled: 0 });
+                let (start, filled) = lease.extent(pointer).unwrap_or_default();
+                flights.push(Flight { lease, until: after, start, filled });
                 return Ok(());
             }
             Err(Fault::UnknownDbuf(_)) => {}

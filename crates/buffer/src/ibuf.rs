@@ -80,6 +80,17 @@ pub struct Pushed {
     pub dropped: usize,
 }
 
+/// Entries side by side, as batches have them: columns of equal length.
+#[derive(Clone, Copy, Debug)]
+pub struct Columns<'e> {
+    /// The rich pointers.
+    pub pointers: &'e [RichPointer],
+    /// Their context lanes.
+    pub context: &'e [ContextLane],
+    /// Their marks.
+    pub marks: &'e [Marks],
+}
+
 /// The one writer of a ring of rich pointers.
 #[derive(Debug)]
 pub struct Writer {
@@ -127,6 +138,39 @@ impl Writer {
         }
         self.side.publish();
         Ok(pushed)
+    }
+
+    /// Puts entries with so many bytes in view, of which [`Writer::fitting`] answered that all go
+    /// in, and publishes them.
+    pub(crate) fn put_columns(&mut self, entries: Columns<'_>, bytes: u64) {
+        let slots = Slots::of(&self.side.store, self.lanes);
+        let Columns { pointers, context, marks } = entries;
+        let both = pointers.iter().zip(context);
+        let head = self.side.head;
+        match self.lanes {
+            Lanes::Marks => slots.store_all::<8>(
+                head,
+                both.zip(marks).map(|((pointer, context), marks)| {
+                    zerocopy::transmute!(Entry::new(*pointer, *context, *marks))
+                }),
+            ),
+            Lanes::Context => slots.store_all::<4>(
+                head,
+                both.map(|(pointer, context)| {
+                    let [[p0, p1], [c0, c1]]: [[u64; 2]; 2] =
+                        [zerocopy::transmute!(*pointer), zerocopy::transmute!(*context)];
+                    [p0, p1, c0, c1]
+                }),
+            ),
+            Lanes::Pointer => slots.store_all::<2>(
+                head,
+                pointers.iter().map(|pointer| zerocopy::transmute!(*pointer)),
+            ),
+        }
+        self.side.head += pointers.len() as u64;
+        self.side.put.blocks += pointers.len() as u64;
+        self.side.put.bytes += bytes;
+        self.side.publish();
     }
 
     /// How many of `wanted` entries go in now.
@@ -305,31 +349,33 @@ impl Reader {
     ) {
         match self.lanes {
             Lanes::Marks => {
-                let slots = self.slots().of_size::<8>();
                 let columns = pointers.iter_mut().zip(context).zip(marks);
-                for (position, ((pointer, context), marks)) in (from..).zip(columns) {
-                    let [p0, p1, c0, c1, m @ ..] = slots.words(position);
-                    *pointer = RichPointer::from_words([p0, p1]);
-                    *context = zerocopy::transmute!([c0, c1]);
-                    *marks = zerocopy::transmute!(m);
-                }
+                self.slots().load_all::<8, _>(
+                    from,
+                    columns,
+                    |((pointer, context), marks), words| {
+                        let [p0, p1, c0, c1, m @ ..] = words;
+                        *pointer = RichPointer::from_words([p0, p1]);
+                        *context = zerocopy::transmute!([c0, c1]);
+                        *marks = zerocopy::transmute!(m);
+                    },
+                );
             }
             Lanes::Context => {
-                let slots = self.slots().of_size::<4>();
                 let columns = pointers.iter_mut().zip(context);
-                for (position, (pointer, context)) in (from..).zip(columns) {
-                    let [p0, p1, c0, c1] = slots.words(position);
+                self.slots().load_all::<4, _>(from, columns, |(pointer, context), words| {
+                    let [p0, p1, c0, c1] = words;
                     *pointer = RichPointer::from_words([p0, p1]);
                     *context = zerocopy::transmute!([c0, c1]);
-                }
+                });
                 bare_all(pointers, marks);
             }
             Lanes::Pointer => {
-                let slots = self.slots().of_size::<2>();
                 context.fill(ContextLane::default());
-                for (position, pointer) in (from..).zip(&mut *pointers) {
-                    *pointer = RichPointer::from_words(slots.words(position));
-                }
+                let columns = pointers.iter_mut();
+                self.slots().load_all::<2, _>(from, columns, |pointer, words| {
+                    *pointer = RichPointer::from_words(words);
+                });
                 bare_all(pointers, marks);
             }
         }
@@ -377,6 +423,43 @@ impl<'s> Slots<'s> {
         }
     }
 
+    /// Stores the words of entries from a position on, no more than the ring holds.
+    #[inline]
+    fn store_all<const N: usize>(self, from: u64, mut entries: impl Iterator<Item = [u64; N]>) {
+        for part in self.parts::<N>(from) {
+            // The iterator that ends is asked first, so that no entry is left out between the two.
+            for (slot, words) in part.iter().zip(&mut entries) {
+                for (word, value) in slot.iter().zip(words) {
+                    word.store(value, Ordering::Relaxed);
+                }
+            }
+        }
+    }
+
+    /// Has `put` take the words of the entries from a position on, one for each of `places`, no
+    /// more than the ring holds.
+    #[inline]
+    fn load_all<const N: usize, P>(
+        self,
+        from: u64,
+        mut places: impl Iterator<Item = P>,
+        put: impl Fn(P, [u64; N]),
+    ) {
+        for part in self.parts::<N>(from) {
+            for (slot, place) in part.iter().zip(&mut places) {
+                put(place, slot.each_ref().map(|word| word.load(Ordering::Relaxed)));
+            }
+        }
+    }
+
+    /// All places of entries from that of a position on, in two parts, since the ring has an end.
+    #[inline]
+    fn parts<const N: usize>(self, from: u64) -> [&'s [[AtomicU64; N]]; 2] {
+        let slots = self.words.as_chunks::<N>().0;
+        let (before, behind) = slots.split_at(index(from, self.capacity).min(slots.len()));
+        [behind, before]
+    }
+
     /// The entry at a position that is published.
     #[inline(always)]
     pub(crate) fn load(self, position: u64) -> Entry {
@@ -400,25 +483,7 @@ impl<'s> Slots<'s> {
 
     #[inline(always)]
     fn words<const N: usize>(self, position: u64) -> [u64; N] {
-        self.of_size::<N>().words(position)
-    }
-
-    fn of_size<const N: usize>(self) -> Sized<'s, N> {
-        Sized { slots: self.words.as_chunks().0, capacity: self.capacity }
-    }
-}
-
-/// The places of entries of `N` words.
-#[derive(Clone, Copy)]
-struct Sized<'s, const N: usize> {
-    slots: &'s [[AtomicU64; N]],
-    capacity: u64,
-}
-
-impl<const N: usize> Sized<'_, N> {
-    #[inline(always)]
-    fn words(self, position: u64) -> [u64; N] {
-        let slot = self.slots.get(index(position, self.capacity));
+        let slot = self.words.as_chunks::<N>().0.get(index(position, self.capacity));
         slot.map_or([0; N], |slot| slot.each_ref().map(|word| word.load(Ordering::Relaxed)))
     }
 }

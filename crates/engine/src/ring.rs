@@ -8,7 +8,8 @@
 use crate::ledger::{EdgeKind, loses_here};
 use crate::space::memory::{Frames, Memory};
 use abi::RichPointer;
-use buffer::crossing::{Batch as Taken, Origin, Pools, Reader, Writer};
+use buffer::crossing::{Batch as Taken, Columns, Origin, Pools, Reader, Writer};
+use buffer::ibuf::Pushed;
 use buffer::pool::Segment;
 use buffer::signal::Bell;
 use buffer::{Fault, Put};
@@ -104,8 +105,17 @@ impl Export {
         };
         let mut rest = mask.count_ones() as usize;
         let mut entries = batch.entries(mask);
+        let mut at_once = match batch.dense().filter(|_| mask == batch.live()) {
+            Some((pointers, context, marks)) => {
+                writer.push_columns(Columns { pointers, context, marks }, origins)?
+            }
+            None => false,
+        };
         loop {
-            let pushed = writer.push_each(&mut entries, rest, origins)?;
+            let pushed = match std::mem::take(&mut at_once) {
+                true => Pushed { put: rest, dropped: 0 },
+                false => writer.push_each(&mut entries, rest, origins)?,
+            };
             self.counted = writer.count();
             self.unsignalled += pushed.put;
             rest -= pushed.put + pushed.dropped;

@@ -75,6 +75,103 @@ fn blocks_cross_in_place_and_their_segments_wait_for_the_slowest() {
     assert_eq!(writer.count().resident(&readers[1].count()), Some(0));
 }
 
+/// Puts entries as columns.
+fn put_columns(writer: &mut Writer, entries: &[Entry], origin: &Pool) -> Result<bool, Fault> {
+    let pointers: Vec<_> = entries.iter().map(|entry| entry.pointer).collect();
+    let context: Vec<_> = entries.iter().map(|entry| entry.context).collect();
+    let marks: Vec<_> = entries.iter().map(|entry| entry.marks).collect();
+    let columns = Columns { pointers: &pointers, context: &context, marks: &marks };
+    writer.push_columns(columns, &[origin])
+}
+
+#[test]
+fn columns_cross_as_entries_do() {
+    for lanes in [Lanes::Pointer, Lanes::Context, Lanes::Marks] {
+        let mut pool = pool(1);
+        let bell = bells(2);
+        let config = Config { lanes, ..config(8, Policy::Block) };
+        let (mut writer, mut readers) = crossing(&config, bell[0].clone(), &bell[1..]).unwrap();
+        let mut number = 0;
+        let mut taken = Put::default();
+        // Five of eight places each time, so that they go round the end of the ring everywhere.
+        for _ in 0..20 {
+            let entries: Vec<Entry> =
+                (number..number + 5).map(|number| block(&pool, number, 200).unwrap()).collect();
+            number += 5;
+            let one_segment = entries.windows(2).all(|two| {
+                let segment = |entry: &Entry| entry.frame().place.position() / 4096;
+                segment(&two[0]) == segment(&two[1])
+            });
+            assert_eq!(put_columns(&mut writer, &entries, &pool), Ok(one_segment));
+            if !one_segment {
+                assert_eq!(writer.push(&entries, &[&pool]).unwrap().put, 5);
+            }
+            assert_eq!(put_columns(&mut writer, &entries, &pool), Ok(false), "no room");
+            pool.turn();
+            let batch = readers[0].peek(8).unwrap();
+            assert_eq!(batch.len(), 5);
+            for (i, entry) in entries.iter().enumerate() {
+                let crossed = batch.entry(i);
+                let all = lanes == Lanes::Marks;
+                assert_eq!(crossed.pointer, entry.pointer);
+                assert_eq!(
+                    crossed.context.time,
+                    if lanes == Lanes::Pointer { 0 } else { entry.context.time }
+                );
+                assert_eq!(crossed.marks == entry.marks, all);
+                assert_eq!(batch.bytes(i).unwrap().len(), 192);
+                if all {
+                    check(&batch, i);
+                }
+            }
+            readers[0].release(5).unwrap();
+            taken.blocks += 5;
+            taken.bytes += 5 * 192;
+            assert_eq!((writer.count().blocks, writer.count().bytes), (taken.blocks, taken.bytes));
+        }
+        assert_eq!(writer.reap(), Ok(0));
+    }
+}
+
+#[test]
+fn columns_that_are_not_all_alike_or_not_true_are_not_put() {
+    let (mine, other) = (pool(1), pool(2));
+    let bell = bells(2);
+    let (mut writer, mut readers) =
+        crossing(&config(64, Policy::Block), bell[0].clone(), &bell[1..]).unwrap();
+    let [good, beside] = [1, 2].map(|number| block(&mine, number, 1500).unwrap());
+    let elsewhere = block(&mine, 3, 1500).unwrap();
+    let foreign = block(&other, 1, 100).unwrap();
+    let hole = Entry::new(RichPointer::hole(99), ContextLane::default(), Marks::bare(99));
+    let mut empty = beside;
+    empty.pointer = empty.pointer.within(0, 0);
+    let mut longer = beside;
+    longer.pointer = beside.pointer.within(0, 1600);
+    let mut cut = beside;
+    cut.marks.captured = 5000;
+    let mut before = beside;
+    before.marks.view = 3000;
+    for odd in [elsewhere, foreign, hole, empty, longer, cut, before] {
+        for entries in [[good, odd], [odd, good]] {
+            let put = put_columns(&mut writer, &entries, &mine);
+            assert!(!matches!(put, Ok(true)), "{entries:?}: {put:?}");
+            assert_eq!(readers[0].peek(9).unwrap().len(), 0, "{entries:?}");
+        }
+    }
+    let (pointers, context) = ([good.pointer, beside.pointer], [good.context, beside.context]);
+    for (contexts, marks) in [(1, 2), (2, 1), (2, 0)] {
+        let (context, marks) = (&context[..contexts], &[good.marks, beside.marks][..marks]);
+        let uneven = Columns { pointers: &pointers, context, marks };
+        assert_eq!(writer.push_columns(uneven, &[&mine]), Ok(false));
+    }
+    assert_eq!(readers[0].peek(9).unwrap().len(), 0);
+    assert_eq!(put_columns(&mut writer, &[], &mine), Ok(true));
+    assert_eq!(put_columns(&mut writer, &[good, beside], &mine), Ok(true));
+    assert_eq!(writer.count().blocks, 2);
+    drop(readers);
+    assert_eq!(put_columns(&mut writer, &[good], &mine), Err(Fault::Abandoned));
+}
+
 #[test]
 fn what_is_not_what_it_alleges_is_refused() {
     let (mine, other) = (pool(1), pool(2));

@@ -279,10 +279,7 @@ impl<'a> Batch<'a> {
         let Room { columns, mut frames } = room;
         frames.clear();
         let mut frames: Vec<&'a [u8]> = frames;
-        frames.resize(columns.len.min(LANES), &[]);
-        for (l, frame) in frames.iter_mut().enumerate() {
-            *frame = bytes(&columns, l);
-        }
+        frames.extend((0..columns.len.min(LANES)).map(|l| bytes(&columns, l)));
         let known = columns.known();
         Self { columns, frames, known, at: 0 }
     }
@@ -442,10 +439,31 @@ impl<'a> Batch<'a> {
         lanes(self.columns.live).map(|l| (l, self.block(l)))
     }
 
+    /// The bytes in view of the live blocks, as far as they are here, in order.
+    #[inline]
+    pub fn views(&self) -> impl Iterator<Item = &'a [u8]> + '_ {
+        let c = &*self.columns;
+        lanes(c.live).map(|l| {
+            let from = c.marks[l].view as usize;
+            let frame = self.frames.get(l).copied().unwrap_or_default();
+            let to = frame.len().min(from + c.pointers[l].length() as usize);
+            frame.get(from..to).unwrap_or_default()
+        })
+    }
+
     /// The blocks in the lanes of `mask` as they cross a border, in order.
     #[inline]
     pub fn entries(&self, mask: LaneMask) -> impl Iterator<Item = Entry> + '_ {
         lanes(mask).map(|l| self.columns.entry(l))
+    }
+
+    /// The columns, if all lanes in use live: rich pointers, context lanes and marks.
+    #[inline]
+    #[must_use]
+    pub fn dense(&self) -> Option<(&[RichPointer], &[ContextLane], &[Marks])> {
+        let Columns { len, pointers, context, marks, .. } = &*self.columns;
+        let all = self.columns.live == mask_of(*len);
+        all.then_some((pointers.get(..*len)?, context.get(..*len)?, marks.get(..*len)?))
     }
 
     /// What a statistics filter sees.
