@@ -182,7 +182,7 @@ impl Origin for Batch<'_> {}
 #[derive(Clone, Copy, Debug)]
 pub struct Pools<'a>(pub &'a [Pool]);
 
-mod sealed {
+pub(crate) mod sealed {
     use super::{Fault, Lease, RichPointer};
 
     /// Gives a lease on the segment that a pointer names, if it can prove that the segment is kept.

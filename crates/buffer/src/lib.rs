@@ -15,6 +15,8 @@
 #![cfg_attr(not(test), warn(clippy::cast_possible_truncation))]
 #![cfg_attr(loom, allow(dead_code, reason = "the models need only a part"))]
 
+#[cfg(not(loom))]
+pub mod aggregate;
 mod atomic;
 #[cfg(not(loom))]
 #[expect(unsafe_code, reason = "gives out held bytes; argued by the invariants of `pool`")]

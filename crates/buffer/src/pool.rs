@@ -158,6 +158,11 @@ impl Pool {
         self.memory.id
     }
 
+    /// The file that the memory lies in, where it is one of our own.
+    pub(crate) fn file(&self) -> Option<&sys::memory::Memfd> {
+        self.memory.file()
+    }
+
     /// The longest block that fits.
     #[must_use]
     pub fn block_max(&self) -> usize {

@@ -37,6 +37,11 @@ impl Lease {
         Ok(unsafe { self.memory.bytes(at, place.length() as usize) })
     }
 
+    /// Whether this is the only lease on its segment right now.
+    pub(crate) fn is_only(&self) -> bool {
+        self.memory.slots.leases(self.slot) == 1
+    }
+
     /// Where a block of this segment lies.
     fn offset(&self, place: Place) -> Result<usize, Fault> {
         let (slot, at) = self.memory.locate(place)?;
@@ -134,6 +139,14 @@ impl Memory {
         match &self.backing {
             Backing::Lent(lender) => Some(&**lender),
             Backing::Heap | Backing::File(_) => None,
+        }
+    }
+
+    /// The file that was made for this memory, to be sealed and handed to other processes.
+    pub(super) const fn file(&self) -> Option<&Memfd> {
+        match &self.backing {
+            Backing::File(file) => Some(file),
+            Backing::Heap | Backing::Lent(_) => None,
         }
     }
 

@@ -1,0 +1,222 @@
+//! The bytes of an aggregate: found, copied, compared, hashed, and read as a file.
+//! [IOL §2.1, §2.4]
+
+use super::{Aggregate, Slices};
+use std::cmp::Ordering;
+use std::hash::{Hash, Hasher};
+use std::io::{self, BufRead, ErrorKind, IoSlice, Read, Write};
+
+impl Aggregate {
+    /// One byte.
+    #[must_use]
+    pub fn byte(&self, mut at: usize) -> Option<u8> {
+        for slice in self.slices() {
+            if at < slice.len() {
+                return slice.bytes().get(at).copied();
+            }
+            at -= slice.len();
+        }
+        None
+    }
+
+    /// All bytes in one piece, if they lie so.
+    #[must_use]
+    pub fn contiguous(&self) -> Option<&[u8]> {
+        let mut slices = self.slices();
+        let first = slices.next().map_or(Some(&[][..]), |slice| Some(slice.bytes()));
+        if slices.next().is_none() { first } else { None }
+    }
+
+    /// Copies the bytes from `from` on into `out`, as many as there are and fit; answers how many.
+    pub fn copy(&self, mut from: usize, out: &mut [u8]) -> usize {
+        let mut done = 0;
+        for slice in self.slices() {
+            if from >= slice.len() {
+                from -= slice.len();
+                continue;
+            }
+            let rest = out.get_mut(done..).unwrap_or_default();
+            if rest.is_empty() {
+                break;
+            }
+            done += take(slice.bytes().get(from..).unwrap_or_default(), rest);
+            from = 0;
+        }
+        done
+    }
+
+    /// All bytes, copied.
+    #[must_use]
+    pub fn to_vec(&self) -> Vec<u8> {
+        let mut bytes = Vec::with_capacity(self.len());
+        self.pieces().for_each(|piece| bytes.extend_from_slice(piece));
+        bytes
+    }
+
+    /// Reads it from the beginning, as a file. The aggregate stays as it is.
+    #[must_use]
+    pub fn reader(&self) -> Reader<'_> {
+        let mut reader = Reader { piece: &[], rest: self.slices() };
+        reader.refill();
+        reader
+    }
+
+    /// Writes all of it, up to 64 slices with one call where `out` can do that (`writev`). What was
+    /// written before an error cannot be told: use [`Aggregate::reader`] where that matters.
+    pub fn write_to(&self, mut out: impl Write) -> io::Result<()> {
+        let mut reader = self.reader();
+        loop {
+            let mut parts = [IoSlice::new(&[]); GATHERED];
+            let count = reader.io_slices(&mut parts);
+            if count == 0 {
+                return Ok(());
+            }
+            match out.write_vectored(parts.get(..count).unwrap_or_default()) {
+                Ok(0) => return Err(ErrorKind::WriteZero.into()),
+                Ok(written) => reader.consume(written),
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+        }
+    }
+}
+
+/// How many slices one call writes: 1 KB of stack. The kernel takes up to 1,024.
+const GATHERED: usize = 64;
+
+/// Reads an aggregate as a file: [`Read`], and [`BufRead`] without a copy.
+#[derive(Clone, Debug)]
+pub struct Reader<'a> {
+    /// What is left of the slice that is being read: nothing only at the end.
+    piece: &'a [u8],
+    rest: Slices<'a>,
+}
+
+impl<'a> Reader<'a> {
+    /// Fills `out` with what comes next, for a call that writes many pieces; takes nothing
+    /// ([`BufRead::consume`] does). Answers how many were filled.
+    pub fn io_slices(&self, out: &mut [IoSlice<'a>]) -> usize {
+        let pieces = std::iter::once(self.piece).filter(|piece| !piece.is_empty());
+        let mut count = 0;
+        for (place, piece) in
+            out.iter_mut().zip(pieces.chain(self.rest.clone().map(super::Slice::bytes)))
+        {
+            *place = IoSlice::new(piece);
+            count += 1;
+        }
+        count
+    }
+
+    fn refill(&mut self) {
+        if self.piece.is_empty() {
+            self.piece = self.rest.next().map(super::Slice::bytes).unwrap_or_default();
+        }
+    }
+}
+
+impl Read for Reader<'_> {
+    fn read(&mut self, out: &mut [u8]) -> io::Result<usize> {
+        let mut done = 0;
+        while !self.piece.is_empty() && done < out.len() {
+            let count = take(self.piece, out.get_mut(done..).unwrap_or_default());
+            self.consume(count);
+            done += count;
+        }
+        Ok(done)
+    }
+}
+
+impl BufRead for Reader<'_> {
+    fn fill_buf(&mut self) -> io::Result<&[u8]> {
+        Ok(self.piece)
+    }
+
+    fn consume(&mut self, mut count: usize) {
+        while count > 0 && !self.piece.is_empty() {
+            let here = count.min(self.piece.len());
+            self.piece = self.piece.get(here..).unwrap_or_default();
+            count -= here;
+            self.refill();
+        }
+    }
+}
+
+/// Copies as many bytes as there are and fit.
+fn take(from: &[u8], to: &mut [u8]) -> usize {
+    let count = from.len().min(to.len());
+    if let (Some(from), Some(to)) = (from.get(..count), to.get_mut(..count)) {
+        to.copy_from_slice(from);
+    }
+    count
+}
+
+/// Compares byte by byte, whatever the pieces; none of them is empty.
+fn compare<'a>(
+    mut left: impl Iterator<Item = &'a [u8]>,
+    mut right: impl Iterator<Item = &'a [u8]>,
+) -> Ordering {
+    let (mut here, mut there): (&[u8], &[u8]) = (&[], &[]);
+    loop {
+        if here.is_empty() {
+            here = left.next().unwrap_or_default();
+        }
+        if there.is_empty() {
+            there = right.next().unwrap_or_default();
+        }
+        let count = here.len().min(there.len());
+        if count == 0 {
+            return here.len().cmp(&there.len());
+        }
+        let (first, second) = (here.split_at(count), there.split_at(count));
+        match first.0.cmp(second.0) {
+            Ordering::Equal => (here, there) = (first.1, second.1),
+            differ => return differ,
+        }
+    }
+}
+
+fn whole(bytes: &[u8]) -> impl Iterator<Item = &[u8]> {
+    std::iter::once(bytes).filter(|bytes| !bytes.is_empty())
+}
+
+impl PartialEq for Aggregate {
+    fn eq(&self, other: &Self) -> bool {
+        self.len() == other.len() && compare(self.pieces(), other.pieces()).is_eq()
+    }
+}
+
+impl Eq for Aggregate {}
+
+impl PartialEq<[u8]> for Aggregate {
+    fn eq(&self, other: &[u8]) -> bool {
+        self.len() == other.len() && compare(self.pieces(), whole(other)).is_eq()
+    }
+}
+
+impl PartialOrd for Aggregate {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for Aggregate {
+    fn cmp(&self, other: &Self) -> Ordering {
+        compare(self.pieces(), other.pieces())
+    }
+}
+
+impl Hash for Aggregate {
+    /// In steps of 64 bytes from the first byte on: a hasher may tell the same bytes in other steps
+    /// apart, and equal aggregates may lie in other slices.
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        let mut reader = self.reader();
+        let mut step = [0; 64];
+        loop {
+            let count = reader.read(&mut step).unwrap_or(0);
+            if count == 0 {
+                return state.write_usize(self.len());
+            }
+            state.write(step.get(..count).unwrap_or_default());
+        }
+    }
+}

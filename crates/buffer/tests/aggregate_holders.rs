@@ -1,0 +1,333 @@
+//! Processes that are killed while they refer to the memory of others: nothing stays behind, and
+//! nobody else notices. (FEATURES Q4, Q5, Q18; RELIABILITY T2, T10, T17; [IOL §2.1, §2.3])
+//!
+//! The other process is this executable again, as user nobody, with a socket as standard input. It
+//! asks for grants, gets pointers, reads, gives back, and says at which step it is; it is killed at
+//! each. Needs root, because another user is the point.
+
+#![expect(clippy::unwrap_used, reason = "a test ends where something is not as it must be")]
+
+use abi::{Class, DbufId, RichPointer};
+use std::fs;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::process::ExitStatusExt as _;
+use std::process::{Child, Stdio};
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+use streamline_buffer::aggregate::access::{AccessList, Credentials};
+use streamline_buffer::aggregate::holders::{Holding, PeerId};
+use streamline_buffer::aggregate::owner::{Creator, Grant, Owner as _, Window};
+use streamline_buffer::aggregate::{Aggregate, AllocationPool};
+use streamline_buffer::pool::Config;
+use sys::descriptor;
+use sys::doorbell::{Doorbell, Other};
+use sys::process::{self, NOBODY};
+use testkit::{Random, need};
+
+const ROLE: &str = "STREAMLINE_TEST_ROLE";
+const SEGMENT: usize = 4096;
+const SEGMENTS: usize = 8;
+const LENT: usize = 3;
+const SHARED: u32 = 1;
+const SECRET: u32 = 2;
+
+fn id(number: u32) -> DbufId {
+    DbufId::new(number).unwrap()
+}
+
+/// One at a time: the tests count the descriptors of this process.
+static ALONE: Mutex<()> = Mutex::new(());
+
+/// Tells whether bytes are those that were sent (FNV-1a).
+fn digest(bytes: &[u8]) -> u64 {
+    bytes.iter().fold(0xcbf2_9ce4_8422_2325, |hash, &byte| {
+        (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3)
+    })
+}
+
+// ---- messages: a word, then numbers
+
+fn say(socket: &OwnedFd, text: &str) {
+    descriptor::send(socket, text.as_bytes(), &[]).unwrap();
+}
+
+fn hear(socket: &OwnedFd) -> Option<(String, Vec<u64>, Vec<OwnedFd>)> {
+    let mut message = [0; 256];
+    let (length, fds) = descriptor::receive(socket, &mut message).ok()?;
+    let text =
+        String::from_utf8_lossy(message.get(..length).filter(|m| !m.is_empty())?).into_owned();
+    let mut words = text.split(' ');
+    let word = words.next().unwrap().to_owned();
+    Some((word, words.map(|number| number.parse().unwrap()).collect(), fds))
+}
+
+fn block(pointer: RichPointer, bytes: &[u8]) -> String {
+    let [place, home] = pointer.words();
+    format!("block {place} {home} {}", digest(bytes))
+}
+
+// ---- here: the owner
+
+struct House {
+    creator: Creator,
+    pool: AllocationPool,
+    random: Random,
+}
+
+struct Guest {
+    socket: OwnedFd,
+    child: Child,
+    peer: PeerId,
+}
+
+impl House {
+    fn new() -> Self {
+        let config = Config { segment: SEGMENT, segments: SEGMENTS };
+        let [pool, secret] = [(SHARED, 0o644), (SECRET, 0o600)].map(|(number, mode)| {
+            AllocationPool::new(id(number), config, AccessList::new(0, 0, mode)).unwrap()
+        });
+        let mut creator = Creator::new(LENT);
+        creator.share(&pool).unwrap();
+        creator.share(&secret).unwrap();
+        Self { creator, pool, random: Random::replayable() }
+    }
+
+    fn invite(&mut self) -> Option<Guest> {
+        let (socket, child) = spawn("guest")?;
+        let peer = self.creator.holders_mut().join(Credentials::new(NOBODY, NOBODY));
+        Some(Guest { socket, child, peer })
+    }
+
+    /// A segment of bytes of which nothing is kept here.
+    fn lend(&mut self, guest: &Guest) {
+        let bytes = self.random.bytes(SEGMENT);
+        let sent = self.pool.copy(&bytes).unwrap();
+        self.creator.lend(&sent, guest.peer).unwrap();
+        let pointer = sent.slices().next().unwrap().pointer();
+        say(&guest.socket, &block(pointer, &bytes));
+    }
+
+    /// Answers a guest up to this step, at which it is left waiting.
+    fn serve(&mut self, guest: &Guest, until: u64) {
+        loop {
+            let (word, numbers, _) = hear(&guest.socket).expect("the other process has failed");
+            match word.as_str() {
+                "step" if numbers[0] == until => return,
+                "step" => self.step(guest, numbers[0]),
+                "grant" => self.grant(guest, id(u32::try_from(numbers[0]).unwrap())),
+                "back" => {
+                    let pointer = RichPointer::from_words([numbers[0], numbers[1]]);
+                    assert!(self.creator.holders_mut().give_back(guest.peer, pointer));
+                }
+                other => panic!("`{other}` from the other process"),
+            }
+        }
+    }
+
+    fn step(&mut self, guest: &Guest, step: u64) {
+        say(&guest.socket, "go");
+        if step == MAPPED {
+            (0..LENT).for_each(|_| self.lend(guest));
+        }
+    }
+
+    fn grant(&mut self, guest: &Guest, dbuf: DbufId) {
+        match self.creator.grant(dbuf, guest.peer) {
+            Ok(grant) => descriptor::send(&guest.socket, b"grant", &[grant.descriptor()]).unwrap(),
+            Err(_) => say(&guest.socket, "no"),
+        }
+    }
+
+    /// Kills a guest; answers what it kept, and how long it took to hear of it and give all back.
+    fn kill(&mut self, mut guest: Guest) -> (Holding, Duration) {
+        guest.child.kill().unwrap();
+        let start = Instant::now();
+        let bell = Doorbell::from(guest.socket);
+        while bell.clear() == Other::Here {
+            sys::poll::readable(&[bell.as_fd()], Some(Duration::from_secs(10)));
+            assert!(start.elapsed() < Duration::from_secs(10), "nobody says that it is gone");
+        }
+        let kept = self.creator.holders_mut().gone(guest.peer).unwrap();
+        let took = start.elapsed();
+        assert_eq!(guest.child.wait().unwrap().signal(), Some(9), "it did not end by itself");
+        (kept, took)
+    }
+}
+
+fn spawn(role: &str) -> Option<(OwnedFd, Child)> {
+    need::root()?;
+    let (here, there) = descriptor::pair().unwrap();
+    let mut command = process::again_as(NOBODY, there).unwrap();
+    command.args(["--ignored", "--exact", "the_other_process"]).env(ROLE, role);
+    command.stdout(Stdio::null());
+    match process::start(&mut command) {
+        Ok(child) => Some((here, child)),
+        Err(error) => need::skip(&format!("nobody may not run this test: {error}")),
+    }
+}
+
+/// What must be as it was: descriptors of this process, and files by name.
+fn traces() -> (usize, usize) {
+    let mut fds: Vec<_> =
+        fs::read_dir("/proc/self/fd").unwrap().map(|it| it.unwrap().path()).collect();
+    fds.retain(|path| {
+        fs::read_link(path).is_ok_and(|to| to.to_string_lossy().contains("streamline"))
+    });
+    let named = fs::read_dir("/dev/shm").map_or(0, |files| {
+        let ours = |name: std::ffi::OsString| name.to_string_lossy().contains("streamline");
+        files.filter(|file| ours(file.as_ref().unwrap().file_name())).count()
+    });
+    (fds.len(), named)
+}
+
+#[test]
+fn q18_who_is_killed_at_any_step_keeps_nothing_and_the_others_go_on() {
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut house = House::new();
+    let Some(survivor) = house.invite() else { return };
+    house.serve(&survivor, READ);
+    let before = traces();
+    let mut slowest = Duration::ZERO;
+    for round in 0..3 {
+        for (step, segments) in
+            [(0, 0), (GRANTED, 0), (MAPPED, 0), (READ, 3), (GAVE, 2), (ASKED, 2), (COPYING, 2)]
+        {
+            let guest = house.invite().unwrap();
+            house.serve(&guest, step);
+            assert_eq!(house.pool.usage().leased, LENT + segments, "round {round}, step {step}");
+            let (kept, took) = house.kill(guest);
+            slowest = slowest.max(took);
+            let expected = Holding { segments, references: segments as u64, mistakes: 0 };
+            assert_eq!(kept, expected, "round {round}, step {step}");
+            assert_eq!(house.pool.usage().leased, LENT, "what the survivor keeps");
+            assert_eq!(traces(), before, "round {round}, step {step}");
+            // All other memory is used again, with other bytes in it.
+            let fill = house.pool.copy(&[step as u8; (SEGMENTS - LENT) * SEGMENT]).unwrap();
+            assert!(house.pool.copy(&[0]).is_err() && fill.len() == (SEGMENTS - LENT) * SEGMENT);
+        }
+    }
+    println!("from the kill until all was given back, the slowest of 21: {slowest:?}");
+    assert!(slowest < Duration::from_secs(5), "{slowest:?}");
+    say(&survivor.socket, "go");
+    house.serve(&survivor, GAVE);
+    say(&survivor.socket, "go");
+    house.serve(&survivor, ASKED);
+    let (kept, _) = house.kill(survivor);
+    assert_eq!(kept.segments, LENT - 1, "it gave one back, and read the others again before");
+    assert_eq!(house.pool.usage().leased, 0);
+}
+
+/// The maker of the memory is killed: who has mapped it still reads what was sent, and the memory
+/// goes when the last has let go of it.
+#[test]
+fn what_was_sent_outlives_who_sent_it() {
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let Some((socket, mut child)) = spawn("maker") else { return };
+    let mut window = Window::new();
+    let mut blocks = Vec::new();
+    while blocks.len() < LENT {
+        let (word, numbers, mut fds) = hear(&socket).expect("the other process has failed");
+        match word.as_str() {
+            "grant" => window.admit(Grant::from_descriptor(id(SHARED), fds.remove(0))).unwrap(),
+            _ => blocks.push(numbers),
+        }
+    }
+    for is_dead in [false, true] {
+        if is_dead {
+            child.kill().unwrap();
+            assert_eq!(child.wait().unwrap().signal(), Some(9));
+            assert!(hear(&socket).is_none());
+        }
+        blocks.iter().for_each(|block| check(&window, block));
+    }
+    assert!(window.forget(id(SHARED)));
+}
+
+fn check(window: &Window, block: &[u64]) {
+    let pointer = RichPointer::from_words([block[0], block[1]]);
+    let mut bytes = vec![0; pointer.length() as usize];
+    window.copy(pointer, &mut bytes).unwrap();
+    assert_eq!(digest(&bytes), block[2], "not what was sent");
+}
+
+// ---- there: the other process
+
+const GRANTED: u64 = 1;
+const MAPPED: u64 = 2;
+const READ: u64 = 3;
+const GAVE: u64 = 4;
+const ASKED: u64 = 5;
+const COPYING: u64 = 6;
+
+#[test]
+#[ignore = "not a test: what the others start"]
+fn the_other_process() {
+    let Ok(role) = std::env::var(ROLE) else { return };
+    let socket = std::io::stdin().as_fd().try_clone_to_owned().unwrap();
+    match role.as_str() {
+        "guest" => guest(&socket),
+        _ => maker(&socket),
+    }
+}
+
+fn guest(socket: &OwnedFd) {
+    let at = |step: u64| {
+        say(socket, &format!("step {step}"));
+        loop {
+            match hear(socket) {
+                Some((word, ..)) if word == "go" => return,
+                Some(_) => {}
+                None => std::process::exit(0),
+            }
+        }
+    };
+    let ask = |dbuf: u32| {
+        say(socket, &format!("grant {dbuf}"));
+        hear(socket).unwrap()
+    };
+    at(0);
+    assert_eq!(ask(SECRET).0, "no");
+    let (_, _, mut fds) = ask(SHARED);
+    at(GRANTED);
+    let mut window = Window::new();
+    window.admit(Grant::from_descriptor(id(SHARED), fds.remove(0))).unwrap();
+    let stranger = RichPointer::new(id(SECRET), abi::Place::new(0, 1), Class::YES);
+    assert!(window.copy(stranger, &mut [0]).is_err());
+    at(MAPPED);
+    let blocks: Vec<_> = (0..LENT).map(|_| hear(socket).unwrap().1).collect();
+    blocks.iter().for_each(|block| check(&window, block));
+    at(READ);
+    // A survivor has waited here for long.
+    blocks.iter().for_each(|block| check(&window, block));
+    say(socket, &format!("back {} {}", blocks[0][0], blocks[0][1]));
+    at(GAVE);
+    say(socket, &format!("grant {SHARED}"));
+    at(ASKED);
+    say(socket, &format!("step {COPYING}"));
+    loop {
+        check(&window, &blocks[1]);
+    }
+}
+
+fn maker(socket: &OwnedFd) {
+    let config = Config { segment: SEGMENT, segments: SEGMENTS };
+    let access = AccessList::private();
+    let mut pool = AllocationPool::new(id(SHARED), config, access).unwrap();
+    let mut creator = Creator::new(SEGMENTS);
+    creator.share(&pool).unwrap();
+    let peer = creator.holders_mut().join(Credentials::new(0, 0));
+    let grant = creator.grant(id(SHARED), peer).unwrap();
+    descriptor::send(socket, b"grant", &[grant.descriptor()]).unwrap();
+    let mut kept = Aggregate::new();
+    for number in 0..LENT {
+        let bytes = vec![number as u8 + 1; SEGMENT];
+        let sent = pool.copy(&bytes).unwrap();
+        creator.lend(&sent, peer).unwrap();
+        for slice in sent.slices() {
+            say(socket, &block(slice.pointer(), slice.bytes()));
+        }
+        kept.append(sent).unwrap();
+    }
+    // Until it is killed.
+    while hear(socket).is_some() {}
+}
