@@ -76,23 +76,40 @@ impl Load {
         Ok(Self { capture, frames, requests })
     }
 
-    /// Sends all frames from the client's device, from the first processor.
-    pub(super) fn send(&self, pair: &Pair, rate: Rate) -> std::result::Result<Sent, String> {
+    /// How many frames there are.
+    pub(super) fn frames(&self) -> usize {
+        self.frames.len()
+    }
+
+    /// Sends frames from the client's device, from the first processor: all of them, or the first
+    /// `most`.
+    pub(super) fn send(
+        &self,
+        pair: &Pair,
+        rate: Rate,
+        most: usize,
+    ) -> std::result::Result<Sent, String> {
         let told = pair.client.ip(&format!("-o link show dev {CLIENT_DEVICE}"));
         let index = told.split(':').next().and_then(|number| number.parse().ok()).unwrap_or(0);
         pair.client.enter(|| {
             // Where there is only one, it is shared.
             let _ = sys::process::pin_to(0);
             let sender = Sender::open(index, Qdisc::Through).map_err(|why| why.to_string())?;
-            self.send_by(sender, rate)
+            let most = most.clamp(1, self.frames.len());
+            self.send_by(sender, rate, &self.frames[..most])
         })
     }
 
-    fn send_by(&self, mut sender: Sender, rate: Rate) -> std::result::Result<Sent, String> {
+    fn send_by(
+        &self,
+        mut sender: Sender,
+        rate: Rate,
+        places: &[Range<usize>],
+    ) -> std::result::Result<Sent, String> {
         let begin = clock::monotonic();
         let mut busy_ns = 0;
         let mut batch: Vec<&[u8]> = Vec::with_capacity(BATCH);
-        for (number, frames) in self.frames.chunks(BATCH).enumerate() {
+        for (number, frames) in places.chunks(BATCH).enumerate() {
             if let Rate::PerSecond(rate) = rate {
                 let due = begin + ((number * BATCH) as f64 * 1e9 / rate) as u64;
                 while clock::monotonic() < due {
@@ -113,6 +130,6 @@ impl Load {
             busy_ns += clock::monotonic() - before;
         }
         let elapsed_ns = clock::monotonic() - begin;
-        Ok(Sent { frames: self.frames.len() as u64, elapsed_ns, busy_ns })
+        Ok(Sent { frames: places.len() as u64, elapsed_ns, busy_ns })
     }
 }

@@ -19,15 +19,16 @@ use crate::replay::{self, Folder};
 use crate::row::Row;
 use load::{Load, Rate};
 use programs::{OURS, Program, Purpose, Ran};
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use testkit::net::{Cable, Pair};
 
 /// The capture that is sent is so many times smaller than those of other benches.
 const PART: u64 = 5;
 /// How often the interval is halved in which the highest rate lies.
 const HALVINGS: usize = 6;
-/// How often sending is measured when nobody observes.
-const ALONE: usize = 5;
+/// How often sending is measured when nobody observes, and for how long at most, in seconds.
+const ALONE: usize = 3;
+const ALONE_S: f64 = 0.3;
 
 /// Rates, cost and requests.
 pub(crate) fn run(options: &Options) -> Result<Vec<Row>, String> {
@@ -70,6 +71,7 @@ impl Bench<'_> {
         let mut found = Vec::new();
         for program in self.programs {
             let (rate, reached) = self.highest(program)?;
+            eprintln!("{}: {:.0} frames a second without loss", program.name, reached);
             let row = Row {
                 spread: [reached, reached],
                 ..single(row, program.name, reached / 1e3, "kframes/s")
@@ -106,38 +108,75 @@ impl Bench<'_> {
         Ok((Rate::PerSecond(low), reached))
     }
 
-    /// Frames per second of processor time, in rounds. Who loses after all goes on a tenth slower.
+    /// Frames per second of processor time, in rounds; and what a frame takes of that in the
+    /// program, and of the kernel's.
     fn cost(&self, row: &str, rounds: usize, rates: &[Cell<Rate>]) -> Result<Vec<Row>, String> {
-        let candidate = |(program, rate): (&'_ Program, &'_ Cell<Rate>)| {
-            loop {
-                let alone: Result<Vec<f64>, String> = (0..ALONE)
-                    .map(|_| Ok(self.load.send(&self.pair, rate.get())?.busy_ns as f64))
-                    .collect();
-                let ran = self.observe(program, rate.get(), Purpose::Cost)?;
-                if !ran.whole {
-                    rate.set(rate.get().slower(ran.sent.rate()));
-                    continue;
-                }
-                // What sending took longer; noise may make it less than nothing.
-                let kernel_ns = (ran.sent.busy_ns as f64 - median(&alone?)).max(0.0);
-                let spent_ns = ran.processor_ns as f64 + kernel_ns;
-                return Ok(ran.sent.frames as f64 * 1e9 / spent_ns.max(1.0));
-            }
+        let shares: Vec<RefCell<Vec<[f64; 2]>>> =
+            self.programs.iter().map(|_| RefCell::default()).collect();
+        let measure = |number: usize| {
+            let ran = self.whole(number, &rates[number], Purpose::Cost)?;
+            // What sending took longer; noise may make it less than nothing.
+            let kernel_ns = ran.sent.busy_ns as f64 - self.alone(rates[number].get())?;
+            let frames = ran.sent.frames as f64;
+            let share = [ran.processor_ns as f64 / frames, kernel_ns.max(0.0) / frames];
+            shares[number].borrow_mut().push(share);
+            Ok(1e9 / share.into_iter().sum::<f64>().max(1.0))
         };
-        let candidate = &candidate;
-        let candidates = self.programs.iter().zip(rates);
-        let candidates = candidates
-            .map(|pair| Candidate { name: pair.0.name, measure: Box::new(move || candidate(pair)) })
-            .collect();
-        interleave(("live", row, f64::NAN), "frames/CPU s", rounds, candidates, &[])
+        let measure = &measure;
+        let candidate = |(number, program): (usize, &Program)| Candidate {
+            name: program.name,
+            measure: Box::new(move || measure(number)),
+        };
+        let candidates = self.programs.iter().enumerate().map(candidate).collect();
+        let mut rows =
+            interleave(("live", row, f64::NAN), "frames/CPU s", rounds, candidates, &[])?;
+        for (program, shares) in self.programs.iter().zip(&shares) {
+            for (of, place) in ["in the program", "in the kernel"].into_iter().enumerate() {
+                // The first round warmed up.
+                let taken: Vec<f64> =
+                    shares.borrow().iter().skip(1).map(|share| share[of]).collect();
+                let row = format!("{row}, {place}");
+                rows.push(Row {
+                    n: taken.len(),
+                    ..single(&row, program.name, median(&taken), "ns/frame")
+                });
+            }
+        }
+        Ok(rows)
+    }
+
+    /// Sends the capture while a program observes and loses nothing. Who loses after all goes on a
+    /// tenth slower.
+    fn whole(&self, number: usize, rate: &Cell<Rate>, purpose: Purpose) -> Result<Ran, String> {
+        loop {
+            let ran = self.observe(&self.programs[number], rate.get(), purpose)?;
+            if ran.whole {
+                return Ok(ran);
+            }
+            rate.set(rate.get().slower(ran.sent.rate()));
+        }
+    }
+
+    /// How long sending everything takes when nobody observes, in ns, from a part of it.
+    fn alone(&self, rate: Rate) -> Result<f64, String> {
+        let most = match rate {
+            Rate::FlatOut => usize::MAX,
+            Rate::PerSecond(rate) => (rate * ALONE_S) as usize,
+        };
+        let took = |_| {
+            let sent = self.load.send(&self.pair, rate, most)?;
+            Ok(sent.busy_ns as f64 / sent.frames.max(1) as f64)
+        };
+        let took: Result<Vec<f64>, String> = (0..ALONE).map(took).collect();
+        Ok(median(&took?) * self.load.frames() as f64)
     }
 
     /// How many requests each finds at its rate.
     fn requests(&self, row: &str, rates: &[Cell<Rate>]) -> Result<Vec<Row>, String> {
         let mut found = vec![("capture", self.load.requests as f64)];
-        for (program, rate) in self.programs.iter().zip(rates) {
-            if let Some(requests) = self.observe(program, rate.get(), Purpose::Requests)?.requests {
-                found.push((program.name, requests as f64));
+        for (number, rate) in rates.iter().enumerate() {
+            if let Some(requests) = self.whole(number, rate, Purpose::Requests)?.requests {
+                found.push((self.programs[number].name, requests as f64));
             }
         }
         let ours = found.iter().find(|(name, _)| *name == OURS).map_or(0.0, |(_, found)| *found);

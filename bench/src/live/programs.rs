@@ -208,7 +208,7 @@ impl Program {
         let told = if self.says_on_output { &out } else { &err };
         let child = self.start(pair, folder, [&out, &err], purpose)?;
         let before = processor_ns(child.id());
-        let sent = load.send(pair, rate)?;
+        let sent = load.send(pair, rate, usize::MAX)?;
         let after = when_idle(child.id());
         end(child, self.name)?;
         let told = text(told);
