@@ -131,7 +131,8 @@ impl Device {
     }
 }
 
-/// A socket with its filter and its ring, not bound yet, and whether the filter is in it. Where memory is short the ring is smaller.
+/// A socket with its filter and its ring, not bound yet, and whether the filter is in it. Where
+/// memory is short the ring is smaller.
 fn opened(asked: &Asked<'_>, interface: Option<&Interface>) -> sys::Result<(Ring, bool)> {
     let mut segments = segments(asked, interface);
     let wait = asked.latency.map_or(RETIRE_MS, |ns| (ns / 1_000_000).clamp(1, RETIRE_MAX));
