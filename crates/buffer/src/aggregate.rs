@@ -55,6 +55,7 @@ pub mod access;
 mod allocate;
 pub mod checksum;
 mod content;
+mod frozen;
 pub mod holders;
 mod list;
 pub mod owner;
@@ -62,6 +63,7 @@ mod slice;
 
 pub use allocate::{AllocationPool, Writer};
 pub use content::Reader;
+pub use frozen::Frozen;
 use list::List;
 pub use list::Slices;
 pub use slice::{ContentId, Slice};

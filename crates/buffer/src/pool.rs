@@ -33,6 +33,10 @@
 //!   the segment has arrived until it is told, in [`Pool::turn`], that it may have it back. In
 //!   between the lender leaves the bytes alone (the promise of `Lender`), and M1 to M5 hold as they
 //!   do for memory of our own, the draft of an arrived segment being all of it.
+//! - M8 Frozen memory (`aggregate::frozen`): the file is sealed against every way to write, by
+//!   anybody and for ever; the kernel puts that seal on only when no writable mapping is left, and
+//!   was asked for it before the memory was made. All of it is filled from the beginning, and no
+//!   pool is made over it, so no slot is given another segment: M1, and M4 without M3.
 
 use crate::Fault;
 use crate::slots::FREE;

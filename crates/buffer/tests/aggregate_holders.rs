@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 use streamline_buffer::aggregate::access::{AccessList, Credentials};
 use streamline_buffer::aggregate::holders::{Holding, PeerId};
 use streamline_buffer::aggregate::owner::{Creator, Grant, Owner as _, Window};
-use streamline_buffer::aggregate::{Aggregate, AllocationPool};
+use streamline_buffer::aggregate::{Aggregate, AllocationPool, Frozen};
 use streamline_buffer::pool::Config;
 use sys::descriptor;
 use sys::doorbell::{Doorbell, Other};
@@ -30,6 +30,7 @@ const SEGMENTS: usize = 8;
 const LENT: usize = 3;
 const SHARED: u32 = 1;
 const SECRET: u32 = 2;
+const FROZEN: u32 = 3;
 
 fn id(number: u32) -> DbufId {
     DbufId::new(number).unwrap()
@@ -217,21 +218,29 @@ fn q18_who_is_killed_at_any_step_keeps_nothing_and_the_others_go_on() {
     assert_eq!(house.pool.usage().leased, 0);
 }
 
-/// The maker of the memory is killed: who has mapped it still reads what was sent, and the memory
-/// goes when the last has let go of it.
+/// The maker of the memory is killed: who has mapped it still reads what was sent, copied out of
+/// the pool, and in place where it is frozen.
 #[test]
 fn what_was_sent_outlives_who_sent_it() {
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     let Some((socket, mut child)) = spawn("maker") else { return };
     let mut window = Window::new();
     let mut blocks = Vec::new();
-    while blocks.len() < LENT {
+    let mut frozen = None;
+    while frozen.is_none() {
         let (word, numbers, mut fds) = hear(&socket).expect("the other process has failed");
         match word.as_str() {
             "grant" => window.admit(Grant::from_descriptor(id(SHARED), fds.remove(0))).unwrap(),
+            "frozen" => {
+                let length = usize::try_from(numbers[0]).unwrap();
+                let data = Frozen::map(id(FROZEN), fds.remove(0), length).unwrap();
+                frozen = Some((data.aggregate().unwrap(), numbers[1]));
+            }
             _ => blocks.push(numbers),
         }
     }
+    let (data, sent) = frozen.unwrap();
+    assert_eq!((blocks.len(), data.len()), (LENT, LENT * SEGMENT));
     for is_dead in [false, true] {
         if is_dead {
             child.kill().unwrap();
@@ -239,6 +248,7 @@ fn what_was_sent_outlives_who_sent_it() {
             assert!(hear(&socket).is_none());
         }
         blocks.iter().for_each(|block| check(&window, block));
+        assert_eq!(digest(&data.to_vec()), sent);
     }
     assert!(window.forget(id(SHARED)));
 }
@@ -328,6 +338,9 @@ fn maker(socket: &OwnedFd) {
         }
         kept.append(sent).unwrap();
     }
+    let frozen = Frozen::copy(id(FROZEN), &kept).unwrap();
+    let message = format!("frozen {} {}", frozen.len(), digest(&kept.to_vec()));
+    descriptor::send(socket, message.as_bytes(), &[frozen.descriptor().unwrap()]).unwrap();
     // Until it is killed.
     while hear(socket).is_some() {}
 }

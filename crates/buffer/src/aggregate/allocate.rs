@@ -109,8 +109,24 @@ impl AllocationPool {
             // No slice is borrowed from the pool (`&mut self`): what is looked at is leased.
             self.open = None;
             self.pool.turn();
+            if self.pool.draft(min, min).is_none() {
+                self.give_up_open();
+            }
         }
         self.pool.draft(min, max).ok_or_else(|| Error::Full(self.pool.usage()))
+    }
+
+    /// A pool stays in a segment that is not half full yet. If nobody refers to it any more, what
+    /// does not fit into the rest of it still fits into all of it.
+    fn give_up_open(&mut self) {
+        let Some(place) = self.pool.draft(1, 1).map(|rest| rest.commit(0)) else { return };
+        if self.pool.lease(place).is_ok_and(|lease| lease.is_only()) {
+            if let Some(rest) = self.pool.draft(1, self.block_max()) {
+                let length = rest.len();
+                rest.commit(length);
+            }
+            self.pool.turn();
+        }
     }
 
     /// What keeps a block, and its name.

@@ -9,11 +9,11 @@
 //! Here the process that made the pools owns them ([`Creator`]). What it hands out is no way to
 //! write, cut or empty the memory, but its own mapping still writes: to the receiver the bytes are
 //! foreign, and [`Window::copy`] copies them. The source toggles the writer's permission for each
-//! buffer; a seal that takes the writer's mapping away (`FROZEN`) is for memory that is finished.
+//! buffer; what is worth a file of its own can be [`Frozen`], and is then looked at in place.
 
 use super::access::{AccessList, Credentials};
 use super::holders::{Holders, PeerId};
-use super::{Aggregate, AllocationPool};
+use super::{Aggregate, AllocationPool, Error, Frozen};
 use crate::region::Region;
 use crate::{Fault, foreign};
 use abi::ring::PAGE;
@@ -66,6 +66,17 @@ impl Creator {
         }
         let shared = Shared { access: pool.access().clone(), file: copy(file.as_fd())? };
         self.pools.insert(dbuf, shared);
+        Ok(())
+    }
+
+    /// Makes frozen data such that can be granted, to whom this list lets read.
+    pub fn share_frozen(&mut self, frozen: &Frozen, access: AccessList) -> Result<(), Refusal> {
+        let dbuf = frozen.dbuf();
+        if self.pools.contains_key(&dbuf) {
+            return Err(Refusal::Taken(dbuf));
+        }
+        let file = copy(frozen.descriptor().ok_or(Refusal::NoFile(dbuf))?)?;
+        self.pools.insert(dbuf, Shared { access: Arc::new(access), file });
         Ok(())
     }
 
@@ -156,6 +167,12 @@ impl Grant {
         Self { dbuf, file }
     }
 
+    /// What was granted as frozen, of which the first `length` bytes are data: no copy is needed to
+    /// look at it.
+    pub fn frozen(self, length: usize) -> Result<Frozen, Refusal> {
+        Frozen::map(self.dbuf, self.file, length)
+    }
+
     /// Maps it, if nobody can cut or empty it any more, and its size is one that a pool can have.
     fn map(self) -> Result<Region, Refusal> {
         let file = Memfd::from_fd(self.file)?;
@@ -219,6 +236,26 @@ impl Window {
         }
         foreign::copy_out(view.words(), at, out);
         Ok(())
+    }
+
+    /// Copies what these pointers name into a pool of our own, as one aggregate: what was another's
+    /// to change is immutable from here on, and the pointers can be given back.
+    pub fn receive(
+        &self,
+        pointers: &[RichPointer],
+        pool: &mut AllocationPool,
+    ) -> Result<Aggregate, Error> {
+        let mut received = Aggregate::new();
+        for pointer in pointers {
+            let mut copied = Ok(());
+            let block = pool.allocate(pointer.length() as usize, |room| {
+                copied = self.copy(*pointer, room);
+                room.len()
+            })?;
+            copied?;
+            received.append(block)?;
+        }
+        Ok(received)
     }
 
     /// Unmaps a pool; `false`: it was not mapped.

@@ -1,4 +1,4 @@
-//! The memory of a pool, and leases on its segments: what crosses threads. The invariants M1 to M6
+//! The memory of a pool, and leases on its segments: what crosses threads. The invariants M1 to M8
 //! are those of `pool`.
 
 use crate::Fault;
@@ -7,7 +7,7 @@ use crate::slots::Slots;
 use abi::{DbufId, Place, RichPointer};
 use std::fmt;
 use std::sync::Arc;
-use sys::memory::{Lender, Memfd};
+use sys::memory::{Lender, Memfd, Seals};
 
 /// Having one keeps one segment of a pool as it is, in any thread, until it is dropped.
 pub struct Lease {
@@ -105,7 +105,16 @@ enum Backing {
     File(Memfd),
     /// Another party, which fills them and takes them back (M7).
     Lent(Arc<dyn Lender>),
+    /// A file that nobody can write any more (M8).
+    Frozen(Memfd),
 }
+
+/// Bytes of a segment of frozen memory, which are fewer where the file is shorter: the reader and
+/// the maker of the file come to the same segments by its size alone.
+const FROZEN_SEGMENT: usize = 1 << 19;
+
+/// EPERM.
+const NOT_ALLOWED: i32 = 1;
 
 /// Where a segment begins: in the region, and as a place tells it.
 #[derive(Clone, Copy)]
@@ -134,18 +143,43 @@ impl Memory {
         Self { id, region, slots, backing: Backing::Lent(lender) }
     }
 
+    /// Memory that nobody can write any more, every byte of it shown. Refused for a file that is
+    /// not sealed so.
+    pub(crate) fn frozen(id: DbufId, file: Memfd) -> sys::Result<Self> {
+        if !file.seals()?.has(Seals::FROZEN) {
+            return Err(sys::Error::new(
+                "fcntl",
+                "F_GET_SEALS: it can still be written",
+                NOT_ALLOWED,
+            ));
+        }
+        // M8: sealed. Only from here on is its size what it will be.
+        let file = Memfd::from_fd(file.into())?;
+        let segment = file.len().next_power_of_two().min(FROZEN_SEGMENT);
+        let count = file.len().div_ceil(segment);
+        let region = Region::reading(file.map_read()?);
+        let slots = Slots::new(segment, count.next_power_of_two());
+        for slot in 0..count {
+            slots.open(slot, slot as u64);
+            // As much as can be reached as words, which is all of a file of whole pages.
+            let filled = segment.min(region.len().saturating_sub(slot * segment));
+            slots.fill(slot, filled as u64);
+        }
+        Ok(Self { id, region, slots, backing: Backing::Frozen(file) })
+    }
+
     /// Who fills the segments, if it is not us.
     pub(super) fn lender(&self) -> Option<&dyn Lender> {
         match &self.backing {
             Backing::Lent(lender) => Some(&**lender),
-            Backing::Heap | Backing::File(_) => None,
+            Backing::Heap | Backing::File(_) | Backing::Frozen(_) => None,
         }
     }
 
     /// The file that was made for this memory, to be sealed and handed to other processes.
-    pub(super) const fn file(&self) -> Option<&Memfd> {
+    pub(crate) const fn file(&self) -> Option<&Memfd> {
         match &self.backing {
-            Backing::File(file) => Some(file),
+            Backing::File(file) | Backing::Frozen(file) => Some(file),
             Backing::Heap | Backing::Lent(_) => None,
         }
     }

@@ -107,6 +107,110 @@ fn q5_q6_a_pool_is_mapped_once_and_only_its_maker_writes_it() {
     assert_eq!(read(&window, &data), Err(Fault::UnknownDbuf(dbuf)));
 }
 
+/// What was received is copied once, and then nobody can change it.
+#[test]
+fn what_was_another_s_to_change_is_received_as_a_copy() {
+    let mut owner = Creator::new(64);
+    let (mut theirs, mut ours) = (pool(1, AccessList::private()), pool(2, AccessList::private()));
+    owner.share(&theirs).unwrap();
+    let peer = owner.holders_mut().join(Credentials::own());
+    let mut window = Window::new();
+    window.admit(owner.grant(theirs.pool().id(), peer).unwrap()).unwrap();
+    let bytes: Vec<u8> = (0..3 * SEGMENT).map(|n| (n % 251) as u8).collect();
+    let sent = theirs.copy(&bytes).unwrap();
+    let pointers: Vec<_> = sent.slices().map(super::super::Slice::pointer).collect();
+    let received = window.receive(&pointers, &mut ours).unwrap();
+    assert!(received == *bytes);
+    assert!(received.slices().all(|slice| slice.content().dbuf == ours.pool().id()));
+    drop(received);
+    let unknown = RichPointer::new(DbufId::new(9).unwrap(), pointers[0].place, pointers[0].class);
+    let refused = window.receive(&[pointers[0], unknown], &mut ours).unwrap_err();
+    assert_eq!(refused, Error::Fault(Fault::UnknownDbuf(unknown.dbuf())));
+    assert_eq!(ours.usage().leased, 0, "nothing is left of what failed");
+}
+
+/// Q6, T6: taken for immutable is only what nobody can write, and then it is looked at in place.
+#[test]
+fn q6_frozen_data_is_read_in_place_by_whoever_may_have_it() {
+    let mut owner = Creator::new(4);
+    let mut local = pool(1, AccessList::private());
+    let bytes: Vec<u8> = (0..20_000u32).map(|n| (n % 253) as u8).collect();
+    let id = DbufId::new(7).unwrap();
+    let frozen = Frozen::copy(id, &local.copy(&bytes).unwrap()).unwrap();
+    owner.share_frozen(&frozen, AccessList::new(1000, 100, 0o640)).unwrap();
+    let [own, other] =
+        [1000, 1001].map(|user| owner.holders_mut().join(Credentials::new(user, user)));
+    assert_eq!(owner.grant(id, other).unwrap_err(), Refusal::Forbidden { dbuf: id, uid: 1001 });
+    let grant = owner.grant(id, own).unwrap();
+    let file = Memfd::from_fd(copy(grant.descriptor()).unwrap()).unwrap();
+    assert!(file.map().is_err() && File::from(OwnedFd::from(file)).write_at(b"x", 0).is_err());
+    let received = grant.frozen(bytes.len()).unwrap();
+    owner.lend(&frozen.aggregate().unwrap(), own).unwrap();
+    let mut here = received.aggregate().unwrap();
+    assert!(here == *bytes);
+    drop((frozen, received, owner));
+    // It is an aggregate like any other.
+    here.mutate(10_000..10_001, &mut local, |byte| byte[0] = 255).unwrap();
+    here.prepend(local.copy(b"header").unwrap()).unwrap();
+    assert_eq!(here.len(), bytes.len() + 6);
+    assert_eq!(here.byte(6 + 10_000), Some(255));
+    assert_eq!(here.byte(6 + 10_001), Some(bytes[10_001]));
+}
+
+/// T6: its maker keeps a mapping, so it cannot be sealed, so it is not taken.
+#[test]
+fn who_can_still_write_is_not_believed() {
+    let id = DbufId::new(7).unwrap();
+    let file = Memfd::create("test", 2 * PAGE).unwrap();
+    let writing = file.map().unwrap();
+    assert!(file.seal(Seals::FROZEN).is_err(), "somebody can write it");
+    let again = |file: &Memfd| copy(file.as_fd()).unwrap();
+    for seals in [Seals::NONE, Seals::SIZE.with(Seals::FUTURE_WRITE)] {
+        let file = Memfd::create("test", PAGE).unwrap();
+        file.seal(seals).unwrap();
+        let refused = Frozen::map(id, again(&file), 1).unwrap_err();
+        assert_eq!(refused, Refusal::Unsealed { dbuf: id, seals });
+    }
+    assert!(Frozen::map(id, again(&file), 1).is_err());
+    drop(writing);
+    file.seal(Seals::FROZEN).unwrap();
+    let refused = Frozen::map(id, again(&file), 2 * PAGE + 1).unwrap_err();
+    assert_eq!(refused, Refusal::Size { dbuf: id, is: 2 * PAGE });
+    assert_eq!(
+        Frozen::map(id, again(&file), 2 * PAGE).unwrap().aggregate().unwrap().len(),
+        2 * PAGE
+    );
+    for wrong in [0, PAGE - 1, PAGE + 8] {
+        let file = Memfd::create("test", wrong).unwrap();
+        file.seal(Seals::FROZEN).unwrap();
+        let refused = Frozen::map(id, again(&file), 0).unwrap_err();
+        assert_eq!(refused, Refusal::Size { dbuf: id, is: wrong });
+    }
+    let null = File::open("/dev/null").unwrap();
+    assert!(matches!(Frozen::map(id, null.into(), 0), Err(Refusal::System(_))));
+}
+
+#[test]
+fn frozen_data_of_every_length_is_whole() {
+    let mut random = testkit::Random::replayable();
+    let bytes = random.bytes(3 << 20);
+    let lengths = [0, 1, PAGE - 1, PAGE, PAGE + 1, (1 << 19) - 1, 1 << 19, (1 << 19) + 1, 3 << 20];
+    for (number, length) in lengths.into_iter().enumerate() {
+        let id = DbufId::new(number as u32 + 1).unwrap();
+        let frozen = Frozen::read(id, &bytes[..length], 4 << 20).unwrap();
+        assert_eq!((frozen.len(), frozen.is_empty()), (length, length == 0));
+        let file = Memfd::from_fd(copy(frozen.descriptor().unwrap()).unwrap()).unwrap();
+        assert_eq!(file.len(), length.max(1).next_multiple_of(PAGE), "no more than is needed");
+        let all = frozen.aggregate().unwrap();
+        assert!(all == bytes[..length], "{length}");
+        let again = Frozen::copy(DbufId::new(99).unwrap(), &all).unwrap();
+        assert!(again.aggregate().unwrap() == all);
+        assert_eq!(Frozen::read(id, &bytes[..length], 1000).unwrap().len(), length.min(1000));
+    }
+    let endless = Frozen::read(DbufId::new(1).unwrap(), &b"short"[..], usize::MAX).unwrap();
+    assert!(endless.aggregate().unwrap() == b"short"[..]);
+}
+
 /// T2, T3: what is granted, and what is pointed to, are allegations.
 #[test]
 fn what_is_no_pool_is_not_mapped_and_no_pointer_leaves_it() {
