@@ -6,7 +6,8 @@
 //! by the next one that makes a network. Tests may run side by side: no name is used twice.
 //!
 //! Everything is done by `ip` of iproute2, as a user would do it, and needs root: [`Pair::new`]
-//! skips loudly where there is none. A step that fails ends the test by a panic.
+//! skips loudly where there is none, and where the kernel has no such things. Any other step that
+//! fails ends the test by a panic.
 //!
 //! ```no_run
 //! use streamline_testkit::net::{Cable, Pair, SERVER};
@@ -58,13 +59,16 @@ impl Namespace {
     /// skipped, and has said why.
     pub fn new() -> Option<Self> {
         need::root()?;
+        need::net_admin()?;
         need::command("ip")?;
         static BEFORE: Once = Once::new();
         BEFORE.call_once(remove_what_others_left);
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
         let name = format!("sl-{}-{number}", std::process::id());
-        ip(&["netns", "add", &name]);
+        if let Err(why) = try_ip(&["netns", "add", &name]) {
+            return need::skip(&format!("needs network name spaces: {why}"));
+        }
         let made = Self { name };
         made.ip("link set dev lo up");
         Some(made)
@@ -93,7 +97,8 @@ impl Namespace {
     /// # Panics
     /// If it fails.
     pub fn run(&self, program: &str, words: &str) -> String {
-        done(self.command(program).args(words.split_whitespace()))
+        let done = done(self.command(program).args(words.split_whitespace()));
+        done.unwrap_or_else(|why| panic!("{why}"))
     }
 
     /// Runs `ip` on this name space; answers what it wrote.
@@ -193,10 +198,14 @@ impl Pair {
         let Cable { mtu, queues, addresses } = cable;
         let end = format!("mtu {mtu} numrxqueues {queues} numtxqueues {queues}");
         let server = pair.server.name();
-        pair.client.ip(&format!(
-            "link add {CLIENT_DEVICE} {end} type veth \
-             peer name {SERVER_DEVICE} {end} netns {server}"
-        ));
+        let words = format!(
+            "-n {} link add {CLIENT_DEVICE} {end} type veth \
+             peer name {SERVER_DEVICE} {end} netns {server}",
+            pair.client.name()
+        );
+        if let Err(why) = try_ip(&words.split(' ').collect::<Vec<_>>()) {
+            return need::skip(&format!("needs virtual Ethernet devices: {why}"));
+        }
         let ends = [
             (&pair.client, CLIENT_DEVICE, CLIENT, CLIENT6),
             (&pair.server, SERVER_DEVICE, SERVER, SERVER6),
@@ -255,15 +264,21 @@ fn remove(name: &str) {
 }
 
 fn ip(words: &[&str]) -> String {
+    try_ip(words).unwrap_or_else(|why| panic!("{why}"))
+}
+
+fn try_ip(words: &[&str]) -> Result<String, String> {
     done(Command::new("ip").args(words).stdin(Stdio::null()))
 }
 
-/// Runs a command to its end, which must be a good one.
-fn done(command: &mut Command) -> String {
-    let output = command.output().unwrap_or_else(|error| panic!("{command:?}: {error}"));
+/// Runs a command to its end; answers what it wrote, or why that was not a good one.
+fn done(command: &mut Command) -> Result<String, String> {
+    let output = command.output().map_err(|why| format!("{command:?}: {why}"))?;
+    if output.status.success() {
+        return Ok(String::from_utf8_lossy(&output.stdout).into_owned());
+    }
     let told = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{command:?} ended with {}: {told}", output.status);
-    String::from_utf8_lossy(&output.stdout).into_owned()
+    Err(format!("{command:?} ended with {}: {}", output.status, told.trim_end()))
 }
 
 #[cfg(test)]

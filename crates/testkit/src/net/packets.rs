@@ -23,8 +23,8 @@ pub fn counters(space: &Namespace, device: &str) -> Option<Counters> {
     parse_counters(&space.enter(|| read("dev")), device)
 }
 
-/// The packet sockets that see frames here, by the numbers of their inodes: they are bound, and to a
-/// protocol.
+/// The packet sockets that see frames here, by the numbers of their inodes: they are bound, and to
+/// a protocol.
 pub fn packet_sockets(space: &Namespace) -> Vec<u64> {
     parse_sockets(&space.enter(|| read("packet")))
 }
