@@ -2,7 +2,9 @@
 //!
 //! The first SIGINT or SIGTERM asks for an orderly end: [`asked_to_end`] says so, and the
 //! descriptor that [`watch`] gave becomes readable. The second kills the groups that we started
-//! ([`crate::group`]) and ends the process with 130 at once, whatever it is doing.
+//! ([`crate::group`]) and ends the process with 130 at once, whatever it is doing. What follows so
+//! closely that nobody can have meant it is no second one: `timeout` sends its signal to the process
+//! and then to its group.
 
 use crate::error::{Error, Result};
 use crate::eventfd::EventFd;
@@ -10,7 +12,7 @@ use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, AsRawFd};
 use std::ptr;
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicI32, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering};
 
 /// How often a signal asked us to end.
 static ASKED: AtomicU32 = AtomicU32::new(0);
@@ -19,6 +21,11 @@ static TELL: AtomicI32 = AtomicI32::new(-1);
 /// Keeps that eventfd open for ever.
 static EVENT: OnceLock<EventFd> = OnceLock::new();
 
+/// When the first came, on the monotonic clock; 0: not yet.
+static FIRST_NS: AtomicU64 = AtomicU64::new(0);
+
+/// What comes within this time of the first belongs to it.
+const TOGETHER_NS: u64 = 100_000_000;
 /// The exit status of a process that a second signal ends.
 const INTERRUPTED: i32 = 130;
 
@@ -63,9 +70,14 @@ pub fn broken_pipe(choice: BrokenPipe) -> Result<()> {
     handle(libc::SIGPIPE, action, 0)
 }
 
-/// Runs in the middle of anything: only atomics, write(2), kill(2) and _exit(2), which
-/// signal-safety(7) allows.
+/// Runs in the middle of anything: only atomics, clock_gettime(2), write(2), kill(2) and _exit(2),
+/// which signal-safety(7) allows.
 extern "C" fn asked(_signal: libc::c_int) {
+    let now = crate::clock::monotonic().max(1);
+    let first = FIRST_NS.compare_exchange(0, now, Ordering::AcqRel, Ordering::Acquire);
+    if first.is_err_and(|first| now.saturating_sub(first) < TOGETHER_NS) {
+        return;
+    }
     if ASKED.fetch_add(1, Ordering::AcqRel) > 0 {
         crate::group::kill_all();
         // SAFETY: _exit(2) may be called at any time and does not come back.
@@ -108,6 +120,9 @@ mod tests {
         // SAFETY: raise(3) sends a signal to this thread, whose handler was installed above.
         assert_eq!(unsafe { libc::raise(libc::SIGTERM) }, 0);
         assert_eq!(asked_to_end(), 1);
+        // SAFETY: as above.
+        assert_eq!(unsafe { libc::raise(libc::SIGTERM) }, 0);
+        assert_eq!(asked_to_end(), 1, "the same signal, sent to us and to our group");
         assert_eq!(crate::poll::readable(&[event.as_fd()], None), [true]);
         broken_pipe(BrokenPipe::Ends).unwrap();
         broken_pipe(BrokenPipe::Fails).unwrap();
