@@ -2,15 +2,16 @@
 
 use super::{Fault, Manner};
 
-/// The fields of a head that are known here. A text that is not there is empty.
+/// The fields of a head that are known here. A text that is not there is empty, but for the two of
+/// which logs tell the difference.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Fields<'b> {
     /// `Host`.
     pub host: &'b [u8],
     /// `User-Agent`.
-    pub user_agent: &'b [u8],
+    pub user_agent: Option<&'b [u8]>,
     /// `Referer`.
-    pub referer: &'b [u8],
+    pub referer: Option<&'b [u8]>,
     /// `Content-Type`.
     pub content_type: &'b [u8],
     /// `Content-Encoding`; the first if there are several.
@@ -188,8 +189,8 @@ impl<'b> Fields<'b> {
     ) -> Result<(), Fault> {
         match known {
             Known::Host => first(&mut self.host, value),
-            Known::UserAgent => first(&mut self.user_agent, value),
-            Known::Referer => first(&mut self.referer, value),
+            Known::UserAgent => _ = self.user_agent.get_or_insert(value),
+            Known::Referer => _ = self.referer.get_or_insert(value),
             Known::ContentType => first(&mut self.content_type, value),
             Known::Authorization => first(&mut self.authorization, value),
             Known::Upgrade => self.upgrade = true,

@@ -173,8 +173,12 @@ fn request(writer: &mut Writer<'_>, head: &Head<'_>, method: &[u8], target: &[u8
     text(writer, Field::Host, fields.host);
     text(writer, Field::Version, head.version);
     user(writer, fields.authorization);
-    text(writer, Field::UserAgent, fields.user_agent);
-    text(writer, Field::Referer, fields.referer);
+    for (field, value) in [(Field::UserAgent, fields.user_agent), (Field::Referer, fields.referer)]
+    {
+        if let Some(value) = value {
+            writer.text(field, value);
+        }
+    }
     body(writer, head);
     writer.number(Field::RequestHead, (head.end - head.begin) as u64);
 }
@@ -274,12 +278,18 @@ fn user(writer: &mut Writer<'_>, authorization: &[u8]) {
     }
     // Three bytes for four letters; the password behind the name is not decoded further than that.
     let letters = rest.trim_ascii();
-    let letters = letters.get(..USER_MAX / 3 * 4).unwrap_or(letters);
+    let (letters, is_whole) = match letters.get(..USER_MAX / 3 * 4) {
+        Some(beginning) => (beginning, beginning.len() == letters.len()),
+        None => (letters, true),
+    };
     let mut bytes = [0; USER_MAX];
     let Ok(length) = BASE64.decode_slice(letters, &mut bytes) else { return };
     let decoded = bytes.get(..length).unwrap_or_default();
-    if let Some(name) = decoded.split(|byte| *byte == b':').next() {
-        text(writer, Field::User, name);
+    match decoded.iter().position(|byte| *byte == b':') {
+        Some(end) => text(writer, Field::User, decoded.get(..end).unwrap_or_default()),
+        // The colon may be further on. Without one these are no credentials.
+        None if !is_whole => text(writer, Field::User, decoded),
+        None => {}
     }
 }
 
@@ -294,8 +304,8 @@ fn texts(head: &Head<'_>) -> usize {
         + head.version.len()
         + fields.host.len()
         + fields.authorization.len()
-        + fields.user_agent.len()
-        + fields.referer.len()
+        + fields.user_agent.unwrap_or_default().len()
+        + fields.referer.unwrap_or_default().len()
         + fields.content_type.len()
         + fields.content_encoding.len()
 }

@@ -186,6 +186,26 @@ const GET: &str = "GET /a?b HTTP/1.1\r\nHost: h\r\nUser-Agent: me\r\nReferer: r\
                    Authorization: Basic am9lOnNlY3JldA==\r\n\r\n";
 const OK: &str = "HTTP/1.1 200 fine\r\nContent-Length: 5\r\nContent-Type: text/plain\r\n\r\nhello";
 
+/// As a server writes them into its log: `""` and `"-"` are two things, and what has no colon is no
+/// name with a password (RFC 7617).
+#[test]
+fn what_is_empty_is_told_apart_from_what_is_not_there() {
+    let told = |fields: &str, field: Field| {
+        let get = format!("GET / HTTP/1.1\r\nHost: h\r\n{fields}\r\n");
+        let (seen, _) = connection(&[], true, &[ahead(&get), back(OK), end(false), end(true)]);
+        let fields = &seen.messages[0].fields;
+        fields.iter().find(|(known, _)| *known == field).map(|(_, value)| value.clone())
+    };
+    assert_eq!(told("", Field::Referer), None);
+    assert_eq!(told("Referer:\r\n", Field::Referer), Some(Vec::new()));
+    assert_eq!(told("User-Agent: \r\nUser-Agent: b\r\n", Field::UserAgent), Some(Vec::new()));
+    let user = |letters: &str| told(&format!("Authorization: basic {letters}\r\n"), Field::User);
+    assert_eq!(user("am9lOng="), Some(b"joe".to_vec()));
+    assert_eq!((user("am9l"), user("Ong=")), (None, None), "no colon, no name");
+    let long = "YWFh".repeat(100);
+    assert_eq!(user(&format!("{long}Ong=")), Some(vec![b'a'; 192]), "its beginning");
+}
+
 #[test]
 fn a_request_and_its_response_are_described() {
     let (seen, node) = connection(&[], true, &[ahead(GET), back(OK), end(false), end(true)]);
