@@ -3,8 +3,8 @@
 //! The first SIGINT or SIGTERM asks for an orderly end: [`asked_to_end`] says so, and the
 //! descriptor that [`watch`] gave becomes readable. The second kills the groups that we started
 //! ([`crate::group`]) and ends the process with 130 at once, whatever it is doing. What follows so
-//! closely that nobody can have meant it is no second one: `timeout` sends its signal to the process
-//! and then to its group.
+//! closely that nobody can have meant it is no second one: `timeout` sends its signal to the
+//! process, and then to its group.
 
 use crate::error::{Error, Result};
 use crate::eventfd::EventFd;
