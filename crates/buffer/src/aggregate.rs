@@ -55,6 +55,7 @@ pub mod access;
 mod allocate;
 pub mod checksum;
 mod content;
+pub mod desk;
 mod frozen;
 pub mod holders;
 mod list;

@@ -11,10 +11,12 @@ use abi::{Class, DbufId, RichPointer};
 use std::fs;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::process::ExitStatusExt as _;
+use std::path::PathBuf;
 use std::process::{Child, Stdio};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 use streamline_buffer::aggregate::access::{AccessList, Credentials};
+use streamline_buffer::aggregate::desk::{Desk, Guest};
 use streamline_buffer::aggregate::holders::{Holding, PeerId};
 use streamline_buffer::aggregate::owner::{Creator, Grant, Owner as _, Window};
 use streamline_buffer::aggregate::{Aggregate, AllocationPool, Frozen};
@@ -75,7 +77,7 @@ struct House {
     random: Random,
 }
 
-struct Guest {
+struct Process {
     socket: OwnedFd,
     child: Child,
     peer: PeerId,
@@ -93,14 +95,14 @@ impl House {
         Self { creator, pool, random: Random::replayable() }
     }
 
-    fn invite(&mut self) -> Option<Guest> {
+    fn invite(&mut self) -> Option<Process> {
         let (socket, child) = spawn("guest")?;
         let peer = self.creator.holders_mut().join(Credentials::new(NOBODY, NOBODY));
-        Some(Guest { socket, child, peer })
+        Some(Process { socket, child, peer })
     }
 
     /// A segment of bytes of which nothing is kept here.
-    fn lend(&mut self, guest: &Guest) {
+    fn lend(&mut self, guest: &Process) {
         let bytes = self.random.bytes(SEGMENT);
         let sent = self.pool.copy(&bytes).unwrap();
         self.creator.lend(&sent, guest.peer).unwrap();
@@ -109,7 +111,7 @@ impl House {
     }
 
     /// Answers a guest up to this step, at which it is left waiting.
-    fn serve(&mut self, guest: &Guest, until: u64) {
+    fn serve(&mut self, guest: &Process, until: u64) {
         loop {
             let (word, numbers, _) = hear(&guest.socket).expect("the other process has failed");
             match word.as_str() {
@@ -125,14 +127,14 @@ impl House {
         }
     }
 
-    fn step(&mut self, guest: &Guest, step: u64) {
+    fn step(&mut self, guest: &Process, step: u64) {
         say(&guest.socket, "go");
         if step == MAPPED {
             (0..LENT).for_each(|_| self.lend(guest));
         }
     }
 
-    fn grant(&mut self, guest: &Guest, dbuf: DbufId) {
+    fn grant(&mut self, guest: &Process, dbuf: DbufId) {
         match self.creator.grant(dbuf, guest.peer) {
             Ok(grant) => descriptor::send(&guest.socket, b"grant", &[grant.descriptor()]).unwrap(),
             Err(_) => say(&guest.socket, "no"),
@@ -140,7 +142,7 @@ impl House {
     }
 
     /// Kills a guest; answers what it kept, and how long it took to hear of it and give all back.
-    fn kill(&mut self, mut guest: Guest) -> (Holding, Duration) {
+    fn kill(&mut self, mut guest: Process) -> (Holding, Duration) {
         guest.child.kill().unwrap();
         let start = Instant::now();
         let bell = Doorbell::from(guest.socket);
@@ -156,29 +158,31 @@ impl House {
 }
 
 fn spawn(role: &str) -> Option<(OwnedFd, Child)> {
-    need::root()?;
     let (here, there) = descriptor::pair().unwrap();
+    spawn_with(there, role).map(|child| (here, child))
+}
+
+fn spawn_with(there: OwnedFd, role: &str) -> Option<Child> {
+    need::root()?;
     let mut command = process::again_as(NOBODY, there).unwrap();
     command.args(["--ignored", "--exact", "the_other_process"]).env(ROLE, role);
     command.stdout(Stdio::null());
     match process::start(&mut command) {
-        Ok(child) => Some((here, child)),
+        Ok(child) => Some(child),
         Err(error) => need::skip(&format!("nobody may not run this test: {error}")),
     }
 }
 
-/// What must be as it was: descriptors of this process, and files by name.
+/// What must be as it was: the descriptors and the mappings of this process that are memory of ours.
 fn traces() -> (usize, usize) {
-    let mut fds: Vec<_> =
-        fs::read_dir("/proc/self/fd").unwrap().map(|it| it.unwrap().path()).collect();
-    fds.retain(|path| {
-        fs::read_link(path).is_ok_and(|to| to.to_string_lossy().contains("streamline"))
-    });
-    let named = fs::read_dir("/dev/shm").map_or(0, |files| {
-        let ours = |name: std::ffi::OsString| name.to_string_lossy().contains("streamline");
-        files.filter(|file| ours(file.as_ref().unwrap().file_name())).count()
-    });
-    (fds.len(), named)
+    let links = fs::read_dir("/proc/self/fd").unwrap().map(|entry| entry.unwrap().path());
+    let is_ours = |path: &PathBuf| {
+        fs::read_link(path).is_ok_and(|to| to.to_string_lossy().contains("memfd:streamline"))
+    };
+    let maps = fs::read_to_string("/proc/self/maps").unwrap();
+    assert!(!maps.contains("/dev/shm/"), "nothing has a name");
+    let mapped = maps.lines().filter(|line| line.contains("memfd:streamline")).count();
+    (links.filter(is_ours).count(), mapped)
 }
 
 #[test]
@@ -253,6 +257,47 @@ fn what_was_sent_outlives_who_sent_it() {
     assert!(window.forget(id(SHARED)));
 }
 
+/// The same with a desk: its thread hears by itself who is gone, and gives back what was kept.
+#[test]
+fn q18_a_desk_hears_who_is_killed() {
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let config = Config { segment: SEGMENT, segments: SEGMENTS };
+    let access = AccessList::new(0, 0, 0o644);
+    let mut pool = AllocationPool::new(id(SHARED), config, access).unwrap();
+    let desk = Desk::open(Creator::new(LENT)).unwrap();
+    desk.owner(|owner| owner.share(&pool)).unwrap();
+    let before = traces();
+    for round in 0..10u8 {
+        let (peer, socket) = desk.introduce(Credentials::new(NOBODY, NOBODY)).unwrap();
+        let sent = pool.copy(&[round; 2 * SEGMENT]).unwrap();
+        desk.owner(|owner| owner.lend(&sent, peer)).unwrap();
+        let pointers = sent.slices().map(|slice| {
+            let [place, home] = slice.pointer().words();
+            format!(" {place} {home} {}", digest(slice.bytes()))
+        });
+        let role = format!("asks{}", pointers.collect::<String>());
+        drop(sent);
+        let Some(mut child) = spawn_with(socket, &role) else { return };
+        let holding = || desk.owner(|owner| owner.holders().holding(peer));
+        until(|| holding().unwrap().references == 1);
+        assert_eq!(pool.usage().leased, 1, "it has read both and given one back");
+        child.kill().unwrap();
+        assert_eq!(child.wait().unwrap().signal(), Some(9));
+        until(|| holding().is_none());
+        assert_eq!(pool.usage().leased, 0);
+        until(|| traces() == before);
+    }
+}
+
+/// Waits for another thread.
+fn until(done: impl Fn() -> bool) {
+    let start = Instant::now();
+    while !done() {
+        assert!(start.elapsed() < Duration::from_secs(20), "in vain");
+        std::thread::yield_now();
+    }
+}
+
 fn check(window: &Window, block: &[u64]) {
     let pointer = RichPointer::from_words([block[0], block[1]]);
     let mut bytes = vec![0; pointer.length() as usize];
@@ -276,7 +321,8 @@ fn the_other_process() {
     let socket = std::io::stdin().as_fd().try_clone_to_owned().unwrap();
     match role.as_str() {
         "guest" => guest(&socket),
-        _ => maker(&socket),
+        "maker" => maker(&socket),
+        _ => asks(socket, &role),
     }
 }
 
@@ -317,6 +363,22 @@ fn guest(socket: &OwnedFd) {
     loop {
         check(&window, &blocks[1]);
     }
+}
+
+fn asks(socket: OwnedFd, role: &str) {
+    let numbers: Vec<u64> = role.split(' ').skip(1).map(|word| word.parse().unwrap()).collect();
+    let mut guest = Guest::new(socket);
+    let mut read = |block: &[u64]| {
+        let pointer = RichPointer::from_words([block[0], block[1]]);
+        let mut bytes = vec![0; pointer.length() as usize];
+        guest.copy(pointer, &mut bytes).unwrap();
+        assert_eq!(digest(&bytes), block[2], "not what was sent");
+        pointer
+    };
+    let [first, _] = [0, 3].map(|at| read(&numbers[at..at + 3]));
+    guest.give_back(first).unwrap();
+    // Until it is killed, in the middle of asking.
+    while guest.ask(id(SHARED)).is_ok() {}
 }
 
 fn maker(socket: &OwnedFd) {

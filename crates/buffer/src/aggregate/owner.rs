@@ -6,7 +6,8 @@
 //! it ([`Window`]), so data that comes later in the same pool costs no system call: the lazily
 //! built pool of mapped buffers of the source.
 //!
-//! Here the process that made the pools owns them ([`Creator`]). What it hands out is no way to
+//! Here the process that made the pools owns them ([`Creator`]), and answers at a
+//! [`desk`](super::desk). What it hands out is no way to
 //! write, cut or empty the memory, but its own mapping still writes: to the receiver the bytes are
 //! foreign, and [`Window::copy`] copies them. The source toggles the writer's permission for each
 //! buffer; what is worth a file of its own can be [`Frozen`], and is then looked at in place.
@@ -202,8 +203,8 @@ pub struct Window {
 impl Window {
     /// Nothing is mapped.
     #[must_use]
-    pub fn new() -> Self {
-        Self::default()
+    pub const fn new() -> Self {
+        Self { views: BTreeMap::new() }
     }
 
     /// Maps what was granted. What was mapped before under the same id stays: its owner gives no id
@@ -258,6 +259,12 @@ impl Window {
         Ok(received)
     }
 
+    /// Whether a pool is mapped.
+    #[must_use]
+    pub fn has(&self, dbuf: DbufId) -> bool {
+        self.views.contains_key(&dbuf)
+    }
+
     /// Unmaps a pool; `false`: it was not mapped.
     pub fn forget(&mut self, dbuf: DbufId) -> bool {
         self.views.remove(&dbuf).is_some()
@@ -303,6 +310,8 @@ pub enum Refusal {
         /// Bytes that the file has.
         is: usize,
     },
+    /// The owner is gone, has shown us out, or answers what is no answer.
+    Abandoned,
     /// The kernel refused a call.
     System(sys::Error),
 }
@@ -334,6 +343,7 @@ impl fmt::Display for Refusal {
             Self::Size { dbuf, is } => {
                 write!(f, "dbuf {} has {is} bytes, which no pool has", dbuf.number())
             }
+            Self::Abandoned => f.write_str("the owner of this memory answers no more"),
             Self::System(error) => error.fmt(f),
         }
     }
@@ -355,4 +365,5 @@ impl From<sys::Error> for Refusal {
 }
 
 #[cfg(test)]
+#[cfg(not(miri))]
 mod tests;
