@@ -15,7 +15,8 @@
 //! same ones, and none of them sees another change its data: *aggregates are passed by value, bytes
 //! by reference*. What an aggregate refers to lives exactly as long as it does: each slice has a
 //! lease, a count that safe code cannot forge (M4 of `pool`) and that a thread which panics gives
-//! back like any other. What other processes refer to is counted in [`holders`].
+//! back like any other. Between processes an [`owner`] hands out pools, by their [`access`] lists,
+//! at a [`desk`]; [`holders`] counts what others refer to; what is [`Frozen`] they read in place.
 //!
 //! | operation | costs | of the source |
 //! |---|---|---|

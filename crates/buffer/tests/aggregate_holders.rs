@@ -173,7 +173,7 @@ fn spawn_with(there: OwnedFd, role: &str) -> Option<Child> {
     }
 }
 
-/// What must be as it was: the descriptors and the mappings of this process that are memory of ours.
+/// What must be as it was: the descriptors and mappings of this process that are memory of ours.
 fn traces() -> (usize, usize) {
     let links = fs::read_dir("/proc/self/fd").unwrap().map(|entry| entry.unwrap().path());
     let is_ours = |path: &PathBuf| {
