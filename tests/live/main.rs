@@ -6,6 +6,7 @@
 //! - `hostile`: what others made to break programs, at full speed;
 //! - `device`: it vanishes, is renamed, goes down; it is in another name space, or loopback;
 //! - `frames`: larger than the wire carries, without checksum, with tags, jumbo;
+//! - `streams`: put together live as off a capture;
 //! - `filter`: what the kernel already leaves out;
 //! - `privilege`: without any.
 //!
@@ -26,4 +27,5 @@ mod observer;
 mod overload;
 mod privilege;
 mod send;
+mod streams;
 mod weblog;

@@ -4,7 +4,7 @@
 //! The reader writes a capture into a pipe that the test reads: one frame for each ten that have
 //! been sent. So the flood is ten times what the reader can do, on a machine of any speed.
 
-use crate::numbers::{number, numbered};
+use crate::numbers::{number, numbered, numbers};
 use crate::observer::{Observer, Ran};
 use crate::send::send;
 use std::io::{BufReader, Read};
@@ -102,4 +102,26 @@ fn a_reader_that_stands_still_loses_by_the_ring() {
     assert_eq!(source.seen, Some(20_000), "{source:?}");
     assert_eq!(source.at("ring"), Some(20_000 - source.given), "{source:?}");
     assert!(source.given > 0 && source.lost() > 0, "{source:?}");
+}
+
+#[test]
+fn a_stop_in_the_middle_of_a_flood_balances() {
+    let cable = Cable { addresses: false, ..Cable::default() };
+    let Some(pair) = Pair::new(cable) else { return };
+    let frames = numbered(0..FRAMES, SIZE);
+    let line = format!("rx {SERVER_DEVICE} ring=1MB | pcap seen.pcap");
+    let mut observer = Observer::start(&pair.server, &line);
+    let ran = std::thread::scope(|scope| {
+        let sender = scope.spawn(|| send(&pair.client, CLIENT_DEVICE, &frames));
+        observer.until_written("seen.pcap", 1_000_000);
+        let ran = observer.stop();
+        assert!(!sender.is_finished(), "it was in the middle");
+        ran
+    });
+    ran.assert_well();
+    let (source, numbers) = (ran.source(), numbers(&ran.frames("seen.pcap")));
+    assert!(numbers.is_sorted_by(|one, next| one < next), "each once, in order");
+    assert_eq!(numbers.len() as u64, source.given, "{source:?}");
+    assert_eq!(source.seen, Some(source.given + source.lost()), "{source:?}");
+    assert!(numbers.last().is_some_and(|last| last + 1 <= FRAMES), "{source:?}");
 }

@@ -1,0 +1,134 @@
+//! What filters make of live frames is what they make of a capture of the same frames: also where
+//! they hold frames back while the ring goes round many times, and where frames come by several
+//! queues.
+
+use crate::numbers::{SHORT, numbered, numbers};
+use crate::observer::{Observer, Ran, program};
+use crate::scratch::Scratch;
+use crate::send::{capture, capture_length, send};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use testkit::net::{CLIENT_DEVICE, Cable, Pair, SERVER_DEVICE};
+use testkit::{Random, captures, traffic};
+
+/// Frames that are sent at once: a part of the smallest ring.
+const PART: usize = 200;
+/// Most frames of one of the captures.
+const FRAMES_MAX: usize = 3_000;
+/// Most bytes of a frame.
+const FRAME_MAX: usize = 1_514;
+
+/// The captures that are sent: those whose path holds one of these, or what `CASES=` says (`CASES=/`
+/// takes all, in some minutes).
+const PARTS: &[&str] = &["suricata/tcp-", "pcapplusplus/", "zeek/Traces/tcp"];
+
+/// What a line wrote into files, in the order of the contents.
+fn streams(ran: &Ran) -> Vec<Vec<u8>> {
+    let entries = std::fs::read_dir(ran.path("streams")).into_iter().flatten().flatten();
+    let files = entries.map(|entry| entry.path());
+    let files = files.filter(|path| path.extension().is_none_or(|end| end != "jsonl"));
+    let mut found: Vec<Vec<u8>> = files.map(|path| std::fs::read(path).expect("a file")).collect();
+    found.sort();
+    found
+}
+
+/// Frames live through a ring of the smallest size, and off a capture.
+fn both(pair: &Pair, frames: &[Vec<u8>]) -> [Vec<Vec<u8>>; 2] {
+    const LINE: &str = "ip | tcp | files@thread1 streams";
+    let line = format!("rx {SERVER_DEVICE} ring=512k | ({LINE}) + pcap@thread2 seen.pcap");
+    let mut observer = Observer::start(&pair.server, &line);
+    for (number, part) in frames.chunks(PART).enumerate() {
+        send(&pair.client, CLIENT_DEVICE, part);
+        // Whoever has written them has taken them out of the ring.
+        let sent = &frames[..number * PART + part.len()];
+        observer.until_written("seen.pcap", capture_length(sent));
+    }
+    let live = observer.stop();
+    live.assert_well();
+    let folder = Scratch::new();
+    let file = capture(&folder, "sent.pcap", frames);
+    let line = format!("replay {} | {LINE}", file.display());
+    let replayed = Observer::spawn(Command::new(program()), &line).wait();
+    replayed.assert_well();
+    assert!(live.frames("seen.pcap") == frames, "all frames, in their order");
+    [streams(&live), streams(&replayed)]
+}
+
+/// The frames of a capture of Ethernet that the cable carries.
+fn frames_of(path: &Path) -> Option<Vec<Vec<u8>>> {
+    let bytes = std::fs::read(path).ok()?;
+    let mut frames = Vec::new();
+    for (packet, frame) in wire::capture::packets(&bytes).map_while(Result::ok) {
+        let whole = packet.wire_length as usize == frame.len();
+        if packet.link != wire::LinkType::ETHERNET || !whole || frame.len() < 60 {
+            return None;
+        }
+        frames.push(frame.to_vec());
+    }
+    let carried = frames.iter().all(|frame| frame.len() <= FRAME_MAX);
+    (carried && (1..=FRAMES_MAX).contains(&frames.len())).then_some(frames)
+}
+
+#[test]
+fn disordered_streams_are_put_together_as_off_a_capture() {
+    let Some(pair) = Pair::new(Cable { addresses: false, ..Cable::default() }) else { return };
+    let mut random = Random::replayable();
+    let made = traffic(random.next(), 400).frames;
+    let mut frames: Vec<Vec<u8>> = made.into_iter().map(|(_, frame)| frame).collect();
+    // Neighbours change places, so that much is held.
+    for at in 1..frames.len() {
+        if random.one_in(5) {
+            frames.swap(at - 1, at);
+        }
+    }
+    let [live, replayed] = both(&pair, &frames);
+    assert!(live.len() > 300, "{}", live.len());
+    assert!(live == replayed, "{} and {} streams", live.len(), replayed.len());
+}
+
+#[test]
+fn captures_of_others_are_put_together_as_off_a_capture() {
+    let Some(captures) = captures() else { return };
+    let Some(pair) = Pair::new(Cable { addresses: false, ..Cable::default() }) else { return };
+    let part = std::env::var("CASES").ok();
+    let parts = part.as_deref().map_or(PARTS.to_vec(), |part| vec![part]);
+    let wanted = |path: &&PathBuf| {
+        let name = path.to_string_lossy();
+        parts.iter().any(|part| name.contains(part))
+    };
+    let mut seen = 0;
+    for path in captures.iter().filter(wanted) {
+        let Some(frames) = frames_of(path) else { continue };
+        let [live, replayed] = both(&pair, &frames);
+        assert!(live == replayed, "{}: {} and {}", path.display(), live.len(), replayed.len());
+        seen += 1;
+    }
+    println!("{seen} captures");
+    assert!(seen > 10, "{seen} captures");
+}
+
+#[test]
+fn frames_of_several_senders_come_each_once() {
+    let cable = Cable { addresses: false, queues: 2, ..Cable::default() };
+    let Some(pair) = Pair::new(cable) else { return };
+    let line = format!("rx {SERVER_DEVICE} ring=64MB | pcap seen.pcap");
+    let mut observer = Observer::start(&pair.server, &line);
+    let parts = [numbered(0..20_000, SHORT), numbered(20_000..40_000, SHORT)];
+    std::thread::scope(|scope| {
+        for (processor, part) in parts.iter().enumerate() {
+            let pair = &pair;
+            scope.spawn(move || {
+                // Where there is only one, they take turns.
+                let _ = sys::process::pin_to(processor);
+                send(&pair.client, CLIENT_DEVICE, part);
+            });
+        }
+    });
+    observer.until_written("seen.pcap", capture_length(&parts.concat()));
+    let ran = observer.stop();
+    ran.assert_whole();
+    let (first, second): (Vec<u64>, Vec<u64>) =
+        numbers(&ran.frames("seen.pcap")).into_iter().partition(|number| *number < 20_000);
+    assert!(first.into_iter().eq(0..20_000), "the first sender's, in their order");
+    assert!(second.into_iter().eq(20_000..40_000), "the second sender's, in their order");
+}
