@@ -18,8 +18,8 @@ const FRAMES_MAX: usize = 3_000;
 /// Most bytes of a frame.
 const FRAME_MAX: usize = 1_514;
 
-/// The captures that are sent: those whose path holds one of these, or what `CASES=` says (`CASES=/`
-/// takes all, in some minutes).
+/// The captures that are sent: those whose path holds one of these, or what `CASES=` says
+/// (`CASES=/` takes all, in half a minute).
 const PARTS: &[&str] = &["suricata/tcp-", "pcapplusplus/", "zeek/Traces/tcp"];
 
 /// What a line wrote into files, in the order of the contents.
@@ -91,7 +91,7 @@ fn captures_of_others_are_put_together_as_off_a_capture() {
     let Some(captures) = captures() else { return };
     let Some(pair) = Pair::new(Cable { addresses: false, ..Cable::default() }) else { return };
     let part = std::env::var("CASES").ok();
-    let parts = part.as_deref().map_or(PARTS.to_vec(), |part| vec![part]);
+    let parts = part.as_deref().map_or_else(|| PARTS.to_vec(), |part| vec![part]);
     let wanted = |path: &&PathBuf| {
         let name = path.to_string_lossy();
         parts.iter().any(|part| name.contains(part))
