@@ -70,6 +70,10 @@ impl Namespace {
             return need::skip(&format!("needs network name spaces: {why}"));
         }
         let made = Self { name };
+        // Entering it takes more rights than making it: `/sys` is mounted anew.
+        if let Err(why) = try_ip(&["netns", "exec", &made.name, "true"]) {
+            return need::skip(&format!("needs to enter network name spaces: {why}"));
+        }
         made.ip("link set dev lo up");
         Some(made)
     }
