@@ -2,7 +2,7 @@
 //! line here names one.
 
 use filter::catalog::FILTERS;
-use filter::{Description, Form, Gives, Kind, Type};
+use filter::{Description, Form, Gives, Kind, Parameter, Type};
 use pipeline::language::tree::{Node, Term};
 use std::path::Path;
 
@@ -41,9 +41,10 @@ pub(crate) fn file_sink_lines(capture: &Path, folder: &Path) -> Vec<String> {
     sink_lines(capture, |d| d.parameters.iter().any(|p| p.kind == Type::Path), Some(folder))
 }
 
-/// Every other sink: standard output.
+/// Every sink that need not be told where to: standard output.
 pub(crate) fn standard_sink_lines(capture: &Path) -> Vec<String> {
-    sink_lines(capture, |d| d.parameters.iter().all(|p| p.kind != Type::Path), None)
+    let told = |p: &Parameter| p.kind == Type::Path || p.default.is_none() && !p.optional;
+    sink_lines(capture, |d| !d.parameters.iter().any(told), None)
 }
 
 /// What a filter or sink is called with in its own example.

@@ -25,7 +25,9 @@ fn told(text: &str, every_ns: u64, for_ns: u64) -> (Vec<Progress>, Outcome) {
 #[test]
 fn what_was_given_so_far_grows_to_what_was_given_in_all() {
     let (told, outcome) = told("generate rate=20000 | count", 100_000_000, 650_000_000);
-    assert!((1..=6).contains(&told.len()), "as often as was asked for: {}", told.len());
+    // A busy machine lets the run end late, and then more is told; but never more often.
+    let most = outcome.elapsed_ns / 100_000_000;
+    assert!((1..=most).contains(&(told.len() as u64)), "as often as was asked for: {}", told.len());
     let given: Vec<u64> = told.iter().map(|told| told.sources[0].1.given.blocks).collect();
     // On a busy machine a space may not have come to answer.
     let grew = |two: &[Progress]| two[0].sources != two[1].sources || !two[1].held_up.is_empty();
