@@ -95,6 +95,12 @@ impl Writer {
         Self { side: Producer::new(store), sequence: 0, id, longest, limit: 0, staging }
     }
 
+    /// The position behind the last block that was put.
+    #[inline]
+    pub(crate) const fn head(&self) -> u64 {
+        self.side.head
+    }
+
     /// Our side of the ring, for who waits on it.
     pub(crate) const fn side(&mut self) -> &mut Producer {
         &mut self.side

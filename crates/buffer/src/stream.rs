@@ -11,8 +11,10 @@
 //! on it wants to be woken (`wait`); the other side rings ([`sys::doorbell`]) when that was
 //! reached, and never otherwise: no event while both run, and two per lap when they share a
 //! processor. A writer that found the ring full asks for half of it; a reader that found it empty
-//! asks for one block. No timer is armed. What was written is shown after [`Config::every`] blocks,
-//! or by [`Output::flush`], and before the writer waits. [SL §5.4; BASELINES, event batching]
+//! asks for a quarter, or for whatever is there when the writer says that it may be a while
+//! ([`Output::flush`], and before the writer waits). No timer is armed: who writes flushes before
+//! doing something else, as with any buffered writer. What was written is shown after
+//! [`Config::every`] blocks or 64 KB. [SL §5.4; BASELINES, event batching]
 //!
 //! **The end.** A writer that is dropped closes the stream: readers take what is there, then get 0
 //! as at the end of a file. A process that dies closes nothing, but its doorbell tells: readers get

@@ -37,6 +37,15 @@ impl Sleeper {
     }
 }
 
+/// Whether more is about to be published.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Urgency {
+    /// More comes at once: who sleeps is woken when it is as much as was asked for.
+    More,
+    /// It may be a while: who sleeps is woken for what there is.
+    Last,
+}
+
 /// The side of who rings.
 #[derive(Debug, Default)]
 pub(crate) struct Ringer {
@@ -46,7 +55,13 @@ pub(crate) struct Ringer {
 impl Ringer {
     /// Whether the other party sleeps and wants to be woken now that we have published `position`,
     /// and has not been rung for yet. Asked after the publication.
-    pub(crate) fn is_due(&mut self, page: &Region, at: usize, position: u64) -> bool {
+    pub(crate) fn is_due(
+        &mut self,
+        page: &Region,
+        at: usize,
+        position: u64,
+        urgency: Urgency,
+    ) -> bool {
         // SYNC POINT: falling asleep; pairs with the fence in `falls_asleep`.
         fence(Ordering::SeqCst);
         let turn = acquire(page.word(at + TURN));
@@ -54,7 +69,7 @@ impl Ringer {
             return false;
         }
         let until = page.word(at + UNTIL).load(Ordering::Relaxed);
-        let due = position >= until;
+        let due = urgency == Urgency::Last || position >= until;
         if due {
             self.rung = turn;
         }

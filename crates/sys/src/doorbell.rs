@@ -38,18 +38,14 @@ impl Doorbell {
         }
     }
 
-    /// Takes back what was rung here.
+    /// Takes one ring back, as there mostly is one. After more of them the bell is still readable,
+    /// and is taken back the next time.
     pub fn clear(&self) -> Other {
-        // More rings than this are taken back the next time: the bell is still readable.
-        for _ in 0..8 {
-            match recv(&self.0, &mut [0; 8], RecvFlags::DONTWAIT) {
-                Ok((0, _)) => return Other::Gone,
-                Ok(_) => {}
-                Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR) => return Other::Here,
-                Err(_) => return Other::Gone,
-            }
+        match recv(&self.0, &mut [0; 8], RecvFlags::DONTWAIT) {
+            Ok((0, _)) => Other::Gone,
+            Ok(_) | Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR) => Other::Here,
+            Err(_) => Other::Gone,
         }
-        Other::Here
     }
 }
 

@@ -2,7 +2,7 @@
 
 use crate::dbuf::Visitor;
 use crate::dbuf::walk::Found;
-use crate::wait::{Ringer, Sleeper};
+use crate::wait::{Ringer, Sleeper, Urgency};
 use crate::{Fault, Policy, Put, Taken, foreign, signal};
 use abi::ring::{reader, writer};
 use std::os::fd::{AsFd, BorrowedFd};
@@ -130,7 +130,7 @@ impl Input {
             std::hint::spin_loop();
         }
         let side = &mut self.ring.walk().side;
-        let until = side.next.saturating_add(1);
+        let until = side.next.saturating_add(side.store.capacity / 4);
         let index = side.index;
         let Some(page) = side.store.readers.get(index) else { return Err(Fault::Abandoned) };
         self.sleeper.falls_asleep(page, reader::WAIT, until);
@@ -159,7 +159,7 @@ impl Input {
         }
         side.release();
         let released = side.released();
-        if self.ringer.is_due(&side.store.writer, writer::WAIT, released) {
+        if self.ringer.is_due(&side.store.writer, writer::WAIT, released, Urgency::More) {
             self.gone |= self.bell.ring() == Other::Gone;
         }
     }

@@ -1,11 +1,15 @@
 //! The end of a stream that writes.
 
 use crate::cursor::Producer;
-use crate::wait::{Ringer, Sleeper};
+use crate::wait::{Ringer, Sleeper, Urgency};
 use crate::{Fault, Policy, Put, dbuf, signal};
 use abi::ring::{reader, writer};
 use std::os::fd::{AsFd, BorrowedFd};
 use sys::doorbell::{Doorbell, Other};
+
+/// So many bytes are shown however few blocks they are: the reader copies them while the next ones
+/// are written.
+const SHOWN_BYTES: u64 = 64 << 10;
 
 /// The one writer of a stream. Dropping it ends the stream.
 #[derive(Debug)]
@@ -16,6 +20,8 @@ pub struct Output {
     /// Blocks that were put and not shown.
     unshown: usize,
     every: usize,
+    /// Where the head is when what was written is shown, however few blocks it is.
+    show_at: u64,
     spins: u32,
 }
 
@@ -28,12 +34,13 @@ struct End {
 }
 
 impl Output {
-    pub(super) fn new(ring: dbuf::Writer, bells: Vec<Doorbell>, every: usize) -> Self {
+    pub(super) fn new(mut ring: dbuf::Writer, bells: Vec<Doorbell>, every: usize) -> Self {
+        let show_at = SHOWN_BYTES.min(ring.side().store.capacity / 16);
         let end = |bell| End { bell, ringer: Ringer::default(), gone: false };
         let ends = bells.into_iter().map(end).collect();
         let processors = std::thread::available_parallelism().map_or(1, usize::from);
         let (sleeper, spins) = (Sleeper::default(), signal::spins(processors));
-        Self { ring, ends, sleeper, unshown: 0, every: every.max(1), spins }
+        Self { ring, ends, sleeper, unshown: 0, every: every.max(1), show_at, spins }
     }
 
     /// How often to look before sleeping; 0 where both sides share a processor.
@@ -72,20 +79,27 @@ impl Output {
         let used = fill(&mut room);
         room.commit(used);
         self.unshown += 1;
-        if self.unshown >= self.every {
-            self.flush();
+        if self.unshown >= self.every || self.ring.head() >= self.show_at {
+            self.show(Urgency::More);
         }
         Ok(true)
     }
 
-    /// Shows readers all that was written, and wakes those that wait for it.
+    /// Shows readers all that was written, and wakes those that wait for anything. To be called
+    /// before the writer turns to something else.
     pub fn flush(&mut self) {
+        self.show(Urgency::Last);
+    }
+
+    /// Shows readers all that was written, and wakes those that wait for it.
+    fn show(&mut self, urgency: Urgency) {
         self.unshown = 0;
         self.ring.publish();
         let side = self.ring.side();
         let head = side.head;
+        self.show_at = head + SHOWN_BYTES.min(side.store.capacity / 16);
         for (end, page) in self.ends.iter_mut().zip(&side.store.readers) {
-            if !end.gone && end.ringer.is_due(page, reader::WAIT, head) {
+            if !end.gone && end.ringer.is_due(page, reader::WAIT, head, urgency) {
                 end.gone = end.bell.ring() == Other::Gone;
             }
         }
@@ -136,9 +150,10 @@ impl Output {
             let need = self.ring.needs(length)?;
             let side = self.ring.side();
             let (capacity, head) = (side.store.capacity, side.head);
-            // Half of the ring, so that a lap costs two events and not one for each block.
-            let until =
-                (head + need).saturating_sub(capacity).max(head.saturating_sub(capacity / 2));
+            // A lap costs two events, and not one for each block. Where both sides share a
+            // processor the reader may as well go on until little is left.
+            let left = if self.spins == 0 { capacity / 8 } else { capacity / 2 };
+            let until = (head + need).saturating_sub(capacity).max(head.saturating_sub(left));
             self.sleeper.falls_asleep(&side.store.writer, writer::WAIT, until);
             let slept = self.sleep(length);
             self.sleeper.wakes(&self.ring.side().store.writer, writer::WAIT);

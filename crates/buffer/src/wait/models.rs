@@ -32,7 +32,7 @@ fn woken(last: u64, until: u64) {
                 let mut ringer = Ringer::default();
                 for position in 1..=last {
                     pages.position.store(position, Ordering::Release);
-                    if ringer.is_due(&pages.page, 0, position) {
+                    if ringer.is_due(&pages.page, 0, position, Urgency::More) {
                         *pages.bell.0.lock().unwrap() = true;
                         pages.bell.1.notify_one();
                     }
