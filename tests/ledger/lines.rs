@@ -69,6 +69,14 @@ fn lines_at_random_account_for_every_number() {
 }
 
 #[test]
+fn several_rings_between_two_spaces_are_told_apart() {
+    let text = "generate@thread0 count=9000 seq=yes \
+                | (third@thread0 | count@thread1) + (even@thread0 | inspect@thread1) + few@thread1";
+    let outcome = run(text, Settings::default());
+    assert_eq!(given(&outcome), 9000);
+}
+
+#[test]
 fn copies_arrive_once_per_branch() {
     let text = "generate count=9000 seq=yes | (third | count) + (even | inspect) + few | watch";
     let outcome = run(text, Settings::default());

@@ -34,8 +34,8 @@ fn streams(ran: &Ran) -> Vec<Vec<u8>> {
 
 /// Frames live through a ring of the smallest size, and off a capture.
 fn both(pair: &Pair, frames: &[Vec<u8>]) -> [Vec<Vec<u8>>; 2] {
-    const LINE: &str = "ip | tcp | files@thread1 streams";
-    let line = format!("rx {SERVER_DEVICE} ring=512k | ({LINE}) + pcap@thread2 seen.pcap");
+    const LINE: &str = "ip | tcp | files streams";
+    let line = format!("rx {SERVER_DEVICE} ring=512k | ({LINE}) + pcap seen.pcap");
     let mut observer = Observer::start(&pair.server, &line);
     for (number, part) in frames.chunks(PART).enumerate() {
         send(&pair.client, CLIENT_DEVICE, part);

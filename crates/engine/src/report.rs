@@ -41,14 +41,14 @@ pub fn ledger_of(remains: &[Remains]) -> Ledger {
     // The two halves of a program are one line: what it took, and what it made of it.
     let mut programs: Vec<(usize, usize)> = Vec::new();
     for space in remains {
-        for node in &space.nodes {
+        for (number, node) in space.nodes.iter().enumerate() {
             let program = process::of(node);
             if let Part::Source(part) = &node.part
                 && program.is_none_or(|program| program.is_head())
             {
                 ledger.sources.push((node.name.clone(), part.source.seen()));
             }
-            let counted = filtered(node, space);
+            let counted = filtered(node, number, space);
             let known = programs.iter().find(|(planned, _)| *planned == node.planned);
             match (program, known) {
                 (Some(_), Some((_, line))) => ledger.filters[*line].join(counted),
@@ -123,7 +123,7 @@ fn ring(from: &Node, export: &crate::ring::Export, remains: &[Remains]) -> Edge 
     }
 }
 
-fn filtered(node: &Node, space: &Remains) -> Filtered {
+fn filtered(node: &Node, number: usize, space: &Remains) -> Filtered {
     let counts = &node.counts;
     let is_source = matches!(node.part, Part::Source(_));
     let given = match &node.part {
@@ -131,7 +131,7 @@ fn filtered(node: &Node, space: &Remains) -> Filtered {
         _ => space
             .imported
             .iter()
-            .find(|imported| imported.name == node.name)
+            .find(|imported| imported.node == number)
             .map_or_else(Amount::default, |imported| imported.taken),
     };
     let mut dropped = Vec::new();

@@ -129,7 +129,9 @@ pub struct Remains {
 pub struct Imported {
     /// Which edge of the plan it is.
     pub planned: usize,
-    /// The node behind the ring.
+    /// The node behind the ring, among those of the space.
+    pub node: usize,
+    /// Its name, which it may share with one behind another ring.
     pub name: String,
     /// What was taken.
     pub taken: filter::Amount,
@@ -510,6 +512,7 @@ impl Space {
             .filter_map(|input| match input {
                 Input::Ring { node, import, .. } => Some(Imported {
                     planned: import.planned,
+                    node: *node,
                     name: self.nodes[*node].name.clone(),
                     taken: import.taken(),
                 }),
