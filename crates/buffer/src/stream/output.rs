@@ -31,12 +31,18 @@ struct End {
     bell: Doorbell,
     ringer: Ringer,
     gone: bool,
+    /// How often it has rung in vain since there was room.
+    false_alarms: u32,
 }
+
+/// A reader rings once for each sleep, and only when it has come far enough. One that has rung so
+/// often while nothing came of it wants to keep the writer busy: nobody waits for it any more.
+const FALSE_ALARMS_MAX: u32 = 64;
 
 impl Output {
     pub(super) fn new(mut ring: dbuf::Writer, bells: Vec<Doorbell>, every: usize) -> Self {
         let show_at = SHOWN_BYTES.min(ring.side().store.capacity / 16);
-        let end = |bell| End { bell, ringer: Ringer::default(), gone: false };
+        let end = |bell| End { bell, ringer: Ringer::default(), gone: false, false_alarms: 0 };
         let ends = bells.into_iter().map(end).collect();
         let processors = std::thread::available_parallelism().map_or(1, usize::from);
         let (sleeper, spins) = (Sleeper::default(), signal::spins(processors));
@@ -98,11 +104,14 @@ impl Output {
         let side = self.ring.side();
         let head = side.head;
         self.show_at = head + SHOWN_BYTES.min(side.store.capacity / 16);
-        for (end, page) in self.ends.iter_mut().zip(&side.store.readers) {
-            if !end.gone && end.ringer.is_due(page, reader::WAIT, head, urgency) {
-                end.gone = end.bell.ring() == Other::Gone;
+        let mut gone = Vec::new();
+        for (at, (end, page)) in self.ends.iter_mut().zip(&side.store.readers).enumerate() {
+            let due = !end.gone && end.ringer.is_due(page, reader::WAIT, head, urgency);
+            if due && end.bell.ring() == Other::Gone {
+                gone.push(at);
             }
         }
+        gone.into_iter().for_each(|at| self.shut_out(at));
     }
 
     /// What this side has counted.
@@ -119,6 +128,9 @@ impl Output {
 
     /// Stops waiting for a reader.
     pub fn shut_out(&mut self, reader: usize) {
+        if let Some(end) = self.ends.get_mut(reader) {
+            end.gone = true;
+        }
         self.ring.shut_out(reader);
     }
 
@@ -159,6 +171,7 @@ impl Output {
             self.sleeper.wakes(&self.ring.side().store.writer, writer::WAIT);
             slept?;
             if self.has_room(length)? {
+                self.ends.iter_mut().for_each(|end| end.false_alarms = 0);
                 return Ok(true);
             }
         }
@@ -177,9 +190,10 @@ impl Output {
         let rang: Vec<usize> =
             present().zip(ready).filter(|(_, ready)| *ready).map(|((at, _), _)| at).collect();
         for at in rang {
-            if self.ends[at].bell.clear() == Other::Gone {
-                self.ends[at].gone = true;
-                self.ring.shut_out(at);
+            let end = &mut self.ends[at];
+            end.false_alarms += 1;
+            if end.bell.clear() == Other::Gone || end.false_alarms > FALSE_ALARMS_MAX {
+                self.shut_out(at);
             }
         }
         if self.side().abandoned() { Err(Fault::Abandoned) } else { Ok(()) }
