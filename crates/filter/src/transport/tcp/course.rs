@@ -152,7 +152,8 @@ impl Connection {
             self.probe = from;
             self.identity.flags |= PROBED;
         } else if sender == SERVER && !again && answers && side.may_restart() {
-            side.flags &= !ACKED;
+            // An end that was heard counts by the other number.
+            side.flags &= !(ACKED | FIN);
             side.open(from, true);
             side.scale = heard.scale;
         }

@@ -239,8 +239,13 @@ impl Side {
     /// A block or an end that the other end would not take is no reason to.
     pub(super) fn give_up(&mut self, way: &mut Way<'_, '_, '_>) {
         let front = way.cx.front(&self.held).map(|(key, _)| key);
+        // Whoever calls this calls it until nothing waits any more: each call takes something away,
+        // whatever a connection of nonsense has come to.
+        let ahead = |place: u32| after(place, self.next) && self.may_be_taken(place);
         match front {
-            Some(front) if self.may_be_taken(front) => self.skip(way, front),
+            Some(front) if ahead(front) && !(self.has(FIN) && !after(self.fin, front)) => {
+                self.skip(way, front);
+            }
             Some(_) => {
                 let mut list = self.held;
                 if let Some((_, block)) = way.cx.front(&list) {
@@ -249,7 +254,7 @@ impl Side {
                 }
                 self.held = list;
             }
-            None if self.may_be_taken(self.fin) => self.skip(way, self.fin),
+            None if ahead(self.fin) => self.skip(way, self.fin),
             None => self.flags &= !FIN,
         }
     }

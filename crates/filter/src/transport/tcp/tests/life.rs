@@ -120,6 +120,24 @@ fn a_syn_that_comes_again_begins_nothing() {
     assert_eq!((found.line().as_str(), found.counted("new sessions")), (">^abc|$ <^$", 1));
 }
 
+/// The end of a stream that never was lies behind the numbers that count then: whoever waited for it
+/// would wait for ever.
+#[test]
+fn an_end_that_was_heard_before_another_answer_counts_no_more() {
+    let answers = |number: u32| server(SYN, number, b"").acknowledging(101);
+    for fin in [600, 2_000_000_000] {
+        let frames = [
+            client(SYN, 100, b""),
+            answers(500),
+            server(FIN, fin, b"").acknowledging(101),
+            answers(9000),
+            client(0, 101, b"abc").acknowledging(9001),
+            server(0, 9001, b"yes").acknowledging(104),
+        ];
+        assert_eq!(run(&[], &frames, 64).line(), ">^abc <^yes >$ <$", "{fin}");
+    }
+}
+
 #[test]
 fn a_server_may_answer_with_another_number_until_the_client_agrees() {
     let answers = |number: u32| server(SYN, number, b"").acknowledging(101);
