@@ -243,7 +243,7 @@ impl Side {
         // whatever a connection of nonsense has come to.
         let ahead = |place: u32| after(place, self.next) && self.may_be_taken(place);
         match front {
-            Some(front) if ahead(front) && !(self.has(FIN) && !after(self.fin, front)) => {
+            Some(front) if ahead(front) && (!self.has(FIN) || after(self.fin, front)) => {
                 self.skip(way, front);
             }
             Some(_) => {

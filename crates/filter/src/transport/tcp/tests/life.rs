@@ -120,8 +120,8 @@ fn a_syn_that_comes_again_begins_nothing() {
     assert_eq!((found.line().as_str(), found.counted("new sessions")), (">^abc|$ <^$", 1));
 }
 
-/// The end of a stream that never was lies behind the numbers that count then: whoever waited for it
-/// would wait for ever.
+/// The end of a stream that never was lies behind the numbers that count then: whoever waited for
+/// it would wait for ever.
 #[test]
 fn an_end_that_was_heard_before_another_answer_counts_no_more() {
     let answers = |number: u32| server(SYN, number, b"").acknowledging(101);
