@@ -187,7 +187,10 @@ impl Program {
     /// Where it does not tell what it loses: counts the requests that it finds in a capture.
     fn learn(mut self, capture: &Path) -> Result<Self, String> {
         if let (None, Some(count)) = (self.lost, self.requests) {
-            let output = Command::new(&self.path).args(["-c", "-r"]).arg(capture).output();
+            let mut command = Command::new(&self.path);
+            // What it leaves behind lies beside the capture, and goes with it.
+            let folder = capture.parent().unwrap_or_else(|| Path::new("."));
+            let output = command.args(["-c", "-r"]).arg(capture).current_dir(folder).output();
             let output = output.map_err(|why| format!("{}: {why}", self.name))?;
             self.all = Some(count(&output.stdout, capture));
         }
