@@ -172,14 +172,14 @@ fn attach(socket: &Socket, asked: &Asked<'_>) -> sys::Result<bool> {
 /// How many segments a ring has: not more than were asked for, or as many as last for a moment at
 /// the rate of the interface; a power of two.
 fn segments(asked: &Asked<'_>, interface: Option<&Interface>) -> usize {
-    let machine = sys::machine::Machine::look();
     let of = |bytes: u64| usize::try_from(bytes).unwrap_or(usize::MAX) / SEGMENT;
     if let Some(bytes) = asked.ring {
         return 1 << of(bytes).max(SEGMENTS_MIN).ilog2();
     }
     // Files tell of interfaces of our own name space alone.
     let told = interface.filter(|_| asked.netns.is_none()).and_then(rate);
-    let most = machine.memory.map_or(RING_MAX, |all| (all / 64).min(RING_MAX));
+    let memory = sys::machine::Machine::look().memory;
+    let most = memory.map_or(RING_MAX, |all| (all / 64).min(RING_MAX));
     // Mbit/s for so many ms: in kbit, 125 bytes each.
     let bytes = (told.unwrap_or(RATE) * LASTS_MS * 125).clamp(RING_MIN, most.max(RING_MIN));
     of(bytes).next_power_of_two()

@@ -43,8 +43,8 @@ impl Losses {
     /// not given, by reason.
     pub(super) fn seen(&self, ring: &Ring, given: Amount, left: &[(&'static str, u64)]) -> Seen {
         let statistics = ring.statistics().ok();
-        let before = [("driver", self.driver()), ("backlog", self.backlog())];
-        let before = before.into_iter().filter(|_| self.receives);
+        let before = if self.receives { self.before() } else { Vec::new() };
+        let before = before.into_iter();
         let mut dropped: Vec<_> = before.chain([("socket", ring.socket_drops().ok())]).collect();
         let arrived = statistics.map(|all| all.packets);
         let came = dropped.iter().map(|(_, count)| *count).chain([arrived]).sum::<Option<u64>>();
@@ -71,17 +71,18 @@ impl Losses {
         Some(all)
     }
 
-    fn driver(&self) -> Option<u64> {
-        let (now, then) = (self.counters()?, self.counters.as_ref()?);
-        let since = |now: u64, then: u64| now.saturating_sub(then);
-        let missed = since(now.rx_missed_errors, then.rx_missed_errors);
-        let fifo = since(now.rx_fifo_errors, then.rx_fifo_errors);
-        Some(missed.max(fifo).max(since(now.rx_over_errors, then.rx_over_errors)))
-    }
-
-    fn backlog(&self) -> Option<u64> {
-        let all = Backlog::read().ok()?.dropped_since(self.backlog.as_ref()?);
-        let here = self.counters()?.rx_dropped.saturating_sub(self.counters.as_ref()?.rx_dropped);
-        Some(all.min(here))
+    /// What was lost on the way to the socket.
+    fn before(&self) -> Vec<(&'static str, Option<u64>)> {
+        let now = self.counters();
+        let counters = now.as_ref().zip(self.counters.as_ref());
+        let driver = counters.map(|(now, then)| {
+            let since = |of: fn(&Counters) -> u64| of(now).saturating_sub(of(then));
+            let missed = since(|all| all.rx_missed_errors).max(since(|all| all.rx_fifo_errors));
+            missed.max(since(|all| all.rx_over_errors))
+        });
+        let here = counters.map(|(now, then)| now.rx_dropped.saturating_sub(then.rx_dropped));
+        let all = Backlog::read().ok().zip(self.backlog.as_ref());
+        let all = all.map(|(now, then)| now.dropped_since(then));
+        vec![("driver", driver), ("backlog", all.zip(here).map(|(all, here)| all.min(here)))]
     }
 }

@@ -6,6 +6,7 @@
 //! four bytes to the front, into room that every packet of the ring has before it.
 
 use abi::{Class, ContextLane, DbufId, Entry, Flags, Marks, Place, RichPointer};
+use filter::general::bpf::link_type;
 use sys::packet::layout::{Block, Packet, PacketKind, Tag};
 use wire::ethernet;
 use wire::link::LinkType;
@@ -39,7 +40,7 @@ pub(super) fn unpack(
         && let Some(packet) = Packet::read(segment, at)
     {
         left -= 1;
-        match link_of(packet.link.hatype) {
+        match link_type(packet.link.hatype) {
             None => strange += 1,
             Some(link) => {
                 let (from, length, wire_length) = frame(&packet, link, segment);
@@ -57,11 +58,6 @@ pub(super) fn unpack(
         at = packet.next;
     }
     Unpacked { strange, broken: left }
-}
-
-/// The link type of frames from a device of this hardware type (ARPHRD_*).
-pub(super) fn link_of(hardware: u16) -> Option<LinkType> {
-    filter::general::bpf::link_type(hardware)
 }
 
 fn flags(packet: &Packet) -> Flags {
