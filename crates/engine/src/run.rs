@@ -83,6 +83,10 @@ pub fn run(paths: Vec<Path>, until: Until<'_>) -> sys::Result<Outcome> {
     let mut running = 0;
     for (number, path) in paths.into_iter().enumerate() {
         controls.push(Arc::clone(&path.control));
+        if until.watch.is_some() {
+            // The first pass says that there are sources.
+            path.control.ask();
+        }
         for (place, space) in path.spaces.into_iter().enumerate().rev() {
             let (ended, done) = (ended.clone(), Arc::clone(&done));
             let control = Arc::clone(&path.control);

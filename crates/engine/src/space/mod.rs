@@ -163,8 +163,7 @@ impl Space {
             batch: batch.clamp(1, LANES),
             spare: None,
             control,
-            // The first pass says that there are sources, before anybody asks.
-            answered: u32::MAX,
+            answered: 0,
             demand,
             programs,
             bell,
@@ -247,7 +246,9 @@ impl Space {
             self.control.stop();
         }
         // Others may run on for long, and who asks them wants to know what came in all.
-        self.answer(true);
+        if self.control.asked() > 0 {
+            self.answer(true);
+        }
         self.finish();
         self.remains()
     }
