@@ -12,6 +12,7 @@ pub mod descriptor;
 pub mod doorbell;
 mod error;
 pub mod eventfd;
+pub mod file;
 pub mod futex;
 pub mod group;
 pub mod libpcap;
