@@ -40,6 +40,25 @@ pub enum Fault {
     Abandoned,
     /// This operation needs a ring whose blocks are kept until they are read; this one overwrites.
     Lossy,
+    /// The owner of a dbuf does not let this user read it: asked when the first pointer into it
+    /// came.
+    Forbidden {
+        /// The dbuf.
+        dbuf: DbufId,
+        /// The user that we run under, as the owner knows it.
+        uid: u32,
+    },
+    /// A pointer leads into a dbuf that is not mapped here, and its owner is there no more.
+    OwnerGone(DbufId),
+    /// A dbuf was granted and could not be mapped, or not sealed as it must be.
+    Unmapped {
+        /// The dbuf.
+        dbuf: DbufId,
+        /// What the kernel says; 0: it is not what its owner alleges.
+        errno: i32,
+    },
+    /// This end of a stream is for the other direction.
+    WrongEnd,
 }
 
 impl fmt::Display for Fault {
@@ -74,6 +93,25 @@ impl fmt::Display for Fault {
             Self::Lossy => {
                 f.write_str("this ring overwrites its oldest blocks: read copies instead")
             }
+            Self::Forbidden { dbuf, uid } => write!(
+                f,
+                "user {uid} may not read dbuf {}: ask its owner for another access list",
+                dbuf.number()
+            ),
+            Self::OwnerGone(dbuf) => write!(
+                f,
+                "dbuf {} is not mapped here, and its owner answers no more",
+                dbuf.number()
+            ),
+            Self::Unmapped { dbuf, errno: 0 } => write!(
+                f,
+                "dbuf {} is not sealed or not as long as it must be: it was not mapped",
+                dbuf.number()
+            ),
+            Self::Unmapped { dbuf, errno } => {
+                write!(f, "dbuf {} could not be mapped (error {errno})", dbuf.number())
+            }
+            Self::WrongEnd => f.write_str("this end of the stream goes in the other direction"),
         }
     }
 }
