@@ -27,6 +27,8 @@ mod cursor;
 pub mod dbuf;
 mod fault;
 #[cfg(not(loom))]
+pub mod file;
+#[cfg(not(loom))]
 #[expect(unsafe_code, reason = "one instruction that copies what others may write")]
 mod foreign;
 pub mod ibuf;

@@ -11,6 +11,7 @@
 use crate::Fault;
 use crate::crossing::Batch;
 use crate::dbuf::Visitor;
+use crate::file::CachedFile;
 use crate::pool::{Lease, Pool};
 use abi::{DbufId, RichPointer};
 
@@ -19,6 +20,7 @@ use abi::{DbufId, RichPointer};
 pub struct Table<'a> {
     held: Vec<Held<'a>>,
     foreign: Vec<(DbufId, &'a mut Visitor)>,
+    files: Vec<&'a CachedFile>,
 }
 
 /// Something that keeps bytes from being overwritten as long as it is borrowed.
@@ -47,6 +49,11 @@ impl<'a> Table<'a> {
     /// Makes a ring of another process known, under the id by which its writer was introduced.
     pub fn visit(&mut self, dbuf: DbufId, visitor: &'a mut Visitor) {
         self.foreign.push((dbuf, visitor));
+    }
+
+    /// Makes a file known, of which only copies are given.
+    pub fn read(&mut self, file: &'a CachedFile) {
+        self.files.push(file);
     }
 
     /// The bytes that a pointer names.
@@ -78,6 +85,9 @@ impl<'a> Table<'a> {
                 Ok(())
             }
             Err(Fault::UnknownDbuf(dbuf)) => {
+                if let Some(file) = self.files.iter().find(|file| file.id() == dbuf) {
+                    return file.copy(pointer.place, out);
+                }
                 let ring = self.foreign.iter_mut().find(|(id, _)| *id == dbuf);
                 let (_, visitor) = ring.ok_or(Fault::UnknownDbuf(dbuf))?;
                 visitor.copy(pointer.place, out)

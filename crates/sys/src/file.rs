@@ -86,7 +86,7 @@ pub fn read_only(file: BorrowedFd<'_>) -> Result<OwnedFd> {
 pub fn is_in_user_space(file: impl AsFd) -> Result<bool> {
     const FUSE_SUPER_MAGIC: i64 = 0x6573_5546;
     let stat = rustix::fs::fstatfs(file).named("fstatfs", "")?;
-    Ok(i64::try_from(stat.f_type).is_ok_and(|kind| kind == FUSE_SUPER_MAGIC))
+    Ok(stat.f_type == FUSE_SUPER_MAGIC)
 }
 
 /// Whether more than owner, group and others is said about who may read (acl(5)).

@@ -16,7 +16,7 @@
 
 use super::access::Credentials;
 use super::holders::PeerId;
-use super::owner::{Creator, Grant, Owner as _, Refusal, Window};
+use super::owner::{Creator, Grant, Kind, Owner as _, Refusal, Window};
 use super::{Aggregate, AllocationPool, Error};
 use crate::Fault;
 use abi::{DbufId, RichPointer};
@@ -152,7 +152,10 @@ fn answer(state: &Mutex<State>, peer: PeerId, socket: &OwnedFd) -> bool {
             let Some(dbuf) = DbufId::new(message.dbuf) else { return false };
             let granted = lock(state).creator.grant(dbuf, peer);
             let (message, grant) = match &granted {
-                Ok(grant) => (Message::new(GRANTED, dbuf, [0; 2]), Some(grant.descriptor())),
+                Ok(grant) => {
+                    let kind = if grant.kind() == Kind::File { GRANTED_FILE } else { GRANTED };
+                    (Message::new(kind, dbuf, [0; 2]), Some(grant.descriptor()))
+                }
                 Err(refusal) => (Message::new(REFUSED, dbuf, refusal_words(refusal)), None),
             };
             // Nobody waits for a guest that does not read.
@@ -224,6 +227,11 @@ impl Guest {
                 if answer.kind == GRANTED && answer.dbuf == dbuf.number() =>
             {
                 Ok(Grant::from_descriptor(dbuf, file))
+            }
+            (Some(answer), Some(file))
+                if answer.kind == GRANTED_FILE && answer.dbuf == dbuf.number() =>
+            {
+                Ok(Grant::of_file(dbuf, file))
             }
             (Some(answer), None) if answer.kind == REFUSED => Err(refusal(dbuf, answer.words)),
             _ => Err(Refusal::Abandoned),
@@ -309,6 +317,8 @@ const BACK: u32 = 2;
 const GRANTED: u32 = 3;
 /// It does not.
 const REFUSED: u32 = 4;
+/// The dbuf comes with this message, and is a file.
+const GRANTED_FILE: u32 = 5;
 
 const UNKNOWN: u64 = 1;
 const FORBIDDEN: u64 = 2;

@@ -15,6 +15,7 @@
 use super::access::{AccessList, Credentials};
 use super::holders::{Holders, PeerId};
 use super::{Aggregate, AllocationPool, Error, Frozen};
+use crate::file::{self, CachedFile};
 use crate::region::Region;
 use crate::{Fault, foreign};
 use abi::ring::PAGE;
@@ -36,6 +37,7 @@ pub trait Owner {
 #[derive(Debug)]
 pub struct Creator {
     pools: BTreeMap<DbufId, Shared>,
+    files: BTreeMap<DbufId, CachedFile>,
     holders: Holders,
 }
 
@@ -51,16 +53,14 @@ impl Creator {
     /// needs more of them than its peers together may keep, or one peer stops it (T8).
     #[must_use]
     pub const fn new(limit: usize) -> Self {
-        Self { pools: BTreeMap::new(), holders: Holders::new(limit) }
+        Self { pools: BTreeMap::new(), files: BTreeMap::new(), holders: Holders::new(limit) }
     }
 
     /// Makes a pool one that can be granted, and seals it: from here on there is no new way to
     /// write it.
     pub fn share(&mut self, pool: &AllocationPool) -> Result<(), Refusal> {
         let dbuf = pool.pool().id();
-        if self.pools.contains_key(&dbuf) {
-            return Err(Refusal::Taken(dbuf));
-        }
+        self.is_free(dbuf)?;
         let file = pool.pool().file().ok_or(Refusal::NoFile(dbuf))?;
         if !file.seals()?.has(Seals::READER) {
             file.seal(Seals::READER)?;
@@ -73,17 +73,23 @@ impl Creator {
     /// Makes frozen data such that can be granted, to whom this list lets read.
     pub fn share_frozen(&mut self, frozen: &Frozen, access: AccessList) -> Result<(), Refusal> {
         let dbuf = frozen.dbuf();
-        if self.pools.contains_key(&dbuf) {
-            return Err(Refusal::Taken(dbuf));
-        }
+        self.is_free(dbuf)?;
         let file = copy(frozen.descriptor().ok_or(Refusal::NoFile(dbuf))?)?;
         self.pools.insert(dbuf, Shared { access: Arc::new(access), file });
         Ok(())
     }
 
-    /// Grants a pool no more. Who has it already keeps it (T11): later data belongs in a new pool.
+    /// Makes a file one that can be granted, to whom its own mode lets read when it is asked for.
+    pub fn share_file(&mut self, file: &CachedFile) -> Result<(), Refusal> {
+        self.is_free(file.id())?;
+        self.files.insert(file.id(), file.clone());
+        Ok(())
+    }
+
+    /// Grants a pool or file no more. Who has it already keeps it (T11): later data belongs in a
+    /// new pool.
     pub fn withdraw(&mut self, dbuf: DbufId) -> bool {
-        self.pools.remove(&dbuf).is_some()
+        self.pools.remove(&dbuf).is_some() || self.files.remove(&dbuf).is_some()
     }
 
     /// Whether somebody may read an aggregate: only who may read every pool that a slice of it lies
@@ -118,6 +124,11 @@ impl Creator {
         &mut self.holders
     }
 
+    fn is_free(&self, dbuf: DbufId) -> Result<(), Refusal> {
+        let taken = self.pools.contains_key(&dbuf) || self.files.contains_key(&dbuf);
+        if taken { Err(Refusal::Taken(dbuf)) } else { Ok(()) }
+    }
+
     fn readable(&self, dbuf: DbufId, peer: &Credentials) -> Result<&Shared, Refusal> {
         let shared = self.pools.get(&dbuf).ok_or(Refusal::UnknownDbuf(dbuf))?;
         if shared.access.may_read(peer) {
@@ -131,8 +142,12 @@ impl Creator {
 impl Owner for Creator {
     fn grant(&mut self, dbuf: DbufId, peer: PeerId) -> Result<Grant, Refusal> {
         let credentials = self.holders.credentials(peer).ok_or(Refusal::UnknownPeer(peer))?;
+        if let Some(file) = self.files.get(&dbuf) {
+            let file = file.grant(credentials).map_err(|why| of_file(dbuf, why))?;
+            return Ok(Grant { dbuf, file, kind: Kind::File });
+        }
         let shared = self.readable(dbuf, credentials)?;
-        Ok(Grant { dbuf, file: copy(shared.file.as_fd())? })
+        Ok(Grant { dbuf, file: copy(shared.file.as_fd())?, kind: Kind::Memory })
     }
 }
 
@@ -141,11 +156,21 @@ fn copy(file: BorrowedFd<'_>) -> sys::Result<OwnedFd> {
     file.try_clone_to_owned().map_err(|e| sys::Error::new("fcntl", "F_DUPFD_CLOEXEC", errno(e)))
 }
 
-/// What a peer gets: the memory of a pool, to be read.
+/// What a peer gets: the memory of a pool, or a file, to be read.
 #[derive(Debug)]
 pub struct Grant {
     dbuf: DbufId,
     file: OwnedFd,
+    kind: Kind,
+}
+
+/// What is granted.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Kind {
+    /// Memory, sealed.
+    Memory,
+    /// A file, which others may cut and write.
+    File,
 }
 
 impl Grant {
@@ -165,7 +190,19 @@ impl Grant {
     /// yet.
     #[must_use]
     pub const fn from_descriptor(dbuf: DbufId, file: OwnedFd) -> Self {
-        Self { dbuf, file }
+        Self { dbuf, file, kind: Kind::Memory }
+    }
+
+    /// As [`Grant::from_descriptor`], of what is said to be a file.
+    #[must_use]
+    pub const fn of_file(dbuf: DbufId, file: OwnedFd) -> Self {
+        Self { dbuf, file, kind: Kind::File }
+    }
+
+    /// What the descriptor leads to; the receiver has to be told.
+    #[must_use]
+    pub const fn kind(&self) -> Kind {
+        self.kind
     }
 
     /// What was granted as frozen, of which the first `length` bytes are data: no copy is needed to
@@ -174,8 +211,13 @@ impl Grant {
         Frozen::map(self.dbuf, self.file, length)
     }
 
-    /// Maps it, if nobody can cut or empty it any more, and its size is one that a pool can have.
-    fn map(self) -> Result<Region, Refusal> {
+    /// Maps memory if nobody can cut or empty it any more, and its size is one that a pool can
+    /// have; a file if it is one.
+    fn map(self) -> Result<View, Refusal> {
+        if self.kind == Kind::File {
+            let file = CachedFile::received(self.dbuf, self.file);
+            return file.map(View::File).map_err(|why| of_file(self.dbuf, why));
+        }
         let file = Memfd::from_fd(self.file)?;
         let seals = file.seals()?;
         if !seals.has(Seals::READER) {
@@ -186,7 +228,16 @@ impl Grant {
         if !file.len().is_power_of_two() || !(PAGE..=SIZE_MAX).contains(&file.len()) {
             return Err(Refusal::Size { dbuf: self.dbuf, is: file.len() });
         }
-        Ok(Region::reading(file.map_read()?))
+        Ok(View::Memory(Region::reading(file.map_read()?)))
+    }
+}
+
+/// A refusal of a file as one of a dbuf.
+fn of_file(dbuf: DbufId, why: file::Refusal) -> Refusal {
+    match why {
+        file::Refusal::Forbidden { uid } => Refusal::Forbidden { dbuf, uid },
+        file::Refusal::System(error) => Refusal::System(error),
+        _ => Refusal::NoFile(dbuf),
     }
 }
 
@@ -197,7 +248,16 @@ const SIZE_MAX: usize = 1 << 40;
 /// [IOL §2.2, §2.3, the IO-Lite window]
 #[derive(Debug, Default)]
 pub struct Window {
-    views: BTreeMap<DbufId, Region>,
+    views: BTreeMap<DbufId, View>,
+}
+
+/// What is mapped of another.
+#[derive(Debug)]
+enum View {
+    /// Memory of a pool: foreign bytes of a size that stays.
+    Memory(Region),
+    /// A file: not even that.
+    File(CachedFile),
 }
 
 impl Window {
@@ -228,7 +288,10 @@ impl Window {
             return Err(Fault::TooLong { length, limit });
         }
         let view = self.views.get(&pointer.dbuf());
-        let view = view.ok_or_else(|| Fault::UnknownDbuf(pointer.dbuf()))?;
+        let view = match view.ok_or_else(|| Fault::UnknownDbuf(pointer.dbuf()))? {
+            View::Memory(memory) => memory,
+            View::File(file) => return file.copy(pointer.place, out),
+        };
         // A position lies at its value modulo the size of the pool, which is a power of two.
         let at = pointer.place.position() & (view.len() as u64 - 1);
         let at = usize::try_from(at).unwrap_or(usize::MAX);
