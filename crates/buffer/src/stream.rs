@@ -81,6 +81,15 @@ pub fn stream(config: &Config) -> sys::Result<(Output, Vec<Offer>)> {
     Ok((Output::new(writer, bells, config.every), offers))
 }
 
+/// What a wait of an end has found.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Ready {
+    /// There is something to read, or the end; or there is room.
+    Something,
+    /// Nothing came in time.
+    Nothing,
+}
+
 /// What a reader gets: four descriptors.
 #[derive(Debug)]
 pub struct Offer {

@@ -1,5 +1,6 @@
 //! The end of a stream that reads.
 
+use super::Ready;
 use crate::dbuf::Visitor;
 use crate::dbuf::walk::Found;
 use crate::wait::{Ringer, Sleeper, Urgency};
@@ -25,15 +26,6 @@ pub struct Input {
     /// After how much that was read the writer is told: an eighth of the ring.
     often: u64,
     spins: u32,
-}
-
-/// What [`Input::wait`] found.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Ready {
-    /// There is something to read, or the end.
-    Something,
-    /// Nothing came in time.
-    Nothing,
 }
 
 impl Input {
@@ -123,6 +115,16 @@ impl Input {
 
     /// Waits until there is something to read, for at most `limit`.
     pub fn wait(&mut self, limit: Option<Duration>) -> Result<Ready, Fault> {
+        self.wait_beside(&[], limit)
+    }
+
+    /// As [`Input::wait`], and comes back with nothing when one of these descriptors can be read,
+    /// or a signal came.
+    pub fn wait_beside(
+        &mut self,
+        others: &[BorrowedFd<'_>],
+        limit: Option<Duration>,
+    ) -> Result<Ready, Fault> {
         for _ in 0..self.spins {
             if self.has_something()? {
                 return Ok(Ready::Something);
@@ -136,7 +138,9 @@ impl Input {
         self.sleeper.falls_asleep(page, reader::WAIT, until);
         let slept = match self.has_something() {
             Ok(false) => {
-                sys::poll::readable(&[self.bell.as_fd()], limit);
+                let all: Vec<BorrowedFd<'_>> =
+                    std::iter::once(self.bell.as_fd()).chain(others.iter().copied()).collect();
+                sys::poll::readable(&all, limit);
                 self.gone |= self.bell.clear() == Other::Gone;
                 Ok(())
             }

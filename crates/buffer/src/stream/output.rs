@@ -1,5 +1,6 @@
 //! The end of a stream that writes.
 
+use super::Ready;
 use crate::cursor::Producer;
 use crate::wait::{Ringer, Sleeper, Urgency};
 use crate::{Fault, Policy, Put, dbuf, signal};
@@ -151,30 +152,46 @@ impl Output {
 
     /// Waits until a block of this length fits.
     fn wait_for(&mut self, length: usize) -> Result<bool, Fault> {
+        loop {
+            if self.wait(length)? == Ready::Something {
+                return Ok(true);
+            }
+        }
+    }
+
+    /// Whether a block of this length can be written without waiting.
+    #[inline]
+    pub fn is_ready(&mut self, length: usize) -> Result<bool, Fault> {
+        Ok(self.ring.fits(length).is_some() || self.has_room(length)?)
+    }
+
+    /// Shows all that was written and waits once until a block of this length can be written; comes
+    /// back with nothing where a signal or a reader that rang in vain was what ended the sleep. For
+    /// who has something to look at in between, such as the signals of a program.
+    pub fn wait(&mut self, length: usize) -> Result<Ready, Fault> {
         self.flush();
         for _ in 0..self.spins {
             if self.has_room(length)? {
-                return Ok(true);
+                return Ok(Ready::Something);
             }
             std::hint::spin_loop();
         }
-        loop {
-            let need = self.ring.needs(length)?;
-            let side = self.ring.side();
-            let (capacity, head) = (side.store.capacity, side.head);
-            // A lap costs two events, and not one for each block. Where both sides share a
-            // processor the reader may as well go on until little is left.
-            let left = if self.spins == 0 { capacity / 8 } else { capacity / 2 };
-            let until = (head + need).saturating_sub(capacity).max(head.saturating_sub(left));
-            self.sleeper.falls_asleep(&side.store.writer, writer::WAIT, until);
-            let slept = self.sleep(length);
-            self.sleeper.wakes(&self.ring.side().store.writer, writer::WAIT);
-            slept?;
-            if self.has_room(length)? {
-                self.ends.iter_mut().for_each(|end| end.false_alarms = 0);
-                return Ok(true);
-            }
+        let need = self.ring.needs(length)?;
+        let side = self.ring.side();
+        let (capacity, head) = (side.store.capacity, side.head);
+        // A lap costs two events, and not one for each block. Where both sides share a processor
+        // the reader may as well go on until little is left.
+        let left = if self.spins == 0 { capacity / 8 } else { capacity / 2 };
+        let until = (head + need).saturating_sub(capacity).max(head.saturating_sub(left));
+        self.sleeper.falls_asleep(&side.store.writer, writer::WAIT, until);
+        let slept = self.sleep(length);
+        self.sleeper.wakes(&self.ring.side().store.writer, writer::WAIT);
+        slept?;
+        if !self.has_room(length)? {
+            return Ok(Ready::Nothing);
         }
+        self.ends.iter_mut().for_each(|end| end.false_alarms = 0);
+        Ok(Ready::Something)
     }
 
     fn sleep(&mut self, length: usize) -> Result<(), Fault> {

@@ -105,10 +105,7 @@ fn nothing_is_shown_before_it_is_due_and_all_of_it_when_flushed() {
     output.write(b"d").unwrap();
     output.flush();
     assert_eq!(input.try_read(&mut out).unwrap(), Some(1));
-    assert_eq!(
-        input.wait(Some(std::time::Duration::from_millis(1))).unwrap(),
-        input::Ready::Nothing
-    );
+    assert_eq!(input.wait(Some(std::time::Duration::from_millis(1))).unwrap(), Ready::Nothing);
 }
 
 #[test]
