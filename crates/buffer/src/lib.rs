@@ -34,6 +34,8 @@ mod foreign;
 pub mod ibuf;
 mod ledger;
 #[cfg(not(loom))]
+pub mod pages;
+#[cfg(not(loom))]
 #[expect(unsafe_code, reason = "turns places into slices; numbered invariants in the file")]
 pub mod pool;
 #[expect(unsafe_code, reason = "turns offsets into words and bytes")]

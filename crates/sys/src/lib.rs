@@ -20,6 +20,7 @@ pub mod machine;
 pub mod memory;
 pub mod net;
 pub mod packet;
+pub mod pages;
 pub mod poll;
 pub mod privilege;
 pub mod probe;

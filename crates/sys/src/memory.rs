@@ -70,6 +70,20 @@ impl Memfd {
         Ok(Self { fd, len })
     }
 
+    /// As [`Memfd::create`], of huge pages of 2 MB that were set aside, each of which `len` is a multiple
+    /// of. They are taken now, or there are too few.
+    pub fn create_huge(name: &str, len: usize) -> Result<Self> {
+        let flags = MemfdFlags::CLOEXEC
+            | MemfdFlags::ALLOW_SEALING
+            | MemfdFlags::HUGETLB
+            | MemfdFlags::HUGE_2MB;
+        let fd = rustix::fs::memfd_create(name, flags).named("memfd_create", name.to_owned())?;
+        rustix::fs::ftruncate(&fd, len as u64).named("ftruncate", format!("{len} bytes"))?;
+        let file = Self { fd, len };
+        file.allocate(0, len)?;
+        Ok(file)
+    }
+
     /// Takes a file that was received; its size is what the kernel says it is.
     pub fn from_fd(fd: OwnedFd) -> Result<Self> {
         let stat = rustix::fs::fstat(&fd).named("fstat", "a received descriptor")?;
@@ -89,6 +103,21 @@ impl Memfd {
         let mode = rustix::fs::FallocateFlags::empty();
         rustix::fs::fallocate(&self.fd, mode, offset as u64, len as u64)
             .named("fallocate", format!("{len} bytes of memory"))
+    }
+
+    /// Gives the pages of a range back; it reads as zeros from then on. Refused where the file is
+    /// sealed against writing, and by some also for writing in future.
+    pub fn punch(&self, offset: usize, len: usize) -> Result<()> {
+        let mode =
+            rustix::fs::FallocateFlags::PUNCH_HOLE | rustix::fs::FallocateFlags::KEEP_SIZE;
+        rustix::fs::fallocate(&self.fd, mode, offset as u64, len as u64)
+            .named("fallocate", format!("to give back {len} bytes of memory"))
+    }
+
+    /// How many bytes of it have pages right now.
+    pub fn resident(&self) -> Result<u64> {
+        let stat = rustix::fs::fstat(&self.fd).named("fstat", "a memfd")?;
+        Ok(u64::try_from(stat.st_blocks).unwrap_or(0) * 512)
     }
 
     /// Adds seals.

@@ -1,0 +1,218 @@
+//! Which pages the memory of a ring or pool is made of, when they are taken, and near whom.
+//! [Th §5.3.3], BASELINES, working set
+//!
+//! In: how many bytes, and what the machine offers ([`Facts`]). Out: a [`Choice`], by a function of
+//! these alone, that can say why; and the memory. What is chosen is a wish: where the machine
+//! refuses it, the next simpler kind is taken, so memory never fails for want of comfort.
+//!
+//! What is known (docs/book/buffers/forms.md has the command): to walk through a ring costs the
+//! same with pages of 2 MB up to 4 MB and 4 to 15 % less from 16 MB on; to touch it for the first
+//! time costs 15 times less. So huge pages are used from their own size on wherever they are to be
+//! had for nothing, and of those that somebody has set aside only large rings take. Pages that are
+//! taken at once cost as much as those that come by faults, and not in the middle of the first lap.
+
+use std::fmt;
+use std::sync::OnceLock;
+use sys::memory::{Mapping, Memfd};
+pub use sys::pages::Facts;
+
+/// What a piece of memory is to be made of.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Choice {
+    /// The pages.
+    pub pages: Pages,
+    /// Whether they are taken and mapped at once.
+    pub populate: bool,
+    /// Whether they are to lie on the node of the thread that makes the memory, which is the one
+    /// that writes it, whoever touches them first.
+    pub local: bool,
+}
+
+/// Kinds of pages.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Pages {
+    /// Those of the processor, 4 KB mostly.
+    Small,
+    /// Huge ones where the kernel finds some.
+    Transparent,
+    /// Huge ones of those that were set aside.
+    Reserved,
+}
+
+/// Reserved huge pages are for memory of so many bytes and more: below they gain nothing that
+/// transparent ones, or a few hundred faults, would not.
+const RESERVED_MIN: usize = 16 << 20;
+/// So many bytes are populated at once: 1 ms at 1 µs for each page.
+const POPULATE_MAX: usize = 4 << 20;
+
+/// What memory of `bytes` bytes is made of on such a machine.
+#[must_use]
+pub const fn choose(facts: &Facts, bytes: usize) -> Choice {
+    let is_huge = facts.huge > 0 && bytes >= facts.huge && bytes.is_multiple_of(facts.huge);
+    let pages = if is_huge && bytes >= RESERVED_MIN && facts.reserved >= bytes / facts.huge {
+        Pages::Reserved
+    } else if is_huge && facts.transparent {
+        Pages::Transparent
+    } else {
+        Pages::Small
+    };
+    let populate = bytes <= POPULATE_MAX || !matches!(pages, Pages::Small);
+    Choice { pages, populate, local: facts.nodes > 1 }
+}
+
+impl Choice {
+    /// What is chosen for so many bytes on this machine.
+    #[must_use]
+    pub fn here(bytes: usize) -> Self {
+        choose(facts(), bytes)
+    }
+
+    /// Memory of `len` bytes as it was chosen, or as near to that as the machine allows.
+    pub fn memory(&self, name: &str, len: usize) -> sys::Result<(Memfd, Mapping)> {
+        let reserved = match self.pages {
+            Pages::Reserved => Memfd::create_huge(name, len).ok(),
+            Pages::Small | Pages::Transparent => None,
+        };
+        let file = reserved.map_or_else(|| Memfd::create(name, len), Ok)?;
+        let mapping = file.map()?;
+        self.apply(&mapping);
+        if self.populate {
+            // A lack of memory is an error here and no SIGBUS later (T12); after the wishes, so
+            // that the pages are taken as wished.
+            file.allocate(0, len)?;
+            populate(&mapping, 0, len);
+        }
+        Ok((file, mapping))
+    }
+
+    /// Tells the kernel what is wished of a mapping; what it cannot grant is left.
+    pub fn apply(&self, mapping: &Mapping) {
+        if self.pages == Pages::Transparent {
+            // Refused by kernels without them: then they are small.
+            let _wished = mapping.huge();
+        }
+        if self.local
+            && let Ok(node) = sys::pages::node()
+        {
+            // Refused to who may not use that node: then the pages lie where they are touched.
+            let _wished = sys::pages::prefer(mapping, node);
+        }
+    }
+}
+
+/// Maps the pages of a range now rather than by a fault each. Where the kernel cannot (before
+/// 5.14), they come by faults.
+pub(crate) fn populate(mapping: &Mapping, offset: usize, len: usize) {
+    let _done = mapping.populate(offset, len);
+}
+
+/// What this machine offers; looked up once.
+pub fn facts() -> &'static Facts {
+    static FACTS: OnceLock<Facts> = OnceLock::new();
+    FACTS.get_or_init(Facts::look)
+}
+
+impl fmt::Display for Choice {
+    /// As `explain` tells it.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self.pages {
+            Pages::Small => "small pages",
+            Pages::Transparent => "huge pages where the kernel finds some",
+            Pages::Reserved => "reserved huge pages",
+        })?;
+        f.write_str(if self.populate { ", mapped at once" } else { ", mapped as they are used" })?;
+        if self.local { f.write_str(", on the writer's node") } else { Ok(()) }
+    }
+}
+
+#[cfg(test)]
+#[cfg(not(miri))]
+mod tests {
+    use super::*;
+
+    const MB: usize = 1 << 20;
+    const PLAIN: Facts = Facts { huge: 2 * MB, reserved: 0, transparent: false, nodes: 1 };
+
+    #[test]
+    fn the_choice_is_a_function_of_size_and_machine() {
+        let told = |facts: Facts, bytes| choose(&facts, bytes).to_string();
+        let cases = [
+            (PLAIN, MB, "small pages, mapped at once"),
+            (PLAIN, 64 * MB, "small pages, mapped as they are used"),
+            (Facts::default(), 64 * MB, "small pages, mapped as they are used"),
+            (Facts { transparent: true, ..PLAIN }, MB, "small pages, mapped at once"),
+            (
+                Facts { transparent: true, ..PLAIN },
+                2 * MB,
+                "huge pages where the kernel finds some, mapped at once",
+            ),
+            (
+                Facts { reserved: 1000, transparent: true, ..PLAIN },
+                8 * MB,
+                "huge pages where the kernel finds some, mapped at once",
+            ),
+            (Facts { reserved: 1000, ..PLAIN }, 16 * MB, "reserved huge pages, mapped at once"),
+            (Facts { reserved: 7, ..PLAIN }, 16 * MB, "small pages, mapped as they are used"),
+            (
+                Facts { reserved: 1000, ..PLAIN },
+                16 * MB + 4096,
+                "small pages, mapped as they are \
+                 used",
+            ),
+            (Facts { nodes: 2, ..PLAIN }, MB, "small pages, mapped at once, on the writer's node"),
+        ];
+        for (facts, bytes, expected) in cases {
+            assert_eq!(told(facts, bytes), expected, "{facts:?} {bytes}");
+        }
+    }
+
+    /// Whatever is wished, memory comes, and all of it can be written and sealed.
+    #[test]
+    fn d18_every_choice_becomes_memory_on_every_machine() {
+        for pages in [Pages::Small, Pages::Transparent, Pages::Reserved] {
+            for (populate, local) in [(false, false), (true, false), (false, true), (true, true)] {
+                let choice = Choice { pages, populate, local };
+                let (file, mapping) = choice.memory("streamline-test", 2 * MB).unwrap();
+                assert_eq!((file.len(), mapping.len()), (2 * MB, 2 * MB));
+                let resident = file.resident().unwrap();
+                assert_eq!(
+                    resident >= 2 * MB as u64,
+                    populate || pages_set_aside(&file),
+                    "{choice}"
+                );
+                if local {
+                    let told = sys::pages::preferred(&mapping).unwrap();
+                    assert!(told.is_none() || told == sys::pages::node().ok());
+                }
+                file.seal(sys::memory::Seals::READER).unwrap();
+            }
+        }
+        println!("here 1 MB are {}; {:?}", Choice::here(MB), facts());
+    }
+
+    /// Whether the machine had reserved huge pages after all.
+    fn pages_set_aside(file: &Memfd) -> bool {
+        file.resident().unwrap() > 0
+    }
+
+    /// What is populated costs no fault when it is touched.
+    #[test]
+    fn populated_memory_is_touched_without_a_fault() {
+        let choice = Choice { pages: Pages::Small, populate: true, local: false };
+        let (_file, mapping) = choice.memory("streamline-test", MB).unwrap();
+        let region = crate::region::Region::mapped(mapping);
+        let before = faults();
+        for page in 0..MB / 4096 {
+            region.word(page * 512).store(1, crate::atomic::Ordering::Relaxed);
+        }
+        let after = faults();
+        assert!(after - before < 16, "{} faults for 256 pages", after - before);
+    }
+
+    /// Minor faults of this thread (proc(5), field 10 of `stat`).
+    fn faults() -> u64 {
+        let text = std::fs::read_to_string("/proc/thread-self/stat").unwrap();
+        let (_, rest) = text.rsplit_once(") ").unwrap();
+        rest.split(' ').nth(7).unwrap().parse().unwrap()
+    }
+}

@@ -1,0 +1,152 @@
+//! Pages and the nodes that they lie on: what this machine offers, and asking for it. [Th §5.3.3]
+
+use crate::error::{Error, Result};
+use crate::memory::Mapping;
+use std::fs;
+use std::path::Path;
+
+/// What this machine offers beside small pages near whoever touches them first.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Facts {
+    /// Bytes of a huge page; 0 where there are none.
+    pub huge: usize,
+    /// Huge pages that were set aside and are free.
+    pub reserved: usize,
+    /// Whether shared memory gets huge pages when it asks for them.
+    pub transparent: bool,
+    /// Nodes that have memory of their own.
+    pub nodes: usize,
+}
+
+impl Facts {
+    /// Looks at the machine.
+    #[must_use]
+    pub fn look() -> Self {
+        Self::of(Path::new("/sys"))
+    }
+
+    /// What a tree like `/sys` says. What is missing there is not offered.
+    fn of(sys: &Path) -> Self {
+        let read = |path: &str| fs::read_to_string(sys.join(path)).unwrap_or_default();
+        let number = |path: &str| read(path).trim().parse().unwrap_or(0);
+        let shmem = read("kernel/mm/transparent_hugepage/shmem_enabled");
+        let is_on = ["[always]", "[within_size]", "[advise]", "[force]"];
+        Self {
+            huge: number("kernel/mm/transparent_hugepage/hpage_pmd_size"),
+            reserved: number("kernel/mm/hugepages/hugepages-2048kB/free_hugepages"),
+            transparent: is_on.iter().any(|word| shmem.contains(word)),
+            nodes: members(read("devices/system/node/has_memory").trim()),
+        }
+    }
+}
+
+/// How many numbers a list of the kernel has: `0-3,8`.
+fn members(list: &str) -> usize {
+    let range = |part: &str| {
+        let (from, to) = part.split_once('-').unwrap_or((part, part));
+        let (from, to) = (from.parse::<usize>().ok()?, to.parse::<usize>().ok()?);
+        to.checked_sub(from)?.checked_add(1)
+    };
+    list.split(',').filter_map(range).sum()
+}
+
+/// The node that this thread runs on.
+pub fn node() -> Result<u32> {
+    let (mut processor, mut node) = (0_u32, 0_u32);
+    // SAFETY: the kernel writes two numbers to places that live through the call, and nothing else
+    // (getcpu(2); the third argument is unused).
+    let done = unsafe {
+        libc::syscall(
+            libc::SYS_getcpu,
+            &raw mut processor,
+            &raw mut node,
+            std::ptr::null_mut::<libc::c_void>(),
+        )
+    };
+    if done == 0 { Ok(node) } else { Err(Error::last("getcpu", "")) }
+}
+
+/// Has the pages of this memory that are not there yet allocated on a node if it has room, whoever
+/// touches them first. A machine whose kernel knows no nodes has nothing to choose from: no
+/// mistake.
+pub fn prefer(memory: &Mapping, node: u32) -> Result<()> {
+    let Some(mask) = 1_u64.checked_shl(node) else { return Ok(()) };
+    let (at, len) = (memory.base().as_ptr(), memory.len());
+    // SAFETY: the range is that mapping, of which no byte is changed (mbind(2)); the mask is one
+    // word that lives through the call. The kernel reads one bit fewer than it is told.
+    let done = unsafe {
+        libc::syscall(libc::SYS_mbind, at, len, libc::MPOL_PREFERRED, &raw const mask, 65_usize, 0)
+    };
+    match Error::last("mbind", format!("{len} bytes")) {
+        _ if done == 0 => Ok(()),
+        error if error.errno == libc::ENOSYS => Ok(()),
+        error => Err(error),
+    }
+}
+
+/// The node that this memory prefers, if it prefers one.
+pub fn preferred(memory: &Mapping) -> Result<Option<u32>> {
+    let (mut mode, mut mask) = (0_i32, 0_u64);
+    let at = memory.base().as_ptr();
+    // SAFETY: the kernel writes a number and one word, to places that live through the call
+    // (get_mempolicy(2)); of the memory only the address is used.
+    let done = unsafe {
+        libc::syscall(
+            libc::SYS_get_mempolicy,
+            &raw mut mode,
+            &raw mut mask,
+            65_usize,
+            at,
+            MPOL_F_ADDR,
+        )
+    };
+    match Error::last("get_mempolicy", "") {
+        _ if done == 0 => Ok((mode == libc::MPOL_PREFERRED).then(|| mask.trailing_zeros())),
+        error if error.errno == libc::ENOSYS => Ok(None),
+        error => Err(error),
+    }
+}
+
+/// Of `linux/mempolicy.h`: told is what holds for an address.
+const MPOL_F_ADDR: u32 = 2;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_the_kernel_says_is_understood() {
+        assert_eq!((members("0"), members("0-3,8"), members("")), (1, 5, 0));
+        let here = Facts::look();
+        assert!(here.nodes >= 1 && here.huge.is_power_of_two() || here.huge == 0, "{here:?}");
+        assert_eq!(Facts::of(Path::new("/nonexistent")), Facts::default());
+        let folder = std::env::temp_dir().join(format!("streamline-pages-{}", std::process::id()));
+        let put = |path: &str, text: &str| {
+            let path = folder.join(path);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, text).unwrap();
+        };
+        put("kernel/mm/transparent_hugepage/shmem_enabled", "always within_size [advise] never\n");
+        put("kernel/mm/transparent_hugepage/hpage_pmd_size", "2097152\n");
+        put("kernel/mm/hugepages/hugepages-2048kB/free_hugepages", "7\n");
+        put("devices/system/node/has_memory", "0-1\n");
+        let told = Facts::of(&folder);
+        fs::remove_dir_all(&folder).unwrap();
+        let expected = Facts { huge: 2 << 20, reserved: 7, transparent: true, nodes: 2 };
+        assert_eq!(told, expected);
+    }
+
+    /// On a machine with one node the call is made all the same, and changes nothing.
+    #[test]
+    fn d18_memory_prefers_the_node_that_it_was_told() {
+        let memory = Mapping::anonymous(1 << 16).unwrap();
+        let here = node().unwrap();
+        prefer(&memory, here).unwrap();
+        let told = preferred(&memory).unwrap();
+        assert!(told.is_none_or(|node| node == here), "{told:?}");
+        if Facts::look().nodes > 0 {
+            assert_eq!(told, Some(here), "the kernel knows nodes");
+        }
+        prefer(&memory, 1000).unwrap();
+    }
+}
