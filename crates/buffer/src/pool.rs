@@ -41,14 +41,17 @@
 use crate::Fault;
 use crate::slots::FREE;
 use abi::{BLOCK_MAX, DbufId, Place, RichPointer};
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::fmt;
 use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 
+mod cold;
 mod lease;
 mod lent;
 
+use cold::Cold;
+pub use cold::Saved;
 pub use lease::Lease;
 pub(crate) use lease::Memory;
 
@@ -96,6 +99,7 @@ pub struct Pool {
     oldest: Cell<u64>,
     drafting: Cell<bool>,
     pins: Box<[Cell<u32>]>,
+    cold: RefCell<Cold>,
     mistakes: Cell<u64>,
 }
 
@@ -152,6 +156,7 @@ impl Pool {
             oldest: Cell::new(0),
             drafting: Cell::new(false),
             pins,
+            cold: RefCell::default(),
             mistakes: Cell::new(0),
         }
     }
@@ -209,7 +214,7 @@ impl Pool {
     /// The bytes of a block, if it is (still) here.
     #[must_use]
     pub fn bytes(&self, place: Place) -> Option<&[u8]> {
-        let (_, at) = self.memory.locate(place).ok()?;
+        let (_, at) = self.locate(place).ok()?;
         // SAFETY: `locate` found the bytes inside the region and below `filled`; they stay as they
         // are (M1) as long as `self` is borrowed (M3).
         Some(unsafe { self.memory.bytes(at, place.length() as usize) })
@@ -220,7 +225,10 @@ impl Pool {
     /// not here or has no bytes.
     #[must_use]
     pub fn segment(&self, pointer: RichPointer) -> Option<Segment<'_>> {
-        let (slot, start) = self.memory.around(pointer)?;
+        let (slot, start) = self.memory.around(pointer).or_else(|| {
+            self.locate(pointer.place).ok()?;
+            self.memory.around(pointer)
+        })?;
         // SAFETY: `around` found the slot resident and `filled` bytes from its first in the region;
         // they stay as they are (M1) as long as `self` is borrowed (M3).
         let bytes = unsafe { self.memory.bytes(start.at, self.memory.slots.filled(slot)) };
@@ -235,14 +243,14 @@ impl Pool {
         if pointer.dbuf() != self.id() {
             return Err(Fault::UnknownDbuf(pointer.dbuf()));
         }
-        self.memory.locate(pointer.place)?;
+        self.locate(pointer.place)?;
         self.bytes(pointer.place).ok_or(Fault::OutOfWindow(pointer.place))
     }
 
     /// Keeps the segment of this block until it is unpinned. `None`: the block is not here.
     #[must_use]
     pub fn pin(&self, place: Place) -> Option<Pin> {
-        let (slot, _) = self.memory.locate(place).ok()?;
+        let (slot, _) = self.locate(place).ok()?;
         let count = self.pins.get(slot)?;
         count.set(count.get().checked_add(1)?);
         Some(Pin(self.memory.slots.resident(slot)))
@@ -271,7 +279,7 @@ impl Pool {
     /// A lease on the segment of this block: keeps it, whatever becomes of the pool, until it is
     /// dropped.
     pub fn lease(&self, place: Place) -> Result<Lease, Fault> {
-        let (slot, _) = self.memory.locate(place)?;
+        let (slot, _) = self.locate(place)?;
         // M4: made from `&Pool`.
         Ok(Lease::new(&self.memory, slot))
     }
@@ -293,9 +301,12 @@ impl Pool {
                 continue;
             }
             // M3: `&mut self`. M4: `recycle` refuses while there are leases.
-            if slots.recycle(index) && open == Some(index) {
-                self.next.set(0);
-                self.end.set(0);
+            if slots.recycle(index) {
+                self.cold.get_mut().forget(index);
+                if open == Some(index) {
+                    self.next.set(0);
+                    self.end.set(0);
+                }
             }
         }
     }
@@ -313,14 +324,21 @@ impl Pool {
         usage
     }
 
+    /// See [`Slots::locate`](crate::slots::Slots::locate); a segment that was packed comes back.
+    #[inline]
+    fn locate(&self, place: Place) -> Result<(usize, usize), Fault> {
+        self.memory.locate(place).or_else(|fault| self.thaw(place, fault))
+    }
+
     /// Opens the lowest free slot under the next number that belongs there.
     fn open_segment(&self) -> Option<()> {
         let slots = &self.memory.slots;
         let index = (0..slots.len()).find(|&index| slots.resident(index) == FREE)?;
-        if index >= self.populated.get() {
+        if index >= self.populated.get() || self.is_hole(index) {
             // No memory for another segment: as full as a pool whose limit is lower.
             self.memory.populate(index).ok()?;
-            self.populated.set(index + 1);
+            self.populated.set(self.populated.get().max(index + 1));
+            self.is_hole_no_more(index);
         }
         let (fresh, count) = (self.fresh.get(), slots.len() as u64);
         let number = fresh + (index as u64).wrapping_sub(fresh) % count;

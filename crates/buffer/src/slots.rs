@@ -91,6 +91,20 @@ impl Slots {
         self.slot(slot).leases.fetch_sub(1, Ordering::Release);
     }
 
+    /// Whether there is no lease on a slot; who was the last has looked at it for the last time. The
+    /// caller proves that none is being made (M4).
+    pub(crate) fn is_unleased(&self, slot: usize) -> bool {
+        // SYNC POINT: lease given back; pairs with the subtraction in `give_back`.
+        self.slot(slot).leases.load(Ordering::Acquire) == 0
+    }
+
+    /// Whether the segment in a slot is the one that a place lies in.
+    pub(crate) fn is_named(&self, slot: usize, place: Place) -> bool {
+        let resident = self.resident(slot);
+        let low_bits = (1 << (Place::POSITION_BITS - self.shift)) - 1;
+        resident != FREE && resident & low_bits == place.position() >> self.shift
+    }
+
     /// Makes a slot free if there is no lease on it. The caller proves that none is being made
     /// (M4).
     pub(crate) fn recycle(&self, slot: usize) -> bool {

@@ -2,6 +2,7 @@
 //! are those of `pool`.
 
 use crate::Fault;
+use crate::pages::Choice;
 use crate::region::Region;
 use crate::slots::Slots;
 use abi::{DbufId, Place, RichPointer};
@@ -129,9 +130,10 @@ impl Memory {
         let (backing, region) = if cfg!(miri) {
             (Backing::Heap, Region::heap(len / 8))
         } else {
-            let file = Memfd::create("streamline-pool", len)?;
-            let region = Region::mapped(file.map()?);
-            (Backing::File(file), region)
+            // Pages come with the segments that are opened, and not all at once.
+            let choice = Choice { populate: false, ..Choice::here(len) };
+            let (file, mapping) = choice.memory("streamline-pool", len)?;
+            (Backing::File(file), Region::mapped(mapping))
         };
         Ok(Self { id, region, slots: Slots::new(segment, slots), backing })
     }
