@@ -187,8 +187,6 @@ impl Entry {
     /// The rich pointer to the whole captured frame.
     #[must_use]
     pub const fn frame(&self) -> RichPointer {
-        let view = self.pointer;
-        let start = view.place.position().wrapping_sub(self.marks.view as u64);
-        RichPointer::new(view.dbuf(), crate::Place::new(start, self.marks.captured), view.class)
+        self.pointer.around(self.marks.view, self.marks.captured)
     }
 }

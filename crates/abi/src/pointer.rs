@@ -201,6 +201,14 @@ impl RichPointer {
         Self { place: self.place.within(from, length), ..self }
     }
 
+    /// A pointer to the `length` bytes that begin `before` bytes before the view.
+    #[inline]
+    #[must_use]
+    pub const fn around(self, before: u32, length: u32) -> Self {
+        let start = self.place.position().wrapping_sub(before as u64);
+        Self { place: Place::new(start, length), ..self }
+    }
+
     /// The two words as they lie in shared memory.
     #[must_use]
     pub const fn words(self) -> [u64; 2] {

@@ -29,6 +29,7 @@ use crate::pool::{Lease, Memory, Pool, Segment};
 use crate::signal::Bell;
 use crate::{Fault, Policy, Put, Taken};
 use abi::{ContextLane, DbufId, Entry, Marks, Place, RichPointer};
+use std::cell::Cell;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 /// The shape of a crossing.
@@ -51,7 +52,8 @@ pub fn crossing(
         writer_bell,
         reader_bells: reader_bells.into(),
     });
-    let readers = readers.into_iter().map(|ring| Reader { ring, shared: shared.clone() }).collect();
+    let reader = |ring| Reader { ring, shared: shared.clone(), copied: Cell::default() };
+    let readers = readers.into_iter().map(reader).collect();
     Ok((Writer { ring: writer, flight: Vec::new(), shared }, readers))
 }
 
@@ -153,20 +155,16 @@ impl Extent {
             let (from, length) = (pointer.place.position(), u64::from(pointer.length()));
             extent.low = extent.low.min(from);
             extent.high = extent.high.max(from + length);
-            odd |= length == 0;
+            odd |= length == 0 || pointer.dbuf() != dbuf;
+            length
         };
-        for pointer in entries.pointers {
-            add(*pointer);
-        }
+        let bytes = entries.pointers.iter().map(|pointer| add(*pointer)).sum();
         if framed {
             for (pointer, marks) in entries.pointers.iter().zip(entries.marks) {
                 add(Entry::new(*pointer, ContextLane::default(), *marks).frame());
             }
         }
-        for pointer in entries.pointers {
-            odd |= pointer.dbuf() != dbuf;
-            extent.bytes += u64::from(pointer.length());
-        }
+        extent.bytes = bytes;
         (!odd).then_some(extent)
     }
 }
@@ -409,6 +407,8 @@ impl Drop for Writer {
 pub struct Reader {
     ring: ibuf::Reader,
     shared: Arc<Shared>,
+    /// What was copied last: from which position on, how many entries, how many bytes they view.
+    copied: Cell<(u64, usize, u64)>,
 }
 
 impl Reader {
@@ -423,9 +423,13 @@ impl Reader {
     pub fn release(&mut self, count: usize) -> Result<(), Fault> {
         let count = self.ring.waiting()?.min(count);
         let first = self.ring.side.next;
-        let slots = self.ring.slots();
-        let lengths = (0..count as u64).map(|i| u64::from(slots.length(first + i)));
-        let bytes = lengths.sum::<u64>();
+        let bytes = match self.copied.get() {
+            (from, copied, bytes) if (from, copied) == (first, count) => bytes,
+            _ => {
+                let slots = self.ring.slots();
+                (0..count as u64).map(|i| u64::from(slots.length(first + i))).sum()
+            }
+        };
         let side = &mut self.ring.side;
         side.next += count as u64;
         side.taken.blocks += count as u64;
@@ -509,7 +513,9 @@ impl<'a> Batch<'a> {
     ) -> usize {
         let count = self.count.min(pointers.len()).min(context.len()).min(marks.len());
         let (pointers, context) = (&mut pointers[..count], &mut context[..count]);
-        self.reader.ring.copy(self.reader.ring.side.next, pointers, context, &mut marks[..count]);
+        let first = self.reader.ring.side.next;
+        let bytes = self.reader.ring.copy(first, pointers, context, &mut marks[..count]);
+        self.reader.copied.set((first, count, bytes));
         count
     }
 

@@ -339,46 +339,47 @@ impl Reader {
         self.slots().load(position)
     }
 
-    /// Copies the entries from a position on, all of them published, into these columns.
+    /// Copies the entries from a position on, all of them published, into these columns, which are
+    /// equally long; answers how many bytes they view.
     pub(crate) fn copy(
         &self,
         from: u64,
         pointers: &mut [RichPointer],
         context: &mut [ContextLane],
         marks: &mut [Marks],
-    ) {
+    ) -> u64 {
+        let mut bytes = 0;
+        let mut look = |pointer: RichPointer| {
+            bytes += u64::from(pointer.length());
+            pointer
+        };
+        let columns = pointers.iter_mut().zip(context).zip(marks);
         match self.lanes {
             Lanes::Marks => {
-                let columns = pointers.iter_mut().zip(context).zip(marks);
-                self.slots().load_all::<8, _>(
-                    from,
-                    columns,
-                    |((pointer, context), marks), words| {
-                        let [p0, p1, c0, c1, m @ ..] = words;
-                        *pointer = RichPointer::from_words([p0, p1]);
-                        *context = zerocopy::transmute!([c0, c1]);
-                        *marks = zerocopy::transmute!(m);
-                    },
-                );
+                self.slots().load_all(from, columns, |((pointer, context), marks), words| {
+                    let [p0, p1, c0, c1, m @ ..]: [u64; 8] = words;
+                    *pointer = look(RichPointer::from_words([p0, p1]));
+                    *context = zerocopy::transmute!([c0, c1]);
+                    *marks = zerocopy::transmute!(m);
+                });
             }
             Lanes::Context => {
-                let columns = pointers.iter_mut().zip(context);
-                self.slots().load_all::<4, _>(from, columns, |(pointer, context), words| {
-                    let [p0, p1, c0, c1] = words;
-                    *pointer = RichPointer::from_words([p0, p1]);
+                self.slots().load_all(from, columns, |((pointer, context), marks), words| {
+                    let [p0, p1, c0, c1]: [u64; 4] = words;
+                    *pointer = look(RichPointer::from_words([p0, p1]));
                     *context = zerocopy::transmute!([c0, c1]);
+                    *marks = Marks::bare(pointer.length());
                 });
-                bare_all(pointers, marks);
             }
             Lanes::Pointer => {
-                context.fill(ContextLane::default());
-                let columns = pointers.iter_mut();
-                self.slots().load_all::<2, _>(from, columns, |pointer, words| {
-                    *pointer = RichPointer::from_words(words);
+                self.slots().load_all(from, columns, |((pointer, context), marks), words| {
+                    *pointer = look(RichPointer::from_words(words));
+                    *context = ContextLane::default();
+                    *marks = Marks::bare(pointer.length());
                 });
-                bare_all(pointers, marks);
             }
         }
+        bytes
     }
 
     /// The places of all entries, for who loads many.
@@ -443,7 +444,7 @@ impl<'s> Slots<'s> {
         self,
         from: u64,
         mut places: impl Iterator<Item = P>,
-        put: impl Fn(P, [u64; N]),
+        mut put: impl FnMut(P, [u64; N]),
     ) {
         for part in self.parts::<N>(from) {
             for (slot, place) in part.iter().zip(&mut places) {
@@ -485,16 +486,6 @@ impl<'s> Slots<'s> {
     fn words<const N: usize>(self, position: u64) -> [u64; N] {
         let slot = self.words.as_chunks::<N>().0.get(index(position, self.capacity));
         slot.map_or([0; N], |slot| slot.each_ref().map(|word| word.load(Ordering::Relaxed)))
-    }
-}
-
-/// The marks of entries whose marks did not travel: whole in view.
-fn bare_all(pointers: &[RichPointer], marks: &mut [Marks]) {
-    let bare = Marks::bare(0);
-    for (marks, pointer) in marks.iter_mut().zip(pointers) {
-        let length = pointer.length();
-        *marks = bare;
-        (marks.captured, marks.wire_length) = (length, length);
     }
 }
 

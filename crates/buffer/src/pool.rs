@@ -362,6 +362,24 @@ pub struct Segment<'a> {
 }
 
 impl<'a> Segment<'a> {
+    /// The dbuf that it is of.
+    #[must_use]
+    pub const fn dbuf(&self) -> DbufId {
+        self.dbuf
+    }
+
+    /// The position of the first byte, as a place tells it.
+    #[must_use]
+    pub const fn start(&self) -> u64 {
+        self.start
+    }
+
+    /// All that is filled.
+    #[must_use]
+    pub const fn all(&self) -> &'a [u8] {
+        self.bytes
+    }
+
     /// The bytes of a block, if it lies in this segment.
     #[inline]
     #[must_use]

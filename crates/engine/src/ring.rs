@@ -204,9 +204,9 @@ impl Import {
 pub(crate) fn fill<'a>(
     taken: &Taken<'a>,
     mut room: Room,
-    mut frames: Frames<'a, impl Fn(usize, RichPointer) -> Option<Segment<'a>>>,
+    frames: Frames<'a, impl Fn(usize, RichPointer) -> Option<Segment<'a>>>,
 ) -> Batch<'a> {
     room.columns.clear();
     room.columns.fill(|pointers, context, marks| taken.copy(pointers, context, marks));
-    Batch::new(room, |columns, lane| frames.find(lane, columns.frame(lane)))
+    frames.batch(room)
 }

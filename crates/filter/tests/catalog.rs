@@ -121,7 +121,12 @@ fn class_names_mean_one_number_within_the_range() {
 /// blocks with that class the filter must answer the most, where it takes what they are.
 #[test]
 fn a_class_named_like_a_filter_leads_to_it() {
-    let frames = [corpus::captured(16), corpus::shapes()].concat();
+    let captured = corpus::captured(16);
+    if captured.is_empty() {
+        println!("skipped: a_class_named_like_a_filter_leads_to_it: ../shared/cases is not here");
+        return;
+    }
+    let frames = [captured, corpus::shapes()].concat();
     for d in FILTERS {
         let Classes::Number { names, .. } = d.classes else { continue };
         for (name, value) in names {

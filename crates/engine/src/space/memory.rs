@@ -9,7 +9,7 @@
 
 use abi::{Entry, RichPointer};
 use buffer::pool::{Pool, Segment};
-use filter::{Block, Fill, Gateway, Keep, Pin};
+use filter::{Batch, Block, Fill, Gateway, Keep, Pin, Room};
 
 /// The pools of a space, for one turn.
 pub(crate) struct Memory<'a> {
@@ -143,9 +143,20 @@ impl<'a, F: Fn(usize, RichPointer) -> Option<Segment<'a>>> Frames<'a, F> {
         Self { near: Segment::default(), segment }
     }
 
+    /// The batch over these columns. Mostly all frames lie in one segment.
+    pub(crate) fn batch(mut self, room: Room) -> Batch<'a> {
+        let first = (!room.columns.is_empty()).then(|| room.columns.frame(0));
+        self.near = first.and_then(|frame| (self.segment)(0, frame)).unwrap_or_default();
+        let near = self.near;
+        match Batch::of_segment(room, near.dbuf(), near.start(), near.all()) {
+            Ok(batch) => batch,
+            Err(room) => Batch::new(room, |columns, l| self.find(l, columns.frame(l))),
+        }
+    }
+
     /// The bytes of a frame; none if they are not here.
     #[inline(always)]
-    pub(crate) fn find(&mut self, number: usize, frame: RichPointer) -> &'a [u8] {
+    fn find(&mut self, number: usize, frame: RichPointer) -> &'a [u8] {
         match self.near.bytes(frame) {
             Some(bytes) => bytes,
             None => self.elsewhere(number, frame),

@@ -346,8 +346,7 @@ impl Space {
         let now = self.clock.advance(&room.columns, now);
         let mut memory = Memory { intakes: &self.intakes, work: &self.work, imported: None };
         let mut batch = if self.shape.looks {
-            let mut frames = Frames::new(|_, frame| self.intakes[from].segment(frame));
-            Batch::new(room, |columns, lane| frames.find(lane, columns.frame(lane)))
+            Frames::new(|_, frame| self.intakes[from].segment(frame)).batch(room)
         } else {
             Batch::unseen(room)
         };

@@ -6,7 +6,7 @@
 //! docs/book/decisions/0003-batches.md
 
 use super::turn::Amount;
-use abi::{Class, ContextLane, Entry, Marks, RichPointer};
+use abi::{Class, ContextLane, DbufId, Entry, Marks, RichPointer};
 
 /// How many lanes a batch has at most. 128 lanes behind a `u128` were slower.
 pub const LANES: usize = 64;
@@ -102,6 +102,10 @@ impl<'a> Block<'a> {
 pub struct Columns {
     len: usize,
     live: LaneMask,
+    /// Bytes in view of all lanes, as they were filled.
+    bytes: u64,
+    /// Whether a lane was filled with no answer.
+    unanswered: bool,
     pointers: [RichPointer; LANES],
     marks: [Marks; LANES],
     context: [ContextLane; LANES],
@@ -114,6 +118,8 @@ impl Default for Columns {
         Self {
             len: 0,
             live: 0,
+            bytes: 0,
+            unanswered: false,
             pointers: [RichPointer::default(); LANES],
             marks: [Marks::default(); LANES],
             context: [ContextLane::default(); LANES],
@@ -136,6 +142,8 @@ impl Columns {
         self.order[l] = l as u32;
         self.live |= 1 << l;
         self.len = l + 1;
+        self.bytes += u64::from(entry.pointer.length());
+        self.unanswered |= !entry.pointer.class.answered();
         true
     }
 
@@ -146,11 +154,15 @@ impl Columns {
         let first = self.len.min(LANES);
         let pointers = self.pointers[first..].iter_mut();
         let beside = self.marks[first..].iter_mut().zip(&mut self.context[first..]);
-        let mut added = 0;
+        let (mut added, mut bytes, mut unanswered) = (0, 0, false);
         for ((pointer, (marks, context)), entry) in pointers.zip(beside).zip(entries) {
             (*pointer, *marks, *context) = (entry.pointer, entry.marks, entry.context);
+            bytes += u64::from(entry.pointer.length());
+            unanswered |= !entry.pointer.class.answered();
             added += 1;
         }
+        self.bytes += bytes;
+        self.unanswered |= unanswered;
         self.added(first, added);
         added
     }
@@ -164,6 +176,13 @@ impl Columns {
         let first = self.len.min(LANES);
         let (pointers, context) = (&mut self.pointers[first..], &mut self.context[first..]);
         let count = fill(pointers, context, &mut self.marks[first..]);
+        let (mut bytes, mut unanswered) = (0, false);
+        for pointer in self.pointers[first..].iter().take(count) {
+            bytes += u64::from(pointer.length());
+            unanswered |= !pointer.class.answered();
+        }
+        self.bytes += bytes;
+        self.unanswered |= unanswered;
         self.added(first, count.min(LANES - first));
     }
 
@@ -177,15 +196,11 @@ impl Columns {
         self.live |= mask_of(self.len) & !mask_of(first);
     }
 
-    /// What is known when all lanes have just been filled.
+    /// What is known when all lanes have just been filled. Nearly always all are answered.
     #[inline]
     fn known(&self) -> Known {
-        let (mut bytes, mut answered) = (0, 0);
-        for (l, pointer) in self.pointers.iter().enumerate().take(self.len) {
-            bytes += u64::from(pointer.length());
-            answered |= LaneMask::from(pointer.class.answered()) << l;
-        }
-        Known { answered: Some(answered), bytes: Some((self.live, bytes)) }
+        let answered = (!self.unanswered).then_some(self.live);
+        Known { answered, bytes: Some((self.live, self.bytes)) }
     }
 
     /// Forgets all blocks.
@@ -193,6 +208,8 @@ impl Columns {
     pub fn clear(&mut self) {
         self.len = 0;
         self.live = 0;
+        self.bytes = 0;
+        self.unanswered = false;
     }
 
     /// The number of lanes in use, live or not.
@@ -226,7 +243,8 @@ impl Columns {
     #[inline]
     #[must_use]
     pub fn frame(&self, l: Lane) -> RichPointer {
-        self.entry(l).frame()
+        let Marks { view, captured, .. } = self.marks[l];
+        self.pointers[l].around(view, captured)
     }
 
     /// The rich pointer in this lane.
@@ -279,9 +297,39 @@ impl<'a> Batch<'a> {
         let Room { columns, mut frames } = room;
         frames.clear();
         let mut frames: Vec<&'a [u8]> = frames;
-        frames.extend((0..columns.len.min(LANES)).map(|l| bytes(&columns, l)));
+        let len = columns.len.min(LANES);
+        frames.extend((0..len).map(|l| bytes(&columns, l)));
         let known = columns.known();
         Self { columns, frames, known, at: 0 }
+    }
+
+    /// A batch over these columns, all of whose frames lie in these bytes of a dbuf, the first of
+    /// which has the position `start`. Otherwise the room comes back.
+    #[inline]
+    pub fn of_segment(
+        room: Room,
+        dbuf: DbufId,
+        start: u64,
+        segment: &'a [u8],
+    ) -> Result<Self, Room> {
+        let Room { columns, mut frames } = room;
+        frames.clear();
+        let mut frames: Vec<&'a [u8]> = frames;
+        frames.resize(columns.len, &[]);
+        let mut odd = false;
+        let lanes = columns.pointers.iter().zip(&columns.marks);
+        for (to, (pointer, marks)) in frames.iter_mut().zip(lanes) {
+            let begin = pointer.place.position().wrapping_sub(u64::from(marks.view));
+            let from = begin.wrapping_sub(start) as usize;
+            let frame = segment.get(from..from.wrapping_add(marks.captured as usize));
+            odd |= pointer.dbuf() != dbuf || frame.is_none();
+            *to = frame.unwrap_or_default();
+        }
+        if odd {
+            return Err(emptied(columns, frames));
+        }
+        let known = columns.known();
+        Ok(Self { columns, frames, known, at: 0 })
     }
 
     /// A batch over these columns whose frames nobody will look at.
@@ -290,7 +338,8 @@ impl<'a> Batch<'a> {
     pub fn unseen(room: Room) -> Self {
         let Room { columns, mut frames } = room;
         frames.clear();
-        Self { columns, frames, known: Known::default(), at: 0 }
+        let known = columns.known();
+        Self { columns, frames, known, at: 0 }
     }
 
     /// An empty batch.
@@ -303,11 +352,7 @@ impl<'a> Batch<'a> {
     #[must_use]
     pub fn into_room(mut self) -> Room {
         self.columns.clear();
-        self.frames.clear();
-        // No slice is left in it, so this only changes the lifetime; the allocation stays.
-        let frames =
-            self.frames.into_iter().map(|_| -> &'static [u8] { Default::default() }).collect();
-        Room { columns: self.columns, frames }
+        emptied(self.columns, self.frames)
     }
 
     /// The columns.
@@ -439,16 +484,26 @@ impl<'a> Batch<'a> {
         lanes(self.columns.live).map(|l| (l, self.block(l)))
     }
 
-    /// The bytes in view of the live blocks, as far as they are here, in order.
+    /// Shows `look` the bytes in view of the live blocks, as far as they are here, in order.
     #[inline]
-    pub fn views(&self) -> impl Iterator<Item = &'a [u8]> + '_ {
+    pub fn views(&self, mut look: impl FnMut(&'a [u8])) {
         let c = &*self.columns;
-        lanes(c.live).map(|l| {
-            let from = c.marks[l].view as usize;
-            let frame = self.frames.get(l).copied().unwrap_or_default();
-            let to = frame.len().min(from + c.pointers[l].length() as usize);
-            frame.get(from..to).unwrap_or_default()
-        })
+        let mut one = |(pointer, marks, frame): (&RichPointer, &Marks, &&'a [u8])| {
+            let from = marks.view as usize;
+            let to = frame.len().min(from + pointer.length() as usize);
+            look(frame.get(from..to).unwrap_or_default());
+        };
+        let all = c.pointers.iter().zip(&c.marks).zip(&self.frames);
+        let all = all.map(|((pointer, marks), frame)| (pointer, marks, frame)).take(c.len);
+        if c.live == mask_of(c.len) {
+            all.for_each(one);
+        } else {
+            for (l, lane) in all.enumerate() {
+                if c.live >> l & 1 == 1 {
+                    one(lane);
+                }
+            }
+        }
     }
 
     /// The blocks in the lanes of `mask` as they cross a border, in order.
@@ -598,6 +653,14 @@ impl<'a> Batch<'a> {
         let Self { columns, frames, known, at } = self;
         Self { columns: columns.clone(), frames: frames.clone(), known: *known, at: *at }
     }
+}
+
+/// A room with these columns and the memory of these frames.
+fn emptied(columns: Box<Columns>, mut frames: Vec<&[u8]>) -> Room {
+    frames.clear();
+    // No slice is left in it, so this only changes the lifetime; the allocation stays.
+    let frames = frames.into_iter().map(|_| -> &'static [u8] { Default::default() }).collect();
+    Room { columns, frames }
 }
 
 /// What a statistics filter sees: rich pointers and contexts, no bytes.
