@@ -57,6 +57,8 @@ pub enum Fault {
         /// What the kernel says; 0: it is not what its owner alleges.
         errno: i32,
     },
+    /// The dbuf that stands behind a stream is full of what others keep.
+    NoRoom(DbufId),
     /// This end of a stream is for the other direction.
     WrongEnd,
 }
@@ -111,6 +113,11 @@ impl fmt::Display for Fault {
             Self::Unmapped { dbuf, errno } => {
                 write!(f, "dbuf {} could not be mapped (error {errno})", dbuf.number())
             }
+            Self::NoRoom(dbuf) => write!(
+                f,
+                "dbuf {} is full of what other streams keep: let them be read, or make it larger",
+                dbuf.number()
+            ),
             Self::WrongEnd => f.write_str("this end of the stream goes in the other direction"),
         }
     }

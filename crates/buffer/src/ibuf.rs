@@ -13,6 +13,9 @@ use crate::{Fault, Policy, Put, Taken};
 use abi::{ContextLane, Entry, Marks, RichPointer};
 use std::sync::Arc;
 
+#[cfg(not(loom))]
+mod bare;
+
 /// Which lanes travel in the ring.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Lanes {

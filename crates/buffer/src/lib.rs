@@ -32,6 +32,10 @@ pub mod file;
 #[expect(unsafe_code, reason = "one instruction that copies what others may write")]
 mod foreign;
 pub mod ibuf;
+#[cfg(not(loom))]
+pub mod indirect;
+#[cfg(not(loom))]
+pub mod interface;
 mod ledger;
 #[cfg(not(loom))]
 pub mod pages;
@@ -48,7 +52,12 @@ pub mod signal;
 #[cfg(any(test, not(loom)))]
 mod slots;
 #[cfg(not(loom))]
+pub mod splice;
+#[cfg(not(loom))]
 pub mod stream;
+#[cfg(not(loom))]
+#[expect(unsafe_code, reason = "lends trusted and frozen memory; numbered invariants in the file")]
+pub mod view;
 mod wait;
 
 pub use abi::ring;

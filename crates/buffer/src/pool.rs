@@ -46,6 +46,7 @@ use std::fmt;
 use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 
+pub(crate) mod address;
 mod cold;
 mod lease;
 mod lent;
@@ -165,6 +166,11 @@ impl Pool {
     #[must_use]
     pub fn id(&self) -> DbufId {
         self.memory.id
+    }
+
+    /// The memory itself, which leases and pointers outlive the pool in.
+    pub(crate) const fn memory(&self) -> &Arc<Memory> {
+        &self.memory
     }
 
     /// The file that the memory lies in, where it is one of our own.

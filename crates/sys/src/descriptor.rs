@@ -21,6 +21,13 @@ pub fn pair() -> Result<(OwnedFd, OwnedFd)> {
     rustix::net::socketpair(AddressFamily::UNIX, kind, flags, None).named("socketpair", "")
 }
 
+/// Who made the socket at the other end, as the kernel knows it: user and group. Of a [`pair`] that
+/// is whoever made the pair, wherever the other end is now.
+pub fn made_by(socket: impl AsFd) -> Result<(u32, u32)> {
+    let peer = rustix::net::sockopt::socket_peercred(socket).named("getsockopt", "SO_PEERCRED")?;
+    Ok((peer.uid.as_raw(), peer.gid.as_raw()))
+}
+
 /// Sends one message with copies of these descriptors. The message must not be empty.
 pub fn send(socket: impl AsFd, message: &[u8], descriptors: &[BorrowedFd<'_>]) -> Result<()> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS_MAX))];
@@ -71,6 +78,8 @@ mod tests {
         let lengths: Vec<_> = got.into_iter().map(|fd| Memfd::from_fd(fd).unwrap().len()).collect();
         assert_eq!(lengths, [4096, 8192]);
         assert_eq!(receive(&there, &mut [0; 2]).unwrap_err().errno, libc::EMSGSIZE);
+        assert_eq!(made_by(&there).unwrap(), crate::process::identity());
+        assert!(made_by(&files[0]).is_err(), "no socket");
         drop(here);
         assert_eq!(receive(&there, &mut message).unwrap().0, 0, "closed");
     }

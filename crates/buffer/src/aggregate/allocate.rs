@@ -75,6 +75,30 @@ impl AllocationPool {
         Aggregate::of(lease, pointer)
     }
 
+    /// Whether a block of this length fits without taking used segments back.
+    pub(crate) fn has_room(&self, length: usize) -> bool {
+        self.pool.draft(length, length).is_some()
+    }
+
+    /// As [`AllocationPool::allocate`], as a rich pointer with what keeps its segment, which the
+    /// caller keeps at least until the next block is asked for.
+    pub(crate) fn block(
+        &mut self,
+        length: usize,
+        fill: impl FnOnce(&mut [u8]) -> usize,
+    ) -> Result<(RichPointer, &Lease), Error> {
+        let mut draft = self.draft(length, length)?;
+        let used = draft.get_mut(..length).map_or(0, fill).min(length);
+        let place = draft.commit(used);
+        let pointer = RichPointer::new(self.pool.id(), place, Class::YES);
+        let covered = self.open.as_ref().is_some_and(|open| open.covers(pointer.dbuf(), place));
+        if !covered {
+            self.open = Some(Arc::new(self.pool.lease(place)?));
+        }
+        let lease = self.open.as_deref().ok_or(Fault::OutOfWindow(place))?;
+        Ok((pointer, lease))
+    }
+
     /// A copy of these bytes, in as few slices as the pool allows.
     pub fn copy(&mut self, bytes: &[u8]) -> Result<Aggregate, Error> {
         let mut writer = self.writer();

@@ -25,6 +25,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
+use std::time::Duration;
 use sys::doorbell::Doorbell;
 use sys::{descriptor, poll};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
@@ -213,14 +214,38 @@ impl Guest {
         descriptor::send(&self.socket, message.as_bytes(), &[]).map_err(|_| Refusal::Abandoned)
     }
 
+    /// Who made this desk, as the kernel knows it.
+    pub(crate) fn owner(&self) -> sys::Result<(u32, u32)> {
+        descriptor::made_by(&self.socket)
+    }
+
+    /// As [`Guest::ask`], of an owner that may have stopped: who has not answered in time counts as
+    /// gone, and must not be asked again.
+    pub(crate) fn ask_within(&mut self, dbuf: DbufId, limit: Duration) -> Result<Grant, Refusal> {
+        self.question(dbuf)?;
+        match poll::readable(&[self.socket.as_fd()], Some(limit)).as_slice() {
+            [true] => self.answer(dbuf),
+            _ => Err(Refusal::Abandoned),
+        }
+    }
+
     /// Asks for a dbuf. The answer may be late, never lost; [`Refusal::Abandoned`] says that there
     /// is nobody any more.
     pub fn ask(&mut self, dbuf: DbufId) -> Result<Grant, Refusal> {
+        self.question(dbuf)?;
+        self.answer(dbuf)
+    }
+
+    fn question(&self, dbuf: DbufId) -> Result<(), Refusal> {
         let message = Message::new(GRANT, dbuf, [0; 2]);
-        let abandoned = |_| Refusal::Abandoned;
-        descriptor::send(&self.socket, message.as_bytes(), &[]).map_err(abandoned)?;
+        let sent = descriptor::send(&self.socket, message.as_bytes(), &[]);
+        sent.map_err(|_| Refusal::Abandoned)
+    }
+
+    fn answer(&self, dbuf: DbufId) -> Result<Grant, Refusal> {
         let mut bytes = [0; Message::SIZE];
-        let (length, mut fds) = descriptor::receive(&self.socket, &mut bytes).map_err(abandoned)?;
+        let received = descriptor::receive(&self.socket, &mut bytes);
+        let (length, mut fds) = received.map_err(|_| Refusal::Abandoned)?;
         let answer = bytes.get(..length).and_then(|b| Message::read_from_bytes(b).ok());
         match (answer, fds.pop()) {
             (Some(answer), Some(file))

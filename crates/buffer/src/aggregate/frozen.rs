@@ -100,6 +100,10 @@ impl Frozen {
         self.memory.id
     }
 
+    pub(crate) const fn memory(&self) -> &Arc<Memory> {
+        &self.memory
+    }
+
     /// The descriptor that is sent, with the length, to whoever may have it.
     #[must_use]
     pub fn descriptor(&self) -> Option<BorrowedFd<'_>> {

@@ -1,0 +1,55 @@
+//! Rings of pointers alone: 16 bytes an entry, moved one by one or in batches.
+
+use super::{Lanes, Reader, Slots, Writer, index};
+use crate::atomic::Ordering;
+use abi::RichPointer;
+
+impl Writer {
+    /// Puts a pointer where the head is; it is not shown yet. The caller has looked for room, and
+    /// the ring carries pointers alone.
+    #[inline]
+    pub(crate) fn put_bare(&mut self, pointer: RichPointer) {
+        let slots = Slots::of(&self.side.store, self.lanes);
+        let slot = slots.words.as_chunks::<2>().0.get(index(self.side.head, slots.capacity));
+        if let Some([place, rest]) = slot {
+            let words = pointer.words();
+            place.store(words[0], Ordering::Relaxed);
+            rest.store(words[1], Ordering::Relaxed);
+        }
+        self.side.head += 1;
+        self.side.put.blocks += 1;
+        self.side.put.bytes += u64::from(pointer.length());
+    }
+
+    /// As [`Writer::put_bare`], for as many pointers as there is room for, with so many bytes in
+    /// view.
+    #[inline]
+    pub(crate) fn put_all_bare(&mut self, pointers: &[RichPointer], bytes: u64) {
+        let slots = Slots::of(&self.side.store, self.lanes);
+        slots.store_all::<2>(self.side.head, pointers.iter().map(|pointer| pointer.words()));
+        self.side.head += pointers.len() as u64;
+        self.side.put.blocks += pointers.len() as u64;
+        self.side.put.bytes += bytes;
+    }
+}
+
+impl Reader {
+    /// What travels in an entry.
+    pub(crate) const fn lanes(&self) -> Lanes {
+        self.lanes
+    }
+
+    /// The pointer at a position that is published, of a ring of pointers alone.
+    #[inline]
+    pub(crate) fn bare_at(&self, position: u64) -> RichPointer {
+        RichPointer::from_words(self.slots().words::<2>(position))
+    }
+
+    /// Copies the pointers from a position on, all of them published.
+    #[inline]
+    pub(crate) fn copy_bare(&self, from: u64, out: &mut [RichPointer]) {
+        self.slots().load_all::<2, _>(from, out.iter_mut(), |pointer, words| {
+            *pointer = RichPointer::from_words(words);
+        });
+    }
+}

@@ -1,0 +1,158 @@
+//! An indirect stream: a ring of rich pointers between processes, with the file interface of a
+//! stream. [SL §5.3.2, transparent indirection]
+//!
+//! ```text
+//! writer                          ring of 16-byte pointers                     reader
+//! write, bytes from anywhere ─► copy into the backing dbuf ─┐             ┌─► read: copy
+//! write, bytes in a dbuf ──────────── (no byte is touched) ─┴─► ▪▪▪▪▪▪ ───┴─► peek: in place
+//!                                                                              where that is sound
+//! dbuf 7 ░░░░████░░░░    dbuf 9 ██████░░░░                 not mapped yet? ask the owner's desk
+//! ```
+//!
+//! The ring and its bells are those of [`crate::stream`]: sealed memfds, every index checked at
+//! each use, nobody rung who does not sleep. What the pointers name stays in dbufs: the pools and
+//! frozen data of this process, or of others. One stream may point into several dbufs, and several
+//! streams into one; a reader asks their owners for what it has not mapped ([`crate::view`]), and
+//! each reader needs the permission of the owner of each. What is in flight the writer keeps
+//! (`flight`, F1 to F5).
+//!
+//! Beside writing and reading, a stream of pointers can be *spliced* ([`crate::splice`]).
+//!
+//! Deviation: the source has one kernel that maps what a pointer leads to. Here the owner of a dbuf
+//! is asked (a [`Desk`](crate::aggregate::desk::Desk)), by a socket that the reader was given; so
+//! the writer of a stream need not be the owner of what it points to.
+
+mod backing;
+mod bells;
+mod flight;
+#[expect(unsafe_code, reason = "looks at trusted or frozen memory in place; I1, I2 in the file")]
+mod input;
+mod output;
+mod ranges;
+
+pub use backing::Backing;
+pub(crate) use flight::Keeper;
+pub use flight::sweep;
+pub use input::{Input, Ready};
+pub use output::{Output, Spliced};
+
+use crate::Policy;
+use crate::ibuf::{self, Lanes};
+use crate::pool::Lease;
+use crate::share::{self, Refusal};
+use crate::view::Space;
+use abi::{DbufId, RichPointer};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+use sys::doorbell::Doorbell;
+
+/// The shape of an indirect stream.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Config {
+    /// The id of the ring itself.
+    pub id: DbufId,
+    /// How many pointers it holds; rounded up to a power of two, at least 256.
+    pub entries: usize,
+    /// What happens when it is full, or the backing dbuf is.
+    pub policy: Policy,
+    /// How many readers it has.
+    pub readers: usize,
+    /// After how many blocks what was written is shown (T_b), unless a dbuf that it points into
+    /// wants it earlier.
+    pub every: usize,
+}
+
+impl Config {
+    /// 4096 pointers, one reader, blocks; shown every 32 blocks.
+    #[must_use]
+    pub const fn new(id: DbufId) -> Self {
+        Self { id, entries: 4096, policy: Policy::Block, readers: 1, every: 32 }
+    }
+}
+
+/// Makes an indirect stream: the end that writes, and an offer for each reader. What is written
+/// and lies in no dbuf yet goes into `backing`.
+pub fn indirect(config: &Config, backing: Backing) -> sys::Result<(Output, Vec<Offer>)> {
+    let Config { id, entries, policy, readers, every } = *config;
+    let shape = ibuf::Config { entries, lanes: Lanes::Pointer, policy, readers };
+    let (ring, rings) = share::pointers(&shape, id)?;
+    let mut bells = Vec::new();
+    let mut offers = Vec::new();
+    for ring in rings {
+        let (here, there) = Doorbell::pair()?;
+        bells.push(here);
+        offers.push(Offer { ring, bell: there });
+    }
+    Ok((Output::new(ring, bells, every, policy, backing), offers))
+}
+
+/// What a reader gets: four descriptors, as of a [stream](crate::stream::Offer).
+#[derive(Debug)]
+pub struct Offer {
+    ring: share::Offer,
+    bell: Doorbell,
+}
+
+impl Offer {
+    /// How many descriptors an offer has.
+    pub const DESCRIPTORS: usize = 4;
+
+    /// The descriptors, in the order in which they are sent.
+    #[must_use]
+    pub fn descriptors(&self) -> [BorrowedFd<'_>; Self::DESCRIPTORS] {
+        let [geometry, ring, cursor] = self.ring.descriptors();
+        [geometry, ring, cursor, self.bell.as_fd()]
+    }
+
+    /// What somebody sent, if it is as many descriptors as an offer has.
+    pub fn from_descriptors(mut descriptors: Vec<OwnedFd>) -> Result<Self, Refusal> {
+        let bell = match (descriptors.len(), descriptors.pop()) {
+            (Self::DESCRIPTORS, Some(bell)) => Doorbell::from(bell),
+            (count, _) => return Err(Refusal::Descriptors(count)),
+        };
+        Ok(Self { ring: share::Offer::from_descriptors(descriptors)?, bell })
+    }
+
+    /// Opens the reading end in a space, after everything was checked.
+    pub fn open(self, space: &Space) -> Result<Input, Refusal> {
+        let ring = self.ring.read_pointers()?;
+        match ring.lanes() {
+            Lanes::Pointer => Ok(Input::new(ring, self.bell, space)),
+            Lanes::Context | Lanes::Marks => Err(Refusal::Descriptors(Self::DESCRIPTORS)),
+        }
+    }
+}
+
+/// A block that a stream lends, so that another one can pass it on: not taken yet.
+#[derive(Debug)]
+pub struct Lent<'a> {
+    pub(crate) pointer: RichPointer,
+    pub(crate) home: Home<'a>,
+}
+
+impl Lent<'_> {
+    /// How many bytes it has.
+    #[must_use]
+    pub const fn len(&self) -> usize {
+        self.pointer.length() as usize
+    }
+
+    /// Whether it has no byte.
+    #[must_use]
+    pub const fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+}
+
+/// What keeps a block that is lent.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Home<'a> {
+    /// An input, which has not given it back.
+    Input(&'a Arc<Keeper>),
+    /// A lease on its segment.
+    Lease(&'a Lease),
+}
+
+#[cfg(test)]
+#[cfg(not(miri))]
+mod tests;

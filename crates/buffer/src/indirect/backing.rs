@@ -1,0 +1,79 @@
+//! Where a space writes what lies in no dbuf yet: its default dbuf. [SL §5.3.2, D8]
+
+use super::flight;
+use crate::Fault;
+use crate::aggregate::{AllocationPool, Error};
+use crate::pool::Lease;
+use abi::{DbufId, RichPointer};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// The dbuf that stands behind an indirect stream: copies go there. Its readers must be able to ask
+/// for it: share it at the desk before it is handed over. Its size bounds what is in flight.
+///
+/// Clones are the same dbuf: several streams may stand on one, as those of a space do.
+#[derive(Clone, Debug)]
+pub struct Backing {
+    pool: Arc<Mutex<AllocationPool>>,
+    id: DbufId,
+    block_max: usize,
+}
+
+/// Why nothing was written.
+#[derive(Debug)]
+pub(super) enum Refused {
+    /// There is no room now.
+    Full,
+    Fault(Fault),
+}
+
+impl Backing {
+    /// Stands on this pool.
+    #[must_use]
+    pub fn new(pool: AllocationPool) -> Self {
+        let (id, block_max) = (pool.pool().id(), pool.block_max());
+        Self { pool: Arc::new(Mutex::new(pool)), id, block_max }
+    }
+
+    /// The pool itself: to share it, or to put other things there.
+    pub fn pool<T>(&self, work: impl FnOnce(&mut AllocationPool) -> T) -> T {
+        work(&mut self.lock())
+    }
+
+    pub(super) const fn block_max(&self) -> usize {
+        self.block_max
+    }
+
+    pub(super) const fn dbuf(&self) -> DbufId {
+        self.id
+    }
+
+    /// Writes one block. `keep` gets its pointer and what keeps it right now.
+    pub(super) fn write(
+        &self,
+        length: usize,
+        fill: &mut Option<impl FnOnce(&mut [u8]) -> usize>,
+        keep: impl FnOnce(RichPointer, &Lease),
+    ) -> Result<RichPointer, Refused> {
+        let limit = self.block_max;
+        if length > limit {
+            return Err(Refused::Fault(Fault::TooLong { length, limit }));
+        }
+        let mut pool = self.lock();
+        if !pool.has_room(length) {
+            // Other streams that stand here may keep what their readers have passed.
+            flight::sweep();
+        }
+        match pool.block(length, |room| fill.take().map_or(0, |fill| fill(room))) {
+            Ok((pointer, lease)) => {
+                keep(pointer, lease);
+                Ok(pointer)
+            }
+            Err(Error::Fault(fault)) => Err(Refused::Fault(fault)),
+            Err(_) => Err(Refused::Full),
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, AllocationPool> {
+        self.pool.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

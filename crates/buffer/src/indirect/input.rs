@@ -1,0 +1,367 @@
+//! The end of an indirect stream that reads: read-through. [SL §5.3.2]
+//!
+//! Each pointer is copied out of the ring once, translated, and checked (`view`); then its bytes
+//! are copied, or looked at in place where that is sound. Until when they are good (D10, *weak
+//! move*):
+//!
+//! | what | ring that blocks or drops new | ring that overwrites |
+//! |---|---|---|
+//! | frozen dbuf | in place, for ever as it is; the slice until the next call | the same |
+//! | dbuf of a trusted process, ring of one too | in place until [`Input::take`]; then its owner may write there | copied |
+//! | any other | copied; the copy until the next call | the same |
+//!
+//! Why `&[u8]` in place, with V1 to V4 of `view`:
+//! - I1 The entry that is looked at is at `next`, and the cursor that we show is not beyond it: it
+//!   moves only in methods that take `&mut self`, and never beyond `next`.
+//! - I2 A trusted writer keeps an entry's bytes until our cursor is beyond it (F1, F2 of `flight`,
+//!   in its process); so, by I1, as long as the slice borrows us.
+
+use super::flight::Keeper;
+use super::{Home, Lent};
+use crate::view::{Space, Translation, View};
+use crate::wait::{Ringer, Sleeper, Urgency};
+use crate::{Fault, Policy, Put, Taken, ibuf, signal};
+use abi::RichPointer;
+use abi::ring::{reader, writer};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::Arc;
+use std::time::Duration;
+use sys::doorbell::{Doorbell, Other};
+
+mod entry;
+
+pub use crate::stream::Ready;
+
+/// A reader of an indirect stream.
+#[derive(Debug)]
+pub struct Input {
+    ring: ibuf::Reader,
+    bell: Doorbell,
+    sleeper: Sleeper,
+    ringer: Ringer,
+    translation: Translation,
+    /// Whether the writer of the ring is trusted (V3).
+    trusted: bool,
+    policy: Policy,
+    current: Option<Current>,
+    /// The entry at `next`, if it was lent and not looked at.
+    lent: Option<RichPointer>,
+    /// What was copied to be looked at: the bytes of `current`.
+    staging: Vec<u8>,
+    staged: bool,
+    /// Entries that were passed and not given back are at most an eighth of the ring; and so many
+    /// bytes.
+    often: u64,
+    owed_bytes: u64,
+    gone: bool,
+    spins: u32,
+    keeper: Arc<Keeper>,
+}
+
+/// The entry at `next`, once it was looked at and found to be good.
+#[derive(Clone, Copy, Debug)]
+struct Current {
+    pointer: RichPointer,
+    /// Where its bytes lie in its view.
+    at: usize,
+    /// How many of them have been taken.
+    done: usize,
+}
+
+/// Bytes that were read are given back after as many as these.
+const OWED_BYTES: u64 = 64 << 10;
+
+impl Input {
+    pub(super) fn new(ring: ibuf::Reader, bell: Doorbell, space: &Space) -> Self {
+        let store = &ring.side.store;
+        let (policy, capacity) = (store.policy, store.capacity);
+        let processors = std::thread::available_parallelism().map_or(1, usize::from);
+        let trusted = sys::descriptor::made_by(&bell).is_ok_and(|(user, _)| space.trusts(user));
+        Self {
+            ring,
+            bell,
+            sleeper: Sleeper::default(),
+            ringer: Ringer::default(),
+            translation: Translation::new(space.clone()),
+            trusted,
+            policy,
+            current: None,
+            lent: None,
+            staging: Vec::new(),
+            staged: false,
+            often: (capacity / 8).max(1),
+            owed_bytes: 0,
+            gone: false,
+            spins: signal::spins(processors),
+            keeper: Keeper::new(capacity),
+        }
+    }
+
+    /// How often to look before sleeping; 0 where both sides share a processor.
+    pub const fn spin(&mut self, spins: u32) {
+        self.spins = spins;
+    }
+
+    /// Reads as `read(2)` does: waits until there is something, then copies what is there, at most
+    /// `out.len()` bytes; the rest of a block stays for the next call. 0: the stream has ended.
+    ///
+    /// A pointer that cannot be followed is a fault, passed, and counted as lost; the next call
+    /// goes on behind it. A ring that overwrites gives whole blocks, one at a time: where `out` is
+    /// too short the answer is [`Fault::TooLong`].
+    #[inline]
+    pub fn read(&mut self, out: &mut [u8]) -> Result<usize, Fault> {
+        loop {
+            match self.try_read(out)? {
+                Some(count) => return Ok(count),
+                None => self.wait(None)?,
+            };
+        }
+    }
+
+    /// As [`Input::read`], without waiting: `None` where nothing is there.
+    pub fn try_read(&mut self, out: &mut [u8]) -> Result<Option<usize>, Fault> {
+        if out.is_empty() {
+            return Ok(Some(0));
+        }
+        if self.policy == Policy::Overwrite {
+            return self.read_lossy(out);
+        }
+        let mut count = 0;
+        while count < out.len() {
+            // What was seen to be there is enough for one call.
+            if count > 0 && self.current.is_none() && self.ring.side.is_read() {
+                break;
+            }
+            let current = match self.look() {
+                Ok(Some(current)) => current,
+                Ok(None) => break,
+                // What was read first is answered first; the fault comes again.
+                Err(_) if count > 0 => break,
+                Err(fault) => return Err(self.pass_by(fault)),
+            };
+            let to = out.get_mut(count..).unwrap_or_default();
+            let length = to.len().min(current.left());
+            let (to, _) = to.split_at_mut(length);
+            if let Some(view) = self.translation.view(current.pointer.dbuf()) {
+                view.copy(current.at + current.done, to);
+            }
+            count += length;
+            self.advance(current, length);
+        }
+        self.give_back_often();
+        if count > 0 { Ok(Some(count)) } else { self.nothing().map(|end| end.then_some(0)) }
+    }
+
+    /// The rest of the next block, without taking it: in place where that is sound, else a copy
+    /// (see the table above). `None`: nothing is there; no bytes: the stream has ended.
+    #[inline]
+    pub fn peek(&mut self) -> Result<Option<&[u8]>, Fault> {
+        if self.policy == Policy::Overwrite {
+            return self.peek_lossy();
+        }
+        let current = match self.look() {
+            Ok(Some(current)) => current,
+            Ok(None) => return Ok(self.nothing()?.then_some(&[])),
+            Err(fault) => return Err(self.pass_by(fault)),
+        };
+        if self.keeper.is_followed() {
+            self.show_followers(current);
+        }
+        let place = (current.at + current.done, current.left());
+        let direct = self.direct(current.pointer);
+        if !direct {
+            self.stage(current);
+            return Ok(Some(self.staging.get(current.done..).unwrap_or_default()));
+        }
+        let view = self.translation.view(current.pointer.dbuf());
+        // SAFETY: `look` has located the pointer in this view. It is frozen, or its owner and the
+        // ring's writer are trusted and the ring does not overwrite (`direct`): then the entry is
+        // at `next` and not released as long as we are borrowed (I1, I2).
+        let bytes = unsafe { view.and_then(|view| view.bytes(place.0, place.1)) };
+        Ok(Some(bytes.unwrap_or_default()))
+    }
+
+    /// Whether the next block is looked at in place.
+    fn direct(&self, pointer: RichPointer) -> bool {
+        let view = self.translation.view(pointer.dbuf()).map(Arc::as_ref);
+        view.is_some_and(|view| view.is_frozen() || view.is_direct() && self.trusted)
+    }
+
+    /// Takes so many bytes of what was peeked at; all of it: the next peek shows the next block.
+    #[inline]
+    pub fn take(&mut self, count: usize) {
+        match (self.current, self.lent) {
+            (Some(current), _) => self.advance(current, count.min(current.left())),
+            (None, Some(lent)) if count >= lent.length() as usize => self.pass(lent),
+            // A part of what was lent is taken: from here on it must be mapped.
+            (None, Some(_)) => match self.look() {
+                Ok(Some(current)) => self.advance(current, count),
+                Ok(None) => {}
+                Err(fault) => _ = self.pass_by(fault),
+            },
+            (None, None) => return,
+        }
+        self.give_back_often();
+    }
+
+    /// Copies the pointers of blocks that are there, each checked to lead into what is mapped here;
+    /// they are taken, and given back by the next call of any method. Empty: nothing is there.
+    /// Ends before a pointer that cannot be followed, which the next call answers as a fault.
+    pub fn pointers(&mut self, out: &mut [RichPointer]) -> Result<usize, Fault> {
+        if self.policy == Policy::Overwrite {
+            return Err(Fault::Lossy);
+        }
+        self.give_back_often();
+        if let (Some(current), Some(first)) = (self.current, out.first_mut()) {
+            *first = current.rest();
+            self.pass(current.pointer);
+            return Ok(1);
+        }
+        self.copy_pointers(out)
+    }
+
+    /// Up to `max` bytes of the next block as a pointer that can be passed on; it is not taken yet.
+    pub(crate) fn lend(&mut self, max: usize) -> Result<Option<Lent<'_>>, Fault> {
+        if self.policy == Policy::Overwrite {
+            return Ok(None);
+        }
+        let Some((whole, view)) = self.look_unmapped()? else { return Ok(None) };
+        let short = whole.length().min(u32::try_from(max).unwrap_or(u32::MAX));
+        let pointer = whole.within(0, short);
+        self.lent = Some(whole);
+        self.keeper.look(self.ring.side.next, pointer, 0, view);
+        Ok(Some(Lent { pointer, home: Home::Input(&self.keeper) }))
+    }
+
+    /// Waits until there is something to read, or the end, for at most `limit`.
+    pub fn wait(&mut self, limit: Option<Duration>) -> Result<Ready, Fault> {
+        for _ in 0..self.spins {
+            if self.has_something()? {
+                return Ok(Ready::Something);
+            }
+            std::hint::spin_loop();
+        }
+        self.give_back();
+        let slept = match self.listen() {
+            Ok(Ready::Nothing) => {
+                sys::poll::readable(&[self.bell.as_fd()], limit);
+                Ok(())
+            }
+            Ok(Ready::Something) => Ok(()),
+            Err(fault) => Err(fault),
+        };
+        self.heard();
+        slept?;
+        Ok(if self.has_something()? { Ready::Something } else { Ready::Nothing })
+    }
+
+    /// Says that we are about to sleep on the descriptor, with others maybe: the writer rings when
+    /// there is something. Where there is already, do not sleep. Then [`Input::heard`].
+    pub fn listen(&mut self) -> Result<Ready, Fault> {
+        let side = &self.ring.side;
+        let until = side.next.saturating_add(side.store.capacity / 4);
+        if let Some(page) = side.store.readers.get(side.index) {
+            self.sleeper.falls_asleep(page, reader::WAIT, until);
+        }
+        Ok(if self.has_something()? { Ready::Something } else { Ready::Nothing })
+    }
+
+    /// Says that we are awake, and takes the ring back.
+    pub fn heard(&mut self) {
+        self.gone |= self.bell.clear() == Other::Gone;
+        let side = &self.ring.side;
+        if let Some(page) = side.store.readers.get(side.index) {
+            self.sleeper.wakes(page, reader::WAIT);
+        }
+    }
+
+    /// Gives back all that was taken and that no output keeps, and wakes a writer that waits for
+    /// it. [`Input::read`] does so by itself before it waits, and after each eighth of the ring or
+    /// 64 KB.
+    pub fn give_back(&mut self) {
+        self.owed_bytes = 0;
+        let side = &mut self.ring.side;
+        let next = side.next;
+        // F5: not what an output still needs.
+        let limit = if self.keeper.is_followed() { next.min(self.keeper.needed()) } else { next };
+        if limit <= side.released() {
+            return;
+        }
+        side.next = limit;
+        side.release();
+        side.next = next;
+        if self.ringer.is_due(&side.store.writer, writer::WAIT, limit, Urgency::More) {
+            self.gone |= self.bell.ring() == Other::Gone;
+        }
+    }
+
+    /// What this side has counted.
+    #[must_use]
+    pub const fn count(&self) -> Taken {
+        self.ring.count()
+    }
+
+    /// What the writer alleges about its count.
+    #[must_use]
+    pub fn written(&self) -> Put {
+        self.ring.written()
+    }
+
+    /// Blocks that were taken and not given back, because an output keeps them or not enough are
+    /// owed.
+    #[must_use]
+    pub const fn kept(&self) -> u64 {
+        self.ring.side.next - self.ring.side.released()
+    }
+
+    pub(super) const fn keeper(&self) -> &Arc<Keeper> {
+        &self.keeper
+    }
+
+    /// What is mapped, and whom to ask.
+    #[must_use]
+    pub const fn space(&self) -> &Space {
+        self.translation.space()
+    }
+
+    /// Whether there is something to read, or the end.
+    fn has_something(&mut self) -> Result<bool, Fault> {
+        if self.current.is_some() || self.gone {
+            return Ok(true);
+        }
+        let side = &mut self.ring.side;
+        Ok(side.available()? != side.next || side.ended()?)
+    }
+
+    /// Nothing is there: whether that is the end, or why there will be none.
+    fn nothing(&mut self) -> Result<bool, Fault> {
+        self.give_back();
+        if self.ring.is_finished()? {
+            return Ok(true);
+        }
+        if self.gone { Err(Fault::Abandoned) } else { Ok(false) }
+    }
+
+    #[inline]
+    fn give_back_often(&mut self) {
+        if self.owed_bytes >= OWED_BYTES || self.kept() >= self.often {
+            self.give_back();
+        }
+    }
+}
+
+impl AsFd for Input {
+    /// Readable when the writer has rung, which it does after [`Input::listen`] has found nothing;
+    /// for who waits among several descriptors.
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.bell.as_fd()
+    }
+}
+
+impl Drop for Input {
+    fn drop(&mut self) {
+        // The writer may sleep: it is told that nobody reads here any more.
+        self.ring.side.leave();
+        let _ = self.bell.ring();
+    }
+}

@@ -1,0 +1,85 @@
+//! Where the bytes of a write may lie already: the ranges of up to eight dbufs in one cache line.
+//! [SL §5.3.3]
+//!
+//! In: the address of what is written. Out: which known dbuf it lies in. A range is one word: the
+//! page that it begins at, and how many pages it has. What was hit last is looked at first, before
+//! the line is (`output`); beyond eight, ranges take turns in the line.
+
+/// Ranges that fit one cache line.
+pub(super) const RANGES: usize = 8;
+
+/// The line, and which dbuf each range belongs to.
+#[derive(Debug, Default)]
+pub(super) struct Ranges {
+    line: Line,
+    /// Which of the known dbufs a range is.
+    names: [usize; RANGES],
+    /// The range that is replaced next.
+    next: usize,
+}
+
+/// Eight ranges: `first page << 28 | pages`.
+#[derive(Debug, Default)]
+#[repr(align(64))]
+struct Line([u64; RANGES]);
+
+const _: () = assert!(size_of::<Line>() == 64);
+
+const PAGE_BITS: u32 = 12;
+const COUNT_BITS: u32 = 28;
+const COUNT_MASK: u64 = (1 << COUNT_BITS) - 1;
+
+impl Ranges {
+    /// Which known dbuf an address may lie in. The answer is a hint: the caller asks the dbuf.
+    #[inline]
+    pub(super) fn find(&self, address: usize) -> Option<usize> {
+        let page = address as u64 >> PAGE_BITS;
+        let is_in = |range: u64| page.wrapping_sub(range >> COUNT_BITS) < range & COUNT_MASK;
+        // All eight are compared, with no branch between them.
+        let mut hits = 0_u32;
+        for (at, range) in self.line.0.iter().enumerate() {
+            hits |= u32::from(is_in(*range)) << at;
+        }
+        self.names.get(hits.trailing_zeros() as usize).copied()
+    }
+
+    /// Puts a dbuf into the line.
+    pub(super) fn insert(&mut self, address: usize, length: usize, name: usize) {
+        let first = address as u64 >> PAGE_BITS;
+        let end = (address as u64).saturating_add(length as u64).div_ceil(1 << PAGE_BITS);
+        let range = first << COUNT_BITS | (end - first).min(COUNT_MASK);
+        let known = self.line.0.iter().position(|other| *other == range);
+        let at = known.unwrap_or(self.next % RANGES);
+        if known.is_none() {
+            self.next = self.next.wrapping_add(1);
+        }
+        if let (Some(word), Some(known)) = (self.line.0.get_mut(at), self.names.get_mut(at)) {
+            (*word, *known) = (range, name);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn e1_an_address_is_found_in_its_range_and_nowhere_else() {
+        let mut ranges = Ranges::default();
+        assert_eq!(ranges.find(0), None, "empty ranges hold nothing, not even address 0");
+        let start = |name: usize| 0x7f00_0000_0000 + name * 0x10_0000;
+        for name in 0..RANGES {
+            ranges.insert(start(name), 0x4000, name);
+        }
+        for name in 0..RANGES {
+            assert_eq!(ranges.find(start(name)), Some(name));
+            assert_eq!(ranges.find(start(name) + 0x3fff), Some(name));
+            assert_eq!(ranges.find(start(name) + 0x4000), None);
+            assert_eq!(ranges.find(start(name) - 1), None);
+        }
+        ranges.insert(start(2), 0x4000, 2);
+        assert_eq!(ranges.find(start(0)), Some(0), "what is there takes no other place");
+        ranges.insert(start(9), 0x1000, 9);
+        assert_eq!((ranges.find(start(9)), ranges.find(start(0))), (Some(9), None), "a ninth");
+    }
+}

@@ -1,0 +1,69 @@
+//! Where memory lies in this process: from an address back to a place. [SL §5.3.3]
+
+use super::{Lease, Memory};
+use abi::{Place, RichPointer};
+use std::sync::Arc;
+
+/// What is known of the memory around some bytes: a segment, as far as it is filled.
+#[derive(Debug)]
+pub(crate) struct Around {
+    /// Keeps it.
+    pub(crate) lease: Lease,
+    /// Where the segment begins, in this process.
+    pub(crate) address: usize,
+    /// The same as a place tells it.
+    pub(crate) position: u64,
+    /// How many bytes of it are filled.
+    pub(crate) filled: usize,
+}
+
+impl Memory {
+    /// The first byte in this process, and how many there are.
+    pub(crate) fn extent(&self) -> (usize, usize) {
+        (self.region.words().as_ptr().addr(), self.region.len())
+    }
+
+    /// The segment that a slice of these bytes lies in, leased; `None`: all of it is not shown
+    /// there.
+    ///
+    /// The caller has the slice at hand. Safe code gets slices of shown bytes only from the pool
+    /// (which is then borrowed: M3), from a lease, or from a batch whose writer has one (C5). Each
+    /// of them keeps the segment in its slot as long as the slice lives, so a lease can be made
+    /// (M4). Of bytes that are still written (M2) nothing is shown, and here they are refused.
+    pub(crate) fn around_slice(self: &Arc<Self>, slice: &[u8]) -> Option<Around> {
+        let (base, len) = self.extent();
+        let at = slice.as_ptr().addr().checked_sub(base)?;
+        if slice.is_empty() || at.checked_add(slice.len())? > len {
+            return None;
+        }
+        let segment = self.segment();
+        let (slot, inside) = (at / segment, at % segment);
+        let number = self.slots.resident(slot);
+        let position = number.checked_mul(segment as u64)?;
+        let length = u32::try_from(slice.len()).ok()?;
+        // Whether the segment is there, and filled so far, is looked at as for any pointer.
+        let place = Place::new(position.checked_add(inside as u64)?, length);
+        let found = self.locate(place).ok()?;
+        if found != (slot, at) || place.length() != length {
+            return None;
+        }
+        let lease = Lease::new(self, slot);
+        let (start, filled) = (place.position() - inside as u64, self.slots.filled(slot));
+        Some(Around { lease, address: base + (at - inside), position: start, filled })
+    }
+
+    /// Whether this memory can be handed to other processes.
+    pub(crate) const fn can_be_granted(&self) -> bool {
+        self.file().is_some()
+    }
+}
+
+impl Lease {
+    /// The address and the position at which the segment of a block begins, and how much is filled.
+    /// The caller knows that the lease covers the block, which has bytes.
+    pub(crate) fn around(&self, pointer: RichPointer) -> Option<(usize, u64, usize)> {
+        let (slot, start) = self.memory().around(pointer)?;
+        let (base, _) = self.memory().extent();
+        Some((base + start.at, start.position, self.memory().slots.filled(slot)))
+    }
+}

@@ -1,0 +1,286 @@
+//! Memory of others that is mapped here, and the space's translation of rich pointers into it.
+//! [SL §5.3.1, "buffer fault", cached translation]
+//!
+//! In: rich pointers out of rings, which are allegations. Out: copies, or bytes in place, or the
+//! [`Fault`] that says what is wrong. A [`Space`] knows the owners that it may ask and what it has
+//! mapped; each reader has a [`Translation`] of its own, a small table that answers without a lock
+//! and without a call.
+//!
+//! ```text
+//! pointer ── Translation (16 lines) ── Space (a map) ── owner's desk (a socket)
+//!             every pointer              a miss           a buffer fault: once for each dbuf
+//! ```
+//!
+//! Why `&[u8]` is allowed on memory that another process may have mapped for writing. Invariants,
+//! cited below:
+//! - V1 A view maps a file whose size can never change, which the kernel said ([`View::admit`]): an
+//!   offset below its length is memory as long as the view lives.
+//! - V2 Of a view that is *frozen* the kernel said that nobody can write it any more, for ever.
+//! - V3 A view is *trusted* if its space trusts and the kernel says that its owner runs under our
+//!   own user, or under root. Such a process may write our memory as it likes (ptrace(2), or as
+//!   root): so to rely on it gives nobody a power that it does not have (RELIABILITY, threat
+//!   model). It keeps the rules of `pool`: what was shown is written again only after it was
+//!   released (M1 to M4).
+//! - V4 All other bytes are foreign: they are copied (`foreign`), and no reference is made.
+
+use crate::aggregate::desk::Guest;
+use crate::aggregate::owner::{Grant, Refusal};
+use crate::region::Region;
+use crate::{Fault, foreign};
+use abi::ring::PAGE;
+use abi::{DbufId, RichPointer};
+use std::collections::BTreeMap;
+use std::os::fd::OwnedFd;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+use sys::memory::{Memfd, Seals};
+
+mod translation;
+
+pub(crate) use translation::{BackOff, Translation};
+
+/// What a space can look into beside its own memory: which owners it asks, and what it has mapped.
+/// Clones are the same space.
+///
+/// Ids of dbufs must be unique among the owners of one space; they are asked in the order in which
+/// they were introduced, and the first that has the dbuf decides.
+#[derive(Clone, Debug, Default)]
+pub struct Space(Arc<Shared>);
+
+#[derive(Debug, Default)]
+struct Shared {
+    known: Mutex<Known>,
+    trusts: bool,
+}
+
+#[derive(Debug, Default)]
+struct Known {
+    owners: Vec<Guest>,
+    views: BTreeMap<DbufId, Arc<View>>,
+    faults: Faults,
+}
+
+/// What a space had to ask its owners. [SL §5.3.1]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Faults {
+    /// Dbufs that were mapped on demand.
+    pub mapped: u64,
+    /// Questions that were answered by no.
+    pub refused: u64,
+}
+
+/// The most dbufs that a space maps (RELIABILITY T12).
+const VIEWS_MAX: usize = 1024;
+/// An owner that has not answered in this time counts as gone.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+impl Space {
+    /// A space that trusts nobody: of what others can write it takes copies.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// A space that looks in place at the memory of processes of its own user and of root, since
+    /// these could write its memory anyway (V3). All others it trusts no more than [`Space::new`].
+    #[must_use]
+    pub fn trusting() -> Self {
+        Self(Arc::new(Shared { trusts: true, ..Shared::default() }))
+    }
+
+    /// Makes an owner one that is asked, by the socket that its desk handed over.
+    pub fn introduce(&self, desk: OwnedFd) {
+        self.lock().owners.push(Guest::new(desk));
+    }
+
+    /// Whether a dbuf is mapped.
+    #[must_use]
+    pub fn has(&self, dbuf: DbufId) -> bool {
+        self.lock().views.contains_key(&dbuf)
+    }
+
+    /// Unmaps a dbuf when the last reader that has it translated is gone; pointers into it are
+    /// buffer faults again. `false`: it was not mapped.
+    pub fn forget(&self, dbuf: DbufId) -> bool {
+        self.lock().views.remove(&dbuf).is_some()
+    }
+
+    /// What had to be asked so far.
+    #[must_use]
+    pub fn faults(&self) -> Faults {
+        self.lock().faults
+    }
+
+    /// Whether a process of this user could write our memory anyway (V3).
+    pub(crate) fn trusts(&self, user: u32) -> bool {
+        const ROOT: u32 = 0;
+        self.0.trusts && (user == ROOT || user == sys::process::identity().0)
+    }
+
+    /// The view of a dbuf; its owner is asked for it if there is none yet.
+    fn view(&self, dbuf: DbufId) -> Result<Arc<View>, Fault> {
+        let mut known = self.lock();
+        if let Some(view) = known.views.get(&dbuf) {
+            return Ok(view.clone());
+        }
+        if known.views.len() >= VIEWS_MAX {
+            return Err(Fault::UnknownDbuf(dbuf));
+        }
+        match self.ask(&mut known, dbuf) {
+            Ok(view) => {
+                let view = Arc::new(view);
+                known.views.insert(dbuf, view.clone());
+                known.faults.mapped += 1;
+                Ok(view)
+            }
+            Err(fault) => {
+                known.faults.refused += 1;
+                Err(fault)
+            }
+        }
+    }
+
+    /// Asks one owner after the other. A dbuf that is not known to one may be known to another; one
+    /// that is forbidden is forbidden.
+    fn ask(&self, known: &mut Known, dbuf: DbufId) -> Result<View, Fault> {
+        let mut fault = Fault::UnknownDbuf(dbuf);
+        if known.owners.is_empty() {
+            return Err(fault);
+        }
+        let mut at = 0;
+        while let Some(owner) = known.owners.get_mut(at) {
+            match owner.ask_within(dbuf, PATIENCE) {
+                Ok(grant) => {
+                    let trusted = owner.owner().is_ok_and(|(user, _)| self.trusts(user));
+                    return View::admit(&grant, trusted);
+                }
+                Err(Refusal::Forbidden { uid, .. }) => return Err(Fault::Forbidden { dbuf, uid }),
+                Err(Refusal::System(error)) => fault = Fault::Unmapped { dbuf, errno: error.errno },
+                Err(Refusal::Abandoned) => {
+                    // A late answer would be taken for that to the next question.
+                    known.owners.remove(at);
+                    fault = Fault::OwnerGone(dbuf);
+                    continue;
+                }
+                Err(_) => {}
+            }
+            at += 1;
+        }
+        Err(fault)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Known> {
+        self.0.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A dbuf of another process, mapped for reading.
+#[derive(Debug)]
+pub(crate) struct View {
+    pub(crate) id: DbufId,
+    region: Region,
+    /// A position lies at its value under this mask.
+    mask: u64,
+    frozen: bool,
+    trusted: bool,
+}
+
+/// The longest file that is mapped: far less than the positions that a rich pointer tells apart.
+const SIZE_MAX: usize = 1 << 40;
+
+impl View {
+    /// Maps what was granted, if nobody can cut or empty it any more (V1).
+    fn admit(grant: &Grant, trusted: bool) -> Result<Self, Fault> {
+        let id = grant.dbuf();
+        let failed = |errno| Fault::Unmapped { dbuf: id, errno };
+        let fd = grant.descriptor().try_clone_to_owned();
+        let fd = fd.map_err(|error| failed(error.raw_os_error().unwrap_or(0)))?;
+        let file = Memfd::from_fd(fd).map_err(|error| failed(error.errno))?;
+        let seals = file.seals().map_err(|error| failed(error.errno))?;
+        let frozen = seals.has(Seals::FROZEN);
+        if !frozen && !seals.has(Seals::READER) {
+            return Err(failed(0));
+        }
+        // Its size was read before the seals; now that it cannot change any more, it is read again.
+        let file = Memfd::from_fd(file.into()).map_err(|error| failed(error.errno))?;
+        let length = file.len();
+        // Of a frozen file the position is the offset; what lies beyond its end is refused.
+        let plausible = length.is_power_of_two() || frozen && length.is_multiple_of(PAGE);
+        if !plausible || !(PAGE..=SIZE_MAX).contains(&length) {
+            return Err(failed(0));
+        }
+        let mask = if frozen { u64::MAX } else { length as u64 - 1 };
+        let mapping = file.map_read().map_err(|error| failed(error.errno))?;
+        Ok(Self { id, region: Region::reading(mapping), mask, frozen, trusted })
+    }
+
+    /// Where the bytes lie that a place of this dbuf names. Every allegation is checked here.
+    #[inline]
+    pub(crate) fn locate(&self, pointer: RichPointer) -> Result<usize, Fault> {
+        let at = pointer.place.position() & self.mask;
+        let end = at + u64::from(pointer.length());
+        if end > self.region.len() as u64 {
+            return Err(if self.frozen {
+                Fault::OutOfWindow(pointer.place)
+            } else {
+                Fault::CrossesSegment(pointer.place)
+            });
+        }
+        #[expect(clippy::cast_possible_truncation, reason = "less than the length, see above")]
+        Ok(at as usize)
+    }
+
+    /// Whether the bytes that a place of this dbuf names lie in it.
+    #[inline]
+    pub(crate) fn contains(&self, pointer: RichPointer) -> bool {
+        let at = pointer.place.position() & self.mask;
+        at + u64::from(pointer.length()) <= self.region.len() as u64
+    }
+
+    /// Copies from an offset that [`View::locate`] has found.
+    #[inline]
+    pub(crate) fn copy(&self, at: usize, out: &mut [u8]) {
+        foreign::copy_out(self.region.words(), at, out);
+    }
+
+    /// Whether the bytes may be looked at in place by whoever holds the pointer (V2, V3).
+    #[inline]
+    pub(crate) const fn is_direct(&self) -> bool {
+        self.frozen || self.trusted
+    }
+
+    /// Whether nobody can ever write the bytes (V2).
+    pub(crate) const fn is_frozen(&self) -> bool {
+        self.frozen
+    }
+
+    /// The bytes at an offset that [`View::locate`] has found; none where they are foreign (V4).
+    ///
+    /// # Safety
+    /// 1. `locate` has answered `at` for a pointer of `length` bytes.
+    /// 2. Where the view is not frozen: as long as the slice lives, the entry of the ring in which
+    ///    the pointer came is not released, and the writer of that ring is trusted too (V3).
+    #[inline]
+    pub(crate) unsafe fn bytes(&self, at: usize, length: usize) -> Option<&[u8]> {
+        if !self.is_direct() {
+            return None;
+        }
+        // SAFETY: promise 1 puts the range into the region (V1). Nobody writes it: by V2, or by
+        // promise 2 and V3.
+        Some(unsafe { self.region.bytes(at, length) })
+    }
+
+    /// Where the first byte lies.
+    pub(crate) fn address(&self) -> usize {
+        self.region.words().as_ptr().addr()
+    }
+
+    /// Bytes that are mapped.
+    pub(crate) const fn len(&self) -> usize {
+        self.region.len()
+    }
+}
+
+#[cfg(test)]
+#[cfg(not(miri))]
+mod tests;
