@@ -21,14 +21,16 @@
 //! goes to the caller, nothing is clamped, and no other party of the ring notices (RELIABILITY T3).
 
 use crate::atomic::{Ordering, acquire, fence};
+use crate::join::{Coming, Door, Ticket};
 use crate::region::Region;
 use crate::{Fault, Policy, Put, Taken};
 use abi::ring::{CLOSED, PAGE_WORDS, reader, writer};
 use std::sync::Arc;
+use sys::doorbell::Doorbell;
 
 /// No writer comes this far: 2⁶³ bytes take 29 years at 10 GB/s. So sums of positions do not
 /// overflow.
-const POSITION_MAX: u64 = u64::MAX >> 1;
+pub(crate) const POSITION_MAX: u64 = u64::MAX >> 1;
 
 /// Where the data begins in the writer's memory: after its page. The models, which pay for each
 /// word, have only the words that are used.
@@ -74,10 +76,13 @@ impl Store {
 
     /// What a reader has published about its count.
     pub(crate) fn taken(&self, index: usize) -> Option<Taken> {
-        let region = self.readers.get(index)?;
-        acquire(region.word(reader::CURSOR));
-        Some(Taken::from_words(std::array::from_fn(|i| acquire(region.word(reader::LEDGER + i)))))
+        self.readers.get(index).map(taken)
     }
+}
+
+fn taken(page: &Region) -> Taken {
+    acquire(page.word(reader::CURSOR));
+    Taken::from_words(std::array::from_fn(|i| acquire(page.word(reader::LEDGER + i))))
 }
 
 /// The writer's side of a ring.
@@ -91,23 +96,112 @@ pub(crate) struct Producer {
     marked: u64,
     /// The oldest position that some reader still needs, when we last looked.
     oldest: u64,
-    seen: Box<[Seen]>,
+    seen: Vec<Seen>,
+    /// Where readers come in while the ring runs, if they may.
+    door: Option<Arc<Door>>,
+    /// Readers that came or left since somebody asked.
+    changes: Vec<Change>,
     pub(crate) put: Put,
 }
 
 /// What the writer knows of one reader.
-#[derive(Clone, Copy, Debug)]
+#[derive(Debug, Default)]
 struct Seen {
     cursor: u64,
     /// The reader has left, or was shut out because it lied.
     gone: bool,
+    /// Its page and how it is called, if it came later; else its page is with those of the ring.
+    came: Option<(Ticket, Arc<Region>)>,
+}
+
+/// A reader came or left while the ring runs.
+#[derive(Debug)]
+pub(crate) enum Change {
+    /// It is at this place now, which was another reader's before or is the next one.
+    Came(usize, Doorbell),
+    /// The one at this place is gone.
+    Left(usize),
 }
 
 impl Producer {
     /// The writer of a fresh ring.
     pub(crate) fn new(store: Arc<Store>) -> Self {
-        let seen = vec![Seen { cursor: 0, gone: false }; store.readers.len()].into();
-        Self { store, head: 0, published: 0, marked: 0, oldest: 0, seen, put: Put::default() }
+        let seen = store.readers.iter().map(|_| Seen::default()).collect();
+        Self {
+            store,
+            head: 0,
+            published: 0,
+            marked: 0,
+            oldest: 0,
+            seen,
+            door: None,
+            changes: Vec::new(),
+            put: Put::default(),
+        }
+    }
+
+    /// Lets readers come while the ring runs.
+    pub(crate) fn open(&mut self, door: Arc<Door>) {
+        self.door = Some(door);
+    }
+
+    /// The page of a reader.
+    #[inline]
+    pub(crate) fn page(&self, reader: usize) -> Option<&Region> {
+        let seen = self.seen.get(reader)?;
+        seen.came.as_ref().map(|(_, page)| &**page).or_else(|| self.store.readers.get(reader))
+    }
+
+    /// What a reader has published about its count.
+    pub(crate) fn taken(&self, reader: usize) -> Option<Taken> {
+        self.page(reader).map(taken)
+    }
+
+    /// Readers that came or left since the last call.
+    pub(crate) fn changes(&mut self) -> Vec<Change> {
+        std::mem::take(&mut self.changes)
+    }
+
+    /// Looks who came and who left.
+    #[inline]
+    pub(crate) fn look_at_door(&mut self) {
+        if self.door.as_ref().is_some_and(|door| door.has_news()) {
+            self.welcome();
+        }
+    }
+
+    #[cold]
+    fn welcome(&mut self) {
+        let Some(door) = &self.door else { return };
+        let news = door.look(self.published);
+        for (at, seen) in self.seen.iter_mut().enumerate() {
+            let page = seen.came.as_ref().map(|(_, page)| &**page);
+            let page = page.or_else(|| self.store.readers.get(at));
+            seen.gone |= page.is_some_and(|page| acquire(page.word(reader::STATE)) == CLOSED);
+        }
+        for ticket in news.left {
+            let named = |seen: &Seen| seen.came.as_ref().is_some_and(|(its, _)| *its == ticket);
+            if let Some(at) = self.seen.iter().position(named) {
+                self.shut_out(at);
+                self.changes.push(Change::Left(at));
+            }
+        }
+        for coming in news.came {
+            let start = coming.start();
+            let Coming { ticket, page, bell, .. } = coming;
+            let seen = Seen { cursor: start, gone: false, came: Some((ticket, page)) };
+            let at = match self.seen.iter_mut().enumerate().find(|(_, seen)| seen.gone) {
+                Some((at, free)) => {
+                    *free = seen;
+                    at
+                }
+                None => {
+                    self.seen.push(seen);
+                    self.seen.len() - 1
+                }
+            };
+            self.changes.extend(bell.map(|bell| Change::Came(at, bell)));
+        }
     }
 
     /// How many positions are free, looking at the readers only if fewer than `wanted` seem to be.
@@ -127,8 +221,14 @@ impl Producer {
     /// the writer's own where all have left. A reader that shows an impossible position is shut out
     /// for ever and reported once; the ring goes on for the others.
     pub(crate) fn refresh(&mut self) -> Result<u64, Fault> {
-        let (mut oldest, mut lie) = (self.head, None);
-        for (seen, region) in self.seen.iter_mut().zip(&self.store.readers) {
+        self.look_at_door();
+        // Who comes later starts at what is shown, so nobody writes further than a lap behind that
+        // (`join`, SYNC POINT entering).
+        let newest = if self.door.is_some() { self.published } else { self.head };
+        let (mut oldest, mut lie) = (newest, None);
+        for (at, seen) in self.seen.iter_mut().enumerate() {
+            let page = seen.came.as_ref().map(|(_, page)| &**page);
+            let Some(region) = page.or_else(|| self.store.readers.get(at)) else { continue };
             if seen.gone {
                 continue;
             }
@@ -151,7 +251,8 @@ impl Producer {
 
     /// Whether every reader has left or was shut out, as of the last look.
     pub(crate) fn abandoned(&self) -> bool {
-        !self.seen.is_empty() && self.seen.iter().all(|seen| seen.gone)
+        let nobody = self.seen.iter().all(|seen| seen.gone);
+        nobody && self.door.as_ref().map_or(!self.seen.is_empty(), |door| door.is_shut())
     }
 
     /// Stops waiting for a reader.
@@ -194,6 +295,11 @@ impl Producer {
         self.publish();
         // SYNC POINT: closed; pairs with the load in `Consumer::ended`.
         self.store.writer.word(writer::STATE).store(CLOSED, Ordering::Release);
+        if let Some(door) = &self.door {
+            door.end();
+            // Who came last is rung for, too.
+            self.look_at_door();
+        }
     }
 }
 
@@ -215,13 +321,18 @@ pub(crate) struct Consumer {
 impl Consumer {
     /// Reader number `index` of a fresh ring.
     pub(crate) fn new(store: Arc<Store>, index: usize) -> Self {
+        Self::starting(store, index, 0)
+    }
+
+    /// Reader number `index`, from this position on.
+    pub(crate) fn starting(store: Arc<Store>, index: usize, start: u64) -> Self {
         assert!(index < store.readers.len(), "a reader has a page of its own");
         Self {
             store,
             index,
-            next: 0,
-            released: 0,
-            commit: 0,
+            next: start,
+            released: start,
+            commit: start,
             poisoned: false,
             taken: Taken::default(),
         }

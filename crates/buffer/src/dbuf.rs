@@ -196,7 +196,7 @@ impl Writer {
     /// What a reader has published about its count: a look over the fence, for whoever balances.
     #[must_use]
     pub fn taken(&self, reader: usize) -> Option<Taken> {
-        self.side.store.taken(reader)
+        self.side.taken(reader)
     }
 
     /// How many positions a block of this length needs where the head is now.

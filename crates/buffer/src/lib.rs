@@ -36,6 +36,7 @@ pub mod ibuf;
 pub mod indirect;
 #[cfg(not(loom))]
 pub mod interface;
+mod join;
 mod ledger;
 #[cfg(not(loom))]
 pub mod pages;

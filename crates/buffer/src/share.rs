@@ -17,14 +17,17 @@
 //! sets a deadline and shuts the reader out ([`crate::dbuf::Writer::shut_out`], T8). There is no
 //! futex here: strangers signal each other through eventfds.
 
-use crate::cursor::{Consumer, Store};
+use crate::atomic::acquire;
+use crate::cursor::{Consumer, POSITION_MAX, Store};
+use crate::join::{Door, Ticket};
 use crate::region::Region;
 use crate::{Policy, dbuf, ibuf};
 use abi::DbufId;
-use abi::ring::{Geometry, PAGE};
+use abi::ring::{Geometry, PAGE, Record, reader, writer};
 use std::fmt;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
+use sys::doorbell::Doorbell;
 use sys::memory::{Memfd, Seals};
 use zerocopy::{FromBytes as _, IntoBytes as _};
 
@@ -53,6 +56,37 @@ pub struct Offer {
     cursor: OwnedFd,
 }
 
+/// Makes a ring of blocks whose readers come while it runs, through the door ([`crate::join`]).
+pub(crate) fn blocks_with_door(config: &dbuf::Config) -> sys::Result<(dbuf::Writer, Hall)> {
+    let geometry = geometry(config.id, config.bytes(), 0, config.policy, 0);
+    let files = Files::create(&geometry)?;
+    let readers = Box::default();
+    let (capacity, policy) = (config.bytes() as u64, config.policy);
+    let store = Arc::new(Store { writer: files.map()?, readers, capacity, policy });
+    let mut writer = dbuf::Writer::new(store.clone(), config.id);
+    let door = Arc::new(Door::new());
+    writer.side().open(door.clone());
+    Ok((writer, Hall { files, store, door }))
+}
+
+/// What is on this side of a door: all that a reader needs to come in.
+#[derive(Debug)]
+pub(crate) struct Hall {
+    files: Files,
+    store: Arc<Store>,
+    pub(crate) door: Arc<Door>,
+}
+
+impl Hall {
+    /// Lets a reader in whom we ring by this bell. `None`: the writer is gone.
+    pub(crate) fn enter(&self, bell: Doorbell) -> sys::Result<Option<(Ticket, Offer)>> {
+        let (cursor, page) = self.files.page()?;
+        let shown = || acquire(self.store.writer.word(writer::COMMIT));
+        let ticket = self.door.enter(Arc::new(page), Some(bell), shown);
+        ticket.map(|ticket| Ok((ticket, self.files.offer(cursor)?))).transpose()
+    }
+}
+
 impl Offer {
     /// The descriptors, in the order in which they are sent.
     #[must_use]
@@ -74,8 +108,8 @@ impl Offer {
         if geometry.stride != 0 {
             return Err(Refusal::Geometry(geometry));
         }
-        let store = self.attach(&geometry, geometry.capacity, policy)?;
-        Ok(dbuf::Visitor::new(Consumer::new(store, 0)))
+        let (store, start) = self.attach(&geometry, geometry.capacity, policy)?;
+        Ok(dbuf::Visitor::new(Consumer::starting(store, 0, start)))
     }
 
     /// Reads a ring of rich pointers.
@@ -88,8 +122,8 @@ impl Offer {
             _ => return Err(Refusal::Geometry(geometry)),
         };
         let entries = geometry.capacity / u64::from(geometry.stride);
-        let store = self.attach(&geometry, entries, policy)?;
-        Ok(ibuf::Reader::new(Consumer::new(store, 0), lanes))
+        let (store, start) = self.attach(&geometry, entries, policy)?;
+        Ok(ibuf::Reader::new(Consumer::starting(store, 0, start), lanes))
     }
 
     /// The geometry, if it is one and nobody can change it any more.
@@ -112,22 +146,24 @@ impl Offer {
         if plausible { Ok((geometry, policy)) } else { Err(Refusal::Geometry(geometry)) }
     }
 
-    /// Maps the ring for reading and our page for writing, if both are what the geometry says.
+    /// Maps the ring for reading and our page for writing, if both are what the geometry says; and
+    /// tells where we start.
     fn attach(
         &self,
         geometry: &Geometry,
         capacity: u64,
         policy: Policy,
-    ) -> Result<Arc<Store>, Refusal> {
+    ) -> Result<(Arc<Store>, u64), Refusal> {
         let bytes = usize::try_from(geometry.capacity).unwrap_or(usize::MAX);
         let ring = checked(&self.ring, "ring", Seals::READER, bytes.saturating_add(PAGE))?;
         let cursor = checked(&self.cursor, "cursor", Seals::SIZE, PAGE)?;
-        Ok(Arc::new(Store {
-            writer: Region::reading(ring.map_read()?),
-            readers: Box::new([Region::mapped(cursor.map()?)]),
-            capacity,
-            policy,
-        }))
+        let writer = Region::reading(ring.map_read()?);
+        let page = Region::mapped(cursor.map()?);
+        let start = acquire(page.word(reader::CURSOR));
+        if start > POSITION_MAX || (geometry.stride == 0 && start % Record::SIZE as u64 != 0) {
+            return Err(Refusal::Start(start));
+        }
+        Ok((Arc::new(Store { writer, readers: Box::new([page]), capacity, policy }), start))
     }
 }
 
@@ -157,6 +193,8 @@ pub enum Refusal {
     },
     /// This is no ring that we can read.
     Geometry(Geometry),
+    /// No reader can start at this position.
+    Start(u64),
     /// The kernel refused a call; also where it knows no seals at all.
     System(sys::Error),
 }
@@ -172,6 +210,9 @@ impl fmt::Display for Refusal {
                 write!(f, "the {part} of the ring has {is} bytes instead of {should}")
             }
             Self::Geometry(geometry) => write!(f, "not a ring that can be read: {geometry:?}"),
+            Self::Start(position) => {
+                write!(f, "no reader of a ring can start at position {position}")
+            }
             Self::System(error) => error.fmt(f),
         }
     }
@@ -214,27 +255,60 @@ fn create(
     capacity: u64,
     policy: Policy,
 ) -> sys::Result<(Arc<Store>, Vec<Offer>)> {
-    let plan = Memfd::create("streamline-geometry", PAGE)?;
-    {
-        let region = Region::mapped(plan.map()?);
-        crate::foreign::copy_in(region.words(), 0, geometry.as_bytes());
-    }
-    plan.seal(Seals::FROZEN)?;
-    let bytes = usize::try_from(geometry.capacity).unwrap_or(usize::MAX);
-    let ring = Memfd::create("streamline-ring", bytes.saturating_add(PAGE))?;
-    ring.allocate(0, ring.len())?;
-    let writer = Region::mapped(ring.map()?);
-    ring.seal(Seals::READER)?;
+    let files = Files::create(&geometry)?;
+    let writer = files.map()?;
     let mut readers = Vec::new();
     let mut offers = Vec::new();
     for _ in 0..geometry.readers {
-        let cursor = Memfd::create("streamline-cursor", PAGE)?;
-        cursor.allocate(0, PAGE)?;
-        readers.push(Region::reading(cursor.map_read()?));
-        cursor.seal(Seals::SIZE)?;
-        offers.push(Offer { geometry: copy(&plan)?, ring: copy(&ring)?, cursor: cursor.into() });
+        let (cursor, page) = files.page()?;
+        readers.push(page);
+        offers.push(files.offer(cursor)?);
     }
     Ok((Arc::new(Store { writer, readers: readers.into(), capacity, policy }), offers))
+}
+
+/// The files that all readers of a ring share.
+#[derive(Debug)]
+struct Files {
+    geometry: Memfd,
+    ring: Memfd,
+}
+
+impl Files {
+    /// Makes both; the geometry is sealed.
+    fn create(geometry: &Geometry) -> sys::Result<Self> {
+        let plan = Memfd::create("streamline-geometry", PAGE)?;
+        {
+            let region = Region::mapped(plan.map()?);
+            crate::foreign::copy_in(region.words(), 0, geometry.as_bytes());
+        }
+        plan.seal(Seals::FROZEN)?;
+        let bytes = usize::try_from(geometry.capacity).unwrap_or(usize::MAX);
+        let ring = Memfd::create("streamline-ring", bytes.saturating_add(PAGE))?;
+        ring.allocate(0, ring.len())?;
+        Ok(Self { geometry: plan, ring })
+    }
+
+    /// Maps the ring for its writer, and seals it.
+    fn map(&self) -> sys::Result<Region> {
+        let writer = Region::mapped(self.ring.map()?);
+        self.ring.seal(Seals::READER)?;
+        Ok(writer)
+    }
+
+    /// Makes the page of a reader, and maps it here: we write it only before anybody else has it.
+    fn page(&self) -> sys::Result<(Memfd, Region)> {
+        let cursor = Memfd::create("streamline-cursor", PAGE)?;
+        cursor.allocate(0, PAGE)?;
+        let page = Region::mapped(cursor.map()?);
+        cursor.seal(Seals::SIZE)?;
+        Ok((cursor, page))
+    }
+
+    fn offer(&self, cursor: Memfd) -> sys::Result<Offer> {
+        let (geometry, ring) = (copy(&self.geometry)?, copy(&self.ring)?);
+        Ok(Offer { geometry, ring, cursor: cursor.into() })
+    }
 }
 
 fn copy(file: &Memfd) -> sys::Result<OwnedFd> {

@@ -21,9 +21,11 @@
 //! [`Fault::Abandoned`] behind the last block that was shown, and a writer goes on for the readers
 //! that are left (RELIABILITY T10).
 
+mod entrance;
 mod input;
 mod output;
 
+pub use entrance::{Entrance, Ticket, joinable};
 pub use input::Input;
 pub use output::Output;
 

@@ -59,7 +59,9 @@ const ATTEMPTS: usize = 8;
 
 impl Walk {
     pub(super) const fn new(side: Consumer) -> Self {
-        Self { side, expected: Some(0), passed: 0 }
+        // Who starts at a later position does not know the number of its first block.
+        let expected = if side.next == 0 { Some(0) } else { None };
+        Self { expected, passed: side.next, side }
     }
 
     pub(crate) fn read(&mut self, out: &mut [u8]) -> Result<Option<usize>, Fault> {

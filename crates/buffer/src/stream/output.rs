@@ -1,7 +1,7 @@
 //! The end of a stream that writes.
 
 use super::Ready;
-use crate::cursor::Producer;
+use crate::cursor::{Change, Producer};
 use crate::wait::{Ringer, Sleeper, Urgency};
 use crate::{Fault, Policy, Put, dbuf, signal};
 use abi::ring::{reader, writer};
@@ -36,6 +36,12 @@ struct End {
     false_alarms: u32,
 }
 
+impl End {
+    fn new(bell: Doorbell) -> Self {
+        Self { bell, ringer: Ringer::default(), gone: false, false_alarms: 0 }
+    }
+}
+
 /// A reader rings once for each sleep, and only when it has come far enough. One that has rung so
 /// often while nothing came of it wants to keep the writer busy: nobody waits for it any more.
 const FALSE_ALARMS_MAX: u32 = 64;
@@ -43,8 +49,7 @@ const FALSE_ALARMS_MAX: u32 = 64;
 impl Output {
     pub(super) fn new(mut ring: dbuf::Writer, bells: Vec<Doorbell>, every: usize) -> Self {
         let show_at = SHOWN_BYTES.min(ring.side().store.capacity / 16);
-        let end = |bell| End { bell, ringer: Ringer::default(), gone: false, false_alarms: 0 };
-        let ends = bells.into_iter().map(end).collect();
+        let ends = bells.into_iter().map(End::new).collect();
         let processors = std::thread::available_parallelism().map_or(1, usize::from);
         let (sleeper, spins) = (Sleeper::default(), signal::spins(processors));
         Self { ring, ends, sleeper, unshown: 0, every: every.max(1), show_at, spins }
@@ -102,11 +107,14 @@ impl Output {
     fn show(&mut self, urgency: Urgency) {
         self.unshown = 0;
         self.ring.publish();
+        self.ring.side().look_at_door();
+        self.settle();
         let side = self.ring.side();
         let head = side.head;
         self.show_at = head + SHOWN_BYTES.min(side.store.capacity / 16);
         let mut gone = Vec::new();
-        for (at, (end, page)) in self.ends.iter_mut().zip(&side.store.readers).enumerate() {
+        for (at, end) in self.ends.iter_mut().enumerate() {
+            let Some(page) = side.page(at) else { continue };
             let due = !end.gone && end.ringer.is_due(page, reader::WAIT, head, urgency);
             if due && end.bell.ring() == Other::Gone {
                 gone.push(at);
@@ -125,6 +133,12 @@ impl Output {
     #[must_use]
     pub fn taken(&self, reader: usize) -> Option<crate::Taken> {
         self.ring.taken(reader)
+    }
+
+    /// How many places for readers there are; those of readers that are gone are used again.
+    #[must_use]
+    pub const fn readers(&self) -> usize {
+        self.ends.len()
     }
 
     /// Stops waiting for a reader.
@@ -198,6 +212,7 @@ impl Output {
         if self.has_room(length)? {
             return Ok(());
         }
+        self.settle();
         let present = || self.ends.iter().enumerate().filter(|(_, end)| !end.gone);
         let bells: Vec<BorrowedFd<'_>> = present().map(|(_, end)| end.bell.as_fd()).collect();
         if bells.is_empty() {
@@ -214,6 +229,24 @@ impl Output {
             }
         }
         if self.side().abandoned() { Err(Fault::Abandoned) } else { Ok(()) }
+    }
+
+    /// Has a bell for each reader that has come.
+    fn settle(&mut self) {
+        for change in self.ring.side().changes() {
+            match change {
+                Change::Came(at, bell) => match self.ends.get_mut(at) {
+                    Some(end) => *end = End::new(bell),
+                    None => self.ends.push(End::new(bell)),
+                },
+                // The ring knows; another one may have its place there already.
+                Change::Left(at) => {
+                    if let Some(end) = self.ends.get_mut(at) {
+                        end.gone = true;
+                    }
+                }
+            }
+        }
     }
 
     /// Ends as a process does that is killed: nothing is closed but descriptors.
