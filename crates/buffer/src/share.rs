@@ -160,7 +160,9 @@ impl Offer {
         let writer = Region::reading(ring.map_read()?);
         let page = Region::mapped(cursor.map()?);
         let start = acquire(page.word(reader::CURSOR));
-        if start > POSITION_MAX || (geometry.stride == 0 && start % Record::SIZE as u64 != 0) {
+        if start > POSITION_MAX
+            || (geometry.stride == 0 && !start.is_multiple_of(Record::SIZE as u64))
+        {
             return Err(Refusal::Start(start));
         }
         Ok((Arc::new(Store { writer, readers: Box::new([page]), capacity, policy }), start))
