@@ -125,6 +125,21 @@ impl Record {
         (Self::SIZE as u64 + length as u64).next_multiple_of(Self::SIZE as u64)
     }
 
+    /// As [`Record::span`], of a block that is as long as a slice.
+    #[inline]
+    #[must_use]
+    pub const fn spans(length: usize) -> u64 {
+        (length as u64 + 2 * Self::SIZE as u64 - 1) & !(Self::SIZE as u64 - 1)
+    }
+
+    /// The two words of the header of a block. Where the length has more than 32 bits they are
+    /// those of no block.
+    #[inline]
+    #[must_use]
+    pub const fn block_words(length: usize, sequence: u64) -> [u64; 2] {
+        [((Self::BLOCK as u64) << 32).wrapping_add(length as u64), sequence]
+    }
+
     /// The two words as they lie in the ring.
     #[must_use]
     pub const fn words(self) -> [u64; 2] {
@@ -150,5 +165,11 @@ mod tests {
         assert_eq!(Record::span(0), 16);
         assert_eq!(Record::span(1), 32);
         assert_eq!(Record::span(16), 32);
+        for length in [0, 1, 15, 16, 17, 1500] {
+            let record = Record { length, kind: Record::BLOCK, sequence: 9 };
+            assert_eq!(Record::block_words(length as usize, 9), record.words());
+            assert_eq!(Record::spans(length as usize), Record::span(length));
+        }
+        assert_ne!(Record::from_words(Record::block_words(1 << 32, 0)).kind, Record::BLOCK);
     }
 }

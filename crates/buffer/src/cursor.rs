@@ -89,6 +89,9 @@ fn taken(page: &Region) -> Taken {
 #[derive(Debug)]
 pub(crate) struct Producer {
     pub(crate) store: Arc<Store>,
+    /// Positions from one lap to the next.
+    pub(crate) capacity: u64,
+    pub(crate) policy: Policy,
     /// Up to here blocks are written; published by [`Producer::publish`].
     pub(crate) head: u64,
     published: u64,
@@ -128,6 +131,8 @@ impl Producer {
     pub(crate) fn new(store: Arc<Store>) -> Self {
         let seen = store.readers.iter().map(|_| Seen::default()).collect();
         Self {
+            capacity: store.capacity,
+            policy: store.policy,
             store,
             head: 0,
             published: 0,
@@ -207,8 +212,8 @@ impl Producer {
     /// How many positions are free, looking at the readers only if fewer than `wanted` seem to be.
     /// A ring that overwrites is always free.
     pub(crate) fn room(&mut self, wanted: u64) -> Result<u64, Fault> {
-        let capacity = self.store.capacity;
-        if self.store.policy == Policy::Overwrite {
+        let capacity = self.capacity;
+        if self.policy == Policy::Overwrite {
             return Ok(capacity);
         }
         if capacity - (self.head - self.oldest) < wanted {
@@ -272,7 +277,7 @@ impl Producer {
     /// Remembers the start of a record as the place where readers that were lapped can go on, if
     /// the last such place is half a lap behind (lossy rings).
     pub(crate) fn mark(&mut self, position: u64) {
-        if position - self.marked >= self.store.capacity / 2 {
+        if position - self.marked >= self.capacity / 2 {
             self.marked = position;
         }
     }
@@ -307,6 +312,9 @@ impl Producer {
 #[derive(Debug)]
 pub(crate) struct Consumer {
     pub(crate) store: Arc<Store>,
+    /// Positions from one lap to the next.
+    pub(crate) capacity: u64,
+    pub(crate) policy: Policy,
     pub(crate) index: usize,
     /// The next position that we read.
     pub(crate) next: u64,
@@ -328,6 +336,8 @@ impl Consumer {
     pub(crate) fn starting(store: Arc<Store>, index: usize, start: u64) -> Self {
         assert!(index < store.readers.len(), "a reader has a page of its own");
         Self {
+            capacity: store.capacity,
+            policy: store.policy,
             store,
             index,
             next: start,
@@ -362,10 +372,10 @@ impl Consumer {
         let commit = acquire(self.store.writer.word(writer::COMMIT));
         let ahead = commit.wrapping_sub(self.commit);
         // In a lossy ring the writer may be any distance ahead, but never behind.
-        let limit = match self.store.policy {
+        let limit = match self.policy {
             Policy::Overwrite => POSITION_MAX,
             Policy::Block | Policy::DropNew => {
-                self.store.capacity - self.commit.wrapping_sub(self.released)
+                self.capacity - self.commit.wrapping_sub(self.released)
             }
         };
         if ahead > limit || commit > POSITION_MAX || self.poisoned {
@@ -382,7 +392,7 @@ impl Consumer {
         // SYNC POINT: writing begins; pairs with the store and fence in `Producer::begin`.
         fence(Ordering::Acquire);
         let reserve = self.store.writer.word(writer::RESERVE).load(Ordering::Relaxed);
-        reserve.wrapping_sub(start) > self.store.capacity
+        reserve.wrapping_sub(start) > self.capacity
     }
 
     /// Where a reader that was lapped at `start` goes on: at the mark, at most half a lap and a

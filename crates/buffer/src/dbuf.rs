@@ -23,16 +23,18 @@
 //! - D5 In a ring that overwrites nobody gets a slice of the ring: reservations are private memory
 //!   that commit copies in, word by word, and readers copy out.
 
-use crate::cursor::{Consumer, Producer, Store};
-use crate::{Fault, Policy, Put, Taken, foreign};
-use abi::ring::{PAGE, Record};
+use crate::cursor::{Consumer, Store};
+use crate::{Fault, Policy, Put, Taken};
+use abi::ring::PAGE;
 use abi::{DbufId, Place};
-use std::fmt;
-use std::ops::{Deref, DerefMut};
-use std::sync::Arc;
-use walk::{Found, Walk, block_max, offset, put_header};
+use walk::{Found, Walk, block_max};
 
+#[expect(unsafe_code, reason = "turns positions into addresses; numbered invariants in the file")]
+mod data;
 pub(crate) mod walk;
+mod writer;
+
+pub use writer::{Reservation, Writer};
 
 /// The shape of a ring of blocks.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -70,242 +72,6 @@ pub fn ring(config: &Config) -> (Writer, Vec<Reader>) {
     (Writer::new(store, config.id), readers)
 }
 
-/// The one writer of a ring of blocks.
-#[derive(Debug)]
-pub struct Writer {
-    side: Producer,
-    /// The sequence number of the next block.
-    sequence: u64,
-    id: DbufId,
-    /// The longest block.
-    longest: usize,
-    /// Records that end here or before fit where the head is: known without looking at readers.
-    limit: u64,
-    /// What a reservation is written into where the ring overwrites (D5).
-    staging: Vec<u8>,
-}
-
-impl Writer {
-    pub(crate) fn new(store: Arc<Store>, id: DbufId) -> Self {
-        let staging = match store.policy {
-            Policy::Overwrite => vec![0; block_max(&store)],
-            Policy::Block | Policy::DropNew => Vec::new(),
-        };
-        let longest = block_max(&store);
-        Self { side: Producer::new(store), sequence: 0, id, longest, limit: 0, staging }
-    }
-
-    /// The position behind the last block that was put.
-    #[inline]
-    pub(crate) const fn head(&self) -> u64 {
-        self.side.head
-    }
-
-    /// Our side of the ring, for who waits on it.
-    pub(crate) const fn side(&mut self) -> &mut Producer {
-        &mut self.side
-    }
-
-    /// The id by which rich pointers name this ring.
-    #[must_use]
-    pub const fn id(&self) -> DbufId {
-        self.id
-    }
-
-    /// The longest block that this ring takes: half of it, so that a block fits wherever the head
-    /// is.
-    #[inline]
-    #[must_use]
-    pub const fn block_max(&self) -> usize {
-        self.longest
-    }
-
-    /// Opens room for a block of up to `length` bytes. `None`: the ring is full; a ring that blocks
-    /// will have room when readers release, one that drops has counted the block as dropped.
-    #[inline]
-    pub fn reserve(&mut self, length: usize) -> Result<Option<Reservation<'_>>, Fault> {
-        match self.fits(length) {
-            Some(length) => Ok(Some(self.reservation(0, length))),
-            None => self.look_and_reserve(length),
-        }
-    }
-
-    /// The length, if such a block fits where the head is, as far as is known without looking at
-    /// readers.
-    #[inline]
-    pub(crate) fn fits(&self, length: usize) -> Option<u32> {
-        let short = u32::try_from(length).ok().filter(|_| length <= self.longest)?;
-        (self.side.head + Record::span(short) <= self.limit).then_some(short)
-    }
-
-    #[inline]
-    fn reservation(&mut self, pad: u64, length: u32) -> Reservation<'_> {
-        let at = offset(&self.side.store, self.side.head + pad) + Record::SIZE;
-        Reservation { writer: self, at, pad, length }
-    }
-
-    #[cold]
-    fn look_and_reserve(&mut self, length: usize) -> Result<Option<Reservation<'_>>, Fault> {
-        let limit = self.block_max();
-        let Some(length) = u32::try_from(length).ok().filter(|&l| l as usize <= limit) else {
-            return Err(Fault::TooLong { length, limit });
-        };
-        let (pad, need) = self.need(length);
-        let room = self.side.room(need)?;
-        if self.side.abandoned() {
-            return Err(Fault::Abandoned);
-        }
-        if room < need {
-            if self.side.store.policy == Policy::DropNew {
-                self.side.put.dropped += 1;
-                self.side.put.dropped_bytes += u64::from(length);
-            }
-            return Ok(None);
-        }
-        let start = self.side.head + pad;
-        let lap = (start | (self.side.store.capacity - 1)) + 1;
-        self.limit = lap.min(self.side.head + room);
-        Ok(Some(self.reservation(pad, length)))
-    }
-
-    /// Puts a copy of a block. `false`: the ring is full (see [`Writer::reserve`]).
-    #[inline]
-    pub fn write(&mut self, block: &[u8]) -> Result<bool, Fault> {
-        let Some(mut room) = self.reserve(block.len())? else { return Ok(false) };
-        room.copy_from_slice(block);
-        room.commit(block.len());
-        Ok(true)
-    }
-
-    /// Shows the readers all blocks that were committed. Once per batch.
-    pub fn publish(&mut self) {
-        self.side.publish();
-    }
-
-    /// Stops waiting for a reader that does not keep its promise; it is told nothing and lapped.
-    pub fn shut_out(&mut self, reader: usize) {
-        self.side.shut_out(reader);
-    }
-
-    /// What this side has counted.
-    #[must_use]
-    pub const fn count(&self) -> Put {
-        self.side.put
-    }
-
-    /// What a reader has published about its count: a look over the fence, for whoever balances.
-    #[must_use]
-    pub fn taken(&self, reader: usize) -> Option<Taken> {
-        self.side.taken(reader)
-    }
-
-    /// How many positions a block of this length needs where the head is now.
-    #[inline]
-    pub(crate) fn needs(&self, length: usize) -> Result<u64, Fault> {
-        let limit = self.block_max();
-        match u32::try_from(length) {
-            Ok(short) if length <= limit => Ok(self.need(short).1),
-            _ => Err(Fault::TooLong { length, limit }),
-        }
-    }
-
-    /// How many bytes of padding stand before a block of this length, and how many it needs in all.
-    #[inline]
-    fn need(&self, length: u32) -> (u64, u64) {
-        let (capacity, span) = (self.side.store.capacity, Record::span(length));
-        let left = capacity - (self.side.head & (capacity - 1));
-        let pad = if span > left { left } else { 0 };
-        (pad, pad + span)
-    }
-
-    /// Writes the headers of the pad and of the block, copies the block in where it was staged, and
-    /// moves the head.
-    #[inline]
-    fn commit(&mut self, pad: u64, length: u32) -> Place {
-        let start = self.side.head + pad;
-        let end = start + Record::span(length);
-        let lossy = self.side.store.policy == Policy::Overwrite;
-        if lossy {
-            self.side.begin(end);
-        }
-        let store = &self.side.store;
-        if pad > 0 {
-            let length = u32::try_from(pad - Record::SIZE as u64).unwrap_or(u32::MAX);
-            put_header(store, self.side.head, Record { length, kind: Record::PAD, sequence: 0 });
-        }
-        put_header(store, start, Record { length, kind: Record::BLOCK, sequence: self.sequence });
-        if lossy {
-            let block = self.staging.get(..length as usize).unwrap_or_default();
-            let first = (offset(store, start) + Record::SIZE) / 8;
-            foreign::copy_in(store.writer.words(), first, block);
-            self.side.mark(start);
-        }
-        self.sequence += 1;
-        self.side.head = end;
-        self.side.put.blocks += 1;
-        self.side.put.bytes += u64::from(length);
-        Place::new(start + Record::SIZE as u64, length)
-    }
-}
-
-impl Drop for Writer {
-    fn drop(&mut self) {
-        self.side.close();
-    }
-}
-
-/// Room for one block. Dropped without [`Reservation::commit`]: nothing was written.
-#[must_use]
-pub struct Reservation<'a> {
-    writer: &'a mut Writer,
-    /// Where the block will lie in the writer's memory.
-    at: usize,
-    /// Bytes of padding before it.
-    pad: u64,
-    length: u32,
-}
-
-impl Reservation<'_> {
-    /// Puts the first `used` bytes into the ring as one block, and answers their place.
-    #[inline]
-    pub fn commit(self, used: usize) -> Place {
-        let used = u32::try_from(used).unwrap_or(u32::MAX).min(self.length);
-        self.writer.commit(self.pad, used)
-    }
-}
-
-impl Deref for Reservation<'_> {
-    type Target = [u8];
-    #[inline]
-    fn deref(&self) -> &[u8] {
-        let writer = &*self.writer;
-        if writer.side.store.policy == Policy::Overwrite {
-            return writer.staging.get(..self.length as usize).unwrap_or_default();
-        }
-        // SAFETY: the bytes lie in the ring (`reserve` found the room), between head and what
-        // readers still need (D2): no reader looks at them (D3), and the one writer is borrowed.
-        unsafe { writer.side.store.writer.bytes(self.at, self.length as usize) }
-    }
-}
-
-impl DerefMut for Reservation<'_> {
-    #[inline]
-    fn deref_mut(&mut self) -> &mut [u8] {
-        let length = self.length as usize;
-        if self.writer.side.store.policy == Policy::Overwrite {
-            return self.writer.staging.get_mut(..length).unwrap_or_default();
-        }
-        // SAFETY: as in `deref`; and the one writer is borrowed for this slice alone.
-        unsafe { self.writer.side.store.writer.bytes_mut(self.at, length) }
-    }
-}
-
-impl fmt::Debug for Reservation<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Reservation({} bytes)", self.length)
-    }
-}
-
 /// A reader in the writer's process.
 #[derive(Debug)]
 pub struct Reader(Walk);
@@ -337,7 +103,7 @@ impl Reader {
 
     /// Gives everything back that was passed: the writer may use the room.
     pub fn release(&mut self) {
-        self.0.side.release();
+        self.0.release();
     }
 
     /// Copies the next block into `out`, takes it, and gives it back. `None`: nothing is there.
@@ -354,7 +120,7 @@ impl Reader {
     /// What this side has counted.
     #[must_use]
     pub const fn count(&self) -> Taken {
-        self.0.side.taken
+        self.0.count()
     }
 
     /// What the writer has published about its count.
@@ -364,7 +130,7 @@ impl Reader {
     }
 
     fn held(&mut self) -> Result<Option<Found>, Fault> {
-        if self.0.side.store.policy == Policy::Overwrite {
+        if self.0.side.policy == Policy::Overwrite {
             return Err(Fault::Lossy);
         }
         self.0.find()
@@ -374,7 +140,7 @@ impl Reader {
         // SAFETY: `find` checked that the record lies in the ring and is shown (D3); it is not
         // behind our published cursor, which cannot move while `self` is borrowed (D4), and the
         // ring does not overwrite (`held`).
-        unsafe { self.0.side.store.writer.bytes(found.at, found.length as usize) }
+        unsafe { self.0.data.bytes(found.at, found.length as usize) }
     }
 }
 
@@ -406,16 +172,13 @@ impl Visitor {
 
     /// Goes on with what is written from now on, and counts nothing that came before.
     pub fn join_now(&mut self) -> Result<(), Fault> {
-        self.0.side.next = self.0.side.refresh()?;
-        self.0.expected = None;
-        self.0.side.release();
-        Ok(())
+        self.0.join_now()
     }
 
     /// The longest block that the ring can hold.
     #[must_use]
     pub fn block_max(&self) -> usize {
-        block_max(&self.0.side.store)
+        block_max(self.0.data.capacity())
     }
 
     /// Whether the writer has closed the ring and everything has been read. A writer that was
@@ -427,7 +190,7 @@ impl Visitor {
     /// What this side has counted.
     #[must_use]
     pub const fn count(&self) -> Taken {
-        self.0.side.taken
+        self.0.count()
     }
 
     /// What the writer alleges about its count.

@@ -23,6 +23,18 @@ pub(crate) fn copy_out(words: &[AtomicU64], at: usize, out: &mut [u8]) {
     copy_by_words(words, at, out);
 }
 
+/// Copies bytes to where as many are ours to write: short blocks without a call, which would cost
+/// more than they do.
+#[inline]
+pub(crate) fn copy(from: &[u8], to: &mut [u8]) {
+    assert_eq!(from.len(), to.len(), "as many bytes as there is room for");
+    #[cfg(all(target_arch = "x86_64", not(miri), not(loom)))]
+    if (SHORT..LONG).contains(&from.len()) {
+        return by_pieces(from.as_ptr(), to);
+    }
+    to.copy_from_slice(from);
+}
+
 /// Copies as [`copy_out`] does, one word at a time.
 fn copy_by_words(words: &[AtomicU64], at: usize, out: &mut [u8]) {
     let load = |word: &AtomicU64| word.load(Ordering::Relaxed).to_ne_bytes();
@@ -48,9 +60,12 @@ fn copy_by_words(words: &[AtomicU64], at: usize, out: &mut [u8]) {
 /// Fewer bytes are copied word by word.
 #[cfg(all(target_arch = "x86_64", not(miri), not(loom)))]
 const SHORT: usize = 16;
+/// From so many bytes on wide registers are worth having their upper halves cleared afterwards.
+#[cfg(all(target_arch = "x86_64", not(miri), not(loom)))]
+const WIDE: usize = 192;
 /// So many bytes and more are left to the instruction that copies any number.
 #[cfg(all(target_arch = "x86_64", not(miri), not(loom)))]
-const LONG: usize = 1024;
+const LONG: usize = 8192;
 
 /// Copies from byte `at` of `words` on as many bytes as `to` has: at least [`SHORT`].
 #[cfg(all(target_arch = "x86_64", not(miri), not(loom)))]
@@ -58,8 +73,6 @@ const LONG: usize = 1024;
 fn copy_by_instruction(words: &[AtomicU64], at: usize, to: &mut [u8]) {
     assert!(to.len() >= SHORT && at + to.len() <= size_of_val(words), "the caller has looked");
     let from = words.as_ptr().cast::<u8>().wrapping_add(at);
-    let (last_from, last_to) = (from.wrapping_add(to.len() - SHORT), to.len() - SHORT);
-    let last_to = to.as_mut_ptr().wrapping_add(last_to);
     if to.len() >= LONG {
         // SAFETY: the range lies in the words (asserted), which are mapped and readable as long as
         // they are borrowed; `to` is ours alone. The direction flag is clear (System V ABI). That
@@ -76,27 +89,111 @@ fn copy_by_instruction(words: &[AtomicU64], at: usize, to: &mut [u8]) {
         }
         return;
     }
-    // SAFETY: as above. Pieces of 16 bytes from the front as long as one ends before the last 16,
-    // then the last 16, which may overlap: every access lies in the two ranges.
+    by_pieces(from, to);
+}
+
+/// Copies as many bytes as `to` has, at least [`SHORT`], from readable memory: 64 at a time, then 16,
+/// then the last 16 once more, which may overlap.
+#[cfg(all(target_arch = "x86_64", not(miri), not(loom)))]
+#[inline(always)]
+fn by_pieces(from: *const u8, to: &mut [u8]) {
+    if to.len() >= WIDE && std::arch::is_x86_feature_detected!("avx") {
+        return by_wide_pieces(from, to);
+    }
+    // SAFETY: both callers have looked that the range from `from` on is readable and as long as
+    // `to`, which is ours alone; every access lies in the two ranges. That another party may write
+    // the source meanwhile is said above.
     unsafe {
         std::arch::asm!(
-            "cmp {from}, {last_from}",
-            "jae 3f",
+            "sub {left}, 64",
+            "jb 3f",
+            ".p2align 4",
             "2:",
-            "movups {piece}, xmmword ptr [{from}]",
-            "movups xmmword ptr [{to}], {piece}",
+            "movups {a}, xmmword ptr [{from}]",
+            "movups {b}, xmmword ptr [{from} + 16]",
+            "movups {c}, xmmword ptr [{from} + 32]",
+            "movups {d}, xmmword ptr [{from} + 48]",
+            "movups xmmword ptr [{to}], {a}",
+            "movups xmmword ptr [{to} + 16], {b}",
+            "movups xmmword ptr [{to} + 32], {c}",
+            "movups xmmword ptr [{to} + 48], {d}",
+            "add {from}, 64",
+            "add {to}, 64",
+            "sub {left}, 64",
+            "jae 2b",
+            "cmp {left}, -64",
+            "je 6f",
+            "3:",
+            "add {left}, 48",
+            "js 5f",
+            "4:",
+            "movups {a}, xmmword ptr [{from}]",
+            "movups xmmword ptr [{to}], {a}",
             "add {from}, 16",
             "add {to}, 16",
-            "cmp {from}, {last_from}",
-            "jb 2b",
-            "3:",
-            "movups {piece}, xmmword ptr [{last_from}]",
-            "movups xmmword ptr [{last_to}], {piece}",
+            "sub {left}, 16",
+            "jns 4b",
+            "cmp {left}, -16",
+            "je 6f",
+            "5:",
+            "movups {a}, xmmword ptr [{from} + {left}]",
+            "movups xmmword ptr [{to} + {left}], {a}",
+            "6:",
             from = inout(reg) from => _,
             to = inout(reg) to.as_mut_ptr() => _,
-            last_from = in(reg) last_from,
-            last_to = in(reg) last_to,
-            piece = out(xmm_reg) _,
+            left = inout(reg) to.len() => _,
+            a = out(xmm_reg) _,
+            b = out(xmm_reg) _,
+            c = out(xmm_reg) _,
+            d = out(xmm_reg) _,
+            options(nostack),
+        );
+    }
+}
+
+/// Copies as [`by_pieces`] does, at least [`WIDE`] bytes on a processor that has AVX: 128 bytes at a
+/// time, then the last 128 once more.
+#[cfg(all(target_arch = "x86_64", not(miri), not(loom)))]
+#[inline(never)]
+fn by_wide_pieces(from: *const u8, to: &mut [u8]) {
+    // SAFETY: as in `by_pieces`, which has looked that the processor has these instructions; the
+    // upper halves of the registers are clear again at the end, as callers expect.
+    unsafe {
+        std::arch::asm!(
+            "sub {left}, 128",
+            ".p2align 4",
+            "2:",
+            "vmovups {a:y}, ymmword ptr [{from}]",
+            "vmovups {b:y}, ymmword ptr [{from} + 32]",
+            "vmovups {c:y}, ymmword ptr [{from} + 64]",
+            "vmovups {d:y}, ymmword ptr [{from} + 96]",
+            "vmovups ymmword ptr [{to}], {a:y}",
+            "vmovups ymmword ptr [{to} + 32], {b:y}",
+            "vmovups ymmword ptr [{to} + 64], {c:y}",
+            "vmovups ymmword ptr [{to} + 96], {d:y}",
+            "sub {from}, -128",
+            "sub {to}, -128",
+            "sub {left}, 128",
+            "jae 2b",
+            "cmp {left}, -128",
+            "je 3f",
+            "vmovups {a:y}, ymmword ptr [{from} + {left}]",
+            "vmovups {b:y}, ymmword ptr [{from} + {left} + 32]",
+            "vmovups {c:y}, ymmword ptr [{from} + {left} + 64]",
+            "vmovups {d:y}, ymmword ptr [{from} + {left} + 96]",
+            "vmovups ymmword ptr [{to} + {left}], {a:y}",
+            "vmovups ymmword ptr [{to} + {left} + 32], {b:y}",
+            "vmovups ymmword ptr [{to} + {left} + 64], {c:y}",
+            "vmovups ymmword ptr [{to} + {left} + 96], {d:y}",
+            "3:",
+            "vzeroupper",
+            from = inout(reg) from => _,
+            to = inout(reg) to.as_mut_ptr() => _,
+            left = inout(reg) to.len() => _,
+            a = out(xmm_reg) _,
+            b = out(xmm_reg) _,
+            c = out(xmm_reg) _,
+            d = out(xmm_reg) _,
             options(nostack),
         );
     }
@@ -143,12 +240,23 @@ mod tests {
     }
 
     #[test]
+    fn pieces_of_memory_that_is_ours_are_copied_whole() {
+        let bytes: Vec<u8> = (0..20_000).map(|at| u8::try_from(at * 7 % 251).unwrap()).collect();
+        for length in (0..600).chain([4000, 8191, 8192, 20_000]) {
+            let mut out = vec![0xee; length + 128];
+            copy(&bytes[..length], &mut out[64..64 + length]);
+            assert_eq!(out[64..64 + length], bytes[..length], "{length}");
+            assert_eq!((&out[..64], &out[64 + length..]), (&[0xee; 64][..], &[0xee; 64][..]));
+        }
+    }
+
+    #[test]
     fn long_pieces_come_out_as_they_went_in() {
-        let words: Vec<_> = (0..600).map(|_| AtomicU64::new(0)).collect();
+        let words: Vec<_> = (0..2600).map(|_| AtomicU64::new(0)).collect();
         let bytes: Vec<u8> =
-            (0..600 * WORD).map(|at| u8::try_from(at * 7 % 251).unwrap()).collect();
+            (0..2600 * WORD).map(|at| u8::try_from(at * 7 % 251).unwrap()).collect();
         copy_in(&words, 0, &bytes);
-        for length in (1..300).chain([1023, 1024, 1025, 1400, 4000]) {
+        for length in (1..600).chain([1023, 1024, 1025, 1400, 4000, 8191, 8192, 20_000]) {
             for at in [0, 1, 7, 8, 13, 16, 250] {
                 let mut out = vec![0xee; length + 16];
                 copy_out(&words, at, &mut out[..length]);
@@ -157,8 +265,8 @@ mod tests {
             }
         }
         let mut out = vec![0xee; 5000];
-        copy_out(&words, 600 * WORD - 20, &mut out);
-        assert_eq!(out[..20], bytes[600 * WORD - 20..]);
+        copy_out(&words, 2600 * WORD - 20, &mut out);
+        assert_eq!(out[..20], bytes[2600 * WORD - 20..]);
         assert_eq!(out[20..], [0xee; 4980]);
     }
 

@@ -85,6 +85,14 @@ impl Region {
         unsafe { std::slice::from_raw_parts(self.base.as_ptr(), self.words) }
     }
 
+    /// The address of a word, for who keeps the region.
+    #[cfg(not(loom))]
+    pub(crate) fn address(&self, word: usize) -> NonNull<AtomicU64> {
+        assert!(word < self.words, "a word of the region");
+        // SAFETY: R1: the word lies in the same memory as the first one.
+        unsafe { self.base.add(word) }
+    }
+
     /// One word.
     #[expect(clippy::indexing_slicing, reason = "indices are constants of the layout or masked")]
     #[inline]

@@ -1,7 +1,7 @@
 //! Rings of blocks: wraps, policies, laps, and a writer that lies.
 
 use super::*;
-use abi::ring::PAGE_WORDS;
+use abi::ring::{PAGE_WORDS, Record};
 use abi::ring::writer::{COMMIT, MARK, RESERVE};
 use std::sync::atomic::Ordering;
 
@@ -194,7 +194,7 @@ fn a_reader_survives_every_word_that_a_writer_can_write() {
             writer.write(&block(number)).unwrap();
         }
         writer.publish();
-        let store = writer.side.store.clone();
+        let store = writer.side().store.clone();
         for _ in 0..1 + next() % 3 {
             let value = match next() % 6 {
                 0 => next(),

@@ -2,18 +2,28 @@
 //! ring: each header is copied once, and checked against the window before it is used (RELIABILITY
 //! T3 to T5).
 
-use crate::atomic::Ordering;
-use crate::cursor::{Consumer, DATA_WORDS, Store};
-use crate::{Fault, Policy, foreign};
+use super::data::Data;
+use crate::cursor::Consumer;
+use crate::{Fault, Policy, Taken};
 use abi::ring::Record;
 use abi::{BLOCK_MAX, Place};
 
 /// How a reader goes from record to record, believing nothing.
 #[derive(Debug)]
 pub(crate) struct Walk {
+    /// A record that ends here or before was seen to be there, lies in this lap, and is not too
+    /// long, and nothing is due before its end. 0: each record is looked at with all care.
+    plain: u64,
+    /// The sequence number of the next block, if `known`.
+    expected: u64,
+    pub(super) data: Data,
     pub(crate) side: Consumer,
-    /// The sequence number of the next block, unless we have just joined.
-    pub(super) expected: Option<u64>,
+    /// Where whoever uses the walk wants to be asked.
+    stop: u64,
+    /// We have not just joined.
+    known: bool,
+    /// The number that the first block would have had, had no block been lost since.
+    first: u64,
     /// The position after the block that was passed last.
     passed: u64,
 }
@@ -21,8 +31,8 @@ pub(crate) struct Walk {
 /// A record that was found and checked.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Found {
-    /// Where its bytes lie in the writer's memory.
-    pub(crate) at: usize,
+    /// The position of its first byte.
+    pub(crate) at: u64,
     pub(crate) length: u32,
     /// How many of them have been read.
     done: u32,
@@ -34,10 +44,10 @@ pub(crate) struct Found {
 }
 
 impl Found {
-    /// Where the bytes that are left lie in the writer's memory.
+    /// The position of the first byte that is left.
     #[inline]
-    pub(crate) const fn at(&self) -> usize {
-        self.at + self.done as usize
+    pub(crate) const fn at(&self) -> u64 {
+        self.at + self.done as u64
     }
 
     /// How many bytes are left.
@@ -58,10 +68,76 @@ impl Found {
 const ATTEMPTS: usize = 8;
 
 impl Walk {
-    pub(super) const fn new(side: Consumer) -> Self {
-        // Who starts at a later position does not know the number of its first block.
-        let expected = if side.next == 0 { Some(0) } else { None };
-        Self { expected, passed: side.next, side }
+    pub(super) fn new(side: Consumer) -> Self {
+        let (data, taken, start) = (Data::new(side.store.clone()), side.taken, side.next);
+        let first = 0u64.wrapping_sub(taken.blocks);
+        Self {
+            plain: 0,
+            expected: 0,
+            data,
+            side,
+            stop: u64::MAX,
+            // Who starts at the start knows the number of the first block.
+            known: start == 0,
+            first,
+            passed: start,
+        }
+    }
+
+    /// The data of the ring.
+    #[inline]
+    pub(crate) const fn data(&self) -> &Data {
+        &self.data
+    }
+
+    /// What this side has counted.
+    #[inline]
+    pub(crate) const fn count(&self) -> Taken {
+        Taken { blocks: self.expected.wrapping_sub(self.first), ..self.side.taken }
+    }
+
+    /// Gives everything back that was passed.
+    pub(crate) fn release(&mut self) {
+        self.side.taken = self.count();
+        self.side.release();
+    }
+
+    /// Records that would go over this position are not taken by [`Walk::take`].
+    pub(crate) fn stop_at(&mut self, position: u64) {
+        self.stop = position;
+        self.plain = self.plain.min(position);
+    }
+
+    /// Each record is looked at with all care until one was found.
+    pub(crate) const fn doubt(&mut self) {
+        self.plain = 0;
+    }
+
+    /// Goes on with what is written from now on.
+    pub(super) fn join_now(&mut self) -> Result<(), Fault> {
+        self.side.next = self.side.refresh()?;
+        (self.known, self.plain) = (false, 0);
+        self.release();
+        Ok(())
+    }
+
+    /// Copies the next block into `out` and passes it, if it was seen to be there, follows the one
+    /// before and is exactly as long as `out`: the same checks as below, in as few instructions as
+    /// there can be.
+    #[inline]
+    pub(crate) fn take(&mut self, out: &mut [u8]) -> bool {
+        let start = self.side.next;
+        let end = start + Record::spans(out.len());
+        if end > self.plain
+            || self.data.header(start) != Record::block_words(out.len(), self.expected)
+        {
+            return false;
+        }
+        self.data.copy_out(start + Record::SIZE as u64, out);
+        self.side.next = end;
+        self.expected = self.expected.wrapping_add(1);
+        self.side.taken.bytes += out.len() as u64;
+        true
     }
 
     pub(crate) fn read(&mut self, out: &mut [u8]) -> Result<Option<usize>, Fault> {
@@ -76,10 +152,10 @@ impl Walk {
                 let length = found.length as usize;
                 let to = out.get_mut(..length);
                 let to = to.ok_or(Fault::TooLong { length, limit: 0 })?;
-                foreign::copy_out(self.side.store.writer.words(), found.at, to);
+                self.data.copy_out(found.at, to);
                 Ok(found)
             });
-            if self.side.store.policy == Policy::Overwrite && self.side.overtaken(start) {
+            if self.side.policy == Policy::Overwrite && self.side.overtaken(start) {
                 // Whatever was seen may be half of two records: go on behind, where there is
                 // something.
                 match self.side.resume(start)? {
@@ -95,7 +171,7 @@ impl Walk {
                 other => other?,
             };
             self.pass(&found);
-            self.side.release();
+            self.release();
             return Ok(Some(found.length as usize));
         }
         Ok(None)
@@ -105,37 +181,42 @@ impl Walk {
     /// header alleges is checked against the window before it is used.
     #[inline]
     pub(crate) fn find(&mut self) -> Result<Option<Found>, Fault> {
-        match self.plain() {
+        match self.at_hand() {
             Some(found) => Ok(Some(found)),
             None => self.look_and_find(),
         }
     }
 
-    /// The next record, where it is a block that was seen to be there and follows the one before:
-    /// the same checks as below, in the order in which they are cheapest. For everything else there
-    /// is no answer here.
+    /// The next record, where it is a block that was seen to be there and follows the one before.
+    /// For everything else there is no answer here.
     #[inline]
-    pub(crate) fn plain(&self) -> Option<Found> {
-        let (start, commit) = (self.side.next, self.side.seen());
-        let store = &self.side.store;
-        if start == commit {
+    fn at_hand(&self) -> Option<Found> {
+        let start = self.side.next;
+        if start >= self.plain {
             return None;
         }
-        let header = get_header(store, start);
-        let span = Record::span(header.length);
-        let left = store.capacity - (start & (store.capacity - 1));
-        let fits = span <= left && span <= commit.wrapping_sub(start);
-        let longest = (store.capacity / 2).saturating_sub(Record::SIZE as u64);
-        let is_block = header.kind == Record::BLOCK && u64::from(header.length) <= longest;
-        let follows = self.expected == Some(header.sequence);
-        (fits && is_block && follows && header.length as usize <= BLOCK_MAX).then(|| Found {
-            at: offset(store, start) + Record::SIZE,
+        let header = Record::from_words(self.data.header(start));
+        let end = start + Record::span(header.length);
+        let follows = header.kind == Record::BLOCK && header.sequence == self.expected;
+        (follows && end <= self.plain).then(|| Found {
+            at: start + Record::SIZE as u64,
             length: header.length,
             done: 0,
             sequence: header.sequence,
             lost: 0,
-            end: start + span,
+            end,
         })
+    }
+
+    /// How far records are plain from here on, as far as has been seen.
+    fn look_ahead(&self) -> u64 {
+        if !self.known || self.side.policy == Policy::Overwrite {
+            return 0;
+        }
+        let start = self.side.next;
+        let longest = (self.data.capacity() / 2).min(Record::spans(BLOCK_MAX));
+        let lap = start + self.data.left(start);
+        lap.min(self.side.seen()).min(start + longest).min(self.stop)
     }
 
     #[cold]
@@ -144,25 +225,26 @@ impl Walk {
         for _ in 0..2 {
             let (start, commit) = (self.side.next, self.side.available()?);
             if start == commit {
+                self.plain = 0;
                 return Ok(None);
             }
-            let store = &self.side.store;
-            let header = get_header(store, start);
-            let span = Record::span(header.length);
-            let left = store.capacity - (start & (store.capacity - 1));
+            let header = Record::from_words(self.data.header(start));
+            let (span, left) = (Record::span(header.length), self.data.left(start));
             if span > left || span > commit.wrapping_sub(start) {
                 return Err(self.damaged(start));
             }
             let end = start + span;
             match header.kind {
                 Record::PAD if span == left => self.side.next = end,
-                Record::BLOCK if header.length as usize <= block_max(store) => {
-                    let at = offset(store, start) + Record::SIZE;
+                Record::BLOCK if header.length as usize <= block_max(self.data.capacity()) => {
+                    let at = start + Record::SIZE as u64;
                     let (length, sequence) = (header.length, header.sequence);
-                    let lost = sequence.wrapping_sub(self.expected.unwrap_or(sequence));
+                    let expected = if self.known { self.expected } else { sequence };
+                    let lost = sequence.wrapping_sub(expected);
                     if lost > self.lost_at_most(start) {
                         return Err(self.damaged(start));
                     }
+                    self.plain = self.look_ahead();
                     return Ok(Some(Found { at, length, done: 0, sequence, lost, end }));
                 }
                 _ => return Err(self.damaged(start)),
@@ -175,25 +257,31 @@ impl Walk {
     /// caller looks at the lap.
     fn damaged(&mut self, position: u64) -> Fault {
         let fault = Fault::Damaged { position };
-        if self.side.store.policy == Policy::Overwrite && self.side.overtaken(position) {
+        if self.side.policy == Policy::Overwrite && self.side.overtaken(position) {
             return fault;
         }
+        self.plain = 0;
         self.side.poison(fault)
     }
 
     #[inline]
     pub(crate) fn pass(&mut self, found: &Found) {
+        if !self.known {
+            // The first block that we see: what came before it was never ours.
+            self.first = self.first.wrapping_add(found.sequence.wrapping_sub(self.expected));
+            (self.known, self.expected) = (true, found.sequence);
+        }
+        self.first = self.first.wrapping_add(found.lost);
         self.side.taken.lost += found.lost;
-        self.expected = Some(found.sequence.wrapping_add(1));
+        self.expected = found.sequence.wrapping_add(1);
         self.side.next = found.end;
         self.passed = found.end;
-        self.side.taken.blocks += 1;
         self.side.taken.bytes += u64::from(found.length);
     }
 
     /// How many blocks may have been written between the last one that we passed and this position.
     fn lost_at_most(&self, position: u64) -> u64 {
-        match self.side.store.policy {
+        match self.side.policy {
             Policy::Overwrite => position.saturating_sub(self.passed) / Record::SIZE as u64,
             Policy::Block | Policy::DropNew => 0,
         }
@@ -201,22 +289,21 @@ impl Walk {
 
     pub(super) fn copy(&mut self, place: Place, out: &mut [u8]) -> Result<(), Fault> {
         let commit = self.side.refresh()?;
-        let store = &self.side.store;
+        let capacity = self.data.capacity();
         let (start, length) = (place.complete(commit), u64::from(place.length()));
-        let lossy = store.policy == Policy::Overwrite;
-        let oldest =
-            if lossy { commit.saturating_sub(store.capacity) } else { self.side.released() };
+        let lossy = self.side.policy == Policy::Overwrite;
+        let oldest = if lossy { commit.saturating_sub(capacity) } else { self.side.released() };
         let end = start.checked_add(length).filter(|&end| start >= oldest && end <= commit);
         if end.is_none() {
             return Err(Fault::OutOfWindow(place));
         }
-        if (start & (store.capacity - 1)) + length > store.capacity {
+        if length > self.data.left(start) {
             return Err(Fault::CrossesSegment(place));
         }
         if out.len() as u64 != length {
             return Err(Fault::TooLong { length: place.length() as usize, limit: out.len() });
         }
-        foreign::copy_out(store.writer.words(), offset(store, start), out);
+        self.data.copy_out(start, out);
         if lossy && self.side.overtaken(start) {
             return Err(Fault::OutOfWindow(place));
         }
@@ -226,34 +313,13 @@ impl Walk {
 
 impl Drop for Walk {
     fn drop(&mut self) {
+        self.side.taken = self.count();
         self.side.leave();
     }
 }
 
-pub(super) fn block_max(store: &Store) -> usize {
-    let half = usize::try_from(store.capacity / 2).unwrap_or(usize::MAX);
+/// The longest block of a ring of this capacity.
+pub(super) fn block_max(capacity: u64) -> usize {
+    let half = usize::try_from(capacity / 2).unwrap_or(usize::MAX);
     half.saturating_sub(Record::SIZE).min(BLOCK_MAX)
-}
-
-/// Where a position lies in the writer's memory, in bytes.
-#[inline]
-#[expect(clippy::cast_possible_truncation, reason = "less than the capacity, which is mapped")]
-pub(super) const fn offset(store: &Store, position: u64) -> usize {
-    DATA_WORDS * 8 + (position & (store.capacity - 1)) as usize
-}
-
-#[inline]
-pub(super) fn put_header(store: &Store, position: u64, record: Record) {
-    let first = offset(store, position) / 8;
-    for (i, value) in record.words().into_iter().enumerate() {
-        store.writer.word(first + i).store(value, Ordering::Relaxed);
-    }
-}
-
-/// The header at a position, copied once.
-#[inline]
-fn get_header(store: &Store, position: u64) -> Record {
-    let first = offset(store, position & !(Record::SIZE as u64 - 1)) / 8;
-    let load = |i| store.writer.word(first + i).load(Ordering::Relaxed);
-    Record::from_words([load(0), load(1)])
 }

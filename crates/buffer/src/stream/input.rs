@@ -4,7 +4,7 @@ use super::Ready;
 use crate::dbuf::Visitor;
 use crate::dbuf::walk::Found;
 use crate::wait::{Ringer, Sleeper, Urgency};
-use crate::{Fault, Policy, Put, Taken, foreign, signal};
+use crate::{Fault, Policy, Put, Taken, signal};
 use abi::ring::{reader, writer};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Duration;
@@ -30,8 +30,9 @@ pub struct Input {
 
 impl Input {
     pub(super) fn new(mut ring: Visitor, bell: Doorbell) -> Self {
-        let store = &ring.walk().side.store;
-        let (lossy, often) = (store.policy == Policy::Overwrite, store.capacity / 8);
+        let walk = ring.walk();
+        let (lossy, often) = (walk.side.policy == Policy::Overwrite, walk.side.capacity / 8);
+        walk.stop_at(walk.side.released() + often);
         let processors = std::thread::available_parallelism().map_or(1, usize::from);
         Self {
             ring,
@@ -58,8 +59,11 @@ impl Input {
     /// another one: where `out` is too short the answer is [`Fault::TooLong`].
     #[inline]
     pub fn read(&mut self, out: &mut [u8]) -> Result<usize, Fault> {
+        if self.ring.walk().take(out) {
+            return Ok(out.len());
+        }
         loop {
-            match self.try_read(out)? {
+            match self.look_and_read(out)? {
                 Some(count) => return Ok(count),
                 None => self.wait(None)?,
             };
@@ -69,29 +73,14 @@ impl Input {
     /// As [`Input::read`], without waiting: `None` where nothing is there.
     #[inline]
     pub fn try_read(&mut self, out: &mut [u8]) -> Result<Option<usize>, Fault> {
-        match self.read_plain(out) {
-            0 => self.look_and_read(out),
-            count => Ok(Some(count)),
+        match self.ring.walk().take(out) {
+            true => Ok(Some(out.len())),
+            false => self.look_and_read(out),
         }
-    }
-
-    /// Reads a block that was seen to be there and is as long as `out`; 0: there is none.
-    #[inline]
-    fn read_plain(&mut self, out: &mut [u8]) -> usize {
-        if self.rest.is_some() || self.lossy {
-            return 0;
-        }
-        let walk = self.ring.walk();
-        let Some(found) = walk.plain().filter(|found| found.left() == out.len()) else { return 0 };
-        foreign::copy_out(walk.side.store.writer.words(), found.at(), out);
-        walk.pass(&found);
-        if walk.side.next - walk.side.released() >= self.often {
-            self.give_back();
-        }
-        out.len()
     }
 
     /// As [`Input::try_read`], whatever is there.
+    #[cold]
     fn look_and_read(&mut self, out: &mut [u8]) -> Result<Option<usize>, Fault> {
         if out.is_empty() {
             return Ok(Some(0));
@@ -132,7 +121,7 @@ impl Input {
             std::hint::spin_loop();
         }
         let side = &mut self.ring.walk().side;
-        let until = side.next.saturating_add(side.store.capacity / 4);
+        let until = side.next.saturating_add(side.capacity / 4);
         let index = side.index;
         let Some(page) = side.store.readers.get(index) else { return Err(Fault::Abandoned) };
         self.sleeper.falls_asleep(page, reader::WAIT, until);
@@ -157,12 +146,15 @@ impl Input {
     /// Gives back all that was read, and wakes a writer that waits for the room. [`Input::read`]
     /// does so by itself before it waits, and after each eighth of the ring.
     pub fn give_back(&mut self) {
-        let side = &mut self.ring.walk().side;
-        if side.next == side.released() {
+        let often = self.often;
+        let walk = self.ring.walk();
+        if walk.side.next == walk.side.released() {
             return;
         }
-        side.release();
-        let released = side.released();
+        walk.release();
+        let released = walk.side.released();
+        walk.stop_at(released + often);
+        let side = &walk.side;
         if self.ringer.is_due(&side.store.writer, writer::WAIT, released, Urgency::More) {
             self.gone |= self.bell.ring() == Other::Gone;
         }
@@ -208,10 +200,13 @@ impl Input {
             let to = out.get_mut(count..).unwrap_or_default();
             let length = to.len().min(found.left());
             let (to, _) = to.split_at_mut(length);
-            foreign::copy_out(walk.side.store.writer.words(), found.at(), to);
+            walk.data().copy_out(found.at(), to);
             count += length;
             match found.behind(length) {
-                Some(rest) => self.rest = Some(rest),
+                Some(rest) => {
+                    self.rest = Some(rest);
+                    walk.doubt();
+                }
                 None => walk.pass(&found),
             }
             // An empty block is passed, and is nothing to a reader of bytes.

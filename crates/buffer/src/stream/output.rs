@@ -18,9 +18,10 @@ pub struct Output {
     ring: dbuf::Writer,
     ends: Vec<End>,
     sleeper: Sleeper,
-    /// Blocks that were put and not shown.
-    unshown: usize,
-    every: usize,
+    /// After how many blocks what was written is shown.
+    every: u64,
+    /// How many blocks were put when that is next due.
+    show_after: u64,
     /// Where the head is when what was written is shown, however few blocks it is.
     show_at: u64,
     spins: u32,
@@ -48,11 +49,13 @@ const FALSE_ALARMS_MAX: u32 = 64;
 
 impl Output {
     pub(super) fn new(mut ring: dbuf::Writer, bells: Vec<Doorbell>, every: usize) -> Self {
-        let show_at = SHOWN_BYTES.min(ring.side().store.capacity / 16);
+        let show_at = SHOWN_BYTES.min(ring.side().capacity / 16);
+        let every = every.max(1) as u64;
+        ring.stop_at(show_at);
         let ends = bells.into_iter().map(End::new).collect();
         let processors = std::thread::available_parallelism().map_or(1, usize::from);
         let (sleeper, spins) = (Sleeper::default(), signal::spins(processors));
-        Self { ring, ends, sleeper, unshown: 0, every: every.max(1), show_at, spins }
+        Self { ring, ends, sleeper, every, show_after: every, show_at, spins }
     }
 
     /// How often to look before sleeping; 0 where both sides share a processor.
@@ -70,6 +73,15 @@ impl Output {
     /// if the block was dropped, as the policy says. [`Fault::Abandoned`]: nobody reads any more.
     #[inline]
     pub fn write(&mut self, block: &[u8]) -> Result<bool, Fault> {
+        if self.ring.put(block) {
+            self.show_if_due();
+            return Ok(true);
+        }
+        self.look_and_write(block)
+    }
+
+    #[cold]
+    fn look_and_write(&mut self, block: &[u8]) -> Result<bool, Fault> {
         self.write_with(block.len(), |room| {
             room.copy_from_slice(block);
             block.len()
@@ -90,11 +102,19 @@ impl Output {
         let Some(mut room) = self.ring.reserve(length)? else { return Ok(false) };
         let used = fill(&mut room);
         room.commit(used);
-        self.unshown += 1;
-        if self.unshown >= self.every || self.ring.head() >= self.show_at {
+        if self.ring.head() >= self.show_at {
             self.show(Urgency::More);
         }
+        self.show_if_due();
         Ok(true)
+    }
+
+    /// Shows what was written if it is enough blocks.
+    #[inline]
+    fn show_if_due(&mut self) {
+        if self.ring.blocks() >= self.show_after {
+            self.show(Urgency::More);
+        }
     }
 
     /// Shows readers all that was written, and wakes those that wait for anything. To be called
@@ -105,13 +125,13 @@ impl Output {
 
     /// Shows readers all that was written, and wakes those that wait for it.
     fn show(&mut self, urgency: Urgency) {
-        self.unshown = 0;
         self.ring.publish();
         self.ring.side().look_at_door();
         self.settle();
         let side = self.ring.side();
         let head = side.head;
-        self.show_at = head + SHOWN_BYTES.min(side.store.capacity / 16);
+        self.show_at = head + SHOWN_BYTES.min(side.capacity / 16);
+        self.show_after = side.put.blocks + self.every;
         let mut gone = Vec::new();
         for (at, end) in self.ends.iter_mut().enumerate() {
             let Some(page) = side.page(at) else { continue };
@@ -121,6 +141,7 @@ impl Output {
             }
         }
         gone.into_iter().for_each(|at| self.shut_out(at));
+        self.ring.stop_at(self.show_at);
     }
 
     /// What this side has counted.
@@ -157,7 +178,7 @@ impl Output {
     }
 
     fn has_room(&mut self, length: usize) -> Result<bool, Fault> {
-        if self.ring.side().store.policy != Policy::Block {
+        if self.ring.side().policy != Policy::Block {
             return Ok(true);
         }
         let need = self.ring.needs(length)?;
@@ -192,7 +213,7 @@ impl Output {
         }
         let need = self.ring.needs(length)?;
         let side = self.ring.side();
-        let (capacity, head) = (side.store.capacity, side.head);
+        let (capacity, head) = (side.capacity, side.head);
         // A lap costs two events, and not one for each block. Where both sides share a processor
         // the reader may as well go on until little is left.
         let left = if self.spins == 0 { capacity / 8 } else { capacity / 2 };

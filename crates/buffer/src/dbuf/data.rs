@@ -1,0 +1,133 @@
+//! Where the blocks of a ring lie: what both sides need for each block, in one place and without a
+//! way round by the store.
+//!
+//! Invariants, cited below:
+//! - A1 `base` is the address of the first data word in the writer's memory of `store`, which keeps
+//!   it mapped as long as this value lives.
+//! - A2 `mask + 1` is the capacity: a power of two, at least a page, and no more bytes than there
+//!   are from `base` on (asserted when the value is made, and when it is cut).
+//! - A3 So a position under the mask, rounded down to 16, is followed by 16 bytes of data.
+
+use crate::atomic::{AtomicU64, Ordering};
+use crate::cursor::{DATA_WORDS, Store};
+use crate::foreign;
+use abi::ring::{PAGE, Record};
+use std::ptr::NonNull;
+use std::sync::Arc;
+
+/// The data of a ring.
+#[derive(Debug)]
+pub(crate) struct Data {
+    base: NonNull<AtomicU64>,
+    mask: u64,
+    store: Arc<Store>,
+}
+
+// SAFETY: the address belongs to the store (A1), which may be sent and shared; what may be done at
+// it, and when, is said by each function.
+unsafe impl Send for Data {}
+// SAFETY: as above.
+unsafe impl Sync for Data {}
+
+impl Data {
+    pub(crate) fn new(store: Arc<Store>) -> Self {
+        let base = store.writer.address(DATA_WORDS);
+        let capacity = store.capacity;
+        let fits = (store.writer.len() - DATA_WORDS * 8) as u64 >= capacity;
+        assert!(fits && capacity.is_power_of_two() && capacity >= PAGE as u64, "not a ring (A2)");
+        Self { base, mask: capacity - 1, store }
+    }
+
+    /// The memory of the ring.
+    pub(crate) const fn store(&self) -> &Arc<Store> {
+        &self.store
+    }
+
+    #[inline]
+    pub(crate) const fn capacity(&self) -> u64 {
+        self.mask + 1
+    }
+
+    /// How many bytes there are from a position to the end of its lap.
+    #[inline]
+    pub(crate) const fn left(&self, position: u64) -> u64 {
+        self.mask + 1 - (position & self.mask)
+    }
+
+    /// Where a position lies, in bytes.
+    #[inline]
+    #[expect(clippy::cast_possible_truncation, reason = "less than the capacity, which is mapped")]
+    const fn offset(&self, position: u64) -> usize {
+        (position & self.mask) as usize
+    }
+
+    /// The two words of the header at a position.
+    #[inline]
+    fn pair(&self, position: u64) -> &[AtomicU64; 2] {
+        let first = self.offset(position & !(Record::SIZE as u64 - 1));
+        // SAFETY: two aligned words of the data (A3), alive as long as the store (A1), which are
+        // only reached as atomics here; any bits are a valid word.
+        unsafe { self.base.byte_add(first).cast::<[AtomicU64; 2]>().as_ref() }
+    }
+
+    /// The header at a position, copied once.
+    #[inline]
+    pub(crate) fn header(&self, position: u64) -> [u64; 2] {
+        let [first, second] = self.pair(position);
+        [first.load(Ordering::Relaxed), second.load(Ordering::Relaxed)]
+    }
+
+    #[inline]
+    pub(crate) fn put_header(&self, position: u64, words: [u64; 2]) {
+        let [first, second] = self.pair(position);
+        first.store(words[0], Ordering::Relaxed);
+        second.store(words[1], Ordering::Relaxed);
+    }
+
+    /// All data words.
+    #[inline]
+    fn words(&self) -> &[AtomicU64] {
+        // SAFETY: A1 and A2; only reached as atomics, or by instructions that Rust does not see.
+        unsafe { std::slice::from_raw_parts(self.base.as_ptr(), self.offset(self.mask) / 8 + 1) }
+    }
+
+    /// Copies foreign bytes from a position on. What lies behind the end is left as it was.
+    #[inline]
+    pub(crate) fn copy_out(&self, position: u64, out: &mut [u8]) {
+        foreign::copy_out(self.words(), self.offset(position), out);
+    }
+
+    /// Copies bytes to a position, which is aligned to a word, as atomics.
+    pub(crate) fn copy_in(&self, position: u64, bytes: &[u8]) {
+        foreign::copy_in(self.words(), self.offset(position) / 8, bytes);
+    }
+
+    /// The bytes from a position on.
+    ///
+    /// # Safety
+    /// 1. They do not go over the end of the lap.
+    /// 2. As long as the slice lives, nobody writes them.
+    #[inline]
+    pub(crate) unsafe fn bytes(&self, position: u64, length: usize) -> &[u8] {
+        debug_assert!(length as u64 <= self.left(position));
+        let first = self.base.cast::<u8>().as_ptr().wrapping_add(self.offset(position));
+        // SAFETY: A1, A2 and promise 1 put the range inside live memory; promise 2 is the condition
+        // for a shared slice.
+        unsafe { std::slice::from_raw_parts(first, length) }
+    }
+
+    /// The bytes from a position on, for the only one who reaches them.
+    ///
+    /// # Safety
+    /// 1. They do not go over the end of the lap, and the memory is not mapped read-only.
+    /// 2. As long as the slice lives, nobody else reads or writes them.
+    #[inline]
+    #[expect(clippy::mut_from_ref, reason = "memory is shared out by position; promise 2")]
+    pub(crate) unsafe fn bytes_mut(&self, position: u64, length: usize) -> &mut [u8] {
+        debug_assert!(length as u64 <= self.left(position));
+        let first = self.base.cast::<u8>().as_ptr().wrapping_add(self.offset(position));
+        // SAFETY: A1, A2 and promise 1 put the range inside live, writable memory; promise 2 makes
+        // the slice the only one.
+        unsafe { std::slice::from_raw_parts_mut(first, length) }
+    }
+}

@@ -1,0 +1,298 @@
+//! The side of a ring of blocks that writes.
+//!
+//! What a block costs is decided here: one comparison says that it fits, that readers need not be
+//! looked at, that the lap does not end and that nothing is due ([`Writer::limit`]); then two words
+//! of header and the copy.
+
+use super::data::Data;
+use super::walk::block_max;
+use crate::cursor::{Producer, Store};
+use crate::{Fault, Policy, Put, Taken, foreign};
+use abi::ring::Record;
+use abi::{DbufId, Place};
+use std::fmt;
+use std::ops::{Deref, DerefMut};
+use std::sync::Arc;
+
+/// The one writer of a ring of blocks.
+#[derive(Debug)]
+pub struct Writer {
+    /// A record that ends here or before fits where the head is: it ends in this lap, readers need
+    /// nothing there, it is no longer than half the ring, and it does not go over `stop`. 0 where
+    /// the ring overwrites: there no block is written like this.
+    limit: u64,
+    /// The same without `stop`.
+    far: u64,
+    data: Data,
+    side: Producer,
+    /// Where whoever uses the writer wants to be asked.
+    stop: u64,
+    id: DbufId,
+    /// What a reservation is written into where the ring overwrites (D5).
+    staging: Vec<u8>,
+}
+
+impl Writer {
+    pub(crate) fn new(store: Arc<Store>, id: DbufId) -> Self {
+        let staging = match store.policy {
+            Policy::Overwrite => vec![0; block_max(store.capacity)],
+            Policy::Block | Policy::DropNew => Vec::new(),
+        };
+        let data = Data::new(store.clone());
+        let side = Producer::new(store);
+        Self { limit: 0, far: 0, data, side, stop: u64::MAX, id, staging }
+    }
+
+    /// The position behind the last block that was put.
+    #[inline]
+    pub(crate) const fn head(&self) -> u64 {
+        self.side.head
+    }
+
+    /// How many blocks were put.
+    #[inline]
+    pub(crate) const fn blocks(&self) -> u64 {
+        self.side.put.blocks
+    }
+
+    /// Our side of the ring, for who waits on it.
+    pub(crate) const fn side(&mut self) -> &mut Producer {
+        &mut self.side
+    }
+
+    /// Blocks that would go over this position are not put by [`Writer::put`].
+    #[inline]
+    pub(crate) fn stop_at(&mut self, position: u64) {
+        self.stop = position;
+        self.limit = self.far.min(position);
+    }
+
+    /// The id by which rich pointers name this ring.
+    #[must_use]
+    pub const fn id(&self) -> DbufId {
+        self.id
+    }
+
+    /// The longest block that this ring takes: half of it, so that a block fits wherever the head
+    /// is.
+    #[inline]
+    #[must_use]
+    pub fn block_max(&self) -> usize {
+        block_max(self.data.capacity())
+    }
+
+    /// Puts a copy of a block, if that needs no look at anybody. The same as [`Writer::write`], in
+    /// as few instructions as there can be.
+    #[inline]
+    pub(crate) fn put(&mut self, block: &[u8]) -> bool {
+        let head = self.side.head;
+        let end = head + Record::spans(block.len());
+        if end > self.limit {
+            return false;
+        }
+        // Less than half a ring, hence less than 32 bits.
+        let words = Record::block_words(block.len(), self.side.put.blocks);
+        self.data.put_header(head, words);
+        // SAFETY: the range ends before `limit`: in this lap, between head and what readers still
+        // need (D2); no reader looks at it (D3), and the one writer is borrowed.
+        let room = unsafe { self.data.bytes_mut(head + Record::SIZE as u64, block.len()) };
+        foreign::copy(block, room);
+        self.side.head = end;
+        self.side.put.blocks += 1;
+        self.side.put.bytes += block.len() as u64;
+        true
+    }
+
+    /// Opens room for a block of up to `length` bytes. `None`: the ring is full; a ring that blocks
+    /// will have room when readers release, one that drops has counted the block as dropped.
+    #[inline]
+    pub fn reserve(&mut self, length: usize) -> Result<Option<Reservation<'_>>, Fault> {
+        match self.fits(length) {
+            Some(length) => Ok(Some(Reservation { writer: self, pad: 0, length })),
+            None => self.look_and_reserve(length),
+        }
+    }
+
+    /// The length, if such a block fits where the head is, as far as is known without looking at
+    /// anybody.
+    #[inline]
+    pub(crate) fn fits(&self, length: usize) -> Option<u32> {
+        let short = u32::try_from(length).ok()?;
+        (self.side.head + Record::span(short) <= self.limit).then_some(short)
+    }
+
+    #[cold]
+    fn look_and_reserve(&mut self, length: usize) -> Result<Option<Reservation<'_>>, Fault> {
+        let limit = self.block_max();
+        let Some(length) = u32::try_from(length).ok().filter(|&l| l as usize <= limit) else {
+            return Err(Fault::TooLong { length, limit });
+        };
+        let (pad, need) = self.need(length);
+        let room = self.side.room(need)?;
+        if self.side.abandoned() {
+            return Err(Fault::Abandoned);
+        }
+        if room < need {
+            if self.side.policy == Policy::DropNew {
+                self.side.put.dropped += 1;
+                self.side.put.dropped_bytes += u64::from(length);
+            }
+            return Ok(None);
+        }
+        self.far = self.limit(pad, room);
+        self.limit = self.far.min(self.stop);
+        Ok(Some(Reservation { writer: self, pad, length }))
+    }
+
+    /// How far blocks fit without another look, where so much is free.
+    fn limit(&self, pad: u64, room: u64) -> u64 {
+        // The lap ends with the padding, which is not written yet.
+        if pad > 0 || self.side.policy == Policy::Overwrite {
+            return 0;
+        }
+        let (head, capacity) = (self.side.head, self.data.capacity());
+        let longest = (capacity / 2).min(Record::spans(abi::BLOCK_MAX));
+        (head + self.data.left(head)).min(head + room).min(head + longest)
+    }
+
+    /// Puts a copy of a block. `false`: the ring is full (see [`Writer::reserve`]).
+    #[inline]
+    pub fn write(&mut self, block: &[u8]) -> Result<bool, Fault> {
+        if self.put(block) {
+            return Ok(true);
+        }
+        let Some(mut room) = self.reserve(block.len())? else { return Ok(false) };
+        room.copy_from_slice(block);
+        room.commit(block.len());
+        Ok(true)
+    }
+
+    /// Shows the readers all blocks that were committed. Once per batch.
+    pub fn publish(&mut self) {
+        self.side.publish();
+    }
+
+    /// Stops waiting for a reader that does not keep its promise; it is told nothing and lapped.
+    pub fn shut_out(&mut self, reader: usize) {
+        self.side.shut_out(reader);
+    }
+
+    /// What this side has counted.
+    #[must_use]
+    pub const fn count(&self) -> Put {
+        self.side.put
+    }
+
+    /// What a reader has published about its count: a look over the fence, for whoever balances.
+    #[must_use]
+    pub fn taken(&self, reader: usize) -> Option<Taken> {
+        self.side.taken(reader)
+    }
+
+    /// How many positions a block of this length needs where the head is now.
+    #[inline]
+    pub(crate) fn needs(&self, length: usize) -> Result<u64, Fault> {
+        let limit = self.block_max();
+        match u32::try_from(length) {
+            Ok(short) if length <= limit => Ok(self.need(short).1),
+            _ => Err(Fault::TooLong { length, limit }),
+        }
+    }
+
+    /// How many bytes of padding stand before a block of this length, and how many it needs in all.
+    #[inline]
+    fn need(&self, length: u32) -> (u64, u64) {
+        let (left, span) = (self.data.left(self.side.head), Record::span(length));
+        let pad = if span > left { left } else { 0 };
+        (pad, pad + span)
+    }
+
+    /// Writes the headers of the pad and of the block, copies the block in where it was staged, and
+    /// moves the head.
+    #[inline]
+    fn commit(&mut self, pad: u64, length: u32) -> Place {
+        let start = self.side.head + pad;
+        let end = start + Record::span(length);
+        let bytes = start + Record::SIZE as u64;
+        let lossy = self.side.policy == Policy::Overwrite;
+        if lossy {
+            self.side.begin(end);
+        }
+        if pad > 0 {
+            let length = u32::try_from(pad - Record::SIZE as u64).unwrap_or(u32::MAX);
+            let record = Record { length, kind: Record::PAD, sequence: 0 };
+            self.data.put_header(self.side.head, record.words());
+        }
+        self.data.put_header(start, Record::block_words(length as usize, self.side.put.blocks));
+        if lossy {
+            self.data.copy_in(bytes, self.staging.get(..length as usize).unwrap_or_default());
+            self.side.mark(start);
+        }
+        self.side.head = end;
+        self.side.put.blocks += 1;
+        self.side.put.bytes += u64::from(length);
+        Place::new(bytes, length)
+    }
+}
+
+impl Drop for Writer {
+    fn drop(&mut self) {
+        self.side.close();
+    }
+}
+
+/// Room for one block. Dropped without [`Reservation::commit`]: nothing was written.
+#[must_use]
+pub struct Reservation<'a> {
+    writer: &'a mut Writer,
+    /// Bytes of padding before it.
+    pad: u64,
+    length: u32,
+}
+
+impl Reservation<'_> {
+    /// Puts the first `used` bytes into the ring as one block, and answers their place.
+    #[inline]
+    pub fn commit(self, used: usize) -> Place {
+        let used = u32::try_from(used).unwrap_or(u32::MAX).min(self.length);
+        self.writer.commit(self.pad, used)
+    }
+
+    /// Where the block will lie.
+    #[inline]
+    const fn position(&self) -> u64 {
+        self.writer.side.head + self.pad + Record::SIZE as u64
+    }
+}
+
+impl Deref for Reservation<'_> {
+    type Target = [u8];
+    #[inline]
+    fn deref(&self) -> &[u8] {
+        let writer = &*self.writer;
+        if writer.side.policy == Policy::Overwrite {
+            return writer.staging.get(..self.length as usize).unwrap_or_default();
+        }
+        // SAFETY: the bytes lie in the ring (`reserve` found the room), between head and what
+        // readers still need (D2): no reader looks at them (D3), and the one writer is borrowed.
+        unsafe { writer.data.bytes(self.position(), self.length as usize) }
+    }
+}
+
+impl DerefMut for Reservation<'_> {
+    #[inline]
+    fn deref_mut(&mut self) -> &mut [u8] {
+        let (position, length) = (self.position(), self.length as usize);
+        if self.writer.side.policy == Policy::Overwrite {
+            return self.writer.staging.get_mut(..length).unwrap_or_default();
+        }
+        // SAFETY: as in `deref`; and the one writer is borrowed for this slice alone.
+        unsafe { self.writer.data.bytes_mut(position, length) }
+    }
+}
+
+impl fmt::Debug for Reservation<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Reservation({} bytes)", self.length)
+    }
+}
