@@ -10,8 +10,17 @@
 //! wakes; if listen comes second it reads what the ring wrote, hence (Release to Acquire) sees what
 //! was published before the ring when it looks again. The epoch keeps a sleeper who was already
 //! rung for from going to sleep because another one has set the flag anew.
+//!
+//! Who only wants to know whether somebody sleeps need not write ([`Bell::is_awaited`]). SYNC POINT
+//! *falling asleep*: the sleeper sets the flag, makes a fence, and looks once more for what it waits
+//! for; the other one publishes, makes a fence, and looks at the flag. The fences are sequentially
+//! consistent: at least one of the two sees what the other one stored.
+//!
+//! How often somebody is rung for is the matter of [`moderate`].
 
-use crate::atomic::{AtomicU32, Ordering, pause};
+pub mod moderate;
+
+use crate::atomic::{AtomicU32, Ordering, fence, pause};
 #[cfg(not(loom))]
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Duration;
@@ -66,7 +75,20 @@ impl Bell {
     /// [`Bell::sleep`].
     pub fn listen(&self) -> Ticket {
         // SYNC POINT: listen; pairs with the Release in `ring`.
-        Ticket(self.word.fetch_or(WAITING, Ordering::AcqRel) | WAITING)
+        let ticket = Ticket(self.word.fetch_or(WAITING, Ordering::AcqRel) | WAITING);
+        // SYNC POINT: falling asleep; pairs with the fence in `is_awaited`.
+        fence(Ordering::SeqCst);
+        ticket
+    }
+
+    /// Whether somebody sleeps on this bell, or is about to. Asked after something was published:
+    /// if not, whoever falls asleep from now on sees that before.
+    #[inline]
+    #[must_use]
+    pub fn is_awaited(&self) -> bool {
+        // SYNC POINT: falling asleep; pairs with the fence in `listen`.
+        fence(Ordering::SeqCst);
+        self.word.load(Ordering::Relaxed) & WAITING != 0
     }
 
     /// Sleeps until the bell has been rung since the ticket was taken. May come back for no reason.

@@ -138,6 +138,7 @@ struct Ring {
     entry_bytes: usize,
     signal_blocks: usize,
     signal_ns: u64,
+    signal_because: String,
 }
 
 impl<'p> Explained<'p> {
@@ -243,6 +244,7 @@ fn edges(plan: &Plan, names: &[String]) -> Vec<Edge> {
                     entry_bytes: ring.stride,
                     signal_blocks: ring.signal_blocks,
                     signal_ns: ring.signal_ns,
+                    signal_because: ring.because.clone(),
                 }),
             }
         })

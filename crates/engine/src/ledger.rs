@@ -5,6 +5,7 @@
 //! and in bytes where nothing may trim a view (docs/book/decisions/0004-ledger-bytes.md). It adds
 //! nothing up that a party did not count itself.
 
+use buffer::signal::moderate::Events;
 use endpoint::UNREAD;
 use endpoint::process::{NEVER_SEEN, PROGRAM_ENDED};
 use filter::Amount;
@@ -55,6 +56,8 @@ pub struct Edge {
     pub dropped: Vec<(&'static str, Amount)>,
     /// Still in a ring.
     pub resident: Amount,
+    /// The events that the far side of a ring got, and why.
+    pub events: Option<Events>,
 }
 
 /// One node: what came, and what became of it.

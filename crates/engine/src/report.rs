@@ -85,6 +85,7 @@ fn call(from: &Node, arc: &Arc, nodes: &[Node]) -> Edge {
         taken: to.taken[arc.branch],
         dropped: arc.dropped.named().into_iter().filter(|(_, a)| a.blocks > 0).collect(),
         resident: Amount::default(),
+        events: None,
     }
 }
 
@@ -120,6 +121,7 @@ fn ring(from: &Node, export: &crate::ring::Export, remains: &[Remains]) -> Edge 
         taken,
         dropped,
         resident: Amount::default(),
+        events: Some(export.events()),
     }
 }
 

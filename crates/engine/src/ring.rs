@@ -3,7 +3,9 @@
 //!
 //! Only rich pointers cross; the bytes stay in the pool where they are until every reader has
 //! passed them (`buffer::crossing`). Within a space there is no ring and no event; across spaces
-//! one event is sent per batch, after T_b blocks or before the writer sleeps. [Th §5.2.2]
+//! one event is sent per batch: after T_b blocks, before the writer sleeps, or by the timer when
+//! T_t is over and the writer is busy elsewhere (`buffer::signal::moderate`). Every put publishes at
+//! once, so an event is only needed by a reader that sleeps. [Th §5.2.2]
 
 use crate::ledger::{EdgeKind, loses_here};
 use crate::space::memory::{Frames, Memory};
@@ -12,6 +14,7 @@ use buffer::crossing::{Batch as Taken, Columns, Origin, Pools, Reader, Writer};
 use buffer::ibuf::Pushed;
 use buffer::pool::Segment;
 use buffer::signal::Bell;
+use buffer::signal::moderate::{Events, Moderator, Threshold, Timer};
 use buffer::{Fault, Put};
 use filter::{Amount, Batch, Room};
 use std::fmt;
@@ -51,31 +54,57 @@ pub struct Export {
     pub planned: usize,
     writer: Option<Writer>,
     bell: Arc<Bell>,
+    /// Where the space on the other side sleeps.
+    far: Arc<Bell>,
     spins: u32,
-    /// An event is sent after this many blocks (T_b).
-    signal_every: usize,
-    unsignalled: usize,
+    /// When the other side gets an event.
+    events: Moderator,
     counted: Put,
     /// What a build that loses blocks on purpose counts as put, and does not put.
     lost: Amount,
 }
 
 impl Export {
-    /// An end over this writer. The space sleeps on `bell` when the ring is full.
+    /// An end over this writer. The space sleeps on `bell` when the ring is full; the space on the
+    /// other side sleeps on `far`.
     #[must_use]
-    pub fn new(planned: usize, writer: Writer, bell: Arc<Bell>, signal_every: usize) -> Self {
+    pub fn new(
+        planned: usize,
+        writer: Writer,
+        (bell, far): (Arc<Bell>, Arc<Bell>),
+        threshold: Threshold,
+    ) -> Self {
         let spins =
             buffer::signal::spins(std::thread::available_parallelism().map_or(1, usize::from));
+        let threshold = threshold.within(writer.capacity());
         Self {
             planned,
             writer: Some(writer),
             bell,
+            events: Moderator::new(Timer::of_process(), threshold, far.clone()),
+            far,
             spins,
-            signal_every,
-            unsignalled: 0,
             counted: Put::default(),
             lost: Amount::default(),
         }
+    }
+
+    /// Never lets more blocks wait for an event than the smallest dbuf that they lie in can do
+    /// without. [SL §6.2]
+    pub(crate) fn bound(&mut self, blocks: u64) {
+        self.events.bound(blocks);
+    }
+
+    /// When the other side gets an event.
+    #[must_use]
+    pub const fn threshold(&self) -> Threshold {
+        self.events.threshold()
+    }
+
+    /// How many events the other side got, and why.
+    #[must_use]
+    pub fn events(&self) -> Events {
+        self.events.events()
     }
 
     /// Puts the live lanes, in order; waits while the ring is full.
@@ -117,14 +146,16 @@ impl Export {
                 false => writer.push_each(&mut entries, rest, origins)?,
             };
             self.counted = writer.count();
-            self.unsignalled += pushed.put;
             rest -= pushed.put + pushed.dropped;
-            if self.unsignalled >= self.signal_every || rest > 0 {
+            let awaited = self.far.is_awaited();
+            if self.events.published(pushed.put as u64, awaited, sys::clock::monotonic) {
                 writer.signal();
-                self.unsignalled = 0;
             }
             if rest == 0 {
                 return Ok(());
+            }
+            if self.events.idle() {
+                writer.signal();
             }
             if writer.is_abandoned() {
                 return Err(RingFailure::Abandoned);
@@ -139,7 +170,7 @@ impl Export {
     /// it has passed: before the space sleeps.
     pub(crate) fn flush(&mut self) -> Result<(), RingFailure> {
         let Some(writer) = &mut self.writer else { return Ok(()) };
-        if std::mem::take(&mut self.unsignalled) > 0 {
+        if self.events.idle() {
             writer.signal();
         }
         writer.reap()?;

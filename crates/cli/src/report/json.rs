@@ -89,6 +89,20 @@ struct Edge<'r> {
     resident: Amount,
     /// By reason.
     dropped: BTreeMap<&'r str, Amount>,
+    /// Of a ring: how often its reader was woken.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    events: Option<Events>,
+}
+
+/// Wakes, by what sent them.
+#[derive(Serialize, Debug)]
+struct Events {
+    /// T_b blocks were there.
+    batch: u64,
+    /// T_t was over.
+    timer: u64,
+    /// The writer was about to wait.
+    idle: u64,
 }
 
 /// Why a path ended early.
@@ -214,6 +228,11 @@ fn edges<'r>(report: &'r Report<'_>) -> Vec<Edge<'r>> {
                 taken: amount!(edge.taken),
                 resident: amount!(edge.resident),
                 dropped: edge.dropped.iter().map(|(why, n)| (*why, amount!(n))).collect(),
+                events: edge.events.map(|events| Events {
+                    batch: events.batch,
+                    timer: events.timer,
+                    idle: events.idle,
+                }),
             }
         })
         .collect()

@@ -77,6 +77,7 @@ fn edges(report: &Report<'_>) -> String {
         Column::right("put"),
         Column::right("taken"),
         Column::right("resident"),
+        Column::right("events"),
         Column::left("dropped"),
     ];
     let mut table = Table::new(&columns);
@@ -93,6 +94,7 @@ fn edges(report: &Report<'_>) -> String {
             edge.put.blocks.to_string(),
             edge.taken.blocks.to_string(),
             edge.resident.blocks.to_string(),
+            edge.events.map_or_else(|| "–".to_owned(), |events| events.total().to_string()),
             if dropped.is_empty() { "–".to_owned() } else { dropped.join(", ") },
         ]);
     }

@@ -8,6 +8,7 @@ use crate::space::select::Wanted;
 use buffer::crossing::{Config as RingConfig, crossing};
 use buffer::ibuf::Lanes;
 use buffer::signal::Bell;
+use buffer::signal::moderate::Threshold;
 use filter::Counts;
 use pipeline::plan::{Plan, PlannedEdge, RingPlan};
 use std::sync::Arc;
@@ -65,11 +66,12 @@ impl Builder<'_> {
         };
         let config = RingConfig { entries: ring.entries, lanes, ..RingConfig::default() };
         let (near, far) = (Arc::clone(&self.bells[near]), Arc::clone(&self.bells[far]));
-        let made = crossing(&config, Arc::clone(&near), &[far]);
+        let made = crossing(&config, Arc::clone(&near), &[Arc::clone(&far)]);
         let (writer, mut readers) =
             made.map_err(|fault| BuildError::Unexpected(fault.to_string()))?;
         let import = readers.pop().map(|reader| Import::new(edge, reader));
-        let export = Some(Export::new(edge, writer, near, ring.signal_blocks));
+        let threshold = Threshold { blocks: ring.signal_blocks as u64, ns: ring.signal_ns };
+        let export = Some(Export::new(edge, writer, (near, far), threshold));
         Ok(Ends { edges: vec![edge], export, import, enter: None })
     }
 

@@ -24,6 +24,16 @@ impl Assembly {
         self.node(node)
     }
 
+    /// The nodes so far.
+    pub(crate) fn nodes(&self) -> &[Node] {
+        &self.nodes
+    }
+
+    /// The nodes so far, to be changed.
+    pub(crate) fn nodes_mut(&mut self) -> &mut [Node] {
+        &mut self.nodes
+    }
+
     /// Puts into a node what could not be made before.
     pub(crate) fn replace(&mut self, node: NodeId, part: Part) {
         self.nodes[node].part = part;

@@ -9,6 +9,7 @@ use crate::ledger::Ledger;
 use crate::report::ledger_of;
 use abi::{Class, ContextLane, DbufId, Entry, Marks, RichPointer};
 use buffer::crossing::{Config as RingConfig, crossing};
+use buffer::signal::moderate::Threshold;
 use endpoint::{Failure, Seen, Sink, Source};
 use filter::{
     Amount, Block, Classify, Counts, Filter, HeldList, Holds, LaneContext, Lanes, Report, Stream,
@@ -16,6 +17,8 @@ use filter::{
 };
 use pipeline::graph::Graph;
 use std::sync::Mutex;
+
+mod signals;
 
 /// Gives the numbers from 0 on as blocks of four bytes.
 struct Numbers {
@@ -323,7 +326,12 @@ fn two_spaces_and_a_small_ring_lose_nothing() {
     let from = a.node(source(100_000));
     let out = a.node(node(
         "ring to thread1",
-        Part::Export(crate::ring::Export::new(0, writer, Arc::clone(&near), 32)),
+        Part::Export(crate::ring::Export::new(
+            0,
+            writer,
+            (Arc::clone(&near), Arc::clone(&far)),
+            Threshold::default(),
+        )),
     ));
     a.arc(from, out, Wanted::Answered, false, 0);
     let mut first = space(a, vec![Input::Source { node: from, intake: 0 }], 32, 1);

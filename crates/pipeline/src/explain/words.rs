@@ -138,9 +138,10 @@ fn boolean(body: &Boolean, outer: bool, name: &dyn Fn(NodeId) -> String) -> Stri
 
 /// What a ring is, in a sentence.
 pub(super) fn ring(ring: &RingPlan) -> String {
-    let RingPlan { entries, stride, signal_blocks, signal_ns } = ring;
+    let RingPlan { entries, stride, signal_blocks, signal_ns, because } = ring;
     format!(
-        "ring of {entries} entries of {stride} bytes, signal after {signal_blocks} blocks or {}",
+        "ring of {entries} entries of {stride} bytes, signal after {signal_blocks} blocks or {} \
+         ({because})",
         nanoseconds(*signal_ns)
     )
 }

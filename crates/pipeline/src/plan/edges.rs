@@ -10,6 +10,9 @@ use filter::{Form, Forms};
 const SIGNAL_BLOCKS: usize = 32;
 /// How long a block may wait for its signal where the request says nothing, in ns. [Th §5.2.2]
 const SIGNAL_NS: u64 = 1_000_000;
+/// Bytes of a block, as far as a plan knows: of a frame and what lies in it, and of anything else.
+const FRAME_BYTES: usize = 2048;
+const OTHER_BYTES: usize = 16 << 10;
 /// How many entries a ring holds: 4,096 of 64 bytes fit the second-level cache of most machines
 /// four times, and a wake-up every half ring costs nothing that counts.
 const ENTRIES: usize = 4096;
@@ -20,21 +23,22 @@ const WITH_CONTEXT: usize = 32;
 
 /// One per edge of the graph.
 pub(super) fn edges(graph: &Graph, selected: &Selected, machine: &Machine) -> Vec<PlannedEdge> {
-    let latency = graph.options.number("latency").unwrap_or(SIGNAL_NS);
-    let batch = graph
-        .options
-        .number("batch")
-        .map_or(SIGNAL_BLOCKS, |n| usize::try_from(n).unwrap_or(usize::MAX));
     let crosses = |edge: &Edge| selected.leaves[edge.from.0] != selected.enters[edge.to.0];
     let crossings = graph.edges.iter().filter(|edge| crosses(edge)).count().max(1);
     let entries = ENTRIES.min((machine.l2 / 4 / WITH_MARKS).next_power_of_two()).max(64);
     let framed = |form: &Form| Forms::FRAMED.has(*form) || *form == Form::Message;
-    let ring = |to: NodeId| RingPlan {
-        entries,
-        stride: if graph.node(to).comes.iter().any(framed) { WITH_MARKS } else { WITH_CONTEXT },
-        signal_blocks: batch.clamp(1, entries / 2),
-        // The bound holds for the whole way, so every crossing gets its share.
-        signal_ns: latency / crossings as u64,
+    let signals = Signals::new(graph, crossings, entries, machine);
+    let ring = |to: NodeId| {
+        let marks = graph.node(to).comes.iter().any(framed);
+        let frames = graph.node(to).comes.iter().all(|form| Forms::FRAMED.has(*form));
+        let (signal_blocks, blocks_because) = signals.blocks(frames);
+        RingPlan {
+            entries,
+            stride: if marks { WITH_MARKS } else { WITH_CONTEXT },
+            signal_blocks,
+            signal_ns: signals.ns,
+            because: format!("{blocks_because}, {}", signals.ns_because),
+        }
     };
     let process = |id: NodeId| graph.node(id).is_process();
     let edge = |edge: &Edge| match crosses(edge) {
@@ -44,4 +48,77 @@ pub(super) fn edges(graph: &Graph, selected: &Selected, machine: &Machine) -> Ve
         false => PlannedEdge::Call,
     };
     graph.edges.iter().map(edge).collect()
+}
+
+/// When events are sent, and why then. [Th §5.2.2]
+struct Signals {
+    asked: Option<u64>,
+    ns: u64,
+    ns_because: String,
+    entries: usize,
+    /// As much data as a writer may have written before its reader looks: it is to be still in the
+    /// cache then, and the reader's own fills the other half.
+    cache: usize,
+}
+
+impl Signals {
+    fn new(graph: &Graph, crossings: usize, entries: usize, machine: &Machine) -> Self {
+        let latency = graph.options.number("latency");
+        // The bound holds for the whole way, so every crossing gets its share.
+        let ns = latency.unwrap_or(SIGNAL_NS) / crossings as u64;
+        let ns_because = match (latency, crossings) {
+            (None, 1) => "T_t by default".to_owned(),
+            (None, _) => format!("T_t: 1 ms by default over {crossings} rings"),
+            (Some(_), 1) => "T_t as `--latency` says".to_owned(),
+            (Some(_), _) => format!("T_t: `--latency` over {crossings} rings"),
+        };
+        let asked = graph.options.number("batch");
+        Self { asked, ns, ns_because, entries, cache: machine.l2 / 2 }
+    }
+
+    /// T_b: what was asked for, at most half of the ring, at most what stays in the data cache; a
+    /// power of two.
+    fn blocks(&self, frames: bool) -> (usize, &'static str) {
+        let asked = self.asked.map_or(SIGNAL_BLOCKS, |n| usize::try_from(n).unwrap_or(usize::MAX));
+        let cached = (self.cache / if frames { FRAME_BYTES } else { OTHER_BYTES }).max(1);
+        let reason = if self.asked.is_some() { "T_b as `--batch` says" } else { "T_b by default" };
+        let bounds = [
+            (asked.max(1), reason),
+            (self.entries / 2, "T_b: half of the ring"),
+            (cached, "T_b: what stays in the data cache"),
+        ];
+        let (least, why) = bounds.into_iter().min_by_key(|(n, _)| *n).unwrap_or((1, reason));
+        let floor = 1 << least.ilog2();
+        let rounded = why == reason && floor != least;
+        (floor, if rounded { "T_b: the power of two below `--batch`" } else { why })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn blocks(
+        asked: Option<u64>,
+        entries: usize,
+        cache: usize,
+        frames: bool,
+    ) -> (usize, &'static str) {
+        let (ns, ns_because) = (1, String::new());
+        Signals { asked, ns, ns_because, entries, cache }.blocks(frames)
+    }
+
+    #[test]
+    fn k5_t_b_is_bounded_by_the_ring_and_the_data_cache() {
+        let (ring, cache) = (4096, 512 << 10);
+        assert_eq!(blocks(None, ring, cache, true), (32, "T_b by default"));
+        assert_eq!(blocks(Some(8), ring, cache, true), (8, "T_b as `--batch` says"));
+        let below = "T_b: the power of two below `--batch`";
+        assert_eq!(blocks(Some(100), ring, cache, true), (64, below));
+        assert_eq!(blocks(Some(9000), 64, 64 << 20, true), (32, "T_b: half of the ring"));
+        let cached = "T_b: what stays in the data cache";
+        assert_eq!(blocks(Some(9000), ring, cache, true), (256, cached));
+        assert_eq!(blocks(None, ring, 128 << 10, false), (8, cached), "longer blocks");
+        assert_eq!(blocks(None, ring, 0, true), (1, cached));
+    }
 }

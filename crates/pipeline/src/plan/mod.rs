@@ -118,6 +118,8 @@ pub struct RingPlan {
     pub signal_blocks: usize,
     /// Or after this time in ns (T_t); before the writer sleeps in any case.
     pub signal_ns: u64,
+    /// Why after so many and so long.
+    pub because: String,
 }
 
 /// How a plan was chosen.

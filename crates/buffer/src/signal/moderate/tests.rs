@@ -1,0 +1,120 @@
+use super::*;
+
+/// Counts the events that a timer sends.
+#[derive(Default)]
+struct Sent(AtomicU64);
+
+impl Signal for Sent {
+    fn signal(&self) {
+        self.0.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+/// A moderator on a timer that nothing drives but the test.
+fn driven(blocks: u64, ns: u64) -> (Arc<Timer>, Arc<Sent>, Moderator) {
+    let (timer, sent) = (Arc::<Timer>::default(), Arc::<Sent>::default());
+    timer.started.call_once(|| {});
+    let moderator = Moderator::new(&timer, Threshold { blocks, ns }, sent.clone());
+    (timer, sent, moderator)
+}
+
+#[test]
+fn k4_the_counter_sends_one_event_and_resets() {
+    let (timer, sent, mut moderator) = driven(32, 1000);
+    let due: Vec<bool> = (0..96).map(|_| moderator.published(1, true, || 5)).collect();
+    let events: Vec<usize> = (1..=96).filter(|n| due[n - 1]).collect();
+    assert_eq!(events, [32, 64, 96]);
+    assert_eq!(timer.look(u64::MAX), None, "the batch event takes the alarm back");
+    assert_eq!(moderator.events(), Events { batch: 3, ..Events::default() });
+    assert_eq!(sent.0.load(Ordering::Relaxed), 0);
+}
+
+#[test]
+fn k4_the_timer_is_armed_by_the_first_block_and_sends_the_event_instead() {
+    let (timer, sent, mut moderator) = driven(32, 1000);
+    assert!(!moderator.published(3, true, || 100));
+    assert!(!moderator.published(4, true, || unreachable!("armed by the first block only")));
+    assert_eq!(timer.look(1099), Some(1100), "not before T_t");
+    assert_eq!(sent.0.load(Ordering::Relaxed), 0);
+    assert_eq!(timer.look(1100), None);
+    assert_eq!(timer.look(9999), None, "one event");
+    assert_eq!(sent.0.load(Ordering::Relaxed), 1);
+    // The count begins anew with the next block, and so does the alarm.
+    assert!(!moderator.published(31, true, || 5000));
+    assert_eq!(timer.look(5000), Some(6000));
+    assert!(moderator.published(1, true, || unreachable!()));
+    assert_eq!(moderator.events(), Events { batch: 1, timer: 1, idle: 0 });
+}
+
+#[test]
+fn k4_thresholds_are_powers_of_two_and_at_most_half_a_ring() {
+    let within = |blocks, entries| Threshold { blocks, ns: 1 }.within(entries).blocks;
+    assert_eq!(Threshold::default(), Threshold { blocks: 32, ns: 1_000_000 });
+    assert_eq!([within(32, 4096), within(33, 4096), within(5000, 4096)], [32, 32, 2048]);
+    assert_eq!([within(0, 4096), within(32, 16), within(9, 1)], [1, 8, 1]);
+    let (_, _, mut moderator) = driven(32, 1);
+    moderator.bound(100);
+    assert_eq!(moderator.threshold().blocks, 32);
+    moderator.bound(9);
+    assert_eq!(moderator.threshold().blocks, 8, "K6: that of a smaller buffer behind it");
+}
+
+#[test]
+fn who_is_awake_gets_no_event() {
+    let (timer, sent, mut moderator) = driven(4, 1000);
+    for _ in 0..100 {
+        assert!(!moderator.published(3, false, || unreachable!("no alarm")));
+    }
+    assert!(!moderator.idle());
+    assert!(!moderator.published(3, true, || 1) && moderator.idle(), "before the writer sleeps");
+    assert!(!moderator.idle(), "once");
+    assert_eq!(timer.look(u64::MAX), None);
+    assert_eq!((moderator.events().total(), sent.0.load(Ordering::Relaxed)), (1, 0));
+}
+
+#[test]
+fn a_writer_that_is_gone_needs_no_alarm() {
+    let (timer, _, mut moderator) = driven(4, 1000);
+    moderator.published(1, true, || 1);
+    assert_eq!(timer.look(1), Some(1001));
+    drop(moderator);
+    assert_eq!((timer.look(1), timer.alarms().len()), (None, 0));
+}
+
+#[test]
+#[cfg_attr(miri, ignore = "takes real time")]
+fn k4_a_sleeper_is_woken_within_the_bound_though_the_writer_is_busy() {
+    let bell = Arc::new(Bell::new());
+    let threshold = Threshold { blocks: 32, ns: 2_000_000 };
+    let mut moderator = Moderator::new(Timer::of_process(), threshold, bell.clone());
+    let head = AtomicU64::new(0);
+    let mut waits: Vec<u64> = std::thread::scope(|scope| {
+        let reader = scope.spawn(|| {
+            let mut came = Vec::new();
+            for n in 1..=20 {
+                bell.wait_until(0, || head.load(Ordering::Acquire) >= n);
+                came.push(sys::clock::monotonic());
+            }
+            came
+        });
+        let mut put = Vec::new();
+        for n in 1..=20 {
+            while !bell.is_awaited() {
+                std::thread::yield_now();
+            }
+            put.push(sys::clock::monotonic());
+            head.store(n, Ordering::Release);
+            assert!(!moderator.published(1, bell.is_awaited(), sys::clock::monotonic));
+            // Busy elsewhere, and nothing else wakes the reader.
+            while moderator.alarm.deadline.load(Ordering::Relaxed) != UNSET {
+                std::hint::spin_loop();
+            }
+        }
+        let came = reader.join().unwrap();
+        came.iter().zip(&put).map(|(came, put)| came - put).collect()
+    });
+    waits.sort_unstable();
+    assert_eq!(moderator.events(), Events { timer: 20, ..Events::default() });
+    assert!(waits[0] >= 2_000_000, "not before T_t: {waits:?}");
+    assert!(waits[10] < 4_000_000, "soon after it, however busy this machine is: {waits:?}");
+}

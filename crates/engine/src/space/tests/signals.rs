@@ -1,0 +1,197 @@
+//! Signals between spaces: who is woken when, with real threads. K4, K7, A16.
+
+use super::*;
+use buffer::signal::moderate::Events;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Gives one number at a time: the next one a while after the one before has arrived, when the
+/// reader sleeps again.
+struct Trickle {
+    numbers: Numbers,
+    arrived: Arc<AtomicU64>,
+    given_at: Arc<Mutex<Vec<u64>>>,
+    seen_at: Option<u64>,
+}
+
+/// How long the reader gets to fall asleep.
+const PAUSE_NS: u64 = 200_000;
+
+impl Source for Trickle {
+    fn give(&mut self, intake: &mut Intake<'_>) -> Result<Given, Failure> {
+        if self.numbers.next == self.numbers.end {
+            return Ok(Given::End);
+        }
+        let now = sys::clock::monotonic();
+        let later = Ok(Given::Wait { until: Some(now + PAUSE_NS), readable: false });
+        if self.arrived.load(Ordering::Acquire) < u64::from(self.numbers.next) {
+            return later;
+        }
+        if now < *self.seen_at.get_or_insert(now) + PAUSE_NS {
+            return later;
+        }
+        self.seen_at = None;
+        let end = std::mem::replace(&mut self.numbers.end, self.numbers.next + 1);
+        self.given_at.lock().unwrap().push(sys::clock::monotonic());
+        let given = self.numbers.give(intake);
+        self.numbers.end = end;
+        given.map(|_| Given::Blocks)
+    }
+
+    fn seen(&self) -> Seen {
+        self.numbers.seen()
+    }
+}
+
+/// Gives numbers as long as the trickle goes on, so that the space never sleeps and never flushes.
+struct Flood(Numbers, Arc<AtomicU64>, u64);
+
+impl Source for Flood {
+    fn give(&mut self, intake: &mut Intake<'_>) -> Result<Given, Failure> {
+        if self.1.load(Ordering::Acquire) >= self.2 {
+            return Ok(Given::End);
+        }
+        self.0.end = self.0.next + 8;
+        self.0.give(intake).map(|_| Given::Blocks)
+    }
+
+    fn seen(&self) -> Seen {
+        self.0.seen()
+    }
+}
+
+/// Notes when each block arrived.
+struct Arrivals {
+    arrived: Arc<AtomicU64>,
+    at: Arc<Mutex<Vec<u64>>>,
+}
+
+impl Sink for Arrivals {
+    fn take(&mut self, batch: &Batch<'_>, _: Time) -> Result<(), Failure> {
+        let now = sys::clock::monotonic();
+        let mut at = self.at.lock().unwrap();
+        batch.blocks().for_each(|_| at.push(now));
+        self.arrived.store(at.len() as u64, Ordering::Release);
+        Ok(())
+    }
+
+    fn finish(&mut self) -> Result<Report, Failure> {
+        Ok(Report::default())
+    }
+}
+
+/// Keeps its space busy for as long as it is told, whenever a block comes.
+struct Busy(u64);
+
+impl Classify for Busy {
+    fn classify(&mut self, _: &mut Block<'_>, _: &mut Tell<'_>) -> Class {
+        let until = sys::clock::monotonic() + self.0;
+        while sys::clock::monotonic() < until {
+            std::hint::spin_loop();
+        }
+        Class::NONE
+    }
+}
+
+/// `source | (ring to a second space | sink) + busy` and, in the first space, `flood | busy`, as
+/// what both left behind.
+fn two_spaces(
+    source: Box<dyn Source>,
+    flood: Option<Flood>,
+    sink: Box<dyn Sink>,
+    threshold: Threshold,
+    busy_ns: u64,
+) -> [Remains; 2] {
+    let (near, far) = (Arc::new(Bell::new()), Arc::new(Bell::new()));
+    let config = RingConfig { entries: 256, ..RingConfig::default() };
+    let (writer, mut readers) = crossing(&config, Arc::clone(&near), &[Arc::clone(&far)]).unwrap();
+    let mut a = Assembly::default();
+    let from = a.node(node("source", Part::Source(SourcePart { source, ended: false })));
+    let bells = (Arc::clone(&near), Arc::clone(&far));
+    let export = crate::ring::Export::new(0, writer, bells, threshold);
+    let out = a.node(node("ring to thread1", Part::Export(export)));
+    let busy = a.node(filter("busy", Filter::classify(Busy(busy_ns))));
+    a.arc(from, out, Wanted::Answered, false, 0);
+    a.arc(from, busy, Wanted::Answered, false, 1);
+    let mut inputs = vec![Input::Source { node: from, intake: 0 }];
+    if let Some(flood) = flood {
+        let source = Box::new(flood);
+        let flood = a.node(node("flood", Part::Source(SourcePart { source, ended: false })));
+        let none = a.node(filter("none", Filter::classify(Busy(0))));
+        a.arc(flood, none, Wanted::Answered, false, 3);
+        inputs.push(Input::Source { node: flood, intake: 0 });
+    }
+    let mut first = space(a, inputs, 32, 1);
+    first.bell = near;
+    let mut b = Assembly::default();
+    let enter = b.node(node("ring from thread0", Part::Pass));
+    let to = b.node(node("sink", Part::Sink(SinkPart { sink, report: None })));
+    b.arc(enter, to, Wanted::Answered, false, 2);
+    let import = Import::new(0, readers.pop().unwrap());
+    let mut second = space(b, vec![Input::Ring { node: enter, import, ended: false }], 32, 3);
+    second.bell = far;
+    let other = std::thread::spawn(move || second.run());
+    let remains = [first.run(), other.join().unwrap()];
+    balanced(&remains);
+    remains
+}
+
+fn events(remains: &Remains) -> Events {
+    let exports = remains.nodes.iter().filter_map(|node| match &node.part {
+        Part::Export(export) => Some(export.events()),
+        _ => None,
+    });
+    exports.last().expect("an export")
+}
+
+/// How long each block of a trickle took over the ring, sorted; the events of the ring.
+fn trickle(ns: u64, busy_ns: u64, blocks: u32) -> (Vec<u64>, Events) {
+    let (given_at, at) = (Arc::<Mutex<Vec<u64>>>::default(), Arc::<Mutex<Vec<u64>>>::default());
+    let arrived = Arc::<AtomicU64>::default();
+    let numbers = |end| Numbers { next: 0, end, given: Amount::default() };
+    let flood = Flood(numbers(0), Arc::clone(&arrived), u64::from(blocks));
+    let source = Trickle {
+        numbers: numbers(blocks),
+        arrived: Arc::clone(&arrived),
+        given_at: Arc::clone(&given_at),
+        seen_at: None,
+    };
+    let sink = Box::new(Arrivals { arrived, at: Arc::clone(&at) });
+    let threshold = Threshold { blocks: 32, ns };
+    let flood = (busy_ns == 0).then_some(flood);
+    let remains = two_spaces(Box::new(source), flood, sink, threshold, busy_ns);
+    let (given_at, at) = (given_at.lock().unwrap(), at.lock().unwrap());
+    let mut waits: Vec<u64> = at.iter().zip(&*given_at).map(|(at, given)| at - given).collect();
+    waits.sort_unstable();
+    (waits, events(&remains[0]))
+}
+
+#[test]
+fn a16_a_trickle_arrives_within_the_latency_though_its_writer_never_sleeps() {
+    let (waits, events) = trickle(1_000_000, 0, 50);
+    assert_eq!(waits.len(), 50);
+    // One in five, because others may use this machine too: T_t, and what a wake takes.
+    assert!(waits[10] < 3_000_000, "1 ms and a wake: {waits:?}");
+    assert_eq!(events.batch, 0, "no batch ever fills");
+    assert!(
+        waits[25] > 500_000 && events.timer > 25,
+        "the timer sends them: {events:?}, {waits:?}"
+    );
+}
+
+#[test]
+fn k4_a_filter_that_computes_for_long_does_not_hold_back_its_siblings() {
+    let (waits, events) = trickle(1_000_000, 10_000_000, 20);
+    assert!(waits[3] < 5_000_000, "not the 10 ms for which the space is busy: {waits:?}");
+    assert!(events.timer > 0, "{events:?}");
+}
+
+#[test]
+fn k7_a_stream_that_flows_gets_batches() {
+    let kept = Arc::default();
+    let numbers = Numbers { next: 0, end: 200_000, given: Amount::default() };
+    let sink = Box::new(Kept(Arc::clone(&kept)));
+    let remains = two_spaces(Box::new(numbers), None, sink, Threshold::default(), 0);
+    assert_eq!(kept.lock().unwrap().len(), 200_000);
+    let events = events(&remains[0]);
+    assert!(events.total() <= 200_000 / 32, "at most one for 32 blocks: {events:?}");
+}
