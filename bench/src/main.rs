@@ -83,7 +83,7 @@ const BENCHES: &[Bench] = &[
     },
     Bench {
         name: "pipe",
-        summary: "bytes between processes against the pipe of Linux [SL fig. 3], goals G1, G2, G4",
+        summary: "bytes between processes against the pipe of Linux and other rings [SL fig. 11], goals G1 to G4",
         run: pipe::run,
     },
     Bench {

@@ -1,11 +1,13 @@
 //! `bench pipe`: bytes from one process to another, copied in and copied out: our stream against
-//! the pipe of Linux and the memory copy of the machine. [SL fig. 3], goals G1, G2, G4
+//! the pipe of Linux, the rings of others and the memory copy of the machine. [SL fig. 11], goals
+//! G1 to G4
 //!
 //! The reader is a process of its own that knows nothing but the descriptors it was sent; it checks
 //! every index that it finds in the ring. On one core both are kept on processor 0, where the
 //! source measured; on two cores the writer is on processor 0 and the reader on 1.
 
 mod other;
+mod rings;
 
 pub(crate) use other::serve;
 
@@ -15,8 +17,10 @@ use crate::row::Row;
 use crate::sentinel::Sentinel;
 use buffer::stream::{Config, Output, stream};
 use other::{Kind, Other};
+use rings::Ring;
 use std::io::{PipeWriter, Write};
 use std::os::fd::AsFd;
+use std::path::Path;
 
 /// Bytes of a block.
 const BLOCKS: [usize; 6] = [64, 256, 1024, 4096, 16_384, 65_536];
@@ -40,6 +44,13 @@ impl Cores {
         }
     }
 
+    const fn count(self) -> &'static str {
+        match self {
+            Self::One => "1",
+            Self::Two => "2",
+        }
+    }
+
     const fn reader(self) -> usize {
         match self {
             Self::One => 0,
@@ -59,6 +70,10 @@ impl Cores {
 pub(crate) fn run(options: &Options) -> Result<Vec<Row>, String> {
     let processors = sys::machine::Machine::look().processors;
     sys::process::pin_to(0).map_err(|why| why.to_string())?;
+    let rings = rings::find();
+    if let Err(why) = &rings {
+        eprintln!("left out: the rings of others: {why}");
+    }
     let mut rows = Vec::new();
     for cores in [Cores::One, Cores::Two] {
         if cores == Cores::Two && processors < 2 {
@@ -66,22 +81,32 @@ pub(crate) fn run(options: &Options) -> Result<Vec<Row>, String> {
             continue;
         }
         for block in BLOCKS {
-            rows.extend(sized(cores, block, options.rounds)?);
+            rows.extend(sized(cores, block, options.rounds, rings.as_deref().ok())?);
         }
     }
     Ok(rows)
 }
 
 /// All rows of one size.
-fn sized(cores: Cores, block: usize, rounds: usize) -> Result<Vec<Row>, String> {
+fn sized(
+    cores: Cores,
+    block: usize,
+    rounds: usize,
+    rings: Option<&Path>,
+) -> Result<Vec<Row>, String> {
     let mut pipe = Pipe::new(cores, block)?;
     let mut ours = Ours::new(cores, block)?;
     let mut copy = Copy::new(block);
-    let candidates = vec![
+    let mut candidates = vec![
         Candidate { name: "Linux pipe", measure: Box::new(move || measure(&mut pipe)) },
         Candidate { name: "stream", measure: Box::new(move || measure(&mut ours)) },
         Candidate { name: "memcpy", measure: Box::new(move || measure(&mut copy)) },
     ];
+    for name in rings::RINGS {
+        let Some(program) = rings else { break };
+        let mut ring = Ring::start(program, name, cores, block)?;
+        candidates.push(Candidate { name, measure: Box::new(move || ring.measure()) });
+    }
     let name = format!("{} B, {}", block, cores.name());
     #[expect(clippy::cast_precision_loss, reason = "a size of a block")]
     let x = block as f64;
@@ -98,6 +123,13 @@ fn goals(cores: Cores, block: usize) -> Vec<Goal> {
     let (candidate, goal) = ("stream", over_pipe.0);
     let mut goals =
         vec![Goal { candidate, reference: "Linux pipe", goal, target: over_pipe.1[at] }];
+    let near = cores == Cores::Two && Sentinel::take() < NEAR_NS;
+    if near {
+        let threads = [1.3, 1.2, 1.2, 1.2, 0.95, 0.95][at];
+        for (reference, target) in rings::RINGS.into_iter().zip([threads, threads, 1.4]) {
+            goals.push(Goal { candidate, reference, goal: "G3", target });
+        }
+    }
     let of_copy = [(4096, 0.35), (16_384, 0.40)].into_iter().find(|(size, _)| *size == block);
     if let (Cores::Two, Some((_, target))) = (cores, of_copy) {
         goals.push(Goal { candidate, reference: "memcpy", goal: "G1", target });
@@ -126,8 +158,13 @@ fn measure(mover: &mut dyn Mover) -> Result<f64, String> {
             #[expect(clippy::cast_precision_loss, reason = "a rate has few digits")]
             return Ok(blocks as f64 * mover.block() as f64 / ns as f64);
         }
-        *mover.blocks() = blocks * (LEAST_NS * 5 / 4).div_ceil(ns.max(1)).clamp(2, 64);
+        *mover.blocks() = more(blocks, ns);
     }
+}
+
+/// How many blocks to try where so many took so long, which was too short.
+fn more(blocks: u64, ns: u64) -> u64 {
+    blocks * (LEAST_NS * 5 / 4).div_ceil(ns.max(1)).clamp(2, 64)
 }
 
 /// Our stream.

@@ -1,0 +1,76 @@
+//! Rings of others, to be measured against: `streamline-bench-rings RING CORES BLOCK`.
+//!
+//! It reads numbers from its standard input, one per line; for each it moves so many blocks, copied
+//! in and copied out, and writes how many nanoseconds that took. The writer is on processor 0, the
+//! reader on 0 (CORES 1) or 1 (CORES 2). Each ring is used as its documentation recommends for
+//! blocks of a size known in advance; nobody signals anybody: who finds nothing spins, or yields
+//! where both share a processor.
+
+mod between;
+mod threads;
+
+use std::io::{BufRead, Write};
+use std::process::ExitCode;
+use std::time::Instant;
+
+/// Bytes of a ring, where it is told in bytes.
+const CAPACITY: usize = 4 << 20;
+
+/// Something that moves so many blocks and comes back when they have arrived.
+type Mover = Box<dyn FnMut(u64) -> Result<(), String>>;
+
+fn main() -> ExitCode {
+    match run() {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(why) => {
+            eprintln!("streamline-bench-rings: {why}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run() -> Result<(), String> {
+    let words: Vec<String> = std::env::args().skip(1).collect();
+    let [ring, cores, block] = words.as_slice() else {
+        return Err("usage: streamline-bench-rings RING CORES BLOCK".to_owned());
+    };
+    let number = |word: &String| word.parse::<usize>().map_err(|why| format!("{word}: {why}"));
+    let (cores, block) = (number(cores)?, number(block)?);
+    if ring == "iceoryx2-reader" {
+        return between::read(cores, block);
+    }
+    pin(0)?;
+    let mut mover = match ring.as_str() {
+        "iceoryx2" => between::write(cores, block)?,
+        "rtrb" | "ringbuf" => threads::mover(ring, cores, block)?,
+        other => return Err(format!("no ring is called `{other}`")),
+    };
+    for line in std::io::stdin().lock().lines() {
+        let line = line.map_err(|why| why.to_string())?;
+        let blocks = line.trim().parse::<u64>().map_err(|why| format!("{line}: {why}"))?;
+        let begin = Instant::now();
+        mover(blocks)?;
+        let mut out = std::io::stdout().lock();
+        writeln!(out, "{}", begin.elapsed().as_nanos()).map_err(|why| why.to_string())?;
+        out.flush().map_err(|why| why.to_string())?;
+    }
+    Ok(())
+}
+
+/// Keeps the calling thread on one processor.
+fn pin(processor: usize) -> Result<(), String> {
+    // SAFETY: an all-zero set is an empty one, and the macro's function writes only inside it.
+    let set = unsafe {
+        let mut set: libc::cpu_set_t = std::mem::zeroed();
+        libc::CPU_SET(processor, &mut set);
+        set
+    };
+    // SAFETY: the set lives during the call, and its size is given.
+    let done = unsafe { libc::sched_setaffinity(0, size_of_val(&set), &set) };
+    if done == 0 { Ok(()) } else { Err(std::io::Error::last_os_error().to_string()) }
+}
+
+/// What to do when there is nothing to do.
+fn wait(cores: usize) {
+    if cores == 1 { std::thread::yield_now() } else { std::hint::spin_loop() }
+}

@@ -1,0 +1,120 @@
+//! Rings between two threads: rtrb and ringbuf, which copy bytes in and out by whole slices.
+
+use crate::{CAPACITY, Mover, pin, wait};
+use ringbuf::HeapRb;
+use ringbuf::traits::{Consumer, Observer, Producer, Split};
+use std::hint::black_box;
+use std::sync::mpsc;
+
+/// A ring of this name, with its reader in another thread.
+pub(crate) fn mover(ring: &str, cores: usize, block: usize) -> Result<Mover, String> {
+    let slots = (CAPACITY / block).min(1 << 16);
+    match (ring, block) {
+        ("rtrb", 64) => Ok(rtrb_of::<64>(cores, slots)),
+        ("rtrb", 256) => Ok(rtrb_of::<256>(cores, slots)),
+        ("rtrb", 1024) => Ok(rtrb_of::<1024>(cores, slots)),
+        ("rtrb", _) => Ok(rtrb_bytes(cores, block)),
+        _ => Ok(ringbuf_bytes(cores, block)),
+    }
+}
+
+/// Runs `read` in a thread for each number that is sent, and answers when it is done.
+fn reader(
+    cores: usize,
+    mut read: impl FnMut(u64) + Send + 'static,
+) -> (mpsc::Sender<u64>, mpsc::Receiver<()>) {
+    let (orders, ordered) = mpsc::channel::<u64>();
+    let (tell, done) = mpsc::channel();
+    std::thread::spawn(move || {
+        if pin(cores - 1).is_err() {
+            return;
+        }
+        while let Ok(blocks) = ordered.recv() {
+            read(blocks);
+            if tell.send(()).is_err() {
+                return;
+            }
+        }
+    });
+    (orders, done)
+}
+
+/// A mover that writes with `write` what the reader reads.
+fn join(
+    (orders, done): (mpsc::Sender<u64>, mpsc::Receiver<()>),
+    mut write: impl FnMut(u64) + 'static,
+) -> Mover {
+    Box::new(move |blocks| {
+        orders.send(blocks).map_err(|why| why.to_string())?;
+        write(blocks);
+        done.recv().map_err(|why| why.to_string())
+    })
+}
+
+/// Small blocks: one element is one block.
+fn rtrb_of<const N: usize>(cores: usize, slots: usize) -> Mover {
+    let (mut producer, mut consumer) = rtrb::RingBuffer::<[u8; N]>::new(slots);
+    let reader = reader(cores, move |blocks| {
+        for _ in 0..blocks {
+            loop {
+                if let Ok(block) = consumer.pop() {
+                    black_box(&block);
+                    break;
+                }
+                wait(cores);
+            }
+        }
+    });
+    let block = [7; N];
+    join(reader, move |blocks| {
+        for _ in 0..blocks {
+            while producer.push(*black_box(&block)).is_err() {
+                wait(cores);
+            }
+        }
+    })
+}
+
+fn rtrb_bytes(cores: usize, block: usize) -> Mover {
+    let (mut producer, mut consumer) = rtrb::RingBuffer::<u8>::new(CAPACITY);
+    let mut out = vec![0; block];
+    let reader = reader(cores, move |blocks| {
+        for _ in 0..blocks {
+            while consumer.pop_entire_slice(&mut out).is_err() {
+                wait(cores);
+            }
+            black_box(&mut out);
+        }
+    });
+    let block = vec![7; block];
+    join(reader, move |blocks| {
+        for _ in 0..blocks {
+            while producer.push_entire_slice(black_box(&block)).is_err() {
+                wait(cores);
+            }
+        }
+    })
+}
+
+fn ringbuf_bytes(cores: usize, block: usize) -> Mover {
+    let (mut producer, mut consumer) = HeapRb::<u8>::new(CAPACITY).split();
+    let mut out = vec![0; block];
+    let reader = reader(cores, move |blocks| {
+        for _ in 0..blocks {
+            while consumer.occupied_len() < out.len() {
+                wait(cores);
+            }
+            consumer.pop_slice(&mut out);
+            black_box(&mut out);
+        }
+    });
+    let block = vec![7; block];
+    join(reader, move |blocks| {
+        for _ in 0..blocks {
+            while producer.vacant_len() < block.len() {
+                wait(cores);
+            }
+            producer.push_slice(black_box(&block));
+        }
+    })
+}
