@@ -47,7 +47,7 @@ pub mod reader {
     pub const CURSOR: usize = 0;
     /// Whether the reader still reads: [`super::OPEN`] or [`super::CLOSED`].
     pub const STATE: usize = LINE_WORDS;
-    /// First word of the reader's ledger: blocks taken, bytes taken, blocks lost.
+    /// First word of the reader's ledger: blocks taken, bytes taken, blocks lost, blocks skipped.
     pub const LEDGER: usize = 2 * LINE_WORDS;
     /// Whether the reader sleeps, and until where the writer must have come ([`super::wait`]).
     pub const WAIT: usize = 3 * LINE_WORDS;
@@ -73,13 +73,14 @@ pub const CLOSED: u64 = 1;
 )]
 #[repr(C)]
 pub struct Geometry {
-    /// [`Geometry::MAGIC`].
+    /// [`Geometry::MAGIC`] or [`Geometry::SLOTS`].
     pub magic: u64,
     /// Bytes of data in the writer's memory: a power of two.
     pub capacity: u64,
     /// Number of the dbuf or ibuf.
     pub id: u32,
-    /// Bytes from one entry of an ibuf to the next: 16, 32 or 64; 0 in a dbuf.
+    /// Bytes from one entry of an ibuf to the next: 16, 32 or 64; of a slot in a ring of slots; 0
+    /// in a dbuf of blocks of any length.
     pub stride: u32,
     /// What happens when the ring is full: 0 block, 1 drop new, 2 overwrite oldest.
     pub policy: u32,
@@ -92,6 +93,9 @@ const _: () = assert!(size_of::<Geometry>() == 32);
 impl Geometry {
     /// Says that this is a ring of this version.
     pub const MAGIC: u64 = u64::from_le_bytes(*b"SL ring1");
+    /// Says that this is a ring of slots: after the writer's page comes a table of one word for
+    /// each slot, the length of the block in it, filled up to a page; then the slots.
+    pub const SLOTS: u64 = u64::from_le_bytes(*b"SL slot1");
 }
 
 /// What stands before each block in a dbuf: 16 bytes, aligned to 16.

@@ -31,6 +31,7 @@ use walk::{Found, Walk, block_max};
 
 #[expect(unsafe_code, reason = "turns positions into addresses; numbered invariants in the file")]
 mod data;
+pub mod fixed;
 pub(crate) mod walk;
 mod writer;
 
@@ -112,6 +113,16 @@ impl Reader {
         self.0.read(out)
     }
 
+    /// Passes over all blocks but the newest; answers how many, which are counted as skipped.
+    pub fn skip_to_latest(&mut self) -> Result<u64, Fault> {
+        self.0.skip_to_latest()
+    }
+
+    /// Goes on with what is written from now on; answers how many blocks were skipped.
+    pub fn skip_to_now(&mut self) -> Result<u64, Fault> {
+        self.0.skip_to_now()
+    }
+
     /// Whether the writer has closed the ring and everything has been read.
     pub fn is_finished(&mut self) -> Result<bool, Fault> {
         self.0.side.ended()
@@ -168,6 +179,16 @@ impl Visitor {
     /// in what this reader has not released, or, where the ring overwrites, not have been lapped.
     pub fn copy(&mut self, place: Place, out: &mut [u8]) -> Result<(), Fault> {
         self.0.copy(place, out)
+    }
+
+    /// Passes over all blocks but the newest; answers how many, which are counted as skipped.
+    pub fn skip_to_latest(&mut self) -> Result<u64, Fault> {
+        self.0.skip_to_latest()
+    }
+
+    /// Goes on with what is written from now on; answers how many blocks were skipped.
+    pub fn skip_to_now(&mut self) -> Result<u64, Fault> {
+        self.0.skip_to_now()
     }
 
     /// Goes on with what is written from now on, and counts nothing that came before.

@@ -1,6 +1,6 @@
 //! What each side of an edge has counted for itself (CONTRACT 19).
 //!
-//! put = taken + lost + resident, per reader. The two sides never count for each other: the
+//! put = taken + lost + skipped + resident, per reader. The two sides never count for each other: the
 //! writer's figures come from the writer, the reader's from the reader, and a third party compares
 //! them.
 
@@ -26,6 +26,9 @@ pub struct Taken {
     pub bytes: u64,
     /// Blocks overwritten before this reader came ([`crate::Policy::Overwrite`]).
     pub lost: u64,
+    /// Blocks that this reader did not want: they came before it did, or were not the newest
+    /// ([`crate::pace`]).
+    pub skipped: u64,
 }
 
 impl Put {
@@ -34,7 +37,10 @@ impl Put {
     #[must_use]
     pub const fn resident(&self, taken: &Taken) -> Option<u64> {
         match self.blocks.checked_sub(taken.blocks) {
-            Some(left) => left.checked_sub(taken.lost),
+            Some(left) => match left.checked_sub(taken.lost) {
+                Some(left) => left.checked_sub(taken.skipped),
+                None => None,
+            },
             None => None,
         }
     }
@@ -50,12 +56,12 @@ impl Put {
 }
 
 impl Taken {
-    pub(crate) const fn words(&self) -> [u64; 3] {
-        [self.blocks, self.bytes, self.lost]
+    pub(crate) const fn words(&self) -> [u64; 4] {
+        [self.blocks, self.bytes, self.lost, self.skipped]
     }
 
-    pub(crate) const fn from_words(words: [u64; 3]) -> Self {
-        let [blocks, bytes, lost] = words;
-        Self { blocks, bytes, lost }
+    pub(crate) const fn from_words(words: [u64; 4]) -> Self {
+        let [blocks, bytes, lost, skipped] = words;
+        Self { blocks, bytes, lost, skipped }
     }
 }

@@ -39,6 +39,10 @@ pub mod interface;
 mod join;
 mod ledger;
 #[cfg(not(loom))]
+pub mod merge;
+#[cfg(not(loom))]
+pub mod pace;
+#[cfg(not(loom))]
 pub mod pages;
 #[cfg(not(loom))]
 #[expect(unsafe_code, reason = "turns places into slices; numbered invariants in the file")]

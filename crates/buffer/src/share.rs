@@ -31,6 +31,10 @@ use sys::doorbell::Doorbell;
 use sys::memory::{Memfd, Seals};
 use zerocopy::{FromBytes as _, IntoBytes as _};
 
+mod slots;
+
+pub use slots::slots;
+
 /// Makes a ring of blocks whose readers are other processes: one offer for each of them.
 pub fn blocks(config: &dbuf::Config) -> sys::Result<(dbuf::Writer, Vec<Offer>)> {
     let geometry = geometry(config.id, config.bytes(), 0, config.policy, config.readers);
@@ -104,7 +108,7 @@ impl Offer {
 
     /// Reads a ring of blocks.
     pub fn read_blocks(self) -> Result<dbuf::Visitor, Refusal> {
-        let (geometry, policy) = self.agreed()?;
+        let (geometry, policy) = self.agreed(Geometry::MAGIC)?;
         if geometry.stride != 0 {
             return Err(Refusal::Geometry(geometry));
         }
@@ -114,7 +118,7 @@ impl Offer {
 
     /// Reads a ring of rich pointers.
     pub fn read_pointers(self) -> Result<ibuf::Reader, Refusal> {
-        let (geometry, policy) = self.agreed()?;
+        let (geometry, policy) = self.agreed(Geometry::MAGIC)?;
         let lanes = match geometry.stride {
             16 => ibuf::Lanes::Pointer,
             32 => ibuf::Lanes::Context,
@@ -126,8 +130,8 @@ impl Offer {
         Ok(ibuf::Reader::new(Consumer::starting(store, 0, start), lanes))
     }
 
-    /// The geometry, if it is one and nobody can change it any more.
-    fn agreed(&self) -> Result<(Geometry, Policy), Refusal> {
+    /// The geometry, if it is one of this kind and nobody can change it any more.
+    fn agreed(&self, magic: u64) -> Result<(Geometry, Policy), Refusal> {
         let file = checked(&self.geometry, "geometry", Seals::FROZEN, PAGE)?;
         let mapping = Region::reading(file.map_read()?);
         let mut bytes = [0; size_of::<Geometry>()];
@@ -140,7 +144,7 @@ impl Offer {
             _ => return Err(Refusal::Geometry(geometry)),
         };
         let capacity = geometry.capacity;
-        let plausible = geometry.magic == Geometry::MAGIC
+        let plausible = geometry.magic == magic
             && capacity.is_power_of_two()
             && (PAGE as u64..=CAPACITY_MAX).contains(&capacity);
         if plausible { Ok((geometry, policy)) } else { Err(Refusal::Geometry(geometry)) }

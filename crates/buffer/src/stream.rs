@@ -26,7 +26,7 @@ mod input;
 mod output;
 
 pub use entrance::{Entrance, Ticket, joinable};
-pub use input::Input;
+pub use input::{Input, Piece};
 pub use output::Output;
 
 use crate::share::{self, Refusal};

@@ -1,8 +1,8 @@
 //! Rings of blocks: wraps, policies, laps, and a writer that lies.
 
 use super::*;
-use abi::ring::{PAGE_WORDS, Record};
 use abi::ring::writer::{COMMIT, MARK, RESERVE};
+use abi::ring::{PAGE_WORDS, Record};
 use std::sync::atomic::Ordering;
 
 fn config(capacity: usize, policy: Policy, readers: usize) -> Config {

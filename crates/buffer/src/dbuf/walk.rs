@@ -8,6 +8,8 @@ use crate::{Fault, Policy, Taken};
 use abi::ring::Record;
 use abi::{BLOCK_MAX, Place};
 
+mod skip;
+
 /// How a reader goes from record to record, believing nothing.
 #[derive(Debug)]
 pub(crate) struct Walk {
@@ -268,7 +270,9 @@ impl Walk {
     pub(crate) fn pass(&mut self, found: &Found) {
         if !self.known {
             // The first block that we see: what came before it was never ours.
-            self.first = self.first.wrapping_add(found.sequence.wrapping_sub(self.expected));
+            let before = found.sequence.wrapping_sub(self.expected);
+            self.first = self.first.wrapping_add(before);
+            self.side.taken.skipped = self.side.taken.skipped.wrapping_add(before);
             (self.known, self.expected) = (true, found.sequence);
         }
         self.first = self.first.wrapping_add(found.lost);

@@ -10,6 +10,10 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Duration;
 use sys::doorbell::{Doorbell, Other};
 
+mod blocks;
+
+pub use blocks::Piece;
+
 /// A reader of a stream. All that it gets are copies: the writer may be a stranger.
 #[derive(Debug)]
 pub struct Input {
@@ -146,12 +150,18 @@ impl Input {
     /// Gives back all that was read, and wakes a writer that waits for the room. [`Input::read`]
     /// does so by itself before it waits, and after each eighth of the ring.
     pub fn give_back(&mut self) {
-        let often = self.often;
         let walk = self.ring.walk();
         if walk.side.next == walk.side.released() {
             return;
         }
         walk.release();
+        self.tell();
+    }
+
+    /// Wakes a writer that waits for the room that was given back.
+    fn tell(&mut self) {
+        let often = self.often;
+        let walk = self.ring.walk();
         let released = walk.side.released();
         walk.stop_at(released + often);
         let side = &walk.side;
@@ -173,7 +183,7 @@ impl Input {
     }
 
     /// Whether there is something to read, or the end.
-    fn has_something(&mut self) -> Result<bool, Fault> {
+    pub(crate) fn has_something(&mut self) -> Result<bool, Fault> {
         if self.rest.is_some() || self.gone {
             return Ok(true);
         }

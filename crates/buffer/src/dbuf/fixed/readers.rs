@@ -1,0 +1,293 @@
+//! Readers of a ring of slots: those in the writer's process, and those that believe nothing.
+
+use super::Shape;
+use crate::atomic::{Ordering, acquire};
+use crate::cursor::Consumer;
+use crate::{Fault, Policy, Put, Taken, foreign};
+use abi::Place;
+use abi::ring::writer;
+
+/// How a reader goes from slot to slot.
+#[derive(Debug)]
+struct Walk {
+    side: Consumer,
+    shape: Shape,
+    policy: Policy,
+    /// Position of the block that comes next, had none been lost since.
+    expected: u64,
+}
+
+/// A slot whose length was copied and checked.
+#[derive(Clone, Copy, Debug)]
+struct Found {
+    /// Where its bytes lie in the writer's memory.
+    at: usize,
+    length: usize,
+}
+
+/// How often a reader of a ring that overwrites tries before it says that nothing is there.
+const ATTEMPTS: usize = 8;
+
+impl Walk {
+    const fn new(side: Consumer, shape: Shape, policy: Policy) -> Self {
+        Self { expected: side.next, side, shape, policy }
+    }
+
+    const fn is_lossy(&self) -> bool {
+        matches!(self.policy, Policy::Overwrite)
+    }
+
+    /// The block in the next slot, if one is shown.
+    fn find(&mut self) -> Result<Option<Found>, Fault> {
+        let position = self.side.next;
+        if self.side.available()? == position {
+            return Ok(None);
+        }
+        let (region, shape) = (&self.side.store.writer, self.shape);
+        let word = region.word(shape.word(position)).load(Ordering::Relaxed);
+        match usize::try_from(word) {
+            Ok(length) if length <= shape.block_max() => {
+                Ok(Some(Found { at: shape.offset(position), length }))
+            }
+            _ if self.is_lossy() && self.side.overtaken(position) => {
+                Ok(Some(Found { at: shape.offset(position), length: 0 }))
+            }
+            _ => Err(self.side.poison(Fault::Damaged { position })),
+        }
+    }
+
+    fn read(&mut self, out: &mut [u8]) -> Result<Option<usize>, Fault> {
+        for _ in 0..ATTEMPTS {
+            let position = self.side.next;
+            let Some(found) = self.find()? else { return Ok(None) };
+            let limit = out.len();
+            let fits = out.get_mut(..found.length);
+            let copied = fits.is_some();
+            if let Some(to) = fits {
+                foreign::copy_out(self.side.store.writer.words(), found.at, to);
+            }
+            if self.is_lossy() && self.side.overtaken(position) {
+                match self.youngest(position)? {
+                    Some(next) => self.side.next = next,
+                    None => return Ok(None),
+                }
+                continue;
+            }
+            if !copied {
+                return Err(Fault::TooLong { length: found.length, limit });
+            }
+            self.pass(found);
+            self.side.release();
+            return Ok(Some(found.length));
+        }
+        Ok(None)
+    }
+
+    /// Where a reader that was lapped at `position` goes on: as far back as the writer will not
+    /// come soon. No mark is needed, as every slot begins a block. `None`: the writer is writing
+    /// over all that it has shown.
+    fn youngest(&mut self, position: u64) -> Result<Option<u64>, Fault> {
+        let (commit, slots) = (self.side.refresh()?, self.shape.slots as u64);
+        let reserve = acquire(self.side.store.writer.word(writer::RESERVE));
+        let ahead = reserve.wrapping_sub(commit);
+        let left = slots.saturating_sub(ahead).saturating_sub(slots / 8);
+        let next = commit.saturating_sub(left.min((slots / 4 * 3).max(1)));
+        Ok((next > position && next < commit).then_some(next))
+    }
+
+    fn pass(&mut self, found: Found) {
+        let position = self.side.next;
+        self.side.taken.lost += position - self.expected;
+        self.side.taken.blocks += 1;
+        self.side.taken.bytes += found.length as u64;
+        self.side.next = position + 1;
+        self.expected = position + 1;
+    }
+
+    /// Goes to this position, which is shown, and counts what lies before it as skipped.
+    fn skip_to(&mut self, position: u64) {
+        if position > self.side.next {
+            self.side.taken.skipped += position - self.expected;
+            self.side.next = position;
+            self.expected = position;
+            self.side.release();
+        }
+    }
+
+    fn skip_to_latest(&mut self) -> Result<u64, Fault> {
+        let (before, newest) = (self.side.taken.skipped, self.side.refresh()?);
+        self.skip_to(newest.saturating_sub(1));
+        Ok(self.side.taken.skipped - before)
+    }
+
+    fn skip_to_now(&mut self) -> Result<u64, Fault> {
+        let (before, newest) = (self.side.taken.skipped, self.side.refresh()?);
+        self.skip_to(newest);
+        Ok(self.side.taken.skipped - before)
+    }
+
+    fn copy(&mut self, place: Place, out: &mut [u8]) -> Result<(), Fault> {
+        let (commit, slots, slot) =
+            (self.side.refresh()?, self.shape.slots as u64, self.shape.slot as u64);
+        let start = place.complete(commit.wrapping_mul(slot));
+        let (position, inside) = (start / slot, start % slot);
+        let oldest =
+            if self.is_lossy() { commit.saturating_sub(slots) } else { self.side.released() };
+        if !(oldest..commit).contains(&position) {
+            return Err(Fault::OutOfWindow(place));
+        }
+        if inside + u64::from(place.length()) > slot {
+            return Err(Fault::CrossesSegment(place));
+        }
+        if out.len() != place.length() as usize {
+            return Err(Fault::TooLong { length: place.length() as usize, limit: out.len() });
+        }
+        let inside = usize::try_from(inside).unwrap_or(usize::MAX);
+        let at = self.shape.offset(position).saturating_add(inside);
+        foreign::copy_out(self.side.store.writer.words(), at, out);
+        if self.is_lossy() && self.side.overtaken(position) {
+            return Err(Fault::OutOfWindow(place));
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Walk {
+    fn drop(&mut self) {
+        self.side.leave();
+    }
+}
+
+/// A reader in the writer's process.
+#[derive(Debug)]
+pub struct Reader(Walk);
+
+impl Reader {
+    pub(super) fn new(side: Consumer, shape: Shape) -> Self {
+        let policy = side.store.policy;
+        Self(Walk::new(side, shape, policy))
+    }
+
+    /// The next block, in place, without taking it; `None`: nothing is there. Not in a ring that
+    /// overwrites ([`Fault::Lossy`]).
+    pub fn peek(&mut self) -> Result<Option<&[u8]>, Fault> {
+        let Some(found) = self.held()? else { return Ok(None) };
+        Ok(Some(self.look(found)))
+    }
+
+    /// The next block, in place, and past it: [`Reader::release`] gives it back.
+    pub fn next_block(&mut self) -> Result<Option<&[u8]>, Fault> {
+        let Some(found) = self.held()? else { return Ok(None) };
+        self.0.pass(found);
+        Ok(Some(self.look(found)))
+    }
+
+    /// Passes over the next block without looking at it; answers whether there was one.
+    pub fn skip(&mut self) -> Result<bool, Fault> {
+        let found = self.held()?;
+        if let Some(found) = found {
+            self.0.pass(found);
+        }
+        Ok(found.is_some())
+    }
+
+    /// Gives everything back that was passed: the writer may use the slots.
+    pub fn release(&mut self) {
+        self.0.side.release();
+    }
+
+    /// Copies the next block into `out`, takes it, and gives it back. `None`: nothing is there.
+    /// Where `out` is too short the block stays.
+    pub fn read(&mut self, out: &mut [u8]) -> Result<Option<usize>, Fault> {
+        self.0.read(out)
+    }
+
+    /// Passes over all blocks but the newest; answers how many, which are counted as skipped.
+    pub fn skip_to_latest(&mut self) -> Result<u64, Fault> {
+        self.0.skip_to_latest()
+    }
+
+    /// Goes on with what is written from now on; answers how many blocks were skipped.
+    pub fn skip_to_now(&mut self) -> Result<u64, Fault> {
+        self.0.skip_to_now()
+    }
+
+    /// Whether the writer has closed the ring and everything has been read.
+    pub fn is_finished(&mut self) -> Result<bool, Fault> {
+        self.0.side.ended()
+    }
+
+    /// What this side has counted.
+    #[must_use]
+    pub const fn count(&self) -> Taken {
+        self.0.side.taken
+    }
+
+    /// What the writer has published about its count.
+    #[must_use]
+    pub fn written(&self) -> Put {
+        self.0.side.store.put()
+    }
+
+    fn held(&mut self) -> Result<Option<Found>, Fault> {
+        if self.0.is_lossy() { Err(Fault::Lossy) } else { self.0.find() }
+    }
+
+    fn look(&self, found: Found) -> &[u8] {
+        // SAFETY: `find` checked that the block lies in its slot and is shown (D3); it is not
+        // behind our published cursor, which cannot move while `self` is borrowed (D4), and the
+        // ring does not overwrite (`held`).
+        unsafe { self.0.side.store.writer.bytes(found.at, found.length) }
+    }
+}
+
+/// A reader in another process than the writer's. All it gets are copies.
+#[derive(Debug)]
+pub struct Visitor(Walk);
+
+impl Visitor {
+    pub(crate) fn new(side: Consumer, shape: Shape) -> Self {
+        let policy = side.store.policy;
+        Self(Walk::new(side, shape, policy))
+    }
+
+    /// Copies the next block into `out`, takes it, and gives it back. `None`: nothing is there.
+    /// Where `out` is too short the block stays.
+    pub fn read(&mut self, out: &mut [u8]) -> Result<Option<usize>, Fault> {
+        self.0.read(out)
+    }
+
+    /// Copies the bytes that a rich pointer names into `out`, which must be as long. They must lie
+    /// in what this reader has not released, or, where the ring overwrites, not have been lapped.
+    pub fn copy(&mut self, place: Place, out: &mut [u8]) -> Result<(), Fault> {
+        self.0.copy(place, out)
+    }
+
+    /// Passes over all blocks but the newest; answers how many, which are counted as skipped.
+    pub fn skip_to_latest(&mut self) -> Result<u64, Fault> {
+        self.0.skip_to_latest()
+    }
+
+    /// Goes on with what is written from now on; answers how many blocks were skipped.
+    pub fn skip_to_now(&mut self) -> Result<u64, Fault> {
+        self.0.skip_to_now()
+    }
+
+    /// Whether the writer has closed the ring and everything has been read. A writer that was
+    /// killed closes nothing: its control socket tells (RELIABILITY T10).
+    pub fn is_finished(&mut self) -> Result<bool, Fault> {
+        self.0.side.ended()
+    }
+
+    /// What this side has counted.
+    #[must_use]
+    pub const fn count(&self) -> Taken {
+        self.0.side.taken
+    }
+
+    /// What the writer alleges about its count.
+    #[must_use]
+    pub fn written(&self) -> Put {
+        self.0.side.store.put()
+    }
+}

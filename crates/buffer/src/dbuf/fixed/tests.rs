@@ -1,0 +1,101 @@
+use super::*;
+
+fn config(slots: usize, policy: Policy) -> Config {
+    Config { id: DbufId::new(5).unwrap(), slot: 100, slots, policy, readers: 1 }
+}
+
+#[test]
+fn slots_begin_at_multiples_of_their_size_and_nothing_stands_between() {
+    let shape = config(60, Policy::Block).shape();
+    assert_eq!((shape.slot, shape.slots, shape.block_max()), (128, 64, 128));
+    assert_eq!((shape.data(), shape.table()), (8192, 4096));
+    let (mut writer, mut readers) = ring(&config(60, Policy::Block));
+    let (reader, mut places) = (&mut readers[0], Vec::new());
+    for length in [0_usize, 1, 64, 128] {
+        let mut room = writer.reserve(length).unwrap().unwrap();
+        room.fill(length as u8);
+        places.push(room.commit(length));
+    }
+    writer.publish();
+    let told: Vec<_> = places.iter().map(|p| (p.position(), p.length())).collect();
+    assert_eq!(told, [(0, 0), (128, 1), (256, 64), (384, 128)]);
+    let base = reader.next_block().unwrap().unwrap().as_ptr().addr();
+    for (number, length) in (1..).zip([1_usize, 64, 128]) {
+        let block = reader.next_block().unwrap().unwrap();
+        assert_eq!((block.as_ptr().addr() - base) / 128, number);
+        assert_eq!(block, vec![length as u8; length]);
+    }
+    assert!(reader.next_block().unwrap().is_none());
+    let limit = writer.block_max();
+    assert_eq!(writer.write(&[0; 129]), Err(Fault::TooLong { length: 129, limit }));
+}
+
+#[test]
+fn a_ring_of_large_slots_has_them() {
+    let shape = Config { slot: 1 << 20, slots: 3, ..Config::new(DbufId::new(1).unwrap()) }.shape();
+    assert_eq!((shape.slot, shape.slots, shape.block_max()), (1 << 20, 4, BLOCK_MAX));
+    let small = Config { slot: 1, slots: 1, ..Config::new(DbufId::new(1).unwrap()) }.shape();
+    assert_eq!((small.slot, small.slots), (64, 64));
+}
+
+/// In a ring of slots a lap is counted to the block by positions alone.
+#[test]
+fn a_reader_that_was_lapped_knows_to_the_block_what_it_lost() {
+    let (mut writer, mut readers) = ring(&config(64, Policy::Overwrite));
+    let reader = &mut readers[0];
+    for number in 0..1000_u64 {
+        assert!(writer.write(&number.to_le_bytes()).unwrap());
+    }
+    writer.publish();
+    let mut out = [0; 128];
+    let mut got = Vec::new();
+    while let Some(length) = reader.read(&mut out).unwrap() {
+        got.push(u64::from_le_bytes(out[..length].try_into().unwrap()));
+    }
+    assert_eq!(got.last(), Some(&999));
+    assert!(got.windows(2).all(|pair| pair[1] == pair[0] + 1) && got.len() >= 32, "{got:?}");
+    let counted = reader.count();
+    assert_eq!((counted.lost, counted.blocks), (1000 - got.len() as u64, got.len() as u64));
+    assert_eq!(reader.peek(), Err(Fault::Lossy));
+}
+
+/// What the table says is an allegation.
+#[test]
+fn a_length_that_no_slot_has_is_damage() {
+    let (mut writer, mut readers) = ring(&config(64, Policy::Block));
+    writer.write(b"one").unwrap();
+    writer.write(b"two").unwrap();
+    let shape = writer.shape;
+    writer.side.store.writer.word(shape.word(1)).store(u64::MAX, Ordering::Relaxed);
+    writer.publish();
+    let mut out = [0; 128];
+    assert_eq!(readers[0].read(&mut out).unwrap(), Some(3));
+    assert_eq!(readers[0].read(&mut out), Err(Fault::Damaged { position: 1 }));
+    assert!(matches!(
+        readers[0].read(&mut out),
+        Err(Fault::Damaged { .. } | Fault::Poisoned { .. })
+    ));
+}
+
+#[test]
+fn a_place_is_copied_as_long_as_it_is_kept() {
+    let (mut writer, mut readers) = ring(&Config { readers: 2, ..config(64, Policy::Block) });
+    let mut visitor = Visitor::new(Consumer::new(writer.side.store.clone(), 1), writer.shape);
+    let mut room = writer.reserve(100).unwrap().unwrap();
+    room.copy_from_slice(&[7; 100]);
+    let place = room.commit(100);
+    let mut out = [0; 10];
+    assert_eq!(
+        visitor.copy(place.within(3, 10), &mut out),
+        Err(Fault::OutOfWindow(place.within(3, 10)))
+    );
+    writer.publish();
+    visitor.copy(place.within(3, 10), &mut out).unwrap();
+    assert_eq!(out, [7; 10]);
+    let over = place.within(120, 10);
+    assert_eq!(visitor.copy(over, &mut out), Err(Fault::CrossesSegment(over)));
+    assert!(visitor.copy(place, &mut out).is_err(), "of another length");
+    assert_eq!(visitor.read(&mut [0; 128]).unwrap(), Some(100));
+    assert!(visitor.copy(place.within(0, 10), &mut out).is_err(), "released");
+    assert_eq!(readers.remove(0).read(&mut [0; 128]).unwrap(), Some(100));
+}
