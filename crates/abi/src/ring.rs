@@ -86,16 +86,23 @@ pub struct Geometry {
     pub policy: u32,
     /// How many reader's pages there are.
     pub readers: u32,
-}
-
-const _: () = assert!(size_of::<Geometry>() == 32);
-
-impl Geometry {
-    /// Says that this is a ring of this version.
-    pub const MAGIC: u64 = u64::from_le_bytes(*b"SL ring1");
+    /// Which piece of the ring's life this is: a ring that grows, shrinks or changes hands goes on
+    /// in another one, with a greater number.
+    pub segment: u64,
+    /// The position at which it begins.
+    pub start: u64,
+    /// Bytes of data that are mapped: more than the capacity where that may change in place.
+    pub extent: u64,
     /// Says that this is a ring of slots: after the writer's page comes a table of one word for
     /// each slot, the length of the block in it, filled up to a page; then the slots.
     pub const SLOTS: u64 = u64::from_le_bytes(*b"SL slot1");
+}
+
+const _: () = assert!(size_of::<Geometry>() == 56);
+
+impl Geometry {
+    /// Says that this is a ring of this version.
+    pub const MAGIC: u64 = u64::from_le_bytes(*b"SL ring2");
 }
 
 /// What stands before each block in a dbuf: 16 bytes, aligned to 16.
@@ -106,10 +113,10 @@ impl Geometry {
 pub struct Record {
     /// Bytes of the block; of a pad: bytes to the end of the ring, without this header.
     pub length: u32,
-    /// [`Record::BLOCK`] or [`Record::PAD`].
+    /// [`Record::BLOCK`], [`Record::PAD`], [`Record::SWITCH`] or [`Record::CUT`].
     pub kind: u32,
     /// How many blocks were put before this one. So a reader that was lapped knows how many it
-    /// lost.
+    /// lost. Of a switch: the number of the next segment; of a cut: the capacity from here on.
     pub sequence: u64,
 }
 
@@ -122,6 +129,10 @@ impl Record {
     pub const BLOCK: u32 = 0xb10c;
     /// Nothing follows up to the end of the ring: the next record is at its start.
     pub const PAD: u32 = 0xfad5;
+    /// The ring goes on in another segment, at the position behind this record.
+    pub const SWITCH: u32 = 0x5e9d;
+    /// The ring goes on in the same memory with another capacity.
+    pub const CUT: u32 = 0xc07d;
 
     /// Bytes that a block of `length` takes in the ring.
     #[must_use]

@@ -44,7 +44,7 @@ pub(crate) struct Store {
     pub(crate) writer: Region,
     /// The control words of each reader. Strangers see only their own; then the others are missing
     /// here.
-    pub(crate) readers: Box<[Region]>,
+    pub(crate) readers: Box<[Arc<Region>]>,
     /// Positions from one lap to the next: a power of two.
     pub(crate) capacity: u64,
     pub(crate) policy: Policy,
@@ -62,7 +62,7 @@ impl Store {
         let words = reader::WAIT + abi::ring::LINE_WORDS;
         Arc::new(Self {
             writer: Region::heap(DATA_WORDS + data_words),
-            readers: (0..readers).map(|_| Region::heap(words)).collect(),
+            readers: (0..readers).map(|_| Arc::new(Region::heap(words))).collect(),
             capacity,
             policy,
         })
@@ -76,7 +76,7 @@ impl Store {
 
     /// What a reader has published about its count.
     pub(crate) fn taken(&self, index: usize) -> Option<Taken> {
-        self.readers.get(index).map(taken)
+        self.readers.get(index).map(|page| taken(page))
     }
 }
 
@@ -97,6 +97,10 @@ pub(crate) struct Producer {
     published: u64,
     /// Where a lapped reader goes on (lossy rings).
     marked: u64,
+    /// Where the segment begins that we write: memory that no reader has anything in from before.
+    start: u64,
+    /// The capacity moved within the same memory, and readers may still be before that.
+    cut: Option<Cut>,
     /// The oldest position that some reader still needs, when we last looked.
     oldest: u64,
     seen: Vec<Seen>,
@@ -115,6 +119,13 @@ struct Seen {
     gone: bool,
     /// Its page and how it is called, if it came later; else its page is with those of the ring.
     came: Option<(Ticket, Arc<Region>)>,
+}
+
+/// The capacity moved at a position.
+#[derive(Clone, Copy, Debug)]
+struct Cut {
+    at: u64,
+    from: u64,
 }
 
 /// A reader came or left while the ring runs.
@@ -137,6 +148,8 @@ impl Producer {
             head: 0,
             published: 0,
             marked: 0,
+            start: 0,
+            cut: None,
             oldest: 0,
             seen,
             door: None,
@@ -154,7 +167,8 @@ impl Producer {
     #[inline]
     pub(crate) fn page(&self, reader: usize) -> Option<&Region> {
         let seen = self.seen.get(reader)?;
-        seen.came.as_ref().map(|(_, page)| &**page).or_else(|| self.store.readers.get(reader))
+        let came = seen.came.as_ref().map(|(_, page)| page);
+        came.or_else(|| self.store.readers.get(reader)).map(|page| &**page)
     }
 
     /// What a reader has published about its count.
@@ -180,7 +194,7 @@ impl Producer {
         let Some(door) = &self.door else { return };
         let news = door.look(self.published);
         for (at, seen) in self.seen.iter_mut().enumerate() {
-            let page = seen.came.as_ref().map(|(_, page)| &**page);
+            let page = seen.came.as_ref().map(|(_, page)| page);
             let page = page.or_else(|| self.store.readers.get(at));
             seen.gone |= page.is_some_and(|page| acquire(page.word(reader::STATE)) == CLOSED);
         }
@@ -212,14 +226,61 @@ impl Producer {
     /// How many positions are free, looking at the readers only if fewer than `wanted` seem to be.
     /// A ring that overwrites is always free.
     pub(crate) fn room(&mut self, wanted: u64) -> Result<u64, Fault> {
-        let capacity = self.capacity;
         if self.policy == Policy::Overwrite {
-            return Ok(capacity);
+            return Ok(self.capacity);
         }
-        if capacity - (self.head - self.oldest) < wanted {
+        if self.free() < wanted {
             self.refresh()?;
         }
-        Ok(capacity - (self.head - self.oldest))
+        Ok(self.free())
+    }
+
+    /// How many positions are free, as of the last look. What readers still have in an older
+    /// segment takes no room in this one; before a cut, where they have it in the same memory, the
+    /// smaller of both capacities holds (`segment`, invariant S4).
+    fn free(&self) -> u64 {
+        let end = match &self.cut {
+            Some(cut) if self.oldest < cut.at => self.oldest + cut.from.min(self.capacity),
+            _ => self.oldest.max(self.start) + self.capacity,
+        };
+        end.saturating_sub(self.head)
+    }
+
+    /// The oldest position that some reader still needed at the last look.
+    pub(crate) const fn oldest(&self) -> u64 {
+        self.oldest
+    }
+
+    /// Goes on in another segment, from the head on.
+    pub(crate) fn go_on_in(&mut self, store: Arc<Store>) {
+        let marked = self.marked;
+        self.marked = self.head;
+        // First there: who sees in the old segment that there is a new one sees this.
+        store.writer.word(writer::RESERVE).store(self.head, Ordering::Relaxed);
+        self.show(&store.writer);
+        self.marked = marked;
+        self.publish();
+        self.capacity = store.capacity;
+        (self.start, self.marked, self.cut) = (self.head, self.head, None);
+        self.store = store;
+    }
+
+    /// Goes on with another capacity in the same memory, from the head on.
+    pub(crate) fn cut(&mut self, capacity: u64) {
+        self.publish();
+        self.cut = Some(Cut { at: self.head, from: self.capacity });
+        self.capacity = capacity;
+    }
+
+    /// The capacity before the last cut, once all readers are past it: told once.
+    pub(crate) fn settled(&mut self) -> Option<u64> {
+        let oldest = self.oldest;
+        self.cut.take_if(|cut| oldest >= cut.at).map(|cut| cut.from)
+    }
+
+    /// Whether some reader has not come to the last change of the segment yet.
+    pub(crate) const fn is_changing(&self) -> bool {
+        self.oldest < self.start || self.cut.is_some()
     }
 
     /// Looks where the readers are and answers the oldest position that one of them still needs;
@@ -232,7 +293,7 @@ impl Producer {
         let newest = if self.door.is_some() { self.published } else { self.head };
         let (mut oldest, mut lie) = (newest, None);
         for (at, seen) in self.seen.iter_mut().enumerate() {
-            let page = seen.came.as_ref().map(|(_, page)| &**page);
+            let page = seen.came.as_ref().map(|(_, page)| page);
             let Some(region) = page.or_else(|| self.store.readers.get(at)) else { continue };
             if seen.gone {
                 continue;
@@ -284,11 +345,15 @@ impl Producer {
 
     /// Shows the readers everything that was written.
     pub(crate) fn publish(&mut self) {
-        let page = &self.store.writer;
+        self.published = self.head;
+        self.show(&self.store.writer);
+    }
+
+    /// Shows them in this page.
+    fn show(&self, page: &Region) {
         for (i, count) in self.put.words().into_iter().enumerate() {
             page.word(writer::LEDGER + i).store(count, Ordering::Relaxed);
         }
-        self.published = self.head;
         // SYNC POINT: block published; pairs with the load in `Consumer::refresh`.
         page.word(writer::COMMIT).store(self.head, Ordering::Release);
         // After the position, so that who sees the mark sees a position that is not before it.
@@ -375,7 +440,7 @@ impl Consumer {
         let limit = match self.policy {
             Policy::Overwrite => POSITION_MAX,
             Policy::Block | Policy::DropNew => {
-                self.capacity - self.commit.wrapping_sub(self.released)
+                self.capacity.saturating_sub(self.commit.wrapping_sub(self.released))
             }
         };
         if ahead > limit || commit > POSITION_MAX || self.poisoned {
@@ -407,6 +472,21 @@ impl Consumer {
         }
         self.next = start;
         Ok(Some(mark).filter(|&mark| mark > start))
+    }
+
+    /// Goes on in another segment, from the next position on, where everything that was seen was
+    /// read.
+    pub(crate) fn go_on_in(&mut self, store: Arc<Store>) {
+        self.release();
+        self.commit = self.next;
+        self.capacity = store.capacity;
+        self.store = store;
+    }
+
+    /// Goes on with another capacity in the same memory, from the next position on.
+    pub(crate) fn cut(&mut self, capacity: u64) {
+        self.release();
+        self.capacity = capacity;
     }
 
     /// The position up to which we have told the writer that we need nothing.
@@ -454,7 +534,7 @@ impl Consumer {
 
     fn page(&self) -> &Region {
         // The index was checked when the reader was made.
-        self.store.readers.get(self.index).unwrap_or(&self.store.writer)
+        self.store.readers.get(self.index).map_or(&self.store.writer, |page| &**page)
     }
 }
 

@@ -169,7 +169,7 @@ impl Offer {
         {
             return Err(Refusal::Start(start));
         }
-        Ok((Arc::new(Store { writer, readers: Box::new([page]), capacity, policy }), start))
+        Ok((Arc::new(Store { writer, readers: Box::new([Arc::new(page)]), capacity, policy }), start))
     }
 }
 
@@ -252,6 +252,9 @@ fn geometry(id: DbufId, bytes: usize, stride: usize, policy: Policy, readers: us
             Policy::Overwrite => 2,
         },
         readers: small(readers),
+        segment: 0,
+        start: 0,
+        extent: bytes as u64,
     }
 }
 
@@ -267,7 +270,7 @@ fn create(
     let mut offers = Vec::new();
     for _ in 0..geometry.readers {
         let (cursor, page) = files.page()?;
-        readers.push(page);
+        readers.push(Arc::new(page));
         offers.push(files.offer(cursor)?);
     }
     Ok((Arc::new(Store { writer, readers: readers.into(), capacity, policy }), offers))
@@ -289,7 +292,7 @@ impl Files {
             crate::foreign::copy_in(region.words(), 0, geometry.as_bytes());
         }
         plan.seal(Seals::FROZEN)?;
-        let bytes = usize::try_from(geometry.capacity).unwrap_or(usize::MAX);
+        let bytes = usize::try_from(geometry.extent).unwrap_or(usize::MAX);
         let ring = Memfd::create("streamline-ring", bytes.saturating_add(PAGE))?;
         ring.allocate(0, ring.len())?;
         Ok(Self { geometry: plan, ring })

@@ -8,12 +8,42 @@
 
 use crate::descriptor;
 use crate::error::Result;
-use rustix::net::{RecvFlags, SendFlags, recv, send};
+use rustix::net::{
+    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
+    SendAncillaryMessage, SendFlags, recv, recvmsg, send, sendmsg,
+};
+use std::io::{IoSlice, IoSliceMut};
+use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 /// One end. Readable when the other one has rung, or is gone.
 #[derive(Debug)]
 pub struct Doorbell(OwnedFd);
+
+/// The most bytes and descriptors that are told with a ring.
+const NOTE_MAX: (usize, usize) = (16, 4);
+
+/// What was heard at a bell.
+#[derive(Debug)]
+pub enum Heard {
+    /// Nothing more.
+    Nothing,
+    /// A ring, with what was told: a few bytes and descriptors. All of it is alleged.
+    Ring(Vec<u8>, Vec<OwnedFd>),
+    /// Nobody has the other end any more.
+    Gone,
+}
+
+/// Whether a note was told.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Told {
+    /// It lies at the other end.
+    Yes,
+    /// The other end is full of what it has not heard.
+    Full,
+    /// Nobody has the other end any more.
+    Gone,
+}
 
 /// Whether there is somebody at the other end.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -35,6 +65,48 @@ impl Doorbell {
         match send(&self.0, &[1], SendFlags::DONTWAIT | SendFlags::NOSIGNAL) {
             Ok(_) | Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR) => Other::Here,
             Err(_) => Other::Gone,
+        }
+    }
+
+    /// Rings, and tells a few bytes and descriptors by it. The first byte should not be 1.
+    pub fn tell(&self, note: &[u8], descriptors: &[BorrowedFd<'_>]) -> Told {
+        use rustix::io::Errno;
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(NOTE_MAX.1))];
+        let mut control = SendAncillaryBuffer::new(&mut space);
+        if !descriptors.is_empty() && !control.push(SendAncillaryMessage::ScmRights(descriptors)) {
+            return Told::Full;
+        }
+        let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
+        match sendmsg(&self.0, &[IoSlice::new(note)], &mut control, flags) {
+            Ok(_) => Told::Yes,
+            Err(Errno::AGAIN | Errno::INTR | Errno::TOOMANYREFS | Errno::NOBUFS | Errno::NOMEM) => {
+                Told::Full
+            }
+            Err(_) => Told::Gone,
+        }
+    }
+
+    /// Takes one ring back, with what was told by it.
+    pub fn hear(&self) -> Heard {
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(NOTE_MAX.1))];
+        let mut control = RecvAncillaryBuffer::new(&mut space);
+        let mut note = vec![0; NOTE_MAX.0];
+        let flags = RecvFlags::DONTWAIT | RecvFlags::CMSG_CLOEXEC;
+        let heard = recvmsg(&self.0, &mut [IoSliceMut::new(&mut note)], &mut control, flags);
+        let mut descriptors = Vec::new();
+        for part in control.drain() {
+            if let RecvAncillaryMessage::ScmRights(rights) = part {
+                descriptors.extend(rights);
+            }
+        }
+        match heard {
+            Ok(got) if got.bytes == 0 => Heard::Gone,
+            Ok(got) => {
+                note.truncate(got.bytes);
+                Heard::Ring(note, descriptors)
+            }
+            Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR) => Heard::Nothing,
+            Err(_) => Heard::Gone,
         }
     }
 
@@ -79,6 +151,22 @@ mod tests {
         drop(here);
         assert!(ready(None), "who is gone is heard");
         assert_eq!((there.clear(), there.ring()), (Other::Gone, Other::Gone));
+    }
+
+    #[test]
+    fn what_is_told_by_a_ring_is_heard_with_it() {
+        let (here, there) = Doorbell::pair().unwrap();
+        let file = crate::memory::Memfd::create("sys-test", 4096).unwrap();
+        assert_eq!(here.ring(), Other::Here);
+        assert_eq!(here.tell(b"\x02note", &[file.as_fd(), file.as_fd()]), Told::Yes);
+        assert!(matches!(there.hear(), Heard::Ring(note, files) if note == [1] && files.is_empty()));
+        let Heard::Ring(note, files) = there.hear() else { panic!("a note") };
+        assert_eq!((note.as_slice(), files.len()), (&b"\x02note"[..], 2));
+        assert!(matches!(there.hear(), Heard::Nothing));
+        let told = (0..100_000).map(|_| here.tell(&[2], &[file.as_fd()])).find(|t| *t != Told::Yes);
+        assert_eq!(told, Some(Told::Full), "nobody is waited for");
+        drop(there);
+        assert_eq!(here.tell(&[2], &[]), Told::Gone);
     }
 
     #[test]

@@ -20,6 +20,7 @@ use std::sync::Arc;
 pub(crate) struct Data {
     base: NonNull<AtomicU64>,
     mask: u64,
+    /// Keeps the memory (A1).
     store: Arc<Store>,
 }
 
@@ -38,9 +39,12 @@ impl Data {
         Self { base, mask: capacity - 1, store }
     }
 
-    /// The memory of the ring.
-    pub(crate) const fn store(&self) -> &Arc<Store> {
-        &self.store
+    /// The same memory with another capacity. `None`: it is none, or there is not so much memory.
+    pub(crate) fn cut(&mut self, capacity: u64) -> Option<()> {
+        let extent = (self.store.writer.len() - DATA_WORDS * 8) as u64;
+        let is_one = capacity.is_power_of_two() && (PAGE as u64..=extent).contains(&capacity);
+        // A2 stays true.
+        is_one.then(|| self.mask = capacity - 1)
     }
 
     #[inline]

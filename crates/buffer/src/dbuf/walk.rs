@@ -3,10 +3,11 @@
 //! T3 to T5).
 
 use super::data::Data;
-use crate::cursor::Consumer;
+use crate::cursor::{Consumer, Store};
 use crate::{Fault, Policy, Taken};
 use abi::ring::Record;
 use abi::{BLOCK_MAX, Place};
+use std::sync::Arc;
 
 mod skip;
 
@@ -28,6 +29,8 @@ pub(crate) struct Walk {
     first: u64,
     /// The position after the block that was passed last.
     passed: u64,
+    /// The number of the segment in which the ring goes on at the next position, once we are there.
+    awaited: Option<u64>,
 }
 
 /// A record that was found and checked.
@@ -68,6 +71,8 @@ impl Found {
 
 /// How often a reader of a ring that overwrites tries before it says that nothing is there.
 const ATTEMPTS: usize = 8;
+/// So many records that are no blocks may stand before a block.
+const MARKS_MAX: usize = 8;
 
 impl Walk {
     pub(super) fn new(side: Consumer) -> Self {
@@ -83,6 +88,7 @@ impl Walk {
             known: start == 0,
             first,
             passed: start,
+            awaited: None,
         }
     }
 
@@ -123,6 +129,33 @@ impl Walk {
         Ok(())
     }
 
+    /// The number of the segment in which the ring goes on, if all of this one has been read: until
+    /// it has been entered nothing is found.
+    pub(crate) const fn awaited(&self) -> Option<u64> {
+        self.awaited
+    }
+
+    /// Goes on in the next segment.
+    pub(crate) fn go_on_in(&mut self, store: Arc<Store>) {
+        self.data = Data::new(store.clone());
+        self.side.taken = self.count();
+        self.side.go_on_in(store);
+        (self.plain, self.awaited) = (0, None);
+    }
+
+    /// Goes on with another capacity from this position on.
+    fn cut(&mut self, position: u64, capacity: u64) -> Result<(), Fault> {
+        // A writer that changes the capacity under a ring that overwrites could not be caught.
+        if self.side.policy == Policy::Overwrite || self.data.cut(capacity).is_none() {
+            return Err(self.damaged(position));
+        }
+        self.side.next = position;
+        self.side.taken = self.count();
+        self.side.cut(capacity);
+        self.plain = 0;
+        Ok(())
+    }
+
     /// Copies the next block into `out` and passes it, if it was seen to be there, follows the one
     /// before and is exactly as long as `out`: the same checks as below, in as few instructions as
     /// there can be.
@@ -157,7 +190,7 @@ impl Walk {
                 self.data.copy_out(found.at, to);
                 Ok(found)
             });
-            if self.side.policy == Policy::Overwrite && self.side.overtaken(start) {
+            if self.torn(start) {
                 // Whatever was seen may be half of two records: go on behind, where there is
                 // something.
                 match self.side.resume(start)? {
@@ -223,10 +256,10 @@ impl Walk {
 
     #[cold]
     fn look_and_find(&mut self) -> Result<Option<Found>, Fault> {
-        // At most one pad stands before a block.
-        for _ in 0..2 {
+        // At most one pad stands before a block, and few cuts.
+        for _ in 0..MARKS_MAX {
             let (start, commit) = (self.side.next, self.side.available()?);
-            if start == commit {
+            if start == commit || self.awaited.is_some() {
                 self.plain = 0;
                 return Ok(None);
             }
@@ -238,6 +271,10 @@ impl Walk {
             let end = start + span;
             match header.kind {
                 Record::PAD if span == left => self.side.next = end,
+                Record::SWITCH if header.length == 0 && end == commit && !self.torn(start) => {
+                    (self.side.next, self.awaited) = (end, Some(header.sequence));
+                }
+                Record::CUT if header.length == 0 => self.cut(end, header.sequence)?,
                 Record::BLOCK if header.length as usize <= block_max(self.data.capacity()) => {
                     let at = start + Record::SIZE as u64;
                     let (length, sequence) = (header.length, header.sequence);
@@ -255,11 +292,16 @@ impl Walk {
         Err(self.damaged(self.side.next))
     }
 
+    /// Whether what was seen at a position may be half of two records.
+    fn torn(&self, position: u64) -> bool {
+        self.side.policy == Policy::Overwrite && self.side.overtaken(position)
+    }
+
     /// No record where one should be. In a ring that overwrites that may be the writer passing; the
     /// caller looks at the lap.
     fn damaged(&mut self, position: u64) -> Fault {
         let fault = Fault::Damaged { position };
-        if self.side.policy == Policy::Overwrite && self.side.overtaken(position) {
+        if self.torn(position) {
             return fault;
         }
         self.plain = 0;

@@ -27,6 +27,8 @@ pub struct Writer {
     side: Producer,
     /// Where whoever uses the writer wants to be asked.
     stop: u64,
+    /// So much is always left.
+    reserve: u64,
     id: DbufId,
     /// What a reservation is written into where the ring overwrites (D5).
     staging: Vec<u8>,
@@ -40,7 +42,7 @@ impl Writer {
         };
         let data = Data::new(store.clone());
         let side = Producer::new(store);
-        Self { limit: 0, far: 0, data, side, stop: u64::MAX, id, staging }
+        Self { limit: 0, far: 0, data, side, stop: u64::MAX, reserve: 0, id, staging }
     }
 
     /// The position behind the last block that was put.
@@ -58,6 +60,66 @@ impl Writer {
     /// Our side of the ring, for who waits on it.
     pub(crate) const fn side(&mut self) -> &mut Producer {
         &mut self.side
+    }
+
+    /// Always leaves room for the record of a switch, so that a ring that is full can go on
+    /// elsewhere.
+    pub(crate) const fn keep_room_to_switch(&mut self) {
+        self.reserve = Record::SIZE as u64;
+    }
+
+    /// Whether a block of this length begins a new lap.
+    pub(crate) fn wraps(&self, length: usize) -> bool {
+        let left = self.data.left(self.side.head);
+        left == self.data.capacity() || Record::spans(length) > left
+    }
+
+    /// The position at which a segment would begin that begins now.
+    pub(crate) const fn next_start(&self) -> u64 {
+        self.side.head + Record::SIZE as u64
+    }
+
+    /// Says that the ring goes on in the segment of this number, which is in `store`, and goes on
+    /// there.
+    pub(crate) fn switch(&mut self, number: u64, store: Arc<Store>) {
+        self.mark(Record { length: 0, kind: Record::SWITCH, sequence: number });
+        self.data = Data::new(store.clone());
+        self.side.go_on_in(store);
+        (self.far, self.limit) = (0, 0);
+        if self.side.policy == Policy::Overwrite {
+            self.staging.resize(self.block_max(), 0);
+        }
+    }
+
+    /// Says that the ring goes on in another one of a process of its own, and goes on nowhere.
+    pub(crate) fn switch_away(&mut self, number: u64) {
+        self.mark(Record { length: 0, kind: Record::SWITCH, sequence: number });
+        self.side.publish();
+        (self.far, self.limit) = (0, 0);
+    }
+
+    /// Goes on with another capacity in the same memory. `None`: there is not so much.
+    pub(crate) fn cut(&mut self, capacity: u64) -> Option<()> {
+        let before = self.data.capacity();
+        self.data.cut(capacity)?;
+        let after = self.data.capacity();
+        // The record is still at its place by the old capacity.
+        self.data.cut(before)?;
+        self.mark(Record { length: 0, kind: Record::CUT, sequence: after });
+        self.data.cut(after)?;
+        self.side.cut(after);
+        (self.far, self.limit) = (0, 0);
+        Some(())
+    }
+
+    /// Puts a record without content where the head is.
+    fn mark(&mut self, record: Record) {
+        let end = self.next_start();
+        if self.side.policy == Policy::Overwrite {
+            self.side.begin(end);
+        }
+        self.data.put_header(self.side.head, record.words());
+        self.side.head = end;
     }
 
     /// Blocks that would go over this position are not put by [`Writer::put`].
@@ -128,7 +190,7 @@ impl Writer {
             return Err(Fault::TooLong { length, limit });
         };
         let (pad, need) = self.need(length);
-        let room = self.side.room(need)?;
+        let room = self.side.room(need + self.reserve)?.saturating_sub(self.reserve);
         if self.side.abandoned() {
             return Err(Fault::Abandoned);
         }
@@ -189,12 +251,12 @@ impl Writer {
         self.side.taken(reader)
     }
 
-    /// How many positions a block of this length needs where the head is now.
+    /// How many positions must be free for a block of this length where the head is now.
     #[inline]
     pub(crate) fn needs(&self, length: usize) -> Result<u64, Fault> {
         let limit = self.block_max();
         match u32::try_from(length) {
-            Ok(short) if length <= limit => Ok(self.need(short).1),
+            Ok(short) if length <= limit => Ok(self.need(short).1 + self.reserve),
             _ => Err(Fault::TooLong { length, limit }),
         }
     }

@@ -52,6 +52,7 @@ impl Output {
         let show_at = SHOWN_BYTES.min(ring.side().capacity / 16);
         let every = every.max(1) as u64;
         ring.stop_at(show_at);
+        ring.keep_room_to_switch();
         let ends = bells.into_iter().map(End::new).collect();
         let processors = std::thread::available_parallelism().map_or(1, usize::from);
         let (sleeper, spins) = (Sleeper::default(), signal::spins(processors));
