@@ -21,7 +21,7 @@ pub fn slots(config: &Config) -> sys::Result<(Writer, Vec<Offer>)> {
     let (writer, mut readers, mut offers) = (files.map()?, Vec::new(), Vec::new());
     for _ in 0..config.readers {
         let (cursor, page) = files.page()?;
-        readers.push(page);
+        readers.push(page.into());
         offers.push(files.offer(cursor)?);
     }
     let (readers, capacity, policy) = (readers.into(), shape.slots as u64, config.policy);
@@ -41,7 +41,7 @@ impl Offer {
         if start > POSITION_MAX {
             return Err(Refusal::Start(start));
         }
-        let (readers, capacity) = (Box::new([page]), shape.slots as u64);
+        let (readers, capacity) = (Box::new([page.into()]), shape.slots as u64);
         let store = Arc::new(Store { writer, readers, capacity, policy });
         Ok(Visitor::new(Consumer::starting(store, 0, start), shape))
     }
