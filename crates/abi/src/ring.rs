@@ -93,9 +93,6 @@ pub struct Geometry {
     pub start: u64,
     /// Bytes of data that are mapped: more than the capacity where that may change in place.
     pub extent: u64,
-    /// Says that this is a ring of slots: after the writer's page comes a table of one word for
-    /// each slot, the length of the block in it, filled up to a page; then the slots.
-    pub const SLOTS: u64 = u64::from_le_bytes(*b"SL slot1");
 }
 
 const _: () = assert!(size_of::<Geometry>() == 56);
@@ -103,6 +100,9 @@ const _: () = assert!(size_of::<Geometry>() == 56);
 impl Geometry {
     /// Says that this is a ring of this version.
     pub const MAGIC: u64 = u64::from_le_bytes(*b"SL ring2");
+    /// Says that this is a ring of slots: after the writer's page comes a table of one word for
+    /// each slot, the length of the block in it, filled up to a page; then the slots.
+    pub const SLOTS: u64 = u64::from_le_bytes(*b"SL slot1");
 }
 
 /// What stands before each block in a dbuf: 16 bytes, aligned to 16.
