@@ -42,6 +42,18 @@ pub fn blocks(config: &dbuf::Config) -> sys::Result<(dbuf::Writer, Vec<Offer>)> 
     Ok((dbuf::Writer::new(store, config.id), offers))
 }
 
+/// As [`blocks`], of a ring whose capacity may change in place: its readers trust its writer, who
+/// can empty the memory.
+pub(crate) fn blocks_that_are_cut(
+    config: &dbuf::Config,
+    extent: usize,
+) -> sys::Result<(dbuf::Writer, Vec<Offer>)> {
+    let mut geometry = geometry(config.id, config.bytes(), 0, config.policy, config.readers);
+    geometry.extent = geometry.capacity.max(extent.next_power_of_two() as u64);
+    let (store, offers) = create(geometry, config.bytes() as u64, config.policy)?;
+    Ok((dbuf::Writer::new(store, config.id), offers))
+}
+
 /// Makes a ring of rich pointers whose readers are other processes. What the pointers name must be
 /// handed to them too; to them each entry is an allegation.
 pub fn pointers(config: &ibuf::Config, id: DbufId) -> sys::Result<(ibuf::Writer, Vec<Offer>)> {
@@ -108,12 +120,20 @@ impl Offer {
 
     /// Reads a ring of blocks.
     pub fn read_blocks(self) -> Result<dbuf::Visitor, Refusal> {
+        Ok(self.read_blocks_of(Seals::READER)?.0)
+    }
+
+    /// Reads a ring of blocks that has at least these seals, and tells its geometry.
+    pub(crate) fn read_blocks_of(
+        self,
+        seals: Seals,
+    ) -> Result<(dbuf::Visitor, Geometry), Refusal> {
         let (geometry, policy) = self.agreed(Geometry::MAGIC)?;
         if geometry.stride != 0 {
             return Err(Refusal::Geometry(geometry));
         }
-        let (store, start) = self.attach(&geometry, geometry.capacity, policy)?;
-        Ok(dbuf::Visitor::new(Consumer::starting(store, 0, start)))
+        let (store, start) = self.attach(&geometry, geometry.capacity, policy, seals)?;
+        Ok((dbuf::Visitor::new(Consumer::starting(store, 0, start)), geometry))
     }
 
     /// Reads a ring of rich pointers.
@@ -126,28 +146,13 @@ impl Offer {
             _ => return Err(Refusal::Geometry(geometry)),
         };
         let entries = geometry.capacity / u64::from(geometry.stride);
-        let (store, start) = self.attach(&geometry, entries, policy)?;
+        let (store, start) = self.attach(&geometry, entries, policy, Seals::READER)?;
         Ok(ibuf::Reader::new(Consumer::starting(store, 0, start), lanes))
     }
 
-    /// The geometry, if it is one of this kind and nobody can change it any more.
+    /// The geometry, if it is one of these and nobody can change it any more.
     fn agreed(&self, magic: u64) -> Result<(Geometry, Policy), Refusal> {
-        let file = checked(&self.geometry, "geometry", Seals::FROZEN, PAGE)?;
-        let mapping = Region::reading(file.map_read()?);
-        let mut bytes = [0; size_of::<Geometry>()];
-        crate::foreign::copy_out(mapping.words(), 0, &mut bytes);
-        let geometry = Geometry::read_from_bytes(&bytes).unwrap_or_default();
-        let policy = match geometry.policy {
-            0 => Policy::Block,
-            1 => Policy::DropNew,
-            2 => Policy::Overwrite,
-            _ => return Err(Refusal::Geometry(geometry)),
-        };
-        let capacity = geometry.capacity;
-        let plausible = geometry.magic == magic
-            && capacity.is_power_of_two()
-            && (PAGE as u64..=CAPACITY_MAX).contains(&capacity);
-        if plausible { Ok((geometry, policy)) } else { Err(Refusal::Geometry(geometry)) }
+        agreed(&self.geometry, magic)
     }
 
     /// Maps the ring for reading and our page for writing, if both are what the geometry says; and
@@ -157,11 +162,10 @@ impl Offer {
         geometry: &Geometry,
         capacity: u64,
         policy: Policy,
+        seals: Seals,
     ) -> Result<(Arc<Store>, u64), Refusal> {
-        let bytes = usize::try_from(geometry.capacity).unwrap_or(usize::MAX);
-        let ring = checked(&self.ring, "ring", Seals::READER, bytes.saturating_add(PAGE))?;
+        let writer = ring(&self.ring, geometry, seals)?;
         let cursor = checked(&self.cursor, "cursor", Seals::SIZE, PAGE)?;
-        let writer = Region::reading(ring.map_read()?);
         let page = Region::mapped(cursor.map()?);
         let start = acquire(page.word(reader::CURSOR));
         if start > POSITION_MAX
@@ -201,6 +205,8 @@ pub enum Refusal {
     Geometry(Geometry),
     /// No reader can start at this position.
     Start(u64),
+    /// The next segment of a ring does not go on where the last one ended.
+    Segment(Geometry),
     /// The kernel refused a call; also where it knows no seals at all.
     System(sys::Error),
 }
@@ -218,6 +224,9 @@ impl fmt::Display for Refusal {
             Self::Geometry(geometry) => write!(f, "not a ring that can be read: {geometry:?}"),
             Self::Start(position) => {
                 write!(f, "no reader of a ring can start at position {position}")
+            }
+            Self::Segment(geometry) => {
+                write!(f, "a segment that does not go on where the last one ended: {geometry:?}")
             }
             Self::System(error) => error.fmt(f),
         }
@@ -265,7 +274,9 @@ fn create(
     policy: Policy,
 ) -> sys::Result<(Arc<Store>, Vec<Offer>)> {
     let files = Files::create(&geometry)?;
-    let writer = files.map()?;
+    // Who takes memory away by punching holes must not be sealed off from it.
+    let is_cut = geometry.extent != geometry.capacity;
+    let writer = files.map_and_seal(if is_cut { Seals::SIZE } else { Seals::READER })?;
     let mut readers = Vec::new();
     let mut offers = Vec::new();
     for _ in 0..geometry.readers {
@@ -294,14 +305,20 @@ impl Files {
         plan.seal(Seals::FROZEN)?;
         let bytes = usize::try_from(geometry.extent).unwrap_or(usize::MAX);
         let ring = Memfd::create("streamline-ring", bytes.saturating_add(PAGE))?;
-        ring.allocate(0, ring.len())?;
+        // What lies behind the cut is left out, if there is a cut.
+        let used = usize::try_from(geometry.capacity).unwrap_or(usize::MAX).saturating_add(PAGE);
+        ring.allocate(0, used)?;
         Ok(Self { geometry: plan, ring })
     }
 
     /// Maps the ring for its writer, and seals it.
     fn map(&self) -> sys::Result<Region> {
+        self.map_and_seal(Seals::READER)
+    }
+
+    fn map_and_seal(&self, seals: Seals) -> sys::Result<Region> {
         let writer = Region::mapped(self.ring.map()?);
-        self.ring.seal(Seals::READER)?;
+        self.ring.seal(seals)?;
         Ok(writer)
     }
 
@@ -327,6 +344,39 @@ fn copy(file: &Memfd) -> sys::Result<OwnedFd> {
         .map_err(|e| sys::Error::new("fcntl", "F_DUPFD_CLOEXEC", errno(e)))
 }
 
+/// The geometry, if it is one of this kind and nobody can change it any more.
+fn agreed(geometry: &OwnedFd, magic: u64) -> Result<(Geometry, Policy), Refusal> {
+    let file = checked(geometry, "geometry", Seals::FROZEN, PAGE)?;
+    let mapping = Region::reading(file.map_read()?);
+    let mut bytes = [0; size_of::<Geometry>()];
+    crate::foreign::copy_out(mapping.words(), 0, &mut bytes);
+    let geometry = Geometry::read_from_bytes(&bytes).unwrap_or_default();
+    let policy = match geometry.policy {
+        0 => Policy::Block,
+        1 => Policy::DropNew,
+        2 => Policy::Overwrite,
+        _ => return Err(Refusal::Geometry(geometry)),
+    };
+    let capacity = geometry.capacity;
+    let plausible = geometry.magic == magic
+        && capacity.is_power_of_two()
+        && (PAGE as u64..=CAPACITY_MAX).contains(&capacity)
+        && (capacity..=CAPACITY_MAX).contains(&geometry.extent)
+        && (geometry.extent == capacity || policy != Policy::Overwrite);
+    if plausible { Ok((geometry, policy)) } else { Err(Refusal::Geometry(geometry)) }
+}
+
+/// Maps a ring for reading, if it is what the geometry says and has these seals.
+fn ring(file: &OwnedFd, geometry: &Geometry, seals: Seals) -> Result<Region, Refusal> {
+    // Nobody but who trusts the writer reads a ring that is cut.
+    if seals == Seals::READER && geometry.extent != geometry.capacity {
+        return Err(Refusal::Geometry(*geometry));
+    }
+    let bytes = usize::try_from(geometry.extent).unwrap_or(usize::MAX);
+    let ring = checked(file, "ring", seals, bytes.saturating_add(PAGE))?;
+    Ok(Region::reading(ring.map_read()?))
+}
+
 /// A received file, if it has these seals and this size.
 fn checked(fd: &OwnedFd, part: &'static str, seals: Seals, size: usize) -> Result<Memfd, Refusal> {
     let fd = fd
@@ -344,6 +394,8 @@ fn checked(fd: &OwnedFd, part: &'static str, seals: Seals, size: usize) -> Resul
     }
     Ok(file)
 }
+
+pub(crate) mod segment;
 
 #[cfg(test)]
 mod tests;
