@@ -173,7 +173,10 @@ impl Offer {
         {
             return Err(Refusal::Start(start));
         }
-        Ok((Arc::new(Store { writer, readers: Box::new([Arc::new(page)]), capacity, policy }), start))
+        Ok((
+            Arc::new(Store { writer, readers: Box::new([Arc::new(page)]), capacity, policy }),
+            start,
+        ))
     }
 }
 
