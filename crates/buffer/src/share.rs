@@ -124,10 +124,7 @@ impl Offer {
     }
 
     /// Reads a ring of blocks that has at least these seals, and tells its geometry.
-    pub(crate) fn read_blocks_of(
-        self,
-        seals: Seals,
-    ) -> Result<(dbuf::Visitor, Geometry), Refusal> {
+    pub(crate) fn read_blocks_of(self, seals: Seals) -> Result<(dbuf::Visitor, Geometry), Refusal> {
         let (geometry, policy) = self.agreed(Geometry::MAGIC)?;
         if geometry.stride != 0 {
             return Err(Refusal::Geometry(geometry));
