@@ -59,6 +59,16 @@ pub enum Fault {
     },
     /// The dbuf that stands behind a stream is full of what others keep.
     NoRoom(DbufId),
+    /// The writer lets us read no further: it went on in a segment that we did not get.
+    Revoked {
+        /// Up to here everything was there to be read.
+        position: u64,
+    },
+    /// The ring goes on in a segment that is not what it must be. The ring is poisoned.
+    Segment {
+        /// Where that segment should begin.
+        position: u64,
+    },
     /// This end of a stream is for the other direction.
     WrongEnd,
 }
@@ -91,6 +101,13 @@ impl fmt::Display for Fault {
             Self::Damaged { position } => {
                 write!(f, "there is no record at position {position} of the ring: close the ring")
             }
+            Self::Revoked { position } => {
+                write!(f, "the writer lets us read no further than position {position}")
+            }
+            Self::Segment { position } => write!(
+                f,
+                "what should be the ring from position {position} on is not: close the ring"
+            ),
             Self::Abandoned => f.write_str("nobody reads this ring any more"),
             Self::Lossy => {
                 f.write_str("this ring overwrites its oldest blocks: read copies instead")

@@ -24,9 +24,10 @@ use crate::region::Region;
 use crate::{Policy, dbuf, ibuf};
 use abi::DbufId;
 use abi::ring::{Geometry, PAGE, Record, reader, writer};
+use segment::Segment;
 use std::fmt;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use sys::doorbell::Doorbell;
 use sys::memory::{Memfd, Seals};
 use zerocopy::{FromBytes as _, IntoBytes as _};
@@ -79,27 +80,35 @@ pub(crate) fn blocks_with_door(config: &dbuf::Config) -> sys::Result<(dbuf::Writ
     let readers = Box::default();
     let (capacity, policy) = (config.bytes() as u64, config.policy);
     let store = Arc::new(Store { writer: files.map()?, readers, capacity, policy });
-    let mut writer = dbuf::Writer::new(store.clone(), config.id);
+    let current = Segment { files, geometry, store: store.clone() };
+    let mut writer = dbuf::Writer::new(store, config.id);
     let door = Arc::new(Door::new());
     writer.side().open(door.clone());
-    Ok((writer, Hall { files, store, door }))
+    Ok((writer, Hall { current: Mutex::new(current), door }))
 }
 
 /// What is on this side of a door: all that a reader needs to come in.
 #[derive(Debug)]
 pub(crate) struct Hall {
-    files: Files,
-    store: Arc<Store>,
+    /// The segment that is written: locked while somebody enters and while the ring goes on in
+    /// another one, so that who comes gets each segment from where it starts.
+    current: Mutex<Segment>,
     pub(crate) door: Arc<Door>,
 }
 
 impl Hall {
     /// Lets a reader in whom we ring by this bell. `None`: the writer is gone.
     pub(crate) fn enter(&self, bell: Doorbell) -> sys::Result<Option<(Ticket, Offer)>> {
-        let (cursor, page) = self.files.page()?;
-        let shown = || acquire(self.store.writer.word(writer::COMMIT));
+        let current = self.current();
+        let (cursor, page) = current.files.page()?;
+        let shown = || acquire(current.store.writer.word(writer::COMMIT));
         let ticket = self.door.enter(Arc::new(page), Some(bell), shown);
-        ticket.map(|ticket| Ok((ticket, self.files.offer(cursor)?))).transpose()
+        ticket.map(|ticket| Ok((ticket, current.files.offer(cursor)?))).transpose()
+    }
+
+    /// The segment that is written; nobody enters meanwhile.
+    pub(crate) fn current(&self) -> MutexGuard<'_, Segment> {
+        self.current.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -246,6 +255,11 @@ impl From<sys::Error> for Refusal {
     fn from(error: sys::Error) -> Self {
         Self::System(error)
     }
+}
+
+/// The geometry of a ring of blocks.
+pub(crate) fn geometry_of(config: &dbuf::Config) -> Geometry {
+    geometry(config.id, config.bytes(), 0, config.policy, config.readers)
 }
 
 fn geometry(id: DbufId, bytes: usize, stride: usize, policy: Policy, readers: usize) -> Geometry {

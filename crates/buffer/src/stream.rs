@@ -23,17 +23,21 @@
 
 mod entrance;
 mod input;
+mod note;
 mod output;
+mod switch;
 
 pub use entrance::{Entrance, Ticket, joinable};
 pub use input::{Input, Piece};
 pub use output::Output;
+pub use switch::Stay;
 
 use crate::share::{self, Refusal};
 use crate::{Policy, dbuf};
 use abi::DbufId;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use sys::doorbell::Doorbell;
+use sys::memory::Seals;
 
 /// The shape of a stream.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -73,14 +77,14 @@ impl Config {
 /// Makes a stream: the end that writes, and an offer for each reader.
 pub fn stream(config: &Config) -> sys::Result<(Output, Vec<Offer>)> {
     let (writer, rings) = share::blocks(&config.ring)?;
-    let mut bells = Vec::new();
+    let mut ends = Vec::new();
     let mut offers = Vec::new();
     for ring in rings {
         let (here, there) = Doorbell::pair()?;
-        bells.push(here);
+        ends.push((here, ring.page()?));
         offers.push(Offer { ring, bell: there });
     }
-    Ok((Output::new(writer, bells, config.every), offers))
+    Ok((Output::new(writer, ends, config, None), offers))
 }
 
 /// What a wait of an end has found.
@@ -121,7 +125,7 @@ impl Offer {
 
     /// Opens the reading end, after everything was checked.
     pub fn open(self) -> Result<Input, Refusal> {
-        Ok(Input::new(self.ring.read_blocks()?, self.bell))
+        Ok(Input::new(self.ring.read_blocks_of(Seals::READER)?, self.bell))
     }
 }
 

@@ -88,6 +88,16 @@ impl Doorbell {
 
     /// Takes one ring back, with what was told by it.
     pub fn hear(&self) -> Heard {
+        match self.receive() {
+            // Said once, before what lies here, by an other end that was closed without having
+            // heard us (unix(7)).
+            Err(rustix::io::Errno::CONNRESET) => self.receive(),
+            heard => heard,
+        }
+        .unwrap_or(Heard::Gone)
+    }
+
+    fn receive(&self) -> rustix::io::Result<Heard> {
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(NOTE_MAX.1))];
         let mut control = RecvAncillaryBuffer::new(&mut space);
         let mut note = vec![0; NOTE_MAX.0];
@@ -100,13 +110,13 @@ impl Doorbell {
             }
         }
         match heard {
-            Ok(got) if got.bytes == 0 => Heard::Gone,
+            Ok(got) if got.bytes == 0 => Ok(Heard::Gone),
             Ok(got) => {
                 note.truncate(got.bytes);
-                Heard::Ring(note, descriptors)
+                Ok(Heard::Ring(note, descriptors))
             }
-            Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR) => Heard::Nothing,
-            Err(_) => Heard::Gone,
+            Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR) => Ok(Heard::Nothing),
+            Err(error) => Err(error),
         }
     }
 
@@ -159,7 +169,9 @@ mod tests {
         let file = crate::memory::Memfd::create("sys-test", 4096).unwrap();
         assert_eq!(here.ring(), Other::Here);
         assert_eq!(here.tell(b"\x02note", &[file.as_fd(), file.as_fd()]), Told::Yes);
-        assert!(matches!(there.hear(), Heard::Ring(note, files) if note == [1] && files.is_empty()));
+        assert!(
+            matches!(there.hear(), Heard::Ring(note, files) if note == [1] && files.is_empty())
+        );
         let Heard::Ring(note, files) = there.hear() else { panic!("a note") };
         assert_eq!((note.as_slice(), files.len()), (&b"\x02note"[..], 2));
         assert!(matches!(there.hear(), Heard::Nothing));
@@ -167,6 +179,12 @@ mod tests {
         assert_eq!(told, Some(Told::Full), "nobody is waited for");
         drop(there);
         assert_eq!(here.tell(&[2], &[]), Told::Gone);
+        let (here, there) = Doorbell::pair().unwrap();
+        there.ring();
+        here.tell(&[7], &[]);
+        drop(here);
+        assert!(matches!(there.hear(), Heard::Ring(note, _) if note == [7]), "and is not lost");
+        assert!(matches!(there.hear(), Heard::Gone));
     }
 
     #[test]

@@ -14,7 +14,9 @@ use sys::doorbell::Doorbell;
 /// [`Config::readers`] is not looked at.
 pub fn joinable(config: &Config) -> sys::Result<(Output, Entrance)> {
     let (writer, hall) = share::blocks_with_door(&config.ring)?;
-    Ok((Output::new(writer, Vec::new(), config.every), Entrance(Arc::new(hall))))
+    let hall = Arc::new(hall);
+    let output = Output::new(writer, Vec::new(), config, Some(hall.clone()));
+    Ok((output, Entrance(hall)))
 }
 
 /// Lets readers in, from any thread. When it is dropped nobody can come any more, and a writer

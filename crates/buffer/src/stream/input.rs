@@ -1,14 +1,16 @@
 //! The end of a stream that reads.
 
 use super::Ready;
+use super::note::{self, Note};
 use crate::dbuf::Visitor;
 use crate::dbuf::walk::Found;
+use crate::share::segment::Received;
 use crate::wait::{Ringer, Sleeper, Urgency};
 use crate::{Fault, Policy, Put, Taken, signal};
-use abi::ring::{reader, writer};
+use abi::ring::{Geometry, reader, writer};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Duration;
-use sys::doorbell::{Doorbell, Other};
+use sys::doorbell::{Doorbell, Heard, Other};
 
 mod blocks;
 
@@ -30,10 +32,21 @@ pub struct Input {
     /// After how much that was read the writer is told: an eighth of the ring.
     often: u64,
     spins: u32,
+    /// What both sides agree on in the segment that we read.
+    shape: Geometry,
+    /// Segments that have come and are not ours yet.
+    inbox: Vec<Received>,
+    /// The writer has told us that we get no more of them.
+    revoked: bool,
 }
 
+/// So many segments are kept until the ring comes to them; an honest writer has one on its way.
+const INBOX_MAX: usize = 8;
+/// So many rings are heard in one go.
+const HEARD_MAX: usize = 256;
+
 impl Input {
-    pub(super) fn new(mut ring: Visitor, bell: Doorbell) -> Self {
+    pub(super) fn new((mut ring, shape): (Visitor, Geometry), bell: Doorbell) -> Self {
         let walk = ring.walk();
         let (lossy, often) = (walk.side.policy == Policy::Overwrite, walk.side.capacity / 8);
         walk.stop_at(walk.side.released() + often);
@@ -48,6 +61,9 @@ impl Input {
             lossy,
             often,
             spins: signal::spins(processors),
+            shape,
+            inbox: Vec::new(),
+            revoked: false,
         }
     }
 
@@ -89,14 +105,22 @@ impl Input {
         if out.is_empty() {
             return Ok(Some(0));
         }
-        let count = match self.lossy {
-            true => self.ring.read(out)?.unwrap_or(0),
-            false => self.fill(out)?,
-        };
-        if count > 0 {
-            return Ok(Some(count));
+        loop {
+            let count = match self.lossy {
+                true => self.ring.read(out)?.unwrap_or(0),
+                false => self.fill(out)?,
+            };
+            if count > 0 {
+                return Ok(Some(count));
+            }
+            self.give_back();
+            if !self.go_on()? {
+                break;
+            }
         }
-        self.give_back();
+        if let (true, Some(_)) = (self.revoked, self.ring.walk().awaited()) {
+            return Err(Fault::Revoked { position: self.ring.walk().side.next });
+        }
         if self.ring.is_finished()? {
             return Ok(Some(0));
         }
@@ -118,7 +142,9 @@ impl Input {
         others: &[BorrowedFd<'_>],
         limit: Option<Duration>,
     ) -> Result<Ready, Fault> {
-        for _ in 0..self.spins {
+        // Whoever makes a segment takes long.
+        let spins = if self.ring.walk().awaited().is_some() { 0 } else { self.spins };
+        for _ in 0..spins {
             if self.has_something()? {
                 return Ok(Ready::Something);
             }
@@ -134,7 +160,7 @@ impl Input {
                 let all: Vec<BorrowedFd<'_>> =
                     std::iter::once(self.bell.as_fd()).chain(others.iter().copied()).collect();
                 sys::poll::readable(&all, limit);
-                self.gone |= self.bell.clear() == Other::Gone;
+                self.hear();
                 Ok(())
             }
             Ok(true) => Ok(()),
@@ -187,8 +213,68 @@ impl Input {
         if self.rest.is_some() || self.gone {
             return Ok(true);
         }
+        if self.ring.walk().awaited().is_some() && !self.go_on()? {
+            return Ok(self.gone || self.revoked);
+        }
         let side = &mut self.ring.walk().side;
         Ok(side.available()? != side.next || side.ended()?)
+    }
+
+    /// Goes on in the next segment, if the ring does and it has come; answers whether we did.
+    fn go_on(&mut self) -> Result<bool, Fault> {
+        let Some(number) = self.ring.walk().awaited() else { return Ok(false) };
+        for _ in 0..HEARD_MAX {
+            self.inbox.retain(|segment| segment.number >= number);
+            if let Some(at) = self.inbox.iter().position(|segment| segment.number == number) {
+                let segment = self.inbox.swap_remove(at);
+                return self.enter(&segment).map(|()| true);
+            }
+            if self.revoked || !self.hear() {
+                break;
+            }
+        }
+        Ok(false)
+    }
+
+    /// Goes on in this segment, if it is what it must be.
+    #[cold]
+    fn enter(&mut self, segment: &Received) -> Result<(), Fault> {
+        let walk = self.ring.walk();
+        let (position, page) = (walk.side.next, walk.side.store.readers.first().cloned());
+        let attached = page.map(|page| segment.attach(&self.shape, position, page));
+        let Some(Ok((store, shape))) = attached else {
+            return Err(walk.side.poison(Fault::Segment { position }));
+        };
+        walk.go_on_in(store);
+        self.often = shape.capacity / 8;
+        walk.stop_at(position + self.often);
+        self.shape = shape;
+        // The page of the writer is another one, and so may be the writer.
+        self.ringer = Ringer::default();
+        self.gone |= self.bell.ring() == Other::Gone;
+        Ok(())
+    }
+
+    /// Hears one ring and what is told by it; answers whether there was one.
+    fn hear(&mut self) -> bool {
+        match self.bell.hear() {
+            Heard::Nothing => return false,
+            Heard::Gone => {
+                self.gone = true;
+                return false;
+            }
+            Heard::Ring(note, descriptors) => match note::read(&note) {
+                Some(Note::Segment(number)) => {
+                    if self.inbox.len() == INBOX_MAX {
+                        self.inbox.remove(0);
+                    }
+                    self.inbox.extend(Received::new(number, descriptors));
+                }
+                Some(Note::Revoked) => self.revoked = true,
+                None => {}
+            },
+        }
+        true
     }
 
     /// Copies blocks as long as there is room and something is known to be there.

@@ -1,11 +1,14 @@
 //! The end of a stream that writes.
 
-use super::Ready;
+use super::switch::Segments;
+use super::{Config, Ready};
 use crate::cursor::{Change, Producer};
+use crate::share::Hall;
 use crate::wait::{Ringer, Sleeper, Urgency};
 use crate::{Fault, Policy, Put, dbuf, signal};
 use abi::ring::{reader, writer};
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
 use sys::doorbell::{Doorbell, Other};
 
 /// So many bytes are shown however few blocks they are: the reader copies them while the next ones
@@ -15,8 +18,8 @@ const SHOWN_BYTES: u64 = 64 << 10;
 /// The one writer of a stream. Dropping it ends the stream.
 #[derive(Debug)]
 pub struct Output {
-    ring: dbuf::Writer,
-    ends: Vec<End>,
+    pub(super) ring: dbuf::Writer,
+    pub(super) ends: Vec<End>,
     sleeper: Sleeper,
     /// After how many blocks what was written is shown.
     every: u64,
@@ -24,22 +27,25 @@ pub struct Output {
     show_after: u64,
     /// Where the head is when what was written is shown, however few blocks it is.
     show_at: u64,
+    pub(super) segments: Segments,
     spins: u32,
 }
 
 /// What we know of a reader.
 #[derive(Debug)]
-struct End {
-    bell: Doorbell,
+pub(super) struct End {
+    pub(super) bell: Doorbell,
     ringer: Ringer,
-    gone: bool,
+    pub(super) gone: bool,
+    /// Its page, for a writer that takes the stream over; who came by an entrance has none.
+    pub(super) page: Option<OwnedFd>,
     /// How often it has rung in vain since there was room.
     false_alarms: u32,
 }
 
 impl End {
-    fn new(bell: Doorbell) -> Self {
-        Self { bell, ringer: Ringer::default(), gone: false, false_alarms: 0 }
+    pub(super) fn new(bell: Doorbell, page: Option<OwnedFd>) -> Self {
+        Self { bell, ringer: Ringer::default(), gone: false, page, false_alarms: 0 }
     }
 }
 
@@ -48,15 +54,21 @@ impl End {
 const FALSE_ALARMS_MAX: u32 = 64;
 
 impl Output {
-    pub(super) fn new(mut ring: dbuf::Writer, bells: Vec<Doorbell>, every: usize) -> Self {
+    pub(super) fn new(
+        mut ring: dbuf::Writer,
+        ends: Vec<(Doorbell, OwnedFd)>,
+        config: &Config,
+        hall: Option<Arc<Hall>>,
+    ) -> Self {
         let show_at = SHOWN_BYTES.min(ring.side().capacity / 16);
-        let every = every.max(1) as u64;
+        let every = config.every.max(1) as u64;
         ring.stop_at(show_at);
         ring.keep_room_to_switch();
-        let ends = bells.into_iter().map(End::new).collect();
+        let ends = ends.into_iter().map(|(bell, page)| End::new(bell, Some(page))).collect();
+        let segments = Segments::new(config, hall);
         let processors = std::thread::available_parallelism().map_or(1, usize::from);
         let (sleeper, spins) = (Sleeper::default(), signal::spins(processors));
-        Self { ring, ends, sleeper, every, show_after: every, show_at, spins }
+        Self { ring, ends, sleeper, every, show_after: every, show_at, segments, spins }
     }
 
     /// How often to look before sleeping; 0 where both sides share a processor.
@@ -125,7 +137,7 @@ impl Output {
     }
 
     /// Shows readers all that was written, and wakes those that wait for it.
-    fn show(&mut self, urgency: Urgency) {
+    pub(super) fn show(&mut self, urgency: Urgency) {
         self.ring.publish();
         self.ring.side().look_at_door();
         self.settle();
@@ -254,12 +266,12 @@ impl Output {
     }
 
     /// Has a bell for each reader that has come.
-    fn settle(&mut self) {
+    pub(super) fn settle(&mut self) {
         for change in self.ring.side().changes() {
             match change {
                 Change::Came(at, bell) => match self.ends.get_mut(at) {
-                    Some(end) => *end = End::new(bell),
-                    None => self.ends.push(End::new(bell)),
+                    Some(end) => *end = End::new(bell, None),
+                    None => self.ends.push(End::new(bell, None)),
                 },
                 // The ring knows; another one may have its place there already.
                 Change::Left(at) => {

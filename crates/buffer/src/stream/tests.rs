@@ -3,7 +3,7 @@
 use super::*;
 use crate::Fault;
 
-fn open(config: &Config) -> (Output, Vec<Input>) {
+pub(super) fn open(config: &Config) -> (Output, Vec<Input>) {
     let (output, offers) = stream(config).unwrap();
     let copies = |offer: &Offer| {
         let copy = |fd: &BorrowedFd<'_>| fd.try_clone_to_owned().unwrap();
@@ -21,7 +21,7 @@ fn config() -> Config {
 }
 
 /// The byte at this place of the stream.
-fn byte(at: usize) -> u8 {
+pub(super) fn byte(at: usize) -> u8 {
     u8::try_from(at * 7 % 251).unwrap()
 }
 

@@ -1,0 +1,278 @@
+//! Streams that change their segment, within one process: sizes, laps, revocation, and offers of
+//! segments that lie.
+
+use crate::stream::tests::{byte, open};
+use crate::stream::{Config, Input, Output, Stay, joinable};
+use crate::{Fault, Policy};
+use abi::DbufId;
+use testkit::Random;
+
+fn config(policy: Policy) -> Config {
+    Config::new(DbufId::new(3).unwrap()).capacity(4096).policy(policy)
+}
+
+/// Everything that is there.
+fn drain(input: &mut Input) -> Vec<u8> {
+    let (mut all, mut out) = (Vec::new(), [0; 700]);
+    while let Some(count) = input.try_read(&mut out).unwrap() {
+        if count == 0 {
+            break;
+        }
+        all.extend_from_slice(&out[..count]);
+    }
+    all
+}
+
+/// [F2] Rings grow and shrink in the middle of the traffic, whatever is unread, and nobody notices
+/// but by the size.
+#[test]
+fn f2_reallocation_keeps_every_byte_in_order_whatever_the_sizes() {
+    let mut random = Random::replayable();
+    for _ in 0..60 {
+        let (mut output, mut inputs) = open(&config(Policy::Block).readers(2));
+        let (mut written, mut read) = (0, [0, 0]);
+        let (mut grown, mut shrunk, mut refused) = (0, 0, 0);
+        for _ in 0..400 {
+            match random.below(8) {
+                0..4 => {
+                    let length = random.below(output.block_max().min(3000) as u64) as usize;
+                    let block: Vec<u8> = (written..written + length).map(byte).collect();
+                    if output.is_ready(length).unwrap() {
+                        assert!(output.write(&block).unwrap());
+                        written += length;
+                    }
+                }
+                4 => {
+                    output.flush();
+                    let before = output.capacity();
+                    let size = 4096 << random.below(7);
+                    match output.resize(size) {
+                        Ok(()) if size > before => grown += 1,
+                        Ok(()) => shrunk += u32::from(size < before),
+                        Err(Stay::Changing) => refused += 1,
+                        Err(stay) => panic!("{stay}"),
+                    }
+                }
+                which => {
+                    output.flush();
+                    let which = which as usize % 2;
+                    let mut out = vec![0; 1 + random.below(5000) as usize];
+                    if let Some(count) = inputs[which].try_read(&mut out).unwrap() {
+                        for value in &out[..count] {
+                            assert_eq!(*value, byte(read[which]), "at {}", read[which]);
+                            read[which] += 1;
+                        }
+                    }
+                }
+            }
+        }
+        drop(output);
+        for (input, read) in inputs.iter_mut().zip(read) {
+            let rest: Vec<u8> = (read..written).map(byte).collect();
+            assert!(drain(input) == rest, "{grown} {shrunk}");
+            assert_eq!(input.read(&mut [0; 9]), Ok(0), "the end");
+        }
+        assert!(grown + shrunk + refused > 10, "{grown} {shrunk} {refused}");
+    }
+}
+
+/// [F2] A ring that is full to the last byte grows, and the writer goes on at once.
+#[test]
+fn f2_a_full_ring_grows_and_the_writer_goes_on() {
+    let (mut output, mut inputs) = open(&config(Policy::Block));
+    let mut count = 0;
+    while output.is_ready(100).unwrap() {
+        output.write(&[1; 100]).unwrap();
+        count += 1;
+    }
+    output.resize(1 << 16).unwrap();
+    assert!(output.is_ready(30_000).unwrap(), "the new memory is free, whatever is unread");
+    assert_eq!(output.resize(1 << 17), Err(Stay::Changing), "the reader is still in the first");
+    assert_eq!(output.resize(usize::MAX), Err(Stay::Size(usize::MAX)));
+    output.write(&[2; 30_000]).unwrap();
+    output.flush();
+    let all = drain(&mut inputs[0]);
+    assert_eq!(all.len(), count * 100 + 30_000);
+    assert_eq!((output.segment(), output.capacity()), (1, 1 << 16));
+    let taken = inputs[0].count();
+    assert_eq!((taken.blocks, output.count().resident(&taken)), (count as u64 + 1, Some(0)));
+    output.resize(4096).unwrap();
+    assert_eq!((output.segment(), output.block_max()), (2, 2032));
+}
+
+/// [F2] Also where it overwrites: what is lost is counted exactly, over all segments.
+#[test]
+fn f2_a_ring_that_overwrites_counts_over_all_segments() {
+    let mut random = Random::replayable();
+    let (mut output, mut inputs) = open(&config(Policy::Overwrite));
+    let input = &mut inputs[0];
+    let (mut next, mut got, mut resized) = (0u64, 0, 0);
+    let mut out = [0; 2048];
+    for _ in 0..20_000 {
+        match random.below(20) {
+            0 => {
+                output.flush();
+                resized += u32::from(output.resize(4096 << random.below(5)).is_ok());
+            }
+            1..6 => {
+                output.flush();
+                if let Some(count) = input.try_read(&mut out).unwrap() {
+                    let number = u64::from_le_bytes(out[..8].try_into().unwrap());
+                    assert_eq!(out[8..count], vec![number as u8; count - 8], "torn");
+                    got += 1;
+                    assert_eq!(number + 1, got + input.count().lost, "what is missing is lost");
+                }
+            }
+            _ => {
+                let length = 8 + random.below(900) as usize;
+                let mut block = vec![next as u8; length];
+                block[..8].copy_from_slice(&next.to_le_bytes());
+                assert!(output.write(&block).unwrap());
+                next += 1;
+            }
+        }
+    }
+    output.flush();
+    while input.try_read(&mut out).unwrap().is_some() {
+        got += 1;
+    }
+    assert_eq!(got + input.count().lost, next);
+    assert!(resized > 20 && input.count().lost > 100, "{resized} {:?}", input.count());
+}
+
+/// [F4] A position is valid in every segment: it only grows, and is at p mod capacity everywhere.
+#[test]
+fn f4_positions_go_on_over_all_segments() {
+    let (mut output, mut inputs) = open(&config(Policy::Block));
+    let mut last = 0;
+    for size in [8192, 65_536, 4096, 16_384] {
+        output.write(&[7; 500]).unwrap();
+        output.resize(size).unwrap();
+        let (head, side) = (output.ring.head(), output.ring.side());
+        assert!(head > last && side.capacity == size as u64);
+        last = head;
+        assert_eq!(drain(&mut inputs[0]).len(), 500);
+    }
+}
+
+/// [T11] Who is revoked finishes what was written for it, then is told so, and nobody else notices.
+#[test]
+fn who_is_revoked_reads_to_the_switch_and_no_further() {
+    for policy in [Policy::Block, Policy::Overwrite] {
+        let (mut output, mut inputs) = open(&config(policy).readers(2));
+        output.write(b"for both").unwrap();
+        output.revoke(0).unwrap();
+        output.write(b"for one").unwrap();
+        output.flush();
+        let mut out = [0; 100];
+        assert_eq!(inputs[0].read(&mut out), Ok(8));
+        let position = 16 + 16 + 16;
+        assert_eq!(inputs[0].read(&mut out), Err(Fault::Revoked { position }));
+        assert_eq!(inputs[0].read(&mut out), Err(Fault::Revoked { position }), "and stays there");
+        assert_eq!(inputs[1].read(&mut out), Ok(8));
+        assert_eq!(inputs[1].read(&mut out), Ok(7));
+        assert_eq!(output.revoke(0), Err(Stay::Reader(0)), "once");
+        assert_eq!(output.revoke(9), Err(Stay::Reader(9)));
+        // Nobody waits for it.
+        for _ in 0..100 {
+            output.write(&[3; 1000]).unwrap();
+            output.flush();
+            while inputs[1].try_read(&mut [0; 4096]).unwrap().is_some() {}
+        }
+    }
+}
+
+/// Readers come at any time between segments, and each gets all that was written after.
+#[test]
+fn who_comes_between_segments_gets_what_comes_after() {
+    let mut random = Random::replayable();
+    let (mut output, entrance) = joinable(&config(Policy::Block)).unwrap();
+    let mut inputs: Vec<(Input, u64)> = Vec::new();
+    let mut number = 0u64;
+    for _ in 0..3000 {
+        match random.below(12) {
+            0 if inputs.len() < 6 => {
+                output.flush();
+                let (_, offer) = entrance.enter().unwrap().unwrap();
+                inputs.push((offer.open().unwrap(), number));
+            }
+            1 => {
+                output.flush();
+                let _ = output.resize(4096 << random.below(5));
+            }
+            2 if inputs.len() > 3 => {
+                let at = random.below(inputs.len() as u64) as usize;
+                inputs.remove(at);
+            }
+            3..8 => {
+                if output.is_ready(300).unwrap() {
+                    let length = 8 + (number % 290) as usize;
+                    let mut block = vec![0; length];
+                    block[..8].copy_from_slice(&number.to_le_bytes());
+                    assert!(output.write(&block).unwrap());
+                    number += 1;
+                }
+            }
+            _ => {
+                output.flush();
+                for (input, next) in &mut inputs {
+                    let mut out = [0; 300];
+                    let length = 8 + (*next % 290) as usize;
+                    if let Some(count) = input.try_read(&mut out[..length]).unwrap() {
+                        assert_eq!((count, &out[..8]), (length, &next.to_le_bytes()[..]));
+                        *next += 1;
+                    }
+                }
+            }
+        }
+    }
+    assert!(number > 300 && output.segment() > 5, "{number} {}", output.segment());
+}
+
+/// A writer that waits for room is woken, and a reader that waits for blocks, on either side of a
+/// switch.
+#[test]
+fn who_sleeps_over_a_switch_is_woken() {
+    for spins in [0, 2000] {
+        let (mut output, mut inputs) = open(&config(Policy::Block));
+        let mut input = inputs.remove(0);
+        output.spin(spins);
+        input.spin(spins);
+        const TOTAL: usize = 4_000_000;
+        std::thread::scope(|scope| {
+            scope.spawn(move || {
+                let (mut at, mut random) = (0, Random::new(5));
+                while at < TOTAL {
+                    let length = (1 + random.below(1500) as usize).min(TOTAL - at);
+                    let block: Vec<u8> = (at..at + length).map(byte).collect();
+                    assert!(output.write(&block).unwrap());
+                    at += length;
+                    if random.below(10) == 0 {
+                        resize(&mut output, 4096 << random.below(4));
+                    }
+                }
+                assert!(output.segment() > 20, "{}", output.segment());
+            });
+            let (mut at, mut out) = (0, [0; 2000]);
+            loop {
+                match input.read(&mut out).unwrap() {
+                    0 => break,
+                    count => {
+                        for (i, value) in out[..count].iter().enumerate() {
+                            assert_eq!(*value, byte(at + i), "at {}", at + i);
+                        }
+                        at += count;
+                    }
+                }
+            }
+            assert_eq!(at, TOTAL);
+        });
+    }
+}
+
+fn resize(output: &mut Output, size: usize) {
+    match output.resize(size) {
+        Ok(()) | Err(Stay::Changing) => {}
+        Err(stay) => panic!("{stay}"),
+    }
+}
