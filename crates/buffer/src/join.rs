@@ -40,6 +40,8 @@ struct State {
     /// Nobody lets readers in any more.
     is_shut: bool,
     next: u64,
+    /// Rung when the writer is gone.
+    bell: Option<Arc<Doorbell>>,
 }
 
 /// Names a reader for as long as the door is there.
@@ -120,7 +122,16 @@ impl Door {
 
     /// The writer is gone.
     pub(crate) fn end(&self) {
-        self.lock().has_ended = true;
+        let mut state = self.lock();
+        state.has_ended = true;
+        if let Some(bell) = &state.bell {
+            bell.ring();
+        }
+    }
+
+    /// Has this bell rung when the writer is gone.
+    pub(crate) fn tell(&self, bell: Arc<Doorbell>) {
+        self.lock().bell = Some(bell);
     }
 
     /// Whether the writer is gone.

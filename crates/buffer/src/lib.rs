@@ -42,6 +42,9 @@ mod ledger;
 pub mod merge;
 #[cfg(not(loom))]
 pub mod pace;
+pub mod mpipe;
+#[cfg(not(loom))]
+pub mod name;
 #[cfg(not(loom))]
 pub mod pages;
 #[cfg(not(loom))]

@@ -27,7 +27,7 @@ mod note;
 mod output;
 mod switch;
 
-pub use entrance::{Entrance, Ticket, joinable};
+pub use entrance::{Entrance, Ticket, joinable, send_to};
 pub use input::{Input, Piece};
 pub use output::Output;
 pub use switch::Stay;

@@ -18,6 +18,7 @@ pub mod group;
 pub mod libpcap;
 pub mod machine;
 pub mod memory;
+pub mod name;
 pub mod net;
 pub mod packet;
 pub mod pages;

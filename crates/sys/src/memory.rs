@@ -108,8 +108,7 @@ impl Memfd {
     /// Gives the pages of a range back; it reads as zeros from then on. Refused where the file is
     /// sealed against writing, and by some also for writing in future.
     pub fn punch(&self, offset: usize, len: usize) -> Result<()> {
-        let mode =
-            rustix::fs::FallocateFlags::PUNCH_HOLE | rustix::fs::FallocateFlags::KEEP_SIZE;
+        let mode = rustix::fs::FallocateFlags::PUNCH_HOLE | rustix::fs::FallocateFlags::KEEP_SIZE;
         rustix::fs::fallocate(&self.fd, mode, offset as u64, len as u64)
             .named("fallocate", format!("to give back {len} bytes of memory"))
     }

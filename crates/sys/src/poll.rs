@@ -15,6 +15,23 @@ pub fn readable(descriptors: &[BorrowedFd<'_>], limit: Option<Duration>) -> Vec<
     }
 }
 
+/// Sleeps until one of the first can be read or has been closed, or the other end of one of the
+/// second is gone; whether those can be read is not looked at. Comes back early for a signal.
+/// Answers which are ready, and which are gone.
+pub fn readable_or_gone(
+    first: &[BorrowedFd<'_>],
+    second: &[BorrowedFd<'_>],
+    limit: Option<Duration>,
+) -> (Vec<bool>, Vec<bool>) {
+    let listened = first.iter().map(|fd| PollFd::from_borrowed_fd(*fd, PollFlags::IN));
+    let watched = second.iter().map(|fd| PollFd::from_borrowed_fd(*fd, PollFlags::empty()));
+    let mut fds: Vec<PollFd<'_>> = listened.chain(watched).collect();
+    let known = poll(&mut fds, limit.map(timespec).as_ref()).is_ok();
+    let mut ready: Vec<bool> = fds.iter().map(|fd| known && !fd.revents().is_empty()).collect();
+    let gone = ready.split_off(first.len());
+    (ready, gone)
+}
+
 /// Sleeps until the descriptor can be written or has an error, or until `limit`. Comes back early
 /// for a signal: the caller tries again. Answers whether it is ready.
 pub fn writable(descriptor: impl AsFd, limit: Duration) -> bool {

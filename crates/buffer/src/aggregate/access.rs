@@ -41,15 +41,16 @@ impl Credentials {
 ///
 /// The first that fits decides, as for a file with an access control list (acl(5)): root reads;
 /// the owner by the owner's bit, even where others may more; a named user reads; a member of the
-/// group or of named groups if one of them lets it; everybody else by the last bit. Only reading
-/// is ever asked for: bytes are immutable, and a pool has one writer.
+/// group or of named groups if one of them lets it; everybody else by the last bit. Of pools
+/// and streams only reading is ever asked for: bytes are immutable, and there is one writer.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct AccessList {
     /// Whose data it is.
     pub owner: u32,
     /// The group that the middle bit is for.
     pub group: u32,
-    /// Permission bits; of these only 0o400, 0o040 and 0o004 matter.
+    /// Permission bits: 0o400, 0o040 and 0o004 to read; 0o200, 0o020 and 0o002 where there is
+    /// something to write.
     pub mode: u32,
     /// More users who may read.
     pub users: Vec<u32>,
@@ -69,6 +70,14 @@ impl AccessList {
     pub fn private() -> Self {
         let Credentials { uid, gid, .. } = Credentials::own();
         Self::new(uid, gid, OWNER)
+    }
+
+    /// Whether this peer may write. Those who are named may only read: among them nobody is the
+    /// owner or in the group.
+    #[must_use]
+    pub fn may_write(&self, peer: &Credentials) -> bool {
+        let bits = Self { mode: self.mode << 1, ..Self::new(self.owner, self.group, 0) };
+        bits.may_read(peer)
     }
 
     /// Whether this peer may read.
@@ -119,6 +128,14 @@ mod tests {
             assert_eq!(list.may_read(&peer(11, 99, &[5, 20])), group, "{mode:o}");
             assert_eq!(list.may_read(&peer(11, 99, &[5])), other, "{mode:o}");
         }
+    }
+
+    #[test]
+    fn writing_is_asked_for_by_bits_alone() {
+        let list = AccessList { users: vec![11], ..AccessList::new(10, 20, 0o624) };
+        assert!(list.may_write(&peer(0, 0, &[])) && list.may_write(&peer(10, 1, &[])));
+        assert!(list.may_write(&peer(12, 20, &[])) && !list.may_write(&peer(12, 1, &[])));
+        assert!(!list.may_write(&peer(11, 1, &[])) && list.may_read(&peer(11, 1, &[])));
     }
 
     #[test]

@@ -6,7 +6,8 @@
 
 use super::{Config, Offer, Output};
 pub use crate::join::Ticket;
-use crate::share::{self, Hall};
+use crate::share::{self, Hall, Refusal};
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use sys::doorbell::Doorbell;
 
@@ -43,6 +44,11 @@ impl Entrance {
         self.0.door.leave(ticket);
     }
 
+    /// Has this bell rung when the writer ends the stream.
+    pub fn tell(&self, bell: Arc<Doorbell>) {
+        self.0.door.tell(bell);
+    }
+
     /// Whether the writer has ended the stream.
     #[must_use]
     pub fn has_ended(&self) -> bool {
@@ -53,6 +59,53 @@ impl Entrance {
 impl Drop for Entrance {
     fn drop(&mut self) {
         self.0.door.shut();
+    }
+}
+
+/// Makes a stream whose readers are at the other ends of these sockets: each is sent what it needs
+/// by the socket, which is its bell from then on ([`Offer::arrived`]). Who is gone already has
+/// left; the answer says who that is.
+pub fn send_to(
+    config: &Config,
+    sockets: Vec<OwnedFd>,
+) -> sys::Result<(Output, Vec<sys::Result<()>>)> {
+    let (writer, rings) = share::blocks(&config.readers(sockets.len()).ring)?;
+    let send = |(ring, socket): (share::Offer, &OwnedFd)| {
+        sys::descriptor::send(socket.as_fd(), OFFER, &ring.descriptors())
+    };
+    let sent: Vec<_> = rings.into_iter().zip(&sockets).map(send).collect();
+    let bells = sockets.into_iter().map(Doorbell::from).collect();
+    let mut output = Output::new(writer, bells, config.every);
+    for (at, _) in sent.iter().enumerate().filter(|(_, sent)| sent.is_err()) {
+        output.shut_out(at);
+    }
+    Ok((output, sent))
+}
+
+/// What an offer by a socket says.
+const OFFER: &[u8] = b"SL offer";
+
+impl Offer {
+    /// The offer that was sent by a socket, which is the bell of this reader from now on. Waits
+    /// for it. `None`: there is nobody any more who could send one.
+    pub fn arrived(socket: OwnedFd) -> Result<Option<Self>, Refusal> {
+        let mut message = [0; OFFER.len()];
+        let (length, descriptors) = sys::descriptor::receive(&socket, &mut message)?;
+        if length == 0 {
+            return Ok(None);
+        }
+        let count = descriptors.len();
+        let ring = share::Offer::from_descriptors(descriptors)?;
+        if message.get(..length) != Some(OFFER) {
+            return Err(Refusal::Descriptors(count));
+        }
+        Ok(Some(Self::rung_by(ring, socket)))
+    }
+
+    /// What a ring is to a reader, with the socket that is its bell.
+    #[must_use]
+    pub fn rung_by(ring: share::Offer, socket: OwnedFd) -> Self {
+        Self { ring, bell: Doorbell::from(socket) }
     }
 }
 

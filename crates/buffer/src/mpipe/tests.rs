@@ -1,0 +1,78 @@
+//! Ends that are opened here and there, closed before, or opened twice.
+
+use super::*;
+
+fn config() -> Config {
+    Config::new(DbufId::new(9).unwrap()).capacity(4096)
+}
+
+#[test]
+fn d9_each_end_has_a_place_of_its_own() {
+    let mut ends = mpipe(4, &config()).unwrap();
+    let readers: Vec<_> = ends.split_off(1);
+    let reading: Vec<_> = readers
+        .into_iter()
+        .enumerate()
+        .map(|(number, end)| {
+            std::thread::spawn(move || {
+                let mut input = open_read(end).unwrap().unwrap();
+                let (mut all, mut out) = (Vec::new(), vec![0; 7 + number * 100]);
+                loop {
+                    match input.read(&mut out).unwrap() {
+                        0 => return all,
+                        count => all.extend_from_slice(&out[..count]),
+                    }
+                }
+            })
+        })
+        .collect();
+    let mut output = open_write(ends.remove(0)).unwrap();
+    let mut sent = Vec::new();
+    for at in 0..5000u32 {
+        let block = at.to_le_bytes().repeat(1 + at as usize % 50);
+        assert!(output.write(&block).unwrap());
+        sent.extend_from_slice(&block);
+    }
+    drop(output);
+    for reader in reading {
+        assert!(reader.join().unwrap() == sent, "every reader has everything");
+    }
+}
+
+#[test]
+fn ends_that_are_closed_before_they_were_opened_are_closed() {
+    let mut ends = mpipe(3, &config()).unwrap();
+    drop(ends.remove(0));
+    assert!(open_read(ends.remove(0)).unwrap().is_none(), "nobody writes");
+    let mut ends = mpipe(3, &config()).unwrap();
+    let kept = ends.pop().unwrap();
+    drop(ends.pop());
+    let mut output = open_write(ends.remove(0)).unwrap();
+    let mut input = open_read(kept).unwrap().unwrap();
+    for at in 0..1000u32 {
+        assert!(output.write(&at.to_le_bytes()).unwrap(), "nobody waits for the one that is gone");
+        output.flush();
+        let mut out = [0; 4];
+        assert_eq!((input.read(&mut out).unwrap(), out), (4, at.to_le_bytes()));
+    }
+    drop(input);
+    let fault = (0..10_000).find_map(|_| output.write(&[0; 100]).err());
+    assert_eq!(fault, Some(Fault::Abandoned));
+}
+
+#[test]
+fn an_end_is_opened_once_and_for_what_it_is() {
+    for n in [0, 1, ENDS_MAX + 1, usize::MAX] {
+        assert_eq!(mpipe(n, &config()).unwrap_err(), Error::Ends(n));
+    }
+    assert_eq!(mpipe(ENDS_MAX, &config()).unwrap().len(), ENDS_MAX);
+    let mut ends = mpipe(2, &config()).unwrap();
+    let again = ends[0].try_clone().unwrap();
+    let _output = open_write(ends.remove(0)).unwrap();
+    assert_eq!(open_write(again).unwrap_err(), Error::Opened);
+    let mut ends = mpipe(2, &config()).unwrap();
+    assert!(matches!(open_read(ends.remove(0)), Err(Error::Refused(_) | Error::System(_))));
+    let (one, other) = descriptor::pair().unwrap();
+    descriptor::send(&one, b"no end", &[]).unwrap();
+    assert_eq!(open_write(other).unwrap_err(), Error::NoEnd);
+}

@@ -1,0 +1,125 @@
+//! The one message that whoever comes to a name gets.
+
+use super::{Address, Error};
+use crate::aggregate::access::AccessList;
+use std::os::fd::{BorrowedFd, OwnedFd};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
+
+/// What a host answers: what there is, or why not.
+#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub(super) struct Answer {
+    magic: u64,
+    kind: u32,
+    /// Whose it is, of which group, and what the bits are.
+    uid: u32,
+    gid: u32,
+    mode: u32,
+    /// Of a region: its bytes; of a refusal for lack of places: how many there are.
+    number: u64,
+}
+
+const MAGIC: u64 = u64::from_le_bytes(*b"SL name1");
+const STREAM: u32 = 1;
+const INBOX: u32 = 2;
+const READ_REGION: u32 = 3;
+const WRITE_REGION: u32 = 4;
+const FORBIDDEN: u32 = 5;
+const FULL: u32 = 6;
+const FULL_FOR_USER: u32 = 7;
+const ENDED: u32 = 8;
+const FAILED: u32 = 9;
+
+impl Answer {
+    const SIZE: usize = size_of::<Self>();
+
+    const fn new(kind: u32) -> Self {
+        Self { magic: MAGIC, kind, uid: 0, gid: 0, mode: 0, number: 0 }
+    }
+
+    pub(super) const fn stream() -> Self {
+        Self::new(STREAM)
+    }
+
+    pub(super) const fn inbox() -> Self {
+        Self::new(INBOX)
+    }
+
+    pub(super) const fn region(bytes: u64, writable: bool) -> Self {
+        Self { number: bytes, ..Self::new(if writable { WRITE_REGION } else { READ_REGION }) }
+    }
+
+    pub(super) const fn forbidden(access: &AccessList) -> Self {
+        let (uid, gid, mode) = (access.owner, access.group, access.mode);
+        Self { uid, gid, mode, ..Self::new(FORBIDDEN) }
+    }
+
+    pub(super) const fn full(limit: usize, of_user: bool) -> Self {
+        Self { number: limit as u64, ..Self::new(if of_user { FULL_FOR_USER } else { FULL }) }
+    }
+
+    pub(super) const fn ended() -> Self {
+        Self::new(ENDED)
+    }
+
+    pub(super) const fn failed(error: &sys::Error) -> Self {
+        Self { number: error.errno.unsigned_abs() as u64, ..Self::new(FAILED) }
+    }
+
+    /// Sends it; whoever does not read is not waited for.
+    pub(super) fn send(&self, to: &OwnedFd, descriptors: &[BorrowedFd<'_>]) -> sys::Result<()> {
+        sys::descriptor::send(to, self.as_bytes(), descriptors)
+    }
+
+    /// What a host has answered: what there is, with its descriptors.
+    pub(super) fn receive(from: &OwnedFd, address: &Address) -> Result<Granted, Error> {
+        let mut bytes = [0; Self::SIZE];
+        let received = sys::descriptor::receive(from, &mut bytes);
+        let (length, descriptors) = match received {
+            Err(error) if error.errno == AGAIN => return Err(Error::Silent(address.clone())),
+            other => other?,
+        };
+        let answer = bytes.get(..length).and_then(|bytes| Self::read_from_bytes(bytes).ok());
+        let Some(answer) = answer.filter(|answer| answer.magic == MAGIC) else {
+            return Err(Error::Strange(address.clone()));
+        };
+        let address = address.clone();
+        let limit = answer.number;
+        match answer.kind {
+            STREAM => Ok(Granted::Stream(descriptors)),
+            INBOX => Ok(Granted::Inbox),
+            READ_REGION | WRITE_REGION => {
+                let file = descriptors.into_iter().next().ok_or(Error::Strange(address))?;
+                let writable = answer.kind == WRITE_REGION;
+                Ok(Granted::Region { file, bytes: answer.number, writable })
+            }
+            FORBIDDEN => {
+                let Self { uid: owner, gid: group, mode, .. } = answer;
+                Err(Error::Forbidden { address, owner, group, mode })
+            }
+            FULL => Err(Error::Full { address, limit, of_user: false }),
+            FULL_FOR_USER => Err(Error::Full { address, limit, of_user: true }),
+            ENDED => Err(Error::Ended(address)),
+            FAILED => {
+                let errno = i32::try_from(limit).unwrap_or(0);
+                Err(Error::System(sys::Error::new(
+                    "open",
+                    format!("{address}, at its host"),
+                    errno,
+                )))
+            }
+            _ => Err(Error::Strange(address)),
+        }
+    }
+}
+
+/// What there is.
+#[derive(Debug)]
+pub(super) enum Granted {
+    Stream(Vec<OwnedFd>),
+    Inbox,
+    Region { file: OwnedFd, bytes: u64, writable: bool },
+}
+
+/// EAGAIN: the limit in time of a socket has passed.
+const AGAIN: i32 = 11;

@@ -1,0 +1,313 @@
+//! Who has created names, and answers whoever comes: one thread for all names of a process.
+//!
+//! The thread takes one visitor of each name in turn, asks the kernel who it is, answers with one
+//! message that fits into an empty socket, and goes on: it reads nothing, and waits for nobody.
+
+use super::answer::Answer;
+use super::guests::Guests;
+pub use super::guests::Limits;
+use super::inbox::{Inbox, Queue, Waiting};
+use super::region::Handout;
+use super::{Address, Error, SharedRegion};
+use crate::aggregate::access::{AccessList, Credentials};
+use crate::stream::{self, Config, Entrance, Output};
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+use sys::doorbell::Doorbell;
+use sys::name::Takes;
+use sys::poll;
+
+/// The names that this process has created. Dropping it gives them all back; streams that are open
+/// go on for those who have them.
+#[derive(Debug)]
+pub struct Host {
+    state: Arc<Mutex<State>>,
+    bell: Arc<Doorbell>,
+    thread: Option<JoinHandle<()>>,
+}
+
+/// One name, as it is listed.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Listed {
+    /// The name.
+    pub address: Address,
+    /// What it is: a stream, an inbox or a region.
+    pub kind: &'static str,
+    /// How many read it now; of regions and inboxes nobody counts it.
+    pub readers: usize,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    names: Vec<Name>,
+    is_closing: bool,
+}
+
+#[derive(Debug)]
+struct Name {
+    address: Address,
+    listener: Arc<OwnedFd>,
+    access: AccessList,
+    what: What,
+}
+
+#[derive(Debug)]
+enum What {
+    Stream { entrance: Entrance, guests: Guests, limits: Limits },
+    Inbox(Arc<Queue>),
+    Region(Handout),
+}
+
+impl Host {
+    /// Has no names yet.
+    pub fn open() -> sys::Result<Self> {
+        let (bell, heard) = Doorbell::pair()?;
+        let state = Arc::new(Mutex::new(State::default()));
+        let seen = state.clone();
+        let thread = thread::Builder::new().name("names".to_owned());
+        let thread = thread
+            .spawn(move || serve(&seen, &heard))
+            .map_err(|e| sys::Error::new("clone", "a thread", e.raw_os_error().unwrap_or(0)))?;
+        Ok(Self { state, bell: Arc::new(bell), thread: Some(thread) })
+    }
+
+    /// Creates a stream that whoever is on the list can open by this name of our user, as long as
+    /// the writing end lives.
+    pub fn create(
+        &self,
+        name: &str,
+        access: AccessList,
+        config: &Config,
+        limits: Limits,
+    ) -> Result<Output, Error> {
+        let (output, entrance) = stream::joinable(config)?;
+        entrance.tell(self.bell.clone());
+        let guests = Guests::default();
+        self.add(name, access, What::Stream { entrance, guests, limits })?;
+        Ok(output)
+    }
+
+    /// Creates an inbox: whoever is on the list to write can do so, in a stream of its own.
+    pub fn create_inbox(&self, name: &str, access: AccessList) -> Result<Inbox, Error> {
+        let (queue, bell) = Queue::new()?;
+        let queue = Arc::new(queue);
+        self.add(name, access, What::Inbox(queue.clone()))?;
+        Ok(Inbox { queue, bell })
+    }
+
+    /// Creates a region of so many zero bytes, for as long as the host lives or until the name is
+    /// [withdrawn](Self::withdraw). Who is on the list to write may write.
+    pub fn create_region(
+        &self,
+        name: &str,
+        access: AccessList,
+        bytes: usize,
+    ) -> Result<SharedRegion, Error> {
+        let (region, handout) = SharedRegion::create(bytes, access.mode & ANY_WRITER != 0)?;
+        self.add(name, access, What::Region(handout))?;
+        Ok(region)
+    }
+
+    /// Gives a name back; those who have opened it keep what they have. `false`: it was not ours.
+    pub fn withdraw(&self, address: &Address) -> bool {
+        let mut state = lock(&self.state);
+        let before = state.names.len();
+        state.names.retain(|name| name.address != *address);
+        let known = state.names.len() < before;
+        drop(state);
+        self.bell.ring();
+        known
+    }
+
+    /// All names, and who reads.
+    #[must_use]
+    pub fn names(&self) -> Vec<Listed> {
+        let mut state = lock(&self.state);
+        state.sweep();
+        state.names.iter().map(Name::listed).collect()
+    }
+
+    fn add(&self, name: &str, access: AccessList, what: What) -> Result<(), Error> {
+        let address = Address::own(name)?;
+        let mut state = lock(&self.state);
+        state.sweep();
+        let takes = match what {
+            What::Inbox(_) => Takes::Descriptors,
+            What::Stream { .. } | What::Region(_) => Takes::Bytes,
+        };
+        let taken = sys::name::take(&address.socket(), VISITORS, takes);
+        let listener = taken.map_err(|error| {
+            if error.errno == TAKEN { Error::Taken(address.clone()) } else { Error::System(error) }
+        })?;
+        state.names.push(Name { address, listener: Arc::new(listener), access, what });
+        drop(state);
+        self.bell.ring();
+        Ok(())
+    }
+}
+
+impl Drop for Host {
+    fn drop(&mut self) {
+        lock(&self.state).is_closing = true;
+        self.bell.ring();
+        if let Some(thread) = self.thread.take() {
+            // It ends by itself; if it has panicked there is nobody to tell here.
+            let _ended = thread.join();
+        }
+        lock(&self.state).names.clear();
+    }
+}
+
+impl State {
+    /// Gives back the names of what has ended.
+    fn sweep(&mut self) {
+        self.names.retain(|name| match &name.what {
+            What::Stream { entrance, .. } => !entrance.has_ended(),
+            What::Inbox(queue) => !queue.is_over(),
+            What::Region(_) => true,
+        });
+    }
+
+    /// The bells of all readers.
+    fn bells(&self) -> Vec<Arc<OwnedFd>> {
+        let of = |name: &Name| match &name.what {
+            What::Stream { guests, .. } => guests.bells().collect(),
+            What::Inbox(_) | What::Region(_) => Vec::new(),
+        };
+        self.names.iter().flat_map(of).collect()
+    }
+
+    /// Frees the places of those who are gone.
+    fn show_out(&mut self, gone: &[&Arc<OwnedFd>]) {
+        for name in &mut self.names {
+            if let What::Stream { entrance, guests, .. } = &mut name.what {
+                guests.show_out(gone, entrance);
+            }
+        }
+    }
+}
+
+impl Name {
+    fn listed(&self) -> Listed {
+        let (kind, readers) = match &self.what {
+            What::Stream { guests, .. } => ("stream", guests.count()),
+            What::Inbox(_) => ("inbox", 0),
+            What::Region(_) => ("region", 0),
+        };
+        Listed { address: self.address.clone(), kind, readers }
+    }
+
+    /// Answers somebody who has come.
+    fn welcome(&mut self, visitor: OwnedFd) {
+        let peer = match sys::name::peer(&visitor) {
+            Ok(peer) => peer,
+            Err(error) => return tell(&visitor, &Answer::failed(&error)),
+        };
+        let process = peer.process;
+        let who = Credentials { uid: peer.uid, gid: peer.gid, groups: peer.groups };
+        let (reads, writes) = (self.access.may_read(&who), self.access.may_write(&who));
+        match &mut self.what {
+            What::Stream { entrance, guests, limits } if reads => {
+                let room = guests.room(who.uid, self.access.owner, *limits);
+                match room {
+                    Err(full) => tell(&visitor, &Answer::full(full.limit, full.of_user)),
+                    Ok(()) => let_in(entrance, guests, who.uid, visitor),
+                }
+            }
+            What::Region(Handout { write: Some(file), bytes, .. }) if reads && writes => {
+                tell_with(&visitor, &Answer::region(*bytes, true), file);
+            }
+            What::Region(Handout { read, bytes, .. }) if reads => {
+                tell_with(&visitor, &Answer::region(*bytes, false), read);
+            }
+            What::Inbox(queue) if writes => {
+                tell(&visitor, &Answer::inbox());
+                queue.add(Waiting { who, process, socket: visitor });
+            }
+            _ => tell(&visitor, &Answer::forbidden(&self.access)),
+        }
+    }
+}
+
+/// Lets a reader in: its socket is its bell from now on.
+fn let_in(entrance: &Entrance, guests: &mut Guests, uid: u32, visitor: OwnedFd) {
+    let failed =
+        |e: std::io::Error| sys::Error::new("dup", "a bell", e.raw_os_error().unwrap_or(0));
+    let copies = visitor.try_clone().and_then(|bell| Ok((bell, visitor.try_clone()?)));
+    let (bell, watched) = match copies {
+        Ok(copies) => copies,
+        Err(error) => return tell(&visitor, &Answer::failed(&failed(error))),
+    };
+    match entrance.enter_by(Doorbell::from(bell)) {
+        Err(error) => tell(&visitor, &Answer::failed(&error)),
+        Ok(None) => tell(&visitor, &Answer::ended()),
+        Ok(Some((ticket, ring))) => match Answer::stream().send(&visitor, &ring.descriptors()) {
+            Ok(()) => guests.add(ticket, uid, watched),
+            Err(_) => entrance.leave(ticket),
+        },
+    }
+}
+
+/// Whoever is gone again needs no answer.
+fn tell(visitor: &OwnedFd, answer: &Answer) {
+    let _ = answer.send(visitor, &[]);
+}
+
+fn tell_with(visitor: &OwnedFd, answer: &Answer, file: &OwnedFd) {
+    let _ = answer.send(visitor, &[file.as_fd()]);
+}
+
+fn lock(state: &Mutex<State>) -> MutexGuard<'_, State> {
+    state.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The life of the thread.
+fn serve(state: &Mutex<State>, bell: &Doorbell) {
+    let mut pause = None;
+    loop {
+        let (listeners, guests) = {
+            let mut state = lock(state);
+            if state.is_closing {
+                return;
+            }
+            state.sweep();
+            // After a refusal of the kernel nobody is let in for a moment.
+            let names = state.names.iter().filter(|_| pause.is_none());
+            let listeners: Vec<_> = names.map(|name| name.listener.clone()).collect();
+            (listeners, state.bells())
+        };
+        let first = std::iter::once(bell.as_fd()).chain(listeners.iter().map(|fd| fd.as_fd()));
+        let first: Vec<_> = first.collect();
+        let second: Vec<_> = guests.iter().map(|bell| bell.as_fd()).collect();
+        let (ready, gone) = poll::readable_or_gone(&first, &second, pause.take());
+        bell.clear();
+        let gone: Vec<_> = guests.iter().zip(gone).filter(|(_, g)| *g).map(|(b, _)| b).collect();
+        if !gone.is_empty() {
+            lock(state).show_out(&gone);
+        }
+        for (listener, _) in listeners.iter().zip(ready.iter().skip(1)).filter(|(_, r)| **r) {
+            match sys::name::accept(listener) {
+                Ok(Some(visitor)) => {
+                    let mut state = lock(state);
+                    let named = |name: &&mut Name| Arc::ptr_eq(&name.listener, listener);
+                    if let Some(name) = state.names.iter_mut().find(named) {
+                        name.welcome(visitor);
+                    }
+                }
+                Ok(None) => {}
+                Err(_) => pause = Some(PAUSE),
+            }
+        }
+    }
+}
+
+/// How many may wait until they are answered.
+const VISITORS: i32 = 64;
+/// How long nobody is let in after the kernel refused to: it is out of descriptors, or of memory.
+const PAUSE: Duration = Duration::from_millis(20);
+/// The bits that let somebody write.
+const ANY_WRITER: u32 = 0o222;
+/// EADDRINUSE.
+const TAKEN: i32 = 98;

@@ -1,0 +1,131 @@
+//! A name to which others write: each of them in a stream of its own. [CONTRACT 24, many producers]
+//!
+//! Who writes makes its ring, seals it, and offers it: so neither side can change what the other
+//! one has, and the receiver decides whom it reads. Who connects and offers nothing is one of a
+//! few that may be waited for; the oldest makes room for the next.
+
+use super::Error;
+use crate::aggregate::access::Credentials;
+use crate::stream::{Input, Offer};
+use std::collections::VecDeque;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+use sys::doorbell::Doorbell;
+use sys::poll;
+
+/// The creator's end of an inbox. Dropping it gives the name back.
+#[derive(Debug)]
+pub struct Inbox {
+    pub(super) queue: Arc<Queue>,
+    pub(super) bell: Doorbell,
+}
+
+/// Somebody who has come to write.
+#[derive(Debug)]
+pub struct Arrival {
+    /// Who it was when it came.
+    pub who: Credentials,
+    /// Its process, for people.
+    pub process: i32,
+    /// What it writes.
+    pub input: Input,
+}
+
+/// Who waits at the inbox.
+#[derive(Debug)]
+pub(super) struct Queue {
+    waiting: Mutex<VecDeque<Waiting>>,
+    bell: Doorbell,
+}
+
+#[derive(Debug)]
+pub(super) struct Waiting {
+    pub(super) who: Credentials,
+    pub(super) process: i32,
+    pub(super) socket: OwnedFd,
+}
+
+/// How many may be waited for.
+const WAITING_MAX: usize = 32;
+
+impl Queue {
+    pub(super) fn new() -> sys::Result<(Self, Doorbell)> {
+        let (bell, heard) = Doorbell::pair()?;
+        Ok((Self { waiting: Mutex::default(), bell }, heard))
+    }
+
+    /// `false`: there is no inbox any more.
+    pub(super) fn add(self: &Arc<Self>, waiting: Waiting) -> bool {
+        if self.is_over() {
+            return false;
+        }
+        let mut queue = self.lock();
+        if queue.len() == WAITING_MAX {
+            queue.pop_front();
+        }
+        queue.push_back(waiting);
+        drop(queue);
+        self.bell.ring();
+        true
+    }
+
+    /// Whether the inbox is gone.
+    pub(super) fn is_over(self: &Arc<Self>) -> bool {
+        Arc::strong_count(self) == 1
+    }
+
+    fn lock(&self) -> MutexGuard<'_, VecDeque<Waiting>> {
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Inbox {
+    /// The next one who writes here, waiting for at most `limit`; none: nobody came. Who offers
+    /// what is no ring is sent away without a word.
+    pub fn accept(&self, limit: Option<Duration>) -> Result<Option<Arrival>, Error> {
+        loop {
+            let ready = {
+                let queue = self.queue.lock();
+                let sockets = queue.iter().map(|waiting| waiting.socket.as_fd());
+                let all: Vec<_> = std::iter::once(self.bell.as_fd()).chain(sockets).collect();
+                poll::readable(&all, Some(Duration::ZERO))
+            };
+            self.bell.clear();
+            if let Some(at) = ready.iter().skip(1).position(|ready| *ready) {
+                let Some(waiting) = self.queue.lock().remove(at) else { continue };
+                if let Some(arrival) = welcome(waiting) {
+                    return Ok(Some(arrival));
+                }
+                continue;
+            }
+            if !self.sleep(limit) {
+                return Ok(None);
+            }
+        }
+    }
+
+    /// Sleeps until somebody comes or offers something. `false`: nobody did.
+    fn sleep(&self, limit: Option<Duration>) -> bool {
+        let copies: Vec<OwnedFd> = {
+            let queue = self.queue.lock();
+            queue.iter().filter_map(|waiting| waiting.socket.try_clone().ok()).collect()
+        };
+        let sockets = copies.iter().map(AsFd::as_fd);
+        let all: Vec<_> = std::iter::once(self.bell.as_fd()).chain(sockets).collect();
+        poll::readable(&all, limit).contains(&true)
+    }
+}
+
+impl AsFd for Inbox {
+    /// Readable when somebody has come.
+    fn as_fd(&self) -> std::os::fd::BorrowedFd<'_> {
+        self.bell.as_fd()
+    }
+}
+
+fn welcome(waiting: Waiting) -> Option<Arrival> {
+    let Waiting { who, process, socket } = waiting;
+    let offer = Offer::arrived(socket).ok()??;
+    Some(Arrival { who, process, input: offer.open().ok()? })
+}

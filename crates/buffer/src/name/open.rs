@@ -1,0 +1,98 @@
+//! Opening what somebody else has named.
+
+use super::answer::{Answer, Granted};
+use super::{Address, Error, SharedRegion};
+use crate::share;
+use crate::stream::{self, Config, Input, Offer, Output};
+use std::os::fd::OwnedFd;
+use std::time::Duration;
+
+/// What a name turned out to be.
+#[derive(Debug)]
+pub enum Opened {
+    /// A stream, from now on.
+    Stream(Box<Input>),
+    /// A region, which can be written if this user may.
+    Region(SharedRegion),
+    /// A place for what we write: opened by [`open_write`].
+    Inbox(OwnedFd),
+}
+
+/// Opens a stream or a region: `NAME`, or `UID/NAME`.
+pub fn open(name: &str) -> Result<Opened, Error> {
+    opened(&name.parse()?)
+}
+
+/// Opens a stream to read it from now on.
+pub fn open_stream(name: &str) -> Result<Input, Error> {
+    let address = name.parse()?;
+    match opened(&address)? {
+        Opened::Stream(input) => Ok(*input),
+        other => Err(other.is_not("a stream to be read", address)),
+    }
+}
+
+/// Opens a region.
+pub fn open_region(name: &str) -> Result<SharedRegion, Error> {
+    let address = name.parse()?;
+    match opened(&address)? {
+        Opened::Region(region) => Ok(region),
+        other => Err(other.is_not("a region", address)),
+    }
+}
+
+/// Opens an inbox to write to it, in a ring of this shape that we make.
+pub fn open_write(name: &str, config: &Config) -> Result<Output, Error> {
+    let address: Address = name.parse()?;
+    match opened(&address)? {
+        Opened::Inbox(socket) => {
+            let (output, mut sent) = stream::send_to(config, vec![socket])?;
+            match sent.pop() {
+                Some(Ok(())) => Ok(output),
+                _ => Err(Error::Ended(address)),
+            }
+        }
+        other => Err(other.is_not("an inbox that others write to", address)),
+    }
+}
+
+/// Opens whatever has this name.
+pub fn opened(address: &Address) -> Result<Opened, Error> {
+    let socket = sys::name::go_to(&address.socket(), LIMIT).map_err(|error| match error.errno {
+        CONNECTION_REFUSED => Error::Unknown(address.clone()),
+        AGAIN => Error::Silent(address.clone()),
+        _ => Error::System(error),
+    })?;
+    let holder = sys::name::peer(&socket)?.uid;
+    if holder != address.uid() {
+        return Err(Error::Squatted { address: address.clone(), holder });
+    }
+    match Answer::receive(&socket, address)? {
+        Granted::Stream(descriptors) => {
+            let ring = share::Offer::from_descriptors(descriptors)?;
+            Ok(Opened::Stream(Box::new(Offer::rung_by(ring, socket).open()?)))
+        }
+        Granted::Inbox => Ok(Opened::Inbox(socket)),
+        Granted::Region { file, bytes, writable } => {
+            Ok(Opened::Region(SharedRegion::open(file, bytes, writable)?))
+        }
+    }
+}
+
+impl Opened {
+    fn is_not(&self, wanted: &'static str, address: Address) -> Error {
+        let is = match self {
+            Self::Stream(_) => "a stream that its creator writes",
+            Self::Region(_) => "a region",
+            Self::Inbox(_) => "an inbox, which its creator reads",
+        };
+        Error::Kind { address, is, wanted }
+    }
+}
+
+/// How long a host may take to answer: it does nothing but answer.
+const LIMIT: Duration = Duration::from_secs(2);
+/// ECONNREFUSED: nobody listens.
+const CONNECTION_REFUSED: i32 = 111;
+/// EAGAIN: the queue was full for so long.
+const AGAIN: i32 = 11;

@@ -1,0 +1,183 @@
+//! Names within one process; what another user may is in `tests/names.rs`.
+
+use super::*;
+use crate::aggregate::access::AccessList;
+use crate::stream::Config;
+use crate::{Fault, Policy};
+use abi::DbufId;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+/// A name that no other test has.
+fn name(of: &str) -> String {
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    format!("test-{}-{}-{of}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed))
+}
+
+fn config() -> Config {
+    Config::new(DbufId::new(7).unwrap()).capacity(4096)
+}
+
+#[test]
+fn a19_a_stream_is_opened_by_name_and_starts_at_now() {
+    let (host, name) = (Host::open().unwrap(), name("stream"));
+    assert!(matches!(open_stream(&name), Err(Error::Unknown(_))));
+    let mut output =
+        host.create(&name, AccessList::private(), &config(), Limits::default()).unwrap();
+    output.write(b"before").unwrap();
+    output.flush();
+    let (mut one, mut other) = (open_stream(&name).unwrap(), open_stream(&name).unwrap());
+    output.write(b"after").unwrap();
+    output.flush();
+    for input in [&mut one, &mut other] {
+        let mut out = [0; 16];
+        assert_eq!((input.read(&mut out), &out[..5]), (Ok(5), &b"after"[..]));
+    }
+    assert_eq!(host.names()[0].readers, 2);
+    drop(output);
+    assert_eq!(one.read(&mut [0; 16]), Ok(0));
+    assert!(host.names().is_empty(), "the name ends with the stream");
+    let gone = open_stream(&name).unwrap_err();
+    assert!(matches!(gone, Error::Unknown(_) | Error::Ended(_)), "{gone}");
+    drop(host.create(&name, AccessList::private(), &config(), Limits::default()).unwrap());
+}
+
+#[test]
+fn errors_say_what_is_the_matter() {
+    let (host, taken) = (Host::open().unwrap(), name("taken"));
+    let create = || host.create(&taken, AccessList::private(), &config(), Limits::default());
+    let output = create().unwrap();
+    let (uid, _) = sys::process::identity();
+    let refused = create().unwrap_err();
+    assert_eq!(refused, Error::Taken(Address::own(&taken).unwrap()));
+    assert!(refused.to_string().contains(&format!("{uid}/{taken}")), "{refused}");
+    let inbox = open_write(&taken, &config()).unwrap_err().to_string();
+    assert!(inbox.contains("a stream that its creator writes, and not an inbox"), "{inbox}");
+    assert!(matches!(open_region(&taken), Err(Error::Kind { is, .. }) if is.contains("stream")));
+    drop(output);
+    let unknown = open_stream(&name("unknown")).unwrap_err().to_string();
+    assert!(unknown.contains("has to create it first"), "{unknown}");
+    for wrong in ["", "a b", "a/b", "x/y/z", "1000/", "-1/a", "+1/a", "4294967296/a", "ä", "\0"] {
+        assert!(matches!(open_stream(wrong), Err(Error::Name { .. })), "{wrong:?}");
+    }
+    assert!(Address::own(&"n".repeat(65)).is_err());
+    let longest: Address = format!("4294967295/{}", "n".repeat(64)).parse().unwrap();
+    assert!(matches!(opened(&longest), Err(Error::Unknown(_))), "it fits into an address");
+}
+
+#[test]
+fn places_are_limited_and_given_back() {
+    let (host, name) = (Host::open().unwrap(), name("places"));
+    let limits = Limits { readers: 3, of_one_stranger: 1 };
+    let mut output = host.create(&name, AccessList::private(), &config(), limits).unwrap();
+    for _ in 0..5 {
+        let readers: Vec<_> = (0..3).map(|_| open_stream(&name).unwrap()).collect();
+        let full = open_stream(&name).unwrap_err();
+        assert!(matches!(full, Error::Full { limit: 3, of_user: false, .. }), "{full}");
+        output.write(b"to three").unwrap();
+        output.flush();
+        drop(readers);
+        while host.names()[0].readers > 0 {
+            std::thread::yield_now();
+        }
+    }
+    assert!(output.readers() <= 6, "{}", output.readers());
+}
+
+#[test]
+fn d17_a_region_is_read_and_written_at_any_place() {
+    let (host, name) = (Host::open().unwrap(), name("region"));
+    let mine = host.create_region(&name, AccessList::private(), 10_000).unwrap();
+    let read_only = open_region(&name).unwrap();
+    assert_eq!((read_only.len(), read_only.is_writable()), (10_000, false));
+    assert_eq!(read_only.write_at(0, b"x"), Err(Error::ReadOnly));
+    let mut expected = vec![0; 10_000];
+    let mut random = testkit::Random::replayable();
+    for _ in 0..500 {
+        let at = random.below(10_000);
+        let length = random.below(10_000 - at).min(1 + at % 70);
+        let bytes = random.bytes(usize::try_from(length).unwrap());
+        mine.write_at(at, &bytes).unwrap();
+        let at = usize::try_from(at).unwrap();
+        expected[at..at + bytes.len()].copy_from_slice(&bytes);
+    }
+    let mut seen = vec![1; 10_000];
+    read_only.read_at(0, &mut seen).unwrap();
+    assert!(seen == expected);
+    for (at, length) in [(10_000, 1), (9_999, 2), (u64::MAX, 1), (u64::MAX - 3, 9)] {
+        assert!(matches!(mine.read_at(at, &mut vec![0; length]), Err(Error::Range { .. })));
+        assert!(matches!(mine.write_at(at, &vec![0; length]), Err(Error::Range { .. })));
+    }
+    assert!(host.withdraw(&Address::own(&name).unwrap()));
+    assert!(matches!(open_region(&name), Err(Error::Unknown(_))));
+    mine.write_at(3, b"still").unwrap();
+    read_only.read_at(3, &mut seen[..5]).unwrap();
+    assert_eq!(&seen[..5], b"still");
+}
+
+#[test]
+fn bytes_of_one_word_that_two_write_are_not_lost() {
+    let (region, handout) = SharedRegion::create(64, true).unwrap();
+    let other = SharedRegion::open(handout.write.unwrap(), 64, true).unwrap();
+    let odd = std::thread::spawn(move || {
+        for round in 0..20_000u32 {
+            let value = [round as u8];
+            other.write_at(u64::from(round % 4) * 2 + 1, &value).unwrap();
+            let mut now = [0];
+            other.read_at(u64::from(round % 4) * 2 + 1, &mut now).unwrap();
+            assert_eq!(now, value, "nobody else writes it");
+        }
+    });
+    for round in 0..20_000u32 {
+        let value = [round as u8];
+        region.write_at(u64::from(round % 4) * 2, &value).unwrap();
+        let mut now = [0];
+        region.read_at(u64::from(round % 4) * 2, &mut now).unwrap();
+        assert_eq!(now, value, "nobody else writes it");
+    }
+    odd.join().unwrap();
+}
+
+#[test]
+fn whoever_writes_to_an_inbox_has_a_stream_of_its_own() {
+    let (host, name) = (Host::open().unwrap(), name("inbox"));
+    let access = AccessList { mode: 0o600, ..AccessList::private() };
+    let inbox = host.create_inbox(&name, access).unwrap();
+    assert!(inbox.accept(Some(std::time::Duration::ZERO)).unwrap().is_none());
+    // These offer nothing, and hold up nobody.
+    let idle: Vec<_> = (0..40).map(|_| open(&name).unwrap()).collect();
+    let mut outputs: Vec<_> =
+        (0..3).map(|_| open_write(&name, &config().policy(Policy::DropNew)).unwrap()).collect();
+    for (number, output) in outputs.iter_mut().enumerate() {
+        output.write(&[number as u8; 10]).unwrap();
+        output.flush();
+    }
+    let mut seen = Vec::new();
+    for _ in 0..3 {
+        let mut arrival = inbox.accept(None).unwrap().unwrap();
+        assert_eq!(arrival.who.uid, sys::process::identity().0);
+        let mut out = [0; 20];
+        assert_eq!(arrival.input.read(&mut out).unwrap(), 10);
+        seen.push(out[0]);
+    }
+    seen.sort_unstable();
+    assert_eq!(seen, [0, 1, 2]);
+    assert_eq!(idle.len(), 40);
+    drop(inbox);
+    assert!(matches!(open_write(&name, &config()), Err(Error::Unknown(_) | Error::Ended(_))));
+}
+
+#[test]
+fn streams_outlive_the_host_and_not_their_writer() {
+    let (host, name) = (Host::open().unwrap(), name("outlives"));
+    let mut output =
+        host.create(&name, AccessList::private(), &config(), Limits::default()).unwrap();
+    let mut input = open_stream(&name).unwrap();
+    drop(host);
+    assert!(matches!(open_stream(&name), Err(Error::Unknown(_))));
+    output.write(b"on").unwrap();
+    output.flush();
+    assert_eq!(input.read(&mut [0; 9]), Ok(2));
+    drop(input);
+    let fault = (0..10_000).find_map(|_| output.write(&[0; 100]).err());
+    assert_eq!(fault, Some(Fault::Abandoned));
+}

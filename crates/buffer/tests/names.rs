@@ -1,0 +1,322 @@
+//! Names between users: who may open what, what a descriptor is good for, who is killed when, and
+//! what a hostile visitor can do. (RELIABILITY T1, T8, T10, T12, T13, T17)
+//!
+//! The other process is this executable again, as user nobody, with a socket as standard input.
+//! Needs root, because another user is the point.
+
+#![expect(clippy::unwrap_used, reason = "a test ends where something is not as it must be")]
+
+use abi::DbufId;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::process::{Child, Stdio};
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+use streamline_buffer::Fault;
+use streamline_buffer::aggregate::access::AccessList;
+use streamline_buffer::name::{self, Error, Host, Limits};
+use streamline_buffer::stream::{Config, Output};
+use sys::process::NOBODY;
+use testkit::need;
+
+const ROLE: &str = "STREAMLINE_TEST_NAME_ROLE";
+const NAME: &str = "STREAMLINE_TEST_NAME";
+
+/// One at a time: one of them counts the descriptors of this process.
+static ALONE: Mutex<()> = Mutex::new(());
+
+fn config() -> Config {
+    Config::new(DbufId::new(1).unwrap()).capacity(16384)
+}
+
+fn named(of: &str) -> String {
+    format!("names-{}-{of}", std::process::id())
+}
+
+/// Starts the other process; the name is one of root's unless it says whose it is.
+fn spawn(role: &str, name: &str) -> Option<(OwnedFd, Child)> {
+    need::root()?;
+    let (here, there) = sys::descriptor::pair().unwrap();
+    let mut command = sys::process::again_as(NOBODY, there).unwrap();
+    command.args(["--ignored", "--exact", "the_other_process"]);
+    command.env(ROLE, role).env(NAME, name).stdout(Stdio::null());
+    match sys::process::start(&mut command) {
+        Ok(child) => Some((here, child)),
+        Err(error) => need::skip(&format!("nobody may not run this test: {error}")),
+    }
+}
+
+/// One line from the other process; `None`: it is gone.
+fn line(socket: impl AsFd) -> Option<String> {
+    let mut message = [0; 4096];
+    let (length, _) = sys::descriptor::receive(socket, &mut message).ok()?;
+    (length > 0).then(|| String::from_utf8_lossy(&message[..length]).into_owned())
+}
+
+fn go_on(socket: &OwnedFd) {
+    sys::descriptor::send(socket, b"go on", &[]).unwrap();
+}
+
+/// Waits for another process or thread.
+fn until(mut done: impl FnMut() -> bool) {
+    let start = Instant::now();
+    while !done() {
+        assert!(start.elapsed() < Duration::from_secs(20), "in vain");
+        std::thread::yield_now();
+    }
+}
+
+fn create(host: &Host, name: &str, mode: u32, limits: Limits) -> Output {
+    host.create(name, AccessList::new(0, 0, mode), &config(), limits).unwrap()
+}
+
+/// The permission bits of a stream decide who gets descriptors, and these are no way to write.
+#[test]
+fn d13_another_user_reads_what_the_bits_let_it_and_nothing_else() {
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let (host, name) = (Host::open().unwrap(), named("bits"));
+    for (mode, opens) in [(0o644, true), (0o640, false), (0o600, false), (0o604, true)] {
+        let mut output = create(&host, &name, mode, Limits::default());
+        let Some((socket, mut child)) = spawn("open", &format!("0/{name}")) else { return };
+        let said = line(&socket).unwrap();
+        if opens {
+            assert_eq!(said, "opened");
+            output.write(b"for all to read").unwrap();
+            output.flush();
+            assert_eq!(line(&socket).unwrap(), "15 bytes");
+        } else {
+            assert!(said.contains("user 65534, group 65534, may not open"), "{said}");
+            assert!(said.contains(&format!("user 0, group 0, and has mode {mode:03o}")), "{said}");
+        }
+        drop(output);
+        assert!(child.wait().unwrap().success());
+    }
+}
+
+/// A region for reading cannot be written by whoever gets it, however it opens it again.
+#[test]
+fn d17_a_region_is_written_by_those_who_may() {
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let (host, name) = (Host::open().unwrap(), named("region"));
+    for (mode, expected) in [(0o644, "read only"), (0o664, "read only"), (0o666, "written")] {
+        let access = AccessList::new(0, 0, mode);
+        let region = host.create_region(&name, access, 4096).unwrap();
+        region.write_at(8, b"here").unwrap();
+        let Some((socket, mut child)) = spawn("region", &format!("0/{name}")) else { return };
+        assert_eq!(line(&socket).unwrap(), expected, "{mode:o}");
+        let mut seen = [0; 5];
+        region.read_at(100, &mut seen).unwrap();
+        assert_eq!(&seen == b"there", expected == "written");
+        assert!(child.wait().unwrap().success());
+        assert!(host.withdraw(&name::Address::own(&name).unwrap()));
+    }
+}
+
+#[test]
+fn who_is_killed_gives_back_its_place_and_its_name() {
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let (host, name) = (Host::open().unwrap(), named("killed"));
+    let limits = Limits { readers: 3, of_one_stranger: 2 };
+    let mut output = create(&host, &name, 0o644, limits);
+    for _ in 0..3 {
+        let mut readers = Vec::new();
+        for number in 0..3 {
+            let Some((socket, child)) = spawn("hold", &format!("0/{name}")) else { return };
+            let said = line(&socket).unwrap();
+            assert_eq!(said == "opened", number < 2, "one stranger has two places: {said}");
+            readers.push((socket, child));
+        }
+        // They never read: it waits for them until they are killed.
+        let writing = std::thread::spawn(move || {
+            for _ in 0..100 {
+                assert!(output.write(&[1; 1000]).unwrap());
+            }
+            output
+        });
+        until(|| host.names()[0].readers == 2);
+        for (_, child) in &mut readers {
+            child.kill().unwrap();
+            child.wait().unwrap();
+        }
+        output = writing.join().unwrap();
+        until(|| host.names()[0].readers == 0);
+    }
+    drop(output);
+    // The creator is killed: its readers are told, and its name is free at once.
+    let squatted = named("nobody");
+    for _ in 0..3 {
+        let Some((socket, mut child)) = spawn("create", &squatted) else { return };
+        assert_eq!(line(&socket).unwrap(), "created");
+        let mut input = name::open_stream(&format!("{NOBODY}/{squatted}")).unwrap();
+        go_on(&socket);
+        assert_eq!(input.read(&mut [0; 64]).unwrap(), 5);
+        child.kill().unwrap();
+        assert_eq!(input.read(&mut [0; 64]), Err(Fault::Abandoned));
+        child.wait().unwrap();
+        let gone = name::open_stream(&format!("{NOBODY}/{squatted}")).unwrap_err();
+        assert!(matches!(gone, Error::Unknown(_)), "{gone}");
+    }
+}
+
+/// T13: a name of root's that nobody has taken first: it is not believed, and the error says who.
+#[test]
+fn a_name_that_a_stranger_keeps_is_not_opened() {
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let name = named("squatted");
+    let Some((socket, mut child)) = spawn("squat", &name) else { return };
+    assert_eq!(line(&socket).unwrap(), "squatting");
+    let refused = name::open_stream(&name).unwrap_err();
+    assert!(matches!(refused, Error::Squatted { holder: NOBODY, .. }), "{refused}");
+    let host = Host::open().unwrap();
+    let access = AccessList::private();
+    let taken = host.create(&name, access, &config(), Limits::default()).unwrap_err();
+    assert!(matches!(taken, Error::Taken(_)), "{taken}");
+    child.kill().unwrap();
+    child.wait().unwrap();
+}
+
+/// Visitors that connect without end, send garbage and their own end into ours, never read, and
+/// hold what they get.
+#[test]
+fn a_hostile_visitor_costs_bounded_memory_and_stops_nobody() {
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let (host, name) = (Host::open().unwrap(), named("hostile"));
+    let descriptors = || std::fs::read_dir("/proc/self/fd").unwrap().count();
+    let limits = Limits { readers: 8, of_one_stranger: 2 };
+    let mut output = create(&host, &name, 0o644, limits);
+    let before = descriptors();
+    let Some((socket, mut child)) = spawn("storm", &format!("0/{name}")) else { return };
+    assert_eq!(line(&socket).unwrap(), "raging");
+    let start = Instant::now();
+    let mut opened = 0;
+    while opened < 50 {
+        // What the stranger got blocks the writer, until it is shut out.
+        match name::open_stream(&name) {
+            Ok(mut input) => {
+                opened += 1;
+                output.write(&[7; 100]).unwrap();
+                output.flush();
+                assert_eq!(input.read(&mut [0; 200]).unwrap(), 100);
+            }
+            Err(Error::Silent(_)) => {}
+            Err(error) => panic!("{error}"),
+        }
+        assert!(host.names()[0].readers <= 3);
+        // Two for each place that is taken, what is just being answered, and what we hold.
+        assert!(descriptors() < before + 16, "{} {before}", descriptors());
+    }
+    println!("50 visits in the storm: {:?}", start.elapsed());
+    assert!(start.elapsed() < Duration::from_secs(20), "{:?}", start.elapsed());
+    child.kill().unwrap();
+    child.wait().unwrap();
+    until(|| host.names()[0].readers == 0);
+    output.write(b"x").unwrap();
+    output.flush();
+    // The writer keeps the bell of a place until the next reader has it.
+    until(|| descriptors() <= before + limits.readers);
+}
+
+// ---- there
+
+#[test]
+#[ignore = "what the other process runs"]
+fn the_other_process() {
+    let (Ok(role), Ok(name)) = (std::env::var(ROLE), std::env::var(NAME)) else { return };
+    match role.as_str() {
+        "open" => match name::open_stream(&name) {
+            Ok(mut input) => {
+                say("opened");
+                let count = input.read(&mut [0; 64]).unwrap();
+                say(&format!("{count} bytes"));
+            }
+            Err(error) => say(&error.to_string()),
+        },
+        "hold" => {
+            let held = name::open_stream(&name);
+            say(&held.as_ref().map_or_else(Error::to_string, |_| "opened".to_owned()));
+            wait();
+        }
+        "region" => region(&name),
+        "create" => {
+            let host = Host::open().unwrap();
+            let access = AccessList::private();
+            let mut output = host.create(&name, access, &config(), Limits::default()).unwrap();
+            say("created");
+            wait();
+            output.write(b"bytes").unwrap();
+            output.flush();
+            wait();
+        }
+        "squat" => {
+            let taken = sys::name::take(
+                format!("streamline/0/{name}").as_bytes(),
+                100,
+                sys::name::Takes::Bytes,
+            )
+            .unwrap();
+            say("squatting");
+            loop {
+                sys::poll::readable(&[taken.as_fd()], None);
+                // It may promise what it likes.
+                if let Some(visitor) = sys::name::accept(&taken).unwrap() {
+                    let _ = sys::descriptor::send(&visitor, &[1; 32], &[]);
+                }
+            }
+        }
+        "storm" => storm(&name),
+        _ => panic!("no role {role}"),
+    }
+}
+
+fn say(text: &str) {
+    sys::descriptor::send(std::io::stdin(), text.as_bytes(), &[]).unwrap();
+}
+
+/// Until the parent says so, or is gone.
+fn wait() {
+    line(std::io::stdin());
+}
+
+fn region(name: &str) {
+    // The descriptor as it comes, before it is mapped.
+    let socket = format!("streamline/{name}");
+    let visit = sys::name::go_to(socket.as_bytes(), Duration::from_secs(5)).unwrap();
+    let (_, files) = sys::descriptor::receive(&visit, &mut [0; 64]).unwrap();
+    let region = name::open_region(name).unwrap();
+    let mut seen = [0; 4];
+    region.read_at(8, &mut seen).unwrap();
+    assert_eq!(&seen, b"here");
+    let path = format!("/proc/self/fd/{}", files[0].as_raw_fd());
+    let again = std::fs::OpenOptions::new().read(true).write(true).open(path);
+    let file = sys::memory::Memfd::from_fd(files[0].try_clone().unwrap()).unwrap();
+    if region.is_writable() {
+        region.write_at(100, b"there").unwrap();
+        return say("written");
+    }
+    assert!(region.write_at(100, b"there").is_err());
+    assert!(file.map().is_err(), "no mapping that writes");
+    assert!(file.map_read().unwrap().into_writable().is_err(), "nor one that is made to");
+    assert_eq!(again.unwrap_err().kind(), std::io::ErrorKind::PermissionDenied);
+    say("read only");
+}
+
+fn storm(name: &str) -> ! {
+    let socket = format!("streamline/{name}");
+    let mut held = std::collections::VecDeque::new();
+    let mut number = 0u32;
+    loop {
+        if let Ok(visit) = sys::name::go_to(socket.as_bytes(), Duration::from_millis(100)) {
+            let garbage = [number as u8; 3000];
+            let length = 1 + number as usize % garbage.len();
+            let _ = sys::descriptor::send(&visit, &garbage[..length], &[visit.as_fd()]);
+            let _ = sys::descriptor::send(&visit, &garbage[..length], &[]);
+            held.push_back(visit);
+        }
+        if held.len() > 500 {
+            held.pop_front();
+        }
+        number += 1;
+        if number == 100 {
+            say("raging");
+        }
+    }
+}

@@ -1,0 +1,163 @@
+//! Names without a file: abstract Unix sockets, and who is at the other end. (RELIABILITY T10, T13)
+//!
+//! A name is gone when the last process that holds the listening socket is; nothing is left in a
+//! file system. It is known in one network namespace. Whoever comes first has it: both ends ask the
+//! kernel who the other one is, and never each other.
+
+use crate::error::{Error, Named as _, Result};
+use rustix::net::sockopt::{self, Timeout};
+use rustix::net::{
+    AddressFamily, SocketAddrUnix, SocketFlags, SocketType, accept_with, bind, connect, listen,
+    socket_with,
+};
+use std::ffi::{c_int, c_void};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::time::Duration;
+
+/// The longest name.
+pub const LENGTH_MAX: usize = 107;
+
+/// Takes a name. What connects to it waits until it is accepted, at most `backlog` of them.
+pub fn take(name: &[u8], backlog: i32, takes: Takes) -> Result<OwnedFd> {
+    let socket = open(SocketFlags::CLOEXEC | SocketFlags::NONBLOCK)?;
+    if takes == Takes::Bytes {
+        refuse_descriptors(&socket)?;
+    }
+    bind(&socket, &address(name)?).named("bind", shown(name))?;
+    listen(&socket, backlog).named("listen", shown(name))?;
+    Ok(socket)
+}
+
+/// What visitors may send.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Takes {
+    /// Bytes alone. A visitor that sent its own end into ours would never hang up, not even when
+    /// it is dead: the kernel refuses that from 6.16 on.
+    Bytes,
+    /// Descriptors, too.
+    Descriptors,
+}
+
+/// Goes to whoever has this name, and waits at most so long for a place in its queue. Reading from
+/// it waits no longer than that either.
+pub fn go_to(name: &[u8], limit: Duration) -> Result<OwnedFd> {
+    let socket = open(SocketFlags::CLOEXEC)?;
+    for which in [Timeout::Send, Timeout::Recv] {
+        sockopt::set_socket_timeout(&socket, which, Some(limit))
+            .named("setsockopt", "a limit in time")?;
+    }
+    connect(&socket, &address(name)?).named("connect", shown(name))?;
+    Ok(socket)
+}
+
+/// The next one that has come; none: nobody waits.
+pub fn accept(listener: impl AsFd) -> Result<Option<OwnedFd>> {
+    match accept_with(listener, SocketFlags::CLOEXEC) {
+        Ok(socket) => Ok(Some(socket)),
+        // Who has left again before we looked has not come.
+        Err(rustix::io::Errno::AGAIN | rustix::io::Errno::CONNABORTED) => Ok(None),
+        Err(errno) => Err(Error::new("accept", "a socket", errno.raw_os_error())),
+    }
+}
+
+/// Who a process was when it connected, or when it took the name.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Peer {
+    /// Its number. For people: numbers are used again.
+    pub process: i32,
+    /// Its effective user.
+    pub uid: u32,
+    /// Its effective group.
+    pub gid: u32,
+    /// Its other groups.
+    pub groups: Vec<u32>,
+}
+
+/// Who is at the other end, as the kernel knows.
+pub fn peer(socket: impl AsFd) -> Result<Peer> {
+    let who = sockopt::socket_peercred(&socket).named("getsockopt", "SO_PEERCRED")?;
+    let groups = groups(&socket)?;
+    Ok(Peer {
+        process: who.pid.as_raw_nonzero().get(),
+        uid: who.uid.as_raw(),
+        gid: who.gid.as_raw(),
+        groups,
+    })
+}
+
+fn groups(socket: &impl AsFd) -> Result<Vec<u32>> {
+    // As many as a process can have (NGROUPS_MAX).
+    let mut groups = vec![0u32; 65536];
+    let mut bytes = libc::socklen_t::try_from(size_of_val(groups.as_slice())).unwrap_or(0);
+    let (fd, level) = (socket.as_fd().as_raw_fd(), libc::SOL_SOCKET);
+    let to = groups.as_mut_ptr().cast::<c_void>();
+    // SAFETY: the kernel writes at most `bytes` bytes, which is the size of the list, and says in
+    // `bytes` how many it wrote (socket(7), SO_PEERGROUPS).
+    let done: c_int =
+        unsafe { libc::getsockopt(fd, level, libc::SO_PEERGROUPS, to, &raw mut bytes) };
+    if done != 0 {
+        return Err(Error::last("getsockopt", "SO_PEERGROUPS"));
+    }
+    groups.truncate(bytes as usize / size_of::<u32>());
+    Ok(groups)
+}
+
+/// Has the kernel refuse descriptors that are sent to whatever is accepted here; kernels before
+/// 6.16 cannot.
+fn refuse_descriptors(socket: &OwnedFd) -> Result<()> {
+    const SO_PASSRIGHTS: c_int = 83;
+    let (fd, level, off): (_, _, c_int) = (socket.as_raw_fd(), libc::SOL_SOCKET, 0);
+    let length = libc::socklen_t::try_from(size_of_val(&off)).unwrap_or(0);
+    let value = (&raw const off).cast::<c_void>();
+    // SAFETY: the kernel reads `length` bytes, which is the size of the number (setsockopt(2)).
+    let done = unsafe { libc::setsockopt(fd, level, SO_PASSRIGHTS, value, length) };
+    let error = Error::last("setsockopt", "SO_PASSRIGHTS");
+    if done == 0 || error.errno == libc::ENOPROTOOPT { Ok(()) } else { Err(error) }
+}
+
+fn open(flags: SocketFlags) -> Result<OwnedFd> {
+    socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).named("socket", "AF_UNIX")
+}
+
+fn address(name: &[u8]) -> Result<SocketAddrUnix> {
+    SocketAddrUnix::new_abstract_name(name).named("bind", shown(name))
+}
+
+/// As it stands in `/proc/net/unix`.
+fn shown(name: &[u8]) -> String {
+    format!("@{}", String::from_utf8_lossy(name))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::descriptor;
+
+    const LIMIT: Duration = Duration::from_secs(5);
+
+    #[test]
+    fn a_name_is_taken_once_and_both_ends_know_who_the_other_is() {
+        let name = format!("streamline-test/{}", std::process::id());
+        let gone = go_to(name.as_bytes(), LIMIT).unwrap_err();
+        assert_eq!(gone.errno, libc::ECONNREFUSED, "{gone}");
+        let listener = take(name.as_bytes(), 4, Takes::Bytes).unwrap();
+        assert_eq!(take(name.as_bytes(), 4, Takes::Bytes).unwrap_err().errno, libc::EADDRINUSE);
+        assert!(accept(&listener).unwrap().is_none());
+        let there = go_to(name.as_bytes(), LIMIT).unwrap();
+        let here = accept(&listener).unwrap().unwrap();
+        let (uid, gid) = crate::process::identity();
+        for end in [&here, &there] {
+            let peer = peer(end).unwrap();
+            let process = i32::try_from(std::process::id()).unwrap();
+            assert_eq!((peer.process, peer.uid, peer.gid), (process, uid, gid));
+        }
+        descriptor::send(&here, b"hello", &[]).unwrap();
+        assert_eq!(descriptor::receive(&there, &mut [0; 9]).unwrap().0, 5);
+        let sent = descriptor::send(&there, b"itself", &[there.as_fd()]);
+        println!("a socket that is sent to its own other end: {sent:?}");
+        drop((listener, here));
+        assert_eq!(descriptor::receive(&there, &mut [0; 9]).unwrap().0, 0);
+        drop(take(name.as_bytes(), 4, Takes::Bytes).unwrap());
+        assert!(take(&[b'x'; LENGTH_MAX + 1], 4, Takes::Bytes).is_err());
+    }
+}
