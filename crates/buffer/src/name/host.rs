@@ -12,7 +12,7 @@ use super::{Address, Error, SharedRegion};
 use crate::aggregate::access::{AccessList, Credentials};
 use crate::stream::{self, Config, Entrance, Output};
 use std::os::fd::{AsFd, OwnedFd};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 use sys::doorbell::Doorbell;
@@ -23,7 +23,7 @@ use sys::poll;
 /// go on for those who have them.
 #[derive(Debug)]
 pub struct Host {
-    state: Arc<Mutex<State>>,
+    shared: Arc<Shared>,
     bell: Arc<Doorbell>,
     thread: Option<JoinHandle<()>>,
 }
@@ -37,6 +37,13 @@ pub struct Listed {
     pub kind: &'static str,
     /// How many read it now; of regions and inboxes nobody counts it.
     pub readers: usize,
+}
+
+#[derive(Debug, Default)]
+struct Shared {
+    state: Mutex<State>,
+    /// The thread looks at nothing any more that is not in the state.
+    turned: Condvar,
 }
 
 #[derive(Debug, Default)]
@@ -64,13 +71,13 @@ impl Host {
     /// Has no names yet.
     pub fn open() -> sys::Result<Self> {
         let (bell, heard) = Doorbell::pair()?;
-        let state = Arc::new(Mutex::new(State::default()));
-        let seen = state.clone();
+        let shared = Arc::<Shared>::default();
+        let seen = shared.clone();
         let thread = thread::Builder::new().name("names".to_owned());
         let thread = thread
             .spawn(move || serve(&seen, &heard))
             .map_err(|e| sys::Error::new("clone", "a thread", e.raw_os_error().unwrap_or(0)))?;
-        Ok(Self { state, bell: Arc::new(bell), thread: Some(thread) })
+        Ok(Self { shared, bell: Arc::new(bell), thread: Some(thread) })
     }
 
     /// Creates a stream that whoever is on the list can open by this name of our user, as long as
@@ -112,27 +119,23 @@ impl Host {
 
     /// Gives a name back; those who have opened it keep what they have. `false`: it was not ours.
     pub fn withdraw(&self, address: &Address) -> bool {
-        let mut state = lock(&self.state);
-        let before = state.names.len();
-        state.names.retain(|name| name.address != *address);
-        let known = state.names.len() < before;
-        drop(state);
-        self.bell.ring();
+        let named = |name: &mut Name| name.address == *address;
+        let gone: Vec<_> = self.lock().names.extract_if(.., named).collect();
+        let known = !gone.is_empty();
+        self.retire(gone);
         known
     }
 
     /// All names, and who reads.
     #[must_use]
     pub fn names(&self) -> Vec<Listed> {
-        let mut state = lock(&self.state);
-        state.sweep();
-        state.names.iter().map(Name::listed).collect()
+        self.sweep();
+        self.lock().names.iter().map(Name::listed).collect()
     }
 
     fn add(&self, name: &str, access: AccessList, what: What) -> Result<(), Error> {
         let address = Address::own(name)?;
-        let mut state = lock(&self.state);
-        state.sweep();
+        self.sweep();
         let takes = match what {
             What::Inbox(_) => Takes::Descriptors,
             What::Stream { .. } | What::Region(_) => Takes::Bytes,
@@ -141,33 +144,62 @@ impl Host {
         let listener = taken.map_err(|error| {
             if error.errno == TAKEN { Error::Taken(address.clone()) } else { Error::System(error) }
         })?;
-        state.names.push(Name { address, listener: Arc::new(listener), access, what });
-        drop(state);
+        let name = Name { address, listener: Arc::new(listener), access, what };
+        self.lock().names.push(name);
         self.bell.ring();
         Ok(())
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.shared.lock()
+    }
+
+    /// Gives back the names of what has ended.
+    fn sweep(&self) {
+        let over = self.lock().over();
+        self.retire(over);
+    }
+
+    /// Waits until the thread has let go of these names, so that they are free.
+    fn retire(&self, names: Vec<Name>) {
+        if names.is_empty() {
+            return;
+        }
+        self.bell.ring();
+        let mut state = self.lock();
+        while names.iter().any(|name| Arc::strong_count(&name.listener) > 1) {
+            state = self.shared.turned.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+}
+
+impl Shared {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl Drop for Host {
     fn drop(&mut self) {
-        lock(&self.state).is_closing = true;
+        self.lock().is_closing = true;
         self.bell.ring();
         if let Some(thread) = self.thread.take() {
             // It ends by itself; if it has panicked there is nobody to tell here.
             let _ended = thread.join();
         }
-        lock(&self.state).names.clear();
+        self.lock().names.clear();
     }
 }
 
 impl State {
-    /// Gives back the names of what has ended.
-    fn sweep(&mut self) {
-        self.names.retain(|name| match &name.what {
-            What::Stream { entrance, .. } => !entrance.has_ended(),
-            What::Inbox(queue) => !queue.is_over(),
-            What::Region(_) => true,
-        });
+    /// Takes out what has ended.
+    fn over(&mut self) -> Vec<Name> {
+        let is_over = |name: &mut Name| match &name.what {
+            What::Stream { entrance, .. } => entrance.has_ended(),
+            What::Inbox(queue) => queue.is_over(),
+            What::Region(_) => false,
+        };
+        self.names.extract_if(.., is_over).collect()
     }
 
     /// The bells of all readers.
@@ -259,20 +291,17 @@ fn tell_with(visitor: &OwnedFd, answer: &Answer, file: &OwnedFd) {
     let _ = answer.send(visitor, &[file.as_fd()]);
 }
 
-fn lock(state: &Mutex<State>) -> MutexGuard<'_, State> {
-    state.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 /// The life of the thread.
-fn serve(state: &Mutex<State>, bell: &Doorbell) {
+fn serve(shared: &Shared, bell: &Doorbell) {
     let mut pause = None;
     loop {
         let (listeners, guests) = {
-            let mut state = lock(state);
+            let mut state = shared.lock();
+            shared.turned.notify_all();
             if state.is_closing {
                 return;
             }
-            state.sweep();
+            drop(state.over());
             // After a refusal of the kernel nobody is let in for a moment.
             let names = state.names.iter().filter(|_| pause.is_none());
             let listeners: Vec<_> = names.map(|name| name.listener.clone()).collect();
@@ -285,12 +314,12 @@ fn serve(state: &Mutex<State>, bell: &Doorbell) {
         bell.clear();
         let gone: Vec<_> = guests.iter().zip(gone).filter(|(_, g)| *g).map(|(b, _)| b).collect();
         if !gone.is_empty() {
-            lock(state).show_out(&gone);
+            shared.lock().show_out(&gone);
         }
         for (listener, _) in listeners.iter().zip(ready.iter().skip(1)).filter(|(_, r)| **r) {
             match sys::name::accept(listener) {
                 Ok(Some(visitor)) => {
-                    let mut state = lock(state);
+                    let mut state = shared.lock();
                     let named = |name: &&mut Name| Arc::ptr_eq(&name.listener, listener);
                     if let Some(name) = state.names.iter_mut().find(named) {
                         name.welcome(visitor);
