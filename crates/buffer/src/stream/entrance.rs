@@ -69,13 +69,15 @@ pub fn send_to(
     config: &Config,
     sockets: Vec<OwnedFd>,
 ) -> sys::Result<(Output, Vec<sys::Result<()>>)> {
-    let (writer, rings) = share::blocks(&config.readers(sockets.len()).ring)?;
-    let send = |(ring, socket): (share::Offer, &OwnedFd)| {
-        sys::descriptor::send(socket.as_fd(), OFFER, &ring.descriptors())
-    };
-    let sent: Vec<_> = rings.into_iter().zip(&sockets).map(send).collect();
-    let bells = sockets.into_iter().map(Doorbell::from).collect();
-    let mut output = Output::new(writer, bells, config.every);
+    let config = &config.readers(sockets.len());
+    let (writer, rings) = share::blocks(&config.ring)?;
+    let (mut ends, mut sent) = (Vec::new(), Vec::new());
+    for (ring, socket) in rings.into_iter().zip(sockets) {
+        let page = ring.page()?;
+        sent.push(sys::descriptor::send(socket.as_fd(), OFFER, &ring.descriptors()));
+        ends.push((Doorbell::from(socket), page));
+    }
+    let mut output = Output::new(writer, ends, config, None);
     for (at, _) in sent.iter().enumerate().filter(|(_, sent)| sent.is_err()) {
         output.shut_out(at);
     }
