@@ -7,6 +7,7 @@
 #![forbid(unsafe_code)]
 #![warn(clippy::cast_possible_truncation)]
 
+pub mod edge;
 mod lane;
 mod pointer;
 pub mod ring;

@@ -76,6 +76,12 @@ pub(crate) enum Command {
         #[arg(long, allow_hyphen_values = true)]
         line: String,
     },
+    /// Run a pipeline of ordinary programs whose pipes become streams
+    ///
+    /// What is no plain pipeline is run by /bin/sh, unchanged.
+    Sh(ShellArguments),
+    /// Run a program with the library before it through which it uses buffers
+    Exec(ExecArguments),
     /// Measure: every figure of the project (runs streamline-bench)
     #[command(disable_help_flag = true)]
     Bench {
@@ -127,6 +133,48 @@ pub(crate) struct RunArguments {
     /// person watches
     #[arg(long, value_name = "yes|no|TIME", value_parser = progress::wish)]
     pub(crate) progress: Option<Wish>,
+}
+
+/// Words of `sh`.
+#[derive(Args, Debug)]
+pub(crate) struct ShellArguments {
+    /// The command, as for a shell
+    #[arg(short, value_name = "COMMAND")]
+    pub(crate) command: Option<String>,
+    /// Say which edge is what, and why
+    #[arg(short, long, visible_alias = "explain")]
+    pub(crate) verbose: bool,
+    /// Have the kernel between all programs: only kernel pipes
+    #[arg(long)]
+    pub(crate) isolate: bool,
+    /// Let cat and dd copy lazily: what they write is what the file holds when they write
+    #[arg(long)]
+    pub(crate) lazy: bool,
+    /// End with the status of the last program that failed, not of the last one
+    #[arg(long)]
+    pub(crate) pipefail: bool,
+    /// A script, unless there is a command
+    #[arg(value_name = "SCRIPT")]
+    pub(crate) script: Option<PathBuf>,
+    /// What the command finds in $1, $2…
+    #[arg(trailing_var_arg = true, allow_hyphen_values = true, value_name = "WORDS")]
+    pub(crate) words: Vec<OsString>,
+}
+
+/// Words of `exec`.
+#[derive(Args, Debug)]
+pub(crate) struct ExecArguments {
+    /// Let it copy lazily: what it writes is what the file holds when it writes
+    #[arg(long)]
+    pub(crate) lazy: bool,
+    /// The program and its arguments
+    #[arg(
+        required = true,
+        trailing_var_arg = true,
+        allow_hyphen_values = true,
+        value_name = "CMD"
+    )]
+    pub(crate) words: Vec<OsString>,
 }
 
 /// Words of `check`.

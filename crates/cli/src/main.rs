@@ -21,6 +21,7 @@ mod privilege;
 mod progress;
 mod report;
 mod run;
+mod shell;
 mod status;
 mod terminal;
 
@@ -49,6 +50,8 @@ fn main() -> ExitCode {
         Command::Completion { shell } => completion::script(shell),
         Command::Complete { line } => completion::complete(&line),
         Command::Bench { words } => bench::bench(&words),
+        Command::Sh(given) => return shell::sh(&given),
+        Command::Exec(given) => return shell::exec(&given),
     };
     status.into()
 }

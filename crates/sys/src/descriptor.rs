@@ -28,6 +28,11 @@ pub fn made_by(socket: impl AsFd) -> Result<(u32, u32)> {
     Ok((peer.uid.as_raw(), peer.gid.as_raw()))
 }
 
+/// The two ends of a pipe: who reads, who writes. Closed on exec.
+pub fn pipe() -> Result<(OwnedFd, OwnedFd)> {
+    rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC).named("pipe2", "")
+}
+
 /// Sends one message with copies of these descriptors. The message must not be empty.
 pub fn send(socket: impl AsFd, message: &[u8], descriptors: &[BorrowedFd<'_>]) -> Result<()> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS_MAX))];
@@ -44,11 +49,28 @@ pub fn send(socket: impl AsFd, message: &[u8], descriptors: &[BorrowedFd<'_>]) -
 /// Receives one message and the descriptors that came with it (closed on exec). 0 bytes: the other
 /// end is closed. A message or a list of descriptors that was cut short is an error.
 pub fn receive(socket: impl AsFd, message: &mut [u8]) -> Result<(usize, Vec<OwnedFd>)> {
+    receive_with(socket, message, RecvFlags::empty())
+}
+
+/// As [`receive`], without waiting: `None` where nothing is there.
+pub fn receive_now(socket: impl AsFd, message: &mut [u8]) -> Result<Option<(usize, Vec<OwnedFd>)>> {
+    match receive_with(socket, message, RecvFlags::DONTWAIT) {
+        Err(error) if error.errno == libc::EAGAIN => Ok(None),
+        got => got.map(Some),
+    }
+}
+
+fn receive_with(
+    socket: impl AsFd,
+    message: &mut [u8],
+    flags: RecvFlags,
+) -> Result<(usize, Vec<OwnedFd>)> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS_MAX))];
     let mut control = RecvAncillaryBuffer::new(&mut space);
     let mut parts = [IoSliceMut::new(message)];
-    let got = rustix::net::recvmsg(socket, &mut parts, &mut control, RecvFlags::CMSG_CLOEXEC)
-        .named("recvmsg", "a socket")?;
+    let got =
+        rustix::net::recvmsg(socket, &mut parts, &mut control, RecvFlags::CMSG_CLOEXEC | flags)
+            .named("recvmsg", "a socket")?;
     let mut descriptors = Vec::new();
     for part in control.drain() {
         if let RecvAncillaryMessage::ScmRights(rights) = part {

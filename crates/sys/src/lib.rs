@@ -7,6 +7,7 @@
 //! relies on.
 
 pub mod bpf;
+pub mod children;
 pub mod clock;
 pub mod descriptor;
 pub mod doorbell;
@@ -23,6 +24,7 @@ pub mod net;
 pub mod packet;
 pub mod pages;
 pub mod poll;
+pub mod preload;
 pub mod privilege;
 pub mod probe;
 pub mod process;

@@ -70,10 +70,15 @@ pub(super) const ROOMS: &[Room] = &[
     room("pipeline", 2, &["filter"]),
     room("engine", 3, &["pipeline", "endpoint", "filter", "buffer", "ebpf", "sys", "abi"]),
     room("pipesfs", DOORS, &["engine", "sys"]),
-    Room { fence: Fence::Files(&["export.rs"]), ..room("sockets", DOORS, &["engine"]) },
+    // A library inside other programs: it carries buffers and what finds them, not the engine.
+    Room {
+        fence: Fence::Files(&["export.rs", "export/"]),
+        ..room("sockets", DOORS, &["buffer", "sys", "abi"])
+    },
     Room { fence: Fence::Files(&["export.rs"]), ..room("pcap", DOORS, &["engine", "wire"]) },
     room("web", DOORS, &["engine", "buffer", "wire"]),
-    room("cli", DOORS, &["engine", "pipeline", "pipesfs", "web"]),
+    // It starts programs whose edges become streams: `sys` starts them, `abi` tells them.
+    room("cli", DOORS, &["engine", "pipeline", "pipesfs", "web", "sys", "abi"]),
     room("testkit", BESIDE, &["wire", "abi", "sys"]),
     Room { arrows: Arrows::Free, ..room("tests", BESIDE, &[]) },
     Room { arrows: Arrows::Free, ..room("bench", BESIDE, &[]) },

@@ -1,0 +1,265 @@
+//! `streamline sh`: a pipeline of unmodified programs whose pipes become streams; `streamline
+//! exec`: one program with the library before it. [SL §5.1, §9.2.4; FEATURES C9, D19]
+//!
+//! Each edge is a kernel pipe in any case. Where both programs can be preloaded, both get an end of
+//! a meeting place too (`abi`, `edge`), and the library does the rest. A command that is no plain
+//! pipeline is run by `/bin/sh`, unchanged.
+
+mod parse;
+mod probe;
+
+use crate::arguments::{ExecArguments, ShellArguments};
+use crate::terminal;
+use abi::edge::{Edge, End, LAZY, LOWEST, VARIABLE};
+use parse::Stage;
+use std::ffi::OsString;
+use std::fs::File;
+use std::io::ErrorKind;
+use std::os::fd::{AsFd, AsRawFd as _, OwnedFd};
+use std::os::unix::fs::MetadataExt as _;
+use std::os::unix::process::CommandExt as _;
+use std::path::Path;
+use std::process::{Child, Command, ExitCode, Stdio};
+
+/// What a shell answers where a program is not there, and where it cannot be run.
+const NOT_FOUND: u8 = 127;
+const NOT_RUN: u8 = 126;
+const SHELL: &str = "/bin/sh";
+
+/// Runs a command as a shell does.
+pub(crate) fn sh(given: &ShellArguments) -> ExitCode {
+    let text = match (&given.command, &given.script) {
+        (Some(text), _) => text.clone(),
+        (None, Some(path)) => match std::fs::read_to_string(path) {
+            Ok(text) => text,
+            Err(error) => {
+                let what = format!("{}: {}", path.display(), terminal::reason(&error));
+                return failed(&what, NOT_FOUND);
+            }
+        },
+        (None, None) => return failed("say a command (-c) or a script", 2),
+    };
+    // A script begins with a line for the kernel.
+    let body = if given.command.is_none() { without_first(&text) } else { text.as_str() };
+    let stages = match parse::pipeline(body) {
+        Ok(stages) => stages,
+        Err(why) => {
+            say(given, &format!("no plain pipeline ({why}): {SHELL} runs it, with kernel pipes"));
+            return plain_shell(given, &text);
+        }
+    };
+    match run(given, &stages) {
+        Ok(status) => ExitCode::from(status),
+        Err(why) => failed(&why, NOT_RUN),
+    }
+}
+
+/// Becomes a program with the library before it.
+pub(crate) fn exec(given: &ExecArguments) -> ExitCode {
+    let Some((program, arguments)) = given.words.split_first() else {
+        return failed("say a program", 2);
+    };
+    let name = program.to_string_lossy();
+    if let Some(why) = probe::refusal(&name) {
+        return match probe::find(&name) {
+            None => failed(&why, NOT_FOUND),
+            Some(_) => failed(&format!("no library can be loaded before it: {why}"), NOT_RUN),
+        };
+    }
+    let library = match probe::library() {
+        Ok(library) => library,
+        Err(why) => return failed(&why, NOT_RUN),
+    };
+    let mut command = Command::new(program);
+    command.args(arguments);
+    preload(&mut command, &library, given.lazy);
+    let error = command.exec();
+    failed(&format!("{name}: {}", terminal::reason(&error)), NOT_RUN)
+}
+
+fn failed(what: &str, status: u8) -> ExitCode {
+    terminal::complain(what);
+    ExitCode::from(status)
+}
+
+fn say(given: &ShellArguments, what: &str) {
+    if given.verbose {
+        terminal::note(what);
+    }
+}
+
+fn without_first(text: &str) -> &str {
+    match text.strip_prefix("#!") {
+        Some(rest) => rest.split_once('\n').map_or("", |(_, rest)| rest),
+        None => text,
+    }
+}
+
+/// Becomes the shell.
+fn plain_shell(given: &ShellArguments, text: &str) -> ExitCode {
+    let mut command = Command::new(SHELL);
+    if given.pipefail {
+        // Not every shell knows it: then it says so.
+        command.args(["-o", "pipefail"]);
+    }
+    command.arg("-c").arg(text).arg(zero(given)).args(&given.words);
+    let error = command.exec();
+    failed(&format!("{SHELL}: {}", terminal::reason(&error)), NOT_RUN)
+}
+
+/// What a shell calls itself.
+fn zero(given: &ShellArguments) -> OsString {
+    given.script.as_ref().map_or_else(|| "sh".into(), OsString::from)
+}
+
+/// What stands between two commands.
+struct Joint {
+    reads: OwnedFd,
+    writes: OwnedFd,
+    /// Where the two meet, if they can.
+    place: Option<(OwnedFd, OwnedFd)>,
+}
+
+fn run(given: &ShellArguments, stages: &[Stage]) -> Result<u8, String> {
+    let library = if stages.len() > 1 && !given.isolate { Some(probe::library()?) } else { None };
+    let refusals: Vec<Option<String>> = stages.iter().map(refusal).collect();
+    sys::children::pass_signals_on().map_err(|error| error.to_string())?;
+    let mut children: Vec<Result<Child, u8>> = Vec::new();
+    let mut before: Option<Joint> = None;
+    for (at, stage) in stages.iter().enumerate() {
+        let after = match stages.get(at + 1) {
+            Some(next) => {
+                let why = refusals[at].as_ref().or(refusals[at + 1].as_ref());
+                let why = if given.isolate { Some("--isolate") } else { why.map(String::as_str) };
+                say(given, &described(at, stage, next, why));
+                Some(joint(why.is_none()).map_err(|error| error.to_string())?)
+            }
+            None => None,
+        };
+        children.push(start(given, stage, before.as_ref(), after.as_ref(), library.as_deref()));
+        before = after;
+    }
+    drop(before);
+    let wait = |child: Result<Child, u8>| match child {
+        Ok(mut child) => sys::children::wait(&mut child),
+        Err(status) => status,
+    };
+    let all: Vec<u8> = children.into_iter().map(wait).collect();
+    let last = all.last().copied().unwrap_or(0);
+    let any = all.iter().rev().copied().find(|status| *status != 0).unwrap_or(0);
+    Ok(if given.pipefail { any } else { last })
+}
+
+/// Why a stage has kernel pipes.
+fn refusal(stage: &Stage) -> Option<String> {
+    match stage {
+        Stage::Program(words) => probe::refusal(words.first()?),
+        Stage::Shell { program, .. } => {
+            probe::refusal(SHELL).or_else(|| probe::refusal(program.as_deref()?))
+        }
+    }
+}
+
+fn described(at: usize, stage: &Stage, next: &Stage, why: Option<&str>) -> String {
+    let (from, to) = (name(stage), name(next));
+    match why {
+        None => format!("edge {}, {from} → {to}: a stream once much goes through it", at + 1),
+        Some(why) => format!("edge {}, {from} → {to}: a kernel pipe: {why}", at + 1),
+    }
+}
+
+fn name(stage: &Stage) -> &str {
+    match stage {
+        Stage::Program(words) => words.first().map_or("", String::as_str),
+        Stage::Shell { text, program } => program.as_deref().unwrap_or(text),
+    }
+}
+
+fn joint(meets: bool) -> sys::Result<Joint> {
+    let (reads, writes) = sys::descriptor::pipe()?;
+    let place = if meets { Some(sys::descriptor::pair()?) } else { None };
+    Ok(Joint { reads, writes, place })
+}
+
+fn start(
+    given: &ShellArguments,
+    stage: &Stage,
+    before: Option<&Joint>,
+    after: Option<&Joint>,
+    library: Option<&Path>,
+) -> Result<Child, u8> {
+    let mut command = match stage {
+        Stage::Program(words) => {
+            let mut command = Command::new(words.first().map_or("", String::as_str));
+            command.args(words.get(1..).unwrap_or_default());
+            command
+        }
+        Stage::Shell { text, .. } => {
+            let mut command = Command::new(SHELL);
+            command.arg("-c").arg(text).arg(zero(given)).args(&given.words);
+            command
+        }
+    };
+    // Copies that the program inherits; ours are closed when it has been started.
+    let (mut edges, mut kept) = (Vec::new(), Vec::new());
+    let unable = |error: &dyn std::fmt::Display| {
+        terminal::complain(&format!("{}: {error}", name(stage)));
+        NOT_RUN
+    };
+    if let Some(joint) = before {
+        command.stdin(Stdio::from(joint.reads.try_clone().map_err(|e| unable(&e))?));
+        if let Some((_, place)) = &joint.place {
+            edges.push(edge(End::Reads, &joint.reads, place, &mut kept).map_err(|e| unable(&e))?);
+        }
+    }
+    if let Some(joint) = after {
+        command.stdout(Stdio::from(joint.writes.try_clone().map_err(|e| unable(&e))?));
+        if let Some((place, _)) = &joint.place {
+            edges.push(edge(End::Writes, &joint.writes, place, &mut kept).map_err(|e| unable(&e))?);
+        }
+    }
+    command.env_remove(VARIABLE);
+    if let (Some(library), false) = (library, edges.is_empty()) {
+        command.env(VARIABLE, edges.join(","));
+        preload(&mut command, library, given.lazy);
+    }
+    match command.spawn() {
+        Ok(child) => {
+            sys::children::add(&child);
+            Ok(child)
+        }
+        Err(error) if error.kind() == ErrorKind::NotFound => {
+            terminal::complain(&format!("{}: not found", name(stage)));
+            Err(NOT_FOUND)
+        }
+        Err(error) => Err(unable(&terminal::reason(&error))),
+    }
+}
+
+/// An end of an edge as the program is told about it.
+fn edge(
+    end: End,
+    pipe: &OwnedFd,
+    place: &OwnedFd,
+    kept: &mut Vec<OwnedFd>,
+) -> Result<String, std::io::Error> {
+    let inode = |fd: &OwnedFd| File::from(fd.try_clone()?).metadata().map(|meta| meta.ino());
+    let copy = sys::children::inherited(place.as_fd(), LOWEST)?;
+    let edge = Edge { end, pipe: inode(pipe)?, socket: copy.as_raw_fd(), inode: inode(&copy)? };
+    kept.push(copy);
+    Ok(edge.to_string())
+}
+
+/// Has the library loaded before the program, and before what others have asked for.
+fn preload(command: &mut Command, library: &Path, lazy: bool) {
+    const PRELOAD: &str = "LD_PRELOAD";
+    let mut list = OsString::from(library);
+    if let Some(others) = std::env::var_os(PRELOAD).filter(|others| !others.is_empty()) {
+        list.push(":");
+        list.push(others);
+    }
+    command.env(PRELOAD, list);
+    if lazy {
+        command.env(LAZY, "1");
+    }
+}

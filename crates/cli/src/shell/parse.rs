@@ -1,0 +1,206 @@
+//! Which commands of a shell are a plain pipeline, and of what.
+//!
+//! Only what a glance can tell is taken apart: commands between `|`. A command of plain words is
+//! started as it is; one with anything that a shell would have to expand or redirect is given to a
+//! shell of its own, which is what a shell does with each part of a pipeline too. Everything else
+//! (lists, compound commands, comments, here-documents) is no plain pipeline, and is run by
+//! `/bin/sh` unchanged: better a pipe too many than another meaning.
+
+/// One command of a pipeline.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) enum Stage {
+    /// A program and its arguments.
+    Program(Vec<String>),
+    /// A text for a shell, and the first word, which is the program where it is plain.
+    Shell {
+        /// The text.
+        text: String,
+        /// Its first word, if that is plain and no word of the shell's own.
+        program: Option<String>,
+    },
+}
+
+/// What the shell does itself, differently from a program of the same name or where there is none;
+/// and the words by which compound commands begin.
+const OWN: &[&str] = &[
+    ".", ":", "[", "alias", "bg", "break", "cd", "command", "continue", "echo", "eval", "exec",
+    "exit", "export", "false", "fg", "getopts", "hash", "jobs", "kill", "local", "printf", "pwd",
+    "read", "readonly", "return", "set", "shift", "source", "test", "time", "times", "trap",
+    "true", "type", "ulimit", "umask", "unalias", "unset", "wait",
+];
+const COMPOUND: &[&str] = &[
+    "!", "case", "do", "done", "elif", "else", "esac", "fi", "for", "function", "if", "select",
+    "then", "until", "while", "{", "}", "[[",
+];
+
+/// The stages of a plain pipeline, or what makes it none.
+pub(super) fn pipeline(text: &str) -> Result<Vec<Stage>, String> {
+    split(text.trim())?.into_iter().map(stage).collect()
+}
+
+/// Cuts at each `|` outside quotes.
+fn split(text: &str) -> Result<Vec<&str>, String> {
+    let mut parts = Vec::new();
+    let (mut from, mut last) = (0, ' ');
+    let mut quote = None;
+    let mut letters = text.char_indices().peekable();
+    while let Some((at, letter)) = letters.next() {
+        match (quote, letter) {
+            (Some('\''), '\'') | (Some('"'), '"') => quote = None,
+            (Some('\''), _) => {}
+            (_, '\\') => drop(letters.next()),
+            (Some(_), '`') | (None, '`') => return Err("it holds `…`".into()),
+            (Some(_), _) => {}
+            (None, '\'' | '"') => quote = Some(letter),
+            (None, '(' | ')') => return Err("it holds parentheses".into()),
+            (None, ';' | '\n') => return Err("it is several commands".into()),
+            // `2>&1` is no end of a command.
+            (None, '&') if last != '>' && last != '<' => return Err("it holds `&`".into()),
+            (None, '<') if letters.peek().is_some_and(|(_, next)| *next == '<') => {
+                return Err("it holds a here-document".into());
+            }
+            (None, '#') if last.is_whitespace() || last == '|' => {
+                return Err("it holds a comment".into());
+            }
+            (None, '|') if last == '>' => {}
+            (None, '|') => {
+                if letters.peek().is_some_and(|(_, next)| matches!(next, '|' | '&')) {
+                    return Err("it holds `||` or `|&`".into());
+                }
+                parts.push(text.get(from..at).unwrap_or_default());
+                from = at + 1;
+            }
+            (None, _) => {}
+        }
+        last = letter;
+    }
+    if quote.is_some() {
+        return Err("a quote has no end".into());
+    }
+    parts.push(text.get(from..).unwrap_or_default());
+    Ok(parts)
+}
+
+fn stage(text: &str) -> Result<Stage, String> {
+    let text = text.trim();
+    if text.is_empty() {
+        return Err("a command is missing".into());
+    }
+    let first: String = text.chars().take_while(|c| !c.is_whitespace()).collect();
+    if COMPOUND.contains(&first.as_str()) {
+        return Err(format!("`{first}` begins more than a command"));
+    }
+    let plain = words(text).filter(|words| {
+        words.first().is_some_and(|word| !OWN.contains(&word.as_str()) && !word.contains('='))
+    });
+    Ok(plain.map_or_else(
+        || {
+            let simple = |c: char| c.is_ascii_alphanumeric() || "-_./+".contains(c);
+            let named = first.chars().all(simple) && !OWN.contains(&first.as_str());
+            Stage::Shell { text: text.to_owned(), program: named.then_some(first) }
+        },
+        Stage::Program,
+    ))
+}
+
+/// The words of a command, if it is nothing but words: what is quoted stands for itself.
+fn words(text: &str) -> Option<Vec<String>> {
+    let mut words = Vec::new();
+    let mut word: Option<String> = None;
+    let mut letters = text.chars();
+    while let Some(letter) = letters.next() {
+        match letter {
+            c if c.is_whitespace() => words.extend(word.take()),
+            '\'' => loop {
+                let word = word.get_or_insert_default();
+                match letters.next()? {
+                    '\'' => break,
+                    c => word.push(c),
+                }
+            },
+            '"' => loop {
+                let word = word.get_or_insert_default();
+                match letters.next()? {
+                    '"' => break,
+                    '$' => return None,
+                    '\\' => match letters.next()? {
+                        '\n' => {}
+                        c @ ('"' | '\\' | '$' | '`') => word.push(c),
+                        c => word.extend(['\\', c]),
+                    },
+                    c => word.push(c),
+                }
+            },
+            '\\' => word.get_or_insert_default().push(letters.next().filter(|c| *c != '\n')?),
+            '$' | '*' | '?' | '[' | '<' | '>' | '&' | '{' => return None,
+            '~' if word.is_none() => return None,
+            c => word.get_or_insert_default().push(c),
+        }
+    }
+    words.extend(word);
+    Some(words)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn program(words: &[&str]) -> Stage {
+        Stage::Program(words.iter().map(|word| (*word).to_owned()).collect())
+    }
+
+    fn shell(text: &str, program: Option<&str>) -> Stage {
+        Stage::Shell { text: text.to_owned(), program: program.map(str::to_owned) }
+    }
+
+    #[test]
+    fn plain_commands_are_taken_apart() {
+        let stages = pipeline("cat f | grep 'a | b' | wc -l\n").unwrap();
+        assert_eq!(
+            stages,
+            [program(&["cat", "f"]), program(&["grep", "a | b"]), program(&["wc", "-l"])]
+        );
+        assert_eq!(
+            pipeline(r#"a "b \"c\" \d" e\ f '' "" x''y"#).unwrap(),
+            [program(&["a", r#"b "c" \d"#, "e f", "", "", "xy"])]
+        );
+    }
+
+    #[test]
+    fn what_a_shell_expands_is_given_to_a_shell() {
+        assert_eq!(
+            pipeline("cat $F | grep x > out 2>&1").unwrap(),
+            [shell("cat $F", Some("cat")), shell("grep x > out 2>&1", Some("grep"))]
+        );
+        assert_eq!(
+            pipeline("A=1 sort *.txt | echo a").unwrap(),
+            [shell("A=1 sort *.txt", None), shell("echo a", None)]
+        );
+        assert_eq!(pipeline("a ~/x | b >| c").unwrap()[1], shell("b >| c", Some("b")));
+    }
+
+    #[test]
+    fn everything_else_is_no_plain_pipeline() {
+        for text in [
+            "a; b",
+            "a && b",
+            "a || b",
+            "a & b",
+            "(a | b)",
+            "a | while read l; do b; done",
+            "a |",
+            "| a",
+            "a `b`",
+            "a $(b)",
+            "a # b",
+            "a <<E",
+            "a 'b",
+            "! a | b",
+            "a | { b; }",
+            "",
+            "a |& b",
+        ] {
+            assert!(pipeline(text).is_err(), "{text}");
+        }
+    }
+}

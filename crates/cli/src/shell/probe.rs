@@ -1,0 +1,154 @@
+//! Whether a library can be loaded before a program, and where that library is.
+
+use std::ffi::OsString;
+use std::fs::File;
+use std::io::Read as _;
+use std::os::unix::ffi::OsStrExt as _;
+use std::os::unix::fs::{FileExt as _, MetadataExt as _};
+use std::path::{Path, PathBuf};
+
+/// The library.
+const LIBRARY: &str = "libstreamline_sockets.so";
+/// The variable that says where it is.
+const VARIABLE: &str = "STREAMLINE_LIB";
+
+/// Where the library is: where the variable says, beside this program, or where libraries are.
+pub(super) fn library() -> Result<PathBuf, String> {
+    if let Some(named) = std::env::var_os(VARIABLE) {
+        let named = PathBuf::from(named);
+        let path = if named.is_dir() { named.join(LIBRARY) } else { named };
+        return checked(&path)
+            .ok_or_else(|| format!("{VARIABLE}: {} is no library", path.display()));
+    }
+    let own = std::env::current_exe().unwrap_or_default();
+    let here = own.parent().unwrap_or_else(|| Path::new("/"));
+    let places = [".", "deps", "../lib", "../lib/streamline"].map(|place| here.join(place));
+    let found = places.into_iter().chain(["/usr/local/lib".into(), "/usr/lib".into()]);
+    found.map(|folder| folder.join(LIBRARY)).find_map(|path| checked(&path)).ok_or_else(|| {
+        format!(
+            "{LIBRARY} is neither beside this program nor where libraries are; \
+             `cargo build --release -p streamline-sockets` builds it, {VARIABLE} says where it is"
+        )
+    })
+}
+
+/// The path, if there is a file that the loader takes: it knows no blanks or colons.
+fn checked(path: &Path) -> Option<PathBuf> {
+    let path = path.canonicalize().ok().filter(|path| path.is_file())?;
+    let odd = path.as_os_str().as_bytes().iter().any(|byte| b": \t".contains(byte));
+    (!odd).then_some(path)
+}
+
+/// The file of a program, as a shell finds it.
+pub(super) fn find(name: &str) -> Option<PathBuf> {
+    let runs =
+        |path: &Path| path.metadata().is_ok_and(|meta| meta.is_file() && meta.mode() & 0o111 != 0);
+    if name.contains('/') {
+        return Some(PathBuf::from(name)).filter(|path| runs(path));
+    }
+    let path = std::env::var_os("PATH").unwrap_or_else(|| OsString::from("/usr/bin:/bin"));
+    std::env::split_paths(&path).map(|folder| folder.join(name)).find(|path| runs(path))
+}
+
+/// Why the loader would not load a library before this program; nothing, if it would.
+pub(super) fn refusal(name: &str) -> Option<String> {
+    let Some(mut path) = find(name) else { return Some(format!("`{name}` was not found")) };
+    // A script leads to its interpreter, which may be a script.
+    for _ in 0..4 {
+        let Ok(file) = File::open(&path) else {
+            return Some(format!("{} cannot be read", path.display()));
+        };
+        if file.metadata().map_or(true, |meta| meta.mode() & 0o6000 != 0) {
+            return Some(format!("{} changes its user", path.display()));
+        }
+        let mut head = [0; 256];
+        let count = (&file).read(&mut head).unwrap_or(0);
+        let head = head.get(..count).unwrap_or_default();
+        match head.strip_prefix(b"#!") {
+            Some(line) => match interpreter(line) {
+                Some(next) => path = next,
+                None => return Some(format!("{} has no interpreter", path.display())),
+            },
+            None => return binary(&file, head).map(|why| format!("{} {why}", path.display())),
+        }
+    }
+    Some(format!("{} leads nowhere", path.display()))
+}
+
+fn interpreter(line: &[u8]) -> Option<PathBuf> {
+    let line = line.split(|byte| *byte == b'\n').next()?;
+    let mut words = std::str::from_utf8(line).ok()?.split_whitespace();
+    let first = words.next()?;
+    match words.find(|word| !word.starts_with('-')) {
+        Some(name) if first.ends_with("/env") => find(name),
+        _ => Some(PathBuf::from(first)),
+    }
+}
+
+/// What of an ELF file keeps the loader from loading a library before it.
+fn binary(file: &File, head: &[u8]) -> Option<&'static str> {
+    const LOADS: u32 = 3;
+    const NOTE: u32 = 4;
+    let word = |at: usize, bytes: usize| {
+        let mut all = [0; 8];
+        all.get_mut(..bytes)?.copy_from_slice(head.get(at..at + bytes)?);
+        Some(u64::from_le_bytes(all))
+    };
+    if !head.starts_with(b"\x7fELF\x02\x01") {
+        return Some("is no program of 64 bits");
+    }
+    let own = if cfg!(target_arch = "x86_64") { 62 } else { 183 };
+    if word(18, 2) != Some(own) {
+        return Some("is for another machine");
+    }
+    let (Some(table), Some(size), Some(count)) = (word(32, 8), word(54, 2), word(56, 2)) else {
+        return Some("is cut short");
+    };
+    let (mut loader, mut go) = (Vec::new(), false);
+    for at in 0..count.min(64) {
+        let mut entry = [0; 56];
+        if file.read_exact_at(&mut entry, table.saturating_add(at * size)).is_err() {
+            return Some("is cut short");
+        }
+        let number = |at: usize| {
+            entry.get(at..at + 8).and_then(|b| b.try_into().ok()).map_or(0, u64::from_le_bytes)
+        };
+        let kind = u32::try_from(number(0) & 0xffff_ffff).unwrap_or(0);
+        let mut bytes = vec![0; usize::try_from(number(32).min(4096)).unwrap_or(0)];
+        if matches!(kind, LOADS | NOTE) && file.read_exact_at(&mut bytes, number(8)).is_ok() {
+            match kind {
+                LOADS => loader = bytes,
+                _ => go |= bytes.windows(3).any(|three| three == b"Go\0"),
+            }
+        }
+    }
+    let has = |name: &[u8]| loader.windows(name.len()).any(|part| part == name);
+    match () {
+        () if loader.is_empty() => Some("is linked statically"),
+        () if !has(b"ld-linux") => Some("uses another C library"),
+        () if go => Some("is a Go program, which calls the kernel by itself"),
+        () => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn programs_of_the_system_can_be_preloaded_and_others_say_why_not() {
+        assert_eq!(refusal("cat"), None);
+        assert!(refusal("no-such-program-here").unwrap().contains("was not found"));
+        assert!(refusal("/dev/null").is_some());
+        let folder = std::env::temp_dir().join(format!("streamline-probe-{}", std::process::id()));
+        std::fs::create_dir_all(&folder).unwrap();
+        let script = folder.join("script");
+        std::fs::write(&script, "#!/usr/bin/env cat\n").unwrap();
+        let mode = std::os::unix::fs::PermissionsExt::from_mode;
+        std::fs::set_permissions(&script, mode(0o755)).unwrap();
+        assert_eq!(refusal(script.to_str().unwrap()), None);
+        std::fs::set_permissions(&script, mode(0o4755)).unwrap();
+        assert!(refusal(script.to_str().unwrap()).unwrap().contains("changes its user"));
+        std::fs::remove_dir_all(&folder).unwrap();
+    }
+}

@@ -1,0 +1,287 @@
+//! `streamline sh` beside `sh`: what comes out and how it ends is the same, byte for byte, whatever
+//! the programs do: fork, replace themselves, wait for descriptors, mix two ways of writing, die.
+//! [C9] [D19] (RELIABILITY T16)
+
+#![expect(clippy::unwrap_used, reason = "a test ends where something is not as it must be")]
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+use std::sync::OnceLock;
+use std::time::{Duration, Instant};
+use testkit::need;
+
+/// Longer than any of these may take.
+const LONG: Duration = Duration::from_secs(60);
+/// Bytes of the text.
+const SIZE: usize = 6 << 20;
+
+/// A library that was built now, and a text to read.
+fn text() -> &'static Path {
+    static TEXT: OnceLock<PathBuf> = OnceLock::new();
+    TEXT.get_or_init(|| {
+        let mut build = Command::new(env!("CARGO"));
+        build.args(["build", "--quiet", "--package", "streamline-sockets", "--target-dir"]);
+        let own = Path::new(env!("CARGO_BIN_EXE_streamline"));
+        build.arg(own.ancestors().nth(2).unwrap());
+        if own.parent().unwrap().ends_with("release") {
+            build.arg("--release");
+        }
+        assert!(build.status().unwrap().success(), "the library was not built");
+        let path = own.with_file_name(format!("pipelines-{}.txt", std::process::id()));
+        let mut text = Vec::with_capacity(SIZE + 100);
+        for line in 0_u64.. {
+            let mark = if line % 50 == 0 { "x" } else { "" };
+            let hash = line.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+            text.extend(
+                format!("line {line} {hash:016b} of some ordinary length {mark}\n").bytes(),
+            );
+            if text.len() >= SIZE {
+                break;
+            }
+        }
+        std::fs::write(&path, text).unwrap();
+        path
+    })
+}
+
+fn streamline(options: &[&str], script: &str) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_streamline"));
+    command.arg("sh").args(options).args(["-c", script]).env("F", text());
+    command
+}
+
+/// What comes out, in time.
+fn run(mut command: Command) -> Output {
+    let child = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let child = child.spawn().unwrap();
+    let id = child.id();
+    let (done, wait) = std::sync::mpsc::channel::<()>();
+    let watch = std::thread::spawn(move || {
+        if wait.recv_timeout(LONG) == Err(std::sync::mpsc::RecvTimeoutError::Timeout) {
+            let _ = Command::new("kill").args(["-9", &id.to_string()]).status();
+            return false;
+        }
+        true
+    });
+    let output = child.wait_with_output().unwrap();
+    drop(done);
+    assert!(watch.join().unwrap(), "took longer than a minute: {command:?}");
+    output
+}
+
+/// The same from a shell, from streams and from kernel pipes.
+fn same(script: &str) {
+    let mut shell = Command::new("sh");
+    shell.args(["-c", script]).env("F", text());
+    let plain = run(shell);
+    for options in [&[][..], &["--isolate"]] {
+        let ours = run(streamline(options, script));
+        let about = String::from_utf8_lossy(&ours.stderr).into_owned();
+        assert_eq!(ours.status.code(), plain.status.code(), "{options:?} {script}: {about}");
+        assert!(
+            ours.stdout == plain.stdout,
+            "{options:?} {script}: {} bytes instead of {}: {about}",
+            ours.stdout.len(),
+            plain.stdout.len()
+        );
+    }
+}
+
+#[test]
+fn c9_pipelines_of_plain_programs_give_what_a_shell_gives() {
+    for script in [
+        "cat $F | grep x | wc -l",
+        "cat $F | cat | cat | md5sum",
+        "cat $F | sort | md5sum",
+        "cat $F | tee /dev/null | md5sum",
+        "cat $F | tail -n 5",
+        "cat $F | dd bs=100000 status=none | md5sum",
+        "dd if=$F bs=3 count=100000 status=none | cat | md5sum",
+        "dd if=$F bs=1M status=none | dd bs=777 status=none | md5sum",
+        "cat $F | head -n 3",
+        "cat $F | head -n 30000 | md5sum",
+        "yes | head -n 3",
+        "yes | head -n 1000000 | md5sum",
+        "grep -v x $F | sed s/line/LINE/ | awk '{print $2}' | md5sum",
+        "cat $F | tr a-z A-Z | cut -c1-20 | uniq | wc",
+        "cat < $F | wc -c 2>&1",
+        "cat /nowhere 2>&1 | wc -c",
+        "cat $F | grep nothing-like-this",
+        "cat $F | false",
+        "true | cat",
+        "find /etc/default -type f | xargs cat | md5sum",
+        "cat $F | xargs -n 5000 echo | md5sum",
+    ] {
+        same(script);
+    }
+}
+
+#[test]
+fn commands_that_are_no_plain_pipeline_are_the_shells() {
+    for script in [
+        "(echo a; echo b) | cat",
+        "head -n 200 $F | while read l; do echo $l; done | wc -l",
+        "for i in 1 2 3; do echo $i; done | cat; exit 3",
+        "{ seq 100000; echo done; } | tail -n 1",
+    ] {
+        same(script);
+    }
+}
+
+#[test]
+fn shells_as_members_of_a_pipeline_fork_and_read_as_ever() {
+    for shell in ["bash", "dash"] {
+        let Some(_) = need::command(shell) else { continue };
+        for body in [
+            "while read l; do echo $l; done < <(head -n 200) 2>/dev/null || cat | md5sum",
+            "head -n 300 | while read l; do echo $l; done; cat | wc -c > /dev/null",
+            "(head -c 1000000 > /dev/null; cat) | wc -c",
+            "cat; echo end",
+            "exec cat",
+            "cat & wait; echo after",
+        ] {
+            same(&format!("cat $F | {shell} -c '{body}' | md5sum"));
+        }
+    }
+}
+
+/// Python itself, and not a script that looks for it.
+fn interpreter() -> Option<String> {
+    let name = need::command("python3")?;
+    let output = Command::new(name).args(["-c", "import sys; print(sys.executable)"]).output();
+    Some(String::from_utf8(output.unwrap().stdout).unwrap().trim().to_owned())
+}
+
+/// A program in Python between `before` and `after`.
+fn python(before: &str, body: &str, after: &str) {
+    let Some(python) = interpreter() else { return };
+    let path = text().with_extension(format!("{}.py", body.len()));
+    std::fs::write(&path, body).unwrap();
+    same(&format!("{before}{python} {}{after}", path.display()));
+    std::fs::remove_file(path).unwrap();
+}
+
+/// Reads enough for a ring, and passes it on.
+const READ: &str = "import os, sys, subprocess, select\n\
+    def some(n):\n    \
+        while n > 0:\n        \
+            b = os.read(0, 65536)\n        \
+            if not b: break\n        \
+            os.write(1, b); n -= len(b)\n\
+    some(1500000)\n";
+
+#[test]
+fn a_reader_that_forks_shares_what_is_left_with_its_child() {
+    let bodies = [
+        "subprocess.run(['cat'])",
+        "subprocess.run('head -c 1000 > /dev/null; cat > /dev/null', shell=True)",
+        "os.fork() or os._exit(0)\nos.wait()\nsome(1 << 30)",
+        "p = os.fork()\nif p == 0:\n    some(1 << 30); os._exit(0)\nos.waitpid(p, 0)",
+        "os.posix_spawn('/bin/true', ['true'], os.environ)\nsome(1 << 30)",
+        "os.system('true')\nsome(1 << 30)",
+        "try:\n    os.waitpid(-1, os.WNOHANG)\nexcept ChildProcessError: pass\n\
+         os.system('true')\n\
+         try:\n    os.waitpid(-1, os.WNOHANG); os.write(1, b'a child too many')\n\
+         except ChildProcessError: pass\nsome(1 << 30)",
+    ];
+    for body in bodies {
+        python("cat $F | ", &format!("{READ}{body}\n"), " | md5sum");
+    }
+}
+
+#[test]
+fn a_reader_that_replaces_itself_or_waits_for_descriptors_reads_on() {
+    for body in [
+        "os.execvp('cat', ['cat'])",
+        "os.execvp('sh', ['sh', '-c', 'cat; echo end'])",
+        "select.select([0], [], [])\nsome(1 << 30)",
+        "p = select.poll(); p.register(0); p.poll()\nsome(1 << 30)",
+        "d = os.dup(0); os.close(0); os.dup2(d, 0); os.close(d)\nsome(1 << 30)",
+        "os.dup2(0, 9); os.close(0)\nos.dup2(9, 0)\nsome(1 << 30)",
+        "os.set_blocking(0, False)\n\
+         while True:\n    \
+             try:\n        b = os.read(0, 10000)\n    \
+             except BlockingIOError:\n        os.sched_yield(); continue\n    \
+             if not b: break\n    \
+             os.write(1, b)",
+    ] {
+        python("cat $F | ", &format!("{READ}{body}\n"), " | md5sum");
+    }
+}
+
+#[test]
+fn a_writer_that_does_more_than_write_keeps_its_order() {
+    let some = "import os, sys, subprocess, ctypes\n\
+        libc = ctypes.CDLL(None)\n\
+        def some(n):\n    \
+            for i in range(n): os.write(1, (b'%07d ' % i) * 1000)\n\
+        some(200)\n";
+    for body in [
+        "subprocess.run(['echo', 'by a child'])\nsome(300)",
+        "os.fork() or (os.write(1, b'by a child\\n'), os._exit(0))\nos.wait()\nsome(300)",
+        // The C library writes behind the back of any library that is loaded before it.
+        "libc.puts(b'by stdio'); libc.fflush(None)\nsome(300)\n\
+         libc.puts(b'by stdio'); libc.fflush(None)\nsome(30)",
+        "os.execvp('sh', ['sh', '-c', 'echo by another program'])",
+        "d = os.dup(1); os.close(1)\nos.write(d, b'by a copy'); os.dup2(d, 1)\nsome(30)",
+        "for i in range(300): os.writev(1, [b'', b'one', b'two' * 9999])",
+        "os.set_blocking(1, False)\nb = b'z' * 3000000\n\
+         while b:\n    \
+             try: b = b[os.write(1, b):]\n    \
+             except BlockingIOError: os.sched_yield()",
+        "os.kill(os.getpid(), 9)",
+    ] {
+        python("", &format!("{some}{body}\n"), " | cat | md5sum");
+        python("", &format!("{some}{body}\n"), " | dd bs=64k status=none | md5sum");
+    }
+}
+
+#[test]
+fn who_writes_for_nobody_is_ended_as_in_a_shell() {
+    let ended = run(streamline(&["--pipefail"], "yes | head -c 10000000 | wc -c"));
+    assert_eq!((ended.status.code(), &*ended.stdout), (Some(141), &b"10000000\n"[..]));
+    let Some(python) = interpreter() else { return };
+    let body = format!("{READ}os.kill(os.getpid(), 9)\n");
+    let path = text().with_extension("killed.py");
+    std::fs::write(&path, body).unwrap();
+    let killed = run(streamline(&[], &format!("yes | {python} {}", path.display())));
+    assert_eq!(killed.status.code(), Some(137));
+    std::fs::remove_file(path).unwrap();
+}
+
+#[test]
+fn much_goes_through_a_ring_and_nothing_is_left_of_it() {
+    let mut command = streamline(&["-v"], "yes | cat");
+    let mut child = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+    let rings = |pid: &str| {
+        std::fs::read_to_string(format!("/proc/{pid}/maps"))
+            .is_ok_and(|maps| maps.contains("streamline-ring"))
+    };
+    let members = || {
+        let path = format!("/proc/{0}/task/{0}/children", child.id());
+        let list = std::fs::read_to_string(path).unwrap_or_default();
+        list.split_whitespace().map(str::to_owned).collect::<Vec<_>>()
+    };
+    let start = Instant::now();
+    while !(members().len() == 2 && members().iter().all(|pid| rings(pid))) {
+        assert!(start.elapsed() < LONG, "no ring came to be: {:?}", members());
+        std::thread::yield_now();
+    }
+    // Whoever goes, the others end as with pipes.
+    let reader = members().pop().unwrap();
+    assert!(Command::new("kill").args(["-9", &reader]).status().unwrap().success());
+    assert_eq!(child.wait().unwrap().code(), Some(137));
+}
+
+#[test]
+fn d19_edges_are_kernel_pipes_where_asked_for_and_where_nothing_can_be_loaded() {
+    let told = |options: &[&str], script| {
+        let output = run(streamline(options, script));
+        assert!(output.status.success());
+        String::from_utf8(output.stderr).unwrap()
+    };
+    assert!(told(&["-v"], "true | cat").contains("edge 1, true → cat"), "a shell's own word");
+    assert!(told(&["-v"], "cat /dev/null | cat").contains("cat → cat: a stream"));
+    assert!(told(&["-v", "--isolate"], "cat /dev/null | cat").contains("a kernel pipe: --isolate"));
+    assert!(told(&["-v"], "cat /dev/null; true").contains("no plain pipeline"));
+}

@@ -1,0 +1,244 @@
+//! The functions that programs call, each with the name and the promises of the C library's own,
+//! which stands behind it and gets whatever is not for us.
+//!
+//! Invariants, cited below:
+//! - X1 What [`behind`] answers is the function of that name behind this library, found by the
+//!   loader; each is called with the type that its manual page gives.
+//! - X2 A program that passes a buffer of `count` bytes to read or write promises that so many may
+//!   be written or read there during the call, as to the kernel. (Where it lies, it gets a signal
+//!   and not `EFAULT`.)
+//! - X3 Arrays of pieces (`readv`, `writev`) are as long as the program says.
+
+use crate::ends::{self, Holder, State};
+use crate::retire::{self, Why};
+use std::ffi::{CStr, c_int, c_void};
+use std::ptr;
+use std::sync::atomic::{AtomicPtr, Ordering};
+use sys::preload;
+
+/// The function behind this one, as the type that is wanted.
+macro_rules! real {
+    ($name:literal as $type:ty) => {{
+        static NEXT: std::sync::atomic::AtomicPtr<std::ffi::c_void> =
+            std::sync::atomic::AtomicPtr::new(std::ptr::null_mut());
+        let found = $crate::export::behind(&NEXT, $name);
+        // SAFETY: X1; a pointer to a function and an optional function are of one size, and null is
+        // none.
+        unsafe { std::mem::transmute::<*mut std::ffi::c_void, Option<$type>>(found) }
+    }};
+}
+
+fn behind(place: &AtomicPtr<c_void>, name: &CStr) -> *mut c_void {
+    let known = place.load(Ordering::Acquire);
+    if !known.is_null() {
+        return known;
+    }
+    let found = preload::next(name).map_or(ptr::null_mut(), ptr::NonNull::as_ptr);
+    place.store(found, Ordering::Release);
+    found
+}
+
+pub mod calls;
+pub mod leap;
+
+/// What a call answers that nobody has.
+fn missing<T: From<i8>>() -> T {
+    preload::set_errno(preload::ENOSYS);
+    T::from(-1)
+}
+
+/// Runs what may not unwind into C. Something that went wrong here is answered by `otherwise`.
+fn guarded<T>(otherwise: impl FnOnce() -> T, body: impl FnOnce() -> T) -> T {
+    std::panic::catch_unwind(std::panic::AssertUnwindSafe(body)).unwrap_or_else(|_| otherwise())
+}
+
+#[used]
+#[unsafe(link_section = ".init_array")]
+static START: extern "C" fn() = start;
+
+extern "C" fn start() {
+    guarded(
+        || (),
+        || {
+            ends::start();
+            if let Some(register) = real!(c"__register_atfork" as Register) {
+                // SAFETY: X1; the handlers are functions of this library, which is never unloaded.
+                unsafe { register(Some(before_fork), None, Some(in_child), ptr::null_mut()) };
+            }
+        },
+    );
+}
+
+type Handler = Option<extern "C" fn()>;
+type Register = unsafe extern "C" fn(Handler, Handler, Handler, *mut c_void) -> c_int;
+
+extern "C" fn before_fork() {
+    let errno = preload::errno();
+    guarded(|| (), || retire::all(Why::Fork));
+    preload::set_errno(errno);
+}
+
+extern "C" fn in_child() {
+    ends::stop();
+}
+
+// ---- reading and writing
+
+type Read = unsafe extern "C" fn(c_int, *mut c_void, usize) -> isize;
+type Write = unsafe extern "C" fn(c_int, *const c_void, usize) -> isize;
+
+fn real_read(fd: c_int, to: *mut c_void, count: usize) -> isize {
+    match real!(c"read" as Read) {
+        // SAFETY: X1, X2.
+        Some(read) => unsafe { read(fd, to, count) },
+        None => missing(),
+    }
+}
+
+fn real_write(fd: c_int, from: *const c_void, count: usize) -> isize {
+    match real!(c"write" as Write) {
+        // SAFETY: X1, X2.
+        Some(write) => unsafe { write(fd, from, count) },
+        None => missing(),
+    }
+}
+
+/// `read(2)`.
+///
+/// # Safety
+/// X2.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn read(fd: c_int, to: *mut c_void, count: usize) -> isize {
+    let plain = || real_read(fd, to, count);
+    let Some(holder) = ends::find(fd).filter(|_| !to.is_null()) else { return plain() };
+    guarded(plain, || read_from(holder, fd, to, count))
+}
+
+fn read_from(holder: &Holder, fd: c_int, to: *mut c_void, count: usize) -> isize {
+    let Some(mut entered) = holder.enter() else { return real_read(fd, to, count) };
+    let State::Reading(reading) = &mut *entered.state else { return real_read(fd, to, count) };
+    // SAFETY: X2: nobody else uses these bytes during the call; bytes may have any value.
+    let out = unsafe { std::slice::from_raw_parts_mut(to.cast::<u8>(), count) };
+    let real = |out: &mut [u8]| real_read(fd, out.as_mut_ptr().cast(), out.len());
+    keeping_errno(|| reading.read(&holder.edge, fd, out, real))
+}
+
+/// `write(2)`.
+///
+/// # Safety
+/// X2.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn write(fd: c_int, from: *const c_void, count: usize) -> isize {
+    let plain = || real_write(fd, from, count);
+    let Some(holder) = ends::find(fd).filter(|_| !from.is_null()) else { return plain() };
+    guarded(plain, || write_to(holder, fd, from, count))
+}
+
+fn write_to(holder: &Holder, fd: c_int, from: *const c_void, count: usize) -> isize {
+    let Some(mut entered) = holder.enter() else { return real_write(fd, from, count) };
+    let State::Writing(writing) = &mut *entered.state else { return real_write(fd, from, count) };
+    // SAFETY: X2: nobody changes these bytes during the call.
+    let bytes = unsafe { std::slice::from_raw_parts(from.cast::<u8>(), count) };
+    let real = |bytes: &[u8]| real_write(fd, bytes.as_ptr().cast(), bytes.len());
+    keeping_errno(|| writing.write(&holder.edge, fd, bytes, real))
+}
+
+/// Leaves `errno` as it was where the call has not failed.
+fn keeping_errno(body: impl FnOnce() -> isize) -> isize {
+    let errno = preload::errno();
+    let answer = body();
+    if answer >= 0 {
+        preload::set_errno(errno);
+    }
+    answer
+}
+
+/// `read(2)` as programs call it that were built to check sizes.
+///
+/// # Safety
+/// X2.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn __read_chk(
+    fd: c_int,
+    to: *mut c_void,
+    count: usize,
+    room: usize,
+) -> isize {
+    if count > room {
+        std::process::abort();
+    }
+    // SAFETY: the promises of this call are those of that one.
+    unsafe { read(fd, to, count) }
+}
+
+/// A piece of `readv` and `writev`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct Piece {
+    base: *mut c_void,
+    len: usize,
+}
+
+type Vector = unsafe extern "C" fn(c_int, *const Piece, c_int) -> isize;
+
+/// `readv(2)`: of an end of an edge, into the first piece that is not empty, which is allowed.
+///
+/// # Safety
+/// X2, X3.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn readv(fd: c_int, pieces: *const Piece, count: c_int) -> isize {
+    // SAFETY: X3.
+    if let Some(piece) = unsafe { only(fd, pieces, count) }.and_then(|p| p.iter().find(filled)) {
+        // SAFETY: X2.
+        return unsafe { read(fd, piece.base, piece.len) };
+    }
+    match real!(c"readv" as Vector) {
+        // SAFETY: X1; the arguments are the program's.
+        Some(readv) => unsafe { readv(fd, pieces, count) },
+        None => missing(),
+    }
+}
+
+/// `writev(2)`: into an end of an edge, piece after piece.
+///
+/// # Safety
+/// X2, X3.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn writev(fd: c_int, pieces: *const Piece, count: c_int) -> isize {
+    // SAFETY: X3.
+    let Some(list) = (unsafe { only(fd, pieces, count) }) else {
+        return match real!(c"writev" as Vector) {
+            // SAFETY: X1; the arguments are the program's.
+            Some(writev) => unsafe { writev(fd, pieces, count) },
+            None => missing(),
+        };
+    };
+    let mut done = 0;
+    for piece in list.iter().filter(filled) {
+        // SAFETY: X2.
+        let wrote = unsafe { write(fd, piece.base, piece.len) };
+        if wrote < 0 {
+            return if done > 0 { done } else { wrote };
+        }
+        done += wrote;
+        if wrote.unsigned_abs() < piece.len {
+            break;
+        }
+    }
+    done
+}
+
+fn filled(piece: &&Piece) -> bool {
+    piece.len > 0
+}
+
+/// The pieces, if the descriptor is an end of an edge.
+///
+/// # Safety
+/// X3.
+unsafe fn only<'a>(fd: c_int, pieces: *const Piece, count: c_int) -> Option<&'a [Piece]> {
+    let count = usize::try_from(count).ok().filter(|count| (1..=1024).contains(count))?;
+    ends::find(fd).filter(|_| !pieces.is_null())?;
+    // SAFETY: X3; the program does not change the array during the call.
+    Some(unsafe { std::slice::from_raw_parts(pieces, count) })
+}

@@ -1,0 +1,160 @@
+//! The writing end of an edge: a pipe, then perhaps a ring, then a pipe for ever.
+//!
+//! A writer that has written much, and that a reader has asked ([`Reading`]), makes a ring of its
+//! own, offers it at the meeting place, and writes into the pipe no more. It goes back to the pipe
+//! when somebody else has written into it meanwhile, when the reader is gone (the pipe then says
+//! what that means: `SIGPIPE`, or that others read), and before the program does what this library
+//! does not follow. Going back is for ever, and closes the ring: the reader takes the rest of it
+//! before it looks into the pipe again, so the order is kept.
+//!
+//! [`Reading`]: crate::reading::Reading
+
+use abi::DbufId;
+use abi::edge::Edge;
+use buffer::Fault;
+use buffer::stream::{Config, Output, Ready, stream};
+use sys::preload::{self, Heard};
+
+/// So much goes through the pipe before there is a ring: who writes less has nothing to gain.
+pub(crate) const BULK: u64 = 64 << 10;
+/// Bytes of a ring.
+const RING: usize = 1 << 20;
+/// Bytes of the longest block in it.
+const PIECE: usize = 64 << 10;
+
+/// How far a writing end is.
+#[derive(Debug)]
+pub(crate) enum Writing {
+    /// In the pipe, after so many bytes; it is looked for a reader when there are as many as that.
+    Pipe { written: u64, look_at: u64 },
+    /// In the ring.
+    Ring {
+        /// The ring.
+        output: Box<Output>,
+        /// What was written before may still be in the pipe.
+        fresh: bool,
+    },
+    /// In the pipe, for ever.
+    Plain,
+}
+
+impl Default for Writing {
+    fn default() -> Self {
+        Self::Pipe { written: 0, look_at: BULK }
+    }
+}
+
+impl Writing {
+    /// Writes as write(2) does. `real` is that call.
+    pub(crate) fn write(
+        &mut self,
+        edge: &Edge,
+        number: i32,
+        bytes: &[u8],
+        real: impl Fn(&[u8]) -> isize,
+    ) -> isize {
+        if bytes.is_empty() {
+            return real(bytes);
+        }
+        loop {
+            match self {
+                Self::Plain => return real(bytes),
+                Self::Pipe { written, look_at } => {
+                    if *written < *look_at {
+                        let count = real(bytes);
+                        *written += u64::try_from(count).unwrap_or(0);
+                        return count;
+                    }
+                    *look_at = *written + BULK / 4;
+                    self.rise(edge, number);
+                    if let Self::Pipe { written, .. } = self {
+                        let count = real(bytes);
+                        *written += u64::try_from(count).unwrap_or(0);
+                        return count;
+                    }
+                }
+                Self::Ring { output, fresh } => {
+                    let pending = preload::pending(number) > 0;
+                    *fresh &= pending;
+                    if (pending && !*fresh) || preload::is_unread(number) {
+                        *self = Self::Plain;
+                        continue;
+                    }
+                    match put(output, number, bytes) {
+                        Ok(count) => return count,
+                        Err(_) => *self = Self::Plain,
+                    }
+                }
+            }
+        }
+    }
+
+    /// Goes back to the pipe, for ever.
+    pub(crate) fn retire(&mut self) {
+        *self = Self::Plain;
+    }
+
+    /// Makes a ring and offers it, if a reader has asked for one.
+    fn rise(&mut self, edge: &Edge, number: i32) {
+        let heard = if crate::ends::meets(edge) { preload::hear(edge.socket) } else { Heard::Over };
+        match heard {
+            Heard::Nothing => return,
+            Heard::Over => {
+                *self = Self::Plain;
+                return;
+            }
+            Heard::Message(_) => {}
+        }
+        // What the C library writes by itself goes into the pipe. Later it is noticed there; now it
+        // could not be told from what was written before.
+        let alone = !preload::is_used_by_stdio(number);
+        *self = match alone.then(|| offered(edge)).flatten() {
+            Some(output) => Self::Ring { output: Box::new(output), fresh: true },
+            None => Self::Plain,
+        };
+    }
+}
+
+fn offered(edge: &Edge) -> Option<Output> {
+    let id = DbufId::new(1)?;
+    let (output, offers) = stream(&Config::new(id).capacity(RING)).ok()?;
+    let socket = preload::lent(edge.socket)?;
+    let offer = offers.first()?;
+    sys::descriptor::send(socket, b"ring", &offer.descriptors()).ok()?;
+    Some(output)
+}
+
+/// Writes all of it into the ring, or as much as the program's flags and signals allow.
+fn put(output: &mut Output, number: i32, bytes: &[u8]) -> Result<isize, Fault> {
+    let mut done = 0;
+    for piece in bytes.chunks(PIECE) {
+        while !output.is_ready(piece.len())? {
+            let stop = if preload::is_impatient(number) {
+                Some(preload::EAGAIN)
+            } else if output.wait(piece.len())? == Ready::Something {
+                None
+            } else if preload::is_unread(number) {
+                return Err(Fault::Abandoned);
+            } else {
+                (!preload::is_restarted()).then_some(preload::EINTR)
+            };
+            if let Some(errno) = stop {
+                output.flush();
+                return Ok(answer(done, errno));
+            }
+        }
+        output.write(piece)?;
+        done += piece.len();
+    }
+    output.flush();
+    Ok(answer(done, 0))
+}
+
+/// What the program is told: how much was done, or why nothing was.
+pub(crate) fn answer(done: usize, errno: i32) -> isize {
+    if done == 0 && errno != 0 {
+        preload::set_errno(errno);
+        return -1;
+    }
+    isize::try_from(done).unwrap_or(isize::MAX)
+}

@@ -1,0 +1,84 @@
+//! Programs that were started in our own process group, as a shell starts a pipeline: they get the
+//! signals that somebody sends to us alone.
+//!
+//! What a terminal sends reaches the whole group by itself, so it is not passed on; and it does not
+//! end us, because a shell that waits for a pipeline goes on until the pipeline has ended.
+
+use crate::error::{Error, Result};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, FromRawFd as _, OwnedFd};
+use std::process::Child;
+use std::ptr;
+use std::sync::atomic::{AtomicI32, Ordering};
+
+/// The most programs that are told.
+const MANY: usize = 64;
+static CHILDREN: [AtomicI32; MANY] = [const { AtomicI32::new(0) }; MANY];
+
+/// From now on SIGINT, SIGTERM, SIGHUP and SIGQUIT that a process sends us go to the programs.
+pub fn pass_signals_on() -> Result<()> {
+    for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGHUP, libc::SIGQUIT] {
+        // SAFETY: all-zero bytes are a valid `sigaction`: an empty mask and no flags.
+        let mut action: libc::sigaction = unsafe { MaybeUninit::zeroed().assume_init() };
+        let handler: extern "C" fn(libc::c_int, *const libc::siginfo_t, *const libc::c_void) = pass;
+        action.sa_sigaction = handler as *const () as libc::sighandler_t;
+        action.sa_flags = libc::SA_RESTART | libc::SA_SIGINFO;
+        // SAFETY: `action` is whole and lives through the call; its handler is signal-safe (below).
+        let status = unsafe { libc::sigaction(signal, &raw const action, ptr::null_mut()) };
+        if status != 0 {
+            return Err(Error::last("sigaction", format!("signal {signal}")));
+        }
+    }
+    Ok(())
+}
+
+/// Runs in the middle of anything: only atomics and kill(2), which signal-safety(7) allows.
+extern "C" fn pass(signal: libc::c_int, about: *const libc::siginfo_t, _: *const libc::c_void) {
+    // SAFETY: with SA_SIGINFO the kernel gives a structure that lives as long as the handler runs.
+    let from_terminal = unsafe { (*about).si_code } > 0;
+    if from_terminal {
+        return;
+    }
+    for child in CHILDREN.iter().map(|child| child.load(Ordering::Acquire)).filter(|pid| *pid > 0) {
+        // SAFETY: kill(2) takes any numbers; the process was not waited for yet, so the number is
+        // its own.
+        unsafe { libc::kill(child, signal) };
+    }
+}
+
+/// A program gets what is passed on.
+pub fn add(child: &Child) {
+    let pid = i32::try_from(child.id()).unwrap_or(0);
+    for place in &CHILDREN {
+        if place.compare_exchange(0, pid, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
+            return;
+        }
+    }
+}
+
+/// Waits for a program to end, whatever signals come, and answers its status as a shell does: what
+/// it ended with, or 128 and the signal that ended it.
+pub fn wait(child: &mut Child) -> u8 {
+    use std::os::unix::process::ExitStatusExt as _;
+    let pid = i32::try_from(child.id()).unwrap_or(0);
+    let ended = child.wait();
+    for place in &CHILDREN {
+        // Nobody minds that it was not there.
+        let _ = place.compare_exchange(pid, 0, Ordering::AcqRel, Ordering::Relaxed);
+    }
+    let Ok(status) = ended else { return 127 };
+    let code = status.code().or_else(|| status.signal().map(|signal| 128 + signal));
+    code.and_then(|code| u8::try_from(code).ok()).unwrap_or(127)
+}
+
+/// A copy of a descriptor, with a number out of the way of programs, that is kept on exec.
+pub fn inherited(fd: impl AsFd, lowest: i32) -> Result<OwnedFd> {
+    use std::os::fd::AsRawFd as _;
+    // SAFETY: fcntl(2) with F_DUPFD takes any number and makes a new one.
+    let made = unsafe { libc::fcntl(fd.as_fd().as_raw_fd(), libc::F_DUPFD, lowest) };
+    if made < 0 {
+        return Err(Error::last("fcntl", "F_DUPFD"));
+    }
+    // SAFETY: the number was just made and is nobody else's.
+    Ok(unsafe { OwnedFd::from_raw_fd(made) })
+}

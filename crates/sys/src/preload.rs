@@ -1,0 +1,324 @@
+//! What a library inside somebody else's program asks the kernel and the loader: about descriptors
+//! by their number, which it does not own, about signals, and for what it stands before.
+//!
+//! Nothing here allocates or takes a lock. `errno` is only touched by [`set_errno`]; who calls
+//! anything else saves it with [`errno`] before.
+
+use crate::doorbell::Other;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use std::ffi::{CStr, c_int, c_void};
+use std::os::fd::{BorrowedFd, OwnedFd};
+use std::ptr::NonNull;
+
+/// The number of the last error of this thread.
+#[must_use]
+pub fn errno() -> i32 {
+    // SAFETY: the C library gives each thread an integer of its own, and its address.
+    let place = unsafe { libc::__errno_location() };
+    // SAFETY: the address is valid for this thread as long as it runs.
+    unsafe { *place }
+}
+
+/// Sets the number of the last error of this thread.
+pub fn set_errno(number: i32) {
+    // SAFETY: as in `errno`.
+    let place = unsafe { libc::__errno_location() };
+    // SAFETY: as in `errno`.
+    unsafe { *place = number };
+}
+
+/// The function of this name behind this library, as the loader orders them.
+#[must_use]
+pub fn next(name: &CStr) -> Option<NonNull<c_void>> {
+    // SAFETY: dlsym(3) with RTLD_NEXT looks in the libraries behind the caller's; the name is a C
+    // string that lives.
+    NonNull::new(unsafe { libc::dlsym(libc::RTLD_NEXT, name.as_ptr()) })
+}
+
+/// A descriptor of the program, for one call. One that is not open makes the call fail.
+#[must_use]
+pub const fn lent(number: c_int) -> Option<BorrowedFd<'static>> {
+    if number < 0 {
+        return None;
+    }
+    // SAFETY: borrow_raw asks that the number is not -1 (looked at) and that it stays open while it
+    // is borrowed. The program may close it meanwhile: as with every system call by number, the
+    // call then fails or meets another file, which the callers of this module allow for.
+    Some(unsafe { BorrowedFd::borrow_raw(number) })
+}
+
+/// The inode of a pipe; `None` for everything else.
+#[must_use]
+pub fn pipe(number: c_int) -> Option<u64> {
+    let stat = rustix::fs::fstat(lent(number)?).ok()?;
+    let kind = rustix::fs::FileType::from_raw_mode(stat.st_mode);
+    (kind == rustix::fs::FileType::Fifo).then_some(stat.st_ino)
+}
+
+/// The inode of whatever it is.
+#[must_use]
+pub fn inode(number: c_int) -> Option<u64> {
+    rustix::fs::fstat(lent(number)?).ok().map(|stat| stat.st_ino)
+}
+
+/// How many bytes wait in a pipe, whichever of its ends is asked.
+#[must_use]
+pub fn pending(number: c_int) -> u64 {
+    lent(number).and_then(|fd| rustix::io::ioctl_fionread(fd).ok()).unwrap_or(0)
+}
+
+/// Whether reads and writes do not wait.
+#[must_use]
+pub fn is_impatient(number: c_int) -> bool {
+    let flags = lent(number).and_then(|fd| rustix::fs::fcntl_getfl(fd).ok());
+    flags.is_some_and(|flags| flags.contains(rustix::fs::OFlags::NONBLOCK))
+}
+
+/// What [`look`] found out about one descriptor.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Seen {
+    /// There is something to read.
+    pub readable: bool,
+    /// Nobody holds the other end any more, or this is no descriptor.
+    pub over: bool,
+}
+
+/// Waits until one of two descriptors has something or is over; one that is no descriptor is over.
+/// `None`: a signal came.
+#[must_use]
+pub fn look(numbers: [c_int; 2], patient: bool) -> Option<[Seen; 2]> {
+    let nowhere = Seen { readable: false, over: true };
+    let limit = (!patient).then_some(Timespec { tv_sec: 0, tv_nsec: 0 });
+    // By the system call: the function of the C library is one that the caller stands before.
+    match numbers.map(lent) {
+        [Some(one), Some(other)] => {
+            let mut entries = [one, other].map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN));
+            poll(&mut entries, limit.as_ref()).ok()?;
+            Some(entries.map(|entry| seen(entry.revents())))
+        }
+        [Some(one), None] => {
+            let mut entry = [PollFd::from_borrowed_fd(one, PollFlags::IN)];
+            poll(&mut entry, limit.as_ref()).ok()?;
+            let [entry] = entry;
+            Some([seen(entry.revents()), nowhere])
+        }
+        [None, _] => Some([nowhere; 2]),
+    }
+}
+
+fn seen(events: PollFlags) -> Seen {
+    let over = PollFlags::HUP | PollFlags::ERR | PollFlags::NVAL;
+    Seen { readable: events.contains(PollFlags::IN), over: events.intersects(over) }
+}
+
+/// Whether nobody reads the other end of the pipe any more.
+#[must_use]
+pub fn is_unread(number: c_int) -> bool {
+    let Some(fd) = lent(number) else { return true };
+    let mut entry = [PollFd::from_borrowed_fd(fd, PollFlags::empty())];
+    let looked = poll(&mut entry, Some(&Timespec { tv_sec: 0, tv_nsec: 0 }));
+    let [entry] = entry;
+    looked.is_ok() && entry.revents().intersects(PollFlags::ERR | PollFlags::NVAL)
+}
+
+/// Whether a call that a signal has cut short is to be made again: not if the program has a handler
+/// that asked for `EINTR`. Which signal it was, nobody can know; so any such handler counts.
+#[must_use]
+pub fn is_restarted() -> bool {
+    (1..=libc::SIGRTMAX()).all(|signal| {
+        // SAFETY: all bits zero are a valid sigaction: no handler, no flags.
+        let mut set: libc::sigaction = unsafe { std::mem::zeroed() };
+        // SAFETY: with no new action sigaction(2) only writes the old one, into a value that lives.
+        let asked = unsafe { libc::sigaction(signal, std::ptr::null(), &raw mut set) };
+        asked != 0
+            || matches!(set.sa_sigaction, libc::SIG_DFL | libc::SIG_IGN)
+            || set.sa_flags & libc::SA_RESTART != 0
+    })
+}
+
+/// Says one byte to the other end of a meeting place, without waiting.
+pub fn say(socket: c_int) -> Other {
+    let flags = rustix::net::SendFlags::DONTWAIT | rustix::net::SendFlags::NOSIGNAL;
+    match lent(socket).map(|fd| rustix::net::send(fd, &[1], flags)) {
+        Some(Ok(_)) => Other::Here,
+        _ => Other::Gone,
+    }
+}
+
+/// What stands in a meeting place.
+#[derive(Debug)]
+pub enum Heard {
+    /// Nothing yet.
+    Nothing,
+    /// A message, with these descriptors.
+    Message(Vec<OwnedFd>),
+    /// Nothing any more: it was shut, or the other end is gone.
+    Over,
+}
+
+/// Takes what stands in a meeting place, without waiting.
+#[must_use]
+pub fn hear(socket: c_int) -> Heard {
+    let Some(fd) = lent(socket) else { return Heard::Over };
+    match crate::descriptor::receive_now(fd, &mut [0; 16]) {
+        Ok(Some((0, _))) | Err(_) => Heard::Over,
+        Ok(Some((_, descriptors))) => Heard::Message(descriptors),
+        Ok(None) => Heard::Nothing,
+    }
+}
+
+/// Shuts a meeting place for ever, for all who have it: what was sent before is still there to be
+/// taken, what comes after is refused (`unix_dgram_sendmsg` looks under the lock under which it
+/// queues, so there is nothing in between).
+pub fn shut(socket: c_int) {
+    if let Some(fd) = lent(socket) {
+        // One that is shut already is as good.
+        let _ = rustix::net::shutdown(fd, rustix::net::Shutdown::Both);
+    }
+}
+
+pub use libc::{EAGAIN, EINTR, EINVAL, EIO, ENOSYS, F_DUPFD, F_DUPFD_CLOEXEC, FIONREAD};
+
+/// Whether a descriptor can only be written.
+#[must_use]
+pub fn is_for_writing(number: c_int) -> bool {
+    let flags = lent(number).and_then(|fd| rustix::fs::fcntl_getfl(fd).ok());
+    flags.is_some_and(|flags| flags & rustix::fs::OFlags::RWMODE == rustix::fs::OFlags::WRONLY)
+}
+
+/// Which of two processes this is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Branch {
+    /// The one that called.
+    Here,
+    /// A copy of it, with all signals blocked and nobody who waits for it.
+    There,
+}
+
+/// Makes a copy of this process that nobody can wait for: it sends no signal when it ends, and its
+/// parent has ended. No handler of `pthread_atfork` runs; so in the copy only what needs no lock of
+/// other threads may be called.
+pub fn branch() -> crate::Result<Branch> {
+    // SAFETY: all bits zero are a valid set of signals.
+    let (mut all, mut before): (libc::sigset_t, libc::sigset_t) = unsafe { std::mem::zeroed() };
+    // SAFETY: sigfillset(3) writes a set that lives.
+    unsafe { libc::sigfillset(&raw mut all) };
+    // SAFETY: sigprocmask(2) reads one set and writes the other; both live.
+    unsafe { libc::sigprocmask(libc::SIG_SETMASK, &raw const all, &raw mut before) };
+    let pid = copy();
+    if pid == 0 {
+        return match copy() {
+            0 => Ok(Branch::There),
+            _ => exit(0),
+        };
+    }
+    let failed = (pid < 0).then(|| crate::Error::last("clone", "a process that pours"));
+    if failed.is_none() {
+        // SAFETY: waitpid(2) with no place for the status writes nothing.
+        while unsafe { libc::waitpid(pid, std::ptr::null_mut(), libc::__WALL) } < 0
+            && errno() == EINTR
+        {}
+    }
+    // SAFETY: as above; the set is the one that was there.
+    unsafe { libc::sigprocmask(libc::SIG_SETMASK, &raw const before, std::ptr::null_mut()) };
+    failed.map_or(Ok(Branch::Here), Err)
+}
+
+fn copy() -> libc::pid_t {
+    // SAFETY: clone(2) with no flags and no stack is fork(2) with no signal at the end: the copy
+    // runs on a copy of this stack.
+    let pid = unsafe { libc::syscall(libc::SYS_clone, 0, 0, 0, 0, 0) };
+    libc::pid_t::try_from(pid).unwrap_or(-1)
+}
+
+/// Ends this process, running nothing.
+pub fn exit(status: c_int) -> ! {
+    // SAFETY: _exit(2) always succeeds.
+    unsafe { libc::_exit(status) }
+}
+
+/// Whether this process has more than one thread.
+#[must_use]
+pub fn has_threads() -> bool {
+    std::fs::read_dir("/proc/self/task").map_or(true, |tasks| tasks.take(2).count() > 1)
+}
+
+/// Closes all descriptors but these.
+pub fn close_others(mut keep: [c_int; 3]) {
+    keep.sort_unstable();
+    let mut from = 0;
+    for number in keep.into_iter().chain([c_int::MAX]) {
+        if from < number {
+            // SAFETY: close_range(2) closes descriptors of this process, which nobody uses any
+            // more: it only goes on with those that are kept.
+            unsafe { libc::syscall(libc::SYS_close_range, from, number - 1, 0) };
+        }
+        from = number.saturating_add(1);
+    }
+}
+
+/// Has a descriptor of the program be the same as another one, with the flags that it has.
+pub fn replace(number: c_int, by: BorrowedFd<'_>) {
+    use std::os::fd::AsRawFd as _;
+    let Some(old) = lent(number) else { return };
+    let kept = rustix::io::fcntl_getfd(old).unwrap_or(rustix::io::FdFlags::empty());
+    if let Ok(flags) = rustix::fs::fcntl_getfl(old) {
+        let impatient = flags & rustix::fs::OFlags::NONBLOCK;
+        // What cannot be set stays as it is: a patient pipe.
+        let _ = rustix::fs::fcntl_setfl(by, impatient);
+    }
+    let flags = if kept.contains(rustix::io::FdFlags::CLOEXEC) { libc::O_CLOEXEC } else { 0 };
+    // SAFETY: dup3(2) closes what the number was before, as the program's own dup2 would.
+    unsafe { libc::syscall(libc::SYS_dup3, by.as_raw_fd(), number, flags) };
+}
+
+/// Reads once; 0 at the end, and where it failed.
+pub fn read_some(number: c_int, room: &mut [u8]) -> usize {
+    loop {
+        match lent(number).map(|fd| rustix::io::read(fd, &mut *room)) {
+            Some(Ok(count)) => return count,
+            Some(Err(rustix::io::Errno::INTR)) => {}
+            _ => return 0,
+        }
+    }
+}
+
+/// Writes all of it; whether that was possible. No signal says that nobody reads.
+pub fn write_all(to: impl std::os::fd::AsFd, mut bytes: &[u8]) -> bool {
+    while !bytes.is_empty() {
+        match rustix::io::write(&to, bytes) {
+            Ok(count) => bytes = bytes.get(count..).unwrap_or_default(),
+            Err(rustix::io::Errno::INTR) => {}
+            Err(_) => return false,
+        }
+    }
+    true
+}
+
+/// Closes a descriptor whose owner was forgotten.
+pub fn close(number: c_int) {
+    // SAFETY: close(2); the caller has forgotten who would close it again.
+    unsafe { libc::syscall(libc::SYS_close, number) };
+}
+
+/// Whether the C library's own standard output or standard error goes to this descriptor and has
+/// been used: what it writes is seen by nobody who stands before `write`.
+#[must_use]
+pub fn is_used_by_stdio(number: c_int) -> bool {
+    unsafe extern "C" {
+        static stdout: *mut libc::FILE;
+        static stderr: *mut libc::FILE;
+        fn __fbufsize(file: *mut libc::FILE) -> usize;
+    }
+    // SAFETY: the C library sets the variable before any program runs.
+    let out = unsafe { stdout };
+    // SAFETY: as above.
+    let error = unsafe { stderr };
+    [out, error].into_iter().filter(|file| !file.is_null()).any(|file| {
+        // SAFETY: fileno(3) and __fbufsize(3) only look at a file, which is open or was closed: the
+        // two of the C library are never freed.
+        let same = unsafe { libc::fileno(file) } == number;
+        // SAFETY: as above.
+        same && unsafe { __fbufsize(file) } > 0
+    })
+}
