@@ -61,6 +61,7 @@ mod frozen;
 pub mod holders;
 mod list;
 pub mod owner;
+pub mod pipe;
 mod slice;
 
 pub use allocate::{AllocationPool, Writer};

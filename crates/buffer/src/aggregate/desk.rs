@@ -23,7 +23,7 @@ use abi::{DbufId, RichPointer};
 use std::fmt;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 use sys::doorbell::Doorbell;
@@ -34,6 +34,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 #[derive(Debug)]
 pub struct Desk {
     state: Arc<Mutex<State>>,
+    returned: Arc<Condvar>,
     bell: Doorbell,
     thread: Option<JoinHandle<()>>,
 }
@@ -43,20 +44,23 @@ struct State {
     creator: Creator,
     guests: Vec<(PeerId, Arc<OwnedFd>)>,
     is_closing: bool,
+    /// How often something was given back, or somebody has gone.
+    returns: u64,
 }
 
 impl Desk {
     /// Opens a desk for what this owner has.
     pub fn open(creator: Creator) -> sys::Result<Self> {
-        let state = State { creator, guests: Vec::new(), is_closing: false };
+        let state = State { creator, guests: Vec::new(), is_closing: false, returns: 0 };
         let state = Arc::new(Mutex::new(state));
         let (bell, heard) = Doorbell::pair()?;
-        let seen = state.clone();
+        let (seen, returned) = (state.clone(), Arc::new(Condvar::new()));
+        let told = returned.clone();
         let thread = thread::Builder::new().name("owner".to_owned());
         let thread = thread
-            .spawn(move || serve(&seen, &heard))
+            .spawn(move || serve(&seen, &told, &heard))
             .map_err(|e| sys::Error::new("clone", "a thread", e.raw_os_error().unwrap_or(0)))?;
-        Ok(Self { state, bell, thread: Some(thread) })
+        Ok(Self { state, returned, bell, thread: Some(thread) })
     }
 
     /// A guest with these credentials, and the socket by which it asks: to be handed to that
@@ -80,10 +84,25 @@ impl Desk {
         work(&mut lock(&self.state).creator)
     }
 
+    /// How often something has come back so far, or somebody has gone.
+    #[must_use]
+    pub fn returns(&self) -> u64 {
+        lock(&self.state).returns
+    }
+
+    /// Waits until something has come back since [`Desk::returns`] has answered `seen`.
+    pub fn wait_for_returns(&self, seen: u64) {
+        let mut state = lock(&self.state);
+        while state.returns == seen {
+            state = self.returned.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+
     /// Shows a guest out: all that it kept is given back. Its mapping stays, and will show later
     /// data of the same pools (T11). `false`: it is gone already.
     pub fn show_out(&self, peer: PeerId) -> bool {
         let known = lock(&self.state).leave(peer);
+        self.returned.notify_all();
         self.bell.ring();
         known
     }
@@ -102,6 +121,7 @@ impl Drop for Desk {
 
 impl State {
     fn leave(&mut self, peer: PeerId) -> bool {
+        self.returns += 1;
         self.guests.retain(|(id, _)| *id != peer);
         self.creator.holders_mut().gone(peer).is_some()
     }
@@ -111,7 +131,7 @@ fn lock(state: &Mutex<State>) -> MutexGuard<'_, State> {
     state.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-fn serve(state: &Mutex<State>, bell: &Doorbell) {
+fn serve(state: &Mutex<State>, returned: &Condvar, bell: &Doorbell) {
     loop {
         let guests = {
             let state = lock(state);
@@ -125,15 +145,16 @@ fn serve(state: &Mutex<State>, bell: &Doorbell) {
         let ready = poll::readable(&all, None);
         bell.clear();
         for ((peer, socket), _) in guests.iter().zip(ready.iter().skip(1)).filter(|(_, r)| **r) {
-            if !answer(state, *peer, socket) {
+            if !answer(state, returned, *peer, socket) {
                 lock(state).leave(*peer);
+                returned.notify_all();
             }
         }
     }
 }
 
 /// Takes one message. `false`: the guest is gone, or no guest of ours.
-fn answer(state: &Mutex<State>, peer: PeerId, socket: &OwnedFd) -> bool {
+fn answer(state: &Mutex<State>, returned: &Condvar, peer: PeerId, socket: &OwnedFd) -> bool {
     let mut bytes = [0; Message::SIZE + 1];
     let length = match descriptor::receive(socket, &mut bytes) {
         // What it sent along is closed here.
@@ -146,7 +167,11 @@ fn answer(state: &Mutex<State>, peer: PeerId, socket: &OwnedFd) -> bool {
     match message.kind {
         BACK => {
             let pointer = RichPointer::from_words(message.words);
-            lock(state).creator.holders_mut().give_back(peer, pointer);
+            let mut state = lock(state);
+            if state.creator.holders_mut().give_back(peer, pointer) {
+                state.returns += 1;
+                returned.notify_all();
+            }
             true
         }
         GRANT => {
