@@ -40,11 +40,11 @@ mod join;
 mod ledger;
 #[cfg(not(loom))]
 pub mod merge;
-#[cfg(not(loom))]
-pub mod pace;
 pub mod mpipe;
 #[cfg(not(loom))]
 pub mod name;
+#[cfg(not(loom))]
+pub mod pace;
 #[cfg(not(loom))]
 pub mod pages;
 #[cfg(not(loom))]

@@ -1,20 +1,29 @@
 //! Reading a file from front to back: the same calls as on any other dbuf.
 
 use super::{CachedFile, Refusal, Sent};
+use crate::Fault;
+use crate::interface::{Ready, Stream};
 use abi::{BLOCK_MAX, RichPointer};
 use std::io::{self, Read, Seek, SeekFrom};
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::time::Duration;
+
+/// How much is copied to be looked at.
+const AHEAD: usize = 64 << 10;
 
 /// A place in a file. Dropping it changes nothing.
 #[derive(Clone, Debug)]
 pub struct Reader {
     file: CachedFile,
     at: u64,
+    /// A copy to be looked at ([`Stream::peek`]), and where it begins.
+    ahead: Vec<u8>,
+    ahead_at: u64,
 }
 
 impl Reader {
     pub(super) const fn new(file: CachedFile) -> Self {
-        Self { file, at: 0 }
+        Self { file, at: 0, ahead: Vec::new(), ahead_at: 0 }
     }
 
     /// Where the next byte is read.
@@ -28,9 +37,15 @@ impl Reader {
         self.at = at;
     }
 
+    /// What is left of the copy that is looked at.
+    fn ahead(&self) -> &[u8] {
+        let from = self.at.checked_sub(self.ahead_at).and_then(|from| usize::try_from(from).ok());
+        from.and_then(|from| self.ahead.get(from..)).unwrap_or_default()
+    }
+
     /// Names the bytes that come next, at most `max`, without taking or touching them; `None`: the
     /// end, for now. A name and no slice, as files are foreign memory.
-    pub fn peek(&self, max: usize) -> Result<Option<RichPointer>, Refusal> {
+    pub fn next(&self, max: usize) -> Result<Option<RichPointer>, Refusal> {
         let view = self.file.view(self.at.saturating_add(max.min(BLOCK_MAX) as u64))?;
         let left = usize::try_from(view.size.saturating_sub(self.at)).unwrap_or(usize::MAX);
         let length = left.min(max);
@@ -52,12 +67,49 @@ impl Reader {
     /// Hands what comes next, at most `max` bytes, to another descriptor, and passes over as much
     /// as that took ([`CachedFile::splice`]). [`Sent::End`]: the end, for now.
     pub fn splice(&mut self, max: usize, to: impl AsFd) -> Result<Sent, Refusal> {
-        let Some(next) = self.peek(max)? else { return Ok(Sent::End) };
+        let Some(next) = self.next(max)? else { return Ok(Sent::End) };
         let sent = self.file.splice(next.place, to)?;
         if let Sent::Bytes(count) = sent {
             self.skip(count as u64);
         }
         Ok(sent)
+    }
+}
+
+impl Stream for Reader {
+    fn try_read(&mut self, out: &mut [u8]) -> Result<Option<usize>, Fault> {
+        self.read(out).map(Some).map_err(|_| self.fault())
+    }
+
+    /// A copy, good until the next call: there is no reference to a file.
+    fn peek(&mut self) -> Result<Option<&[u8]>, Fault> {
+        if self.ahead().is_empty() {
+            self.ahead_at = self.at;
+            self.ahead.resize(AHEAD, 0);
+            let read = self.file.read_at(self.at, &mut self.ahead);
+            self.ahead.truncate(*read.as_ref().unwrap_or(&0));
+            read.map_err(|_| self.fault())?;
+        }
+        Ok(Some(self.ahead()))
+    }
+
+    fn take(&mut self, count: usize) {
+        self.skip(count as u64);
+    }
+
+    /// A file never lets its reader wait; at its end is the end, for now.
+    fn wait(&mut self, _limit: Option<Duration>) -> Result<Ready, Fault> {
+        Ok(Ready::Something)
+    }
+
+    fn descriptors(&self) -> Vec<BorrowedFd<'_>> {
+        vec![self.file.descriptor()]
+    }
+}
+
+impl Reader {
+    fn fault(&self) -> Fault {
+        Fault::OutOfWindow(self.file.pointer(self.at, 0).place)
     }
 }
 

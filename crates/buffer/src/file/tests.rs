@@ -70,7 +70,7 @@ fn a_file_of_no_bytes_is_a_dbuf_of_none_and_may_grow() {
     let (file, cached) = file(b"");
     let mut reader = cached.reader();
     let mut out = [0; 8];
-    assert_eq!((cached.size(), reader.peek(100)), (Ok(0), Ok(None)));
+    assert_eq!((cached.size(), reader.next(100)), (Ok(0), Ok(None)));
     assert_eq!(reader.read(&mut out).unwrap(), 0);
     assert_eq!(reader.splice(100, pipe().1).unwrap(), Sent::End);
     for way in WAYS {
@@ -78,13 +78,13 @@ fn a_file_of_no_bytes_is_a_dbuf_of_none_and_may_grow() {
     }
     for round in 0..40_u64 {
         file.write_all_at(&[round as u8; 5000], round * 5000).unwrap();
-        let next = reader.peek(1 << 20).unwrap().unwrap();
+        let next = reader.next(1 << 20).unwrap().unwrap();
         assert_eq!((next.place.position(), next.length()), (round * 5000, 5000), "as it grows");
         let (mut read, write) = pipe();
         assert_eq!(reader.splice(5000, &write).unwrap(), Sent::Bytes(5000));
         read.read_exact(&mut out).unwrap();
         assert_eq!(out, [round as u8; 8]);
-        assert_eq!(reader.peek(1).unwrap(), None, "the end, for now");
+        assert_eq!(reader.next(1).unwrap(), None, "the end, for now");
     }
 }
 
@@ -165,6 +165,36 @@ fn a_place_in_a_file_goes_into_another_file() {
     let mut out = [0; 30_000];
     copied.copy(Place::new(0, 30_000), &mut out).unwrap();
     assert_eq!(out, [3; 30_000]);
+}
+
+/// Behind the interface of every stream: into a ring, as bytes, while the file grows.
+#[test]
+fn a_file_is_a_stream_like_any_other() {
+    use crate::interface::Stream;
+    let bytes: Vec<u8> = (0..300_000_u32).map(|at| (at % 251) as u8).collect();
+    let (file, cached) = file(&bytes[..100_000]);
+    let mut reader = cached.reader();
+    assert_eq!(Stream::peek(&mut reader).unwrap().unwrap()[..100], bytes[..100]);
+    Stream::take(&mut reader, 50);
+    assert_eq!(Stream::peek(&mut reader).unwrap().unwrap()[..100], bytes[50..150]);
+    reader.go_to(0);
+    let config = crate::stream::Config::new(id()).capacity(1 << 16);
+    let (mut output, mut offers) = crate::stream::stream(&config).unwrap();
+    let input = offers.remove(0).open().unwrap();
+    let reading = std::thread::spawn(move || {
+        let (mut input, mut all, mut out) = (input, Vec::new(), [0; 5000]);
+        while let Ok(count @ 1..) = input.read(&mut out) {
+            all.extend_from_slice(&out[..count]);
+        }
+        all
+    });
+    for end in [100_000, 200_000, 300_000] {
+        file.write_all_at(&bytes[..end], 0).unwrap();
+        while crate::splice::splice(&mut reader, &mut output, 7777).unwrap().bytes > 0 {}
+        assert_eq!(reader.position(), end as u64, "the end, for now");
+    }
+    drop(output);
+    assert!(reading.join().unwrap() == bytes);
 }
 
 /// A file that says that it has no bytes and cannot be mapped is read all the same.
