@@ -49,6 +49,9 @@ pub const ENDS_MAX: usize = descriptor::DESCRIPTORS_MAX + 1;
 
 /// Opens the writing end: makes the ring, and hands it to the readers. The descriptor is closed.
 pub fn open_write(end: OwnedFd) -> Result<Output, Error> {
+    if !begins_with(&end, &MAGIC.to_ne_bytes())? {
+        return Err(Error::NoEnd);
+    }
     let mut bytes = [0; size_of::<Shape>()];
     let (length, theirs) = descriptor::receive(end, &mut bytes)?;
     if length == 0 {
@@ -67,10 +70,24 @@ pub fn open_write(end: OwnedFd) -> Result<Output, Error> {
 /// Opens a reading end: waits until the writing end was opened. `None`: it was closed, and there is
 /// nothing to read.
 pub fn open_read(end: OwnedFd) -> Result<Option<Input>, Error> {
+    if !begins_with(&end, stream::OFFER)? {
+        return Err(Error::NoEnd);
+    }
     match Offer::arrived(end)? {
         Some(offer) => Ok(Some(offer.open()?)),
         None => Ok(None),
     }
+}
+
+/// Whether the first message in an end is of this kind, or there will be none. Nothing is taken:
+/// who is wrong about an end does no harm to it.
+fn begins_with(end: &OwnedFd, magic: &[u8; 8]) -> Result<bool, Error> {
+    if !descriptor::is_one(end) {
+        return Ok(false);
+    }
+    let mut first = [0; 8];
+    let length = descriptor::look(end, &mut first)?;
+    Ok(length == 0 || (length == first.len() && first == *magic))
 }
 
 /// What lies in the writing end.

@@ -25,11 +25,14 @@ mod entrance;
 mod input;
 mod note;
 mod output;
+mod room;
 mod switch;
 
+pub(crate) use entrance::OFFER;
 pub use entrance::{Entrance, Ticket, joinable, send_to};
 pub use input::{Input, Piece};
 pub use output::Output;
+pub use room::Room;
 pub use switch::Stay;
 
 use crate::share::{self, Refusal};

@@ -83,6 +83,20 @@ fn receive_with(
     Ok((got.bytes, descriptors))
 }
 
+/// The first bytes of the next message, which stays, and nothing of what comes with it. Waits for
+/// one. 0 bytes: the other end is closed.
+pub fn look(socket: impl AsFd, message: &mut [u8]) -> Result<usize> {
+    let got = rustix::net::recv(socket, message, RecvFlags::PEEK);
+    got.map(|(bytes, _)| bytes).named("recv", "a socket")
+}
+
+/// Whether a descriptor is a socket of this kind: local, and keeping message boundaries.
+pub fn is_one(descriptor: impl AsFd) -> bool {
+    let kind = rustix::net::sockopt::socket_type(&descriptor);
+    let family = rustix::net::sockopt::socket_domain(&descriptor);
+    kind == Ok(SocketType::SEQPACKET) && family == Ok(AddressFamily::UNIX)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

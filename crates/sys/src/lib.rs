@@ -21,6 +21,7 @@ pub mod machine;
 pub mod memory;
 pub mod name;
 pub mod net;
+pub mod number;
 pub mod packet;
 pub mod pages;
 pub mod poll;

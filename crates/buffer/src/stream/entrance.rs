@@ -85,7 +85,7 @@ pub fn send_to(
 }
 
 /// What an offer by a socket says.
-const OFFER: &[u8] = b"SL offer";
+pub(crate) const OFFER: &[u8; 8] = b"SL offer";
 
 impl Offer {
     /// The offer that was sent by a socket, which is the bell of this reader from now on. Waits
@@ -98,7 +98,7 @@ impl Offer {
         }
         let count = descriptors.len();
         let ring = share::Offer::from_descriptors(descriptors)?;
-        if message.get(..length) != Some(OFFER) {
+        if length != OFFER.len() || message != *OFFER {
             return Err(Refusal::Descriptors(count));
         }
         Ok(Some(Self::rung_by(ring, socket)))

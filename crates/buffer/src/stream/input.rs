@@ -13,6 +13,7 @@ use std::time::Duration;
 use sys::doorbell::{Doorbell, Heard, Other};
 
 mod blocks;
+mod watch;
 
 pub use blocks::Piece;
 

@@ -186,7 +186,7 @@ impl Output {
     /// Looks for room, and waits for it. Answers false where the policy is not to wait and there is
     /// none; the block is then counted as dropped.
     #[cold]
-    fn make_room(&mut self, length: usize) -> Result<bool, Fault> {
+    pub(super) fn make_room(&mut self, length: usize) -> Result<bool, Fault> {
         if self.has_room(length)? { Ok(true) } else { self.wait_for(length) }
     }
 

@@ -1,0 +1,70 @@
+//! Descriptors that C programs know by number, and the number of the last error.
+//!
+//! A number that is open belongs to whoever got it; here it is only copied, or closed because its
+//! owner has said so.
+
+use crate::error::{Error, Result};
+use std::os::fd::{FromRawFd, IntoRawFd, OwnedFd, RawFd};
+
+/// A descriptor of our own for what this number stands for; closed on exec.
+pub fn copy(number: RawFd) -> Result<OwnedFd> {
+    // SAFETY: fcntl(2) takes any number, and says EBADF where nothing is open.
+    let fd = unsafe { libc::fcntl(number, libc::F_DUPFD_CLOEXEC, 3) };
+    if fd < 0 {
+        return Err(Error::last("fcntl", format!("descriptor {number}")));
+    }
+    // SAFETY: the kernel has just made it, and nobody else knows it.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+/// Gives a descriptor away as a number.
+#[must_use]
+pub fn give(fd: OwnedFd) -> RawFd {
+    fd.into_raw_fd()
+}
+
+/// Closes a number that was given away, because whoever got it says so.
+pub fn close(number: RawFd) -> Result<()> {
+    // SAFETY: close(2) takes any number; the caller has no other use for this one, and no part of
+    // the house keeps a descriptor by number.
+    let done = unsafe { libc::close(number) };
+    if done == 0 { Ok(()) } else { Err(Error::last("close", format!("descriptor {number}"))) }
+}
+
+/// Has a number stay open over exec, as those of pipe(2) do.
+pub fn inherit(number: RawFd) -> Result<()> {
+    // SAFETY: fcntl(2) takes any number, and says EBADF where nothing is open.
+    let done = unsafe { libc::fcntl(number, libc::F_SETFD, 0) };
+    if done == 0 { Ok(()) } else { Err(Error::last("fcntl", format!("descriptor {number}"))) }
+}
+
+/// Sets `errno` of this thread.
+pub fn set_errno(errno: i32) {
+    // SAFETY: the C library has a place for it in each thread (errno(3)).
+    let place = unsafe { libc::__errno_location() };
+    // SAFETY: the place is this thread's own, and lives as long as the thread.
+    unsafe { *place = errno };
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::fd::AsRawFd;
+
+    #[test]
+    fn numbers_are_copied_and_closed() {
+        let (one, other) = crate::descriptor::pair().unwrap();
+        let number = give(copy(one.as_raw_fd()).unwrap());
+        drop(one);
+        inherit(number).unwrap();
+        assert!(crate::descriptor::receive_now(&other, &mut [0; 9]).unwrap().is_none());
+        close(number).unwrap();
+        assert_eq!(crate::descriptor::receive(&other, &mut [0; 9]).unwrap().0, 0, "all are closed");
+        for wrong in [-1, i32::MAX] {
+            assert_eq!(copy(wrong).unwrap_err().errno, libc::EBADF);
+            assert_eq!(close(wrong).unwrap_err().errno, libc::EBADF);
+        }
+        set_errno(libc::EPIPE);
+        assert_eq!(std::io::Error::last_os_error().raw_os_error(), Some(libc::EPIPE));
+    }
+}
