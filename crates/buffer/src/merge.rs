@@ -13,8 +13,8 @@
 //!
 //! **By time** ([`Order::Stamped`]). The time is what producers allege, in any unit. A block is
 //! given when every producer has shown that it has nothing older: by a block of its own that is
-//! not; or when its own producer has shown one that is younger by the window; or when nothing came
-//! for as long as the reader is patient. What comes later than that is given all the same, at once,
+//! not; or when some producer has shown one that is younger by the window than its own next one, or
+//! 1 MB of them; or when nothing came for as long as the reader is patient. What comes later than that is given all the same, at once,
 //! and counted as late. A producer that writes times in the past gets every second turn at most, so
 //! it starves nobody; one that writes times in the future delays its own blocks.
 

@@ -5,11 +5,11 @@
 //! these alone, that can say why; and the memory. What is chosen is a wish: where the machine
 //! refuses it, the next simpler kind is taken, so memory never fails for want of comfort.
 //!
-//! What is known (docs/book/buffers/forms.md has the command): to walk through a ring costs the
-//! same with pages of 2 MB up to 4 MB and 4 to 15 % less from 16 MB on; to touch it for the first
-//! time costs 15 times less. So huge pages are used from their own size on wherever they are to be
-//! had for nothing, and of those that somebody has set aside only large rings take. Pages that are
-//! taken at once cost as much as those that come by faults, and not in the middle of the first lap.
+//! What is known (`examples/pages.rs`; BASELINES): to walk through a ring costs the same with pages
+//! of 2 MB up to 4 MB, and 4 to 15 % less from 16 MB on; to touch it for the first time costs 12 to
+//! 16 times less. So huge pages are used from their own size on wherever they are to be had for
+//! nothing, and of those that somebody has set aside only large rings take. Pages that are taken at
+//! once cost as much as those that come by faults, and not in the middle of the first lap.
 
 use std::fmt;
 use std::sync::OnceLock;

@@ -45,12 +45,14 @@ impl fmt::Debug for Stamped {
 #[derive(Debug, Default)]
 pub(super) struct Stage {
     blocks: VecDeque<(u64, Vec<u8>)>,
+    bytes: usize,
     /// Memory of blocks that were given.
     spare: Vec<Vec<u8>>,
 }
 
-/// So many blocks of one producer wait at most: what is older is given then.
-const STAGED_MAX: usize = 64;
+/// So many blocks of one producer wait at most, and so many bytes: what is older is given then.
+const STAGED_MAX: usize = 4096;
+const STAGED_BYTES: usize = 1 << 20;
 /// Blocks are mostly no longer than this.
 const ROOM_MIN: usize = 2048;
 
@@ -66,7 +68,7 @@ impl Stage {
         let passed = first.zip(last).is_some_and(|((first, _), (last, _))| {
             first.checked_add(window).is_some_and(|end| end <= *last)
         });
-        passed || self.blocks.len() >= STAGED_MAX
+        passed || self.blocks.len() >= STAGED_MAX || self.bytes >= STAGED_BYTES
     }
 }
 
@@ -96,6 +98,7 @@ impl Merged {
                 };
                 room.truncate(length);
                 let stamp = (stamped.stamp)(&room);
+                producer.stage.bytes += length;
                 producer.stage.blocks.push_back((stamp, room));
             }
         }
@@ -131,6 +134,7 @@ impl Merged {
         stamped.behind = is_late.then_some(producer.id);
         stamped.last = stamped.last.max(stamp);
         if let Some((_, block)) = producer.stage.blocks.pop_front() {
+            producer.stage.bytes -= block.len();
             producer.stage.spare.push(block);
         }
         let from = producer.id;

@@ -1,0 +1,48 @@
+//! What memory of several sizes is made of on this machine, and what it costs to have pages:
+//! the figures behind `pages::choose`.
+//!
+//!     cargo run --release -p streamline-buffer --example pages
+
+use std::time::{Duration, Instant};
+use streamline_buffer::pages::{Choice, facts};
+use sys::memory::{Mapping, Memfd};
+
+const MB: usize = 1 << 20;
+const SIZE: usize = 64 * MB;
+const ROUNDS: usize = 7;
+
+#[expect(clippy::print_stdout, reason = "says ratios")]
+fn main() -> sys::Result<()> {
+    println!("{:?}", facts());
+    for size in [MB, 2 * MB, 16 * MB, 64 * MB] {
+        println!("{:>3} MB: {}", size / MB, Choice::here(size));
+    }
+    let shared = median(|| {
+        let file = Memfd::create("streamline-pages", SIZE)?;
+        let mapping = file.map()?;
+        touch(&mapping)
+    })?;
+    let small = median(|| touch(&Mapping::anonymous(SIZE)?))?;
+    let huge = median(|| {
+        let mapping = Mapping::anonymous(SIZE)?;
+        mapping.huge()?;
+        touch(&mapping)
+    })?;
+    let ratio = |time: Duration| shared.as_secs_f64() / time.as_secs_f64();
+    println!("to have the pages of {} MB, against shared memory of small pages:", SIZE / MB);
+    println!("private, small {:.1}x, private, huge {:.1}x", ratio(small), ratio(huge));
+    Ok(())
+}
+
+/// How long it takes until all pages are there.
+fn touch(mapping: &Mapping) -> sys::Result<Duration> {
+    let start = Instant::now();
+    mapping.populate(0, mapping.len())?;
+    Ok(start.elapsed())
+}
+
+fn median(mut round: impl FnMut() -> sys::Result<Duration>) -> sys::Result<Duration> {
+    let mut times = (0..ROUNDS).map(|_| round()).collect::<sys::Result<Vec<_>>>()?;
+    times.sort();
+    Ok(times[ROUNDS / 2])
+}
