@@ -14,7 +14,7 @@
 //!
 //! Why `&[u8]` is allowed here. Invariants, cited below:
 //! - M1 The bytes of a slot below `filled` are written by nobody while `segment` names the same
-//!   segment. They were written before `filled` was raised (Release; readers load it with Acquire).
+//!   segment (but for what nobody sees: M9 in `edit`). They were written before `filled` was raised (Release; readers load it with Acquire).
 //! - M2 The bytes of a slot from `filled` on are reached only through the one open [`Draft`], which
 //!   only the thread that has the pool can open (the pool is not `Sync`), and only one at a time
 //!   (`drafting`).
@@ -48,11 +48,13 @@ use std::sync::Arc;
 
 pub(crate) mod address;
 mod cold;
+mod edit;
 mod lease;
 mod lent;
 
 use cold::Cold;
 pub use cold::Saved;
+pub use edit::Editing;
 pub use lease::Lease;
 pub(crate) use lease::Memory;
 
@@ -100,7 +102,12 @@ pub struct Pool {
     oldest: Cell<u64>,
     drafting: Cell<bool>,
     pins: Box<[Cell<u32>]>,
+    /// From where on the only one who pinned a slot needs it ([`Pool::needs_from`]), as an offset in
+    /// the region; 0: all of it.
+    needed: Box<[Cell<usize>]>,
     cold: RefCell<Cold>,
+    /// Whether others may know the memory by other ways than leases.
+    given: Cell<bool>,
     mistakes: Cell<u64>,
 }
 
@@ -148,6 +155,7 @@ impl Pool {
     /// A pool over this memory, of which the first slots have pages.
     fn over(memory: Memory, populated: usize) -> Self {
         let pins = vec![Cell::new(0); memory.slots.len()].into();
+        let needed = vec![Cell::new(0); memory.slots.len()].into();
         Self {
             memory: Arc::new(memory),
             next: Cell::new(0),
@@ -157,7 +165,9 @@ impl Pool {
             oldest: Cell::new(0),
             drafting: Cell::new(false),
             pins,
+            needed,
             cold: RefCell::default(),
+            given: Cell::new(false),
             mistakes: Cell::new(0),
         }
     }
@@ -169,12 +179,14 @@ impl Pool {
     }
 
     /// The memory itself, which leases and pointers outlive the pool in.
-    pub(crate) const fn memory(&self) -> &Arc<Memory> {
+    pub(crate) fn memory(&self) -> &Arc<Memory> {
+        self.given.set(true);
         &self.memory
     }
 
     /// The file that the memory lies in, where it is one of our own.
     pub(crate) fn file(&self) -> Option<&sys::memory::Memfd> {
+        self.given.set(true);
         self.memory.file()
     }
 
@@ -259,6 +271,8 @@ impl Pool {
         let (slot, _) = self.locate(place).ok()?;
         let count = self.pins.get(slot)?;
         count.set(count.get().checked_add(1)?);
+        // This one may need all of it.
+        self.needed.get(slot)?.set(0);
         Some(Pin(self.memory.slots.resident(slot)))
     }
 

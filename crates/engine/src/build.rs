@@ -20,7 +20,7 @@ use abi::DbufId;
 use buffer::pool::{Config as PoolConfig, Pool};
 use buffer::signal::Bell;
 use endpoint::{Failure, SinkEntry, SourceEntry};
-use filter::{Counts, Description, Holds, Kind, Mistake};
+use filter::{Counts, Description, Form, Holds, Kind, Mistake};
 use pipeline::ClassSet;
 use pipeline::graph::{Boolean, Edge, Graph, Link, NodeId, Step, Use};
 use pipeline::plan::{Plan, SpaceKind};
@@ -49,6 +49,8 @@ pub struct Settings {
     pub count: Option<u64>,
     /// Measure the time in each filter (`--stats`).
     pub timed: bool,
+    /// Edit nothing where it lies: every edit writes a copy.
+    pub copies: bool,
 }
 
 /// Spaces that are ready to run: one connected part of a request.
@@ -221,6 +223,7 @@ impl<'p> Builder<'p> {
                 inputs,
                 left: left.clone(),
                 timed: self.settings.timed,
+                copies: self.settings.copies,
                 batch: BATCH,
                 control: Arc::clone(&self.control),
                 demand: Arc::clone(&self.demand),
@@ -296,6 +299,7 @@ impl<'p> Builder<'p> {
         for (id, node) in outer {
             let mut made = self.node(id, &locals)?;
             made.counted = self.is_counted(id);
+            made.fragments = self.takes_fragments(id);
             let mut source = None;
             if let Part::Source(part) = &mut made.part {
                 tells_time |= part.source.tells_time();
@@ -360,6 +364,18 @@ impl<'p> Builder<'p> {
         let named = graph.edges.iter().filter(|edge| edge.from == id).flat_map(entered);
         let named = named.filter(|classes| !classes.is_all() && !classes.is_plain());
         named.flat_map(|classes| classes.ranges().to_vec()).collect()
+    }
+
+    /// Whether all behind a node take what comes out of it in pieces: bytes of a connection, and
+    /// messages, of which longer ones come so anyway (CONTRACT 6).
+    fn takes_fragments(&self, id: NodeId) -> bool {
+        let graph = &self.plan.graph;
+        let pieces = |form: &Form| matches!(form, Form::Stream | Form::Message);
+        let takes = |edge: &Edge| {
+            let comes = &graph.node(edge.to).comes;
+            !comes.is_empty() && comes.iter().all(pieces)
+        };
+        graph.outputs(id).all(takes)
     }
 
     /// Whether a node is where the line ends for who counts its blocks: a sink, a program behind

@@ -157,10 +157,19 @@ fn filtered(node: &Node, number: usize, space: &Remains) -> Filtered {
         true => (node.flow.sunk, Amount::default()),
         false => (counts.consumed, node.flow.sunk),
     };
+    let edits = node.flow.edits;
+    let edits = [
+        ("edited in place", edits.direct),
+        ("edited in copies", edits.copied),
+        ("edited as new blocks", edits.appended),
+        ("edited as fragments", edits.fragmented),
+    ];
+    let edits = edits.into_iter().filter(|(_, n)| *n > 0).map(|(how, n)| (how.to_owned(), n));
     let named = |names: &[&str], values: &[u64]| {
         let both = names.iter().zip(values).filter(|(_, n)| **n > 0);
-        both.map(|(name, n)| ((*name).to_owned(), *n)).collect()
+        both.map(|(name, n)| ((*name).to_owned(), *n)).collect::<Vec<_>>()
     };
+    let counters = named(node.counters, &counts.counters);
     Filtered {
         name: node.name.clone(),
         planned: node.planned,
@@ -175,7 +184,7 @@ fn filtered(node: &Node, number: usize, space: &Remains) -> Filtered {
         held: counts.held,
         dropped,
         unanswered: named(node.reasons, &counts.unanswered),
-        counters: named(node.counters, &counts.counters),
+        counters: counters.into_iter().chain(edits).collect(),
         busy_ns: node.flow.busy_ns,
         calls: node.flow.calls,
         program: process::of(node).is_some(),

@@ -155,3 +155,39 @@ fn a_slow_space_behind_a_ring_loses_nothing() {
     let rings = outcome.ledger.edges.iter().filter(|e| e.kind == engine::ledger::EdgeKind::Ring);
     assert_eq!(rings.count(), 2);
 }
+
+#[test]
+fn d15_blank_changes_frames_where_they_lie_and_no_sibling_sees_it() {
+    let folder = Folder::new("blank");
+    let (before, after, read) = (folder.file("before"), folder.file("after"), capture());
+    // Both are written by other spaces, which have the blocks while or after they are changed.
+    runs(&format!(
+        "replay '{read}' | (udp | blank with=46 | pcap '{after}') + (udp | pcap '{before}')"
+    ));
+    let alone = folder.file("alone");
+    let outcome = runs(&format!("replay '{read}' | udp | blank with=46 | pcap '{alone}' @thread0"));
+    let file = |name: &str| std::fs::read(name).expect("a capture");
+    let (before, after, alone) = (file(&before), file(&after), file(&alone));
+    assert_eq!(after, alone, "whoever is beside it");
+    let plain = folder.file("plain");
+    runs(&format!("replay '{read}' | udp | pcap '{plain}'"));
+    assert_eq!(before, file(&plain), "the sibling saw the frames as they were");
+    assert!(before.len() == after.len() && before != after);
+    let blank = outcome.ledger.filters.iter().find(|f| f.name == "blank").expect("a filter");
+    assert_eq!(blank.counters, [("edited in place".to_owned(), blank.taken.blocks)]);
+}
+
+#[test]
+fn k8_k11_indices_and_events_are_only_where_spaces_meet() {
+    let rings = |text: &str| {
+        let outcome = runs(text);
+        let rings = outcome.ledger.edges.iter().filter(|edge| edge.events.is_some()).count();
+        (rings, outcome.ledger.edges.len())
+    };
+    let capture = capture();
+    let (rings_in_one, edges) = rings(&format!("replay '{capture}' | ip | udp | count | discard"));
+    assert_eq!((rings_in_one, edges), (0, 4), "calls alone");
+    let (rings_of_two, _) =
+        rings(&format!("replay '{capture}' | ip | udp @thread1 | count | discard"));
+    assert_eq!(rings_of_two, 1);
+}

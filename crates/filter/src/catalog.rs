@@ -27,6 +27,7 @@ pub const FILTERS: &[&Description] = &[
     &application::signature::MPEG,
     &content::r#match::MATCH,
     &content::regex::REGEX,
+    &content::blank::BLANK,
     &content::compress::COMPRESS,
     &content::decompress::DECOMPRESS,
     &stats::count::COUNT,

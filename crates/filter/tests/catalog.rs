@@ -169,6 +169,7 @@ fn the_kind_says_what_a_filter_may_do_and_it_does_no_more() {
         let fits = match node.filter {
             Filter::Statistics(_) => d.kind == Kind::Statistics,
             Filter::Lanes(_) => (Kind::Inspection..=Kind::Editing).contains(&d.kind),
+            Filter::Edit(_) => d.kind == Kind::Editing,
             Filter::Stream(_) => (Kind::Reordering..=Kind::Editing).contains(&d.kind),
         };
         assert!(fits, "`{}` is called {} and is a {:?}", d.name, d.kind.name(), node.filter);

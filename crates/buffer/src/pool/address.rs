@@ -31,6 +31,10 @@ impl Memory {
     /// of them keeps the segment in its slot as long as the slice lives, so a lease can be made
     /// (M4). Of bytes that are still written (M2) nothing is shown, and here they are refused.
     pub(crate) fn around_slice(self: &Arc<Self>, slice: &[u8]) -> Option<Around> {
+        if self.editing.is_set() {
+            // The slice may be what is being changed (M9).
+            return None;
+        }
         let (base, len) = self.extent();
         let at = slice.as_ptr().addr().checked_sub(base)?;
         if slice.is_empty() || at.checked_add(slice.len())? > len {

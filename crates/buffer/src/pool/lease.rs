@@ -1,6 +1,7 @@
 //! The memory of a pool, and leases on its segments: what crosses threads. The invariants M1 to M8
 //! are those of `pool`.
 
+use super::edit::Mark;
 use crate::Fault;
 use crate::pages::Choice;
 use crate::region::Region;
@@ -95,6 +96,8 @@ pub(crate) struct Memory {
     pub(super) region: Region,
     pub(crate) slots: Slots,
     backing: Backing,
+    /// Set while a block is changed where it lies (M9).
+    pub(super) editing: Mark,
 }
 
 /// Where the segments come from.
@@ -135,14 +138,20 @@ impl Memory {
             let (file, mapping) = choice.memory("streamline-pool", len)?;
             (Backing::File(file), Region::mapped(mapping))
         };
-        Ok(Self { id, region, slots: Slots::new(segment, slots), backing })
+        Ok(Self {
+            id,
+            region,
+            slots: Slots::new(segment, slots),
+            backing,
+            editing: Mark::default(),
+        })
     }
 
     /// Memory that another party fills.
     pub(super) fn lent(id: DbufId, lender: Arc<dyn Lender>) -> Self {
         let slots = Slots::new(lender.segment(), lender.segments());
         let region = Region::lent(lender.clone());
-        Self { id, region, slots, backing: Backing::Lent(lender) }
+        Self { id, region, slots, backing: Backing::Lent(lender), editing: Mark::default() }
     }
 
     /// Memory that nobody can write any more, every byte of it shown. Refused for a file that is
@@ -167,7 +176,7 @@ impl Memory {
             let filled = segment.min(region.len().saturating_sub(slot * segment));
             slots.fill(slot, filled as u64);
         }
-        Ok(Self { id, region, slots, backing: Backing::Frozen(file) })
+        Ok(Self { id, region, slots, backing: Backing::Frozen(file), editing: Mark::default() })
     }
 
     /// Who fills the segments, if it is not us.

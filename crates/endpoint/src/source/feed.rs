@@ -89,6 +89,14 @@ impl Feed {
         }
     }
 
+    /// Tells the pool what is done with: filters may change it where it lies.
+    pub(crate) fn settle(&self, pool: &Pool) {
+        if let Some(piece) = &self.piece {
+            let left = piece.place.length().saturating_sub(piece.at);
+            pool.needs_from(piece.pin, piece.place.within(piece.at, left));
+        }
+    }
+
     /// Makes a piece that holds what is left and at least `wanted` bytes in all.
     pub(crate) fn fill(&mut self, pool: &Pool, wanted: usize) -> Result<Filled, Failure> {
         self.let_go(pool);

@@ -140,6 +140,7 @@ impl Read {
             self.feed.consume(next.consumed);
             rest = rest.get(next.consumed..).unwrap_or_default();
         }
+        self.feed.settle(pool);
     }
 
     /// The block in front of these bytes; nothing if more bytes must come before that can be said.

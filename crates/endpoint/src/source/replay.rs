@@ -151,6 +151,7 @@ impl Replay {
                     Step::Packet(packet) => packet,
                     Step::NeedMore { consumed, wanted } => {
                         self.feed.consume(consumed);
+                        self.feed.settle(pool);
                         return Ok(Some(wanted));
                     }
                     Step::Error(fault) => return Err(failure(self.feed.input().target(), &fault)),
@@ -164,6 +165,7 @@ impl Replay {
             self.feed.consume(packet.consumed);
             rest = rest.get(packet.consumed..).unwrap_or_default();
         }
+        self.feed.settle(pool);
         Ok(None)
     }
 

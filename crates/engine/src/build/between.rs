@@ -100,7 +100,7 @@ impl Builder<'_> {
                 (Some(from), None, Some(ends)) => {
                     if let Some(export) = ends.export.take() {
                         let title = format!("ring to {}", name(self.enters(edge.to)));
-                        let part = Part::Export(export);
+                        let part = Part::Export(Box::new(export));
                         let out = Node::new(title, edge.from.0, part, Counts::default());
                         ends.enter = Some(assembly.node(out));
                     }

@@ -3,7 +3,7 @@
 use super::node::{Arc, EdgeDrops, Node, NodeId, Part};
 use super::select::Wanted;
 use super::walk::Shape;
-use filter::Amount;
+use filter::{Amount, Filter};
 
 /// The graph of a space while it is being built.
 #[derive(Debug, Default)]
@@ -68,7 +68,11 @@ impl Assembly {
         let mut ready: Vec<NodeId> = (0..self.nodes.len()).filter(|n| inputs[*n] == 0).collect();
         ready.reverse();
         let mut order = Vec::with_capacity(self.nodes.len());
-        while let Some(at) = ready.pop() {
+        // Edits come last: by then everybody else who is to see the blocks has. [Th §5.3.1]
+        let edits = |at: NodeId| matches!(self.nodes[at].part, Part::Filter(Filter::Edit(_)));
+        while !ready.is_empty() {
+            let next = ready.iter().rposition(|at| !edits(*at)).unwrap_or(ready.len() - 1);
+            let at = ready.remove(next);
             order.push(at);
             for arc in self.nodes[at].arcs.iter().filter(|arc| !arc.back) {
                 inputs[arc.to] -= 1;
@@ -84,7 +88,8 @@ impl Assembly {
         }
         let parts = self.parts(&joins);
         let looks = self.nodes.iter().any(|node| node.part.looks());
-        (self.nodes, Shape { joins, rank, order, parts, looks })
+        let edits = (0..self.nodes.len()).any(edits);
+        (self.nodes, Shape { joins, rank, order, parts, looks, edits })
     }
 
     /// Where paths part and no path from further up comes around to the same join.

@@ -4,8 +4,9 @@
 //! one for each that does (the ring of a packet socket). Beside them stands `work`, where filters
 //! append, edits go and held blocks are moved to when they would keep an intake from being reused,
 //! at once where it is lent (CONTRACT 12).
-//! An edit always writes a copy here: [Th §5.3.1] allows direct writing only where nobody else can
-//! look, which the pool cannot promise for a block that a crossing or a hold may share.
+//! An edit in the middle of a turn always writes a copy: the filter that asks for it, and others,
+//! have views of the block. Filters that edit block by block are called when nobody has any, and
+//! change blocks where they lie (`space::edit`).
 
 use abi::{Entry, RichPointer};
 use buffer::pool::{Pool, Segment};
@@ -30,6 +31,19 @@ impl<'a> Memory<'a> {
     fn pool_of(&self, pointer: RichPointer) -> Option<&'a Pool> {
         let (intakes, work) = (self.intakes, self.work);
         intakes.iter().chain([work]).find(|pool| pool.id() == pointer.dbuf())
+    }
+
+    /// All that is filled around a frame, wherever that is.
+    pub(crate) fn segment(&self, frame: RichPointer) -> Option<Segment<'a>> {
+        let imported = || {
+            let imported = self.imported.as_ref()?;
+            let segments = (0..imported.len()).filter_map(|number| imported.segment(number));
+            segments.into_iter().find(|segment| segment.bytes(frame).is_some())
+        };
+        match self.pool_of(frame) {
+            Some(pool) => pool.segment(frame),
+            None => imported(),
+        }
     }
 
     fn copy(&self, bytes: &[u8]) -> Option<(RichPointer, &'a [u8])> {

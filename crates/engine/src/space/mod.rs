@@ -5,9 +5,11 @@
 //! - [`walk`]: one batch through the local graph;
 //! - [`section`]: Boolean sections by sequence;
 //! - [`join`]: branches back into input order;
+//! - [`edit`]: blocks changed when nobody has a view of them;
 //! - [`memory`]: what the space does for its filters.
 
 pub(crate) mod assemble;
+pub mod edit;
 mod join;
 pub(crate) mod memory;
 pub mod node;
@@ -21,6 +23,7 @@ use crate::process::{self, Demand};
 use crate::ring::Import;
 use buffer::pool::Pool;
 use buffer::signal::{Bell, Ticket};
+use edit::Stage;
 use endpoint::{Given, Intake};
 use filter::{Batch, Columns, LANES, Room, Time};
 use memory::{Frames, Memory};
@@ -105,6 +108,7 @@ pub(crate) struct Parts {
     pub(crate) inputs: Vec<Input>,
     pub(crate) left: Option<Arc<walk::Left>>,
     pub(crate) timed: bool,
+    pub(crate) copies: bool,
     pub(crate) batch: usize,
     pub(crate) control: Arc<Control>,
     pub(crate) demand: Arc<Demand>,
@@ -149,7 +153,7 @@ struct Pass {
 impl Space {
     pub(crate) fn new(parts: Parts) -> Self {
         let Parts { name, nodes, shape, intakes, work, inputs, .. } = parts;
-        let Parts { left, timed, batch, control, demand, bell, clock, epoch, .. } = parts;
+        let Parts { left, timed, copies, batch, control, demand, bell, clock, epoch, .. } = parts;
         let inputs_of_programs = (0..nodes.len()).filter(|at| process::is_input(&nodes[*at]));
         let programs = inputs_of_programs.map(|at| (at, false)).collect();
         Self {
@@ -159,7 +163,7 @@ impl Space {
             intakes,
             work,
             inputs,
-            turn: Turn { left, timed, failure: None },
+            turn: Turn { left, timed, copies, ..Turn::default() },
             batch: batch.clamp(1, LANES),
             spare: None,
             control,
@@ -296,9 +300,20 @@ impl Space {
         };
         if self.nodes.iter().any(|node| node.wake.is_some_and(|wake| wake <= now)) {
             pass.moved = true;
-            let mut memory = Memory { intakes: &self.intakes, work: &self.work, imported: None };
-            Walk::new(&mut self.nodes, &mut memory, &self.shape, now, &mut self.turn).tick();
+            self.stage(now).tick(None);
             self.turn_pools();
+        }
+    }
+
+    /// The space between two walks.
+    fn stage(&mut self, now: Time) -> Stage<'_> {
+        Stage {
+            nodes: &mut self.nodes,
+            shape: &self.shape,
+            intakes: &mut self.intakes,
+            work: &mut self.work,
+            turn: &mut self.turn,
+            now,
         }
     }
 
@@ -354,8 +369,13 @@ impl Space {
         if !batch.is_empty() {
             walk.source(at, &mut batch);
         }
-        walk.tick();
+        // What was put aside comes before what filters let go because their time has come.
+        let paused = walk.pause();
         let room = batch.into_room();
+        if let Some(paused) = paused {
+            self.stage(now).go_on(Some(paused), None);
+        }
+        self.stage(now).tick(None);
         self.turn.failure = self.turn.failure.take().or(failure);
         self.turn_pools();
         room
@@ -385,8 +405,18 @@ impl Space {
                 let (nodes, turn) = (&mut self.nodes, &mut self.turn);
                 let mut walk = Walk::new(nodes, &mut memory, &self.shape, now, turn);
                 walk.source(at, &mut batch);
-                walk.tick();
+                let paused = walk.pause();
                 self.spare = Some(batch.into_room());
+                let mut stage = Stage {
+                    nodes: &mut self.nodes,
+                    shape: &self.shape,
+                    intakes: &mut self.intakes,
+                    work: &mut self.work,
+                    turn: &mut self.turn,
+                    now,
+                };
+                stage.go_on(paused, Some(taken));
+                stage.tick(Some(taken));
                 pass.open = true;
                 pass.moved = true;
                 import.release(count)
@@ -477,6 +507,8 @@ impl Space {
                 let mut walk =
                     Walk::new(&mut self.nodes, &mut memory, &self.shape, now, &mut self.turn);
                 walk.finish(at);
+                let paused = walk.pause();
+                self.stage(now).go_on(paused, None);
             }
             self.turn_pools();
             self.end_node(at);

@@ -1,5 +1,6 @@
 //! One node of a space: what it runs, where its blocks go, and what was counted on both sides.
 
+use super::edit::Edits;
 use super::select::Wanted;
 use crate::ring::Export;
 use endpoint::{Sink, Source};
@@ -31,6 +32,8 @@ pub struct Node {
     pub holds: Holds,
     /// When the filter wants to be called.
     pub wake: Option<Time>,
+    /// Whether all behind take fragments of what comes out.
+    pub fragments: bool,
     /// The names of the filter's reasons, by number.
     pub reasons: &'static [&'static str],
     /// The names of the filter's counters, by number.
@@ -47,7 +50,7 @@ pub enum Part {
     /// The end of the path.
     Sink(SinkPart),
     /// The ring to another space.
-    Export(Export),
+    Export(Box<Export>),
     /// Nothing: where arcs meet.
     Pass,
     /// Where blocks come in: a source.
@@ -156,6 +159,8 @@ pub struct Flow {
     pub calls: u64,
     /// Time in the filter in ns, where it is measured.
     pub busy_ns: u64,
+    /// How blocks were changed.
+    pub edits: Edits,
 }
 
 impl Flow {
@@ -188,6 +193,7 @@ impl Node {
             counts,
             holds: Holds::new(0, 0),
             wake: None,
+            fragments: false,
             reasons: &[],
             counters: &[],
         }

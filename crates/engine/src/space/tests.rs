@@ -18,6 +18,7 @@ use filter::{
 use pipeline::graph::Graph;
 use std::sync::Mutex;
 
+mod edits;
 mod signals;
 
 /// Gives the numbers from 0 on as blocks of four bytes.
@@ -156,6 +157,7 @@ fn space(assembly: Assembly, inputs: Vec<Input>, batch: usize, ids: u32) -> Spac
         inputs,
         left: None,
         timed: false,
+        copies: false,
         batch,
         demand: Arc::new(Demand::new(&Graph::default())),
         control: Arc::new(Control::new().unwrap()),
@@ -326,12 +328,12 @@ fn two_spaces_and_a_small_ring_lose_nothing() {
     let from = a.node(source(100_000));
     let out = a.node(node(
         "ring to thread1",
-        Part::Export(crate::ring::Export::new(
+        Part::Export(Box::new(crate::ring::Export::new(
             0,
             writer,
             (Arc::clone(&near), Arc::clone(&far)),
             Threshold::default(),
-        )),
+        ))),
     ));
     a.arc(from, out, Wanted::Answered, false, 0);
     let mut first = space(a, vec![Input::Source { node: from, intake: 0 }], 32, 1);

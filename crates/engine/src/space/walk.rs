@@ -3,16 +3,17 @@
 //! Depth first along the arcs; where branches meet, their batches wait until every branch has been
 //! walked and are merged in input order. A node is called once per batch; nothing is allocated
 //! while a path neither splits nor makes blocks. Blocks on a back edge go on a work list and around
-//! at most [`HOPS_MAX`] times (CONTRACT 17).
+//! at most [`HOPS_MAX`] times (CONTRACT 17). What comes to an editing filter is put aside until
+//! everything else is done, and the walk pauses there (`space::edit`).
 
 use super::join;
-use super::memory::Memory;
+use super::memory::{Frames, Memory};
 use super::node::{Arc as Edge, Node, NodeId, Part};
 use super::select::Wanted;
 use crate::failure::PathFailure;
 use crate::ledger::{EdgeKind, loses_here};
 use filter::{
-    Amount, Batch, Filter, LaneContext, LaneMask, Output, StreamContext, Tell, Time, lanes,
+    Amount, Batch, Filter, LaneContext, LaneMask, Output, Room, StreamContext, Tell, Time, lanes,
 };
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -31,6 +32,8 @@ pub(crate) struct Walk<'w, 'a> {
     now: Time,
     waiting: Vec<Waiting<'a>>,
     around: Vec<(Waiting<'a>, u8)>,
+    /// What came to editing filters.
+    cuts: Vec<Cut>,
     /// The number for the next block where paths part.
     next: u32,
     turn: &'w mut Turn,
@@ -50,6 +53,44 @@ pub(crate) struct Shape {
     pub(crate) parts: Vec<bool>,
     /// Whether anything in the space looks at bytes.
     pub(crate) looks: bool,
+    /// Whether anything in the space edits block by block.
+    pub(crate) edits: bool,
+}
+
+/// A batch that came to an editing filter, without its bytes.
+pub(crate) struct Cut {
+    pub(crate) at: NodeId,
+    pub(crate) room: Room,
+    pub(crate) hops: u8,
+}
+
+/// A walk at rest: all blocks that are under way, and no view of any of them.
+pub(crate) struct Paused {
+    /// Before an editing filter.
+    pub(crate) cuts: Vec<Cut>,
+    /// Behind one.
+    pub(crate) edited: Vec<(NodeId, Room, u8)>,
+    /// At a join: where from, on which arc.
+    waiting: Vec<(NodeId, usize, Room)>,
+    /// On a back edge.
+    around: Vec<(NodeId, usize, Room, u8)>,
+    next: u32,
+}
+
+impl Paused {
+    /// Whether no block is under way.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.rooms().next().is_none()
+    }
+
+    /// All blocks that are under way.
+    pub(crate) fn rooms(&self) -> impl Iterator<Item = &Room> {
+        let cuts = self.cuts.iter().map(|cut| &cut.room);
+        let edited = self.edited.iter().map(|(_, room, _)| room);
+        let waiting = self.waiting.iter().map(|(_, _, room)| room);
+        let around = self.around.iter().map(|(_, _, room, _)| room);
+        cuts.chain(edited).chain(waiting).chain(around)
+    }
 }
 
 /// What came of a turn.
@@ -61,6 +102,10 @@ pub(crate) struct Turn {
     pub(crate) timed: bool,
     /// Why the path ended, if it did.
     pub(crate) failure: Option<PathFailure>,
+    /// Whether nothing is edited where it lies.
+    pub(crate) copies: bool,
+    /// Memory for batches at rest.
+    pub(crate) rooms: Vec<Room>,
 }
 
 /// How many blocks the sinks of a path may still take, all together.
@@ -111,7 +156,46 @@ impl<'w, 'a> Walk<'w, 'a> {
         now: Time,
         turn: &'w mut Turn,
     ) -> Self {
-        Self { nodes, memory, shape, now, waiting: Vec::new(), around: Vec::new(), next: 0, turn }
+        let (waiting, around, cuts) = (Vec::new(), Vec::new(), Vec::new());
+        Self { nodes, memory, shape, now, waiting, around, cuts, next: 0, turn }
+    }
+
+    /// Ends the walk where something is to be edited, and with it all views; `None`: it is done.
+    pub(crate) fn pause(self) -> Option<Paused> {
+        if self.cuts.is_empty() {
+            return None;
+        }
+        let waiting = self.waiting.into_iter().map(|w| (w.from, w.arc, w.batch.at_rest()));
+        let around =
+            self.around.into_iter().map(|(w, hops)| (w.from, w.arc, w.batch.at_rest(), hops));
+        Some(Paused {
+            cuts: self.cuts,
+            edited: Vec::new(),
+            waiting: waiting.collect(),
+            around: around.collect(),
+            next: self.next,
+        })
+    }
+
+    /// Goes on where a walk paused.
+    pub(crate) fn resume(&mut self, paused: Paused) {
+        let Memory { intakes, work, imported } = *self.memory;
+        let memory = Memory { intakes, work, imported };
+        let batch = |room| Frames::new(|_, frame| memory.segment(frame)).batch(room);
+        self.next = paused.next;
+        self.cuts = paused.cuts;
+        let waiting = paused.waiting.into_iter();
+        self.waiting =
+            waiting.map(|(from, arc, room)| Waiting { from, arc, batch: batch(room) }).collect();
+        let around = paused.around.into_iter();
+        let back = |(from, arc, room, hops)| (Waiting { from, arc, batch: batch(room) }, hops);
+        self.around = around.map(back).collect();
+        for (at, room, hops) in paused.edited {
+            let mut edited = batch(room);
+            self.route(at, &mut edited, hops);
+            self.turn.rooms.push(edited.into_room());
+        }
+        self.settle();
     }
 
     /// Walks what a source or an importing ring gave.
@@ -179,11 +263,17 @@ impl<'w, 'a> Walk<'w, 'a> {
         self.settle();
     }
 
-    /// Walks on until nothing waits at a join or on a back edge.
+    /// Walks on until nothing waits at a join or on a back edge, or only behind an edit.
     fn settle(&mut self) {
         loop {
             let next =
                 self.waiting.iter().map(|w| self.target(w)).min_by_key(|to| self.shape.rank[*to]);
+            let edit = self.cuts.iter().map(|cut| self.shape.rank[cut.at]).min();
+            if let (Some(edit), next) = (edit, next)
+                && next.is_none_or(|to| edit < self.shape.rank[to])
+            {
+                return;
+            }
             if let Some(to) = next {
                 self.join(to);
             } else if let Some((w, hops)) = self.around.pop() {
@@ -241,7 +331,7 @@ impl<'w, 'a> Walk<'w, 'a> {
             if !plain {
                 return self.run_and_route(to, batch, hops);
             }
-            match self.timed_run(to, batch) {
+            match self.timed_run(to, batch, hops) {
                 Ran::Same => {}
                 Ran::Others(output) => return self.route_all(to, output, hops),
                 Ran::Ended => return,
@@ -269,7 +359,7 @@ impl<'w, 'a> Walk<'w, 'a> {
     }
 
     fn run_and_route(&mut self, at: NodeId, batch: &mut Batch<'a>, hops: u8) {
-        match self.timed_run(at, batch) {
+        match self.timed_run(at, batch, hops) {
             Ran::Same => self.route(at, batch, hops),
             Ran::Others(output) => self.route_all(at, output, hops),
             Ran::Ended => {}
@@ -283,7 +373,12 @@ impl<'w, 'a> Walk<'w, 'a> {
     }
 
     #[inline]
-    fn timed_run(&mut self, at: NodeId, batch: &mut Batch<'a>) -> Ran<'a> {
+    fn timed_run(&mut self, at: NodeId, batch: &mut Batch<'a>, hops: u8) -> Ran<'a> {
+        if self.shape.edits
+            && let Part::Filter(Filter::Edit(_)) = &self.nodes[at].part
+        {
+            return self.put_aside(at, batch, hops);
+        }
         if !self.turn.timed {
             return self.run(at, batch);
         }
@@ -291,6 +386,14 @@ impl<'w, 'a> Walk<'w, 'a> {
         let ran = self.run(at, batch);
         self.nodes[at].flow.busy_ns += sys::clock::monotonic().saturating_sub(begin);
         ran
+    }
+
+    /// Keeps a batch for the editing filter that it came to.
+    fn put_aside(&mut self, at: NodeId, batch: &mut Batch<'a>, hops: u8) -> Ran<'a> {
+        let room = self.turn.rooms.pop().unwrap_or_default();
+        let taken = std::mem::replace(batch, Batch::unseen(room));
+        self.cuts.push(Cut { at, room: taken.at_rest(), hops });
+        Ran::Ended
     }
 
     /// Calls what runs in a node, once, for all live lanes.
@@ -344,6 +447,8 @@ impl<'w, 'a> Walk<'w, 'a> {
             }
             Part::Sink(_) => return self.sink(at, batch),
             Part::Export(_) => return self.export(at, batch),
+            // Put aside before.
+            Part::Filter(Filter::Edit(_)) => Ok(()),
             Part::Pass | Part::Source(_) | Part::Section(_) => Ok(()),
         };
         match ran {

@@ -1,5 +1,6 @@
-//! Filters that look at the contents in view: patterns, compression.
+//! Filters that look at the contents in view, or change them: patterns, compression.
 
+pub mod blank;
 pub mod compress;
 pub mod decompress;
 pub mod r#match;

@@ -147,6 +147,31 @@ impl Columns {
         true
     }
 
+    /// Adds a block caused by the block with this number; answers as [`Columns::push`].
+    #[inline]
+    pub fn push_caused(&mut self, entry: Entry, order: u32) -> bool {
+        let l = self.len;
+        let added = self.push(entry);
+        if added {
+            self.order[l] = order;
+        }
+        added
+    }
+
+    /// The number of the block that caused the one in this lane.
+    #[inline]
+    #[must_use]
+    pub fn order(&self, l: Lane) -> u32 {
+        self.order[l]
+    }
+
+    /// Which lanes live.
+    #[inline]
+    #[must_use]
+    pub fn live(&self) -> LaneMask {
+        self.live
+    }
+
     /// Adds blocks as long as there are lanes; answers how many it added. What is left over stays
     /// in the iterator.
     #[inline]
@@ -346,6 +371,26 @@ impl<'a> Batch<'a> {
     #[must_use]
     pub fn empty() -> Self {
         Self::new(Room::default(), |_, _| &[])
+    }
+
+    /// The live blocks without their bytes, close together: what is left of a batch when a turn is
+    /// interrupted so that nobody has a view.
+    #[must_use]
+    pub fn at_rest(mut self) -> Room {
+        let all = self.columns.live == mask_of(self.columns.len);
+        if all {
+            // What filters did to the lanes is not known to the columns.
+            let columns = &mut *self.columns;
+            let pointers = columns.pointers.iter().take(columns.len);
+            columns.bytes = pointers.clone().map(|pointer| u64::from(pointer.length())).sum();
+            columns.unanswered = !pointers.clone().all(|pointer| pointer.class.answered());
+            return emptied(self.columns, self.frames);
+        }
+        let mut close = Box::<Columns>::default();
+        for l in lanes(self.columns.live) {
+            close.push_caused(self.columns.entry(l), self.columns.order[l]);
+        }
+        emptied(close, self.frames)
     }
 
     /// The memory of the batch, to be used for the next turn.

@@ -18,6 +18,7 @@ pub mod arguments;
 pub mod batch;
 pub mod compiler;
 pub mod description;
+pub mod edit;
 pub mod holds;
 pub mod parameter;
 pub mod state;
@@ -30,6 +31,7 @@ pub use compiler::Compiler;
 pub use description::{
     Ahead, Classes, Description, Effect, Form, Forms, Gives, Keeps, Kind, Make, Reads, ValueRange,
 };
+pub use edit::{Edit, Editable, Workbench};
 pub use holds::{HeldList, Holds};
 pub use parameter::{Parameter, Type};
 pub use state::{Moved, PRIVATE, Session, Sessions, State};

@@ -1,15 +1,17 @@
-//! The five traits an author chooses from. The signature takes away the rights that the kind does
+//! The six traits an author chooses from. The signature takes away the rights that the kind does
 //! not give: [Th Table 5.1].
 //!
 //! | trait | sees | may |
 //! |---|---|---|
 //! | [`Statistics`] | rich pointers | count |
 //! | [`Classify`] | one block | answer a class, set marks |
-//! | [`Lanes`] | a batch | also move the view, edit, end lanes |
+//! | [`Edit`] | one block | also change bytes, where they lie if nobody else sees them |
+//! | [`Lanes`] | a batch | move the view, edit in copies, end lanes |
 //! | [`Stream`] | one block at a time | hold, release, append, be woken: blocks in, others out |
 //! | [`HoldingLanes`] | a batch | what both may: most blocks stay in their lanes, few are held |
 
 use super::batch::{Batch, Block, Tags};
+use super::edit::Edit;
 use super::state::State;
 use super::turn::{LaneContext, StreamContext, Tell, Time};
 use abi::Class;
@@ -116,6 +118,8 @@ pub enum Filter {
     Statistics(Box<dyn Statistics>),
     /// Keeps blocks in their lanes.
     Lanes(Box<dyn Lanes>),
+    /// Changes blocks in their lanes.
+    Edit(Box<dyn Edit>),
     /// Takes blocks and gives others.
     Stream(Box<dyn StreamBatches>),
 }
@@ -125,6 +129,7 @@ impl std::fmt::Debug for Filter {
         f.write_str(match self {
             Self::Statistics(_) => "Filter::Statistics",
             Self::Lanes(_) => "Filter::Lanes",
+            Self::Edit(_) => "Filter::Edit",
             Self::Stream(_) => "Filter::Stream",
         })
     }
@@ -139,6 +144,11 @@ impl Filter {
     /// A classifier, called in a loop over the live lanes.
     pub fn classify(f: impl Classify + 'static) -> Self {
         Self::Lanes(Box::new(Each(f)))
+    }
+
+    /// A filter that changes blocks, called in a loop over the live lanes.
+    pub fn edit(f: impl Edit + 'static) -> Self {
+        Self::Edit(Box::new(f))
     }
 
     /// A filter that works on batches in place.
@@ -162,6 +172,7 @@ impl Filter {
         match self {
             Self::Statistics(f) => f.report(),
             Self::Lanes(f) => f.report(),
+            Self::Edit(f) => f.report(),
             Self::Stream(f) => f.report(),
         }
     }
@@ -171,6 +182,7 @@ impl Filter {
         match self {
             Self::Statistics(f) => f.state(),
             Self::Lanes(f) => f.state(),
+            Self::Edit(f) => f.state(),
             Self::Stream(f) => f.state(),
         }
     }

@@ -108,7 +108,7 @@ fn two_spaces(
     let from = a.node(node("source", Part::Source(SourcePart { source, ended: false })));
     let bells = (Arc::clone(&near), Arc::clone(&far));
     let export = crate::ring::Export::new(0, writer, bells, threshold);
-    let out = a.node(node("ring to thread1", Part::Export(export)));
+    let out = a.node(node("ring to thread1", Part::Export(Box::new(export))));
     let busy = a.node(filter("busy", Filter::classify(Busy(busy_ns))));
     a.arc(from, out, Wanted::Answered, false, 0);
     a.arc(from, busy, Wanted::Answered, false, 1);
@@ -136,11 +136,11 @@ fn two_spaces(
 }
 
 fn events(remains: &Remains) -> Events {
-    let exports = remains.nodes.iter().filter_map(|node| match &node.part {
+    let mut exports = remains.nodes.iter().filter_map(|node| match &node.part {
         Part::Export(export) => Some(export.events()),
         _ => None,
     });
-    exports.last().expect("an export")
+    exports.next().expect("an export")
 }
 
 /// How long each block of a trickle took over the ring, sorted; the events of the ring.

@@ -1,0 +1,87 @@
+//! `blank`: overwrites bytes in view.
+//!
+//! In: anything. Out: the same block with some of its bytes changed, so that a capture can be given
+//! away without what was said in it: `rx | ip | tcp | blank | pcap headers.pcap` keeps headers, lengths and
+//! times. Checksums are left alone: they tell that the payload is not what was sent. It asks the
+//! space for the bytes that it overwrites and for no others. [SL §6.1, rewriting]
+
+use crate::prelude::*;
+
+/// What everybody knows about `blank`.
+pub const BLANK: Description = Description {
+    name: "blank",
+    summary: "overwrite what is in view, all of it or a part",
+    details: "\
+Overwrites the bytes in view: all of them, or `length` bytes from `from` on, as far as there are so
+many. `pcap` behind it writes the whole frame with these bytes changed; checksums stay as they are.
+Blocks beside it are not changed. The class stays.",
+    example: "replay web.pcap | udp | blank | pcap headers.pcap",
+    kind: Kind::Editing,
+    parameters: &[
+        Parameter::optional(
+            "from",
+            Type::Number { low: 0, high: BYTES_MAX },
+            "the first byte, counted from the beginning of the view; 0 when absent",
+        ),
+        Parameter::optional(
+            "length",
+            Type::Number { low: 1, high: BYTES_MAX },
+            "how many bytes; all the others when absent",
+        ),
+        Parameter::optional("with", Type::Number { low: 0, high: 255 }, "the byte; 0 when absent"),
+    ],
+    user: Some(make),
+    ..Description::EMPTY
+};
+
+const BYTES_MAX: u64 = 1 << 20;
+
+fn make(arguments: &Arguments) -> Result<Filter, Mistake> {
+    let number = |name| arguments.number(name).and_then(|n| usize::try_from(n).ok());
+    Ok(Filter::edit(Blank {
+        from: number("from").unwrap_or(0),
+        length: number("length").unwrap_or(usize::MAX),
+        with: u8::try_from(number("with").unwrap_or(0)).unwrap_or(0),
+    }))
+}
+
+struct Blank {
+    from: usize,
+    length: usize,
+    with: u8,
+}
+
+impl Edit for Blank {
+    fn edit(&mut self, block: &mut Editable<'_>, _: &mut Tell<'_>) -> Class {
+        let length = block.length().saturating_sub(self.from).min(self.length);
+        if length > 0
+            && let Some(bytes) = block.write_part(self.from, length, Keep::Nothing)
+        {
+            bytes.fill(self.with);
+        }
+        block.class()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{Arena, Frame, Node, Space};
+
+    fn blanked(words: &[&str]) -> Vec<u8> {
+        let arena = Arena::new(8);
+        let mut space = Space::new(&arena);
+        let batch = space.batch(&[Frame::of(1, b"0123456789")]);
+        let mut node = Node::new(&BLANK, words).expect("arguments");
+        let left = node.turn(batch, &mut space, 0);
+        left[0].block(0).frame.to_vec()
+    }
+
+    #[test]
+    fn all_in_view_or_a_part_is_overwritten() {
+        assert_eq!(blanked(&[]), [0; 10]);
+        assert_eq!(blanked(&["with=46", "from=8"]), b"01234567..");
+        assert_eq!(blanked(&["with=46", "from=2", "length=3"]), b"01...56789");
+        assert_eq!(blanked(&["from=10"]), b"0123456789", "there is no such byte");
+    }
+}
