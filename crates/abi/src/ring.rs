@@ -51,6 +51,8 @@ pub mod reader {
     pub const LEDGER: usize = 2 * LINE_WORDS;
     /// Whether the reader sleeps, and until where the writer must have come ([`super::wait`]).
     pub const WAIT: usize = 3 * LINE_WORDS;
+    /// On which processor the reader was when it last gave something back, plus 1; 0: nobody knows.
+    pub const PROCESSOR: usize = 4 * LINE_WORDS;
 }
 
 /// The two words by which a party says that it sleeps.

@@ -158,6 +158,15 @@ impl Producer {
         }
     }
 
+    /// The writer of a segment in which a ring goes on that another writer began.
+    pub(crate) fn going_on(store: Arc<Store>, head: u64, put: Put) -> Self {
+        let begun =
+            Self { head, published: head, marked: head, start: head, put, ..Self::new(store) };
+        begun.begin(head);
+        begun.show(&begun.store.writer);
+        begun
+    }
+
     /// Lets readers come while the ring runs.
     pub(crate) fn open(&mut self, door: Arc<Door>) {
         self.door = Some(door);
@@ -504,6 +513,12 @@ impl Consumer {
         // SYNC POINT: block released; pairs with the load in `Producer::refresh`.
         page.word(reader::CURSOR).store(self.next, Ordering::Release);
         self.released = self.next;
+    }
+
+    /// Says on which processor we are: shown with the next release.
+    #[cfg(not(loom))]
+    pub(crate) fn is_on(&self, processor: u64) {
+        self.page().word(reader::PROCESSOR).store(processor + 1, Ordering::Relaxed);
     }
 
     /// How many positions are published (as of the last look) and not released.

@@ -54,6 +54,7 @@ pub mod pool;
 mod region;
 #[cfg(not(loom))]
 pub mod resolve;
+pub mod scale;
 #[cfg(not(loom))]
 pub mod share;
 pub mod signal;
@@ -82,4 +83,26 @@ pub enum Policy {
     DropNew,
     /// The oldest block is overwritten; a reader that comes too late counts what it lost.
     Overwrite,
+}
+
+#[cfg(not(loom))]
+impl Policy {
+    /// As a geometry says it.
+    pub(crate) const fn code(self) -> u64 {
+        match self {
+            Self::Block => 0,
+            Self::DropNew => 1,
+            Self::Overwrite => 2,
+        }
+    }
+
+    /// What a geometry says, if it is one.
+    pub(crate) const fn from_code(code: u64) -> Option<Self> {
+        match code {
+            0 => Some(Self::Block),
+            1 => Some(Self::DropNew),
+            2 => Some(Self::Overwrite),
+            _ => None,
+        }
+    }
 }

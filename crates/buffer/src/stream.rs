@@ -22,23 +22,28 @@
 //! that are left (RELIABILITY T10).
 
 mod entrance;
+mod handover;
 mod input;
 mod note;
 mod output;
 mod room;
+mod scaler;
 mod switch;
 
 pub(crate) use entrance::OFFER;
 pub use entrance::{Entrance, Ticket, joinable, send_to};
+pub use handover::Handover;
 pub use input::{Input, Piece};
 pub use output::Output;
 pub use room::Room;
 pub use switch::Stay;
 
+use crate::scale::Scaling;
 use crate::share::{self, Refusal};
 use crate::{Policy, dbuf};
 use abi::DbufId;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use switch::Segments;
 use sys::doorbell::Doorbell;
 use sys::memory::Seals;
 
@@ -49,13 +54,17 @@ pub struct Config {
     pub ring: dbuf::Config,
     /// After how many blocks what was written is shown (T_b).
     pub every: usize,
+    /// Up to how many bytes the ring may grow in place; 0: it goes on in new memory ([`Config::cut`]).
+    pub extent: usize,
+    /// How the ring finds its size by itself; none: it stays as it is.
+    pub scaling: Option<Scaling>,
 }
 
 impl Config {
     /// A stream that blocks, of 1 MB, with one reader, shown every 32 blocks.
     #[must_use]
     pub const fn new(id: DbufId) -> Self {
-        Self { ring: dbuf::Config::new(id), every: 32 }
+        Self { ring: dbuf::Config::new(id), every: 32, extent: 0, scaling: None }
     }
 
     /// The same stream with a ring of so many bytes.
@@ -70,6 +79,21 @@ impl Config {
         Self { ring: dbuf::Config { readers, ..self.ring }, ..self }
     }
 
+    /// The same stream with so much memory that its size can change in place, up to so many bytes:
+    /// deck-cut. Its readers must trust its writer, who can empty the memory under them, and say so
+    /// ([`Offer::open_trusting`]); a ring that overwrites is never cut. [SL §5.4]
+    #[must_use]
+    pub const fn cut(self, extent: usize) -> Self {
+        Self { extent, ..self }
+    }
+
+    /// The same stream, which finds its size by itself, from the given one on: after each lap its
+    /// writer decides by how full it was ([`crate::scale`]). [SL §5.4]
+    #[must_use]
+    pub const fn scaling(self, scaling: Scaling) -> Self {
+        Self { scaling: Some(scaling), ..self }
+    }
+
     /// The same stream with another policy for when it is full.
     #[must_use]
     pub const fn policy(self, policy: Policy) -> Self {
@@ -79,7 +103,15 @@ impl Config {
 
 /// Makes a stream: the end that writes, and an offer for each reader.
 pub fn stream(config: &Config) -> sys::Result<(Output, Vec<Offer>)> {
-    let (writer, rings) = share::blocks(&config.ring)?;
+    let is_cut = config.extent > 0 && config.ring.policy != Policy::Overwrite;
+    let (writer, rings) = match is_cut {
+        true => share::blocks_that_are_cut(&config.ring, config.extent)?,
+        false => share::blocks(&config.ring)?,
+    };
+    let file = match rings.first() {
+        Some(ring) if is_cut => Some(ring.ring()?),
+        _ => None,
+    };
     let mut ends = Vec::new();
     let mut offers = Vec::new();
     for ring in rings {
@@ -87,7 +119,8 @@ pub fn stream(config: &Config) -> sys::Result<(Output, Vec<Offer>)> {
         ends.push((here, ring.page()?));
         offers.push(Offer { ring, bell: there });
     }
-    Ok((Output::new(writer, ends, config, None), offers))
+    let segments = Segments::first(config, file);
+    Ok((Output::new(writer, ends, config, segments), offers))
 }
 
 /// What a wait of an end has found.
@@ -129,6 +162,12 @@ impl Offer {
     /// Opens the reading end, after everything was checked.
     pub fn open(self) -> Result<Input, Refusal> {
         Ok(Input::new(self.ring.read_blocks_of(Seals::READER)?, self.bell))
+    }
+
+    /// As [`Offer::open`], of a stream whose writer may change its size in place: it can empty the
+    /// memory that we read, though not so that we end by it.
+    pub fn open_trusting(self) -> Result<Input, Refusal> {
+        Ok(Input::new(self.ring.read_blocks_of(Seals::SIZE)?, self.bell))
     }
 }
 

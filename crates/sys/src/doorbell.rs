@@ -144,6 +144,12 @@ impl From<OwnedFd> for Doorbell {
     }
 }
 
+impl From<Doorbell> for OwnedFd {
+    fn from(bell: Doorbell) -> Self {
+        bell.0
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -49,6 +49,24 @@ impl Machine {
     }
 }
 
+/// The processor on which we run at this moment.
+#[must_use]
+pub fn processor() -> usize {
+    rustix::thread::sched_getcpu()
+}
+
+/// How many processors there can be, off-line ones included: the numbers of processors are below
+/// that, and as many values the kernel keeps where it keeps one for each.
+pub fn possible_processors() -> crate::Result<usize> {
+    const FILE: &str = "/sys/devices/system/cpu/possible";
+    let text = fs::read_to_string(FILE)
+        .map_err(|error| crate::Error::new("open", FILE, error.raw_os_error().unwrap_or(0)))?;
+    // Ranges in ascending order, as "0-3,8-11".
+    let last = text.trim().rsplit(['-', ',']).next().and_then(|word| word.parse::<usize>().ok());
+    last.and_then(|last| last.checked_add(1))
+        .ok_or_else(|| crate::Error::new("read", FILE, libc::EINVAL))
+}
+
 /// A set of capabilities (capabilities(7)), as a bit mask.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Capabilities(pub u64);

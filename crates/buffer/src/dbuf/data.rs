@@ -69,9 +69,10 @@ impl Data {
     #[inline]
     fn pair(&self, position: u64) -> &[AtomicU64; 2] {
         let first = self.offset(position & !(Record::SIZE as u64 - 1));
+        let at = self.base.as_ptr().wrapping_byte_add(first).cast::<[AtomicU64; 2]>();
         // SAFETY: two aligned words of the data (A3), alive as long as the store (A1), which are
         // only reached as atomics here; any bits are a valid word.
-        unsafe { self.base.byte_add(first).cast::<[AtomicU64; 2]>().as_ref() }
+        unsafe { &*at }
     }
 
     /// The header at a position, copied once.

@@ -110,6 +110,11 @@ impl Walk {
         self.side.release();
     }
 
+    /// Says on which processor we are.
+    pub(crate) fn here(&self) {
+        self.side.is_on(sys::machine::processor() as u64);
+    }
+
     /// Records that would go over this position are not taken by [`Walk::take`].
     pub(crate) fn stop_at(&mut self, position: u64) {
         self.stop = position;

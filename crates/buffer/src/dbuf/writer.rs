@@ -29,6 +29,8 @@ pub struct Writer {
     stop: u64,
     /// So much is always left.
     reserve: u64,
+    /// Another writer goes on.
+    is_away: bool,
     id: DbufId,
     /// What a reservation is written into where the ring overwrites (D5).
     staging: Vec<u8>,
@@ -36,13 +38,32 @@ pub struct Writer {
 
 impl Writer {
     pub(crate) fn new(store: Arc<Store>, id: DbufId) -> Self {
+        Self::with(Producer::new(store), id)
+    }
+
+    /// The writer of a segment in which a ring goes on that another writer began.
+    pub(crate) fn going_on(store: Arc<Store>, id: DbufId, head: u64, put: Put) -> Self {
+        Self::with(Producer::going_on(store, head, put), id)
+    }
+
+    fn with(side: Producer, id: DbufId) -> Self {
+        let store = side.store.clone();
         let staging = match store.policy {
             Policy::Overwrite => vec![0; block_max(store.capacity)],
             Policy::Block | Policy::DropNew => Vec::new(),
         };
-        let data = Data::new(store.clone());
-        let side = Producer::new(store);
-        Self { limit: 0, far: 0, data, side, stop: u64::MAX, reserve: 0, id, staging }
+        let data = Data::new(store);
+        Self {
+            limit: 0,
+            far: 0,
+            data,
+            side,
+            stop: u64::MAX,
+            reserve: 0,
+            is_away: false,
+            id,
+            staging,
+        }
     }
 
     /// The position behind the last block that was put.
@@ -55,6 +76,11 @@ impl Writer {
     #[inline]
     pub(crate) const fn blocks(&self) -> u64 {
         self.side.put.blocks
+    }
+
+    /// Whether another writer goes on.
+    pub(crate) const fn is_away(&self) -> bool {
+        self.is_away
     }
 
     /// Our side of the ring, for who waits on it.
@@ -95,7 +121,7 @@ impl Writer {
     pub(crate) fn switch_away(&mut self, number: u64) {
         self.mark(Record { length: 0, kind: Record::SWITCH, sequence: number });
         self.side.publish();
-        (self.far, self.limit) = (0, 0);
+        (self.far, self.limit, self.is_away) = (0, 0, true);
     }
 
     /// Goes on with another capacity in the same memory. `None`: there is not so much.
@@ -299,7 +325,9 @@ impl Writer {
 
 impl Drop for Writer {
     fn drop(&mut self) {
-        self.side.close();
+        if !self.is_away {
+            self.side.close();
+        }
     }
 }
 

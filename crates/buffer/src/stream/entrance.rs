@@ -4,6 +4,7 @@
 //! last block that was shown, whether the writer is busy or idle ([`crate::join`]). As long as
 //! somebody may come, a writer without readers goes on: what it writes is for nobody.
 
+use super::switch::Segments;
 use super::{Config, Offer, Output};
 pub use crate::join::Ticket;
 use crate::share::{self, Hall, Refusal};
@@ -16,7 +17,8 @@ use sys::doorbell::Doorbell;
 pub fn joinable(config: &Config) -> sys::Result<(Output, Entrance)> {
     let (writer, hall) = share::blocks_with_door(&config.ring)?;
     let hall = Arc::new(hall);
-    let output = Output::new(writer, Vec::new(), config, Some(hall.clone()));
+    let output =
+        Output::new(writer, Vec::new(), config, Segments::by_entrance(config, hall.clone()));
     Ok((output, Entrance(hall)))
 }
 
@@ -77,7 +79,7 @@ pub fn send_to(
         sent.push(sys::descriptor::send(socket.as_fd(), OFFER, &ring.descriptors()));
         ends.push((Doorbell::from(socket), page));
     }
-    let mut output = Output::new(writer, ends, config, None);
+    let mut output = Output::new(writer, ends, config, Segments::first(config, None));
     for (at, _) in sent.iter().enumerate().filter(|(_, sent)| sent.is_err()) {
         output.shut_out(at);
     }

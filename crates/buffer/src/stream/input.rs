@@ -122,7 +122,7 @@ impl Input {
         if let (true, Some(_)) = (self.revoked, self.ring.walk().awaited()) {
             return Err(Fault::Revoked { position: self.ring.walk().side.next });
         }
-        if self.ring.is_finished()? {
+        if self.ring.walk().awaited().is_none() && self.ring.is_finished()? {
             return Ok(Some(0));
         }
         if self.gone {
@@ -181,6 +181,7 @@ impl Input {
         if walk.side.next == walk.side.released() {
             return;
         }
+        walk.here();
         walk.release();
         self.tell();
     }

@@ -1,14 +1,13 @@
 //! The end of a stream that writes.
 
+use super::scaler::Scaler;
 use super::switch::Segments;
 use super::{Config, Ready};
 use crate::cursor::{Change, Producer};
-use crate::share::Hall;
 use crate::wait::{Ringer, Sleeper, Urgency};
 use crate::{Fault, Policy, Put, dbuf, signal};
 use abi::ring::{reader, writer};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::Arc;
 use sys::doorbell::{Doorbell, Other};
 
 /// So many bytes are shown however few blocks they are: the reader copies them while the next ones
@@ -22,13 +21,15 @@ pub struct Output {
     pub(super) ends: Vec<End>,
     sleeper: Sleeper,
     /// After how many blocks what was written is shown.
-    every: u64,
+    pub(super) every: u64,
     /// How many blocks were put when that is next due.
     show_after: u64,
     /// Where the head is when what was written is shown, however few blocks it is.
     show_at: u64,
     pub(super) segments: Segments,
-    spins: u32,
+    /// How the ring finds its size, if it does.
+    pub(super) scaler: Option<Scaler>,
+    pub(super) spins: u32,
 }
 
 /// What we know of a reader.
@@ -39,8 +40,9 @@ pub(super) struct End {
     pub(super) gone: bool,
     /// Its page, for a writer that takes the stream over; who came by an entrance has none.
     pub(super) page: Option<OwnedFd>,
-    /// How often it has rung in vain since there was room.
-    false_alarms: u32,
+    /// How often it has rung in vain since there was room. Below 0: so often it rings because it
+    /// has come to a new segment.
+    pub(super) false_alarms: i64,
 }
 
 impl End {
@@ -51,24 +53,24 @@ impl End {
 
 /// A reader rings once for each sleep, and only when it has come far enough. One that has rung so
 /// often while nothing came of it wants to keep the writer busy: nobody waits for it any more.
-const FALSE_ALARMS_MAX: u32 = 64;
+const FALSE_ALARMS_MAX: i64 = 64;
 
 impl Output {
     pub(super) fn new(
         mut ring: dbuf::Writer,
         ends: Vec<(Doorbell, OwnedFd)>,
         config: &Config,
-        hall: Option<Arc<Hall>>,
+        segments: Segments,
     ) -> Self {
         let show_at = SHOWN_BYTES.min(ring.side().capacity / 16);
         let every = config.every.max(1) as u64;
         ring.stop_at(show_at);
         ring.keep_room_to_switch();
         let ends = ends.into_iter().map(|(bell, page)| End::new(bell, Some(page))).collect();
-        let segments = Segments::new(config, hall);
+        let scaler = config.scaling.map(Scaler::new);
         let processors = std::thread::available_parallelism().map_or(1, usize::from);
         let (sleeper, spins) = (Sleeper::default(), signal::spins(processors));
-        Self { ring, ends, sleeper, every, show_after: every, show_at, segments, spins }
+        Self { ring, ends, sleeper, every, show_after: every, show_at, segments, scaler, spins }
     }
 
     /// How often to look before sleeping; 0 where both sides share a processor.
@@ -139,6 +141,9 @@ impl Output {
     /// Shows readers all that was written, and wakes those that wait for it.
     pub(super) fn show(&mut self, urgency: Urgency) {
         self.ring.publish();
+        if self.segments.is_cut() {
+            self.give_memory_back();
+        }
         self.ring.side().look_at_door();
         self.settle();
         let side = self.ring.side();
@@ -187,6 +192,9 @@ impl Output {
     /// none; the block is then counted as dropped.
     #[cold]
     pub(super) fn make_room(&mut self, length: usize) -> Result<bool, Fault> {
+        if self.scaler.is_some() && self.ring.wraps(length) {
+            self.end_round();
+        }
         if self.has_room(length)? { Ok(true) } else { self.wait_for(length) }
     }
 
@@ -217,6 +225,9 @@ impl Output {
     /// back with nothing where a signal or a reader that rang in vain was what ended the sleep. For
     /// who has something to look at in between, such as the signals of a program.
     pub fn wait(&mut self, length: usize) -> Result<Ready, Fault> {
+        if let Some(scaler) = &mut self.scaler {
+            scaler.was_full = true;
+        }
         self.flush();
         for _ in 0..self.spins {
             if self.has_room(length)? {
@@ -238,7 +249,7 @@ impl Output {
         if !self.has_room(length)? {
             return Ok(Ready::Nothing);
         }
-        self.ends.iter_mut().for_each(|end| end.false_alarms = 0);
+        self.ends.iter_mut().for_each(|end| end.false_alarms = end.false_alarms.min(0));
         Ok(Ready::Something)
     }
 
@@ -297,6 +308,9 @@ impl Output {
 
 impl Drop for Output {
     fn drop(&mut self) {
+        if self.ring.is_away() {
+            return;
+        }
         self.ring.side().close();
         self.flush();
     }

@@ -15,6 +15,7 @@ use abi::ring::{Geometry, PAGE};
 use std::fmt;
 use std::sync::Arc;
 use sys::doorbell::{Doorbell, Told};
+use sys::memory::Memfd;
 
 /// Which segment is written, and what the next ones are made after.
 #[derive(Debug)]
@@ -24,11 +25,28 @@ pub(super) struct Segments {
     pub(super) number: u64,
     /// Where readers get the current segment who come while the stream runs.
     hall: Option<Arc<Hall>>,
+    /// The memory, where its size changes in place.
+    file: Option<Memfd>,
 }
 
 impl Segments {
-    pub(super) fn new(config: &Config, hall: Option<Arc<Hall>>) -> Self {
-        Self { shape: share::geometry_of(&config.ring), number: 0, hall }
+    /// Those of a stream whose readers are known; with the memory, if its size changes in place.
+    pub(super) fn first(config: &Config, file: Option<Memfd>) -> Self {
+        Self { shape: share::geometry_of(&config.ring), number: 0, hall: None, file }
+    }
+
+    /// Those of a stream whose readers come while it runs.
+    pub(super) fn by_entrance(config: &Config, hall: Arc<Hall>) -> Self {
+        Self { hall: Some(hall), ..Self::first(config, None) }
+    }
+
+    /// Those of a stream that goes on in this segment.
+    pub(super) const fn going_on(shape: Geometry) -> Self {
+        Self { shape, number: shape.segment, hall: None, file: None }
+    }
+
+    pub(super) const fn is_cut(&self) -> bool {
+        self.file.is_some()
     }
 
     pub(super) const fn has_entrance(&self) -> bool {
@@ -87,6 +105,12 @@ impl Output {
         usize::try_from(self.segments.shape.capacity).unwrap_or(usize::MAX)
     }
 
+    /// How many bytes of memory the kernel holds for a ring whose size changes in place.
+    #[must_use]
+    pub fn resident(&self) -> Option<u64> {
+        self.segments.file.as_ref()?.resident().ok()
+    }
+
     /// The number of the segment that is written: it counts up when the size changes, a reader is
     /// revoked or the writer is another one.
     #[must_use]
@@ -107,7 +131,7 @@ impl Output {
         if self.ring.side().is_changing() {
             return Err(Stay::Changing);
         }
-        self.switch(capacity, None)
+        if self.segments.is_cut() { self.cut(capacity) } else { self.switch(capacity, None) }
     }
 
     /// Lets a reader read no further than what is written now: it gets [`crate::Fault::Revoked`]
@@ -117,6 +141,39 @@ impl Output {
             return Err(Stay::Reader(reader));
         }
         self.switch(self.segments.shape.capacity, Some(reader))
+    }
+
+    /// Moves the capacity within the memory that there is. [SL §5.4, deck-cut]
+    fn cut(&mut self, capacity: u64) -> Result<(), Stay> {
+        let Some(file) = &self.segments.file else { return Err(Stay::Changing) };
+        let (before, bytes) = (self.segments.shape.capacity, |c| usize::try_from(c).unwrap_or(0));
+        if bytes(capacity) > file.len() - PAGE {
+            return Err(Stay::Size(bytes(capacity)));
+        }
+        if capacity > before {
+            // What was given back comes back before anybody writes there.
+            file.allocate(PAGE + bytes(before), bytes(capacity - before)).map_err(Stay::System)?;
+        }
+        self.ring.cut(capacity).ok_or_else(|| Stay::Size(bytes(capacity)))?;
+        self.segments.shape.capacity = capacity;
+        self.show(Urgency::Last);
+        Ok(())
+    }
+
+    /// Gives the memory behind a cut back, when the last reader has come past it.
+    #[cold]
+    pub(super) fn give_memory_back(&mut self) {
+        let side = self.ring.side();
+        if !side.is_changing() || side.refresh().is_err() {
+            return;
+        }
+        let (Some(before), Some(file)) = (side.settled(), &self.segments.file) else { return };
+        let after = self.segments.shape.capacity;
+        let bytes = |c| usize::try_from(c).unwrap_or(0);
+        if before > after {
+            // That the kernel keeps it harms nobody.
+            let _ = file.punch(PAGE + bytes(after), bytes(before - after));
+        }
     }
 
     /// Goes on in a new segment, without one of the readers.
@@ -148,16 +205,16 @@ impl Output {
     }
 
     /// Tells all readers but one of a segment, and that one that there is none for it.
-    fn tell(&mut self, segment: &Segment, revoked: Option<usize>) -> Result<(), Stay> {
+    pub(super) fn tell(&mut self, segment: &Segment, revoked: Option<usize>) -> Result<(), Stay> {
         let next = note::write(Note::Segment(segment.geometry.segment));
         let (mut gone, mut deaf) = (Vec::new(), None);
-        for (at, end) in self.ends.iter().enumerate().filter(|(_, end)| !end.gone) {
+        for (at, end) in self.ends.iter_mut().enumerate().filter(|(_, end)| !end.gone) {
             let told = match revoked == Some(at) {
                 true => end.bell.tell(&note::write(Note::Revoked), &[]),
                 false => end.bell.tell(&next, &segment.descriptors()),
             };
             match told {
-                Told::Yes => {}
+                Told::Yes => end.false_alarms -= 1,
                 Told::Gone => gone.push(at),
                 // A dead bell says the same.
                 Told::Full if revoked == Some(at) => deaf = Some(at),

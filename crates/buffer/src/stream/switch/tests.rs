@@ -276,3 +276,82 @@ fn resize(output: &mut Output, size: usize) {
         Err(stay) => panic!("{stay}"),
     }
 }
+
+/// Both ends of a stream whose size changes in place.
+fn cuttable(extent: usize, readers: usize) -> (Output, Vec<Input>) {
+    let config = config(Policy::Block).cut(extent).readers(readers);
+    let (output, offers) = crate::stream::stream(&config).unwrap();
+    (output, offers.into_iter().map(|offer| offer.open_trusting().unwrap()).collect())
+}
+
+/// [F3] The size moves in the same memory, up and down, in the middle of the traffic; and what is
+/// cut off goes back to the kernel when the last reader is past it.
+#[test]
+fn f3_deck_cut_moves_the_size_in_place_and_gives_memory_back() {
+    const EXTENT: usize = 1 << 20;
+    let mut random = Random::replayable();
+    let (mut output, mut inputs) = cuttable(EXTENT, 2);
+    let (mut written, mut read, mut cut) = (0, [0, 0], 0);
+    for _ in 0..20_000 {
+        match random.below(8) {
+            0..4 => {
+                let length = random.below(output.block_max().min(3000) as u64) as usize;
+                if output.is_ready(length).unwrap() {
+                    let block: Vec<u8> = (written..written + length).map(byte).collect();
+                    assert!(output.write(&block).unwrap());
+                    written += length;
+                }
+            }
+            4 if random.below(10) == 0 => {
+                output.flush();
+                match output.resize(4096 << random.below(9)) {
+                    Ok(()) => cut += 1,
+                    Err(Stay::Changing) => {}
+                    Err(stay) => panic!("{stay}"),
+                }
+            }
+            which => {
+                output.flush();
+                let which = which as usize % 2;
+                let mut out = vec![0; 1 + random.below(9000) as usize];
+                if let Some(count) = inputs[which].try_read(&mut out).unwrap() {
+                    for value in &out[..count] {
+                        assert_eq!(*value, byte(read[which]), "at {}", read[which]);
+                        read[which] += 1;
+                    }
+                }
+            }
+        }
+    }
+    assert!(cut > 30, "{cut}");
+    for size in [EXTENT, 8192] {
+        output.flush();
+        inputs.iter_mut().for_each(|input| drop(drain(input)));
+        output.flush();
+        output.resize(size).unwrap();
+        output.flush();
+        inputs.iter_mut().for_each(|input| drop(drain(input)));
+        output.flush();
+        assert_eq!(output.resident(), Some(4096 + size as u64), "what the kernel holds");
+    }
+    assert_eq!(output.segment(), 0, "all in the same memory");
+    assert_eq!(output.resize(2 * EXTENT), Err(Stay::Size(2 * EXTENT)));
+    assert_eq!(output.capacity(), 8192);
+}
+
+/// [F3] Strangers refuse a ring that its writer can empty.
+#[test]
+fn f3_strangers_take_no_ring_that_is_cut() {
+    let (_output, offers) = crate::stream::stream(&config(Policy::Block).cut(1 << 20)).unwrap();
+    for offer in offers {
+        assert!(matches!(offer.open(), Err(crate::share::Refusal::Geometry(_))));
+    }
+    // A ring that overwrites is never cut.
+    let config = config(Policy::Overwrite).cut(1 << 20);
+    let (mut output, mut offers) = crate::stream::stream(&config).unwrap();
+    let mut input = offers.remove(0).open().unwrap();
+    output.resize(8192).unwrap();
+    output.write(b"in a new segment").unwrap();
+    drop(output);
+    assert_eq!(drain(&mut input), b"in a new segment");
+}

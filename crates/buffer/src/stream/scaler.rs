@@ -1,0 +1,72 @@
+//! A stream that finds its size by itself: what its writer sees at the end of each lap, and that it
+//! follows what was decided. [SL §5.4]
+
+use super::Output;
+use crate::atomic::acquire;
+use crate::scale::{Round, Scale, Scaling, Sides};
+use abi::ring::reader;
+
+/// What the writer notes between two decisions.
+#[derive(Debug)]
+pub(super) struct Scaler {
+    scale: Scale,
+    /// The ring was full since the last decision.
+    pub(super) was_full: bool,
+    /// Where the head was at the last decision.
+    decided_at: Option<u64>,
+}
+
+impl Scaler {
+    pub(super) const fn new(scaling: Scaling) -> Self {
+        Self { scale: Scale::new(scaling), was_full: false, decided_at: None }
+    }
+}
+
+impl Output {
+    /// What was decided about the size so far, and why; none: the size is not looked at.
+    #[must_use]
+    pub fn scale(&self) -> Option<&Scale> {
+        self.scaler.as_ref().map(|scaler| &scaler.scale)
+    }
+
+    /// The writer is about to wrap: looks how full the ring was, decides and follows.
+    #[cold]
+    pub(super) fn end_round(&mut self) {
+        let (head, capacity, sides) = (self.ring.head(), self.capacity(), self.sides());
+        let Some(scaler) = &mut self.scaler else { return };
+        if scaler.decided_at == Some(head) {
+            return;
+        }
+        scaler.decided_at = Some(head);
+        let side = self.ring.side();
+        // A lie is told by the next look for room, and the liar is shut out by this one.
+        let _ = side.refresh();
+        let distance = usize::try_from(head.saturating_sub(side.oldest())).unwrap_or(usize::MAX);
+        let was_full = std::mem::take(&mut scaler.was_full);
+        let step = scaler.scale.decide(Round { capacity, distance, was_full, sides });
+        if step.capacity != capacity
+            && self.resize(step.capacity).is_ok()
+            && let Some(scaler) = &mut self.scaler
+        {
+            scaler.scale.taken();
+        }
+    }
+
+    /// Whether all readers were last seen on our processor. Who has not been seen yet is where the
+    /// spins say.
+    fn sides(&mut self) -> Sides {
+        let here = sys::machine::processor() as u64 + 1;
+        let alone = self.spins == 0;
+        let present: Vec<usize> =
+            self.ends.iter().enumerate().filter(|(_, end)| !end.gone).map(|(at, _)| at).collect();
+        let side = self.ring.side();
+        let together =
+            present.into_iter().filter_map(|at| side.page(at)).all(|page| {
+                match acquire(page.word(reader::PROCESSOR)) {
+                    0 => alone,
+                    there => there == here,
+                }
+            });
+        if together { Sides::Together } else { Sides::Apart }
+    }
+}
