@@ -1,5 +1,5 @@
-//! One writer and three readers with wishes of their own, on a ring of slots and on one of blocks of
-//! any length: what each gets, and that every ledger balances.
+//! One writer and three readers with wishes of their own, on a ring of slots and on one of blocks
+//! of any length: what each gets, and that every ledger balances.
 //!
 //!     cargo run -p streamline-buffer --example forms
 

@@ -1,8 +1,8 @@
 //! What each side of an edge has counted for itself (CONTRACT 19).
 //!
-//! put = taken + lost + skipped + resident, per reader. The two sides never count for each other: the
-//! writer's figures come from the writer, the reader's from the reader, and a third party compares
-//! them.
+//! put = taken + lost + skipped + resident, per reader. The two sides never count for each other:
+//! the writer's figures come from the writer, the reader's from the reader, and a third party
+//! compares them.
 
 /// What the writer of a ring has counted.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]

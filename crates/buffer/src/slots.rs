@@ -91,8 +91,8 @@ impl Slots {
         self.slot(slot).leases.fetch_sub(1, Ordering::Release);
     }
 
-    /// Whether there is no lease on a slot; who was the last has looked at it for the last time. The
-    /// caller proves that none is being made (M4).
+    /// Whether there is no lease on a slot; who was the last has looked at it for the last time.
+    /// The caller proves that none is being made (M4).
     pub(crate) fn is_unleased(&self, slot: usize) -> bool {
         // SYNC POINT: lease given back; pairs with the subtraction in `give_back`.
         self.slot(slot).leases.load(Ordering::Acquire) == 0

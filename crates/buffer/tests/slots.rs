@@ -1,5 +1,6 @@
 //! Rings of slots between processes of different users: what comes through, what is lost and known
-//! to be, and what a hostile writer can do to its reader. (FEATURES D11; RELIABILITY T1, T3, T5, T7)
+//! to be, and what a hostile writer can do to its reader. (FEATURES D11; RELIABILITY T1, T3, T5,
+//! T7)
 //!
 //! The other process is this executable again, as user nobody, with a socket as standard input.
 //! Needs root, because another user is the point.

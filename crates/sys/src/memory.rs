@@ -70,8 +70,8 @@ impl Memfd {
         Ok(Self { fd, len })
     }
 
-    /// As [`Memfd::create`], of huge pages of 2 MB that were set aside, each of which `len` is a multiple
-    /// of. They are taken now, or there are too few.
+    /// As [`Memfd::create`], of huge pages of 2 MB that were set aside, each of which `len` is a
+    /// multiple of. They are taken now, or there are too few.
     pub fn create_huge(name: &str, len: usize) -> Result<Self> {
         let flags = MemfdFlags::CLOEXEC
             | MemfdFlags::ALLOW_SEALING

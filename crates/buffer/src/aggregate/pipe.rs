@@ -9,8 +9,9 @@
 //! ```
 //!
 //! In: aggregates whose pools are shared at the [`Desk`]. Out: the same ones on the other side, as
-//! lists of pointers; no byte of them is copied on the way. A message is one aggregate: the pointers
-//! are a block of a [stream](crate::stream), which brings waiting, the end, and all checks.
+//! lists of pointers; no byte of them is copied on the way. A message is one aggregate: the
+//! pointers are a block of a [stream](crate::stream), which brings waiting, the end, and all
+//! checks.
 //!
 //! How many a reader may keep is the desk's limit; a sender that reaches it waits until something
 //! comes back, or is told so ([`Sender::try_send`]). A reader that is killed gives everything back,

@@ -1,3 +1,5 @@
+//! Files of all sizes, cut, grown and written while they are read.
+
 use super::*;
 use std::io::{Read as _, Seek as _, SeekFrom, Write as _};
 use std::os::unix::fs::{FileExt as _, PermissionsExt as _};

@@ -1,3 +1,5 @@
+//! Many producers in threads: order, fairness, who is late and who goes.
+
 use super::*;
 use crate::Policy;
 use crate::stream::{Config, Offer, Output, stream};

@@ -14,8 +14,8 @@
 //! - K2 Only `thaw` writes a packed segment, in the one thread that has the pool, before it raises
 //!   `filled` again (Release, as M1): until then nobody reaches the bytes (K1), and no draft does,
 //!   because drafts reach the open segment alone (M2).
-//! - K3 The bytes are the same ones in the same place as before: pointers, pins and content ids stay
-//!   what they were.
+//! - K3 The bytes are the same ones in the same place as before: pointers, pins and content ids
+//!   stay what they were.
 
 use super::Pool;
 use crate::Fault;

@@ -1,3 +1,5 @@
+//! Slots: where they lie, what is allowed in them, and what a lap costs.
+
 use super::*;
 
 fn config(slots: usize, policy: Policy) -> Config {
