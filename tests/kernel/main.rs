@@ -17,6 +17,7 @@ mod corpus;
 #[path = "../../crates/sys/tests/judge/mod.rs"]
 mod judge;
 
+mod classic;
 mod socket_filter;
 
 use corpus::borders::{borders, ethernet};

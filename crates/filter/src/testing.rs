@@ -15,10 +15,12 @@ use std::cell::{Cell, OnceCell};
 use std::ops::Range;
 use wire::LinkType;
 
+mod example;
 mod fragments;
 mod frame;
 pub mod twins;
 
+pub use example::example_words;
 pub use fragments::{Fragment, pieces};
 pub use frame::Frame;
 

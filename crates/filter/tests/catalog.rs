@@ -16,7 +16,7 @@ use filter::{
 
 /// The filter with the arguments of its own example.
 fn node(description: &'static Description) -> Node {
-    let words = corpus::example_words(description);
+    let words = filter::testing::example_words(description);
     let words: Vec<&str> = words.iter().map(String::as_str).collect();
     Node::new(description, &words)
         .unwrap_or_else(|mistake| panic!("the example of `{}`: {mistake}", description.name))

@@ -65,7 +65,7 @@ impl Builder {
     }
 
     /// `count` slots in a row; answers the deepest, where the row begins.
-    fn slots(&mut self, count: Depth) -> Depth {
+    pub(super) fn slots(&mut self, count: Depth) -> Depth {
         if count > (STACK_BYTES - self.top) / 8 {
             self.refuse(Unfit::new("its values need more than 512 bytes of stack"));
             return STACK_BYTES;

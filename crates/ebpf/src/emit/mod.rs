@@ -86,6 +86,7 @@
 //! ```
 
 mod build;
+mod classic;
 mod handle;
 mod lower;
 mod scope;

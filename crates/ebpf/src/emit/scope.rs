@@ -385,6 +385,12 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
     }
 }
 
+impl Scope<'_, '_> {
+    pub(super) fn builder(&mut self) -> &mut Builder {
+        &mut self.builder
+    }
+}
+
 impl Scope<'_, 'static> {
     pub(super) fn root(builder: Box<Builder>) -> Self {
         Self { builder, brand: PhantomData }

@@ -13,7 +13,9 @@ mod ahead;
 pub use ahead::{Direction, Refusal as NotAhead, link_type, program, socket_filter};
 
 use crate::prelude::*;
+use crate::twin::Emitted;
 use ebpf::classic::{self, ErrorKind, LinkType, Metadata, Options, Program};
+use ebpf::emit::{Answer, Exit, Layers, Scope, Unfit};
 use std::sync::Arc;
 
 /// What everybody knows about `bpf`.
@@ -38,6 +40,7 @@ about frames of this link type, or the block is no frame).",
     remark: Some(remark),
     ahead: Some(ahead::ahead),
     user: Some(make),
+    kernel: Some(emit),
     ..Description::EMPTY
 };
 
@@ -166,6 +169,19 @@ fn remark(arguments: &Arguments) -> Option<String> {
         text.push_str(&format!("; link types that it does not know: {}", other.name()));
     }
     Some(text)
+}
+
+/// The twin.
+fn emit<'s>(a: &Arguments, s: &mut Scope<'s, '_>, on: Layers<'s>, out: Exit<'s>) -> Emitted<'s> {
+    let compiled = compile(a, wire::LinkType::ETHERNET.0);
+    match compiled.map_err(|mistake| Unfit::new(mistake.to_string()))?.program {
+        Some(program) => {
+            let no_match = s.absent("no match", out);
+            s.only_classic(&program, no_match)?;
+        }
+        None => return Err(Unfit::new("its expression holds for no Ethernet frame")),
+    }
+    Ok(Answer::new(Class::YES.0, on))
 }
 
 #[cfg(test)]

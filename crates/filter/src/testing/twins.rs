@@ -1,7 +1,7 @@
 //! What exams of twins stand on: every chain of twins that the forms allow, each as one program,
 //! and the user implementations as a judge beside the interpreter and the kernel.
 
-use super::{Arena, ETHERNET, Frame, Node, Space, arguments};
+use super::{Arena, ETHERNET, Frame, Node, Space, arguments, example_words};
 use crate::catalog::FILTERS;
 use crate::contract::{Description, Form, Gives, lanes};
 use abi::Class;
@@ -52,7 +52,9 @@ pub fn program(
         let mut answer = Answer::new(emit::NONE, on);
         for (at, d) in chain.iter().enumerate() {
             let twin = d.kernel.ok_or_else(|| Unfit::new("no twin"))?;
-            let arguments = arguments(d, &[]).map_err(|m| Unfit::new(m.to_string()))?;
+            let words = example_words(d);
+            let words: Vec<&str> = words.iter().map(String::as_str).collect();
+            let arguments = arguments(d, &words).map_err(|m| Unfit::new(m.to_string()))?;
             answer = s.piece(Word::new(d.name, at, 1), twin, &arguments, answer.layers, out)?;
         }
         Ok(answer)
@@ -71,10 +73,14 @@ impl<'p> User<'p> {
     /// Judges what `program` was made from.
     ///
     /// # Panics
-    /// When a filter cannot do without arguments.
+    /// When the arguments in a filter's example are wrong.
     #[must_use]
     pub fn new(chain: &[&'static Description], program: &'p Program) -> Self {
-        let nodes = chain.iter().map(|d| Node::new(d, &[]).expect("no arguments are needed"));
+        let nodes = chain.iter().map(|d| {
+            let words = example_words(d);
+            let words: Vec<&str> = words.iter().map(String::as_str).collect();
+            Node::new(d, &words).expect("good arguments")
+        });
         Self { nodes: nodes.collect(), program }
     }
 

@@ -4,8 +4,8 @@
 
 pub(crate) mod borders;
 
+use filter::LANES;
 use filter::testing::{self, Frame};
-use filter::{Description, LANES};
 use std::fs;
 use testkit::Random;
 use wire::LinkType;
@@ -97,38 +97,6 @@ pub(crate) fn noise(frames: &[Frame], count: usize) -> Vec<Frame> {
         noise.push(frame);
     }
     noise
-}
-
-/// The arguments of a filter in its own example: the words behind its name, up to the next pipe.
-pub(crate) fn example_words(description: &Description) -> Vec<String> {
-    let mut stages = vec![Vec::new()];
-    let mut word: Option<String> = None;
-    let mut quoted = false;
-    let end_word = |word: &mut Option<String>, stages: &mut Vec<Vec<String>>| {
-        if let (Some(word), Some(stage)) = (word.take(), stages.last_mut()) {
-            stage.push(word);
-        }
-    };
-    for letter in description.example.chars() {
-        match letter {
-            '"' => {
-                quoted = !quoted;
-                word.get_or_insert_default();
-            }
-            _ if quoted => word.get_or_insert_default().push(letter),
-            ' ' | '|' | '(' | ')' | '+' | '!' => {
-                end_word(&mut word, &mut stages);
-                if letter == '|' {
-                    stages.push(Vec::new());
-                }
-            }
-            letter => word.get_or_insert_default().push(letter),
-        }
-    }
-    end_word(&mut word, &mut stages);
-    let own = stages.into_iter().find(|stage| stage.first().is_some_and(|w| w == description.name));
-    let own = own.unwrap_or_else(|| panic!("`{}` is not in its own example", description.name));
-    own.into_iter().skip(1).collect()
 }
 
 /// Batches of unequal sizes: full ones, short ones, single blocks.

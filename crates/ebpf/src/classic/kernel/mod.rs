@@ -99,6 +99,18 @@ pub fn socket_filter(
     Program::new(instructions).map_err(|_| Refusal::TooLong { length })
 }
 
+/// The program for Ethernet frames whose outermost tag, of a type that the kernel takes out, lies
+/// beside the frame (`tagged`), or for frames that are as files have them. Shifts and offsets are
+/// what the language says, not what the kernel makes of them. It answers [`WHOLE`] or 0.
+pub fn copy_of(program: &Program, tagged: bool) -> Result<Program, Refusal> {
+    fit(program)?;
+    let mut lines = Lines::default();
+    lines.copy(program, if tagged { Offsets::Tagged } else { Offsets::Plain })?;
+    let instructions = lines.done().map_err(|length| Refusal::TooLong { length })?;
+    let length = instructions.len();
+    Program::new(instructions).map_err(|_| Refusal::TooLong { length })
+}
+
 /// The link type of frames of this kind of device (`ARPHRD_…`), where it is one that
 /// [`socket_filter`] has a program for.
 pub fn link_type(hardware_type: u16) -> Option<LinkType> {

@@ -1,0 +1,495 @@
+//! Classic BPF as eBPF: a compiled pcap-filter(7) expression becomes part of a piece.
+//!
+//! In: a program without loops; out: the same decision about the frame, as it came in and whatever
+//! the view. It is never unsure: what cannot be read directly is asked of a helper, which knows
+//! fragments. Departs from the kernel's own translation in that a load beyond the frame leaves by
+//! the piece's way out, so that it is counted, and in that A, X and scratch words are bounded while
+//! emitting: bytes behind a header of variable length are read directly, too.      [SL §5.2, §5.3]
+//!
+//! A lives in r9, X and the scratch words in stack slots.
+
+use super::Unfit;
+use super::build::{Builder, PULL_MAX, skb};
+use super::handle::{Depth, Exit};
+use super::scope::{Cmp, Meta, Scope};
+use crate::asm::Label;
+use crate::classic::insn::{ANCILLARY, Instruction, code};
+use crate::classic::kernel::copy_of;
+use crate::classic::{MEMORY_WORDS, Program};
+use crate::insn::{
+    Alu, Cond, Helper, Insn, Operand, R0, R1, R2, R3, R4, R6, R7, R8, R9, R10, Reg, Size,
+};
+use crate::program::Place;
+
+/// The types of tags that the kernel keeps beside frames: 802.1Q and 802.1ad.
+const TAG_TYPES: [u32; 2] = [0x8100, 0x88a8];
+/// How deep XDP programs read directly.
+const DIRECT_MAX: u32 = 4096;
+const WORDS: usize = MEMORY_WORDS as usize;
+
+impl<'s, 'o: 's> Scope<'s, 'o> {
+    /// Goes on only if this program accepts the frame. It was made for Ethernet frames with their
+    /// tags in place; where the kernel keeps one beside, a second copy asks the same.
+    pub fn only_classic(&mut self, program: &Program, miss: Exit<'s>) -> Result<(), Unfit> {
+        let copy = |tagged| copy_of(program, tagged).map_err(|why| Unfit::new(why.to_string()));
+        let plain = copy(false)?;
+        if !self.has_tag_beside() {
+            self.classic(&plain, miss);
+            return Ok(());
+        }
+        let tagged = copy(true)?;
+        let unsure = self.unsure();
+        self.arm(|s, done| {
+            s.arm(|t, untagged| {
+                let present = t.meta(Meta::TagPresent);
+                t.only(present, Cmp::Ne, 0, untagged);
+                let kind = t.meta(Meta::TagProtocol);
+                t.arm(|u, known| {
+                    TAG_TYPES.iter().for_each(|tag| u.only(kind, Cmp::Ne, *tag, known));
+                    u.leave(unsure);
+                });
+                t.classic(&tagged, miss);
+                t.leave(done);
+            });
+            s.classic(&plain, miss);
+        });
+        Ok(())
+    }
+
+    fn classic(&mut self, program: &Program, miss: Exit<'s>) {
+        self.arm(|s, holds| {
+            let (yes, no) = (holds.label, miss.label);
+            Translation::new(s.builder(), program, yes, no).translate(program.instructions());
+        });
+    }
+}
+
+/// What is known before an instruction, on every way that leads there.
+#[derive(Clone, Copy)]
+struct Known {
+    /// So many bytes of the frame are there.
+    proven: u32,
+    /// A, X and the scratch words are at most this.
+    a: u32,
+    x: u32,
+    words: [u32; WORDS],
+}
+
+impl Known {
+    const START: Self = Self { proven: 0, a: 0, x: 0, words: [0; WORDS] };
+
+    fn or(self, other: Self) -> Self {
+        let mut words = self.words;
+        words.iter_mut().zip(other.words).for_each(|(word, other)| *word = other.max(*word));
+        Self {
+            proven: self.proven.min(other.proven),
+            a: self.a.max(other.a),
+            x: self.x.max(other.x),
+            words,
+        }
+    }
+}
+
+struct Translation<'b> {
+    b: &'b mut Builder,
+    yes: Label,
+    no: Label,
+    /// Where each instruction begins; of a constant answer, where it leads.
+    labels: Vec<Label>,
+    /// Which instructions are constant answers.
+    answers: Vec<bool>,
+    /// What is known there; nothing: no way has led there.
+    known: Vec<Option<Known>>,
+    x: Depth,
+    scratch: Depth,
+    words: Depth,
+    now: Known,
+}
+
+impl<'b> Translation<'b> {
+    fn new(b: &'b mut Builder, program: &Program, yes: Label, no: Label) -> Self {
+        let instructions = program.instructions();
+        let labels = instructions.iter().map(|_| b.asm.label()).collect();
+        let mut known = vec![None; instructions.len()];
+        if let Some(first) = known.first_mut() {
+            *first = Some(Known::START);
+        }
+        let (x, scratch) = (b.slots(1), b.slots(1));
+        let deepest = instructions.iter().filter(|i| uses_memory(**i)).map(|i| i.k & 15).max();
+        let count = deepest.map_or(0, |deepest| deepest as Depth + 1);
+        let words = b.slots(count);
+        b.held = [None; 6];
+        b.asm.push(Insn::mov(R9, 0));
+        b.asm.push(Insn::store(Size::DW, R10, -x, R9));
+        for word in 0..count {
+            b.asm.push(Insn::store(Size::DW, R10, word * 8 - words, R9));
+        }
+        let answers = vec![false; instructions.len()];
+        Self { b, yes, no, labels, answers, known, x, scratch, words, now: Known::START }
+    }
+
+    fn translate(mut self, instructions: &[Instruction]) {
+        let answers = self.labels.iter_mut().zip(&mut self.answers).zip(instructions);
+        for ((label, answer), i) in answers {
+            if i.class() == code::RET && i.code & 0x18 != code::A {
+                *label = if i.k == 0 { self.no } else { self.yes };
+                *answer = true;
+            }
+        }
+        for (at, instruction) in instructions.iter().enumerate() {
+            // Jumps go forward, so that every way here is known.
+            let Some(known) = self.known.get(at).copied().flatten() else { continue };
+            self.now = known;
+            if let (Some(label), Some(false)) = (self.labels.get(at), self.answers.get(at)) {
+                self.b.bind(*label);
+            }
+            match instruction.class() {
+                code::JMP => self.jump(*instruction, at),
+                code::RET => self.leave(*instruction),
+                code::ST | code::STX => self.store(*instruction),
+                code::ALU => self.arithmetic(*instruction),
+                code::MISC => self.exchange(*instruction),
+                _ => self.load(*instruction),
+            }
+            if !matches!(instruction.class(), code::JMP | code::RET) {
+                self.falls_to(at + 1);
+            }
+        }
+    }
+
+    /// What is known now is known there, too. A jump to an answer is a jump to the way out.
+    fn leads_to(&mut self, at: usize) {
+        if self.answers.get(at).copied().unwrap_or(true) {
+            return;
+        }
+        let now = self.now;
+        if let Some(there) = self.known.get_mut(at) {
+            *there = Some(there.map_or(now, |known| known.or(now)));
+        }
+    }
+
+    // ---- loads
+
+    fn load(&mut self, i: Instruction) {
+        let into_x = i.class() == code::LDX;
+        let to = if into_x { R0 } else { R9 };
+        let bound = match i.code & 0xe0 {
+            code::IMM => {
+                self.put(Insn::alu32(Alu::Mov, to, i.k.cast_signed()));
+                i.k
+            }
+            code::MEM => {
+                self.put(Insn::load(Size::DW, to, R10, self.word(i.k)));
+                self.now.words.get(i.k as usize & 15).copied().unwrap_or(u32::MAX)
+            }
+            code::LEN => self.length(into_x),
+            code::MSH => {
+                self.bytes_at(i.k, Size::B, R0);
+                self.put(Insn::alu(Alu::And, R0, 0x0f));
+                self.put(Insn::alu(Alu::Shl, R0, 2));
+                60
+            }
+            code::ABS if i.k >= ANCILLARY => self.beside(i.k - ANCILLARY),
+            code::ABS => self.bytes_at(i.k, size_of(i.code), R9),
+            _ => self.bytes_behind_x(i.k, size_of(i.code)),
+        };
+        if into_x {
+            self.put(Insn::store(Size::DW, R10, -self.x, R0));
+            self.now.x = bound;
+        } else {
+            self.now.a = bound;
+        }
+    }
+
+    fn length(&mut self, into_x: bool) -> u32 {
+        if self.b.target.place == Place::Xdp {
+            self.put(Insn::mov(R1, R6));
+            self.b.call(Helper::XdpBuffLen);
+        } else {
+            self.put(Insn::load(Size::W, R0, R6, skb::LEN));
+        }
+        if !into_x {
+            self.put(Insn::mov(R9, R0));
+        }
+        u32::MAX
+    }
+
+    /// The tag beside the frame, the only thing there that a copy asks for.
+    fn beside(&mut self, field: u32) -> u32 {
+        let (offset, bound) = match field {
+            44 => (skb::TAG_TCI, 0xffff),
+            48 => (skb::TAG_PRESENT, 1),
+            60 => (skb::TAG_PROTOCOL, 0xffff),
+            _ => {
+                self.b.refuse(Unfit::new("its program asks what only a socket knows"));
+                return u32::MAX;
+            }
+        };
+        self.put(Insn::load(Size::W, R9, R6, offset));
+        if offset == skb::TAG_PROTOCOL {
+            self.put(Insn::big_endian(R9, 16));
+        }
+        bound
+    }
+
+    /// Up to where bytes are read directly: what the frame's prologue has made linear.
+    fn direct(&self) -> u32 {
+        match self.b.target.place {
+            Place::Socket => 0,
+            Place::Tc if self.b.target.hardened => 0,
+            Place::Tc => PULL_MAX,
+            Place::Xdp => DIRECT_MAX,
+        }
+    }
+
+    /// Loads from a constant place of the frame.
+    fn bytes_at(&mut self, k: u32, size: Size, to: Reg) -> u32 {
+        let end = k.saturating_add(bytes(size));
+        if end > self.direct() {
+            // `copy_of` has refused what is beyond the reach of every helper.
+            self.put(Insn::mov(R2, k.cast_signed()));
+            self.ask(size, to);
+        } else {
+            if self.now.proven < end {
+                self.put(Insn::mov(R2, R7));
+                self.put(Insn::alu(Alu::Add, R2, end.cast_signed()));
+                self.b.asm.jump_if(Cond::Gt, R2, R8, self.no);
+                self.now.proven = end;
+                self.b.reach = self.b.reach.max(end);
+            }
+            self.put(Insn::load(size, to, R7, offset(k)));
+        }
+        self.swap(size, to)
+    }
+
+    /// Loads from X plus a constant.
+    fn bytes_behind_x(&mut self, k: u32, size: Size) -> u32 {
+        let end = u64::from(self.now.x) + u64::from(k) + u64::from(bytes(size));
+        let end = u32::try_from(end).unwrap_or(u32::MAX);
+        let computed = !self.b.target.hardened;
+        self.put(Insn::load(Size::DW, R2, R10, -self.x));
+        if computed && end <= self.direct() {
+            // The bound holds already; the verifier may have lost it where ways joined.
+            self.b.asm.jump_if(Cond::Gt, R2, self.now.x.cast_signed(), self.no);
+            self.put(Insn::alu(Alu::Add, R2, R7));
+            self.put(Insn::mov(R3, R2));
+            self.put(Insn::alu(Alu::Add, R3, k.saturating_add(bytes(size)).cast_signed()));
+            self.b.asm.jump_if(Cond::Gt, R3, R8, self.no);
+            self.b.reach = self.b.reach.max(end);
+            self.put(Insn::load(size, R9, R2, offset(k)));
+        } else {
+            self.put(Insn::alu(Alu::Add, R2, k.cast_signed()));
+            self.b.asm.jump_if(Cond::Gt, R2, i32::MAX, self.no);
+            self.ask(size, R9);
+        }
+        self.swap(size, R9)
+    }
+
+    /// Loads through a helper, from the offset in r2.
+    fn ask(&mut self, size: Size, to: Reg) {
+        let xdp = self.b.target.place == Place::Xdp;
+        self.put(Insn::mov(R1, R6));
+        self.put(Insn::mov(R3, R10));
+        self.put(Insn::alu(Alu::Add, R3, i32::from(-self.scratch)));
+        self.put(Insn::mov(R4, bytes(size).cast_signed()));
+        self.b.call(if xdp { Helper::XdpLoadBytes } else { Helper::SkbLoadBytes });
+        self.b.asm.jump_if(Cond::Ne, R0, 0, self.no);
+        self.put(Insn::load(size, to, R10, -self.scratch));
+    }
+
+    /// Network order to the machine's; the largest number of this size.
+    fn swap(&mut self, size: Size, reg: Reg) -> u32 {
+        match size {
+            Size::B => 0xff,
+            Size::H => {
+                self.put(Insn::big_endian(reg, 16));
+                0xffff
+            }
+            Size::W | Size::DW => {
+                self.put(Insn::big_endian(reg, 32));
+                u32::MAX
+            }
+        }
+    }
+
+    // ---- the rest
+
+    fn store(&mut self, i: Instruction) {
+        let (from, bound) = match i.class() {
+            code::ST => (R9, self.now.a),
+            _ => {
+                self.put(Insn::load(Size::DW, R0, R10, -self.x));
+                (R0, self.now.x)
+            }
+        };
+        self.put(Insn::store(Size::DW, R10, self.word(i.k), from));
+        if let Some(word) = self.now.words.get_mut(i.k as usize & 15) {
+            *word = bound;
+        }
+    }
+
+    fn exchange(&mut self, i: Instruction) {
+        if i.code == code::MISC | code::TAX {
+            self.put(Insn::store(Size::DW, R10, -self.x, R9));
+            self.now.x = self.now.a;
+        } else {
+            self.put(Insn::load(Size::DW, R9, R10, -self.x));
+            self.now.a = self.now.x;
+        }
+    }
+
+    fn arithmetic(&mut self, i: Instruction) {
+        let by_x = i.code & code::X != 0 && i.code & 0xf0 != code::NEG;
+        let operation = match i.code & 0xf0 {
+            code::ADD => Alu::Add,
+            code::SUB => Alu::Sub,
+            code::MUL => Alu::Mul,
+            code::DIV => Alu::Div,
+            code::OR => Alu::Or,
+            code::AND => Alu::And,
+            code::LSH => Alu::Shl,
+            code::RSH => Alu::Shr,
+            code::NEG => Alu::Neg,
+            code::MOD => Alu::Mod,
+            _ => Alu::Xor,
+        };
+        let operand = if by_x {
+            self.put(Insn::load(Size::DW, R1, R10, -self.x));
+            if matches!(operation, Alu::Div | Alu::Mod) {
+                self.b.asm.jump_if(Cond::Eq, R1, 0, self.no);
+            }
+            Operand::Reg(R1)
+        } else {
+            Operand::Imm(i.k.cast_signed())
+        };
+        let shifts = matches!(operation, Alu::Shl | Alu::Shr);
+        let other = if by_x { self.now.x } else { i.k };
+        match (shifts && !by_x && i.k >= 32, operation) {
+            (true, _) => self.put(Insn::mov(R9, 0)),
+            (_, Alu::Neg) => self.put(Insn::alu32(Alu::Neg, R9, 0)),
+            _ => self.put(Insn::alu32(operation, R9, operand)),
+        }
+        self.now.a = bound(operation, self.now.a, other, by_x);
+    }
+
+    fn jump(&mut self, i: Instruction, at: usize) {
+        if !i.is_comparison() {
+            return self.go(at + 1 + i.k as usize);
+        }
+        let cond = match i.code & 0xf0 {
+            code::JEQ => Cond::Eq,
+            code::JGT => Cond::Gt,
+            code::JGE => Cond::Ge,
+            _ => Cond::Set,
+        };
+        let (yes, no) = (at + 1 + usize::from(i.jt), at + 1 + usize::from(i.jf));
+        // A way that leads to the next instruction is no jump, if the condition has an opposite.
+        let opposite = match cond {
+            Cond::Eq => Cond::Ne,
+            Cond::Gt => Cond::Le,
+            Cond::Ge => Cond::Lt,
+            _ => cond,
+        };
+        let turned = opposite != cond && yes == at + 1;
+        let (cond, to, otherwise) = if turned { (opposite, no, yes) } else { (cond, yes, no) };
+        self.leads_to(to);
+        let label = self.labels.get(to).copied().unwrap_or(self.no);
+        if i.code & code::X != 0 {
+            self.put(Insn::load(Size::DW, R1, R10, -self.x));
+            self.b.asm.jump_if(cond, R9, R1, label);
+        } else {
+            match i32::try_from(i.k) {
+                Ok(k) => self.b.asm.jump_if(cond, R9, k, label),
+                Err(_) => self.b.asm.jump32_if(cond, R9, i.k.cast_signed(), label),
+            }
+        }
+        if otherwise == at + 1 {
+            self.falls_to(otherwise);
+        } else {
+            self.go(otherwise);
+        }
+    }
+
+    /// Goes on at the next instruction, which needs a jump only if it is an answer.
+    fn falls_to(&mut self, next: usize) {
+        match self.answers.get(next) {
+            Some(true) => self.go(next),
+            _ => self.leads_to(next),
+        }
+    }
+
+    fn go(&mut self, to: usize) {
+        self.leads_to(to);
+        let label = self.labels.get(to).copied().unwrap_or(self.no);
+        self.b.asm.jump(label);
+    }
+
+    /// An answer that is not known while emitting, or the first instruction.
+    fn leave(&mut self, i: Instruction) {
+        if i.code & 0x18 == code::A {
+            self.b.asm.jump_if(Cond::Eq, R9, 0, self.no);
+            self.b.asm.jump(self.yes);
+        } else {
+            self.b.asm.jump(if i.k == 0 { self.no } else { self.yes });
+        }
+    }
+
+    fn word(&self, k: u32) -> i16 {
+        (k & 15) as i16 * 8 - self.words
+    }
+
+    fn put(&mut self, insn: Insn) {
+        self.b.asm.push(insn);
+    }
+}
+
+/// The largest result of an operation on numbers that are at most `a` and `b`; `b` is exact if it
+/// does not come from X.
+fn bound(operation: Alu, a: u32, b: u32, by_x: bool) -> u32 {
+    let filled = |n: u32| n.checked_ilog2().map_or(0, |bits| u32::MAX >> (31 - bits));
+    match operation {
+        Alu::Add => a.saturating_add(b),
+        Alu::Mul => a.saturating_mul(b),
+        Alu::Div if !by_x => a / b.max(1),
+        Alu::Div => a,
+        Alu::Mod if !by_x => a.min(b.max(1) - 1),
+        Alu::Mod => a,
+        Alu::And => a.min(b),
+        Alu::Or | Alu::Xor => filled(a) | filled(b),
+        Alu::Shr if !by_x => a.checked_shr(b).unwrap_or(0),
+        Alu::Shr => a,
+        Alu::Shl if !by_x && b < 32 => u32::try_from(u64::from(a) << b).unwrap_or(u32::MAX),
+        Alu::Shl if !by_x => 0,
+        _ => u32::MAX,
+    }
+}
+
+fn uses_memory(i: Instruction) -> bool {
+    match i.class() {
+        code::ST | code::STX => true,
+        code::LD | code::LDX => i.code & 0xe0 == code::MEM,
+        _ => false,
+    }
+}
+
+fn size_of(code: u16) -> Size {
+    match code & 0x18 {
+        code::B => Size::B,
+        code::H => Size::H,
+        _ => Size::W,
+    }
+}
+
+/// As an instruction holds it. What lies further is asked of a helper.
+fn offset(k: u32) -> i16 {
+    i16::try_from(k).unwrap_or(i16::MAX)
+}
+
+fn bytes(size: Size) -> u32 {
+    match size {
+        Size::B => 1,
+        Size::H => 2,
+        Size::W => 4,
+        Size::DW => 8,
+    }
+}

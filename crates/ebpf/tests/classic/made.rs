@@ -1,0 +1,101 @@
+//! Classic programs as eBPF, and frames to ask them about: captured ones, ones bent to what the
+//! program asks, cut ones, and the forms in which the kernel may hold them.
+
+#![allow(dead_code, reason = "each test binary uses its share")]
+
+use ebpf::classic::{Metadata, Program};
+use ebpf::emit::{self, Answer, Finish, Outcome, Target, Unfit};
+use ebpf::exam::{Judge, Ruling};
+use ebpf::interpret::Packet;
+use ebpf::{Place, Word};
+
+use super::frames::{Frame, Random, cut, random_frame, steer};
+use super::programs::tag;
+
+/// Every place, with packet pointers and without.
+pub(crate) const TARGETS: [Target; 5] = [
+    Target { place: Place::Tc, hardened: false },
+    Target { place: Place::Xdp, hardened: false },
+    Target { place: Place::Socket, hardened: false },
+    Target::hardened(Place::Tc),
+    Target::hardened(Place::Xdp),
+];
+
+/// The program as a piece that answers 1.
+pub(crate) fn extended(program: &Program, target: Target) -> Result<ebpf::Program, Unfit> {
+    emit::program(target, Finish::Answer, |s, on, out| {
+        let twin: emit::Emit<Program> = |program, s, on, out| {
+            let no_match = s.absent("no match", out);
+            s.only_classic(program, no_match)?;
+            Ok(Answer::new(1, on))
+        };
+        s.piece(Word::new("bpf", 0, 3), twin, program, on, out)
+    })
+}
+
+/// The interpreter of classic programs as a judge, and where its frames are.
+pub(crate) struct Classic<'p>(pub(crate) &'p Program, pub(crate) Place);
+
+impl Judge for Classic<'_> {
+    fn name(&self) -> &str {
+        "classic"
+    }
+
+    fn judge(&mut self, packet: &Packet<'_>) -> Ruling {
+        let mut frame = packet.bytes.to_vec();
+        if let (Some(tag), true, false) = (packet.tag, frame.len() >= 12, self.1 == Place::Xdp) {
+            let put = [tag.protocol.to_be_bytes(), tag.tci.to_be_bytes()].concat();
+            frame.splice(12..12, put);
+        }
+        let length = frame.len() as u32;
+        let accepts = self.0.run(&frame, length, &Metadata::NOTHING) != 0;
+        let outcome = Outcome::Class(accepts.into());
+        Ruling::Answered { outcome, counted: vec![(!accepts).into()] }
+    }
+}
+
+/// Frames for a program, of captured ones and of dice.
+pub(crate) fn made_for(
+    program: &Program,
+    captured: &[Frame],
+    count: usize,
+    random: &mut Random,
+) -> Vec<Vec<u8>> {
+    let mut frames = Vec::new();
+    for round in 0..count {
+        let mut frame = match captured.len() {
+            0 => random_frame(random),
+            _ if random.one_in(3) => random_frame(random),
+            length => captured[random.below(length)].clone(),
+        };
+        if random.one_in(3) {
+            tag(&mut frame, random);
+        }
+        frame.wire_length = frame.bytes.len() as u32;
+        if round % 8 != 0 {
+            steer(program, &mut frame, &mut Metadata::default(), random);
+        }
+        if random.one_in(6) {
+            cut(&mut frame, random);
+        }
+        if round == 1 {
+            let length = frame.bytes.len().min(100);
+            frames.extend((0..length).map(|length| frame.bytes[..length].to_vec()));
+        }
+        frames.push(frame.bytes);
+    }
+    frames
+}
+
+/// A frame whole, in pieces, and with a tag beside.
+pub(crate) fn forms<'f>(frame: &'f [u8], random: &mut Random) -> Vec<Packet<'f>> {
+    let whole = Packet::new(frame);
+    let pieces = whole.split_at(random.below(frame.len().min(80) + 1));
+    let mut forms = vec![whole, pieces];
+    if frame.len() >= 14 {
+        let kind = [0x8100, 0x88a8][random.below(2)];
+        forms.push(whole.tagged(random.word() as u16, kind));
+        forms.push(pieces.tagged(100, kind));
+    }
+    forms
+}

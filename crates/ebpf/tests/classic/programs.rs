@@ -1,0 +1,159 @@
+//! Programs to judge translations of classic BPF by: those of libpcap's test set, what its
+//! expressions become here, expressions of this house, and programs made of dice.
+
+#![allow(dead_code, reason = "each test binary uses its share")]
+
+use ebpf::classic::insn::code;
+use ebpf::classic::{Instruction, LinkType, Options, Program, compile};
+
+use super::cases::{Names, capture, table, text};
+use super::frames::{Frame, Random};
+
+/// Where a tag stands.
+const TAG: usize = 12;
+
+/// What the house asks in its book, examples and tests.
+pub(crate) const EXPRESSIONS: &[&str] = &[
+    "",
+    "ip",
+    "tcp port 80",
+    "tcp dst port 80",
+    "tcp port 80 and host 10.0.0.1",
+    "udp port 53",
+    "ether host 1:2:3:4:5:6",
+    "greater 400",
+    "len >= 100 and ip[2:2] - ((ip[0] & 0xf) << 2) % 3 ^ 7 > 2",
+    "vlan",
+    "vlan 100",
+    "vlan and vlan 7 and tcp port 443",
+    "vlan 100 and ip6 or arp",
+    "not vlan and not ip",
+    "ether[12:4] & 0xfff = 5",
+    "ether[10:4] = 0x00008100 or ether[13:2] = 0x0001",
+    "ether[14:4] > 7 and ether[15:2] != 0 and ether[11] = 1",
+    "ether[ether[0]:4] = 5 or ether[ether[1]:2] = 0x8100 or ether[ether[2]] & 7 != 0",
+    "1 << ip[1] = 8 or len >> ether[3] = 0",
+    "mpls 1000 and ip",
+    "pppoes 0x3b and ip6",
+    "tcp port 80 or 443 and not (src host 10.0.0.1 or dst net 192.168/16)",
+    "ip6 and host fe80::7788:99ff:feaa:bbcc or ip6 net 2001:db8::/32 and icmp6[icmp6type] = 128",
+    "udp portrange 1000-2000 or ether proto \\arp or geneve 7 or vxlan 9",
+    "tcp[tcpflags] & (tcp-syn|tcp-fin) != 0",
+    "(tcp[((tcp[12] & 0xf0) >> 2):4] = 0x47455420)",
+];
+
+/// The programs of the test set, and what its expressions become here, by name.
+pub(crate) fn programs(folder: &std::path::Path) -> Vec<(String, Program)> {
+    let mut programs = Vec::new();
+    let ours = |expression: &str, optimize: bool| {
+        let options = Options { resolver: &Names, optimize, ..Options::default() };
+        compile(expression, LinkType::EN10MB, &options).ok()
+    };
+    for case in table(folder, "accept.json") {
+        if text(&case, "DLT") != Some("EN10MB") {
+            continue;
+        }
+        let name = text(&case, "name").unwrap();
+        for key in ["opt", "unopt", "optunopt"] {
+            let Some(listing) = text(&case, key) else { continue };
+            programs.push((format!("{name} {key}"), listing.parse().unwrap()));
+        }
+        let alias = case.get("aliases").and_then(|aliases| aliases.get(0)?.as_str()).unwrap();
+        programs.extend(ours(alias, true).map(|program| (format!("{name} ours"), program)));
+    }
+    for case in table(folder, "apply.json") {
+        let path = folder.join("libpcap-filter/pcap/filter").join(text(&case, "savefile").unwrap());
+        if capture(&path).is_some_and(|capture| capture.link == LinkType::EN10MB) {
+            let (name, expression) = (text(&case, "name").unwrap(), text(&case, "expr").unwrap());
+            for optimize in [true, false] {
+                let program = ours(expression, optimize);
+                programs.extend(program.map(|p| (format!("{name} {optimize}"), p)));
+            }
+        }
+    }
+    programs
+}
+
+/// Puts a tag, or two, into a frame, as a network would.
+pub(crate) fn tag(frame: &mut Frame, random: &mut Random) {
+    if frame.bytes.len() < TAG {
+        return;
+    }
+    // Priority tags have no number.
+    let tci = |random: &mut Random| match random.below(4) {
+        0 => [(random.below(8) << 5) as u8, 0],
+        1 => [0, 100],
+        _ => (random.word() as u16).to_be_bytes(),
+    };
+    let [p, q] = tci(random);
+    let mut put = vec![0x81, 0, p, q];
+    match random.below(4) {
+        // 802.1ad outside, 802.1Q inside.
+        0 => {
+            let [p, q] = tci(random);
+            put = [&[0x88, 0xa8, p, q], &put[..]].concat();
+        }
+        1 => put[..2].copy_from_slice(&[0x88, 0xa8]),
+        _ => {}
+    }
+    frame.wire_length += put.len() as u32;
+    frame.bytes.splice(TAG..TAG, put);
+}
+
+/// A program that loads from all around the tag, in all ways, at whatever X is. It leaves two
+/// scratch words alone.
+pub(crate) fn dice(random: &mut Random) -> Program {
+    let length = if random.one_in(20) { 300 } else { 3 + random.below(40) };
+    let mut instructions: Vec<Instruction> =
+        (0..length).map(|at| die(random, length - at)).collect();
+    let ret = |k| Instruction::plain(code::RET | code::K, k);
+    instructions.push(match random.below(3) {
+        0 => Instruction::plain(code::RET | code::A, 0),
+        1 => ret(random.word()),
+        _ => ret(0),
+    });
+    instructions.push(ret(1));
+    Program::new(instructions).unwrap()
+}
+
+fn die(random: &mut Random, left: usize) -> Instruction {
+    use code::*;
+    let place = |random: &mut Random| match random.below(12) {
+        0 => random.word(),
+        1 => random.below(200) as u32,
+        _ => 6 + random.below(14) as u32,
+    };
+    let size = [W, H, B][random.below(3)];
+    let plain = Instruction::plain;
+    match random.below(24) {
+        0..=4 => {
+            // Beyond is where the kernel keeps what it knows.
+            plain(LD | ABS | size, place(random).min(0xffff_efff))
+        }
+        5..=8 => {
+            let k = if random.one_in(2) { random.below(20) as u32 } else { place(random) };
+            plain(LD | IND | size, k)
+        }
+        9 => plain(LDX | MSH | B, place(random)),
+        10 | 11 => plain(LDX | IMM, random.below(18) as u32),
+        12 => plain(LDX | IMM, random.word()),
+        13 => plain([LD, LDX][random.below(2)] | LEN, 0),
+        14 => plain(MISC | [TAX, TXA][random.below(2)], 0),
+        15 => plain([ST, STX][random.below(2)], random.below(14) as u32),
+        16 => plain([LD, LDX][random.below(2)] | MEM, random.below(14) as u32),
+        17 => plain(ALU | [LSH, RSH][random.below(2)] | X, 0),
+        18 => plain(ALU | AND | K, 0x1f),
+        19 => {
+            let op = [ADD, SUB, MUL, DIV, OR, AND, MOD, XOR][random.below(8)];
+            let by_x = random.one_in(2);
+            plain(ALU | op | if by_x { X } else { K }, 1 + random.below(300) as u32)
+        }
+        20 => plain(JMP | JA, random.below(left) as u32),
+        _ => Instruction {
+            code: JMP | [JEQ, JGT, JGE, JSET][random.below(4)] | [K, X][random.below(2)],
+            jt: random.below(left.min(256)) as u8,
+            jf: random.below(left.min(256)) as u8,
+            k: if random.one_in(2) { random.below(20) as u32 } else { random.word() },
+        },
+    }
+}

@@ -1,0 +1,120 @@
+//! Expressions as eBPF answer as they do as classic BPF: programs of libpcap's test set and what
+//! its expressions become here, expressions of this house, and programs made of dice, at every
+//! place, judged by the interpreter on captured frames, on frames bent to what the program asks,
+//! cut, in pieces, and with a tag beside them. The real kernel judges the same in `tests/kernel`.
+//! `SEED=` repeats a run, `ROUNDS=` makes it longer.
+
+#![expect(clippy::print_stdout, reason = "a test that reports its counts")]
+#![allow(clippy::unwrap_used, reason = "a test")]
+
+#[path = "classic/cases.rs"]
+#[expect(dead_code, reason = "the cases use the rest")]
+mod cases;
+#[path = "classic/frames.rs"]
+#[expect(dead_code, reason = "the cases use the rest")]
+mod frames;
+#[path = "classic/made.rs"]
+mod made;
+#[path = "classic/programs.rs"]
+mod programs;
+
+use cases::{all_frames, folder};
+use ebpf::classic::{LinkType, Options, Program, compile};
+use ebpf::exam::{self, Interpreter, Tally};
+use frames::{Frame, Random};
+use made::{Classic, TARGETS, extended, forms, made_for};
+use programs::{EXPRESSIONS, dice, programs};
+
+fn number(name: &str, otherwise: u64) -> u64 {
+    std::env::var(name).ok().and_then(|text| text.parse().ok()).unwrap_or(otherwise)
+}
+
+/// Judges a program at every target; which of them it does not fit is told.
+fn judge(name: &str, program: &Program, frames: &[Vec<u8>], random: &mut Random) -> Tally {
+    let mut sum = Tally::default();
+    for target in TARGETS {
+        let made = extended(program, target).unwrap_or_else(|unfit| panic!("{name}: {unfit}"));
+        let packets = frames.iter().flat_map(|frame| forms(frame, random));
+        let (mut classic, mut extended) = (Classic(program, target.place), Interpreter::new(&made));
+        let tally = exam::sit(&mut [&mut classic, &mut extended], packets).unwrap_or_else(|e| {
+            panic!("{name} for {target:?}: {e}\n{program}\n{}", ebpf::disasm::listing(&made))
+        });
+        sum.packets += tally.packets;
+        sum.answered += tally.answered;
+        sum.unsure += tally.unsure;
+    }
+    sum
+}
+
+fn report(test: &str, programs: usize, sums: &[Tally]) -> Tally {
+    let sum = sums.iter().fold(Tally::default(), |sum, tally| Tally {
+        packets: sum.packets + tally.packets,
+        answered: sum.answered + tally.answered,
+        unsure: sum.unsure + tally.unsure,
+        refused: 0,
+    });
+    println!("{test}: {programs} programs, {sum:?}");
+    assert_eq!(sum.unsure, 0, "expressions are always sure");
+    assert!((sum.packets / 20..sum.packets).contains(&sum.answered), "{sum:?}");
+    sum
+}
+
+#[test]
+fn libpcaps_programs_answer_alike_as_ebpf() {
+    let test = "libpcaps_programs_answer_alike_as_ebpf";
+    let Some(folder) = folder(test) else { return };
+    let (seed, rounds) = (number("SEED", 20_261_121), number("ROUNDS", 1) as usize);
+    println!("{test}: SEED={seed}");
+    let captured = all_frames(&folder).into_iter().filter(|(link, _)| *link == LinkType::EN10MB);
+    let captured: Vec<Frame> = captured.map(|(_, frame)| frame).collect();
+    let (mut sums, mut loops) = (Vec::new(), 0);
+    for (index, (name, program)) in programs(&folder).iter().enumerate() {
+        if program.loops() || asks_a_socket(program) {
+            loops += 1;
+            continue;
+        }
+        let mut random = Random(seed ^ (index as u64) << 32);
+        let frames = made_for(program, &captured, 6 * rounds, &mut random);
+        sums.push(judge(name, program, &frames, &mut random));
+    }
+    report(test, sums.len(), &sums);
+    assert!(loops * 10 < sums.len(), "{loops} of {} cannot be translated", sums.len());
+}
+
+fn asks_a_socket(program: &Program) -> bool {
+    use ebpf::classic::insn::{ANCILLARY, code};
+    let mut loads = program.instructions().iter();
+    loads.any(|i| i.code & 0xe7 == code::LD | code::ABS && i.k >= ANCILLARY)
+}
+
+#[test]
+fn the_houses_expressions_answer_alike_as_ebpf() {
+    let test = "the_houses_expressions_answer_alike_as_ebpf";
+    let (seed, rounds) = (number("SEED", 20_261_121), number("ROUNDS", 1) as usize);
+    println!("{test}: SEED={seed}");
+    let mut sums = Vec::new();
+    for (index, expression) in EXPRESSIONS.iter().enumerate() {
+        let options = Options { optimize: index % 2 == 0, ..Options::default() };
+        let program = compile(expression, LinkType::EN10MB, &options);
+        let program = program.unwrap_or_else(|error| panic!("{expression}: {error}"));
+        let mut random = Random(seed ^ (index as u64) << 32);
+        let frames = made_for(&program, &[], 100 * rounds, &mut random);
+        sums.push(judge(expression, &program, &frames, &mut random));
+    }
+    report(test, sums.len(), &sums);
+}
+
+#[test]
+fn programs_of_dice_answer_alike_as_ebpf() {
+    let test = "programs_of_dice_answer_alike_as_ebpf";
+    let (seed, rounds) = (number("SEED", 20_261_121), number("ROUNDS", 1) as usize);
+    println!("{test}: SEED={seed}");
+    let mut random = Random(seed);
+    let mut sums = Vec::new();
+    for _ in 0..400 * rounds {
+        let program = dice(&mut random);
+        let frames = made_for(&program, &[], 4, &mut random);
+        sums.push(judge("dice", &program, &frames, &mut random));
+    }
+    report(test, sums.len(), &sums);
+}

@@ -1,0 +1,39 @@
+//! What filters are tried with: the arguments that they have in their own examples.
+
+use crate::contract::Description;
+
+/// The arguments of a filter in its own example: the words behind its name, up to the next pipe.
+///
+/// # Panics
+/// When the filter is not in its own example.
+#[must_use]
+pub fn example_words(description: &Description) -> Vec<String> {
+    let mut stages = vec![Vec::new()];
+    let mut word: Option<String> = None;
+    let mut quoted = false;
+    let end_word = |word: &mut Option<String>, stages: &mut Vec<Vec<String>>| {
+        if let (Some(word), Some(stage)) = (word.take(), stages.last_mut()) {
+            stage.push(word);
+        }
+    };
+    for letter in description.example.chars() {
+        match letter {
+            '"' => {
+                quoted = !quoted;
+                word.get_or_insert_default();
+            }
+            _ if quoted => word.get_or_insert_default().push(letter),
+            ' ' | '|' | '(' | ')' | '+' | '!' => {
+                end_word(&mut word, &mut stages);
+                if letter == '|' {
+                    stages.push(Vec::new());
+                }
+            }
+            letter => word.get_or_insert_default().push(letter),
+        }
+    }
+    end_word(&mut word, &mut stages);
+    let own = stages.into_iter().find(|stage| stage.first().is_some_and(|w| w == description.name));
+    let own = own.unwrap_or_else(|| panic!("`{}` is not in its own example", description.name));
+    own.into_iter().skip(1).collect()
+}

@@ -1,0 +1,111 @@
+//! pcap-filter(7) in the kernel: expressions and programs as eBPF, loaded, answer as the classic
+//! interpreter does. What libpcap's test set has, what its expressions become here, what the house
+//! asks, and programs of dice; on captured frames and on frames bent to what each program asks.
+//! Frames in pieces and with a tag beside are examined in `ebpf`. `SEED=` repeats a run, `ROUNDS=`
+//! makes it longer.
+
+use super::judge::{Kernel, without_perfmon};
+use cases::{all_frames, folder};
+use ebpf::classic::insn::{ANCILLARY, code};
+use ebpf::classic::{LinkType, Options, Program, compile};
+use ebpf::emit::Target;
+use ebpf::exam::{self, Interpreter, Tally};
+use ebpf::interpret::Packet;
+use frames::{Frame, Random};
+use made::{Classic, TARGETS, extended, made_for};
+use programs::{EXPRESSIONS, dice, programs};
+use testkit::need;
+
+#[path = "../../crates/ebpf/tests/classic/cases.rs"]
+#[expect(dead_code, reason = "the cases use the rest")]
+mod cases;
+#[path = "../../crates/ebpf/tests/classic/frames.rs"]
+#[expect(dead_code, reason = "the cases use the rest")]
+mod frames;
+#[path = "../../crates/ebpf/tests/classic/made.rs"]
+mod made;
+#[path = "../../crates/ebpf/tests/classic/programs.rs"]
+mod programs;
+
+/// A test run takes frames that fit into a page with what the kernel keeps beside them.
+const TEST_RUN_MAX: usize = 2000;
+
+fn number(name: &str, otherwise: u64) -> u64 {
+    std::env::var(name).ok().and_then(|text| text.parse().ok()).unwrap_or(otherwise)
+}
+
+/// One program at one target, judged by three.
+fn judge(name: &str, program: &Program, target: Target, frames: &[Vec<u8>]) -> Tally {
+    let made = extended(program, target).unwrap_or_else(|unfit| panic!("{name}: {unfit}"));
+    let (mut classic, mut interpreter) = (Classic(program, target.place), Interpreter::new(&made));
+    let load = || Kernel::load(&made, "expression");
+    let mut kernel = if target.hardened { without_perfmon(load) } else { load() };
+    let packets = frames.iter().map(|frame| Packet::new(frame));
+    exam::sit(&mut [&mut classic, &mut interpreter, &mut kernel], packets).unwrap_or_else(|e| {
+        panic!("{name} for {target:?}: {e}\n{program}\n{}", ebpf::disasm::listing(&made))
+    })
+}
+
+/// All programs, each at the next target; frames are made for each.
+fn judge_all(test: &str, all: &[(String, Program)], captured: &[Frame], frames: usize) {
+    let (seed, rounds) = (number("SEED", 20_261_121), number("ROUNDS", 1) as usize);
+    let mut sum = Tally::default();
+    let mut loaded = 0;
+    for (index, (name, program)) in all.iter().enumerate() {
+        if program.loops() || asks_a_socket(program) {
+            continue;
+        }
+        let mut random = Random(seed ^ (index as u64) << 32);
+        let mut made = made_for(program, captured, frames * rounds, &mut random);
+        made.retain(|frame| frame.len() < TEST_RUN_MAX);
+        let tally = judge(name, program, TARGETS[index % TARGETS.len()], &made);
+        loaded += 1;
+        sum.packets += tally.packets;
+        sum.answered += tally.answered;
+        sum.refused += tally.refused;
+        sum.unsure += tally.unsure;
+    }
+    println!("{test}: SEED={seed}, {loaded} of {} programs loaded, {sum:?}", all.len());
+    assert!(loaded * 10 > all.len() * 9, "{loaded} of {} programs", all.len());
+    assert!(sum.answered * 20 > sum.packets && sum.refused * 5 < sum.packets, "{sum:?}");
+    assert_eq!(sum.unsure, 0);
+}
+
+/// Loads of what only a socket knows about a frame.
+fn asks_a_socket(program: &Program) -> bool {
+    let mut loads = program.instructions().iter();
+    loads.any(|i| i.code & 0xe7 == code::LD | code::ABS && i.k >= ANCILLARY)
+}
+
+#[test]
+fn libpcaps_programs_answer_alike_in_the_kernel() {
+    let test = "libpcaps_programs_answer_alike_in_the_kernel";
+    let Some(()) = need::bpf() else { return };
+    let Some(folder) = folder(test) else { return };
+    let captured = all_frames(&folder).into_iter().filter(|(link, _)| *link == LinkType::EN10MB);
+    let captured: Vec<Frame> = captured.map(|(_, frame)| frame).collect();
+    judge_all(test, &programs(&folder), &captured, 40);
+}
+
+#[test]
+fn the_houses_expressions_answer_alike_in_the_kernel() {
+    let Some(()) = need::bpf() else { return };
+    let options = [true, false].map(|optimize| Options { optimize, ..Options::default() });
+    let of = |expression: &&str, options| {
+        let program = compile(expression, LinkType::EN10MB, options);
+        ((*expression).to_owned(), program.unwrap_or_else(|e| panic!("{expression}: {e}")))
+    };
+    let all: Vec<_> = TARGETS
+        .iter()
+        .flat_map(|_| options.iter().flat_map(|o| EXPRESSIONS.iter().map(move |e| of(e, o))))
+        .collect();
+    judge_all("the_houses_expressions_answer_alike_in_the_kernel", &all, &[], 100);
+}
+
+#[test]
+fn programs_of_dice_answer_alike_in_the_kernel() {
+    let Some(()) = need::bpf() else { return };
+    let mut random = Random(number("SEED", 20_261_121));
+    let all: Vec<_> = (0..500).map(|_| ("dice".to_owned(), dice(&mut random))).collect();
+    judge_all("programs_of_dice_answer_alike_in_the_kernel", &all, &[], 20);
+}
