@@ -38,6 +38,12 @@ impl Error {
             ("bpf", libc::EPERM) => {
                 Some("run as root, or give the program CAP_BPF and CAP_NET_ADMIN")
             }
+            ("bpf", libc::EBUSY | libc::EEXIST) if self.target.starts_with("LINK_CREATE") => {
+                Some("another program is there and is kept; `ip link` and `bpftool net` show it")
+            }
+            ("bpf", libc::EOPNOTSUPP) if self.target.starts_with("LINK_CREATE") => {
+                Some("the driver of this interface cannot; generic XDP or TCX can")
+            }
             ("socket", libc::EPERM) => Some("run as root, or give the program CAP_NET_RAW"),
             ("setns", libc::EPERM) => Some("run as root (CAP_SYS_ADMIN)"),
             ("netlink", libc::ENODEV) => Some("`ip link` lists the interfaces"),

@@ -144,7 +144,7 @@ impl Memfd {
     }
 
     fn map_with(&self, access: ProtFlags) -> Result<NonNull<u8>> {
-        shared(self.fd.as_fd(), self.len, access, "a memfd")
+        shared(self.fd.as_fd(), 0, self.len, access, "a memfd")
     }
 }
 
@@ -178,7 +178,17 @@ impl Mapping {
 
     /// The first `len` bytes of what a descriptor maps, shared with whoever else maps it.
     pub(crate) fn shared(fd: BorrowedFd<'_>, len: usize, what: &str) -> Result<Self> {
-        let base = shared(fd, len, ProtFlags::READ | ProtFlags::WRITE, what)?;
+        Self::shared_at(fd, 0, len, what)
+    }
+
+    /// As [`Mapping::shared`], from this offset on.
+    pub(crate) fn shared_at(
+        fd: BorrowedFd<'_>,
+        offset: u64,
+        len: usize,
+        what: &str,
+    ) -> Result<Self> {
+        let base = shared(fd, offset, len, ProtFlags::READ | ProtFlags::WRITE, what)?;
         Ok(Self(Span { base, len }))
     }
 
@@ -211,6 +221,11 @@ impl Mapping {
 pub struct ReadMapping(Span);
 
 impl ReadMapping {
+    /// `len` bytes of what a descriptor maps, from this offset on, which others may write.
+    pub(crate) fn shared(fd: BorrowedFd<'_>, offset: u64, len: usize, what: &str) -> Result<Self> {
+        Ok(Self(Span { base: shared(fd, offset, len, ProtFlags::READ, what)?, len }))
+    }
+
     /// The first byte, aligned to a page.
     #[must_use]
     pub const fn base(&self) -> NonNull<u8> {
@@ -300,10 +315,17 @@ impl Drop for Span {
     }
 }
 
-fn shared(fd: BorrowedFd<'_>, len: usize, access: ProtFlags, what: &str) -> Result<NonNull<u8>> {
+fn shared(
+    fd: BorrowedFd<'_>,
+    offset: u64,
+    len: usize,
+    access: ProtFlags,
+    what: &str,
+) -> Result<NonNull<u8>> {
     // SAFETY: a null hint lets the kernel choose an unused range, so no memory of ours is
     // replaced (mmap(2): "if addr is NULL, then the kernel chooses").
-    let base = unsafe { rustix::mm::mmap(ptr::null_mut(), len, access, MapFlags::SHARED, fd, 0) };
+    let base =
+        unsafe { rustix::mm::mmap(ptr::null_mut(), len, access, MapFlags::SHARED, fd, offset) };
     address(base.named("mmap", format!("{len} bytes of {what}"))?)
 }
 

@@ -1,16 +1,32 @@
-//! bpf(2): programs and maps as descriptors that close themselves.
+//! bpf(2): programs, maps and links as descriptors that close themselves.
 //!
-//! In: instructions as bytes, sizes, packets. Out: [`Program`] and [`Map`], the verifier's
-//! complaint, the answers of test runs. Nothing is pinned and nothing attached here, so all of it
-//! is gone with its descriptors, however the process ends (RELIABILITY T15). Loading needs CAP_BPF
-//! and CAP_NET_ADMIN; CAP_PERFMON is not needed, and without it the verifier hardens programs
-//! against speculation.
+//! In: instructions as bytes, sizes, packets, interfaces. Out: [`Program`], [`Map`], [`Link`], the
+//! verifier's complaint, the answers of test runs, and what others have attached. Nothing is ever
+//! pinned, so all of it is gone with its descriptors, however the process ends (RELIABILITY T15).
+//! Loading needs CAP_BPF and CAP_NET_ADMIN; CAP_PERFMON is not needed, and without it the verifier
+//! hardens programs against speculation.
 
+mod attached;
+mod btf;
+mod ids;
+mod info;
+mod link;
 mod map;
 mod program;
+mod refusal;
+mod run;
 
-pub use map::{Map, MapInfo};
-pub use program::{Kind, LoadError, Program, ProgramInfo, TestRun};
+pub use attached::{Chain, Member, cgroup_chain, tcx_chain};
+pub use btf::{Btf, Linkage, Types};
+pub use ids::{Object, ids};
+pub use info::{ProgramInfo, Statistics};
+pub use link::{Anchor, Beside, Link, LinkInfo, LinkTarget, Side, XdpAttached, XdpMode};
+pub use map::{Map, MapInfo, MapKind, Specification, When};
+pub use program::{AttachType, Detail, Function, Kind, Line, Load, Program, Source};
+pub use refusal::{LoadError, missing};
+pub use run::TestRun;
+
+use std::os::fd::{FromRawFd as _, OwnedFd};
 
 use crate::error::{Error, Result};
 
@@ -19,10 +35,24 @@ mod command {
     pub(super) const MAP_CREATE: u32 = 0;
     pub(super) const MAP_LOOKUP_ELEM: u32 = 1;
     pub(super) const MAP_UPDATE_ELEM: u32 = 2;
+    pub(super) const MAP_DELETE_ELEM: u32 = 3;
+    pub(super) const MAP_GET_NEXT_KEY: u32 = 4;
     pub(super) const PROG_LOAD: u32 = 5;
     pub(super) const PROG_TEST_RUN: u32 = 10;
+    pub(super) const PROG_GET_NEXT_ID: u32 = 11;
+    pub(super) const MAP_GET_NEXT_ID: u32 = 12;
+    pub(super) const PROG_GET_FD_BY_ID: u32 = 13;
+    pub(super) const MAP_GET_FD_BY_ID: u32 = 14;
     pub(super) const OBJ_GET_INFO_BY_FD: u32 = 15;
+    pub(super) const PROG_QUERY: u32 = 16;
+    pub(super) const BTF_LOAD: u32 = 18;
     pub(super) const MAP_FREEZE: u32 = 22;
+    pub(super) const MAP_LOOKUP_BATCH: u32 = 24;
+    pub(super) const LINK_CREATE: u32 = 28;
+    pub(super) const LINK_UPDATE: u32 = 29;
+    pub(super) const LINK_GET_NEXT_ID: u32 = 31;
+    pub(super) const ENABLE_STATS: u32 = 32;
+    pub(super) const LINK_DETACH: u32 = 34;
 }
 
 /// The part of `union bpf_attr` that one command uses.
@@ -49,6 +79,19 @@ fn call<A: Attributes>(
     let result = unsafe { libc::syscall(libc::SYS_bpf, command, attr, size) };
     let refused = || Error::last("bpf", format!("{name} of {target:?}"));
     i32::try_from(result).ok().filter(|value| *value >= 0).ok_or_else(refused)
+}
+
+/// Calls a command that answers a new descriptor.
+fn open<A: Attributes>(
+    command: u32,
+    name: &'static str,
+    target: &str,
+    attr: &mut A,
+) -> Result<OwnedFd> {
+    let fd = call(command, name, target, attr)?;
+    // SAFETY: the commands that are called here answer a new descriptor, which belongs to nobody
+    // else.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
 /// A name as the kernel keeps it: 15 characters of letters, digits, `_` and `.`.

@@ -1,9 +1,8 @@
-//! Programs: load, say what the verifier minds, run over a packet without a device.
+//! Programs: load, and say what the verifier minds.
 
-use std::fmt;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd, OwnedFd};
 
-use super::{Attributes, Info, call, command, info_of, name_of, object_name};
+use super::{Attributes, Btf, LoadError, command, object_name, open};
 use crate::error::{Error, Result};
 
 /// The verifier's text can have some megabytes; two sizes are tried.
@@ -12,6 +11,8 @@ const LOG_BYTES: [u32; 2] = [1 << 20, 16 << 20];
 const AGAIN_MAX: u32 = 5;
 /// No helper that is used asks for another licence.
 const LICENSE: &[u8] = b"Apache-2.0 OR MIT\0";
+/// BPF_F_XDP_HAS_FRAGS
+const FRAGMENTS: u32 = 1 << 5;
 
 /// Where a program runs, as the kernel numbers it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -22,73 +23,107 @@ pub enum Kind {
     Tc = 3,
     /// BPF_PROG_TYPE_XDP
     Xdp = 6,
+    /// BPF_PROG_TYPE_CGROUP_SKB
+    CgroupPacket = 8,
+    /// BPF_PROG_TYPE_SK_LOOKUP
+    SocketLookup = 30,
+}
+
+/// Where a program is attached, as the kernel numbers it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AttachType {
+    /// BPF_CGROUP_INET_INGRESS
+    CgroupIngress = 0,
+    /// BPF_CGROUP_INET_EGRESS
+    CgroupEgress = 1,
+    /// BPF_XDP_DEVMAP: before a frame leaves by a device map.
+    XdpDeviceMap = 33,
+    /// BPF_XDP_CPUMAP: on the processor to which a frame was sent.
+    XdpCpuMap = 35,
+    /// BPF_SK_LOOKUP
+    SocketLookup = 36,
+    /// BPF_XDP
+    Xdp = 37,
+    /// BPF_TCX_INGRESS
+    TcxIngress = 46,
+    /// BPF_TCX_EGRESS
+    TcxEgress = 47,
+}
+
+/// How much the verifier says about a program that it refuses.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Detail {
+    /// The way to the instruction that it minds.
+    #[default]
+    Way = 1,
+    /// All ways that it went; some megabytes.
+    AllWays = 2,
+}
+
+/// A program to be loaded.
+#[derive(Clone, Copy, Debug)]
+pub struct Load<'a> {
+    /// Where it will run.
+    pub kind: Kind,
+    /// For people and messages; the kernel keeps 15 characters.
+    pub name: &'a str,
+    /// The instructions.
+    pub code: &'a [u8],
+    /// Where it will be attached, where the kernel wants to know when it is loaded. None: any place
+    /// of its kind.
+    pub attach: Option<AttachType>,
+    /// Whether an XDP program takes frames of several buffers.
+    pub fragments: bool,
+    /// Its types, functions and lines.
+    pub source: Option<Source<'a>>,
+    /// What is said when it is refused.
+    pub detail: Detail,
+}
+
+/// Which functions and lines a program's instructions belong to.
+#[derive(Clone, Copy, Debug)]
+pub struct Source<'a> {
+    /// The types and texts that the other two name.
+    pub btf: &'a Btf,
+    /// The functions in the order of their first instructions; timers' callbacks need them.
+    pub functions: &'a [Function],
+    /// The lines in the order of their first instructions. The verifier's log shows them.
+    pub lines: &'a [Line],
+}
+
+/// `struct bpf_func_info`: a function begins here.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(C)]
+pub struct Function {
+    /// Its first instruction.
+    pub instruction: u32,
+    /// Its type.
+    pub type_id: u32,
+}
+
+/// `struct bpf_line_info`: a line begins here.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(C)]
+pub struct Line {
+    /// Its first instruction.
+    pub instruction: u32,
+    /// Where the name of its file begins among the texts.
+    pub file: u32,
+    /// Where the line itself begins among the texts.
+    pub text: u32,
+    /// The number of the line times 1024, and the column.
+    pub number: u32,
 }
 
 /// A loaded program, not attached to anything.
 #[derive(Debug)]
 pub struct Program {
-    fd: OwnedFd,
-    name: String,
+    pub(super) fd: OwnedFd,
+    pub(super) name: String,
     kind: Kind,
 }
 
-/// The kernel refused a program.
-#[derive(Clone, Debug)]
-pub struct LoadError {
-    /// The refusal.
-    pub error: Error,
-    /// What the verifier said; empty if it never came so far.
-    pub log: String,
-}
-
-impl fmt::Display for LoadError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let complaint = self.log.lines().rev().find(|line| {
-            !line.trim().is_empty()
-                && !line.starts_with("processed ")
-                && !line.contains("stack depth")
-        });
-        match complaint {
-            // Not the error's own words: "permission denied" is how the kernel says "not proven".
-            Some(line) => {
-                let Error { call, target, .. } = &self.error;
-                write!(f, "{call} on {target}: the verifier says: {line}")
-            }
-            None => write!(f, "{}", self.error),
-        }
-    }
-}
-
-impl std::error::Error for LoadError {
-    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        Some(&self.error)
-    }
-}
-
-/// What a test run came to.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct TestRun {
-    /// The return value.
-    pub value: u32,
-    /// Nanoseconds per packet, on average.
-    pub duration_ns: u32,
-}
-
-/// What the kernel says about a program.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ProgramInfo {
-    /// The kernel's number for it.
-    pub id: u32,
-    /// Its kind, as the kernel numbers it.
-    pub kind: u32,
-    /// Its name, cut to 15 characters.
-    pub name: String,
-    /// Bytes after the verifier has rewritten it.
-    pub translated_bytes: u32,
-    /// Instructions that the verifier walked over; 0 before Linux 5.16.
-    pub visited: u32,
-}
-
+#[derive(Default)]
 #[repr(C)]
 struct LoadAttributes {
     kind: u32,
@@ -103,88 +138,33 @@ struct LoadAttributes {
     name: [u8; 16],
     interface: u32,
     attach_type: u32,
-}
-
-// SAFETY: the fields of PROG_LOAD up to `expected_attach_type`, eight-byte fields at multiples of
-// eight, no padding (1); code, license and log are set by `load_once` alone, from slices that
-// outlive the call (2).
-unsafe impl Attributes for LoadAttributes {}
-
-#[repr(C)]
-struct TestRunAttributes {
-    fd: u32,
-    value: u32,
-    input_size: u32,
-    output_size: u32,
-    input: u64,
-    output: u64,
-    repeat: u32,
-    duration: u32,
-    context_input_size: u32,
-    context_output_size: u32,
-    context_input: u64,
-    context_output: u64,
-    flags: u32,
-    cpu: u32,
-    batch: u32,
-    pad: u32,
-}
-
-// SAFETY: the fields of PROG_TEST_RUN with the padding at its end spelled out (1); `input` is a
-// slice that outlives the call, the other addresses are zero (2).
-unsafe impl Attributes for TestRunAttributes {}
-
-/// `struct bpf_prog_info` up to `verified_insns`. What is not asked for stays zero, so the kernel
-/// copies no code and no list.
-#[derive(Default)]
-#[repr(C)]
-struct KernelProgramInfo {
-    kind: u32,
-    id: u32,
-    tag: [u8; 8],
-    native_bytes: u32,
-    translated_bytes: u32,
-    native: u64,
-    translated: u64,
-    load_time: u64,
-    created_by: u32,
-    maps: u32,
-    map_ids: u64,
-    name: [u8; 16],
-    interface: u32,
-    gpl: u32,
-    namespace: [u64; 2],
-    symbols: [u32; 2],
-    symbol_addresses: [u64; 2],
     btf: u32,
     function_record: u32,
     functions: u64,
     function_count: u32,
-    line_count: u32,
-    lines: u64,
-    native_lines: u64,
-    native_line_count: u32,
     line_record: u32,
-    native_line_record: u32,
-    tag_count: u32,
-    tags: u64,
-    run_time_ns: u64,
-    run_count: u64,
-    recursion_misses: u64,
-    visited: u32,
-    pad: u32,
+    lines: u64,
+    line_count: u32,
+    attach_type_id: u32,
 }
 
-// SAFETY: a prefix of `struct bpf_prog_info`, integers and arrays of them, eight-byte fields at
-// multiples of eight, no padding. All addresses and counts in it are zero, so the kernel writes
-// nowhere else.
-unsafe impl Info for KernelProgramInfo {}
+// SAFETY: the fields of PROG_LOAD up to `attach_btf_id`, eight-byte fields at multiples of eight,
+// no padding (1); the addresses are set by `Load::once` alone, from slices that outlive the
+// call (2).
+unsafe impl Attributes for LoadAttributes {}
 
-impl Program {
-    /// Loads a program. `name` is for people and messages. Loads without the verifier's log first,
-    /// which is five times faster, and again with it if the kernel refuses.
-    pub fn load(kind: Kind, name: &str, code: &[u8]) -> std::result::Result<Self, LoadError> {
-        let refused = match Self::load_with(kind, name, code, &mut []) {
+impl<'a> Load<'a> {
+    /// A program of this kind without a source.
+    #[must_use]
+    pub const fn new(kind: Kind, name: &'a str, code: &'a [u8]) -> Self {
+        let detail = Detail::Way;
+        Self { kind, name, code, attach: None, fragments: false, source: None, detail }
+    }
+
+    /// Loads it: without the verifier's log first, which is five times faster, and again with it if
+    /// the kernel refuses.
+    pub fn load(&self) -> std::result::Result<Program, LoadError> {
+        let refused = match self.patiently(&mut []) {
             Ok(program) => return Ok(program),
             Err(error) => error,
         };
@@ -192,96 +172,74 @@ impl Program {
         if !matches!(refused.errno, libc::EPERM | libc::E2BIG) {
             for size in LOG_BYTES {
                 log = vec![0; size as usize];
-                match Self::load_with(kind, name, code, &mut log) {
+                match self.patiently(&mut log) {
                     Ok(program) => return Ok(program),
                     Err(error) if error.errno == libc::ENOSPC => {}
                     Err(_) => break,
                 }
             }
         }
-        let text = log.split(|byte| *byte == 0).next().unwrap_or_default();
-        Err(LoadError { error: refused, log: String::from_utf8_lossy(text).into_owned() })
+        Err(LoadError::new(refused, &log))
     }
 
-    /// Runs the program `repeat` times over this packet. Traffic control and XDP take frames of at
-    /// least 14 bytes and (traffic control) no IP packet shorter than its header: EINVAL. A socket
-    /// filter sees the packet without its first 14 bytes, which the kernel takes for the Ethernet
-    /// header.
-    pub fn test_run(&self, packet: &[u8], repeat: u32) -> Result<TestRun> {
-        let mut attr = TestRunAttributes {
-            fd: self.fd.as_raw_fd().cast_unsigned(),
-            value: 0,
-            input_size: u32::try_from(packet.len()).unwrap_or(u32::MAX),
-            output_size: 0,
-            input: packet.as_ptr().expose_provenance() as u64,
-            output: 0,
-            repeat,
-            duration: 0,
-            context_input_size: 0,
-            context_output_size: 0,
-            context_input: 0,
-            context_output: 0,
-            flags: 0,
-            cpu: 0,
-            batch: 0,
-            pad: 0,
-        };
-        call(command::PROG_TEST_RUN, "PROG_TEST_RUN", &self.name, &mut attr)?;
-        Ok(TestRun { value: attr.value, duration_ns: attr.duration })
-    }
-
-    /// Where it runs.
-    #[must_use]
-    pub const fn kind(&self) -> Kind {
-        self.kind
-    }
-
-    /// What the kernel says about it.
-    pub fn info(&self) -> Result<ProgramInfo> {
-        let info: KernelProgramInfo = info_of(self.fd.as_raw_fd(), &self.name)?;
-        Ok(ProgramInfo {
-            id: info.id,
-            kind: info.kind,
-            name: name_of(info.name),
-            translated_bytes: info.translated_bytes,
-            visited: info.visited,
-        })
-    }
-
-    fn load_with(kind: Kind, name: &str, code: &[u8], log: &mut [u8]) -> Result<Self> {
+    fn patiently(&self, log: &mut [u8]) -> Result<Program> {
         let mut tries = 0;
         loop {
-            match Self::load_once(kind, name, code, log) {
+            match self.once(log) {
                 Err(error) if error.errno == libc::EAGAIN && tries < AGAIN_MAX => tries += 1,
                 result => return result,
             }
         }
     }
 
-    fn load_once(kind: Kind, name: &str, code: &[u8], log: &mut [u8]) -> Result<Self> {
-        let (slots, rest) = code.as_chunks::<8>();
+    fn once(&self, log: &mut [u8]) -> Result<Program> {
+        let (slots, rest) = self.code.as_chunks::<8>();
         let count = u32::try_from(slots.len()).ok().filter(|_| rest.is_empty());
         let Some(instructions) = count else {
-            return Err(Error::new("bpf", format!("PROG_LOAD of {name:?}"), libc::EINVAL));
+            return Err(Error::new("bpf", format!("PROG_LOAD of {:?}", self.name), libc::EINVAL));
         };
         let mut attr = LoadAttributes {
-            kind: kind as u32,
+            kind: self.kind as u32,
             instructions,
-            code: code.as_ptr().expose_provenance() as u64,
+            code: self.code.as_ptr().expose_provenance() as u64,
             license: LICENSE.as_ptr().expose_provenance() as u64,
-            log_level: u32::from(!log.is_empty()),
+            log_level: if log.is_empty() { 0 } else { self.detail as u32 },
             log_size: u32::try_from(log.len()).unwrap_or(u32::MAX),
             log: if log.is_empty() { 0 } else { log.as_mut_ptr().expose_provenance() as u64 },
-            kernel_version: 0,
-            flags: 0,
-            name: object_name(name),
-            interface: 0,
-            attach_type: 0,
+            flags: if self.fragments { FRAGMENTS } else { 0 },
+            name: object_name(self.name),
+            attach_type: self.attach.map_or(0, |attach| attach as u32),
+            ..LoadAttributes::default()
         };
-        let fd = call(command::PROG_LOAD, "PROG_LOAD", name, &mut attr)?;
-        // SAFETY: PROG_LOAD answers a new descriptor, which belongs to nobody else.
-        let fd = unsafe { OwnedFd::from_raw_fd(fd) };
-        Ok(Self { fd, name: name.to_owned(), kind })
+        if let Some(source) = self.source {
+            attr.btf = source.btf.as_fd().as_raw_fd().cast_unsigned();
+            (attr.function_record, attr.functions, attr.function_count) = list(source.functions);
+            (attr.line_record, attr.lines, attr.line_count) = list(source.lines);
+        }
+        let fd = open(command::PROG_LOAD, "PROG_LOAD", self.name, &mut attr)?;
+        Ok(Program { fd, name: self.name.to_owned(), kind: self.kind })
+    }
+}
+
+/// A list as the kernel takes it: bytes of a record, address, number of records.
+fn list<T>(records: &[T]) -> (u32, u64, u32) {
+    let count = u32::try_from(records.len()).unwrap_or(u32::MAX);
+    if count == 0 {
+        return (0, 0, 0);
+    }
+    (size_of::<T>() as u32, records.as_ptr().expose_provenance() as u64, count)
+}
+
+impl Program {
+    /// Loads a program of this kind, without a source.
+    pub fn load(kind: Kind, name: &str, code: &[u8]) -> std::result::Result<Self, LoadError> {
+        Load::new(kind, name, code).load()
+    }
+
+    /// Where it runs.
+    #[must_use]
+    pub const fn kind(&self) -> Kind {
+        self.kind
     }
 }
 
@@ -296,21 +254,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn structures_have_the_kernels_sizes() {
-        assert_eq!(size_of::<LoadAttributes>(), 72);
-        assert_eq!(std::mem::offset_of!(LoadAttributes, attach_type), 68);
-        assert_eq!(size_of::<TestRunAttributes>(), 80);
-        assert_eq!(std::mem::offset_of!(KernelProgramInfo, visited), 216);
-        assert_eq!(std::mem::offset_of!(KernelProgramInfo, name), 64);
-    }
-
-    #[test]
-    fn a_refusal_quotes_the_verifier() {
-        let log = "0: (b7) r0 = 1\nR2 !read_ok\nprocessed 1 insns (limit 1000000)\n".to_owned();
-        let error = Error::new("bpf", "PROG_LOAD of \"dport\"", libc::EACCES);
-        let text = LoadError { error, log }.to_string();
-        assert!(text.starts_with("bpf on PROG_LOAD of \"dport\": "), "{text}");
-        assert!(text.ends_with("the verifier says: R2 !read_ok"), "{text}");
+    fn structures_have_the_kernels_places() {
+        use std::mem::offset_of;
+        assert_eq!(size_of::<LoadAttributes>(), 112);
+        assert_eq!(offset_of!(LoadAttributes, attach_type), 68);
+        assert_eq!(offset_of!(LoadAttributes, functions), 80);
+        assert_eq!(offset_of!(LoadAttributes, lines), 96);
+        assert_eq!((size_of::<Function>(), size_of::<Line>()), (8, 16));
     }
 
     #[test]

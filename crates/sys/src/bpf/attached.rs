@@ -1,0 +1,128 @@
+//! Who stands in a chain of programs: ours and others', in the order in which packets meet them.
+//!
+//! For showing, keeping, and finding the place beside somebody. Programs that were attached by
+//! netlink (XDP, clsact) are told by [`net`](crate::net).
+
+use std::os::fd::{AsFd, AsRawFd as _};
+
+use super::ids::IdAttributes;
+use super::info::kernel_info;
+use super::{AttachType, Attributes, Side, call, command, name_of, open};
+use crate::error::{Error, Result};
+
+/// More programs than the kernel lets into one chain (64).
+const MEMBERS_MAX: usize = 128;
+
+/// A chain of programs.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Chain {
+    /// Changes whenever the chain does; 0 where the kernel does not tell.
+    pub revision: u64,
+    /// Who stands in it, the first one that packets meet first.
+    pub members: Vec<Member>,
+}
+
+/// A program in a chain.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Member {
+    /// The number of the program.
+    pub program: u32,
+    /// Its name; empty where this process may not look (CAP_SYS_ADMIN).
+    pub name: String,
+    /// The number of its link; none if it was attached without one and stays without its process.
+    pub link: Option<u32>,
+}
+
+/// Who stands in the chain of an interface. ENOSYS or EINVAL: a kernel before 6.6.
+pub fn tcx_chain(interface: u32, side: Side) -> Result<Chain> {
+    let target = format!("tcx {side:?} of interface {interface}").to_lowercase();
+    query(interface, tcx_type(side), &target)
+}
+
+/// Who stands before the packets of a group of processes (a folder of cgroup v2).
+pub fn cgroup_chain(group: impl AsFd, side: Side) -> Result<Chain> {
+    let target = format!("cgroup {side:?}").to_lowercase();
+    query(group.as_fd().as_raw_fd().cast_unsigned(), cgroup_type(side), &target)
+}
+
+pub(super) const fn tcx_type(side: Side) -> AttachType {
+    match side {
+        Side::Ingress => AttachType::TcxIngress,
+        Side::Egress => AttachType::TcxEgress,
+    }
+}
+
+pub(super) const fn cgroup_type(side: Side) -> AttachType {
+    match side {
+        Side::Ingress => AttachType::CgroupIngress,
+        Side::Egress => AttachType::CgroupEgress,
+    }
+}
+
+fn query(place: u32, at: AttachType, target: &str) -> Result<Chain> {
+    let mut programs = [0_u32; MEMBERS_MAX];
+    let mut links = [0_u32; MEMBERS_MAX];
+    // Groups of processes know no numbers of links here, and refuse to be asked for them.
+    let tcx = matches!(at, AttachType::TcxIngress | AttachType::TcxEgress);
+    let links_at = if tcx { links.as_mut_ptr().expose_provenance() as u64 } else { 0 };
+    let mut attr = QueryAttributes {
+        place,
+        attach_type: at as u32,
+        programs: programs.as_mut_ptr().expose_provenance() as u64,
+        count: MEMBERS_MAX as u32,
+        links: links_at,
+        ..QueryAttributes::default()
+    };
+    match call(command::PROG_QUERY, "PROG_QUERY", target, &mut attr) {
+        Ok(_) => {}
+        // Nobody has ever been there.
+        Err(Error { errno: libc::ENOENT, .. }) => return Ok(Chain::default()),
+        Err(error) => return Err(error),
+    }
+    let both = programs.iter().zip(&links).take(attr.count as usize);
+    let member = |(&program, &link): (&u32, &u32)| {
+        let name = program_name(program).unwrap_or_default();
+        Member { program, name, link: (link != 0).then_some(link) }
+    };
+    Ok(Chain { revision: attr.revision, members: both.map(member).collect() })
+}
+
+/// What the program with this number is called.
+pub(crate) fn program_name(id: u32) -> Result<String> {
+    let mut attr = IdAttributes { id, next: 0, flags: 0 };
+    let target = format!("program {id}");
+    let fd = open(command::PROG_GET_FD_BY_ID, "PROG_GET_FD_BY_ID", &target, &mut attr)?;
+    Ok(name_of(kernel_info(fd.as_raw_fd(), &target)?.name))
+}
+
+#[derive(Default)]
+#[repr(C)]
+struct QueryAttributes {
+    place: u32,
+    attach_type: u32,
+    query_flags: u32,
+    attach_flags: u32,
+    programs: u64,
+    count: u32,
+    pad: u32,
+    program_flags: u64,
+    links: u64,
+    link_flags: u64,
+    revision: u64,
+}
+
+// SAFETY: the fields of PROG_QUERY with its padding spelled out (1); the two addresses are set by
+// `query` alone, to arrays of as many words as `count` says, which outlive the call (2).
+unsafe impl Attributes for QueryAttributes {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_structure_has_the_kernels_places() {
+        assert_eq!(std::mem::offset_of!(QueryAttributes, revision), 56);
+        assert_eq!(std::mem::offset_of!(QueryAttributes, links), 40);
+        assert_eq!(size_of::<QueryAttributes>(), 64);
+    }
+}

@@ -1,0 +1,185 @@
+//! BTF: the types and texts that a program's source, and a map with timers, refer to.
+//!
+//! In: types one after the other, by hand; only the kinds that generated programs need. Out: a
+//! descriptor. Numbers follow the kernel's `btf.rst`.
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use super::{Attributes, command, open};
+use crate::error::{Error, Result};
+
+const MAGIC: u16 = 0xeb9f;
+const HEADER: u32 = 24;
+
+/// Kinds of types.
+mod kind {
+    pub(super) const INT: u32 = 1;
+    pub(super) const PTR: u32 = 2;
+    pub(super) const STRUCT: u32 = 4;
+    pub(super) const FUNC: u32 = 12;
+    pub(super) const FUNC_PROTO: u32 = 13;
+}
+
+/// Types that the kernel has checked.
+#[derive(Debug)]
+pub struct Btf {
+    fd: OwnedFd,
+}
+
+/// Types and texts in the making. A type is named by its number, from 1 on; 0 is `void`.
+#[derive(Clone, Debug)]
+pub struct Types {
+    types: Vec<u8>,
+    texts: Vec<u8>,
+    count: u32,
+}
+
+/// Who may call a function.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Linkage {
+    /// Only its program, for example as the callback of a timer; verified where it is called.
+    Static = 0,
+    /// Anybody; verified on its own.
+    Global = 1,
+}
+
+impl Default for Types {
+    fn default() -> Self {
+        // Text 0 is the empty one.
+        Self { types: Vec::new(), texts: vec![0], count: 0 }
+    }
+}
+
+impl Types {
+    /// None yet.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Keeps a text; answers where it begins. A zero ends it.
+    pub fn text(&mut self, text: &str) -> u32 {
+        let at = self.texts.len();
+        self.texts.extend(text.bytes().take_while(|byte| *byte != 0));
+        self.texts.push(0);
+        u32::try_from(at).unwrap_or(u32::MAX)
+    }
+
+    /// A whole number of so many bytes.
+    pub fn int(&mut self, name: &str, bytes: u32) -> u32 {
+        let name = self.text(name);
+        self.push(name, kind::INT << 24, bytes, &[bytes * 8])
+    }
+
+    /// A pointer to a type.
+    pub fn pointer(&mut self, to: u32) -> u32 {
+        self.push(0, kind::PTR << 24, to, &[])
+    }
+
+    /// A structure: its size in bytes, and of each member the name, the type, and where it begins in
+    /// bytes.
+    pub fn structure(&mut self, name: &str, bytes: u32, members: &[(&str, u32, u32)]) -> u32 {
+        let name = self.text(name);
+        let members: Vec<u32> = members
+            .iter()
+            .flat_map(|(name, of, at)| [self.text(name), *of, at.saturating_mul(8)])
+            .collect();
+        let count = u32::try_from(members.len() / 3).unwrap_or(u32::MAX);
+        self.push(name, kind::STRUCT << 24 | count & 0xffff, bytes, &members)
+    }
+
+    /// `struct bpf_timer`, which the kernel finds in a map's value by its name.
+    pub fn timer(&mut self) -> u32 {
+        let opaque = self.int("unsigned long long", 8);
+        self.structure("bpf_timer", 16, &[("a", opaque, 0), ("b", opaque, 8)])
+    }
+
+    /// A function with these parameters.
+    pub fn function(
+        &mut self,
+        name: &str,
+        answer: u32,
+        parameters: &[(&str, u32)],
+        linkage: Linkage,
+    ) -> u32 {
+        let list: Vec<u32> =
+            parameters.iter().flat_map(|(name, of)| [self.text(name), *of]).collect();
+        let count = u32::try_from(parameters.len()).unwrap_or(u32::MAX);
+        let prototype = self.push(0, kind::FUNC_PROTO << 24 | count & 0xffff, answer, &list);
+        let name = self.text(name);
+        self.push(name, kind::FUNC << 24 | linkage as u32, prototype, &[])
+    }
+
+    /// Hands them to the kernel.
+    pub fn load(&self) -> Result<Btf> {
+        let bytes = self
+            .encode()
+            .ok_or_else(|| Error::new("bpf", "BTF_LOAD of more than 4 GB of types", libc::E2BIG))?;
+        let mut attr = BtfAttributes {
+            bytes: bytes.as_ptr().expose_provenance() as u64,
+            log: 0,
+            size: u32::try_from(bytes.len()).unwrap_or(u32::MAX),
+            log_size: 0,
+            log_level: 0,
+            pad: 0,
+        };
+        Ok(Btf { fd: open(command::BTF_LOAD, "BTF_LOAD", "types", &mut attr)? })
+    }
+
+    fn push(&mut self, name: u32, info: u32, size_or_type: u32, rest: &[u32]) -> u32 {
+        let words = [name, info, size_or_type];
+        self.types.extend(words.iter().chain(rest).flat_map(|word| word.to_ne_bytes()));
+        self.count += 1;
+        self.count
+    }
+
+    fn encode(&self) -> Option<Vec<u8>> {
+        let types = u32::try_from(self.types.len()).ok()?;
+        let texts = u32::try_from(self.texts.len()).ok()?;
+        let mut bytes = Vec::with_capacity(self.types.len() + self.texts.len() + HEADER as usize);
+        bytes.extend(MAGIC.to_ne_bytes());
+        bytes.extend([1, 0]);
+        let words = [HEADER, 0, types, types, texts];
+        bytes.extend(words.iter().flat_map(|word| word.to_ne_bytes()));
+        bytes.extend(&self.types);
+        bytes.extend(&self.texts);
+        Some(bytes)
+    }
+}
+
+impl AsFd for Btf {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
+
+#[repr(C)]
+struct BtfAttributes {
+    bytes: u64,
+    log: u64,
+    size: u32,
+    log_size: u32,
+    log_level: u32,
+    pad: u32,
+}
+
+// SAFETY: the fields of BTF_LOAD with the padding at its end spelled out (1); `bytes` is a vector
+// that outlives the call, the log is none (2).
+unsafe impl Attributes for BtfAttributes {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn types_are_laid_out_as_the_kernel_reads_them() {
+        let mut types = Types::new();
+        let number = types.int("int", 4);
+        let pair = types.structure("pair", 8, &[("a", number, 0), ("b", number, 4)]);
+        assert_eq!((number, pair), (1, 2));
+        let bytes = types.encode().unwrap();
+        assert_eq!(bytes[..8], [0x9f, 0xeb, 1, 0, 24, 0, 0, 0]);
+        assert_eq!(bytes.len(), 24 + 16 + (12 + 2 * 12) + "\0int\0pair\0a\0b\0".len());
+        assert!(bytes.ends_with(b"\0int\0pair\0a\0b\0"));
+    }
+}

@@ -1,0 +1,47 @@
+//! What there is on this machine: the numbers of all programs, maps and links.
+//!
+//! Numbers go up and are not used again before they have gone round. Listing needs CAP_SYS_ADMIN.
+
+use super::{Attributes, call, command};
+use crate::error::Result;
+
+/// A kind of thing that the kernel numbers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Object {
+    /// Programs.
+    Programs,
+    /// Maps.
+    Maps,
+    /// Links.
+    Links,
+}
+
+/// The numbers of all things of this kind, of this process and of others, ascending.
+pub fn ids(of: Object) -> Result<Vec<u32>> {
+    let (command, name) = match of {
+        Object::Programs => (command::PROG_GET_NEXT_ID, "PROG_GET_NEXT_ID"),
+        Object::Maps => (command::MAP_GET_NEXT_ID, "MAP_GET_NEXT_ID"),
+        Object::Links => (command::LINK_GET_NEXT_ID, "LINK_GET_NEXT_ID"),
+    };
+    let mut found = Vec::new();
+    let mut attr = IdAttributes { id: 0, next: 0, flags: 0 };
+    loop {
+        match call(command, name, "the list", &mut attr) {
+            Ok(_) => found.push(attr.next),
+            Err(error) if error.errno == libc::ENOENT => return Ok(found),
+            Err(error) => return Err(error),
+        }
+        attr.id = attr.next;
+    }
+}
+
+/// Attributes of the commands about numbers.
+#[repr(C)]
+pub(super) struct IdAttributes {
+    pub(super) id: u32,
+    pub(super) next: u32,
+    pub(super) flags: u32,
+}
+
+// SAFETY: three fields in the kernel's order, no padding (1), no address (2).
+unsafe impl Attributes for IdAttributes {}

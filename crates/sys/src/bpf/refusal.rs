@@ -1,0 +1,107 @@
+//! Why a program was not loaded: the kernel's refusal, the verifier's words, the capabilities that
+//! this process lacks.
+
+use std::fmt;
+
+use crate::error::Error;
+use crate::machine::Capabilities;
+
+/// The kernel refused a program.
+#[derive(Clone, Debug)]
+pub struct LoadError {
+    /// The refusal.
+    pub error: Error,
+    /// What the verifier said; empty if it never came so far.
+    pub log: String,
+    /// The capabilities that loading network programs takes and this thread has not. Without
+    /// CAP_PERFMON programs load, but the verifier proves more.
+    pub missing: Vec<&'static str>,
+}
+
+impl LoadError {
+    pub(super) fn new(error: Error, log: &[u8]) -> Self {
+        let text = log.split(|byte| *byte == 0).next().unwrap_or_default();
+        let log = String::from_utf8_lossy(text).into_owned();
+        Self { error, log, missing: missing() }
+    }
+
+    /// The capabilities whose lack can be the reason for this refusal.
+    fn guilty(&self) -> impl Iterator<Item = &'static str> {
+        let refused = matches!(self.error.errno, libc::EPERM | libc::EACCES);
+        let verified = !self.log.is_empty();
+        let all = self.missing.iter().copied().filter(move |_| refused);
+        all.filter(move |name| verified || *name != PERFMON)
+    }
+}
+
+const PERFMON: &str = "CAP_PERFMON";
+
+/// What loading network programs takes and the calling thread has not, by name. CAP_SYS_ADMIN is as
+/// good as CAP_BPF and CAP_PERFMON.
+#[must_use]
+pub fn missing() -> Vec<&'static str> {
+    // Of the thread: capabilities are a thread's own.
+    let status = std::fs::read_to_string("/proc/thread-self/status").unwrap_or_default();
+    let have = Capabilities::parse(&status, "CapEff:").unwrap_or_default();
+    let admin = have.has(Capabilities::SYS_ADMIN);
+    let wanted = [
+        ("CAP_BPF", admin || have.has(Capabilities::BPF)),
+        ("CAP_NET_ADMIN", admin || have.has(Capabilities::NET_ADMIN)),
+        (PERFMON, admin || have.has(Capabilities::PERFMON)),
+    ];
+    wanted.iter().filter(|(_, there)| !there).map(|(name, _)| *name).collect()
+}
+
+impl fmt::Display for LoadError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let complaint = self.log.lines().rev().find(|line| {
+            !line.trim().is_empty()
+                && !line.starts_with("processed ")
+                && !line.contains("stack depth")
+        });
+        match complaint {
+            // Not the error's own words: "permission denied" is how the kernel says "not proven".
+            Some(line) => {
+                let Error { call, target, .. } = &self.error;
+                write!(f, "{call} on {target}: the verifier says: {line}")?;
+            }
+            None => write!(f, "{}", self.error)?,
+        }
+        let guilty: Vec<_> = self.guilty().collect();
+        if guilty.is_empty() { Ok(()) } else { write!(f, " (without {})", guilty.join(", ")) }
+    }
+}
+
+impl std::error::Error for LoadError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        Some(&self.error)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_refusal_quotes_the_verifier() {
+        let log = "0: (b7) r0 = 1\nR2 !read_ok\nprocessed 1 insns (limit 1000000)\n".to_owned();
+        let error = Error::new("bpf", "PROG_LOAD of \"dport\"", libc::EACCES);
+        let refused = LoadError { error, log, missing: Vec::new() };
+        let text = refused.to_string();
+        assert!(text.starts_with("bpf on PROG_LOAD of \"dport\": "), "{text}");
+        assert!(text.ends_with("the verifier says: R2 !read_ok"), "{text}");
+        let text = LoadError { missing: vec![PERFMON], ..refused }.to_string();
+        assert!(text.ends_with("R2 !read_ok (without CAP_PERFMON)"), "{text}");
+    }
+
+    #[test]
+    fn what_is_missing_is_named_where_it_matters() {
+        let error = Error::new("bpf", "PROG_LOAD of \"dport\"", libc::EPERM);
+        let missing = vec!["CAP_BPF", PERFMON];
+        let text = LoadError { error, log: String::new(), missing }.to_string();
+        assert!(text.ends_with("(without CAP_BPF)"), "{text}");
+        let error = Error::new("bpf", "PROG_LOAD of \"dport\"", libc::E2BIG);
+        let text = LoadError { error, log: String::new(), missing: vec!["CAP_BPF"] }.to_string();
+        assert!(!text.contains("without"), "{text}");
+    }
+}
