@@ -17,6 +17,7 @@ mod plot;
 mod replay;
 mod row;
 mod sentinel;
+mod splice;
 
 use clap::Parser;
 use row::Row;
@@ -87,6 +88,11 @@ const BENCHES: &[Bench] = &[
         run: pipe::run,
     },
     Bench {
+        name: "splice",
+        summary: "from a dbuf to an ibuf without touching it [SL fig. 4], goals G6, G7",
+        run: splice::run,
+    },
+    Bench {
         name: "live",
         summary: "HTTP requests off a cable against suricata, tcpflow, tcpdump; needs root",
         run: live::run,
@@ -102,7 +108,11 @@ fn main() -> ExitCode {
         return ExitCode::SUCCESS;
     }
     if !arguments.reader.is_empty() {
-        return match pipe::serve(&arguments.reader) {
+        let served = match arguments.reader.first().map(String::as_str) {
+            Some("pointers") => splice::serve(1),
+            _ => pipe::serve(&arguments.reader),
+        };
+        return match served {
             Ok(()) => ExitCode::SUCCESS,
             Err(why) => {
                 eprintln!("error: the reading process: {why}");

@@ -98,6 +98,28 @@ pub trait Stream: fmt::Debug {
     fn settle(&mut self) -> Result<bool, Fault> {
         Ok(false)
     }
+
+    /// Gives back what was taken and is not lent any more; answers how many blocks still are.
+    /// Whoever writes here may be waiting for them.
+    fn give_back(&mut self) -> u64 {
+        0
+    }
+
+    /// As [`Stream::wait`], or until one of these is ready.
+    fn wait_among(&mut self, _others: &[BorrowedFd<'_>]) -> Result<Ready, Fault> {
+        self.wait(None)
+    }
+
+    /// Says that we are about to sleep on the descriptors until readers have passed something.
+    /// `false`: they have, or there is nothing that they could.
+    fn falls_asleep(&mut self) -> Result<bool, Fault> {
+        Ok(false)
+    }
+
+    /// Says that we are awake again.
+    fn wakes(&mut self) -> Result<(), Fault> {
+        Ok(())
+    }
 }
 
 impl Stream for indirect::Input {
@@ -132,6 +154,15 @@ impl Stream for indirect::Input {
     #[inline]
     fn lend(&mut self, max: usize) -> Result<Option<Lent<'_>>, Fault> {
         Self::lend(self, max)
+    }
+
+    fn give_back(&mut self) -> u64 {
+        Self::give_back(self);
+        self.kept()
+    }
+
+    fn wait_among(&mut self, others: &[BorrowedFd<'_>]) -> Result<Ready, Fault> {
+        Self::wait_among(self, others, None)
     }
 }
 
@@ -168,6 +199,14 @@ impl Stream for indirect::Output {
 
     fn settle(&mut self) -> Result<bool, Fault> {
         self.settle_some()
+    }
+
+    fn falls_asleep(&mut self) -> Result<bool, Fault> {
+        Self::falls_asleep(self)
+    }
+
+    fn wakes(&mut self) -> Result<(), Fault> {
+        Self::wakes(self)
     }
 }
 

@@ -57,11 +57,7 @@ where
         match from.peek()? {
             Some([]) => break,
             Some(_) => {}
-            None => {
-                // Whoever reads what was written so far may be what the source waits for.
-                to.flush();
-                from.wait(None)?;
-            }
+            None => wait(from, to)?,
         }
     }
     Ok(moved)
@@ -84,6 +80,26 @@ where
         all.by_pointer += moved.by_pointer;
         all.dropped += moved.dropped;
     }
+}
+
+/// Waits until there is something, or until readers of the destination have passed some of what was
+/// lent: whoever writes to the source may be waiting for that.
+fn wait<F, T>(from: &mut F, to: &mut T) -> Result<(), Fault>
+where
+    F: Stream + ?Sized,
+    T: Stream + ?Sized,
+{
+    to.flush();
+    if from.give_back() == 0 {
+        return from.wait(None).map(|_| ());
+    }
+    if to.falls_asleep()? {
+        let waited = from.wait_among(&to.descriptors());
+        to.wakes()?;
+        waited?;
+    }
+    from.give_back();
+    Ok(())
 }
 
 /// Moves a block as a pointer. `false`: nothing can be lent, or is not accepted.

@@ -117,8 +117,13 @@ impl Space {
         self.0.trusts && (user == ROOT || user == sys::process::identity().0)
     }
 
-    /// The view of a dbuf; its owner is asked for it if there is none yet.
-    fn view(&self, dbuf: DbufId) -> Result<Arc<View>, Fault> {
+    /// The view of a dbuf that is mapped.
+    fn mapped(&self, dbuf: DbufId) -> Option<Arc<View>> {
+        self.lock().views.get(&dbuf).cloned()
+    }
+
+    /// Asks the owner of a dbuf for it, and maps it.
+    fn map(&self, dbuf: DbufId) -> Result<Arc<View>, Fault> {
         let mut known = self.lock();
         if let Some(view) = known.views.get(&dbuf) {
             return Ok(view.clone());
@@ -230,11 +235,16 @@ impl View {
         Ok(at as usize)
     }
 
-    /// Whether the bytes that a place of this dbuf names lie in it.
+    /// Not 0, if a pointer leads into another dbuf, has flags that nobody knows, or runs over the
+    /// end: what [`View::locate`] asks, without a branch.
     #[inline]
-    pub(crate) fn contains(&self, pointer: RichPointer) -> bool {
-        let at = pointer.place.position() & self.mask;
-        at + u64::from(pointer.length()) <= self.region.len() as u64
+    pub(crate) const fn is_out(&self, pointer: RichPointer) -> u64 {
+        let home = RichPointer::new(self.id, pointer.place, pointer.class);
+        let other = (pointer.words()[1] ^ home.words()[1]) >> 32;
+        let end = (pointer.place.position() & self.mask) + pointer.length() as u64;
+        // Both are far less than half of what a word counts: the sign tells which is more.
+        let beyond = (self.region.len() as u64).wrapping_sub(end) >> 63;
+        other | beyond
     }
 
     /// Copies from an offset that [`View::locate`] has found.

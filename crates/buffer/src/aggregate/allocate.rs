@@ -75,28 +75,23 @@ impl AllocationPool {
         Aggregate::of(lease, pointer)
     }
 
-    /// Whether a block of this length fits without taking used segments back.
-    pub(crate) fn has_room(&self, length: usize) -> bool {
-        self.pool.draft(length, length).is_some()
-    }
-
-    /// As [`AllocationPool::allocate`], as a rich pointer with what keeps its segment, which the
-    /// caller keeps at least until the next block is asked for.
+    /// As [`AllocationPool::allocate`], as a rich pointer alone: the caller leases its segment
+    /// before anything else is asked of the pool. `None`: there is no room without taking used
+    /// segments back.
+    #[inline]
     pub(crate) fn block(
         &mut self,
         length: usize,
         fill: impl FnOnce(&mut [u8]) -> usize,
-    ) -> Result<(RichPointer, &Lease), Error> {
-        let mut draft = self.draft(length, length)?;
+    ) -> Option<RichPointer> {
+        let mut draft = self.pool.draft(length, length)?;
         let used = draft.get_mut(..length).map_or(0, fill).min(length);
-        let place = draft.commit(used);
-        let pointer = RichPointer::new(self.pool.id(), place, Class::YES);
-        let covered = self.open.as_ref().is_some_and(|open| open.covers(pointer.dbuf(), place));
-        if !covered {
-            self.open = Some(Arc::new(self.pool.lease(place)?));
-        }
-        let lease = self.open.as_deref().ok_or(Fault::OutOfWindow(place))?;
-        Ok((pointer, lease))
+        Some(RichPointer::new(self.pool.id(), draft.commit(used), Class::YES))
+    }
+
+    /// Takes used segments back; whether there is room for a block of this length then.
+    pub(crate) fn make_room(&mut self, length: usize) -> bool {
+        self.draft(length, length).is_ok()
     }
 
     /// A copy of these bytes, in as few slices as the pool allows.

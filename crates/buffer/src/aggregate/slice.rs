@@ -46,6 +46,7 @@ impl Slice {
 
     /// The bytes.
     #[must_use]
+    #[inline]
     pub fn bytes(&self) -> &[u8] {
         let bytes = self.lease.bytes(self.pointer.place);
         debug_assert!(bytes.is_ok(), "a lease keeps what it kept");
@@ -61,12 +62,14 @@ impl Slice {
 
     /// The rich pointer by which other spaces name these bytes.
     #[must_use]
+    #[inline]
     pub const fn pointer(&self) -> RichPointer {
         self.pointer
     }
 
     /// The lease that keeps the bytes.
     #[must_use]
+    #[inline]
     pub fn lease(&self) -> &Lease {
         &self.lease
     }

@@ -5,8 +5,8 @@ use crate::atomic::Ordering;
 use abi::RichPointer;
 
 impl Writer {
-    /// Puts a pointer where the head is; it is not shown yet. The caller has looked for room, and
-    /// the ring carries pointers alone.
+    /// Puts a pointer where the head is; it is not shown yet, and counted by
+    /// [`Writer::count_bare`]. The caller has looked for room, and the ring carries pointers alone.
     #[inline]
     pub(crate) fn put_bare(&mut self, pointer: RichPointer) {
         let slots = Slots::of(&self.side.store, self.lanes);
@@ -17,8 +17,12 @@ impl Writer {
             rest.store(words[1], Ordering::Relaxed);
         }
         self.side.head += 1;
-        self.side.put.blocks += 1;
         self.side.put.bytes += u64::from(pointer.length());
+    }
+
+    /// Counts the blocks that were put: as many as positions were passed.
+    pub(crate) const fn count_bare(&mut self) {
+        self.side.put.blocks = self.side.head;
     }
 
     /// As [`Writer::put_bare`], for as many pointers as there is room for, with so many bytes in
@@ -28,7 +32,6 @@ impl Writer {
         let slots = Slots::of(&self.side.store, self.lanes);
         slots.store_all::<2>(self.side.head, pointers.iter().map(|pointer| pointer.words()));
         self.side.head += pointers.len() as u64;
-        self.side.put.blocks += pointers.len() as u64;
         self.side.put.bytes += bytes;
     }
 }

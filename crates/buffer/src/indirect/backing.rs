@@ -2,8 +2,8 @@
 
 use super::flight;
 use crate::Fault;
-use crate::aggregate::{AllocationPool, Error};
-use crate::pool::Lease;
+use crate::aggregate::AllocationPool;
+use crate::pool::Pool;
 use abi::{DbufId, RichPointer};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -47,30 +47,39 @@ impl Backing {
         self.id
     }
 
-    /// Writes one block. `keep` gets its pointer and what keeps it right now.
+    /// Writes one block. `keep` gets its pointer and the pool, in which it is kept right now.
+    #[inline]
     pub(super) fn write(
         &self,
         length: usize,
         fill: &mut Option<impl FnOnce(&mut [u8]) -> usize>,
-        keep: impl FnOnce(RichPointer, &Lease),
+        keep: impl FnOnce(RichPointer, &Pool) -> Result<(), Fault>,
     ) -> Result<RichPointer, Refused> {
         let limit = self.block_max;
         if length > limit {
             return Err(Refused::Fault(Fault::TooLong { length, limit }));
         }
         let mut pool = self.lock();
-        if !pool.has_room(length) {
-            // Other streams that stand here may keep what their readers have passed.
-            flight::sweep();
-        }
-        match pool.block(length, |room| fill.take().map_or(0, |fill| fill(room))) {
-            Ok((pointer, lease)) => {
-                keep(pointer, lease);
-                Ok(pointer)
+        let mut fill = |room: &mut [u8]| fill.take().map_or(0, |fill| fill(room));
+        let pointer = match pool.block(length, &mut fill) {
+            Some(pointer) => pointer,
+            None => {
+                Self::make_room(&mut pool, length)?;
+                pool.block(length, &mut fill).ok_or(Refused::Full)?
             }
-            Err(Error::Fault(fault)) => Err(Refused::Fault(fault)),
-            Err(_) => Err(Refused::Full),
-        }
+        };
+        keep(pointer, pool.pool()).map_err(Refused::Fault)?;
+        Ok(pointer)
+    }
+
+    #[cold]
+    fn make_room(pool: &mut AllocationPool, length: usize) -> Result<(), Refused> {
+        // Other streams that stand here may keep what their readers have passed.
+        let there = pool.make_room(length) || {
+            flight::sweep();
+            pool.make_room(length)
+        };
+        if there { Ok(()) } else { Err(Refused::Full) }
     }
 
     fn lock(&self) -> MutexGuard<'_, AllocationPool> {

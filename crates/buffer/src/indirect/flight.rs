@@ -57,21 +57,20 @@ impl Flights {
         Self { shared, upstream: Vec::new() }
     }
 
-    /// Keeps the segment that a pointer leads into until readers have passed a position. It is the
-    /// last one now; what was last before is needed until `before`. `lease` is asked for if the
+    /// Keeps the segment that a pointer leads into, which is put next, before `until`. It is the
+    /// last one now; what was last before is needed up to there too. `lease` is asked for if the
     /// segment is not kept already.
     pub(super) fn turn_to(
         &self,
         pointer: RichPointer,
-        before: u64,
         until: u64,
         lease: impl FnOnce() -> Result<Lease, Fault>,
     ) -> Result<Lease, Fault> {
         let mut segments = self.lock();
         if let Some(last) = segments.back_mut() {
-            last.until = last.until.max(before);
+            last.until = last.until.max(until);
         }
-        let covers = |kept: &Segment| kept.lease.covers(pointer.dbuf(), pointer.place);
+        let covers = |kept: &Segment| kept.lease.keeps(pointer);
         let kept = segments.iter().rposition(covers).and_then(|at| segments.remove(at));
         let kept = match kept {
             Some(kept) => Segment { until: kept.until.max(until), ..kept },
@@ -171,9 +170,10 @@ impl Upstream {
         let position = self.keeper.position.load(Ordering::Relaxed);
         if let Some(oldest) = self.line.front() {
             let bytes = pointer.place.position().wrapping_sub(oldest.pointer.place.position());
-            let same = oldest.pointer.dbuf() == pointer.dbuf();
-            let window = self.keeper.window.load(Ordering::Relaxed);
-            if position - oldest.first > self.keeper.entries_max || same && bytes > window {
+            let far = oldest.pointer.dbuf() != pointer.dbuf()
+                || bytes > self.keeper.window.load(Ordering::Relaxed);
+            let entries = position - oldest.first;
+            if entries > self.keeper.entries_max || far && entries >= CLAIM {
                 return false;
             }
         }
@@ -272,8 +272,9 @@ impl Keeper {
         self.words[0].store(place, Ordering::Relaxed);
         self.words[1].store(rest, Ordering::Relaxed);
         self.address.store(address, Ordering::Relaxed);
-        let (length, frozen) = view.unwrap_or((WINDOW as usize * 4, false));
-        self.window.store(length as u64 / 4, Ordering::Relaxed);
+        let (length, frozen) = view.unwrap_or((0, false));
+        let window = if length > 0 { length as u64 / 4 } else { WINDOW };
+        self.window.store(window, Ordering::Relaxed);
         self.is_frozen.store(frozen, Ordering::Relaxed);
     }
 

@@ -68,6 +68,8 @@ struct Current {
     done: usize,
 }
 
+/// Where an entry lies that was only passed on so far: nobody has looked.
+const UNMAPPED: usize = usize::MAX;
 /// Bytes that were read are given back after as many as these.
 const OWED_BYTES: u64 = 64 << 10;
 
@@ -193,12 +195,9 @@ impl Input {
         match (self.current, self.lent) {
             (Some(current), _) => self.advance(current, count.min(current.left())),
             (None, Some(lent)) if count >= lent.length() as usize => self.pass(lent),
-            // A part of what was lent is taken: from here on it must be mapped.
-            (None, Some(_)) => match self.look() {
-                Ok(Some(current)) => self.advance(current, count),
-                Ok(None) => {}
-                Err(fault) => _ = self.pass_by(fault),
-            },
+            (None, Some(pointer)) => {
+                self.current = Some(Current { pointer, at: UNMAPPED, done: count });
+            }
             (None, None) => return,
         }
         self.give_back_often();
@@ -242,9 +241,20 @@ impl Input {
             std::hint::spin_loop();
         }
         self.give_back();
+        self.wait_among(&[], limit)
+    }
+
+    /// Sleeps until there is something to read, or one of the others is ready.
+    pub(crate) fn wait_among(
+        &mut self,
+        others: &[BorrowedFd<'_>],
+        limit: Option<Duration>,
+    ) -> Result<Ready, Fault> {
         let slept = match self.listen() {
             Ok(Ready::Nothing) => {
-                sys::poll::readable(&[self.bell.as_fd()], limit);
+                let bell = std::iter::once(self.bell.as_fd());
+                let all: Vec<_> = bell.chain(others.iter().copied()).collect();
+                sys::poll::readable(&all, limit);
                 Ok(())
             }
             Ok(Ready::Something) => Ok(()),

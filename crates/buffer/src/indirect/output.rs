@@ -20,11 +20,12 @@ use super::flight::{self, Flights};
 use super::ranges::Ranges;
 use super::{Home, Lent};
 use crate::aggregate::Frozen;
+use crate::pool::address::Around;
 use crate::pool::{Memory, Pool};
 use crate::view::BackOff;
 use crate::wait::{Sleeper, Urgency};
 use crate::{Fault, Policy, Put, ibuf, signal};
-use abi::{Class, Place, RichPointer};
+use abi::{BLOCK_MAX, Class, Place, RichPointer};
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use sys::doorbell::Doorbell;
@@ -42,8 +43,11 @@ pub struct Output {
     policy: Policy,
     /// Entries up to here have room, as far as is known.
     limit: u64,
-    /// Entries that were put and not shown, and their bytes.
-    unshown: usize,
+    /// When the head is here what was written is shown.
+    show_at: u64,
+    /// The nearer of the two: up to here nothing has to be looked at.
+    stop: u64,
+    /// Bytes that were copied and not shown.
     unshown_bytes: usize,
     every: usize,
     backing: Backing,
@@ -53,7 +57,7 @@ pub struct Output {
     known: Vec<Known>,
     /// Lossy rings: readers were told that all before this may be overwritten.
     floor: u64,
-    spliced: Spliced,
+    copied: u64,
 }
 
 /// How writes became entries.
@@ -76,8 +80,6 @@ struct Hot {
     position: u64,
     /// A pointer into its dbuf.
     home: RichPointer,
-    /// Readers must have passed this.
-    until: u64,
 }
 
 /// A dbuf that may be spliced from.
@@ -87,7 +89,8 @@ struct Known {
     back_off: BackOff,
 }
 
-/// So many bytes are shown however few blocks they are.
+/// So many bytes are shown however few blocks they are: the reader copies them while the next ones
+/// are written.
 const SHOWN_BYTES: usize = 64 << 10;
 
 impl Output {
@@ -110,7 +113,8 @@ impl Output {
             spins: signal::spins(processors),
             policy,
             limit: 0,
-            unshown: 0,
+            show_at: every as u64,
+            stop: 0,
             unshown_bytes: 0,
             every,
             backing,
@@ -118,7 +122,7 @@ impl Output {
             ranges: Ranges::default(),
             known: Vec::new(),
             floor: 0,
-            spliced: Spliced::default(),
+            copied: 0,
         }
     }
 
@@ -140,6 +144,8 @@ impl Output {
             return false;
         }
         self.every = self.every.min(threshold.max(1));
+        self.show_at = self.show_at.min(self.ring.side.head + self.every as u64);
+        self.set_stop();
         let known = self.known.iter().position(|known| Arc::ptr_eq(&known.memory, memory));
         let name = known.unwrap_or(self.known.len());
         if known.is_none() {
@@ -180,18 +186,34 @@ impl Output {
     /// more.
     #[inline]
     pub fn write(&mut self, block: &[u8]) -> Result<bool, Fault> {
+        let from = block.as_ptr().addr().wrapping_sub(self.hot.address);
+        let has_bytes = block.len().wrapping_sub(1) < BLOCK_MAX;
+        let end = from.wrapping_add(block.len());
+        let hit = from < self.hot.filled && end <= self.hot.filled && has_bytes;
+        if !hit || self.ring.side.head >= self.stop {
+            return self.write_slowly(block);
+        }
+        let pointer = self.hot.pointer(from, block.len());
+        self.ring.put_bare(pointer);
+        if self.ring.side.head == self.stop {
+            self.pause();
+        }
+        Ok(true)
+    }
+
+    #[inline(never)]
+    fn write_slowly(&mut self, block: &[u8]) -> Result<bool, Fault> {
         if self.ring.side.head >= self.limit && !self.make_room()? {
             return Ok(self.drop_one(block.len()));
         }
+        if block.len() > BLOCK_MAX {
+            return Err(Fault::TooLong { length: block.len(), limit: BLOCK_MAX });
+        }
         let from = block.as_ptr().addr().wrapping_sub(self.hot.address);
-        let end = from.saturating_add(block.len());
-        if end > self.hot.filled || block.is_empty() {
+        if from.saturating_add(block.len()) > self.hot.filled || block.is_empty() {
             return self.write_elsewhere(block);
         }
-        let pointer = self.hot.pointer(from, block.len());
-        self.hot.until = self.ring.side.head + 1;
-        self.spliced.blocks += 1;
-        self.put(pointer);
+        self.put(self.hot.pointer(from, block.len()));
         Ok(true)
     }
 
@@ -206,7 +228,6 @@ impl Output {
             && !block.is_empty()
             && self.flights.claim(upstream, pointer, self.ring.side.head + 1)
         {
-            self.spliced.blocks += 1;
             self.put(pointer);
             return Ok(true);
         }
@@ -234,22 +255,20 @@ impl Output {
         };
         known.back_off.succeeded();
         let home = RichPointer::new(around.lease.dbuf(), Place::default(), Class::YES);
-        let (before, until) = (self.hot.until, self.ring.side.head + 1);
+        let until = self.ring.side.head + 1;
         self.hot = Hot {
             address: around.address,
             filled: around.filled,
-            segment: around.lease.segment_len(),
+            segment: around.segment,
             position: around.position,
             home,
-            until,
         };
         let from = block.as_ptr().addr().wrapping_sub(around.address);
         let pointer = self.hot.pointer(from, block.len());
         // F1, S3: kept before it is put.
-        if self.flights.turn_to(pointer, before, until, || Ok(around.lease)).is_err() {
+        if self.flights.turn_to(pointer, until, || Ok(around.lease)).is_err() {
             return false;
         }
-        self.spliced.blocks += 1;
         self.put(pointer);
         true
     }
@@ -289,17 +308,18 @@ impl Output {
         loop {
             let until = self.ring.side.head + 1;
             let Self { backing, flights, hot, .. } = self;
-            let put = backing.write(length, &mut fill, |pointer, lease| {
+            let put = backing.write(length, &mut fill, |pointer, pool| {
                 // F1: kept before it is put. Mostly it is the segment of the block before.
                 if !hot.grows_by(pointer) {
-                    let kept = flights.turn_to(pointer, hot.until, until, || Ok(lease.clone()));
-                    hot.turn_to(pointer, kept.as_ref().unwrap_or(lease));
+                    let lease = || pool.lease(pointer.place);
+                    hot.turn_to(pointer, &flights.turn_to(pointer, until, lease)?);
                 }
-                hot.until = until;
+                Ok(())
             });
             match put {
                 Ok(pointer) => {
-                    self.spliced.copied += 1;
+                    self.copied += 1;
+                    self.unshown_bytes += pointer.length() as usize;
                     self.put(pointer);
                     return Ok(true);
                 }
@@ -327,24 +347,21 @@ impl Output {
                 }
             }
             Home::Lease(lease) if self.hot.covers(lent.pointer) => {
-                debug_assert!(lease.covers(lent.pointer.dbuf(), lent.pointer.place));
-                self.hot.until = until;
+                debug_assert!(lease.keeps(lent.pointer));
             }
             Home::Lease(lease) => {
-                let before = self.hot.until;
-                self.flights.turn_to(lent.pointer, before, until, || Ok(lease.clone()))?;
+                self.flights.turn_to(lent.pointer, until, || Ok(lease.clone()))?;
                 self.hot.turn_to(lent.pointer, lease);
-                self.hot.until = until;
             }
         }
-        self.spliced.blocks += 1;
         self.put(lent.pointer);
         Ok(Some(true))
     }
 
-    /// The flight of the segment that was hit last is told how long it is needed.
+    /// The flight of the segment that was hit last is told how long it is needed: no longer than
+    /// what is put now.
     fn settle(&self) {
-        self.flights.extend(self.hot.until);
+        self.flights.extend(self.ring.side.head);
     }
 
     /// Puts one pointer for which there is room.
@@ -354,11 +371,20 @@ impl Output {
             self.begin(1);
         }
         self.ring.put_bare(pointer);
-        self.unshown += 1;
-        self.unshown_bytes += pointer.length() as usize;
-        if self.unshown >= self.every || self.unshown_bytes >= SHOWN_BYTES {
+        self.pause();
+    }
+
+    /// Something was put: shows it if it is time.
+    fn pause(&mut self) {
+        if self.ring.side.head >= self.show_at || self.unshown_bytes >= SHOWN_BYTES {
             self.show(Urgency::More);
         }
+    }
+
+    /// Up to where a write has nothing to look at: none in a ring that overwrites.
+    fn set_stop(&mut self) {
+        let is_plain = self.policy != Policy::Overwrite;
+        self.stop = if is_plain { self.limit.min(self.show_at) } else { 0 };
     }
 
     /// Shows readers all that was written, and wakes those that wait for anything. To be called
@@ -368,7 +394,10 @@ impl Output {
     }
 
     fn show(&mut self, urgency: Urgency) {
-        (self.unshown, self.unshown_bytes) = (0, 0);
+        self.unshown_bytes = 0;
+        self.show_at = self.ring.side.head + self.every as u64;
+        self.set_stop();
+        self.ring.count_bare();
         self.ring.side.publish();
         self.bells.ring_due(&mut self.ring.side, urgency);
     }
@@ -376,13 +405,13 @@ impl Output {
     /// What this side has counted.
     #[must_use]
     pub const fn count(&self) -> Put {
-        self.ring.count()
+        Put { blocks: self.ring.side.head, ..self.ring.count() }
     }
 
     /// How many blocks were spliced, and how many copied.
     #[must_use]
     pub const fn spliced(&self) -> Spliced {
-        self.spliced
+        Spliced { blocks: self.ring.side.head - self.copied, copied: self.copied }
     }
 
     /// What a reader has published about its count.
@@ -438,9 +467,10 @@ impl Hot {
     /// Another segment was hit.
     fn turn_to(&mut self, pointer: RichPointer, lease: &crate::pool::Lease) {
         *self = match lease.around(pointer) {
-            Some((address, position, filled)) => {
+            Some(around) => {
                 let home = RichPointer::new(pointer.dbuf(), Place::default(), Class::YES);
-                Self { address, filled, segment: lease.segment_len(), position, home, until: 0 }
+                let Around { address, filled, segment, position, .. } = around;
+                Self { address, filled, segment, position, home }
             }
             None => Self::default(),
         };
@@ -464,6 +494,7 @@ impl Hot {
 impl Drop for Output {
     fn drop(&mut self) {
         self.settle();
+        self.ring.count_bare();
         self.ring.side.close();
         self.flush();
         let empty = Flights::new(&self.ring.side.store, self.bells.gone());

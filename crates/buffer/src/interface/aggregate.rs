@@ -3,7 +3,7 @@
 
 use super::{Lent, Ready, Stream};
 use crate::Fault;
-use crate::aggregate::{Aggregate, Slices};
+use crate::aggregate::{Aggregate, Slice};
 use crate::indirect::Home;
 use crate::pool::Lease;
 use abi::RichPointer;
@@ -14,8 +14,9 @@ use std::time::Duration;
 /// peeked at stays as it is as long as the aggregate: nobody writes immutable bytes.
 #[derive(Debug)]
 pub struct Held<'a> {
-    all: &'a Aggregate,
-    slices: Slices<'a>,
+    slices: Box<[(&'a [u8], RichPointer, &'a Lease)]>,
+    /// Which slice comes next.
+    next: usize,
     block: usize,
     /// What is left of the slice that we are in, and what names and keeps it.
     piece: &'a [u8],
@@ -27,16 +28,17 @@ impl<'a> Held<'a> {
     /// Reads this aggregate, in blocks of up to `block` bytes.
     #[must_use]
     pub fn new(all: &'a Aggregate, block: usize) -> Self {
-        let rest = RichPointer::hole(0);
-        let mut held =
-            Self { all, slices: all.slices(), block: block.max(1), piece: &[], rest, lease: None };
+        let slices = all.slices().map(|slice: &Slice| (slice.bytes(), slice.pointer(), slice.lease()));
+        let (slices, rest, block) = (slices.collect(), RichPointer::hole(0), block.max(1));
+        let mut held = Self { slices, next: 0, block, piece: &[], rest, lease: None };
         held.next_slice();
         held
     }
 
     /// Begins again.
+    #[inline]
     pub fn rewind(&mut self) {
-        self.slices = self.all.slices();
+        self.next = 0;
         self.next_slice();
     }
 
@@ -59,13 +61,15 @@ impl<'a> Held<'a> {
         }
     }
 
+    #[inline]
     fn next_slice(&mut self) {
-        match self.slices.next() {
-            Some(slice) => {
-                (self.piece, self.rest) = (slice.bytes(), slice.pointer());
-                self.lease = Some(slice.lease());
+        match self.slices.get(self.next) {
+            Some(&(bytes, pointer, lease)) => {
+                (self.piece, self.rest, self.lease) = (bytes, pointer, Some(lease));
+                self.next += 1;
             }
-            None => (self.piece, self.lease) = (&[], None),
+            // What is peeked at now is nothing, as at the end of a file.
+            None => self.piece = &[],
         }
     }
 }
@@ -108,6 +112,9 @@ impl Stream for Held<'_> {
         let Some(lease) = self.lease.filter(|lease| lease.memory().can_be_granted()) else {
             return Ok(None);
         };
+        if self.piece.is_empty() {
+            return Ok(None);
+        }
         let length = self.look().len().min(max);
         let done = self.rest.length() as usize - self.piece.len();
         // Both are less than a segment has bytes.

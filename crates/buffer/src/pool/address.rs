@@ -4,7 +4,8 @@ use super::{Lease, Memory};
 use abi::{Place, RichPointer};
 use std::sync::Arc;
 
-/// What is known of the memory around some bytes: a segment, as far as it is filled.
+/// What is known of the memory around some bytes: a segment, as far as it is filled; of frozen
+/// memory all of it.
 #[derive(Debug)]
 pub(crate) struct Around {
     /// Keeps it.
@@ -15,6 +16,8 @@ pub(crate) struct Around {
     pub(crate) position: u64,
     /// How many bytes of it are filled.
     pub(crate) filled: usize,
+    /// How many it has.
+    pub(crate) segment: usize,
 }
 
 impl Memory {
@@ -40,6 +43,11 @@ impl Memory {
         if slice.is_empty() || at.checked_add(slice.len())? > len {
             return None;
         }
+        if self.is_frozen() {
+            // M8: as one, since no slot is ever given another segment.
+            let lease = Lease::new(self, 0);
+            return Some(Around { lease, address: base, position: 0, filled: len, segment: len });
+        }
         let segment = self.segment();
         let (slot, inside) = (at / segment, at % segment);
         let number = self.slots.resident(slot);
@@ -53,7 +61,8 @@ impl Memory {
         }
         let lease = Lease::new(self, slot);
         let (start, filled) = (place.position() - inside as u64, self.slots.filled(slot));
-        Some(Around { lease, address: base + (at - inside), position: start, filled })
+        let address = base + (at - inside);
+        Some(Around { lease, address, position: start, filled, segment })
     }
 
     /// Whether this memory can be handed to other processes.
@@ -63,11 +72,23 @@ impl Memory {
 }
 
 impl Lease {
-    /// The address and the position at which the segment of a block begins, and how much is filled.
-    /// The caller knows that the lease covers the block, which has bytes.
-    pub(crate) fn around(&self, pointer: RichPointer) -> Option<(usize, u64, usize)> {
-        let (slot, start) = self.memory().around(pointer)?;
-        let (base, _) = self.memory().extent();
-        Some((base + start.at, start.position, self.memory().slots.filled(slot)))
+    /// Whether this keeps the bytes of a block: those of its segment, or of all frozen memory (M8).
+    pub(crate) fn keeps(&self, pointer: RichPointer) -> bool {
+        let frozen = self.memory().is_frozen() && self.dbuf() == pointer.dbuf();
+        frozen || self.covers(pointer.dbuf(), pointer.place)
+    }
+
+    /// What is known of the memory around a block that this keeps, which has bytes.
+    pub(crate) fn around(&self, pointer: RichPointer) -> Option<Around> {
+        let memory = self.memory();
+        let (base, len) = memory.extent();
+        let lease = self.clone();
+        if memory.is_frozen() {
+            return Some(Around { lease, address: base, position: 0, filled: len, segment: len });
+        }
+        let (slot, start) = memory.around(pointer)?;
+        let (filled, segment) = (memory.slots.filled(slot), memory.segment());
+        let address = base + start.at;
+        Some(Around { lease, address, position: start.position, filled, segment })
     }
 }

@@ -31,6 +31,7 @@ impl Lease {
     }
 
     /// The bytes of a block in this segment.
+    #[inline]
     pub fn bytes(&self, place: Place) -> Result<&[u8], Fault> {
         let at = self.offset(place)?;
         // SAFETY: `locate` found the bytes inside the region and below `filled`; they stay as they
@@ -45,6 +46,7 @@ impl Lease {
     }
 
     /// Where a block of this segment lies.
+    #[inline]
     fn offset(&self, place: Place) -> Result<usize, Fault> {
         let (slot, at) = self.memory.locate(place)?;
         if slot == self.slot { Ok(at) } else { Err(Fault::OutOfWindow(place)) }
@@ -193,6 +195,11 @@ impl Memory {
             Backing::File(file) | Backing::Frozen(file) => Some(file),
             Backing::Heap | Backing::Lent(_) => None,
         }
+    }
+
+    /// Whether nobody can write it any more (M8).
+    pub(crate) const fn is_frozen(&self) -> bool {
+        matches!(self.backing, Backing::Frozen(_))
     }
 
     /// Takes the memory of a slot, so that a lack of it is an error here and no SIGBUS later (T12).

@@ -54,8 +54,15 @@ impl BackOff {
 
     /// It has failed once more.
     pub(crate) fn failed(&mut self) {
-        self.left = LEFT_ALONE_MAX.min(1 << self.failures.min(31));
-        self.failures += 1;
+        self.failed_after(0);
+    }
+
+    /// It has failed once more; so many failures in a row mean nothing.
+    fn failed_after(&mut self, harmless: u32) {
+        self.failures = self.failures.saturating_add(1);
+        if let Some(more) = self.failures.checked_sub(harmless + 1) {
+            self.left = LEFT_ALONE_MAX.min(1 << more.min(31));
+        }
     }
 
     /// It has succeeded.
@@ -111,6 +118,10 @@ impl Translation {
         let Some(line) = self.lines.get_mut(index(dbuf)) else {
             return Err(Fault::UnknownDbuf(dbuf));
         };
+        if let Some(view) = self.space.mapped(dbuf) {
+            *line = Line::Mapped(view);
+            return Ok(());
+        }
         let mut again = BackOff::default();
         if let Line::Refused(id, fault, left) = line
             && *id == dbuf
@@ -123,7 +134,7 @@ impl Translation {
         if !self.quiet.is_over() {
             return Err(Fault::UnknownDbuf(dbuf));
         }
-        match self.space.view(dbuf) {
+        match self.space.map(dbuf) {
             Ok(view) => {
                 *line = Line::Mapped(view);
                 self.quiet.succeeded();
@@ -131,11 +142,11 @@ impl Translation {
             }
             Err(fault) => {
                 again.failed();
-                *line = Line::Refused(dbuf, fault, again);
-                self.quiet.failures += 1;
-                if self.quiet.failures > REFUSALS {
-                    self.quiet.left = LEFT_ALONE_MAX.min(1 << (self.quiet.failures - REFUSALS));
+                // What is mapped keeps its line.
+                if !matches!(line, Line::Mapped(_)) {
+                    *line = Line::Refused(dbuf, fault, again);
                 }
+                self.quiet.failed_after(REFUSALS);
                 Err(fault)
             }
         }

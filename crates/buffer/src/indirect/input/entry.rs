@@ -1,6 +1,6 @@
 //! How a reader goes from entry to entry, believing nothing (RELIABILITY T3, T4).
 
-use super::{Current, Input, View};
+use super::{Current, Input, UNMAPPED, View};
 use crate::Fault;
 use crate::atomic::acquire;
 use abi::RichPointer;
@@ -27,8 +27,14 @@ impl Input {
     /// passed.
     #[inline]
     pub(super) fn look(&mut self) -> Result<Option<Current>, Fault> {
-        if self.current.is_some() {
-            return Ok(self.current);
+        match self.current {
+            Some(current) if current.at == UNMAPPED => {
+                let at = self.check(current.pointer)?;
+                self.current = Some(Current { at, ..current });
+                return Ok(self.current);
+            }
+            Some(_) => return Ok(self.current),
+            None => {}
         }
         loop {
             if self.ring.side.available()? == self.ring.side.next {
@@ -242,21 +248,16 @@ impl View {
     /// many bytes they view.
     #[inline]
     pub(super) fn fits(&self, pointers: &[RichPointer]) -> (usize, u64) {
-        let bad = |pointer: &RichPointer| {
-            let foreign = u64::from(pointer.dbuf().number() ^ self.id.number());
-            foreign | u64::from(pointer.flags()) | u64::from(!self.contains(*pointer))
-        };
         let (mut any, mut bytes) = (0, 0);
+        // All are looked at with no branch between them; that one is not here is rare.
         for pointer in pointers {
-            any |= bad(pointer);
+            any |= self.is_out(*pointer);
             bytes += u64::from(pointer.length());
         }
         if any == 0 {
             return (pointers.len(), bytes);
         }
-        let good = pointers.iter().take_while(|pointer| bad(pointer) == 0);
-        good.fold((0, 0), |(count, bytes), pointer| {
-            (count + 1, bytes + u64::from(pointer.length()))
-        })
+        let good = pointers.iter().take_while(|pointer| self.is_out(**pointer) == 0);
+        good.fold((0, 0), |(count, bytes), p| (count + 1, bytes + u64::from(p.length())))
     }
 }

@@ -6,6 +6,7 @@ use crate::wait::Urgency;
 use crate::{Fault, Policy};
 use abi::RichPointer;
 use abi::ring::writer;
+use std::time::Duration;
 
 impl Output {
     /// Looks for room for an entry, and waits for it. `false`: there is none, and the policy is not
@@ -34,6 +35,7 @@ impl Output {
             Policy::Overwrite => head + capacity / 2,
             Policy::Block | Policy::DropNew => passed + capacity,
         };
+        self.set_stop();
         Ok(head < self.limit)
     }
 
@@ -115,6 +117,32 @@ impl Output {
             Ok(output.flights.first() != Some(oldest))
         })?;
         Ok(true)
+    }
+
+    /// Says that we are about to sleep on the descriptors until readers have passed something of
+    /// what is kept. `false`: they have, or nothing is.
+    pub(crate) fn falls_asleep(&mut self) -> Result<bool, Fault> {
+        self.settle();
+        let Some(oldest) = self.flights.first() else { return Ok(false) };
+        self.sleeper.falls_asleep(&self.ring.side.store.writer, writer::WAIT, oldest);
+        let looked = self.look();
+        let asleep = self.flights.first() == Some(oldest) && looked.is_ok();
+        if !asleep {
+            self.sleeper.wakes(&self.ring.side.store.writer, writer::WAIT);
+        }
+        looked.map(|_| asleep)
+    }
+
+    /// Says that we are awake again, and gives back what readers have passed.
+    pub(crate) fn wakes(&mut self) -> Result<(), Fault> {
+        self.sleeper.wakes(&self.ring.side.store.writer, writer::WAIT);
+        let before = self.flights.len();
+        self.bells.sleep(&mut self.ring.side, Some(Duration::ZERO));
+        self.look()?;
+        if self.flights.len() < before {
+            self.bells.heard();
+        }
+        Ok(())
     }
 
     /// Waits until readers have come to `until` and `done` says so.
@@ -201,21 +229,15 @@ impl Output {
             self.begin(same.len() as u64);
         }
         self.ring.put_all_bare(same, bytes);
-        self.hot.until = self.ring.side.head;
-        self.spliced.blocks += same.len() as u64;
-        self.unshown += same.len();
-        if self.unshown >= self.every {
-            self.show(Urgency::More);
-        }
+        self.pause();
         Ok(same.len())
     }
 
     /// Keeps the segment that a pointer leads into (F1): its origin proves that it is kept now.
     fn turn_to(&mut self, pointer: RichPointer, origin: &dyn Origin) -> Result<(), Fault> {
-        let (before, until) = (self.hot.until, self.ring.side.head + 1);
-        let lease = self.flights.turn_to(pointer, before, until, || origin.lease(pointer))?;
+        let until = self.ring.side.head + 1;
+        let lease = self.flights.turn_to(pointer, until, || origin.lease(pointer))?;
         self.hot.turn_to(pointer, &lease);
-        self.hot.until = until;
         Ok(())
     }
 }
@@ -225,32 +247,29 @@ impl Hot {
     /// view.
     #[inline]
     fn covers_first(&self, pointers: &[RichPointer]) -> (usize, u64) {
-        let (mut bad, mut bytes) = (0_u64, 0_u64);
+        let (mut any, mut bytes) = (0, 0);
         if self.address == 0 {
             return (0, 0);
         }
         // All are looked at with no branch between them; that one is not here is rare.
         for pointer in pointers {
-            let (out, length) = self.is_out(*pointer);
-            bad |= out;
-            bytes += length;
+            any |= self.is_out(*pointer);
+            bytes += u64::from(pointer.length());
         }
-        if bad == 0 {
+        if any == 0 {
             return (pointers.len(), bytes);
         }
-        let good = pointers.iter().take_while(|pointer| self.is_out(**pointer).0 == 0);
-        good.fold((0, 0), |(count, bytes), pointer| {
-            (count + 1, bytes + u64::from(pointer.length()))
-        })
+        let good = pointers.iter().take_while(|pointer| self.is_out(**pointer) == 0);
+        good.fold((0, 0), |(count, bytes), p| (count + 1, bytes + u64::from(p.length())))
     }
 
+    /// Not 0, if the bytes do not lie in this segment, as far as it is filled.
     #[inline(always)]
-    fn is_out(&self, pointer: RichPointer) -> (u64, u64) {
-        let length = u64::from(pointer.length());
+    const fn is_out(&self, pointer: RichPointer) -> u64 {
+        let other = pointer.dbuf().number() ^ self.home.dbuf().number();
         let from = pointer.place.position().wrapping_sub(self.position);
-        let beyond = u64::from(from > self.filled as u64)
-            | u64::from(from.wrapping_add(length) > self.filled as u64);
-        let other = u64::from(pointer.dbuf().number() ^ self.home.dbuf().number());
-        (beyond | other, length)
+        let left = (self.filled as u64).wrapping_sub(from.wrapping_add(pointer.length() as u64));
+        // All are far less than half of what a word counts: the sign tells what is before or beyond.
+        other as u64 | (from | left) >> 63
     }
 }

@@ -1,0 +1,138 @@
+//! Rich pointers from one process to another, 32 at a time: goal G7.
+//!
+//! The reader is a process of its own that was sent descriptors and a socket to the owner of the
+//! dbuf, and trusts nobody: it copies each pointer out of the ring once, and checks that it leads
+//! into what is mapped. The writer checks of each that a segment in flight keeps its bytes.
+
+use super::setup::{id, words};
+use crate::Options;
+use crate::harness::{Candidate, Goal, interleave};
+use crate::row::Row;
+use crate::sentinel::Sentinel;
+use abi::{Class, RichPointer};
+use buffer::aggregate::access::{AccessList, Credentials};
+use buffer::aggregate::desk::Desk;
+use buffer::aggregate::owner::Creator;
+use buffer::aggregate::AllocationPool;
+use buffer::indirect::{Backing, Config, Offer, Output, indirect};
+use buffer::pool;
+use buffer::view::Space;
+use std::os::fd::{AsFd, OwnedFd};
+use std::process::{Child, Command, Stdio};
+
+/// Pointers in a batch.
+const BATCH: usize = 32;
+/// Pointers in the ring: 256 KB, in the cache that both processors share.
+const ENTRIES: usize = 16_384;
+/// Pointers in one measurement.
+const COUNT: usize = 20_000_000;
+/// A round trip of a cache line below this is the near state of the machine (BASELINES).
+const NEAR_NS: f64 = 250.0;
+
+pub(super) fn run(options: &Options) -> Result<Vec<Row>, String> {
+    let mut sender = Sender::new()?;
+    let target = if Sentinel::take() < NEAR_NS { 400.0 } else { 80.0 };
+    let candidates = vec![
+        Candidate { name: "goal", measure: Box::new(move || Ok(target)) },
+        Candidate { name: "pointers", measure: Box::new(move || sender.measure()) },
+    ];
+    let goal = Goal { candidate: "pointers", reference: "goal", goal: "G7", target: 1.0 };
+    let name = "16 B between processes, batches of 32";
+    interleave(("splice", name, f64::NAN), "M/s", options.rounds, candidates, &[goal])
+}
+
+struct Sender {
+    output: Output,
+    blocks: AllocationPool,
+    batch: [RichPointer; BATCH],
+    orders: OwnedFd,
+    process: Child,
+    _desk: Desk,
+}
+
+impl Sender {
+    fn new() -> Result<Self, String> {
+        let desk = Desk::open(Creator::new(8)).map_err(words)?;
+        let shape = pool::Config { segment: 64 << 10, segments: 4 };
+        let backing = AllocationPool::new(id(1), shape, AccessList::private()).map_err(words)?;
+        desk.owner(|owner| owner.share(&backing)).map_err(words)?;
+        // The blocks: in a pool that the reader asks for by the first pointer.
+        let blocks = AllocationPool::new(id(3), shape, AccessList::private()).map_err(words)?;
+        desk.owner(|owner| owner.share(&blocks)).map_err(words)?;
+        let place = blocks.pool().draft(BATCH * 64, BATCH * 64).map(|d| d.commit(BATCH * 64));
+        let place = place.ok_or("no room for the blocks")?;
+        let block = |at: usize| {
+            let at = u32::try_from(at * 64).unwrap_or(0);
+            RichPointer::new(id(3), place, Class::YES).within(at, 64)
+        };
+        let config = Config { entries: ENTRIES, ..Config::new(id(2)) };
+        let (output, offers) = indirect(&config, Backing::new(backing)).map_err(words)?;
+        let offer = offers.first().ok_or("no reader")?;
+        let (_, socket) = desk.introduce(Credentials::own()).map_err(words)?;
+        let (orders, theirs) = sys::descriptor::pair().map_err(words)?;
+        let itself = std::env::current_exe().map_err(words)?;
+        let process = Command::new(itself)
+            .args(["--reader", "pointers", "1", "64"])
+            .stdin(Stdio::from(theirs))
+            .spawn()
+            .map_err(words)?;
+        let mut all = offer.descriptors().to_vec();
+        all.push(socket.as_fd());
+        sys::descriptor::send(&orders, b"these", &all).map_err(words)?;
+        let batch = std::array::from_fn(block);
+        Ok(Self { output, blocks, batch, orders, process, _desk: desk })
+    }
+
+    /// Millions of pointers per second.
+    fn measure(&mut self) -> Result<f64, String> {
+        sys::descriptor::send(&self.orders, &COUNT.to_le_bytes(), &[]).map_err(words)?;
+        let begin = sys::clock::monotonic();
+        for _ in 0..COUNT / BATCH {
+            let batch = std::hint::black_box(&self.batch);
+            self.output.put_all(batch, self.blocks.pool()).map_err(words)?;
+        }
+        self.output.flush();
+        let answer = sys::descriptor::receive(&self.orders, &mut [0; 8]).map_err(words)?;
+        if answer.0 == 0 {
+            return Err("the reading process has ended".to_owned());
+        }
+        let ns = sys::clock::monotonic() - begin;
+        #[expect(clippy::cast_precision_loss, reason = "a rate has few digits")]
+        Ok(COUNT as f64 * 1e3 / ns as f64)
+    }
+}
+
+impl Drop for Sender {
+    fn drop(&mut self) {
+        // It may be in the middle of waiting; nothing of it is needed any more.
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+/// The life of the other process: `--reader pointers PROCESSOR 64`.
+pub(crate) fn serve(processor: usize) -> Result<(), String> {
+    sys::process::pin_to(processor).map_err(words)?;
+    let orders = std::io::stdin();
+    let (_, mut fds) = sys::descriptor::receive(&orders, &mut [0; 8]).map_err(words)?;
+    let space = Space::new();
+    space.introduce(fds.pop().ok_or("no socket")?);
+    let mut input = Offer::from_descriptors(fds).and_then(|o| o.open(&space)).map_err(words)?;
+    let mut order = [0; 8];
+    let mut pointers = [RichPointer::default(); BATCH];
+    loop {
+        if sys::descriptor::receive(&orders, &mut order).map_err(words)?.0 == 0 {
+            return Ok(());
+        }
+        let mut left = usize::from_le_bytes(order);
+        while left > 0 {
+            match input.pointers(&mut pointers).map_err(words)? {
+                0 => _ = input.wait(None).map_err(words)?,
+                count => left = left.saturating_sub(count),
+            }
+            std::hint::black_box(&mut pointers);
+        }
+        input.give_back();
+        sys::descriptor::send(&orders, b"done", &[]).map_err(words)?;
+    }
+}

@@ -1,0 +1,228 @@
+//! What is measured: a file in memory, a stream of pointers that knows it, one that does not, and
+//! the pipe of Linux.
+
+use abi::{DbufId, RichPointer};
+use buffer::aggregate::access::{AccessList, Credentials};
+use buffer::aggregate::desk::Desk;
+use buffer::aggregate::owner::Creator;
+use buffer::aggregate::{Aggregate, AllocationPool, Frozen};
+use buffer::indirect::{Backing, Config, Input, Output, indirect};
+use buffer::interface::{Held, Stream};
+use buffer::pool;
+use buffer::splice::splice;
+use buffer::view::Space;
+use std::fs::File;
+use std::hint::black_box;
+use std::io::{PipeReader, PipeWriter, Read, Write};
+use std::os::fd::OwnedFd;
+
+/// How a block goes over.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Way {
+    Peek,
+    PeekSpliced,
+    Splice,
+    Read,
+    ReadSpliced,
+    PeekCopy,
+    ReadWrite,
+}
+
+/// What a measurement takes at least, in ns.
+const LEAST_NS: u64 = 12_000_000;
+/// Bytes that stand behind a stream: of a second-level cache of 1 MB half.
+const BACKING: usize = 512 << 10;
+
+/// A stream whose both ends are here.
+struct Pair {
+    output: Output,
+    input: Input,
+}
+
+/// A file in memory and where it goes.
+pub(super) struct Setup {
+    file: Aggregate,
+    /// Knows the file.
+    knowing: Pair,
+    /// Copies.
+    copying: Pair,
+    _desk: Desk,
+}
+
+/// An id that is one.
+pub(super) fn id(number: u32) -> DbufId {
+    DbufId::new(number).unwrap_or_default()
+}
+
+/// What failed, in words.
+pub(super) fn words(why: impl std::fmt::Display) -> String {
+    why.to_string()
+}
+
+impl Setup {
+    pub(super) fn new(dbuf: usize) -> Result<Self, String> {
+        let desk = Desk::open(Creator::new(8)).map_err(words)?;
+        let bytes: Vec<u8> = (0..dbuf).map(|at| at as u8).collect();
+        let frozen = Frozen::read(id(1), &bytes[..], dbuf).map_err(words)?;
+        let all = AccessList::private();
+        desk.owner(|owner| owner.share_frozen(&frozen, all)).map_err(words)?;
+        let mut knowing = Pair::new(&desk, 2)?;
+        knowing.output.know_frozen(&frozen, 32);
+        let copying = Pair::new(&desk, 4)?;
+        let file = frozen.aggregate().map_err(words)?;
+        Ok(Self { file, knowing, copying, _desk: desk })
+    }
+
+    /// Millions of blocks per second, over as many blocks as take long enough.
+    pub(super) fn measure(&mut self, way: Way, block: usize) -> Result<f64, String> {
+        let Self { file, knowing, copying, .. } = self;
+        let copies = matches!(way, Way::PeekCopy | Way::ReadWrite);
+        let to = if copies { copying } else { knowing };
+        let file: &Aggregate = file;
+        let mut held = Held::new(file, block);
+        let mut out = vec![0; block];
+        // So many fit into the ring, and behind it, before it is drained.
+        let piece = if copies { (BACKING / 2 / block).clamp(4, 1024) } else { 1024 };
+        let (mut blocks, mut ns) = (0_u64, 0);
+        while ns < LEAST_NS {
+            let begin = sys::clock::monotonic();
+            for _ in 0..piece {
+                if held.look().len() < block {
+                    held.rewind();
+                }
+                one(way, &mut held, &mut to.output, &mut out)?;
+            }
+            ns += sys::clock::monotonic() - begin;
+            blocks += piece as u64;
+            to.drain()?;
+        }
+        #[expect(clippy::cast_precision_loss, reason = "a rate has few digits")]
+        Ok(blocks as f64 * 1e3 / ns as f64)
+    }
+}
+
+/// Moves one block.
+#[inline(always)]
+fn one(
+    way: Way,
+    from: &mut Held<'_>,
+    to: &mut Output,
+    out: &mut [u8],
+) -> Result<(), String> {
+    let block = out.len();
+    match way {
+        Way::Peek => {
+            black_box(from.look());
+            from.pass(block);
+        }
+        Way::PeekSpliced | Way::PeekCopy => {
+            to.write(from.look()).map_err(words)?;
+            from.pass(block);
+        }
+        Way::Splice => {
+            splice(from, to, block).map_err(words)?;
+        }
+        Way::Read => {
+            from.try_read(out).map_err(words)?;
+            black_box(out);
+        }
+        Way::ReadSpliced => {
+            let lent = from.look();
+            from.try_read(out).map_err(words)?;
+            to.write(lent).map_err(words)?;
+            black_box(out);
+        }
+        Way::ReadWrite => {
+            from.try_read(out).map_err(words)?;
+            to.write(black_box(out)).map_err(words)?;
+        }
+    }
+    Ok(())
+}
+
+impl Pair {
+    fn new(desk: &Desk, number: u32) -> Result<Self, String> {
+        let shape = pool::Config { segment: 64 << 10, segments: BACKING >> 16 };
+        let pool = AllocationPool::new(id(number), shape, AccessList::private()).map_err(words)?;
+        desk.owner(|owner| owner.share(&pool)).map_err(words)?;
+        // All in the first cache.
+        let config = Config { entries: 1024, ..Config::new(id(number + 1)) };
+        let (output, mut offers) = indirect(&config, Backing::new(pool)).map_err(words)?;
+        let space = Space::new();
+        let (_, socket) = desk.introduce(Credentials::own()).map_err(words)?;
+        space.introduce(socket);
+        let input = offers.remove(0).open(&space).map_err(words)?;
+        Ok(Self { output, input })
+    }
+
+    /// Takes all that was written.
+    fn drain(&mut self) -> Result<(), String> {
+        self.output.flush();
+        let mut pointers = [RichPointer::default(); 64];
+        while self.input.pointers(&mut pointers).map_err(words)? > 0 {}
+        self.input.give_back();
+        Ok(())
+    }
+}
+
+/// The pipe of Linux, and its splice(2).
+pub(super) struct Kernel {
+    file: File,
+    sink: File,
+    reading: PipeReader,
+    writing: PipeWriter,
+    out: Vec<u8>,
+}
+
+impl Kernel {
+    pub(super) fn new(block: usize) -> Result<Self, String> {
+        let (reading, writing) = std::io::pipe().map_err(words)?;
+        let file = sys::memory::Memfd::create("streamline-bench", 1 << 20).map_err(words)?;
+        file.allocate(0, file.len()).map_err(words)?;
+        let file = File::from(OwnedFd::from(file));
+        let sink = File::options().write(true).open("/dev/null").map_err(words)?;
+        Ok(Self { file, sink, reading, writing, out: vec![1; block] })
+    }
+
+    /// Writes a block into the pipe and reads it, in one thread.
+    pub(super) fn pipe(&mut self) -> Result<f64, String> {
+        self.measure(|kernel| {
+            kernel.writing.write_all(&kernel.out).map_err(words)?;
+            kernel.reading.read_exact(&mut kernel.out).map_err(words)
+        })
+    }
+
+    /// Splices a block of a cached file into the pipe, and on to /dev/null.
+    pub(super) fn splice(&mut self) -> Result<f64, String> {
+        let mut at = 0;
+        self.measure(|kernel| {
+            let length = kernel.out.len();
+            at = (at + length as u64) % (1 << 20);
+            let mut left = sys::pipe::splice_in(&kernel.file, at, &kernel.writing, length)
+                .map_err(words)?;
+            while left > 0 {
+                let out = sys::pipe::splice_out(&kernel.reading, &kernel.sink, left);
+                left = left.saturating_sub(out.map_err(words)?);
+            }
+            Ok(())
+        })
+    }
+
+    fn measure(
+        &mut self,
+        mut one: impl FnMut(&mut Self) -> Result<(), String>,
+    ) -> Result<f64, String> {
+        let (mut blocks, begin) = (0_u64, sys::clock::monotonic());
+        loop {
+            for _ in 0..64 {
+                one(self)?;
+            }
+            blocks += 64;
+            let ns = sys::clock::monotonic() - begin;
+            if ns >= LEAST_NS {
+                #[expect(clippy::cast_precision_loss, reason = "a rate has few digits")]
+                return Ok(blocks as f64 * 1e3 / ns as f64);
+            }
+        }
+    }
+}

@@ -1,0 +1,42 @@
+//! Bytes between descriptors that stay in the kernel: splice(2).
+
+use crate::error::{Named as _, Result};
+use rustix::pipe::SpliceFlags;
+use std::os::fd::AsFd;
+
+/// Moves up to `length` bytes from a file, from byte `at` on, into a pipe.
+pub fn splice_in(file: impl AsFd, mut at: u64, pipe: impl AsFd, length: usize) -> Result<usize> {
+    rustix::pipe::splice(file, Some(&mut at), pipe, None, length, SpliceFlags::empty())
+        .named("splice", "from a file into a pipe")
+}
+
+/// Moves up to `length` bytes out of a pipe.
+pub fn splice_out(pipe: impl AsFd, to: impl AsFd, length: usize) -> Result<usize> {
+    rustix::pipe::splice(pipe, None, to, None, length, SpliceFlags::empty())
+        .named("splice", "out of a pipe")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::memory::Memfd;
+    use std::io::Read as _;
+    use std::os::fd::OwnedFd;
+
+    #[test]
+    fn a_file_goes_through_a_pipe() {
+        let file = std::fs::File::from(OwnedFd::from(Memfd::create("sys-splice", 8192).unwrap()));
+        std::os::unix::fs::FileExt::write_all_at(&file, b"middle", 4000).unwrap();
+        let (mut reading, writing) = std::io::pipe().unwrap();
+        assert_eq!(splice_in(&file, 4000, &writing, 6).unwrap(), 6);
+        let mut out = [0; 6];
+        reading.read_exact(&mut out).unwrap();
+        assert_eq!(&out, b"middle");
+        assert_eq!(splice_in(&file, 4002, &writing, 4).unwrap(), 4);
+        let (mut second, into) = std::io::pipe().unwrap();
+        assert_eq!(splice_out(&reading, &into, 100).unwrap(), 4);
+        second.read_exact(&mut out[..4]).unwrap();
+        assert_eq!(&out[..4], b"ddle");
+        assert!(splice_out(&file, &into, 1).is_err(), "a file is no pipe");
+    }
+}
