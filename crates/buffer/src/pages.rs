@@ -8,8 +8,9 @@
 //! What is known (`examples/pages.rs`; BASELINES): to walk through a ring costs the same with pages
 //! of 2 MB up to 4 MB, and 4 to 15 % less from 16 MB on; to touch it for the first time costs 12 to
 //! 16 times less. So huge pages are used from their own size on wherever they are to be had for
-//! nothing, and of those that somebody has set aside only large rings take. Pages that are taken at
-//! once cost as much as those that come by faults, and not in the middle of the first lap.
+//! nothing, and of those that somebody has set aside only large rings take. Pages that a writer
+//! takes at once cost no more than those that come by faults, and come before the first lap. Readers
+//! do not take theirs at once: the faults of a mapping that is only read bring several pages each.
 
 use std::fmt;
 use std::sync::OnceLock;
@@ -48,10 +49,11 @@ const POPULATE_MAX: usize = 4 << 20;
 /// What memory of `bytes` bytes is made of on such a machine.
 #[must_use]
 pub const fn choose(facts: &Facts, bytes: usize) -> Choice {
-    let is_huge = facts.huge > 0 && bytes >= facts.huge && bytes.is_multiple_of(facts.huge);
-    let pages = if is_huge && bytes >= RESERVED_MIN && facts.reserved >= bytes / facts.huge {
+    let has_room = facts.huge > 0 && bytes >= facts.huge;
+    let is_whole = has_room && bytes.is_multiple_of(facts.huge) && bytes >= RESERVED_MIN;
+    let pages = if is_whole && facts.reserved >= bytes / facts.huge {
         Pages::Reserved
-    } else if is_huge && facts.transparent {
+    } else if has_room && facts.transparent {
         Pages::Transparent
     } else {
         Pages::Small
@@ -75,14 +77,23 @@ impl Choice {
         };
         let file = reserved.map_or_else(|| Memfd::create(name, len), Ok)?;
         let mapping = file.map()?;
-        self.apply(&mapping);
-        if self.populate {
-            // A lack of memory is an error here and no SIGBUS later (T12); after the wishes, so
-            // that the pages are taken as wished.
-            file.allocate(0, len)?;
-            populate(&mapping, 0, len);
+        match self.populate {
+            true => self.take(&file, &mapping, len)?,
+            false => self.apply(&mapping),
         }
         Ok((file, mapping))
+    }
+
+    /// Takes the pages of the first `len` bytes of a file and this mapping of it, as was chosen. A
+    /// lack of memory is an error here and no SIGBUS later (T12).
+    pub fn take(&self, file: &Memfd, mapping: &Mapping, len: usize) -> sys::Result<()> {
+        self.apply(mapping);
+        if self.populate {
+            // Through the mapping, so that they are such as were wished of it. Where the kernel
+            // cannot (before 5.14), they come by faults; how much there is is asked below.
+            let _done = mapping.populate(0, len);
+        }
+        file.allocate(0, len)
     }
 
     /// Tells the kernel what is wished of a mapping; what it cannot grant is left.
@@ -98,12 +109,6 @@ impl Choice {
             let _wished = sys::pages::prefer(mapping, node);
         }
     }
-}
-
-/// Maps the pages of a range now rather than by a fault each. Where the kernel cannot (before
-/// 5.14), they come by faults.
-pub(crate) fn populate(mapping: &Mapping, offset: usize, len: usize) {
-    let _done = mapping.populate(offset, len);
 }
 
 /// What this machine offers; looked up once.

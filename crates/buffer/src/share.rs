@@ -20,6 +20,7 @@
 use crate::atomic::acquire;
 use crate::cursor::{Consumer, POSITION_MAX, Store};
 use crate::join::{Door, Ticket};
+use crate::pages::Choice;
 use crate::region::Region;
 use crate::{Policy, dbuf, ibuf};
 use abi::DbufId;
@@ -306,23 +307,18 @@ fn create(
 struct Files {
     geometry: Memfd,
     ring: Memfd,
+    /// Bytes of the ring that have pages.
+    used: usize,
 }
 
 impl Files {
     /// Makes both; the geometry is sealed.
     fn create(geometry: &Geometry) -> sys::Result<Self> {
-        let plan = Memfd::create("streamline-geometry", PAGE)?;
-        {
-            let region = Region::mapped(plan.map()?);
-            crate::foreign::copy_in(region.words(), 0, geometry.as_bytes());
-        }
-        plan.seal(Seals::FROZEN)?;
         let bytes = usize::try_from(geometry.extent).unwrap_or(usize::MAX);
         let ring = Memfd::create("streamline-ring", bytes.saturating_add(PAGE))?;
         // What lies behind the cut is left out, if there is a cut.
         let used = usize::try_from(geometry.capacity).unwrap_or(usize::MAX).saturating_add(PAGE);
-        ring.allocate(0, used)?;
-        Ok(Self { geometry: plan, ring })
+        Ok(Self { geometry: sealed(geometry)?, ring, used })
     }
 
     /// Maps the ring for its writer, and seals it.
@@ -330,10 +326,12 @@ impl Files {
         self.map_and_seal(Seals::READER)
     }
 
+    /// Its pages are taken here: near its writer, who is us, and such as suit its size.
     fn map_and_seal(&self, seals: Seals) -> sys::Result<Region> {
-        let writer = Region::mapped(self.ring.map()?);
+        let mapping = self.ring.map()?;
+        Choice::here(self.used).take(&self.ring, &mapping, self.used)?;
         self.ring.seal(seals)?;
-        Ok(writer)
+        Ok(Region::mapped(mapping))
     }
 
     /// Makes the page of a reader, and maps it here: we write it only before anybody else has it.
@@ -349,6 +347,16 @@ impl Files {
         let (geometry, ring) = (copy(&self.geometry)?, copy(&self.ring)?);
         Ok(Offer { geometry, ring, cursor: cursor.into() })
     }
+}
+
+/// The file that tells the geometry, for ever.
+fn sealed(geometry: &Geometry) -> sys::Result<Memfd> {
+    let plan = Memfd::create("streamline-geometry", PAGE)?;
+    let region = Region::mapped(plan.map()?);
+    crate::foreign::copy_in(region.words(), 0, geometry.as_bytes());
+    drop(region);
+    plan.seal(Seals::FROZEN)?;
+    Ok(plan)
 }
 
 fn copy(file: &Memfd) -> sys::Result<OwnedFd> {

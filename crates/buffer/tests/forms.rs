@@ -193,7 +193,8 @@ const FORMS: [(&str, fn(Policy, usize) -> Ring); 5] = [
         (Box::new(writer), offers.into_iter().map(attach).collect())
     }),
     ("a stream", |policy, readers| {
-        let config = stream::Config { ring: blocks(policy, readers), every: 3 };
+        let config = stream::Config::new(DbufId::new(3).unwrap()).capacity(CAPACITY);
+        let config = stream::Config { every: 3, ..config.policy(policy).readers(readers) };
         let (mut output, offers) = stream::stream(&config).unwrap();
         output.spin(0);
         let room: fn(&Output) -> bool = match policy {

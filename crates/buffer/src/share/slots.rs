@@ -1,7 +1,7 @@
 //! Rings of slots between processes: the same three descriptors, with a table of lengths before the
 //! slots.
 
-use super::{Files, Offer, Refusal, checked, geometry};
+use super::{Files, Offer, Refusal, checked, geometry, sealed};
 use crate::atomic::acquire;
 use crate::cursor::{Consumer, POSITION_MAX, Store};
 use crate::dbuf::fixed::{Config, Shape, Visitor, Writer};
@@ -10,14 +10,14 @@ use abi::BLOCK_MAX;
 use abi::ring::{Geometry, PAGE, reader};
 use std::sync::Arc;
 use sys::memory::{Memfd, Seals};
-use zerocopy::IntoBytes as _;
 
 /// Makes a ring of slots whose readers are other processes: one offer for each of them.
 pub fn slots(config: &Config) -> sys::Result<(Writer, Vec<Offer>)> {
     let shape = config.shape();
     let geometry = geometry(config.id, shape.data(), shape.slot, config.policy, config.readers);
     let geometry = Geometry { magic: Geometry::SLOTS, ..geometry };
-    let files = Files { geometry: sealed(&geometry)?, ring: ring(shape)? };
+    let (used, geometry) = (bytes(shape), sealed(&geometry)?);
+    let files = Files { geometry, ring: Memfd::create("streamline-ring", used)?, used };
     let (writer, mut readers, mut offers) = (files.map()?, Vec::new(), Vec::new());
     for _ in 0..config.readers {
         let (cursor, page) = files.page()?;
@@ -50,21 +50,6 @@ impl Offer {
 /// Bytes of the writer's memory: its page, the table, the slots.
 const fn bytes(shape: Shape) -> usize {
     PAGE.saturating_add(shape.table()).saturating_add(shape.data())
-}
-
-fn ring(shape: Shape) -> sys::Result<Memfd> {
-    let ring = Memfd::create("streamline-ring", bytes(shape))?;
-    ring.allocate(0, ring.len())?;
-    Ok(ring)
-}
-
-fn sealed(geometry: &Geometry) -> sys::Result<Memfd> {
-    let plan = Memfd::create("streamline-geometry", PAGE)?;
-    let region = Region::mapped(plan.map()?);
-    crate::foreign::copy_in(region.words(), 0, geometry.as_bytes());
-    drop(region);
-    plan.seal(Seals::FROZEN)?;
-    Ok(plan)
 }
 
 /// The shape that a geometry alleges, if a ring of slots can have it.
