@@ -14,6 +14,8 @@ mod link;
 mod map;
 mod program;
 mod refusal;
+pub mod ring;
+mod ring_buffer;
 mod run;
 
 pub use attached::{Chain, Member, cgroup_chain, tcx_chain};
@@ -24,6 +26,8 @@ pub use link::{Anchor, Beside, Link, LinkInfo, LinkTarget, Side, XdpAttached, Xd
 pub use map::{Map, MapInfo, MapKind, Specification, When};
 pub use program::{AttachType, Detail, Function, Kind, Line, Load, Program, Source};
 pub use refusal::{LoadError, missing};
+pub use ring::{Region, Rings, Shape};
+pub use ring_buffer::{Listener, RingBuffer};
 pub use run::TestRun;
 
 use std::os::fd::{FromRawFd as _, OwnedFd};

@@ -1,0 +1,249 @@
+//! The kernel as the writer of a ring: the memory, and where what lies in it. (CONTRACT 29)
+//!
+//! One frozen array of one element for all CPUs: programs write, every process maps it read-only,
+//! ours included. Each CPU has a region of its own, in which its program is alone: a page of
+//! control words, pointers for each sink, and the records themselves, of any length up to
+//! [`Shape::record_max`]. A position counts bytes and never wraps; a record that begins near the
+//! end of the ring runs over into a tail behind it, so that it is always in one piece. Here is no
+//! reader: who reads copies, and checks by [`Region::reserved`] that the writer did not come round
+//! meanwhile.
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use super::map::{Map, MapKind};
+use crate::error::{Error, Result};
+use crate::memory::ReadMapping;
+
+/// Where things lie in a region, in bytes. Words of readers and of the writer alone are on cache
+/// lines of their own.
+pub mod place {
+    /// Eight bytes: the position up to which the writer may be writing.
+    pub const RESERVED: u32 = 0;
+    /// Eight bytes: the position up to which records are whole.
+    pub const COMMITTED: u32 = 8;
+    /// Eight bytes for each sink: how many pointers were written.
+    pub const HEADS: u32 = 64;
+    /// Behind the last head; the writer's own words lie from here to the end of the page.
+    pub const SCRATCH: u32 = HEADS + 8 * super::SINKS_MAX;
+    /// The pointers of the first sink.
+    pub const POINTERS: u32 = 4096;
+    /// Bytes of a pointer: position, length, dbuf, class (8, 4, 2, 2).
+    pub const POINTER: u32 = 16;
+    /// Bytes before the frame in a record: position, or -1 while it is written (8), length on the
+    /// wire (4), length that was kept (4), time (8), tag and its protocol (2, 2), size of segments
+    /// (2), whether there is a tag (2).
+    pub const HEADER: u32 = 32;
+    /// Records begin at multiples of this.
+    pub const ALIGNED: u32 = 16;
+}
+
+/// The most sinks of one ring.
+pub const SINKS_MAX: u32 = 32;
+
+/// The size of the rings of a program.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Shape {
+    /// How many CPUs there can be: each has a region.
+    pub cpus: u32,
+    /// How many sinks have pointers of their own.
+    pub sinks: u32,
+    /// Pointers of a sink on one CPU: a power of two.
+    pub pointers: u32,
+    /// Bytes of records on one CPU: a power of two.
+    pub bytes: u32,
+    /// The most bytes of a frame that are kept; a frame that the kernel has joined has up to 64 KB.
+    pub record_max: u32,
+}
+
+impl Shape {
+    /// Where the records begin in a region.
+    #[must_use]
+    pub const fn records(&self) -> u32 {
+        place::POINTERS + self.sinks * self.pointers * place::POINTER
+    }
+
+    /// Where the pointers of a sink begin in a region.
+    #[must_use]
+    pub const fn pointers_of(&self, sink: u32) -> u32 {
+        place::POINTERS + sink * self.pointers * place::POINTER
+    }
+
+    /// Bytes of a region, with the tail: whole pages.
+    #[must_use]
+    pub const fn stride(&self) -> u32 {
+        (self.records() + self.bytes + place::HEADER + self.record_max).next_multiple_of(4096)
+    }
+
+    /// Bytes of all regions; none where this is not a ring.
+    #[must_use]
+    pub fn size(&self) -> Option<u32> {
+        let Self { cpus, sinks, pointers, bytes, record_max } = *self;
+        let whole = pointers.is_power_of_two() && bytes.is_power_of_two() && cpus > 0;
+        let fits = (1..=SINKS_MAX).contains(&sinks) && record_max > 0 && record_max <= bytes / 2;
+        // Far from the end of 32 bits, so that the sums of the other functions do not overflow.
+        let small = pointers <= 1 << 20 && bytes <= 1 << 28;
+        let size = (whole && fits && small).then(|| self.stride())?.checked_mul(cpus)?;
+        // The most that was tried for one element.
+        (size <= 1 << 30).then_some(size)
+    }
+
+    fn check(&self) -> Result<u32> {
+        self.size().ok_or_else(|| Error::new("bpf", format!("rings of {self:?}"), libc::EINVAL))
+    }
+}
+
+/// The rings of a program, one for each CPU, mapped for reading.
+#[derive(Debug)]
+pub struct Rings {
+    /// Dropped before the map.
+    memory: ReadMapping,
+    map: Map,
+    shape: Shape,
+}
+
+impl Rings {
+    /// Makes them, all zero and frozen.
+    pub fn create(name: &str, shape: Shape) -> Result<Self> {
+        let map = Map::array(name, shape.check()?, 1, true)?;
+        map.freeze()?;
+        let memory = map.map_read()?;
+        Ok(Self { memory, map, shape })
+    }
+
+    /// Takes rings that somebody handed over. A map that is not frozen, or is not what a ring of
+    /// this shape lies in, is refused (RELIABILITY T19).
+    pub fn received(fd: OwnedFd, shape: Shape) -> Result<Self> {
+        let map = Map::received(fd)?;
+        let info = map.info()?;
+        let same = map.kind() == MapKind::Array && info.entries == 1;
+        if !same || info.value_size != shape.check()? || !map.is_frozen()? {
+            let what = format!("map {:?}: no frozen rings of {shape:?}", info.name);
+            return Err(Error::new("bpf", what, libc::EINVAL));
+        }
+        let memory = map.map_read()?;
+        Ok(Self { memory, map, shape })
+    }
+
+    /// How large they are.
+    #[must_use]
+    pub const fn shape(&self) -> Shape {
+        self.shape
+    }
+
+    /// The map, for programs.
+    #[must_use]
+    pub const fn map(&self) -> &Map {
+        &self.map
+    }
+
+    /// All regions, one after the other, as others may write them.
+    #[must_use]
+    pub const fn memory(&self) -> &ReadMapping {
+        &self.memory
+    }
+
+    /// The region of a CPU.
+    #[must_use]
+    pub fn region(&self, cpu: u32) -> Option<Region<'_>> {
+        let base = cpu.checked_mul(self.shape.stride()).filter(|_| cpu < self.shape.cpus)?;
+        Some(Region { rings: self, base: base as usize })
+    }
+}
+
+impl AsFd for Rings {
+    /// To be handed to those who may read all of it.
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.map.as_fd()
+    }
+}
+
+/// The ring of one CPU. All that comes out of it is alleged.
+#[derive(Clone, Copy, Debug)]
+pub struct Region<'a> {
+    rings: &'a Rings,
+    base: usize,
+}
+
+impl Region<'_> {
+    /// How far the writer may be writing: what was copied from a position is good if it is not
+    /// further than [`Shape::bytes`] from there. What was read before is read before: call it after
+    /// a copy.
+    #[must_use]
+    pub fn reserved(&self) -> u64 {
+        std::sync::atomic::fence(std::sync::atomic::Ordering::Acquire);
+        self.word(place::RESERVED)
+    }
+
+    /// How far records are whole.
+    #[must_use]
+    pub fn committed(&self) -> u64 {
+        self.word(place::COMMITTED)
+    }
+
+    /// How many pointers a sink was ever given. The records that they point to are seen after.
+    #[must_use]
+    pub fn head(&self, sink: u32) -> u64 {
+        if sink < self.rings.shape.sinks { self.word(place::HEADS + 8 * sink) } else { 0 }
+    }
+
+    /// The two words of this pointer of a sink: position; length, dbuf and class.
+    #[must_use]
+    pub fn pointer(&self, sink: u32, number: u64) -> Option<(u64, u64)> {
+        let shape = self.rings.shape;
+        let slot = number as u32 & (shape.pointers - 1);
+        let at = shape.pointers_of(sink) + slot * place::POINTER;
+        (sink < shape.sinks).then(|| (self.word(at), self.word(at + 8)))
+    }
+
+    /// Copies bytes of the record at this position, from `from` on. Answers whether they can lie in
+    /// a record.
+    #[must_use]
+    pub fn copy(&self, position: u64, from: u32, to: &mut [u8]) -> bool {
+        let shape = self.rings.shape;
+        let most = (place::HEADER + shape.record_max) as usize;
+        let end = (from as usize).checked_add(to.len());
+        if end.is_none_or(|end| end > most) {
+            return false;
+        }
+        let start = shape.records() + (position as u32 & (shape.bytes - 1));
+        self.rings.memory.copy(self.base + start as usize + from as usize, to)
+    }
+
+    /// One of the writer's own words.
+    #[must_use]
+    pub fn scratch(&self, at: u32) -> Option<u64> {
+        let inside = (place::SCRATCH..place::POINTERS).contains(&at);
+        self.rings.memory.word(self.base + at as usize).filter(|_| inside)
+    }
+
+    fn word(&self, at: u32) -> u64 {
+        self.rings.memory.word(self.base + at as usize).unwrap_or(0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_shape_that_is_no_ring_is_refused() {
+        let shape = Shape { cpus: 2, sinks: 1, pointers: 64, bytes: 1 << 16, record_max: 2048 };
+        assert_eq!(shape.records(), 4096 + 64 * 16);
+        assert_eq!(shape.stride(), (4096 + 1024 + 65536 + 32 + 2048_u32).next_multiple_of(4096));
+        assert_eq!(shape.size(), Some(2 * shape.stride()));
+        let wrong = [
+            Shape { cpus: 0, ..shape },
+            Shape { sinks: 0, ..shape },
+            Shape { sinks: SINKS_MAX + 1, ..shape },
+            Shape { pointers: 65, ..shape },
+            Shape { bytes: 3 << 12, ..shape },
+            Shape { bytes: 1 << 31, ..shape },
+            Shape { record_max: 0, ..shape },
+            Shape { record_max: shape.bytes, ..shape },
+            Shape { cpus: u32::MAX, ..shape },
+        ];
+        for shape in wrong {
+            assert_eq!(shape.size(), None, "{shape:?}");
+        }
+    }
+}

@@ -1,0 +1,164 @@
+//! Looking at memory that somebody else writes whenever they like: words and copies, never
+//! references. What comes out is an allegation.
+
+use super::{Mapping, ReadMapping, Span};
+use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
+
+impl ReadMapping {
+    /// The word of eight bytes at this offset; what its writer wrote before it is seen after
+    /// (Acquire). None: it is not inside, or not at a multiple of eight.
+    #[must_use]
+    pub fn word(&self, offset: usize) -> Option<u64> {
+        Some(self.0.word(offset)?.load(Ordering::Acquire))
+    }
+
+    /// The word of four bytes at this offset, as [`ReadMapping::word`].
+    #[must_use]
+    pub fn half(&self, offset: usize) -> Option<u32> {
+        Some(self.0.half(offset)?.load(Ordering::Acquire))
+    }
+
+    /// Copies what lies at this offset, torn where somebody writes meanwhile. Answers whether it
+    /// lies inside; nothing is copied otherwise.
+    #[must_use]
+    pub fn copy(&self, offset: usize, to: &mut [u8]) -> bool {
+        self.0.copy(offset, to).is_some()
+    }
+}
+
+impl Mapping {
+    /// As [`ReadMapping::word`].
+    #[must_use]
+    pub fn word(&self, offset: usize) -> Option<u64> {
+        Some(self.0.word(offset)?.load(Ordering::Acquire))
+    }
+
+    /// As [`ReadMapping::half`].
+    #[must_use]
+    pub fn half(&self, offset: usize) -> Option<u32> {
+        Some(self.0.half(offset)?.load(Ordering::Acquire))
+    }
+
+    /// As [`ReadMapping::copy`].
+    #[must_use]
+    pub fn copy(&self, offset: usize, to: &mut [u8]) -> bool {
+        self.0.copy(offset, to).is_some()
+    }
+
+    /// Sets the word of eight bytes at this offset; what was written and read before is done before
+    /// (Release). Answers whether there is such a word.
+    pub fn set_word(&self, offset: usize, value: u64) -> bool {
+        self.0.word(offset).map(|word| word.store(value, Ordering::Release)).is_some()
+    }
+
+    /// As [`Mapping::set_word`], of four bytes.
+    pub fn set_half(&self, offset: usize, value: u32) -> bool {
+        self.0.half(offset).map(|word| word.store(value, Ordering::Release)).is_some()
+    }
+
+    /// Writes bytes at this offset, while others may look or write. Answers whether they fit in;
+    /// nothing is written otherwise.
+    #[must_use]
+    pub fn paste(&self, offset: usize, from: &[u8]) -> bool {
+        self.0.paste(offset, from).is_some()
+    }
+}
+
+impl Span {
+    fn inside(&self, offset: usize, len: usize) -> Option<*mut u8> {
+        let end = offset.checked_add(len)?;
+        (end <= self.len).then(|| self.base.as_ptr().wrapping_add(offset))
+    }
+
+    fn word(&self, offset: usize) -> Option<&AtomicU64> {
+        let at = self.inside(offset, 8).filter(|_| offset.is_multiple_of(8))?.cast::<u64>();
+        // SAFETY: the word lies in the mapping, which lives as long as `self` and begins at a page,
+        // so that the word is aligned; it is touched by atomics alone here, and on memory that may
+        // only be read by loads alone.
+        Some(unsafe { AtomicU64::from_ptr(at) })
+    }
+
+    fn half(&self, offset: usize) -> Option<&AtomicU32> {
+        let at = self.inside(offset, 4).filter(|_| offset.is_multiple_of(4))?.cast::<u32>();
+        // SAFETY: as in `word`.
+        Some(unsafe { AtomicU32::from_ptr(at) })
+    }
+
+    fn byte(&self, offset: usize) -> Option<&AtomicU8> {
+        let at = self.inside(offset, 1)?;
+        // SAFETY: as in `word`; a byte is always aligned.
+        Some(unsafe { AtomicU8::from_ptr(at) })
+    }
+
+    /// Word by word where the place is at a multiple of eight, byte by byte elsewhere.
+    fn copy(&self, offset: usize, to: &mut [u8]) -> Option<()> {
+        self.inside(offset, to.len())?;
+        let head = (offset.next_multiple_of(8) - offset).min(to.len());
+        let (head, rest) = to.split_at_mut(head);
+        let (words, tail) = rest.as_chunks_mut::<8>();
+        let mut at = offset;
+        for byte in head {
+            *byte = self.byte(at)?.load(Ordering::Relaxed);
+            at += 1;
+        }
+        for word in words {
+            *word = self.word(at)?.load(Ordering::Relaxed).to_ne_bytes();
+            at += 8;
+        }
+        for byte in tail {
+            *byte = self.byte(at)?.load(Ordering::Relaxed);
+            at += 1;
+        }
+        Some(())
+    }
+
+    fn paste(&self, offset: usize, from: &[u8]) -> Option<()> {
+        self.inside(offset, from.len())?;
+        let head = (offset.next_multiple_of(8) - offset).min(from.len());
+        let (head, rest) = from.split_at(head);
+        let (words, tail) = rest.as_chunks::<8>();
+        let mut at = offset;
+        for byte in head {
+            self.byte(at)?.store(*byte, Ordering::Relaxed);
+            at += 1;
+        }
+        for word in words {
+            self.word(at)?.store(u64::from_ne_bytes(*word), Ordering::Relaxed);
+            at += 8;
+        }
+        for byte in tail {
+            self.byte(at)?.store(*byte, Ordering::Relaxed);
+            at += 1;
+        }
+        Some(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::memory::Memfd;
+
+    #[test]
+    fn words_and_copies_stay_inside() {
+        let file = Memfd::create("sys-test", 4096).unwrap();
+        let (here, there) = (file.map().unwrap(), file.map_read().unwrap());
+        assert!(here.set_word(8, 0x0807_0605_0403_0201) && here.set_half(16, 0x0c0b_0a09));
+        let mut got = [0; 9];
+        assert!(there.copy(9, &mut got));
+        assert_eq!(got, [2, 3, 4, 5, 6, 7, 8, 9, 10]);
+        assert!(here.paste(4087, &[7; 9]) && here.paste(1, b"some bytes, neither at a word"));
+        let mut got = [0; 29];
+        assert!(there.copy(1, &mut got));
+        assert_eq!(&got, b"some bytes, neither at a word");
+        assert_eq!(
+            (there.word(4088), there.half(4092)),
+            (Some(0x0707_0707_0707_0707), here.half(4092))
+        );
+        for outside in [4089, 4096, usize::MAX - 3, usize::MAX] {
+            assert!(!there.copy(outside, &mut [0; 8]) && !here.paste(outside, &[0; 8]));
+            assert_eq!((there.word(outside), there.half(outside)), (None, None));
+        }
+        assert_eq!((there.word(4), there.half(2)), (None, None), "not aligned");
+        assert!(!here.set_word(4096, 0) && there.copy(4096, &mut []));
+    }
+}
