@@ -93,7 +93,7 @@ pub struct Geometry {
     pub segment: u64,
     /// The position at which it begins.
     pub start: u64,
-    /// Bytes of data that are mapped: more than the capacity where that may change in place.
+    /// Bytes of data that are mapped, where the capacity may change in place; 0 where it may not.
     pub extent: u64,
 }
 

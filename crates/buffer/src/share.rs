@@ -278,7 +278,7 @@ fn geometry(id: DbufId, bytes: usize, stride: usize, policy: Policy, readers: us
         readers: small(readers),
         segment: 0,
         start: 0,
-        extent: bytes as u64,
+        extent: 0,
     }
 }
 
@@ -290,7 +290,7 @@ fn create(
 ) -> sys::Result<(Arc<Store>, Vec<Offer>)> {
     let files = Files::create(&geometry)?;
     // Who takes memory away by punching holes must not be sealed off from it.
-    let is_cut = geometry.extent != geometry.capacity;
+    let is_cut = geometry.extent > 0;
     let writer = files.map_and_seal(if is_cut { Seals::SIZE } else { Seals::READER })?;
     let mut readers = Vec::new();
     let mut offers = Vec::new();
@@ -314,7 +314,7 @@ struct Files {
 impl Files {
     /// Makes both; the geometry is sealed.
     fn create(geometry: &Geometry) -> sys::Result<Self> {
-        let bytes = usize::try_from(geometry.extent).unwrap_or(usize::MAX);
+        let bytes = usize::try_from(geometry.capacity.max(geometry.extent)).unwrap_or(usize::MAX);
         let ring = Memfd::create("streamline-ring", bytes.saturating_add(PAGE))?;
         // What lies behind the cut is left out, if there is a cut.
         let used = usize::try_from(geometry.capacity).unwrap_or(usize::MAX).saturating_add(PAGE);
@@ -383,18 +383,18 @@ fn agreed(geometry: &OwnedFd, magic: u64) -> Result<(Geometry, Policy), Refusal>
     let plausible = geometry.magic == magic
         && capacity.is_power_of_two()
         && (PAGE as u64..=CAPACITY_MAX).contains(&capacity)
-        && (capacity..=CAPACITY_MAX).contains(&geometry.extent)
-        && (geometry.extent == capacity || policy != Policy::Overwrite);
+        && (geometry.extent == 0
+            || (capacity..=CAPACITY_MAX).contains(&geometry.extent) && policy != Policy::Overwrite);
     if plausible { Ok((geometry, policy)) } else { Err(Refusal::Geometry(geometry)) }
 }
 
 /// Maps a ring for reading, if it is what the geometry says and has these seals.
 fn ring(file: &OwnedFd, geometry: &Geometry, seals: Seals) -> Result<Region, Refusal> {
     // Nobody but who trusts the writer reads a ring that is cut.
-    if seals == Seals::READER && geometry.extent != geometry.capacity {
+    if seals == Seals::READER && geometry.extent > 0 {
         return Err(Refusal::Geometry(*geometry));
     }
-    let bytes = usize::try_from(geometry.extent).unwrap_or(usize::MAX);
+    let bytes = usize::try_from(geometry.capacity.max(geometry.extent)).unwrap_or(usize::MAX);
     let ring = checked(file, "ring", seals, bytes.saturating_add(PAGE))?;
     Ok(Region::reading(ring.map_read()?))
 }

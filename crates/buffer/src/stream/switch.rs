@@ -188,7 +188,7 @@ impl Output {
         let (policy, readers) = (side.policy, side.store.readers.clone());
         self.segments.number += 1;
         let (segment, start) = (self.segments.number, self.ring.next_start());
-        let shape = Geometry { capacity, extent: capacity, segment, start, ..self.segments.shape };
+        let shape = Geometry { capacity, segment, start, ..self.segments.shape };
         let made = Segment::create(shape, policy, readers).map_err(Stay::System)?;
         self.tell(&made, revoked)?;
         self.ring.switch(segment, made.store.clone());

@@ -1,0 +1,436 @@
+//! Streams that change size, owner and readers, between processes of different users: what comes
+//! through, what a hostile writer of segments can do, and that memory really comes back.
+//! (CONTRACT 23, RELIABILITY T2, T3, T11)
+//!
+//! The other process is this executable again, as user nobody, with a socket as standard input over
+//! which offers travel. Needs root, because another user is the point.
+
+#![expect(clippy::unwrap_used, reason = "a test ends where something is not as it must be")]
+
+use abi::DbufId;
+use abi::ring::{Geometry, LINE_WORDS, PAGE, Record, writer};
+use std::fs::File;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::fs::FileExt as _;
+use std::process::{Child, Stdio};
+use streamline_buffer::Fault;
+use streamline_buffer::stream::{Config, Handover, Input, Offer, Output, Stay, stream};
+use sys::doorbell::Doorbell;
+use sys::memory::{Memfd, Seals};
+use testkit::{Random, need};
+use zerocopy::IntoBytes as _;
+
+const ROLE: &str = "STREAMLINE_TEST_SEGMENT_ROLE";
+/// Bytes of the longest block.
+const LONGEST: usize = 900;
+const BLOCKS: u64 = 30_000;
+
+fn config(readers: usize) -> Config {
+    Config::new(DbufId::new(1).unwrap()).capacity(16384).readers(readers)
+}
+
+/// Block number `number`: its length, then bytes, all told by the number.
+fn block(number: u64, room: &mut Vec<u8>) {
+    let length = 8 + usize::try_from(number * 7919 % (LONGEST as u64 - 8)).unwrap();
+    room.clear();
+    room.extend_from_slice(&number.to_le_bytes());
+    room.resize(length, number.wrapping_mul(37) as u8);
+}
+
+/// Writes these blocks, and changes the size now and then.
+fn write(output: &mut Output, numbers: std::ops::Range<u64>, random: &mut Random) {
+    let mut room = Vec::new();
+    for number in numbers {
+        block(number, &mut room);
+        assert!(output.write(&room).unwrap(), "a stream that blocks drops nothing");
+        if random.below(50) == 0 {
+            match output.resize(4096 << random.below(8)) {
+                Ok(()) | Err(Stay::Changing | Stay::Deaf(_)) => {}
+                Err(stay) => panic!("{stay}"),
+            }
+        }
+    }
+    output.flush();
+}
+
+/// Reads blocks until the end, or until there is a fault; answers how many, each as it must be.
+fn read(input: &mut Input) -> (u64, Option<Fault>) {
+    let (mut number, mut expected, mut at) = (0, Vec::new(), 0);
+    let mut out = [0; 333];
+    loop {
+        let count = match input.read(&mut out) {
+            Ok(0) => return (number, None),
+            Ok(count) => count,
+            Err(fault) => return (number, Some(fault)),
+        };
+        for byte in &out[..count] {
+            if at == expected.len() {
+                block(number, &mut expected);
+                (number, at) = (number + 1, 0);
+            }
+            assert_eq!(*byte, expected[at], "block {} byte {at}", number - 1);
+            at += 1;
+        }
+    }
+}
+
+// ---- here
+
+fn spawn(role: &str) -> Option<(OwnedFd, Child)> {
+    need::root()?;
+    let (here, there) = sys::descriptor::pair().unwrap();
+    let mut command = sys::process::again_as(sys::process::NOBODY, there).unwrap();
+    command.args(["--ignored", "--exact", "the_other_process"]).env(ROLE, role);
+    command.stdout(Stdio::null());
+    match sys::process::start(&mut command) {
+        Ok(child) => Some((here, child)),
+        Err(error) => need::skip(&format!("nobody may not run this test: {error}")),
+    }
+}
+
+fn offer(socket: impl AsFd, offer: &Offer) {
+    sys::descriptor::send(socket, b"offer", &offer.descriptors()).unwrap();
+}
+
+fn receive(socket: impl AsFd) -> Option<Input> {
+    let (length, descriptors) = sys::descriptor::receive(socket, &mut [0; 64]).unwrap();
+    (length > 0).then(|| Offer::from_descriptors(descriptors).unwrap().open().unwrap())
+}
+
+/// One line from the other process; `None`: it is gone.
+fn line(socket: &OwnedFd) -> Option<String> {
+    let mut message = [0; 4096];
+    let (length, _) = sys::descriptor::receive(socket, &mut message).ok()?;
+    (length > 0).then(|| String::from_utf8_lossy(&message[..length]).into_owned())
+}
+
+/// [F2] Everything comes through to another user while the size changes all the time.
+#[test]
+fn f2_a_reader_of_another_user_follows_every_change_of_size() {
+    let Some((socket, mut child)) = spawn("read") else { return };
+    let (mut output, offers) = stream(&config(1)).unwrap();
+    offer(&socket, &offers[0]);
+    drop(offers);
+    write(&mut output, 0..BLOCKS, &mut Random::replayable());
+    assert!(output.segment() > 20, "{}", output.segment());
+    drop(output);
+    assert_eq!(line(&socket), Some(format!("{BLOCKS} None")));
+    assert!(child.wait().unwrap().success());
+}
+
+/// The writer goes from this process to one of another user, and comes back; a reader here and one
+/// there notice nothing.
+#[test]
+fn a_writer_goes_to_another_user_and_comes_back() {
+    let Some((reading, mut reader)) = spawn("read") else { return };
+    let Some((writing, mut writer)) = spawn("take over and hand back") else { return };
+    let (mut output, mut offers) = stream(&config(2)).unwrap();
+    offer(&reading, &offers[0]);
+    let mut input = offers.remove(1).open().unwrap();
+    drop(offers);
+    let here = std::thread::spawn(move || read(&mut input));
+    let mut random = Random::replayable();
+    write(&mut output, 0..5000, &mut random);
+    let handover = output.hand_over().unwrap();
+    sys::descriptor::send(&writing, &handover.message(), &handover.descriptors()).unwrap();
+    drop(handover);
+    let mut output = take_over(&writing);
+    assert_eq!(output.count().blocks, 10_000);
+    write(&mut output, 10_000..15_000, &mut random);
+    drop(output);
+    assert_eq!(here.join().unwrap(), (15_000, None));
+    assert_eq!(line(&reading).as_deref(), Some("15000 None"));
+    assert!(reader.wait().unwrap().success() && writer.wait().unwrap().success());
+}
+
+fn take_over(socket: impl AsFd) -> Output {
+    let mut message = [0; Handover::MESSAGE];
+    let (length, descriptors) = sys::descriptor::receive(socket, &mut message).unwrap();
+    Handover::from_parts(&message[..length], descriptors).unwrap().open().unwrap()
+}
+
+/// A successor that is killed before or after it took over ends the stream, and hangs nobody.
+#[test]
+fn a_successor_that_is_killed_leaves_readers_that_are_told() {
+    for role in ["take nothing over", "take over and stop"] {
+        let Some((writing, mut writer)) = spawn(role) else { return };
+        let (mut output, mut offers) = stream(&config(1)).unwrap();
+        let mut input = offers.remove(0).open().unwrap();
+        write(&mut output, 0..10, &mut Random::new(1));
+        let handover = output.hand_over().unwrap();
+        sys::descriptor::send(&writing, &handover.message(), &handover.descriptors()).unwrap();
+        drop(handover);
+        assert_eq!(line(&writing).as_deref(), Some("here"));
+        writer.kill().unwrap();
+        writer.wait().unwrap();
+        drop(writing);
+        assert_eq!(read(&mut input), (10, Some(Fault::Abandoned)), "{role}");
+    }
+}
+
+/// [T11] Who is revoked in the other process reads what was written for it, and nothing after: the
+/// memory of what comes after is not even among its files.
+#[test]
+fn a_revoked_reader_of_another_user_is_told_where_it_ends() {
+    let Some((socket, mut child)) = spawn("read") else { return };
+    let (mut output, mut offers) = stream(&config(2)).unwrap();
+    offer(&socket, &offers[0]);
+    let mut input = offers.remove(1).open().unwrap();
+    drop(offers);
+    let here = std::thread::spawn(move || read(&mut input));
+    let mut random = Random::new(7);
+    write(&mut output, 0..2000, &mut random);
+    output.revoke(0).unwrap();
+    write(&mut output, 2000..4000, &mut random);
+    drop(output);
+    let told = line(&socket).unwrap();
+    assert!(told.starts_with("2000 Some(Revoked { position: "), "{told}");
+    assert_eq!(here.join().unwrap(), (4000, None));
+    assert!(child.wait().unwrap().success());
+}
+
+/// A writer killed anywhere among changes of size: readers have all that was shown, and are told.
+#[test]
+fn a_writer_that_is_killed_while_it_changes_size_leaves_all_that_was_shown() {
+    let mut random = Random::replayable();
+    for _ in 0..12 {
+        let Some((socket, mut child)) = spawn("write") else { return };
+        let mut input = receive(&socket).unwrap();
+        let until = random.below(10_000);
+        while input.count().blocks < until {
+            input.read(&mut [0; 8192]).unwrap();
+        }
+        child.kill().unwrap();
+        child.wait().unwrap();
+        let fault = loop {
+            match input.read(&mut [0; 8192]) {
+                Ok(0) => panic!("it closed nothing"),
+                Ok(_) => {}
+                Err(fault) => break fault,
+            }
+        };
+        assert_eq!(fault, Fault::Abandoned);
+        let (written, taken) = (input.written(), input.count());
+        assert!(taken.blocks >= until, "{taken:?}");
+        assert_eq!(written.resident(&taken), Some(0), "all that was shown");
+    }
+}
+
+/// What a hostile writer says about the next segment, and what becomes of its reader.
+const LIES: [(&str, fn(&Fault) -> bool); 12] = [
+    ("magic", |fault| matches!(fault, Fault::Segment { .. })),
+    ("capacity", |fault| matches!(fault, Fault::Segment { .. })),
+    ("policy", |fault| matches!(fault, Fault::Segment { .. })),
+    ("id", |fault| matches!(fault, Fault::Segment { .. })),
+    ("start", |fault| matches!(fault, Fault::Segment { .. })),
+    ("extent", |fault| matches!(fault, Fault::Segment { .. })),
+    ("short", |fault| matches!(fault, Fault::Segment { .. })),
+    ("unsealed", |fault| matches!(fault, Fault::Segment { .. })),
+    ("position", |fault| matches!(fault, Fault::Poisoned { .. })),
+    ("nothing", |fault| matches!(fault, Fault::Abandoned)),
+    ("one descriptor", |fault| matches!(fault, Fault::Abandoned)),
+    ("flood", |fault| matches!(fault, Fault::Abandoned)),
+];
+
+/// [T2] A segment is checked as the first offer is: whoever lies about it spoils its own stream.
+#[test]
+fn a_hostile_writer_of_segments_spoils_its_own_stream() {
+    let Some((socket, mut child)) = spawn("lie") else { return };
+    for (lie, expected) in [("honest", (|_| false) as fn(&Fault) -> bool)].iter().chain(&LIES) {
+        let mut input = receive(&socket).unwrap();
+        let mut out = [0; 64];
+        assert_eq!(input.read(&mut out), Ok(5), "{lie}");
+        let next = input.read(&mut out);
+        match next {
+            Ok(count) => assert_eq!((*lie, count), ("honest", 6)),
+            Err(fault) => assert!(expected(&fault), "{lie}: {fault:?}"),
+        }
+        sys::descriptor::send(&socket, b"next", &[]).unwrap();
+    }
+    assert!(child.wait().unwrap().success());
+}
+
+/// [F2] [F3] What a smaller ring does not need any more is not in Shmem either, and who grows again
+/// gets it back: by new memory, and in place.
+#[test]
+fn f3_memory_of_a_ring_that_shrank_is_no_longer_in_shmem() {
+    const LARGE: usize = 512 << 20;
+    // Others use memory at the same time.
+    const SLACK: i64 = (LARGE / 4) as i64;
+    for in_place in [false, true] {
+        let before = shmem();
+        let config = config(1).capacity(LARGE);
+        let config = if in_place { config.cut(LARGE) } else { config };
+        let (mut output, mut offers) = match stream(&config) {
+            Ok(made) => made,
+            Err(error) => return drop(need::skip::<()>(&format!("not enough memory: {error}"))),
+        };
+        let offer = offers.remove(0);
+        let mut input =
+            if in_place { offer.open_trusting().unwrap() } else { offer.open().unwrap() };
+        assert!(shmem() - before > LARGE as i64 - SLACK, "taken when it is made");
+        output.write(b"small").unwrap();
+        output.resize(1 << 20).unwrap();
+        output.write(b"still small").unwrap();
+        output.flush();
+        assert_eq!(input.read(&mut [0; 5]), Ok(5));
+        assert_eq!(input.read(&mut [0; 11]), Ok(11));
+        input.give_back();
+        output.flush();
+        assert!(
+            shmem() - before < SLACK,
+            "{in_place} {} given back when the last reader is past the switch",
+            shmem() - before
+        );
+        output.resize(LARGE).unwrap();
+        assert!(shmem() - before > LARGE as i64 - SLACK, "and taken again");
+    }
+}
+
+/// Bytes of shared memory on this machine.
+fn shmem() -> i64 {
+    let text = std::fs::read_to_string("/proc/meminfo").unwrap();
+    let line = text.lines().find_map(|line| line.strip_prefix("Shmem:")).unwrap();
+    line.trim().strip_suffix(" kB").unwrap().trim().parse::<i64>().unwrap() << 10
+}
+
+// ---- there
+
+#[test]
+#[ignore = "what the other process runs"]
+fn the_other_process() {
+    let Ok(role) = std::env::var(ROLE) else { return };
+    match role.as_str() {
+        "read" => {
+            let (count, fault) = read(&mut receive(std::io::stdin()).unwrap());
+            say(&format!("{count} {fault:?}"));
+        }
+        "write" => {
+            let (mut output, offers) = stream(&config(1)).unwrap();
+            offer(std::io::stdin(), &offers[0]);
+            drop(offers);
+            write(&mut output, 0..u64::MAX, &mut Random::new(3));
+        }
+        "take over and hand back" => {
+            let mut output = take_over(std::io::stdin());
+            write(&mut output, 5000..10_000, &mut Random::new(4));
+            let handover = output.hand_over().unwrap();
+            let descriptors = handover.descriptors();
+            sys::descriptor::send(std::io::stdin(), &handover.message(), &descriptors).unwrap();
+        }
+        "take nothing over" => wait_to_be_killed(()),
+        "take over and stop" => wait_to_be_killed(take_over(std::io::stdin())),
+        "lie" => lie(),
+        _ => panic!("no role {role}"),
+    }
+}
+
+fn say(text: &str) {
+    sys::descriptor::send(std::io::stdin(), text.as_bytes(), &[]).unwrap();
+}
+
+fn wait_to_be_killed<T>(_kept: T) {
+    say("here");
+    loop {
+        std::thread::park();
+    }
+}
+
+/// Offers streams that consist of one block and a switch, and tells all sorts of things about what
+/// comes after.
+fn lie() {
+    for lie in ["honest"].iter().chain(LIES.iter().map(|(lie, _)| lie)) {
+        let (here, there) = Doorbell::pair().unwrap();
+        let first = segment(&plain(), &[(b"first", Record::BLOCK, 0)], Some(1), Seals::READER, 0);
+        let cursor = Memfd::create("cursor", PAGE).unwrap();
+        cursor.seal(Seals::SIZE).unwrap();
+        let offered = [first[0].as_fd(), first[1].as_fd(), cursor.as_fd(), there.as_fd()];
+        tell(lie, &here);
+        sys::descriptor::send(std::io::stdin(), b"offer", &offered).unwrap();
+        drop(there);
+        if !matches!(*lie, "honest") {
+            drop(here);
+            assert!(sys::descriptor::receive(std::io::stdin(), &mut [0; 8]).unwrap().0 > 0);
+        } else {
+            assert!(sys::descriptor::receive(std::io::stdin(), &mut [0; 8]).unwrap().0 > 0);
+        }
+    }
+}
+
+fn plain() -> Geometry {
+    let capacity = 4096;
+    Geometry { magic: Geometry::MAGIC, capacity, id: 1, readers: 1, ..Default::default() }
+}
+
+/// What is told of the second segment.
+fn tell(lie: &str, bell: &Doorbell) {
+    // Behind the header and the five bytes, padded, and the switch.
+    let start = 16 + 16 + 16;
+    let mut shape = Geometry { segment: 1, start, ..plain() };
+    let (mut seals, mut missing) = (Seals::READER, 0);
+    match lie {
+        "magic" => shape.magic ^= 1,
+        "capacity" => shape.capacity = 4100,
+        "policy" => shape.policy = 2,
+        "id" => shape.id = 2,
+        "start" => shape.start = 64,
+        "extent" => shape.extent = 8192,
+        "short" => missing = 4096,
+        "unsealed" => seals = Seals::SIZE,
+        _ => {}
+    }
+    let files = segment(&shape, &[(b"second", Record::BLOCK, 1)], None, seals, missing);
+    if lie == "position" {
+        // Sealed already, but its page was written before that: nothing is shown there.
+        let empty = segment(&Geometry { start: 0, ..shape }, &[], None, Seals::READER, 0);
+        let note = [&[2][..], &1u64.to_le_bytes()].concat();
+        bell.tell(&note, &[files[0].as_fd(), empty[1].as_fd()]);
+        return;
+    }
+    let note = |number: u64| [&[2][..], &number.to_le_bytes()].concat();
+    let all: [BorrowedFd<'_>; 2] = [files[0].as_fd(), files[1].as_fd()];
+    match lie {
+        "nothing" => drop(bell.tell(&note(1), &[])),
+        "one descriptor" => drop(bell.tell(&note(1), &all[..1])),
+        "flood" => (0..10_000).for_each(|n| drop(bell.tell(&note(n + 2), &all))),
+        _ => drop(bell.tell(&note(1), &all)),
+    }
+}
+
+/// The files of a segment that holds these records, and then a switch.
+fn segment(
+    shape: &Geometry,
+    records: &[(&[u8], u32, u64)],
+    switch: Option<u64>,
+    seals: Seals,
+    missing: usize,
+) -> [Memfd; 2] {
+    let plan = Memfd::create("geometry", PAGE).unwrap();
+    file(&plan).write_all_at(shape.as_bytes(), 0).unwrap();
+    plan.seal(Seals::FROZEN).unwrap();
+    let bytes = usize::try_from(shape.capacity.next_power_of_two()).unwrap();
+    let ring = Memfd::create("ring", PAGE + bytes - missing).unwrap();
+    let mut at = shape.start;
+    let put = |at: u64, bytes: &[u8]| {
+        let place = PAGE as u64 + at % shape.capacity.next_power_of_two();
+        let _ = file(&ring).write_all_at(bytes, place);
+    };
+    for (bytes, kind, sequence) in records {
+        let length = u32::try_from(bytes.len()).unwrap();
+        put(at, Record { length, kind: *kind, sequence: *sequence }.as_bytes());
+        put(at + 16, bytes);
+        at += Record::span(length);
+    }
+    if let Some(sequence) = switch {
+        put(at, Record { length: 0, kind: Record::SWITCH, sequence }.as_bytes());
+        at += 16;
+    }
+    const { assert!(writer::COMMIT == LINE_WORDS) };
+    file(&ring).write_all_at(&at.to_le_bytes(), writer::COMMIT as u64 * 8).unwrap();
+    ring.seal(seals).unwrap();
+    [plan, ring]
+}
+
+fn file(memfd: &Memfd) -> File {
+    File::from(memfd.as_fd().try_clone_to_owned().unwrap())
+}
