@@ -23,7 +23,7 @@
 //! the writer of a stream need not be the owner of what it points to.
 
 mod backing;
-mod bells;
+pub(crate) mod bells;
 mod flight;
 #[expect(unsafe_code, reason = "looks at trusted or frozen memory in place; I1, I2 in the file")]
 mod input;

@@ -170,10 +170,72 @@ impl Reads for Input {
     }
 }
 
+/// A stream of slots, asked as [`Stream`] is.
+struct Slots {
+    output: fixed::stream::Output,
+    waits: bool,
+    slots: u64,
+}
+
+impl Slots {
+    /// Whether there is a slot for sure, as far as the readers have shown what they took.
+    fn has_room(&self) -> bool {
+        let put = self.output.count();
+        let mut all = (0..).map_while(|reader| self.output.taken(reader));
+        !self.waits || all.all(|taken| put.resident(&taken).is_some_and(|left| left < self.slots))
+    }
+}
+
+impl Writes for Slots {
+    fn write(&mut self, block: &[u8]) -> Result<bool, Fault> {
+        if self.has_room() { self.output.write(block) } else { Ok(false) }
+    }
+    fn fill(&mut self, room: usize, block: &[u8]) -> Result<bool, Fault> {
+        if !self.has_room() {
+            return Ok(false);
+        }
+        self.output.write_with(room, |room| {
+            room[..block.len()].copy_from_slice(block);
+            block.len()
+        })
+    }
+    fn give_up(&mut self, _room: usize) -> Result<(), Fault> {
+        Ok(())
+    }
+    fn show(&mut self) {
+        self.output.flush();
+    }
+    fn shut_out(&mut self, reader: usize) {
+        self.output.shut_out(reader);
+        self.waits = false;
+    }
+    fn longest(&self) -> usize {
+        self.output.block_max()
+    }
+    fn count(&self) -> Put {
+        self.output.count()
+    }
+    fn taken(&self, reader: usize) -> Option<Taken> {
+        self.output.taken(reader)
+    }
+}
+
+impl Reads for fixed::stream::Input {
+    fn written(&self) -> Put {
+        self.written()
+    }
+    fn is_finished(&mut self) -> Result<bool, Fault> {
+        self.try_read(&mut [0]).map(|piece| piece == stream::Piece::End)
+    }
+    fn release(&mut self) {
+        self.give_back();
+    }
+}
+
 type Ring = (Box<dyn Writes>, Vec<Box<dyn Reads>>);
 
 /// Each form makes a ring with so many readers.
-const FORMS: [(&str, fn(Policy, usize) -> Ring); 5] = [
+const FORMS: [(&str, fn(Policy, usize) -> Ring); 6] = [
     ("blocks of any length, in a process", |policy, readers| {
         let (writer, readers) = dbuf::ring(&blocks(policy, readers));
         (Box::new(writer), readers.into_iter().map(|r| Box::new(r) as Box<dyn Reads>).collect())
@@ -191,6 +253,14 @@ const FORMS: [(&str, fn(Policy, usize) -> Ring); 5] = [
         let (writer, offers) = share::slots(&slots(policy, readers)).unwrap();
         let attach = |offer: share::Offer| Box::new(offer.read_slots().unwrap()) as Box<dyn Reads>;
         (Box::new(writer), offers.into_iter().map(attach).collect())
+    }),
+    ("a stream of slots", |policy, readers| {
+        let shape = slots(policy, readers);
+        let (mut output, offers) = fixed::stream::stream(&shape, 3).unwrap();
+        output.spin(0);
+        let open = |offer: fixed::stream::Offer| Box::new(offer.open().unwrap()) as Box<dyn Reads>;
+        let (waits, slots) = (policy == Policy::Block, shape.slots as u64);
+        (Box::new(Slots { output, waits, slots }), offers.into_iter().map(open).collect())
     }),
     ("a stream", |policy, readers| {
         let config = stream::Config::new(DbufId::new(3).unwrap()).capacity(CAPACITY);

@@ -454,12 +454,8 @@ fn pass_on() {
 }
 
 fn lie() {
-    let shape = ibuf::Config {
-        entries: 1024,
-        lanes: Lanes::Pointer,
-        policy: Policy::Block,
-        readers: 1,
-    };
+    let shape =
+        ibuf::Config { entries: 1024, lanes: Lanes::Pointer, policy: Policy::Block, readers: 1 };
     let (mut writer, mut offers) = share::pointers(&shape, id(RING)).unwrap();
     let (bell, theirs) = Doorbell::pair().unwrap();
     let ring = offers.remove(0);

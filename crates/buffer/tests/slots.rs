@@ -12,7 +12,7 @@ use std::fs::{self, File, OpenOptions};
 use std::os::fd::{AsFd as _, AsRawFd as _, OwnedFd};
 use std::os::unix::fs::FileExt as _;
 use std::process::{Child, Stdio};
-use streamline_buffer::dbuf::fixed::{Config, Visitor, Writer};
+use streamline_buffer::dbuf::fixed::{Config, Visitor, Writer, stream};
 use streamline_buffer::share::{self, Offer, Refusal};
 use streamline_buffer::{Fault, Policy};
 use testkit::{Random, need};
@@ -147,6 +147,59 @@ fn a_hostile_writer_of_slots_gives_blocks_or_faults_and_nothing_else() {
     }
 }
 
+/// A reader that is killed anywhere holds up neither the writer nor another reader; what a writer
+/// had shown before it was killed is all there.
+#[test]
+fn who_is_killed_at_a_stream_of_slots_holds_up_nobody() {
+    let mut random = Random::replayable();
+    for _ in 0..5 {
+        let Some((socket, mut child)) = spawn("read") else { return };
+        let shape = Config { readers: 2, ..config(Policy::Block) };
+        let (mut output, mut offers) = stream::stream(&shape, 8).unwrap();
+        let mut honest = offers.remove(1).open().unwrap();
+        let fds = offers[0].descriptors();
+        sys::descriptor::send(&socket, b"offer", &fds).unwrap();
+        drop(offers);
+        let reading = std::thread::spawn(move || {
+            let (mut out, mut number) = ([0; SLOT], 0);
+            while let Some(length) = honest.read(&mut out).unwrap() {
+                assert_eq!(out[..length], block(number));
+                number += 1;
+            }
+            number
+        });
+        let until = random.below(TOTAL / 4);
+        for number in 0..TOTAL / 4 {
+            if number == until {
+                child.kill().unwrap();
+            }
+            assert!(output.write(&block(number)).unwrap());
+        }
+        drop(output);
+        assert_eq!(reading.join().unwrap(), TOTAL / 4);
+        child.wait().unwrap();
+    }
+    for _ in 0..5 {
+        let Some((socket, mut child)) = spawn("write") else { return };
+        let (_, fds) = sys::descriptor::receive(&socket, &mut [0; 64]).unwrap();
+        let mut input = stream::Offer::from_descriptors(fds).unwrap().open().unwrap();
+        let (until, mut number, mut out) = (random.below(20_000), 0, [0; SLOT]);
+        let fault = loop {
+            if number == until {
+                child.kill().unwrap();
+            }
+            match input.read(&mut out) {
+                Ok(Some(length)) => assert_eq!(out[..length], block(number)),
+                Ok(None) => panic!("it closed nothing"),
+                Err(fault) => break fault,
+            }
+            number += 1;
+        };
+        assert_eq!((fault, input.written().blocks), (Fault::Abandoned, number));
+        child.wait().unwrap();
+    }
+}
+
 #[test]
 fn an_offer_of_slots_is_no_way_to_write_and_is_not_taken_for_another_ring() {
     let (_writer, offers) = share::slots(&config(Policy::Overwrite)).unwrap();
@@ -183,6 +236,17 @@ fn the_other_process() {
             say("ready");
             let (taken, lost) = drain(&mut visitor);
             say(&format!("{taken} {lost}"));
+        }
+        "read" => {
+            let (_, fds) = sys::descriptor::receive(std::io::stdin(), &mut [0; 64]).unwrap();
+            let mut input = stream::Offer::from_descriptors(fds).unwrap().open().unwrap();
+            while input.read(&mut [0; SLOT]).unwrap().is_some() {}
+        }
+        "write" => {
+            let (mut output, offers) = stream::stream(&config(Policy::Block), 8).unwrap();
+            let fds = offers[0].descriptors();
+            sys::descriptor::send(std::io::stdin(), b"offer", &fds).unwrap();
+            (0..).try_for_each(|number| output.write(&block(number)).map(drop)).unwrap();
         }
         "scribble block" => scribble(Policy::Block, say),
         "scribble overwrite" => scribble(Policy::Overwrite, say),

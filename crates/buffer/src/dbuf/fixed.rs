@@ -30,6 +30,7 @@ use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 
 mod readers;
+pub mod stream;
 
 pub use readers::{Reader, Visitor};
 

@@ -11,7 +11,7 @@ use sys::doorbell::{Doorbell, Other};
 
 /// All readers of one writer.
 #[derive(Debug)]
-pub(super) struct Bells {
+pub(crate) struct Bells {
     ends: Vec<End>,
     gone: Arc<Gone>,
 }
@@ -29,7 +29,7 @@ struct End {
 const FALSE_ALARMS_MAX: u32 = 64;
 
 impl Bells {
-    pub(super) fn new(bells: Vec<Doorbell>) -> Self {
+    pub(crate) fn new(bells: Vec<Doorbell>) -> Self {
         let gone = Gone::new(bells.len());
         let end = |bell| End { bell, ringer: Ringer::default(), false_alarms: 0 };
         Self { ends: bells.into_iter().map(end).collect(), gone }
@@ -47,7 +47,7 @@ impl Bells {
 
     /// Rings for readers that wait for what was shown.
     #[inline]
-    pub(super) fn ring_due(&mut self, side: &mut Producer, urgency: Urgency) {
+    pub(crate) fn ring_due(&mut self, side: &mut Producer, urgency: Urgency) {
         let head = side.head;
         for at in 0..self.ends.len() {
             let (Some(end), Some(page)) = (self.ends.get_mut(at), side.store.readers.get(at))
@@ -62,7 +62,7 @@ impl Bells {
     }
 
     /// Sleeps until a reader rings or is gone; `false`: there is none left.
-    pub(super) fn sleep(&mut self, side: &mut Producer, limit: Option<Duration>) -> bool {
+    pub(crate) fn sleep(&mut self, side: &mut Producer, limit: Option<Duration>) -> bool {
         let there: Vec<usize> = (0..self.ends.len()).filter(|at| !self.gone.is(*at)).collect();
         let bells: Vec<BorrowedFd<'_>> =
             there.iter().filter_map(|at| self.ends.get(*at)).map(|end| end.bell.as_fd()).collect();
@@ -81,12 +81,12 @@ impl Bells {
     }
 
     /// Readers have made room: nobody has rung in vain.
-    pub(super) fn heard(&mut self) {
+    pub(crate) fn heard(&mut self) {
         self.ends.iter_mut().for_each(|end| end.false_alarms = 0);
     }
 
     /// Nobody waits for this reader any more.
-    pub(super) fn shut_out(&mut self, side: &mut Producer, at: usize) {
+    pub(crate) fn shut_out(&mut self, side: &mut Producer, at: usize) {
         self.gone.set(at);
         side.shut_out(at);
     }
@@ -106,7 +106,7 @@ impl Bells {
     }
 
     /// The bells of all readers that are there.
-    pub(super) fn all(&self) -> Vec<BorrowedFd<'_>> {
+    pub(crate) fn all(&self) -> Vec<BorrowedFd<'_>> {
         self.there().map(|end| end.bell.as_fd()).collect()
     }
 

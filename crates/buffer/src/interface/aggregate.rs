@@ -28,7 +28,8 @@ impl<'a> Held<'a> {
     /// Reads this aggregate, in blocks of up to `block` bytes.
     #[must_use]
     pub fn new(all: &'a Aggregate, block: usize) -> Self {
-        let slices = all.slices().map(|slice: &Slice| (slice.bytes(), slice.pointer(), slice.lease()));
+        let slices =
+            all.slices().map(|slice: &Slice| (slice.bytes(), slice.pointer(), slice.lease()));
         let (slices, rest, block) = (slices.collect(), RichPointer::hole(0), block.max(1));
         let mut held = Self { slices, next: 0, block, piece: &[], rest, lease: None };
         held.next_slice();

@@ -57,6 +57,15 @@ impl Walk {
     }
 
     fn read(&mut self, out: &mut [u8]) -> Result<Option<usize>, Fault> {
+        let taken = self.take(out)?;
+        if taken.is_some() {
+            self.side.release();
+        }
+        Ok(taken)
+    }
+
+    /// As `read`, without giving back.
+    fn take(&mut self, out: &mut [u8]) -> Result<Option<usize>, Fault> {
         for _ in 0..ATTEMPTS {
             let position = self.side.next;
             let Some(found) = self.find()? else { return Ok(None) };
@@ -77,7 +86,6 @@ impl Walk {
                 return Err(Fault::TooLong { length: found.length, limit });
             }
             self.pass(found);
-            self.side.release();
             return Ok(Some(found.length));
         }
         Ok(None)
@@ -249,6 +257,26 @@ impl Visitor {
     pub(crate) fn new(side: Consumer, shape: Shape) -> Self {
         let policy = side.store.policy;
         Self(Walk::new(side, shape, policy))
+    }
+
+    /// Our side of the ring, for who waits on it.
+    pub(super) const fn side(&mut self) -> &mut Consumer {
+        &mut self.0.side
+    }
+
+    /// How many slots there are.
+    pub(super) const fn slots(&self) -> u64 {
+        self.0.shape.slots as u64
+    }
+
+    /// How many slots were passed and not given back.
+    pub(super) const fn held(&self) -> u64 {
+        self.0.side.next - self.0.side.released()
+    }
+
+    /// As [`Visitor::read`], without giving back.
+    pub(super) fn take(&mut self, out: &mut [u8]) -> Result<Option<usize>, Fault> {
+        self.0.take(out)
     }
 
     /// Copies the next block into `out`, takes it, and gives it back. `None`: nothing is there.

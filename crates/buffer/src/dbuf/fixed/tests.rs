@@ -101,3 +101,42 @@ fn a_place_is_copied_as_long_as_it_is_kept() {
     assert!(visitor.copy(place.within(0, 10), &mut out).is_err(), "released");
     assert_eq!(readers.remove(0).read(&mut [0; 128]).unwrap(), Some(100));
 }
+
+/// Both sides sleep again and again, with much and little room, and nothing is lost.
+#[test]
+fn a_stream_of_slots_waits_on_both_sides() {
+    for (slots, spins, every) in [(64, 0, 1), (64, 0, 32), (64, 500, 7), (1024, 0, 32)] {
+        let shape = config(slots, Policy::Block);
+        let (mut output, mut offers) = stream::stream(&shape, every).unwrap();
+        let mut input = offers.remove(0).open().unwrap();
+        output.spin(spins);
+        input.spin(spins);
+        let writing = std::thread::spawn(move || {
+            for number in 0..20_000_u64 {
+                assert!(output.write(&number.to_le_bytes()).unwrap());
+            }
+            output.count()
+        });
+        let (mut out, mut number) = ([0; 128], 0_u64);
+        while let Some(length) = input.read(&mut out).unwrap() {
+            assert_eq!(out[..length], number.to_le_bytes());
+            number += 1;
+        }
+        let put = writing.join().unwrap();
+        assert_eq!(put.resident(&crate::pace::Skip::count(&input)), Some(0));
+        assert_eq!((number, input.written()), (20_000, put));
+    }
+}
+
+#[test]
+fn a_stream_of_slots_hears_who_is_gone() {
+    let shape = config(64, Policy::Block);
+    let (mut output, mut offers) = stream::stream(&shape, 1).unwrap();
+    let input = offers.remove(0).open().unwrap();
+    let writing = std::thread::spawn(move || {
+        while output.write(b"as long as somebody reads").is_ok() {}
+        output.write(b"nobody")
+    });
+    drop(input);
+    assert_eq!(writing.join().unwrap(), Err(Fault::Abandoned));
+}

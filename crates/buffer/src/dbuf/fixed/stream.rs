@@ -1,0 +1,348 @@
+//! A stream of slots between processes: a ring of slots, and bells. [SL §5.1, §5.2]
+//!
+//! The calls of [`crate::stream`], with blocks that stay whole: a read gives one block as it was
+//! written, as a datagram socket does. Who sleeps says so and is rung for, and nobody else; a
+//! process that is gone is heard; each index is checked at each use. What is said there about waking
+//! and about the end holds here.
+
+use super::{Config, Visitor, Writer};
+use crate::indirect::bells::Bells;
+use crate::pace::Skip;
+use crate::share::{self, Refusal};
+use crate::stream::{Piece, Ready};
+use crate::wait::{Ringer, Sleeper, Urgency};
+use crate::{Fault, Policy, Put, Taken, signal};
+use abi::ring::{reader, writer};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::Duration;
+use sys::doorbell::{Doorbell, Other};
+
+/// Makes a stream of slots: the end that writes, and an offer for each reader. What was written is
+/// shown after `every` blocks (T_b).
+pub fn stream(config: &Config, every: usize) -> sys::Result<(Output, Vec<Offer>)> {
+    let (ring, rings) = share::slots(config)?;
+    let (mut bells, mut offers) = (Vec::new(), Vec::new());
+    for ring in rings {
+        let (here, there) = Doorbell::pair()?;
+        bells.push(here);
+        offers.push(Offer { ring, bell: there });
+    }
+    let (bells, sleeper, spins) = (Bells::new(bells), Sleeper::default(), spins());
+    Ok((Output { ring, bells, sleeper, unshown: 0, every: every.max(1), spins }, offers))
+}
+
+fn spins() -> u32 {
+    signal::spins(std::thread::available_parallelism().map_or(1, usize::from))
+}
+
+/// What a reader gets: four descriptors.
+#[derive(Debug)]
+pub struct Offer {
+    ring: share::Offer,
+    bell: Doorbell,
+}
+
+impl Offer {
+    /// How many descriptors an offer has.
+    pub const DESCRIPTORS: usize = 4;
+
+    /// The descriptors, in the order in which they are sent.
+    #[must_use]
+    pub fn descriptors(&self) -> [BorrowedFd<'_>; Self::DESCRIPTORS] {
+        let [geometry, ring, cursor] = self.ring.descriptors();
+        [geometry, ring, cursor, self.bell.as_fd()]
+    }
+
+    /// What somebody sent, if it is as many descriptors as an offer has.
+    pub fn from_descriptors(mut descriptors: Vec<OwnedFd>) -> Result<Self, Refusal> {
+        let bell = match (descriptors.len(), descriptors.pop()) {
+            (Self::DESCRIPTORS, Some(bell)) => Doorbell::from(bell),
+            (count, _) => return Err(Refusal::Descriptors(count)),
+        };
+        Ok(Self { ring: share::Offer::from_descriptors(descriptors)?, bell })
+    }
+
+    /// Opens the reading end, after everything was checked.
+    pub fn open(self) -> Result<Input, Refusal> {
+        let (ring, bell) = (self.ring.read_slots()?, self.bell);
+        let (sleeper, ringer) = (Sleeper::default(), Ringer::default());
+        Ok(Input { ring, bell, sleeper, ringer, gone: false, spins: spins() })
+    }
+}
+
+/// The one writer. Dropping it ends the stream.
+#[derive(Debug)]
+pub struct Output {
+    ring: Writer,
+    bells: Bells,
+    sleeper: Sleeper,
+    /// Blocks that were put and not shown.
+    unshown: usize,
+    every: usize,
+    spins: u32,
+}
+
+impl Output {
+    /// How often to look before sleeping; 0 where both sides share a processor.
+    pub const fn spin(&mut self, spins: u32) {
+        self.spins = spins;
+    }
+
+    /// The longest block that can be written.
+    #[must_use]
+    pub const fn block_max(&self) -> usize {
+        self.ring.block_max()
+    }
+
+    /// Writes one block; waits while all slots are taken and the policy is to block. Answers false
+    /// if the block was dropped, as the policy says. [`Fault::Abandoned`]: nobody reads any more.
+    pub fn write(&mut self, block: &[u8]) -> Result<bool, Fault> {
+        self.write_with(block.len(), |room| {
+            room.copy_from_slice(block);
+            block.len()
+        })
+    }
+
+    /// Has a block of up to `length` bytes written in its slot, with no copy: `fill` answers how
+    /// many bytes it wrote.
+    pub fn write_with(
+        &mut self,
+        length: usize,
+        fill: impl FnOnce(&mut [u8]) -> usize,
+    ) -> Result<bool, Fault> {
+        if !self.has_room()? {
+            self.wait_for_room()?;
+        }
+        let Some(mut room) = self.ring.reserve(length)? else { return Ok(false) };
+        let used = fill(&mut room);
+        room.commit(used);
+        self.unshown += 1;
+        if self.unshown >= self.every {
+            self.show(Urgency::More);
+        }
+        Ok(true)
+    }
+
+    /// Shows readers all that was written, and wakes those that wait for anything.
+    pub fn flush(&mut self) {
+        self.show(Urgency::Last);
+    }
+
+    /// What this side has counted.
+    #[must_use]
+    pub const fn count(&self) -> Put {
+        self.ring.count()
+    }
+
+    /// What a reader has published about its count.
+    #[must_use]
+    pub fn taken(&self, reader: usize) -> Option<Taken> {
+        self.ring.taken(reader)
+    }
+
+    /// Stops waiting for a reader.
+    pub fn shut_out(&mut self, reader: usize) {
+        self.bells.shut_out(&mut self.ring.side, reader);
+    }
+
+    /// What to poll: the bells of the readers that are there.
+    #[must_use]
+    pub fn descriptors(&self) -> Vec<BorrowedFd<'_>> {
+        self.bells.all()
+    }
+
+    fn show(&mut self, urgency: Urgency) {
+        self.unshown = 0;
+        self.ring.publish();
+        self.bells.ring_due(&mut self.ring.side, urgency);
+    }
+
+    /// Whether a block need not wait.
+    fn has_room(&mut self) -> Result<bool, Fault> {
+        if self.ring.policy != Policy::Block {
+            return Ok(true);
+        }
+        let room = self.ring.side.room(1)?;
+        if self.ring.side.abandoned() { Err(Fault::Abandoned) } else { Ok(room > 0) }
+    }
+
+    #[cold]
+    fn wait_for_room(&mut self) -> Result<(), Fault> {
+        self.flush();
+        for _ in 0..self.spins {
+            if self.has_room()? {
+                return Ok(());
+            }
+            std::hint::spin_loop();
+        }
+        loop {
+            let (head, slots) = (self.ring.side.head, self.ring.shape.slots as u64);
+            // A lap costs two events, and not one for each block.
+            let left = if self.spins == 0 { slots / 8 } else { slots / 2 };
+            let until = (head + 1).saturating_sub(slots).max(head.saturating_sub(left));
+            self.sleeper.falls_asleep(&self.ring.side.store.writer, writer::WAIT, until);
+            let has_room = self.has_room();
+            let is_read = match has_room {
+                Ok(false) => self.bells.sleep(&mut self.ring.side, None),
+                _ => true,
+            };
+            self.sleeper.wakes(&self.ring.side.store.writer, writer::WAIT);
+            if !is_read {
+                return Err(Fault::Abandoned);
+            }
+            if has_room? || self.has_room()? {
+                self.bells.heard();
+                return Ok(());
+            }
+        }
+    }
+}
+
+impl Drop for Output {
+    fn drop(&mut self) {
+        self.ring.side.close();
+        self.flush();
+    }
+}
+
+/// A reader. All that it gets are copies: the writer may be a stranger.
+#[derive(Debug)]
+pub struct Input {
+    ring: Visitor,
+    bell: Doorbell,
+    sleeper: Sleeper,
+    ringer: Ringer,
+    /// The writer is gone, whether it closed the stream or not.
+    gone: bool,
+    spins: u32,
+}
+
+impl Input {
+    /// How often to look before sleeping; 0 where both sides share a processor.
+    pub const fn spin(&mut self, spins: u32) {
+        self.spins = spins;
+    }
+
+    /// Copies the next block into `out` and takes it; waits for it. `None`: the stream has ended.
+    /// Where `out` is too short the answer is [`Fault::TooLong`], and the block stays.
+    pub fn read(&mut self, out: &mut [u8]) -> Result<Option<usize>, Fault> {
+        loop {
+            match self.try_read(out)? {
+                Piece::Block(length) => return Ok(Some(length)),
+                Piece::End => return Ok(None),
+                Piece::Nothing => self.wait(None)?,
+            };
+        }
+    }
+
+    /// As [`Input::read`], without waiting.
+    pub fn try_read(&mut self, out: &mut [u8]) -> Result<Piece, Fault> {
+        if let Some(length) = self.ring.take(out)? {
+            if self.ring.held() >= self.ring.slots() / 8 {
+                self.give_back();
+            }
+            return Ok(Piece::Block(length));
+        }
+        self.give_back();
+        if self.ring.is_finished()? {
+            return Ok(Piece::End);
+        }
+        if self.gone { Err(Fault::Abandoned) } else { Ok(Piece::Nothing) }
+    }
+
+    /// Waits until there is something to read, or the end, for at most `limit`.
+    pub fn wait(&mut self, limit: Option<Duration>) -> Result<Ready, Fault> {
+        for _ in 0..self.spins {
+            if self.has_something()? {
+                return Ok(Ready::Something);
+            }
+            std::hint::spin_loop();
+        }
+        let until = self.ring.side().next.saturating_add(self.ring.slots() / 4);
+        let store = self.ring.side().store.clone();
+        let Some(page) = store.readers.first() else { return Err(Fault::Abandoned) };
+        self.sleeper.falls_asleep(page, reader::WAIT, until);
+        let has_something = self.has_something();
+        if matches!(has_something, Ok(false)) {
+            sys::poll::readable(&[self.bell.as_fd()], limit);
+            self.gone |= self.bell.clear() == Other::Gone;
+        }
+        self.sleeper.wakes(page, reader::WAIT);
+        let something = has_something? || self.has_something()?;
+        Ok(if something { Ready::Something } else { Ready::Nothing })
+    }
+
+    /// Gives back all that was read, and wakes a writer that waits for the slots.
+    pub fn give_back(&mut self) {
+        if self.ring.held() > 0 {
+            self.ring.side().release();
+            self.tell();
+        }
+    }
+
+    /// What the writer alleges about its count.
+    #[must_use]
+    pub fn written(&self) -> Put {
+        self.ring.written()
+    }
+
+    fn has_something(&mut self) -> Result<bool, Fault> {
+        let side = self.ring.side();
+        Ok(side.available()? != side.next || side.ended()? || self.gone)
+    }
+
+    fn skip(
+        &mut self,
+        skip: impl FnOnce(&mut Visitor) -> Result<u64, Fault>,
+    ) -> Result<u64, Fault> {
+        let skipped = skip(&mut self.ring)?;
+        self.tell();
+        Ok(skipped)
+    }
+
+    /// Wakes a writer that waits for what was given back.
+    fn tell(&mut self) {
+        let side = self.ring.side();
+        let released = side.released();
+        if self.ringer.is_due(&side.store.writer, writer::WAIT, released, Urgency::More) {
+            self.gone |= self.bell.ring() == Other::Gone;
+        }
+    }
+}
+
+impl Skip for Input {
+    fn read(&mut self, out: &mut [u8]) -> Result<Option<usize>, Fault> {
+        Ok(match self.try_read(out)? {
+            Piece::Block(length) => Some(length),
+            Piece::Nothing | Piece::End => None,
+        })
+    }
+
+    fn skip_to_latest(&mut self) -> Result<u64, Fault> {
+        self.skip(Visitor::skip_to_latest)
+    }
+
+    fn skip_to_now(&mut self) -> Result<u64, Fault> {
+        self.skip(Visitor::skip_to_now)
+    }
+
+    fn count(&self) -> Taken {
+        self.ring.count()
+    }
+}
+
+impl AsFd for Input {
+    /// Readable when the writer has rung, which it does when [`Input::wait`] has been called with
+    /// nothing there.
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.bell.as_fd()
+    }
+}
+
+impl Drop for Input {
+    fn drop(&mut self) {
+        // The writer may sleep: it is told that nobody reads here any more.
+        self.ring.side().leave();
+        let _heard = self.bell.ring();
+    }
+}
