@@ -285,3 +285,86 @@ fn d19_edges_are_kernel_pipes_where_asked_for_and_where_nothing_can_be_loaded() 
     assert!(told(&["-v", "--isolate"], "cat /dev/null | cat").contains("a kernel pipe: --isolate"));
     assert!(told(&["-v"], "cat /dev/null; true").contains("no plain pipeline"));
 }
+
+/// What `cat` or `dd` makes of a command with and without lazy copies, on standard output and in a
+/// file.
+fn lazily(words: &str) {
+    let out = text().with_extension("out");
+    let place = out.display().to_string();
+    let words: Vec<String> = words
+        .split(' ')
+        .map(|word| word.replace("IN", &text().display().to_string()).replace("OUT", &place))
+        .collect();
+    let result = |mut command: Command| {
+        let _ = std::fs::remove_file(&out);
+        let output = run({
+            command.args(&words);
+            command
+        });
+        (output.status.code(), output.stdout, std::fs::read(&out).unwrap_or_default())
+    };
+    let plain = result(Command::new("env"));
+    let mut ours = Command::new(env!("CARGO_BIN_EXE_streamline"));
+    ours.args(["exec", "--lazy"]);
+    assert!(result(ours) == plain, "{words:?}");
+    let _ = std::fs::remove_file(out);
+}
+
+#[test]
+fn e3_lazy_copies_give_what_copies_give_whether_the_program_looks_or_not() {
+    for words in [
+        "dd if=IN of=OUT bs=64k status=none",
+        "dd if=IN of=OUT bs=4k status=none",
+        "dd if=IN of=OUT bs=512 status=none",
+        "dd if=IN of=OUT bs=100000 status=none",
+        "dd if=IN of=OUT bs=1M skip=1 seek=2 count=3 status=none",
+        "dd if=IN bs=64k count=20 status=none",
+        // These look: a fault, and copies from then on.
+        "dd if=IN of=OUT bs=64k conv=ucase status=none",
+        "dd if=IN of=OUT bs=64k conv=sparse status=none",
+        "dd if=IN of=OUT ibs=64k obs=16k status=none",
+        "dd if=IN of=OUT ibs=4k obs=1M status=none",
+        "dd if=IN of=OUT bs=64k iflag=direct status=none",
+        "dd if=IN of=OUT bs=64k iflag=fullblock,nocache status=none",
+        "cat IN IN IN",
+        "cat -n IN",
+        "cat -A IN IN",
+        "cat IN /nowhere IN",
+    ] {
+        lazily(words);
+    }
+}
+
+#[test]
+fn e3_what_was_read_is_what_the_file_holds_when_it_is_written() {
+    let script = "cat $F | md5sum";
+    let plain = run(streamline(&[], script));
+    assert_eq!(run(streamline(&["--lazy"], script)).stdout, plain.stdout);
+    for options in [&["--lazy"][..], &["--lazy", "--isolate"]] {
+        let script = "cat $F $F $F | dd bs=64k status=none | md5sum";
+        assert_eq!(run(streamline(options, script)).stdout, run(streamline(&[], script)).stdout);
+    }
+}
+
+#[test]
+fn e1_a_write_of_what_was_read_makes_no_call_that_reads() {
+    let Some(strace) = need::command("strace") else { return };
+    let trace = text().with_extension("trace");
+    let out = text().with_extension("copy");
+    let mut command = Command::new(strace);
+    command.args(["-f", "-e", "trace=read,pread64,write", "-o"]).arg(&trace);
+    command.arg(env!("CARGO_BIN_EXE_streamline")).args(["exec", "--lazy", "dd", "bs=64k"]);
+    command.arg(format!("if={}", text().display())).arg(format!("of={}", out.display()));
+    let output = run(command);
+    if !output.status.success() {
+        let why = String::from_utf8_lossy(&output.stderr).into_owned();
+        return need::skip::<()>(&format!("strace may not run here: {why}")).unwrap_or(());
+    }
+    let trace_text = std::fs::read_to_string(&trace).unwrap();
+    let calls = |what: &str| trace_text.lines().filter(|line| line.contains(what)).count();
+    assert!(std::fs::read(&out).unwrap() == std::fs::read(text()).unwrap());
+    let whole = calls(", 65536) = 65536");
+    assert!(calls("write(1, ") >= SIZE / 65536, "one for each block");
+    assert!(whole < SIZE / 65536 + 5, "no block is read by a call of its own: {whole}");
+    let _ = (std::fs::remove_file(trace), std::fs::remove_file(out));
+}

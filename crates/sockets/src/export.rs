@@ -10,7 +10,9 @@
 //! - X3 Arrays of pieces (`readv`, `writev`) are as long as the program says.
 
 use crate::ends::{self, Holder, State};
+use crate::lazy;
 use crate::retire::{self, Why};
+use crate::writing::Bytes;
 use std::ffi::{CStr, c_int, c_void};
 use std::ptr;
 use std::sync::atomic::{AtomicPtr, Ordering};
@@ -61,6 +63,7 @@ extern "C" fn start() {
         || (),
         || {
             ends::start();
+            lazy::start();
             if let Some(register) = real!(c"__register_atfork" as Register) {
                 // SAFETY: X1; the handlers are functions of this library, which is never unloaded.
                 unsafe { register(Some(before_fork), None, Some(in_child), ptr::null_mut()) };
@@ -74,7 +77,13 @@ type Register = unsafe extern "C" fn(Handler, Handler, Handler, *mut c_void) -> 
 
 extern "C" fn before_fork() {
     let errno = preload::errno();
-    guarded(|| (), || retire::all(Why::Fork));
+    guarded(
+        || (),
+        || {
+            lazy::stop();
+            retire::all(Why::Fork);
+        },
+    );
     preload::set_errno(errno);
 }
 
@@ -109,7 +118,14 @@ fn real_write(fd: c_int, from: *const c_void, count: usize) -> isize {
 /// X2.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn read(fd: c_int, to: *mut c_void, count: usize) -> isize {
-    let plain = || real_read(fd, to, count);
+    if let Some(count) = guarded(|| None, || lazily(|| lazy::read(fd, to.addr(), count))) {
+        return isize::try_from(count).unwrap_or(isize::MAX);
+    }
+    let plain = || {
+        let count = real_read(fd, to, count);
+        lazy::was_read(fd, count);
+        count
+    };
     let Some(holder) = ends::find(fd).filter(|_| !to.is_null()) else { return plain() };
     guarded(plain, || read_from(holder, fd, to, count))
 }
@@ -129,18 +145,51 @@ fn read_from(holder: &Holder, fd: c_int, to: *mut c_void, count: usize) -> isize
 /// X2.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn write(fd: c_int, from: *const c_void, count: usize) -> isize {
-    let plain = || real_write(fd, from, count);
+    let range = guarded(|| None, || lazily(|| lazy::range(from.addr(), count)));
+    let plain = || match &range {
+        Some(range) => handed(range, fd),
+        None => {
+            lazy::needs(from.addr(), count);
+            real_write(fd, from, count)
+        }
+    };
     let Some(holder) = ends::find(fd).filter(|_| !from.is_null()) else { return plain() };
-    guarded(plain, || write_to(holder, fd, from, count))
+    guarded(plain, || {
+        let Some(mut entered) = holder.enter() else { return plain() };
+        let State::Writing(writing) = &mut *entered.state else { return plain() };
+        let bytes = match &range {
+            Some(range) => Bytes::File(range),
+            None => {
+                lazy::needs(from.addr(), count);
+                // SAFETY: X2: nobody changes these bytes during the call; they are no window.
+                Bytes::Memory(unsafe { std::slice::from_raw_parts(from.cast::<u8>(), count) })
+            }
+        };
+        keeping_errno(|| writing.write(&holder.edge, fd, &bytes, plain))
+    })
 }
 
-fn write_to(holder: &Holder, fd: c_int, from: *const c_void, count: usize) -> isize {
-    let Some(mut entered) = holder.enter() else { return real_write(fd, from, count) };
-    let State::Writing(writing) = &mut *entered.state else { return real_write(fd, from, count) };
-    // SAFETY: X2: nobody changes these bytes during the call.
-    let bytes = unsafe { std::slice::from_raw_parts(from.cast::<u8>(), count) };
-    let real = |bytes: &[u8]| real_write(fd, bytes.as_ptr().cast(), bytes.len());
-    keeping_errno(|| writing.write(&holder.edge, fd, bytes, real))
+/// What a buffer stands for goes from the file to where it is written.
+fn handed(range: &lazy::Range, fd: c_int) -> isize {
+    let errno = preload::errno();
+    match lazy::hand(range, fd) {
+        Ok(count) => {
+            preload::set_errno(errno);
+            isize::try_from(count).unwrap_or(isize::MAX)
+        }
+        Err(number) => {
+            preload::set_errno(number);
+            -1
+        }
+    }
+}
+
+/// Leaves `errno` as it was.
+fn lazily<T>(body: impl FnOnce() -> T) -> T {
+    let errno = preload::errno();
+    let answer = body();
+    preload::set_errno(errno);
+    answer
 }
 
 /// Leaves `errno` as it was where the call has not failed.

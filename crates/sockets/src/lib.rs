@@ -32,6 +32,7 @@ mod adapter;
 mod ends;
 #[expect(unsafe_code, reason = "functions that C programs call, and those behind them")]
 pub mod export;
+mod lazy;
 mod reading;
 mod retire;
 mod writing;

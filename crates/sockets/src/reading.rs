@@ -6,6 +6,7 @@
 //! is empty it looks at both, so that somebody else who writes into the pipe is heard, too: what it
 //! writes there is newer than all that was in the ring when it wrote.
 
+use crate::ends;
 use crate::writing::{BULK, answer};
 use abi::edge::Edge;
 use buffer::Fault;
@@ -96,7 +97,7 @@ impl Reading {
     }
 
     fn ask(&mut self, edge: &Edge) {
-        let meets = crate::ends::meets(edge);
+        let meets = ends::meets(edge);
         *self = match meets.then(|| preload::say(edge.socket)) {
             Some(Other::Here) => Self::Asked,
             _ => Self::Plain,
@@ -109,7 +110,7 @@ impl Reading {
         match std::mem::replace(self, Self::Plain) {
             Self::Pipe { .. } | Self::Plain => None,
             Self::Offered(input) | Self::Ring(input) => Some(input),
-            Self::Asked => match crate::ends::meets(edge).then(|| preload::hear(edge.socket))? {
+            Self::Asked => match ends::meets(edge).then(|| preload::hear(edge.socket))? {
                 Heard::Message(fds) => {
                     Some(Box::new(Offer::from_descriptors(fds).ok()?.open().ok()?))
                 }
@@ -153,12 +154,18 @@ impl Reading {
 
 /// Takes what is in the ring, or waits for it.
 fn take(input: &mut Input, number: i32, out: &mut [u8]) -> Result<Step, Fault> {
+    let mut turns = ends::turns();
     loop {
         match input.try_read(out)? {
             // Closed, and all of it read.
             Some(0) => return Err(Fault::Abandoned),
             Some(count) => return Ok(Step::Answer(answer(count, 0))),
             None => {}
+        }
+        if turns > 0 {
+            turns -= 1;
+            std::thread::yield_now();
+            continue;
         }
         let Some(pipe) = preload::lent(number) else { return Ok(Step::Pipe) };
         let impatient = preload::is_impatient(number);

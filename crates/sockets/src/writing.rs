@@ -9,6 +9,8 @@
 //!
 //! [`Reading`]: crate::reading::Reading
 
+use crate::ends;
+use crate::lazy::Range;
 use abi::DbufId;
 use abi::edge::Edge;
 use buffer::Fault;
@@ -21,6 +23,41 @@ pub(crate) const BULK: u64 = 64 << 10;
 const RING: usize = 1 << 20;
 /// Bytes of the longest block in it.
 const PIECE: usize = 64 << 10;
+
+/// What is written.
+#[derive(Debug)]
+pub(crate) enum Bytes<'a> {
+    /// Memory of the program.
+    Memory(&'a [u8]),
+    /// A range of a file, which memory of the program stands for.
+    File(&'a Range),
+}
+
+impl Bytes<'_> {
+    const fn len(&self) -> usize {
+        match self {
+            Self::Memory(bytes) => bytes.len(),
+            Self::File(range) => range.len,
+        }
+    }
+
+    /// Puts a piece into a ring that has room for it, and answers how much of it was there.
+    fn write(&self, output: &mut Output, from: usize, length: usize) -> Result<usize, Fault> {
+        let mut got = length;
+        match self {
+            Self::Memory(bytes) => {
+                output.write(bytes.get(from..from + length).unwrap_or_default())?;
+            }
+            Self::File(range) => {
+                output.write_with(length, |room| {
+                    got = range.file.read_at(range.at + from as u64, room).unwrap_or(0);
+                    got
+                })?;
+            }
+        }
+        Ok(got)
+    }
+}
 
 /// How far a writing end is.
 #[derive(Debug)]
@@ -50,25 +87,25 @@ impl Writing {
         &mut self,
         edge: &Edge,
         number: i32,
-        bytes: &[u8],
-        real: impl Fn(&[u8]) -> isize,
+        bytes: &Bytes<'_>,
+        real: impl Fn() -> isize,
     ) -> isize {
-        if bytes.is_empty() {
-            return real(bytes);
+        if bytes.len() == 0 {
+            return real();
         }
         loop {
             match self {
-                Self::Plain => return real(bytes),
+                Self::Plain => return real(),
                 Self::Pipe { written, look_at } => {
                     if *written < *look_at {
-                        let count = real(bytes);
+                        let count = real();
                         *written += u64::try_from(count).unwrap_or(0);
                         return count;
                     }
                     *look_at = *written + BULK / 4;
                     self.rise(edge, number);
                     if let Self::Pipe { written, .. } = self {
-                        let count = real(bytes);
+                        let count = real();
                         *written += u64::try_from(count).unwrap_or(0);
                         return count;
                     }
@@ -96,7 +133,7 @@ impl Writing {
 
     /// Makes a ring and offers it, if a reader has asked for one.
     fn rise(&mut self, edge: &Edge, number: i32) {
-        let heard = if crate::ends::meets(edge) { preload::hear(edge.socket) } else { Heard::Over };
+        let heard = if ends::meets(edge) { preload::hear(edge.socket) } else { Heard::Over };
         match heard {
             Heard::Nothing => return,
             Heard::Over => {
@@ -125,13 +162,21 @@ fn offered(edge: &Edge) -> Option<Output> {
 }
 
 /// Writes all of it into the ring, or as much as the program's flags and signals allow.
-fn put(output: &mut Output, number: i32, bytes: &[u8]) -> Result<isize, Fault> {
+fn put(output: &mut Output, number: i32, bytes: &Bytes<'_>) -> Result<isize, Fault> {
     let mut done = 0;
-    for piece in bytes.chunks(PIECE) {
-        while !output.is_ready(piece.len())? {
+    while done < bytes.len() {
+        let length = (bytes.len() - done).min(PIECE);
+        let mut turns = ends::turns();
+        while !output.is_ready(length)? {
+            if turns > 0 {
+                turns -= 1;
+                output.flush();
+                std::thread::yield_now();
+                continue;
+            }
             let stop = if preload::is_impatient(number) {
                 Some(preload::EAGAIN)
-            } else if output.wait(piece.len())? == Ready::Something {
+            } else if output.wait(length)? == Ready::Something {
                 None
             } else if preload::is_unread(number) {
                 return Err(Fault::Abandoned);
@@ -143,8 +188,12 @@ fn put(output: &mut Output, number: i32, bytes: &[u8]) -> Result<isize, Fault> {
                 return Ok(answer(done, errno));
             }
         }
-        output.write(piece)?;
-        done += piece.len();
+        let wrote = bytes.write(output, done, length)?;
+        done += wrote;
+        if wrote < length {
+            output.flush();
+            return Ok(answer(done, preload::EIO));
+        }
     }
     output.flush();
     Ok(answer(done, 0))

@@ -1,11 +1,11 @@
 //! Calls about descriptors: closed, copied, looked at, spliced.
 //!
 //! What asks the kernel about the pipe (`poll` and its kin, `FIONREAD`) makes the edge a pipe
-//! first; splicing from or to an edge that may have a ring is refused with `EINVAL`, which the manual page
-//! allows and which programs answer by reading and writing.
+//! first; splicing from or to an edge that may have a ring is refused with `EINVAL`, which the
+//! manual page allows and which programs answer by reading and writing.
 
-use super::missing;
 use crate::ends;
+use crate::lazy;
 use crate::retire::{self, Why};
 use std::ffi::{c_char, c_int, c_uint, c_ulong, c_void};
 use std::ptr;
@@ -42,7 +42,7 @@ macro_rules! passed {
 
 passed!(
     /// `close(2)`.
-    close(fd: c_int) -> c_int, c"close", |fd| { retire::close(fd); None }
+    close(fd: c_int) -> c_int, c"close", |fd| { shut(fd); None }
 );
 passed!(
     /// `fclose(3)`: what is left in the buffer goes into the pipe.
@@ -71,7 +71,8 @@ passed!(
 passed!(
     /// `select(2)`.
     select(count: c_int, r: *const c_ulong, w: *const c_ulong, e: *const c_ulong,
-        limit: *mut c_void) -> c_int, c"select", |count, r, w, _, _| { selected(count, [r, w]); None }
+        limit: *mut c_void) -> c_int, c"select",
+    |count, r, w, _, _| { selected(count, [r, w]); None }
 );
 passed!(
     /// `pselect(2)`.
@@ -115,6 +116,52 @@ passed!(
     |to, from, _, _| spliced([to, from])
 );
 
+passed!(
+    /// `copy_file_range(2)`: of and into files; the kernel refuses pipes.
+    copy_file_range(from: c_int, a: *mut c_void, to: c_int, b: *mut c_void, count: usize,
+        flags: c_uint) -> isize, c"copy_file_range",
+    |from, _, to, _, _, _| { lazy::asks(from); lazy::asks(to); None }
+);
+passed!(
+    /// `lseek(2)`.
+    lseek(fd: c_int, at: i64, from: c_int) -> i64, c"lseek", |fd, _, _| { lazy::asks(fd); None }
+);
+passed!(
+    /// `lseek(2)` with large offsets.
+    lseek64(fd: c_int, at: i64, from: c_int) -> i64, c"lseek64",
+    |fd, _, _| { lazy::asks(fd); None }
+);
+
+type Open = unsafe extern "C" fn(*const c_char, c_int, c_uint) -> c_int;
+type OpenAt = unsafe extern "C" fn(c_int, *const c_char, c_int, c_uint) -> c_int;
+
+/// Functions that open a file; the mode is there or is not, and is a word in either case.
+macro_rules! opens {
+    ($($name:ident($($arg:ident: $type:ty),*) $real:literal as $kind:ty),+ $(,)?) => { $(
+        #[doc = concat!("`", stringify!($name), "`.")]
+        ///
+        /// # Safety
+        /// That of the function behind it.
+        #[unsafe(no_mangle)]
+        pub unsafe extern "C" fn $name($($arg: $type),*) -> c_int {
+            let Some(next) = real!($real as $kind) else { return missing() };
+            // SAFETY: X1; the arguments are the program's.
+            let number = unsafe { next($($arg),*) };
+            if number >= 0 {
+                super::guarded(|| (), || super::lazily(|| lazy::opened(number)));
+            }
+            number
+        }
+    )+ };
+}
+
+opens! {
+    open(path: *const c_char, flags: c_int, mode: c_uint) c"open" as Open,
+    open64(path: *const c_char, flags: c_int, mode: c_uint) c"open64" as Open,
+    openat(at: c_int, path: *const c_char, flags: c_int, mode: c_uint) c"openat" as OpenAt,
+    openat64(at: c_int, path: *const c_char, flags: c_int, mode: c_uint) c"openat64" as OpenAt,
+}
+
 /// `closefrom(3)`.
 ///
 /// # Safety
@@ -153,6 +200,7 @@ fn copied(from: c_int, to: c_int) -> c_int {
     if to >= 0 {
         let errno = preload::errno();
         ends::copied(from, to);
+        lazy::copied(from, to);
         preload::set_errno(errno);
     }
     to
@@ -178,7 +226,7 @@ pub unsafe extern "C" fn dup(from: c_int) -> c_int {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dup2(from: c_int, to: c_int) -> c_int {
     if from != to {
-        super::guarded(|| (), || retire::close(to));
+        super::guarded(|| (), || shut(to));
     }
     match real!(c"dup2" as unsafe extern "C" fn(c_int, c_int) -> c_int) {
         // SAFETY: X1; dup2(2) takes any numbers.
@@ -194,7 +242,7 @@ pub unsafe extern "C" fn dup2(from: c_int, to: c_int) -> c_int {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dup3(from: c_int, to: c_int, flags: c_int) -> c_int {
     if from != to {
-        super::guarded(|| (), || retire::close(to));
+        super::guarded(|| (), || shut(to));
     }
     match real!(c"dup3" as unsafe extern "C" fn(c_int, c_int, c_int) -> c_int) {
         // SAFETY: X1; dup3(2) takes any numbers.
@@ -244,6 +292,12 @@ pub struct Polled {
     revents: i16,
 }
 
+/// A descriptor is about to be closed, or to become another one.
+fn shut(fd: c_int) {
+    lazy::closing(fd);
+    retire::close(fd);
+}
+
 /// The kernel is asked about a descriptor.
 fn asked(fd: c_int) {
     if let Some(holder) = ends::find(fd) {
@@ -282,13 +336,14 @@ fn selected(count: c_int, sets: [*const c_ulong; 2]) {
 
 /// The error that a call gets which splices an end of an edge that may have a ring.
 fn spliced(numbers: [c_int; 2]) -> Option<c_int> {
+    numbers.into_iter().for_each(lazy::asks);
     let live = |number: c_int| ends::find(number).is_some_and(|holder| !holder.is_pipe());
     numbers.into_iter().any(live).then_some(preload::EINVAL)
 }
 
 fn range(first: c_uint, last: c_uint) {
     let end = last.min(1023);
-    (first..=end).for_each(|number| retire::close(c_int::try_from(number).unwrap_or(-1)));
+    (first..=end).for_each(|number| shut(c_int::try_from(number).unwrap_or(-1)));
 }
 
 /// The descriptor of a stream of the C library.

@@ -40,7 +40,13 @@ extern "C" fn before(which: usize) -> *const c_void {
     let Some(((name, why), next)) = NAMES.get(which).zip(NEXT.get(which)) else {
         return nowhere as *const c_void;
     };
-    super::guarded(|| (), || retire::all(*why));
+    super::guarded(
+        || (),
+        || {
+            crate::lazy::stop();
+            retire::all(*why);
+        },
+    );
     preload::set_errno(errno);
     match super::behind(next, name) {
         found if found.is_null() => nowhere as *const c_void,

@@ -4,11 +4,13 @@
 //! Nothing here allocates or takes a lock. `errno` is only touched by [`set_errno`]; who calls
 //! anything else saves it with [`errno`] before.
 
+pub mod window;
+
 use crate::doorbell::Other;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::ffi::{CStr, c_int, c_void};
 use std::os::fd::{BorrowedFd, OwnedFd};
-use std::ptr::NonNull;
+use std::ptr::{self, NonNull};
 
 /// The number of the last error of this thread.
 #[must_use]
@@ -129,7 +131,7 @@ pub fn is_restarted() -> bool {
         // SAFETY: all bits zero are a valid sigaction: no handler, no flags.
         let mut set: libc::sigaction = unsafe { std::mem::zeroed() };
         // SAFETY: with no new action sigaction(2) only writes the old one, into a value that lives.
-        let asked = unsafe { libc::sigaction(signal, std::ptr::null(), &raw mut set) };
+        let asked = unsafe { libc::sigaction(signal, ptr::null(), &raw mut set) };
         asked != 0
             || matches!(set.sa_sigaction, libc::SIG_DFL | libc::SIG_IGN)
             || set.sa_flags & libc::SA_RESTART != 0
@@ -177,7 +179,7 @@ pub fn shut(socket: c_int) {
     }
 }
 
-pub use libc::{EAGAIN, EINTR, EINVAL, EIO, ENOSYS, F_DUPFD, F_DUPFD_CLOEXEC, FIONREAD};
+pub use libc::{EAGAIN, EBADF, EINTR, EINVAL, EIO, ENOSYS, F_DUPFD, F_DUPFD_CLOEXEC, FIONREAD};
 
 /// Whether a descriptor can only be written.
 #[must_use]
@@ -215,12 +217,11 @@ pub fn branch() -> crate::Result<Branch> {
     let failed = (pid < 0).then(|| crate::Error::last("clone", "a process that pours"));
     if failed.is_none() {
         // SAFETY: waitpid(2) with no place for the status writes nothing.
-        while unsafe { libc::waitpid(pid, std::ptr::null_mut(), libc::__WALL) } < 0
-            && errno() == EINTR
-        {}
+        while unsafe { libc::waitpid(pid, ptr::null_mut(), libc::__WALL) } < 0 && errno() == EINTR {
+        }
     }
     // SAFETY: as above; the set is the one that was there.
-    unsafe { libc::sigprocmask(libc::SIG_SETMASK, &raw const before, std::ptr::null_mut()) };
+    unsafe { libc::sigprocmask(libc::SIG_SETMASK, &raw const before, ptr::null_mut()) };
     failed.map_or(Ok(Branch::Here), Err)
 }
 
@@ -321,4 +322,44 @@ pub fn is_used_by_stdio(number: c_int) -> bool {
         // SAFETY: as above.
         same && unsafe { __fbufsize(file) } > 0
     })
+}
+
+/// The size of a regular file that is open for reading only, and not past the kernel's cache.
+#[must_use]
+pub fn plain_file(number: c_int) -> Option<u64> {
+    let fd = lent(number)?;
+    let flags = rustix::fs::fcntl_getfl(fd).ok()?;
+    let reads = flags & rustix::fs::OFlags::RWMODE == rustix::fs::OFlags::RDONLY;
+    let stat = rustix::fs::fstat(fd).ok()?;
+    let regular = rustix::fs::FileType::from_raw_mode(stat.st_mode).is_file();
+    let plain = reads && regular && !flags.contains(rustix::fs::OFlags::DIRECT);
+    plain.then(|| u64::try_from(stat.st_size).unwrap_or(0))
+}
+
+/// Sets the position of a file.
+pub fn seek(number: c_int, at: u64) {
+    if let Some(fd) = lent(number) {
+        // A file that cannot be sought was never taken for one that can.
+        let _ = rustix::fs::seek(fd, rustix::fs::SeekFrom::Start(at));
+    }
+}
+
+/// The position of a file.
+#[must_use]
+pub fn position(number: c_int) -> Option<u64> {
+    rustix::fs::seek(lent(number)?, rustix::fs::SeekFrom::Current(0)).ok()
+}
+
+/// Runs something that starts a thread: the thread gets no signal of the program's.
+pub fn quietly<T>(body: impl FnOnce() -> T) -> T {
+    // SAFETY: all bits zero are a valid set of signals.
+    let (mut all, mut before): (libc::sigset_t, libc::sigset_t) = unsafe { std::mem::zeroed() };
+    // SAFETY: sigfillset(3) writes a set that lives.
+    unsafe { libc::sigfillset(&raw mut all) };
+    // SAFETY: pthread_sigmask(3) reads one set and writes the other; both live.
+    unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &raw const all, &raw mut before) };
+    let done = body();
+    // SAFETY: as above; the set is the one that was there.
+    unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &raw const before, ptr::null_mut()) };
+    done
 }
