@@ -11,13 +11,13 @@
 //! bells at once. A producer that ends, dies or lies is taken out, with its ledger and the fault if
 //! there is one ([`Merged::departed`]); the others go on. Producers may come at any time.
 //!
-//! **By time** ([`Order::Stamped`]). The time is what producers allege, in any unit. The oldest block
-//! is given when every producer has shown that it has nothing older: by a block of its own that is
-//! not; or when some producer has shown blocks that are the window apart, or 1 MB of them; or when
-//! nothing came for as long as the reader is patient. What comes later than that is given all the
-//! same, at once, and counted as late. A producer that writes times in the past gets every second
-//! turn at most, so it starves nobody; one that writes times in the future is believed, as all are:
-//! others are then not waited for, which makes blocks late and loses none.
+//! **By time** ([`Order::Stamped`]). The time is what producers allege, in any unit. The oldest
+//! block is given when every producer has shown that it has nothing older: by a block of its own
+//! that is not; or when some producer has shown blocks that are the window apart, or 1 MB of them;
+//! or when nothing came for as long as the reader is patient. What comes later than that is given
+//! all the same, at once, and counted as late. A producer that writes times in the past gets every
+//! second turn at most, so it starves nobody; one that writes times in the future is believed, as
+//! all are: others are then not waited for, which makes blocks late and loses none.
 
 use crate::stream::{Input, Piece, Ready};
 use crate::{Fault, Put, Taken, signal};

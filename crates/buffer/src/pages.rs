@@ -9,8 +9,9 @@
 //! of 2 MB up to 4 MB, and 4 to 15 % less from 16 MB on; to touch it for the first time costs 12 to
 //! 16 times less. So huge pages are used from their own size on wherever they are to be had for
 //! nothing, and of those that somebody has set aside only large rings take. Pages that a writer
-//! takes at once cost no more than those that come by faults, and come before the first lap. Readers
-//! do not take theirs at once: the faults of a mapping that is only read bring several pages each.
+//! takes at once cost no more than those that come by faults, and come before the first lap.
+//! Readers do not take theirs at once: the faults of a mapping that is only read bring several
+//! pages each.
 
 use std::fmt;
 use std::sync::OnceLock;

@@ -8,7 +8,7 @@
 
 use abi::{DbufId, RichPointer};
 use std::fs::{File, Permissions};
-use std::io::Write as _;
+use std::io::{Read as _, Write as _};
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::os::unix::fs::{FileExt as _, PermissionsExt as _};
 use std::path::PathBuf;
@@ -21,7 +21,7 @@ use streamline_buffer::resolve::Table;
 use streamline_buffer::{Fault, file};
 use sys::descriptor;
 use sys::process::{self, NOBODY};
-use testkit::need;
+use testkit::{Random, need};
 
 const ROLE: &str = "STREAMLINE_TEST_FILE_ROLE";
 const LENGTH: usize = 3000;
@@ -55,9 +55,10 @@ impl Drop for Named {
 }
 
 /// The desk of this process, and another process that is its guest.
-fn start() -> Option<(Desk, Child, [Named; 2])> {
+fn start(role: &str) -> Option<(Desk, Child, [Named; 2])> {
     need::root()?;
-    let files = [Named::new("open", 0o644), Named::new("closed", 0o600)];
+    let named = |kind, mode| Named::new(&format!("{role}-{kind}"), mode);
+    let files = [named("open", 0o644), named("closed", 0o600)];
     let mut creator = Creator::new(4);
     for (number, named) in (1..).zip(&files) {
         creator.share_file(&CachedFile::open(id(number), &named.0).unwrap()).unwrap();
@@ -67,7 +68,7 @@ fn start() -> Option<(Desk, Child, [Named; 2])> {
     let desk = Desk::open(creator).unwrap();
     let (_, there) = desk.introduce(Credentials::new(NOBODY, NOBODY)).unwrap();
     let mut command = process::again_as(NOBODY, there).unwrap();
-    command.args(["--ignored", "--exact", "the_other_process", "--nocapture"]).env(ROLE, "guest");
+    command.args(["--ignored", "--exact", "the_other_process", "--nocapture"]).env(ROLE, role);
     command.stdout(Stdio::piped());
     match process::start(&mut command) {
         Ok(child) => Some((desk, child, files)),
@@ -77,11 +78,31 @@ fn start() -> Option<(Desk, Child, [Named; 2])> {
 
 #[test]
 fn e5_a_pointer_into_a_file_is_readable_by_who_may_read_the_file() {
-    let Some((_desk, child, _files)) = start() else { return };
+    let Some((_desk, child, _files)) = start("guest") else { return };
     let output = child.wait_with_output().unwrap();
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
     assert!(output.status.success(), "{text}");
     assert!(text.contains("all of it was as it must be"), "{text}");
+}
+
+/// The file is cut and grown without end while another process reads it.
+#[test]
+fn a_file_that_is_cut_kills_no_reader_of_another_user() {
+    let Some((_desk, mut child, files)) = start("loop") else { return };
+    let file = File::options().write(true).open(&files[0].0).unwrap();
+    let mut random = Random::replayable();
+    let mut cuts = 0;
+    let status = loop {
+        if let Some(status) = child.try_wait().unwrap() {
+            break status;
+        }
+        file.set_len(random.below(LENGTH as u64)).unwrap();
+        file.write_all_at(&[b'a'; LENGTH], 0).unwrap();
+        cuts += 1;
+    };
+    let mut text = String::new();
+    child.stdout.take().unwrap().read_to_string(&mut text).unwrap();
+    assert!(status.success() && text.contains("copies"), "{cuts} cuts: {text}");
 }
 
 #[test]
@@ -143,10 +164,33 @@ fn a_file_system_in_user_space_is_refused_from_strangers() {
 #[test]
 #[ignore = "what the other process runs"]
 fn the_other_process() {
-    if std::env::var(ROLE).is_err() {
-        return;
+    let Ok(role) = std::env::var(ROLE) else { return };
+    let guest = Guest::new(std::io::stdin().as_fd().try_clone_to_owned().unwrap());
+    if role == "loop" { read_on(guest) } else { look(guest) }
+}
+
+/// Copies until it has seen enough of both: all of a place, and a place that was cut off.
+fn read_on(mut guest: Guest) {
+    let (mut random, mut copies, mut cuts) = (Random::new(9), 0, 0);
+    let mut out = [0; LENGTH];
+    while copies < 5000 || cuts < 100 {
+        let at = random.within(0..LENGTH - 1);
+        let length = random.within(1..LENGTH - at);
+        let place = abi::Place::new(at as u64, length as u32);
+        let pointer = RichPointer::new(id(1), place, abi::Class::YES);
+        match guest.copy(pointer, &mut out[..length]) {
+            Ok(()) => {
+                assert!(out[..length].iter().all(|byte| [0, b'a'].contains(byte)));
+                copies += 1;
+            }
+            Err(Unreadable::Fault(Fault::OutOfWindow(_))) => cuts += 1,
+            Err(other) => panic!("{other}"),
+        }
     }
-    let mut guest = Guest::new(std::io::stdin().as_fd().try_clone_to_owned().unwrap());
+    println!("{copies} copies, {cuts} of what was cut off");
+}
+
+fn look(mut guest: Guest) {
     let pointer = |number, at, length| {
         RichPointer::new(id(number), abi::Place::new(at, length), abi::Class::YES)
     };

@@ -2,8 +2,8 @@
 //!
 //! The calls of [`crate::stream`], with blocks that stay whole: a read gives one block as it was
 //! written, as a datagram socket does. Who sleeps says so and is rung for, and nobody else; a
-//! process that is gone is heard; each index is checked at each use. What is said there about waking
-//! and about the end holds here.
+//! process that is gone is heard; each index is checked at each use. What is said there about
+//! waking and about the end holds here.
 
 use super::{Config, Visitor, Writer};
 use crate::indirect::bells::Bells;
