@@ -48,7 +48,8 @@ pub fn mpipe(n: usize, config: &Config) -> Result<Vec<OwnedFd>, Error> {
 pub const ENDS_MAX: usize = descriptor::DESCRIPTORS_MAX + 1;
 
 /// Opens the writing end: makes the ring, and hands it to the readers. The descriptor is closed.
-pub fn open_write(end: OwnedFd) -> Result<Output, Error> {
+/// Answers also after how many blocks what was written is shown.
+pub fn open_write(end: OwnedFd) -> Result<(Output, usize), Error> {
     if !begins_with(&end, &MAGIC.to_ne_bytes())? {
         return Err(Error::NoEnd);
     }
@@ -64,7 +65,7 @@ pub fn open_write(end: OwnedFd) -> Result<Output, Error> {
     }
     // Who is gone already has left: the writer will see that.
     let (output, _) = stream::send_to(&config, theirs)?;
-    Ok(output)
+    Ok((output, config.every))
 }
 
 /// Opens a reading end: waits until the writing end was opened. `None`: it was closed, and there is

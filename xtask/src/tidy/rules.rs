@@ -76,6 +76,7 @@ pub(super) const ROOMS: &[Room] = &[
         ..room("sockets", DOORS, &["buffer", "sys", "abi"])
     },
     Room { fence: Fence::Files(&["export.rs"]), ..room("pcap", DOORS, &["engine", "wire"]) },
+    Room { fence: Fence::Files(&["export.rs"]), ..room("capi", DOORS, &["buffer", "sys", "abi"]) },
     room("web", DOORS, &["engine", "buffer", "wire"]),
     // It starts programs whose edges become streams: `sys` starts them, `abi` tells them.
     room("cli", DOORS, &["engine", "pipeline", "pipesfs", "web", "sys", "abi"]),

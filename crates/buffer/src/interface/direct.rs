@@ -26,6 +26,11 @@ impl Reading {
         Self { input, ahead: Vec::new(), from: 0 }
     }
 
+    /// The stream itself, for who waits on it. Reading from it passes over what was copied ahead.
+    pub const fn input(&mut self) -> &mut Input {
+        &mut self.input
+    }
+
     fn ahead(&self) -> &[u8] {
         self.ahead.get(self.from..).unwrap_or_default()
     }

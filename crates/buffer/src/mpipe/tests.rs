@@ -26,7 +26,7 @@ fn d9_each_end_has_a_place_of_its_own() {
             })
         })
         .collect();
-    let mut output = open_write(ends.remove(0)).unwrap();
+    let (mut output, _) = open_write(ends.remove(0)).unwrap();
     let mut sent = Vec::new();
     for at in 0..5000u32 {
         let block = at.to_le_bytes().repeat(1 + at as usize % 50);
@@ -47,7 +47,7 @@ fn ends_that_are_closed_before_they_were_opened_are_closed() {
     let mut ends = mpipe(3, &config()).unwrap();
     let kept = ends.pop().unwrap();
     drop(ends.pop());
-    let mut output = open_write(ends.remove(0)).unwrap();
+    let (mut output, _) = open_write(ends.remove(0)).unwrap();
     let mut input = open_read(kept).unwrap().unwrap();
     for at in 0..1000u32 {
         assert!(output.write(&at.to_le_bytes()).unwrap(), "nobody waits for the one that is gone");

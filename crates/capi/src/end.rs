@@ -1,0 +1,243 @@
+//! What a number stands for.
+
+use crate::failure::{EAGAIN, EBADF, ENOBUFS, Failure};
+use buffer::interface::{Reading, Ready, Stream};
+use buffer::name::{Inbox, SharedRegion};
+use buffer::stream::{Input, Output, Room};
+use std::time::Duration;
+
+/// An end, and how it is used.
+#[derive(Debug)]
+pub(crate) struct End {
+    pub(crate) kind: Kind,
+    /// It never waits.
+    pub(crate) nonblocking: bool,
+}
+
+#[derive(Debug)]
+pub(crate) enum Kind {
+    Reader(Reader),
+    Writer(Writer),
+    Region(Region),
+    Inbox(Inbox),
+    /// The reading end of a pipe whose writing end was closed before anybody used it.
+    Closed,
+}
+
+impl End {
+    pub(crate) const fn new(kind: Kind) -> Self {
+        Self { kind, nonblocking: false }
+    }
+}
+
+/// The reading end of a stream.
+#[derive(Debug)]
+pub(crate) struct Reader {
+    from: Reading,
+    /// Its descriptor becomes readable when something comes.
+    watching: bool,
+}
+
+/// The writing end of a stream.
+#[derive(Debug)]
+pub(crate) struct Writer {
+    pub(crate) output: Output,
+    /// Every block is shown at once, and whoever sleeps is woken for it.
+    pub(crate) eager: bool,
+    pub(crate) room: Option<Room>,
+}
+
+/// A region, and where the next read or write of it begins.
+#[derive(Debug)]
+pub(crate) struct Region {
+    pub(crate) memory: SharedRegion,
+    pub(crate) at: u64,
+}
+
+impl Reader {
+    pub(crate) const fn new(input: Input) -> Self {
+        Self { from: Reading::new(input), watching: false }
+    }
+
+    /// The stream, which nobody watches any more.
+    #[inline]
+    pub(crate) fn stream(&mut self) -> &mut Reading {
+        if self.watching {
+            self.watching = false;
+            self.from.input().unwatch();
+        }
+        &mut self.from
+    }
+
+    /// Has the descriptor become readable when something comes. `true`: it has come.
+    fn watch(&mut self) -> Result<bool, Failure> {
+        let something = self.from.input().watch()?;
+        self.watching = !something;
+        Ok(something)
+    }
+
+    #[inline]
+    pub(crate) fn read(&mut self, out: &mut [u8], nonblocking: bool) -> Result<usize, Failure> {
+        if !nonblocking {
+            return Ok(self.stream().read(out)?);
+        }
+        loop {
+            if let Some(count) = self.stream().try_read(out)? {
+                return Ok(count);
+            }
+            if !self.watch()? {
+                return Err(nothing());
+            }
+        }
+    }
+
+    /// What can be looked at; empty: the end.
+    pub(crate) fn peek(&mut self, nonblocking: bool) -> Result<&[u8], Failure> {
+        while self.stream().peek()?.is_none() {
+            if !nonblocking {
+                self.stream().wait(None)?;
+            } else if !self.watch()? {
+                return Err(nothing());
+            }
+        }
+        Ok(self.stream().peek()?.unwrap_or_default())
+    }
+
+    pub(crate) fn release(&mut self, count: usize) {
+        self.stream().take(count);
+    }
+
+    pub(crate) fn wait(&mut self, limit: Option<Duration>) -> Result<bool, Failure> {
+        Ok(self.stream().wait(limit)? == Ready::Something)
+    }
+}
+
+impl Writer {
+    pub(crate) const fn new(output: Output, eager: bool) -> Self {
+        Self { output, eager, room: None }
+    }
+
+    /// Writes all of it: as one block, or as several where it is longer than a block can be.
+    #[inline]
+    pub(crate) fn write(&mut self, bytes: &[u8], nonblocking: bool) -> Result<usize, Failure> {
+        if nonblocking {
+            return self.write_what_fits(bytes);
+        }
+        let longest = self.output.block_max().max(1);
+        if bytes.len() <= longest {
+            self.put(bytes)?;
+        } else {
+            bytes.chunks(longest).try_for_each(|block| self.put(block))?;
+        }
+        if self.eager {
+            self.output.flush();
+        }
+        Ok(bytes.len())
+    }
+
+    /// Writes the blocks for which there is room.
+    fn write_what_fits(&mut self, bytes: &[u8]) -> Result<usize, Failure> {
+        let longest = self.output.block_max().max(1);
+        let mut count = 0;
+        for block in bytes.chunks(longest) {
+            if !self.output.is_ready(block.len())? {
+                break;
+            }
+            self.put(block)?;
+            count += block.len();
+        }
+        // Whoever reads makes the room.
+        if self.eager || count < bytes.len() {
+            self.output.flush();
+        }
+        if count == 0 && !bytes.is_empty() { Err(no_room()) } else { Ok(count) }
+    }
+
+    /// Waits until there is room for a byte.
+    pub(crate) fn wait(&mut self) -> Result<bool, Failure> {
+        while !self.output.is_ready(1)? {
+            self.output.wait(1)?;
+        }
+        Ok(true)
+    }
+
+    #[inline]
+    fn put(&mut self, block: &[u8]) -> Result<(), Failure> {
+        if self.output.write(block)? { Ok(()) } else { Err(dropped()) }
+    }
+
+    pub(crate) fn reserve(&mut self, length: usize, wait: bool) -> Result<*mut u8, Failure> {
+        if !wait && !self.output.is_ready(length)? {
+            self.output.flush();
+            return Err(no_room());
+        }
+        let Some((room, at)) = self.output.room(length)? else { return Err(dropped()) };
+        self.room = Some(room);
+        Ok(at.as_ptr())
+    }
+
+    pub(crate) fn commit(&mut self, used: usize) -> Result<(), Failure> {
+        let Some(room) = self.room.take() else {
+            return Err(Failure::invalid("nothing is reserved at this end"));
+        };
+        if used > room.length() {
+            let length = room.length();
+            return Err(Failure::invalid(format!("{used} bytes of {length} that were reserved")));
+        }
+        if !self.output.commit(room, used)? {
+            return Err(Failure::invalid("something was written between reserve and commit"));
+        }
+        if self.eager {
+            self.output.flush();
+        }
+        Ok(())
+    }
+}
+
+impl Region {
+    /// How many bytes there are from here on, at most `length`.
+    pub(crate) fn span(&self, at: u64, length: usize) -> usize {
+        let left = (self.memory.len() as u64).saturating_sub(at);
+        usize::try_from(left).unwrap_or(usize::MAX).min(length)
+    }
+
+    pub(crate) fn read(&self, at: u64, out: &mut [u8]) -> Result<usize, Failure> {
+        let count = self.span(at, out.len());
+        let (out, _) = out.split_at_mut(count);
+        self.memory.read_at(at.min(self.memory.len() as u64), out)?;
+        Ok(count)
+    }
+
+    pub(crate) fn write(&self, at: u64, bytes: &[u8]) -> Result<usize, Failure> {
+        let count = self.span(at, bytes.len());
+        if count == 0 && !bytes.is_empty() {
+            let text = format!("the region ends at {}: nothing fits at {at}", self.memory.len());
+            return Err(Failure::new(ENOSPC, text));
+        }
+        let (bytes, _) = bytes.split_at(count);
+        self.memory.write_at(at.min(self.memory.len() as u64), bytes)?;
+        Ok(count)
+    }
+}
+
+const ENOSPC: i32 = 28;
+
+#[cold]
+fn nothing() -> Failure {
+    Failure::new(EAGAIN, "nothing is there: poll the descriptor")
+}
+
+#[cold]
+fn no_room() -> Failure {
+    Failure::new(EAGAIN, "there is no room: wait for it with streamline_wait()")
+}
+
+#[cold]
+fn dropped() -> Failure {
+    Failure::new(ENOBUFS, "the ring is full, and the block was dropped and counted")
+}
+
+#[cold]
+pub(crate) fn wrong_end(wanted: &str) -> Failure {
+    Failure::new(EBADF, format!("this end is not {wanted}"))
+}

@@ -1,0 +1,368 @@
+//! The functions of streamline.h. Each checks its numbers and pointers, makes slices of them, and
+//! calls one safe function; a panic ends the call, and not the program.
+//!
+//! Invariants, cited below:
+//! - X1 A pointer that is not null and a length come from a C program that says that so many bytes
+//!   lie there and nobody else changes them during the call: as for memcpy(3), this cannot be
+//!   checked.
+//! - X2 No slice is longer than `isize::MAX`: longer ones are refused first.
+
+use crate::calls;
+use crate::failure::{self, EFAULT, EINVAL, Failure};
+use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::slice;
+use std::time::Duration;
+
+/// The writer waits for the slowest reader.
+pub const STREAMLINE_BLOCK: i32 = 0;
+/// The newest block is dropped and counted.
+pub const STREAMLINE_DROP_NEW: i32 = 1;
+/// The oldest block is overwritten; a reader that comes too late loses it.
+pub const STREAMLINE_OVERWRITE: i32 = 2;
+
+/// To streamline_open(): read.
+pub const STREAMLINE_READ: i32 = 0;
+/// To streamline_open(): write, to an inbox or a region.
+pub const STREAMLINE_WRITE: i32 = 1;
+/// To streamline_open(): the end never waits.
+pub const STREAMLINE_NONBLOCK: i32 = 4;
+
+/// The shape of a stream. Zeros stand for what is best for most.
+#[derive(Clone, Copy, Debug, Default)]
+#[repr(C)]
+#[allow(non_camel_case_types, reason = "its name in C")]
+pub struct streamline_config {
+    /// Bytes of the ring, rounded up to a power of two; 0: 1 MB.
+    pub capacity: u64,
+    /// When it is full: STREAMLINE_BLOCK, STREAMLINE_DROP_NEW or STREAMLINE_OVERWRITE.
+    pub policy: i32,
+    /// Who may open it, as permission bits; 0: 0600, this user alone.
+    pub mode: u32,
+    /// How many may read it at a time; 0: 32.
+    pub readers: u32,
+    /// How many of them may be of any one user who is not the owner; 0: 8.
+    pub readers_of_one_stranger: u32,
+    /// After how many blocks what was written is shown. 0 or 1: each write is seen at once. More
+    /// (32) is several times faster for small blocks; then call streamline_flush() before waiting
+    /// for an answer.
+    pub every: u32,
+}
+
+/// Creates a stream and opens its writing end. Others open it by `name` (letters, digits, dots,
+/// hyphens and underscores, at most 64) as long as this end is open; they start at now. Names live
+/// in the process and in its network namespace; nothing is left behind.
+///
+/// EEXIST: the name is taken. config may be null.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn streamline_create(
+    name: *const c_char,
+    config: *const streamline_config,
+) -> c_int {
+    number(|| {
+        // SAFETY: X1, as the header asks for.
+        let (name, config) = (unsafe { text(name) }?, unsafe { shape(config) });
+        calls::create(name, config)
+    })
+}
+
+/// Creates a region of `bytes` bytes that others open by name. mode: who may read it, and write to
+/// it (0600, 0644, 0666, ...). The name is given back when the process ends.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn streamline_create_region(
+    name: *const c_char,
+    bytes: usize,
+    mode: c_uint,
+) -> c_int {
+    // SAFETY: X1.
+    number(|| calls::create_region(unsafe { text(name) }?, bytes, mode))
+}
+
+/// Creates an inbox: others open it by name to write to it (STREAMLINE_WRITE), each in a stream of
+/// its own, which streamline_accept() hands out. mode: who may write (0200 and so on).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn streamline_create_inbox(name: *const c_char, mode: c_uint) -> c_int {
+    // SAFETY: X1.
+    number(|| calls::create_inbox(unsafe { text(name) }?, mode))
+}
+
+/// The reading end of the next one who writes to an inbox. Waits for at most timeout_ms
+/// milliseconds; -1: for ever. EAGAIN: nobody came.
+#[unsafe(no_mangle)]
+pub extern "C" fn streamline_accept(inbox: c_int, timeout_ms: c_int) -> c_int {
+    number(|| calls::accept(inbox, limit(timeout_ms)))
+}
+
+/// Opens a stream or a region, or an inbox to write to it: "NAME" of this user, or "UID/NAME" of
+/// another one. The permission is checked here, once.
+///
+/// ENOENT: nobody has the name. EACCES: it is not for us. EPERM: somebody keeps the name to whom it
+/// does not belong. EUSERS: it has as many readers as its creator lets in. ETIMEDOUT: its creator
+/// does not answer.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn streamline_open(name: *const c_char, flags: c_int) -> c_int {
+    number(|| {
+        if flags & !(STREAMLINE_WRITE | STREAMLINE_NONBLOCK) != 0 {
+            return Err(Failure::invalid(format!("there are no flags {flags:#x}")));
+        }
+        // SAFETY: X1.
+        let fd = calls::open(unsafe { text(name) }?, flags & STREAMLINE_WRITE != 0, None)?;
+        if flags & STREAMLINE_NONBLOCK != 0 {
+            calls::nonblocking(fd, true)?;
+        }
+        Ok(fd)
+    })
+}
+
+/// Makes a multiway pipe: fds[0] writes, fds[1] to fds[num - 1] read, each at its own place. The
+/// ends are inherited over fork and exec, and can be sent over sockets. Each is opened by the first
+/// call that uses it: until fds[0] is written to (or flushed), readers wait. Unused ends are closed
+/// by streamline_close(), too, as those of a pipe are.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn streamline_mpipe(fds: *mut c_int, num: c_int) -> c_int {
+    // SAFETY: as below, with no configuration.
+    unsafe { streamline_mpipe_with(fds, num, std::ptr::null()) }
+}
+
+/// As streamline_mpipe(), with a ring of this shape. config may be null.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn streamline_mpipe_with(
+    fds: *mut c_int,
+    num: c_int,
+    config: *const streamline_config,
+) -> c_int {
+    done(|| {
+        let length = usize::try_from(num).unwrap_or(0);
+        if fds.is_null() {
+            return Err(null());
+        }
+        if length < 2 || length > buffer::mpipe::ENDS_MAX {
+            return Err(buffer::mpipe::Error::Ends(length).into());
+        }
+        // SAFETY: X1; the length is small.
+        let fds = unsafe { slice::from_raw_parts_mut(fds, length) };
+        // SAFETY: X1.
+        calls::pipe(fds, unsafe { shape(config) })
+    })
+}
+
+/// Reads as read(2) does: what is there, at most count bytes; waits until there is something. 0: the
+/// stream has ended. A ring that overwrites gives whole blocks, one at a time.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn streamline_read(fd: c_int, buf: *mut c_void, count: usize) -> isize {
+    // SAFETY: X1.
+    length(|| calls::read(fd, unsafe { bytes_mut(buf, count) }?))
+}
+
+/// Writes count bytes: as one block, or as several where they are more than half of the ring; waits
+/// for room where the policy is to block.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn streamline_write(fd: c_int, buf: *const c_void, count: usize) -> isize {
+    // SAFETY: X1.
+    length(|| calls::write(fd, unsafe { bytes(buf, count) }?))
+}
+
+/// Reads from a region, at this place; less where the region ends.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn streamline_pread(
+    fd: c_int,
+    buf: *mut c_void,
+    count: usize,
+    offset: u64,
+) -> isize {
+    // SAFETY: X1.
+    length(|| calls::read_at(fd, offset, unsafe { bytes_mut(buf, count) }?))
+}
+
+/// Writes to a region, at this place; less where the region ends.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn streamline_pwrite(
+    fd: c_int,
+    buf: *const c_void,
+    count: usize,
+    offset: u64,
+) -> isize {
+    // SAFETY: X1.
+    length(|| calls::write_at(fd, offset, unsafe { bytes(buf, count) }?))
+}
+
+/// Reads without taking: *data points to what comes next, at most count bytes of it, and the answer
+/// says how many there are; 0: the stream has ended. Good until the next call on this end; between
+/// processes it is a copy, because the writer may be a stranger. streamline_release() takes it.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn streamline_peek(
+    fd: c_int,
+    data: *mut *const c_char,
+    count: usize,
+) -> isize {
+    length(|| {
+        if data.is_null() {
+            return Err(null());
+        }
+        let (first, length) = calls::peek(fd, count)?;
+        // SAFETY: X1: it is a place for one pointer.
+        unsafe { data.write(first.cast()) };
+        Ok(length)
+    })
+}
+
+/// Takes count bytes of what was peeked at.
+#[unsafe(no_mangle)]
+pub extern "C" fn streamline_release(fd: c_int, count: usize) -> c_int {
+    done(|| calls::release(fd, count))
+}
+
+/// Room for a block of up to count bytes, in the ring itself: fill it, then call
+/// streamline_commit(), with nothing in between on this end. Null: errno says why.
+#[unsafe(no_mangle)]
+pub extern "C" fn streamline_reserve(fd: c_int, count: usize) -> *mut c_void {
+    match guarded(|| calls::reserve(fd, count)) {
+        Some(room) => room.cast(),
+        None => std::ptr::null_mut(),
+    }
+}
+
+/// Writes the first count bytes of what was reserved as one block.
+#[unsafe(no_mangle)]
+pub extern "C" fn streamline_commit(fd: c_int, count: usize) -> c_int {
+    done(|| calls::commit(fd, count))
+}
+
+/// Shows readers all that was written, and wakes those that wait. Needed only where the
+/// configuration says that not every write is shown at once.
+#[unsafe(no_mangle)]
+pub extern "C" fn streamline_flush(fd: c_int) -> c_int {
+    done(|| calls::flush(fd))
+}
+
+/// Moves up to count bytes from one end to another one, by pointers where both ends know them;
+/// waits until there is something. 0: the source has ended.
+#[unsafe(no_mangle)]
+pub extern "C" fn streamline_splice(from: c_int, to: c_int, count: usize) -> isize {
+    length(|| calls::splice(from, to, count))
+}
+
+/// Waits until there is something to read (or the end), or room to write, for at most timeout_ms
+/// milliseconds; -1: for ever; for room it always waits for ever. 1: ready. 0: nothing in time.
+///
+/// To wait for several ends at once: make them STREAMLINE_NONBLOCK, read until EAGAIN, then poll(2)
+/// the descriptors for POLLIN. Only after EAGAIN is a reading end made readable when something
+/// comes.
+#[unsafe(no_mangle)]
+pub extern "C" fn streamline_wait(fd: c_int, timeout_ms: c_int) -> c_int {
+    number(|| calls::wait(fd, limit(timeout_ms)).map(c_int::from))
+}
+
+/// Has an end wait (0) or never wait (1).
+#[unsafe(no_mangle)]
+pub extern "C" fn streamline_nonblock(fd: c_int, on: c_int) -> c_int {
+    done(|| calls::nonblocking(fd, on != 0))
+}
+
+/// Closes an end: readers get what is there and then the end; a writer waits for this reader no
+/// longer. EBADF: it is none, or was closed before.
+#[unsafe(no_mangle)]
+pub extern "C" fn streamline_close(fd: c_int) -> c_int {
+    done(|| calls::close(fd))
+}
+
+/// What was the matter with the last call of this thread that failed: a sentence without a full
+/// stop, good until the next one that fails; empty: none has.
+#[unsafe(no_mangle)]
+pub extern "C" fn streamline_error() -> *const c_char {
+    failure::last()
+}
+
+// ---- pointers
+
+/// # Safety
+/// X1: null, or a string that ends.
+unsafe fn text<'a>(name: *const c_char) -> Result<&'a str, Failure> {
+    if name.is_null() {
+        return Err(null());
+    }
+    // SAFETY: the promise of this function.
+    let name = unsafe { CStr::from_ptr(name) };
+    name.to_str().map_err(|_| Failure::invalid("a name has letters, digits, dots and hyphens"))
+}
+
+/// # Safety
+/// X1: null, or one configuration.
+unsafe fn shape<'a>(config: *const streamline_config) -> Option<&'a streamline_config> {
+    // SAFETY: the promise of this function.
+    unsafe { config.as_ref() }
+}
+
+/// # Safety
+/// X1: null, or so many bytes.
+#[inline]
+unsafe fn bytes<'a>(at: *const c_void, count: usize) -> Result<&'a [u8], Failure> {
+    check(at, count)?;
+    if count == 0 {
+        return Ok(&[]);
+    }
+    // SAFETY: the promise of this function; X2 was checked.
+    Ok(unsafe { slice::from_raw_parts(at.cast(), count) })
+}
+
+/// # Safety
+/// X1: null, or so many bytes that nobody else looks at.
+#[inline]
+unsafe fn bytes_mut<'a>(at: *mut c_void, count: usize) -> Result<&'a mut [u8], Failure> {
+    check(at, count)?;
+    if count == 0 {
+        return Ok(&mut []);
+    }
+    // SAFETY: the promise of this function; X2 was checked. The bytes may never have been written;
+    // they are only written here.
+    Ok(unsafe { slice::from_raw_parts_mut(at.cast(), count) })
+}
+
+#[inline]
+fn check(at: *const c_void, count: usize) -> Result<(), Failure> {
+    if at.is_null() && count > 0 {
+        return Err(null());
+    }
+    if isize::try_from(count).is_err() {
+        return Err(Failure::new(EINVAL, format!("{count} bytes are more than there can be")));
+    }
+    Ok(())
+}
+
+#[cold]
+fn null() -> Failure {
+    Failure::new(EFAULT, "a null pointer where there must be memory")
+}
+
+fn limit(timeout_ms: c_int) -> Option<Duration> {
+    u64::try_from(timeout_ms).ok().map(Duration::from_millis)
+}
+
+// ---- answers
+
+#[inline]
+fn guarded<T>(work: impl FnOnce() -> Result<T, Failure>) -> Option<T> {
+    let failure = match catch_unwind(AssertUnwindSafe(work)) {
+        Ok(Ok(value)) => return Some(value),
+        Ok(Err(failure)) => failure,
+        Err(_) => Failure::new(EINVAL, "a fault in libstreamline: please report it"),
+    };
+    failure.leave();
+    None
+}
+
+#[inline]
+fn number(work: impl FnOnce() -> Result<c_int, Failure>) -> c_int {
+    guarded(work).unwrap_or(-1)
+}
+
+#[inline]
+fn length(work: impl FnOnce() -> Result<usize, Failure>) -> isize {
+    // What is longer than that was refused before.
+    guarded(work).map_or(-1, |count| isize::try_from(count).unwrap_or(isize::MAX))
+}
+
+#[inline]
+fn done(work: impl FnOnce() -> Result<(), Failure>) -> c_int {
+    guarded(work).map_or(-1, |()| 0)
+}

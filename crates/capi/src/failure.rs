@@ -1,0 +1,120 @@
+//! What a C program is told when a call fails: `errno`, and words.
+
+use buffer::{Fault, mpipe, name, share};
+use std::cell::RefCell;
+use std::ffi::{CStr, CString, c_char};
+use std::fmt;
+
+/// Why a call failed.
+#[derive(Debug)]
+pub(crate) struct Failure {
+    errno: i32,
+    text: String,
+}
+
+pub(crate) const EPERM: i32 = 1;
+pub(crate) const ENOENT: i32 = 2;
+pub(crate) const EBADF: i32 = 9;
+pub(crate) const EAGAIN: i32 = 11;
+pub(crate) const EACCES: i32 = 13;
+pub(crate) const EFAULT: i32 = 14;
+pub(crate) const EBUSY: i32 = 16;
+pub(crate) const EEXIST: i32 = 17;
+pub(crate) const EINVAL: i32 = 22;
+pub(crate) const EMFILE: i32 = 24;
+pub(crate) const EPIPE: i32 = 32;
+pub(crate) const EPROTO: i32 = 71;
+pub(crate) const EUSERS: i32 = 87;
+pub(crate) const EMSGSIZE: i32 = 90;
+pub(crate) const ENOBUFS: i32 = 105;
+pub(crate) const ETIMEDOUT: i32 = 110;
+
+impl Failure {
+    pub(crate) fn new(errno: i32, text: impl fmt::Display) -> Self {
+        Self { errno, text: text.to_string() }
+    }
+
+    pub(crate) fn invalid(text: impl fmt::Display) -> Self {
+        Self::new(EINVAL, text)
+    }
+
+    /// Leaves it where the program looks: in `errno`, and behind `streamline_error`.
+    pub(crate) fn leave(self) {
+        let text: Vec<u8> = self.text.into_bytes().into_iter().filter(|byte| *byte != 0).collect();
+        // Without its zeros it is a string.
+        let text = CString::new(text).unwrap_or_default();
+        // A thread that ends has nobody to tell.
+        let _ = LAST.try_with(|last| last.replace(text));
+        sys::number::set_errno(self.errno);
+    }
+}
+
+thread_local! {
+    static LAST: RefCell<CString> = RefCell::default();
+}
+
+/// The words of the last failure of this thread; good until the next one.
+pub(crate) fn last() -> *const c_char {
+    const NOTHING: &CStr = c"";
+    LAST.try_with(|last| last.borrow().as_ptr()).unwrap_or(NOTHING.as_ptr())
+}
+
+impl From<Fault> for Failure {
+    fn from(fault: Fault) -> Self {
+        let errno = match fault {
+            Fault::Abandoned => EPIPE,
+            Fault::TooLong { .. } => EMSGSIZE,
+            Fault::WrongEnd => EBADF,
+            _ => EPROTO,
+        };
+        Self::new(errno, fault)
+    }
+}
+
+impl From<sys::Error> for Failure {
+    fn from(error: sys::Error) -> Self {
+        Self::new(error.errno, error)
+    }
+}
+
+impl From<share::Refusal> for Failure {
+    fn from(refusal: share::Refusal) -> Self {
+        match refusal {
+            share::Refusal::System(error) => error.into(),
+            other => Self::new(EPROTO, other),
+        }
+    }
+}
+
+impl From<name::Error> for Failure {
+    fn from(error: name::Error) -> Self {
+        use name::Error;
+        let errno = match &error {
+            Error::Name { .. } | Error::Range { .. } => EINVAL,
+            Error::Unknown(_) | Error::Ended(_) => ENOENT,
+            Error::Taken(_) => EEXIST,
+            Error::Squatted { .. } => EPERM,
+            Error::Forbidden { .. } => EACCES,
+            Error::Full { .. } => EUSERS,
+            Error::Kind { .. } | Error::ReadOnly => EBADF,
+            Error::Silent(_) => ETIMEDOUT,
+            Error::Strange(_) | Error::Refused(_) => EPROTO,
+            Error::System(error) => error.errno,
+        };
+        Self::new(errno, error)
+    }
+}
+
+impl From<mpipe::Error> for Failure {
+    fn from(error: mpipe::Error) -> Self {
+        use mpipe::Error;
+        let errno = match &error {
+            Error::Ends(_) => EINVAL,
+            Error::NoEnd => EBADF,
+            Error::Opened => EBUSY,
+            Error::Refused(_) | Error::Fault(_) => EPROTO,
+            Error::System(error) => error.errno,
+        };
+        Self::new(errno, error)
+    }
+}

@@ -1,0 +1,19 @@
+//! libstreamline: the Unix file interface of streams, for C. [SL §5.1], FEATURES A19, D9, D10
+//!
+//! In: numbers and pointers of a C program. Out: what the calls of `buffer` do, as numbers and
+//! `errno`. `export` is the only file with unsafe code: it checks what can be checked of a pointer,
+//! makes a slice of it, and calls one safe function of `calls`. `table` knows which number is which
+//! end; numbers are copies of descriptors, so that closing one by mistake harms nobody else.
+//!
+//! The header `include/streamline.h` is made by cbindgen out of `export` and committed; a test
+//! compares the two.
+#![deny(unsafe_code)]
+
+mod calls;
+mod end;
+#[expect(unsafe_code, reason = "the border to C: numbers and pointers become slices here")]
+mod export;
+mod failure;
+mod table;
+
+pub use export::*;

@@ -1,0 +1,129 @@
+//! The library from C: programs that `cc` compiles here, in several processes, and under the eyes
+//! of valgrind where there is one.
+
+#![expect(clippy::unwrap_used, reason = "a test ends where something is not as it must be")]
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+use std::sync::OnceLock;
+use testkit::need;
+
+const PARTS: [&str; 6] = ["arguments", "calls", "region", "inbox", "mpipe", "threads"];
+
+/// Where cargo puts what it has made of this crate: beside this test.
+fn library() -> PathBuf {
+    let test = std::env::current_exe().unwrap();
+    let folder = test.parent().and_then(Path::parent).unwrap();
+    folder.to_path_buf()
+}
+
+/// Whether there is such a program; else says so.
+fn has(program: &str, tests: usize) -> bool {
+    let found = Command::new(program).arg("--version").output().is_ok();
+    if !found {
+        let left_out: Option<()> = need::skip(&format!("no `{program}`: {tests} tests from C"));
+        assert!(left_out.is_none());
+    }
+    found
+}
+
+/// Compiles a program against the header and the library.
+fn compile(source: &str, name: &str) -> Option<PathBuf> {
+    if !has("cc", 1) {
+        return None;
+    }
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let folder = Path::new(env!("CARGO_TARGET_TMPDIR"));
+    let program = folder.join(name);
+    let built = Command::new("cc")
+        .args(["-std=gnu11", "-Wall", "-Wextra", "-Werror", "-g", "-O1", "-o"])
+        .arg(&program)
+        .arg(root.join(source))
+        .arg("-I")
+        .arg(root.join("include"))
+        .arg("-L")
+        .arg(library())
+        .arg("-Wl,-rpath")
+        .arg(library())
+        .args(["-lstreamline", "-lpthread"])
+        .output()
+        .unwrap();
+    assert!(built.status.success(), "{}", String::from_utf8_lossy(&built.stderr));
+    Some(program)
+}
+
+fn exam() -> Option<&'static PathBuf> {
+    static EXAM: OnceLock<Option<PathBuf>> = OnceLock::new();
+    EXAM.get_or_init(|| compile("tests/c/exam.c", "exam")).as_ref()
+}
+
+fn well(output: &Output) {
+    let text = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{:?}: {text}", output.status);
+}
+
+fn part(name: &str) {
+    let Some(program) = exam() else { return };
+    well(&Command::new(program).arg(name).output().unwrap());
+}
+
+#[test]
+fn hostile_arguments_are_errors() {
+    part("arguments");
+}
+
+#[test]
+fn a19_the_file_interface_as_local_calls() {
+    part("calls");
+}
+
+#[test]
+fn d17_regions_from_c() {
+    part("region");
+}
+
+#[test]
+fn inboxes_from_c() {
+    part("inbox");
+}
+
+#[test]
+fn d9_multiway_pipes_over_fork() {
+    part("mpipe");
+}
+
+#[test]
+fn one_end_is_for_one_thread_at_a_time() {
+    part("threads");
+}
+
+#[test]
+fn the_example_of_the_book_runs() {
+    let Some(program) = compile("../../examples/c/count.c", "count") else { return };
+    let output = Command::new(program).output().unwrap();
+    well(&output);
+    assert_eq!(String::from_utf8_lossy(&output.stdout), "the sum is 5000050000\n");
+}
+
+/// No byte is read that nobody wrote, none beside its block, and none after it was freed.
+#[test]
+fn valgrind_finds_nothing() {
+    let Some(program) = exam() else { return };
+    if !has("valgrind", PARTS.len()) {
+        return;
+    }
+    for part in PARTS {
+        // A child of fork has lost the stacks of other threads, and with them what they kept.
+        let forks = ["inbox", "mpipe"].contains(&part);
+        let leaks = if forks { "--leak-check=no" } else { "--leak-check=full" };
+        let output = Command::new("valgrind")
+            .args(["-q", "--error-exitcode=9", leaks, "--errors-for-leak-kinds=definite"])
+            .args(["--show-leak-kinds=definite", "--child-silent-after-fork=yes"])
+            .arg(program)
+            .arg(part)
+            .output()
+            .unwrap();
+        let text = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{part}: {text}");
+    }
+}

@@ -1,0 +1,299 @@
+/* What the header promises, from C: `exam PART`. Ends with 0, or says which line is not so. */
+#include <errno.h>
+#include <poll.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+#include "streamline.h"
+
+#define MUST(what)                                                                      \
+    do {                                                                                \
+        if (!(what)) {                                                                  \
+            fprintf(stderr, "exam.c:%d: not so: %s (errno %d: %s)\n", __LINE__, #what,   \
+                    errno, streamline_error());                                         \
+            exit(1);                                                                    \
+        }                                                                               \
+    } while (0)
+#define FAILS(number, what)                                                             \
+    do {                                                                                \
+        errno = 0;                                                                      \
+        MUST((what) == -1);                                                             \
+        MUST(errno == (number));                                                        \
+        MUST(strlen(streamline_error()) > 0);                                           \
+    } while (0)
+
+static char name[64];
+
+static void arguments(void)
+{
+    char buf[64] = { 0 };
+    const char *at;
+    int fds[4], pipes[2], pair[2];
+
+    for (int fd = -2; fd < 3000; fd += fd < 5 ? 1 : 500) {
+        FAILS(EBADF, streamline_read(fd, buf, 8));
+        FAILS(EBADF, streamline_write(fd, buf, 8));
+        FAILS(EBADF, streamline_peek(fd, &at, 8));
+        FAILS(EBADF, streamline_release(fd, 8));
+        FAILS(EBADF, streamline_commit(fd, 8));
+        FAILS(EBADF, streamline_flush(fd));
+        FAILS(EBADF, streamline_wait(fd, 0));
+        FAILS(EBADF, streamline_nonblock(fd, 1));
+        FAILS(EBADF, streamline_close(fd));
+        FAILS(EBADF, streamline_accept(fd, 0));
+        FAILS(EBADF, streamline_pread(fd, buf, 8, 0));
+        MUST(streamline_reserve(fd, 8) == NULL && errno == EBADF);
+    }
+    FAILS(EBADF, streamline_read(0x7fffffff, buf, 8));
+    /* Not ours, and left as they were. */
+    MUST(pipe(pipes) == 0 && write(pipes[1], "here", 4) == 4);
+    FAILS(EBADF, streamline_read(pipes[0], buf, 8));
+    FAILS(EBADF, streamline_write(pipes[1], buf, 8));
+    FAILS(EBADF, streamline_close(pipes[0]));
+    MUST(read(pipes[0], buf, 8) == 4);
+    MUST(socketpair(AF_UNIX, SOCK_SEQPACKET, 0, pair) == 0 && write(pair[0], "a word", 6) == 6);
+    FAILS(EBADF, streamline_read(pair[1], buf, 8));
+    FAILS(EBADF, streamline_write(pair[1], buf, 8));
+    MUST(read(pair[1], buf, 8) == 6);
+
+    FAILS(EFAULT, streamline_create(NULL, NULL));
+    FAILS(EFAULT, streamline_open(NULL, 0));
+    FAILS(EFAULT, streamline_mpipe(NULL, 2));
+    FAILS(EINVAL, streamline_create("", NULL));
+    FAILS(EINVAL, streamline_create("a b", NULL));
+    FAILS(EINVAL, streamline_create("\xff\xfe", NULL));
+    FAILS(EINVAL, streamline_open("x/y", 0));
+    FAILS(EINVAL, streamline_open("x", 64));
+    FAILS(ENOENT, streamline_open("exam-nobody-has-this", 0));
+    MUST(strstr(streamline_error(), "exam-nobody-has-this") != NULL);
+    FAILS(EINVAL, streamline_create_region("x", 0, 0600));
+    FAILS(EINVAL, streamline_create_region("x", (size_t)-1, 0600));
+    FAILS(EINVAL, streamline_mpipe(fds, -1));
+    FAILS(EINVAL, streamline_mpipe(fds, 0));
+    FAILS(EINVAL, streamline_mpipe(fds, 1));
+    FAILS(EINVAL, streamline_mpipe(fds, 1000000));
+    struct streamline_config config = { .policy = 9 };
+    FAILS(EINVAL, streamline_create(name, &config));
+    config.policy = 0, config.capacity = ~0ull;
+    FAILS(EINVAL, streamline_create(name, &config));
+
+    int w = streamline_create(name, NULL);
+    MUST(w >= 0);
+    FAILS(EEXIST, streamline_create(name, NULL));
+    int r = streamline_open(name, STREAMLINE_READ);
+    MUST(r >= 0);
+    FAILS(EBADF, streamline_open(name, STREAMLINE_WRITE));
+    FAILS(EFAULT, streamline_write(w, NULL, 8));
+    FAILS(EFAULT, streamline_read(r, NULL, 8));
+    FAILS(EFAULT, streamline_peek(r, NULL, 8));
+    FAILS(EINVAL, streamline_write(w, buf, (size_t)-1));
+    FAILS(EBADF, streamline_write(r, buf, 8));
+    FAILS(EBADF, streamline_read(w, buf, 8));
+    FAILS(EINVAL, streamline_commit(w, 8));
+    FAILS(EINVAL, streamline_splice(r, r, 8));
+    FAILS(EBADF, streamline_splice(w, r, 8));
+    MUST(streamline_reserve(w, 16) != NULL);
+    FAILS(EINVAL, streamline_commit(w, 17));
+    MUST(streamline_write(w, NULL, 0) == 0);
+    MUST(streamline_close(w) == 0);
+    FAILS(EBADF, streamline_close(w));
+    FAILS(EBADF, streamline_write(w, buf, 8));
+    MUST(streamline_read(r, buf, 8) == 0);
+    MUST(streamline_close(r) == 0);
+    FAILS(EBADF, streamline_close(r));
+}
+
+static void calls(void)
+{
+    char buf[200];
+    const char *at;
+    int w = streamline_create(name, NULL), r = streamline_open(name, STREAMLINE_NONBLOCK);
+    MUST(w >= 0 && r >= 0);
+    struct pollfd ready = { .fd = r, .events = POLLIN };
+    FAILS(EAGAIN, streamline_read(r, buf, 100));
+    MUST(poll(&ready, 1, 0) == 0);
+    MUST(streamline_write(w, "hello", 5) == 5);
+    MUST(poll(&ready, 1, 5000) == 1);
+    MUST(streamline_peek(r, &at, 100) == 5 && memcmp(at, "hello", 5) == 0);
+    MUST(streamline_release(r, 2) == 0);
+    MUST(streamline_read(r, buf, 100) == 3 && memcmp(buf, "llo", 3) == 0);
+    FAILS(EAGAIN, streamline_peek(r, &at, 100));
+    char *room = streamline_reserve(w, 100);
+    MUST(room != NULL);
+    memset(room, 'x', 50);
+    MUST(streamline_commit(w, 50) == 0);
+    MUST(poll(&ready, 1, 5000) == 1 && streamline_wait(r, 0) == 1);
+    MUST(streamline_read(r, buf, 100) == 50 && buf[0] == 'x' && buf[49] == 'x');
+    MUST(streamline_wait(r, 1) == 0);
+
+    /* From one stream to another. */
+    char other[80];
+    snprintf(other, sizeof other, "%s-2", name);
+    int w2 = streamline_create(other, NULL), r2 = streamline_open(other, STREAMLINE_READ);
+    MUST(streamline_write(w, "to be moved", 11) == 11);
+    MUST(streamline_splice(r, w2, 1000) == 11);
+    MUST(streamline_read(r2, buf, 100) == 11 && memcmp(buf, "to be moved", 11) == 0);
+
+    /* Until nobody reads. */
+    MUST(streamline_close(r2) == 0);
+    MUST(streamline_close(w) == 0 && streamline_close(w2) == 0);
+    MUST(poll(&ready, 1, 5000) == 1 && streamline_read(r, buf, 100) == 0);
+    MUST(streamline_close(r) == 0);
+
+    /* A full ring that never waits. */
+    struct streamline_config config = { .capacity = 4096 };
+    w = streamline_create(name, &config), r = streamline_open(name, STREAMLINE_READ);
+    MUST(w >= 0 && r >= 0 && streamline_nonblock(w, 1) == 0);
+    int blocks = 0;
+    while (streamline_write(w, buf, 100) == 100)
+        blocks++;
+    MUST(errno == EAGAIN && blocks > 20);
+    MUST(streamline_reserve(w, 100) == NULL && errno == EAGAIN);
+    while (blocks-- > 0)
+        MUST(streamline_read(r, buf, 100) == 100);
+    MUST(streamline_wait(r, 0) == 0 && streamline_wait(w, -1) == 1);
+    MUST(streamline_write(w, buf, 100) == 100);
+    MUST(streamline_close(w) == 0 && streamline_close(r) == 0);
+}
+
+static void region(void)
+{
+    char buf[200];
+    int c = streamline_create_region(name, 1000, 0644);
+    int o = streamline_open(name, STREAMLINE_READ);
+    MUST(c >= 0 && o >= 0);
+    MUST(streamline_pwrite(c, "there", 5, 500) == 5);
+    MUST(streamline_pread(o, buf, 5, 500) == 5 && memcmp(buf, "there", 5) == 0);
+    MUST(streamline_pread(o, buf, 200, 900) == 100 && streamline_pread(o, buf, 1, 1000) == 0);
+    FAILS(ENOSPC, streamline_pwrite(c, "x", 1, 1000));
+    FAILS(ENOSPC, streamline_pwrite(c, "x", 1, ~0ull));
+    MUST(streamline_write(c, "sequence", 8) == 8 && streamline_write(c, "!", 1) == 1);
+    MUST(streamline_read(o, buf, 100) == 100 && memcmp(buf, "sequence!", 9) == 0);
+    int w = streamline_open(name, STREAMLINE_WRITE);
+    MUST(w >= 0 && streamline_pwrite(w, "both", 4, 0) == 4);
+    MUST(streamline_pread(o, buf, 4, 0) == 4 && memcmp(buf, "both", 4) == 0);
+    MUST(streamline_close(c) == 0 && streamline_close(o) == 0 && streamline_close(w) == 0);
+}
+
+static void inbox(void)
+{
+    char buf[20];
+    int in = streamline_create_inbox(name, 0600);
+    MUST(in >= 0);
+    FAILS(EAGAIN, streamline_accept(in, 0));
+    if (fork() == 0) {
+        int out = streamline_open(name, STREAMLINE_WRITE);
+        MUST(out >= 0 && streamline_write(out, "from a child", 12) == 12);
+        MUST(streamline_close(out) == 0);
+        exit(0);
+    }
+    int from = streamline_accept(in, -1);
+    MUST(from >= 0 && streamline_read(from, buf, 20) == 12 && memcmp(buf, "from a", 6) == 0);
+    MUST(streamline_read(from, buf, 20) == 0);
+    MUST(streamline_close(from) == 0 && streamline_close(in) == 0);
+    int status;
+    MUST(wait(&status) > 0 && status == 0);
+}
+
+enum { READERS = 3, BLOCKS = 20000 };
+
+static void mpipe(void)
+{
+    int fds[READERS + 1], status;
+    MUST(streamline_mpipe(fds, READERS + 1) == 0);
+    for (int i = 1; i <= READERS; i++) {
+        if (fork() != 0)
+            continue;
+        for (int other = 0; other <= READERS; other++)
+            if (other != i)
+                MUST(streamline_close(fds[other]) == 0);
+        unsigned seen = 0, buf[64];
+        ssize_t got;
+        while ((got = streamline_read(fds[i], buf, i * 16)) > 0)
+            for (unsigned at = 0; at < got / sizeof buf[0]; at++, seen++)
+                MUST(buf[at] == seen);
+        MUST(got == 0 && seen == BLOCKS * 4);
+        MUST(streamline_close(fds[i]) == 0);
+        exit(0);
+    }
+    for (int i = 1; i <= READERS; i++)
+        MUST(streamline_close(fds[i]) == 0);
+    for (unsigned at = 0; at < BLOCKS * 4; at += 4) {
+        unsigned block[4] = { at, at + 1, at + 2, at + 3 };
+        MUST(streamline_write(fds[0], block, sizeof block) == sizeof block);
+    }
+    MUST(streamline_close(fds[0]) == 0);
+    for (int i = 1; i <= READERS; i++)
+        MUST(wait(&status) > 0 && status == 0);
+    /* All readers leave, one of them killed. */
+    MUST(streamline_mpipe(fds, 3) == 0);
+    pid_t child = fork();
+    if (child == 0) {
+        char block[8];
+        MUST(streamline_close(fds[0]) == 0 && streamline_close(fds[2]) == 0);
+        MUST(streamline_read(fds[1], block, 8) == 8);
+        pause();
+    }
+    MUST(streamline_close(fds[1]) == 0 && streamline_close(fds[2]) == 0);
+    MUST(streamline_write(fds[0], "to you", 8) == 8);
+    MUST(kill(child, SIGKILL) == 0 && wait(&status) > 0);
+    char block[4000] = { 0 };
+    while (streamline_write(fds[0], block, sizeof block) == sizeof block)
+        ;
+    MUST(errno == EPIPE);
+    MUST(streamline_close(fds[0]) == 0);
+    FAILS(EBADF, streamline_close(fds[0]));
+}
+
+static int shared;
+
+static void *blocked(void *unused)
+{
+    char buf[8];
+    ssize_t got;
+    (void)unused;
+    do
+        got = streamline_read(shared, buf, 8);
+    while (got == -1 && errno == EBUSY);
+    return (void *)got;
+}
+
+static void threads(void)
+{
+    char buf[8];
+    void *got;
+    pthread_t thread;
+    int w = streamline_create(name, NULL);
+    shared = streamline_open(name, STREAMLINE_READ);
+    MUST(pthread_create(&thread, NULL, blocked, NULL) == 0);
+    /* It is in the call as soon as we are refused. */
+    while (streamline_wait(shared, 0) == 0)
+        ;
+    MUST(errno == EBUSY);
+    FAILS(EBUSY, streamline_read(shared, buf, 8));
+    FAILS(EBUSY, streamline_close(shared));
+    MUST(streamline_write(w, "go", 2) == 2);
+    MUST(pthread_join(thread, &got) == 0 && got == (void *)2);
+    MUST(streamline_close(shared) == 0 && streamline_close(w) == 0);
+}
+
+int main(int argc, char **argv)
+{
+    static const struct { const char *name; void (*run)(void); } parts[] = {
+        { "arguments", arguments }, { "calls", calls }, { "region", region },
+        { "inbox", inbox }, { "mpipe", mpipe }, { "threads", threads },
+    };
+    for (unsigned i = 0; i < sizeof parts / sizeof parts[0]; i++)
+        if (argc == 2 && strcmp(argv[1], parts[i].name) == 0) {
+            snprintf(name, sizeof name, "exam-%d-%s", (int)getpid(), argv[1]);
+            parts[i].run();
+            return 0;
+        }
+    fprintf(stderr, "which part?\n");
+    return 2;
+}

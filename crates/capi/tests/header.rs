@@ -1,0 +1,29 @@
+//! The header that is committed is what cbindgen makes of the code. `UPDATE=1` writes it anew.
+
+#![expect(clippy::unwrap_used, reason = "a test ends where something is not as it must be")]
+
+use std::path::Path;
+
+#[test]
+fn the_header_is_what_the_code_says() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let config = cbindgen::Config::from_file(root.join("cbindgen.toml")).unwrap();
+    let made = cbindgen::Builder::new()
+        .with_src(root.join("src/export.rs"))
+        .with_config(config)
+        .generate()
+        .unwrap();
+    let mut text = Vec::new();
+    made.write(&mut text);
+    let text = String::from_utf8(text).unwrap();
+    let path = root.join("include/streamline.h");
+    if std::env::var_os("UPDATE").is_some() {
+        std::fs::write(&path, &text).unwrap();
+    }
+    let committed = std::fs::read_to_string(&path).unwrap_or_default();
+    assert!(
+        committed == text,
+        "include/streamline.h is not what cbindgen makes of src/export.rs: run \
+         `UPDATE=1 cargo test -p streamline-capi --test header`"
+    );
+}
