@@ -5,7 +5,7 @@
 
 use std::os::fd::{AsFd, AsRawFd as _};
 
-use super::ids::IdAttributes;
+use super::ids::{IdAttributes, Object, ids};
 use super::info::kernel_info;
 use super::{AttachType, Attributes, Side, call, command, name_of, open};
 use crate::error::{Error, Result};
@@ -87,8 +87,15 @@ fn query(place: u32, at: AttachType, target: &str) -> Result<Chain> {
     Ok(Chain { revision: attr.revision, members: both.map(member).collect() })
 }
 
+/// All programs of this machine with their names, by number. What goes meanwhile may be missing.
+/// Needs CAP_SYS_ADMIN.
+pub fn programs() -> Result<Vec<(u32, String)>> {
+    let all = ids(Object::Programs)?.into_iter();
+    Ok(all.filter_map(|id| Some((id, program_name(id).ok()?))).collect())
+}
+
 /// What the program with this number is called.
-pub(crate) fn program_name(id: u32) -> Result<String> {
+fn program_name(id: u32) -> Result<String> {
     let mut attr = IdAttributes { id, next: 0, flags: 0 };
     let target = format!("program {id}");
     let fd = open(command::PROG_GET_FD_BY_ID, "PROG_GET_FD_BY_ID", &target, &mut attr)?;

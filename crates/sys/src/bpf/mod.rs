@@ -18,7 +18,7 @@ pub mod ring;
 mod ring_buffer;
 mod run;
 
-pub use attached::{Chain, Member, cgroup_chain, tcx_chain};
+pub use attached::{Chain, Member, cgroup_chain, programs, tcx_chain};
 pub use btf::{Btf, Linkage, Types};
 pub use ids::{Object, ids};
 pub use info::{ProgramInfo, Statistics};

@@ -3,27 +3,28 @@
 //! A request goes out, answers come until the kernel says that it is done. They are read in safe
 //! code that takes no length on trust.
 
-use super::{Counters, Interface, InterfaceFlags};
+use super::{Counters, Interface, InterfaceFlags, XdpProgram};
+use crate::bpf::XdpMode;
 use crate::error::{Error, Named as _, Result};
 use crate::poll;
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType};
 use std::os::fd::{AsFd as _, OwnedFd};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 /// The call that refusals name.
-const CALL: &str = "netlink";
+pub(super) const CALL: &str = "netlink";
 /// The kernel answers at once; this only keeps a mistake from waiting for ever.
-const PATIENCE: Duration = Duration::from_secs(5);
+pub(super) const PATIENCE: Duration = Duration::from_secs(5);
 /// The kernel fits parts of a list into this; one interface needs about 2 KB.
-const ANSWER: usize = 64 << 10;
+pub(super) const ANSWER: usize = 64 << 10;
 /// A list that changed while it was read is read again, so often.
-const AGAIN_MAX: u32 = 8;
+pub(super) const AGAIN_MAX: u32 = 8;
 /// IFNAMSIZ, and ALTIFNAMSIZ: with the zero at the end.
 const NAME: usize = 16;
 const LONG_NAME: usize = 128;
 
-const HEADER: usize = 16;
+pub(super) const HEADER: usize = 16;
 const LINK: usize = 16;
 
 /// Numbers of `linux/netlink.h` and `linux/rtnetlink.h`.
@@ -47,6 +48,9 @@ mod attribute {
     pub(super) const INFO: u16 = 18;
     pub(super) const INFO_KIND: u16 = 1;
     pub(super) const STATISTICS: u16 = 23;
+    pub(super) const XDP: u16 = 43;
+    pub(super) const XDP_ATTACHED: u16 = 2;
+    pub(super) const XDP_PROGRAM: u16 = 4;
     pub(super) const PROPERTIES: u16 = 52;
     pub(super) const LONG_NAME: u16 = 53;
 }
@@ -107,6 +111,17 @@ impl Links {
         found.into_iter().next().ok_or_else(|| missing(target))
     }
 
+    /// The number of the next request, held until its last answer is here.
+    pub(super) fn next(&self) -> MutexGuard<'_, u32> {
+        let mut sequence = self.sequence.lock().unwrap_or_else(PoisonError::into_inner);
+        *sequence = sequence.wrapping_add(1);
+        sequence
+    }
+
+    pub(super) const fn socket(&self) -> &OwnedFd {
+        &self.socket
+    }
+
     /// Asks and gathers. Whether what came is one state of things is the second answer.
     fn ask(
         &self,
@@ -115,8 +130,7 @@ impl Links {
         list: bool,
         target: &str,
     ) -> Result<(Vec<Interface>, bool)> {
-        let mut sequence = self.sequence.lock().unwrap_or_else(PoisonError::into_inner);
-        *sequence = sequence.wrapping_add(1);
+        let sequence = self.next();
         let request = request(*sequence, index, wanted, list);
         rustix::net::send(&self.socket, &request, SendFlags::empty())
             .named(CALL, target.to_owned())?;
@@ -196,10 +210,10 @@ impl Answers {
     }
 }
 
-type Message<'a> = (u16, u16, u32, &'a [u8], &'a [u8]);
+pub(super) type Message<'a> = (u16, u16, u32, &'a [u8], &'a [u8]);
 
 /// The first message: its kind, flags, number, what is in it, and what comes behind it.
-fn split_message(bytes: &[u8]) -> Option<Message<'_>> {
+pub(super) fn split_message(bytes: &[u8]) -> Option<Message<'_>> {
     let length = usize::try_from(u32::from_ne_bytes(field(bytes, 0)?)).ok()?;
     let body = bytes.get(HEADER..length)?;
     let kind = u16::from_ne_bytes(field(bytes, 4)?);
@@ -228,6 +242,7 @@ fn interface(body: &[u8]) -> Option<Interface> {
                 found.kind = kind.map(|(_, value)| text(value));
             }
             attribute::STATISTICS => found.counters = counters(value),
+            attribute::XDP => found.xdp = xdp(value),
             attribute::PROPERTIES => {
                 let names = attributes(value).filter(|(kind, _)| *kind == attribute::LONG_NAME);
                 found.alternative = names.map(|(_, value)| text(value)).collect();
@@ -238,8 +253,21 @@ fn interface(body: &[u8]) -> Option<Interface> {
     Some(found)
 }
 
+/// Which XDP program is there, and who runs it.
+fn xdp(value: &[u8]) -> Option<XdpProgram> {
+    let one = |wanted| attributes(value).find(|(kind, _)| *kind == wanted).map(|(_, value)| value);
+    let mode = match one(attribute::XDP_ATTACHED)?.first()? {
+        0 => return None,
+        1 => Some(XdpMode::Native),
+        2 => Some(XdpMode::Generic),
+        3 => Some(XdpMode::Device),
+        _ => None,
+    };
+    Some(XdpProgram { program: one(attribute::XDP_PROGRAM).and_then(number).unwrap_or(0), mode })
+}
+
 /// Attributes one after the other, as long as their lengths make sense.
-fn attributes(mut bytes: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
+pub(super) fn attributes(mut bytes: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
     /// Two bits of the kind are remarks.
     const KIND: u16 = 0x3fff;
     std::iter::from_fn(move || {
@@ -276,7 +304,7 @@ fn counters(value: &[u8]) -> Counters {
     }
 }
 
-fn text(value: &[u8]) -> String {
+pub(super) fn text(value: &[u8]) -> String {
     let end = value.iter().position(|byte| *byte == 0).unwrap_or(value.len());
     String::from_utf8_lossy(&value[..end]).into_owned()
 }
@@ -285,7 +313,7 @@ fn number(value: &[u8]) -> Option<u32> {
     field(value, 0).map(u32::from_ne_bytes)
 }
 
-fn field<const N: usize>(bytes: &[u8], at: usize) -> Option<[u8; N]> {
+pub(super) fn field<const N: usize>(bytes: &[u8], at: usize) -> Option<[u8; N]> {
     bytes.get(at..at.checked_add(N)?)?.try_into().ok()
 }
 

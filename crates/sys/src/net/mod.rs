@@ -5,13 +5,16 @@
 //! [`within`] opens in another.
 
 mod backlog;
+mod filters;
 mod links;
 mod namespace;
 
 pub use backlog::Backlog;
+pub use filters::Filter;
 pub use links::Links;
 pub use namespace::{Namespace, within};
 
+use crate::bpf::XdpMode;
 use crate::error::Result;
 
 /// A network interface, as the kernel told of it.
@@ -37,8 +40,19 @@ pub struct Interface {
     pub link: Option<u32>,
     /// RFC 2863: 6 is up, 2 down, 7 dormant, 0 unknown.
     pub operstate: u8,
+    /// The XDP program that is there, whoever put it there.
+    pub xdp: Option<XdpProgram>,
     /// What it has counted.
     pub counters: Counters,
+}
+
+/// An XDP program at an interface.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct XdpProgram {
+    /// Its number; 0 where there are several.
+    pub program: u32,
+    /// Who runs it; none where there are several.
+    pub mode: Option<XdpMode>,
 }
 
 /// Flags of an interface (netdevice(7)).

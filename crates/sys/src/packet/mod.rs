@@ -7,7 +7,7 @@
 //! Opening needs CAP_NET_RAW in the user name space that owns the network name space.
 
 pub mod layout;
-mod option;
+pub(crate) mod option;
 mod ring;
 mod sender;
 

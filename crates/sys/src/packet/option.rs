@@ -6,7 +6,7 @@ use std::mem::MaybeUninit;
 use std::os::fd::{AsRawFd as _, BorrowedFd};
 
 /// An option: its number and, for people, its name.
-pub(super) type Name = (libc::c_int, &'static str);
+pub(crate) type Name = (libc::c_int, &'static str);
 
 pub(super) const ATTACH_FILTER: Name = (libc::SO_ATTACH_FILTER, "SO_ATTACH_FILTER");
 pub(super) const MEMORY: Name = (libc::SO_MEMINFO, "SO_MEMINFO");
@@ -32,7 +32,7 @@ pub(super) const ANSWER_NOTHING: Instruction = (6, 0, 0, 0);
 /// The type is `repr(C)`, laid out as the kernel lays out the option that it is used with; zero is
 /// a value of it and so is every other bit pattern that the kernel writes. Addresses in it are
 /// those of memory that lives through the call.
-pub(super) unsafe trait Value {}
+pub(crate) unsafe trait Value {}
 
 // SAFETY: an integer.
 unsafe impl Value for libc::c_int {}
@@ -48,7 +48,7 @@ unsafe impl Value for libc::tpacket_req3 {}
 unsafe impl Value for libc::tpacket_stats_v3 {}
 
 /// Sets an option.
-pub(super) fn set<T: Value>(
+pub(crate) fn set<T: Value>(
     socket: BorrowedFd<'_>,
     level: libc::c_int,
     (number, name): Name,
@@ -64,7 +64,7 @@ pub(super) fn set<T: Value>(
 }
 
 /// Reads an option. What the kernel does not write stays zero.
-pub(super) fn get<T: Value>(
+pub(crate) fn get<T: Value>(
     socket: BorrowedFd<'_>,
     level: libc::c_int,
     (number, name): Name,

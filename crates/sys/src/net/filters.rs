@@ -1,0 +1,143 @@
+//! RTM_GETTFILTER: the filters of traffic control that hang at an interface beside TCX, whoever put
+//! them there.
+//!
+//! For showing. They run behind the programs of TCX, and stay as they are.
+
+use super::Links;
+use super::links::{ANSWER, CALL, HEADER, PATIENCE, attributes, field, split_message, text};
+use crate::bpf::Side;
+use crate::error::{Error, Named as _, Result};
+use crate::poll;
+use rustix::net::{RecvFlags, SendFlags};
+use std::os::fd::AsFd as _;
+
+/// `struct tcmsg`
+const MESSAGE: usize = 20;
+/// Where filters of the class-less scheduler `clsact` hang.
+const INGRESS: u32 = 0xffff_fff2;
+const EGRESS: u32 = 0xffff_fff3;
+
+/// Numbers of `linux/rtnetlink.h` and `linux/pkt_cls.h`.
+mod number {
+    pub(super) const ERROR: u16 = 2;
+    pub(super) const DONE: u16 = 3;
+    pub(super) const NEW: u16 = 44;
+    pub(super) const GET: u16 = 46;
+    pub(super) const REQUEST_DUMP: u16 = 0x301;
+    pub(super) const KIND: u16 = 1;
+    pub(super) const OPTIONS: u16 = 2;
+    pub(super) const BPF_NAME: u16 = 7;
+    pub(super) const BPF_ID: u16 = 11;
+}
+
+/// A filter of traffic control.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Filter {
+    /// Which way the packets go that it sees.
+    pub side: Side,
+    /// What decides: `bpf`, `flower`, `matchall`.
+    pub kind: String,
+    /// The smaller, the earlier.
+    pub preference: u16,
+    /// Its number among those of the same preference.
+    pub handle: u32,
+    /// The name of its program, where one decides.
+    pub name: Option<String>,
+    /// The number of its program.
+    pub program: Option<u32>,
+}
+
+impl Links {
+    /// The filters at both sides of the interface with this number; none where nobody hung any.
+    pub fn filters(&self, index: u32) -> Result<Vec<Filter>> {
+        let mut found = Vec::new();
+        for (parent, side) in [(INGRESS, Side::Ingress), (EGRESS, Side::Egress)] {
+            let target = format!("the {side:?} filters of interface {index}").to_lowercase();
+            self.exchange(
+                &target,
+                |sequence| request(sequence, index, parent),
+                |kind, body| {
+                    if kind == number::NEW {
+                        found.extend(filter(body, parent, side));
+                    }
+                },
+            )?;
+        }
+        Ok(found)
+    }
+
+    /// Asks for a list and hands over each answer.
+    fn exchange(
+        &self,
+        target: &str,
+        request: impl FnOnce(u32) -> Vec<u8>,
+        mut each: impl FnMut(u16, &[u8]),
+    ) -> Result<()> {
+        // Held until the last answer is here.
+        let held = self.next();
+        let sequence = *held;
+        let refused = |errno| Error::new(CALL, target.to_owned(), errno);
+        rustix::net::send(self.socket(), &request(sequence), SendFlags::empty())
+            .named(CALL, target.to_owned())?;
+        let mut bytes = vec![0; ANSWER];
+        loop {
+            if !poll::readable(&[self.socket().as_fd()], Some(PATIENCE))[0] {
+                return Err(refused(libc::ETIMEDOUT));
+            }
+            let (_, whole) = rustix::net::recv(self.socket(), &mut bytes[..], RecvFlags::TRUNC)
+                .named(CALL, target.to_owned())?;
+            let mut rest = bytes.get(..whole).ok_or_else(|| refused(libc::EMSGSIZE))?;
+            while let Some((kind, _, number, body, behind)) = split_message(rest) {
+                rest = behind;
+                match kind {
+                    _ if number != sequence => {}
+                    number::ERROR | number::DONE => {
+                        let code = field(body, 0).map_or(0, i32::from_ne_bytes);
+                        return if code < 0 { Err(refused(code.wrapping_neg())) } else { Ok(()) };
+                    }
+                    kind => each(kind, body),
+                }
+            }
+        }
+    }
+}
+
+fn request(sequence: u32, index: u32, parent: u32) -> Vec<u8> {
+    let mut bytes = Vec::with_capacity(HEADER + MESSAGE);
+    bytes.extend(((HEADER + MESSAGE) as u32).to_ne_bytes());
+    bytes.extend(number::GET.to_ne_bytes());
+    bytes.extend(number::REQUEST_DUMP.to_ne_bytes());
+    bytes.extend(sequence.to_ne_bytes());
+    bytes.extend([0; 4 + 4]);
+    bytes.extend(index.to_ne_bytes());
+    bytes.extend([0; 4]);
+    bytes.extend(parent.to_ne_bytes());
+    bytes.extend([0; 4]);
+    bytes
+}
+
+fn filter(body: &[u8], wanted: u32, side: Side) -> Option<Filter> {
+    let word = |at| field(body, at).map(u32::from_ne_bytes);
+    let (handle, parent, info) = (word(8)?, word(12)?, word(16)?);
+    // Handle 0 is the heading of a preference.
+    if parent != wanted || handle == 0 {
+        return None;
+    }
+    let options = || {
+        let all = attributes(body.get(MESSAGE..).unwrap_or(&[]));
+        all.filter(|(kind, _)| *kind == number::OPTIONS).flat_map(|(_, value)| attributes(value))
+    };
+    let kind = attributes(body.get(MESSAGE..)?).find(|(kind, _)| *kind == number::KIND)?;
+    let kind = text(kind.1);
+    let bpf = kind == "bpf";
+    let option =
+        |wanted| options().find(|(kind, _)| bpf && *kind == wanted).map(|(_, value)| value);
+    Some(Filter {
+        side,
+        preference: (info >> 16) as u16,
+        handle,
+        name: option(number::BPF_NAME).map(text),
+        program: option(number::BPF_ID).and_then(|value| field(value, 0).map(u32::from_ne_bytes)),
+        kind,
+    })
+}

@@ -1,0 +1,253 @@
+//! The four rings of a socket: indices and entries in memory that the kernel maps too.
+//!
+//! Each side writes one index and reads the other. Ours is kept privately and only told; the
+//! other's is read once per call, and refused (EBADMSG) if it is further away than the ring is
+//! long.
+
+use super::setting::Offsets;
+use super::umem::Umem;
+use crate::error::{Error, Result};
+use crate::memory::Mapping;
+use std::os::fd::BorrowedFd;
+use std::sync::Arc;
+
+/// XDP_RING_NEED_WAKEUP
+const NEEDS_WAKEUP: u32 = 1;
+/// XDP_PKT_CONTD
+const CONTINUES: u32 = 1;
+
+/// A piece of a packet in a frame.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Descriptor {
+    /// Where it begins in the memory.
+    pub address: u64,
+    /// How long it is.
+    pub length: u32,
+    /// Whether the next descriptor goes on with the same packet.
+    pub continues: bool,
+}
+
+/// Frames that the kernel may receive into.
+#[derive(Debug)]
+pub struct Fill(Ring);
+
+/// Frames that the kernel has sent.
+#[derive(Debug)]
+pub struct Completion(Ring);
+
+/// What was received.
+#[derive(Debug)]
+pub struct Rx(Ring);
+
+/// What is to be sent.
+#[derive(Debug)]
+pub struct Tx(Ring);
+
+impl Fill {
+    /// Lends frames, by any address in them; answers how many found room, the first ones.
+    pub fn lend(&mut self, addresses: &[u64]) -> Result<usize> {
+        self.0.put(addresses, |ring, at, address| {
+            ring.umem.frame_of(*address).is_some() && ring.memory.set_word(at, *address)
+        })
+    }
+
+    /// Whether the kernel waits to be told that there are frames ([`Socket::wake_rx`]).
+    ///
+    /// [`Socket::wake_rx`]: super::Socket::wake_rx
+    #[must_use]
+    pub fn needs_wakeup(&self) -> bool {
+        self.0.needs_wakeup()
+    }
+
+    /// Frames that are lent and not yet used.
+    pub fn waiting(&self) -> Result<u32> {
+        Ok(self.0.size - self.0.room()?)
+    }
+}
+
+impl Completion {
+    /// Takes addresses of frames that were sent, behind those that are there; at most `most`.
+    pub fn take(&mut self, into: &mut Vec<u64>, most: usize) -> Result<usize> {
+        self.0.take(most, |ring, at| {
+            let address = ring.memory.word(at).filter(|at| ring.umem.frame_of(*at).is_some())?;
+            into.push(address);
+            Some(())
+        })
+    }
+}
+
+impl Rx {
+    /// Takes what was received, behind what is there; at most `most` descriptors.
+    pub fn take(&mut self, into: &mut Vec<Descriptor>, most: usize) -> Result<usize> {
+        self.0.take(most, |ring, at| {
+            let (address, length) = (ring.memory.word(at)?, ring.memory.half(at + 8)?);
+            let continues = ring.memory.half(at + 12)? & CONTINUES != 0;
+            if !ring.umem.holds(address, length) {
+                return None;
+            }
+            into.push(Descriptor { address, length, continues });
+            Some(())
+        })
+    }
+}
+
+impl Tx {
+    /// Gives packets to be sent; answers how many descriptors found room, the first ones. Then
+    /// [`Socket::wake_tx`](super::Socket::wake_tx), if that is needed.
+    pub fn give(&mut self, descriptors: &[Descriptor]) -> Result<usize> {
+        self.0.put(descriptors, |ring, at, descriptor| {
+            let Descriptor { address, length, continues } = *descriptor;
+            ring.umem.holds(address, length)
+                && ring.memory.set_word(at, address)
+                && ring.memory.set_half(at + 8, length)
+                && ring.memory.set_half(at + 12, if continues { CONTINUES } else { 0 })
+        })
+    }
+
+    /// How many descriptors find room.
+    pub fn room(&self) -> Result<u32> {
+        self.0.room()
+    }
+
+    /// Whether the kernel waits to be told that there are packets.
+    #[must_use]
+    pub fn needs_wakeup(&self) -> bool {
+        self.0.needs_wakeup()
+    }
+}
+
+/// What makes a ring of entries.
+pub(super) struct Form<'a> {
+    pub(super) name: &'static str,
+    pub(super) at: u64,
+    pub(super) offsets: Offsets,
+    pub(super) entry: usize,
+    pub(super) size: u32,
+    pub(super) umem: &'a Arc<Umem>,
+}
+
+#[derive(Debug)]
+pub(super) struct Ring {
+    memory: Mapping,
+    umem: Arc<Umem>,
+    name: &'static str,
+    producer: usize,
+    consumer: usize,
+    flags: usize,
+    entries: usize,
+    entry: usize,
+    size: u32,
+    /// The index that is ours.
+    mine: u32,
+}
+
+impl Ring {
+    pub(super) fn map(socket: BorrowedFd<'_>, form: &Form<'_>) -> Result<Self> {
+        let Form { name, at, offsets, entry, size, umem } = *form;
+        let place = |offset: u64| usize::try_from(offset).unwrap_or(usize::MAX);
+        let entries = place(offsets.entries);
+        let bytes = (size as usize).checked_mul(entry).and_then(|all| all.checked_add(entries));
+        let bytes = bytes.filter(|_| size.is_power_of_two());
+        let bytes = bytes.ok_or_else(|| Error::new("mmap", name, libc::EINVAL))?;
+        Ok(Self {
+            memory: Mapping::shared_at(socket, at, bytes, name)?,
+            umem: Arc::clone(umem),
+            name,
+            producer: place(offsets.producer),
+            consumer: place(offsets.consumer),
+            flags: place(offsets.flags),
+            entries,
+            entry,
+            size,
+            mine: 0,
+        })
+    }
+
+    fn needs_wakeup(&self) -> bool {
+        self.memory.half(self.flags).is_some_and(|flags| flags & NEEDS_WAKEUP != 0)
+    }
+
+    fn place(&self, index: u32) -> usize {
+        self.entries + (index & (self.size - 1)) as usize * self.entry
+    }
+
+    fn broken(&self) -> Error {
+        Error::new(
+            "AF_XDP",
+            format!("the {}: its indices or entries make no sense", self.name),
+            libc::EBADMSG,
+        )
+    }
+
+    /// Entries that a producer finds free.
+    fn room(&self) -> Result<u32> {
+        let theirs = self.memory.half(self.consumer).ok_or_else(|| self.broken())?;
+        self.size.checked_sub(self.mine.wrapping_sub(theirs)).ok_or_else(|| self.broken())
+    }
+
+    fn put<T>(&mut self, all: &[T], write: impl Fn(&Self, usize, &T) -> bool) -> Result<usize> {
+        let room = (self.room()? as usize).min(all.len());
+        let mut done = 0;
+        for entry in all.iter().take(room) {
+            let index = self.mine.wrapping_add(done);
+            if !write(self, self.place(index), entry) {
+                return Err(Error::new(
+                    "AF_XDP",
+                    format!("an entry outside of the memory for the {}", self.name),
+                    libc::EINVAL,
+                ));
+            }
+            done += 1;
+        }
+        self.mine = self.mine.wrapping_add(done);
+        // Release: the entries are there when the kernel sees the index.
+        self.memory.set_half(self.producer, self.mine);
+        Ok(done as usize)
+    }
+
+    fn take(
+        &mut self,
+        most: usize,
+        mut read: impl FnMut(&Self, usize) -> Option<()>,
+    ) -> Result<usize> {
+        // Acquire: entries that the kernel told of are seen whole.
+        let theirs = self.memory.half(self.producer).ok_or_else(|| self.broken())?;
+        let there = theirs.wrapping_sub(self.mine);
+        if there > self.size {
+            return Err(self.broken());
+        }
+        let count = u32::try_from(most).unwrap_or(u32::MAX).min(there);
+        for number in 0..count {
+            let index = self.mine.wrapping_add(number);
+            read(self, self.place(index)).ok_or_else(|| self.broken())?;
+        }
+        self.mine = self.mine.wrapping_add(count);
+        // Release: the entries are read before the kernel may write them again.
+        self.memory.set_half(self.consumer, self.mine);
+        Ok(count as usize)
+    }
+}
+
+impl From<Ring> for Fill {
+    fn from(ring: Ring) -> Self {
+        Self(ring)
+    }
+}
+
+impl From<Ring> for Completion {
+    fn from(ring: Ring) -> Self {
+        Self(ring)
+    }
+}
+
+impl From<Ring> for Rx {
+    fn from(ring: Ring) -> Self {
+        Self(ring)
+    }
+}
+
+impl From<Ring> for Tx {
+    fn from(ring: Ring) -> Self {
+        Self(ring)
+    }
+}

@@ -1,0 +1,102 @@
+//! Options, offsets and addresses of AF_XDP, as `linux/if_xdp.h` lays them out.
+
+use crate::error::{Error, Result};
+use crate::packet::option::{self, Name, Value};
+use std::os::fd::{AsRawFd as _, BorrowedFd};
+
+pub(super) const OFFSETS: Name = (1, "XDP_MMAP_OFFSETS");
+pub(super) const RX_RING: Name = (2, "XDP_RX_RING");
+pub(super) const TX_RING: Name = (3, "XDP_TX_RING");
+pub(super) const UMEM: Name = (4, "XDP_UMEM_REG");
+pub(super) const FILL_RING: Name = (5, "XDP_UMEM_FILL_RING");
+pub(super) const COMPLETION_RING: Name = (6, "XDP_UMEM_COMPLETION_RING");
+pub(super) const STATISTICS: Name = (7, "XDP_STATISTICS");
+pub(super) const OPTIONS: Name = (8, "XDP_OPTIONS");
+
+/// Where the rings are mapped.
+pub(super) const RX_AT: u64 = 0;
+pub(super) const TX_AT: u64 = 0x8000_0000;
+pub(super) const FILL_AT: u64 = 0x1_0000_0000;
+pub(super) const COMPLETION_AT: u64 = 0x1_8000_0000;
+
+/// Flags of bind(2).
+pub(super) const SHARED: u16 = 1;
+pub(super) const COPY: u16 = 1 << 1;
+pub(super) const ZERO_COPY: u16 = 1 << 2;
+pub(super) const NEED_WAKEUP: u16 = 1 << 3;
+pub(super) const FRAGMENTS: u16 = 1 << 4;
+
+const SOL_XDP: libc::c_int = 283;
+
+/// Where in a mapping a ring has what.
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub(super) struct Offsets {
+    pub(super) producer: u64,
+    pub(super) consumer: u64,
+    pub(super) entries: u64,
+    pub(super) flags: u64,
+}
+
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub(super) struct AllOffsets {
+    pub(super) rx: Offsets,
+    pub(super) tx: Offsets,
+    pub(super) fill: Offsets,
+    pub(super) completion: Offsets,
+}
+
+/// `struct xdp_umem_reg` with all its fields but the last, of which the kernel knows when they are
+/// missing.
+#[repr(C)]
+pub(super) struct Registration {
+    pub(super) address: u64,
+    pub(super) bytes: u64,
+    pub(super) frame: u32,
+    pub(super) headroom: u32,
+    pub(super) flags: u32,
+    pub(super) pad: u32,
+}
+
+// SAFETY: integers, laid out as `struct xdp_mmap_offsets`.
+unsafe impl Value for AllOffsets {}
+// SAFETY: integers, laid out as `struct xdp_umem_reg`, whose last field is 0; the address is that
+// of a mapping that `Socket` keeps as long as the descriptor.
+unsafe impl Value for Registration {}
+// SAFETY: integers, laid out as `struct xdp_statistics`.
+unsafe impl Value for [u64; 6] {}
+// SAFETY: an integer, as `struct xdp_options`.
+unsafe impl Value for u32 {}
+
+pub(super) fn set<T: Value>(socket: BorrowedFd<'_>, name: Name, value: &T) -> Result<()> {
+    option::set(socket, SOL_XDP, name, value)
+}
+
+pub(super) fn get<T: Value>(socket: BorrowedFd<'_>, name: Name) -> Result<T> {
+    option::get(socket, SOL_XDP, name)
+}
+
+/// Binds to a queue of an interface, with memory of another socket if one is named.
+pub(super) fn bind(
+    socket: BorrowedFd<'_>,
+    interface: u32,
+    queue: u32,
+    flags: u16,
+    shared: Option<BorrowedFd<'_>>,
+) -> Result<()> {
+    let address = libc::sockaddr_xdp {
+        sxdp_family: libc::AF_XDP as u16,
+        sxdp_flags: flags,
+        sxdp_ifindex: interface,
+        sxdp_queue_id: queue,
+        sxdp_shared_umem_fd: shared.map_or(0, |socket| socket.as_raw_fd().cast_unsigned()),
+    };
+    let length = size_of::<libc::sockaddr_xdp>() as libc::socklen_t;
+    // SAFETY: bind(2) reads `length` bytes at the address of a live value of that size.
+    let answer = unsafe {
+        libc::bind(socket.as_raw_fd(), (&raw const address).cast::<libc::sockaddr>(), length)
+    };
+    let target = || format!("AF_XDP queue {queue} of interface {interface}");
+    if answer == 0 { Ok(()) } else { Err(Error::last("bind", target())) }
+}

@@ -1,0 +1,105 @@
+//! The memory of sockets of AF_XDP: a memfd, cut into frames of equal size.
+
+use crate::error::{Error, Result};
+use crate::memory::{Mapping, Memfd, Seals};
+
+/// How memory is cut.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct UmemShape {
+    /// Bytes of a frame: a power of two between 2048 and a page.
+    pub frame: u32,
+    /// How many there are.
+    pub frames: u32,
+    /// Bytes left free before what is received, besides the 256 that the kernel leaves.
+    pub headroom: u32,
+}
+
+/// Memory in frames. Another process may map [`Umem::file`] and see the same bytes.
+#[derive(Debug)]
+pub struct Umem {
+    memory: Mapping,
+    file: Memfd,
+    shape: UmemShape,
+}
+
+impl Umem {
+    /// Makes it; its pages are there from now on.
+    pub fn create(name: &str, shape: UmemShape) -> Result<Self> {
+        let page = u32::try_from(rustix::param::page_size()).unwrap_or(4096);
+        let whole = shape.frame.is_power_of_two()
+            && (2048..=page).contains(&shape.frame)
+            && shape.frames > 0;
+        let bytes = (shape.frame as usize).checked_mul(shape.frames as usize).filter(|_| whole);
+        let Some(bytes) = bytes.and_then(|bytes| bytes.checked_next_multiple_of(page as usize))
+        else {
+            return Err(Error::new("setsockopt", format!("a umem of {shape:?}"), libc::EINVAL));
+        };
+        let file = Memfd::create(name, bytes)?;
+        file.allocate(0, bytes)?;
+        file.seal(Seals::SIZE)?;
+        Ok(Self { memory: file.map()?, file, shape })
+    }
+
+    /// How it is cut.
+    #[must_use]
+    pub const fn shape(&self) -> UmemShape {
+        self.shape
+    }
+
+    /// Its file, for those who may write it all.
+    #[must_use]
+    pub const fn file(&self) -> &Memfd {
+        &self.file
+    }
+
+    /// All frames, one after the other.
+    #[must_use]
+    pub const fn memory(&self) -> &Mapping {
+        &self.memory
+    }
+
+    /// Bytes of all frames.
+    #[must_use]
+    pub const fn bytes(&self) -> u64 {
+        self.shape.frame as u64 * self.shape.frames as u64
+    }
+
+    /// Where the frame with this number begins.
+    #[must_use]
+    pub const fn address(&self, frame: u32) -> u64 {
+        frame as u64 * self.shape.frame as u64
+    }
+
+    /// The number of the frame in which this address lies.
+    #[must_use]
+    pub fn frame_of(&self, address: u64) -> Option<u32> {
+        let number = u32::try_from(address / u64::from(self.shape.frame)).ok()?;
+        (number < self.shape.frames).then_some(number)
+    }
+
+    /// Whether so many bytes from this address on lie in one frame.
+    #[must_use]
+    pub fn holds(&self, address: u64, length: u32) -> bool {
+        let within = address % u64::from(self.shape.frame) + u64::from(length);
+        self.frame_of(address).is_some() && within <= u64::from(self.shape.frame)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_belong_to_frames() {
+        let shape = UmemShape { frame: 2048, frames: 3, headroom: 0 };
+        let umem = Umem::create("sys-test", shape).unwrap();
+        assert_eq!((umem.bytes(), umem.memory().len()), (6144, 8192));
+        assert_eq!((umem.address(2), umem.frame_of(4097)), (4096, Some(2)));
+        assert!(umem.holds(4096 + 48, 2000) && !umem.holds(4096 + 49, 2000));
+        assert!(!umem.holds(6144, 0) && !umem.holds(u64::MAX, u32::MAX));
+        for frame in [0, 1024, 3000, 1 << 20] {
+            let refused = Umem::create("sys-test", UmemShape { frame, ..shape });
+            assert_eq!(refused.unwrap_err().errno, libc::EINVAL);
+        }
+    }
+}

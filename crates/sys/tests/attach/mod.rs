@@ -1,0 +1,128 @@
+//! Programs that count, frames to be counted, and a process to be killed while it attaches.
+
+use std::io::{BufRead as _, BufReader, Read as _};
+use std::process::Stdio;
+
+use ebpf::insn::{self, Insn, R0, R1, R2, Size, atomic};
+use std::os::fd::{AsFd as _, AsRawFd as _};
+use streamline_sys as sys;
+use sys::bpf::{Anchor, Kind, Link, Map, Object, Program, RingBuffer, Side, XdpMode};
+use sys::net::Links;
+use sys::packet::{Qdisc, Sender};
+use testkit::Frame;
+use testkit::net::{CLIENT_DEVICE, Namespace, Pair, until};
+
+/// A program that only answers.
+pub(crate) fn answer(kind: Kind, name: &str, value: i32) -> Program {
+    Program::load(kind, name, &answer_code(value)).unwrap()
+}
+
+pub(crate) fn answer_code(value: i32) -> Vec<u8> {
+    insn::encode(&[Insn::mov(R0, value), Insn::exit()])
+}
+
+/// A program that adds one to the first word of a mappable array, and answers.
+pub(crate) fn count(kind: Kind, name: &str, map: &Map, value: i32) -> Program {
+    let number = map.as_fd().as_raw_fd().cast_unsigned();
+    let mut code = Vec::from(Insn::load_map_value(R1, number, 0));
+    code.push(Insn::mov(R2, 1));
+    code.push(Insn::atomic(Size::DW, atomic::ADD, R1, 0, R2));
+    code.extend([Insn::mov(R0, value), Insn::exit()]);
+    Program::load(kind, name, &insn::encode(&code)).unwrap()
+}
+
+pub(crate) fn counted(map: &Map) -> u64 {
+    u64::from_ne_bytes(map.get(0).unwrap().try_into().unwrap())
+}
+
+/// Sends so many frames from the client, and waits until the server's device has had them.
+pub(crate) fn frames(pair: &Pair, count: u64) {
+    let received = || {
+        let device = testkit::net::counters(&pair.server, testkit::net::SERVER_DEVICE).unwrap();
+        device.received + device.receive_dropped
+    };
+    let before = received();
+    let frame = Frame::ethernet().ipv4("192.0.2.1", "192.0.2.2").udp(1, 2, b"counted");
+    pair.client.enter(|| {
+        let index = Links::open().unwrap().named(CLIENT_DEVICE).unwrap().index;
+        let mut sender = Sender::open(index, Qdisc::Through).unwrap();
+        for _ in 0..count {
+            until("there is room", || sender.send(&[&frame]).frames == 1);
+        }
+    });
+    until("all have come", || received() >= before + count);
+}
+
+/// How many steps there are.
+pub(crate) const STEPS: u32 = 8;
+
+const INDEX: &str = "STREAMLINE_TEST_INDEX";
+const STEP: &str = "STREAMLINE_TEST_STEP";
+
+/// Attaches until the step that the parent asked for, tells what was made, and waits to be killed.
+pub(crate) fn attach_step_by_step() {
+    let number = |name| std::env::var(name).unwrap().parse::<u32>().unwrap();
+    let (index, steps) = (number(INDEX), number(STEP));
+    let mut kept: Vec<Box<dyn std::any::Any>> = Vec::new();
+    let map = (steps > 0).then(|| Map::array("killed", 8, 1, true).unwrap());
+    let tell = |of: &str, id: u32| println!("made {of} {id}");
+    if let Some(map) = &map {
+        tell("map", map.info().unwrap().id);
+        let program = |kind, value| {
+            let program = count(kind, "killed", map, value);
+            tell("program", program.info().unwrap().id);
+            program
+        };
+        let mut links = Vec::new();
+        for step in 1..steps {
+            match step {
+                1 => kept.push(Box::new(program(Kind::Tc, -1))),
+                2 | 3 => {
+                    let side = if step == 2 { Side::Ingress } else { Side::Egress };
+                    let program = program(Kind::Tc, -1);
+                    links.push(Link::tcx(&program, index, side, Anchor::Head, None).unwrap());
+                }
+                4 => links[0].update(&program(Kind::Tc, -1), None).unwrap(),
+                5 => links.push(Link::xdp(&program(Kind::Xdp, 2), index, XdpMode::Native).unwrap()),
+                6 => kept.push(Box::new(RingBuffer::create("killed", 4096).unwrap())),
+                _ => {}
+            }
+            if let Some(link) = links.last() {
+                tell("link", link.info().unwrap().id);
+            }
+        }
+        kept.push(Box::new(links));
+    }
+    println!("ready");
+    // Until this process is killed, or its parent has gone.
+    let _ = std::io::stdin().read(&mut [0]);
+}
+
+/// A process attaches up to a step and is killed; answers what it had made.
+pub(crate) fn kill_at(space: &Namespace, index: u32, step: u32) -> Vec<(Object, u32)> {
+    let mut command = space.command(std::env::current_exe().unwrap());
+    command.args(["--exact", "--ignored", "--nocapture", "attaches_step_by_step"]);
+    command.env(INDEX, index.to_string()).env(STEP, step.to_string());
+    let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+    let mut made = Vec::new();
+    for line in BufReader::new(child.stdout.take().unwrap()).lines() {
+        let line = line.unwrap();
+        // The test harness may have begun the line.
+        let words: Vec<&str> = line.split_whitespace().collect();
+        match words.as_slice() {
+            [.., "ready"] => break,
+            [.., "made", of, id] => {
+                let of = match *of {
+                    "map" => Object::Maps,
+                    "program" => Object::Programs,
+                    _ => Object::Links,
+                };
+                made.push((of, id.parse().unwrap()));
+            }
+            _ => {}
+        }
+    }
+    child.kill().unwrap();
+    assert!(!child.wait().unwrap().success(), "it was killed");
+    made
+}

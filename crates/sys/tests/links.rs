@@ -1,0 +1,304 @@
+//! Links on real devices: what is attached runs, is replaced and goes away, however its owner ends;
+//! who was there before stays.
+
+mod attach;
+
+use attach::{answer, count, counted, frames, kill_at};
+use rustix::fs::{AtFlags, Mode, OFlags, mkdirat, openat, unlinkat};
+use rustix::io::Errno;
+use rustix::mount::{FsMountFlags, FsOpenFlags, MountAttrFlags, fsconfig_create, fsmount, fsopen};
+use std::os::fd::{AsFd as _, OwnedFd};
+use streamline_sys as sys;
+use sys::bpf::{
+    Anchor, AttachType, Beside, Kind, Link, LinkTarget, Load, Map, Object, Side, Statistics,
+    XdpMode, cgroup_chain, ids, tcx_chain,
+};
+use sys::net::{Links, Namespace};
+use testkit::need;
+use testkit::net::{Cable, Pair, SERVER_DEVICE, until};
+
+const SILENT: Cable = Cable { addresses: false, mtu: 1500, queues: 1 };
+
+fn pair() -> Option<Pair> {
+    need::bpf()?;
+    Pair::new(SILENT)
+}
+
+fn index(pair: &Pair) -> u32 {
+    pair.server.enter(|| Links::open().unwrap().named(SERVER_DEVICE).unwrap().index)
+}
+
+#[test]
+fn tcx_runs_at_the_head_is_replaced_and_goes_with_its_link() {
+    let Some(pair) = pair() else { return };
+    let index = index(&pair);
+    let (one, other) =
+        (Map::array("one", 8, 1, true).unwrap(), Map::array("other", 8, 1, true).unwrap());
+    // -1: TCX_NEXT.
+    let (first, second) =
+        (count(Kind::Tc, "first", &one, -1), count(Kind::Tc, "second", &other, -1));
+    pair.server.enter(|| {
+        let link = Link::tcx(&first, index, Side::Ingress, Anchor::Head, None).unwrap();
+        assert_eq!(link.info().unwrap().target, LinkTarget::Tcx(index, Side::Ingress));
+        assert_eq!(link.info().unwrap().program, first.info().unwrap().id);
+        frames(&pair, 100);
+        assert_eq!(counted(&one), 100);
+        let wrong = link.update(&second, Some(&second)).unwrap_err();
+        assert_eq!(wrong.errno, Errno::PERM.raw_os_error(), "{wrong}");
+        link.update(&second, Some(&first)).unwrap();
+        frames(&pair, 50);
+        assert_eq!((counted(&one), counted(&other)), (100, 50));
+        let chain = tcx_chain(index, Side::Ingress).unwrap();
+        assert_eq!(chain.members.len(), 1);
+        assert_eq!(chain.members[0].link, Some(link.info().unwrap().id));
+        assert_eq!(chain.members[0].name, "second");
+        drop(link);
+        frames(&pair, 50);
+        assert_eq!((counted(&one), counted(&other)), (100, 50), "gone with its link");
+        assert!(tcx_chain(index, Side::Ingress).unwrap().members.is_empty());
+    });
+}
+
+/// Someone who answers for the whole chain hides packets from those behind, and not from those
+/// before; a place can be chosen beside anybody, and an old picture of the chain is refused.
+#[test]
+fn a_chain_keeps_whom_it_has_and_the_head_sees_everything() {
+    let Some(pair) = pair() else { return };
+    let index = index(&pair);
+    let maps =
+        ["there", "behind", "head", "between"].map(|name| Map::array(name, 8, 1, true).unwrap());
+    // 0: TCX_PASS ends the chain.
+    let there = count(Kind::Tc, "there", &maps[0], 0);
+    let [behind, head, between] = [(1, "behind"), (2, "head"), (3, "between")]
+        .map(|(n, name)| count(Kind::Tc, name, &maps[n], -1));
+    pair.server.enter(|| {
+        let tcx = |program, anchor| Link::tcx(program, index, Side::Ingress, anchor, None).unwrap();
+        let foreign = tcx(&there, Anchor::Head);
+        let _behind = tcx(&behind, Anchor::Tail);
+        let before = tcx_chain(index, Side::Ingress).unwrap();
+        let _head = tcx(&head, Anchor::Head);
+        let stale = Link::tcx(&between, index, Side::Ingress, Anchor::Head, Some(before.revision));
+        assert_eq!(stale.unwrap_err().errno, Errno::STALE.raw_os_error());
+        let id = foreign.info().unwrap();
+        let _between = tcx(&between, Anchor::Before(Beside::Link(id.id)));
+        let names = |side| {
+            let chain = tcx_chain(index, side).unwrap();
+            chain.members.into_iter().map(|member| member.name).collect::<Vec<_>>()
+        };
+        assert_eq!(names(Side::Ingress), ["head", "between", "there", "behind"]);
+        assert!(names(Side::Egress).is_empty());
+        frames(&pair, 40);
+        assert_eq!(maps.each_ref().map(counted), [40, 0, 40, 40]);
+        foreign.detach().unwrap();
+        frames(&pair, 2);
+        assert_eq!(maps.each_ref().map(counted), [40, 2, 42, 42]);
+        let after = Link::tcx(
+            &there,
+            index,
+            Side::Ingress,
+            Anchor::After(Beside::Program(id.program)),
+            None,
+        );
+        assert_eq!(after.unwrap_err().errno, Errno::NOENT.raw_os_error());
+    });
+}
+
+#[test]
+fn xdp_says_who_runs_it_and_never_takes_a_place() {
+    let Some(pair) = pair() else { return };
+    let index = index(&pair);
+    let map = Map::array("seen", 8, 1, true).unwrap();
+    let (pass, drop_all) = (count(Kind::Xdp, "pass", &map, 2), answer(Kind::Xdp, "drop", 1));
+    pair.server.enter(|| {
+        let ours = Link::xdp_any(&pass, index).unwrap();
+        assert_eq!((ours.mode, ours.refused), (XdpMode::Native, None));
+        assert_eq!(ours.link.info().unwrap().target, LinkTarget::Xdp(index));
+        for mode in [XdpMode::Native, XdpMode::Generic] {
+            let busy = Link::xdp(&drop_all, index, mode).unwrap_err();
+            assert!(busy.to_string().contains("another program is there and is kept"), "{busy}");
+        }
+        assert!(Link::xdp_any(&drop_all, index).is_err());
+        frames(&pair, 30);
+        assert_eq!(counted(&map), 30);
+        let lo = Links::open().unwrap().named("lo").unwrap().index;
+        let generic = Link::xdp_any(&drop_all, lo).unwrap();
+        assert_eq!(generic.mode, XdpMode::Generic);
+        let why = generic.refused.expect("the driver was asked first");
+        assert!(why.to_string().contains(&format!("native xdp on interface {lo}")), "{why}");
+        let gone = Link::xdp(&pass, 0x7fff_fff0, XdpMode::Generic).unwrap_err();
+        assert_eq!(gone.errno, Errno::INVAL.raw_os_error(), "{gone}");
+    });
+}
+
+/// What others attached by netlink is found, and stays: XDP, and filters of traffic control.
+#[test]
+fn what_others_attached_is_told_and_stays() {
+    let Some(pair) = pair() else { return };
+    let index = index(&pair);
+    let map = Map::array("seen", 8, 1, true).unwrap();
+    let ours = count(Kind::Tc, "ours", &map, -1);
+    pair.server.run("tc", &format!("qdisc add dev {SERVER_DEVICE} clsact"));
+    // A classic program of one instruction.
+    let mut tc = pair.server.command("tc");
+    tc.args(["filter", "add", "dev", SERVER_DEVICE, "ingress", "pref", "7", "protocol", "all"]);
+    assert!(
+        tc.args(["bpf", "bytecode", "1,6 0 0 0,", "classid", "1:1"]).status().unwrap().success()
+    );
+    pair.server.enter(|| {
+        let links = Links::open().unwrap();
+        let filters = || links.filters(index).unwrap();
+        let found = filters();
+        assert_eq!(found.len(), 1, "{found:?}");
+        assert_eq!(
+            (found[0].kind.as_str(), found[0].side, found[0].preference),
+            ("bpf", Side::Ingress, 7)
+        );
+        let link = Link::tcx(&ours, index, Side::Ingress, Anchor::Head, None).unwrap();
+        frames(&pair, 20);
+        assert_eq!(counted(&map), 20);
+        drop(link);
+        assert_eq!(filters(), found);
+        assert_eq!(links.indexed(index).unwrap().xdp, None);
+        let xdp = Link::xdp(&answer(Kind::Xdp, "xdp", 2), index, XdpMode::Native).unwrap();
+        let told = links.indexed(index).unwrap().xdp.expect("it is there");
+        assert_eq!((told.program, told.mode), (xdp.info().unwrap().program, Some(XdpMode::Native)));
+    });
+}
+
+/// Runs are counted while somebody wants them counted.
+#[test]
+fn runs_and_their_time_are_told() {
+    let Some(pair) = pair() else { return };
+    let index = index(&pair);
+    let map = Map::array("seen", 8, 1, true).unwrap();
+    let program = count(Kind::Tc, "timed", &map, -1);
+    pair.server.enter(|| {
+        let _link = Link::tcx(&program, index, Side::Ingress, Anchor::Head, None).unwrap();
+        let counting = Statistics::enable().unwrap();
+        frames(&pair, 200);
+        let info = program.info().unwrap();
+        assert_eq!(info.runs, 200);
+        assert!(info.run_time_ns > 0 && info.ns_per_run().unwrap() < 100_000.0, "{info:?}");
+        drop(counting);
+        assert_eq!(program.info().unwrap().maps, 1);
+    });
+}
+
+/// 1,000 times load and unload, a fifth of them attached and replaced: every program, map and link
+/// is gone.
+#[test]
+fn a_thousand_lives_leave_nothing() {
+    let Some(pair) = pair() else { return };
+    let index = index(&pair);
+    let mut made = Vec::new();
+    pair.server.enter(|| {
+        for turn in 0..1_000 {
+            let map = Map::array("life", 8, 1, true).unwrap();
+            let [one, two] = ["one", "two"].map(|name| count(Kind::Tc, name, &map, -1));
+            let mut new = vec![
+                (Object::Programs, one.info().unwrap().id),
+                (Object::Programs, two.info().unwrap().id),
+                (Object::Maps, map.info().unwrap().id),
+            ];
+            // Attaching takes 10 ms, taking away as long.
+            let link = (turn % 5 == 0).then(|| {
+                let link = Link::tcx(&one, index, Side::Ingress, Anchor::Head, None).unwrap();
+                link.update(&two, Some(&one)).unwrap();
+                new.push((Object::Links, link.info().unwrap().id));
+                link
+            });
+            if turn % 250 == 0 {
+                assert!(new.iter().all(|(of, id)| ids(*of).unwrap().contains(id)));
+            }
+            drop(link);
+            made.extend(new);
+        }
+        assert!(tcx_chain(index, Side::Ingress).unwrap().members.is_empty());
+    });
+    gone(&made);
+}
+
+/// Waits until the kernel has let go of these, none of whose numbers is used again: it does so
+/// behind a grace period.
+fn gone(all: &[(Object, u32)]) {
+    until("they are gone", || {
+        [Object::Programs, Object::Maps, Object::Links].iter().all(|of| {
+            let there = ids(*of).unwrap();
+            !all.iter().any(|(kind, id)| kind == of && there.contains(id))
+        })
+    });
+}
+
+/// A process that is killed at any step of attaching leaves the interface as it was.
+#[test]
+fn a_killed_process_leaves_the_interface_clean() {
+    let Some(pair) = pair() else { return };
+    let index = index(&pair);
+    for step in 0..attach::STEPS {
+        let made = kill_at(&pair.server, index, step);
+        assert_eq!(made.is_empty(), step == 0, "step {step}: {made:?}");
+        gone(&made);
+        pair.server.enter(|| {
+            for side in [Side::Ingress, Side::Egress] {
+                assert!(tcx_chain(index, side).unwrap().members.is_empty(), "step {step}");
+            }
+            assert_eq!(Links::open().unwrap().indexed(index).unwrap().xdp, None, "step {step}");
+        });
+        println!("killed at step {step}: {} things gone", made.len());
+    }
+}
+
+/// Started by the test above, in its own process.
+#[test]
+#[ignore = "is killed"]
+fn attaches_step_by_step() {
+    attach::attach_step_by_step();
+}
+
+#[test]
+fn a_name_space_asks_who_chooses_sockets() {
+    let Some(pair) = pair() else { return };
+    let code = attach::answer_code(1);
+    let load = Load::new(Kind::SocketLookup, "choose", &code);
+    assert!(load.load().is_err(), "the kernel wants to know where");
+    let program = Load { attach: Some(AttachType::SocketLookup), ..load }.load().unwrap();
+    let space = Namespace::open(pair.server.path().to_str().unwrap()).unwrap();
+    let link = Link::namespace(&program, &space).unwrap();
+    let identity = u32::try_from(space.identity().unwrap()).unwrap();
+    assert_eq!(link.info().unwrap().target, LinkTarget::Namespace(identity));
+}
+
+/// A group of its own below a mount that only this test sees.
+#[test]
+fn a_group_of_processes_has_programs_before_its_packets() {
+    let Some(_) = need::bpf() else { return };
+    let Some(root) = group_root() else { return };
+    let name = format!("sl-{}", std::process::id());
+    mkdirat(&root, &name, Mode::RWXU).unwrap();
+    let group = openat(&root, &name, OFlags::DIRECTORY | OFlags::RDONLY, Mode::empty()).unwrap();
+    let map = Map::array("seen", 8, 1, true).unwrap();
+    let code = attach::answer_code(1);
+    let load = Load::new(Kind::CgroupPacket, "group", &code);
+    let program = Load { attach: Some(AttachType::CgroupEgress), ..load }.load().unwrap();
+    let link = Link::cgroup(&program, &group, Side::Egress).unwrap();
+    assert!(matches!(link.info().unwrap().target, LinkTarget::Cgroup(id) if id > 0));
+    let chain = |side| cgroup_chain(&group, side).unwrap().members;
+    assert_eq!(chain(Side::Egress)[0].name, "group");
+    assert!(chain(Side::Ingress).is_empty());
+    let other = count(Kind::CgroupPacket, "other", &map, 1);
+    let _ingress = Link::cgroup(&other, &group, Side::Ingress).unwrap();
+    assert_eq!(chain(Side::Ingress).len(), 1);
+    drop(link);
+    assert!(chain(Side::Egress).is_empty());
+    drop(group);
+    unlinkat(&root, &name, AtFlags::REMOVEDIR).unwrap();
+}
+
+fn group_root() -> Option<OwnedFd> {
+    need::root()?;
+    let mounted = fsopen("cgroup2", FsOpenFlags::FSOPEN_CLOEXEC).and_then(|fs| {
+        fsconfig_create(fs.as_fd())?;
+        fsmount(fs.as_fd(), FsMountFlags::FSMOUNT_CLOEXEC, MountAttrFlags::empty())
+    });
+    mounted.or_else(|why| need::skip(&format!("needs cgroup2: {why}")).ok_or(why)).ok()
+}
