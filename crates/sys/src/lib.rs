@@ -24,7 +24,6 @@ pub mod net;
 pub mod number;
 pub mod packet;
 pub mod pages;
-pub mod pipe;
 pub mod poll;
 pub mod preload;
 pub mod privilege;
@@ -32,5 +31,6 @@ pub mod probe;
 pub mod process;
 pub mod signal;
 pub mod usage;
+pub mod xdp;
 
 pub use error::{Error, Result};

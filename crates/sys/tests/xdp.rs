@@ -1,0 +1,281 @@
+//! AF_XDP on real devices: frames in are frames out, descriptors alone move, and every frame of the
+//! memory is in exactly one place.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use rustix::io::Errno;
+use std::os::fd::AsFd as _;
+use streamline_sys as sys;
+use sys::bpf::XdpMode;
+use sys::net::Links;
+use sys::packet::{Qdisc, Sender, Socket as PacketSocket};
+use sys::poll;
+use sys::xdp::{Descriptor, Mode, Redirect, Settings, Socket, Umem, UmemShape};
+use testkit::net::{CLIENT_DEVICE, Cable, Pair, SERVER_DEVICE, until};
+use testkit::{Frame, Random, need};
+
+const ENTRIES: u32 = 64;
+const FRAMES: u32 = 128;
+const SHAPE: UmemShape = UmemShape { frame: 4096, frames: FRAMES, headroom: 0 };
+const SILENT: Cable = Cable { addresses: false, mtu: 1500, queues: 1 };
+
+fn index(name: &str) -> u32 {
+    Links::open().unwrap().named(name).unwrap().index
+}
+
+fn pair(cable: Cable) -> Option<Pair> {
+    need::bpf()?;
+    need::net_raw()?;
+    let pair = Pair::new(cable)?;
+    let probe = pair.server.enter(sys::probe::xdp_socket);
+    probe.or_else(|why| need::skip(&why.to_string()).ok_or(why)).ok()?;
+    Some(pair)
+}
+
+/// Frames of many lengths, each with a number of its own.
+fn numbered(count: u32, longest: usize) -> Vec<Vec<u8>> {
+    let mut random = Random::replayable();
+    let payload = |number: u32, length: usize| {
+        let fill = (0..length).map(|at| (number as usize + at) as u8);
+        [&number.to_be_bytes()[..], &fill.collect::<Vec<u8>>()].concat()
+    };
+    let made = |number: u32| {
+        let length = if number % 7 == 0 { longest } else { random.within(14..longest) };
+        Frame::ethernet().ethertype(0x88b5, &payload(number, length - 4))
+    };
+    (0..count).map(made).collect()
+}
+
+fn open(umem: &Arc<Umem>, settings: Settings) -> Option<Socket> {
+    match Socket::open(umem, settings) {
+        Ok(socket) => Some(socket),
+        Err(error) => need::skip(&error.to_string()),
+    }
+}
+
+/// Sends from the client in bunches that find room at the other side, `between` after each.
+fn send(pair: &Pair, device: &str, frames: &[Vec<u8>], mut between: impl FnMut(usize) + Send) {
+    let mut sender = pair.client.enter(|| Sender::open(index(device), Qdisc::Through).unwrap());
+    let mut sent = 0;
+    for bunch in frames.chunks(ENTRIES as usize / 2) {
+        for frame in bunch {
+            until("there is room", || sender.send(&[frame]).frames == 1);
+        }
+        sent += bunch.len();
+        between(sent);
+    }
+}
+
+#[test]
+fn what_is_sent_is_received_and_every_frame_comes_back() {
+    let Some(pair) = pair(SILENT) else { return };
+    let frames = numbered(5_000, 1400);
+    let umem = Arc::new(Umem::create("xdp-test", SHAPE).unwrap());
+    let (mut socket, redirect, _link) = {
+        let made = pair.server.enter(|| {
+            let index = index(SERVER_DEVICE);
+            let socket = open(&umem, Settings::new(index, 0, ENTRIES))?;
+            let redirect = Redirect::load("to_xdp", 4, false).unwrap();
+            redirect.lead(0, &socket).unwrap();
+            let link = redirect.attach(index, XdpMode::Native).unwrap();
+            Some((socket, redirect, link))
+        });
+        let Some(made) = made else { return };
+        made
+    };
+    println!("zero-copy: {}", socket.is_zero_copy());
+    let mut free: Vec<u64> = (0..FRAMES).map(|number| umem.address(number)).collect();
+    let mut got: Vec<Vec<u8>> = Vec::new();
+    let mut came = Vec::new();
+    send(&pair, CLIENT_DEVICE, &[], |_| {});
+    lend(&mut socket, &mut free);
+    send(&pair, CLIENT_DEVICE, &frames, |sent| {
+        until("they have come", || {
+            came.clear();
+            socket.rx.as_mut().unwrap().take(&mut came, 1000).unwrap();
+            for piece in &came {
+                let mut bytes = vec![0; piece.length as usize];
+                assert!(umem.memory().copy(piece.address as usize, &mut bytes));
+                got.push(bytes);
+                free.push(piece.address - piece.address % u64::from(SHAPE.frame));
+            }
+            lend(&mut socket, &mut free);
+            got.len() == sent
+        });
+    });
+    assert!(got == frames, "the same frames in the same order");
+    let lent = socket.fill.as_ref().unwrap().waiting().unwrap();
+    assert_eq!(free.len() as u32 + lent, FRAMES, "each frame in one place");
+    let statistics = socket.statistics().unwrap();
+    assert_eq!((statistics.rx_dropped, statistics.rx_full, statistics.rx_invalid), (0, 0, 0));
+    redirect.release(0).unwrap();
+    send(&pair, CLIENT_DEVICE, &frames[..10], |_| {});
+    let quiet = poll::readable(&[socket.as_fd()], Some(Duration::from_millis(50)));
+    assert_eq!(quiet, [false], "frames of a queue without a socket go to the host");
+}
+
+fn lend(socket: &mut Socket, free: &mut Vec<u64>) {
+    let fill = socket.fill.as_mut().unwrap();
+    let lent = fill.lend(free).unwrap();
+    free.drain(..lent);
+    if fill.needs_wakeup() {
+        socket.wake_rx().unwrap();
+    }
+}
+
+/// What one interface received another one sends, out of the same memory: descriptors move, no
+/// byte does, and at the end nothing is left behind anywhere.
+#[test]
+fn what_one_socket_received_another_one_sends() {
+    let Some(pair) = pair(SILENT) else { return };
+    let client = pair.client.name();
+    pair.server.ip(&format!("link add back0 type veth peer name back1 netns {client}"));
+    for (space, device) in [(&pair.server, "back0"), (&pair.client, "back1")] {
+        space.ip(&format!("link set dev {device} addrgenmode none arp off up"));
+    }
+    pair.server.until_up("back0");
+    let frames = numbered(5_000, 1400);
+    let umem = Arc::new(Umem::create("xdp-test", SHAPE).unwrap());
+    let made = pair.server.enter(|| {
+        let (from, to) = (index(SERVER_DEVICE), index("back0"));
+        let near = open(&umem, Settings::new(from, 0, ENTRIES))?;
+        let far = near.share(Settings::new(to, 0, ENTRIES)).unwrap();
+        let redirect = Redirect::load("to_xdp", 1, false).unwrap();
+        redirect.lead(0, &near).unwrap();
+        let link = redirect.attach(from, XdpMode::Native).unwrap();
+        Some((near, far, redirect, link))
+    });
+    let Some((mut near, mut far, _redirect, _link)) = made else { return };
+    let watch = pair.client.enter(|| {
+        let socket = PacketSocket::open().unwrap();
+        let shape = sys::packet::Shape { segment: 1 << 16, segments: 2, retire_ms: 1, reserve: 0 };
+        let ring = socket.ring(shape).unwrap();
+        ring.bind(index("back1")).unwrap();
+        ring
+    });
+    let mut free: Vec<u64> = (0..FRAMES).map(|number| umem.address(number)).collect();
+    let (mut moving, mut seen) = (Vec::<Descriptor>::new(), HashSet::new());
+    lend(&mut near, &mut free);
+    let mut passed = 0;
+    send(&pair, CLIENT_DEVICE, &frames, |sent| {
+        until("they have gone on", || {
+            near.rx.as_mut().unwrap().take(&mut moving, 1000).unwrap();
+            seen.extend(moving.iter().map(|piece| piece.address / u64::from(SHAPE.frame)));
+            let given = far.tx.as_mut().unwrap().give(&moving).unwrap();
+            moving.drain(..given);
+            far.wake_tx().unwrap();
+            let mut back = Vec::new();
+            passed += far.completion.as_mut().unwrap().take(&mut back, 1000).unwrap();
+            free.extend(back.iter().map(|at| at - at % u64::from(SHAPE.frame)));
+            lend(&mut near, &mut free);
+            passed == sent
+        });
+    });
+    until("the other end has counted them", || {
+        watch.statistics().unwrap().packets == frames.len() as u64
+    });
+    assert!(moving.is_empty() && seen.len() > 1);
+    let lent = near.fill.as_ref().unwrap().waiting().unwrap();
+    assert_eq!(free.len() as u32 + lent, FRAMES, "each frame in one place");
+    let (here, there) = (near.statistics().unwrap(), far.statistics().unwrap());
+    assert_eq!((here.rx_dropped, here.rx_full, there.tx_invalid), (0, 0, 0), "{here:?} {there:?}");
+}
+
+/// Two sockets at one queue share its fill ring; the map says which of them is given a frame.
+#[test]
+fn two_sockets_share_a_queue() {
+    let Some(pair) = pair(SILENT) else { return };
+    let umem = Arc::new(Umem::create("xdp-test", SHAPE).unwrap());
+    let made = pair.server.enter(|| {
+        let index = index(SERVER_DEVICE);
+        let settings = Settings::new(index, 0, ENTRIES);
+        let one = open(&umem, settings)?;
+        let two = one.share(Settings { fill: 0, completion: 0, ..settings }).unwrap();
+        let redirect = Redirect::load("to_xdp", 1, false).unwrap();
+        let link = redirect.attach(index, XdpMode::Native).unwrap();
+        Some((one, two, redirect, link))
+    });
+    let Some((mut one, mut two, redirect, _link)) = made else { return };
+    let mut free: Vec<u64> = (0..FRAMES).map(|number| umem.address(number)).collect();
+    lend(&mut one, &mut free);
+    let frames = numbered(20, 200);
+    for turn in 0..2 {
+        redirect.lead(0, if turn == 0 { &one } else { &two }).unwrap();
+        let mut came = Vec::new();
+        send(&pair, CLIENT_DEVICE, &frames, |sent| {
+            let socket = if turn == 0 { &mut one } else { &mut two };
+            until("they have come", || {
+                socket.rx.as_mut().unwrap().take(&mut came, 1000).unwrap();
+                came.len() == sent
+            });
+        });
+        let lengths: Vec<usize> = came.iter().map(|piece| piece.length as usize).collect();
+        assert_eq!(lengths, frames.iter().map(Vec::len).collect::<Vec<_>>());
+    }
+}
+
+/// A frame that is longer than a frame of the memory comes in several, in order (Linux 6.6).
+#[test]
+fn long_frames_come_in_pieces() {
+    let Some(pair) = pair(Cable { mtu: 9000, ..SILENT }) else { return };
+    let umem = Arc::new(Umem::create("xdp-test", SHAPE).unwrap());
+    let made = pair.server.enter(|| {
+        let index = index(SERVER_DEVICE);
+        let settings = Settings { fragments: true, ..Settings::new(index, 0, ENTRIES) };
+        let socket = open(&umem, settings)?;
+        let redirect = Redirect::load("to_xdp", 1, true).unwrap();
+        redirect.lead(0, &socket).unwrap();
+        let link = redirect.attach(index, XdpMode::Native).unwrap();
+        Some((socket, redirect, link))
+    });
+    let Some((mut socket, _redirect, _link)) = made else { return };
+    let mut free: Vec<u64> = (0..FRAMES).map(|number| umem.address(number)).collect();
+    lend(&mut socket, &mut free);
+    let frames = numbered(15, 8900);
+    let (mut got, mut came, mut whole, mut pieces) = (Vec::new(), Vec::new(), Vec::new(), 0);
+    send(&pair, CLIENT_DEVICE, &frames, |sent| {
+        until("they have come", || {
+            came.clear();
+            socket.rx.as_mut().unwrap().take(&mut came, 1000).unwrap();
+            for Descriptor { address, length, continues } in &came {
+                let begin = whole.len();
+                whole.resize(begin + *length as usize, 0);
+                assert!(umem.memory().copy(*address as usize, &mut whole[begin..]));
+                pieces += 1;
+                if !continues {
+                    got.push(std::mem::take(&mut whole));
+                }
+            }
+            got.len() == sent
+        });
+    });
+    assert!(got == frames && pieces > frames.len(), "{pieces} pieces");
+}
+
+/// What a socket refuses it says, with the queue and the interface.
+#[test]
+fn refusals_name_queue_and_interface() {
+    let Some(pair) = pair(SILENT) else { return };
+    let umem = Arc::new(Umem::create("xdp-test", SHAPE).unwrap());
+    pair.server.enter(|| {
+        let index = index(SERVER_DEVICE);
+        let settings = Settings::new(index, 0, ENTRIES);
+        let far = Socket::open(&umem, Settings { queue: 9, ..settings }).unwrap_err();
+        assert!(far.to_string().contains(&format!("queue 9 of interface {index}")), "{far}");
+        match Socket::open(&umem, Settings { mode: Mode::ZeroCopy, ..settings }) {
+            Ok(socket) => assert!(socket.is_zero_copy()),
+            Err(why) => assert_eq!(why.errno, Errno::OPNOTSUPP.raw_os_error(), "{why}"),
+        }
+        let Some(mut socket) = open(&umem, settings) else { return };
+        let outside = umem.bytes();
+        assert_eq!(
+            socket.fill.as_mut().unwrap().lend(&[outside]).unwrap_err().errno,
+            Errno::INVAL.raw_os_error()
+        );
+        let long = Descriptor { address: 100, length: SHAPE.frame, continues: false };
+        assert!(socket.tx.as_mut().unwrap().give(&[long]).is_err());
+        assert_eq!(socket.fill.as_ref().unwrap().waiting().unwrap(), 0);
+    });
+}
