@@ -24,6 +24,7 @@ pub mod net;
 pub mod number;
 pub mod packet;
 pub mod pages;
+pub mod pipe;
 pub mod poll;
 pub mod preload;
 pub mod privilege;
