@@ -11,6 +11,7 @@ mod doors;
 mod harness;
 mod line;
 mod live;
+mod moderation;
 mod pipe;
 mod pipes;
 mod plot;
@@ -73,6 +74,11 @@ struct Options {
 
 const BENCHES: &[Bench] = &[
     Bench {
+        name: "moderation",
+        summary: "an event after so many blocks [Th fig. 5.2], goals G8, G9",
+        run: moderation::run,
+    },
+    Bench {
         name: "chain",
         summary: "filters in a row against pipes and an indirect-call loop [Th fig. 5.1], goal G11",
         run: |options| chain::run(options.rounds),
@@ -106,6 +112,9 @@ fn main() -> ExitCode {
             say(&format!("{:10} {}", bench.name, bench.summary));
         }
         return ExitCode::SUCCESS;
+    }
+    if arguments.reader.first().is_some_and(|kind| kind == "events") {
+        return served(moderation::serve(&arguments.reader));
     }
     if !arguments.reader.is_empty() {
         let served = match arguments.reader.first().map(String::as_str) {
@@ -170,6 +179,17 @@ fn main() -> ExitCode {
         }
     }
     ExitCode::SUCCESS
+}
+
+/// How a reading process ends.
+fn served(done: Result<(), String>) -> ExitCode {
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(why) => {
+            eprintln!("error: the reading process: {why}");
+            ExitCode::FAILURE
+        }
+    }
 }
 
 #[expect(clippy::print_stdout, reason = "rows are the output of this program")]

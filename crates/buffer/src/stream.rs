@@ -29,6 +29,7 @@ mod output;
 mod room;
 mod scaler;
 mod switch;
+mod waking;
 
 pub(crate) use entrance::OFFER;
 pub use entrance::{Entrance, Ticket, joinable, send_to};
@@ -37,6 +38,7 @@ pub use input::{Input, Piece};
 pub use output::Output;
 pub use room::Room;
 pub use switch::Stay;
+pub use waking::Waking;
 
 use crate::scale::Scaling;
 use crate::share::{self, Refusal};
@@ -58,13 +60,16 @@ pub struct Config {
     pub extent: usize,
     /// How the ring finds its size by itself; none: it stays as it is.
     pub scaling: Option<Scaling>,
+    /// How long a block may wait for its reader to be woken, in ns (T_t); none: until there is as
+    /// much as the reader asked for, or the writer turns to something else.
+    pub latency: Option<u64>,
 }
 
 impl Config {
     /// A stream that blocks, of 1 MB, with one reader, shown every 32 blocks.
     #[must_use]
     pub const fn new(id: DbufId) -> Self {
-        Self { ring: dbuf::Config::new(id), every: 32, extent: 0, scaling: None }
+        Self { ring: dbuf::Config::new(id), every: 32, extent: 0, scaling: None, latency: None }
     }
 
     /// The same stream with a ring of so many bytes.
@@ -92,6 +97,13 @@ impl Config {
     #[must_use]
     pub const fn scaling(self, scaling: Scaling) -> Self {
         Self { scaling: Some(scaling), ..self }
+    }
+
+    /// The same stream, of which a reader that sleeps is woken after T_b blocks or so many ns,
+    /// whatever its writer is busy with. Every block is shown at once.
+    #[must_use]
+    pub const fn latency(self, ns: u64) -> Self {
+        Self { latency: Some(ns), ..self }
     }
 
     /// The same stream with another policy for when it is full.

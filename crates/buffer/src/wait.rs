@@ -53,6 +53,14 @@ pub(crate) struct Ringer {
 }
 
 impl Ringer {
+    /// Whether the other party sleeps and has not been rung for yet. Asked after a publication.
+    pub(crate) fn is_awaited(&self, page: &Region, at: usize) -> bool {
+        // SYNC POINT: falling asleep; pairs with the fence in `falls_asleep`.
+        fence(Ordering::SeqCst);
+        let turn = acquire(page.word(at + TURN));
+        !turn.is_multiple_of(2) && turn != self.rung
+    }
+
     /// Whether the other party sleeps and wants to be woken now that we have published `position`,
     /// and has not been rung for yet. Asked after the publication.
     pub(crate) fn is_due(

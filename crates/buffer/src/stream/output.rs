@@ -2,8 +2,10 @@
 
 use super::scaler::Scaler;
 use super::switch::Segments;
+use super::waking::{Latency, Waking};
 use super::{Config, Ready};
 use crate::cursor::{Change, Producer};
+use crate::signal::moderate::Events;
 use crate::wait::{Ringer, Sleeper, Urgency};
 use crate::{Fault, Policy, Put, dbuf, signal};
 use abi::ring::{reader, writer};
@@ -30,6 +32,9 @@ pub struct Output {
     /// How the ring finds its size, if it does.
     pub(super) scaler: Option<Scaler>,
     pub(super) spins: u32,
+    /// The bound on the latency, if there is one.
+    latency: Option<Latency>,
+    waking: Waking,
 }
 
 /// What we know of a reader.
@@ -63,19 +68,57 @@ impl Output {
         segments: Segments,
     ) -> Self {
         let show_at = SHOWN_BYTES.min(ring.side().capacity / 16);
-        let every = config.every.max(1) as u64;
+        // Who must not wait long is shown every block.
+        let every = if config.latency.is_some() { 1 } else { config.every.max(1) as u64 };
+        let entries = config.ring.capacity / abi::ring::LINE_WORDS;
+        let latency =
+            config.latency.map(|ns| Latency::new(config.every.max(1) as u64, ns, entries));
         ring.stop_at(show_at);
         ring.keep_room_to_switch();
-        let ends = ends.into_iter().map(|(bell, page)| End::new(bell, Some(page))).collect();
+        let ends: Vec<End> =
+            ends.into_iter().map(|(bell, page)| End::new(bell, Some(page))).collect();
         let scaler = config.scaling.map(Scaler::new);
         let processors = std::thread::available_parallelism().map_or(1, usize::from);
         let (sleeper, spins) = (Sleeper::default(), signal::spins(processors));
-        Self { ring, ends, sleeper, every, show_after: every, show_at, segments, scaler, spins }
+        let (show_after, waking) = (every, Waking::default());
+        let mut output = Self {
+            ring,
+            ends,
+            sleeper,
+            every,
+            show_after,
+            show_at,
+            segments,
+            scaler,
+            spins,
+            latency,
+            waking,
+        };
+        output.tell_timer();
+        output
     }
 
     /// How often to look before sleeping; 0 where both sides share a processor.
     pub const fn spin(&mut self, spins: u32) {
         self.spins = spins;
+    }
+
+    /// Wakes and waits in another way, where that is what is measured.
+    pub const fn waking(&mut self, waking: Waking) {
+        self.waking = waking;
+    }
+
+    /// How often readers were woken because of the bound on the latency; none: there is no bound.
+    #[must_use]
+    pub fn events(&self) -> Option<Events> {
+        self.latency.as_ref().map(Latency::events)
+    }
+
+    /// Has the timer know who reads.
+    fn tell_timer(&mut self) {
+        if let Some(latency) = &mut self.latency {
+            latency.knows(&self.ends);
+        }
     }
 
     /// The longest block that can be written.
@@ -150,10 +193,24 @@ impl Output {
         let head = side.head;
         self.show_at = head + SHOWN_BYTES.min(side.capacity / 16);
         self.show_after = side.put.blocks + self.every;
+        let mut urgency = urgency;
+        if let Some(latency) = &mut self.latency {
+            let asleep = |(at, end): (usize, &End)| {
+                let page = side.page(at).filter(|_| !end.gone);
+                page.is_some_and(|page| end.ringer.is_awaited(page, reader::WAIT))
+            };
+            if urgency == Urgency::Last {
+                latency.flushes(side.put.blocks);
+            } else if latency.shows(side.put.blocks, self.ends.iter().enumerate().any(asleep)) {
+                urgency = Urgency::Last;
+            }
+        }
+        let always = self.waking.always && urgency == Urgency::Last;
         let mut gone = Vec::new();
         for (at, end) in self.ends.iter_mut().enumerate() {
             let Some(page) = side.page(at) else { continue };
-            let due = !end.gone && end.ringer.is_due(page, reader::WAIT, head, urgency);
+            let due = end.ringer.is_due(page, reader::WAIT, head, urgency) || always;
+            let due = due && !end.gone;
             if due && end.bell.ring() == Other::Gone {
                 gone.push(at);
             }
@@ -263,7 +320,7 @@ impl Output {
         if bells.is_empty() {
             return Err(Fault::Abandoned);
         }
-        let ready = sys::poll::readable(&bells, None);
+        let ready = sys::poll::readable(&bells, self.waking.limit);
         let rang: Vec<usize> =
             present().zip(ready).filter(|(_, ready)| *ready).map(|((at, _), _)| at).collect();
         for at in rang {
@@ -278,7 +335,11 @@ impl Output {
 
     /// Has a bell for each reader that has come.
     pub(super) fn settle(&mut self) {
-        for change in self.ring.side().changes() {
+        let changes = self.ring.side().changes();
+        if changes.is_empty() {
+            return;
+        }
+        for change in changes {
             match change {
                 Change::Came(at, bell) => match self.ends.get_mut(at) {
                     Some(end) => *end = End::new(bell, None),
@@ -292,6 +353,17 @@ impl Output {
                 }
             }
         }
+        self.tell_timer();
+    }
+
+    /// Whether a reader sleeps and was not rung for.
+    #[cfg(test)]
+    pub(super) fn is_awaited(&mut self) -> bool {
+        let side = self.ring.side();
+        let mut ends = self.ends.iter().enumerate();
+        ends.any(|(at, end)| {
+            side.page(at).is_some_and(|page| end.ringer.is_awaited(page, reader::WAIT))
+        })
     }
 
     /// Ends as a process does that is killed: nothing is closed but descriptors.

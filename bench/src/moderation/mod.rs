@@ -1,0 +1,239 @@
+//! `bench moderation`: what an event costs, and how often one is sent. [Th fig. 5.2], goals G8, G9
+//!
+//! 2 KB blocks over a stream of 16 MB between two processes, copied in and out, with an event after
+//! T_b blocks. Three ways to send one:
+//! - *strict*: the reader preempts the writer whenever it is woken (`SCHED_FIFO`, one core), so that
+//!   each event is a task switch: the setting of the source;
+//! - *unconditional*: an event is sent whether the reader sleeps or not, and it preempts nobody;
+//! - *waiter flag*: what a stream does by itself. T_b only says how often what was written is shown.
+//!
+//! The source's 92 % of the gain at T_b = 32 is not reproducible here: a switch costs so much more
+//! than the copy of a block that 32 gets a quarter of what can be gained, and 90 % needs about 700.
+//! G9: waits that arm a timer of 1 ms, on one core and a ring of 256 KB, against ours, which arm
+//! none; and the processor time of a reader that waits.
+
+mod reader;
+
+pub(crate) use reader::serve;
+
+use crate::Options;
+use crate::harness::{Candidate, Goal, interleave};
+use crate::row::Row;
+use crate::sentinel::Sentinel;
+use buffer::stream::{Config, Output, Waking, stream};
+use reader::Reader;
+
+/// Bytes of a block.
+const BLOCK: usize = 2048;
+/// After how many blocks an event is sent.
+const EVERY: [(usize, &str); 10] = [
+    (1, "T_b 1"),
+    (2, "T_b 2"),
+    (4, "T_b 4"),
+    (8, "T_b 8"),
+    (16, "T_b 16"),
+    (32, "T_b 32"),
+    (64, "T_b 64"),
+    (128, "T_b 128"),
+    (512, "T_b 512"),
+    (2048, "T_b 2048"),
+];
+/// Bytes of the ring of the source's figure, and of that of G9.
+const RING: usize = 16 << 20;
+const SMALL: usize = 256 << 10;
+/// A round trip of a cache line below this is the near state of the machine (BASELINES).
+const NEAR_NS: f64 = 250.0;
+/// What a measurement takes at least, in ns.
+const LEAST_NS: u64 = 40_000_000;
+/// For how long a reader is left waiting, in ns.
+const PARKED_NS: u64 = 300_000_000;
+
+/// How events are sent.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Mode {
+    Strict,
+    Unconditional,
+    Flag,
+    Timed,
+}
+
+impl Mode {
+    const ALL: [Self; 4] = [Self::Strict, Self::Unconditional, Self::Flag, Self::Timed];
+
+    const fn word(self) -> &'static str {
+        match self {
+            Self::Strict => "strict",
+            Self::Unconditional => "unconditional",
+            Self::Flag => "waiter flag",
+            Self::Timed => "timed waits",
+        }
+    }
+
+    fn of(word: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|mode| mode.word() == word)
+    }
+}
+
+pub(crate) fn run(options: &Options) -> Result<Vec<Row>, String> {
+    sys::process::pin_to(0).map_err(|why| why.to_string())?;
+    let processors = std::thread::available_parallelism().map_or(1, usize::from);
+    let known = sys::machine::Machine::look().processors.max(processors);
+    let mut rows = Vec::new();
+    for mode in [Mode::Strict, Mode::Unconditional, Mode::Flag] {
+        match figure(mode, 0, options.rounds) {
+            Ok(more) => rows.extend(more),
+            Err(why) if mode == Mode::Strict => {
+                eprintln!("left out: strict, one core: {why} (it needs CAP_SYS_NICE)");
+            }
+            Err(why) => return Err(why),
+        }
+    }
+    if known < 2 {
+        eprintln!("left out: two cores, this machine has one");
+    } else {
+        rows.extend(figure(Mode::Unconditional, 1, options.rounds)?);
+        rows.extend(figure(Mode::Flag, 1, options.rounds)?);
+    }
+    rows.extend(waits(options.rounds)?);
+    rows.extend(parked(options.rounds)?);
+    Ok(rows)
+}
+
+/// All T_b of a mode: a line of the figure.
+fn figure(mode: Mode, processor: usize, rounds: usize) -> Result<Vec<Row>, String> {
+    let mut candidates = Vec::new();
+    for (every, name) in EVERY {
+        let mut line = Line::new(mode, processor, every, RING)?;
+        candidates.push(Candidate { name, measure: Box::new(move || line.measure()) });
+    }
+    let two_cores = processor > 0;
+    let goal = |candidate, reference, target| Goal { candidate, reference, goal: "G8", target };
+    let goals = match mode {
+        Mode::Strict => vec![goal("T_b 32", "T_b 1", 18.0), goal("T_b 2048", "T_b 1", 60.0)],
+        Mode::Flag if !two_cores => vec![goal("T_b 1", "T_b 2048", 0.85)],
+        Mode::Unconditional if two_cores && Sentinel::take() < NEAR_NS => {
+            vec![goal("T_b 32", "T_b 1", 5.0)]
+        }
+        _ => Vec::new(),
+    };
+    let cores = if two_cores { "two cores" } else { "one core" };
+    let name = format!("{}, {cores}", mode.word());
+    let rows = interleave(("moderation", &name, 0.0), "GB/s", rounds, candidates, &goals)?;
+    Ok(rows.into_iter().map(|row| placed(row, mode, two_cores)).collect())
+}
+
+/// The same row as a point of the line of its mode.
+fn placed(row: Row, mode: Mode, two_cores: bool) -> Row {
+    let found = EVERY.iter().find(|(_, name)| *name == row.candidate);
+    let (Some((every, name)), None) = (found, row.goal) else { return row };
+    #[expect(clippy::cast_precision_loss, reason = "a small number")]
+    let x = *every as f64;
+    let line = match (mode, two_cores) {
+        (mode, false) => mode.word(),
+        (Mode::Unconditional, true) => "unconditional, two cores",
+        (_, true) => "waiter flag, two cores",
+    };
+    Row { row: format!("{}, {name}", row.row), candidate: line, x, ..row }
+}
+
+/// G9: what a timer for each wait costs.
+fn waits(rounds: usize) -> Result<Vec<Row>, String> {
+    let mut timed = Line::new(Mode::Timed, 0, 32, SMALL)?;
+    let mut ours = Line::new(Mode::Flag, 0, 32, SMALL)?;
+    let candidates = vec![
+        Candidate { name: "timed waits", measure: Box::new(move || timed.measure()) },
+        Candidate { name: "stream", measure: Box::new(move || ours.measure()) },
+    ];
+    let goal = Goal { candidate: "stream", reference: "timed waits", goal: "G9", target: 1.8 };
+    let name = "waits, ring of 256 KB, one core";
+    interleave(("moderation", name, f64::NAN), "GB/s", rounds, candidates, &[goal])
+}
+
+/// G9: a reader that waits leaves its processor to others.
+fn parked(rounds: usize) -> Result<Vec<Row>, String> {
+    let line = Line::new(Mode::Flag, 0, 32, RING)?;
+    let mut line = line;
+    line.reader.expect(BLOCK as u64)?;
+    let candidates = vec![
+        Candidate { name: "nobody", measure: Box::new(|| Ok(100.0)) },
+        Candidate {
+            name: "waiting reader",
+            measure: Box::new(move || {
+                let before = line.reader.used_ns()?;
+                std::thread::sleep(std::time::Duration::from_nanos(PARKED_NS));
+                let used = line.reader.used_ns()? - before;
+                #[expect(clippy::cast_precision_loss, reason = "a share has few digits")]
+                Ok(100.0 - used as f64 * 100.0 / PARKED_NS as f64)
+            }),
+        },
+    ];
+    let (candidate, reference) = ("waiting reader", "nobody");
+    let goal = Goal { candidate, reference, goal: "G9", target: 0.99 };
+    interleave(("moderation", "idle", f64::NAN), "% idle", rounds.min(3), candidates, &[goal])
+}
+
+/// A stream between two processes.
+struct Line {
+    output: Output,
+    reader: Reader,
+    mode: Mode,
+    every: usize,
+    block: Vec<u8>,
+    blocks: u64,
+}
+
+impl Line {
+    fn new(mode: Mode, processor: usize, every: usize, ring: usize) -> Result<Self, String> {
+        let id = abi::DbufId::new(1).ok_or("no id")?;
+        let mut config = Config::new(id).capacity(ring);
+        config.every = match mode {
+            Mode::Flag | Mode::Timed => every,
+            // Shown by flushes.
+            Mode::Strict | Mode::Unconditional => usize::MAX,
+        };
+        let (mut output, offers) = stream(&config).map_err(|why| why.to_string())?;
+        let offer = offers.first().ok_or("no reader")?;
+        let reader = Reader::start(mode, processor, BLOCK, offer)?;
+        if processor == 0 {
+            output.spin(0);
+        }
+        output.waking(Waking {
+            always: mode == Mode::Unconditional,
+            limit: (mode == Mode::Timed).then_some(reader::LIMIT),
+        });
+        Ok(Self { output, reader, mode, every, block: vec![7; BLOCK], blocks: 1024 })
+    }
+
+    /// GB/s, over as many blocks as take long enough.
+    fn measure(&mut self) -> Result<f64, String> {
+        loop {
+            let begin = sys::clock::monotonic();
+            self.go(self.blocks)?;
+            let ns = sys::clock::monotonic() - begin;
+            if ns >= LEAST_NS {
+                #[expect(clippy::cast_precision_loss, reason = "a rate has few digits")]
+                return Ok(self.blocks as f64 * BLOCK as f64 / ns as f64);
+            }
+            self.blocks *= (LEAST_NS * 5 / 4).div_ceil(ns.max(1)).clamp(2, 64);
+        }
+    }
+
+    fn go(&mut self, blocks: u64) -> Result<(), String> {
+        self.reader.expect(blocks * BLOCK as u64)?;
+        let flushes = matches!(self.mode, Mode::Strict | Mode::Unconditional);
+        let mut next = self.every;
+        for _ in 0..blocks {
+            let block = std::hint::black_box(&self.block);
+            self.output.write(block).map_err(|why| why.to_string())?;
+            next -= 1;
+            if next == 0 {
+                next = self.every;
+                if flushes {
+                    self.output.flush();
+                }
+            }
+        }
+        self.output.flush();
+        self.reader.done()
+    }
+}
