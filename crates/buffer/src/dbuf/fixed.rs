@@ -104,7 +104,7 @@ impl Shape {
 
     /// Where a slot lies, in bytes.
     const fn offset(self, position: u64) -> usize {
-        DATA_WORDS * 8 + self.table() + self.index(position) * self.slot
+        DATA_WORDS * 8 + self.table() + (self.index(position) << self.slot.trailing_zeros())
     }
 
     /// The place of the block in a slot.
@@ -128,6 +128,9 @@ pub fn ring(config: &Config) -> (Writer, Vec<Reader>) {
 /// The one writer of a ring of slots.
 #[derive(Debug)]
 pub struct Writer {
+    /// Slots before this position are free, as far as was seen. 0 where the ring overwrites: there
+    /// no block is written like this.
+    limit: u64,
     side: Producer,
     shape: Shape,
     policy: Policy,
@@ -143,7 +146,7 @@ impl Writer {
             Policy::Overwrite => vec![0; shape.block_max()],
             Policy::Block | Policy::DropNew => Vec::new(),
         };
-        Self { side: Producer::new(store), shape, policy, id, staging }
+        Self { limit: 0, side: Producer::new(store), shape, policy, id, staging }
     }
 
     /// The id by which rich pointers name this ring.
@@ -161,7 +164,39 @@ impl Writer {
     /// Opens the next slot for a block of up to `length` bytes. `None`: the ring is full; a ring
     /// that blocks will have room when readers release, one that drops has counted the block as
     /// dropped.
+    #[inline]
     pub fn reserve(&mut self, length: usize) -> Result<Option<Reservation<'_>>, Fault> {
+        if self.side.head >= self.limit || length > self.block_max() {
+            return self.look_and_reserve(length);
+        }
+        let at = self.shape.offset(self.side.head);
+        Ok(Some(Reservation { writer: self, at, length }))
+    }
+
+    /// Whether a slot is known to be free.
+    #[inline]
+    const fn fits(&self) -> bool {
+        self.side.head < self.limit
+    }
+
+    /// Puts a copy of a block, if that needs no look at anybody.
+    #[inline]
+    fn put(&mut self, block: &[u8]) -> bool {
+        let head = self.side.head;
+        if head >= self.limit || block.len() > self.block_max() {
+            return false;
+        }
+        let at = self.shape.offset(head);
+        // SAFETY: the slot of the head lies in the ring and is free (D2, `limit`); no reader looks
+        // at it (D3), and the one writer is borrowed.
+        let room = unsafe { self.side.store.writer.bytes_mut(at, block.len()) };
+        foreign::copy(block, room);
+        self.written(block.len());
+        true
+    }
+
+    #[cold]
+    fn look_and_reserve(&mut self, length: usize) -> Result<Option<Reservation<'_>>, Fault> {
         let limit = self.block_max();
         if length > limit {
             return Err(Fault::TooLong { length, limit });
@@ -177,12 +212,19 @@ impl Writer {
             }
             return Ok(None);
         }
+        if self.policy != Policy::Overwrite {
+            self.limit = self.side.head + room;
+        }
         let at = self.shape.offset(self.side.head);
         Ok(Some(Reservation { writer: self, at, length }))
     }
 
     /// Puts a copy of a block. `false`: the ring is full (see [`Writer::reserve`]).
+    #[inline]
     pub fn write(&mut self, block: &[u8]) -> Result<bool, Fault> {
+        if self.put(block) {
+            return Ok(true);
+        }
         let Some(mut room) = self.reserve(block.len())? else { return Ok(false) };
         room.copy_from_slice(block);
         room.commit(block.len());
@@ -211,23 +253,28 @@ impl Writer {
         self.side.store.taken(reader)
     }
 
-    /// Writes the length of the block, copies it in where it was staged, and moves the head.
+    /// Copies the block in where it was staged, writes its length, and moves the head.
+    #[inline]
     fn commit(&mut self, length: usize) -> Place {
         let (position, shape) = (self.side.head, self.shape);
-        let lossy = self.policy == Policy::Overwrite;
-        if lossy {
+        if self.policy == Policy::Overwrite {
             self.side.begin(position + 1);
-        }
-        let region = &self.side.store.writer;
-        region.word(shape.word(position)).store(length as u64, Ordering::Relaxed);
-        if lossy {
             let block = self.staging.get(..length).unwrap_or_default();
-            foreign::copy_in(region.words(), shape.offset(position) / 8, block);
+            let words = self.side.store.writer.words();
+            foreign::copy_in(words, shape.offset(position) / 8, block);
         }
-        self.side.head = position + 1;
+        self.written(length);
+        shape.place(position, length)
+    }
+
+    /// Writes the length of the block of the head, and moves the head.
+    #[inline]
+    fn written(&mut self, length: usize) {
+        let word = self.side.store.writer.word(self.shape.word(self.side.head));
+        word.store(length as u64, Ordering::Relaxed);
+        self.side.head += 1;
         self.side.put.blocks += 1;
         self.side.put.bytes += length as u64;
-        shape.place(position, length)
     }
 }
 

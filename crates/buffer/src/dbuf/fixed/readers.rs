@@ -10,6 +10,8 @@ use abi::ring::writer;
 /// How a reader goes from slot to slot.
 #[derive(Debug)]
 struct Walk {
+    /// Blocks before this position were seen to be there. 0: each is looked at with all care.
+    plain: u64,
     side: Consumer,
     shape: Shape,
     policy: Policy,
@@ -30,7 +32,7 @@ const ATTEMPTS: usize = 8;
 
 impl Walk {
     const fn new(side: Consumer, shape: Shape, policy: Policy) -> Self {
-        Self { expected: side.next, side, shape, policy }
+        Self { plain: 0, expected: side.next, side, shape, policy }
     }
 
     const fn is_lossy(&self) -> bool {
@@ -40,9 +42,11 @@ impl Walk {
     /// The block in the next slot, if one is shown.
     fn find(&mut self) -> Result<Option<Found>, Fault> {
         let position = self.side.next;
-        if self.side.available()? == position {
+        let commit = self.side.available()?;
+        if commit == position {
             return Ok(None);
         }
+        self.plain = if self.is_lossy() { 0 } else { commit };
         let (region, shape) = (&self.side.store.writer, self.shape);
         let word = region.word(shape.word(position)).load(Ordering::Relaxed);
         match usize::try_from(word) {
@@ -52,7 +56,10 @@ impl Walk {
             _ if self.is_lossy() && self.side.overtaken(position) => {
                 Ok(Some(Found { at: shape.offset(position), length: 0 }))
             }
-            _ => Err(self.side.poison(Fault::Damaged { position })),
+            _ => {
+                self.plain = 0;
+                Err(self.side.poison(Fault::Damaged { position }))
+            }
         }
     }
 
@@ -65,7 +72,33 @@ impl Walk {
     }
 
     /// As `read`, without giving back.
+    #[inline]
     fn take(&mut self, out: &mut [u8]) -> Result<Option<usize>, Fault> {
+        match self.take_plain(out) {
+            None => self.look_and_take(out),
+            taken => Ok(taken),
+        }
+    }
+
+    /// Copies the next block into `out` and passes it, if it was seen to be there and fits: the
+    /// same checks as in `find`, in as few instructions as there can be.
+    #[inline]
+    fn take_plain(&mut self, out: &mut [u8]) -> Option<usize> {
+        let (position, shape) = (self.side.next, self.shape);
+        if position >= self.plain {
+            return None;
+        }
+        let region = &self.side.store.writer;
+        let word = region.word(shape.word(position)).load(Ordering::Relaxed);
+        let length = usize::try_from(word).ok().filter(|&length| length <= shape.block_max())?;
+        let to = out.get_mut(..length)?;
+        foreign::copy_out(region.words(), shape.offset(position), to);
+        self.pass(Found { at: 0, length });
+        Some(length)
+    }
+
+    #[cold]
+    fn look_and_take(&mut self, out: &mut [u8]) -> Result<Option<usize>, Fault> {
         for _ in 0..ATTEMPTS {
             let position = self.side.next;
             let Some(found) = self.find()? else { return Ok(None) };
@@ -103,6 +136,7 @@ impl Walk {
         Ok((next > position && next < commit).then_some(next))
     }
 
+    #[inline]
     fn pass(&mut self, found: Found) {
         let position = self.side.next;
         self.side.taken.lost += position - self.expected;
@@ -275,6 +309,7 @@ impl Visitor {
     }
 
     /// As [`Visitor::read`], without giving back.
+    #[inline]
     pub(super) fn take(&mut self, out: &mut [u8]) -> Result<Option<usize>, Fault> {
         self.0.take(out)
     }

@@ -96,7 +96,12 @@ impl Output {
 
     /// Writes one block; waits while all slots are taken and the policy is to block. Answers false
     /// if the block was dropped, as the policy says. [`Fault::Abandoned`]: nobody reads any more.
+    #[inline]
     pub fn write(&mut self, block: &[u8]) -> Result<bool, Fault> {
+        if self.ring.put(block) {
+            self.count_in();
+            return Ok(true);
+        }
         self.write_with(block.len(), |room| {
             room.copy_from_slice(block);
             block.len()
@@ -110,17 +115,22 @@ impl Output {
         length: usize,
         fill: impl FnOnce(&mut [u8]) -> usize,
     ) -> Result<bool, Fault> {
-        if !self.has_room()? {
+        if !self.ring.fits() && !self.has_room()? {
             self.wait_for_room()?;
         }
         let Some(mut room) = self.ring.reserve(length)? else { return Ok(false) };
         let used = fill(&mut room);
         room.commit(used);
+        self.count_in();
+        Ok(true)
+    }
+
+    #[inline]
+    fn count_in(&mut self) {
         self.unshown += 1;
         if self.unshown >= self.every {
             self.show(Urgency::More);
         }
-        Ok(true)
     }
 
     /// Shows readers all that was written, and wakes those that wait for anything.
@@ -236,6 +246,7 @@ impl Input {
     }
 
     /// As [`Input::read`], without waiting.
+    #[inline]
     pub fn try_read(&mut self, out: &mut [u8]) -> Result<Piece, Fault> {
         if let Some(length) = self.ring.take(out)? {
             if self.ring.held() >= self.ring.slots() / 8 {
@@ -243,6 +254,11 @@ impl Input {
             }
             return Ok(Piece::Block(length));
         }
+        self.nothing()
+    }
+
+    #[cold]
+    fn nothing(&mut self) -> Result<Piece, Fault> {
         self.give_back();
         if self.ring.is_finished()? {
             return Ok(Piece::End);
