@@ -9,9 +9,11 @@
 mod chain;
 mod doors;
 mod harness;
+mod lazy;
 mod line;
 mod live;
 mod moderation;
+mod peek;
 mod pipe;
 mod pipes;
 mod plot;
@@ -94,9 +96,19 @@ const BENCHES: &[Bench] = &[
         run: pipe::run,
     },
     Bench {
+        name: "peek",
+        summary: "looking at a block instead of copying it [SL fig. 3], goal G5",
+        run: peek::run,
+    },
+    Bench {
         name: "splice",
         summary: "from a dbuf to an ibuf without touching it [SL fig. 4], goals G6, G7",
         run: splice::run,
+    },
+    Bench {
+        name: "lazy",
+        summary: "reads that copy only when somebody looks [SL 5.3.3]: an experiment",
+        run: lazy::run,
     },
     Bench {
         name: "live",
@@ -119,6 +131,7 @@ fn main() -> ExitCode {
     if !arguments.reader.is_empty() {
         let served = match arguments.reader.first().map(String::as_str) {
             Some("pointers") => splice::serve(1),
+            Some("peek-stream" | "peek-indirect") => peek::serve(&arguments.reader),
             _ => pipe::serve(&arguments.reader),
         };
         return match served {

@@ -209,7 +209,3 @@ impl Stream for indirect::Output {
         Self::wakes(self)
     }
 }
-
-#[cfg(test)]
-#[cfg(not(miri))]
-mod tests;

@@ -83,8 +83,9 @@ where
 }
 
 /// Waits until there is something, or until readers of the destination have passed some of what was
-/// lent: whoever writes to the source may be waiting for that.
-fn wait<F, T>(from: &mut F, to: &mut T) -> Result<(), Fault>
+/// lent: whoever writes to the source may be waiting for that. For who passes on by peeking and
+/// writing; [`splice`] does it by itself.
+pub fn wait<F, T>(from: &mut F, to: &mut T) -> Result<(), Fault>
 where
     F: Stream + ?Sized,
     T: Stream + ?Sized,

@@ -30,6 +30,7 @@ pub mod preload;
 pub mod privilege;
 pub mod probe;
 pub mod process;
+pub mod revoke;
 pub mod signal;
 pub mod usage;
 pub mod xdp;

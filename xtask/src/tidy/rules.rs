@@ -59,6 +59,9 @@ pub(super) const ROOMS: &[Room] = &[
             "crossing/",
             "foreign.rs",
             "foreign/",
+            // Memory of others that is looked at in place.
+            "view.rs",
+            "indirect/input.rs",
             // Loom models: a cell that says who looks, and when.
             "cursor/models.rs",
             "slots/models.rs",

@@ -157,8 +157,9 @@ impl Output {
     }
 
     /// Lets writes of bytes that this input shows in place ([`Input::peek`](super::Input::peek))
-    /// become pointers. What is in flight the input keeps. `false`: it is followed by as many as
-    /// can.
+    /// become pointers. What is in flight the input keeps, so its writer gets it back when our
+    /// readers have passed it: who waits for the input waits for both
+    /// ([`splice::wait`](crate::splice::wait)). `false`: it is followed by as many as can.
     pub fn follow(&mut self, input: &super::Input) -> bool {
         self.flights.follow(input.keeper()).is_some()
     }

@@ -5,11 +5,11 @@ use super::*;
 use crate::aggregate::access::{AccessList, Credentials};
 use crate::aggregate::desk::Desk;
 use crate::aggregate::owner::Creator;
-use crate::aggregate::{Aggregate, AllocationPool, Frozen};
+use crate::aggregate::{AllocationPool, Frozen};
 use crate::pool::{self, Pool};
 use crate::{Fault, Put};
-use abi::{Class, Place};
-use std::time::Duration;
+
+
 use testkit::Random;
 
 const SEGMENT: usize = 4096;
@@ -249,4 +249,266 @@ fn e1_a_segment_is_kept_until_every_reader_has_passed() {
     output.reap().unwrap();
     pool.turn();
     assert_eq!((pool.usage().leased, pool.bytes(place)), (0, None));
+}
+
+fn read_all(input: &mut Input) -> Vec<u8> {
+    let (mut all, mut out) = (Vec::new(), [0; 1000]);
+    loop {
+        match input.try_read(&mut out).unwrap() {
+            Some(0) | None => return all,
+            Some(count) => all.extend_from_slice(&out[..count]),
+        }
+    }
+}
+
+#[test]
+fn d11_a_full_stream_drops_what_is_new_or_overwrites_what_is_old_and_counts_it() {
+    let house = House::new();
+    for (policy, segments) in
+        [(Policy::DropNew, 16), (Policy::DropNew, 2), (Policy::Overwrite, 32), (Policy::Overwrite, 2)]
+    {
+        let house = House::new();
+        let (mut output, mut input, backing) = house.one(&Config { policy, ..config() }, segments);
+        let mut written = 0;
+        for number in 0..2000u32 {
+            written += u32::from(output.write(&number.to_le_bytes().repeat(20)).unwrap());
+        }
+        output.flush();
+        let put = output.count();
+        drop(output);
+        let (mut expected, mut count, mut out) = (0, 0, [0; 80]);
+        while input.read(&mut out).unwrap() > 0 {
+            let number = u32::from_le_bytes([out[0], out[1], out[2], out[3]]);
+            assert_eq!(out[..], number.to_le_bytes().repeat(20), "not torn");
+            assert!(number >= expected, "{policy:?}: in order");
+            (expected, count) = (number + 1, count + 1);
+        }
+        let taken = input.count();
+        assert_eq!(taken.blocks, count);
+        assert_eq!(u64::from(written), put.blocks);
+        match policy {
+            Policy::DropNew => assert_eq!((put.dropped, taken.lost), (2000 - put.blocks, 0)),
+            _ => assert_eq!((put.dropped, taken.lost, expected), (0, 2000 - count, 2000)),
+        }
+        assert!(count > 10 && count < 2000, "{policy:?} {segments}: {count}");
+        assert_eq!(put.resident(&taken), Some(0));
+        drop(input);
+        sweep();
+        assert_eq!(leased(&backing), 0);
+    }
+    drop(house);
+}
+
+/// A ring that overwrites, read while it is written over: nothing torn comes out.
+#[test]
+fn d11_a_reader_that_is_lapped_loses_and_never_reads_what_is_half_written() {
+    let house = House::new();
+    let config = Config { policy: Policy::Overwrite, every: 1, ..config() };
+    let (mut output, mut input, _backing) = house.one(&config, 4);
+    let writing = std::thread::spawn(move || {
+        for number in 0..200_000u32 {
+            output.write(&number.to_le_bytes().repeat(50)).unwrap();
+        }
+        output.count()
+    });
+    let (mut next, mut out) = (0, [0; 200]);
+    while input.read(&mut out).unwrap() > 0 {
+        let number = u32::from_le_bytes([out[0], out[1], out[2], out[3]]);
+        assert!(out == number.to_le_bytes().repeat(50)[..], "torn at {number}");
+        assert!(number >= next);
+        next = number + 1;
+    }
+    let put: Put = writing.join().unwrap();
+    assert_eq!(put.resident(&input.count()), Some(0), "{:?}", input.count());
+}
+
+/// D10: in place where that is sound, else a copy; until when it is good is what the slice borrows.
+#[test]
+fn d10_a_peek_is_direct_where_nobody_can_write_or_the_writer_is_trusted() {
+    let house = House::new();
+    let frozen = house.frozen(9, &[9; 100]);
+    let file = frozen.aggregate().unwrap();
+    for (space, direct) in [(Space::new(), false), (Space::trusting(), true)] {
+        let house_space = house.space(space);
+        let backing = Backing::new(house.pool(if direct { 30 } else { 31 }, 4));
+        let (mut output, mut offers) = indirect(&config(), backing.clone()).unwrap();
+        let mut input = offers.remove(0).open(&house_space).unwrap();
+        output.know_frozen(&frozen, 1);
+        output.write(&[7; 50]).unwrap();
+        output.write(file.slices().next().unwrap().bytes()).unwrap();
+        output.flush();
+        let is_mapped = |slice: &[u8]| {
+            let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+            maps.lines().any(|line| {
+                let (range, rest) = line.split_once(' ').unwrap();
+                let (from, to) = range.split_once('-').unwrap();
+                let number = |hex| usize::from_str_radix(hex, 16).unwrap();
+                (number(from)..number(to)).contains(&slice.as_ptr().addr())
+                    && rest.starts_with("r--s")
+            })
+        };
+        let block = input.peek().unwrap().unwrap();
+        assert_eq!((block, is_mapped(block)), (&[7; 50][..], direct));
+        input.take(50);
+        let block = input.peek().unwrap().unwrap();
+        assert_eq!((block, is_mapped(block)), (&[9; 100][..], true), "frozen: always in place");
+    }
+}
+
+/// F5: what was peeked at and written on stays with the first writer until the last reader passes.
+#[test]
+fn e1_what_is_peeked_at_in_one_stream_becomes_a_pointer_in_another() {
+    let house = House::new();
+    let space = house.space(Space::trusting());
+    let (mut first, mut offers, backing) = house.stream(&config(), 4);
+    let mut middle = offers.remove(0).open(&space).unwrap();
+    let other = Backing::new(house.pool(30, 4));
+    let (mut second, mut offers) = indirect(&Config { id: id(31), ..config() }, other).unwrap();
+    let mut last = offers.remove(0).open(&space).unwrap();
+    assert!(second.follow(&middle));
+    first.write(&[5; 500]).unwrap();
+    first.flush();
+    let block = middle.peek().unwrap().unwrap();
+    second.write(&block[100..300]).unwrap();
+    middle.take(500);
+    second.flush();
+    middle.give_back();
+    assert_eq!(second.spliced(), Spliced { blocks: 1, copied: 0 });
+    assert_eq!((middle.kept(), leased(&backing)), (1, 1), "not given back");
+    first.reap().unwrap();
+    assert_eq!(leased(&backing), 1);
+    assert_eq!(read_all(&mut last), [5; 200]);
+    last.give_back();
+    second.reap().unwrap();
+    middle.give_back();
+    assert_eq!(middle.kept(), 0, "now it is");
+    drop(first);
+    sweep();
+    assert_eq!(leased(&backing), 0);
+}
+
+/// What is passed on holds the first writer back until it is read, as in a pipeline of pipes, and
+/// nobody waits for ever: who passes on waits for both sides.
+#[test]
+fn e1_who_passes_on_waits_for_both_sides() {
+    let house = House::new();
+    let space = house.space(Space::trusting());
+    let (mut first, mut offers, _backing) = house.stream(&config(), 4);
+    let mut middle = offers.remove(0).open(&space).unwrap();
+    let other = Backing::new(house.pool(30, 4));
+    let (mut second, mut offers) = indirect(&Config { id: id(31), ..config() }, other).unwrap();
+    let mut last = offers.remove(0).open(&space).unwrap();
+    let writing = std::thread::spawn(move || {
+        for number in 0..20_000_u32 {
+            first.write(&number.to_le_bytes().repeat(1 + number as usize % 60)).unwrap();
+        }
+    });
+    let passing = std::thread::spawn(move || {
+        second.follow(&middle);
+        loop {
+            let count = match middle.peek().unwrap() {
+                Some([]) => return second.spliced(),
+                Some(block) => {
+                    second.write(block).unwrap();
+                    block.len()
+                }
+                None => {
+                    crate::splice::wait(&mut middle, &mut second).unwrap();
+                    continue;
+                }
+            };
+            middle.take(count);
+        }
+    });
+    let (mut all, mut out) = (Vec::new(), [0; 900]);
+    loop {
+        match last.read(&mut out).unwrap() {
+            0 => break,
+            count => all.extend_from_slice(&out[..count]),
+        }
+    }
+    writing.join().unwrap();
+    let spliced = passing.join().unwrap();
+    assert!(spliced.blocks > 1000, "{spliced:?}");
+    let expected = (0..20_000_u32).flat_map(|n| n.to_le_bytes().repeat(1 + n as usize % 60));
+    assert!(all.into_iter().eq(expected));
+}
+
+#[test]
+fn f3_what_a_writer_left_behind_is_kept_until_it_is_read() {
+    let house = House::new();
+    let (output, mut input, backing) = house.one(&config(), 4);
+    let mut output = output;
+    output.write(&[1; 1000]).unwrap();
+    drop(output);
+    assert!(sweep() > 0 && leased(&backing) == 1);
+    let over = backing.pool(|pool| (0..10).filter(|_| pool.copy(&[2; 3000]).is_ok()).count());
+    assert!(over > 0, "the rest is written over");
+    assert_eq!(read_all(&mut input), [1; 1000]);
+    drop(input);
+    sweep();
+    assert_eq!(leased(&backing), 0);
+}
+
+#[test]
+fn t10_who_dies_is_told_from_who_closes() {
+    let house = House::new();
+    let (mut output, mut input, _backing) = house.one(&config(), 4);
+    output.write(b"shown").unwrap();
+    output.flush();
+    output.write(b"not shown").unwrap();
+    output.die();
+    let mut out = [0; 100];
+    assert_eq!(input.read(&mut out).unwrap(), 5);
+    assert_eq!(input.read(&mut out), Err(Fault::Abandoned));
+    let (mut output, input, _backing) = house_again(&house);
+    drop(input);
+    let fault = loop {
+        match output.write(&[1; 100]) {
+            Ok(_) => {}
+            Err(fault) => break fault,
+        }
+    };
+    assert_eq!(fault, Fault::Abandoned);
+}
+
+fn house_again(house: &House) -> (Output, Input, Backing) {
+    let backing = Backing::new(house.pool(77, 4));
+    let (output, mut offers) = indirect(&Config { id: id(78), ..config() }, backing.clone()).unwrap();
+    let input = offers.remove(0).open(&house.space(Space::new())).unwrap();
+    (output, input, backing)
+}
+
+/// A reader that waits is woken, a writer that waits for the ring or for memory too.
+#[test]
+fn two_threads_wait_for_each_other_and_nothing_is_lost() {
+    let house = House::new();
+    for (entries, segments) in [(256, 2), (256, 64)] {
+        let backing = Backing::new(house.pool(50 + segments as u32, segments));
+        let config = Config { entries, ..config() };
+        let (mut output, mut offers) = indirect(&config, backing).unwrap();
+        let mut input = offers.remove(0).open(&house.space(Space::new())).unwrap();
+        let mut random = Random::replayable();
+        let writing = std::thread::spawn(move || {
+            for number in 0..20_000u32 {
+                let length = 1 + random.within(0..50);
+                output.write(&number.to_le_bytes().repeat(length)).unwrap();
+            }
+        });
+        let (mut all, mut out) = (Vec::new(), [0; 777]);
+        loop {
+            match input.read(&mut out).unwrap() {
+                0 => break,
+                count => all.extend_from_slice(&out[..count]),
+            }
+        }
+        writing.join().unwrap();
+        let words = all.as_chunks::<4>().0.iter().map(|word| u32::from_le_bytes(*word));
+        let mut last = 0;
+        for word in words {
+            assert!(word == last || word == last + 1, "{word} after {last}");
+            last = word;
+        }
+        assert_eq!(last, 19_999);
+    }
 }

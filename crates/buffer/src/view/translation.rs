@@ -122,17 +122,17 @@ impl Translation {
             *line = Line::Mapped(view);
             return Ok(());
         }
-        let mut again = BackOff::default();
+        let (mut again, mut known) = (BackOff::default(), Fault::UnknownDbuf(dbuf));
         if let Line::Refused(id, fault, left) = line
             && *id == dbuf
         {
             if !left.is_over() {
                 return Err(*fault);
             }
-            again = *left;
+            (again, known) = (*left, *fault);
         }
         if !self.quiet.is_over() {
-            return Err(Fault::UnknownDbuf(dbuf));
+            return Err(known);
         }
         match self.space.map(dbuf) {
             Ok(view) => {

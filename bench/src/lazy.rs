@@ -1,0 +1,109 @@
+//! `bench lazy`: is a read that copies only when somebody looks worth its price? [SL §5.3.3]
+//!
+//! The experiment behind docs/book/decisions: `read` revokes the pages of the caller's buffer
+//! instead of copying, and remembers the last eight buffers with what they stand for; `write` of
+//! such a buffer, if nobody has looked, is a pointer. Against it the two copies that it saves.
+
+use crate::Options;
+use crate::harness::{Candidate, interleave};
+use crate::row::Row;
+use std::hint::black_box;
+use sys::revoke::{Lazy, LazyBuffer};
+
+/// Bytes of a block.
+const BLOCKS: [usize; 6] = [4096, 16_384, 65_536, 262_144, 1 << 20, 4 << 20];
+/// What a measurement takes at least, in ns.
+const LEAST_NS: u64 = 15_000_000;
+
+pub(crate) fn run(options: &Options) -> Result<Vec<Row>, String> {
+    sys::process::pin_to(0).map_err(|why| why.to_string())?;
+    let mut rows = Vec::new();
+    for block in BLOCKS {
+        rows.extend(sized(block, options.rounds)?);
+    }
+    Ok(rows)
+}
+
+fn sized(block: usize, rounds: usize) -> Result<Vec<Row>, String> {
+    let source = vec![3; block];
+    let (mut buffer, mut to) = (vec![0; block], vec![0; block]);
+    let copies = || {
+        measure(|| {
+            buffer.copy_from_slice(black_box(&source));
+            to.copy_from_slice(black_box(&buffer));
+            black_box(&mut to);
+            Ok(())
+        })
+    };
+    let lazily = |look: bool| {
+        let mut pages = LazyBuffer::new(block).map_err(|why| why.to_string())?;
+        let mut last = Last::default();
+        let mut to = vec![0; block];
+        let source = &source;
+        measure(move || {
+            let lazy = pages.copy_lazily(black_box(source)).map_err(|why| why.to_string())?;
+            last.remember(lazy.address(), source);
+            if look {
+                black_box(lazy.first());
+            }
+            write(&lazy, &last, &mut to);
+            Ok(())
+        })
+    };
+    let candidates = vec![
+        Candidate { name: "two copies", measure: Box::new(copies) },
+        Candidate { name: "lazy, passed on", measure: Box::new(move || lazily(false)) },
+        Candidate { name: "lazy, looked at", measure: Box::new(move || lazily(true)) },
+    ];
+    #[expect(clippy::cast_precision_loss, reason = "a size of a block")]
+    let x = block as f64;
+    interleave(("lazy", &format!("{block} B"), x), "K/s", rounds, candidates, &[])
+}
+
+/// The last buffers that were read into, and what they stand for.
+#[derive(Default)]
+struct Last<'a> {
+    line: [(usize, &'a [u8]); 8],
+    next: usize,
+}
+
+impl<'a> Last<'a> {
+    fn remember(&mut self, address: usize, source: &'a [u8]) {
+        let known = self.line.iter().position(|(other, _)| *other == address);
+        self.line[known.unwrap_or(self.next)] = (address, source);
+        if known.is_none() {
+            self.next = (self.next + 1) % self.line.len();
+        }
+    }
+
+    fn source(&self, address: usize) -> Option<&'a [u8]> {
+        self.line.iter().find(|(other, _)| *other == address).map(|(_, source)| *source)
+    }
+}
+
+/// Writes a pointer where nobody has looked, or else a copy.
+fn write(lazy: &Lazy<'_>, last: &Last<'_>, to: &mut [u8]) {
+    match last.source(lazy.address()).filter(|_| lazy.is_untouched()) {
+        Some(source) => {
+            black_box((source.as_ptr(), source.len()));
+        }
+        None => {
+            to.copy_from_slice(lazy);
+            black_box(to);
+        }
+    }
+}
+
+/// Thousands of blocks per second.
+fn measure(mut one: impl FnMut() -> Result<(), String>) -> Result<f64, String> {
+    let (mut blocks, begin) = (0_u64, sys::clock::monotonic());
+    loop {
+        one()?;
+        blocks += 1;
+        let ns = sys::clock::monotonic() - begin;
+        if ns >= LEAST_NS {
+            #[expect(clippy::cast_precision_loss, reason = "a rate has few digits")]
+            return Ok(blocks as f64 * 1e6 / ns as f64);
+        }
+    }
+}

@@ -1,0 +1,197 @@
+//! `bench peek`: looking at a block instead of copying it. [SL fig. 3], goal G5
+//!
+//! First what a call of `peek` takes, checks included; then reading and peeking through a full ring
+//! in one thread; then two processes that trust each other: copied in and copied out (a stream),
+//! against copied in and looked at in place (an indirect stream). The reader looks at the first word
+//! of each block, or at every one.
+
+mod other;
+
+pub(crate) use other::serve;
+
+use crate::Options;
+use crate::harness::{Candidate, Goal, interleave};
+use crate::row::Row;
+use abi::DbufId;
+use buffer::aggregate::access::{AccessList, Credentials};
+use buffer::aggregate::desk::Desk;
+use buffer::aggregate::owner::Creator;
+use buffer::aggregate::{AllocationPool, Frozen};
+use buffer::dbuf;
+use buffer::indirect::{Backing, Config, indirect};
+use buffer::interface::Held;
+use buffer::pool;
+use buffer::view::Space;
+use other::{Ends, Kind, Look};
+use std::hint::black_box;
+
+/// Bytes of a block.
+const BLOCKS: [usize; 6] = [64, 256, 1024, 4096, 16_384, 65_536];
+/// Bytes of the ring that is read.
+const DBUFS: [usize; 3] = [256 << 10, 16 << 20, 64 << 20];
+/// Calls per second that one of 1.5 ns makes, in millions: "at most 1.5 ns" is "at least as many".
+const BUDGET: f64 = 1e3 / 1.5;
+/// What a measurement takes at least, in ns.
+const LEAST_NS: u64 = 12_000_000;
+
+fn id(number: u32) -> DbufId {
+    DbufId::new(number).unwrap_or_default()
+}
+
+fn words(why: impl std::fmt::Display) -> String {
+    why.to_string()
+}
+
+pub(crate) fn run(options: &Options) -> Result<Vec<Row>, String> {
+    let processors = sys::machine::Machine::look().processors;
+    sys::process::pin_to(0).map_err(words)?;
+    let mut rows = calls(options.rounds)?;
+    for dbuf in DBUFS {
+        for block in BLOCKS {
+            rows.extend(rings(dbuf, block, options.rounds)?);
+        }
+    }
+    for (cores, reader) in [("one core", 0), ("two cores", 1)] {
+        if reader >= processors {
+            eprintln!("left out: two cores, this machine has one");
+            continue;
+        }
+        for look in [Look::First, Look::All] {
+            for block in BLOCKS {
+                rows.extend(processes(cores, reader, look, block, options.rounds)?);
+            }
+        }
+    }
+    Ok(rows)
+}
+
+/// What one call takes, the same block again and again.
+fn calls(rounds: usize) -> Result<Vec<Row>, String> {
+    let (mut writer, mut readers) = dbuf::ring(&dbuf::Config::new(id(1)));
+    writer.write(&[1; 1024]).map_err(words)?;
+    writer.publish();
+    let mut reader = readers.pop().ok_or("no reader")?;
+    let desk = Desk::open(Creator::new(8)).map_err(words)?;
+    let frozen = Frozen::read(id(2), &[2; 4096][..], 4096).map_err(words)?;
+    let share = |owner: &mut Creator| owner.share_frozen(&frozen, AccessList::private());
+    desk.owner(share).map_err(words)?;
+    let backing = shared(&desk, id(3), 64 << 10, 4)?;
+    let (mut output, mut offers) = indirect(&Config::new(id(4)), backing).map_err(words)?;
+    let space = Space::trusting();
+    space.introduce(desk.introduce(Credentials::own()).map_err(words)?.1);
+    let mut input = offers.remove(0).open(&space).map_err(words)?;
+    output.write(&[3; 1024]).map_err(words)?;
+    output.flush();
+    let file = frozen.aggregate().map_err(words)?;
+    let mut held = Held::new(&file, 1024);
+    let candidates = vec![
+        Candidate { name: "1.5 ns a call", measure: Box::new(|| Ok(BUDGET)) },
+        Candidate {
+            name: "dbuf",
+            measure: Box::new(|| per_call(|| reader.peek().map(|b| b.map(<[u8]>::as_ptr)))),
+        },
+        Candidate {
+            name: "indirect",
+            measure: Box::new(|| per_call(|| input.peek().map(|b| b.map(<[u8]>::as_ptr)))),
+        },
+        Candidate {
+            name: "file",
+            measure: Box::new(|| {
+                per_call(|| Ok::<_, buffer::Fault>(black_box(&mut held).look().as_ptr()))
+            }),
+        },
+    ];
+    let goal = |candidate| Goal { candidate, reference: "1.5 ns a call", goal: "G5", target: 1.0 };
+    let goals = ["dbuf", "indirect", "file"].map(goal);
+    interleave(("peek", "a call", f64::NAN), "M/s", rounds, candidates, &goals)
+}
+
+/// Millions of calls per second.
+fn per_call<T, E: std::fmt::Display>(mut call: impl FnMut() -> Result<T, E>) -> Result<f64, String> {
+    let (mut count, begin) = (0_u64, sys::clock::monotonic());
+    loop {
+        for _ in 0..4096 {
+            black_box(call().map_err(words)?);
+        }
+        count += 4096;
+        let ns = sys::clock::monotonic() - begin;
+        if ns >= LEAST_NS {
+            #[expect(clippy::cast_precision_loss, reason = "a rate has few digits")]
+            return Ok(count as f64 * 1e3 / ns as f64);
+        }
+    }
+}
+
+/// Through a full ring, in one thread; filling it is not measured.
+fn rings(dbuf: usize, block: usize, rounds: usize) -> Result<Vec<Row>, String> {
+    let config = dbuf::Config { capacity: dbuf, ..dbuf::Config::new(id(1)) };
+    let (writer, mut readers) = dbuf::ring(&config);
+    let reader = readers.pop().ok_or("no reader")?;
+    let ring = std::cell::RefCell::new((writer, reader, vec![5; block]));
+    let through = |peek: bool| {
+        let (writer, reader, out) = &mut *ring.borrow_mut();
+        let (mut count, mut ns) = (0_u64, 0);
+        while ns < LEAST_NS {
+            while writer.write(out).map_err(words)? {}
+            writer.publish();
+            let begin = sys::clock::monotonic();
+            if peek {
+                while let Some(block) = reader.next_block().map_err(words)? {
+                    black_box(block.as_ptr());
+                    count += 1;
+                }
+            } else {
+                while reader.read(out).map_err(words)?.is_some() {
+                    black_box(&mut *out);
+                    count += 1;
+                }
+            }
+            ns += sys::clock::monotonic() - begin;
+            reader.release();
+        }
+        #[expect(clippy::cast_precision_loss, reason = "a rate has few digits")]
+        Ok(count as f64 * 1e3 / ns as f64)
+    };
+    let candidates = vec![
+        Candidate { name: "read", measure: Box::new(|| through(false)) },
+        Candidate { name: "peek", measure: Box::new(|| through(true)) },
+    ];
+    let name = format!("{} KB dbuf, {block} B", dbuf >> 10);
+    #[expect(clippy::cast_precision_loss, reason = "a size of a block")]
+    let x = if dbuf == DBUFS[0] { block as f64 } else { f64::NAN };
+    interleave(("peek", &name, x), "M/s", rounds, candidates, &[])
+}
+
+/// Copied in by one process; copied out, or looked at, by another.
+fn processes(
+    cores: &'static str,
+    reader: usize,
+    look: Look,
+    block: usize,
+    rounds: usize,
+) -> Result<Vec<Row>, String> {
+    let mut copied = Ends::start(Kind::Stream, reader, look, block)?;
+    let mut peeked = Ends::start(Kind::Indirect, reader, look, block)?;
+    let candidates = vec![
+        Candidate { name: "copy, copy", measure: Box::new(move || copied.measure()) },
+        Candidate { name: "copy, peek", measure: Box::new(move || peeked.measure()) },
+    ];
+    let target = match (reader, look, block) {
+        (0, Look::First, 1024..) => Some(1.5),
+        (1, Look::All, 1024..) => Some(1.0),
+        (1, Look::First, 1024..) => Some(1.4),
+        _ => None,
+    };
+    let (candidate, reference) = ("copy, peek", "copy, copy");
+    let goal = target.map(|target| Goal { candidate, reference, goal: "G5", target });
+    let name = format!("{block} B, {cores}, {}", look.name());
+    interleave(("peek", &name, f64::NAN), "GB/s", rounds, candidates, goal.as_slice())
+}
+
+/// A dbuf to stand behind a stream.
+fn shared(desk: &Desk, id: DbufId, segment: usize, segments: usize) -> Result<Backing, String> {
+    let shape = pool::Config { segment, segments };
+    let pool = AllocationPool::new(id, shape, AccessList::private()).map_err(words)?;
+    desk.owner(|owner| owner.share(&pool)).map_err(words)?;
+    Ok(Backing::new(pool))
+}

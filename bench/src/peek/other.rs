@@ -1,0 +1,218 @@
+//! Two processes: the one that writes, and the one that reads, which is this program again.
+
+use super::{id, shared, words};
+use buffer::aggregate::access::Credentials;
+use buffer::aggregate::desk::Desk;
+use buffer::aggregate::owner::Creator;
+use buffer::indirect::{self, Config, indirect};
+use buffer::interface::Stream;
+use buffer::stream;
+use buffer::view::Space;
+use std::hint::black_box;
+use std::os::fd::{AsFd, OwnedFd};
+use std::process::{Child, Command, Stdio};
+
+/// Copied out, or looked at.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Kind {
+    Stream,
+    Indirect,
+}
+
+/// How much the reader looks at.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Look {
+    First,
+    All,
+}
+
+impl Look {
+    pub(super) const fn name(self) -> &'static str {
+        match self {
+            Self::First => "first word read",
+            Self::All => "all read",
+        }
+    }
+}
+
+/// What a measurement takes at least, in ns.
+const LEAST_NS: u64 = 30_000_000;
+
+/// Both ends, as the writer sees them.
+pub(super) struct Ends {
+    output: Box<dyn Stream>,
+    block: Vec<u8>,
+    blocks: u64,
+    orders: OwnedFd,
+    process: Child,
+    _desk: Option<Desk>,
+}
+
+impl Ends {
+    pub(super) fn start(
+        kind: Kind,
+        reader: usize,
+        look: Look,
+        block: usize,
+    ) -> Result<Self, String> {
+        // What fits the cache that both sides share.
+        let bytes = if reader == 0 { 1 << 20 } else { 4 << 20 };
+        let (orders, theirs) = sys::descriptor::pair().map_err(words)?;
+        let (output, desk, descriptors) = match kind {
+            Kind::Stream => {
+                let made = stream::stream(&stream::Config::new(id(1)).capacity(bytes));
+                let (mut output, mut offers) = made.map_err(words)?;
+                if reader == 0 {
+                    output.spin(0);
+                }
+                let offer = offers.pop().ok_or("no reader")?;
+                let output: Box<dyn Stream> = Box::new(output);
+                (output, None, copies(&offer.descriptors())?)
+            }
+            Kind::Indirect => {
+                let desk = Desk::open(Creator::new(8)).map_err(words)?;
+                let backing = shared(&desk, id(1), 64 << 10, bytes >> 16)?;
+                let made = indirect(&Config::new(id(2)), backing);
+                let (mut output, mut offers) = made.map_err(words)?;
+                if reader == 0 {
+                    output.spin(0);
+                }
+                let offer = offers.pop().ok_or("no reader")?;
+                let mut all = copies(&offer.descriptors())?;
+                all.push(desk.introduce(Credentials::own()).map_err(words)?.1);
+                let output: Box<dyn Stream> = Box::new(output);
+                (output, Some(desk), all)
+            }
+        };
+        let word = if kind == Kind::Stream { "peek-stream" } else { "peek-indirect" };
+        let itself = std::env::current_exe().map_err(words)?;
+        let size = if look == Look::All { block } else { 8 };
+        let process = Command::new(itself)
+            .args(["--reader", word, &reader.to_string(), &size.to_string()])
+            .stdin(Stdio::from(theirs))
+            .spawn()
+            .map_err(words)?;
+        let all: Vec<_> = descriptors.iter().map(AsFd::as_fd).collect();
+        sys::descriptor::send(&orders, b"these", &all).map_err(words)?;
+        Ok(Self { output, block: vec![7; block], blocks: 1024, orders, process, _desk: desk })
+    }
+
+    /// GB/s, over as many blocks as take long enough.
+    pub(super) fn measure(&mut self) -> Result<f64, String> {
+        loop {
+            let bytes = self.blocks * self.block.len() as u64;
+            let begin = sys::clock::monotonic();
+            let order = [bytes, self.block.len() as u64].map(u64::to_le_bytes);
+            sys::descriptor::send(&self.orders, order.as_flattened(), &[]).map_err(words)?;
+            for _ in 0..self.blocks {
+                self.output.write(black_box(&self.block)).map_err(words)?;
+            }
+            self.output.flush();
+            let answer = sys::descriptor::receive(&self.orders, &mut [0; 8]).map_err(words)?;
+            if answer.0 == 0 {
+                return Err("the reading process has ended".to_owned());
+            }
+            let ns = sys::clock::monotonic() - begin;
+            if ns >= LEAST_NS {
+                #[expect(clippy::cast_precision_loss, reason = "a rate has few digits")]
+                return Ok(bytes as f64 / ns as f64);
+            }
+            self.blocks *= (LEAST_NS * 5 / 4).div_ceil(ns.max(1)).clamp(2, 64);
+        }
+    }
+}
+
+fn copies(descriptors: &[std::os::fd::BorrowedFd<'_>]) -> Result<Vec<OwnedFd>, String> {
+    descriptors.iter().map(|fd| fd.try_clone_to_owned().map_err(words)).collect()
+}
+
+impl Drop for Ends {
+    fn drop(&mut self) {
+        // It may be in the middle of waiting; nothing of it is needed any more.
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+/// The life of the other process: `--reader peek-KIND PROCESSOR BYTES`.
+pub(crate) fn serve(told: &[String]) -> Result<(), String> {
+    let [kind, processor, look] = told else { return Err("three words".to_owned()) };
+    let number = |word: &String| word.parse::<usize>().map_err(words);
+    let (processor, look) = (number(processor)?, number(look)?);
+    sys::process::pin_to(processor).map_err(words)?;
+    let orders = std::io::stdin();
+    let (_, mut fds) = sys::descriptor::receive(&orders, &mut [0; 8]).map_err(words)?;
+    let mut input = match kind.as_str() {
+        "peek-stream" => {
+            let offer = stream::Offer::from_descriptors(fds).map_err(words)?;
+            From::Stream(Box::new(offer.open().map_err(words)?))
+        }
+        _ => {
+            let space = Space::trusting();
+            space.introduce(fds.pop().ok_or("no socket")?);
+            let offer = indirect::Offer::from_descriptors(fds).map_err(words)?;
+            From::Indirect(Box::new(offer.open(&space).map_err(words)?))
+        }
+    };
+    if processor == 0 {
+        input.spin(0);
+    }
+    let mut order = [0; 16];
+    loop {
+        if sys::descriptor::receive(&orders, &mut order).map_err(words)?.0 == 0 {
+            return Ok(());
+        }
+        let [bytes, block] = [0, 8].map(|at| {
+            u64::from_le_bytes(std::array::from_fn(|i| order.get(at + i).copied().unwrap_or(0)))
+        });
+        let mut out = vec![0; usize::try_from(block).map_err(words)?];
+        let mut left = bytes;
+        while left > 0 {
+            left = left.saturating_sub(input.block(&mut out, look)?);
+        }
+        sys::descriptor::send(&orders, b"done", &[]).map_err(words)?;
+    }
+}
+
+enum From {
+    Stream(Box<stream::Input>),
+    Indirect(Box<indirect::Input>),
+}
+
+impl From {
+    fn spin(&mut self, spins: u32) {
+        match self {
+            Self::Stream(input) => input.spin(spins),
+            Self::Indirect(input) => input.spin(spins),
+        }
+    }
+
+    /// Reads a block and looks at so many of its bytes.
+    #[inline]
+    fn block(&mut self, out: &mut [u8], look: usize) -> Result<u64, String> {
+        match self {
+            Self::Stream(input) => {
+                let count = input.read(out).map_err(words)?;
+                black_box(sum(out.get(..look.min(count)).unwrap_or_default()));
+                Ok(count as u64)
+            }
+            Self::Indirect(input) => loop {
+                if let Some(block) = input.peek().map_err(words)? {
+                    let count = block.len();
+                    black_box(sum(block.get(..look.min(count)).unwrap_or_default()));
+                    input.take(count);
+                    return Ok(count as u64);
+                }
+                input.wait(None).map_err(words)?;
+            },
+        }
+    }
+}
+
+/// Looks at all bytes.
+#[inline]
+fn sum(bytes: &[u8]) -> u64 {
+    let (whole, rest) = bytes.as_chunks::<8>();
+    let whole = whole.iter().fold(0, |sum: u64, word| sum.wrapping_add(u64::from_le_bytes(*word)));
+    rest.iter().fold(whole, |sum, byte| sum.wrapping_add(u64::from(*byte)))
+}

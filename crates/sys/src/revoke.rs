@@ -1,0 +1,222 @@
+//! Copies that are made when somebody looks: a buffer whose pages are revoked until then.
+//! [SL §5.3.3, lazy copying]
+//!
+//! In: a source that stays. Out: memory that seems to be its copy. Its pages cannot be accessed at
+//! first; the first access is a fault, whose handler gives the pages back and copies the bytes.
+//! Whoever never looks has paid for two changes of protection and for no copy. An experiment: what it
+//! costs is measured by `streamline bench lazy`, and nothing else uses it.
+//!
+//! Invariants, cited below:
+//! - L1 A place in [`PLACES`] belongs to one [`LazyBuffer`], which takes it before it publishes its
+//!   pages there and gives it back before they are unmapped.
+//! - L2 `source` is not 0 only while a [`Lazy`] lives: it borrows the source, of the same length as
+//!   the pages that are revoked, and the buffer.
+//! - L3 The handler writes only pages that are revoked at that moment: nobody else can access them,
+//!   and their owner is the thread that has just tried to, or one that waits for the same.
+
+use crate::error::{Error, Named as _, Result};
+use crate::memory::Mapping;
+use rustix::mm::{MprotectFlags, mprotect};
+use std::marker::PhantomData;
+use std::mem::MaybeUninit;
+use std::ops::Deref;
+use std::ptr;
+use std::sync::Once;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+
+/// Buffers at a time.
+const PLACES_MAX: usize = 8;
+static PLACES: [Place; PLACES_MAX] = [const { Place::FREE }; PLACES_MAX];
+static HANDLER: Once = Once::new();
+
+/// What the handler knows of a buffer.
+struct Place {
+    /// Where it begins; 0: nobody has this place; 1: somebody is about to.
+    base: AtomicUsize,
+    len: AtomicUsize,
+    /// What is copied when it is touched; 0: it is not revoked.
+    source: AtomicUsize,
+    faults: AtomicU64,
+}
+
+impl Place {
+    const FREE: Self = Self {
+        base: AtomicUsize::new(0),
+        len: AtomicUsize::new(0),
+        source: AtomicUsize::new(0),
+        faults: AtomicU64::new(0),
+    };
+}
+
+/// Pages that can be revoked.
+#[derive(Debug)]
+pub struct LazyBuffer {
+    pages: Mapping,
+    place: usize,
+}
+
+const PAGE: usize = 4096;
+
+impl LazyBuffer {
+    /// Takes `len` bytes of memory, rounded up to pages. There are as many as eight at a time.
+    pub fn new(len: usize) -> Result<Self> {
+        let pages = Mapping::anonymous(len.max(1).next_multiple_of(PAGE))?;
+        pages.populate(0, pages.len())?;
+        let is_taken = |place: &Place| {
+            place.base.compare_exchange(0, 1, Ordering::AcqRel, Ordering::Relaxed).is_ok()
+        };
+        let place = PLACES.iter().position(is_taken);
+        let place = place.ok_or_else(|| Error::new("mprotect", "a ninth buffer", libc::ENOSPC))?;
+        HANDLER.call_once(install);
+        let known = &PLACES[place];
+        known.len.store(pages.len(), Ordering::Relaxed);
+        known.faults.store(0, Ordering::Relaxed);
+        known.base.store(pages.base().as_ptr().addr(), Ordering::Release);
+        Ok(Self { pages, place })
+    }
+
+    /// Seems to copy: takes the access to the pages away until somebody looks. The source must be
+    /// as long as the buffer.
+    pub fn copy_lazily<'a>(&'a mut self, source: &'a [u8]) -> Result<Lazy<'a>> {
+        if source.len() != self.pages.len() {
+            return Err(Error::new("mprotect", "a source of another length", libc::EINVAL));
+        }
+        self.protect(MprotectFlags::empty())?;
+        // L2: the guard borrows both.
+        PLACES[self.place].source.store(source.as_ptr().addr(), Ordering::Release);
+        Ok(Lazy { buffer: self, source: PhantomData })
+    }
+
+    /// How often somebody looked.
+    #[must_use]
+    pub fn faults(&self) -> u64 {
+        PLACES[self.place].faults.load(Ordering::Relaxed)
+    }
+
+    fn protect(&self, access: MprotectFlags) -> Result<()> {
+        let base = self.pages.base().as_ptr().cast();
+        // SAFETY: the range is all of our own mapping; only `Lazy` lends its bytes, and its first
+        // access to revoked ones is what the handler is for.
+        let changed = unsafe { mprotect(base, self.pages.len(), access) };
+        changed.named("mprotect", format!("{} bytes", self.pages.len()))
+    }
+}
+
+impl Drop for LazyBuffer {
+    fn drop(&mut self) {
+        // L1: before the pages go.
+        PLACES[self.place].base.store(0, Ordering::Release);
+    }
+}
+
+/// What seems to be a copy. Looking at it makes it one.
+#[derive(Debug)]
+pub struct Lazy<'a> {
+    buffer: &'a LazyBuffer,
+    source: PhantomData<&'a [u8]>,
+}
+
+impl Lazy<'_> {
+    /// Where it seems to lie. Asking is not looking.
+    #[must_use]
+    pub fn address(&self) -> usize {
+        self.buffer.pages.base().as_ptr().addr()
+    }
+
+    /// Whether nobody has looked: the source may be used in its place.
+    #[must_use]
+    pub fn is_untouched(&self) -> bool {
+        PLACES[self.buffer.place].source.load(Ordering::Acquire) != 0
+    }
+}
+
+impl Deref for Lazy<'_> {
+    type Target = [u8];
+    fn deref(&self) -> &[u8] {
+        let base = self.buffer.pages.base().as_ptr();
+        // SAFETY: the range is our mapping, initialised (anonymous memory is zero). Any access
+        // either finds the copy, or faults and finds it then (L3); nobody writes it after.
+        unsafe { std::slice::from_raw_parts(base, self.buffer.pages.len()) }
+    }
+}
+
+impl Drop for Lazy<'_> {
+    fn drop(&mut self) {
+        let untouched = PLACES[self.buffer.place].source.swap(0, Ordering::AcqRel) != 0;
+        if untouched {
+            // What cannot be given back stays revoked; the next lazy copy says why.
+            let _given_back = self.buffer.protect(MprotectFlags::READ | MprotectFlags::WRITE);
+        }
+    }
+}
+
+/// Catches faults.
+fn install() {
+    let handler: extern "C" fn(libc::c_int, *mut libc::siginfo_t, *mut libc::c_void) = touched;
+    let mut action = MaybeUninit::<libc::sigaction>::zeroed();
+    // SAFETY: a sigaction of zeros is one (no flags, default action, empty mask).
+    let action = unsafe { action.assume_init_mut() };
+    action.sa_sigaction = handler as *const () as libc::sighandler_t;
+    action.sa_flags = libc::SA_SIGINFO | libc::SA_NODEFER;
+    // SAFETY: `action` is a whole sigaction, and the handler calls nothing that signal-safety(7)
+    // does not allow.
+    let installed = unsafe { libc::sigaction(libc::SIGSEGV, action, ptr::null_mut()) };
+    debug_assert_eq!(installed, 0, "SIGSEGV can be caught");
+}
+
+/// Runs where somebody touched what is revoked: gives the pages back and copies. Any other fault is
+/// what it would have been without us.
+extern "C" fn touched(signal: libc::c_int, info: *mut libc::siginfo_t, _: *mut libc::c_void) {
+    // SAFETY: the kernel passes a siginfo to a handler with SA_SIGINFO.
+    let info = unsafe { &*info };
+    // SAFETY: for SIGSEGV the address is what this field of the union means (sigaction(2)).
+    let address = unsafe { info.si_addr() }.addr();
+    for place in &PLACES {
+        let (base, len) = (place.base.load(Ordering::Acquire), place.len.load(Ordering::Relaxed));
+        if base <= 1 || address.wrapping_sub(base) >= len {
+            continue;
+        }
+        let source = place.source.swap(0, Ordering::AcqRel);
+        if source == 0 {
+            break;
+        }
+        let access = MprotectFlags::READ | MprotectFlags::WRITE;
+        let to = ptr::with_exposed_provenance_mut::<u8>(base);
+        // SAFETY: the pages of the buffer that has this place (L1).
+        if unsafe { mprotect(to.cast(), len, access) }.is_err() {
+            break;
+        }
+        let from = ptr::with_exposed_provenance::<u8>(source);
+        // SAFETY: both ranges are `len` bytes that live (L1, L2) and do not overlap; nobody else
+        // writes these pages, which were revoked until now (L3).
+        unsafe { ptr::copy_nonoverlapping(from, to, len) };
+        place.faults.fetch_add(1, Ordering::Relaxed);
+        return;
+    }
+    // SAFETY: SIG_DFL takes nothing; the access is tried again and ends the process as it should.
+    unsafe { libc::signal(signal, libc::SIG_DFL) };
+}
+
+#[cfg(test)]
+#[cfg(not(miri))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn e3_who_looks_gets_the_copy_and_who_does_not_costs_none() {
+        let source: Vec<u8> = (0..3 * PAGE).map(|at| at as u8).collect();
+        let mut buffer = LazyBuffer::new(source.len()).unwrap();
+        for round in 1..=3 {
+            let lazy = buffer.copy_lazily(&source).unwrap();
+            assert!(lazy.is_untouched());
+            assert_eq!(lazy[5000], 5000_u32 as u8, "in the middle of what is revoked");
+            assert!(!lazy.is_untouched());
+            assert_eq!(*lazy, source[..]);
+            drop(lazy);
+            assert_eq!(buffer.faults(), round);
+        }
+        assert!(buffer.copy_lazily(&source).unwrap().is_untouched(), "and nobody looks");
+        assert_eq!(buffer.faults(), 3);
+        assert!(buffer.copy_lazily(&source[1..]).is_err());
+    }
+}
