@@ -215,6 +215,25 @@ mod tests {
         assert!(after - before < 16, "{} faults for 256 pages", after - before);
     }
 
+    /// A ring for another process: its writer meets no fault in its first lap.
+    #[test]
+    fn a_writer_has_its_pages_before_the_first_lap() {
+        let id = abi::DbufId::new(1).unwrap();
+        let config = crate::dbuf::Config {
+            policy: crate::Policy::Overwrite,
+            ..crate::dbuf::Config::new(id)
+        };
+        let (mut writer, _offers) = crate::share::blocks(&config).unwrap();
+        let block = [1; 4096 - 16];
+        writer.write(&block).unwrap();
+        let before = faults();
+        for _ in 0..MB / 4096 {
+            assert!(writer.write(&block).unwrap());
+        }
+        let after = faults();
+        assert!(after - before < 16, "{} faults for 256 pages", after - before);
+    }
+
     /// Minor faults of this thread (proc(5), field 10 of `stat`).
     fn faults() -> u64 {
         let text = std::fs::read_to_string("/proc/thread-self/stat").unwrap();

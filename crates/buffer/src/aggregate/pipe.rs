@@ -296,3 +296,95 @@ impl std::error::Error for Unsent {
         }
     }
 }
+
+#[cfg(test)]
+#[cfg(not(miri))]
+mod tests {
+    use super::super::access::AccessList;
+    use super::super::owner::Creator;
+    use super::*;
+    use crate::pool::Config;
+    use testkit::Random;
+
+    fn id(number: u32) -> DbufId {
+        DbufId::new(number).unwrap()
+    }
+
+    fn house() -> (AllocationPool, Desk) {
+        let config = Config { segment: 4096, segments: 8 };
+        let pool = AllocationPool::new(id(1), config, AccessList::private()).unwrap();
+        let mut creator = Creator::new(4);
+        creator.share(&pool).unwrap();
+        (pool, Desk::open(creator).unwrap())
+    }
+
+    #[test]
+    fn q14_an_aggregate_comes_by_reference_and_in_parts() {
+        let (mut pool, desk) = house();
+        let (mut sender, offer) = pipe(&desk, id(2), Credentials::own()).unwrap();
+        let mut receiver = offer.open().unwrap();
+        let mut sent = pool.copy(b"behind").unwrap();
+        sent.prepend(pool.copy(b"before and ").unwrap()).unwrap();
+        sender.send(&desk, &sent).unwrap();
+        sender.send(&desk, &Aggregate::new()).unwrap();
+        drop((sent, sender));
+        let received = receiver.receive().unwrap().unwrap();
+        assert_eq!((received.len(), received.pointers().len()), (17, 2));
+        let mut middle = [0; 8];
+        receiver.copy(&received, 7, &mut middle).unwrap();
+        assert_eq!(&middle, b"and behi");
+        assert_eq!(pool.usage().leased, 1, "kept for the reader");
+        receiver.give_back(received).unwrap();
+        let nothing = receiver.receive().unwrap().unwrap();
+        assert!(nothing.is_empty() && receiver.receive().unwrap().is_none());
+        receiver.give_back(nothing).unwrap();
+        loop {
+            let seen = desk.returns();
+            if pool.usage().leased == 0 {
+                break;
+            }
+            desk.wait_for_returns(seen);
+        }
+    }
+
+    /// What comes out of the ring is an allegation: each is bytes of a pool that may be read, or a
+    /// fault.
+    #[test]
+    fn a_sender_that_writes_anything_gets_faults_out_of_its_reader() {
+        let (mut pool, desk) = house();
+        let kept = pool.copy(&[7; 4096]).unwrap();
+        let (mut sender, offer) = pipe(&desk, id(2), Credentials::own()).unwrap();
+        let mut receiver = offer.open().unwrap();
+        let mut random = Random::replayable();
+        let good = kept.slices().next().unwrap().pointer().words();
+        let (mut damaged, mut copied, mut refused) = (0, 0, 0);
+        for _ in 0..3000 {
+            let mut words = good;
+            match random.below(4) {
+                0 => words[0] ^= 1 << random.below(64),
+                1 => words[1] ^= 1 << random.below(64),
+                2 => words = [random.next(), random.next()],
+                _ => {}
+            }
+            let mut block: Vec<u8> = words.into_iter().flat_map(u64::to_le_bytes).collect();
+            block.truncate(block.len() - random.within(0..5) * usize::from(random.below(3) == 0));
+            assert!(sender.output.write(&block).unwrap());
+            sender.output.flush();
+            let Ok(received) = receiver.receive() else {
+                damaged += 1;
+                continue;
+            };
+            let received = received.unwrap();
+            let mut out = vec![0; received.len().min(1 << 20)];
+            match receiver.copy(&received, 0, &mut out) {
+                Ok(()) => copied += 1,
+                Err(_) => refused += 1,
+            }
+            receiver.give_back(received).unwrap();
+        }
+        println!("{damaged} damaged, {copied} copied, {refused} refused");
+        assert!(damaged > 100 && copied > 100 && refused > 100);
+        drop(desk);
+        assert_eq!(kept.to_vec(), [7; 4096]);
+    }
+}
