@@ -4,6 +4,7 @@
 //! first; splicing from or to an edge that may have a ring is refused with `EINVAL`, which the
 //! manual page allows and which programs answer by reading and writing.
 
+use super::missing;
 use crate::ends;
 use crate::lazy;
 use crate::retire::{self, Why};
@@ -46,7 +47,7 @@ passed!(
 );
 passed!(
     /// `fclose(3)`: what is left in the buffer goes into the pipe.
-    fclose(file: *mut c_void) -> c_int, c"fclose", |file| { retire::close(number(file)); None }
+    fclose(file: *mut c_void) -> c_int, c"fclose", |file| { shut(number(file)); None }
 );
 passed!(
     /// `close_range(2)`.
@@ -186,7 +187,7 @@ pub unsafe extern "C" fn freopen(
     file: *mut c_void,
 ) -> *mut c_void {
     type Next = unsafe extern "C" fn(*const c_char, *const c_char, *mut c_void) -> *mut c_void;
-    super::guarded(|| (), || retire::close(number(file)));
+    super::guarded(|| (), || shut(number(file)));
     match real!(c"freopen" as Next) {
         // SAFETY: X1; the arguments are the program's.
         Some(next) => unsafe { next(path, mode, file) },
