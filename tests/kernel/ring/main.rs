@@ -1,0 +1,212 @@
+//! The kernel as the writer of a ring (CONTRACT 29), on a real cable: what several processes got
+//! and lost is what was produced, no copy is torn, the bell is limited by time; and what all of it
+//! costs for each packet.
+#![forbid(unsafe_code)]
+
+mod program;
+mod reader;
+
+use program::{BELLS, BELLS_FAILED, Bell, COPIES_FAILED};
+use reader::{Content, Reader, Seen};
+use std::io::{Read as _, Write as _};
+use std::net::{TcpListener, TcpStream};
+use std::time::Instant;
+use sys::bpf::{Anchor, Link, Program, RingBuffer, Rings, Shape, Side, Statistics};
+use sys::net::Links;
+use sys::packet::{Qdisc, Sender};
+use testkit::net::{CLIENT_DEVICE, Cable, Pair, SERVER, SERVER_DEVICE, until};
+use testkit::{Frame, Random, need};
+
+const MILLISECOND: i32 = 1_000_000;
+const BELL: Bell = Bell { blocks: 32, apart_ns: MILLISECOND, bytes: 1 << 20 };
+
+/// A tap at the receiving end of a cable.
+struct Tap {
+    rings: Rings,
+    bell: RingBuffer,
+    program: Program,
+    _link: Link,
+}
+
+impl Tap {
+    fn new(pair: &Pair, shape: Shape, when: Option<Bell>) -> Self {
+        let rings = Rings::create("ring", shape).unwrap();
+        let bell = RingBuffer::create("bell", 1 << 16).unwrap();
+        let program = program::load(&rings, when.map(|when| (&bell, when)));
+        let link = pair.server.enter(|| {
+            let index = Links::open().unwrap().named(SERVER_DEVICE).unwrap().index;
+            Link::tcx(&program, index, Side::Ingress, Anchor::Head, None).unwrap()
+        });
+        Self { rings, bell, program, _link: link }
+    }
+
+    fn sum(&self, one: impl Fn(u32) -> u64) -> u64 {
+        (0..self.rings.shape().cpus).map(one).sum()
+    }
+
+    fn produced(&self) -> u64 {
+        self.sum(|cpu| self.rings.region(cpu).unwrap().head(0))
+    }
+
+    fn word(&self, at: u32) -> u64 {
+        self.sum(|cpu| self.rings.region(cpu).unwrap().scratch(at).unwrap())
+    }
+
+    fn readers(&self, count: usize, content: Content) -> Vec<Reader> {
+        (0..count).map(|_| Reader::start(&self.rings, &self.bell, content)).collect()
+    }
+}
+
+fn cpus() -> u32 {
+    sys::machine::possible_processors().unwrap() as u32
+}
+
+fn pair(addresses: bool) -> Option<Pair> {
+    need::bpf()?;
+    need::root()?;
+    Pair::new(Cable { addresses, ..Cable::default() })
+}
+
+/// A frame with a number, and bytes that follow from it.
+fn numbered(number: u32, length: usize) -> Vec<u8> {
+    let fill = (0..length).map(|at| (number as usize + at) as u8);
+    let payload = [&number.to_be_bytes()[..], &fill.collect::<Vec<u8>>()].concat();
+    Frame::ethernet().ethertype(0x88b5, &payload)
+}
+
+/// Sends so many frames of mixed size.
+fn send(pair: &Pair, count: u32) {
+    let mut random = Random::replayable();
+    let length =
+        |random: &mut Random| *random.pick(&[42, 60, 200, 700, 1482]) + random.within(0..14);
+    let frames: Vec<Vec<u8>> =
+        (0..1_000).map(|number| numbered(number, length(&mut random))).collect();
+    pair.client.enter(|| {
+        let index = Links::open().unwrap().named(CLIENT_DEVICE).unwrap().index;
+        let mut sender = Sender::open(index, Qdisc::Bypass).unwrap();
+        let mut left = count as usize;
+        while left > 0 {
+            let bunch = left.min(frames.len());
+            let mut parts: Vec<&[u8]> = frames[..bunch].iter().map(Vec::as_slice).collect();
+            while !parts.is_empty() {
+                let sent = sender.send(&parts);
+                parts.drain(..sent.frames);
+            }
+            left -= bunch;
+        }
+    });
+}
+
+/// Sends, and checks that every reader accounts for every packet.
+fn examine(pair: &Pair, shape: Shape, packets: u32, readers: usize) -> Vec<Seen> {
+    let mut tap = Tap::new(pair, shape, Some(BELL));
+    let running = tap.readers(readers, Content::Numbered);
+    let begin = Instant::now();
+    send(pair, packets);
+    until("all have been written", || tap.produced() == u64::from(packets));
+    let took = begin.elapsed();
+    let seen: Vec<Seen> = running.into_iter().map(Reader::end).collect();
+    let (bells, failed) = (tap.word(BELLS), tap.word(BELLS_FAILED));
+    println!("{shape:?}: {packets} in {took:?}, {bells} bells ({failed} failed): {seen:?}");
+    assert_eq!(tap.word(COPIES_FAILED), 0);
+    for one in &seen {
+        assert_eq!(one.got + one.lost, u64::from(packets), "{one:?}");
+        assert_eq!(one.torn, 0, "{one:?}");
+        assert!(one.got > 0, "{one:?}");
+    }
+    // By time, by bytes, and once more at each CPU.
+    let committed = tap.sum(|cpu| tap.rings.region(cpu).unwrap().committed());
+    let limit = took.as_millis() as u64 + committed / BELL.bytes as u64 + u64::from(shape.cpus);
+    assert!(bells > 0 && bells <= limit, "{bells} of {limit}");
+    assert_eq!(tap.bell.drain(|record| assert_eq!(record.len(), 8)) as u64, bells);
+    seen
+}
+
+#[test]
+fn readers_account_for_every_packet() {
+    let Some(pair) = pair(false) else { return };
+    let roomy =
+        Shape { cpus: cpus(), sinks: 1, pointers: 1 << 16, bytes: 1 << 26, record_max: 2048 };
+    for one in examine(&pair, roomy, 30_000, 3) {
+        assert_eq!(one.lost, 0, "the writer never comes round");
+    }
+    let tight = Shape { pointers: 64, bytes: 1 << 15, ..roomy };
+    let lossy = examine(&pair, tight, 200_000, 3);
+    assert!(lossy.iter().any(|one| one.lost > 0), "the writer comes round");
+    // Pointers for more than lies in the ring: the records are lapped before them.
+    examine(&pair, Shape { pointers: 1 << 12, bytes: 1 << 14, ..roomy }, 200_000, 2);
+}
+
+/// Frames that the sender's kernel never cut: up to 64 KB in one record.
+#[test]
+fn whole_frames_of_a_stream_lie_in_one_record() {
+    let Some(pair) = pair(true) else { return };
+    let shape =
+        Shape { cpus: cpus(), sinks: 1, pointers: 1 << 14, bytes: 1 << 26, record_max: 66_000 };
+    let tap = Tap::new(&pair, shape, Some(BELL));
+    let readers = tap.readers(2, Content::Counting);
+    let listener = pair.server.enter(|| TcpListener::bind((SERVER, 7)).unwrap());
+    let mut near = pair.client.enter(|| TcpStream::connect((SERVER, 7)).unwrap());
+    let (mut far, _) = listener.accept().unwrap();
+    let counting: Vec<u8> = (0..1 << 20).map(|at: u32| at as u8).collect();
+    let swallowed = std::thread::scope(|scope| {
+        let reads = scope.spawn(move || std::io::copy(&mut far, &mut std::io::sink()).unwrap());
+        for _ in 0..20 {
+            near.write_all(&counting).unwrap();
+        }
+        near.shutdown(std::net::Shutdown::Write).unwrap();
+        let swallowed = reads.join().unwrap();
+        near.read_to_end(&mut Vec::new()).unwrap();
+        swallowed
+    });
+    assert_eq!(swallowed, 20 << 20);
+    let seen: Vec<Seen> = readers.into_iter().map(Reader::end).collect();
+    println!("{seen:?}");
+    for one in seen {
+        assert_eq!((one.torn, one.lost), (0, 0), "{one:?}");
+        assert!(one.bytes >= swallowed && one.longest > 9_000, "{one:?}");
+    }
+}
+
+/// Started by the tests above, in processes of their own.
+#[test]
+#[ignore = "is a reader, started by other tests"]
+fn reads() {
+    reader::read();
+}
+
+/// Run alone with `--ignored --nocapture nanoseconds`.
+#[test]
+#[ignore = "a measurement"]
+fn nanoseconds_per_packet() {
+    const PACKETS: u32 = 300_000;
+    let Some(pair) = pair(false) else { return };
+    let shape =
+        Shape { cpus: cpus(), sinks: 1, pointers: 1 << 14, bytes: 1 << 22, record_max: 2048 };
+    let counting = Statistics::enable().unwrap();
+    for round in 0..3 {
+        for (bell, readers) in
+            [(None, 0), (Some(BELL), 0), (Some(BELL), 1), (Some(BELL), 2), (Some(BELL), 10)]
+        {
+            let tap = Tap::new(&pair, shape, bell);
+            let running = tap.readers(readers, Content::Numbered);
+            let begin = Instant::now();
+            send(&pair, PACKETS);
+            until("all have been written", || tap.produced() == u64::from(PACKETS));
+            let took = begin.elapsed();
+            let info = tap.program.info().unwrap();
+            let seen: Vec<Seen> = running.into_iter().map(Reader::end).collect();
+            let lost: u64 = seen.iter().map(|one| one.lost).sum();
+            assert!(seen.iter().all(|one| one.torn == 0));
+            println!(
+                "round {round}, bell {}, {readers} readers: {:.0} ns a run, {:.0} thousand a \
+                 second, {} bells, {lost} lost",
+                bell.is_some(),
+                info.ns_per_run().unwrap(),
+                f64::from(PACKETS) / took.as_secs_f64() / 1e3,
+                tap.word(BELLS),
+            );
+        }
+    }
+    drop(counting);
+}

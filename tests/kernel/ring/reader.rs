@@ -1,0 +1,221 @@
+//! A reader: a process of its own, of another user where that is possible, that was handed the
+//! rings and the bell, copies every block, and looks at every byte of it.
+
+use std::io;
+use std::os::fd::{AsFd as _, OwnedFd};
+use std::os::unix::process::CommandExt as _;
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use sys::bpf::ring::place;
+use sys::bpf::{Listener, Region, RingBuffer, Rings, Shape};
+use sys::descriptor;
+
+/// Nobody.
+const OTHER_USER: u32 = 65_534;
+/// A reader that hears no bell looks all the same, so often.
+const PATIENCE: Duration = Duration::from_millis(20);
+/// What is skipped beyond what is lost already, in parts of all pointers: so that the writer does
+/// not come round again at once.
+const MARGIN: u64 = 8;
+
+/// What a reader has seen.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Seen {
+    pub(crate) got: u64,
+    pub(crate) lost: u64,
+    pub(crate) torn: u64,
+    pub(crate) bytes: u64,
+    pub(crate) longest: u64,
+    pub(crate) bells: u64,
+}
+
+/// What frames look like.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Content {
+    /// Ethernet, a number, and bytes that follow from it.
+    Numbered,
+    /// TCP over IPv4; each byte is the one before plus one.
+    Counting,
+}
+
+/// A reader that runs.
+pub(crate) struct Reader {
+    child: Child,
+    socket: OwnedFd,
+}
+
+impl Reader {
+    /// Starts one, which is the test program again, at its ignored test `reads`.
+    pub(crate) fn start(rings: &Rings, bell: &RingBuffer, content: Content) -> Self {
+        let (socket, theirs) = descriptor::pair().unwrap();
+        let start = |user: Option<u32>| {
+            let mut command = Command::new(std::env::current_exe().unwrap());
+            command.args(["--exact", "--ignored", "--nocapture", "reads"]);
+            command.stdin(theirs.try_clone().unwrap()).stdout(Stdio::null());
+            if let Some(user) = user {
+                command.uid(user).gid(user);
+            }
+            command.spawn()
+        };
+        let child = start(Some(OTHER_USER)).or_else(|why: io::Error| {
+            println!("readers of the same user: {why}");
+            start(None)
+        });
+        let Shape { cpus, sinks, pointers, bytes, record_max } = rings.shape();
+        let words = [cpus, sinks, pointers, bytes, record_max, content as u32];
+        let message: Vec<u8> = words.iter().flat_map(|word| word.to_ne_bytes()).collect();
+        let waits = bell.map().read_only().unwrap();
+        descriptor::send(&socket, &message, &[rings.as_fd(), waits.as_fd()]).unwrap();
+        let mut ready = [0];
+        let reader = Self { child: child.unwrap(), socket };
+        assert_eq!(descriptor::receive(&reader.socket, &mut ready).unwrap().0, 1, "it reads");
+        reader
+    }
+
+    /// Nothing more is written: it reads what is left, tells what it has seen, and ends.
+    pub(crate) fn end(mut self) -> Seen {
+        descriptor::send(&self.socket, b"end", &[]).unwrap();
+        let mut message = [0; 48];
+        let (length, _) = descriptor::receive(&self.socket, &mut message).unwrap();
+        assert_eq!(length, message.len(), "it tells");
+        assert!(self.child.wait().unwrap().success());
+        let (words, _) = message.as_chunks::<8>();
+        let word = |number: usize| u64::from_ne_bytes(words[number]);
+        Seen {
+            got: word(0),
+            lost: word(1),
+            torn: word(2),
+            bytes: word(3),
+            longest: word(4),
+            bells: word(5),
+        }
+    }
+}
+
+/// What a reader does in its own process.
+pub(crate) fn read() {
+    let socket = io::stdin();
+    let mut message = [0; 24];
+    let (length, mut descriptors) = descriptor::receive(&socket, &mut message).unwrap();
+    assert_eq!((length, descriptors.len()), (24, 2));
+    let (words, _) = message.as_chunks::<4>();
+    let word = |number: usize| u32::from_ne_bytes(words[number]);
+    let shape = Shape {
+        cpus: word(0),
+        sinks: word(1),
+        pointers: word(2),
+        bytes: word(3),
+        record_max: word(4),
+    };
+    let content = if word(5) == 0 { Content::Numbered } else { Content::Counting };
+    let bell = descriptors.pop().unwrap();
+    let rings = Rings::received(descriptors.pop().unwrap(), shape).unwrap();
+    let listener = Listener::to(&[bell.as_fd()]).unwrap();
+    let mut seen = Seen::default();
+    let mut next = vec![0; shape.cpus as usize];
+    descriptor::send(&socket, b"r", &[]).unwrap();
+    let mut ending = false;
+    loop {
+        let mut found = 0;
+        for (cpu, next) in (0..).zip(&mut next) {
+            found += walk(&rings.region(cpu).unwrap(), shape, content, next, &mut seen);
+        }
+        if found > 0 {
+            continue;
+        }
+        if ending {
+            break;
+        }
+        seen.bells += u64::from(listener.wait(PATIENCE));
+        ending = sys::poll::readable(&[socket.as_fd()], Some(Duration::ZERO)) == [true];
+    }
+    let Seen { got, lost, torn, bytes, longest, bells } = seen;
+    let message: Vec<u8> = [got, lost, torn, bytes, longest, bells]
+        .iter()
+        .flat_map(|word| word.to_ne_bytes())
+        .collect();
+    descriptor::send(&socket, &message, &[]).unwrap();
+}
+
+/// Reads what is there in one region; answers how many pointers it went on.
+fn walk(
+    region: &Region<'_>,
+    shape: Shape,
+    content: Content,
+    next: &mut u64,
+    seen: &mut Seen,
+) -> u64 {
+    let begin = *next;
+    let most = u64::from(shape.pointers) - 1;
+    let mut record = vec![0; (place::HEADER + shape.record_max) as usize];
+    let head = region.head(0);
+    while *next < head {
+        let behind = region.head(0) - *next;
+        if behind > most {
+            let skip = (behind - most + u64::from(shape.pointers) / MARGIN).min(behind);
+            seen.lost += skip;
+            *next += skip;
+            continue;
+        }
+        match copy(region, shape, *next, &mut record) {
+            None => seen.lost += 1,
+            Some((position, length)) => {
+                let record = &record[..place::HEADER as usize + length];
+                seen.got += 1;
+                seen.bytes += length as u64;
+                seen.longest = seen.longest.max(length as u64);
+                seen.torn += u64::from(!whole(record, position, content));
+            }
+        }
+        *next += 1;
+    }
+    *next - begin
+}
+
+/// Copies a record; none if the writer has come round meanwhile.
+fn copy(region: &Region<'_>, shape: Shape, next: u64, record: &mut [u8]) -> Option<(u64, usize)> {
+    let (position, word) = region.pointer(0, next)?;
+    // What is checked is read after what was copied: `reserved` begins with a fence.
+    let _ = region.reserved();
+    if region.head(0) - next >= u64::from(shape.pointers) {
+        return None;
+    }
+    let length = (word as u32).min(shape.record_max) as usize;
+    let to = &mut record[..place::HEADER as usize + length];
+    let inside = region.copy(position, 0, to);
+    let lapped = region.reserved().wrapping_sub(position) > u64::from(shape.bytes);
+    (inside && !lapped).then_some((position, length))
+}
+
+/// Whether a copy that is not lapped is what was written: all of it or nothing is one record.
+fn whole(record: &[u8], position: u64, content: Content) -> bool {
+    let (header, frame) = record.split_at(place::HEADER as usize);
+    let stamp = u64::from_ne_bytes(header[..8].try_into().unwrap());
+    let kept = u32::from_ne_bytes(header[12..16].try_into().unwrap());
+    let payload = match content {
+        Content::Numbered => {
+            let Some((number, rest)) = frame.get(14..).and_then(|rest| rest.split_first_chunk())
+            else {
+                return false;
+            };
+            let number = u32::from_be_bytes(*number) as usize;
+            return stamp == position
+                && kept as usize == frame.len()
+                && rest.iter().enumerate().all(|(at, byte)| *byte == (number + at) as u8);
+        }
+        Content::Counting => tcp_payload(frame),
+    };
+    stamp == position
+        && kept as usize == frame.len()
+        && payload.windows(2).all(|two| two[1] == two[0].wrapping_add(1))
+}
+
+/// What TCP carries over IPv4; nothing for anything else.
+fn tcp_payload(frame: &[u8]) -> &[u8] {
+    let Some(&first) = frame.get(14) else { return &[] };
+    let transport = 14 + usize::from(first & 15) * 4;
+    let is_tcp = frame.get(12..14) == Some(&[8, 0]) && frame.get(23) == Some(&6);
+    let Some(&offset) = frame.get(transport + 12).filter(|_| is_tcp) else { return &[] };
+    frame.get(transport + usize::from(offset >> 4) * 4..).unwrap_or(&[])
+}
