@@ -125,6 +125,8 @@ pub(crate) fn read() {
             continue;
         }
         if ending {
+            // Heard, or the other end would be told that it was not.
+            descriptor::receive(&socket, &mut [0; 8]).unwrap();
             break;
         }
         seen.bells += u64::from(listener.wait(PATIENCE));

@@ -24,7 +24,7 @@ pub use ids::{Object, ids};
 pub use info::{ProgramInfo, Statistics};
 pub use link::{Anchor, Beside, Link, LinkInfo, LinkTarget, Side, XdpAttached, XdpMode};
 pub use map::{Map, MapInfo, MapKind, Specification, When};
-pub use program::{AttachType, Detail, Function, Kind, Line, Load, Program, Source};
+pub use program::{AttachType, Detail, Function, Kind, License, Line, Load, Program, Source};
 pub use refusal::{LoadError, missing};
 pub use ring::{Region, Rings, Shape};
 pub use ring_buffer::{Listener, RingBuffer};

@@ -9,8 +9,6 @@ use crate::error::{Error, Result};
 const LOG_BYTES: [u32; 2] = [1 << 20, 16 << 20];
 /// A load that a signal disturbs answers EAGAIN; so often it is tried again.
 const AGAIN_MAX: u32 = 5;
-/// No helper that is used asks for another licence.
-const LICENSE: &[u8] = b"Apache-2.0 OR MIT\0";
 /// BPF_F_XDP_HAS_FRAGS
 const FRAGMENTS: u32 = 1 << 5;
 
@@ -50,6 +48,26 @@ pub enum AttachType {
     TcxEgress = 47,
 }
 
+/// What the kernel is told about the licence of a program.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum License {
+    /// That of the house, Apache-2.0 or MIT. Most helpers do not ask for another one.
+    #[default]
+    House,
+    /// MIT or GPL: for the few helpers, those of timers among them, that ask for a licence which
+    /// the kernel knows to go with its own.
+    MitOrGpl,
+}
+
+impl License {
+    const fn text(self) -> &'static [u8] {
+        match self {
+            Self::House => b"Apache-2.0 OR MIT\0",
+            Self::MitOrGpl => b"Dual MIT/GPL\0",
+        }
+    }
+}
+
 /// How much the verifier says about a program that it refuses.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Detail {
@@ -76,6 +94,8 @@ pub struct Load<'a> {
     pub fragments: bool,
     /// Its types, functions and lines.
     pub source: Option<Source<'a>>,
+    /// Its licence.
+    pub license: License,
     /// What is said when it is refused.
     pub detail: Detail,
 }
@@ -157,8 +177,8 @@ impl<'a> Load<'a> {
     /// A program of this kind without a source.
     #[must_use]
     pub const fn new(kind: Kind, name: &'a str, code: &'a [u8]) -> Self {
-        let detail = Detail::Way;
-        Self { kind, name, code, attach: None, fragments: false, source: None, detail }
+        let (license, detail) = (License::House, Detail::Way);
+        Self { kind, name, code, attach: None, fragments: false, source: None, license, detail }
     }
 
     /// Loads it: without the verifier's log first, which is five times faster, and again with it if
@@ -202,7 +222,7 @@ impl<'a> Load<'a> {
             kind: self.kind as u32,
             instructions,
             code: self.code.as_ptr().expose_provenance() as u64,
-            license: LICENSE.as_ptr().expose_provenance() as u64,
+            license: self.license.text().as_ptr().expose_provenance() as u64,
             log_level: if log.is_empty() { 0 } else { self.detail as u32 },
             log_size: u32::try_from(log.len()).unwrap_or(u32::MAX),
             log: if log.is_empty() { 0 } else { log.as_mut_ptr().expose_provenance() as u64 },
