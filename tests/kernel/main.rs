@@ -25,9 +25,8 @@ use ebpf::Place;
 use ebpf::emit::Target;
 use ebpf::exam::{self, Interpreter, Tally};
 use ebpf::interpret::Packet;
-use filter::Description;
 use filter::testing::Frame;
-use filter::testing::twins::{Chain, User, chains, program, request};
+use filter::testing::twins::{Chain, Examined, User, chains, program, request};
 use judge::{Kernel, without_perfmon};
 use testkit::{Random, need};
 
@@ -43,7 +42,7 @@ fn at_every_target<T: Send>(work: impl Fn(Target) -> T + Sync) -> Vec<T> {
 
 /// Asks the three judges about every packet.
 fn sit<'a>(
-    chain: &[&'static Description],
+    chain: &[Examined],
     target: Target,
     packets: impl IntoIterator<Item = Packet<'a>>,
 ) -> Tally {
@@ -54,12 +53,16 @@ fn sit<'a>(
         .unwrap_or_else(|differ| panic!("`{}` for {target:?}: {differ}", request(chain)))
 }
 
-/// Every chain at every target: those of one filter are given one frame of `steps[0]`, those of two
-/// one of `steps[1]`, and so on. The longer the chain, the more of it others have shown. Each gets
-/// other frames.
+/// Every chain at every target, those of three at one of them: those of one filter are given one
+/// frame of `steps[0]`, those of two one of `steps[1]`, and so on. The longer the chain, the more of
+/// it others have shown. Each gets other frames.
 fn sit_all(frames: &[Vec<u8>], steps: &[usize]) -> Vec<(Chain, Tally)> {
     let sat = at_every_target(|target| {
-        let chains = chains(steps.len()).into_iter().enumerate();
+        let place = PLACES.iter().position(|place| *place == target.place).unwrap_or(0);
+        let target_number = place + if target.hardened { PLACES.len() } else { 0 };
+        let chains = chains(steps.len()).into_iter().enumerate().filter(|(number, chain)| {
+            chain.len() < 3 || number % (2 * PLACES.len()) == target_number
+        });
         let tallies = chains.map(|(number, chain)| {
             let step = steps[chain.len() - 1];
             let sample = frames.iter().skip(number % step).step_by(step);

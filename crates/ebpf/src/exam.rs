@@ -38,6 +38,10 @@ pub trait Judge {
     fn name(&self) -> &str;
     /// Answers this packet.
     fn judge(&mut self, packet: &Packet<'_>) -> Ruling;
+    /// What the filters keep now, in the order of the program's maps; `None`: it cannot be asked.
+    fn states(&mut self) -> Option<Vec<Vec<u8>>> {
+        None
+    }
 }
 
 /// The interpreter as a judge.
@@ -53,9 +57,13 @@ impl<'p> Interpreter<'p> {
         Self { program, machine: Machine::of(program) }
     }
 
-    /// Runs the program once, its counters at zero before.
+    /// Runs the program once, its counters at zero before. What filters keep is kept.
     pub fn run(&mut self, packet: &Packet<'_>) -> Result<u64, Fault> {
-        self.machine.maps.iter_mut().for_each(|map| map.fill(0));
+        if let (Some(counters), false) =
+            (self.machine.maps.first_mut(), self.program.counters.is_empty())
+        {
+            counters.fill(0);
+        }
         self.machine.run(&self.program.code, self.program.place, packet)
     }
 }
@@ -71,10 +79,17 @@ impl Judge for Interpreter<'_> {
                 // The kernel's test run answers 32 bits, too.
                 let outcome = Outcome::of(value as u32);
                 let counters = self.machine.maps.first().map_or(&[][..], Vec::as_slice);
-                Ruling::Answered { outcome, counted: words(counters) }
+                let mut counted = words(counters);
+                counted.truncate(self.program.counters.len());
+                Ruling::Answered { outcome, counted }
             }
             Err(fault) => Ruling::Broken(fault.to_string()),
         }
+    }
+
+    fn states(&mut self) -> Option<Vec<Vec<u8>>> {
+        let maps = self.program.maps.iter().zip(&self.machine.maps);
+        Some(maps.filter(|(spec, _)| spec.state_of.is_some()).map(|(_, map)| map.clone()).collect())
     }
 }
 
@@ -106,6 +121,8 @@ pub struct Disagreement {
     pub linear: usize,
     /// Who said what.
     pub rulings: Vec<(String, Ruling)>,
+    /// What those keep who agree on every packet and keep different things.
+    pub states: Vec<Vec<Vec<u8>>>,
 }
 
 impl fmt::Display for Disagreement {
@@ -114,7 +131,8 @@ impl fmt::Display for Disagreement {
         for byte in &self.packet {
             write!(f, "{byte:02x}")?;
         }
-        self.rulings.iter().try_for_each(|(name, ruling)| write!(f, "; {name}: {ruling:?}"))
+        self.rulings.iter().try_for_each(|(name, ruling)| write!(f, "; {name}: {ruling:?}"))?;
+        self.states.iter().try_for_each(|states| write!(f, "; keeps {states:02x?}"))
     }
 }
 
@@ -134,6 +152,7 @@ pub fn sit<'a>(
                 packet: packet.bytes.to_vec(),
                 linear: packet.linear,
                 rulings: names.zip(rulings).collect(),
+                states: Vec::new(),
             }));
         }
         tally.packets += 1;
@@ -145,7 +164,20 @@ pub fn sit<'a>(
         tally.answered +=
             says(|ruling| matches!(outcome(ruling), Some(Outcome::Class(class)) if class != 0));
     }
+    if tally.unsure == 0 && tally.refused == 0 {
+        same_states(judges)?;
+    }
     Ok(tally)
+}
+
+/// Who keeps something must keep the same. Where a twin was unsure, the user implementation has
+/// seen more.
+fn same_states(judges: &mut [&mut dyn Judge]) -> Result<(), Box<Disagreement>> {
+    let states: Vec<_> = judges.iter_mut().filter_map(|judge| judge.states()).collect();
+    if states.windows(2).all(|two| two.first() == two.last()) {
+        return Ok(());
+    }
+    Err(Box::new(Disagreement { packet: Vec::new(), linear: 0, rulings: Vec::new(), states }))
 }
 
 fn outcome(ruling: &Ruling) -> Option<Outcome> {

@@ -53,6 +53,8 @@ pub struct MapSpec {
     pub value_size: u32,
     /// Whether user space maps it instead of asking for it.
     pub mappable: bool,
+    /// Index into `Program::words` of the filter whose private session this is, as plain data.
+    pub state_of: Option<usize>,
 }
 
 /// A counter of a filter: 8 bytes in map 0, at eight times its index in `Program::counters`.

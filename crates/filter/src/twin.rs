@@ -145,6 +145,29 @@ pub(crate) fn packet<'s>(
     (l3, Transport { at, protocol, length })
 }
 
+/// How many bytes are in view. What lies beside the frame is in view until `vlan` has passed it.
+pub(crate) fn length<'s>(s: &mut Scope<'s, '_>, on: Layers<'s>) -> Num<'s> {
+    let rest = s.rest(on.at);
+    match on.length {
+        Some(length) => s.smaller(length, rest),
+        None if on.tags == 0 && s.has_tag_beside() => {
+            let present = s.meta(Meta::TagPresent);
+            let beside = s.shl(present, 2);
+            s.add(rest, beside)
+        }
+        None => rest,
+    }
+}
+
+/// Goes on only if all of the view lies in the frame, nothing beside it.
+pub(crate) fn only_inside<'s>(s: &mut Scope<'s, '_>, on: Layers<'s>) {
+    if on.length.is_none() && on.tags == 0 && s.has_tag_beside() {
+        let unsure = s.unsure();
+        let present = s.meta(Meta::TagPresent);
+        s.only(present, Cmp::Eq, 0, unsure);
+    }
+}
+
 /// The transport header of the frame, as the pieces before found it or by a look at the IP header.
 pub(crate) fn transport<'s>(
     s: &mut Scope<'s, '_>,

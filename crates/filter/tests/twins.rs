@@ -10,11 +10,10 @@ use corpus::borders::{borders, ethernet, shapes_of};
 use ebpf::exam::{self, Interpreter};
 use ebpf::interpret::Packet;
 use ebpf::{Place, Program};
-use filter::Description;
-use filter::testing::twins::{User, chains, program, request};
+use filter::testing::twins::{Examined, User, chains, program, request};
 
 fn sit<'a>(
-    chain: &[&'static Description],
+    chain: &[Examined],
     program: &Program,
     packets: impl IntoIterator<Item = Packet<'a>>,
 ) -> Result<exam::Tally, String> {

@@ -16,8 +16,9 @@
 
 use std::mem;
 
-use super::handle::{Answer, At, Base, Brand, Depth, Exit, Layers, Num, Transport, Value};
-use super::{Finish, Target, UNSURE, Unfit};
+use super::handle::{Answer, Base, Brand, Depth, Exit, Value};
+use super::moved::map_slots;
+use super::{Finish, Target, UNSURE, Unfit, maps};
 use crate::asm::{Asm, Label};
 use crate::insn::{Alu, Cond, Helper, Insn, R0, R1, R2, R6, R7, R8, R10, Size, atomic};
 use crate::program::{Counter, Line, MapSpec, Place, Program, Word};
@@ -33,6 +34,11 @@ pub(super) mod skb {
     pub(in crate::emit) const TAG_PROTOCOL: i16 = 28;
     pub(in crate::emit) const DATA: i16 = 76;
     pub(in crate::emit) const DATA_END: i16 = 80;
+}
+
+/// Offsets in `xdp_md`.
+pub(super) mod xdp {
+    pub(in crate::emit) const QUEUE: i16 = 16;
 }
 
 /// Code that stands aside until the arm around it ends.
@@ -68,6 +74,8 @@ pub(super) struct Builder {
     none: Label,
     unsure: Label,
     counters: Vec<Counter>,
+    /// Of which word, and how many bytes. Map n + 1 is that of state n.
+    states: Vec<(Option<usize>, u16)>,
     words: Vec<Word>,
     word: Option<usize>,
     source: Vec<Line>,
@@ -105,6 +113,7 @@ impl Builder {
             none,
             unsure,
             counters: Vec::new(),
+            states: Vec::new(),
             words: Vec::new(),
             word: None,
             source: Vec::new(),
@@ -161,13 +170,19 @@ impl Builder {
         if let Some(unfit) = self.unfit {
             return Err(unfit);
         }
-        let code = self.asm.finish().map_err(|mistake| Unfit::new(mistake.to_string()))?;
+        let mut code = self.asm.finish().map_err(|mistake| Unfit::new(mistake.to_string()))?;
         let mut maps = Vec::new();
-        if !self.counters.is_empty() {
+        if self.counters.is_empty() {
+            maps::number_from_zero(&mut code);
+        } else {
             let bytes = self.counters.len() * size_of::<u64>();
             let value_size = u32::try_from(bytes).map_err(|_| Unfit::new("too many counters"))?;
-            maps.push(MapSpec { name: "counters".to_owned(), value_size, mappable: true });
+            let name = "counters".to_owned();
+            maps.push(MapSpec { name, value_size, mappable: true, state_of: None });
         }
+        maps.extend(
+            self.states.iter().map(|(word, size)| maps::of_state(&self.words, *word, *size)),
+        );
         let Self { target, counters, words, source, reach, .. } = *self;
         let Target { place, hardened } = target;
         Ok(Program { place, hardened, code, maps, counters, words, source, reach })
@@ -358,43 +373,19 @@ impl Builder {
         self.held = [None; 6];
     }
 
+    /// The map of the state of this word.
+    pub(super) fn state(&mut self, size: u16) -> u32 {
+        self.states.push((self.word, size));
+        u32::try_from(self.states.len()).unwrap_or(u32::MAX)
+    }
+
+    /// r0 to r5 hold no slot any more.
+    pub(super) fn hold_none(&mut self) {
+        self.held = [None; 6];
+    }
+
     /// Remembers the first reason why this cannot be a program.
     pub(super) fn refuse(&mut self, unfit: Unfit) {
         self.unfit.get_or_insert(unfit);
-    }
-}
-
-/// The answer with `f` of each slot in the place of the slot, under a brand to be chosen.
-fn map_slots(answer: Answer<'_>, mut f: impl FnMut(Depth) -> Depth) -> Answer<'static> {
-    fn num(slot: Depth) -> Num<'static> {
-        Num { slot, brand: Brand::default() }
-    }
-    let mut at = |at: At<'_>| {
-        let base = match at.base {
-            Base::Frame => Base::Frame,
-            Base::Slot(slot) => Base::Slot(f(slot)),
-        };
-        At { base, off: at.off, reach: at.reach, brand: Brand::default() }
-    };
-    let Layers { frame, at: view, next, l3, l4, tags } = answer.layers;
-    let (frame, view, l3) = (at(frame), at(view), l3.map(&mut at));
-    let l4 = l4.map(|l4| (at(l4.at), l4.protocol.slot, l4.length.slot));
-    Answer {
-        class: match answer.class {
-            Value::Const(class) => Value::Const(class),
-            Value::Num(class) => Value::Num(num(f(class.slot))),
-        },
-        layers: Layers {
-            frame,
-            at: view,
-            next: next.map(|next| num(f(next.slot))),
-            l3,
-            l4: l4.map(|(at, protocol, length)| Transport {
-                at,
-                protocol: num(f(protocol)),
-                length: num(f(length)),
-            }),
-            tags,
-        },
     }
 }

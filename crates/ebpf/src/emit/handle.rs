@@ -115,6 +115,10 @@ pub struct Layers<'s> {
     pub frame: At<'s>,
     /// Where the view begins: what the last piece has not looked at.
     pub at: At<'s>,
+    /// The class that the last filter answered: that of a frame that came in is 1.
+    pub class: Value<'s>,
+    /// How many bytes the view has, where it may end before the frame does.
+    pub length: Option<Num<'s>>,
     /// The EtherType of what begins at `at`, once the link layer has been read.
     pub next: Option<Num<'s>>,
     /// Where layer 3 begins.

@@ -93,12 +93,12 @@ impl Builder {
     // ---- places
 
     /// Whether computed places are offsets.
-    fn counts(&self) -> bool {
+    pub(super) fn counts(&self) -> bool {
         self.target.hardened || self.target.place == Place::Socket
     }
 
     /// `to` holds the place as computed places are held.
-    fn fetch_at(&mut self, at: At<'_>, to: Reg) {
+    pub(super) fn fetch_at(&mut self, at: At<'_>, to: Reg) {
         match at.base {
             Base::Slot(slot) => self.fetch_slot(slot, to),
             Base::Frame if self.counts() => self.asm.push(Insn::mov(to, 0)),

@@ -89,7 +89,10 @@ mod build;
 mod classic;
 mod handle;
 mod lower;
+mod maps;
+mod moved;
 mod scope;
+mod state;
 
 use std::borrow::Cow;
 use std::fmt;
@@ -102,6 +105,7 @@ pub use handle::{
     be32, byte,
 };
 pub use scope::{Cmp, Meta, Scope};
+pub use state::{State, Wide};
 
 /// The class of a block that no filter has recognised.
 pub const NONE: u32 = 0;

@@ -69,7 +69,8 @@ pub enum Meta {
 impl Layers<'_> {
     pub(super) fn untouched() -> Self {
         let frame = At { base: Base::Frame, off: 0, reach: 0, brand: Brand::default() };
-        Self { frame, at: frame, next: None, l3: None, l4: None, tags: 0 }
+        let class = Value::Const(1);
+        Self { frame, at: frame, class, length: None, next: None, l3: None, l4: None, tags: 0 }
     }
 }
 
@@ -335,7 +336,10 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
         let answer = emit(args, &mut inner, on, out);
         self.builder = inner.builder;
         match answer {
-            Ok(answer) => Ok(self.builder.close_with(mark, answer)),
+            Ok(Answer { class, layers }) => {
+                let answer = Answer { class, layers: Layers { class, ..layers } };
+                Ok(self.builder.close_with(mark, answer))
+            }
             Err(unfit) => {
                 // Its code is half there: nobody may go on as if it were not.
                 self.builder.refuse(unfit.clone());

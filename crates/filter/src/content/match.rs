@@ -6,7 +6,9 @@
 //! A pattern is found within one block only: what lies across two blocks of a stream is not.
 
 use crate::prelude::*;
+use crate::twin::{self, Emitted};
 use aho_corasick::{AhoCorasick, MatchKind};
+use ebpf::emit::{Answer, Cmp, Exit, Layers, Scope, Unfit};
 use memchr::memmem::Finder;
 
 /// What everybody knows about `match`.
@@ -36,6 +38,8 @@ Not answered: `no pattern` (none of them occurs).",
     },
     reasons: &["no pattern"],
     user: Some(make),
+    kernel: Some(emit),
+    examined: &["at=0 hex=4500 hex=45 hex=60", "at=1 nocase=yes \"et \" \"SH-2.0-o\" bcdefgh"],
     ..Description::EMPTY
 };
 
@@ -194,6 +198,65 @@ impl Search for Many {
         }
         Some(first)
     }
+}
+
+/// The twin: patterns at one offset, byte by byte. A search has no bound that a verifier could see.
+fn emit<'s>(a: &Arguments, s: &mut Scope<'s, '_>, on: Layers<'s>, out: Exit<'s>) -> Emitted<'s> {
+    let patterns = patterns(a).map_err(|mistake| Unfit::new(mistake.to_string()))?;
+    let too_long = || Unfit::new("its patterns are too many or too long");
+    let Some(at) = a.number("at") else {
+        return Err(Unfit::new("it searches the whole view: say where with `at=`"));
+    };
+    let at = u16::try_from(at).map_err(|_| Unfit::new("it looks too far into the view"))?;
+    if patterns.iter().map(Vec::len).sum::<usize>() > TWIN_BYTES_MAX {
+        return Err(too_long());
+    }
+    twin::only_inside(s, on);
+    let (no_pattern, nocase) = (s.absent("no pattern", out), a.flag("nocase"));
+    let (place, class) = (s.advance(on.at, at), s.var(0));
+    s.arm(|t, found| {
+        for (pattern, number) in patterns.iter().zip(1..) {
+            let tried = t.arm(|u, next| {
+                let length = u16::try_from(pattern.len()).map_err(|_| too_long())?;
+                if let Some(view) = on.length {
+                    u.only(view, Cmp::Ge, u32::from(at) + u32::from(length), next);
+                }
+                let span = u.need_dyn(place, length, next)?;
+                let mut rest = pattern.as_slice();
+                while let Some((part, wanted, mask)) = word(&mut rest, nocase) {
+                    let from = length - rest.len() as u16 - part;
+                    let here = match part {
+                        4 => u.load_dyn::<u32>(span, from)?,
+                        2 => u.load_dyn::<u16>(span, from)?,
+                        _ => u.load_dyn::<u8>(span, from)?,
+                    };
+                    let here = if mask == 0 { here } else { u.or(here, mask) };
+                    u.only(here, Cmp::Eq, wanted | mask, next);
+                }
+                u.set(class, number);
+                u.leave(found);
+                Ok(())
+            });
+            tried?;
+        }
+        t.leave(no_pattern);
+        Ok(())
+    })?;
+    Ok(Answer::new(s.get(class), on))
+}
+
+/// Bytes of all patterns of a twin: each word of them is a comparison.
+const TWIN_BYTES_MAX: usize = 2048;
+
+/// The next bytes of a pattern that one load compares: how many, their value, and the bits that
+/// make letters small.
+fn word(rest: &mut &[u8], nocase: bool) -> Option<(u16, u32, u32)> {
+    let part = [4, 2, 1].into_iter().find(|part| *part <= rest.len())?;
+    let (bytes, behind) = rest.split_at_checked(part)?;
+    *rest = behind;
+    let join = |f: fn(&u8) -> u8| bytes.iter().fold(0, |word, b| word << 8 | u32::from(f(b)));
+    let small = if nocase { join(|b| u8::from(b.is_ascii_alphabetic()) << 5) } else { 0 };
+    Some((part as u16, join(|b| *b), small))
 }
 
 #[cfg(test)]

@@ -261,6 +261,9 @@ pub struct Description {
     pub user: Option<Make>,
     /// Says the same decision as eBPF, for Ethernet frames (CONTRACT 18); `None`: it has no twin.
     pub kernel: Option<Emit<Arguments>>,
+    /// Arguments with which the twin is examined, each as it would stand behind the name; none:
+    /// those of the example.
+    pub examined: &'static [&'static str],
 }
 
 impl Description {
@@ -290,6 +293,7 @@ impl Description {
         remark: None,
         user: None,
         kernel: None,
+        examined: &[],
     };
 
     /// The number of a reason; in a constant, a wrong name does not build.

@@ -118,7 +118,7 @@ fn emit<'s>(_: &Arguments, s: &mut Scope<'s, '_>, on: Layers<'s>, out: Exit<'s>)
         });
         twin::only_plain(t, kind, unsure);
     });
-    Ok(Answer::new(kind, Layers { at, next: Some(kind), l3: Some(at), ..on }))
+    Ok(Answer::new(kind, Layers { at, length: None, next: Some(kind), l3: Some(at), ..on }))
 }
 
 #[cfg(test)]

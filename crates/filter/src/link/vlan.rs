@@ -82,7 +82,8 @@ fn emit<'s>(_: &Arguments, s: &mut Scope<'s, '_>, on: Layers<'s>, out: Exit<'s>)
         twin::only_plain(t, next, unsure);
     });
     let id = s.and(control, 0x0fff);
-    let layers = Layers { at, next: Some(next), l3: Some(at), tags: on.tags + 1, ..on };
+    let layers =
+        Layers { at, length: None, next: Some(next), l3: Some(at), tags: on.tags + 1, ..on };
     Ok(Answer::new(s.natural(id), layers))
 }
 

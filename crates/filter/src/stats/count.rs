@@ -5,6 +5,9 @@
 //! one private session of plain data, so that they move with the filter. [SL §6.1 Table I]
 
 use crate::prelude::*;
+use crate::twin::{self, Emitted};
+use ebpf::emit::{Answer, Exit, Layers, Scope};
+use std::mem::offset_of;
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
 /// What everybody knows about `count`.
@@ -21,6 +24,7 @@ descriptions are blocks without bytes. Leaves class and view as they came.",
     keeps: Keeps::Private,
     reports: true,
     user: Some(|_| Ok(Filter::statistics(Count::default()))),
+    kernel: Some(emit),
     ..Description::EMPTY
 };
 
@@ -65,6 +69,15 @@ impl Statistics for Count {
 /// of which nothing came points at nothing.
 fn is_description(pointer: RichPointer, context: ContextLane) -> bool {
     pointer.length() == 0 && !pointer.is_hole() && context.flags.has(Flags::FIRST)
+}
+
+/// The twin. Frames describe no messages.
+fn emit<'s>(_: &Arguments, s: &mut Scope<'s, '_>, on: Layers<'s>, _: Exit<'s>) -> Emitted<'s> {
+    let seen = s.state(size_of::<Seen>() as u16);
+    s.add_to(seen, offset_of!(Seen, blocks) as u16, 1);
+    let length = twin::length(s, on);
+    s.add_to(seen, offset_of!(Seen, bytes) as u16, length);
+    Ok(Answer::new(on.class, on))
 }
 
 #[cfg(test)]

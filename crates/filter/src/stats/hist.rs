@@ -8,6 +8,9 @@
 //! capture at any speed.
 
 use crate::prelude::*;
+use crate::twin::{self, Emitted};
+use ebpf::emit::{Answer, Cmp, Exit, Layers, Scope, State as Kept};
+use std::mem::offset_of;
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
 /// What everybody knows about `hist`.
@@ -31,12 +34,12 @@ block that is older than the one before it is counted as `backwards` and has no 
     keeps: Keeps::Private,
     reports: true,
     user: Some(make),
+    kernel: Some(emit),
     ..Description::EMPTY
 };
 
 fn make(arguments: &Arguments) -> Result<Filter, Mistake> {
-    let of = if arguments.text("of") == Some("length") { Of::Length } else { Of::Time };
-    Ok(Filter::statistics(Hist { of, seen: Sessions::default() }))
+    Ok(Filter::statistics(Hist { of: Of::new(arguments), seen: Sessions::default() }))
 }
 
 /// One bucket for 0 and one for each power of two that fits in 64 bits.
@@ -123,6 +126,10 @@ impl Seen {
 }
 
 impl Of {
+    fn new(arguments: &Arguments) -> Self {
+        if arguments.text("of") == Some("length") { Self::Length } else { Self::Time }
+    }
+
     /// The name of a bucket: bounds of which the first is inside.
     fn name(self, number: usize) -> String {
         let low = number.checked_sub(1).map_or(0, |power| 1u64 << power);
@@ -149,10 +156,54 @@ fn span(ns: u64) -> String {
     format!("{} {name}", text.trim_end_matches('0').trim_end_matches('.'))
 }
 
+/// The twin. The time of a block is when the kernel comes to it.
+fn emit<'s>(a: &Arguments, s: &mut Scope<'s, '_>, on: Layers<'s>, _: Exit<'s>) -> Emitted<'s> {
+    let seen = s.state(size_of::<Seen>() as u16);
+    match Of::new(a) {
+        Of::Length => {
+            s.add_to(seen, BLOCKS, 1);
+            let length = twin::length(s, on);
+            let length = s.widen(length);
+            let bucket = s.bucket(length);
+            s.add_nth(seen, ROW, bucket, 1);
+        }
+        Of::Time => came(s, seen),
+    }
+    Ok(Answer::new(on.class, on))
+}
+
+/// A block came now. Two processors may each come between the two steps of the other, and see an
+/// interval that is shorter.
+fn came<'s>(s: &mut Scope<'s, '_>, seen: Kept<'s>) {
+    let now = s.now();
+    let last = s.exchange(seen, LAST, now);
+    let before = s.fetch_add(seen, BLOCKS, 1);
+    let none = s.wide(0);
+    s.arm(|t, done| {
+        t.only_wide(before, Cmp::Ne, none, done);
+        t.arm(|u, backwards| {
+            u.only_wide(now, Cmp::Ge, last, backwards);
+            let interval = u.minus(now, last);
+            let bucket = u.bucket(interval);
+            u.add_nth(seen, ROW, bucket, 1);
+            u.leave(done);
+        });
+        t.add_to(seen, BACKWARDS, 1);
+    });
+}
+
+const ROW: (u16, u16) = (offset_of!(Seen, buckets) as u16, BUCKETS as u16);
+const BLOCKS: u16 = offset_of!(Seen, blocks) as u16;
+const LAST: u16 = offset_of!(Seen, last) as u16;
+const BACKWARDS: u16 = offset_of!(Seen, backwards) as u16;
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::testing::{Frame, report};
+    use ebpf::emit::{self, Finish};
+    use ebpf::interpret::{Machine, Packet};
+    use ebpf::{Place, Word};
 
     fn rows(rows: &[(&str, u64)]) -> Vec<(String, u64)> {
         rows.iter().map(|(name, n)| ((*name).to_owned(), *n)).collect()
@@ -187,6 +238,24 @@ mod tests {
         ];
         assert_eq!(report(&HIST, &["of=length"], &frames), rows(&wanted));
         assert_eq!(report(&HIST, &["length"], &[]), rows(&[("blocks", 0)]));
+    }
+
+    #[test]
+    fn the_twin_counts_intervals_of_the_kernels_clock() {
+        let arguments = crate::testing::arguments(&HIST, &["time"]).unwrap();
+        let program = emit::program(Place::Xdp, Finish::Answer, |s, on, out| {
+            s.piece(Word::new("hist", 0, 4), emit, &arguments, on, out)
+        });
+        let program = program.unwrap();
+        let mut machine = Machine::of(&program);
+        let times = [1_000, 1_000, 1_003, 2_500, 2_400, 4_000_002_400, u64::MAX];
+        let mut seen = Seen::default();
+        for time in times {
+            machine.now_ns = time;
+            machine.run(&program.code, Place::Xdp, &Packet::new(&[0; 60])).unwrap();
+            seen.came(time);
+            assert_eq!(machine.maps[0], seen.as_bytes(), "at {time}");
+        }
     }
 
     #[test]

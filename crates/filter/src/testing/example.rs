@@ -8,6 +8,22 @@ use crate::contract::Description;
 /// When the filter is not in its own example.
 #[must_use]
 pub fn example_words(description: &Description) -> Vec<String> {
+    let stages = stages(description.example);
+    let own = stages.into_iter().find(|stage| stage.first().is_some_and(|w| w == description.name));
+    let own = own.unwrap_or_else(|| panic!("`{}` is not in its own example", description.name));
+    own.into_iter().skip(1).collect()
+}
+
+/// The arguments with which its twin is examined.
+pub(super) fn examined_words(description: &Description) -> Vec<Vec<String>> {
+    match description.examined {
+        [] => vec![example_words(description)],
+        texts => texts.iter().map(|text| stages(text).concat()).collect(),
+    }
+}
+
+/// The words of a line, stage by stage.
+fn stages(text: &str) -> Vec<Vec<String>> {
     let mut stages = vec![Vec::new()];
     let mut word: Option<String> = None;
     let mut quoted = false;
@@ -16,7 +32,7 @@ pub fn example_words(description: &Description) -> Vec<String> {
             stage.push(word);
         }
     };
-    for letter in description.example.chars() {
+    for letter in text.chars() {
         match letter {
             '"' => {
                 quoted = !quoted;
@@ -33,7 +49,5 @@ pub fn example_words(description: &Description) -> Vec<String> {
         }
     }
     end_word(&mut word, &mut stages);
-    let own = stages.into_iter().find(|stage| stage.first().is_some_and(|w| w == description.name));
-    let own = own.unwrap_or_else(|| panic!("`{}` is not in its own example", description.name));
-    own.into_iter().skip(1).collect()
+    stages
 }

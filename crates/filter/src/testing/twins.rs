@@ -1,34 +1,59 @@
 //! What exams of twins stand on: every chain of twins that the forms allow, each as one program,
 //! and the user implementations as a judge beside the interpreter and the kernel.
 
-use super::{Arena, ETHERNET, Frame, Node, Space, arguments, example_words};
+use super::example::examined_words;
+use super::{Arena, ETHERNET, Frame, Node, Space, arguments};
 use crate::catalog::FILTERS;
-use crate::contract::{Description, Form, Gives, lanes};
+use crate::contract::{Description, Form, Gives, PRIVATE, lanes};
 use abi::Class;
 use ebpf::emit::{self, Answer, Finish, Outcome, Target, Unfit};
 use ebpf::exam::{Judge, Ruling};
 use ebpf::interpret::Packet;
 use ebpf::{Place, Program, Word};
 
+/// A filter with a twin, and the arguments with which it is examined.
+#[derive(Clone, Debug)]
+pub struct Examined {
+    /// The filter.
+    pub description: &'static Description,
+    words: Vec<String>,
+}
+
+impl Examined {
+    /// All of the catalog.
+    fn all() -> Vec<Self> {
+        let twins = FILTERS.iter().copied().filter(|d| d.kernel.is_some());
+        let each = twins.flat_map(|description| {
+            let words = examined_words(description).into_iter();
+            words.map(move |words| Self { description, words })
+        });
+        each.collect()
+    }
+
+    fn words(&self) -> Vec<&str> {
+        self.words.iter().map(String::as_str).collect()
+    }
+}
+
 /// Filters with twins, one behind the other.
-pub type Chain = Vec<&'static Description>;
+pub type Chain = Vec<Examined>;
 
 /// Every chain of at most `length` filters of the catalog that have a twin, in which each takes
 /// what the one before gives.
 #[must_use]
 pub fn chains(length: usize) -> Vec<Chain> {
-    let twins: Chain = FILTERS.iter().copied().filter(|d| d.kernel.is_some()).collect();
+    let twins = Examined::all();
     let mut all: Vec<Chain> = Vec::new();
     let mut ends: Vec<(Chain, Form)> = vec![(Chain::new(), Form::Frame)];
     for _ in 0..length {
         let mut longer = Vec::new();
         for (chain, form) in &ends {
-            for d in twins.iter().filter(|d| d.takes.has(*form)) {
-                let given = match d.gives {
+            for twin in twins.iter().filter(|twin| twin.description.takes.has(*form)) {
+                let given = match twin.description.gives {
                     Gives::Form(given) => given,
                     Gives::Same | Gives::Nothing => *form,
                 };
-                longer.push(([&chain[..], &[d]].concat(), given));
+                longer.push(([&chain[..], std::slice::from_ref(twin)].concat(), given));
             }
         }
         all.extend(longer.iter().map(|(chain, _)| chain.clone()));
@@ -37,25 +62,23 @@ pub fn chains(length: usize) -> Vec<Chain> {
     all
 }
 
-/// The chain as it is written.
+/// The chain as it is written, but for quotes.
 #[must_use]
-pub fn request(chain: &[&'static Description]) -> String {
-    chain.iter().map(|d| d.name).collect::<Vec<_>>().join(" | ")
+pub fn request(chain: &[Examined]) -> String {
+    let written =
+        |twin: &Examined| [&[twin.description.name][..], &twin.words()].concat().join(" ");
+    chain.iter().map(written).collect::<Vec<_>>().join(" | ")
 }
 
 /// The chain as one program that returns the class. Word n of it is filter n.
-pub fn program(
-    chain: &[&'static Description],
-    target: impl Into<Target>,
-) -> Result<Program, Unfit> {
+pub fn program(chain: &[Examined], target: impl Into<Target>) -> Result<Program, Unfit> {
     emit::program(target, Finish::Answer, |s, on, out| {
         let mut answer = Answer::new(emit::NONE, on);
-        for (at, d) in chain.iter().enumerate() {
-            let twin = d.kernel.ok_or_else(|| Unfit::new("no twin"))?;
-            let words = example_words(d);
-            let words: Vec<&str> = words.iter().map(String::as_str).collect();
-            let arguments = arguments(d, &words).map_err(|m| Unfit::new(m.to_string()))?;
-            answer = s.piece(Word::new(d.name, at, 1), twin, &arguments, answer.layers, out)?;
+        for (at, twin) in chain.iter().enumerate() {
+            let d = twin.description;
+            let emit = d.kernel.ok_or_else(|| Unfit::new("no twin"))?;
+            let arguments = arguments(d, &twin.words()).map_err(|m| Unfit::new(m.to_string()))?;
+            answer = s.piece(Word::new(d.name, at, 1), emit, &arguments, answer.layers, out)?;
         }
         Ok(answer)
     })
@@ -73,14 +96,11 @@ impl<'p> User<'p> {
     /// Judges what `program` was made from.
     ///
     /// # Panics
-    /// When the arguments in a filter's example are wrong.
+    /// When the arguments are wrong.
     #[must_use]
-    pub fn new(chain: &[&'static Description], program: &'p Program) -> Self {
-        let nodes = chain.iter().map(|d| {
-            let words = example_words(d);
-            let words: Vec<&str> = words.iter().map(String::as_str).collect();
-            Node::new(d, &words).expect("good arguments")
-        });
+    pub fn new(chain: &[Examined], program: &'p Program) -> Self {
+        let node = |twin: &Examined| Node::new(twin.description, &twin.words());
+        let nodes = chain.iter().map(|twin| node(twin).expect("good arguments"));
         Self { nodes: nodes.collect(), program }
     }
 
@@ -118,6 +138,21 @@ impl Judge for User<'_> {
         }
         let counted = self.reasons().iter().zip(before).map(|(now, was)| now - was).collect();
         Ruling::Answered { outcome: Outcome::Class(class.0), counted }
+    }
+
+    fn states(&mut self) -> Option<Vec<Vec<u8>>> {
+        let maps = self.program.maps.iter().filter_map(|map| Some((map.state_of?, map.value_size)));
+        let states = maps.map(|(word, size)| {
+            let node = self.nodes.get_mut(word).expect("a filter for each word");
+            let saved = node.save();
+            // A filter that has seen nothing has no session yet.
+            let private = saved.iter().find(|moved| moved.key == PRIVATE);
+            let bytes =
+                private.map(|moved| moved.bytes.clone()).unwrap_or_else(|| vec![0; size as usize]);
+            node.restore(saved).expect("what was saved here");
+            bytes
+        });
+        Some(states.collect())
     }
 }
 

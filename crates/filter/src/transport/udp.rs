@@ -118,14 +118,19 @@ fn emit<'s>(_: &Arguments, s: &mut Scope<'s, '_>, on: Layers<'s>, out: Exit<'s>)
     s.only(l4.length, Cmp::Ge, HEADER, ways.malformed);
     let header = s.need::<{ udp::LENGTH }>(l4.at, ways.cut);
     let length = s.load(header, be16::<{ udp::UDP_LENGTH }>());
+    let stated = s.var(l4.length);
     s.arm(|t, to_the_end| {
         t.only(length, Cmp::Ne, 0, to_the_end);
         t.only(length, Cmp::Ge, HEADER, ways.malformed);
         t.only(length, Cmp::Le, l4.length, ways.malformed);
+        t.set(stated, length);
     });
+    let stated = s.get(stated);
+    let payload = s.sub(stated, HEADER);
     let port = s.load(header, be16::<{ udp::DST_PORT }>());
     let at = s.advance(l4.at, udp::LENGTH as u16);
-    Ok(Answer::new(s.natural(port), Layers { at, l4: Some(l4), ..on }))
+    let layers = Layers { at, length: Some(payload), l4: Some(l4), ..on };
+    Ok(Answer::new(s.natural(port), layers))
 }
 
 #[cfg(test)]

@@ -17,7 +17,9 @@ const EINVAL: i32 = rustix::io::Errno::INVAL.raw_os_error();
 /// The kernel, with one program loaded.
 pub struct Kernel {
     pub loaded: bpf::Program,
-    counters: Option<Map>,
+    maps: Vec<Map>,
+    /// Which maps are states of filters.
+    states: Vec<bool>,
     before: Vec<u64>,
     place: Place,
 }
@@ -39,11 +41,13 @@ impl Kernel {
         let code = insn::encode(&program.relocate(&descriptors).expect("a descriptor per map"));
         let loaded = bpf::Program::load(kind(program.place), name, &code)?;
         let before = vec![0; program.counters.len()];
-        Ok(Self { loaded, counters: maps.into_iter().next(), before, place: program.place })
+        let states = program.maps.iter().map(|map| map.state_of.is_some()).collect();
+        Ok(Self { loaded, maps, states, before, place: program.place })
     }
 
     fn counted(&mut self) -> Vec<u64> {
-        let Some(counters) = &self.counters else { return Vec::new() };
+        let counters = self.maps.first().filter(|_| !self.before.is_empty());
+        let Some(counters) = counters else { return Vec::new() };
         let now = words(&counters.get(0).expect("the counters"));
         let gained = now.iter().zip(&self.before).map(|(now, before)| now - before).collect();
         self.before = now;
@@ -74,6 +78,11 @@ impl Judge for Kernel {
             }
             Err(error) => Ruling::Broken(error.to_string()),
         }
+    }
+
+    fn states(&mut self) -> Option<Vec<Vec<u8>>> {
+        let states = self.maps.iter().zip(&self.states).filter(|(_, is_state)| **is_state);
+        Some(states.map(|(map, _)| map.get(0).expect("the state")).collect())
     }
 }
 

@@ -230,7 +230,9 @@ fn emit<'s>(_: &Arguments, s: &mut Scope<'s, '_>, on: Layers<'s>, out: Exit<'s>)
     let ways = Ways::new(s, out);
     let (l3, l4) = twin::packet(s, on, ways);
     let class = s.natural(l4.protocol);
-    Ok(Answer::new(class, Layers { at: l4.at, l3: Some(l3), l4: Some(l4), ..on }))
+    let length = Some(l4.length);
+    let layers = Layers { at: l4.at, length, l3: Some(l3), l4: Some(l4), ..on };
+    Ok(Answer::new(class, layers))
 }
 
 #[cfg(test)]

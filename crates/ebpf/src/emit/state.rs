@@ -1,0 +1,304 @@
+//! State: what a filter keeps between blocks, as the plain data of its private session in a map.
+//!
+//! In: places in that state, in bytes. Out: reads, atomic additions and exchanges. The layout is
+//! the one of the user implementation, so that the state moves with the filter (CONTRACT 15): the
+//! exam compares the two byte for byte. All processors share it, so there is no plain store: a
+//! piece adds, or puts a new value and learns the old one.
+//!
+//! Numbers here have 64 bits ([`Wide`]); the rest of the emitter counts in 32.
+
+use std::marker::PhantomData;
+
+use super::Unfit;
+use super::build::{skb, xdp};
+use super::handle::{At, Base, Brand, Depth, Exit, Num, Value};
+use super::scope::{Cmp, Meta, Scope};
+use crate::insn::{Alu, Cond, Helper, Insn, R0, R1, R2, R3, R6, R7, R10, Size, atomic};
+use crate::program::Place;
+
+/// The state of the filter whose piece this is.
+#[derive(Clone, Copy, Debug)]
+pub struct State<'s> {
+    map: u32,
+    size: u16,
+    brand: Brand<'s>,
+}
+
+/// A number of 64 bits, computed at run time.
+#[derive(Clone, Copy, Debug)]
+pub struct Wide<'s> {
+    slot: Depth,
+    brand: Brand<'s>,
+}
+
+impl<'s, 'o: 's> Scope<'s, 'o> {
+    /// The state of this filter: so many bytes, zero at first.
+    pub fn state(&mut self, size: u16) -> State<'s> {
+        State { map: self.builder().state(size), size, brand: PhantomData }
+    }
+
+    /// The number at byte `at` of the state.
+    pub fn read(&mut self, state: State<'s>, at: u16) -> Wide<'s> {
+        self.point(state, at, 8);
+        self.builder().asm.push(Insn::load(Size::DW, R0, R1, 0));
+        self.keep_wide()
+    }
+
+    /// Adds to the number at byte `at` of the state.
+    pub fn add_to(&mut self, state: State<'s>, at: u16, amount: impl Into<Value<'s>>) {
+        self.builder().fetch(amount.into(), R2);
+        self.point(state, at, 8);
+        self.builder().asm.push(Insn::atomic(Size::DW, atomic::ADD, R1, 0, R2));
+    }
+
+    /// Adds to the number at byte `at` of the state, and gives what it was.
+    pub fn fetch_add(
+        &mut self,
+        state: State<'s>,
+        at: u16,
+        amount: impl Into<Value<'s>>,
+    ) -> Wide<'s> {
+        self.builder().fetch(amount.into(), R2);
+        self.point(state, at, 8);
+        let fetch = Insn::atomic(Size::DW, atomic::ADD | atomic::FETCH, R1, 0, R2);
+        self.builder().asm.push(fetch);
+        self.builder().asm.push(Insn::mov(R0, R2));
+        self.keep_wide()
+    }
+
+    /// Adds to the `nth` number of a row that begins at byte `at` of the state; goes on without if
+    /// there are not so many.
+    pub fn add_nth(
+        &mut self,
+        state: State<'s>,
+        (at, count): (u16, u16),
+        nth: Num<'s>,
+        amount: impl Into<Value<'s>>,
+    ) {
+        self.builder().fetch(amount.into(), R2);
+        self.builder().fetch(nth.into(), R3);
+        self.point(state, at, count.saturating_mul(8));
+        let b = self.builder();
+        if b.counts() {
+            // Without CAP_PERFMON the verifier wants an index that it knows nothing about, on all
+            // ways alike. The context is unknown to it.
+            let unknown = if b.target.place == Place::Xdp { xdp::QUEUE } else { skb::LEN };
+            b.asm.push(Insn::load(Size::W, R0, R6, unknown));
+            b.asm.push(Insn::alu(Alu::Xor, R3, R0));
+            b.asm.push(Insn::alu(Alu::Xor, R3, R0));
+        }
+        let beyond = b.asm.label();
+        b.asm.jump_if(Cond::Ge, R3, i32::from(count), beyond);
+        b.asm.push(Insn::alu(Alu::Shl, R3, 3));
+        b.asm.push(Insn::alu(Alu::Add, R1, R3));
+        b.asm.push(Insn::atomic(Size::DW, atomic::ADD, R1, 0, R2));
+        b.bind(beyond);
+    }
+
+    /// Puts a number at byte `at` of the state, and gives what was there.
+    pub fn exchange(&mut self, state: State<'s>, at: u16, new: Wide<'s>) -> Wide<'s> {
+        self.fetch_wide(new, R0);
+        self.point(state, at, 8);
+        self.builder().asm.push(Insn::atomic(Size::DW, atomic::XCHG, R1, 0, R0));
+        self.keep_wide()
+    }
+
+    /// Puts a number at byte `at` of the state if `old` is there, or leaves to `other`.
+    pub fn replace(
+        &mut self,
+        state: State<'s>,
+        at: u16,
+        (old, new): (Wide<'s>, Wide<'s>),
+        other: Exit<'s>,
+    ) {
+        self.fetch_wide(old, R0);
+        self.fetch_wide(new, R2);
+        self.point(state, at, 8);
+        let b = self.builder();
+        b.asm.push(Insn::mov(R3, R0));
+        b.asm.push(Insn::atomic(Size::DW, atomic::CMPXCHG, R1, 0, R2));
+        b.hold_none();
+        b.asm.jump_if(Cond::Ne, R0, R3, other.label);
+    }
+
+    /// Nanoseconds of the machine's monotonic clock: 32 ns on the machine where it was measured.
+    pub fn now(&mut self) -> Wide<'s> {
+        self.builder().call(Helper::KtimeNs);
+        self.keep_wide()
+    }
+
+    // ---- arithmetic
+
+    /// A constant of 64 bits.
+    pub fn wide(&mut self, value: u64) -> Wide<'s> {
+        self.builder().asm.push_wide(Insn::load64(R0, value));
+        self.keep_wide()
+    }
+
+    /// A number in 64 bits.
+    pub fn widen(&mut self, num: Num<'s>) -> Wide<'s> {
+        // Every slot has 64 bits, of which the upper half of a `Num` is zero.
+        Wide { slot: num.slot, brand: num.brand }
+    }
+
+    /// The lower half.
+    pub fn narrow(&mut self, wide: Wide<'s>) -> Num<'s> {
+        self.fetch_wide(wide, R0);
+        self.builder().asm.push(Insn::alu32(Alu::Mov, R0, R0));
+        self.builder().keep(R0)
+    }
+
+    /// `left + right`, modulo 2^64.
+    pub fn plus(&mut self, left: Wide<'s>, right: Wide<'s>) -> Wide<'s> {
+        self.compute_wide(Alu::Add, left, right)
+    }
+
+    /// `left - right`, modulo 2^64.
+    pub fn minus(&mut self, left: Wide<'s>, right: Wide<'s>) -> Wide<'s> {
+        self.compute_wide(Alu::Sub, left, right)
+    }
+
+    /// `left % by`; left for 0.
+    pub fn remainder(&mut self, left: Wide<'s>, by: u32) -> Num<'s> {
+        self.fetch_wide(left, R0);
+        let b = self.builder();
+        b.asm.push(Insn::alu32(Alu::Mov, R1, by.cast_signed()));
+        b.asm.push(Insn::alu(Alu::Mod, R0, R1));
+        b.hold_none();
+        b.keep(R0)
+    }
+
+    /// The larger of two numbers.
+    pub fn larger(&mut self, left: Wide<'s>, right: Wide<'s>) -> Wide<'s> {
+        self.fetch_wide(left, R0);
+        self.fetch_wide(right, R1);
+        let b = self.builder();
+        let done = b.asm.label();
+        b.asm.jump_if(Cond::Ge, R0, R1, done);
+        b.asm.push(Insn::mov(R0, R1));
+        b.bind(done);
+        self.keep_wide()
+    }
+
+    /// Goes on only if the comparison holds.
+    pub fn only_wide(&mut self, left: Wide<'s>, cmp: Cmp, right: Wide<'s>, miss: Exit<'s>) {
+        self.fetch_wide(left, R0);
+        self.fetch_wide(right, R1);
+        let b = self.builder();
+        let cond = match cmp {
+            Cmp::Eq => Cond::Ne,
+            Cmp::Ne => Cond::Eq,
+            Cmp::Lt => Cond::Ge,
+            Cmp::Le => Cond::Gt,
+            Cmp::Gt => Cond::Le,
+            Cmp::Ge => Cond::Lt,
+            Cmp::NotAny => Cond::Set,
+            Cmp::Any => return b.refuse(Unfit::new("it compares bits of a wide number")),
+        };
+        b.asm.jump_if(cond, R0, R1, miss.label);
+        b.hold_none();
+    }
+
+    /// Into which of 65 buckets that double in width a number falls: 0 for 0, n for 2^(n-1) up to
+    /// 2^n - 1. Without a jump: each would double the ways that the verifier goes.
+    pub fn bucket(&mut self, wide: Wide<'s>) -> Num<'s> {
+        self.fetch_wide(wide, R0);
+        let b = self.builder();
+        let mut put = |insn| b.asm.push(insn);
+        // Whether it is not 0.
+        put(Insn::mov(R1, R0));
+        put(Insn::alu(Alu::Neg, R1, 0));
+        put(Insn::alu(Alu::Or, R1, R0));
+        put(Insn::alu(Alu::Shr, R1, 63));
+        for bits in [32, 16, 8, 4, 2, 1] {
+            // r2 = bits if the number has more than that, else 0.
+            if bits == 32 {
+                put(Insn::mov(R2, R0));
+                put(Insn::alu(Alu::Shr, R2, 32));
+                put(Insn::mov(R3, R2));
+                put(Insn::alu(Alu::Neg, R3, 0));
+                put(Insn::alu(Alu::Or, R2, R3));
+            } else {
+                put(Insn::mov(R2, (1 << bits) - 1));
+                put(Insn::alu(Alu::Sub, R2, R0));
+            }
+            put(Insn::alu(Alu::Shr, R2, 63));
+            put(Insn::alu(Alu::Mul, R2, bits));
+            put(Insn::alu(Alu::Shr, R0, R2));
+            put(Insn::alu(Alu::Add, R1, R2));
+        }
+        put(Insn::mov(R0, R1));
+        b.hold_none();
+        b.keep(R0)
+    }
+
+    // ---- lengths
+
+    /// How many bytes of the frame follow a place, wherever they lie; 0 behind its end.
+    pub fn rest(&mut self, at: At<'s>) -> Num<'s> {
+        let length = self.meta(Meta::Length);
+        let b = self.builder();
+        match at.base {
+            Base::Frame => b.asm.push(Insn::mov(R1, i32::from(at.off))),
+            Base::Slot(_) => {
+                let counts = b.counts();
+                b.fetch_at(at, R1);
+                if !counts {
+                    b.asm.push(Insn::alu(Alu::Sub, R1, R7));
+                }
+            }
+        }
+        b.fetch(length.into(), R0);
+        let (ends, done) = (b.asm.label(), b.asm.label());
+        b.asm.jump_if(Cond::Gt, R1, R0, ends);
+        b.asm.push(Insn::alu(Alu::Sub, R0, R1));
+        b.asm.jump(done);
+        b.asm.bind(ends);
+        b.asm.push(Insn::mov(R0, 0));
+        b.bind(done);
+        b.keep(R0)
+    }
+
+    /// The smaller of two numbers.
+    pub fn smaller(&mut self, left: Num<'s>, right: Num<'s>) -> Num<'s> {
+        let b = self.builder();
+        b.fetch(left.into(), R0);
+        b.fetch(right.into(), R1);
+        let done = b.asm.label();
+        b.asm.jump_if(Cond::Le, R0, R1, done);
+        b.asm.push(Insn::mov(R0, R1));
+        b.bind(done);
+        b.keep(R0)
+    }
+
+    // ---- helpers
+
+    /// r1 points at byte `at` of the state, from where `length` bytes are used.
+    fn point(&mut self, state: State<'s>, at: u16, length: u16) {
+        let b = self.builder();
+        if at.saturating_add(length) > state.size || !at.is_multiple_of(8) {
+            b.refuse(Unfit::new("it uses bytes that its state does not have"));
+        }
+        b.asm.push_wide(Insn::load_map_value(R1, state.map, at.into()));
+        b.hold_none();
+    }
+
+    fn compute_wide(&mut self, op: Alu, left: Wide<'s>, right: Wide<'s>) -> Wide<'s> {
+        self.fetch_wide(left, R0);
+        self.fetch_wide(right, R1);
+        self.builder().asm.push(Insn::alu(op, R0, R1));
+        self.keep_wide()
+    }
+
+    fn fetch_wide(&mut self, wide: Wide<'s>, to: crate::insn::Reg) {
+        self.builder().asm.push(Insn::load(Size::DW, to, R10, -wide.slot));
+        self.builder().hold(to, None);
+    }
+
+    fn keep_wide(&mut self) -> Wide<'s> {
+        let b = self.builder();
+        b.hold_none();
+        let Num { slot, brand } = b.keep(R0);
+        Wide { slot, brand }
+    }
+}
