@@ -12,13 +12,14 @@ mod harness;
 mod lazy;
 mod line;
 mod live;
-mod moderation;
 mod peek;
+mod moderation;
 mod pipe;
 mod pipes;
 mod plot;
 mod replay;
 mod row;
+mod scale;
 mod sentinel;
 mod splice;
 
@@ -106,6 +107,16 @@ const BENCHES: &[Bench] = &[
         run: splice::run,
     },
     Bench {
+        name: "scale",
+        summary: "rings of fixed sizes, and one that finds its size [SL figs. 11, 12], goal G10",
+        run: scale::run,
+    },
+    Bench {
+        name: "rounds",
+        summary: "a ring that begins too large, round by round [SL fig. 7]",
+        run: scale::rounds::run,
+    },
+    Bench {
         name: "lazy",
         summary: "reads that copy only when somebody looks [SL 5.3.3]: an experiment",
         run: lazy::run,
@@ -130,6 +141,7 @@ fn main() -> ExitCode {
     }
     if !arguments.reader.is_empty() {
         let served = match arguments.reader.first().map(String::as_str) {
+            Some("scale") => scale::serve(&arguments.reader),
             Some("pointers") => splice::serve(1),
             Some("peek-stream" | "peek-indirect") => peek::serve(&arguments.reader),
             _ => pipe::serve(&arguments.reader),

@@ -10,11 +10,14 @@
 //! comes out, and why. Deviations, measured on today's machines (BASELINES, working set):
 //! - A writer that found the ring full once in a round counts as pressure 100 %: its distance when
 //!   it wraps says only where in their turns the two sides are.
-//! - What fits is not one cache. Both sides on one processor share its second level; on two, what
-//!   one writes the other fetches best from the third level, which they share. So there are two
-//!   ranges of sizes, and where the reader was last seen says which one holds.
-//! - A size at which the ring was full is not tried again at once, and later each time: else a ring
-//!   that is too small and one that is large enough would alternate for ever.
+//! - What fits is not one cache. Two sides that take turns on one processor want few turns: the ring
+//!   grows beyond the second level, whose misses cost less than a task switch. A reader that takes
+//!   each block at once never lets it grow, and gets what fits the second level. On two processors,
+//!   what one writes the other fetches best from the third level, which they share. So there are
+//!   two ranges of sizes, and where the reader was last seen says which one holds.
+//! - A ring that was full does not become smaller for some rounds, and for more of them each time
+//!   that this was too soon: else sides that take turns, where the ring is full in one round and
+//!   nearly empty in the next, would change its size for ever.
 
 use std::fmt;
 use std::ops::RangeInclusive;
@@ -41,7 +44,7 @@ impl Scaling {
         let shared = level(2).unwrap_or(4 * private);
         let size = |bytes: usize| (bytes.max(LEAST) + 1).next_power_of_two() / 2;
         Self {
-            together: (LEAST, size(private / 2)),
+            together: (size(private / 4), size(shared / 8)),
             apart: (size(shared / 8), size(shared / 2)),
             low: 25,
             high: 75,
@@ -112,7 +115,7 @@ pub enum Why {
     Small,
     /// As large or as small as it may be.
     Bound,
-    /// A smaller one was full not long ago.
+    /// It was full not long ago.
     WasFull,
 }
 
@@ -137,29 +140,41 @@ pub struct Scale {
     pub shrunk: u64,
     /// What the last round was like, and what came of it.
     pub last: Option<(Round, Step)>,
-    /// A size at which the ring was full, until which round it is not tried again, and for how many
-    /// rounds that is.
-    full: Option<(usize, u64, u64)>,
+    /// Before this round the ring does not become smaller.
+    patient_until: u64,
+    /// For how many rounds it does not, once it was full.
+    patience: u64,
+    /// It has become smaller since it was last full.
+    has_shrunk: bool,
 }
 
 impl Scale {
     /// Nothing yet.
     #[must_use]
     pub const fn new(scaling: Scaling) -> Self {
-        Self { scaling, rounds: 0, grown: 0, shrunk: 0, last: None, full: None }
+        Self {
+            scaling,
+            rounds: 0,
+            grown: 0,
+            shrunk: 0,
+            last: None,
+            patient_until: 0,
+            patience: PATIENCE,
+            has_shrunk: false,
+        }
     }
 
     /// Decides after a round.
     pub fn decide(&mut self, round: Round) -> Step {
         self.rounds += 1;
         let step = self.step(round);
-        if step.why == Why::Pressure {
-            let wait = match self.full {
-                Some((size, _, wait)) if size == round.capacity => (wait * 2).min(WAIT_MAX),
-                _ => WAIT,
-            };
-            self.full = Some((round.capacity, self.rounds + wait, wait));
+        if round.was_full {
+            if std::mem::take(&mut self.has_shrunk) {
+                self.patience = (self.patience * 2).min(PATIENCE_MAX);
+            }
+            self.patient_until = self.rounds + self.patience;
         }
+        self.has_shrunk |= step.why == Why::Slack;
         self.last = Some((round, step));
         step
     }
@@ -193,20 +208,17 @@ impl Scale {
         if pressure >= self.scaling.low {
             return to(capacity, Why::Fits);
         }
-        let half = capacity / 2;
-        match self.full {
-            _ if half < *range.start() => to(capacity, Why::Bound),
-            Some((size, until, _)) if half <= size && self.rounds < until => {
-                to(capacity, Why::WasFull)
-            }
-            _ => to(half, Why::Slack),
+        match capacity / 2 {
+            half if half < *range.start() => to(capacity, Why::Bound),
+            _ if self.rounds < self.patient_until => to(capacity, Why::WasFull),
+            half => to(half, Why::Slack),
         }
     }
 }
 
-/// So many rounds a size that was full is not tried again, at first and at most.
-const WAIT: u64 = 64;
-const WAIT_MAX: u64 = 1 << 20;
+/// So many rounds a ring that was full does not become smaller, at first and at most.
+const PATIENCE: u64 = 64;
+const PATIENCE_MAX: u64 = 1 << 20;
 
 /// In per cent.
 fn pressure(round: &Round) -> u8 {
@@ -230,7 +242,7 @@ impl fmt::Display for Scale {
             Why::Cache => f.write_str(": the ring was larger than the cache"),
             Why::Small => f.write_str(": two processors share a larger cache"),
             Why::Bound => write!(f, ": pressure {pressure} %, and as far as it may go"),
-            Why::WasFull => write!(f, ": pressure {pressure} %, but a smaller one was full"),
+            Why::WasFull => write!(f, ": pressure {pressure} %, but it was full not long ago"),
         }
     }
 }
@@ -270,9 +282,9 @@ mod tests {
         let together = |distance: usize| move |c| seen(c, distance, Sides::Together);
         let down = sizes(&mut scale, 16 << 20, 12, together(64));
         assert_eq!(down[..4], [8 << 20, 4 << 20, 2 << 20, 1 << 20], "half of it each round");
-        assert_eq!(down[11], LEAST);
+        assert_eq!(down[11], 256 << 10);
         let full = |c| Round { was_full: true, ..seen(c, 0, Sides::Together) };
-        assert_eq!(sizes(&mut scale, LEAST, 9, full)[8], 512 << 10);
+        assert_eq!(sizes(&mut scale, LEAST, 9, full)[8], 4 << 20);
         let apart = |c| seen(c, c * 9 / 10, Sides::Apart);
         assert_eq!(sizes(&mut scale, LEAST, 20, apart)[19], 16 << 20);
         let slack = |c| seen(c, 0, Sides::Apart);
@@ -288,12 +300,13 @@ mod tests {
         let mut moved = Scale::new(Scaling::reallocation(&CACHES));
         assert_eq!(sizes(&mut moved, 512 << 10, 9, third)[8], 512 << 10);
         let mut cut = Scale::new(Scaling::deck_cut(&CACHES));
-        assert_eq!(sizes(&mut cut, 512 << 10, 9, third)[8], LEAST);
+        assert_eq!(sizes(&mut cut, 512 << 10, 9, third)[8], 256 << 10);
     }
 
     #[test]
     fn a_size_that_was_full_is_tried_again_ever_more_seldom() {
-        let mut scale = Scale::new(Scaling::reallocation(&CACHES));
+        let mut scale =
+            Scale::new(Scaling { together: (LEAST, 1 << 20), ..Scaling::reallocation(&CACHES) });
         // Full at 64 KB, nearly empty at twice that.
         let round = |c| Round { was_full: c <= 64 << 10, ..seen(c, 0, Sides::Together) };
         let changes = |sizes: &[usize]| sizes.windows(2).filter(|two| two[0] != two[1]).count();

@@ -1,0 +1,255 @@
+//! `bench scale`: how large a ring should be, and whether it finds out by itself. [SL figs. 11, 12],
+//! goal G10
+//!
+//! Three settings: one thread that writes each block and reads it; two processes on one processor;
+//! two processes on two. In each, rings of a fixed size from 16 KB to 64 MB, and one that begins with
+//! 64 MB and finds its size. Beside the rate stands how often the writer gave the processor up for
+//! each MB (fig. 12); the picture has the size as a power of two on its x axis.
+
+mod other;
+pub(crate) mod rounds;
+
+pub(crate) use other::serve;
+
+use crate::Options;
+use crate::harness::median;
+use crate::row::Row;
+use crate::sentinel::Sentinel;
+use buffer::scale::Scaling;
+use buffer::stream::{Config, Input, Output, stream};
+use other::Other;
+
+/// Sizes of rings.
+const SIZES: [usize; 9] =
+    [16 << 10, 64 << 10, 256 << 10, 512 << 10, 1 << 20, 4 << 20, 16 << 20, 32 << 20, LARGEST];
+const LARGEST: usize = 64 << 20;
+/// Bytes of a block.
+const BLOCK: usize = 2048;
+/// What a measurement takes at least, in ns.
+const LEAST_NS: u64 = 60_000_000;
+/// Until the ring has found its size, so many times the largest ring is written at most.
+const SETTLING_MAX: usize = 40;
+
+/// Who writes and reads where.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Setting {
+    Thread,
+    OneCore,
+    TwoCores,
+}
+
+impl Setting {
+    const fn name(self) -> &'static str {
+        match self {
+            Self::Thread => "one thread",
+            Self::OneCore => "one core",
+            Self::TwoCores => "two cores",
+        }
+    }
+
+    /// The name of the rings of fixed size, and of the one that finds its size.
+    const fn candidates(self) -> [&'static str; 2] {
+        match self {
+            Self::Thread => ["fixed, one thread", "scaled, one thread"],
+            Self::OneCore => ["fixed, one core", "scaled, one core"],
+            Self::TwoCores => ["fixed, two cores", "scaled, two cores"],
+        }
+    }
+}
+
+pub(crate) fn run(options: &Options) -> Result<Vec<Row>, String> {
+    let machine = sys::machine::Machine::look();
+    sys::process::pin_to(0).map_err(|why| why.to_string())?;
+    let mut rows = Vec::new();
+    for setting in [Setting::Thread, Setting::OneCore, Setting::TwoCores] {
+        if setting == Setting::TwoCores && machine.processors < 2 {
+            eprintln!("left out: two cores, this machine has one");
+            continue;
+        }
+        rows.extend(measured(setting, &machine.caches, options.rounds)?);
+    }
+    Ok(rows)
+}
+
+/// What one ring was measured to do.
+#[derive(Default)]
+struct Samples {
+    rates: Vec<f64>,
+    switches: Vec<f64>,
+}
+
+fn measured(setting: Setting, caches: &[usize], rounds: usize) -> Result<Vec<Row>, String> {
+    let mut fixed =
+        SIZES.iter().map(|size| Pair::new(setting, *size, None)).collect::<Result<Vec<_>, _>>()?;
+    let mut scaled = Pair::new(setting, LARGEST, Some(Scaling::reallocation(caches)))?;
+    scaled.settle()?;
+    let mut samples: Vec<Samples> = fixed.iter().map(|_| Samples::default()).collect();
+    let (mut own, mut sentinels) = (Samples::default(), Vec::new());
+    for round in 0..=rounds {
+        sentinels.push(Sentinel::take());
+        let pairs = fixed.iter_mut().chain([&mut scaled]);
+        for (pair, samples) in pairs.zip(samples.iter_mut().chain([&mut own])) {
+            let (rate, switches) = pair.measure()?;
+            // The first round warms up.
+            if round > 0 {
+                samples.rates.push(rate);
+                samples.switches.push(switches);
+            }
+        }
+    }
+    if let Some(scale) = scaled.output.scale() {
+        eprintln!("{}: {scale}", setting.name());
+    }
+    Ok(told(setting, &samples, &own, scaled.output.capacity(), median(&sentinels)))
+}
+
+/// The rows of a setting: a rate and a number of switches for each size, and the goals.
+fn told(
+    setting: Setting,
+    fixed: &[Samples],
+    own: &Samples,
+    found: usize,
+    sentinel_ns: f64,
+) -> Vec<Row> {
+    let [fixed_name, scaled_name] = setting.candidates();
+    let row = |candidate, reference, name: String, unit, of: &[f64], against: &[f64], x| {
+        let ratios: Vec<f64> = of.iter().zip(against).map(|(a, b)| a / b).collect();
+        let spread = [
+            of.iter().copied().fold(f64::INFINITY, f64::min),
+            of.iter().copied().fold(f64::NEG_INFINITY, f64::max),
+        ];
+        Row {
+            bench: "scale",
+            row: name,
+            candidate,
+            reference,
+            value: median(of),
+            unit,
+            ratio: median(&ratios),
+            n: of.len(),
+            spread,
+            sentinel_ns,
+            goal: None,
+            target: None,
+            x,
+        }
+    };
+    #[expect(clippy::cast_precision_loss, reason = "a size has few digits")]
+    let axis = |size: usize| (size as f64).log2();
+    let best = fixed.iter().max_by(|a, b| median(&a.rates).total_cmp(&median(&b.rates)));
+    let (Some(best), Some(largest)) = (best, fixed.last()) else { return Vec::new() };
+    let mut rows = Vec::new();
+    let sized = fixed.iter().zip(SIZES).map(|(of, size)| (fixed_name, of, size));
+    for (name, of, size) in sized.chain([(scaled_name, own, found)]) {
+        let label = format!("{} KB", size >> 10);
+        let at = axis(size);
+        rows.push(row(name, "64 MB", label.clone(), "GB/s", &of.rates, &largest.rates, at));
+        let none = f64::NAN;
+        rows.push(row(name, "itself", label, "switches/MB", &of.switches, &of.switches, none));
+    }
+    for (reference, against, target) in
+        [("best fixed", &best.rates, 0.9), ("64 MB", &largest.rates, 3.0)]
+    {
+        let label = format!("{} KB", found >> 10);
+        let made = row(scaled_name, reference, label, "GB/s", &own.rates, against, f64::NAN);
+        rows.push(Row { goal: Some("G10"), target: Some(target), ..made });
+    }
+    rows
+}
+
+/// A stream and who reads it.
+struct Pair {
+    output: Output,
+    reader: Reader,
+    block: Vec<u8>,
+    blocks: u64,
+}
+
+enum Reader {
+    Here(Box<Input>, Vec<u8>),
+    There(Other),
+}
+
+impl Pair {
+    fn new(setting: Setting, size: usize, scaling: Option<Scaling>) -> Result<Self, String> {
+        let id = abi::DbufId::new(1).ok_or("no id")?;
+        let config = Config { scaling, ..Config::new(id).capacity(size) };
+        let (mut output, mut offers) = stream(&config).map_err(|why| why.to_string())?;
+        let offer = offers.pop().ok_or("no reader")?;
+        if setting != Setting::TwoCores {
+            output.spin(0);
+        }
+        let reader = match setting {
+            Setting::Thread => {
+                let input = offer.open().map_err(|why| why.to_string())?;
+                Reader::Here(Box::new(input), vec![0; BLOCK])
+            }
+            Setting::OneCore => Reader::There(Other::start(0, &offer)?),
+            Setting::TwoCores => Reader::There(Other::start(1, &offer)?),
+        };
+        Ok(Self { output, reader, block: vec![7; BLOCK], blocks: 1024 })
+    }
+
+    /// Lets the ring find its size.
+    fn settle(&mut self) -> Result<(), String> {
+        let (mut before, mut same) = (0, 0);
+        for _ in 0..SETTLING_MAX {
+            self.go((LARGEST / BLOCK) as u64)?;
+            same = if self.output.capacity() == before { same + 1 } else { 0 };
+            if same == 4 {
+                break;
+            }
+            before = self.output.capacity();
+        }
+        Ok(())
+    }
+
+    /// GB/s over as many blocks as take long enough, and switches for each MB.
+    fn measure(&mut self) -> Result<(f64, f64), String> {
+        loop {
+            let (begin, before) = (sys::clock::monotonic(), switches());
+            self.go(self.blocks)?;
+            let ns = sys::clock::monotonic() - begin;
+            if ns >= LEAST_NS {
+                #[expect(clippy::cast_precision_loss, reason = "a rate has few digits")]
+                let (bytes, ns, times) =
+                    (self.blocks as f64 * BLOCK as f64, ns as f64, (switches() - before) as f64);
+                return Ok((bytes / ns, times * 1e6 / bytes));
+            }
+            self.blocks *= (LEAST_NS * 5 / 4).div_ceil(ns.max(1)).clamp(2, 64);
+        }
+    }
+
+    /// Moves so many blocks, and comes back when they have arrived.
+    fn go(&mut self, blocks: u64) -> Result<(), String> {
+        let said = |why: buffer::Fault| why.to_string();
+        match &mut self.reader {
+            Reader::Here(input, out) => {
+                for _ in 0..blocks {
+                    self.output.write(std::hint::black_box(&self.block)).map_err(said)?;
+                    self.output.flush();
+                    input.read(std::hint::black_box(out)).map_err(said)?;
+                }
+                Ok(())
+            }
+            Reader::There(other) => {
+                other.expect(blocks * BLOCK as u64)?;
+                for _ in 0..blocks {
+                    self.output.write(std::hint::black_box(&self.block)).map_err(said)?;
+                }
+                self.output.flush();
+                other.done()
+            }
+        }
+    }
+}
+
+/// How often this thread gave the processor up.
+fn switches() -> u64 {
+    let text = std::fs::read_to_string("/proc/thread-self/status").unwrap_or_default();
+    let count = |name| {
+        let line = text.lines().find_map(|line| line.strip_prefix(name));
+        line.and_then(|rest| rest.trim().parse::<u64>().ok()).unwrap_or(0)
+    };
+    count("voluntary_ctxt_switches:") + count("nonvoluntary_ctxt_switches:")
+}

@@ -1,0 +1,101 @@
+//! `bench rounds`: what a ring does that begins too large. [SL fig. 7]
+//!
+//! One thread writes each block and reads it. A round ends when the writer wraps: there a ring of a
+//! fixed size stays as it is, one that is reallocated and one that is cut halve as long as they are
+//! nearly empty. The rate of each round, and the sizes on the way.
+
+use crate::Options;
+use crate::harness::{Candidate, interleave};
+use crate::row::Row;
+use buffer::scale::Scaling;
+use buffer::stream::{Config, stream};
+use std::cell::RefCell;
+
+/// With so many bytes every ring begins.
+const BEGIN: usize = 16 << 20;
+const ROUNDS: usize = 14;
+const BLOCK: usize = 1024;
+
+#[derive(Clone, Copy)]
+enum Kind {
+    Fixed,
+    Reallocated,
+    Cut,
+}
+
+pub(crate) fn run(options: &Options) -> Result<Vec<Row>, String> {
+    let caches = sys::machine::Machine::look().caches;
+    sys::process::pin_to(0).map_err(|why| why.to_string())?;
+    let mut rows = Vec::new();
+    for round in 0..ROUNDS {
+        // Each sample is a ring from its beginning to this round.
+        let sizes = RefCell::new([0; 3]);
+        let candidate = |name, kind: Kind| {
+            let (caches, sizes) = (&caches, &sizes);
+            Candidate {
+                name,
+                measure: Box::new(move || {
+                    let (rate, size) = sample(kind, caches, round)?;
+                    sizes.borrow_mut()[kind as usize] = size;
+                    Ok(rate)
+                }),
+            }
+        };
+        let candidates = vec![
+            candidate("fixed 16 MB", Kind::Fixed),
+            candidate("reallocation", Kind::Reallocated),
+            candidate("deck-cut", Kind::Cut),
+        ];
+        let name = format!("round {round}");
+        #[expect(clippy::cast_precision_loss, reason = "a few rounds")]
+        let x = round as f64;
+        rows.extend(interleave(("rounds", &name, x), "GB/s", options.rounds, candidates, &[])?);
+        let [_, moved, cut] = *sizes.borrow();
+        eprintln!("round {round}: reallocation {} KB, deck-cut {} KB", moved >> 10, cut >> 10);
+    }
+    Ok(rows)
+}
+
+/// GB/s of this round, and bytes of the ring in it.
+fn sample(kind: Kind, caches: &[usize], round: usize) -> Result<(f64, usize), String> {
+    let id = abi::DbufId::new(1).ok_or("no id")?;
+    let config = Config::new(id).capacity(BEGIN);
+    let config = match kind {
+        Kind::Fixed => {
+            let stays = Scaling { together: (BEGIN, BEGIN), ..Scaling::reallocation(caches) };
+            config.scaling(stays)
+        }
+        Kind::Reallocated => config.scaling(bounds(Scaling::reallocation(caches))),
+        Kind::Cut => config.cut(BEGIN).scaling(bounds(Scaling::deck_cut(caches))),
+    };
+    let (mut output, mut offers) = stream(&config).map_err(|why| why.to_string())?;
+    let offer = offers.pop().ok_or("no reader")?;
+    let opened = offer.open_trusting();
+    let mut input = opened.map_err(|why| why.to_string())?;
+    output.spin(0);
+    let (block, mut out) = (vec![7; BLOCK], vec![0; BLOCK]);
+    let (mut begin, mut blocks) = (0, 0u64);
+    loop {
+        let ended = output.scale().map_or(0, |scale| scale.rounds);
+        // The first wrap ends round 0, in which memory is touched for the first time.
+        if ended > round as u64 + 1 {
+            let ns = sys::clock::monotonic() - begin;
+            #[expect(clippy::cast_precision_loss, reason = "a rate has few digits")]
+            return Ok((blocks as f64 * BLOCK as f64 / ns as f64, output.capacity()));
+        }
+        if ended == round as u64 + 1 {
+            if blocks == 0 {
+                begin = sys::clock::monotonic();
+            }
+            blocks += 1;
+        }
+        output.write(std::hint::black_box(&block)).map_err(|why| why.to_string())?;
+        output.flush();
+        input.read(std::hint::black_box(&mut out)).map_err(|why| why.to_string())?;
+    }
+}
+
+/// The source lets its rings shrink as far as their marks do, and has no other bounds.
+fn bounds(scaling: Scaling) -> Scaling {
+    Scaling { together: (16 << 10, BEGIN), ..scaling }
+}
