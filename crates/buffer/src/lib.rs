@@ -40,6 +40,7 @@ mod join;
 mod ledger;
 #[cfg(not(loom))]
 pub mod merge;
+#[cfg(not(loom))]
 pub mod mpipe;
 #[cfg(not(loom))]
 pub mod name;
