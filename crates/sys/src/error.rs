@@ -45,7 +45,7 @@ impl Error {
                 Some("the driver of this interface cannot; generic XDP or TCX can")
             }
             ("socket", libc::EPERM) => Some("run as root, or give the program CAP_NET_RAW"),
-            ("setns", libc::EPERM) => Some("run as root (CAP_SYS_ADMIN)"),
+            ("setns" | "unshare", libc::EPERM) => Some("run as root (CAP_SYS_ADMIN)"),
             ("netlink", libc::ENODEV) => Some("`ip link` lists the interfaces"),
             ("open", libc::ENOENT) if self.target.starts_with("name space") => {
                 Some("`ip netns` lists the names; a path or the number of a process will do too")

@@ -6,7 +6,7 @@
 use crate::bpf;
 use crate::error::{Error, Named as _, Result};
 use crate::memory::{Memfd, Seals};
-use crate::net::Links;
+use crate::net::{self, Links};
 use crate::packet::Socket;
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
 use std::fs::OpenOptions;
@@ -32,9 +32,14 @@ pub fn all() -> Vec<Probe> {
         probe("rtnetlink", "names and counters of interfaces", netlink()),
         probe("packet socket", "rx and tx", packet_socket()),
         probe("eBPF program", "filters in the kernel", bpf_program()),
+        probe("TCX", "taps at any interface, beside others'", tcx()),
+        probe("XDP link", "dropping and taking before the network stack", xdp_link()),
+        probe("BPF ring buffer", "bells of programs in the kernel", ring_buffer()),
+        probe("BPF arena", "memory that programs and processes share by address", arena()),
         probe("AF_XDP socket", "rings without the kernel's network stack", xdp_socket()),
         probe("/dev/net/tun", "devices of one's own", tun()),
         probe("/dev/fuse", "PipesFS", fuse()),
+        probe("io_uring", "many calls by one", io_uring()),
         probe("userfaultfd", "pages that are filled when touched", userfaultfd()),
         probe("perf events", "counters of the processor in measurements", perf()),
     ]
@@ -51,6 +56,56 @@ pub fn bpf_program() -> Result<()> {
     const CODE: [u8; 16] = [0xb7, 0, 0, 0, 0, 0, 0, 0, 0x95, 0, 0, 0, 0, 0, 0, 0];
     let loaded = bpf::Program::load(bpf::Kind::SocketFilter, "probe", &CODE);
     loaded.map(drop).map_err(|refused| refused.error)
+}
+
+/// Who stands in the chain of the loopback device is asked; nobody is put there (Linux 6.6).
+pub fn tcx() -> Result<()> {
+    let loopback = Links::open()?.named("lo")?.index;
+    bpf::tcx_chain(loopback, bpf::Side::Ingress).map(drop)
+}
+
+/// A program at the loopback device of a name space that is made for it and seen by nobody. Making
+/// that takes CAP_SYS_ADMIN: without, it cannot be tried.
+pub fn xdp_link() -> Result<()> {
+    // mov64 r0, 2 (XDP_PASS); exit
+    const CODE: [u8; 16] = [0xb7, 0, 0, 0, 2, 0, 0, 0, 0x95, 0, 0, 0, 0, 0, 0, 0];
+    let loaded = bpf::Program::load(bpf::Kind::Xdp, "probe", &CODE);
+    let program = loaded.map_err(|refused| refused.error)?;
+    net::within_new(|| {
+        let loopback = Links::open()?.named("lo")?.index;
+        bpf::Link::xdp(&program, loopback, bpf::XdpMode::Generic).map(drop)
+    })?
+}
+
+/// A ring buffer of a page.
+pub fn ring_buffer() -> Result<()> {
+    let page = u32::try_from(rustix::param::page_size()).unwrap_or(4096);
+    bpf::RingBuffer::create("probe", page).map(drop)
+}
+
+/// An arena of a page (Linux 6.9).
+pub fn arena() -> Result<()> {
+    let wanted = bpf::Specification {
+        name: "probe",
+        kind: bpf::MapKind::Arena,
+        key_size: 0,
+        value_size: 0,
+        entries: 1,
+        mappable: true,
+        types: None,
+    };
+    bpf::Map::create(&wanted).map(drop)
+}
+
+/// A ring of one request.
+pub fn io_uring() -> Result<()> {
+    // `struct io_uring_params`, all zero: nothing out of the ordinary.
+    let mut parameters = [0_u32; 30];
+    let here = parameters.as_mut_ptr();
+    // SAFETY: the kernel reads and writes the 120 bytes of `struct io_uring_params` at this
+    // address, which `parameters` has (io_uring_setup(2)); the other argument is an integer.
+    let fd = unsafe { libc::syscall(libc::SYS_io_uring_setup, 1, here) };
+    owned(fd, "io_uring_setup").map(drop)
 }
 
 /// Memory with the seals of a reader.

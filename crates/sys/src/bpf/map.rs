@@ -47,6 +47,8 @@ pub enum MapKind {
     XdpSockets = 17,
     /// Records in order, from programs to a process.
     RingBuffer = 27,
+    /// Memory in pages, in which programs and processes use the same addresses.
+    Arena = 33,
 }
 
 impl MapKind {
@@ -69,6 +71,7 @@ impl MapKind {
             14 => Self::Devices,
             17 => Self::XdpSockets,
             27 => Self::RingBuffer,
+            33 => Self::Arena,
             _ => return None,
         })
     }

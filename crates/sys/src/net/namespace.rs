@@ -1,7 +1,7 @@
 //! Network name spaces: opened by name, path or process, entered by threads that end there.
 
 use crate::error::{Error, Named as _, Result};
-use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
+use rustix::thread::{LinkNameSpaceType, UnshareFlags, move_into_link_name_space, unshare_unsafe};
 use std::fs::File;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
@@ -69,11 +69,29 @@ impl AsFd for Namespace {
 /// # Panics
 /// Where `work` does.
 pub fn within<T: Send>(space: &Namespace, work: impl FnOnce() -> T + Send) -> Result<T> {
-    let inside = || {
+    in_thread(|| {
         move_into_link_name_space(space.as_fd(), Some(LinkNameSpaceType::Network))
             .named("setns", space.what.clone())?;
         Ok(work())
-    };
+    })
+}
+
+/// Does something in a name space that is new and goes when nothing is left that was opened there.
+/// Needs CAP_SYS_ADMIN.
+///
+/// # Panics
+/// Where `work` does.
+pub fn within_new<T: Send>(work: impl FnOnce() -> T + Send) -> Result<T> {
+    in_thread(|| {
+        // SAFETY: the thread begins and ends here, and what is unshared is its name space of
+        // networks alone, not its descriptors.
+        unsafe { unshare_unsafe(UnshareFlags::NEWNET) }
+            .named("unshare", "a new name space of networks")?;
+        Ok(work())
+    })
+}
+
+fn in_thread<T: Send>(inside: impl FnOnce() -> Result<T> + Send) -> Result<T> {
     let done = std::thread::scope(|scope| {
         let thread = std::thread::Builder::new().name("netns".to_owned());
         Ok(thread.spawn_scoped(scope, inside)?.join())
