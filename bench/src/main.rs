@@ -8,6 +8,7 @@
 
 mod chain;
 mod doors;
+mod file;
 mod harness;
 mod lazy;
 mod line;
@@ -120,6 +121,11 @@ const BENCHES: &[Bench] = &[
         name: "lazy",
         summary: "reads that copy only when somebody looks [SL 5.3.3]: an experiment",
         run: lazy::run,
+    },
+    Bench {
+        name: "file",
+        summary: "cat, grep, wc and dd with the library before them [SL fig. 16], goals G12, G13",
+        run: file::run,
     },
     Bench {
         name: "live",

@@ -1,0 +1,180 @@
+//! `bench file`: unmodified programs of the system on files in the cache, with the library before
+//! them and without. [SL fig. 16; IOL fig. 8], goals G12, G13
+//!
+//! * `cat f | grep x | wc -l` over streams beside the same over pipes, and beside `grep x f | wc`,
+//!   which copies nothing between programs; on one processor and on two.
+//! * `dd` from file to file at growing block sizes, with copies into its buffer and without, as dd
+//!   itself reports it; beside it what the same file dbuf does in a process that keeps the mapping
+//!   for many copies ("kept").
+//!
+//! The text is made here: lines of 100 bytes, of which 2 % match.
+
+mod copy;
+
+use crate::Options;
+use crate::harness::{Candidate, Goal, interleave};
+use crate::row::Row;
+use std::io::Write as _;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::Instant;
+
+/// Bytes of a line, and how many lines there are for one that matches.
+const LINE: usize = 100;
+const MATCHES: usize = 50;
+/// Where memory is a file system.
+const MEMORY: &str = "/dev/shm";
+
+/// A directory that goes away.
+struct Folder(PathBuf);
+
+impl Folder {
+    fn new(base: &Path) -> Result<Self, String> {
+        let path = base.join(format!("streamline-bench-{}", std::process::id()));
+        std::fs::create_dir_all(&path).map_err(|why| format!("{}: {why}", path.display()))?;
+        Ok(Self(path))
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        // What cannot be removed stays; the figures are there.
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+pub(crate) fn run(options: &Options) -> Result<Vec<Row>, String> {
+    let streamline = program()?;
+    let folder = Folder::new(&std::env::temp_dir())?;
+    let text = folder.0.join("text");
+    make(&text, options.size)?;
+    let mut rows = Vec::new();
+    let all: Vec<usize> =
+        (0..std::thread::available_parallelism().map_or(1, usize::from).min(2)).collect();
+    for (name, processors, target) in [("one core", &[0][..], 1.0 / 0.55), ("two cores", &all, 4.0)]
+    {
+        rows.extend(pipelines(&streamline, &text, options, (name, processors, target))?);
+    }
+    std::fs::remove_file(&text).map_err(|why| why.to_string())?;
+    keep(&all)?;
+    for (name, base, target) in
+        [("tmpfs", PathBuf::from(MEMORY), 1.4), ("ext4", std::env::temp_dir(), 1.3)]
+    {
+        let folder = Folder::new(&base)?;
+        rows.extend(copy::run(&streamline, &folder.0, options, (name, target))?);
+    }
+    Ok(rows)
+}
+
+/// The command beside this program, whose library is beside it too.
+fn program() -> Result<PathBuf, String> {
+    let own = std::env::current_exe().map_err(|why| why.to_string())?;
+    for name in ["streamline", "libstreamline_sockets.so"] {
+        if !own.with_file_name(name).is_file() {
+            return Err(format!(
+                "`{name}` is not beside this program: `cargo build --release -p streamline-cli \
+                 -p streamline-sockets` builds both"
+            ));
+        }
+    }
+    Ok(own.with_file_name("streamline"))
+}
+
+/// Writes a text of about so many bytes, and has it in the cache.
+fn make(path: &Path, size: u64) -> Result<(), String> {
+    let mut piece = Vec::new();
+    let mut state = 0x2545_f491_4f6c_dd1d_u64;
+    for line in 0..10_000 {
+        for at in 0..LINE - 1 {
+            state ^= state << 13;
+            state ^= state >> 7;
+            state ^= state << 17;
+            let letter =
+                b"abcdefghijklmnopqrstuvwyz      "[usize::try_from(state % 31).unwrap_or(0)];
+            piece.push(if line % MATCHES == 0 && at == LINE / 2 { b'x' } else { letter });
+        }
+        piece.push(b'\n');
+    }
+    let wrong = |why: std::io::Error| format!("{}: {why}", path.display());
+    let mut file = std::fs::File::create(path).map_err(wrong)?;
+    for _ in 0..size.div_ceil(piece.len() as u64) {
+        file.write_all(&piece).map_err(wrong)?;
+    }
+    // So that nothing is written while it is measured.
+    file.sync_all().map_err(wrong)
+}
+
+fn keep(processors: &[usize]) -> Result<(), String> {
+    sys::process::keep_among(processors).map_err(|why| why.to_string())
+}
+
+fn pipelines(
+    streamline: &Path,
+    text: &Path,
+    options: &Options,
+    (name, processors, target): (&'static str, &[usize], f64),
+) -> Result<Vec<Row>, String> {
+    keep(processors)?;
+    let size = std::fs::metadata(text).map_err(|why| why.to_string())?.len();
+    let pipes = |script: String| {
+        let mut command = Command::new("sh");
+        command.args(["-c", &script]);
+        command
+    };
+    let streams = |script: String, options: &[&str]| {
+        let mut command = Command::new(streamline);
+        command.arg("sh").args(options).args(["-c", &script]);
+        command
+    };
+    let path = text.display();
+    let mut rows = Vec::new();
+    let counted = (size.div_ceil((LINE * MATCHES) as u64)).to_string();
+    let script = format!("cat {path} | grep x | wc -l");
+    let candidates = vec![
+        timed("pipes", size, &counted, pipes(script.clone())),
+        timed("streams", size, &counted, streams(script.clone(), &[])),
+        timed("streams, lazy", size, &counted, streams(script.clone(), &["--lazy"])),
+        timed("one program less", size, &counted, pipes(format!("grep x {path} | wc -l"))),
+    ];
+    let goal = Goal { candidate: "streams", reference: "pipes", goal: "G13", target };
+    let label = format!("cat|grep|wc {name}");
+    rows.extend(interleave(
+        ("file", &label, f64::NAN),
+        "GB/s",
+        options.rounds,
+        candidates,
+        &[goal],
+    )?);
+    let script = format!("cat {path} | cat | cat | wc -c");
+    let candidates = vec![
+        timed("pipes", size, &size.to_string(), pipes(script.clone())),
+        timed("streams", size, &size.to_string(), streams(script, &[])),
+    ];
+    let label = format!("cat|cat|cat|wc {name}");
+    rows.extend(interleave(("file", &label, f64::NAN), "GB/s", options.rounds, candidates, &[])?);
+    Ok(rows)
+}
+
+/// A command that prints one word, which must be the right one.
+fn timed<'c>(name: &'static str, size: u64, answer: &str, command: Command) -> Candidate<'c> {
+    let (answer, mut command) = (answer.to_owned(), command);
+    command.env("LC_ALL", "C").stdin(Stdio::null()).stderr(Stdio::inherit());
+    Candidate {
+        name,
+        measure: Box::new(move || {
+            let start = Instant::now();
+            let output = command.output().map_err(|why| why.to_string())?;
+            let took = start.elapsed().as_secs_f64();
+            let said = String::from_utf8_lossy(&output.stdout).trim().to_owned();
+            if said != answer {
+                return Err(format!("{name}: {command:?} said `{said}` instead of {answer}"));
+            }
+            Ok(gigabytes(size) / took)
+        }),
+    }
+}
+
+#[expect(clippy::cast_precision_loss, reason = "a figure")]
+fn gigabytes(bytes: u64) -> f64 {
+    bytes as f64 / 1e9
+}
