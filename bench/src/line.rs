@@ -44,8 +44,13 @@ pub(crate) fn planned(text: &str) -> Result<Plan, String> {
 /// Runs a request to its end, all spaces in this thread, and answers what became of it; an
 /// unbalanced ledger is an error.
 pub(crate) fn outcome(text: &str) -> Result<Outcome, String> {
+    outcome_with(text, Settings::default())
+}
+
+/// The same with other settings; sources and sinks are those of the bench.
+pub(crate) fn outcome_with(text: &str, settings: Settings) -> Result<Outcome, String> {
     let plan = planned(text)?;
-    let settings = Settings { sources: doors::SOURCES, sinks: doors::SINKS, ..Settings::default() };
+    let settings = Settings { sources: doors::SOURCES, sinks: doors::SINKS, ..settings };
     let paths = build(&plan, settings).map_err(|why| why.to_string())?;
     let outcome = run_alone(paths);
     if let Some(failure) = outcome.failures.first() {

@@ -9,6 +9,7 @@
 mod chain;
 mod doors;
 mod file;
+mod edits;
 mod harness;
 mod lazy;
 mod line;
@@ -77,6 +78,11 @@ struct Options {
 }
 
 const BENCHES: &[Bench] = &[
+    Bench {
+        name: "edits",
+        summary: "bytes changed where they lie against copies of frames [Th 5.3]",
+        run: |options| edits::run(options.rounds),
+    },
     Bench {
         name: "moderation",
         summary: "an event after so many blocks [Th fig. 5.2], goals G8, G9",

@@ -2,10 +2,11 @@
 //!
 //! 2 KB blocks over a stream of 16 MB between two processes, copied in and out, with an event after
 //! T_b blocks. Three ways to send one:
-//! - *strict*: the reader preempts the writer whenever it is woken (`SCHED_FIFO`, one core), so that
-//!   each event is a task switch: the setting of the source;
+//! - *strict*: the reader preempts the writer whenever it is woken (`SCHED_FIFO`, one core), so
+//!   that each event is a task switch: the setting of the source;
 //! - *unconditional*: an event is sent whether the reader sleeps or not, and it preempts nobody;
-//! - *waiter flag*: what a stream does by itself. T_b only says how often what was written is shown.
+//! - *waiter flag*: what a stream does by itself. T_b only says how often what was written is
+//!   shown.
 //!
 //! The source's 92 % of the gain at T_b = 32 is not reproducible here: a switch costs so much more
 //! than the copy of a block that 32 gets a quarter of what can be gained, and 90 % needs about 700.
@@ -75,9 +76,8 @@ impl Mode {
 }
 
 pub(crate) fn run(options: &Options) -> Result<Vec<Row>, String> {
+    let processors = sys::machine::Machine::look().processors;
     sys::process::pin_to(0).map_err(|why| why.to_string())?;
-    let processors = std::thread::available_parallelism().map_or(1, usize::from);
-    let known = sys::machine::Machine::look().processors.max(processors);
     let mut rows = Vec::new();
     for mode in [Mode::Strict, Mode::Unconditional, Mode::Flag] {
         match figure(mode, 0, options.rounds) {
@@ -88,7 +88,7 @@ pub(crate) fn run(options: &Options) -> Result<Vec<Row>, String> {
             Err(why) => return Err(why),
         }
     }
-    if known < 2 {
+    if processors < 2 {
         eprintln!("left out: two cores, this machine has one");
     } else {
         rows.extend(figure(Mode::Unconditional, 1, options.rounds)?);

@@ -1,5 +1,5 @@
-//! The process that reads, for `bench moderation`: this program again, with a socket as its standard
-//! input over which it gets its descriptors and its orders.
+//! The process that reads, for `bench moderation`: this program again, with a socket as its
+//! standard input over which it gets its descriptors and its orders.
 
 use super::Mode;
 use buffer::stream::{Input, Offer, Ready};

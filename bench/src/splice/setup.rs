@@ -103,12 +103,7 @@ impl Setup {
 
 /// Moves one block.
 #[inline(always)]
-fn one(
-    way: Way,
-    from: &mut Held<'_>,
-    to: &mut Output,
-    out: &mut [u8],
-) -> Result<(), String> {
+fn one(way: Way, from: &mut Held<'_>, to: &mut Output, out: &mut [u8]) -> Result<(), String> {
     let block = out.len();
     match way {
         Way::Peek => {
@@ -198,8 +193,8 @@ impl Kernel {
         self.measure(|kernel| {
             let length = kernel.out.len();
             at = (at + length as u64) % (1 << 20);
-            let mut left = sys::pipe::splice_in(&kernel.file, at, &kernel.writing, length)
-                .map_err(words)?;
+            let mut left =
+                sys::pipe::splice_in(&kernel.file, at, &kernel.writing, length).map_err(words)?;
             while left > 0 {
                 let out = sys::pipe::splice_out(&kernel.reading, &kernel.sink, left);
                 left = left.saturating_sub(out.map_err(words)?);

@@ -14,7 +14,8 @@
 //!
 //! Why `&[u8]` is allowed here. Invariants, cited below:
 //! - M1 The bytes of a slot below `filled` are written by nobody while `segment` names the same
-//!   segment (but for what nobody sees: M9 in `edit`). They were written before `filled` was raised (Release; readers load it with Acquire).
+//!   segment (but for what nobody sees: M9 in `edit`). They were written before `filled` was raised
+//!   (Release; readers load it with Acquire).
 //! - M2 The bytes of a slot from `filled` on are reached only through the one open [`Draft`], which
 //!   only the thread that has the pool can open (the pool is not `Sync`), and only one at a time
 //!   (`drafting`).
@@ -102,8 +103,8 @@ pub struct Pool {
     oldest: Cell<u64>,
     drafting: Cell<bool>,
     pins: Box<[Cell<u32>]>,
-    /// From where on the only one who pinned a slot needs it ([`Pool::needs_from`]), as an offset in
-    /// the region; 0: all of it.
+    /// From where on the only one who pinned a slot needs it ([`Pool::needs_from`]), as an offset
+    /// in the region; 0: all of it.
     needed: Box<[Cell<usize>]>,
     cold: RefCell<Cold>,
     /// Whether others may know the memory by other ways than leases.

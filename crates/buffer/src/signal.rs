@@ -12,9 +12,9 @@
 //! rung for from going to sleep because another one has set the flag anew.
 //!
 //! Who only wants to know whether somebody sleeps need not write ([`Bell::is_awaited`]). SYNC POINT
-//! *falling asleep*: the sleeper sets the flag, makes a fence, and looks once more for what it waits
-//! for; the other one publishes, makes a fence, and looks at the flag. The fences are sequentially
-//! consistent: at least one of the two sees what the other one stored.
+//! *falling asleep*: the sleeper sets the flag, makes a fence, and looks once more for what it
+//! waits for; the other one publishes, makes a fence, and looks at the flag. The fences are
+//! sequentially consistent: at least one of the two sees what the other one stored.
 //!
 //! How often somebody is rung for is the matter of [`moderate`].
 

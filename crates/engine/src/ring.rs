@@ -4,8 +4,8 @@
 //! Only rich pointers cross; the bytes stay in the pool where they are until every reader has
 //! passed them (`buffer::crossing`). Within a space there is no ring and no event; across spaces
 //! one event is sent per batch: after T_b blocks, before the writer sleeps, or by the timer when
-//! T_t is over and the writer is busy elsewhere (`buffer::signal::moderate`). Every put publishes at
-//! once, so an event is only needed by a reader that sleeps. [Th §5.2.2]
+//! T_t is over and the writer is busy elsewhere (`buffer::signal::moderate`). Every put publishes
+//! at once, so an event is only needed by a reader that sleeps. [Th §5.2.2]
 
 use crate::ledger::{EdgeKind, loses_here};
 use crate::space::memory::{Frames, Memory};

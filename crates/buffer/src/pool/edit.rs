@@ -14,8 +14,8 @@
 //!
 //! Whether somebody *expects* the old bytes later is another matter than whether somebody has them
 //! now: a pin is a promise to a caller (M5), so what is pinned is refused as well, but for what a
-//! source has given out of the segment that it still reads ([`Pool::needs_from`]); of blocks that lie
-//! on an arc only the caller knows (`space::edit` in the engine).
+//! source has given out of the segment that it still reads ([`Pool::needs_from`]); of blocks that
+//! lie on an arc only the caller knows (`space::edit` in the engine).
 
 use super::{Pin, Pool};
 use crate::atomic::{AtomicU32, Ordering};
@@ -85,8 +85,8 @@ impl Deref for Editing<'_> {
 
 impl DerefMut for Editing<'_> {
     fn deref_mut(&mut self) -> &mut [u8] {
-        // SAFETY: as above; the region of a pool that is not lent is mapped writable, and this slice
-        // borrows the only one who reaches the bytes mutably.
+        // SAFETY: as above; the region of a pool that is not lent is mapped writable, and this
+        // slice borrows the only one who reaches the bytes mutably.
         unsafe { self.pool.memory.region.bytes_mut(self.at, self.len) }
     }
 }
@@ -103,8 +103,8 @@ impl fmt::Debug for Editing<'_> {
     }
 }
 
-/// Whether a block of a memory is being edited. One whose end is forgotten (`mem::forget`) is edited
-/// for ever: then no lease can be made from an address.
+/// Whether a block of a memory is being edited. One whose end is forgotten (`mem::forget`) is
+/// edited for ever: then no lease can be made from an address.
 #[derive(Debug)]
 pub(crate) struct Mark(AtomicU32);
 

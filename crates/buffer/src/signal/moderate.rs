@@ -15,10 +15,12 @@
 //!
 //! SYNC POINTS:
 //! - *alarm set*: [`Moderator::published`] stores the deadline with Release after the blocks were
-//!   published, [`Timer::look`] loads it with Acquire and then rings: who is woken finds the blocks.
-//! - *looking ahead*: who sets an alarm stores the deadline, makes a fence, and looks when the timer
-//!   looks next; the timer stores that, makes a fence, and looks at the deadlines once more before
-//!   it sleeps. The fences are sequentially consistent: at least one sees what the other stored.
+//!   published, [`Timer::look`] loads it with Acquire and then rings: who is woken finds the
+//!   blocks.
+//! - *looking ahead*: who sets an alarm stores the deadline, makes a fence, and looks when the
+//!   timer looks next; the timer stores that, makes a fence, and looks at the deadlines once more
+//!   before it sleeps. The fences are sequentially consistent: at least one sees what the other
+//!   stored.
 
 use super::Bell;
 use crate::atomic::{AtomicU64, Ordering, fence};

@@ -2,10 +2,10 @@
 //!
 //! By itself a stream shows what was written after T_b blocks, and wakes a reader that sleeps when
 //! there is as much as that reader asked for, or when its writer turns to something else. With a
-//! bound on the latency ([`super::Config::latency`]) every block is shown at once, and a reader that
-//! sleeps is woken after T_b blocks or T_t time, by the timer of the process if the writer is busy
-//! elsewhere (`signal::moderate`). The timer has bells of its own to ring; it touches nothing else of
-//! the stream, and a ring too many only makes a reader look once more.
+//! bound on the latency ([`super::Config::latency`]) every block is shown at once, and a reader
+//! that sleeps is woken after T_b blocks or T_t time, by the timer of the process if the writer is
+//! busy elsewhere (`signal::moderate`). The timer has bells of its own to ring; it touches nothing
+//! else of the stream, and a ring too many only makes a reader look once more.
 
 use super::output::End;
 use crate::signal::moderate::{Events, Moderator, Signal, Threshold, Timer};
@@ -14,8 +14,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use sys::doorbell::Doorbell;
 
-/// How readers are woken and room is waited for, where that is what is measured. By default: as said
-/// above, and never with a timer for a wait.
+/// How readers are woken and room is waited for, where that is what is measured. By default: as
+/// said above, and never with a timer for a wait.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Waking {
     /// Every flush rings, whether somebody sleeps or not.

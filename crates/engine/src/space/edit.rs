@@ -3,26 +3,26 @@
 //!
 //! A batch that comes to an editing filter is put aside as rich pointers, and the walk goes on with
 //! everything else that can be done without it: so what reads a block in parallel has read it
-//! before the change [Th §5.3.1, rule 2], wherever it stands in the request. Then the walk ends, and
-//! with it every view of the turn (`Walk::pause`); only rich pointers are left ([`Paused`]). Now the
-//! space has its pools for itself (`&mut`), the filter edits block by block, and a new walk takes up
-//! where the old one stopped. That no slice is alive the compiler has proved, and `Pool::edit` says
-//! why the bytes may be written (M9).
+//! before the change [Th §5.3.1, rule 2], wherever it stands in the request. Then the walk ends,
+//! and with it every view of the turn (`Walk::pause`); only rich pointers are left ([`Paused`]).
+//! Now the space has its pools for itself (`&mut`), the filter edits block by block, and a new walk
+//! takes up where the old one stopped. That no slice is alive the compiler has proved, and
+//! `Pool::edit` says why the bytes may be written (M9).
 //!
 //! That nobody *expects* the old bytes is argued here. A frame is changed where it lies only if
-//! - E1 it lies in a pool of this space that is our own: imported and lent blocks are copied into the
-//!   local pool (`work`), which is always writable;
-//! - E2 nobody else in any space holds it: its segment has no lease (rings) and no pin (holds), which
-//!   `Pool::edit` checks;
+//! - E1 it lies in a pool of this space that is our own: imported and lent blocks are copied into
+//!   the local pool (`work`), which is always writable;
+//! - E2 nobody else in any space holds it: its segment has no lease (rings) and no pin (holds),
+//!   which `Pool::edit` checks;
 //! - E3 no block that is under way in this space shares a byte of the frame: all of those are in
 //!   [`Paused`], since the walk is at rest and puts nothing elsewhere, and the frames of all are
 //!   compared, those of the same batch among them (a filter may make several blocks of one);
 //! - E4 nobody asked for copies (`Settings::copies`).
 //!
 //! A filter that remembers a rich pointer without holding the block is entitled to nothing (M5). A
-//! frame is compared whole, since `pcap` writes all of it whatever the view. Otherwise the change is
-//! made in a copy: of the whole frame, or, if that is long and those behind take fragments, of the
-//! part that is written ([`FRAGMENT_MIN`]).
+//! frame is compared whole, since `pcap` writes all of it whatever the view. Otherwise the change
+//! is made in a copy: of the whole frame, or, if that is long and those behind take fragments, of
+//! the part that is written ([`FRAGMENT_MIN`]).
 
 use super::memory::Memory;
 use super::node::{Node, NodeId, Part};
@@ -79,10 +79,11 @@ impl Stage<'_> {
         while let Some(next) = paused.cuts.iter().position(|cut| cut.at == at) {
             let cut = paused.cuts.remove(next);
             let shared = shared(&cut.room.columns, paused);
-            let mut out = Out::default();
+            let mut out = Out { spare: std::mem::take(&mut self.turn.rooms), ..Out::default() };
             self.batch(at, &cut.room.columns, (shared, imported), &mut out);
+            self.turn.rooms = out.spare;
             paused.edited.extend(out.rooms.into_iter().map(|room| (at, room, cut.hops)));
-            self.turn.rooms.push(cut.room);
+            self.turn.keep(cut.room);
         }
     }
 
@@ -162,6 +163,8 @@ pub struct Edits {
 #[derive(Default)]
 struct Out {
     rooms: Vec<Room>,
+    /// Memory for more of them.
+    spare: Vec<Room>,
     /// Blocks that came out beyond those that came in.
     made: u64,
     /// The lengths of those for which there was no memory.
@@ -174,7 +177,8 @@ impl Out {
         let added =
             self.rooms.last_mut().is_some_and(|room| room.columns.push_caused(entry, order));
         if !added {
-            let mut room = Room::default();
+            let mut room = self.spare.pop().unwrap_or_default();
+            room.columns.clear();
             room.columns.push_caused(entry, order);
             self.rooms.push(room);
         }
@@ -246,24 +250,22 @@ impl Bench<'_, '_> {
         out: &mut Out,
     ) {
         let place = entry.frame().place;
-        let unshared = |pool: &&mut Pool| !copies && pool.is_unshared(place);
         let dbuf = entry.frame().dbuf();
-        let intake = self.intakes.iter_mut().find(|pool| pool.id() == dbuf).filter(unshared);
+        let intake = self.intakes.iter_mut().find(|pool| !copies && pool.id() == dbuf);
         if let Some(editing) = intake.and_then(|pool| pool.edit(place)) {
             let (done, made, wrote) = Direct::call(editing, Some(self.work), entry, filter, tell);
             out.edits.direct += u64::from(wrote);
             return out.put(made, &done, entry, (self.work, order));
         }
-        if !copies && self.work.id() == dbuf && self.work.is_unshared(place) {
+        if !copies && self.work.id() == dbuf {
             let called = self.work.edit(place).map(|editing| {
                 let (done, made, wrote) = Direct::call(editing, None, entry, filter, tell);
                 (done, made.kept(), wrote)
             });
             if let Some((done, made, wrote)) = called {
                 out.edits.direct += u64::from(wrote);
-                out.put(made, &done, entry, (self.work, order));
+                return out.put(made, &done, entry, (self.work, order));
             }
-            return;
         }
         self.copy((entry, order), (filter, tell), out);
     }
@@ -375,8 +377,8 @@ impl Out {
         }
     }
 
-    /// Puts out a block of which `part` was copied: what lies before it, the copy, what lies behind,
-    /// each as far as it is in view. [SL §6.1]
+    /// Puts out a block of which `part` was copied: what lies before it, the copy, what lies
+    /// behind, each as far as it is in view. [SL §6.1]
     fn fragments(
         &mut self,
         done: &Done,

@@ -108,6 +108,18 @@ pub(crate) struct Turn {
     pub(crate) rooms: Vec<Room>,
 }
 
+/// How many batches at rest have memory that is kept: what one editing filter needs at a time.
+const ROOMS: usize = 4;
+
+impl Turn {
+    /// Keeps the memory of a batch for another one.
+    pub(crate) fn keep(&mut self, room: Room) {
+        if self.rooms.len() < ROOMS {
+            self.rooms.push(room);
+        }
+    }
+}
+
 /// How many blocks the sinks of a path may still take, all together.
 #[derive(Debug)]
 pub(crate) struct Left(AtomicU64);
@@ -193,7 +205,7 @@ impl<'w, 'a> Walk<'w, 'a> {
         for (at, room, hops) in paused.edited {
             let mut edited = batch(room);
             self.route(at, &mut edited, hops);
-            self.turn.rooms.push(edited.into_room());
+            self.turn.keep(edited.into_room());
         }
         self.settle();
     }
@@ -390,7 +402,8 @@ impl<'w, 'a> Walk<'w, 'a> {
 
     /// Keeps a batch for the editing filter that it came to.
     fn put_aside(&mut self, at: NodeId, batch: &mut Batch<'a>, hops: u8) -> Ran<'a> {
-        let room = self.turn.rooms.pop().unwrap_or_default();
+        let mut room = self.turn.rooms.pop().unwrap_or_default();
+        room.columns.clear();
         let taken = std::mem::replace(batch, Batch::unseen(room));
         self.cuts.push(Cut { at, room: taken.at_rest(), hops });
         Ran::Ended

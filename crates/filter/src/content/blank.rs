@@ -1,9 +1,9 @@
 //! `blank`: overwrites bytes in view.
 //!
 //! In: anything. Out: the same block with some of its bytes changed, so that a capture can be given
-//! away without what was said in it: `rx | ip | tcp | blank | pcap headers.pcap` keeps headers, lengths and
-//! times. Checksums are left alone: they tell that the payload is not what was sent. It asks the
-//! space for the bytes that it overwrites and for no others. [SL §6.1, rewriting]
+//! away without what was said in it: `rx | ip | tcp | blank | pcap headers.pcap` keeps headers,
+//! lengths and times. Checksums are left alone: they tell that the payload is not what was sent. It
+//! asks the space for the bytes that it overwrites and for no others. [SL §6.1, rewriting]
 
 use crate::prelude::*;
 

@@ -1,18 +1,19 @@
 //! Editing block by block: the gateway before every change. [SL §6.1], [Th §5.3.3,
 //! `slblock_writable`]
 //!
-//! An author who changes bytes writes [`Edit`]. What it is given shows one block and nothing else of
-//! the turn, so that nobody has a view of the bytes while they are changed; the space decides what a
-//! request to write means, and the filter cannot tell:
+//! An author who changes bytes writes [`Edit`]. What it is given shows one block and nothing else
+//! of the turn, so that nobody has a view of the bytes while they are changed; the space decides
+//! what a request to write means, and the filter cannot tell:
 //!
 //! | who else sees the block | its size | what happens |
 //! |---|---|---|
 //! | nobody | any | **direct**: it is changed where it lies |
-//! | somebody, or it is not ours | small, or all is written | **copy** into memory of this space |
-//! | somebody | large, and a part is written | **copy on write** of the part: three fragments, where those behind take fragments |
+//! | somebody, or it is not ours | small, or all is written | **copy** into local memory |
+//! | somebody | large, a part is written | **copy on write** of the part: fragments |
 //! | anybody | a new block is made of it | **append** ([`Editable::replace`]): nothing is copied |
 //!
-//! Nothing is copied before the filter asks to write. A change of the view alone
+//! Fragments leave only where those behind take them. Nothing is copied before the filter asks to
+//! write. A change of the view alone
 //! ([`Editable::narrow`]) is one of metadata, and touches no byte. [Th §5.3.1]
 
 use super::state::State;
@@ -117,8 +118,8 @@ impl<'e> Editable<'e> {
     }
 
     /// Puts a new block of at most `room` bytes in place of this one: it is no frame any more, and
-    /// what was there is not copied. `fill` answers how much it used. Answers false, and the block is
-    /// lost, when there is no memory.
+    /// what was there is not copied. `fill` answers how much it used. Answers false, and the block
+    /// is lost, when there is no memory.
     pub fn replace(&mut self, room: usize, fill: impl FnOnce(&mut [u8]) -> usize) -> bool {
         let made = self.bench.replace(room.min(abi::BLOCK_MAX));
         let used = made.map(|made| fill(made).min(made.len()));

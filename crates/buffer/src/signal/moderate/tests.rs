@@ -1,3 +1,5 @@
+//! The rule by hand, with made-up times; and once with real threads.
+
 use super::*;
 
 /// Counts the events that a timer sends.
