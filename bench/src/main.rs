@@ -8,14 +8,14 @@
 
 mod chain;
 mod doors;
-mod file;
 mod edits;
+mod file;
 mod harness;
 mod lazy;
 mod line;
 mod live;
-mod peek;
 mod moderation;
+mod peek;
 mod pipe;
 mod pipes;
 mod plot;

@@ -107,7 +107,9 @@ fn calls(rounds: usize) -> Result<Vec<Row>, String> {
 }
 
 /// Millions of calls per second.
-fn per_call<T, E: std::fmt::Display>(mut call: impl FnMut() -> Result<T, E>) -> Result<f64, String> {
+fn per_call<T, E: std::fmt::Display>(
+    mut call: impl FnMut() -> Result<T, E>,
+) -> Result<f64, String> {
     let (mut count, begin) = (0_u64, sys::clock::monotonic());
     loop {
         for _ in 0..4096 {

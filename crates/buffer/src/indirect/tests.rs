@@ -9,7 +9,6 @@ use crate::aggregate::{AllocationPool, Frozen};
 use crate::pool::{self, Pool};
 use crate::{Fault, Put};
 
-
 use testkit::Random;
 
 const SEGMENT: usize = 4096;
@@ -264,9 +263,12 @@ fn read_all(input: &mut Input) -> Vec<u8> {
 #[test]
 fn d11_a_full_stream_drops_what_is_new_or_overwrites_what_is_old_and_counts_it() {
     let house = House::new();
-    for (policy, segments) in
-        [(Policy::DropNew, 16), (Policy::DropNew, 2), (Policy::Overwrite, 32), (Policy::Overwrite, 2)]
-    {
+    for (policy, segments) in [
+        (Policy::DropNew, 16),
+        (Policy::DropNew, 2),
+        (Policy::Overwrite, 32),
+        (Policy::Overwrite, 2),
+    ] {
         let house = House::new();
         let (mut output, mut input, backing) = house.one(&Config { policy, ..config() }, segments);
         let mut written = 0;
@@ -474,7 +476,8 @@ fn t10_who_dies_is_told_from_who_closes() {
 
 fn house_again(house: &House) -> (Output, Input, Backing) {
     let backing = Backing::new(house.pool(77, 4));
-    let (output, mut offers) = indirect(&Config { id: id(78), ..config() }, backing.clone()).unwrap();
+    let (output, mut offers) =
+        indirect(&Config { id: id(78), ..config() }, backing.clone()).unwrap();
     let input = offers.remove(0).open(&house.space(Space::new())).unwrap();
     (output, input, backing)
 }
