@@ -67,6 +67,8 @@ pub mod wait {
 pub const OPEN: u64 = 0;
 /// A party has left for ever.
 pub const CLOSED: u64 = 1;
+/// The writer has left this segment for another one: the last record is a switch.
+pub const SWITCHED: u64 = 2;
 
 /// What the parties of a ring agree on before the first access. Lies in a memfd of its own that is
 /// sealed against everything.

@@ -24,7 +24,7 @@ use crate::atomic::{Ordering, acquire, fence};
 use crate::join::{Coming, Door, Ticket};
 use crate::region::Region;
 use crate::{Fault, Policy, Put, Taken};
-use abi::ring::{CLOSED, PAGE_WORDS, reader, writer};
+use abi::ring::{CLOSED, PAGE_WORDS, SWITCHED, reader, writer};
 use std::sync::Arc;
 use sys::doorbell::Doorbell;
 
@@ -268,10 +268,17 @@ impl Producer {
         store.writer.word(writer::RESERVE).store(self.head, Ordering::Relaxed);
         self.show(&store.writer);
         self.marked = marked;
-        self.publish();
+        self.leave_segment();
         self.capacity = store.capacity;
         (self.start, self.marked, self.cut) = (self.head, self.head, None);
         self.store = store;
+    }
+
+    /// Publishes the switch and says that the segment ends with it.
+    pub(crate) fn leave_segment(&mut self) {
+        self.publish();
+        // SYNC POINT: switched; pairs with the load in `Consumer::has_switched`.
+        self.store.writer.word(writer::STATE).store(SWITCHED, Ordering::Release);
     }
 
     /// Goes on with another capacity in the same memory, from the head on.
@@ -524,6 +531,13 @@ impl Consumer {
     /// How many positions are published (as of the last look) and not released.
     pub(crate) fn resident(&self) -> u64 {
         self.commit.wrapping_sub(self.released)
+    }
+
+    /// Whether the writer has left this segment. Asked before the position, which is the last one
+    /// then, with a switch before it.
+    pub(crate) fn has_switched(&self) -> bool {
+        // SYNC POINT: switched; pairs with the store in `Producer::leave_segment`.
+        acquire(self.store.writer.word(writer::STATE)) == SWITCHED
     }
 
     /// Whether the writer has closed and everything has been read.

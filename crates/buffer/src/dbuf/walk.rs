@@ -128,8 +128,14 @@ impl Walk {
 
     /// Goes on with what is written from now on.
     pub(super) fn join_now(&mut self) -> Result<(), Fault> {
-        self.side.next = self.side.refresh()?;
-        (self.known, self.plain) = (false, 0);
+        let has_switched = self.side.has_switched();
+        let now = self.side.refresh()?;
+        (self.side.next, self.known, self.plain) = (now, false, 0);
+        if let (true, Some(last)) = (has_switched, now.checked_sub(Record::SIZE as u64)) {
+            // The switch is the last record.
+            let header = Record::from_words(self.data.header(last));
+            self.awaited = (header.kind == Record::SWITCH).then_some(header.sequence);
+        }
         self.release();
         Ok(())
     }
@@ -157,7 +163,8 @@ impl Walk {
         self.side.next = position;
         self.side.taken = self.count();
         self.side.cut(capacity);
-        self.plain = 0;
+        // Whoever uses the walk is asked by the new capacity.
+        (self.plain, self.stop) = (0, position);
         Ok(())
     }
 

@@ -120,7 +120,7 @@ impl Writer {
     /// Says that the ring goes on in another one of a process of its own, and goes on nowhere.
     pub(crate) fn switch_away(&mut self, number: u64) {
         self.mark(Record { length: 0, kind: Record::SWITCH, sequence: number });
-        self.side.publish();
+        self.side.leave_segment();
         (self.far, self.limit, self.is_away) = (0, 0, true);
     }
 

@@ -3,7 +3,7 @@
 use super::Ready;
 use super::note::{self, Note};
 use crate::dbuf::Visitor;
-use crate::dbuf::walk::Found;
+use crate::dbuf::walk::{Found, Walk};
 use crate::share::segment::Received;
 use crate::wait::{Ringer, Sleeper, Urgency};
 use crate::{Fault, Policy, Put, Taken, signal};
@@ -30,8 +30,6 @@ pub struct Input {
     gone: bool,
     /// Whether the ring overwrites.
     lossy: bool,
-    /// After how much that was read the writer is told: an eighth of the ring.
-    often: u64,
     spins: u32,
     /// What both sides agree on in the segment that we read.
     shape: Geometry,
@@ -49,8 +47,8 @@ const HEARD_MAX: usize = 256;
 impl Input {
     pub(super) fn new((mut ring, shape): (Visitor, Geometry), bell: Doorbell) -> Self {
         let walk = ring.walk();
-        let (lossy, often) = (walk.side.policy == Policy::Overwrite, walk.side.capacity / 8);
-        walk.stop_at(walk.side.released() + often);
+        let lossy = walk.side.policy == Policy::Overwrite;
+        walk.stop_at(walk.side.released() + often(walk));
         let processors = std::thread::available_parallelism().map_or(1, usize::from);
         Self {
             ring,
@@ -60,7 +58,6 @@ impl Input {
             rest: None,
             gone: false,
             lossy,
-            often,
             spins: signal::spins(processors),
             shape,
             inbox: Vec::new(),
@@ -119,16 +116,19 @@ impl Input {
                 break;
             }
         }
-        if let (true, Some(_)) = (self.revoked, self.ring.walk().awaited()) {
+        Ok(self.is_at_end()?.then_some(0))
+    }
+
+    /// Whether the stream has ended, now that nothing is there; a fault if it cannot go on.
+    fn is_at_end(&mut self) -> Result<bool, Fault> {
+        let awaits = self.ring.walk().awaited().is_some();
+        if awaits && self.revoked {
             return Err(Fault::Revoked { position: self.ring.walk().side.next });
         }
-        if self.ring.walk().awaited().is_none() && self.ring.is_finished()? {
-            return Ok(Some(0));
+        if !awaits && self.ring.is_finished()? {
+            return Ok(true);
         }
-        if self.gone {
-            return Err(Fault::Abandoned);
-        }
-        Ok(None)
+        if self.gone { Err(Fault::Abandoned) } else { Ok(false) }
     }
 
     /// Waits until there is something to read, for at most `limit`.
@@ -188,10 +188,9 @@ impl Input {
 
     /// Wakes a writer that waits for the room that was given back.
     fn tell(&mut self) {
-        let often = self.often;
         let walk = self.ring.walk();
         let released = walk.side.released();
-        walk.stop_at(released + often);
+        walk.stop_at(released + often(walk));
         let side = &walk.side;
         if self.ringer.is_due(&side.store.writer, writer::WAIT, released, Urgency::More) {
             self.gone |= self.bell.ring() == Other::Gone;
@@ -248,8 +247,7 @@ impl Input {
             return Err(walk.side.poison(Fault::Segment { position }));
         };
         walk.go_on_in(store);
-        self.often = shape.capacity / 8;
-        walk.stop_at(position + self.often);
+        walk.stop_at(position + often(walk));
         self.shape = shape;
         // The page of the writer is another one, and so may be the writer.
         self.ringer = Ringer::default();
@@ -309,12 +307,17 @@ impl Input {
             }
             // An empty block is passed, and is nothing to a reader of bytes.
         }
-        let side = &self.ring.walk().side;
-        if side.next - side.released() >= self.often {
+        let walk = self.ring.walk();
+        if walk.side.next - walk.side.released() >= often(walk) {
             self.give_back();
         }
         Ok(count)
     }
+}
+
+/// After how much that was read the writer is told: an eighth of the ring.
+const fn often(walk: &Walk) -> u64 {
+    walk.side.capacity / 8
 }
 
 impl AsFd for Input {

@@ -70,3 +70,7 @@ impl Output {
         if together { Sides::Together } else { Sides::Apart }
     }
 }
+
+#[cfg(test)]
+#[cfg(not(miri))]
+mod tests;

@@ -4,7 +4,6 @@ use super::Input;
 use crate::Fault;
 use crate::dbuf::Visitor;
 use abi::ring::reader;
-use sys::doorbell::Other;
 
 /// What [`Input::read_block`] has found.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -25,15 +24,16 @@ impl Input {
         if self.rest.is_none() && self.ring.walk().take(out) {
             return Ok(Piece::Block(out.len()));
         }
-        let taken = if self.lossy { self.ring.read(out)? } else { self.take_block(out)? };
-        if let Some(length) = taken {
-            return Ok(Piece::Block(length));
+        loop {
+            let taken = if self.lossy { self.ring.read(out)? } else { self.take_block(out)? };
+            if let Some(length) = taken {
+                return Ok(Piece::Block(length));
+            }
+            self.give_back();
+            if !self.go_on()? {
+                return Ok(if self.is_at_end()? { Piece::End } else { Piece::Nothing });
+            }
         }
-        self.give_back();
-        if self.ring.is_finished()? {
-            return Ok(Piece::End);
-        }
-        if self.gone { Err(Fault::Abandoned) } else { Ok(Piece::Nothing) }
     }
 
     /// Passes over all blocks but the newest, and gives them back; answers how many, which are
@@ -47,15 +47,15 @@ impl Input {
         self.skip(Visitor::skip_to_now)
     }
 
-    fn skip(
-        &mut self,
-        skip: impl FnOnce(&mut Visitor) -> Result<u64, Fault>,
-    ) -> Result<u64, Fault> {
+    fn skip(&mut self, skip: impl Fn(&mut Visitor) -> Result<u64, Fault>) -> Result<u64, Fault> {
         if let Some(rest) = self.rest.take() {
             self.ring.walk().pass(&rest);
         }
         let before = self.ring.walk().side.released();
-        let skipped = skip(&mut self.ring)?;
+        let mut skipped = skip(&mut self.ring)?;
+        while self.go_on()? {
+            skipped += skip(&mut self.ring)?;
+        }
         if self.ring.walk().side.released() != before {
             self.tell();
         }
@@ -76,7 +76,7 @@ impl Input {
         walk.data().copy_out(found.at(), to);
         self.rest = None;
         walk.pass(&found);
-        if walk.side.next - walk.side.released() >= self.often {
+        if walk.side.next - walk.side.released() >= super::often(walk) {
             self.give_back();
         }
         Ok(Some(length))
@@ -97,7 +97,7 @@ impl Input {
     /// Says that we are awake; takes a ring back if there was one.
     pub(crate) fn wake(&mut self, rang: bool) {
         if rang {
-            self.gone |= self.bell.clear() == Other::Gone;
+            self.hear();
         }
         let index = self.ring.walk().side.index;
         if let Some(page) = self.ring.walk().side.store.readers.get(index) {

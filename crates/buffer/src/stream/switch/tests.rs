@@ -229,6 +229,29 @@ fn who_comes_between_segments_gets_what_comes_after() {
     assert!(number > 300 && output.segment() > 5, "{number} {}", output.segment());
 }
 
+/// Who reads block by block, or skips, comes over a switch as well.
+#[test]
+fn blocks_and_skips_come_over_a_switch() {
+    use crate::stream::Piece;
+    let (mut output, mut inputs) = open(&config(Policy::Block).readers(2));
+    output.write(b"one").unwrap();
+    output.resize(8192).unwrap();
+    output.write(b"two").unwrap();
+    output.flush();
+    let mut out = [0; 9];
+    assert_eq!(inputs[0].read_block(&mut out), Ok(Piece::Block(3)));
+    assert_eq!(inputs[0].read_block(&mut out), Ok(Piece::Block(3)));
+    assert_eq!((inputs[0].read_block(&mut out), &out[..3]), (Ok(Piece::Nothing), &b"two"[..]));
+    assert_eq!(inputs[1].skip_to_now(), Ok(2));
+    output.write(b"three").unwrap();
+    output.revoke(1).unwrap();
+    assert_eq!(inputs[1].read_block(&mut out), Ok(Piece::Block(5)));
+    assert!(matches!(inputs[1].read_block(&mut out), Err(Fault::Revoked { .. })));
+    drop(output);
+    assert_eq!(inputs[0].skip_to_now(), Ok(1));
+    assert_eq!(inputs[0].read_block(&mut out), Ok(Piece::End));
+}
+
 /// A writer that waits for room is woken, and a reader that waits for blocks, on either side of a
 /// switch.
 #[test]
