@@ -1,4 +1,5 @@
 //! Maps of all kinds by the hands of programs and processes: what one puts in the other finds.
+#![expect(clippy::unwrap_used, reason = "what fails here fails the test")]
 
 #[expect(dead_code, reason = "only what counts is needed here")]
 mod attach;

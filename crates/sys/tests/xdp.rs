@@ -1,5 +1,6 @@
 //! AF_XDP on real devices: frames in are frames out, descriptors alone move, and every frame of the
 //! memory is in exactly one place.
+#![expect(clippy::unwrap_used, reason = "what fails here fails the test")]
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -42,7 +43,7 @@ fn numbered(count: u32, longest: usize) -> Vec<Vec<u8>> {
         [&number.to_be_bytes()[..], &fill.collect::<Vec<u8>>()].concat()
     };
     let made = |number: u32| {
-        let length = if number % 7 == 0 { longest } else { random.within(14..longest) };
+        let length = if number.is_multiple_of(7) { longest } else { random.within(14..longest) };
         Frame::ethernet().ethertype(0x88b5, &payload(number, length - 4))
     };
     (0..count).map(made).collect()

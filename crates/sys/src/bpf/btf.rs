@@ -76,8 +76,8 @@ impl Types {
         self.push(0, kind::PTR << 24, to, &[])
     }
 
-    /// A structure: its size in bytes, and of each member the name, the type, and where it begins in
-    /// bytes.
+    /// A structure: its size in bytes, and of each member the name, the type, and where it begins,
+    /// in bytes.
     pub fn structure(&mut self, name: &str, bytes: u32, members: &[(&str, u32, u32)]) -> u32 {
         let name = self.text(name);
         let members: Vec<u32> = members

@@ -4,7 +4,8 @@
 //! gone with a process that was killed, it takes the program away from there; nothing is pinned and
 //! nothing attached by netlink, which would stay (RELIABILITY T15). Nobody who was there before is
 //! ever thrown out: where the kernel knows one place only (XDP) a second one is refused, where it
-//! knows a chain (TCX, groups) the [`Anchor`] says where in it.
+//! knows a chain (TCX, groups) the [`Anchor`] says where in it. The kernel asks for no capability
+//! here: the descriptor of a program is the right to attach it, so no stranger is given one.
 
 use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd, OwnedFd};
 

@@ -22,6 +22,7 @@ pub struct Kernel {
     states: Vec<bool>,
     before: Vec<u64>,
     place: Place,
+    has_a_clock: bool,
 }
 
 impl Kernel {
@@ -42,7 +43,8 @@ impl Kernel {
         let loaded = bpf::Program::load(kind(program.place), name, &code)?;
         let before = vec![0; program.counters.len()];
         let states = program.maps.iter().map(|map| map.state_of.is_some()).collect();
-        Ok(Self { loaded, maps, states, before, place: program.place })
+        let has_a_clock = program.code.contains(&insn::Insn::call(insn::Helper::KtimeNs));
+        Ok(Self { loaded, maps, states, before, place: program.place, has_a_clock })
     }
 
     fn counted(&mut self) -> Vec<u64> {
@@ -81,6 +83,10 @@ impl Judge for Kernel {
     }
 
     fn states(&mut self) -> Option<Vec<Vec<u8>>> {
+        if self.has_a_clock {
+            // Nobody else's clock says the same.
+            return None;
+        }
         let states = self.maps.iter().zip(&self.states).filter(|(_, is_state)| **is_state);
         Some(states.map(|(map, _)| map.get(0).expect("the state")).collect())
     }

@@ -1,0 +1,98 @@
+//! What a thread without capabilities is refused, and that the refusal names what is missing.
+#![expect(clippy::unwrap_used, reason = "what fails here fails the test")]
+
+#[expect(dead_code, reason = "only programs that answer and count are needed here")]
+mod attach;
+
+use ebpf::insn::{self, Alu, Insn, R0, R1, R2, R10, Size};
+use rustix::io::Errno;
+use rustix::thread::{CapabilitySet, capabilities, set_capabilities};
+use streamline_sys as sys;
+use sys::bpf::{Anchor, Kind, Link, Load, Map, Program, Side, missing, tcx_chain};
+use sys::net::Links;
+use testkit::need;
+use testkit::net::{Cable, Pair, SERVER_DEVICE};
+
+/// Works in a thread that has these capabilities and no other.
+fn with<T: Send>(kept: CapabilitySet, work: impl FnOnce() -> T + Send) -> T {
+    let stripped = || {
+        let mut sets = capabilities(None).unwrap();
+        (sets.effective, sets.permitted) = (kept, kept);
+        sets.inheritable = CapabilitySet::empty();
+        // Of this thread only, which ends here.
+        set_capabilities(None, sets).unwrap();
+        work()
+    };
+    let done = std::thread::scope(|scope| scope.spawn(stripped).join());
+    done.unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+}
+
+#[test]
+fn what_is_missing_is_said_by_name() {
+    let Some(()) = need::bpf() else { return };
+    let code = attach::answer_code(0);
+    let tries = [
+        (CapabilitySet::empty(), vec!["CAP_BPF", "CAP_NET_ADMIN", "CAP_PERFMON"]),
+        (CapabilitySet::BPF, vec!["CAP_NET_ADMIN", "CAP_PERFMON"]),
+        (CapabilitySet::NET_ADMIN, vec!["CAP_BPF", "CAP_PERFMON"]),
+    ];
+    for (kept, wanted) in tries {
+        let refused = with(kept, || Program::load(Kind::Tc, "refused", &code).unwrap_err());
+        assert_eq!(refused.missing, wanted);
+        assert_eq!(refused.error.errno, Errno::PERM.raw_os_error());
+        let text = refused.to_string();
+        // Not what nobody asked for: programs load without it.
+        let named = wanted[..wanted.len() - 1].join(", ");
+        assert!(text.ends_with(&format!("(without {named})")), "{text}");
+    }
+    with(CapabilitySet::BPF | CapabilitySet::NET_ADMIN, || {
+        assert_eq!(missing(), ["CAP_PERFMON"]);
+        Program::load(Kind::Tc, "loads", &code).unwrap();
+    });
+    with(CapabilitySet::SYS_ADMIN, || assert!(missing().is_empty()));
+}
+
+/// With CAP_PERFMON a pointer may be compared and printed; without, the verifier minds, and the
+/// refusal says that this may be why.
+#[test]
+fn the_verifier_minds_more_without_perfmon() {
+    let Some(()) = need::bpf() else { return };
+    // Stores a pointer to the stack in a map, where everybody could read it.
+    let map = Map::array("leak", 8, 1, true).unwrap();
+    let number = std::os::fd::AsRawFd::as_raw_fd(&std::os::fd::AsFd::as_fd(&map));
+    let mut code = Vec::from(Insn::load_map_value(R1, number.cast_unsigned(), 0));
+    code.push(Insn::mov(R2, R10));
+    code.push(Insn::alu(Alu::Add, R2, -8));
+    code.push(Insn::store(Size::DW, R1, 0, R2));
+    code.extend([Insn::mov(R0, 0), Insn::exit()]);
+    let code = insn::encode(&code);
+    let load = Load::new(Kind::Tc, "leak", &code);
+    with(CapabilitySet::BPF | CapabilitySet::NET_ADMIN | CapabilitySet::PERFMON, || {
+        load.load().unwrap();
+    });
+    let refused = with(CapabilitySet::BPF | CapabilitySet::NET_ADMIN, || load.load().unwrap_err());
+    assert_eq!(refused.missing, ["CAP_PERFMON"]);
+    assert!(refused.to_string().ends_with("(without CAP_PERFMON)"), "{refused}");
+}
+
+/// Who holds the descriptor of a program may put it at an interface, whatever else they may do: it
+/// must not be handed to strangers. To look who is there takes CAP_NET_ADMIN.
+#[test]
+fn a_program_in_hand_is_the_right_to_attach_it() {
+    let Some(()) = need::bpf() else { return };
+    let Some(pair) = Pair::new(Cable { addresses: false, ..Cable::default() }) else { return };
+    let map = Map::array("seen", 8, 1, true).unwrap();
+    let program = attach::count(Kind::Tc, "counter", &map, -1);
+    pair.server.enter(|| {
+        let index = Links::open().unwrap().named(SERVER_DEVICE).unwrap().index;
+        let (link, chain) = with(CapabilitySet::empty(), || {
+            let link = Link::tcx(&program, index, Side::Ingress, Anchor::Head, None).unwrap();
+            (link, tcx_chain(index, Side::Ingress).unwrap_err())
+        });
+        let text = chain.to_string();
+        assert!(text.contains("PROG_QUERY") && text.contains("CAP_NET_ADMIN"), "{text}");
+        assert_eq!(tcx_chain(index, Side::Ingress).unwrap().members.len(), 1);
+        drop(link);
+        assert!(tcx_chain(index, Side::Ingress).unwrap().members.is_empty());
+    });
+}
