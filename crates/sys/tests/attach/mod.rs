@@ -65,7 +65,7 @@ pub(crate) fn attach_step_by_step() {
     let (index, steps) = (number(INDEX), number(STEP));
     let mut kept: Vec<Box<dyn std::any::Any>> = Vec::new();
     let map = (steps > 0).then(|| Map::array("killed", 8, 1, true).unwrap());
-    let tell = |of: &str, id: u32| println!("made {of} {id}");
+    let tell = |of: &str, id: u32| say(&format!("made {of} {id}"));
     if let Some(map) = &map {
         tell("map", map.info().unwrap().id);
         let program = |kind, value| {
@@ -93,9 +93,14 @@ pub(crate) fn attach_step_by_step() {
         }
         kept.push(Box::new(links));
     }
-    println!("ready");
+    say("ready");
     // Until this process is killed, or its parent has gone.
     let _ = std::io::stdin().read(&mut [0]);
+}
+
+#[expect(clippy::print_stdout, reason = "the parent reads it")]
+fn say(line: &str) {
+    println!("{line}");
 }
 
 /// A process attaches up to a step and is killed; answers what it had made.
