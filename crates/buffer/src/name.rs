@@ -6,7 +6,7 @@
 //!  Host: one thread listens at  @streamline/UID/NAME  ◄── connect ──  open("NAME")
 //!    who is it?  ◄────────────────  SO_PEERCRED  ────────────────►      who has this name?
 //!    may it?  AccessList, once
-//!    a page and a place  ────────── descriptors, or why not ────────►   seals and sizes are checked
+//!    a page and a place  ────────── descriptors, or why not ────────►   seals, sizes are checked
 //!    (hung up: gone)  ◄──────────── the same socket: the bell ──────►   Input
 //! ```
 //!
@@ -48,3 +48,8 @@ use crate::stream;
 #[cfg(test)]
 #[cfg(not(miri))]
 mod tests;
+
+/// The page of the book, whose examples run.
+#[cfg(doctest)]
+#[doc = include_str!("../../../docs/book/buffers/names.md")]
+mod book {}

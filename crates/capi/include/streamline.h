@@ -164,8 +164,8 @@ int streamline_mpipe_with(int *fds,
                           const struct streamline_config *config);
 
 /*
- Reads as read(2) does: what is there, at most count bytes; waits until there is something. 0: the
- stream has ended. A ring that overwrites gives whole blocks, one at a time.
+ Reads as read(2) does: what is there, at most count bytes; waits until there is something. 0:
+ the stream has ended. A ring that overwrites gives whole blocks, one at a time.
  */
 ptrdiff_t streamline_read(int fd,
                           void *buf,

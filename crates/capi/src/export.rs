@@ -146,8 +146,8 @@ pub unsafe extern "C" fn streamline_mpipe_with(
     })
 }
 
-/// Reads as read(2) does: what is there, at most count bytes; waits until there is something. 0: the
-/// stream has ended. A ring that overwrites gives whole blocks, one at a time.
+/// Reads as read(2) does: what is there, at most count bytes; waits until there is something. 0:
+/// the stream has ended. A ring that overwrites gives whole blocks, one at a time.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn streamline_read(fd: c_int, buf: *mut c_void, count: usize) -> isize {
     // SAFETY: X1.

@@ -13,8 +13,7 @@ const PARTS: [&str; 6] = ["arguments", "calls", "region", "inbox", "mpipe", "thr
 /// Where cargo puts what it has made of this crate: beside this test.
 fn library() -> PathBuf {
     let test = std::env::current_exe().unwrap();
-    let folder = test.parent().and_then(Path::parent).unwrap();
-    folder.to_path_buf()
+    test.parent().unwrap().to_path_buf()
 }
 
 /// Whether there is such a program; else says so.

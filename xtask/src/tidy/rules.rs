@@ -65,6 +65,7 @@ pub(super) const ROOMS: &[Room] = &[
             // Loom models: a cell that says who looks, and when.
             "cursor/models.rs",
             "slots/models.rs",
+            "join/models.rs",
         ]),
         ..room("buffer", 1, &["abi", "sys"])
     },
