@@ -16,6 +16,7 @@ mod line;
 mod live;
 mod moderation;
 mod peek;
+mod mpipe;
 mod pipe;
 mod pipes;
 mod plot;
@@ -109,6 +110,11 @@ const BENCHES: &[Bench] = &[
         run: peek::run,
     },
     Bench {
+        name: "mpipe",
+        summary: "one producer, several consumers, against n pipes and tee(2) [SL §5.1]",
+        run: mpipe::run,
+    },
+    Bench {
         name: "splice",
         summary: "from a dbuf to an ibuf without touching it [SL fig. 4], goals G6, G7",
         run: splice::run,
@@ -156,6 +162,7 @@ fn main() -> ExitCode {
             Some("scale") => scale::serve(&arguments.reader),
             Some("pointers") => splice::serve(1),
             Some("peek-stream" | "peek-indirect") => peek::serve(&arguments.reader),
+            Some(kind) if kind.starts_with("mpipe-") => mpipe::serve(&arguments.reader),
             _ => pipe::serve(&arguments.reader),
         };
         return match served {
