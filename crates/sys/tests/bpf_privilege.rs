@@ -4,11 +4,11 @@
 #[expect(dead_code, reason = "only programs that answer and count are needed here")]
 mod attach;
 
-use ebpf::insn::{self, Alu, Insn, R0, R1, R2, R10, Size};
+use ebpf::insn::{self, Alu, Cond, Insn, R0, R1, R2, R10, Size};
 use rustix::io::Errno;
 use rustix::thread::{CapabilitySet, capabilities, set_capabilities};
 use streamline_sys as sys;
-use sys::bpf::{Anchor, Kind, Link, Load, Map, Program, Side, missing, tcx_chain};
+use sys::bpf::{Anchor, Detail, Kind, Link, Load, Map, Program, Side, missing, tcx_chain};
 use sys::net::Links;
 use testkit::need;
 use testkit::net::{Cable, Pair, SERVER_DEVICE};
@@ -73,6 +73,22 @@ fn the_verifier_minds_more_without_perfmon() {
     let refused = with(CapabilitySet::BPF | CapabilitySet::NET_ADMIN, || load.load().unwrap_err());
     assert_eq!(refused.missing, ["CAP_PERFMON"]);
     assert!(refused.to_string().ends_with("(without CAP_PERFMON)"), "{refused}");
+}
+
+/// More of what the verifier thought is told on request.
+#[test]
+fn the_log_is_as_long_as_was_asked_for() {
+    let Some(()) = need::bpf() else { return };
+    let mut code = vec![Insn::load(Size::W, R1, R1, 0), Insn::mov(R0, 0)];
+    // Two ways to the first exit, and only then what the verifier minds.
+    code.push(Insn::jump_if(Cond::Eq, R1, 5, 1));
+    code.extend([Insn::exit(), Insn::mov(R0, R2), Insn::exit()]);
+    let code = insn::encode(&code);
+    let load = Load::new(Kind::Tc, "told", &code);
+    let short = load.load().unwrap_err().log;
+    let long = Load { detail: Detail::AllWays, ..load }.load().unwrap_err().log;
+    assert!(short.contains("R2 !read_ok") && long.contains("R2 !read_ok"));
+    assert!(long.len() > short.len(), "{short}\n{long}");
 }
 
 /// Who holds the descriptor of a program may put it at an interface, whatever else they may do: it

@@ -121,6 +121,13 @@ fn xdp_says_who_runs_it_and_never_takes_a_place() {
         assert!(Link::xdp_any(&drop_all, index).is_err());
         frames(&pair, 30);
         assert_eq!(counted(&map), 30);
+        ours.link.update(&drop_all, Some(&pass)).unwrap();
+        frames(&pair, 30);
+        ours.link.update(&pass, None).unwrap();
+        frames(&pair, 5);
+        until("no more than those of the first and the last", || counted(&map) == 35);
+        let other = count(Kind::Tc, "tc", &map, 0);
+        assert!(ours.link.update(&other, None).is_err(), "of another kind");
         let lo = Links::open().unwrap().named("lo").unwrap().index;
         let generic = Link::xdp_any(&drop_all, lo).unwrap();
         assert_eq!(generic.mode, XdpMode::Generic);

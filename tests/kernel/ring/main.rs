@@ -12,7 +12,7 @@ use reader::{Content, Reader, Seen};
 use std::io::{Read as _, Write as _};
 use std::net::{TcpListener, TcpStream};
 use std::time::Instant;
-use sys::bpf::{Anchor, Link, Program, RingBuffer, Rings, Shape, Side, Statistics};
+use sys::bpf::{Anchor, Kind, Link, Program, RingBuffer, Rings, Shape, Side, Statistics};
 use sys::net::Links;
 use sys::packet::{Qdisc, Sender};
 use testkit::net::{CLIENT_DEVICE, Cable, Pair, SERVER, SERVER_DEVICE, until};
@@ -210,4 +210,31 @@ fn nanoseconds_per_packet() {
         }
     }
     drop(counting);
+}
+
+/// Run alone with `--ignored --nocapture test_runs`.
+#[test]
+#[ignore = "a measurement"]
+fn nanoseconds_by_test_runs() {
+    let Some(()) = need::bpf() else { return };
+    let shape =
+        Shape { cpus: cpus(), sinks: 1, pointers: 1 << 14, bytes: 1 << 22, record_max: 66_000 };
+    let rings = Rings::create("ring", shape).unwrap();
+    let bell = RingBuffer::create("bell", 1 << 16).unwrap();
+    let empty = [ebpf::insn::Insn::mov(ebpf::insn::R0, -1), ebpf::insn::Insn::exit()];
+    let empty = Program::load(Kind::Tc, "empty", &ebpf::insn::encode(&empty)).unwrap();
+    let silent = program::load(&rings, None);
+    let ringing = program::load(&rings, Some((&bell, BELL)));
+    for length in [46, 1482] {
+        let frame = numbered(1, length);
+        let mut best = [u32::MAX; 3];
+        for _ in 0..9 {
+            for (best, program) in best.iter_mut().zip([&empty, &silent, &ringing]) {
+                *best = program.test_run(&frame, 300_000).unwrap().duration_ns.min(*best);
+            }
+        }
+        let [empty, silent, ringing] = best;
+        let bytes = frame.len();
+        println!("{bytes} bytes: empty {empty} ns, tap {silent} ns, with bell {ringing} ns");
+    }
 }

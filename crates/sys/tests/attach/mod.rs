@@ -2,6 +2,7 @@
 
 use std::io::{BufRead as _, BufReader, Read as _};
 use std::process::Stdio;
+use std::sync::Arc;
 
 use ebpf::insn::{self, Insn, R0, R1, R2, Size, atomic};
 use std::os::fd::{AsFd as _, AsRawFd as _};
@@ -9,6 +10,7 @@ use streamline_sys as sys;
 use sys::bpf::{Anchor, Kind, Link, Map, Object, Program, RingBuffer, Side, XdpMode};
 use sys::net::Links;
 use sys::packet::{Qdisc, Sender};
+use sys::xdp::{Redirect, Settings, Socket, Umem, UmemShape};
 use testkit::Frame;
 use testkit::net::{CLIENT_DEVICE, Namespace, Pair, until};
 
@@ -54,7 +56,7 @@ pub(crate) fn frames(pair: &Pair, count: u64) {
 }
 
 /// How many steps there are.
-pub(crate) const STEPS: u32 = 8;
+pub(crate) const STEPS: u32 = 9;
 
 const INDEX: &str = "STREAMLINE_TEST_INDEX";
 const STEP: &str = "STREAMLINE_TEST_STEP";
@@ -85,6 +87,7 @@ pub(crate) fn attach_step_by_step() {
                 4 => links[0].update(&program(Kind::Tc, -1), None).unwrap(),
                 5 => links.push(Link::xdp(&program(Kind::Xdp, 2), index, XdpMode::Native).unwrap()),
                 6 => kept.push(Box::new(RingBuffer::create("killed", 4096).unwrap())),
+                7 => kept.push(Box::new(open_xdp(index))),
                 _ => {}
             }
             if let Some(link) = links.last() {
@@ -96,6 +99,17 @@ pub(crate) fn attach_step_by_step() {
     say("ready");
     // Until this process is killed, or its parent has gone.
     let _ = std::io::stdin().read(&mut [0]);
+}
+
+/// A socket of AF_XDP with its memory and its program.
+fn open_xdp(index: u32) -> (Redirect, Socket) {
+    let shape = UmemShape { frame: 2048, frames: 64, headroom: 0 };
+    let umem = Arc::new(Umem::create("killed", shape).unwrap());
+    let socket = Socket::open(&umem, Settings::new(index, 0, 64)).unwrap();
+    let redirect = Redirect::load("killed", 1, false).unwrap();
+    redirect.lead(0, &socket).unwrap();
+    say(&format!("made program {}", redirect.program().info().unwrap().id));
+    (redirect, socket)
 }
 
 #[expect(clippy::print_stdout, reason = "the parent reads it")]
