@@ -368,3 +368,57 @@ fn e1_a_write_of_what_was_read_makes_no_call_that_reads() {
     assert!(whole < SIZE / 65536 + 5, "no block is read by a call of its own: {whole}");
     let _ = (std::fs::remove_file(trace), std::fs::remove_file(out));
 }
+
+#[test]
+fn e5_a_file_that_is_cut_under_a_lazy_copy_ends_nobody() {
+    use std::io::Read as _;
+    let path = text().with_extension("cut");
+    std::fs::copy(text(), &path).unwrap();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_streamline"));
+    command.args(["exec", "--lazy", "dd", "bs=64k"]).arg(format!("if={}", path.display()));
+    let mut child = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
+    let mut output = child.stdout.take().unwrap();
+    let mut start = vec![0; 500_000];
+    output.read_exact(&mut start).unwrap();
+    assert!(std::fs::read(text()).unwrap().starts_with(&start));
+    std::fs::File::options().write(true).open(&path).unwrap().set_len(0).unwrap();
+    output.read_to_end(&mut Vec::new()).unwrap();
+    let code = child.wait().unwrap().code();
+    assert!(matches!(code, Some(0 | 1)), "by a signal? {code:?}");
+    std::fs::remove_file(path).unwrap();
+}
+
+#[test]
+fn signals_go_to_the_members_and_statuses_come_back() {
+    let mut child = streamline(&[], "sleep 1000 | sleep 1000").spawn().unwrap();
+    let path = format!("/proc/{0}/task/{0}/children", child.id());
+    let start = Instant::now();
+    while std::fs::read_to_string(&path).unwrap_or_default().split_whitespace().count() < 2 {
+        assert!(start.elapsed() < LONG, "no members");
+        std::thread::yield_now();
+    }
+    let id = child.id().to_string();
+    assert!(Command::new("kill").args(["-TERM", &id]).status().unwrap().success());
+    assert_eq!(child.wait().unwrap().code(), Some(143));
+}
+
+#[test]
+fn where_the_library_is_missing_it_is_said_what_to_do() {
+    let mut command = streamline(&[], "cat /dev/null | cat");
+    command.env("STREAMLINE_LIB", "/nowhere");
+    let output = run(command);
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(126), "{said}");
+    assert!(said.contains("STREAMLINE_LIB: /nowhere is no library"), "{said}");
+}
+
+#[test]
+fn an_environment_that_lies_changes_nothing() {
+    // Edges that are none, and descriptors that are something else.
+    for edges in ["r:1:700:1", "w:0:0:0,r:0:0:0", "nonsense", "r:1:999999:1,,,,"] {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_streamline"));
+        command.args(["exec", "cat"]).arg(text()).env("STREAMLINE_EDGES", edges);
+        let output = run(command);
+        assert!(output.stdout == std::fs::read(text()).unwrap(), "{edges}");
+    }
+}

@@ -79,9 +79,14 @@ extern "C" fn fault(signal: libc::c_int, about: *mut libc::siginfo_t, context: *
     }
     let Some(before) = BEFORE.get() else { return };
     if matches!(before.sa_sigaction, libc::SIG_DFL | libc::SIG_IGN) {
-        // It happens again at once, and ends the process as it would have.
+        // It happens again at once, and ends the process as it would have; what somebody has sent
+        // is sent again.
         // SAFETY: the structure is the one that was there.
         unsafe { libc::sigaction(signal, ptr::from_ref(before), ptr::null_mut()) };
+        if about_it.si_code <= 0 {
+            // SAFETY: raise(3) may be called in a handler (signal-safety(7)).
+            unsafe { libc::raise(signal) };
+        }
         return;
     }
     type Handler = extern "C" fn(libc::c_int, *mut libc::siginfo_t, *mut libc::c_void);
