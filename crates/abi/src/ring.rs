@@ -37,6 +37,8 @@ pub mod writer {
     pub const LEDGER: usize = 4 * LINE_WORDS;
     /// Whether the writer sleeps, and until where readers must have come ([`super::wait`]).
     pub const WAIT: usize = 5 * LINE_WORDS;
+    /// On which processor the writer was when it last looked for room, plus 1; 0: nobody knows.
+    pub const PROCESSOR: usize = 6 * LINE_WORDS;
 }
 
 /// Control words of a reader's page.

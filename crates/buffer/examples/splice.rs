@@ -6,6 +6,8 @@
 //! Here the three are threads; between processes offers and desk sockets travel by
 //! `sys::descriptor::send`, and nothing else changes.
 
+#![expect(clippy::print_stdout, reason = "an example says what it did")]
+
 use abi::DbufId;
 use std::error::Error;
 use std::fs::File;

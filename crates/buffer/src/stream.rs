@@ -135,6 +135,11 @@ pub fn stream(config: &Config) -> sys::Result<(Output, Vec<Offer>)> {
     Ok((Output::new(writer, ends, config, segments), offers))
 }
 
+/// Whether this process may run on one processor only.
+fn is_alone() -> bool {
+    std::thread::available_parallelism().map_or(1, usize::from) == 1
+}
+
 /// What a wait of an end has found.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Ready {

@@ -2,6 +2,7 @@
 
 use super::Ready;
 use super::note::{self, Note};
+use crate::atomic::acquire;
 use crate::dbuf::Visitor;
 use crate::dbuf::walk::{Found, Walk};
 use crate::share::segment::Received;
@@ -30,7 +31,8 @@ pub struct Input {
     gone: bool,
     /// Whether the ring overwrites.
     lossy: bool,
-    spins: u32,
+    /// How often to look before sleeping, if somebody said so.
+    spins: Option<u32>,
     /// What both sides agree on in the segment that we read.
     shape: Geometry,
     /// Segments that have come and are not ours yet.
@@ -49,7 +51,6 @@ impl Input {
         let walk = ring.walk();
         let lossy = walk.side.policy == Policy::Overwrite;
         walk.stop_at(walk.side.released() + often(walk));
-        let processors = std::thread::available_parallelism().map_or(1, usize::from);
         Self {
             ring,
             bell,
@@ -58,16 +59,17 @@ impl Input {
             rest: None,
             gone: false,
             lossy,
-            spins: signal::spins(processors),
+            spins: None,
             shape,
             inbox: Vec::new(),
             revoked: false,
         }
     }
 
-    /// How often to look before sleeping; 0 where both sides share a processor.
+    /// How often to look before sleeping. Without it that is decided at each wait by where the
+    /// writer was last seen: who shares a processor with it does not look at all.
     pub const fn spin(&mut self, spins: u32) {
-        self.spins = spins;
+        self.spins = Some(spins);
     }
 
     /// Reads as `read(2)` does: waits until there is something, then copies what is there, at most
@@ -144,7 +146,7 @@ impl Input {
         limit: Option<Duration>,
     ) -> Result<Ready, Fault> {
         // Whoever makes a segment takes long.
-        let spins = if self.ring.walk().awaited().is_some() { 0 } else { self.spins };
+        let spins = if self.ring.walk().awaited().is_some() { 0 } else { self.spins() };
         for _ in 0..spins {
             if self.has_something()? {
                 return Ok(Ready::Something);
@@ -172,6 +174,17 @@ impl Input {
         }
         slept?;
         Ok(if self.has_something()? { Ready::Something } else { Ready::Nothing })
+    }
+
+    /// How often to look before sleeping.
+    fn spins(&mut self) -> u32 {
+        let here = sys::machine::processor() as u64 + 1;
+        let there = acquire(self.ring.walk().side.store.writer.word(writer::PROCESSOR));
+        match self.spins {
+            Some(spins) => spins,
+            None if there == here || there == 0 && super::is_alone() => 0,
+            None => signal::spins(2),
+        }
     }
 
     /// Gives back all that was read, and wakes a writer that waits for the room. [`Input::read`]

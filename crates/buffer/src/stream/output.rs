@@ -4,7 +4,9 @@ use super::scaler::Scaler;
 use super::switch::Segments;
 use super::waking::{Latency, Waking};
 use super::{Config, Ready};
+use crate::atomic::Ordering;
 use crate::cursor::{Change, Producer};
+use crate::scale::Sides;
 use crate::signal::moderate::Events;
 use crate::wait::{Ringer, Sleeper, Urgency};
 use crate::{Fault, Policy, Put, dbuf, signal};
@@ -31,7 +33,8 @@ pub struct Output {
     pub(super) segments: Segments,
     /// How the ring finds its size, if it does.
     pub(super) scaler: Option<Scaler>,
-    pub(super) spins: u32,
+    /// How often to look before sleeping, if somebody said so.
+    pub(super) spins: Option<u32>,
     /// The bound on the latency, if there is one.
     latency: Option<Latency>,
     waking: Waking,
@@ -78,8 +81,7 @@ impl Output {
         let ends: Vec<End> =
             ends.into_iter().map(|(bell, page)| End::new(bell, Some(page))).collect();
         let scaler = config.scaling.map(Scaler::new);
-        let processors = std::thread::available_parallelism().map_or(1, usize::from);
-        let (sleeper, spins) = (Sleeper::default(), signal::spins(processors));
+        let (sleeper, spins) = (Sleeper::default(), None);
         let (show_after, waking) = (every, Waking::default());
         let mut output = Self {
             ring,
@@ -98,9 +100,10 @@ impl Output {
         output
     }
 
-    /// How often to look before sleeping; 0 where both sides share a processor.
+    /// How often to look before sleeping. Without it that is decided at each wait by where both
+    /// sides were last seen: who shares a processor with whom it waits for does not look at all.
     pub const fn spin(&mut self, spins: u32) {
-        self.spins = spins;
+        self.spins = Some(spins);
     }
 
     /// Wakes and waits in another way, where that is what is measured.
@@ -249,6 +252,9 @@ impl Output {
     /// none; the block is then counted as dropped.
     #[cold]
     pub(super) fn make_room(&mut self, length: usize) -> Result<bool, Fault> {
+        let here = sys::machine::processor() as u64 + 1;
+        let page = &self.ring.side().store.writer;
+        page.word(writer::PROCESSOR).store(here, Ordering::Relaxed);
         if self.scaler.is_some() && self.ring.wraps(length) {
             self.end_round();
         }
@@ -286,7 +292,8 @@ impl Output {
             scaler.was_full = true;
         }
         self.flush();
-        for _ in 0..self.spins {
+        let spins = self.spins();
+        for _ in 0..spins {
             if self.has_room(length)? {
                 return Ok(Ready::Something);
             }
@@ -297,7 +304,7 @@ impl Output {
         let (capacity, head) = (side.capacity, side.head);
         // A lap costs two events, and not one for each block. Where both sides share a processor
         // the reader may as well go on until little is left.
-        let left = if self.spins == 0 { capacity / 8 } else { capacity / 2 };
+        let left = if spins == 0 { capacity / 8 } else { capacity / 2 };
         let until = (head + need).saturating_sub(capacity).max(head.saturating_sub(left));
         self.sleeper.falls_asleep(&side.store.writer, writer::WAIT, until);
         let slept = self.sleep(length);
@@ -331,6 +338,15 @@ impl Output {
             }
         }
         if self.side().abandoned() { Err(Fault::Abandoned) } else { Ok(()) }
+    }
+
+    /// How often to look before sleeping.
+    fn spins(&mut self) -> u32 {
+        match (self.spins, self.sides()) {
+            (Some(spins), _) => spins,
+            (None, Sides::Together) => 0,
+            (None, Sides::Apart) => signal::spins(2),
+        }
     }
 
     /// Has a bell for each reader that has come.

@@ -1,0 +1,47 @@
+//! A stream that begins too large and finds its size, grows when its reader is late, and goes on
+//! with another writer: what is read is what was written, whatever happens in between.
+
+use abi::DbufId;
+use streamline_buffer::scale::Scaling;
+use streamline_buffer::stream::{Config, stream};
+
+#[expect(clippy::print_stdout, reason = "shows what happens")]
+fn main() -> Result<(), Box<dyn std::error::Error>> {
+    let caches = sys::machine::Machine::look().caches;
+    let config = Config::new(DbufId::new(1).ok_or("no id")?)
+        .capacity(16 << 20)
+        .scaling(Scaling::reallocation(&caches));
+    let (mut output, mut offers) = stream(&config)?;
+    // A reader in another process gets the four descriptors of the offer over a socket.
+    let mut input = offers.pop().ok_or("no reader")?.open()?;
+    output.spin(0);
+
+    let mut out = [0; 1024];
+    let mut before = 0;
+    for number in 0..100_000u32 {
+        output.write(&[number as u8; 1024])?;
+        output.flush();
+        assert_eq!(input.read(&mut out)?, 1024);
+        assert_eq!(out, [number as u8; 1024]);
+        if output.capacity() != before {
+            before = output.capacity();
+            println!("block {number}: {} KB, segment {}", before >> 10, output.segment());
+        }
+    }
+    if let Some(scale) = output.scale() {
+        println!("{scale}");
+    }
+
+    // By hand; what is unread stays where it is.
+    output.write(b"written before")?;
+    output.resize(32 << 20)?;
+    // And with another writer, who gets a message and two descriptors for each reader.
+    let mut successor = output.hand_over()?.open()?;
+    successor.write(b"written after")?;
+    drop(successor);
+    assert_eq!(input.read(&mut out[..14])?, 14);
+    assert_eq!(input.read(&mut out)?, 13);
+    assert_eq!(input.read(&mut out)?, 0, "the end");
+    println!("handed over");
+    Ok(())
+}
