@@ -19,15 +19,18 @@
 //! second turn at most, so it starves nobody; one that writes times in the future is believed, as
 //! all are: others are then not waited for, which makes blocks late and loses none.
 
-use crate::stream::{Input, Piece, Ready};
+use crate::stream::{Piece, Ready};
 use crate::{Fault, Put, Taken, signal};
 use std::collections::VecDeque;
 use std::fmt;
-use std::os::fd::{AsFd as _, BorrowedFd};
+use std::os::fd::BorrowedFd;
 use std::time::Duration;
 
+mod source;
 mod stamped;
 
+use source::Reads;
+pub use source::Source;
 use stamped::Stage;
 pub use stamped::Stamped;
 
@@ -88,7 +91,7 @@ pub struct Merged {
 #[derive(Debug)]
 struct Producer {
     id: ProducerId,
-    input: Input,
+    input: Box<dyn Reads>,
     /// Blocks that were taken and not given yet (by time only).
     stage: Stage,
     /// It gives nothing more, for this reason.
@@ -116,8 +119,9 @@ impl Merged {
         self.spins = spins;
     }
 
-    /// One more producer.
-    pub fn join(&mut self, input: Input) -> ProducerId {
+    /// One more producer: the reading end of a stream, or of a stream of slots.
+    pub fn join(&mut self, input: impl Source + 'static) -> ProducerId {
+        let input = Box::new(input);
         let id = ProducerId(self.next);
         self.next += 1;
         self.producers.push(Producer { id, input, stage: Stage::default(), over: None });
@@ -158,7 +162,7 @@ impl Merged {
     /// What was taken of a producer so far, which includes what waits for its turn.
     #[must_use]
     pub fn count(&self, producer: ProducerId) -> Option<Taken> {
-        self.producers.iter().find(|known| known.id == producer).map(|known| known.input.count())
+        self.producers.iter().find(|known| known.id == producer).map(|known| known.input.taken())
     }
 
     /// Copies the next block into `out`; waits for it. Where `out` is too short the answer is
@@ -223,7 +227,7 @@ impl Merged {
         let rang = if found || waited.is_empty() {
             vec![false; waited.len()]
         } else {
-            let bells: Vec<_> = waited.iter().map(|producer| producer.input.as_fd()).collect();
+            let bells: Vec<_> = waited.iter().map(|producer| producer.input.bell()).collect();
             sys::poll::readable(&bells, limit)
         };
         for (producer, rang) in waited.into_iter().zip(rang) {
@@ -235,7 +239,7 @@ impl Merged {
     /// The bells of all producers: readable when one has rung, which it does after
     /// [`Merged::wait`] has found nothing; for who waits for more than this.
     pub fn descriptors(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
-        self.producers.iter().map(|producer| producer.input.as_fd())
+        self.producers.iter().map(|producer| producer.input.bell())
     }
 
     fn has_something(&mut self) -> bool {
@@ -270,7 +274,7 @@ impl Merged {
             match producer.over {
                 Some(fault) if producer.stage.is_empty() => {
                     let gone = self.producers.remove(at);
-                    let (put, taken) = (gone.input.written(), gone.input.count());
+                    let (put, taken) = (gone.input.put(), gone.input.taken());
                     self.departed.push_back(Departed { producer: gone.id, fault, put, taken });
                     if at < self.turn {
                         self.turn -= 1;

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::Policy;
-use crate::stream::{Config, Offer, Output, stream};
+use crate::stream::{Config, Input, Offer, Output, stream};
 use abi::DbufId;
 use testkit::Random;
 
@@ -257,4 +257,34 @@ fn a_long_block_is_staged_whole() {
     let Next::Block { length, .. } = merged.read(&mut out).unwrap() else { panic!("it is there") };
     assert_eq!(out[..length], long);
     assert_eq!(merged.read(&mut out).unwrap(), Next::End);
+}
+
+/// A ring of blocks of any length, and one of slots, by one reader.
+#[test]
+fn streams_of_slots_are_merged_with_others() {
+    use crate::dbuf::fixed;
+    for order in [Order::Fair(3), stamped(20)] {
+        let mut merged = Merged::new(order);
+        merged.spin(0);
+        let (mut blocks, input) = open(Policy::Block);
+        merged.join(input);
+        let shape =
+            fixed::Config { slot: 64, slots: 64, ..fixed::Config::new(DbufId::new(4).unwrap()) };
+        let (mut slots, mut offers) = fixed::stream::stream(&shape, 8).unwrap();
+        merged.join(offers.remove(0).open().unwrap());
+        let writing = std::thread::spawn(move || {
+            for number in 0..5000 {
+                assert!(blocks.write(&block(0, number, number)).unwrap());
+            }
+        });
+        let slotting = std::thread::spawn(move || {
+            for number in 0..3000 {
+                assert!(slots.write(&block(1, number, number)).unwrap());
+            }
+        });
+        let all = drain(&mut merged);
+        writing.join().unwrap();
+        slotting.join().unwrap();
+        balanced(&mut merged, &all, &[5000, 3000]);
+    }
 }

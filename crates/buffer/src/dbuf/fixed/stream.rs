@@ -274,18 +274,34 @@ impl Input {
             }
             std::hint::spin_loop();
         }
-        let until = self.ring.side().next.saturating_add(self.ring.slots() / 4);
-        let store = self.ring.side().store.clone();
-        let Some(page) = store.readers.first() else { return Err(Fault::Abandoned) };
-        self.sleeper.falls_asleep(page, reader::WAIT, until);
-        let has_something = self.has_something();
+        let has_something = self.fall_asleep(self.ring.slots() / 4);
+        let mut rang = false;
         if matches!(has_something, Ok(false)) {
-            sys::poll::readable(&[self.bell.as_fd()], limit);
-            self.gone |= self.bell.clear() == Other::Gone;
+            rang = sys::poll::readable(&[self.bell.as_fd()], limit) == [true];
         }
-        self.sleeper.wakes(page, reader::WAIT);
+        self.wake(rang);
         let something = has_something? || self.has_something()?;
         Ok(if something { Ready::Something } else { Ready::Nothing })
+    }
+
+    /// Says that we are about to sleep until so many more blocks are there, or the writer turns
+    /// away, and answers whether there is something after all. [`Input::wake`] follows.
+    pub(crate) fn fall_asleep(&mut self, blocks: u64) -> Result<bool, Fault> {
+        let side = self.ring.side();
+        let until = side.next.saturating_add(blocks);
+        let Some(page) = side.store.readers.first() else { return Err(Fault::Abandoned) };
+        self.sleeper.falls_asleep(page, reader::WAIT, until);
+        self.has_something()
+    }
+
+    /// Says that we are awake; takes a ring back if there was one.
+    pub(crate) fn wake(&mut self, rang: bool) {
+        if rang {
+            self.gone |= self.bell.clear() == Other::Gone;
+        }
+        if let Some(page) = self.ring.side().store.readers.first() {
+            self.sleeper.wakes(page, reader::WAIT);
+        }
     }
 
     /// Gives back all that was read, and wakes a writer that waits for the slots.
@@ -302,7 +318,7 @@ impl Input {
         self.ring.written()
     }
 
-    fn has_something(&mut self) -> Result<bool, Fault> {
+    pub(crate) fn has_something(&mut self) -> Result<bool, Fault> {
         let side = self.ring.side();
         Ok(side.available()? != side.next || side.ended()? || self.gone)
     }
