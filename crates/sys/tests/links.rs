@@ -15,6 +15,7 @@ use sys::bpf::{
     XdpMode, cgroup_chain, ids, tcx_chain,
 };
 use sys::net::{Links, Namespace};
+use sys::packet::Socket as PacketSocket;
 use testkit::need;
 use testkit::net::{Cable, Pair, SERVER_DEVICE, until};
 
@@ -171,6 +172,30 @@ fn what_others_attached_is_told_and_stays() {
         let told = links.indexed(index).unwrap().xdp.expect("it is there");
         assert_eq!((told.program, told.mode), (xdp.info().unwrap().program, Some(XdpMode::Native)));
     });
+}
+
+/// A socket keeps the program that was put before it, and lets in what it lets in.
+#[test]
+fn a_program_stands_before_a_socket() {
+    let Some(pair) = pair() else { return };
+    let index = index(&pair);
+    let map = Map::array("seen", 8, 1, true).unwrap();
+    let rings = pair.server.enter(|| {
+        let tc = count(Kind::Tc, "tc", &map, 1);
+        assert!(PacketSocket::open().unwrap().attach_program(&tc).is_err(), "of another kind");
+        [0xffff, 0].map(|answer| {
+            let socket = PacketSocket::open().unwrap();
+            let program = count(Kind::SocketFilter, "before", &map, answer);
+            socket.attach_program(&program).unwrap();
+            let shape = sys::packet::Shape { segment: 4096, segments: 2, retire_ms: 1, reserve: 0 };
+            let ring = socket.ring(shape).unwrap();
+            ring.bind(index).unwrap();
+            ring
+        })
+    });
+    frames(&pair, 25);
+    until("both were asked", || counted(&map) == 50);
+    assert_eq!(rings.map(|ring| ring.statistics().unwrap().packets), [25, 0]);
 }
 
 /// Runs are counted while somebody wants them counted.

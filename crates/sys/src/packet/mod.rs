@@ -14,9 +14,10 @@ mod sender;
 pub use ring::{Ring, Shape, Statistics};
 pub use sender::{Qdisc, Sender, Sent, Stop};
 
+use crate::bpf::Program;
 use crate::error::{Named as _, Result};
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd, OwnedFd};
 
 /// A classic instruction as `struct sock_filter` has it: code, jump if true, jump if false, value.
 pub type Instruction = (u16, u8, u8, u32);
@@ -38,6 +39,13 @@ impl Socket {
     /// is kept of them. The kernel runs it on frames without their outermost VLAN tag.
     pub fn attach(&self, program: &[Instruction]) -> Result<()> {
         option::attach(self.0.as_fd(), program)
+    }
+
+    /// As [`Socket::attach`], with a program that was loaded as a socket filter. It stays with the
+    /// socket, whoever else holds it.
+    pub fn attach_program(&self, program: &Program) -> Result<()> {
+        let number = program.as_fd().as_raw_fd();
+        option::set(self.as_fd(), libc::SOL_SOCKET, option::ATTACH_PROGRAM, &number)
     }
 
     /// Leaves out what this host sends.

@@ -9,6 +9,7 @@ use std::os::fd::{AsRawFd as _, BorrowedFd};
 pub(crate) type Name = (libc::c_int, &'static str);
 
 pub(super) const ATTACH_FILTER: Name = (libc::SO_ATTACH_FILTER, "SO_ATTACH_FILTER");
+pub(super) const ATTACH_PROGRAM: Name = (libc::SO_ATTACH_BPF, "SO_ATTACH_BPF");
 pub(super) const MEMORY: Name = (libc::SO_MEMINFO, "SO_MEMINFO");
 pub(super) const ERROR: Name = (libc::SO_ERROR, "SO_ERROR");
 pub(super) const ADD_MEMBERSHIP: Name = (libc::PACKET_ADD_MEMBERSHIP, "PACKET_ADD_MEMBERSHIP");
