@@ -44,7 +44,7 @@ fn sized(block: usize, rounds: usize) -> Result<Vec<Row>, String> {
             let lazy = pages.copy_lazily(black_box(source)).map_err(|why| why.to_string())?;
             last.remember(lazy.address(), source);
             if look {
-                black_box(lazy.first());
+                black_box(lazy.first().copied());
             }
             write(&lazy, &last, &mut to);
             Ok(())

@@ -26,7 +26,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 /// Buffers at a time.
 const PLACES_MAX: usize = 8;
-static PLACES: [Place; PLACES_MAX] = [const { Place::FREE }; PLACES_MAX];
+static PLACES: [Place; PLACES_MAX] = [const { Place::free() }; PLACES_MAX];
 static HANDLER: Once = Once::new();
 
 /// What the handler knows of a buffer.
@@ -40,12 +40,14 @@ struct Place {
 }
 
 impl Place {
-    const FREE: Self = Self {
-        base: AtomicUsize::new(0),
-        len: AtomicUsize::new(0),
-        source: AtomicUsize::new(0),
-        faults: AtomicU64::new(0),
-    };
+    const fn free() -> Self {
+        Self {
+            base: AtomicUsize::new(0),
+            len: AtomicUsize::new(0),
+            source: AtomicUsize::new(0),
+            faults: AtomicU64::new(0),
+        }
+    }
 }
 
 /// Pages that can be revoked.

@@ -3,7 +3,7 @@
 use super::flight;
 use crate::Fault;
 use crate::aggregate::AllocationPool;
-use crate::pool::Pool;
+use crate::pool;
 use abi::{DbufId, RichPointer};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -39,6 +39,39 @@ impl Backing {
         work(&mut self.lock())
     }
 
+    /// What one stream writes to.
+    pub(super) fn stand(self) -> Stand {
+        let Self { pool, id, block_max } = self;
+        let pool = match Arc::try_unwrap(pool) {
+            Ok(own) => {
+                Pool::Own(Box::new(own.into_inner().unwrap_or_else(PoisonError::into_inner)))
+            }
+            Err(shared) => Pool::Shared(shared),
+        };
+        Stand { pool, id, block_max }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, AllocationPool> {
+        self.pool.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The backing dbuf of one stream, which may be that of others too.
+#[derive(Debug)]
+pub(super) struct Stand {
+    pool: Pool,
+    id: DbufId,
+    block_max: usize,
+}
+
+#[derive(Debug)]
+enum Pool {
+    /// Nobody else has it: no lock.
+    Own(Box<AllocationPool>),
+    Shared(Arc<Mutex<AllocationPool>>),
+}
+
+impl Stand {
     pub(super) const fn block_max(&self) -> usize {
         self.block_max
     }
@@ -50,39 +83,50 @@ impl Backing {
     /// Writes one block. `keep` gets its pointer and the pool, in which it is kept right now.
     #[inline]
     pub(super) fn write(
-        &self,
+        &mut self,
         length: usize,
         fill: &mut Option<impl FnOnce(&mut [u8]) -> usize>,
-        keep: impl FnOnce(RichPointer, &Pool) -> Result<(), Fault>,
+        keep: impl FnOnce(RichPointer, &pool::Pool) -> Result<(), Fault>,
     ) -> Result<RichPointer, Refused> {
         let limit = self.block_max;
         if length > limit {
             return Err(Refused::Fault(Fault::TooLong { length, limit }));
         }
-        let mut pool = self.lock();
-        let mut fill = |room: &mut [u8]| fill.take().map_or(0, |fill| fill(room));
-        let pointer = match pool.block(length, &mut fill) {
-            Some(pointer) => pointer,
-            None => {
-                Self::make_room(&mut pool, length)?;
-                pool.block(length, &mut fill).ok_or(Refused::Full)?
+        match &mut self.pool {
+            Pool::Own(pool) => write(pool, length, fill, keep),
+            Pool::Shared(shared) => {
+                let mut pool = shared.lock().unwrap_or_else(PoisonError::into_inner);
+                write(&mut pool, length, fill, keep)
             }
-        };
-        keep(pointer, pool.pool()).map_err(Refused::Fault)?;
-        Ok(pointer)
+        }
     }
+}
 
-    #[cold]
-    fn make_room(pool: &mut AllocationPool, length: usize) -> Result<(), Refused> {
-        // Other streams that stand here may keep what their readers have passed.
-        let there = pool.make_room(length) || {
-            flight::sweep();
-            pool.make_room(length)
-        };
-        if there { Ok(()) } else { Err(Refused::Full) }
-    }
+#[inline]
+fn write(
+    pool: &mut AllocationPool,
+    length: usize,
+    fill: &mut Option<impl FnOnce(&mut [u8]) -> usize>,
+    keep: impl FnOnce(RichPointer, &pool::Pool) -> Result<(), Fault>,
+) -> Result<RichPointer, Refused> {
+    let mut fill = |room: &mut [u8]| fill.take().map_or(0, |fill| fill(room));
+    let pointer = match pool.block(length, &mut fill) {
+        Some(pointer) => pointer,
+        None => {
+            make_room(pool, length)?;
+            pool.block(length, &mut fill).ok_or(Refused::Full)?
+        }
+    };
+    keep(pointer, pool.pool()).map_err(Refused::Fault)?;
+    Ok(pointer)
+}
 
-    fn lock(&self) -> MutexGuard<'_, AllocationPool> {
-        self.pool.lock().unwrap_or_else(PoisonError::into_inner)
+#[cold]
+fn make_room(pool: &mut AllocationPool, length: usize) -> Result<(), Refused> {
+    if pool.make_room(length) {
+        return Ok(());
     }
+    // Other streams that stand here may keep what their readers have passed.
+    flight::sweep();
+    if pool.make_room(length) { Ok(()) } else { Err(Refused::Full) }
 }

@@ -298,12 +298,9 @@ impl Keeper {
     }
 
     fn claim(&self) -> Option<usize> {
-        for slot in 0..FOLLOWERS {
-            if self.claimed.fetch_or(1 << slot, Ordering::AcqRel) & 1 << slot == 0 {
-                return Some(slot);
-            }
-        }
-        None
+        let is_free =
+            |slot: &usize| self.claimed.fetch_or(1 << slot, Ordering::AcqRel) & 1 << slot == 0;
+        (0..FOLLOWERS).find(is_free)
     }
 }
 

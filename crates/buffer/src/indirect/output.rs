@@ -14,23 +14,25 @@
 //! - S4 Bytes that are still being written are not shown, so their range is no hit: they are
 //!   copied, like all that lies outside.
 
-use super::backing::{Backing, Refused};
+use super::backing::{Backing, Refused, Stand};
 use super::bells::Bells;
 use super::flight::{self, Flights};
 use super::ranges::Ranges;
-use super::{Home, Lent};
 use crate::aggregate::Frozen;
-use crate::pool::address::Around;
 use crate::pool::{Memory, Pool};
 use crate::view::BackOff;
 use crate::wait::{Sleeper, Urgency};
 use crate::{Fault, Policy, Put, ibuf, signal};
-use abi::{BLOCK_MAX, Class, Place, RichPointer};
+use abi::{BLOCK_MAX, RichPointer};
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use sys::doorbell::Doorbell;
 
+mod hot;
+mod pointers;
 mod room;
+
+use hot::Hot;
 
 /// The one writer of an indirect stream. Dropping it ends the stream; what is in flight is kept
 /// until its readers have passed ([`sweep`](super::sweep)).
@@ -50,7 +52,7 @@ pub struct Output {
     /// Bytes that were copied and not shown.
     unshown_bytes: usize,
     every: usize,
-    backing: Backing,
+    backing: Stand,
     flights: Flights,
     hot: Hot,
     ranges: Ranges,
@@ -67,19 +69,6 @@ pub struct Spliced {
     pub blocks: u64,
     /// Blocks that were copied into the backing dbuf.
     pub copied: u64,
-}
-
-/// The segment that was hit last: the last one in `flights`. By default nothing lies in it.
-#[derive(Debug, Default)]
-struct Hot {
-    address: usize,
-    filled: usize,
-    /// Bytes that it can have.
-    segment: usize,
-    /// Where it begins, as a place tells it.
-    position: u64,
-    /// A pointer into its dbuf.
-    home: RichPointer,
 }
 
 /// A dbuf that may be spliced from.
@@ -117,7 +106,7 @@ impl Output {
             stop: 0,
             unshown_bytes: 0,
             every,
-            backing,
+            backing: backing.stand(),
             hot: Hot::default(),
             ranges: Ranges::default(),
             known: Vec::new(),
@@ -218,75 +207,6 @@ impl Output {
         Ok(true)
     }
 
-    /// A block that does not lie in the segment that was hit last.
-    fn write_elsewhere(&mut self, block: &[u8]) -> Result<bool, Fault> {
-        if let Some(name) = self.ranges.find(block.as_ptr().addr())
-            && self.splice_from(name, block)
-        {
-            return Ok(true);
-        }
-        if let Some((upstream, pointer)) = self.flights.looked_at(block)
-            && !block.is_empty()
-            && self.flights.claim(upstream, pointer, self.ring.side.head + 1)
-        {
-            self.put(pointer);
-            return Ok(true);
-        }
-        if let Some(name) = self.beyond_the_line(block)
-            && self.splice_from(name, block)
-        {
-            return Ok(true);
-        }
-        self.write_through(block.len(), |room| {
-            room.copy_from_slice(block);
-            block.len()
-        })
-    }
-
-    /// Puts a pointer to a slice of a known dbuf, if the bytes are shown there.
-    fn splice_from(&mut self, name: usize, block: &[u8]) -> bool {
-        let Some(known) = self.known.get_mut(name) else { return false };
-        // What was no hit where one was expected is not tried again at once. [SL §5.3.3]
-        if !known.back_off.is_over() {
-            return false;
-        }
-        let Some(around) = known.memory.around_slice(block) else {
-            known.back_off.failed();
-            return false;
-        };
-        known.back_off.succeeded();
-        let home = RichPointer::new(around.lease.dbuf(), Place::default(), Class::YES);
-        let until = self.ring.side.head + 1;
-        self.hot = Hot {
-            address: around.address,
-            filled: around.filled,
-            segment: around.segment,
-            position: around.position,
-            home,
-        };
-        let from = block.as_ptr().addr().wrapping_sub(around.address);
-        let pointer = self.hot.pointer(from, block.len());
-        // F1, S3: kept before it is put.
-        if self.flights.turn_to(pointer, until, || Ok(around.lease)).is_err() {
-            return false;
-        }
-        self.put(pointer);
-        true
-    }
-
-    /// More dbufs are known than the line has room for: whoever is hit takes a place in it.
-    fn beyond_the_line(&mut self, block: &[u8]) -> Option<usize> {
-        if self.known.len() <= super::ranges::RANGES {
-            return None;
-        }
-        let at = block.as_ptr().addr();
-        let extents = self.known.iter().map(|known| known.memory.extent());
-        let is_in = |(from, length): (usize, usize)| at.wrapping_sub(from) < length;
-        let (name, (from, length)) = extents.enumerate().find(|(_, extent)| is_in(*extent))?;
-        self.ranges.insert(from, length, name);
-        Some(name)
-    }
-
     /// Has a block of up to `length` bytes written in place in the backing dbuf, with no copy:
     /// `fill` answers how many bytes it wrote. [SL §5.1, reserve and commit]
     pub fn write_with(
@@ -330,33 +250,6 @@ impl Output {
                 Err(Refused::Full) => return Ok(self.drop_one(length)),
             }
         }
-    }
-
-    /// Puts a pointer to what another stream lent, which stays there until our readers have passed.
-    /// `None`: so much of it is kept already that its writer might have to wait for us; copy, or
-    /// wait until readers have passed ([`Output::settle_some`]).
-    pub(crate) fn put_lent(&mut self, lent: &Lent<'_>) -> Result<Option<bool>, Fault> {
-        if self.ring.side.head >= self.limit && !self.make_room()? {
-            return Ok(Some(self.drop_one(lent.pointer.length() as usize)));
-        }
-        let until = self.ring.side.head + 1;
-        match lent.home {
-            Home::Input(keeper) => {
-                let Some(upstream) = self.flights.follow(keeper) else { return Ok(None) };
-                if !self.flights.claim(upstream, lent.pointer, until) {
-                    return Ok(None);
-                }
-            }
-            Home::Lease(lease) if self.hot.covers(lent.pointer) => {
-                debug_assert!(lease.keeps(lent.pointer));
-            }
-            Home::Lease(lease) => {
-                self.flights.turn_to(lent.pointer, until, || Ok(lease.clone()))?;
-                self.hot.turn_to(lent.pointer, lease);
-            }
-        }
-        self.put(lent.pointer);
-        Ok(Some(true))
     }
 
     /// The flight of the segment that was hit last is told how long it is needed: no longer than
@@ -443,52 +336,6 @@ impl Output {
     pub(super) fn die(mut self) {
         self.bells.die();
         std::mem::forget(self);
-    }
-}
-
-impl Hot {
-    #[inline]
-    fn pointer(&self, from: usize, length: usize) -> RichPointer {
-        // Both lie in a segment, which is shorter than 4 GB.
-        #[expect(clippy::cast_possible_truncation, reason = "checked by the caller, see above")]
-        let place = Place::new(self.position + from as u64, length as u32);
-        let mut pointer = self.home;
-        pointer.place = place;
-        pointer
-    }
-
-    /// Whether the flight that was hit last keeps these bytes.
-    #[inline]
-    fn covers(&self, pointer: RichPointer) -> bool {
-        let from = pointer.place.position().wrapping_sub(self.position);
-        let end = from.saturating_add(u64::from(pointer.length()));
-        self.address != 0 && pointer.dbuf() == self.home.dbuf() && end <= self.filled as u64
-    }
-
-    /// Another segment was hit.
-    fn turn_to(&mut self, pointer: RichPointer, lease: &crate::pool::Lease) {
-        *self = match lease.around(pointer) {
-            Some(around) => {
-                let home = RichPointer::new(pointer.dbuf(), Place::default(), Class::YES);
-                let Around { address, filled, segment, position, .. } = around;
-                Self { address, filled, segment, position, home }
-            }
-            None => Self::default(),
-        };
-    }
-
-    /// Whether this block, which has just been filled, lies in the same segment; so much more of it
-    /// is filled then.
-    #[inline]
-    fn grows_by(&mut self, pointer: RichPointer) -> bool {
-        let from = pointer.place.position().wrapping_sub(self.position);
-        let end = from.saturating_add(u64::from(pointer.length()));
-        let same = end <= self.segment as u64 && pointer.dbuf() == self.home.dbuf();
-        if same && self.address != 0 {
-            // Less than a segment.
-            self.filled = self.filled.max(usize::try_from(end).unwrap_or(0));
-        }
-        same && self.address != 0
     }
 }
 

@@ -6,6 +6,9 @@ use crate::atomic::acquire;
 use abi::RichPointer;
 use abi::ring::writer;
 
+/// A pointer, and the length of its view and whether that is frozen, if it is mapped.
+pub(super) type Allegation = (RichPointer, Option<(usize, bool)>);
+
 /// How often a reader of a ring that overwrites tries before it says that nothing is there.
 const ATTEMPTS: usize = 8;
 
@@ -51,10 +54,8 @@ impl Input {
     }
 
     /// As [`Input::look`], for who passes the pointer on and needs no mapping: the part of it that
-    /// is not taken, and the length of its view and whether that is frozen, if it is mapped.
-    pub(super) fn look_unmapped(
-        &mut self,
-    ) -> Result<Option<(RichPointer, Option<(usize, bool)>)>, Fault> {
+    /// is not taken.
+    pub(super) fn look_unmapped(&mut self) -> Result<Option<Allegation>, Fault> {
         loop {
             let pointer = match self.current {
                 Some(current) => current.rest(),

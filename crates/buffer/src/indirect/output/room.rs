@@ -241,35 +241,3 @@ impl Output {
         Ok(())
     }
 }
-
-impl Hot {
-    /// How many of these pointers lie in this segment, one after the other, and how many bytes they
-    /// view.
-    #[inline]
-    fn covers_first(&self, pointers: &[RichPointer]) -> (usize, u64) {
-        let (mut any, mut bytes) = (0, 0);
-        if self.address == 0 {
-            return (0, 0);
-        }
-        // All are looked at with no branch between them; that one is not here is rare.
-        for pointer in pointers {
-            any |= self.is_out(*pointer);
-            bytes += u64::from(pointer.length());
-        }
-        if any == 0 {
-            return (pointers.len(), bytes);
-        }
-        let good = pointers.iter().take_while(|pointer| self.is_out(**pointer) == 0);
-        good.fold((0, 0), |(count, bytes), p| (count + 1, bytes + u64::from(p.length())))
-    }
-
-    /// Not 0, if the bytes do not lie in this segment, as far as it is filled.
-    #[inline(always)]
-    const fn is_out(&self, pointer: RichPointer) -> u64 {
-        let other = pointer.dbuf().number() ^ self.home.dbuf().number();
-        let from = pointer.place.position().wrapping_sub(self.position);
-        let left = (self.filled as u64).wrapping_sub(from.wrapping_add(pointer.length() as u64));
-        // All are far less than half of what a word counts: the sign tells what is before or beyond.
-        other as u64 | (from | left) >> 63
-    }
-}
