@@ -170,6 +170,7 @@ fn the_other_process() {
 }
 
 /// Copies until it has seen enough of both: all of a place, and a place that was cut off.
+#[expect(clippy::print_stdout, reason = "what this process reports")]
 fn read_on(mut guest: Guest) {
     let (mut random, mut copies, mut cuts) = (Random::new(9), 0, 0);
     let mut out = [0; LENGTH];
@@ -190,6 +191,7 @@ fn read_on(mut guest: Guest) {
     println!("{copies} copies, {cuts} of what was cut off");
 }
 
+#[expect(clippy::print_stdout, reason = "what this process reports")]
 fn look(mut guest: Guest) {
     let pointer = |number, at, length| {
         RichPointer::new(id(number), abi::Place::new(at, length), abi::Class::YES)

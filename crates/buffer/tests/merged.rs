@@ -59,7 +59,7 @@ fn drain(merged: &mut Merged, honest: usize, mut each: impl FnMut(&[u64])) -> Ve
         match merged.read(&mut out).unwrap() {
             Next::End => return counts,
             Next::Nothing => panic!("it waits"),
-            Next::Block { length, .. } if length == 64 => {
+            Next::Block { length: 64, .. } => {
                 let who = usize::try_from(word(&out, 0)).unwrap_or(usize::MAX);
                 if who < honest {
                     assert_eq!(out[..64], block(who as u64, counts[who]), "producer {who}");

@@ -18,7 +18,7 @@ use streamline_buffer::{Fault, Policy};
 use testkit::{Random, need};
 
 const ROLE: &str = "STREAMLINE_TEST_SLOTS_ROLE";
-const TOTAL: u64 = 100_000;
+const TOTAL: u64 = 40_000;
 const SLOT: usize = 256;
 
 fn config(policy: Policy) -> Config {
@@ -63,7 +63,7 @@ fn put(writer: &mut Writer, number: u64) {
         writer.publish();
         std::thread::yield_now();
     }
-    if number % 8 == 0 {
+    if number.is_multiple_of(8) {
         writer.publish();
     }
 }
