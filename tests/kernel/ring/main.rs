@@ -2,6 +2,7 @@
 //! and lost is what was produced, no copy is torn, the bell is limited by time; and what all of it
 //! costs for each packet.
 #![forbid(unsafe_code)]
+#![expect(clippy::print_stdout, reason = "figures are told with the result")]
 #![expect(clippy::unwrap_used, reason = "what fails here fails the test")]
 
 mod program;
