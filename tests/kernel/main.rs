@@ -18,6 +18,7 @@ mod corpus;
 mod judge;
 
 mod classic;
+mod figures;
 mod socket_filter;
 
 use corpus::borders::{borders, ethernet};
@@ -27,7 +28,7 @@ use ebpf::exam::{self, Interpreter, Tally};
 use ebpf::interpret::Packet;
 use filter::testing::Frame;
 use filter::testing::twins::{Chain, Examined, User, chains, program, request};
-use judge::{Kernel, without_perfmon};
+use judge::{Kernel, is_refused, without_perfmon};
 use testkit::{Random, need};
 
 const PLACES: [Place; 3] = [Place::Tc, Place::Xdp, Place::Socket];
@@ -49,6 +50,9 @@ fn sit<'a>(
     let program = program(chain, target).unwrap_or_else(|unfit| panic!("{unfit}"));
     let (mut user, mut interpreter) = (User::new(chain, &program), Interpreter::new(&program));
     let mut kernel = Kernel::load(&program, "chain");
+    // Filters that keep something must all see the same packets.
+    let keeps = program.maps.iter().any(|map| map.state_of.is_some());
+    let packets = packets.into_iter().filter(|p| !keeps || !is_refused(target.place, p.bytes));
     exam::sit(&mut [&mut user, &mut interpreter, &mut kernel], packets)
         .unwrap_or_else(|differ| panic!("`{}` for {target:?}: {differ}", request(chain)))
 }

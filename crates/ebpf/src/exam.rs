@@ -42,6 +42,8 @@ pub trait Judge {
     fn states(&mut self) -> Option<Vec<Vec<u8>>> {
         None
     }
+    /// Keeps what a twin keeps that was unsure: from there on the block goes elsewhere.
+    fn adopt(&mut self, _: Vec<Vec<u8>>) {}
 }
 
 /// The interpreter as a judge.
@@ -160,18 +162,25 @@ pub fn sit<'a>(
         tally.refused += says(|ruling| matches!(ruling, Ruling::Refused(_)));
         let known = rulings.first().and_then(outcome) != Some(Outcome::Unsure);
         let unsure = says(|ruling| outcome(ruling) == Some(Outcome::Unsure));
+        if known
+            && unsure > 0
+            && let Some((reference, twins)) = judges.split_first_mut()
+            && let Some(states) = twins.iter_mut().find_map(|twin| twin.states())
+        {
+            reference.adopt(states);
+        }
         tally.unsure += if known { unsure } else { 0 };
         tally.answered +=
             says(|ruling| matches!(outcome(ruling), Some(Outcome::Class(class)) if class != 0));
     }
-    if tally.unsure == 0 && tally.refused == 0 {
+    // Who refused a packet has seen less.
+    if tally.refused == 0 {
         same_states(judges)?;
     }
     Ok(tally)
 }
 
-/// Who keeps something must keep the same. Where a twin was unsure, the user implementation has
-/// seen more.
+/// Who keeps something must keep the same.
 fn same_states(judges: &mut [&mut dyn Judge]) -> Result<(), Box<Disagreement>> {
     let states: Vec<_> = judges.iter_mut().filter_map(|judge| judge.states()).collect();
     if states.windows(2).all(|two| two.first() == two.last()) {

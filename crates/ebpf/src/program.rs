@@ -102,6 +102,20 @@ impl Program {
         Some(code)
     }
 
+    /// What each stretch of code is called in the kernel's own log (BTF line information): its
+    /// first slot, and the filter with its place in the request. Ascending; the first is slot 0.
+    pub fn lines(&self) -> Vec<(usize, String)> {
+        let named = self.source.iter().map(|line| {
+            let word = line.word.and_then(|word| self.words.get(word));
+            let text = word.map_or_else(
+                || "frame".to_owned(),
+                |Word { filter, at, length }| format!("{filter} @{at}..{}", at + length),
+            );
+            (line.from, text)
+        });
+        named.filter(|(from, _)| *from < self.code.len()).collect()
+    }
+
     /// The word that made slot `at`.
     pub fn word_at(&self, at: usize) -> Option<&Word> {
         let line = self.source.iter().rev().find(|line| line.from <= at)?;

@@ -18,6 +18,8 @@ pub const FILTERS: &[&Description] = &[
     &transport::sport::SPORT,
     &transport::dport::DPORT,
     &general::bpf::BPF,
+    &general::sample::SAMPLE,
+    &general::ratelimit::RATELIMIT,
     &application::http::HTTP,
     &application::dns::DNS,
     &application::tls::TLS,

@@ -1,3 +1,5 @@
 //! Filters that belong to no layer.
 
 pub mod bpf;
+pub mod ratelimit;
+pub mod sample;

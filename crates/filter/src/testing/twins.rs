@@ -4,7 +4,7 @@
 use super::example::examined_words;
 use super::{Arena, ETHERNET, Frame, Node, Space, arguments};
 use crate::catalog::FILTERS;
-use crate::contract::{Description, Form, Gives, PRIVATE, lanes};
+use crate::contract::{Description, Form, Gives, Moved, PRIVATE, lanes};
 use abi::Class;
 use ebpf::emit::{self, Answer, Finish, Outcome, Target, Unfit};
 use ebpf::exam::{Judge, Ruling};
@@ -153,6 +153,16 @@ impl Judge for User<'_> {
             bytes
         });
         Some(states.collect())
+    }
+
+    fn adopt(&mut self, states: Vec<Vec<u8>>) {
+        let words = self.program.maps.iter().filter_map(|map| map.state_of);
+        for (word, bytes) in words.zip(states) {
+            let node = self.nodes.get_mut(word).expect("a filter for each word");
+            node.save();
+            let private = Moved { key: PRIVATE, bytes, held: Vec::new() };
+            node.restore(vec![private]).expect("as many bytes as a session has");
+        }
     }
 }
 

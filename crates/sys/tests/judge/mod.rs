@@ -120,7 +120,7 @@ pub fn without_perfmon<T: Send>(work: impl FnOnce() -> T + Send) -> T {
 
 /// What a test run does not take: shorter than an Ethernet header, at traffic control an IP packet
 /// shorter than its header, at a socket filter nothing at all.
-fn is_refused(place: Place, frame: &[u8]) -> bool {
+pub fn is_refused(place: Place, frame: &[u8]) -> bool {
     match (place, frame.get(12..14)) {
         (Place::Socket, _) => frame.is_empty(),
         (_, None) => true,

@@ -1,0 +1,119 @@
+//! `sample`: lets one block of so many through.
+//!
+//! In: anything. Out: the first block, and each that comes `every` blocks later. Which blocks these
+//! are depends on their order alone, so that the same capture gives the same sample. What it keeps
+//! is one private number, so that it goes on counting wherever it moves. [SL §6.1 Table I]
+//!
+//! The twin keeps one number for all processors: of the frames that they see together, one of so
+//! many passes.
+
+use crate::prelude::*;
+use crate::twin::Emitted;
+use ebpf::emit::{Answer, Cmp, Exit, Layers, Scope};
+use zerocopy::{FromBytes, Immutable, IntoBytes};
+
+/// What everybody knows about `sample`.
+pub const SAMPLE: Description = Description {
+    name: "sample",
+    summary: "let one block of so many through",
+    details: "\
+The class is 1 for the first block and for each that comes `every` blocks after one that passed.
+
+Not answered: `passed over`.",
+    example: "replay web.pcap | sample 10 | count",
+    kind: Kind::Classification,
+    reads: Reads::Nothing,
+    parameters: &[Parameter::needed(
+        "every",
+        Type::Number { low: 1, high: u32::MAX as u64 },
+        "of how many blocks one passes",
+    )],
+    classes: Classes::YesNo,
+    reasons: &["passed over"],
+    keeps: Keeps::Private,
+    user: Some(make),
+    kernel: Some(emit),
+    examined: &["3"],
+    ..Description::EMPTY
+};
+
+const PASSED_OVER: Reason = SAMPLE.reason("passed over");
+
+fn make(arguments: &Arguments) -> Result<Filter, Mistake> {
+    Ok(Filter::classify(Sample { every: every(arguments).into(), seen: Sessions::default() }))
+}
+
+fn every(arguments: &Arguments) -> u32 {
+    let every = arguments.number("every").and_then(|every| u32::try_from(every).ok());
+    every.unwrap_or(1).max(1)
+}
+
+#[derive(Clone, Copy, Default, FromBytes, IntoBytes, Immutable)]
+#[repr(C)]
+struct Seen {
+    blocks: u64,
+}
+
+impl Session for Seen {}
+
+struct Sample {
+    every: u64,
+    seen: Sessions<Seen>,
+}
+
+impl Classify for Sample {
+    const SETS_MARKS: bool = false;
+
+    fn classify(&mut self, _: &mut Block<'_>, cx: &mut Tell<'_>) -> Class {
+        let seen = self.seen.of(PRIVATE);
+        let number = seen.blocks;
+        seen.blocks = number.wrapping_add(1);
+        if number.is_multiple_of(self.every) { Class::YES } else { cx.absent(PASSED_OVER) }
+    }
+
+    fn state(&mut self) -> Option<&mut dyn State> {
+        Some(&mut self.seen)
+    }
+}
+
+/// The twin.
+fn emit<'s>(a: &Arguments, s: &mut Scope<'s, '_>, on: Layers<'s>, out: Exit<'s>) -> Emitted<'s> {
+    let passed_over = s.absent("passed over", out);
+    let seen = s.state(size_of::<Seen>() as u16);
+    let number = s.fetch_add(seen, 0, 1);
+    let rest = s.remainder(number, every(a));
+    s.only(rest, Cmp::Eq, 0, passed_over);
+    Ok(Answer::new(Class::YES.0, on))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{Arena, Frame, Node, Space};
+
+    fn passed(node: &mut Node, count: usize) -> Vec<usize> {
+        let arena = Arena::new(count);
+        let mut space = Space::new(&arena);
+        let frames: Vec<Frame> = (0..count).map(|_| Frame::udp(1, 2, b"")).collect();
+        let batch = node.turn(space.batch(&frames), &mut space, 0).remove(0);
+        lanes(batch.select(Class::answered)).collect()
+    }
+
+    #[test]
+    fn the_first_of_each_three_passes_whatever_the_batch() {
+        let mut node = Node::new(&SAMPLE, &["3"]).unwrap();
+        assert_eq!(passed(&mut node, 7), [0, 3, 6]);
+        assert_eq!(passed(&mut node, 2), [], "the eighth and the ninth");
+        let saved = node.save();
+        let mut moved = Node::new(&SAMPLE, &["3"]).unwrap();
+        moved.restore(saved).unwrap();
+        assert_eq!(passed(&mut moved, 4), [0, 3], "it counts on elsewhere");
+        assert_eq!(node.unanswered().next(), Some(("passed over", 6)));
+    }
+
+    #[test]
+    fn one_of_one_is_all() {
+        assert_eq!(passed(&mut Node::new(&SAMPLE, &["1"]).unwrap(), 5).len(), 5);
+        assert!(Node::new(&SAMPLE, &["0"]).is_err());
+    }
+}

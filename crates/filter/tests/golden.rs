@@ -1,0 +1,48 @@
+//! The generated code of every twin as text, so that code generation is reviewed as a diff.
+//! `UPDATE=1` rewrites. One loop over the catalogue.
+
+use std::fs;
+use std::path::Path;
+
+use ebpf::Place;
+use ebpf::disasm::listing;
+use filter::testing::twins::{chains, program, request};
+
+#[test]
+fn generated_code_is_as_reviewed() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden");
+    let (mut names, mut different) = (Vec::new(), Vec::new());
+    for chain in chains(1) {
+        let program = program(&chain, Place::Tc).unwrap();
+        let filter = chain[0].description.name;
+        let variants = names.iter().filter(|(other, _)| *other == filter).count();
+        let name = format!("{filter}{}.tc.bpf", if variants > 0 { "-2" } else { "" });
+        names.push((filter, name.clone()));
+        let counters: Vec<&str> = program.counters.iter().map(|c| c.name.as_str()).collect();
+        let maps: Vec<String> = program
+            .maps
+            .iter()
+            .map(|map| format!("{} of {} bytes", map.name, map.value_size))
+            .collect();
+        let text = format!(
+            "# {}\n# {} instructions, looks {} bytes deep\n# maps: {}; counters: {}\n{}",
+            request(&chain),
+            program.code.len(),
+            program.reach,
+            maps.join(", "),
+            counters.join(", "),
+            listing(&program)
+        );
+        let file = folder.join(&name);
+        if std::env::var_os("UPDATE").is_some() {
+            fs::create_dir_all(&folder).unwrap();
+            fs::write(&file, &text).unwrap();
+        }
+        if fs::read_to_string(&file).unwrap_or_default() != text {
+            different.push((name, text));
+        }
+    }
+    let files = fs::read_dir(&folder).unwrap().count();
+    assert_eq!(files, names.len(), "one file for each twin: {names:?}");
+    assert!(different.is_empty(), "UPDATE=1 rewrites. Now: {different:#?}");
+}
