@@ -84,7 +84,7 @@ fn keep(file: &CachedFile, to: &Path, block: usize) -> Result<f64, String> {
         std::fs::remove_file(to).map_err(|why| why.to_string())?;
     }
     let wrong = |why: std::io::Error| format!("{}: {why}", to.display());
-    let out = File::options().write(true).create(true).open(to).map_err(wrong)?;
+    let out = File::options().write(true).create(true).truncate(true).open(to).map_err(wrong)?;
     let size = file.size().map_err(|why| why.to_string())?;
     let start = Instant::now();
     let mut at = 0;
