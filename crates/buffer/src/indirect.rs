@@ -63,8 +63,8 @@ pub struct Config {
 }
 
 impl Config {
-    /// 4096 pointers, one reader, blocks; shown every 32 blocks. On one processor 1024, which stay in
-    /// its first cache, are faster.
+    /// 4096 pointers, one reader, blocks; shown every 32 blocks. On one processor 1024, which stay
+    /// in its first cache, are faster.
     #[must_use]
     pub const fn new(id: DbufId) -> Self {
         Self { id, entries: 4096, policy: Policy::Block, readers: 1, every: 32 }

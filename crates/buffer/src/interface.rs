@@ -3,12 +3,23 @@
 //!
 //! | call | of Unix | |
 //! |---|---|---|
-//! | [`read`](Stream::read), [`write`](Stream::write), [`flush`](Stream::flush) | read, write | copies; a write becomes a pointer where the bytes lie in a dbuf |
-//! | [`wait`](Stream::wait), [`descriptors`](Stream::descriptors) | poll | |
-//! | [`peek`](Stream::peek), [`take`](Stream::take) | | read without a copy |
-//! | [`write_with`](Stream::write_with) | | reserve, fill, commit: write without a copy |
-//! | [`lend`](Stream::lend), [`accept`](Stream::accept) | splice | what [`crate::splice`] is made of |
+//! | [`read`], [`write`], [`flush`] | read, write | copies; bytes in a dbuf become a pointer |
+//! | [`wait`], [`descriptors`] | poll | |
+//! | [`peek`], [`take`] | | read without a copy |
+//! | [`write_with`] | | reserve, fill, commit: write without a copy |
+//! | [`lend`], [`accept`] | splice | what [`crate::splice`] is made of |
 //! | drop | close | |
+//!
+//! [`read`]: Stream::read
+//! [`write`]: Stream::write
+//! [`flush`]: Stream::flush
+//! [`wait`]: Stream::wait
+//! [`descriptors`]: Stream::descriptors
+//! [`peek`]: Stream::peek
+//! [`take`]: Stream::take
+//! [`write_with`]: Stream::write_with
+//! [`lend`]: Stream::lend
+//! [`accept`]: Stream::accept
 //!
 //! All are calls in this process; only who has to wait, and who wakes one who waits, calls the
 //! kernel. An end goes in one direction: in the other it answers [`Fault::WrongEnd`].

@@ -3,8 +3,8 @@
 //!
 //! In: a source that stays. Out: memory that seems to be its copy. Its pages cannot be accessed at
 //! first; the first access is a fault, whose handler gives the pages back and copies the bytes.
-//! Whoever never looks has paid for two changes of protection and for no copy. An experiment: what it
-//! costs is measured by `streamline bench lazy`, and nothing else uses it.
+//! Whoever never looks has paid for two changes of protection and for no copy. An experiment: what
+//! it costs is measured by `streamline bench lazy`, and nothing else uses it.
 //!
 //! Invariants, cited below:
 //! - L1 A place in [`PLACES`] belongs to one [`LazyBuffer`], which takes it before it publishes its

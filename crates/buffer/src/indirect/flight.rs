@@ -12,8 +12,8 @@
 //! - F3 A writer that goes away leaves what is in flight to [`sweep`], which keeps it until then.
 //! - F4 A reader that keeps no promise reads bytes that were written later, in pools that it may
 //!   read anyway: it spoils its own data and nobody else's.
-//! - F5 A ring that we read is released only up to the oldest entry that a claim names ([`Keeper`]),
-//!   so its writer keeps the bytes for us (F1, there), and we for our readers.
+//! - F5 A ring that we read is released only up to the oldest entry that a claim names
+//!   ([`Keeper`]), so its writer keeps the bytes for us (F1, there), and we for our readers.
 
 use super::bells::Bells;
 use crate::Fault;

@@ -7,7 +7,7 @@
 //! | what | ring that blocks or drops new | ring that overwrites |
 //! |---|---|---|
 //! | frozen dbuf | in place, for ever as it is; the slice until the next call | the same |
-//! | dbuf of a trusted process, ring of one too | in place until [`Input::take`]; then its owner may write there | copied |
+//! | dbuf and ring of trusted processes | in place until [`Input::take`] | copied |
 //! | any other | copied; the copy until the next call | the same |
 //!
 //! Why `&[u8]` in place, with V1 to V4 of `view`:
@@ -66,6 +66,8 @@ struct Current {
     at: usize,
     /// How many of them have been taken.
     done: usize,
+    /// Whether they are looked at in place.
+    direct: bool,
 }
 
 /// Where an entry lies that was only passed on so far: nobody has looked.
@@ -170,8 +172,7 @@ impl Input {
             self.show_followers(current);
         }
         let place = (current.at + current.done, current.left());
-        let direct = self.direct(current.pointer);
-        if !direct {
+        if !current.direct {
             self.stage(current);
             return Ok(Some(self.staging.get(current.done..).unwrap_or_default()));
         }
@@ -196,7 +197,8 @@ impl Input {
             (Some(current), _) => self.advance(current, count.min(current.left())),
             (None, Some(lent)) if count >= lent.length() as usize => self.pass(lent),
             (None, Some(pointer)) => {
-                self.current = Some(Current { pointer, at: UNMAPPED, done: count });
+                let (at, done, direct) = (UNMAPPED, count, false);
+                self.current = Some(Current { pointer, at, done, direct });
             }
             (None, None) => return,
         }

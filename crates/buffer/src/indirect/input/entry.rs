@@ -33,7 +33,8 @@ impl Input {
         match self.current {
             Some(current) if current.at == UNMAPPED => {
                 let at = self.check(current.pointer)?;
-                self.current = Some(Current { at, ..current });
+                let direct = self.direct(current.pointer);
+                self.current = Some(Current { at, direct, ..current });
                 return Ok(self.current);
             }
             Some(_) => return Ok(self.current),
@@ -46,7 +47,8 @@ impl Input {
             let pointer = self.ring.bare_at(self.ring.side.next);
             let at = self.check(pointer)?;
             if pointer.length() > 0 {
-                self.current = Some(Current { pointer, at, done: 0 });
+                let direct = self.direct(pointer);
+                self.current = Some(Current { pointer, at, done: 0, direct });
                 return Ok(self.current);
             }
             self.pass(pointer);
@@ -171,7 +173,7 @@ impl Input {
 
     /// Outputs that follow are told what is looked at, and where.
     pub(super) fn show_followers(&mut self, current: Current) {
-        let direct = self.direct(current.pointer);
+        let direct = current.direct;
         let Some(view) = self.translation.view(current.pointer.dbuf()) else { return };
         let address = if direct { view.address() + current.at + current.done } else { 0 };
         let rest = current.rest();

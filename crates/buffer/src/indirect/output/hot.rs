@@ -88,7 +88,7 @@ impl Hot {
         let other = pointer.dbuf().number() ^ self.home.dbuf().number();
         let from = pointer.place.position().wrapping_sub(self.position);
         let left = (self.filled as u64).wrapping_sub(from.wrapping_add(pointer.length() as u64));
-        // All are far less than half of what a word counts: the sign tells what is before or beyond.
+        // All are far less than half of what a word counts: the sign tells what lies outside.
         other as u64 | (from | left) >> 63
     }
 }
