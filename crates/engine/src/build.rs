@@ -32,6 +32,7 @@ use sys::memory::Lender;
 mod between;
 mod outside;
 mod programs;
+mod signals;
 
 /// How many bytes a filter may hold, all sessions together.
 const HOLD_BYTES: u64 = 64 << 20;
@@ -235,28 +236,6 @@ impl<'p> Builder<'p> {
         Ok(Path { spaces, control: self.control })
     }
 
-    /// Has no ring wait for more blocks than the smallest dbuf that they may lie in can do without,
-    /// which is half of what it holds, be it of this space or of one before it. [SL §6.2]
-    fn bound_signals(&self, drafts: &mut [Draft]) {
-        let mut bounds: Vec<u64> = drafts.iter().map(|draft| half_of(&draft.assembly)).collect();
-        let edges = self.plan.graph.edges.iter().filter(|edge| !edge.back);
-        let ends = edges.filter_map(|edge| Some((self.leaves(edge.from)?, self.enters(edge.to)?)));
-        let ends: Vec<_> = ends.filter(|(near, far)| near != far).collect();
-        // As often as there are spaces: then the smallest has come to all behind it.
-        for _ in 0..bounds.len() {
-            for (near, far) in &ends {
-                bounds[*far] = bounds[*far].min(bounds[*near]);
-            }
-        }
-        for (draft, bound) in drafts.iter_mut().zip(bounds) {
-            for node in draft.assembly.nodes_mut() {
-                if let Part::Export(export) = &mut node.part {
-                    export.bound(bound);
-                }
-            }
-        }
-    }
-
     fn outside(&self) -> Outside<'p> {
         Outside { plan: self.plan, origins: self.origins, settings: self.settings }
     }
@@ -433,16 +412,6 @@ fn intake_of(nodes: &[Node]) -> PoolConfig {
     let longest = longest.max().unwrap_or(whole.segment);
     let segment = longest.next_power_of_two().clamp(SEGMENT_MIN, whole.segment);
     PoolConfig { segment, segments: total / segment }
-}
-
-/// How many of the longest blocks that come from the sources of a space fill half of its intake.
-fn half_of(assembly: &Assembly) -> u64 {
-    let PoolConfig { segment, segments } = intake_of(assembly.nodes());
-    let sources = assembly.nodes().iter().filter_map(|node| match &node.part {
-        Part::Source(part) => Some(part.source.block_max()),
-        _ => None,
-    });
-    sources.max().map_or(u64::MAX, |longest| (segment * segments / 2 / longest.max(1)) as u64)
 }
 
 fn pool(config: PoolConfig) -> Result<Pool, BuildError> {

@@ -6,15 +6,15 @@
 //! everything; it edits in copies only, and it runs out of memory when its cells are used up.
 
 use crate::contract::{
-    Amount, Arguments, Batch, Block, Columns, Counts, Description, Edit, Editable, Fill, Filter,
-    Gateway, Holds, Keep, LaneContext, Mistake, Moved, Output, Parameter, Pin, Report,
-    StreamContext, Tell, Time, Value, Workbench,
+    Amount, Arguments, Batch, Block, Columns, Counts, Description, Fill, Filter, Gateway, Holds,
+    Keep, LaneContext, Mistake, Moved, Output, Parameter, Pin, Report, StreamContext, Tell, Time,
+    Value,
 };
 use abi::{BLOCK_MAX, Class, ContextLane, DbufId, Entry, Marks, Place, RichPointer};
 use std::cell::{Cell, OnceCell};
-use std::ops::Range;
 use wire::LinkType;
 
+mod edit;
 mod example;
 mod fragments;
 mod frame;
@@ -137,57 +137,6 @@ impl<'a> Gateway<'a> for Space<'a> {
     }
 }
 
-/// A block that is edited in a copy.
-struct Copied {
-    frame: Vec<u8>,
-    old: Option<Vec<u8>>,
-}
-
-impl Workbench for Copied {
-    fn frame(&mut self) -> &[u8] {
-        &self.frame
-    }
-
-    fn write(&mut self, range: Range<usize>, _: Keep) -> Option<&mut [u8]> {
-        self.frame.get_mut(range)
-    }
-
-    fn replace(&mut self, room: usize) -> Option<&mut [u8]> {
-        self.old = Some(std::mem::replace(&mut self.frame, vec![0; room]));
-        Some(&mut self.frame)
-    }
-}
-
-fn edited<'a>(
-    filter: &mut dyn Edit,
-    batch: &mut Batch<'a>,
-    space: &mut Space<'a>,
-    tell: &mut Tell<'_>,
-) {
-    for l in crate::contract::lanes(batch.live()) {
-        let block = batch.block(l);
-        let mut bench = Copied { frame: space.arena.at(block.entry().frame()).to_vec(), old: None };
-        let lanes = (block.pointer, block.marks, block.context);
-        let mut editable = Editable::new(lanes, &mut bench);
-        let class = filter.edit(&mut editable, tell);
-        let (pointer, marks, context) = (editable.pointer, editable.marks, editable.context);
-        let (used, lost) = (editable.replaced(), editable.is_lost());
-        bench.frame.truncate(used.unwrap_or(usize::MAX));
-        let kept = if lost { None } else { space.arena.keep(bench.frame) };
-        match (kept, used) {
-            (None, _) => batch.keep(!(1 << l)),
-            (Some((made, frame)), Some(_)) => {
-                let marks = Marks::bare(made.length());
-                batch.set(l, Block { pointer: made.with_class(class), frame, marks, context });
-            }
-            (Some((made, frame)), None) => {
-                let pointer = made.within(marks.view, pointer.length()).with_class(class);
-                batch.set(l, Block { pointer, frame, marks, context });
-            }
-        }
-    }
-}
-
 /// One filter with what a space keeps for it.
 #[derive(Debug)]
 pub struct Node {
@@ -240,7 +189,7 @@ impl Node {
             }
             Filter::Edit(filter) => {
                 let mut tell = Tell::new(now, &mut self.counts);
-                edited(&mut **filter, &mut batch, space, &mut tell);
+                edit::edited(&mut **filter, &mut batch, space, &mut tell);
             }
             Filter::Stream(filter) => {
                 let in_place = filter.in_place();

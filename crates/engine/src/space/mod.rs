@@ -5,6 +5,7 @@
 //! - [`walk`]: one batch through the local graph;
 //! - [`section`]: Boolean sections by sequence;
 //! - [`join`]: branches back into input order;
+//! - [`pause`]: the walk at rest;
 //! - [`edit`]: blocks changed when nobody has a view of them;
 //! - [`memory`]: what the space does for its filters.
 
@@ -13,6 +14,7 @@ pub mod edit;
 mod join;
 pub(crate) mod memory;
 pub mod node;
+pub(crate) mod pause;
 pub mod section;
 pub mod select;
 pub(crate) mod walk;

@@ -7,8 +7,9 @@
 //! everything else is done, and the walk pauses there (`space::edit`).
 
 use super::join;
-use super::memory::{Frames, Memory};
+use super::memory::Memory;
 use super::node::{Arc as Edge, Node, NodeId, Part};
+use super::pause::Cut;
 use super::select::Wanted;
 use crate::failure::PathFailure;
 use crate::ledger::{EdgeKind, loses_here};
@@ -27,16 +28,16 @@ const CYCLE_MAX: usize = 256;
 /// One turn of a space.
 pub(crate) struct Walk<'w, 'a> {
     nodes: &'w mut [Node],
-    memory: &'w mut Memory<'a>,
+    pub(super) memory: &'w mut Memory<'a>,
     shape: &'w Shape,
     now: Time,
-    waiting: Vec<Waiting<'a>>,
-    around: Vec<(Waiting<'a>, u8)>,
+    pub(super) waiting: Vec<Waiting<'a>>,
+    pub(super) around: Vec<(Waiting<'a>, u8)>,
     /// What came to editing filters.
-    cuts: Vec<Cut>,
+    pub(super) cuts: Vec<Cut>,
     /// The number for the next block where paths part.
-    next: u32,
-    turn: &'w mut Turn,
+    pub(super) next: u32,
+    pub(super) turn: &'w mut Turn,
 }
 
 /// What does not change while a space runs: where branches meet, and in which order nodes come.
@@ -55,42 +56,6 @@ pub(crate) struct Shape {
     pub(crate) looks: bool,
     /// Whether anything in the space edits block by block.
     pub(crate) edits: bool,
-}
-
-/// A batch that came to an editing filter, without its bytes.
-pub(crate) struct Cut {
-    pub(crate) at: NodeId,
-    pub(crate) room: Room,
-    pub(crate) hops: u8,
-}
-
-/// A walk at rest: all blocks that are under way, and no view of any of them.
-pub(crate) struct Paused {
-    /// Before an editing filter.
-    pub(crate) cuts: Vec<Cut>,
-    /// Behind one.
-    pub(crate) edited: Vec<(NodeId, Room, u8)>,
-    /// At a join: where from, on which arc.
-    waiting: Vec<(NodeId, usize, Room)>,
-    /// On a back edge.
-    around: Vec<(NodeId, usize, Room, u8)>,
-    next: u32,
-}
-
-impl Paused {
-    /// Whether no block is under way.
-    pub(crate) fn is_empty(&self) -> bool {
-        self.rooms().next().is_none()
-    }
-
-    /// All blocks that are under way.
-    pub(crate) fn rooms(&self) -> impl Iterator<Item = &Room> {
-        let cuts = self.cuts.iter().map(|cut| &cut.room);
-        let edited = self.edited.iter().map(|(_, room, _)| room);
-        let waiting = self.waiting.iter().map(|(_, _, room)| room);
-        let around = self.around.iter().map(|(_, _, room, _)| room);
-        cuts.chain(edited).chain(waiting).chain(around)
-    }
 }
 
 /// What came of a turn.
@@ -144,14 +109,14 @@ impl Left {
 }
 
 /// A batch on an arc, not yet taken.
-struct Waiting<'a> {
-    from: NodeId,
-    arc: usize,
-    batch: Batch<'a>,
+pub(super) struct Waiting<'a> {
+    pub(super) from: NodeId,
+    pub(super) arc: usize,
+    pub(super) batch: Batch<'a>,
 }
 
 /// What a node did with a batch.
-enum Ran<'a> {
+pub(super) enum Ran<'a> {
     /// It is still the same batch.
     Same,
     /// Other blocks came out.
@@ -170,44 +135,6 @@ impl<'w, 'a> Walk<'w, 'a> {
     ) -> Self {
         let (waiting, around, cuts) = (Vec::new(), Vec::new(), Vec::new());
         Self { nodes, memory, shape, now, waiting, around, cuts, next: 0, turn }
-    }
-
-    /// Ends the walk where something is to be edited, and with it all views; `None`: it is done.
-    pub(crate) fn pause(self) -> Option<Paused> {
-        if self.cuts.is_empty() {
-            return None;
-        }
-        let waiting = self.waiting.into_iter().map(|w| (w.from, w.arc, w.batch.at_rest()));
-        let around =
-            self.around.into_iter().map(|(w, hops)| (w.from, w.arc, w.batch.at_rest(), hops));
-        Some(Paused {
-            cuts: self.cuts,
-            edited: Vec::new(),
-            waiting: waiting.collect(),
-            around: around.collect(),
-            next: self.next,
-        })
-    }
-
-    /// Goes on where a walk paused.
-    pub(crate) fn resume(&mut self, paused: Paused) {
-        let Memory { intakes, work, imported } = *self.memory;
-        let memory = Memory { intakes, work, imported };
-        let batch = |room| Frames::new(|_, frame| memory.segment(frame)).batch(room);
-        self.next = paused.next;
-        self.cuts = paused.cuts;
-        let waiting = paused.waiting.into_iter();
-        self.waiting =
-            waiting.map(|(from, arc, room)| Waiting { from, arc, batch: batch(room) }).collect();
-        let around = paused.around.into_iter();
-        let back = |(from, arc, room, hops)| (Waiting { from, arc, batch: batch(room) }, hops);
-        self.around = around.map(back).collect();
-        for (at, room, hops) in paused.edited {
-            let mut edited = batch(room);
-            self.route(at, &mut edited, hops);
-            self.turn.keep(edited.into_room());
-        }
-        self.settle();
     }
 
     /// Walks what a source or an importing ring gave.
@@ -276,7 +203,7 @@ impl<'w, 'a> Walk<'w, 'a> {
     }
 
     /// Walks on until nothing waits at a join or on a back edge, or only behind an edit.
-    fn settle(&mut self) {
+    pub(super) fn settle(&mut self) {
         loop {
             let next =
                 self.waiting.iter().map(|w| self.target(w)).min_by_key(|to| self.shape.rank[*to]);
@@ -398,15 +325,6 @@ impl<'w, 'a> Walk<'w, 'a> {
         let ran = self.run(at, batch);
         self.nodes[at].flow.busy_ns += sys::clock::monotonic().saturating_sub(begin);
         ran
-    }
-
-    /// Keeps a batch for the editing filter that it came to.
-    fn put_aside(&mut self, at: NodeId, batch: &mut Batch<'a>, hops: u8) -> Ran<'a> {
-        let mut room = self.turn.rooms.pop().unwrap_or_default();
-        room.columns.clear();
-        let taken = std::mem::replace(batch, Batch::unseen(room));
-        self.cuts.push(Cut { at, room: taken.at_rest(), hops });
-        Ran::Ended
     }
 
     /// Calls what runs in a node, once, for all live lanes.
@@ -532,7 +450,7 @@ impl<'w, 'a> Walk<'w, 'a> {
     }
 
     /// Sends the live lanes along the arcs that want them.
-    fn route(&mut self, from: NodeId, batch: &mut Batch<'a>, hops: u8) {
+    pub(super) fn route(&mut self, from: NodeId, batch: &mut Batch<'a>, hops: u8) {
         let live = batch.live();
         let arcs = self.nodes[from].arcs.len();
         if arcs == 1 {

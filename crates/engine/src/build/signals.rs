@@ -1,0 +1,40 @@
+//! When rings between spaces send events, beyond what the plan says: what the plan cannot know is
+//! how long the blocks of a source are.
+
+use super::{Builder, Draft, PoolConfig, intake_of};
+use crate::space::assemble::Assembly;
+use crate::space::node::Part;
+
+impl Builder<'_> {
+    /// Has no ring wait for more blocks than the smallest dbuf that they may lie in can do without,
+    /// which is half of what it holds, be it of this space or of one before it. [SL §6.2]
+    pub(super) fn bound_signals(&self, drafts: &mut [Draft]) {
+        let mut bounds: Vec<u64> = drafts.iter().map(|draft| half_of(&draft.assembly)).collect();
+        let edges = self.plan.graph.edges.iter().filter(|edge| !edge.back);
+        let ends = edges.filter_map(|edge| Some((self.leaves(edge.from)?, self.enters(edge.to)?)));
+        let ends: Vec<_> = ends.filter(|(near, far)| near != far).collect();
+        // As often as there are spaces: then the smallest has come to all behind it.
+        for _ in 0..bounds.len() {
+            for (near, far) in &ends {
+                bounds[*far] = bounds[*far].min(bounds[*near]);
+            }
+        }
+        for (draft, bound) in drafts.iter_mut().zip(bounds) {
+            for node in draft.assembly.nodes_mut() {
+                if let Part::Export(export) = &mut node.part {
+                    export.bound(bound);
+                }
+            }
+        }
+    }
+}
+
+/// How many of the longest blocks that come from the sources of a space fill half of its intake.
+fn half_of(assembly: &Assembly) -> u64 {
+    let PoolConfig { segment, segments } = intake_of(assembly.nodes());
+    let sources = assembly.nodes().iter().filter_map(|node| match &node.part {
+        Part::Source(part) => Some(part.source.block_max()),
+        _ => None,
+    });
+    sources.max().map_or(u64::MAX, |longest| (segment * segments / 2 / longest.max(1)) as u64)
+}

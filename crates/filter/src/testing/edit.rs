@@ -1,0 +1,58 @@
+//! Editing block by block in plain memory: always in copies.
+
+use super::Space;
+use crate::contract::{Batch, Block, Edit, Editable, Keep, Tell, Workbench, lanes};
+use abi::Marks;
+use std::ops::Range;
+
+/// A block that is edited in a copy.
+struct Copied {
+    frame: Vec<u8>,
+    old: Option<Vec<u8>>,
+}
+
+impl Workbench for Copied {
+    fn frame(&mut self) -> &[u8] {
+        &self.frame
+    }
+
+    fn write(&mut self, range: Range<usize>, _: Keep) -> Option<&mut [u8]> {
+        self.frame.get_mut(range)
+    }
+
+    fn replace(&mut self, room: usize) -> Option<&mut [u8]> {
+        self.old = Some(std::mem::replace(&mut self.frame, vec![0; room]));
+        Some(&mut self.frame)
+    }
+}
+
+/// Has a filter edit the live blocks.
+pub(super) fn edited<'a>(
+    filter: &mut dyn Edit,
+    batch: &mut Batch<'a>,
+    space: &mut Space<'a>,
+    tell: &mut Tell<'_>,
+) {
+    for l in lanes(batch.live()) {
+        let block = batch.block(l);
+        let mut bench = Copied { frame: space.arena.at(block.entry().frame()).to_vec(), old: None };
+        let lanes = (block.pointer, block.marks, block.context);
+        let mut editable = Editable::new(lanes, &mut bench);
+        let class = filter.edit(&mut editable, tell);
+        let (pointer, marks, context) = (editable.pointer, editable.marks, editable.context);
+        let (used, lost) = (editable.replaced(), editable.is_lost());
+        bench.frame.truncate(used.unwrap_or(usize::MAX));
+        let kept = if lost { None } else { space.arena.keep(bench.frame) };
+        match (kept, used) {
+            (None, _) => batch.keep(!(1 << l)),
+            (Some((made, frame)), Some(_)) => {
+                let marks = Marks::bare(made.length());
+                batch.set(l, Block { pointer: made.with_class(class), frame, marks, context });
+            }
+            (Some((made, frame)), None) => {
+                let pointer = made.within(marks.view, pointer.length()).with_class(class);
+                batch.set(l, Block { pointer, frame, marks, context });
+            }
+        }
+    }
+}
