@@ -141,3 +141,50 @@ fn filter(body: &[u8], wanted: u32, side: Side) -> Option<Filter> {
         kind,
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use testkit::random::Random;
+
+    /// An answer about a classifier of this kind, with attributes.
+    fn told(handle: u32, parent: u32, info: u32, attributes: &[(u16, &[u8])]) -> Vec<u8> {
+        let words = [0, 2, handle, parent, info];
+        let mut bytes: Vec<u8> = words.iter().flat_map(|word: &u32| word.to_ne_bytes()).collect();
+        for (kind, value) in attributes {
+            bytes.extend((4 + value.len() as u16).to_ne_bytes());
+            bytes.extend(kind.to_ne_bytes());
+            bytes.extend(*value);
+            bytes.resize(bytes.len().next_multiple_of(4), 0);
+        }
+        bytes
+    }
+
+    #[test]
+    fn a_program_of_a_filter_is_named() {
+        let mut options = told(0, 0, 0, &[(7, b"tap\0"), (11, &77_u32.to_ne_bytes())]);
+        let options = options.split_off(MESSAGE);
+        let body = told(1, INGRESS, 7 << 16 | 3, &[(1, b"bpf\0"), (2, &options)]);
+        let found = filter(&body, INGRESS, Side::Ingress).unwrap();
+        assert_eq!((found.kind.as_str(), found.preference, found.handle), ("bpf", 7, 1));
+        assert_eq!((found.name.as_deref(), found.program), (Some("tap"), Some(77)));
+        assert_eq!(filter(&body, EGRESS, Side::Egress), None, "of the other side");
+        let heading = told(0, INGRESS, 7 << 16 | 3, &[(1, b"bpf\0")]);
+        assert_eq!(filter(&heading, INGRESS, Side::Ingress), None);
+    }
+
+    #[test]
+    fn senseless_answers_do_no_harm() {
+        let mut random = Random::replayable();
+        for _ in 0..20_000 {
+            let mut body =
+                told(1, INGRESS, 1 << 16, &[(1, b"bpf\0"), (2, &[8, 0, 11, 0, 1, 2, 3, 4])]);
+            for _ in 0..random.below(6) {
+                let at = random.within(0..body.len());
+                body[at] = random.below(256) as u8;
+            }
+            body.truncate(random.within(0..body.len() + 1));
+            let _ = filter(&body, INGRESS, Side::Ingress);
+        }
+    }
+}

@@ -126,6 +126,15 @@ pub(super) struct Form<'a> {
     pub(super) umem: &'a Arc<Umem>,
 }
 
+impl Form<'_> {
+    /// Bytes of the mapping; none where this is no ring.
+    fn bytes(&self) -> Option<usize> {
+        let entries = (self.size as usize).checked_mul(self.entry)?;
+        let all = usize::try_from(self.offsets.entries).ok()?.checked_add(entries)?;
+        self.size.is_power_of_two().then_some(all)
+    }
+}
+
 #[derive(Debug)]
 pub(super) struct Ring {
     memory: Mapping,
@@ -143,24 +152,25 @@ pub(super) struct Ring {
 
 impl Ring {
     pub(super) fn map(socket: BorrowedFd<'_>, form: &Form<'_>) -> Result<Self> {
-        let Form { name, at, offsets, entry, size, umem } = *form;
+        let bytes = form.bytes().ok_or_else(|| Error::new("mmap", form.name, libc::EINVAL))?;
+        Ok(Self::over(Mapping::shared_at(socket, form.at, bytes, form.name)?, form))
+    }
+
+    fn over(memory: Mapping, form: &Form<'_>) -> Self {
+        let Form { name, offsets, entry, size, umem, .. } = *form;
         let place = |offset: u64| usize::try_from(offset).unwrap_or(usize::MAX);
-        let entries = place(offsets.entries);
-        let bytes = (size as usize).checked_mul(entry).and_then(|all| all.checked_add(entries));
-        let bytes = bytes.filter(|_| size.is_power_of_two());
-        let bytes = bytes.ok_or_else(|| Error::new("mmap", name, libc::EINVAL))?;
-        Ok(Self {
-            memory: Mapping::shared_at(socket, at, bytes, name)?,
+        Self {
+            memory,
             umem: Arc::clone(umem),
             name,
             producer: place(offsets.producer),
             consumer: place(offsets.consumer),
             flags: place(offsets.flags),
-            entries,
+            entries: place(offsets.entries),
             entry,
             size,
             mine: 0,
-        })
+        }
     }
 
     fn needs_wakeup(&self) -> bool {
@@ -249,5 +259,98 @@ impl From<Ring> for Rx {
 impl From<Ring> for Tx {
     fn from(ring: Ring) -> Self {
         Self(ring)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::UmemShape;
+    use super::*;
+    use crate::memory::Memfd;
+
+    const OFFSETS: Offsets = Offsets { producer: 0, consumer: 64, flags: 128, entries: 192 };
+    const SIZE: u32 = 8;
+
+    /// A ring whose other side is in our hands.
+    fn ring(entry: usize) -> (Ring, Mapping) {
+        let shape = UmemShape { frame: 2048, frames: 4, headroom: 0 };
+        let umem = &Arc::new(Umem::create("sys-test", shape).unwrap());
+        let form = Form { name: "ring", at: 0, offsets: OFFSETS, entry, size: SIZE, umem };
+        let file = Memfd::create("sys-test", 4096).unwrap();
+        assert_eq!(form.bytes(), Some(192 + SIZE as usize * entry));
+        (Ring::over(file.map().unwrap(), &form), file.map().unwrap())
+    }
+
+    fn rx() -> (Rx, Mapping) {
+        let (ring, theirs) = ring(16);
+        (Rx(ring), theirs)
+    }
+
+    fn fill() -> (Fill, Mapping) {
+        let (ring, theirs) = ring(8);
+        (Fill(ring), theirs)
+    }
+
+    fn completion() -> (Completion, Mapping) {
+        let (ring, theirs) = ring(8);
+        (Completion(ring), theirs)
+    }
+
+    /// Indices that an honest other side cannot have.
+    fn senseless(mine: u32) -> impl Iterator<Item = u32> {
+        [SIZE + 1, SIZE + 2, 1 << 16, 1 << 31, u32::MAX - 1]
+            .map(|by| mine.wrapping_add(by))
+            .into_iter()
+    }
+
+    #[test]
+    fn an_index_that_makes_no_sense_is_refused_and_nothing_moves() {
+        let (mut rx, theirs) = rx();
+        let mut came = Vec::new();
+        for index in senseless(0) {
+            theirs.set_half(0, index);
+            assert_eq!(rx.take(&mut came, 100).unwrap_err().errno, libc::EBADMSG, "{index}");
+        }
+        theirs.set_half(0, 2);
+        theirs.set_word(192, 2048);
+        theirs.set_half(200, 2000);
+        theirs.set_word(208, 100);
+        theirs.set_half(216, 60);
+        theirs.set_half(220, 1);
+        assert_eq!(rx.take(&mut came, 100).unwrap(), 2);
+        let piece = |address, length, continues| Descriptor { address, length, continues };
+        assert_eq!(came, [piece(2048, 2000, false), piece(100, 60, true)]);
+        assert_eq!(theirs.half(64), Some(2), "their places are given back");
+
+        let (mut fill, theirs) = fill();
+        assert_eq!(fill.lend(&[0, 2048, 4096]).unwrap(), 3);
+        for index in senseless(3).filter(|index| 3_u32.wrapping_sub(*index) > SIZE) {
+            theirs.set_half(64, index);
+            assert_eq!(fill.lend(&[0]).unwrap_err().errno, libc::EBADMSG, "{index}");
+        }
+        theirs.set_half(64, 0);
+        assert_eq!(fill.lend(&[0; 9]).unwrap(), 5, "as many as find room");
+        assert_eq!((fill.lend(&[0]).unwrap(), fill.waiting().unwrap()), (0, SIZE));
+        assert_eq!(theirs.half(0), Some(SIZE));
+    }
+
+    #[test]
+    fn entries_outside_of_the_memory_are_refused() {
+        for (address, length) in [(0, 2049), (2047, 2), (8192, 1), (u64::MAX, 1), (1, u32::MAX)] {
+            let (mut rx, theirs) = rx();
+            theirs.set_word(192, address);
+            theirs.set_half(200, length);
+            theirs.set_half(0, 1);
+            let refused = rx.take(&mut Vec::new(), 1).unwrap_err();
+            assert_eq!(refused.errno, libc::EBADMSG, "{address} {length}");
+            let mut tx = Tx(ring(16).0);
+            let descriptor = Descriptor { address, length, continues: false };
+            assert_eq!(tx.give(&[descriptor]).unwrap_err().errno, libc::EINVAL);
+            assert_eq!(tx.room().unwrap(), SIZE, "nothing was given");
+        }
+        let (mut completion, theirs) = completion();
+        theirs.set_word(192, 8192);
+        theirs.set_half(0, 1);
+        assert!(completion.take(&mut Vec::new(), 1).is_err());
     }
 }
