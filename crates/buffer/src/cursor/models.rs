@@ -110,3 +110,95 @@ fn a_writer_shuts_a_lying_reader_out_and_goes_on() {
         drop(reader);
     });
 }
+
+/// A ring of one slot goes on in a new segment: the reader finishes the old one and finds the new one
+/// as the switch has left it; the writer waits for nobody.
+#[test]
+fn who_goes_on_in_a_new_segment_is_followed() {
+    let mut builder = loom::model::Builder::new();
+    builder.preemption_bound = Some(2);
+    builder.check(|| {
+        let old = Store::heap(1, 1, Policy::Block, 1);
+        let new = Arc::new(Store {
+            writer: Region::heap(DATA_WORDS + 1),
+            readers: old.readers.clone(),
+            capacity: 1,
+            policy: Policy::Block,
+        });
+        let bytes = loom::sync::Arc::new([Bytes(UnsafeCell::new(())), Bytes(UnsafeCell::new(()))]);
+        let (mut producer, mut consumer) = (Producer::new(old.clone()), Consumer::new(old, 0));
+        let reading = {
+            let (bytes, new) = (bytes.clone(), new.clone());
+            thread::spawn(move || {
+                while !consumer.has_switched() {
+                    thread::yield_now();
+                }
+                assert_eq!(consumer.available(), Ok(1), "the last position comes with the switch");
+                bytes[0].0.with(|_| ());
+                consumer.next = 1;
+                consumer.go_on_in(new);
+                while consumer.available().unwrap() == 1 {
+                    thread::yield_now();
+                }
+                bytes[1].0.with(|_| ());
+                consumer.next = 2;
+                consumer.release();
+                std::mem::forget(consumer);
+            })
+        };
+        bytes[0].0.with_mut(|_| ());
+        producer.head = 1;
+        producer.go_on_in(new);
+        assert_eq!(producer.room(1), Ok(1), "the new memory is free at once");
+        bytes[1].0.with_mut(|_| ());
+        producer.head = 2;
+        producer.publish();
+        reading.join().unwrap();
+    });
+}
+
+/// The capacity shrinks in place: the writer stays within the smaller one until the reader is past
+/// the cut.
+#[test]
+fn a_cut_is_written_behind_only_when_the_reader_is_past_it() {
+    let mut builder = loom::model::Builder::new();
+    builder.preemption_bound = Some(2);
+    builder.check(|| {
+        let store = Store::heap(2, 2, Policy::Block, 1);
+        let bytes = loom::sync::Arc::new(Bytes(UnsafeCell::new(())));
+        let (mut producer, mut consumer) = (Producer::new(store.clone()), Consumer::new(store, 0));
+        let reading = {
+            let bytes = bytes.clone();
+            thread::spawn(move || {
+                for position in 0..3 {
+                    while consumer.available().unwrap() == consumer.next {
+                        thread::yield_now();
+                    }
+                    if position != 1 {
+                        bytes.0.with(|_| ());
+                    }
+                    consumer.next += 1;
+                    match position {
+                        // The second position is the cut.
+                        1 => consumer.cut(1),
+                        _ => consumer.release(),
+                    }
+                }
+                std::mem::forget(consumer);
+            })
+        };
+        // Positions 0 and 2 lie in the same slot, by either capacity.
+        bytes.0.with_mut(|_| ());
+        producer.head = 2;
+        producer.cut(1);
+        while producer.room(1).unwrap() == 0 {
+            thread::yield_now();
+        }
+        assert_eq!(producer.settled(), Some(2), "told once");
+        bytes.0.with_mut(|_| ());
+        producer.head = 3;
+        producer.publish();
+        reading.join().unwrap();
+        assert_eq!(producer.settled(), None);
+    });
+}
