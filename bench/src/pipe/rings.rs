@@ -1,5 +1,5 @@
-//! Rings of others, beside ours: the program in `bench/peers/rings`, if somebody has built it. It is
-//! told how many blocks to move, and answers how long that took.
+//! Rings of others, beside ours: the program in `bench/peers/rings`, if somebody has built it. It
+//! is told how many blocks to move, and answers how long that took.
 
 use super::Cores;
 use std::io::{BufRead, BufReader, Write};

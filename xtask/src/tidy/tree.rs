@@ -81,9 +81,10 @@ impl Tree {
     }
 
     /// The manifests of crates, with the names that their folders give them: `crates/abi` is `abi`,
-    /// `bench/loops` is `bench-loops`.
+    /// `bench/loops` is `bench-loops`. A crate that is a workspace of its own is not of the house.
     pub(super) fn manifests(&self) -> impl Iterator<Item = (String, &File)> {
-        self.files.iter().filter_map(|file| {
+        let ours = |file: &&File| !file.text.lines().any(|line| line == "[workspace]");
+        self.files.iter().filter(ours).filter_map(|file| {
             let folder = file.path.strip_suffix("/Cargo.toml")?;
             Some((folder.strip_prefix("crates/").unwrap_or(folder).replace('/', "-"), file))
         })
@@ -96,7 +97,7 @@ fn collect(root: &Path, folder: &str, files: &mut Vec<File>) -> io::Result<()> {
         let name = entry.file_name().to_string_lossy().into_owned();
         let kind = entry.file_type()?;
         let path = if folder.is_empty() { name.clone() } else { format!("{folder}/{name}") };
-        let built = folder.is_empty() && (name == "target" || name.starts_with(".target-"));
+        let built = name == "target" || folder.is_empty() && name.starts_with(".target-");
         if kind.is_dir() && name != ".git" && !built {
             collect(root, &path, files)?;
         } else if kind.is_file() && name != ".git" {

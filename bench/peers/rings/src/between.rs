@@ -1,4 +1,5 @@
-//! iceoryx2 between two processes: slices that are loaned, filled and sent, received and copied out.
+//! iceoryx2 between two processes: slices that are loaned, filled and sent, received and copied
+//! out.
 
 use crate::{CAPACITY, Mover, pin, wait};
 use iceoryx2::prelude::*;
@@ -35,8 +36,7 @@ fn service(node: &Node<ipc::Service>, name: &str, block: usize) -> Result<Servic
 pub(crate) fn read(cores: usize, block: usize) -> Result<(), String> {
     pin(cores - 1)?;
     let node = NodeBuilder::new().create::<ipc::Service>().map_err(text)?;
-    // SAFETY: no pointer is passed.
-    let parent = unsafe { libc::getppid() };
+    let parent = std::os::unix::process::parent_id();
     let service = service(&node, &name(parent, block), block)?;
     let subscriber = service.subscriber_builder().create().map_err(text)?;
     let mut out = vec![0; block];
@@ -64,7 +64,7 @@ fn answer(word: &str) -> Result<(), String> {
     writeln!(out, "{word}").and_then(|()| out.flush()).map_err(text)
 }
 
-fn name(process: i32, block: usize) -> String {
+fn name(process: u32, block: usize) -> String {
     format!("streamline-bench-{process}-{block}")
 }
 
@@ -95,7 +95,7 @@ impl Drop for Other {
 /// The process that writes.
 pub(crate) fn write(cores: usize, block: usize) -> Result<Mover, String> {
     let node = NodeBuilder::new().create::<ipc::Service>().map_err(text)?;
-    let service = service(&node, &name(std::process::id().cast_signed(), block), block)?;
+    let service = service(&node, &name(std::process::id(), block), block)?;
     let publisher = service
         .publisher_builder()
         .initial_max_slice_len(block)

@@ -59,15 +59,9 @@ fn run() -> Result<(), String> {
 
 /// Keeps the calling thread on one processor.
 fn pin(processor: usize) -> Result<(), String> {
-    // SAFETY: an all-zero set is an empty one, and the macro's function writes only inside it.
-    let set = unsafe {
-        let mut set: libc::cpu_set_t = std::mem::zeroed();
-        libc::CPU_SET(processor, &mut set);
-        set
-    };
-    // SAFETY: the set lives during the call, and its size is given.
-    let done = unsafe { libc::sched_setaffinity(0, size_of_val(&set), &set) };
-    if done == 0 { Ok(()) } else { Err(std::io::Error::last_os_error().to_string()) }
+    let mut set = rustix::thread::CpuSet::new();
+    set.set(processor);
+    rustix::thread::sched_setaffinity(None, &set).map_err(|why| why.to_string())
 }
 
 /// What to do when there is nothing to do.
