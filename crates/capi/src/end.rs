@@ -15,6 +15,7 @@ pub(crate) struct End {
 }
 
 #[derive(Debug)]
+#[expect(clippy::large_enum_variant, reason = "every end is in a box of its own")]
 pub(crate) enum Kind {
     Reader(Reader),
     Writer(Writer),

@@ -136,7 +136,7 @@ pub unsafe extern "C" fn streamline_mpipe_with(
         if fds.is_null() {
             return Err(null());
         }
-        if length < 2 || length > buffer::mpipe::ENDS_MAX {
+        if !(2..=buffer::mpipe::ENDS_MAX).contains(&length) {
             return Err(buffer::mpipe::Error::Ends(length).into());
         }
         // SAFETY: X1; the length is small.

@@ -1,7 +1,5 @@
 //! The header that is committed is what cbindgen makes of the code. `UPDATE=1` writes it anew.
 
-#![expect(clippy::unwrap_used, reason = "a test ends where something is not as it must be")]
-
 use std::path::Path;
 
 #[test]
