@@ -37,6 +37,6 @@ mod tests {
         assert_eq!(splice_out(&reading, &into, 100).unwrap(), 4);
         second.read_exact(&mut out[..4]).unwrap();
         assert_eq!(&out[..4], b"ddle");
-        assert!(splice_out(&file, &into, 1).is_err(), "a file is no pipe");
+        assert!(splice_out(&file, &file, 1).is_err(), "neither is a pipe");
     }
 }
