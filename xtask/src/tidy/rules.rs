@@ -132,10 +132,14 @@ pub(super) const WORLD_WORDS: &[&str] = &[
 ];
 
 /// Who may put a thread to sleep for a time, and why no condition could be waited for instead.
-pub(super) const SLEEPS: &[(&str, &str)] = &[(
-    "crates/endpoint/src/sink/tx/mod.rs",
-    "a device's queue that is full tells nobody when it has room again",
-)];
+pub(super) const SLEEPS: &[(&str, &str)] = &[
+    (
+        "crates/endpoint/src/sink/tx/mod.rs",
+        "a device's queue that is full tells nobody when it has room again",
+    ),
+    ("bench/src/moderation/mod.rs", "what a parked reader uses is measured over a stretch of time"),
+    ("crates/buffer/tests/soak.rs", "who is killed anywhere is killed after a random time"),
+];
 
 /// Most columns of a line of Rust.
 pub(super) const COLUMNS: usize = 100;
