@@ -20,6 +20,7 @@ mod judge;
 mod classic;
 mod figures;
 mod socket_filter;
+mod source;
 
 use corpus::borders::{borders, ethernet};
 use ebpf::Place;
@@ -57,7 +58,7 @@ fn sit<'a>(
         .unwrap_or_else(|differ| panic!("`{}` for {target:?}: {differ}", request(chain)))
 }
 
-/// Every chain at every target, those of three at one of them: those of one filter are given one
+/// Every chain at every target, of those of three a quarter at one of them each: those of one filter are given one
 /// frame of `steps[0]`, those of two one of `steps[1]`, and so on. The longer the chain, the more of
 /// it others have shown. Each gets other frames.
 fn sit_all(frames: &[Vec<u8>], steps: &[usize]) -> Vec<(Chain, Tally)> {
@@ -65,7 +66,7 @@ fn sit_all(frames: &[Vec<u8>], steps: &[usize]) -> Vec<(Chain, Tally)> {
         let place = PLACES.iter().position(|place| *place == target.place).unwrap_or(0);
         let target_number = place + if target.hardened { PLACES.len() } else { 0 };
         let chains = chains(steps.len()).into_iter().enumerate().filter(|(number, chain)| {
-            chain.len() < 3 || number % (2 * PLACES.len()) == target_number
+            chain.len() < 3 || number % (8 * PLACES.len()) == target_number
         });
         let tallies = chains.map(|(number, chain)| {
             let step = steps[chain.len() - 1];

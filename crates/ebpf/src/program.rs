@@ -103,17 +103,20 @@ impl Program {
     }
 
     /// What each stretch of code is called in the kernel's own log (BTF line information): its
-    /// first slot, and the filter with its place in the request. Ascending; the first is slot 0.
-    pub fn lines(&self) -> Vec<(usize, String)> {
+    /// first slot, a line number, and the filter with its place in the request. Ascending; the
+    /// first is slot 0. Each word has a number of its own, because the log leaves out a line with
+    /// the number of the one before.
+    pub fn lines(&self) -> Vec<(usize, u32, String)> {
         let named = self.source.iter().map(|line| {
             let word = line.word.and_then(|word| self.words.get(word));
             let text = word.map_or_else(
                 || "frame".to_owned(),
                 |Word { filter, at, length }| format!("{filter} @{at}..{}", at + length),
             );
-            (line.from, text)
+            let number = line.word.and_then(|word| u32::try_from(word + 2).ok());
+            (line.from, number.unwrap_or(1), text)
         });
-        named.filter(|(from, _)| *from < self.code.len()).collect()
+        named.filter(|(from, ..)| *from < self.code.len()).collect()
     }
 
     /// The word that made slot `at`.

@@ -1,0 +1,65 @@
+//! The verifier's own log speaks of the request: a program with one slip is refused, and its log
+//! names the filter in whose code the slip stands.
+
+use std::os::fd::{AsFd, AsRawFd};
+
+use super::judge::kind;
+use ebpf::insn::{self, Insn, R0, R9};
+use ebpf::{MapSpec, Place, Program};
+use filter::testing::twins::{chains, program};
+use sys::bpf::{Function, Line, Linkage, Load, Map, Program as Loaded, Source, Types};
+use testkit::need;
+
+/// Loads a program with its lines; answers the verifier's log if it refuses.
+fn load(program: &Program) -> Result<Loaded, String> {
+    let mut types = Types::new();
+    let int = types.int("int", 4);
+    let main = types.function("request", int, &[("ctx", int)], Linkage::Global);
+    let file = types.text("request");
+    let lines: Vec<Line> = program
+        .lines()
+        .iter()
+        .map(|(from, number, text)| Line {
+            instruction: u32::try_from(*from).unwrap_or(u32::MAX),
+            file,
+            text: types.text(text),
+            number: number << 10,
+        })
+        .collect();
+    let btf = types.load().expect("types by hand");
+    let functions = [Function { instruction: 0, type_id: main }];
+    let code = insn::encode(&program.code);
+    let source = Some(Source { btf: &btf, functions: &functions, lines: &lines });
+    let load = Load { source, ..Load::new(kind(program.place), "request", &code) };
+    load.load().map_err(|refused| refused.log)
+}
+
+#[test]
+fn the_verifier_names_the_filter_whose_code_it_refuses() {
+    let Some(()) = need::bpf() else { return };
+    let chains = chains(2).into_iter();
+    let plain = chains.filter(|chain| chain.iter().all(|twin| twin.description.name != "bpf"));
+    let mut tried = 0;
+    for chain in plain.filter(|chain| chain.len() == 2).step_by(7) {
+        let program = program(&chain, Place::Xdp).unwrap();
+        let array = |map: &MapSpec| Map::array(&map.name, map.value_size, 1, map.mappable).unwrap();
+        let maps: Vec<Map> = program.maps.iter().map(array).collect();
+        let descriptors: Vec<i32> = maps.iter().map(|map| map.as_fd().as_raw_fd()).collect();
+        let code = program.relocate(&descriptors).unwrap();
+        let mut program = Program { code, ..program };
+        load(&program).unwrap_or_else(|log| panic!("{log}"));
+        let at = first_of(&program, 1);
+        let text = format!("; {} @", program.word_at(at).unwrap().filter);
+        program.code[at] = Insn::mov(R0, R9);
+        let log = load(&program).expect_err("r9 holds nothing");
+        assert!(log.contains("R9 !read_ok") && log.contains(&text), "{text}: {log}");
+        tried += 1;
+    }
+    assert!(tried >= 3, "only {tried} chains were tried");
+}
+
+/// The first slot of this word's code.
+fn first_of(program: &Program, word: usize) -> usize {
+    let line = program.source.iter().find(|line| line.word == Some(word));
+    line.expect("each word has code").from
+}
