@@ -1,10 +1,10 @@
-//! `bench scale`: how large a ring should be, and whether it finds out by itself. [SL figs. 11, 12],
-//! goal G10
+//! `bench scale`: how large a ring should be, and whether it finds out by itself. [SL figs. 11,
+//! 12], goal G10
 //!
 //! Three settings: one thread that writes each block and reads it; two processes on one processor;
-//! two processes on two. In each, rings of a fixed size from 16 KB to 64 MB, and one that begins with
-//! 64 MB and finds its size. Beside the rate stands how often the writer gave the processor up for
-//! each MB (fig. 12); the picture has the size as a power of two on its x axis.
+//! two processes on two. In each, rings of a fixed size from 16 KB to 64 MB, and one that begins
+//! with 64 MB and finds its size. Beside the rate stands how often the writer gave the processor up
+//! for each MB (fig. 12); the picture has the size as a power of two on its x axis.
 
 mod other;
 pub(crate) mod rounds;

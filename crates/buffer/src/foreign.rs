@@ -92,8 +92,8 @@ fn copy_by_instruction(words: &[AtomicU64], at: usize, to: &mut [u8]) {
     by_pieces(from, to);
 }
 
-/// Copies as many bytes as `to` has, at least [`SHORT`], from readable memory: 64 at a time, then 16,
-/// then the last 16 once more, which may overlap.
+/// Copies as many bytes as `to` has, at least [`SHORT`], from readable memory: 64 at a time, then
+/// 16, then the last 16 once more, which may overlap.
 #[cfg(all(target_arch = "x86_64", not(miri), not(loom)))]
 #[inline(always)]
 fn by_pieces(from: *const u8, to: &mut [u8]) {
@@ -151,8 +151,8 @@ fn by_pieces(from: *const u8, to: &mut [u8]) {
     }
 }
 
-/// Copies as [`by_pieces`] does, at least [`WIDE`] bytes on a processor that has AVX: 128 bytes at a
-/// time, then the last 128 once more.
+/// Copies as [`by_pieces`] does, at least [`WIDE`] bytes on a processor that has AVX: 128 bytes at
+/// a time, then the last 128 once more.
 #[cfg(all(target_arch = "x86_64", not(miri), not(loom)))]
 #[inline(never)]
 fn by_wide_pieces(from: *const u8, to: &mut [u8]) {

@@ -3,18 +3,18 @@
 //! A larger ring saves task switches, a smaller one cache misses; which of them costs more is known
 //! only while it runs. A *round* ends when the writer comes to the end of the ring. *Pressure* is
 //! the distance between writer and slowest reader over the size of the ring. Above the high-water
-//! mark the ring doubles, below the low one it halves. Where it moves in place (deck-cut), the marks
-//! lie closer together.
+//! mark the ring doubles, below the low one it halves. Where it moves in place (deck-cut), the
+//! marks lie closer together.
 //!
 //! This is the decision alone: it knows no ring, no clock and no machine; figures come in, a step
 //! comes out, and why. Deviations, measured on today's machines (BASELINES, working set):
 //! - A writer that found the ring full once in a round counts as pressure 100 %: its distance when
 //!   it wraps says only where in their turns the two sides are.
-//! - What fits is not one cache. Two sides that take turns on one processor want few turns: the ring
-//!   grows beyond the second level, whose misses cost less than a task switch. A reader that takes
-//!   each block at once never lets it grow, and gets what fits the second level. On two processors,
-//!   what one writes the other fetches best from the third level, which they share. So there are
-//!   two ranges of sizes, and where the reader was last seen says which one holds.
+//! - What fits is not one cache. Two sides that take turns on one processor want few turns: the
+//!   ring grows beyond the second level, whose misses cost less than a task switch. A reader that
+//!   takes each block at once never lets it grow, and gets what fits the second level. On two
+//!   processors, what one writes the other fetches best from the third level, which they share. So
+//!   there are two ranges of sizes, and where the reader was last seen says which one holds.
 //! - A ring that was full does not become smaller for some rounds, and for more of them each time
 //!   that this was too soon: else sides that take turns, where the ring is full in one round and
 //!   nearly empty in the next, would change its size for ever.
@@ -51,8 +51,8 @@ impl Scaling {
         }
     }
 
-    /// As [`Scaling::reallocation`], where the size changes in place: the marks lie closer together,
-    /// as a step costs next to nothing.
+    /// As [`Scaling::reallocation`], where the size changes in place: the marks lie closer
+    /// together, as a step costs next to nothing.
     #[must_use]
     pub fn deck_cut(caches: &[usize]) -> Self {
         Self { low: 40, high: 60, ..Self::reallocation(caches) }
@@ -274,8 +274,8 @@ mod tests {
         Round { capacity, distance, was_full: false, sides }
     }
 
-    /// [F1] [F5] Who reads each block at once needs the smallest ring; who is always behind gets what
-    /// the cache holds.
+    /// [F1] [F5] Who reads each block at once needs the smallest ring; who is always behind gets
+    /// what the cache holds.
     #[test]
     fn f5_pressure_decides_between_the_bounds_of_the_caches() {
         let mut scale = Scale::new(Scaling::reallocation(&CACHES));

@@ -56,7 +56,8 @@ pub struct Config {
     pub ring: dbuf::Config,
     /// After how many blocks what was written is shown (T_b).
     pub every: usize,
-    /// Up to how many bytes the ring may grow in place; 0: it goes on in new memory ([`Config::cut`]).
+    /// Up to how many bytes the ring may grow in place; 0: it goes on in new memory
+    /// ([`Config::cut`]).
     pub extent: usize,
     /// How the ring finds its size by itself; none: it stays as it is.
     pub scaling: Option<Scaling>,

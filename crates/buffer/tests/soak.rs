@@ -1,9 +1,9 @@
 //! Two processes and a stream whose size changes all the time, killed over and over: at each
 //! numbered step of what a party does, and anywhere in between. (RELIABILITY, kill -9)
 //!
-//! After each kill the survivor has every byte that was shown, or goes on for who is left; and after
-//! all of them nothing is left behind: no descriptor, no mapping, no memory. `STREAMLINE_SOAK` says
-//! for how many seconds; without it, a few.
+//! After each kill the survivor has every byte that was shown, or goes on for who is left; and
+//! after all of them nothing is left behind: no descriptor, no mapping, no memory.
+//! `STREAMLINE_SOAK` says for how many seconds; without it, a few.
 
 #![expect(clippy::unwrap_used, reason = "a test ends where something is not as it must be")]
 

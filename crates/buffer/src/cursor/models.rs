@@ -111,8 +111,8 @@ fn a_writer_shuts_a_lying_reader_out_and_goes_on() {
     });
 }
 
-/// A ring of one slot goes on in a new segment: the reader finishes the old one and finds the new one
-/// as the switch has left it; the writer waits for nobody.
+/// A ring of one slot goes on in a new segment: the reader finishes the old one and finds the new
+/// one as the switch has left it; the writer waits for nobody.
 #[test]
 fn who_goes_on_in_a_new_segment_is_followed() {
     let mut builder = loom::model::Builder::new();

@@ -1,16 +1,16 @@
-//! The pieces of a ring's life: a ring that grows, shrinks, changes hands or shuts somebody out goes
-//! on in a new segment. (CONTRACT 23, RELIABILITY T11) [SL §5.4, reallocation]
+//! The pieces of a ring's life: a ring that grows, shrinks, changes hands or shuts somebody out
+//! goes on in a new segment. (CONTRACT 23, RELIABILITY T11) [SL §5.4, reallocation]
 //!
 //! ```text
-//! old segment   … block block SWITCH                    read to its end, then unmapped by each reader
+//! old segment   … block block SWITCH    read to its end, then unmapped by each reader
 //!                                   \ position S
 //! new segment                        block block …      a new memory, of any power of two
 //! ```
 //!
 //! Positions go on: all capacities are powers of two, so position p is at p mod capacity in every
 //! segment. A reader keeps its page; the new geometry and the new ring come to it by its bell,
-//! before the switch is shown. It finds the switch, takes the segment whose number the switch names,
-//! and checks seals, sizes, geometry and start as it did at first.
+//! before the switch is shown. It finds the switch, takes the segment whose number the switch
+//! names, and checks seals, sizes, geometry and start as it did at first.
 //!
 //! Invariants, cited where they are relied on:
 //! - S1 Nothing is written to a segment after its switch. So readers finish it in peace, however

@@ -20,8 +20,8 @@ fn open(capacity: usize, is_cut: bool, policy: Policy) -> (Output, Input) {
     (output, offers.remove(0).open_trusting().unwrap())
 }
 
-/// [F1] [F5] A reader that takes each block at once makes the ring as small as it may be, one halving
-/// a round; by new memory and in place.
+/// [F1] [F5] A reader that takes each block at once makes the ring as small as it may be, one
+/// halving a round; by new memory and in place.
 #[test]
 fn f1_a_ring_that_is_always_nearly_empty_becomes_small() {
     for is_cut in [false, true] {
