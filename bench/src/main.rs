@@ -101,7 +101,7 @@ const BENCHES: &[Bench] = &[
     },
     Bench {
         name: "pipe",
-        summary: "bytes between processes, against pipes and other rings [SL fig. 11], goals G1 to G4",
+        summary: "bytes between processes, against pipes and other rings, goals G1 to G4",
         run: pipe::run,
     },
     Bench {
