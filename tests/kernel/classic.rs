@@ -4,6 +4,8 @@
 //! Frames in pieces and with a tag beside are examined in `ebpf`. `SEED=` repeats a run, `ROUNDS=`
 //! makes it longer.
 
+#![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a test that reports its counts")]
+
 use super::judge::{Kernel, without_perfmon};
 use cases::{all_frames, folder};
 use ebpf::classic::insn::{ANCILLARY, code};

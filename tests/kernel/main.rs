@@ -58,9 +58,9 @@ fn sit<'a>(
         .unwrap_or_else(|differ| panic!("`{}` for {target:?}: {differ}", request(chain)))
 }
 
-/// Every chain at every target, of those of three a quarter at one of them each: those of one filter are given one
-/// frame of `steps[0]`, those of two one of `steps[1]`, and so on. The longer the chain, the more of
-/// it others have shown. Each gets other frames.
+/// Every chain at every target, of those of three a quarter, at one of them each. Those of one
+/// filter are given one frame of `steps[0]`, those of two one of `steps[1]`, and so on: the longer
+/// the chain, the more of it others have shown. Each gets other frames.
 fn sit_all(frames: &[Vec<u8>], steps: &[usize]) -> Vec<(Chain, Tally)> {
     let sat = at_every_target(|target| {
         let place = PLACES.iter().position(|place| *place == target.place).unwrap_or(0);

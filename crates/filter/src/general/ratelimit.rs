@@ -1,8 +1,8 @@
 //! `ratelimit`: lets so many blocks through in a time, and no more.
 //!
-//! In: anything. Out: the blocks that conform. The generic cell rate algorithm of ATM (ITU-T I.371):
-//! one number, the time at which the next block is due if all come evenly; a block may come before
-//! it by what `burst` allows. A token bucket would say the same with two numbers; one can be
+//! In: anything. Out: the blocks that conform. The generic cell rate algorithm of ATM (ITU-T
+//! I.371): one number, the time at which the next block is due if all come evenly; a block may come
+//! before it by what `burst` allows. A token bucket would say the same with two numbers; one can be
 //! exchanged in one step by several processors. The clock is the path's, in the kernel that of the
 //! machine. [SL §6.1 Table I]
 
