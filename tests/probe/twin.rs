@@ -14,11 +14,13 @@ use ebpf::exam::{self, Interpreter, Judge, Ruling, Tally};
 use ebpf::interpret::Packet;
 use ebpf::{Place, Program};
 use filter::prelude::*;
-use filter::testing::twins::{User, program};
+use filter::testing::twins::{Chain, Examined, User, program};
 use std::collections::BTreeMap;
 use testkit::{Random, need};
 
-const DPORT: &[&Description] = &[&filter::transport::dport::DPORT];
+fn dport() -> Chain {
+    vec![Examined::plain(&filter::transport::dport::DPORT)]
+}
 
 const TARGETS: [Target; 4] = [
     Target { place: Place::Tc, hardened: false },
@@ -40,8 +42,8 @@ fn load(allowed: Allowed, program: &Program) -> Option<Kernel> {
 
 /// Asks everybody who is there about every frame.
 fn sit<'a>(allowed: Allowed, target: Target, frames: impl IntoIterator<Item = &'a [u8]>) -> Tally {
-    let program = program(DPORT, target).expect("`dport` has a twin");
-    let (mut user, mut interpreter) = (User::new(DPORT, &program), Interpreter::new(&program));
+    let program = program(&dport(), target).expect("`dport` has a twin");
+    let (mut user, mut interpreter) = (User::new(&dport(), &program), Interpreter::new(&program));
     let mut kernel = load(allowed, &program);
     let mut judges: Vec<&mut dyn Judge> = vec![&mut user, &mut interpreter];
     judges.extend(kernel.iter_mut().map(|kernel| -> &mut dyn Judge { kernel }));
@@ -149,7 +151,7 @@ fn doubtful() -> Vec<(&'static str, Vec<u8>)> {
 fn doubt_is_where_it_is_documented() {
     let allowed = need::bpf();
     for target in TARGETS {
-        let program = program(DPORT, target).expect("`dport` has a twin");
+        let program = program(&dport(), target).expect("`dport` has a twin");
         let mut interpreter = Interpreter::new(&program);
         let mut kernel = load(allowed, &program);
         for (what, frame) in doubtful() {
@@ -218,7 +220,7 @@ fn a_whole_line_answers_as_its_twin() {
     let rows = &reports.expect("a report").report.rows;
     assert!(rows.iter().any(|(class, n)| class == "80" && *n > 10), "{rows:?}");
     for target in TARGETS {
-        let program = program(DPORT, target).expect("`dport` has a twin");
+        let program = program(&dport(), target).expect("`dport` has a twin");
         assert_eq!(&answers(&mut Interpreter::new(&program), &web()), rows, "{target:?}");
         if let Some(mut kernel) = load(allowed, &program) {
             assert_eq!(&answers(&mut kernel, &web()), rows, "{target:?}");

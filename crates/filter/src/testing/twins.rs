@@ -20,6 +20,12 @@ pub struct Examined {
 }
 
 impl Examined {
+    /// A filter without arguments.
+    #[must_use]
+    pub const fn plain(description: &'static Description) -> Self {
+        Self { description, words: Vec::new() }
+    }
+
     /// All of the catalog.
     fn all() -> Vec<Self> {
         let twins = FILTERS.iter().copied().filter(|d| d.kernel.is_some());
