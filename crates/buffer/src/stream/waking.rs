@@ -132,7 +132,7 @@ mod tests {
         for _ in 0..config.every {
             output.write(b"block").unwrap();
         }
-        (0..config.every).for_each(|_| drop(comes.recv().unwrap()));
+        (0..config.every).for_each(|_| _ = comes.recv().unwrap());
         assert_eq!(output.events().unwrap().timer, 10, "T_b blocks were an event");
         assert_eq!(output.events().unwrap().batch, 1);
         drop(output);
