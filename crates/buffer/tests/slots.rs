@@ -12,6 +12,7 @@ use std::fs::{self, File, OpenOptions};
 use std::os::fd::{AsFd as _, AsRawFd as _, OwnedFd};
 use std::os::unix::fs::FileExt as _;
 use std::process::{Child, Stdio};
+use std::time::{Duration, Instant};
 use streamline_buffer::dbuf::fixed::{Config, Visitor, Writer, stream};
 use streamline_buffer::share::{self, Offer, Refusal};
 use streamline_buffer::{Fault, Policy};
@@ -115,7 +116,12 @@ fn a_hostile_writer_of_slots_gives_blocks_or_faults_and_nothing_else() {
         let (mut blocks, mut faults, mut out) = (0, 0, [0; SLOT]);
         let mut random = Random::replayable();
         let mut visitor = again().read_slots();
-        for _ in 0..60_000 {
+        // Until it has lied often enough where it is looked at.
+        let patience = Instant::now() + Duration::from_secs(60);
+        for look in 0_u64.. {
+            if look >= 60_000 && (faults >= 10 || Instant::now() > patience) {
+                break;
+            }
             let Ok(reader) = &mut visitor else {
                 // Where the cursor page says that it starts, if that is nowhere.
                 assert!(matches!(visitor, Err(Refusal::Start(_))), "{visitor:?}");

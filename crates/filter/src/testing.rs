@@ -189,7 +189,8 @@ impl Node {
             }
             Filter::Edit(filter) => {
                 let mut tell = Tell::new(now, &mut self.counts);
-                edit::edited(&mut **filter, &mut batch, space, &mut tell);
+                let lost = edit::edited(&mut **filter, &mut batch, space, &mut tell);
+                lost.into_iter().for_each(|bytes| self.counts.no_room.add(bytes));
             }
             Filter::Stream(filter) => {
                 let in_place = filter.in_place();

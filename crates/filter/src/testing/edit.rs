@@ -26,13 +26,14 @@ impl Workbench for Copied {
     }
 }
 
-/// Has a filter edit the live blocks.
+/// Has a filter edit the live blocks; answers the lengths of those that were lost.
 pub(super) fn edited<'a>(
     filter: &mut dyn Edit,
     batch: &mut Batch<'a>,
     space: &mut Space<'a>,
     tell: &mut Tell<'_>,
-) {
+) -> Vec<u32> {
+    let mut all_lost = Vec::new();
     for l in lanes(batch.live()) {
         let block = batch.block(l);
         let mut bench = Copied { frame: space.arena.at(block.entry().frame()).to_vec(), old: None };
@@ -44,7 +45,10 @@ pub(super) fn edited<'a>(
         bench.frame.truncate(used.unwrap_or(usize::MAX));
         let kept = if lost { None } else { space.arena.keep(bench.frame) };
         match (kept, used) {
-            (None, _) => batch.keep(!(1 << l)),
+            (None, _) => {
+                all_lost.push(block.length());
+                batch.keep(!(1 << l));
+            }
             (Some((made, frame)), Some(_)) => {
                 let marks = Marks::bare(made.length());
                 batch.set(l, Block { pointer: made.with_class(class), frame, marks, context });
@@ -55,4 +59,5 @@ pub(super) fn edited<'a>(
             }
         }
     }
+    all_lost
 }
