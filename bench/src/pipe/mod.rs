@@ -24,6 +24,9 @@ use std::path::Path;
 
 /// Bytes of a block.
 const BLOCKS: [usize; 6] = [64, 256, 1024, 4096, 16_384, 65_536];
+/// Bytes of the ring: what a stream that finds its size by itself comes to on one processor
+/// (`bench scale`), and what is best on two (BASELINES, working set).
+const RING: usize = 4 << 20;
 /// A round trip of a cache line below this is the near state of the machine (BASELINES).
 const NEAR_NS: f64 = 250.0;
 /// What a measurement takes at least, in ns.
@@ -55,14 +58,6 @@ impl Cores {
         match self {
             Self::One => 0,
             Self::Two => 1,
-        }
-    }
-
-    /// Bytes of the ring: what fits the cache that both sides share (BASELINES, working set).
-    const fn ring(self) -> usize {
-        match self {
-            Self::One => 1 << 20,
-            Self::Two => 4 << 20,
         }
     }
 }
@@ -178,7 +173,7 @@ struct Ours {
 impl Ours {
     fn new(cores: Cores, block: usize) -> Result<Self, String> {
         let id = abi::DbufId::new(1).ok_or("no id")?;
-        let made = stream(&Config::new(id).capacity(cores.ring()));
+        let made = stream(&Config::new(id).capacity(RING));
         let (mut output, offers) = made.map_err(|why| why.to_string())?;
         let offer = offers.first().ok_or("no reader")?;
         let other = Other::start(Kind::Stream, cores.reader(), block, &offer.descriptors())?;
