@@ -14,6 +14,8 @@ use std::sync::atomic::{AtomicI32, Ordering};
 /// The most programs that are told.
 const MANY: usize = 64;
 static CHILDREN: [AtomicI32; MANY] = [const { AtomicI32::new(0) }; MANY];
+/// The signal that was passed on last: a program that is added later gets it then.
+static PASSED: AtomicI32 = AtomicI32::new(0);
 
 /// From now on SIGINT, SIGTERM, SIGHUP and SIGQUIT that a process sends us go to the programs.
 pub fn pass_signals_on() -> Result<()> {
@@ -39,20 +41,32 @@ extern "C" fn pass(signal: libc::c_int, about: *const libc::siginfo_t, _: *const
     if from_terminal {
         return;
     }
-    for child in CHILDREN.iter().map(|child| child.load(Ordering::Acquire)).filter(|pid| *pid > 0) {
-        // SAFETY: kill(2) takes any numbers; the process was not waited for yet, so the number is
-        // its own.
-        unsafe { libc::kill(child, signal) };
+    // SYNC POINT: passing on; pairs with the load in `add`. Sequentially consistent on both sides:
+    // either we see the program, or who adds it sees the signal.
+    PASSED.store(signal, Ordering::SeqCst);
+    for child in CHILDREN.iter().map(|child| child.load(Ordering::SeqCst)).filter(|pid| *pid > 0) {
+        tell(child, signal);
     }
+}
+
+fn tell(child: i32, signal: libc::c_int) {
+    // SAFETY: kill(2) takes any numbers; the process was not waited for yet, so the number is its
+    // own.
+    unsafe { libc::kill(child, signal) };
 }
 
 /// A program gets what is passed on.
 pub fn add(child: &Child) {
     let pid = i32::try_from(child.id()).unwrap_or(0);
     for place in &CHILDREN {
-        if place.compare_exchange(0, pid, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
-            return;
+        if place.compare_exchange(0, pid, Ordering::SeqCst, Ordering::Relaxed).is_ok() {
+            break;
         }
+    }
+    // SYNC POINT: passing on; pairs with the store in `pass`.
+    let signal = PASSED.load(Ordering::SeqCst);
+    if signal != 0 && pid > 0 {
+        tell(pid, signal);
     }
 }
 
