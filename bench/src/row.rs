@@ -54,7 +54,7 @@ impl fmt::Display for Row {
         }
         if let (Some(goal), Some(target)) = (self.goal, self.target) {
             let met = if *ratio >= target { "met" } else { "missed" };
-            write!(f, "  [{goal}: {target}x {met}]")?;
+            write!(f, "  [{goal}: {}x {met}]", (target * 100.0).round() / 100.0)?;
         }
         write!(f, "  sentinel {:.0} ns", self.sentinel_ns)
     }
