@@ -100,6 +100,12 @@ pub trait Stream: fmt::Debug {
         Ok(None)
     }
 
+    /// Where blocks are lent: whether the stream has ended, without a look at what a pointer leads
+    /// to, which whoever passes it on may not be allowed. `None`: they are not lent here.
+    fn is_lent_out(&mut self) -> Result<Option<bool>, Fault> {
+        Ok(None)
+    }
+
     /// Passes on what another stream lends, as a pointer. `None`: that cannot be done (now): copy.
     fn accept(&mut self, _lent: &Lent<'_>) -> Result<Option<bool>, Fault> {
         Ok(None)
@@ -165,6 +171,10 @@ impl Stream for indirect::Input {
     #[inline]
     fn lend(&mut self, max: usize) -> Result<Option<Lent<'_>>, Fault> {
         Self::lend(self, max)
+    }
+
+    fn is_lent_out(&mut self) -> Result<Option<bool>, Fault> {
+        Self::is_lent_out(self)
     }
 
     fn give_back(&mut self) -> u64 {

@@ -42,8 +42,18 @@ where
         let left = max - moved.bytes;
         let before = moved.bytes;
         match pass_on(from, to, left, &mut moved) {
-            Ok(true) => {}
-            Ok(false) => write_over(from, to, left, &mut moved)?,
+            Ok(Passed::On) => {}
+            Ok(Passed::Refused) => write_over(from, to, left, &mut moved)?,
+            // What comes between two looks is lent as well, and not peeked at.
+            Ok(Passed::Nothing) => match from.is_lent_out() {
+                Ok(None) => write_over(from, to, left, &mut moved)?,
+                Ok(Some(false)) if moved.bytes == 0 => {
+                    wait(from, to)?;
+                    continue;
+                }
+                Err(fault) if moved.bytes == 0 => return Err(fault),
+                Ok(Some(_)) | Err(_) => break,
+            },
             // What went over is answered first; the fault comes again.
             Err(_) if moved.bytes > 0 => break,
             Err(fault) => return Err(fault),
@@ -103,14 +113,25 @@ where
     Ok(())
 }
 
-/// Moves a block as a pointer. `false`: nothing can be lent, or is not accepted.
+/// What became of a block that was to be passed on as a pointer.
+enum Passed {
+    On,
+    /// The destination takes no pointer to it.
+    Refused,
+    /// Nothing is lent.
+    Nothing,
+}
+
+/// Moves a block as a pointer.
 #[inline]
-fn pass_on<F, T>(from: &mut F, to: &mut T, max: usize, moved: &mut Moved) -> Result<bool, Fault>
+fn pass_on<F, T>(from: &mut F, to: &mut T, max: usize, moved: &mut Moved) -> Result<Passed, Fault>
 where
     F: Stream + ?Sized,
     T: Stream + ?Sized,
 {
-    let Some(lent) = from.lend(max)?.filter(|lent| !lent.is_empty()) else { return Ok(false) };
+    let Some(lent) = from.lend(max)?.filter(|lent| !lent.is_empty()) else {
+        return Ok(Passed::Nothing);
+    };
     let length = lent.len();
     let accepted = loop {
         if let Some(accepted) = to.accept(&lent)? {
@@ -118,7 +139,7 @@ where
         }
         // So much is kept that the first writer might have to wait: so do we, for our readers.
         if !to.settle()? {
-            return Ok(false);
+            return Ok(Passed::Refused);
         }
     };
     moved.bytes += length;
@@ -128,7 +149,7 @@ where
         moved.dropped += length;
     }
     from.take(length);
-    Ok(true)
+    Ok(Passed::On)
 }
 
 /// Writes a block from where it is peeked at.

@@ -234,6 +234,18 @@ impl Input {
         Ok(Some(Lent { pointer, home: Home::Input(&self.keeper) }))
     }
 
+    /// Whether all was lent and the stream has ended; `None`: nothing is lent here.
+    pub(crate) fn is_lent_out(&mut self) -> Result<Option<bool>, Fault> {
+        if self.policy == Policy::Overwrite {
+            return Ok(None);
+        }
+        let side = &mut self.ring.side;
+        if self.current.is_some() || side.available()? != side.next {
+            return Ok(Some(false));
+        }
+        self.nothing().map(Some)
+    }
+
     /// Waits until there is something to read, or the end, for at most `limit`.
     pub fn wait(&mut self, limit: Option<Duration>) -> Result<Ready, Fault> {
         for _ in 0..self.spins {
