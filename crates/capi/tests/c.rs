@@ -118,6 +118,8 @@ fn valgrind_finds_nothing() {
         let output = Command::new("valgrind")
             .args(["-q", "--error-exitcode=9", leaks, "--errors-for-leak-kinds=definite"])
             .args(["--show-leak-kinds=definite", "--child-silent-after-fork=yes"])
+            // By turns, or a thread that tries again and again may keep the only turn for ever.
+            .arg("--fair-sched=yes")
             .arg(program)
             .arg(part)
             .output()

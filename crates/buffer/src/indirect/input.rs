@@ -363,7 +363,10 @@ impl Input {
         if self.ring.is_finished()? {
             return Ok(true);
         }
-        if self.gone { Err(Fault::Abandoned) } else { Ok(false) }
+        // What a writer showed after we had looked, and before we heard that it is gone, is read.
+        let side = &mut self.ring.side;
+        let shown = side.available()? != side.next;
+        if self.gone && !shown { Err(Fault::Abandoned) } else { Ok(false) }
     }
 
     #[inline]

@@ -130,7 +130,10 @@ impl Input {
         if !awaits && self.ring.is_finished()? {
             return Ok(true);
         }
-        if self.gone { Err(Fault::Abandoned) } else { Ok(false) }
+        // What a writer showed after we had looked, and before we heard that it is gone, is read.
+        let side = &mut self.ring.walk().side;
+        let shown = !awaits && side.available()? != side.next;
+        if self.gone && !shown { Err(Fault::Abandoned) } else { Ok(false) }
     }
 
     /// Waits until there is something to read, for at most `limit`.

@@ -263,7 +263,10 @@ impl Input {
         if self.ring.is_finished()? {
             return Ok(Piece::End);
         }
-        if self.gone { Err(Fault::Abandoned) } else { Ok(Piece::Nothing) }
+        // What a writer showed after we had looked, and before we heard that it is gone, is read.
+        let side = self.ring.side();
+        let shown = side.available()? != side.next;
+        if self.gone && !shown { Err(Fault::Abandoned) } else { Ok(Piece::Nothing) }
     }
 
     /// Waits until there is something to read, or the end, for at most `limit`.
