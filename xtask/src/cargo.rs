@@ -1,5 +1,6 @@
 //! Calls of cargo and other programs, each shown before it runs.
 
+use crate::silence::Watch;
 use std::io::{BufRead as _, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -33,7 +34,8 @@ pub(crate) fn run(command: &mut Command) -> bool {
 }
 
 /// Runs a command to its end; shows each line of its standard output and hands it to `line` too.
-pub(crate) fn run_lines(command: &mut Command, mut line: impl FnMut(&str)) -> bool {
+/// What it runs from `target` is ended when it says nothing for too long.
+pub(crate) fn run_lines(command: &mut Command, target: &Path, mut line: impl FnMut(&str)) -> bool {
     show(command);
     let mut child = match command.stdout(Stdio::piped()).spawn() {
         Ok(child) => child,
@@ -43,12 +45,14 @@ pub(crate) fn run_lines(command: &mut Command, mut line: impl FnMut(&str)) -> bo
         }
     };
     if let Some(output) = child.stdout.take() {
+        let watch = Watch::new(child.id(), target.to_path_buf());
         let mut output = BufReader::new(output);
         let mut bytes = Vec::new();
         while matches!(output.read_until(b'\n', &mut bytes), Ok(1..)) {
             let text = String::from_utf8_lossy(&bytes);
             print!("{text}");
             line(text.trim_end());
+            watch.heard();
             bytes.clear();
         }
     }

@@ -9,6 +9,7 @@
 mod cargo;
 mod ci;
 mod examples;
+mod silence;
 mod skips;
 mod test;
 mod tidy;

@@ -139,7 +139,7 @@ fn counted(root: &Path, commands: Vec<Command>, strict: bool) -> bool {
         if strict {
             command.env("STREAMLINE_STRICT", "1");
         }
-        well &= cargo::run_lines(&mut command, |line| counts.add(line));
+        well &= cargo::run_lines(&mut command, &target, |line| counts.add(line));
     }
     let Counts { programs, passed, failed, ignored } = counts;
     println!("{passed} passed, {failed} failed, {ignored} ignored in {programs} test programs");

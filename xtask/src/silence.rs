@@ -1,0 +1,125 @@
+//! An end for tests that hang: what has said nothing for too long is ended, and what it was about
+//! is told, so that a run of all tests has an end and a name for what went wrong.
+//!
+//! In: the lines of cargo, as they come. Whoever builds may be silent for long; only programs that
+//! lie in the target directory are looked at, which are those that were built.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
+use std::thread;
+use std::time::Duration;
+
+/// How long a test program may say nothing. The longest test takes a quarter of it on two
+/// processors.
+const LIMIT: Duration = Duration::from_secs(480);
+
+/// Watches what a cargo starts until this is dropped.
+#[derive(Debug)]
+pub(crate) struct Watch(Sender<()>);
+
+impl Watch {
+    /// Begins to watch what the process `cargo` starts from `target`.
+    pub(crate) fn new(cargo: u32, target: PathBuf) -> Self {
+        let (said, lines) = mpsc::channel();
+        thread::spawn(move || watch(&lines, cargo, &target, LIMIT));
+        Self(said)
+    }
+
+    /// A line came.
+    pub(crate) fn heard(&self) {
+        // Who watches ends with us.
+        let _ = self.0.send(());
+    }
+}
+
+fn watch(lines: &Receiver<()>, cargo: u32, target: &Path, limit: Duration) {
+    loop {
+        match lines.recv_timeout(limit) {
+            Ok(()) => {}
+            Err(RecvTimeoutError::Disconnected) => return,
+            Err(RecvTimeoutError::Timeout) => {
+                for program in programs(cargo, target) {
+                    println!("\nerror: nothing said for {limit:?}: {}", describe(program));
+                    end(program);
+                }
+            }
+        }
+    }
+}
+
+/// The programs from `target` that `cargo` runs now.
+fn programs(cargo: u32, target: &Path) -> Vec<u32> {
+    let built = |pid: &u32| {
+        let program = fs::read_link(format!("/proc/{pid}/exe"));
+        program.is_ok_and(|program| program.starts_with(target))
+    };
+    children(cargo).into_iter().filter(built).collect()
+}
+
+fn children(of: u32) -> Vec<u32> {
+    let threads = fs::read_dir(format!("/proc/{of}/task")).into_iter().flatten().flatten();
+    let texts =
+        threads.filter_map(|thread| fs::read_to_string(thread.path().join("children")).ok());
+    texts.flat_map(|text| numbers(&text)).collect()
+}
+
+fn numbers(text: &str) -> Vec<u32> {
+    text.split_whitespace().filter_map(|number| number.parse().ok()).collect()
+}
+
+/// A process with what it was started as and its threads, which are named after tests.
+fn describe(pid: u32) -> String {
+    let line = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+    let line = String::from_utf8_lossy(&line).replace('\0', " ");
+    let threads = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
+    let read = |path: PathBuf| fs::read_to_string(path).unwrap_or_default().trim().to_owned();
+    let names = threads.map(|thread| {
+        let waits = read(thread.path().join("wchan"));
+        format!("\n    thread {}, in {waits}", read(thread.path().join("comm")))
+    });
+    let mut text = format!("{pid} {line}{}", names.collect::<String>());
+    for child in children(pid) {
+        text.push_str("\n  child ");
+        text.push_str(&describe(child));
+    }
+    text
+}
+
+/// Ends a process and all that it started: whoever starts comes before what it started.
+fn end(pid: u32) {
+    let started = children(pid);
+    // Who has ended by itself meanwhile is not missed.
+    let _ = Command::new("kill").args(["-KILL", &pid.to_string()]).status();
+    started.into_iter().for_each(end);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::{Read as _, Write as _};
+    use std::process::Stdio;
+
+    #[test]
+    fn what_says_nothing_is_named_and_ended() {
+        let mut waits = Command::new("cat");
+        let mut child = waits.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+        // It answers, so it is no longer a copy of this program.
+        let mut input = child.stdin.take().unwrap();
+        input.write_all(b"!").unwrap();
+        child.stdout.as_mut().unwrap().read_exact(&mut [0]).unwrap();
+        let program = fs::read_link(format!("/proc/{}/exe", child.id())).unwrap();
+        let ours = std::process::id();
+        assert!(programs(ours, Path::new("/nowhere")).is_empty(), "built elsewhere");
+        assert_eq!(programs(ours, &program), [child.id()]);
+        assert!(describe(ours).contains("cat"), "{}", describe(ours));
+        let (said, lines) = mpsc::channel();
+        said.send(()).unwrap();
+        let watching =
+            thread::spawn(move || watch(&lines, ours, &program, Duration::from_millis(1)));
+        assert!(!child.wait().unwrap().success(), "it was ended");
+        drop(said);
+        watching.join().unwrap();
+    }
+}
