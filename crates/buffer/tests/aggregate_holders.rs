@@ -1,18 +1,20 @@
 //! Processes that are killed while they refer to the memory of others: nothing stays behind, and
 //! nobody else notices. (FEATURES Q4, Q5, Q18; RELIABILITY T2, T10, T17; [IOL §2.1, §2.3])
 //!
-//! The other process is this executable again, as user nobody, with a socket as standard input. It
-//! asks for grants, gets pointers, reads, gives back, and says at which step it is; it is killed at
-//! each. Needs root, because another user is the point.
+//! The other process asks for grants, gets pointers, reads, gives back, and says at which step it
+//! is; it is killed at each.
 
 #![expect(clippy::unwrap_used, reason = "a test ends where something is not as it must be")]
 
+mod common;
+
 use abi::{Class, DbufId, RichPointer};
+use common::{Other, digest, id, receive, send, until};
 use std::fs;
+use std::io::stdin;
 use std::os::fd::{AsFd, OwnedFd};
-use std::os::unix::process::ExitStatusExt as _;
 use std::path::PathBuf;
-use std::process::{Child, Stdio};
+use std::process::Stdio;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 use streamline_buffer::aggregate::access::{AccessList, Credentials};
@@ -21,12 +23,10 @@ use streamline_buffer::aggregate::holders::{Holding, PeerId};
 use streamline_buffer::aggregate::owner::{Creator, Grant, Owner as _, Window};
 use streamline_buffer::aggregate::{Aggregate, AllocationPool, Frozen};
 use streamline_buffer::pool::Config;
-use sys::descriptor;
-use sys::doorbell::{Doorbell, Other};
-use sys::process::{self, NOBODY};
-use testkit::{Random, need};
+use sys::doorbell::{Doorbell, Other as Far};
+use sys::process::NOBODY;
+use testkit::Random;
 
-const ROLE: &str = "STREAMLINE_TEST_ROLE";
 const SEGMENT: usize = 4096;
 const SEGMENTS: usize = 8;
 const LENT: usize = 3;
@@ -34,31 +34,19 @@ const SHARED: u32 = 1;
 const SECRET: u32 = 2;
 const FROZEN: u32 = 3;
 
-fn id(number: u32) -> DbufId {
-    DbufId::new(number).unwrap()
-}
-
 /// One at a time: the tests count the descriptors of this process.
 static ALONE: Mutex<()> = Mutex::new(());
 
-/// Tells whether bytes are those that were sent (FNV-1a).
-fn digest(bytes: &[u8]) -> u64 {
-    bytes.iter().fold(0xcbf2_9ce4_8422_2325, |hash, &byte| {
-        (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3)
-    })
-}
-
 // ---- messages: a word, then numbers
 
-fn say(socket: &OwnedFd, text: &str) {
-    descriptor::send(socket, text.as_bytes(), &[]).unwrap();
+fn say(socket: impl AsFd, text: &str) {
+    send(socket, text.as_bytes(), &[]);
 }
 
-fn hear(socket: &OwnedFd) -> Option<(String, Vec<u64>, Vec<OwnedFd>)> {
-    let mut message = [0; 256];
-    let (length, fds) = descriptor::receive(socket, &mut message).ok()?;
-    let text =
-        String::from_utf8_lossy(message.get(..length).filter(|m| !m.is_empty())?).into_owned();
+#[track_caller]
+fn hear(socket: impl AsFd) -> Option<(String, Vec<u64>, Vec<OwnedFd>)> {
+    let (message, fds) = receive(socket);
+    let text = String::from_utf8(message).ok().filter(|text| !text.is_empty())?;
     let mut words = text.split(' ');
     let word = words.next().unwrap().to_owned();
     Some((word, words.map(|number| number.parse().unwrap()).collect(), fds))
@@ -78,8 +66,7 @@ struct House {
 }
 
 struct Process {
-    socket: OwnedFd,
-    child: Child,
+    other: Other,
     peer: PeerId,
 }
 
@@ -96,9 +83,9 @@ impl House {
     }
 
     fn invite(&mut self) -> Option<Process> {
-        let (socket, child) = spawn("guest")?;
+        let other = Other::start("guest")?;
         let peer = self.creator.holders_mut().join(Credentials::new(NOBODY, NOBODY));
-        Some(Process { socket, child, peer })
+        Some(Process { other, peer })
     }
 
     /// A segment of bytes of which nothing is kept here.
@@ -107,13 +94,13 @@ impl House {
         let sent = self.pool.copy(&bytes).unwrap();
         self.creator.lend(&sent, guest.peer).unwrap();
         let pointer = sent.slices().next().unwrap().pointer();
-        say(&guest.socket, &block(pointer, &bytes));
+        say(&guest.other, &block(pointer, &bytes));
     }
 
     /// Answers a guest up to this step, at which it is left waiting.
     fn serve(&mut self, guest: &Process, until: u64) {
         loop {
-            let (word, numbers, _) = hear(&guest.socket).expect("the other process has failed");
+            let (word, numbers, _) = hear(&guest.other).expect("the other process has failed");
             match word.as_str() {
                 "step" if numbers[0] == until => return,
                 "step" => self.step(guest, numbers[0]),
@@ -128,7 +115,7 @@ impl House {
     }
 
     fn step(&mut self, guest: &Process, step: u64) {
-        say(&guest.socket, "go");
+        say(&guest.other, "go");
         if step == MAPPED {
             (0..LENT).for_each(|_| self.lend(guest));
         }
@@ -136,40 +123,22 @@ impl House {
 
     fn grant(&mut self, guest: &Process, dbuf: DbufId) {
         match self.creator.grant(dbuf, guest.peer) {
-            Ok(grant) => descriptor::send(&guest.socket, b"grant", &[grant.descriptor()]).unwrap(),
-            Err(_) => say(&guest.socket, "no"),
+            Ok(grant) => send(&guest.other, b"grant", &[grant.descriptor()]),
+            Err(_) => say(&guest.other, "no"),
         }
     }
 
     /// Kills a guest; answers what it kept, and how long it took to hear of it and give all back.
     fn kill(&mut self, mut guest: Process) -> (Holding, Duration) {
-        guest.child.kill().unwrap();
+        let bell = Doorbell::from(guest.other.take_socket());
         let start = Instant::now();
-        let bell = Doorbell::from(guest.socket);
-        while bell.clear() == Other::Here {
-            sys::poll::readable(&[bell.as_fd()], Some(Duration::from_secs(10)));
-            assert!(start.elapsed() < Duration::from_secs(10), "nobody says that it is gone");
-        }
+        guest.other.kill();
+        until("the news that it is gone", || {
+            sys::poll::readable(&[bell.as_fd()], Some(Duration::from_secs(1)));
+            bell.clear() == Far::Gone
+        });
         let kept = self.creator.holders_mut().gone(guest.peer).unwrap();
-        let took = start.elapsed();
-        assert_eq!(guest.child.wait().unwrap().signal(), Some(9), "it did not end by itself");
-        (kept, took)
-    }
-}
-
-fn spawn(role: &str) -> Option<(OwnedFd, Child)> {
-    let (here, there) = descriptor::pair().unwrap();
-    spawn_with(there, role).map(|child| (here, child))
-}
-
-fn spawn_with(there: OwnedFd, role: &str) -> Option<Child> {
-    need::root()?;
-    let mut command = process::again_as(NOBODY, there).unwrap();
-    command.args(["--ignored", "--exact", "the_other_process"]).env(ROLE, role);
-    command.stdout(Stdio::null());
-    match process::start(&mut command) {
-        Ok(child) => Some(child),
-        Err(error) => need::skip(&format!("nobody may not run this test: {error}")),
+        (kept, start.elapsed())
     }
 }
 
@@ -213,9 +182,9 @@ fn q18_who_is_killed_at_any_step_keeps_nothing_and_the_others_go_on() {
     }
     println!("from the kill until all was given back, the slowest of 21: {slowest:?}");
     assert!(slowest < Duration::from_secs(5), "{slowest:?}");
-    say(&survivor.socket, "go");
+    say(&survivor.other, "go");
     house.serve(&survivor, GAVE);
-    say(&survivor.socket, "go");
+    say(&survivor.other, "go");
     house.serve(&survivor, ASKED);
     let (kept, _) = house.kill(survivor);
     assert_eq!(kept.segments, LENT - 1, "it gave one back, and read the others again before");
@@ -227,12 +196,12 @@ fn q18_who_is_killed_at_any_step_keeps_nothing_and_the_others_go_on() {
 #[test]
 fn what_was_sent_outlives_who_sent_it() {
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
-    let Some((socket, mut child)) = spawn("maker") else { return };
+    let Some(mut maker) = Other::start("maker") else { return };
     let mut window = Window::new();
     let mut blocks = Vec::new();
     let mut frozen = None;
     while frozen.is_none() {
-        let (word, numbers, mut fds) = hear(&socket).expect("the other process has failed");
+        let (word, numbers, mut fds) = hear(&maker).expect("the other process has failed");
         match word.as_str() {
             "grant" => window.admit(Grant::from_descriptor(id(SHARED), fds.remove(0))).unwrap(),
             "frozen" => {
@@ -247,9 +216,8 @@ fn what_was_sent_outlives_who_sent_it() {
     assert_eq!((blocks.len(), data.len()), (LENT, LENT * SEGMENT));
     for is_dead in [false, true] {
         if is_dead {
-            child.kill().unwrap();
-            assert_eq!(child.wait().unwrap().signal(), Some(9));
-            assert!(hear(&socket).is_none());
+            maker.kill();
+            assert!(hear(&maker).is_none());
         }
         blocks.iter().for_each(|block| check(&window, block));
         assert_eq!(digest(&data.to_vec()), sent);
@@ -277,24 +245,14 @@ fn q18_a_desk_hears_who_is_killed() {
         });
         let role = format!("asks{}", pointers.collect::<String>());
         drop(sent);
-        let Some(mut child) = spawn_with(socket, &role) else { return };
+        let Some(mut guest) = Other::on(socket, &role, Stdio::null()) else { return };
         let holding = || desk.owner(|owner| owner.holders().holding(peer));
-        until(|| holding().unwrap().references == 1);
+        until("the guest", || holding().unwrap().references == 1);
         assert_eq!(pool.usage().leased, 1, "it has read both and given one back");
-        child.kill().unwrap();
-        assert_eq!(child.wait().unwrap().signal(), Some(9));
-        until(|| holding().is_none());
+        guest.kill();
+        until("what was kept", || holding().is_none());
         assert_eq!(pool.usage().leased, 0);
-        until(|| traces() == before);
-    }
-}
-
-/// Waits for another thread.
-fn until(done: impl Fn() -> bool) {
-    let start = Instant::now();
-    while !done() {
-        assert!(start.elapsed() < Duration::from_secs(20), "in vain");
-        std::thread::yield_now();
+        until("descriptors and mappings", || traces() == before);
     }
 }
 
@@ -317,8 +275,8 @@ const COPYING: u64 = 6;
 #[test]
 #[ignore = "not a test: what the others start"]
 fn the_other_process() {
-    let Ok(role) = std::env::var(ROLE) else { return };
-    let socket = std::io::stdin().as_fd().try_clone_to_owned().unwrap();
+    let Some(role) = common::role() else { return };
+    let socket = stdin().as_fd().try_clone_to_owned().unwrap();
     match role.as_str() {
         "guest" => guest(&socket),
         "maker" => maker(&socket),
@@ -389,7 +347,7 @@ fn maker(socket: &OwnedFd) {
     creator.share(&pool).unwrap();
     let peer = creator.holders_mut().join(Credentials::new(0, 0));
     let grant = creator.grant(id(SHARED), peer).unwrap();
-    descriptor::send(socket, b"grant", &[grant.descriptor()]).unwrap();
+    send(socket, b"grant", &[grant.descriptor()]);
     let mut kept = Aggregate::new();
     for number in 0..LENT {
         let bytes = vec![number as u8 + 1; SEGMENT];
@@ -402,7 +360,7 @@ fn maker(socket: &OwnedFd) {
     }
     let frozen = Frozen::copy(id(FROZEN), &kept).unwrap();
     let message = format!("frozen {} {}", frozen.len(), digest(&kept.to_vec()));
-    descriptor::send(socket, message.as_bytes(), &[frozen.descriptor().unwrap()]).unwrap();
+    send(socket, message.as_bytes(), &[frozen.descriptor().unwrap()]);
     // Until it is killed.
     while hear(socket).is_some() {}
 }

@@ -1,14 +1,12 @@
 //! Aggregates passed between processes by reference: what arrives, what is kept for whom, and that
 //! all of it comes back however a reader ends. (FEATURES Q14, Q18; RELIABILITY T4, T8, T10)
-//!
-//! The other process is this executable again, as user nobody, with a socket as standard input.
-//! Needs root, because another user is the point.
 
 #![expect(clippy::unwrap_used, reason = "a test ends where something is not as it must be")]
 
-use abi::DbufId;
-use std::os::fd::OwnedFd;
-use std::process::{Child, Stdio};
+mod common;
+
+use common::{Other, digest, id, receive, run, say, send, until, within};
+use std::io::stdin;
 use std::time::{Duration, Instant};
 use streamline_buffer::aggregate::access::{AccessList, Credentials};
 use streamline_buffer::aggregate::desk::Desk;
@@ -16,24 +14,13 @@ use streamline_buffer::aggregate::owner::{Creator, Refusal};
 use streamline_buffer::aggregate::pipe::{Offer, Receiver, Sender, Unsent, pipe};
 use streamline_buffer::aggregate::{Aggregate, AllocationPool};
 use streamline_buffer::pool::Config;
-use sys::process::{self, NOBODY};
-use testkit::{Random, need};
+use sys::process::NOBODY;
+use testkit::Random;
 
-const ROLE: &str = "STREAMLINE_TEST_PIPE_ROLE";
 const SEGMENT: usize = 4096;
 const SEGMENTS: usize = 64;
 /// Segments that a reader may keep.
 const LIMIT: usize = 16;
-
-fn id(number: u32) -> DbufId {
-    DbufId::new(number).unwrap()
-}
-
-fn digest(bytes: &[u8]) -> u64 {
-    bytes.iter().fold(0xcbf2_9ce4_8422_2325, |hash, &byte| {
-        (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3)
-    })
-}
 
 // ---- here: the owner
 
@@ -52,19 +39,11 @@ impl House {
     }
 
     /// A process that reads.
-    fn invite(&self, role: &str) -> Option<(Sender, Child, OwnedFd)> {
-        need::root()?;
-        let (here, there) = sys::descriptor::pair().unwrap();
-        let mut command = process::again_as(NOBODY, there).unwrap();
-        command.args(["--ignored", "--exact", "the_other_process"]).env(ROLE, role);
-        command.stdout(Stdio::null()).stderr(Stdio::null());
-        let child = match process::start(&mut command) {
-            Ok(child) => child,
-            Err(error) => return need::skip(&format!("nobody may not run this test: {error}")),
-        };
+    fn invite(&self, role: &str) -> Option<(Sender, Other)> {
+        let other = Other::start(role)?;
         let (sender, offer) = pipe(&self.desk, id(2), Credentials::new(NOBODY, NOBODY)).unwrap();
-        sys::descriptor::send(&here, b"offer", &offer.descriptors()).unwrap();
-        Some((sender, child, here))
+        send(&other, b"offer", &offer.descriptors());
+        Some((sender, other))
     }
 
     /// An aggregate of several slices, of which nothing is kept here but itself.
@@ -72,14 +51,11 @@ impl House {
         let mut all = Aggregate::new();
         for _ in 0..random.within(1..4) {
             let bytes = random.bytes(random.clone().within(1..2000));
-            let part = loop {
-                match self.pool.copy(&bytes) {
-                    Ok(part) => break part,
-                    // Its reader gives back sooner or later.
-                    Err(_) => std::thread::yield_now(),
-                }
-            };
-            all.prepend(part).unwrap();
+            // Its reader gives back sooner or later.
+            until("memory", || {
+                let part = self.pool.copy(&bytes);
+                part.is_ok_and(|part| all.prepend(part).is_ok())
+            });
         }
         all
     }
@@ -87,37 +63,27 @@ impl House {
     /// Waits until nobody keeps anything.
     fn comes_back(&self) -> Duration {
         let start = Instant::now();
-        while self.pool.usage().leased > 0 {
-            let usage = self.pool.usage();
-            assert!(start.elapsed() < Duration::from_secs(10), "{usage:?} is kept for ever");
-            std::thread::yield_now();
-        }
+        until("what was lent to come back", || self.pool.usage().leased == 0);
         start.elapsed()
     }
-}
-
-fn line(socket: &OwnedFd) -> Option<String> {
-    let mut message = [0; 256];
-    let (length, _) = sys::descriptor::receive(socket, &mut message).ok()?;
-    (length > 0).then(|| String::from_utf8_lossy(&message[..length]).into_owned())
 }
 
 #[test]
 fn q14_aggregates_arrive_as_they_were_and_their_memory_comes_back() {
     let mut random = Random::replayable();
     let mut house = House::new(0o644);
-    let Some((mut sender, mut child, socket)) = house.invite("read") else { return };
+    let Some((mut sender, other)) = house.invite("read") else { return };
     let mut sums = 0_u64;
     const COUNT: u64 = 3000;
     for _ in 0..COUNT {
         let sent = house.aggregate(&mut random);
         sums = sums.wrapping_add(digest(&sent.to_vec()));
-        sender.send(&house.desk, &sent).unwrap();
+        within("what comes back", || sender.send(&house.desk, &sent)).unwrap();
     }
     drop(sender);
-    assert_eq!(line(&socket).as_deref(), Some(&*format!("{COUNT} {sums}")));
+    assert_eq!(other.line().as_deref(), Some(&*format!("{COUNT} {sums}")));
     house.comes_back();
-    assert!(child.wait().unwrap().success());
+    other.succeeds();
     // All but what is left of the segment that was written last.
     let free = house.pool.copy(&[1; (SEGMENTS - 1) * SEGMENT]).unwrap();
     assert_eq!(free.len(), (SEGMENTS - 1) * SEGMENT, "it can be used again");
@@ -130,21 +96,21 @@ fn q18_who_is_killed_gives_back_what_was_sent_to_it() {
     let mut house = House::new(0o644);
     let mut slowest = Duration::ZERO;
     for round in 0..12 {
-        let Some((mut sender, mut child, socket)) = house.invite("keep some") else { return };
+        let Some((mut sender, mut other)) = house.invite("keep some") else { return };
         let until = random.below(60);
-        let killer = std::thread::spawn(move || {
+        let killer = run(move || {
             // It tells each tenth.
             for _ in 0..until {
-                if line(&socket).is_none() {
+                if other.line().is_none() {
                     break;
                 }
             }
-            child.kill().unwrap();
-            child.wait().unwrap();
+            other.kill();
         });
         let refused = loop {
             let sent = house.aggregate(&mut random);
-            if let Err(refused) = sender.send(&house.desk, &sent) {
+            let sent = within("what comes back", || sender.send(&house.desk, &sent));
+            if let Err(refused) = sent {
                 break refused;
             }
         };
@@ -152,7 +118,7 @@ fn q18_who_is_killed_gives_back_what_was_sent_to_it() {
             matches!(refused, Unsent::Fault(_) | Unsent::Refused(Refusal::UnknownPeer(_))),
             "round {round}: {refused}"
         );
-        killer.join().unwrap();
+        killer.ends();
         slowest = slowest.max(house.comes_back());
     }
     println!("all was back at most {slowest:?} after the sender knew");
@@ -161,14 +127,14 @@ fn q18_who_is_killed_gives_back_what_was_sent_to_it() {
 #[test]
 fn who_may_not_read_a_pool_is_sent_nothing_of_it() {
     let mut house = House::new(0o600);
-    let Some((mut sender, mut child, socket)) = house.invite("read") else { return };
+    let Some((mut sender, other)) = house.invite("read") else { return };
     let sent = house.pool.copy(b"secret").unwrap();
     let refused = sender.try_send(&house.desk, &sent);
     let forbidden = Refusal::Forbidden { dbuf: id(1), uid: NOBODY };
     assert_eq!(refused, Err(Unsent::Refused(forbidden)));
     drop((sender, sent));
-    assert_eq!(line(&socket).as_deref(), Some("0 0"));
-    assert!(child.wait().unwrap().success());
+    assert_eq!(other.line().as_deref(), Some("0 0"));
+    other.succeeds();
     house.comes_back();
 }
 
@@ -177,9 +143,9 @@ fn who_may_not_read_a_pool_is_sent_nothing_of_it() {
 #[test]
 fn who_keeps_everything_or_lies_harms_itself() {
     let mut house = House::new(0o644);
-    let Some((mut greedy, mut one, _first)) = house.invite("keep all") else { return };
-    let (mut liar, mut two, _second) = house.invite("lie").unwrap();
-    let (mut honest, mut three, third) = house.invite("read").unwrap();
+    let Some((mut greedy, mut one)) = house.invite("keep all") else { return };
+    let (mut liar, mut two) = house.invite("lie").unwrap();
+    let (mut honest, three) = house.invite("read").unwrap();
     let mut sums = 0_u64;
     let mut refused = 0;
     for number in 0..300_u64 {
@@ -191,22 +157,20 @@ fn who_keeps_everything_or_lies_harms_itself() {
             sent => sent.unwrap(),
         }
         let _full = liar.try_send(&house.desk, &sent);
-        honest.send(&house.desk, &sent).unwrap();
-        let wait = || house.desk.owner(|owner| owner.holders().holding(honest.peer()));
-        while wait().is_some_and(|holding| holding.segments > 2) {
-            std::thread::yield_now();
-        }
+        within("what comes back", || honest.send(&house.desk, &sent)).unwrap();
+        until("what the honest one gives back", || {
+            let holding = house.desk.owner(|owner| owner.holders().holding(honest.peer()));
+            holding.is_none_or(|holding| holding.segments <= 2)
+        });
     }
     assert_eq!(refused, 300 - LIMIT);
     drop(honest);
-    assert_eq!(line(&third).as_deref(), Some(&*format!("300 {sums}")));
+    assert_eq!(three.line().as_deref(), Some(&*format!("300 {sums}")));
     let kept = house.desk.owner(|owner| owner.holders().holding(greedy.peer()).unwrap());
     assert_eq!(kept.segments, LIMIT);
-    for child in [&mut one, &mut two] {
-        child.kill().unwrap();
-        child.wait().unwrap();
-    }
-    three.wait().unwrap();
+    one.kill();
+    two.kill();
+    three.succeeds();
     house.comes_back();
 }
 
@@ -215,9 +179,8 @@ fn who_keeps_everything_or_lies_harms_itself() {
 #[test]
 #[ignore = "what the other process runs"]
 fn the_other_process() {
-    let Ok(role) = std::env::var(ROLE) else { return };
-    let (_, descriptors) = sys::descriptor::receive(std::io::stdin(), &mut [0; 64]).unwrap();
-    let mut receiver = Offer::from_descriptors(descriptors).unwrap().open().unwrap();
+    let Some(role) = common::role() else { return };
+    let mut receiver = Offer::from_descriptors(receive(stdin()).1).unwrap().open().unwrap();
     match role.as_str() {
         "read" => read(&mut receiver),
         "keep some" => keep(&mut receiver, 5),
@@ -225,10 +188,6 @@ fn the_other_process() {
         "lie" => lie(&mut receiver),
         _ => panic!("no role {role}"),
     }
-}
-
-fn say(text: &str) {
-    sys::descriptor::send(std::io::stdin(), text.as_bytes(), &[]).unwrap();
 }
 
 /// Reads all, each in two parts, or into a pool of its own.

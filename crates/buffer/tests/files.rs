@@ -1,36 +1,30 @@
 //! A cached file read by a process of another user: who gets it, what a pointer into it becomes,
 //! and what an owner can do to who reads. (FEATURES E5; RELIABILITY T4, T17; CONTRACT 26)
-//!
-//! The other process is this executable again, as user nobody, with a socket as standard input.
-//! Needs root, because another user is the point.
 
 #![expect(clippy::unwrap_used, reason = "a test ends where something is not as it must be")]
 
-use abi::{DbufId, RichPointer};
+mod common;
+
+use abi::RichPointer;
+use common::{Other, id, send, until};
 use std::fs::{File, Permissions};
-use std::io::{Read as _, Write as _};
+use std::io::{Write as _, stdin};
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::os::unix::fs::{FileExt as _, PermissionsExt as _};
 use std::path::PathBuf;
-use std::process::{Child, Stdio};
+use std::process::Stdio;
 use streamline_buffer::aggregate::access::Credentials;
 use streamline_buffer::aggregate::desk::{Desk, Guest, Unreadable};
 use streamline_buffer::aggregate::owner::{Creator, Grant, Refusal, Window};
 use streamline_buffer::file::CachedFile;
 use streamline_buffer::resolve::Table;
 use streamline_buffer::{Fault, file};
-use sys::descriptor;
-use sys::process::{self, NOBODY};
+use sys::process::NOBODY;
 use testkit::{Random, need};
 
-const ROLE: &str = "STREAMLINE_TEST_FILE_ROLE";
 const LENGTH: usize = 3000;
 /// Beyond 4 GB.
 const FAR: u64 = 6_000_000_000;
-
-fn id(number: u32) -> DbufId {
-    DbufId::new(number).unwrap()
-}
 
 /// A file with a name in a folder that everybody may enter, gone when dropped.
 struct Named(PathBuf);
@@ -55,7 +49,7 @@ impl Drop for Named {
 }
 
 /// The desk of this process, and another process that is its guest.
-fn start(role: &str) -> Option<(Desk, Child, [Named; 2])> {
+fn start(role: &str) -> Option<(Desk, Other, [Named; 2])> {
     need::root()?;
     let named = |kind, mode| Named::new(&format!("{role}-{kind}"), mode);
     let files = [named("open", 0o644), named("closed", 0o600)];
@@ -67,42 +61,31 @@ fn start(role: &str) -> Option<(Desk, Child, [Named; 2])> {
     assert_eq!(creator.share_file(&taken), Err(Refusal::Taken(id(1))));
     let desk = Desk::open(creator).unwrap();
     let (_, there) = desk.introduce(Credentials::new(NOBODY, NOBODY)).unwrap();
-    let mut command = process::again_as(NOBODY, there).unwrap();
-    command.args(["--ignored", "--exact", "the_other_process", "--nocapture"]).env(ROLE, role);
-    command.stdout(Stdio::piped());
-    match process::start(&mut command) {
-        Ok(child) => Some((desk, child, files)),
-        Err(error) => need::skip(&format!("nobody may not run this test: {error}")),
-    }
+    Some((desk, Other::on(there, role, Stdio::piped())?, files))
 }
 
 #[test]
 fn e5_a_pointer_into_a_file_is_readable_by_who_may_read_the_file() {
-    let Some((_desk, child, _files)) = start("guest") else { return };
-    let output = child.wait_with_output().unwrap();
-    let text = String::from_utf8_lossy(&output.stdout).into_owned();
-    assert!(output.status.success(), "{text}");
+    let Some((_desk, other, _files)) = start("guest") else { return };
+    let text = other.reports();
     assert!(text.contains("all of it was as it must be"), "{text}");
 }
 
 /// The file is cut and grown without end while another process reads it.
 #[test]
 fn a_file_that_is_cut_kills_no_reader_of_another_user() {
-    let Some((_desk, mut child, files)) = start("loop") else { return };
+    let Some((_desk, mut other, files)) = start("loop") else { return };
     let file = File::options().write(true).open(&files[0].0).unwrap();
     let mut random = Random::replayable();
     let mut cuts = 0;
-    let status = loop {
-        if let Some(status) = child.try_wait().unwrap() {
-            break status;
-        }
+    until("a reader that has seen enough", || {
         file.set_len(random.below(LENGTH as u64)).unwrap();
         file.write_all_at(&[b'a'; LENGTH], 0).unwrap();
         cuts += 1;
-    };
-    let mut text = String::new();
-    child.stdout.take().unwrap().read_to_string(&mut text).unwrap();
-    assert!(status.success() && text.contains("copies"), "{cuts} cuts: {text}");
+        !other.is_there()
+    });
+    let text = other.reports();
+    assert!(text.contains("copies"), "{cuts} cuts: {text}");
 }
 
 #[test]
@@ -164,8 +147,8 @@ fn a_file_system_in_user_space_is_refused_from_strangers() {
 #[test]
 #[ignore = "what the other process runs"]
 fn the_other_process() {
-    let Ok(role) = std::env::var(ROLE) else { return };
-    let guest = Guest::new(std::io::stdin().as_fd().try_clone_to_owned().unwrap());
+    let Some(role) = common::role() else { return };
+    let guest = Guest::new(stdin().as_fd().try_clone_to_owned().unwrap());
     if role == "loop" { read_on(guest) } else { look(guest) }
 }
 
@@ -214,6 +197,6 @@ fn look(mut guest: Guest) {
     assert!(File::options().write(true).open(format!("/proc/self/fd/{fd}")).is_err());
     let received = CachedFile::received(id(1), granted.into()).unwrap();
     assert_eq!(received.size(), Ok(FAR + LENGTH as u64));
-    descriptor::send(std::io::stdin(), b"no message of a guest", &[]).unwrap();
+    send(stdin(), b"no message of a guest", &[]);
     println!("all of it was as it must be");
 }

@@ -1,33 +1,28 @@
 //! Indirect streams between processes of different users: who may read what, who is killed when,
 //! and what a hostile writer can do. (FEATURES D4 to D8, E2, E6; RELIABILITY T3, T4, T10, T17)
-//!
-//! The other process is this executable again, as user nobody, with a socket as standard input over
-//! which descriptors travel. Needs root, because another user is the point.
 
 #![expect(clippy::unwrap_used, reason = "a test ends where something is not as it must be")]
 
-use abi::{Class, ContextLane, DbufId, Entry, Marks, Place, RichPointer};
+mod common;
+
+use abi::{Class, ContextLane, Entry, Marks, Place, RichPointer};
+use common::{Other, id, read, read_to_fault, run, say, send, until, within, write};
+use std::io::stdin;
 use std::os::fd::{AsFd, OwnedFd};
-use std::process::{Child, Stdio};
-use std::time::{Duration, Instant};
 use streamline_buffer::aggregate::access::{AccessList, Credentials};
 use streamline_buffer::aggregate::desk::Desk;
 use streamline_buffer::aggregate::owner::Creator;
 use streamline_buffer::aggregate::{AllocationPool, Frozen};
 use streamline_buffer::ibuf::{self, Lanes};
-use streamline_buffer::indirect::{Backing, Config, Input, Offer, Output, indirect, sweep};
+use streamline_buffer::indirect::{Backing, Config, Input, Offer, indirect, sweep};
 use streamline_buffer::splice::{splice, splice_all};
 use streamline_buffer::view::Space;
 use streamline_buffer::{Fault, Policy, pool, share};
 use sys::doorbell::Doorbell;
 use sys::process::NOBODY;
-use testkit::{Random, need};
+use testkit::Random;
 
-const ROLE: &str = "STREAMLINE_TEST_INDIRECT_ROLE";
 const SEGMENT: usize = 4096;
-/// Bytes of the longest block.
-const LONGEST: usize = 900;
-
 const RING: u32 = 1;
 const OPEN: u32 = 2;
 const SECRET: u32 = 3;
@@ -35,20 +30,8 @@ const NAMED: u32 = 4;
 const FROZEN: u32 = 5;
 const LATER: u32 = 6;
 
-fn id(number: u32) -> DbufId {
-    DbufId::new(number).unwrap()
-}
-
 fn config() -> Config {
     Config { entries: 256, ..Config::new(id(RING)) }
-}
-
-/// Block number `number`: its length, then bytes, all told by the number.
-fn block(number: u64, room: &mut Vec<u8>) {
-    let length = 8 + usize::try_from(number * 7919 % (LONGEST as u64 - 8)).unwrap();
-    room.clear();
-    room.extend_from_slice(&number.to_le_bytes());
-    room.resize(length, number.wrapping_mul(37) as u8);
 }
 
 // ---- here
@@ -85,101 +68,46 @@ fn mode(mode: u32) -> AccessList {
     AccessList::new(0, 0, mode)
 }
 
-fn spawn(role: &str) -> Option<(OwnedFd, Child)> {
-    need::root()?;
-    let (here, there) = sys::descriptor::pair().unwrap();
-    let mut command = sys::process::again_as(NOBODY, there).unwrap();
-    command.args(["--ignored", "--exact", "--nocapture", "the_other_process"]).env(ROLE, role);
-    command.stdout(Stdio::null());
-    match sys::process::start(&mut command) {
-        Ok(child) => Some((here, child)),
-        Err(error) => need::skip(&format!("nobody may not run this test: {error}")),
-    }
-}
-
 /// Sends an offer, and the socket of a desk if there is one.
 fn offer(socket: impl AsFd, offer: &Offer, desk: Option<&OwnedFd>) {
     let mut all = offer.descriptors().to_vec();
     all.extend(desk.map(AsFd::as_fd));
-    sys::descriptor::send(socket, b"offer", &all).unwrap();
+    send(socket, b"offer", &all);
 }
 
 /// Opens what was offered in a space that knows the desk which came with it.
-fn receive(socket: impl AsFd, space: &Space) -> Option<Input> {
-    let (length, mut descriptors) = sys::descriptor::receive(socket, &mut [0; 64]).unwrap();
+fn open(socket: impl AsFd, space: &Space) -> Option<Input> {
+    let (message, mut descriptors) = common::receive(socket);
     if descriptors.len() > Offer::DESCRIPTORS {
         space.introduce(descriptors.pop().unwrap());
     }
-    (length > 0).then(|| Offer::from_descriptors(descriptors).unwrap().open(space).unwrap())
-}
-
-/// One line from the other process; `None`: it is gone.
-fn line(socket: &OwnedFd) -> Option<String> {
-    let mut message = [0; 4096];
-    let (length, _) = sys::descriptor::receive(socket, &mut message).ok()?;
-    (length > 0).then(|| String::from_utf8_lossy(&message[..length]).into_owned())
-}
-
-fn write(output: &mut Output, numbers: std::ops::Range<u64>) -> Result<(), Fault> {
-    let mut room = Vec::new();
-    for number in numbers {
-        block(number, &mut room);
-        assert!(output.write(&room)?, "a stream that blocks drops nothing");
-    }
-    output.flush();
-    Ok(())
-}
-
-/// Reads blocks until the end, or until there is a fault; answers how many, each as it must be.
-fn read(input: &mut Input) -> (u64, Option<Fault>) {
-    let (mut number, mut expected, mut at) = (0, Vec::new(), 0);
-    let mut out = [0; 333];
-    loop {
-        let count = match input.read(&mut out) {
-            Ok(0) => return (number, None),
-            Ok(count) => count,
-            Err(fault) => return (number, Some(fault)),
-        };
-        for byte in &out[..count] {
-            if at == expected.len() {
-                block(number, &mut expected);
-                (number, at) = (number + 1, 0);
-            }
-            assert_eq!(*byte, expected[at], "block {} byte {at}", number - 1);
-            at += 1;
-        }
-    }
-}
-
-fn until(done: impl Fn() -> bool) {
-    let start = Instant::now();
-    while !done() {
-        assert!(start.elapsed() < Duration::from_secs(20), "in vain");
-        std::thread::yield_now();
-    }
+    (!message.is_empty())
+        .then(|| Offer::from_descriptors(descriptors).unwrap().open(space).unwrap())
 }
 
 #[test]
 fn d6_everything_comes_through_to_another_user() {
-    let Some((socket, mut child)) = spawn("read") else { return };
+    let Some(other) = Other::start("read") else { return };
     let house = House::new();
     let backing = Backing::new(house.pool(OPEN, 8, mode(0o644)));
     let (mut output, offers) = indirect(&config(), backing.clone()).unwrap();
-    offer(&socket, &offers[0], Some(&house.desk_for(NOBODY)));
+    offer(&other, &offers[0], Some(&house.desk_for(NOBODY)));
     drop(offers);
     write(&mut output, 0..30_000).unwrap();
     let put = output.count();
     drop(output);
-    assert_eq!(line(&socket).as_deref(), Some("30000 None mapped 1 refused 0 lost 0"));
+    assert_eq!(other.line().as_deref(), Some("30000 None mapped 1 refused 0 lost 0"));
     assert_eq!(put.blocks, 30_000);
-    assert!(child.wait().unwrap().success());
-    until(|| sweep() == 0 && backing.pool(|pool| pool.usage().leased) == 0);
+    other.succeeds();
+    until("what is in flight to be passed", || {
+        sweep() == 0 && backing.pool(|pool| pool.usage().leased) == 0
+    });
 }
 
 /// The owner looks at the list with the credentials of who asks, once for each dbuf.
 #[test]
 fn d5_a_dbuf_is_mapped_on_demand_for_who_is_on_its_access_list_and_for_nobody_else() {
-    let Some((socket, mut child)) = spawn("tell each") else { return };
+    let Some(other) = Other::start("tell each") else { return };
     let house = House::new();
     let backing = Backing::new(house.pool(OPEN, 8, mode(0o644)));
     let mut secret = house.pool(SECRET, 2, mode(0o600));
@@ -188,7 +116,7 @@ fn d5_a_dbuf_is_mapped_on_demand_for_who_is_on_its_access_list_and_for_nobody_el
     let frozen = Frozen::read(id(FROZEN), &[7; 6000][..], 6000).unwrap();
     house.desk.owner(|owner| owner.share_frozen(&frozen, mode(0o604))).unwrap();
     let (mut output, offers) = indirect(&config(), backing).unwrap();
-    offer(&socket, &offers[0], Some(&house.desk_for(NOBODY)));
+    offer(&other, &offers[0], Some(&house.desk_for(NOBODY)));
     drop(offers);
     let blocks = [secret.copy(&[3; 10]).unwrap(), named.copy(&[4; 10]).unwrap()];
     let [hidden, shown] = blocks.each_ref().map(|block| block.slices().next().unwrap().bytes());
@@ -207,28 +135,27 @@ fn d5_a_dbuf_is_mapped_on_demand_for_who_is_on_its_access_list_and_for_nobody_el
     drop(output);
     let forbidden = Fault::Forbidden { dbuf: id(SECRET), uid: NOBODY };
     for _ in 0..2 {
-        assert_eq!(line(&socket).unwrap(), format!("{:?}", b"open"));
-        assert_eq!(line(&socket).unwrap(), format!("{forbidden:?}"), "who, what and why");
-        assert_eq!(line(&socket).unwrap(), format!("{:?}", [4; 10]));
-        assert_eq!(line(&socket).unwrap(), format!("{:?}", [7; 10]));
+        assert_eq!(other.line().unwrap(), format!("{:?}", b"open"));
+        assert_eq!(other.line().unwrap(), format!("{forbidden:?}"), "who, what and why");
+        assert_eq!(other.line().unwrap(), format!("{:?}", [4; 10]));
+        assert_eq!(other.line().unwrap(), format!("{:?}", [7; 10]));
     }
     // The second pointer into what was refused was refused without a call.
-    assert_eq!(line(&socket).unwrap(), "end None mapped 3 refused 1 lost 2");
-    assert!(child.wait().unwrap().success());
+    assert_eq!(other.line().unwrap(), "end None mapped 3 refused 1 lost 2");
+    other.succeeds();
 }
 
 #[test]
 fn d5_when_the_owner_is_killed_what_is_mapped_stays_and_new_faults_are_clear() {
-    let Some((socket, mut child)) = spawn("own and write") else { return };
+    let Some(mut other) = Other::start("own and write") else { return };
     let space = Space::new();
-    let mut input = receive(&socket, &space).unwrap();
+    let mut input = open(&other, &space).unwrap();
     let mut out = [0; 64];
-    assert_eq!(input.read(&mut out[..10]).unwrap(), 10);
+    assert_eq!(within("a block", || input.read(&mut out[..10]).unwrap()), 10);
     assert_eq!(out[..10], [1; 10]);
-    assert_eq!(line(&socket).as_deref(), Some("all written"));
-    child.kill().unwrap();
-    child.wait().unwrap();
-    assert_eq!(input.read(&mut out[..10]).unwrap(), 10, "mapped before");
+    assert_eq!(other.line().as_deref(), Some("all written"));
+    other.kill();
+    assert_eq!(within("a block", || input.read(&mut out[..10]).unwrap()), 10, "mapped before");
     assert_eq!(out[..10], [2; 10]);
     assert_eq!(input.read(&mut out), Err(Fault::OwnerGone(id(LATER))));
     assert_eq!(input.read(&mut out).unwrap(), 10, "the fault was passed");
@@ -241,59 +168,55 @@ fn d5_when_the_owner_is_killed_what_is_mapped_stays_and_new_faults_are_clear() {
 /// Ring to ring over a process that has no right to read what it passes on.
 #[test]
 fn e2_who_passes_on_touches_no_byte_and_needs_no_right_to_read() {
-    let Some((socket, mut child)) = spawn("pass on") else { return };
+    let Some(other) = Other::start("pass on") else { return };
     let house = House::new();
     let backing = Backing::new(house.pool(SECRET, 8, mode(0o600)));
     let (mut output, offers) = indirect(&config(), backing.clone()).unwrap();
-    offer(&socket, &offers[0], Some(&house.desk_for(NOBODY)));
+    offer(&other, &offers[0], Some(&house.desk_for(NOBODY)));
     drop(offers);
     let space = house.space();
-    let mut input = receive(&socket, &space).unwrap();
-    let reading = std::thread::spawn(move || {
+    let mut input = open(&other, &space).unwrap();
+    let reading = run(move || {
         let read = read(&mut input);
         (read, input.count().lost)
     });
     write(&mut output, 0..20_000).unwrap();
     let bytes = output.count().bytes;
     drop(output);
-    assert_eq!(reading.join().unwrap(), ((20_000, None), 0));
-    assert_eq!(line(&socket).unwrap(), format!("{bytes} {bytes} by pointer, mapped 0"));
-    assert!(child.wait().unwrap().success());
-    until(|| sweep() == 0 && backing.pool(|pool| pool.usage().leased) == 0);
+    assert_eq!(reading.ends(), ((20_000, None), 0));
+    assert_eq!(other.line().unwrap(), format!("{bytes} {bytes} by pointer, mapped 0"));
+    other.succeeds();
+    until("what is in flight to be passed", || {
+        sweep() == 0 && backing.pool(|pool| pool.usage().leased) == 0
+    });
 }
 
 #[test]
 fn e6_who_passes_on_may_be_killed_at_any_time() {
     let mut random = Random::replayable();
     for _ in 0..6 {
-        let Some((socket, mut child)) = spawn("pass on") else { return };
+        let Some(mut other) = Other::start("pass on") else { return };
         let house = House::new();
         let backing = Backing::new(house.pool(SECRET, 8, mode(0o600)));
         let (mut output, offers) = indirect(&config(), backing.clone()).unwrap();
-        offer(&socket, &offers[0], Some(&house.desk_for(NOBODY)));
+        offer(&other, &offers[0], Some(&house.desk_for(NOBODY)));
         drop(offers);
-        let mut input = receive(&socket, &house.space()).unwrap();
+        let mut input = open(&other, &house.space()).unwrap();
         let enough = random.below(10_000);
-        let reading = std::thread::spawn(move || {
+        let reading = run(move || {
             let mut out = [0; 1000];
             while input.count().blocks < enough {
                 assert!(input.read(&mut out).unwrap() > 0, "it goes on until it is killed");
             }
-            child.kill().unwrap();
-            child.wait().unwrap();
-            let fault = loop {
-                match input.read(&mut out) {
-                    Ok(0) => panic!("it closed nothing"),
-                    Ok(_) => {}
-                    Err(fault) => break fault,
-                }
-            };
-            (fault, input.written().resident(&input.count()))
+            other.kill();
+            (read_to_fault(&mut input), input.written().resident(&input.count()))
         });
         assert_eq!(write(&mut output, 0..u64::MAX), Err(Fault::Abandoned), "nobody reads");
-        assert_eq!(reading.join().unwrap(), (Fault::Abandoned, Some(0)), "all that was shown");
+        assert_eq!(reading.ends(), (Fault::Abandoned, Some(0)), "all that was shown");
         drop(output);
-        until(|| sweep() == 0 && backing.pool(|pool| pool.usage().leased) == 0);
+        until("what is in flight to be passed", || {
+            sweep() == 0 && backing.pool(|pool| pool.usage().leased) == 0
+        });
     }
 }
 
@@ -301,26 +224,26 @@ fn e6_who_passes_on_may_be_killed_at_any_time() {
 /// fault, nothing else happens, and the owner is not asked for ever.
 #[test]
 fn d4_a_hostile_writer_spoils_its_own_stream_and_no_more() {
-    let Some((socket, mut child)) = spawn("lie") else { return };
+    let Some(other) = Other::start("lie") else { return };
     let house = House::new();
-    let open = house.pool(OPEN, 2, mode(0o644));
+    let readable = house.pool(OPEN, 2, mode(0o644));
     let _secret = house.pool(SECRET, 2, mode(0));
     let frozen = Frozen::read(id(FROZEN), &[9; 5000][..], 5000).unwrap();
     house.desk.owner(|owner| owner.share_frozen(&frozen, mode(0o644))).unwrap();
-    let place = open.pool().draft(64, 64).map(|mut draft| {
+    let place = readable.pool().draft(64, 64).map(|mut draft| {
         draft.fill(6);
         draft.commit(64)
     });
     assert_eq!(place, Some(Place::new(0, 64)), "what the other process takes it for");
     let space = Space::new();
     space.introduce(house.desk_for(1000));
-    let mut input = receive(&socket, &space).unwrap();
+    let mut input = open(&other, &space).unwrap();
     let (mut good, mut faults) = (0_u64, 0_u64);
     let mut out = [0; 1 << 13];
     loop {
         // One block at a time, so that what is good can be told from what is not.
         match input.peek() {
-            Ok(None) => _ = input.wait(None).unwrap(),
+            Ok(None) => _ = within("a lie", || input.wait(None).unwrap()),
             Ok(Some([])) => break,
             Ok(Some(block)) => {
                 let length = block.len();
@@ -346,12 +269,12 @@ fn d4_a_hostile_writer_spoils_its_own_stream_and_no_more() {
             }
         }
     }
-    assert_eq!(line(&socket).unwrap(), format!("{good}"), "all that was good came");
+    assert_eq!(other.line().unwrap(), format!("{good}"), "all that was good came");
     assert_eq!((input.count().lost, input.written().resident(&input.count())), (faults, Some(0)));
     assert!(faults > 10_000, "{faults}");
     let asked = space.faults();
     assert!(asked.mapped == 2 && asked.refused < 200, "{asked:?} for {faults} faults");
-    assert!(child.wait().unwrap().success());
+    other.succeeds();
 }
 
 // ---- there
@@ -359,10 +282,10 @@ fn d4_a_hostile_writer_spoils_its_own_stream_and_no_more() {
 #[test]
 #[ignore = "what the other process runs"]
 fn the_other_process() {
-    let Ok(role) = std::env::var(ROLE) else { return };
+    let Some(role) = common::role() else { return };
     match role.as_str() {
         "read" => {
-            let mut input = receive(std::io::stdin(), &Space::new()).unwrap();
+            let mut input = open(stdin(), &Space::new()).unwrap();
             let (count, fault) = read(&mut input);
             tell_end(&format!("{count}"), fault, &input);
         }
@@ -374,10 +297,6 @@ fn the_other_process() {
     }
 }
 
-fn say(text: &str) {
-    sys::descriptor::send(std::io::stdin(), text.as_bytes(), &[]).unwrap();
-}
-
 fn tell_end(word: &str, fault: Option<Fault>, input: &Input) {
     let asked = input.space().faults();
     let lost = input.count().lost;
@@ -385,7 +304,7 @@ fn tell_end(word: &str, fault: Option<Fault>, input: &Input) {
 }
 
 fn tell_each() {
-    let mut input = receive(std::io::stdin(), &Space::new()).unwrap();
+    let mut input = open(stdin(), &Space::new()).unwrap();
     let mut out = [0; 64];
     loop {
         input.wait(None).unwrap();
@@ -418,7 +337,7 @@ fn own_and_write() {
     let (mut output, offers) = indirect(&config(), Backing::new(open)).unwrap();
     output.know_pool(_keeps.pool(), 1);
     let (_, socket) = desk.introduce(Credentials::new(0, 0)).unwrap();
-    offer(std::io::stdin(), &offers[0], Some(&socket));
+    offer(stdin(), &offers[0], Some(&socket));
     drop((offers, socket));
     output.write(&[1; 10]).unwrap();
     output.write(&[2; 10]).unwrap();
@@ -426,22 +345,19 @@ fn own_and_write() {
     output.write(&[4; 10]).unwrap();
     output.flush();
     say("all written");
-    // Until it is killed.
-    loop {
-        std::thread::park();
-    }
+    common::wait_to_be_killed(output);
 }
 
 fn pass_on() {
     let space = Space::new();
-    let mut input = receive(std::io::stdin(), &space).unwrap();
+    let mut input = open(stdin(), &space).unwrap();
     let desk = Desk::open(Creator::new(4)).unwrap();
     let config_of = pool::Config { segment: SEGMENT, segments: 2 };
     let own = AllocationPool::new(id(20), config_of, AccessList::private()).unwrap();
     desk.owner(|owner| owner.share(&own)).unwrap();
     let config = Config { id: id(21), entries: 256, ..Config::new(id(21)) };
     let (mut output, offers) = indirect(&config, Backing::new(own)).unwrap();
-    offer(std::io::stdin(), &offers[0], None);
+    offer(stdin(), &offers[0], None);
     drop(offers);
     // Some of it piece by piece, which takes blocks apart.
     let first = splice(&mut input, &mut output, 1).unwrap();
@@ -450,7 +366,7 @@ fn pass_on() {
     let by_pointer = first.by_pointer + rest.by_pointer;
     say(&format!("{bytes} {by_pointer} by pointer, mapped {}", space.faults().mapped));
     drop(output);
-    until(|| sweep() == 0);
+    until("what is in flight to be passed", || sweep() == 0);
 }
 
 fn lie() {
@@ -461,7 +377,7 @@ fn lie() {
     let ring = offers.remove(0);
     let mut all = ring.descriptors().to_vec();
     all.push(theirs.as_fd());
-    sys::descriptor::send(std::io::stdin(), b"offer", &all).unwrap();
+    send(stdin(), b"offer", &all);
     let mut random = Random::replayable();
     let good = RichPointer::new(id(OPEN), Place::new(0, 64), Class::YES);
     let mut count = 0;

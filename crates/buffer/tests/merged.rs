@@ -1,23 +1,20 @@
 //! Many producers in processes of another user, one reader: who is killed, and who writes nonsense
 //! into its own ring, is taken out, and the others lose nothing. (CONTRACT 24; RELIABILITY T3, T10)
-//!
-//! The other processes are this executable again, as user nobody, with a socket as standard input
-//! over which each sends the offer of its stream. Needs root, because another user is the point.
 
 #![expect(clippy::unwrap_used, reason = "a test ends where something is not as it must be")]
 
+mod common;
+
 use abi::DbufId;
-use std::fs::{self, File};
-use std::os::fd::OwnedFd;
-use std::os::unix::fs::FileExt as _;
-use std::process::{Child, Stdio};
+use common::scribble::Ring;
+use common::{Other, offer, open, within};
+use std::io::stdin;
 use std::time::Duration;
 use streamline_buffer::Fault;
 use streamline_buffer::merge::{Departed, Merged, Next, Order, Stamped};
-use streamline_buffer::stream::{Config, Input, Offer, Output, stream};
-use testkit::{Random, need};
+use streamline_buffer::stream::{Config, Input, Output, stream};
+use testkit::Random;
 
-const ROLE: &str = "STREAMLINE_TEST_MERGE_ROLE";
 const TOTAL: u64 = 30_000;
 
 fn config() -> Config {
@@ -37,18 +34,11 @@ fn word(block: &[u8], at: usize) -> u64 {
     u64::from_le_bytes(block[at * 8..at * 8 + 8].try_into().unwrap())
 }
 
-fn spawn(role: &str, who: u64) -> Option<(Child, Input, OwnedFd)> {
-    need::root()?;
-    let (here, there) = sys::descriptor::pair().unwrap();
-    let mut command = sys::process::again_as(sys::process::NOBODY, there).unwrap();
-    command.args(["--ignored", "--exact", "the_other_process"]);
-    command.env(ROLE, format!("{role} {who}")).stdout(Stdio::null()).stderr(Stdio::null());
-    let child = match sys::process::start(&mut command) {
-        Ok(child) => child,
-        Err(error) => return need::skip(&format!("nobody may not run this test: {error}")),
-    };
-    let (_, fds) = sys::descriptor::receive(&here, &mut [0; 64]).unwrap();
-    Some((child, Offer::from_descriptors(fds).unwrap().open().unwrap(), here))
+/// A producer, and the stream that it writes.
+fn start(role: &str, who: u64) -> Option<(Other, Input)> {
+    let other = Other::start(&format!("{role} {who}"))?;
+    let input = open(&other).unwrap();
+    Some((other, input))
 }
 
 /// Reads to the end; answers how many blocks came of each, the honest ones without a gap.
@@ -56,7 +46,7 @@ fn drain(merged: &mut Merged, honest: usize, mut each: impl FnMut(&[u64])) -> Ve
     let mut counts = vec![0; 8];
     let mut out = vec![0; 8192];
     loop {
-        match merged.read(&mut out).unwrap() {
+        match within("a producer", || merged.read(&mut out).unwrap()) {
             Next::End => return counts,
             Next::Nothing => panic!("it waits"),
             Next::Block { length: 64, .. } => {
@@ -91,27 +81,24 @@ fn who_is_killed_or_lies_is_taken_out_and_the_others_go_on() {
             })),
         };
         let mut merged = Merged::new(order);
-        let mut children = Vec::new();
+        let mut others = Vec::new();
         for (who, role) in (0..).zip(["write", "write", "until killed", "scribble"]) {
-            let Some((child, input, socket)) = spawn(role, who) else { return };
+            let Some((other, input)) = start(role, who) else { return };
             merged.join(input);
-            children.push((child, socket));
+            others.push(other);
         }
         let (mut killed, until) = (false, random.below(20_000));
         let counts = drain(&mut merged, 3, |counts| {
             // Killed at some block, or when the honest ones are through, and the liar after them.
             let through = counts[0] + counts[1] == 2 * TOTAL;
             if !killed && (counts[2] > until || through) {
-                children[2].0.kill().unwrap();
+                others[2].kill();
                 killed = true;
             }
             if through {
-                children[3].0.kill().unwrap();
+                others[3].stop();
             }
         });
-        for (child, _) in &mut children {
-            child.wait().unwrap();
-        }
         assert_eq!(counts[..2], [TOTAL, TOTAL], "round {round}");
         let gone = departed(&mut merged);
         assert_eq!(gone.len(), 4);
@@ -131,11 +118,11 @@ fn who_is_killed_or_lies_is_taken_out_and_the_others_go_on() {
 #[test]
 #[ignore = "what the other processes run"]
 fn the_other_process() {
-    let Ok(role) = std::env::var(ROLE) else { return };
+    let Some(role) = common::role() else { return };
     let (role, who) = role.rsplit_once(' ').unwrap();
     let who = who.parse().unwrap();
     let (output, offers) = stream(&config()).unwrap();
-    sys::descriptor::send(std::io::stdin(), b"offer", &offers[0].descriptors()).unwrap();
+    offer(stdin(), &offers[0]);
     drop(offers);
     match role {
         "write" => write(output, who, 0..TOTAL),
@@ -153,18 +140,13 @@ fn write(mut output: Output, who: u64, numbers: std::ops::Range<u64>) {
     }
 }
 
-/// Writes some good blocks, then anything anywhere into its own ring, by the only way that there is
-/// around its own library.
+/// Writes some good blocks, then anything anywhere into its own ring.
 fn scribble(mut output: Output, who: u64) {
     for number in 0..100 {
         output.write(&block(who, number)).unwrap();
     }
     output.flush();
-    let maps = fs::read_to_string("/proc/self/maps").unwrap();
-    let ring = maps.lines().find(|line| line.contains("streamline-ring")).unwrap();
-    let base = u64::from_str_radix(ring.split('-').next().unwrap(), 16).unwrap();
-    let memory = File::options().write(true).open("/proc/self/mem").unwrap();
-    let mut random = Random::new(7);
+    let (ring, mut random) = (Ring::own(), Random::new(7));
     loop {
         // Mostly the positions that it shows, sometimes a header.
         let at = match random.below(4) {
@@ -176,7 +158,7 @@ fn scribble(mut output: Output, who: u64) {
             1 => random.below(1 << 20),
             _ => u64::MAX - random.below(4),
         };
-        memory.write_all_at(&value.to_le_bytes(), base + at).unwrap();
+        ring.put(at, value);
         if random.below(64) == 0 && output.write(&block(who, 0)).is_err() {
             return;
         }

@@ -1,14 +1,15 @@
 //! Names between users: who may open what, what a descriptor is good for, who is killed when, and
 //! what a hostile visitor can do. (RELIABILITY T1, T8, T10, T12, T13, T17)
-//!
-//! The other process is this executable again, as user nobody, with a socket as standard input.
-//! Needs root, because another user is the point.
 
 #![expect(clippy::unwrap_used, reason = "a test ends where something is not as it must be")]
 
+mod common;
+
 use abi::DbufId;
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
-use std::process::{Child, Stdio};
+use common::{Other, until, within};
+use common::{receive, run, say};
+use std::io::stdin;
+use std::os::fd::{AsFd as _, AsRawFd as _};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 use streamline_buffer::Fault;
@@ -16,10 +17,6 @@ use streamline_buffer::aggregate::access::AccessList;
 use streamline_buffer::name::{self, Error, Host, Limits};
 use streamline_buffer::stream::{Config, Output};
 use sys::process::NOBODY;
-use testkit::need;
-
-const ROLE: &str = "STREAMLINE_TEST_NAME_ROLE";
-const NAME: &str = "STREAMLINE_TEST_NAME";
 
 /// One at a time: one of them counts the descriptors of this process.
 static ALONE: Mutex<()> = Mutex::new(());
@@ -33,36 +30,8 @@ fn named(of: &str) -> String {
 }
 
 /// Starts the other process; the name is one of root's unless it says whose it is.
-fn spawn(role: &str, name: &str) -> Option<(OwnedFd, Child)> {
-    need::root()?;
-    let (here, there) = sys::descriptor::pair().unwrap();
-    let mut command = sys::process::again_as(NOBODY, there).unwrap();
-    command.args(["--ignored", "--exact", "the_other_process"]);
-    command.env(ROLE, role).env(NAME, name).stdout(Stdio::null());
-    match sys::process::start(&mut command) {
-        Ok(child) => Some((here, child)),
-        Err(error) => need::skip(&format!("nobody may not run this test: {error}")),
-    }
-}
-
-/// One line from the other process; `None`: it is gone.
-fn line(socket: impl AsFd) -> Option<String> {
-    let mut message = [0; 4096];
-    let (length, _) = sys::descriptor::receive(socket, &mut message).ok()?;
-    (length > 0).then(|| String::from_utf8_lossy(&message[..length]).into_owned())
-}
-
-fn go_on(socket: &OwnedFd) {
-    sys::descriptor::send(socket, b"go on", &[]).unwrap();
-}
-
-/// Waits for another process or thread.
-fn until(mut done: impl FnMut() -> bool) {
-    let start = Instant::now();
-    while !done() {
-        assert!(start.elapsed() < Duration::from_secs(20), "in vain");
-        std::thread::yield_now();
-    }
+fn start(role: &str, name: &str) -> Option<Other> {
+    Other::start(&format!("{role} {name}"))
 }
 
 fn create(host: &Host, name: &str, mode: u32, limits: Limits) -> Output {
@@ -76,19 +45,19 @@ fn d13_another_user_reads_what_the_bits_let_it_and_nothing_else() {
     let (host, name) = (Host::open().unwrap(), named("bits"));
     for (mode, opens) in [(0o644, true), (0o640, false), (0o600, false), (0o604, true)] {
         let mut output = create(&host, &name, mode, Limits::default());
-        let Some((socket, mut child)) = spawn("open", &format!("0/{name}")) else { return };
-        let said = line(&socket).unwrap();
+        let Some(other) = start("open", &format!("0/{name}")) else { return };
+        let said = other.line().unwrap();
         if opens {
             assert_eq!(said, "opened");
             output.write(b"for all to read").unwrap();
             output.flush();
-            assert_eq!(line(&socket).unwrap(), "15 bytes");
+            assert_eq!(other.line().unwrap(), "15 bytes");
         } else {
             assert!(said.contains("user 65534, group 65534, may not open"), "{said}");
             assert!(said.contains(&format!("user 0, group 0, and has mode {mode:03o}")), "{said}");
         }
         drop(output);
-        assert!(child.wait().unwrap().success());
+        other.succeeds();
     }
 }
 
@@ -101,12 +70,12 @@ fn d17_a_region_is_written_by_those_who_may() {
         let access = AccessList::new(0, 0, mode);
         let region = host.create_region(&name, access, 4096).unwrap();
         region.write_at(8, b"here").unwrap();
-        let Some((socket, mut child)) = spawn("region", &format!("0/{name}")) else { return };
-        assert_eq!(line(&socket).unwrap(), expected, "{mode:o}");
+        let Some(other) = start("region", &format!("0/{name}")) else { return };
+        assert_eq!(other.line().unwrap(), expected, "{mode:o}");
         let mut seen = [0; 5];
         region.read_at(100, &mut seen).unwrap();
         assert_eq!(&seen == b"there", expected == "written");
-        assert!(child.wait().unwrap().success());
+        other.succeeds();
         assert!(host.withdraw(&name::Address::own(&name).unwrap()));
     }
 }
@@ -120,38 +89,35 @@ fn who_is_killed_gives_back_its_place_and_its_name() {
     for _ in 0..3 {
         let mut readers = Vec::new();
         for number in 0..3 {
-            let Some((socket, child)) = spawn("hold", &format!("0/{name}")) else { return };
-            let said = line(&socket).unwrap();
+            let Some(other) = start("hold", &format!("0/{name}")) else { return };
+            let said = other.line().unwrap();
             assert_eq!(said == "opened", number < 2, "one stranger has two places: {said}");
-            readers.push((socket, child));
+            readers.push(other);
         }
         // They never read: it waits for them until they are killed.
-        let writing = std::thread::spawn(move || {
+        let writing = run(move || {
             for _ in 0..100 {
                 assert!(output.write(&[1; 1000]).unwrap());
             }
             output
         });
-        until(|| host.names()[0].readers == 2);
-        for (_, child) in &mut readers {
-            child.kill().unwrap();
-            child.wait().unwrap();
-        }
-        output = writing.join().unwrap();
-        until(|| host.names()[0].readers == 0);
+        until("the readers that there are", || host.names()[0].readers == 2);
+        readers.iter_mut().for_each(Other::kill);
+        output = writing.ends();
+        until("the readers that there are", || host.names()[0].readers == 0);
     }
     drop(output);
     // The creator is killed: its readers are told, and its name is free at once.
     let squatted = named("nobody");
     for _ in 0..3 {
-        let Some((socket, mut child)) = spawn("create", &squatted) else { return };
-        assert_eq!(line(&socket).unwrap(), "created");
+        let Some(mut other) = start("create", &squatted) else { return };
+        assert_eq!(other.line().unwrap(), "created");
         let mut input = name::open_stream(&format!("{NOBODY}/{squatted}")).unwrap();
-        go_on(&socket);
-        assert_eq!(input.read(&mut [0; 64]).unwrap(), 5);
-        child.kill().unwrap();
-        assert_eq!(input.read(&mut [0; 64]), Err(Fault::Abandoned));
-        child.wait().unwrap();
+        other.say("go on");
+        assert_eq!(within("a block", || input.read(&mut [0; 64])), Ok(5));
+        other.kill();
+        let read = within("the end of who was killed", || input.read(&mut [0; 64]));
+        assert_eq!(read, Err(Fault::Abandoned));
         let gone = name::open_stream(&format!("{NOBODY}/{squatted}")).unwrap_err();
         assert!(matches!(gone, Error::Unknown(_)), "{gone}");
     }
@@ -162,16 +128,15 @@ fn who_is_killed_gives_back_its_place_and_its_name() {
 fn a_name_that_a_stranger_keeps_is_not_opened() {
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     let name = named("squatted");
-    let Some((socket, mut child)) = spawn("squat", &name) else { return };
-    assert_eq!(line(&socket).unwrap(), "squatting");
+    let Some(mut other) = start("squat", &name) else { return };
+    assert_eq!(other.line().unwrap(), "squatting");
     let refused = name::open_stream(&name).unwrap_err();
     assert!(matches!(refused, Error::Squatted { holder: NOBODY, .. }), "{refused}");
     let host = Host::open().unwrap();
     let access = AccessList::private();
     let taken = host.create(&name, access, &config(), Limits::default()).unwrap_err();
     assert!(matches!(taken, Error::Taken(_)), "{taken}");
-    child.kill().unwrap();
-    child.wait().unwrap();
+    other.kill();
 }
 
 /// Visitors that connect without end, send garbage and their own end into ours, never read, and
@@ -184,8 +149,8 @@ fn a_hostile_visitor_costs_bounded_memory_and_stops_nobody() {
     let limits = Limits { readers: 8, of_one_stranger: 2 };
     let mut output = create(&host, &name, 0o644, limits);
     let before = descriptors();
-    let Some((socket, mut child)) = spawn("storm", &format!("0/{name}")) else { return };
-    assert_eq!(line(&socket).unwrap(), "raging");
+    let Some(mut other) = start("storm", &format!("0/{name}")) else { return };
+    assert_eq!(other.line().unwrap(), "raging");
     let start = Instant::now();
     let mut opened = 0;
     while opened < 50 {
@@ -193,9 +158,9 @@ fn a_hostile_visitor_costs_bounded_memory_and_stops_nobody() {
         match name::open_stream(&name) {
             Ok(mut input) => {
                 opened += 1;
-                output.write(&[7; 100]).unwrap();
+                within("the reader that is there", || output.write(&[7; 100])).unwrap();
                 output.flush();
-                assert_eq!(input.read(&mut [0; 200]).unwrap(), 100);
+                assert_eq!(within("a block", || input.read(&mut [0; 200])), Ok(100));
             }
             Err(Error::Silent(_)) => {}
             Err(error) => panic!("{error}"),
@@ -206,13 +171,12 @@ fn a_hostile_visitor_costs_bounded_memory_and_stops_nobody() {
     }
     println!("50 visits in the storm: {:?}", start.elapsed());
     assert!(start.elapsed() < Duration::from_secs(20), "{:?}", start.elapsed());
-    child.kill().unwrap();
-    child.wait().unwrap();
-    until(|| host.names()[0].readers == 0);
+    other.kill();
+    until("the readers that there are", || host.names()[0].readers == 0);
     output.write(b"x").unwrap();
     output.flush();
     // The writer keeps the bell of a place until the next reader has it.
-    until(|| descriptors() <= before + limits.readers);
+    until("descriptors that are closed", || descriptors() <= before + limits.readers);
 }
 
 // ---- there
@@ -220,9 +184,10 @@ fn a_hostile_visitor_costs_bounded_memory_and_stops_nobody() {
 #[test]
 #[ignore = "what the other process runs"]
 fn the_other_process() {
-    let (Ok(role), Ok(name)) = (std::env::var(ROLE), std::env::var(NAME)) else { return };
-    match role.as_str() {
-        "open" => match name::open_stream(&name) {
+    let Some(role) = common::role() else { return };
+    let (role, name) = role.split_once(' ').unwrap();
+    match role {
+        "open" => match name::open_stream(name) {
             Ok(mut input) => {
                 say("opened");
                 let count = input.read(&mut [0; 64]).unwrap();
@@ -231,15 +196,15 @@ fn the_other_process() {
             Err(error) => say(&error.to_string()),
         },
         "hold" => {
-            let held = name::open_stream(&name);
+            let held = name::open_stream(name);
             say(&held.as_ref().map_or_else(Error::to_string, |_| "opened".to_owned()));
             wait();
         }
-        "region" => region(&name),
+        "region" => region(name),
         "create" => {
             let host = Host::open().unwrap();
             let access = AccessList::private();
-            let mut output = host.create(&name, access, &config(), Limits::default()).unwrap();
+            let mut output = host.create(name, access, &config(), Limits::default()).unwrap();
             say("created");
             wait();
             output.write(b"bytes").unwrap();
@@ -262,25 +227,21 @@ fn the_other_process() {
                 }
             }
         }
-        "storm" => storm(&name),
+        "storm" => storm(name),
         _ => panic!("no role {role}"),
     }
 }
 
-fn say(text: &str) {
-    sys::descriptor::send(std::io::stdin(), text.as_bytes(), &[]).unwrap();
-}
-
 /// Until the parent says so, or is gone.
 fn wait() {
-    line(std::io::stdin());
+    receive(stdin());
 }
 
 fn region(name: &str) {
     // The descriptor as it comes, before it is mapped.
     let socket = format!("streamline/{name}");
     let visit = sys::name::go_to(socket.as_bytes(), Duration::from_secs(5)).unwrap();
-    let (_, files) = sys::descriptor::receive(&visit, &mut [0; 64]).unwrap();
+    let (_, files) = receive(&visit);
     let region = name::open_region(name).unwrap();
     let mut seen = [0; 4];
     region.read_at(8, &mut seen).unwrap();

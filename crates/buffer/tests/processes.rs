@@ -1,33 +1,30 @@
 //! Two processes and one ring: what a reader under another user can do to it, and what it cannot.
 //! (CONTRACT 24; RELIABILITY T1 to T3, T7, T8, T10)
-//!
-//! The other process is this executable again, as user nobody, with a socket as standard input by
-//! which it gets the descriptors of its offer. Needs root, because another user is the point.
 
 #![expect(clippy::unwrap_used, reason = "a test ends where something is not as it must be")]
 
+mod common;
+
 use abi::DbufId;
+use common::{Other, receive, say, send, until, wait_to_be_killed};
 use std::fs::{File, OpenOptions};
-use std::io::Write as _;
-use std::os::fd::{AsFd, AsRawFd as _, OwnedFd};
+use std::io::{Write as _, stdin};
+use std::os::fd::{AsFd as _, AsRawFd as _};
 use std::os::unix::fs::FileExt as _;
-use std::process::{Child, Stdio};
 use streamline_buffer::dbuf::{Config, Visitor, Writer};
 use streamline_buffer::share::{self, Offer};
 use streamline_buffer::{Fault, Policy};
 use sys::memory::{Memfd, Seals};
-use testkit::{Random, need};
+use testkit::Random;
 
-const ROLE: &str = "STREAMLINE_TEST_ROLE";
 const LENGTH: usize = 700;
 
 // ---- here: the writer
 
 /// A ring of one reader, and the process that has its offer.
-fn start(role: &str, policy: Policy) -> Option<(Writer, OwnedFd, Child)> {
+fn start(role: &str, policy: Policy) -> Option<(Writer, Other)> {
     let (writer, offers) = ring(policy, 1);
-    let (socket, child) = spawn(role, &offers[0])?;
-    Some((writer, socket, child))
+    Some((writer, give(role, &offers[0])?))
 }
 
 fn ring(policy: Policy, readers: usize) -> (Writer, Vec<Offer>) {
@@ -35,30 +32,11 @@ fn ring(policy: Policy, readers: usize) -> (Writer, Vec<Offer>) {
     share::blocks(&Config { id, capacity: 16384, policy, readers }).unwrap()
 }
 
-fn spawn(role: &str, offer: &Offer) -> Option<(OwnedFd, Child)> {
-    need::root()?;
-    let (here, there) = sys::descriptor::pair().unwrap();
-    let mut command = sys::process::again_as(sys::process::NOBODY, there).unwrap();
-    command.args(["--ignored", "--exact", "the_other_process"]).env(ROLE, role);
-    command.stdout(Stdio::null());
-    let child = match sys::process::start(&mut command) {
-        Ok(child) => child,
-        Err(error) => return need::skip(&format!("nobody may not run this test: {error}")),
-    };
-    drop(command);
-    sys::descriptor::send(&here, b"offer", &offer.descriptors()).unwrap();
-    Some((here, child))
-}
-
-/// One line from the other process; `None`: it is gone.
-fn line(socket: &OwnedFd) -> Option<String> {
-    let mut message = [0; 4096];
-    let (length, _) = sys::descriptor::receive(socket, &mut message).ok()?;
-    (length > 0).then(|| String::from_utf8_lossy(&message[..length]).into_owned())
-}
-
-fn lines(socket: &OwnedFd) -> Vec<String> {
-    std::iter::from_fn(|| line(socket)).collect()
+/// Starts the process that gets this offer.
+fn give(role: &str, offer: &Offer) -> Option<Other> {
+    let other = Other::start(role)?;
+    send(&other, b"offer", &offer.descriptors());
+    Some(other)
 }
 
 fn put(writer: &mut Writer, number: u64) -> bool {
@@ -73,13 +51,14 @@ fn block(number: u64) -> [u8; LENGTH] {
 
 #[test]
 fn a_reader_of_another_user_fails_at_every_way_to_write() {
-    let Some((mut writer, socket, mut child)) = start("attack", Policy::Overwrite) else { return };
+    let Some((mut writer, other)) = start("attack", Policy::Overwrite) else { return };
     for number in 0..5 {
         put(&mut writer, number);
     }
     writer.publish();
-    let report = lines(&socket);
-    assert!(child.wait().unwrap().success(), "{report:#?}");
+    let report = other.lines();
+    println!("{report:#?}");
+    other.succeeds();
     let expected: Vec<_> = WAYS.iter().map(|(name, _)| format!("refused {name}")).collect();
     assert_eq!(report[0], format!("uid {}", sys::process::NOBODY));
     assert_eq!(report[1], "read 5 blocks");
@@ -89,8 +68,8 @@ fn a_reader_of_another_user_fails_at_every_way_to_write() {
 
 #[test]
 fn a_lossy_ring_between_processes_counts_exactly_and_tears_nothing() {
-    let Some((mut writer, socket, mut child)) = start("drain", Policy::Overwrite) else { return };
-    assert_eq!(line(&socket).as_deref(), Some("ready"));
+    let Some((mut writer, other)) = start("drain", Policy::Overwrite) else { return };
+    assert_eq!(other.line().as_deref(), Some("ready"));
     const TOTAL: u64 = 300_000;
     for number in 0..TOTAL {
         put(&mut writer, number);
@@ -99,8 +78,8 @@ fn a_lossy_ring_between_processes_counts_exactly_and_tears_nothing() {
         }
     }
     drop(writer);
-    let report = lines(&socket);
-    assert!(child.wait().unwrap().success());
+    let report = other.lines();
+    other.succeeds();
     let numbers: Vec<u64> = report[0].split(' ').map(|word| word.parse().unwrap()).collect();
     let [got, lost, torn, produced] = numbers[..] else { panic!("{report:?}") };
     println!("produced {produced}, got {got}, lost {lost}, torn {torn}");
@@ -110,17 +89,18 @@ fn a_lossy_ring_between_processes_counts_exactly_and_tears_nothing() {
 
 #[test]
 fn a_blocking_ring_between_processes_loses_nothing() {
-    let Some((mut writer, socket, mut child)) = start("drain", Policy::Block) else { return };
+    let Some((mut writer, other)) = start("drain", Policy::Block) else { return };
     const TOTAL: u64 = 20_000;
     for number in 0..TOTAL {
-        while !put(&mut writer, number) {
+        until("room for a block", || {
+            let is_put = put(&mut writer, number);
             writer.publish();
-            std::thread::yield_now();
-        }
+            is_put
+        });
     }
     drop(writer);
-    let report = lines(&socket);
-    assert!(child.wait().unwrap().success());
+    let report = other.lines();
+    other.succeeds();
     assert_eq!(report, ["ready".to_owned(), format!("{TOTAL} 0 0 {TOTAL}")]);
 }
 
@@ -129,9 +109,9 @@ fn a_blocking_ring_between_processes_loses_nothing() {
 fn a_reader_that_lies_is_shut_out_and_the_other_one_goes_on() {
     let (mut writer, mut offers) = ring(Policy::Block, 2);
     let honest = offers.remove(1);
-    let Some((socket, mut child)) = spawn("lie", &offers[0]) else { return };
+    let Some(mut other) = give("lie", &offers[0]) else { return };
     let mut honest = honest.read_blocks().unwrap();
-    assert_eq!(line(&socket).as_deref(), Some("lying"));
+    assert_eq!(other.line().as_deref(), Some("lying"));
     let (mut number, mut faults, mut out) = (0, 0, [0; LENGTH]);
     while number < 20_000 {
         match writer.write(&block(number)) {
@@ -146,24 +126,22 @@ fn a_reader_that_lies_is_shut_out_and_the_other_one_goes_on() {
     assert_eq!(faults, 1, "reported once");
     assert_eq!(honest.count().blocks, number);
     assert_eq!(writer.count().resident(&honest.count()), Some(0));
-    child.kill().unwrap();
-    child.wait().unwrap();
+    other.kill();
 }
 
 /// A reader that is killed while it holds the ring up (T10): its socket tells, and the writer goes
 /// on.
 #[test]
 fn a_reader_that_is_killed_is_noticed_and_stops_nobody() {
-    let Some((mut writer, socket, mut child)) = start("stall", Policy::Block) else { return };
-    assert_eq!(line(&socket).as_deref(), Some("stalling"));
+    let Some((mut writer, mut other)) = start("stall", Policy::Block) else { return };
+    assert_eq!(other.line().as_deref(), Some("stalling"));
     let mut number = 0;
     while put(&mut writer, number) {
         writer.publish();
         number += 1;
     }
-    child.kill().unwrap();
-    assert_eq!(line(&socket), None, "hung up");
-    child.wait().unwrap();
+    other.kill();
+    assert_eq!(other.line(), None, "hung up");
     assert!(!put(&mut writer, number));
     writer.shut_out(0);
     assert_eq!(writer.write(&block(number)), Err(Fault::Abandoned));
@@ -174,10 +152,8 @@ fn a_reader_that_is_killed_is_noticed_and_stops_nobody() {
 #[test]
 #[ignore = "what the other process runs"]
 fn the_other_process() {
-    let Ok(role) = std::env::var(ROLE) else { return };
-    let mut message = [0; 64];
-    let (_, descriptors) = sys::descriptor::receive(std::io::stdin(), &mut message).unwrap();
-    let offer = Offer::from_descriptors(descriptors).unwrap();
+    let Some(role) = common::role() else { return };
+    let offer = Offer::from_descriptors(receive(stdin()).1).unwrap();
     match role.as_str() {
         "attack" => attack(offer),
         "drain" => drain(offer.read_blocks().unwrap()),
@@ -185,10 +161,6 @@ fn the_other_process() {
         "stall" => stall(offer),
         _ => panic!("no role {role}"),
     }
-}
-
-fn say(text: &str) {
-    sys::descriptor::send(std::io::stdin(), text.as_bytes(), &[]).unwrap();
 }
 
 fn drain(mut visitor: Visitor) {
@@ -220,11 +192,9 @@ fn lie(offer: &Offer) {
 }
 
 fn stall(offer: Offer) {
-    let _visitor = offer.read_blocks().unwrap();
+    let visitor = offer.read_blocks().unwrap();
     say("stalling");
-    loop {
-        std::thread::park();
-    }
+    wait_to_be_killed(visitor);
 }
 
 /// A way to change a file that we have a descriptor of. `true`: it worked.

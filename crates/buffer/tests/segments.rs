@@ -1,44 +1,39 @@
 //! Streams that change size, owner and readers, between processes of different users: what comes
 //! through, what a hostile writer of segments can do, and that memory really comes back.
 //! (CONTRACT 23, RELIABILITY T2, T3, T11)
-//!
-//! The other process is this executable again, as user nobody, with a socket as standard input over
-//! which offers travel. Needs root, because another user is the point.
 
 #![expect(clippy::unwrap_used, reason = "a test ends where something is not as it must be")]
 
+mod common;
+
 use abi::DbufId;
 use abi::ring::{Geometry, LINE_WORDS, PAGE, Record, writer};
+use common::{Other, block, offer, open, read, read_to_fault, run, say, within};
+use common::{receive, send, wait_to_be_killed};
 use std::fs::File;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::io::stdin;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::fs::FileExt as _;
-use std::process::{Child, Stdio};
 use streamline_buffer::Fault;
-use streamline_buffer::stream::{Config, Handover, Input, Offer, Output, Stay, stream};
+use streamline_buffer::stream::{Config, Handover, Output, Stay, stream};
 use sys::doorbell::Doorbell;
 use sys::memory::{Memfd, Seals};
 use testkit::{Random, need};
 use zerocopy::IntoBytes as _;
 
-const ROLE: &str = "STREAMLINE_TEST_SEGMENT_ROLE";
-/// Bytes of the longest block.
-const LONGEST: usize = 900;
 const BLOCKS: u64 = 30_000;
 
 fn config(readers: usize) -> Config {
     Config::new(DbufId::new(1).unwrap()).capacity(16384).readers(readers)
 }
 
-/// Block number `number`: its length, then bytes, all told by the number.
-fn block(number: u64, room: &mut Vec<u8>) {
-    let length = 8 + usize::try_from(number * 7919 % (LONGEST as u64 - 8)).unwrap();
-    room.clear();
-    room.extend_from_slice(&number.to_le_bytes());
-    room.resize(length, number.wrapping_mul(37) as u8);
+/// Writes these blocks, and changes the size now and then.
+#[track_caller]
+fn write(output: &mut Output, numbers: std::ops::Range<u64>, random: &mut Random) {
+    within("room for a block", || write_on(output, numbers, random));
 }
 
-/// Writes these blocks, and changes the size now and then.
-fn write(output: &mut Output, numbers: std::ops::Range<u64>, random: &mut Random) {
+fn write_on(output: &mut Output, numbers: std::ops::Range<u64>, random: &mut Random) {
     let mut room = Vec::new();
     for number in numbers {
         block(number, &mut room);
@@ -53,117 +48,64 @@ fn write(output: &mut Output, numbers: std::ops::Range<u64>, random: &mut Random
     output.flush();
 }
 
-/// Reads blocks until the end, or until there is a fault; answers how many, each as it must be.
-fn read(input: &mut Input) -> (u64, Option<Fault>) {
-    let (mut number, mut expected, mut at) = (0, Vec::new(), 0);
-    let mut out = [0; 333];
-    loop {
-        let count = match input.read(&mut out) {
-            Ok(0) => return (number, None),
-            Ok(count) => count,
-            Err(fault) => return (number, Some(fault)),
-        };
-        for byte in &out[..count] {
-            if at == expected.len() {
-                block(number, &mut expected);
-                (number, at) = (number + 1, 0);
-            }
-            assert_eq!(*byte, expected[at], "block {} byte {at}", number - 1);
-            at += 1;
-        }
-    }
-}
-
-// ---- here
-
-fn spawn(role: &str) -> Option<(OwnedFd, Child)> {
-    need::root()?;
-    let (here, there) = sys::descriptor::pair().unwrap();
-    let mut command = sys::process::again_as(sys::process::NOBODY, there).unwrap();
-    command.args(["--ignored", "--exact", "the_other_process"]).env(ROLE, role);
-    command.stdout(Stdio::null());
-    match sys::process::start(&mut command) {
-        Ok(child) => Some((here, child)),
-        Err(error) => need::skip(&format!("nobody may not run this test: {error}")),
-    }
-}
-
-fn offer(socket: impl AsFd, offer: &Offer) {
-    sys::descriptor::send(socket, b"offer", &offer.descriptors()).unwrap();
-}
-
-fn receive(socket: impl AsFd) -> Option<Input> {
-    let (length, descriptors) = sys::descriptor::receive(socket, &mut [0; 64]).unwrap();
-    (length > 0).then(|| Offer::from_descriptors(descriptors).unwrap().open().unwrap())
-}
-
-/// One line from the other process; `None`: it is gone.
-fn line(socket: &OwnedFd) -> Option<String> {
-    let mut message = [0; 4096];
-    let (length, _) = sys::descriptor::receive(socket, &mut message).ok()?;
-    (length > 0).then(|| String::from_utf8_lossy(&message[..length]).into_owned())
-}
-
 /// [F2] Everything comes through to another user while the size changes all the time.
 #[test]
 fn f2_a_reader_of_another_user_follows_every_change_of_size() {
-    let Some((socket, mut child)) = spawn("read") else { return };
+    let Some(other) = Other::start("read") else { return };
     let (mut output, offers) = stream(&config(1)).unwrap();
-    offer(&socket, &offers[0]);
+    offer(&other, &offers[0]);
     drop(offers);
     write(&mut output, 0..BLOCKS, &mut Random::replayable());
     assert!(output.segment() > 20, "{}", output.segment());
     drop(output);
-    assert_eq!(line(&socket), Some(format!("{BLOCKS} None")));
-    assert!(child.wait().unwrap().success());
+    assert_eq!(other.line(), Some(format!("{BLOCKS} None")));
+    other.succeeds();
 }
 
 /// The writer goes from this process to one of another user, and comes back; a reader here and one
 /// there notice nothing.
 #[test]
 fn a_writer_goes_to_another_user_and_comes_back() {
-    let Some((reading, mut reader)) = spawn("read") else { return };
-    let Some((writing, mut writer)) = spawn("take over and hand back") else { return };
+    let Some(reader) = Other::start("read") else { return };
+    let Some(writer) = Other::start("take over and hand back") else { return };
     let (mut output, mut offers) = stream(&config(2)).unwrap();
-    offer(&reading, &offers[0]);
+    offer(&reader, &offers[0]);
     let mut input = offers.remove(1).open().unwrap();
     drop(offers);
-    let here = std::thread::spawn(move || read(&mut input));
+    let here = run(move || read(&mut input));
     let mut random = Random::replayable();
     write(&mut output, 0..5000, &mut random);
     let handover = output.hand_over().unwrap();
-    sys::descriptor::send(&writing, &handover.message(), &handover.descriptors()).unwrap();
+    send(&writer, &handover.message(), &handover.descriptors());
     drop(handover);
-    let mut output = take_over(&writing);
+    let mut output = take_over(&writer);
     assert_eq!(output.count().blocks, 10_000);
     write(&mut output, 10_000..15_000, &mut random);
     drop(output);
-    assert_eq!(here.join().unwrap(), (15_000, None));
-    assert_eq!(line(&reading).as_deref(), Some("15000 None"));
-    assert!(reader.wait().unwrap().success() && writer.wait().unwrap().success());
+    assert_eq!(here.ends(), (15_000, None));
+    assert_eq!(reader.line().as_deref(), Some("15000 None"));
+    reader.succeeds();
+    writer.succeeds();
 }
 
 fn take_over(socket: impl AsFd) -> Output {
-    let mut message = [0; Handover::MESSAGE];
-    let (length, descriptors) = sys::descriptor::receive(socket, &mut message).unwrap();
-    Handover::from_parts(&message[..length], descriptors).unwrap().open().unwrap()
+    let (message, descriptors) = receive(socket);
+    Handover::from_parts(&message, descriptors).unwrap().open().unwrap()
 }
 
 /// A successor that is killed before or after it took over ends the stream, and hangs nobody.
 #[test]
 fn a_successor_that_is_killed_leaves_readers_that_are_told() {
     for role in ["take nothing over", "take over and stop"] {
-        let Some((writing, mut writer)) = spawn(role) else { return };
+        let Some(mut writer) = Other::start(role) else { return };
         let (mut output, mut offers) = stream(&config(1)).unwrap();
         let mut input = offers.remove(0).open().unwrap();
         write(&mut output, 0..10, &mut Random::new(1));
         let handover = output.hand_over().unwrap();
-        sys::descriptor::send(&writing, &handover.message(), &handover.descriptors()).unwrap();
+        send(&writer, &handover.message(), &handover.descriptors());
         drop(handover);
-        assert_eq!(line(&writing).as_deref(), Some("here"));
-        writer.kill().unwrap();
-        writer.wait().unwrap();
-        drop(writing);
+        assert_eq!(writer.line().as_deref(), Some("here"));
+        writer.kill();
         assert_eq!(read(&mut input), (10, Some(Fault::Abandoned)), "{role}");
     }
 }
@@ -172,21 +114,21 @@ fn a_successor_that_is_killed_leaves_readers_that_are_told() {
 /// memory of what comes after is not even among its files.
 #[test]
 fn a_revoked_reader_of_another_user_is_told_where_it_ends() {
-    let Some((socket, mut child)) = spawn("read") else { return };
+    let Some(other) = Other::start("read") else { return };
     let (mut output, mut offers) = stream(&config(2)).unwrap();
-    offer(&socket, &offers[0]);
+    offer(&other, &offers[0]);
     let mut input = offers.remove(1).open().unwrap();
     drop(offers);
-    let here = std::thread::spawn(move || read(&mut input));
+    let here = run(move || read(&mut input));
     let mut random = Random::new(7);
     write(&mut output, 0..2000, &mut random);
     output.revoke(0).unwrap();
     write(&mut output, 2000..4000, &mut random);
     drop(output);
-    let told = line(&socket).unwrap();
+    let told = other.line().unwrap();
     assert!(told.starts_with("2000 Some(Revoked { position: "), "{told}");
-    assert_eq!(here.join().unwrap(), (4000, None));
-    assert!(child.wait().unwrap().success());
+    assert_eq!(here.ends(), (4000, None));
+    other.succeeds();
 }
 
 /// A writer killed anywhere among changes of size: readers have all that was shown, and are told.
@@ -194,22 +136,16 @@ fn a_revoked_reader_of_another_user_is_told_where_it_ends() {
 fn a_writer_that_is_killed_while_it_changes_size_leaves_all_that_was_shown() {
     let mut random = Random::replayable();
     for _ in 0..12 {
-        let Some((socket, mut child)) = spawn("write") else { return };
-        let mut input = receive(&socket).unwrap();
+        let Some(mut other) = Other::start("write") else { return };
+        let mut input = open(&other).unwrap();
         let until = random.below(10_000);
-        while input.count().blocks < until {
-            input.read(&mut [0; 8192]).unwrap();
-        }
-        child.kill().unwrap();
-        child.wait().unwrap();
-        let fault = loop {
-            match input.read(&mut [0; 8192]) {
-                Ok(0) => panic!("it closed nothing"),
-                Ok(_) => {}
-                Err(fault) => break fault,
+        within("so many blocks", || {
+            while input.count().blocks < until {
+                input.read(&mut [0; 8192]).unwrap();
             }
-        };
-        assert_eq!(fault, Fault::Abandoned);
+        });
+        other.kill();
+        assert_eq!(read_to_fault(&mut input), Fault::Abandoned);
         let (written, taken) = (input.written(), input.count());
         assert!(taken.blocks >= until, "{taken:?}");
         assert_eq!(written.resident(&taken), Some(0), "all that was shown");
@@ -237,20 +173,21 @@ const LIES: [Lie; 12] = [
 /// [T2] A segment is checked as the first offer is: whoever lies about it spoils its own stream.
 #[test]
 fn a_hostile_writer_of_segments_spoils_its_own_stream() {
-    let Some((socket, mut child)) = spawn("lie") else { return };
+    let Some(other) = Other::start("lie") else { return };
     let honest: [Lie; 1] = [("honest", |_| false)];
     for (lie, expected) in honest.iter().chain(&LIES) {
-        let mut input = receive(&socket).unwrap();
+        let mut input = open(&other).unwrap();
         let mut out = [0; 64];
-        assert_eq!(input.read(&mut out), Ok(5), "{lie}");
-        let next = input.read(&mut out);
+        let mut read = || within("what a liar shows", || input.read(&mut out));
+        assert_eq!(read(), Ok(5), "{lie}");
+        let next = read();
         match next {
             Ok(count) => assert_eq!((*lie, count), ("honest", 6)),
             Err(fault) => assert!(expected(&fault), "{lie}: {fault:?}"),
         }
-        sys::descriptor::send(&socket, b"next", &[]).unwrap();
+        other.say("next");
     }
-    assert!(child.wait().unwrap().success());
+    other.succeeds();
 }
 
 /// [F2] [F3] What a smaller ring does not need any more is not in Shmem either, and who grows again
@@ -305,41 +242,35 @@ fn shmem() -> i64 {
 #[test]
 #[ignore = "what the other process runs"]
 fn the_other_process() {
-    let Ok(role) = std::env::var(ROLE) else { return };
+    let Some(role) = common::role() else { return };
     match role.as_str() {
         "read" => {
-            let (count, fault) = read(&mut receive(std::io::stdin()).unwrap());
+            let (count, fault) = read(&mut open(stdin()).unwrap());
             say(&format!("{count} {fault:?}"));
         }
         "write" => {
             let (mut output, offers) = stream(&config(1)).unwrap();
-            offer(std::io::stdin(), &offers[0]);
+            offer(stdin(), &offers[0]);
             drop(offers);
             write(&mut output, 0..u64::MAX, &mut Random::new(3));
         }
         "take over and hand back" => {
-            let mut output = take_over(std::io::stdin());
+            let mut output = take_over(stdin());
             write(&mut output, 5000..10_000, &mut Random::new(4));
             let handover = output.hand_over().unwrap();
             let descriptors = handover.descriptors();
-            sys::descriptor::send(std::io::stdin(), &handover.message(), &descriptors).unwrap();
+            send(stdin(), &handover.message(), &descriptors);
         }
-        "take nothing over" => wait_to_be_killed(()),
-        "take over and stop" => wait_to_be_killed(take_over(std::io::stdin())),
+        "take nothing over" => say_and_wait(()),
+        "take over and stop" => say_and_wait(take_over(stdin())),
         "lie" => lie(),
         _ => panic!("no role {role}"),
     }
 }
 
-fn say(text: &str) {
-    sys::descriptor::send(std::io::stdin(), text.as_bytes(), &[]).unwrap();
-}
-
-fn wait_to_be_killed<T>(_kept: T) {
+fn say_and_wait<T>(kept: T) {
     say("here");
-    loop {
-        std::thread::park();
-    }
+    wait_to_be_killed(kept);
 }
 
 /// Offers streams that consist of one block and a switch, and tells all sorts of things about what
@@ -352,11 +283,11 @@ fn lie() {
         cursor.seal(Seals::SIZE).unwrap();
         let offered = [first[0].as_fd(), first[1].as_fd(), cursor.as_fd(), there.as_fd()];
         tell(lie, &here);
-        sys::descriptor::send(std::io::stdin(), b"offer", &offered).unwrap();
+        send(stdin(), b"offer", &offered);
         drop(there);
         // The bell of the honest one stays, so that its end is not a fault.
         let kept = (*lie == "honest").then_some(here);
-        assert!(sys::descriptor::receive(std::io::stdin(), &mut [0; 8]).unwrap().0 > 0);
+        assert!(!receive(stdin()).0.is_empty());
         drop(kept);
     }
 }

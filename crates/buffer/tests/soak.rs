@@ -7,40 +7,21 @@
 
 #![expect(clippy::unwrap_used, reason = "a test ends where something is not as it must be")]
 
+mod common;
+
 use abi::DbufId;
-use std::os::fd::{AsFd, OwnedFd};
-use std::process::{Child, Stdio};
+use common::{Other, block, offer, read, receive, run, write};
+use std::io::stdin;
 use std::time::{Duration, Instant};
 use streamline_buffer::Fault;
-use streamline_buffer::stream::{Config, Handover, Input, Offer, Output, Stay, stream};
+use streamline_buffer::stream::{Config, Handover, Offer, Output, Stay, stream};
 use testkit::{Random, need};
 
-const ROLE: &str = "STREAMLINE_TEST_SOAK_ROLE";
 /// What the other process does, in this order, again and again; it ends itself before the step of
 /// the number that it was given.
 const STEPS: usize = 8;
-/// Bytes of the longest block.
-const LONGEST: usize = 700;
-
 fn config(readers: usize) -> Config {
     Config::new(DbufId::new(1).unwrap()).capacity(8192).readers(readers)
-}
-
-fn block(number: u64, room: &mut Vec<u8>) {
-    let length = 8 + usize::try_from(number * 7919 % (LONGEST as u64 - 8)).unwrap();
-    room.clear();
-    room.extend_from_slice(&number.to_le_bytes());
-    room.resize(length, number.wrapping_mul(41) as u8);
-}
-
-fn write(output: &mut Output, numbers: std::ops::Range<u64>) -> Result<(), Fault> {
-    let mut room = Vec::new();
-    for number in numbers {
-        block(number, &mut room);
-        output.write(&room)?;
-    }
-    output.flush();
-    Ok(())
 }
 
 fn resize(output: &mut Output, size: usize) {
@@ -50,52 +31,25 @@ fn resize(output: &mut Output, size: usize) {
     }
 }
 
-/// Reads and checks whole blocks; answers how many until the end or a fault.
-fn read(input: &mut Input) -> (u64, Option<Fault>) {
-    let (mut number, mut expected) = (0, Vec::new());
-    let mut out = [0; LONGEST];
-    loop {
-        block(number, &mut expected);
-        let mut got = 0;
-        while got < expected.len() {
-            match input.read(&mut out[got..expected.len()]) {
-                Ok(0) => return (number, None),
-                Ok(count) => got += count,
-                Err(fault) => return (number, Some(fault)),
-            }
-        }
-        assert_eq!(out[..got], expected, "block {number}");
-        number += 1;
-    }
-}
-
-fn spawn(role: &str, step: usize) -> Option<(OwnedFd, Child)> {
-    let (here, there) = sys::descriptor::pair().unwrap();
-    let mut command = sys::process::again_as(sys::process::NOBODY, there).unwrap();
-    command.args(["--ignored", "--exact", "the_other_process"]);
-    command.env(ROLE, format!("{role} {step}")).stdout(Stdio::null()).stderr(Stdio::null());
-    match sys::process::start(&mut command) {
-        Ok(child) => Some((here, child)),
-        Err(error) => need::skip(&format!("nobody may not run this test: {error}")),
-    }
+fn start(role: &str, step: usize) -> Option<Other> {
+    Other::start(&format!("{role} {step}"))
 }
 
 /// The other process writes and dies.
 fn writer_dies(step: usize, random: &mut Random) -> Option<()> {
-    let (socket, mut child) = spawn("write", step)?;
-    let (length, descriptors) = sys::descriptor::receive(&socket, &mut [0; 64]).unwrap();
-    if length == 0 {
+    let mut other = start("write", step)?;
+    let (message, descriptors) = receive(&other);
+    if message.is_empty() {
         // It died before it had anything to offer.
-        child.wait().unwrap();
+        other.dies();
         return Some(());
     }
     let mut input = Offer::from_descriptors(descriptors).unwrap().open().unwrap();
     let killing = (step == STEPS).then(|| {
         let delay = Duration::from_micros(random.below(4000));
-        std::thread::spawn(move || {
+        run(move || {
             std::thread::sleep(delay);
-            child.kill().unwrap();
-            child.wait().unwrap();
+            other.kill();
         })
     });
     let (blocks, fault) = read(&mut input);
@@ -103,59 +57,59 @@ fn writer_dies(step: usize, random: &mut Random) -> Option<()> {
     let (written, taken) = (input.written(), input.count());
     assert_eq!(written.resident(&taken), Some(0), "all that was shown");
     if let Some(killing) = killing {
-        killing.join().unwrap();
+        killing.ends();
     }
     Some(())
 }
 
 /// The other process reads and dies; another reader, here, misses nothing.
 fn reader_dies(step: usize, random: &mut Random) -> Option<()> {
-    let (socket, mut child) = spawn("read", step)?;
+    let mut other = start("read", step)?;
     let (mut output, mut offers) = stream(&config(2)).unwrap();
     let mut honest = offers.remove(1).open().unwrap();
     // Whoever has died already gets nothing.
-    let _ = sys::descriptor::send(&socket, b"offer", &offers[0].descriptors());
+    let _ = sys::descriptor::send(&other, b"offer", &offers[0].descriptors());
     drop(offers);
-    let reading = std::thread::spawn(move || read(&mut honest));
+    let reading = run(move || read(&mut honest));
     let delay = (step == STEPS).then(|| Duration::from_micros(random.below(4000)));
-    let killing = std::thread::spawn(move || {
-        if let Some(delay) = delay {
+    let killing = run(move || match delay {
+        Some(delay) => {
             std::thread::sleep(delay);
-            child.kill().unwrap();
+            other.kill();
         }
-        child.wait().unwrap();
+        None => other.dies(),
     });
     for part in 0..40 {
         write(&mut output, part * 50..(part + 1) * 50).unwrap();
         resize(&mut output, 4096 << random.below(6));
     }
     drop(output);
-    killing.join().unwrap();
-    assert_eq!(reading.join().unwrap(), (2000, None), "the other reader has everything");
+    killing.ends();
+    assert_eq!(reading.ends(), (2000, None), "the other reader has everything");
     Some(())
 }
 
 /// The other process takes the writer over and dies.
 fn successor_dies(step: usize, random: &mut Random) -> Option<()> {
-    let (socket, mut child) = spawn("take over", step)?;
+    let mut other = start("take over", step)?;
     let (mut output, mut offers) = stream(&config(1)).unwrap();
     let mut input = offers.remove(0).open().unwrap();
-    let reading = std::thread::spawn(move || {
+    let reading = run(move || {
         let end = read(&mut input);
         (end, input.written().resident(&input.count()))
     });
     write(&mut output, 0..100).unwrap();
     let handover = output.hand_over().unwrap();
     // Whoever has died already takes nothing over.
-    let _ = sys::descriptor::send(&socket, &handover.message(), &handover.descriptors());
+    let _ = sys::descriptor::send(&other, &handover.message(), &handover.descriptors());
     drop(handover);
-    drop(socket);
     if step == STEPS {
         std::thread::sleep(Duration::from_micros(random.below(4000)));
-        child.kill().unwrap();
+        other.kill();
+    } else {
+        other.dies();
     }
-    child.wait().unwrap();
-    let ((blocks, fault), resident) = reading.join().unwrap();
+    let ((blocks, fault), resident) = reading.ends();
     assert_eq!((fault, resident), (Some(Fault::Abandoned), Some(0)), "step {step}: {blocks}");
     assert!(blocks >= 100);
     Some(())
@@ -196,7 +150,7 @@ fn descriptors() -> usize {
 #[test]
 #[ignore = "what the other process runs"]
 fn the_other_process() {
-    let Ok(role) = std::env::var(ROLE) else { return };
+    let Some(role) = common::role() else { return };
     let (role, last) = role.rsplit_once(' ').unwrap();
     let last: usize = last.parse().unwrap();
     match role {
@@ -205,8 +159,7 @@ fn the_other_process() {
                 die_at(0, last);
                 let (output, offers) = stream(&config(1)).unwrap();
                 die_at(1, last);
-                sys::descriptor::send(std::io::stdin(), b"offer", &offers[0].descriptors())
-                    .unwrap();
+                offer(stdin(), &offers[0]);
                 (output, offers)
             };
             drop(offers);
@@ -215,11 +168,9 @@ fn the_other_process() {
         "read" => read_on(last),
         "take over" => {
             die_at(0, last);
-            let mut message = [0; Handover::MESSAGE];
-            let stdin = std::io::stdin();
-            let (length, files) = sys::descriptor::receive(stdin.as_fd(), &mut message).unwrap();
+            let (message, files) = receive(stdin());
             die_at(1, last);
-            let handover = Handover::from_parts(&message[..length], files).unwrap();
+            let handover = Handover::from_parts(&message, files).unwrap();
             write_on(handover.open().unwrap(), 100, last);
         }
         _ => panic!("no role {role}"),
@@ -265,7 +216,7 @@ fn write_on(mut output: Output, first: u64, last: usize) {
 
 fn read_on(last: usize) {
     die_at(0, last);
-    let (_, descriptors) = sys::descriptor::receive(std::io::stdin(), &mut [0; 64]).unwrap();
+    let (_, descriptors) = receive(stdin());
     die_at(1, last);
     let offer = Offer::from_descriptors(descriptors).unwrap();
     die_at(2, last);

@@ -1,0 +1,95 @@
+//! Blocks that tell what they must be.
+
+use super::patience::within;
+use std::ops::Range;
+use streamline_buffer::interface::Stream;
+use streamline_buffer::{Fault, indirect, stream};
+
+/// Bytes of the longest block.
+pub(crate) const LONGEST: usize = 900;
+
+/// Block number `number`: its length, then bytes, all told by the number.
+pub(crate) fn block(number: u64, room: &mut Vec<u8>) {
+    let length = 8 + usize::try_from(number * 7919 % (LONGEST as u64 - 8)).unwrap();
+    room.clear();
+    room.extend_from_slice(&number.to_le_bytes());
+    room.resize(length, number.wrapping_mul(37) as u8);
+}
+
+/// Tells whether bytes are those that were sent (FNV-1a).
+pub(crate) fn digest(bytes: &[u8]) -> u64 {
+    bytes.iter().fold(0xcbf2_9ce4_8422_2325, |hash, &byte| {
+        (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3)
+    })
+}
+
+/// Writes these blocks and shows them.
+#[track_caller]
+pub(crate) fn write(output: &mut impl Stream, numbers: Range<u64>) -> Result<(), Fault> {
+    within("room for a block", || {
+        let mut room = Vec::new();
+        for number in numbers {
+            block(number, &mut room);
+            assert!(output.write(&room)?, "a stream that blocks drops nothing");
+        }
+        output.flush();
+        Ok(())
+    })
+}
+
+/// What is read as a file is.
+pub(crate) trait Reads {
+    fn read_some(&mut self, out: &mut [u8]) -> Result<usize, Fault>;
+}
+
+impl Reads for stream::Input {
+    fn read_some(&mut self, out: &mut [u8]) -> Result<usize, Fault> {
+        self.read(out)
+    }
+}
+
+impl Reads for indirect::Input {
+    fn read_some(&mut self, out: &mut [u8]) -> Result<usize, Fault> {
+        self.read(out)
+    }
+}
+
+/// Reads blocks until the end, or until there is a fault; answers how many whole ones, each as it
+/// must be.
+#[track_caller]
+pub(crate) fn read(input: &mut impl Reads) -> (u64, Option<Fault>) {
+    within("a block", || {
+        let (mut number, mut expected, mut at) = (0, Vec::new(), 0);
+        block(number, &mut expected);
+        let mut out = [0; 333];
+        loop {
+            let count = match input.read_some(&mut out) {
+                Ok(0) => return (number, None),
+                Ok(count) => count,
+                Err(fault) => return (number, Some(fault)),
+            };
+            for byte in &out[..count] {
+                assert_eq!(*byte, expected[at], "block {number} byte {at}");
+                at += 1;
+                if at == expected.len() {
+                    (number, at) = (number + 1, 0);
+                    block(number, &mut expected);
+                }
+            }
+        }
+    })
+}
+
+/// Reads whatever is there of a writer that does not end its stream.
+#[track_caller]
+pub(crate) fn read_to_fault(input: &mut impl Reads) -> Fault {
+    within("the end of who was killed", || {
+        loop {
+            match input.read_some(&mut [0; 8192]) {
+                Ok(0) => panic!("it closed nothing"),
+                Ok(_) => {}
+                Err(fault) => return fault,
+            }
+        }
+    })
+}

@@ -1,0 +1,114 @@
+//! Waits that have an end.
+//!
+//! What can be given a limit has one. A call that waits by itself, as a write into a full ring
+//! does, stands in [`within`]: a thread looks after all of these, and when one takes too long it
+//! says what all threads are waiting for, where, and ends the test program.
+
+use std::panic::Location;
+use std::sync::mpsc::{self, Receiver};
+use std::sync::{Mutex, Once, OnceLock, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+/// How long anything may take before it is in vain, whoever else uses the machine:
+/// `STREAMLINE_TEST_LIMIT` seconds, or 100.
+pub(crate) fn limit() -> Duration {
+    static LIMIT: OnceLock<Duration> = OnceLock::new();
+    let asked = || std::env::var("STREAMLINE_TEST_LIMIT").ok()?.parse().ok();
+    *LIMIT.get_or_init(|| Duration::from_secs(asked().unwrap_or(100)))
+}
+
+/// Somebody waits.
+struct Wait {
+    number: u64,
+    what: String,
+    thread: String,
+    at: &'static Location<'static>,
+    since: Instant,
+}
+
+static WAITS: Mutex<(u64, Vec<Wait>)> = Mutex::new((0, Vec::new()));
+
+/// Is over when dropped.
+struct Over(u64);
+
+impl Drop for Over {
+    fn drop(&mut self) {
+        let mut waits = WAITS.lock().unwrap_or_else(PoisonError::into_inner);
+        waits.1.retain(|wait| wait.number != self.0);
+    }
+}
+
+/// Does something that may wait for another party.
+#[track_caller]
+pub(crate) fn within<T>(what: &str, wait: impl FnOnce() -> T) -> T {
+    let _over = begin(what, Location::caller());
+    wait()
+}
+
+fn begin(what: &str, at: &'static Location<'static>) -> Over {
+    static LOOKS_AFTER: Once = Once::new();
+    LOOKS_AFTER.call_once(|| drop(std::thread::spawn(look_after)));
+    let mut waits = WAITS.lock().unwrap_or_else(PoisonError::into_inner);
+    waits.0 += 1;
+    let number = waits.0;
+    let thread = std::thread::current().name().unwrap_or("a thread of a test").to_owned();
+    waits.1.push(Wait { number, what: what.to_owned(), thread, at, since: Instant::now() });
+    Over(number)
+}
+
+fn look_after() {
+    loop {
+        std::thread::park_timeout(Duration::from_secs(1));
+        let waits = WAITS.lock().unwrap_or_else(PoisonError::into_inner);
+        if waits.1.iter().all(|wait| wait.since.elapsed() < limit()) {
+            continue;
+        }
+        for Wait { what, thread, at, since, .. } in &waits.1 {
+            let since = since.elapsed();
+            eprintln!("{thread}: waits at {at} for {since:?}: {what}");
+        }
+        eprintln!("longer than {:?}: the test hangs", limit());
+        std::process::exit(101);
+    }
+}
+
+/// Waits for another process or thread.
+#[track_caller]
+pub(crate) fn until(what: &str, mut holds: impl FnMut() -> bool) {
+    let start = Instant::now();
+    while !holds() {
+        assert!(start.elapsed() < limit(), "in vain: {what}");
+        std::thread::yield_now();
+    }
+}
+
+/// A thread of a test.
+pub(crate) struct Running<T> {
+    thread: JoinHandle<()>,
+    result: Receiver<T>,
+}
+
+/// Runs beside the test.
+pub(crate) fn run<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Running<T> {
+    let (done, result) = mpsc::sync_channel(1);
+    let name = std::thread::current().name().map(str::to_owned);
+    let builder = std::thread::Builder::new().name(name.unwrap_or_default());
+    let thread = builder.spawn(move || drop(done.send(work()))).unwrap();
+    Running { thread, result }
+}
+
+impl<T> Running<T> {
+    /// What came of it.
+    #[track_caller]
+    pub(crate) fn ends(self) -> T {
+        match self.result.recv_timeout(limit()) {
+            Ok(result) => result,
+            Err(mpsc::RecvTimeoutError::Timeout) => panic!("the thread beside the test hangs"),
+            Err(mpsc::RecvTimeoutError::Disconnected) => match self.thread.join() {
+                Err(panic) => std::panic::resume_unwind(panic),
+                Ok(()) => unreachable!("it sends before it ends"),
+            },
+        }
+    }
+}

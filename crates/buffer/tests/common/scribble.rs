@@ -1,0 +1,24 @@
+//! A writer that writes anything anywhere into its own ring, by the only way around its library.
+
+use std::fs::File;
+use std::os::unix::fs::FileExt as _;
+
+/// The memory of this process from its first ring on.
+pub(crate) struct Ring {
+    memory: File,
+    base: u64,
+}
+
+impl Ring {
+    /// The ring that lies lowest.
+    pub(crate) fn own() -> Self {
+        let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+        let ring = maps.lines().find(|line| line.contains("streamline-ring")).unwrap();
+        let base = u64::from_str_radix(ring.split('-').next().unwrap(), 16).unwrap();
+        Self { memory: File::options().write(true).open("/proc/self/mem").unwrap(), base }
+    }
+
+    pub(crate) fn put(&self, at: u64, value: u64) {
+        self.memory.write_all_at(&value.to_le_bytes(), self.base + at).unwrap();
+    }
+}

@@ -1,0 +1,36 @@
+//! Whether a test that hangs is a failure that says where: what the others rely on.
+
+mod common;
+
+use std::process::Command;
+use streamline_buffer::stream::{Config, stream};
+
+/// Runs in a process of its own, started by the next test.
+#[test]
+#[ignore = "hangs on purpose"]
+fn hangs_on_purpose() {
+    let (mut output, _offers) = stream(&Config::new(common::id(1)).capacity(4096)).unwrap();
+    // Nobody reads, and nobody has said that he will not.
+    common::write(&mut output, 0..100).unwrap();
+}
+
+#[test]
+#[ignore = "hangs on purpose"]
+fn hangs_in_a_thread_on_purpose() {
+    let forever = common::run(|| common::wait_to_be_killed(()));
+    forever.ends()
+}
+
+#[test]
+fn a_test_that_hangs_says_where_and_fails() {
+    for (name, said) in [
+        ("hangs_on_purpose", "waits at crates/buffer/tests/patience.rs:14:5"),
+        ("hangs_in_a_thread_on_purpose", "patience.rs:21:13"),
+    ] {
+        let mut test = Command::new(std::env::current_exe().unwrap());
+        test.args(["--exact", "--ignored", "--nocapture", name]);
+        let output = test.env("STREAMLINE_TEST_LIMIT", "1").output().unwrap();
+        let text = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(!output.status.success() && text.contains(said), "{text}");
+    }
+}
