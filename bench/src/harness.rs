@@ -19,15 +19,22 @@ pub(crate) struct Goal {
 }
 
 /// Samples of one candidate, one per round.
-struct Samples {
-    name: &'static str,
-    values: Vec<f64>,
+pub(crate) struct Samples {
+    pub(crate) name: &'static str,
+    pub(crate) values: Vec<f64>,
+}
+
+/// Which of two values is the better one.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Better {
+    More,
+    Less,
 }
 
 /// Measures all candidates `rounds` times in turn. Every candidate gets a row against the first;
 /// every goal another against its reference.
 pub(crate) fn interleave(
-    (bench, row, x): (&'static str, &str, f64),
+    subject: (&'static str, &str, f64),
     unit: &'static str,
     rounds: usize,
     mut candidates: Vec<Candidate<'_>>,
@@ -48,7 +55,22 @@ pub(crate) fn interleave(
         sentinel = (sentinel + Sentinel::take()) / 2.0;
         sentinels.push(sentinel);
     }
-    let sentinel_ns = median(&sentinels);
+    Ok(rows(subject, (unit, Better::More), median(&sentinels), &samples, goals))
+}
+
+/// Rows from samples that were taken round by round: every candidate against the first, every goal
+/// against its reference. A ratio above 1: the candidate is better.
+pub(crate) fn rows(
+    (bench, row, x): (&'static str, &str, f64),
+    (unit, better): (&'static str, Better),
+    sentinel_ns: f64,
+    samples: &[Samples],
+    goals: &[Goal],
+) -> Vec<Row> {
+    let ratio = |(of, against): (&f64, &f64)| match better {
+        Better::More => of / against,
+        Better::Less => against / of,
+    };
     let make = |of: &Samples, against: &Samples, goal: Option<&Goal>| Row {
         bench,
         row: row.to_owned(),
@@ -56,9 +78,7 @@ pub(crate) fn interleave(
         reference: against.name,
         value: median(&of.values),
         unit,
-        ratio: median(
-            &of.values.iter().zip(&against.values).map(|(a, b)| a / b).collect::<Vec<_>>(),
-        ),
+        ratio: median(&of.values.iter().zip(&against.values).map(ratio).collect::<Vec<_>>()),
         n: of.values.len(),
         spread: [least(&of.values), largest(&of.values)],
         sentinel_ns,
@@ -66,7 +86,7 @@ pub(crate) fn interleave(
         target: goal.map(|goal| goal.target),
         x,
     };
-    let Some(first) = samples.first() else { return Ok(Vec::new()) };
+    let Some(first) = samples.first() else { return Vec::new() };
     let mut rows: Vec<Row> = samples.iter().map(|of| make(of, first, None)).collect();
     for goal in goals {
         let named = |name| samples.iter().find(|s| s.name == name);
@@ -74,7 +94,7 @@ pub(crate) fn interleave(
             rows.push(make(of, against, Some(goal)));
         }
     }
-    Ok(rows)
+    rows
 }
 
 /// The middle of the samples.
@@ -111,5 +131,13 @@ mod tests {
         assert_eq!(rows.iter().map(|r| r.ratio).collect::<Vec<_>>(), [1.0, 3.0, 3.0]);
         assert_eq!((rows[2].goal, rows[2].n), (Some("G0"), 3));
         assert_eq!(median(&[3.0, 1.0, 2.0, 10.0]), 2.5);
+    }
+
+    #[test]
+    fn of_costs_the_lesser_is_the_better() {
+        let samples =
+            [("a", 6.0), ("b", 2.0)].map(|(name, value)| Samples { name, values: vec![value; 3] });
+        let rows = rows(("t", "r", 1.0), ("ns", Better::Less), 0.0, &samples, &[]);
+        assert_eq!(rows.iter().map(|r| r.ratio).collect::<Vec<_>>(), [1.0, 3.0]);
     }
 }

@@ -6,10 +6,12 @@
 //! bench with `--plot`.
 #![forbid(unsafe_code)]
 
+mod capture;
 mod chain;
 mod doors;
 mod edits;
 mod file;
+mod flood;
 mod harness;
 mod lazy;
 mod line;
@@ -20,11 +22,13 @@ mod peek;
 mod pipe;
 mod pipes;
 mod plot;
+mod processes;
 mod replay;
 mod row;
 mod scale;
 mod sentinel;
 mod splice;
+mod tap;
 
 use clap::Parser;
 use row::Row;
@@ -140,6 +144,11 @@ const BENCHES: &[Bench] = &[
         run: file::run,
     },
     Bench {
+        name: "capture",
+        summary: "N readers of one stream against N tcpdumps [SL fig. 15], goal G15; needs root",
+        run: capture::run,
+    },
+    Bench {
         name: "live",
         summary: "HTTP requests off a cable against suricata, tcpflow, tcpdump; needs root",
         run: live::run,
@@ -159,6 +168,7 @@ fn main() -> ExitCode {
     }
     if !arguments.reader.is_empty() {
         let served = match arguments.reader.first().map(String::as_str) {
+            Some("tap") => tap::serve(&arguments.reader),
             Some("scale") => scale::serve(&arguments.reader),
             Some("pointers") => splice::serve(1),
             Some("peek-stream" | "peek-indirect") => peek::serve(&arguments.reader),

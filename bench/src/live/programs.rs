@@ -2,11 +2,11 @@
 //! lost, and how many requests it tells of.
 
 use super::load::{Load, Rate, Sent};
+use crate::processes::{end, number_before, processor_ns, text, when_idle};
 use crate::replay::{EVE, find, occurrences};
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::time::Duration;
 use testkit::net::{Pair, SERVER_DEVICE, until, watches};
 
 /// Ours.
@@ -14,9 +14,6 @@ pub(super) const OURS: &str = "streamline";
 
 /// Bytes of every ring.
 const RING_MB: usize = 8;
-/// A program that has used less than this in [`WINDOW`] has nothing left to do.
-const IDLE_NS: u64 = 3_000_000;
-const WINDOW: Duration = Duration::from_millis(200);
 
 /// A way to get at requests as they go by.
 pub(super) struct Program {
@@ -212,7 +209,7 @@ impl Program {
         let child = self.start(pair, folder, [&out, &err], purpose)?;
         let before = processor_ns(child.id());
         let sent = load.send(pair, rate, usize::MAX)?;
-        let after = when_idle(child.id());
+        let after = when_idle(&[child.id()]);
         end(child, self.name)?;
         let told = text(told);
         let out = fs::read(&out).map_err(|why| why.to_string())?;
@@ -255,41 +252,6 @@ impl Program {
     }
 }
 
-/// Asks a program to end, and waits until it has.
-fn end(child: Child, name: &str) -> Result<(), String> {
-    let _ = Command::new("kill").args(["-INT", &child.id().to_string()]).status();
-    let (status, _) = sys::usage::wait(child).map_err(|why| why.to_string())?;
-    if status.success() { Ok(()) } else { Err(format!("{name} ended with {status}")) }
-}
-
-/// The processor time of a process, in ns: the sum over its threads.
-fn processor_ns(process: u32) -> u64 {
-    let threads = fs::read_dir(format!("/proc/{process}/task")).into_iter().flatten().flatten();
-    let time = |thread: fs::DirEntry| {
-        let told = fs::read_to_string(thread.path().join("schedstat")).ok()?;
-        told.split(' ').next()?.parse::<u64>().ok()
-    };
-    threads.filter_map(time).sum()
-}
-
-/// The processor time of a process when it has nothing left to do.
-fn when_idle(process: u32) -> u64 {
-    let mut now = processor_ns(process);
-    until("all frames are looked at", || {
-        // Nothing can be read from no descriptor: this waits, and leaves the processor to others.
-        sys::poll::readable(&[], Some(WINDOW));
-        let before = std::mem::replace(&mut now, processor_ns(process));
-        now - before < IDLE_NS
-    });
-    now
-}
-
-/// The number that stands before these words; if they are not there, all is taken for lost.
-fn number_before(told: &str, words: &str) -> u64 {
-    let before = told.split_once(words).map_or("", |(before, _)| before);
-    before.rsplit(['\n', ' ']).next().and_then(|word| word.parse().ok()).unwrap_or(u64::MAX)
-}
-
 /// The number that stands behind these words; if they are not there, all is taken for lost.
 fn number_behind(told: &str, words: &str) -> u64 {
     let behind = told.rsplit_once(words).map_or("", |(_, behind)| behind);
@@ -299,10 +261,6 @@ fn number_behind(told: &str, words: &str) -> u64 {
 
 fn words(text: &str, behind: &[&str]) -> Vec<String> {
     text.split_whitespace().chain(behind.iter().copied()).map(str::to_owned).collect()
-}
-
-fn text(path: &Path) -> String {
-    String::from_utf8_lossy(&fs::read(path).unwrap_or_default()).into_owned()
 }
 
 #[cfg(test)]

@@ -1,0 +1,317 @@
+//! `bench capture`: one stream of packets, several who want all of it. [SL fig. 15], goal G15
+//!
+//! A flood is sent flat out over a virtual cable, first with nobody at the other end, then with 1,
+//! 2, 5 and 10 tcpdumps, each with a packet socket of its own, and with as many processes that read
+//! one kernel ring: a program at traffic control writes each frame once, and a bell that is limited
+//! by time wakes who sleeps. Readers are on the second processor and copy each frame, as tcpdump does
+//! before it writes it to nowhere. At the source's 200 Mbit/s ten tcpdumps are no load any more, so the flood takes the place
+//! of its fixed rate.
+//!
+//! What it costs is taken in two places: in the kernel, by how much longer sending takes than with
+//! nobody there in the same round; and in the processes. What does not arrive is counted.
+
+mod tcpdump;
+
+use crate::Options;
+use crate::flood::Flood;
+use crate::harness::{Better, Goal, Samples, median, rows};
+use crate::processes::{installed, processor_ns, when_idle};
+use crate::replay::Folder;
+use crate::row::Row;
+use crate::sentinel::Sentinel;
+use crate::tap::{Bell, Reader, Tap};
+use tcpdump::Tcpdumps;
+
+/// How many want the stream.
+const READERS: [(usize, &str); 4] =
+    [(1, "1 reader"), (2, "2 readers"), (5, "5 readers"), (10, "10 readers")];
+/// What frames are like: bytes, how many of them are wanted, and what rows call it.
+const SETTINGS: [Setting; 3] = [
+    Setting { length: 64, keep: 2048, name: "64 B" },
+    Setting { length: 1500, keep: 96, name: "96 of 1500 B" },
+    Setting { length: 1500, keep: 2048, name: "1500 B" },
+];
+/// Frames of a sample, and those that are sent before, unmeasured.
+const FRAMES: usize = 100_000;
+const BEFORE: usize = 2_000;
+/// Bytes of every ring.
+const RING: u32 = 4 << 20;
+/// When the bell rings: after 32 frames, at most once in a millisecond, or for a quarter of a ring.
+const BELL: Bell = Bell { blocks: 32, apart_ns: 1_000_000, bytes: RING.cast_signed() / 4 };
+
+const OURS: &str = "streamline";
+const TCPDUMP: &str = "tcpdump";
+const NOBODY: &str = "nobody";
+const WITH_ONE: &str = "1 of ours";
+const WITH_TEN: &str = "10 of ours";
+const ONE_TCPDUMP: &str = "1 tcpdump";
+const LIMIT: &str = "what it may cost";
+/// What an added reader may cost in the kernel, and a tap that nobody reads, in ns per frame (G15).
+const ADDED_NS: f64 = 30.0;
+const ALONE_NS: f64 = 150.0;
+
+#[derive(Clone, Copy, Debug)]
+struct Setting {
+    length: usize,
+    keep: u32,
+    name: &'static str,
+}
+
+/// Who observes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Observers {
+    Nobody,
+    /// A tap with so many readers.
+    Ours(usize),
+    Tcpdumps(usize),
+}
+
+/// What a frame came to.
+#[derive(Clone, Copy, Debug)]
+struct Sample {
+    /// From the first frame to the last, in ns per frame.
+    sending: f64,
+    /// Processor time of the processes, in ns per frame.
+    processes: f64,
+    /// Parts of what everybody should have seen.
+    lost: f64,
+    /// How often the bell rang.
+    bells: u64,
+}
+
+pub(crate) fn run(options: &Options) -> Result<Vec<Row>, String> {
+    let folder = Folder::new("capture").map_err(|why| why.to_string())?;
+    let mut rows = Vec::new();
+    for setting in SETTINGS {
+        let flood = Flood::new(setting.length, 1)?;
+        rows.extend(Bench { flood, folder: &folder, setting }.run(options.rounds)?);
+    }
+    Ok(rows)
+}
+
+struct Bench<'b> {
+    flood: Flood,
+    folder: &'b Folder,
+    setting: Setting,
+}
+
+impl Bench<'_> {
+    fn run(mut self, rounds: usize) -> Result<Vec<Row>, String> {
+        let mut all = vec![Observers::Nobody, Observers::Ours(0)];
+        all.extend(READERS.map(|(count, _)| Observers::Ours(count)));
+        if installed(TCPDUMP, "tcpdump") {
+            all.extend(READERS.map(|(count, _)| Observers::Tcpdumps(count)));
+        }
+        let mut taken: Vec<(Observers, Vec<Sample>)> =
+            all.iter().map(|observers| (*observers, Vec::new())).collect();
+        let mut sentinels = Vec::new();
+        for round in 0..=rounds {
+            sentinels.push(Sentinel::take());
+            for (observers, samples) in &mut taken {
+                let sample = self.observe(*observers)?;
+                // The first round warms up.
+                if round > 0 {
+                    samples.push(sample);
+                }
+            }
+        }
+        Ok(Taken { setting: self.setting, all: taken, sentinel_ns: median(&sentinels) }.rows())
+    }
+
+    /// Sends while they observe.
+    fn observe(&mut self, observers: Observers) -> Result<Sample, String> {
+        match observers {
+            Observers::Nobody => {
+                self.flood.send(BEFORE)?;
+                Ok(sample(self.flood.send(FRAMES)?, 0, 0.0, 0))
+            }
+            Observers::Ours(readers) => self.tap(readers),
+            Observers::Tcpdumps(count) => self.tcpdumps(count),
+        }
+    }
+
+    fn tap(&mut self, count: usize) -> Result<Sample, String> {
+        let mut tap = Tap::new(RING, self.setting.keep, BELL)?;
+        let readers: Result<Vec<_>, _> = (0..count).map(|_| Reader::start(&tap, 1)).collect();
+        let readers = readers?;
+        let device = self.flood.device()?;
+        tap.attach(&self.flood.pair.server, device)?;
+        self.flood.send(BEFORE)?;
+        for reader in &readers {
+            reader.seen(BEFORE as u64)?;
+        }
+        let used = || readers.iter().map(|reader| processor_ns(reader.process())).sum::<u64>();
+        let (before, bells) = (used(), tap.bells());
+        let took = self.flood.send(FRAMES)?;
+        let (mut lost, all) = (0, (BEFORE + FRAMES) as u64);
+        for reader in &readers {
+            lost += reader.seen(all)?.lost;
+        }
+        let missed = lost as f64 / (FRAMES * count.max(1)) as f64;
+        Ok(sample(took, used() - before, missed, tap.bells() - bells))
+    }
+
+    fn tcpdumps(&mut self, count: usize) -> Result<Sample, String> {
+        let folder = &self.folder.0;
+        let tcpdumps = Tcpdumps::start(&self.flood.pair, folder, count, (RING, self.setting.keep))?;
+        let processes = tcpdumps.processes();
+        self.flood.send(BEFORE)?;
+        let before = when_idle(&processes);
+        let took = self.flood.send(FRAMES)?;
+        let used = when_idle(&processes) - before;
+        let all = ((BEFORE + FRAMES) * count) as u64;
+        let lost = all.saturating_sub(tcpdumps.end(folder)?);
+        Ok(sample(took, used, lost as f64 / all as f64, 0))
+    }
+}
+
+fn sample(took_ns: u64, used_ns: u64, lost: f64, bells: u64) -> Sample {
+    let frames = FRAMES as f64;
+    Sample { sending: took_ns as f64 / frames, processes: used_ns as f64 / frames, lost, bells }
+}
+
+/// All samples of one length, round by round.
+struct Taken {
+    setting: Setting,
+    all: Vec<(Observers, Vec<Sample>)>,
+    sentinel_ns: f64,
+}
+
+impl Taken {
+    fn rows(&self) -> Vec<Row> {
+        let mut all = Vec::new();
+        for (count, name) in READERS {
+            let both = [(TCPDUMP, Observers::Tcpdumps(count)), (OURS, Observers::Ours(count))];
+            all.extend(self.compared(name, count as f64, "ns CPU/frame", &both, Self::cost));
+            let none = (NOBODY, Observers::Nobody);
+            let three = [none, both[0], both[1]];
+            let rate = |taken: &Self, who| taken.each(who, |sample| 1e6 / sample.sending);
+            all.extend(self.compared(name, f64::NAN, "kframes/s", &three, rate));
+            // Nothing divided by nothing is no ratio: each alone.
+            for one in both {
+                let lost = |taken: &Self, who| taken.each(who, |sample| sample.lost * 100.0);
+                all.extend(self.compared(name, f64::NAN, "% lost", &[one], lost));
+            }
+        }
+        let bells = |taken: &Self, who| taken.each(who, |sample| sample.bells as f64);
+        let tap = [(OURS, Observers::Ours(0))];
+        all.extend(self.compared("no reader", f64::NAN, "bells", &tap, bells));
+        all.extend(self.goals());
+        all
+    }
+
+    /// G15, and what issue and figure 15 want of ten readers.
+    fn goals(&self) -> Vec<Row> {
+        let [one, ten] =
+            [1, 10].map(|count| self.each(Observers::Ours(count), |sample| sample.sending));
+        let tap = self.kernel(Observers::Ours(0));
+        let added: Vec<f64> = one.iter().zip(&ten).map(|(one, ten)| (ten - one) / 9.0).collect();
+        let mut all = vec![
+            self.at_most("added reader, in the kernel", added, ADDED_NS),
+            self.at_most("tap without readers", tap, ALONE_NS),
+        ];
+        let rate = |name, sending: &[f64]| Samples {
+            name,
+            values: sending.iter().map(|ns| 1e6 / ns).collect(),
+        };
+        let rates = [rate(WITH_ONE, &one), rate(WITH_TEN, &ten)];
+        all.extend(self.goal("10 readers", ("kframes/s", Better::More), &rates, 0.9));
+        let theirs = self.cost(Observers::Tcpdumps(1));
+        if !theirs.is_empty() {
+            let ours = self.cost(Observers::Ours(10));
+            let costs = [
+                Samples { name: ONE_TCPDUMP, values: theirs },
+                Samples { name: WITH_TEN, values: ours },
+            ];
+            all.extend(self.goal("10 readers", ("ns CPU/frame", Better::Less), &costs, 1.0));
+        }
+        all
+    }
+
+    /// The rows of a goal: the second of these against the first.
+    fn goal(
+        &self,
+        row: &str,
+        unit: (&'static str, Better),
+        samples: &[Samples; 2],
+        target: f64,
+    ) -> Vec<Row> {
+        let [reference, candidate] = [samples[0].name, samples[1].name];
+        let goal = Goal { candidate, reference, goal: "G15", target };
+        let row = format!("{}, {row}", self.setting.name);
+        let made = rows(("capture", &row, f64::NAN), unit, self.sentinel_ns, samples, &[goal]);
+        made.into_iter().filter(|row| row.goal.is_some()).collect()
+    }
+
+    /// A row that must not exceed a number of ns.
+    fn at_most(&self, row: &str, values: Vec<f64>, limit: f64) -> Row {
+        let row = format!("{}, {row}", self.setting.name);
+        let samples = [Samples { name: OURS, values }];
+        let subject = ("capture", row.as_str(), f64::NAN);
+        let mut made = rows(subject, ("ns/frame", Better::Less), self.sentinel_ns, &samples, &[]);
+        let mut row = made.remove(0);
+        // Noise may make it less than nothing.
+        (row.reference, row.ratio) = (LIMIT, limit / row.value.max(1.0));
+        (row.goal, row.target) = (Some("G15"), Some(1.0));
+        row
+    }
+
+    fn compared(
+        &self,
+        row: &str,
+        x: f64,
+        unit: &'static str,
+        who: &[(&'static str, Observers)],
+        value: impl Fn(&Self, Observers) -> Vec<f64>,
+    ) -> Vec<Row> {
+        let samples = who.iter().map(|(name, who)| Samples { name, values: value(self, *who) });
+        let samples: Vec<_> = samples.filter(|samples| !samples.values.is_empty()).collect();
+        let better = if unit == "kframes/s" { Better::More } else { Better::Less };
+        let row = format!("{}, {row}", self.setting.name);
+        // One picture: that of the short frames.
+        let x = if self.setting.length < 100 { x } else { f64::NAN };
+        rows(("capture", &row, x), (unit, better), self.sentinel_ns, &samples, &[])
+    }
+
+    /// What observing costs the kernel: what sending takes longer than in the same round alone.
+    fn kernel(&self, who: Observers) -> Vec<f64> {
+        let alone = self.each(Observers::Nobody, |sample| sample.sending);
+        let with = self.each(who, |sample| sample.sending);
+        with.iter().zip(alone).map(|(with, alone)| with - alone).collect()
+    }
+
+    /// What observing costs in all, not less than nothing.
+    fn cost(&self, who: Observers) -> Vec<f64> {
+        let processes = self.each(who, |sample| sample.processes);
+        self.kernel(who).iter().zip(processes).map(|(one, other)| (one + other).max(1.0)).collect()
+    }
+
+    fn each(&self, who: Observers, value: impl Fn(&Sample) -> f64) -> Vec<f64> {
+        let found = self.all.iter().find(|(observers, _)| *observers == who);
+        found.map(|(_, samples)| samples.iter().map(value).collect()).unwrap_or_default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn g15_rows_tell_what_an_added_reader_costs() {
+        let sample = |sending| Sample { sending, processes: 10.0, lost: 0.0, bells: 1 };
+        let all = [
+            (Observers::Nobody, 1000.0),
+            (Observers::Ours(0), 1100.0),
+            (Observers::Ours(1), 1110.0),
+            (Observers::Ours(10), 1200.0),
+            (Observers::Tcpdumps(1), 1400.0),
+        ];
+        let all = all.map(|(who, sending)| (who, vec![sample(sending); 3])).to_vec();
+        let goals = Taken { setting: SETTINGS[0], all, sentinel_ns: 0.0 }.goals();
+        let told: Vec<_> = goals.iter().map(|row| (row.value, row.ratio, row.target)).collect();
+        assert_eq!(told[0], (10.0, 3.0, Some(1.0)));
+        assert_eq!(told[1], (100.0, 1.5, Some(1.0)));
+        assert!((told[2].1 - 1110.0 / 1200.0).abs() < 1e-9);
+        assert_eq!(told[3], (210.0, 410.0 / 210.0, Some(1.0)));
+    }
+}

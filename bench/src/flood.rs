@@ -1,0 +1,113 @@
+//! A flood: frames sent flat out over a cable between two name spaces, from the first processor.
+//!
+//! A virtual cable is received in the time of who sends: what somebody who observes costs the
+//! kernel shows in how long sending takes. [SL fig. 15]
+
+use std::net::UdpSocket;
+use std::ops::Range;
+use sys::clock;
+use sys::net::Links;
+use sys::packet::{Qdisc, Sender, Stop};
+use testkit::Frame;
+use testkit::net::{CLIENT, CLIENT_DEVICE, Cable, Pair, SERVER, SERVER_DEVICE};
+use testkit::packet::SOURCE;
+
+/// How many frames are sent with one call.
+const BATCH: usize = 64;
+/// The target port of what is looked for, and that of everything else.
+pub(crate) const WANTED: u16 = 53;
+const OTHER: u16 = 4053;
+
+/// Frames and the cable that they go over.
+pub(crate) struct Flood {
+    pub(crate) pair: Pair,
+    sender: Sender,
+    frames: Vec<Vec<u8>>,
+    /// Nobody takes anything out of it.
+    _full: UdpSocket,
+}
+
+impl Flood {
+    /// A cable of its own, over which nobody else sends. The frames are of so many bytes, with UDP
+    /// to [`WANTED`] in one of `one_in`. They go through all of the stack of the other end, into a
+    /// socket that is full.
+    pub(crate) fn new(length: usize, one_in: usize) -> Result<Self, String> {
+        let cable = Cable { addresses: false, ..Cable::default() };
+        let pair = Pair::new(cable).ok_or("needs root and `ip`: it makes two name spaces")?;
+        pair.server.ip(&format!("address add {SERVER}/24 dev {SERVER_DEVICE}"));
+        let full = pair.server.enter(|| UdpSocket::bind((SERVER, WANTED)));
+        let full = full.map_err(|why| why.to_string())?;
+        let address = hardware(&pair)?;
+        let sender = pair.client.enter(|| {
+            let index = index(CLIENT_DEVICE)?;
+            Sender::open(index, Qdisc::Bypass).map_err(|why| why.to_string())
+        })?;
+        let frame = |number| {
+            let port = if number % one_in == 0 { WANTED } else { OTHER };
+            udp(address, port, length)
+        };
+        // As many as calls and those that are wanted fit into.
+        let frames = (0..BATCH * one_in).map(frame).collect();
+        Ok(Self { pair, sender, frames, _full: full })
+    }
+
+    /// Sends so many frames, flat out; answers how long that took, in ns. The calling thread stays
+    /// on the first processor.
+    pub(crate) fn send(&mut self, count: usize) -> Result<u64, String> {
+        // Where there is only one, it is shared.
+        let _ = sys::process::pin_to(0);
+        let begin = clock::monotonic();
+        let mut left = count;
+        while left > 0 {
+            let bunch = left.min(self.frames.len());
+            self.send_part(0..bunch)?;
+            left -= bunch;
+        }
+        Ok(clock::monotonic() - begin)
+    }
+
+    fn send_part(&mut self, part: Range<usize>) -> Result<(), String> {
+        for frames in self.frames[part].chunks(BATCH) {
+            let mut batch = [&[][..]; BATCH];
+            for (place, frame) in batch.iter_mut().zip(frames) {
+                *place = frame;
+            }
+            let mut rest = &batch[..frames.len()];
+            while !rest.is_empty() {
+                let sent = self.sender.send(rest);
+                rest = &rest[sent.frames..];
+                if let Some(Stop::Refused(errno)) = sent.stopped {
+                    return Err(format!("the cable takes no frames: error {errno}"));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// The number of the device at which the flood comes in, in its name space.
+    pub(crate) fn device(&self) -> Result<u32, String> {
+        self.pair.server.enter(|| index(SERVER_DEVICE))
+    }
+}
+
+/// A frame of so many bytes.
+fn udp(address: [u8; 6], port: u16, length: usize) -> Vec<u8> {
+    const HEADERS: usize = 14 + 20 + 8;
+    let payload = vec![0x5a; length.saturating_sub(HEADERS)];
+    Frame::ethernet_between(SOURCE, address).ipv4(CLIENT, SERVER).udp(4000, port, &payload)
+}
+
+/// The address of the device at which the flood comes in.
+fn hardware(pair: &Pair) -> Result<[u8; 6], String> {
+    let told = pair.server.ip(&format!("-o link show dev {SERVER_DEVICE}"));
+    let mut words = told.split_whitespace().skip_while(|word| *word != "link/ether");
+    let bytes = words.nth(1).unwrap_or("").split(':').map(|byte| u8::from_str_radix(byte, 16).ok());
+    let bytes: Option<Vec<u8>> = bytes.collect();
+    let bytes = bytes.and_then(|bytes| bytes.try_into().ok());
+    bytes.ok_or_else(|| format!("{SERVER_DEVICE} has no address: {told}"))
+}
+
+fn index(device: &str) -> Result<u32, String> {
+    let links = Links::open().map_err(|why| why.to_string())?;
+    Ok(links.named(device).map_err(|why| why.to_string())?.index)
+}

@@ -1,0 +1,62 @@
+//! A kernel ring with its program on a device, and the processes that read it: what `bench capture`
+//! and `bench moderation` measure. [SL fig. 15]
+
+mod reader;
+
+pub(crate) use reader::{Reader, serve};
+
+#[path = "../../../tests/kernel/ring/program.rs"]
+mod program;
+
+pub(crate) use program::Bell;
+use std::os::fd::{AsFd as _, BorrowedFd};
+use sys::bpf::{Anchor, Link, Program, RingBuffer, Rings, Shape, Side};
+use testkit::net::Namespace;
+
+/// Records of room for each processor.
+const POINTERS: u32 = 1 << 15;
+
+/// A tap: its ring, its bell and its program, while it is there.
+#[derive(Debug)]
+pub(crate) struct Tap {
+    rings: Rings,
+    bell: RingBuffer,
+    program: Program,
+    link: Option<Link>,
+}
+
+impl Tap {
+    /// Rings of so many bytes for each processor, written by a program that hangs nowhere yet.
+    pub(crate) fn new(bytes: u32, record_max: u32, when: Bell) -> Result<Self, String> {
+        let cpus = sys::machine::possible_processors().map_err(|why| why.to_string())?;
+        let cpus = u32::try_from(cpus).map_err(|why| why.to_string())?;
+        let shape = Shape { cpus, sinks: 1, pointers: POINTERS, bytes, record_max };
+        let rings = Rings::create("bench_ring", shape).map_err(|why| why.to_string())?;
+        let bell = RingBuffer::create("bench_bell", 1 << 16).map_err(|why| why.to_string())?;
+        let program = program::load(&rings, Some((&bell, when)));
+        Ok(Self { rings, bell, program, link: None })
+    }
+
+    /// Hangs the program at what comes in at a device of a name space.
+    pub(crate) fn attach(&mut self, space: &Namespace, device: u32) -> Result<(), String> {
+        let program = &self.program;
+        let link = space.enter(|| Link::tcx(program, device, Side::Ingress, Anchor::Head, None));
+        self.link = Some(link.map_err(|why| why.to_string())?);
+        Ok(())
+    }
+
+    /// How often the bell rang.
+    pub(crate) fn bells(&self) -> u64 {
+        self.sum(|cpu| self.rings.region(cpu).and_then(|r| r.scratch(program::BELLS)).unwrap_or(0))
+    }
+
+    fn sum(&self, one: impl Fn(u32) -> u64) -> u64 {
+        (0..self.rings.shape().cpus).map(one).sum()
+    }
+
+    /// What a reader is handed.
+    fn descriptors(&self) -> Result<(BorrowedFd<'_>, std::os::fd::OwnedFd), String> {
+        let bell = self.bell.map().read_only().map_err(|why| why.to_string())?;
+        Ok((self.rings.as_fd(), bell))
+    }
+}
