@@ -127,7 +127,7 @@ struct Edge {
     to: String,
     /// As in a label: `80`, `!80`, `all`; `!0` is a plain pipe.
     classes: String,
-    /// `call`, `back edge` or `ring`.
+    /// `call`, `back edge`, `pipe`, `ring` or `kernel ring`.
     kind: &'static str,
     ring: Option<Ring>,
 }
@@ -178,7 +178,7 @@ impl<'p> Explained<'p> {
 impl<'p> OnMachine<'p> {
     fn new(machine: &'p Machine) -> Self {
         let kernel = match &machine.kernel {
-            Kernel::Open { release } => OnKernel { release, open: true, why: None },
+            Kernel::Open { release, .. } => OnKernel { release, open: true, why: None },
             Kernel::Closed { release, why } => OnKernel { release, open: false, why: Some(why) },
         };
         let costs = &machine.costs;
@@ -233,6 +233,7 @@ fn edges(plan: &Plan, names: &[String]) -> Vec<Edge> {
                 PlannedEdge::Back => ("back edge", None),
                 PlannedEdge::Pipe => ("pipe", None),
                 PlannedEdge::Ring(ring) => ("ring", Some(ring)),
+                PlannedEdge::Kernel(ring) => ("kernel ring", Some(ring)),
             };
             Edge {
                 from: names[edge.from.0].clone(),

@@ -34,6 +34,8 @@ mod outside;
 mod programs;
 mod signals;
 
+/// Whether kernel spaces can be built, so that plans for this machine may have any.
+pub const IN_KERNEL: bool = false;
 /// How many bytes a filter may hold, all sessions together.
 const HOLD_BYTES: u64 = 64 << 20;
 /// The least segment of an intake pool, in bytes.

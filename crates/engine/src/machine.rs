@@ -6,6 +6,7 @@
 use ebpf::insn::{Insn, R0, encode};
 use pipeline::plan::{Costs, Kernel, Machine};
 use sys::bpf::{Kind, Program};
+use sys::machine::Capabilities;
 
 /// Bytes of a first-level data cache, where the machine does not say.
 const L1D: usize = 32 << 10;
@@ -29,7 +30,15 @@ pub fn look() -> Machine {
 fn kernel(release: String) -> Kernel {
     let nothing = encode(&[Insn::mov(R0, 0), Insn::exit()]);
     match Program::load(Kind::Tc, "trial", &nothing) {
-        Ok(_) => Kernel::Open { release },
+        Ok(_) if !crate::build::IN_KERNEL => Kernel::Closed {
+            release,
+            why: "programs load, but nothing takes up what they give".to_owned(),
+        },
+        Ok(_) => {
+            let may = sys::privilege::Privilege::look().effective;
+            let trusted = may.has(Capabilities::PERFMON) || may.has(Capabilities::SYS_ADMIN);
+            Kernel::Open { release, hardened: !trusted }
+        }
         Err(refused) => {
             let reason = std::io::Error::from_raw_os_error(refused.error.errno).to_string();
             let reason = reason.split(" (os error").next().unwrap_or_default().to_lowercase();
@@ -51,7 +60,7 @@ mod tests {
         let machine = look();
         assert!(machine.processors > 0 && machine.l1d > 0 && machine.l2 >= machine.l1d);
         match machine.kernel {
-            Kernel::Open { release } => assert!(!release.is_empty()),
+            Kernel::Open { release, .. } => assert!(!release.is_empty()),
             Kernel::Closed { why, .. } => assert!(!why.is_empty()),
         }
     }

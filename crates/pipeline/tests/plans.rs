@@ -4,11 +4,12 @@
 //! the text. `UPDATE=1` writes the texts anew; look at the difference before it is kept.
 
 use filter::{
-    Arguments, Description, Filter, Form, Forms, Gives, Kind, Mistake, Parameter, Reads, Type,
+    Arguments, Attach, Description, Filter, Form, Forms, Gives, Kind, Mistake, PLAIN, Parameter,
+    Reads, Side, Type,
 };
 use pipeline::catalogue::{Catalogue, List};
 use pipeline::explain;
-use pipeline::plan::{Kernel, Machine, Plan, plan};
+use pipeline::plan::{Machine, Plan, Refused, SpaceKind, plan};
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -25,12 +26,20 @@ const fn sink(name: &'static str, parameters: &'static [Parameter]) -> Descripti
 const FILE: Parameter = Parameter::needed("file", Type::Path, "the file");
 const RX: Description = Description {
     takes_filter: true,
+    attaches: Some(attach),
     ..source(
         "rx",
         Form::Frame,
         &[Parameter::optional("interface", Type::Text, "where").positional()],
     )
 };
+/// A program stands at one interface.
+fn attach(arguments: &Arguments) -> Result<Attach, String> {
+    let interface = arguments.text("interface").ok_or("a program stands at one interface")?;
+    let interface = interface.to_owned();
+    Ok(Attach { interface, netns: None, side: Side::Received, takes: false })
+}
+
 const REPLAY: Description = source("replay", Form::Frame, &[FILE]);
 const READ: Description = source(
     "read",
@@ -38,7 +47,8 @@ const READ: Description = source(
     &[FILE, Parameter::named("block", Type::SIZE, "64k", "how long a block is")],
 );
 const PRINT: Description = sink("print", &[]);
-const DISCARD: Description = Description { reads: Reads::Nothing, ..sink("discard", &[]) };
+const DISCARD: Description =
+    Description { reads: Reads::Nothing, kernel: Some(PLAIN), ..sink("discard", &[]) };
 const PCAP: Description = Description { writes_files: true, ..sink("pcap", &[FILE]) };
 
 const EXEC: Description = Description {
@@ -99,10 +109,9 @@ fn entries() -> Vec<&'static Description> {
 }
 
 fn machine(name: &str) -> Machine {
-    let open = Kernel::Open { release: "6.18".to_owned() };
     match name {
         "example" => Machine::example(),
-        "open kernel" => Machine { kernel: open, ..Machine::example() },
+        "open kernel" => Machine::with_kernel(),
         "small cache" => Machine { l2: 64 << 10, ..Machine::example() },
         _ => panic!("no machine is called `{name}`"),
     }
@@ -172,6 +181,50 @@ fn every_plan_is_explained_as_it_was() {
     }
 }
 
+fn named(name: &str) -> Case {
+    cases().into_iter().find(|case| case.path.ends_with(name)).expect("a plan of this name")
+}
+
+#[test]
+fn o9_what_the_kernel_refuses_runs_in_the_next_space_and_explain_says_why() {
+    let case = named("22-kernel-only.plan");
+    let first = planned(&case).unwrap();
+    let node = |name: &str| first.graph.ids().find(|(_, n)| n.name() == name).unwrap().0;
+    assert!(first.graph.ids().all(|(id, _)| first.space_of(id).kind == SpaceKind::Kernel));
+    assert_eq!(first.programs[0].steps.len(), 4);
+    let why = "R2 invalid mem access 'scalar'".to_owned();
+    let refused = [Refused { node: node("dport"), why: why.clone() }];
+    let second = first.again(&case.machine, &refused).unwrap().unwrap();
+    for (name, kind) in [("udp", SpaceKind::Kernel), ("dport", SpaceKind::Thread)] {
+        assert_eq!(second.space_of(node(name)).kind, kind, "{name}");
+    }
+    assert_eq!((second.programs[0].steps.len(), second.programs[0].leaves.len()), (1, 1));
+    assert_eq!(second.reports, first.reports);
+    let text = explain::text(&second, &case.machine)
+        .replace("\n                                                         ", " ");
+    assert!(text.contains(&format!("kernel: {why}")), "{text}");
+    assert!(text.contains("kernel: behind `dport`, which the kernel refused"), "{text}");
+    assert!(second.again(&case.machine, &refused).is_none(), "nothing new");
+    let all = [Refused { node: node("rx"), why: "no such interface".to_owned() }];
+    let third = second.again(&case.machine, &all).unwrap().unwrap();
+    assert!(third.programs.is_empty() && third.pushed.len() == 1);
+    assert!(third.graph.ids().all(|(id, _)| third.space_of(id).kind == SpaceKind::Thread));
+}
+
+#[test]
+fn o6_lines_that_begin_alike_are_one_program() {
+    let plan = planned(&named("24-shared-prefix.plan")).unwrap();
+    let [program] = &plan.programs[..] else { panic!("{:?}", plan.programs) };
+    assert_eq!(program.sources.len(), 2);
+    let nodes: Vec<usize> = program.steps.iter().map(|step| step.nodes.len()).collect();
+    assert_eq!(nodes, [2, 1, 1, 1], "`bpf` is one, what follows it is not");
+    let froms: Vec<_> = program.steps.iter().map(|step| step.from).collect();
+    assert_eq!(froms, [None, Some(0), Some(0), Some(2)]);
+    let leave = &program.leaves[..];
+    assert!(leave.len() == 1 && leave[0].from == Some(1) && leave[0].classes.contains(53));
+    assert!(!leave[0].classes.contains(54));
+}
+
 #[test]
 fn every_node_and_edge_is_in_the_dot_form() {
     for case in cases() {
@@ -190,7 +243,6 @@ fn every_node_and_edge_is_in_the_dot_form() {
 
 #[test]
 fn what_is_asked_ahead_is_in_every_form() {
-    let named = |name: &str| cases().into_iter().find(|case| case.path.ends_with(name)).unwrap();
     let plan = planned(&named("19-asked-ahead.plan")).unwrap();
     assert_eq!(explain::dot(&plan).matches("xlabel=\"in the kernel too\"").count(), 3);
     let asked: Vec<_> = plan.pushed.iter().map(|p| plan.ahead(p.source).unwrap()).collect();

@@ -15,6 +15,7 @@ It reads no byte, so what stands before it costs no more than it must.",
     takes: Forms::ANY,
     gives: Gives::Nothing,
     reads: Reads::Nothing,
+    kernel: Some(filter::PLAIN),
     ..Description::EMPTY
 };
 

@@ -4,7 +4,7 @@
 //! It is data. A source or sink is described in the same way; what opens it stands beside its
 //! description in `endpoint`. The kind fixes what a filter may touch: [Th Table 5.1].
 
-use super::{Arguments, Counter, Filter, Mistake, Parameter, Reason};
+use super::{Arguments, Attaches, Counter, Filter, Mistake, Parameter, Reason};
 use ebpf::emit::Emit;
 
 /// The strongest right that a filter uses. [Th Table 5.1], with the sink that the table leaves out.
@@ -252,6 +252,9 @@ pub struct Description {
     /// A source that can ask the kernel what the first filter behind it asks, so that what that
     /// filter refuses never comes in.
     pub takes_filter: bool,
+    /// Where a program in the kernel gives what this source gives, or why none does; `None`: the
+    /// source reads in a process.
+    pub attaches: Option<Attaches>,
     /// Whether such a source can ask what this filter asks with these arguments, or why not. It
     /// must be a filter whose answer depends on the frame alone.
     pub ahead: Option<Ahead>,
@@ -289,6 +292,7 @@ impl Description {
         writes_files: false,
         process: false,
         takes_filter: false,
+        attaches: None,
         ahead: None,
         remark: None,
         user: None,

@@ -7,6 +7,7 @@
 //! - [`compiler`]: who knows the filter expressions that we do not;
 //! - [`traits`]: the four traits an author chooses from, by right;
 //! - [`turn`]: what a filter may ask for while it is called (count, edit, append, hold, release);
+//! - [`kernel`]: where a source's blocks can be had in the kernel, what twins can be joined there;
 //! - [`holds`]: held blocks, kept by the space, named by plain data;
 //! - [`state`]: session tables as plain data, saved and moved by one piece of code for all filters.
 //!
@@ -20,6 +21,7 @@ pub mod compiler;
 pub mod description;
 pub mod edit;
 pub mod holds;
+pub mod kernel;
 pub mod parameter;
 pub mod state;
 pub mod traits;
@@ -33,6 +35,7 @@ pub use description::{
 };
 pub use edit::{Edit, Editable, Workbench};
 pub use holds::{HeldList, Holds};
+pub use kernel::{Attach, Attaches, PLAIN, Side, expressible};
 pub use parameter::{Parameter, Type};
 pub use state::{Moved, PRIVATE, Session, Sessions, State};
 pub use traits::{

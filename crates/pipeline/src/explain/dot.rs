@@ -52,7 +52,9 @@ fn attributes(edge: &Edge, planned: &PlannedEdge) -> String {
         PlannedEdge::Call => (None, ""),
         PlannedEdge::Back => (Some("back".to_owned()), ", style=dashed, constraint=false"),
         PlannedEdge::Pipe => (Some("pipe".to_owned()), ", arrowhead=empty"),
-        PlannedEdge::Ring(ring) => (Some(format!("ring of {}", ring.entries)), ", penwidth=3"),
+        PlannedEdge::Ring(ring) | PlannedEdge::Kernel(ring) => {
+            (Some(format!("ring of {}", ring.entries)), ", penwidth=3")
+        }
     };
     let text: Vec<String> = class.into_iter().chain(what).collect();
     format!("label={}{style}", quoted(&text.join(" ")))

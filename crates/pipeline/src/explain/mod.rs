@@ -43,6 +43,7 @@ pub fn text(plan: &Plan, machine: &Machine) -> String {
         out.push('\n');
     }
     remarks(&mut out, plan, &names);
+    programs(&mut out, plan, &names);
     edges(&mut out, plan, &names);
     out.push('\n');
     choice(&mut out, &plan.choice);
@@ -70,6 +71,22 @@ fn remarks(out: &mut String, plan: &Plan, names: &[String]) {
         if let Some(why) = why.filter_map(|pushed| pushed.filter.as_ref().err()).next() {
             words::wrapped(out, &words::not_asked(name, why), COLUMNS);
         }
+    }
+}
+
+/// Where programs stand in the kernel, and what several lines do in them at once.
+fn programs(out: &mut String, plan: &Plan, names: &[String]) {
+    let listed = |nodes: &[NodeId]| {
+        nodes.iter().map(|id| names[id.0].as_str()).collect::<Vec<_>>().join(" and ")
+    };
+    for program in &plan.programs {
+        let mut text = words::program(program, plan);
+        let sources = (program.sources.len() > 1).then_some(program.sources.as_slice());
+        let shared: Vec<String> = sources.into_iter().chain(program.shared()).map(listed).collect();
+        if !shared.is_empty() {
+            let _ = write!(text, "; shared: {}", shared.join(", "));
+        }
+        words::wrapped(out, &text, COLUMNS);
     }
 }
 
@@ -159,7 +176,13 @@ fn edges(out: &mut String, plan: &Plan, names: &[String]) {
         let (from, mut to) = (edges[first].from, edges[first].to);
         let mut way = format!("{} → {}", names[from.0], names[to.0]);
         let what = match plan.edges[first] {
-            PlannedEdge::Ring(ref ring) => words::ring(ring),
+            PlannedEdge::Kernel(ref ring) => words::kernel_ring(ring, plan, first),
+            PlannedEdge::Ring(ref ring) => {
+                let handed = plan.programs.iter().any(|program| program.leaves(first));
+                let reader = &plan.spaces[plan.placed[from.0].leaves].name;
+                let by = if handed { format!("by way of {reader}, ") } else { String::new() };
+                by + &words::ring(ring)
+            }
             PlannedEdge::Pipe => {
                 let process = |id| plan.graph.node(id).is_process();
                 let thread = &plan.spaces[plan.placed[to.0].enters].name;
@@ -203,7 +226,7 @@ fn this_machine(out: &mut String, machine: &Machine) {
     let caches = format!("caches of {} and {}", bytes(*l1d as u64), bytes(*l2 as u64));
     fact(out, "machine", &format!("{processors}, {caches}"));
     let (release, what) = match kernel {
-        Kernel::Open { release } => (release, "takes programs".to_owned()),
+        Kernel::Open { release, .. } => (release, "takes programs".to_owned()),
         Kernel::Closed { release, why } => (release, format!("takes no programs: {why}")),
     };
     fact(out, "kernel", &format!("{release} {what}"));

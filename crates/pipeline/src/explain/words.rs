@@ -6,8 +6,8 @@
 use super::COLUMNS;
 use crate::graph::{Boolean, Graph, Link, NodeId, Step, Use};
 use crate::language::write_quoted;
-use crate::plan::{Policy, RingPlan};
-use filter::{Parameter, Type, Value};
+use crate::plan::{Plan, Policy, Program, RingPlan};
+use filter::{Parameter, Side, Type, Value};
 use std::fmt::Write as _;
 
 /// The name of every node, each once: `bpf`, `tcp#X` where the request gives a name, `bpf#1` and
@@ -143,6 +143,47 @@ pub(super) fn ring(ring: &RingPlan) -> String {
         "ring of {entries} entries of {stride} bytes, signal after {signal_blocks} blocks or {} \
          ({because})",
         nanoseconds(*signal_ns)
+    )
+}
+
+/// What a ring out of the kernel is, in a sentence.
+pub(super) fn kernel_ring(ring: &RingPlan, plan: &Plan, edge: usize) -> String {
+    let RingPlan { entries, signal_blocks, signal_ns, because, .. } = ring;
+    let program = plan.programs.iter().find(|program| program.leaves(edge));
+    let apart = program.map_or(0, |program| program.ring.apart_ns);
+    format!(
+        "ring of {entries} pointers per processor, beside the frames; bell after {signal_blocks} \
+         blocks, {} apart, or {} ({because})",
+        nanoseconds(apart),
+        nanoseconds(*signal_ns)
+    )
+}
+
+/// Where a program stands and what leaves it, in a sentence.
+pub(super) fn program(program: &Program, plan: &Plan) -> String {
+    let attach = &program.attach;
+    let way = match attach.side {
+        Side::Received => "received by",
+        Side::Sent => "sent by",
+    };
+    let what = if attach.takes { "takes" } else { "observes" };
+    let netns = attach.netns.as_ref().map_or_else(String::new, |name| format!(" of {name}"));
+    let steps = counted(program.steps.len() as u64, "filter");
+    let mut readers: Vec<&str> = Vec::new();
+    for source in &program.sources {
+        let reader = plan.spaces[plan.placed[source.0].leaves].name.as_str();
+        readers.extend((!readers.contains(&reader)).then_some(reader));
+    }
+    let copied = match program.leaves.len() {
+        0 => "nothing leaves it".to_owned(),
+        1 => "what leaves it is copied once, over one edge".to_owned(),
+        n => format!("what leaves it is copied once, over {n} edges"),
+    };
+    format!(
+        "program in the kernel: {what} what is {way} {}{netns}, {steps}; {copied}; what it is \
+         unsure of is decided in {}",
+        quoted(attach.interface.as_bytes()),
+        readers.join(", ")
     )
 }
 

@@ -1,8 +1,9 @@
 //! Discovery: for every node, which spaces could run it, at what cost, and why others cannot.
 //! [SL §7.1]
 
+use super::kernel::{Refused, refusal};
 use super::select::{Selected, order};
-use super::{Candidate, Kernel, Machine, Placed, PlannedSpace, SpaceKind};
+use super::{Candidate, Machine, Placed, PlannedSpace, SpaceKind};
 use crate::explain;
 use crate::graph::{Graph, Node, NodeId, Step};
 use filter::{Kind, Reads};
@@ -21,8 +22,8 @@ pub(super) struct Discovered {
     pub(super) parts: Vec<usize>,
 }
 
-/// The thread that a path begins in.
-const FIRST: &str = "thread0";
+/// The thread that a path begins in, and that reads what leaves the kernel.
+pub(super) const FIRST: &str = "thread0";
 /// What a node that may run anywhere in its part adds to choosing the space of a file-writing sink.
 const OWN: &str = "writes files: a space of its own, so that a slow disk stops nobody";
 
@@ -32,7 +33,7 @@ const PROGRAM: &str = "an ordinary program: a process of its own";
 const COMMAND_MAX: usize = 24;
 
 /// Asks every space for every node.
-pub(super) fn discover(graph: &Graph, machine: &Machine) -> Discovered {
+pub(super) fn discover(graph: &Graph, machine: &Machine, refused: &[Refused]) -> Discovered {
     let parts = parts(graph);
     let count = parts.iter().max().map_or(0, |last| last + 1);
     let mut spaces = Vec::new();
@@ -53,10 +54,11 @@ pub(super) fn discover(graph: &Graph, machine: &Machine) -> Discovered {
     let verdicts = graph
         .ids()
         .map(|(id, node)| {
+            let kernel = refusal(graph, id, machine, refused);
             let ask = |(s, owner): (&PlannedSpace, &Option<NodeId>)| match owner {
                 // Refusals that say nothing are shown nowhere.
                 Some(owner) if *owner != id => Err(String::new()),
-                _ => verdict(graph, id, node, s, &parts, machine),
+                _ => verdict(graph, id, node, s, &parts, machine, kernel.as_deref()),
             };
             spaces.iter().zip(&owners).map(ask).collect()
         })
@@ -134,6 +136,7 @@ fn verdict(
     space: &PlannedSpace,
     parts: &[usize],
     machine: &Machine,
+    refused: Option<&str>,
 ) -> Result<f64, String> {
     let first = space.name == FIRST;
     if space.part != parts[id.0] {
@@ -152,7 +155,9 @@ fn verdict(
     }
     let pinned = node.filter().is_some_and(|used| used.pin.is_some());
     match space.kind {
-        SpaceKind::Kernel => kernel(graph, node, machine),
+        SpaceKind::Kernel => {
+            refused.map_or_else(|| Ok(inside(node, machine)), |why| Err(why.to_owned()))
+        }
         // What stops for a disk is not to be what reads.
         SpaceKind::Thread if node.kind() == Some(Kind::Source) && !first && !pinned => {
             Err("a source begins in the first thread".to_owned())
@@ -169,19 +174,10 @@ fn verdict(
     }
 }
 
-fn kernel(graph: &Graph, node: &Node, machine: &Machine) -> Result<f64, String> {
-    if let Kernel::Closed { why, .. } = &machine.kernel {
-        return Err(why.clone());
-    }
-    if node.kind() == Some(Kind::Source) {
-        return Err("reads in a process".to_owned());
-    }
-    let heads = graph.heads();
-    let outside = heads.iter().filter_map(|id| graph.node(*id).filter());
-    match outside.map(|used| used.description.name).next() {
-        Some(source) => Err(format!("`{source}` gives its blocks in a process")),
-        None => Err("no source in the kernel".to_owned()),
-    }
+/// What a block costs in the kernel, in ns.
+fn inside(node: &Node, machine: &Machine) -> f64 {
+    let costs = &machine.costs;
+    if node.kind() == Some(Kind::Source) { costs.tap } else { costs.twin }
 }
 
 /// What a block costs in a thread, in ns.
@@ -195,7 +191,9 @@ fn cost(node: &Node, machine: &Machine) -> f64 {
         Reads::All => costs.kilobyte,
     };
     let writes = if effect.kind == Kind::Editing { costs.copy } else { 0.0 };
-    costs.call + reads + writes
+    // Where the kernel takes no programs nothing else can be had, and it is left out.
+    let choice = used.description.attaches.is_some() && machine.kernel.is_open();
+    costs.call + reads + writes + if choice { costs.socket } else { 0.0 }
 }
 
 /// Keeps the spaces that are used, and says for every node where it runs and why. A process stands
@@ -214,8 +212,13 @@ pub(super) fn used(
         Some(node) => (enters[node.0], 2),
         None => (space, 1),
     };
+    let reader = |space: usize| match spaces[space].kind {
+        SpaceKind::Kernel => first_thread(&spaces, spaces[space].part).unwrap_or(space),
+        SpaceKind::Thread | SpaceKind::Process => space,
+    };
+    let taken = leaves.iter().map(|space| reader(*space));
     let mut order: Vec<usize> =
-        selected.spaces.iter().chain(enters).chain(leaves).copied().collect();
+        selected.spaces.iter().chain(enters).chain(leaves).copied().chain(taken).collect();
     order.sort_unstable_by_key(|space| (rank(*space), *space));
     order.dedup();
     let number = |space: usize| order.iter().position(|used| *used == space).unwrap_or(0);
@@ -237,11 +240,16 @@ pub(super) fn used(
                 candidate.lost = lost(candidate, graph, id, &spaces, selected);
             }
             let because = because(graph, id, node, selected, &names);
-            let (enters, leaves) = (number(enters[id.0]), number(leaves[id.0]));
+            let (enters, leaves) = (number(enters[id.0]), number(reader(leaves[id.0])));
             Placed { space: number(space), enters, leaves, because, candidates }
         })
         .collect();
     (order.iter().map(|space| spaces[*space].clone()).collect(), placed)
+}
+
+/// The thread that a part begins in.
+fn first_thread(spaces: &[PlannedSpace], part: usize) -> Option<usize> {
+    spaces.iter().position(|space| space.part == part && space.name == FIRST)
 }
 
 /// Why a space that would run a node was not taken for it.

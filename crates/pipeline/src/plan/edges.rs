@@ -1,8 +1,9 @@
 //! What every edge is: a call within a space, a ring between spaces, a pipe to and from a process,
 //! a work list backwards.
 
+use super::discover::FIRST;
 use super::select::Selected;
-use super::{Machine, PlannedEdge, RingPlan};
+use super::{Machine, PlannedEdge, PlannedSpace, RingPlan, SpaceKind};
 use crate::graph::{Edge, Graph, NodeId};
 use filter::{Form, Forms};
 
@@ -16,15 +17,30 @@ const OTHER_BYTES: usize = 16 << 10;
 /// How many entries a ring holds: 4,096 of 64 bytes fit the second-level cache of most machines
 /// four times, and a wake-up every half ring costs nothing that counts.
 const ENTRIES: usize = 4096;
+/// How many pointers an edge out of the kernel holds on each processor: as many as frames of 1 KB
+/// fit the records beside it.
+const KERNEL_ENTRIES: usize = 4096;
+/// Bytes of a pointer that a program writes.
+const POINTER: usize = 16;
 /// Bytes of an entry with context and marks.
 const WITH_MARKS: usize = 64;
 /// Bytes of an entry with context: what is no frame has no marks that anybody reads.
 const WITH_CONTEXT: usize = 32;
 
-/// One per edge of the graph.
-pub(super) fn edges(graph: &Graph, selected: &Selected, machine: &Machine) -> Vec<PlannedEdge> {
+/// One per edge of the graph, and what an edge out of the kernel has in the ring of its program.
+pub(super) fn edges(
+    graph: &Graph,
+    selected: &Selected,
+    spaces: &[PlannedSpace],
+    machine: &Machine,
+) -> (Vec<PlannedEdge>, RingPlan) {
     let crosses = |edge: &Edge| selected.leaves[edge.from.0] != selected.enters[edge.to.0];
-    let crossings = graph.edges.iter().filter(|edge| crosses(edge)).count().max(1);
+    let of_kernel = |edge: &Edge| spaces[selected.leaves[edge.from.0]].kind == SpaceKind::Kernel;
+    let to_reader = |edge: &Edge| spaces[selected.enters[edge.to.0]].name == FIRST;
+    // All that leaves the kernel is told by one bell.
+    let told = |edge: &&Edge| crosses(edge) && !(of_kernel(edge) && to_reader(edge));
+    let bells = usize::from(graph.edges.iter().any(|edge| crosses(edge) && of_kernel(edge)));
+    let crossings = (graph.edges.iter().filter(told).count() + bells).max(1);
     let entries = ENTRIES.min((machine.l2 / 4 / WITH_MARKS).next_power_of_two()).max(64);
     let framed = |form: &Form| Forms::FRAMED.has(*form) || *form == Form::Message;
     let signals = Signals::new(graph, crossings, entries, machine);
@@ -41,13 +57,27 @@ pub(super) fn edges(graph: &Graph, selected: &Selected, machine: &Machine) -> Ve
         }
     };
     let process = |id: NodeId| graph.node(id).is_process();
+    let kernel = out_of_kernel(&signals);
     let edge = |edge: &Edge| match crosses(edge) {
         _ if edge.back => PlannedEdge::Back,
+        true if of_kernel(edge) && to_reader(edge) => PlannedEdge::Kernel(kernel.clone()),
         true => PlannedEdge::Ring(ring(edge.to)),
         false if process(edge.from) || process(edge.to) => PlannedEdge::Pipe,
         false => PlannedEdge::Call,
     };
-    graph.edges.iter().map(edge).collect()
+    (graph.edges.iter().map(edge).collect(), kernel)
+}
+
+/// The ring of an edge that leaves the kernel: pointers, one ring for each processor.
+fn out_of_kernel(signals: &Signals) -> RingPlan {
+    let (signal_blocks, blocks_because) = signals.blocks(true);
+    RingPlan {
+        entries: KERNEL_ENTRIES,
+        stride: POINTER,
+        signal_blocks,
+        signal_ns: signals.ns,
+        because: format!("{blocks_because}, {}", signals.ns_because),
+    }
 }
 
 /// When events are sent, and why then. [Th §5.2.2]

@@ -22,6 +22,8 @@ pub enum Kernel {
     Open {
         /// Its release.
         release: String,
+        /// Whether they must load without CAP_PERFMON (CONTRACT 25).
+        hardened: bool,
     },
     /// Nothing can be loaded, and why.
     Closed {
@@ -30,6 +32,14 @@ pub enum Kernel {
         /// Why not.
         why: String,
     },
+}
+
+impl Kernel {
+    /// Whether it takes programs.
+    #[must_use]
+    pub const fn is_open(&self) -> bool {
+        matches!(self, Self::Open { .. })
+    }
 }
 
 /// What things cost on a machine, in ns. Calibrated values are stored with the machine; these are
@@ -52,6 +62,16 @@ pub struct Costs {
     pub ring: f64,
     /// Waking the other side, once per event.
     pub wake: f64,
+    /// A frame that a packet socket takes, beside what its ring costs.
+    pub socket: f64,
+    /// A frame that a program in the kernel is shown.
+    pub tap: f64,
+    /// A twin, per block.
+    pub twin: f64,
+    /// A record of a block and a pointer to it, written by a program.
+    pub record: f64,
+    /// The same record, copied out by a process.
+    pub fetch: f64,
 }
 
 impl Default for Costs {
@@ -65,6 +85,11 @@ impl Default for Costs {
             copy: 8.0,
             ring: 10.0,
             wake: 7_000.0,
+            socket: 450.0,
+            tap: 15.0,
+            twin: 3.0,
+            record: 60.0,
+            fetch: 40.0,
         }
     }
 }
@@ -75,9 +100,23 @@ impl Costs {
     pub fn crossing(&self) -> f64 {
         self.ring + self.wake / 32.0
     }
+
+    /// Handing a block to a process out of the kernel: the record, its part of a bell that is
+    /// limited by time (128 blocks at 250,000 a second), and copying it out.
+    #[must_use]
+    pub fn leaving(&self) -> f64 {
+        self.record + self.fetch + self.copy + self.wake / 128.0
+    }
 }
 
 impl Machine {
+    /// A machine for tests and examples: two processors, a kernel that takes programs.
+    #[must_use]
+    pub fn with_kernel() -> Self {
+        let kernel = Kernel::Open { release: "6.18".to_owned(), hardened: false };
+        Self { kernel, ..Self::example() }
+    }
+
     /// A machine for tests and examples: two processors, no kernel space.
     #[must_use]
     pub fn example() -> Self {

@@ -16,11 +16,13 @@ mod ahead;
 mod complete;
 mod discover;
 mod edges;
+mod kernel;
 mod machine;
 mod select;
 
 pub use ahead::Pushed;
 pub use complete::complete;
+pub use kernel::{KernelRing, Leave, Program, ProgramStep, Refused};
 pub use machine::{Costs, Kernel, Machine};
 
 use crate::catalogue::Catalogue;
@@ -42,6 +44,10 @@ pub struct Plan {
     pub reports: Vec<NodeId>,
     /// What sources that can ask the kernel ask it: one for each of them.
     pub pushed: Vec<Pushed>,
+    /// The programs of the kernel spaces.
+    pub programs: Vec<Program>,
+    /// What the kernel had refused before the plan was made.
+    pub refused: Vec<Refused>,
     /// How it was chosen.
     pub choice: Choice,
 }
@@ -75,7 +81,9 @@ pub struct Placed {
     pub space: usize,
     /// The space that hands it what comes: its own, unless it is a process.
     pub enters: usize,
-    /// The space that takes up what it gives: its own, unless it is a process.
+    /// The space that takes up what it gives: its own, unless it is a process, whose output the
+    /// next thread reads, or the kernel, whose rings the first thread of the part reads. There the
+    /// user implementations of the kernel's filters stand, too, for what these are unsure of.
     pub leaves: usize,
     /// Why there.
     pub because: String,
@@ -101,8 +109,11 @@ pub enum PlannedEdge {
     Call,
     /// A bounded work list: a back edge.
     Back,
-    /// A ring between two spaces.
+    /// A ring between two threads. Where the edge comes from the kernel, the thread that reads the
+    /// rings of its program hands it on so.
     Ring(RingPlan),
+    /// Out of the kernel into the thread that reads the rings of the program.
+    Kernel(RingPlan),
     /// The standard input or output of a process.
     Pipe,
 }
@@ -175,16 +186,29 @@ pub fn plan(
     machine: &Machine,
 ) -> Result<Plan, Unplaceable> {
     let (graph, reports) = complete(graph, catalogue);
+    placed(graph, reports, machine, Vec::new())
+}
+
+/// Places a graph whose ends are complete.
+fn placed(
+    graph: Graph,
+    reports: Vec<NodeId>,
+    machine: &Machine,
+    refused: Vec<Refused>,
+) -> Result<Plan, Unplaceable> {
     let policy = match graph.options.text("policy") {
         Some("deepest") => Policy::Deepest,
         _ => Policy::Cost,
     };
-    let discovered = discover::discover(&graph, machine);
+    let discovered = discover::discover(&graph, machine, &refused);
     let selected = select::select(&graph, &discovered, machine, policy)?;
-    let edges = edges::edges(&graph, &selected, machine);
+    let (edges, ring) = edges::edges(&graph, &selected, &discovered.spaces, machine);
     let (spaces, placed) = discover::used(discovered, &selected, &graph);
-    let pushed = ahead::pushed(&graph);
-    Ok(Plan { graph, spaces, placed, edges, reports, pushed, choice: selected.choice })
+    let programs = kernel::programs(&graph, &spaces, &placed, &KernelRing::of(&ring));
+    let mut pushed = ahead::pushed(&graph);
+    pushed.retain(|pushed| spaces[placed[pushed.source.0].space].kind != SpaceKind::Kernel);
+    let choice = selected.choice;
+    Ok(Plan { graph, spaces, placed, edges, reports, pushed, programs, refused, choice })
 }
 
 impl Plan {
@@ -192,5 +216,21 @@ impl Plan {
     #[must_use]
     pub fn space_of(&self, node: NodeId) -> &PlannedSpace {
         &self.spaces[self.placed[node.0].space]
+    }
+
+    /// The same request once more, after the kernel refused something that this plan had placed
+    /// there: it runs in the next best space. Answers none if nothing new was refused.
+    pub fn again(
+        &self,
+        machine: &Machine,
+        refused: &[Refused],
+    ) -> Option<Result<Self, Unplaceable>> {
+        let known = |new: &&Refused| !self.refused.iter().any(|old| old.node == new.node);
+        let new: Vec<Refused> = refused.iter().filter(known).cloned().collect();
+        if new.is_empty() {
+            return None;
+        }
+        let refused = [&self.refused[..], &new].concat();
+        Some(placed(self.graph.clone(), self.reports.clone(), machine, refused))
     }
 }

@@ -7,7 +7,7 @@
 //! sources' greedy rule (`deepest`) is the first placement that the same search finds when every
 //! node tries its deepest space first.
 
-use super::discover::Discovered;
+use super::discover::{Discovered, FIRST};
 use super::{Choice, Machine, Policy, SpaceKind, Unplaceable};
 use crate::graph::{Graph, NodeId};
 
@@ -31,6 +31,7 @@ struct Search<'s> {
     graph: &'s Graph,
     discovered: &'s Discovered,
     crossing: f64,
+    leaving: f64,
     policy: Policy,
     /// Nodes from the sources to the sinks.
     order: Vec<NodeId>,
@@ -38,6 +39,8 @@ struct Search<'s> {
     least: Vec<f64>,
     best: Option<(f64, Way)>,
     steps: u64,
+    /// How many nodes were placed before there was no place for the next.
+    furthest: usize,
 }
 
 /// A placement that is being made; `usize::MAX` where nothing has been placed.
@@ -68,8 +71,19 @@ pub(super) fn select(
         return Err(unplaceable(graph, discovered, *id));
     }
     let crossing = machine.costs.crossing();
-    let mut search =
-        Search { graph, discovered, crossing, policy, order, least, best: None, steps: 0 };
+    let leaving = machine.costs.leaving();
+    let mut search = Search {
+        graph,
+        discovered,
+        crossing,
+        leaving,
+        policy,
+        order,
+        least,
+        best: None,
+        steps: 0,
+        furthest: 0,
+    };
     let nowhere = vec![usize::MAX; graph.nodes.len()];
     let mut way = Way { spaces: nowhere.clone(), enters: nowhere.clone(), leaves: nowhere };
     search.place(0, 0.0, &mut way);
@@ -80,8 +94,8 @@ pub(super) fn select(
             Ok(Selected { spaces, enters, leaves, choice })
         }
         None => {
-            let last = search.order.last().copied().unwrap_or(NodeId(0));
-            Err(unplaceable(graph, discovered, last))
+            let stuck = search.order.get(search.furthest).copied().unwrap_or(NodeId(0));
+            Err(unplaceable(graph, discovered, stuck))
         }
     }
 }
@@ -89,6 +103,7 @@ pub(super) fn select(
 impl Search<'_> {
     fn place(&mut self, at: usize, cost: f64, way: &mut Way) {
         self.steps += 1;
+        self.furthest = self.furthest.max(at);
         let Some(id) = self.order.get(at).copied() else {
             if self.best.as_ref().is_none_or(|(best, _)| cost < *best) {
                 self.best = Some((cost, way.clone()));
@@ -158,8 +173,15 @@ impl Search<'_> {
 
     fn rings(&self, id: NodeId, enters: usize, way: &Way) -> f64 {
         let before = self.graph.inputs(id).filter(|edge| !edge.back);
-        let crossed = before.filter(|edge| way.leaves[edge.from.0] != enters).count();
-        self.crossing * f64::from(u32::try_from(crossed).unwrap_or(u32::MAX))
+        let from = before.map(|edge| way.leaves[edge.from.0]).filter(|from| *from != enters);
+        let spaces = &self.discovered.spaces;
+        from.map(|from| match spaces[from].kind {
+            // The first thread reads what leaves the kernel, and hands on what goes elsewhere.
+            SpaceKind::Kernel if spaces[enters].name == FIRST => self.leaving,
+            SpaceKind::Kernel => self.leaving + self.crossing,
+            SpaceKind::Thread | SpaceKind::Process => self.crossing,
+        })
+        .sum()
     }
 }
 

@@ -22,7 +22,9 @@ use abi::Entry;
 use buffer::pool::Pin;
 use device::{Asked, Device, State};
 use filter::general::bpf::Direction;
-use filter::{Amount, Description, Form, Forms, Gives, Kind, Parameter, Time, Type};
+use filter::{
+    Amount, Arguments, Attach, Description, Form, Forms, Gives, Kind, Parameter, Side, Time, Type,
+};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use sys::memory::Lender;
@@ -45,6 +47,7 @@ socket, ring. `netns` names another name space, as `ip netns` does, by a path or
 Needs CAP_NET_RAW; `streamline doctor` tells what is missing. ^C lets what is under way drain.",
     example: "rx eth0 both=yes | bpf \"tcp port 80\" | tcp | http |exchange weblog",
     parameters: &[INTERFACE, BOTH, NETNS, RING, PROMISCUOUS],
+    attaches: Some(|arguments| attach(arguments, Side::Received)),
     ..TX
 };
 
@@ -62,6 +65,7 @@ have it yet, and larger ones than the link carries are cut by the device. The re
     gives: Gives::Form(Form::Frame),
     takes_filter: true,
     parameters: &[INTERFACE, NETNS, RING, PROMISCUOUS],
+    attaches: Some(|arguments| attach(arguments, Side::Sent)),
     ..Description::EMPTY
 };
 
@@ -91,6 +95,19 @@ pub const ENTRY: SourceEntry = SourceEntry {
 /// The line of `tx` in the catalogue.
 pub const SENT: SourceEntry =
     SourceEntry { description: &TX, open: |opening| open(opening, Direction::Sent) };
+
+/// Where a program at traffic control gives what the packet socket would.
+fn attach(arguments: &Arguments, side: Side) -> Result<Attach, String> {
+    let interface = arguments.text("interface").ok_or("a program stands at one interface")?;
+    if arguments.flag("both") {
+        return Err("what goes both ways is in order at a packet socket alone".to_owned());
+    }
+    if arguments.flag("promisc") {
+        return Err("a packet socket asks for frames for other hosts".to_owned());
+    }
+    let netns = arguments.text("netns").map(str::to_owned);
+    Ok(Attach { interface: interface.to_owned(), netns, side, takes: false })
+}
 
 /// How soon to look again when the next segment is still kept by somebody, in ns.
 const KEPT_NS: Time = 1_000_000;

@@ -5,6 +5,7 @@ use super::unpack::{Unpacked, unpack};
 use super::*;
 use crate::testing::{arguments, opening, refused};
 use abi::{DbufId, Flags, Place};
+use filter::Value;
 use sys::packet::layout::HEADER;
 use wire::link::LinkType;
 
@@ -154,4 +155,24 @@ fn an_interface_that_is_not_there_is_named_with_those_that_are() {
     let given = arguments(&RX, &[("interface", "lo"), ("netns", "sl-none")]);
     let failure = refused(open(&opening(&given, &[]), Direction::Received)).to_string();
     assert!(failure.starts_with("cannot enter name space sl-none: "), "{failure}");
+}
+
+#[test]
+fn a_program_can_stand_for_it_at_one_interface_and_one_way() {
+    let asked = |description: &Description, values: &[(&'static str, Value)]| {
+        let mut arguments = Arguments::defaults(description);
+        values.iter().for_each(|(name, value)| arguments.set(name, value.clone()));
+        description.attaches.unwrap()(&arguments)
+    };
+    let interface = ("interface", Value::Text("eth0".to_owned()));
+    let yes = Value::Flag(true);
+    let one = |side| Attach { interface: "eth0".to_owned(), netns: None, side, takes: false };
+    assert_eq!(asked(&RX, std::slice::from_ref(&interface)), Ok(one(Side::Received)));
+    assert_eq!(asked(&TX, std::slice::from_ref(&interface)), Ok(one(Side::Sent)));
+    let netns = ("netns", Value::Text("blue".to_owned()));
+    let there = asked(&RX, &[interface.clone(), netns]).unwrap();
+    assert_eq!(there.netns.as_deref(), Some("blue"));
+    assert!(asked(&RX, &[]).is_err());
+    assert!(asked(&RX, &[interface.clone(), ("both", yes.clone())]).is_err());
+    assert!(asked(&RX, &[interface, ("promisc", yes)]).is_err());
 }

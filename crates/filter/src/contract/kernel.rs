@@ -1,0 +1,94 @@
+//! What the kernel can do of a line: where a source's blocks can be had there, and whether a chain
+//! of twins can be expressed.
+//!
+//! In: descriptions with their arguments. Out: plain data for whoever plans; nothing is loaded.
+//! [SL §5.3, §7.1]
+
+use super::{Arguments, Description};
+use ebpf::emit::{self, Answer, Emit, Exit, Finish, Layers, Scope, Target, Unfit};
+use ebpf::{Place, Word};
+
+/// Where a program must stand to see what a source gives.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub struct Attach {
+    /// The interface.
+    pub interface: String,
+    /// The name space in which it is, if another than ours.
+    pub netns: Option<String>,
+    /// Which way frames go.
+    pub side: Side,
+    /// Whether what the line lets through is taken from the host (CONTRACT 2); otherwise the
+    /// program observes and changes nothing.
+    pub takes: bool,
+}
+
+/// Which way frames go through an interface.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Side {
+    /// Towards the host.
+    Received,
+    /// Away from it.
+    Sent,
+}
+
+/// Where a program gives what a source with these arguments gives, or why none does.
+pub type Attaches = fn(&Arguments) -> Result<Attach, String>;
+
+/// The twin of what does nothing with a block but let it by, or end it: a sink that forgets.
+pub const PLAIN: Emit<Arguments> = plain;
+
+fn plain<'s>(
+    _: &Arguments,
+    _: &mut Scope<'s, '_>,
+    on: Layers<'s>,
+    _: Exit<'s>,
+) -> Result<Answer<'s>, Unfit> {
+    Ok(Answer::new(on.class, on))
+}
+
+/// Why a chain of filters, the first of which sees whole frames, cannot be a program at traffic
+/// control: the place of the filter in the chain, and why. `hardened` is for programs that are
+/// loaded without CAP_PERFMON.
+pub fn expressible(
+    chain: &[(&Description, &Arguments)],
+    hardened: bool,
+) -> Result<(), (usize, String)> {
+    let target = if hardened { Target::hardened(Place::Tc) } else { Target::from(Place::Tc) };
+    let mut at = 0;
+    let made = emit::program(target, Finish::Answer, |s, on, out| {
+        let mut answer = Answer::new(emit::NONE, on);
+        for (place, (description, arguments)) in chain.iter().enumerate() {
+            at = place;
+            let twin = description.kernel.ok_or_else(|| Unfit::new("no twin"))?;
+            let word = Word::new(description.name, place, 1);
+            answer = s.piece(word, twin, arguments, answer.layers, out)?;
+        }
+        Ok(answer)
+    });
+    made.map(drop).map_err(|unfit| (at, unfit.why.into_owned()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::catalog::FILTERS;
+
+    fn named(name: &str) -> &'static Description {
+        FILTERS.iter().find(|d| d.name == name).unwrap()
+    }
+
+    #[test]
+    fn a_chain_is_refused_at_the_filter_that_has_no_twin_or_none_there() {
+        let given = |name: &str| (named(name), Arguments::defaults(named(name)));
+        let fits = |names: &[&str]| {
+            let chain: Vec<_> = names.iter().map(|name| given(name)).collect();
+            let chain: Vec<_> = chain.iter().map(|(d, a)| (*d, a)).collect();
+            [false, true].map(|hardened| expressible(&chain, hardened))
+        };
+        assert!(fits(&["ip", "udp", "dport", "count"]).iter().all(Result::is_ok));
+        assert!(fits(&[]).iter().all(Result::is_ok));
+        for refused in fits(&["ip", "tcp", "count"]) {
+            assert_eq!(refused, Err((1, "no twin".to_owned())));
+        }
+    }
+}

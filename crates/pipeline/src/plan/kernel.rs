@@ -1,0 +1,285 @@
+//! The kernel space: which nodes it can run, and which programs a plan makes of those.
+//!
+//! In: a graph and what was refused before; out: verdicts for the selection, and the programs of a
+//! finished plan. [SL §5.3, §7.1; CONTRACT 1 to 3, 18, 29]
+//!
+//! What runs in the kernel is a tree: a source that a program can stand for, and behind it filters
+//! whose twins can be joined to those before them. Where branches meet, a section begins or a
+//! cycle closes, the path has left the kernel. Lines that begin at one interface and go the same
+//! way are one program, and what they do alike from its beginning on is done once: **prefix
+//! sharing**. All of it is newly initialised, so filters that keep something may be shared too.
+//!
+//! What a twin does not say (the session that `ip` and `udp` set, marks and view) is no matter of
+//! the plan: whoever takes a block up behind its edge gives it what the user implementations of the
+//! filters on its way would have given it.
+
+use super::{Kernel, Machine, Placed, PlannedSpace, RingPlan, SpaceKind};
+use crate::classes::ClassSet;
+use crate::graph::{EdgeId, Graph, Node, NodeId, Step};
+use filter::{Attach, Kind, expressible};
+
+/// What a space would not take when it came to it: a verifier, a loader, an interface. The planner
+/// is asked again and places the node elsewhere.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Refused {
+    /// The node.
+    pub node: NodeId,
+    /// Why, in the words of whoever refused.
+    pub why: String,
+}
+
+/// One program of the kernel space: all that begins at one interface and goes the same way.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Program {
+    /// Where it stands.
+    pub attach: Attach,
+    /// The sources that it stands for.
+    pub sources: Vec<NodeId>,
+    /// What it does with a frame, each step behind the one from which its blocks come.
+    pub steps: Vec<ProgramStep>,
+    /// What leaves it: the number of an edge here is that of its sink of the ring.
+    pub leaves: Vec<Leave>,
+    /// The memory in which frames and pointers to them leave, be it only those that a twin is
+    /// unsure of.
+    pub ring: KernelRing,
+}
+
+/// A filter in a program. Several nodes that do the same with the same frames are one step.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ProgramStep {
+    /// The nodes.
+    pub nodes: Vec<NodeId>,
+    /// The step before it, none if that is the frame as it came.
+    pub from: Option<usize>,
+    /// The classes with which a block must leave the step before.
+    pub classes: ClassSet,
+}
+
+/// An edge that leaves the kernel.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Leave {
+    /// The edge.
+    pub edge: EdgeId,
+    /// The step that it leaves, none if the source.
+    pub from: Option<usize>,
+    /// Which blocks take it.
+    pub classes: ClassSet,
+}
+
+/// The size of the rings of a program, and when it rings its bell. One region for each processor.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct KernelRing {
+    /// Pointers for each edge.
+    pub pointers: u32,
+    /// Bytes of records.
+    pub bytes: u32,
+    /// The most bytes of a frame.
+    pub record_max: u32,
+    /// The bell rings after this many blocks (T_b),
+    pub signal_blocks: u32,
+    /// if so many ns have passed since the last time (T_min);
+    pub apart_ns: u64,
+    /// or after this time in any case (T_t).
+    pub signal_ns: u64,
+}
+
+/// Bytes of the records of a processor: 20 ms of 1500-byte frames at 1.6 Gbit/s, and what fits a
+/// last-level cache.
+const BYTES: u32 = 4 << 20;
+/// The most bytes of a frame: 64 KB that the kernel has joined, with its Ethernet header and tags.
+const RECORD_MAX: u32 = (64 << 10) + 64;
+/// The least time between two bells, in ns: a bell costs 12 us on a virtual machine, whoever
+/// sleeps. [CONTRACT 29]
+const APART_NS: u64 = 500_000;
+
+/// Why the kernel does not run a node, whatever is chosen for the others.
+pub(super) fn refusal(
+    graph: &Graph,
+    id: NodeId,
+    machine: &Machine,
+    refused: &[Refused],
+) -> Option<String> {
+    let hardened = match &machine.kernel {
+        Kernel::Closed { why, .. } => return Some(why.clone()),
+        Kernel::Open { hardened, .. } => *hardened,
+    };
+    let way = match way(graph, id) {
+        Ok(way) => way,
+        Err(why) => return Some(why),
+    };
+    if let Some(found) = refused.iter().find(|refused| refused.node == id) {
+        return Some(found.why.clone());
+    }
+    let before = way.iter().find(|before| refused.iter().any(|refused| refused.node == **before));
+    if let Some(before) = before {
+        return Some(format!("behind `{}`, which the kernel refused", graph.node(*before).name()));
+    }
+    let chain = way.iter().skip(1).filter_map(|id| graph.node(*id).filter());
+    let chain: Vec<_> = chain.map(|used| (used.description, &used.arguments)).collect();
+    let (at, why) = expressible(&chain, hardened).err()?;
+    let first = way.get(at + 1).copied().unwrap_or(id);
+    Some(if first == id { why } else { behind(graph, first) })
+}
+
+/// The nodes from the source to this one, or why it cannot run in the kernel.
+fn way(graph: &Graph, id: NodeId) -> Result<Vec<NodeId>, String> {
+    let way = upstream(graph, id);
+    let head = way.first().copied().unwrap_or(id);
+    let node = graph.node(head);
+    let feeds = node.filter().is_some_and(|used| used.description.attaches.is_some());
+    if node.kind() != Some(Kind::Source) {
+        return Err("no source in the kernel".to_owned());
+    }
+    if head != id && !feeds {
+        return Err(format!("`{}` gives its blocks in a process", node.name()));
+    }
+    let told = |at: NodeId, why: String| if at == id { why } else { behind(graph, at) };
+    let attach = source(node).map_err(|why| told(head, why))?;
+    for at in way.iter().skip(1) {
+        fits(graph, *at, attach.takes).map_err(|why| told(*at, why))?;
+    }
+    Ok(way)
+}
+
+/// From where everything begins that comes to a node over its first edge, down to the node.
+fn upstream(graph: &Graph, id: NodeId) -> Vec<NodeId> {
+    let mut way = vec![id];
+    let mut at = id;
+    while let Some(edge) = graph.inputs(at).find(|edge| !edge.back) {
+        at = edge.from;
+        way.push(at);
+    }
+    way.reverse();
+    way
+}
+
+fn behind(graph: &Graph, id: NodeId) -> String {
+    format!("behind `{}`, which cannot run there", graph.node(id).name())
+}
+
+/// Where a program stands for a source.
+fn source(node: &Node) -> Result<Attach, String> {
+    let used = node.filter();
+    match used.and_then(|used| Some((used, used.description.attaches?))) {
+        Some((used, attaches)) => attaches(&used.arguments),
+        None => Err("reads in a process".to_owned()),
+    }
+}
+
+/// Whether a node that is no source can be a step of a program, as far as it alone tells.
+fn fits(graph: &Graph, id: NodeId, takes: bool) -> Result<(), String> {
+    let node = graph.node(id);
+    let mut comes = graph.inputs(id);
+    let several = comes.next().is_some() && comes.next().is_some();
+    let around = graph.inputs(id).chain(graph.outputs(id)).any(|edge| edge.back);
+    let changes = node.kind() == Some(Kind::Editing);
+    let why = match &node.step {
+        Step::Merge => "merges sources, which takes a thread",
+        Step::Boolean(_) => "a section, which runs in one thread",
+        Step::Unknown => "not known",
+        Step::Filter(_) if around => "part of a cycle, which runs in one thread",
+        Step::Filter(_) if several => "branches meet, which takes a thread",
+        Step::Filter(used) if used.description.kernel.is_none() => "no twin",
+        Step::Filter(_) if changes && !takes => {
+            "changes frames that the host is to get as they are"
+        }
+        Step::Filter(_) => return Ok(()),
+    };
+    Err(why.to_owned())
+}
+
+/// The programs of a plan: one for each attach point.
+pub(super) fn programs(
+    graph: &Graph,
+    spaces: &[PlannedSpace],
+    placed: &[Placed],
+    ring: &KernelRing,
+) -> Vec<Program> {
+    let inside = |id: NodeId| {
+        let place = placed.get(id.0).and_then(|placed| spaces.get(placed.space));
+        place.is_some_and(|space| space.kind == SpaceKind::Kernel)
+    };
+    let mut programs: Vec<Program> = Vec::new();
+    for (id, node) in graph.ids().filter(|(id, _)| inside(*id)) {
+        let (Some(Kind::Source), Ok(attach)) = (node.kind(), source(node)) else { continue };
+        let known = programs.iter().position(|program| program.attach == attach);
+        let at = known.unwrap_or_else(|| {
+            let (sources, steps, leaves) = (Vec::new(), Vec::new(), Vec::new());
+            programs.push(Program { attach, sources, steps, leaves, ring: ring.clone() });
+            programs.len() - 1
+        });
+        programs[at].sources.push(id);
+        programs[at].follow(graph, id, None, &inside);
+    }
+    programs
+}
+
+impl Program {
+    /// Takes in what follows a node that is the step `from`.
+    fn follow(
+        &mut self,
+        graph: &Graph,
+        id: NodeId,
+        from: Option<usize>,
+        inside: &dyn Fn(NodeId) -> bool,
+    ) {
+        for (number, edge) in graph.edges.iter().enumerate().filter(|(_, edge)| edge.from == id) {
+            let classes = edge.classes.clone();
+            if inside(edge.to) {
+                let step = self.step(graph, edge.to, from, classes);
+                self.follow(graph, edge.to, Some(step), inside);
+            } else {
+                self.leaves.push(Leave { edge: EdgeId(number), from, classes });
+            }
+        }
+    }
+
+    /// The step that a node is: one that does the same with the same frames, or a new one.
+    fn step(&mut self, graph: &Graph, id: NodeId, from: Option<usize>, classes: ClassSet) -> usize {
+        let same = |step: &ProgramStep| {
+            let first = step.nodes.first().and_then(|first| graph.node(*first).filter());
+            let alike = first.zip(graph.node(id).filter()).is_some_and(|(one, other)| {
+                std::ptr::eq(one.description, other.description) && one.arguments == other.arguments
+            });
+            step.from == from && step.classes == classes && alike
+        };
+        if let Some(known) = self.steps.iter().position(same) {
+            self.steps[known].nodes.push(id);
+            return known;
+        }
+        self.steps.push(ProgramStep { nodes: vec![id], from, classes });
+        self.steps.len() - 1
+    }
+
+    /// The steps that several nodes share, and those nodes.
+    pub fn shared(&self) -> impl Iterator<Item = &[NodeId]> {
+        self.steps.iter().filter(|step| step.nodes.len() > 1).map(|step| step.nodes.as_slice())
+    }
+
+    /// Whether the edge of this number leaves it.
+    #[must_use]
+    pub fn leaves(&self, edge: usize) -> bool {
+        self.leaves.iter().any(|leave| leave.edge.0 == edge)
+    }
+
+    /// The step that a node is.
+    #[must_use]
+    pub fn step_of(&self, node: NodeId) -> Option<usize> {
+        self.steps.iter().position(|step| step.nodes.contains(&node))
+    }
+}
+
+impl KernelRing {
+    /// What a program has whose edges are rings like this.
+    pub(super) fn of(ring: &RingPlan) -> Self {
+        let number = |n: usize| u32::try_from(n).unwrap_or(u32::MAX);
+        Self {
+            pointers: number(ring.entries),
+            bytes: BYTES,
+            record_max: RECORD_MAX,
+            signal_blocks: number(ring.signal_blocks),
+            apart_ns: APART_NS.min(ring.signal_ns / 2),
+            signal_ns: ring.signal_ns,
+        }
+    }
+}
