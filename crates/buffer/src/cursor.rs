@@ -435,6 +435,11 @@ impl Consumer {
         if self.next == self.commit { self.refresh() } else { Ok(self.commit) }
     }
 
+    /// Whether there is anything to read.
+    pub(crate) fn has_more(&mut self) -> Result<bool, Fault> {
+        Ok(self.available()? != self.next)
+    }
+
     /// The published position when we last looked.
     #[inline]
     pub(crate) const fn seen(&self) -> u64 {

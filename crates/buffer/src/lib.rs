@@ -38,6 +38,8 @@ pub mod indirect;
 pub mod interface;
 mod join;
 mod ledger;
+#[cfg(all(test, not(loom)))]
+mod meanwhile;
 #[cfg(not(loom))]
 pub mod merge;
 #[cfg(not(loom))]

@@ -233,6 +233,21 @@ impl Receiver {
     }
 }
 
+#[cfg(test)]
+impl Sender {
+    /// Ends as a process does that is killed.
+    pub(crate) fn die(self) {
+        self.output.die();
+    }
+}
+
+#[cfg(test)]
+impl Receiver {
+    pub(crate) const fn meanwhile(&mut self) -> &mut crate::meanwhile::Meanwhile {
+        &mut self.input.meanwhile
+    }
+}
+
 /// An aggregate of another process: pointers into its pools, which it keeps for us.
 #[derive(Debug)]
 #[must_use = "its memory is kept until it is given back"]

@@ -116,7 +116,7 @@ impl Bells {
 
     /// As a process ends that is killed.
     #[cfg(test)]
-    pub(super) fn die(&mut self) {
+    pub(crate) fn die(&mut self) {
         self.ends.clear();
     }
 }

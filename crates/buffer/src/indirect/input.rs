@@ -56,6 +56,8 @@ pub struct Input {
     gone: bool,
     spins: u32,
     keeper: Arc<Keeper>,
+    #[cfg(test)]
+    pub(crate) meanwhile: crate::meanwhile::Meanwhile,
 }
 
 /// The entry at `next`, once it was looked at and found to be good.
@@ -98,6 +100,8 @@ impl Input {
             gone: false,
             spins: signal::spins(processors),
             keeper: Keeper::new(capacity),
+            #[cfg(test)]
+            meanwhile: crate::meanwhile::Meanwhile::default(),
         }
     }
 
@@ -239,8 +243,7 @@ impl Input {
         if self.policy == Policy::Overwrite {
             return Ok(None);
         }
-        let side = &mut self.ring.side;
-        if self.current.is_some() || side.available()? != side.next {
+        if self.current.is_some() || self.ring.side.has_more()? {
             return Ok(Some(false));
         }
         self.nothing().map(Some)
@@ -354,18 +357,21 @@ impl Input {
             return Ok(true);
         }
         let side = &mut self.ring.side;
-        Ok(side.available()? != side.next || side.ended()?)
+        Ok(side.has_more()? || side.ended()?)
     }
 
     /// Nothing is there: whether that is the end, or why there will be none.
     fn nothing(&mut self) -> Result<bool, Fault> {
         self.give_back();
+        #[cfg(test)]
+        if self.meanwhile.passes() {
+            self.gone |= self.bell.clear() == Other::Gone;
+        }
         if self.ring.is_finished()? {
             return Ok(true);
         }
         // What a writer showed after we had looked, and before we heard that it is gone, is read.
-        let side = &mut self.ring.side;
-        let shown = side.available()? != side.next;
+        let shown = self.ring.side.has_more()?;
         if self.gone && !shown { Err(Fault::Abandoned) } else { Ok(false) }
     }
 

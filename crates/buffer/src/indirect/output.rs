@@ -333,7 +333,7 @@ impl Output {
 
     /// Ends as a process does that is killed: nothing is closed but descriptors.
     #[cfg(test)]
-    pub(super) fn die(mut self) {
+    pub(crate) fn die(mut self) {
         self.bells.die();
         std::mem::forget(self);
     }

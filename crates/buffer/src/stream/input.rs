@@ -39,6 +39,8 @@ pub struct Input {
     inbox: Vec<Received>,
     /// The writer has told us that we get no more of them.
     revoked: bool,
+    #[cfg(test)]
+    pub(crate) meanwhile: crate::meanwhile::Meanwhile,
 }
 
 /// So many segments are kept until the ring comes to them; an honest writer has one on its way.
@@ -63,6 +65,8 @@ impl Input {
             shape,
             inbox: Vec::new(),
             revoked: false,
+            #[cfg(test)]
+            meanwhile: crate::meanwhile::Meanwhile::default(),
         }
     }
 
@@ -123,6 +127,10 @@ impl Input {
 
     /// Whether the stream has ended, now that nothing is there; a fault if it cannot go on.
     fn is_at_end(&mut self) -> Result<bool, Fault> {
+        #[cfg(test)]
+        if self.meanwhile.passes() {
+            while self.hear() {}
+        }
         let awaits = self.ring.walk().awaited().is_some();
         if awaits && self.revoked {
             return Err(Fault::Revoked { position: self.ring.walk().side.next });
@@ -132,7 +140,7 @@ impl Input {
         }
         // What a writer showed after we had looked, and before we heard that it is gone, is read.
         let side = &mut self.ring.walk().side;
-        let shown = !awaits && side.available()? != side.next;
+        let shown = !awaits && side.has_more()?;
         if self.gone && !shown { Err(Fault::Abandoned) } else { Ok(false) }
     }
 
@@ -234,7 +242,7 @@ impl Input {
             return Ok(self.gone || self.revoked);
         }
         let side = &mut self.ring.walk().side;
-        Ok(side.available()? != side.next || side.ended()?)
+        Ok(side.has_more()? || side.ended()?)
     }
 
     /// Goes on in the next segment, if the ring does and it has come; answers whether we did.

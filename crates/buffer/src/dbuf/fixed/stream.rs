@@ -66,7 +66,16 @@ impl Offer {
     pub fn open(self) -> Result<Input, Refusal> {
         let (ring, bell) = (self.ring.read_slots()?, self.bell);
         let (sleeper, ringer) = (Sleeper::default(), Ringer::default());
-        Ok(Input { ring, bell, sleeper, ringer, gone: false, spins: spins() })
+        Ok(Input {
+            ring,
+            bell,
+            sleeper,
+            ringer,
+            gone: false,
+            spins: spins(),
+            #[cfg(test)]
+            meanwhile: crate::meanwhile::Meanwhile::default(),
+        })
     }
 }
 
@@ -208,6 +217,15 @@ impl Output {
     }
 }
 
+#[cfg(test)]
+impl Output {
+    /// Ends as a process does that is killed: nothing is closed but descriptors.
+    pub(crate) fn die(mut self) {
+        self.bells.die();
+        std::mem::forget(self);
+    }
+}
+
 impl Drop for Output {
     fn drop(&mut self) {
         self.ring.side.close();
@@ -225,6 +243,8 @@ pub struct Input {
     /// The writer is gone, whether it closed the stream or not.
     gone: bool,
     spins: u32,
+    #[cfg(test)]
+    pub(crate) meanwhile: crate::meanwhile::Meanwhile,
 }
 
 impl Input {
@@ -260,12 +280,15 @@ impl Input {
     #[cold]
     fn nothing(&mut self) -> Result<Piece, Fault> {
         self.give_back();
+        #[cfg(test)]
+        if self.meanwhile.passes() {
+            self.gone |= self.bell.clear() == Other::Gone;
+        }
         if self.ring.is_finished()? {
             return Ok(Piece::End);
         }
         // What a writer showed after we had looked, and before we heard that it is gone, is read.
-        let side = self.ring.side();
-        let shown = side.available()? != side.next;
+        let shown = self.ring.side().has_more()?;
         if self.gone && !shown { Err(Fault::Abandoned) } else { Ok(Piece::Nothing) }
     }
 
@@ -323,7 +346,7 @@ impl Input {
 
     pub(crate) fn has_something(&mut self) -> Result<bool, Fault> {
         let side = self.ring.side();
-        Ok(side.available()? != side.next || side.ended()? || self.gone)
+        Ok(side.has_more()? || side.ended()? || self.gone)
     }
 
     fn skip(
