@@ -1,0 +1,83 @@
+//! One block with its bytes: what a filter looks at.
+
+use abi::{Class, ContextLane, Entry, Marks, RichPointer};
+
+/// One block: a frame, a view into it, and what travels beside it.
+///
+/// `frame` holds the bytes of the frame that are here; of a ring that may lap that is only a head
+/// (`Description::reads`). Lengths therefore come from `pointer` and `marks`, never from the
+/// slices.
+#[derive(Clone, Copy, Debug)]
+pub struct Block<'a> {
+    /// The view, with the class.
+    pub pointer: RichPointer,
+    /// The bytes of the frame, as far as they are here.
+    pub frame: &'a [u8],
+    /// Where the view and the layers lie in the frame.
+    pub marks: Marks,
+    /// When, which session, where from.
+    pub context: ContextLane,
+}
+
+impl<'a> Block<'a> {
+    /// The viewed bytes, as far as they are here.
+    #[inline]
+    #[must_use]
+    pub fn bytes(&self) -> &'a [u8] {
+        let from = self.marks.view as usize;
+        let to = from + self.pointer.length() as usize;
+        self.frame.get(from..to.min(self.frame.len())).unwrap_or_default()
+    }
+
+    /// The number of viewed bytes, here or not.
+    #[inline]
+    #[must_use]
+    pub fn length(&self) -> u32 {
+        self.pointer.length()
+    }
+
+    /// Whether all viewed bytes are here.
+    #[inline]
+    #[must_use]
+    pub fn is_whole(&self) -> bool {
+        self.bytes().len() == self.pointer.length() as usize
+    }
+
+    /// The view moved `from` bytes inwards, `length` bytes long, cut to what the view had.
+    #[inline]
+    #[must_use]
+    pub fn narrow(mut self, from: u32, length: u32) -> Self {
+        let from = from.min(self.length());
+        let length = length.min(self.length() - from);
+        self.pointer = self.pointer.within(from, length);
+        self.marks.view += from;
+        self
+    }
+
+    /// The view as `length` bytes from offset `from` of the frame, cut to what was captured.
+    #[inline]
+    #[must_use]
+    pub fn view_at(mut self, from: u32, length: u32) -> Self {
+        let from = from.min(self.marks.captured);
+        let length = length.min(self.marks.captured - from);
+        let frame = self.entry().frame();
+        self.pointer = frame.within(from, length);
+        self.marks.view = from;
+        self
+    }
+
+    /// The same block with another class.
+    #[inline]
+    #[must_use]
+    pub fn with_class(mut self, class: Class) -> Self {
+        self.pointer.class = class;
+        self
+    }
+
+    /// All lanes of this block as they cross a border.
+    #[inline]
+    #[must_use]
+    pub fn entry(&self) -> Entry {
+        Entry::new(self.pointer, self.context, self.marks)
+    }
+}

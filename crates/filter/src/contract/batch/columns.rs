@@ -1,0 +1,196 @@
+//! The columns of a batch: what a source fills, what crosses a border, and what is known of it.
+
+use super::lanes::{LANES, Lane, LaneMask, mask_of};
+use abi::{ContextLane, Entry, Marks, RichPointer};
+
+/// The columns of a batch without the bytes: what a source fills and what crosses a border.
+#[derive(Clone, Debug)]
+pub struct Columns {
+    pub(super) len: usize,
+    pub(super) live: LaneMask,
+    /// Bytes in view of all lanes, as they were filled.
+    pub(super) bytes: u64,
+    /// Whether a lane was filled with no answer.
+    pub(super) unanswered: bool,
+    pub(super) pointers: [RichPointer; LANES],
+    pub(super) marks: [Marks; LANES],
+    pub(super) context: [ContextLane; LANES],
+    /// The number of the block that caused this one where its paths last parted (CONTRACT 16).
+    pub(super) order: [u32; LANES],
+}
+
+impl Default for Columns {
+    fn default() -> Self {
+        Self {
+            len: 0,
+            live: 0,
+            bytes: 0,
+            unanswered: false,
+            pointers: [RichPointer::default(); LANES],
+            marks: [Marks::default(); LANES],
+            context: [ContextLane::default(); LANES],
+            order: [0; LANES],
+        }
+    }
+}
+
+impl Columns {
+    /// Adds a block; answers false, and adds nothing, when all lanes are taken.
+    #[inline]
+    pub fn push(&mut self, entry: Entry) -> bool {
+        let l = self.len;
+        if l >= LANES {
+            return false;
+        }
+        self.pointers[l] = entry.pointer;
+        self.marks[l] = entry.marks;
+        self.context[l] = entry.context;
+        self.order[l] = l as u32;
+        self.live |= 1 << l;
+        self.len = l + 1;
+        self.bytes += u64::from(entry.pointer.length());
+        self.unanswered |= !entry.pointer.class.answered();
+        true
+    }
+
+    /// Adds a block caused by the block with this number; answers as [`Columns::push`].
+    #[inline]
+    pub fn push_caused(&mut self, entry: Entry, order: u32) -> bool {
+        let l = self.len;
+        let added = self.push(entry);
+        if added {
+            self.order[l] = order;
+        }
+        added
+    }
+
+    /// The number of the block that caused the one in this lane.
+    #[inline]
+    #[must_use]
+    pub fn order(&self, l: Lane) -> u32 {
+        self.order[l]
+    }
+
+    /// Which lanes live.
+    #[inline]
+    #[must_use]
+    pub fn live(&self) -> LaneMask {
+        self.live
+    }
+
+    /// Adds blocks as long as there are lanes; answers how many it added. What is left over stays
+    /// in the iterator.
+    #[inline]
+    pub fn extend(&mut self, entries: &mut impl Iterator<Item = Entry>) -> usize {
+        let first = self.len.min(LANES);
+        let pointers = self.pointers[first..].iter_mut();
+        let beside = self.marks[first..].iter_mut().zip(&mut self.context[first..]);
+        let (mut added, mut bytes, mut unanswered) = (0, 0, false);
+        for ((pointer, (marks, context)), entry) in pointers.zip(beside).zip(entries) {
+            (*pointer, *marks, *context) = (entry.pointer, entry.marks, entry.context);
+            bytes += u64::from(entry.pointer.length());
+            unanswered |= !entry.pointer.class.answered();
+            added += 1;
+        }
+        self.bytes += bytes;
+        self.unanswered |= unanswered;
+        self.added(first, added);
+        added
+    }
+
+    /// Adds as many blocks as `fill` answers that it wrote into the free lanes.
+    #[inline]
+    pub fn fill(
+        &mut self,
+        fill: impl FnOnce(&mut [RichPointer], &mut [ContextLane], &mut [Marks]) -> usize,
+    ) {
+        let first = self.len.min(LANES);
+        let (pointers, context) = (&mut self.pointers[first..], &mut self.context[first..]);
+        let count = fill(pointers, context, &mut self.marks[first..]);
+        let (mut bytes, mut unanswered) = (0, false);
+        for pointer in self.pointers[first..].iter().take(count) {
+            bytes += u64::from(pointer.length());
+            unanswered |= !pointer.class.answered();
+        }
+        self.bytes += bytes;
+        self.unanswered |= unanswered;
+        self.added(first, count.min(LANES - first));
+    }
+
+    /// The lanes from `first` on have been filled.
+    #[inline]
+    fn added(&mut self, first: Lane, count: usize) {
+        for (l, order) in self.order.iter_mut().enumerate().skip(first).take(count) {
+            *order = l as u32;
+        }
+        self.len = first + count;
+        self.live |= mask_of(self.len) & !mask_of(first);
+    }
+
+    /// What is known when all lanes have just been filled. Nearly always all are answered.
+    #[inline]
+    pub(super) fn known(&self) -> Known {
+        let answered = (!self.unanswered).then_some(self.live);
+        Known { answered, bytes: Some((self.live, self.bytes)) }
+    }
+
+    /// Forgets all blocks.
+    #[inline]
+    pub fn clear(&mut self) {
+        self.len = 0;
+        self.live = 0;
+        self.bytes = 0;
+        self.unanswered = false;
+    }
+
+    /// The number of lanes in use, live or not.
+    #[inline]
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether no lane is in use.
+    #[inline]
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// The block in this lane as it crosses a border.
+    #[inline]
+    #[must_use]
+    pub fn entry(&self, l: Lane) -> Entry {
+        Entry::new(self.pointers[l], self.context[l], self.marks[l])
+    }
+
+    /// The time of the newest block.
+    #[must_use]
+    pub fn newest(&self) -> Option<u64> {
+        self.context[..self.len.min(LANES)].iter().map(|c| c.time).max()
+    }
+
+    /// The rich pointer to the whole frame of the block in this lane.
+    #[inline]
+    #[must_use]
+    pub fn frame(&self, l: Lane) -> RichPointer {
+        let Marks { view, captured, .. } = self.marks[l];
+        self.pointers[l].around(view, captured)
+    }
+
+    /// The rich pointer in this lane.
+    #[inline]
+    #[must_use]
+    pub fn pointer(&self, l: Lane) -> RichPointer {
+        self.pointers[l]
+    }
+}
+
+/// What is known about the columns as they are, so that the ledger costs no second look.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Known {
+    /// Which lanes were answered.
+    pub(super) answered: Option<LaneMask>,
+    /// How many bytes the lanes of a mask view.
+    pub(super) bytes: Option<(LaneMask, u64)>,
+}
