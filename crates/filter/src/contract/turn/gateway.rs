@@ -13,7 +13,7 @@ pub trait Gateway<'a> {
     fn pin(&mut self, block: &Block<'a>) -> Option<(Entry, Pin)>;
     /// Gives a kept block back when the turn ends.
     fn unpin(&mut self, pin: Pin);
-    /// A new block of at most `room` bytes, at most [`abi::BLOCK_MAX`]: `fill` writes it and answers
+    /// A new block of at most `room` bytes and [`abi::BLOCK_MAX`]: `fill` writes it and answers
     /// how much it used. `None`: there is no memory.
     fn append(&mut self, room: usize, fill: &mut Fill<'_>) -> Option<(RichPointer, &'a [u8])>;
     /// Lets `write` change the frame of `block`, in place where nobody else can see it, in a copy

@@ -87,7 +87,7 @@ impl<'c, 'a> StreamContext<'c, 'a> {
     /// Has `take` look at the live blocks one by one. What leaves takes the lanes of the batch from
     /// the first on as long as no block lies there that was not looked at, so that nothing is
     /// allocated as long as all fits into one batch; the rest goes on behind the batch
-    /// ([`StreamBatches::in_place`](super::traits::StreamBatches::in_place)).
+    /// ([`StreamBatches::in_place`](crate::contract::traits::StreamBatches::in_place)).
     #[inline]
     pub fn each(&mut self, batch: &mut Batch<'a>, mut take: impl FnMut(&mut Self, Block<'a>)) {
         let (mut used, mut ahead) = (0, batch.live());
@@ -182,7 +182,7 @@ impl<'c, 'a> StreamContext<'c, 'a> {
     }
 
     /// Ends the block of a lane, which was used up, and lets one that was made take its place: for
-    /// [`HoldingLanes`](super::traits::HoldingLanes).
+    /// [`HoldingLanes`](crate::contract::traits::HoldingLanes).
     pub fn replace(&mut self, batch: &mut Batch<'a>, l: Lane, made: Block<'a>) {
         self.consume(&batch.block(l));
         self.counts.made.add(made.length());
