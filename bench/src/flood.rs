@@ -10,7 +10,7 @@ use sys::net::Links;
 use sys::packet::{Qdisc, Sender, Stop};
 use testkit::Frame;
 use testkit::net::{CLIENT, CLIENT_DEVICE, Cable, Pair, SERVER, SERVER_DEVICE};
-use testkit::packet::SOURCE;
+use testkit::packet::{SOURCE, TARGET};
 
 /// How many frames are sent with one call.
 const BATCH: usize = 64;
@@ -23,28 +23,39 @@ pub(crate) struct Flood {
     pub(crate) pair: Pair,
     sender: Sender,
     frames: Vec<Vec<u8>>,
-    /// Nobody takes anything out of it.
-    _full: UdpSocket,
+    _full: Option<UdpSocket>,
+}
+
+/// What the host at the end of the cable does with frames.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Host {
+    /// They are its own: they go through all of its stack, into a socket that is full.
+    Receives,
+    /// They are for somebody else: its stack drops them at once.
+    Ignores,
 }
 
 impl Flood {
     /// A cable of its own, over which nobody else sends. The frames are of so many bytes, with UDP
-    /// to [`WANTED`] in one of `one_in`. They go through all of the stack of the other end, into a
-    /// socket that is full.
-    pub(crate) fn new(length: usize, one_in: usize) -> Result<Self, String> {
+    /// to [`WANTED`] in one of `one_in`.
+    pub(crate) fn new(length: usize, one_in: usize, host: Host) -> Result<Self, String> {
         let cable = Cable { addresses: false, ..Cable::default() };
         let pair = Pair::new(cable).ok_or("needs root and `ip`: it makes two name spaces")?;
-        pair.server.ip(&format!("address add {SERVER}/24 dev {SERVER_DEVICE}"));
-        let full = pair.server.enter(|| UdpSocket::bind((SERVER, WANTED)));
-        let full = full.map_err(|why| why.to_string())?;
-        let address = hardware(&pair)?;
+        let (full, address) = match host {
+            Host::Receives => {
+                pair.server.ip(&format!("address add {SERVER}/24 dev {SERVER_DEVICE}"));
+                let socket = pair.server.enter(|| UdpSocket::bind((SERVER, WANTED)));
+                (Some(socket.map_err(|why| why.to_string())?), hardware(&pair)?)
+            }
+            Host::Ignores => (None, TARGET),
+        };
         let sender = pair.client.enter(|| {
             let index = index(CLIENT_DEVICE)?;
             Sender::open(index, Qdisc::Bypass).map_err(|why| why.to_string())
         })?;
         let frame = |number| {
             let port = if number % one_in == 0 { WANTED } else { OTHER };
-            udp(address, port, length)
+            udp_to(address, port, length)
         };
         // As many as calls and those that are wanted fit into.
         let frames = (0..BATCH * one_in).map(frame).collect();
@@ -91,7 +102,11 @@ impl Flood {
 }
 
 /// A frame of so many bytes.
-fn udp(address: [u8; 6], port: u16, length: usize) -> Vec<u8> {
+pub(crate) fn udp(port: u16, length: usize) -> Vec<u8> {
+    udp_to(TARGET, port, length)
+}
+
+fn udp_to(address: [u8; 6], port: u16, length: usize) -> Vec<u8> {
     const HEADERS: usize = 14 + 20 + 8;
     let payload = vec![0x5a; length.saturating_sub(HEADERS)];
     Frame::ethernet_between(SOURCE, address).ipv4(CLIENT, SERVER).udp(4000, port, &payload)

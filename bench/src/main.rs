@@ -8,6 +8,7 @@
 
 mod capture;
 mod chain;
+mod decide;
 mod doors;
 mod edits;
 mod file;
@@ -147,6 +148,11 @@ const BENCHES: &[Bench] = &[
         name: "capture",
         summary: "N readers of one stream against N tcpdumps [SL fig. 15], goal G15; needs root",
         run: capture::run,
+    },
+    Bench {
+        name: "kernel",
+        summary: "a decision, generated, in C by hand, by nftables and by tc; needs root",
+        run: decide::run,
     },
     Bench {
         name: "live",

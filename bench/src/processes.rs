@@ -47,6 +47,13 @@ pub(crate) fn number_before(told: &str, words: &str) -> u64 {
     before.rsplit(['\n', ' ']).next().and_then(|word| word.parse().ok()).unwrap_or(u64::MAX)
 }
 
+/// The number that stands behind these words; if they are not there, all is taken for lost.
+pub(crate) fn number_behind(told: &str, words: &str) -> u64 {
+    let behind = told.rsplit_once(words).map_or("", |(_, behind)| behind);
+    let number = behind.split(|c: char| !c.is_ascii_digit()).next();
+    number.and_then(|word| word.parse().ok()).unwrap_or(u64::MAX)
+}
+
 /// What lies in a file; nothing where it is not there.
 pub(crate) fn text(path: &Path) -> String {
     String::from_utf8_lossy(&fs::read(path).unwrap_or_default()).into_owned()

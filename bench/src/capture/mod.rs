@@ -13,7 +13,7 @@
 mod tcpdump;
 
 use crate::Options;
-use crate::flood::Flood;
+use crate::flood::{Flood, Host};
 use crate::harness::{Better, Goal, Samples, median, rows};
 use crate::processes::{installed, processor_ns, when_idle};
 use crate::replay::Folder;
@@ -83,7 +83,7 @@ pub(crate) fn run(options: &Options) -> Result<Vec<Row>, String> {
     let folder = Folder::new("capture").map_err(|why| why.to_string())?;
     let mut rows = Vec::new();
     for setting in SETTINGS {
-        let flood = Flood::new(setting.length, 1)?;
+        let flood = Flood::new(setting.length, 1, Host::Receives)?;
         rows.extend(Bench { flood, folder: &folder, setting }.run(options.rounds)?);
     }
     Ok(rows)

@@ -2,7 +2,7 @@
 //! lost, and how many requests it tells of.
 
 use super::load::{Load, Rate, Sent};
-use crate::processes::{end, number_before, processor_ns, text, when_idle};
+use crate::processes::{end, number_before, number_behind, processor_ns, text, when_idle};
 use crate::replay::{EVE, find, occurrences};
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -250,13 +250,6 @@ impl Program {
         });
         if ended { Err(format!("{}: {}", self.name, text(told))) } else { Ok(child) }
     }
-}
-
-/// The number that stands behind these words; if they are not there, all is taken for lost.
-fn number_behind(told: &str, words: &str) -> u64 {
-    let behind = told.rsplit_once(words).map_or("", |(_, behind)| behind);
-    let number = behind.split(|c: char| !c.is_ascii_digit()).next();
-    number.and_then(|word| word.parse().ok()).unwrap_or(u64::MAX)
 }
 
 fn words(text: &str, behind: &[&str]) -> Vec<String> {

@@ -1,0 +1,94 @@
+//! `rx | ip | udp | dport |53 count` as the emitter makes it, loaded.
+
+use ebpf::emit::{self, Answer, Finish};
+use ebpf::{Place, Word, insn};
+use filter::catalog::FILTERS;
+use filter::{Arguments, Description};
+use std::os::fd::{AsFd as _, AsRawFd as _};
+use sys::bpf::{Kind, Map, Program};
+
+/// What is counted.
+const WANTED: u32 = crate::flood::WANTED as u32;
+/// The filters before the arc, and the one behind it.
+const CHAIN: [&str; 3] = ["ip", "udp", "dport"];
+const SINK: &str = "count";
+/// The reasons of the totals, in their order, behind blocks and bytes.
+const REASONS: [(&str, &str); 6] = [
+    ("ip", "not ip"),
+    ("ip", "malformed"),
+    ("ip", "cut"),
+    ("udp", "not udp"),
+    ("udp", "malformed"),
+    ("udp", "cut"),
+];
+
+/// The generated program.
+#[derive(Debug)]
+pub(super) struct Generated {
+    pub(super) program: Program,
+    emitted: ebpf::Program,
+    maps: Vec<Map>,
+}
+
+impl Generated {
+    /// Emits and loads it.
+    pub(super) fn load(kind: Kind) -> Result<Self, String> {
+        let place = if kind == Kind::Xdp { Place::Xdp } else { Place::Tc };
+        let emitted = emitted(place)?;
+        let array = |map: &ebpf::MapSpec| Map::array(&map.name, map.value_size, 1, map.mappable);
+        let maps: Result<Vec<Map>, _> = emitted.maps.iter().map(array).collect();
+        let maps = maps.map_err(|why| why.to_string())?;
+        let descriptors: Vec<i32> = maps.iter().map(|map| map.as_fd().as_raw_fd()).collect();
+        let code = insn::encode(&emitted.relocate(&descriptors).ok_or("a map is missing")?);
+        let program = Program::load(kind, "generated", &code);
+        let program = program.map_err(|why| format!("{why}\n{}", why.log))?;
+        Ok(Self { program, emitted, maps })
+    }
+
+    /// Blocks, bytes, and the six reasons.
+    pub(super) fn totals(&self) -> Result<Vec<u64>, String> {
+        let of = |which: usize| -> Result<Vec<u64>, String> {
+            let map = self.maps.get(which).ok_or("no map")?;
+            Ok(ebpf::exam::words(&map.get(0).map_err(|why| why.to_string())?))
+        };
+        let state = self.emitted.maps.iter().position(|map| map.state_of.is_some());
+        let (state, counted) = (of(state.ok_or("no state")?)?, of(0)?);
+        let mut totals = state.get(..2).ok_or("a state of another form")?.to_vec();
+        for (filter, reason) in REASONS {
+            let counters = self.emitted.counters.iter().zip(&counted);
+            let same = |word: Option<usize>| {
+                word.and_then(|word| self.emitted.words.get(word))
+                    .is_some_and(|word| word.filter == filter)
+            };
+            let same = counters.filter(|(counter, _)| counter.name == reason && same(counter.word));
+            totals.push(same.map(|(_, count)| count).sum());
+        }
+        Ok(totals)
+    }
+}
+
+fn emitted(place: Place) -> Result<ebpf::Program, String> {
+    let made = emit::program(place, Finish::Answer, |s, on, out| {
+        let mut answer = Answer::new(emit::NONE, on);
+        for (at, name) in CHAIN.into_iter().enumerate() {
+            let description = named(name)?;
+            let arguments = Arguments::defaults(description);
+            let word = Word::new(name, at, 1);
+            answer = s.piece(word, twin(description)?, &arguments, answer.layers, out)?;
+        }
+        s.only_in(answer.class, WANTED, WANTED, out);
+        let count = named(SINK)?;
+        let arguments = Arguments::defaults(count);
+        s.piece(Word::new(SINK, CHAIN.len(), 1), twin(count)?, &arguments, answer.layers, out)
+    });
+    made.map_err(|why| why.to_string())
+}
+
+fn named(name: &str) -> Result<&'static Description, emit::Unfit> {
+    let found = FILTERS.iter().copied().find(|description| description.name == name);
+    found.ok_or_else(|| emit::Unfit::new("no such filter"))
+}
+
+fn twin(description: &Description) -> Result<emit::Emit<Arguments>, emit::Unfit> {
+    description.kernel.ok_or_else(|| emit::Unfit::new("no twin"))
+}
