@@ -19,6 +19,7 @@ mod judge;
 
 mod classic;
 mod figures;
+mod live;
 mod socket_filter;
 mod source;
 

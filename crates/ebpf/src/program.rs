@@ -11,7 +11,7 @@ use crate::insn::{Insn, PSEUDO_MAP, PSEUDO_MAP_VALUE};
 pub enum Place {
     /// Traffic control (TCX or clsact): `__sk_buff` with direct packet access.
     Tc,
-    /// Express data path: `xdp_md`. Loaded without fragment support, so the frame is one piece.
+    /// Express data path: `xdp_md`. Direct access reaches the first buffer of a frame.
     Xdp,
     /// Socket filter: `__sk_buff`, the packet only through a helper.
     Socket,

@@ -313,11 +313,15 @@ impl Builder {
     /// The exit of a direct check of the bytes up to `end`, or, behind a computed place, up to
     /// there at most.
     pub(super) fn missing(&mut self, base: Base, end: u32, miss: Label) -> Label {
-        let pulled = if self.target.hardened { 0 } else { PULL_MAX };
-        if self.target.place != Place::Tc || end <= pulled {
+        let near = match self.target.place {
+            Place::Socket => return miss,
+            Place::Tc if self.target.hardened => 0,
+            Place::Tc | Place::Xdp => PULL_MAX,
+        };
+        if end <= near {
             return miss;
         }
-        self.stub(Task::Deep(if base == Base::Frame { end } else { pulled + 1 }), miss)
+        self.stub(Task::Deep(if base == Base::Frame { end } else { near + 1 }), miss)
     }
 
     fn stub(&mut self, task: Task, then: Label) -> Label {
@@ -341,11 +345,21 @@ impl Builder {
             match stub.task {
                 Task::Count(counter) => self.count(counter),
                 Task::Deep(length) => {
-                    self.asm.push(Insn::load(Size::W, R0, R6, skb::LEN));
+                    self.frame_length();
                     self.asm.jump_if(Cond::Ge, R0, length.cast_signed(), self.unsure);
                 }
             }
             self.asm.jump(stub.then);
+        }
+    }
+
+    /// How long the frame is, all pieces of it: into r0.
+    fn frame_length(&mut self) {
+        if self.target.place == Place::Xdp {
+            self.asm.push(Insn::mov(R1, R6));
+            self.call(Helper::XdpBuffLen);
+        } else {
+            self.asm.push(Insn::load(Size::W, R0, R6, skb::LEN));
         }
     }
 

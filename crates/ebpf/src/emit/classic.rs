@@ -23,8 +23,6 @@ use crate::program::Place;
 
 /// The types of tags that the kernel keeps beside frames: 802.1Q and 802.1ad.
 const TAG_TYPES: [u32; 2] = [0x8100, 0x88a8];
-/// How deep XDP programs read directly.
-const DIRECT_MAX: u32 = 4096;
 const WORDS: usize = MEMORY_WORDS as usize;
 
 impl<'s, 'o: 's> Scope<'s, 'o> {
@@ -232,13 +230,13 @@ impl<'b> Translation<'b> {
         bound
     }
 
-    /// Up to where bytes are read directly: what the frame's prologue has made linear.
+    /// Up to where bytes are read directly: what the frame's prologue has made linear, or the first
+    /// buffer holds at XDP.
     fn direct(&self) -> u32 {
         match self.b.target.place {
             Place::Socket => 0,
             Place::Tc if self.b.target.hardened => 0,
-            Place::Tc => PULL_MAX,
-            Place::Xdp => DIRECT_MAX,
+            Place::Tc | Place::Xdp => PULL_MAX,
         }
     }
 

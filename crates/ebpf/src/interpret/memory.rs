@@ -39,10 +39,17 @@ pub(super) struct Memory<'m, 'p> {
     maps: &'m mut [Vec<u8>],
 }
 
+/// What the first buffer of a frame holds of it at least, at XDP: drivers' hold more.
+const FIRST_BUFFER_MIN: usize = 256;
+
 impl<'m, 'p> Memory<'m, 'p> {
     pub(super) fn new(place: Place, packet: &'p Packet<'p>, maps: &'m mut [Vec<u8>]) -> Self {
         let length = packet.bytes.len();
-        let linear = if place == Place::Tc { packet.linear.min(length) } else { length };
+        let linear = match place {
+            Place::Tc => packet.linear.min(length),
+            Place::Xdp => packet.linear.max(FIRST_BUFFER_MIN).min(length),
+            Place::Socket => length,
+        };
         let stack_written = [false; STACK_BYTES];
         Self { place, packet, linear, stack: [0; STACK_BYTES], stack_written, maps }
     }

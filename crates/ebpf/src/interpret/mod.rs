@@ -30,8 +30,8 @@ use memory::{CTX, Memory, STACK_TOP};
 pub struct Packet<'a> {
     /// All of its bytes.
     pub bytes: &'a [u8],
-    /// How many of them lie in the linear part, which direct access reaches (traffic control; the
-    /// other places see the frame as one piece or only through a helper).
+    /// How many of them lie in the linear part, which direct access reaches at traffic control; at
+    /// XDP in the first buffer, which has 256 at least. A socket filter sees all through a helper.
     pub linear: usize,
     /// The VLAN tag that the kernel keeps beside the frame (traffic control, socket filter).
     pub tag: Option<Tag>,

@@ -70,6 +70,16 @@ pub fn all() -> Vec<Vec<u8>> {
     frames
 }
 
+/// Frames whose extension headers lead behind byte 256, from the first, the second, and so on.
+pub fn deep() -> Vec<Vec<u8>> {
+    let lengths: [&[u8]; 4] = [&[30, 0], &[10, 14, 0], &[6, 6, 10, 0], &[5, 5, 5, 5]];
+    let frames = lengths.iter().map(|lengths| {
+        let chain = extended(&vec![60; lengths.len()], lengths, 17, &udp(53));
+        eth(0x86dd, &ipv6(60, None, &[chain, vec![0; 8]].concat()))
+    });
+    frames.collect()
+}
+
 pub fn eth(kind: u16, payload: &[u8]) -> Vec<u8> {
     let addresses = [2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2];
     [&addresses[..], &kind.to_be_bytes(), payload].concat()

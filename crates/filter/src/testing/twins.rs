@@ -26,6 +26,12 @@ impl Examined {
         Self { description, words: Vec::new() }
     }
 
+    /// A filter with these arguments.
+    #[must_use]
+    pub fn new(description: &'static Description, words: &[&str]) -> Self {
+        Self { description, words: words.iter().map(|word| (*word).to_owned()).collect() }
+    }
+
     /// All of the catalog.
     fn all() -> Vec<Self> {
         let twins = FILTERS.iter().copied().filter(|d| d.kernel.is_some());

@@ -1,0 +1,341 @@
+//! A twin on a real interface, and a witness of what it was given and what it said.
+//!
+//! In: a program that returns its class. Out: one record per packet, in their order. The program is
+//! changed at its ends only: before its first instruction the length of the linear part is written
+//! down, and in the place of each exit the class, the counters, what lies beside the frame, and all
+//! of its bytes as a helper reads them, whatever pieces they lie in. Then the frame goes on as if
+//! nobody had looked.
+
+use std::os::fd::{AsFd as _, AsRawFd as _};
+
+use super::super::judge::kind;
+use ebpf::asm::{Asm, Label};
+use ebpf::emit::Outcome;
+use ebpf::exam::{Judge, Ruling, words};
+use ebpf::insn::{self, Alu, Cond, Helper, Insn, R0, R1, R2, R3, R4, R6, R7, R8, R9, R10, Size};
+use ebpf::interpret::{Packet, Tag};
+use ebpf::{MapSpec, Place, Program};
+use sys::bpf::{Anchor, Link, Load, Map, Side, XdpMode};
+use sys::memory::ReadMapping;
+use sys::net::Links;
+
+/// The processor on which everything of a test runs. What the kernel itself sends from another one
+/// is not looked at: there is one order of what is.
+pub(super) const PROCESSOR: usize = 0;
+/// Bytes of records after which no more are written.
+const ROOM: u32 = 4 << 20;
+/// The longest frame that is written down whole: a GRO frame and its headers.
+const FRAME_MAX: u32 = 1 << 17;
+
+/// Where things lie in the witness's map.
+mod witness {
+    pub(super) const POSITION: i16 = 0;
+    pub(super) const LOST: i16 = 8;
+    pub(super) const LINEAR: i16 = 16;
+    pub(super) const RECORDS: i16 = 64;
+}
+
+/// Where things lie in a record.
+mod record {
+    pub(super) const CLASS: usize = 0;
+    pub(super) const LENGTH: usize = 4;
+    pub(super) const LINEAR: usize = 8;
+    pub(super) const TAGGED: usize = 12;
+    pub(super) const TCI: usize = 16;
+    pub(super) const PROTOCOL: usize = 20;
+    /// Counters from here on, then the frame.
+    pub(super) const COUNTERS: usize = 24;
+}
+
+/// Where a program stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Stand {
+    Tcx(Side),
+    Xdp,
+}
+
+impl Stand {
+    pub(super) const fn place(self) -> Place {
+        match self {
+            Self::Tcx(_) => Place::Tc,
+            Self::Xdp => Place::Xdp,
+        }
+    }
+
+    /// What lets a frame go on.
+    const fn on(self) -> i32 {
+        match self {
+            Self::Tcx(_) => -1,
+            Self::Xdp => 2,
+        }
+    }
+}
+
+/// An attached program.
+pub(super) struct Stage<'p> {
+    program: &'p Program,
+    maps: Vec<Map>,
+    seen: ReadMapping,
+    _link: Link,
+}
+
+impl<'p> Stage<'p> {
+    /// Attaches the program to an interface of the name space of this thread.
+    pub(super) fn enter(program: &'p Program, device: &str, stand: Stand) -> Self {
+        let staged = staged(program, stand);
+        let array = |map: &MapSpec| Map::array(&map.name, map.value_size, 1, map.mappable).unwrap();
+        let maps: Vec<Map> = staged.maps.iter().map(array).collect();
+        let descriptors: Vec<i32> = maps.iter().map(|map| map.as_fd().as_raw_fd()).collect();
+        let code = insn::encode(&staged.relocate(&descriptors).unwrap());
+        let load = Load::new(kind(stand.place()), "live", &code);
+        let load = Load { fragments: stand == Stand::Xdp, ..load };
+        let loaded = load.load().unwrap_or_else(|why| panic!("{why}\n{}", why.log));
+        let index = Links::open().unwrap().named(device).unwrap().index;
+        let link = match stand {
+            Stand::Tcx(side) => Link::tcx(&loaded, index, side, Anchor::Head, None),
+            Stand::Xdp => Link::xdp(&loaded, index, XdpMode::Native),
+        };
+        let seen = maps.last().unwrap().map_read().unwrap();
+        Self { program, maps, seen, _link: link.unwrap() }
+    }
+
+    /// How many bytes of records there are.
+    pub(super) fn written(&self) -> usize {
+        self.seen.word(witness::POSITION as usize).unwrap() as usize
+    }
+
+    /// What was seen, in order.
+    pub(super) fn records(&self) -> Vec<Record> {
+        assert_eq!(self.seen.word(witness::LOST as usize), Some(0), "the witness had no room");
+        let (mut at, end) = (witness::RECORDS as usize, self.written());
+        let mut records = Vec::new();
+        while at < witness::RECORDS as usize + end {
+            let begin = at;
+            let half = |field| self.seen.half(begin + field).unwrap();
+            let counters = self.program.counters.len();
+            let mut bytes = vec![0; counters * 8 + half(record::LENGTH) as usize];
+            assert!(self.seen.copy(at + record::COUNTERS, &mut bytes));
+            let tag = Tag {
+                tci: half(record::TCI) as u16,
+                // As the kernel has it, in the order of the network.
+                protocol: u16::from_be(half(record::PROTOCOL) as u16),
+            };
+            at += (record::COUNTERS + bytes.len()).next_multiple_of(8);
+            let frame = bytes.split_off(counters * 8);
+            records.push(Record {
+                outcome: Outcome::of(half(record::CLASS)),
+                linear: half(record::LINEAR) as usize,
+                tag: (half(record::TAGGED) != 0).then_some(tag),
+                counters: words(&bytes),
+                frame,
+            });
+        }
+        records
+    }
+
+    /// The program as a judge of what went by.
+    pub(super) fn judge(&self, records: &[Record]) -> Seen {
+        let mut before = vec![0; self.program.counters.len()];
+        let mut rulings = Vec::new();
+        for record in records {
+            let counted = record.counters.iter().zip(&before).map(|(now, was)| now - was).collect();
+            before.clone_from(&record.counters);
+            rulings.push(Ruling::Answered { outcome: record.outcome, counted });
+        }
+        let has_a_clock = self.program.code.contains(&Insn::call(Helper::KtimeNs));
+        let specs = self.program.maps.iter().zip(&self.maps);
+        let states = specs.filter(|(spec, _)| spec.state_of.is_some());
+        let states = states.map(|(_, map)| map.get(0).unwrap()).collect();
+        Seen { rulings: rulings.into_iter(), states: (!has_a_clock).then_some(states) }
+    }
+}
+
+/// A program before the others that puts a tag beside every frame to nobody (an address of zeros),
+/// as a device for tags would: 0x8100 if the frame has an even length, 0x88a8 otherwise.
+pub(super) fn tagger(device: &str, side: Side) -> Link {
+    /// BPF_FUNC_skb_vlan_push
+    const PUSH: i32 = 18;
+    let mut a = Asm::new();
+    let (service, push, on) = (a.label(), a.label(), a.label());
+    a.push(Insn::mov(R6, R1));
+    a.push(Insn::mov(R2, 0));
+    a.push(Insn::mov(R3, R10));
+    a.push(Insn::alu(Alu::Add, R3, -8));
+    a.push(Insn::mov(R4, 4));
+    a.push(Insn::call(Helper::SkbLoadBytes));
+    a.jump_if(Cond::Ne, R0, 0, on);
+    a.push(Insn::load(Size::W, R2, R10, -8));
+    a.jump_if(Cond::Ne, R2, 0, on);
+    a.push(Insn::load(Size::W, R4, R6, 0));
+    a.jump_if(Cond::Set, R4, 1, service);
+    a.push(Insn::mov(R2, i32::from(0x8100_u16.to_be())));
+    a.jump(push);
+    a.bind(service);
+    a.push(Insn::mov(R2, i32::from(0x88a8_u16.to_be())));
+    a.bind(push);
+    a.push(Insn::mov(R1, R6));
+    a.push(Insn::mov(R3, 0xa00f));
+    a.push(Insn { imm: PUSH, ..Insn::call(Helper::CpuId) });
+    a.bind(on);
+    a.push(Insn::mov(R0, Stand::Tcx(side).on()));
+    a.push(Insn::exit());
+    let code = insn::encode(&a.finish().unwrap());
+    let program = Load::new(kind(Place::Tc), "tagger", &code).load();
+    let program = program.unwrap_or_else(|why| panic!("{why}\n{}", why.log));
+    let index = Links::open().unwrap().named(device).unwrap().index;
+    Link::tcx(&program, index, side, Anchor::Head, None).unwrap()
+}
+
+/// A packet that went by, and what the twin said.
+pub(super) struct Record {
+    pub(super) outcome: Outcome,
+    /// Bytes that direct access reached before the twin ran; all of them at XDP.
+    pub(super) linear: usize,
+    pub(super) tag: Option<Tag>,
+    pub(super) counters: Vec<u64>,
+    pub(super) frame: Vec<u8>,
+}
+
+impl Record {
+    /// The frame with its tag back in its place.
+    pub(super) fn whole(&self) -> Vec<u8> {
+        let Some(tag) = self.tag else { return self.frame.clone() };
+        let (addresses, rest) = self.frame.split_at(12);
+        [addresses, &tag.protocol.to_be_bytes(), &tag.tci.to_be_bytes(), rest].concat()
+    }
+
+    /// For the judges that can be asked again.
+    pub(super) fn packet(&self) -> Packet<'_> {
+        Packet { bytes: &self.frame, linear: self.linear.min(self.frame.len()), tag: self.tag }
+    }
+}
+
+/// What the attached program said, as a judge.
+pub(super) struct Seen {
+    rulings: std::vec::IntoIter<Ruling>,
+    states: Option<Vec<Vec<u8>>>,
+}
+
+impl Judge for Seen {
+    fn name(&self) -> &str {
+        "attached program"
+    }
+
+    fn judge(&mut self, _: &Packet<'_>) -> Ruling {
+        self.rulings.next().expect("a ruling per packet")
+    }
+
+    fn states(&mut self) -> Option<Vec<Vec<u8>>> {
+        // While packets are left, what it kept then is not known.
+        self.rulings.as_slice().is_empty().then(|| self.states.clone()).flatten()
+    }
+}
+
+/// The program with the witness around it, whose map is the last.
+fn staged(program: &Program, stand: Stand) -> Program {
+    let number = u32::try_from(program.maps.len()).unwrap();
+    let mut code = entry(number, stand);
+    let ends = code.len() + program.code.len();
+    for insn in &program.code {
+        let to_the_end = i16::try_from(ends - code.len() - 1).unwrap();
+        code.push(if *insn == Insn::exit() { Insn::jump(to_the_end) } else { *insn });
+    }
+    code.extend(testimony(number, program.counters.len(), stand));
+    let mut maps = program.maps.clone();
+    let value_size = witness::RECORDS as u32 + ROOM + 2 * FRAME_MAX;
+    maps.push(MapSpec { name: "witness".to_owned(), value_size, mappable: true, state_of: None });
+    Program { code, maps, ..program.clone() }
+}
+
+/// Lets what runs on another processor go on unseen, and writes down how long the linear part is.
+fn entry(map: u32, stand: Stand) -> Vec<Insn> {
+    let (data, end) = if stand == Stand::Xdp { (0, 4) } else { (76, 80) };
+    let mut code = vec![
+        Insn::mov(R6, R1),
+        Insn::call(Helper::CpuId),
+        Insn::jump_if(Cond::Eq, R0, PROCESSOR as i32, 2),
+        Insn::mov(R0, stand.on()),
+        Insn::exit(),
+        Insn::mov(R1, R6),
+        Insn::load(Size::W, R2, R1, end),
+        Insn::load(Size::W, R3, R1, data),
+        Insn::alu(Alu::Sub, R2, R3),
+    ];
+    code.extend(Insn::load_map_value(R3, map, 0));
+    code.push(Insn::store(Size::DW, R3, witness::LINEAR, R2));
+    code
+}
+
+/// Writes a record: r0 is the class, r6 the context.
+fn testimony(map: u32, counters: usize, stand: Stand) -> Vec<Insn> {
+    let mut a = Asm::new();
+    let (lost, on) = (a.label(), a.label());
+    a.push(Insn::mov(R9, R0));
+    a.push_wide(Insn::load_map_value(R7, map, 0));
+    a.push(Insn::load(Size::DW, R8, R7, witness::POSITION));
+    a.jump_if(Cond::Ge, R8, ROOM as i32, lost);
+    // r7: the record, by a number that the verifier knows the bounds of.
+    a.push(Insn::alu(Alu::Add, R7, R8));
+    header(&mut a, map, stand);
+    for counter in 0..counters {
+        a.push_wide(Insn::load_map_value(R1, 0, (counter * 8) as u32));
+        a.push(Insn::load(Size::DW, R1, R1, 0));
+        a.push(field(Size::DW, record::COUNTERS + counter * 8, R1));
+    }
+    let head = (record::COUNTERS + counters * 8) as i32;
+    frame(&mut a, head, stand, lost);
+    a.push(Insn::load(Size::DW, R1, R10, -8));
+    a.push(Insn::alu(Alu::Add, R1, head + 7));
+    a.push(Insn::alu(Alu::And, R1, -8));
+    a.push(Insn::alu(Alu::Add, R8, R1));
+    a.push_wide(Insn::load_map_value(R1, map, 0));
+    a.push(Insn::store(Size::DW, R1, witness::POSITION, R8));
+    a.jump(on);
+    a.bind(lost);
+    a.push_wide(Insn::load_map_value(R1, map, 0));
+    a.push(Insn::mov(R2, 1));
+    a.push(Insn::atomic(Size::DW, insn::atomic::ADD, R1, witness::LOST, R2));
+    a.bind(on);
+    a.push(Insn::mov(R0, stand.on()));
+    a.push(Insn::exit());
+    a.finish().unwrap()
+}
+
+/// What stands before the counters of a record; the length of the frame also at the stack's -8.
+fn header(a: &mut Asm, map: u32, stand: Stand) {
+    a.push(field(Size::W, record::CLASS, R9));
+    a.push_wide(Insn::load_map_value(R1, map, 0));
+    a.push(Insn::load(Size::DW, R1, R1, witness::LINEAR));
+    a.push(field(Size::W, record::LINEAR, R1));
+    if stand == Stand::Xdp {
+        a.push(Insn::mov(R1, R6));
+        a.push(Insn::call(Helper::XdpBuffLen));
+    } else {
+        a.push(Insn::load(Size::W, R0, R6, 0));
+        for (from, to) in [(20, record::TAGGED), (24, record::TCI), (28, record::PROTOCOL)] {
+            a.push(Insn::load(Size::W, R1, R6, from));
+            a.push(field(Size::W, to, R1));
+        }
+    }
+    a.push(field(Size::W, record::LENGTH, R0));
+    a.push(Insn::store(Size::DW, R10, -8, R0));
+}
+
+/// The bytes of the frame, all of them.
+fn frame(a: &mut Asm, head: i32, stand: Stand, lost: Label) {
+    a.push(Insn::load(Size::DW, R4, R10, -8));
+    a.jump_if(Cond::Gt, R4, FRAME_MAX as i32, lost);
+    a.jump_if(Cond::Eq, R4, 0, lost);
+    a.push(Insn::mov(R1, R6));
+    a.push(Insn::mov(R2, 0));
+    a.push(Insn::mov(R3, R7));
+    a.push(Insn::alu(Alu::Add, R3, i32::from(witness::RECORDS) + head));
+    let xdp = stand == Stand::Xdp;
+    a.push(Insn::call(if xdp { Helper::XdpLoadBytes } else { Helper::SkbLoadBytes }));
+    a.jump_if(Cond::Ne, R0, 0, lost);
+}
+
+/// Stores a field of the record that r7 points at.
+fn field(size: Size, at: usize, from: insn::Reg) -> Insn {
+    Insn::store(size, R7, witness::RECORDS + at as i16, from)
+}

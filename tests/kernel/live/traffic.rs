@@ -1,0 +1,158 @@
+//! What goes by while a twin is looked at: everything that a network gives it and a test run cannot
+//! make. Everything runs on one processor, so that there is one order.
+
+use std::io::{Read as _, Write as _};
+use std::net::{TcpListener, TcpStream, UdpSocket};
+use std::process::Stdio;
+
+use rustix::fs::{MemfdFlags, memfd_create, sendfile};
+use sys::net::Links;
+use sys::packet::{Qdisc, Sender};
+use testkit::net::{CLIENT_DEVICE, Cable, LIMIT, Namespace, Pair, SERVER_DEVICE, until};
+
+/// Bytes of a stream: several frames of the largest size.
+const STREAM: usize = 150_000;
+/// From this length on, a packet socket keeps a frame in pieces: the first 14 bytes, and pages.
+pub(super) const PIECES: usize = 4_500;
+
+/// Addresses of the client and of the server; of both behind a tag, and behind two.
+const ENDS: [[&str; 2]; 5] = [
+    [testkit::net::CLIENT, testkit::net::SERVER],
+    [testkit::net::CLIENT6, testkit::net::SERVER6],
+    ["10.78.0.1", "10.78.0.2"],
+    ["10.79.0.1", "10.79.0.2"],
+    ["fd79::1", "fd79::2"],
+];
+
+/// What the twins are attached to, and who talks over it.
+pub(super) struct Network {
+    pub(super) pair: Pair,
+    ends: &'static [[&'static str; 2]],
+}
+
+impl Network {
+    /// A pair with large frames and, where the kernel knows them, devices for tags at both ends.
+    pub(super) fn new() -> Option<Self> {
+        let cable = Cable { mtu: 9000, ..Cable::default() };
+        let pair = Pair::new(cable)?;
+        let tags =
+            add_tags(&pair.client, CLIENT_DEVICE, 0) && add_tags(&pair.server, SERVER_DEVICE, 1);
+        if !tags {
+            println!("this kernel has no VLAN devices: only a program puts tags beside frames");
+        }
+        Some(Self { pair, ends: if tags { &ENDS } else { &ENDS[..2] } })
+    }
+
+    /// Streams and datagrams of the client, with and without tags.
+    pub(super) fn sockets(&self) {
+        for [near, far] in self.ends {
+            stream(&self.pair, near, far);
+            datagrams(&self.pair, near, far);
+        }
+    }
+
+    /// Frames as they are, and in pieces: with as many zeros behind as make the kernel keep it so.
+    pub(super) fn frames(&self, frames: &[&[u8]]) -> Vec<Vec<u8>> {
+        let each = frames.iter().flat_map(|frame| {
+            let mut long = frame.to_vec();
+            // Of an odd length if it was: the tagger looks at that.
+            long.resize(PIECES + frame.len() % 2, 0);
+            [frame.to_vec(), long]
+        });
+        let sent: Vec<Vec<u8>> = each.collect();
+        let slices: Vec<&[u8]> = sent.iter().map(Vec::as_slice).collect();
+        send(&self.pair, &slices);
+        sent
+    }
+
+    /// The last frame of all, known by its content.
+    pub(super) fn last(&self) -> Vec<u8> {
+        let last = [&[0xff; 12][..], &[0x88, 0xb5], b"the last frame, known by its content"];
+        let last = last.concat();
+        send(&self.pair, &[&last]);
+        last
+    }
+}
+
+/// Devices for one tag and for two; whether the kernel knows such.
+fn add_tags(space: &Namespace, device: &str, end: usize) -> bool {
+    let add = [
+        format!("{device} name one type vlan id 7"),
+        format!("{device} name outer type vlan proto 802.1ad id 5"),
+        "outer name two type vlan id 4095".to_owned(),
+    ];
+    for words in add {
+        let mut ip = space.command("ip");
+        ip.args("link add link".split(' ')).args(words.split(' ')).stderr(Stdio::null());
+        if !ip.status().unwrap().success() {
+            return false;
+        }
+    }
+    for device in ["one", "outer", "two"] {
+        space.ip(&format!("link set dev {device} addrgenmode none up"));
+    }
+    space.ip(&format!("address add {}/24 dev one", ENDS[2][end]));
+    space.ip(&format!("address add {}/24 dev two", ENDS[3][end]));
+    space.ip(&format!("address add {}/64 dev two nodad", ENDS[4][end]));
+    true
+}
+
+/// A stream: first from memory, then from a file, whose pages are sent as they are.
+fn stream(pair: &Pair, near: &str, far: &str) {
+    let listener = pair.server.enter(|| TcpListener::bind((far, 80)).unwrap());
+    let receive = || {
+        let (mut end, from) = listener.accept().unwrap();
+        assert_eq!(from.ip().to_string(), near);
+        end.set_read_timeout(Some(LIMIT)).unwrap();
+        let mut got = Vec::new();
+        end.read_to_end(&mut got).unwrap();
+        got.len()
+    };
+    std::thread::scope(|scope| {
+        let received = scope.spawn(receive);
+        pair.client.enter(|| {
+            let mut stream = TcpStream::connect((far, 80)).unwrap();
+            stream.set_write_timeout(Some(LIMIT)).unwrap();
+            stream.write_all(&vec![b'm'; STREAM]).unwrap();
+            send_file(&stream);
+        });
+        assert_eq!(received.join().unwrap(), 2 * STREAM);
+    });
+}
+
+fn send_file(stream: &TcpStream) {
+    let file = memfd_create("pages", MemfdFlags::CLOEXEC).unwrap();
+    let mut file = std::fs::File::from(file);
+    file.write_all(&vec![b'f'; STREAM]).unwrap();
+    let (mut from, mut left) = (0, STREAM);
+    while left > 0 {
+        let sent = sendfile(stream, &file, Some(&mut from), left).unwrap();
+        assert!(sent > 0);
+        left -= sent;
+    }
+}
+
+/// Datagrams of every size class, whose checksums nobody has filled in.
+fn datagrams(pair: &Pair, near: &str, far: &str) {
+    let server = pair.server.enter(|| UdpSocket::bind((far, 53)).unwrap());
+    server.set_read_timeout(Some(LIMIT)).unwrap();
+    let client = pair.client.enter(|| UdpSocket::bind((near, 4000)).unwrap());
+    for size in [0, 1, 18, 1_000, 8_000] {
+        client.send_to(&vec![b'u'; size], (far, 53)).unwrap();
+        let mut got = [0; 9_000];
+        assert_eq!(server.recv(&mut got).unwrap(), size);
+    }
+}
+
+fn send(pair: &Pair, frames: &[&[u8]]) {
+    pair.client.enter(|| {
+        let index = Links::open().unwrap().named(CLIENT_DEVICE).unwrap().index;
+        let mut sender = Sender::open(index, Qdisc::Through).unwrap();
+        let mut sent = 0;
+        until("there is room for frames", || {
+            let done = sender.send(&frames[sent..]);
+            sent += done.frames;
+            sent == frames.len()
+        });
+    });
+}
