@@ -152,6 +152,8 @@ pub(crate) enum Home<'a> {
     Input(&'a Arc<Keeper>),
     /// A lease on its segment.
     Lease(&'a Lease),
+    /// Nothing need keep it: it lies in a file.
+    File,
 }
 
 #[cfg(test)]

@@ -60,6 +60,13 @@ pub trait Stream: fmt::Debug {
         Err(Fault::WrongEnd)
     }
 
+    /// How many bytes a read copies now, one for sure and no more than this, where a look would be a
+    /// copy too; 0: it is none, or nothing is there. For who copies to somewhere else: once, and
+    /// not twice.
+    fn copies(&mut self) -> Result<usize, Fault> {
+        Ok(0)
+    }
+
     /// Takes so many bytes of what was peeked at or lent.
     fn take(&mut self, _count: usize) {}
 
@@ -153,6 +160,10 @@ impl Stream for indirect::Input {
     #[inline]
     fn peek(&mut self) -> Result<Option<&[u8]>, Fault> {
         Self::peek(self)
+    }
+
+    fn copies(&mut self) -> Result<usize, Fault> {
+        Self::copies(self)
     }
 
     #[inline]

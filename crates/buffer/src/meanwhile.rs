@@ -1,6 +1,6 @@
 //! What a writer does in the middle of a call of its reader: a race that is always lost, for tests.
 //!
-//! Two news come from a writer by different ways: what it has shown, in memory, and that it is gone,
+//! Two news come from a writer by two ways: what it has shown, in memory, and that it is gone,
 //! by its bell. A reader that looks first and hears then knows less than it thinks:
 //!
 //! ```text
@@ -8,7 +8,7 @@
 //! writer                   shows, is killed
 //! ```
 //!
-//! Every kind of reader sits the same exam: between its look and the question whether that was all,
+//! Every kind of reader sits one exam: between its look and the question whether that was all,
 //! its writer shows a block and is killed, or ends. The block must be read, and then the end be what
 //! it is.
 

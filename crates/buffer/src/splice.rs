@@ -10,7 +10,7 @@
 //! |---|---|---|
 //! | file (frozen, [`Held`](crate::interface::Held)), aggregate | pointer | one copy |
 //! | indirect stream | pointer, kept until passed | one copy |
-//! | stream of bytes | two copies: out of foreign memory, and into the backing dbuf | two copies |
+//! | stream of bytes | one copy: out of foreign memory into the backing dbuf | one copy |
 //!
 //! What goes from ring to ring stays in the dbuf that it was written to first, however many
 //! processes it passes: each keeps its entry until the next has given it back (F5 of
@@ -158,6 +158,10 @@ where
     F: Stream + ?Sized,
     T: Stream + ?Sized,
 {
+    let copies = from.copies()?.min(max).min(to.block_max());
+    if copies > 0 && copy_over(from, to, copies, moved)? {
+        return Ok(());
+    }
     let Some(block) = from.peek()? else { return Ok(()) };
     let length = block.len().min(max).min(to.block_max());
     let Some(block) = block.get(..length).filter(|block| !block.is_empty()) else { return Ok(()) };
@@ -168,6 +172,22 @@ where
     }
     from.take(length);
     Ok(())
+}
+
+/// Reads foreign bytes to where they are written: one copy. `false`: that is not possible now.
+fn copy_over<F, T>(from: &mut F, to: &mut T, count: usize, moved: &mut Moved) -> Result<bool, Fault>
+where
+    F: Stream + ?Sized,
+    T: Stream + ?Sized,
+{
+    let mut read = Ok(0);
+    let written = to.write_with(count, &mut |room| {
+        let room = room.get_mut(..count).unwrap_or_default();
+        read = from.try_read(room).map(Option::unwrap_or_default);
+        read.unwrap_or(0)
+    })?;
+    moved.bytes += read?;
+    Ok(written)
 }
 
 #[cfg(test)]

@@ -22,13 +22,16 @@
 //!   model). It keeps the rules of `pool`: what was shown is written again only after it was
 //!   released (M1 to M4).
 //! - V4 All other bytes are foreign: they are copied (`foreign`), and no reference is made.
+//! - V5 A file, which others may cut at any moment, is not even mapped here: it is read by system
+//!   calls, and what they do not give is a fault (CONTRACT 26).
 
 use crate::aggregate::desk::Guest;
-use crate::aggregate::owner::{Grant, Refusal};
+use crate::aggregate::owner::{Grant, Kind, Refusal};
+use crate::file::CachedFile;
 use crate::region::Region;
 use crate::{Fault, foreign};
 use abi::ring::PAGE;
-use abi::{DbufId, RichPointer};
+use abi::{DbufId, Place, RichPointer};
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -179,11 +182,13 @@ impl Space {
     }
 }
 
-/// A dbuf of another process, mapped for reading.
+/// A dbuf of another process, to be read.
 #[derive(Debug)]
 pub(crate) struct View {
     pub(crate) id: DbufId,
+    /// Empty where it is a file.
     region: Region,
+    file: Option<CachedFile>,
     /// A position lies at its value under this mask.
     mask: u64,
     frozen: bool,
@@ -194,12 +199,17 @@ pub(crate) struct View {
 const SIZE_MAX: usize = 1 << 40;
 
 impl View {
-    /// Maps what was granted, if nobody can cut or empty it any more (V1).
+    /// Maps what was granted, if nobody can cut or empty it any more (V1), or it is a file (V5).
     fn admit(grant: &Grant, trusted: bool) -> Result<Self, Fault> {
         let id = grant.dbuf();
         let failed = |errno| Fault::Unmapped { dbuf: id, errno };
         let fd = grant.descriptor().try_clone_to_owned();
         let fd = fd.map_err(|error| failed(error.raw_os_error().unwrap_or(0)))?;
+        if grant.kind() == Kind::File {
+            let file = CachedFile::received(id, fd).map_err(|_| failed(0))?;
+            let (region, mask) = (Region::heap(0), u64::MAX);
+            return Ok(Self { id, region, file: Some(file), mask, frozen: false, trusted: false });
+        }
         let file = Memfd::from_fd(fd).map_err(|error| failed(error.errno))?;
         let seals = file.seals().map_err(|error| failed(error.errno))?;
         let frozen = seals.has(Seals::FROZEN);
@@ -216,7 +226,7 @@ impl View {
         }
         let mask = if frozen { u64::MAX } else { length as u64 - 1 };
         let mapping = file.map_read().map_err(|error| failed(error.errno))?;
-        Ok(Self { id, region: Region::reading(mapping), mask, frozen, trusted })
+        Ok(Self { id, region: Region::reading(mapping), file: None, mask, frozen, trusted })
     }
 
     /// Where the bytes lie that a place of this dbuf names. Every allegation is checked here.
@@ -225,14 +235,20 @@ impl View {
         let at = pointer.place.position() & self.mask;
         let end = at + u64::from(pointer.length());
         if end > self.region.len() as u64 {
-            return Err(if self.frozen {
-                Fault::OutOfWindow(pointer.place)
-            } else {
-                Fault::CrossesSegment(pointer.place)
-            });
+            self.beyond(pointer.place, end)?;
         }
         #[expect(clippy::cast_possible_truncation, reason = "less than the length, see above")]
         Ok(at as usize)
+    }
+
+    /// What lies behind what is mapped: that of a file is there if the file says so now.
+    #[cold]
+    fn beyond(&self, place: Place, end: u64) -> Result<(), Fault> {
+        match &self.file {
+            Some(file) if file.size().is_ok_and(|size| end <= size) => Ok(()),
+            None if !self.frozen => Err(Fault::CrossesSegment(place)),
+            _ => Err(Fault::OutOfWindow(place)),
+        }
     }
 
     /// Not 0, if a pointer leads into another dbuf, has flags that nobody knows, or runs over the
@@ -247,16 +263,27 @@ impl View {
         other | beyond
     }
 
-    /// Copies from an offset that [`View::locate`] has found.
+    /// Copies from an offset that [`View::locate`] has found. [`Fault::OutOfWindow`]: the file was
+    /// cut meanwhile.
     #[inline]
-    pub(crate) fn copy(&self, at: usize, out: &mut [u8]) {
+    pub(crate) fn copy(&self, at: usize, out: &mut [u8]) -> Result<(), Fault> {
+        if let Some(file) = &self.file {
+            let length = u32::try_from(out.len()).unwrap_or(u32::MAX);
+            return file.copy(Place::new(at as u64, length), out);
+        }
         foreign::copy_out(self.region.words(), at, out);
+        Ok(())
     }
 
     /// Whether the bytes may be looked at in place by whoever holds the pointer (V2, V3).
     #[inline]
     pub(crate) const fn is_direct(&self) -> bool {
         self.frozen || self.trusted
+    }
+
+    /// Whether the bytes stay without anybody keeping them: they are frozen, or those of a file.
+    pub(crate) const fn stays(&self) -> bool {
+        self.frozen || self.file.is_some()
     }
 
     /// Whether nobody can ever write the bytes (V2).

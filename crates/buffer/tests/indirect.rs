@@ -7,14 +7,18 @@ mod common;
 
 use abi::{Class, ContextLane, Entry, Marks, Place, RichPointer};
 use common::{Other, id, read, read_to_fault, run, say, send, until, within, write};
+use std::fs::Permissions;
 use std::io::stdin;
 use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::fs::{FileExt as _, PermissionsExt as _};
+use std::path::Path;
 use streamline_buffer::aggregate::access::{AccessList, Credentials};
 use streamline_buffer::aggregate::desk::Desk;
 use streamline_buffer::aggregate::owner::Creator;
 use streamline_buffer::aggregate::{AllocationPool, Frozen};
+use streamline_buffer::file::{CachedFile, Reader};
 use streamline_buffer::ibuf::{self, Lanes};
-use streamline_buffer::indirect::{Backing, Config, Input, Offer, indirect, sweep};
+use streamline_buffer::indirect::{Backing, Config, Input, Offer, Output, indirect, sweep};
 use streamline_buffer::splice::{splice, splice_all};
 use streamline_buffer::view::Space;
 use streamline_buffer::{Fault, Policy, pool, share};
@@ -143,6 +147,68 @@ fn d5_a_dbuf_is_mapped_on_demand_for_who_is_on_its_access_list_and_for_nobody_el
     // The second pointer into what was refused was refused without a call.
     assert_eq!(other.line().unwrap(), "end None mapped 3 refused 1 lost 2");
     other.succeeds();
+}
+
+/// Pointers into a file are buffer faults like any other: the mode of the file decides, and what
+/// was cut off since is a fault of that pointer alone.
+#[test]
+fn e5_a_pointer_into_a_file_is_followed_by_who_may_read_the_file() {
+    let Some(other) = Other::start("tell each") else { return };
+    let house = House::new();
+    let backing = Backing::new(house.pool(OPEN, 8, mode(0o644)));
+    let (mut output, offers) = indirect(&config(), backing).unwrap();
+    offer(&other, &offers[0], Some(&house.desk_for(NOBODY)));
+    drop(offers);
+    let named = |kind: &str, bits: u32| {
+        let name = format!("streamline-indirect-{kind}-{}", std::process::id());
+        let path = std::env::temp_dir().join(name);
+        std::fs::write(&path, b"0123456789").unwrap();
+        std::fs::set_permissions(&path, Permissions::from_mode(bits)).unwrap();
+        path
+    };
+    let (shown, hidden) = (named("shown", 0o644), named("hidden", 0o600));
+    let reader = |number: u32, path: &Path| {
+        let file = CachedFile::open(id(number), path).unwrap();
+        house.desk.owner(|owner| owner.share_file(&file)).unwrap();
+        file.reader().by_pointer()
+    };
+    let (mut open, mut closed) = (reader(NAMED, &shown), reader(SECRET, &hidden));
+    let mut pass = |from: &mut Reader| {
+        let moved = splice(from, &mut output, 5).unwrap();
+        assert_eq!((moved.bytes, moved.by_pointer), (5, 5));
+        output.flush();
+    };
+    pass(&mut open);
+    assert_eq!(other.line().unwrap(), format!("{:?}", b"01234"));
+    pass(&mut closed);
+    let forbidden = Fault::Forbidden { dbuf: id(SECRET), uid: NOBODY };
+    assert_eq!(other.line().unwrap(), format!("{forbidden:?}"));
+    pass(&mut open);
+    assert_eq!(other.line().unwrap(), format!("{:?}", b"56789"));
+    open.go_to(3);
+    std::fs::OpenOptions::new().write(true).open(&shown).unwrap().write_at(b"xyz", 4).unwrap();
+    pass(&mut open);
+    assert_eq!(other.line().unwrap(), format!("{:?}", b"3xyz7"), "what the file contains now");
+    let behind = RichPointer::new(id(NAMED), Place::new(2, 5), Class::YES);
+    open.go_to(2);
+    let blocked = name_what_is_cut(&mut output, &mut open, &shown);
+    assert_eq!(blocked.unwrap(), 5);
+    let cut = Fault::OutOfWindow(behind.place);
+    assert_eq!(other.line().unwrap(), format!("{cut:?}"));
+    drop(output);
+    assert_eq!(other.line().unwrap(), "end None mapped 1 refused 1 lost 2");
+    other.succeeds();
+    for path in [shown, hidden] {
+        std::fs::remove_file(path).unwrap();
+    }
+}
+
+/// Names five bytes of a file, which is cut before anybody is shown the name.
+fn name_what_is_cut(output: &mut Output, from: &mut Reader, path: &Path) -> Result<usize, Fault> {
+    let moved = splice(from, output, 5)?;
+    std::fs::OpenOptions::new().write(true).open(path).unwrap().set_len(4).unwrap();
+    output.flush();
+    Ok(moved.by_pointer)
 }
 
 #[test]

@@ -2,6 +2,7 @@
 
 use super::{CachedFile, Refusal, Sent};
 use crate::Fault;
+use crate::indirect::{Home, Lent};
 use crate::interface::{Ready, Stream};
 use abi::{BLOCK_MAX, RichPointer};
 use std::io::{self, Read, Seek, SeekFrom};
@@ -11,6 +12,9 @@ use std::time::Duration;
 /// How much is copied to be looked at.
 const AHEAD: usize = 64 << 10;
 
+/// As much is lent as one pointer: a reader copies it in one go.
+const LENT_MAX: usize = 64 << 10;
+
 /// A place in a file. Dropping it changes nothing.
 #[derive(Clone, Debug)]
 pub struct Reader {
@@ -19,11 +23,22 @@ pub struct Reader {
     /// A copy to be looked at ([`Stream::peek`]), and where it begins.
     ahead: Vec<u8>,
     ahead_at: u64,
+    /// Whether its bytes are lent as pointers.
+    lends: bool,
 }
 
 impl Reader {
     pub(super) const fn new(file: CachedFile) -> Self {
-        Self { file, at: 0, ahead: Vec::new(), ahead_at: 0 }
+        Self { file, at: 0, ahead: Vec::new(), ahead_at: 0, lends: false }
+    }
+
+    /// Lends pointers into the file to who splices from it, instead of copies: for streams whose
+    /// readers can ask for it ([`Creator::share_file`](crate::aggregate::owner::Creator)). They
+    /// find what the file contains when they look.
+    #[must_use]
+    pub const fn by_pointer(mut self) -> Self {
+        self.lends = true;
+        self
     }
 
     /// Where the next byte is read.
@@ -95,6 +110,14 @@ impl Stream for Reader {
 
     fn take(&mut self, count: usize) {
         self.skip(count as u64);
+    }
+
+    fn lend(&mut self, max: usize) -> Result<Option<Lent<'_>>, Fault> {
+        if !self.lends {
+            return Ok(None);
+        }
+        let pointer = self.next(max.min(LENT_MAX)).map_err(|_| self.fault())?;
+        Ok(pointer.map(|pointer| Lent { pointer, home: Home::File }))
     }
 
     /// A file never lets its reader wait; at its end is the end, for now.

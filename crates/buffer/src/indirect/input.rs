@@ -8,7 +8,7 @@
 //! |---|---|---|
 //! | frozen dbuf | in place, for ever as it is; the slice until the next call | the same |
 //! | dbuf and ring of trusted processes | in place until [`Input::take`] | copied |
-//! | any other | copied; the copy until the next call | the same |
+//! | any other, and files | copied; the copy until the next call | the same |
 //!
 //! Why `&[u8]` in place, with V1 to V4 of `view`:
 //! - I1 The entry that is looked at is at `next`, and the cursor that we show is not beyond it: it
@@ -151,7 +151,11 @@ impl Input {
             let length = to.len().min(current.left());
             let (to, _) = to.split_at_mut(length);
             if let Some(view) = self.translation.view(current.pointer.dbuf()) {
-                view.copy(current.at + current.done, to);
+                match view.copy(current.at + current.done, to) {
+                    Ok(()) => {}
+                    Err(_) if count > 0 => break,
+                    Err(fault) => return Err(self.pass_by(fault)),
+                }
             }
             count += length;
             self.advance(current, length);
@@ -177,7 +181,9 @@ impl Input {
         }
         let place = (current.at + current.done, current.left());
         if !current.direct {
-            self.stage(current);
+            if let Err(fault) = self.stage(current) {
+                return Err(self.pass_by(fault));
+            }
             return Ok(Some(self.staging.get(current.done..).unwrap_or_default()));
         }
         let view = self.translation.view(current.pointer.dbuf());
@@ -186,6 +192,19 @@ impl Input {
         // at `next` and not released as long as we are borrowed (I1, I2).
         let bytes = unsafe { view.and_then(|view| view.bytes(place.0, place.1)) };
         Ok(Some(bytes.unwrap_or_default()))
+    }
+
+    /// How many bytes of the next block a read copies, where a peek would copy them too; 0: it would
+    /// not, or nothing is there.
+    pub(crate) fn copies(&mut self) -> Result<usize, Fault> {
+        if self.policy == Policy::Overwrite || self.staged {
+            return Ok(0);
+        }
+        match self.look() {
+            Ok(Some(current)) if !current.direct => Ok(current.left()),
+            // Whatever it is, the peek says so.
+            _ => Ok(0),
+        }
     }
 
     /// Whether the next block is looked at in place.

@@ -64,6 +64,13 @@ impl Stream for Reading {
         Ok(Some(self.ahead()))
     }
 
+    fn copies(&mut self) -> Result<usize, Fault> {
+        match self.ahead() {
+            [] => Ok(self.input.readable()?.min(AHEAD)),
+            _ => Ok(0),
+        }
+    }
+
     fn take(&mut self, count: usize) {
         self.from = self.from.saturating_add(count).min(self.ahead.len());
     }
@@ -102,5 +109,61 @@ impl Stream for Output {
     /// None: a writer of bytes waits by itself.
     fn descriptors(&self) -> Vec<BorrowedFd<'_>> {
         Vec::new()
+    }
+}
+
+#[cfg(test)]
+#[cfg(not(miri))]
+mod tests {
+    use super::*;
+    use crate::splice::{splice, splice_all};
+    use crate::stream::{Config, stream};
+    use abi::DbufId;
+    use testkit::Random;
+
+    fn pair(capacity: usize) -> (Output, Reading) {
+        let config = Config::new(DbufId::new(3).unwrap()).capacity(capacity);
+        let (output, mut offers) = stream(&config).unwrap();
+        (output, Reading::new(offers.remove(0).open().unwrap()))
+    }
+
+    /// From ring to ring, whatever the sizes of blocks and of the rings: all of it, in order, and
+    /// never by way of memory in between.
+    #[test]
+    fn e2_what_is_spliced_out_of_a_stream_of_bytes_is_copied_once() {
+        let mut random = Random::replayable();
+        let (mut first, mut second) = (pair(8192), pair(4096));
+        let (mut sent, mut got, mut moved, mut blocks) = (Vec::new(), Vec::new(), 0, 0);
+        let mut out = vec![0; 10_000];
+        while sent.len() < 300_000 {
+            while first.0.is_ready(2000).unwrap() {
+                let block = random.bytes(random.clone().within(0..2000));
+                assert!(first.0.write(&block).unwrap());
+                sent.extend_from_slice(&block);
+            }
+            first.0.flush();
+            // As much at once as there surely is room for.
+            let most = random.within(1..900);
+            moved += splice(&mut first.1, &mut second.0, most).unwrap().bytes;
+            blocks = second.0.count().blocks;
+            second.0.flush();
+            let count = second.1.try_read(&mut out).unwrap().unwrap();
+            got.extend_from_slice(&out[..count]);
+        }
+        assert_eq!(first.1.ahead.capacity(), 0, "nothing was copied to be looked at");
+        drop(first.0);
+        let reading = std::thread::spawn(move || {
+            let mut rest = Vec::new();
+            loop {
+                match second.1.read(&mut out).unwrap() {
+                    0 => return rest,
+                    count => rest.extend_from_slice(&out[..count]),
+                }
+            }
+        });
+        moved += splice_all(&mut first.1, &mut second.0).unwrap().bytes;
+        drop(second.0);
+        got.extend(reading.join().unwrap());
+        assert!(got == sent && moved == sent.len() && blocks > 100);
     }
 }

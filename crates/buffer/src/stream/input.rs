@@ -233,6 +233,29 @@ impl Input {
         self.ring.written()
     }
 
+    /// How many bytes a read would copy now: one for sure, and no more than this. 0: nothing is
+    /// there, or the ring overwrites and nothing is for sure.
+    pub(crate) fn readable(&mut self) -> Result<usize, Fault> {
+        if self.lossy {
+            return Ok(0);
+        }
+        loop {
+            let walk = self.ring.walk();
+            if self.rest.is_some() {
+                let seen = walk.side.seen() - walk.side.next;
+                return Ok(usize::try_from(seen).unwrap_or(usize::MAX));
+            }
+            match walk.find()? {
+                Some(found) if found.left() > 0 => {
+                    walk.doubt();
+                    self.rest = Some(found);
+                }
+                Some(empty) => walk.pass(&empty),
+                None => return Ok(0),
+            }
+        }
+    }
+
     /// Whether there is something to read, or the end.
     pub(crate) fn has_something(&mut self) -> Result<bool, Fault> {
         if self.rest.is_some() || self.gone {

@@ -6,7 +6,7 @@ use crate::atomic::acquire;
 use abi::RichPointer;
 use abi::ring::writer;
 
-/// A pointer, and the length of its view and whether that is frozen, if it is mapped.
+/// A pointer, and the length of its view and whether that stays by itself, if it is mapped.
 pub(super) type Allegation = (RichPointer, Option<(usize, bool)>);
 
 /// How often a reader of a ring that overwrites tries before it says that nothing is there.
@@ -69,7 +69,7 @@ impl Input {
             }
             if pointer.length() > 0 {
                 let view = self.translation.view(pointer.dbuf());
-                return Ok(Some((pointer, view.map(|view| (view.len(), view.is_frozen())))));
+                return Ok(Some((pointer, view.map(|view| (view.len(), view.stays())))));
             }
             self.pass(pointer);
         }
@@ -109,11 +109,9 @@ impl Input {
                 Err(fault) if good == 0 => return Err(self.pass_by(fault)),
                 Err(_) => break,
             };
-            if fits.0 == 0 {
-                break;
-            }
-            good += fits.0;
-            bytes += fits.1;
+            // It was found to be good, and so are those behind it that the table knows to be.
+            good += fits.0.max(1);
+            bytes += fits.1.max(u64::from(first.length()));
         }
         self.ring.side.next += good as u64;
         self.ring.side.taken.blocks += good as u64;
@@ -160,15 +158,16 @@ impl Input {
     }
 
     /// Copies the entry to where it can be looked at, once.
-    pub(super) fn stage(&mut self, current: Current) {
+    pub(super) fn stage(&mut self, current: Current) -> Result<(), Fault> {
         if self.staged {
-            return;
+            return Ok(());
         }
         self.staging.resize(current.pointer.length() as usize, 0);
         if let Some(view) = self.translation.view(current.pointer.dbuf()) {
-            view.copy(current.at, &mut self.staging);
+            view.copy(current.at, &mut self.staging)?;
         }
         self.staged = true;
+        Ok(())
     }
 
     /// Outputs that follow are told what is looked at, and where.
@@ -177,7 +176,7 @@ impl Input {
         let Some(view) = self.translation.view(current.pointer.dbuf()) else { return };
         let address = if direct { view.address() + current.at + current.done } else { 0 };
         let rest = current.rest();
-        let view = Some((view.len(), view.is_frozen()));
+        let view = Some((view.len(), view.stays()));
         self.keeper.look(self.ring.side.next, rest, address, view);
     }
 
@@ -214,10 +213,10 @@ impl Input {
             if self.ring.side.refresh()? == start {
                 return Ok(None);
             }
-            let looked = self.look();
-            if let Ok(Some(current)) = looked {
-                self.stage(current);
-            }
+            let looked = self.look().and_then(|current| {
+                current.map(|current| self.stage(current)).transpose()?;
+                Ok(current)
+            });
             if self.ring.side.overtaken(start) {
                 (self.current, self.staged) = (None, false);
                 self.resume(start)?;

@@ -91,6 +91,7 @@ impl Output {
                     return Ok(None);
                 }
             }
+            Home::File => {}
             Home::Lease(lease) if self.hot.covers(lent.pointer) => {
                 debug_assert!(lease.keeps(lent.pointer));
             }
