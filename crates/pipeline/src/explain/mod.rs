@@ -11,9 +11,11 @@ mod help;
 pub mod table;
 mod words;
 
+pub(crate) use words::number;
+
 pub use dot::dot;
 pub use help::help;
-pub use words::{bytes, is_path, names, nanoseconds, shown, time};
+pub use words::{bytes, is_path, names, nanoseconds, plain_text, shown, time};
 
 use crate::graph::{Graph, NodeId};
 use crate::plan::{
@@ -46,7 +48,7 @@ pub fn text(plan: &Plan, machine: &Machine) -> String {
     programs(&mut out, plan, &names);
     edges(&mut out, plan, &names);
     out.push('\n');
-    choice(&mut out, &plan.choice);
+    choice(&mut out, plan);
     this_machine(&mut out, machine);
     out
 }
@@ -130,7 +132,7 @@ fn placed(plan: &Plan, id: NodeId, names: &[String], indent: &str) -> [String; 5
     let here = &plan.space_of(id).name;
     let own = placed.candidates.iter().find(|candidate| candidate.space == *here);
     let cost = match own.map(|candidate| &candidate.verdict) {
-        Some(Ok(ns)) => words::number(*ns),
+        Some(Ok(ns)) => number(*ns),
         _ => "–".to_owned(),
     };
     let name = format!("{indent}{}", names[id.0]);
@@ -148,7 +150,7 @@ fn elsewhere(candidates: &[Candidate], here: &str) -> String {
         let verdict = match &candidate.verdict {
             Ok(ns) => match &candidate.lost {
                 Some(lost) => lost.clone(),
-                None => format!("{} ns", words::number(*ns)),
+                None => format!("{} ns", number(*ns)),
             },
             Err(why) => why.clone(),
         };
@@ -208,15 +210,20 @@ fn edges(out: &mut String, plan: &Plan, names: &[String]) {
     }
 }
 
-fn choice(out: &mut String, choice: &Choice) {
-    let Choice { policy, cost_ns, looked_at, proved } = choice;
+fn choice(out: &mut String, plan: &Plan) {
+    let Choice { policy, cost_ns, looked_at, proved } = &plan.choice;
     let looked_at = words::counted(*looked_at, "placement");
     let how = match (policy, proved) {
         (Policy::Deepest, _) => "every filter as deep as it can run".to_owned(),
         (Policy::Cost, true) => format!("the least there is, proved; looked at {looked_at}"),
         (Policy::Cost, false) => format!("the least that was found; looked at {looked_at} only"),
     };
-    fact(out, "cost", &format!("{} ns for a block that goes everywhere", words::number(*cost_ns)));
+    let everywhere = plan.flows.1.iter().all(|flow| *flow >= 1.0);
+    let block = match everywhere {
+        true => "a block that goes everywhere",
+        false => "a block of a source, which goes as far as it was seen to go",
+    };
+    fact(out, "cost", &format!("{} ns for {block}", number(*cost_ns)));
     fact(out, "policy", &format!("{}: {how}", words::policy(*policy)));
 }
 

@@ -57,8 +57,21 @@ pub fn shown(graph: &Graph, id: NodeId) -> String {
     }
 }
 
+/// A filter as the request says it, without the name that it gives it: what costs and shares are
+/// known by.
+#[must_use]
+pub fn plain_text(graph: &Graph, id: NodeId) -> String {
+    match &graph.node(id).step {
+        Step::Filter(used) => with_arguments(used.description.name.to_owned(), used),
+        Step::Boolean(_) | Step::Merge | Step::Unknown => shown(graph, id),
+    }
+}
+
 fn given(used: &Use) -> String {
-    let mut text = title(used);
+    with_arguments(title(used), used)
+}
+
+fn with_arguments(mut text: String, used: &Use) -> String {
     for (name, value) in used.arguments.iter() {
         let Some(parameter) = used.description.parameter(name) else { continue };
         let default = parameter.default.and_then(|text| parameter.parse(text).ok());
@@ -225,7 +238,7 @@ pub(super) const fn policy(policy: Policy) -> &'static str {
 }
 
 /// A number with a decimal only where it says something.
-pub(super) fn number(value: f64) -> String {
+pub(crate) fn number(value: f64) -> String {
     let text = format!("{value:.1}");
     text.strip_suffix(".0").unwrap_or(&text).to_owned()
 }

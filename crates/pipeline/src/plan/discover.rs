@@ -1,16 +1,18 @@
 //! Discovery: for every node, which spaces could run it, at what cost, and why others cannot.
 //! [SL §7.1]
 
+use super::ahead::pushed;
+use super::costs::flows;
 use super::kernel::{Refused, refusal};
 use super::select::{Selected, order};
 use super::{Candidate, Machine, Placed, PlannedSpace, SpaceKind};
 use crate::explain;
 use crate::graph::{Graph, Node, NodeId, Step};
-use filter::{Kind, Reads};
+use filter::Kind;
 
 /// The spaces of a machine for one request, in the order in which a path may move through them, and
 /// what each would cost for every node.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(super) struct Discovered {
     /// The kernel first, then threads, then processes.
     pub(super) spaces: Vec<PlannedSpace>,
@@ -18,6 +20,8 @@ pub(super) struct Discovered {
     pub(super) owners: Vec<Option<NodeId>>,
     /// Per node and space: what a block costs, or why the space refuses.
     pub(super) verdicts: Vec<Vec<Result<f64, String>>>,
+    /// Per node, and per edge: how much of what the sources give comes there.
+    pub(super) flows: (Vec<f64>, Vec<f64>),
     /// Per node: the connected part of the graph that it belongs to.
     pub(super) parts: Vec<usize>,
 }
@@ -63,7 +67,8 @@ pub(super) fn discover(graph: &Graph, machine: &Machine, refused: &[Refused]) ->
             spaces.iter().zip(&owners).map(ask).collect()
         })
         .collect();
-    Discovered { spaces, owners, verdicts, parts }
+    let flows = flows(graph, &order(graph), &machine.costs);
+    Discovered { spaces, owners, verdicts, flows, parts }
 }
 
 /// How many threads a part may use: its own, one for sinks that write files, those of its pins, and
@@ -155,9 +160,10 @@ fn verdict(
     }
     let pinned = node.filter().is_some_and(|used| used.pin.is_some());
     match space.kind {
-        SpaceKind::Kernel => {
-            refused.map_or_else(|| Ok(inside(node, machine)), |why| Err(why.to_owned()))
-        }
+        SpaceKind::Kernel => match refused {
+            Some(why) => Err(why.to_owned()),
+            None => Ok(machine.costs.in_kernel(graph, id)),
+        },
         // What stops for a disk is not to be what reads.
         SpaceKind::Thread if node.kind() == Some(Kind::Source) && !first && !pinned => {
             Err("a source begins in the first thread".to_owned())
@@ -165,35 +171,32 @@ fn verdict(
         SpaceKind::Thread if writes_files(node) && first && !pinned => {
             Err("writes files: not in the thread that reads".to_owned())
         }
-        SpaceKind::Thread => Ok(cost(node, machine)),
+        SpaceKind::Thread => Ok(cost(graph, id, machine)),
         SpaceKind::Process => {
             let comes = graph.inputs(id).next().is_some();
             let pipes = u8::from(comes) + u8::from(graph.outputs(id).next().is_some());
-            Ok(cost(node, machine) + f64::from(pipes) * machine.costs.crossing())
+            Ok(cost(graph, id, machine) + f64::from(pipes) * machine.costs.crossing())
         }
     }
 }
 
-/// What a block costs in the kernel, in ns.
-fn inside(node: &Node, machine: &Machine) -> f64 {
-    let costs = &machine.costs;
-    if node.kind() == Some(Kind::Source) { costs.tap } else { costs.twin }
-}
-
 /// What a block costs in a thread, in ns.
-fn cost(node: &Node, machine: &Machine) -> f64 {
-    let costs = &machine.costs;
-    let Some(used) = node.filter() else { return costs.call };
-    let effect = used.effect();
-    let reads = match effect.reads {
-        Reads::Nothing => 0.0,
-        Reads::Head(_) => costs.head,
-        Reads::All => costs.kilobyte,
-    };
-    let writes = if effect.kind == Kind::Editing { costs.copy } else { 0.0 };
+fn cost(graph: &Graph, id: NodeId, machine: &Machine) -> f64 {
+    let own = machine.costs.in_thread(graph, id);
+    let used = graph.node(id).filter();
+    let attaches = used.is_some_and(|used| used.description.attaches.is_some());
     // Where the kernel takes no programs nothing else can be had, and it is left out.
-    let choice = used.description.attaches.is_some() && machine.kernel.is_open();
-    costs.call + reads + writes + if choice { costs.socket } else { 0.0 }
+    if !attaches || !machine.kernel.is_open() {
+        return own;
+    }
+    // What is refused ahead never enters the socket's ring.
+    let ahead = pushed(graph).into_iter().find(|pushed| pushed.source == id);
+    let asked = ahead.and_then(|pushed| pushed.filter.ok());
+    let past = asked.map_or(1.0, |filter| {
+        let shares = graph.outputs(filter).map(|edge| machine.costs.share(graph, edge));
+        shares.sum::<f64>().min(1.0)
+    });
+    own + machine.costs.socket * past + if past < 1.0 { machine.costs.twin } else { 0.0 }
 }
 
 /// Keeps the spaces that are used, and says for every node where it runs and why. A process stands

@@ -14,16 +14,19 @@
 
 mod ahead;
 mod complete;
+mod costs;
 mod discover;
 mod edges;
+mod instead;
 mod kernel;
 mod machine;
 mod select;
 
 pub use ahead::Pushed;
 pub use complete::complete;
+pub use costs::{COSTS_VERSION, Costs, FilterCost, Share};
 pub use kernel::{KernelRing, Leave, Program, ProgramStep, Refused};
-pub use machine::{Costs, Kernel, Machine};
+pub use machine::{Kernel, Machine};
 
 use crate::catalogue::Catalogue;
 use crate::graph::{Graph, NodeId};
@@ -48,6 +51,9 @@ pub struct Plan {
     pub programs: Vec<Program>,
     /// What the kernel had refused before the plan was made.
     pub refused: Vec<Refused>,
+    /// How much of what the sources give is expected at every node and on every edge: all, where
+    /// nobody has seen it.
+    pub flows: (Vec<f64>, Vec<f64>),
     /// How it was chosen.
     pub choice: Choice,
 }
@@ -203,12 +209,16 @@ fn placed(
     let discovered = discover::discover(&graph, machine, &refused);
     let selected = select::select(&graph, &discovered, machine, policy)?;
     let (edges, ring) = edges::edges(&graph, &selected, &discovered.spaces, machine);
-    let (spaces, placed) = discover::used(discovered, &selected, &graph);
+    let told = instead::instead(&graph, &discovered, &selected, machine);
+    let (all, parts) = (discovered.spaces.clone(), discovered.parts.clone());
+    let flows = discovered.flows.clone();
+    let (spaces, mut placed) = discover::used(discovered, &selected, &graph);
+    instead::tell(&mut placed, &told, &all, &parts);
     let programs = kernel::programs(&graph, &spaces, &placed, &KernelRing::of(&ring));
     let mut pushed = ahead::pushed(&graph);
     pushed.retain(|pushed| spaces[placed[pushed.source.0].space].kind != SpaceKind::Kernel);
     let choice = selected.choice;
-    Ok(Plan { graph, spaces, placed, edges, reports, pushed, programs, refused, choice })
+    Ok(Plan { graph, spaces, placed, edges, reports, pushed, programs, refused, flows, choice })
 }
 
 impl Plan {
@@ -216,6 +226,14 @@ impl Plan {
     #[must_use]
     pub fn space_of(&self, node: NodeId) -> &PlannedSpace {
         &self.spaces[self.placed[node.0].space]
+    }
+
+    /// What is expected that a block costs in a node, where it runs.
+    #[must_use]
+    pub fn expected(&self, node: NodeId) -> Option<f64> {
+        let here = &self.space_of(node).name;
+        let candidates = &self.placed[node.0].candidates;
+        candidates.iter().find(|known| known.space == *here)?.verdict.as_ref().ok().copied()
     }
 
     /// The same request once more, after the kernel refused something that this plan had placed

@@ -6,6 +6,10 @@
 //! bound is the cost so far plus the least that every node still to come costs anywhere. The
 //! sources' greedy rule (`deepest`) is the first placement that the same search finds when every
 //! node tries its deepest space first.
+//! Where that takes too long, the nodes are eliminated one by one, which is exact too
+//! ([`eliminate`]).
+
+mod eliminate;
 
 use super::discover::{Discovered, FIRST};
 use super::{Choice, Machine, Policy, SpaceKind, Unplaceable};
@@ -58,37 +62,24 @@ pub(super) fn select(
     machine: &Machine,
     policy: Policy,
 ) -> Result<Selected, Unplaceable> {
-    let order = order(graph);
-    let cheapest = |id: &NodeId| {
-        let costs = discovered.verdicts[id.0].iter().filter_map(|v| v.as_ref().ok());
-        costs.copied().fold(f64::INFINITY, f64::min)
-    };
-    let mut least = vec![0.0; order.len() + 1];
-    for (i, id) in order.iter().enumerate().rev() {
-        least[i] = least[i + 1] + cheapest(id);
-    }
-    if let Some(id) = order.iter().find(|id| cheapest(id).is_infinite()) {
+    let mut search = Search::new(graph, discovered, machine, policy);
+    if let Some(id) = search.order.iter().find(|id| cheapest(discovered, **id).is_infinite()) {
         return Err(unplaceable(graph, discovered, *id));
     }
-    let crossing = machine.costs.crossing();
-    let leaving = machine.costs.leaving();
-    let mut search = Search {
-        graph,
-        discovered,
-        crossing,
-        leaving,
-        policy,
-        order,
-        least,
-        best: None,
-        steps: 0,
-        furthest: 0,
-    };
     let nowhere = vec![usize::MAX; graph.nodes.len()];
     let mut way = Way { spaces: nowhere.clone(), enters: nowhere.clone(), leaves: nowhere };
     search.place(0, 0.0, &mut way);
-    let (steps, proved) = (search.steps, search.steps < STEPS_MAX);
-    match search.best {
+    let (mut steps, mut proved) = (search.steps, search.steps < STEPS_MAX);
+    let mut best = search.best.take();
+    if !proved
+        && (policy == Policy::Cost || best.is_none())
+        && let Some((found, looked, exact)) = eliminate::eliminate(&search)
+    {
+        // What is not exact may have lost the better one.
+        best = best.filter(|(cost, _)| !exact && *cost < found.0).or(Some(found));
+        (steps, proved) = (steps + looked, exact);
+    }
+    match best {
         Some((cost_ns, Way { spaces, enters, leaves })) => {
             let choice = Choice { policy, cost_ns, looked_at: steps, proved };
             Ok(Selected { spaces, enters, leaves, choice })
@@ -100,7 +91,29 @@ pub(super) fn select(
     }
 }
 
-impl Search<'_> {
+/// What the cheapest placement costs, if there is any.
+pub(super) fn least(graph: &Graph, discovered: &Discovered, machine: &Machine) -> Option<f64> {
+    let search = Search::new(graph, discovered, machine, Policy::Cost);
+    eliminate::eliminate(&search).map(|((cost, _), ..)| cost)
+}
+
+impl<'s> Search<'s> {
+    fn new(
+        graph: &'s Graph,
+        discovered: &'s Discovered,
+        machine: &Machine,
+        policy: Policy,
+    ) -> Self {
+        let order = order(graph);
+        let mut least = vec![0.0; order.len() + 1];
+        for (i, id) in order.iter().enumerate().rev() {
+            least[i] = least[i + 1] + cheapest(discovered, *id);
+        }
+        let (crossing, leaving) = (machine.costs.crossing(), machine.costs.leaving());
+        let (best, steps, furthest) = (None, 0, 0);
+        Self { graph, discovered, crossing, leaving, policy, order, least, best, steps, furthest }
+    }
+
     fn place(&mut self, at: usize, cost: f64, way: &mut Way) {
         self.steps += 1;
         self.furthest = self.furthest.max(at);
@@ -111,12 +124,13 @@ impl Search<'_> {
             return;
         };
         for Try { space, own, enters, leaves } in self.tries(id, way) {
-            let more = own + self.rings(id, enters, way);
+            let more = own * self.discovered.flows.0[id.0] + self.rings(id, enters, way);
             let bound = cost + more + self.least[at + 1];
             let worse = self.best.as_ref().is_some_and(|(best, _)| bound >= *best);
             // The greedy rule takes the first legal placement: deepest first.
             let settled = self.policy == Policy::Deepest && self.best.is_some();
-            if worse || settled || self.steps >= STEPS_MAX && self.best.is_some() {
+            let enough = self.best.is_some() || self.steps >= 4 * STEPS_MAX;
+            if worse || settled || self.steps >= STEPS_MAX && enough {
                 continue;
             }
             (way.spaces[id.0], way.enters[id.0], way.leaves[id.0]) = (space, enters, leaves);
@@ -172,17 +186,28 @@ impl Search<'_> {
     }
 
     fn rings(&self, id: NodeId, enters: usize, way: &Way) -> f64 {
-        let before = self.graph.inputs(id).filter(|edge| !edge.back);
-        let from = before.map(|edge| way.leaves[edge.from.0]).filter(|from| *from != enters);
         let spaces = &self.discovered.spaces;
-        from.map(|from| match spaces[from].kind {
-            // The first thread reads what leaves the kernel, and hands on what goes elsewhere.
-            SpaceKind::Kernel if spaces[enters].name == FIRST => self.leaving,
-            SpaceKind::Kernel => self.leaving + self.crossing,
-            SpaceKind::Thread | SpaceKind::Process => self.crossing,
-        })
-        .sum()
+        let edges = self.graph.edges.iter().zip(&self.discovered.flows.1);
+        let comes = edges.filter(|(edge, _)| edge.to == id && !edge.back);
+        comes
+            .map(|(edge, flow)| match way.leaves[edge.from.0] {
+                from if from == enters => 0.0,
+                // The first thread reads what leaves the kernel, and hands on what goes elsewhere.
+                from if spaces[from].kind == SpaceKind::Kernel => {
+                    let on = if spaces[enters].name == FIRST { 0.0 } else { self.crossing };
+                    flow * (self.leaving + on)
+                }
+                _ => flow * self.crossing,
+            })
+            .sum()
     }
+}
+
+/// The least that a node costs anywhere, as far as blocks come to it; no end if nothing runs it.
+fn cheapest(discovered: &Discovered, id: NodeId) -> f64 {
+    let costs = discovered.verdicts[id.0].iter().filter_map(|v| v.as_ref().ok());
+    let least = costs.copied().fold(f64::INFINITY, f64::min);
+    if least.is_finite() { least * discovered.flows.0[id.0] } else { least }
 }
 
 /// A space that may run a node, what a block costs in it, and the spaces on its two sides.
@@ -231,3 +256,6 @@ fn unplaceable(graph: &Graph, discovered: &Discovered, id: NodeId) -> Unplaceabl
         .collect();
     Unplaceable { node: id, name: graph.node(id).name().to_owned(), refusals }
 }
+
+#[cfg(test)]
+mod tests;

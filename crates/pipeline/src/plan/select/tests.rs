@@ -1,0 +1,117 @@
+//! Both searches against each other and against all placements there are, on small graphs.
+
+use super::*;
+use crate::classes::ClassSet;
+use crate::graph::{Edge, Node, Step};
+use crate::language::Span;
+use crate::plan::{Costs, PlannedSpace};
+
+/// A generator of numbers (xorshift*) with the seed of a case.
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, end: u64) -> u64 {
+        self.0 ^= self.0 >> 12;
+        self.0 ^= self.0 << 25;
+        self.0 ^= self.0 >> 27;
+        (self.0.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 33) % end
+    }
+}
+
+/// A graph of so many nodes, the first a source, edges forward only.
+fn graph(random: &mut Random, nodes: usize) -> Graph {
+    let node = Node {
+        step: Step::Unknown,
+        span: Span { start: 0, end: 0 },
+        inside: None,
+        comes: Vec::new(),
+        classifiers: Vec::new(),
+    };
+    let mut graph = Graph { nodes: vec![node; nodes], ..Graph::default() };
+    for to in 1..nodes {
+        for from in 0..to {
+            let near = from + 1 == to;
+            if near && random.below(3) > 0 || random.below(5) == 0 {
+                let (classes, span) = (ClassSet::plain(), Span { start: 0, end: 0 });
+                let (from, to) = (NodeId(from), NodeId(to));
+                graph.edges.push(Edge { from, to, classes, span, back: false });
+            }
+        }
+    }
+    graph
+}
+
+fn discovered(random: &mut Random, graph: &Graph) -> Discovered {
+    let space = |name: &str, kind| PlannedSpace { name: name.to_owned(), kind, part: 0 };
+    let spaces = vec![
+        space("kernel", SpaceKind::Kernel),
+        space(FIRST, SpaceKind::Thread),
+        space("thread1", SpaceKind::Thread),
+    ];
+    let verdict = |random: &mut Random| match random.below(5) {
+        0 => Err("no".to_owned()),
+        _ => Ok(random.below(300) as f64),
+    };
+    let verdicts = graph.ids().map(|_| (0..3).map(|_| verdict(random)).collect()).collect();
+    let mut share = |n: usize| (0..n).map(|_| random.below(101) as f64 / 100.0).collect();
+    let flows = (share(graph.nodes.len()), share(graph.edges.len()));
+    let parts = vec![0; graph.nodes.len()];
+    Discovered { owners: vec![None; spaces.len()], spaces, verdicts, flows, parts }
+}
+
+/// The cost of the best of all placements, looked at one by one.
+fn best_of_all(graph: &Graph, discovered: &Discovered, costs: &Costs) -> Option<f64> {
+    let nodes = graph.nodes.len();
+    let mut best = None;
+    for number in 0..3_usize.pow(u32::try_from(nodes).unwrap()) {
+        let space: Vec<usize> =
+            (0..nodes).map(|node| number / 3_usize.pow(node as u32) % 3).collect();
+        let mut cost = 0.0;
+        for (node, space) in space.iter().enumerate() {
+            let own = discovered.verdicts[node][*space].as_ref().copied();
+            cost += own.map_or(f64::INFINITY, |own| own * discovered.flows.0[node]);
+        }
+        for (edge, flow) in graph.edges.iter().zip(&discovered.flows.1) {
+            cost += match (space[edge.from.0], space[edge.to.0]) {
+                (from, to) if from > to => f64::INFINITY,
+                (from, to) if from == to => 0.0,
+                (0, 1) => flow * costs.leaving(),
+                (0, _) => flow * (costs.leaving() + costs.crossing()),
+                _ => flow * costs.crossing(),
+            };
+        }
+        if cost.is_finite() && best.is_none_or(|best| cost < best) {
+            best = Some(cost);
+        }
+    }
+    best
+}
+
+#[test]
+fn o3_both_searches_find_the_best_of_all_placements() {
+    let machine = Machine::with_kernel();
+    let (mut found, mut none) = (0, 0);
+    for seed in 1..400 {
+        let mut random = Random(0x9e37_79b9_7f4a_7c15_u64.wrapping_mul(seed));
+        let nodes = 1 + random.below(7) as usize;
+        let graph = graph(&mut random, nodes);
+        let discovered = discovered(&mut random, &graph);
+        let all = best_of_all(&graph, &discovered, &machine.costs);
+        let bounded = select(&graph, &discovered, &machine, Policy::Cost).ok();
+        let bounded = bounded.map(|selected| selected.choice.cost_ns);
+        let search = Search::new(&graph, &discovered, &machine, Policy::Cost);
+        let eliminated = eliminate::eliminate(&search);
+        assert!(eliminated.as_ref().is_none_or(|(_, _, exact)| *exact));
+        let eliminated = eliminated.map(|((cost, _), ..)| cost);
+        for one in [bounded, eliminated] {
+            let same = match (one, all) {
+                (Some(one), Some(all)) => (one - all).abs() < 1e-6,
+                (one, all) => one == all,
+            };
+            assert!(same, "seed {seed}: {one:?}, and the best is {all:?}\n{graph}");
+        }
+        found += usize::from(all.is_some());
+        none += usize::from(all.is_none());
+    }
+    assert!(found > 100 && none > 20, "{found} and {none}");
+}

@@ -1,0 +1,119 @@
+//! The filters of the house, with sources and sinks made up for the planner.
+
+use filter::{
+    Arguments, Attach, Description, Filter, Form, Forms, Gives, Kind, Mistake, PLAIN, Parameter,
+    Reads, Side, Type,
+};
+use pipeline::catalogue::{Catalogue, List};
+use pipeline::plan::{Machine, Plan, plan};
+use std::sync::OnceLock;
+
+const fn source(name: &'static str, form: Form, parameters: &'static [Parameter]) -> Description {
+    let gives = Gives::Form(form);
+    let takes = Forms::NONE;
+    Description { name, kind: Kind::Source, takes, gives, parameters, ..Description::EMPTY }
+}
+
+const fn sink(name: &'static str, parameters: &'static [Parameter]) -> Description {
+    Description { name, kind: Kind::Sink, gives: Gives::Nothing, parameters, ..Description::EMPTY }
+}
+
+const FILE: Parameter = Parameter::needed("file", Type::Path, "the file");
+pub(crate) const RX: Description = Description {
+    takes_filter: true,
+    attaches: Some(attach),
+    ..source(
+        "rx",
+        Form::Frame,
+        &[Parameter::optional("interface", Type::Text, "where").positional()],
+    )
+};
+/// A program stands at one interface.
+fn attach(arguments: &Arguments) -> Result<Attach, String> {
+    let interface = arguments.text("interface").ok_or("a program stands at one interface")?;
+    let interface = interface.to_owned();
+    Ok(Attach { interface, netns: None, side: Side::Received, takes: false })
+}
+
+const REPLAY: Description = source("replay", Form::Frame, &[FILE]);
+const READ: Description = source(
+    "read",
+    Form::Bytes,
+    &[FILE, Parameter::named("block", Type::SIZE, "64k", "how long a block is")],
+);
+const PRINT: Description = sink("print", &[]);
+const DISCARD: Description =
+    Description { reads: Reads::Nothing, kernel: Some(PLAIN), ..sink("discard", &[]) };
+const PCAP: Description = Description { writes_files: true, ..sink("pcap", &[FILE]) };
+
+const EXEC: Description = Description {
+    name: "exec",
+    kind: Kind::Editing,
+    gives: Gives::Form(Form::Bytes),
+    parameters: &[Parameter::needed("command", Type::Text, "the command")],
+    process: true,
+    ..Description::EMPTY
+};
+const EXEC_AT_HEAD: Description = Description { kind: Kind::Source, takes: Forms::NONE, ..EXEC };
+
+/// What passes blocks on, so that a cycle can be drawn.
+const AROUND: Description =
+    Description { name: "around", user: Some(around), ..Description::EMPTY };
+
+fn around(_: &Arguments) -> Result<Filter, Mistake> {
+    Err(Mistake {
+        parameter: None,
+        which: 0,
+        at: None,
+        what: "is never made".to_owned(),
+        hint: None,
+    })
+}
+
+/// The filters of the house, with sources and sinks made up for the planner.
+#[derive(Debug)]
+pub(crate) struct World(List<'static>);
+
+impl Catalogue for World {
+    fn find(&self, name: &str) -> Option<&'static Description> {
+        self.0.find(name)
+    }
+
+    fn find_source(&self, name: &str) -> Option<&'static Description> {
+        self.0.find_source(name)
+    }
+
+    fn names(&self) -> Vec<&'static str> {
+        self.0.names()
+    }
+
+    fn spaces(&self) -> Vec<&str> {
+        self.0.spaces()
+    }
+
+    fn refuses(&self, _: &Description, _: &Arguments) -> Option<Mistake> {
+        None
+    }
+}
+
+/// All of it.
+pub(crate) fn world() -> World {
+    static ENTRIES: OnceLock<Vec<&'static Description>> = OnceLock::new();
+    let entries = ENTRIES.get_or_init(entries);
+    World(List { entries, spaces: &["kernel", "thread*"] })
+}
+
+fn entries() -> Vec<&'static Description> {
+    let mut entries: Vec<&'static Description> =
+        vec![&RX, &REPLAY, &READ, &EXEC_AT_HEAD, &EXEC, &AROUND];
+    entries.extend(filter::catalog::FILTERS);
+    entries.extend([&PRINT, &DISCARD, &PCAP]);
+    entries
+}
+
+/// The plan of a request without mistakes, on a machine that can run it.
+pub(crate) fn planned(request: &str, machine: &Machine) -> Plan {
+    let (graph, mistakes) = pipeline::read(request, &world());
+    assert!(mistakes.is_empty(), "{}", pipeline::render(request, &mistakes, false));
+    plan(graph, &world(), machine).unwrap_or_else(|why| panic!("{request}: {why}"))
+}

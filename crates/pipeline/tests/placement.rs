@@ -1,0 +1,179 @@
+//! What holds of every placement, whatever the request and the machine: requests and costs by
+//! chance, from a seed that is printed (`SEED=` replays one).
+
+mod common;
+
+use common::Random;
+use common::house::{planned, world};
+use pipeline::plan::{Costs, FilterCost, Machine, Plan, Policy, Refused, Share, SpaceKind, plan};
+
+/// Filters that take frames and give them, with and without a twin.
+const FILTERS: &[&str] = &[
+    "bpf \"udp\"",
+    "bpf \"tcp port 80\"",
+    "dport",
+    "sport",
+    "count",
+    "ipproto",
+    "sample 10",
+    "regex \"a.b\"",
+    "hist",
+];
+const SINKS: &[&str] = &["print", "discard", "count", "pcap out.pcap"];
+
+/// A request: sources, a chain, perhaps branches that are chains, perhaps joined again.
+fn request(random: &mut Random) -> String {
+    let source = random.pick(&["rx eth0", "rx eth0", "rx eth1", "rx", "replay a.pcap"]);
+    let mut line = source.to_owned();
+    chain(random, &mut line, 4);
+    if random.once_in(2) {
+        let branches = 2 + random.below(4);
+        let joined = random.once_in(3);
+        let mut all = Vec::new();
+        for number in 0..branches {
+            let mut branch = match random.below(3) {
+                0 => format!("|{number} count"),
+                1 => "|all count".to_owned(),
+                _ => "count".to_owned(),
+            };
+            chain(random, &mut branch, 3);
+            if !joined {
+                branch = format!("{branch} | {}", random.pick(SINKS));
+            }
+            all.push(format!("({branch})"));
+        }
+        line = format!("{line} | dport | ({})", all.join(" + "));
+        if !joined {
+            return line;
+        }
+    }
+    format!("{line} | {}", random.pick(SINKS))
+}
+
+fn chain(random: &mut Random, line: &mut String, length: usize) {
+    for _ in 0..random.below(length + 1) {
+        let pipe = random.pick(&["|", "|", "|all"]);
+        line.push_str(&format!(" {pipe} {}", random.pick(FILTERS)));
+    }
+}
+
+/// A table with every number and filter by chance.
+fn costs(random: &mut Random) -> Costs {
+    let mut costs = Costs::default();
+    for (name, value) in costs.numbers() {
+        costs.set(name, value * random.below(300) as f64 / 100.0);
+    }
+    for filter in FILTERS {
+        for kernel in [false, true] {
+            let (block, byte) = (random.below(400) as f64, random.below(10) as f64 / 10.0);
+            costs.put(FilterCost { filter: (*filter).to_owned(), kernel, block, byte });
+        }
+        if random.once_in(2) {
+            let (classes, share) = ("!0".to_owned(), random.below(100) as f64 / 100.0);
+            costs.put_share(Share { filter: (*filter).to_owned(), classes, share });
+        }
+    }
+    costs
+}
+
+fn kernel_of(plan: &Plan) -> Vec<bool> {
+    let inside = |id| plan.space_of(id).kind == SpaceKind::Kernel;
+    plan.graph.ids().map(|(id, _)| inside(id)).collect()
+}
+
+#[test]
+fn o2_no_path_turns_back_and_the_kernel_has_a_connected_prefix() {
+    let mut random = Random::from_environment();
+    let mut inside = 0;
+    for _ in 0..100 {
+        let text = request(&mut random);
+        let machine = Machine { costs: costs(&mut random), ..Machine::with_kernel() };
+        for policy in ["", "--policy=deepest "] {
+            let plan = planned(&format!("{policy}{text}"), &machine);
+            let kernel = kernel_of(&plan);
+            for edge in plan.graph.edges.iter().filter(|edge| !edge.back) {
+                let (from, to) = (plan.placed[edge.from.0].space, plan.placed[edge.to.0].space);
+                assert!(from <= to, "{text}: {edge:?}");
+                assert!(kernel[edge.from.0] || !kernel[edge.to.0], "{text}: {edge:?}");
+            }
+            let steps: usize =
+                plan.programs.iter().flat_map(|p| &p.steps).map(|step| step.nodes.len()).sum();
+            let sources: usize = plan.programs.iter().map(|p| p.sources.len()).sum();
+            assert_eq!(steps + sources, kernel.iter().filter(|k| **k).count(), "{text}");
+            let left = plan.graph.edges.iter().filter(|e| kernel[e.from.0] && !kernel[e.to.0]);
+            let leaves: usize = plan.programs.iter().map(|p| p.leaves.len()).sum();
+            assert_eq!(leaves, left.count(), "{text}");
+            inside += usize::from(steps > 0);
+        }
+    }
+    assert!(inside > 20, "{inside} plans of 200 had a filter in the kernel");
+}
+
+#[test]
+fn o3_by_its_own_costs_the_policy_is_never_worse_than_deepest_or_all_in_threads() {
+    let mut random = Random::from_environment();
+    let (mut deepest_loses, mut threads_lose) = (0, 0);
+    for _ in 0..100 {
+        let text = request(&mut random);
+        let machine = Machine { costs: costs(&mut random), ..Machine::with_kernel() };
+        let best = planned(&text, &machine);
+        let cost = best.choice.cost_ns;
+        assert!(best.choice.policy == Policy::Cost && best.choice.proved, "{text}");
+        let deepest = planned(&format!("--policy=deepest {text}"), &machine);
+        let sources = best.graph.heads().into_iter();
+        let why = "all in threads".to_owned();
+        let refused: Vec<_> = sources.map(|node| Refused { node, why: why.clone() }).collect();
+        let threads = best.again(&machine, &refused).unwrap().unwrap();
+        assert!(threads.programs.is_empty());
+        for (name, other) in [("deepest", &deepest), ("threads", &threads)] {
+            let there = other.choice.cost_ns;
+            assert!(cost <= there + 1e-6, "{text}: {cost}, and {name} {there}");
+        }
+        deepest_loses += usize::from(deepest.choice.cost_ns > 1.3 * cost);
+        threads_lose += usize::from(threads.choice.cost_ns > 1.3 * cost);
+    }
+    assert!(deepest_loses >= 5 && threads_lose >= 5, "{deepest_loses} and {threads_lose} of 100");
+}
+
+#[test]
+fn v6_costs_that_are_off_by_half_change_plans() {
+    let mut random = Random::from_environment();
+    let mut changed = 0;
+    for _ in 0..100 {
+        let text = request(&mut random);
+        let machine = Machine { costs: costs(&mut random), ..Machine::with_kernel() };
+        let mut other = machine.clone();
+        for (name, value) in machine.costs.numbers() {
+            other.costs.set(name, value * (0.5 + random.below(101) as f64 / 100.0));
+        }
+        for filter in &mut other.costs.filters {
+            filter.block *= 0.5 + random.below(101) as f64 / 100.0;
+        }
+        let moved = kernel_of(&planned(&text, &machine)) != kernel_of(&planned(&text, &other));
+        changed += usize::from(moved);
+    }
+    assert!(changed > 0, "no plan of 100 is another");
+}
+
+#[test]
+fn o3_a_line_of_many_branches_is_still_placed_exactly() {
+    let machine = Machine::with_kernel();
+    let branch = |n: usize| format!("(|{n} bpf \"host 10.0.0.{n}\" | print)");
+    let branches: Vec<String> = (1..=30).map(branch).collect();
+    let text = format!("rx eth0 | dport | ({})", branches.join(" + "));
+    let plan = planned(&text, &machine);
+    assert!(plan.choice.proved, "looked at {}", plan.choice.looked_at);
+    let deepest = planned(&format!("--policy=deepest {text}"), &machine);
+    assert!(plan.choice.cost_ns <= deepest.choice.cost_ns);
+}
+
+#[test]
+fn a_request_by_chance_is_a_request() {
+    let mut random = Random::from_environment();
+    for _ in 0..200 {
+        let text = request(&mut random);
+        let (graph, mistakes) = pipeline::read(&text, &world());
+        assert!(mistakes.is_empty(), "{}", pipeline::render(&text, &mistakes, false));
+        assert!(plan(graph, &world(), &Machine::example()).is_ok(), "{text}");
+    }
+}
