@@ -232,7 +232,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_pointer_gives_back_what_it_was_given() {
+    fn d3_a_pointer_takes_16_bytes_and_gives_back_what_it_was_given() {
+        assert_eq!(size_of::<RichPointer>(), 16);
         let dbuf = DbufId::new(0xab_cdef).unwrap();
         let p = RichPointer::new(dbuf, Place::new(0x0fff_1234_5678, 65_549), Class(793));
         assert_eq!(p.dbuf(), dbuf);

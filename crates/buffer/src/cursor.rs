@@ -575,3 +575,5 @@ impl Consumer {
 #[cfg(test)]
 #[cfg(loom)]
 mod models;
+#[cfg(all(test, not(loom)))]
+mod tests;

@@ -60,8 +60,8 @@ pub trait Stream: fmt::Debug {
         Err(Fault::WrongEnd)
     }
 
-    /// How many bytes a read copies now, one for sure and no more than this, where a look would be a
-    /// copy too; 0: it is none, or nothing is there. For who copies to somewhere else: once, and
+    /// How many bytes a read copies now, one for sure and no more than this, where a look would be
+    /// a copy too; 0: it is none, or nothing is there. For who copies to somewhere else: once, and
     /// not twice.
     fn copies(&mut self) -> Result<usize, Fault> {
         Ok(0)

@@ -9,8 +9,8 @@
 //! ```
 //!
 //! Every kind of reader sits one exam: between its look and the question whether that was all,
-//! its writer shows a block and is killed, or ends. The block must be read, and then the end be what
-//! it is.
+//! its writer shows a block and is killed, or ends. The block must be read, and then the end be
+//! what it is.
 
 use std::fmt;
 

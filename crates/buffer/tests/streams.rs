@@ -31,6 +31,26 @@ fn everything_comes_through_to_another_user() {
     other.succeeds();
 }
 
+/// One ring serves two processes for as long as they want: it is mapped once, its control words for
+/// reading by who only reads them, and nothing is mapped for what passes through.
+#[test]
+fn d1_d12_a_ring_is_mapped_once_and_only_ones_own_page_for_writing() {
+    let Some(other) = Other::start("tell mappings") else { return };
+    let (mut output, offers) = stream(&config(1)).unwrap();
+    offer(&other, &offers[0]);
+    drop(offers);
+    let before = other.line().unwrap();
+    let kinds: Vec<_> = before.lines().map(|line| line.split(' ').skip(1).collect()).collect();
+    let expected =
+        [vec!["r--s", "/memfd:streamline-ring"], vec!["rw-s", "/memfd:streamline-cursor"]];
+    assert!(expected.iter().all(|kind| kinds.contains(kind)) && kinds.len() == 2, "{before}");
+    write(&mut output, 0..20_000).unwrap();
+    assert!(output.count().bytes > 400 * 16384, "hundreds of laps");
+    drop(output);
+    assert_eq!(other.line().unwrap(), before);
+    other.succeeds();
+}
+
 #[test]
 fn a_reader_that_is_killed_anywhere_holds_up_nobody() {
     let mut random = Random::replayable();
@@ -118,11 +138,28 @@ fn the_other_process() {
             let (count, fault) = read(&mut open(stdin()).unwrap());
             say(&format!("{count} {fault:?}"));
         }
+        "tell mappings" => {
+            let mut input = open(stdin()).unwrap();
+            say(&mappings());
+            assert_eq!(read(&mut input), (20_000, None));
+            say(&mappings());
+        }
         "read and tell" => read_and_tell(open(stdin()).unwrap()),
         "write" => write_on(),
         "attack" => attack(),
         _ => panic!("no role {role}"),
     }
+}
+
+/// What is mapped of rings: where, for what, and what it is.
+fn mappings() -> String {
+    let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+    let ours = maps.lines().filter(|line| line.contains("/memfd:streamline"));
+    let parts = ours.map(|line| {
+        let words: Vec<_> = line.split_whitespace().collect();
+        format!("{} {} {}", words[0], words[1], words[5])
+    });
+    parts.collect::<Vec<_>>().join("\n")
 }
 
 fn read_and_tell(mut input: Input) {

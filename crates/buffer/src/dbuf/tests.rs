@@ -51,6 +51,25 @@ fn blocks_come_out_whole_and_in_order_at_every_wrap() {
 }
 
 #[test]
+fn d14_a_position_tells_the_lap() {
+    let (mut writer, mut readers) = ring(&config(4096, Policy::Block, 1));
+    let (mut before, mut out) = (0, [0; 1000]);
+    for lap in 0..50 {
+        for part in 0..4 {
+            let room = writer.reserve(1000).unwrap().unwrap();
+            let position = room.commit(1000).position();
+            assert!(position >= before, "positions never go back");
+            // Behind a header of 16 bytes, in a ring where four of these fill a lap.
+            assert_eq!((position / 4096, position % 4096), (lap, 1024 * part + 16));
+            before = position;
+            writer.publish();
+            assert_eq!(readers[0].read(&mut out), Ok(Some(1000)));
+            readers[0].release();
+        }
+    }
+}
+
+#[test]
 fn what_was_not_committed_or_not_published_is_not_there() {
     let (mut writer, mut readers) = ring(&config(4096, Policy::Block, 1));
     let mut room = writer.reserve(100).unwrap().unwrap();

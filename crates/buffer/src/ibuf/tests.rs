@@ -14,6 +14,24 @@ fn config(entries: usize, policy: Policy, readers: usize) -> Config {
     Config { entries, policy, readers, ..Config::default() }
 }
 
+/// What is named may be as long as it likes: an entry takes what an index takes.
+#[test]
+fn d2_a_ring_holds_indices_and_no_bytes() {
+    let shape = Config { lanes: Lanes::Pointer, ..config(1024, Policy::Block, 1) };
+    let (mut writer, mut readers) = ring(&shape);
+    let data = writer.side.store.writer.len() - crate::cursor::DATA_WORDS * 8;
+    assert_eq!(data, 1024 * size_of::<RichPointer>());
+    let home = DbufId::new(3).unwrap();
+    let long = |number: u64| RichPointer::new(home, Place::new(number << 20, 1 << 19), Class::YES);
+    let all: Vec<_> =
+        (0..1024).map(|n| Entry::new(long(n), ContextLane::default(), Marks::bare(0))).collect();
+    assert_eq!(writer.push(&all).unwrap(), Pushed { put: 1024, dropped: 0 });
+    let mut got = vec![entry(0); 1024];
+    assert_eq!(readers[0].read(&mut got).unwrap(), Read { count: 1024, lost: 0 });
+    assert!(got.iter().zip(0..).all(|(entry, number)| entry.pointer == long(number)));
+    assert_eq!(writer.count().bytes, 1024 << 19, "half a gigabyte was named");
+}
+
 #[test]
 fn every_stride_carries_its_lanes() {
     for (lanes, stride) in [(Lanes::Pointer, 16), (Lanes::Context, 32), (Lanes::Marks, 64)] {

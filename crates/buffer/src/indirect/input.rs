@@ -194,8 +194,8 @@ impl Input {
         Ok(Some(bytes.unwrap_or_default()))
     }
 
-    /// How many bytes of the next block a read copies, where a peek would copy them too; 0: it would
-    /// not, or nothing is there.
+    /// How many bytes of the next block a read copies, where a peek would copy them too; 0: it
+    /// would not, or nothing is there.
     pub(crate) fn copies(&mut self) -> Result<usize, Fault> {
         if self.policy == Policy::Overwrite || self.staged {
             return Ok(0);

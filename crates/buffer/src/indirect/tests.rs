@@ -172,7 +172,6 @@ fn e1_what_lies_in_a_dbuf_is_written_as_a_pointer_and_what_does_not_is_copied() 
     let file = frozen.aggregate().unwrap();
     let unknown = house.pool(11, 2).copy(&[3; 100]).unwrap();
     assert!(output.know_pool(pool.pool(), 8) && output.know_frozen(&frozen, 64));
-    assert_eq!(output.threshold(), 8, "K6: that of the smallest dbuf");
     let slice = aggregate.slices().next().unwrap().bytes();
     let piece = file.slices().next().unwrap().bytes();
     let own = vec![4; 500];
@@ -193,6 +192,105 @@ fn e1_what_lies_in_a_dbuf_is_written_as_a_pointer_and_what_does_not_is_copied() 
     assert_eq!(input.space().faults().mapped, 3, "of the unknown dbuf nothing went over");
 }
 
+/// The smallest dbuf that is referenced says after how many blocks readers are told.
+#[test]
+fn k6_the_threshold_is_that_of_the_smallest_dbuf() {
+    let house = House::new();
+    let (mut output, mut input, _backing) = house.one(&config(), 4);
+    let mut small = house.pool(9, 4);
+    let frozen = house.frozen(10, &[2; 100]);
+    assert_eq!(output.threshold(), 32);
+    assert!(output.know_frozen(&frozen, 64));
+    assert_eq!(output.threshold(), 32, "a larger one changes nothing");
+    let block = small.copy(&[1; 10]).unwrap();
+    assert!(output.know_pool(small.pool(), 8));
+    assert_eq!(output.threshold(), 8);
+    let block = block.slices().next().unwrap().bytes();
+    let mut out = [0; 1000];
+    for _ in 0..20 {
+        for _ in 0..7 {
+            output.write(block).unwrap();
+        }
+        assert_eq!(input.try_read(&mut out), Ok(None), "not yet");
+        output.write(block).unwrap();
+        assert_eq!(input.try_read(&mut out), Ok(Some(80)), "all eight");
+    }
+}
+
+/// A dbuf in which a write missed is left alone for a while, longer after each miss.
+#[test]
+fn e4_splicing_from_a_dbuf_is_off_for_a_while_after_a_miss() {
+    let house = House::new();
+    let (mut output, mut input, _backing) = house.one(&config(), 4);
+    let pool = house.pool(9, 2);
+    assert!(output.know_pool(pool.pool(), 32));
+    let mut tried = Vec::new();
+    let mut copied = 0;
+    for round in 1..=3 {
+        // What is drafted lies in the dbuf, and is no hit.
+        let mut draft = pool.pool().draft(100, 100).unwrap();
+        draft.fill(round);
+        let before = output.spliced();
+        output.write(&draft[..50]).unwrap();
+        copied += 1;
+        let place = draft.commit(100);
+        assert_eq!(output.spliced().copied, before.copied + 1);
+        // What is shown now is a hit, but nobody looks; then it is one, until something else was.
+        let bytes = pool.pool().bytes(place).unwrap();
+        let spliced = output.spliced().blocks;
+        let mut left_alone = 0;
+        while output.spliced().blocks == spliced {
+            output.write(&bytes[..50]).unwrap();
+            left_alone += 1;
+        }
+        copied += left_alone - 1;
+        tried.push(left_alone);
+        output.flush();
+        while input.try_read(&mut [0; 4096]).unwrap().is_some() {}
+    }
+    assert!(tried.iter().all(|left_alone| *left_alone > 1), "{tried:?}");
+    assert_eq!(output.spliced().copied, copied);
+}
+
+/// The last dbuf that was hit costs no search: eight ranges lie in one cache line, and whoever is
+/// hit beyond them takes a place there.
+#[test]
+fn e4_the_dbufs_that_were_hit_last_lie_in_one_line() {
+    use super::ranges::{RANGES, Ranges};
+    assert!(RANGES == 8 && size_of::<Ranges>() >= 64);
+    let mut ranges = Ranges::default();
+    let at = |number: usize| (1 + number) << 32;
+    for number in 0..RANGES + 1 {
+        ranges.insert(at(number), SEGMENT, number);
+    }
+    let found: Vec<_> = (0..=RANGES).map(|number| ranges.find(at(number) + 9)).collect();
+    assert_eq!(found.iter().flatten().count(), RANGES, "{found:?}");
+    assert_eq!(found.last(), Some(&Some(RANGES)), "the last one is there");
+    let known: Vec<_> = found.iter().flatten().copied().collect();
+    assert!(known.iter().all(|name| found[*name] == Some(*name)));
+    assert_eq!(ranges.find(at(RANGES) + SEGMENT), None, "behind its end");
+}
+
+/// What lies in no dbuf goes to the default one of the space, for all its streams.
+#[test]
+fn d8_what_lies_nowhere_is_written_to_the_default_dbuf_of_the_space() {
+    let house = House::new();
+    let backing = Backing::new(house.pool(BACKING, 4));
+    let space = house.space(Space::new());
+    for number in 20..23 {
+        let config = Config { id: id(number), ..config() };
+        let (mut output, mut offers) = indirect(&config, backing.clone()).unwrap();
+        let mut input = offers.remove(0).open(&space).unwrap();
+        output.write(&[number as u8; 700]).unwrap();
+        output.write_with(10, |room| room.iter_mut().map(|byte| *byte = 1).count()).unwrap();
+        output.flush();
+        let mut pointers = [RichPointer::hole(0); 4];
+        assert_eq!(input.pointers(&mut pointers), Ok(2));
+        assert!(pointers[..2].iter().all(|pointer| pointer.dbuf() == id(BACKING)));
+    }
+    assert_eq!(space.faults().mapped, 1);
+}
+
 /// What is drafted is not shown to anybody: its address is no hit. (S4)
 #[test]
 fn e1_bytes_that_are_still_written_are_copied() {
@@ -205,7 +303,6 @@ fn e1_bytes_that_are_still_written_are_copied() {
     output.write(&draft[..50]).unwrap();
     draft.fill(2);
     let place = draft.commit(100);
-    // E4: after a miss in a range it is left alone for a while, longer each time.
     let bytes = pool.pool().bytes(place).unwrap();
     for _ in 0..3 {
         output.write(&bytes[..50]).unwrap();
@@ -437,7 +534,7 @@ fn e1_who_passes_on_waits_for_both_sides() {
 }
 
 #[test]
-fn f3_what_a_writer_left_behind_is_kept_until_it_is_read() {
+fn what_a_writer_left_behind_is_kept_until_it_is_read() {
     let house = House::new();
     let (output, mut input, backing) = house.one(&config(), 4);
     let mut output = output;

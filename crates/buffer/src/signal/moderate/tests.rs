@@ -54,11 +54,18 @@ fn k4_thresholds_are_powers_of_two_and_at_most_half_a_ring() {
     assert_eq!(Threshold::default(), Threshold { blocks: 32, ns: 1_000_000 });
     assert_eq!([within(32, 4096), within(33, 4096), within(5000, 4096)], [32, 32, 2048]);
     assert_eq!([within(0, 4096), within(32, 16), within(9, 1)], [1, 8, 1]);
+}
+
+#[test]
+fn k6_a_smaller_buffer_behind_it_lowers_the_threshold() {
     let (_, _, mut moderator) = driven(32, 1);
     moderator.bound(100);
     assert_eq!(moderator.threshold().blocks, 32);
     moderator.bound(9);
-    assert_eq!(moderator.threshold().blocks, 8, "K6: that of a smaller buffer behind it");
+    assert_eq!(moderator.threshold().blocks, 8);
+    assert!(!moderator.published(7, true, || 1) && moderator.published(1, true, || 1));
+    moderator.bound(32);
+    assert_eq!(moderator.threshold().blocks, 8, "the smallest of all");
 }
 
 #[test]

@@ -498,7 +498,7 @@ fn arrives(steps: &[Step], how: How, batch: usize) -> (Vec<Vec<u32>>, u64) {
 }
 
 #[test]
-fn l_nobody_sees_a_change_but_those_behind_it_whatever_the_graph() {
+fn l1_nobody_sees_a_change_but_those_behind_it_whatever_the_graph() {
     let mut random = Random::replayable();
     let mut in_place = 0;
     for round in 0..400 {

@@ -1,0 +1,74 @@
+//! Which words who writes.
+
+use super::*;
+use crate::wait::Sleeper;
+use abi::ring::LINE_WORDS;
+
+/// The words of a page.
+fn words(page: &Region) -> Vec<u64> {
+    page.words().iter().take(8 * LINE_WORDS).map(|word| word.load(Ordering::Relaxed)).collect()
+}
+
+/// The words of its own page a party may write; nobody else writes there. So no line goes to and
+/// fro between two that write it, and a reader's page is all that a reader need be able to write.
+#[test]
+fn d12_each_party_writes_lines_of_its_own_and_no_other() {
+    for policy in [Policy::Block, Policy::DropNew, Policy::Overwrite] {
+        let store = Store::heap(512, 4096, policy, 2);
+        let pages = || {
+            let readers = store.readers.iter().map(|page| words(page));
+            std::iter::once(words(&store.writer)).chain(readers).collect::<Vec<_>>()
+        };
+        let mut writer = Producer::new(store.clone());
+        let mut readers = [0, 1].map(|index| Consumer::new(store.clone(), index));
+        let mut sleepers = [(); 3].map(|()| Sleeper::default());
+        for round in 1..100 {
+            let before = pages();
+            writer.room(64).unwrap();
+            writer.head += 64;
+            writer.put.blocks += 1;
+            writer.begin(writer.head);
+            writer.mark(writer.head);
+            writer.publish();
+            sleepers[2].falls_asleep(&store.writer, abi::ring::writer::WAIT, 0);
+            let written = pages();
+            assert_ne!(written[0], before[0], "{policy:?}, round {round}");
+            assert_eq!(written[1..], before[1..], "the writer writes its own page alone");
+            for (at, reader) in readers.iter_mut().enumerate() {
+                let before = pages();
+                reader.next = reader.available().unwrap();
+                reader.taken.blocks += 1;
+                reader.release();
+                sleepers[at].falls_asleep(&store.readers[at], abi::ring::reader::WAIT, 0);
+                let read = pages();
+                assert_ne!(read[1 + at], before[1 + at]);
+                let others = (0..3).filter(|page| *page != 1 + at);
+                others.for_each(|page| assert_eq!(read[page], before[page], "page {page}"));
+            }
+        }
+        let before = pages();
+        readers[1].leave();
+        assert!(pages()[..2] == before[..2] && pages()[2] != before[2]);
+    }
+}
+
+/// Words that the other side looks at in each batch lie in pairs of lines of their own: who waits
+/// for one is not disturbed by stores to another.
+#[test]
+fn d12_no_two_words_that_are_watched_share_a_line() {
+    use abi::ring::{reader, writer};
+    let lines = |words: &[usize]| {
+        let mut lines: Vec<_> = words.iter().map(|word| word / LINE_WORDS).collect();
+        lines.dedup();
+        lines.len()
+    };
+    let (w, r) = (
+        [writer::RESERVE, writer::COMMIT, writer::MARK, writer::STATE, writer::WAIT],
+        [reader::CURSOR, reader::STATE, reader::WAIT],
+    );
+    assert_eq!((lines(&w), lines(&r)), (w.len(), r.len()));
+    assert_eq!(LINE_WORDS * 8, 128, "processors fetch lines in pairs");
+    let store = Store::heap(8, 64, Policy::Block, 2);
+    let regions = [&store.writer, &*store.readers[0], &*store.readers[1]];
+    assert!(regions.iter().all(|region| region.words().as_ptr().addr().is_multiple_of(128)));
+}
