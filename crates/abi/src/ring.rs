@@ -19,6 +19,9 @@ pub const PAGE: usize = 4096;
 pub const PAGE_WORDS: usize = PAGE / 8;
 /// Words from one control word to the next.
 pub const LINE_WORDS: usize = 16;
+/// Words from one copy of a ledger to the other. Each begins with the position that it belongs to:
+/// the one whose position is shown counts.
+pub const COPY_WORDS: usize = LINE_WORDS / 2;
 
 /// Control words of the writer's page.
 pub mod writer {
@@ -33,7 +36,8 @@ pub mod writer {
     pub const MARK: usize = 2 * LINE_WORDS;
     /// Whether more will come: [`super::OPEN`] or [`super::CLOSED`].
     pub const STATE: usize = 3 * LINE_WORDS;
-    /// First word of the writer's ledger: blocks put, bytes put, blocks dropped, bytes dropped.
+    /// First word of the writer's ledger, twice ([`super::COPY_WORDS`]): blocks put, bytes put,
+    /// blocks dropped, bytes dropped.
     pub const LEDGER: usize = 4 * LINE_WORDS;
     /// Whether the writer sleeps, and until where readers must have come ([`super::wait`]).
     pub const WAIT: usize = 5 * LINE_WORDS;
@@ -49,7 +53,8 @@ pub mod reader {
     pub const CURSOR: usize = 0;
     /// Whether the reader still reads: [`super::OPEN`] or [`super::CLOSED`].
     pub const STATE: usize = LINE_WORDS;
-    /// First word of the reader's ledger: blocks taken, bytes taken, blocks lost, blocks skipped.
+    /// First word of the reader's ledger, twice ([`super::COPY_WORDS`]): blocks taken, bytes taken,
+    /// blocks lost, blocks skipped.
     pub const LEDGER: usize = 2 * LINE_WORDS;
     /// Whether the reader sleeps, and until where the writer must have come ([`super::wait`]).
     pub const WAIT: usize = 3 * LINE_WORDS;
@@ -105,10 +110,10 @@ const _: () = assert!(size_of::<Geometry>() == 56);
 
 impl Geometry {
     /// Says that this is a ring of this version.
-    pub const MAGIC: u64 = u64::from_le_bytes(*b"SL ring2");
+    pub const MAGIC: u64 = u64::from_le_bytes(*b"SL ring3");
     /// Says that this is a ring of slots: after the writer's page comes a table of one word for
     /// each slot, the length of the block in it, filled up to a page; then the slots.
-    pub const SLOTS: u64 = u64::from_le_bytes(*b"SL slot1");
+    pub const SLOTS: u64 = u64::from_le_bytes(*b"SL slot2");
 }
 
 /// What stands before each block in a dbuf: 16 bytes, aligned to 16.

@@ -16,10 +16,16 @@
 //! - *closed*: `STATE` is stored with Release after the last publication; who sees it sees all
 //!   positions.
 //!
+//! Before a position a party stores the count that belongs to it ([`told`]): whoever is killed
+//! between the two has told the truth about what it has shown.
+//!
 //! A position that comes from the other party is checked each time it is read: it must lie within
 //! one capacity of our own and never go back. If not, the link to that party is poisoned: the fault
 //! goes to the caller, nothing is clamped, and no other party of the ring notices (RELIABILITY T3).
 
+mod told;
+
+use self::told::Teller;
 use crate::atomic::{Ordering, acquire, fence};
 use crate::join::{Coming, Door, Ticket};
 use crate::region::Region;
@@ -70,8 +76,7 @@ impl Store {
 
     /// What the writer has published about its count.
     pub(crate) fn put(&self) -> Put {
-        acquire(self.writer.word(writer::COMMIT));
-        Put::from_words(std::array::from_fn(|i| acquire(self.writer.word(writer::LEDGER + i))))
+        Put::from_words(told::told(&self.writer, writer::COMMIT, writer::LEDGER))
     }
 
     /// What a reader has published about its count.
@@ -81,8 +86,7 @@ impl Store {
 }
 
 fn taken(page: &Region) -> Taken {
-    acquire(page.word(reader::CURSOR));
-    Taken::from_words(std::array::from_fn(|i| acquire(page.word(reader::LEDGER + i))))
+    Taken::from_words(told::told(page, reader::CURSOR, reader::LEDGER))
 }
 
 /// The writer's side of a ring.
@@ -109,6 +113,7 @@ pub(crate) struct Producer {
     /// Readers that came or left since somebody asked.
     changes: Vec<Change>,
     pub(crate) put: Put,
+    teller: Teller,
 }
 
 /// What the writer knows of one reader.
@@ -155,15 +160,16 @@ impl Producer {
             door: None,
             changes: Vec::new(),
             put: Put::default(),
+            teller: Teller::default(),
         }
     }
 
     /// The writer of a segment in which a ring goes on that another writer began.
     pub(crate) fn going_on(store: Arc<Store>, head: u64, put: Put) -> Self {
-        let begun =
+        let mut begun =
             Self { head, published: head, marked: head, start: head, put, ..Self::new(store) };
         begun.begin(head);
-        begun.show(&begun.store.writer);
+        begun.publish();
         begun
     }
 
@@ -266,9 +272,11 @@ impl Producer {
         self.marked = self.head;
         // First there: who sees in the old segment that there is a new one sees this.
         store.writer.word(writer::RESERVE).store(self.head, Ordering::Relaxed);
-        self.show(&store.writer);
+        let mut teller = Teller::default();
+        self.show(&store.writer, &mut teller);
         self.marked = marked;
         self.leave_segment();
+        self.teller = teller;
         self.capacity = store.capacity;
         (self.start, self.marked, self.cut) = (self.head, self.head, None);
         self.store = store;
@@ -362,14 +370,14 @@ impl Producer {
     /// Shows the readers everything that was written.
     pub(crate) fn publish(&mut self) {
         self.published = self.head;
-        self.show(&self.store.writer);
+        let mut teller = std::mem::take(&mut self.teller);
+        self.show(&self.store.writer, &mut teller);
+        self.teller = teller;
     }
 
     /// Shows them in this page.
-    fn show(&self, page: &Region) {
-        for (i, count) in self.put.words().into_iter().enumerate() {
-            page.word(writer::LEDGER + i).store(count, Ordering::Relaxed);
-        }
+    fn show(&self, page: &Region, teller: &mut Teller) {
+        teller.tell(page, writer::LEDGER, self.head, self.put.words());
         // SYNC POINT: block published; pairs with the load in `Consumer::refresh`.
         page.word(writer::COMMIT).store(self.head, Ordering::Release);
         // After the position, so that who sees the mark sees a position that is not before it.
@@ -405,6 +413,7 @@ pub(crate) struct Consumer {
     commit: u64,
     poisoned: bool,
     pub(crate) taken: Taken,
+    teller: Teller,
 }
 
 impl Consumer {
@@ -426,6 +435,7 @@ impl Consumer {
             commit: start,
             poisoned: false,
             taken: Taken::default(),
+            teller: Teller::default(),
         }
     }
 
@@ -518,13 +528,13 @@ impl Consumer {
 
     /// Tells the writer that we need nothing before `next` any more.
     pub(crate) fn release(&mut self) {
+        let mut teller = std::mem::take(&mut self.teller);
         let page = self.page();
-        for (i, count) in self.taken.words().into_iter().enumerate() {
-            page.word(reader::LEDGER + i).store(count, Ordering::Relaxed);
-        }
+        teller.tell(page, reader::LEDGER, self.next, self.taken.words());
         // SYNC POINT: block released; pairs with the load in `Producer::refresh`.
         page.word(reader::CURSOR).store(self.next, Ordering::Release);
         self.released = self.next;
+        self.teller = teller;
     }
 
     /// Says on which processor we are: shown with the next release.
