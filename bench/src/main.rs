@@ -20,6 +20,7 @@ mod live;
 mod moderation;
 mod mpipe;
 mod peek;
+mod pick;
 mod pipe;
 mod pipes;
 mod plot;
@@ -155,6 +156,11 @@ const BENCHES: &[Bench] = &[
         run: decide::run,
     },
     Bench {
+        name: "filter",
+        summary: "1 % of a flood against tcpdump, AF_XDP and Click; needs root",
+        run: pick::run,
+    },
+    Bench {
         name: "live",
         summary: "HTTP requests off a cable against suricata, tcpflow, tcpdump; needs root",
         run: live::run,
@@ -174,6 +180,7 @@ fn main() -> ExitCode {
     }
     if !arguments.reader.is_empty() {
         let served = match arguments.reader.first().map(String::as_str) {
+            Some("xdp") => pick::serve(&arguments.reader),
             Some("tap") => tap::serve(&arguments.reader),
             Some("scale") => scale::serve(&arguments.reader),
             Some("pointers") => splice::serve(1),

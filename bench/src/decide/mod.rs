@@ -21,7 +21,7 @@ use crate::row::Row;
 use crate::sentinel::Sentinel;
 use ebpf::insn::{self, Insn, R0};
 use object::ByHand;
-use ours::Generated;
+pub(crate) use ours::Generated;
 use peers::{TOOLS, Tool, hang};
 use sys::bpf::{Kind, Program};
 use testkit::Frame;

@@ -5,7 +5,8 @@ use ebpf::{Place, Word, insn};
 use filter::catalog::FILTERS;
 use filter::{Arguments, Description};
 use std::os::fd::{AsFd as _, AsRawFd as _};
-use sys::bpf::{Kind, Map, Program};
+use sys::bpf::{Kind, Link, Map, Program};
+use testkit::net::Namespace;
 
 /// What is counted.
 const WANTED: u32 = crate::flood::WANTED as u32;
@@ -24,7 +25,7 @@ const REASONS: [(&str, &str); 6] = [
 
 /// The generated program.
 #[derive(Debug)]
-pub(super) struct Generated {
+pub(crate) struct Generated {
     pub(super) program: Program,
     emitted: ebpf::Program,
     maps: Vec<Map>,
@@ -32,7 +33,7 @@ pub(super) struct Generated {
 
 impl Generated {
     /// Emits and loads it.
-    pub(super) fn load(kind: Kind) -> Result<Self, String> {
+    pub(crate) fn load(kind: Kind) -> Result<Self, String> {
         let place = if kind == Kind::Xdp { Place::Xdp } else { Place::Tc };
         let emitted = emitted(place)?;
         let array = |map: &ebpf::MapSpec| Map::array(&map.name, map.value_size, 1, map.mappable);
@@ -43,6 +44,16 @@ impl Generated {
         let program = Program::load(kind, "generated", &code);
         let program = program.map_err(|why| format!("{why}\n{}", why.log))?;
         Ok(Self { program, emitted, maps })
+    }
+
+    /// Hangs it at what comes in at a device, until the link is dropped.
+    pub(crate) fn hang(&self, space: &Namespace, device: u32) -> Result<Link, String> {
+        super::peers::hang(&self.program, space, device)
+    }
+
+    /// How many frames it has counted.
+    pub(crate) fn blocks(&self) -> Result<u64, String> {
+        self.totals().map(|totals| totals.first().copied().unwrap_or(0))
     }
 
     /// Blocks, bytes, and the six reasons.

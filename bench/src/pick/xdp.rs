@@ -1,0 +1,177 @@
+//! Plain AF_XDP: a program leads every frame of a queue into memory of a process, which looks for
+//! UDP to port 53 itself. Taking frames spares the host its stack, but for all others too.
+
+use crate::flood::WANTED;
+use std::os::fd::{AsFd as _, OwnedFd};
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::time::Duration;
+use sys::bpf::XdpMode;
+use sys::descriptor;
+use sys::net::Links;
+use sys::xdp::{Descriptor, Mode, Redirect, Settings, Socket, Umem, UmemShape};
+use testkit::net::{Namespace, SERVER_DEVICE};
+
+/// Frames of memory; entries of each ring.
+const FRAMES: u32 = 4096;
+/// How many frames are taken at once.
+const BATCH: usize = 64;
+/// How often it looks in vain before it sleeps: a wake costs who sends more than that.
+const SPINS: u32 = 1000;
+/// Who waits looks whether it is to end, so often.
+const PATIENCE: Duration = Duration::from_millis(20);
+
+/// A process that picks.
+#[derive(Debug)]
+pub(super) struct Picker {
+    pub(super) child: Child,
+    socket: OwnedFd,
+}
+
+impl Picker {
+    /// Starts it on the second processor, and waits until it sees frames.
+    pub(super) fn start(space: &Namespace) -> Result<Self, String> {
+        let (socket, theirs) = descriptor::pair().map_err(|why| why.to_string())?;
+        let itself = std::env::current_exe().map_err(|why| why.to_string())?;
+        let mut command = Command::new(itself);
+        command.args(["--reader", "xdp", "1", "0"]).stdin(Stdio::from(theirs));
+        let child = space.enter(|| command.spawn().map_err(|why| why.to_string()))?;
+        let picker = Self { child, socket };
+        picker.answer()?;
+        Ok(picker)
+    }
+
+    /// How many it has counted.
+    pub(super) fn counted(&self) -> Result<u64, String> {
+        let sent = descriptor::send(&self.socket, b"tell", &[]);
+        sent.map_err(|why| why.to_string())?;
+        self.answer()
+    }
+
+    fn answer(&self) -> Result<u64, String> {
+        let mut message = [0; 256];
+        let heard = descriptor::receive(&self.socket, &mut message);
+        match heard.map_err(|why| why.to_string())? {
+            (8, _) => Ok(u64::from_ne_bytes(std::array::from_fn(|at| message[at]))),
+            (0, _) => Err("the process has ended".to_owned()),
+            (length, _) => Err(String::from_utf8_lossy(&message[..length]).into_owned()),
+        }
+    }
+}
+
+impl Drop for Picker {
+    fn drop(&mut self) {
+        // It may be in the middle of waiting; nothing of it is needed any more.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// The life of the process: `--reader xdp PROCESSOR 0`.
+pub(crate) fn serve(arguments: &[String]) -> Result<(), String> {
+    let processor = arguments.get(1).and_then(|word| word.parse().ok()).ok_or("a processor")?;
+    // Where there is only one, it is shared.
+    let _ = sys::process::pin_to(processor);
+    let orders = std::io::stdin();
+    let told = match Taker::new() {
+        Ok(mut taker) => taker.serve(&orders),
+        Err(why) => Err(why),
+    };
+    match told {
+        Ok(()) => Ok(()),
+        Err(why) => descriptor::send(&orders, why.as_bytes(), &[]).map_err(|why| why.to_string()),
+    }
+}
+
+/// Who takes frames.
+struct Taker {
+    socket: Socket,
+    _redirect: (Redirect, sys::bpf::Link),
+    counted: u64,
+    frame: Vec<u8>,
+}
+
+impl Taker {
+    fn new() -> Result<Self, String> {
+        let text = |why: sys::Error| why.to_string();
+        let index = Links::open().map_err(text)?.named(SERVER_DEVICE).map_err(text)?.index;
+        let shape = UmemShape { frame: 2048, frames: FRAMES, headroom: 0 };
+        let umem = Arc::new(Umem::create("bench_umem", shape).map_err(text)?);
+        let settings = Settings { mode: Mode::Copy, ..Settings::new(index, 0, FRAMES) };
+        let mut socket = Socket::open(&umem, settings).map_err(text)?;
+        let frames: Vec<u64> = (0..FRAMES).map(|frame| umem.address(frame)).collect();
+        socket.fill.as_mut().ok_or("no fill ring")?.lend(&frames).map_err(text)?;
+        let redirect = Redirect::load("bench_redirect", 1, false).map_err(|why| why.to_string())?;
+        redirect.lead(0, &socket).map_err(text)?;
+        let link = redirect.attach(index, XdpMode::Native).map_err(text)?;
+        Ok(Self { socket, _redirect: (redirect, link), counted: 0, frame: vec![0; 64] })
+    }
+
+    fn serve(&mut self, orders: &std::io::Stdin) -> Result<(), String> {
+        let tell = |number: u64| {
+            let message = number.to_ne_bytes();
+            descriptor::send(orders, &message, &[]).map_err(|why| why.to_string())
+        };
+        tell(0)?;
+        let mut taken = Vec::with_capacity(BATCH);
+        let mut back = Vec::with_capacity(BATCH);
+        let mut vain = 0;
+        loop {
+            vain = if self.take(&mut taken, &mut back)? > 0 { 0 } else { vain + 1 };
+            if vain < SPINS {
+                continue;
+            }
+            let waits = [self.socket.as_fd(), orders.as_fd()];
+            let ready = sys::poll::readable(&waits, Some(PATIENCE));
+            if ready.first() != Some(&true) && ready.get(1) == Some(&true) {
+                let heard = descriptor::receive(orders, &mut [0; 8]);
+                if heard.map_err(|why| why.to_string())?.0 == 0 {
+                    return Ok(());
+                }
+                tell(self.counted)?;
+            }
+        }
+    }
+
+    /// Takes what there is, looks at it, and lends the frames again.
+    fn take(&mut self, taken: &mut Vec<Descriptor>, back: &mut Vec<u64>) -> Result<usize, String> {
+        let text = |why: sys::Error| why.to_string();
+        taken.clear();
+        back.clear();
+        let rx = self.socket.rx.as_mut().ok_or("no receive ring")?;
+        let found = rx.take(taken, BATCH).map_err(text)?;
+        for Descriptor { address, length, .. } in taken.iter() {
+            let length = (*length as usize).min(self.frame.len());
+            let place = usize::try_from(*address).unwrap_or(usize::MAX);
+            let frame = &mut self.frame[..length];
+            if self.socket.umem().memory().copy(place, frame) {
+                self.counted += u64::from(is_wanted(frame));
+            }
+            back.push(*address);
+        }
+        let fill = self.socket.fill.as_mut().ok_or("no fill ring")?;
+        fill.lend(back).map_err(text)?;
+        if fill.needs_wakeup() {
+            self.socket.wake_rx().map_err(text)?;
+        }
+        Ok(found)
+    }
+}
+
+/// UDP over IPv4 without options to the port: all that the flood has.
+fn is_wanted(frame: &[u8]) -> bool {
+    let is_udp = frame.get(12..15) == Some(&[8, 0, 0x45]) && frame.get(23) == Some(&17);
+    is_udp && frame.get(36..38) == Some(&WANTED.to_be_bytes())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn frames_of_the_flood_are_told_apart() {
+        assert!(is_wanted(&crate::flood::udp(WANTED, 64)));
+        assert!(!is_wanted(&crate::flood::udp(WANTED + 1, 64)));
+        assert!(!is_wanted(&[0; 20]));
+    }
+}
