@@ -8,6 +8,7 @@
 //! - `frames`: larger than the wire carries, without checksum, with tags, jumbo;
 //! - `streams`: put together live as off a capture;
 //! - `filter`: what the kernel already leaves out;
+//! - `take`: frames that the host does not get;
 //! - `privilege`: without any.
 //!
 //! All of them need root and say so. Nothing leaves the name spaces.
@@ -28,4 +29,5 @@ mod overload;
 mod privilege;
 mod send;
 mod streams;
+mod take;
 mod weblog;

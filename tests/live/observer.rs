@@ -52,6 +52,16 @@ impl Observer {
         (observer, out)
     }
 
+    /// As [`Observer::start`], for a line that takes the frames of this device.
+    pub(crate) fn taking(space: &Namespace, device: &str, line: &str) -> Self {
+        let mut observer = Self::spawn(space.command(program()), line);
+        until(line, || {
+            observer.assert_runs();
+            is_taken(space, device)
+        });
+        observer
+    }
+
     fn until_attached(&mut self, space: &Namespace, line: &str) {
         until(line, || {
             self.assert_runs();
@@ -209,6 +219,14 @@ impl Source {
     pub(crate) fn at(&self, place: &str) -> Option<u64> {
         self.dropped.iter().find(|(name, _)| name == place).and_then(|(_, number)| *number)
     }
+}
+
+/// Whether a program of XDP is at a device.
+pub(crate) fn is_taken(space: &Namespace, device: &str) -> bool {
+    space.enter(|| {
+        let links = sys::net::Links::open().expect("root may ask");
+        links.named(device).is_ok_and(|interface| interface.xdp.is_some())
+    })
 }
 
 /// The program of `STREAMLINE_PROGRAM`, or else of the same build as this test: that which lies

@@ -30,6 +30,7 @@ use crate::signal::Bell;
 use crate::{Fault, Policy, Put, Taken};
 use abi::{ContextLane, DbufId, Entry, Marks, Place, RichPointer};
 use std::cell::Cell;
+use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 /// The shape of a crossing.
@@ -54,7 +55,7 @@ pub fn crossing(
     });
     let reader = |ring| Reader { ring, shared: shared.clone(), copied: Cell::default() };
     let readers = readers.into_iter().map(reader).collect();
-    Ok((Writer { ring: writer, flight: Vec::new(), shared }, readers))
+    Ok((Writer { ring: writer, flight: VecDeque::new(), shared }, readers))
 }
 
 /// What both sides of a crossing know.
@@ -210,8 +211,8 @@ impl sealed::Origin for Pools<'_> {
 #[derive(Debug)]
 pub struct Writer {
     ring: ibuf::Writer,
-    /// One per segment in flight.
-    flight: Vec<Flight>,
+    /// One per segment in flight, or a few; what is given back first stands first.
+    flight: VecDeque<Flight>,
     shared: Arc<Shared>,
 }
 
@@ -279,10 +280,10 @@ impl Writer {
         }
         let Self { ring, flight, shared } = self;
         let after = ring.side.head + count as u64;
-        if !flight.last().is_some_and(|last| last.holds(&extent)) {
+        if !flight.back().is_some_and(|last| last.holds(&extent)) {
             keep_elsewhere(flight, shared, *last, after, origins)?;
         }
-        match flight.last_mut().filter(|last| last.holds(&extent)) {
+        match flight.back_mut().filter(|last| last.holds(&extent)) {
             Some(last) => last.until = last.until.max(after),
             None => return Ok(false),
         }
@@ -303,7 +304,8 @@ impl Writer {
     pub fn reap(&mut self) -> Result<usize, Fault> {
         let passed = self.ring.side.refresh()?;
         // C3: every reader that has not left is at `passed` or beyond.
-        self.flight.retain(|flight| flight.until > passed);
+        let gone = self.flight.partition_point(|flight| flight.until <= passed);
+        self.flight.drain(..gone);
         Ok(self.flight.len())
     }
 
@@ -346,13 +348,13 @@ impl Writer {
 /// they lie in the segment of the block before, which is the last one that was leased.
 #[inline]
 fn keep(
-    flight: &mut Vec<Flight>,
+    flight: &mut VecDeque<Flight>,
     shared: &Shared,
     pointer: RichPointer,
     after: u64,
     origins: &[&dyn Origin],
 ) -> Result<(), Fault> {
-    match flight.last_mut() {
+    match flight.back_mut() {
         Some(last) if last.is_known_to_cover(pointer) => {
             last.until = last.until.max(after);
             Ok(())
@@ -361,19 +363,27 @@ fn keep(
     }
 }
 
+/// How many segments in flight are looked at for one that is leased already. Where each block has
+/// one of its own there are as many as blocks, and another lease costs less than a longer look.
+const NEAR: usize = 8;
+
 #[cold]
 fn keep_elsewhere(
-    flights: &mut Vec<Flight>,
+    flights: &mut VecDeque<Flight>,
     shared: &Shared,
     pointer: RichPointer,
     after: u64,
     origins: &[&dyn Origin],
 ) -> Result<(), Fault> {
-    for flight in flights.iter_mut().rev() {
-        if flight.is_known_to_cover(pointer) || flight.covers(pointer) {
+    let near = flights.len().saturating_sub(NEAR)..flights.len();
+    let held = |flight: &mut Flight| flight.is_known_to_cover(pointer) || flight.covers(pointer);
+    if let Some(found) = near.rev().find(|at| flights.get_mut(*at).is_some_and(held)) {
+        // Nothing that stands behind it is given back later now.
+        if let Some(mut flight) = flights.remove(found) {
             flight.until = flight.until.max(after);
-            return Ok(());
+            flights.push_back(flight);
         }
+        return Ok(());
     }
     let mut fault = Fault::UnknownDbuf(pointer.dbuf());
     for origin in origins {
@@ -381,7 +391,7 @@ fn keep_elsewhere(
             Ok(lease) => {
                 shared.introduce(lease.memory())?;
                 let (start, filled) = lease.extent(pointer).unwrap_or_default();
-                flights.push(Flight { lease, until: after, start, filled });
+                flights.push_back(Flight { lease, until: after, start, filled });
                 return Ok(());
             }
             Err(Fault::UnknownDbuf(_)) => {}

@@ -101,6 +101,9 @@ pub struct Pool {
     populated: Cell<usize>,
     /// Number of the oldest segment that a lender has not got back.
     oldest: Cell<u64>,
+    /// How often each slot of lent memory was opened out of order, and which are open so.
+    laps: Box<[Cell<u64>]>,
+    out: RefCell<Vec<usize>>,
     drafting: Cell<bool>,
     pins: Box<[Cell<u32>]>,
     /// From where on the only one who pinned a slot needs it ([`Pool::needs_from`]), as an offset
@@ -164,6 +167,8 @@ impl Pool {
             fresh: Cell::new(0),
             populated: Cell::new(populated),
             oldest: Cell::new(0),
+            laps: Box::default(),
+            out: RefCell::default(),
             drafting: Cell::new(false),
             pins,
             needed,

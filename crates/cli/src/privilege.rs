@@ -128,6 +128,7 @@ impl Shut {
     pub(crate) fn at(name: &str, call: &str, needs: Option<u32>) -> Option<Self> {
         let door = match needs {
             Some(Capabilities::SYS_ADMIN) => Door::NameSpaces,
+            Some(Capabilities::BPF) => Door::Programs,
             // Some refusals do not look like one.
             _ if ["rx", "tx"].contains(&name) && call != "enter" => Door::Packets,
             _ => return None,
@@ -138,7 +139,12 @@ impl Shut {
                 call: "setns",
                 why: "operation not permitted".to_owned(),
             }),
-            _ => doctor::packet_ring(),
+            Door::Programs => Err(Refusal {
+                kind: Refused::Denied,
+                call: "bpf",
+                why: "operation not permitted".to_owned(),
+            }),
+            Door::Packets => doctor::packet_ring(),
         };
         lack(&Privilege::look(), door, &tried).map(|lack| Self { door, lack })
     }

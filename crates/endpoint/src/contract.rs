@@ -105,6 +105,9 @@ pub const UNREAD: &str = "unread";
 pub struct Intake<'s> {
     /// The memory of the space. Shared, so that a source can look at bytes while it puts blocks.
     pub pool: &'s Pool,
+    /// The memory of the space that nobody lends, where a source that lends its own puts what
+    /// does not fit in there as it is.
+    pub general: Option<&'s Pool>,
     columns: &'s mut Columns,
     room: usize,
     /// The path's clock before this turn.
@@ -114,7 +117,13 @@ pub struct Intake<'s> {
 impl<'s> Intake<'s> {
     /// An intake for at most `room` blocks.
     pub fn new(pool: &'s Pool, columns: &'s mut Columns, room: usize, now: Time) -> Self {
-        Self { pool, columns, room, now }
+        Self { pool, general: None, columns, room, now }
+    }
+
+    /// The same intake, with the memory of the space beside what the source lends.
+    #[must_use]
+    pub const fn beside(self, general: &'s Pool) -> Self {
+        Self { general: Some(general), ..self }
     }
 
     /// How many more blocks fit.
@@ -189,6 +198,10 @@ pub struct Opening<'o> {
     pub ahead: Option<&'o Arguments>,
     /// How long a block may wait on its way, in ns, where the request says so (T_t).
     pub latency: Option<Time>,
+    /// Whether the request takes what its writer may need (`--force`).
+    pub force: bool,
+    /// The memory that sources of this part of the path lend (sinks).
+    pub lent: &'o [Arc<dyn Lender>],
 }
 
 /// A source in the catalogue.

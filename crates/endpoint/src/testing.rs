@@ -104,7 +104,17 @@ pub(crate) fn arguments(description: &Description, given: &[(&str, &str)]) -> Ar
 /// An opening with these arguments, of frames without a classifier, from one source.
 pub(crate) fn opening<'o>(arguments: &'o Arguments, origins: &'o [String]) -> Opening<'o> {
     let (form, classes) = (Form::Frame, Classes::Same);
-    Opening { arguments, form, classes, origin: 0, origins, ahead: None, latency: None }
+    Opening {
+        arguments,
+        form,
+        classes,
+        origin: 0,
+        origins,
+        ahead: None,
+        latency: None,
+        force: false,
+        lent: &[],
+    }
 }
 
 /// A pool with small segments, so that few bytes show what many would.

@@ -49,7 +49,17 @@ fn arguments(file: &Path, description: &filter::Description) -> Arguments {
 
 fn opening(arguments: &Arguments) -> Opening<'_> {
     let (form, classes) = (Form::Frame, Classes::Same);
-    Opening { arguments, form, classes, origin: 0, origins: &[], ahead: None, latency: None }
+    Opening {
+        arguments,
+        form,
+        classes,
+        origin: 0,
+        origins: &[],
+        ahead: None,
+        latency: None,
+        force: false,
+        lent: &[],
+    }
 }
 
 fn replay(file: &Path) -> Result<Box<dyn Source>, Failure> {

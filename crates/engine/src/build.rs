@@ -15,7 +15,7 @@ use crate::space::node::{Node, NodeId as Local, Part};
 use crate::space::section::Section;
 use crate::space::select::Wanted;
 use crate::space::walk::Left;
-use crate::space::{BATCH, Clock, Input, Parts, Space};
+use crate::space::{BATCH, Clock, GENERAL, Input, Parts, Space};
 use abi::DbufId;
 use buffer::pool::{Config as PoolConfig, Pool};
 use buffer::signal::Bell;
@@ -143,18 +143,17 @@ struct Draft {
     sinks: Vec<(Local, NodeId)>,
     programs: Vec<(Local, NodeId)>,
     inputs: Vec<Input>,
-    /// The memory that sources brought along.
+    /// The memory that sources brought along, and who lends it.
     lent: Vec<Pool>,
+    lenders: Vec<Arc<dyn Lender>>,
 }
-
-/// The intake of sources that bring no memory along.
-const GENERAL: usize = 0;
 
 impl Draft {
     /// The intake of a source that lends this memory, or none.
     fn intake(&mut self, lent: Option<Arc<dyn Lender>>) -> Result<usize, BuildError> {
         let Some(lender) = lent else { return Ok(GENERAL) };
-        self.lent.push(Pool::lent(fresh_id()?, lender)?);
+        self.lent.push(Pool::lent(fresh_id()?, Arc::clone(&lender))?);
+        self.lenders.push(lender);
         Ok(GENERAL + self.lent.len())
     }
 }
@@ -203,9 +202,10 @@ impl<'p> Builder<'p> {
         for place in 0..self.spaces.len() {
             drafts.push(self.space(place, &mut rings)?);
         }
+        let lenders: Vec<_> = drafts.iter().flat_map(|draft| draft.lenders.clone()).collect();
         for draft in &mut drafts {
             for (local, id) in std::mem::take(&mut draft.sinks) {
-                draft.assembly.replace(local, self.outside().sink(id)?);
+                draft.assembly.replace(local, self.outside().sink(id, &lenders)?);
             }
         }
         for (id, used) in programs(&self.plan.graph) {

@@ -80,6 +80,8 @@ fn capture(suspect: &Suspect, path: &str) -> Result<(), Failure> {
         origins: &[],
         ahead: None,
         latency: None,
+        force: false,
+        lent: &[],
     };
     let mut sink = (entry.open)(&opening)?;
     let mut batch = Batch::empty();

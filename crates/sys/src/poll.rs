@@ -1,7 +1,8 @@
 //! Waiting for descriptors.
 
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use std::os::fd::{AsFd, BorrowedFd};
+use crate::error::{Named as _, Result};
+use rustix::event::{PollFd, PollFlags, Timespec, epoll, poll};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
 /// Sleeps until one of the descriptors can be read or has been closed, or until `limit`. Comes back
@@ -30,6 +31,28 @@ pub fn readable_or_gone(
     let mut ready: Vec<bool> = fds.iter().map(|fd| known && !fd.revents().is_empty()).collect();
     let gone = ready.split_off(first.len());
     (ready, gone)
+}
+
+/// Several descriptors as one, which can be read when one of them can.
+#[derive(Debug)]
+pub struct Group(OwnedFd);
+
+impl Group {
+    /// Puts them together. One that is closed leaves by itself.
+    pub fn new(all: &[impl AsFd]) -> Result<Self> {
+        let group = epoll::create(epoll::CreateFlags::CLOEXEC).named("epoll_create1", "")?;
+        for one in all {
+            let data = epoll::EventData::new_u64(0);
+            epoll::add(&group, one, data, epoll::EventFlags::IN).named("epoll_ctl", "")?;
+        }
+        Ok(Self(group))
+    }
+}
+
+impl AsFd for Group {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
 }
 
 /// Sleeps until the descriptor can be written or has an error, or until `limit`. Comes back early

@@ -5,12 +5,15 @@
 //! as a draft over all its bytes, so that whoever knows its form can put right what must not stay
 //! (a tag that the device took out); once committed it is a segment like any other: rich pointers
 //! name it, leases keep it, nothing is copied. It goes back to the lender at the end of the first
-//! turn in which nobody keeps it. Segments come in order, so one that is kept for long stops the
-//! lender when it comes round to it: spaces copy what they hold (CONTRACT 12).
+//! turn in which nobody keeps it. Where segments come in order, one that is kept for long stops the
+//! lender when it comes round to it: spaces copy what they hold (CONTRACT 12). Where they come in
+//! any order (frames of AF_XDP), whoever hears of one names it ([`Pool::arrived_at`]); its number
+//! is then that of the lap of its own slot, so that positions are never used twice.
 
 use super::{Draft, Memory, Pool};
 use crate::slots::FREE;
 use abi::{BLOCK_MAX, DbufId};
+use std::cell::Cell;
 use std::sync::Arc;
 use sys::memory::Lender;
 
@@ -24,7 +27,8 @@ impl Pool {
             let target = format!("{segments} segments of {segment} bytes");
             return Err(sys::Error::new("lend", target, INVALID));
         }
-        Ok(Self::over(Memory::lent(id, lender), segments))
+        let laps = vec![Cell::new(0); segments].into();
+        Ok(Self { laps, ..Self::over(Memory::lent(id, lender), segments) })
     }
 
     /// Whether another party fills this pool: nothing can be appended to it, and what is held must
@@ -54,6 +58,33 @@ impl Pool {
         Some(Draft { pool: self, position, at: slots.offset(position), len })
     }
 
+    /// The segment in this slot, which has arrived, all of it open for writing: of a lender whose
+    /// segments come in any order, all of which are taken by this call. `None`: it has not arrived,
+    /// or is here already.
+    pub fn arrived_at(&self, slot: usize) -> Option<Draft<'_>> {
+        let lender = self.memory.lender()?;
+        let slots = &self.memory.slots;
+        let lap = self.laps.get(slot)?;
+        if self.drafting.get() || slots.resident(slot) != FREE || !lender.arrived(slot) {
+            return None;
+        }
+        // M3: free since a turn, or since the pool was made. M7: arrived.
+        let number = lap.get() * slots.len() as u64 + slot as u64;
+        lap.set(lap.get() + 1);
+        slots.open(slot, number);
+        self.out.borrow_mut().push(slot);
+        self.drafting.set(true);
+        let len = self.memory.segment();
+        let position = number * len as u64;
+        Some(Draft { pool: self, position, at: slots.offset(position), len })
+    }
+
+    /// How many segments that came by [`Pool::arrived_at`] have not been given back.
+    #[must_use]
+    pub fn kept(&self) -> usize {
+        self.out.borrow().len()
+    }
+
     /// Whether the place of the segment that comes next is still taken: somebody keeps what lay
     /// there the last time, and the lender waits for it.
     #[must_use]
@@ -66,6 +97,16 @@ impl Pool {
     pub(super) fn return_lent(&mut self) {
         let Some(lender) = self.memory.lender() else { return };
         let slots = &self.memory.slots;
+        let pins = &self.pins;
+        self.out.get_mut().retain(|&slot| {
+            let is_pinned = pins.get(slot).is_some_and(|pins| pins.get() > 0);
+            // M3: `&mut self`. M4: `recycle` refuses while there are leases.
+            let goes = !is_pinned && slots.recycle(slot);
+            if goes {
+                lender.give_back(slot);
+            }
+            !goes
+        });
         let oldest = self.oldest.get();
         let mut kept = self.fresh.get();
         for number in (oldest..self.fresh.get()).rev() {
@@ -91,6 +132,7 @@ const INVALID: i32 = 22;
 #[cfg(test)]
 mod tests {
     use super::*;
+    use abi::Place;
     use std::ptr::NonNull;
     use std::sync::atomic::{AtomicUsize, Ordering};
     use sys::memory::Mapping;
@@ -102,6 +144,8 @@ mod tests {
     #[derive(Debug)]
     struct Filler {
         memory: Mapping,
+        /// A bit for each segment that is filled.
+        there: AtomicUsize,
         /// How many segments it has filled, and how many it got back.
         filled: AtomicUsize,
         returned: AtomicUsize,
@@ -124,12 +168,11 @@ mod tests {
         }
 
         fn arrived(&self, slot: usize) -> bool {
-            let (filled, returned) =
-                (self.filled.load(Ordering::Acquire), self.returned.load(Ordering::Acquire));
-            (returned..filled).any(|number| number % SEGMENTS == slot)
+            self.there.load(Ordering::Acquire) & (1 << slot) != 0
         }
 
-        fn give_back(&self, _slot: usize) {
+        fn give_back(&self, slot: usize) {
+            self.there.fetch_and(!(1 << slot), Ordering::Release);
             self.returned.fetch_add(1, Ordering::Release);
         }
     }
@@ -137,14 +180,16 @@ mod tests {
     impl Filler {
         fn fill(&self, byte: u8) {
             let number = self.filled.load(Ordering::Relaxed);
-            assert!(number - self.returned.load(Ordering::Relaxed) < SEGMENTS, "no segment free");
-            let at = self.memory.base().as_ptr().wrapping_add(number % SEGMENTS * SEGMENT);
+            let slot = number % SEGMENTS;
+            assert!(!self.arrived(slot), "no segment free");
+            let at = self.memory.base().as_ptr().wrapping_add(slot * SEGMENT);
             #[expect(unsafe_code, reason = "stands for the kernel")]
             // SAFETY: the segment lies in the mapping and is not out (asserted).
             unsafe {
                 at.write_bytes(byte, SEGMENT);
             }
-            self.filled.store(number + 1, Ordering::Release);
+            self.there.fetch_or(1 << slot, Ordering::Release);
+            self.filled.store(number + 1, Ordering::Relaxed);
         }
 
         fn returned(&self) -> usize {
@@ -155,7 +200,7 @@ mod tests {
     fn lent() -> (Arc<Filler>, Pool) {
         let memory = Mapping::anonymous(SEGMENT * SEGMENTS).unwrap();
         let zero = || AtomicUsize::new(0);
-        let filler = Arc::new(Filler { memory, filled: zero(), returned: zero() });
+        let filler = Arc::new(Filler { memory, there: zero(), filled: zero(), returned: zero() });
         let pool = Pool::lent(DbufId::new(9).unwrap(), filler.clone()).unwrap();
         (filler, pool)
     }
@@ -208,6 +253,44 @@ mod tests {
         assert_eq!(filler.returned(), 4);
         filler.fill(7);
         assert_eq!(pool.arrived().unwrap()[5], 7, "and on it goes");
+    }
+
+    #[test]
+    fn segments_that_come_in_any_order_are_named_by_who_hears_of_them() {
+        let (filler, mut pool) = lent();
+        assert!(pool.arrived_at(2).is_none() && pool.arrived_at(SEGMENTS).is_none());
+        let mut places = Vec::new();
+        for byte in 0..4 {
+            filler.fill(byte);
+        }
+        for slot in [2, 0, 3] {
+            places.push(pool.arrived_at(slot).unwrap().commit(SEGMENT));
+            assert!(pool.arrived_at(slot).is_none(), "it is here already");
+        }
+        assert_eq!(places.each_bytes(&pool), [Some(2), Some(0), Some(3)]);
+        let lease = pool.lease(places[1]).unwrap();
+        pool.turn();
+        assert_eq!((filler.returned(), pool.kept()), (2, 1));
+        assert_eq!(places.each_bytes(&pool), [None, Some(0), None]);
+        drop(lease);
+        drop(pool.arrived_at(1).unwrap());
+        pool.turn();
+        assert_eq!((filler.returned(), pool.kept()), (4, 0), "what was looked at, too");
+        filler.fill(9);
+        let again = pool.arrived_at(0).unwrap().commit(SEGMENT);
+        assert!(again != places[1] && pool.bytes(places[1]).is_none(), "of another lap");
+    }
+
+    trait EachBytes {
+        fn each_bytes(&self, pool: &Pool) -> Vec<Option<u8>>;
+    }
+
+    impl EachBytes for Vec<Place> {
+        /// The first byte of each that is here.
+        fn each_bytes(&self, pool: &Pool) -> Vec<Option<u8>> {
+            let first = |place: &Place| pool.bytes(*place)?.first().copied();
+            self.iter().map(first).collect()
+        }
     }
 
     #[test]

@@ -10,6 +10,8 @@ use endpoint::{Failure, Opening};
 use filter::{Classes, Form};
 use pipeline::graph::{NodeId, Use};
 use pipeline::plan::Plan;
+use std::sync::Arc;
+use sys::memory::Lender;
 
 /// What is needed to open anything.
 pub(super) struct Outside<'p> {
@@ -43,7 +45,7 @@ impl Outside<'_> {
     }
 
     /// Opens a sink.
-    pub(super) fn sink(&self, id: NodeId) -> Result<Part, BuildError> {
+    pub(super) fn sink(&self, id: NodeId, lent: &[Arc<dyn Lender>]) -> Result<Part, BuildError> {
         let graph = &self.plan.graph;
         let node = graph.node(id);
         let Some(used) = node.filter() else {
@@ -58,6 +60,8 @@ impl Outside<'_> {
             origins: self.origins,
             ahead: None,
             latency: self.plan.graph.options.number("latency"),
+            force: false,
+            lent,
         };
         let name = used.description.name;
         let own = self.settings.sinks.iter().find(|entry| entry.description.name == name);
@@ -78,6 +82,8 @@ impl Outside<'_> {
             origins: self.origins,
             ahead: self.plan.ahead(id),
             latency: self.plan.graph.options.number("latency"),
+            force: self.plan.graph.options.flag("force"),
+            lent: &[],
         }
     }
 }

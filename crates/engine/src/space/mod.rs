@@ -38,6 +38,8 @@ use walk::{Shape, Turn, Walk};
 /// How many blocks are walked at once, if so many are there: nothing waits for a batch to fill.
 /// Figures in docs/book/decisions/0003-batches.md.
 pub const BATCH: usize = LANES;
+/// The intake of sources that bring no memory along.
+pub(crate) const GENERAL: usize = 0;
 /// How long a space sleeps at most when its source waits for memory.
 const MEMORY_WAIT: Duration = Duration::from_millis(1);
 
@@ -335,7 +337,8 @@ impl Space {
         }
         let mut room = self.spare.take().unwrap_or_default();
         let pool = &self.intakes[from];
-        let mut intake = Intake::new(pool, &mut room.columns, self.batch, now);
+        let intake = Intake::new(pool, &mut room.columns, self.batch, now);
+        let mut intake = intake.beside(&self.intakes[GENERAL]);
         let given = part.source.give(&mut intake);
         let came = room.columns.len();
         match given {
@@ -363,7 +366,10 @@ impl Space {
         let now = self.clock.advance(&room.columns, now);
         let mut memory = Memory { intakes: &self.intakes, work: &self.work, imported: None };
         let mut batch = if self.shape.looks {
-            Frames::new(|_, frame| self.intakes[from].segment(frame)).batch(room)
+            let general = &self.intakes[GENERAL];
+            let pool = &self.intakes[from];
+            Frames::new(|_, frame| pool.segment(frame).or_else(|| general.segment(frame)))
+                .batch(room)
         } else {
             Batch::unseen(room)
         };

@@ -30,6 +30,14 @@ pub(super) fn pushed(graph: &Graph) -> Vec<Pushed> {
         used.is_some_and(|u| u.description.kind == Kind::Source && u.description.takes_filter)
     };
     let sources = graph.ids().map(|(id, _)| id).filter(|id| asks(*id));
+    let taken = |source: NodeId| {
+        let used = graph.node(source).filter();
+        used.is_some_and(|used| used.arguments.text("how") == Some("take"))
+    };
+    let first = |graph, source| match taken(source) {
+        true => Err("all is taken, and asked here".to_owned()),
+        false => first(graph, source),
+    };
     let push = |source| match first(graph, source) {
         Ok((filter, except)) => Pushed { source, filter: Ok(filter), except },
         Err(why) => Pushed { source, filter: Err(why), except: None },

@@ -10,13 +10,19 @@
 //! Indices and descriptors lie in memory that others may have mapped too, so they are looked at
 //! once, checked, and refused when they cannot be (RELIABILITY T3, T14).
 
+mod frames;
+mod receiver;
 mod redirect;
 mod ring;
+mod sender;
 mod setting;
 mod socket;
 mod umem;
 
-pub use redirect::Redirect;
+pub use frames::Frames;
+pub use receiver::Receiver;
+pub use redirect::{Led, Redirect};
 pub use ring::{Completion, Descriptor, Fill, Rx, Tx};
-pub use socket::{Mode, Settings, Socket, Statistics};
+pub use sender::{Packet, Pushed, Sender};
+pub use socket::{Mode, Settings, Socket, Statistics, Woken};
 pub use umem::{Umem, UmemShape};

@@ -91,7 +91,42 @@ impl Rx {
     }
 }
 
+impl Rx {
+    /// Descriptors that are there and were not taken.
+    pub fn waiting(&self) -> Result<u32> {
+        self.0.there()
+    }
+}
+
 impl Tx {
+    /// Descriptors that the kernel has not taken yet.
+    pub fn waiting(&self) -> Result<u32> {
+        Ok(self.0.size - self.0.room()?)
+    }
+
+    /// Puts these in the place of all that the kernel has not taken yet; at least as many. Only
+    /// where the kernel looks at the ring while it is called, and is not being called.
+    pub(super) fn rewrite(&mut self, all: &[Descriptor]) -> Result<()> {
+        let old = self.waiting()?;
+        self.0.mine = self.0.mine.wrapping_sub(old);
+        let given = self.give(all)?;
+        debug_assert!(given == all.len() && given >= old as usize, "the kernel knows of {old}");
+        Ok(())
+    }
+
+    /// Makes the last so many descriptors such that the kernel skips them.
+    pub(super) fn forget(&mut self, entries: usize) -> Result<()> {
+        let entries = u32::try_from(entries).unwrap_or(u32::MAX).min(self.waiting()?);
+        for number in 1..=entries {
+            let at = self.0.place(self.0.mine.wrapping_sub(number));
+            // No memory is so large.
+            if !(self.0.memory.set_word(at, u64::MAX >> 1) && self.0.memory.set_half(at + 8, 1)) {
+                return Err(self.0.broken());
+            }
+        }
+        Ok(())
+    }
+
     /// Gives packets to be sent; answers how many descriptors found room, the first ones. Then
     /// [`Socket::wake_tx`](super::Socket::wake_tx), if that is needed.
     pub fn give(&mut self, descriptors: &[Descriptor]) -> Result<usize> {
@@ -215,17 +250,20 @@ impl Ring {
         Ok(done as usize)
     }
 
+    /// Entries that a consumer finds.
+    fn there(&self) -> Result<u32> {
+        // Acquire: entries that the kernel told of are seen whole.
+        let theirs = self.memory.half(self.producer).ok_or_else(|| self.broken())?;
+        let there = theirs.wrapping_sub(self.mine);
+        if there > self.size { Err(self.broken()) } else { Ok(there) }
+    }
+
     fn take(
         &mut self,
         most: usize,
         mut read: impl FnMut(&Self, usize) -> Option<()>,
     ) -> Result<usize> {
-        // Acquire: entries that the kernel told of are seen whole.
-        let theirs = self.memory.half(self.producer).ok_or_else(|| self.broken())?;
-        let there = theirs.wrapping_sub(self.mine);
-        if there > self.size {
-            return Err(self.broken());
-        }
+        let there = self.there()?;
         let count = u32::try_from(most).unwrap_or(u32::MAX).min(there);
         for number in 0..count {
             let index = self.mine.wrapping_add(number);

@@ -51,6 +51,17 @@ impl Settings {
     }
 }
 
+/// What became of telling the kernel that there are packets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Woken {
+    /// It has taken them, or will do so by itself.
+    Done,
+    /// It has taken some and no more for now.
+    Again,
+    /// The device had no room for the one that it has taken last: that one is lost.
+    Refused,
+}
+
 /// What became of frames, since the socket was made (`struct xdp_statistics`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Statistics {
@@ -79,7 +90,7 @@ pub struct Socket {
     pub rx: Option<Rx>,
     /// What is to be sent.
     pub tx: Option<Tx>,
-    socket: OwnedFd,
+    socket: Arc<OwnedFd>,
     umem: Arc<Umem>,
     zero_copy: bool,
 }
@@ -109,6 +120,20 @@ impl Socket {
         Self::finish(raw()?, &self.umem, settings, Some(self.socket.as_fd()))
     }
 
+    /// Opens one that shares memory which was registered with another.
+    pub(super) fn beside(
+        umem: &Arc<Umem>,
+        settings: Settings,
+        registered: BorrowedFd<'_>,
+    ) -> Result<Self> {
+        Self::finish(raw()?, umem, settings, Some(registered))
+    }
+
+    /// The descriptor, for those who share the memory.
+    pub(super) const fn descriptor(&self) -> &Arc<OwnedFd> {
+        &self.socket
+    }
+
     /// The memory.
     #[must_use]
     pub const fn umem(&self) -> &Arc<Umem> {
@@ -123,18 +148,31 @@ impl Socket {
 
     /// Tells the kernel that there are packets to be sent. What it cannot send now it sends at a
     /// later call. Needed always where the kernel copies.
-    pub fn wake_tx(&self) -> Result<()> {
+    pub fn wake_tx(&self) -> Result<Woken> {
         use rustix::io::Errno;
-        match rustix::net::send(&self.socket, &[], SendFlags::DONTWAIT) {
-            Ok(_) | Err(Errno::AGAIN | Errno::BUSY | Errno::NOBUFS | Errno::INTR) => Ok(()),
+        match rustix::net::send(&*self.socket, &[], SendFlags::DONTWAIT) {
+            Ok(_) => Ok(Woken::Done),
+            Err(Errno::AGAIN | Errno::NOBUFS | Errno::INTR) => Ok(Woken::Again),
+            Err(Errno::BUSY) => Ok(Woken::Refused),
             Err(error) => Err(error).named("sendto", "an AF_XDP socket"),
         }
+    }
+
+    /// The error that waits at the socket, which is gone then: ENETDOWN when the interface went
+    /// away.
+    #[must_use]
+    pub fn error(&self) -> Option<i32> {
+        use rustix::net::sockopt::socket_error;
+        socket_error(&*self.socket)
+            .ok()
+            .and_then(std::result::Result::err)
+            .map(|e| e.raw_os_error())
     }
 
     /// Tells the kernel that there are frames to receive into.
     pub fn wake_rx(&self) -> Result<()> {
         use rustix::io::Errno;
-        match rustix::net::recv(&self.socket, &mut [0_u8; 0][..], RecvFlags::DONTWAIT) {
+        match rustix::net::recv(&*self.socket, &mut [0_u8; 0][..], RecvFlags::DONTWAIT) {
             Ok(_) | Err(Errno::AGAIN | Errno::BUSY | Errno::INTR) => Ok(()),
             Err(error) => Err(error).named("recvfrom", "an AF_XDP socket"),
         }
@@ -184,7 +222,7 @@ impl Socket {
             tx: tx.map(Into::into),
             umem: Arc::clone(umem),
             zero_copy: options & 1 != 0,
-            socket,
+            socket: Arc::new(socket),
         })
     }
 }

@@ -72,7 +72,7 @@ impl Losses {
     }
 
     /// What was lost on the way to the socket.
-    fn before(&self) -> Vec<(&'static str, Option<u64>)> {
+    pub(super) fn before(&self) -> Vec<(&'static str, Option<u64>)> {
         let now = self.counters();
         let counters = now.as_ref().zip(self.counters.as_ref());
         let driver = counters.map(|(now, then)| {

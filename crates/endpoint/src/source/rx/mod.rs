@@ -8,13 +8,15 @@
 //!
 //! - [`device`]: the socket, opened so that nothing unfiltered comes in;
 //! - [`unpack`]: the frames of a segment;
-//! - [`losses`]: what was lost before, by place.
+//! - [`losses`]: what was lost before, by place;
+//! - [`take`]: frames that the host does not get.
 //!
 //! Deviation: the sources' `rx` is the driver's own ring; on a stock kernel the nearest place that
 //! every interface has is the packet socket.
 
 mod device;
 mod losses;
+mod take;
 mod unpack;
 
 use crate::{Failure, Given, Intake, Opening, Seen, Source, SourceEntry, UNREAD};
@@ -39,6 +41,11 @@ what the host receives. Frames are what the network stack sees: behind generic r
 the VLAN tag in its place, with the time at which the kernel took them. `both=yes` gives what the
 host sends as well, in the order of arrival; on the loopback interface each packet comes once.
 
+`take` takes the frames: the host does not get them. Whoever takes says so, by `rx eth0 take`, and
+needs CAP_NET_ADMIN and CAP_BPF as well. It is refused on the interface of the default route and on
+that of the caller's own connection unless `--force` stands before the line, and where another XDP
+program is. Frames come as the driver hands them up (XDP), before generic receive offload.
+
 A `bpf` directly behind runs in the kernel too, so that what it refuses never enters the ring.
 `ring` says how much memory the kernel may fill while nobody reads; by default what lasts for 50 ms
 at the rate of the interface. Frames that found no room are counted by place: driver, backlog,
@@ -46,7 +53,7 @@ socket, ring. `netns` names another name space, as `ip netns` does, by a path or
 
 Needs CAP_NET_RAW; `streamline doctor` tells what is missing. ^C lets what is under way drain.",
     example: "rx eth0 both=yes | bpf \"tcp port 80\" | tcp | http |exchange weblog",
-    parameters: &[INTERFACE, BOTH, NETNS, RING, PROMISCUOUS],
+    parameters: &[INTERFACE, HOW, BOTH, NETNS, RING, PROMISCUOUS],
     attaches: Some(|arguments| attach(arguments, Side::Received)),
     ..TX
 };
@@ -72,6 +79,9 @@ have it yet, and larger ones than the link carries are cut by the device. The re
 const INTERFACE: Parameter =
     Parameter::optional("interface", Type::Text, "which interface; none: all of the name space")
         .positional();
+const HOW: Parameter =
+    Parameter::named("how", Type::OneOf(&["watch", "take"]), "watch", "watch them, or take them")
+        .positional();
 const BOTH: Parameter = Parameter::named("both", Type::Flag, "no", "what it sends as well");
 const NETNS: Parameter =
     Parameter::optional("netns", Type::Text, "a name space, by name, path or process id");
@@ -86,9 +96,10 @@ const PROMISCUOUS: Parameter =
 /// The line of `rx` in the catalogue.
 pub const ENTRY: SourceEntry = SourceEntry {
     description: &RX,
-    open: |opening| match opening.arguments.flag("both") {
-        true => open(opening, Direction::Both),
-        false => open(opening, Direction::Received),
+    open: |opening| match opening.arguments {
+        given if given.text("how") == Some("take") => take::open(opening),
+        given if given.flag("both") => open(opening, Direction::Both),
+        _ => open(opening, Direction::Received),
     },
 };
 
@@ -104,6 +115,9 @@ fn attach(arguments: &Arguments, side: Side) -> Result<Attach, String> {
     }
     if arguments.flag("promisc") {
         return Err("a packet socket asks for frames for other hosts".to_owned());
+    }
+    if arguments.text("how") == Some("take") {
+        return Err("what is taken comes by sockets of AF_XDP".to_owned());
     }
     let netns = arguments.text("netns").map(str::to_owned);
     Ok(Attach { interface: interface.to_owned(), netns, side, takes: false })

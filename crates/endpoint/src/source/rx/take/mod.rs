@@ -1,0 +1,301 @@
+//! `rx IF take`: frames that this line takes, and the host does not get. [SL §5.5; CONTRACT 2, 3,
+//! 6]
+//!
+//! Out: one block per frame, named in the frame of the memory that the kernel filled (AF_XDP): a
+//! frame goes back to the kernel when the last filter, sink or reader of a ring is done with it.
+//! A packet in several frames is put together, by a copy into the general memory of its space. The
+//! point of observation is XDP, before generic receive offload: frames are as long as the driver
+//! hands them up, their tags are in place, and nobody says whether a checksum was left to a device.
+//!
+//! - [`device`]: everything in place, in the order in which nothing is lost;
+//! - [`routes`]: what nobody takes by mistake.
+
+mod device;
+mod routes;
+
+use super::{DOWN_NS, KEPT_NS};
+use crate::{Failure, Given, Intake, Opening, Seen, Source, UNREAD};
+use abi::{Class, ContextLane, DbufId, Entry, Flags, Marks, Place, RichPointer};
+use device::{Asked, Device};
+use filter::{Amount, Time};
+use std::os::fd::{AsFd as _, BorrowedFd};
+use std::sync::Arc;
+use sys::memory::Lender;
+use sys::xdp::{Descriptor, Redirect};
+use wire::link::LinkType;
+
+struct Taking {
+    device: Device,
+    origin: u16,
+    pieces: Vec<Descriptor>,
+    entries: Vec<Entry>,
+    long: Long,
+    given: Amount,
+    /// Longer than a block can be.
+    too_long: u64,
+    /// Frames that lay in the rings when it was closed.
+    unread: u64,
+    stopped: bool,
+    closed: bool,
+}
+
+/// A packet in several frames, as far as it came.
+#[derive(Debug, Default)]
+struct Long {
+    bytes: Vec<u8>,
+    time: Time,
+    /// All of it is here.
+    whole: bool,
+}
+
+pub(super) fn open(opening: &Opening<'_>) -> Result<Box<dyn Source>, Failure> {
+    let arguments = opening.arguments;
+    let Some(interface) = arguments.text("interface") else {
+        let hint = "name the interface: `rx eth0 take`";
+        return Err(Failure::new("take from", "all interfaces", "one is taken from").hint(hint));
+    };
+    if arguments.flag("both") {
+        let why = "what the host sends cannot be taken from it";
+        let hint = "leave `both=yes` or `take` out";
+        return Err(Failure::new("take from", interface, why).hint(hint));
+    }
+    let device = Device::open(&Asked {
+        interface,
+        netns: arguments.text("netns"),
+        ring: arguments.number("ring"),
+        promiscuous: arguments.flag("promisc"),
+        force: opening.force,
+    })?;
+    Ok(Box::new(Taking {
+        device,
+        origin: opening.origin,
+        pieces: Vec::new(),
+        entries: Vec::new(),
+        long: Long::default(),
+        given: Amount::default(),
+        too_long: 0,
+        unread: 0,
+        stopped: false,
+        closed: false,
+    }))
+}
+
+impl Source for Taking {
+    fn give(&mut self, intake: &mut Intake<'_>) -> Result<Given, Failure> {
+        self.device.supply()?;
+        self.entries.clear();
+        let clock = Clock::now();
+        self.end_long(intake);
+        self.gather(intake, &clock)?;
+        if self.device.queues.len() > 1 {
+            // Each queue is in order; a session stays in one (CONTRACT 16).
+            self.entries.sort_by_key(|entry| entry.context.time);
+        }
+        let put = intake.put_all(self.entries.iter().copied());
+        debug_assert_eq!(put, self.entries.len(), "no more was taken than there is room for");
+        for entry in self.entries.iter().take(put) {
+            self.given.add(entry.pointer.length());
+        }
+        if put > 0 { Ok(Given::Blocks) } else { self.nothing(intake) }
+    }
+
+    fn seen(&self) -> Seen {
+        let (counted, lost) = self.device.counted();
+        let mut dropped = self.device.losses.before();
+        let came = dropped.iter().map(|(_, count)| *count).chain([Some(counted.led)]);
+        let came: Option<u64> = came.sum();
+        dropped.push(("ring", lost));
+        let left = [("too long", self.too_long), (UNREAD, self.unread)];
+        let left = left.into_iter().filter(|(_, count)| *count > 0);
+        dropped.extend(left.map(|(why, count)| (why, Some(count))));
+        // Nobody counts the bytes of what did not come.
+        let seen = came.map(|blocks| Amount { blocks, bytes: self.given.bytes });
+        Seen { seen, given: self.given, dropped, remark: self.device.remark() }
+    }
+
+    fn descriptor(&self) -> Option<BorrowedFd<'_>> {
+        Some(self.device.group.as_fd())
+    }
+
+    fn lends(&mut self) -> Option<Arc<dyn Lender>> {
+        Some(self.device.frames.clone())
+    }
+
+    fn stop(&mut self) -> bool {
+        self.stopped = self.stopped || self.device.detach();
+        self.stopped
+    }
+
+    fn close(&mut self) {
+        if !std::mem::replace(&mut self.closed, true) {
+            self.device.detach();
+            self.unread = self.count_unread();
+        }
+    }
+}
+
+impl Taking {
+    /// Takes as many packets off the queues as there is room for.
+    fn gather(&mut self, intake: &Intake<'_>, clock: &Clock) -> Result<(), Failure> {
+        let room = intake.room().saturating_sub(self.entries.len());
+        let share = room.div_ceil(self.device.queues.len().max(1));
+        let mut left = room;
+        for number in 0..self.device.queues.len() {
+            if self.long.whole {
+                return Ok(());
+            }
+            self.pieces.clear();
+            self.receive(number, share.min(left))?;
+            left -= self.pieces.len();
+            let pieces = std::mem::take(&mut self.pieces);
+            for piece in &pieces {
+                self.piece(*piece, intake, clock)?;
+            }
+            self.pieces = pieces;
+            // The rest of a packet lies in the same queue.
+            while !self.long.bytes.is_empty() && !self.long.whole {
+                self.pieces.clear();
+                if self.receive(number, 1)? == 0 {
+                    return Err(self.broken("a packet ends in the middle"));
+                }
+                if let Some(piece) = self.pieces.first().copied() {
+                    self.piece(piece, intake, clock)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn receive(&mut self, number: usize, most: usize) -> Result<usize, Failure> {
+        let Some(queue) = self.device.queues.get_mut(number) else { return Ok(0) };
+        queue
+            .receive(&mut self.pieces, most)
+            .map_err(|error| Failure::new("take from", &self.device.name, error))
+    }
+
+    /// A piece of a packet, mostly all of it.
+    fn piece(
+        &mut self,
+        piece: Descriptor,
+        intake: &Intake<'_>,
+        clock: &Clock,
+    ) -> Result<(), Failure> {
+        let located = self.device.frames.locate(piece.address);
+        let arrived = located.and_then(|(slot, at)| Some((intake.pool.arrived_at(slot)?, at)));
+        let Some((mut draft, at)) = arrived else {
+            return Err(self.broken("a frame came that is here already"));
+        };
+        let end = at + piece.length as usize;
+        let single = self.long.bytes.is_empty() && !piece.continues;
+        if self.long.bytes.is_empty() {
+            self.long.time = clock.time(draft.get_mut(at.saturating_sub(Redirect::STAMP)..at));
+        }
+        if single {
+            let place = draft.commit(end).within(offset(at), piece.length);
+            self.entries.push(self.entry(intake.pool.id(), place));
+            return Ok(());
+        }
+        self.long.bytes.extend_from_slice(draft.get(at..end).unwrap_or_default());
+        drop(draft);
+        if !piece.continues {
+            self.long.whole = true;
+            self.end_long(intake);
+        }
+        Ok(())
+    }
+
+    /// Gives a packet that was put together, if there is one and room for it.
+    fn end_long(&mut self, intake: &Intake<'_>) {
+        if !self.long.whole || intake.room() <= self.entries.len() {
+            return;
+        }
+        let pool = intake.general.unwrap_or(intake.pool);
+        let bytes = &self.long.bytes;
+        if bytes.len() > pool.block_max() {
+            self.too_long += 1;
+        } else {
+            let copied = pool.append(bytes.len(), |room| {
+                room.copy_from_slice(bytes);
+                bytes.len()
+            });
+            // No room now: it is tried again.
+            let Some((place, _)) = copied else { return };
+            self.entries.push(self.entry(pool.id(), place));
+        }
+        self.long.bytes.clear();
+        self.long.whole = false;
+    }
+
+    fn entry(&self, dbuf: DbufId, place: Place) -> Entry {
+        let (origin, time) = (self.origin, self.long.time);
+        let context = ContextLane { time, session: 0, origin, flags: Flags::NONE };
+        let marks = Marks::frame(LinkType::ETHERNET.0, place.length(), place.length());
+        Entry::new(RichPointer::new(dbuf, place, Class::YES), context, marks)
+    }
+
+    /// What to say when nothing was given.
+    fn nothing(&self, intake: &Intake<'_>) -> Result<Given, Failure> {
+        let soon = Some(intake.now + KEPT_NS);
+        if self.long.whole {
+            // The queues may have more, which has to wait.
+            return Ok(Given::Wait { until: soon, readable: false });
+        }
+        if self.stopped {
+            return Ok(Given::End);
+        }
+        if self.device.is_gone() {
+            let why = format!("the interface was removed after {} frames", self.given.blocks);
+            let hint = "all that came before was handed on; start again when it is back";
+            return Err(Failure::new("take from", &self.device.name, why).hint(hint));
+        }
+        // Others keep frames, and do not say when they let go of them; and a socket of AF_XDP does
+        // not wake who waits when its interface goes.
+        let until = soon.filter(|_| intake.pool.kept() > 0).or(Some(intake.now + DOWN_NS));
+        Ok(Given::Wait { until, readable: true })
+    }
+
+    /// Packets that came and that nobody takes.
+    fn count_unread(&mut self) -> u64 {
+        let mut packets = u64::from(self.long.whole);
+        for queue in &mut self.device.queues {
+            self.pieces.clear();
+            // What cannot be read is not counted, and shows as a ledger that does not balance.
+            let _ = queue.receive(&mut self.pieces, usize::MAX);
+            packets += self.pieces.iter().filter(|piece| !piece.continues).count() as u64;
+        }
+        packets
+    }
+
+    fn broken(&self, what: &str) -> Failure {
+        Failure::new("take from", &self.device.name, format!("the kernel's rings: {what}"))
+    }
+}
+
+/// The time of day of what the monotonic clock stamped.
+struct Clock {
+    real: Time,
+    /// What the monotonic clock lacks.
+    ahead: Time,
+}
+
+impl Clock {
+    fn now() -> Self {
+        let real = sys::clock::real();
+        Self { real, ahead: real.wrapping_sub(sys::clock::monotonic()) }
+    }
+
+    /// The time that stands before a frame, which is wiped out, so that it is not taken for that of
+    /// the next frame there; now, where there is none.
+    fn time(&self, stamp: Option<&mut [u8]>) -> Time {
+        let Some(stamp) = stamp.and_then(|bytes| bytes.first_chunk_mut()) else { return self.real };
+        match Time::from_ne_bytes(std::mem::take(stamp)) {
+            0 => self.real,
+            stamp => stamp.wrapping_add(self.ahead),
+        }
+    }
+}
+
+/// A place in a frame of a page.
+fn offset(at: usize) -> u32 {
+    u32::try_from(at).unwrap_or(u32::MAX)
+}

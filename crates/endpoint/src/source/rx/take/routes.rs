@@ -1,0 +1,135 @@
+//! Which interfaces a person may not lose by mistake: that of the default route, and that by which
+//! the person is here. (CONTRACT 2)
+//!
+//! In: the tables of `/proc/net`, as text, and what sshd says of its connection. Out: names of
+//! interfaces. A table that cannot be read is empty: nothing is protected then that is not there.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+/// The routes of the name space of this thread.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub(super) struct Routes(Vec<Route>);
+
+/// Where packets to some addresses go.
+#[derive(Clone, PartialEq, Eq, Debug)]
+struct Route {
+    network: IpAddr,
+    length: u32,
+    interface: String,
+}
+
+/// RTF_REJECT: packets go nowhere.
+const REJECT: u32 = 0x200;
+
+impl Routes {
+    pub(super) fn read() -> Self {
+        let file = |name| std::fs::read_to_string(format!("/proc/thread-self/net/{name}"));
+        Self::parse(&file("route").unwrap_or_default(), &file("ipv6_route").unwrap_or_default())
+    }
+
+    fn parse(four: &str, six: &str) -> Self {
+        let four = four.lines().skip(1).filter_map(route4);
+        Self(four.chain(six.lines().filter_map(route6)).collect())
+    }
+
+    /// Whether what has no other way goes through this interface.
+    pub(super) fn is_default(&self, interface: &str) -> bool {
+        self.0.iter().any(|route| route.length == 0 && route.interface == interface)
+    }
+
+    /// The interface that leads to an address.
+    pub(super) fn to(&self, address: IpAddr) -> Option<&str> {
+        let leads = self.0.iter().filter(|route| route.leads_to(address));
+        leads.max_by_key(|route| route.length).map(|route| route.interface.as_str())
+    }
+}
+
+impl Route {
+    fn leads_to(&self, address: IpAddr) -> bool {
+        match (self.network, address) {
+            (IpAddr::V4(network), IpAddr::V4(address)) => {
+                let mask = u32::MAX.checked_shl(32 - self.length).unwrap_or(0);
+                network.to_bits() & mask == address.to_bits() & mask
+            }
+            (IpAddr::V6(network), IpAddr::V6(address)) => {
+                let mask = u128::MAX.checked_shl(128 - self.length).unwrap_or(0);
+                network.to_bits() & mask == address.to_bits() & mask
+            }
+            _ => false,
+        }
+    }
+}
+
+/// `eth0 00000000 0101A8C0 0003 0 0 100 00000000 …`: interface, network, gateway, flags, and behind
+/// three others the mask, addresses as this machine reads their bytes as a number.
+fn route4(line: &str) -> Option<Route> {
+    let words: Vec<&str> = line.split_whitespace().collect();
+    let [interface, network, _, flags, _, _, _, mask, ..] = words[..] else { return None };
+    let number = |word| u32::from_str_radix(word, 16).ok();
+    if number(flags)? & REJECT != 0 {
+        return None;
+    }
+    let network = Ipv4Addr::from(number(network)?.to_ne_bytes()).into();
+    Some(Route { network, length: number(mask)?.count_ones(), interface: interface.to_owned() })
+}
+
+/// Network, length of its prefix, six others, flags, interface.
+fn route6(line: &str) -> Option<Route> {
+    let words: Vec<&str> = line.split_whitespace().collect();
+    let [network, length, _, _, _, _, _, _, flags, interface] = words[..] else { return None };
+    if u32::from_str_radix(flags, 16).ok()? & REJECT != 0 {
+        return None;
+    }
+    let network = Ipv6Addr::from_bits(u128::from_str_radix(network, 16).ok()?).into();
+    let length = u32::from_str_radix(length, 16).ok()?;
+    Some(Route { network, length, interface: interface.to_owned() })
+}
+
+/// From where somebody is here, by `SSH_CONNECTION`: `10.0.0.1 50000 10.0.0.2 22`.
+pub(super) fn caller(connection: Option<&str>) -> Option<IpAddr> {
+    let address = connection?.split_whitespace().next()?;
+    // A link-local address carries its interface.
+    address.split('%').next()?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const FOUR: &str = "\
+Iface Destination Gateway Flags RefCnt Use Metric Mask MTU Window IRTT
+eth0 00000000 010AA8C0 0003 0 0 100 00000000 0 0 0
+eth1 000A0A0A 00000000 0001 0 0 0 00FFFFFF 0 0 0
+eth2 050A0A0A 00000000 0005 0 0 0 FFFFFFFF 0 0 0
+";
+    const SIX: &str = "\
+fd770000000000000000000000000000 40 00000000000000000000000000000000 00 \
+00000000000000000000000000000000 00000100 00000001 00000000 00000001     eth1
+00000000000000000000000000000000 00 00000000000000000000000000000000 00 \
+fd770000000000000000000000000001 00000400 00000001 00000000 00000003     eth3
+00000000000000000000000000000000 00 00000000000000000000000000000000 00 \
+00000000000000000000000000000000 ffffffff 00000001 00000000 00200200       lo
+";
+
+    #[test]
+    fn the_longest_prefix_leads() {
+        let routes = Routes::parse(FOUR, SIX);
+        let to = |address: &str| routes.to(address.parse().unwrap());
+        if cfg!(target_endian = "little") {
+            assert_eq!(to("10.10.10.9"), Some("eth1"));
+            assert_eq!(to("10.10.10.5"), Some("eth2"));
+            assert_eq!(to("192.0.2.1"), Some("eth0"));
+        }
+        assert_eq!((to("fd77::9"), to("2001:db8::1")), (Some("eth1"), Some("eth3")));
+        let defaults = ["eth0", "eth1", "eth2", "eth3", "lo"].map(|name| routes.is_default(name));
+        assert_eq!(defaults, [true, false, false, true, false]);
+        assert_eq!(Routes::parse("", "nonsense\n"), Routes::default());
+    }
+
+    #[test]
+    fn who_is_here_by_a_connection_is_known() {
+        assert_eq!(caller(Some("10.0.0.1 50000 10.0.0.2 22")), "10.0.0.1".parse().ok());
+        assert_eq!(caller(Some("fe80::1%eth0 50000 fe80::2 22")), "fe80::1".parse().ok());
+        assert_eq!([caller(None), caller(Some("")), caller(Some("x 1"))], [None; 3]);
+    }
+}

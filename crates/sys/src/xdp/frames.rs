@@ -1,0 +1,288 @@
+//! The frames of a memory, lent to the kernel one by one and taken back as blocks of a pool.
+//!
+//! In: frames that the kernel filled ([`Receiver`]), that a pool gives back, that were sent
+//! ([`Sender`]). Out: frames for the kernel to fill, and the memory as a [`Lender`], each frame a
+//! segment: a block is named where the kernel put it, and a frame that is sent on stays where it is
+//! until it has left. [SL §5.5: the driver's own ring as a dbuf; FEATURES G1, G6]
+//!
+//! Where a frame is, its word says. Invariants, cited below:
+//! - F1 A frame is lent to be filled only if its word is 0, and its word is 0 only while it lies in
+//!   `free` or in a fill ring. Nobody but [`Receiver::supply`] lends frames of this memory: the
+//!   sockets are not given out.
+//! - F2 `HERE` is set when the frame came out of a receive ring, once, and taken away in
+//!   `give_back`. In between the kernel does not write it.
+//! - F3 The rest of the word counts who has the frame in a send ring; there the kernel only reads.
+//!   A frame that came is sent only as it is. One that was taken from `free` to be written and sent
+//!   never has `HERE`, so that no pool reaches it.
+//!
+//! SYNC POINT *frame given back*: who lets go subtracts with AcqRel, and the last one puts the
+//! frame into `free`, a lock that who lends it takes: all looks at it come before the kernel's.
+//!
+//! [`Receiver`]: super::Receiver
+//! [`Receiver::supply`]: super::Receiver::supply
+//! [`Sender`]: super::Sender
+
+use super::ring::Descriptor;
+use super::socket::{Settings, Socket};
+use super::umem::{Umem, UmemShape};
+use crate::error::{Error, Result};
+use crate::memory::Lender;
+use std::os::fd::{AsFd as _, OwnedFd};
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+
+/// The bit of a frame that came and has not been given back.
+const HERE: u32 = 1 << 31;
+
+/// The memory of the sockets of one path.
+#[derive(Debug)]
+pub struct Frames {
+    umem: Arc<Umem>,
+    /// Who has each frame.
+    words: Box<[AtomicU32]>,
+    free: Mutex<Vec<u32>>,
+    /// How many frames are left for those who send copies.
+    reserve: AtomicUsize,
+    /// The socket with which the memory was registered; others share it with that one.
+    first: Mutex<Weak<OwnedFd>>,
+}
+
+impl Frames {
+    /// Memory of so many frames, a power of two, of a page each: larger ones there are not, and a
+    /// pool has no smaller ones.
+    pub fn create(name: &str, frames: u32) -> Result<Arc<Self>> {
+        if !frames.is_power_of_two() || frames < 2 {
+            let target = format!("a memory of {frames} frames");
+            return Err(Error::new("setsockopt", target, libc::EINVAL));
+        }
+        let frame = u32::try_from(rustix::param::page_size().min(4096)).unwrap_or(4096);
+        let umem = Umem::create(name, UmemShape { frame, frames, headroom: 0 })?;
+        Ok(Arc::new(Self {
+            umem: Arc::new(umem),
+            words: (0..frames).map(|_| AtomicU32::new(0)).collect(),
+            free: Mutex::new((0..frames).rev().collect()),
+            reserve: AtomicUsize::new(0),
+            first: Mutex::default(),
+        }))
+    }
+
+    /// How many there are.
+    #[must_use]
+    pub fn count(&self) -> usize {
+        self.words.len()
+    }
+
+    /// Bytes of a frame.
+    #[must_use]
+    pub fn frame(&self) -> usize {
+        self.umem.shape().frame as usize
+    }
+
+    /// How many lie here, lent to nobody and kept by nobody.
+    #[must_use]
+    pub fn free(&self) -> usize {
+        self.list().len()
+    }
+
+    /// Leaves at least so many frames for those who send copies.
+    pub fn reserve(&self, frames: usize) {
+        self.reserve.fetch_max(frames, Ordering::Relaxed);
+    }
+
+    /// In which frame an address lies, and where in it.
+    #[must_use]
+    pub fn locate(&self, address: u64) -> Option<(usize, usize)> {
+        let frame = self.umem.frame_of(address)?;
+        let within = address - self.umem.address(frame);
+        Some((frame as usize, usize::try_from(within).ok()?))
+    }
+
+    /// Where these bytes lie, if that is in one frame of this memory which came and is still here.
+    #[must_use]
+    pub fn find(&self, bytes: &[u8]) -> Option<Descriptor> {
+        let base = self.umem.memory().base().addr().get();
+        let address = bytes.as_ptr().addr().checked_sub(base)? as u64;
+        let length = u32::try_from(bytes.len()).ok()?;
+        let here = |frame: u32| self.word(frame).load(Ordering::Acquire) & HERE != 0;
+        let holds = self.umem.holds(address, length);
+        (holds && self.umem.frame_of(address).is_some_and(here)).then_some(Descriptor {
+            address,
+            length,
+            continues: false,
+        })
+    }
+
+    /// A socket at a queue: the first one registers the memory, others share it.
+    pub(super) fn bind(&self, settings: Settings) -> Result<Socket> {
+        let mut first = self.first.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(registered) = first.upgrade() {
+            return Socket::beside(&self.umem, settings, registered.as_fd());
+        }
+        let socket = Socket::open(&self.umem, settings)?;
+        *first = Arc::downgrade(socket.descriptor());
+        Ok(socket)
+    }
+
+    /// The memory, for those who argue with F1 to F3.
+    pub(super) const fn umem(&self) -> &Arc<Umem> {
+        &self.umem
+    }
+
+    /// Takes free frames to be filled, as their addresses, behind those that are there; leaves what
+    /// is reserved. Answers how many.
+    pub(super) fn take(&self, most: usize, into: &mut Vec<u64>) -> usize {
+        let mut free = self.list();
+        let there = free.len().saturating_sub(self.reserve.load(Ordering::Relaxed));
+        let keep = free.len() - there.min(most);
+        let taken = free.drain(keep..).rev();
+        let before = into.len();
+        into.extend(taken.map(|frame| self.umem.address(frame)));
+        into.len() - before
+    }
+
+    /// Takes back what found no room in a fill ring.
+    pub(super) fn untake(&self, addresses: &[u64]) {
+        self.list().extend(addresses.iter().rev().filter_map(|at| self.umem.frame_of(*at)));
+    }
+
+    /// A frame came out of a receive ring (F2). Answers whether it had been lent.
+    pub(super) fn came(&self, address: u64) -> bool {
+        let Some(frame) = self.umem.frame_of(address) else { return false };
+        let word = self.word(frame);
+        word.compare_exchange(0, HERE, Ordering::AcqRel, Ordering::Relaxed).is_ok()
+    }
+
+    /// Takes a free frame to be written and sent (F3).
+    pub(super) fn draft(&self) -> Option<u64> {
+        let frame = self.list().pop()?;
+        self.word(frame).fetch_add(1, Ordering::AcqRel);
+        Some(self.umem.address(frame))
+    }
+
+    /// Keeps a frame for one more place in a send ring. Answers whether somebody has it.
+    pub(super) fn keep(&self, address: u64) -> bool {
+        let Some(frame) = self.umem.frame_of(address) else { return false };
+        let more = |word: u32| (word != 0).then_some(word + 1);
+        self.word(frame).fetch_update(Ordering::AcqRel, Ordering::Acquire, more).is_ok()
+    }
+
+    /// Lets go of a frame that was kept or drafted. Answers whether that was so.
+    pub(super) fn let_go(&self, address: u64) -> bool {
+        let Some(frame) = self.umem.frame_of(address) else { return false };
+        let less = |word: u32| (word & !HERE != 0).then(|| word - 1);
+        // SYNC POINT: frame given back.
+        let before = self.word(frame).fetch_update(Ordering::AcqRel, Ordering::Acquire, less);
+        if before == Ok(1) {
+            self.list().push(frame);
+        }
+        before.is_ok()
+    }
+
+    fn list(&self) -> MutexGuard<'_, Vec<u32>> {
+        self.free.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn word(&self, frame: u32) -> &AtomicU32 {
+        // `frame_of` answers numbers of frames alone.
+        &self.words[frame as usize]
+    }
+}
+
+// SAFETY: the mapping of the memory has a page for each frame, readable and writable, is unmapped
+// only when this is dropped, and its shape never changes (1). A frame has arrived while `HERE` is
+// set; until `give_back` takes that away, the kernel does not write it (F1, F2), and reads it only
+// while it is sent, as do those who look at it (F3) (2).
+unsafe impl Lender for Frames {
+    fn base(&self) -> NonNull<u8> {
+        self.umem.memory().base()
+    }
+
+    fn segment(&self) -> usize {
+        self.frame()
+    }
+
+    fn segments(&self) -> usize {
+        self.count()
+    }
+
+    fn arrived(&self, slot: usize) -> bool {
+        self.words.get(slot).is_some_and(|word| word.load(Ordering::Acquire) & HERE != 0)
+    }
+
+    fn give_back(&self, slot: usize) {
+        let Some(word) = self.words.get(slot) else { return };
+        // SYNC POINT: frame given back.
+        let before = word.fetch_and(!HERE, Ordering::AcqRel);
+        debug_assert!(before & HERE != 0, "frame {slot} is not ours to give");
+        if let (HERE, Ok(frame)) = (before, u32::try_from(slot)) {
+            self.list().push(frame);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn frames() -> Arc<Frames> {
+        Frames::create("sys-test", 4).unwrap()
+    }
+
+    fn bytes_at(frames: &Frames, address: u64, length: usize) -> &[u8] {
+        let base = frames.base().as_ptr().wrapping_add(usize::try_from(address).unwrap());
+        // SAFETY: the tests ask for bytes in the memory, which lives as long as `frames`, and
+        // nobody writes it.
+        unsafe { std::slice::from_raw_parts(base, length) }
+    }
+
+    #[test]
+    fn a_frame_is_in_one_place_at_a_time() {
+        let frames = frames();
+        let mut lent = Vec::new();
+        assert_eq!((frames.take(3, &mut lent), frames.free()), (3, 1));
+        let at = lent[1] + 256;
+        assert!(!frames.let_go(at) && !frames.keep(at), "the kernel has it");
+        assert!(frames.came(at) && !frames.came(at), "once");
+        let (slot, within) = frames.locate(at).unwrap();
+        assert!(within == 256 && frames.arrived(slot));
+        frames.give_back(slot);
+        assert!(!frames.arrived(slot));
+        assert_eq!(frames.free(), 2);
+        frames.untake(&lent[2..]);
+        assert_eq!(frames.free(), 3);
+        assert!(!frames.came(1 << 40), "not of this memory");
+    }
+
+    #[test]
+    fn what_is_being_sent_comes_back_when_it_has_left() {
+        let frames = frames();
+        let mut lent = Vec::new();
+        frames.take(4, &mut lent);
+        let at = lent[0];
+        assert!(frames.came(at) && frames.keep(at));
+        frames.give_back(frames.locate(at).unwrap().0);
+        assert_eq!(frames.free(), 0, "the send ring has it");
+        assert!(frames.let_go(at) && !frames.let_go(at));
+        assert_eq!(frames.free(), 1);
+        let drafted = frames.draft().unwrap();
+        assert!(!frames.arrived(frames.locate(drafted).unwrap().0), "no pool may reach it");
+        assert!(frames.draft().is_none());
+        assert!(frames.let_go(drafted));
+    }
+
+    #[test]
+    fn bytes_are_found_by_where_they_lie() {
+        let frames = frames();
+        let mut lent = Vec::new();
+        frames.take(2, &mut lent);
+        let at = lent[1];
+        assert!(frames.find(bytes_at(&frames, at + 10, 20)).is_none(), "lent");
+        assert!(frames.came(at));
+        let expected = Descriptor { address: at + 10, length: 20, continues: false };
+        assert_eq!(frames.find(bytes_at(&frames, at + 10, 20)), Some(expected));
+        assert!(frames.find(&[0; 20]).is_none(), "bytes of somebody else");
+        frames.reserve(3);
+        assert_eq!(frames.take(9, &mut lent), 0, "two are free, and three are reserved");
+    }
+}

@@ -1,0 +1,119 @@
+//! One queue of an interface that fills frames of a memory.
+//!
+//! In: free frames of [`Frames`], and what the device receives at this queue. Out: pieces of
+//! packets, each in a frame that is ours until the pool gives it back. The socket is not given out:
+//! nobody else lends frames of this memory (F1 of `frames`).
+
+use super::frames::Frames;
+use super::ring::Descriptor;
+use super::socket::{Settings, Socket, Statistics};
+use crate::error::{Error, Result};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::Arc;
+
+/// The receiving side of a queue.
+#[derive(Debug)]
+pub struct Receiver {
+    socket: Socket,
+    frames: Arc<Frames>,
+    /// Frames that are lent to this queue and have not come.
+    lent: usize,
+    addresses: Vec<u64>,
+}
+
+impl Receiver {
+    /// Opens one. No frame comes before a program leads frames here.
+    pub fn open(frames: &Arc<Frames>, settings: Settings) -> Result<Self> {
+        let settings = Settings { completion: settings.fill.min(COMPLETION), tx: 0, ..settings };
+        let socket = frames.bind(settings)?;
+        Ok(Self { socket, frames: Arc::clone(frames), lent: 0, addresses: Vec::new() })
+    }
+
+    /// The socket, to be led to ([`Redirect::lead`](super::Redirect::lead)).
+    pub(super) const fn socket(&self) -> &Socket {
+        &self.socket
+    }
+
+    /// The memory.
+    #[must_use]
+    pub const fn frames(&self) -> &Arc<Frames> {
+        &self.frames
+    }
+
+    /// Frames that are lent to this queue.
+    #[must_use]
+    pub const fn lent(&self) -> usize {
+        self.lent
+    }
+
+    /// Lends free frames until so many are lent; answers how many that made.
+    pub fn supply(&mut self, target: usize) -> Result<usize> {
+        let wanted = target.saturating_sub(self.lent);
+        let Some(fill) = self.socket.fill.as_mut().filter(|_| wanted > 0) else { return Ok(0) };
+        self.addresses.clear();
+        if self.frames.take(wanted, &mut self.addresses) == 0 {
+            return Ok(0);
+        }
+        let lent = match fill.lend(&self.addresses) {
+            Ok(lent) => lent,
+            Err(error) => {
+                self.frames.untake(&self.addresses);
+                return Err(error);
+            }
+        };
+        self.frames.untake(self.addresses.get(lent..).unwrap_or_default());
+        self.lent += lent;
+        if fill.needs_wakeup() {
+            self.socket.wake_rx()?;
+        }
+        Ok(lent)
+    }
+
+    /// Takes pieces that were received, behind those that are there; at most `most`. Their frames
+    /// have arrived then.
+    pub fn receive(&mut self, into: &mut Vec<Descriptor>, most: usize) -> Result<usize> {
+        let Some(rx) = self.socket.rx.as_mut() else { return Ok(0) };
+        let before = into.len();
+        let came = rx.take(into, most)?;
+        for piece in into.get(before..).unwrap_or_default() {
+            if !self.frames.came(piece.address) {
+                let what = format!("a frame at {} that was not lent", piece.address);
+                return Err(Error::new("AF_XDP", what, libc::EBADMSG));
+            }
+        }
+        self.lent = self.lent.saturating_sub(came);
+        Ok(came)
+    }
+
+    /// Pieces that were received and not taken.
+    pub fn unread(&self) -> Result<u32> {
+        self.socket.rx.as_ref().map_or(Ok(0), super::ring::Rx::waiting)
+    }
+
+    /// What became of frames.
+    pub fn statistics(&self) -> Result<Statistics> {
+        self.socket.statistics()
+    }
+
+    /// Whether the device writes the memory itself.
+    #[must_use]
+    pub const fn is_zero_copy(&self) -> bool {
+        self.socket.is_zero_copy()
+    }
+
+    /// See [`Socket::error`].
+    #[must_use]
+    pub fn error(&self) -> Option<i32> {
+        self.socket.error()
+    }
+}
+
+impl AsFd for Receiver {
+    /// Readable when something was received.
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+}
+
+/// The kernel wants a completion ring with each fill ring, though nothing is sent here.
+const COMPLETION: u32 = 64;

@@ -1,0 +1,294 @@
+//! Frames that a line takes: the host does not get them, the ledger knows each of them, and what
+//! was there before stays. [FEATURES G1, G3, G5, G7, V17; CONTRACT 2, 3]
+
+use crate::numbers::{numbered, numbers};
+use crate::observer::{Observer, is_taken, program};
+use crate::send::{capture_length, send};
+use std::net::UdpSocket;
+use sys::bpf::{Kind, Link, LinkTarget, Program, XdpMode};
+use sys::net::Links;
+use testkit::net::{CLIENT_DEVICE, Cable, Pair, SERVER, SERVER_DEVICE, counters, until};
+use testkit::{Frame, need};
+
+const SIZE: usize = 100;
+
+/// A cable on which nobody but the test sends, and where programs of XDP may be attached.
+fn pair(cable: Cable) -> Option<Pair> {
+    need::bpf()?;
+    let pair = Pair::new(cable)?;
+    let probe = pair.server.enter(sys::probe::xdp_socket);
+    probe.or_else(|why| need::skip(&why.to_string()).ok_or(why)).ok()?;
+    Some(pair)
+}
+
+fn silent() -> Option<Pair> {
+    pair(Cable { addresses: false, ..Cable::default() })
+}
+
+fn take(pair: &Pair, line: &str) -> Observer {
+    Observer::taking(&pair.server, SERVER_DEVICE, line)
+}
+
+/// Frames that the device of the server got, or dropped.
+fn received(pair: &Pair) -> u64 {
+    let counters = counters(&pair.server, SERVER_DEVICE).expect("the device is there");
+    counters.received + counters.receive_dropped
+}
+
+/// Takes frames in small bunches, each when the one before is written; answers them.
+fn taken(pair: &Pair, line: &str, frames: &[Vec<u8>], bunch: usize) -> crate::observer::Ran {
+    let mut taking = take(pair, &format!("{line} | pcap -"));
+    let mut written = capture_length(&[]);
+    for bunch in frames.chunks(bunch) {
+        send(&pair.client, CLIENT_DEVICE, bunch);
+        written += capture_length(bunch) - capture_length(&[]);
+        taking.until_written("out", written);
+    }
+    taking.stop()
+}
+
+#[test]
+fn g1_taken_frames_come_here_and_not_to_the_host() {
+    let Some(pair) = silent() else { return };
+    let frames = numbered(0..20_000, SIZE);
+    let host = Observer::start(&pair.server, &format!("rx {SERVER_DEVICE} | pcap seen.pcap"));
+    let ran = taken(&pair, &format!("rx {SERVER_DEVICE} take"), &frames, 500);
+    ran.assert_whole();
+    assert!(ran.frames("out") == frames, "each as it was sent, in order");
+    let source = ran.source();
+    assert_eq!((source.seen, source.given), (Some(20_000), 20_000), "{source:?}");
+    assert!(!is_taken(&pair.server, SERVER_DEVICE), "nothing is left there");
+    // What comes now the host gets again.
+    let after = numbered(20_000..20_010, SIZE);
+    send(&pair.client, CLIENT_DEVICE, &after);
+    until("they have come", || received(&pair) == 20_010);
+    let host = host.stop();
+    host.assert_whole();
+    assert!(host.frames("seen.pcap") == after, "of the others it saw none");
+}
+
+#[test]
+fn g1_times_are_those_at_which_frames_came() {
+    let Some(pair) = silent() else { return };
+    let before = sys::clock::real();
+    let ran = taken(&pair, &format!("rx {SERVER_DEVICE} take"), &numbered(0..50, SIZE), 10);
+    let after = sys::clock::real();
+    let file = ran.file("out");
+    let packets = wire::capture::packets(&file).map(|packet| packet.expect("a record").0);
+    let times: Vec<u64> = packets.map(|packet| packet.time_ns).collect();
+    assert!(times.is_sorted() && times.len() == 50, "{times:?}");
+    // A capture keeps microseconds.
+    let all = before - 1_000..=after;
+    assert!(times.iter().all(|time| all.contains(time)), "{times:?} in {all:?}");
+}
+
+#[test]
+fn g1_what_finds_no_frame_of_the_memory_is_lost_by_the_ring() {
+    let Some(pair) = silent() else { return };
+    let line = format!("rx {SERVER_DEVICE} take ring=512K | pcap seen.pcap");
+    let observer = take(&pair, &line);
+    observer.signal("STOP");
+    send(&pair.client, CLIENT_DEVICE, &numbered(0..20_000, SIZE));
+    until("all have come", || received(&pair) >= 20_000);
+    observer.signal("CONT");
+    let ran = observer.stop();
+    ran.assert_well();
+    let source = ran.source();
+    assert_eq!(source.seen, Some(20_000), "{source:?}");
+    assert_eq!(source.at("ring"), Some(20_000 - source.given), "{source:?}");
+    // 128 frames are lent at a time.
+    assert!((1..20_000).contains(&source.given), "{source:?}");
+    let numbers = numbers(&ran.frames("seen.pcap"));
+    assert_eq!(numbers, (0..source.given).collect::<Vec<_>>(), "those that came first");
+}
+
+#[test]
+fn g3_each_queue_has_a_ring_of_its_own() {
+    let Some(pair) = pair(Cable { queues: 4, ..Cable::default() }) else { return };
+    let Some(_) = need::command("ethtool") else { return };
+    let told = pair.server.ip(&format!("-o link show dev {SERVER_DEVICE}"));
+    let mac = told.split("link/ether ").nth(1).and_then(|rest| rest.split(' ').next());
+    let mac = mac.expect("an address");
+    // The server will not answer who asks for it.
+    pair.client
+        .ip(&format!("neigh replace {SERVER} lladdr {mac} dev {CLIENT_DEVICE} nud permanent"));
+    let line = format!("rx {SERVER_DEVICE} take | bpf \"udp port 9\" | pcap -");
+    let mut taking = take(&pair, &line);
+    let mut written = capture_length(&[]);
+    let payload = [7; 64];
+    for _ in 0..40 {
+        // Each has a port of its own, and by it a queue.
+        let socket = || UdpSocket::bind("0.0.0.0:0").expect("a port");
+        pair.client.enter(|| {
+            for _ in 0..50 {
+                socket().send_to(&payload, (SERVER, 9)).expect("it is sent");
+            }
+        });
+        written += 50 * (16 + 42 + payload.len() as u64);
+        taking.until_written("out", written);
+    }
+    let statistics = pair.server.run("ethtool", &format!("-S {SERVER_DEVICE}"));
+    let ran = taking.stop();
+    ran.assert_whole();
+    assert_eq!(ran.frames("out").len(), 2_000);
+    let redirected = |line: &&str| line.contains("xdp_redirect") && !line.contains("errors");
+    let busy = statistics.lines().filter(redirected).filter(|line| !line.ends_with(": 0")).count();
+    assert!(busy > 1, "they came by several queues: {statistics}");
+}
+
+#[test]
+fn g5_frames_longer_than_those_of_the_memory_come_whole() {
+    let Some(pair) = pair(Cable { mtu: 9000, addresses: false, queues: 1 }) else { return };
+    let payload = |length: usize| (0..length).map(|at| (at * 7) as u8).collect::<Vec<u8>>();
+    let lengths = [46, 3_826, 3_827, 4_082, 7_700, 8_986, 60, 9_000, 1_500];
+    let frame = |length: &usize| Frame::ethernet().ethertype(0x88b5, &payload(*length));
+    let frames: Vec<Vec<u8>> = lengths.iter().cycle().take(900).map(frame).collect();
+    let ran = taken(&pair, &format!("rx {SERVER_DEVICE} take"), &frames, 9);
+    ran.assert_whole();
+    assert!(ran.frames("out") == frames);
+}
+
+/// Sends one datagram that the device is to cut into many.
+const SEGMENTS: &str = "
+import socket, sys
+s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+s.setsockopt(17, 103, 1400)
+s.sendto(bytes(i * 7 % 256 for i in range(60000)), (sys.argv[1], 9))
+";
+
+#[test]
+fn g5_what_a_device_was_to_cut_comes_whole_or_in_parts_and_nothing_is_missing() {
+    let Some(pair) = pair(Cable::default()) else { return };
+    let Some(python) = need::command("python3") else { return };
+    let told = pair.server.ip(&format!("-o link show dev {SERVER_DEVICE}"));
+    let mac = told.split("link/ether ").nth(1).and_then(|rest| rest.split(' ').next());
+    let mac = mac.expect("an address");
+    pair.client
+        .ip(&format!("neigh replace {SERVER} lladdr {mac} dev {CLIENT_DEVICE} nud permanent"));
+    let observer = take(&pair, &format!("rx {SERVER_DEVICE} take | bpf \"udp port 9\" | pcap -"));
+    let mut observer = observer;
+    let sent = pair.client.command(python).args(["-c", SEGMENTS, SERVER]).status();
+    if !sent.expect("python").success() {
+        need::skip::<()>("needs a kernel that cuts datagrams (UDP_SEGMENT)");
+        return;
+    }
+    observer.until_written("out", 24 + 60_000);
+    let ran = observer.stop();
+    ran.assert_whole();
+    let frames = ran.frames("out");
+    let all: Vec<u8> = frames.iter().flat_map(|frame| frame[42..].to_vec()).collect();
+    let expected: Vec<u8> = (0..60_000_u32).map(|i| (i * 7 % 256) as u8).collect();
+    println!(
+        "in {} frames, the longest of {:?} bytes",
+        frames.len(),
+        frames.iter().map(Vec::len).max()
+    );
+    assert!(all == expected, "{} bytes in {} frames", all.len(), frames.len());
+}
+
+#[test]
+fn tags_in_frames_stay_in_their_place() {
+    let Some(pair) = silent() else { return };
+    let inside = crate::frames::tagged();
+    let ran = taken(&pair, &format!("rx {SERVER_DEVICE} take"), &inside, 10);
+    ran.assert_whole();
+    assert!(ran.frames("out") == inside, "{:x?}", ran.frames("out"));
+}
+
+/// `return XDP_PASS`
+const PASS: [u8; 16] = [0xb7, 0, 0, 0, 2, 0, 0, 0, 0x95, 0, 0, 0, 0, 0, 0, 0];
+
+fn index(pair: &Pair) -> u32 {
+    pair.server.enter(|| {
+        let links = Links::open().expect("root may ask");
+        links.named(SERVER_DEVICE).expect("it is there").index
+    })
+}
+
+#[test]
+fn v17_who_is_there_already_stays_and_is_named() {
+    let Some(pair) = silent() else { return };
+    let index = index(&pair);
+    let link = pair.server.enter(|| {
+        let foreign = Program::load(Kind::Xdp, "somebody_else", &PASS).unwrap();
+        Link::xdp(&foreign, index, XdpMode::Native).unwrap()
+    });
+    let line = format!("rx {SERVER_DEVICE} take | count");
+    let output = pair.server.command(program()).args(["run", &line]).output().unwrap();
+    let told = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{told}");
+    for word in ["cannot take from server0", "`somebody_else`", "is kept", "without `take`"] {
+        assert!(told.contains(word), "{word} is not said: {told}");
+    }
+    assert_eq!(link.info().unwrap().target, LinkTarget::Xdp(index), "it is where it was");
+    // Watching goes on beside it.
+    let watch = Observer::start(&pair.server, &format!("rx {SERVER_DEVICE} | count"));
+    send(&pair.client, CLIENT_DEVICE, &numbered(0..3, SIZE));
+    until("they have come", || received(&pair) == 3);
+    let ran = watch.stop();
+    ran.assert_whole();
+    assert_eq!(ran.source().given, 3);
+}
+
+#[test]
+fn g7_a_killed_taker_leaves_nothing_behind() {
+    let Some(pair) = silent() else { return };
+    for _ in 0..3 {
+        let mut observer = take(&pair, &format!("rx {SERVER_DEVICE} take | count"));
+        send(&pair.client, CLIENT_DEVICE, &numbered(0..10, SIZE));
+        observer.signal("KILL");
+        until("it is gone", || !observer.runs());
+        until("nothing is attached", || !is_taken(&pair.server, SERVER_DEVICE));
+    }
+    let host = Observer::start(&pair.server, &format!("rx {SERVER_DEVICE} | pcap -"));
+    let frames = numbered(0..10, SIZE);
+    send(&pair.client, CLIENT_DEVICE, &frames);
+    let mut host = host;
+    host.until_written("out", capture_length(&frames));
+    let ran = host.stop();
+    ran.assert_whole();
+    assert!(ran.frames("out") == frames);
+}
+
+#[test]
+fn the_interface_of_the_default_route_is_taken_by_force_only() {
+    let Some(pair) = pair(Cable::default()) else { return };
+    pair.server.ip(&format!("route add default dev {SERVER_DEVICE}"));
+    let line = format!("rx {SERVER_DEVICE} take | count");
+    let output = pair.server.command(program()).args(["run", &line]).output().unwrap();
+    let told = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{told}");
+    assert!(told.contains("default route") && told.contains("--force"), "{told}");
+    assert!(!is_taken(&pair.server, SERVER_DEVICE));
+    take(&pair, &format!("--force {line}")).stop().assert_well();
+}
+
+#[test]
+fn what_cannot_be_taken_is_said() {
+    let Some(pair) = silent() else { return };
+    let refused = |line: &str| {
+        let output = pair.server.command(program()).args(["run", line]).output().unwrap();
+        assert_eq!(output.status.code(), Some(1), "{line}");
+        String::from_utf8_lossy(&output.stderr).into_owned()
+    };
+    let all = refused("rx how=take | count");
+    assert!(all.contains("rx eth0 take"), "{all}");
+    let both = refused(&format!("rx {SERVER_DEVICE} take both=yes | count"));
+    assert!(both.contains("what the host sends cannot be taken"), "{both}");
+    let none = refused("rx eth7 take | count");
+    assert!(none.contains("there are lo, server0"), "{none}");
+}
+
+#[test]
+fn an_interface_that_goes_away_ends_the_path_and_all_before_it_counts() {
+    let Some(pair) = silent() else { return };
+    let frames = numbered(0..10, SIZE);
+    let mut observer = take(&pair, &format!("rx {SERVER_DEVICE} take | pcap -"));
+    send(&pair.client, CLIENT_DEVICE, &frames);
+    observer.until_written("out", capture_length(&frames));
+    pair.client.ip(&format!("link delete dev {CLIENT_DEVICE}"));
+    let ran = observer.wait();
+    assert_eq!(ran.status, Some(1), "{}", ran.err);
+    assert!(ran.err.contains("the interface was removed after 10 frames"), "{}", ran.err);
+    assert_eq!(ran.ledger["balanced"], true, "{}", ran.ledger);
+}
