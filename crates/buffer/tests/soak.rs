@@ -75,7 +75,7 @@ fn reader_dies(step: usize, random: &mut Random) -> Option<()> {
     let killing = run(move || match delay {
         Some(delay) => {
             std::thread::sleep(delay);
-            other.kill();
+            other.stop();
         }
         None => other.dies(),
     });
