@@ -19,6 +19,11 @@
 //! How often somebody is rung for is the matter of [`moderate`].
 
 pub mod moderate;
+#[cfg(not(loom))]
+mod spin;
+
+#[cfg(not(loom))]
+pub(crate) use spin::Spin;
 
 use crate::atomic::{AtomicU32, Ordering, fence, pause};
 #[cfg(not(loom))]

@@ -30,7 +30,7 @@ fn d12_each_party_writes_lines_of_its_own_and_no_other() {
             writer.begin(writer.head);
             writer.mark(writer.head);
             writer.publish();
-            sleepers[2].falls_asleep(&store.writer, abi::ring::writer::WAIT, 0);
+            sleepers[2].falls_asleep(&store.writer, writer::WAIT, 0);
             let written = pages();
             assert_ne!(written[0], before[0], "{policy:?}, round {round}");
             assert_eq!(written[1..], before[1..], "the writer writes its own page alone");
@@ -39,7 +39,7 @@ fn d12_each_party_writes_lines_of_its_own_and_no_other() {
                 reader.next = reader.available().unwrap();
                 reader.taken.blocks += 1;
                 reader.release();
-                sleepers[at].falls_asleep(&store.readers[at], abi::ring::reader::WAIT, 0);
+                sleepers[at].falls_asleep(&store.readers[at], reader::WAIT, 0);
                 let read = pages();
                 assert_ne!(read[1 + at], before[1 + at]);
                 let others = (0..3).filter(|page| *page != 1 + at);

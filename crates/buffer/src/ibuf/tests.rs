@@ -19,7 +19,7 @@ fn config(entries: usize, policy: Policy, readers: usize) -> Config {
 fn d2_a_ring_holds_indices_and_no_bytes() {
     let shape = Config { lanes: Lanes::Pointer, ..config(1024, Policy::Block, 1) };
     let (mut writer, mut readers) = ring(&shape);
-    let data = writer.side.store.writer.len() - crate::cursor::DATA_WORDS * 8;
+    let data = writer.side.store.writer.len() - DATA_WORDS * 8;
     assert_eq!(data, 1024 * size_of::<RichPointer>());
     let home = DbufId::new(3).unwrap();
     let long = |number: u64| RichPointer::new(home, Place::new(number << 20, 1 << 19), Class::YES);

@@ -6,8 +6,9 @@ use crate::atomic::acquire;
 use crate::dbuf::Visitor;
 use crate::dbuf::walk::{Found, Walk};
 use crate::share::segment::Received;
+use crate::signal::Spin;
 use crate::wait::{Ringer, Sleeper, Urgency};
-use crate::{Fault, Policy, Put, Taken, signal};
+use crate::{Fault, Policy, Put, Taken};
 use abi::ring::{Geometry, reader, writer};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Duration;
@@ -31,8 +32,8 @@ pub struct Input {
     gone: bool,
     /// Whether the ring overwrites.
     lossy: bool,
-    /// How often to look before sleeping, if somebody said so.
-    spins: Option<u32>,
+    /// How often to look before sleeping.
+    spin: Spin,
     /// What both sides agree on in the segment that we read.
     shape: Geometry,
     /// Segments that have come and are not ours yet.
@@ -61,7 +62,7 @@ impl Input {
             rest: None,
             gone: false,
             lossy,
-            spins: None,
+            spin: Spin::default(),
             shape,
             inbox: Vec::new(),
             revoked: false,
@@ -70,10 +71,10 @@ impl Input {
         }
     }
 
-    /// How often to look before sleeping. Without it that is decided at each wait by where the
-    /// writer was last seen: who shares a processor with it does not look at all.
+    /// How often to look before sleeping. Without it that is decided at each wait: who shares a
+    /// processor with the writer does not look at all, others as long as it has been worth it.
     pub const fn spin(&mut self, spins: u32) {
-        self.spins = Some(spins);
+        self.spin.fix(spins);
     }
 
     /// Reads as `read(2)` does: waits until there is something, then copies what is there, at most
@@ -157,12 +158,17 @@ impl Input {
         limit: Option<Duration>,
     ) -> Result<Ready, Fault> {
         // Whoever makes a segment takes long.
-        let spins = if self.ring.walk().awaited().is_some() { 0 } else { self.spins() };
+        let awaits = self.ring.walk().awaited().is_some();
+        let spins = if awaits { 0 } else { self.spins() };
         for _ in 0..spins {
             if self.has_something()? {
+                self.spin.has_found();
                 return Ok(Ready::Something);
             }
             std::hint::spin_loop();
+        }
+        if !awaits {
+            self.spin.was_vain();
         }
         let side = &mut self.ring.walk().side;
         let until = side.next.saturating_add(side.capacity / 4);
@@ -191,11 +197,7 @@ impl Input {
     fn spins(&mut self) -> u32 {
         let here = sys::machine::processor() as u64 + 1;
         let there = acquire(self.ring.walk().side.store.writer.word(writer::PROCESSOR));
-        match self.spins {
-            Some(spins) => spins,
-            None if there == here || there == 0 && super::is_alone() => 0,
-            None => signal::spins(2),
-        }
+        self.spin.looks(there == here || there == 0 && super::is_alone())
     }
 
     /// Gives back all that was read, and wakes a writer that waits for the room. [`Input::read`]

@@ -7,9 +7,10 @@ use super::{Config, Ready};
 use crate::atomic::Ordering;
 use crate::cursor::{Change, Producer};
 use crate::scale::Sides;
+use crate::signal::Spin;
 use crate::signal::moderate::Events;
 use crate::wait::{Ringer, Sleeper, Urgency};
-use crate::{Fault, Policy, Put, dbuf, signal};
+use crate::{Fault, Policy, Put, dbuf};
 use abi::ring::{reader, writer};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use sys::doorbell::{Doorbell, Other};
@@ -33,8 +34,8 @@ pub struct Output {
     pub(super) segments: Segments,
     /// How the ring finds its size, if it does.
     pub(super) scaler: Option<Scaler>,
-    /// How often to look before sleeping, if somebody said so.
-    pub(super) spins: Option<u32>,
+    /// How often to look before sleeping.
+    pub(super) spin: Spin,
     /// The bound on the latency, if there is one.
     latency: Option<Latency>,
     waking: Waking,
@@ -81,7 +82,7 @@ impl Output {
         let ends: Vec<End> =
             ends.into_iter().map(|(bell, page)| End::new(bell, Some(page))).collect();
         let scaler = config.scaling.map(Scaler::new);
-        let (sleeper, spins) = (Sleeper::default(), None);
+        let (sleeper, spin) = (Sleeper::default(), Spin::default());
         let (show_after, waking) = (every, Waking::default());
         let mut output = Self {
             ring,
@@ -92,7 +93,7 @@ impl Output {
             show_at,
             segments,
             scaler,
-            spins,
+            spin,
             latency,
             waking,
         };
@@ -100,10 +101,10 @@ impl Output {
         output
     }
 
-    /// How often to look before sleeping. Without it that is decided at each wait by where both
-    /// sides were last seen: who shares a processor with whom it waits for does not look at all.
+    /// How often to look before sleeping. Without it that is decided at each wait: who shares a
+    /// processor with its readers does not look at all, others as long as it has been worth it.
     pub const fn spin(&mut self, spins: u32) {
-        self.spins = Some(spins);
+        self.spin.fix(spins);
     }
 
     /// Wakes and waits in another way, where that is what is measured.
@@ -292,19 +293,21 @@ impl Output {
             scaler.was_full = true;
         }
         self.flush();
-        let spins = self.spins();
-        for _ in 0..spins {
+        let together = self.sides() == Sides::Together;
+        for _ in 0..self.spin.looks(together) {
             if self.has_room(length)? {
+                self.spin.has_found();
                 return Ok(Ready::Something);
             }
             std::hint::spin_loop();
         }
+        self.spin.was_vain();
         let need = self.ring.needs(length)?;
         let side = self.ring.side();
         let (capacity, head) = (side.capacity, side.head);
         // A lap costs two events, and not one for each block. Where both sides share a processor
         // the reader may as well go on until little is left.
-        let left = if spins == 0 { capacity / 8 } else { capacity / 2 };
+        let left = if self.spin.yields(together) { capacity / 8 } else { capacity / 2 };
         let until = (head + need).saturating_sub(capacity).max(head.saturating_sub(left));
         self.sleeper.falls_asleep(&side.store.writer, writer::WAIT, until);
         let slept = self.sleep(length);
@@ -338,15 +341,6 @@ impl Output {
             }
         }
         if self.side().abandoned() { Err(Fault::Abandoned) } else { Ok(()) }
-    }
-
-    /// How often to look before sleeping.
-    fn spins(&mut self) -> u32 {
-        match (self.spins, self.sides()) {
-            (Some(spins), _) => spins,
-            (None, Sides::Together) => 0,
-            (None, Sides::Apart) => signal::spins(2),
-        }
     }
 
     /// Has a bell for each reader that has come.

@@ -56,7 +56,7 @@ impl Output {
     /// spins say, or not here if we may run on others.
     pub(super) fn sides(&mut self) -> Sides {
         let here = sys::machine::processor() as u64 + 1;
-        let alone = self.spins.map_or_else(super::is_alone, |spins| spins == 0);
+        let alone = self.spin.yields(super::is_alone());
         let present: Vec<usize> =
             self.ends.iter().enumerate().filter(|(_, end)| !end.gone).map(|(at, _)| at).collect();
         let side = self.ring.side();
