@@ -24,6 +24,7 @@
 mod entrance;
 mod handover;
 mod input;
+mod near;
 mod note;
 mod output;
 mod room;

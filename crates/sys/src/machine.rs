@@ -55,6 +55,35 @@ pub fn processor() -> usize {
     rustix::thread::sched_getcpu()
 }
 
+/// The processors that share the nearest cache with this one that it shares with any, itself among
+/// them; none where that is not known, or it shares none.
+#[must_use]
+pub fn sharers(processor: usize) -> Vec<usize> {
+    sharers_below(&Path::new("/sys/devices/system/cpu").join(format!("cpu{processor}/cache")))
+}
+
+fn sharers_below(folder: &Path) -> Vec<usize> {
+    let shared = |index: &Path| {
+        let all = processors(&fs::read_to_string(index.join("shared_cpu_list")).ok()?)?;
+        let level: u32 = fs::read_to_string(index.join("level")).ok()?.trim().parse().ok()?;
+        (all.len() > 1).then_some((level, all))
+    };
+    let entries = fs::read_dir(folder).into_iter().flatten().flatten();
+    let nearest = entries.filter_map(|entry| shared(&entry.path())).min();
+    nearest.map_or_else(Vec::new, |(_, all)| all)
+}
+
+/// A list of processors as sysfs writes it: `0-3,8`.
+fn processors(list: &str) -> Option<Vec<usize>> {
+    let range = |part: &str| {
+        let (first, last) = part.split_once('-').unwrap_or((part, part));
+        let (first, last) = (first.parse().ok()?, last.parse().ok()?);
+        (last < rustix::thread::CpuSet::MAX_CPU).then_some(first..=last)
+    };
+    let ranges: Option<Vec<_>> = list.trim().split(',').map(range).collect();
+    Some(ranges?.into_iter().flatten().collect())
+}
+
 /// How many processors there can be, off-line ones included: the numbers of processors are below
 /// that, and as many values the kernel keeps where it keeps one for each.
 pub fn possible_processors() -> crate::Result<usize> {
@@ -150,6 +179,28 @@ mod tests {
         assert!(caps.has(Capabilities::NET_ADMIN) && caps.has(Capabilities::BPF));
         assert!(!caps.has(Capabilities::SYS_ADMIN));
         assert!(caches(Path::new("/nonexistent")).is_empty());
+    }
+
+    #[test]
+    fn k9_who_shares_the_nearest_cache_is_found() {
+        assert_eq!(processors("0-3,8\n"), Some(vec![0, 1, 2, 3, 8]));
+        assert!(processors("").is_none() && processors("0-99999999").is_none());
+        let folder = std::env::temp_dir().join(format!("caches-{}", std::process::id()));
+        let cache = |index: &str, level: &str, list: &str| {
+            let path = folder.join(index);
+            fs::create_dir_all(&path).unwrap();
+            fs::write(path.join("level"), level).unwrap();
+            fs::write(path.join("shared_cpu_list"), list).unwrap();
+        };
+        cache("index0", "1\n", "4\n");
+        cache("index1", "1\n", "4\n");
+        assert_eq!(sharers_below(&folder), []);
+        cache("index3", "3\n", "0-7\n");
+        assert_eq!(sharers_below(&folder), [0, 1, 2, 3, 4, 5, 6, 7]);
+        cache("index2", "2\n", "4,6\n");
+        assert_eq!(sharers_below(&folder), [4, 6], "the second level is nearer than the third");
+        fs::remove_dir_all(&folder).unwrap();
+        assert_eq!(sharers_below(&folder), []);
     }
 
     #[test]

@@ -22,7 +22,7 @@ pub use blocks::Piece;
 /// A reader of a stream. All that it gets are copies: the writer may be a stranger.
 #[derive(Debug)]
 pub struct Input {
-    ring: Visitor,
+    pub(super) ring: Visitor,
     bell: Doorbell,
     sleeper: Sleeper,
     ringer: Ringer,

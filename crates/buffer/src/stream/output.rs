@@ -383,7 +383,7 @@ impl Output {
         std::mem::forget(self);
     }
 
-    const fn side(&mut self) -> &mut Producer {
+    pub(super) const fn side(&mut self) -> &mut Producer {
         self.ring.side()
     }
 }
