@@ -12,8 +12,8 @@ use std::fmt;
 
 use crate::emit::Outcome;
 use crate::insn::{Alu, Insn, R10, SOURCE_REG, class};
-use crate::interpret::{Fault, Machine, Packet};
-use crate::program::Program;
+use crate::interpret::{Fault, Machine, Packet, Tag};
+use crate::program::{Place, Program};
 
 /// What a judge says about one packet.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -24,6 +24,8 @@ pub enum Ruling {
         outcome: Outcome,
         /// What each counter of the program has gained.
         counted: Vec<u64>,
+        /// The frame afterwards, with all its tags in their places, if the program changes frames.
+        frame: Option<Vec<u8>>,
     },
     /// It cannot be asked about this packet, for a reason that lies in the judge (the kernel's test
     /// run takes no frame of less than 14 bytes).
@@ -83,7 +85,11 @@ impl Judge for Interpreter<'_> {
                 let counters = self.machine.maps.first().map_or(&[][..], Vec::as_slice);
                 let mut counted = words(counters);
                 counted.truncate(self.program.counters.len());
-                Ruling::Answered { outcome, counted }
+                let machine = &self.machine;
+                let frame = machine.frame.as_deref().unwrap_or(packet.bytes);
+                let frame = as_seen(frame, machine.tag, self.program.place);
+                let frame = self.program.edits.then_some(frame);
+                Ruling::Answered { outcome, counted, frame }
             }
             Err(fault) => Ruling::Broken(fault.to_string()),
         }
@@ -92,6 +98,17 @@ impl Judge for Interpreter<'_> {
     fn states(&mut self) -> Option<Vec<Vec<u8>>> {
         let maps = self.program.maps.iter().zip(&self.machine.maps);
         Some(maps.filter(|(spec, _)| spec.state_of.is_some()).map(|(_, map)| map.clone()).collect())
+    }
+}
+
+/// The frame as the host's stack sees it: a tag that lay beside it is put back in its place
+/// (CONTRACT 3). XDP runs before a tag is taken out.
+pub fn as_seen(frame: &[u8], tag: Option<Tag>, place: Place) -> Vec<u8> {
+    match (tag, frame.split_at_checked(12)) {
+        (Some(tag), Some((addresses, rest))) if place != Place::Xdp => {
+            [addresses, &tag.protocol.to_be_bytes(), &tag.tci.to_be_bytes(), rest].concat()
+        }
+        _ => frame.to_vec(),
     }
 }
 

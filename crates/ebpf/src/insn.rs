@@ -248,31 +248,49 @@ pub enum Helper {
     KtimeNs = 5,
     /// () → this CPU
     CpuId = 8,
+    /// (ctx, offset, from, length, flags) → 0 or an error; ends all packet pointers
+    SkbStoreBytes = 9,
+    /// (ctx, offset, old, new, size) → 0 or an error; ends all packet pointers
+    L3ChecksumReplace = 10,
+    /// (ctx, offset, old, new, flags and size) → 0 or an error; ends all packet pointers
+    L4ChecksumReplace = 11,
     /// (ctx, prog array, index): returns only on failure
     TailCall = 12,
+    /// (ctx) → 0 or an error; ends all packet pointers
+    SkbVlanPop = 19,
     /// (ctx, offset, to, length) → 0 or an error
     SkbLoadBytes = 26,
     /// (ctx, length) → 0 or an error; ends all packet pointers
     SkbPullData = 39,
+    /// (ctx, by) → 0 or an error; ends all packet pointers
+    XdpAdjustHead = 44,
     /// (ring, data, size, flags) → 0 or an error
     RingbufOutput = 130,
     /// (ctx) → length with fragments
     XdpBuffLen = 188,
     /// (ctx, offset, to, length) → 0 or an error
     XdpLoadBytes = 189,
+    /// (ctx, offset, from, length) → 0 or an error
+    XdpStoreBytes = 190,
 }
 
 impl Helper {
-    const ALL: [(Self, &str); 9] = [
+    const ALL: [(Self, &str); 15] = [
         (Self::MapLookup, "map_lookup_elem"),
         (Self::KtimeNs, "ktime_get_ns"),
         (Self::CpuId, "get_smp_processor_id"),
+        (Self::SkbStoreBytes, "skb_store_bytes"),
+        (Self::L3ChecksumReplace, "l3_csum_replace"),
+        (Self::L4ChecksumReplace, "l4_csum_replace"),
         (Self::TailCall, "tail_call"),
+        (Self::SkbVlanPop, "skb_vlan_pop"),
         (Self::SkbLoadBytes, "skb_load_bytes"),
         (Self::SkbPullData, "skb_pull_data"),
+        (Self::XdpAdjustHead, "xdp_adjust_head"),
         (Self::RingbufOutput, "ringbuf_output"),
         (Self::XdpBuffLen, "xdp_get_buff_len"),
         (Self::XdpLoadBytes, "xdp_load_bytes"),
+        (Self::XdpStoreBytes, "xdp_store_bytes"),
     ];
 
     /// The helper of this number, if this crate knows it.

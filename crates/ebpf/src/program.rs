@@ -73,6 +73,8 @@ pub struct Program {
     pub place: Place,
     /// Whether it loads without CAP_PERFMON.
     pub hardened: bool,
+    /// Whether it changes frames.
+    pub edits: bool,
     /// Its instructions, maps by number.
     pub code: Vec<Insn>,
     /// The maps in the order of their numbers; an array of one element each.

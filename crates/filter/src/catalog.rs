@@ -10,8 +10,10 @@ use crate::{application, content, general, link, network, stats, transport};
 pub const FILTERS: &[&Description] = &[
     &link::eth::ETH,
     &link::vlan::VLAN,
+    &link::strip::STRIP,
     &network::ip::IP,
     &network::ipproto::IPPROTO,
+    &network::rewrite::REWRITE,
     &transport::tcp::TCP,
     &transport::tcp::UNTCP,
     &transport::udp::UDP,
@@ -20,6 +22,7 @@ pub const FILTERS: &[&Description] = &[
     &general::bpf::BPF,
     &general::sample::SAMPLE,
     &general::ratelimit::RATELIMIT,
+    &general::split::SPLIT,
     &application::http::HTTP,
     &application::dns::DNS,
     &application::tls::TLS,

@@ -285,6 +285,13 @@ pub fn flow(block: &Block<'_>, protocol: u8, ports: Ports) -> Option<Flow> {
     Some(Flow { source, target, protocol, ports: Some(ports) })
 }
 
+/// The flow of any IP packet; without ports where its transport protocol has none, or where they
+/// are in another frame.
+pub fn any_flow(block: &mut Block<'_>) -> Result<Flow, Missing> {
+    let layers = find(block);
+    Flow::of(&layers, head(block)).ok_or_else(|| Missing::of(&layers))
+}
+
 /// How many bytes two ports take.
 const PORTS: u32 = 4;
 

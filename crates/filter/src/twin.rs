@@ -145,6 +145,20 @@ pub(crate) fn packet<'s>(
     (l3, Transport { at, protocol, length })
 }
 
+/// The IP packet in the frame, found anew from the first byte on, whatever the pieces before have
+/// found: what they call layer 3 may be a tag.
+pub(crate) fn whole_packet<'s>(
+    s: &mut Scope<'s, '_>,
+    on: Layers<'s>,
+    ways: Ways<'s>,
+) -> Result<(At<'s>, Transport<'s>), Unfit> {
+    let next = if on.linked { None } else { on.next };
+    if next.is_none() && !on.linked {
+        return Err(Unfit::new("what is left of the frame is no packet"));
+    }
+    Ok(packet(s, Layers { at: on.frame, length: None, next, tags: 0, ..on }, ways))
+}
+
 /// How many bytes are in view. What lies beside the frame is in view until `vlan` has passed it.
 pub(crate) fn length<'s>(s: &mut Scope<'s, '_>, on: Layers<'s>) -> Num<'s> {
     let rest = s.rest(on.at);
@@ -214,19 +228,29 @@ pub(crate) fn port<'s>(
 
 /// The network protocol behind all tags, and where its header begins.
 fn network<'s>(s: &mut Scope<'s, '_>, on: Layers<'s>, ways: Ways<'s>) -> (Num<'s>, At<'s>) {
-    let (outer, at) = link(s, on, ways.cut);
+    network_or(s, on, ways.cut)
+}
+
+/// The same; leaves to `cut` if the frame ends before.
+pub(crate) fn network_or<'s>(
+    s: &mut Scope<'s, '_>,
+    on: Layers<'s>,
+    cut: Exit<'s>,
+) -> (Num<'s>, At<'s>) {
+    let unsure = s.unsure();
+    let (outer, at) = link(s, on, cut);
     let (kind, l3) = (s.var(outer), s.at_var(at));
     s.arm(|t, untagged| {
         for depth in on.tags..TAGS_MAX.max(on.tags) {
             let (here, at) = (t.get(kind), t.get_at(l3));
             only_tag(t, here, untagged);
-            let (_, next, behind) = tag(t, (on.frame, at), depth, ways.cut);
+            let (_, next, behind) = tag(t, (on.frame, at), depth, cut);
             t.set(kind, next);
             t.set_at(l3, behind);
         }
     });
     let (kind, l3) = (s.get(kind), s.get_at(l3));
-    only_plain(s, kind, ways.unsure);
+    only_plain(s, kind, unsure);
     (kind, l3)
 }
 

@@ -65,6 +65,28 @@ fn pseudo6(source: Ipv6Addr, target: Ipv6Addr, protocol: u8, length: u32) -> Sum
     sum.with(&length.to_be_bytes()).with(&[0, 0, 0, protocol])
 }
 
+/// The checksum of a header after a word that it covers has become another (RFC 1624, equation 3).
+/// To the bit what Linux makes of it: where the two forms of zero differ, the form is that of
+/// `csum_replace2`.
+#[must_use]
+pub const fn replaced16(checksum: u16, old: u16, new: u16) -> u16 {
+    !fold(!checksum as u64 + !old as u64 + new as u64)
+}
+
+/// The same for two words at once, and for whatever a transport checksum covers: the form of
+/// `csum_replace4`, which is never 0xffff.
+#[must_use]
+pub const fn replaced32(checksum: u16, old: u32, new: u32) -> u16 {
+    !fold(0xffff + !checksum as u64 + !old as u64 + new as u64)
+}
+
+/// The sum of a pseudo header, as it stands in the place of a checksum that a card will fill in,
+/// after two words of it have become others.
+#[must_use]
+pub const fn pseudo_replaced32(sum: u16, old: u32, new: u32) -> u16 {
+    fold(sum as u64 + !old as u64 + new as u64)
+}
+
 /// The big-endian sum of one part, folded to 16 bits.
 fn partial(bytes: &[u8]) -> u16 {
     let (words, tail) = bytes.as_chunks::<8>();

@@ -66,8 +66,10 @@ pub(super) struct Builder {
     /// Which slot r0 to r5 hold.
     pub(super) held: [Option<Depth>; 6],
     stubs: Vec<Stub>,
-    /// How far each `AtVar` can be from the beginning of the frame.
-    pub(super) at_reach: Vec<u32>,
+    /// How far each `AtVar` can be from the beginning of the frame, and since which change of it.
+    pub(super) at_reach: Vec<(u32, u16)>,
+    /// How often the frame was changed so far.
+    pub(super) epoch: u16,
     pub(super) reach: u32,
     /// Instructions whose constant is `reach`.
     reach_at: Vec<usize>,
@@ -108,6 +110,7 @@ impl Builder {
             held: [None; 6],
             stubs: Vec::new(),
             at_reach: Vec::new(),
+            epoch: 0,
             reach: 0,
             reach_at: Vec::new(),
             none,
@@ -184,8 +187,9 @@ impl Builder {
             self.states.iter().map(|(word, size)| maps::of_state(&self.words, *word, *size)),
         );
         let Self { target, counters, words, source, reach, .. } = *self;
-        let Target { place, hardened } = target;
-        Ok(Program { place, hardened, code, maps, counters, words, source, reach })
+        let Target { place, hardened, .. } = target;
+        let edits = self.epoch > 0;
+        Ok(Program { place, hardened, edits, code, maps, counters, words, source, reach })
     }
 
     /// Leaves with the last answer.
@@ -201,6 +205,17 @@ impl Builder {
             self.bind(answered);
         }
         self.asm.push(Insn::exit());
+    }
+
+    /// The packet pointers anew, after something that may have moved the frame.
+    pub(super) fn changed(&mut self) {
+        match self.target.place {
+            Place::Tc => self.pointers(skb::DATA, skb::DATA_END),
+            Place::Xdp => self.pointers(0, 4),
+            Place::Socket => {}
+        }
+        self.hold_none();
+        self.epoch = self.epoch.saturating_add(1);
     }
 
     fn pointers(&mut self, data: i16, data_end: i16) {

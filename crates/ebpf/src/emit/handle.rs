@@ -51,7 +51,20 @@ pub struct At<'s> {
     pub(super) off: u16,
     /// How far from the beginning of the frame this can be at most.
     pub(super) reach: u32,
+    /// After how many changes of the frame it was computed.
+    pub(super) epoch: u16,
     pub(super) brand: Brand<'s>,
+}
+
+/// Where a place lies, as a number of bytes from the first of the frame: what remains of a place
+/// when the frame is changed.
+#[derive(Clone, Copy, Debug)]
+pub struct Spot<'s> {
+    pub(super) base: Value<'s>,
+    /// Bytes behind the base.
+    pub(super) off: u16,
+    /// How far from the beginning of the frame this can be at most.
+    pub(super) reach: u32,
 }
 
 /// What an `At` counts from.
@@ -81,8 +94,8 @@ pub struct Span<'s> {
 pub(super) enum Bytes<'s> {
     /// From the packet itself.
     Packet(At<'s>),
-    /// From a copy on the stack that begins in this slot.
-    Copy(Depth),
+    /// From a copy on the stack that begins in this slot, made after so many changes of the frame.
+    Copy(Depth, u16),
 }
 
 /// A way out of a piece or an arm. Control goes forward and outward only.
@@ -103,7 +116,7 @@ pub struct Var<'s> {
 #[derive(Clone, Copy, Debug)]
 pub struct AtVar<'s> {
     pub(super) slot: Depth,
-    /// Index of its farthest reach in the builder.
+    /// Index of its farthest reach and its epoch in the builder.
     pub(super) reach: usize,
     pub(super) brand: Brand<'s>,
 }
@@ -127,6 +140,8 @@ pub struct Layers<'s> {
     pub l4: Option<Transport<'s>>,
     /// How many VLAN tags were read, those beside the frame included.
     pub tags: u8,
+    /// Whether the frame begins with its link header; a piece may have cut it off.
+    pub linked: bool,
 }
 
 /// Layer 4, as the IP header announces it.

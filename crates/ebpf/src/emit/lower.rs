@@ -14,7 +14,7 @@ use crate::program::Place;
 
 const STACK_BYTES: Depth = 512;
 /// The verifier follows packet offsets up to this.
-const REACH_MAX: u32 = 0xffff;
+pub(super) const REACH_MAX: u32 = 0xffff;
 
 pub(super) fn too_far() -> Unfit {
     Unfit::new("it may look further than 65,535 bytes into a frame")
@@ -92,6 +92,19 @@ impl Builder {
 
     // ---- places
 
+    /// A computed place is right only as long as the frame stays what it was.
+    fn fresh(&mut self, at: At<'_>) {
+        if let Base::Slot(_) = at.base {
+            self.fresh_since(at.epoch);
+        }
+    }
+
+    fn fresh_since(&mut self, epoch: u16) {
+        if epoch != self.epoch {
+            self.refuse(Unfit::new("it uses a place from before the frame was changed"));
+        }
+    }
+
     /// Whether computed places are offsets.
     pub(super) fn counts(&self) -> bool {
         self.target.hardened || self.target.place == Place::Socket
@@ -99,6 +112,7 @@ impl Builder {
 
     /// `to` holds the place as computed places are held.
     pub(super) fn fetch_at(&mut self, at: At<'_>, to: Reg) {
+        self.fresh(at);
         match at.base {
             Base::Slot(slot) => self.fetch_slot(slot, to),
             Base::Frame if self.counts() => self.asm.push(Insn::mov(to, 0)),
@@ -112,6 +126,7 @@ impl Builder {
 
     /// Checks that `length` bytes follow, or leaves to `miss`.
     pub(super) fn check<'s>(&mut self, at: At<'s>, length: u16, miss: Label) -> Bytes<'s> {
+        self.fresh(at);
         let end = at.reach + u32::from(length);
         let last = u32::from(at.off) + u32::from(length);
         if end > REACH_MAX || last > i16::MAX.unsigned_abs().into() {
@@ -133,7 +148,7 @@ impl Builder {
         self.hold(R2, None);
         self.asm.push(Insn::alu(Alu::Add, R2, last.cast_signed()));
         self.asm.jump_if(Cond::Gt, R2, R8, miss);
-        Bytes::Packet(at)
+        Bytes::Packet(At { epoch: self.epoch, ..at })
     }
 
     /// Copies the bytes to the stack.
@@ -148,14 +163,16 @@ impl Builder {
         self.asm.push(Insn::mov(R4, i32::from(length.max(1))));
         self.call(if xdp { Helper::XdpLoadBytes } else { Helper::SkbLoadBytes });
         self.asm.jump_if(Cond::Ne, R0, 0, miss);
-        Bytes::Copy(slot)
+        Bytes::Copy(slot, self.epoch)
     }
 
     /// Loads a number in network byte order from proven bytes.
     pub(super) fn load<'s>(&mut self, bytes: Bytes<'s>, off: u16, size: Size) -> Num<'s> {
         let off = off.cast_signed();
+        let (Bytes::Packet(At { epoch, .. }) | Bytes::Copy(_, epoch)) = bytes;
+        self.fresh_since(epoch);
         match bytes {
-            Bytes::Copy(slot) => self.asm.push(Insn::load(size, R0, R10, off - slot)),
+            Bytes::Copy(slot, _) => self.asm.push(Insn::load(size, R0, R10, off - slot)),
             Bytes::Packet(at) => {
                 let base = match at.base {
                     Base::Frame => R7,
@@ -183,12 +200,12 @@ impl Builder {
         if reach > REACH_MAX {
             self.refuse(too_far());
         }
-        At { base: Base::Slot(slot), off: 0, reach, brand: at.brand }
+        At { base: Base::Slot(slot), off: 0, reach, epoch: self.epoch, brand: at.brand }
     }
 
     pub(super) fn at_var<'s>(&mut self, at: At<'s>) -> AtVar<'s> {
         let slot = self.slots(1);
-        self.at_reach.push(0);
+        self.at_reach.push((0, self.epoch));
         let var = AtVar { slot, reach: self.at_reach.len() - 1, brand: at.brand };
         self.set_at(var, at);
         var
@@ -197,15 +214,18 @@ impl Builder {
     pub(super) fn set_at(&mut self, var: AtVar<'_>, at: At<'_>) {
         self.fetch_at(at, R1);
         self.put(var.slot, R1);
-        if let Some(reach) = self.at_reach.get_mut(var.reach) {
+        let now = self.epoch;
+        if let Some((reach, epoch)) = self.at_reach.get_mut(var.reach) {
             *reach = at.reach.max(*reach);
+            *epoch = now.min(*epoch);
         }
     }
 
     pub(super) fn get_at<'s>(&mut self, var: AtVar<'s>) -> At<'s> {
         self.fetch_slot(var.slot, R1);
         let slot = self.keep(R1).slot;
-        let reach = self.at_reach.get(var.reach).copied().unwrap_or(REACH_MAX);
-        At { base: Base::Slot(slot), off: 0, reach, brand: var.brand }
+        let (reach, epoch) =
+            self.at_reach.get(var.reach).copied().unwrap_or((REACH_MAX, self.epoch));
+        At { base: Base::Slot(slot), off: 0, reach, epoch, brand: var.brand }
     }
 }

@@ -87,6 +87,7 @@
 
 mod build;
 mod classic;
+mod edit;
 mod handle;
 mod lower;
 mod maps;
@@ -100,12 +101,13 @@ use std::fmt;
 use crate::program::{Place, Program};
 use build::Builder;
 
+pub use edit::{Checksum, Kept};
 pub use handle::{
-    Answer, At, AtVar, Exit, Field, Layers, Num, Span, Transport, Value, Var, Width, Window, be16,
-    be32, byte,
+    Answer, At, AtVar, Exit, Field, Layers, Num, Span, Spot, Transport, Value, Var, Width, Window,
+    be16, be32, byte,
 };
 pub use scope::{Cmp, Meta, Scope};
-pub use state::{State, Wide};
+pub use state::{State, Wide, WideVar};
 
 /// The class of a block that no filter has recognised.
 pub const NONE: u32 = 0;
@@ -128,12 +130,15 @@ pub struct Target {
     /// Whether it must load without CAP_PERFMON, as programs for users do: then it points at
     /// constant offsets only and copies what lies behind computed ones.
     pub hardened: bool,
+    /// Whether the frames are its own to change, because they were taken from the host; what is
+    /// only observed stays as it is.
+    pub takes: bool,
 }
 
 impl From<Place> for Target {
     /// For whoever has CAP_PERFMON.
     fn from(place: Place) -> Self {
-        Self { place, hardened: false }
+        Self { place, hardened: false, takes: false }
     }
 }
 
@@ -141,7 +146,13 @@ impl Target {
     /// For programs that are loaded without CAP_PERFMON.
     #[must_use]
     pub const fn hardened(place: Place) -> Self {
-        Self { place, hardened: true }
+        Self { place, hardened: true, takes: false }
+    }
+
+    /// The same for frames that were taken from the host, and may be changed.
+    #[must_use]
+    pub const fn taking(self) -> Self {
+        Self { takes: true, ..self }
     }
 }
 

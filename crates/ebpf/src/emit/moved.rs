@@ -12,9 +12,9 @@ pub(super) fn map_slots(answer: Answer<'_>, mut f: impl FnMut(Depth) -> Depth) -
             Base::Frame => Base::Frame,
             Base::Slot(slot) => Base::Slot(f(slot)),
         };
-        At { base, off: at.off, reach: at.reach, brand: Brand::default() }
+        At { base, off: at.off, reach: at.reach, epoch: at.epoch, brand: Brand::default() }
     };
-    let Layers { frame, at: view, class, length, next, l3, l4, tags } = answer.layers;
+    let Layers { frame, at: view, class, length, next, l3, l4, tags, linked } = answer.layers;
     let (frame, view, l3) = (at(frame), at(view), l3.map(&mut at));
     let l4 = l4.map(|l4| (at(l4.at), l4.protocol.slot, l4.length.slot));
     let mut value = |value: Value<'_>| match value {
@@ -36,6 +36,7 @@ pub(super) fn map_slots(answer: Answer<'_>, mut f: impl FnMut(Depth) -> Depth) -
                 length: num(f(length)),
             }),
             tags,
+            linked,
         },
     }
 }

@@ -68,9 +68,10 @@ pub enum Meta {
 
 impl Layers<'_> {
     pub(super) fn untouched() -> Self {
-        let frame = At { base: Base::Frame, off: 0, reach: 0, brand: Brand::default() };
+        let frame = At { base: Base::Frame, off: 0, reach: 0, epoch: 0, brand: Brand::default() };
         let class = Value::Const(1);
-        Self { frame, at: frame, class, length: None, next: None, l3: None, l4: None, tags: 0 }
+        let (length, next, l3, l4) = (None, None, None, None);
+        Self { frame, at: frame, class, length, next, l3, l4, tags: 0, linked: true }
     }
 }
 

@@ -31,6 +31,13 @@ pub struct Wide<'s> {
     brand: Brand<'s>,
 }
 
+/// A number of 64 bits that arms may set.
+#[derive(Clone, Copy, Debug)]
+pub struct WideVar<'s> {
+    slot: Depth,
+    brand: Brand<'s>,
+}
+
 impl<'s, 'o: 's> Scope<'s, 'o> {
     /// The state of this filter: so many bytes, zero at first.
     pub fn state(&mut self, size: u16) -> State<'s> {
@@ -156,6 +163,67 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
     /// `left - right`, modulo 2^64.
     pub fn minus(&mut self, left: Wide<'s>, right: Wide<'s>) -> Wide<'s> {
         self.compute_wide(Alu::Sub, left, right)
+    }
+
+    /// `left ^ right`.
+    pub fn xor_wide(&mut self, left: Wide<'s>, right: Wide<'s>) -> Wide<'s> {
+        self.compute_wide(Alu::Xor, left, right)
+    }
+
+    /// `left << bits`, modulo 2^64; `bits` counts modulo 64.
+    pub fn shl_wide(&mut self, left: Wide<'s>, bits: u32) -> Wide<'s> {
+        self.fetch_wide(left, R0);
+        self.builder().asm.push(Insn::alu(Alu::Shl, R0, (bits & 63).cast_signed()));
+        self.keep_wide()
+    }
+
+    /// The upper and the lower half as one number.
+    pub fn join(&mut self, [high, low]: [Num<'s>; 2]) -> Wide<'s> {
+        let b = self.builder();
+        b.fetch(high.into(), R0);
+        b.fetch(low.into(), R1);
+        b.asm.push(Insn::alu(Alu::Shl, R0, 32));
+        b.asm.push(Insn::alu(Alu::Or, R0, R1));
+        self.keep_wide()
+    }
+
+    /// The finisher of SplitMix64, with its increment: what `wire::flow` hashes with.
+    pub fn mix(&mut self, wide: Wide<'s>) -> Wide<'s> {
+        self.fetch_wide(wide, R0);
+        let b = self.builder();
+        b.asm.push_wide(Insn::load64(R1, 0x9e37_79b9_7f4a_7c15));
+        b.asm.push(Insn::alu(Alu::Add, R0, R1));
+        for (shift, factor) in [(30, 0xbf58_476d_1ce4_e5b9), (27, 0x94d0_49bb_1331_11eb)] {
+            b.asm.push(Insn::mov(R1, R0));
+            b.asm.push(Insn::alu(Alu::Shr, R1, shift));
+            b.asm.push(Insn::alu(Alu::Xor, R0, R1));
+            b.asm.push_wide(Insn::load64(R1, factor));
+            b.asm.push(Insn::alu(Alu::Mul, R0, R1));
+        }
+        b.asm.push(Insn::mov(R1, R0));
+        b.asm.push(Insn::alu(Alu::Shr, R1, 31));
+        b.asm.push(Insn::alu(Alu::Xor, R0, R1));
+        self.keep_wide()
+    }
+
+    /// A number that arms may set, with a first value.
+    pub fn wide_var(&mut self, first: Wide<'s>) -> WideVar<'s> {
+        self.fetch_wide(first, R0);
+        let Wide { slot, brand } = self.keep_wide();
+        WideVar { slot, brand }
+    }
+
+    /// Sets it, from this scope or any arm inside.
+    pub fn set_wide(&mut self, var: WideVar<'s>, value: Wide<'s>) {
+        self.fetch_wide(value, R0);
+        self.builder().put(var.slot, R0);
+    }
+
+    /// Its value now.
+    pub fn get_wide(&mut self, var: WideVar<'s>) -> Wide<'s> {
+        let WideVar { slot, brand } = var;
+        self.fetch_wide(Wide { slot, brand }, R0);
+        self.keep_wide()
     }
 
     /// `left % by`; left for 0.

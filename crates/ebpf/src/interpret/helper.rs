@@ -16,13 +16,24 @@ impl Run<'_, '_> {
         let unknown = Why::Helper(insn.imm);
         let helper = Helper::from_number(insn.imm).filter(|_| insn.src == 0).ok_or(unknown)?;
         let on_skb = self.memory.place() != Place::Xdp;
+        let on_tc = self.memory.place() == Place::Tc;
         let answer = match helper {
             Helper::KtimeNs => self.now_ns,
             Helper::CpuId => self.cpu.into(),
             Helper::MapLookup => self.map_lookup()?,
             Helper::SkbLoadBytes if on_skb => self.load_bytes()?,
             Helper::XdpLoadBytes if !on_skb => self.load_bytes()?,
-            Helper::SkbPullData if self.memory.place() == Place::Tc => self.pull()?,
+            Helper::SkbPullData if on_tc => self.pull()?,
+            Helper::SkbStoreBytes if on_tc => self.store_bytes()?,
+            Helper::L3ChecksumReplace if on_tc => self.replace_header_checksum()?,
+            Helper::L4ChecksumReplace if on_tc => self.replace_transport_checksum()?,
+            Helper::SkbVlanPop if on_tc => {
+                self.context_argument()?;
+                self.memory.pop_tag();
+                0
+            }
+            Helper::XdpStoreBytes if !on_skb => self.store_bytes()?,
+            Helper::XdpAdjustHead if !on_skb => self.adjust_head()?,
             Helper::XdpBuffLen if !on_skb => {
                 self.context_argument()?;
                 self.memory.frame_length() as u64
@@ -50,10 +61,11 @@ impl Run<'_, '_> {
         let size = size.ok_or(Why::Argument(4))?;
         let offset = u64::from(offset as u32);
         let from = self.memory.frame_bytes(offset as i64, size).filter(|_| offset <= OFFSET_MAX);
+        let from = from.map(<[u8]>::to_vec);
         let to = self.memory.bytes_mut(to, size)?;
         match from {
             Some(from) => {
-                to.copy_from_slice(from);
+                to.copy_from_slice(&from);
                 Ok(0)
             }
             None => {
@@ -63,9 +75,115 @@ impl Run<'_, '_> {
         }
     }
 
+    fn store_bytes(&mut self) -> Result<u64, Why> {
+        self.context_argument()?;
+        let (offset, from, length) = (self.get(2)?, self.get(3)?, self.get(4)?);
+        let on_tc = self.memory.place() == Place::Tc;
+        if on_tc && self.get(5)? != 0 {
+            return Err(Why::Argument(5));
+        }
+        let size = usize::try_from(length).ok().filter(|size| (1..=512).contains(size));
+        let size = size.ok_or(Why::Argument(4))?;
+        let mut bytes = vec![0; size];
+        for (at, byte) in (0..).zip(&mut bytes) {
+            *byte = self.memory.read(from.wrapping_add(at), Size::B)? as u8;
+        }
+        let offset = i64::from(offset as u32);
+        Ok(match self.memory.frame_bytes_mut(offset, size) {
+            Some(to) => {
+                to.copy_from_slice(&bytes);
+                0
+            }
+            None if on_tc => EFAULT,
+            None => EINVAL,
+        })
+    }
+
+    /// The checksum at an offset, before and after.
+    fn replace(&mut self, change: impl FnOnce(u16) -> u16) -> Result<u64, Why> {
+        let offset = i64::from(self.get(2)? as u32);
+        let Some(at) = self.memory.frame_bytes_mut(offset, 2) else { return Ok(EFAULT) };
+        let was = at.first_chunk::<2>().map_or(0, |word| u16::from_ne_bytes(*word));
+        at.copy_from_slice(&change(was).to_ne_bytes());
+        Ok(0)
+    }
+
+    fn replace_header_checksum(&mut self) -> Result<u64, Why> {
+        self.context_argument()?;
+        let (old, new) = (self.get(3)? as u32, self.get(4)? as u32);
+        match self.get(5)? {
+            2 => self.replace(|sum| narrow(sum, old as u16, new as u16)),
+            4 => self.replace(|sum| wide(sum, old, new)),
+            _ => Err(Why::Argument(5)),
+        }
+    }
+
+    fn replace_transport_checksum(&mut self) -> Result<u64, Why> {
+        const PSEUDO: u64 = 0x10;
+        const ABSENT: u64 = 0x20;
+        self.context_argument()?;
+        let (old, new, flags) = (self.get(3)? as u32, self.get(4)? as u32, self.get(5)?);
+        let (old, new) = match flags & 0xf {
+            2 => (old & 0xffff, new & 0xffff),
+            4 => (old, new),
+            _ => return Err(Why::Argument(5)),
+        };
+        if flags & !(PSEUDO | ABSENT | 0xf) != 0 {
+            return Err(Why::Argument(5));
+        }
+        let is_unfilled = self.memory.is_unfilled();
+        let may_be_absent = flags & ABSENT != 0;
+        self.replace(|sum| {
+            let new = match is_unfilled {
+                _ if may_be_absent && sum == 0 => 0,
+                true if flags & PSEUDO == 0 => sum,
+                true => !folded(add(add(sum.into(), !old), new)),
+                false => wide(sum, old, new),
+            };
+            if may_be_absent && new == 0 && sum != 0 { 0xffff } else { new }
+        })
+    }
+
+    fn adjust_head(&mut self) -> Result<u64, Why> {
+        const LEAST: usize = 14;
+        self.context_argument()?;
+        // The room in front is the driver's affair, and nobody here asks for it.
+        let by = usize::try_from(self.get(2)? as i32).map_err(|_| Why::Argument(2))?;
+        if by + LEAST > self.memory.frame_length() {
+            return Ok(EINVAL);
+        }
+        self.memory.cut(by);
+        Ok(0)
+    }
+
     fn pull(&mut self) -> Result<u64, Why> {
         self.context_argument()?;
         let length = self.get(2)? as u32;
         Ok(if self.memory.pull(length as usize) { 0 } else { ENOMEM })
     }
+}
+
+/// `csum_replace2`: sums of 16 bits.
+fn narrow(sum: u16, old: u16, new: u16) -> u16 {
+    let add = |left: u16, right: u16| {
+        let (sum, carry) = left.overflowing_add(right);
+        sum + u16::from(carry)
+    };
+    !add(add(!sum, !old), new)
+}
+
+/// `csum_replace4`: sums of 32 bits.
+fn wide(sum: u16, old: u32, new: u32) -> u16 {
+    folded(add(add(!u32::from(sum), !old), new))
+}
+
+/// `csum_add`
+fn add(left: u32, right: u32) -> u32 {
+    let (sum, carry) = left.overflowing_add(right);
+    sum + u32::from(carry)
+}
+
+/// `csum_fold`: the complement of the halves' sum.
+fn folded(sum: u32) -> u16 {
+    !((add(sum, sum.rotate_right(16)) >> 16) as u16)
 }

@@ -7,9 +7,10 @@
 //! the kernel's `bpf.h`, and the two packet pointers come out as 64-bit addresses, as the kernel
 //! rewrites them.
 
+use std::borrow::Cow;
 use std::ops::Range;
 
-use super::{Packet, Why};
+use super::{Packet, Tag, Why};
 use crate::insn::Size;
 use crate::program::Place;
 
@@ -17,8 +18,9 @@ use crate::program::Place;
 const MIDDLE: u64 = 1 << 31;
 /// Where the context begins.
 pub(super) const CTX: u64 = base(1);
-/// Where the packet begins.
-pub(super) const PACKET: u64 = base(2);
+/// Regions in which the packet lies, one after the other: whatever may move it in the kernel moves
+/// it here, so that pointers from before are found out.
+const PACKETS: Range<u64> = 4..16;
 /// Where the stack begins.
 const STACK: u64 = base(3);
 const STACK_BYTES: usize = 512;
@@ -31,9 +33,14 @@ const HANDLES: u64 = 1 << 63;
 
 pub(super) struct Memory<'m, 'p> {
     place: Place,
-    packet: &'p Packet<'p>,
+    /// The frame, copied when it is changed.
+    frame: Cow<'p, [u8]>,
+    tag: Option<Tag>,
+    is_unfilled: bool,
     /// Grows when the program pulls.
     linear: usize,
+    /// The region in which the packet lies now.
+    region: u64,
     stack: [u8; STACK_BYTES],
     stack_written: [bool; STACK_BYTES],
     maps: &'m mut [Vec<u8>],
@@ -51,7 +58,18 @@ impl<'m, 'p> Memory<'m, 'p> {
             Place::Socket => length,
         };
         let stack_written = [false; STACK_BYTES];
-        Self { place, packet, linear, stack: [0; STACK_BYTES], stack_written, maps }
+        let Packet { bytes, tag, is_unfilled, .. } = *packet;
+        Self {
+            place,
+            frame: bytes.into(),
+            tag,
+            is_unfilled,
+            linear,
+            region: PACKETS.start,
+            stack: [0; STACK_BYTES],
+            stack_written,
+            maps,
+        }
     }
 
     pub(super) fn place(&self) -> Place {
@@ -60,20 +78,76 @@ impl<'m, 'p> Memory<'m, 'p> {
 
     /// The length of the frame with all its fragments.
     pub(super) fn frame_length(&self) -> usize {
-        self.packet.bytes.len()
+        self.frame.len()
     }
 
     /// Bytes of the frame, wherever they lie; for helpers and classic loads.
-    pub(super) fn frame_bytes(&self, at: i64, length: usize) -> Option<&'p [u8]> {
+    pub(super) fn frame_bytes(&self, at: i64, length: usize) -> Option<&[u8]> {
         let at = usize::try_from(at).ok()?;
-        self.packet.bytes.get(at..at.checked_add(length)?)
+        self.frame.get(at..at.checked_add(length)?)
+    }
+
+    /// The same bytes, to be changed. All up to there is linear from now on, and has moved.
+    pub(super) fn frame_bytes_mut(&mut self, at: i64, length: usize) -> Option<&mut [u8]> {
+        let at = usize::try_from(at).ok()?;
+        let end = at.checked_add(length).filter(|end| *end <= self.frame.len())?;
+        self.linear = self.linear.max(end);
+        self.moved();
+        self.frame.to_mut().get_mut(at..end)
+    }
+
+    /// Cuts off the first bytes of the frame.
+    pub(super) fn cut(&mut self, length: usize) {
+        let rest = self.frame.get(length..).unwrap_or_default().to_vec();
+        self.linear = self.linear.min(rest.len());
+        self.frame = rest.into();
+        self.moved();
+    }
+
+    /// Takes the outermost tag off as `skb_vlan_pop` does: one that lies behind it goes beside.
+    pub(super) fn pop_tag(&mut self) {
+        let inside = |frame: &[u8]| {
+            let protocol = frame.get(12..14).map(|kind| u16::from_be_bytes([kind[0], kind[1]]))?;
+            let tci = frame.get(14..16).map(|tci| u16::from_be_bytes([tci[0], tci[1]]))?;
+            let known = matches!(protocol, 0x8100 | 0x88a8) && frame.len() >= 18;
+            known.then_some(Tag { tci, protocol })
+        };
+        if self.tag.take().is_none() && inside(&self.frame).is_some() {
+            self.frame.to_mut().drain(12..16);
+        }
+        if let Some(tag) = inside(&self.frame) {
+            self.frame.to_mut().drain(12..16);
+            self.tag = Some(tag);
+        }
+        self.linear = self.frame.len();
+        self.moved();
+    }
+
+    pub(super) fn is_unfilled(&self) -> bool {
+        self.is_unfilled
+    }
+
+    /// The frame as it is now, if it was changed, and the tag beside it.
+    pub(super) fn into_frame(self) -> (Option<Vec<u8>>, Option<Tag>) {
+        let frame = match self.frame {
+            Cow::Owned(changed) => Some(changed),
+            Cow::Borrowed(_) => None,
+        };
+        (frame, self.tag)
+    }
+
+    /// Pointers into the packet from before point nowhere from now on.
+    fn moved(&mut self) {
+        let next = self.region + 1;
+        self.region = if next < PACKETS.end { next } else { PACKETS.start };
     }
 
     /// Makes the first `length` bytes linear; all that are linear already if 0.
     pub(super) fn pull(&mut self, length: usize) -> bool {
-        let fits = length <= self.packet.bytes.len();
+        let fits = length <= self.frame.len();
         if fits {
             self.linear = self.linear.max(length);
+            self.moved();
         }
         fits
     }
@@ -120,7 +194,10 @@ impl<'m, 'p> Memory<'m, 'p> {
             self.stack_written.get_mut(range.clone()).ok_or(wild)?.fill(true);
             return self.stack.get_mut(range).ok_or(wild);
         }
-        if region == CTX >> 32 || region == PACKET >> 32 {
+        if region == self.region && self.place == Place::Xdp {
+            return self.frame.to_mut().get_mut(range).ok_or(wild);
+        }
+        if region == CTX >> 32 || region == self.region {
             return Err(Why::ReadOnly(address));
         }
         let map = region.checked_sub(MAPS).and_then(|map| usize::try_from(map).ok());
@@ -131,9 +208,9 @@ impl<'m, 'p> Memory<'m, 'p> {
     fn bytes(&self, address: u64, size: usize) -> Result<&[u8], Why> {
         let wild = Why::Wild { address, size };
         let (region, range) = split(address, size).ok_or(wild)?;
-        if region == PACKET >> 32 {
+        if region == self.region {
             let direct = self.place != Place::Socket && range.end <= self.linear;
-            return self.packet.bytes.get(range).filter(|_| direct).ok_or(wild);
+            return self.frame.get(range).filter(|_| direct).ok_or(wild);
         }
         if region == STACK >> 32 {
             let written = self.stack_written.get(range.clone()).ok_or(wild)?;
@@ -147,15 +224,16 @@ impl<'m, 'p> Memory<'m, 'p> {
     }
 
     fn context(&self, offset: u64, size: usize) -> Result<u64, Why> {
-        let tag = self.packet.tag;
-        let end = PACKET + self.linear as u64;
+        let tag = self.tag;
+        let packet = base(self.region);
+        let end = packet + self.linear as u64;
         let value = match (self.place, offset, size) {
-            (Place::Xdp, 0, 4) => PACKET,
+            (Place::Xdp, 0, 4) => packet,
             (Place::Xdp, 4, 4) => end,
             (Place::Xdp, 12 | 16, 4) => 0,
-            (Place::Tc, 76, 4) => PACKET,
+            (Place::Tc, 76, 4) => packet,
             (Place::Tc, 80, 4) => end,
-            (Place::Tc | Place::Socket, 0, 4) => self.packet.bytes.len() as u64,
+            (Place::Tc | Place::Socket, 0, 4) => self.frame.len() as u64,
             (Place::Tc | Place::Socket, 4 | 16, 4) => 0,
             (Place::Tc | Place::Socket, 20, 4) => u64::from(tag.is_some()),
             (Place::Tc | Place::Socket, 24, 4) => tag.map_or(0, |tag| tag.tci.into()),

@@ -9,7 +9,8 @@
 //! written cannot be read. Weaker than the verifier in one respect: pointers are numbers (each
 //! region begins at a multiple of 2^32), so a number that happens to be an address is one.
 //! Not supported: calls between functions of a program, tail calls, maps other than arrays of one
-//! element, writing to packet or context.
+//! element, writing to the context, and to the packet otherwise than `emit` does it (XDP directly,
+//! traffic control through helpers).
 
 mod alu;
 mod helper;
@@ -35,6 +36,9 @@ pub struct Packet<'a> {
     pub linear: usize,
     /// The VLAN tag that the kernel keeps beside the frame (traffic control, socket filter).
     pub tag: Option<Tag>,
+    /// Whether its transport checksum covers the pseudo header only, because a card is to fill it
+    /// in (CHECKSUM_PARTIAL).
+    pub is_unfilled: bool,
 }
 
 /// A VLAN tag beside a frame.
@@ -49,12 +53,17 @@ pub struct Tag {
 impl<'a> Packet<'a> {
     /// A frame in one piece without a tag beside it.
     pub fn new(bytes: &'a [u8]) -> Self {
-        Self { bytes, linear: bytes.len(), tag: None }
+        Self { bytes, linear: bytes.len(), tag: None, is_unfilled: false }
     }
 
     /// The same frame, with only `linear` bytes in its linear part.
     pub fn split_at(self, linear: usize) -> Self {
         Self { linear: linear.min(self.bytes.len()), ..self }
+    }
+
+    /// The same frame, its transport checksum not filled in yet.
+    pub fn unfilled(self) -> Self {
+        Self { is_unfilled: true, ..self }
     }
 
     /// The same frame with a tag beside it.
@@ -74,6 +83,10 @@ pub struct Machine {
     pub cpu: u32,
     /// Instructions that one run may take.
     pub budget: u32,
+    /// The frame after the last run, if that has changed it.
+    pub frame: Option<Vec<u8>>,
+    /// The tag beside it after the last run.
+    pub tag: Option<Tag>,
 }
 
 impl Machine {
@@ -82,7 +95,7 @@ impl Machine {
 
     /// A machine with these map values.
     pub fn new(maps: Vec<Vec<u8>>) -> Self {
-        Self { maps, now_ns: 0, cpu: 0, budget: Self::BUDGET }
+        Self { maps, now_ns: 0, cpu: 0, budget: Self::BUDGET, frame: None, tag: None }
     }
 
     /// A machine with the maps of this program, all zero.
@@ -101,21 +114,9 @@ impl Machine {
         };
         run.regs[1] = CTX;
         run.regs[10] = STACK_TOP;
-        let mut at = 0;
-        for _ in 0..self.budget {
-            let insn = *code.get(at).ok_or(Fault { at, why: Why::OffTheEnd })?;
-            let next = code.get(at + 1).copied();
-            match run.step(insn, next).map_err(|why| Fault { at, why })? {
-                Flow::Next => at += 1,
-                Flow::Skip => at += 2,
-                Flow::Exit(value) => return Ok(value),
-                Flow::Jump(distance) => {
-                    let target = (at as i64).saturating_add(1).saturating_add(distance);
-                    at = usize::try_from(target).map_err(|_| Fault { at, why: Why::OffTheEnd })?;
-                }
-            }
-        }
-        Err(Fault { at, why: Why::Budget })
+        let value = run.all(code, self.budget);
+        (self.frame, self.tag) = run.memory.into_frame();
+        value
     }
 }
 
@@ -210,6 +211,24 @@ struct Run<'m, 'p> {
 }
 
 impl Run<'_, '_> {
+    fn all(&mut self, code: &[Insn], budget: u32) -> Result<u64, Fault> {
+        let mut at = 0;
+        for _ in 0..budget {
+            let insn = *code.get(at).ok_or(Fault { at, why: Why::OffTheEnd })?;
+            let next = code.get(at + 1).copied();
+            match self.step(insn, next).map_err(|why| Fault { at, why })? {
+                Flow::Next => at += 1,
+                Flow::Skip => at += 2,
+                Flow::Exit(value) => return Ok(value),
+                Flow::Jump(distance) => {
+                    let target = (at as i64).saturating_add(1).saturating_add(distance);
+                    at = usize::try_from(target).map_err(|_| Fault { at, why: Why::OffTheEnd })?;
+                }
+            }
+        }
+        Err(Fault { at, why: Why::Budget })
+    }
+
     fn step(&mut self, insn: Insn, next: Option<Insn>) -> Result<Flow, Why> {
         match insn.class() {
             class::LD if insn.is_load64() => self.load64(insn, next),

@@ -14,9 +14,9 @@ use super::programs::tag;
 
 /// Every place, with packet pointers and without.
 pub(crate) const TARGETS: [Target; 5] = [
-    Target { place: Place::Tc, hardened: false },
-    Target { place: Place::Xdp, hardened: false },
-    Target { place: Place::Socket, hardened: false },
+    Target { place: Place::Tc, hardened: false, takes: false },
+    Target { place: Place::Xdp, hardened: false, takes: false },
+    Target { place: Place::Socket, hardened: false, takes: false },
     Target::hardened(Place::Tc),
     Target::hardened(Place::Xdp),
 ];
@@ -50,7 +50,7 @@ impl Judge for Classic<'_> {
         let length = frame.len() as u32;
         let accepts = self.0.run(&frame, length, &Metadata::NOTHING) != 0;
         let outcome = Outcome::Class(accepts.into());
-        Ruling::Answered { outcome, counted: vec![(!accepts).into()] }
+        Ruling::Answered { outcome, counted: vec![(!accepts).into()], frame: None }
     }
 }
 

@@ -61,7 +61,7 @@ impl Judge for Plain<'_> {
             }
             at += step.name().len() + " | ".len();
         }
-        Ruling::Answered { outcome: outcome.unwrap_or(Outcome::Class(class)), counted }
+        Ruling::Answered { outcome: outcome.unwrap_or(Outcome::Class(class)), counted, frame: None }
     }
 }
 

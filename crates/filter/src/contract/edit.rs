@@ -117,6 +117,22 @@ impl<'e> Editable<'e> {
         room
     }
 
+    /// The whole frame in which the view lies, with what was changed so far: for what stands in
+    /// front of the view.
+    pub fn frame(&mut self) -> &[u8] {
+        self.bench.frame()
+    }
+
+    /// So many bytes of the frame, to be changed, wherever the view is.
+    pub fn write_frame(&mut self, from: usize, length: usize, keep: Keep) -> Option<&mut [u8]> {
+        if self.used.is_some() || self.lost {
+            return None;
+        }
+        let room = self.bench.write(from..from.saturating_add(length), keep);
+        self.lost = room.is_none();
+        room
+    }
+
     /// Puts a new block of at most `room` bytes in place of this one: it is no frame any more, and
     /// what was there is not copied. `fill` answers how much it used. Answers false, and the block
     /// is lost, when there is no memory.

@@ -173,6 +173,9 @@ fn remark(arguments: &Arguments) -> Option<String> {
 
 /// The twin.
 fn emit<'s>(a: &Arguments, s: &mut Scope<'s, '_>, on: Layers<'s>, out: Exit<'s>) -> Emitted<'s> {
+    if !on.linked {
+        return Err(Unfit::new("the link header is cut off"));
+    }
     let compiled = compile(a, wire::LinkType::ETHERNET.0);
     match compiled.map_err(|mistake| Unfit::new(mistake.to_string()))?.program {
         Some(program) => {

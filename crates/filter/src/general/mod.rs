@@ -3,3 +3,4 @@
 pub mod bpf;
 pub mod ratelimit;
 pub mod sample;
+pub mod split;

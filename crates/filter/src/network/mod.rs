@@ -2,6 +2,7 @@
 
 pub mod ip;
 pub mod ipproto;
+pub mod rewrite;
 
 use wire::ip::protocol;
 

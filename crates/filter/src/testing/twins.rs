@@ -4,12 +4,12 @@
 use super::example::examined_words;
 use super::{Arena, ETHERNET, Frame, Node, Space, arguments};
 use crate::catalog::FILTERS;
-use crate::contract::{Description, Form, Gives, Moved, PRIVATE, lanes};
-use abi::Class;
+use crate::contract::{Description, Form, Gives, Kind, Moved, PRIVATE, lanes};
+use abi::{Class, Flags};
 use ebpf::emit::{self, Answer, Finish, Outcome, Target, Unfit};
-use ebpf::exam::{Judge, Ruling};
+use ebpf::exam::{Judge, Ruling, as_seen};
 use ebpf::interpret::Packet;
-use ebpf::{Place, Program, Word};
+use ebpf::{Program, Word};
 
 /// A filter with a twin, and the arguments with which it is examined.
 #[derive(Clone, Debug)]
@@ -42,6 +42,11 @@ impl Examined {
         each.collect()
     }
 
+    fn gives(&self) -> Gives {
+        let arguments = arguments(self.description, &self.words()).expect("good arguments");
+        self.description.effect_of(&arguments).gives
+    }
+
     fn words(&self) -> Vec<&str> {
         self.words.iter().map(String::as_str).collect()
     }
@@ -61,7 +66,7 @@ pub fn chains(length: usize) -> Vec<Chain> {
         let mut longer = Vec::new();
         for (chain, form) in &ends {
             for twin in twins.iter().filter(|twin| twin.description.takes.has(*form)) {
-                let given = match twin.description.gives {
+                let given = match twin.gives() {
                     Gives::Form(given) => given,
                     Gives::Same | Gives::Nothing => *form,
                 };
@@ -74,6 +79,25 @@ pub fn chains(length: usize) -> Vec<Chain> {
     all
 }
 
+/// Whether one of them changes frames: such a chain does not fit everywhere.
+#[must_use]
+pub fn changes(chain: &[Examined]) -> bool {
+    chain.iter().any(|twin| twin.description.kind == Kind::Editing)
+}
+
+/// The chain as one program, where it fits.
+///
+/// # Panics
+/// When it does not fit and changes no frame.
+#[must_use]
+pub fn fitting(chain: &[Examined], target: impl Into<Target>) -> Option<Program> {
+    match program(chain, target) {
+        Ok(program) => Some(program),
+        Err(_) if changes(chain) => None,
+        Err(unfit) => panic!("`{}`: {unfit}", request(chain)),
+    }
+}
+
 /// The chain as it is written, but for quotes.
 #[must_use]
 pub fn request(chain: &[Examined]) -> String {
@@ -84,7 +108,7 @@ pub fn request(chain: &[Examined]) -> String {
 
 /// The chain as one program that returns the class. Word n of it is filter n.
 pub fn program(chain: &[Examined], target: impl Into<Target>) -> Result<Program, Unfit> {
-    emit::program(target, Finish::Answer, |s, on, out| {
+    emit::program(target.into().taking(), Finish::Answer, |s, on, out| {
         let mut answer = Answer::new(emit::NONE, on);
         for (at, twin) in chain.iter().enumerate() {
             let d = twin.description;
@@ -134,22 +158,29 @@ impl Judge for User<'_> {
 
     fn judge(&mut self, packet: &Packet<'_>) -> Ruling {
         let before = self.reasons();
-        let arena = Arena::new(2);
+        let arena = Arena::new(2 + self.nodes.len());
         let mut space = Space::new(&arena);
-        let frame = with_tag(packet, self.program.place);
+        let frame = as_seen(packet.bytes, packet.tag, self.program.place);
         let mut batch = space.batch(&[Frame::of(ETHERNET, &frame)]);
-        let mut class = Class::NONE;
+        if packet.is_unfilled {
+            let mut block = batch.block(0);
+            block.context.flags = block.context.flags.with(Flags::CHECKSUM_UNSET);
+            batch.set(0, block);
+        }
+        let (mut class, mut last) = (Class::NONE, None);
         for node in &mut self.nodes {
             batch = node.turn(batch, &mut space, 0).remove(0);
             // A block that was held or ended here has no class any more.
             class = if batch.live() == 0 { Class::HELD } else { batch.class(0) };
+            last = lanes(batch.live()).next().map(|l| batch.block(l).frame.to_vec());
             batch.keep(batch.select(Class::answered));
             if lanes(batch.live()).count() == 0 {
                 break;
             }
         }
         let counted = self.reasons().iter().zip(before).map(|(now, was)| now - was).collect();
-        Ruling::Answered { outcome: Outcome::Class(class.0), counted }
+        let frame = self.program.edits.then(|| last.unwrap_or_default());
+        Ruling::Answered { outcome: Outcome::Class(class.0), counted, frame }
     }
 
     fn states(&mut self) -> Option<Vec<Vec<u8>>> {
@@ -175,16 +206,5 @@ impl Judge for User<'_> {
             let private = Moved { key: PRIVATE, bytes, held: Vec::new() };
             node.restore(vec![private]).expect("as many bytes as a session has");
         }
-    }
-}
-
-/// The frame as the host's stack sees it: a tag that lay beside it is put back in its place
-/// (CONTRACT 3). XDP runs before a tag is taken out.
-fn with_tag(packet: &Packet<'_>, place: Place) -> Vec<u8> {
-    match (packet.tag, packet.bytes.split_at_checked(12)) {
-        (Some(tag), Some((addresses, rest))) if place != Place::Xdp => {
-            [addresses, &tag.protocol.to_be_bytes(), &tag.tci.to_be_bytes(), rest].concat()
-        }
-        _ => packet.bytes.to_vec(),
     }
 }

@@ -20,13 +20,28 @@ impl Program {
     /// filter sees the packet without its first 14 bytes, which the kernel takes for the Ethernet
     /// header.
     pub fn test_run(&self, packet: &[u8], repeat: u32) -> Result<TestRun> {
+        self.run(packet, &mut [], repeat).map(|(run, _)| run)
+    }
+
+    /// The same, once, with the packet as the program leaves it.
+    pub fn test_run_changing(&self, packet: &[u8]) -> Result<(TestRun, Vec<u8>)> {
+        // Room for what a program may put in front.
+        const MORE: usize = 256;
+        let mut left = vec![0; packet.len() + MORE];
+        let (run, length) = self.run(packet, &mut left, 1)?;
+        left.truncate(length);
+        Ok((run, left))
+    }
+
+    fn run(&self, packet: &[u8], output: &mut [u8], repeat: u32) -> Result<(TestRun, usize)> {
+        let address = if output.is_empty() { 0 } else { output.as_mut_ptr().expose_provenance() };
         let mut attr = TestRunAttributes {
             fd: self.fd.as_raw_fd().cast_unsigned(),
             value: 0,
             input_size: u32::try_from(packet.len()).unwrap_or(u32::MAX),
-            output_size: 0,
+            output_size: u32::try_from(output.len()).unwrap_or(u32::MAX),
             input: packet.as_ptr().expose_provenance() as u64,
-            output: 0,
+            output: address as u64,
             repeat,
             duration: 0,
             context_input_size: 0,
@@ -39,7 +54,8 @@ impl Program {
             pad: 0,
         };
         call(command::PROG_TEST_RUN, "PROG_TEST_RUN", &self.name, &mut attr)?;
-        Ok(TestRun { value: attr.value, duration_ns: attr.duration })
+        let length = usize::try_from(attr.output_size).unwrap_or(0).min(output.len());
+        Ok((TestRun { value: attr.value, duration_ns: attr.duration }, length))
     }
 }
 
@@ -64,7 +80,8 @@ struct TestRunAttributes {
 }
 
 // SAFETY: the fields of PROG_TEST_RUN with the padding at its end spelled out (1); `input` is a
-// slice that outlives the call, the other addresses are zero (2).
+// slice and `output` zero or a slice of `output_size` bytes that is ours alone, both outlive the
+// call, the other addresses are zero (2).
 unsafe impl Attributes for TestRunAttributes {}
 
 #[cfg(test)]

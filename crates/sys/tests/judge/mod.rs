@@ -23,6 +23,7 @@ pub struct Kernel {
     before: Vec<u64>,
     place: Place,
     has_a_clock: bool,
+    edits: bool,
 }
 
 impl Kernel {
@@ -44,7 +45,8 @@ impl Kernel {
         let before = vec![0; program.counters.len()];
         let states = program.maps.iter().map(|map| map.state_of.is_some()).collect();
         let has_a_clock = program.code.contains(&insn::Insn::call(insn::Helper::KtimeNs));
-        Ok(Self { loaded, maps, states, before, place: program.place, has_a_clock })
+        let Program { place, edits, .. } = *program;
+        Ok(Self { loaded, maps, states, before, place, has_a_clock, edits })
     }
 
     fn counted(&mut self) -> Vec<u64> {
@@ -63,17 +65,21 @@ impl Judge for Kernel {
     }
 
     fn judge(&mut self, packet: &Packet<'_>) -> Ruling {
-        if packet.tag.is_some() || packet.linear < packet.bytes.len() {
-            return Ruling::Refused(
-                "a test run makes whole frames without a tag beside".to_owned(),
-            );
+        if packet.tag.is_some() || packet.is_unfilled || packet.linear < packet.bytes.len() {
+            let why = "a test run makes whole frames without a tag beside, checksums filled in";
+            return Ruling::Refused(why.to_owned());
         }
         // A socket filter is given what follows the Ethernet header: an empty one before the frame.
         let hidden = if self.place == Place::Socket { vec![0; 14] } else { Vec::new() };
         let frame = [&hidden, packet.bytes].concat();
-        match self.loaded.test_run(&frame, 1) {
-            Ok(run) => {
-                Ruling::Answered { outcome: Outcome::of(run.value), counted: self.counted() }
+        let run = match self.edits {
+            true => self.loaded.test_run_changing(&frame).map(|(run, left)| (run, Some(left))),
+            false => self.loaded.test_run(&frame, 1).map(|run| (run, None)),
+        };
+        match run {
+            Ok((run, frame)) => {
+                let (outcome, counted) = (Outcome::of(run.value), self.counted());
+                Ruling::Answered { outcome, counted, frame }
             }
             Err(error) if error.errno == EINVAL && is_refused(self.place, packet.bytes) => {
                 Ruling::Refused(error.to_string())

@@ -66,6 +66,31 @@ impl<'a> Block<'a> {
         self
     }
 
+    /// The block as if its frame began so many bytes later: nothing is copied. The layers begin
+    /// earlier by as much; those that were cut into are not known any more.
+    #[must_use]
+    pub fn without_front(mut self, bytes: u32) -> Self {
+        let bytes = bytes.min(self.marks.captured);
+        let from = self.marks.view.max(bytes);
+        let end = self.marks.view + self.length();
+        let frame = self.entry().frame();
+        let view = frame.within(from, end.saturating_sub(from));
+        let less = |mark: u16| match u32::from(mark).checked_sub(bytes) {
+            Some(left) if mark != Marks::UNKNOWN => u16::try_from(left).unwrap_or(Marks::UNKNOWN),
+            _ => Marks::UNKNOWN,
+        };
+        let marks = &mut self.marks;
+        marks.view = from - bytes;
+        marks.captured -= bytes;
+        marks.wire_length = marks.wire_length.saturating_sub(bytes).max(marks.captured);
+        marks.network = less(marks.network);
+        marks.transport = less(marks.transport);
+        marks.payload = less(marks.payload);
+        self.pointer = view;
+        self.frame = self.frame.get(bytes as usize..).unwrap_or_default();
+        self
+    }
+
     /// The same block with another class.
     #[inline]
     #[must_use]

@@ -97,6 +97,29 @@ impl<'c, 'a> LaneContext<'c, 'a> {
         true
     }
 
+    /// The same for the whole frame: for what stands in front of the view.
+    pub fn edit_frame(
+        &mut self,
+        batch: &mut Batch<'a>,
+        l: Lane,
+        write: impl FnOnce(&mut [u8]),
+    ) -> bool {
+        let Some(block) = self.gateway.whole(batch.block(l)) else {
+            return self.lost(batch, l);
+        };
+        let mut write = Some(write);
+        let edited = self.gateway.edit(&block, Keep::Contents, &mut |frame| {
+            if let Some(write) = write.take() {
+                write(frame);
+            }
+        });
+        let Some((pointer, frame)) = edited else { return self.lost(batch, l) };
+        let pointer =
+            pointer.with_class(block.pointer.class).within(block.marks.view, block.length());
+        batch.set(l, Block { pointer, frame, ..block });
+        true
+    }
+
     /// Replaces the block of a lane by a new one of at most `room` bytes, which is no frame any
     /// more. `fill` gets the old bytes and the new room and answers how much it used; `None` leaves
     /// the lane as it was.

@@ -1,0 +1,242 @@
+//! `split`: tells blocks apart by number, so that several filters share the work.
+//!
+//! In: anything. Out: the same, with a class from 1 to `ways`: `split 2 | (|1 regex a + |2 regex
+//! a)`. By flow, all packets of a connection have one class, both ways, on every machine: the hash
+//! is that of `wire::flow` without a seed [Par §IV-A]. By block, they take turns. [Th §5.4,
+//! `split_rr`]
+//!
+//! The twin computes the same hash. By block it keeps one number for all processors.
+
+use crate::layers::{self, HEAD, Missing};
+use crate::prelude::*;
+use crate::twin::{self, Emitted, Ways};
+use ebpf::emit::{Answer, Cmp, Exit, Layers, Scope, Unfit, Wide, be16, be32, byte};
+use wire::{ipv4, ipv6, ports};
+use zerocopy::{FromBytes, Immutable, IntoBytes};
+
+/// What everybody knows about `split`.
+pub const SPLIT: Description = Description {
+    name: "split",
+    summary: "share blocks out among so many branches, by flow or in turn",
+    details: "\
+The class is a number from 1 to `ways`. With `by=flow` all packets between two addresses and ports
+have the same, both ways, on every machine; a later fragment has no ports and may have another.
+With `by=block` each block has the next.
+
+Not answered, by flow: `not ip`, `malformed`, `cut`, `too deep`.",
+    example: "replay web.pcap | split 4 |1 count",
+    kind: Kind::Classification,
+    reads: Reads::Head(HEAD),
+    effect: Some(effect),
+    parameters: &[
+        Parameter::needed(
+            "ways",
+            Type::Number { low: 1, high: WAYS_MAX as u64 },
+            "how many branches there are",
+        ),
+        Parameter {
+            kind: Type::OneOf(&["flow", "block"]),
+            ..Parameter::named("by", Type::Text, "flow", "what has one class: flow or block")
+        },
+    ],
+    classes: Classes::Number {
+        what: "the number of the branch",
+        range: ValueRange { low: 1, high: WAYS_MAX },
+        names: &[],
+    },
+    reasons: &["not ip", "malformed", "cut", "too deep"],
+    keeps: Keeps::Private,
+    user: Some(make),
+    kernel: Some(emit),
+    examined: &["4", "3 by=block"],
+    ..Description::EMPTY
+};
+
+const _: () = Missing::lead(&SPLIT, 4);
+const WAYS_MAX: u32 = 4096;
+/// No seed: who shares out must do it everywhere alike.
+const SEED: u64 = 0;
+
+fn effect(arguments: &Arguments) -> Effect {
+    let reads = if by_flow(arguments) { Reads::Head(HEAD) } else { Reads::Nothing };
+    Effect { kind: SPLIT.kind, gives: SPLIT.gives, reads }
+}
+
+fn by_flow(arguments: &Arguments) -> bool {
+    arguments.text("by") != Some("block")
+}
+
+fn ways(arguments: &Arguments) -> u32 {
+    let ways = arguments.number("ways").and_then(|ways| u32::try_from(ways).ok());
+    ways.unwrap_or(1).max(1)
+}
+
+fn make(arguments: &Arguments) -> Result<Filter, Mistake> {
+    let (ways, by_flow) = (ways(arguments).into(), by_flow(arguments));
+    let mut given = Sessions::<Given>::default();
+    given.of(PRIVATE);
+    Ok(Filter::classify(Split { ways, by_flow, given }))
+}
+
+/// The class of what a hash or a count came to.
+fn class(number: u64, ways: u64) -> Class {
+    Class((number % ways) as u32 + 1)
+}
+
+#[derive(Clone, Copy, Default, FromBytes, IntoBytes, Immutable)]
+#[repr(C)]
+struct Given {
+    blocks: u64,
+}
+
+impl Session for Given {}
+
+struct Split {
+    ways: u64,
+    by_flow: bool,
+    given: Sessions<Given>,
+}
+
+impl Classify for Split {
+    fn classify(&mut self, block: &mut Block<'_>, cx: &mut Tell<'_>) -> Class {
+        if self.by_flow {
+            return match layers::any_flow(block) {
+                Ok(flow) => class(flow.hash(SEED), self.ways),
+                Err(why) => cx.absent(why.reason()),
+            };
+        }
+        let given = self.given.of(PRIVATE);
+        let number = given.blocks;
+        given.blocks = number.wrapping_add(1);
+        class(number, self.ways)
+    }
+
+    fn state(&mut self) -> Option<&mut dyn State> {
+        Some(&mut self.given)
+    }
+}
+
+/// The twin.
+fn emit<'s>(a: &Arguments, s: &mut Scope<'s, '_>, on: Layers<'s>, out: Exit<'s>) -> Emitted<'s> {
+    let number = match by_flow(a) {
+        true => flow_hash(s, on, out)?,
+        false => {
+            let given = s.state(size_of::<Given>() as u16);
+            s.fetch_add(given, 0, 1)
+        }
+    };
+    let rest = s.remainder(number, ways(a));
+    Ok(Answer::new(s.add(rest, 1), on))
+}
+
+/// The hash of `wire::flow`.
+fn flow_hash<'s>(s: &mut Scope<'s, '_>, on: Layers<'s>, out: Exit<'s>) -> Result<Wide<'s>, Unfit> {
+    let ways = Ways::new(s, out);
+    let (l3, l4) = twin::whole_packet(s, on, ways)?;
+    let (source, target) = (s.var(0), s.var(0));
+    s.arm(|t, done| {
+        t.arm(|u, without| {
+            u.arm(|v, carries| {
+                for known in ports::PROTOCOLS {
+                    v.only(l4.protocol, Cmp::Ne, u32::from(known), carries);
+                }
+                v.leave(without);
+            });
+            u.only(l4.length, Cmp::Ge, 4, ways.unsure);
+            let both = u.need::<4>(l4.at, ways.unsure);
+            let number = u.load(both, be16::<{ ports::SRC_PORT }>());
+            u.set(source, number);
+            let number = u.load(both, be16::<{ ports::DST_PORT }>());
+            u.set(target, number);
+        });
+        t.leave(done);
+    });
+    let ends = [s.get(source), s.get(target)].map(|port| s.widen(port));
+    let zero = s.wide(0);
+    let sum = s.wide_var(zero);
+    s.arm(|t, done| {
+        let first = t.need::<{ ipv4::LENGTH_MIN }>(l3, ways.unsure);
+        let version = t.load(first, byte::<0>());
+        let version = t.shr(version, 4);
+        t.arm(|four, six| {
+            four.only(version, Cmp::Eq, 4, six);
+            let high = four.wide(0);
+            let source = four.load(first, be32::<{ ipv4::SRC }>());
+            let target = four.load(first, be32::<{ ipv4::DST }>());
+            let halves = [source, target].map(|address| (high, four.widen(address)));
+            both_ends(four, halves, ends, sum);
+            four.leave(done);
+        });
+        let header = t.need::<{ ipv6::LENGTH }>(l3, ways.unsure);
+        let source = [
+            [t.load(header, be32::<8>()), t.load(header, be32::<12>())],
+            [t.load(header, be32::<16>()), t.load(header, be32::<20>())],
+        ];
+        let target = [
+            [t.load(header, be32::<24>()), t.load(header, be32::<28>())],
+            [t.load(header, be32::<32>()), t.load(header, be32::<36>())],
+        ];
+        let halves = [source, target].map(|[high, low]| (t.join(high), t.join(low)));
+        both_ends(t, halves, ends, sum);
+    });
+    let protocol = s.widen(l4.protocol);
+    let sum = s.get_wide(sum);
+    let mixed = s.xor_wide(sum, protocol);
+    Ok(s.mix(mixed))
+}
+
+/// `end` of both ends, added.
+fn both_ends<'s>(
+    s: &mut Scope<'s, '_>,
+    halves: [(Wide<'s>, Wide<'s>); 2],
+    ports: [Wide<'s>; 2],
+    sum: ebpf::emit::WideVar<'s>,
+) {
+    let mut end = |(high, low): (Wide<'s>, Wide<'s>), port: Wide<'s>| {
+        let mixed = s.mix(high);
+        let address = s.plus(mixed, low);
+        let port = s.shl_wide(port, 40);
+        let both = s.xor_wide(address, port);
+        s.mix(both)
+    };
+    let ends = [end(halves[0], ports[0]), end(halves[1], ports[1])];
+    let total = s.plus(ends[0], ends[1]);
+    s.set_wide(sum, total);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{Frame, Node, answers};
+
+    fn classes(words: &[&str], frames: &[Frame]) -> Vec<u32> {
+        answers(&SPLIT, words, frames).iter().map(|answer| answer.class.0).collect()
+    }
+
+    #[test]
+    fn both_ways_of_a_flow_have_one_class() {
+        let there: Vec<Frame> = (1..100).map(|port| Frame::udp(port, 53, b"x")).collect();
+        let back: Vec<Frame> = (1..100).map(|port| Frame::udp(53, port, b"x").swapped()).collect();
+        let there = classes(&["8"], &there);
+        assert_eq!(there, classes(&["8"], &back));
+        let mut seen = there.clone();
+        seen.sort_unstable();
+        seen.dedup();
+        assert_eq!(seen, [1, 2, 3, 4, 5, 6, 7, 8]);
+    }
+
+    #[test]
+    fn what_has_no_flow_has_a_reason() {
+        let answer = &answers(&SPLIT, &["2"], &[Frame::ethernet(&[8, 6, 0])])[0];
+        assert_eq!((answer.class, answer.why), (Class::NONE, Some("not ip")));
+        let icmp = [Frame::ipv4(1, &[8, 0, 0, 0])];
+        assert!(classes(&["2"], &icmp)[0] > 0);
+    }
+
+    #[test]
+    fn blocks_take_turns() {
+        let frames: Vec<Frame> = (0..7).map(|_| Frame::ethernet(&[0, 0])).collect();
+        assert_eq!(classes(&["3", "by=block"], &frames), [1, 2, 3, 1, 2, 3, 1]);
+        assert!(Node::new(&SPLIT, &["0"]).is_err() && Node::new(&SPLIT, &["2", "by=x"]).is_err());
+    }
+}

@@ -1,0 +1,295 @@
+//! `strip`: cuts off what stands in front.
+//!
+//! In: frames and packets. Out: the same without their link header, without a tag, or without their
+//! first bytes. Cutting off is a change of offsets, and copies nothing; only a tag has something in
+//! front that stays, and moves. [SL §2, header stripping], [Th Table 5.1]
+//!
+//! The twin changes the frame itself, so it runs only where frames were taken from the host. At
+//! traffic control only a tag can go.
+
+use crate::prelude::*;
+use crate::twin::{self, Emitted};
+use ebpf::emit::{Answer, Cmp, Exit, Layers, Scope, Spot, Unfit, be32};
+use wire::ethernet::ETHERTYPE;
+use wire::link::Network;
+use wire::{LinkType, ethernet, vlan};
+
+/// What everybody knows about `strip`.
+pub const STRIP: Description = Description {
+    name: "strip",
+    summary: "cut off the link header, a VLAN tag, or the first bytes",
+    details: "\
+`strip eth` leaves IP packets without a link header and its tags, `strip vlan` takes the outermost
+tag out of an Ethernet frame, `strip 8` cuts off 8 bytes, whatever they are: what is left is bytes.
+What is in view stays in view, unless it is cut off. The class stays.
+
+Not answered: `not ip` (`eth` leaves IP packets only), `no tag`, `short` (there are fewer bytes).",
+    example: "replay web.pcap | strip eth | pcap ip.pcap",
+    kind: Kind::Editing,
+    takes: Forms::of(&[Form::Frame, Form::Packet]),
+    gives: Gives::Form(Form::Packet),
+    reads: Reads::Head(crate::layers::HEAD),
+    effect: Some(effect),
+    parameters: &[Parameter::needed("what", Type::Text, "`eth`, `vlan`, or a number of bytes")],
+    reasons: &["not ip", "no tag", "short"],
+    user: Some(make),
+    kernel: Some(emit),
+    examined: &["eth", "vlan", "5"],
+    ..Description::EMPTY
+};
+
+const NOT_IP: Reason = STRIP.reason("not ip");
+const NO_TAG: Reason = STRIP.reason("no tag");
+const SHORT: Reason = STRIP.reason("short");
+/// More than any header has.
+const BYTES_MAX: u16 = 4096;
+
+#[derive(Clone, Copy)]
+enum What {
+    Link,
+    Tag,
+    Bytes(u16),
+}
+
+fn what(arguments: &Arguments) -> Result<What, Mistake> {
+    match arguments.text("what").unwrap_or_default() {
+        "eth" => Ok(What::Link),
+        "vlan" => Ok(What::Tag),
+        bytes => match bytes.parse() {
+            Ok(bytes) if (1..=BYTES_MAX).contains(&bytes) => Ok(What::Bytes(bytes)),
+            _ => Err(Mistake::new(
+                "what",
+                format!("`{bytes}` is neither `eth` nor `vlan` nor between 1 and {BYTES_MAX}"),
+            )),
+        },
+    }
+}
+
+fn effect(arguments: &Arguments) -> Effect {
+    let always = Effect { kind: Kind::Reordering, gives: STRIP.gives, reads: STRIP.reads };
+    match what(arguments) {
+        Ok(What::Tag) => Effect { kind: Kind::Editing, gives: Gives::Same, ..always },
+        Ok(What::Bytes(_)) => {
+            Effect { gives: Gives::Form(Form::Bytes), reads: Reads::Nothing, ..always }
+        }
+        Ok(What::Link) | Err(_) => always,
+    }
+}
+
+fn make(arguments: &Arguments) -> Result<Filter, Mistake> {
+    Ok(Filter::lanes(Strip { what: what(arguments)? }))
+}
+
+struct Strip {
+    what: What,
+}
+
+impl Lanes for Strip {
+    fn process<'a>(&mut self, batch: &mut Batch<'a>, cx: &mut LaneContext<'_, 'a>) {
+        for l in lanes(batch.live()) {
+            let block = batch.block(l);
+            let stripped = match self.what {
+                What::Link => without_link(block),
+                What::Bytes(bytes) => without_bytes(block, bytes.into()),
+                What::Tag if has_tag(&block) => {
+                    without_tag(batch, l, cx);
+                    continue;
+                }
+                What::Tag => Err(NO_TAG),
+            };
+            match stripped {
+                Ok(block) => batch.set(l, block),
+                Err(why) => batch.set_class(l, cx.tell.absent(why)),
+            }
+        }
+    }
+}
+
+fn without_link(mut block: Block<'_>) -> Result<Block<'_>, Reason> {
+    let found = crate::layers::find(&mut block);
+    let link = match found.network {
+        Network::Ipv4 => LinkType::IPV4,
+        Network::Ipv6 => LinkType::IPV6,
+        Network::Arp | Network::Other(_) | Network::Unknown => return Err(NOT_IP),
+    };
+    let mut stripped = block.without_front(found.l3.ok_or(NOT_IP)?.into());
+    stripped.marks.link = link.0;
+    Ok(stripped)
+}
+
+fn without_bytes(block: Block<'_>, bytes: u32) -> Result<Block<'_>, Reason> {
+    if block.marks.captured < bytes {
+        return Err(SHORT);
+    }
+    let mut stripped = block.without_front(bytes);
+    let Marks { view, captured, wire_length, .. } = stripped.marks;
+    stripped.marks = Marks::frame(Marks::NO_LINK, captured, wire_length);
+    stripped.marks.view = view;
+    Ok(stripped)
+}
+
+/// The addresses, a tag, and the type behind it.
+const TAGGED: usize = ethernet::LENGTH + vlan::LENGTH;
+
+fn has_tag(block: &Block<'_>) -> bool {
+    let kind = block.frame.get(ETHERTYPE..).and_then(|rest| rest.first_chunk::<2>());
+    block.marks.link == LinkType::ETHERNET.0
+        && block.frame.len() >= TAGGED
+        && kind.is_some_and(|kind| vlan::is_tag(u16::from_be_bytes(*kind)))
+}
+
+/// Moves the addresses over the tag, and lets the frame begin there.
+fn without_tag<'a>(batch: &mut Batch<'a>, l: Lane, cx: &mut LaneContext<'_, 'a>) {
+    const LENGTH: u32 = vlan::LENGTH as u32;
+    let moved = cx.edit_frame(batch, l, |frame| {
+        frame.copy_within(..ETHERTYPE, vlan::LENGTH);
+    });
+    if !moved {
+        return;
+    }
+    let block = batch.block(l);
+    // What was in view behind the link header is behind it again.
+    let behind = block.marks.view >= ethernet::LENGTH as u32;
+    let mut stripped = block.without_front(LENGTH);
+    let marks = &mut stripped.marks;
+    (marks.network, marks.transport, marks.payload) =
+        (Marks::UNKNOWN, Marks::UNKNOWN, Marks::UNKNOWN);
+    if behind && stripped.marks.view < ethernet::LENGTH as u32 {
+        stripped = stripped.view_at(ethernet::LENGTH as u32, u32::MAX);
+    }
+    batch.set(l, stripped);
+}
+
+/// The twin.
+fn emit<'s>(a: &Arguments, s: &mut Scope<'s, '_>, on: Layers<'s>, out: Exit<'s>) -> Emitted<'s> {
+    match what(a).map_err(|mistake| Unfit::new(mistake.to_string()))? {
+        What::Link => emit_link(s, on, out),
+        What::Tag => emit_tag(s, on, out),
+        What::Bytes(bytes) => emit_bytes(s, on, out, bytes),
+    }
+}
+
+fn emit_link<'s>(s: &mut Scope<'s, '_>, on: Layers<'s>, out: Exit<'s>) -> Emitted<'s> {
+    if !on.linked {
+        return Err(Unfit::new("the link header is cut off already"));
+    }
+    let not_ip = s.absent("not ip", out);
+    let fresh = Layers { at: on.frame, next: None, tags: 0, ..on };
+    let (kind, l3) = twin::network_or(s, fresh, not_ip);
+    s.arm(|t, is_ip| {
+        for known in [ethernet::ethertype::IPV4, ethernet::ethertype::IPV6] {
+            t.only(kind, Cmp::Ne, u32::from(known), is_ip);
+        }
+        t.leave(not_ip);
+    });
+    let first = s.spot(l3);
+    s.cut_before(first);
+    let at = s.place_at(Spot::at(0));
+    let (next, l3) = (Some(kind), Some(at));
+    let layers =
+        Layers { frame: at, at, length: None, next, l3, l4: None, tags: 0, linked: false, ..on };
+    Ok(Answer::new(on.class, layers))
+}
+
+fn emit_bytes<'s>(s: &mut Scope<'s, '_>, on: Layers<'s>, out: Exit<'s>, bytes: u16) -> Emitted<'s> {
+    let short = s.absent("short", out);
+    let length = s.meta(ebpf::emit::Meta::Length);
+    s.only(length, Cmp::Ge, u32::from(bytes), short);
+    let at = s.spot(on.at);
+    let at = s.less(at, bytes);
+    s.cut_before(Spot::at(bytes));
+    let (frame, at) = (s.place_at(Spot::at(0)), s.place_at(at));
+    let layers = Layers { frame, at, next: None, l3: None, l4: None, linked: false, ..on };
+    Ok(Answer::new(on.class, layers))
+}
+
+fn emit_tag<'s>(s: &mut Scope<'s, '_>, on: Layers<'s>, out: Exit<'s>) -> Emitted<'s> {
+    if !on.linked {
+        return Err(Unfit::new("the link header is cut off already"));
+    }
+    let (no_tag, unsure) = (s.absent("no tag", out), s.unsure());
+    let (kind, at) = twin::link(s, Layers { next: None, ..on }, no_tag);
+    twin::only_tag(s, kind, no_tag);
+    let (_, next, _) = twin::tag(s, (on.frame, at), 0, no_tag);
+    if s.has_tag_beside() {
+        // The kernel would put a second tag beside the frame, and does not know the third kind.
+        twin::only_plain(s, next, unsure);
+        s.only(kind, Cmp::Ne, u32::from(vlan::STACKED), unsure);
+        s.pop_tag();
+    } else {
+        let header = s.need::<TAGGED>(on.frame, no_tag);
+        let words =
+            [s.load(header, be32::<0>()), s.load(header, be32::<4>()), s.load(header, be32::<8>())];
+        let to = Spot::at(vlan::LENGTH as u16);
+        s.writable(Spot::at(TAGGED as u16));
+        for (at, word) in (0..).step_by(4).zip(words) {
+            s.put::<u32>(to.behind(at), word);
+        }
+        s.cut_before(to);
+    }
+    let frame = s.place_at(Spot::at(0));
+    let behind = s.place_at(Spot::at(ethernet::LENGTH as u16));
+    // Only where a piece has looked is anything known about the view.
+    let (at, next, l3) = match on.next {
+        Some(_) => (behind, Some(next), Some(behind)),
+        None => (frame, None, None),
+    };
+    let layers = Layers { frame, at, length: None, next, l3, l4: None, tags: 0, ..on };
+    Ok(Answer::new(on.class, layers))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::link::eth::ETH;
+    use crate::network::ip::IP;
+    use crate::testing::{Answer, Frame, answers, chain};
+
+    const TAGGED: [u8; 9] = [0x81, 0, 0, 7, 8, 0, 0x45, 1, 2];
+
+    fn seen(found: &[Answer]) -> Vec<(u32, u32, u32, u16)> {
+        let of = |a: &Answer| (a.view, a.length, a.marks.captured, a.marks.link);
+        found.iter().map(of).collect()
+    }
+
+    #[test]
+    fn the_link_header_goes_with_its_tags() {
+        let mut tagged = Frame::udp(1, 2, b"xyz");
+        tagged.bytes.splice(12..12, [0x81, 0, 0, 7]);
+        let frames = [Frame::udp(1, 2, b"xyz"), tagged, Frame::ipv6(17, &[0; 8])];
+        let packets = answers(&STRIP, &["eth"], &frames);
+        assert_eq!(seen(&packets), [(0, 31, 31, 228), (0, 31, 31, 228), (0, 48, 48, 229)]);
+        assert_eq!(packets[0].bytes, frames[0].bytes[14..]);
+        assert_eq!(packets[1].bytes, frames[0].bytes[14..]);
+        let behind = chain(&[(&STRIP, &["eth"]), (&IP, &[])], &frames);
+        assert_eq!(behind.iter().map(|a| a.class.0).collect::<Vec<_>>(), [17, 17, 17]);
+        let arp = &answers(&STRIP, &["eth"], &[Frame::ethernet(&[8, 6, 0, 1])])[0];
+        assert_eq!((arp.class, arp.why), (Class::NONE, Some("not ip")));
+    }
+
+    #[test]
+    fn a_tag_is_taken_out() {
+        let frames = [Frame::ethernet(&TAGGED), Frame::ethernet(&TAGGED[4..])];
+        let found = answers(&STRIP, &["vlan"], &frames);
+        assert_eq!(found[0].bytes, frames[1].bytes);
+        assert_eq!((found[1].class, found[1].why), (Class::NONE, Some("no tag")));
+        let behind = chain(&[(&ETH, &[]), (&STRIP, &["vlan"])], &frames[..1]);
+        assert_eq!(seen(&behind), [(14, 3, 17, 1)]);
+    }
+
+    #[test]
+    fn bytes_are_cut_off_the_front() {
+        let frames = [Frame::ethernet(&[8, 0, 1, 2, 3])];
+        let found = answers(&STRIP, &["15"], &frames);
+        assert_eq!((seen(&found), &found[0].bytes[..]), (vec![(0, 2, 2, u16::MAX)], &[2, 3][..]));
+        let viewed = chain(&[(&ETH, &[]), (&STRIP, &["10"])], &frames);
+        assert_eq!(
+            (seen(&viewed), &viewed[0].bytes[..]),
+            (vec![(4, 3, 7, u16::MAX)], &[1, 2, 3][..])
+        );
+        assert_eq!(answers(&STRIP, &["18"], &frames)[0].why, Some("short"));
+        for wrong in ["0", "ip", "4097", "-1"] {
+            assert!(crate::testing::Node::new(&STRIP, &[wrong]).is_err(), "{wrong}");
+        }
+    }
+}

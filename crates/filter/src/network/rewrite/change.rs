@@ -1,0 +1,63 @@
+//! What is to be written where, before anything is written: a block is changed in full or not.
+
+use std::ops::Range;
+
+/// Two link addresses, a TTL, two addresses, two ports, two checksums.
+const MOST: usize = 9;
+
+/// Some bytes at a place in the frame.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Change {
+    at: usize,
+    bytes: [u8; 6],
+    length: usize,
+}
+
+impl Change {
+    /// Up to six bytes.
+    pub(super) fn bytes(at: usize, bytes: &[u8]) -> Self {
+        let mut change = Self { at, length: bytes.len().min(6), ..Self::default() };
+        change.bytes.iter_mut().zip(bytes).for_each(|(to, from)| *to = *from);
+        change
+    }
+}
+
+/// All changes of one block.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Changes {
+    all: [Change; MOST],
+    count: usize,
+}
+
+impl Changes {
+    pub(super) fn push(&mut self, change: Change) {
+        if let Some(free) = self.all.get_mut(self.count) {
+            *free = change;
+            self.count += 1;
+        }
+    }
+
+    pub(super) fn extend(&mut self, changes: impl IntoIterator<Item = Change>) {
+        changes.into_iter().for_each(|change| self.push(change));
+    }
+
+    fn iter(&self) -> impl Iterator<Item = &Change> {
+        self.all.iter().take(self.count)
+    }
+
+    /// The part of the frame in which all of them lie.
+    pub(super) fn range(&self) -> Range<usize> {
+        let first = self.iter().map(|change| change.at).min().unwrap_or(0);
+        let end = self.iter().map(|change| change.at + change.length).max().unwrap_or(first);
+        first..end
+    }
+
+    /// Makes them, in the bytes of that part.
+    pub(super) fn make(&self, part: &mut [u8]) {
+        let first = self.range().start;
+        for Change { at, bytes, length } in self.iter() {
+            let room = part.get_mut(at - first..).unwrap_or_default();
+            room.iter_mut().zip(bytes.iter().take(*length)).for_each(|(to, from)| *to = *from);
+        }
+    }
+}

@@ -1,0 +1,240 @@
+//! The twin of `rewrite`: looks, decides, keeps its places, and changes.
+
+use super::{CHECKED, OTHERS, Wanted};
+use crate::prelude::*;
+use crate::twin::{self, Emitted, Ways};
+use ebpf::Place;
+use ebpf::emit::{
+    Answer, At, Checksum, Cmp, Exit, Layers, Num, Scope, Span, Spot, Transport, Unfit, be16, be32,
+    byte,
+};
+use wire::ip::protocol;
+use wire::{ethernet, ipv4, ipv6, ports};
+
+/// The twin.
+pub(super) fn emit<'s>(
+    a: &Arguments,
+    s: &mut Scope<'s, '_>,
+    on: Layers<'s>,
+    out: Exit<'s>,
+) -> Emitted<'s> {
+    let wanted = Wanted::of(a).map_err(|mistake| Unfit::new(mistake.to_string()))?;
+    if wanted.needs_link() && !on.linked {
+        return Err(Unfit::new("the link header is cut off"));
+    }
+    let ways = Ways::new(s, out);
+    if wanted.needs_link() {
+        s.need::<{ ethernet::LENGTH }>(on.frame, ways.cut);
+    }
+    let found = if wanted.needs_ip() { Some(Found::of(s, &wanted, on, ways, out)?) } else { None };
+    let kept = s.keep(on);
+    let end = found.as_ref().map_or(Spot::at(ethernet::LENGTH as u16), |found| found.end);
+    s.writable(end);
+    for (at, mac) in [ethernet::DST, ethernet::SRC].into_iter().zip(wanted.macs) {
+        if let Some(mac) = mac {
+            s.put_bytes(Spot::at(at as u16), &mac);
+        }
+    }
+    if let Some(found) = found {
+        found.change(s, &wanted);
+    }
+    let layers = s.layers(kept);
+    Ok(Answer::new(on.class, layers))
+}
+
+/// What is there before the change.
+struct Found<'s> {
+    l3: Spot<'s>,
+    l4: Spot<'s>,
+    /// Behind the last byte that changes.
+    end: Spot<'s>,
+    version: Num<'s>,
+    protocol: Num<'s>,
+    /// Time to live and protocol of IPv4.
+    life: Num<'s>,
+    addresses: [Num<'s>; 2],
+    ports: [Num<'s>; 2],
+}
+
+impl<'s> Found<'s> {
+    fn of(
+        s: &mut Scope<'s, '_>,
+        wanted: &Wanted,
+        on: Layers<'s>,
+        ways: Ways<'s>,
+        out: Exit<'s>,
+    ) -> Result<Self, Unfit> {
+        let (l3, l4) = twin::whole_packet(s, on, ways)?;
+        let header = s.need::<{ ipv4::LENGTH_MIN }>(l3, ways.unsure);
+        let first = s.load(header, byte::<{ ipv4::VERSION_IHL }>());
+        let version = s.shr(first, 4);
+        if wanted.has_addresses() {
+            let not_ipv4 = s.absent("not ipv4", out);
+            s.only(version, Cmp::Eq, 4, not_ipv4);
+        }
+        let life = s.load(header, be16::<{ ipv4::TTL }>());
+        let addresses =
+            [s.load(header, be32::<{ ipv4::SRC }>()), s.load(header, be32::<{ ipv4::DST }>())];
+        let end = s.at_var(l3);
+        let behind = s.advance(l3, ipv4::LENGTH_MIN as u16);
+        s.set_at(end, behind);
+        let (source, target) = (s.var(0), s.var(0));
+        if wanted.has_addresses() || wanted.has_ports() {
+            Self::transport(s, wanted, (l3, l4, version), ways, out)?;
+            s.arm(|t, none| {
+                only_checked(t, l4.protocol, none);
+                let both = t.need::<8>(l4.at, ways.unsure);
+                let port = t.load(both, be16::<{ ports::SRC_PORT }>());
+                t.set(source, port);
+                let port = t.load(both, be16::<{ ports::DST_PORT }>());
+                t.set(target, port);
+                let short = t.advance(l4.at, CHECKED[1].2 as u16);
+                t.set_at(end, short);
+                t.only(l4.protocol, Cmp::Eq, u32::from(protocol::TCP), none);
+                let long = t.advance(l4.at, CHECKED[0].2 as u16);
+                t.set_at(end, long);
+            });
+        }
+        let ports = [s.get(source), s.get(target)];
+        let end = s.get_at(end);
+        let (l3, protocol) = (s.spot(l3), l4.protocol);
+        let (l4, end) = (s.spot(l4.at), s.spot(end));
+        Ok(Self { l3, l4, end, version, protocol, life, addresses, ports })
+    }
+
+    /// Leaves where the transport header cannot be changed in full.
+    fn transport(
+        s: &mut Scope<'s, '_>,
+        wanted: &Wanted,
+        (l3, l4, version): (At<'s>, Transport<'s>, Num<'s>),
+        ways: Ways<'s>,
+        out: Exit<'s>,
+    ) -> Result<(), Unfit> {
+        if wanted.has_addresses() {
+            let other = s.absent("other checksum", out);
+            for known in OTHERS {
+                s.only(l4.protocol, Cmp::Ne, u32::from(known), other);
+            }
+        }
+        if wanted.has_ports() {
+            let no_port = s.absent("no port", out);
+            only_checked(s, l4.protocol, no_port);
+        }
+        let spans = s.arm(|t, done| -> Result<(), Unfit> {
+            for (known, at, length, _) in CHECKED {
+                t.arm(|u, other| -> Result<(), Unfit> {
+                    u.only(l4.protocol, Cmp::Eq, u32::from(known), other);
+                    u.only(l4.length, Cmp::Ge, length as u32, ways.malformed);
+                    let header = u.need_dyn(l4.at, length as u16, ways.cut)?;
+                    if u.place() == Place::Xdp {
+                        only_filled(u, (l3, l4, version), (header, at as u16), ways.unsure)?;
+                    }
+                    u.leave(done);
+                    Ok(())
+                })?;
+            }
+            Ok(())
+        });
+        spans
+    }
+
+    fn change(&self, s: &mut Scope<'s, '_>, wanted: &Wanted) {
+        let header = self.l3.behind(ipv4::CHECKSUM as u16);
+        if let Some(ttl) = wanted.ttl {
+            s.arm(|t, done| {
+                t.arm(|four, six| {
+                    four.only(self.version, Cmp::Eq, 4, six);
+                    let rest = four.and(self.life, 0xff);
+                    let new = four.or(rest, u32::from(ttl) << 8);
+                    four.mend::<u16>(header, Checksum::Header, (self.life, new.into()));
+                    four.put::<u8>(self.l3.behind(ipv4::TTL as u16), u32::from(ttl));
+                    four.leave(done);
+                });
+                t.put::<u8>(self.l3.behind(ipv6::HOP_LIMIT as u16), u32::from(ttl));
+            });
+        }
+        let addresses = [ipv4::SRC, ipv4::DST].into_iter().zip(wanted.addresses);
+        for ((at, new), old) in addresses.zip(self.addresses) {
+            let Some(new) = new else { continue };
+            s.mend::<u32>(header, Checksum::Header, (old, new.into()));
+            self.mend_transport::<u32>(s, true, (old, new));
+            s.put::<u32>(self.l3.behind(at as u16), new);
+        }
+        let ports = [ports::SRC_PORT, ports::DST_PORT].into_iter().zip(wanted.ports);
+        for ((at, new), old) in ports.zip(self.ports) {
+            let Some(new) = new else { continue };
+            self.mend_transport::<u16>(s, false, (old, new.into()));
+            s.put::<u16>(self.l4.behind(at as u16), u32::from(new));
+        }
+    }
+
+    fn mend_transport<T: ebpf::emit::Width>(
+        &self,
+        s: &mut Scope<'s, '_>,
+        pseudo: bool,
+        (old, new): (Num<'s>, u32),
+    ) {
+        for (known, at, _, may_be_absent) in CHECKED {
+            s.arm(|t, other| {
+                t.only(self.protocol, Cmp::Eq, u32::from(known), other);
+                let covers = Checksum::Transport { pseudo, may_be_absent };
+                t.mend::<T>(self.l4.behind(at as u16), covers, (old, new.into()));
+            });
+        }
+    }
+}
+
+/// Goes on only with a protocol whose checksum is known.
+fn only_checked<'s>(s: &mut Scope<'s, '_>, number: Num<'s>, other: Exit<'s>) {
+    s.arm(|t, known| {
+        for (protocol, ..) in CHECKED {
+            t.only(number, Cmp::Ne, u32::from(protocol), known);
+        }
+        t.leave(other);
+    });
+}
+
+/// Leaves where the checksum is the sum of the pseudo header and no more: a card is to fill it in.
+fn only_filled<'s>(
+    s: &mut Scope<'s, '_>,
+    (l3, l4, version): (At<'s>, Transport<'s>, Num<'s>),
+    (header, at): (Span<'s>, u16),
+    unsure: Exit<'s>,
+) -> Result<(), Unfit> {
+    let found = s.load_dyn::<u16>(header, at)?;
+    let first = s.add(l4.protocol, l4.length);
+    let total = s.var(first);
+    s.arm(|t, done| -> Result<(), Unfit> {
+        t.arm(|four, six| -> Result<(), Unfit> {
+            four.only(version, Cmp::Eq, 4, six);
+            add_words(four, l3, (ipv4::SRC, ipv4::LENGTH_MIN), total, unsure)?;
+            four.leave(done);
+            Ok(())
+        })?;
+        add_words(t, l3, (ipv6::SRC, ipv6::LENGTH), total, unsure)
+    })?;
+    let total = s.get(total);
+    let pseudo = s.folded(total);
+    s.only(found, Cmp::Ne, pseudo, unsure);
+    Ok(())
+}
+
+fn add_words<'s>(
+    s: &mut Scope<'s, '_>,
+    l3: At<'s>,
+    (from, to): (usize, usize),
+    total: ebpf::emit::Var<'s>,
+    unsure: Exit<'s>,
+) -> Result<(), Unfit> {
+    let header = s.need_dyn(l3, to as u16, unsure)?;
+    for at in (from..to).step_by(2) {
+        s.arm(|t, _| -> Result<(), Unfit> {
+            let word = t.load_dyn::<u16>(header, at as u16)?;
+            let sum = t.get(total);
+            let sum = t.add(sum, word);
+            t.set(total, sum);
+            Ok(())
+        })?;
+    }
+    Ok(())
+}

@@ -1,0 +1,313 @@
+//! `rewrite`: writes other addresses, ports or another TTL into headers, and mends checksums.
+//!
+//! In: frames and what lies in them. Out: the same with these numbers changed. Checksums are mended
+//! by the difference (RFC 1624), never computed anew, so that a wrong one stays wrong and a payload
+//! is never read; where a card was to fill one in, only the part that is there changes: the pseudo
+//! header. [SL §6.1, rewriting]
+//!
+//! The twin changes the frame itself, so it runs only where frames were taken from the host. XDP
+//! does not know whether a checksum is filled in; one that is the sum of its pseudo header and no
+//! more goes to the user implementation.
+
+mod change;
+mod emit;
+
+#[cfg(test)]
+mod tests;
+
+use crate::layers::{self, HEAD, Missing};
+use crate::prelude::*;
+use change::{Change, Changes};
+use std::net::Ipv4Addr;
+use wire::ip::{Fragment, protocol};
+use wire::{LinkType, ethernet, ipv4, ipv6, ports, tcp, udp};
+
+/// What everybody knows about `rewrite`.
+pub const REWRITE: Description = Description {
+    name: "rewrite",
+    summary: "write other addresses, ports or another TTL, and mend checksums",
+    details: "\
+Changes what is given: the source and target of the Ethernet header (`smac=`, `dmac=`), of an IPv4
+header (`src=`, `dst=`), of a TCP or UDP header (`sport=`, `dport=`), and the time to live of a
+packet (`ttl=`, the hop limit of IPv6). The checksums that cover them are mended by the difference;
+a UDP checksum of 0 stays 0. Blocks beside it are not changed. The class stays, and the view.
+
+What cannot be changed in full is not changed at all, and not answered: `not ethernet`, `not ip`,
+`malformed`, `cut`, `too deep`, `fragment` (a later fragment has no ports), `not ipv4`, `no port`
+(neither TCP nor UDP), `other checksum` (DCCP and UDP-Lite, whose checksums cover addresses).",
+    example: "replay web.pcap | rewrite dst=10.0.0.9 ttl=3 | pcap other.pcap",
+    kind: Kind::Editing,
+    takes: Forms::FRAMED,
+    reads: Reads::Head(HEAD),
+    parameters: &[
+        Parameter::optional("smac", Type::Text, "source of the link header, as 02:00:00:00:00:01"),
+        Parameter::optional("dmac", Type::Text, "target of the link header"),
+        Parameter::optional("src", Type::Text, "source of the IPv4 header, as 10.0.0.1"),
+        Parameter::optional("dst", Type::Text, "target of the IPv4 header"),
+        Parameter::optional("sport", PORT, "source port of TCP or UDP"),
+        Parameter::optional("dport", PORT, "target port of TCP or UDP"),
+        Parameter::optional("ttl", Type::Number { low: 1, high: 255 }, "time to live, hop limit"),
+    ],
+    reasons: &[
+        "not ip",
+        "malformed",
+        "cut",
+        "too deep",
+        "fragment",
+        "not ethernet",
+        "not ipv4",
+        "no port",
+        "other checksum",
+    ],
+    user: Some(make),
+    kernel: Some(emit::emit),
+    examined: &[
+        "smac=02:00:00:00:00:01 dmac=02:00:00:00:00:fe",
+        "ttl=7",
+        "dst=192.168.7.9 sport=0 ttl=255",
+        "src=0.0.0.0 dst=255.255.255.255 dport=65535",
+    ],
+    ..Description::EMPTY
+};
+
+const _: () = Missing::lead(&REWRITE, 5);
+const NOT_ETHERNET: Reason = REWRITE.reason("not ethernet");
+const NOT_IPV4: Reason = REWRITE.reason("not ipv4");
+const NO_PORT: Reason = REWRITE.reason("no port");
+const OTHER_CHECKSUM: Reason = REWRITE.reason("other checksum");
+const PORT: Type = Type::Number { low: 0, high: 0xffff };
+/// Transport protocols whose checksums cover the addresses, in ways that are not followed.
+const OTHERS: [u8; 2] = [33, 136];
+
+/// What is to be written.
+#[derive(Clone, Copy, Debug)]
+struct Wanted {
+    macs: [Option<[u8; 6]>; 2],
+    addresses: [Option<u32>; 2],
+    ports: [Option<u16>; 2],
+    ttl: Option<u8>,
+}
+
+impl Wanted {
+    fn of(arguments: &Arguments) -> Result<Self, Mistake> {
+        let address = |name: &'static str| match arguments.text(name) {
+            None => Ok(None),
+            Some(text) => match text.parse::<Ipv4Addr>() {
+                Ok(address) => Ok(Some(address.to_bits())),
+                Err(_) => Err(Mistake::new(
+                    name,
+                    format!("`{text}` is no IPv4 address; write it as 10.0.0.1"),
+                )),
+            },
+        };
+        let port = |name| arguments.number(name).and_then(|port| u16::try_from(port).ok());
+        let wanted = Self {
+            macs: [mac(arguments, "dmac")?, mac(arguments, "smac")?],
+            addresses: [address("src")?, address("dst")?],
+            ports: [port("sport"), port("dport")],
+            ttl: arguments.number("ttl").and_then(|ttl| u8::try_from(ttl).ok()),
+        };
+        if wanted.needs_link() || wanted.needs_ip() {
+            return Ok(wanted);
+        }
+        Err(Mistake::new("dst", "nothing is to be changed; give an address, a port or a TTL"))
+    }
+
+    fn needs_link(&self) -> bool {
+        self.macs.iter().any(Option::is_some)
+    }
+
+    fn needs_ip(&self) -> bool {
+        self.ttl.is_some() || self.has_addresses() || self.has_ports()
+    }
+
+    fn has_addresses(&self) -> bool {
+        self.addresses.iter().any(Option::is_some)
+    }
+
+    fn has_ports(&self) -> bool {
+        self.ports.iter().any(Option::is_some)
+    }
+}
+
+fn mac(arguments: &Arguments, name: &'static str) -> Result<Option<[u8; 6]>, Mistake> {
+    let Some(text) = arguments.text(name) else { return Ok(None) };
+    let mut mac = [0; 6];
+    let mut parts = text.split(':');
+    let two_digits = |part: &&str| part.len() == 2 && part.chars().all(|c| c.is_ascii_hexdigit());
+    for byte in &mut mac {
+        let part = parts.next().filter(two_digits);
+        *byte = part.and_then(|part| u8::from_str_radix(part, 16).ok()).ok_or_else(|| {
+            Mistake::new(name, format!("`{text}` is no address; write it as 02:00:00:00:00:01"))
+        })?;
+    }
+    match parts.next() {
+        None => Ok(Some(mac)),
+        Some(_) => Err(Mistake::new(name, format!("`{text}` has more than six bytes"))),
+    }
+}
+
+fn make(arguments: &Arguments) -> Result<Filter, Mistake> {
+    Ok(Filter::edit(Rewrite { wanted: Wanted::of(arguments)? }))
+}
+
+struct Rewrite {
+    wanted: Wanted,
+}
+
+impl Edit for Rewrite {
+    fn edit(&mut self, block: &mut Editable<'_>, cx: &mut Tell<'_>) -> Class {
+        let (pointer, marks, context) = (block.pointer, block.marks, block.context);
+        let mut seen = Block { pointer, frame: block.frame(), marks, context };
+        let changes = match self.wanted.changes(&mut seen) {
+            Ok(changes) => changes,
+            Err(why) => return cx.absent(why),
+        };
+        let range = changes.range();
+        if let Some(bytes) = block.write_frame(range.start, range.len(), Keep::Contents) {
+            changes.make(bytes);
+        }
+        block.class()
+    }
+}
+
+/// A transport header with a checksum over addresses: where that lies, how much of the header must
+/// be here, and whether 0 says that there is none.
+const CHECKED: [(u8, usize, usize, bool); 2] = [
+    (protocol::TCP, tcp::CHECKSUM, tcp::CHECKSUM + 2, false),
+    (protocol::UDP, udp::CHECKSUM, udp::LENGTH, true),
+];
+
+impl Wanted {
+    fn changes(&self, block: &mut Block<'_>) -> Result<Changes, Reason> {
+        let mut changes = Changes::default();
+        if self.needs_link() {
+            if block.marks.link != LinkType::ETHERNET.0 {
+                return Err(NOT_ETHERNET);
+            }
+            if block.frame.len() < ethernet::LENGTH {
+                return Err(Missing::Cut.reason());
+            }
+            for (at, mac) in [ethernet::DST, ethernet::SRC].into_iter().zip(self.macs) {
+                changes.extend(mac.map(|mac| Change::bytes(at, &mac)));
+            }
+        }
+        if self.needs_ip() {
+            self.packet_changes(block, &mut changes)?;
+        }
+        Ok(changes)
+    }
+
+    fn packet_changes(&self, block: &mut Block<'_>, changes: &mut Changes) -> Result<(), Reason> {
+        let packet = layers::packet(block).map_err(Missing::reason)?;
+        let network = packet.network as usize;
+        let is_four = block.frame.get(network).is_some_and(|first| first >> 4 == 4);
+        if self.has_addresses() && !is_four {
+            return Err(NOT_IPV4);
+        }
+        let transport = self.transport(block, &packet)?;
+        let frame = block.frame;
+        let mut header = is_four.then(|| Sum::at(frame, network + ipv4::CHECKSUM));
+        let unfilled = block.context.flags.has(Flags::CHECKSUM_UNSET);
+        let mut covered = transport.map(|(at, may_be_absent)| Sum {
+            unfilled,
+            may_be_absent,
+            ..Sum::at(frame, at)
+        });
+        if let Some(ttl) = self.ttl {
+            if let Some(sum) = &mut header {
+                let old = word(frame, network + ipv4::TTL);
+                let new = u16::from(ttl) << 8 | old & 0xff;
+                sum.value = wire::checksum::replaced16(sum.value, old, new);
+                changes.push(Change::bytes(network + ipv4::TTL, &[ttl]));
+            } else {
+                changes.push(Change::bytes(network + ipv6::HOP_LIMIT, &[ttl]));
+            }
+        }
+        for (at, new) in [ipv4::SRC, ipv4::DST].into_iter().zip(self.addresses) {
+            let Some(new) = new else { continue };
+            let old = u32::from(word(frame, network + at)) << 16;
+            let old = old | u32::from(word(frame, network + at + 2));
+            if let Some(sum) = &mut header {
+                sum.value = wire::checksum::replaced32(sum.value, old, new);
+            }
+            if let Some(sum) = &mut covered {
+                sum.replace(true, old, new);
+            }
+            changes.push(Change::bytes(network + at, &new.to_be_bytes()));
+        }
+        let data = packet.data as usize;
+        for (at, new) in [ports::SRC_PORT, ports::DST_PORT].into_iter().zip(self.ports) {
+            if let (Some(new), Some(sum)) = (new, &mut covered) {
+                sum.replace(false, word(frame, data + at).into(), new.into());
+                changes.push(Change::bytes(data + at, &new.to_be_bytes()));
+            }
+        }
+        changes.extend([header, covered].into_iter().flatten().map(Sum::change));
+        Ok(())
+    }
+
+    /// Where the checksum is that covers what changes, if any does, and whether 0 means none.
+    fn transport(
+        &self,
+        block: &Block<'_>,
+        packet: &layers::Packet,
+    ) -> Result<Option<(usize, bool)>, Reason> {
+        if !self.has_addresses() && !self.has_ports() {
+            return Ok(None);
+        }
+        if self.has_addresses() && OTHERS.contains(&packet.protocol) {
+            return Err(OTHER_CHECKSUM);
+        }
+        let checked = CHECKED.iter().find(|(protocol, ..)| *protocol == packet.protocol);
+        let Some((_, at, length, may_be_absent)) = checked else {
+            return if self.has_ports() { Err(NO_PORT) } else { Ok(None) };
+        };
+        if packet.fragment == Fragment::Later {
+            return if self.has_ports() { Err(Missing::Fragment.reason()) } else { Ok(None) };
+        }
+        let (data, here) = (packet.data as usize, layers::head(block).len());
+        if (packet.end as usize) < data + length {
+            return Err(Missing::Malformed.reason());
+        }
+        if here < data + length {
+            return Err(Missing::Cut.reason());
+        }
+        Ok(Some((data + at, *may_be_absent)))
+    }
+}
+
+/// A checksum that is being mended.
+#[derive(Clone, Copy, Debug)]
+struct Sum {
+    at: usize,
+    value: u16,
+    unfilled: bool,
+    may_be_absent: bool,
+}
+
+impl Sum {
+    fn at(frame: &[u8], at: usize) -> Self {
+        Self { at, value: word(frame, at), unfilled: false, may_be_absent: false }
+    }
+
+    /// Another number under a transport checksum, as the kernel does it.
+    fn replace(&mut self, pseudo: bool, old: u32, new: u32) {
+        use wire::checksum::{pseudo_replaced32, replaced32};
+        let mended = match self.unfilled {
+            _ if self.may_be_absent && self.value == 0 => return,
+            true if pseudo => pseudo_replaced32(self.value, old, new),
+            true => self.value,
+            false => replaced32(self.value, old, new),
+        };
+        self.value = if self.may_be_absent && mended == 0 { 0xffff } else { mended };
+    }
+
+    fn change(self) -> Change {
+        Change::bytes(self.at, &self.value.to_be_bytes())
+    }
+}
+
+fn word(frame: &[u8], at: usize) -> u16 {
+    frame.get(at..).and_then(<[u8]>::first_chunk).map_or(0, |word| u16::from_be_bytes(*word))
+}

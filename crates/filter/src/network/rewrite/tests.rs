@@ -1,0 +1,122 @@
+//! Checksums against sums computed anew; what cannot be changed stays.
+
+use super::*;
+use crate::testing::{Arena, Frame, Node, Space};
+use testkit::Random;
+use wire::checksum::{self, pseudo};
+
+/// A frame with right checksums.
+fn right(mut frame: Frame) -> Frame {
+    let sum = checksum::of(&frame.bytes[14..34]);
+    frame.put(24, &sum.to_be_bytes());
+    let at = 34 + if frame.bytes[23] == protocol::TCP { tcp::CHECKSUM } else { udp::CHECKSUM };
+    let sum = transport_sum(&frame.bytes);
+    let sum = if sum == 0 { 0xffff } else { sum };
+    frame.put(at, &sum.to_be_bytes());
+    frame
+}
+
+/// What the checksum would be, the one that is there counted as 0 if it is; 0 if it is right.
+fn transport_sum(frame: &[u8]) -> u16 {
+    let [source, target] =
+        [26, 30].map(|at| Ipv4Addr::from(*frame[at..].first_chunk::<4>().unwrap()).into());
+    let length = frame.len() as u32 - 34;
+    pseudo(source, target, frame[23], length).unwrap().with(&frame[34..]).checksum()
+}
+
+fn rewritten(words: &[&str], frame: &Frame, flags: Flags) -> (Class, Vec<u8>) {
+    let arena = Arena::new(4);
+    let mut space = Space::new(&arena);
+    let mut batch = space.batch(std::slice::from_ref(frame));
+    let mut block = batch.block(0);
+    block.context.flags = flags;
+    batch.set(0, block);
+    let mut node = Node::new(&REWRITE, words).expect("arguments");
+    let left = node.turn(batch, &mut space, 0);
+    (left[0].class(0), left[0].block(0).frame.to_vec())
+}
+
+#[test]
+fn i6_rewritten_frames_have_right_checksums() {
+    let mut random = Random::replayable();
+    for round in 0..400 {
+        let length = random.within(0..40);
+        let payload = random.bytes(length);
+        let ports = (random.next() as u16, random.next() as u16);
+        let frame = if round % 2 == 0 {
+            Frame::udp(ports.0, ports.1, &payload)
+        } else {
+            Frame::tcp(ports.0, ports.1, &payload)
+        };
+        let frame = right(frame);
+        let (address, port) = (Ipv4Addr::from(random.next() as u32), random.next() as u16);
+        let (dst, sport) = (format!("dst={address}"), format!("sport={port}"));
+        let words = [&dst[..], &sport, "src=10.9.8.7", "dport=1", "ttl=9"];
+        let (class, bytes) = rewritten(&words, &frame, Flags::NONE);
+        assert_eq!(class, Class::YES);
+        assert_eq!((&bytes[26..30], bytes[22]), (&[10, 9, 8, 7][..], 9));
+        assert_eq!(
+            (&bytes[30..34], &bytes[34..36]),
+            (&address.octets()[..], &port.to_be_bytes()[..])
+        );
+        assert_eq!(checksum::of(&bytes[14..34]) % 0xffff, 0, "the header of {bytes:02x?}");
+        assert_eq!(transport_sum(&bytes) % 0xffff, 0, "the transport of {bytes:02x?}");
+    }
+}
+
+#[test]
+fn i6_a_checksum_that_a_card_will_fill_in_stays_a_sum_of_the_pseudo_header() {
+    let mut frame = Frame::udp(1, 2, b"payload");
+    let sum = |frame: &[u8]| {
+        let [source, target] =
+            [26, 30].map(|at| Ipv4Addr::from(*frame[at..].first_chunk::<4>().unwrap()).into());
+        pseudo(source, target, 17, 15).unwrap().folded()
+    };
+    let before = sum(&frame.bytes);
+    frame.put(40, &before.to_be_bytes());
+    let words = ["dst=172.16.3.4", "dport=99"];
+    let (_, bytes) = rewritten(&words, &frame, Flags::CHECKSUM_UNSET);
+    assert_eq!(word(&bytes, 40), sum(&bytes));
+    assert_eq!(word(&bytes, 36), 99);
+}
+
+#[test]
+fn what_cannot_be_changed_in_full_is_not_changed() {
+    let dccp = Frame::ipv4(33, &[0; 16]);
+    let short = Frame::ipv4(6, &[0; 8]);
+    let mut later = Frame::udp(1, 2, b"abc");
+    later.bytes[21] = 9;
+    let cases: [(&[&str], &Frame, &str); 6] = [
+        (&["dst=1.2.3.4"], &Frame::ipv6(17, &[0; 8]), "not ipv4"),
+        (&["sport=4"], &Frame::ipv4(1, &[8, 0, 0, 0]), "no port"),
+        (&["dst=1.2.3.4"], &dccp, "other checksum"),
+        (&["dport=5"], &short, "malformed"),
+        (&["dport=5"], &later, "fragment"),
+        (&["ttl=5"], &Frame::ethernet(&[8, 6]), "not ip"),
+    ];
+    for (words, frame, why) in cases {
+        let answer = &crate::testing::answers(&REWRITE, words, &[frame.clone()])[0];
+        assert_eq!((answer.class, answer.why), (Class::NONE, Some(why)), "{words:?}");
+        assert_eq!(answer.bytes, frame.bytes);
+    }
+}
+
+#[test]
+fn no_udp_checksum_stays_none_and_macs_need_no_packet() {
+    let frame = Frame::udp(1, 2, b"abc");
+    let (_, bytes) = rewritten(&["dst=9.9.9.9", "sport=7"], &frame, Flags::NONE);
+    assert_eq!(word(&bytes, 40), 0);
+    let arp = Frame::ethernet(&[8, 6, 1, 2]);
+    let (class, bytes) = rewritten(&["dmac=02:00:00:00:00:0a"], &arp, Flags::NONE);
+    assert_eq!((class, &bytes[..7]), (Class::YES, &[2, 0, 0, 0, 0, 10, 0][..]));
+}
+
+#[test]
+fn mistakes_are_told() {
+    let why = |words: &[&str]| Node::new(&REWRITE, words).unwrap_err().what;
+    assert!(why(&[]).starts_with("nothing is to be changed"));
+    assert!(why(&["src=10.0.0"]).contains("write it as 10.0.0.1"));
+    for mac in ["02:00:00:00:00", "02:00:00:00:00:1", "02:00:00:00:00:01:02", "0g:00:00:00:00:01"] {
+        assert!(Node::new(&REWRITE, &[&format!("smac={mac}")]).is_err(), "{mac}");
+    }
+}
