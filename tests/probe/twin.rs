@@ -160,6 +160,7 @@ fn doubt_is_where_it_is_documented() {
             let unsure = Ruling::Answered {
                 outcome: Outcome::Unsure,
                 counted: vec![0; program.counters.len()],
+                frame: None,
             };
             assert_eq!(said, unsure, "the interpreter, {target:?}: {what}");
             if let Some(kernel) = &mut kernel {

@@ -6,14 +6,12 @@
 
 mod corpus;
 
-use corpus::borders::{borders, ethernet, shapes_of};
+use corpus::borders::{borders, ethernet, shapes_of, unfilled};
 use ebpf::emit::Outcome;
 use ebpf::exam::{self, Interpreter, Judge, Ruling};
 use ebpf::interpret::Packet;
 use ebpf::{Place, Program};
-use filter::testing::Frame;
 use filter::testing::twins::{Examined, User, chains, changes, fitting, program, request};
-use wire::checksum::Sum;
 
 fn sit<'a>(
     chain: &[Examined],
@@ -83,18 +81,7 @@ fn i6_twins_that_change_frames_change_all_or_nothing() {
 /// Where a card is to fill a checksum in, traffic control knows it, and XDP leaves the block alone.
 #[test]
 fn i6_checksums_that_are_not_filled_in_stay_so() {
-    let mut frames = Vec::new();
-    for at in [0_u8, 1, 2, 3, 4, 5, 6, 7] {
-        let payload = vec![at; at.into()];
-        for mut frame in [Frame::udp(4000, 53, &payload), Frame::tcp(4000, 80, &payload)] {
-            let sum = Sum::new().with(&frame.bytes[26..34]).with(&[0, frame.bytes[23]]);
-            let length = frame.bytes.len() as u16 - 34;
-            let sum = sum.with(&length.to_be_bytes()).folded();
-            let at = if frame.bytes[23] == 17 { 40 } else { 50 };
-            frame.put(at, &sum.to_be_bytes());
-            frames.push(frame.bytes);
-        }
-    }
+    let frames = unfilled();
     let packets = || frames.iter().map(|frame| Packet::new(frame).unfilled());
     for chain in chains(1) {
         let sat = [Place::Tc, Place::Xdp].map(|place| {
@@ -152,11 +139,14 @@ fn edges(frame: &[u8]) -> impl Iterator<Item = &[u8]> {
 /// behind would read) or slips that only the kernel would notice.
 #[test]
 fn the_exam_notices_broken_twins() {
-    let borders = borders();
+    let (borders, unfilled) = (borders(), unfilled());
     let (mut caught, mut all) = (0_u64, 0_u64);
     for chain in chains(1) {
         let twin = program(&chain, Place::Xdp).unwrap();
-        let whole = || borders.iter().map(|frame| Packet::new(frame));
+        let whole = || {
+            let unfilled = unfilled.iter().map(|frame| Packet::new(frame).unfilled());
+            borders.iter().map(|frame| Packet::new(frame)).chain(unfilled)
+        };
         let cut = || borders.iter().step_by(5).flat_map(|frame| edges(frame)).map(Packet::new);
         let sound = sit(&chain, &twin, whole().chain(cut())).unwrap();
         for mutant in exam::mutants(&twin).iter().step_by(17) {

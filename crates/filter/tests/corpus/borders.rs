@@ -2,6 +2,7 @@
 
 use ebpf::interpret::Packet;
 use filter::testing::{ETHERNET, Frame};
+use wire::checksum::Sum;
 
 /// The bytes of the frames that begin with an Ethernet header.
 pub(crate) fn ethernet(frames: Vec<Frame>) -> Vec<Vec<u8>> {
@@ -69,6 +70,23 @@ pub(crate) fn borders() -> Vec<Vec<u8>> {
             frames.push(stacked);
         }
         frames.push(tagged);
+    }
+    frames
+}
+
+/// Frames whose transport checksum is that of the pseudo header: a card is to fill it in.
+pub(crate) fn unfilled() -> Vec<Vec<u8>> {
+    let mut frames = Vec::new();
+    for at in [0_u8, 1, 2, 3, 4, 5, 6, 7] {
+        let payload = vec![at; at.into()];
+        for mut frame in [Frame::udp(4000, 53, &payload), Frame::tcp(4000, 80, &payload)] {
+            let sum = Sum::new().with(&frame.bytes[26..34]).with(&[0, frame.bytes[23]]);
+            let length = frame.bytes.len() as u16 - 34;
+            let sum = sum.with(&length.to_be_bytes()).folded();
+            let at = if frame.bytes[23] == 17 { 40 } else { 50 };
+            frame.put(at, &sum.to_be_bytes());
+            frames.push(frame.bytes);
+        }
     }
     frames
 }

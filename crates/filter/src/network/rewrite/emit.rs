@@ -28,7 +28,8 @@ pub(super) fn emit<'s>(
     }
     let found = if wanted.needs_ip() { Some(Found::of(s, &wanted, on, ways, out)?) } else { None };
     let kept = s.keep(on);
-    let end = found.as_ref().map_or(Spot::at(ethernet::LENGTH as u16), |found| found.end);
+    let link = Spot::at(ethernet::LENGTH as u16);
+    let end = found.as_ref().map_or(link, |found| found.end);
     s.writable(end);
     for (at, mac) in [ethernet::DST, ethernet::SRC].into_iter().zip(wanted.macs) {
         if let Some(mac) = mac {
@@ -120,7 +121,7 @@ impl<'s> Found<'s> {
             let no_port = s.absent("no port", out);
             only_checked(s, l4.protocol, no_port);
         }
-        let spans = s.arm(|t, done| -> Result<(), Unfit> {
+        s.arm(|t, done| -> Result<(), Unfit> {
             for (known, at, length, _) in CHECKED {
                 t.arm(|u, other| -> Result<(), Unfit> {
                     u.only(l4.protocol, Cmp::Eq, u32::from(known), other);
@@ -134,8 +135,7 @@ impl<'s> Found<'s> {
                 })?;
             }
             Ok(())
-        });
-        spans
+        })
     }
 
     fn change(&self, s: &mut Scope<'s, '_>, wanted: &Wanted) {
