@@ -140,7 +140,7 @@ impl<'p> Stage<'p> {
         for record in records {
             let counted = record.counters.iter().zip(&before).map(|(now, was)| now - was).collect();
             before.clone_from(&record.counters);
-            rulings.push(Ruling::Answered { outcome: record.outcome, counted });
+            rulings.push(Ruling::Answered { outcome: record.outcome, counted, frame: None });
         }
         let has_a_clock = self.program.code.contains(&Insn::call(Helper::KtimeNs));
         let specs = self.program.maps.iter().zip(&self.maps);
@@ -206,7 +206,8 @@ impl Record {
 
     /// For the judges that can be asked again.
     pub(super) fn packet(&self) -> Packet<'_> {
-        Packet { bytes: &self.frame, linear: self.linear.min(self.frame.len()), tag: self.tag }
+        let packet = Packet { tag: self.tag, ..Packet::new(&self.frame) };
+        packet.split_at(self.linear)
     }
 }
 
