@@ -23,7 +23,7 @@ mod live;
 mod socket_filter;
 mod source;
 
-use corpus::borders::{borders, ethernet, unfilled};
+use corpus::borders::{borders, edges, ethernet, unfilled};
 use ebpf::Place;
 use ebpf::emit::Target;
 use ebpf::exam::{self, Interpreter, Tally};
@@ -165,7 +165,9 @@ fn the_kernel_gives_broken_twins_away() {
         let twin = program(&chain, Place::Xdp).unwrap();
         let packets = || {
             let unfilled = unfilled.iter().map(|frame| Packet::new(frame).unfilled());
-            borders.iter().map(|frame| Packet::new(frame)).chain(unfilled)
+            let cut = borders.iter().step_by(5).flat_map(|frame| edges(frame));
+            let cut = cut.filter(|cut| !is_refused(Place::Xdp, cut)).map(Packet::new);
+            borders.iter().map(|frame| Packet::new(frame)).chain(unfilled).chain(cut)
         };
         let mut user = User::new(&chain, &twin);
         let mut sound = Kernel::load(&twin, "sound");

@@ -6,7 +6,7 @@
 
 mod corpus;
 
-use corpus::borders::{borders, ethernet, shapes_of, unfilled};
+use corpus::borders::{borders, edges, ethernet, shapes_of, unfilled};
 use ebpf::emit::Outcome;
 use ebpf::exam::{self, Interpreter, Judge, Ruling};
 use ebpf::interpret::Packet;
@@ -90,8 +90,9 @@ fn i6_checksums_that_are_not_filled_in_stay_so() {
         });
         let mends = request(&chain).starts_with("rewrite") && request(&chain).contains("port=");
         if let (true, [Some(tc), Some(xdp)]) = (mends, sat) {
-            assert_eq!((tc.answered, tc.unsure), (tc.packets, 0), "{}", request(&chain));
-            assert_eq!(xdp.unsure, xdp.packets, "{}", request(&chain));
+            // Half of them are IPv6, whose addresses stay as they are.
+            assert_eq!((tc.answered * 2, tc.unsure), (tc.packets, 0), "{}", request(&chain));
+            assert_eq!(xdp.unsure * 2, xdp.packets, "{}", request(&chain));
         }
     }
 }
@@ -126,12 +127,6 @@ fn twins_are_sure_of_what_others_captured() {
         let most = tally.unsure * 10 <= tally.packets;
         assert!(most, "`{}` is unsure: {tally:?}", request(&chain));
     }
-}
-
-/// The frame, cut where headers end and one byte before.
-fn edges(frame: &[u8]) -> impl Iterator<Item = &[u8]> {
-    let ends = [14, 18, 22, 34, 38, 42, 54, 58, 62, 66, 70];
-    ends.into_iter().flat_map(|end| [end - 1, end]).filter_map(|end| frame.get(..end))
 }
 
 /// Single slips in the generated code. Survivors are equivalent programs (first values of variables

@@ -58,6 +58,7 @@ pub(crate) fn borders() -> Vec<Vec<u8>> {
     }
     six[14] = 0x45;
     frames.push(six);
+    frames.extend(spread(24));
     frames.push([&udp.bytes[..12], &[8, 0], &[0x47, 0, 0, 36], &udp.bytes[18..]].concat());
     let tag = |frame: &[u8], tag: [u8; 4]| [&frame[..12], &tag, &frame[12..]].concat();
     for index in 0..frames.len() {
@@ -76,19 +77,54 @@ pub(crate) fn borders() -> Vec<Vec<u8>> {
 
 /// Frames whose transport checksum is that of the pseudo header: a card is to fill it in.
 pub(crate) fn unfilled() -> Vec<Vec<u8>> {
-    let mut frames = Vec::new();
-    for at in [0_u8, 1, 2, 3, 4, 5, 6, 7] {
-        let payload = vec![at; at.into()];
-        for mut frame in [Frame::udp(4000, 53, &payload), Frame::tcp(4000, 80, &payload)] {
-            let sum = Sum::new().with(&frame.bytes[26..34]).with(&[0, frame.bytes[23]]);
-            let length = frame.bytes.len() as u16 - 34;
-            let sum = sum.with(&length.to_be_bytes()).folded();
-            let at = if frame.bytes[23] == 17 { 40 } else { 50 };
-            frame.put(at, &sum.to_be_bytes());
-            frames.push(frame.bytes);
-        }
+    let mut frames = spread(40);
+    for frame in &mut frames {
+        let (ip, length, protocol) = match frame[12] {
+            8 => (26..34, frame.len() as u16 - 34, frame[23]),
+            _ => (22..54, frame.len() as u16 - 54, frame[20]),
+        };
+        let data = ip.end;
+        let sum = Sum::new().with(&frame[ip]).with(&[0, protocol]).with(&length.to_be_bytes());
+        let at = data + if protocol == 17 { 6 } else { 16 };
+        frame[at..at + 2].copy_from_slice(&sum.folded().to_be_bytes());
     }
     frames
+}
+
+/// TCP and UDP over both versions, with addresses, ports and checksums of all kinds, many of them
+/// at the borders of their bytes.
+fn spread(count: usize) -> Vec<Vec<u8>> {
+    let mut state = 7_u32;
+    let mut byte = move || {
+        state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+        [0, 0xff, (state >> 24) as u8, (state >> 16) as u8][(state >> 30) as usize]
+    };
+    let mut frames = Vec::new();
+    for number in 0..count {
+        let payload = vec![byte(); number % 5];
+        let tcp = Frame::tcp(4000, 80, &payload).bytes;
+        let udp = Frame::udp(4000, 53, &payload).bytes;
+        let (mut frame, addresses) = match number % 4 {
+            0 => (tcp, 26..34),
+            1 => (udp, 26..34),
+            2 => (Frame::ipv6(6, &tcp[34..]).bytes, 22..54),
+            _ => (Frame::ipv6(17, &udp[34..]).bytes, 22..54),
+        };
+        let data = addresses.end;
+        let sum = data + if number % 2 == 0 { 16 } else { 6 };
+        let changed = (24..26).filter(|_| data == 34).chain(addresses);
+        for at in changed.chain(data..data + 4).chain(sum..sum + 2) {
+            frame[at] = byte();
+        }
+        frames.push(frame);
+    }
+    frames
+}
+
+/// The frame, cut where headers end and one byte before.
+pub(crate) fn edges(frame: &[u8]) -> impl Iterator<Item = &[u8]> {
+    let ends = [14, 18, 22, 34, 38, 42, 52, 54, 58, 62, 66, 70];
+    ends.into_iter().flat_map(|end| [end - 1, end]).filter_map(|end| frame.get(..end))
 }
 
 /// Whole, and as the kernel may hold them: in two pieces, or with a tag beside.

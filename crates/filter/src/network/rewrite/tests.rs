@@ -95,7 +95,7 @@ fn what_cannot_be_changed_in_full_is_not_changed() {
         (&["ttl=5"], &Frame::ethernet(&[8, 6]), "not ip"),
     ];
     for (words, frame, why) in cases {
-        let answer = &crate::testing::answers(&REWRITE, words, &[frame.clone()])[0];
+        let answer = &crate::testing::answers(&REWRITE, words, std::slice::from_ref(frame))[0];
         assert_eq!((answer.class, answer.why), (Class::NONE, Some(why)), "{words:?}");
         assert_eq!(answer.bytes, frame.bytes);
     }
