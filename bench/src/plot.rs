@@ -1,64 +1,354 @@
-//! A picture per bench: every candidate a line over what is varied, values on a logarithmic axis.
+//! A picture per bench: a panel for each unit. Where something is varied, every candidate is a line
+//! over it, with the spread of its samples; otherwise every row is a bar.
 
 use crate::row::Row;
 use plotters::prelude::*;
-use std::collections::BTreeMap;
+use plotters::style::text_anchor::{HPos, Pos, VPos};
 use std::path::Path;
+
+/// What is varied, by bench.
+const AXES: &[(&str, &str)] = &[
+    ("capture", "readers of the stream, frames of 64 B"),
+    ("chain", "filters in a row"),
+    ("edits", "bytes of a frame"),
+    ("lazy", "bytes of a block"),
+    ("moderation", "blocks for an event (T_b)"),
+    ("mpipe", "bytes of a block"),
+    ("peek", "bytes of a block"),
+    ("pipe", "bytes of a block"),
+    ("rounds", "round"),
+    ("scale", "bytes of the ring"),
+    ("splice", "bytes of a block"),
+];
+
+const WIDTH: u32 = 960;
+/// Height of a panel of lines, of a bar, and of what stands around bars.
+const PANEL: u32 = 420;
+const BAR: u32 = 22;
+const AROUND: u32 = 56;
+/// Width of what stands beside: the names of lines, those of bars.
+const NAMES: u32 = 230;
+const BAR_NAMES: u32 = 400;
+/// An axis that spans more than this is logarithmic.
+const WIDE: f64 = 12.0;
+
+type Drawn = Result<(), Box<dyn std::error::Error>>;
+type Area<'a> = DrawingArea<SVGBackend<'a>, plotters::coord::Shift>;
 
 /// Draws the rows of a bench into `DIR/NAME.svg`.
 pub(crate) fn draw(folder: &Path, bench: &str, rows: &[Row]) -> Result<(), String> {
     std::fs::create_dir_all(folder).map_err(|why| why.to_string())?;
-    let mut lines: BTreeMap<&str, Vec<(f64, f64)>> = BTreeMap::new();
-    for row in rows.iter().filter(|row| row.goal.is_none() && row.x.is_finite()) {
-        lines.entry(row.candidate).or_default().push((row.x, row.value));
-    }
-    lines.retain(|_, points| points.len() > 1);
-    let all = || lines.values().flatten();
-    let span = |pick: fn(&(f64, f64)) -> f64| {
-        let low = all().map(pick).fold(f64::INFINITY, f64::min);
-        (low, all().map(pick).fold(f64::NEG_INFINITY, f64::max))
-    };
-    let ((x0, x1), (y0, y1)) = (span(|p| p.0), span(|p| p.1));
-    if !(x0 < x1 && y0 > 0.0) {
+    let panels = panels(rows);
+    let height: u32 = panels.iter().map(Panel::height).sum();
+    if height == 0 {
         return Ok(());
     }
-    let unit = rows.first().map_or("", |row| row.unit);
     let file = folder.join(format!("{bench}.svg"));
-    let area = SVGBackend::new(&file, (800, 500)).into_drawing_area();
-    drawn(&area, bench, unit, &lines, (x0..x1, y0 / 2.0..y1 * 2.0)).map_err(|why| why.to_string())
+    let area = SVGBackend::new(&file, (WIDTH, height)).into_drawing_area();
+    let drawn = || -> Drawn {
+        area.fill(&WHITE)?;
+        let mut rest = area.clone();
+        for panel in &panels {
+            let (this, below) = rest.split_vertically(panel.height());
+            match panel {
+                Panel::Lines { unit, lines } => draw_lines(&this, bench, unit, lines)?,
+                Panel::Bars { unit, bars } => draw_bars(&this, bench, unit, bars)?,
+            }
+            rest = below;
+        }
+        area.present()?;
+        Ok(())
+    };
+    drawn().map_err(|why| why.to_string())
 }
 
-type Drawn = Result<(), Box<dyn std::error::Error>>;
+/// A line: who, and where, how much, least and most.
+struct Line<'r> {
+    name: &'r str,
+    points: Vec<[f64; 4]>,
+}
 
-fn drawn(
-    area: &DrawingArea<SVGBackend<'_>, plotters::coord::Shift>,
-    bench: &str,
-    unit: &str,
-    lines: &BTreeMap<&str, Vec<(f64, f64)>>,
-    (x, y): (std::ops::Range<f64>, std::ops::Range<f64>),
-) -> Drawn {
-    area.fill(&WHITE)?;
-    let mut chart = ChartBuilder::on(area)
-        .caption(format!("{bench} ({unit})"), ("sans-serif", 20))
-        .margin(12)
-        .x_label_area_size(36)
-        .y_label_area_size(64)
-        .build_cartesian_2d(x, y.log_scale())?;
-    chart.configure_mesh().draw()?;
-    for (place, (name, points)) in lines.iter().enumerate() {
-        let colour = Palette99::pick(place).to_rgba();
-        chart
-            .draw_series(LineSeries::new(points.iter().copied(), colour.stroke_width(2)))?
-            .label(*name)
-            .legend(move |(x, y)| PathElement::new(vec![(x, y), (x + 18, y)], colour));
-        chart.draw_series(points.iter().map(|p| Circle::new(*p, 3, colour.filled())))?;
+/// A bar: what it is called, how long it is, least and most.
+struct Bar {
+    name: String,
+    value: f64,
+    spread: [f64; 2],
+}
+
+/// What has the same unit.
+enum Panel<'r> {
+    Lines { unit: &'r str, lines: Vec<Line<'r>> },
+    Bars { unit: &'r str, bars: Vec<Bar> },
+}
+
+impl Panel<'_> {
+    fn height(&self) -> u32 {
+        match self {
+            Self::Lines { .. } => PANEL,
+            Self::Bars { bars, .. } => AROUND + BAR * u32::try_from(bars.len()).unwrap_or(0),
+        }
     }
-    chart
-        .configure_series_labels()
-        .position(SeriesLabelPosition::LowerLeft)
-        .background_style(WHITE.mix(0.8))
-        .border_style(BLACK)
-        .draw()?;
-    area.present()?;
+}
+
+/// A panel for each unit, in the order of the rows; lines before bars. Goals repeat what other rows
+/// say.
+fn panels(rows: &[Row]) -> Vec<Panel<'_>> {
+    let of = |row: &&Row| row.goal.is_none() && row.value.is_finite();
+    let rows: Vec<&Row> = rows.iter().filter(of).collect();
+    let mut units: Vec<&str> = Vec::new();
+    for row in &rows {
+        if !units.contains(&row.unit) {
+            units.push(row.unit);
+        }
+    }
+    let mut panels = Vec::new();
+    for unit in &units {
+        let lines =
+            lines(rows.iter().copied().filter(|row| row.unit == *unit && row.x.is_finite()));
+        if !lines.is_empty() {
+            panels.push(Panel::Lines { unit, lines });
+        }
+    }
+    // A bench that varies something has said what it has to say.
+    if panels.is_empty() {
+        for unit in &units {
+            let of = rows.iter().filter(|row| row.unit == *unit);
+            let bar = |row: &&Row| Bar {
+                name: format!("{}: {}", row.row, row.candidate),
+                value: row.value,
+                spread: row.spread,
+            };
+            panels.push(Panel::Bars { unit, bars: of.map(bar).collect() });
+        }
+    }
+    panels
+}
+
+/// Lines of at least two points, the one that ends highest first.
+fn lines<'r>(rows: impl Iterator<Item = &'r Row>) -> Vec<Line<'r>> {
+    let mut lines: Vec<Line<'r>> = Vec::new();
+    for row in rows.filter(|row| row.value > 0.0) {
+        let [low, high] = row.spread;
+        let point = [row.x, row.value, low.max(row.value / 100.0), high];
+        match lines.iter_mut().find(|line| line.name == row.candidate) {
+            Some(line) => line.points.push(point),
+            None => lines.push(Line { name: row.candidate, points: vec![point] }),
+        }
+    }
+    lines.retain(|line| line.points.iter().any(|point| point[0] != line.points[0][0]));
+    for line in &mut lines {
+        line.points.sort_by(|one, other| one[0].total_cmp(&other[0]));
+    }
+    let end = |line: &Line<'_>| line.points.last().map_or(0.0, |point| point[1]);
+    lines.sort_by(|one, other| end(other).total_cmp(&end(one)));
+    lines
+}
+
+/// An axis: where a value stands, and what is written where.
+struct Axis {
+    logarithmic: bool,
+    low: f64,
+    high: f64,
+}
+
+impl Axis {
+    /// Of positive values.
+    fn of(values: impl Iterator<Item = f64> + Clone) -> Self {
+        let low = values.clone().fold(f64::INFINITY, f64::min);
+        let high = values.fold(f64::NEG_INFINITY, f64::max);
+        Self { logarithmic: low > 0.0 && high / low > WIDE, low, high }
+    }
+
+    fn at(&self, value: f64) -> f64 {
+        if self.logarithmic { value.log2() } else { value }
+    }
+
+    /// From end to end, and somewhat beyond.
+    fn range(&self) -> std::ops::Range<f64> {
+        let (low, high) = (self.at(self.low), self.at(self.high));
+        let margin = ((high - low) * 0.04).max(1e-9);
+        low - margin..high + margin
+    }
+
+    /// The same from nothing on, if it is linear.
+    fn with_nothing(self) -> Self {
+        if self.logarithmic { self } else { Self { low: 0.0, ..self } }
+    }
+
+    /// Round values: 1, 2 and 5 of every power of ten, or of the step that gives a few.
+    fn round_values(&self) -> Vec<f64> {
+        let mut values = Vec::new();
+        if self.logarithmic {
+            let steps: &[f64] =
+                if self.high / self.low > 3000.0 { &[1.0] } else { &[1.0, 2.0, 5.0] };
+            let first = self.low.log10().floor() as i32;
+            let last = self.high.log10().ceil() as i32;
+            for power in first..=last {
+                values.extend(steps.iter().map(|step| step * 10_f64.powi(power)));
+            }
+        } else {
+            let step = ((self.high - self.low) / 4.0).max(1e-9);
+            let power = 10_f64.powi(step.log10().floor() as i32);
+            let steps = [1.0, 2.0, 5.0, 10.0].map(|of| of * power);
+            let step = steps.into_iter().find(|of| *of >= step).unwrap_or(step);
+            let first = (self.low / step).floor() as i32;
+            let last = (self.high / step).ceil() as i32;
+            values.extend((first..=last).map(|number| f64::from(number) * step));
+        }
+        let range = self.range();
+        values.retain(|value| range.contains(&self.at(*value)));
+        values
+    }
+}
+
+/// What is written for a value: few digits, sizes with their letter.
+fn written(value: f64) -> String {
+    let powers = [(1024.0 * 1024.0, "M"), (1024.0, "K")];
+    for (power, letter) in powers {
+        if value >= power && (value / power).fract() == 0.0 {
+            return format!("{}{letter}", value / power);
+        }
+    }
+    let digits = if value.abs() >= 10.0 { 0 } else { 2 };
+    let text = format!("{value:.digits$}");
+    let text = if digits > 0 { text.trim_end_matches('0').trim_end_matches('.') } else { &text };
+    if text.len() < 5 || text.contains('.') {
+        return text.to_owned();
+    }
+    // Thousands apart.
+    let (head, tail) = text.split_at(text.len() - 3);
+    format!("{head} {tail}")
+}
+
+fn draw_lines(area: &Area<'_>, bench: &str, unit: &str, lines: &[Line<'_>]) -> Drawn {
+    let points = || lines.iter().flat_map(|line| &line.points);
+    let x = Axis::of(points().map(|point| point[0]));
+    let y = Axis::of(points().flat_map(|point| [point[2], point[3]])).with_nothing();
+    let (left, right, top, bottom) =
+        (72.0, f64::from(WIDTH - NAMES - 16), 44.0, f64::from(PANEL - 56));
+    let (across, up) = (x.range(), y.range());
+    let part = |range: &std::ops::Range<f64>, at| (at - range.start) / (range.end - range.start);
+    let column = |value| (left + part(&across, x.at(value)) * (right - left)) as i32;
+    let line = |value| (bottom - part(&up, y.at(value)) * (bottom - top)) as i32;
+    let text = ("sans-serif", 13).into_font().into_text_style(area);
+    let grid = BLACK.mix(0.12);
+    let mut places: Vec<f64> = points().map(|point| point[0]).collect();
+    places.sort_by(f64::total_cmp);
+    places.dedup();
+    let mut free = i32::MIN;
+    for value in places {
+        let at = column(value);
+        area.draw(&PathElement::new([(at, top as i32), (at, bottom as i32)], grid))?;
+        // Where two are near each other the first has its label.
+        if at >= free {
+            let style = text.pos(Pos::new(HPos::Center, VPos::Top));
+            area.draw_text(&written(value), &style, (at, bottom as i32 + 8))?;
+            free = at + 44;
+        }
+    }
+    for value in y.round_values() {
+        let at = line(value);
+        area.draw(&PathElement::new([(left as i32, at), (right as i32, at)], grid))?;
+        let style = text.pos(Pos::new(HPos::Right, VPos::Center));
+        area.draw_text(&written(value), &style, (left as i32 - 8, at))?;
+    }
+    let middle = f64::midpoint(left, right) as i32;
+    let title = ("sans-serif", 18).into_font().into_text_style(area);
+    let centre = Pos::new(HPos::Center, VPos::Top);
+    area.draw_text(&format!("{bench}: {unit}"), &title.pos(centre), (middle, 12))?;
+    let axis = AXES.iter().find(|(name, _)| *name == bench).map_or("", |(_, axis)| axis);
+    area.draw_text(axis, &text.pos(centre), (middle, bottom as i32 + 30))?;
+    for (place, Line { name, points }) in lines.iter().enumerate() {
+        let colour = Palette99::pick(place).to_rgba();
+        let at = |point: &[f64; 4]| (column(point[0]), line(point[1]));
+        area.draw(&PathElement::new(
+            points.iter().map(at).collect::<Vec<_>>(),
+            colour.stroke_width(2),
+        ))?;
+        for point in points {
+            let ends = [point[2], point[3]].map(|value| (column(point[0]), line(value)));
+            area.draw(&PathElement::new(ends, colour.mix(0.5)))?;
+            area.draw(&Circle::new(at(point), 3, colour.filled()))?;
+        }
+        let (begin, height) = (right as i32 + 16, 56 + 20 * i32::try_from(place)?);
+        let ends = [(begin, height), (begin + 22, height)];
+        area.draw(&PathElement::new(ends, colour.stroke_width(3)))?;
+        let style = text.pos(Pos::new(HPos::Left, VPos::Center));
+        area.draw_text(name, &style, (begin + 30, height))?;
+    }
     Ok(())
+}
+
+fn draw_bars(area: &Area<'_>, bench: &str, unit: &str, bars: &[Bar]) -> Drawn {
+    let most = bars.iter().map(|bar| bar.spread[1].max(bar.value)).fold(0.0, f64::max).max(1e-9);
+    let title = ("sans-serif", 18).into_font().into_text_style(area);
+    let centre = Pos::new(HPos::Center, VPos::Top);
+    area.draw_text(&format!("{bench}: {unit}"), &title.pos(centre), (WIDTH as i32 / 2, 14))?;
+    let text = ("sans-serif", 13).into_font().into_text_style(area);
+    let first = BAR_NAMES as i32;
+    let width = f64::from(WIDTH - BAR_NAMES - 90);
+    let at = |value: f64| first + (value.max(0.0) / most * width) as i32;
+    let mut colours: Vec<&str> = Vec::new();
+    for (number, bar) in bars.iter().enumerate() {
+        let who = bar.name.rsplit(": ").next().unwrap_or("");
+        let known = colours.iter().position(|known| *known == who);
+        let colour = Palette99::pick(known.unwrap_or(colours.len()));
+        if known.is_none() {
+            colours.push(who);
+        }
+        let top = 44 + BAR as i32 * i32::try_from(number)?;
+        let middle = top + BAR as i32 / 2;
+        let corners = [(first, top + 3), (at(bar.value), top + BAR as i32 - 3)];
+        area.draw(&Rectangle::new(corners, colour.mix(0.75).filled()))?;
+        let ends = bar.spread.map(|value| (at(value), middle));
+        area.draw(&PathElement::new(ends, BLACK.mix(0.6)))?;
+        let right = text.pos(Pos::new(HPos::Right, VPos::Center));
+        area.draw_text(&bar.name, &right, (first - 8, middle))?;
+        let left = text.pos(Pos::new(HPos::Left, VPos::Center));
+        let end = at(bar.spread[1].max(bar.value)) + 8;
+        area.draw_text(&written(bar.value), &left, (end, middle))?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn values_are_written_short() {
+        let all = [64.0, 65536.0, 4_194_304.0, 0.5, 0.25, 1000.0, 12_345.6, 3.0];
+        let told = all.map(written);
+        assert_eq!(told, ["64", "64K", "4M", "0.5", "0.25", "1000", "12 346", "3"]);
+    }
+
+    #[test]
+    fn what_spans_far_is_logarithmic_with_round_values() {
+        let axis = Axis::of([3.0, 40_000.0].into_iter());
+        assert!(axis.logarithmic);
+        assert_eq!(axis.round_values(), [10.0, 100.0, 1000.0, 10_000.0]);
+        let axis = Axis::of([3.0, 9.0].into_iter()).with_nothing();
+        assert_eq!(axis.round_values(), [0.0, 5.0]);
+    }
+
+    #[test]
+    fn every_unit_has_a_panel() {
+        let row = |candidate, unit, x, value| Row {
+            unit,
+            x,
+            ..crate::replay::single(String::new(), candidate, value, unit)
+        };
+        let rows = [
+            row("a", "GB/s", 2.0, 1.0),
+            row("a", "GB/s", 1.0, 2.0),
+            row("a", "ns", 1.0, 9.0),
+            row("a", "ns", 2.0, 8.0),
+            row("b", "ns", f64::NAN, 1.0),
+        ];
+        let panels = panels(&rows);
+        assert_eq!(panels.len(), 2);
+        let Panel::Lines { lines, .. } = &panels[0] else { panic!("lines") };
+        assert_eq!(lines[0].points.iter().map(|point| point[0]).collect::<Vec<_>>(), [1.0, 2.0]);
+        assert!(matches!(super::panels(&rows[4..])[..], [Panel::Bars { .. }]));
+    }
 }

@@ -135,7 +135,7 @@ fn told(
         }
     };
     #[expect(clippy::cast_precision_loss, reason = "a size has few digits")]
-    let axis = |size: usize| (size as f64).log2();
+    let axis = |size: usize| size as f64;
     let best = fixed.iter().max_by(|a, b| median(&a.rates).total_cmp(&median(&b.rates)));
     let (Some(best), Some(largest)) = (best, fixed.last()) else { return Vec::new() };
     let mut rows = Vec::new();
