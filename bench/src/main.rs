@@ -175,26 +175,8 @@ fn main() -> ExitCode {
         }
         return ExitCode::SUCCESS;
     }
-    if arguments.reader.first().is_some_and(|kind| kind == "events") {
-        return served(moderation::serve(&arguments.reader));
-    }
     if !arguments.reader.is_empty() {
-        let served = match arguments.reader.first().map(String::as_str) {
-            Some("xdp") => pick::serve(&arguments.reader),
-            Some("tap") => tap::serve(&arguments.reader),
-            Some("scale") => scale::serve(&arguments.reader),
-            Some("pointers") => splice::serve(1),
-            Some("peek-stream" | "peek-indirect") => peek::serve(&arguments.reader),
-            Some(kind) if kind.starts_with("mpipe-") => mpipe::serve(&arguments.reader),
-            _ => pipe::serve(&arguments.reader),
-        };
-        return match served {
-            Ok(()) => ExitCode::SUCCESS,
-            Err(why) => {
-                eprintln!("error: the reading process: {why}");
-                ExitCode::FAILURE
-            }
-        };
+        return served(&arguments.reader);
     }
     if let [kind, file, size] = arguments.capture.as_slice() {
         return match replay::make(kind, file.as_ref(), size) {
@@ -248,8 +230,18 @@ fn main() -> ExitCode {
     ExitCode::SUCCESS
 }
 
-/// How a reading process ends.
-fn served(done: Result<(), String>) -> ExitCode {
+/// The life of a reading process, and how it ends.
+fn served(words: &[String]) -> ExitCode {
+    let done = match words.first().map(String::as_str) {
+        Some("events") => moderation::serve(words),
+        Some("xdp") => pick::serve(words),
+        Some("tap") => tap::serve(words),
+        Some("scale") => scale::serve(words),
+        Some("pointers") => splice::serve(1),
+        Some("peek-stream" | "peek-indirect") => peek::serve(words),
+        Some(kind) if kind.starts_with("mpipe-") => mpipe::serve(words),
+        _ => pipe::serve(words),
+    };
     match done {
         Ok(()) => ExitCode::SUCCESS,
         Err(why) => {

@@ -63,8 +63,8 @@ pub(crate) fn draw(folder: &Path, bench: &str, rows: &[Row]) -> Result<(), Strin
 }
 
 /// A line: who, and where, how much, least and most.
-struct Line<'r> {
-    name: &'r str,
+struct Line {
+    name: String,
     points: Vec<[f64; 4]>,
 }
 
@@ -75,9 +75,30 @@ struct Bar {
     spread: [f64; 2],
 }
 
+/// Colours that can be told apart on white.
+const COLOURS: [(u8, u8, u8); 12] = [
+    (0xd6, 0x27, 0x28),
+    (0x1f, 0x77, 0xb4),
+    (0x2c, 0xa0, 0x2c),
+    (0xff, 0x7f, 0x0e),
+    (0x94, 0x67, 0xbd),
+    (0x8c, 0x56, 0x4b),
+    (0x17, 0xbe, 0xcf),
+    (0xe3, 0x77, 0xc2),
+    (0x7f, 0x7f, 0x7f),
+    (0xbc, 0xbd, 0x22),
+    (0x00, 0x00, 0x00),
+    (0x00, 0x64, 0x50),
+];
+
+fn colour(place: usize) -> RGBColor {
+    let (red, green, blue) = COLOURS[place % COLOURS.len()];
+    RGBColor(red, green, blue)
+}
+
 /// What has the same unit.
 enum Panel<'r> {
-    Lines { unit: &'r str, lines: Vec<Line<'r>> },
+    Lines { unit: &'r str, lines: Vec<Line> },
     Bars { unit: &'r str, bars: Vec<Bar> },
 }
 
@@ -124,24 +145,45 @@ fn panels(rows: &[Row]) -> Vec<Panel<'_>> {
     panels
 }
 
-/// Lines of at least two points, the one that ends highest first.
-fn lines<'r>(rows: impl Iterator<Item = &'r Row>) -> Vec<Line<'r>> {
-    let mut lines: Vec<Line<'r>> = Vec::new();
-    for row in rows.filter(|row| row.value > 0.0) {
+/// Lines, the one that ends highest first; none if nothing is varied. Where a candidate has several
+/// values at one place, what else is told of the rows goes into the name.
+fn lines<'r>(rows: impl Iterator<Item = &'r Row>) -> Vec<Line> {
+    let rows: Vec<&Row> = rows.filter(|row| row.value > 0.0).collect();
+    let same = |one: &Row, other: &Row| one.candidate == other.candidate && one.x == other.x;
+    let several = |who: &Row| {
+        let mut of = rows.iter().filter(|row| row.candidate == who.candidate);
+        of.any(|one| rows.iter().filter(|other| same(one, other)).count() > 1)
+    };
+    let mut lines: Vec<Line> = Vec::new();
+    for row in &rows {
+        let name = if several(row) {
+            format!("{}, {}", row.candidate, setting(row))
+        } else {
+            row.candidate.to_owned()
+        };
         let [low, high] = row.spread;
         let point = [row.x, row.value, low.max(row.value / 100.0), high];
-        match lines.iter_mut().find(|line| line.name == row.candidate) {
+        match lines.iter_mut().find(|line| line.name == name) {
             Some(line) => line.points.push(point),
-            None => lines.push(Line { name: row.candidate, points: vec![point] }),
+            None => lines.push(Line { name, points: vec![point] }),
         }
     }
-    lines.retain(|line| line.points.iter().any(|point| point[0] != line.points[0][0]));
     for line in &mut lines {
         line.points.sort_by(|one, other| one[0].total_cmp(&other[0]));
     }
-    let end = |line: &Line<'_>| line.points.last().map_or(0.0, |point| point[1]);
+    let end = |line: &Line| line.points.last().map_or(0.0, |point| point[1]);
     lines.sort_by(|one, other| end(other).total_cmp(&end(one)));
-    lines
+    let varied = lines.iter().any(|line| line.points.len() > 1);
+    if varied { lines } else { Vec::new() }
+}
+
+/// What is told of a row but for what is varied.
+fn setting(row: &Row) -> String {
+    let is_varied = |part: &&str| {
+        let mut numbers = part.split(' ').filter_map(|word| word.parse::<f64>().ok());
+        numbers.any(|number| number == row.x || number * 1024.0 == row.x)
+    };
+    row.row.split(", ").filter(|part| !is_varied(part)).collect::<Vec<_>>().join(", ")
 }
 
 /// An axis: where a value stands, and what is written where.
@@ -220,7 +262,7 @@ fn written(value: f64) -> String {
     format!("{head} {tail}")
 }
 
-fn draw_lines(area: &Area<'_>, bench: &str, unit: &str, lines: &[Line<'_>]) -> Drawn {
+fn draw_lines(area: &Area<'_>, bench: &str, unit: &str, lines: &[Line]) -> Drawn {
     let points = || lines.iter().flat_map(|line| &line.points);
     let x = Axis::of(points().map(|point| point[0]));
     let y = Axis::of(points().flat_map(|point| [point[2], point[3]])).with_nothing();
@@ -259,7 +301,7 @@ fn draw_lines(area: &Area<'_>, bench: &str, unit: &str, lines: &[Line<'_>]) -> D
     let axis = AXES.iter().find(|(name, _)| *name == bench).map_or("", |(_, axis)| axis);
     area.draw_text(axis, &text.pos(centre), (middle, bottom as i32 + 30))?;
     for (place, Line { name, points }) in lines.iter().enumerate() {
-        let colour = Palette99::pick(place).to_rgba();
+        let colour = colour(place);
         let at = |point: &[f64; 4]| (column(point[0]), line(point[1]));
         area.draw(&PathElement::new(
             points.iter().map(at).collect::<Vec<_>>(),
@@ -274,7 +316,7 @@ fn draw_lines(area: &Area<'_>, bench: &str, unit: &str, lines: &[Line<'_>]) -> D
         let ends = [(begin, height), (begin + 22, height)];
         area.draw(&PathElement::new(ends, colour.stroke_width(3)))?;
         let style = text.pos(Pos::new(HPos::Left, VPos::Center));
-        area.draw_text(name, &style, (begin + 30, height))?;
+        area.draw_text(name.as_str(), &style, (begin + 30, height))?;
     }
     Ok(())
 }
@@ -292,7 +334,7 @@ fn draw_bars(area: &Area<'_>, bench: &str, unit: &str, bars: &[Bar]) -> Drawn {
     for (number, bar) in bars.iter().enumerate() {
         let who = bar.name.rsplit(": ").next().unwrap_or("");
         let known = colours.iter().position(|known| *known == who);
-        let colour = Palette99::pick(known.unwrap_or(colours.len()));
+        let colour = colour(known.unwrap_or(colours.len()));
         if known.is_none() {
             colours.push(who);
         }
@@ -350,5 +392,17 @@ mod tests {
         let Panel::Lines { lines, .. } = &panels[0] else { panic!("lines") };
         assert_eq!(lines[0].points.iter().map(|point| point[0]).collect::<Vec<_>>(), [1.0, 2.0]);
         assert!(matches!(super::panels(&rows[4..])[..], [Panel::Bars { .. }]));
+    }
+
+    #[test]
+    fn settings_are_lines_of_their_own() {
+        let row = |setting: &str, x| Row {
+            x,
+            ..crate::replay::single(format!("{x} B, {setting}"), "a", 1.0, "GB/s")
+        };
+        let rows = [row("1 reader", 64.0), row("2 readers", 64.0), row("2 readers", 128.0)];
+        let lines = lines(rows.iter());
+        let names: Vec<_> = lines.iter().map(|line| line.name.as_str()).collect();
+        assert_eq!(names, ["a, 1 reader", "a, 2 readers"]);
     }
 }

@@ -124,7 +124,8 @@ impl Pair {
         }
         let (candidate, reference) = (OURS, CLANG);
         let goal = Goal { candidate, reference, goal: "kernel path", target: 1.0 / AT_MOST };
-        let row = format!("{:?}, {name}", self.kind);
+        let place = if self.kind == Kind::Xdp { "XDP" } else { "TC" };
+        let row = format!("{place}, {name}");
         let subject = ("kernel", row.as_str(), f64::NAN);
         Ok(rows(subject, ("ns/frame", Better::Less), Sentinel::take(), &samples, &[goal]))
     }

@@ -8,11 +8,14 @@
 //! - *waiter flag*: what a stream does by itself. T_b only says how often what was written is
 //!   shown.
 //!
+//! And once with the kernel as the writer, which rings a bell ([`kernel`]).
+//!
 //! The source's 92 % of the gain at T_b = 32 is not reproducible here: a switch costs so much more
 //! than the copy of a block that 32 gets a quarter of what can be gained, and 90 % needs about 700.
 //! G9: waits that arm a timer of 1 ms, on one core and a ring of 256 KB, against ours, which arm
 //! none; and the processor time of a reader that waits.
 
+mod kernel;
 mod reader;
 
 pub(crate) use reader::serve;
@@ -94,6 +97,7 @@ pub(crate) fn run(options: &Options) -> Result<Vec<Row>, String> {
         rows.extend(figure(Mode::Unconditional, 1, options.rounds)?);
         rows.extend(figure(Mode::Flag, 1, options.rounds)?);
     }
+    rows.extend(kernel::figure(options.rounds, processors)?);
     rows.extend(waits(options.rounds)?);
     rows.extend(parked(options.rounds)?);
     Ok(rows)

@@ -45,6 +45,11 @@ impl Tap {
         Ok(())
     }
 
+    /// Lets the bell ring again: those who hear it do not take its records out.
+    pub(crate) fn rewind(&mut self) {
+        self.bell.drain(|_| ());
+    }
+
     /// How often the bell rang.
     pub(crate) fn bells(&self) -> u64 {
         self.sum(|cpu| self.rings.region(cpu).and_then(|r| r.scratch(program::BELLS)).unwrap_or(0))
