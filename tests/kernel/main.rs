@@ -19,7 +19,9 @@ mod judge;
 
 mod classic;
 mod figures;
+mod floors;
 mod live;
+mod loader;
 mod socket_filter;
 mod source;
 
@@ -174,11 +176,11 @@ fn the_kernel_gives_broken_twins_away() {
         let unsure = exam::sit(&mut [&mut user, &mut sound], packets()).unwrap().unsure;
         for mutant in exam::mutants(&twin).iter().step_by(13) {
             all += 1;
-            let Ok(mut kernel) = Kernel::try_load(mutant, "mutant") else {
+            let Ok(mut kernel) = Kernel::try_load(&mutant.program, "mutant") else {
                 refused += 1;
                 continue;
             };
-            let mut user = User::new(&chain, mutant);
+            let mut user = User::new(&chain, &mutant.program);
             let found = exam::sit(&mut [&mut user, &mut kernel], packets());
             caught += u64::from(found.map_or(true, |tally| tally.unsure > unsure));
         }

@@ -9,6 +9,7 @@
 mod cargo;
 mod ci;
 mod examples;
+mod kernels;
 mod silence;
 mod skips;
 mod test;
@@ -89,6 +90,12 @@ const VERBS: &[Verb] = &[
         usage: "[TEST]",
         summary: "the packages whose tests need root; a skip fails",
         run: test::netns,
+    },
+    Verb {
+        name: "kernels",
+        usage: "[6.1] [6.12] [--strict]",
+        summary: "old kernels in emulation: what of our programs they load, a tap that runs there",
+        run: kernels::kernels,
     },
     Verb {
         name: "bench",

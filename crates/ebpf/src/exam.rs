@@ -8,10 +8,14 @@
 //! `cuts` and `mutants` examine the exam: bounds are only tested by packets cut at every length,
 //! and judges that do not notice a broken program prove nothing.
 
+mod idle;
+mod mutants;
+
+pub use mutants::{Mutant, mutants};
+
 use std::fmt;
 
 use crate::emit::Outcome;
-use crate::insn::{Alu, Insn, R10, SOURCE_REG, class};
 use crate::interpret::{Fault, Machine, Packet, Tag};
 use crate::program::{Place, Program};
 
@@ -224,51 +228,4 @@ fn agree(rulings: &[Ruling]) -> bool {
 /// The frame, cut at every length from nothing to all of it.
 pub fn cuts(frame: &[u8]) -> impl Iterator<Item = &[u8]> {
     (0..=frame.len()).filter_map(|length| frame.get(..length))
-}
-
-/// The program with one instruction changed, in every way that a slip of the emitter might: a
-/// constant or an offset one too high or too low, a comparison turned round or off by equality, the
-/// other exit.
-pub fn mutants(program: &Program) -> Vec<Program> {
-    let mut mutants = Vec::new();
-    let mut wide = false;
-    for (at, insn) in program.code.iter().enumerate() {
-        let second = std::mem::replace(&mut wide, insn.is_load64());
-        let changed = if second || insn.is_load64() { Vec::new() } else { slips(*insn) };
-        for slip in changed {
-            let mut mutant = program.clone();
-            mutant.code.splice(at..=at, [slip]);
-            mutants.push(mutant);
-        }
-    }
-    mutants
-}
-
-fn slips(insn: Insn) -> Vec<Insn> {
-    let constants = [-1, 1].map(|by| Insn { imm: insn.imm.wrapping_add(by), ..insn }).to_vec();
-    let offsets = [-1, 1].map(|by| Insn { off: insn.off.wrapping_add(by), ..insn }).to_vec();
-    let immediate = insn.code & SOURCE_REG == 0;
-    match insn.class() {
-        class::ALU | class::ALU64 if insn.code & 0xf0 == 0xd0 => Vec::new(),
-        class::ALU | class::ALU64 if immediate && insn.code & 0xf0 != Alu::Neg as u8 => constants,
-        // Slots of the stack are no decision of a twin.
-        class::LDX if insn.src != R10.number() => offsets,
-        class::JMP | class::JMP32 if !matches!(insn.code, 0x05 | 0x06 | 0x85 | 0x95) => {
-            // Each condition and its opposite differ so in the operation.
-            let other = match insn.code & 0xf0 {
-                0x10 => 0x50,
-                0x20 => 0x30,
-                0x30 => 0x20,
-                0x50 => 0x10,
-                0xa0 => 0xb0,
-                0xb0 => 0xa0,
-                operation => operation,
-            };
-            let mut all = if immediate { constants } else { Vec::new() };
-            all.push(Insn { code: insn.code & 0x0f | other, ..insn });
-            all.retain(|slip| *slip != insn);
-            all
-        }
-        _ => Vec::new(),
-    }
 }

@@ -155,12 +155,11 @@ fn the_exam_notices_broken_twins() {
         for mutant in mutants(&twin) {
             all += 1;
             // One that is unsure where the twin is not is noticed, too.
-            if sit(chain, &mutant, packets()).map_or(true, |tally| tally.unsure > sound.unsure) {
+            let found = sit(chain, &mutant.program, packets());
+            if found.map_or(true, |tally| tally.unsure > sound.unsure) {
                 caught += 1;
             } else {
-                let at = twin.code.iter().zip(&mutant.code).position(|(a, b)| a != b).unwrap();
-                let text = ebpf::disasm::instruction(mutant.code[at], None);
-                survivors.push(format!("{}, {at}: {text}", request(chain)));
+                survivors.push(format!("{}, {}", request(chain), mutant.describe(&twin)));
             }
         }
     }
@@ -169,4 +168,4 @@ fn the_exam_notices_broken_twins() {
 }
 
 /// A ratchet: may only rise.
-const MUTANTS_CAUGHT_PERCENT: u64 = 77;
+const MUTANTS_CAUGHT_PERCENT: u64 = 80;

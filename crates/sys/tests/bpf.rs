@@ -78,11 +78,11 @@ fn the_verifier_refuses_what_the_interpreter_faults_on() {
     let frames = frames::all();
     let (mut faulty, mut refused) = (0, 0);
     for mutant in mutants(&twin) {
-        let mut interpreter = Interpreter::new(&mutant);
+        let mut interpreter = Interpreter::new(&mutant.program);
         let mut packets = frames.iter().flat_map(|frame| cuts(frame)).map(Packet::new);
         if packets.any(|packet| matches!(interpreter.judge(&packet), Ruling::Broken(_))) {
             faulty += 1;
-            refused += u32::from(Kernel::try_load(&mutant, "mutant").is_err());
+            refused += u32::from(Kernel::try_load(&mutant.program, "mutant").is_err());
         }
     }
     assert!(faulty > 3, "only {faulty} mutants fault");

@@ -28,7 +28,7 @@ fn with<T: Send>(kept: CapabilitySet, work: impl FnOnce() -> T + Send) -> T {
 }
 
 #[test]
-fn what_is_missing_is_said_by_name() {
+fn o9_what_is_missing_is_said_by_name() {
     let Some(()) = need::bpf() else { return };
     let code = attach::answer_code(0);
     let tries = [
@@ -55,7 +55,7 @@ fn what_is_missing_is_said_by_name() {
 /// With CAP_PERFMON a pointer may be compared and printed; without, the verifier minds, and the
 /// refusal says that this may be why.
 #[test]
-fn the_verifier_minds_more_without_perfmon() {
+fn v5_the_verifier_minds_more_without_perfmon() {
     let Some(()) = need::bpf() else { return };
     // Stores a pointer to the stack in a map, where everybody could read it.
     let map = Map::array("leak", 8, 1, true).unwrap();

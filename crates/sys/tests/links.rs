@@ -64,7 +64,7 @@ fn tcx_runs_at_the_head_is_replaced_and_goes_with_its_link() {
 /// Someone who answers for the whole chain hides packets from those behind, and not from those
 /// before; a place can be chosen beside anybody, and an old picture of the chain is refused.
 #[test]
-fn a_chain_keeps_whom_it_has_and_the_head_sees_everything() {
+fn v17_a_chain_keeps_whom_it_has_and_the_head_sees_everything() {
     let Some(pair) = pair() else { return };
     let index = index(&pair);
     let maps =
@@ -106,7 +106,7 @@ fn a_chain_keeps_whom_it_has_and_the_head_sees_everything() {
 }
 
 #[test]
-fn xdp_says_who_runs_it_and_never_takes_a_place() {
+fn v17_xdp_says_who_runs_it_and_never_takes_a_place() {
     let Some(pair) = pair() else { return };
     let index = index(&pair);
     let map = Map::array("seen", 8, 1, true).unwrap();
@@ -141,7 +141,7 @@ fn xdp_says_who_runs_it_and_never_takes_a_place() {
 
 /// What others attached by netlink is found, and stays: XDP, and filters of traffic control.
 #[test]
-fn what_others_attached_is_told_and_stays() {
+fn v17_what_others_attached_is_told_and_stays() {
     let Some(pair) = pair() else { return };
     let index = index(&pair);
     let map = Map::array("seen", 8, 1, true).unwrap();

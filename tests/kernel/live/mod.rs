@@ -89,6 +89,9 @@ fn examined() -> Vec<(Chain, bool)> {
 /// All of them at one place; nothing where the machine cannot.
 fn sit(stand: Stand) -> Option<Vec<Run>> {
     need::bpf()?;
+    if matches!(stand, Stand::Tcx(_)) && sys::probe::tcx().is_err() {
+        return need::skip("needs TCX (Linux 6.6)");
+    }
     sys::process::pin_to(stage::PROCESSOR).unwrap();
     let net = Network::new()?;
     let mut frames = borders();

@@ -7,9 +7,13 @@ use std::sync::Arc;
 use ebpf::insn::{self, Insn, R0, R1, R2, Size, atomic};
 use std::os::fd::{AsFd as _, AsRawFd as _};
 use streamline_sys as sys;
-use sys::bpf::{Anchor, Kind, Link, Map, Object, Program, RingBuffer, Side, XdpMode};
+use sys::bpf::ring::{Rings, Shape};
+use sys::bpf::{
+    Anchor, Btf, Function, Kind, Link, Linkage, Load, Map, Object, Program, RingBuffer, Side,
+    Source, Types, XdpMode,
+};
 use sys::net::Links;
-use sys::packet::{Qdisc, Sender};
+use sys::packet::{Qdisc, Sender, Socket as PacketSocket};
 use sys::xdp::{Redirect, Settings, Socket, Umem, UmemShape};
 use testkit::Frame;
 use testkit::net::{CLIENT_DEVICE, Namespace, Pair, until};
@@ -56,7 +60,7 @@ pub(crate) fn frames(pair: &Pair, count: u64) {
 }
 
 /// How many steps there are.
-pub(crate) const STEPS: u32 = 9;
+pub(crate) const STEPS: u32 = 13;
 
 const INDEX: &str = "STREAMLINE_TEST_INDEX";
 const STEP: &str = "STREAMLINE_TEST_STEP";
@@ -88,6 +92,10 @@ pub(crate) fn attach_step_by_step() {
                 5 => links.push(Link::xdp(&program(Kind::Xdp, 2), index, XdpMode::Native).unwrap()),
                 6 => kept.push(Box::new(RingBuffer::create("killed", 4096).unwrap())),
                 7 => kept.push(Box::new(open_xdp(index))),
+                8 => kept.push(Box::new(load_types())),
+                9 => kept.push(Box::new(kernel_rings())),
+                10 => kept.push(Box::new(before_a_socket(&program(Kind::SocketFilter, 0)))),
+                11 => links[0].detach().unwrap(),
                 _ => {}
             }
             if let Some(link) = links.last() {
@@ -110,6 +118,34 @@ fn open_xdp(index: u32) -> (Redirect, Socket) {
     redirect.lead(0, &socket).unwrap();
     say(&format!("made program {}", redirect.program().info().unwrap().id));
     (redirect, socket)
+}
+
+/// Types and lines of a program, and the program.
+fn load_types() -> (Btf, Program) {
+    let mut types = Types::new();
+    let int = types.int("int", 4);
+    let main = types.function("killed", int, &[("ctx", int)], Linkage::Global);
+    let btf = types.load().unwrap();
+    let (code, functions) = (answer_code(0), [Function { instruction: 0, type_id: main }]);
+    let source = Some(Source { btf: &btf, functions: &functions, lines: &[] });
+    let program = Load { source, ..Load::new(Kind::Tc, "killed", &code) }.load().unwrap();
+    say(&format!("made program {}", program.info().unwrap().id));
+    (btf, program)
+}
+
+/// The frozen map of a kernel's rings.
+fn kernel_rings() -> Rings {
+    let shape = Shape { cpus: 2, sinks: 1, pointers: 64, bytes: 1 << 16, record_max: 2048 };
+    let rings = Rings::create("killed", shape).unwrap();
+    say(&format!("made map {}", rings.map().info().unwrap().id));
+    rings
+}
+
+/// A socket with a program before it.
+fn before_a_socket(program: &Program) -> PacketSocket {
+    let socket = PacketSocket::open().unwrap();
+    socket.attach_program(program).unwrap();
+    socket
 }
 
 #[expect(clippy::print_stdout, reason = "the parent reads it")]

@@ -10,6 +10,7 @@ use ebpf::emit::Outcome;
 use ebpf::exam::{Judge, Ruling, words};
 use ebpf::interpret::Packet;
 use ebpf::{MapSpec, Place, Program, disasm, insn};
+use rustix::thread::{CapabilitySet, capabilities, set_capabilities};
 use sys::bpf::{self, Kind, LoadError, Map};
 
 const EINVAL: i32 = rustix::io::Errno::INVAL.raw_os_error();
@@ -113,11 +114,14 @@ pub fn kind(place: Place) -> Kind {
 /// Works in a thread that may load programs as they are loaded for a user: without CAP_PERFMON, so
 /// that the verifier hardens them against speculation.
 pub fn without_perfmon<T: Send>(work: impl FnOnce() -> T + Send) -> T {
-    use rustix::thread::{CapabilitySet, capabilities, set_capabilities};
+    with(CapabilitySet::BPF | CapabilitySet::NET_ADMIN, work)
+}
+
+/// Works in a thread that has these capabilities and no other.
+pub fn with<T: Send>(kept: CapabilitySet, work: impl FnOnce() -> T + Send) -> T {
     let stripped = || {
         let mut sets = capabilities(None).expect("this thread's capabilities");
-        sets.effective = CapabilitySet::BPF | CapabilitySet::NET_ADMIN;
-        sets.permitted = sets.effective;
+        (sets.effective, sets.permitted) = (kept, kept);
         sets.inheritable = CapabilitySet::empty();
         // Of this thread only, which ends here.
         set_capabilities(None, sets).expect("fewer capabilities");

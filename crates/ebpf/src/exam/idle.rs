@@ -1,0 +1,192 @@
+//! Which instructions nothing depends on: what they write is written over, or never read, on every
+//! way from there.
+//!
+//! The emitter gives every variable a first value and hands on places that only a filter behind
+//! would read; a slip in those changes no answer. One pass backwards is enough, because control
+//! only goes forward. In doubt an instruction matters.
+
+use crate::insn::{Helper, Insn, R0, R6, R10, SOURCE_REG, Size, class, mode};
+
+/// Bytes of stack.
+const STACK: usize = 512;
+
+/// What somebody may still read.
+#[derive(Clone, PartialEq, Eq)]
+struct Wanted {
+    /// A bit per register.
+    registers: u16,
+    stack: [bool; STACK],
+}
+
+impl Wanted {
+    const NOTHING: Self = Self { registers: 0, stack: [false; STACK] };
+
+    fn register(&mut self, number: u8) {
+        self.registers |= 1 << number;
+    }
+
+    fn has(&self, number: u8) -> bool {
+        self.registers >> number & 1 != 0
+    }
+
+    fn join(&mut self, other: &Self) {
+        self.registers |= other.registers;
+        self.stack.iter_mut().zip(&other.stack).for_each(|(mine, theirs)| *mine |= theirs);
+    }
+
+    /// The bytes of the stack that an access reaches.
+    fn slot(&mut self, offset: i16, size: Size) -> &mut [bool] {
+        let from = usize::try_from(i32::from(offset) + STACK as i32).unwrap_or(STACK);
+        self.stack.get_mut(from..from + size.bytes()).unwrap_or_default()
+    }
+}
+
+/// For each instruction whether nothing depends on it.
+pub(super) fn idle(code: &[Insn]) -> Vec<bool> {
+    let mut idle = vec![false; code.len()];
+    let mut before = vec![Wanted::NOTHING; code.len() + 1];
+    for (at, insn) in code.iter().enumerate().rev() {
+        let mut wanted = Wanted::NOTHING;
+        for next in ways(at, *insn) {
+            if let Some(next) = before.get(next) {
+                wanted.join(next);
+            }
+        }
+        let matters = needs(*insn, &mut wanted);
+        if let (Some(idle), Some(before)) = (idle.get_mut(at), before.get_mut(at)) {
+            (*idle, *before) = (!matters, wanted);
+        }
+    }
+    idle
+}
+
+/// Which instructions may come next.
+fn ways(at: usize, insn: Insn) -> Vec<usize> {
+    let jump = matches!(insn.class(), class::JMP | class::JMP32);
+    let target = usize::try_from(at as i64 + 1 + i64::from(insn.off)).unwrap_or(usize::MAX);
+    match insn.code {
+        _ if insn == Insn::exit() => Vec::new(),
+        _ if insn.is_load64() => vec![at + 2],
+        0x85 => vec![at + 1],
+        0x05 => vec![target],
+        _ if jump => vec![at + 1, target],
+        _ => vec![at + 1],
+    }
+}
+
+/// Whether something depends on the instruction; if so, what it needs is wanted before it.
+fn needs(insn: Insn, wanted: &mut Wanted) -> bool {
+    let from_register = insn.code & SOURCE_REG != 0;
+    match insn.class() {
+        class::ALU | class::ALU64 => {
+            let matters = wanted.has(insn.dst);
+            let is_move = insn.code & 0xf0 == 0xb0;
+            if matters && is_move {
+                wanted.registers &= !(1 << insn.dst);
+            }
+            if matters && from_register && insn.code & 0xf0 != 0xd0 {
+                wanted.register(insn.src);
+            }
+            matters
+        }
+        class::LDX => {
+            let matters = wanted.has(insn.dst);
+            if matters {
+                wanted.registers &= !(1 << insn.dst);
+                wanted.register(insn.src);
+                if insn.src == R10.number() {
+                    wanted.slot(insn.off, Size::of(insn.code)).fill(true);
+                }
+            }
+            matters
+        }
+        class::ST | class::STX if insn.dst == R10.number() && insn.code & 0xe0 == mode::MEM => {
+            let slot = wanted.slot(insn.off, Size::of(insn.code));
+            let matters = slot.iter().any(|byte| *byte);
+            slot.fill(false);
+            if matters && insn.class() == class::STX {
+                wanted.register(insn.src);
+            }
+            matters
+        }
+        class::LD if insn.is_load64() => {
+            let matters = wanted.has(insn.dst);
+            wanted.registers &= !(1 << insn.dst);
+            matters
+        }
+        class::JMP if insn.code == 0x85 => {
+            call(insn, wanted);
+            true
+        }
+        _ if insn == Insn::exit() => {
+            wanted.register(R0.number());
+            true
+        }
+        // Stores to memory that others see, jumps, packet loads, atomic operations.
+        _ => {
+            wanted.register(insn.dst);
+            wanted.register(insn.src);
+            match insn.class() {
+                class::LD => wanted.register(R6.number()),
+                class::STX => wanted.register(R0.number()),
+                _ => {}
+            }
+            if insn.code & 0xe0 == mode::ATOMIC && insn.dst == R10.number() {
+                wanted.stack = [true; STACK];
+            }
+            true
+        }
+    }
+}
+
+/// A helper reads its arguments, and, unless it is known not to, everything on the stack.
+fn call(insn: Insn, wanted: &mut Wanted) {
+    use Helper::{CpuId, KtimeNs, SkbLoadBytes, SkbPullData, XdpBuffLen, XdpLoadBytes};
+    let (arguments, reads_memory) = match Helper::from_number(insn.imm) {
+        Some(CpuId | KtimeNs) => (0, false),
+        Some(XdpBuffLen) => (1, false),
+        Some(SkbPullData) => (2, false),
+        Some(SkbLoadBytes | XdpLoadBytes) => (4, false),
+        _ => (5, true),
+    };
+    wanted.registers &= !0b11_1111;
+    (1..=arguments).for_each(|number| wanted.register(number));
+    if reads_memory {
+        wanted.stack = [true; STACK];
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::insn::{Alu, Cond, R1, R2};
+
+    #[test]
+    fn what_nobody_reads_is_idle() {
+        let code = [
+            Insn::mov(R1, 7),
+            // Idle: written over on both ways.
+            Insn::store(Size::DW, R10, -8, R1),
+            Insn::mov(R2, 3),
+            Insn::jump_if(Cond::Eq, R2, 3, 2),
+            Insn::store(Size::DW, R10, -8, R2),
+            Insn::jump(1),
+            Insn::store(Size::DW, R10, -8, 5),
+            // Idle: nobody reads r1 behind it.
+            Insn::alu(Alu::Add, R1, 1),
+            Insn::load(Size::W, R0, R10, -8),
+            Insn::exit(),
+        ];
+        let wanted = [true, true, false, false, false, false, false, true, false, false];
+        assert_eq!(idle(&code), wanted);
+    }
+
+    #[test]
+    fn what_a_helper_may_read_matters() {
+        let code = |helper| {
+            [Insn::mov(R1, 7), Insn::store(Size::DW, R10, -8, R1), Insn::call(helper), Insn::exit()]
+        };
+        assert_eq!(idle(&code(Helper::RingbufOutput))[..2], [false, false]);
+        assert_eq!(idle(&code(Helper::CpuId))[..2], [true, true]);
+    }
+}

@@ -1,0 +1,130 @@
+//! Ours among those of others on one device: a program that `ip` put at XDP, a filter of traffic
+//! control, links of TCX before and behind ours. All are shown, all see every packet, none is
+//! moved, and each may leave first.
+#![expect(clippy::unwrap_used, reason = "what fails here fails the test")]
+
+#[expect(dead_code, reason = "only programs that count and frames to be counted are needed here")]
+mod attach;
+
+use attach::{answer, count, counted, frames};
+use std::path::PathBuf;
+use std::process::Command;
+use std::sync::atomic::{AtomicU32, Ordering};
+use streamline_sys as sys;
+use sys::bpf::{Anchor, Beside, Kind, Link, Map, Side, XdpMode, tcx_chain};
+use sys::net::Links;
+use testkit::need;
+use testkit::net::{Cable, Pair, SERVER_DEVICE};
+
+const SILENT: Cable = Cable { addresses: false, mtu: 1500, queues: 1 };
+
+/// What others would attach with their own tools.
+const FOREIGN: &str = r#"
+__attribute__((section("xdp"), used)) int foreign(void *ctx) { return 2; }
+__attribute__((section("license"), used)) char _license[] = "GPL";
+"#;
+
+/// Their object file; it goes with this value.
+struct Object(PathBuf);
+
+impl Object {
+    fn compile() -> Option<Self> {
+        let clang = need::command("clang")?;
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        let name = format!("foreign-{}-{number}.o", std::process::id());
+        let path = std::env::temp_dir().join(name);
+        let source = path.with_extension("c");
+        std::fs::write(&source, FOREIGN).unwrap();
+        let mut compile = Command::new(clang);
+        compile.args(["-O2", "-target", "bpf", "-c", "-o"]).args([&path, &source]);
+        let done = compile.output().unwrap();
+        std::fs::remove_file(source).unwrap();
+        if !done.status.success() {
+            return need::skip("needs a clang that compiles for bpf");
+        }
+        Some(Self(path))
+    }
+}
+
+impl Drop for Object {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.0);
+    }
+}
+
+#[test]
+fn v17_ours_and_those_of_others_see_every_packet_and_nobody_is_moved() {
+    let Some(()) = need::bpf() else { return };
+    let Some(object) = Object::compile() else { return };
+    let Some(pair) = Pair::new(SILENT) else { return };
+    let space = &pair.server;
+    space
+        .run("ip", &format!("link set dev {SERVER_DEVICE} xdp obj {} sec xdp", object.0.display()));
+    space.run("tc", &format!("qdisc add dev {SERVER_DEVICE} clsact"));
+    let mut tc = space.command("tc");
+    tc.args(["filter", "add", "dev", SERVER_DEVICE, "ingress", "pref", "7", "protocol", "all"]);
+    tc.args(["bpf", "bytecode", "1,6 0 0 0,", "classid", "1:1"]);
+    assert!(tc.status().unwrap().success());
+    let maps = ["first", "ours", "last"].map(|name| Map::array(name, 8, 1, true).unwrap());
+    let [first, ours, last] = [("first", 0), ("ours", 1), ("last", 2)]
+        .map(|(name, number)| count(Kind::Tc, name, &maps[number], -1));
+    space.enter(|| {
+        let links = Links::open().unwrap();
+        let index = links.named(SERVER_DEVICE).unwrap().index;
+        let (xdp, filters) =
+            (|| links.indexed(index).unwrap().xdp, || links.filters(index).unwrap());
+        let (foreign, classic) = (xdp().expect("theirs is there"), filters());
+        assert_eq!((foreign.mode, classic.len()), (Some(XdpMode::Native), 1));
+        let tcx = |program, anchor| Link::tcx(program, index, Side::Ingress, anchor, None).unwrap();
+        let last = tcx(&last, Anchor::Head);
+        let ours = tcx(&ours, Anchor::Head);
+        let before = Anchor::Before(Beside::Link(ours.info().unwrap().id));
+        let first = tcx(&first, before);
+        for mode in [XdpMode::Native, XdpMode::Generic] {
+            let refused = Link::xdp(&answer(Kind::Xdp, "taker", 1), index, mode).unwrap_err();
+            assert!(refused.to_string().contains("is kept"), "{refused}");
+        }
+        let names = || {
+            let members = tcx_chain(index, Side::Ingress).unwrap().members;
+            members.into_iter().map(|member| member.name).collect::<Vec<_>>()
+        };
+        assert_eq!(names(), ["first", "ours", "last"]);
+        frames(&pair, 60);
+        assert_eq!(maps.each_ref().map(counted), [60, 60, 60]);
+        drop(first);
+        assert_eq!(names(), ["ours", "last"]);
+        frames(&pair, 5);
+        drop(ours);
+        assert_eq!(names(), ["last"]);
+        frames(&pair, 5);
+        assert_eq!(maps.each_ref().map(counted), [60, 65, 70]);
+        assert_eq!((xdp(), filters()), (Some(foreign), classic), "as before");
+        drop(last);
+    });
+}
+
+/// Who comes with `ip` after us is refused by the kernel, and ours goes on.
+#[test]
+fn v17_ours_at_xdp_is_not_thrown_out_by_ip() {
+    let Some(()) = need::bpf() else { return };
+    let Some(object) = Object::compile() else { return };
+    let Some(pair) = Pair::new(SILENT) else { return };
+    let map = Map::array("seen", 8, 1, true).unwrap();
+    let program = count(Kind::Xdp, "ours", &map, 2);
+    pair.server.enter(|| {
+        let index = Links::open().unwrap().named(SERVER_DEVICE).unwrap().index;
+        let link = Link::xdp(&program, index, XdpMode::Native).unwrap();
+        for words in [&["xdp", "obj"][..], &["-force", "xdp", "obj"]] {
+            let mut ip = pair.server.command("ip");
+            let (options, verb) = words.split_at(words.len() - 2);
+            ip.args(options).args(["link", "set", "dev", SERVER_DEVICE]).args(verb);
+            let done = ip.arg(&object.0).args(["sec", "xdp"]).output().unwrap();
+            assert!(!done.status.success(), "{words:?}: {done:?}");
+        }
+        frames(&pair, 20);
+        assert_eq!(counted(&map), 20);
+        let told = Links::open().unwrap().indexed(index).unwrap().xdp.unwrap();
+        assert_eq!(told.program, link.info().unwrap().program);
+    });
+}

@@ -1,0 +1,128 @@
+//! Generated programs and the loader: what loads with which capabilities, what is said where it
+//! does not, and that nothing is left behind.
+#![expect(clippy::unwrap_used, reason = "what fails here fails the test")]
+
+use super::judge::{kind, with};
+use ebpf::emit::Target;
+use ebpf::{MapSpec, Place, Program, insn};
+use filter::testing::twins::{Chain, chains, fitting, request};
+use rustix::thread::CapabilitySet;
+use std::os::fd::{AsFd as _, AsRawFd as _};
+use sys::bpf::{self, Anchor, Link, LoadError, Map, Object, Side, XdpMode, ids, tcx_chain};
+use sys::net::Links;
+use testkit::need;
+use testkit::net::{Cable, Pair, SERVER_DEVICE, until};
+
+const USER: CapabilitySet = CapabilitySet::BPF.union(CapabilitySet::NET_ADMIN);
+const TRUSTED: CapabilitySet = USER.union(CapabilitySet::PERFMON);
+
+/// A program with its maps, not loaded yet.
+struct Prepared {
+    program: Program,
+    maps: Vec<Map>,
+    code: Vec<u8>,
+}
+
+impl Prepared {
+    /// None: the chain changes frames and does not fit there.
+    fn new(chain: &Chain, target: Target) -> Option<Self> {
+        let program = fitting(chain, target)?;
+        let array = |map: &MapSpec| Map::array(&map.name, map.value_size, 1, map.mappable).unwrap();
+        let maps: Vec<Map> = program.maps.iter().map(array).collect();
+        let descriptors: Vec<i32> = maps.iter().map(|map| map.as_fd().as_raw_fd()).collect();
+        let code = insn::encode(&program.relocate(&descriptors).unwrap());
+        Some(Self { program, maps, code })
+    }
+
+    fn load(&self, name: &str) -> Result<bpf::Program, LoadError> {
+        bpf::Program::load(kind(self.program.place), name, &self.code)
+    }
+}
+
+#[test]
+fn o9_programs_load_with_and_without_perfmon_and_a_refusal_names_what_is_missing() {
+    let Some(()) = need::bpf() else { return };
+    let mut minded = 0;
+    for chain in chains(1) {
+        for place in [Place::Tc, Place::Xdp, Place::Socket] {
+            let what = format!("`{}` at {place:?}", request(&chain));
+            let Some(hardened) = Prepared::new(&chain, Target::hardened(place)) else { continue };
+            for rights in [USER, TRUSTED] {
+                let loaded = with(rights, || hardened.load("hardened"));
+                assert!(loaded.is_ok(), "{what}, {rights:?}: {loaded:?}");
+            }
+            let Some(trusted) = Prepared::new(&chain, place.into()) else { continue };
+            let loaded = with(TRUSTED, || trusted.load("trusted"));
+            assert!(loaded.is_ok(), "{what}: {loaded:?}");
+            if let Err(refused) = with(USER, || trusted.load("trusted")) {
+                minded += 1;
+                assert!(refused.to_string().ends_with("(without CAP_PERFMON)"), "{refused}");
+            }
+            for (rights, missing) in [
+                (CapabilitySet::empty(), "(without CAP_BPF, CAP_NET_ADMIN)"),
+                (CapabilitySet::NET_ADMIN, "(without CAP_BPF)"),
+                (CapabilitySet::BPF, "(without CAP_NET_ADMIN)"),
+            ] {
+                // A socket filter is nobody's device.
+                if place == Place::Socket && rights == CapabilitySet::BPF {
+                    continue;
+                }
+                let refused = with(rights, || hardened.load("refused")).unwrap_err().to_string();
+                assert!(refused.ends_with(missing), "{what}, {rights:?}: {refused}");
+            }
+        }
+    }
+    assert!(minded > 0, "no trusted program needs what it is trusted with");
+}
+
+/// A thousand generated programs with their maps, a part of them attached: all are gone, and no
+/// program of their name is left.
+#[test]
+fn o9_a_thousand_loads_of_generated_programs_leave_nothing_behind() {
+    const LOADS: usize = 1_000;
+    let Some(()) = need::bpf() else { return };
+    let cable = Cable { addresses: false, ..Cable::default() };
+    let Some(pair) = Pair::new(cable) else { return };
+    let name = format!("left{}", std::process::id());
+    let all: Vec<(Chain, Target)> = chains(2)
+        .into_iter()
+        .flat_map(|chain| {
+            let targets = [Place::Tc.into(), Place::Xdp.into(), Target::hardened(Place::Tc)];
+            targets.map(|target| (chain.clone(), target))
+        })
+        .filter(|(chain, target)| fitting(chain, *target).is_some())
+        .collect();
+    let mut made = Vec::new();
+    pair.server.enter(|| {
+        let index = Links::open().unwrap().named(SERVER_DEVICE).unwrap().index;
+        for turn in 0..LOADS {
+            let (chain, target) = &all[turn % all.len()];
+            let prepared = Prepared::new(chain, *target).unwrap();
+            let loaded = prepared.load(&name).unwrap();
+            made.push((Object::Programs, loaded.info().unwrap().id));
+            let maps = prepared.maps.iter().map(|map| (Object::Maps, map.info().unwrap().id));
+            made.extend(maps);
+            // Attaching takes 10 ms.
+            let link = (turn % 20 == 0).then(|| match target.place {
+                Place::Xdp => Link::xdp(&loaded, index, XdpMode::Native).unwrap(),
+                _ => Link::tcx(&loaded, index, Side::Egress, Anchor::Head, None).unwrap(),
+            });
+            made.extend(link.map(|link| (Object::Links, link.info().unwrap().id)));
+        }
+        assert!(tcx_chain(index, Side::Egress).unwrap().members.is_empty());
+        assert_eq!(Links::open().unwrap().indexed(index).unwrap().xdp, None);
+    });
+    assert!(made.len() > 2 * LOADS, "{} things were made", made.len());
+    // The kernel lets go of them behind a grace period.
+    until("nothing is left", || {
+        let left = |of| ids(of).unwrap();
+        let there = [Object::Programs, Object::Maps, Object::Links].map(|of| (of, left(of)));
+        let gone = |(of, id): &(Object, u32)| {
+            there.iter().all(|(kind, ids)| kind != of || ids.binary_search(id).is_err())
+        };
+        made.iter().all(gone)
+    });
+    let named = bpf::programs().unwrap();
+    let left: Vec<_> = named.iter().filter(|(_, theirs)| name.starts_with(&**theirs)).collect();
+    assert!(left.is_empty(), "{left:?}");
+}

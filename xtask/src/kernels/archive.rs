@@ -1,0 +1,89 @@
+//! A first file system for a kernel: an archive of the `newc` form of cpio, which every kernel
+//! unpacks (Documentation/driver-api/early-userspace/buffer-format.rst).
+
+use std::collections::BTreeSet;
+use std::path::Path;
+
+/// An archive that grows.
+#[derive(Default)]
+pub(super) struct Archive {
+    bytes: Vec<u8>,
+    folders: BTreeSet<String>,
+    entries: u32,
+}
+
+impl Archive {
+    /// Adds a folder and those around it.
+    pub(super) fn folder(&mut self, path: &str) {
+        let mut whole = String::new();
+        for part in path.split('/').filter(|part| !part.is_empty()) {
+            whole = if whole.is_empty() { part.to_owned() } else { format!("{whole}/{part}") };
+            if self.folders.insert(whole.clone()) {
+                self.entry(&whole, 0o040_755, &[]);
+            }
+        }
+    }
+
+    /// Adds a file that may be run, and the folders around it.
+    pub(super) fn file(&mut self, path: &str, bytes: &[u8]) {
+        if let Some(parent) = Path::new(path).parent() {
+            self.folder(&parent.to_string_lossy());
+        }
+        self.entry(path.trim_start_matches('/'), 0o100_755, bytes);
+    }
+
+    /// The archive as the kernel reads it.
+    pub(super) fn finish(mut self) -> Vec<u8> {
+        self.entry("TRAILER!!!", 0, &[]);
+        self.bytes
+    }
+
+    fn entry(&mut self, name: &str, mode: u32, bytes: &[u8]) {
+        self.entries += 1;
+        let length = |length: usize| u32::try_from(length).unwrap_or(u32::MAX);
+        let fields = [
+            self.entries,
+            mode,
+            0,
+            0,
+            1,
+            0,
+            length(bytes.len()),
+            0,
+            0,
+            0,
+            0,
+            length(name.len() + 1),
+            0,
+        ];
+        self.bytes.extend(b"070701");
+        fields.iter().for_each(|field| self.bytes.extend(format!("{field:08x}").bytes()));
+        self.bytes.extend(name.bytes().chain([0]));
+        self.pad();
+        self.bytes.extend(bytes);
+        self.pad();
+    }
+
+    fn pad(&mut self) {
+        self.bytes.resize(self.bytes.len().next_multiple_of(4), 0);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_entry_has_a_header_of_110_letters_and_ends_at_multiples_of_four() {
+        let mut archive = Archive::default();
+        archive.file("/bin/it", b"five!");
+        let bytes = archive.finish();
+        assert_eq!(bytes.len() % 4, 0);
+        // A folder, the file, the trailer.
+        let text = String::from_utf8_lossy(&bytes);
+        assert_eq!(text.matches("070701").count(), 3);
+        let file = text.find("bin/it").unwrap();
+        assert!(text[file - 110..].starts_with("070701"));
+        assert!(text[file..].contains("five!"));
+    }
+}

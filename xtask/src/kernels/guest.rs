@@ -1,0 +1,156 @@
+//! One kernel: its package, the file system it begins with, its run, what it told.
+
+use super::archive::Archive;
+use super::{Programs, output, package};
+use std::fs;
+use std::io::{BufRead as _, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::mpsc;
+use std::time::{Duration, Instant};
+
+/// How long a guest may take, boot included. What is emulated is some thirty times slower.
+const LIMIT: Duration = Duration::from_secs(600);
+
+/// Modules in the order in which they are loaded; what a kernel has built in is not there.
+const MODULES: &[&str] =
+    &["llc", "stp", "garp", "mrp", "8021q", "veth", "sch_ingress", "cls_bpf", "act_bpf"];
+
+/// What stands before a line for the table.
+const TOLD: &str = "told: ";
+
+/// A kernel from a package.
+pub(super) struct Kernel {
+    /// Its own number.
+    pub(super) version: String,
+    image: PathBuf,
+    modules: PathBuf,
+}
+
+/// What came of a run.
+pub(super) struct Run {
+    pub(super) well: bool,
+    pub(super) lines: Vec<String>,
+}
+
+impl Kernel {
+    /// The newest one of a series.
+    pub(super) fn find(home: &Path, series: &str) -> Result<Self, String> {
+        let dots = series.replace('.', r"\.");
+        let pattern = format!(r"^linux-image-{dots}\.[0-9].*cloud-amd64-unsigned$");
+        let folder = package(home, series, &pattern)?;
+        let boot = fs::read_dir(folder.join("boot")).map_err(|why| why.to_string())?;
+        let names = boot.flatten().filter_map(|entry| entry.file_name().into_string().ok());
+        let version = names.filter_map(|n| n.strip_prefix("vmlinuz-").map(str::to_owned)).next();
+        let version = version.ok_or("its package has no kernel")?;
+        let image = folder.join("boot").join(format!("vmlinuz-{version}"));
+        let modules = folder.join("lib/modules").join(&version).join("kernel");
+        Ok(Self { version, image, modules })
+    }
+
+    /// Boots it; it runs everything and powers off.
+    pub(super) fn run(&self, home: &Path, programs: &Programs) -> Result<Run, String> {
+        let system = home.join(format!("{}.cpio", self.version));
+        fs::write(&system, self.system(home, programs)?).map_err(|why| why.to_string())?;
+        println!("\n== Linux {}", self.version);
+        let mut qemu = Command::new("qemu-system-x86_64");
+        qemu.args("-accel tcg -cpu max -smp 2 -m 3072 -nographic -no-reboot -nic none".split(' '));
+        qemu.arg("-kernel").arg(&self.image).arg("-initrd").arg(&system);
+        qemu.args(["-append", "console=ttyS0 quiet panic=-1"]);
+        let begin = Instant::now();
+        let mut run = watch(&mut qemu)?;
+        run.lines.push(format!("{} s in all", begin.elapsed().as_secs()));
+        let _ = fs::remove_file(system);
+        Ok(run)
+    }
+
+    /// What it finds when it has booted.
+    fn system(&self, home: &Path, programs: &Programs) -> Result<Vec<u8>, String> {
+        let busybox = package(home, "busybox", "^busybox-static$")?.join("bin/busybox");
+        let mut system = Archive::default();
+        for folder in ["dev", "proc", "sys", "run/netns", "tmp", "etc"] {
+            system.folder(folder);
+        }
+        system.file("/bin/busybox", &read(&busybox)?);
+        let ip = output(Command::new("sh").args(["-c", "command -v ip"]))?;
+        let ip = PathBuf::from(ip.trim());
+        let mine = [("/exam", &programs.exam), ("/streamline", &programs.streamline), ("/ip", &ip)];
+        for (path, program) in mine {
+            system.file(&format!("/bin{path}"), &read(program)?);
+            for library in libraries(program)? {
+                system.file(&library, &read(Path::new(&library))?);
+            }
+        }
+        for name in MODULES {
+            if let Some(module) = self.module(name)? {
+                system.file(&format!("/modules/{name}.ko"), &module);
+            }
+        }
+        system.file("/init", include_bytes!("init.sh"));
+        Ok(system.finish())
+    }
+
+    /// The bytes of a module; none if the kernel has it built in, or not at all.
+    fn module(&self, name: &str) -> Result<Option<Vec<u8>>, String> {
+        let found = output(
+            Command::new("find").arg(&self.modules).args(["-name", &format!("{name}.ko*")]),
+        )?;
+        let Some(path) = found.lines().next().map(PathBuf::from) else { return Ok(None) };
+        if path.extension().is_some_and(|end| end == "xz") {
+            let plain = Command::new("xz").arg("-dc").arg(&path).output();
+            return Ok(Some(plain.map_err(|why| why.to_string())?.stdout));
+        }
+        read(&path).map(Some)
+    }
+}
+
+fn read(path: &Path) -> Result<Vec<u8>, String> {
+    fs::read(path).map_err(|why| format!("{}: {why}", path.display()))
+}
+
+/// The libraries that a program is linked to, the loader among them.
+fn libraries(program: &Path) -> Result<Vec<String>, String> {
+    let told = output(Command::new("ldd").arg(program))?;
+    let words = told.split_whitespace().filter(|word| word.starts_with('/'));
+    Ok(words.map(str::to_owned).collect())
+}
+
+/// Runs the emulator to its end, at most so long; shows what the guest writes.
+fn watch(qemu: &mut Command) -> Result<Run, String> {
+    let mut child = qemu
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .spawn()
+        .map_err(|why| format!("qemu: {why}"))?;
+    let (send, lines) = mpsc::channel();
+    let output = child.stdout.take().ok_or("qemu has no output")?;
+    std::thread::spawn(move || {
+        for line in BufReader::new(output).split(b'\n').map_while(Result::ok) {
+            if send.send(String::from_utf8_lossy(&line).trim_end().to_owned()).is_err() {
+                break;
+            }
+        }
+    });
+    let end = Instant::now() + LIMIT;
+    let mut run = Run { well: false, lines: Vec::new() };
+    loop {
+        match lines.recv_timeout(end.saturating_duration_since(Instant::now())) {
+            Ok(line) => {
+                println!("{line}");
+                if let Some((_, told)) = line.split_once(TOLD) {
+                    run.well |= told == "done";
+                    run.lines.push(told.to_owned());
+                }
+            }
+            Err(mpsc::RecvTimeoutError::Disconnected) => break,
+            Err(mpsc::RecvTimeoutError::Timeout) => {
+                run.lines.push(format!("FAILED: not done in {} s", LIMIT.as_secs()));
+                let _ = child.kill();
+                break;
+            }
+        }
+    }
+    child.wait().map_err(|why| why.to_string())?;
+    run.well &= !run.lines.iter().any(|line| line.contains("FAILED"));
+    Ok(run)
+}

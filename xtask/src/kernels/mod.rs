@@ -1,0 +1,167 @@
+//! `kernels`: old kernels, booted in emulation, and what of ours they take.
+//!
+//! In: the kernels of Debian stable and of its backports as packages, `qemu-system-x86_64`, and the
+//! test program of `tests/kernel` and `streamline`, built here. Out: a table of what loaded, what
+//! ran, and what fell to another implementation (CONTRACT 29). A kernel boots with all of it as its
+//! first file system, does its work and powers off; nothing touches this machine's kernel or
+//! network. Where a program or a package cannot be had, that is said and nothing is run.
+//!
+//! The emulation is software (no KVM), one kernel after the other: about two minutes each.
+
+mod archive;
+mod guest;
+
+use crate::{Outcome, cargo};
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+/// The kernels: what the name of the package begins with.
+const SERIES: &[&str] = &["6.1", "6.12"];
+
+/// Programs that it takes.
+const PROGRAMS: &[&str] =
+    &["qemu-system-x86_64", "apt-get", "apt-cache", "dpkg-deb", "xz", "ldd", "ip"];
+
+/// `kernels`.
+pub(crate) fn kernels(root: &Path, arguments: &[String]) -> Outcome {
+    let unknown = arguments.iter().find(|a| *a != "--strict" && !SERIES.contains(&a.as_str()));
+    if let Some(unknown) = unknown {
+        return Outcome::Usage(format!("`kernels` knows {SERIES:?} and --strict, not `{unknown}`"));
+    }
+    let strict = arguments.iter().any(|argument| argument == "--strict");
+    let wanted = |series: &&&str| {
+        let named = arguments.iter().any(|a| SERIES.contains(&a.as_str()));
+        !named || arguments.iter().any(|a| a == **series)
+    };
+    if let Some(missing) = PROGRAMS.iter().find(|program| !is_here(program)) {
+        println!("skipped: kernels: needs the program {missing}");
+        return (!strict).into();
+    }
+    let home = cargo::target(root).join("kernels");
+    let Some(programs) = build(root) else { return Outcome::Failed };
+    let mut table = Vec::new();
+    let mut well = true;
+    for series in SERIES.iter().filter(wanted) {
+        match guest::Kernel::find(&home, series) {
+            Ok(kernel) => match kernel.run(&home, &programs) {
+                Ok(run) => {
+                    well &= run.well;
+                    table.push((kernel.version, run.lines));
+                }
+                Err(why) => {
+                    well = false;
+                    table.push((kernel.version, vec![format!("FAILED: {why}")]));
+                }
+            },
+            Err(why) => {
+                println!("skipped: kernels: {series}: {why}");
+                well &= !strict;
+            }
+        }
+    }
+    for (version, lines) in table {
+        println!("\nLinux {version}");
+        lines.iter().for_each(|line| println!("  {line}"));
+    }
+    well.into()
+}
+
+/// The two programs that run in the guest.
+pub(super) struct Programs {
+    pub(super) exam: PathBuf,
+    pub(super) streamline: PathBuf,
+}
+
+fn build(root: &Path) -> Option<Programs> {
+    let mut exam = cargo::cargo(root);
+    exam.args(["test", "--release", "--no-run", "--package", "streamline-tests"]);
+    exam.args(["--test", "kernel", "--message-format=json"]);
+    println!("$ cargo test --release --no-run --package streamline-tests --test kernel");
+    let built =
+        exam.stderr(Stdio::inherit()).output().ok().filter(|built| built.status.success())?;
+    let exam = String::from_utf8_lossy(&built.stdout).lines().filter_map(executable).next_back();
+    let mut streamline = cargo::cargo(root);
+    streamline.args(["build", "--release", "--package", "streamline-cli"]);
+    if !cargo::run(&mut streamline) {
+        return None;
+    }
+    let streamline = cargo::target(root).join("release/streamline");
+    Some(Programs { exam: exam?, streamline })
+}
+
+/// The program that a line of cargo's messages tells of.
+fn executable(line: &str) -> Option<PathBuf> {
+    let (_, path) = line.split_once("\"executable\":\"")?;
+    Some(PathBuf::from(path.split_once('"')?.0))
+}
+
+fn is_here(program: &str) -> bool {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let usual = ["/usr/sbin", "/sbin"].map(PathBuf::from);
+    std::env::split_paths(&path).chain(usual).any(|folder| folder.join(program).is_file())
+}
+
+/// Runs a program to its end; answers what it wrote.
+pub(super) fn output(command: &mut Command) -> Result<String, String> {
+    let done = command.stdin(Stdio::null()).output();
+    let done = done.map_err(|why| format!("{command:?}: {why}"))?;
+    if !done.status.success() {
+        let told = String::from_utf8_lossy(&done.stderr);
+        return Err(format!("{command:?} ended with {}: {}", done.status, told.trim_end()));
+    }
+    Ok(String::from_utf8_lossy(&done.stdout).into_owned())
+}
+
+/// The newest package whose name is this pattern (of `apt-cache search`), unpacked into a folder of
+/// its own; that folder is used again the next time.
+pub(super) fn package(home: &Path, folder: &str, pattern: &str) -> Result<PathBuf, String> {
+    let unpacked = home.join(folder);
+    if unpacked.is_dir() {
+        return Ok(unpacked);
+    }
+    let told = output(Command::new("apt-cache").args(["search", "--names-only", pattern]))?;
+    let names = told.lines().filter_map(|line| line.split(' ').next());
+    let newest = names.max_by_key(|name| numbers(name));
+    let newest = newest.ok_or_else(|| format!("no package is called {pattern}"))?;
+    fs::create_dir_all(home).map_err(|why| format!("{}: {why}", home.display()))?;
+    let before = debs(home);
+    output(Command::new("apt-get").args(["download", newest]).current_dir(home))?;
+    let new = debs(home).into_iter().find(|deb| !before.contains(deb));
+    let deb = new.ok_or_else(|| format!("{newest} was not downloaded"))?;
+    // Under another name until it is complete.
+    let half = home.join(format!("{folder}.half"));
+    output(Command::new("dpkg-deb").arg("-x").args([&deb, &half]))?;
+    fs::remove_file(&deb).map_err(|why| why.to_string())?;
+    fs::rename(&half, &unpacked).map_err(|why| why.to_string())?;
+    Ok(unpacked)
+}
+
+fn debs(home: &Path) -> Vec<PathBuf> {
+    let entries = fs::read_dir(home).into_iter().flatten().flatten().map(|entry| entry.path());
+    entries.filter(|path| path.extension().is_some_and(|end| end == "deb")).collect()
+}
+
+/// The numbers in a name, so that 6.1.0-9 comes before 6.1.0-10.
+fn numbers(name: &str) -> Vec<u64> {
+    let digits = name.split(|letter: char| !letter.is_ascii_digit());
+    digits.filter_map(|number| number.parse().ok()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_newest_has_the_largest_numbers() {
+        assert!(numbers("linux-image-6.1.0-47-cloud") > numbers("linux-image-6.1.0-9-cloud"));
+        assert!(numbers("linux-image-6.12.95+deb12") < numbers("linux-image-6.12.117+deb12"));
+    }
+
+    #[test]
+    fn cargo_tells_where_a_test_program_is() {
+        let line = r#"{"reason":"compiler-artifact","executable":"/t/deps/kernel-1","fresh":true}"#;
+        assert_eq!(executable(line), Some(PathBuf::from("/t/deps/kernel-1")));
+        assert_eq!(executable(r#"{"executable":null}"#), None);
+    }
+}
