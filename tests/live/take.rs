@@ -292,3 +292,89 @@ fn an_interface_that_goes_away_ends_the_path_and_all_before_it_counts() {
     assert!(ran.err.contains("the interface was removed after 10 frames"), "{}", ran.err);
     assert_eq!(ran.ledger["balanced"], true, "{}", ran.ledger);
 }
+
+/// What the report of `tx` says under a name.
+fn reported(ran: &crate::observer::Ran, name: &str) -> Option<u64> {
+    let filters = ran.ledger["filters"].as_array()?;
+    let tx = filters.iter().find(|filter| filter["name"] == "tx")?;
+    let rows = tx["report"].as_array()?;
+    rows.iter().find(|row| row["what"] == name)?["value"].as_u64()
+}
+
+/// A second cable between the same name spaces, from `back0` of the server to `back1`.
+fn back(pair: &Pair) {
+    let client = pair.client.name();
+    pair.server.ip(&format!("link add back0 type veth peer name back1 netns {client}"));
+    for (space, device) in [(&pair.server, "back0"), (&pair.client, "back1")] {
+        space.ip(&format!("link set dev {device} addrgenmode none arp off up"));
+    }
+    pair.server.until_up("back0");
+}
+
+/// Sends frames by one cable, lets a line in the middle hand them to the other one, and answers how
+/// that line ended and what arrived.
+fn pass(
+    pair: &Pair,
+    line: &str,
+    back: bool,
+    frames: &[Vec<u8>],
+) -> (crate::observer::Ran, Vec<Vec<u8>>) {
+    let (near, taken, far) = match back {
+        false => (CLIENT_DEVICE, SERVER_DEVICE, "back1"),
+        true => ("back1", "back0", CLIENT_DEVICE),
+    };
+    let mut ear = Observer::start(&pair.client, &format!("rx {far} ring=16M | pcap -"));
+    let middle = Observer::taking(&pair.server, taken, line);
+    let mut written = capture_length(&[]);
+    for bunch in frames.chunks(250) {
+        send(&pair.client, near, bunch);
+        written += capture_length(bunch) - capture_length(&[]);
+        ear.until_written("out", written);
+    }
+    let ran = middle.stop();
+    let ear = ear.stop();
+    ear.assert_whole();
+    (ran, ear.frames("out"))
+}
+
+#[test]
+fn g6_from_interface_to_interface_descriptors_move_and_no_byte_does() {
+    let Some(pair) = silent() else { return };
+    back(&pair);
+    let frames = numbered(0..5_000, SIZE);
+    for (line, way) in [
+        (format!("rx {SERVER_DEVICE} take | tx back0 qdisc=no"), false),
+        (format!("rx back0 take | tx {SERVER_DEVICE} qdisc=no"), true),
+    ] {
+        let (ran, arrived) = pass(&pair, &line, way, &frames);
+        ran.assert_whole();
+        assert!(arrived == frames, "each once, in order, as it was: {}", arrived.len());
+        let told = ["moved by AF_XDP", "copied to AF_XDP"].map(|name| reported(&ran, name));
+        assert_eq!(told, [Some(5_000), Some(0)], "{}", ran.ledger);
+    }
+}
+
+#[test]
+fn g6_what_was_changed_or_put_together_is_copied() {
+    let Some(pair) = pair(Cable { mtu: 9000, addresses: false, queues: 1 }) else { return };
+    back(&pair);
+    pair.server.ip("link set dev back0 mtu 9000");
+    pair.client.ip("link set dev back1 mtu 9000");
+    let frames = numbered(0..500, SIZE);
+    let line = format!("rx {SERVER_DEVICE} take | blank from=50 length=10 | tx back0 qdisc=no");
+    let (ran, arrived) = pass(&pair, &line, false, &frames);
+    ran.assert_whole();
+    assert!(arrived.iter().zip(&frames).all(|(one, other)| one[..50] == other[..50]));
+    assert!(arrived.iter().all(|frame| frame[50..60] == [0; 10]) && arrived.len() == 500);
+    assert_eq!(reported(&ran, "moved by AF_XDP"), Some(0), "{}", ran.ledger);
+    let payload =
+        |number: usize| vec![number as u8; if number.is_multiple_of(3) { 8_000 } else { 50 }];
+    let long = |number| Frame::ethernet().ethertype(0x88b5, &payload(number));
+    let frames: Vec<Vec<u8>> = (0..300).map(long).collect();
+    let line = format!("rx {SERVER_DEVICE} take | tx back0 qdisc=no");
+    let (ran, arrived) = pass(&pair, &line, false, &frames);
+    ran.assert_whole();
+    assert!(arrived == frames, "{}", arrived.len());
+    let told = ["moved by AF_XDP", "copied to AF_XDP"].map(|name| reported(&ran, name));
+    assert_eq!(told, [Some(200), Some(100)], "{}", ran.ledger);
+}

@@ -11,6 +11,7 @@ mod words;
 use crate::error::{Named as _, Result};
 use rustix::fs::{MemfdFlags, SealFlags};
 use rustix::mm::{Advice, MapFlags, MprotectFlags, ProtFlags};
+use std::any::Any;
 use std::ffi::c_void;
 use std::fmt;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -267,7 +268,7 @@ impl ReadMapping {
 ///    as the value lives, and begin at a page; the three answers never change.
 /// 2. From the moment at which `arrived(slot)` answers true until `give_back(slot)` is called the
 ///    other party neither writes nor reads that segment.
-pub unsafe trait Lender: fmt::Debug + Send + Sync {
+pub unsafe trait Lender: Any + fmt::Debug + Send + Sync {
     /// The first byte.
     fn base(&self) -> NonNull<u8>;
     /// Bytes of a segment: a power of two, at least a page.

@@ -137,6 +137,10 @@ pub(super) const SLEEPS: &[(&str, &str)] = &[
         "crates/endpoint/src/sink/tx/mod.rs",
         "a device's queue that is full tells nobody when it has room again",
     ),
+    (
+        "crates/endpoint/src/sink/tx/ring.rs",
+        "waiting for a socket of AF_XDP makes the kernel send, and nobody hears what it refused",
+    ),
     ("bench/src/moderation/mod.rs", "what a parked reader uses is measured over a stretch of time"),
     ("crates/buffer/tests/soak.rs", "who is killed anywhere is killed after a random time"),
 ];

@@ -27,6 +27,7 @@ use super::socket::{Settings, Socket};
 use super::umem::{Umem, UmemShape};
 use crate::error::{Error, Result};
 use crate::memory::Lender;
+use std::any::Any;
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
@@ -65,6 +66,13 @@ impl Frames {
             reserve: AtomicUsize::new(0),
             first: Mutex::default(),
         }))
+    }
+
+    /// The memory behind a lender, if it is one of this kind.
+    #[must_use]
+    pub fn of(lender: &Arc<dyn Lender>) -> Option<Arc<Self>> {
+        let any: Arc<dyn Any + Send + Sync> = lender.clone();
+        any.downcast().ok()
     }
 
     /// How many there are.

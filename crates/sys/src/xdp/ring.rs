@@ -16,6 +16,9 @@ const NEEDS_WAKEUP: u32 = 1;
 /// XDP_PKT_CONTD
 const CONTINUES: u32 = 1;
 
+/// The address of what is not to be sent: no memory is so large.
+const NOWHERE: u64 = u64::MAX >> 1;
+
 /// A piece of a packet in a frame.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Descriptor {
@@ -67,10 +70,15 @@ impl Fill {
 
 impl Completion {
     /// Takes addresses of frames that were sent, behind those that are there; at most `most`.
+    /// Answers how many entries that were.
     pub fn take(&mut self, into: &mut Vec<u64>, most: usize) -> Result<usize> {
         self.0.take(most, |ring, at| {
-            let address = ring.memory.word(at).filter(|at| ring.umem.frame_of(*at).is_some())?;
-            into.push(address);
+            let address = ring.memory.word(at)?;
+            // Some kernels say of what they skipped that it was sent.
+            if address != NOWHERE {
+                ring.umem.frame_of(address)?;
+                into.push(address);
+            }
             Some(())
         })
     }
@@ -119,8 +127,7 @@ impl Tx {
         let entries = u32::try_from(entries).unwrap_or(u32::MAX).min(self.waiting()?);
         for number in 1..=entries {
             let at = self.0.place(self.0.mine.wrapping_sub(number));
-            // No memory is so large.
-            if !(self.0.memory.set_word(at, u64::MAX >> 1) && self.0.memory.set_half(at + 8, 1)) {
+            if !(self.0.memory.set_word(at, NOWHERE) && self.0.memory.set_half(at + 8, 1)) {
                 return Err(self.0.broken());
             }
         }

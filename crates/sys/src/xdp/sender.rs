@@ -146,11 +146,7 @@ impl Sender {
     /// ENXIO: it is gone.
     pub fn push(&mut self) -> Result<Pushed> {
         self.collect()?;
-        let needs = self.socket.tx.as_ref().is_some_and(super::ring::Tx::needs_wakeup);
-        let woken = match self.waiting.is_empty() || !needs {
-            true => Woken::Done,
-            false => self.socket.wake_tx()?,
-        };
+        let woken = self.wake()?;
         self.last.clear();
         let mut pushed = Pushed { taken: self.settle()?, ..Pushed::default() };
         if woken == Woken::Refused && !self.is_zero_copy() {
@@ -179,6 +175,23 @@ impl Sender {
             self.away -= usize::from(self.frames.let_go(piece.at.address));
         }
         Ok(packets)
+    }
+
+    /// Tells the kernel that there is something, if it wants to be told. Where it skips what was
+    /// taken back, it stops at each.
+    fn wake(&mut self) -> Result<Woken> {
+        let Some(tx) = self.socket.tx.as_ref().filter(|tx| tx.needs_wakeup()) else {
+            return Ok(Woken::Done);
+        };
+        let mut left = tx.waiting()?;
+        while left > 0 {
+            let woken = self.socket.wake_tx()?;
+            let before = std::mem::replace(&mut left, tx.waiting()?);
+            if woken != Woken::Done || left == before {
+                return Ok(woken);
+            }
+        }
+        Ok(Woken::Done)
     }
 
     /// Frames that were sent go back.

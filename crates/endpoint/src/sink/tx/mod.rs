@@ -5,22 +5,27 @@
 //! the checksum must be computed (CONTRACT 3). A full queue is waited for. What cannot leave is
 //! counted by the reason, and the rest goes on.
 //!
+//! - [`device`]: the interface, and which way leads into it;
+//! - [`ring`]: the way by AF_XDP.
+//!
 //! Deviation: the sources' `tx` is the driver's own ring; on a stock kernel the nearest place that
-//! every interface has is the packet socket.
+//! every interface has is the packet socket, and the nearest to the driver AF_XDP, which knows no
+//! queue of what the host sends.
 
 mod checksum;
 mod device;
+mod ring;
 
 use crate::{Failure, Opening, Sink, SinkEntry};
 use abi::Flags;
-use device::Device;
+use device::{Device, Way};
 use filter::{
     Amount, Batch, Block, Description, Form, Forms, Gives, Kind, LANES, Parameter, Report, Time,
     Type,
 };
 use std::ops::Range;
 use std::time::Duration;
-use sys::packet::{Qdisc, Sent, Stop};
+use sys::packet::{Sent, Stop};
 use wire::link::LinkType;
 
 /// What everybody knows about `tx` at the end of a line.
@@ -30,8 +35,11 @@ pub const TX: Description = Description {
     details: "\
 At the end of a line: sends each frame as it is, whatever part of it the filters before looked at.
 An interface without a link layer (a tunnel) takes packets. The frames wait their turn among the
-others that this host sends; `qdisc=no` hands them straight to the driver. A full queue is waited
-for. A checksum that was left to the device that the frame came from is computed first.
+others that this host sends; `qdisc=no` hands them straight to the driver, by a ring of AF_XDP if
+that can be had and by a packet socket if not, which is the same to everybody else; `by` says which.
+Behind `rx … take`, frames that nobody changed stay where they are and only their descriptors move,
+which the report tells. A full queue is waited for. A checksum that was left to the device that the
+frame came from is computed first.
 
 What cannot leave is dropped and counted: frames that are longer than the interface takes, that were
 cut short when they were captured, that are of another link type, that the kernel refuses, or for
@@ -52,6 +60,12 @@ Needs CAP_NET_RAW; `streamline doctor` tells what is missing.",
             "yes",
             "whether they wait among what this host sends",
         ),
+        Parameter::named(
+            "by",
+            Type::OneOf(&["any", "packet", "xdp"]),
+            "any",
+            "how they leave with `qdisc=no`",
+        ),
         Parameter::optional("netns", Type::Text, "a name space, by name, path or process id"),
     ],
     ..Description::EMPTY
@@ -68,6 +82,7 @@ const PAUSE: Duration = Duration::from_micros(25);
 const PAUSE_MAX: Duration = Duration::from_millis(1);
 
 const EMSGSIZE: i32 = rustix::io::Errno::MSGSIZE.raw_os_error();
+const ENOBUFS: i32 = rustix::io::Errno::NOBUFS.raw_os_error();
 const ENETDOWN: i32 = rustix::io::Errno::NETDOWN.raw_os_error();
 const ENXIO: i32 = rustix::io::Errno::NXIO.raw_os_error();
 const ENODEV: i32 = rustix::io::Errno::NODEV.raw_os_error();
@@ -120,10 +135,8 @@ struct Leaving<'a> {
 }
 
 fn open(opening: &Opening<'_>) -> Result<Box<dyn Sink>, Failure> {
-    let arguments = opening.arguments;
-    let name = arguments.text("interface").unwrap_or_default();
-    let qdisc = if arguments.flag("qdisc") { Qdisc::Through } else { Qdisc::Bypass };
-    let device = Device::open(name, arguments.text("netns"), qdisc)?;
+    let name = opening.arguments.text("interface").unwrap_or_default();
+    let device = Device::open(opening)?;
     let frames = opening.form != Form::Packet;
     if !frames && device.link != LinkType::RAW {
         let why = "it sends frames, and what comes is packets without a link layer";
@@ -165,6 +178,15 @@ impl Sink for Tx {
         let mut rows = vec![row("frames", self.sent.blocks), row("bytes", self.sent_bytes)];
         if self.completed > 0 {
             rows.push(row("checksums computed", self.completed));
+        }
+        if let Way::Ring(ring) = &mut self.device.way {
+            let left = ring.finish() as u64;
+            rows.push(row("moved by AF_XDP", ring.moved));
+            rows.push(row("copied to AF_XDP", ring.copied));
+            rows.push(row("sent again", ring.again));
+            if left > 0 {
+                rows.push(row("on their way", left));
+            }
         }
         Ok(Report { rows })
     }
@@ -238,7 +260,7 @@ impl Tx {
         let mut next = 0;
         let mut wait = Wait::default();
         while let Some(rest) = frames.get(next..).filter(|rest| !rest.is_empty()) {
-            let Sent { frames: went, stopped } = self.device.sender.send(rest);
+            let Sent { frames: went, stopped } = self.device.send(rest);
             for (bytes, view) in rest.iter().zip(leaving.views.iter().skip(next)).take(went) {
                 self.sent.add(*view);
                 self.sent_bytes += bytes.len() as u64;
@@ -258,8 +280,10 @@ impl Tx {
                 Some(Stop::Refused(ENXIO | ENODEV)) => return Err(self.gone()),
                 Some(Stop::Refused(EMSGSIZE)) => Reason::TooLong,
                 Some(Stop::Refused(ENETDOWN)) => Reason::Down,
+                Some(Stop::Refused(ENOBUFS)) => Reason::QueueFull,
                 Some(Stop::Refused(_)) => Reason::Refused,
             };
+            self.device.skip();
             self.drop(why, leaving.views.get(next).copied().unwrap_or(0));
             next += 1;
         }
@@ -303,7 +327,7 @@ impl Wait {
         self.pause = (self.pause * 2).clamp(PAUSE, PAUSE_MAX);
         self.waited += self.pause;
         // Ready at once means that the socket has room and the device has none: nothing tells when.
-        if sys::poll::writable(&device.sender, self.pause) {
+        if device.is_writable(self.pause) {
             std::thread::sleep(self.pause);
         }
         true

@@ -9,15 +9,49 @@ use abi::{DbufId, Marks};
 use buffer::pool::{Config, Pool};
 use filter::{Columns, Room};
 use testkit::Frame;
-use testkit::net::{CLIENT_DEVICE, Cable, Namespace, Pair, SERVER_DEVICE, until};
+use testkit::net::{CLIENT_DEVICE, Cable, Namespace, Pair, SERVER_DEVICE, counters, until};
 
 fn silent() -> Option<Pair> {
     Pair::new(Cable { addresses: false, ..Cable::default() })
 }
 
+/// The ways into an interface: the queue of the host, a packet socket past it, a ring.
+type Way = &'static [(&'static str, &'static str)];
+const QUEUE: Way = &[];
+const PACKET: Way = &[("qdisc", "no"), ("by", "packet")];
+const RING: Way = &[("qdisc", "no"), ("by", "xdp")];
+
+/// All ways that this machine has.
+fn ways(space: &Namespace) -> Vec<Way> {
+    let ring = space.enter(sys::probe::xdp_socket);
+    let ring = ring.or_else(|why| testkit::need::skip(&why.to_string()).ok_or(why));
+    [QUEUE, PACKET].into_iter().chain(ring.ok().map(|()| RING)).collect()
+}
+
 fn tx(space: &Namespace, form: Form) -> Result<Box<dyn Sink>, Failure> {
-    let given = arguments(&TX, &[("interface", CLIENT_DEVICE), ("netns", space.name())]);
+    tx_by(space, form, QUEUE)
+}
+
+fn tx_by(space: &Namespace, form: Form, way: Way) -> Result<Box<dyn Sink>, Failure> {
+    let words = [&[("interface", CLIENT_DEVICE), ("netns", space.name())], way].concat();
+    let given = arguments(&TX, &words);
     open(&Opening { form, ..opening(&given, &[]) })
+}
+
+/// Does this with a cable of its own for each way into it.
+fn by_each_way(test: impl Fn(&Pair, Way)) {
+    let Some(pair) = silent() else { return };
+    for way in ways(&pair.client) {
+        println!("by {way:?}");
+        let Some(pair) = silent() else { return };
+        test(&pair, way);
+    }
+}
+
+/// What is reported under a name.
+fn reported(sink: &mut dyn Sink, name: &str) -> Option<u64> {
+    let rows = sink.finish().unwrap().rows;
+    rows.into_iter().find(|(what, _)| what == name).map(|(_, number)| number)
 }
 
 /// The other end: `rx` with the pool that a space would make for it.
@@ -87,10 +121,13 @@ fn drive(request: &[(&str, &str)], sink: &mut dyn Sink, mut between: impl FnMut(
 }
 
 #[test]
-fn a_hundred_thousand_numbers_arrive_one_by_one() {
-    let Some(pair) = silent() else { return };
+fn g1_a_hundred_thousand_numbers_arrive_one_by_one() {
+    by_each_way(numbers_arrive);
+}
+
+fn numbers_arrive(pair: &Pair, way: Way) {
     let mut ear = Ear::at(&pair.server);
-    let mut sink = tx(&pair.client, Form::Frame).unwrap();
+    let mut sink = tx_by(&pair.client, Form::Frame, way).unwrap();
     let mut heard = Vec::new();
     let mut next = 0;
     let mut check = |ear: &mut Ear| {
@@ -108,7 +145,9 @@ fn a_hundred_thousand_numbers_arrive_one_by_one() {
     assert_eq!(sink.written(), Some(Amount { blocks: 100_000, bytes: 10_000_000 }));
     assert_eq!(sink.dropped(), []);
     let rows = [("frames".to_owned(), 100_000), ("bytes".to_owned(), 10_000_000)];
-    assert_eq!(sink.finish().unwrap().rows, rows);
+    assert_eq!(sink.finish().unwrap().rows[..2], rows);
+    let copied = reported(&mut *sink, "copied to AF_XDP");
+    assert_eq!(copied, (way == RING).then_some(100_000), "memory of others is copied");
     let seen = ear.source.seen();
     assert_eq!(seen.given.blocks, 100_000);
     assert!(seen.dropped.iter().all(|(_, count)| count.unwrap_or(0) == 0), "{seen:?}");
@@ -156,11 +195,75 @@ fn a_queue_that_stands_still_is_not_waited_for_forever() {
     assert_eq!(sink.dropped(), [("queue full", lost)]);
 }
 
+/// The frames that these numbers stand for.
+fn numbered(range: Range<u16>, length: usize) -> Vec<Vec<u8>> {
+    let made = |n| Frame::ethernet().ipv4("10.0.0.1", "10.0.0.2").udp(1, n, &vec![0; length]);
+    range.map(made).collect()
+}
+
+/// While the other end is down the device refuses what it is given; when it is up again all goes,
+/// in order.
+#[test]
+fn g1_what_a_device_refuses_is_sent_again_in_its_place() {
+    let Some(pair) = silent() else { return };
+    if !ways(&pair.client).contains(&RING) {
+        return;
+    }
+    let mut ear = Ear::at(&pair.server);
+    let mut sink = tx_by(&pair.client, Form::Frame, RING).unwrap();
+    let frames = numbered(0..60, 20);
+    let mut send = |from: usize, to: usize| {
+        let blocks: Vec<_> = frames[from..to].iter().map(|bytes| frame(bytes)).collect();
+        sink.take(&batch(&blocks), 0).unwrap();
+    };
+    send(0, 10);
+    pair.server.ip(&format!("link set dev {SERVER_DEVICE} down"));
+    let refused = || counters(&pair.client, CLIENT_DEVICE).unwrap().send_dropped;
+    let before = refused();
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            until("something was refused", || refused() > before + 3);
+            pair.server.ip(&format!("link set dev {SERVER_DEVICE} up"));
+        });
+        send(10, 60);
+    });
+    let heard: Vec<Vec<u8>> = ear.wait_for(60).into_iter().map(|gift| gift.bytes).collect();
+    assert!(heard == frames, "each once, in order: {}", heard.len());
+    assert_eq!((sink.written().unwrap().blocks, sink.dropped()), (60, Vec::new()));
+    assert!(reported(&mut *sink, "sent again").unwrap() > 3);
+}
+
+/// The other end takes shorter frames than this one: what it refuses for ever is dropped after a
+/// while, and those before and behind it go.
+#[test]
+fn g1_what_a_device_refuses_for_ever_is_dropped_and_the_rest_leaves() {
+    let Some(pair) = silent() else { return };
+    if !ways(&pair.client).contains(&RING) {
+        return;
+    }
+    pair.server.ip(&format!("link set dev {SERVER_DEVICE} mtu 500"));
+    let mut ear = Ear::at(&pair.server);
+    let mut sink = tx_by(&pair.client, Form::Frame, RING).unwrap();
+    let (short, long) = (numbered(0..40, 20), numbered(7..8, 1000));
+    let mut blocks: Vec<_> = short.iter().map(|bytes| frame(bytes)).collect();
+    blocks.insert(5, frame(&long[0]));
+    sink.take(&batch(&blocks), 0).unwrap();
+    let heard: Vec<Vec<u8>> = ear.wait_for(40).into_iter().map(|gift| gift.bytes).collect();
+    assert!(heard == short, "each once, in order: {}", heard.len());
+    let lost = Amount { blocks: 1, bytes: long[0].len() as u64 };
+    assert_eq!(sink.dropped(), [("queue full", lost)]);
+    assert_eq!(sink.written().unwrap().blocks, 40);
+    assert!(reported(&mut *sink, "sent again").unwrap() > 3);
+}
+
 #[test]
 fn what_cannot_leave_is_counted_and_the_rest_leaves() {
-    let Some(pair) = silent() else { return };
+    by_each_way(what_cannot_leave);
+}
+
+fn what_cannot_leave(pair: &Pair, way: Way) {
     let mut ear = Ear::at(&pair.server);
-    let mut sink = tx(&pair.client, Form::Frame).unwrap();
+    let mut sink = tx_by(&pair.client, Form::Frame, way).unwrap();
     let good: Vec<Vec<u8>> =
         (0..3).map(|n| Frame::ethernet().ipv4("10.0.0.1", "10.0.0.2").udp(1, n, b"good")).collect();
     let long = vec![0xee; 1600];
@@ -218,8 +321,11 @@ fn a_checksum_that_was_left_to_a_device_is_computed() {
 
 #[test]
 fn an_interface_that_is_down_is_a_reason_and_one_that_is_gone_a_failure() {
-    let Some(pair) = silent() else { return };
-    let mut sink = tx(&pair.client, Form::Frame).unwrap();
+    by_each_way(down_and_gone);
+}
+
+fn down_and_gone(pair: &Pair, way: Way) {
+    let mut sink = tx_by(&pair.client, Form::Frame, way).unwrap();
     let bytes = Frame::ethernet().ipv4("10.0.0.1", "10.0.0.2").udp(1, 2, b"x");
     let mut send = || sink.take(&batch(&[frame(&bytes)]), 0).map(|()| sink.written().unwrap());
     assert_eq!(send().unwrap().blocks, 1);

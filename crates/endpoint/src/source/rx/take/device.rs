@@ -24,6 +24,9 @@ use wire::link::LinkType;
 const FRAMES_QUEUE: u64 = 4096;
 const FRAMES_MIN: u64 = 8192;
 const FRAMES_MAX: u64 = 1 << 16;
+/// One frame in so many is not lent: a sink that sends out of this memory copies into it what lies
+/// elsewhere.
+const SPARE: usize = 16;
 /// Entries of a ring, at most: the kernel's own limit is higher, and nobody is so late.
 const ENTRIES_MAX: u32 = 1 << 14;
 /// More queues are not looked for.
@@ -170,6 +173,7 @@ fn queues(asked: &Asked<'_>, index: u32) -> sys::Result<(Arc<Frames>, Vec<Receiv
         let wanted = (queues * FRAMES_QUEUE).clamp(FRAMES_MIN, FRAMES_MAX).min(memory.max(1024));
         let frames = 1 << bytes.unwrap_or(wanted).clamp(64, 1 << 20).ilog2();
         let frames = Frames::create("streamline-take", frames)?;
+        frames.reserve(frames.count() / SPARE);
         let entries = u32::try_from(frames.count()).unwrap_or(ENTRIES_MAX).min(ENTRIES_MAX);
         let settings = Settings { fragments, ..Settings::new(index, 0, entries) };
         let receiver = Receiver::open(&frames, settings)?;
