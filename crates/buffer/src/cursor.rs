@@ -27,12 +27,11 @@ mod told;
 
 use self::told::Teller;
 use crate::atomic::{Ordering, acquire, fence};
-use crate::join::{Coming, Door, Ticket};
+use crate::join::{Coming, Contact, Door, Ticket};
 use crate::region::Region;
 use crate::{Fault, Policy, Put, Taken};
 use abi::ring::{CLOSED, PAGE_WORDS, SWITCHED, reader, writer};
 use std::sync::Arc;
-use sys::doorbell::Doorbell;
 
 /// No writer comes this far: 2⁶³ bytes take 29 years at 10 GB/s. So sums of positions do not
 /// overflow.
@@ -137,7 +136,7 @@ struct Cut {
 #[derive(Debug)]
 pub(crate) enum Change {
     /// It is at this place now, which was another reader's before or is the next one.
-    Came(usize, Doorbell),
+    Came(usize, Contact),
     /// The one at this place is gone.
     Left(usize),
 }
@@ -222,7 +221,7 @@ impl Producer {
         }
         for coming in news.came {
             let start = coming.start();
-            let Coming { ticket, page, bell, .. } = coming;
+            let Coming { ticket, page, contact, .. } = coming;
             let seen = Seen { cursor: start, gone: false, came: Some((ticket, page)) };
             let at = match self.seen.iter_mut().enumerate().find(|(_, seen)| seen.gone) {
                 Some((at, free)) => {
@@ -234,7 +233,7 @@ impl Producer {
                     self.seen.len() - 1
                 }
             };
-            self.changes.extend(bell.map(|bell| Change::Came(at, bell)));
+            self.changes.extend(contact.map(|contact| Change::Came(at, contact)));
         }
     }
 

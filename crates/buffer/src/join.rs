@@ -21,6 +21,7 @@ use crate::atomic::{AtomicU32, Mutex, MutexGuard, Ordering, acquire, fence};
 use crate::region::Region;
 use abi::ring::reader;
 use std::fmt;
+use std::os::fd::OwnedFd;
 use std::sync::{Arc, PoisonError};
 use sys::doorbell::Doorbell;
 
@@ -54,10 +55,19 @@ pub(crate) struct Coming {
     pub(crate) ticket: Ticket,
     /// Its page; nobody else has it yet.
     pub(crate) page: Arc<Region>,
-    /// Our end of its bell; the models have none.
-    pub(crate) bell: Option<Doorbell>,
+    /// How it is reached; the models have none.
+    pub(crate) contact: Option<Contact>,
     /// Whether its cursor says where it starts.
     is_decided: bool,
+}
+
+/// How the writer reaches a reader.
+#[derive(Debug)]
+pub(crate) struct Contact {
+    /// Our end of its bell.
+    pub(crate) bell: Doorbell,
+    /// The file of its page, for a writer that takes the stream over.
+    pub(crate) page: OwnedFd,
 }
 
 /// What the writer finds at the door.
@@ -76,7 +86,7 @@ impl Door {
     pub(crate) fn enter(
         &self,
         page: Arc<Region>,
-        bell: Option<Doorbell>,
+        contact: Option<Contact>,
         shown: impl Fn() -> u64,
     ) -> Option<Ticket> {
         let mut state = self.lock();
@@ -85,7 +95,7 @@ impl Door {
         }
         let ticket = Ticket(state.next);
         state.next += 1;
-        state.coming.push(Coming { ticket, page, bell, is_decided: false });
+        state.coming.push(Coming { ticket, page, contact, is_decided: false });
         self.rung.store(1, Ordering::Release);
         drop(state);
         // SYNC POINT: entering; pairs with the fence in `has_news`.

@@ -19,7 +19,7 @@
 
 use crate::atomic::acquire;
 use crate::cursor::{Consumer, POSITION_MAX, Store};
-use crate::join::{Door, Ticket};
+use crate::join::{Contact, Door, Ticket};
 use crate::pages::Choice;
 use crate::region::Region;
 use crate::{Policy, dbuf, ibuf};
@@ -103,7 +103,8 @@ impl Hall {
         let current = self.current();
         let (cursor, page) = current.files.page()?;
         let shown = || acquire(current.store.writer.word(writer::COMMIT));
-        let ticket = self.door.enter(Arc::new(page), Some(bell), shown);
+        let contact = Contact { bell, page: copy(&cursor)? };
+        let ticket = self.door.enter(Arc::new(page), Some(contact), shown);
         ticket.map(|ticket| Ok((ticket, current.files.offer(cursor)?))).transpose()
     }
 

@@ -42,9 +42,15 @@ struct State {
 
 impl Output {
     /// Ends the part of this process: what was written is shown, and the stream goes on with
-    /// whoever opens the hand-over. Where it is refused the stream ends as if dropped.
+    /// whoever opens the hand-over. Where it is refused the stream ends as if dropped. As long as
+    /// there is an entrance it is ([`Stay::Entrance`]): where a reader starts is decided between the
+    /// entrance and the writer in memory of their process. Who came by one that was dropped since
+    /// goes on like all others.
     pub fn hand_over(mut self) -> Result<Handover, Stay> {
-        if self.segments.has_entrance() {
+        // Who has come until here goes on with the successor.
+        self.ring.side().look_at_door();
+        self.settle();
+        if self.segments.is_open() {
             return Err(Stay::Entrance);
         }
         self.segments.number += 1;
@@ -52,7 +58,7 @@ impl Output {
         let mut ends = Vec::new();
         for End { bell, page, .. } in std::mem::take(&mut self.ends).into_iter().filter(|e| !e.gone)
         {
-            ends.push((page.ok_or(Stay::Entrance)?, OwnedFd::from(bell)));
+            ends.push((page, OwnedFd::from(bell)));
         }
         if ends.len() * 2 > DESCRIPTORS_MAX {
             return Err(Stay::Reader(DESCRIPTORS_MAX / 2));

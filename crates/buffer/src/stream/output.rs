@@ -6,6 +6,7 @@ use super::waking::{Latency, Waking};
 use super::{Config, Ready};
 use crate::atomic::Ordering;
 use crate::cursor::{Change, Producer};
+use crate::join::Contact;
 use crate::scale::Sides;
 use crate::signal::Spin;
 use crate::signal::moderate::Events;
@@ -47,15 +48,15 @@ pub(super) struct End {
     pub(super) bell: Doorbell,
     ringer: Ringer,
     pub(super) gone: bool,
-    /// Its page, for a writer that takes the stream over; who came by an entrance has none.
-    pub(super) page: Option<OwnedFd>,
+    /// Its page, for a writer that takes the stream over.
+    pub(super) page: OwnedFd,
     /// How often it has rung in vain since there was room. Below 0: so often it rings because it
     /// has come to a new segment.
     pub(super) false_alarms: i64,
 }
 
 impl End {
-    pub(super) fn new(bell: Doorbell, page: Option<OwnedFd>) -> Self {
+    pub(super) fn new(bell: Doorbell, page: OwnedFd) -> Self {
         Self { bell, ringer: Ringer::default(), gone: false, page, false_alarms: 0 }
     }
 }
@@ -79,8 +80,7 @@ impl Output {
             config.latency.map(|ns| Latency::new(config.every.max(1) as u64, ns, entries));
         ring.stop_at(show_at);
         ring.keep_room_to_switch();
-        let ends: Vec<End> =
-            ends.into_iter().map(|(bell, page)| End::new(bell, Some(page))).collect();
+        let ends: Vec<End> = ends.into_iter().map(|(bell, page)| End::new(bell, page)).collect();
         let scaler = config.scaling.map(Scaler::new);
         let (sleeper, spin) = (Sleeper::default(), Spin::default());
         let (show_after, waking) = (every, Waking::default());
@@ -351,10 +351,13 @@ impl Output {
         }
         for change in changes {
             match change {
-                Change::Came(at, bell) => match self.ends.get_mut(at) {
-                    Some(end) => *end = End::new(bell, None),
-                    None => self.ends.push(End::new(bell, None)),
-                },
+                Change::Came(at, Contact { bell, page }) => {
+                    let came = End::new(bell, page);
+                    match self.ends.get_mut(at) {
+                        Some(end) => *end = came,
+                        None => self.ends.push(came),
+                    }
+                }
                 // The ring knows; another one may have its place there already.
                 Change::Left(at) => {
                     if let Some(end) = self.ends.get_mut(at) {

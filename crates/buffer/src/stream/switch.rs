@@ -49,8 +49,9 @@ impl Segments {
         self.file.is_some()
     }
 
-    pub(super) const fn has_entrance(&self) -> bool {
-        self.hall.is_some()
+    /// Whether more readers may come.
+    pub(super) fn is_open(&self) -> bool {
+        self.hall.as_ref().is_some_and(|hall| !hall.door.is_shut())
     }
 }
 
@@ -65,7 +66,7 @@ pub enum Stay {
     Size(usize),
     /// There is no such reader.
     Reader(usize),
-    /// The readers come by an entrance of this process, so the writer has to stay in it.
+    /// Readers may come by an entrance of this process, so the writer has to stay in it.
     Entrance,
     /// The kernel refused.
     System(sys::Error),
@@ -79,7 +80,7 @@ impl fmt::Display for Stay {
             Self::Size(bytes) => write!(f, "no ring has {bytes} bytes"),
             Self::Reader(reader) => write!(f, "there is no reader {reader}"),
             Self::Entrance => f.write_str(
-                "readers come by an entrance of this process: the writer has to stay in it",
+                "readers may come by an entrance of this process: drop it first, or the writer stays",
             ),
             Self::System(error) => error.fmt(f),
         }

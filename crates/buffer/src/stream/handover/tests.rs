@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::Fault;
+use crate::stream::joinable;
 use crate::stream::tests::open;
 
 fn config(policy: Policy) -> Config {
@@ -47,6 +48,39 @@ fn a_stream_goes_on_with_another_writer() {
         assert_eq!((all, inputs[1].count().blocks), (1500, 20));
         assert_eq!(inputs[0].read(&mut [0; 9]), Ok(0), "the end");
     }
+}
+
+/// Readers that came while the stream ran go on with the successor, once nobody else can come.
+#[test]
+fn who_came_by_an_entrance_goes_on_with_another_writer() {
+    let (mut output, entrance) = joinable(&config(Policy::Block)).unwrap();
+    output.write(b"before anybody came").unwrap();
+    output.flush();
+    let come = || entrance.enter().unwrap().unwrap().1.open().unwrap();
+    let mut early = come();
+    output.write(b"first").unwrap();
+    output.flush();
+    // This one comes between two looks of the writer.
+    let mut late = come();
+    output.resize(8192).unwrap();
+    output.write(b"second").unwrap();
+    drop(entrance);
+    let mut output = sent(&output.hand_over().unwrap()).open().unwrap();
+    output.write(b"third").unwrap();
+    drop(output);
+    for (input, expected) in [(&mut early, "firstsecondthird"), (&mut late, "secondthird")] {
+        let (mut all, mut out) = (Vec::new(), [0; 100]);
+        loop {
+            match input.read(&mut out).unwrap() {
+                0 => break,
+                count => all.extend_from_slice(&out[..count]),
+            }
+        }
+        assert_eq!(String::from_utf8(all).unwrap(), expected);
+    }
+    // As long as somebody may come, the writer stays.
+    let (output, _entrance) = joinable(&config(Policy::Block)).unwrap();
+    assert_eq!(output.hand_over().unwrap_err(), Stay::Entrance);
 }
 
 #[test]
