@@ -43,9 +43,9 @@ struct State {
 impl Output {
     /// Ends the part of this process: what was written is shown, and the stream goes on with
     /// whoever opens the hand-over. Where it is refused the stream ends as if dropped. As long as
-    /// there is an entrance it is ([`Stay::Entrance`]): where a reader starts is decided between the
-    /// entrance and the writer in memory of their process. Who came by one that was dropped since
-    /// goes on like all others.
+    /// there is an entrance it is ([`Stay::Entrance`]): where a reader starts is decided between
+    /// the entrance and the writer in memory of their process. Who came by one that was dropped
+    /// since goes on like all others.
     pub fn hand_over(mut self) -> Result<Handover, Stay> {
         // Who has come until here goes on with the successor.
         self.ring.side().look_at_door();

@@ -80,7 +80,7 @@ impl fmt::Display for Stay {
             Self::Size(bytes) => write!(f, "no ring has {bytes} bytes"),
             Self::Reader(reader) => write!(f, "there is no reader {reader}"),
             Self::Entrance => f.write_str(
-                "readers may come by an entrance of this process: drop it first, or the writer stays",
+                "readers may come by an entrance of this process: drop it, or the writer stays",
             ),
             Self::System(error) => error.fmt(f),
         }
