@@ -398,7 +398,7 @@ impl Producer {
 
 /// A reader's side of a ring.
 #[derive(Debug)]
-pub(crate) struct Consumer {
+pub struct Consumer {
     pub(crate) store: Arc<Store>,
     /// Positions from one lap to the next.
     pub(crate) capacity: u64,

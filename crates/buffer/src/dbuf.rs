@@ -24,14 +24,15 @@
 //!   that commit copies in, word by word, and readers copy out.
 
 use crate::cursor::{Consumer, Store};
-use crate::{Fault, Policy, Put, Taken};
+use crate::{Fault, Policy};
+use abi::DbufId;
 use abi::ring::PAGE;
-use abi::{DbufId, Place};
-use walk::{Found, Walk, block_max};
+use walk::{Walk, block_max};
 
 #[expect(unsafe_code, reason = "turns positions into addresses; numbered invariants in the file")]
 mod data;
 pub mod fixed;
+mod readers;
 pub(crate) mod walk;
 mod writer;
 
@@ -68,96 +69,16 @@ impl Config {
 pub fn ring(config: &Config) -> (Writer, Vec<Reader>) {
     let bytes = config.bytes();
     let store = Store::heap(bytes / 8, bytes as u64, config.policy, config.readers);
-    let reader = |index| Reader(Walk::new(Consumer::new(store.clone(), index)));
+    let reader = |index| readers::Reader(Walk::new(Consumer::new(store.clone(), index)));
     let readers = (0..config.readers).map(reader).collect();
     (Writer::new(store, config.id), readers)
 }
 
 /// A reader in the writer's process.
-#[derive(Debug)]
-pub struct Reader(Walk);
-
-impl Reader {
-    /// The next block, in place, without taking it; `None`: nothing is there. Not in a ring that
-    /// overwrites ([`Fault::Lossy`]).
-    pub fn peek(&mut self) -> Result<Option<&[u8]>, Fault> {
-        let Some(record) = self.held()? else { return Ok(None) };
-        Ok(Some(self.look(record)))
-    }
-
-    /// The next block, in place, and past it: [`Reader::release`] gives it back. For a batch: call
-    /// it as often as wanted, with the reader borrowed for each block.
-    pub fn next_block(&mut self) -> Result<Option<&[u8]>, Fault> {
-        let Some(record) = self.held()? else { return Ok(None) };
-        self.0.pass(&record);
-        Ok(Some(self.look(record)))
-    }
-
-    /// Passes over the next block without looking at it; answers whether there was one.
-    pub fn skip(&mut self) -> Result<bool, Fault> {
-        let record = self.held()?;
-        if let Some(record) = &record {
-            self.0.pass(record);
-        }
-        Ok(record.is_some())
-    }
-
-    /// Gives everything back that was passed: the writer may use the room.
-    pub fn release(&mut self) {
-        self.0.release();
-    }
-
-    /// Copies the next block into `out`, takes it, and gives it back. `None`: nothing is there.
-    /// Where `out` is too short the block stays.
-    pub fn read(&mut self, out: &mut [u8]) -> Result<Option<usize>, Fault> {
-        self.0.read(out)
-    }
-
-    /// Passes over all blocks but the newest; answers how many, which are counted as skipped.
-    pub fn skip_to_latest(&mut self) -> Result<u64, Fault> {
-        self.0.skip_to_latest()
-    }
-
-    /// Goes on with what is written from now on; answers how many blocks were skipped.
-    pub fn skip_to_now(&mut self) -> Result<u64, Fault> {
-        self.0.skip_to_now()
-    }
-
-    /// Whether the writer has closed the ring and everything has been read.
-    pub fn is_finished(&mut self) -> Result<bool, Fault> {
-        self.0.side.ended()
-    }
-
-    /// What this side has counted.
-    #[must_use]
-    pub const fn count(&self) -> Taken {
-        self.0.count()
-    }
-
-    /// What the writer has published about its count.
-    #[must_use]
-    pub fn written(&self) -> Put {
-        self.0.side.store.put()
-    }
-
-    fn held(&mut self) -> Result<Option<Found>, Fault> {
-        if self.0.side.policy == Policy::Overwrite {
-            return Err(Fault::Lossy);
-        }
-        self.0.find()
-    }
-
-    fn look(&self, found: Found) -> &[u8] {
-        // SAFETY: `find` checked that the record lies in the ring and is shown (D3); it is not
-        // behind our published cursor, which cannot move while `self` is borrowed (D4), and the
-        // ring does not overwrite (`held`).
-        unsafe { self.0.data.bytes(found.at, found.length as usize) }
-    }
-}
+pub type Reader = readers::Reader<Walk>;
 
 /// A reader in another process than the writer's. All it gets are copies.
-#[derive(Debug)]
-pub struct Visitor(Walk);
+pub type Visitor = readers::Visitor<Walk>;
 
 impl Visitor {
     pub(crate) fn new(side: Consumer) -> Self {
@@ -169,28 +90,6 @@ impl Visitor {
         &mut self.0
     }
 
-    /// Copies the next block into `out`, takes it, and gives it back. `None`: nothing is there.
-    /// Where `out` is too short the block stays.
-    pub fn read(&mut self, out: &mut [u8]) -> Result<Option<usize>, Fault> {
-        self.0.read(out)
-    }
-
-    /// Copies the bytes that a rich pointer names into `out`, which must be as long. They must lie
-    /// in what this reader has not released, or, where the ring overwrites, not have been lapped.
-    pub fn copy(&mut self, place: Place, out: &mut [u8]) -> Result<(), Fault> {
-        self.0.copy(place, out)
-    }
-
-    /// Passes over all blocks but the newest; answers how many, which are counted as skipped.
-    pub fn skip_to_latest(&mut self) -> Result<u64, Fault> {
-        self.0.skip_to_latest()
-    }
-
-    /// Goes on with what is written from now on; answers how many blocks were skipped.
-    pub fn skip_to_now(&mut self) -> Result<u64, Fault> {
-        self.0.skip_to_now()
-    }
-
     /// Goes on with what is written from now on, and counts nothing that came before.
     pub fn join_now(&mut self) -> Result<(), Fault> {
         self.0.join_now()
@@ -200,24 +99,6 @@ impl Visitor {
     #[must_use]
     pub fn block_max(&self) -> usize {
         block_max(self.0.data.capacity())
-    }
-
-    /// Whether the writer has closed the ring and everything has been read. A writer that was
-    /// killed closes nothing: its control socket tells (RELIABILITY T10).
-    pub fn is_finished(&mut self) -> Result<bool, Fault> {
-        self.0.side.ended()
-    }
-
-    /// What this side has counted.
-    #[must_use]
-    pub const fn count(&self) -> Taken {
-        self.0.count()
-    }
-
-    /// What the writer alleges about its count.
-    #[must_use]
-    pub fn written(&self) -> Put {
-        self.0.side.store.put()
     }
 }
 

@@ -61,7 +61,7 @@ impl Data {
     /// Where a position lies, in bytes.
     #[inline]
     #[expect(clippy::cast_possible_truncation, reason = "less than the capacity, which is mapped")]
-    const fn offset(&self, position: u64) -> usize {
+    pub(super) const fn offset(&self, position: u64) -> usize {
         (position & self.mask) as usize
     }
 

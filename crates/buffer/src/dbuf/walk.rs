@@ -3,7 +3,8 @@
 //! T3 to T5).
 
 use super::data::Data;
-use crate::cursor::{Consumer, Store};
+use super::readers::Walks;
+use crate::cursor::{Consumer, DATA_WORDS, Store};
 use crate::{Fault, Policy, Taken};
 use abi::ring::Record;
 use abi::{BLOCK_MAX, Place};
@@ -13,7 +14,7 @@ mod skip;
 
 /// How a reader goes from record to record, believing nothing.
 #[derive(Debug)]
-pub(crate) struct Walk {
+pub struct Walk {
     /// A record that ends here or before was seen to be there, lies in this lap, and is not too
     /// long, and nothing is due before its end. 0: each record is looked at with all care.
     plain: u64,
@@ -35,7 +36,7 @@ pub(crate) struct Walk {
 
 /// A record that was found and checked.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Found {
+pub struct Found {
     /// The position of its first byte.
     pub(crate) at: u64,
     pub(crate) length: u32,
@@ -366,6 +367,50 @@ impl Walk {
             return Err(Fault::OutOfWindow(place));
         }
         Ok(())
+    }
+}
+
+impl Walks for Walk {
+    type Found = Found;
+
+    fn side(&self) -> &Consumer {
+        &self.side
+    }
+
+    fn side_mut(&mut self) -> &mut Consumer {
+        &mut self.side
+    }
+
+    fn find(&mut self) -> Result<Option<Found>, Fault> {
+        Self::find(self)
+    }
+
+    fn pass(&mut self, found: &Found) {
+        Self::pass(self, found);
+    }
+
+    fn lies(&self, found: &Found) -> (usize, usize) {
+        (DATA_WORDS * 8 + self.data.offset(found.at), found.length as usize)
+    }
+
+    fn read(&mut self, out: &mut [u8]) -> Result<Option<usize>, Fault> {
+        Self::read(self, out)
+    }
+
+    fn copy(&mut self, place: Place, out: &mut [u8]) -> Result<(), Fault> {
+        Self::copy(self, place, out)
+    }
+
+    fn skip_to_latest(&mut self) -> Result<u64, Fault> {
+        Self::skip_to_latest(self)
+    }
+
+    fn skip_to_now(&mut self) -> Result<u64, Fault> {
+        Self::skip_to_now(self)
+    }
+
+    fn release(&mut self) {
+        Self::release(self);
     }
 }
 

@@ -3,13 +3,14 @@
 use super::Shape;
 use crate::atomic::{Ordering, acquire};
 use crate::cursor::Consumer;
-use crate::{Fault, Policy, Put, Taken, foreign};
+use crate::dbuf::readers::{self, Walks};
+use crate::{Fault, Policy, foreign};
 use abi::Place;
 use abi::ring::writer;
 
 /// How a reader goes from slot to slot.
 #[derive(Debug)]
-struct Walk {
+pub struct Walk {
     /// Blocks before this position were seen to be there. 0: each is looked at with all care.
     plain: u64,
     side: Consumer,
@@ -21,7 +22,7 @@ struct Walk {
 
 /// A slot whose length was copied and checked.
 #[derive(Clone, Copy, Debug)]
-struct Found {
+pub struct Found {
     /// Where its bytes lie in the writer's memory.
     at: usize,
     length: usize,
@@ -31,44 +32,13 @@ struct Found {
 const ATTEMPTS: usize = 8;
 
 impl Walk {
-    const fn new(side: Consumer, shape: Shape, policy: Policy) -> Self {
+    fn new(side: Consumer, shape: Shape) -> Self {
+        let policy = side.store.policy;
         Self { plain: 0, expected: side.next, side, shape, policy }
     }
 
     const fn is_lossy(&self) -> bool {
         matches!(self.policy, Policy::Overwrite)
-    }
-
-    /// The block in the next slot, if one is shown.
-    fn find(&mut self) -> Result<Option<Found>, Fault> {
-        let position = self.side.next;
-        let commit = self.side.available()?;
-        if commit == position {
-            return Ok(None);
-        }
-        self.plain = if self.is_lossy() { 0 } else { commit };
-        let (region, shape) = (&self.side.store.writer, self.shape);
-        let word = region.word(shape.word(position)).load(Ordering::Relaxed);
-        match usize::try_from(word) {
-            Ok(length) if length <= shape.block_max() => {
-                Ok(Some(Found { at: shape.offset(position), length }))
-            }
-            _ if self.is_lossy() && self.side.overtaken(position) => {
-                Ok(Some(Found { at: shape.offset(position), length: 0 }))
-            }
-            _ => {
-                self.plain = 0;
-                Err(self.side.poison(Fault::Damaged { position }))
-            }
-        }
-    }
-
-    fn read(&mut self, out: &mut [u8]) -> Result<Option<usize>, Fault> {
-        let taken = self.take(out)?;
-        if taken.is_some() {
-            self.side.release();
-        }
-        Ok(taken)
     }
 
     /// As `read`, without giving back.
@@ -93,7 +63,7 @@ impl Walk {
         let length = usize::try_from(word).ok().filter(|&length| length <= shape.block_max())?;
         let to = out.get_mut(..length)?;
         foreign::copy_out(region.words(), shape.offset(position), to);
-        self.pass(Found { at: 0, length });
+        self.pass(&Found { at: 0, length });
         Some(length)
     }
 
@@ -118,7 +88,7 @@ impl Walk {
             if !copied {
                 return Err(Fault::TooLong { length: found.length, limit });
             }
-            self.pass(found);
+            self.pass(&found);
             return Ok(Some(found.length));
         }
         Ok(None)
@@ -136,16 +106,6 @@ impl Walk {
         Ok((next > position && next < commit).then_some(next))
     }
 
-    #[inline]
-    fn pass(&mut self, found: Found) {
-        let position = self.side.next;
-        self.side.taken.lost += position - self.expected;
-        self.side.taken.blocks += 1;
-        self.side.taken.bytes += found.length as u64;
-        self.side.next = position + 1;
-        self.expected = position + 1;
-    }
-
     /// Goes to this position, which is shown, and counts what lies before it as skipped.
     fn skip_to(&mut self, position: u64) {
         if position > self.side.next {
@@ -154,6 +114,63 @@ impl Walk {
             self.expected = position;
             self.side.release();
         }
+    }
+}
+
+impl Walks for Walk {
+    type Found = Found;
+
+    fn side(&self) -> &Consumer {
+        &self.side
+    }
+
+    fn side_mut(&mut self) -> &mut Consumer {
+        &mut self.side
+    }
+
+    fn find(&mut self) -> Result<Option<Found>, Fault> {
+        let position = self.side.next;
+        let commit = self.side.available()?;
+        if commit == position {
+            return Ok(None);
+        }
+        self.plain = if self.is_lossy() { 0 } else { commit };
+        let (region, shape) = (&self.side.store.writer, self.shape);
+        let word = region.word(shape.word(position)).load(Ordering::Relaxed);
+        match usize::try_from(word) {
+            Ok(length) if length <= shape.block_max() => {
+                Ok(Some(Found { at: shape.offset(position), length }))
+            }
+            _ if self.is_lossy() && self.side.overtaken(position) => {
+                Ok(Some(Found { at: shape.offset(position), length: 0 }))
+            }
+            _ => {
+                self.plain = 0;
+                Err(self.side.poison(Fault::Damaged { position }))
+            }
+        }
+    }
+
+    #[inline]
+    fn pass(&mut self, found: &Found) {
+        let position = self.side.next;
+        self.side.taken.lost += position - self.expected;
+        self.side.taken.blocks += 1;
+        self.side.taken.bytes += found.length as u64;
+        self.side.next = position + 1;
+        self.expected = position + 1;
+    }
+
+    fn lies(&self, found: &Found) -> (usize, usize) {
+        (found.at, found.length)
+    }
+
+    fn read(&mut self, out: &mut [u8]) -> Result<Option<usize>, Fault> {
+        let taken = self.take(out)?;
+        if taken.is_some() {
+            self.side.release();
+        }
+        Ok(taken)
     }
 
     fn skip_to_latest(&mut self) -> Result<u64, Fault> {
@@ -201,96 +218,20 @@ impl Drop for Walk {
 }
 
 /// A reader in the writer's process.
-#[derive(Debug)]
-pub struct Reader(Walk);
+pub type Reader = readers::Reader<Walk>;
+
+/// A reader in another process than the writer's. All it gets are copies.
+pub type Visitor = readers::Visitor<Walk>;
 
 impl Reader {
     pub(super) fn new(side: Consumer, shape: Shape) -> Self {
-        let policy = side.store.policy;
-        Self(Walk::new(side, shape, policy))
-    }
-
-    /// The next block, in place, without taking it; `None`: nothing is there. Not in a ring that
-    /// overwrites ([`Fault::Lossy`]).
-    pub fn peek(&mut self) -> Result<Option<&[u8]>, Fault> {
-        let Some(found) = self.held()? else { return Ok(None) };
-        Ok(Some(self.look(found)))
-    }
-
-    /// The next block, in place, and past it: [`Reader::release`] gives it back.
-    pub fn next_block(&mut self) -> Result<Option<&[u8]>, Fault> {
-        let Some(found) = self.held()? else { return Ok(None) };
-        self.0.pass(found);
-        Ok(Some(self.look(found)))
-    }
-
-    /// Passes over the next block without looking at it; answers whether there was one.
-    pub fn skip(&mut self) -> Result<bool, Fault> {
-        let found = self.held()?;
-        if let Some(found) = found {
-            self.0.pass(found);
-        }
-        Ok(found.is_some())
-    }
-
-    /// Gives everything back that was passed: the writer may use the slots.
-    pub fn release(&mut self) {
-        self.0.side.release();
-    }
-
-    /// Copies the next block into `out`, takes it, and gives it back. `None`: nothing is there.
-    /// Where `out` is too short the block stays.
-    pub fn read(&mut self, out: &mut [u8]) -> Result<Option<usize>, Fault> {
-        self.0.read(out)
-    }
-
-    /// Passes over all blocks but the newest; answers how many, which are counted as skipped.
-    pub fn skip_to_latest(&mut self) -> Result<u64, Fault> {
-        self.0.skip_to_latest()
-    }
-
-    /// Goes on with what is written from now on; answers how many blocks were skipped.
-    pub fn skip_to_now(&mut self) -> Result<u64, Fault> {
-        self.0.skip_to_now()
-    }
-
-    /// Whether the writer has closed the ring and everything has been read.
-    pub fn is_finished(&mut self) -> Result<bool, Fault> {
-        self.0.side.ended()
-    }
-
-    /// What this side has counted.
-    #[must_use]
-    pub const fn count(&self) -> Taken {
-        self.0.side.taken
-    }
-
-    /// What the writer has published about its count.
-    #[must_use]
-    pub fn written(&self) -> Put {
-        self.0.side.store.put()
-    }
-
-    fn held(&mut self) -> Result<Option<Found>, Fault> {
-        if self.0.is_lossy() { Err(Fault::Lossy) } else { self.0.find() }
-    }
-
-    fn look(&self, found: Found) -> &[u8] {
-        // SAFETY: `find` checked that the block lies in its slot and is shown (D3); it is not
-        // behind our published cursor, which cannot move while `self` is borrowed (D4), and the
-        // ring does not overwrite (`held`).
-        unsafe { self.0.side.store.writer.bytes(found.at, found.length) }
+        Self(Walk::new(side, shape))
     }
 }
 
-/// A reader in another process than the writer's. All it gets are copies.
-#[derive(Debug)]
-pub struct Visitor(Walk);
-
 impl Visitor {
     pub(crate) fn new(side: Consumer, shape: Shape) -> Self {
-        let policy = side.store.policy;
-        Self(Walk::new(side, shape, policy))
+        Self(Walk::new(side, shape))
     }
 
     /// Our side of the ring, for who waits on it.
@@ -312,45 +253,5 @@ impl Visitor {
     #[inline]
     pub(super) fn take(&mut self, out: &mut [u8]) -> Result<Option<usize>, Fault> {
         self.0.take(out)
-    }
-
-    /// Copies the next block into `out`, takes it, and gives it back. `None`: nothing is there.
-    /// Where `out` is too short the block stays.
-    pub fn read(&mut self, out: &mut [u8]) -> Result<Option<usize>, Fault> {
-        self.0.read(out)
-    }
-
-    /// Copies the bytes that a rich pointer names into `out`, which must be as long. They must lie
-    /// in what this reader has not released, or, where the ring overwrites, not have been lapped.
-    pub fn copy(&mut self, place: Place, out: &mut [u8]) -> Result<(), Fault> {
-        self.0.copy(place, out)
-    }
-
-    /// Passes over all blocks but the newest; answers how many, which are counted as skipped.
-    pub fn skip_to_latest(&mut self) -> Result<u64, Fault> {
-        self.0.skip_to_latest()
-    }
-
-    /// Goes on with what is written from now on; answers how many blocks were skipped.
-    pub fn skip_to_now(&mut self) -> Result<u64, Fault> {
-        self.0.skip_to_now()
-    }
-
-    /// Whether the writer has closed the ring and everything has been read. A writer that was
-    /// killed closes nothing: its control socket tells (RELIABILITY T10).
-    pub fn is_finished(&mut self) -> Result<bool, Fault> {
-        self.0.side.ended()
-    }
-
-    /// What this side has counted.
-    #[must_use]
-    pub const fn count(&self) -> Taken {
-        self.0.side.taken
-    }
-
-    /// What the writer alleges about its count.
-    #[must_use]
-    pub fn written(&self) -> Put {
-        self.0.side.store.put()
     }
 }

@@ -1,0 +1,144 @@
+//! Readers of a ring: those in the writer's process, and those that believe nothing. How either
+//! goes from block to block is the matter of the ring ([`Walks`]); the invariants are those of
+//! `dbuf`.
+
+use crate::cursor::Consumer;
+use crate::{Fault, Policy, Put, Taken};
+use abi::Place;
+use std::fmt;
+
+/// How a reader goes through a ring; of this crate alone.
+pub trait Walks: fmt::Debug {
+    /// A block that was found and checked.
+    type Found: Copy;
+
+    /// Our side of the ring.
+    fn side(&self) -> &Consumer;
+    /// The same, to change it.
+    fn side_mut(&mut self) -> &mut Consumer;
+    /// The next block, if one is shown.
+    fn find(&mut self) -> Result<Option<Self::Found>, Fault>;
+    /// Goes past it.
+    fn pass(&mut self, found: &Self::Found);
+    /// Where in the writer's memory its bytes lie, and how many they are.
+    fn lies(&self, found: &Self::Found) -> (usize, usize);
+    /// Copies the next block, takes it, and gives it back.
+    fn read(&mut self, out: &mut [u8]) -> Result<Option<usize>, Fault>;
+    /// Copies the bytes of a place.
+    fn copy(&mut self, place: Place, out: &mut [u8]) -> Result<(), Fault>;
+    /// Passes over all blocks but the newest.
+    fn skip_to_latest(&mut self) -> Result<u64, Fault>;
+    /// Passes over all blocks.
+    fn skip_to_now(&mut self) -> Result<u64, Fault>;
+    /// Tells the writer that we need nothing before the next block.
+    fn release(&mut self) {
+        self.side_mut().release();
+    }
+}
+
+/// A reader in the writer's process.
+#[derive(Debug)]
+pub struct Reader<W: Walks>(pub(super) W);
+
+impl<W: Walks> Reader<W> {
+    /// The next block, in place, without taking it; `None`: nothing is there. Not in a ring that
+    /// overwrites ([`Fault::Lossy`]).
+    pub fn peek(&mut self) -> Result<Option<&[u8]>, Fault> {
+        let Some(found) = self.held()? else { return Ok(None) };
+        Ok(Some(self.look(&found)))
+    }
+
+    /// The next block, in place, and past it: [`Reader::release`] gives it back. For a batch: call
+    /// it as often as wanted, with the reader borrowed for each block.
+    pub fn next_block(&mut self) -> Result<Option<&[u8]>, Fault> {
+        let Some(found) = self.held()? else { return Ok(None) };
+        self.0.pass(&found);
+        Ok(Some(self.look(&found)))
+    }
+
+    /// Passes over the next block without looking at it; answers whether there was one.
+    pub fn skip(&mut self) -> Result<bool, Fault> {
+        let found = self.held()?;
+        if let Some(found) = &found {
+            self.0.pass(found);
+        }
+        Ok(found.is_some())
+    }
+
+    /// Gives everything back that was passed: the writer may use the room.
+    pub fn release(&mut self) {
+        self.0.release();
+    }
+
+    fn held(&mut self) -> Result<Option<W::Found>, Fault> {
+        if self.0.side().policy == Policy::Overwrite {
+            return Err(Fault::Lossy);
+        }
+        self.0.find()
+    }
+
+    fn look(&self, found: &W::Found) -> &[u8] {
+        let (at, length) = self.0.lies(found);
+        // SAFETY: `find` checked that the block lies in the ring and is shown (D3); it is not
+        // behind our published cursor, which cannot move while `self` is borrowed (D4), and the
+        // ring does not overwrite (`held`).
+        unsafe { self.0.side().store.writer.bytes(at, length) }
+    }
+}
+
+/// A reader in another process than the writer's. All it gets are copies.
+#[derive(Debug)]
+pub struct Visitor<W: Walks>(pub(super) W);
+
+impl<W: Walks> Visitor<W> {
+    /// Copies the bytes that a rich pointer names into `out`, which must be as long. They must lie
+    /// in what this reader has not released, or, where the ring overwrites, not have been lapped.
+    pub fn copy(&mut self, place: Place, out: &mut [u8]) -> Result<(), Fault> {
+        self.0.copy(place, out)
+    }
+}
+
+macro_rules! both {
+    ($reader:ident) => {
+        impl<W: Walks> $reader<W> {
+            /// Copies the next block into `out`, takes it, and gives it back. `None`: nothing is
+            /// there. Where `out` is too short the block stays.
+            pub fn read(&mut self, out: &mut [u8]) -> Result<Option<usize>, Fault> {
+                self.0.read(out)
+            }
+
+            /// Passes over all blocks but the newest; answers how many, which are counted as
+            /// skipped.
+            pub fn skip_to_latest(&mut self) -> Result<u64, Fault> {
+                self.0.skip_to_latest()
+            }
+
+            /// Goes on with what is written from now on; answers how many blocks were skipped.
+            pub fn skip_to_now(&mut self) -> Result<u64, Fault> {
+                self.0.skip_to_now()
+            }
+
+            /// Whether the writer has closed the ring and everything has been read. A writer in
+            /// another process that was killed closes nothing: its control socket tells
+            /// (RELIABILITY T10).
+            pub fn is_finished(&mut self) -> Result<bool, Fault> {
+                self.0.side_mut().ended()
+            }
+
+            /// What this side has counted.
+            #[must_use]
+            pub fn count(&self) -> Taken {
+                self.0.side().taken
+            }
+
+            /// What the writer has published about its count, or alleges to have put.
+            #[must_use]
+            pub fn written(&self) -> Put {
+                self.0.side().store.put()
+            }
+        }
+    };
+}
+
+both!(Reader);
+both!(Visitor);
