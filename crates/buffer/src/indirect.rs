@@ -42,7 +42,6 @@ use crate::pool::Lease;
 use crate::share::{self, Refusal};
 use crate::view::Space;
 use abi::{DbufId, RichPointer};
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use sys::doorbell::Doorbell;
 
@@ -82,38 +81,19 @@ pub fn indirect(config: &Config, backing: Backing) -> sys::Result<(Output, Vec<O
     for ring in rings {
         let (here, there) = Doorbell::pair()?;
         bells.push(here);
-        offers.push(Offer { ring, bell: there });
+        offers.push(Offer::new(ring, there));
     }
     Ok((Output::new(ring, bells, every, policy, backing), offers))
 }
 
-/// What a reader gets: four descriptors, as of a [stream](crate::stream::Offer).
+/// Says that rich pointers lie in a ring.
 #[derive(Debug)]
-pub struct Offer {
-    ring: share::Offer,
-    bell: Doorbell,
-}
+pub enum Pointers {}
+
+/// What a reader gets: four descriptors, as of a [stream](crate::stream::Offer).
+pub type Offer = share::Belled<Pointers>;
 
 impl Offer {
-    /// How many descriptors an offer has.
-    pub const DESCRIPTORS: usize = 4;
-
-    /// The descriptors, in the order in which they are sent.
-    #[must_use]
-    pub fn descriptors(&self) -> [BorrowedFd<'_>; Self::DESCRIPTORS] {
-        let [geometry, ring, cursor] = self.ring.descriptors();
-        [geometry, ring, cursor, self.bell.as_fd()]
-    }
-
-    /// What somebody sent, if it is as many descriptors as an offer has.
-    pub fn from_descriptors(mut descriptors: Vec<OwnedFd>) -> Result<Self, Refusal> {
-        let bell = match (descriptors.len(), descriptors.pop()) {
-            (Self::DESCRIPTORS, Some(bell)) => Doorbell::from(bell),
-            (count, _) => return Err(Refusal::Descriptors(count)),
-        };
-        Ok(Self { ring: share::Offer::from_descriptors(descriptors)?, bell })
-    }
-
     /// Opens the reading end in a space, after everything was checked.
     pub fn open(self, space: &Space) -> Result<Input, Refusal> {
         let ring = self.ring.read_pointers()?;

@@ -91,7 +91,7 @@ pub enum Policy {
 #[cfg(not(loom))]
 impl Policy {
     /// As a geometry says it.
-    pub(crate) const fn code(self) -> u64 {
+    pub(crate) const fn code(self) -> u32 {
         match self {
             Self::Block => 0,
             Self::DropNew => 1,
@@ -100,7 +100,7 @@ impl Policy {
     }
 
     /// What a geometry says, if it is one.
-    pub(crate) const fn from_code(code: u64) -> Option<Self> {
+    pub(crate) const fn from_code(code: u32) -> Option<Self> {
         match code {
             0 => Some(Self::Block),
             1 => Some(Self::DropNew),

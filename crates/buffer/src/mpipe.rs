@@ -108,11 +108,7 @@ const CAPACITY_MAX: u64 = 1 << 40;
 
 impl Shape {
     fn new(config: &Config, readers: usize) -> Self {
-        let policy = match config.ring.policy {
-            Policy::Block => 0,
-            Policy::DropNew => 1,
-            Policy::Overwrite => 2,
-        };
+        let policy = config.ring.policy.code();
         Self {
             magic: MAGIC,
             capacity: config.ring.capacity as u64,
@@ -125,12 +121,7 @@ impl Shape {
 
     fn config(&self) -> Option<Config> {
         let id = DbufId::new(self.id).filter(|_| self.magic == MAGIC)?;
-        let policy = match self.policy {
-            0 => Policy::Block,
-            1 => Policy::DropNew,
-            2 => Policy::Overwrite,
-            _ => return None,
-        };
+        let policy = Policy::from_code(self.policy)?;
         let number = |value: u64| usize::try_from(value).ok();
         let capacity = number(self.capacity).filter(|_| self.capacity <= CAPACITY_MAX)?;
         let config = Config::new(id).capacity(capacity).policy(policy);

@@ -33,8 +33,10 @@ use sys::doorbell::Doorbell;
 use sys::memory::{Memfd, Seals};
 use zerocopy::{FromBytes as _, IntoBytes as _};
 
+mod belled;
 mod slots;
 
+pub use belled::Belled;
 pub use slots::slots;
 
 /// Makes a ring of blocks whose readers are other processes: one offer for each of them.
@@ -271,11 +273,7 @@ fn geometry(id: DbufId, bytes: usize, stride: usize, policy: Policy, readers: us
         capacity: bytes as u64,
         id: id.number(),
         stride: small(stride),
-        policy: match policy {
-            Policy::Block => 0,
-            Policy::DropNew => 1,
-            Policy::Overwrite => 2,
-        },
+        policy: policy.code(),
         readers: small(readers),
         segment: 0,
         start: 0,
@@ -374,12 +372,7 @@ fn agreed(geometry: &OwnedFd, magic: u64) -> Result<(Geometry, Policy), Refusal>
     let mut bytes = [0; size_of::<Geometry>()];
     crate::foreign::copy_out(mapping.words(), 0, &mut bytes);
     let geometry = Geometry::read_from_bytes(&bytes).unwrap_or_default();
-    let policy = match geometry.policy {
-        0 => Policy::Block,
-        1 => Policy::DropNew,
-        2 => Policy::Overwrite,
-        _ => return Err(Refusal::Geometry(geometry)),
-    };
+    let policy = Policy::from_code(geometry.policy).ok_or(Refusal::Geometry(geometry))?;
     let capacity = geometry.capacity;
     let plausible = geometry.magic == magic
         && capacity.is_power_of_two()

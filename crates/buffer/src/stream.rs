@@ -45,7 +45,6 @@ use crate::scale::Scaling;
 use crate::share::{self, Refusal};
 use crate::{Policy, dbuf};
 use abi::DbufId;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use switch::Segments;
 use sys::doorbell::Doorbell;
 use sys::memory::Seals;
@@ -131,7 +130,7 @@ pub fn stream(config: &Config) -> sys::Result<(Output, Vec<Offer>)> {
     for ring in rings {
         let (here, there) = Doorbell::pair()?;
         ends.push((here, ring.page()?));
-        offers.push(Offer { ring, bell: there });
+        offers.push(Offer::new(ring, there));
     }
     let segments = Segments::first(config, file);
     Ok((Output::new(writer, ends, config, segments), offers))
@@ -151,33 +150,14 @@ pub enum Ready {
     Nothing,
 }
 
-/// What a reader gets: four descriptors.
+/// Says that bytes lie in a ring.
 #[derive(Debug)]
-pub struct Offer {
-    ring: share::Offer,
-    bell: Doorbell,
-}
+pub enum Bytes {}
+
+/// What a reader gets: four descriptors.
+pub type Offer = share::Belled<Bytes>;
 
 impl Offer {
-    /// How many descriptors an offer has.
-    pub const DESCRIPTORS: usize = 4;
-
-    /// The descriptors, in the order in which they are sent.
-    #[must_use]
-    pub fn descriptors(&self) -> [BorrowedFd<'_>; Self::DESCRIPTORS] {
-        let [geometry, ring, cursor] = self.ring.descriptors();
-        [geometry, ring, cursor, self.bell.as_fd()]
-    }
-
-    /// What somebody sent, if it is as many descriptors as an offer has.
-    pub fn from_descriptors(mut descriptors: Vec<OwnedFd>) -> Result<Self, Refusal> {
-        let bell = match (descriptors.len(), descriptors.pop()) {
-            (Self::DESCRIPTORS, Some(bell)) => Doorbell::from(bell),
-            (count, _) => return Err(Refusal::Descriptors(count)),
-        };
-        Ok(Self { ring: share::Offer::from_descriptors(descriptors)?, bell })
-    }
-
     /// Opens the reading end, after everything was checked.
     pub fn open(self) -> Result<Input, Refusal> {
         Ok(Input::new(self.ring.read_blocks_of(Seals::READER)?, self.bell))

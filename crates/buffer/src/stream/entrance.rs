@@ -32,7 +32,7 @@ impl Entrance {
     pub fn enter(&self) -> sys::Result<Option<(Ticket, Offer)>> {
         let (here, there) = Doorbell::pair()?;
         let entered = self.enter_by(here)?;
-        Ok(entered.map(|(ticket, ring)| (ticket, Offer { ring, bell: there })))
+        Ok(entered.map(|(ticket, ring)| (ticket, Offer::new(ring, there))))
     }
 
     /// Lets a reader in that holds the other end of this bell: it gets an offer without one.
@@ -109,7 +109,7 @@ impl Offer {
     /// What a ring is to a reader, with the socket that is its bell.
     #[must_use]
     pub fn rung_by(ring: share::Offer, socket: OwnedFd) -> Self {
-        Self { ring, bell: Doorbell::from(socket) }
+        Self::new(ring, Doorbell::from(socket))
     }
 }
 

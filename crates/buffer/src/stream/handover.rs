@@ -86,7 +86,7 @@ impl Handover {
     pub fn message(&self) -> Vec<u8> {
         let State { id, policy, capacity, every, segment, start, put } = self.state;
         let [blocks, bytes, dropped, dropped_bytes] = put.words();
-        let shape = u64::from(id.number()) << 32 | policy.code();
+        let shape = u64::from(id.number()) << 32 | u64::from(policy.code());
         let words = [shape, capacity, every, segment, start, blocks, bytes, dropped, dropped_bytes];
         std::iter::once(MAGIC).chain(words).flat_map(u64::to_le_bytes).collect()
     }
@@ -142,7 +142,7 @@ impl State {
         let [magic, shape, capacity, every, segment, start, blocks, bytes, dropped, dropped_bytes] =
             words.map(u64::from_le_bytes);
         let id = u32::try_from(shape >> 32).ok().and_then(DbufId::new)?;
-        let policy = Policy::from_code(shape & u64::from(u32::MAX))?;
+        let policy = u32::try_from(shape & u64::from(u32::MAX)).ok().and_then(Policy::from_code)?;
         let put = Put { blocks, bytes, dropped, dropped_bytes };
         let plausible = magic == MAGIC
             && capacity.is_power_of_two()

@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::Fault;
+use std::os::fd::BorrowedFd;
 
 pub(super) fn open(config: &Config) -> (Output, Vec<Input>) {
     let (output, offers) = stream(config).unwrap();

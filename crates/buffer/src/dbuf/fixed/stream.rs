@@ -13,7 +13,7 @@ use crate::stream::{Piece, Ready};
 use crate::wait::{Ringer, Sleeper, Urgency};
 use crate::{Fault, Policy, Put, Taken, signal};
 use abi::ring::{reader, writer};
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Duration;
 use sys::doorbell::{Doorbell, Other};
 
@@ -25,7 +25,7 @@ pub fn stream(config: &Config, every: usize) -> sys::Result<(Output, Vec<Offer>)
     for ring in rings {
         let (here, there) = Doorbell::pair()?;
         bells.push(here);
-        offers.push(Offer { ring, bell: there });
+        offers.push(Offer::new(ring, there));
     }
     let (bells, sleeper, spins) = (Bells::new(bells), Sleeper::default(), spins());
     Ok((Output { ring, bells, sleeper, unshown: 0, every: every.max(1), spins }, offers))
@@ -35,33 +35,14 @@ fn spins() -> u32 {
     signal::spins(std::thread::available_parallelism().map_or(1, usize::from))
 }
 
-/// What a reader gets: four descriptors.
+/// Says that slots of one size lie in a ring.
 #[derive(Debug)]
-pub struct Offer {
-    ring: share::Offer,
-    bell: Doorbell,
-}
+pub enum Slots {}
+
+/// What a reader gets: four descriptors.
+pub type Offer = share::Belled<Slots>;
 
 impl Offer {
-    /// How many descriptors an offer has.
-    pub const DESCRIPTORS: usize = 4;
-
-    /// The descriptors, in the order in which they are sent.
-    #[must_use]
-    pub fn descriptors(&self) -> [BorrowedFd<'_>; Self::DESCRIPTORS] {
-        let [geometry, ring, cursor] = self.ring.descriptors();
-        [geometry, ring, cursor, self.bell.as_fd()]
-    }
-
-    /// What somebody sent, if it is as many descriptors as an offer has.
-    pub fn from_descriptors(mut descriptors: Vec<OwnedFd>) -> Result<Self, Refusal> {
-        let bell = match (descriptors.len(), descriptors.pop()) {
-            (Self::DESCRIPTORS, Some(bell)) => Doorbell::from(bell),
-            (count, _) => return Err(Refusal::Descriptors(count)),
-        };
-        Ok(Self { ring: share::Offer::from_descriptors(descriptors)?, bell })
-    }
-
     /// Opens the reading end, after everything was checked.
     pub fn open(self) -> Result<Input, Refusal> {
         let (ring, bell) = (self.ring.read_slots()?, self.bell);

@@ -1,0 +1,44 @@
+//! A ring with a bell: what a reader of a stream gets, whatever lies in the ring.
+
+use super::{Offer, Refusal};
+use std::marker::PhantomData;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use sys::doorbell::Doorbell;
+
+/// What a reader gets: four descriptors. `K` is what lies in the ring, and decides how it is
+/// opened.
+#[derive(Debug)]
+pub struct Belled<K> {
+    pub(crate) ring: Offer,
+    pub(crate) bell: Doorbell,
+    kind: PhantomData<fn() -> K>,
+}
+
+/// How many descriptors they are.
+const ALL: usize = 4;
+
+impl<K> Belled<K> {
+    /// How many descriptors an offer has.
+    pub const DESCRIPTORS: usize = ALL;
+
+    pub(crate) const fn new(ring: Offer, bell: Doorbell) -> Self {
+        Self { ring, bell, kind: PhantomData }
+    }
+
+    /// The descriptors, in the order in which they are sent.
+    #[must_use]
+    pub fn descriptors(&self) -> [BorrowedFd<'_>; ALL] {
+        let [geometry, ring, cursor] = self.ring.descriptors();
+        [geometry, ring, cursor, self.bell.as_fd()]
+    }
+
+    /// What somebody sent, if it is as many descriptors as an offer has.
+    pub fn from_descriptors(mut descriptors: Vec<OwnedFd>) -> Result<Self, Refusal> {
+        match (descriptors.len(), descriptors.pop()) {
+            (ALL, Some(bell)) => {
+                Ok(Self::new(Offer::from_descriptors(descriptors)?, Doorbell::from(bell)))
+            }
+            (count, _) => Err(Refusal::Descriptors(count)),
+        }
+    }
+}
