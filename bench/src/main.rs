@@ -23,6 +23,7 @@ mod peek;
 mod pick;
 mod pipe;
 mod pipes;
+mod placement;
 mod plot;
 mod processes;
 mod replay;
@@ -159,6 +160,11 @@ const BENCHES: &[Bench] = &[
         name: "filter",
         summary: "1 % of a flood against tcpdump, AF_XDP and Click; needs root",
         run: pick::run,
+    },
+    Bench {
+        name: "placement",
+        summary: "all placements of lines against those that the policies choose; needs root",
+        run: placement::run,
     },
     Bench {
         name: "live",
