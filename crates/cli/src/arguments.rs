@@ -133,6 +133,9 @@ pub(crate) struct RunArguments {
     /// person watches
     #[arg(long, value_name = "yes|no|TIME", value_parser = progress::wish)]
     pub(crate) progress: Option<Wish>,
+    /// Say what was measured beside what was expected, and learn from it
+    #[arg(skip)]
+    pub(crate) analyze: bool,
 }
 
 /// Words of `sh`.
@@ -206,6 +209,14 @@ pub(crate) struct ExplainArguments {
     /// Run it too, and say what was measured; then everything but data goes to standard error
     #[arg(long, conflicts_with_all = ["json", "dot"])]
     pub(crate) analyze: bool,
+    /// Stop the run after this time (10us, 250ms, 2s, 5m)
+    #[arg(long = "for", value_name = "TIME", value_parser = pipeline::explain::time)]
+    #[arg(requires = "analyze")]
+    pub(crate) time: Option<u64>,
+    /// Stop the run when the sinks have taken this many blocks
+    #[arg(short, long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    #[arg(requires = "analyze")]
+    pub(crate) count: Option<u64>,
 }
 
 /// Words of `filters`.

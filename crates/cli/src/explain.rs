@@ -7,7 +7,7 @@
 use crate::arguments::{ExplainArguments, RunArguments};
 use crate::report::json_line;
 use crate::status::Status;
-use crate::{line, run, terminal};
+use crate::{analyze, line, run, terminal};
 use engine::machine;
 use pipeline::explain;
 use pipeline::plan::{Candidate, Kernel, Machine, Plan, PlannedEdge, Policy, SpaceKind};
@@ -24,8 +24,14 @@ pub(crate) fn explain(given: &ExplainArguments) -> Status {
         let plan = line::planned(&text, graph, &machine)?;
         if given.analyze {
             terminal::tell(&format!("{}\n", explain::text(&plan, &machine)));
-            let given = RunArguments { stats: true, ..RunArguments::default() };
+            tell_changes(&text, &plan);
+            let (time, count) = (given.time, given.count);
+            let (stats, analyze) = (true, true);
+            let given = RunArguments { time, count, stats, analyze, ..RunArguments::default() };
             return run::start(&text, &plan, &given);
+        }
+        if !given.json && !given.dot {
+            tell_changes(&text, &plan);
         }
         Ok(terminal::print(&match () {
             () if given.json => json_line(&Explained::new(&plan, &machine)),
@@ -34,6 +40,13 @@ pub(crate) fn explain(given: &ExplainArguments) -> Status {
         }))
     });
     explained.unwrap_or_else(|status| status)
+}
+
+/// Tells what is different since the line was analyzed, and why.
+fn tell_changes(text: &str, plan: &Plan) {
+    for change in analyze::changes(text, plan) {
+        terminal::note(&format!("since it was analyzed: {change}"));
+    }
 }
 
 #[derive(Serialize, Debug)]

@@ -8,6 +8,7 @@
 //! `engine` runs them.
 #![forbid(unsafe_code)]
 
+mod analyze;
 mod arguments;
 mod bench;
 mod check;

@@ -9,7 +9,7 @@ use crate::privilege::Shut;
 use crate::progress::Teller;
 use crate::report::{self, Form, Report};
 use crate::status::Status;
-use crate::{line, terminal};
+use crate::{analyze, line, terminal};
 use engine::build::{self, BuildError, Settings};
 use engine::failure::{Cause, PathFailure};
 use engine::run::{self as engine_run, Outcome, Progress, Until, Watch};
@@ -113,6 +113,9 @@ fn told(
     let form = if given.json { Form::Json } else { Form::Text };
     let report = Report::new(plan, outcome, &kept);
     let printed = terminal::print(&report.line_ends(form));
+    if given.analyze {
+        analyze::tell(text, plan, outcome);
+    }
 
     for (failure, kept) in outcome.failures.iter().zip(&kept) {
         if !failure.is_quiet() {

@@ -106,6 +106,51 @@ fn analyze_measures_too() {
 }
 
 #[test]
+fn v1_analyze_tells_what_was_measured_beside_what_was_expected_and_keeps_it() {
+    let folder = Folder::new();
+    let line = "replay examples/web.pcap | bpf \"tcp port 80\" | ip | count";
+    let ran = folder.run(&["explain", "--analyze", line]);
+    assert_eq!(ran.status, Some(0), "{}", ran.err);
+    for word in ["expected", "blocks/s", "per call", "replay → bpf", "share", "wake-ups"] {
+        assert!(ran.err.contains(word), "{word}: {}", ran.err);
+    }
+    assert!(ran.err.contains("kept for the next plan"), "{}", ran.err);
+    let kept = folder.path().join("state/streamline");
+    let costs = fs::read_to_string(kept.join("costs")).unwrap();
+    assert!(costs.lines().any(|l| l.starts_with("filter thread ") && l.ends_with(" ip")));
+    let share = costs.lines().find(|l| l.starts_with("share ") && l.contains(" bpf ")).unwrap();
+    let share: f64 = share.split(' ').nth(1).unwrap().parse().unwrap();
+    assert!(share > 0.0 && share < 1.0, "{share}");
+    let explained = folder.run(&["explain", line]);
+    let seen = "which goes as far as it was seen to go";
+    assert!(explained.out.contains(seen), "{}", explained.out);
+    let counted = folder.run(&["explain", "--analyze", "-c", "10", "generate | print"]);
+    assert_eq!(counted.status, Some(0), "{}", counted.err);
+    let timed =
+        folder.run(&["explain", "--analyze", "--for", "20ms", "generate | discard@thread1"]);
+    assert!(timed.err.contains(" of 4096"), "the ring's fill: {}", timed.err);
+    assert_eq!(folder.run(&["explain", "-c", "10", "generate | print"]).status, Some(2));
+}
+
+#[test]
+fn v6_what_became_different_since_a_line_was_analyzed_is_told() {
+    let folder = Folder::new();
+    let line = "generate count=1000 | count | discard";
+    assert_eq!(folder.run(&["explain", "--analyze", line]).status, Some(0));
+    let plans = folder.path().join("state/streamline/plans");
+    let kept = fs::read_dir(plans).unwrap().next().unwrap().unwrap().path();
+    let text = fs::read_to_string(&kept).unwrap();
+    assert!(text.contains("\nthread0 1 thread0 ") && text.contains(" count\n"), "{text}");
+    // As if `count` had run elsewhere by what was known then.
+    let moved = text.replacen("thread0 1 thread0", "thread1 1 thread1", 3);
+    fs::write(&kept, moved).unwrap();
+    let explained = folder.run(&["explain", line]);
+    let told = "since it was analyzed: `count` runs in thread0 now, not in thread1: thread0 ";
+    assert!(explained.err.contains(told), "{}", explained.err);
+    assert!(explained.err.contains("thread1 refuses it now, then "), "{}", explained.err);
+}
+
+#[test]
 fn what_no_space_can_run_is_explained_by_the_same_table() {
     let folder = Folder::new();
     for command in ["explain", "run"] {

@@ -5,7 +5,9 @@ mod common;
 
 use common::Random;
 use common::house::{planned, world};
-use pipeline::plan::{Costs, FilterCost, Machine, Plan, Policy, Refused, Share, SpaceKind, plan};
+use pipeline::plan::{
+    Costs, FilterCost, Machine, Plan, Policy, Refused, Remembered, Share, SpaceKind, plan,
+};
 
 /// Filters that take frames and give them, with and without a twin.
 const FILTERS: &[&str] = &[
@@ -176,4 +178,43 @@ fn a_request_by_chance_is_a_request() {
         assert!(mistakes.is_empty(), "{}", pipeline::render(&text, &mistakes, false));
         assert!(plan(graph, &world(), &Machine::example()).is_ok(), "{text}");
     }
+}
+
+#[test]
+fn v6_what_was_seen_moves_a_filter_and_the_change_is_told_with_its_reason() {
+    let machine = Machine::with_kernel();
+    let text = "rx eth0 | ipproto | bpf \"tcp port 80\" | print";
+    let first = planned(text, &machine);
+    assert_eq!(kernel_of(&first), [true, true, true, false]);
+    // The twin of `bpf` turned out to cost what nobody expected.
+    let mut slow = machine.clone();
+    let filter = "bpf \"tcp port 80\"".to_owned();
+    slow.costs.put(FilterCost { filter, kernel: true, block: 500.0, byte: 0.0 });
+    let second = first.once_more(&slow).unwrap();
+    assert_eq!(kernel_of(&second), [true, true, false, false]);
+    let told = Remembered::of(&first).changes(&second);
+    let wanted = "`bpf \"tcp port 80\"` runs in thread0 now, not in kernel: thread0 9 ns; \
+                  kernel 500 ns, then 3 ns";
+    assert_eq!(told[0], wanted);
+    assert!(told[1].starts_with("all of it costs "), "{told:?}");
+    assert_eq!(Remembered::of(&first).changes(&first), Vec::<String>::new());
+}
+
+#[test]
+fn v6_what_a_filter_refuses_need_not_leave_the_kernel() {
+    let mut machine = Machine::with_kernel();
+    // A twin that is dearer than the filter in a thread, and that lets little through.
+    let dport = |kernel, block| {
+        let filter = "dport".to_owned();
+        FilterCost { filter, kernel, block, byte: 0.0 }
+    };
+    machine.costs.put(dport(true, 60.0));
+    machine.costs.put(dport(false, 20.0));
+    let text = "rx eth0 | dport |53 print";
+    assert_eq!(kernel_of(&planned(text, &machine)), [true, false, false]);
+    let (filter, classes) = ("dport".to_owned(), "53".to_owned());
+    machine.costs.put_share(Share { filter, classes, share: 0.01 });
+    let plan = planned(text, &machine);
+    assert_eq!(kernel_of(&plan), [true, true, false]);
+    assert!((plan.flows.1[1] - 0.01).abs() < 1e-9, "{:?}", plan.flows);
 }

@@ -5,6 +5,7 @@
 //! is left out: every candidate, the choice, the reason and the cost are in the plan and are
 //! written. [SL §7.1]
 
+mod analysis;
 mod dot;
 mod draw;
 mod help;
@@ -13,6 +14,7 @@ mod words;
 
 pub(crate) use words::number;
 
+pub use analysis::{Seen, SeenEdge, SeenNode, analysis, learn};
 pub use dot::dot;
 pub use help::help;
 pub use words::{bytes, is_path, names, nanoseconds, plain_text, shown, time};

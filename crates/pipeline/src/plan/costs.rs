@@ -202,7 +202,8 @@ impl Costs {
         if self.shares.is_empty() {
             return 1.0;
         }
-        let (filter, classes) = (explain::plain_text(graph, edge.from), edge.classes.to_string());
+        let (filter, classes) =
+            (explain::plain_text(graph, edge.from), edge.classes.to_string().replace(' ', ""));
         let known = self.shares.iter().find(|s| s.filter == filter && s.classes == classes);
         known.map_or(1.0, |known| known.share)
     }
@@ -219,7 +220,7 @@ impl Costs {
             let _ = writeln!(out, "filter {place} {block:.4} {byte:.6} {filter}");
         }
         for Share { filter, classes, share } in &self.shares {
-            let _ = writeln!(out, "share {share:.6} {} {filter}", classes.replace(' ', ""));
+            let _ = writeln!(out, "share {share:.6} {classes} {filter}");
         }
         out
     }

@@ -196,7 +196,9 @@ fn cost(graph: &Graph, id: NodeId, machine: &Machine) -> f64 {
         let shares = graph.outputs(filter).map(|edge| machine.costs.share(graph, edge));
         shares.sum::<f64>().min(1.0)
     });
-    own + machine.costs.socket * past + if past < 1.0 { machine.costs.twin } else { 0.0 }
+    // The socket's filter is a program, too, and sees every frame.
+    let asked_ns = if past < 1.0 { machine.costs.tap + machine.costs.twin } else { 0.0 };
+    own + machine.costs.socket * past + asked_ns
 }
 
 /// Keeps the spaces that are used, and says for every node where it runs and why. A process stands

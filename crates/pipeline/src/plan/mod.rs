@@ -20,6 +20,7 @@ mod edges;
 mod instead;
 mod kernel;
 mod machine;
+mod remember;
 mod select;
 
 pub use ahead::Pushed;
@@ -27,6 +28,7 @@ pub use complete::complete;
 pub use costs::{COSTS_VERSION, Costs, FilterCost, Share};
 pub use kernel::{KernelRing, Leave, Program, ProgramStep, Refused};
 pub use machine::{Kernel, Machine};
+pub use remember::{Remembered, RememberedNode};
 
 use crate::catalogue::Catalogue;
 use crate::graph::{Graph, NodeId};
@@ -234,6 +236,11 @@ impl Plan {
         let here = &self.space_of(node).name;
         let candidates = &self.placed[node.0].candidates;
         candidates.iter().find(|known| known.space == *here)?.verdict.as_ref().ok().copied()
+    }
+
+    /// The same request once more, by what the machine is and costs now.
+    pub fn once_more(&self, machine: &Machine) -> Result<Self, Unplaceable> {
+        placed(self.graph.clone(), self.reports.clone(), machine, self.refused.clone())
     }
 
     /// The same request once more, after the kernel refused something that this plan had placed

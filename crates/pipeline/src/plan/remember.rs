@@ -1,0 +1,142 @@
+//! What is kept of a plan, so that the next one can say what became different and why.
+//!
+//! In and out: a plan, or the text that was kept of one: for every node as the request says it
+//! where it ran, and what each space would have cost. [SL §7.1]
+
+use super::Plan;
+use crate::explain::{number, plain_text};
+use std::fmt::Write as _;
+
+/// What is kept of a plan.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Remembered {
+    /// What one block cost, in ns.
+    pub cost_ns: f64,
+    /// The nodes in the order of the request.
+    pub nodes: Vec<RememberedNode>,
+}
+
+/// What is kept of a node.
+#[derive(Debug, Clone, PartialEq)]
+pub struct RememberedNode {
+    /// As the request says it.
+    pub text: String,
+    /// The name of its space.
+    pub space: String,
+    /// What a block would have cost in each space that could run it.
+    pub costs: Vec<(String, f64)>,
+}
+
+/// The first line of the text.
+const HEAD: &str = "plan 1";
+
+impl Remembered {
+    /// What is to be kept of a plan.
+    #[must_use]
+    pub fn of(plan: &Plan) -> Self {
+        let node = |(id, _)| RememberedNode {
+            text: plain_text(&plan.graph, id).replace(char::is_control, "·"),
+            space: plan.space_of(id).name.replace(' ', "_"),
+            costs: costs(plan, id),
+        };
+        Self { cost_ns: plan.choice.cost_ns, nodes: plan.graph.ids().map(node).collect() }
+    }
+
+    /// What is different in a plan, and why, in sentences; nothing if the request is another.
+    #[must_use]
+    pub fn changes(&self, plan: &Plan) -> Vec<String> {
+        let now = Self::of(plan);
+        let same = self.nodes.len() == now.nodes.len()
+            && self.nodes.iter().zip(&now.nodes).all(|(old, new)| old.text == new.text);
+        if !same {
+            return Vec::new();
+        }
+        let moved = self.nodes.iter().zip(&now.nodes).filter(|(old, new)| old.space != new.space);
+        let mut told: Vec<String> = moved.map(|(old, new)| moved_because(old, new)).collect();
+        if !told.is_empty() {
+            let (old, new) = (number(self.cost_ns), number(now.cost_ns));
+            told.push(format!("all of it costs {new} ns now, and {old} by what was known then"));
+        }
+        told
+    }
+
+    /// The text to be kept.
+    #[must_use]
+    pub fn text(&self) -> String {
+        let mut out = format!("{HEAD}\ncost {:.4}\n", self.cost_ns);
+        for RememberedNode { text, space, costs } in &self.nodes {
+            let _ = write!(out, "{space} {}", costs.len());
+            for (space, ns) in costs {
+                let _ = write!(out, " {space} {ns:.4}");
+            }
+            let _ = writeln!(out, " {text}");
+        }
+        out
+    }
+
+    /// What a text keeps; none if it is no such text.
+    #[must_use]
+    pub fn parse(text: &str) -> Option<Self> {
+        let mut lines = text.lines();
+        lines.next().filter(|line| *line == HEAD)?;
+        let cost_ns = lines.next()?.strip_prefix("cost ")?.parse().ok()?;
+        let nodes: Option<Vec<RememberedNode>> = lines.map(node).collect();
+        Some(Self { cost_ns, nodes: nodes? })
+    }
+}
+
+fn costs(plan: &Plan, id: crate::graph::NodeId) -> Vec<(String, f64)> {
+    let candidates = plan.placed[id.0].candidates.iter();
+    let can = candidates.filter_map(|known| Some((known, *known.verdict.as_ref().ok()?)));
+    can.map(|(known, ns)| (known.space.replace(' ', "_"), ns)).collect()
+}
+
+fn node(line: &str) -> Option<RememberedNode> {
+    let (space, rest) = line.split_once(' ')?;
+    let (count, mut rest) = rest.split_once(' ')?;
+    let mut costs = Vec::new();
+    for _ in 0..count.parse::<u8>().ok()? {
+        let mut words = rest.splitn(3, ' ');
+        costs.push((words.next()?.to_owned(), words.next()?.parse().ok()?));
+        rest = words.next()?;
+    }
+    Some(RememberedNode { text: rest.to_owned(), space: space.to_owned(), costs })
+}
+
+/// Why a node runs elsewhere now: what the two spaces cost then and now.
+fn moved_because(old: &RememberedNode, new: &RememberedNode) -> String {
+    let cost = |of: &RememberedNode, space: &str| {
+        let known = of.costs.iter().find(|(name, _)| name == space);
+        known.map_or_else(|| "nothing".to_owned(), |(_, ns)| format!("{} ns", number(*ns)))
+    };
+    let told = |space: &str| match (cost(new, space), cost(old, space)) {
+        (now, then) if now == then => format!("{space} {now}"),
+        (now, then) if then == "nothing" => format!("{space} {now}, and could not run it"),
+        (now, then) if now == "nothing" => format!("{space} refuses it now, then {then}"),
+        (now, then) => format!("{space} {now}, then {then}"),
+    };
+    let (here, there) = (&new.space, &old.space);
+    format!("`{}` runs in {here} now, not in {there}: {}; {}", new.text, told(here), told(there))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_kept_is_read_as_it_was_written() {
+        let node = |text: &str, space: &str| RememberedNode {
+            text: text.to_owned(),
+            space: space.to_owned(),
+            costs: vec![("kernel".to_owned(), 3.0), ("thread0".to_owned(), 9.25)],
+        };
+        let nodes = vec![node("rx eth0", "kernel"), node("bpf \"tcp port 80\"", "thread0")];
+        let kept = Remembered { cost_ns: 12.5, nodes };
+        assert_eq!(Remembered::parse(&kept.text()), Some(kept.clone()));
+        for wrong in
+            ["", "plan 2\ncost 1\n", "plan 1\n", "plan 1\ncost x\n", "plan 1\ncost 1\na 1 b\n"]
+        {
+            assert_eq!(Remembered::parse(wrong), None, "{wrong}");
+        }
+    }
+}
