@@ -232,6 +232,9 @@ pub(crate) struct DoctorArguments {
     /// As one JSON object
     #[arg(short, long, global = true)]
     pub(crate) json: bool,
+    /// Measure what filters, copies, rings and wake-ups cost here, and keep it for the planner
+    #[arg(long)]
+    pub(crate) calibrate: bool,
     /// About what alone
     #[command(subcommand)]
     pub(crate) about: Option<About>,

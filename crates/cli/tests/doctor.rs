@@ -11,11 +11,12 @@ use std::path::PathBuf;
 use std::process::Command;
 use testkit::need;
 
-const SECTIONS: [&str; 6] = [
+const SECTIONS: [&str; 7] = [
     "\nwho we are\n",
     "\nwhat the kernel lets us do (tried, where not said otherwise)\n",
     "\nlimits\n",
     "\nprograms that help\n",
+    "\nwhat things cost\n",
     "\ninterfaces\n",
     "\nwhat follows\n",
 ];
@@ -45,7 +46,7 @@ impl Fettered {
             command.args(&before[1..]).arg(&self.program);
         }
         command.args(words).current_dir(self.folder.path());
-        command.env("NO_COLOR", "1").env("XDG_STATE_HOME", self.folder.path());
+        command.env("NO_COLOR", "1").env("XDG_STATE_HOME", self.folder.path().join("state"));
         Ran::from(command.output().unwrap())
     }
 
@@ -90,6 +91,37 @@ fn the_page_is_whole_and_narrow() {
         assert_eq!(line, line.trim_end(), "nothing behind it");
     }
     assert!(ran.out.ends_with(" ✓ captures (replay)  always\n"), "{}", ran.out);
+}
+
+#[test]
+fn o3_a_calibration_is_kept_and_told() {
+    let fettered = Fettered::new();
+    let ran = fettered.run(&[], &["doctor", "--calibrate", "--json"]);
+    assert_eq!((ran.status, ran.err.as_str()), (Some(0), ""));
+    let told: Value = serde_json::from_str(&ran.out).unwrap();
+    let kept = fettered.folder.path().join("state/streamline/costs");
+    assert_eq!(told["path"].as_str().unwrap(), kept.display().to_string());
+    let filters = told["filters"].as_array().unwrap();
+    let of = |name: &str, space: &str| {
+        filters.iter().find(|cost| cost["filter"] == name && cost["space"] == space)
+    };
+    assert!(of("bpf", "thread").unwrap()["block_ns"].as_f64().unwrap() > 0.0);
+    assert!(told["costs"]["copy"].as_f64().unwrap() > 0.0);
+    let unmeasured = told["missing"].as_array().unwrap().iter();
+    let kernel = unmeasured.filter(|one| one["what"].as_str().unwrap().contains("in the kernel"));
+    assert!(kernel.count() > 0 || of("bpf", "kernel").is_some());
+
+    let page = fettered.run(&[], &["doctor"]).out;
+    assert!(page.contains("table              measured just now"), "{page}");
+    let line = fettered.folder.path().join("a.pcap").display().to_string();
+    std::fs::write(&line, b"").unwrap();
+    let explained = fettered.run(&[], &["explain", "replay a.pcap | bpf udp | count"]).out;
+    assert!(explained.contains(" calibration  measured here just now, version 2"), "{explained}");
+
+    let text = std::fs::read_to_string(&kept).unwrap();
+    std::fs::write(&kept, text.replacen("kernel ", "kernel 0.", 1)).unwrap();
+    let page = fettered.run(&[], &["doctor"]).out;
+    assert!(page.contains("not used: measured on Linux 0."), "{page}");
 }
 
 #[test]

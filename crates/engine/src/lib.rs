@@ -9,10 +9,12 @@
 //! - [`ledger`]: what was counted, and whether it balances;
 //! - [`control`][]: stopping;
 //! - [`failure`]: why a path ended early; [`suspect`]: the block on which a filter failed;
+//! - [`calibrate`]: what things cost on this machine, measured and kept;
 //! - [`machine`]: the machine as the planner takes it; [`doctor`]: as people want to know it.
 #![forbid(unsafe_code)]
 
 pub mod build;
+pub mod calibrate;
 pub mod catalogue;
 pub mod compiler;
 pub mod control;

@@ -3,6 +3,7 @@
 //! Caches that nobody tells are those of a small machine. Whether the kernel takes programs is not
 //! deduced from privileges but tried: the smallest program is loaded and thrown away.
 
+use crate::calibrate;
 use ebpf::insn::{Insn, R0, encode};
 use pipeline::plan::{Costs, Kernel, Machine};
 use sys::bpf::{Kind, Program};
@@ -23,7 +24,25 @@ pub fn look() -> Machine {
         l1d: level(0, L1D),
         l2: level(1, L2),
         kernel: kernel(found.release.clone()),
-        costs: Costs::default(),
+        costs: costs(),
+    }
+}
+
+/// The table that was measured here, or the one that is built in, and why.
+fn costs() -> Costs {
+    let built_in = |why: &str| {
+        let costs = Costs::default();
+        let origin = format!("{}; {why}", costs.origin);
+        Costs { origin, ..costs }
+    };
+    let Some(folder) = calibrate::folder() else { return Costs::default() };
+    match calibrate::load(&folder) {
+        Ok(None) => Costs::default(),
+        Ok(Some(kept)) => match kept.is_here() {
+            Ok(()) => Costs { origin: format!("measured here {}", kept.age()), ..kept.costs },
+            Err(elsewhere) => built_in(&format!("the table that is kept was {elsewhere}")),
+        },
+        Err(why) => built_in(&why),
     }
 }
 

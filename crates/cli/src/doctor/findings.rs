@@ -4,6 +4,7 @@
 //! meaning.
 
 use crate::privilege::{self, Door, Way};
+use engine::calibrate;
 use engine::doctor::{Binary, Bound, Capabilities, Facts, Feature, Interface, Refused, Seccomp};
 use serde::Serialize;
 
@@ -91,7 +92,7 @@ impl Checkup {
             release: facts.release.clone(),
             processors: facts.processors,
             memory: facts.memory,
-            sections: vec![who(facts), kernel(facts), limits(facts), helpers(facts)],
+            sections: vec![who(facts), kernel(facts), limits(facts), helpers(facts), costs()],
             interfaces: facts.interfaces.iter().flatten().map(Seen::new).collect(),
             doors: vec![capturing(facts), sending(facts), programs(facts), files()],
         }
@@ -152,6 +153,29 @@ fn who(facts: &Facts) -> Section {
     };
     rows.push(Row::new("user name space", State::Plain, space));
     Section { name: "who we are", rows }
+}
+
+/// Where the table of costs is, and how old.
+fn costs() -> Section {
+    const MEASURE: &str = "streamline doctor --calibrate";
+    let folder = calibrate::folder();
+    let found = folder.as_deref().map_or(Ok(None), calibrate::load);
+    let place = folder.as_deref().map(|folder| calibrate::path(folder).display().to_string());
+    let place = place.unwrap_or_default();
+    let table = match found {
+        Ok(None) => {
+            let says = format!("built in; {MEASURE} measures here");
+            let rows = vec![Row::new("table", State::Plain, says)];
+            return Section { name: "what things cost", rows };
+        }
+        Ok(Some(kept)) => match kept.is_here() {
+            Ok(()) => Row::new("table", State::Good, format!("measured {}", kept.age())),
+            Err(why) => Row::new("table", State::Bad, format!("not used: {why}")).advice(MEASURE),
+        },
+        Err(why) => Row::new("table", State::Bad, why).advice(MEASURE),
+    };
+    let rows = vec![table, Row::new("kept in", State::Plain, place)];
+    Section { name: "what things cost", rows }
 }
 
 fn program(program: &Binary) -> Row {

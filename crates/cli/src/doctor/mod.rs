@@ -3,10 +3,12 @@
 //! In: what the engine found and tried. Out: a page for people or one JSON object; about one door
 //! alone ([`About`]) a short answer and a status that scripts can use.
 //!
+//! - `calibrate`: what things cost here, measured and kept;
 //! - `findings`: what follows from the facts;
 //! - `page`: the same for people;
 //! - `unit`: a service for systemd.
 
+mod calibrate;
 mod findings;
 mod page;
 mod unit;
@@ -22,6 +24,7 @@ use findings::{Checkup, Verdict};
 pub(crate) fn doctor(given: &DoctorArguments) -> Status {
     let of = |door: fn(&Facts) -> Verdict| about(&door(&Facts::look()), given.json);
     match &given.about {
+        None if given.calibrate => calibrate::run(given),
         None => {
             let checkup = Checkup::new(&Facts::look());
             terminal::print(&match given.json {

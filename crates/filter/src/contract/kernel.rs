@@ -6,7 +6,7 @@
 
 use super::{Arguments, Description};
 use ebpf::emit::{self, Answer, Emit, Exit, Finish, Layers, Scope, Target, Unfit};
-use ebpf::{Place, Word};
+use ebpf::{Place, Program, Word};
 
 /// Where a program must stand to see what a source gives.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
@@ -53,6 +53,15 @@ pub fn expressible(
     chain: &[(&Description, &Arguments)],
     hardened: bool,
 ) -> Result<(), (usize, String)> {
+    joined(chain, hardened).map(drop)
+}
+
+/// A chain of filters as one program at traffic control, which answers the class; or the place of
+/// the filter that cannot be part of it, and why.
+pub fn joined(
+    chain: &[(&Description, &Arguments)],
+    hardened: bool,
+) -> Result<Program, (usize, String)> {
     let target = if hardened { Target::hardened(Place::Tc) } else { Target::from(Place::Tc) };
     let mut at = 0;
     let made = emit::program(target, Finish::Answer, |s, on, out| {
@@ -65,7 +74,7 @@ pub fn expressible(
         }
         Ok(answer)
     });
-    made.map(drop).map_err(|unfit| (at, unfit.why.into_owned()))
+    made.map_err(|unfit| (at, unfit.why.into_owned()))
 }
 
 #[cfg(test)]

@@ -1,0 +1,74 @@
+//! What moves blocks: copies, rings between threads, wake-ups.
+
+use super::user::timed;
+use super::{Calibration, least};
+use std::hint::black_box;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+/// Bytes over which copies go: more than a first-level cache, less than a second.
+const SPREAD: usize = 256 << 10;
+const KILOBYTE: usize = 1 << 10;
+/// Blocks that cross a ring.
+const CROSSED: u32 = 200_000;
+
+pub(super) fn measure(calibration: &mut Calibration) {
+    let (mut from, mut to) = (vec![1_u8; SPREAD], vec![0_u8; SPREAD]);
+    let copies = u32::try_from(SPREAD / KILOBYTE).unwrap_or(1);
+    let copy = least(20, copies, |_| {
+        for (from, to) in from.chunks(KILOBYTE).zip(to.chunks_mut(KILOBYTE)) {
+            to.copy_from_slice(black_box(from));
+        }
+        black_box(&mut to);
+    });
+    calibration.note("copy", Ok(copy));
+    let look = least(20, copies, |_| {
+        let sums = from
+            .chunks(KILOBYTE)
+            .map(|kilobyte| kilobyte.iter().map(|byte| u64::from(*byte)).sum::<u64>());
+        black_box(sums.sum::<u64>());
+        black_box(&mut from);
+    });
+    calibration.note("kilobyte", Ok(look));
+    calibration.note("ring", crossing());
+    calibration.note("wake", wake());
+    let call = timed(&format!("generate count={CROSSED} | discard"), "discard", 3);
+    calibration.note("call", call.map(|call| call.ns));
+}
+
+/// An entry put on a ring and taken off, in one thread: both ends, nobody asleep.
+fn crossing() -> Result<f64, String> {
+    let near = super::user::whole(&format!("generate count={CROSSED} | discard"), 3)?;
+    let far = super::user::whole(&format!("generate count={CROSSED} | discard@thread1"), 3)?;
+    Ok((far - near).max(1.0))
+}
+
+/// What it costs to wake a thread that sleeps: half of the wakes that were measured cost less.
+fn wake() -> Result<f64, String> {
+    const WAKES: u32 = 200;
+    /// How long the sleeper has slept at least, so that its processor may have halted.
+    const ASLEEP_NS: u64 = 100_000;
+    let woken = Arc::new(AtomicU32::new(0));
+    let seen = Arc::clone(&woken);
+    let sleeper = std::thread::Builder::new().spawn(move || {
+        while seen.load(Ordering::Acquire) < WAKES {
+            std::thread::park();
+            seen.fetch_add(1, Ordering::Release);
+        }
+    });
+    let sleeper = sleeper.map_err(|error| error.to_string())?;
+    let mut costs = Vec::new();
+    while woken.load(Ordering::Acquire) < WAKES && !sleeper.is_finished() {
+        let begin = sys::clock::monotonic();
+        while sys::clock::monotonic() - begin < ASLEEP_NS {
+            std::hint::spin_loop();
+        }
+        let begin = sys::clock::monotonic();
+        sleeper.thread().unpark();
+        costs.push(sys::clock::monotonic() - begin);
+    }
+    sleeper.thread().unpark();
+    sleeper.join().map_err(|_| "the sleeper failed".to_owned())?;
+    costs.sort_unstable();
+    costs.get(costs.len() / 2).map(|ns| *ns as f64).ok_or_else(|| "nobody slept".to_owned())
+}

@@ -1,0 +1,71 @@
+//! What things cost on this machine: measured once, kept, and read at every start.
+//!
+//! In: nothing but the machine. Out: a table of costs for the planner, and what could not be
+//! measured, with the reason. [SL §7.1; CONTRACT 27]
+//!
+//! - [`user`]: every filter in a thread, on frames that are bundled with the program;
+//! - [`twins`]: every twin in the kernel, by test runs;
+//! - [`between`]: rings, copies, wake-ups;
+//! - [`taps`]: what a frame costs at a packet socket, at a program, on its way out of the kernel;
+//! - [`kept`]: the file.
+//!
+//! Each figure is the least of several rounds: what others do on the machine only adds.
+
+mod between;
+mod kept;
+mod taps;
+mod twins;
+mod user;
+
+pub use kept::{Kept, folder, load, path};
+
+use pipeline::plan::{COSTS_VERSION, Costs};
+
+/// What a calibration came to.
+#[derive(Clone, Debug)]
+pub struct Calibration {
+    /// The table. What could not be measured is as built in.
+    pub costs: Costs,
+    /// What could not be measured, and why.
+    pub missing: Vec<(String, String)>,
+}
+
+/// Measures everything; `told` is called with what comes next.
+pub fn calibrate(told: &dyn Fn(&str)) -> Calibration {
+    let costs = Costs { version: COSTS_VERSION, ..Costs::default() };
+    let mut calibration = Calibration { costs, missing: Vec::new() };
+    told("copies, rings, wake-ups");
+    between::measure(&mut calibration);
+    told("filters in a thread");
+    user::measure(&mut calibration);
+    told("filters in the kernel");
+    twins::measure(&mut calibration);
+    told("packet sockets and programs");
+    taps::measure(&mut calibration);
+    calibration
+}
+
+impl Calibration {
+    /// Puts a figure in, or why there is none.
+    fn note(&mut self, name: &str, measured: Result<f64, String>) {
+        match measured {
+            Ok(ns) => {
+                self.costs.set(name, ns);
+            }
+            Err(why) => self.missing.push((name.to_owned(), why)),
+        }
+    }
+}
+
+/// The least time that one of so many calls takes, in ns, over some rounds.
+fn least(rounds: usize, calls: u32, mut work: impl FnMut(u32)) -> f64 {
+    let round = |_| {
+        let begin = sys::clock::monotonic();
+        work(calls);
+        (sys::clock::monotonic() - begin) as f64 / f64::from(calls)
+    };
+    (0..rounds).map(round).fold(f64::INFINITY, f64::min)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,43 @@
+//! A whole calibration: figures that can be, and reasons where there is none.
+
+use super::*;
+
+#[test]
+fn o3_a_calibration_measures_every_filter_in_a_thread() {
+    let mut calibration = Calibration { costs: Costs::default(), missing: Vec::new() };
+    user::measure(&mut calibration);
+    assert_eq!(calibration.missing, [], "every example can be run");
+    for description in filter::catalog::FILTERS {
+        let known = |cost: &&pipeline::plan::FilterCost| cost.filter == description.name;
+        let cost = calibration.costs.filters.iter().find(known).unwrap();
+        assert!(!cost.kernel && cost.block + cost.byte > 0.0, "{cost:?}");
+        assert!(cost.block < 1e7 && cost.byte < 1e5, "{cost:?}");
+    }
+}
+
+#[test]
+fn what_moves_blocks_is_measured() {
+    let mut calibration = Calibration { costs: Costs::default(), missing: Vec::new() };
+    between::measure(&mut calibration);
+    assert_eq!(calibration.missing, []);
+    let Costs { copy, kilobyte, ring, wake, call, .. } = calibration.costs;
+    for (name, ns) in [("copy", copy), ("look", kilobyte), ("ring", ring), ("call", call)] {
+        assert!(ns > 0.0 && ns < 100_000.0, "{name}: {ns}");
+    }
+    assert!(wake > 10.0 && wake < 10_000_000.0, "{wake}");
+}
+
+#[test]
+fn o3_twins_are_measured_where_the_kernel_takes_programs() {
+    let mut calibration = Calibration { costs: Costs::default(), missing: Vec::new() };
+    twins::measure(&mut calibration);
+    if let Err(why) = twins::empty() {
+        println!("skipped: figures of twins: {why}");
+        assert!(!calibration.missing.is_empty() && calibration.costs.filters.is_empty());
+        return;
+    }
+    assert_eq!(calibration.missing, [], "every twin loads");
+    let twins = filter::catalog::FILTERS.iter().filter(|d| d.kernel.is_some()).count();
+    assert_eq!(calibration.costs.filters.len(), twins);
+    assert!(calibration.costs.filters.iter().all(|cost| cost.kernel && cost.block < 1e6));
+}

@@ -1,0 +1,96 @@
+//! What twins cost in the kernel: each alone, by test runs, beside a program that does nothing.
+
+use super::Calibration;
+use super::user::words;
+use crate::catalogue::House;
+use ebpf::insn::{Insn, R0, encode};
+use filter::{Arguments, Description, joined};
+use pipeline::plan::FilterCost;
+use std::os::fd::{AsFd as _, AsRawFd as _};
+use sys::bpf::{Kind, Map, Program};
+
+/// Test runs of a round, and rounds.
+const REPEAT: u32 = 50_000;
+const ROUNDS: usize = 5;
+
+pub(super) fn measure(calibration: &mut Calibration) {
+    let empty = match empty() {
+        Ok(empty) => empty,
+        Err(why) => {
+            calibration.missing.push(("filters in the kernel".to_owned(), why));
+            return;
+        }
+    };
+    let mut all = Vec::new();
+    for description in filter::catalog::FILTERS.iter().filter(|d| d.kernel.is_some()) {
+        match cost(description).map(|ns| (ns - empty).max(0.0)) {
+            Ok(block) => {
+                all.push(block);
+                let filter = description.name.to_owned();
+                calibration.costs.put(FilterCost { filter, kernel: true, block, byte: 0.0 });
+            }
+            Err(why) => {
+                calibration.missing.push((format!("{} in the kernel", description.name), why));
+            }
+        }
+    }
+    all.sort_by(f64::total_cmp);
+    let middle = all.get(all.len() / 2).copied();
+    calibration.note("twin", middle.ok_or_else(|| "no twin was loaded".to_owned()));
+}
+
+/// What a program that does nothing takes in a test run.
+pub(super) fn empty() -> Result<f64, String> {
+    let code = encode(&[Insn::mov(R0, -1), Insn::exit()]);
+    let program = Program::load(Kind::Tc, "empty", &code).map_err(|why| why.to_string())?;
+    run(&program)
+}
+
+/// The least time of a test run, in ns.
+pub(super) fn run(program: &Program) -> Result<f64, String> {
+    let frame = frame();
+    let mut best = f64::INFINITY;
+    for _ in 0..ROUNDS {
+        let ran = program.test_run(&frame, REPEAT).map_err(|why| why.to_string())?;
+        best = best.min(f64::from(ran.duration_ns));
+    }
+    Ok(best)
+}
+
+/// A datagram to port 53, with 86 bytes in it: what most filters look at is there.
+fn frame() -> Vec<u8> {
+    let mut frame = vec![2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2, 8, 0];
+    frame.extend([0x45, 0, 0, 114, 0, 1, 0, 0, 64, 17, 0, 0, 198, 18, 0, 1, 198, 19, 0, 1]);
+    frame.extend([0x9c, 0x40, 0, 53, 0, 94, 0, 0]);
+    frame.resize(frame.len() + 86, b'x');
+    frame
+}
+
+fn cost(description: &Description) -> Result<f64, String> {
+    let arguments = arguments(description)?;
+    let program = joined(&[(description, &arguments)], false).map_err(|(_, why)| why)?;
+    let maps = program.maps.iter();
+    let maps: sys::Result<Vec<Map>> =
+        maps.map(|spec| Map::array(&spec.name, spec.value_size, 1, spec.mappable)).collect();
+    let maps = maps.map_err(|why| why.to_string())?;
+    let descriptors: Vec<i32> = maps.iter().map(|map| map.as_fd().as_raw_fd()).collect();
+    let code = program.relocate(&descriptors).ok_or("a map is missing")?;
+    let loaded = Program::load(Kind::Tc, "calibrate", &encode(&code));
+    run(&loaded.map_err(|why| why.to_string())?)
+}
+
+/// The arguments of a filter in its own example.
+fn arguments(description: &Description) -> Result<Arguments, String> {
+    let first = description.examined.first().map(|given| format!("{} {given}", description.name));
+    let shown = words(description).map(|(_, own)| own.to_owned());
+    let own = first.or(shown).ok_or("its example does not show it")?;
+    let line = format!("generate | {own} |all discard");
+    let (graph, mistakes) = pipeline::read(&line, &House);
+    if let Some(mistake) = mistakes.iter().find(|mistake| mistake.is_error()) {
+        return Err(format!("{mistake:?}"));
+    }
+    let used = graph.ids().find_map(|(_, node)| {
+        node.filter().filter(|used| used.description.name == description.name)
+    });
+    used.map(|used| used.arguments.clone()).ok_or_else(|| "it is not there".to_owned())
+}
