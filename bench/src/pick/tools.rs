@@ -6,6 +6,8 @@ use crate::replay::find;
 use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use sys::bpf::{Side, tcx_chain};
+use sys::net::Links;
 use testkit::net::{Namespace, SERVER_DEVICE, until, watches};
 
 /// Bytes of every ring.
@@ -86,6 +88,15 @@ fn click() -> Option<Tool> {
     })
 }
 
+/// Whether a program looks at what comes in.
+fn is_tapped(space: &Namespace) -> bool {
+    space.enter(|| {
+        let index = Links::open().and_then(|links| links.named(SERVER_DEVICE)).map(|it| it.index);
+        let chain = index.and_then(|index| tcx_chain(index, Side::Ingress));
+        chain.is_ok_and(|chain| !chain.members.is_empty())
+    })
+}
+
 fn seen_by_us(told: &str) -> u64 {
     told.split_whitespace().find_map(|word| word.parse().ok()).unwrap_or(0)
 }
@@ -125,7 +136,7 @@ impl Tool {
         until(self.name, || {
             ended = !matches!(child.try_wait(), Ok(None));
             let begun = match self.begins {
-                "" => watches(space, child.id()),
+                "" => watches(space, child.id()) || is_tapped(space),
                 words => text(&folder.join("err")).contains(words),
             };
             begun || ended
