@@ -1,14 +1,12 @@
 //! A kernel ring with its program on a device, and the processes that read it: what `bench capture`
 //! and `bench moderation` measure. [SL fig. 15]
 
+mod program;
 mod reader;
 
+pub(crate) use program::Bell;
 pub(crate) use reader::{Reader, serve};
 
-#[path = "../../../tests/kernel/ring/program.rs"]
-mod program;
-
-pub(crate) use program::Bell;
 use std::os::fd::{AsFd as _, BorrowedFd};
 use sys::bpf::{Anchor, Link, Program, RingBuffer, Rings, Shape, Side};
 use testkit::net::Namespace;
@@ -33,7 +31,7 @@ impl Tap {
         let shape = Shape { cpus, sinks: 1, pointers: POINTERS, bytes, record_max };
         let rings = Rings::create("bench_ring", shape).map_err(|why| why.to_string())?;
         let bell = RingBuffer::create("bench_bell", 1 << 16).map_err(|why| why.to_string())?;
-        let program = program::load(&rings, Some((&bell, when)));
+        let program = program::load(&rings, &bell, when)?;
         Ok(Self { rings, bell, program, link: None })
     }
 
