@@ -1,9 +1,11 @@
 //! Crossings in one thread and in three: contents, leases, refusals, the ledger.
 
 use super::*;
+use crate::Put;
+use crate::ibuf::{Lanes, Pushed};
 use crate::pool::Config as PoolConfig;
 use crate::signal::spins;
-use abi::{Class, ContextLane, Marks};
+use abi::{Class, ContextLane, Entry, Marks};
 
 fn pool(id: u32) -> Pool {
     Pool::new(DbufId::new(id).unwrap(), PoolConfig { segment: 4096, segments: 8 }).unwrap()
