@@ -17,4 +17,4 @@ pub mod insn;
 pub mod interpret;
 mod program;
 
-pub use program::{Counter, Line, MapSpec, Place, Program, Word};
+pub use program::{Counter, Line, MapSpec, Part, Place, Program, Word};

@@ -55,6 +55,26 @@ pub struct MapSpec {
     pub mappable: bool,
     /// Index into `Program::words` of the filter whose private session this is, as plain data.
     pub state_of: Option<usize>,
+    /// How many programs it holds, by number, instead of a value: those of `Program::parts`, for
+    /// tail calls. 0 for all others.
+    pub programs: u32,
+}
+
+impl MapSpec {
+    /// An array of one value that user space may map.
+    pub fn array(name: &str, value_size: u32) -> Self {
+        let name = name.to_owned();
+        Self { name, value_size, mappable: true, state_of: None, programs: 0 }
+    }
+}
+
+/// A further part of a program, loaded as a program of its own and reached by a tail call.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Part {
+    /// Its instructions, maps by number.
+    pub code: Vec<Insn>,
+    /// Instruction → word, ascending.
+    pub source: Vec<Line>,
 }
 
 /// A counter of a filter: 8 bytes in map 0, at eight times its index in `Program::counters`.
@@ -85,6 +105,9 @@ pub struct Program {
     pub words: Vec<Word>,
     /// Instruction → word, ascending.
     pub source: Vec<Line>,
+    /// Its further parts: the n-th must stand at n in the map that holds programs, with the same
+    /// maps.
+    pub parts: Vec<Part>,
     /// How deep into a frame the program may look, in bytes.
     pub reach: u32,
 }
@@ -92,16 +115,12 @@ pub struct Program {
 impl Program {
     /// The code with `descriptors[number]` in the place of map numbers; `None` if one is missing.
     pub fn relocate(&self, descriptors: &[i32]) -> Option<Vec<Insn>> {
-        let mut code = self.code.clone();
-        let mut wide = false;
-        for insn in &mut code {
-            let first = insn.is_load64() && !wide;
-            if first && matches!(insn.src, PSEUDO_MAP | PSEUDO_MAP_VALUE) {
-                insn.imm = *descriptors.get(usize::try_from(insn.imm).ok()?)?;
-            }
-            wide = first;
-        }
-        Some(code)
+        relocated(&self.code, descriptors)
+    }
+
+    /// The same for each further part.
+    pub fn relocate_parts(&self, descriptors: &[i32]) -> Option<Vec<Vec<Insn>>> {
+        self.parts.iter().map(|part| relocated(&part.code, descriptors)).collect()
     }
 
     /// What each stretch of code is called in the kernel's own log (BTF line information): its
@@ -126,4 +145,18 @@ impl Program {
         let line = self.source.iter().rev().find(|line| line.from <= at)?;
         self.words.get(line.word?)
     }
+}
+
+/// The code with descriptors in the place of map numbers.
+fn relocated(code: &[Insn], descriptors: &[i32]) -> Option<Vec<Insn>> {
+    let mut code = code.to_vec();
+    let mut wide = false;
+    for insn in &mut code {
+        let first = insn.is_load64() && !wide;
+        if first && matches!(insn.src, PSEUDO_MAP | PSEUDO_MAP_VALUE) {
+            insn.imm = *descriptors.get(usize::try_from(insn.imm).ok()?)?;
+        }
+        wide = first;
+    }
+    Some(code)
 }

@@ -11,7 +11,9 @@ use ebpf::emit::Outcome;
 use ebpf::exam::{self, Interpreter, Judge, Ruling};
 use ebpf::interpret::Packet;
 use ebpf::{Place, Program};
-use filter::testing::twins::{Examined, User, chains, changes, fitting, program, request};
+use filter::testing::twins::{
+    Examined, User, chains, changes, fitting, long_chains, program, request,
+};
 
 fn sit<'a>(
     chain: &[Examined],
@@ -126,6 +128,22 @@ fn twins_are_sure_of_what_others_captured() {
         let tally = tally.unwrap_or_else(|wrong| panic!("{wrong}"));
         let most = tally.unsure * 10 <= tally.packets;
         assert!(most, "`{}` is unsure: {tally:?}", request(&chain));
+    }
+}
+
+/// CONTRACT 18 holds for lines of any length: one too long for a program is several, and the
+/// interpreter follows from one to the next.
+#[test]
+fn i6_long_lines_are_several_programs_that_answer_as_their_filters_do() {
+    let borders = borders();
+    let packets = shapes_of(&borders);
+    for (number, chain) in long_chains().iter().enumerate() {
+        let place = PLACES[number % 2];
+        let program = program(chain, place).unwrap_or_else(|unfit| panic!("{unfit}"));
+        assert!(chain.len() >= 40 && !program.parts.is_empty(), "{} parts", program.parts.len());
+        let tally = sit(chain, &program, packets.iter().copied());
+        let tally = tally.unwrap_or_else(|wrong| panic!("{wrong}"));
+        assert!(tally.answered > 20, "`{}`: {tally:?}", request(chain));
     }
 }
 

@@ -244,7 +244,7 @@ fn staged(program: &Program, stand: Stand) -> Program {
     code.extend(testimony(number, program.counters.len(), stand));
     let mut maps = program.maps.clone();
     let value_size = witness::RECORDS as u32 + ROOM + 2 * FRAME_MAX;
-    maps.push(MapSpec { name: "witness".to_owned(), value_size, mappable: true, state_of: None });
+    maps.push(MapSpec::array("witness", value_size));
     Program { code, maps, ..program.clone() }
 }
 

@@ -17,11 +17,13 @@
 use std::mem;
 
 use super::handle::{Answer, Base, Brand, Depth, Exit, Value};
+use super::link::{LONG, MUCH};
+use super::maps::{self, Table};
 use super::moved::map_slots;
-use super::{Finish, Target, UNSURE, Unfit, maps};
+use super::{Finish, Target, UNSURE, Unfit};
 use crate::asm::{Asm, Label};
 use crate::insn::{Alu, Cond, Helper, Insn, R0, R1, R2, R6, R7, R8, R10, Size, atomic};
-use crate::program::{Counter, Line, MapSpec, Place, Program, Word};
+use crate::program::{Counter, Line, MapSpec, Part, Place, Program, Word};
 
 /// At most so many bytes are made linear for a program: headers, not payload.
 pub(super) const PULL_MAX: u32 = 256;
@@ -76,8 +78,16 @@ pub(super) struct Builder {
     none: Label,
     unsure: Label,
     counters: Vec<Counter>,
-    /// Of which word, and how many bytes. Map n + 1 is that of state n.
-    states: Vec<(Option<usize>, u16)>,
+    /// Map n + 1 is table n.
+    tables: Vec<Table>,
+    finish: Finish,
+    /// The parts that have ended, and where their reach stands.
+    ended: Vec<(Asm, Vec<Line>, Vec<usize>)>,
+    /// How many arms and pieces are open.
+    depth: usize,
+    /// Where the verifier has last been made to forget.
+    forgot_at: usize,
+    edits: bool,
     words: Vec<Word>,
     word: Option<usize>,
     source: Vec<Line>,
@@ -94,12 +104,12 @@ pub(super) struct Mark {
 /// Stands in a scope's place while an arm has the real one.
 impl Default for Builder {
     fn default() -> Self {
-        Self::new(Place::Tc.into())
+        Self::new(Place::Tc.into(), Finish::Answer)
     }
 }
 
 impl Builder {
-    fn new(target: Target) -> Self {
+    fn new(target: Target, finish: Finish) -> Self {
         let mut asm = Asm::new();
         let (none, unsure) = (asm.label(), asm.label());
         Self {
@@ -116,7 +126,12 @@ impl Builder {
             none,
             unsure,
             counters: Vec::new(),
-            states: Vec::new(),
+            tables: Vec::new(),
+            finish,
+            ended: Vec::new(),
+            depth: 0,
+            forgot_at: 0,
+            edits: false,
             words: Vec::new(),
             word: None,
             source: Vec::new(),
@@ -124,72 +139,130 @@ impl Builder {
     }
 
     /// A program up to its first piece, and the exit for what nobody recognises.
-    pub(super) fn begin(target: Target) -> (Box<Self>, Exit<'static>) {
-        let mut b = Box::new(Self::new(target));
-        b.line();
-        b.asm.push(Insn::mov(R6, R1));
-        match target.place {
-            Place::Tc if target.hardened => b.pointers(skb::DATA, skb::DATA_END),
-            Place::Tc => b.pull(),
-            Place::Xdp => b.pointers(0, 4),
-            Place::Socket => {}
-        }
+    pub(super) fn begin(target: Target, finish: Finish) -> (Box<Self>, Exit<'static>) {
+        let mut b = Box::new(Self::new(target, finish));
+        b.enter();
         let out = Exit { label: b.none, brand: Brand::default() };
         (b, out)
     }
 
+    /// What a part begins with.
+    fn enter(&mut self) {
+        self.line();
+        self.asm.push(Insn::mov(R6, R1));
+        match self.target.place {
+            Place::Tc if self.target.hardened => self.pointers(skb::DATA, skb::DATA_END),
+            Place::Tc => self.pull(),
+            Place::Xdp => self.pointers(0, 4),
+            Place::Socket => {}
+        }
+    }
+
+    /// Whether this part is long and may end here.
+    pub(super) fn may_end(&self) -> bool {
+        self.depth == 0
+            && self.stubs.is_empty()
+            && self.asm.here() >= LONG >> u8::from(self.target.hardened)
+    }
+
+    /// Whether enough was found out since the last time to be forgotten here.
+    pub(super) fn may_forget(&self) -> bool {
+        self.depth == 0
+            && self.asm.here()
+                >= self.forgot_at + if self.target.hardened { MUCH / 5 } else { MUCH }
+    }
+
+    /// Knows nothing but the answer: the stack is free, the pointers are anew.
+    pub(super) fn forget(&mut self) {
+        self.forgot_at = self.asm.here();
+        self.top = 0;
+        self.anew();
+    }
+
+    /// How many parts have ended.
+    pub(super) fn parts(&self) -> usize {
+        self.ended.len()
+    }
+
+    /// The maps of rows and of parts.
+    pub(super) fn link_maps(&mut self) -> (u32, u32) {
+        let rows = self.tables.iter().position(|table| matches!(table, Table::Rows));
+        let rows = rows.unwrap_or_else(|| {
+            self.tables.extend([Table::Rows, Table::Links]);
+            self.tables.len() - 2
+        });
+        let rows = u32::try_from(rows).unwrap_or(u32::MAX);
+        (rows + 1, rows + 2)
+    }
+
+    /// Ends a part and begins the next: with the same exits under the same labels, an empty stack,
+    /// and places that are all from before.
+    pub(super) fn next_part(&mut self) {
+        self.exits();
+        let asm = mem::replace(&mut self.asm, Asm::new());
+        self.ended.push((asm, mem::take(&mut self.source), mem::take(&mut self.reach_at)));
+        (self.none, self.unsure) = (self.asm.label(), self.asm.label());
+        self.top = 0;
+        self.forgot_at = 0;
+        self.hold_none();
+        self.epoch = self.epoch.saturating_add(1);
+        self.enter();
+    }
+
     /// The program, once its pieces have answered.
-    pub(super) fn end(
-        mut self: Box<Self>,
-        finish: Finish,
-        answer: Answer<'_>,
-    ) -> Result<Program, Unfit> {
-        let place = self.target.place;
+    pub(super) fn end(mut self: Box<Self>, answer: Answer<'_>) -> Result<Program, Unfit> {
         self.word = None;
         self.line();
-        self.finish(finish, answer.class);
+        self.finish(self.finish, answer.class);
         let stubs = mem::take(&mut self.stubs);
         let unsure = self.unsure;
         self.emit_stubs(stubs, unsure);
+        self.exits();
+        self.assemble()
+    }
+
+    /// Leaves without an answer.
+    fn exits(&mut self) {
+        let place = self.target.place;
         self.word = None;
         self.line();
-        let (none, not_sure) = match finish {
+        let (none, not_sure) = match self.finish {
             Finish::Answer => (0, UNSURE.cast_signed()),
             Finish::Verdict { none, unsure, .. } => (none.value(place), unsure.value(place)),
         };
-        for (label, value) in [(self.none, none), (unsure, not_sure)] {
+        for (label, value) in [(self.none, none), (self.unsure, not_sure)] {
             self.bind(label);
             self.asm.push(Insn::alu32(Alu::Mov, R0, value));
             self.asm.push(Insn::exit());
         }
-        self.assemble()
     }
 
-    fn assemble(mut self: Box<Self>) -> Result<Program, Unfit> {
+    fn assemble(self: Box<Self>) -> Result<Program, Unfit> {
         let pulled = self.reach.min(PULL_MAX).cast_signed();
-        for at in mem::take(&mut self.reach_at) {
-            self.asm.patch(at, pulled);
-        }
         if let Some(unfit) = self.unfit {
             return Err(unfit);
         }
-        let mut code = self.asm.finish().map_err(|mistake| Unfit::new(mistake.to_string()))?;
+        let last = (self.asm, self.source, self.reach_at);
+        let mut parts = Vec::new();
+        for (mut asm, source, reach_at) in self.ended.into_iter().chain([last]) {
+            reach_at.into_iter().for_each(|at| asm.patch(at, pulled));
+            let mut code = asm.finish().map_err(|mistake| Unfit::new(mistake.to_string()))?;
+            if self.counters.is_empty() {
+                maps::number_from_zero(&mut code);
+            }
+            parts.push(Part { code, source });
+        }
+        let Part { code, source } = parts.remove(0);
         let mut maps = Vec::new();
-        if self.counters.is_empty() {
-            maps::number_from_zero(&mut code);
-        } else {
+        if !self.counters.is_empty() {
             let bytes = self.counters.len() * size_of::<u64>();
             let value_size = u32::try_from(bytes).map_err(|_| Unfit::new("too many counters"))?;
-            let name = "counters".to_owned();
-            maps.push(MapSpec { name, value_size, mappable: true, state_of: None });
+            maps.push(MapSpec::array("counters", value_size));
         }
-        maps.extend(
-            self.states.iter().map(|(word, size)| maps::of_state(&self.words, *word, *size)),
-        );
-        let Self { target, counters, words, source, reach, .. } = *self;
+        maps.extend(self.tables.iter().map(|table| table.spec(&self.words, parts.len())));
+        let Self { target, counters, words, reach, edits, .. } = *self;
         let Target { place, hardened, .. } = target;
-        let edits = self.epoch > 0;
-        Ok(Program { place, hardened, edits, code, maps, counters, words, source, reach })
+        Ok(Program { place, hardened, edits, code, maps, counters, words, source, parts, reach })
     }
 
     /// Leaves with the last answer.
@@ -209,6 +282,12 @@ impl Builder {
 
     /// The packet pointers anew, after something that may have moved the frame.
     pub(super) fn changed(&mut self) {
+        self.edits = true;
+        self.anew();
+    }
+
+    /// The packet pointers as if nobody had checked anything, and all places from before.
+    pub(super) fn anew(&mut self) {
         match self.target.place {
             Place::Tc => self.pointers(skb::DATA, skb::DATA_END),
             Place::Xdp => self.pointers(0, 4),
@@ -248,6 +327,7 @@ impl Builder {
     /// Opens an arm; `end` is bound where it closes.
     pub(super) fn open(&mut self) -> Mark {
         let end = self.asm.label();
+        self.depth += 1;
         Mark { top: self.top, stubs: self.stubs.len(), end, word: self.word }
     }
 
@@ -257,6 +337,7 @@ impl Builder {
 
     /// Closes an arm: what stood aside, then its end. Its slots are free again.
     pub(super) fn close(&mut self, mark: Mark) {
+        self.depth = self.depth.saturating_sub(1);
         let stubs = self.stubs.split_off(mark.stubs.min(self.stubs.len()));
         self.emit_stubs(stubs, mark.end);
         self.bind(mark.end);
@@ -269,7 +350,14 @@ impl Builder {
     /// Closes a piece: as an arm, but its answer is carried over, packed at the bottom of its
     /// slots.
     pub(super) fn close_with(&mut self, mark: Mark, answer: Answer<'_>) -> Answer<'static> {
-        let floor = mark.top;
+        let (moved, top) = self.packed(mark.top, answer);
+        self.close(mark);
+        self.top = top;
+        moved
+    }
+
+    /// The answer, its slots above `floor` packed there, and how far they reach.
+    fn packed(&mut self, floor: Depth, answer: Answer<'_>) -> (Answer<'static>, Depth) {
         let mut old = Vec::new();
         map_slots(answer, |slot| {
             old.push(slot);
@@ -289,9 +377,15 @@ impl Builder {
             self.held = [None; 6];
         }
         let top = old.last().map_or(floor, |last| place_of(*last));
-        let moved = map_slots(answer, place_of);
-        self.close(mark);
+        (map_slots(answer, place_of), top)
+    }
+
+    /// Nothing outlives this but the answer, unless an arm is open.
+    pub(super) fn pack(&mut self, answer: Answer<'_>) -> Answer<'static> {
+        let floor = if self.depth == 0 { 0 } else { self.top };
+        let (moved, top) = self.packed(floor, answer);
         self.top = top;
+        self.hold_none();
         moved
     }
 
@@ -404,8 +498,8 @@ impl Builder {
 
     /// The map of the state of this word.
     pub(super) fn state(&mut self, size: u16) -> u32 {
-        self.states.push((self.word, size));
-        u32::try_from(self.states.len()).unwrap_or(u32::MAX)
+        self.tables.push(Table::State(self.word, size));
+        u32::try_from(self.tables.len()).unwrap_or(u32::MAX)
     }
 
     /// r0 to r5 hold no slot any more.

@@ -44,10 +44,10 @@ const ABSENT: i32 = 0x20;
 /// Layers that outlive a change of the frame.
 #[derive(Clone, Copy, Debug)]
 pub struct Kept<'s> {
-    layers: Layers<'s>,
-    at: Spot<'s>,
-    l3: Option<Spot<'s>>,
-    l4: Option<Spot<'s>>,
+    pub(super) layers: Layers<'s>,
+    pub(super) at: Spot<'s>,
+    pub(super) l3: Option<Spot<'s>>,
+    pub(super) l4: Option<Spot<'s>>,
 }
 
 impl<'s> Spot<'s> {

@@ -1,6 +1,7 @@
 //! The maps of a program that has states.
 
-use crate::insn::{Insn, PSEUDO_MAP_VALUE};
+use super::link::{PROCESSORS, ROW_BITS};
+use crate::insn::{Insn, PSEUDO_MAP, PSEUDO_MAP_VALUE};
 use crate::program::{MapSpec, Word};
 
 /// Without counters, map 0 is that of the first state: every number becomes one less.
@@ -8,16 +9,38 @@ pub(super) fn number_from_zero(code: &mut [Insn]) {
     let mut wide = false;
     for insn in code {
         let first = insn.is_load64() && !wide;
-        if first && insn.src == PSEUDO_MAP_VALUE {
+        if first && matches!(insn.src, PSEUDO_MAP | PSEUDO_MAP_VALUE) {
             insn.imm -= 1;
         }
         wide = first;
     }
 }
 
-/// The map of a state, named after its filter.
-pub(super) fn of_state(words: &[Word], word: Option<usize>, size: u16) -> MapSpec {
-    let filter = word.and_then(|word| words.get(word)).map_or("state", |word| &word.filter);
-    let value_size = u32::from(size);
-    MapSpec { name: filter.to_owned(), value_size, mappable: true, state_of: word }
+/// A map besides that of the counters.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Table {
+    /// The state of a word, so many bytes.
+    State(Option<usize>, u16),
+    /// A row for each processor, for what waits between parts.
+    Rows,
+    /// The parts of the program.
+    Links,
+}
+
+impl Table {
+    /// What must be made, of a program with so many parts behind its first.
+    pub(super) fn spec(self, words: &[Word], parts: usize) -> MapSpec {
+        match self {
+            Self::State(word, size) => {
+                let filter = word.and_then(|word| words.get(word));
+                let filter = filter.map_or("state", |word| &word.filter);
+                MapSpec { state_of: word, ..MapSpec::array(filter, size.into()) }
+            }
+            Self::Rows => MapSpec::array("rows", (PROCESSORS << ROW_BITS).cast_unsigned()),
+            Self::Links => {
+                let programs = u32::try_from(parts).unwrap_or(u32::MAX);
+                MapSpec { mappable: false, programs, ..MapSpec::array("parts", 4) }
+            }
+        }
+    }
 }

@@ -89,6 +89,7 @@ mod build;
 mod classic;
 mod edit;
 mod handle;
+mod link;
 mod lower;
 mod maps;
 mod moved;
@@ -244,10 +245,10 @@ pub fn program(
         Exit<'p>,
     ) -> Result<Answer<'p>, Unfit>,
 ) -> Result<Program, Unfit> {
-    let (builder, out) = Builder::begin(target.into());
+    let (builder, out) = Builder::begin(target.into(), finish);
     let mut scope = Scope::root(builder);
     let answer = body(&mut scope, Layers::untouched(), out)?;
-    scope.into_builder().end(finish, answer)
+    scope.into_builder().end(answer)
 }
 
 #[cfg(test)]

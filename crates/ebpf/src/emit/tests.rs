@@ -252,3 +252,113 @@ fn what_cannot_be_reached_is_not_emitted() {
     let text = crate::disasm::listing(&program);
     assert_eq!(program.code.len(), 6, "{text}");
 }
+
+/// The second byte raised to 9, the first cut off.
+fn change<'s>(s: &mut Scope<'s, '_>, on: Layers<'s>, out: Exit<'s>) -> Result<Answer<'s>, Unfit> {
+    s.need::<8>(on.at, out);
+    s.writable(Spot::at(2));
+    s.put::<u8>(Spot::at(1), 9);
+    s.cut_before(Spot::at(1));
+    let at = s.place_at(Spot::at(0));
+    let window = s.need::<2>(at, out);
+    Ok(Answer::new(s.load(window, be16::<0>()), Layers { frame: at, at, ..on }))
+}
+
+#[test]
+fn i6_frames_that_were_taken_are_changed() {
+    for target in [Target::from(Place::Xdp), Target::hardened(Place::Xdp)] {
+        let program = program(target.taking(), Finish::Answer, change).unwrap();
+        assert!(program.edits);
+        let frame: Vec<u8> = (0..20).collect();
+        let mut machine = Machine::of(&program);
+        let value = machine.run(&program.code, Place::Xdp, &Packet::new(&frame));
+        assert_eq!(value, Ok(0x0902));
+        assert_eq!(machine.frame.as_deref(), Some(&[&[9, 2, 3][..], &frame[4..]].concat()[..]));
+        let short = machine.run(&program.code, Place::Xdp, &Packet::new(&frame[..14]));
+        assert_eq!(short, Ok(UNSURE.into()), "the kernel leaves 14 bytes");
+    }
+}
+
+#[test]
+fn i6_frames_that_are_observed_stay_as_they_are() {
+    let why = |target: Target| program(target, Finish::Answer, change).unwrap_err().why;
+    assert!(why(Place::Xdp.into()).contains("only observed"));
+    assert!(why(Place::Tc.into()).contains("only observed"));
+    assert!(why(Target::from(Place::Socket).taking()).contains("copies"));
+    assert!(why(Target::from(Place::Tc).taking()).contains("link header"));
+}
+
+#[test]
+fn i6_places_from_before_a_change_are_refused() {
+    let uses: [Body; 3] = [
+        |s, on, out| {
+            let window = s.need::<2>(on.at, out);
+            s.put::<u8>(Spot::at(0), 1);
+            Ok(Answer::new(s.load(window, byte::<1>()), on))
+        },
+        |s, on, out| {
+            let window = s.need::<2>(on.at, out);
+            let by = s.load(window, byte::<0>());
+            let at = s.advance_by(on.at, by, 20, out);
+            s.put::<u8>(Spot::at(0), 1);
+            let window = s.need::<2>(at, out);
+            Ok(Answer::new(s.load(window, byte::<1>()), on))
+        },
+        |s, on, out| {
+            let kept = s.at_var(on.at);
+            s.arm(|t, _| t.put::<u8>(Spot::at(0), 1));
+            let at = s.get_at(kept);
+            s.need::<2>(at, out);
+            Ok(Answer::new(1, on))
+        },
+    ];
+    for body in uses {
+        for place in [Place::Tc, Place::Xdp] {
+            let unfit = program(Target::from(place).taking(), Finish::Answer, body).unwrap_err();
+            assert!(unfit.why.contains("before the frame was changed"), "{unfit}");
+        }
+    }
+}
+
+/// A chain too long for one program: every part goes on with the answer of the one before.
+#[test]
+fn i6_long_chains_are_linked() {
+    fn adds<'s>(
+        _: &(),
+        s: &mut Scope<'s, '_>,
+        on: Layers<'s>,
+        _: Exit<'s>,
+    ) -> Result<Answer<'s>, Unfit> {
+        let first = s.constant(0);
+        let sum = (0..200).fold(first, |sum, _| {
+            s.arm(|t, _| {
+                let one = t.constant(1);
+                let _ = t.add(one, 1);
+                sum
+            })
+        });
+        let sum = s.add(sum, on.class);
+        Ok(Answer::new(s.add(sum, 1), on))
+    }
+    let body: Body = |s, on, out| {
+        let mut answer = Answer::new(1, on);
+        for at in 0..30 {
+            answer = s.link(answer);
+            answer = s.piece(crate::Word::new("adds", at, 1), adds, &(), answer.layers, out)?;
+        }
+        Ok(answer)
+    };
+    for place in PLACES {
+        let program = program(place, Finish::Answer, body).unwrap();
+        assert!(program.parts.len() > 1, "{} parts", program.parts.len());
+        assert_eq!(
+            program.maps.iter().map(|map| map.programs as usize).sum::<usize>(),
+            program.parts.len()
+        );
+        let mut machine = Machine::of(&program);
+        assert_eq!(machine.run(&program.code, place, &Packet::new(FRAME)), Ok(31));
+        machine.parts.pop();
+        let broken = machine.run(&program.code, place, &Packet::new(FRAME));
+        assert_eq!(broken, Ok(UNSURE.into()), "a part that is not there");
+    }
+}

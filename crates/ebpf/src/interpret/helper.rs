@@ -16,6 +16,9 @@ impl Run<'_, '_> {
         let unknown = Why::Helper(insn.imm);
         let helper = Helper::from_number(insn.imm).filter(|_| insn.src == 0).ok_or(unknown)?;
         let on_skb = self.memory.place() != Place::Xdp;
+        if helper == Helper::TailCall {
+            return self.tail_call();
+        }
         let on_tc = self.memory.place() == Place::Tc;
         let answer = match helper {
             Helper::KtimeNs => self.now_ns,
@@ -46,6 +49,15 @@ impl Run<'_, '_> {
 
     fn context_argument(&self) -> Result<(), Why> {
         if self.get(1)? == CTX { Ok(()) } else { Err(Why::Argument(1)) }
+    }
+
+    fn tail_call(&mut self) -> Result<Flow, Why> {
+        self.context_argument()?;
+        let (map, number) = (self.get(2)?, self.get(3)?);
+        self.memory.map_lookup(map, 0).ok_or(Why::Argument(2))?;
+        self.scratch_is_lost();
+        self.set(0, EINVAL)?;
+        Ok(Flow::Part(number))
     }
 
     fn map_lookup(&self) -> Result<u64, Why> {

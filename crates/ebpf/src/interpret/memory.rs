@@ -123,6 +123,11 @@ impl<'m, 'p> Memory<'m, 'p> {
         self.moved();
     }
 
+    /// Nothing on the stack was written.
+    pub(super) fn forget_stack(&mut self) {
+        self.stack_written.fill(false);
+    }
+
     pub(super) fn is_unfilled(&self) -> bool {
         self.is_unfilled
     }

@@ -8,7 +8,7 @@
 //! Stricter than the kernel where that finds mistakes: registers and stack bytes that were never
 //! written cannot be read. Weaker than the verifier in one respect: pointers are numbers (each
 //! region begins at a multiple of 2^32), so a number that happens to be an address is one.
-//! Not supported: calls between functions of a program, tail calls, maps other than arrays of one
+//! Tail calls lead to the further parts of a program. Not supported: calls between functions, maps other than arrays of one
 //! element, writing to the context, and to the packet otherwise than `emit` does it (XDP directly,
 //! traffic control through helpers).
 
@@ -83,6 +83,8 @@ pub struct Machine {
     pub cpu: u32,
     /// Instructions that one run may take.
     pub budget: u32,
+    /// The further parts of the program, where tail calls lead.
+    pub parts: Vec<Vec<Insn>>,
     /// The frame after the last run, if that has changed it.
     pub frame: Option<Vec<u8>>,
     /// The tag beside it after the last run.
@@ -95,12 +97,15 @@ impl Machine {
 
     /// A machine with these map values.
     pub fn new(maps: Vec<Vec<u8>>) -> Self {
-        Self { maps, now_ns: 0, cpu: 0, budget: Self::BUDGET, frame: None, tag: None }
+        let (budget, parts) = (Self::BUDGET, Vec::new());
+        Self { maps, now_ns: 0, cpu: 0, budget, parts, frame: None, tag: None }
     }
 
     /// A machine with the maps of this program, all zero.
     pub fn of(program: &Program) -> Self {
-        Self::new(program.maps.iter().map(|map| vec![0; map.value_size as usize]).collect())
+        let maps = program.maps.iter().map(|map| vec![0; map.value_size as usize]);
+        let parts = program.parts.iter().map(|part| part.code.clone());
+        Self { parts: parts.collect(), ..Self::new(maps.collect()) }
     }
 
     /// Runs the code over the packet and answers r0.
@@ -114,7 +119,7 @@ impl Machine {
         };
         run.regs[1] = CTX;
         run.regs[10] = STACK_TOP;
-        let value = run.all(code, self.budget);
+        let value = run.all(code, &self.parts, self.budget);
         (self.frame, self.tag) = run.memory.into_frame();
         value
     }
@@ -199,6 +204,8 @@ enum Flow {
     Skip,
     Jump(i64),
     Exit(u64),
+    /// Goes on at the beginning of a further part.
+    Part(u64),
 }
 
 struct Run<'m, 'p> {
@@ -211,8 +218,8 @@ struct Run<'m, 'p> {
 }
 
 impl Run<'_, '_> {
-    fn all(&mut self, code: &[Insn], budget: u32) -> Result<u64, Fault> {
-        let mut at = 0;
+    fn all(&mut self, code: &[Insn], parts: &[Vec<Insn>], budget: u32) -> Result<u64, Fault> {
+        let (mut code, mut at) = (code, 0);
         for _ in 0..budget {
             let insn = *code.get(at).ok_or(Fault { at, why: Why::OffTheEnd })?;
             let next = code.get(at + 1).copied();
@@ -220,6 +227,17 @@ impl Run<'_, '_> {
                 Flow::Next => at += 1,
                 Flow::Skip => at += 2,
                 Flow::Exit(value) => return Ok(value),
+                Flow::Part(number) => {
+                    let part = usize::try_from(number).ok().and_then(|number| parts.get(number));
+                    // A call that leads nowhere falls through.
+                    match part {
+                        Some(part) => {
+                            (code, at) = (part, 0);
+                            self.begin();
+                        }
+                        None => at += 1,
+                    }
+                }
                 Flow::Jump(distance) => {
                     let target = (at as i64).saturating_add(1).saturating_add(distance);
                     at = usize::try_from(target).map_err(|_| Fault { at, why: Why::OffTheEnd })?;
@@ -420,6 +438,13 @@ impl Run<'_, '_> {
             return Err(Why::Opcode(insn.code));
         };
         Ok(if holds { Flow::Jump(insn.off.into()) } else { Flow::Next })
+    }
+
+    /// The registers as they are when a part begins.
+    fn begin(&mut self) {
+        self.written = 1 << 1 | 1 << 10;
+        self.regs[1] = CTX;
+        self.memory.forget_stack();
     }
 
     fn scratch_is_lost(&mut self) {

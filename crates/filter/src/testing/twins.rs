@@ -79,6 +79,26 @@ pub fn chains(length: usize) -> Vec<Chain> {
     all
 }
 
+/// Lines of more than forty filters, each too long for one program.
+#[must_use]
+pub fn long_chains() -> Vec<Chain> {
+    let twin = |name: &str, words: &[&str]| Examined {
+        description: crate::catalog::find(name).expect("a filter of the catalog"),
+        words: words.iter().map(|word| (*word).to_owned()).collect(),
+    };
+    let turns: [&[(&str, &[&str])]; 4] = [
+        &[("ipproto", &[]), ("count", &[]), ("split", &["4"]), ("hist", &["of=length"])],
+        &[("split", &["3"]), ("rewrite", &["ttl=9"]), ("split", &["2", "by=block"])],
+        &[("bpf", &["ip or ip6 or arp"]), ("sport", &[]), ("split", &["7"])],
+        &[("rewrite", &["sport=7", "dst=10.1.2.3"]), ("udp", &[]), ("count", &[])],
+    ];
+    let long = |turn: &[(&str, &[&str])]| {
+        let turn = turn.iter().map(|(name, words)| twin(name, words));
+        std::iter::repeat_n(turn.collect::<Chain>(), 42 / 3).flatten().collect()
+    };
+    turns.into_iter().map(long).collect()
+}
+
 /// Whether one of them changes frames: such a chain does not fit everywhere.
 #[must_use]
 pub fn changes(chain: &[Examined]) -> bool {
@@ -114,6 +134,7 @@ pub fn program(chain: &[Examined], target: impl Into<Target>) -> Result<Program,
             let d = twin.description;
             let emit = d.kernel.ok_or_else(|| Unfit::new("no twin"))?;
             let arguments = arguments(d, &twin.words()).map_err(|m| Unfit::new(m.to_string()))?;
+            answer = s.link(answer);
             answer = s.piece(Word::new(d.name, at, 1), emit, &arguments, answer.layers, out)?;
         }
         Ok(answer)

@@ -37,12 +37,20 @@ impl Kernel {
 
     /// Loads a program that the verifier may refuse.
     pub fn try_load(program: &Program, name: &str) -> Result<Self, LoadError> {
-        let array =
-            |map: &MapSpec| Map::array(&map.name, map.value_size, 1, map.mappable).expect("a map");
+        let array = |map: &MapSpec| match map.programs {
+            0 => Map::array(&map.name, map.value_size, 1, map.mappable).expect("a map"),
+            programs => Map::programs(&map.name, programs).expect("a map of programs"),
+        };
         let maps: Vec<Map> = program.maps.iter().map(array).collect();
         let descriptors: Vec<i32> = maps.iter().map(|map| map.as_fd().as_raw_fd()).collect();
         let code = insn::encode(&program.relocate(&descriptors).expect("a descriptor per map"));
         let loaded = bpf::Program::load(kind(program.place), name, &code)?;
+        let links = program.maps.iter().zip(&maps).find(|(spec, _)| spec.programs > 0);
+        let parts = program.relocate_parts(&descriptors).expect("a descriptor per map");
+        for (at, part) in (0..).zip(parts) {
+            let part = bpf::Program::load(kind(program.place), name, &insn::encode(&part))?;
+            links.expect("a map of parts").1.set_program(at, &part).expect("a part");
+        }
         let before = vec![0; program.counters.len()];
         let states = program.maps.iter().map(|map| map.state_of.is_some()).collect();
         let has_a_clock = program.code.contains(&insn::Insn::call(insn::Helper::KtimeNs));
