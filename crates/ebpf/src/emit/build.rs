@@ -160,16 +160,13 @@ impl Builder {
 
     /// Whether this part is long and may end here.
     pub(super) fn may_end(&self) -> bool {
-        self.depth == 0
-            && self.stubs.is_empty()
-            && self.asm.here() >= LONG >> u8::from(self.target.hardened)
+        let may = self.depth == 0 && !self.target.hardened;
+        may && self.stubs.is_empty() && self.asm.here() >= LONG
     }
 
     /// Whether enough was found out since the last time to be forgotten here.
     pub(super) fn may_forget(&self) -> bool {
-        self.depth == 0
-            && self.asm.here()
-                >= self.forgot_at + if self.target.hardened { MUCH / 5 } else { MUCH }
+        self.depth == 0 && !self.target.hardened && self.asm.here() >= self.forgot_at + MUCH
     }
 
     /// Knows nothing but the answer: the stack is free, the pointers are anew.
