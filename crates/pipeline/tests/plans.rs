@@ -7,7 +7,7 @@ mod common;
 
 use common::house::{self, RX};
 use pipeline::explain;
-use pipeline::plan::{Machine, Plan, Refused, SpaceKind, plan};
+use pipeline::plan::{Costs, FilterCost, Machine, Plan, Refused, Share, SpaceKind, plan};
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -15,9 +15,27 @@ fn machine(name: &str) -> Machine {
     match name {
         "example" => Machine::example(),
         "open kernel" => Machine::with_kernel(),
+        "measured" => measured(),
         "small cache" => Machine { l2: 64 << 10, ..Machine::example() },
         _ => panic!("no machine is called `{name}`"),
     }
+}
+
+/// A machine on which somebody measured: a twin that is dear, filters that let little through.
+fn measured() -> Machine {
+    let mut costs = Costs { origin: "an example".to_owned(), ..Costs::default() };
+    for (filter, thread, kernel) in
+        [("udp", 20.0, 7.0), ("dport", 9.0, 6.0), ("ratelimit", 11.0, 35.0), ("count", 1.0, 1.5)]
+    {
+        for (kernel, block) in [(false, thread), (true, kernel)] {
+            costs.put(FilterCost { filter: filter.to_owned(), kernel, block, byte: 0.0 });
+        }
+    }
+    for (filter, classes, share) in [("udp", "!0", 0.4), ("dport", "53", 0.05)] {
+        let (filter, classes) = (filter.to_owned(), classes.to_owned());
+        costs.put_share(Share { filter, classes, share });
+    }
+    Machine { costs, ..Machine::with_kernel() }
 }
 
 struct Case {
@@ -111,6 +129,15 @@ fn o9_what_the_kernel_refuses_runs_in_the_next_space_and_explain_says_why() {
     let third = second.again(&case.machine, &all).unwrap().unwrap();
     assert!(third.programs.is_empty() && third.pushed.len() == 1);
     assert!(third.graph.ids().all(|(id, _)| third.space_of(id).kind == SpaceKind::Thread));
+}
+
+#[test]
+fn v1_the_book_shows_a_plan_as_it_is_explained() {
+    let case = named("30-measured.plan");
+    let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/book/06-planner.md");
+    let page = fs::read_to_string(page).expect("the book");
+    let shown = format!("$ streamline explain '{}'\n{}", case.request, case.expected);
+    assert!(page.contains(&shown), "docs/book/06-planner.md is to show:\n{shown}");
 }
 
 #[test]
