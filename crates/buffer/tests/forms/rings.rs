@@ -1,0 +1,295 @@
+//! What every form of a ring can do, for the exam.
+
+use super::{CAPACITY, LONGEST, POLICIES};
+use abi::DbufId;
+use streamline_buffer::dbuf::{self, fixed};
+use streamline_buffer::pace::Skip;
+use streamline_buffer::share;
+use streamline_buffer::stream::{self, Input, Output};
+use streamline_buffer::{Fault, Policy, Put, Taken};
+
+pub(crate) trait Writes {
+    fn write(&mut self, block: &[u8]) -> Result<bool, Fault>;
+    /// By reserve and commit: room for more than is used.
+    fn fill(&mut self, room: usize, block: &[u8]) -> Result<bool, Fault>;
+    /// Opens room and gives it up.
+    fn give_up(&mut self, room: usize) -> Result<(), Fault>;
+    fn show(&mut self);
+    fn shut_out(&mut self, reader: usize);
+    fn longest(&self) -> usize;
+    fn count(&self) -> Put;
+    fn taken(&self, reader: usize) -> Option<Taken>;
+}
+
+pub(crate) trait Reads: Skip {
+    fn written(&self) -> Put;
+    fn is_finished(&mut self) -> Result<bool, Fault>;
+    /// In place, where the form has that: the block, without taking it.
+    fn peek(&mut self) -> Option<Result<Option<Vec<u8>>, Fault>> {
+        None
+    }
+    /// In place, and taken; not given back before `release`.
+    fn take_in_place(&mut self) -> Option<Result<Option<Vec<u8>>, Fault>> {
+        None
+    }
+    fn release(&mut self) {}
+}
+
+macro_rules! rings {
+    ($writer:ty, $reader:ty, $visitor:ty) => {
+        impl Writes for $writer {
+            fn write(&mut self, block: &[u8]) -> Result<bool, Fault> {
+                self.write(block)
+            }
+            fn fill(&mut self, room: usize, block: &[u8]) -> Result<bool, Fault> {
+                let Some(mut room) = self.reserve(room)? else { return Ok(false) };
+                room[..block.len()].copy_from_slice(block);
+                let place = room.commit(block.len());
+                assert_eq!(place.length() as usize, block.len());
+                Ok(true)
+            }
+            fn give_up(&mut self, room: usize) -> Result<(), Fault> {
+                self.reserve(room).map(drop)
+            }
+            fn show(&mut self) {
+                self.publish();
+            }
+            fn shut_out(&mut self, reader: usize) {
+                self.shut_out(reader);
+            }
+            fn longest(&self) -> usize {
+                self.block_max()
+            }
+            fn count(&self) -> Put {
+                self.count()
+            }
+            fn taken(&self, reader: usize) -> Option<Taken> {
+                self.taken(reader)
+            }
+        }
+
+        impl Reads for $reader {
+            fn written(&self) -> Put {
+                self.written()
+            }
+            fn is_finished(&mut self) -> Result<bool, Fault> {
+                self.is_finished()
+            }
+            fn peek(&mut self) -> Option<Result<Option<Vec<u8>>, Fault>> {
+                Some(self.peek().map(|block| block.map(<[u8]>::to_vec)))
+            }
+            fn take_in_place(&mut self) -> Option<Result<Option<Vec<u8>>, Fault>> {
+                Some(self.next_block().map(|block| block.map(<[u8]>::to_vec)))
+            }
+            fn release(&mut self) {
+                self.release();
+            }
+        }
+
+        impl Reads for $visitor {
+            fn written(&self) -> Put {
+                self.written()
+            }
+            fn is_finished(&mut self) -> Result<bool, Fault> {
+                self.is_finished()
+            }
+        }
+    };
+}
+
+rings!(dbuf::Writer, dbuf::Reader, dbuf::Visitor);
+rings!(fixed::Writer, fixed::Reader, fixed::Visitor);
+
+/// A stream waits where it blocks; the exam asks it only when there is room.
+struct Stream {
+    output: Output,
+    room: fn(&Output) -> bool,
+}
+
+impl Writes for Stream {
+    fn write(&mut self, block: &[u8]) -> Result<bool, Fault> {
+        if (self.room)(&self.output) { self.output.write(block) } else { Ok(false) }
+    }
+    fn fill(&mut self, room: usize, block: &[u8]) -> Result<bool, Fault> {
+        if !(self.room)(&self.output) {
+            return Ok(false);
+        }
+        self.output.write_with(room, |room| {
+            room[..block.len()].copy_from_slice(block);
+            block.len()
+        })
+    }
+    fn give_up(&mut self, _room: usize) -> Result<(), Fault> {
+        Ok(())
+    }
+    fn show(&mut self) {
+        self.output.flush();
+    }
+    fn shut_out(&mut self, reader: usize) {
+        self.output.shut_out(reader);
+        // From here on it is asked whoever is behind.
+        self.room = |_| true;
+    }
+    fn longest(&self) -> usize {
+        self.output.block_max()
+    }
+    fn count(&self) -> Put {
+        self.output.count()
+    }
+    fn taken(&self, reader: usize) -> Option<Taken> {
+        self.output.taken(reader)
+    }
+}
+
+impl Reads for Input {
+    fn written(&self) -> Put {
+        self.written()
+    }
+    fn is_finished(&mut self) -> Result<bool, Fault> {
+        // Asked when nothing was left.
+        self.try_read(&mut [0]).map(|count| count == Some(0))
+    }
+    fn release(&mut self) {
+        self.give_back();
+    }
+}
+
+/// A stream of slots, asked as [`Stream`] is.
+struct Slots {
+    output: fixed::stream::Output,
+    waits: bool,
+    slots: u64,
+}
+
+impl Slots {
+    /// Whether there is a slot for sure, as far as the readers have shown what they took.
+    fn has_room(&self) -> bool {
+        let put = self.output.count();
+        let mut all = (0..).map_while(|reader| self.output.taken(reader));
+        !self.waits || all.all(|taken| put.resident(&taken).is_some_and(|left| left < self.slots))
+    }
+}
+
+impl Writes for Slots {
+    fn write(&mut self, block: &[u8]) -> Result<bool, Fault> {
+        if self.has_room() { self.output.write(block) } else { Ok(false) }
+    }
+    fn fill(&mut self, room: usize, block: &[u8]) -> Result<bool, Fault> {
+        if !self.has_room() {
+            return Ok(false);
+        }
+        self.output.write_with(room, |room| {
+            room[..block.len()].copy_from_slice(block);
+            block.len()
+        })
+    }
+    fn give_up(&mut self, _room: usize) -> Result<(), Fault> {
+        Ok(())
+    }
+    fn show(&mut self) {
+        self.output.flush();
+    }
+    fn shut_out(&mut self, reader: usize) {
+        self.output.shut_out(reader);
+        self.waits = false;
+    }
+    fn longest(&self) -> usize {
+        self.output.block_max()
+    }
+    fn count(&self) -> Put {
+        self.output.count()
+    }
+    fn taken(&self, reader: usize) -> Option<Taken> {
+        self.output.taken(reader)
+    }
+}
+
+impl Reads for fixed::stream::Input {
+    fn written(&self) -> Put {
+        self.written()
+    }
+    fn is_finished(&mut self) -> Result<bool, Fault> {
+        self.try_read(&mut [0]).map(|piece| piece == stream::Piece::End)
+    }
+    fn release(&mut self) {
+        self.give_back();
+    }
+}
+
+type Ring = (Box<dyn Writes>, Vec<Box<dyn Reads>>);
+
+type Form = (&'static str, fn(Policy, usize) -> Ring);
+
+/// Each form makes a ring with so many readers.
+const FORMS: [Form; 6] = [
+    ("blocks of any length, in a process", |policy, readers| {
+        let (writer, readers) = dbuf::ring(&blocks(policy, readers));
+        (Box::new(writer), readers.into_iter().map(|r| Box::new(r) as Box<dyn Reads>).collect())
+    }),
+    ("slots of one size, in a process", |policy, readers| {
+        let (writer, readers) = fixed::ring(&slots(policy, readers));
+        (Box::new(writer), readers.into_iter().map(|r| Box::new(r) as Box<dyn Reads>).collect())
+    }),
+    ("blocks of any length, among strangers", |policy, readers| {
+        let (writer, offers) = share::blocks(&blocks(policy, readers)).unwrap();
+        let attach = |offer: share::Offer| Box::new(offer.read_blocks().unwrap()) as Box<dyn Reads>;
+        (Box::new(writer), offers.into_iter().map(attach).collect())
+    }),
+    ("slots of one size, among strangers", |policy, readers| {
+        let (writer, offers) = share::slots(&slots(policy, readers)).unwrap();
+        let attach = |offer: share::Offer| Box::new(offer.read_slots().unwrap()) as Box<dyn Reads>;
+        (Box::new(writer), offers.into_iter().map(attach).collect())
+    }),
+    ("a stream of slots", |policy, readers| {
+        let shape = slots(policy, readers);
+        let (mut output, offers) = fixed::stream::stream(&shape, 3).unwrap();
+        output.spin(0);
+        let open = |offer: fixed::stream::Offer| Box::new(offer.open().unwrap()) as Box<dyn Reads>;
+        let (waits, slots) = (policy == Policy::Block, shape.slots as u64);
+        (Box::new(Slots { output, waits, slots }), offers.into_iter().map(open).collect())
+    }),
+    ("a stream", |policy, readers| {
+        let config = stream::Config::new(DbufId::new(3).unwrap()).capacity(CAPACITY);
+        let config = stream::Config { every: 3, ..config.policy(policy).readers(readers) };
+        let (mut output, offers) = stream::stream(&config).unwrap();
+        output.spin(0);
+        let room: fn(&Output) -> bool = match policy {
+            Policy::Block => has_room,
+            Policy::DropNew | Policy::Overwrite => |_| true,
+        };
+        let open = |offer: stream::Offer| Box::new(offer.open().unwrap()) as Box<dyn Reads>;
+        (Box::new(Stream { output, room }), offers.into_iter().map(open).collect())
+    }),
+];
+
+/// Whether a block of the exam fits for sure, as far as the readers have shown what they took.
+fn has_room(output: &Output) -> bool {
+    let all = (0..).map_while(|reader| output.taken(reader));
+    let put = output.count();
+    let span = (LONGEST + 32) as u64;
+    all.into_iter().all(|taken| {
+        let resident = put.resident(&taken).unwrap_or(u64::MAX);
+        resident.saturating_mul(span) + 3 * span < CAPACITY as u64
+    })
+}
+
+fn blocks(policy: Policy, readers: usize) -> dbuf::Config {
+    dbuf::Config { id: DbufId::new(3).unwrap(), capacity: CAPACITY, policy, readers }
+}
+
+pub(crate) fn slots(policy: Policy, readers: usize) -> fixed::Config {
+    let (slot, slots) = (256, CAPACITY / 256);
+    fixed::Config { id: DbufId::new(3).unwrap(), slot, slots, policy, readers }
+}
+
+/// Does something for each form, policy and number of readers.
+pub(crate) fn each(exam: impl Fn(&str, Policy, Box<dyn Writes>, Vec<Box<dyn Reads>>)) {
+    for (name, make) in FORMS {
+        for policy in POLICIES {
+            for readers in [1, 3] {
+                let (writer, all) = make(policy, readers);
+                exam(&format!("{name}, {policy:?}, {readers} readers"), policy, writer, all);
+            }
+        }
+    }
+}
