@@ -31,6 +31,7 @@ mod row;
 mod scale;
 mod sentinel;
 mod splice;
+mod take;
 mod tap;
 
 use clap::Parser;
@@ -105,6 +106,11 @@ const BENCHES: &[Bench] = &[
         name: "replay",
         summary: "HTTP requests off a capture against tshark, tcpflow, suricata, tcpdump, goal G17",
         run: replay::run,
+    },
+    Bench {
+        name: "take",
+        summary: "frames watched (AF_PACKET), taken (AF_XDP) and handed on [SL 5.5]",
+        run: take::run,
     },
     Bench {
         name: "pipe",

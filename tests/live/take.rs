@@ -5,7 +5,7 @@ use crate::numbers::{numbered, numbers};
 use crate::observer::{Observer, is_taken, program};
 use crate::send::{capture_length, send};
 use std::net::UdpSocket;
-use sys::bpf::{Kind, Link, LinkTarget, Program, XdpMode};
+use sys::bpf::{Anchor, Kind, Link, LinkTarget, Program, Side, XdpMode};
 use sys::net::Links;
 use testkit::net::{CLIENT_DEVICE, Cable, Pair, SERVER, SERVER_DEVICE, counters, until};
 use testkit::{Frame, need};
@@ -186,13 +186,44 @@ fn g5_what_a_device_was_to_cut_comes_whole_or_in_parts_and_nothing_is_missing() 
     assert!(all == expected, "{} bytes in {} frames", all.len(), frames.len());
 }
 
+/// `bpf_skb_vlan_push(skb, htons(ETH_P_8021Q), 7); return TCX_NEXT`
+const PUSH: [[u8; 8]; 5] = [
+    [0xb7, 2, 0, 0, 0x81, 0, 0, 0],
+    [0xb7, 3, 0, 0, 7, 0, 0, 0],
+    [0x85, 0, 0, 0, 18, 0, 0, 0],
+    [0xb7, 0, 0, 0, 0xff, 0xff, 0xff, 0xff],
+    [0x95, 0, 0, 0, 0, 0, 0, 0],
+];
+
 #[test]
-fn tags_in_frames_stay_in_their_place() {
-    let Some(pair) = silent() else { return };
+fn tags_are_in_their_place_whether_they_came_in_the_frame_or_beside_it() {
+    let Some(pair) = pair(Cable { mtu: 9000, addresses: false, queues: 1 }) else { return };
     let inside = crate::frames::tagged();
     let ran = taken(&pair, &format!("rx {SERVER_DEVICE} take"), &inside, 10);
     ran.assert_whole();
     assert!(ran.frames("out") == inside, "{:x?}", ran.frames("out"));
+    if sys::bpf::kernel_function("bpf_xdp_metadata_rx_vlan_tag").is_none() {
+        need::skip::<()>("needs drivers that tell of tags (Linux 6.8)");
+        return;
+    }
+    let _push = pair.client.enter(|| {
+        let index = Links::open().expect("root may ask").named(CLIENT_DEVICE);
+        let index = index.expect("it is there").index;
+        let program = Program::load(Kind::Tc, "push", &PUSH.concat()).expect("it is right");
+        Link::tcx(&program, index, Side::Egress, Anchor::Head, None).expect("it is there")
+    });
+    // One of them is longer than a frame of the memory.
+    let plain = [numbered(0..5, SIZE), numbered(5..7, 8_000), numbered(7..9, 3_840)].concat();
+    let tagged = |frame: &Vec<u8>| [&frame[..12], &[0x81, 0, 0, 7], &frame[12..]].concat();
+    let expected: Vec<Vec<u8>> = plain.iter().map(tagged).collect();
+    let mut observer = take(&pair, &format!("rx {SERVER_DEVICE} take | pcap -"));
+    send(&pair.client, CLIENT_DEVICE, &plain);
+    observer.until_written("out", capture_length(&expected));
+    let ran = observer.stop();
+    ran.assert_whole();
+    let frames = ran.frames("out");
+    let lengths: Vec<usize> = frames.iter().map(Vec::len).collect();
+    assert!(frames == expected, "{lengths:?} {:x?}", &frames[0][..20]);
 }
 
 /// `return XDP_PASS`

@@ -138,6 +138,10 @@ pub(super) const SLEEPS: &[(&str, &str)] = &[
         "a device's queue that is full tells nobody when it has room again",
     ),
     (
+        "crates/endpoint/src/source/rx/take/device.rs",
+        "a queue of who has ended is free a little later, and the kernel tells nobody",
+    ),
+    (
         "crates/endpoint/src/sink/tx/ring.rs",
         "waiting for a socket of AF_XDP makes the kernel send, and nobody hears what it refused",
     ),

@@ -11,6 +11,8 @@ const LOG_BYTES: [u32; 2] = [1 << 20, 16 << 20];
 const AGAIN_MAX: u32 = 5;
 /// BPF_F_XDP_HAS_FRAGS
 const FRAGMENTS: u32 = 1 << 5;
+/// BPF_F_XDP_DEV_BOUND_ONLY
+const DEVICE_BOUND: u32 = 1 << 6;
 
 /// Where a program runs, as the kernel numbers it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -92,6 +94,9 @@ pub struct Load<'a> {
     pub attach: Option<AttachType>,
     /// Whether an XDP program takes frames of several buffers.
     pub fragments: bool,
+    /// The interface to which alone an XDP program will be attached, by its driver: such a program
+    /// may ask the driver about a frame.
+    pub device: Option<u32>,
     /// Its types, functions and lines.
     pub source: Option<Source<'a>>,
     /// Its licence.
@@ -178,7 +183,17 @@ impl<'a> Load<'a> {
     #[must_use]
     pub const fn new(kind: Kind, name: &'a str, code: &'a [u8]) -> Self {
         let (license, detail) = (License::House, Detail::Way);
-        Self { kind, name, code, attach: None, fragments: false, source: None, license, detail }
+        Self {
+            kind,
+            name,
+            code,
+            attach: None,
+            fragments: false,
+            device: None,
+            source: None,
+            license,
+            detail,
+        }
     }
 
     /// Loads it: without the verifier's log first, which is five times faster, and again with it if
@@ -226,7 +241,9 @@ impl<'a> Load<'a> {
             log_level: if log.is_empty() { 0 } else { self.detail as u32 },
             log_size: u32::try_from(log.len()).unwrap_or(u32::MAX),
             log: if log.is_empty() { 0 } else { log.as_mut_ptr().expose_provenance() as u64 },
-            flags: if self.fragments { FRAGMENTS } else { 0 },
+            flags: if self.fragments { FRAGMENTS } else { 0 }
+                | if self.device.is_some() { DEVICE_BOUND } else { 0 },
+            interface: self.device.unwrap_or(0),
             name: object_name(self.name),
             attach_type: self.attach.map_or(0, |attach| attach as u32),
             ..LoadAttributes::default()

@@ -1,15 +1,19 @@
 //! The XDP program that leads frames of a queue to the socket of that queue.
 //!
 //! It counts, for each queue, what it led there and what went on to the host because nobody had the
-//! queue; and it writes the time before each frame that it leads, where the device has room for
-//! that ([`Frames`](super::Frames) of eight bytes, monotonic). The counters are the only witness of
-//! what was seen that is not ours (CONTRACT 19).
+//! queue. The counters are the only witness of what was seen that is not ours (CONTRACT 19). Before
+//! each frame that it leads it writes what would be lost otherwise, where the device has room for
+//! that ([`Stamp`]): the time, and the VLAN tag that the device took out, if its driver tells
+//! (`bpf_xdp_metadata_rx_vlan_tag`, Linux 6.8).
 
 use super::receiver::Receiver;
 use super::socket::Socket;
-use crate::bpf::{Kind, Link, Load, LoadError, Map, Program, XdpMode};
+use crate::bpf::{
+    Kind, License, Link, Load, LoadError, Map, Program, XdpAttached, XdpMode, kernel_function,
+};
 use crate::error::{Error, Result};
 use crate::memory::Mapping;
+use crate::packet::layout::Tag;
 use std::os::fd::{AsFd as _, AsRawFd as _};
 
 /// Bytes of the counters of a queue: a cache line.
@@ -34,18 +38,79 @@ pub struct Led {
     pub passed: u64,
 }
 
-impl Redirect {
-    /// Bytes of the time, in ns of the monotonic clock, that stand before a frame.
-    pub const STAMP: usize = 8;
+/// What the program writes before a frame.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Stamp {
+    /// When it saw the frame, in ns of the monotonic clock.
+    pub time: Option<u64>,
+    /// The tag that the device took out of it.
+    pub tag: Option<Tag>,
+}
 
+impl Stamp {
+    /// Bytes of it, which end where the frame begins.
+    pub const BYTES: usize = 16;
+
+    /// Reads what stands before a frame and wipes it out, so that it is not taken for that of the
+    /// next frame there.
+    #[must_use]
+    pub fn take(before: &mut [u8; Self::BYTES]) -> Self {
+        let all = u128::from_ne_bytes(std::mem::take(before));
+        // The tag comes first in memory.
+        let (tag, time) = match cfg!(target_endian = "little") {
+            true => (all as u64, (all >> 64) as u64),
+            false => ((all >> 64) as u64, all as u64),
+        };
+        let tag = (tag >> 32 == 1)
+            .then(|| Tag { protocol: u16::from_be((tag >> 16) as u16), control: tag as u16 });
+        Self { time: (time != 0).then_some(time), tag }
+    }
+}
+
+impl Redirect {
     /// Makes both; nothing is attached.
     pub fn load(name: &str, queues: u32, fragments: bool) -> std::result::Result<Self, LoadError> {
+        Self::made(name, queues, fragments, None)
+    }
+
+    /// Makes both and puts the program at an interface: such a one that asks the driver for tags,
+    /// if that can be had; run by the driver, if it can. `ready` is called before, so that the
+    /// first frame finds its socket.
+    pub fn place<E: From<LoadError> + From<Error>>(
+        (name, queues, fragments): (&str, u32, bool),
+        interface: u32,
+        ready: impl Fn(&Self) -> std::result::Result<(), E>,
+    ) -> std::result::Result<(Self, XdpAttached), E> {
+        let asks = kernel_function("bpf_xdp_metadata_rx_vlan_tag");
+        let asking = asks.map(|asks| Self::made(name, queues, fragments, Some((asks, interface))));
+        if let Some(Ok(asking)) = asking {
+            ready(&asking)?;
+            if let Ok(link) = asking.attach(interface, XdpMode::Native) {
+                return Ok((asking, XdpAttached { link, mode: XdpMode::Native, refused: None }));
+            }
+        }
+        let made = Self::load(name, queues, fragments)?;
+        ready(&made)?;
+        let attached = Link::xdp_any(&made.program, interface)?;
+        Ok((made, attached))
+    }
+
+    fn made(
+        name: &str,
+        queues: u32,
+        fragments: bool,
+        asks: Option<(u32, u32)>,
+    ) -> std::result::Result<Self, LoadError> {
         let refused = |error: Error| LoadError { error, log: String::new(), missing: Vec::new() };
         let queues = queues.clamp(1, QUEUES_MAX);
         let sockets = Map::xdp_sockets(name, queues).map_err(refused)?;
         let counters = Map::array(name, queues * LINE, 1, true).map_err(refused)?;
-        let code = code(sockets.as_fd().as_raw_fd(), counters.as_fd().as_raw_fd(), queues);
-        let program = Load { fragments, ..Load::new(Kind::Xdp, name, &code) }.load()?;
+        let maps = (sockets.as_fd().as_raw_fd(), counters.as_fd().as_raw_fd());
+        let code = code(maps, queues, asks.map(|(function, _)| function.cast_signed()));
+        let license = if asks.is_some() { License::MitOrGpl } else { License::House };
+        let device = asks.map(|(_, interface)| interface);
+        let load = Load { fragments, license, device, ..Load::new(Kind::Xdp, name, &code) };
+        let program = load.load()?;
         let counters = counters.map().map_err(refused)?;
         Ok(Self { sockets, program, counters, queues })
     }
@@ -105,10 +170,15 @@ const fn op(code: u8, target: u8, source: u8, offset: i16, value: i32) -> [u8; 8
 /// counter = &counters[ctx->rx_queue_index];
 /// answer = bpf_redirect_map(&sockets, ctx->rx_queue_index, XDP_PASS);
 /// if (answer != XDP_REDIRECT) { counter->passed++; return answer; }
-/// if (!bpf_xdp_adjust_meta(ctx, -8)) { now = bpf_ktime_get_ns(); *(u64 *)ctx->data_meta = now; }
+/// if (bpf_xdp_metadata_rx_vlan_tag(ctx, &protocol, &control)) tag = 0;
+/// else tag = 1ull << 32 | protocol << 16 | control;
+/// if (!bpf_xdp_adjust_meta(ctx, -16)) {
+///     now = bpf_ktime_get_ns();
+///     ((u64 *)ctx->data_meta)[0] = tag; ((u64 *)ctx->data_meta)[1] = now;
+/// }
 /// counter->led++; return answer;
 /// ```
-fn code(sockets: i32, counters: i32, queues: u32) -> Vec<u8> {
+fn code((sockets, counters): (i32, i32), queues: u32, tags: Option<i32>) -> Vec<u8> {
     // Offsets in `struct xdp_md`, answers, numbers of helpers.
     const DATA: i16 = 0;
     const DATA_META: i16 = 8;
@@ -118,18 +188,17 @@ fn code(sockets: i32, counters: i32, queues: u32) -> Vec<u8> {
     const KTIME_GET_NS: i32 = 5;
     const REDIRECT_MAP: i32 = 51;
     const ADJUST_META: i32 = 54;
-    // How `ld_imm64` names a map, and the first value of a map.
+    // How `ld_imm64` names a map, and the first value of a map; how a call names a kfunc.
     const MAP: u8 = 1;
     const VALUE: u8 = 2;
-    const LOAD: u8 = 0x61;
-    const MOVE: u8 = 0xbf;
-    const SET: u8 = 0xb7;
-    const CALL: u8 = 0x85;
-    let slots = [
+    const KFUNC: u8 = 2;
+    let begin = [
         op(MOVE, 6, 1, 0, 0),
         op(LOAD, 7, 1, QUEUE, 0),
-        op(0x35, 7, 0, 30, queues.cast_signed()), // if r7 >= queues goto the end
-        op(0x18, 1, MAP, 0, sockets),
+        op(0xa5, 7, 0, 2, queues.cast_signed()), // if r7 < queues goto on
+        op(SET, 0, 0, 0, PASS),
+        op(EXIT, 0, 0, 0, 0),
+        op(0x18, 1, MAP, 0, sockets), // on:
         op(0, 0, 0, 0, 0),
         op(MOVE, 2, 7, 0, 0),
         op(SET, 3, 0, 0, PASS),
@@ -138,29 +207,75 @@ fn code(sockets: i32, counters: i32, queues: u32) -> Vec<u8> {
         op(0x67, 7, 0, 0, LINE.trailing_zeros().cast_signed()), // r7 <<= 6
         op(0x18, 9, VALUE, 0, counters),
         op(0, 0, 0, 0, 0),
-        op(0x0f, 9, 7, 0, 0),         // r9 += r7
-        op(0x55, 8, 0, 15, REDIRECT), // if r8 != XDP_REDIRECT goto passed
+        op(0x0f, 9, 7, 0, 0),        // r9 += r7
+        op(0x15, 8, 0, 4, REDIRECT), // if r8 == XDP_REDIRECT goto led
+        op(SET, 1, 0, 0, 1),
+        op(0xdb, 9, 1, 8, 0), // lock *(u64 *)(r9 + 8) += r1
+        op(MOVE, 0, 8, 0, 0),
+        op(EXIT, 0, 0, 0, 0),
+        op(SET, 7, 0, 0, 0), // led: no tag
+    ];
+    let asked = |function| {
+        [
+            op(0x7a, 10, 0, -8, 0), // *(u64 *)(r10 - 8) = 0
+            op(MOVE, 1, 6, 0, 0),
+            op(MOVE, 2, 10, 0, 0),
+            op(0x07, 2, 0, 0, -2), // r2 += -2
+            op(MOVE, 3, 10, 0, 0),
+            op(0x07, 3, 0, 0, -4), // r3 += -4
+            op(CALL, 0, KFUNC, 0, function),
+            op(0x55, 0, 0, 7, 0),   // if r0 != 0 goto behind
+            op(0x69, 7, 10, -2, 0), // r7 = *(u16 *)(r10 - 2)
+            op(0x67, 7, 0, 0, 16),  // r7 <<= 16
+            op(0x69, 1, 10, -4, 0), // r1 = *(u16 *)(r10 - 4)
+            op(0x4f, 7, 1, 0, 0),   // r7 |= r1
+            op(SET, 1, 0, 0, 1),
+            op(0x67, 1, 0, 0, 32), // r1 <<= 32
+            op(0x4f, 7, 1, 0, 0),  // r7 |= r1
+        ]
+    };
+    let end = [
         op(MOVE, 1, 6, 0, 0),
-        op(SET, 2, 0, 0, -8),
+        op(SET, 2, 0, 0, -16),
         op(CALL, 0, 0, 0, ADJUST_META),
-        op(0x55, 0, 0, 7, 0), // if r0 != 0 goto led
+        op(0x55, 0, 0, 8, 0), // if r0 != 0 goto count
         op(CALL, 0, 0, 0, KTIME_GET_NS),
         op(LOAD, 1, 6, DATA_META, 0),
         op(LOAD, 2, 6, DATA, 0),
         op(MOVE, 3, 1, 0, 0),
-        op(0x07, 3, 0, 0, 8), // r3 += 8
-        op(0x2d, 3, 2, 1, 0), // if r3 > r2 goto led
-        op(0x7b, 1, 0, 0, 0), // *(u64 *)r1 = r0
-        op(SET, 1, 0, 0, 1),  // led:
-        op(0xdb, 9, 1, 0, 0), // lock *(u64 *)(r9 + 0) += r1
+        op(0x07, 3, 0, 0, 16), // r3 += 16
+        op(0x2d, 3, 2, 2, 0),  // if r3 > r2 goto count
+        op(0x7b, 1, 7, 0, 0),  // *(u64 *)(r1 + 0) = r7
+        op(0x7b, 1, 0, 8, 0),  // *(u64 *)(r1 + 8) = r0
+        op(SET, 1, 0, 0, 1),   // count:
+        op(0xdb, 9, 1, 0, 0),  // lock *(u64 *)(r9 + 0) += r1
         op(MOVE, 0, 8, 0, 0),
-        op(0x95, 0, 0, 0, 0),
-        op(SET, 1, 0, 0, 1),  // passed:
-        op(0xdb, 9, 1, 8, 0), // lock *(u64 *)(r9 + 8) += r1
-        op(MOVE, 0, 8, 0, 0),
-        op(0x95, 0, 0, 0, 0),
-        op(SET, 0, 0, 0, PASS), // the end
-        op(0x95, 0, 0, 0, 0),
+        op(EXIT, 0, 0, 0, 0),
     ];
-    slots.concat()
+    let asked = tags.map(asked);
+    let all = [&begin[..], asked.as_ref().map_or(&[][..], |asked| &asked[..]), &end[..]].concat();
+    all.concat()
+}
+
+const LOAD: u8 = 0x61;
+const MOVE: u8 = 0xbf;
+const SET: u8 = 0xb7;
+const CALL: u8 = 0x85;
+const EXIT: u8 = 0x95;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_stamp_is_read_once() {
+        let mut before = [0; Stamp::BYTES];
+        assert_eq!(Stamp::take(&mut before), Stamp::default());
+        let word = 1_u64 << 32 | u64::from(0x8100_u16.to_be()) << 16 | 0x6007;
+        before[..8].copy_from_slice(&word.to_ne_bytes());
+        before[8..].copy_from_slice(&99_u64.to_ne_bytes());
+        let tag = Some(Tag { protocol: 0x8100, control: 0x6007 });
+        assert_eq!(Stamp::take(&mut before), Stamp { time: Some(99), tag });
+        assert_eq!(Stamp::take(&mut before), Stamp::default());
+    }
 }

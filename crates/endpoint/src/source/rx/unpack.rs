@@ -12,7 +12,7 @@ use wire::ethernet;
 use wire::link::LinkType;
 
 /// Bytes of a VLAN tag.
-const TAG: usize = 4;
+pub(super) const TAG: usize = 4;
 const _: () = assert!(TAG <= sys::packet::layout::ROOM);
 
 /// What was in a segment.
@@ -84,7 +84,7 @@ fn frame(packet: &Packet, link: LinkType, segment: &mut [u8]) -> (u32, u32, u32)
 
 /// Puts a tag behind the addresses of the frame that begins at `at`. `None`: the frame is too short
 /// to have had one.
-fn put_back(tag: Tag, at: usize, segment: &mut [u8]) -> Option<()> {
+pub(super) fn put_back(tag: Tag, at: usize, segment: &mut [u8]) -> Option<()> {
     let room = segment.get_mut(at.checked_sub(TAG)?..at + ethernet::ETHERTYPE)?;
     room.copy_within(TAG.., 0);
     let (protocol, control) = room.get_mut(ethernet::ETHERTYPE..)?.split_at_mut_checked(2)?;

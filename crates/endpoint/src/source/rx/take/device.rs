@@ -11,6 +11,7 @@ use super::routes::{self, Routes};
 use crate::fail::reason;
 use crate::{Failure, interface};
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 use sys::bpf::{Link, LinkTarget, LoadError, XdpAttached, XdpMode};
 use sys::machine::Capabilities;
 use sys::net::{Interface, Links};
@@ -29,6 +30,9 @@ const FRAMES_MAX: u64 = 1 << 16;
 const SPARE: usize = 16;
 /// Entries of a ring, at most: the kernel's own limit is higher, and nobody is so late.
 const ENTRIES_MAX: u32 = 1 << 14;
+/// How long a queue is waited for that somebody has, and between two tries.
+const PATIENCE: Duration = Duration::from_millis(500);
+const PAUSE: Duration = Duration::from_millis(5);
 /// More queues are not looked for.
 const QUEUES_MAX: u32 = 256;
 
@@ -82,22 +86,26 @@ impl Device {
         let (frames, queues, fragments) = queues(asked, found.index).map_err(cannot)?;
         let mut queues = queues;
         let count = u32::try_from(queues.len()).unwrap_or(QUEUES_MAX);
-        let redirect = Redirect::load("streamline_take", count, fragments);
-        let redirect = redirect.map_err(|error| not_loaded(name, &error))?;
         let promiscuous = asked.promiscuous.then(|| promiscuous(found.index)).transpose();
         let promiscuous = promiscuous.map_err(cannot)?;
         supply(&frames, &mut queues).map_err(cannot)?;
-        for (number, queue) in (0..count).zip(&queues) {
-            redirect.lead_to(number, queue).map_err(cannot)?;
-        }
         let group = Group::new(&queues).map_err(cannot)?;
         let links = Links::open().map_err(cannot)?;
         let losses = Losses::begin(links, Some(found.index), true);
-        let attached = Link::xdp_any(redirect.program(), found.index);
-        let XdpAttached { link, mode, .. } = attached.map_err(|error| match error.errno {
-            EBUSY | EEXIST => taken_already(name, &found),
-            _ => refused(name, &error),
+        let lead = |redirect: &Redirect| {
+            let all = (0..count).zip(&queues);
+            all.into_iter().try_for_each(|(number, queue)| redirect.lead_to(number, queue))?;
+            Ok::<(), Refusal>(())
+        };
+        let placed = Redirect::place(("streamline_take", count, fragments), found.index, lead);
+        let (redirect, attached) = placed.map_err(|why| match why {
+            Refusal::Load(error) => not_loaded(name, &error),
+            Refusal::Call(error) if matches!(error.errno, EBUSY | EEXIST) => {
+                taken_already(name, &found)
+            }
+            Refusal::Call(error) => refused(name, &error),
         })?;
+        let XdpAttached { link, mode, .. } = attached;
         let name = name.to_owned();
         Ok(Self {
             link,
@@ -163,6 +171,24 @@ impl Device {
     }
 }
 
+/// Why the program is not at its place.
+enum Refusal {
+    Load(LoadError),
+    Call(sys::Error),
+}
+
+impl From<LoadError> for Refusal {
+    fn from(error: LoadError) -> Self {
+        Self::Load(error)
+    }
+}
+
+impl From<sys::Error> for Refusal {
+    fn from(error: sys::Error) -> Self {
+        Self::Call(error)
+    }
+}
+
 /// The memory and a receiver for each queue that the interface has, and whether packets may lie in
 /// several frames.
 fn queues(asked: &Asked<'_>, index: u32) -> sys::Result<(Arc<Frames>, Vec<Receiver>, bool)> {
@@ -176,7 +202,7 @@ fn queues(asked: &Asked<'_>, index: u32) -> sys::Result<(Arc<Frames>, Vec<Receiv
         frames.reserve(frames.count() / SPARE);
         let entries = u32::try_from(frames.count()).unwrap_or(ENTRIES_MAX).min(ENTRIES_MAX);
         let settings = Settings { fragments, ..Settings::new(index, 0, entries) };
-        let receiver = Receiver::open(&frames, settings)?;
+        let receiver = patiently(|| Receiver::open(&frames, settings))?;
         Ok((frames, settings, receiver))
     };
     // A kernel before 6.6 knows no packets in several frames.
@@ -186,7 +212,7 @@ fn queues(asked: &Asked<'_>, index: u32) -> sys::Result<(Arc<Frames>, Vec<Receiv
     };
     let mut queues = vec![receiver];
     for queue in 1..QUEUES_MAX {
-        match Receiver::open(&frames, Settings { queue, ..settings }) {
+        match patiently(|| Receiver::open(&frames, Settings { queue, ..settings })) {
             Ok(receiver) => queues.push(receiver),
             // There is no such queue.
             Err(error) if error.errno == EINVAL => break,
@@ -194,6 +220,20 @@ fn queues(asked: &Asked<'_>, index: u32) -> sys::Result<(Arc<Frames>, Vec<Receiv
         }
     }
     Ok((frames, queues, settings.fragments))
+}
+
+/// Tries it again for a moment while somebody has the queue: the kernel takes it from who has ended
+/// a little later.
+fn patiently<T>(attempt: impl Fn() -> sys::Result<T>) -> sys::Result<T> {
+    let begin = Instant::now();
+    loop {
+        match attempt() {
+            Err(error) if error.errno == EBUSY && begin.elapsed() < PATIENCE => {
+                std::thread::sleep(PAUSE);
+            }
+            outcome => return outcome,
+        }
+    }
 }
 
 /// How many queues an interface of our own name space has, as far as files tell.

@@ -13,6 +13,7 @@
 mod device;
 mod routes;
 
+use super::unpack::{TAG, put_back};
 use super::{DOWN_NS, KEPT_NS};
 use crate::{Failure, Given, Intake, Opening, Seen, Source, UNREAD};
 use abi::{Class, ContextLane, DbufId, Entry, Flags, Marks, Place, RichPointer};
@@ -21,7 +22,8 @@ use filter::{Amount, Time};
 use std::os::fd::{AsFd as _, BorrowedFd};
 use std::sync::Arc;
 use sys::memory::Lender;
-use sys::xdp::{Descriptor, Redirect};
+use sys::packet::layout::Tag;
+use sys::xdp::{Descriptor, Stamp};
 use wire::link::LinkType;
 
 struct Taking {
@@ -186,12 +188,15 @@ impl Taking {
             return Err(self.broken("a frame came that is here already"));
         };
         let end = at + piece.length as usize;
-        let single = self.long.bytes.is_empty() && !piece.continues;
-        if self.long.bytes.is_empty() {
-            self.long.time = clock.time(draft.get_mut(at.saturating_sub(Redirect::STAMP)..at));
+        let first = self.long.bytes.is_empty();
+        let mut at = at;
+        if first {
+            let stamp = stamp(draft.get_mut(at.saturating_sub(Stamp::BYTES)..at));
+            self.long.time = clock.time(stamp.time);
+            at -= restored(stamp.tag, at, &mut draft);
         }
-        if single {
-            let place = draft.commit(end).within(offset(at), piece.length);
+        if first && !piece.continues {
+            let place = draft.commit(end).within(offset(at), offset(end - at));
             self.entries.push(self.entry(intake.pool.id(), place));
             return Ok(());
         }
@@ -284,15 +289,21 @@ impl Clock {
         Self { real, ahead: real.wrapping_sub(sys::clock::monotonic()) }
     }
 
-    /// The time that stands before a frame, which is wiped out, so that it is not taken for that of
-    /// the next frame there; now, where there is none.
-    fn time(&self, stamp: Option<&mut [u8]>) -> Time {
-        let Some(stamp) = stamp.and_then(|bytes| bytes.first_chunk_mut()) else { return self.real };
-        match Time::from_ne_bytes(std::mem::take(stamp)) {
-            0 => self.real,
-            stamp => stamp.wrapping_add(self.ahead),
-        }
+    /// The time of day of a time of the monotonic clock; now, where there is none.
+    fn time(&self, stamp: Option<Time>) -> Time {
+        stamp.map_or(self.real, |stamp| stamp.wrapping_add(self.ahead))
     }
+}
+
+/// What the program wrote before a frame.
+fn stamp(before: Option<&mut [u8]>) -> Stamp {
+    before.and_then(|bytes| bytes.first_chunk_mut()).map(Stamp::take).unwrap_or_default()
+}
+
+/// Puts the tag that the device took out of the frame at `at` back; answers by how much it is
+/// longer.
+fn restored(tag: Option<Tag>, at: usize, frame: &mut [u8]) -> usize {
+    tag.and_then(|tag| put_back(tag, at, frame)).map_or(0, |()| TAG)
 }
 
 /// A place in a frame of a page.

@@ -1,0 +1,144 @@
+//! `bench take`: what it costs to watch, to take, and to hand on. [SL §5.5; FEATURES G1, G6]
+//!
+//! Frames are sent flat out over a virtual cable, first with nobody at the other end, then with a
+//! line of ours that watches them (a packet socket), that takes them (AF_XDP), and that hands them
+//! on to a second cable: watched and sent by a packet socket, taken and sent by one, taken and
+//! moved by descriptors. All frames of a sample fit into every ring, so nothing is lost for lack of
+//! time; what is lost is a row of its own.
+//!
+//! What it costs is taken as in `capture`: in the kernel by how much longer sending takes than with
+//! nobody there in the same round, and in the process. On a virtual cable AF_XDP copies and the
+//! program runs in the sender's time, so these rows say little about a card with zero-copy.
+
+use crate::Options;
+use crate::flood::{Flood, Host};
+use crate::harness::{Better, Samples, median, rows};
+use crate::processes::{end, when_idle};
+use crate::replay::Folder;
+use crate::row::Row;
+use crate::sentinel::Sentinel;
+use std::process::Stdio;
+use testkit::net::{Pair, SERVER_DEVICE, until, watches};
+
+/// Bytes of the frames.
+const LENGTHS: [(usize, &str); 2] = [(64, "64 B"), (1500, "1500 B")];
+/// Frames of a sample, and those before, unmeasured: together they fit into a ring of 128 MB, of
+/// which AF_XDP lends 30,720 frames.
+const FRAMES: usize = 25_000;
+const BEFORE: usize = 2_000;
+
+/// What is compared: the name of the row, of the candidate, and the line.
+const LINES: [(&str, &str, &str); 5] = [
+    ("count", "watched", "rx server0 ring=128M | count"),
+    ("count", "taken", "rx server0 take ring=128M | count"),
+    ("hand on", "watched, packets", "rx server0 ring=128M | tx back0 qdisc=no by=packet"),
+    ("hand on", "taken, packets", "rx server0 take ring=128M | tx back0 qdisc=no by=packet"),
+    ("hand on", "taken, moved", "rx server0 take ring=128M | tx back0 qdisc=no by=xdp"),
+];
+
+/// In ns per frame.
+#[derive(Clone, Copy, Debug, Default)]
+struct Sample {
+    sending: f64,
+    process: f64,
+    lost: f64,
+}
+
+pub(crate) fn run(options: &Options) -> Result<Vec<Row>, String> {
+    let folder = Folder::new("take").map_err(|why| why.to_string())?;
+    let mut all = Vec::new();
+    for (length, name) in LENGTHS {
+        let mut flood = Flood::new(length, 1, Host::Ignores)?;
+        second_cable(&flood.pair);
+        let (mut alone, mut sentinels) = (Vec::new(), Vec::new());
+        let mut taken: Vec<Vec<Sample>> = vec![Vec::new(); LINES.len()];
+        for round in 0..=options.rounds {
+            sentinels.push(Sentinel::take());
+            flood.send(BEFORE)?;
+            let nobody = flood.send(FRAMES)? as f64 / FRAMES as f64;
+            for ((.., line), samples) in LINES.iter().zip(&mut taken) {
+                let sample = observe(&mut flood, &folder, line)?;
+                // The first round warms up.
+                if round > 0 {
+                    samples.push(sample);
+                }
+            }
+            if round > 0 {
+                alone.push(nobody);
+            }
+        }
+        all.extend(table(name, &alone, &taken, median(&sentinels)));
+    }
+    Ok(all)
+}
+
+fn second_cable(pair: &Pair) {
+    let client = pair.client.name();
+    pair.server.ip(&format!("link add back0 type veth peer name back1 netns {client}"));
+    for (space, device) in [(&pair.server, "back0"), (&pair.client, "back1")] {
+        space.ip(&format!("link set dev {device} addrgenmode none arp off up"));
+    }
+    pair.server.until_up("back0");
+}
+
+/// Sends while a line runs on the second processor.
+fn observe(flood: &mut Flood, folder: &Folder, line: &str) -> Result<Sample, String> {
+    let own = std::env::current_exe().map_err(|why| why.to_string())?.with_file_name("streamline");
+    let report = folder.0.join("report");
+    let mut command = flood.pair.server.command("taskset");
+    command.args(["-c", "1"]).arg(own).args(["run", "--json", "--quiet", "--report"]).arg(&report);
+    command.arg(line).stdout(Stdio::null());
+    let child = command.spawn().map_err(|why| format!("{command:?}: {why}"))?;
+    let (process, taking) = (child.id(), line.contains("take"));
+    until(line, || match taking {
+        true => is_taken(&flood.pair),
+        false => watches(&flood.pair.server, process),
+    });
+    flood.send(BEFORE)?;
+    let before = when_idle(&[process]);
+    let sending = flood.send(FRAMES)? as f64;
+    let used = (when_idle(&[process]) - before) as f64;
+    end(child, line)?;
+    let told = std::fs::read_to_string(&report).map_err(|why| why.to_string())?;
+    let told: serde_json::Value = serde_json::from_str(&told).map_err(|why| why.to_string())?;
+    let given = told["sources"][0]["given"]["blocks"].as_f64().unwrap_or(0.0);
+    let frames = FRAMES as f64;
+    let lost = 1.0 - given / (frames + BEFORE as f64);
+    Ok(Sample { sending: sending / frames, process: used / frames, lost })
+}
+
+/// Whether a program of XDP is at the device.
+fn is_taken(pair: &Pair) -> bool {
+    pair.server.enter(|| {
+        let links = sys::net::Links::open().ok();
+        let found = links.and_then(|links| links.named(SERVER_DEVICE).ok());
+        found.is_some_and(|interface| interface.xdp.is_some())
+    })
+}
+
+fn table(length: &str, alone: &[f64], taken: &[Vec<Sample>], sentinel_ns: f64) -> Vec<Row> {
+    let mut all = Vec::new();
+    for subject in ["count", "hand on"] {
+        let of = |value: &dyn Fn(&Sample, f64) -> f64| -> Vec<Samples> {
+            let these = LINES.iter().zip(taken).filter(|((row, ..), _)| *row == subject);
+            let values = |samples: &[Sample]| {
+                samples.iter().zip(alone).map(|(sample, alone)| value(sample, *alone)).collect()
+            };
+            these.map(|((_, name, _), samples)| Samples { name, values: values(samples) }).collect()
+        };
+        let row = format!("{length}, {subject}");
+        let mut add = |unit, values: &[Samples]| {
+            let better = (unit, Better::Less);
+            all.extend(rows(("take", &row, f64::NAN), better, sentinel_ns, values, &[]));
+        };
+        // Noise may make it less than nothing.
+        let cost = |sample: &Sample, alone: f64| (sample.sending - alone + sample.process).max(1.0);
+        add("ns CPU/frame", &of(&cost));
+        add("ns in the process/frame", &of(&|sample, _| sample.process));
+        for one in of(&|sample, _| sample.lost * 100.0) {
+            // Nothing divided by nothing is no ratio: each alone.
+            add("% lost", &[one]);
+        }
+    }
+    all
+}

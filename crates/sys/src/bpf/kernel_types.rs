@@ -1,0 +1,93 @@
+//! The kernel's own types (BTF): the number of a function that programs may call (a kfunc).
+//!
+//! In: `/sys/kernel/btf/vmlinux`. Out: a number, if there is such a function. The numbers are those
+//! of the running kernel and are not kept.
+
+/// The function of this name; none where the kernel has none, or tells nothing of its types.
+#[must_use]
+pub fn kernel_function(name: &str) -> Option<u32> {
+    find(&std::fs::read("/sys/kernel/btf/vmlinux").ok()?, name)
+}
+
+/// `struct btf_header` begins with this.
+const MAGIC: u16 = 0xeb9f;
+/// BTF_KIND_FUNC
+const FUNCTION: u32 = 12;
+/// `struct btf_type`
+const TYPE: usize = 12;
+
+fn find(all: &[u8], name: &str) -> Option<u32> {
+    let word = |at: usize| {
+        let bytes = all.get(at..at.checked_add(4)?)?.try_into().ok()?;
+        Some(u32::from_ne_bytes(bytes) as usize)
+    };
+    if all.get(..2)? != MAGIC.to_ne_bytes() {
+        return None;
+    }
+    let header = word(4)?;
+    let (types, length) = (header + word(8)?, word(12)?);
+    let names = all.get(header + word(16)?..)?.get(..word(20)?)?;
+    let called = |at: usize| {
+        let rest = names.get(at..)?;
+        rest.strip_prefix(name.as_bytes())?.first().filter(|byte| **byte == 0)
+    };
+    let (mut at, end) = (types, types + length);
+    let mut number = 1;
+    while at < end {
+        let info = u32::try_from(word(at + 4)?).ok()?;
+        let (kind, count) = (info >> 24 & 0x1f, (info & 0xffff) as usize);
+        if kind == FUNCTION && called(word(at)?).is_some() {
+            return Some(number);
+        }
+        at += TYPE + beside(kind, count)?;
+        number += 1;
+    }
+    None
+}
+
+/// Bytes that follow a type of this kind with so many parts.
+const fn beside(kind: u32, count: usize) -> Option<usize> {
+    Some(match kind {
+        // Numbers, variables, tags of declarations.
+        1 | 14 | 17 => 4,
+        // Arrays.
+        3 => 12,
+        // Structures, unions, sections, enumerations of 64 bits.
+        4 | 5 | 15 | 19 => count * 12,
+        // Enumerations, signatures.
+        6 | 13 => count * 8,
+        2 | 7..=12 | 16 | 18 => 0,
+        // Nobody knows how long it is.
+        _ => return None,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_function_is_found_by_its_whole_name() {
+        if !std::path::Path::new("/sys/kernel/btf/vmlinux").exists() {
+            eprintln!("skipped: the kernel tells nothing of its types");
+            return;
+        }
+        let number = kernel_function("schedule");
+        assert!(number.is_some_and(|number| number > 1));
+        assert_eq!(kernel_function("schedul"), None);
+    }
+
+    #[test]
+    fn nonsense_has_no_functions() {
+        let mut random = testkit::Random::replayable();
+        for _ in 0..2_000 {
+            let mut bytes: Vec<u8> = (0..200).map(|_| random.below(256) as u8).collect();
+            bytes[..8].copy_from_slice(&[0x9f, 0xeb, 1, 0, 24, 0, 0, 0]);
+            for at in [8, 12, 16, 20] {
+                bytes[at + 1..at + 4].fill(0);
+            }
+            let _ = find(&bytes, "f");
+            let _ = find(&bytes[..random.within(0..200)], "f");
+        }
+    }
+}
