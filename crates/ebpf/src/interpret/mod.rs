@@ -8,9 +8,9 @@
 //! Stricter than the kernel where that finds mistakes: registers and stack bytes that were never
 //! written cannot be read. Weaker than the verifier in one respect: pointers are numbers (each
 //! region begins at a multiple of 2^32), so a number that happens to be an address is one.
-//! Tail calls lead to the further parts of a program. Not supported: calls between functions, maps other than arrays of one
-//! element, writing to the context, and to the packet otherwise than `emit` does it (XDP directly,
-//! traffic control through helpers).
+//! Tail calls lead to the further parts of a program. Not supported: calls between functions, maps
+//! other than arrays of one element, writing to the context, and writing to the packet otherwise
+//! than `emit` does it (directly at XDP, through helpers at traffic control).
 
 mod alu;
 mod helper;

@@ -5,6 +5,7 @@
 //! started the path puts them (CONTRACT 28).
 
 pub mod discard;
+pub mod drop;
 pub mod files;
 pub mod json;
 pub mod pcap;
