@@ -1,8 +1,8 @@
 //! Chains that are too long for one program: the next piece stands in another, reached by a tail
 //! call.
 //!
-//! In: the answer so far. Out: the same answer, where need be in the next part. Nothing of the stack
-//! and no pointer outlives the call, so what the next piece may know waits in a row of memory that
+//! In: the answer so far. Out: the same answer, where need be in the next part. Nothing of the
+//! stack and no pointer outlives the call, so what the next piece may know waits in a row of memory that
 //! belongs to the processor: programs at traffic control, XDP and sockets run to their end on one,
 //! and do not overtake each other there.
 
