@@ -4,7 +4,7 @@ use super::Calibration;
 use super::user::words;
 use crate::catalogue::House;
 use ebpf::insn::{Insn, R0, encode};
-use filter::{Arguments, Description, joined};
+use filter::{Arguments, Description, Kind as FilterKind, joined};
 use pipeline::plan::FilterCost;
 use std::os::fd::{AsFd as _, AsRawFd as _};
 use sys::bpf::{Kind, Map, Program};
@@ -22,7 +22,7 @@ pub(super) fn measure(calibration: &mut Calibration) {
         }
     };
     let mut all = Vec::new();
-    for description in filter::catalog::FILTERS.iter().filter(|d| d.kernel.is_some()) {
+    for description in measurable() {
         match cost(description).map(|ns| (ns - empty).max(0.0)) {
             Ok(block) => {
                 all.push(block);
@@ -37,6 +37,15 @@ pub(super) fn measure(calibration: &mut Calibration) {
     all.sort_by(f64::total_cmp);
     let middle = all.get(all.len() / 2).copied();
     calibration.note("twin", middle.ok_or_else(|| "no twin was loaded".to_owned()));
+}
+
+/// The filters with a twin that changes no frame: those that do run only where frames are taken,
+/// and cost what twins cost in the middle.
+pub(super) fn measurable() -> impl Iterator<Item = &'static Description> {
+    let all = filter::catalog::FILTERS.iter().copied();
+    all.filter(|description| {
+        description.kernel.is_some() && description.kind != FilterKind::Editing
+    })
 }
 
 /// What a program that does nothing takes in a test run.
