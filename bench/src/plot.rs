@@ -76,7 +76,7 @@ struct Bar {
 }
 
 /// Colours that can be told apart on white.
-const COLOURS: [(u8, u8, u8); 12] = [
+const COLOURS: [(u8, u8, u8); 14] = [
     (0xd6, 0x27, 0x28),
     (0x1f, 0x77, 0xb4),
     (0x2c, 0xa0, 0x2c),
@@ -89,6 +89,8 @@ const COLOURS: [(u8, u8, u8); 12] = [
     (0xbc, 0xbd, 0x22),
     (0x00, 0x00, 0x00),
     (0x00, 0x64, 0x50),
+    (0x1a, 0x1a, 0x8c),
+    (0xb0, 0x8a, 0x00),
 ];
 
 fn colour(place: usize) -> RGBColor {
@@ -154,13 +156,16 @@ fn lines<'r>(rows: impl Iterator<Item = &'r Row>) -> Vec<Line> {
         let mut of = rows.iter().filter(|row| row.candidate == who.candidate);
         of.any(|one| rows.iter().filter(|other| same(one, other)).count() > 1)
     };
+    // What all of them have in common tells nobody apart.
+    let apart: Vec<&Row> = rows.iter().copied().filter(|row| several(row)).collect();
+    let common = |part: &str| apart.iter().all(|row| setting(row).contains(&part));
     let mut lines: Vec<Line> = Vec::new();
     for row in &rows {
-        let name = if several(row) {
-            format!("{}, {}", row.candidate, setting(row))
-        } else {
-            row.candidate.to_owned()
-        };
+        let mut parts = vec![row.candidate];
+        if several(row) {
+            parts.extend(setting(row).into_iter().filter(|part| !common(part)));
+        }
+        let name = parts.join(", ");
         let [low, high] = row.spread;
         let point = [row.x, row.value, low.max(row.value / 100.0), high];
         match lines.iter_mut().find(|line| line.name == name) {
@@ -178,12 +183,14 @@ fn lines<'r>(rows: impl Iterator<Item = &'r Row>) -> Vec<Line> {
 }
 
 /// What is told of a row but for what is varied.
-fn setting(row: &Row) -> String {
+fn setting(row: &Row) -> Vec<&str> {
     let is_varied = |part: &&str| {
-        let mut numbers = part.split(' ').filter_map(|word| word.parse::<f64>().ok());
-        numbers.any(|number| number == row.x || number * 1024.0 == row.x)
+        let words: Vec<&str> = part.split(' ').collect();
+        let number = words.iter().find_map(|word| word.parse::<f64>().ok());
+        let unit = if words.contains(&"KB") { 1024.0 } else { 1.0 };
+        number.is_some_and(|number| number * unit == row.x)
     };
-    row.row.split(", ").filter(|part| !is_varied(part)).collect::<Vec<_>>().join(", ")
+    row.row.split(", ").filter(|part| !is_varied(part)).collect()
 }
 
 /// An axis: where a value stands, and what is written where.
@@ -251,7 +258,11 @@ fn written(value: f64) -> String {
             return format!("{}{letter}", value / power);
         }
     }
-    let digits = if value.abs() >= 10.0 { 0 } else { 2 };
+    let digits = match value.abs() {
+        large if large >= 10.0 => 0,
+        small if small < 0.1 => 4,
+        _ => 2,
+    };
     let text = format!("{value:.digits$}");
     let text = if digits > 0 { text.trim_end_matches('0').trim_end_matches('.') } else { &text };
     if text.len() < 5 || text.contains('.') {
@@ -359,9 +370,9 @@ mod tests {
 
     #[test]
     fn values_are_written_short() {
-        let all = [64.0, 65536.0, 4_194_304.0, 0.5, 0.25, 1000.0, 12_345.6, 3.0];
+        let all = [64.0, 65536.0, 4_194_304.0, 0.5, 0.25, 1000.0, 12_345.6, 0.005];
         let told = all.map(written);
-        assert_eq!(told, ["64", "64K", "4M", "0.5", "0.25", "1000", "12 346", "3"]);
+        assert_eq!(told, ["64", "64K", "4M", "0.5", "0.25", "1000", "12 346", "0.005"]);
     }
 
     #[test]
@@ -400,9 +411,13 @@ mod tests {
             x,
             ..crate::replay::single(format!("{x} B, {setting}"), "a", 1.0, "GB/s")
         };
-        let rows = [row("1 reader", 64.0), row("2 readers", 64.0), row("2 readers", 128.0)];
+        let rows = [
+            row("1 reader, each", 4096.0),
+            row("4 readers, each", 4096.0),
+            row("4 readers, each", 128.0),
+        ];
         let lines = lines(rows.iter());
         let names: Vec<_> = lines.iter().map(|line| line.name.as_str()).collect();
-        assert_eq!(names, ["a, 1 reader", "a, 2 readers"]);
+        assert_eq!(names, ["a, 1 reader", "a, 4 readers"]);
     }
 }
