@@ -54,7 +54,7 @@ fn a_device_that_is_renamed_goes_on_under_its_new_name() {
 fn a_device_that_goes_down_and_comes_back_goes_on() {
     let Some(pair) = silent() else { return };
     let mut observer =
-        Observer::start(&pair.server, &format!("rx {SERVER_DEVICE} | pcap seen.pcap"));
+        Observer::start(&pair.server, &format!("rx@thread0 {SERVER_DEVICE} | pcap seen.pcap"));
     send(&pair.client, CLIENT_DEVICE, &short(0..10));
     pair.server.ip(&format!("link set dev {SERVER_DEVICE} down"));
     until("it sees nothing", || packet_sockets(&pair.server).is_empty());

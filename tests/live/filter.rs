@@ -142,7 +142,8 @@ fn what_the_kernel_leaves_out_is_what_bpf_would_refuse() {
         let tcpdump = LIVE.contains(expression).then(|| Tcpdump::start(&pair.server, expression));
         // `inspect` lets everything through, and nothing behind it goes to the kernel.
         let [pushed, kept] = ["", "| inspect"].map(|between| {
-            let line = format!("rx {SERVER_DEVICE} {between} | bpf \"{wanted}\" | pcap seen.pcap");
+            let line =
+                format!("rx@thread0 {SERVER_DEVICE} {between} | bpf \"{wanted}\" | pcap seen.pcap");
             Observer::start(&pair.server, &line)
         });
         send(&pair.client, CLIENT_DEVICE, &frames);
@@ -178,7 +179,7 @@ fn nothing_unfiltered_enters_the_ring_while_it_is_made() {
         };
         scope.spawn(flood);
         for _ in 0..5 {
-            let line = format!("rx {SERVER_DEVICE} | bpf \"tcp port 80\" | pcap seen.pcap");
+            let line = format!("rx@thread0 {SERVER_DEVICE} | bpf \"tcp port 80\" | pcap seen.pcap");
             let mut observer = Observer::start(&pair.server, &line);
             observer.until_written("seen.pcap", 10_000);
             let ran = observer.stop();

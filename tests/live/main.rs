@@ -9,6 +9,7 @@
 //! - `streams`: put together live as off a capture;
 //! - `filter`: what the kernel already leaves out;
 //! - `take`: frames that the host does not get;
+//! - `kernel`: what runs there as a whole;
 //! - `privilege`: without any.
 //!
 //! All of them need root and say so. Nothing leaves the name spaces.
@@ -22,6 +23,7 @@ mod device;
 mod filter;
 mod frames;
 mod hostile;
+mod kernel;
 mod nginx;
 mod numbers;
 mod observer;

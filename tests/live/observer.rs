@@ -31,6 +31,16 @@ impl Observer {
         Self::attached(space, |program| space.command(program), line)
     }
 
+    /// Starts the line with these options in this name space, and waits until it sees frames.
+    pub(crate) fn given(space: &Namespace, options: &[&str], line: &str) -> Self {
+        let folder = Scratch::new();
+        let out = File::create(folder.path("out")).expect("a file");
+        let command = space.command(program());
+        let mut observer = Self::begin_with(command, options, line, (out.into(), folder));
+        observer.until_attached(space, line);
+        observer
+    }
+
     /// Starts the line by the command that `make` makes of the program's path, and waits until it
     /// sees frames in this name space.
     pub(crate) fn attached(
@@ -76,8 +86,18 @@ impl Observer {
         Self::begin(command, line, out.into(), folder)
     }
 
-    fn begin(mut command: Command, line: &str, out: Stdio, folder: Scratch) -> Self {
-        command.args(["run", "--json", "--report=report", line]).current_dir(folder.path(""));
+    fn begin(command: Command, line: &str, out: Stdio, folder: Scratch) -> Self {
+        Self::begin_with(command, &[], line, (out, folder))
+    }
+
+    fn begin_with(
+        mut command: Command,
+        options: &[&str],
+        line: &str,
+        (out, folder): (Stdio, Scratch),
+    ) -> Self {
+        command.args(["run", "--json", "--report=report"]).args(options).arg(line);
+        command.current_dir(folder.path(""));
         command.env("TZ", "UTC").env("NO_COLOR", "1");
         let err = File::create(folder.path("err")).expect("a file");
         command.stdin(Stdio::null()).stdout(out).stderr(err);

@@ -22,7 +22,7 @@ const RECORD: usize = 16;
 /// through, in their order.
 fn flood(pair: &Pair, behind: &str) -> (Ran, Vec<u64>) {
     let frames = numbered(0..FRAMES, SIZE);
-    let line = format!("rx {SERVER_DEVICE} ring=1MB {behind} | pcap -");
+    let line = format!("rx@thread0 {SERVER_DEVICE} ring=1MB {behind} | pcap -");
     let (observer, out) = Observer::piped(&pair.server, &line);
     let mut capture = BufReader::with_capacity(RECORD + SIZE, out);
     let (mut record, mut numbers) = (vec![0; RECORD + SIZE], Vec::new());
@@ -91,7 +91,8 @@ fn a_flood_through_a_filter_is_accounted_for() {
 fn a_reader_that_stands_still_loses_by_the_ring() {
     let cable = Cable { addresses: false, ..Cable::default() };
     let Some(pair) = Pair::new(cable) else { return };
-    let observer = Observer::start(&pair.server, &format!("rx {SERVER_DEVICE} ring=1MB | count"));
+    let observer =
+        Observer::start(&pair.server, &format!("rx@thread0 {SERVER_DEVICE} ring=1MB | count"));
     observer.signal("STOP");
     send(&pair.client, CLIENT_DEVICE, &numbered(0..20_000, SIZE));
     until("all have come", || received(&pair) == 20_000);
@@ -109,7 +110,7 @@ fn a_stop_in_the_middle_of_a_flood_balances() {
     let cable = Cable { addresses: false, ..Cable::default() };
     let Some(pair) = Pair::new(cable) else { return };
     let frames = numbered(0..FRAMES, SIZE);
-    let line = format!("rx {SERVER_DEVICE} ring=1MB | pcap seen.pcap");
+    let line = format!("rx@thread0 {SERVER_DEVICE} ring=1MB | pcap seen.pcap");
     let mut observer = Observer::start(&pair.server, &line);
     let ran = std::thread::scope(|scope| {
         let sender = scope.spawn(|| send(&pair.client, CLIENT_DEVICE, &frames));

@@ -6,7 +6,7 @@ use std::os::fd::{AsFd as _, OwnedFd};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 use sys::bpf::ring::place;
-use sys::bpf::{Listener, Region, Rings, Shape};
+use sys::bpf::{Listener, Pointer, Region, Rings, Shape};
 use sys::descriptor;
 
 /// A reader that hears no bell looks all the same, so often.
@@ -184,14 +184,14 @@ impl Walk {
 
     /// Copies a record; none if the writer has come round meanwhile.
     fn copy(&mut self, region: &Region<'_>, next: u64) -> Option<()> {
-        let (position, word) = region.pointer(0, next)?;
+        let Pointer { position, length, .. } = region.pointer(0, next)?;
         let lapped = || region.reserved().wrapping_sub(position) > u64::from(self.shape.bytes);
         // What is checked is read after what was copied: `reserved` begins with a fence. Who is
         // behind already copies nothing, or would never come up.
         if lapped() || region.head(0) - next >= u64::from(self.shape.pointers) {
             return None;
         }
-        let length = (word as u32).min(self.shape.record_max) as usize;
+        let length = length.min(self.shape.record_max) as usize;
         let to = self.record.get_mut(..place::HEADER as usize + length)?;
         let inside = region.copy(position, 0, to);
         std::hint::black_box(to);

@@ -8,6 +8,7 @@ use crate::progress::{self, Wish};
 use clap::{Args, CommandFactory, Parser, Subcommand};
 use clap_complete::Shell;
 use engine::catalogue::House;
+use engine::kernel::Refuses;
 use pipeline::Catalogue;
 use pipeline::check::OPTIONS;
 use std::ffi::{OsStr, OsString};
@@ -136,6 +137,23 @@ pub(crate) struct RunArguments {
     /// Say what was measured beside what was expected, and learn from it
     #[arg(skip)]
     pub(crate) analyze: bool,
+    /// What the kernel is to refuse, for tests: loading, attaching, or the name of a filter
+    #[arg(long, hide = true, value_parser = refuses, default_value = "nothing")]
+    pub(crate) kernel_refuses: Refuses,
+}
+
+/// What the kernel is to refuse.
+fn refuses(word: &str) -> Result<Refuses, String> {
+    match word {
+        "nothing" => Ok(Refuses::Nothing),
+        "loading" => Ok(Refuses::Loading),
+        "attaching" => Ok(Refuses::Attaching),
+        name => {
+            let filter = House.descriptions().find(|description| description.name == name);
+            let filter = filter.ok_or_else(|| format!("no filter is called `{name}`"))?;
+            Ok(Refuses::Filter(filter.name))
+        }
+    }
 }
 
 /// Words of `sh`.

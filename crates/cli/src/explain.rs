@@ -28,7 +28,7 @@ pub(crate) fn explain(given: &ExplainArguments) -> Status {
             let (time, count) = (given.time, given.count);
             let (stats, analyze) = (true, true);
             let given = RunArguments { time, count, stats, analyze, ..RunArguments::default() };
-            return run::start(&text, &plan, &given);
+            return run::start(&text, plan, &machine, &given);
         }
         if !given.json && !given.dot {
             tell_changes(&text, &plan);

@@ -6,7 +6,7 @@ use crate::terminal;
 use engine::catalogue::House;
 use pipeline::language::Span;
 use pipeline::language::limits::TEXT_MAX;
-use pipeline::plan::{Machine, Plan, plan};
+use pipeline::plan::{Machine, Plan, Unplaceable, plan};
 use pipeline::{Diagnostic, Graph, explain};
 use std::fs::File;
 use std::io::{self, ErrorKind, Read};
@@ -54,12 +54,15 @@ pub(crate) fn graph(text: &str) -> Result<Graph, Status> {
 /// Where everything runs on this machine; what cannot be placed is told.
 pub(crate) fn planned(text: &str, graph: Graph, machine: &Machine) -> Result<Plan, Status> {
     let whole = graph.clone();
-    plan(graph, &House, machine).map_err(|refused| {
-        let span = whole.node(refused.node).span;
-        tell(text, &[Diagnostic::error(span, format!("no space can run `{}`", refused.name))]);
-        terminal::tell(&explain::unplaceable(&whole, &refused));
-        Status::Failed
-    })
+    plan(graph, &House, machine).map_err(|refused| unplaceable(text, &whole, &refused))
+}
+
+/// Tells what cannot be placed.
+pub(crate) fn unplaceable(text: &str, whole: &Graph, refused: &Unplaceable) -> Status {
+    let span = whole.node(refused.node).span;
+    tell(text, &[Diagnostic::error(span, format!("no space can run `{}`", refused.name))]);
+    terminal::tell(&explain::unplaceable(whole, refused));
+    Status::Failed
 }
 
 /// Tells mistakes in the look of the house.

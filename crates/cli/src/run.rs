@@ -14,7 +14,7 @@ use engine::build::{self, BuildError, Settings};
 use engine::failure::{Cause, PathFailure};
 use engine::run::{self as engine_run, Outcome, Progress, Until, Watch};
 use engine::{machine, signal, suspect};
-use pipeline::plan::Plan;
+use pipeline::plan::{Machine, Plan, Refused};
 use std::fs::{File, OpenOptions};
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -23,14 +23,20 @@ use std::path::{Path, PathBuf};
 pub(crate) fn run(given: &RunArguments) -> Status {
     let ran = line::text(&given.line).and_then(|text| {
         let graph = line::graph(&text)?;
-        let plan = line::planned(&text, graph, &machine::look())?;
-        start(&text, &plan, given)
+        let machine = machine::look();
+        let plan = line::planned(&text, graph, &machine)?;
+        start(&text, plan, &machine, given)
     });
     ran.unwrap_or_else(|status| status)
 }
 
-/// Runs a plan, and tells what became of it.
-pub(crate) fn start(text: &str, plan: &Plan, given: &RunArguments) -> Result<Status, Status> {
+/// Runs a plan, and tells what became of it. What the kernel refuses of it runs elsewhere.
+pub(crate) fn start(
+    text: &str,
+    plan: Plan,
+    machine: &Machine,
+    given: &RunArguments,
+) -> Result<Status, Status> {
     let file = given.report.as_deref().map(open).transpose()?;
     quiet_panics();
     let signals = signal::watch().map_err(|error| {
@@ -40,9 +46,14 @@ pub(crate) fn start(text: &str, plan: &Plan, given: &RunArguments) -> Result<Sta
     let settings = Settings {
         count: given.count,
         timed: given.stats || given.json || given.report.is_some(),
+        refuses: given.kernel_refuses,
         ..Settings::default()
     };
-    let paths = build::build(plan, settings).map_err(|error| refused(text, plan, &error))?;
+    let (plan, paths) = built(text, plan, machine, settings)?;
+    let plan = &plan;
+    if !given.quiet {
+        plan.refused.iter().for_each(|refused| terminal::note(&elsewhere(plan, refused)));
+    }
     let teller = Teller::new(given, plan);
     let tell = |progress: &Progress| teller.iter().for_each(|teller| teller.tell(progress));
     let watch = teller.as_ref().map(|teller| Watch { every_ns: teller.every_ns(), tell: &tell });
@@ -54,6 +65,35 @@ pub(crate) fn start(text: &str, plan: &Plan, given: &RunArguments) -> Result<Sta
         Status::Failed
     })?;
     Ok(told(text, plan, given, &outcome, file))
+}
+
+/// Builds a plan; what the kernel refuses is planned again.
+fn built(
+    text: &str,
+    mut plan: Plan,
+    machine: &Machine,
+    settings: Settings,
+) -> Result<(Plan, Vec<build::Path>), Status> {
+    loop {
+        let error = match build::build(&plan, settings) {
+            Ok(paths) => return Ok((plan, paths)),
+            Err(error) => error,
+        };
+        let BuildError::Refused(what) = &error else { return Err(refused(text, &plan, &error)) };
+        plan = match plan.again(machine, std::slice::from_ref(what)) {
+            None => return Err(refused(text, &plan, &error)),
+            Some(again) => {
+                let whole = plan.graph;
+                again.map_err(|unplaceable| line::unplaceable(text, &whole, &unplaceable))?
+            }
+        };
+    }
+}
+
+/// What runs elsewhere because the kernel refused it, in a sentence.
+fn elsewhere(plan: &Plan, refused: &Refused) -> String {
+    let name = plan.graph.node(refused.node).name();
+    format!("`{name}` runs in {}: {}", plan.space_of(refused.node).name, refused.why)
 }
 
 /// Opens the file of the report before anything runs, and leaves its contents until they are
@@ -94,7 +134,7 @@ fn refused(text: &str, plan: &Plan, error: &BuildError) -> Status {
             let missing = failure.call == "open" && failure.why == "no such file or directory";
             if missing { Status::Nothing } else { Status::Failed }
         }
-        BuildError::Machine(_) | BuildError::Unexpected(_) => {
+        BuildError::Refused(_) | BuildError::Machine(_) | BuildError::Unexpected(_) => {
             terminal::complain(&error.to_string());
             Status::Failed
         }

@@ -76,7 +76,7 @@ fn an_explanation_has_three_forms() {
 fn what_the_kernel_is_asked_is_explained_without_an_interface() {
     let folder = Folder::new();
     let asked = "rx nowhere0 both=yes | bpf \"tcp port 80\" | count";
-    let not = "tx nowhere0 | bpf \"ip protochain 51\" | count";
+    let not = "tx@thread0 nowhere0 | bpf \"ip protochain 51\" | count";
     let ahead = |line| {
         let ran = folder.run(&["explain", "--json", line]);
         assert_eq!(ran.status, Some(0), "{}", ran.err);

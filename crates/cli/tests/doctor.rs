@@ -286,7 +286,7 @@ fn a_seccomp_filter_is_named_where_the_capability_is_there() {
         assert!(because(&told).contains("CAP_NET_RAW is there"), "{told}");
         assert!(because(&told).contains("a seccomp filter refuses"), "{told}");
         assert!(commands(&told).is_empty(), "neither sudo nor setcap helps: {told}");
-        let ran = fettered.run(&before, &["run", "rx lo | count"]);
+        let ran = fettered.run(&before, &["run", "rx@thread0 lo | count"]);
         assert_eq!(ran.status, Some(1), "{ran:?}");
         assert!(ran.err.contains("\nnote: CAP_NET_RAW is there and does not help"), "{}", ran.err);
         assert!(!ran.err.contains("setcap"), "{}", ran.err);

@@ -1,6 +1,7 @@
 //! What a source and a sink are.
 
 use crate::process::{Process, Stands, Started};
+use crate::source::kernel::Arrived;
 use abi::{BLOCK_MAX, Entry};
 use buffer::pool::Pool;
 use filter::{
@@ -54,6 +55,17 @@ pub trait Source: Send {
     /// The program whose output it gives.
     fn process(&self) -> Option<&Arc<Process>> {
         None
+    }
+
+    /// Along which of its arcs the blocks go that were put last, where it knows; none: along all
+    /// that want them.
+    fn edge(&self) -> Option<usize> {
+        None
+    }
+
+    /// What came for each of its arcs, where it knows along which one blocks go.
+    fn arrived(&self) -> Vec<Arrived> {
+        Vec::new()
     }
 }
 

@@ -9,6 +9,7 @@
 use self::between::{Ends, bell};
 use self::outside::Outside;
 use crate::control::Control;
+use crate::kernel::{Kernel, Refuses};
 use crate::process::Demand;
 use crate::space::assemble::Assembly;
 use crate::space::node::{Node, NodeId as Local, Part};
@@ -23,19 +24,18 @@ use endpoint::{Failure, SinkEntry, SourceEntry};
 use filter::{Counts, Description, Form, Holds, Kind, Mistake};
 use pipeline::ClassSet;
 use pipeline::graph::{Boolean, Edge, Graph, Link, NodeId, Step, Use};
-use pipeline::plan::{Plan, SpaceKind};
+use pipeline::plan::{Plan, Refused};
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use sys::memory::Lender;
 
 mod between;
+mod inside;
 mod outside;
 mod programs;
 mod signals;
 
-/// Whether kernel spaces can be built, so that plans for this machine may have any.
-pub const IN_KERNEL: bool = false;
 /// How many bytes a filter may hold, all sessions together.
 const HOLD_BYTES: u64 = 64 << 20;
 /// The least segment of an intake pool, in bytes.
@@ -54,6 +54,8 @@ pub struct Settings {
     pub timed: bool,
     /// Edit nothing where it lies: every edit writes a copy.
     pub copies: bool,
+    /// What the kernel is to refuse, besides what it does refuse: for tests.
+    pub refuses: Refuses,
 }
 
 /// Spaces that are ready to run: one connected part of a request.
@@ -61,6 +63,10 @@ pub struct Settings {
 pub struct Path {
     /// In the order of the plan: sources first.
     pub(crate) spaces: Vec<Space>,
+    /// The programs that run for them in the kernel.
+    pub(crate) kernels: Vec<Kernel>,
+    /// What they run.
+    pub(crate) graph: Arc<Graph>,
     /// Stops them.
     pub(crate) control: Arc<Control>,
 }
@@ -82,6 +88,8 @@ pub enum BuildError {
         /// Why.
         failure: Failure,
     },
+    /// The kernel would not run what the plan has placed there: plan again with this.
+    Refused(Refused),
     /// The machine refused memory or a descriptor.
     Machine(sys::Error),
     /// A step that a check should have refused: a bug of ours.
@@ -93,6 +101,7 @@ impl fmt::Display for BuildError {
         match self {
             Self::Mistake { mistake, .. } => write!(f, "{mistake}"),
             Self::Outside { failure, .. } => write!(f, "{failure}"),
+            Self::Refused(refused) => write!(f, "the kernel refuses it: {}", refused.why),
             Self::Machine(error) => write!(f, "{error}"),
             Self::Unexpected(what) => write!(f, "a bug in this program: {what}"),
         }
@@ -112,7 +121,9 @@ pub fn build(plan: &Plan, settings: Settings) -> Result<Vec<Path>, BuildError> {
     let parts = plan.spaces.iter().map(|space| space.part + 1).max().unwrap_or(0);
     let origins: Vec<String> = sources(&plan.graph).map(|(_, used)| title(used)).collect();
     let left = settings.count.map(|blocks| Arc::new(Left::new(blocks)));
-    (0..parts).map(|part| Builder::new(plan, part, &origins, settings)?.build(&left)).collect()
+    let graph = Arc::new(plan.graph.clone());
+    let path = |part| Builder::new(plan, part, &origins, settings)?.build(&left, &graph);
+    (0..parts).map(path).collect()
 }
 
 /// What gives blocks of its own.
@@ -129,7 +140,7 @@ fn programs(graph: &Graph) -> impl Iterator<Item = (NodeId, &Use)> {
 }
 
 /// The name of a node as people read it: `tcp`, `tcp#X`.
-fn title(used: &Use) -> String {
+pub(crate) fn title(used: &Use) -> String {
     match &used.mark {
         Some(mark) => format!("{}#{mark}", used.description.name),
         None => used.description.name.to_owned(),
@@ -146,6 +157,8 @@ struct Draft {
     /// The memory that sources brought along, and who lends it.
     lent: Vec<Pool>,
     lenders: Vec<Arc<dyn Lender>>,
+    /// The programs whose frames come in here.
+    kernels: Vec<(Local, Kernel)>,
 }
 
 impl Draft {
@@ -162,6 +175,7 @@ struct Builder<'p> {
     plan: &'p Plan,
     origins: &'p [String],
     settings: Settings,
+    part: usize,
     /// The spaces of this part, by their place in the plan.
     spaces: Vec<usize>,
     bells: Vec<Arc<Bell>>,
@@ -178,12 +192,7 @@ impl<'p> Builder<'p> {
         origins: &'p [String],
         settings: Settings,
     ) -> Result<Self, BuildError> {
-        // A process is a space that we start and do not build.
-        let ours = |s: &usize| {
-            let space = &plan.spaces[*s];
-            space.part == part && space.kind != SpaceKind::Process
-        };
-        let spaces: Vec<usize> = (0..plan.spaces.len()).filter(ours).collect();
+        let spaces = inside::threads(plan, part);
         let control = Arc::new(Control::new()?);
         let epoch = sys::clock::real().wrapping_sub(sys::clock::monotonic());
         let bells = spaces.iter().map(|space| bell(plan, *space).map(Arc::new));
@@ -193,10 +202,21 @@ impl<'p> Builder<'p> {
             control.ring_too(bell);
         }
         let tells_time = false;
-        Ok(Self { plan, origins, settings, spaces, bells, control, demand, tells_time, epoch })
+        Ok(Self {
+            plan,
+            origins,
+            settings,
+            part,
+            spaces,
+            bells,
+            control,
+            demand,
+            tells_time,
+            epoch,
+        })
     }
 
-    fn build(mut self, left: &Option<Arc<Left>>) -> Result<Path, BuildError> {
+    fn build(mut self, left: &Option<Arc<Left>>, graph: &Arc<Graph>) -> Result<Path, BuildError> {
         let mut rings = self.rings()?;
         let mut drafts = Vec::new();
         for place in 0..self.spaces.len() {
@@ -212,13 +232,15 @@ impl<'p> Builder<'p> {
             self.program(id, used, &mut drafts)?;
         }
         self.bound_signals(&mut drafts);
-        let mut spaces = Vec::new();
-        for (place, Draft { assembly, inputs, lent, .. }) in drafts.into_iter().enumerate() {
+        let (mut spaces, mut kernels) = (Vec::new(), Vec::new());
+        for (place, draft) in drafts.into_iter().enumerate() {
+            let Draft { assembly, inputs, lent, .. } = draft;
+            kernels.extend(draft.kernels.into_iter().map(|(_, kernel)| kernel));
             let (nodes, shape) = assembly.done();
             let mut intakes = vec![pool(intake_of(&nodes))?];
             intakes.extend(lent);
             spaces.push(Space::new(Parts {
-                name: self.plan.spaces[self.spaces[place]].name.clone(),
+                name: self.name(place),
                 nodes,
                 shape,
                 intakes,
@@ -235,7 +257,7 @@ impl<'p> Builder<'p> {
                 epoch: self.epoch,
             }));
         }
-        Ok(Path { spaces, control: self.control })
+        Ok(Path { spaces, kernels, graph: Arc::clone(graph), control: self.control })
     }
 
     fn outside(&self) -> Outside<'p> {
@@ -244,27 +266,25 @@ impl<'p> Builder<'p> {
 
     /// Which of this part's spaces hands a node what comes: its own, unless it is a program.
     fn enters(&self, node: NodeId) -> Option<usize> {
-        let space = self.plan.placed[node.0].enters;
+        let space = inside::home(self.plan, self.plan.placed[node.0].enters);
         self.spaces.iter().position(|s| *s == space)
     }
 
     /// Which of this part's spaces takes up what a node gives: its own, unless it is a program.
     fn leaves(&self, node: NodeId) -> Option<usize> {
-        let space = self.plan.placed[node.0].leaves;
+        let space = inside::home(self.plan, self.plan.placed[node.0].leaves);
         self.spaces.iter().position(|s| *s == space)
     }
 
     /// Builds all of a space but what changes the world.
     fn space(&mut self, place: usize, rings: &mut [Ends]) -> Result<Draft, BuildError> {
-        if self.plan.spaces[self.spaces[place]].kind == SpaceKind::Kernel {
-            let what = "the kernel cannot be built yet, and no plan may ask for it";
-            return Err(BuildError::Unexpected(what.to_owned()));
-        }
         let graph = &self.plan.graph;
         let mut draft = Draft::default();
         let mut locals: Vec<Option<Local>> = vec![None; graph.nodes.len()];
         // A program is placed in a process, so its halves are not among them.
-        let here = |id: NodeId| self.plan.placed[id.0].space == self.spaces[place];
+        let here = |id: NodeId| {
+            inside::home(self.plan, self.plan.placed[id.0].space) == self.spaces[place]
+        };
         let (inner, outer): (Vec<_>, Vec<_>) =
             graph.ids().filter(|(id, _)| here(*id)).partition(|(_, node)| node.inside.is_some());
         // What programs write comes first, as what sources give does; what they read, last.
@@ -277,7 +297,11 @@ impl<'p> Builder<'p> {
         for (id, _) in inner {
             locals[id.0] = Some(draft.assembly.operand(self.node(id, &locals)?));
         }
+        self.programs_in_kernel(place, &mut locals, &mut draft)?;
         for (id, node) in outer {
+            if self.is_in_kernel(id) && node.kind() == Some(Kind::Source) {
+                continue;
+            }
             let mut made = self.node(id, &locals)?;
             made.counted = self.is_counted(id);
             made.fragments = self.takes_fragments(id);
@@ -370,7 +394,7 @@ impl<'p> Builder<'p> {
     }
 }
 
-fn counts(description: &Description) -> Counts {
+pub(crate) fn counts(description: &Description) -> Counts {
     Counts::new(description.reasons.len(), description.counters.len())
 }
 

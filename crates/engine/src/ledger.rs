@@ -132,7 +132,7 @@ impl Edge {
 }
 
 impl Filtered {
-    /// Adds what the other half of the same program counted.
+    /// Adds what the other half of the same program counted, or the same filter in another space.
     pub(crate) fn join(&mut self, other: Self) {
         let amounts = [
             (&mut self.taken, other.taken),
@@ -140,12 +140,15 @@ impl Filtered {
             (&mut self.passed, other.passed),
             (&mut self.unselected, other.unselected),
             (&mut self.consumed, other.consumed),
+            (&mut self.held, other.held),
         ];
         for (amount, more) in amounts {
             amount.blocks += more.blocks;
             amount.bytes += more.bytes;
         }
         self.dropped.extend(other.dropped);
+        add_by_name(&mut self.unanswered, other.unanswered);
+        add_by_name(&mut self.counters, other.counters);
         self.busy_ns += other.busy_ns;
         self.calls += other.calls;
     }
@@ -158,6 +161,16 @@ impl Filtered {
         let dropped: u64 = self.dropped.iter().map(|(_, amount)| of(amount)).sum();
         let rest = [&self.passed, &self.unselected, &self.consumed, &self.held];
         dropped + rest.into_iter().map(of).sum::<u64>()
+    }
+}
+
+/// Adds counts to those of the same name.
+fn add_by_name(to: &mut Vec<(String, u64)>, more: Vec<(String, u64)>) {
+    for (name, count) in more {
+        match to.iter_mut().find(|(known, _)| *known == name) {
+            Some((_, known)) => *known += count,
+            None => to.push((name, count)),
+        }
     }
 }
 

@@ -7,6 +7,7 @@
 //! - [`space`]: a thread, its memory, and the part of the graph that runs in it;
 //! - [`ring`]: the two ends of an edge between spaces;
 //! - [`ledger`]: what was counted, and whether it balances;
+//! - [`kernel`]: the part of a plan that runs in the kernel;
 //! - [`control`][]: stopping;
 //! - [`failure`]: why a path ended early; [`suspect`]: the block on which a filter failed;
 //! - [`calibrate`]: what things cost on this machine, measured and kept;
@@ -20,6 +21,7 @@ pub mod compiler;
 pub mod control;
 pub mod doctor;
 pub mod failure;
+pub mod kernel;
 pub mod ledger;
 pub mod machine;
 mod process;

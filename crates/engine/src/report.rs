@@ -20,18 +20,39 @@ pub struct Reported {
 /// What the filters and sinks of a path had to say.
 #[must_use]
 pub fn reports_of(remains: &[Remains]) -> Vec<Reported> {
-    let nodes = remains.iter().flat_map(|space| &space.nodes);
-    nodes
-        .filter_map(|node| {
-            let report = match &node.part {
-                Part::Filter(filter) => filter.report(),
-                Part::Sink(part) => part.report.clone()?,
-                _ => return None,
-            };
-            let (planned, name) = (node.planned, node.name.clone());
-            (!report.rows.is_empty()).then_some(Reported { planned, name, report })
-        })
-        .collect()
+    let mut reports: Vec<Reported> = Vec::new();
+    for node in remains.iter().flat_map(|space| &space.nodes) {
+        let report = match &node.part {
+            Part::Filter(filter) => filter.report(),
+            Part::Sink(part) => part.report.clone().unwrap_or_default(),
+            _ => continue,
+        };
+        let (planned, name) = (node.planned, node.name.clone());
+        match reports.iter_mut().find(|known| known.planned == planned) {
+            // One filter that ran in two spaces.
+            Some(known) => add(&mut known.report, report),
+            None => reports.push(Reported { planned, name, report }),
+        }
+    }
+    reports.retain(|reported| !reported.report.rows.is_empty());
+    reports
+}
+
+/// Adds rows to those of the same name, others in their place.
+fn add(to: &mut Report, more: Report) {
+    let mut behind = 0;
+    for (name, value) in more.rows {
+        match to.rows.iter().position(|(known, _)| *known == name) {
+            Some(at) => {
+                to.rows[at].1 += value;
+                behind = at + 1;
+            }
+            None => {
+                to.rows.insert(behind, (name, value));
+                behind += 1;
+            }
+        }
+    }
 }
 
 /// The ledger of a path whose spaces left this behind.
@@ -40,8 +61,16 @@ pub fn ledger_of(remains: &[Remains]) -> Ledger {
     let mut ledger = Ledger::default();
     // The two halves of a program are one line: what it took, and what it made of it.
     let mut programs: Vec<(usize, usize)> = Vec::new();
+    let inside = Inside::new(remains);
     for space in remains {
+        if let Some(told) = &space.kernel {
+            ledger.sources.extend(told.sources.iter().cloned());
+            ledger.edges.extend(told.edges.iter().cloned());
+        }
         for (number, node) in space.nodes.iter().enumerate() {
+            if inside.is_transport(node) {
+                continue;
+            }
             let program = process::of(node);
             if let Part::Source(part) = &node.part
                 && program.is_none_or(|program| program.is_head())
@@ -49,6 +78,16 @@ pub fn ledger_of(remains: &[Remains]) -> Ledger {
                 ledger.sources.push((node.name.clone(), part.source.seen()));
             }
             let counted = filtered(node, number, space);
+            let both = space.kernel.is_none() && inside.runs(node.planned);
+            let lines = ledger.filters.iter();
+            if let Some(line) = lines
+                .clone()
+                .position(|line| both && line.planned == node.planned && line.name == node.name)
+            {
+                ledger.filters[line].join(counted);
+                inside.edges(node, space, &mut ledger);
+                continue;
+            }
             let known = programs.iter().find(|(planned, _)| *planned == node.planned);
             match (program, known) {
                 (Some(_), Some((_, line))) => ledger.filters[*line].join(counted),
@@ -68,6 +107,33 @@ pub fn ledger_of(remains: &[Remains]) -> Ledger {
         }
     }
     ledger
+}
+
+/// What ran in the kernel, and has its user implementation in a thread.
+struct Inside {
+    nodes: Vec<usize>,
+}
+
+impl Inside {
+    fn new(remains: &[Remains]) -> Self {
+        let spaces = remains.iter().filter(|space| space.kernel.is_some());
+        Self { nodes: spaces.flat_map(|space| &space.nodes).map(|node| node.planned).collect() }
+    }
+
+    fn runs(&self, planned: usize) -> bool {
+        self.nodes.contains(&planned)
+    }
+
+    /// Whether a node only takes up what comes out of the kernel: its edges are the kernel's.
+    fn is_transport(&self, node: &Node) -> bool {
+        matches!(&node.part, Part::Source(part) if part.source.edge().is_some())
+    }
+
+    /// The edges of a user implementation, as far as anything came to it.
+    fn edges(&self, node: &Node, space: &Remains, ledger: &mut Ledger) {
+        let used = node.arcs.iter().filter(|arc| arc.put.blocks > 0);
+        ledger.edges.extend(used.map(|arc| call(node, arc, &space.nodes)));
+    }
 }
 
 fn call(from: &Node, arc: &Arc, nodes: &[Node]) -> Edge {

@@ -9,11 +9,13 @@
 use crate::build::Path;
 use crate::control::Control;
 use crate::failure::PathFailure;
+use crate::kernel::Kernel;
 use crate::ledger::Ledger;
 use crate::process;
 use crate::report::{self, Reported};
 use crate::space::{Remains, Space};
 use endpoint::Seen;
+use pipeline::Graph;
 use std::fmt;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::{Arc, mpsc};
@@ -81,7 +83,9 @@ pub fn run(paths: Vec<Path>, until: Until<'_>) -> sys::Result<Outcome> {
     let (ended, remains) = mpsc::channel();
     let mut controls = Vec::new();
     let mut running = 0;
+    let mut kernels = Vec::new();
     for (number, path) in paths.into_iter().enumerate() {
+        kernels.push((path.kernels, path.graph));
         controls.push(Arc::clone(&path.control));
         if until.watch.is_some() {
             // The first pass says that there are sources.
@@ -116,7 +120,7 @@ pub fn run(paths: Vec<Path>, until: Until<'_>) -> sys::Result<Outcome> {
     let stopped = wait(&controls, until, begin, &done, &remains, running);
     let mut all = stopped.remains;
     all.sort_by_key(|(number, place, _)| (*number, *place));
-    Ok(outcome(all, stopped.early, begin))
+    Ok(outcome(all, &kernels, stopped.early, begin))
 }
 
 /// Runs paths in this thread, one space after the other, never asleep. For measurements of one
@@ -125,7 +129,9 @@ pub fn run(paths: Vec<Path>, until: Until<'_>) -> sys::Result<Outcome> {
 pub fn run_alone(paths: Vec<Path>) -> Outcome {
     let begin = sys::clock::monotonic();
     let mut ended: Vec<Ended> = Vec::new();
+    let mut kernels = Vec::new();
     for (number, path) in paths.into_iter().enumerate() {
+        kernels.push((path.kernels, path.graph));
         let mut spaces: Vec<Option<Space>> = path.spaces.into_iter().map(Some).collect();
         while spaces.iter().any(Option::is_some) {
             for (place, slot) in spaces.iter_mut().enumerate() {
@@ -137,7 +143,7 @@ pub fn run_alone(paths: Vec<Path>) -> Outcome {
         }
     }
     ended.sort_by_key(|(number, place, _)| (*number, *place));
-    outcome(ended, false, begin)
+    outcome(ended, &kernels, false, begin)
 }
 
 type Ended = (usize, usize, Option<Remains>);
@@ -230,7 +236,10 @@ impl<'f> Rounds<'f> {
     }
 }
 
-fn outcome(ended: Vec<Ended>, stopped: bool, begin: u64) -> Outcome {
+/// The programs of a path, and what they run.
+type Kernels = (Vec<Kernel>, Arc<Graph>);
+
+fn outcome(ended: Vec<Ended>, kernels: &[Kernels], stopped: bool, begin: u64) -> Outcome {
     let mut outcome = Outcome { stopped, ..Outcome::default() };
     let paths = ended.iter().map(|(number, _, _)| number + 1).max().unwrap_or(0);
     let mut by_path: Vec<Vec<Remains>> = (0..paths).map(|_| Vec::new()).collect();
@@ -240,7 +249,13 @@ fn outcome(ended: Vec<Ended>, stopped: bool, begin: u64) -> Outcome {
             None => outcome.failures.push(PathFailure::space(number)),
         }
     }
-    for mut remains in by_path {
+    let kernels = kernels.iter().map(Some).chain(std::iter::repeat(None));
+    for (mut remains, kernels) in by_path.into_iter().zip(kernels) {
+        let inside = kernels.into_iter().flat_map(|(kernels, graph)| {
+            kernels.iter().map(|kernel| kernel.remains(graph, &remains))
+        });
+        let inside: Vec<Remains> = inside.collect();
+        remains.splice(0..0, inside);
         let programs = process::finish(&remains);
         outcome.ledger.add(report::ledger_of(&remains));
         outcome.reports.extend(report::reports_of(&remains));

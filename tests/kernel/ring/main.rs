@@ -8,19 +8,22 @@
 mod program;
 mod reader;
 
-use program::{BELLS, BELLS_FAILED, Bell, COPIES_FAILED};
+use ebpf::emit::tap::Bell;
+use program::SILENT;
 use reader::{Content, Reader, Seen};
 use std::io::{Read as _, Write as _};
 use std::net::{TcpListener, TcpStream};
 use std::time::Instant;
+use sys::bpf::ring::place::{BELLS, FAILED};
 use sys::bpf::{Anchor, Kind, Link, Program, RingBuffer, Rings, Shape, Side, Statistics};
 use sys::net::Links;
 use sys::packet::{Qdisc, Sender};
 use testkit::net::{CLIENT_DEVICE, Cable, Pair, SERVER, SERVER_DEVICE, until};
 use testkit::{Frame, Random, need};
 
-const MILLISECOND: i32 = 1_000_000;
-const BELL: Bell = Bell { blocks: 32, apart_ns: MILLISECOND, bytes: 1 << 20 };
+const MILLISECOND: u32 = 1_000_000;
+const BELL: Bell =
+    Bell { blocks: 32, apart_ns: MILLISECOND, wait_ns: 10 * MILLISECOND, bytes: 1 << 20 };
 
 /// A tap at the receiving end of a cable.
 struct Tap {
@@ -31,10 +34,10 @@ struct Tap {
 }
 
 impl Tap {
-    fn new(pair: &Pair, shape: Shape, when: Option<Bell>) -> Self {
+    fn new(pair: &Pair, shape: Shape, when: Bell) -> Self {
         let rings = Rings::create("ring", shape).unwrap();
         let bell = RingBuffer::create("bell", 1 << 16).unwrap();
-        let program = program::load(&rings, when.map(|when| (&bell, when)));
+        let program = program::load(&rings, &bell, when);
         let link = pair.server.enter(|| {
             let index = Links::open().unwrap().named(SERVER_DEVICE).unwrap().index;
             Link::tcx(&program, index, Side::Ingress, Anchor::Head, None).unwrap()
@@ -101,16 +104,16 @@ fn send(pair: &Pair, count: u32) {
 
 /// Sends, and checks that every reader accounts for every packet.
 fn examine(pair: &Pair, shape: Shape, packets: u32, readers: usize) -> Vec<Seen> {
-    let mut tap = Tap::new(pair, shape, Some(BELL));
+    let mut tap = Tap::new(pair, shape, BELL);
     let running = tap.readers(readers, Content::Numbered);
     let begin = Instant::now();
     send(pair, packets);
     until("all have been written", || tap.produced() == u64::from(packets));
     let took = begin.elapsed();
     let seen: Vec<Seen> = running.into_iter().map(Reader::end).collect();
-    let (bells, failed) = (tap.word(BELLS), tap.word(BELLS_FAILED));
+    let (bells, failed) = (tap.word(BELLS), tap.word(BELLS + 8));
     println!("{shape:?}: {packets} in {took:?}, {bells} bells ({failed} failed): {seen:?}");
-    assert_eq!(tap.word(COPIES_FAILED), 0);
+    assert_eq!(tap.word(FAILED), 0);
     for one in &seen {
         assert_eq!(one.got + one.lost, u64::from(packets), "{one:?}");
         assert_eq!(one.torn, 0, "{one:?}");
@@ -118,7 +121,7 @@ fn examine(pair: &Pair, shape: Shape, packets: u32, readers: usize) -> Vec<Seen>
     }
     // By time, by bytes, and once more at each CPU.
     let committed = tap.sum(|cpu| tap.rings.region(cpu).unwrap().committed());
-    let limit = took.as_millis() as u64 + committed / BELL.bytes as u64 + u64::from(shape.cpus);
+    let limit = took.as_millis() as u64 + committed / u64::from(BELL.bytes) + u64::from(shape.cpus);
     assert!(bells > 0 && bells <= limit, "{bells} of {limit}");
     assert_eq!(tap.bell.drain(|record| assert_eq!(record.len(), 8)) as u64, bells);
     seen
@@ -145,7 +148,7 @@ fn whole_frames_of_a_stream_lie_in_one_record() {
     let Some(pair) = pair(true) else { return };
     let shape =
         Shape { cpus: cpus(), sinks: 1, pointers: 1 << 14, bytes: 1 << 26, record_max: 66_000 };
-    let tap = Tap::new(&pair, shape, Some(BELL));
+    let tap = Tap::new(&pair, shape, BELL);
     let readers = tap.readers(2, Content::Counting);
     let listener = pair.server.enter(|| TcpListener::bind((SERVER, 7)).unwrap());
     let mut near = pair.client.enter(|| TcpStream::connect((SERVER, 7)).unwrap());
@@ -187,9 +190,7 @@ fn nanoseconds_per_packet() {
         Shape { cpus: cpus(), sinks: 1, pointers: 1 << 14, bytes: 1 << 22, record_max: 2048 };
     let counting = Statistics::enable().unwrap();
     for round in 0..3 {
-        for (bell, readers) in
-            [(None, 0), (Some(BELL), 0), (Some(BELL), 1), (Some(BELL), 2), (Some(BELL), 10)]
-        {
+        for (bell, readers) in [(SILENT, 0), (BELL, 0), (BELL, 1), (BELL, 2), (BELL, 10)] {
             let tap = Tap::new(&pair, shape, bell);
             let running = tap.readers(readers, Content::Numbered);
             let begin = Instant::now();
@@ -203,7 +204,7 @@ fn nanoseconds_per_packet() {
             println!(
                 "round {round}, bell {}, {readers} readers: {:.0} ns a run, {:.0} thousand a \
                  second, {} bells, {lost} lost",
-                bell.is_some(),
+                bell != SILENT,
                 info.ns_per_run().unwrap(),
                 f64::from(PACKETS) / took.as_secs_f64() / 1e3,
                 tap.word(BELLS),
@@ -224,8 +225,8 @@ fn nanoseconds_by_test_runs() {
     let bell = RingBuffer::create("bell", 1 << 16).unwrap();
     let empty = [ebpf::insn::Insn::mov(ebpf::insn::R0, -1), ebpf::insn::Insn::exit()];
     let empty = Program::load(Kind::Tc, "empty", &ebpf::insn::encode(&empty)).unwrap();
-    let silent = program::load(&rings, None);
-    let ringing = program::load(&rings, Some((&bell, BELL)));
+    let silent = program::load(&rings, &bell, SILENT);
+    let ringing = program::load(&rings, &bell, BELL);
     for length in [46, 1482] {
         let frame = numbered(1, length);
         let mut best = [u32::MAX; 3];

@@ -5,20 +5,17 @@ use std::io;
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::os::unix::process::CommandExt as _;
 use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
 use std::time::Duration;
 
-use sys::bpf::ring::place;
-use sys::bpf::{Listener, Region, RingBuffer, Rings, Shape};
+use endpoint::source::kernel::reader;
+use sys::bpf::{Listener, Pointer, RingBuffer, Rings, Shape};
 use sys::descriptor;
 
 /// Nobody.
 const OTHER_USER: u32 = 65_534;
 /// A reader that hears no bell looks all the same, so often.
 const PATIENCE: Duration = Duration::from_millis(20);
-/// What is skipped beyond what is lost already, in parts of all pointers: so that the writer does
-/// not come round again at once.
-const MARGIN: u64 = 8;
-
 /// What a reader has seen.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Seen {
@@ -113,15 +110,11 @@ pub(crate) fn read() {
     let rings = Rings::received(descriptors.pop().unwrap(), shape).unwrap();
     let listener = Listener::to(&[bell.as_fd()]).unwrap();
     let mut seen = Seen::default();
-    let mut next = vec![0; shape.cpus as usize];
+    let mut walk = Walk::new(rings, content);
     descriptor::send(&socket, b"r", &[]).unwrap();
     let mut ending = false;
     loop {
-        let mut found = 0;
-        for (cpu, next) in (0..).zip(&mut next) {
-            found += walk(&rings.region(cpu).unwrap(), shape, content, next, &mut seen);
-        }
-        if found > 0 {
+        if walk.on(&mut seen) > 0 {
             continue;
         }
         if ending {
@@ -132,6 +125,7 @@ pub(crate) fn read() {
         seen.bells += u64::from(listener.wait(PATIENCE));
         ending = sys::poll::readable(&[socket.as_fd()], Some(Duration::ZERO)) == [true];
     }
+    seen.lost = walk.lost();
     let Seen { got, lost, torn, bytes, longest, bells } = seen;
     let message: Vec<u8> = [got, lost, torn, bytes, longest, bells]
         .iter()
@@ -140,61 +134,49 @@ pub(crate) fn read() {
     descriptor::send(&socket, &message, &[]).unwrap();
 }
 
-/// Reads what is there in one region; answers how many pointers it went on.
-fn walk(
-    region: &Region<'_>,
-    shape: Shape,
+/// The reader of the house, and what it is to find.
+struct Walk {
+    reader: reader::Reader,
     content: Content,
-    next: &mut u64,
-    seen: &mut Seen,
-) -> u64 {
-    let begin = *next;
-    let most = u64::from(shape.pointers) - 1;
-    let mut record = vec![0; (place::HEADER + shape.record_max) as usize];
-    let head = region.head(0);
-    while *next < head {
-        let behind = region.head(0) - *next;
-        if behind > most {
-            let skip = (behind - most + u64::from(shape.pointers) / MARGIN).min(behind);
-            seen.lost += skip;
-            *next += skip;
-            continue;
-        }
-        match copy(region, shape, *next, &mut record) {
-            None => seen.lost += 1,
-            Some((position, length)) => {
-                let record = &record[..place::HEADER as usize + length];
-                seen.got += 1;
-                seen.bytes += length as u64;
-                seen.longest = seen.longest.max(length as u64);
-                seen.torn += u64::from(!whole(record, position, content));
-            }
-        }
-        *next += 1;
-    }
-    *next - begin
+    frame: Vec<u8>,
 }
 
-/// Copies a record; none if the writer has come round meanwhile.
-fn copy(region: &Region<'_>, shape: Shape, next: u64, record: &mut [u8]) -> Option<(u64, usize)> {
-    let (position, word) = region.pointer(0, next)?;
-    // What is checked is read after what was copied: `reserved` begins with a fence.
-    let _ = region.reserved();
-    if region.head(0) - next >= u64::from(shape.pointers) {
-        return None;
+impl Walk {
+    fn new(rings: Rings, content: Content) -> Self {
+        let frame = vec![0; rings.shape().record_max as usize];
+        Self { reader: reader::Reader::new(Arc::new(rings)), content, frame }
     }
-    let length = (word as u32).min(shape.record_max) as usize;
-    let to = &mut record[..place::HEADER as usize + length];
-    let inside = region.copy(position, 0, to);
-    let lapped = region.reserved().wrapping_sub(position) > u64::from(shape.bytes);
-    (inside && !lapped).then_some((position, length))
+
+    /// Reads what is there; answers how many frames that were.
+    fn on(&mut self, seen: &mut Seen) -> u64 {
+        let mut count = 0;
+        self.reader.look();
+        while let Some(handed) = self.reader.front() {
+            count += 1;
+            let frame = &mut self.frame[..handed.header.kept as usize];
+            let inside = self.reader.copy(&handed, 0, frame);
+            if !self.reader.is_whole(&handed) {
+                self.reader.lose(&handed);
+                continue;
+            }
+            self.reader.pass(&handed);
+            seen.got += 1;
+            seen.bytes += frame.len() as u64;
+            seen.longest = seen.longest.max(frame.len() as u64);
+            let Pointer { length, class, offset, edge, .. } = handed.pointer;
+            let told = (length, class, offset, edge) == (handed.header.length, 1, 0, 7);
+            seen.torn += u64::from(!(inside && told && whole(frame, self.content)));
+        }
+        count
+    }
+
+    fn lost(&self) -> u64 {
+        self.reader.lost().iter().sum()
+    }
 }
 
 /// Whether a copy that is not lapped is what was written: all of it or nothing is one record.
-fn whole(record: &[u8], position: u64, content: Content) -> bool {
-    let (header, frame) = record.split_at(place::HEADER as usize);
-    let stamp = u64::from_ne_bytes(header[..8].try_into().unwrap());
-    let kept = u32::from_ne_bytes(header[12..16].try_into().unwrap());
+fn whole(frame: &[u8], content: Content) -> bool {
     let payload = match content {
         Content::Numbered => {
             let Some((number, rest)) = frame.get(14..).and_then(|rest| rest.split_first_chunk())
@@ -202,15 +184,11 @@ fn whole(record: &[u8], position: u64, content: Content) -> bool {
                 return false;
             };
             let number = u32::from_be_bytes(*number) as usize;
-            return stamp == position
-                && kept as usize == frame.len()
-                && rest.iter().enumerate().all(|(at, byte)| *byte == (number + at) as u8);
+            return rest.iter().enumerate().all(|(at, byte)| *byte == (number + at) as u8);
         }
         Content::Counting => tcp_payload(frame),
     };
-    stamp == position
-        && kept as usize == frame.len()
-        && payload.windows(2).all(|two| two[1] == two[0].wrapping_add(1))
+    payload.windows(2).all(|two| two[1] == two[0].wrapping_add(1))
 }
 
 /// What TCP carries over IPv4; nothing for anything else.

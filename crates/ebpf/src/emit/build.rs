@@ -2,7 +2,7 @@
 //! values.)
 //!
 //! In: the scope's wishes. Out: a `Program`. Register use: r6 context, r7 first byte of the frame,
-//! r8 one past its last linear byte (traffic control and XDP), r9 free for kernel rings, r0 to r5
+//! r8 one past its last linear byte (traffic control and XDP), r9 the region of a tap, r0 to r5
 //! scratch.
 //!
 //! Frames in pieces: at traffic control only the linear part can be read directly. A trusted
@@ -20,6 +20,7 @@ use super::handle::{Answer, Base, Brand, Depth, Exit, Value};
 use super::link::{LONG, MUCH};
 use super::maps::{self, Table};
 use super::moved::map_slots;
+use super::tap::{self, Hand, Tap};
 use super::{Finish, Target, UNSURE, Unfit};
 use crate::asm::{Asm, Label};
 use crate::insn::{Alu, Cond, Helper, Insn, R0, R1, R2, R6, R7, R8, R10, Size, atomic};
@@ -72,6 +73,9 @@ pub(super) struct Builder {
     pub(super) at_reach: Vec<(u32, u16)>,
     /// How often the frame was changed so far.
     pub(super) epoch: u16,
+    /// Whether r9 may hold something else than the region of a tap.
+    pub(super) region_lost: bool,
+    tap: Option<Tap>,
     pub(super) reach: u32,
     /// Instructions whose constant is `reach`.
     reach_at: Vec<usize>,
@@ -119,6 +123,8 @@ impl Builder {
             top: 0,
             held: [None; 6],
             stubs: Vec::new(),
+            region_lost: false,
+            tap: None,
             at_reach: Vec::new(),
             epoch: 0,
             reach: 0,
@@ -140,7 +146,17 @@ impl Builder {
 
     /// A program up to its first piece, and the exit for what nobody recognises.
     pub(super) fn begin(target: Target, finish: Finish) -> (Box<Self>, Exit<'static>) {
+        Self::begin_with(target, finish, None)
+    }
+
+    /// A tap up to its first piece, and the exit for what is done with.
+    pub(super) fn begin_tap(target: Target, tap: Tap) -> (Box<Self>, Exit<'static>) {
+        Self::begin_with(target, Finish::Answer, Some(tap))
+    }
+
+    fn begin_with(target: Target, finish: Finish, tap: Option<Tap>) -> (Box<Self>, Exit<'static>) {
         let mut b = Box::new(Self::new(target, finish));
+        b.tap = tap;
         b.enter();
         let out = Exit { label: b.none, brand: Brand::default() };
         (b, out)
@@ -150,6 +166,9 @@ impl Builder {
     fn enter(&mut self) {
         self.line();
         self.asm.push(Insn::mov(R6, R1));
+        if let Some(tap) = self.tap {
+            self.region(&tap);
+        }
         match self.target.place {
             Place::Tc if self.target.hardened => self.pointers(skb::DATA, skb::DATA_END),
             Place::Tc => self.pull(),
@@ -234,6 +253,30 @@ impl Builder {
         }
     }
 
+    /// The body of a tap has ended: what stood aside, then what cannot be told begins.
+    pub(super) fn leave_body(&mut self, done: Label, unsure: Label) {
+        self.word = None;
+        self.line();
+        let stubs = mem::take(&mut self.stubs);
+        self.emit_stubs(stubs, done);
+        self.asm.jump(done);
+        self.bind(unsure);
+    }
+
+    /// The tap, once its body has said to whom frames go.
+    pub(super) fn end_tap(
+        mut self: Box<Self>,
+        tap: &Tap,
+        done: Label,
+        hands: &[Hand],
+    ) -> Result<Program, Unfit> {
+        self.word = None;
+        self.line();
+        self.bind(done);
+        self.hand_over(tap, hands);
+        self.assemble()
+    }
+
     fn assemble(self: Box<Self>) -> Result<Program, Unfit> {
         let pulled = self.reach.min(PULL_MAX).cast_signed();
         if let Some(unfit) = self.unfit {
@@ -249,7 +292,7 @@ impl Builder {
             }
             parts.push(Part { code, source });
         }
-        let Part { code, source } = parts.remove(0);
+        let Part { mut code, source } = parts.remove(0);
         let mut maps = Vec::new();
         if !self.counters.is_empty() {
             let bytes = self.counters.len() * size_of::<u64>();
@@ -257,6 +300,7 @@ impl Builder {
             maps.push(MapSpec::array("counters", value_size));
         }
         maps.extend(self.tables.iter().map(|table| table.spec(&self.words, parts.len())));
+        tap::number_given(&mut code, maps.len());
         let Self { target, counters, words, reach, edits, .. } = *self;
         let Target { place, hardened, .. } = target;
         Ok(Program { place, hardened, edits, code, maps, counters, words, source, parts, reach })
@@ -408,6 +452,11 @@ impl Builder {
 
     pub(super) fn unsure(&self) -> Label {
         self.unsure
+    }
+
+    /// From here on what cannot be told goes there.
+    pub(super) fn doubt(&mut self, unsure: Label) {
+        self.unsure = unsure;
     }
 
     /// An exit that counts and goes on to `then`.

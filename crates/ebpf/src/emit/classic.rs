@@ -117,6 +117,7 @@ impl<'b> Translation<'b> {
         let count = deepest.map_or(0, |deepest| deepest as Depth + 1);
         let words = b.slots(count);
         b.held = [None; 6];
+        b.region_lost = true;
         b.asm.push(Insn::mov(R9, 0));
         b.asm.push(Insn::store(Size::DW, R10, -x, R9));
         for word in 0..count {

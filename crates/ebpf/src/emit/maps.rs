@@ -1,6 +1,7 @@
 //! The maps of a program that has states.
 
 use super::link::{PROCESSORS, ROW_BITS};
+use super::tap::is_given;
 use crate::insn::{Insn, PSEUDO_MAP, PSEUDO_MAP_VALUE};
 use crate::program::{MapSpec, Word};
 
@@ -9,7 +10,8 @@ pub(super) fn number_from_zero(code: &mut [Insn]) {
     let mut wide = false;
     for insn in code {
         let first = insn.is_load64() && !wide;
-        if first && matches!(insn.src, PSEUDO_MAP | PSEUDO_MAP_VALUE) {
+        let map = matches!(insn.src, PSEUDO_MAP | PSEUDO_MAP_VALUE);
+        if first && map && !is_given(insn.imm) {
             insn.imm -= 1;
         }
         wide = first;

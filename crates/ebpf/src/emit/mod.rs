@@ -95,6 +95,7 @@ mod maps;
 mod moved;
 mod scope;
 mod state;
+pub mod tap;
 
 use std::borrow::Cow;
 use std::fmt;

@@ -5,6 +5,7 @@
 
 pub mod generate;
 pub mod inject;
+pub mod kernel;
 pub mod read;
 pub mod replay;
 pub mod rx;

@@ -1,6 +1,6 @@
 //! What joins spaces, and nodes within one: rings, arcs, the bells on which spaces sleep.
 
-use super::{BuildError, Builder, Draft, Local, sources, wanted};
+use super::{BuildError, Builder, Draft, Local, inside, sources, wanted};
 use crate::ring::{Export, Import};
 use crate::space::Input;
 use crate::space::node::{Node, Part};
@@ -10,6 +10,7 @@ use buffer::ibuf::Lanes;
 use buffer::signal::Bell;
 use buffer::signal::moderate::Threshold;
 use filter::Counts;
+use pipeline::graph::NodeId;
 use pipeline::plan::{Plan, PlannedEdge, RingPlan};
 use std::sync::Arc;
 
@@ -17,7 +18,7 @@ use std::sync::Arc;
 ///
 /// Edges from one space to one node share a ring: they are joined, in order, before they cross.
 pub(super) struct Ends {
-    edges: Vec<usize>,
+    pub(super) edges: Vec<usize>,
     export: Option<Export>,
     import: Option<Import>,
     /// Where the edges meet in the near space, once that is built.
@@ -26,7 +27,8 @@ pub(super) struct Ends {
 
 /// What a space sleeps on: where it reads descriptors, whoever rings must wake it too.
 pub(super) fn bell(plan: &Plan, space: usize) -> sys::Result<Bell> {
-    let reads = sources(&plan.graph).any(|(id, _)| plan.placed[id.0].leaves == space);
+    let leaves = |id: NodeId| inside::home(plan, plan.placed[id.0].leaves);
+    let reads = sources(&plan.graph).any(|(id, _)| leaves(id) == space);
     if reads { Bell::with_alarm() } else { Ok(Bell::new()) }
 }
 
@@ -40,6 +42,10 @@ impl Builder<'_> {
             let edge = &edges[index];
             let (near, far) = (self.leaves(edge.from), self.enters(edge.to));
             let (Some(near), Some(far)) = (near, far) else { continue };
+            // What leaves the kernel comes up in a thread, and may go on in the same.
+            if near == far {
+                continue;
+            }
             let shared = rings.iter_mut().find(|ends| {
                 let first = &edges[ends.edges[0]];
                 first.to == edge.to && self.leaves(first.from) == Some(near)
@@ -60,6 +66,7 @@ impl Builder<'_> {
         far: usize,
     ) -> Result<Ends, BuildError> {
         let lanes = match ring.stride {
+            _ if self.is_in_kernel(self.plan.graph.edges[edge].from) => Lanes::Marks,
             16 => Lanes::Pointer,
             32 => Lanes::Context,
             _ => Lanes::Marks,
@@ -83,12 +90,7 @@ impl Builder<'_> {
         draft: &mut Draft,
         rings: &mut [Ends],
     ) {
-        let Draft { assembly, inputs, .. } = draft;
         let graph = &self.plan.graph;
-        let name = |place: Option<usize>| {
-            let space = place.and_then(|place| self.plan.spaces.get(self.spaces[place]));
-            space.map_or_else(String::new, |space| space.name.clone())
-        };
         for (index, edge) in graph.edges.iter().enumerate() {
             let wanted = wanted(&edge.classes);
             let ring = rings.iter_mut().find(|ends| ends.edges.contains(&index));
@@ -96,27 +98,38 @@ impl Builder<'_> {
             let from = locals[edge.from.0].filter(|_| self.leaves(edge.from) == Some(place));
             let to = locals[edge.to.0].filter(|_| self.enters(edge.to) == Some(place));
             match (from, to, ring) {
-                (Some(from), Some(to), _) => assembly.arc(from, to, wanted, edge.back, index),
+                // These go along with what a program hands over.
+                (Some(_), ..) if self.is_source_in_kernel(edge.from) => {}
+                (Some(from), Some(to), _) => draft.assembly.arc(from, to, wanted, edge.back, index),
                 (Some(from), None, Some(ends)) => {
-                    if let Some(export) = ends.export.take() {
-                        let title = format!("ring to {}", name(self.enters(edge.to)));
-                        let part = Part::Export(Box::new(export));
-                        let out = Node::new(title, edge.from.0, part, Counts::default());
-                        ends.enter = Some(assembly.node(out));
-                    }
-                    let Some(out) = ends.enter else { continue };
-                    assembly.arc(from, out, wanted, false, index);
+                    let Some(out) = self.way_out(draft, ends, index) else { continue };
+                    draft.assembly.arc(from, out, wanted, false, index);
                 }
                 (None, Some(to), Some(ends)) => {
                     let Some(import) = ends.import.take() else { continue };
-                    let title = format!("ring from {}", name(self.leaves(edge.from)));
-                    let enter =
-                        assembly.node(Node::new(title, edge.to.0, Part::Pass, Counts::default()));
-                    assembly.arc(enter, to, Wanted::All, false, index);
-                    inputs.push(Input::Ring { node: enter, import, ended: false });
+                    let from = self.leaves(edge.from).map(|place| self.name(place));
+                    let title = format!("ring from {}", from.unwrap_or_default());
+                    let enter = Node::new(title, edge.to.0, Part::Pass, Counts::default());
+                    let enter = draft.assembly.node(enter);
+                    draft.assembly.arc(enter, to, Wanted::All, false, index);
+                    draft.inputs.push(Input::Ring { node: enter, import, ended: false });
                 }
                 _ => {}
             }
         }
+        self.arcs_out_of_kernel(place, locals, draft, rings);
+    }
+
+    /// The node at which an edge of the graph leaves this space over a ring.
+    pub(super) fn way_out(&self, draft: &mut Draft, ends: &mut Ends, edge: usize) -> Option<Local> {
+        if let Some(export) = ends.export.take() {
+            let edge = &self.plan.graph.edges[edge];
+            let to = self.enters(edge.to).map(|place| self.name(place));
+            let title = format!("ring to {}", to.unwrap_or_default());
+            let part = Part::Export(Box::new(export));
+            let out = Node::new(title, edge.from.0, part, Counts::default());
+            ends.enter = Some(draft.assembly.node(out));
+        }
+        ends.enter
     }
 }

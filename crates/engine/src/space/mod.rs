@@ -21,6 +21,7 @@ pub(crate) mod walk;
 
 use crate::control::Control;
 use crate::failure::PathFailure;
+use crate::kernel::Told;
 use crate::process::{self, Demand};
 use crate::ring::Import;
 use buffer::pool::Pool;
@@ -130,6 +131,8 @@ pub struct Remains {
     pub imported: Vec<Imported>,
     /// Why it ended early, if it did.
     pub failure: Option<PathFailure>,
+    /// Of a kernel space, what was counted beside its nodes.
+    pub(crate) kernel: Option<Told>,
 }
 
 /// What came over a ring, counted by the side that took it.
@@ -341,6 +344,7 @@ impl Space {
         let mut intake = intake.beside(&self.intakes[GENERAL]);
         let given = part.source.give(&mut intake);
         let came = room.columns.len();
+        let edge = part.source.edge();
         match given {
             Ok(Given::Blocks) => pass.open = true,
             Ok(Given::Wait { until, readable }) => {
@@ -356,11 +360,16 @@ impl Space {
             }
         }
         pass.moved |= came > 0;
-        self.spare = Some(self.turn_with((at, from), room, now));
+        self.spare = Some(self.turn_with((at, from, edge), room, now));
     }
 
     /// Walks the blocks that a source put, what asked to be woken, and ends the turn.
-    fn turn_with(&mut self, (at, from): (NodeId, usize), room: Room, now: Time) -> Room {
+    fn turn_with(
+        &mut self,
+        (at, from, edge): (NodeId, usize, Option<usize>),
+        room: Room,
+        now: Time,
+    ) -> Room {
         // A failing source may have given blocks before: they are walked, then the path ends.
         let failure = self.turn.failure.take();
         let now = self.clock.advance(&room.columns, now);
@@ -375,7 +384,10 @@ impl Space {
         };
         let mut walk = Walk::new(&mut self.nodes, &mut memory, &self.shape, now, &mut self.turn);
         if !batch.is_empty() {
-            walk.source(at, &mut batch);
+            match edge {
+                None => walk.source(at, &mut batch),
+                Some(arc) => walk.source_along(at, arc, &mut batch),
+            }
         }
         // What was put aside comes before what filters let go because their time has come.
         let paused = walk.pause();
@@ -559,7 +571,7 @@ impl Space {
                 Input::Source { .. } => None,
             })
             .collect();
-        Remains { nodes: self.nodes, imported, failure: self.turn.failure }
+        Remains { nodes: self.nodes, imported, failure: self.turn.failure, kernel: None }
     }
 }
 

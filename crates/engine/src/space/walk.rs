@@ -143,6 +143,17 @@ impl<'w, 'a> Walk<'w, 'a> {
         self.settle();
     }
 
+    /// Walks what a source gave that knows along which of its arcs it goes.
+    pub(crate) fn source_along(&mut self, from: NodeId, arc: usize, batch: &mut Batch<'a>) {
+        let live = batch.live();
+        let goes = if arc < self.nodes[from].arcs.len() { live } else { 0 };
+        self.leave(from, batch, live, goes);
+        if goes != 0 {
+            self.along(from, arc, batch, 0);
+        }
+        self.settle();
+    }
+
     /// Calls the filters that asked to be called by now.
     pub(crate) fn tick(&mut self) {
         for at in 0..self.shape.order.len() {

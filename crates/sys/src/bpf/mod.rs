@@ -28,7 +28,7 @@ pub use link::{Anchor, Beside, Link, LinkInfo, LinkTarget, Side, XdpAttached, Xd
 pub use map::{Map, MapInfo, MapKind, Specification, When};
 pub use program::{AttachType, Detail, Function, Kind, License, Line, Load, Program, Source};
 pub use refusal::{LoadError, missing};
-pub use ring::{Region, Rings, Shape};
+pub use ring::{Pointer, Region, Rings, Shape};
 pub use ring_buffer::{Listener, RingBuffer};
 pub use run::TestRun;
 

@@ -27,11 +27,20 @@ pub mod place {
     pub const SCRATCH: u32 = HEADS + 8 * super::SINKS_MAX;
     /// The pointers of the first sink.
     pub const POINTERS: u32 = 4096;
-    /// Bytes of a pointer: position, length, dbuf, class (8, 4, 2, 2).
-    pub const POINTER: u32 = 16;
+    /// When the bell of this CPU rang last, in ns of the monotonic clock (eight bytes).
+    pub const BELL_TIME: u32 = SCRATCH + 24;
+    /// Frames that could not be copied (eight bytes).
+    pub const FAILED: u32 = SCRATCH + 8;
+    /// Bells that rang, and behind it those that did not (eight bytes each).
+    pub const BELLS: u32 = SCRATCH + 40;
+    /// Tallies: blocks and bytes, eight each.
+    pub const TALLIES: u32 = SCRATCH + 64 + 16 * 31;
+    /// Bytes of a pointer: position (8), length of the view and class (4, 4), offset of the view
+    /// and number of the edge (4, 4), and eight that stay zero.
+    pub const POINTER: u32 = 32;
     /// Bytes before the frame in a record: position, or -1 while it is written (8), length on the
     /// wire (4), length that was kept (4), time (8), tag and its protocol (2, 2), size of segments
-    /// (2), whether there is a tag (2).
+    /// (2), whether there is a tag and whether the host sends it (one bit each of 2).
     pub const HEADER: u32 = 32;
     /// Records begin at multiples of this.
     pub const ALIGNED: u32 = 16;
@@ -157,6 +166,21 @@ impl AsFd for Rings {
     }
 }
 
+/// What a program says about a frame that it handed over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Pointer {
+    /// Where its record begins.
+    pub position: u64,
+    /// Bytes of the view.
+    pub length: u32,
+    /// The class.
+    pub class: u32,
+    /// Where the view begins in the frame.
+    pub offset: u32,
+    /// The number of the edge over which it goes.
+    pub edge: u32,
+}
+
 /// The ring of one CPU. All that comes out of it is alleged.
 #[derive(Clone, Copy, Debug)]
 pub struct Region<'a> {
@@ -186,13 +210,18 @@ impl Region<'_> {
         if sink < self.rings.shape.sinks { self.word(place::HEADS + 8 * sink) } else { 0 }
     }
 
-    /// The two words of this pointer of a sink: position; length, dbuf and class.
+    /// This pointer of a sink.
     #[must_use]
-    pub fn pointer(&self, sink: u32, number: u64) -> Option<(u64, u64)> {
+    pub fn pointer(&self, sink: u32, number: u64) -> Option<Pointer> {
         let shape = self.rings.shape;
         let slot = number as u32 & (shape.pointers - 1);
         let at = shape.pointers_of(sink) + slot * place::POINTER;
-        (sink < shape.sinks).then(|| (self.word(at), self.word(at + 8)))
+        let halves = |word: u64| (word as u32, (word >> 32) as u32);
+        (sink < shape.sinks).then(|| {
+            let (length, class) = halves(self.word(at + 8));
+            let (offset, edge) = halves(self.word(at + 16));
+            Pointer { position: self.word(at), length, class, offset, edge }
+        })
     }
 
     /// Copies bytes of the record at this position, from `from` on. Answers whether they can lie in
@@ -228,8 +257,8 @@ mod tests {
     #[test]
     fn a_shape_that_is_no_ring_is_refused() {
         let shape = Shape { cpus: 2, sinks: 1, pointers: 64, bytes: 1 << 16, record_max: 2048 };
-        assert_eq!(shape.records(), 4096 + 64 * 16);
-        assert_eq!(shape.stride(), (4096 + 1024 + 65536 + 32 + 2048_u32).next_multiple_of(4096));
+        assert_eq!(shape.records(), 4096 + 64 * 32);
+        assert_eq!(shape.stride(), (4096 + 2048 + 65536 + 32 + 2048_u32).next_multiple_of(4096));
         assert_eq!(shape.size(), Some(2 * shape.stride()));
         let wrong = [
             Shape { cpus: 0, ..shape },

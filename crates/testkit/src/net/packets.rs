@@ -29,7 +29,7 @@ pub fn packet_sockets(space: &Namespace) -> Vec<u64> {
     parse_sockets(&space.enter(|| read("packet")))
 }
 
-/// Whether one of these sockets is one of this process.
+/// Whether one of these sockets is one of this process, or a program is attached that is its own.
 pub fn watches(space: &Namespace, process: u32) -> bool {
     let sockets = packet_sockets(space);
     let names: Vec<String> = sockets.iter().map(|number| format!("socket:[{number}]")).collect();
@@ -37,8 +37,11 @@ pub fn watches(space: &Namespace, process: u32) -> bool {
     let targets = open.filter_map(|entry| fs::read_link(entry.path()).ok());
     targets
         .filter_map(|target| target.into_os_string().into_string().ok())
-        .any(|target| names.contains(&target))
+        .any(|target| names.contains(&target) || LINKS.contains(&target.as_str()))
 }
+
+/// What the place of a program is called among the descriptors of a process.
+const LINKS: [&str; 2] = ["anon_inode:bpf_link", "anon_inode:bpf-link"];
 
 fn read(name: &str) -> String {
     fs::read_to_string(format!("/proc/thread-self/net/{name}")).expect("the kernel has a network")

@@ -20,7 +20,7 @@ use sys::packet::Ring;
 
 /// What the counters said when the source began.
 #[derive(Debug)]
-pub(super) struct Losses {
+pub(crate) struct Losses {
     links: Links,
     /// The interface; none: all of the name space.
     index: Option<u32>,
@@ -32,7 +32,7 @@ pub(super) struct Losses {
 
 impl Losses {
     /// Begins to count for one interface, or for all.
-    pub(super) fn begin(links: Links, index: Option<u32>, receives: bool) -> Self {
+    pub(crate) fn begin(links: Links, index: Option<u32>, receives: bool) -> Self {
         let mut losses = Self { links, index, counters: None, backlog: None, receives };
         losses.counters = losses.counters();
         losses.backlog = Backlog::read().ok();
@@ -72,7 +72,7 @@ impl Losses {
     }
 
     /// What was lost on the way to the socket.
-    pub(super) fn before(&self) -> Vec<(&'static str, Option<u64>)> {
+    pub(crate) fn before(&self) -> Vec<(&'static str, Option<u64>)> {
         let now = self.counters();
         let counters = now.as_ref().zip(self.counters.as_ref());
         let driver = counters.map(|(now, then)| {

@@ -19,6 +19,8 @@ mod losses;
 mod take;
 mod unpack;
 
+pub(crate) use losses::Losses;
+
 use crate::{Failure, Given, Intake, Opening, Seen, Source, SourceEntry, UNREAD};
 use abi::Entry;
 use buffer::pool::Pin;

@@ -1,0 +1,350 @@
+//! The process's end of a program in the kernel: what was handed over becomes blocks.
+//! [SL §5.3, §6.2; CONTRACT 3, 16, 29]
+//!
+//! In: the rings that programs of one interface write ([`reader`]), and where that is ([`place`]).
+//! Out: one block per frame and edge, in the order of time; frames are copied into the pool of the
+//! space once, however many edges lead out. What beside the frame belongs to it comes along: a VLAN
+//! tag goes back to its place, the time becomes that of day, and a checksum that was left to the
+//! device is marked. Who asks is told over which edge the blocks went, one edge at a time.
+//!
+//! Sleeping: a program rings when it has handed over something and the last bell was a time T_t
+//! ago, so who finds nothing sleeps until then at most, and for good once nobody has rung for that
+//! long.
+//!
+//! Deviation: whether a checksum is filled in is not told to programs. A frame that is yet to be
+//! cut has none; of the others those have none in which the field holds the sum over the pseudo
+//! header, which is what a stack leaves there for the card.
+
+pub mod place;
+pub mod reader;
+mod time;
+
+use crate::{Failure, Given, Intake, Seen, Source};
+use abi::{Class, ContextLane, Entry, Flags, Marks, RichPointer};
+use buffer::pool::Pool;
+use filter::{Amount, Time};
+use place::Place;
+use reader::{Handed, Reader};
+use std::os::fd::{AsFd as _, BorrowedFd};
+use std::sync::{Arc, Mutex, PoisonError};
+use sys::bpf::{Link, RingBuffer, Rings};
+use time::TimeOfDay;
+use wire::checksum;
+use wire::dissect;
+use wire::ethernet;
+use wire::flow::Flow;
+use wire::ip::{Fragment, protocol};
+use wire::link::LinkType;
+use wire::{tcp, udp};
+
+/// An edge that leaves the kernel.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Edge {
+    /// Whether the view begins behind a tag, which may lie beside the frame.
+    pub behind_tag: bool,
+}
+
+/// What became of what was handed over by one edge.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Arrived {
+    /// It was put into the space.
+    pub taken: Amount,
+    /// The program came round before it was copied.
+    pub lapped: u64,
+    /// It was there when the path ended.
+    pub unread: u64,
+}
+
+/// What is attached, until the path stops. Who holds it last takes the program away.
+pub type Links = Arc<Mutex<Vec<Link>>>;
+
+/// What a source of handed-over frames is made of.
+#[derive(Debug)]
+pub struct Parts {
+    /// What the programs write.
+    pub rings: Arc<Rings>,
+    /// On which they ring.
+    pub bell: RingBuffer,
+    /// What is attached.
+    pub links: Links,
+    /// To where.
+    pub place: Place,
+    /// The edges, by sink of the rings.
+    pub edges: Vec<Edge>,
+    /// The number of the source among those of its path.
+    pub origin: u16,
+    /// After how many ns a program rings in any case (T_t).
+    pub wait_ns: u64,
+}
+
+/// The frames that programs at one place hand over.
+#[derive(Debug)]
+pub struct KernelSource {
+    parts: Parts,
+    reader: Reader,
+    time: TimeOfDay,
+    arrived: Vec<Arrived>,
+    /// Over which edge the blocks went that were put last.
+    edge: usize,
+    /// What was copied last, and where to.
+    copied: Option<(u32, u64, abi::Place, bool)>,
+    /// When the interface was looked at last.
+    looked: Time,
+    ending: Option<Ending>,
+    closed: bool,
+}
+
+/// Why nothing new comes.
+#[derive(Debug)]
+enum Ending {
+    /// The path is stopped.
+    Stopped,
+    /// The interface is gone.
+    Gone,
+}
+
+/// How often it is looked whether the interface is still there while nothing comes, in ns.
+const LOOK_NS: Time = 200_000_000;
+/// When to look again for memory, in ns.
+const MEMORY_NS: Time = 1_000_000;
+/// Bytes of a VLAN tag, and where it stands.
+const TAG: usize = 4;
+const TAG_AT: usize = ethernet::ETHERTYPE;
+
+/// What came of one look at a frame that was handed over.
+enum Copied {
+    Here(Entry),
+    Lapped,
+    NoRoom,
+}
+
+impl KernelSource {
+    /// What these programs hand over, from the first frame on.
+    #[must_use]
+    pub fn new(parts: Parts) -> Self {
+        let arrived = vec![Arrived::default(); parts.edges.len()];
+        let reader = Reader::new(Arc::clone(&parts.rings));
+        let time = TimeOfDay::new();
+        Self {
+            parts,
+            reader,
+            time,
+            arrived,
+            edge: 0,
+            copied: None,
+            looked: 0,
+            ending: None,
+            closed: false,
+        }
+    }
+
+    /// Puts what is there, as far as it goes over the same edge.
+    fn put(&mut self, intake: &mut Intake<'_>) -> usize {
+        let mut count = 0;
+        while intake.room() > 0
+            && let Some(handed) = self.reader.front()
+        {
+            let edge = handed.sink as usize;
+            if count > 0 && edge != self.edge {
+                break;
+            }
+            match self.copied(intake.pool, &handed) {
+                Copied::NoRoom => break,
+                Copied::Lapped => self.reader.lose(&handed),
+                Copied::Here(entry) => {
+                    self.edge = edge;
+                    if let Some(arrived) = self.arrived.get_mut(edge) {
+                        arrived.taken.add(entry.pointer.length());
+                    }
+                    count += usize::from(intake.put(entry));
+                    self.reader.pass(&handed);
+                }
+            }
+        }
+        count
+    }
+
+    /// The block that a frame becomes; the frame is copied if it was not the last one that was.
+    fn copied(&mut self, pool: &Pool, handed: &Handed) -> Copied {
+        let name = (handed.cpu, handed.pointer.position);
+        let known = self.copied.filter(|(cpu, position, ..)| (*cpu, *position) == name);
+        let (place, unset) = match known {
+            Some((_, _, place, unset)) if pool.bytes(place).is_some() => (place, unset),
+            _ => match self.copy(pool, handed) {
+                Ok((place, unset)) => (place, unset),
+                Err(other) => return other,
+            },
+        };
+        self.copied = Some((name.0, name.1, place, unset));
+        let header = &handed.header;
+        let tag = if header.tag.is_some() { TAG as u32 } else { 0 };
+        let behind = self.parts.edges.get(handed.sink as usize).is_some_and(|e| e.behind_tag);
+        let from = handed.pointer.offset.saturating_add(if behind { tag } else { 0 });
+        let from = from.min(place.length());
+        let length = handed.pointer.length.min(place.length() - from);
+        let mut flags = if header.sent { Flags::BACKWARD } else { Flags::NONE };
+        if unset {
+            flags = flags.with(Flags::CHECKSUM_UNSET);
+        }
+        let (origin, time) = (self.parts.origin, self.time.of(header.time));
+        let context = ContextLane { time, session: 0, origin, flags };
+        let link = LinkType::ETHERNET.0;
+        let whole = header.length.saturating_add(tag);
+        let mut marks = Marks::frame(link, place.length(), whole);
+        marks.view = from;
+        let class = Class(handed.pointer.class);
+        let pointer = RichPointer::new(pool.id(), place.within(from, length), class);
+        Copied::Here(Entry::new(pointer, context, marks))
+    }
+
+    /// Copies a frame, its tag in its place; answers where to, and whether its checksum is unset.
+    fn copy(&self, pool: &Pool, handed: &Handed) -> Result<(abi::Place, bool), Copied> {
+        let header = &handed.header;
+        let tag = header.tag.filter(|_| header.kept as usize >= TAG_AT);
+        let length = header.kept as usize + if tag.is_some() { TAG } else { 0 };
+        let Some(mut draft) = pool.draft(length, length) else { return Err(Copied::NoRoom) };
+        let bytes = draft.get_mut(..length).unwrap_or_default();
+        match tag {
+            None => {
+                let _ = self.reader.copy(handed, 0, bytes);
+            }
+            Some((control, protocol)) => {
+                let (addresses, rest) = bytes.split_at_mut(TAG_AT);
+                let (between, rest) = rest.split_at_mut(TAG);
+                let _ = self.reader.copy(handed, 0, addresses);
+                let _ = self.reader.copy(handed, TAG_AT as u32, rest);
+                let words = [protocol.to_be_bytes(), control.to_be_bytes()];
+                between.copy_from_slice(words.as_flattened());
+            }
+        }
+        if !self.reader.is_whole(handed) {
+            return Err(Copied::Lapped);
+        }
+        let unset = header.segment != 0 || is_unset(bytes);
+        Ok((draft.commit(length), unset))
+    }
+
+    /// What to say when nothing was put.
+    fn nothing(&mut self, now: Time) -> Result<Given, Failure> {
+        if let Some(ending) = &self.ending {
+            return match ending {
+                Ending::Stopped => Ok(Given::End),
+                Ending::Gone => Err(self.parts.place.gone(self.taken().blocks)),
+            };
+        }
+        let looks = now.saturating_sub(self.looked) >= LOOK_NS;
+        if looks {
+            self.looked = now;
+        }
+        if looks && self.parts.place.is_gone() {
+            // What was handed over before is still there.
+            self.detach();
+            self.ending = Some(Ending::Gone);
+            return Ok(Given::Wait { until: Some(now), readable: false });
+        }
+        // Silent since then, so whatever comes rings.
+        let due = self.reader.rang().saturating_add(self.parts.wait_ns);
+        let left = due.saturating_sub(sys::clock::monotonic());
+        let until = now + if left > 0 { left.min(LOOK_NS) } else { LOOK_NS };
+        Ok(Given::Wait { until: Some(until), readable: true })
+    }
+
+    fn taken(&self) -> Amount {
+        self.arrived.iter().fold(Amount::default(), |sum, one| Amount {
+            blocks: sum.blocks + one.taken.blocks,
+            bytes: sum.bytes + one.taken.bytes,
+        })
+    }
+
+    /// Takes the programs away; nothing is handed over any more when it returns.
+    fn detach(&self) {
+        self.parts.links.lock().unwrap_or_else(PoisonError::into_inner).clear();
+    }
+}
+
+impl Source for KernelSource {
+    fn give(&mut self, intake: &mut Intake<'_>) -> Result<Given, Failure> {
+        self.parts.bell.drain(|_| {});
+        self.time.keep_up();
+        self.reader.look();
+        if self.put(intake) > 0 {
+            return Ok(Given::Blocks);
+        }
+        if self.reader.front().is_some() {
+            // There is something, and no memory for it.
+            return Ok(Given::Wait { until: Some(intake.now + MEMORY_NS), readable: false });
+        }
+        self.nothing(intake.now)
+    }
+
+    fn seen(&self) -> Seen {
+        let given = self.taken();
+        let lapped: u64 = self.reader.lost().iter().sum();
+        let unread: u64 = if self.closed { self.reader.unread().iter().sum() } else { 0 };
+        let blocks = given.blocks + lapped + unread;
+        let dropped = [("lapped", lapped), (crate::UNREAD, unread)];
+        let dropped = dropped.into_iter().filter(|(_, n)| *n > 0);
+        Seen {
+            seen: Some(Amount { blocks, bytes: given.bytes }),
+            given,
+            dropped: dropped.map(|(why, n)| (why, Some(n))).collect(),
+            remark: None,
+        }
+    }
+
+    fn descriptor(&self) -> Option<BorrowedFd<'_>> {
+        Some(self.parts.bell.as_fd())
+    }
+
+    fn block_max(&self) -> usize {
+        self.parts.rings.shape().record_max as usize + TAG
+    }
+
+    fn stop(&mut self) -> bool {
+        if self.ending.is_none() {
+            self.detach();
+            self.ending = Some(Ending::Stopped);
+        }
+        true
+    }
+
+    fn close(&mut self) {
+        self.detach();
+        self.closed = true;
+    }
+
+    fn edge(&self) -> Option<usize> {
+        Some(self.edge)
+    }
+
+    fn arrived(&self) -> Vec<Arrived> {
+        let (lost, unread) = (self.reader.lost(), self.reader.unread());
+        let counts = lost.iter().zip(unread);
+        let both = self.arrived.iter().zip(counts);
+        both.map(|(arrived, (lapped, unread))| Arrived { lapped: *lapped, unread, ..*arrived })
+            .collect()
+    }
+}
+
+/// Whether the checksum of TCP or UDP was left to the device: its field holds what a stack puts
+/// there for the card.
+fn is_unset(frame: &[u8]) -> bool {
+    let layers = dissect::layers(LinkType::ETHERNET, frame);
+    let unset = || {
+        let offset = match layers.protocol? {
+            protocol::TCP => tcp::CHECKSUM,
+            protocol::UDP => udp::CHECKSUM,
+            _ => return None,
+        };
+        let Flow { source, target, protocol, .. } = Flow::of(&layers, frame)?;
+        let begin = usize::from(layers.l4?);
+        let field = frame.get(begin + offset..begin + offset + 2)?;
+        let length = layers.end.checked_sub(u32::from(layers.l4?))?;
+        let sum = checksum::pseudo(source, target, protocol, length)?.checksum();
+        Some(field == (!sum).to_be_bytes())
+    };
+    layers.fragment == Fragment::Whole && unset().unwrap_or(false)
+}
+
+#[cfg(test)]
+mod tests;

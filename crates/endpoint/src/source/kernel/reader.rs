@@ -1,0 +1,235 @@
+//! What programs handed over, in order of time, copied so that the writer may come round at any
+//! moment. [SL §6.2; CONTRACT 16, 29; DESIGN §3, foreign bytes]
+//!
+//! In: the rings of all processors. Out: one frame after the other, or how many were lost for each
+//! edge, exactly. Nothing here waits, and no reference to the ring is ever made. A copy is good if
+//! the writer has reserved no further than one round behind its beginning when the copy is done; a
+//! pointer is good if fewer than one round of pointers were written behind it.
+//!
+//! On one processor the order is that in which the program ran. Between processors it is that of
+//! time among what is there when somebody looks; what another one shows later is given later.
+
+use std::sync::Arc;
+use sys::bpf::ring::place;
+use sys::bpf::{Pointer, Region, Rings, Shape};
+
+/// What is skipped beyond what is lost already, in parts of all pointers: so that the writer does
+/// not come round again at once.
+const MARGIN: u64 = 8;
+
+/// Bytes of a record before its frame.
+const HEADER: usize = place::HEADER as usize;
+
+/// A frame that was handed over and is still there, as far as one can know before it is copied.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Handed {
+    /// On which processor.
+    pub cpu: u32,
+    /// To which sink of the ring.
+    pub sink: u32,
+    /// What the program says about it.
+    pub pointer: Pointer,
+    /// The rest of what it says.
+    pub header: Header,
+}
+
+/// What lies before a frame.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Header {
+    /// The length of the frame.
+    pub length: u32,
+    /// How much of it is there.
+    pub kept: u32,
+    /// When the program saw it, in ns of the monotonic clock.
+    pub time: u64,
+    /// The tag beside the frame and its protocol, if there is one.
+    pub tag: Option<(u16, u16)>,
+    /// Into pieces of how many bytes it is yet to be cut; 0 if it is not.
+    pub segment: u16,
+    /// Whether the host sends it.
+    pub sent: bool,
+}
+
+/// One reader of the rings of all processors.
+#[derive(Debug)]
+pub struct Reader {
+    rings: Arc<Rings>,
+    ways: Vec<Way>,
+    /// How many frames were lost, by sink.
+    lost: Vec<u64>,
+}
+
+/// The pointers of one processor for one sink.
+#[derive(Debug)]
+struct Way {
+    cpu: u32,
+    sink: u32,
+    /// The number of the pointer that is looked at next.
+    next: u64,
+    /// How many there were when somebody looked last.
+    head: u64,
+    /// What the next one points at.
+    front: Option<Handed>,
+}
+
+impl Reader {
+    /// Begins with the first that was ever handed over.
+    #[must_use]
+    pub fn new(rings: Arc<Rings>) -> Self {
+        let Shape { cpus, sinks, .. } = rings.shape();
+        let way = |cpu, sink| Way { cpu, sink, next: 0, head: 0, front: None };
+        let ways = (0..cpus).flat_map(|cpu| (0..sinks).map(move |sink| way(cpu, sink))).collect();
+        Self { rings, ways, lost: vec![0; sinks as usize] }
+    }
+
+    /// Looks once for what has come to all processors.
+    pub fn look(&mut self) {
+        for way in &mut self.ways {
+            if let Some(region) = self.rings.region(way.cpu) {
+                // Never back, whatever the writer does.
+                way.head = region.head(way.sink).max(way.head);
+            }
+        }
+    }
+
+    /// The oldest of what was there when somebody looked. It stays until [`Reader::pass`].
+    pub fn front(&mut self) -> Option<Handed> {
+        let mut first: Option<Handed> = None;
+        for way in &mut self.ways {
+            let lost = self.lost.get_mut(way.sink as usize);
+            if way.front.is_none()
+                && let (Some(region), Some(lost)) = (self.rings.region(way.cpu), lost)
+            {
+                way.front = way.advance(&region, self.rings.shape(), lost);
+            }
+            let order = |one: &Handed| (one.header.time, one.cpu, one.pointer.position, one.sink);
+            if let Some(front) = way.front
+                && first.is_none_or(|first| order(&front) < order(&first))
+            {
+                first = Some(front);
+            }
+        }
+        first
+    }
+
+    /// Goes on behind this one, which [`Reader::front`] has answered.
+    pub fn pass(&mut self, handed: &Handed) {
+        if let Some(way) = self.way(handed) {
+            way.front = None;
+            way.next += 1;
+        }
+    }
+
+    /// Copies bytes of the frame, from `from` on. Whether they are good says [`Reader::is_whole`],
+    /// asked behind the last copy.
+    pub fn copy(&self, handed: &Handed, from: u32, to: &mut [u8]) -> bool {
+        let region = self.rings.region(handed.cpu);
+        region.is_some_and(|region| {
+            region.copy(handed.pointer.position, place::HEADER.saturating_add(from), to)
+        })
+    }
+
+    /// Whether what was copied until now is what was written.
+    #[must_use]
+    pub fn is_whole(&self, handed: &Handed) -> bool {
+        let bytes = self.rings.shape().bytes;
+        self.rings.region(handed.cpu).is_some_and(|region| is_whole(&region, handed, bytes))
+    }
+
+    /// Counts this one as lost, and goes on behind it.
+    pub fn lose(&mut self, handed: &Handed) {
+        if let Some(lost) = self.lost.get_mut(handed.sink as usize) {
+            *lost += 1;
+        }
+        self.pass(handed);
+    }
+
+    /// How many were lost for each sink.
+    #[must_use]
+    pub fn lost(&self) -> &[u64] {
+        &self.lost
+    }
+
+    /// How many are there for each sink and were neither passed nor lost.
+    #[must_use]
+    pub fn unread(&self) -> Vec<u64> {
+        let mut unread = vec![0; self.lost.len()];
+        for way in &self.ways {
+            let head = self.rings.region(way.cpu).map_or(way.head, |region| region.head(way.sink));
+            if let Some(unread) = unread.get_mut(way.sink as usize) {
+                *unread += head.saturating_sub(way.next);
+            }
+        }
+        unread
+    }
+
+    /// When a bell rang last, in ns of the monotonic clock.
+    #[must_use]
+    pub fn rang(&self) -> u64 {
+        let cpus = 0..self.rings.shape().cpus;
+        let times = cpus.filter_map(|cpu| self.rings.region(cpu)?.scratch(place::BELL_TIME));
+        times.max().unwrap_or(0)
+    }
+
+    fn way(&mut self, handed: &Handed) -> Option<&mut Way> {
+        let sinks = self.rings.shape().sinks;
+        self.ways.get_mut((handed.cpu * sinks + handed.sink) as usize)
+    }
+}
+
+impl Way {
+    /// The next one that is still there; those that are not are counted.
+    fn advance(&mut self, region: &Region<'_>, shape: Shape, lost: &mut u64) -> Option<Handed> {
+        let all = u64::from(shape.pointers);
+        while self.next < self.head {
+            let behind = region.head(self.sink).saturating_sub(self.next);
+            if behind >= all {
+                let skip = (behind - all + 1 + all / MARGIN).min(behind);
+                *lost += skip;
+                self.next += skip;
+                continue;
+            }
+            if let Some(handed) = self.look_at(region, shape) {
+                return Some(handed);
+            }
+            *lost += 1;
+            self.next += 1;
+        }
+        None
+    }
+
+    fn look_at(&self, region: &Region<'_>, shape: Shape) -> Option<Handed> {
+        let pointer = region.pointer(self.sink, self.next)?;
+        // What is checked is read after what was copied: `reserved` begins with a fence.
+        let _ = region.reserved();
+        if region.head(self.sink).wrapping_sub(self.next) >= u64::from(shape.pointers) {
+            return None;
+        }
+        let mut bytes = [0; HEADER];
+        let inside = region.copy(pointer.position, 0, &mut bytes);
+        let header = Header::read(&bytes, shape.record_max);
+        let handed = Handed { cpu: self.cpu, sink: self.sink, pointer, header };
+        (inside && is_whole(region, &handed, shape.bytes)).then_some(handed)
+    }
+}
+
+fn is_whole(region: &Region<'_>, handed: &Handed, bytes: u32) -> bool {
+    region.reserved().wrapping_sub(handed.pointer.position) <= u64::from(bytes)
+}
+
+impl Header {
+    fn read(bytes: &[u8; HEADER], most: u32) -> Self {
+        let byte = |at: usize| bytes.get(at).copied().unwrap_or_default();
+        let two = |at: usize| u16::from_ne_bytes([byte(at), byte(at + 1)]);
+        let four = |at: usize| u32::from(two(at)) | u32::from(two(at + 2)) << 16;
+        let marks = two(30);
+        Self {
+            length: four(8),
+            kept: four(12).min(most),
+            time: u64::from(four(16)) | u64::from(four(20)) << 32,
+            tag: (marks & 1 != 0).then(|| (two(24), u16::from_be(two(26)))),
+            segment: two(28),
+            sent: marks & 2 != 0,
+        }
+    }
+}

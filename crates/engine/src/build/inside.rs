@@ -1,0 +1,183 @@
+//! Kernel spaces of a plan. Their program runs at an interface; its frames come up in the first
+//! thread of their part, and behind it stand the user implementations of what runs in the kernel,
+//! for blocks that a twin is unsure of. A part that runs in the kernel as a whole gets a thread for
+//! that. [SL §7.1; CONTRACT 18]
+
+use super::between::Ends;
+use super::{BuildError, Builder, Draft, GENERAL, Local, counts, sources, title};
+use crate::kernel::{Kernel, Wanted};
+use crate::space::Input;
+use crate::space::node::{Node, Part, SourcePart};
+use crate::space::select::Wanted as Classes;
+use filter::{Classes as Answers, Counts, Kind};
+use pipeline::graph::NodeId;
+use pipeline::plan::{Plan, Refused, SpaceKind};
+
+/// The spaces of a part that are threads of ours.
+pub(super) fn threads(plan: &Plan, part: usize) -> Vec<usize> {
+    let here = |kind: SpaceKind| {
+        let spaces = plan.spaces.iter().enumerate();
+        let found = spaces.filter(move |(_, space)| space.part == part && space.kind == kind);
+        found.map(|(place, _)| place)
+    };
+    // A process is a space that we start and do not build.
+    let threads: Vec<usize> = here(SpaceKind::Thread).collect();
+    if threads.is_empty() { here(SpaceKind::Kernel).collect() } else { threads }
+}
+
+/// Where the blocks of a space come up in this process: in itself, unless it is the kernel.
+pub(super) fn home(plan: &Plan, space: usize) -> usize {
+    let Some(kernel) = plan.spaces.get(space).filter(|space| space.kind == SpaceKind::Kernel)
+    else {
+        return space;
+    };
+    threads(plan, kernel.part).first().copied().unwrap_or(space)
+}
+
+/// The thread of a part that runs in the kernel as a whole.
+const THREAD: &str = "thread0";
+
+impl Builder<'_> {
+    /// The name of a space of this part.
+    pub(super) fn name(&self, place: usize) -> String {
+        let space = &self.plan.spaces[self.spaces[place]];
+        if space.kind == SpaceKind::Kernel { THREAD.to_owned() } else { space.name.clone() }
+    }
+
+    /// Whether a node runs in the kernel.
+    pub(super) fn is_in_kernel(&self, id: NodeId) -> bool {
+        self.plan.space_of(id).kind == SpaceKind::Kernel
+    }
+
+    /// Whether a node is a source for which a program stands.
+    pub(super) fn is_source_in_kernel(&self, id: NodeId) -> bool {
+        self.is_in_kernel(id) && self.plan.graph.node(id).kind() == Some(Kind::Source)
+    }
+
+    /// Loads and attaches the programs whose frames come up in this space.
+    pub(super) fn programs_in_kernel(
+        &self,
+        place: usize,
+        locals: &mut [Option<Local>],
+        draft: &mut Draft,
+    ) -> Result<(), BuildError> {
+        let ours = |id: NodeId| {
+            let space = self.plan.placed[id.0].space;
+            self.plan.spaces[space].part == self.part
+        };
+        for planned in &self.plan.programs {
+            let Some(first) = planned.sources.iter().copied().find(|id| ours(*id)) else {
+                continue;
+            };
+            if self.leaves(first) != Some(place) {
+                continue;
+            }
+            self.can_be_counted()?;
+            let origin = sources(&self.plan.graph).position(|(id, _)| id == first).unwrap_or(0);
+            let (kernel, source) = Kernel::build(&Wanted {
+                graph: &self.plan.graph,
+                planned,
+                ours: &ours,
+                origin: u16::try_from(origin).unwrap_or(u16::MAX),
+                hardened: !crate::machine::is_trusted(),
+                refuses: self.settings.refuses,
+            })?;
+            self.has_sessions(&kernel)?;
+            let used = self.plan.graph.node(first).filter();
+            let name = used.map_or_else(String::new, title);
+            let counts = used.map_or_else(Counts::default, |used| counts(used.description));
+            let part = Part::Source(SourcePart { source: Box::new(source), ended: false });
+            let local = draft.assembly.node(Node::new(name, first.0, part, counts));
+            draft.inputs.push(Input::Source { node: local, intake: GENERAL });
+            locals[first.0] = Some(local);
+            draft.kernels.push((local, kernel));
+        }
+        Ok(())
+    }
+
+    /// The arcs over which comes up what was handed over, in the order of the ways out.
+    pub(super) fn arcs_out_of_kernel(
+        &self,
+        place: usize,
+        locals: &[Option<Local>],
+        draft: &mut Draft,
+        rings: &mut [Ends],
+    ) {
+        let kernels = std::mem::take(&mut draft.kernels);
+        for (from, kernel) in &kernels {
+            for hand in &kernel.tree.hands {
+                let near = locals[hand.to.0].filter(|_| self.enters(hand.to) == Some(place));
+                let ring = rings.iter_mut().find(|ends| ends.edges.contains(&hand.edge));
+                let to = near.or_else(|| self.way_out(draft, ring?, hand.edge));
+                if let Some(to) = to {
+                    draft.assembly.arc(*from, to, Classes::All, false, hand.edge);
+                }
+            }
+        }
+        draft.kernels = kernels;
+    }
+
+    /// Blocks are counted for `-c` in threads.
+    fn can_be_counted(&self) -> Result<(), BuildError> {
+        if self.settings.count.is_none() {
+            return Ok(());
+        }
+        let graph = &self.plan.graph;
+        let counted = |id: &NodeId| self.is_counted(*id) && self.is_in_kernel(*id);
+        match graph.ids().map(|(id, _)| id).find(counted) {
+            None => Ok(()),
+            Some(node) => {
+                let why = "a number of blocks is counted in a thread (`-c`)".to_owned();
+                Err(BuildError::Refused(Refused { node, why }))
+            }
+        }
+    }
+
+    /// Refuses a filter that tells sessions apart, which its twin does not, where somebody in the
+    /// process may ask for them.
+    fn has_sessions(&self, kernel: &Kernel) -> Result<(), BuildError> {
+        let graph = &self.plan.graph;
+        let tells = |id: &NodeId| {
+            let used = graph.node(*id).filter();
+            used.is_some_and(|used| used.description.counters.contains(&"new sessions"))
+        };
+        let steps = kernel.tree.steps.iter().filter_map(|step| step.nodes.first().copied());
+        for id in steps.filter(tells) {
+            if let Some(asks) = self.below(id).into_iter().find(|id| self.may_ask_session(*id)) {
+                let name = graph.node(asks).name();
+                let why = format!("`{name}` behind it may ask for sessions, which a twin sets not");
+                return Err(BuildError::Refused(Refused { node: id, why }));
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether what runs in a node may look at the session of a block.
+    fn may_ask_session(&self, id: NodeId) -> bool {
+        let Some(used) = self.plan.graph.node(id).filter() else { return false };
+        let description = used.description;
+        let plain = ["pcap", "discard", "count", "hist"].contains(&description.name);
+        !(self.is_in_kernel(id)
+            || plain
+            || description.classes != Answers::Same && {
+                description.keeps == filter::Keeps::Nothing
+            })
+    }
+
+    /// All nodes behind one.
+    fn below(&self, id: NodeId) -> Vec<NodeId> {
+        let graph = &self.plan.graph;
+        let mut found = vec![id];
+        let mut next = 0;
+        while let Some(at) = found.get(next).copied() {
+            next += 1;
+            for edge in graph.outputs(at) {
+                if !found.contains(&edge.to) {
+                    found.push(edge.to);
+                }
+            }
+        }
+        found.remove(0);
+        found
+    }
+}
