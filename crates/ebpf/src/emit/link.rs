@@ -2,9 +2,16 @@
 //! call.
 //!
 //! In: the answer so far. Out: the same answer, where need be in the next part. Nothing of the
-//! stack and no pointer outlives the call, so what the next piece may know waits in a row of memory that
-//! belongs to the processor: programs at traffic control, XDP and sockets run to their end on one,
-//! and do not overtake each other there.
+//! stack and no pointer outlives the call, so what the next piece may know waits in a row of memory
+//! that belongs to the processor: programs at traffic control, XDP and sockets run to their end on
+//! one, and do not overtake each other there.
+//!
+//! The same way out to memory and back, without the call, makes the verifier forget: it does not
+//! follow what memory holds, so all ways that lead here become one.
+//!
+//! Without CAP_PERFMON programs are neither split nor made to forget: there the verifier also goes
+//! the ways that a processor might guess, and what it forgot costs it more than it saves. A long
+//! line that it refuses runs in user space.
 
 use super::build::Builder;
 use super::edit::Kept;
