@@ -93,7 +93,7 @@ fn k1_neighbours_in_the_kernel_are_one_program_and_count_as_in_a_thread() {
         ("| ip | tcp | count", &["rx"]),
         ("| bpf \"udp port 443\" | count", &["count"]),
         ("| sample 3 | hist length", &["rx", "sample", "hist"]),
-        ("| eth |0x0800 ip |all hist length", &["rx", "eth", "ip", "hist"]),
+        ("| eth | ip |all hist length", &["rx", "eth", "ip", "hist"]),
     ];
     let frames = frames();
     for (line, names) in lines {
