@@ -544,8 +544,14 @@ impl Builder {
 
     /// The map of the state of this word.
     pub(super) fn state(&mut self, size: u16) -> u32 {
-        self.tables.push(Table::State(self.word, size));
-        u32::try_from(self.tables.len()).unwrap_or(u32::MAX)
+        // A piece that stands at two places of a program is one filter with one state.
+        let own = |table: &Table| matches!(table, Table::State(word, bytes) if *word == self.word && *bytes == size);
+        let known = self.tables.iter().position(own).filter(|_| self.word.is_some());
+        let at = known.unwrap_or_else(|| {
+            self.tables.push(Table::State(self.word, size));
+            self.tables.len() - 1
+        });
+        u32::try_from(at + 1).unwrap_or(u32::MAX)
     }
 
     /// r0 to r5 hold no slot any more.
