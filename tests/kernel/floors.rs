@@ -8,7 +8,7 @@ use filter::testing::twins::{chains, fitting, request};
 use std::collections::BTreeMap;
 
 /// Each chain of one and two filters, and of those of three one in so many.
-const STEP: usize = 5;
+const STEP: usize = 199;
 
 /// Every generated program for every target: it loads, or the reason is told. A refusal is no
 /// failure by itself, since what the kernel refuses runs in user space; but what loads on a newer

@@ -92,6 +92,12 @@ const VERBS: &[Verb] = &[
         run: test::netns,
     },
     Verb {
+        name: "mutants",
+        usage: "",
+        summary: "twins with one slip in them: does the exam catch them? takes minutes",
+        run: test::mutants,
+    },
+    Verb {
         name: "kernels",
         usage: "[6.1] [6.12] [--strict]",
         summary: "old kernels in emulation: what of our programs they load, a tap that runs there",

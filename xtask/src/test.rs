@@ -123,6 +123,17 @@ pub(crate) fn netns(root: &Path, arguments: &[String]) -> Outcome {
     counted(root, vec![command], true).into()
 }
 
+/// `mutants`: all slips in all twins, with optimisation.
+pub(crate) fn mutants(root: &Path, arguments: &[String]) -> Outcome {
+    if !arguments.is_empty() {
+        return Outcome::Usage("`mutants` takes no arguments".to_owned());
+    }
+    let mut command = cargo::cargo(root);
+    command.args(["test", "--release", "--package", "streamline-tests", "--test", "kernel", "--"]);
+    command.args(["--ignored", "--exact", "mutants::all_broken_twins_are_caught", "--nocapture"]);
+    counted(root, vec![command], true).into()
+}
+
 /// `bench`: the figures.
 pub(crate) fn bench(root: &Path, arguments: &[String]) -> Outcome {
     let mut command = cargo::cargo(root);

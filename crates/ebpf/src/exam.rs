@@ -65,6 +65,11 @@ impl<'p> Interpreter<'p> {
         Self { program, machine: Machine::of(program) }
     }
 
+    /// How many instructions the last run took: which way it went.
+    pub fn steps(&self) -> u32 {
+        self.machine.steps
+    }
+
     /// Runs the program once, its counters at zero before. What filters keep is kept.
     pub fn run(&mut self, packet: &Packet<'_>) -> Result<u64, Fault> {
         if let (Some(counters), false) =

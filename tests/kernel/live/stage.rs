@@ -326,7 +326,7 @@ fn header(a: &mut Asm, map: u32, stand: Stand) {
 fn frame(a: &mut Asm, head: i32, stand: Stand, lost: Label) {
     a.push(Insn::load(Size::DW, R4, R10, -8));
     a.jump_if(Cond::Gt, R4, FRAME_MAX as i32, lost);
-    a.jump_if(Cond::Eq, R4, 0, lost);
+    a.jump_if(Cond::Lt, R4, 1, lost);
     a.push(Insn::mov(R1, R6));
     a.push(Insn::mov(R2, 0));
     a.push(Insn::mov(R3, R7));

@@ -89,6 +89,8 @@ pub struct Machine {
     pub frame: Option<Vec<u8>>,
     /// The tag beside it after the last run.
     pub tag: Option<Tag>,
+    /// Instructions that the last run took, unless it ended in a fault: which way it went.
+    pub steps: u32,
 }
 
 impl Machine {
@@ -98,7 +100,7 @@ impl Machine {
     /// A machine with these map values.
     pub fn new(maps: Vec<Vec<u8>>) -> Self {
         let (budget, parts) = (Self::BUDGET, Vec::new());
-        Self { maps, now_ns: 0, cpu: 0, budget, parts, frame: None, tag: None }
+        Self { maps, now_ns: 0, cpu: 0, budget, parts, frame: None, tag: None, steps: 0 }
     }
 
     /// A machine with the maps of this program, all zero.
@@ -119,9 +121,10 @@ impl Machine {
         };
         run.regs[1] = CTX;
         run.regs[10] = STACK_TOP;
-        let value = run.all(code, &self.parts, self.budget);
+        let ended = run.all(code, &self.parts, self.budget);
         (self.frame, self.tag) = run.memory.into_frame();
-        value
+        self.steps = ended.map_or(0, |(_, steps)| steps);
+        ended.map(|(value, _)| value)
     }
 }
 
@@ -218,15 +221,21 @@ struct Run<'m, 'p> {
 }
 
 impl Run<'_, '_> {
-    fn all(&mut self, code: &[Insn], parts: &[Vec<Insn>], budget: u32) -> Result<u64, Fault> {
+    /// Runs to the end; r0, and how many instructions that took.
+    fn all(
+        &mut self,
+        code: &[Insn],
+        parts: &[Vec<Insn>],
+        budget: u32,
+    ) -> Result<(u64, u32), Fault> {
         let (mut code, mut at) = (code, 0);
-        for _ in 0..budget {
+        for steps in 1..=budget {
             let insn = *code.get(at).ok_or(Fault { at, why: Why::OffTheEnd })?;
             let next = code.get(at + 1).copied();
             match self.step(insn, next).map_err(|why| Fault { at, why })? {
                 Flow::Next => at += 1,
                 Flow::Skip => at += 2,
-                Flow::Exit(value) => return Ok(value),
+                Flow::Exit(value) => return Ok((value, steps)),
                 Flow::Part(number) => {
                     let part = usize::try_from(number).ok().and_then(|number| parts.get(number));
                     // A call that leads nowhere falls through.

@@ -1,0 +1,182 @@
+//! Frames made from a twin's own constants, so that each of its comparisons is met from both sides.
+//!
+//! In: a sound program and frames to begin with. Out: frames at which what the program says, or the
+//! way that it goes, changes: a constant of its code, and the numbers beside it, written at every
+//! place that it may look at; cut, in pieces, with a tag beside. A frame that goes a new way is
+//! begun with again. No line of it knows a protocol.
+
+use ebpf::emit::Outcome;
+use ebpf::exam::{Interpreter, Judge as _, Ruling};
+use ebpf::insn::{SOURCE_REG, class};
+use ebpf::interpret::{Packet, Tag};
+use ebpf::{Place, Program};
+use std::collections::{BTreeSet, HashSet, VecDeque};
+use std::hash::{DefaultHasher, Hash as _, Hasher as _};
+use wire::ethernet;
+
+/// A packet that owns its bytes.
+#[derive(Clone, PartialEq, Eq, Hash)]
+pub(super) struct Case {
+    bytes: Vec<u8>,
+    linear: usize,
+    tag: Option<(u16, u16)>,
+    is_unfilled: bool,
+}
+
+impl Case {
+    pub(super) fn whole(bytes: &[u8]) -> Self {
+        Self { bytes: bytes.to_vec(), linear: usize::MAX, tag: None, is_unfilled: false }
+    }
+
+    pub(super) fn of(packet: &Packet<'_>) -> Self {
+        Self {
+            bytes: packet.bytes.to_vec(),
+            linear: packet.linear,
+            tag: packet.tag.map(|tag| (tag.tci, tag.protocol)),
+            is_unfilled: packet.is_unfilled,
+        }
+    }
+
+    pub(super) fn packet(&self) -> Packet<'_> {
+        Packet {
+            bytes: &self.bytes,
+            linear: self.linear.min(self.bytes.len()),
+            tag: self.tag.map(|(tci, protocol)| Tag { tci, protocol }),
+            is_unfilled: self.is_unfilled,
+        }
+    }
+}
+
+/// The program, asked about one packet after the other as if each were the first.
+struct Explorer<'p> {
+    program: &'p Program,
+    /// How many more packets it may be asked about.
+    left: usize,
+    known: HashSet<u64>,
+    kept: HashSet<Case>,
+    all: Vec<Case>,
+    begin: VecDeque<Case>,
+}
+
+/// The cases, after at most so many questions.
+pub(super) fn explore(program: &Program, frames: &[Vec<u8>], questions: usize) -> Vec<Case> {
+    let mut explorer = Explorer {
+        program,
+        left: questions,
+        known: HashSet::new(),
+        kept: HashSet::new(),
+        all: Vec::new(),
+        begin: VecDeque::new(),
+    };
+    for frame in frames {
+        explorer.meet(Case::whole(frame));
+    }
+    let constants = constants(program);
+    while let Some(case) = explorer.begin.pop_front().filter(|_| explorer.left > 0) {
+        explorer.shapes(&case);
+        explorer.write(&case, &constants);
+    }
+    explorer.all
+}
+
+impl Explorer<'_> {
+    /// What it says and which way it goes, as one number.
+    fn ask(&mut self, case: &Case) -> u64 {
+        self.left = self.left.saturating_sub(1);
+        let mut interpreter = Interpreter::new(self.program);
+        let said = match interpreter.judge(&case.packet()) {
+            Ruling::Answered { outcome: Outcome::Class(class), counted, frame } => {
+                (Some(class), counted, frame)
+            }
+            Ruling::Answered { counted, frame, .. } => (None, counted, frame),
+            Ruling::Refused(_) | Ruling::Broken(_) => (None, Vec::new(), None),
+        };
+        let mut hasher = DefaultHasher::new();
+        (said, interpreter.steps()).hash(&mut hasher);
+        hasher.finish()
+    }
+
+    /// Keeps the case and begins with it if it goes a new way.
+    fn meet(&mut self, case: Case) {
+        let way = self.ask(&case);
+        if self.known.insert(way) {
+            self.keep(case.clone());
+            self.begin.push_back(case);
+        }
+    }
+
+    fn keep(&mut self, case: Case) {
+        if self.kept.insert(case.clone()) {
+            self.all.push(case);
+        }
+    }
+
+    /// Keeps neighbours between which the answer or the way changes.
+    fn turns(&mut self, row: Vec<Case>) {
+        let ways: Vec<u64> = row.iter().map(|case| self.ask(case)).collect();
+        for (pair, cases) in ways.windows(2).zip(row.windows(2)) {
+            if pair[0] != pair[1] {
+                cases.iter().for_each(|case| self.keep(case.clone()));
+                for (way, case) in pair.iter().zip(cases) {
+                    if self.known.insert(*way) {
+                        self.begin.push_back(case.clone());
+                    }
+                }
+            }
+        }
+    }
+
+    /// The case cut everywhere, and where there is such, in pieces, with tags, unfilled.
+    fn shapes(&mut self, case: &Case) {
+        let depth = (self.program.reach as usize + 4).min(case.bytes.len());
+        let cut = |end| Case { bytes: case.bytes[..end].to_vec(), ..case.clone() };
+        // A tag is taken out of a whole header.
+        let least = if case.tag.is_some() { ethernet::LENGTH } else { 0 };
+        self.turns((least..=depth).map(cut).collect());
+        if self.program.place == Place::Tc {
+            let split = |linear| Case { linear, ..case.clone() };
+            self.turns((0..=depth).map(split).collect());
+        }
+        if self.program.place != Place::Xdp && case.bytes.len() >= ethernet::LENGTH {
+            let tags = [(0, 0x8100), (0, 0x88a8), (0xefff, 0x8100), (1, 0x88a8)];
+            let tagged = tags.map(|tag| Case { tag: Some(tag), ..case.clone() });
+            self.turns([std::slice::from_ref(case), &tagged[..]].concat());
+        }
+        let unfilled = Case { is_unfilled: true, ..case.clone() };
+        self.turns(vec![case.clone(), unfilled]);
+    }
+
+    /// Every constant at every place.
+    fn write(&mut self, case: &Case, constants: &BTreeSet<u32>) {
+        let depth = (self.program.reach as usize + 2).min(case.bytes.len());
+        for (at, width) in (0..depth).flat_map(|at| [1, 2, 4].map(|width| (at, width))) {
+            let Some(most) = u32::MAX.checked_shr(32 - 8 * width as u32) else { continue };
+            let fit = constants
+                .iter()
+                .filter(|number| **number <= most && (width == 1 || **number > most >> 16));
+            if at + width > case.bytes.len() || self.left == 0 {
+                continue;
+            }
+            for number in fit {
+                let near = [number.wrapping_sub(1), *number, number.wrapping_add(1)];
+                let row = near.map(|number| {
+                    let mut case = case.clone();
+                    let bytes = number.to_be_bytes();
+                    case.bytes[at..at + width].copy_from_slice(&bytes[4 - width..]);
+                    case
+                });
+                self.turns(row.to_vec());
+            }
+        }
+    }
+}
+
+/// What the program compares with, masks and adds.
+fn constants(program: &Program) -> BTreeSet<u32> {
+    let immediate = program.code.iter().filter(|insn| insn.code & SOURCE_REG == 0);
+    let used = immediate.filter(|insn| {
+        matches!(insn.class(), class::JMP | class::JMP32 | class::ALU | class::ALU64)
+            && !matches!(insn.code, 0x05 | 0x85 | 0x95)
+    });
+    used.map(|insn| insn.imm.cast_unsigned()).filter(|number| *number < 0xffff_0000).collect()
+}
