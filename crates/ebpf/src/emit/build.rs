@@ -545,7 +545,10 @@ impl Builder {
     /// The map of the state of this word.
     pub(super) fn state(&mut self, size: u16) -> u32 {
         // A piece that stands at two places of a program is one filter with one state.
-        let own = |table: &Table| matches!(table, Table::State(word, bytes) if *word == self.word && *bytes == size);
+        let own = |table: &Table| match table {
+            Table::State(word, bytes) => (*word, *bytes) == (self.word, size),
+            _ => false,
+        };
         let known = self.tables.iter().position(own).filter(|_| self.word.is_some());
         let at = known.unwrap_or_else(|| {
             self.tables.push(Table::State(self.word, size));
