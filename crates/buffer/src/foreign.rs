@@ -8,6 +8,8 @@
 //! read what others write.
 
 use crate::atomic::{AtomicU64, Ordering};
+#[cfg(all(target_arch = "x86_64", not(miri), not(loom)))]
+use sys::memory::foreign::{LONG, SHORT, by_pieces};
 
 const WORD: usize = size_of::<u64>();
 
@@ -30,7 +32,8 @@ pub(crate) fn copy(from: &[u8], to: &mut [u8]) {
     assert_eq!(from.len(), to.len(), "as many bytes as there is room for");
     #[cfg(all(target_arch = "x86_64", not(miri), not(loom)))]
     if (SHORT..LONG).contains(&from.len()) {
-        return by_pieces(from.as_ptr(), to);
+        // SAFETY: `from` is borrowed, and as long as `to` (asserted).
+        return unsafe { by_pieces(from.as_ptr(), to) };
     }
     to.copy_from_slice(from);
 }
@@ -57,146 +60,15 @@ fn copy_by_words(words: &[AtomicU64], at: usize, out: &mut [u8]) {
     }
 }
 
-/// Fewer bytes are copied word by word.
-#[cfg(all(target_arch = "x86_64", not(miri), not(loom)))]
-const SHORT: usize = 16;
-/// From so many bytes on wide registers are worth having their upper halves cleared afterwards.
-#[cfg(all(target_arch = "x86_64", not(miri), not(loom)))]
-const WIDE: usize = 192;
-/// So many bytes and more are left to the instruction that copies any number.
-#[cfg(all(target_arch = "x86_64", not(miri), not(loom)))]
-const LONG: usize = 8192;
-
 /// Copies from byte `at` of `words` on as many bytes as `to` has: at least [`SHORT`].
 #[cfg(all(target_arch = "x86_64", not(miri), not(loom)))]
 #[inline]
 fn copy_by_instruction(words: &[AtomicU64], at: usize, to: &mut [u8]) {
     assert!(to.len() >= SHORT && at + to.len() <= size_of_val(words), "the caller has looked");
     let from = words.as_ptr().cast::<u8>().wrapping_add(at);
-    if to.len() >= LONG {
-        // SAFETY: the range lies in the words (asserted), which are mapped and readable as long as
-        // they are borrowed; `to` is ours alone. The direction flag is clear (System V ABI). That
-        // another party writes the source meanwhile is no data race of Rust's, which does not see
-        // the access: it gives torn bytes, which the caller expects.
-        unsafe {
-            std::arch::asm!(
-                "rep movsb",
-                inout("rcx") to.len() => _,
-                inout("rsi") from => _,
-                inout("rdi") to.as_mut_ptr() => _,
-                options(nostack, preserves_flags),
-            );
-        }
-        return;
-    }
-    by_pieces(from, to);
-}
-
-/// Copies as many bytes as `to` has, at least [`SHORT`], from readable memory: 64 at a time, then
-/// 16, then the last 16 once more, which may overlap.
-#[cfg(all(target_arch = "x86_64", not(miri), not(loom)))]
-#[inline(always)]
-fn by_pieces(from: *const u8, to: &mut [u8]) {
-    if to.len() >= WIDE && std::arch::is_x86_feature_detected!("avx") {
-        return by_wide_pieces(from, to);
-    }
-    // SAFETY: both callers have looked that the range from `from` on is readable and as long as
-    // `to`, which is ours alone; every access lies in the two ranges. That another party may write
-    // the source meanwhile is said above.
-    unsafe {
-        std::arch::asm!(
-            "sub {left}, 64",
-            "jb 3f",
-            ".p2align 4",
-            "2:",
-            "movups {a}, xmmword ptr [{from}]",
-            "movups {b}, xmmword ptr [{from} + 16]",
-            "movups {c}, xmmword ptr [{from} + 32]",
-            "movups {d}, xmmword ptr [{from} + 48]",
-            "movups xmmword ptr [{to}], {a}",
-            "movups xmmword ptr [{to} + 16], {b}",
-            "movups xmmword ptr [{to} + 32], {c}",
-            "movups xmmword ptr [{to} + 48], {d}",
-            "add {from}, 64",
-            "add {to}, 64",
-            "sub {left}, 64",
-            "jae 2b",
-            "cmp {left}, -64",
-            "je 6f",
-            "3:",
-            "add {left}, 48",
-            "js 5f",
-            "4:",
-            "movups {a}, xmmword ptr [{from}]",
-            "movups xmmword ptr [{to}], {a}",
-            "add {from}, 16",
-            "add {to}, 16",
-            "sub {left}, 16",
-            "jns 4b",
-            "cmp {left}, -16",
-            "je 6f",
-            "5:",
-            "movups {a}, xmmword ptr [{from} + {left}]",
-            "movups xmmword ptr [{to} + {left}], {a}",
-            "6:",
-            from = inout(reg) from => _,
-            to = inout(reg) to.as_mut_ptr() => _,
-            left = inout(reg) to.len() => _,
-            a = out(xmm_reg) _,
-            b = out(xmm_reg) _,
-            c = out(xmm_reg) _,
-            d = out(xmm_reg) _,
-            options(nostack),
-        );
-    }
-}
-
-/// Copies as [`by_pieces`] does, at least [`WIDE`] bytes on a processor that has AVX: 128 bytes at
-/// a time, then the last 128 once more.
-#[cfg(all(target_arch = "x86_64", not(miri), not(loom)))]
-#[inline(never)]
-fn by_wide_pieces(from: *const u8, to: &mut [u8]) {
-    // SAFETY: as in `by_pieces`, which has looked that the processor has these instructions; the
-    // upper halves of the registers are clear again at the end, as callers expect.
-    unsafe {
-        std::arch::asm!(
-            "sub {left}, 128",
-            ".p2align 4",
-            "2:",
-            "vmovups {a:y}, ymmword ptr [{from}]",
-            "vmovups {b:y}, ymmword ptr [{from} + 32]",
-            "vmovups {c:y}, ymmword ptr [{from} + 64]",
-            "vmovups {d:y}, ymmword ptr [{from} + 96]",
-            "vmovups ymmword ptr [{to}], {a:y}",
-            "vmovups ymmword ptr [{to} + 32], {b:y}",
-            "vmovups ymmword ptr [{to} + 64], {c:y}",
-            "vmovups ymmword ptr [{to} + 96], {d:y}",
-            "sub {from}, -128",
-            "sub {to}, -128",
-            "sub {left}, 128",
-            "jae 2b",
-            "cmp {left}, -128",
-            "je 3f",
-            "vmovups {a:y}, ymmword ptr [{from} + {left}]",
-            "vmovups {b:y}, ymmword ptr [{from} + {left} + 32]",
-            "vmovups {c:y}, ymmword ptr [{from} + {left} + 64]",
-            "vmovups {d:y}, ymmword ptr [{from} + {left} + 96]",
-            "vmovups ymmword ptr [{to} + {left}], {a:y}",
-            "vmovups ymmword ptr [{to} + {left} + 32], {b:y}",
-            "vmovups ymmword ptr [{to} + {left} + 64], {c:y}",
-            "vmovups ymmword ptr [{to} + {left} + 96], {d:y}",
-            "3:",
-            "vzeroupper",
-            from = inout(reg) from => _,
-            to = inout(reg) to.as_mut_ptr() => _,
-            left = inout(reg) to.len() => _,
-            a = out(xmm_reg) _,
-            b = out(xmm_reg) _,
-            c = out(xmm_reg) _,
-            d = out(xmm_reg) _,
-            options(nostack),
-        );
-    }
+    // SAFETY: the range lies in the words (asserted), which are mapped and readable as long as they
+    // are borrowed; torn bytes are what the caller expects.
+    unsafe { sys::memory::foreign::copy(from, to) }
 }
 
 /// Copies `bytes` into the words from word `first` on. The last word is filled up with zeros.

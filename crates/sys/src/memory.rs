@@ -6,6 +6,8 @@
 //! address and never a reference: who may look at the bytes, and when, is argued in `buffer`.
 //! Memory that the kernel fills and takes back (a packet ring) is behind [`Lender`].
 
+#[cfg(all(target_arch = "x86_64", not(miri)))]
+pub mod foreign;
 mod words;
 
 use crate::error::{Named as _, Result};

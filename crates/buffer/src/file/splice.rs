@@ -8,7 +8,7 @@
 
 use super::{CachedFile, Refusal, View};
 use abi::{Place, RichPointer};
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, BorrowedFd};
 use sys::file::{Kind, PIECES_MAX};
 
 /// What became of a splice.
@@ -60,12 +60,16 @@ impl CachedFile {
 
     /// As [`CachedFile::splice`], by this way.
     pub fn splice_by(&self, way: Way, place: Place, to: impl AsFd) -> Result<Sent, Refusal> {
+        again(|| self.splice_once(way, place, to.as_fd()))
+    }
+
+    fn splice_once(&self, way: Way, place: Place, to: BorrowedFd<'_>) -> Result<Sent, Refusal> {
         let view = self.view(place.position().saturating_add(place.length().into()))?;
         let Some((at, length)) = inside(&view, place) else { return Ok(Sent::End) };
         let sent = match (way, &view.mapping) {
-            (Way::Write, Some(mapping)) => mapping.write_to(at, length, &to)?,
-            (Way::Refer, Some(mapping)) => mapping.splice_to(&[(at, length)], &to)?,
-            _ => sys::file::send(self.descriptor(), at as u64, length, &to)?,
+            (Way::Write, Some(mapping)) => mapping.write_to(at, length, to)?,
+            (Way::Refer, Some(mapping)) => mapping.splice_to(&[(at, length)], to)?,
+            _ => sys::file::send(self.descriptor(), at as u64, length, to)?,
         };
         self.are_there(&view, sent, &[(at, length)])
     }
@@ -73,6 +77,14 @@ impl CachedFile {
     /// Hands the bytes of several places to another descriptor by one call, one behind the other.
     /// Pointers into other dbufs end the list; so does what the file does not have.
     pub fn splice_all(&self, pointers: &[RichPointer], to: impl AsFd) -> Result<Sent, Refusal> {
+        again(|| self.splice_all_once(pointers, to.as_fd()))
+    }
+
+    fn splice_all_once(
+        &self,
+        pointers: &[RichPointer],
+        to: BorrowedFd<'_>,
+    ) -> Result<Sent, Refusal> {
         let ours = || pointers.iter().take_while(|pointer| pointer.dbuf() == self.id());
         let end = |p: &RichPointer| p.place.position().saturating_add(p.length().into());
         let view = self.view(ours().map(end).max().unwrap_or(0))?;
@@ -112,7 +124,7 @@ impl CachedFile {
         }
         match sent {
             0 if pieces.iter().all(|(_, length)| *length == 0) => Ok(Sent::Bytes(0)),
-            // EFAULT: all was cut off since the view was made.
+            // EFAULT: all was cut off since the view was made; it may be there again (`again`).
             0 if size < view.size => Ok(Sent::End),
             0 => Err(super::system("write", FAULT)),
             sent => Ok(Sent::Bytes(sent)),
@@ -122,6 +134,20 @@ impl CachedFile {
 
 /// EFAULT: a page that should be there cannot be read.
 const FAULT: i32 = 14;
+/// How often a page is asked for that should be there. Of a file that is cut and grown all the time
+/// it is missing once in some thousand calls; on a broken disk it is missing each time.
+const TRIES: usize = 8;
+
+/// Does it again where nothing was sent because of a page that was missing for a moment.
+fn again(once: impl Fn() -> Result<Sent, Refusal>) -> Result<Sent, Refusal> {
+    for _ in 1..TRIES {
+        match once() {
+            Err(Refusal::System(error)) if error.errno == FAULT => {}
+            done => return done,
+        }
+    }
+    once()
+}
 
 /// What there is of a place.
 fn inside(view: &View, place: Place) -> Option<(usize, usize)> {

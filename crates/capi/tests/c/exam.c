@@ -2,6 +2,7 @@
 #include <errno.h>
 #include <poll.h>
 #include <pthread.h>
+#include <sched.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -257,9 +258,8 @@ static void *blocked(void *unused)
     char buf[8];
     ssize_t got;
     (void)unused;
-    do
-        got = streamline_read(shared, buf, 8);
-    while (got == -1 && errno == EBUSY);
+    while ((got = streamline_read(shared, buf, 8)) == -1 && errno == EBUSY)
+        sched_yield();
     return (void *)got;
 }
 
@@ -271,9 +271,9 @@ static void threads(void)
     int w = streamline_create(name, NULL);
     shared = streamline_open(name, STREAMLINE_READ);
     MUST(pthread_create(&thread, NULL, blocked, NULL) == 0);
-    /* It is in the call as soon as we are refused. */
+    /* It is in the call as soon as we are refused; until then it needs turns when we are in none. */
     while (streamline_wait(shared, 0) == 0)
-        ;
+        sched_yield();
     MUST(errno == EBUSY);
     FAILS(EBUSY, streamline_read(shared, buf, 8));
     FAILS(EBUSY, streamline_close(shared));

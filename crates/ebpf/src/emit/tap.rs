@@ -286,6 +286,16 @@ const SEGMENT: i16 = 176;
 /// What becomes of a frame: the next program looks at it.
 const NEXT: i32 = -1;
 
+/// Stores r2 in a word of the region such that who sees it sees what was stored before, and nobody
+/// sees what is stored later without it. An x86 processor keeps the order of stores. Elsewhere it
+/// is an exchange: a store with release needs Linux 6.15.
+fn in_order(word: i16) -> Insn {
+    match cfg!(target_arch = "x86_64") {
+        true => Insn::store(Size::DW, R9, word, R2),
+        false => Insn::atomic(Size::DW, atomic::XCHG, R9, word, R2),
+    }
+}
+
 impl Builder {
     /// r9 points at the region of this processor.
     pub(super) fn region(&mut self, tap: &Tap) {
@@ -349,8 +359,8 @@ impl Builder {
         asm.push(Insn::alu(Alu::And, R2, -ALIGNED.cast_signed()));
         asm.push(Insn::alu(Alu::Add, R2, R1));
         asm.push(Insn::store(Size::DW, R10, END, R2));
-        // A full barrier: reserved is seen before anything that is written there.
-        asm.push(Insn::atomic(Size::DW, atomic::XCHG, R9, at::RESERVED, R2));
+        // Reserved is seen before anything that is written there.
+        asm.push(in_order(at::RESERVED));
         asm.push(Insn::alu(Alu::And, R1, tap.bytes.cast_signed() - 1));
         asm.push(Insn::mov(R7, R9));
         asm.push(Insn::alu(Alu::Add, R7, tap.records_at.cast_signed()));
@@ -411,8 +421,7 @@ impl Builder {
                 asm.push(Insn::store(Size::DW, R4, 8 + word, R5));
             }
             asm.push(Insn::alu(Alu::Add, R2, 1));
-            // An exchange is a release everywhere; a store with release needs Linux 6.15.
-            asm.push(Insn::atomic(Size::DW, atomic::XCHG, R9, head, R2));
+            asm.push(in_order(head));
             asm.bind(not);
         }
         asm.push(Insn::load(Size::DW, R1, R10, END));

@@ -1,6 +1,8 @@
 //! Looking at memory that somebody else writes whenever they like: words and copies, never
 //! references. What comes out is an allegation.
 
+#[cfg(all(target_arch = "x86_64", not(miri)))]
+use super::foreign;
 use super::{Mapping, ReadMapping, Span};
 use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
 
@@ -90,9 +92,17 @@ impl Span {
         Some(unsafe { AtomicU8::from_ptr(at) })
     }
 
-    /// Word by word where the place is at a multiple of eight, byte by byte elsewhere.
+    /// With wide instructions where there are some and it is worth it, else word by word where the
+    /// place is at a multiple of eight, byte by byte elsewhere.
     fn copy(&self, offset: usize, to: &mut [u8]) -> Option<()> {
-        self.inside(offset, to.len())?;
+        let from = self.inside(offset, to.len())?;
+        #[cfg(all(target_arch = "x86_64", not(miri)))]
+        if to.len() >= foreign::SHORT {
+            // SAFETY: the range lies in the mapping, which lives as long as `self`; torn bytes are
+            // what whoever copies from here expects.
+            unsafe { foreign::copy(from, to) };
+            return Some(());
+        }
         let head = (offset.next_multiple_of(8) - offset).min(to.len());
         let (head, rest) = to.split_at_mut(head);
         let (words, tail) = rest.as_chunks_mut::<8>();

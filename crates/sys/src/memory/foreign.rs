@@ -1,0 +1,148 @@
+//! Copies of memory that another party may write at the same moment, with instructions that copy
+//! more than a word at once: to Rust they are foreign code, which may read what others write. What
+//! they copy may be torn, as it may be word by word; whether it is, the caller finds out.
+
+/// Fewer bytes are better copied word by word.
+pub const SHORT: usize = 16;
+/// From so many bytes on wide registers are worth having their upper halves cleared afterwards.
+const WIDE: usize = 192;
+/// So many bytes and more are left to the instruction that copies any number.
+pub const LONG: usize = 8192;
+
+/// Copies as many bytes as `to` has, at least [`SHORT`].
+///
+/// # Safety
+/// As many bytes from `from` on are readable, and `to` has [`SHORT`] of them at least. Another
+/// party may write them meanwhile: to Rust this is foreign code.
+#[inline(always)]
+pub unsafe fn copy(from: *const u8, to: &mut [u8]) {
+    if to.len() < LONG {
+        // SAFETY: the caller's promise.
+        return unsafe { by_pieces(from, to) };
+    }
+    // SAFETY: by the caller's promise the source is readable; `to` is ours alone. The direction
+    // flag is clear (System V ABI). That another party writes the source meanwhile is no data race
+    // of Rust's, which does not see the access.
+    unsafe {
+        std::arch::asm!(
+            "rep movsb",
+            inout("rcx") to.len() => _,
+            inout("rsi") from => _,
+            inout("rdi") to.as_mut_ptr() => _,
+            options(nostack, preserves_flags),
+        );
+    }
+}
+
+/// Copies as many bytes as `to` has, at least [`SHORT`], from readable memory: 64 at a time, then
+/// 16, then the last 16 once more, which may overlap.
+///
+/// # Safety
+/// As many bytes from `from` on are readable, and `to` has [`SHORT`] of them at least. Another
+/// party may write them meanwhile: to Rust this is foreign code.
+#[inline(always)]
+pub unsafe fn by_pieces(from: *const u8, to: &mut [u8]) {
+    debug_assert!(to.len() >= SHORT);
+    if to.len() >= WIDE && std::arch::is_x86_feature_detected!("avx") {
+        // SAFETY: the caller's promise, and the processor has these instructions.
+        return unsafe { by_wide_pieces(from, to) };
+    }
+    // SAFETY: by the caller's promise every access lies in the two ranges; `to` is ours alone. What
+    // another party writes meanwhile comes out torn, which the caller expects.
+    unsafe {
+        std::arch::asm!(
+            "sub {left}, 64",
+            "jb 3f",
+            ".p2align 4",
+            "2:",
+            "movups {a}, xmmword ptr [{from}]",
+            "movups {b}, xmmword ptr [{from} + 16]",
+            "movups {c}, xmmword ptr [{from} + 32]",
+            "movups {d}, xmmword ptr [{from} + 48]",
+            "movups xmmword ptr [{to}], {a}",
+            "movups xmmword ptr [{to} + 16], {b}",
+            "movups xmmword ptr [{to} + 32], {c}",
+            "movups xmmword ptr [{to} + 48], {d}",
+            "add {from}, 64",
+            "add {to}, 64",
+            "sub {left}, 64",
+            "jae 2b",
+            "cmp {left}, -64",
+            "je 6f",
+            "3:",
+            "add {left}, 48",
+            "js 5f",
+            "4:",
+            "movups {a}, xmmword ptr [{from}]",
+            "movups xmmword ptr [{to}], {a}",
+            "add {from}, 16",
+            "add {to}, 16",
+            "sub {left}, 16",
+            "jns 4b",
+            "cmp {left}, -16",
+            "je 6f",
+            "5:",
+            "movups {a}, xmmword ptr [{from} + {left}]",
+            "movups xmmword ptr [{to} + {left}], {a}",
+            "6:",
+            from = inout(reg) from => _,
+            to = inout(reg) to.as_mut_ptr() => _,
+            left = inout(reg) to.len() => _,
+            a = out(xmm_reg) _,
+            b = out(xmm_reg) _,
+            c = out(xmm_reg) _,
+            d = out(xmm_reg) _,
+            options(nostack),
+        );
+    }
+}
+
+/// Copies as [`by_pieces`] does, at least [`WIDE`] bytes on a processor that has AVX: 128 bytes at
+/// a time, then the last 128 once more.
+///
+/// # Safety
+/// As [`by_pieces`], of at least [`WIDE`] bytes, on such a processor.
+#[inline(never)]
+unsafe fn by_wide_pieces(from: *const u8, to: &mut [u8]) {
+    // SAFETY: as in `by_pieces`, which has looked that the processor has these instructions; the
+    // upper halves of the registers are clear again at the end, as callers expect.
+    unsafe {
+        std::arch::asm!(
+            "sub {left}, 128",
+            ".p2align 4",
+            "2:",
+            "vmovups {a:y}, ymmword ptr [{from}]",
+            "vmovups {b:y}, ymmword ptr [{from} + 32]",
+            "vmovups {c:y}, ymmword ptr [{from} + 64]",
+            "vmovups {d:y}, ymmword ptr [{from} + 96]",
+            "vmovups ymmword ptr [{to}], {a:y}",
+            "vmovups ymmword ptr [{to} + 32], {b:y}",
+            "vmovups ymmword ptr [{to} + 64], {c:y}",
+            "vmovups ymmword ptr [{to} + 96], {d:y}",
+            "sub {from}, -128",
+            "sub {to}, -128",
+            "sub {left}, 128",
+            "jae 2b",
+            "cmp {left}, -128",
+            "je 3f",
+            "vmovups {a:y}, ymmword ptr [{from} + {left}]",
+            "vmovups {b:y}, ymmword ptr [{from} + {left} + 32]",
+            "vmovups {c:y}, ymmword ptr [{from} + {left} + 64]",
+            "vmovups {d:y}, ymmword ptr [{from} + {left} + 96]",
+            "vmovups ymmword ptr [{to} + {left}], {a:y}",
+            "vmovups ymmword ptr [{to} + {left} + 32], {b:y}",
+            "vmovups ymmword ptr [{to} + {left} + 64], {c:y}",
+            "vmovups ymmword ptr [{to} + {left} + 96], {d:y}",
+            "3:",
+            "vzeroupper",
+            from = inout(reg) from => _,
+            to = inout(reg) to.as_mut_ptr() => _,
+            left = inout(reg) to.len() => _,
+            a = out(xmm_reg) _,
+            b = out(xmm_reg) _,
+            c = out(xmm_reg) _,
+            d = out(xmm_reg) _,
+            options(nostack),
+        );
+    }
+}
