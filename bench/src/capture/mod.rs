@@ -19,7 +19,7 @@ use crate::processes::{installed, processor_ns, when_idle};
 use crate::replay::Folder;
 use crate::row::Row;
 use crate::sentinel::Sentinel;
-use crate::tap::{Bell, Reader, Tap};
+use crate::tap::{Bell, NEVER, Reader, Tap};
 use tcpdump::Tcpdumps;
 
 /// How many want the stream.
@@ -37,7 +37,7 @@ const BEFORE: usize = 2_000;
 /// Bytes of every ring.
 const RING: u32 = 4 << 20;
 /// When the bell rings: after 32 frames, at most once in a millisecond, or for a quarter of a ring.
-const BELL: Bell = Bell { blocks: 32, apart_ns: 1_000_000, bytes: RING.cast_signed() / 4 };
+const BELL: Bell = Bell { blocks: 32, apart_ns: 1_000_000, wait_ns: NEVER, bytes: RING / 4 };
 
 const OURS: &str = "streamline";
 const TCPDUMP: &str = "tcpdump";

@@ -9,7 +9,7 @@ use super::EVERY;
 use crate::flood::{Flood, Host};
 use crate::harness::{Candidate, interleave};
 use crate::row::Row;
-use crate::tap::{Bell, Reader, Tap};
+use crate::tap::{Bell, NEVER, Reader, Tap};
 use std::cell::RefCell;
 
 /// Frames of a sample, those that are sent before, unmeasured, and how many are sent before the
@@ -21,7 +21,7 @@ const BUNCH: usize = 2_000;
 const RING: u32 = 4 << 20;
 /// The rule of lines.
 const LIMITED: (&str, Bell) =
-    ("T_b 32, 1 ms", Bell { blocks: 32, apart_ns: 1_000_000, bytes: RING.cast_signed() / 4 });
+    ("T_b 32, 1 ms", Bell { blocks: 32, apart_ns: 1_000_000, wait_ns: NEVER, bytes: RING / 4 });
 
 /// Both lines of the figure.
 pub(super) fn figure(rounds: usize, processors: usize) -> Result<Vec<Row>, String> {
@@ -41,8 +41,8 @@ pub(super) fn figure(rounds: usize, processors: usize) -> Result<Vec<Row>, Strin
             measure: Box::new(move || sample(&mut flood.borrow_mut(), processor, bell)),
         };
         let every = EVERY.iter().map(|(every, name)| {
-            let blocks = i32::try_from(*every).unwrap_or(i32::MAX);
-            (*name, Bell { blocks, apart_ns: 0, bytes: i32::MAX })
+            let blocks = u32::try_from(*every).unwrap_or(NEVER);
+            (*name, Bell { blocks, apart_ns: 0, wait_ns: NEVER, bytes: NEVER })
         });
         let candidates = every.chain([LIMITED]).map(candidate).collect();
         let subject = ("moderation", name, f64::NAN);

@@ -4,13 +4,16 @@
 mod program;
 mod reader;
 
-pub(crate) use program::Bell;
+pub(crate) use ebpf::emit::tap::Bell;
 pub(crate) use reader::{Reader, serve};
 
 use std::os::fd::{AsFd as _, BorrowedFd};
+use sys::bpf::ring::place::BELLS;
 use sys::bpf::{Anchor, Link, Program, RingBuffer, Rings, Shape, Side};
 use testkit::net::Namespace;
 
+/// A time or number of bytes that never comes, for a bell.
+pub(crate) const NEVER: u32 = u32::MAX >> 1;
 /// Records of room for each processor.
 const POINTERS: u32 = 1 << 15;
 
@@ -50,7 +53,7 @@ impl Tap {
 
     /// How often the bell rang.
     pub(crate) fn bells(&self) -> u64 {
-        self.sum(|cpu| self.rings.region(cpu).and_then(|r| r.scratch(program::BELLS)).unwrap_or(0))
+        self.sum(|cpu| self.rings.region(cpu).and_then(|r| r.scratch(BELLS)).unwrap_or(0))
     }
 
     fn sum(&self, one: impl Fn(u32) -> u64) -> u64 {
