@@ -71,8 +71,12 @@ impl Dialogue {
             way.ended = 1;
             way.release(CUT, cx);
         }
-        let ways = [self.forward, self.backward];
-        ways.iter().all(|way| way.seen == way.ended)
+        let over = [self.forward, self.backward].iter().all(|way| way.seen == way.ended);
+        if over {
+            // Bytes may have come behind the end of a direction.
+            self.give_up(CUT, cx);
+        }
+        over
     }
 
     /// Lets all pieces go that are held, and says why they are no message.

@@ -269,6 +269,15 @@ fn classes_have_the_names_of_types_and_codes() {
 }
 
 #[test]
+fn bytes_behind_the_end_of_a_direction_leave_with_the_connection() {
+    let whole = framed(&query(1));
+    let part = &whole[..20];
+    let pieces = [sent(part).end(), sent(part), sent(part).back().end()];
+    let (out, unanswered) = through(&DNS, &[], &pieces, None);
+    assert_eq!((out.len(), unanswered), (3, vec![("cut", 3)]));
+}
+
+#[test]
 fn any_bytes_in_any_pieces_balance() {
     let mut random = testkit::Random::replayable();
     let good = [framed(&query(1)), framed(&answer(2)), framed(&query(3))].concat();
