@@ -272,9 +272,10 @@ fn classes_have_the_names_of_types_and_codes() {
 fn bytes_behind_the_end_of_a_direction_leave_with_the_connection() {
     let whole = framed(&query(1));
     let part = &whole[..20];
-    let pieces = [sent(part).end(), sent(part), sent(part).back().end()];
-    let (out, unanswered) = through(&DNS, &[], &pieces, None);
-    assert_eq!((out.len(), unanswered), (3, vec![("cut", 3)]));
+    let ends = sent(&whole).back().end();
+    let pieces = [sent(&whole).back(), sent(&whole).end(), sent(part), ends];
+    let (_, unanswered) = through(&DNS, &[], &pieces, None);
+    assert_eq!(unanswered, [("cut", 1)]);
 }
 
 #[test]
