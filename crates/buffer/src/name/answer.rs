@@ -77,6 +77,8 @@ impl Answer {
         let received = sys::descriptor::receive(from, &mut bytes);
         let (length, descriptors) = match received {
             Err(error) if error.errno == AGAIN => return Err(Error::Silent(address.clone())),
+            Err(error) if error.errno == RESET => return Err(Error::Ended(address.clone())),
+            Ok((0, _)) => return Err(Error::Ended(address.clone())),
             other => other?,
         };
         let answer = bytes.get(..length).and_then(|bytes| Self::read_from_bytes(bytes).ok());
@@ -123,3 +125,5 @@ pub(super) enum Granted {
 
 /// EAGAIN: the limit in time of a socket has passed.
 const AGAIN: i32 = 11;
+/// ECONNRESET: the name was given back while we waited to be answered.
+const RESET: i32 = 104;

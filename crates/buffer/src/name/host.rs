@@ -254,6 +254,8 @@ impl Name {
             What::Region(Handout { read, bytes, .. }) if reads => {
                 tell_with(&visitor, &Answer::region(*bytes, false), read);
             }
+            // Nobody is promised what nobody reads any more.
+            What::Inbox(queue) if writes && queue.is_over() => tell(&visitor, &Answer::ended()),
             What::Inbox(queue) if writes => {
                 tell(&visitor, &Answer::inbox());
                 queue.add(Waiting { who, process, socket: visitor });

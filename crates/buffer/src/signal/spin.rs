@@ -46,13 +46,9 @@ impl Spin {
         }
     }
 
-    /// Whether it is left to the other side to run: they share a processor, as somebody said or as
-    /// was seen.
-    pub(crate) const fn yields(&self, together: bool) -> bool {
-        match self.fixed {
-            Some(looks) => looks == 0,
-            None => together,
-        }
+    /// Whether it is left to the other side to run, as somebody said; none: nobody did.
+    pub(crate) fn yields(&self) -> Option<bool> {
+        self.fixed.map(|looks| looks == 0)
     }
 
     /// A look has found what was waited for.

@@ -307,7 +307,7 @@ impl Output {
         let (capacity, head) = (side.capacity, side.head);
         // A lap costs two events, and not one for each block. Where both sides share a processor
         // the reader may as well go on until little is left.
-        let left = if self.spin.yields(together) { capacity / 8 } else { capacity / 2 };
+        let left = if self.spin.yields().unwrap_or(together) { capacity / 8 } else { capacity / 2 };
         let until = (head + need).saturating_sub(capacity).max(head.saturating_sub(left));
         self.sleeper.falls_asleep(&side.store.writer, writer::WAIT, until);
         let slept = self.sleep(length);

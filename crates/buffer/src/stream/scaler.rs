@@ -56,14 +56,16 @@ impl Output {
     /// spins say, or not here if we may run on others.
     pub(super) fn sides(&mut self) -> Sides {
         let here = sys::machine::processor() as u64 + 1;
-        let alone = self.spin.yields(super::is_alone());
+        // Whether we may run on others is asked of the kernel, and of its files: not at each wait.
+        let spin = self.spin;
+        let unseen = || spin.yields().unwrap_or_else(super::is_alone);
         let present: Vec<usize> =
             self.ends.iter().enumerate().filter(|(_, end)| !end.gone).map(|(at, _)| at).collect();
         let side = self.ring.side();
         let together =
             present.into_iter().filter_map(|at| side.page(at)).all(|page| {
                 match acquire(page.word(reader::PROCESSOR)) {
-                    0 => alone,
+                    0 => unseen(),
                     there => there == here,
                 }
             });
