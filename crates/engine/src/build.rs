@@ -10,6 +10,7 @@ use self::between::{Ends, bell};
 use self::outside::Outside;
 use crate::control::Control;
 use crate::kernel::{Kernel, Refuses};
+use crate::live::Live;
 use crate::process::Demand;
 use crate::space::assemble::Assembly;
 use crate::space::node::{Node, NodeId as Local, Part};
@@ -69,6 +70,15 @@ pub struct Path {
     pub(crate) graph: Arc<Graph>,
     /// Stops them.
     pub(crate) control: Arc<Control>,
+    live: Live,
+}
+
+impl Path {
+    /// The path as it is reached while it runs, and after: see [`crate::live`].
+    #[must_use]
+    pub fn live(&self) -> Live {
+        self.live.clone()
+    }
 }
 
 /// Why a plan could not be built.
@@ -257,7 +267,9 @@ impl<'p> Builder<'p> {
                 epoch: self.epoch,
             }));
         }
-        Ok(Path { spaces, kernels, graph: Arc::clone(graph), control: self.control })
+        let orders = spaces.iter().map(Space::orders).collect();
+        let live = Live::new(Arc::clone(&self.control), orders);
+        Ok(Path { spaces, kernels, graph: Arc::clone(graph), control: self.control, live })
     }
 
     fn outside(&self) -> Outside<'p> {

@@ -8,7 +8,7 @@
 //! - [`ring`]: the two ends of an edge between spaces;
 //! - [`ledger`]: what was counted, and whether it balances;
 //! - [`kernel`]: the part of a plan that runs in the kernel;
-//! - [`control`][]: stopping;
+//! - [`control`][]: stopping; [`live`]: orders to a running path;
 //! - [`failure`]: why a path ended early; [`suspect`]: the block on which a filter failed;
 //! - [`calibrate`]: what things cost on this machine, measured and kept;
 //! - [`machine`]: the machine as the planner takes it; [`doctor`]: as people want to know it.
@@ -23,6 +23,7 @@ pub mod doctor;
 pub mod failure;
 pub mod kernel;
 pub mod ledger;
+pub mod live;
 pub mod machine;
 mod process;
 pub mod report;

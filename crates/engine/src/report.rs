@@ -1,9 +1,10 @@
-//! From what the spaces left behind to the ledger of the path.
+//! From what spaces counted, while they run or when they have ended, to the ledger of the path.
 
 use crate::ledger::{BEYOND_COUNT, Edge, EdgeKind, Filtered, Ledger};
 use crate::process;
-use crate::space::Remains;
 use crate::space::node::{Arc, Node, Part};
+use crate::space::{Imported, Remains};
+use endpoint::Seen;
 use filter::{Amount, Report};
 
 /// What a filter or sink had to say.
@@ -20,18 +21,27 @@ pub struct Reported {
 /// What the filters and sinks of a path had to say.
 #[must_use]
 pub fn reports_of(remains: &[Remains]) -> Vec<Reported> {
+    together(remains.iter().flat_map(|space| &space.nodes).filter_map(reported))
+}
+
+/// What runs in a node has to say this.
+fn reported(node: &Node) -> Option<Reported> {
+    let report = match &node.part {
+        Part::Filter(filter) => filter.report(),
+        Part::Sink(part) => part.report.clone().unwrap_or_default(),
+        _ => return None,
+    };
+    Some(Reported { planned: node.planned, name: node.name.clone(), report })
+}
+
+/// One report for each node of the plan, of those that say anything.
+fn together(all: impl Iterator<Item = Reported>) -> Vec<Reported> {
     let mut reports: Vec<Reported> = Vec::new();
-    for node in remains.iter().flat_map(|space| &space.nodes) {
-        let report = match &node.part {
-            Part::Filter(filter) => filter.report(),
-            Part::Sink(part) => part.report.clone().unwrap_or_default(),
-            _ => continue,
-        };
-        let (planned, name) = (node.planned, node.name.clone());
-        match reports.iter_mut().find(|known| known.planned == planned) {
+    for reported in all {
+        match reports.iter_mut().find(|known| known.planned == reported.planned) {
             // One filter that ran in two spaces.
-            Some(known) => add(&mut known.report, report),
-            None => reports.push(Reported { planned, name, report }),
+            Some(known) => add(&mut known.report, reported.report),
+            None => reports.push(reported),
         }
     }
     reports.retain(|reported| !reported.report.rows.is_empty());
@@ -55,85 +65,125 @@ fn add(to: &mut Report, more: Report) {
     }
 }
 
+/// What one space has counted, by itself: between two passes, or when it has ended.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Counted {
+    nodes: Vec<CountedNode>,
+    imported: Vec<Imported>,
+    reports: Vec<Reported>,
+    failed: bool,
+    /// Of a kernel space, what was counted beside its nodes.
+    kernel: Option<(Vec<(String, Seen)>, Vec<Edge>)>,
+}
+
+/// What one node has counted.
+#[derive(Clone, Debug)]
+struct CountedNode {
+    filtered: Filtered,
+    /// What a source saw.
+    seen: Option<Seen>,
+    /// Whether it only takes up what comes out of the kernel: its edges are the kernel's.
+    transport: bool,
+    /// The edges to other nodes of the space.
+    calls: Vec<Edge>,
+    /// The near side of a ring to another space.
+    ring: Option<Edge>,
+}
+
+impl Counted {
+    /// What these nodes of a space have counted, and these its rings.
+    pub(crate) fn new(nodes: &[Node], imported: Vec<Imported>, failed: bool) -> Self {
+        let nodes_counted = nodes.iter().enumerate().map(|(number, node)| {
+            let program = process::of(node);
+            let seen = match &node.part {
+                Part::Source(part) if program.is_none_or(|program| program.is_head()) => {
+                    Some(part.source.seen())
+                }
+                _ => None,
+            };
+            let ring = match &node.part {
+                Part::Export(export) => Some(near(node, export)),
+                _ => None,
+            };
+            CountedNode {
+                filtered: filtered(node, number, &imported),
+                seen,
+                transport: matches!(&node.part, Part::Source(part) if part.source.edge().is_some()),
+                calls: node.arcs.iter().map(|arc| call(node, arc, nodes)).collect(),
+                ring,
+            }
+        });
+        let reports = nodes.iter().filter_map(reported).collect();
+        Self { nodes: nodes_counted.collect(), imported, reports, failed, kernel: None }
+    }
+
+    fn of(remains: &Remains) -> Self {
+        let failed = remains.failure.is_some();
+        let kernel = remains.kernel.as_ref();
+        let kernel = kernel.map(|told| (told.sources.clone(), told.edges.clone()));
+        Self { kernel, ..Self::new(&remains.nodes, remains.imported.clone(), failed) }
+    }
+}
+
 /// The ledger of a path whose spaces left this behind.
 #[must_use]
 pub fn ledger_of(remains: &[Remains]) -> Ledger {
+    joined(remains.iter().map(Counted::of).collect(), false)
+}
+
+/// The ledger of a path whose spaces counted this, while it runs or when it has ended.
+pub(crate) fn joined(spaces: Vec<Counted>, runs: bool) -> Ledger {
     let mut ledger = Ledger::default();
     // The two halves of a program are one line: what it took, and what it made of it.
     let mut programs: Vec<(usize, usize)> = Vec::new();
-    let inside = Inside::new(remains);
-    for space in remains {
-        if let Some(told) = &space.kernel {
-            ledger.sources.extend(told.sources.iter().cloned());
-            ledger.edges.extend(told.edges.iter().cloned());
+    let inside: Vec<usize> = spaces
+        .iter()
+        .filter(|space| space.kernel.is_some())
+        .flat_map(|space| space.nodes.iter().map(|node| node.filtered.planned))
+        .collect();
+    let imported: Vec<Imported> =
+        spaces.iter().flat_map(|space| space.imported.iter().cloned()).collect();
+    let failed = spaces.iter().any(|space| space.failed);
+    for space in spaces {
+        let in_kernel = space.kernel.is_some();
+        if let Some((sources, edges)) = space.kernel {
+            ledger.sources.extend(sources);
+            ledger.edges.extend(edges);
         }
-        for (number, node) in space.nodes.iter().enumerate() {
-            if inside.is_transport(node) {
-                continue;
-            }
-            let program = process::of(node);
-            if let Part::Source(part) = &node.part
-                && program.is_none_or(|program| program.is_head())
-            {
-                ledger.sources.push((node.name.clone(), part.source.seen()));
-            }
-            let counted = filtered(node, number, space);
-            let both = space.kernel.is_none() && inside.runs(node.planned);
-            let lines = ledger.filters.iter();
-            if let Some(line) = lines
-                .clone()
-                .position(|line| both && line.planned == node.planned && line.name == node.name)
-            {
+        for node in space.nodes.into_iter().filter(|node| !node.transport) {
+            let CountedNode { filtered: counted, seen, calls, ring, .. } = node;
+            ledger.sources.extend(seen.map(|seen| (counted.name.clone(), seen)));
+            // What ran in the kernel, and has its user implementation in a thread.
+            let both = !in_kernel && inside.contains(&counted.planned);
+            let same = |line: &Filtered| {
+                both && line.planned == counted.planned && line.name == counted.name
+            };
+            if let Some(line) = ledger.filters.iter().position(same) {
                 ledger.filters[line].join(counted);
-                inside.edges(node, space, &mut ledger);
+                // As far as anything came to it.
+                ledger.edges.extend(calls.into_iter().filter(|edge| edge.put.blocks > 0));
                 continue;
             }
-            let known = programs.iter().find(|(planned, _)| *planned == node.planned);
-            match (program, known) {
-                (Some(_), Some((_, line))) => ledger.filters[*line].join(counted),
-                (found, _) => {
-                    if found.is_some() {
-                        programs.push((node.planned, ledger.filters.len()));
+            let known = programs.iter().find(|(planned, _)| *planned == counted.planned);
+            match (counted.program, known) {
+                (true, Some((_, line))) => ledger.filters[*line].join(counted),
+                (program, _) => {
+                    if program {
+                        programs.push((counted.planned, ledger.filters.len()));
                     }
                     ledger.filters.push(counted);
                 }
             }
-            for arc in &node.arcs {
-                ledger.edges.push(call(node, arc, &space.nodes));
-            }
-            if let Part::Export(export) = &node.part {
-                ledger.edges.push(ring(node, export, remains));
-            }
+            ledger.edges.extend(calls);
+            ledger.edges.extend(ring.map(|near| crossed(near, &imported, failed, runs)));
         }
     }
     ledger
 }
 
-/// What ran in the kernel, and has its user implementation in a thread.
-struct Inside {
-    nodes: Vec<usize>,
-}
-
-impl Inside {
-    fn new(remains: &[Remains]) -> Self {
-        let spaces = remains.iter().filter(|space| space.kernel.is_some());
-        Self { nodes: spaces.flat_map(|space| &space.nodes).map(|node| node.planned).collect() }
-    }
-
-    fn runs(&self, planned: usize) -> bool {
-        self.nodes.contains(&planned)
-    }
-
-    /// Whether a node only takes up what comes out of the kernel: its edges are the kernel's.
-    fn is_transport(&self, node: &Node) -> bool {
-        matches!(&node.part, Part::Source(part) if part.source.edge().is_some())
-    }
-
-    /// The edges of a user implementation, as far as anything came to it.
-    fn edges(&self, node: &Node, space: &Remains, ledger: &mut Ledger) {
-        let used = node.arcs.iter().filter(|arc| arc.put.blocks > 0);
-        ledger.edges.extend(used.map(|arc| call(node, arc, &space.nodes)));
-    }
+/// What the filters had to say whose spaces counted this.
+pub(crate) fn joined_reports(spaces: &[Counted]) -> Vec<Reported> {
+    together(spaces.iter().flat_map(|space| space.reports.iter().cloned()))
 }
 
 fn call(from: &Node, arc: &Arc, nodes: &[Node]) -> Edge {
@@ -155,49 +205,54 @@ fn call(from: &Node, arc: &Arc, nodes: &[Node]) -> Edge {
     }
 }
 
-fn ring(from: &Node, export: &crate::ring::Export, remains: &[Remains]) -> Edge {
+/// What the near side of a ring counted.
+fn near(from: &Node, export: &crate::ring::Export) -> Edge {
     let put = export.counted();
-    let other = remains.iter().flat_map(|space| &space.imported);
-    let (to, taken) = other
-        .filter(|imported| imported.planned == export.planned)
-        .map(|imported| (imported.name.clone(), imported.taken))
-        .next()
-        .unwrap_or_default();
     let full = Amount { blocks: put.dropped, bytes: put.dropped_bytes };
     let mut dropped = Vec::new();
     if full.blocks > 0 {
         dropped.push(("ring full", full));
     }
-    let put = Amount { blocks: put.blocks + full.blocks, bytes: put.bytes + full.bytes };
-    let resident = Amount {
-        blocks: (put.blocks - full.blocks).saturating_sub(taken.blocks),
-        bytes: (put.bytes - full.bytes).saturating_sub(taken.bytes),
-    };
-    // A ring that was drained has nothing resident: what is missing then is missing.
-    let failed = remains.iter().any(|space| space.failure.is_some());
-    if failed && resident.blocks > 0 {
-        dropped.push(("path ended", resident));
-    }
     Edge {
         from: from.name.clone(),
-        to,
+        to: String::new(),
         kind: EdgeKind::Ring,
         planned: export.planned,
-        put,
-        taken,
+        put: Amount { blocks: put.blocks + full.blocks, bytes: put.bytes + full.bytes },
+        taken: Amount::default(),
         dropped,
         resident: Amount::default(),
         events: Some(export.events()),
     }
 }
 
-fn filtered(node: &Node, number: usize, space: &Remains) -> Filtered {
+/// The same edge with what the far side counted.
+fn crossed(mut edge: Edge, imported: &[Imported], failed: bool, runs: bool) -> Edge {
+    let far = imported.iter().find(|imported| imported.planned == edge.planned);
+    (edge.to, edge.taken) = far.map(|far| (far.name.clone(), far.taken)).unwrap_or_default();
+    let gone: Amount = edge.dropped.iter().fold(edge.taken, |gone, (_, amount)| Amount {
+        blocks: gone.blocks + amount.blocks,
+        bytes: gone.bytes + amount.bytes,
+    });
+    let resident = Amount {
+        blocks: edge.put.blocks.saturating_sub(gone.blocks),
+        bytes: edge.put.bytes.saturating_sub(gone.bytes),
+    };
+    if runs {
+        edge.resident = resident;
+    } else if failed && resident.blocks > 0 {
+        // A ring that was drained has nothing resident: what is missing then is missing.
+        edge.dropped.push(("path ended", resident));
+    }
+    edge
+}
+
+fn filtered(node: &Node, number: usize, imported: &[Imported]) -> Filtered {
     let counts = &node.counts;
     let is_source = matches!(node.part, Part::Source(_));
     let given = match &node.part {
         Part::Source(part) => part.source.seen().given,
-        _ => space
-            .imported
+        _ => imported
             .iter()
             .find(|imported| imported.node == number)
             .map_or_else(Amount::default, |imported| imported.taken),

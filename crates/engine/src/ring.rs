@@ -8,6 +8,7 @@
 //! at once, so an event is only needed by a reader that sleeps. [Th §5.2.2]
 
 use crate::ledger::{EdgeKind, loses_here};
+use crate::live::Orders;
 use crate::space::memory::{Frames, Memory};
 use abi::RichPointer;
 use buffer::crossing::{Batch as Taken, Columns, Origin, Pools, Reader, Writer};
@@ -62,6 +63,8 @@ pub struct Export {
     counted: Put,
     /// What a build that loses blocks on purpose counts as put, and does not put.
     lost: Amount,
+    /// Who is told that the space waits for room here.
+    told: Option<Arc<Orders>>,
 }
 
 impl Export {
@@ -86,7 +89,13 @@ impl Export {
             spins,
             counted: Put::default(),
             lost: Amount::default(),
+            told: None,
         }
+    }
+
+    /// Has those who give the space orders know when it waits here.
+    pub(crate) fn tells(&mut self, orders: Arc<Orders>) {
+        self.told = Some(orders);
     }
 
     /// Never lets more blocks wait for an event than the smallest dbuf that they lie in can do
@@ -160,9 +169,12 @@ impl Export {
             if writer.is_abandoned() {
                 return Err(RingFailure::Abandoned);
             }
+            let told = self.told.iter();
+            told.clone().for_each(|told| told.is_held_up(Some(self.planned)));
             self.bell.wait_until(self.spins, || {
                 writer.is_abandoned() || writer.room(1).is_ok_and(|room| room > 0)
             });
+            told.for_each(|told| told.is_held_up(None));
         }
     }
 

@@ -22,7 +22,9 @@ pub(crate) mod walk;
 use crate::control::Control;
 use crate::failure::PathFailure;
 use crate::kernel::Told;
+use crate::live::{Duty, Orders};
 use crate::process::{self, Demand};
+use crate::report::Counted;
 use crate::ring::Import;
 use buffer::pool::Pool;
 use buffer::signal::{Bell, Ticket};
@@ -32,6 +34,7 @@ use filter::{Batch, Columns, LANES, Room, Time};
 use memory::{Frames, Memory};
 use node::{Node, NodeId, Part};
 use std::os::fd::AsFd;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::Duration;
 use walk::{Shape, Turn, Walk};
@@ -61,6 +64,8 @@ pub struct Space {
     control: Arc<Control>,
     /// How often somebody had asked when we answered last.
     answered: u32,
+    /// What somebody outside wants done.
+    duty: Duty,
     demand: Arc<Demand>,
     /// The halves of programs to which blocks go here, until their end is known; and whether it is
     /// known to the others that they take no more.
@@ -161,6 +166,13 @@ impl Space {
     pub(crate) fn new(parts: Parts) -> Self {
         let Parts { name, nodes, shape, intakes, work, inputs, .. } = parts;
         let Parts { left, timed, copies, batch, control, demand, bell, clock, epoch, .. } = parts;
+        let duty = Duty(Arc::new(Orders::new(name.clone(), Arc::clone(&bell))));
+        let mut nodes = nodes;
+        for node in &mut nodes {
+            if let Part::Export(export) = &mut node.part {
+                export.tells(Arc::clone(&duty.0));
+            }
+        }
         let inputs_of_programs = (0..nodes.len()).filter(|at| process::is_input(&nodes[*at]));
         let programs = inputs_of_programs.map(|at| (at, false)).collect();
         Self {
@@ -175,6 +187,7 @@ impl Space {
             spare: None,
             control,
             answered: 0,
+            duty,
             demand,
             programs,
             bell,
@@ -260,13 +273,43 @@ impl Space {
         if self.control.asked() > 0 {
             self.answer(true);
         }
+        if self.duty.0.waits() {
+            self.obey();
+        }
         self.finish();
+        self.duty.leave(self.counted());
         self.remains()
+    }
+
+    /// Where orders to this space lie.
+    pub(crate) fn orders(&self) -> Arc<Orders> {
+        Arc::clone(&self.duty.0)
+    }
+
+    /// Does what somebody outside wants done.
+    #[cold]
+    fn obey(&mut self) {
+        while let Some(order) = self.duty.0.next() {
+            let done = catch_unwind(AssertUnwindSafe(|| order(self)));
+            if let Err(panic) = done {
+                // Who knows what it left behind.
+                let name = self.name.clone();
+                self.turn.failure.get_or_insert(PathFailure::panicked(name, &*panic, None));
+            }
+        }
+    }
+
+    /// What was counted here until now.
+    pub(crate) fn counted(&self) -> Counted {
+        Counted::new(&self.nodes, self.imported(), self.turn.failure.is_some())
     }
 
     /// Asks every input once.
     fn pass(&mut self) -> Pass {
         let mut pass = Pass::default();
+        if self.duty.0.waits() {
+            self.obey();
+        }
         if self.control.asked() != self.answered {
             self.answer(false);
         }
@@ -558,20 +601,22 @@ impl Space {
     }
 
     fn remains(self) -> Remains {
-        let imported = self
-            .inputs
-            .iter()
-            .filter_map(|input| match input {
-                Input::Ring { node, import, .. } => Some(Imported {
-                    planned: import.planned,
-                    node: *node,
-                    name: self.nodes[*node].name.clone(),
-                    taken: import.taken(),
-                }),
-                Input::Source { .. } => None,
-            })
-            .collect();
+        let imported = self.imported();
         Remains { nodes: self.nodes, imported, failure: self.turn.failure, kernel: None }
+    }
+
+    /// What came over rings.
+    fn imported(&self) -> Vec<Imported> {
+        let rings = self.inputs.iter().filter_map(|input| match input {
+            Input::Ring { node, import, .. } => Some(Imported {
+                planned: import.planned,
+                node: *node,
+                name: self.nodes[*node].name.clone(),
+                taken: import.taken(),
+            }),
+            Input::Source { .. } => None,
+        });
+        rings.collect()
     }
 }
 

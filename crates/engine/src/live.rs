@@ -1,0 +1,309 @@
+//! Orders to a running path: what somebody outside wants done or known, done by the space itself
+//! between two passes, at a block boundary. [Th §5.4]
+//!
+//! In: a closure over the space. Out: its answer, or why there is none. The thread of the space
+//! runs it when no block is under way in it: every block was taken by all that want it, or is held
+//! by a filter, or lies in a ring. So nothing on the data path is shared, locked or atomic for the
+//! sake of who may want to look or change something. While nobody orders, that costs a space one
+//! load per pass, of a word that nobody writes; a space that sleeps is rung for.
+//!
+//! A space that waits for room in a ring stands in the middle of a walk: it takes no orders until
+//! the far side has gone on, and says which ring it is ([`NotTaken::HeldUp`]). An order that was
+//! not taken in time is withdrawn: whoever is told that it was not taken can rely on it.
+//!
+//! A [`Live`] outlives its path: what has ended answers [`NotTaken::Ended`], and its counters are
+//! those with which it ended.
+
+use crate::control::Control;
+use crate::ledger::Ledger;
+use crate::report::{self, Counted, Reported};
+use crate::space::Space;
+use buffer::signal::Bell;
+use std::collections::VecDeque;
+use std::fmt;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+/// A path as somebody outside reaches it, from before it starts until long after it has ended.
+#[derive(Clone, Debug)]
+pub struct Live {
+    control: Arc<Control>,
+    spaces: Arc<Mutex<Vec<Arc<Orders>>>>,
+}
+
+/// Why an order was not taken. Nothing of it was done then, and nothing will be.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum NotTaken {
+    /// The space has ended, or there is none of this number.
+    Ended,
+    /// The space waits for room in a ring.
+    HeldUp {
+        /// The space.
+        space: String,
+        /// The edge of the plan that is full.
+        edge: usize,
+    },
+    /// The space was busy all the time: a sink or a program keeps it, or it has no processor.
+    Late {
+        /// The space.
+        space: String,
+    },
+}
+
+impl fmt::Display for NotTaken {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Ended => f.write_str("the path has ended"),
+            Self::HeldUp { space, .. } => {
+                write!(f, "{space} waits for room in a ring: who reads it takes nothing")
+            }
+            Self::Late { space } => write!(f, "{space} did not come to it in time"),
+        }
+    }
+}
+
+impl std::error::Error for NotTaken {}
+
+/// What a path had counted when it was asked.
+#[derive(Clone, Debug, Default)]
+pub struct Snapshot {
+    /// When it was asked: the monotonic clock, in ns.
+    pub at: u64,
+    /// Nodes, edges and sources as in the ledger at the end. The position of an edge is what was
+    /// put on it; what is resident in a ring is what had been put and not taken, the far side asked
+    /// first.
+    pub ledger: Ledger,
+    /// What filters have to say so far.
+    pub reports: Vec<Reported>,
+    /// Each space, in the order of the plan, and how fresh its counters are.
+    pub spaces: Vec<(String, Fresh)>,
+}
+
+/// How fresh the counters of a space are.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Fresh {
+    /// It answered.
+    Now,
+    /// It has ended, and these are its last.
+    Ended,
+    /// It did not answer: these are those of the last time, if there was one.
+    Old(NotTaken),
+}
+
+impl Live {
+    pub(crate) fn new(control: Arc<Control>, spaces: Vec<Arc<Orders>>) -> Self {
+        Self { control, spaces: Arc::new(Mutex::new(spaces)) }
+    }
+
+    /// The names of the spaces, in the order of the plan: their places are their numbers.
+    #[must_use]
+    pub fn spaces(&self) -> Vec<String> {
+        self.all().iter().map(|orders| orders.name.clone()).collect()
+    }
+
+    /// Whether all spaces have ended.
+    #[must_use]
+    pub fn is_ended(&self) -> bool {
+        self.all().iter().all(|orders| orders.inbox().ended)
+    }
+
+    /// Lets the sources of the path end: what is under way drains.
+    pub fn stop(&self) {
+        self.control.stop();
+    }
+
+    /// Has a space do this between two passes, and waits for its answer, at most until `limit` is
+    /// over; what has been begun by then is waited for. It must not block, and no space may order
+    /// anything of its own path.
+    pub fn order<A: Send + 'static>(
+        &self,
+        space: usize,
+        limit: Duration,
+        order: impl FnOnce(&mut Space) -> A + Send + 'static,
+    ) -> Result<A, NotTaken> {
+        let orders = self.all().get(space).cloned().ok_or(NotTaken::Ended)?;
+        orders.give(order)?.answer(limit)
+    }
+
+    /// What all spaces have counted. Those that do not answer in their share of `limit` are told as
+    /// they were the last time.
+    #[must_use]
+    pub fn counters(&self, limit: Duration) -> Snapshot {
+        let all = self.all();
+        let at = sys::clock::monotonic();
+        let share = limit / u32::try_from(all.len().max(1)).unwrap_or(u32::MAX);
+        let mut spaces = Vec::new();
+        let mut counted = Vec::new();
+        // The far side of a ring has not taken more than the near side has put when that is asked
+        // later.
+        for orders in all.iter().rev() {
+            let given = orders.give(|space: &mut Space| space.counted());
+            let answer = given.and_then(|given| given.answer(share));
+            let mut inbox = orders.inbox();
+            let fresh = match answer {
+                Ok(now) => {
+                    inbox.last = Some(now);
+                    Fresh::Now
+                }
+                Err(NotTaken::Ended) => Fresh::Ended,
+                Err(why) => Fresh::Old(why),
+            };
+            spaces.push((orders.name.clone(), fresh));
+            counted.extend(inbox.last.clone());
+        }
+        spaces.reverse();
+        counted.reverse();
+        let reports = report::joined_reports(&counted);
+        Snapshot { at, ledger: report::joined(counted, true), reports, spaces }
+    }
+
+    fn all(&self) -> Vec<Arc<Orders>> {
+        self.spaces.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+}
+
+type Order = Box<dyn FnOnce(&mut Space) + Send>;
+
+/// Where orders to one space lie until it takes them.
+pub(crate) struct Orders {
+    name: String,
+    /// Whether something lies there.
+    waits: AtomicBool,
+    /// One more than the edge of the plan in which the space waits for room; 0: it does not.
+    held_up: AtomicUsize,
+    inbox: Mutex<Inbox>,
+    bell: Arc<Bell>,
+}
+
+#[derive(Default)]
+struct Inbox {
+    orders: VecDeque<(u64, Order)>,
+    /// The number of the next order.
+    next: u64,
+    /// What was counted when somebody asked last, or when the space ended.
+    last: Option<Counted>,
+    ended: bool,
+}
+
+impl fmt::Debug for Orders {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Orders").field("name", &self.name).finish_non_exhaustive()
+    }
+}
+
+impl Orders {
+    /// Orders to a space that sleeps on this bell.
+    pub(crate) fn new(name: String, bell: Arc<Bell>) -> Self {
+        let (waits, held_up) = (AtomicBool::new(false), AtomicUsize::new(0));
+        Self { name, waits, held_up, inbox: Mutex::default(), bell }
+    }
+
+    /// Puts an order there and rings.
+    fn give<A: Send + 'static>(
+        self: &Arc<Self>,
+        order: impl FnOnce(&mut Space) -> A + Send + 'static,
+    ) -> Result<Given<A>, NotTaken> {
+        let (tell, answer) = mpsc::channel();
+        // Who gave it may have been told that the path ended, and does not listen any more.
+        let order = Box::new(move |space: &mut Space| drop(tell.send(order(space))));
+        let mut inbox = self.inbox();
+        if inbox.ended {
+            return Err(NotTaken::Ended);
+        }
+        let number = inbox.next;
+        inbox.next += 1;
+        inbox.orders.push_back((number, order));
+        // SYNC POINT: order; pairs with the Acquire in `waits`. The order itself is under the lock.
+        self.waits.store(true, Ordering::Release);
+        drop(inbox);
+        self.bell.ring();
+        Ok(Given { orders: Arc::clone(self), number, answer })
+    }
+
+    /// Takes an order back; answers whether it was still there.
+    fn withdraw(&self, number: u64) -> bool {
+        let mut inbox = self.inbox();
+        let before = inbox.orders.len();
+        inbox.orders.retain(|(other, _)| *other != number);
+        inbox.orders.len() < before
+    }
+
+    /// Why nothing was taken in time.
+    fn excuse(&self) -> NotTaken {
+        let space = self.name.clone();
+        // It only says which; nothing else travels with it.
+        match self.held_up.load(Ordering::Relaxed).checked_sub(1) {
+            Some(edge) => NotTaken::HeldUp { space, edge },
+            None => NotTaken::Late { space },
+        }
+    }
+
+    /// Whether there is something to do.
+    #[inline]
+    pub(crate) fn waits(&self) -> bool {
+        // SYNC POINT: order; pairs with the Release in `give`.
+        self.waits.load(Ordering::Acquire)
+    }
+
+    /// Takes the next order.
+    pub(crate) fn next(&self) -> Option<Order> {
+        let mut inbox = self.inbox();
+        let next = inbox.orders.pop_front();
+        if next.is_none() {
+            self.waits.store(false, Ordering::Relaxed);
+        }
+        next.map(|(_, order)| order)
+    }
+
+    /// The space waits for room on this edge, or (`None`) goes on.
+    pub(crate) fn is_held_up(&self, edge: Option<usize>) {
+        self.held_up.store(edge.map_or(0, |edge| edge + 1), Ordering::Relaxed);
+    }
+
+    fn inbox(&self) -> MutexGuard<'_, Inbox> {
+        self.inbox.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// An order that lies there or is being done.
+struct Given<A> {
+    orders: Arc<Orders>,
+    number: u64,
+    answer: mpsc::Receiver<A>,
+}
+
+impl<A> Given<A> {
+    fn answer(self, limit: Duration) -> Result<A, NotTaken> {
+        match self.answer.recv_timeout(limit) {
+            Ok(answer) => Ok(answer),
+            Err(RecvTimeoutError::Disconnected) => Err(NotTaken::Ended),
+            Err(RecvTimeoutError::Timeout) if self.orders.withdraw(self.number) => {
+                Err(self.orders.excuse())
+            }
+            // It is being done, or the space has just ended.
+            Err(RecvTimeoutError::Timeout) => self.answer.recv().map_err(|_| NotTaken::Ended),
+        }
+    }
+}
+
+/// The end at which a space takes orders. When it goes, the space has ended, however that came.
+#[derive(Debug)]
+pub(crate) struct Duty(pub(crate) Arc<Orders>);
+
+impl Duty {
+    /// Leaves what was counted behind.
+    pub(crate) fn leave(&self, counted: Counted) {
+        self.0.inbox().last = Some(counted);
+    }
+}
+
+impl Drop for Duty {
+    fn drop(&mut self) {
+        let mut inbox = self.0.inbox();
+        inbox.ended = true;
+        // Who waits for an answer hears that there will be none.
+        inbox.orders.clear();
+    }
+}

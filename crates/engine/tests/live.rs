@@ -1,0 +1,195 @@
+//! Orders to running paths: who works, sleeps, is held up, fails, or has ended.
+
+use endpoint::{Failure, Sink, SinkEntry};
+use engine::build::{Path, Settings, build};
+use engine::catalogue::House;
+use engine::failure::Cause;
+use engine::live::{Fresh, Live, NotTaken, Snapshot};
+use engine::run::{Outcome, Until, run, run_alone};
+use filter::{Batch, Report, Time};
+use pipeline::plan::{Machine, plan};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Arc, Condvar, Mutex};
+use std::time::Duration;
+
+/// Longer than any machine takes to do what it is asked.
+const LONG: Duration = Duration::from_secs(60);
+
+fn paths(text: &str, settings: Settings) -> Vec<Path> {
+    let (graph, mistakes) = pipeline::read(text, &House);
+    assert!(mistakes.is_empty(), "{}", pipeline::render(text, &mistakes, false));
+    let plan = plan(graph, &House, &Machine::example()).expect("a plan");
+    build(&plan, settings).expect("spaces")
+}
+
+/// Runs a line while `act` has it; then it is stopped.
+fn during<T>(text: &str, settings: Settings, act: impl FnOnce(&Live) -> T) -> (T, Live, Outcome) {
+    let paths = paths(text, settings);
+    let live = paths[0].live();
+    std::thread::scope(|scope| {
+        let run = scope.spawn(|| run(paths, Until::default()).expect("a run"));
+        let done = act(&live);
+        live.stop();
+        (done, live, run.join().expect("a run"))
+    })
+}
+
+fn given(snapshot: &Snapshot) -> u64 {
+    snapshot.ledger.sources[0].1.given.blocks
+}
+
+#[test]
+fn counters_of_a_running_path_balance_and_grow_to_the_last_ones() {
+    let text = "generate rate=20000 | ipproto | count + discard";
+    let (told, live, outcome) = during(text, Settings::default(), |live| {
+        let mut told = vec![live.counters(LONG)];
+        while told.len() < 3 {
+            let next = live.counters(LONG);
+            if given(&next) > told.last().map_or(0, given) {
+                told.push(next);
+            }
+        }
+        told
+    });
+    for snapshot in &told {
+        assert_eq!(snapshot.ledger.imbalances(), []);
+        assert!(snapshot.spaces.iter().all(|(_, fresh)| *fresh == Fresh::Now), "{snapshot:?}");
+        let count = snapshot.ledger.filters.iter().find(|node| node.name == "count");
+        assert_eq!(count.expect("a node").taken.blocks, given(snapshot), "at a block boundary");
+    }
+    assert!(live.is_ended());
+    let last = live.counters(LONG);
+    assert!(last.spaces.iter().all(|(_, fresh)| *fresh == Fresh::Ended), "{last:?}");
+    assert_eq!(last.ledger, outcome.ledger, "an ended path tells its last counters");
+    assert_eq!(last.reports, outcome.reports);
+    assert_eq!(live.order(0, LONG, |_| ()), Err(NotTaken::Ended));
+    assert_eq!(live.order(9, LONG, |_| ()), Err(NotTaken::Ended), "no such space");
+}
+
+#[test]
+fn a_path_of_two_spaces_is_told_with_what_lies_between_them() {
+    let text = "generate rate=50000 | count | pcap /dev/null";
+    let (told, live, _) = during(text, Settings::default(), |live| {
+        assert_eq!(live.spaces().len(), 2);
+        (0..50).map(|_| live.counters(LONG)).collect::<Vec<_>>()
+    });
+    for snapshot in told {
+        assert_eq!(snapshot.ledger.imbalances(), []);
+        let ring = snapshot.ledger.edges.iter().find(|edge| edge.events.is_some()).expect("a ring");
+        assert_eq!(ring.put.blocks, ring.taken.blocks + ring.resident.blocks);
+    }
+    assert!(live.is_ended());
+}
+
+#[test]
+fn who_sleeps_takes_orders() {
+    for text in ["exec \"sleep 1000\" | count", "exec \"sleep 1000\" | count | exec \"cat\""] {
+        let (names, ..) = during(text, Settings::default(), |live| {
+            let spaces = live.spaces().len();
+            let name = |space| live.order(space, LONG, |space| space.name.clone());
+            (0..spaces).map(|space| name(space).expect("an answer")).collect::<Vec<_>>()
+        });
+        assert!(names[0].starts_with("thread"), "{names:?}");
+    }
+}
+
+#[test]
+fn a_path_run_by_its_caller_takes_orders_too() {
+    let paths = paths("generate rate=1000 count=100 | count", Settings::default());
+    let live = paths[0].live();
+    let ordered = std::thread::spawn(move || {
+        let answer = live.order(0, LONG, |space| space.name.clone());
+        (answer, live)
+    });
+    // The order lies there before the path starts, or comes in time, or finds it ended.
+    let outcome = run_alone(paths);
+    let (answer, live) = ordered.join().expect("no panic");
+    assert!(matches!(answer.as_deref(), Ok("thread0") | Err(NotTaken::Ended)), "{answer:?}");
+    assert_eq!(live.counters(LONG).ledger, outcome.ledger);
+}
+
+/// What `Gated` sinks wait for.
+static GATE: (Mutex<bool>, Condvar) = (Mutex::new(false), Condvar::new());
+
+/// A sink that takes nothing until the gate is open.
+struct Gated;
+
+impl Sink for Gated {
+    fn take(&mut self, _: &Batch<'_>, _: Time) -> Result<(), Failure> {
+        let shut = GATE.0.lock().expect("no panic");
+        let (_open, late) = GATE.1.wait_timeout_while(shut, LONG, |open| !*open).expect("no panic");
+        assert!(!late.timed_out(), "the gate was never opened");
+        Ok(())
+    }
+
+    fn finish(&mut self) -> Result<Report, Failure> {
+        Ok(Report::default())
+    }
+}
+
+#[test]
+fn who_is_held_up_says_so_and_a_withdrawn_order_is_never_done() {
+    let pcap = endpoint::catalog::sink("pcap").expect("it is there").description;
+    let gated = SinkEntry { description: pcap, open: |_| Ok(Box::new(Gated)) };
+    let settings = Settings { sinks: Box::leak(Box::new([gated])), ..Settings::default() };
+    let done = Arc::new(AtomicU32::new(0));
+    let (why, live, outcome) = during("generate | pcap /dev/null", settings, |live| {
+        let short = Duration::from_millis(20);
+        // First the ring has to fill.
+        let why = loop {
+            let done = Arc::clone(&done);
+            let order = move |_: &mut _| done.fetch_add(1, Ordering::Relaxed);
+            match live.order(0, short, order) {
+                Err(why @ NotTaken::HeldUp { .. }) => break why,
+                Ok(_) | Err(NotTaken::Late { .. }) => {}
+                Err(NotTaken::Ended) => panic!("it has ended"),
+            }
+        };
+        let before = done.load(Ordering::Relaxed);
+        let late = live.order(1, short, |_| ());
+        assert_eq!(late, Err(NotTaken::Late { space: "thread1".to_owned() }));
+        let snapshot = live.counters(2 * short);
+        assert!(matches!(snapshot.spaces[0].1, Fresh::Old(NotTaken::HeldUp { .. })));
+        *GATE.0.lock().expect("no panic") = true;
+        GATE.1.notify_all();
+        assert_eq!(live.order(0, LONG, |_| ()), Ok(()), "it goes on");
+        assert_eq!(live.order(1, LONG, |_| ()), Ok(()), "it goes on");
+        assert_eq!(done.load(Ordering::Relaxed), before, "what was withdrawn was not done");
+        why
+    });
+    assert_eq!(why, NotTaken::HeldUp { space: "thread0".to_owned(), edge: 0 });
+    assert_eq!(why.to_string(), "thread0 waits for room in a ring: who reads it takes nothing");
+    assert_eq!(outcome.ledger.imbalances(), []);
+    assert!(live.is_ended());
+}
+
+#[test]
+fn an_order_that_panics_ends_the_path_and_tells_its_caller() {
+    let paths = paths("generate rate=1000 | count", Settings::default());
+    let live = paths[0].live();
+    let outcome = std::thread::scope(|scope| {
+        let run = scope.spawn(|| run(paths, Until::default()).expect("a run"));
+        let answer = live.order(0, LONG, |_| panic!("this order panics on purpose"));
+        assert_eq!(answer, Err::<(), _>(NotTaken::Ended));
+        run.join().expect("a run")
+    });
+    assert!(matches!(outcome.failures[0].cause, Cause::Panic { .. }), "{:?}", outcome.failures);
+    assert!(live.is_ended());
+}
+
+#[test]
+fn orders_from_many_threads_are_done_one_after_the_other() {
+    static INSIDE: AtomicBool = AtomicBool::new(false);
+    let (done, ..) = during("generate rate=100000 | count", Settings::default(), |live| {
+        std::thread::scope(|scope| {
+            let order = |_: &mut _| {
+                assert!(!INSIDE.swap(true, Ordering::Relaxed), "two at once");
+                INSIDE.store(false, Ordering::Relaxed);
+            };
+            let fifty = move || (0..50).map(|_| live.order(0, LONG, order)).collect::<Vec<_>>();
+            let all: Vec<_> = (0..4).map(|_| scope.spawn(fifty)).collect();
+            all.into_iter().flat_map(|one| one.join().expect("no panic")).collect::<Vec<_>>()
+        })
+    });
+    assert_eq!(done, vec![Ok(()); 200]);
+}
