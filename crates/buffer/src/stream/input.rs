@@ -82,7 +82,8 @@ impl Input {
     ///
     /// A ring that overwrites gives whole blocks, one at a time, so that a lap is never mixed with
     /// another one: where `out` is too short the answer is [`Fault::TooLong`].
-    #[inline]
+    // As `Output::write`.
+    #[inline(always)]
     pub fn read(&mut self, out: &mut [u8]) -> Result<usize, Fault> {
         if self.ring.walk().take(out) {
             return Ok(out.len());
