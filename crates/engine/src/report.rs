@@ -1,5 +1,6 @@
 //! From what spaces counted, while they run or when they have ended, to the ledger of the path.
 
+use crate::kernel::Told;
 use crate::ledger::{BEYOND_COUNT, Edge, EdgeKind, Filtered, Ledger};
 use crate::process;
 use crate::space::node::{Arc, Node, Part};
@@ -73,7 +74,7 @@ pub(crate) struct Counted {
     reports: Vec<Reported>,
     failed: bool,
     /// Of a kernel space, what was counted beside its nodes.
-    kernel: Option<(Vec<(String, Seen)>, Vec<Edge>)>,
+    kernel: Option<Told>,
 }
 
 /// What one node has counted.
@@ -119,8 +120,7 @@ impl Counted {
 
     fn of(remains: &Remains) -> Self {
         let failed = remains.failure.is_some();
-        let kernel = remains.kernel.as_ref();
-        let kernel = kernel.map(|told| (told.sources.clone(), told.edges.clone()));
+        let kernel = remains.kernel.clone();
         Self { kernel, ..Self::new(&remains.nodes, remains.imported.clone(), failed) }
     }
 }
@@ -146,9 +146,9 @@ pub(crate) fn joined(spaces: Vec<Counted>, runs: bool) -> Ledger {
     let failed = spaces.iter().any(|space| space.failed);
     for space in spaces {
         let in_kernel = space.kernel.is_some();
-        if let Some((sources, edges)) = space.kernel {
-            ledger.sources.extend(sources);
-            ledger.edges.extend(edges);
+        if let Some(told) = space.kernel {
+            ledger.sources.extend(told.sources);
+            ledger.edges.extend(told.edges);
         }
         for node in space.nodes.into_iter().filter(|node| !node.transport) {
             let CountedNode { filtered: counted, seen, calls, ring, .. } = node;

@@ -20,7 +20,7 @@ use std::collections::HashMap;
 use sys::bpf::ring::place;
 
 /// What a kernel space leaves behind beside its nodes.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Told {
     /// What the sources saw.
     pub(crate) sources: Vec<(String, Seen)>,

@@ -293,8 +293,8 @@ impl Space {
             let done = catch_unwind(AssertUnwindSafe(|| order(self)));
             if let Err(panic) = done {
                 // Who knows what it left behind.
-                let name = self.name.clone();
-                self.turn.failure.get_or_insert(PathFailure::panicked(name, &*panic, None));
+                let failed = || PathFailure::panicked(self.name.clone(), &*panic, None);
+                self.turn.failure.get_or_insert_with(failed);
             }
         }
     }
