@@ -26,12 +26,31 @@ pub struct Word {
     pub at: usize,
     /// How long it is, in bytes.
     pub length: usize,
+    /// Which request it is of, where a program runs several; 0 where it runs one.
+    pub request: u32,
 }
 
 impl Word {
     /// The filter `filter`, standing at byte `at` of the request with its arguments.
     pub fn new(filter: &str, at: usize, length: usize) -> Self {
-        Self { filter: filter.to_owned(), at, length }
+        Self { filter: filter.to_owned(), at, length, request: 0 }
+    }
+
+    /// The same word of another request.
+    #[must_use]
+    pub fn of_request(self, request: u32) -> Self {
+        Self { request, ..self }
+    }
+
+    /// What the code is called in the kernel's own log.
+    #[must_use]
+    pub fn line(&self) -> String {
+        let Self { filter, at, length, request } = self;
+        let end = at + length;
+        match request {
+            0 => format!("{filter} @{at}..{end}"),
+            request => format!("{filter} @{at}..{end} of request {request}"),
+        }
     }
 }
 
@@ -130,10 +149,7 @@ impl Program {
     pub fn lines(&self) -> Vec<(usize, u32, String)> {
         let named = self.source.iter().map(|line| {
             let word = line.word.and_then(|word| self.words.get(word));
-            let text = word.map_or_else(
-                || "frame".to_owned(),
-                |Word { filter, at, length }| format!("{filter} @{at}..{}", at + length),
-            );
+            let text = word.map_or_else(|| "frame".to_owned(), Word::line);
             let number = line.word.and_then(|word| u32::try_from(word + 2).ok());
             (line.from, number.unwrap_or(1), text)
         });

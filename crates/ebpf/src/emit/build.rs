@@ -20,7 +20,7 @@ use super::handle::{Answer, Base, Brand, Depth, Exit, Value};
 use super::link::{LONG, MUCH};
 use super::maps::{self, Table};
 use super::moved::map_slots;
-use super::tap::{self, Hand, Tap};
+use super::tap::{self, Desk, Hand, Joint};
 use super::{Finish, Target, UNSURE, Unfit};
 use crate::asm::{Asm, Label};
 use crate::insn::{Alu, Cond, Helper, Insn, R0, R1, R2, R6, R7, R8, R10, Size, atomic};
@@ -75,7 +75,7 @@ pub(super) struct Builder {
     pub(super) epoch: u16,
     /// Whether r9 may hold something else than the region of a tap.
     pub(super) region_lost: bool,
-    tap: Option<Tap>,
+    tap: Option<Joint>,
     pub(super) reach: u32,
     /// Instructions whose constant is `reach`.
     reach_at: Vec<usize>,
@@ -150,11 +150,15 @@ impl Builder {
     }
 
     /// A tap up to its first piece, and the exit for what is done with.
-    pub(super) fn begin_tap(target: Target, tap: Tap) -> (Box<Self>, Exit<'static>) {
+    pub(super) fn begin_tap(target: Target, tap: Joint) -> (Box<Self>, Exit<'static>) {
         Self::begin_with(target, Finish::Answer, Some(tap))
     }
 
-    fn begin_with(target: Target, finish: Finish, tap: Option<Tap>) -> (Box<Self>, Exit<'static>) {
+    fn begin_with(
+        target: Target,
+        finish: Finish,
+        tap: Option<Joint>,
+    ) -> (Box<Self>, Exit<'static>) {
         let mut b = Box::new(Self::new(target, finish));
         b.tap = tap;
         b.enter();
@@ -162,12 +166,18 @@ impl Builder {
         (b, out)
     }
 
+    /// Where a tap notes what it finds out; nowhere in other programs.
+    pub(super) fn desk(&self) -> Desk {
+        self.tap.as_ref().map_or(Desk::NONE, |tap| tap.desk)
+    }
+
     /// What a part begins with.
     fn enter(&mut self) {
         self.line();
         self.asm.push(Insn::mov(R6, R1));
-        if let Some(tap) = self.tap {
+        if let Some(tap) = self.tap.take() {
             self.region(&tap);
+            self.tap = Some(tap);
         }
         match self.target.place {
             Place::Tc if self.target.hardened => self.pointers(skb::DATA, skb::DATA_END),
@@ -266,7 +276,7 @@ impl Builder {
     /// The tap, once its body has said to whom frames go.
     pub(super) fn end_tap(
         mut self: Box<Self>,
-        tap: &Tap,
+        tap: &Joint,
         done: Label,
         hands: &[Hand],
     ) -> Result<Program, Unfit> {

@@ -1,15 +1,19 @@
 //! The tap: a program that hands frames to processes through rings, and counts.
 //!
 //! In: which memory the rings are, and a body that tallies and hands over. Out: a [`Program`] that
-//! lets every frame by. A frame that was handed over, be it to several, is copied once, behind
-//! everything else, into the ring of its processor; beside it lies a pointer for each of those to
-//! whom it goes. [SL §5.3, §6.2; CONTRACT 29]
+//! lets every frame by. A frame that was handed over, be it to several, is copied once for each
+//! owner, behind everything else, into that owner's ring of its processor; beside it lies a pointer
+//! for each of those to whom it goes. [SL §5.3, §6.2; CONTRACT 21, 29]
 //!
-//! Rings and bell are maps that somebody else made: in the code they have the two numbers behind
-//! those of the program's own maps. Of the rings a processor has a region ([`at`]), in which its
-//! program is alone: nothing there is atomic but what readers must see in order. Which frames are
-//! handed over to whom is kept in that memory, never in a register: what the verifier does not
-//! follow does not double the ways that it goes.
+//! Rings and bells are maps that somebody else made: in the code they have the numbers behind those
+//! of the program's own maps. Of each a processor has a region ([`at`]), in which its program is
+//! alone: nothing there is atomic but what readers must see in order. Which frames are handed over
+//! to whom is kept in memory too ([`Desk`]), never in a register: what the verifier does not follow
+//! does not double the ways that it goes.
+//!
+//! A [`Tap`] has one memory for all of this. In a [`Joint`] several lines of several owners share a
+//! program: what it notes for itself, the frames of each owner and the pointers of each line are
+//! maps of their own, so that each can be given to those who may see it, and outlives the program.
 
 use super::build::{Builder, skb};
 use super::handle::{Base, Exit, Layers, Num, Value};
@@ -17,7 +21,7 @@ use super::scope::{Meta, Scope};
 use super::{Target, Unfit};
 use crate::insn::{
     Alu, Cond, Helper, Insn, PSEUDO_MAP, PSEUDO_MAP_VALUE, R0, R1, R2, R3, R4, R5, R6, R7, R8, R9,
-    R10, Size, atomic,
+    R10, Reg, Size, atomic,
 };
 use crate::program::{Place, Program};
 
@@ -85,9 +89,9 @@ pub mod record {
 pub const POINTER: u32 = 32;
 /// The most readers of one ring.
 pub const READERS_MAX: u32 = 32;
-/// To so many at most a frame can go.
+/// To so many at most a frame can go by one outlet.
 pub const HANDED_MAX: u32 = 31;
-/// So many tallies there are.
+/// So many tallies a tap has.
 pub const TALLIES_MAX: u16 = ((at::END - at::TALLIES) / 16) as u16;
 
 /// Rings as a program must know them. All numbers but `record_max` and `cpus` are fixed by how the
@@ -129,12 +133,157 @@ pub struct Bell {
     pub bytes: u32,
 }
 
+/// The memory of a program that several lines share.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Joint {
+    /// How many processors have a region in every map.
+    pub cpus: u32,
+    /// Whether the frames are those that the host sends.
+    pub sent: bool,
+    /// What the program notes for itself: the first map of those that it is given.
+    pub desk: Desk,
+    /// Whose frames are copied to which memory.
+    pub owners: Vec<Owner>,
+}
+
+/// Where a program notes what it has found out about a frame, and tallies; in bytes from the
+/// beginning of the region of a processor.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Desk {
+    /// Bytes of a region.
+    pub stride: u32,
+    chosen: i16,
+    outlets: u16,
+    handed: i16,
+    marks: i16,
+    marks_max: u16,
+    tallies: i16,
+    tallies_max: u16,
+}
+
+/// A ring of frames, and those who are pointed at them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Owner {
+    /// The number of its map among those that the program is given.
+    pub map: u32,
+    /// Bytes of a region.
+    pub stride: u32,
+    /// Where the records begin in a region.
+    pub records_at: u32,
+    /// Bytes of records: a power of two.
+    pub bytes: u32,
+    /// The most bytes of a frame that are kept.
+    pub record_max: u32,
+    /// The lines. Outlets are numbered through all owners, in order.
+    pub outlets: Vec<Outlet>,
+}
+
+/// Where a line is told what was copied for it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Outlet {
+    /// The number of its map among those that the program is given.
+    pub map: u32,
+    /// That of its bell.
+    pub bell_map: u32,
+    /// Bytes of a region.
+    pub stride: u32,
+    /// Where the pointers of the first reader begin in a region; those of the others follow.
+    pub pointers_at: u32,
+    /// How many pointers each reader has: a power of two.
+    pub pointers: u32,
+    /// When the bell rings.
+    pub bell: Bell,
+}
+
+impl Desk {
+    /// The one that lies in the first page of a tap's rings.
+    const PLAIN: Self = Self {
+        stride: 0,
+        chosen: at::CHOSEN,
+        outlets: 1,
+        handed: at::HANDED,
+        marks: 0,
+        marks_max: 0,
+        tallies: at::TALLIES,
+        tallies_max: TALLIES_MAX,
+    };
+
+    /// That of a program that is no tap.
+    pub(super) const NONE: Self = Self { outlets: 0, marks_max: 0, tallies_max: 0, ..Self::PLAIN };
+
+    /// One for so many outlets, marks and tallies; none if a program cannot reach as much.
+    #[must_use]
+    pub fn new(outlets: usize, marks: usize, tallies: usize) -> Option<Self> {
+        let handed = outlets.checked_mul(8)?;
+        let each = 16 * usize::try_from(HANDED_MAX).ok()?;
+        let from = handed.checked_add(outlets.checked_mul(each)?)?;
+        let to = from.checked_add(marks.checked_mul(8)?)?;
+        let end = to.checked_add(tallies.checked_mul(16)?)?;
+        // A place is a signed offset of 16 bits.
+        i16::try_from(end).ok()?;
+        Some(Self {
+            stride: u32::try_from(end.next_multiple_of(64)).ok()?,
+            chosen: 0,
+            outlets: u16::try_from(outlets).ok()?,
+            handed: i16::try_from(handed).ok()?,
+            marks: i16::try_from(from).ok()?,
+            marks_max: u16::try_from(marks).ok()?,
+            tallies: i16::try_from(to).ok()?,
+            tallies_max: u16::try_from(tallies).ok()?,
+        })
+    }
+
+    /// Where a tally lies in the region of a processor: blocks, and behind them bytes.
+    #[must_use]
+    pub const fn tally(&self, number: u16) -> u32 {
+        self.tallies.cast_unsigned() as u32 + 16 * number as u32
+    }
+
+    fn word(&self, number: u16) -> i16 {
+        self.chosen + 8 * number.cast_signed()
+    }
+
+    fn handed(&self, number: u16) -> i16 {
+        self.handed + 16 * number.cast_signed()
+    }
+}
+
+impl Joint {
+    /// How many maps the program is given: the desk, and what the owners and outlets name.
+    #[must_use]
+    pub fn maps(&self) -> u32 {
+        let of = |owner: &Owner| {
+            let outlets = owner.outlets.iter().flat_map(|outlet| [outlet.map, outlet.bell_map]);
+            outlets.chain([owner.map]).max().unwrap_or(0)
+        };
+        self.owners.iter().map(of).max().unwrap_or(0) + 1
+    }
+
+    /// Whether all of it is one map, and a bell.
+    fn is_plain(&self) -> bool {
+        let here = |owner: &Owner| owner.map == 0 && owner.outlets.iter().all(|o| o.map == 0);
+        self.owners.iter().all(here)
+    }
+}
+
+impl From<&Tap> for Joint {
+    fn from(tap: &Tap) -> Self {
+        let Tap { cpus, stride, pointers_at, pointers, records_at, bytes, record_max, bell, sent } =
+            *tap;
+        let outlet = Outlet { map: 0, bell_map: 1, stride, pointers_at, pointers, bell };
+        let owner = Owner { map: 0, stride, records_at, bytes, record_max, outlets: vec![outlet] };
+        let desk = Desk { stride, ..Desk::PLAIN };
+        Self { cpus, sent, desk, owners: vec![owner] }
+    }
+}
+
 /// To whom a frame goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Hand {
-    /// A number of its own among all of this program, below [`HANDED_MAX`].
-    pub number: u8,
-    /// Which reader gets the pointer.
+    /// A number of its own among all of this program: [`HANDED_MAX`] times the number of the
+    /// outlet, and below that on from there.
+    pub number: u16,
+    /// Which reader of the outlet gets the pointer.
     pub reader: u8,
     /// What the pointer calls it.
     pub edge: u32,
@@ -152,27 +301,38 @@ pub fn tap(
     body: impl for<'p> FnOnce(&mut Scope<'p, 'static>, Layers<'p>, Exit<'p>) -> Hands,
     unsure: impl for<'p> FnOnce(&mut Scope<'p, 'static>, Layers<'p>),
 ) -> Result<Program, Unfit> {
+    joint(target, &tap.into(), body, unsure)
+}
+
+/// Makes a tap for several lines; see [`tap`].
+pub fn joint(
+    target: impl Into<Target>,
+    joint: &Joint,
+    body: impl for<'p> FnOnce(&mut Scope<'p, 'static>, Layers<'p>, Exit<'p>) -> Hands,
+    unsure: impl for<'p> FnOnce(&mut Scope<'p, 'static>, Layers<'p>),
+) -> Result<Program, Unfit> {
     let target = target.into();
     if target.place != Place::Tc {
         return Err(Unfit::new("a tap stands at traffic control"));
     }
-    let (builder, out) = Builder::begin_tap(target, *tap);
+    let (builder, out) = Builder::begin_tap(target, joint.clone());
     let mut scope = Scope::root(builder);
     let hands = body(&mut scope, Layers::untouched(), out)?;
     let first = scope.builder().unsure();
     scope.builder().leave_body(out.label, first);
     unsure(&mut scope, Layers::untouched());
-    scope.into_builder().end_tap(tap, out.label, &hands)
+    scope.into_builder().end_tap(joint, out.label, &hands)
 }
 
 impl<'s, 'o: 's> Scope<'s, 'o> {
     /// Adds one block of so many bytes to a tally of a tap.
     pub fn tally(&mut self, number: u16, bytes: Num<'s>) {
         let b = self.builder();
-        if number >= TALLIES_MAX {
+        let desk = b.desk();
+        if number >= desk.tallies_max {
             return b.refuse(Unfit::new("there is no room for more tallies"));
         }
-        let place = at::TALLIES + 16 * number.cast_signed();
+        let place = desk.tallies + 16 * number.cast_signed();
         b.find_region();
         b.fetch(bytes.into(), R0);
         for (word, amount) in [(place, None), (place + 8, Some(R0))] {
@@ -190,10 +350,12 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
     pub fn hand_over(&mut self, hand: Hand, on: Layers<'s>, class: Value<'s>) {
         let length = self.viewed(on);
         let b = self.builder();
-        if u32::from(hand.number) >= HANDED_MAX || u32::from(hand.reader) >= READERS_MAX {
+        let desk = b.desk();
+        let (outlet, bit) = hand.place();
+        if outlet >= desk.outlets || u32::from(hand.reader) >= READERS_MAX {
             return b.refuse(Unfit::new("it is handed over on too many ways"));
         }
-        let place = at::HANDED + 16 * i16::from(hand.number);
+        let place = desk.handed(hand.number);
         b.find_region();
         b.fetch(class, R1);
         b.asm.push(Insn::store(Size::W, R9, place + 4, R1));
@@ -211,10 +373,30 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
         }
         b.asm.push(Insn::store(Size::W, R9, place + 8, R1));
         b.asm.push(Insn::store(Size::W, R9, place + 12, hand.edge.cast_signed()));
-        b.asm.push(Insn::load(Size::DW, R1, R9, at::CHOSEN));
-        b.asm.push(Insn::alu(Alu::Or, R1, 1 << hand.number));
-        b.asm.push(Insn::store(Size::DW, R9, at::CHOSEN, R1));
+        b.asm.push(Insn::load(Size::DW, R1, R9, desk.word(outlet)));
+        b.asm.push(Insn::alu(Alu::Or, R1, 1 << bit));
+        b.asm.push(Insn::store(Size::DW, R9, desk.word(outlet), R1));
         b.hold(R1, None);
+    }
+
+    /// Sets or clears a mark, of which the verifier knows nothing.
+    pub fn mark(&mut self, number: u16, set: bool) {
+        let b = self.builder();
+        if let Some(place) = b.mark_at(number) {
+            b.find_region();
+            b.asm.push(Insn::store(Size::DW, R9, place, i32::from(set)));
+        }
+    }
+
+    /// Goes on only if a mark is set.
+    pub fn only_marked(&mut self, number: u16, miss: Exit<'s>) {
+        let b = self.builder();
+        if let Some(place) = b.mark_at(number) {
+            b.find_region();
+            b.asm.push(Insn::load(Size::DW, R1, R9, place));
+            b.hold(R1, None);
+            b.asm.jump_if(Cond::Eq, R1, 0, miss.label);
+        }
     }
 
     /// How many bytes are in view. What lies beside the frame is in view until a tag was read.
@@ -244,6 +426,14 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
     }
 }
 
+impl Hand {
+    /// The outlet, and which bit of its word.
+    fn place(self) -> (u16, u32) {
+        let number = u32::from(self.number);
+        (self.number / HANDED_MAX as u16, number % HANDED_MAX)
+    }
+}
+
 /// Whether a view that these layers describe begins behind a tag that may lie beside the frame:
 /// then it begins as much later in the frame with the tag in its place.
 #[must_use]
@@ -251,16 +441,15 @@ pub const fn is_behind_tag(on: &Layers<'_>) -> bool {
     on.tags > 0 || on.length.is_some()
 }
 
-/// The numbers of rings and bell until the program's own maps are counted.
-const RINGS: u32 = 0x7000;
-const BELL: u32 = RINGS + 1;
+/// The number of the first map that somebody else made, until the program's own are counted.
+const GIVEN: u32 = 0x7000;
 
 /// Whether a number is that of a map that somebody else made.
 pub(super) const fn is_given(number: i32) -> bool {
-    number >= RINGS.cast_signed()
+    number >= GIVEN.cast_signed()
 }
 
-/// Gives rings and bell the numbers behind those of the program's own maps.
+/// Gives the maps that somebody else made the numbers behind those of the program's own maps.
 pub(super) fn number_given(code: &mut [Insn], own: usize) {
     let own = i32::try_from(own).unwrap_or(i32::MAX);
     let mut wide = false;
@@ -268,91 +457,191 @@ pub(super) fn number_given(code: &mut [Insn], own: usize) {
         let first = insn.is_load64() && !wide;
         let map = matches!(insn.src, PSEUDO_MAP | PSEUDO_MAP_VALUE);
         if first && map && is_given(insn.imm) {
-            insn.imm += own - RINGS.cast_signed();
+            insn.imm += own - GIVEN.cast_signed();
         }
         wide = first;
     }
 }
 
-/// Places on the stack: where the region of this processor is, all the time; and what is free again
-/// once the body has ended.
+/// Places on the stack: where the desk of this processor is and which one it is, all the time; and
+/// what is free again once the body has ended.
 const REGION: i16 = -8;
-const NOW: i16 = -16;
-const POSITION: i16 = -24;
-const END: i16 = -32;
-const LENGTH: i16 = -40;
+const CPU: i16 = -16;
+const NOW: i16 = -24;
+const POSITION: i16 = -32;
+const END: i16 = -40;
+const LENGTH: i16 = -48;
+const RECORDS: i16 = -56;
 /// Offset in `__sk_buff`.
 const SEGMENT: i16 = 176;
 /// What becomes of a frame: the next program looks at it.
 const NEXT: i32 = -1;
 
-/// Stores r2 in a word of the region such that who sees it sees what was stored before, and nobody
+/// Stores r2 in a word of a region such that who sees it sees what was stored before, and nobody
 /// sees what is stored later without it. An x86 processor keeps the order of stores. Elsewhere it
 /// is an exchange: a store with release needs Linux 6.15.
-fn in_order(word: i16) -> Insn {
+fn in_order(region: Reg, word: i16) -> Insn {
     match cfg!(target_arch = "x86_64") {
-        true => Insn::store(Size::DW, R9, word, R2),
-        false => Insn::atomic(Size::DW, atomic::XCHG, R9, word, R2),
+        true => Insn::store(Size::DW, region, word, R2),
+        false => Insn::atomic(Size::DW, atomic::XCHG, region, word, R2),
     }
 }
 
 impl Builder {
-    /// r9 points at the region of this processor.
-    pub(super) fn region(&mut self, tap: &Tap) {
+    /// r9 points at the desk of this processor.
+    pub(super) fn region(&mut self, joint: &Joint) {
         let known = self.asm.label();
         self.asm.push(Insn::call(Helper::CpuId));
-        self.asm.jump_if(Cond::Lt, R0, tap.cpus.cast_signed(), known);
+        self.asm.jump_if(Cond::Lt, R0, joint.cpus.cast_signed(), known);
         self.asm.push(Insn::mov(R0, NEXT));
         self.asm.push(Insn::exit());
         self.asm.bind(known);
-        self.asm.push(Insn::alu(Alu::Mul, R0, tap.stride.cast_signed()));
-        self.asm.push_wide(Insn::load_map_value(R9, RINGS, 0));
+        if !joint.is_plain() {
+            self.asm.push(Insn::store(Size::DW, R10, CPU, R0));
+        }
+        self.asm.push(Insn::alu(Alu::Mul, R0, joint.desk.stride.cast_signed()));
+        self.asm.push_wide(Insn::load_map_value(R9, GIVEN, 0));
         self.asm.push(Insn::alu(Alu::Add, R9, R0));
-        self.asm.push(Insn::store(Size::DW, R9, at::CHOSEN, 0));
+        for outlet in 0..joint.desk.outlets {
+            self.asm.push(Insn::store(Size::DW, R9, joint.desk.word(outlet), 0));
+        }
         self.hold_none();
-        self.slots(1);
+        self.slots(2);
         self.asm.push(Insn::store(Size::DW, R10, REGION, R9));
     }
 
-    /// Has the region in r9 again where somebody may have used that for something else.
+    /// Has the desk in r9 again where somebody may have used that for something else.
     fn find_region(&mut self) {
         if self.region_lost {
             self.asm.push(Insn::load(Size::DW, R9, R10, REGION));
         }
     }
 
-    /// Copies the frame if it was handed over to anybody, and lets it by.
-    pub(super) fn hand_over(&mut self, tap: &Tap, hands: &[Hand]) {
-        let (pass, failed) = (self.asm.label(), self.asm.label());
-        if !hands.is_empty() {
-            self.find_region();
-            self.asm.push(Insn::load(Size::DW, R1, R9, at::CHOSEN));
-            self.asm.jump_if(Cond::Eq, R1, 0, pass);
-            self.copy_frame(tap, (pass, failed));
-            self.point(tap, hands);
-            self.ring_bell(tap.bell, pass);
-            self.asm.bind(failed);
-            self.add_one(at::FAILED);
+    /// Has the region of this processor in a map in `reg`, or says where it is already.
+    fn region_of(&mut self, map: u32, stride: u32, reg: Reg) -> Reg {
+        if map == 0 {
+            return R9;
         }
-        self.asm.bind(pass);
+        self.asm.push(Insn::load(Size::DW, R0, R10, CPU));
+        self.asm.push(Insn::alu(Alu::Mul, R0, stride.cast_signed()));
+        self.asm.push_wide(Insn::load_map_value(reg, GIVEN + map, 0));
+        self.asm.push(Insn::alu(Alu::Add, reg, R0));
+        reg
+    }
+
+    fn mark_at(&mut self, number: u16) -> Option<i16> {
+        let desk = self.desk();
+        if number >= desk.marks_max {
+            self.refuse(Unfit::new("there is no room for more marks"));
+            return None;
+        }
+        Some(desk.marks + 8 * number.cast_signed())
+    }
+
+    /// Copies the frame for every owner to whose lines it was handed over, and lets it by.
+    pub(super) fn hand_over(&mut self, joint: &Joint, hands: &[Hand]) {
+        self.find_region();
+        if joint.owners.len() > 1 {
+            self.asm.push(Insn::store(Size::DW, R10, NOW, 0));
+        }
+        let mut number = 0;
+        for owner in &joint.owners {
+            let outlets: Vec<Ours<'_>> = owner
+                .outlets
+                .iter()
+                .zip(number..)
+                .map(|(outlet, number)| {
+                    let to = |hand: &&Hand| hand.place().0 == number;
+                    let hands = hands.iter().filter(to).copied().collect();
+                    Ours { outlet, word: joint.desk.word(number), hands }
+                })
+                .collect();
+            number += u16::try_from(outlets.len()).unwrap_or(u16::MAX);
+            if outlets.iter().any(|outlet| !outlet.hands.is_empty()) {
+                self.hand_to(joint, owner, &outlets);
+            }
+        }
         self.asm.push(Insn::mov(R0, NEXT));
         self.asm.push(Insn::exit());
     }
 
+    /// Copies the frame for one owner, points at it, and rings.
+    fn hand_to(&mut self, joint: &Joint, owner: &Owner, outlets: &[Ours<'_>]) {
+        let (next, failed) = (self.asm.label(), self.asm.label());
+        for (at, ours) in outlets.iter().enumerate() {
+            let to = if at == 0 { R1 } else { R2 };
+            self.asm.push(Insn::load(Size::DW, to, R9, ours.word));
+            if at > 0 {
+                self.asm.push(Insn::alu(Alu::Or, R1, R2));
+            }
+        }
+        self.asm.jump_if(Cond::Eq, R1, 0, next);
+        self.copy_frame(joint, owner, (next, failed));
+        let alone = outlets.len() == 1;
+        for ours in outlets {
+            self.of_outlet(ours, alone, |b, region| b.point(joint, ours, region));
+        }
+        let records = if owner.map == 0 { R9 } else { R3 };
+        if owner.map != 0 {
+            self.asm.push(Insn::load(Size::DW, R3, R10, RECORDS));
+        }
+        self.asm.push(Insn::load(Size::DW, R1, R10, END));
+        self.asm.push(Insn::store(Size::DW, records, at::COMMITTED, R1));
+        for ours in outlets {
+            let then = self.asm.label();
+            self.of_outlet(ours, alone, |b, region| b.ring_bell(ours.outlet, region, then));
+            self.asm.bind(then);
+        }
+        self.asm.jump(next);
+        self.asm.bind(failed);
+        for ours in outlets {
+            self.of_outlet(ours, alone, |b, region| b.add_one(region, at::FAILED));
+        }
+        self.asm.bind(next);
+    }
+
+    /// Emits what happens to an outlet, if the frame goes to it, with its region in a register.
+    fn of_outlet(&mut self, ours: &Ours<'_>, alone: bool, f: impl FnOnce(&mut Self, Reg)) {
+        let not = self.asm.label();
+        if !alone {
+            self.asm.push(Insn::load(Size::DW, R1, R9, ours.word));
+            self.asm.jump_if(Cond::Eq, R1, 0, not);
+        }
+        let region = self.region_of(ours.outlet.map, ours.outlet.stride, R8);
+        f(self, region);
+        self.asm.bind(not);
+    }
+
     /// Reserves, and writes a record; it lies at r7.
-    fn copy_frame(&mut self, tap: &Tap, (pass, failed): (crate::asm::Label, crate::asm::Label)) {
+    fn copy_frame(
+        &mut self,
+        joint: &Joint,
+        owner: &Owner,
+        (pass, failed): (crate::asm::Label, crate::asm::Label),
+    ) {
         use record::{ALIGNED, HEADER};
+        let (fits, known) = (self.asm.label(), self.asm.label());
         let asm = &mut self.asm;
-        let fits = asm.label();
         asm.push(Insn::load(Size::W, R8, R6, skb::LEN));
         asm.push(Insn::store(Size::DW, R10, LENGTH, R8));
-        asm.jump_if(Cond::Le, R8, tap.record_max.cast_signed(), fits);
-        asm.push(Insn::mov(R8, tap.record_max.cast_signed()));
+        asm.jump_if(Cond::Le, R8, owner.record_max.cast_signed(), fits);
+        asm.push(Insn::mov(R8, owner.record_max.cast_signed()));
         asm.bind(fits);
         asm.jump_if(Cond::Lt, R8, 1, pass);
+        if joint.owners.len() > 1 {
+            // Of one frame all have the same time.
+            asm.push(Insn::load(Size::DW, R1, R10, NOW));
+            asm.jump_if(Cond::Ne, R1, 0, known);
+        }
         asm.push(Insn::call(Helper::KtimeNs));
         asm.push(Insn::store(Size::DW, R10, NOW, R0));
-        asm.push(Insn::load(Size::DW, R1, R9, at::RESERVED));
+        asm.bind(known);
+        let region = self.region_of(owner.map, owner.stride, R7);
+        let asm = &mut self.asm;
+        if owner.map != 0 {
+            asm.push(Insn::store(Size::DW, R10, RECORDS, R7));
+        }
+        asm.push(Insn::load(Size::DW, R1, region, at::RESERVED));
         asm.push(Insn::store(Size::DW, R10, POSITION, R1));
         asm.push(Insn::mov(R2, R8));
         asm.push(Insn::alu(Alu::Add, R2, (HEADER + ALIGNED - 1).cast_signed()));
@@ -360,11 +649,19 @@ impl Builder {
         asm.push(Insn::alu(Alu::Add, R2, R1));
         asm.push(Insn::store(Size::DW, R10, END, R2));
         // Reserved is seen before anything that is written there.
-        asm.push(in_order(at::RESERVED));
-        asm.push(Insn::alu(Alu::And, R1, tap.bytes.cast_signed() - 1));
-        asm.push(Insn::mov(R7, R9));
-        asm.push(Insn::alu(Alu::Add, R7, tap.records_at.cast_signed()));
+        asm.push(in_order(region, at::RESERVED));
+        asm.push(Insn::alu(Alu::And, R1, owner.bytes.cast_signed() - 1));
+        if owner.map == 0 {
+            asm.push(Insn::mov(R7, R9));
+        }
+        asm.push(Insn::alu(Alu::Add, R7, owner.records_at.cast_signed()));
         asm.push(Insn::alu(Alu::Add, R7, R1));
+        self.fill_record(joint.sent, failed);
+    }
+
+    /// Writes the record at r7, with r8 bytes of the frame.
+    fn fill_record(&mut self, sent: bool, failed: crate::asm::Label) {
+        let asm = &mut self.asm;
         asm.push(Insn::store(Size::DW, R7, record::STAMP, -1));
         for (size, from, to) in [(Size::W, LENGTH, record::LENGTH), (Size::DW, NOW, record::TIME)] {
             asm.push(Insn::load(Size::DW, R1, R10, from));
@@ -381,14 +678,14 @@ impl Builder {
         }
         // 1 if there is a tag.
         asm.push(Insn::load(Size::W, R1, R6, skb::TAG_PRESENT));
-        if tap.sent {
+        if sent {
             asm.push(Insn::alu(Alu::Or, R1, i32::from(record::SENT)));
         }
         asm.push(Insn::store(Size::H, R7, record::MARKS, R1));
         asm.push(Insn::mov(R1, R6));
         asm.push(Insn::mov(R2, 0));
         asm.push(Insn::mov(R3, R7));
-        asm.push(Insn::alu(Alu::Add, R3, HEADER.cast_signed()));
+        asm.push(Insn::alu(Alu::Add, R3, record::HEADER.cast_signed()));
         asm.push(Insn::mov(R4, R8));
         asm.push(Insn::call(Helper::SkbLoadBytes));
         asm.jump_if(Cond::Ne, R0, 0, failed);
@@ -396,22 +693,23 @@ impl Builder {
         asm.push(Insn::store(Size::DW, R7, record::STAMP, R1));
     }
 
-    /// Writes the pointers, then how many there are (release), then that the record is whole.
-    fn point(&mut self, tap: &Tap, hands: &[Hand]) {
+    /// Writes the pointers of an outlet, then how many there are (release).
+    fn point(&mut self, joint: &Joint, ours: &Ours<'_>, region: Reg) {
         let asm = &mut self.asm;
-        for hand in hands {
+        let outlet = ours.outlet;
+        for hand in &ours.hands {
             let not = asm.label();
             let head = at::HEADS + 8 * i16::from(hand.reader);
-            let seen = at::HANDED + 16 * i16::from(hand.number);
-            let pointers = tap.pointers_at + u32::from(hand.reader) * tap.pointers * POINTER;
-            asm.push(Insn::load(Size::DW, R1, R9, at::CHOSEN));
-            asm.push(Insn::alu(Alu::And, R1, 1 << hand.number));
+            let seen = joint.desk.handed(hand.number);
+            let pointers = outlet.pointers_at + u32::from(hand.reader) * outlet.pointers * POINTER;
+            asm.push(Insn::load(Size::DW, R1, R9, ours.word));
+            asm.push(Insn::alu(Alu::And, R1, 1 << hand.place().1));
             asm.jump_if(Cond::Eq, R1, 0, not);
-            asm.push(Insn::load(Size::DW, R2, R9, head));
+            asm.push(Insn::load(Size::DW, R2, region, head));
             asm.push(Insn::mov(R3, R2));
-            asm.push(Insn::alu(Alu::And, R3, tap.pointers.cast_signed() - 1));
+            asm.push(Insn::alu(Alu::And, R3, outlet.pointers.cast_signed() - 1));
             asm.push(Insn::alu(Alu::Mul, R3, POINTER.cast_signed()));
-            asm.push(Insn::mov(R4, R9));
+            asm.push(Insn::mov(R4, region));
             asm.push(Insn::alu(Alu::Add, R4, pointers.cast_signed()));
             asm.push(Insn::alu(Alu::Add, R4, R3));
             asm.push(Insn::load(Size::DW, R5, R10, POSITION));
@@ -421,35 +719,35 @@ impl Builder {
                 asm.push(Insn::store(Size::DW, R4, 8 + word, R5));
             }
             asm.push(Insn::alu(Alu::Add, R2, 1));
-            asm.push(in_order(head));
+            asm.push(in_order(region, head));
             asm.bind(not);
         }
-        asm.push(Insn::load(Size::DW, R1, R10, END));
-        asm.push(Insn::store(Size::DW, R9, at::COMMITTED, R1));
     }
 
-    fn ring_bell(&mut self, bell: Bell, pass: crate::asm::Label) {
+    fn ring_bell(&mut self, outlet: &Outlet, region: Reg, then: crate::asm::Label) {
+        let bell = outlet.bell;
         let asm = &mut self.asm;
         let (now, missed) = (asm.label(), asm.label());
-        asm.push(Insn::load(Size::DW, R2, R9, at::SINCE_BELL));
+        asm.push(Insn::load(Size::DW, R2, region, at::SINCE_BELL));
         asm.push(Insn::alu(Alu::Add, R2, 1));
-        asm.push(Insn::store(Size::DW, R9, at::SINCE_BELL, R2));
-        asm.push(Insn::load(Size::DW, R3, R9, at::BELL_POSITION));
+        asm.push(Insn::store(Size::DW, region, at::SINCE_BELL, R2));
+        asm.push(Insn::load(Size::DW, R1, R10, END));
+        asm.push(Insn::load(Size::DW, R3, region, at::BELL_POSITION));
         asm.push(Insn::alu(Alu::Sub, R1, R3));
         asm.jump_if(Cond::Ge, R1, bell.bytes.cast_signed(), now);
         asm.push(Insn::load(Size::DW, R1, R10, NOW));
-        asm.push(Insn::load(Size::DW, R3, R9, at::BELL_TIME));
+        asm.push(Insn::load(Size::DW, R3, region, at::BELL_TIME));
         asm.push(Insn::alu(Alu::Sub, R1, R3));
         asm.jump_if(Cond::Ge, R1, bell.wait_ns.cast_signed(), now);
-        asm.jump_if(Cond::Lt, R2, bell.blocks.cast_signed(), pass);
-        asm.jump_if(Cond::Lt, R1, bell.apart_ns.cast_signed(), pass);
+        asm.jump_if(Cond::Lt, R2, bell.blocks.cast_signed(), then);
+        asm.jump_if(Cond::Lt, R1, bell.apart_ns.cast_signed(), then);
         asm.bind(now);
         for (from, to) in [(NOW, at::BELL_TIME), (END, at::BELL_POSITION)] {
             asm.push(Insn::load(Size::DW, R1, R10, from));
-            asm.push(Insn::store(Size::DW, R9, to, R1));
+            asm.push(Insn::store(Size::DW, region, to, R1));
         }
-        asm.push(Insn::store(Size::DW, R9, at::SINCE_BELL, 0));
-        asm.push_wide(Insn::load_map(R1, BELL));
+        asm.push(Insn::store(Size::DW, region, at::SINCE_BELL, 0));
+        asm.push_wide(Insn::load_map(R1, GIVEN + outlet.bell_map));
         asm.push(Insn::mov(R2, R10));
         asm.push(Insn::alu(Alu::Add, R2, i32::from(POSITION)));
         asm.push(Insn::mov(R3, 8));
@@ -457,16 +755,22 @@ impl Builder {
         asm.push(Insn::mov(R4, 2));
         asm.push(Insn::call(Helper::RingbufOutput));
         asm.jump_if(Cond::Ne, R0, 0, missed);
-        self.add_one(at::BELLS);
-        self.asm.jump(pass);
+        self.add_one(region, at::BELLS);
+        self.asm.jump(then);
         self.asm.bind(missed);
-        self.add_one(at::BELLS_FAILED);
-        self.asm.jump(pass);
+        self.add_one(region, at::BELLS_FAILED);
     }
 
-    fn add_one(&mut self, word: i16) {
-        self.asm.push(Insn::load(Size::DW, R1, R9, word));
+    fn add_one(&mut self, region: Reg, word: i16) {
+        self.asm.push(Insn::load(Size::DW, R1, region, word));
         self.asm.push(Insn::alu(Alu::Add, R1, 1));
-        self.asm.push(Insn::store(Size::DW, R9, word, R1));
+        self.asm.push(Insn::store(Size::DW, region, word, R1));
     }
+}
+
+/// An outlet, where its word lies on the desk, and the hands that use it.
+struct Ours<'j> {
+    outlet: &'j Outlet,
+    word: i16,
+    hands: Vec<Hand>,
 }

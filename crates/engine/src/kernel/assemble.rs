@@ -212,9 +212,9 @@ struct Emission<'t> {
 
 impl Emission<'_> {
     fn hand(&self, number: usize) -> Hand {
-        let small = u8::try_from(number).unwrap_or(u8::MAX);
+        let reader = u8::try_from(number).unwrap_or(u8::MAX);
         let edge = u32::try_from(self.tree.hands[number].edge).unwrap_or(u32::MAX);
-        Hand { number: small, reader: small, edge }
+        Hand { number: reader.into(), reader, edge }
     }
 
     /// Sends a block on its ways, and then to `done`: `on` is what is known of it, its class

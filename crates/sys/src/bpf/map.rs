@@ -41,6 +41,8 @@ pub enum MapKind {
     LruPerCpuHash = 10,
     /// Values by the longest prefix of the key.
     Prefixes = 11,
+    /// Maps by number.
+    Maps = 12,
     /// Interfaces by number, to redirect to.
     Devices = 14,
     /// Sockets of AF_XDP by number, to redirect to.
@@ -68,6 +70,7 @@ impl MapKind {
             9 => Self::LruHash,
             10 => Self::LruPerCpuHash,
             11 => Self::Prefixes,
+            12 => Self::Maps,
             14 => Self::Devices,
             17 => Self::XdpSockets,
             27 => Self::RingBuffer,
@@ -129,6 +132,18 @@ pub struct MapInfo {
 impl Map {
     /// Makes a map.
     pub fn create(wanted: &Specification<'_>) -> Result<Self> {
+        Self::create_around(wanted, 0)
+    }
+
+    /// An array of one map like this one.
+    pub(super) fn around(inner: &Self, name: &str) -> Result<Self> {
+        let (kind, key_size, value_size, entries) = (MapKind::Maps, 4, 4, 1);
+        let (mappable, types) = (false, None);
+        let wanted = Specification { name, kind, key_size, value_size, entries, mappable, types };
+        Self::create_around(&wanted, inner.fd.as_raw_fd().cast_unsigned())
+    }
+
+    fn create_around(wanted: &Specification<'_>, inner_fd: u32) -> Result<Self> {
         let Specification { name, kind, key_size, value_size, entries, mappable, types } = *wanted;
         let prefixes = if kind == MapKind::Prefixes { NO_PREALLOC } else { 0 };
         let (btf, key_type, value_type) = match types {
@@ -141,7 +156,7 @@ impl Map {
             value_size,
             entries,
             flags: prefixes | if mappable { MAPPABLE } else { 0 },
-            inner_fd: 0,
+            inner_fd,
             numa_node: 0,
             name: object_name(name),
             interface: 0,

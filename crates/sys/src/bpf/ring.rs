@@ -7,8 +7,12 @@
 //! end of the ring runs over into a tail behind it, so that it is always in one piece. Here is no
 //! reader: who reads copies, and checks by [`Region::reserved`] that the writer did not come round
 //! meanwhile.
+//!
+//! Where several lines are handed frames by one program, the records of an owner are rings without
+//! sinks, and each line has rings without records, which lie in those ([`Rings::beside`]).
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
 
 use super::map::{Map, MapKind};
 use crate::error::{Error, Result};
@@ -54,11 +58,11 @@ pub const SINKS_MAX: u32 = 32;
 pub struct Shape {
     /// How many CPUs there can be: each has a region.
     pub cpus: u32,
-    /// How many sinks have pointers of their own.
+    /// How many sinks have pointers of their own; 0 where only records lie.
     pub sinks: u32,
     /// Pointers of a sink on one CPU: a power of two.
     pub pointers: u32,
-    /// Bytes of records on one CPU: a power of two.
+    /// Bytes of records on one CPU: a power of two; 0 where the records lie elsewhere.
     pub bytes: u32,
     /// The most bytes of a frame that are kept; a frame that the kernel has joined has up to 64 KB.
     pub record_max: u32,
@@ -80,15 +84,30 @@ impl Shape {
     /// Bytes of a region, with the tail: whole pages.
     #[must_use]
     pub const fn stride(&self) -> u32 {
-        (self.records() + self.bytes + place::HEADER + self.record_max).next_multiple_of(4096)
+        let tail = if self.bytes == 0 { 0 } else { place::HEADER + self.record_max };
+        (self.records() + self.bytes + tail).next_multiple_of(4096)
+    }
+
+    /// The part that an owner has to itself: the records.
+    #[must_use]
+    pub const fn of_owner(self) -> Self {
+        Self { sinks: 0, ..self }
+    }
+
+    /// The part that a line has to itself: the pointers.
+    #[must_use]
+    pub const fn of_line(self) -> Self {
+        Self { bytes: 0, ..self }
     }
 
     /// Bytes of all regions; none where this is not a ring.
     #[must_use]
     pub fn size(&self) -> Option<u32> {
         let Self { cpus, sinks, pointers, bytes, record_max } = *self;
-        let whole = pointers.is_power_of_two() && bytes.is_power_of_two() && cpus > 0;
-        let fits = (1..=SINKS_MAX).contains(&sinks) && record_max > 0 && record_max <= bytes / 2;
+        let power = |n: u32, may_lack: bool| n.is_power_of_two() || n == 0 && may_lack;
+        let whole = pointers.is_power_of_two() && power(bytes, sinks > 0) && cpus > 0;
+        let long = bytes == 0 || record_max <= bytes / 2;
+        let fits = sinks <= SINKS_MAX && (sinks > 0 || bytes > 0) && record_max > 0 && long;
         // Far from the end of 32 bits, so that the sums of the other functions do not overflow.
         let small = pointers <= 1 << 20 && bytes <= 1 << 28;
         let size = (whole && fits && small).then(|| self.stride())?.checked_mul(cpus)?;
@@ -108,6 +127,8 @@ pub struct Rings {
     memory: ReadMapping,
     map: Map,
     shape: Shape,
+    /// Where the records lie, if not here.
+    records: Option<Arc<Self>>,
 }
 
 impl Rings {
@@ -116,7 +137,7 @@ impl Rings {
         let map = Map::array(name, shape.check()?, 1, true)?;
         map.freeze()?;
         let memory = map.map_read()?;
-        Ok(Self { memory, map, shape })
+        Ok(Self { memory, map, shape, records: None })
     }
 
     /// Takes rings that somebody handed over. A map that is not frozen, or is not what a ring of
@@ -130,12 +151,35 @@ impl Rings {
             return Err(Error::new("bpf", what, libc::EINVAL));
         }
         let memory = map.map_read()?;
-        Ok(Self { memory, map, shape })
+        Ok(Self { memory, map, shape, records: None })
     }
 
-    /// How large they are.
+    /// The pointers of a line to records that lie elsewhere. What is no such pair is refused.
+    pub fn beside(self, records: Arc<Self>) -> Result<Self> {
+        let same = self.shape.cpus == records.shape.cpus;
+        let pair = self.shape.bytes == 0 && records.shape.bytes > 0 && records.records.is_none();
+        if !(same && pair && self.shape.record_max == records.shape.record_max) {
+            let what = format!("{:?} beside {:?}", self.shape, records.shape);
+            return Err(Error::new("bpf", what, libc::EINVAL));
+        }
+        Ok(Self { records: Some(records), ..self })
+    }
+
+    /// Where the records lie.
     #[must_use]
-    pub const fn shape(&self) -> Shape {
+    pub fn records(&self) -> &Self {
+        self.records.as_deref().unwrap_or(self)
+    }
+
+    /// How large they are, records included, wherever these lie.
+    #[must_use]
+    pub fn shape(&self) -> Shape {
+        Shape { bytes: self.records().shape.bytes, ..self.shape }
+    }
+
+    /// What lies in this map.
+    #[must_use]
+    pub const fn own_shape(&self) -> Shape {
         self.shape
     }
 
@@ -155,7 +199,9 @@ impl Rings {
     #[must_use]
     pub fn region(&self, cpu: u32) -> Option<Region<'_>> {
         let base = cpu.checked_mul(self.shape.stride()).filter(|_| cpu < self.shape.cpus)?;
-        Some(Region { rings: self, base: base as usize })
+        let records = self.records();
+        let from = cpu.checked_mul(records.shape.stride())?;
+        Some(Region { rings: self, base: base as usize, records, from: from as usize })
     }
 }
 
@@ -186,6 +232,9 @@ pub struct Pointer {
 pub struct Region<'a> {
     rings: &'a Rings,
     base: usize,
+    /// Where the records lie, which may be the same.
+    records: &'a Rings,
+    from: usize,
 }
 
 impl Region<'_> {
@@ -195,13 +244,13 @@ impl Region<'_> {
     #[must_use]
     pub fn reserved(&self) -> u64 {
         std::sync::atomic::fence(std::sync::atomic::Ordering::Acquire);
-        self.word(place::RESERVED)
+        self.word_of_records(place::RESERVED)
     }
 
     /// How far records are whole.
     #[must_use]
     pub fn committed(&self) -> u64 {
-        self.word(place::COMMITTED)
+        self.word_of_records(place::COMMITTED)
     }
 
     /// How many pointers a sink was ever given. The records that they point to are seen after.
@@ -228,14 +277,14 @@ impl Region<'_> {
     /// a record.
     #[must_use]
     pub fn copy(&self, position: u64, from: u32, to: &mut [u8]) -> bool {
-        let shape = self.rings.shape;
+        let shape = self.records.shape;
         let most = (place::HEADER + shape.record_max) as usize;
         let end = (from as usize).checked_add(to.len());
         if end.is_none_or(|end| end > most) {
             return false;
         }
         let start = shape.records() + (position as u32 & (shape.bytes - 1));
-        self.rings.memory.copy(self.base + start as usize + from as usize, to)
+        self.records.memory.copy(self.from + start as usize + from as usize, to)
     }
 
     /// One of the writer's own words.
@@ -243,6 +292,10 @@ impl Region<'_> {
     pub fn scratch(&self, at: u32) -> Option<u64> {
         let inside = (place::SCRATCH..place::POINTERS).contains(&at);
         self.rings.memory.word(self.base + at as usize).filter(|_| inside)
+    }
+
+    fn word_of_records(&self, at: u32) -> u64 {
+        self.records.memory.word(self.from + at as usize).unwrap_or(0)
     }
 
     fn word(&self, at: u32) -> u64 {
@@ -260,9 +313,14 @@ mod tests {
         assert_eq!(shape.records(), 4096 + 64 * 32);
         assert_eq!(shape.stride(), (4096 + 2048 + 65536 + 32 + 2048_u32).next_multiple_of(4096));
         assert_eq!(shape.size(), Some(2 * shape.stride()));
+        assert_eq!(shape.of_line().stride(), 8192);
+        assert_eq!(
+            shape.of_owner().stride(),
+            (4096 + 65536 + 32 + 2048_u32).next_multiple_of(4096)
+        );
         let wrong = [
             Shape { cpus: 0, ..shape },
-            Shape { sinks: 0, ..shape },
+            Shape { sinks: 0, bytes: 0, ..shape },
             Shape { sinks: SINKS_MAX + 1, ..shape },
             Shape { pointers: 65, ..shape },
             Shape { bytes: 3 << 12, ..shape },
