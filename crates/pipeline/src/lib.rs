@@ -9,6 +9,7 @@ pub mod language;
 pub mod catalogue;
 pub mod check;
 pub mod classes;
+pub mod edit;
 pub mod explain;
 pub mod graph;
 pub mod plan;
