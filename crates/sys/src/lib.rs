@@ -17,6 +17,7 @@ pub mod file;
 pub mod futex;
 pub mod group;
 pub mod libpcap;
+pub mod local;
 pub mod machine;
 pub mod memory;
 pub mod name;
@@ -31,8 +32,10 @@ pub mod privilege;
 pub mod probe;
 pub mod process;
 pub mod revoke;
+pub mod service;
 pub mod signal;
 pub mod usage;
+pub mod watcher;
 pub mod xdp;
 
 pub use error::{Error, Result};

@@ -33,6 +33,34 @@ pub fn identity() -> (u32, u32) {
     (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw())
 }
 
+/// Leaves the terminal and the group of whoever started us: a session of its own, in the background
+/// for good.
+pub fn leave_terminal() -> Result<()> {
+    rustix::process::setsid().named("setsid", "")?;
+    Ok(())
+}
+
+/// Has nothing to read on standard input any more; answers what was there before.
+pub fn empty_input() -> Result<OwnedFd> {
+    use rustix::fs::{Mode, OFlags};
+    let before = rustix::io::fcntl_dupfd_cloexec(std::io::stdin(), 3).named("dup", "stdin")?;
+    let flags = OFlags::RDONLY | OFlags::CLOEXEC;
+    let nothing = rustix::fs::open("/dev/null", flags, Mode::empty()).named("open", "/dev/null")?;
+    rustix::stdio::dup2_stdin(nothing).named("dup2", "stdin")?;
+    Ok(before)
+}
+
+/// Has as many descriptors as this process may have at most; answers how many.
+#[must_use]
+pub fn most_descriptors() -> u64 {
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+    let now = getrlimit(Resource::Nofile);
+    let most = Rlimit { current: now.maximum, maximum: now.maximum };
+    // Refused nowhere; and if it were, it is as it was.
+    let _ = setrlimit(Resource::Nofile, most);
+    getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX)
+}
+
 /// Keeps this thread on one processor.
 pub fn pin_to(processor: usize) -> Result<()> {
     let mut set = rustix::thread::CpuSet::new();

@@ -1,0 +1,285 @@
+//! What users may: the file in which root says so.
+//!
+//! ```toml
+//! others-see = "names"          # of a path of another user: nothing, names or lines
+//!
+//! [quota]                       # of each user that is not named below
+//! paths = 32
+//! kernel-ns = 10_000_000        # of each second
+//!
+//! [users.alice]                 # by name or by number
+//! paths = 200
+//!
+//! [kernel]
+//! filters = ["rx", "bpf", "dport", "count"]     # what users may have run in the kernel
+//! ```
+//!
+//! What the file does not say is as it is built in. Root and the user of the daemon have no bounds.
+
+use crate::place;
+use crate::protocol::Quota;
+use serde::Deserialize;
+use std::collections::BTreeMap;
+use std::fmt;
+use std::fs::File;
+use std::io::{ErrorKind, Read as _};
+use std::path::{Path, PathBuf};
+
+/// Where the file is.
+pub const FILE: &str = "/etc/streamline/policy.toml";
+/// The longest file.
+const FILE_MAX: u64 = 1 << 20;
+
+/// What users may.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Policy {
+    /// What others see of a path.
+    pub others_see: Seen,
+    /// The filters that users may have in the kernel.
+    pub filters: Vec<String>,
+    /// Where it stands; none: it is the one that is built in.
+    pub file: Option<PathBuf>,
+    quota: Quota,
+    users: BTreeMap<u32, Quota>,
+}
+
+/// What others see of a path.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Seen {
+    /// Not that it is there.
+    Nothing,
+    /// Its number, name and user.
+    Names,
+    /// Its line, too.
+    Lines,
+}
+
+/// Why a policy is none.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct PolicyError {
+    /// The file.
+    pub file: PathBuf,
+    /// What is wrong, and where.
+    pub why: String,
+}
+
+impl fmt::Display for PolicyError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "the policy {} cannot be followed: {}", self.file.display(), self.why)
+    }
+}
+
+impl std::error::Error for PolicyError {}
+
+/// The file as it is written.
+#[derive(Deserialize, Default)]
+#[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
+struct Written {
+    others_see: Option<Seen>,
+    quota: Bounds,
+    users: BTreeMap<String, Bounds>,
+    kernel: InKernel,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
+struct Bounds {
+    paths: Option<u64>,
+    connections: Option<u64>,
+    rings: Option<u64>,
+    bytes: Option<u64>,
+    descriptors: Option<u64>,
+    kernel_ns: Option<u64>,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(default, deny_unknown_fields)]
+struct InKernel {
+    filters: Option<Vec<String>>,
+}
+
+/// What each user has who is not named.
+const QUOTA: Quota = Quota {
+    paths: Some(32),
+    connections: Some(64),
+    rings: Some(64),
+    bytes: Some(256 << 20),
+    descriptors: Some(256),
+    kernel_ns: Some(50_000_000),
+};
+
+/// What users may have in the kernel: what looks at packets and neither changes, sends nor takes
+/// them.
+const FILTERS: &[&str] = &[
+    "rx", "bpf", "eth", "vlan", "arp", "ip", "ipproto", "udp", "sport", "dport", "count", "sample",
+    "ratelimit", "drop",
+];
+
+impl Default for Policy {
+    fn default() -> Self {
+        Self {
+            others_see: Seen::Names,
+            filters: FILTERS.iter().map(|name| (*name).to_owned()).collect(),
+            file: None,
+            quota: QUOTA,
+            users: BTreeMap::new(),
+        }
+    }
+}
+
+impl Policy {
+    /// The policy in this file; where there is none, and nobody asked for it, the one that is built
+    /// in.
+    pub fn read(file: &Path, asked: bool) -> Result<Self, PolicyError> {
+        let wrong = |why: String| PolicyError { file: file.to_owned(), why };
+        let reason = |error: std::io::Error| {
+            wrong(error.to_string().split(" (os error").next().unwrap_or_default().to_lowercase())
+        };
+        let opened = match File::open(file) {
+            Err(error) if error.kind() == ErrorKind::NotFound && !asked => {
+                return Ok(Self::default());
+            }
+            opened => opened.map_err(reason)?,
+        };
+        place::is_trusted(&opened).map_err(wrong)?;
+        let mut text = String::new();
+        opened.take(FILE_MAX).read_to_string(&mut text).map_err(reason)?;
+        let policy = Self::parse(&text, user_number).map_err(wrong)?;
+        Ok(Self { file: Some(file.to_owned()), ..policy })
+    }
+
+    /// The policy in this text.
+    fn parse(text: &str, number: impl Fn(&str) -> Option<u32>) -> Result<Self, String> {
+        let written: Written = toml::from_str(text).map_err(|error| told(text, &error))?;
+        let built_in = Self::default();
+        let quota = written.quota.over(built_in.quota);
+        let mut users = BTreeMap::new();
+        for (name, bounds) in written.users {
+            let number = name.parse().ok().or_else(|| number(&name)).ok_or_else(|| {
+                format!("no user is called `{name}` in /etc/passwd: write the number (`id -u`)")
+            })?;
+            users.insert(number, bounds.over(quota));
+        }
+        Ok(Self {
+            others_see: written.others_see.unwrap_or(built_in.others_see),
+            filters: written.kernel.filters.unwrap_or(built_in.filters),
+            file: None,
+            quota,
+            users,
+        })
+    }
+
+    /// How much a user may have.
+    #[must_use]
+    pub fn quota(&self, uid: u32) -> Quota {
+        let own = sys::process::identity().0;
+        match self.users.get(&uid) {
+            Some(named) => *named,
+            None if uid == 0 || uid == own => Quota::default(),
+            None => self.quota,
+        }
+    }
+}
+
+impl Bounds {
+    /// What is said here, and where nothing is, what holds otherwise.
+    fn over(self, otherwise: Quota) -> Quota {
+        Quota {
+            paths: self.paths.or(otherwise.paths),
+            connections: self.connections.or(otherwise.connections),
+            rings: self.rings.or(otherwise.rings),
+            bytes: self.bytes.or(otherwise.bytes),
+            descriptors: self.descriptors.or(otherwise.descriptors),
+            kernel_ns: self.kernel_ns.or(otherwise.kernel_ns),
+        }
+    }
+}
+
+/// A mistake of the file with its line.
+fn told(text: &str, error: &toml::de::Error) -> String {
+    let before = error.span().and_then(|span| text.get(..span.start));
+    let line = before.map(|before| before.matches('\n').count() + 1);
+    let what = error.message().replace('\n', " ");
+    line.map_or_else(|| what.clone(), |line| format!("line {line}: {what}"))
+}
+
+/// The number of a user by its name.
+fn user_number(name: &str) -> Option<u32> {
+    users().find(|(known, _)| known == name).map(|(_, number)| number)
+}
+
+/// The name of a user by its number.
+#[must_use]
+pub fn user_name(uid: u32) -> Option<String> {
+    users().find(|(_, number)| *number == uid).map(|(name, _)| name)
+}
+
+fn users() -> impl Iterator<Item = (String, u32)> {
+    let text = std::fs::read_to_string("/etc/passwd").unwrap_or_default();
+    let users: Vec<_> = text
+        .lines()
+        .filter_map(|line| {
+            let mut fields = line.split(':');
+            let name = fields.next()?.to_owned();
+            let number = fields.nth(1)?.parse().ok()?;
+            Some((name, number))
+        })
+        .collect();
+    users.into_iter()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(text: &str) -> Result<Policy, String> {
+        Policy::parse(text, |name| (name == "alice").then_some(1001))
+    }
+
+    #[test]
+    fn what_is_not_said_is_as_it_is_built_in() {
+        assert_eq!(parse("").unwrap(), Policy::default());
+        let policy = parse(
+            "others-see = \"lines\"\n[quota]\npaths = 3\n[users.alice]\nbytes = 5\n\
+             [users.1002]\npaths = 7\n[kernel]\nfilters = [\"bpf\"]\n",
+        )
+        .unwrap();
+        assert_eq!((policy.others_see, policy.filters.as_slice()), (Seen::Lines, &["bpf".into()][..]));
+        let quota = |uid| policy.quota(uid);
+        assert_eq!(quota(4242), Quota { paths: Some(3), ..QUOTA });
+        assert_eq!(quota(1001), Quota { paths: Some(3), bytes: Some(5), ..QUOTA });
+        assert_eq!(quota(1002).paths, Some(7));
+        assert_eq!(quota(0), Quota::default(), "root has no bounds");
+    }
+
+    #[test]
+    fn mistakes_say_where_they_are() {
+        for (text, part) in [
+            ("others-see = \"all\"", "line 1"),
+            ("\n[quota]\npath = 3", "line 3"),
+            ("\n\n[quota]\npaths = -1", "line 4"),
+            ("[users.bob]\npaths = 1", "no user is called `bob`"),
+            ("[quota", "line 1"),
+        ] {
+            let told = parse(text).unwrap_err();
+            assert!(told.contains(part), "{text:?}: {told}");
+        }
+    }
+
+    #[test]
+    fn a_policy_that_others_may_write_is_not_followed() {
+        use std::os::unix::fs::PermissionsExt as _;
+        let folder = crate::testing::Folder::new();
+        let file = folder.path().join("policy.toml");
+        assert_eq!(Policy::read(&file, false).unwrap(), Policy::default());
+        let missing = Policy::read(&file, true).unwrap_err();
+        assert!(missing.to_string().contains("no such file"), "{missing}");
+        std::fs::write(&file, "[quota]\npaths = 1\n").unwrap();
+        std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o644)).unwrap();
+        assert_eq!(Policy::read(&file, true).unwrap().quota(4242).paths, Some(1));
+        std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o666)).unwrap();
+        let refused = Policy::read(&file, true).unwrap_err();
+        assert!(refused.to_string().contains("others may write"), "{refused}");
+    }
+}

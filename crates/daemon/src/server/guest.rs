@@ -1,0 +1,177 @@
+//! Who is connected: what it said, what it gets, and how much of the daemon's time.
+
+use super::Server;
+use super::registry::Entry;
+use crate::connection::{Arrived, Connection};
+use crate::protocol::Event;
+use crate::varlink::{Call, Fault, Reply};
+use buffer::aggregate::access::Credentials;
+use std::os::fd::{AsFd as _, OwnedFd};
+use sys::watcher::{Happened, Interest};
+
+/// Whoever is connected.
+#[derive(Debug)]
+pub(super) struct Guest {
+    pub(super) connection: Connection,
+    /// Who it was when it connected.
+    pub(super) who: Credentials,
+    /// Its process number, for people.
+    pub(super) process: i32,
+    /// Whether it is told which paths come and go.
+    pub(super) watches: bool,
+    /// The path that it has registered.
+    pub(super) path: Option<Worker>,
+    /// Whether room to send is waited for.
+    waits: bool,
+}
+
+/// The process of a path.
+#[derive(Debug)]
+pub(super) struct Worker {
+    pub(super) number: u32,
+    /// It ends when this can be read.
+    pub(super) process: OwnedFd,
+    /// Where it takes connections.
+    pub(super) way: Connection,
+}
+
+/// Which descriptor of a guest something happens to.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Part {
+    Connection = 0,
+    Process = 1,
+    Way = 2,
+    /// None of a guest's.
+    Listener = 3,
+}
+
+/// The number by which a descriptor is watched.
+pub(super) const fn number(id: u64, part: Part) -> u64 {
+    id << 2 | part as u64
+}
+
+/// What a number means.
+pub(super) const fn parts(number: u64) -> (u64, Part) {
+    let part = match number & 3 {
+        0 => Part::Connection,
+        1 => Part::Process,
+        2 => Part::Way,
+        _ => Part::Listener,
+    };
+    (number >> 2, part)
+}
+
+/// How many messages of one guest are answered before it is somebody else's turn.
+const MESSAGES_A_TURN: usize = 8;
+
+impl Guest {
+    pub(super) const fn new(connection: Connection, who: Credentials, process: i32) -> Self {
+        Self { connection, who, process, watches: false, path: None, waits: false }
+    }
+}
+
+impl Server {
+    /// A guest says something, or can be told more.
+    pub(super) fn hear(&mut self, id: u64, happened: Happened) {
+        if happened.writable {
+            self.flush(id);
+        }
+        for _ in 0..MESSAGES_A_TURN {
+            let Some(guest) = self.guests.get_mut(&id) else { return };
+            match guest.connection.next() {
+                Arrived::Nothing => return,
+                Arrived::Gone => return self.leaving.push(id),
+                Arrived::TooLong => {
+                    self.say(id, Reply::from(&Fault::invalid("message")), Vec::new());
+                    return self.leaving.push(id);
+                }
+                Arrived::Message(bytes, descriptors) => self.message(id, &bytes, descriptors),
+            }
+            if self.leaving.contains(&id) {
+                return;
+            }
+        }
+    }
+
+    fn message(&mut self, id: u64, bytes: &[u8], descriptors: Vec<OwnedFd>) {
+        let Ok(call) = Call::read(bytes) else {
+            // Who does not speak Varlink is told so, and not listened to any more.
+            self.say(id, Reply::from(&Fault::invalid("message")), Vec::new());
+            return self.leaving.push(id);
+        };
+        let answered = self.answer(id, &call, descriptors);
+        if call.oneway {
+            return;
+        }
+        match answered {
+            Ok(answer) => {
+                let continues = call.more && answer.continues;
+                let replies = answer.replies.len();
+                for (place, (parameters, descriptors)) in answer.replies.into_iter().enumerate() {
+                    let continues = continues || place + 1 < replies;
+                    let reply = Reply { continues, ..Reply::new(&parameters) };
+                    self.say(id, reply, descriptors);
+                }
+            }
+            Err(fault) => self.say(id, Reply::from(&fault), Vec::new()),
+        }
+    }
+
+    /// Tells a guest something; who does not take what it asked for is let go.
+    pub(super) fn say(&mut self, id: u64, reply: Reply, descriptors: Vec<OwnedFd>) {
+        let Some(guest) = self.guests.get_mut(&id) else { return };
+        if guest.connection.say(reply.text(), descriptors).is_err() {
+            return self.leaving.push(id);
+        }
+        self.wait_for_room(id);
+    }
+
+    fn flush(&mut self, id: u64) {
+        let Some(guest) = self.guests.get_mut(&id) else { return };
+        if guest.connection.flush().is_err() {
+            return self.leaving.push(id);
+        }
+        self.wait_for_room(id);
+    }
+
+    /// Watches for room where something is unsent.
+    fn wait_for_room(&mut self, id: u64) {
+        let Some(guest) = self.guests.get_mut(&id) else { return };
+        let waits = guest.connection.has_unsent();
+        if waits == guest.waits {
+            return;
+        }
+        guest.waits = waits;
+        let interest = if waits { Interest::ReadWrite } else { Interest::Read };
+        let number = number(id, Part::Connection);
+        if self.watcher.change(guest.connection.as_fd(), number, interest).is_err() {
+            self.leaving.push(id);
+        }
+    }
+
+    /// The way to a process: it says nothing there, and when it is gone so is the path.
+    pub(super) fn look_at_way(&mut self, id: u64) {
+        let Some(guest) = self.guests.get_mut(&id) else { return };
+        let Some(path) = &mut guest.path else { return };
+        for _ in 0..MESSAGES_A_TURN {
+            match path.way.next() {
+                Arrived::Nothing => return,
+                Arrived::Message(..) => {}
+                Arrived::TooLong | Arrived::Gone => return self.leaving.push(id),
+            }
+        }
+    }
+
+    /// Tells those who watch that a path came or went.
+    pub(super) fn announce(&mut self, event: &str, entry: &Entry) {
+        let watches = self.guests.iter().filter(|(_, guest)| guest.watches);
+        let told: Vec<_> = watches
+            .filter_map(|(id, guest)| Some((*id, entry.shown(guest.who.uid, &self.policy)?)))
+            .collect();
+        for (id, path) in told {
+            let event = Event { event: event.to_owned(), path };
+            let reply = Reply { continues: true, ..Reply::new(&event) };
+            self.say(id, reply, Vec::new());
+        }
+    }
+}

@@ -1,0 +1,196 @@
+//! What the daemon answers: `io.streamline`.
+
+use super::guest::{self, Guest, Part, Worker};
+use super::{Server, seconds};
+use crate::connection::Connection;
+use crate::place::PACKETS;
+use crate::protocol::{
+    About, Admit, Allowed, Connect, Connected, Event, Number, Paths, Quota, Register, faults,
+};
+use crate::varlink::{Call, Fault, interface};
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use std::os::fd::{AsFd as _, OwnedFd};
+use sys::local::{self, Form};
+use sys::watcher::Interest;
+
+/// What is answered: replies with what goes with them.
+#[derive(Debug)]
+pub(super) struct Answer {
+    pub(super) replies: Vec<(Value, Vec<OwnedFd>)>,
+    /// Whether more replies follow some time.
+    pub(super) continues: bool,
+}
+
+/// A method that takes nothing.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Nothing {}
+
+impl Answer {
+    fn one(parameters: &impl Serialize) -> Self {
+        Self::with(parameters, Vec::new())
+    }
+
+    fn with(parameters: &impl Serialize, descriptors: Vec<OwnedFd>) -> Self {
+        let value = serde_json::to_value(parameters).unwrap_or_default();
+        Self { replies: vec![(value, descriptors)], continues: false }
+    }
+}
+
+impl Server {
+    pub(super) fn answer(
+        &mut self,
+        id: u64,
+        call: &Call,
+        descriptors: Vec<OwnedFd>,
+    ) -> Result<Answer, Fault> {
+        let (named, method) = call.parts();
+        if named == interface::SERVICE.name {
+            return interface::service(call, interface::DAEMON).map(|value| Answer::one(&value));
+        }
+        if named != interface::DAEMON.name {
+            return Err(Fault::interface(named));
+        }
+        if call.upgrade {
+            return Err(Fault::invalid("upgrade"));
+        }
+        let guest = self.guests.get(&id).ok_or_else(Fault::denied)?;
+        match method {
+            "About" => call.take().map(|Nothing {}| Answer::one(&self.about())),
+            "List" => call.take().map(|Nothing {}| Answer::one(&self.list(guest))),
+            "Allowed" => call.take().map(|Nothing {}| Answer::one(&self.allowed(guest))),
+            "Watch" if !call.more => Err(Fault::expected_more()),
+            "Watch" => {
+                let Nothing {} = call.take()?;
+                self.watch(id)
+            }
+            "Register" => {
+                let wanted = call.take()?;
+                self.register(id, wanted, descriptors)
+            }
+            "Connect" => {
+                let Connect { path } = call.take()?;
+                self.connect(id, &path)
+            }
+            _ => Err(Fault::method(&call.method)),
+        }
+    }
+
+    fn about(&self) -> About {
+        About {
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            process: std::process::id(),
+            uid: sys::process::identity().0,
+            started: self.started,
+            policy: self.policy.file.as_ref().map(|file| file.display().to_string()),
+        }
+    }
+
+    fn list(&self, guest: &Guest) -> Paths {
+        let shown = |entry: &super::registry::Entry| entry.shown(guest.who.uid, &self.policy);
+        Paths { paths: self.registry.all().filter_map(shown).collect() }
+    }
+
+    fn allowed(&self, guest: &Guest) -> Allowed {
+        let uid = guest.who.uid;
+        let used = Quota {
+            paths: Some(self.registry.of_user(uid)),
+            connections: self.per_user.get(&uid).copied(),
+            ..Quota::default()
+        };
+        Allowed {
+            everything: uid == 0,
+            quota: self.policy.quota(uid),
+            used,
+            filters: self.policy.filters.clone(),
+        }
+    }
+
+    fn watch(&mut self, id: u64) -> Result<Answer, Fault> {
+        let guest = self.guests.get_mut(&id).ok_or_else(Fault::denied)?;
+        guest.watches = true;
+        let uid = guest.who.uid;
+        let shown = self.registry.all().filter_map(|entry| entry.shown(uid, &self.policy));
+        let event = |path| Event { event: "present".to_owned(), path };
+        let value = |event| serde_json::to_value(event).unwrap_or_default();
+        let replies = shown.map(|path| (value(event(path)), Vec::new())).collect();
+        Ok(Answer { replies, continues: true })
+    }
+
+    fn register(
+        &mut self,
+        id: u64,
+        wanted: Register,
+        descriptors: Vec<OwnedFd>,
+    ) -> Result<Answer, Fault> {
+        let guest = self.guests.get_mut(&id).ok_or_else(Fault::denied)?;
+        if guest.path.is_some() {
+            return Err(faults::refused("path", "this connection has one already"));
+        }
+        let way = way_to(guest, descriptors)?;
+        let gone = |_| faults::refused("process", "it has ended");
+        let process = local::process_of(guest.connection.as_fd()).map_err(gone)?;
+        let (uid, paths_max) = (guest.who.uid, self.policy.quota(guest.who.uid).paths);
+        let entry =
+            self.registry.add((uid, guest.process), wanted, paths_max, seconds())?.clone();
+        let number = entry.number;
+        let watched = [(process.as_fd(), Part::Process), (way.as_fd(), Part::Way)];
+        for (descriptor, part) in watched {
+            if self.watcher.watch(descriptor, guest::number(id, part), Interest::Read).is_err() {
+                self.registry.remove(number);
+                return Err(faults::refused("path", "the daemon cannot watch it"));
+            }
+        }
+        guest.path = Some(Worker { number, process, way });
+        self.announce("came", &entry);
+        Ok(Answer::one(&Number { number }))
+    }
+
+    fn connect(&mut self, id: u64, wanted: &str) -> Result<Answer, Fault> {
+        let guest = self.guests.get(&id).ok_or_else(Fault::denied)?;
+        if guest.connection.form() != Form::Packets {
+            return Err(faults::needs_descriptors(PACKETS));
+        }
+        let uid = guest.who.uid;
+        let entry = self.registry.find(wanted, uid, &self.policy)?;
+        if !entry.is_controlled_by(uid) {
+            return Err(faults::not_yours(wanted, entry.uid));
+        }
+        let connected = Connected { number: entry.number, uid: entry.uid };
+        let number = entry.number;
+        let of_path = |guest: &&mut Guest| {
+            guest.path.as_ref().is_some_and(|path| path.number == number)
+        };
+        let worker = self.guests.values_mut().find(of_path);
+        let worker = worker.and_then(|guest| guest.path.as_mut());
+        let worker = worker.ok_or_else(|| faults::busy(wanted))?;
+        // One that has not taken the last is not sent another.
+        if worker.way.has_unsent() && worker.way.flush().is_ok() && worker.way.has_unsent() {
+            return Err(faults::busy(wanted));
+        }
+        let busy = |_| faults::busy(wanted);
+        let (near, far) = sys::descriptor::pair().map_err(busy)?;
+        let process = worker.process.try_clone().map_err(|_| faults::busy(wanted))?;
+        let admit = Call { oneway: true, ..Call::new("io.streamline.path.Admit", &Admit { uid }) };
+        worker.way.say(admit.text(), vec![far]).map_err(|_| faults::busy(wanted))?;
+        Ok(Answer::with(&connected, vec![near, process]))
+    }
+}
+
+/// The one descriptor that comes with a path: where its process takes connections.
+fn way_to(guest: &Guest, descriptors: Vec<OwnedFd>) -> Result<Connection, Fault> {
+    if guest.connection.form() != Form::Packets {
+        return Err(faults::needs_descriptors(PACKETS));
+    }
+    let mut descriptors = descriptors.into_iter();
+    match (descriptors.next(), descriptors.next()) {
+        (Some(one), None) if sys::descriptor::is_one(&one) => {
+            Ok(Connection::new(one, Form::Packets))
+        }
+        _ => Err(faults::refused(
+            "descriptor",
+            "with a path comes one end of a pair of sockets that keep messages apart",
+        )),
+    }
+}

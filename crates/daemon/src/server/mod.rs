@@ -1,0 +1,223 @@
+//! The daemon itself: one thread that answers whoever comes and waits for nobody.
+//! (RELIABILITY T8, T10, T12, T13)
+//!
+//! ```text
+//!  clients ──► two sockets ──► guests ──► methods ──► registry
+//!                                │  one of them has registered a path: a worker
+//!                                ▼
+//!                 its connection, its process (pidfd), and a way to it (Admit)
+//! ```
+//!
+//! Who comes is who the kernel says it is. A guest costs what its user's quota lets it cost, and
+//! when it takes less than it asks for it is let go. A path is in the registry as long as the
+//! connection that registered it and the process that made it are there: either end is seen by the
+//! kernel at once, whichever way it came.
+//!
+//! The daemon is in no data path. Who may control a path gets a connection to its process: a fresh
+//! pair of sockets of which the daemon keeps neither end.
+
+mod accept;
+mod guest;
+mod methods;
+mod registry;
+
+use crate::place::{Place, PlaceError};
+use crate::policy::Policy;
+use guest::{Guest, Part};
+use registry::Registry;
+use std::collections::BTreeMap;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::Path;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use sys::local::{self, Form};
+use sys::watcher::{Happened, Interest, Watcher};
+
+/// Answers whoever comes.
+#[derive(Debug)]
+pub struct Server {
+    watcher: Watcher,
+    sockets: Vec<(OwnedFd, Form)>,
+    place: Option<Place>,
+    /// Whether the sockets in the directory are ours, and not those of a service manager.
+    own_sockets: bool,
+    policy: Policy,
+    registry: Registry,
+    guests: BTreeMap<u64, Guest>,
+    /// How many connections each user has.
+    per_user: BTreeMap<u32, u64>,
+    /// Guests that are let go when it is the turn of nobody.
+    leaving: Vec<u64>,
+    next: u64,
+    started: u64,
+    guests_max: usize,
+}
+
+/// What the service manager or the caller knows about the signal to end.
+const STOP: u64 = 3;
+/// Where the numbers of guests begin.
+const FIRST: u64 = 16;
+/// The most guests.
+const GUESTS_MAX: usize = 4096;
+/// How long nobody is let in after the kernel refused to: it is out of descriptors, or of memory.
+const REST: Duration = Duration::from_millis(20);
+
+impl Server {
+    /// A daemon in this directory; `open`: for all users.
+    pub fn open(directory: &Path, open: bool, policy: Policy) -> Result<Self, PlaceError> {
+        let place = Place::take(directory, open)?;
+        let sockets = [Form::Packets, Form::Stream].map(|form| {
+            let socket = place.listen(form, open)?;
+            Ok::<_, PlaceError>((socket, form))
+        });
+        let sockets = sockets.into_iter().collect::<Result<Vec<_>, _>>();
+        match sockets {
+            Ok(sockets) => Self::new(Some(place), sockets, true, policy),
+            Err(error) => {
+                place.clear(true);
+                Err(error)
+            }
+        }
+    }
+
+    /// A daemon on sockets that a service manager holds for it, in this directory.
+    pub fn on(
+        directory: &Path,
+        sockets: Vec<OwnedFd>,
+        policy: Policy,
+    ) -> Result<Self, PlaceError> {
+        let place = Place::take(directory, true)?;
+        let with_form = |socket: OwnedFd| Ok((local::form(&socket)?, socket));
+        let sockets: sys::Result<Vec<_>> = sockets.into_iter().map(with_form).collect();
+        let sockets = sockets?.into_iter().map(|(form, socket)| (socket, form)).collect();
+        Self::new(Some(place), sockets, false, policy)
+    }
+
+    fn new(
+        place: Option<Place>,
+        sockets: Vec<(OwnedFd, Form)>,
+        own_sockets: bool,
+        policy: Policy,
+    ) -> Result<Self, PlaceError> {
+        let watcher = Watcher::new()?;
+        for (number, (socket, _)) in (0..).zip(&sockets) {
+            watcher.watch(socket, guest::number(number, Part::Listener), Interest::Read)?;
+        }
+        let files = usize::try_from(sys::process::most_descriptors()).unwrap_or(usize::MAX);
+        Ok(Self {
+            watcher,
+            sockets,
+            place,
+            own_sockets,
+            policy,
+            registry: Registry::default(),
+            guests: BTreeMap::new(),
+            per_user: BTreeMap::new(),
+            leaving: Vec::new(),
+            next: FIRST,
+            started: seconds(),
+            // A guest that is a path takes three, and what is on its way some more.
+            guests_max: (files.saturating_sub(64) / 4).clamp(8, GUESTS_MAX),
+        })
+    }
+
+    /// Answers until `stop` can be read.
+    pub fn serve(&mut self, stop: BorrowedFd<'_>) -> sys::Result<()> {
+        let stopped = guest::number(STOP, Part::Listener);
+        self.watcher.watch(stop, stopped, Interest::Read)?;
+        let mut rests = false;
+        loop {
+            let limit = rests.then_some(REST);
+            rests = false;
+            for happened in self.watcher.wait(limit) {
+                if happened.number == stopped {
+                    return self.watcher.forget(stop);
+                }
+                rests |= self.happened(happened);
+            }
+            if rests != (limit.is_some()) {
+                self.listen(!rests);
+            }
+            self.let_go();
+        }
+    }
+
+    /// Answers whether nobody can be let in for a moment.
+    fn happened(&mut self, happened: Happened) -> bool {
+        let (id, part) = guest::parts(happened.number);
+        match part {
+            Part::Listener => return self.come_in(id),
+            Part::Process => self.leaving.push(id),
+            Part::Way => self.look_at_way(id),
+            Part::Connection => self.hear(id, happened),
+        }
+        false
+    }
+
+    /// Listens, or rests from it.
+    fn listen(&self, listens: bool) {
+        for (number, (socket, _)) in (0..).zip(&self.sockets) {
+            let number = guest::number(number, Part::Listener);
+            // What is refused here is refused to nobody: it is tried again at the next rest.
+            let _ = match listens {
+                true => self.watcher.watch(socket, number, Interest::Read),
+                false => self.watcher.forget(socket),
+            };
+        }
+    }
+
+    /// Ends all that is over.
+    fn let_go(&mut self) {
+        while let Some(id) = self.leaving.pop() {
+            let Some(guest) = self.guests.remove(&id) else { continue };
+            self.forget(&guest);
+            if let Some(used) = self.per_user.get_mut(&guest.who.uid) {
+                *used = used.saturating_sub(1);
+                if *used == 0 {
+                    self.per_user.remove(&guest.who.uid);
+                }
+            }
+            let gone = guest.path.as_ref().and_then(|path| self.registry.remove(path.number));
+            drop(guest);
+            if let Some(entry) = gone {
+                self.announce("went", &entry);
+            }
+        }
+    }
+
+    /// Watches nothing of a guest any more: others may have copies of its descriptors.
+    fn forget(&self, guest: &Guest) {
+        let mut all = vec![guest.connection.as_fd()];
+        if let Some(path) = &guest.path {
+            all.extend([path.process.as_fd(), path.way.as_fd()]);
+        }
+        for descriptor in all {
+            // What is not watched need not be forgotten.
+            let _ = self.watcher.forget(descriptor);
+        }
+    }
+
+    /// The directory.
+    #[must_use]
+    pub fn directory(&self) -> Option<&Path> {
+        self.place.as_ref().map(Place::path)
+    }
+
+    /// How many paths run.
+    #[must_use]
+    pub fn paths(&self) -> usize {
+        self.registry.all().count()
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        if let Some(place) = self.place.take() {
+            place.clear(self.own_sockets);
+        }
+    }
+}
+
+/// Seconds since 1970, for people.
+fn seconds() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
+}

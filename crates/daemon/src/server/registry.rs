@@ -1,0 +1,269 @@
+//! Which paths run, whose they are, and who may know and do what about them.
+//!
+//! Values alone: who asks is what the kernel said about the other end of a connection, and the time
+//! is handed in.
+
+use crate::policy::{Policy, Seen};
+use crate::protocol::{LINE_MAX, Path, Register, faults};
+use crate::varlink::Fault;
+use buffer::name::{Address, Error as NameError};
+use std::collections::BTreeMap;
+
+/// Whose a path is, and what it is.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Entry {
+    pub(crate) number: u32,
+    pub(crate) name: Option<String>,
+    pub(crate) uid: u32,
+    pub(crate) process: i32,
+    pub(crate) line: String,
+    pub(crate) log: Option<String>,
+    pub(crate) started: u64,
+}
+
+/// All paths that run.
+#[derive(Debug, Default)]
+pub(crate) struct Registry {
+    entries: BTreeMap<u32, Entry>,
+    /// The number that was given last.
+    last: u32,
+}
+
+/// Beyond this, numbers begin again.
+const NUMBER_MAX: u32 = 1_000_000;
+
+impl Registry {
+    /// Takes up a path of this user, who may have so many.
+    pub(crate) fn add(
+        &mut self,
+        (uid, process): (u32, i32),
+        wanted: Register,
+        paths_max: Option<u64>,
+        now: u64,
+    ) -> Result<&Entry, Fault> {
+        check_line(&wanted.line)?;
+        check_log(wanted.log.as_deref())?;
+        if let Some(name) = &wanted.name {
+            check_name(uid, name)?;
+            if let Some(known) = self.named(uid, name) {
+                return Err(faults::name_taken(name, known.number));
+            }
+        }
+        let used = self.of_user(uid);
+        if let Some(limit) = paths_max.filter(|limit| used >= *limit) {
+            return Err(faults::quota("paths", limit));
+        }
+        let number = self.number(wanted.number);
+        let Register { name, line, log, started, .. } = wanted;
+        let started = started.filter(|started| *started <= now).unwrap_or(now);
+        let entry = Entry { number, name, uid, process, line, log, started };
+        Ok(self.entries.entry(number).or_insert(entry))
+    }
+
+    /// A path has ended.
+    pub(crate) fn remove(&mut self, number: u32) -> Option<Entry> {
+        self.entries.remove(&number)
+    }
+
+    /// All of them, in the order of their numbers.
+    pub(crate) fn all(&self) -> impl Iterator<Item = &Entry> {
+        self.entries.values()
+    }
+
+    /// How many a user has.
+    pub(crate) fn of_user(&self, uid: u32) -> u64 {
+        self.all().filter(|entry| entry.uid == uid).count() as u64
+    }
+
+    /// The path that `uid` means by a number, a name, or `UID/NAME`.
+    pub(crate) fn find(&self, wanted: &str, uid: u32, policy: &Policy) -> Result<&Entry, Fault> {
+        let unknown = || faults::no_such_path(wanted);
+        let seen = |entry: &&Entry| entry.shown(uid, policy).is_some();
+        if let Ok(number) = wanted.parse() {
+            return self.entries.get(&number).filter(seen).ok_or_else(unknown);
+        }
+        if let Some((user, name)) = wanted.split_once('/') {
+            let user = user.parse().map_err(|_| unknown())?;
+            return self.named(user, name).filter(seen).ok_or_else(unknown);
+        }
+        if let Some(own) = self.named(uid, wanted) {
+            return Ok(own);
+        }
+        let named = |entry: &&Entry| entry.name.as_deref() == Some(wanted);
+        let others: Vec<&Entry> = self.all().filter(named).filter(seen).collect();
+        match others[..] {
+            [] => Err(unknown()),
+            [only] => Ok(only),
+            _ => {
+                let numbers: Vec<u32> = others.iter().map(|entry| entry.number).collect();
+                Err(faults::which_path(wanted, &numbers))
+            }
+        }
+    }
+
+    fn named(&self, uid: u32, name: &str) -> Option<&Entry> {
+        self.all().find(|entry| entry.uid == uid && entry.name.as_deref() == Some(name))
+    }
+
+    /// A number that no path has: the one that is wished for, or the next.
+    fn number(&mut self, wish: Option<u32>) -> u32 {
+        let free = |number: &u32| {
+            (1..=NUMBER_MAX).contains(number) && !self.entries.contains_key(number)
+        };
+        if let Some(number) = wish.filter(free) {
+            return number;
+        }
+        let after = (self.last + 1..=NUMBER_MAX).chain(1..=self.last);
+        // There are far fewer paths than numbers.
+        let next = after.into_iter().find(free).unwrap_or(NUMBER_MAX);
+        self.last = next;
+        next
+    }
+}
+
+impl Entry {
+    /// Whether this user may connect to it.
+    pub(crate) const fn is_controlled_by(&self, uid: u32) -> bool {
+        uid == self.uid || uid == ROOT
+    }
+
+    /// What this user sees of it.
+    pub(crate) fn shown(&self, uid: u32, policy: &Policy) -> Option<Path> {
+        let yours = self.is_controlled_by(uid);
+        let lines = yours || policy.others_see == Seen::Lines;
+        if !yours && policy.others_see == Seen::Nothing {
+            return None;
+        }
+        Some(Path {
+            number: self.number,
+            name: self.name.clone(),
+            uid: self.uid,
+            process: yours.then_some(self.process),
+            started: lines.then_some(self.started),
+            line: lines.then(|| self.line.clone()),
+            log: self.log.clone().filter(|_| yours),
+            yours,
+        })
+    }
+}
+
+fn check_line(line: &str) -> Result<(), Fault> {
+    match () {
+        () if line.is_empty() => Err(faults::refused("line", "it is empty")),
+        () if line.len() > LINE_MAX => {
+            Err(faults::refused("line", &format!("it is longer than {LINE_MAX} bytes")))
+        }
+        () if line.chars().any(|c| c.is_control() && !"\n\t".contains(c)) => {
+            Err(faults::refused("line", "it has control characters"))
+        }
+        () => Ok(()),
+    }
+}
+
+fn check_log(log: Option<&str>) -> Result<(), Fault> {
+    let Some(log) = log else { return Ok(()) };
+    let is_path = log.starts_with('/') && log.len() < 4096 && !log.chars().any(char::is_control);
+    if is_path { Ok(()) } else { Err(faults::refused("log", "it is no absolute path")) }
+}
+
+/// Names of paths are those of streams, but no numbers.
+pub(crate) fn check_name(uid: u32, name: &str) -> Result<(), Fault> {
+    if name.bytes().all(|byte| byte.is_ascii_digit()) && !name.is_empty() {
+        return Err(faults::refused("name", "it is a number, and paths have numbers of their own"));
+    }
+    match Address::of(uid, name) {
+        Ok(_) => Ok(()),
+        Err(NameError::Name { why, .. }) => Err(faults::refused("name", why)),
+        Err(other) => Err(faults::refused("name", &other.to_string())),
+    }
+}
+
+const ROOT: u32 = 0;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ALICE: u32 = 1001;
+    const BOB: u32 = 1002;
+
+    fn wanted(name: &str) -> Register {
+        let name = Some(name.to_owned()).filter(|name| !name.is_empty());
+        Register { name, line: "rx lo | count".to_owned(), ..Register::default() }
+    }
+
+    fn add(registry: &mut Registry, uid: u32, register: Register) -> Result<u32, String> {
+        let added = registry.add((uid, 77), register, Some(3), 1000);
+        added.map(|entry| entry.number).map_err(|fault| fault.name)
+    }
+
+    #[test]
+    fn names_are_each_users_own_and_numbers_are_the_machines() {
+        let mut registry = Registry::default();
+        assert_eq!(add(&mut registry, ALICE, wanted("web")), Ok(1));
+        assert_eq!(add(&mut registry, BOB, wanted("web")), Ok(2));
+        let taken = add(&mut registry, ALICE, wanted("web"));
+        assert_eq!(taken, Err("io.streamline.NameTaken".to_owned()));
+        assert_eq!(add(&mut registry, ALICE, wanted("")), Ok(3));
+        registry.remove(2);
+        assert_eq!(add(&mut registry, ALICE, Register { number: Some(2), ..wanted("") }), Ok(2));
+        let full = add(&mut registry, ALICE, wanted(""));
+        assert_eq!(full, Err("io.streamline.QuotaExceeded".to_owned()));
+        assert_eq!(add(&mut registry, BOB, Register { number: Some(2), ..wanted("") }), Ok(4));
+        let wish = Register { number: Some(u32::MAX), ..wanted("") };
+        assert_eq!(add(&mut registry, BOB, wish), Ok(5));
+        assert_eq!(registry.of_user(ALICE), 3);
+    }
+
+    #[test]
+    fn names_and_lines_are_checked() {
+        let mut registry = Registry::default();
+        let long = "x".repeat(65);
+        for name in ["7", "a b", "../x", "a/b", "\u{1b}[2J", long.as_str()] {
+            let refused = add(&mut registry, ALICE, wanted(name));
+            assert_eq!(refused, Err("io.streamline.Refused".to_owned()), "{name:?}");
+        }
+        for line in [String::new(), "a\u{1b}[2Jb".to_owned(), "x".repeat(LINE_MAX + 1)] {
+            let refused = add(&mut registry, ALICE, Register { line, ..wanted("x") });
+            assert_eq!(refused, Err("io.streamline.Refused".to_owned()));
+        }
+        let log = Some("relative".to_owned());
+        assert!(add(&mut registry, ALICE, Register { log, ..wanted("x") }).is_err());
+        let started = Some(2000);
+        registry.add((1, 1), Register { started, ..wanted("x") }, None, 1000).unwrap();
+        assert_eq!(registry.all().next().unwrap().started, 1000, "nobody began in the future");
+    }
+
+    #[test]
+    fn who_sees_and_controls_what() {
+        let mut registry = Registry::default();
+        for (uid, name) in [(ALICE, "web"), (BOB, "web"), (BOB, "dns")] {
+            add(&mut registry, uid, wanted(name)).unwrap();
+        }
+        let policy = |others_see| Policy { others_see, ..Policy::default() };
+        let find = |wanted: &str, uid, sees| {
+            let found = registry.find(wanted, uid, &policy(sees));
+            found.map(|entry| entry.number).map_err(|fault| fault.name)
+        };
+        let unknown = Err("io.streamline.NoSuchPath".to_owned());
+        assert_eq!(find("web", ALICE, Seen::Names), Ok(1));
+        assert_eq!(find("web", BOB, Seen::Names), Ok(2));
+        assert_eq!(find("1002/web", ALICE, Seen::Names), Ok(2));
+        assert_eq!(find("dns", ALICE, Seen::Names), Ok(3));
+        assert_eq!(find("dns", ALICE, Seen::Nothing), unknown);
+        assert_eq!(find("3", ALICE, Seen::Nothing), unknown);
+        assert_eq!(find("3", 0, Seen::Nothing), Ok(3));
+        assert_eq!(find("web", 0, Seen::Names), Err("io.streamline.WhichPath".to_owned()));
+        assert_eq!(find("x/y", 0, Seen::Names), unknown);
+        let dns = registry.find("dns", BOB, &policy(Seen::Names)).unwrap();
+        assert!(dns.is_controlled_by(BOB) && dns.is_controlled_by(0));
+        assert!(!dns.is_controlled_by(ALICE));
+        let shown = |uid, sees| dns.shown(uid, &policy(sees));
+        assert_eq!(shown(ALICE, Seen::Nothing), None);
+        let names = shown(ALICE, Seen::Names).unwrap();
+        assert_eq!((names.name.as_deref(), names.line, names.process), (Some("dns"), None, None));
+        assert!(shown(ALICE, Seen::Lines).unwrap().line.is_some());
+        let own = shown(BOB, Seen::Nothing).unwrap();
+        assert!(own.yours && own.line.is_some() && own.process == Some(77));
+    }
+}

@@ -1,0 +1,283 @@
+//! Sockets with a name in a directory, and processes as descriptors. (RELIABILITY T10, T13)
+//!
+//! The directory is held open: whoever changes what its path leads to changes nothing for us. A
+//! process is known by a descriptor of it, which stays its own when the number is used again.
+
+use crate::error::{Error, Named as _, Result};
+use rustix::fs::{AtFlags, FlockOperation, Mode, OFlags};
+use rustix::net::sockopt::{self, Timeout};
+use rustix::net::{
+    AddressFamily, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketAddrUnix,
+    SocketFlags, SocketType, accept_with, bind, connect, listen, recv, sendmsg, socket_with,
+};
+use std::ffi::{c_int, c_void};
+use std::io::IoSlice;
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::path::Path;
+use std::time::Duration;
+
+use crate::descriptor::DESCRIPTORS_MAX;
+
+/// Whether messages keep their boundaries.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Form {
+    /// They do: one message, one packet.
+    Packets,
+    /// They do not.
+    Stream,
+}
+
+/// A directory as it is now, without following a link at its end.
+pub fn directory(path: &Path) -> Result<OwnedFd> {
+    let flags = OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::RDONLY | OFlags::CLOEXEC;
+    rustix::fs::open(path, flags, Mode::empty()).named("open", path.display().to_string())
+}
+
+/// A file of a directory that only its owner may touch, made if it is not there.
+pub fn private_file(directory: &OwnedFd, name: &str) -> Result<OwnedFd> {
+    let flags = OFlags::RDWR | OFlags::CREATE | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    rustix::fs::openat(directory, name, flags, Mode::from_raw_mode(0o600))
+        .named("open", name.to_owned())
+}
+
+/// Locks a file for as long as it is open; `false`: somebody else has it.
+pub fn lock(file: &OwnedFd) -> Result<bool> {
+    match rustix::fs::flock(file, FlockOperation::NonBlockingLockExclusive) {
+        Ok(()) => Ok(true),
+        Err(rustix::io::Errno::WOULDBLOCK) => Ok(false),
+        Err(errno) => Err(Error::new("flock", "", errno.raw_os_error())),
+    }
+}
+
+/// Whether this name in the directory still leads to this very file.
+pub fn is_still(directory: &OwnedFd, name: &str, file: &OwnedFd) -> bool {
+    let there = rustix::fs::statat(directory, name, AtFlags::SYMLINK_NOFOLLOW);
+    let here = rustix::fs::fstat(file);
+    match (there, here) {
+        (Ok(there), Ok(here)) => there.st_ino == here.st_ino && there.st_dev == here.st_dev,
+        _ => false,
+    }
+}
+
+/// Takes a name out of a directory; that it is not there is as good.
+pub fn remove(directory: &OwnedFd, name: &str) -> Result<()> {
+    match rustix::fs::unlinkat(directory, name, AtFlags::empty()) {
+        Ok(()) | Err(rustix::io::Errno::NOENT) => Ok(()),
+        Err(errno) => Err(Error::new("unlink", name.to_owned(), errno.raw_os_error())),
+    }
+}
+
+/// Listens at a name of a directory, with these permissions; never blocks.
+pub fn listen_at(
+    directory: &OwnedFd,
+    name: &str,
+    mode: u32,
+    form: Form,
+    backlog: i32,
+) -> Result<OwnedFd> {
+    let socket = open(form, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK)?;
+    let path = format!("/proc/self/fd/{}/{name}", directory.as_raw_fd());
+    let address = SocketAddrUnix::new(path.as_str()).named("bind", name.to_owned())?;
+    bind(&socket, &address).named("bind", name.to_owned())?;
+    rustix::fs::chmodat(directory, name, Mode::from_raw_mode(mode), AtFlags::empty())
+        .named("chmod", name.to_owned())?;
+    listen(&socket, backlog).named("listen", name.to_owned())?;
+    Ok(socket)
+}
+
+/// Goes to whoever listens there. Sending, receiving and coming in wait no longer than `limit`.
+pub fn go_to(path: &Path, form: Form, limit: Duration) -> Result<OwnedFd> {
+    let socket = open(form, SocketFlags::CLOEXEC)?;
+    patience(&socket, limit)?;
+    let shown = path.display().to_string();
+    let address = SocketAddrUnix::new(path).named("connect", shown.clone())?;
+    connect(&socket, &address).named("connect", shown)?;
+    Ok(socket)
+}
+
+/// How long sending and receiving wait at most.
+pub fn patience(socket: &OwnedFd, limit: Duration) -> Result<()> {
+    for which in [Timeout::Send, Timeout::Recv] {
+        sockopt::set_socket_timeout(socket, which, Some(limit))
+            .named("setsockopt", "a limit in time")?;
+    }
+    Ok(())
+}
+
+/// The next one that has come, whose socket never blocks; none: nobody waits.
+pub fn accept(listener: impl AsFd) -> Result<Option<OwnedFd>> {
+    match accept_with(listener, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK) {
+        Ok(socket) => Ok(Some(socket)),
+        Err(rustix::io::Errno::AGAIN | rustix::io::Errno::CONNABORTED) => Ok(None),
+        Err(errno) => Err(Error::new("accept", "a socket", errno.raw_os_error())),
+    }
+}
+
+/// Whether messages of this socket keep their boundaries; an error where it is none of ours.
+pub fn form(socket: impl AsFd) -> Result<Form> {
+    let refused = |errno| Err(Error::new("getsockopt", "SO_TYPE", errno));
+    match (sockopt::socket_domain(&socket), sockopt::socket_type(&socket)) {
+        (Ok(AddressFamily::UNIX), Ok(SocketType::SEQPACKET)) => Ok(Form::Packets),
+        (Ok(AddressFamily::UNIX), Ok(SocketType::STREAM)) => Ok(Form::Stream),
+        (Err(errno), _) | (_, Err(errno)) => refused(errno.raw_os_error()),
+        _ => refused(libc::EPROTOTYPE),
+    }
+}
+
+/// Sends without waiting. How many bytes went, all of them where boundaries are kept; none: there
+/// is no room.
+pub fn send_now(
+    socket: impl AsFd,
+    bytes: &[u8],
+    descriptors: &[BorrowedFd<'_>],
+) -> Result<Option<usize>> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS_MAX))];
+    let mut control = SendAncillaryBuffer::new(&mut space);
+    if !descriptors.is_empty() && !control.push(SendAncillaryMessage::ScmRights(descriptors)) {
+        return Err(Error::new("sendmsg", "too many descriptors", libc::E2BIG));
+    }
+    let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
+    match sendmsg(socket, &[IoSlice::new(bytes)], &mut control, flags) {
+        Ok(sent) => Ok(Some(sent)),
+        Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR | rustix::io::Errno::NOBUFS) => {
+            Ok(None)
+        }
+        Err(errno) => Err(Error::new("sendmsg", "a socket", errno.raw_os_error())),
+    }
+}
+
+/// Whether the other end is gone, without taking anything.
+#[must_use]
+pub fn is_gone(socket: impl AsFd) -> bool {
+    let flags = RecvFlags::PEEK | RecvFlags::DONTWAIT;
+    match recv(socket, &mut [0; 1], flags) {
+        Ok((bytes, _)) => bytes == 0,
+        Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR) => false,
+        Err(_) => true,
+    }
+}
+
+/// The process that made the other end, as a descriptor: readable when it has ended. Kernels before
+/// 6.5 are asked by its number, right after it was told to us.
+pub fn process_of(socket: impl AsFd) -> Result<OwnedFd> {
+    const SO_PEERPIDFD: c_int = 77;
+    let mut found: c_int = -1;
+    let mut length = libc::socklen_t::try_from(size_of_val(&found)).unwrap_or(0);
+    let (fd, level) = (socket.as_fd().as_raw_fd(), libc::SOL_SOCKET);
+    let to = (&raw mut found).cast::<c_void>();
+    // SAFETY: the kernel writes at most `length` bytes, which is the size of the number (socket(7)).
+    let done = unsafe { libc::getsockopt(fd, level, SO_PEERPIDFD, to, &raw mut length) };
+    if done == 0 && found >= 0 {
+        // SAFETY: the kernel made this descriptor for us just now, and nobody else knows it.
+        return Ok(unsafe { OwnedFd::from_raw_fd(found) });
+    }
+    let error = Error::last("getsockopt", "SO_PEERPIDFD");
+    if error.errno != libc::ENOPROTOOPT {
+        return Err(error);
+    }
+    let who = sockopt::socket_peercred(socket).named("getsockopt", "SO_PEERCRED")?;
+    process(who.pid.as_raw_nonzero().get())
+}
+
+/// A process by its number: readable when it has ended.
+pub fn process(number: i32) -> Result<OwnedFd> {
+    let shown = format!("process {number}");
+    let refused = || Error::new("pidfd_open", shown.clone(), libc::ESRCH);
+    let pid = rustix::process::Pid::from_raw(number).ok_or_else(refused)?;
+    rustix::process::pidfd_open(pid, rustix::process::PidfdFlags::empty())
+        .named("pidfd_open", shown)
+}
+
+/// Kills a process.
+pub fn kill(process: impl AsFd) -> Result<()> {
+    rustix::process::pidfd_send_signal(process, rustix::process::Signal::KILL)
+        .named("pidfd_send_signal", "a process")
+}
+
+fn open(form: Form, flags: SocketFlags) -> Result<OwnedFd> {
+    let kind = match form {
+        Form::Packets => SocketType::SEQPACKET,
+        Form::Stream => SocketType::STREAM,
+    };
+    socket_with(AddressFamily::UNIX, kind, flags, None).named("socket", "AF_UNIX")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::descriptor;
+    use std::path::PathBuf;
+
+    /// A directory that goes away.
+    struct Folder(PathBuf);
+
+    impl Folder {
+        fn new(name: &str) -> Self {
+            let path = std::env::temp_dir().join(format!("{name}-{}", std::process::id()));
+            std::fs::create_dir(&path).unwrap();
+            Self(path)
+        }
+    }
+
+    impl Drop for Folder {
+        fn drop(&mut self) {
+            let _ = std::fs::remove_dir_all(&self.0);
+        }
+    }
+
+    const LIMIT: Duration = Duration::from_secs(5);
+
+    #[test]
+    fn who_comes_to_a_name_in_a_directory_is_known() {
+        let folder = Folder::new("sys-local");
+        let held = directory(&folder.0).unwrap();
+        for (form, name) in [(Form::Packets, "packets"), (Form::Stream, "stream")] {
+            let listener = listen_at(&held, name, 0o666, form, 4).unwrap();
+            assert!(accept(&listener).unwrap().is_none());
+            let there = go_to(&folder.0.join(name), form, LIMIT).unwrap();
+            let here = accept(&listener).unwrap().unwrap();
+            assert_eq!(super::form(&here).unwrap(), form);
+            let process = process_of(&here).unwrap();
+            assert_eq!(crate::poll::readable(&[process.as_fd()], Some(Duration::ZERO)), [false]);
+            assert_eq!(send_now(&here, b"hello", &[held.as_fd()]).unwrap(), Some(5));
+            let (length, files) = descriptor::receive(&there, &mut [0; 9]).unwrap();
+            assert_eq!((length, files.len()), (5, 1));
+            let full = (0..1_000_000).find(|_| send_now(&here, &[0; 999], &[]).unwrap().is_none());
+            assert!(full.is_some(), "nobody is waited for");
+            assert!(!is_gone(&here));
+            drop(there);
+            assert!(is_gone(&here) && send_now(&here, b"x", &[]).is_err());
+            remove(&held, name).unwrap();
+            remove(&held, name).unwrap();
+        }
+        assert!(form(&held).is_err());
+    }
+
+    #[test]
+    fn a_lock_is_one_holders() {
+        let folder = Folder::new("sys-lock");
+        let held = directory(&folder.0).unwrap();
+        let one = private_file(&held, "lock").unwrap();
+        let other = private_file(&held, "lock").unwrap();
+        assert!(lock(&one).unwrap() && !lock(&other).unwrap());
+        assert!(is_still(&held, "lock", &one));
+        drop(one);
+        assert!(lock(&other).unwrap());
+        remove(&held, "lock").unwrap();
+        assert!(!is_still(&held, "lock", &other));
+        std::os::unix::fs::symlink("elsewhere", folder.0.join("link")).unwrap();
+        assert_eq!(private_file(&held, "link").unwrap_err().errno, libc::ELOOP);
+        assert_eq!(directory(&folder.0.join("link")).unwrap_err().errno, libc::ENOTDIR);
+    }
+
+    #[test]
+    fn the_end_of_a_process_is_seen() {
+        let mut child = std::process::Command::new("sleep").arg("1000").spawn().unwrap();
+        let process = process(i32::try_from(child.id()).unwrap()).unwrap();
+        assert_eq!(crate::poll::readable(&[process.as_fd()], Some(Duration::ZERO)), [false]);
+        kill(&process).unwrap();
+        assert_eq!(crate::poll::readable(&[process.as_fd()], Some(LIMIT)), [true]);
+        child.wait().unwrap();
+    }
+}

@@ -1,0 +1,65 @@
+//! What a service manager gives us and is told: sockets that it holds for us (`LISTEN_FDS`,
+//! sd_listen_fds(3)) and messages at `NOTIFY_SOCKET` (sd_notify(3)), with descriptors that it keeps
+//! while we start again (`FDSTORE`).
+
+use crate::descriptor::{DESCRIPTORS_MAX, send};
+use crate::error::{Error, Named as _, Result};
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
+use std::ffi::OsStr;
+use std::os::fd::{BorrowedFd, FromRawFd as _, OwnedFd, RawFd};
+use std::os::unix::ffi::OsStrExt as _;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// The first descriptor that a service manager hands over.
+const FIRST: RawFd = 3;
+/// The most that we take.
+const MOST: RawFd = 1024;
+
+/// The descriptors that were handed to this very process, each with its name. Answers them once;
+/// later there is nothing left.
+pub fn given() -> Vec<(String, OwnedFd)> {
+    static TAKEN: AtomicBool = AtomicBool::new(false);
+    let number = |name: &str| std::env::var(name).ok()?.parse::<i64>().ok();
+    let ours = number("LISTEN_PID") == Some(i64::from(std::process::id()));
+    let count = number("LISTEN_FDS").and_then(|count| RawFd::try_from(count).ok()).unwrap_or(0);
+    if !ours || TAKEN.swap(true, Ordering::AcqRel) {
+        return Vec::new();
+    }
+    let names = std::env::var("LISTEN_FDNAMES").unwrap_or_default();
+    let mut names = names.split(':').map(str::to_owned);
+    let taken = (FIRST..FIRST + count.clamp(0, MOST)).filter_map(|raw| {
+        let name = names.next().unwrap_or_default();
+        // SAFETY: any number may be asked for; one that is not open is answered by an error
+        // (fcntl(2)).
+        let flags = unsafe { libc::fcntl(raw, libc::F_SETFD, libc::FD_CLOEXEC) };
+        // SAFETY: it is open, was open before this process began (the variables name this process),
+        // and is given out once: nobody else here owns it (sd_listen_fds(3)).
+        (flags == 0).then(|| (name, unsafe { OwnedFd::from_raw_fd(raw) }))
+    });
+    taken.collect()
+}
+
+/// Tells the service manager lines such as `READY=1`, with copies of descriptors. `false`: nobody
+/// wants to be told.
+pub fn tell(lines: &str, descriptors: &[BorrowedFd<'_>]) -> Result<bool> {
+    let Some(path) = std::env::var_os("NOTIFY_SOCKET").filter(|path| !path.is_empty()) else {
+        return Ok(false);
+    };
+    let address = address(&path)?;
+    let socket = socket_with(AddressFamily::UNIX, SocketType::DGRAM, SocketFlags::CLOEXEC, None)
+        .named("socket", "AF_UNIX")?;
+    connect(&socket, &address).named("connect", "NOTIFY_SOCKET")?;
+    debug_assert!(descriptors.len() <= DESCRIPTORS_MAX);
+    send(&socket, lines.as_bytes(), descriptors)?;
+    Ok(true)
+}
+
+fn address(path: &OsStr) -> Result<SocketAddrUnix> {
+    match path.as_bytes() {
+        [b'@', name @ ..] => {
+            SocketAddrUnix::new_abstract_name(name).named("connect", "NOTIFY_SOCKET")
+        }
+        [b'/', ..] => SocketAddrUnix::new(path).named("connect", "NOTIFY_SOCKET"),
+        _ => Err(Error::new("connect", "NOTIFY_SOCKET", libc::EAFNOSUPPORT)),
+    }
+}

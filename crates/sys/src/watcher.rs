@@ -1,0 +1,125 @@
+//! Waiting for many descriptors that come and go: each is known by a number. (epoll(7))
+//!
+//! Level-triggered: what is not taken is told again. A descriptor that is closed leaves by itself,
+//! as long as nobody else has a copy of it; who shares one calls [`Watcher::forget`] first.
+
+use crate::error::{Named as _, Result};
+use rustix::event::{Timespec, epoll};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::Duration;
+
+/// What waits.
+#[derive(Debug)]
+pub struct Watcher(OwnedFd);
+
+/// What a descriptor is watched for, besides its other end being gone.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Interest {
+    /// That it can be read.
+    Read,
+    /// That it can be read or written.
+    ReadWrite,
+}
+
+/// What happened.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Happened {
+    /// To which descriptor.
+    pub number: u64,
+    /// It can be read, or its end has come.
+    pub readable: bool,
+    /// It can be written.
+    pub writable: bool,
+    /// Nobody has the other end any more.
+    pub gone: bool,
+}
+
+/// How much is told at one time.
+const AT_ONCE: usize = 256;
+
+impl Watcher {
+    /// Watches nothing yet.
+    pub fn new() -> Result<Self> {
+        epoll::create(epoll::CreateFlags::CLOEXEC).named("epoll_create1", "").map(Self)
+    }
+
+    /// Watches one more, known by this number.
+    pub fn watch(&self, descriptor: impl AsFd, number: u64, interest: Interest) -> Result<()> {
+        let data = epoll::EventData::new_u64(number);
+        epoll::add(&self.0, descriptor, data, flags(interest)).named("epoll_ctl", "add")
+    }
+
+    /// Watches one of them for something else.
+    pub fn change(&self, descriptor: impl AsFd, number: u64, interest: Interest) -> Result<()> {
+        let data = epoll::EventData::new_u64(number);
+        epoll::modify(&self.0, descriptor, data, flags(interest)).named("epoll_ctl", "modify")
+    }
+
+    /// Watches it no more.
+    pub fn forget(&self, descriptor: impl AsFd) -> Result<()> {
+        epoll::delete(&self.0, descriptor).named("epoll_ctl", "delete")
+    }
+
+    /// Sleeps until something happens, or until `limit`. Comes back early for a signal.
+    pub fn wait(&self, limit: Option<Duration>) -> Vec<Happened> {
+        let limit = limit.map(|limit| Timespec {
+            tv_sec: i64::try_from(limit.as_secs()).unwrap_or(i64::MAX),
+            tv_nsec: limit.subsec_nanos().into(),
+        });
+        let mut space = [MaybeUninit::<epoll::Event>::uninit(); AT_ONCE];
+        let Ok((events, _)) = epoll::wait(&self.0, &mut space, limit.as_ref()) else {
+            return Vec::new();
+        };
+        let told = |event: &mut epoll::Event| {
+            let (flags, data) = (event.flags, event.data);
+            let has = |wanted| flags.intersects(wanted);
+            let gone = has(epoll::EventFlags::HUP | epoll::EventFlags::ERR);
+            Happened {
+                number: data.u64(),
+                readable: gone || has(epoll::EventFlags::IN | epoll::EventFlags::RDHUP),
+                writable: has(epoll::EventFlags::OUT),
+                gone,
+            }
+        };
+        events.iter_mut().map(told).collect()
+    }
+}
+
+impl AsFd for Watcher {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
+const fn flags(interest: Interest) -> epoll::EventFlags {
+    match interest {
+        Interest::Read => epoll::EventFlags::IN,
+        Interest::ReadWrite => epoll::EventFlags::IN.union(epoll::EventFlags::OUT),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::descriptor;
+
+    #[test]
+    fn what_happens_is_told_by_number() {
+        let watcher = Watcher::new().unwrap();
+        let (one, other) = descriptor::pair().unwrap();
+        let (quiet, _kept) = descriptor::pair().unwrap();
+        watcher.watch(&one, 7, Interest::Read).unwrap();
+        watcher.watch(&quiet, 8, Interest::Read).unwrap();
+        assert_eq!(watcher.wait(Some(Duration::ZERO)), []);
+        descriptor::send(&other, b"x", &[]).unwrap();
+        let read = Happened { number: 7, readable: true, writable: false, gone: false };
+        assert_eq!(watcher.wait(None), [read]);
+        watcher.change(&one, 7, Interest::ReadWrite).unwrap();
+        assert_eq!(watcher.wait(None), [Happened { writable: true, ..read }]);
+        drop(other);
+        assert!(matches!(watcher.wait(None)[..], [Happened { number: 7, gone: true, .. }]));
+        watcher.forget(&one).unwrap();
+        assert_eq!(watcher.wait(Some(Duration::ZERO)), []);
+    }
+}
