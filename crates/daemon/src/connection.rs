@@ -234,10 +234,12 @@ mod tests {
     #[test]
     fn what_did_not_go_at_once_goes_later() {
         let (mut here, there) = pair(Form::Stream);
-        let sent: usize = (0..300).map(|n: usize| {
-            here.say(vec![b'a'; n * 3], Vec::new()).unwrap();
-            n * 3 + 1
-        }).sum();
+        let sent: usize = (0..300)
+            .map(|n: usize| {
+                here.say(vec![b'a'; n * 3], Vec::new()).unwrap();
+                n * 3 + 1
+            })
+            .sum();
         let mut taken = 0;
         while taken < sent {
             let mut bytes = [0; 5000];

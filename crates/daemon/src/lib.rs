@@ -6,7 +6,7 @@
 //! ```
 //!
 //! - [`varlink`]: calls and replies, and the interfaces;
-//! - [`protocol`]: the types that travel, and errors as a person reads them;
+//! - [`protocol`]: the types that travel; [`faults`]: errors, and as a person reads them;
 //! - [`place`]: the directory in which a daemon is;
 //! - [`policy`]: what users may, by root's word;
 //! - [`server`]: the daemon;
@@ -19,6 +19,7 @@
 
 pub mod client;
 mod connection;
+pub mod faults;
 pub mod place;
 pub mod policy;
 pub mod protocol;

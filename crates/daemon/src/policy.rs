@@ -39,8 +39,8 @@ pub struct Policy {
     pub filters: Vec<String>,
     /// Where it stands; none: it is the one that is built in.
     pub file: Option<PathBuf>,
-    quota: Quota,
-    users: BTreeMap<u32, Quota>,
+    pub(crate) quota: Quota,
+    pub(crate) users: BTreeMap<u32, Quota>,
 }
 
 /// What others see of a path.
@@ -112,8 +112,20 @@ const QUOTA: Quota = Quota {
 /// What users may have in the kernel: what looks at packets and neither changes, sends nor takes
 /// them.
 const FILTERS: &[&str] = &[
-    "rx", "bpf", "eth", "vlan", "arp", "ip", "ipproto", "udp", "sport", "dport", "count", "sample",
-    "ratelimit", "drop",
+    "rx",
+    "bpf",
+    "eth",
+    "vlan",
+    "arp",
+    "ip",
+    "ipproto",
+    "udp",
+    "sport",
+    "dport",
+    "count",
+    "sample",
+    "ratelimit",
+    "drop",
 ];
 
 impl Default for Policy {
@@ -245,7 +257,10 @@ mod tests {
              [users.1002]\npaths = 7\n[kernel]\nfilters = [\"bpf\"]\n",
         )
         .unwrap();
-        assert_eq!((policy.others_see, policy.filters.as_slice()), (Seen::Lines, &["bpf".into()][..]));
+        assert_eq!(
+            (policy.others_see, policy.filters.as_slice()),
+            (Seen::Lines, &["bpf".into()][..])
+        );
         let quota = |uid| policy.quota(uid);
         assert_eq!(quota(4242), Quota { paths: Some(3), ..QUOTA });
         assert_eq!(quota(1001), Quota { paths: Some(3), bytes: Some(5), ..QUOTA });

@@ -159,6 +159,16 @@ impl Live {
         Snapshot { at, ledger: report::joined(counted, true), reports, spaces }
     }
 
+    /// Has the spaces measure the time in their filters from now on, or no more. One that does not
+    /// come to it in its share of `limit` goes on as before.
+    pub fn measure_time(&self, on: bool, limit: Duration) {
+        let spaces = self.all().len();
+        let share = limit / u32::try_from(spaces.max(1)).unwrap_or(u32::MAX);
+        for number in 0..spaces {
+            let _ = self.order(number, share, move |space| space.measure_time(on));
+        }
+    }
+
     fn all(&self) -> Vec<Arc<Orders>> {
         self.spaces.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }

@@ -166,7 +166,8 @@ pub fn process_of(socket: impl AsFd) -> Result<OwnedFd> {
     let mut length = libc::socklen_t::try_from(size_of_val(&found)).unwrap_or(0);
     let (fd, level) = (socket.as_fd().as_raw_fd(), libc::SOL_SOCKET);
     let to = (&raw mut found).cast::<c_void>();
-    // SAFETY: the kernel writes at most `length` bytes, which is the size of the number (socket(7)).
+    // SAFETY: the kernel writes at most `length` bytes, which is the size of the number
+    // (socket(7)).
     let done = unsafe { libc::getsockopt(fd, level, SO_PEERPIDFD, to, &raw mut length) };
     if done == 0 && found >= 0 {
         // SAFETY: the kernel made this descriptor for us just now, and nobody else knows it.

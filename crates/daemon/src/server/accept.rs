@@ -3,7 +3,7 @@
 use super::guest::{self, Guest, Part};
 use super::{FIRST, Server};
 use crate::connection::Connection;
-use crate::protocol::faults;
+use crate::faults;
 use crate::varlink::Reply;
 use buffer::aggregate::access::Credentials;
 use std::os::fd::OwnedFd;

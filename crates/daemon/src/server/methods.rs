@@ -1,13 +1,15 @@
 //! What the daemon answers: `io.streamline`.
 
 use super::guest::{self, Guest, Part, Worker};
+use super::registry::Entry;
 use super::{Server, seconds};
 use crate::connection::Connection;
+use crate::faults;
 use crate::place::PACKETS;
 use crate::protocol::{
-    About, Admit, Allowed, Connect, Connected, Event, Number, Paths, Quota, Register, faults,
+    About, Admit, Allowed, Connect, Connected, Event, Number, Path, Paths, Quota, Register,
 };
-use crate::varlink::{Call, Fault, interface};
+use crate::varlink::{Call, Fault, REPLY_MAX, interface};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::os::fd::{AsFd as _, OwnedFd};
@@ -21,6 +23,9 @@ pub(super) struct Answer {
     /// Whether more replies follow some time.
     pub(super) continues: bool,
 }
+
+/// How long a path is as text at most, without its line: a name and a log.
+const PATH_BYTES: usize = 4096 + 512;
 
 /// A method that takes nothing.
 #[derive(Deserialize)]
@@ -58,7 +63,10 @@ impl Server {
         let guest = self.guests.get(&id).ok_or_else(Fault::denied)?;
         match method {
             "About" => call.take().map(|Nothing {}| Answer::one(&self.about())),
-            "List" => call.take().map(|Nothing {}| Answer::one(&self.list(guest))),
+            "List" => {
+                let Nothing {} = call.take()?;
+                self.list(guest, call.more)
+            }
             "Allowed" => call.take().map(|Nothing {}| Answer::one(&self.allowed(guest))),
             "Watch" if !call.more => Err(Fault::expected_more()),
             "Watch" => {
@@ -87,9 +95,32 @@ impl Server {
         }
     }
 
-    fn list(&self, guest: &Guest) -> Paths {
-        let shown = |entry: &super::registry::Entry| entry.shown(guest.who.uid, &self.policy);
-        Paths { paths: self.registry.all().filter_map(shown).collect() }
+    /// All paths; in several replies where the caller understands more than one.
+    fn list(&self, guest: &Guest, more: bool) -> Result<Answer, Fault> {
+        let shown = |entry: &Entry| entry.shown(guest.who.uid, &self.policy);
+        let mut rest: Vec<Path> = self.registry.all().filter_map(shown).collect();
+        let long = |path: &Path| path.line.as_ref().map_or(0, String::len) + PATH_BYTES;
+        if !more {
+            let fits = rest.iter().map(long).sum::<usize>() < REPLY_MAX;
+            return if fits {
+                Ok(Answer::one(&Paths { paths: rest }))
+            } else {
+                Err(Fault::expected_more())
+            };
+        }
+        let mut replies = Vec::new();
+        while !rest.is_empty() || replies.is_empty() {
+            let mut bytes = 0;
+            let fits = |path: &&Path| {
+                bytes += long(path);
+                bytes < REPLY_MAX
+            };
+            let many = rest.iter().take_while(fits).count().max(1);
+            let later = rest.split_off(many.min(rest.len()));
+            let paths = std::mem::replace(&mut rest, later);
+            replies.push((serde_json::to_value(Paths { paths }).unwrap_or_default(), Vec::new()));
+        }
+        Ok(Answer { replies, continues: false })
     }
 
     fn allowed(&self, guest: &Guest) -> Allowed {
@@ -132,8 +163,7 @@ impl Server {
         let gone = |_| faults::refused("process", "it has ended");
         let process = local::process_of(guest.connection.as_fd()).map_err(gone)?;
         let (uid, paths_max) = (guest.who.uid, self.policy.quota(guest.who.uid).paths);
-        let entry =
-            self.registry.add((uid, guest.process), wanted, paths_max, seconds())?.clone();
+        let entry = self.registry.add((uid, guest.process), wanted, paths_max, seconds())?.clone();
         let number = entry.number;
         let watched = [(process.as_fd(), Part::Process), (way.as_fd(), Part::Way)];
         for (descriptor, part) in watched {
@@ -159,9 +189,8 @@ impl Server {
         }
         let connected = Connected { number: entry.number, uid: entry.uid };
         let number = entry.number;
-        let of_path = |guest: &&mut Guest| {
-            guest.path.as_ref().is_some_and(|path| path.number == number)
-        };
+        let of_path =
+            |guest: &&mut Guest| guest.path.as_ref().is_some_and(|path| path.number == number);
         let worker = self.guests.values_mut().find(of_path);
         let worker = worker.and_then(|guest| guest.path.as_mut());
         let worker = worker.ok_or_else(|| faults::busy(wanted))?;
@@ -174,6 +203,9 @@ impl Server {
         let process = worker.process.try_clone().map_err(|_| faults::busy(wanted))?;
         let admit = Call { oneway: true, ..Call::new("io.streamline.path.Admit", &Admit { uid }) };
         worker.way.say(admit.text(), vec![far]).map_err(|_| faults::busy(wanted))?;
+        if worker.way.has_unsent() {
+            return Err(faults::busy(wanted));
+        }
         Ok(Answer::with(&connected, vec![near, process]))
     }
 }

@@ -80,11 +80,7 @@ impl Server {
     }
 
     /// A daemon on sockets that a service manager holds for it, in this directory.
-    pub fn on(
-        directory: &Path,
-        sockets: Vec<OwnedFd>,
-        policy: Policy,
-    ) -> Result<Self, PlaceError> {
+    pub fn on(directory: &Path, sockets: Vec<OwnedFd>, policy: Policy) -> Result<Self, PlaceError> {
         let place = Place::take(directory, true)?;
         let with_form = |socket: OwnedFd| Ok((local::form(&socket)?, socket));
         let sockets: sys::Result<Vec<_>> = sockets.into_iter().map(with_form).collect();

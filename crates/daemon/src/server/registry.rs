@@ -3,8 +3,9 @@
 //! Values alone: who asks is what the kernel said about the other end of a connection, and the time
 //! is handed in.
 
+use crate::faults;
 use crate::policy::{Policy, Seen};
-use crate::protocol::{LINE_MAX, Path, Register, faults};
+use crate::protocol::{LINE_MAX, Path, Register};
 use crate::varlink::Fault;
 use buffer::name::{Address, Error as NameError};
 use std::collections::BTreeMap;
@@ -107,9 +108,8 @@ impl Registry {
 
     /// A number that no path has: the one that is wished for, or the next.
     fn number(&mut self, wish: Option<u32>) -> u32 {
-        let free = |number: &u32| {
-            (1..=NUMBER_MAX).contains(number) && !self.entries.contains_key(number)
-        };
+        let free =
+            |number: &u32| (1..=NUMBER_MAX).contains(number) && !self.entries.contains_key(number);
         if let Some(number) = wish.filter(free) {
             return number;
         }

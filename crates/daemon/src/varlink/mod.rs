@@ -25,8 +25,11 @@ use std::fmt;
 #[cfg(test)]
 mod tests;
 
-/// The longest message, in bytes.
+/// The longest call, in bytes.
 pub const MESSAGE_MAX: usize = 64 << 10;
+
+/// The longest reply in one packet, in bytes: what a socket takes in one piece.
+pub const REPLY_MAX: usize = 192 << 10;
 
 /// Names with values, as calls and replies carry them.
 pub type Parameters = Map<String, Value>;
@@ -67,7 +70,7 @@ pub struct Reply {
 /// Why bytes are no message.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Malformed {
-    /// There are more than [`MESSAGE_MAX`].
+    /// There are more than [`MESSAGE_MAX`], or [`REPLY_MAX`].
     TooLong,
     /// They are not what they should be: where, and why.
     NotOne(String),
@@ -76,7 +79,9 @@ pub enum Malformed {
 impl fmt::Display for Malformed {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::TooLong => write!(f, "a message has at most {MESSAGE_MAX} bytes"),
+            Self::TooLong => {
+                write!(f, "a call has at most {MESSAGE_MAX} bytes, and a reply {REPLY_MAX}")
+            }
             Self::NotOne(why) => write!(f, "this is no message of Varlink: {why}"),
         }
     }
@@ -94,7 +99,7 @@ impl Call {
 
     /// What these bytes ask for.
     pub fn read(bytes: &[u8]) -> Result<Self, Malformed> {
-        read(bytes)
+        read(bytes, MESSAGE_MAX)
     }
 
     /// As bytes, without an end.
@@ -124,7 +129,7 @@ impl Reply {
 
     /// What these bytes answer.
     pub fn read(bytes: &[u8]) -> Result<Self, Malformed> {
-        read(bytes)
+        read(bytes, REPLY_MAX)
     }
 
     /// As bytes, without an end.
@@ -141,12 +146,16 @@ impl Reply {
 
 impl From<&Fault> for Reply {
     fn from(fault: &Fault) -> Self {
-        Self { error: Some(fault.name.clone()), parameters: fault.parameters.clone(), ..Self::default() }
+        Self {
+            error: Some(fault.name.clone()),
+            parameters: fault.parameters.clone(),
+            ..Self::default()
+        }
     }
 }
 
-fn read<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Malformed> {
-    if bytes.len() > MESSAGE_MAX {
+fn read<T: DeserializeOwned>(bytes: &[u8], most: usize) -> Result<T, Malformed> {
+    if bytes.len() > most {
         return Err(Malformed::TooLong);
     }
     serde_json::from_slice(bytes).map_err(|error| Malformed::NotOne(error.to_string()))

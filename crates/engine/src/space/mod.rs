@@ -299,6 +299,11 @@ impl Space {
         }
     }
 
+    /// Measures the time in each filter from now on, or no more.
+    pub(crate) fn measure_time(&mut self, on: bool) {
+        self.turn.timed = on;
+    }
+
     /// What was counted here until now.
     pub(crate) fn counted(&self) -> Counted {
         Counted::new(&self.nodes, self.imported(), self.turn.failure.is_some())

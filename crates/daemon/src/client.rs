@@ -1,0 +1,343 @@
+//! Who asks: the daemon, or the process of a path.
+//!
+//! Calls wait no longer than [`PATIENCE`]; [`ToPath::followed`] is called when its socket can be read,
+//! which can be waited for beside others. What comes back was written by somebody else: it is
+//! bounded, checked for its form, and a text in it is not shown before control characters were
+//! taken out of it ([`plain`]).
+
+use crate::faults::sentence;
+use crate::place::{self, PACKETS};
+use crate::protocol::{
+    About, Allowed, Connect, Connected, Count, Counters, Described, Follow, Followed, Number, Path,
+    Paths, Register,
+};
+use crate::varlink::{Call, Fault, Malformed, REPLY_MAX, Reply};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use std::fmt;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::{Path as FilePath, PathBuf};
+use std::time::Duration;
+use sys::local::{self, Form};
+
+/// How long an answer is waited for.
+pub const PATIENCE: Duration = Duration::from_secs(5);
+
+/// Why there is no answer.
+#[derive(Clone, PartialEq, Debug)]
+pub enum ClientError {
+    /// Nobody listens there.
+    Nobody(Vec<PathBuf>),
+    /// Who listens there is neither root nor this user.
+    Stranger {
+        /// The directory.
+        directory: PathBuf,
+        /// Who listens.
+        uid: u32,
+    },
+    /// No answer came in time.
+    Silent,
+    /// The other side is gone.
+    Gone,
+    /// What came is no answer.
+    Strange(Malformed),
+    /// An answer, and not the one that was wanted.
+    Refused(Fault),
+    /// The kernel refuses.
+    System(sys::Error),
+}
+
+impl fmt::Display for ClientError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Nobody(places) => {
+                let places: Vec<_> = places.iter().map(|p| p.display().to_string()).collect();
+                write!(
+                    f,
+                    "no daemon is in {}: start one by `streamline daemon --user &`, or as root by \
+                     `systemctl start streamline` or `streamline daemon &`",
+                    places.join(" or ")
+                )
+            }
+            Self::Stranger { directory, uid } => write!(
+                f,
+                "a process of user {uid} listens in {}, and not root or you: nothing was asked",
+                directory.display()
+            ),
+            Self::Silent => write!(
+                f,
+                "no answer in {} s: the other side is stopped, or overrun",
+                PATIENCE.as_secs()
+            ),
+            Self::Gone => f.write_str("the other side has ended"),
+            Self::Strange(why) => why.fmt(f),
+            Self::Refused(fault) => f.write_str(&plain(&sentence(fault))),
+            Self::System(error) => error.fmt(f),
+        }
+    }
+}
+
+impl std::error::Error for ClientError {}
+
+impl From<sys::Error> for ClientError {
+    fn from(error: sys::Error) -> Self {
+        match error.errno {
+            AGAIN | IN_PROGRESS => Self::Silent,
+            RESET | BROKEN => Self::Gone,
+            _ => Self::System(error),
+        }
+    }
+}
+
+impl From<Malformed> for ClientError {
+    fn from(why: Malformed) -> Self {
+        Self::Strange(why)
+    }
+}
+
+/// Calls over one connection.
+#[derive(Debug)]
+struct Caller(OwnedFd);
+
+impl Caller {
+    fn call<T: DeserializeOwned>(
+        &self,
+        method: &str,
+        parameters: &impl Serialize,
+    ) -> Result<T, ClientError> {
+        self.send(&Call::new(method, parameters), &[])?;
+        Ok(self.reply()?.0.take()?)
+    }
+
+    fn send(&self, call: &Call, descriptors: &[BorrowedFd<'_>]) -> Result<(), ClientError> {
+        Ok(sys::descriptor::send(&self.0, &call.text(), descriptors)?)
+    }
+
+    /// The next reply.
+    fn reply(&self) -> Result<(Reply, Vec<OwnedFd>), ClientError> {
+        let mut bytes = vec![0; REPLY_MAX];
+        let (length, descriptors) = sys::descriptor::receive(&self.0, &mut bytes)?;
+        if length == 0 {
+            return Err(ClientError::Gone);
+        }
+        let reply = Reply::read(bytes.get(..length).unwrap_or_default())?;
+        match Fault::told(&reply) {
+            Some(fault) => Err(ClientError::Refused(fault)),
+            None => Ok((reply, descriptors)),
+        }
+    }
+}
+
+/// A connection to the daemon.
+#[derive(Debug)]
+pub struct Client {
+    caller: Caller,
+    directory: PathBuf,
+}
+
+#[derive(Serialize)]
+struct Nothing {}
+
+impl Client {
+    /// Goes to the daemon that is there: in this directory, or in the first of those where one is
+    /// looked for.
+    pub fn find(directory: Option<&FilePath>) -> Result<Self, ClientError> {
+        let places = match directory {
+            Some(directory) => vec![directory.to_owned()],
+            None => place::searched(),
+        };
+        for place in &places {
+            match Self::at(place) {
+                Err(ClientError::Nobody(_)) => {}
+                found => return found,
+            }
+        }
+        Err(ClientError::Nobody(places))
+    }
+
+    /// Goes to the daemon in this directory.
+    pub fn at(directory: &FilePath) -> Result<Self, ClientError> {
+        let socket = local::go_to(&directory.join(PACKETS), Form::Packets, PATIENCE);
+        let socket = socket.map_err(|error| match error.errno {
+            MISSING | REFUSED | NO_DIRECTORY => ClientError::Nobody(vec![directory.to_owned()]),
+            _ => error.into(),
+        })?;
+        let (uid, _) = sys::descriptor::made_by(&socket)?;
+        if uid != ROOT && uid != sys::process::identity().0 {
+            return Err(ClientError::Stranger { directory: directory.to_owned(), uid });
+        }
+        Ok(Self { caller: Caller(socket), directory: directory.to_owned() })
+    }
+
+    /// Where it is.
+    #[must_use]
+    pub fn directory(&self) -> &FilePath {
+        &self.directory
+    }
+
+    /// Who answers.
+    pub fn about(&self) -> Result<About, ClientError> {
+        self.caller.call("io.streamline.About", &Nothing {})
+    }
+
+    /// What this user may have.
+    pub fn allowed(&self) -> Result<Allowed, ClientError> {
+        self.caller.call("io.streamline.Allowed", &Nothing {})
+    }
+
+    /// All paths that this user may see.
+    pub fn list(&self) -> Result<Vec<Path>, ClientError> {
+        self.caller
+            .send(&Call { more: true, ..Call::new("io.streamline.List", &Nothing {}) }, &[])?;
+        let mut all = Vec::new();
+        loop {
+            let (reply, _) = self.caller.reply()?;
+            let continues = reply.continues;
+            let Paths { paths } = reply.take()?;
+            all.extend(paths);
+            if !continues {
+                return Ok(all);
+            }
+        }
+    }
+
+    /// Goes to the process of a path.
+    pub fn connect(&self, path: &str) -> Result<ToPath, ClientError> {
+        let wanted = Connect { path: path.to_owned() };
+        self.caller.send(&Call::new("io.streamline.Connect", &wanted), &[])?;
+        let (reply, descriptors) = self.caller.reply()?;
+        let Connected { number, uid } = reply.take()?;
+        let mut descriptors = descriptors.into_iter();
+        match (descriptors.next(), descriptors.next()) {
+            (Some(socket), Some(process)) => {
+                local::patience(&socket, PATIENCE)?;
+                Ok(ToPath { caller: Caller(socket), process, number, uid })
+            }
+            _ => Err(ClientError::Strange(Malformed::NotOne("no descriptors came".to_owned()))),
+        }
+    }
+
+    /// Registers a path, as long as this connection lasts.
+    pub(crate) fn register(
+        &self,
+        path: &Register,
+        way: BorrowedFd<'_>,
+    ) -> Result<u32, ClientError> {
+        self.caller.send(&Call::new("io.streamline.Register", path), &[way])?;
+        let (reply, _) = self.caller.reply()?;
+        let Number { number } = reply.take()?;
+        Ok(number)
+    }
+}
+
+impl AsFd for Client {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.caller.0.as_fd()
+    }
+}
+
+/// A connection to the process of a path.
+#[derive(Debug)]
+pub struct ToPath {
+    caller: Caller,
+    process: OwnedFd,
+    number: u32,
+    uid: u32,
+}
+
+impl ToPath {
+    /// The number of the path.
+    #[must_use]
+    pub const fn number(&self) -> u32 {
+        self.number
+    }
+
+    /// Whose it is.
+    #[must_use]
+    pub const fn uid(&self) -> u32 {
+        self.uid
+    }
+
+    /// Waits no longer than this for an answer from now on.
+    pub fn be_patient(&self, limit: Duration) -> Result<(), ClientError> {
+        Ok(local::patience(&self.caller.0, limit)?)
+    }
+
+    /// Its process: can be read when it has ended.
+    #[must_use]
+    pub fn process(&self) -> BorrowedFd<'_> {
+        self.process.as_fd()
+    }
+
+    /// What it is.
+    pub fn describe(&self) -> Result<Described, ClientError> {
+        self.caller.call("io.streamline.path.Describe", &Nothing {})
+    }
+
+    /// What it has counted.
+    pub fn count(&self) -> Result<Counters, ClientError> {
+        let Count { counters } = self.caller.call("io.streamline.path.Count", &Nothing {})?;
+        Ok(counters)
+    }
+
+    /// Lets its sources end.
+    pub fn stop(&self) -> Result<(), ClientError> {
+        let _: serde_json::Value = self.caller.call("io.streamline.path.Stop", &Nothing {})?;
+        Ok(())
+    }
+
+    /// Ends its process at once.
+    pub fn kill(&self) -> Result<(), ClientError> {
+        Ok(local::kill(&self.process)?)
+    }
+
+    /// Asks to be told again and again what it has counted, and at last how it ended.
+    pub fn follow(&self, every: Duration) -> Result<(), ClientError> {
+        let every_ms = u64::try_from(every.as_millis()).ok();
+        let call = Call::new("io.streamline.path.Follow", &Follow { every_ms });
+        self.caller.send(&Call { more: true, ..call }, &[])
+    }
+
+    /// What was told next; the caller has waited for it.
+    pub fn followed(&self) -> Result<Followed, ClientError> {
+        Ok(self.caller.reply()?.0.take()?)
+    }
+
+    /// Calls any method of the path.
+    pub fn call<T: DeserializeOwned>(
+        &self,
+        method: &str,
+        parameters: &impl Serialize,
+    ) -> Result<T, ClientError> {
+        self.caller.call(method, parameters)
+    }
+}
+
+impl AsFd for ToPath {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.caller.0.as_fd()
+    }
+}
+
+/// A text of somebody else as it may be shown on a terminal.
+#[must_use]
+pub fn plain(text: &str) -> String {
+    let shown = |c: char| if c.is_control() { '\u{fffd}' } else { c };
+    text.chars().map(shown).collect()
+}
+
+const ROOT: u32 = 0;
+/// ENOENT.
+const MISSING: i32 = 2;
+/// EAGAIN.
+const AGAIN: i32 = 11;
+/// ENOTDIR.
+const NO_DIRECTORY: i32 = 20;
+/// EPIPE.
+const BROKEN: i32 = 32;
+/// ECONNRESET.
+const RESET: i32 = 104;
+/// ECONNREFUSED.
+const REFUSED: i32 = 111;
+/// EINPROGRESS: a limit in time has passed while coming in.
+const IN_PROGRESS: i32 = 115;

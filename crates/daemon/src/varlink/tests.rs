@@ -1,0 +1,225 @@
+//! Calls, replies, and whether the interface files say what the types are.
+
+use super::*;
+use crate::protocol;
+use proptest::prelude::*;
+use serde_json::json;
+
+#[test]
+fn a_call_is_what_varlink_says() {
+    let call =
+        Call::read(br#"{"method":"io.streamline.List","parameters":{},"more":true}"#).unwrap();
+    assert_eq!(call.parts(), ("io.streamline", "List"));
+    assert!(call.more && !call.oneway && !call.upgrade);
+    let bare = Call::read(br#"{"method":"x","parameters":null,"more":null}"#).unwrap();
+    assert_eq!((bare.parts(), bare.parameters.len()), (("", "x"), 0));
+    let text = String::from_utf8(Call::new("a.b.C", &json!({"d": 1})).text()).unwrap();
+    assert_eq!(text, r#"{"method":"a.b.C","parameters":{"d":1}}"#);
+    let reply = Reply::from(&Fault::method("a.b.C"));
+    let text = String::from_utf8(reply.text()).unwrap();
+    let expected =
+        r#"{"parameters":{"method":"a.b.C"},"error":"org.varlink.service.MethodNotFound"}"#;
+    assert_eq!(text, expected);
+}
+
+#[test]
+fn what_is_no_call_is_refused() {
+    for bytes in [
+        &b""[..],
+        b"{}",
+        b"[]",
+        b"null",
+        b"{\"method\":1}",
+        b"{\"method\":\"x\",\"parameters\":[]}",
+        b"{\"method\":\"x\",\"more\":\"yes\"}",
+        b"{\"method\":\"x\"",
+        b"{\"method\":\"x\"}{}",
+        b"\xff\xfe",
+    ] {
+        let shown = String::from_utf8_lossy(bytes);
+        assert!(matches!(Call::read(bytes), Err(Malformed::NotOne(_))), "{shown}");
+    }
+    let deep = format!("{{\"method\":\"x\",\"parameters\":{}", "{\"a\":".repeat(10_000));
+    assert!(Call::read(deep.as_bytes()).is_err());
+    assert_eq!(Call::read(&vec![b' '; MESSAGE_MAX + 1]), Err(Malformed::TooLong));
+}
+
+#[test]
+fn a_wrong_parameter_is_named() {
+    let take = |parameters: Value| {
+        let call = Call::new("io.streamline.Connect", &parameters);
+        call.take::<protocol::Connect>().map_err(|fault| fault.text("parameter").to_owned())
+    };
+    assert!(take(json!({"path": "web"})).is_ok());
+    assert_eq!(take(json!({})), Err("path".to_owned()));
+    assert_eq!(take(json!({"path": "web", "more": 1})), Err("more".to_owned()));
+    assert!(take(json!({"path": 7})).is_err());
+}
+
+/// The names behind `method`, `error` or `type` of an interface.
+fn named(interface: interface::Interface, word: &str) -> Vec<&str> {
+    let starts = format!("{word} ");
+    let lines = interface.text.lines().filter_map(|line| line.strip_prefix(starts.as_str()));
+    lines.filter_map(|line| line.split(['(', ' ']).next()).collect()
+}
+
+/// The fields between the first parentheses behind these words.
+fn fields(interface: interface::Interface, behind: &str) -> Vec<String> {
+    let text: String = interface
+        .text
+        .lines()
+        .filter(|line| !line.trim_start().starts_with('#'))
+        .collect::<Vec<_>>()
+        .join(" ");
+    let from = text.find(behind).unwrap_or_else(|| panic!("{behind} is not described"));
+    let rest = &text[from + behind.len()..];
+    let open = rest.find('(').unwrap();
+    let mut depth = 0;
+    let mut names = Vec::new();
+    let mut word = String::new();
+    for c in rest[open..].chars() {
+        match c {
+            '(' => depth += 1,
+            ')' if depth == 1 => break,
+            ')' => depth -= 1,
+            ':' if depth == 1 => names.push(std::mem::take(&mut word)),
+            c if depth == 1 && (c.is_alphanumeric() || c == '_') => word.push(c),
+            ',' => word.clear(),
+            _ => {}
+        }
+    }
+    names.sort();
+    names
+}
+
+/// The fields of what we send.
+fn sent<T: Serialize>(value: &T) -> Vec<String> {
+    let mut names: Vec<String> = object(value).keys().cloned().collect();
+    names.sort();
+    names
+}
+
+#[test]
+fn the_interface_files_say_what_the_types_are() {
+    use protocol::{
+        About, Allowed, Amount, Connected, Counters, Described, Edge, Ended, Filter, Follow,
+        Followed, Link, Lost, Node, Path, Quota, Register, Source,
+    };
+    let (none, amount) = (String::new, Amount::default);
+    let about = About { version: none(), process: 0, uid: 0, started: 0, policy: None };
+    let (quota, used) = (Quota::default(), Quota::default());
+    let allowed = Allowed { everything: false, quota, used, filters: Vec::new() };
+    let daemon = interface::DAEMON;
+    for (behind, sent) in [
+        ("type Path", sent(&Path::default())),
+        ("type Quota", sent(&quota)),
+        ("method About() ->", sent(&about)),
+        ("method Allowed() ->", sent(&allowed)),
+        ("method Register", sent(&Register::default())),
+        ("method Connect(path: string) ->", sent(&Connected { number: 0, uid: 0 })),
+    ] {
+        assert_eq!(fields(daemon, behind), sent, "{behind}");
+    }
+    let path = interface::PATH;
+    let lost = Lost { why: none(), blocks: None };
+    let source = Source { name: none(), seen: None, given: amount(), lost: Vec::new() };
+    let link = Link { from: 0, to: 0, classes: none(), transport: none(), room: None };
+    let filter = Filter {
+        node: 0,
+        name: none(),
+        taken: amount(),
+        made: amount(),
+        passed: amount(),
+        unselected: amount(),
+        consumed: amount(),
+        held: amount(),
+        lost: Vec::new(),
+        calls: 0,
+        busy_ns: 0,
+    };
+    let edge = Edge {
+        edge: 0,
+        from: none(),
+        to: none(),
+        kind: none(),
+        put: amount(),
+        taken: amount(),
+        resident: amount(),
+        lost: Vec::new(),
+    };
+    for (behind, sent) in [
+        ("type Amount", sent(&amount())),
+        ("type Lost", sent(&lost)),
+        ("type Source", sent(&source)),
+        ("type Filter", sent(&filter)),
+        ("type Edge", sent(&edge)),
+        ("type Counters", sent(&Counters::default())),
+        ("type Node", sent(&Node { name: none(), space: none() })),
+        ("type Link", sent(&link)),
+        ("type Ended", sent(&Ended::default())),
+        ("method Describe() ->", sent(&Described::default())),
+        ("method Follow", sent(&Follow::default())),
+        ("method Follow(every_ms: ?int) ->", sent(&Followed::default())),
+    ] {
+        assert_eq!(fields(path, behind), sent, "{behind}");
+    }
+}
+
+#[test]
+fn every_error_of_the_daemon_is_described_and_has_a_sentence() {
+    use crate::faults;
+    let all = [
+        faults::no_such_path("web"),
+        faults::which_path("web", &[1, 2]),
+        faults::not_yours("web", 7),
+        faults::name_taken("web", 3),
+        faults::refused("name", "it is empty"),
+        faults::quota("paths", 3),
+        faults::busy("web"),
+        faults::needs_descriptors("io.streamline.packets"),
+    ];
+    let names: Vec<&str> = all.iter().map(|fault| fault.name.rsplit('.').next().unwrap()).collect();
+    assert_eq!(named(interface::DAEMON, "error"), names);
+    for fault in &all {
+        let sentence = faults::sentence(fault);
+        assert!(!sentence.contains(&fault.name), "{sentence}");
+        let parameters: Vec<String> = fault.parameters.keys().cloned().collect();
+        let behind = format!("error {}", fault.name.rsplit('.').next().unwrap());
+        assert_eq!(fields(interface::DAEMON, &behind), parameters, "{behind}");
+    }
+}
+
+proptest! {
+    /// Whatever comes: a call or a reason, in bounded time, never a panic.
+    #[test]
+    fn anything_is_a_call_or_is_refused(bytes in proptest::collection::vec(any::<u8>(), 0..2000)) {
+        let _ = Call::read(&bytes);
+        let _ = Reply::read(&bytes);
+    }
+
+    /// What is cut, or has one byte changed, is read as something or refused.
+    #[test]
+    fn a_damaged_call_is_a_call_or_is_refused(
+        at in 0..100usize,
+        to in any::<u8>(),
+        cut in any::<bool>(),
+    ) {
+        let call = Call::new("io.streamline.Connect", &json!({"path": "web"}));
+        let call = Call { more: true, ..call };
+        let mut bytes = call.text();
+        let at = at % bytes.len();
+        if cut { bytes.truncate(at) } else { bytes[at] = to }
+        if let Ok(read) = Call::read(&bytes) {
+            prop_assert_eq!(Call::read(&read.text()).unwrap(), read.clone());
+            let _ = read.take::<protocol::Connect>();
+        }
+    }
+
+    #[test]
+    fn a_call_comes_back_as_it_was(method in ".{0,40}", key in ".{0,9}", text in ".{0,99}",
+                                   more in any::<bool>(), oneway in any::<bool>()) {
+        let parameters = json!({ key: text });
+        let call = Call { more, oneway, ..Call::new(&method, &parameters) };
+        prop_assert_eq!(Call::read(&call.text()).unwrap(), call);
+    }
+}

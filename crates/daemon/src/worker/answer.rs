@@ -1,0 +1,363 @@
+//! The thread that answers for a path.
+
+use super::{Registered, SEEK, Shared, Tie, told};
+use crate::client::Client;
+use crate::connection::{Arrived, Connection};
+use crate::protocol::{Admit, Count, Described, Ended, Follow, Followed};
+use crate::varlink::{Call, Fault, REPLY_MAX, Reply, interface};
+use engine::live::Live;
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::os::fd::{AsFd as _, OwnedFd};
+use std::path::PathBuf;
+use std::sync::{Arc, PoisonError};
+use std::time::Duration;
+use sys::local::Form;
+use sys::watcher::{Happened, Interest, Watcher};
+
+/// Answers for a path.
+#[derive(Debug)]
+pub(super) struct Answering {
+    shared: Arc<Shared>,
+    path: Registered,
+    about: Described,
+    lives: Vec<Live>,
+    watcher: Watcher,
+    /// What ties us to a daemon; none: it has ended.
+    tie: Option<Tie>,
+    /// Where that daemon was.
+    directory: PathBuf,
+    /// When another daemon is looked for.
+    seek: u64,
+    callers: BTreeMap<u64, Caller>,
+    next: u64,
+    begin: u64,
+    /// Whether time is measured because somebody looks.
+    measures: bool,
+}
+
+/// Whoever was let in.
+#[derive(Debug)]
+struct Caller {
+    connection: Connection,
+    follows: Option<Follows>,
+    waits: bool,
+}
+
+/// Somebody who is told again and again.
+#[derive(Clone, Copy, Debug)]
+struct Follows {
+    every: u64,
+    next: u64,
+}
+
+/// Numbers by which descriptors are watched; callers follow.
+const TURN: u64 = 0;
+const DAEMON: u64 = 1;
+const WAY: u64 = 2;
+const FIRST: u64 = 16;
+/// The most callers.
+const CALLERS_MAX: usize = 64;
+/// How many messages of one caller are answered in a row.
+const MESSAGES_A_TURN: usize = 4;
+/// How long counters are waited for.
+const COUNTED: Duration = Duration::from_millis(200);
+/// How often somebody is told who does not say how often, and how often at most, in ms.
+const EVERY_MS: (u64, u64) = (1000, 50);
+/// How long those who follow are given to take the last word.
+const LAST_WORD: Duration = Duration::from_millis(500);
+
+/// A method that takes nothing.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Nothing {}
+
+impl Answering {
+    pub(super) fn new(
+        shared: Arc<Shared>,
+        path: Registered,
+        about: Described,
+        lives: Vec<Live>,
+        tie: Tie,
+    ) -> sys::Result<Self> {
+        let watcher = Watcher::new()?;
+        watcher.watch(&shared.turn, TURN, Interest::Read)?;
+        let directory = tie.client.directory().to_owned();
+        let mut answering = Self {
+            shared,
+            path,
+            about,
+            lives,
+            watcher,
+            tie: None,
+            directory,
+            seek: 0,
+            callers: BTreeMap::new(),
+            next: FIRST,
+            begin: sys::clock::monotonic(),
+            measures: false,
+        };
+        answering.be_tied(tie)?;
+        Ok(answering)
+    }
+
+    pub(super) fn run(mut self) {
+        loop {
+            if let Some(ended) = self.ended() {
+                return self.finish(&ended);
+            }
+            for happened in self.watcher.wait(self.limit()) {
+                match happened.number {
+                    TURN => drop(self.shared.turn.clear()),
+                    DAEMON => self.lose_tie(),
+                    WAY => self.let_in(),
+                    id => self.hear(id, happened),
+                }
+            }
+            self.tell_followers();
+            self.seek_daemon();
+            self.measure();
+        }
+    }
+
+    fn ended(&self) -> Option<Ended> {
+        self.shared.ended.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// How long there is nothing to do.
+    fn limit(&self) -> Option<Duration> {
+        let follows = self.callers.values().filter_map(|caller| caller.follows);
+        let next = follows.map(|follows| follows.next);
+        let next = next.chain(self.tie.is_none().then_some(self.seek)).min()?;
+        Some(Duration::from_nanos(next.saturating_sub(sys::clock::monotonic())))
+    }
+
+    /// Takes connections from the daemon.
+    fn let_in(&mut self) {
+        loop {
+            let Some(tie) = &mut self.tie else { return };
+            let (bytes, descriptors) = match tie.way.next() {
+                Arrived::Nothing => return,
+                Arrived::TooLong | Arrived::Gone => return self.lose_tie(),
+                Arrived::Message(bytes, descriptors) => (bytes, descriptors),
+            };
+            let Ok(call) = Call::read(&bytes) else { return self.lose_tie() };
+            let admits = call.method == "io.streamline.path.Admit";
+            if admits && call.take::<Admit>().is_ok() && self.callers.len() < CALLERS_MAX {
+                // Who is not let in sees that it is hung up on.
+                let _ = descriptors.into_iter().next().map(|socket| self.admit(socket));
+            }
+        }
+    }
+
+    fn admit(&mut self, socket: OwnedFd) -> sys::Result<()> {
+        let id = self.next;
+        self.next += 1;
+        let connection = Connection::new(socket, Form::Packets);
+        self.watcher.watch(&connection, id, Interest::Read)?;
+        self.callers.insert(id, Caller { connection, follows: None, waits: false });
+        Ok(())
+    }
+
+    /// A caller says something, or can be told more.
+    fn hear(&mut self, id: u64, happened: Happened) {
+        if happened.writable {
+            self.flush(id);
+        }
+        for _ in 0..MESSAGES_A_TURN {
+            let Some(caller) = self.callers.get_mut(&id) else { return };
+            match caller.connection.next() {
+                Arrived::Nothing => return,
+                Arrived::TooLong | Arrived::Gone => return self.drop_caller(id),
+                Arrived::Message(bytes, _) => self.message(id, &bytes),
+            }
+        }
+    }
+
+    fn message(&mut self, id: u64, bytes: &[u8]) {
+        let Ok(call) = Call::read(bytes) else { return self.drop_caller(id) };
+        let reply = match self.answer(id, &call) {
+            Ok(reply) => reply,
+            Err(fault) => Some(Reply::from(&fault)),
+        };
+        if let Some(reply) = reply.filter(|_| !call.oneway) {
+            self.say(id, &reply);
+        }
+    }
+
+    /// The reply, unless replies come by and by.
+    fn answer(&mut self, id: u64, call: &Call) -> Result<Option<Reply>, Fault> {
+        fn one(value: &impl Serialize) -> Result<Option<Reply>, Fault> {
+            Ok(Some(Reply::new(value)))
+        }
+        let (named, method) = call.parts();
+        if named == interface::SERVICE.name {
+            return one(&interface::service(call, interface::PATH)?);
+        }
+        if named != interface::PATH.name {
+            return Err(Fault::interface(named));
+        }
+        match method {
+            "Describe" => {
+                let Nothing {} = call.take()?;
+                one(&self.about)
+            }
+            "Count" => {
+                let Nothing {} = call.take()?;
+                one(&Count { counters: self.counters() })
+            }
+            "Stop" => {
+                let Nothing {} = call.take()?;
+                self.shared.stop.notify();
+                one(&serde_json::json!({}))
+            }
+            "Follow" if !call.more => Err(Fault::expected_more()),
+            "Follow" => {
+                let Follow { every_ms } = call.take()?;
+                let every = every_ms.unwrap_or(EVERY_MS.0).clamp(EVERY_MS.1, 3_600_000);
+                let now = sys::clock::monotonic();
+                if let Some(caller) = self.callers.get_mut(&id) {
+                    caller.follows = Some(Follows { every: every * 1_000_000, next: now });
+                }
+                Ok(None)
+            }
+            // The daemon alone lets people in, and not this way.
+            "Admit" => Err(Fault::denied()),
+            _ => Err(Fault::method(&call.method)),
+        }
+    }
+
+    fn counters(&self) -> crate::protocol::Counters {
+        let elapsed = sys::clock::monotonic().saturating_sub(self.begin);
+        told::counters(&self.lives, &self.path.nodes, elapsed, COUNTED)
+    }
+
+    fn tell_followers(&mut self) {
+        let now = sys::clock::monotonic();
+        let due = |caller: &Caller| caller.follows.is_some_and(|follows| follows.next <= now);
+        let ids: Vec<u64> =
+            self.callers.iter().filter(|(_, caller)| due(caller)).map(|(id, _)| *id).collect();
+        if ids.is_empty() {
+            return;
+        }
+        let followed = Followed { counters: Some(self.counters()), ended: None };
+        let reply = Reply { continues: true, ..Reply::new(&followed) };
+        for id in ids {
+            if let Some(follows) = self.callers.get_mut(&id).and_then(|c| c.follows.as_mut()) {
+                // Who comes late does not catch up.
+                follows.next = (follows.next + follows.every).max(now);
+            }
+            self.say(id, &reply);
+        }
+    }
+
+    /// Tells a caller something; who does not take what it asked for is let go.
+    fn say(&mut self, id: u64, reply: &Reply) {
+        let Some(caller) = self.callers.get_mut(&id) else { return };
+        let mut text = reply.text();
+        if text.len() > REPLY_MAX {
+            text = Reply::from(&Fault::invalid("the path: it is too large to be told")).text();
+        }
+        if caller.connection.say(text, Vec::new()).is_err() {
+            return self.drop_caller(id);
+        }
+        self.wait_for_room(id);
+    }
+
+    fn flush(&mut self, id: u64) {
+        let Some(caller) = self.callers.get_mut(&id) else { return };
+        if caller.connection.flush().is_err() {
+            return self.drop_caller(id);
+        }
+        self.wait_for_room(id);
+    }
+
+    fn wait_for_room(&mut self, id: u64) {
+        let Some(caller) = self.callers.get_mut(&id) else { return };
+        let waits = caller.connection.has_unsent();
+        if waits != caller.waits {
+            caller.waits = waits;
+            let interest = if waits { Interest::ReadWrite } else { Interest::Read };
+            if self.watcher.change(&caller.connection, id, interest).is_err() {
+                self.drop_caller(id);
+            }
+        }
+    }
+
+    fn drop_caller(&mut self, id: u64) {
+        if let Some(caller) = self.callers.remove(&id) {
+            // The daemon made this socket, and may have a copy for a moment.
+            let _ = self.watcher.forget(&caller.connection);
+        }
+    }
+
+    /// Measures time in the filters while somebody looks.
+    fn measure(&mut self) {
+        let wanted = !self.callers.is_empty();
+        if wanted != self.measures && !self.path.timed {
+            self.measures = wanted;
+            self.lives.iter().for_each(|live| live.measure_time(wanted, COUNTED));
+        }
+    }
+
+    fn be_tied(&mut self, tie: Tie) -> sys::Result<()> {
+        self.watcher.watch(&tie.client, DAEMON, Interest::Read)?;
+        self.watcher.watch(&tie.way, WAY, Interest::Read)?;
+        self.about.number = tie.number;
+        self.tie = Some(tie);
+        Ok(())
+    }
+
+    /// The daemon has ended.
+    fn lose_tie(&mut self) {
+        let Some(tie) = self.tie.take() else { return };
+        for descriptor in [tie.client.as_fd(), tie.way.as_fd()] {
+            // What is closed in a moment need not be forgotten first, if nobody else has it.
+            let _ = self.watcher.forget(descriptor);
+        }
+        self.seek = sys::clock::monotonic();
+    }
+
+    /// Registers with another daemon, if one has come.
+    fn seek_daemon(&mut self) {
+        let now = sys::clock::monotonic();
+        if self.tie.is_some() || now < self.seek {
+            return;
+        }
+        let wait = u64::try_from(SEEK.as_nanos()).unwrap_or(u64::MAX);
+        self.seek = now.saturating_add(wait);
+        let register = self.path.register(Some(self.about.number), self.about.started);
+        let client = Client::at(&self.directory).or_else(|_| Client::find(None));
+        let tie = client.and_then(|client| Tie::new(client, &register));
+        match tie.map(|tie| self.be_tied(tie)) {
+            // Whatever it is, the next try may find it better.
+            Ok(_) | Err(_) => {}
+        }
+    }
+
+    /// Tells all who follow how it ended.
+    fn finish(mut self, ended: &Ended) {
+        let counters = Some(self.counters());
+        let reply = Reply::new(&Followed { counters, ended: Some(ended.clone()) });
+        let follow = self.callers.iter().filter(|(_, caller)| caller.follows.is_some());
+        let ids: Vec<u64> = follow.map(|(id, _)| *id).collect();
+        for id in ids {
+            self.say(id, &reply);
+        }
+        let deadline = sys::clock::monotonic() + LAST_WORD.as_nanos() as u64;
+        while self.callers.values().any(|caller| caller.connection.has_unsent()) {
+            let now = sys::clock::monotonic();
+            if now >= deadline {
+                return;
+            }
+            for happened in self.watcher.wait(Some(Duration::from_nanos(deadline - now))) {
+                match happened.number {
+                    TURN => drop(self.shared.turn.clear()),
+                    id if happened.gone => self.drop_caller(id),
+                    id if happened.writable => self.flush(id),
+                    id => self.drop_caller(id),
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,189 @@
+//! What the process of a path answers: `io.streamline.path`.
+//!
+//! One thread beside the spaces. It registers the path with the daemon, takes connections from it,
+//! answers them by orders to the spaces ([`engine::live`]), and registers again when the daemon has
+//! ended and another has come. The path itself needs none of this: it runs the same when there is
+//! no daemon any more.
+//!
+//! Who connects has been let in by the daemon: the path's user, or root. Even so nobody is waited
+//! for, and one that takes less than it asks for is let go.
+
+mod answer;
+mod told;
+
+use crate::client::{Client, ClientError};
+use crate::connection::Connection;
+use crate::protocol::{Described, Ended, Link, Node, Register};
+use answer::Answering;
+use engine::live::Live;
+use pipeline::explain;
+use pipeline::plan::{Plan, PlannedEdge};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use sys::eventfd::EventFd;
+use sys::local::Form;
+
+/// A path as it is registered.
+#[derive(Clone, Debug, Default)]
+pub struct Registered {
+    /// What its user calls it.
+    pub name: Option<String>,
+    /// The line.
+    pub line: String,
+    /// Where what it prints is kept.
+    pub log: Option<PathBuf>,
+    /// The nodes of its plan.
+    pub nodes: Vec<Node>,
+    /// Its edges.
+    pub links: Vec<Link>,
+    /// Whether time is measured in its filters, even when nobody looks.
+    pub timed: bool,
+}
+
+/// The thread that answers for a path. Dropping it ends the thread.
+#[derive(Debug)]
+pub struct Worker {
+    shared: Arc<Shared>,
+    thread: Option<JoinHandle<()>>,
+    number: u32,
+}
+
+/// What the thread and the one that runs the path have in common.
+#[derive(Debug)]
+struct Shared {
+    /// Somebody wants the path to end.
+    stop: EventFd,
+    /// The thread is to look here.
+    turn: EventFd,
+    ended: Mutex<Option<Ended>>,
+}
+
+/// How long after it has lost its daemon a path looks for another, again and again.
+const SEEK: Duration = Duration::from_millis(250);
+
+impl Registered {
+    /// The line of this text and its plan.
+    #[must_use]
+    pub fn new(line: &str, plan: &Plan) -> Self {
+        let names = explain::names(&plan.graph);
+        let space = |node: usize| {
+            let placed = plan.placed.get(node).and_then(|placed| plan.spaces.get(placed.space));
+            placed.map(|space| space.name.clone()).unwrap_or_default()
+        };
+        let node = |(node, name): (usize, String)| Node { name, space: space(node) };
+        let link = |(number, edge): (usize, &pipeline::graph::Edge)| {
+            let (transport, room) = match plan.edges.get(number) {
+                Some(PlannedEdge::Ring(ring)) => ("ring", Some(ring.entries)),
+                Some(PlannedEdge::Kernel(ring)) => ("kernel", Some(ring.entries)),
+                Some(PlannedEdge::Back) => ("back", None),
+                Some(PlannedEdge::Pipe) => ("pipe", None),
+                Some(PlannedEdge::Call) | None => ("call", None),
+            };
+            let plain = edge.classes.is_plain();
+            Link {
+                from: edge.from.0,
+                to: edge.to.0,
+                classes: if plain { String::new() } else { edge.classes.to_string() },
+                transport: transport.to_owned(),
+                room: room.map(|room| room as u64),
+            }
+        };
+        Self {
+            line: line.to_owned(),
+            nodes: names.into_iter().enumerate().map(node).collect(),
+            links: plan.graph.edges.iter().enumerate().map(link).collect(),
+            ..Self::default()
+        }
+    }
+
+    fn register(&self, number: Option<u32>, started: u64) -> Register {
+        let log = self.log.as_ref().map(|log| log.display().to_string());
+        let (name, line) = (self.name.clone(), self.line.clone());
+        Register { name, line, log, number, started: Some(started) }
+    }
+}
+
+impl Worker {
+    /// Registers a path with this daemon, and answers for it from now on.
+    pub fn begin(client: Client, path: Registered, lives: Vec<Live>) -> Result<Self, ClientError> {
+        let started = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |t| t.as_secs());
+        let shared =
+            Shared { stop: EventFd::new()?, turn: EventFd::new()?, ended: Mutex::new(None) };
+        let shared = Arc::new(shared);
+        let tie = Tie::new(client, &path.register(None, started))?;
+        let number = tie.number;
+        let about = Described {
+            number,
+            name: path.name.clone(),
+            line: path.line.clone(),
+            process: std::process::id(),
+            started,
+            log: path.log.as_ref().map(|log| log.display().to_string()),
+            nodes: path.nodes.clone(),
+            links: path.links.clone(),
+        };
+        let answering = Answering::new(Arc::clone(&shared), path, about, lives, tie)?;
+        let thread = std::thread::Builder::new().name("answers".to_owned());
+        let thread = thread.spawn(move || answering.run()).map_err(|error| {
+            sys::Error::new("clone", "a thread", error.raw_os_error().unwrap_or(0))
+        })?;
+        Ok(Self { shared, thread: Some(thread), number })
+    }
+
+    /// The number under which the path was registered first.
+    #[must_use]
+    pub const fn number(&self) -> u32 {
+        self.number
+    }
+
+    /// Can be read once somebody wants the path to end.
+    #[must_use]
+    pub fn stopped(&self) -> BorrowedFd<'_> {
+        self.shared.stop.as_fd()
+    }
+
+    /// Tells all who follow how the path ended, and takes it out of the registry.
+    pub fn end(mut self, ended: Ended) {
+        *self.shared.ended.lock().unwrap_or_else(PoisonError::into_inner) = Some(ended);
+        self.join();
+    }
+
+    fn join(&mut self) {
+        self.shared
+            .ended
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .get_or_insert_with(Ended::default);
+        self.shared.turn.notify();
+        if let Some(thread) = self.thread.take() {
+            // It ends by itself; if it has panicked there is nobody to tell here.
+            let _ended = thread.join();
+        }
+    }
+}
+
+impl Drop for Worker {
+    fn drop(&mut self) {
+        self.join();
+    }
+}
+
+/// What ties a path to a daemon: when either end of it goes, the daemon has ended.
+#[derive(Debug)]
+struct Tie {
+    client: Client,
+    /// Where the daemon sends connections.
+    way: Connection,
+    number: u32,
+}
+
+impl Tie {
+    fn new(client: Client, register: &Register) -> Result<Self, ClientError> {
+        let (near, far) = sys::descriptor::pair()?;
+        let number = client.register(register, far.as_fd())?;
+        Ok(Self { client, way: Connection::new(near, Form::Packets), number })
+    }
+}

@@ -1,0 +1,76 @@
+//! From what spaces counted to what is told of a path.
+
+use crate::protocol::{Amount, Counters, Edge, Filter, Lost, Node, Source};
+use engine::ledger::Ledger;
+use engine::live::{Fresh, Live};
+use std::time::Duration;
+
+/// The amount of the ledger, whose type is a crate's that we do not know.
+macro_rules! amount {
+    ($amount:expr) => {{
+        let amount = $amount;
+        Amount { blocks: amount.blocks, bytes: amount.bytes }
+    }};
+}
+
+/// What the parts of a path have counted until now.
+pub(super) fn counters(
+    lives: &[Live],
+    nodes: &[Node],
+    elapsed_ns: u64,
+    limit: Duration,
+) -> Counters {
+    let mut told = Counters { elapsed_ns, ..Counters::default() };
+    for live in lives {
+        let snapshot = live.counters(limit);
+        add(&mut told, &snapshot.ledger, nodes);
+        for (space, fresh) in snapshot.spaces {
+            if let Fresh::Old(why) = fresh {
+                told.late.push(format!("{space}: {why}"));
+            }
+        }
+    }
+    told
+}
+
+fn add(told: &mut Counters, ledger: &Ledger, nodes: &[Node]) {
+    // Of several equal filters each has a name of its own in the plan.
+    let name = |planned: usize, own: &str| {
+        let ring = own.starts_with("ring ");
+        let planned = nodes.get(planned).filter(|_| !ring);
+        planned.map_or_else(|| own.to_owned(), |node| node.name.clone())
+    };
+    told.sources.extend(ledger.sources.iter().map(|(name, seen)| Source {
+        name: name.clone(),
+        seen: seen.seen.map(|seen| amount!(seen)),
+        given: amount!(seen.given),
+        lost: seen.dropped.iter().map(|(place, n)| lost(place, *n)).collect(),
+    }));
+    told.filters.extend(ledger.filters.iter().map(|filter| Filter {
+        node: filter.planned,
+        name: name(filter.planned, &filter.name),
+        taken: amount!(filter.taken),
+        made: amount!(filter.made),
+        passed: amount!(filter.passed),
+        unselected: amount!(filter.unselected),
+        consumed: amount!(filter.consumed),
+        held: amount!(filter.held),
+        lost: filter.dropped.iter().map(|(why, n)| lost(why, Some(n.blocks))).collect(),
+        calls: filter.calls,
+        busy_ns: filter.busy_ns,
+    }));
+    told.edges.extend(ledger.edges.iter().map(|edge| Edge {
+        edge: edge.planned,
+        from: edge.from.clone(),
+        to: edge.to.clone(),
+        kind: edge.kind.name().to_owned(),
+        put: amount!(edge.put),
+        taken: amount!(edge.taken),
+        resident: amount!(edge.resident),
+        lost: edge.dropped.iter().map(|(why, n)| lost(why, Some(n.blocks))).collect(),
+    }));
+}
+
+fn lost(why: &str, blocks: Option<u64>) -> Lost {
+    Lost { why: why.to_owned(), blocks }
+}

@@ -1,0 +1,270 @@
+//! The daemon, asked by friends and by strangers, over real sockets.
+
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use daemon::client::{Client, ClientError};
+use daemon::place;
+use daemon::policy::Policy;
+use daemon::protocol::{Event, Register};
+use daemon::server::Server;
+use daemon::varlink::{Call, MESSAGE_MAX, Reply};
+use serde_json::{Value, json};
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::thread::JoinHandle;
+use std::time::Duration;
+use sys::eventfd::EventFd;
+use sys::local::{self, Form};
+
+const LIMIT: Duration = Duration::from_secs(20);
+
+/// A daemon in a folder of its own.
+struct Daemon {
+    folder: PathBuf,
+    stop: Arc<EventFd>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Daemon {
+    fn start() -> Self {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        let name = format!("streamline-server-{}-{number}", std::process::id());
+        let folder = std::env::temp_dir().join(name);
+        let mut server = Server::open(&folder, true, Policy::default()).unwrap();
+        let stop = Arc::new(EventFd::new().unwrap());
+        let heard = Arc::clone(&stop);
+        let thread = std::thread::spawn(move || server.serve(heard.as_fd()).unwrap());
+        Self { folder, stop, thread: Some(thread) }
+    }
+
+    fn client(&self) -> Client {
+        Client::find(Some(&self.folder)).unwrap()
+    }
+
+    fn socket(&self, form: Form) -> OwnedFd {
+        let name = if form == Form::Packets { place::PACKETS } else { place::STREAM };
+        local::go_to(&self.folder.join(name), form, LIMIT).unwrap()
+    }
+}
+
+impl Drop for Daemon {
+    fn drop(&mut self) {
+        self.stop.notify();
+        if let Some(thread) = self.thread.take() {
+            thread.join().unwrap();
+        }
+        assert!(!self.folder.exists(), "nothing is left behind");
+    }
+}
+
+fn send(socket: &OwnedFd, bytes: &[u8]) {
+    sys::descriptor::send(socket, bytes, &[]).unwrap();
+}
+
+/// The next reply; none: hung up.
+fn reply(socket: &OwnedFd) -> Option<(Reply, Vec<OwnedFd>)> {
+    let mut bytes = vec![0; 200_000];
+    let (length, descriptors) = sys::descriptor::receive(socket, &mut bytes).unwrap();
+    let text = bytes[..length].strip_suffix(b"\0").unwrap_or(&bytes[..length]);
+    (length > 0).then(|| (Reply::read(text).unwrap(), descriptors))
+}
+
+fn ask(socket: &OwnedFd, method: &str, parameters: Value) -> Reply {
+    send(socket, &Call::new(method, &parameters).text());
+    reply(socket).unwrap().0
+}
+
+/// A path that nobody runs: a connection that has registered one, and the way to it.
+fn path(daemon: &Daemon, name: &str) -> (OwnedFd, OwnedFd, Reply) {
+    let (near, far) = sys::descriptor::pair().unwrap();
+    let socket = daemon.socket(Form::Packets);
+    let register = Register {
+        name: Some(name.to_owned()),
+        line: "rx lo | count".to_owned(),
+        ..Register::default()
+    };
+    let call = Call::new("io.streamline.Register", &register);
+    sys::descriptor::send(&socket, &call.text(), &[far.as_fd()]).unwrap();
+    let answer = reply(&socket).unwrap().0;
+    (socket, near, answer)
+}
+
+#[test]
+fn the_usual_tools_are_understood() {
+    let daemon = Daemon::start();
+    let stream = daemon.socket(Form::Stream);
+    send(&stream, b"{\"method\":\"org.varlink.service.GetInfo\"}\0");
+    let info = reply(&stream).unwrap().0;
+    assert_eq!(info.parameters["interfaces"], json!(["org.varlink.service", "io.streamline"]));
+    // Two calls in three pieces.
+    send(&stream, b"{\"method\":\"io.strea");
+    send(&stream, b"mline.List\"}\0{\"method\":\"io.streamline.About\"");
+    send(&stream, b"}\0");
+    let mut both = Vec::new();
+    while both.iter().filter(|byte| **byte == 0).count() < 2 {
+        let mut bytes = [0; 4096];
+        let (length, _) = sys::descriptor::receive(&stream, &mut bytes).unwrap();
+        both.extend_from_slice(&bytes[..length]);
+    }
+    let replies: Vec<Reply> = both
+        .split(|byte| *byte == 0)
+        .filter(|text| !text.is_empty())
+        .map(|text| Reply::read(text).unwrap())
+        .collect();
+    assert_eq!(replies[0].parameters["paths"], json!([]));
+    assert_eq!(replies[1].parameters["process"], json!(std::process::id()));
+}
+
+#[test]
+fn what_cannot_be_answered_is_answered_by_the_standard_errors() {
+    let daemon = Daemon::start();
+    for form in [Form::Packets, Form::Stream] {
+        let socket = daemon.socket(form);
+        let end: &[u8] = if form == Form::Stream { b"\0" } else { b"" };
+        for (call, error) in [
+            (r#"{"method":"no.such.Thing"}"#, "org.varlink.service.InterfaceNotFound"),
+            (r#"{"method":"io.streamline.Thing"}"#, "org.varlink.service.MethodNotFound"),
+            (r#"{"method":"nothing"}"#, "org.varlink.service.InterfaceNotFound"),
+            (r#"{"method":"io.streamline.Connect"}"#, "org.varlink.service.InvalidParameter"),
+            (r#"{"method":"io.streamline.Watch"}"#, "org.varlink.service.ExpectedMore"),
+            (
+                r#"{"method":"io.streamline.Connect","parameters":{"path":"x"}}"#,
+                if form == Form::Stream {
+                    "io.streamline.NeedsDescriptors"
+                } else {
+                    "io.streamline.NoSuchPath"
+                },
+            ),
+            (
+                "{\"method\":\"org.varlink.service.GetInterfaceDescription\",\
+                  \"parameters\":{\"interface\":\"x\"}}",
+                "org.varlink.service.InterfaceNotFound",
+            ),
+        ] {
+            send(&socket, &[call.as_bytes(), end].concat());
+            assert_eq!(reply(&socket).unwrap().0.error.as_deref(), Some(error), "{call}");
+        }
+        send(&socket, &[b"garbage", end].concat());
+        let last = reply(&socket).unwrap().0;
+        assert_eq!(last.error.as_deref(), Some("org.varlink.service.InvalidParameter"));
+        assert!(reply(&socket).is_none(), "who speaks no Varlink is hung up on");
+    }
+}
+
+#[test]
+fn interfaces_describe_themselves() {
+    let daemon = Daemon::start();
+    let socket = daemon.socket(Form::Packets);
+    let method = "org.varlink.service.GetInterfaceDescription";
+    let described = ask(&socket, method, json!({"interface": "io.streamline"}));
+    let text = described.parameters["description"].as_str().unwrap();
+    assert!(text.contains("method Register(") && text.contains("interface io.streamline\n"));
+}
+
+#[test]
+fn a_path_is_there_as_long_as_its_connection() {
+    let daemon = Daemon::start();
+    let watch = daemon.socket(Form::Packets);
+    send(&watch, &Call { more: true, ..Call::new("io.streamline.Watch", &json!({})) }.text());
+    let (socket, near, answer) = path(&daemon, "web");
+    assert_eq!(answer.parameters["number"], json!(1));
+    let event = |wanted: &str| {
+        let (told, _) = reply(&watch).unwrap();
+        assert!(told.continues);
+        let event: Event = told.take().unwrap();
+        assert_eq!((event.event.as_str(), event.path.name.as_deref()), (wanted, Some("web")));
+    };
+    event("came");
+    let listed = daemon.client().list().unwrap();
+    assert_eq!(listed.len(), 1);
+    assert!(listed[0].yours && listed[0].line.as_deref() == Some("rx lo | count"));
+    let (_, _, twice) = path(&daemon, "web");
+    assert_eq!(twice.error.as_deref(), Some("io.streamline.NameTaken"));
+
+    // Who connects gets a socket of which the path gets the other end.
+    let to = daemon.client().connect("web").unwrap();
+    let mut bytes = [0; 999];
+    let (length, descriptors) = sys::descriptor::receive(&near, &mut bytes).unwrap();
+    let admit = Call::read(&bytes[..length]).unwrap();
+    assert_eq!((admit.method.as_str(), admit.oneway), ("io.streamline.path.Admit", true));
+    let other = descriptors.into_iter().next().unwrap();
+    send(&other, &Reply::new(&json!({})).text());
+    to.stop().unwrap();
+
+    drop(socket);
+    event("went");
+    assert_eq!(daemon.client().list().unwrap(), []);
+    assert!(matches!(daemon.client().connect("web"), Err(ClientError::Refused(_))));
+}
+
+#[test]
+fn a_way_that_is_none_is_refused_and_one_that_is_full_is_busy() {
+    let daemon = Daemon::start();
+    let socket = daemon.socket(Form::Packets);
+    let register = Register { line: "rx lo | count".to_owned(), ..Register::default() };
+    let call = Call::new("io.streamline.Register", &register).text();
+    let file = std::fs::File::open("/dev/null").unwrap();
+    let (one, other) = sys::descriptor::pair().unwrap();
+    let wrong: [&[_]; 3] = [&[], &[file.as_fd()], &[one.as_fd(), other.as_fd()]];
+    for descriptors in wrong {
+        sys::descriptor::send(&socket, &call, descriptors).unwrap();
+        let refused = reply(&socket).unwrap().0;
+        assert_eq!(refused.error.as_deref(), Some("io.streamline.Refused"));
+    }
+    let (_socket, _near, _) = path(&daemon, "deaf");
+    let client = daemon.client();
+    let mut kept = Vec::new();
+    let busy = (0..10_000).find_map(|_| match client.connect("deaf") {
+        Ok(to) => {
+            kept.push(to);
+            None
+        }
+        Err(error) => Some(error),
+    });
+    let busy = busy.expect("a way has an end").to_string();
+    assert!(busy.contains("takes nothing"), "{busy}");
+    assert_eq!(client.list().unwrap().len(), 1, "and the daemon goes on");
+}
+
+/// A client that floods, sends halves, never reads, and comes again and again.
+#[test]
+fn t8_t12_a_hostile_client_harms_nobody() {
+    let daemon = Daemon::start();
+    let (_socket, _near, _) = path(&daemon, "victim");
+    let call = Call::new("io.streamline.List", &json!({})).text();
+    // Asks and never reads: it is hung up on in the end.
+    let greedy = daemon.socket(Form::Packets);
+    let sent = (0..1_000_000).find(|_| sys::descriptor::send(&greedy, &call, &[]).is_err());
+    assert!(sent.is_some(), "nobody is served for ever");
+    // Half messages, too long ones, descriptors that nobody asked for.
+    let mut halves = Vec::new();
+    for _ in 0..50 {
+        let half = daemon.socket(Form::Stream);
+        send(&half, &vec![b'{'; MESSAGE_MAX - 1]);
+        halves.push(half);
+    }
+    let long = daemon.socket(Form::Packets);
+    let _ = sys::descriptor::send(&long, &vec![b' '; MESSAGE_MAX + 1], &[]);
+    let laden = daemon.socket(Form::Packets);
+    let many = vec![laden.as_fd(); 64];
+    for _ in 0..200 {
+        sys::descriptor::send(&laden, b"{\"method\":\"x\"}", &many).unwrap();
+        assert!(reply(&laden).unwrap().0.error.is_some());
+    }
+    for _ in 0..2000 {
+        drop(daemon.socket(Form::Packets));
+        drop(daemon.socket(Form::Stream));
+    }
+    assert_eq!(daemon.client().list().unwrap().len(), 1);
+    let open = std::fs::read_dir("/proc/self/fd").unwrap().count();
+    assert!(open < 400, "{open} descriptors are open");
+}
+
+#[test]
+fn who_listens_must_be_root_or_this_user() {
+    let missing = Client::find(Some(std::path::Path::new("/no/such/place"))).unwrap_err();
+    assert!(missing.to_string().contains("streamline daemon --user"), "{missing}");
+}
