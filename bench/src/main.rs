@@ -250,7 +250,7 @@ fn served(words: &[String]) -> ExitCode {
         Some("tap") => tap::serve(words),
         Some("scale") => scale::serve(words),
         Some("pointers") => splice::serve(1),
-        Some("peek-stream" | "peek-indirect") => peek::serve(words),
+        Some("peek-stream" | "peek-place" | "peek-indirect") => peek::serve(words),
         Some(kind) if kind.starts_with("mpipe-") => mpipe::serve(words),
         _ => pipe::serve(words),
     };

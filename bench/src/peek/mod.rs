@@ -2,8 +2,8 @@
 //!
 //! First what a call of `peek` takes, checks included; then reading and peeking through a full ring
 //! in one thread; then two processes that trust each other: copied in and copied out (a stream),
-//! against copied in and looked at in place (an indirect stream). The reader looks at the first
-//! word of each block, or at every one.
+//! against copied in and looked at in place (a stream that is opened trusting, and an indirect one).
+//! The reader looks at the first word of each block, or at every one.
 
 mod other;
 
@@ -173,10 +173,12 @@ fn processes(
     rounds: usize,
 ) -> Result<Vec<Row>, String> {
     let mut copied = Ends::start(Kind::Stream, reader, look, block)?;
-    let mut peeked = Ends::start(Kind::Indirect, reader, look, block)?;
+    let mut peeked = Ends::start(Kind::Place, reader, look, block)?;
+    let mut indirect = Ends::start(Kind::Indirect, reader, look, block)?;
     let candidates = vec![
         Candidate { name: "copy, copy", measure: Box::new(move || copied.measure()) },
         Candidate { name: "copy, peek", measure: Box::new(move || peeked.measure()) },
+        Candidate { name: "indirect", measure: Box::new(move || indirect.measure()) },
     ];
     let target = match (reader, look, block) {
         (0, Look::First, 1024..) => Some(1.5),

@@ -16,6 +16,7 @@ use std::process::{Child, Command, Stdio};
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Kind {
     Stream,
+    Place,
     Indirect,
 }
 
@@ -35,6 +36,8 @@ impl Look {
     }
 }
 
+/// Bytes of the ring, as in `bench pipe`.
+const RING: usize = 4 << 20;
 /// What a measurement takes at least, in ns.
 const LEAST_NS: u64 = 30_000_000;
 
@@ -55,12 +58,10 @@ impl Ends {
         look: Look,
         block: usize,
     ) -> Result<Self, String> {
-        // What fits the cache that both sides share.
-        let bytes = if reader == 0 { 1 << 20 } else { 4 << 20 };
         let (orders, theirs) = sys::descriptor::pair().map_err(words)?;
         let (output, desk, descriptors) = match kind {
-            Kind::Stream => {
-                let made = stream::stream(&stream::Config::new(id(1)).capacity(bytes));
+            Kind::Stream | Kind::Place => {
+                let made = stream::stream(&stream::Config::new(id(1)).capacity(RING));
                 let (mut output, mut offers) = made.map_err(words)?;
                 if reader == 0 {
                     output.spin(0);
@@ -71,7 +72,7 @@ impl Ends {
             }
             Kind::Indirect => {
                 let desk = Desk::open(Creator::new(8)).map_err(words)?;
-                let backing = shared(&desk, id(1), 64 << 10, bytes >> 16)?;
+                let backing = shared(&desk, id(1), 64 << 10, RING >> 16)?;
                 let made = indirect(&Config::new(id(2)), backing);
                 let (mut output, mut offers) = made.map_err(words)?;
                 if reader == 0 {
@@ -84,7 +85,11 @@ impl Ends {
                 (output, Some(desk), all)
             }
         };
-        let word = if kind == Kind::Stream { "peek-stream" } else { "peek-indirect" };
+        let word = match kind {
+            Kind::Stream => "peek-stream",
+            Kind::Place => "peek-place",
+            Kind::Indirect => "peek-indirect",
+        };
         let itself = std::env::current_exe().map_err(words)?;
         let size = if look == Look::All { block } else { 8 };
         let process = Command::new(itself)
@@ -147,6 +152,10 @@ pub(crate) fn serve(told: &[String]) -> Result<(), String> {
             let offer = stream::Offer::from_descriptors(fds).map_err(words)?;
             From::Stream(Box::new(offer.open().map_err(words)?))
         }
+        "peek-place" => {
+            let offer = stream::Offer::from_descriptors(fds).map_err(words)?;
+            From::Place(Box::new(offer.open_trusting().map_err(words)?))
+        }
         _ => {
             let space = Space::trusting();
             space.introduce(fds.pop().ok_or("no socket")?);
@@ -176,13 +185,14 @@ pub(crate) fn serve(told: &[String]) -> Result<(), String> {
 
 enum From {
     Stream(Box<stream::Input>),
+    Place(Box<stream::Input>),
     Indirect(Box<indirect::Input>),
 }
 
 impl From {
     fn spin(&mut self, spins: u32) {
         match self {
-            Self::Stream(input) => input.spin(spins),
+            Self::Stream(input) | Self::Place(input) => input.spin(spins),
             Self::Indirect(input) => input.spin(spins),
         }
     }
@@ -196,6 +206,15 @@ impl From {
                 black_box(sum(out.get(..look.min(count)).unwrap_or_default()));
                 Ok(count as u64)
             }
+            Self::Place(input) => loop {
+                if let Some(block) = input.peek().map_err(words)? {
+                    let count = block.len();
+                    black_box(sum(block.get(..look.min(count)).unwrap_or_default()));
+                    input.take(count);
+                    return Ok(count as u64);
+                }
+                input.wait(None).map_err(words)?;
+            },
             Self::Indirect(input) => loop {
                 if let Some(block) = input.peek().map_err(words)? {
                     let count = block.len();

@@ -20,6 +20,8 @@
 //!   cursor.
 //! - D4 A reader publishes its cursor only in methods that take `&mut self` and in `drop`: so while
 //!   a slice lives, the writer, who has not seen the cursor pass, does not write there (D2).
+//! - D6 A [`Visitor`] gives slices only for a [`Trusted`] maker of the memory: one that could write
+//!   all memory of ours anyway (V3 of `view`), and so is relied on to keep D2.
 //! - D5 In a ring that overwrites nobody gets a slice of the ring: reservations are private memory
 //!   that commit copies in, word by word, and readers copy out.
 

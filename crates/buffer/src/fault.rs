@@ -40,6 +40,9 @@ pub enum Fault {
     Abandoned,
     /// This operation needs a ring whose blocks are kept until they are read; this one overwrites.
     Lossy,
+    /// What is asked for is given only of a writer that is trusted: this one could be a stranger, or
+    /// the stream was not opened trusting.
+    Foreign,
     /// The owner of a dbuf does not let this user read it: asked when the first pointer into it
     /// came.
     Forbidden {
@@ -112,6 +115,10 @@ impl fmt::Display for Fault {
             Self::Lossy => {
                 f.write_str("this ring overwrites its oldest blocks: read copies instead")
             }
+            Self::Foreign => f.write_str(
+                "the writer of this ring is not trusted: its bytes can be copied, not looked at in \
+                 place (open the stream trusting, of a process of this user or of root)",
+            ),
             Self::Forbidden { dbuf, uid } => write!(
                 f,
                 "user {uid} may not read dbuf {}: ask its owner for another access list",

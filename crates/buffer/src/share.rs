@@ -22,6 +22,7 @@ use crate::cursor::{Consumer, POSITION_MAX, Store};
 use crate::join::{Contact, Door, Ticket};
 use crate::pages::Choice;
 use crate::region::Region;
+use crate::view::Trusted;
 use crate::{Policy, dbuf, ibuf};
 use abi::DbufId;
 use abi::ring::{Geometry, PAGE, Record, reader, writer};
@@ -129,6 +130,11 @@ impl Offer {
         let [geometry, ring, cursor] =
             <[OwnedFd; 3]>::try_from(descriptors).map_err(|_| Refusal::Descriptors(count))?;
         Ok(Self { geometry, ring, cursor })
+    }
+
+    /// Who made the ring, if that is somebody whom we can trust.
+    pub(crate) fn maker(&self) -> Option<Trusted> {
+        Trusted::maker(&self.ring)
     }
 
     /// Reads a ring of blocks.

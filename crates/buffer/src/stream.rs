@@ -164,9 +164,11 @@ impl Offer {
     }
 
     /// As [`Offer::open`], of a stream whose writer may change its size in place: it can empty the
-    /// memory that we read, though not so that we end by it.
+    /// memory that we read, though not so that we end by it. What a process of our own user or of
+    /// root writes can be looked at in place ([`Input::peek`]).
     pub fn open_trusting(self) -> Result<Input, Refusal> {
-        Ok(Input::new(self.ring.read_blocks_of(Seals::SIZE)?, self.bell))
+        let maker = self.ring.maker();
+        Ok(Input::new(self.ring.read_blocks_of(Seals::SIZE)?, self.bell).trusting(maker))
     }
 }
 

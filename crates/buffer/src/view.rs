@@ -77,6 +77,23 @@ const VIEWS_MAX: usize = 1024;
 /// An owner that has not answered in this time counts as gone.
 const PATIENCE: Duration = Duration::from_secs(2);
 
+/// A process that could write our memory anyway (V3).
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Trusted(());
+
+impl Trusted {
+    /// One of this user, if it is ours or root.
+    pub(crate) fn of(user: u32) -> Option<Self> {
+        const ROOT: u32 = 0;
+        (user == ROOT || user == sys::process::identity().0).then_some(Self(()))
+    }
+
+    /// Whoever made this file.
+    pub(crate) fn maker(file: &OwnedFd) -> Option<Self> {
+        sys::descriptor::owner(file).ok().and_then(Self::of)
+    }
+}
+
 impl Space {
     /// A space that trusts nobody: of what others can write it takes copies.
     #[must_use]
@@ -116,8 +133,7 @@ impl Space {
 
     /// Whether a process of this user could write our memory anyway (V3).
     pub(crate) fn trusts(&self, user: u32) -> bool {
-        const ROOT: u32 = 0;
-        self.0.trusts && (user == ROOT || user == sys::process::identity().0)
+        self.0.trusts && Trusted::of(user).is_some()
     }
 
     /// The view of a dbuf that is mapped.

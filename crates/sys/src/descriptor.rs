@@ -28,6 +28,12 @@ pub fn made_by(socket: impl AsFd) -> Result<(u32, u32)> {
     Ok((peer.uid.as_raw(), peer.gid.as_raw()))
 }
 
+/// The user who made a file: of a memfd that is the effective user of its maker for ever, unless root
+/// says otherwise.
+pub fn owner(file: impl AsFd) -> Result<u32> {
+    Ok(rustix::fs::fstat(file).named("fstat", "a file")?.st_uid)
+}
+
 /// The two ends of a pipe: who reads, who writes. Closed on exec.
 pub fn pipe() -> Result<(OwnedFd, OwnedFd)> {
     rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC).named("pipe2", "")

@@ -107,6 +107,12 @@ impl Data {
         foreign::copy_in(self.words(), self.offset(position) / 8, bytes);
     }
 
+    /// The address of a position.
+    #[inline]
+    pub(super) fn address(&self, position: u64) -> *const u8 {
+        self.base.cast::<u8>().as_ptr().wrapping_add(self.offset(position)).cast_const()
+    }
+
     /// The bytes from a position on.
     ///
     /// # Safety
@@ -115,10 +121,9 @@ impl Data {
     #[inline]
     pub(crate) unsafe fn bytes(&self, position: u64, length: usize) -> &[u8] {
         debug_assert!(length as u64 <= self.left(position));
-        let first = self.base.cast::<u8>().as_ptr().wrapping_add(self.offset(position));
         // SAFETY: A1, A2 and promise 1 put the range inside live memory; promise 2 is the condition
         // for a shared slice.
-        unsafe { std::slice::from_raw_parts(first, length) }
+        unsafe { std::slice::from_raw_parts(self.address(position), length) }
     }
 
     /// The bytes from a position on, for the only one who reaches them.

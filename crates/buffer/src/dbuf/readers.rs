@@ -2,7 +2,9 @@
 //! goes from block to block is the matter of the ring ([`Walks`]); the invariants are those of
 //! `dbuf`.
 
+use super::walk::{Found, Walk};
 use crate::cursor::Consumer;
+use crate::view::Trusted;
 use crate::{Fault, Policy, Put, Taken};
 use abi::Place;
 use std::fmt;
@@ -20,8 +22,8 @@ pub trait Walks: fmt::Debug {
     fn find(&mut self) -> Result<Option<Self::Found>, Fault>;
     /// Goes past it.
     fn pass(&mut self, found: &Self::Found);
-    /// Where in the writer's memory its bytes lie, and how many they are.
-    fn lies(&self, found: &Self::Found) -> (usize, usize);
+    /// Where its bytes lie, and how many they are.
+    fn lies(&self, found: &Self::Found) -> (*const u8, usize);
     /// Copies the next block, takes it, and gives it back.
     fn read(&mut self, out: &mut [u8]) -> Result<Option<usize>, Fault>;
     /// Copies the bytes of a place.
@@ -43,6 +45,7 @@ pub struct Reader<W: Walks>(pub(super) W);
 impl<W: Walks> Reader<W> {
     /// The next block, in place, without taking it; `None`: nothing is there. Not in a ring that
     /// overwrites ([`Fault::Lossy`]).
+    #[inline]
     pub fn peek(&mut self) -> Result<Option<&[u8]>, Fault> {
         let Some(found) = self.held()? else { return Ok(None) };
         Ok(Some(self.look(&found)))
@@ -50,6 +53,7 @@ impl<W: Walks> Reader<W> {
 
     /// The next block, in place, and past it: [`Reader::release`] gives it back. For a batch: call
     /// it as often as wanted, with the reader borrowed for each block.
+    #[inline]
     pub fn next_block(&mut self) -> Result<Option<&[u8]>, Fault> {
         let Some(found) = self.held()? else { return Ok(None) };
         self.0.pass(&found);
@@ -70,6 +74,7 @@ impl<W: Walks> Reader<W> {
         self.0.release();
     }
 
+    #[inline]
     fn held(&mut self) -> Result<Option<W::Found>, Fault> {
         if self.0.side().policy == Policy::Overwrite {
             return Err(Fault::Lossy);
@@ -77,12 +82,13 @@ impl<W: Walks> Reader<W> {
         self.0.find()
     }
 
+    #[inline]
     fn look(&self, found: &W::Found) -> &[u8] {
-        let (at, length) = self.0.lies(found);
+        let (first, length) = self.0.lies(found);
         // SAFETY: `find` checked that the block lies in the ring and is shown (D3); it is not
         // behind our published cursor, which cannot move while `self` is borrowed (D4), and the
         // ring does not overwrite (`held`).
-        unsafe { self.0.side().store.writer.bytes(at, length) }
+        unsafe { std::slice::from_raw_parts(first, length) }
     }
 }
 
@@ -95,6 +101,21 @@ impl<W: Walks> Visitor<W> {
     /// in what this reader has not released, or, where the ring overwrites, not have been lapped.
     pub fn copy(&mut self, place: Place, out: &mut [u8]) -> Result<(), Fault> {
         self.0.copy(place, out)
+    }
+}
+
+impl Visitor<Walk> {
+    /// The rest of a block that was found and not passed, in place.
+    #[inline]
+    pub(crate) fn look(&self, found: &Found, _: Trusted) -> &[u8] {
+        let Walk { data, side, .. } = &self.0;
+        if side.policy == Policy::Overwrite {
+            return &[];
+        }
+        // SAFETY: `find` checked that the block lies in the lap and is shown (D3); it is not behind
+        // our published cursor, which cannot move while `self` is borrowed (D4). The writer is
+        // trusted to keep D2 (D6).
+        unsafe { data.bytes(found.at(), found.left()) }
     }
 }
 

@@ -4,7 +4,7 @@
 
 use super::data::Data;
 use super::readers::Walks;
-use crate::cursor::{Consumer, DATA_WORDS, Store};
+use crate::cursor::{Consumer, Store};
 use crate::{Fault, Policy, Taken};
 use abi::ring::Record;
 use abi::{BLOCK_MAX, Place};
@@ -374,6 +374,7 @@ impl Walk {
 impl Walks for Walk {
     type Found = Found;
 
+    #[inline]
     fn side(&self) -> &Consumer {
         &self.side
     }
@@ -382,16 +383,19 @@ impl Walks for Walk {
         &mut self.side
     }
 
+    #[inline]
     fn find(&mut self) -> Result<Option<Found>, Fault> {
         Self::find(self)
     }
 
+    #[inline]
     fn pass(&mut self, found: &Found) {
         Self::pass(self, found);
     }
 
-    fn lies(&self, found: &Found) -> (usize, usize) {
-        (DATA_WORDS * 8 + self.data.offset(found.at), found.length as usize)
+    #[inline]
+    fn lies(&self, found: &Found) -> (*const u8, usize) {
+        (self.data.address(found.at), found.length as usize)
     }
 
     fn read(&mut self, out: &mut [u8]) -> Result<Option<usize>, Fault> {

@@ -6,8 +6,8 @@ use crate::stream::{Input, Output};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Duration;
 
-/// The reading end of a stream of bytes. To peek at a block it takes a copy: the writer may be a
-/// stranger, who may write there at any moment.
+/// The reading end of a stream of bytes. To peek at a block it takes a copy where the writer may be a
+/// stranger, who may write there at any moment; of a writer that it trusts it looks in place.
 #[derive(Debug)]
 pub struct Reading {
     input: Input,
@@ -49,8 +49,10 @@ impl Stream for Reading {
         Ok(Some(count))
     }
 
-    /// A copy, good until the next call.
     fn peek(&mut self) -> Result<Option<&[u8]>, Fault> {
+        if self.input.looks_in_place() {
+            return self.input.peek();
+        }
         if self.ahead().is_empty() {
             self.from = 0;
             self.ahead.resize(AHEAD, 0);
@@ -66,12 +68,16 @@ impl Stream for Reading {
 
     fn copies(&mut self) -> Result<usize, Fault> {
         match self.ahead() {
+            _ if self.input.looks_in_place() => Ok(0),
             [] => Ok(self.input.readable()?.min(AHEAD)),
             _ => Ok(0),
         }
     }
 
     fn take(&mut self, count: usize) {
+        if self.input.looks_in_place() {
+            return self.input.take(count);
+        }
         self.from = self.from.saturating_add(count).min(self.ahead.len());
     }
 

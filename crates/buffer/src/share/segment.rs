@@ -26,6 +26,7 @@ use super::{Files, Offer, Refusal, agreed, checked, ring};
 use crate::Policy;
 use crate::cursor::Store;
 use crate::region::Region;
+use crate::view::Trusted;
 use abi::ring::{Geometry, PAGE};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
@@ -72,6 +73,11 @@ impl Received {
     pub(crate) fn new(number: u64, descriptors: Vec<OwnedFd>) -> Option<Self> {
         let [geometry, ring] = <[OwnedFd; 2]>::try_from(descriptors).ok()?;
         Some(Self { geometry, ring, number })
+    }
+
+    /// Who made it, if that is somebody whom we can trust.
+    pub(crate) fn maker(&self) -> Option<Trusted> {
+        Trusted::maker(&self.ring)
     }
 
     /// Maps it, if it goes on at `start` where a ring of this geometry ended.

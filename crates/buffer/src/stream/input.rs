@@ -7,6 +7,7 @@ use crate::dbuf::Visitor;
 use crate::dbuf::walk::{Found, Walk};
 use crate::share::segment::Received;
 use crate::signal::Spin;
+use crate::view::Trusted;
 use crate::wait::{Ringer, Sleeper, Urgency};
 use crate::{Fault, Policy, Put, Taken};
 use abi::ring::{Geometry, reader, writer};
@@ -15,11 +16,13 @@ use std::time::Duration;
 use sys::doorbell::{Doorbell, Heard, Other};
 
 mod blocks;
+mod peek;
 mod watch;
 
 pub use blocks::Piece;
 
-/// A reader of a stream. All that it gets are copies: the writer may be a stranger.
+/// A reader of a stream. All that it gets are copies, since the writer may be a stranger; of a writer
+/// that it trusts it can look at blocks in place ([`Input::peek`]).
 #[derive(Debug)]
 pub struct Input {
     pub(super) ring: Visitor,
@@ -40,6 +43,9 @@ pub struct Input {
     inbox: Vec<Received>,
     /// The writer has told us that we get no more of them.
     revoked: bool,
+    /// We trust, and who made the segment that we read is to be trusted.
+    trusts: bool,
+    trusted: Option<Trusted>,
     #[cfg(test)]
     pub(crate) meanwhile: crate::meanwhile::Meanwhile,
 }
@@ -66,9 +72,17 @@ impl Input {
             shape,
             inbox: Vec::new(),
             revoked: false,
+            trusts: false,
+            trusted: None,
             #[cfg(test)]
             meanwhile: crate::meanwhile::Meanwhile::default(),
         }
+    }
+
+    /// Trusts who made the ring, if it is somebody who can be trusted.
+    pub(super) const fn trusting(mut self, maker: Option<Trusted>) -> Self {
+        (self.trusts, self.trusted) = (true, maker);
+        self
     }
 
     /// How often to look before sleeping. Without it that is decided at each wait: who shares a
@@ -298,6 +312,7 @@ impl Input {
         };
         walk.go_on_in(store);
         walk.stop_at(position + often(walk));
+        self.trusted = if self.trusts { segment.maker() } else { None };
         self.shape = shape;
         // The page of the writer is another one, and so may be the writer.
         self.ringer = Ringer::default();

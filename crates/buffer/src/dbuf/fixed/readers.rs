@@ -161,8 +161,9 @@ impl Walks for Walk {
         self.expected = position + 1;
     }
 
-    fn lies(&self, found: &Found) -> (usize, usize) {
-        (found.at, found.length)
+    fn lies(&self, found: &Found) -> (*const u8, usize) {
+        let first = self.side.store.writer.words().as_ptr().cast::<u8>();
+        (first.wrapping_add(found.at), found.length)
     }
 
     fn read(&mut self, out: &mut [u8]) -> Result<Option<usize>, Fault> {

@@ -1,0 +1,80 @@
+//! Looking at blocks in place: of a writer that could write our memory anyway. [SL §5.1, peek]
+//!
+//! Copied in once and never out. The writer does not get the room back before the block is taken,
+//! so who takes long holds it up as a slow reader does.
+
+use super::{Input, often};
+use crate::Fault;
+use crate::dbuf::walk::Found;
+
+impl Input {
+    /// Whether [`Input::peek`] works here: the stream was opened trusting, its segment was made by a
+    /// process of our own user or of root, and the ring does not overwrite.
+    #[must_use]
+    pub const fn looks_in_place(&self) -> bool {
+        self.trusted.is_some() && !self.lossy
+    }
+
+    /// The rest of the next block, in place, without taking it; good until the next call. `None`:
+    /// nothing is there; no bytes: the stream has ended. [`Fault::Foreign`] of whom we do not
+    /// trust, [`Fault::Lossy`] where the ring overwrites.
+    #[inline]
+    pub fn peek(&mut self) -> Result<Option<&[u8]>, Fault> {
+        let (Some(trusted), false) = (self.trusted, self.lossy) else {
+            return Err(if self.lossy { Fault::Lossy } else { Fault::Foreign });
+        };
+        let found = match self.next()? {
+            Some(found) if found.left() > 0 => found,
+            _ => match self.look_further()? {
+                Some(found) => found,
+                None => return Ok(self.is_at_end()?.then_some(&[])),
+            },
+        };
+        Ok(Some(self.ring.look(&found, trusted)))
+    }
+
+    /// Takes so many bytes of what was peeked at; all of it: the next peek shows the next block.
+    #[inline]
+    pub fn take(&mut self, count: usize) {
+        let Ok(Some(found)) = self.next() else { return };
+        let walk = self.ring.walk();
+        self.rest = found.behind(count);
+        match self.rest {
+            Some(_) => walk.doubt(),
+            None => walk.pass(&found),
+        }
+        if walk.side.next - walk.side.released() >= often(walk) {
+            self.give_back();
+        }
+    }
+
+    /// What is left of the next block, if it was seen to be there.
+    #[inline]
+    fn next(&mut self) -> Result<Option<Found>, Fault> {
+        match self.rest {
+            Some(rest) => Ok(Some(rest)),
+            None => self.ring.walk().find(),
+        }
+    }
+
+    /// The same, past blocks without bytes and into the next segment.
+    #[cold]
+    fn look_further(&mut self) -> Result<Option<Found>, Fault> {
+        loop {
+            match self.next()? {
+                Some(found) if found.left() > 0 => return Ok(Some(found)),
+                Some(empty) => self.ring.walk().pass(&empty),
+                None => {
+                    self.give_back();
+                    if !self.go_on()? {
+                        return Ok(None);
+                    }
+                }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+#[cfg(not(miri))]
+mod tests;

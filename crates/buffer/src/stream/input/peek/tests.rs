@@ -1,0 +1,109 @@
+//! What is looked at in place is what was written, whatever happens to the ring meanwhile.
+
+use crate::stream::{Config, Input, Output, stream};
+use crate::{Fault, Policy};
+use abi::DbufId;
+use std::os::fd::AsFd;
+use testkit::Random;
+
+fn config() -> Config {
+    Config::new(DbufId::new(3).unwrap()).capacity(8192)
+}
+
+fn trusting(config: &Config) -> (Output, Input) {
+    let (output, mut offers) = stream(config).unwrap();
+    (output, offers.remove(0).open_trusting().unwrap())
+}
+
+/// Blocks of any length, looked at and taken in pieces, read in between: all bytes, in order, and
+/// those that were looked at lie in the ring.
+#[test]
+fn d10_a_trusted_writer_s_blocks_are_looked_at_where_they_lie() {
+    let mut random = Random::replayable();
+    let (mut output, mut input) = trusting(&config());
+    let (mut sent, mut got, mut looks) = (Vec::new(), Vec::new(), 0);
+    while got.len() < 400_000 {
+        while sent.len() < 400_000 && output.is_ready(2000).unwrap() {
+            let length = random.within(0..2000);
+            let block = random.bytes(length);
+            output.write(&block).unwrap();
+            sent.extend_from_slice(&block);
+        }
+        output.flush();
+        let mut out = vec![0; random.within(1..3000)];
+        if random.within(0..4) == 0 {
+            let count = input.try_read(&mut out).unwrap().unwrap_or(0);
+            got.extend_from_slice(&out[..count]);
+            continue;
+        }
+        let Some(block) = input.peek().unwrap() else { continue };
+        let (bytes, at) = (block.to_vec(), block.as_ptr());
+        assert_eq!(input.peek().unwrap().unwrap().as_ptr(), at, "the same block again");
+        let count = bytes.len().min(out.len());
+        got.extend_from_slice(&bytes[..count]);
+        input.take(count);
+        looks += 1;
+    }
+    assert!(looks > 100 && got == sent[..got.len()], "{looks} looks");
+    assert_eq!(output.taken(0).unwrap().lost, 0);
+}
+
+#[test]
+fn d10_what_was_looked_at_keeps_its_room_until_it_is_taken_and_the_end_is_told() {
+    let (mut output, mut input) = trusting(&config());
+    assert_eq!(input.peek(), Ok(None));
+    output.write(b"first").unwrap();
+    output.flush();
+    let at = input.peek().unwrap().unwrap().as_ptr();
+    while output.is_ready(1000).unwrap() {
+        output.write(&[9; 1000]).unwrap();
+    }
+    let first = input.peek().unwrap().unwrap();
+    assert_eq!((first, first.as_ptr()), (&b"first"[..], at), "nobody wrote over it");
+    drop(output);
+    let mut count = 0;
+    while let Some(block @ [_, ..]) = input.peek().unwrap() {
+        count += block.len();
+        let all = block.len();
+        input.take(all);
+    }
+    assert!(count > 4000, "{count}");
+    assert_eq!(input.peek(), Ok(Some(&[][..])), "the end");
+}
+
+#[test]
+fn d10_strangers_and_rings_that_overwrite_are_not_looked_into() {
+    let (mut output, mut offers) = stream(&config()).unwrap();
+    output.write(b"x").unwrap();
+    output.flush();
+    let mut input = offers.remove(0).open().unwrap();
+    assert_eq!(input.peek(), Err(Fault::Foreign), "not opened trusting");
+    let (_output, mut input) = trusting(&config().policy(Policy::Overwrite));
+    assert_eq!(input.peek(), Err(Fault::Lossy));
+    // The maker of the memory is asked of the kernel. Only root can give it to somebody else.
+    let (_output, mut offers) = stream(&config()).unwrap();
+    let offer = offers.remove(0);
+    let [_, ring, ..] = offer.descriptors();
+    if sys::process::identity().0 != 0 {
+        eprintln!("skipped: d10_strangers…: only root gives files away");
+        return;
+    }
+    std::os::unix::fs::fchown(ring.as_fd(), Some(65_534), None).unwrap();
+    let mut input = offer.open_trusting().unwrap();
+    assert_eq!(input.peek(), Err(Fault::Foreign), "another user's");
+    assert!(!input.looks_in_place());
+}
+
+/// The ring goes on in other memory while a block is looked at.
+#[test]
+fn d10_a_look_survives_a_change_of_size() {
+    let (mut output, mut input) = trusting(&config());
+    for round in 0..64_u32 {
+        output.write(&round.to_le_bytes()).unwrap();
+        output.flush();
+        assert_eq!(input.peek().unwrap().unwrap(), round.to_le_bytes());
+        output.resize(if round % 2 == 0 { 16_384 } else { 4096 }).unwrap();
+        assert_eq!(input.peek().unwrap().unwrap(), round.to_le_bytes());
+        input.take(4);
+    }
+}
