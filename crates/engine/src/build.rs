@@ -9,6 +9,7 @@
 use self::between::{Ends, bell};
 use self::outside::Outside;
 use crate::control::Control;
+use crate::kernel::point::Points;
 use crate::kernel::{Kernel, Refuses};
 use crate::live::Live;
 use crate::process::Demand;
@@ -132,7 +133,9 @@ pub fn build(plan: &Plan, settings: Settings) -> Result<Vec<Path>, BuildError> {
     let origins: Vec<String> = sources(&plan.graph).map(|(_, used)| title(used)).collect();
     let left = settings.count.map(|blocks| Arc::new(Left::new(blocks)));
     let graph = Arc::new(plan.graph.clone());
-    let path = |part| Builder::new(plan, part, &origins, settings)?.build(&left, &graph);
+    // Parts that begin at one interface are one program.
+    let points = Points::default();
+    let path = |part| Builder::new(plan, part, (&origins, &points), settings)?.build(&left, &graph);
     (0..parts).map(path).collect()
 }
 
@@ -184,6 +187,7 @@ impl Draft {
 struct Builder<'p> {
     plan: &'p Plan,
     origins: &'p [String],
+    points: &'p Points,
     settings: Settings,
     part: usize,
     /// The spaces of this part, by their place in the plan.
@@ -199,7 +203,7 @@ impl<'p> Builder<'p> {
     fn new(
         plan: &'p Plan,
         part: usize,
-        origins: &'p [String],
+        (origins, points): (&'p [String], &'p Points),
         settings: Settings,
     ) -> Result<Self, BuildError> {
         let spaces = inside::threads(plan, part);
@@ -215,6 +219,7 @@ impl<'p> Builder<'p> {
         Ok(Self {
             plan,
             origins,
+            points,
             settings,
             part,
             spaces,

@@ -79,6 +79,8 @@ impl Builder<'_> {
                 planned,
                 ours: &ours,
                 origin: u16::try_from(origin).unwrap_or(u16::MAX),
+                points: self.points,
+                owner: sys::process::identity().0,
                 hardened: !crate::machine::is_trusted(),
                 refuses: self.settings.refuses,
             })?;

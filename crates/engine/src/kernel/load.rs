@@ -1,33 +1,59 @@
-//! From a program as data to one that the kernel has taken: maps, memory for what leaves, the words
-//! of the request for the verifier's log. [SL §7.1, allocation]
+//! From a program as data to one that the kernel has taken: maps, the words of the request for the
+//! verifier's log. [SL §7.1, allocation]
 
-use super::Refusal;
-use super::assemble::{Tree, word};
 use ebpf::insn;
-use pipeline::graph::{Graph, NodeId};
 use std::os::fd::{AsFd as _, AsRawFd as _};
-use sys::bpf::{Function, Kind, Line, Linkage, Load, LoadError, Map, Program, Source, Types};
+use sys::bpf::{Function, Kind, Line, Linkage, Load, Map, Program, Source, Types};
 
-/// A program that the kernel has taken, and its own maps.
+/// A program that the kernel has taken, and its own maps; none in the place of one that was there.
 #[derive(Debug)]
 pub(super) struct Loaded {
     pub(super) program: Program,
-    pub(super) maps: Vec<Map>,
+    pub(super) maps: Vec<Option<Map>>,
 }
 
-/// Loads a program; `given` are rings and bell.
-pub(super) fn load(
+/// Why the kernel has not taken it.
+#[derive(Debug)]
+pub(super) struct Failed {
+    /// What the verifier has looked at last, as the program calls it.
+    pub(super) named: Option<String>,
+    pub(super) why: String,
+}
+
+impl Failed {
+    pub(super) fn because(why: impl ToString) -> Self {
+        Self { named: None, why: why.to_string() }
+    }
+
+    /// Whether the verifier stopped at this word.
+    pub(super) fn is_at(&self, word: &ebpf::Word) -> bool {
+        let rest = self.named.as_deref().and_then(|named| named.strip_prefix(&word.line()));
+        rest.is_some_and(|rest| rest.is_empty() || rest.starts_with(" @ "))
+    }
+}
+
+/// Loads a program; `given` are the maps behind its own, `kept` the state that a word has already.
+pub(super) fn load<'k>(
     program: &ebpf::Program,
-    given: [i32; 2],
-    (tree, graph, source): (&Tree, &Graph, NodeId),
-) -> Result<Loaded, Refusal> {
-    let refused = |why: String| Refusal { node: source, why };
-    let made = |spec: &ebpf::MapSpec| Map::array(&spec.name, spec.value_size, 1, spec.mappable);
-    let maps: sys::Result<Vec<Map>> = program.maps.iter().map(made).collect();
-    let maps = maps.map_err(|error| refused(error.to_string()))?;
-    let own = maps.iter().map(|map| map.as_fd().as_raw_fd());
-    let descriptors: Vec<i32> = own.chain(given).collect();
-    let code = program.relocate(&descriptors).ok_or_else(|| refused("a map is missing".into()))?;
+    given: &[i32],
+    kept: impl Fn(&ebpf::Word) -> Option<&'k Map>,
+) -> Result<Loaded, Failed> {
+    let mut maps = Vec::new();
+    let mut descriptors = Vec::new();
+    for spec in &program.maps {
+        let word = spec.state_of.and_then(|word| program.words.get(word));
+        if let Some(known) = word.and_then(&kept) {
+            descriptors.push(known.as_fd().as_raw_fd());
+            maps.push(None);
+            continue;
+        }
+        let made = Map::array(&spec.name, spec.value_size, 1, spec.mappable);
+        let made = made.map_err(Failed::because)?;
+        descriptors.push(made.as_fd().as_raw_fd());
+        maps.push(Some(made));
+    }
+    descriptors.extend(given);
+    let code = program.relocate(&descriptors).ok_or_else(|| Failed::because("a map is missing"))?;
     let code = insn::encode(&code);
     let loaded = match lines(program) {
         Ok((types, functions, lines)) => {
@@ -41,25 +67,14 @@ pub(super) fn load(
     match loaded {
         Ok(program) => Ok(Loaded { program, maps }),
         Err(error) => {
-            let node = blamed(&error, tree, graph).unwrap_or(source);
-            Err(Refusal { node, why: error.to_string() })
+            let named = error.log.lines().rev().find_map(|line| line.strip_prefix("; "));
+            Err(Failed { named: named.map(str::to_owned), why: error.to_string() })
         }
     }
 }
 
 /// What people see who list programs.
 const NAME: &str = "streamline";
-
-/// The node in whose code the verifier stopped: the last that its log names.
-fn blamed(error: &LoadError, tree: &Tree, graph: &Graph) -> Option<NodeId> {
-    let named = error.log.lines().rev().find_map(|line| line.strip_prefix("; "))?;
-    let nodes = tree.steps.iter().filter_map(|step| step.nodes.first().copied());
-    let begins = |id: &NodeId| {
-        let word = word(graph, *id);
-        named.starts_with(&format!("{} @{}..{}", word.filter, word.at, word.at + word.length))
-    };
-    nodes.into_iter().find(begins)
-}
 
 /// The lines of a program as types, functions and lines; none if there are too many.
 fn lines(program: &ebpf::Program) -> Result<(Types, [Function; 1], Vec<Line>), ()> {

@@ -1,7 +1,10 @@
 //! Kernel spaces: the part of a plan that runs as a program at an interface. [SL §5.3, §7.1]
 //!
-//! - [`assemble`]: the tree of filters as one program;
+//! - [`tree`]: what one line does there;
+//! - [`joint`]: what several lines do there, with what they have in common done once;
+//! - [`assemble`]: that as one program;
 //! - [`load`]: the program as the kernel takes it;
+//! - [`point`]: the interface, where lines come and go while the program runs;
 //! - [`told`]: what was counted there, as nodes and edges of the ledger.
 //!
 //! The user implementation of every filter stands behind the program in the first thread of its
@@ -9,32 +12,31 @@
 //! up at the end. Nothing is pinned: what was attached goes away with its path, or with the process
 //! however it ends.
 
-pub(crate) mod assemble;
+mod assemble;
+mod joint;
 mod load;
+pub mod point;
 mod told;
+mod tree;
 
 pub(crate) use told::Told;
 
 use crate::build::BuildError;
-use assemble::{Tree, assemble};
-use ebpf::Place as At;
-use ebpf::emit::Target;
-use ebpf::emit::tap::{self, Bell, Tap};
+use ebpf::emit::tap::{self, Bell};
 use endpoint::source::kernel::place::{Closed, Place};
-use endpoint::source::kernel::{Edge, KernelSource, Links, Parts};
-use filter::Side;
+use endpoint::source::kernel::{Edge, KernelSource, Parts};
 use pipeline::graph::{Graph, NodeId};
 use pipeline::plan::{KernelRing, Program as Planned, Refused};
-use std::collections::HashMap;
-use std::os::fd::{AsFd as _, AsRawFd as _};
-use std::sync::{Arc, Mutex};
+use point::{Added, New, Points, Standing, Steps};
+use std::sync::Arc;
+use sys::bpf::Shape;
 use sys::bpf::ring::place;
-use sys::bpf::{Map, RingBuffer, Rings, Shape};
+use tree::Tree;
 
 /// What the kernel would not take, and whose fault it is.
 pub(crate) type Refusal = Refused;
 
-/// A program that runs.
+/// What a path runs in the kernel.
 #[derive(Debug)]
 pub(crate) struct Kernel {
     /// The source that it stands for; of several, the first.
@@ -43,12 +45,7 @@ pub(crate) struct Kernel {
     pub(crate) tree: Tree,
     /// The sources of this part that it stands for.
     sources: Vec<NodeId>,
-    rings: Arc<Rings>,
-    maps: Vec<Map>,
-    /// What its maps hold.
-    program: ebpf::Program,
-    /// The words of the request that its nodes stand for.
-    words: HashMap<NodeId, ebpf::Word>,
+    standing: Arc<Standing>,
     place: Place,
 }
 
@@ -64,6 +61,8 @@ pub enum Refuses {
     Attaching,
     /// The code of this filter.
     Filter(&'static str),
+    /// The step of this number, of those in which a line is added.
+    Step(u32),
 }
 
 /// What a kernel space is built from.
@@ -74,64 +73,59 @@ pub(crate) struct Wanted<'p> {
     pub(crate) ours: &'p dyn Fn(NodeId) -> bool,
     /// The number of the source among those of the path.
     pub(crate) origin: u16,
+    /// Where programs are shared with other parts and paths.
+    pub(crate) points: &'p Points,
+    /// Whose line it is.
+    pub(crate) owner: u32,
     /// Whether programs must load without CAP_PERFMON.
     pub(crate) hardened: bool,
     pub(crate) refuses: Refuses,
 }
 
-/// Bytes of the ring of bells: 4,096 bells.
-const BELLS: u32 = 1 << 16;
 /// The most time between two bells that a program can count with, in ns.
 const WAIT_MAX: u64 = i32::MAX as u64;
 
 impl Kernel {
-    /// Loads and attaches a program, and opens what it hands over.
+    /// Adds a line to the program of its interface, and opens what that hands over.
     pub(crate) fn build(wanted: &Wanted<'_>) -> Result<(Self, KernelSource), BuildError> {
-        let Wanted { graph, planned, ours, .. } = *wanted;
+        let Wanted { graph, planned, ours, refuses, .. } = *wanted;
         let sources: Vec<NodeId> = planned.sources.iter().copied().filter(|id| ours(*id)).collect();
         let source = sources.first().copied().unwrap_or(NodeId(0));
         let refused = |why: String| BuildError::Refused(Refusal { node: source, why });
-        let place = Place::find(&planned.attach).map_err(|closed| match closed {
+        let closed = |closed| match closed {
             Closed::Nobody(failure) => BuildError::Outside { node: source, failure },
             Closed::Program(why) => refused(why),
-        })?;
+        };
+        let place = Place::find(&planned.attach).map_err(closed)?;
+        let point = wanted.points.at(&planned.attach, wanted.hardened).map_err(closed)?;
         let tree = Tree::new(planned, graph, ours);
-        let ring = planned.ring.clone();
+        let ring = &planned.ring;
         let asked = graph.node(source).filter().and_then(|used| used.arguments.number("ring"));
-        let shape = shape(&ring, tree.hands.len(), asked)?;
-        let layout = layout(shape, &ring, planned.attach.side);
-        let target = if wanted.hardened { Target::hardened(At::Tc) } else { Target::from(At::Tc) };
-        let assembled = assemble(&tree, graph, source, (target, &layout));
-        let assembled = assembled.map_err(BuildError::Refused)?;
-        if let Some(refusal) = wanted.refuses.loading(&tree, graph, source) {
+        let shape = shape(ring, tree.hands.len(), asked)?;
+        if let Some(refusal) = refuses.loading(&tree, graph, source) {
             return Err(BuildError::Refused(refusal));
         }
-        let rings = Rings::create("records", shape).map_err(|e| refused(e.to_string()))?;
-        let bell = RingBuffer::create("bell", BELLS).map_err(|e| refused(e.to_string()))?;
-        let given = [rings.as_fd().as_raw_fd(), bell.map().as_fd().as_raw_fd()];
-        let loaded = load::load(&assembled.program, given, (&tree, graph, source));
-        let load::Loaded { program, maps } = loaded.map_err(BuildError::Refused)?;
-        if wanted.refuses == Refuses::Attaching {
-            return Err(refused(TESTED.to_owned()));
-        }
-        let link = place.attach(&program).map_err(|closed| match closed {
-            Closed::Nobody(failure) => BuildError::Outside { node: source, failure },
-            Closed::Program(why) => refused(why),
-        })?;
-        let links: Links = Arc::new(Mutex::new(vec![link]));
-        let rings = Arc::new(rings);
-        let edges = assembled.behind_tag.iter().map(|behind_tag| Edge { behind_tag: *behind_tag });
+        let added = point.add(New {
+            owner: wanted.owner,
+            graph: Arc::new(graph.clone()),
+            tree: tree.clone(),
+            source,
+            shape,
+            bell: bell(ring, shape),
+            refuses,
+        });
+        let Added { standing, rings, bell, behind_tag } = added.map_err(BuildError::Refused)?;
+        let edges = behind_tag.iter().map(|behind_tag| Edge { behind_tag: *behind_tag });
         let gives = KernelSource::new(Parts {
-            rings: Arc::clone(&rings),
+            rings,
             bell,
-            links,
+            standing: Arc::clone(&standing) as Arc<_>,
             place: place.clone(),
             edges: edges.collect(),
             origin: wanted.origin,
             wait_ns: ring.signal_ns.min(WAIT_MAX),
         });
-        let (program, words) = (assembled.program, told::words(&tree, graph));
-        Ok((Self { source, tree, sources, rings, maps, program, words, place }, gives))
+        Ok((Self { source, tree, sources, standing, place }, gives))
     }
 }
 
@@ -142,13 +136,21 @@ impl Refuses {
     fn loading(self, tree: &Tree, graph: &Graph, source: NodeId) -> Option<Refusal> {
         let why = TESTED.to_owned();
         match self {
-            Self::Nothing | Self::Attaching => None,
-            Self::Loading => Some(Refusal { node: source, why }),
+            Self::Nothing | Self::Step(_) => None,
+            Self::Loading | Self::Attaching => Some(Refusal { node: source, why }),
             Self::Filter(name) => {
                 let mut nodes = tree.steps.iter().filter_map(|step| step.nodes.first());
                 let node = nodes.find(|id| graph.node(**id).name() == name)?;
                 Some(Refusal { node: *node, why })
             }
+        }
+    }
+
+    /// The steps of adding a line, of which one may fail.
+    const fn steps(self) -> Steps {
+        match self {
+            Self::Step(step) => Steps::failing_at(step),
+            _ => Steps::NONE,
         }
     }
 }
@@ -179,23 +181,14 @@ fn shape(ring: &KernelRing, ways: usize, asked: Option<u64>) -> Result<Shape, Bu
     })
 }
 
-fn layout(shape: Shape, ring: &KernelRing, side: Side) -> Tap {
+/// When the bell rings.
+fn bell(ring: &KernelRing, shape: Shape) -> Bell {
     let ns = |ns: u64| u32::try_from(ns.min(WAIT_MAX)).unwrap_or(u32::MAX);
-    Tap {
-        cpus: shape.cpus,
-        stride: shape.stride(),
-        pointers_at: shape.pointers_of(0),
-        pointers: shape.pointers,
-        records_at: shape.records(),
-        bytes: shape.bytes,
-        record_max: shape.record_max,
-        bell: Bell {
-            blocks: ring.signal_blocks.min(i32::MAX.unsigned_abs()),
-            apart_ns: ns(ring.apart_ns),
-            wait_ns: ns(ring.signal_ns),
-            bytes: shape.bytes / 4,
-        },
-        sent: side == Side::Sent,
+    Bell {
+        blocks: ring.signal_blocks.min(i32::MAX.unsigned_abs()),
+        apart_ns: ns(ring.apart_ns),
+        wait_ns: ns(ring.signal_ns),
+        bytes: shape.bytes / 4,
     }
 }
 

@@ -25,9 +25,10 @@ use buffer::pool::Pool;
 use filter::{Amount, Time};
 use place::Place;
 use reader::{Handed, Reader};
+use std::fmt;
 use std::os::fd::{AsFd as _, BorrowedFd};
-use std::sync::{Arc, Mutex, PoisonError};
-use sys::bpf::{Link, RingBuffer, Rings};
+use std::sync::Arc;
+use sys::bpf::{RingBuffer, Rings};
 use time::TimeOfDay;
 use wire::checksum;
 use wire::dissect;
@@ -55,8 +56,11 @@ pub struct Arrived {
     pub unread: u64,
 }
 
-/// What is attached, until the path stops. Who holds it last takes the program away.
-pub type Links = Arc<Mutex<Vec<Link>>>;
+/// What hands frames over at an interface, until the path stops.
+pub trait Standing: fmt::Debug + Send + Sync {
+    /// Nothing is handed over any more when it returns.
+    fn leave(&self);
+}
 
 /// What a source of handed-over frames is made of.
 #[derive(Debug)]
@@ -65,8 +69,8 @@ pub struct Parts {
     pub rings: Arc<Rings>,
     /// On which they ring.
     pub bell: RingBuffer,
-    /// What is attached.
-    pub links: Links,
+    /// What hands them over.
+    pub standing: Arc<dyn Standing>,
     /// To where.
     pub place: Place,
     /// The edges, by sink of the rings.
@@ -256,9 +260,9 @@ impl KernelSource {
         })
     }
 
-    /// Takes the programs away; nothing is handed over any more when it returns.
+    /// Nothing is handed over any more when it returns.
     fn detach(&self) {
-        self.parts.links.lock().unwrap_or_else(PoisonError::into_inner).clear();
+        self.parts.standing.leave();
     }
 }
 

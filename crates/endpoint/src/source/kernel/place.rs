@@ -73,8 +73,15 @@ impl Place {
         Seen { seen: lost.map(all), given: ran, dropped, remark: self.remark() }
     }
 
+    /// Whether both are the same interface, and it is still there.
+    #[must_use]
+    pub fn is(&self, other: &Self) -> bool {
+        self.attach == other.attach && self.index == other.index && !self.is_gone()
+    }
+
     /// Whether the interface was removed, or moved to another name space.
-    pub(super) fn is_gone(&self) -> bool {
+    #[must_use]
+    pub fn is_gone(&self) -> bool {
         self.links.indexed(self.index).is_err_and(|error| error.errno == NO_DEVICE)
     }
 

@@ -1,0 +1,318 @@
+//! What several lines do with the frames of one attach point, as one tree. [SL §7.1, prefix
+//! sharing; FEATURES O6, O7]
+//!
+//! In: the trees of the lines. Out: a tree in which what they do alike from its beginning on stands
+//! once, so that an interface has one demultiplexer however many lines begin there; and what is
+//! tallied in it, as what each line counts. A filter that keeps something between blocks is not
+//! shared: the line that comes later would find what the other one has kept.
+//!
+//! Lines that go on in the same way from a step are counted together there ([`Fork`]).
+
+use super::tree::{Step, Tree, Which, word};
+use filter::{Amount, Description, Keeps};
+use pipeline::ClassSet;
+use pipeline::graph::{Graph, NodeId, Use};
+use std::collections::HashMap;
+
+/// A line as the joint tree needs it.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Member<'m> {
+    pub(super) tree: &'m Tree,
+    pub(super) graph: &'m Graph,
+    /// Its number among all that ever were here, by which its words are known.
+    pub(super) request: u32,
+}
+
+/// The trees of several lines as one.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Joint {
+    pub(super) steps: Vec<Shared>,
+    pub(super) hands: Vec<Out>,
+    pub(super) forks: Vec<Fork>,
+    lines: Vec<Own>,
+}
+
+/// A filter, for all lines that do the same with the same frames.
+#[derive(Clone, Debug)]
+pub(super) struct Shared {
+    /// The step before, none: the source.
+    pub(super) from: Option<usize>,
+    /// The classes that lead to it.
+    pub(super) classes: ClassSet,
+    /// The lines. The first one's word stands for it.
+    pub(super) lines: Vec<usize>,
+    /// The number that it has in the first one's tree.
+    own: usize,
+}
+
+/// A way out, of one line.
+#[derive(Clone, Debug)]
+pub(super) struct Out {
+    pub(super) line: usize,
+    /// Its number in the line's tree.
+    pub(super) own: usize,
+    /// The step that it leaves, none: the source.
+    pub(super) from: Option<usize>,
+    pub(super) which: Which,
+}
+
+/// How some lines go on from a step, or from the source.
+#[derive(Clone, Debug)]
+pub(super) struct Fork {
+    pub(super) at: Option<usize>,
+    lines: Vec<usize>,
+    pub(super) steps: Vec<usize>,
+    /// Of one line alone.
+    pub(super) hands: Vec<usize>,
+}
+
+/// Where the steps and the ways out of a line are.
+#[derive(Clone, Debug, Default)]
+struct Own {
+    steps: Vec<usize>,
+    hands: Vec<usize>,
+}
+
+/// What is tallied of a frame, by number.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Tally {
+    /// Frames that the program was given.
+    Ran,
+    /// Blocks that came to a step.
+    Entered(usize),
+    /// Blocks that at least one edge of a fork with several let through.
+    Passed(usize),
+    /// Blocks that no edge of a fork wanted.
+    Unselected(usize),
+    /// Blocks that took a way out.
+    Handed(usize),
+}
+
+/// What a line has counted in the kernel, by the numbers of its own tree.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Counted {
+    /// Frames.
+    pub(crate) ran: Amount,
+    /// What came to each step.
+    pub(crate) entered: Vec<Amount>,
+    /// What left the source, and behind it each step, over at least one edge.
+    pub(crate) passed: Vec<Amount>,
+    /// What no edge wanted, in the same order.
+    pub(crate) unselected: Vec<Amount>,
+    /// What took each way out.
+    pub(crate) handed: Vec<Amount>,
+    /// Why a step has not answered.
+    pub(crate) reasons: HashMap<(usize, String), u64>,
+}
+
+impl Joint {
+    /// Joins the trees of these lines.
+    pub(super) fn of(members: &[Member<'_>]) -> Self {
+        let mut joint = Self::default();
+        for (line, member) in members.iter().enumerate() {
+            let mut own = Own::default();
+            for number in 0..member.tree.steps.len() {
+                own.steps.push(joint.step(members, line, number, &own.steps));
+            }
+            for (number, hand) in member.tree.hands.iter().enumerate() {
+                let from = hand.from.and_then(|from| own.steps.get(from).copied());
+                own.hands.push(joint.hands.len());
+                joint.hands.push(Out { line, own: number, from, which: hand.which.clone() });
+            }
+            joint.lines.push(own);
+            joint.fork(line);
+        }
+        joint
+    }
+
+    /// The step that one of a line's tree is: one that does the same with the same frames, or a new
+    /// one.
+    fn step(&mut self, members: &[Member<'_>], line: usize, own: usize, before: &[usize]) -> usize {
+        let step = &members[line].tree.steps[own];
+        let from = step.from.and_then(|from| before.get(from).copied());
+        let same = |shared: &Shared| {
+            let first = shared.lines[0];
+            let other = &members[first].tree.steps[shared.own];
+            let both = used(&members[first], other).zip(used(&members[line], step));
+            let place = shared.from == from && shared.classes == step.classes;
+            place && first != line && both.is_some_and(|(one, other)| is_shared(one, other))
+        };
+        if let Some(known) = self.steps.iter().position(same) {
+            self.steps[known].lines.push(line);
+            return known;
+        }
+        self.steps.push(Shared { from, classes: step.classes.clone(), lines: vec![line], own });
+        self.steps.len() - 1
+    }
+
+    /// How the line that came last goes on from each of its steps.
+    fn fork(&mut self, line: usize) {
+        let places = std::iter::once(None).chain(self.lines[line].steps.iter().copied().map(Some));
+        let places: Vec<Option<usize>> = places.collect();
+        for at in places {
+            let here = |step: &usize| self.steps[*step].from == at;
+            let steps: Vec<usize> = self.lines[line].steps.iter().copied().filter(here).collect();
+            let out = |hand: &usize| {
+                let hand = &self.hands[*hand];
+                hand.from == at && matches!(hand.which, Which::Classes(_))
+            };
+            let hands: Vec<usize> = self.lines[line].hands.iter().copied().filter(out).collect();
+            let alike = |fork: &&mut Fork| {
+                fork.at == at && fork.steps == steps && fork.hands.is_empty() && hands.is_empty()
+            };
+            match self.forks.iter_mut().find(alike) {
+                _ if steps.is_empty() && hands.is_empty() => {}
+                Some(fork) => fork.lines.push(line),
+                None => self.forks.push(Fork { at, lines: vec![line], steps, hands }),
+            }
+        }
+    }
+
+    /// The number of a tally.
+    pub(super) fn tally(&self, tally: Tally) -> u16 {
+        let (steps, forks) = (self.steps.len(), self.forks.len());
+        let number = match tally {
+            Tally::Ran => 0,
+            Tally::Entered(step) => 1 + step,
+            Tally::Passed(fork) => 1 + steps + fork,
+            Tally::Unselected(fork) => 1 + steps + forks + fork,
+            Tally::Handed(hand) => 1 + steps + 2 * forks + hand,
+        };
+        u16::try_from(number).unwrap_or(u16::MAX)
+    }
+
+    /// How many there are.
+    pub(super) fn tallies(&self) -> usize {
+        1 + self.steps.len() + 2 * self.forks.len() + self.hands.len()
+    }
+
+    /// The steps that follow one, or the source, and the classes that lead to each.
+    pub(super) fn behind(&self, from: Option<usize>) -> impl Iterator<Item = (usize, &ClassSet)> {
+        let steps = self.steps.iter().enumerate();
+        steps.filter(move |(_, step)| step.from == from).map(|(at, step)| (at, &step.classes))
+    }
+
+    /// The ways out of a step, or of the source, with their classes.
+    pub(super) fn out(&self, from: Option<usize>) -> impl Iterator<Item = (usize, &ClassSet)> {
+        let hands = self.hands.iter().enumerate().filter(move |(_, hand)| hand.from == from);
+        hands.filter_map(|(at, hand)| match &hand.which {
+            Which::Classes(classes) => Some((at, classes)),
+            Which::Unsure => None,
+        })
+    }
+
+    /// The ways out for what a step is unsure of.
+    pub(super) fn unsure(&self, step: usize) -> impl Iterator<Item = usize> {
+        let hands = self.hands.iter().enumerate();
+        let here = hands.filter(move |(_, hand)| hand.from == Some(step));
+        here.filter(|(_, hand)| matches!(hand.which, Which::Unsure)).map(|(at, _)| at)
+    }
+
+    /// How lines go on from a step, or from the source.
+    pub(super) fn forks_at(&self, at: Option<usize>) -> impl Iterator<Item = (usize, &Fork)> {
+        self.forks.iter().enumerate().filter(move |(_, fork)| fork.at == at)
+    }
+
+    /// The line whose word stands for a step, and the node.
+    pub(super) fn node(&self, members: &[Member<'_>], step: usize) -> (usize, NodeId) {
+        let shared = &self.steps[step];
+        let line = shared.lines[0];
+        (line, members[line].tree.steps[shared.own].nodes[0])
+    }
+
+    /// The word that stands for a step.
+    pub(super) fn word(&self, members: &[Member<'_>], step: usize) -> ebpf::Word {
+        let (line, node) = self.node(members, step);
+        word(members[line].graph, node).of_request(members[line].request)
+    }
+
+    /// The step of a line's own tree that is shared by nobody, by its number there.
+    pub(super) fn own_step(&self, line: usize, step: usize) -> Option<usize> {
+        self.lines.get(line)?.steps.iter().position(|known| *known == step)
+    }
+
+    /// What a line has counted, by what the tallies say.
+    pub(super) fn counted(&self, line: usize, tally: impl Fn(u16) -> Amount) -> Counted {
+        let read = |one: Tally| tally(self.tally(one));
+        let Some(own) = self.lines.get(line) else { return Counted::default() };
+        let places = || std::iter::once(None).chain(own.steps.iter().copied().map(Some));
+        let fork =
+            |at: Option<usize>| self.forks_at(at).find(|(_, fork)| fork.lines.contains(&line));
+        let passed = |at: Option<usize>| match fork(at) {
+            None => Amount::default(),
+            Some((number, fork)) if fork.is_one() => {
+                let step = fork.steps.first().map(|step| read(Tally::Entered(*step)));
+                let hand = fork.hands.first().map(|hand| read(Tally::Handed(*hand)));
+                step.or(hand).unwrap_or_else(|| read(Tally::Passed(number)))
+            }
+            Some((number, _)) => read(Tally::Passed(number)),
+        };
+        let unselected = |at: Option<usize>| {
+            fork(at).map_or_else(Amount::default, |(number, _)| read(Tally::Unselected(number)))
+        };
+        Counted {
+            ran: read(Tally::Ran),
+            entered: own.steps.iter().map(|step| read(Tally::Entered(*step))).collect(),
+            passed: places().map(passed).collect(),
+            unselected: places().map(unselected).collect(),
+            handed: own.hands.iter().map(|hand| read(Tally::Handed(*hand))).collect(),
+            reasons: HashMap::new(),
+        }
+    }
+}
+
+impl Fork {
+    /// Whether one edge leads on, so that what took it is counted there.
+    pub(super) fn is_one(&self) -> bool {
+        self.steps.len() + self.hands.len() == 1
+    }
+}
+
+impl Counted {
+    /// Adds what another program has counted for the same line.
+    pub(super) fn add(&mut self, more: &Self) {
+        add(&mut self.ran, more.ran);
+        for (to, from) in [
+            (&mut self.entered, &more.entered),
+            (&mut self.passed, &more.passed),
+            (&mut self.unselected, &more.unselected),
+            (&mut self.handed, &more.handed),
+        ] {
+            to.resize(from.len().max(to.len()), Amount::default());
+            to.iter_mut().zip(from).for_each(|(to, from)| add(to, *from));
+        }
+        for (what, count) in &more.reasons {
+            *self.reasons.entry(what.clone()).or_default() += count;
+        }
+    }
+
+    /// What left a step of the line's tree, or its source, over at least one edge.
+    pub(crate) fn passed(&self, at: Option<usize>) -> Amount {
+        self.passed.get(at.map_or(0, |step| step + 1)).copied().unwrap_or_default()
+    }
+
+    /// What no edge wanted.
+    pub(crate) fn unselected(&self, at: Option<usize>) -> Amount {
+        self.unselected.get(at.map_or(0, |step| step + 1)).copied().unwrap_or_default()
+    }
+}
+
+fn add(to: &mut Amount, more: Amount) {
+    to.blocks += more.blocks;
+    to.bytes += more.bytes;
+}
+
+fn used<'m>(member: &Member<'m>, step: &Step) -> Option<&'m Use> {
+    step.nodes.first().and_then(|id| member.graph.node(*id).filter())
+}
+
+/// Whether two filters do the same and keep nothing by which one would notice the other.
+fn is_shared(one: &Use, other: &Use) -> bool {
+    let same = std::ptr::eq(one.description, other.description);
+    same && one.arguments == other.arguments && keeps_nothing(one.description)
+}
+
+/// Whether the twin of a filter keeps nothing: sessions it leaves to the user implementation.
+fn keeps_nothing(description: &Description) -> bool {
+    matches!(description.keeps, Keeps::Nothing | Keeps::Sessions)
+}

@@ -1,0 +1,414 @@
+//! An attach point, and the one program that runs there for all lines. [SL §7.1, prefix sharing,
+//! allocation; CONTRACT 21; RELIABILITY, rollback]
+//!
+//! Lines come and go while frames pass: a program for those that are to be there is assembled,
+//! verified and loaded beside the one that runs, and put in its place between two frames by the
+//! link. What belongs to a line (its pointers, its bell, what its filters keep) and to an owner (the
+//! frames) is used by both programs, so who reads there notices nothing. Until the new program is in
+//! its place nothing has changed, and what was made goes away again if a step fails.
+//!
+//! What is tallied belongs to a program. When it has run for the last time ([`Grace`]), its tallies
+//! are added to what each of its lines has counted.
+//!
+//! Each owner has a ring of frames of its own, in which lines of the same owner that ask for as much
+//! memory meet; each line has its own pointers. Nobody else's bytes ever lie there: the memory is
+//! the kernel's until it was zeroed for a map, and no map passes from one owner to another.
+
+mod version;
+
+use self::version::{Failure, Version};
+use super::joint::Counted;
+use super::tree::Tree;
+use super::{Refusal, Refuses};
+use ebpf::emit::tap::{Bell, Desk, Outlet, Owner};
+use endpoint::source::kernel::place::{Closed, Place};
+use filter::{Attach, Side};
+use pipeline::graph::{Graph, NodeId};
+use std::collections::HashMap;
+use std::os::fd::{AsFd as _, OwnedFd};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
+use sys::bpf::ring::place;
+use sys::bpf::{Grace, Link, Map, RingBuffer, Rings, Shape};
+
+/// The attach points of a process.
+#[derive(Clone, Debug, Default)]
+pub struct Points {
+    known: Arc<Mutex<Vec<Weak<Point>>>>,
+}
+
+/// An attach point at which lines are.
+#[derive(Debug)]
+pub(crate) struct Point {
+    attach: Attach,
+    place: Place,
+    hardened: bool,
+    state: Mutex<State>,
+}
+
+/// A line to be added.
+#[derive(Debug)]
+pub(crate) struct New {
+    /// Whose it is.
+    pub(crate) owner: u32,
+    pub(crate) graph: Arc<Graph>,
+    pub(crate) tree: Tree,
+    pub(crate) source: NodeId,
+    pub(crate) shape: Shape,
+    pub(crate) bell: Bell,
+    pub(crate) refuses: Refuses,
+}
+
+/// A line that was added: what its reader needs.
+#[derive(Debug)]
+pub(crate) struct Added {
+    pub(crate) standing: Arc<Standing>,
+    pub(crate) rings: Arc<Rings>,
+    pub(crate) bell: RingBuffer,
+    /// Of each way out, whether what is seen there begins behind a tag that may lie beside.
+    pub(crate) behind_tag: Vec<bool>,
+}
+
+/// A line that is at its point, until it leaves.
+#[derive(Debug)]
+pub(crate) struct Standing {
+    point: Arc<Point>,
+    number: u32,
+    ended: OnceLock<Ended>,
+}
+
+/// What a line leaves behind.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Ended {
+    pub(crate) counted: Counted,
+    /// What its filters have kept, by step.
+    pub(crate) states: HashMap<usize, Vec<u8>>,
+    /// Frames that could not be copied for it.
+    pub(crate) failed: u64,
+}
+
+/// What runs at an attach point.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Shown {
+    /// The number of the program, as the kernel counts programs.
+    pub program: u32,
+    /// How many lines it runs.
+    pub lines: usize,
+    /// How many owners have a ring of frames.
+    pub owners: usize,
+    /// How often it was replaced.
+    pub replaced: u64,
+    /// Its filters: what each is called, how many lines use it, and how many blocks came to it
+    /// since the program was put in its place.
+    pub steps: Vec<(String, usize, u64)>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    /// How many lines were ever here.
+    numbers: u32,
+    replaced: u64,
+    lines: Vec<Line>,
+    running: Option<Running>,
+    /// Programs that were replaced, whose tallies are not yet their lines'.
+    retired: Vec<Version>,
+    grace: Option<Grace>,
+}
+
+#[derive(Debug)]
+struct Running {
+    link: Link,
+    version: Version,
+}
+
+/// A line that is here.
+#[derive(Debug)]
+struct Line {
+    number: u32,
+    graph: Arc<Graph>,
+    tree: Tree,
+    source: NodeId,
+    owner: Arc<Owned>,
+    pointers: Arc<Rings>,
+    bell: Bell,
+    bell_map: OwnedFd,
+    /// What its filters keep, by step.
+    states: Vec<(usize, Map)>,
+    /// What programs counted that run no more.
+    counted: Counted,
+    /// Whether it is to go, and could not.
+    leaving: bool,
+}
+
+/// The frames of an owner.
+#[derive(Debug)]
+struct Owned {
+    uid: u32,
+    records: Arc<Rings>,
+}
+
+impl Points {
+    /// The point at which programs for this stand.
+    pub(crate) fn at(&self, attach: &Attach, hardened: bool) -> Result<Arc<Point>, Closed> {
+        let place = Place::find(attach)?;
+        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        known.retain(|point| point.strong_count() > 0);
+        let here = |point: &Arc<Point>| point.attach == *attach && point.place.is(&place);
+        if let Some(point) = known.iter().filter_map(Weak::upgrade).find(here) {
+            return Ok(point);
+        }
+        let (attach, state) = (attach.clone(), Mutex::default());
+        let point = Arc::new(Point { attach, place, hardened, state });
+        known.push(Arc::downgrade(&point));
+        Ok(point)
+    }
+
+    /// What runs at all of them.
+    #[must_use]
+    pub fn shown(&self) -> Vec<(Attach, Shown)> {
+        let known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        let points = known.iter().filter_map(Weak::upgrade);
+        points.filter_map(|point| Some((point.attach.clone(), point.shown()?))).collect()
+    }
+}
+
+impl Point {
+    /// Adds a line. If that fails, everything is as before.
+    pub(crate) fn add(self: &Arc<Self>, new: New) -> Result<Added, Refusal> {
+        let source = new.source;
+        let refused = |why: String| Refusal { node: source, why };
+        let mut steps = new.refuses.steps();
+        let mut state = self.state();
+        if !state.lines.is_empty() && state.grace.is_none() {
+            steps.take().map_err(refused)?;
+            state.grace = Some(Grace::new().map_err(|error| refused(error.to_string()))?);
+        }
+        let (line, bell) = self.line(&mut state, new, &mut steps).map_err(refused)?;
+        let number = line.number;
+        let rings = Arc::clone(&line.pointers);
+        let mut lines: Vec<&Line> = state.lines.iter().filter(|line| !line.leaving).collect();
+        lines.push(&line);
+        let blame = |failure: Failure| Refusal {
+            node: failure.node_of(number).unwrap_or(source),
+            why: failure.why,
+        };
+        let (version, states) = Version::make(self, &lines, &mut steps).map_err(blame)?;
+        steps.take().map_err(refused)?;
+        let behind_tag = version.behind_tag(number);
+        self.put(&mut state, version).map_err(refused)?;
+        state.lines.push(line);
+        state.keep(states);
+        let standing = Standing { point: Arc::clone(self), number, ended: OnceLock::new() };
+        Ok(Added { standing: Arc::new(standing), rings, bell, behind_tag })
+    }
+
+    /// Makes what a line has for itself, and the ring of its owner if there is none.
+    fn line(
+        &self,
+        state: &mut State,
+        new: New,
+        steps: &mut Steps,
+    ) -> Result<(Line, RingBuffer), String> {
+        let told = |error: sys::Error| error.to_string();
+        let (of_owner, of_line) = (new.shape.of_owner(), new.shape.of_line());
+        let owners = state.lines.iter().map(|line| &line.owner);
+        let mut same =
+            owners.filter(|owner| owner.uid == new.owner && owner.records.own_shape() == of_owner);
+        let owner = match same.next() {
+            Some(owner) => Arc::clone(owner),
+            None => {
+                steps.take()?;
+                let records = Arc::new(Rings::create("records", of_owner).map_err(told)?);
+                Arc::new(Owned { uid: new.owner, records })
+            }
+        };
+        steps.take()?;
+        let pointers = Rings::create("pointers", of_line).map_err(told)?;
+        let pointers = pointers.beside(Arc::clone(&owner.records)).map_err(told)?;
+        steps.take()?;
+        let bell = RingBuffer::create("bell", BELLS).map_err(told)?;
+        let bell_map = bell.map().as_fd().try_clone_to_owned();
+        let bell_map = bell_map.map_err(|error| error.to_string())?;
+        let number = state.numbers;
+        state.numbers += 1;
+        let New { graph, tree, source, .. } = new;
+        let line = Line {
+            number,
+            graph,
+            tree,
+            source,
+            owner,
+            pointers: Arc::new(pointers),
+            bell: new.bell,
+            bell_map,
+            states: Vec::new(),
+            counted: Counted::default(),
+            leaving: false,
+        };
+        Ok((line, bell))
+    }
+
+    /// Puts a program in the place of the one that runs.
+    fn put(&self, state: &mut State, version: Version) -> Result<(), String> {
+        match &mut state.running {
+            Some(running) => {
+                let (new, old) = (version.program(), running.version.program());
+                running.link.update(new, Some(old)).map_err(|error| error.to_string())?;
+                let old = std::mem::replace(&mut running.version, version);
+                state.retired.push(old);
+                state.replaced += 1;
+            }
+            None => {
+                let link = self.place.attach(version.program()).map_err(|closed| match closed {
+                    Closed::Nobody(failure) => failure.to_string(),
+                    Closed::Program(why) => why,
+                })?;
+                state.running = Some(Running { link, version });
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes a line away; answers what it leaves behind. Where no smaller program can be put in the
+    /// place of the one that runs, the line goes with the next change.
+    fn remove(&self, number: u32) -> Ended {
+        let mut state = self.state();
+        if let Some(line) = state.lines.iter_mut().find(|line| line.number == number) {
+            line.leaving = true;
+        }
+        let stay: Vec<&Line> = state.lines.iter().filter(|line| !line.leaving).collect();
+        let gone = if stay.is_empty() {
+            true
+        } else {
+            let made = Version::make(self, &stay, &mut Steps::failing_at(u32::MAX));
+            let made = made.map_err(|failure| failure.why);
+            let put = made.and_then(|(version, _)| self.put(&mut state, version));
+            // Of an interface that is gone so are its programs.
+            put.is_err() && self.place.is_gone()
+        };
+        if gone && let Some(running) = state.running.take() {
+            drop(running.link);
+            state.retired.push(running.version);
+        }
+        state.settle();
+        let mut ended = Ended::default();
+        if let Some(line) = state.lines.iter().find(|line| line.number == number) {
+            ended = line.ended();
+            if let Some(running) = state.running.as_ref().filter(|r| r.version.runs(number)) {
+                ended.counted.add(&running.version.counted(line));
+            }
+        }
+        let running = state.running.as_ref().map(|running| &running.version);
+        let runs = |line: &Line| running.is_some_and(|version| version.runs(line.number));
+        let stays: Vec<bool> = state.lines.iter().map(|line| !line.leaving || runs(line)).collect();
+        let mut stays = stays.into_iter();
+        state.lines.retain(|_| stays.next().unwrap_or(true));
+        ended
+    }
+
+    /// What runs here.
+    fn shown(&self) -> Option<Shown> {
+        let state = self.state();
+        let version = &state.running.as_ref()?.version;
+        let owners = state.lines.iter().map(|line| Arc::as_ptr(&line.owner));
+        let owners: std::collections::HashSet<_> = owners.collect();
+        Some(Shown {
+            program: version.program().info().ok()?.id,
+            lines: state.lines.len(),
+            owners: owners.len(),
+            replaced: state.replaced,
+            steps: version.steps(),
+        })
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Bytes of the ring of bells: 4,096 bells.
+const BELLS: u32 = 1 << 16;
+
+impl State {
+    /// Gives the lines the maps in which their filters keep something from now on.
+    fn keep(&mut self, states: Vec<(u32, usize, Map)>) {
+        for (number, step, map) in states {
+            if let Some(line) = self.lines.iter_mut().find(|line| line.number == number) {
+                line.states.push((step, map));
+            }
+        }
+    }
+
+    /// Adds what programs have counted that run no more to what their lines have counted.
+    fn settle(&mut self) {
+        if self.retired.is_empty() {
+            return;
+        }
+        // Without running ones nobody is under way: the link waited for that.
+        if let (Some(_), Some(grace)) = (&self.running, &self.grace) {
+            // The kernel refuses this to nobody who could make the maps.
+            let waited = grace.wait();
+            debug_assert!(waited.is_ok(), "{waited:?}");
+        }
+        for version in std::mem::take(&mut self.retired) {
+            for line in self.lines.iter_mut().filter(|line| version.runs(line.number)) {
+                let counted = version.counted(line);
+                line.counted.add(&counted);
+            }
+        }
+    }
+}
+
+impl Line {
+    fn ended(&self) -> Ended {
+        let states = self.states.iter();
+        let states = states.filter_map(|(step, map)| Some((*step, map.get(0).ok()?))).collect();
+        let cpus = 0..self.pointers.shape().cpus;
+        let failed = cpus.filter_map(|cpu| self.pointers.region(cpu)?.scratch(place::FAILED));
+        Ended { counted: self.counted.clone(), states, failed: failed.sum() }
+    }
+}
+
+impl Standing {
+    /// What the line has left behind; it leaves if it has not.
+    pub(crate) fn ended(&self) -> &Ended {
+        self.ended.get_or_init(|| self.point.remove(self.number))
+    }
+}
+
+impl endpoint::source::kernel::Standing for Standing {
+    fn leave(&self) {
+        let _ = self.ended();
+    }
+}
+
+impl Drop for Standing {
+    fn drop(&mut self) {
+        let _ = self.ended();
+    }
+}
+
+/// Which step of adding a line a test has fail.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Steps {
+    left: Option<u32>,
+}
+
+impl Steps {
+    pub(super) const NONE: Self = Self { left: None };
+
+    pub(super) const fn failing_at(step: u32) -> Self {
+        Self { left: Some(step) }
+    }
+
+    /// Goes on to the next step.
+    fn take(&mut self) -> Result<(), String> {
+        match &mut self.left {
+            Some(0) => Err(super::TESTED.to_owned()),
+            Some(left) => {
+                *left -= 1;
+                Ok(())
+            }
+            None => Ok(()),
+        }
+    }
+}

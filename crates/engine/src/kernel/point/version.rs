@@ -1,0 +1,238 @@
+//! One program of an attach point: what it was made for, its own memory, what it has tallied.
+
+use super::super::assemble::{Assembled, Misfit, assemble};
+use super::super::joint::{Counted, Joint, Member, Tally};
+use super::super::load::{self, Failed, Loaded};
+use super::{Desk, Line, Outlet, Owner, Point, Side, Steps};
+use ebpf::Place as At;
+use ebpf::emit::{Target, tap};
+use filter::Amount;
+use pipeline::graph::NodeId;
+use std::os::fd::{AsFd as _, AsRawFd as _};
+use std::sync::Arc;
+use sys::bpf::{Map, Program};
+use sys::memory::ReadMapping;
+
+/// A program that the kernel has taken, for some lines.
+#[derive(Debug)]
+pub(super) struct Version {
+    loaded: Program,
+    /// Its counters, if it has any.
+    counters: Option<Map>,
+    /// Dropped before its map.
+    desk: ReadMapping,
+    _desk: Map,
+    layout: tap::Joint,
+    code: ebpf::Program,
+    joint: Joint,
+    /// The numbers of its lines, and what the words of their steps are.
+    lines: Vec<u32>,
+    words: Vec<ebpf::Word>,
+    behind_tag: Vec<bool>,
+}
+
+/// Why there is no such program.
+#[derive(Debug)]
+pub(super) struct Failure {
+    at: Option<(u32, NodeId)>,
+    pub(super) why: String,
+}
+
+impl Failure {
+    /// The node at fault, if it is one of this line.
+    pub(super) fn node_of(&self, line: u32) -> Option<NodeId> {
+        self.at.filter(|(number, _)| *number == line).map(|(_, node)| node)
+    }
+
+    fn because(why: impl ToString) -> Self {
+        Self { at: None, why: why.to_string() }
+    }
+}
+
+/// What was made beside a program: the memory in which a filter of a line keeps something.
+pub(super) type States = Vec<(u32, usize, Map)>;
+
+impl Version {
+    /// Assembles and loads a program for these lines.
+    pub(super) fn make(
+        point: &Point,
+        lines: &[&Line],
+        steps: &mut Steps,
+    ) -> Result<(Self, States), Failure> {
+        let mut lines = lines.to_vec();
+        // Those of an owner stand together.
+        let firsts: Vec<_> = lines.iter().map(|line| Arc::as_ptr(&line.owner)).collect();
+        let first = |line: &&Line| firsts.iter().position(|o| *o == Arc::as_ptr(&line.owner));
+        lines.sort_by_key(first);
+        let member = |line: &&'_ Line| -> (u32, NodeId) { (line.number, line.source) };
+        let numbers: Vec<u32> = lines.iter().map(|line| member(line).0).collect();
+        let members: Vec<Member<'_>> = lines.iter().map(|line| line.member()).collect();
+        let joint = Joint::of(&members);
+        let (layout, given) = layout(point, &lines, &joint)?;
+        let target = if point.hardened { Target::hardened(At::Tc) } else { At::Tc.into() };
+        let Assembled { program: code, behind_tag } = assemble(&joint, &members, (target, &layout))
+            .map_err(|misfit| {
+                let Misfit { at, why } = misfit;
+                Failure { at: at.map(|(line, node)| (numbers[line], node)), why }
+            })?;
+        steps.take().map_err(Failure::because)?;
+        let bytes = layout.cpus.saturating_mul(layout.desk.stride);
+        let desk = Map::array("desk", bytes, 1, true).map_err(Failure::because)?;
+        let words: Vec<ebpf::Word> =
+            (0..joint.steps.len()).map(|step| joint.word(&members, step)).collect();
+        let state_of = |word: &ebpf::Word| {
+            let step = words.iter().position(|known| known == word)?;
+            let line = joint.steps[step].lines[0];
+            Some((line, joint.own_step(line, step)?))
+        };
+        let kept = |word: &ebpf::Word| {
+            let (line, own) = state_of(word)?;
+            lines[line].states.iter().find(|(step, _)| *step == own).map(|(_, map)| map)
+        };
+        steps.take().map_err(Failure::because)?;
+        let descriptors: Vec<i32> = [desk.as_fd().as_raw_fd()].into_iter().chain(given).collect();
+        let made = load::load(&code, &descriptors, kept);
+        let Loaded { program: loaded, maps } = made.map_err(|failed: Failed| {
+            let at = words.iter().position(|word| failed.is_at(word));
+            let node = at.map(|step| joint.node(&members, step));
+            let at = node.map(|(line, node)| (numbers[line], node));
+            Failure { at, why: failed.why }
+        })?;
+        let mut counters = None;
+        let mut states = States::new();
+        for (spec, map) in code.maps.iter().zip(maps) {
+            let word = spec.state_of.and_then(|word| code.words.get(word));
+            match (word.and_then(state_of), map) {
+                (Some((line, own)), Some(map)) => states.push((numbers[line], own, map)),
+                (None, Some(map)) if counters.is_none() => counters = Some(map),
+                _ => {}
+            }
+        }
+        let counters = counters.filter(|_| !code.counters.is_empty());
+        let memory = desk.map_read().map_err(Failure::because)?;
+        drop(members);
+        let version = Self {
+            loaded,
+            counters,
+            desk: memory,
+            _desk: desk,
+            layout,
+            code,
+            joint,
+            lines: numbers,
+            words,
+            behind_tag,
+        };
+        Ok((version, states))
+    }
+
+    pub(super) const fn program(&self) -> &Program {
+        &self.loaded
+    }
+
+    /// Whether a line is one of its.
+    pub(super) fn runs(&self, line: u32) -> bool {
+        self.lines.contains(&line)
+    }
+
+    /// Of each way out of a line, whether what is seen there begins behind a tag.
+    pub(super) fn behind_tag(&self, line: u32) -> Vec<bool> {
+        let ours = |hand: &super::super::joint::Out| self.lines.get(hand.line) == Some(&line);
+        let both = self.joint.hands.iter().zip(&self.behind_tag);
+        both.filter(|(hand, _)| ours(hand)).map(|(_, behind)| *behind).collect()
+    }
+
+    /// What it has counted for a line so far.
+    pub(super) fn counted(&self, line: &Line) -> Counted {
+        let Some(place) = self.lines.iter().position(|number| *number == line.number) else {
+            return Counted::default();
+        };
+        let mut counted = self.joint.counted(place, |number| self.tally(number));
+        let values = self.counters.as_ref().and_then(|map| map.get(0).ok()).unwrap_or_default();
+        let (values, _) = values.as_chunks::<8>();
+        for (counter, value) in self.code.counters.iter().zip(values) {
+            let word = counter.word.and_then(|word| self.code.words.get(word));
+            let step = word.and_then(|word| self.words.iter().position(|known| known == word));
+            if let Some(own) = step.and_then(|step| self.joint.own_step(place, step)) {
+                let known = counted.reasons.entry((own, counter.name.clone())).or_default();
+                *known += u64::from_ne_bytes(*value);
+            }
+        }
+        counted
+    }
+
+    /// Its filters, how many lines use each, and how many blocks came to it.
+    pub(super) fn steps(&self) -> Vec<(String, usize, u64)> {
+        let steps = self.joint.steps.iter().zip(&self.words).enumerate();
+        let shown =
+            |(number, (shared, word)): (usize, (&super::super::joint::Shared, &ebpf::Word))| {
+                let entered = self.tally(self.joint.tally(Tally::Entered(number)));
+                (word.filter.clone(), shared.lines.len(), entered.blocks)
+            };
+        steps.map(shown).collect()
+    }
+
+    /// A tally over all processors.
+    fn tally(&self, number: u16) -> Amount {
+        let (stride, at) = (self.layout.desk.stride, self.layout.desk.tally(number));
+        let word = |cpu: u32, at: u32| self.desk.word((cpu * stride + at) as usize).unwrap_or(0);
+        let cpus = || 0..self.layout.cpus;
+        Amount {
+            blocks: cpus().map(|cpu| word(cpu, at)).sum(),
+            bytes: cpus().map(|cpu| word(cpu, at + 8)).sum(),
+        }
+    }
+}
+
+impl Line {
+    fn member(&self) -> Member<'_> {
+        Member { tree: &self.tree, graph: &self.graph, request: self.number }
+    }
+}
+
+/// The memory of a program for these lines, and the maps that it is given behind its desk.
+fn layout(
+    point: &Point,
+    lines: &[&Line],
+    joint: &Joint,
+) -> Result<(tap::Joint, Vec<i32>), Failure> {
+    let mut given = Vec::new();
+    let mut give = |fd: i32| {
+        given.push(fd);
+        u32::try_from(given.len()).unwrap_or(u32::MAX)
+    };
+    let mut owners: Vec<Owner> = Vec::new();
+    let mut last = None;
+    for line in lines {
+        let records = &line.owner.records;
+        if last != Some(Arc::as_ptr(&line.owner)) {
+            last = Some(Arc::as_ptr(&line.owner));
+            let shape = records.own_shape();
+            owners.push(Owner {
+                map: give(records.as_fd().as_raw_fd()),
+                stride: shape.stride(),
+                records_at: shape.records(),
+                bytes: shape.bytes,
+                record_max: shape.record_max,
+                outlets: Vec::new(),
+            });
+        }
+        let shape = line.pointers.own_shape();
+        let outlet = Outlet {
+            map: give(line.pointers.as_fd().as_raw_fd()),
+            bell_map: give(line.bell_map.as_raw_fd()),
+            stride: shape.stride(),
+            pointers_at: shape.pointers_of(0),
+            pointers: shape.pointers,
+            bell: line.bell,
+        };
+        if let Some(owner) = owners.last_mut() {
+            owner.outlets.push(outlet);
+        }
+    }
+    let cpus = lines.first().map_or(0, |line| line.pointers.shape().cpus);
+    let desk = Desk::new(lines.len(), joint.forks.len(), joint.tallies());
+    let desk = desk.ok_or_else(|| Failure::because("there are too many lines for one program"))?;
+    let sent = point.attach.side == Side::Sent;
+    Ok((tap::Joint { cpus, sent, desk, owners }, given))
+}

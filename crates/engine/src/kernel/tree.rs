@@ -1,0 +1,91 @@
+//! What one line does with the frames of an attach point: its part of a plan, as a tree.
+//!
+//! In: a program of the plan, and which nodes are ours. Out: the filters, each behind the one from
+//! which its blocks come, and the ways out. A block leaves a step by the classes that its edges
+//! want, and over several edges if several want it. One that a piece is unsure of goes to the user
+//! implementation of that filter, as it came to it, and nowhere else from there on in the kernel.
+
+use pipeline::ClassSet;
+use pipeline::graph::{Graph, NodeId};
+use pipeline::plan::Program as Planned;
+
+/// What a program does with a frame, as far as one part of the graph is concerned.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Tree {
+    /// The filters.
+    pub(crate) steps: Vec<Step>,
+    /// What leaves.
+    pub(crate) hands: Vec<Handed>,
+}
+
+/// A filter in the kernel.
+#[derive(Clone, Debug)]
+pub(crate) struct Step {
+    /// The nodes that it is.
+    pub(crate) nodes: Vec<NodeId>,
+    /// The step before, none: the source.
+    pub(crate) from: Option<usize>,
+    /// The classes that lead to it.
+    pub(crate) classes: ClassSet,
+}
+
+/// A way out of the kernel.
+#[derive(Clone, Debug)]
+pub(crate) struct Handed {
+    /// The step that it leaves, none: the source.
+    pub(crate) from: Option<usize>,
+    /// Which blocks, or those that the step is unsure of.
+    pub(crate) which: Which,
+    /// Over which edge of the graph; of what a step is unsure of, the one that led to it.
+    pub(crate) edge: usize,
+    /// To which node.
+    pub(crate) to: NodeId,
+}
+
+/// Which blocks take a way out.
+#[derive(Clone, Debug)]
+pub(crate) enum Which {
+    /// These classes.
+    Classes(ClassSet),
+    /// What the step cannot tell.
+    Unsure,
+}
+
+impl Tree {
+    /// The tree of what belongs to some nodes.
+    pub(crate) fn new(planned: &Planned, graph: &Graph, ours: impl Fn(NodeId) -> bool) -> Self {
+        let mut kept = vec![None; planned.steps.len()];
+        let mut tree = Self::default();
+        for (number, step) in planned.steps.iter().enumerate() {
+            let nodes: Vec<NodeId> = step.nodes.iter().copied().filter(|id| ours(*id)).collect();
+            if !nodes.is_empty() {
+                kept[number] = Some(tree.steps.len());
+                let from = step.from.and_then(|from| kept[from]);
+                tree.steps.push(Step { nodes, from, classes: step.classes.clone() });
+            }
+        }
+        for leave in &planned.leaves {
+            let edge = &graph.edges[leave.edge.0];
+            if ours(edge.from) {
+                let from = leave.from.and_then(|from| kept[from]);
+                let which = Which::Classes(leave.classes.clone());
+                tree.hands.push(Handed { from, which, edge: leave.edge.0, to: edge.to });
+            }
+        }
+        for (number, step) in tree.steps.iter().enumerate() {
+            for node in &step.nodes {
+                let into = graph.edges.iter().position(|edge| edge.to == *node);
+                let (from, to) = (Some(number), *node);
+                let unsure = Handed { from, which: Which::Unsure, edge: into.unwrap_or(0), to };
+                tree.hands.push(unsure);
+            }
+        }
+        tree
+    }
+}
+
+/// The words of the request that a node stands for.
+pub(crate) fn word(graph: &Graph, id: NodeId) -> ebpf::Word {
+    let node = graph.node(id);
+    ebpf::Word::new(node.name(), node.span.start, node.span.end - node.span.start)
+}
