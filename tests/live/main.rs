@@ -10,6 +10,7 @@
 //! - `filter`: what the kernel already leaves out;
 //! - `take`: frames that the host does not get;
 //! - `kernel`: what runs there as a whole;
+//! - `shared`: several lines in one program;
 //! - `privilege`: without any.
 //!
 //! All of them need root and say so. Nothing leaves the name spaces.
@@ -30,6 +31,7 @@ mod observer;
 mod overload;
 mod privilege;
 mod send;
+mod shared;
 mod streams;
 mod take;
 mod weblog;

@@ -127,15 +127,19 @@ impl From<sys::Error> for BuildError {
     }
 }
 
-/// Builds every connected part of a plan.
+/// Builds every connected part of a plan. What begins in the kernel at one interface is one
+/// program.
 pub fn build(plan: &Plan, settings: Settings) -> Result<Vec<Path>, BuildError> {
+    build_at(plan, settings, &Points::default())
+}
+
+/// Builds every connected part of a plan beside what runs in the kernel already at these points.
+pub fn build_at(plan: &Plan, settings: Settings, points: &Points) -> Result<Vec<Path>, BuildError> {
     let parts = plan.spaces.iter().map(|space| space.part + 1).max().unwrap_or(0);
     let origins: Vec<String> = sources(&plan.graph).map(|(_, used)| title(used)).collect();
     let left = settings.count.map(|blocks| Arc::new(Left::new(blocks)));
     let graph = Arc::new(plan.graph.clone());
-    // Parts that begin at one interface are one program.
-    let points = Points::default();
-    let path = |part| Builder::new(plan, part, (&origins, &points), settings)?.build(&left, &graph);
+    let path = |part| Builder::new(plan, part, (&origins, points), settings)?.build(&left, &graph);
     (0..parts).map(path).collect()
 }
 

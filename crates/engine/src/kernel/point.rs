@@ -1,34 +1,33 @@
 //! An attach point, and the one program that runs there for all lines. [SL §7.1, prefix sharing,
 //! allocation; CONTRACT 21; RELIABILITY, rollback]
 //!
-//! Lines come and go while frames pass: a program for those that are to be there is assembled,
-//! verified and loaded beside the one that runs, and put in its place between two frames by the
-//! link. What belongs to a line (its pointers, its bell, what its filters keep) and to an owner (the
-//! frames) is used by both programs, so who reads there notices nothing. Until the new program is in
-//! its place nothing has changed, and what was made goes away again if a step fails.
+//! Lines ([`line`]) come and go while frames pass: a program ([`version`]) for those that are to be
+//! there is assembled, verified and loaded beside the one that runs, and put in its place between
+//! two frames by the link. What belongs to a line (its pointers, its bell, what its filters keep)
+//! and to an owner (the frames) is used by both programs, so who reads there notices nothing. Until
+//! the new program is in its place nothing has changed, and what was made goes away again if a step
+//! fails.
 //!
 //! What is tallied belongs to a program. When it has run for the last time ([`Grace`]), its tallies
 //! are added to what each of its lines has counted.
 //!
-//! Each owner has a ring of frames of its own, in which lines of the same owner that ask for as much
-//! memory meet; each line has its own pointers. Nobody else's bytes ever lie there: the memory is
-//! the kernel's until it was zeroed for a map, and no map passes from one owner to another.
+//! Each owner has a ring of frames of its own, in which lines of the same owner that ask for the
+//! same memory meet; each line has its own pointers. Nobody else's bytes ever lie there: memory is
+//! zeroed when a map is made of it, and no map passes from one owner to another.
 
+mod line;
 mod version;
 
+pub(crate) use self::line::{Ended, New, Steps};
+
+use self::line::Line;
 use self::version::{Failure, Version};
-use super::joint::Counted;
-use super::tree::Tree;
-use super::{Refusal, Refuses};
-use ebpf::emit::tap::{Bell, Desk, Outlet, Owner};
+use super::Refusal;
 use endpoint::source::kernel::place::{Closed, Place};
-use filter::{Attach, Side};
-use pipeline::graph::{Graph, NodeId};
-use std::collections::HashMap;
-use std::os::fd::{AsFd as _, OwnedFd};
+use filter::Attach;
+use std::collections::HashSet;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
-use sys::bpf::ring::place;
-use sys::bpf::{Grace, Link, Map, RingBuffer, Rings, Shape};
+use sys::bpf::{Grace, Link, Map, RingBuffer, Rings};
 
 /// The attach points of a process.
 #[derive(Clone, Debug, Default)]
@@ -43,19 +42,6 @@ pub(crate) struct Point {
     place: Place,
     hardened: bool,
     state: Mutex<State>,
-}
-
-/// A line to be added.
-#[derive(Debug)]
-pub(crate) struct New {
-    /// Whose it is.
-    pub(crate) owner: u32,
-    pub(crate) graph: Arc<Graph>,
-    pub(crate) tree: Tree,
-    pub(crate) source: NodeId,
-    pub(crate) shape: Shape,
-    pub(crate) bell: Bell,
-    pub(crate) refuses: Refuses,
 }
 
 /// A line that was added: what its reader needs.
@@ -76,21 +62,13 @@ pub(crate) struct Standing {
     ended: OnceLock<Ended>,
 }
 
-/// What a line leaves behind.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct Ended {
-    pub(crate) counted: Counted,
-    /// What its filters have kept, by step.
-    pub(crate) states: HashMap<usize, Vec<u8>>,
-    /// Frames that could not be copied for it.
-    pub(crate) failed: u64,
-}
-
 /// What runs at an attach point.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Shown {
     /// The number of the program, as the kernel counts programs.
     pub program: u32,
+    /// How often it ran, as the kernel counts while somebody asks it to.
+    pub runs: u64,
     /// How many lines it runs.
     pub lines: usize,
     /// How many owners have a ring of frames.
@@ -118,32 +96,6 @@ struct State {
 struct Running {
     link: Link,
     version: Version,
-}
-
-/// A line that is here.
-#[derive(Debug)]
-struct Line {
-    number: u32,
-    graph: Arc<Graph>,
-    tree: Tree,
-    source: NodeId,
-    owner: Arc<Owned>,
-    pointers: Arc<Rings>,
-    bell: Bell,
-    bell_map: OwnedFd,
-    /// What its filters keep, by step.
-    states: Vec<(usize, Map)>,
-    /// What programs counted that run no more.
-    counted: Counted,
-    /// Whether it is to go, and could not.
-    leaving: bool,
-}
-
-/// The frames of an owner.
-#[derive(Debug)]
-struct Owned {
-    uid: u32,
-    records: Arc<Rings>,
 }
 
 impl Points {
@@ -182,8 +134,10 @@ impl Point {
             steps.take().map_err(refused)?;
             state.grace = Some(Grace::new().map_err(|error| refused(error.to_string()))?);
         }
-        let (line, bell) = self.line(&mut state, new, &mut steps).map_err(refused)?;
-        let number = line.number;
+        let number = state.numbers;
+        state.numbers += 1;
+        let made = Line::make(number, &state.lines, new, &mut steps);
+        let (line, bell) = made.map_err(refused)?;
         let rings = Arc::clone(&line.pointers);
         let mut lines: Vec<&Line> = state.lines.iter().filter(|line| !line.leaving).collect();
         lines.push(&line);
@@ -199,52 +153,6 @@ impl Point {
         state.keep(states);
         let standing = Standing { point: Arc::clone(self), number, ended: OnceLock::new() };
         Ok(Added { standing: Arc::new(standing), rings, bell, behind_tag })
-    }
-
-    /// Makes what a line has for itself, and the ring of its owner if there is none.
-    fn line(
-        &self,
-        state: &mut State,
-        new: New,
-        steps: &mut Steps,
-    ) -> Result<(Line, RingBuffer), String> {
-        let told = |error: sys::Error| error.to_string();
-        let (of_owner, of_line) = (new.shape.of_owner(), new.shape.of_line());
-        let owners = state.lines.iter().map(|line| &line.owner);
-        let mut same =
-            owners.filter(|owner| owner.uid == new.owner && owner.records.own_shape() == of_owner);
-        let owner = match same.next() {
-            Some(owner) => Arc::clone(owner),
-            None => {
-                steps.take()?;
-                let records = Arc::new(Rings::create("records", of_owner).map_err(told)?);
-                Arc::new(Owned { uid: new.owner, records })
-            }
-        };
-        steps.take()?;
-        let pointers = Rings::create("pointers", of_line).map_err(told)?;
-        let pointers = pointers.beside(Arc::clone(&owner.records)).map_err(told)?;
-        steps.take()?;
-        let bell = RingBuffer::create("bell", BELLS).map_err(told)?;
-        let bell_map = bell.map().as_fd().try_clone_to_owned();
-        let bell_map = bell_map.map_err(|error| error.to_string())?;
-        let number = state.numbers;
-        state.numbers += 1;
-        let New { graph, tree, source, .. } = new;
-        let line = Line {
-            number,
-            graph,
-            tree,
-            source,
-            owner,
-            pointers: Arc::new(pointers),
-            bell: new.bell,
-            bell_map,
-            states: Vec::new(),
-            counted: Counted::default(),
-            leaving: false,
-        };
-        Ok((line, bell))
     }
 
     /// Puts a program in the place of the one that runs.
@@ -310,9 +218,11 @@ impl Point {
         let state = self.state();
         let version = &state.running.as_ref()?.version;
         let owners = state.lines.iter().map(|line| Arc::as_ptr(&line.owner));
-        let owners: std::collections::HashSet<_> = owners.collect();
+        let owners: HashSet<_> = owners.collect();
+        let info = version.program().info().ok()?;
         Some(Shown {
-            program: version.program().info().ok()?.id,
+            program: info.id,
+            runs: info.runs,
             lines: state.lines.len(),
             owners: owners.len(),
             replaced: state.replaced,
@@ -324,9 +234,6 @@ impl Point {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
-
-/// Bytes of the ring of bells: 4,096 bells.
-const BELLS: u32 = 1 << 16;
 
 impl State {
     /// Gives the lines the maps in which their filters keep something from now on.
@@ -358,16 +265,6 @@ impl State {
     }
 }
 
-impl Line {
-    fn ended(&self) -> Ended {
-        let states = self.states.iter();
-        let states = states.filter_map(|(step, map)| Some((*step, map.get(0).ok()?))).collect();
-        let cpus = 0..self.pointers.shape().cpus;
-        let failed = cpus.filter_map(|cpu| self.pointers.region(cpu)?.scratch(place::FAILED));
-        Ended { counted: self.counted.clone(), states, failed: failed.sum() }
-    }
-}
-
 impl Standing {
     /// What the line has left behind; it leaves if it has not.
     pub(crate) fn ended(&self) -> &Ended {
@@ -384,31 +281,5 @@ impl endpoint::source::kernel::Standing for Standing {
 impl Drop for Standing {
     fn drop(&mut self) {
         let _ = self.ended();
-    }
-}
-
-/// Which step of adding a line a test has fail.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Steps {
-    left: Option<u32>,
-}
-
-impl Steps {
-    pub(super) const NONE: Self = Self { left: None };
-
-    pub(super) const fn failing_at(step: u32) -> Self {
-        Self { left: Some(step) }
-    }
-
-    /// Goes on to the next step.
-    fn take(&mut self) -> Result<(), String> {
-        match &mut self.left {
-            Some(0) => Err(super::TESTED.to_owned()),
-            Some(left) => {
-                *left -= 1;
-                Ok(())
-            }
-            None => Ok(()),
-        }
     }
 }

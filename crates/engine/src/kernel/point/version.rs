@@ -3,10 +3,12 @@
 use super::super::assemble::{Assembled, Misfit, assemble};
 use super::super::joint::{Counted, Joint, Member, Tally};
 use super::super::load::{self, Failed, Loaded};
-use super::{Desk, Line, Outlet, Owner, Point, Side, Steps};
+use super::Point;
+use super::line::{Line, Steps};
 use ebpf::Place as At;
+use ebpf::emit::tap::{Desk, Outlet, Owner};
 use ebpf::emit::{Target, tap};
-use filter::Amount;
+use filter::{Amount, Side};
 use pipeline::graph::NodeId;
 use std::os::fd::{AsFd as _, AsRawFd as _};
 use std::sync::Arc;
@@ -59,13 +61,8 @@ impl Version {
         lines: &[&Line],
         steps: &mut Steps,
     ) -> Result<(Self, States), Failure> {
-        let mut lines = lines.to_vec();
-        // Those of an owner stand together.
-        let firsts: Vec<_> = lines.iter().map(|line| Arc::as_ptr(&line.owner)).collect();
-        let first = |line: &&Line| firsts.iter().position(|o| *o == Arc::as_ptr(&line.owner));
-        lines.sort_by_key(first);
-        let member = |line: &&'_ Line| -> (u32, NodeId) { (line.number, line.source) };
-        let numbers: Vec<u32> = lines.iter().map(|line| member(line).0).collect();
+        let lines = by_owner(lines);
+        let numbers: Vec<u32> = lines.iter().map(|line| line.number).collect();
         let members: Vec<Member<'_>> = lines.iter().map(|line| line.member()).collect();
         let joint = Joint::of(&members);
         let (layout, given) = layout(point, &lines, &joint)?;
@@ -98,19 +95,9 @@ impl Version {
             let at = node.map(|(line, node)| (numbers[line], node));
             Failure { at, why: failed.why }
         })?;
-        let mut counters = None;
-        let mut states = States::new();
-        for (spec, map) in code.maps.iter().zip(maps) {
-            let word = spec.state_of.and_then(|word| code.words.get(word));
-            match (word.and_then(state_of), map) {
-                (Some((line, own)), Some(map)) => states.push((numbers[line], own, map)),
-                (None, Some(map)) if counters.is_none() => counters = Some(map),
-                _ => {}
-            }
-        }
-        let counters = counters.filter(|_| !code.counters.is_empty());
+        let numbered = |word: &ebpf::Word| state_of(word).map(|(line, own)| (numbers[line], own));
+        let (counters, states) = sorted(&code, maps, numbered);
         let memory = desk.map_read().map_err(Failure::because)?;
-        drop(members);
         let version = Self {
             loaded,
             counters,
@@ -184,10 +171,31 @@ impl Version {
     }
 }
 
-impl Line {
-    fn member(&self) -> Member<'_> {
-        Member { tree: &self.tree, graph: &self.graph, request: self.number }
+/// Lines such that those of an owner stand together.
+fn by_owner<'l>(lines: &[&'l Line]) -> Vec<&'l Line> {
+    let owner = |line: &&Line| Arc::as_ptr(&line.owner);
+    let owners: Vec<_> = lines.iter().map(owner).collect();
+    let mut sorted = lines.to_vec();
+    sorted.sort_by_key(|line| owners.iter().position(|first| *first == owner(line)));
+    sorted
+}
+
+/// The map of the counters, if there are any, and those that were made for a step of a line.
+fn sorted(
+    code: &ebpf::Program,
+    maps: Vec<Option<Map>>,
+    step_of: impl Fn(&ebpf::Word) -> Option<(u32, usize)>,
+) -> (Option<Map>, States) {
+    let (mut counters, mut states) = (None, States::new());
+    for (spec, map) in code.maps.iter().zip(maps) {
+        let word = spec.state_of.and_then(|word| code.words.get(word));
+        match (word.and_then(&step_of), map) {
+            (Some((line, step)), Some(map)) => states.push((line, step, map)),
+            (None, Some(map)) if counters.is_none() => counters = Some(map),
+            _ => {}
+        }
     }
+    (counters.filter(|_| !code.counters.is_empty()), states)
 }
 
 /// The memory of a program for these lines, and the maps that it is given behind its desk.

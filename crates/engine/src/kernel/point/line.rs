@@ -1,0 +1,147 @@
+//! A line at an attach point: what it has for itself, and the frames of its owner.
+
+use super::super::Refuses;
+use super::super::joint::{Counted, Member};
+use super::super::tree::Tree;
+use ebpf::emit::tap::Bell;
+use pipeline::graph::{Graph, NodeId};
+use std::collections::HashMap;
+use std::os::fd::{AsFd as _, OwnedFd};
+use std::sync::Arc;
+use sys::bpf::ring::place;
+use sys::bpf::{Map, RingBuffer, Rings, Shape};
+
+/// A line to be added.
+#[derive(Debug)]
+pub(crate) struct New {
+    /// Whose it is.
+    pub(crate) owner: u32,
+    pub(crate) graph: Arc<Graph>,
+    pub(crate) tree: Tree,
+    pub(crate) source: NodeId,
+    pub(crate) shape: Shape,
+    pub(crate) bell: Bell,
+    pub(crate) refuses: Refuses,
+}
+
+/// A line that is here.
+#[derive(Debug)]
+pub(super) struct Line {
+    pub(super) number: u32,
+    pub(super) graph: Arc<Graph>,
+    pub(super) tree: Tree,
+    pub(super) owner: Arc<Owned>,
+    pub(super) pointers: Arc<Rings>,
+    pub(super) bell: Bell,
+    pub(super) bell_map: OwnedFd,
+    /// What its filters keep, by step.
+    pub(super) states: Vec<(usize, Map)>,
+    /// What programs counted that run no more.
+    pub(super) counted: Counted,
+    /// Whether it is to go, and could not.
+    pub(super) leaving: bool,
+}
+
+/// The frames of an owner.
+#[derive(Debug)]
+pub(super) struct Owned {
+    pub(super) uid: u32,
+    pub(super) records: Arc<Rings>,
+}
+
+/// Bytes of the ring of bells: 4,096 bells.
+const BELLS: u32 = 1 << 16;
+
+/// What a line leaves behind.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Ended {
+    pub(crate) counted: Counted,
+    /// What its filters have kept, by step.
+    pub(crate) states: HashMap<usize, Vec<u8>>,
+    /// Frames that could not be copied for it.
+    pub(crate) failed: u64,
+}
+
+impl Line {
+    /// Makes what a line has for itself, and the ring of its owner if there is none.
+    pub(super) fn make(
+        number: u32,
+        here: &[Self],
+        new: New,
+        steps: &mut Steps,
+    ) -> Result<(Self, RingBuffer), String> {
+        let told = |error: sys::Error| error.to_string();
+        let (of_owner, of_line) = (new.shape.of_owner(), new.shape.of_line());
+        let owners = here.iter().map(|line| &line.owner);
+        let mut same =
+            owners.filter(|owner| owner.uid == new.owner && owner.records.own_shape() == of_owner);
+        let owner = match same.next() {
+            Some(owner) => Arc::clone(owner),
+            None => {
+                steps.take()?;
+                let records = Arc::new(Rings::create("records", of_owner).map_err(told)?);
+                Arc::new(Owned { uid: new.owner, records })
+            }
+        };
+        steps.take()?;
+        let pointers = Rings::create("pointers", of_line).map_err(told)?;
+        let pointers = pointers.beside(Arc::clone(&owner.records)).map_err(told)?;
+        steps.take()?;
+        let bell = RingBuffer::create("bell", BELLS).map_err(told)?;
+        let bell_map = bell.map().as_fd().try_clone_to_owned();
+        let bell_map = bell_map.map_err(|error| error.to_string())?;
+        let New { graph, tree, .. } = new;
+        let line = Self {
+            number,
+            graph,
+            tree,
+            owner,
+            pointers: Arc::new(pointers),
+            bell: new.bell,
+            bell_map,
+            states: Vec::new(),
+            counted: Counted::default(),
+            leaving: false,
+        };
+        Ok((line, bell))
+    }
+
+    pub(super) fn member(&self) -> Member<'_> {
+        Member { tree: &self.tree, graph: &self.graph, request: self.number }
+    }
+
+    /// What is left of it when nothing runs for it any more.
+    pub(super) fn ended(&self) -> Ended {
+        let states = self.states.iter();
+        let states = states.filter_map(|(step, map)| Some((*step, map.get(0).ok()?))).collect();
+        let cpus = 0..self.pointers.shape().cpus;
+        let failed = cpus.filter_map(|cpu| self.pointers.region(cpu)?.scratch(place::FAILED));
+        Ended { counted: self.counted.clone(), states, failed: failed.sum() }
+    }
+}
+
+/// Which step of adding a line a test has fail.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Steps {
+    left: Option<u32>,
+}
+
+impl Steps {
+    pub(crate) const NONE: Self = Self { left: None };
+
+    pub(crate) const fn failing_at(step: u32) -> Self {
+        Self { left: Some(step) }
+    }
+
+    /// Goes on to the next step.
+    pub(super) fn take(&mut self) -> Result<(), String> {
+        match &mut self.left {
+            Some(0) => Err(super::super::TESTED.to_owned()),
+            Some(left) => {
+                *left -= 1;
+                Ok(())
+            }
+            None => Ok(()),
+        }
+    }
+}
