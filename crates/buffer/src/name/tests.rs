@@ -166,6 +166,19 @@ fn whoever_writes_to_an_inbox_has_a_stream_of_its_own() {
     assert!(matches!(open_write(&name, &config()), Err(Error::Unknown(_) | Error::Ended(_))));
 }
 
+/// Who comes while an inbox goes is told so: nobody writes to where nobody reads.
+#[test]
+fn an_inbox_that_is_gone_promises_nothing() {
+    let host = Host::open().unwrap();
+    for round in 0..200 {
+        let name = name(&format!("gone{round}"));
+        drop(host.create_inbox(&name, AccessList::private()).unwrap());
+        let answer = open_write(&name, &config());
+        let told = matches!(answer, Err(Error::Unknown(_) | Error::Ended(_)));
+        assert!(told, "round {round}: {answer:?}");
+    }
+}
+
 #[test]
 fn streams_outlive_the_host_and_not_their_writer() {
     let (host, name) = (Host::open().unwrap(), name("outlives"));
