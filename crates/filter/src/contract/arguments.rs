@@ -3,6 +3,7 @@
 
 use super::{Compiler, Description};
 use std::fmt;
+use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
 
 /// One argument's value.
@@ -26,6 +27,8 @@ pub struct Arguments {
     compiler: Option<Arc<dyn Compiler>>,
     /// The ranges of classes that arcs of the filter name.
     asked: Vec<(u32, u32)>,
+    /// What a filter that needs chance takes instead, where a run is to be repeated.
+    seed: Option<u64>,
 }
 
 impl PartialEq for Arguments {
@@ -170,6 +173,19 @@ impl Arguments {
     #[must_use]
     pub fn asks(&self, low: u32, high: u32) -> bool {
         self.asked.iter().any(|(from, to)| low <= *from && *to <= high)
+    }
+
+    /// The same arguments for a filter whose random numbers are those of another run.
+    #[must_use]
+    pub fn seeded(self, seed: Option<u64>) -> Self {
+        Self { seed, ..self }
+    }
+
+    /// A number that nobody outside can guess, or the one of the run that is repeated. Is asked for
+    /// when a filter is made, never later.
+    #[must_use]
+    pub fn seed(&self) -> u64 {
+        self.seed.unwrap_or_else(|| RandomState::new().hash_one(0))
     }
 
     /// All values, in the order in which they were set or added.

@@ -12,7 +12,6 @@
 //! ([`Sessions::evict`]): its next block begins a new session.
 
 use crate::contract::{PRIVATE, Session, Sessions, State};
-use std::hash::{BuildHasher, RandomState};
 use std::net::{IpAddr, Ipv4Addr};
 use wire::flow::{Direction, Flow};
 use zerocopy::{FromBytes, Immutable, IntoBytes};
@@ -75,10 +74,11 @@ pub(crate) struct Found {
 }
 
 impl<R: Record> Flows<R> {
-    /// Room for `most` flows, at least one.
-    pub(crate) fn new(most: usize) -> Self {
+    /// Room for `most` flows, at least one, told apart by a hash with this seed
+    /// ([`Arguments::seed`](crate::Arguments::seed)).
+    pub(crate) fn new(most: usize, seed: u64) -> Self {
         let mut table = Sessions::<R>::default();
-        table.of(PRIVATE).identity_mut().word = RandomState::new().hash_one(0);
+        table.of(PRIVATE).identity_mut().word = seed;
         Self { table, most: most.max(1) }
     }
 
@@ -206,7 +206,7 @@ mod tests {
 
     #[test]
     fn both_ways_are_one_session_and_the_first_is_forward() {
-        let mut flows = Flows::new(10);
+        let mut flows = Flows::new(10, 7);
         let seed = flows.seed();
         let mut find = |flow: Flow| {
             let found = flows.session(&flow, seed);
@@ -224,7 +224,7 @@ mod tests {
     #[test]
     fn of_too_many_the_one_that_was_not_met_for_long_is_forgotten() {
         for most in [1, 2, 7] {
-            let mut flows = Flows::new(most);
+            let mut flows = Flows::new(most, 7);
             let seed = flows.seed();
             for port in 0..100 {
                 let busy = flows.session(&flow(9, 9), seed);
@@ -259,7 +259,7 @@ mod tests {
 
     #[test]
     fn numbers_are_not_given_again() {
-        let mut flows = Flows::new(3);
+        let mut flows = Flows::new(3, 7);
         let seed = flows.seed();
         let numbers = (0..1000).map(|port| flows.session(&flow(port, 53), seed).session);
         assert!(numbers.eq(1..=1000));

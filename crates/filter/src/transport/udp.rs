@@ -64,7 +64,7 @@ const EVICTED: Counter = UDP.counter("evicted sessions");
 
 fn make(arguments: &Arguments) -> Result<Filter, Mistake> {
     let most = arguments.number("sessions").and_then(|most| usize::try_from(most).ok());
-    Ok(Filter::lanes(Udp { flows: Flows::new(most.unwrap_or(1)) }))
+    Ok(Filter::lanes(Udp { flows: Flows::new(most.unwrap_or(1), arguments.seed()) }))
 }
 
 struct Udp {

@@ -13,7 +13,6 @@ use super::fragment::Piece;
 use super::overlap::{Policy, Segment};
 use super::{DATAGRAMS, DUPLICATE, EVICTED, MANY, MISSING, OVERLAP, OVERLAPS, TOO_BIG};
 use crate::prelude::*;
-use std::hash::{BuildHasher, RandomState};
 use std::ops::Range;
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
@@ -85,10 +84,10 @@ enum Fit {
 }
 
 impl Datagrams {
-    /// No datagrams yet.
-    pub(super) fn new(limits: Limits, policy: Policy) -> Self {
+    /// No datagrams yet; their keys are hashed with this seed.
+    pub(super) fn new(limits: Limits, policy: Policy, seed: u64) -> Self {
         let mut table = Sessions::<Datagram>::default();
-        table.of(PRIVATE).seed = RandomState::new().hash_one(0);
+        table.of(PRIVATE).seed = seed;
         Self { table, limits, policy }
     }
 

@@ -28,6 +28,7 @@ mod wheel;
 
 use crate::layers::{self, Missing};
 use crate::prelude::*;
+use crate::transport::flows::Flows;
 use crate::transport::SERVICES;
 use overlap::Policy;
 use reassembly::Rules;
@@ -159,7 +160,8 @@ fn make(arguments: &Arguments) -> Result<Filter, Mistake> {
         gap: number("gap"),
     };
     let sessions = usize::try_from(number("sessions")).unwrap_or(usize::MAX);
-    let tcp = Tcp::new(sessions, rules, number("timeout"), arguments.flag("checksum"));
+    let flows = Flows::new(sessions, arguments.seed());
+    let tcp = Tcp::new(flows, rules, number("timeout"), arguments.flag("checksum"));
     Ok(Filter::Stream(Box::new(tcp)))
 }
 

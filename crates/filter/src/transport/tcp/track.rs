@@ -141,8 +141,7 @@ impl State for Tcp {
 }
 
 impl Tcp {
-    pub(super) fn new(sessions: usize, rules: Rules, timeout: Time, checksum: bool) -> Self {
-        let flows = Flows::new(sessions);
+    pub(super) fn new(flows: Flows<Connection>, rules: Rules, timeout: Time, checksum: bool) -> Self {
         let (silent, gaps) = (Wheel::new(timeout), Wheel::new(rules.gap));
         let found = vec![Found::default(); LANES];
         Self { flows, rules, timeout, checksum, silent, gaps, found }
