@@ -13,6 +13,7 @@ use crate::kernel::point::Points;
 use crate::kernel::{Kernel, Refuses};
 use crate::live::Live;
 use crate::process::Demand;
+use crate::record::Tape;
 use crate::space::assemble::Assembly;
 use crate::space::node::{Node, NodeId as Local, Part};
 use crate::space::section::Section;
@@ -28,6 +29,7 @@ use pipeline::ClassSet;
 use pipeline::graph::{Boolean, Edge, Graph, Link, NodeId, Step, Use};
 use pipeline::plan::{Plan, Refused};
 use std::fmt;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use sys::memory::Lender;
@@ -130,16 +132,42 @@ impl From<sys::Error> for BuildError {
 /// Builds every connected part of a plan. What begins in the kernel at one interface is one
 /// program.
 pub fn build(plan: &Plan, settings: Settings) -> Result<Vec<Path>, BuildError> {
-    build_at(plan, settings, &Points::default())
+    build_with(plan, settings, &Points::default(), &Extras::default())
 }
 
 /// Builds every connected part of a plan beside what runs in the kernel already at these points.
 pub fn build_at(plan: &Plan, settings: Settings, points: &Points) -> Result<Vec<Path>, BuildError> {
+    build_with(plan, settings, points, &Extras::default())
+}
+
+/// What a path is built with for the sake of who looks at it, now or later.
+#[derive(Clone, Default, Debug)]
+pub struct Extras {
+    /// Whether it is written down, or comes from a record.
+    pub tape: Tape,
+    /// Sinks write their files into this folder, whatever they are called in the request.
+    pub into: Option<PathBuf>,
+    /// Sinks write nothing at all.
+    pub silent: bool,
+}
+
+/// Builds every connected part of a plan, with more than it needs to run.
+pub fn build_with(
+    plan: &Plan,
+    settings: Settings,
+    points: &Points,
+    extras: &Extras,
+) -> Result<Vec<Path>, BuildError> {
     let parts = plan.spaces.iter().map(|space| space.part + 1).max().unwrap_or(0);
     let origins: Vec<String> = sources(&plan.graph).map(|(_, used)| title(used)).collect();
     let left = settings.count.map(|blocks| Arc::new(Left::new(blocks)));
     let graph = Arc::new(plan.graph.clone());
-    let path = |part| Builder::new(plan, part, (&origins, points), settings)?.build(&left, &graph);
+    if let Tape::Record(recording) = &extras.tape {
+        recording.name(&origins);
+    }
+    let path = |part| {
+        Builder::new(plan, part, (&origins, points), (settings, extras))?.build(&left, &graph)
+    };
     (0..parts).map(path).collect()
 }
 
@@ -193,6 +221,7 @@ struct Builder<'p> {
     origins: &'p [String],
     points: &'p Points,
     settings: Settings,
+    extras: &'p Extras,
     part: usize,
     /// The spaces of this part, by their place in the plan.
     spaces: Vec<usize>,
@@ -208,7 +237,7 @@ impl<'p> Builder<'p> {
         plan: &'p Plan,
         part: usize,
         (origins, points): (&'p [String], &'p Points),
-        settings: Settings,
+        (settings, extras): (Settings, &'p Extras),
     ) -> Result<Self, BuildError> {
         let spaces = inside::threads(plan, part);
         let control = Arc::new(Control::new()?);
@@ -225,6 +254,7 @@ impl<'p> Builder<'p> {
             origins,
             points,
             settings,
+            extras,
             part,
             spaces,
             bells,
@@ -274,6 +304,7 @@ impl<'p> Builder<'p> {
                 bell: Arc::clone(&self.bells[place]),
                 clock: if self.tells_time { Clock::Blocks(0) } else { Clock::Live },
                 epoch: self.epoch,
+                tape: (self.extras.tape.clone(), self.spaces[place]),
             }));
         }
         let orders = spaces.iter().map(Space::orders).collect();
@@ -282,7 +313,8 @@ impl<'p> Builder<'p> {
     }
 
     fn outside(&self) -> Outside<'p> {
-        Outside { plan: self.plan, origins: self.origins, settings: self.settings }
+        let Self { plan, origins, settings, extras, .. } = *self;
+        Outside { plan, origins, settings, extras }
     }
 
     /// Which of this part's spaces hands a node what comes: its own, unless it is a program.
@@ -370,7 +402,8 @@ impl<'p> Builder<'p> {
                 let make = description.user.ok_or_else(|| {
                     BuildError::Unexpected(format!("`{}` cannot be made", description.name))
                 })?;
-                let made = make(&used.arguments.clone().asked_for(self.asked(id)));
+                let arguments = used.arguments.clone().asked_for(self.asked(id));
+                let made = make(&arguments.seeded(self.extras.tape.seed(id.0)));
                 Part::Filter(made.map_err(|mistake| BuildError::Mistake { node: id, mistake })?)
             }
         };

@@ -7,6 +7,7 @@
 //! - [`space`]: a thread, its memory, and the part of the graph that runs in it;
 //! - [`ring`]: the two ends of an edge between spaces;
 //! - [`ledger`]: what was counted, and whether it balances;
+//! - [`record`]: all that a path was given, in one file, to run it again;
 //! - [`kernel`]: the part of a plan that runs in the kernel;
 //! - [`control`][]: stopping; [`live`]: orders to a running path;
 //! - [`failure`]: why a path ended early; [`suspect`]: the block on which a filter failed;
@@ -26,6 +27,7 @@ pub mod ledger;
 pub mod live;
 pub mod machine;
 mod process;
+pub mod record;
 pub mod report;
 pub mod ring;
 pub mod run;

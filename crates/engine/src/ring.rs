@@ -225,6 +225,11 @@ impl Import {
         Ok((!taken.is_empty()).then_some(taken))
     }
 
+    /// How many entries are there.
+    pub(crate) fn waiting(&mut self) -> Result<usize, Fault> {
+        self.reader.waiting()
+    }
+
     /// Gives back the first `count` entries.
     pub(crate) fn release(&mut self, count: usize) -> Result<(), Fault> {
         self.reader.release(count)

@@ -102,7 +102,8 @@ impl fmt::Debug for Started {
 #[derive(Debug)]
 pub struct Process {
     command: String,
-    group: Mutex<Group>,
+    /// None: it ran elsewhere, and what it wrote comes from a record.
+    group: Option<Mutex<Group>>,
     stands: Stands,
     /// It takes no input any more.
     deaf: AtomicBool,
@@ -158,7 +159,7 @@ fn start(opening: &Opening<'_>, stands: Stands) -> Result<Started, Failure> {
     let (input, output) = (group.take_input(), group.take_output());
     let process = Arc::new(Process {
         command: command.to_owned(),
-        group: Mutex::new(group),
+        group: Some(Mutex::new(group)),
         stands,
         deaf: AtomicBool::new(false),
         released: AtomicBool::new(false),
@@ -176,6 +177,13 @@ fn start(opening: &Opening<'_>, stands: Stands) -> Result<Started, Failure> {
 }
 
 impl Process {
+    /// A program that is not run here: somebody wrote down what it did.
+    #[must_use]
+    pub fn recorded(command: &str, stands: Stands) -> Self {
+        let (deaf, released) = (AtomicBool::new(false), AtomicBool::new(false));
+        Self { command: command.to_owned(), group: None, stands, deaf, released }
+    }
+
     /// Whether it takes no input any more, although there is some.
     #[must_use]
     pub fn is_deaf(&self) -> bool {
@@ -192,13 +200,18 @@ impl Process {
     #[must_use]
     pub fn ended(&self) -> Option<Result<(), BadEnd>> {
         // A program that cannot be looked at is told by `finish`.
-        let ended = self.group().ended().ok().flatten()?;
+        let Some(group) = self.group() else { return Some(Ok(())) };
+        let ended = group.ended().ok().flatten()?;
+        drop(group);
         Some(self.judge(ended))
     }
 
     /// Waits for its end. Both halves must have been closed.
     pub fn finish(&self) -> sys::Result<Result<(), BadEnd>> {
-        Ok(self.judge(self.group().wait()?))
+        let Some(mut group) = self.group() else { return Ok(Ok(())) };
+        let ended = group.wait()?;
+        drop(group);
+        Ok(self.judge(ended))
     }
 
     /// It has closed its standard input.
@@ -208,8 +221,10 @@ impl Process {
 
     /// Wants nothing of it any more, and asks it to end.
     fn release(&self) {
-        if !self.released.swap(true, Ordering::Relaxed) {
-            self.group().ask_to_end();
+        if !self.released.swap(true, Ordering::Relaxed)
+            && let Some(group) = self.group()
+        {
+            group.ask_to_end();
         }
     }
 
@@ -221,8 +236,9 @@ impl Process {
         Err(BadEnd { command: self.command.clone(), ended, quiet })
     }
 
-    fn group(&self) -> MutexGuard<'_, Group> {
-        self.group.lock().unwrap_or_else(PoisonError::into_inner)
+    fn group(&self) -> Option<MutexGuard<'_, Group>> {
+        let group = self.group.as_ref()?;
+        Some(group.lock().unwrap_or_else(PoisonError::into_inner))
     }
 }
 

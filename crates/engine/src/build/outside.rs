@@ -3,13 +3,18 @@
 //! In: nodes of the plan. Out: what runs in the nodes of spaces. Each is looked for among what an
 //! embedding program brought along, then in the catalogue.
 
-use super::{BuildError, Settings, sources};
+use super::{BuildError, Extras, Settings, sources};
+use crate::record::play::{Deaf, Played, Replay};
+use crate::record::Tape;
 use crate::space::node::{Part, SinkPart, SourcePart};
-use endpoint::process::{Stands, Started};
-use endpoint::{Failure, Opening};
-use filter::{Classes, Form};
+use endpoint::process::{Process, Stands, Started};
+use endpoint::{Failure, Opening, Sink, Source};
+use filter::{Arguments, Classes, Form, Type, Value};
 use pipeline::graph::{NodeId, Use};
 use pipeline::plan::Plan;
+use std::fs::DirBuilder;
+use std::os::unix::fs::DirBuilderExt;
+use std::path::{Component, Path, PathBuf};
 use std::sync::Arc;
 use sys::memory::Lender;
 
@@ -18,11 +23,17 @@ pub(super) struct Outside<'p> {
     pub(super) plan: &'p Plan,
     pub(super) origins: &'p [String],
     pub(super) settings: Settings,
+    pub(super) extras: &'p Extras,
 }
 
 impl Outside<'_> {
     /// Opens a source.
     pub(super) fn source(&self, id: NodeId, used: &Use) -> Result<Part, BuildError> {
+        if let Tape::Play(replay) = &self.extras.tape {
+            let (replay, planned) = (Arc::clone(replay), id.0);
+            let source = Box::new(Played { replay, planned, process: None });
+            return Ok(Part::Source(SourcePart { source, ended: false }));
+        }
         let name = used.description.name;
         let own = self.settings.sources.iter().find(|entry| entry.description.name == name);
         let entry = own
@@ -40,6 +51,9 @@ impl Outside<'_> {
         stands: Stands,
     ) -> Result<Started, BuildError> {
         let name = used.description.name;
+        if let Tape::Play(replay) = &self.extras.tape {
+            return Ok(recorded(replay, id, used, stands));
+        }
         let entry = endpoint::catalog::process(name).ok_or_else(|| missing("program", name))?;
         (entry.start)(&self.giving(id, used), stands).map_err(at(id))
     }
@@ -52,8 +66,10 @@ impl Outside<'_> {
             return Err(BuildError::Unexpected("a sink without a filter".to_owned()));
         };
         let classes = node.classifiers.iter().filter_map(|id| graph.node(*id).filter()).next();
+        let into = self.extras.into.as_deref();
+        let arguments = into.map(|into| within(used, into)).transpose().map_err(at(id))?;
         let opening = Opening {
-            arguments: &used.arguments,
+            arguments: arguments.as_ref().unwrap_or(&used.arguments),
             form: node.comes.first().copied().unwrap_or(Form::Bytes),
             classes: classes.map_or(Classes::Same, |used| used.description.classes),
             origin: 0,
@@ -63,12 +79,18 @@ impl Outside<'_> {
             force: false,
             lent,
         };
-        let name = used.description.name;
+        let silent = self.extras.silent || self.is_played() && used.description.name == "tx";
+        let name = if silent { "discard" } else { used.description.name };
         let own = self.settings.sinks.iter().find(|entry| entry.description.name == name);
         let entry =
             own.or_else(|| endpoint::catalog::sink(name)).ok_or_else(|| missing("sink", name))?;
         let sink = (entry.open)(&opening).map_err(at(id))?;
         Ok(Part::Sink(SinkPart { sink, report: None }))
+    }
+
+    /// Whether all that comes is of a record.
+    const fn is_played(&self) -> bool {
+        matches!(self.extras.tape, Tape::Play(_))
     }
 
     /// What is told to whoever gives blocks of its own.
@@ -86,6 +108,39 @@ impl Outside<'_> {
             lent: &[],
         }
     }
+}
+
+/// The halves of a program that is not run again: what it wrote is in the record.
+fn recorded(replay: &Arc<Replay>, id: NodeId, used: &Use, stands: Stands) -> Started {
+    let command = used.arguments.text("command").unwrap_or_default();
+    let process = Arc::new(Process::recorded(command, stands));
+    let planned = id.0;
+    let input = (stands != Stands::Head).then(|| {
+        let (replay, process) = (Arc::clone(replay), Arc::clone(&process));
+        Box::new(Deaf { replay, planned, process }) as Box<dyn Sink>
+    });
+    let output = (stands != Stands::End).then(|| {
+        let (replay, process) = (Arc::clone(replay), Some(Arc::clone(&process)));
+        Box::new(Played { replay, planned, process }) as Box<dyn Source>
+    });
+    Started { input, output }
+}
+
+/// The arguments of a sink whose files are to lie in another folder, whatever they are called: no
+/// name leads out of it.
+fn within(used: &Use, into: &Path) -> Result<Arguments, Failure> {
+    let mut arguments = used.arguments.clone();
+    let paths = used.description.parameters.iter().filter(|known| known.kind == Type::Path);
+    for known in paths {
+        let Some(name) = arguments.text(known.name).filter(|name| *name != "-") else { continue };
+        let plain = |part: &Component<'_>| matches!(part, Component::Normal(_));
+        let path = into.join(Path::new(name).components().filter(plain).collect::<PathBuf>());
+        let folder = path.parent().unwrap_or(into);
+        let made = DirBuilder::new().recursive(true).mode(0o700).create(folder);
+        made.map_err(|error| Failure::new("make", folder.to_string_lossy(), error))?;
+        arguments.set(known.name, Value::Text(path.to_string_lossy().into_owned()));
+    }
+    Ok(arguments)
 }
 
 fn missing(what: &str, name: &str) -> BuildError {

@@ -7,6 +7,7 @@
 //! - [`join`]: branches back into input order;
 //! - [`pause`]: the walk at rest;
 //! - [`edit`]: blocks changed when nobody has a view of them;
+//! - [`taped`]: turns written into a record, and turns taken from one;
 //! - [`memory`]: what the space does for its filters.
 
 pub(crate) mod assemble;
@@ -17,6 +18,7 @@ pub mod node;
 pub(crate) mod pause;
 pub mod section;
 pub mod select;
+mod taped;
 pub(crate) mod walk;
 
 use crate::control::Control;
@@ -37,6 +39,7 @@ use std::os::fd::AsFd;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::Duration;
+use taped::Taped;
 use walk::{Shape, Turn, Walk};
 
 /// How many blocks are walked at once, if so many are there: nothing waits for a batch to fill.
@@ -74,6 +77,8 @@ pub struct Space {
     clock: Clock,
     /// What the monotonic clock lacks to the time of day at which the path was built, in ns.
     epoch: Time,
+    /// Whether its turns are written down, or come from a record.
+    taped: Taped,
 }
 
 /// Where blocks come into a space.
@@ -125,6 +130,8 @@ pub(crate) struct Parts {
     pub(crate) bell: Arc<Bell>,
     pub(crate) clock: Clock,
     pub(crate) epoch: Time,
+    /// What of it is written down or played, and its number in the plan.
+    pub(crate) tape: (crate::record::Tape, usize),
 }
 
 /// What a space leaves behind when it has ended.
@@ -153,6 +160,17 @@ pub struct Imported {
     pub taken: filter::Amount,
 }
 
+/// What is taken off a ring in one turn.
+#[derive(Clone, Copy)]
+struct Taking {
+    /// How many blocks at most.
+    most: usize,
+    /// The path's time, where a record says it.
+    now: Option<Time>,
+    /// Whether the turn ends with them.
+    last: bool,
+}
+
 /// What one pass over the inputs gave.
 #[derive(Clone, Copy, Default)]
 struct Pass {
@@ -166,6 +184,7 @@ impl Space {
     pub(crate) fn new(parts: Parts) -> Self {
         let Parts { name, nodes, shape, intakes, work, inputs, .. } = parts;
         let Parts { left, timed, copies, batch, control, demand, bell, clock, epoch, .. } = parts;
+        let (taped, claims) = Taped::new(parts.tape, left.is_some());
         let duty = Duty(Arc::new(Orders::new(name.clone(), Arc::clone(&bell))));
         let mut nodes = nodes;
         for node in &mut nodes {
@@ -182,7 +201,7 @@ impl Space {
             intakes,
             work,
             inputs,
-            turn: Turn { left, timed, copies, ..Turn::default() },
+            turn: Turn { left, claims, timed, copies, ..Turn::default() },
             batch: batch.clamp(1, LANES),
             spare: None,
             control,
@@ -193,12 +212,16 @@ impl Space {
             bell,
             clock,
             epoch,
+            taped,
         }
     }
 
     /// Runs until all sources have ended or the path is stopped, then lets everything that is held
     /// leave.
     pub fn run(mut self) -> Remains {
+        if let Some(player) = self.taped.player() {
+            return self.play(player);
+        }
         loop {
             let mut pass = self.pass();
             if pass.open && !pass.moved && self.turn.failure.is_none() {
@@ -276,7 +299,11 @@ impl Space {
         if self.duty.0.waits() {
             self.obey();
         }
-        self.finish();
+        let now = match self.clock {
+            Clock::Blocks(newest) => newest,
+            Clock::Live => self.live(),
+        };
+        self.finish(now);
         self.duty.leave(self.counted());
         self.remains()
     }
@@ -353,11 +380,17 @@ impl Space {
             // Block time stands still while no block comes.
             Clock::Blocks(_) => return,
         };
-        if self.nodes.iter().any(|node| node.wake.is_some_and(|wake| wake <= now)) {
+        if self.is_due(now) {
             pass.moved = true;
+            self.note_tick(now);
             self.stage(now).tick(None);
             self.turn_pools();
         }
+    }
+
+    /// Whether a filter asked to be called by now.
+    fn is_due(&self, now: Time) -> bool {
+        self.nodes.iter().any(|node| node.wake.is_some_and(|wake| wake <= now))
     }
 
     /// The space between two walks.
@@ -421,6 +454,22 @@ impl Space {
         // A failing source may have given blocks before: they are walked, then the path ends.
         let failure = self.turn.failure.take();
         let now = self.clock.advance(&room.columns, now);
+        self.note_pull((at, from, edge), &room.columns, now, failure.as_ref());
+        let room = self.walk_pulled((at, from, edge), room, now, true);
+        self.turn.failure = self.turn.failure.take().or(failure);
+        self.note_claims();
+        room
+    }
+
+    /// Walks blocks that lie in an intake, and ends the turn: with what asked to be woken, unless
+    /// more of the same turn follows.
+    fn walk_pulled(
+        &mut self,
+        (at, from, edge): (NodeId, usize, Option<usize>),
+        room: Room,
+        now: Time,
+        last: bool,
+    ) -> Room {
         let mut memory = Memory { intakes: &self.intakes, work: &self.work, imported: None };
         let mut batch = if self.shape.looks {
             let general = &self.intakes[GENERAL];
@@ -443,20 +492,26 @@ impl Space {
         if let Some(paused) = paused {
             self.stage(now).go_on(Some(paused), None);
         }
-        self.stage(now).tick(None);
-        self.turn.failure = self.turn.failure.take().or(failure);
+        if last {
+            self.stage(now).tick(None);
+        }
         self.turn_pools();
         room
     }
 
     /// Takes a batch off a ring and walks it.
     fn import(&mut self, i: usize, pass: &mut Pass) {
+        self.walk_imported(i, pass, Taking { most: self.batch, now: None, last: true });
+        self.note_claims();
+    }
+
+    fn walk_imported(&mut self, i: usize, pass: &mut Pass, turn: Taking) {
         let Input::Ring { node, import, ended } = &mut self.inputs[i] else { return };
         if *ended {
             return;
         }
         let at = *node;
-        let walked = match import.peek(self.batch) {
+        let walked = match import.peek(turn.most) {
             Ok(None) => import.is_finished().map(|finished| {
                 *ended = finished;
                 pass.open |= !finished;
@@ -466,12 +521,15 @@ impl Space {
                 let frames = Frames::new(|number, _| taken.segment(number));
                 let mut batch = crate::ring::fill(&taken, room, frames);
                 let count = batch.len();
-                let live = sys::clock::monotonic().wrapping_add(self.epoch);
-                let now = self.clock.advance(batch.columns(), live);
+                let now = turn.now.unwrap_or_else(|| {
+                    let live = sys::clock::monotonic().wrapping_add(self.epoch);
+                    self.clock.advance(batch.columns(), live)
+                });
+                self.taped.import(at, now, count);
                 let mut memory =
                     Memory { intakes: &self.intakes, work: &self.work, imported: Some(taken) };
-                let (nodes, turn) = (&mut self.nodes, &mut self.turn);
-                let mut walk = Walk::new(nodes, &mut memory, &self.shape, now, turn);
+                let mut walk =
+                    Walk::new(&mut self.nodes, &mut memory, &self.shape, now, &mut self.turn);
                 walk.source(at, &mut batch);
                 let paused = walk.pause();
                 self.spare = Some(batch.into_room());
@@ -484,7 +542,9 @@ impl Space {
                     now,
                 };
                 stage.go_on(paused, Some(taken));
-                stage.tick(Some(taken));
+                if turn.last {
+                    stage.tick(Some(taken));
+                }
                 pass.open = true;
                 pass.moved = true;
                 import.release(count)
@@ -517,6 +577,7 @@ impl Space {
             }
         }
         self.turn_pools();
+        self.taped.flush();
     }
 
     /// Ends a turn: nobody looks at blocks any more, and what is not kept can be used again.
@@ -561,12 +622,9 @@ impl Space {
     }
 
     /// Lets what is held leave, from the sources to the sinks, then ends the sinks and the rings.
-    fn finish(&mut self) {
+    fn finish(&mut self, now: Time) {
         let failed = self.turn.failure.is_some();
-        let now = match self.clock {
-            Clock::Blocks(newest) => newest,
-            Clock::Live => self.live(),
-        };
+        self.taped.finish(now, self.turn.failure.as_ref());
         for i in 0..self.shape.order.len() {
             let at = self.shape.order[i];
             if !failed {
@@ -595,11 +653,15 @@ impl Space {
                     }
                 }
                 // What the sink took and could not get out is lost, whenever it noticed.
+                self.taped.heard(node.planned, &*part.sink);
                 if let Some(written) = part.sink.written() {
                     node.flow.settle(written, &part.sink.dropped());
                 }
             }
-            Part::Source(part) => part.source.close(),
+            Part::Source(part) => {
+                part.source.close();
+                self.taped.seen(node.planned, &*part.source);
+            }
             Part::Export(export) => export.close(),
             _ => {}
         }

@@ -164,6 +164,7 @@ fn space(assembly: Assembly, inputs: Vec<Input>, batch: usize, ids: u32) -> Spac
         bell: Arc::new(Bell::new()),
         clock: Clock::Live,
         epoch: 0,
+        tape: (crate::record::Tape::Off, 0),
     })
 }
 

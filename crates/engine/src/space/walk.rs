@@ -63,6 +63,8 @@ pub(crate) struct Shape {
 pub(crate) struct Turn {
     /// How many blocks the sinks of the path may still take (`-c`).
     pub(crate) left: Option<Arc<Left>>,
+    /// Who decides how many of them are taken here.
+    pub(crate) claims: Claims,
     /// Whether the time in each filter is measured.
     pub(crate) timed: bool,
     /// Why the path ended, if it did.
@@ -71,6 +73,19 @@ pub(crate) struct Turn {
     pub(crate) copies: bool,
     /// Memory for batches at rest.
     pub(crate) rooms: Vec<Room>,
+}
+
+/// Who decides how many of the blocks that are left a space takes: where several spaces ask, that
+/// depends on which of them is faster.
+#[derive(Debug, Default)]
+pub(crate) enum Claims {
+    /// Whoever comes first.
+    #[default]
+    Free,
+    /// The same, and it is noted.
+    Noted(Vec<u32>),
+    /// It was decided before: so many in this turn.
+    Told(u32),
 }
 
 /// How many batches at rest have memory that is kept: what one editing filter needs at a time.
@@ -425,7 +440,19 @@ impl<'w, 'a> Walk<'w, 'a> {
     fn cut_to_count(&mut self, at: NodeId, batch: &mut Batch<'a>) {
         let Some(left) = &self.turn.left else { return };
         let live = batch.live();
-        let may = left.claim(live.count_ones());
+        let may = match &mut self.turn.claims {
+            Claims::Free => left.claim(live.count_ones()),
+            Claims::Noted(noted) => {
+                let may = left.claim(live.count_ones());
+                noted.push(may);
+                may
+            }
+            Claims::Told(told) => {
+                let may = live.count_ones().min(*told);
+                *told -= may;
+                may
+            }
+        };
         let taken: LaneMask = lanes(live).take(may as usize).map(|l| 1 << l).sum();
         if taken != live {
             let beyond = batch.amount(live & !taken);

@@ -1,0 +1,187 @@
+//! Records: all that a path was given, in one file, so that it can be run again and give the same
+//! output bit for bit.
+//!
+//! A filter sees blocks, their order and the time it is told, and nothing else (no clock, no I/O),
+//! and a space is one thread. So what a space does is decided by the sequence of its turns: which
+//! input gave how many blocks, at which time, with which bytes. That is what is written: of sources
+//! all bytes, of rings only how many blocks were taken, since the space before gives them again.
+//! Beside it stand the request, what the machine is for the planner, and the seed of what filters
+//! would take from chance.
+//!
+//! - [`form`]: the bytes of the file, a pcapng capture that any reader of captures opens;
+//! - [`write`]: writing it beside a running path, in bounds;
+//! - [`read`]: opening it, whole, cut or damaged;
+//! - [`play`]: the turns of a space, taken from it;
+//! - [`told`]: what a run did, as text that two runs can be compared by.
+//!
+//! While a path is recorded nothing of it runs in the kernel: what a program refuses there never
+//! comes to the process, and a record without it could not tell why something is missing. Why all
+//! this: docs/book/decisions/0023-record.md.
+
+pub mod form;
+pub mod play;
+pub mod read;
+pub mod told;
+pub mod write;
+
+pub use play::Replay;
+pub use read::{Broken, Record, Whole};
+pub use write::{Recording, Summary};
+
+use pipeline::plan::{Costs, Kernel, Machine, Plan};
+use std::fmt::Write as _;
+
+/// The version of the file's form. Another one cannot be read.
+pub const VERSION: u32 = 1;
+
+/// What a record is of: enough to build the same path again.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Head {
+    /// The version of the program that wrote it.
+    pub program: String,
+    /// The line.
+    pub request: String,
+    /// What the planner was told about the machine.
+    pub machine: Machine,
+    /// What runs where, as [`layout`] says it.
+    pub layout: String,
+    /// What filters take instead of chance.
+    pub seed: u64,
+    /// After how many blocks the run was to end (`-c`).
+    pub count: Option<u64>,
+    /// The zone of the clock on the wall, as the environment names it (`TZ`).
+    pub zone: String,
+}
+
+impl Head {
+    /// The head of a record of this plan, which is about to run here.
+    #[must_use]
+    pub fn new(request: &str, plan: &Plan, machine: &Machine, count: Option<u64>) -> Self {
+        Self {
+            program: env!("CARGO_PKG_VERSION").to_owned(),
+            request: request.to_owned(),
+            machine: machine.clone(),
+            layout: layout(plan),
+            seed: filter::Arguments::default().seed(),
+            count,
+            zone: std::env::var("TZ").unwrap_or_default(),
+        }
+    }
+
+    /// The machine of a path that is to be recorded: this one, with nothing run in its kernel.
+    #[must_use]
+    pub fn outside_kernel(machine: Machine) -> Machine {
+        let release = match &machine.kernel {
+            Kernel::Open { release, .. } | Kernel::Closed { release, .. } => release.clone(),
+        };
+        let why = "a record is to hold what a program there would refuse".to_owned();
+        Machine { kernel: Kernel::Closed { release, why }, ..machine }
+    }
+
+    fn pairs(&self) -> Vec<(&'static str, String)> {
+        let machine = &self.machine;
+        let release = match &machine.kernel {
+            Kernel::Open { release, .. } | Kernel::Closed { release, .. } => release,
+        };
+        let mut pairs = vec![
+            ("program", self.program.clone()),
+            ("request", self.request.clone()),
+            ("processors", machine.processors.to_string()),
+            ("l1d", machine.l1d.to_string()),
+            ("l2", machine.l2.to_string()),
+            ("release", release.clone()),
+            ("costs", machine.costs.text()),
+            ("costs version", machine.costs.version.to_string()),
+            ("costs origin", machine.costs.origin.clone()),
+            ("layout", self.layout.clone()),
+            ("seed", self.seed.to_string()),
+            ("zone", self.zone.clone()),
+        ];
+        pairs.extend(self.count.map(|count| ("count", count.to_string())));
+        pairs
+    }
+
+    /// The head that these words tell; what is missing, if anything is.
+    fn of(pairs: &[(String, String)]) -> Result<Self, &'static str> {
+        let text = |name: &'static str| {
+            let found = pairs.iter().find(|(known, _)| known == name);
+            found.map(|(_, value)| value.clone()).ok_or(name)
+        };
+        let number = |name| text(name)?.parse::<u64>().map_err(|_| name);
+        let size = |name| text(name)?.parse::<usize>().map_err(|_| name);
+        let release = text("release")?;
+        let mut costs = Costs::parse(&text("costs")?).unwrap_or_default();
+        costs.origin = text("costs origin")?;
+        costs.version = u32::try_from(number("costs version")?).map_err(|_| "costs version")?;
+        let machine = Machine {
+            processors: size("processors")?,
+            l1d: size("l1d")?,
+            l2: size("l2")?,
+            kernel: Kernel::Closed { release, why: String::new() },
+            costs,
+        };
+        Ok(Self {
+            program: text("program")?,
+            request: text("request")?,
+            machine: Self::outside_kernel(machine),
+            layout: text("layout")?,
+            seed: number("seed")?,
+            count: number("count").ok(),
+            zone: text("zone")?,
+        })
+    }
+}
+
+/// What runs where, as text: two plans with the same are built alike.
+#[must_use]
+pub fn layout(plan: &Plan) -> String {
+    let mut text = String::new();
+    for (id, node) in plan.graph.ids() {
+        let placed = &plan.placed[id.0];
+        let (space, enters, leaves) = (placed.space, placed.enters, placed.leaves);
+        // Writing into a text cannot fail.
+        let _ = writeln!(text, "{} {} in {space} {enters} {leaves}", id.0, node.name());
+    }
+    for (edge, planned) in plan.graph.edges.iter().zip(&plan.edges) {
+        let kind = match planned {
+            pipeline::plan::PlannedEdge::Call => "call".to_owned(),
+            pipeline::plan::PlannedEdge::Back => "back".to_owned(),
+            pipeline::plan::PlannedEdge::Pipe => "pipe".to_owned(),
+            pipeline::plan::PlannedEdge::Ring(ring) => format!("ring {}", ring.entries),
+            pipeline::plan::PlannedEdge::Kernel(_) => "kernel".to_owned(),
+        };
+        let _ = writeln!(text, "{} {} {} {kind}", edge.from.0, edge.to.0, edge.classes);
+    }
+    text
+}
+
+/// What a path is built with, besides its plan.
+#[derive(Clone, Default, Debug)]
+pub enum Tape {
+    /// Nothing is kept.
+    #[default]
+    Off,
+    /// Everything is written down.
+    Record(std::sync::Arc<Recording>),
+    /// Everything comes from a record.
+    Play(std::sync::Arc<Replay>),
+}
+
+impl Tape {
+    /// What a filter takes from chance, where chance is not to decide.
+    pub(crate) fn seed(&self, node: usize) -> Option<u64> {
+        let seed = match self {
+            Self::Off => return None,
+            Self::Record(recording) => recording.seed(),
+            Self::Play(replay) => replay.record().head.seed,
+        };
+        // Another one for every filter, as chance would have it: splitmix64.
+        let mut mixed = seed.wrapping_add((node as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15));
+        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        Some(mixed ^ (mixed >> 31))
+    }
+}
+
+#[cfg(test)]
+mod tests;

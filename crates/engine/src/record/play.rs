@@ -1,0 +1,254 @@
+//! The turns of a space, taken from a record.
+//!
+//! In: a record, which may be cut anywhere or lie. Out: one event after the other with its blocks;
+//! nothing where the record ends. Each space reads its own chunks and nothing else.
+
+use super::form::{self, Event};
+use super::read::{Record, Whole};
+use abi::Entry;
+use endpoint::process::{NEVER_SEEN, PROGRAM_ENDED, Process};
+use endpoint::{Failure, Given, Intake, Seen, Sink, Source};
+use filter::{Amount, Batch, Report, Time};
+use std::collections::HashMap;
+use std::os::unix::fs::FileExt;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// A record that is being played, once.
+#[derive(Debug)]
+pub struct Replay {
+    record: Record,
+    /// What sources have given, by node of the plan.
+    seen: Mutex<HashMap<usize, Seen>>,
+    /// What programs had been given, by node of the plan.
+    heard: Mutex<HashMap<usize, Heard>>,
+    /// Whether a space came to an end of the record that is not that of the run.
+    short: AtomicBool,
+}
+
+impl Replay {
+    /// Plays this record.
+    #[must_use]
+    pub fn new(record: Record) -> Arc<Self> {
+        let (seen, heard) = (Mutex::default(), Mutex::default());
+        Arc::new(Self { record, seen, heard, short: AtomicBool::new(false) })
+    }
+
+    /// What is played.
+    #[must_use]
+    pub const fn record(&self) -> &Record {
+        &self.record
+    }
+
+    /// Whether the record ended before the run that it is of.
+    #[must_use]
+    pub fn ended_short(&self) -> bool {
+        !matches!(self.record.whole, Whole::Whole { .. }) || self.short.load(Ordering::Relaxed)
+    }
+
+    fn seen(&self) -> MutexGuard<'_, HashMap<usize, Seen>> {
+        self.seen.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A source has given so much more.
+    pub(crate) fn gave(&self, planned: usize, amount: Amount) {
+        let mut all = self.seen();
+        let given = &mut all.entry(planned).or_default().given;
+        given.blocks += amount.blocks;
+        given.bytes += amount.bytes;
+    }
+
+    /// A source had seen this when it ended.
+    pub(crate) fn had_seen(
+        &self,
+        planned: usize,
+        seen: Option<(u64, u64)>,
+        dropped: &[(String, Option<u64>)],
+    ) {
+        let mut all = self.seen();
+        let known = all.entry(planned).or_default();
+        known.seen = seen.map(|(blocks, bytes)| Amount { blocks, bytes });
+        known.dropped = dropped.iter().map(|(place, count)| (named(place), *count)).collect();
+    }
+
+    /// A program had been given this when it ended.
+    pub(crate) fn had_heard(
+        &self,
+        planned: usize,
+        (blocks, bytes): (u64, u64),
+        dropped: &[(String, u64, u64)],
+    ) {
+        let written = Amount { blocks, bytes };
+        let why = |why: &str| REASONS.iter().find(|known| **known == why).copied();
+        let dropped = dropped.iter().map(|(reason, blocks, bytes)| {
+            (why(reason).unwrap_or("elsewhere"), Amount { blocks: *blocks, bytes: *bytes })
+        });
+        let heard = Heard { written, dropped: dropped.collect() };
+        self.heard.lock().unwrap_or_else(PoisonError::into_inner).insert(planned, heard);
+    }
+
+    /// A space has no more turns although it has not finished.
+    pub(crate) fn note_short(&self) {
+        self.short.store(true, Ordering::Relaxed);
+    }
+}
+
+/// The places in which sources lose blocks.
+const PLACES: &[&str] =
+    &["driver", "backlog", "socket", "ring", "queue", "lapped", "not copied", endpoint::UNREAD];
+
+fn named(place: &str) -> &'static str {
+    PLACES.iter().find(|known| **known == place).copied().unwrap_or("elsewhere")
+}
+
+/// What stands where a source stood: nothing is asked of it.
+#[derive(Debug)]
+pub(crate) struct Played {
+    pub(crate) replay: Arc<Replay>,
+    pub(crate) planned: usize,
+    /// The program whose output it was.
+    pub(crate) process: Option<Arc<Process>>,
+}
+
+impl Source for Played {
+    fn give(&mut self, _: &mut Intake<'_>) -> Result<Given, Failure> {
+        Ok(Given::End)
+    }
+
+    fn seen(&self) -> Seen {
+        self.replay.seen().get(&self.planned).cloned().unwrap_or_default()
+    }
+
+    fn process(&self) -> Option<&Arc<Process>> {
+        self.process.as_ref()
+    }
+}
+
+/// What a program was given, and what it did not take, by reason.
+#[derive(Clone, Debug, Default)]
+struct Heard {
+    written: Amount,
+    dropped: Vec<(&'static str, Amount)>,
+}
+
+const REASONS: &[&str] = &[PROGRAM_ENDED, NEVER_SEEN];
+
+/// What stands where a program took blocks that is not run again.
+#[derive(Debug)]
+pub(crate) struct Deaf {
+    pub(crate) replay: Arc<Replay>,
+    pub(crate) planned: usize,
+    pub(crate) process: Arc<Process>,
+}
+
+impl Deaf {
+    fn heard(&self) -> Option<Heard> {
+        let all = self.replay.heard.lock().unwrap_or_else(PoisonError::into_inner);
+        all.get(&self.planned).cloned()
+    }
+}
+
+impl Sink for Deaf {
+    fn take(&mut self, _: &Batch<'_>, _: Time) -> Result<(), Failure> {
+        Ok(())
+    }
+
+    fn finish(&mut self) -> Result<Report, Failure> {
+        Ok(Report::default())
+    }
+
+    fn written(&self) -> Option<Amount> {
+        self.heard().map(|heard| heard.written)
+    }
+
+    fn dropped(&self) -> Vec<(&'static str, Amount)> {
+        self.heard().unwrap_or_default().dropped
+    }
+
+    fn process(&self) -> Option<&Arc<Process>> {
+        Some(&self.process)
+    }
+}
+
+/// The turns of one space.
+#[derive(Debug)]
+pub(crate) struct Player {
+    pub(crate) replay: Arc<Replay>,
+    space: u32,
+    /// Which chunk comes next.
+    next: usize,
+    chunk: Vec<u8>,
+    at: usize,
+}
+
+impl Player {
+    pub(crate) fn new(replay: Arc<Replay>, space: usize) -> Self {
+        let space = u32::try_from(space).unwrap_or(u32::MAX);
+        Self { replay, space, next: 0, chunk: Vec::new(), at: 0 }
+    }
+
+    /// The next event; nothing when the record has no more for this space.
+    pub(crate) fn event(&mut self) -> Option<Event> {
+        self.fill()?;
+        let found = form::found(self.chunk.get(self.at..)?)?;
+        let (event, length) = (found.event(), found.length);
+        match event {
+            Some(event) => {
+                self.at += length;
+                Some(event)
+            }
+            None => self.broken(),
+        }
+    }
+
+    /// The next block of the event that came last.
+    pub(crate) fn block(&mut self) -> Option<(Entry, &[u8])> {
+        let found = form::found(self.chunk.get(self.at..)?)?;
+        self.at += found.length;
+        found.entry()
+    }
+
+    /// How many blocks were claimed in the turn of which so many blocks are still to be taken.
+    pub(crate) fn claims(&self, blocks: usize) -> u32 {
+        let mut rest = self.chunk.get(self.at..).unwrap_or_default();
+        let mut next = || {
+            let found = form::found(rest)?;
+            rest = rest.get(found.length..)?;
+            Some(found)
+        };
+        for _ in 0..blocks {
+            next();
+        }
+        let mut claimed: u32 = 0;
+        while let Some(Event::Claim { count }) = next().and_then(|found| found.event()) {
+            claimed = claimed.saturating_add(count);
+        }
+        claimed
+    }
+
+    /// Reads the next chunk of this space when the last is used up.
+    fn fill(&mut self) -> Option<()> {
+        while self.at >= self.chunk.len() {
+            let (space, offset, length) = *self.replay.record.chunks.get(self.next)?;
+            self.next += 1;
+            if space != self.space {
+                continue;
+            }
+            self.chunk.resize(length, 0);
+            self.at = 0;
+            if self.replay.record.file.read_exact_at(&mut self.chunk, offset).is_err() {
+                self.chunk.clear();
+                return self.broken();
+            }
+        }
+        Some(())
+    }
+
+    /// Nothing that follows means anything.
+    fn broken<T>(&mut self) -> Option<T> {
+        self.next = usize::MAX;
+        self.chunk.clear();
+        self.at = 0;
+        None
+    }
+}

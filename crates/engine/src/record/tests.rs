@@ -1,0 +1,269 @@
+//! The bytes of a record, and files that are none, cut or damaged.
+
+use super::form::{self, Event};
+use super::read::is_record;
+use super::write::Beyond;
+use super::*;
+use abi::{Class, ContextLane, DbufId, Entry, Flags, Marks, Place, RichPointer};
+use std::path::PathBuf;
+use std::sync::Arc;
+use testkit::Random;
+
+fn head() -> Head {
+    Head {
+        program: "0.0.0".to_owned(),
+        request: "replay - | count\n# two lines".to_owned(),
+        machine: Head::outside_kernel(Machine::with_kernel()),
+        layout: "0 replay in 0".to_owned(),
+        seed: 7,
+        count: Some(12),
+        zone: "Europe/Amsterdam".to_owned(),
+    }
+}
+
+fn scratch(name: &str) -> PathBuf {
+    let path = std::env::temp_dir().join(format!("streamline-record-{name}-{}", std::process::id()));
+    let _ = std::fs::remove_file(&path);
+    path
+}
+
+fn frame(random: &mut Random, link: u16) -> (Entry, Vec<u8>) {
+    let length = random.within(1..200);
+    let bytes = random.bytes(length);
+    let length = u32::try_from(length).unwrap();
+    let mut marks = Marks::frame(link, length, length + 7);
+    marks.view = random.within(0..length as usize) as u32;
+    marks.transport = 34;
+    let pointer = RichPointer::new(form::NOWHERE, Place::new(0, length - marks.view), Class::NONE);
+    let context = ContextLane {
+        time: random.below(u64::MAX),
+        session: 9,
+        origin: 0,
+        flags: Flags::BACKWARD,
+    };
+    (Entry::new(pointer.with_class(Class(random.below(1 << 32) as u32)), context, marks), bytes)
+}
+
+/// Events of two spaces with blocks, written in turns; answers what was written.
+fn write(path: &std::path::Path, most: u64) -> (Vec<(Event, Vec<(Entry, Vec<u8>)>)>, Summary) {
+    let mut random = Random::replayable();
+    let recording = Recording::create(path, &head(), most).unwrap();
+    recording.name(&["rx eth0".to_owned()]);
+    let mut all = Vec::new();
+    {
+        let mut here = write::Recorder::new(Arc::clone(&recording), 0);
+        let mut there = write::Recorder::new(Arc::clone(&recording), 1);
+        for now in 0..300 {
+            let count = random.within(0..8);
+            let link = *random.pick(&[1, 101, Marks::NO_LINK, Marks::DESCRIBED]);
+            let blocks: Vec<_> = (0..count).map(|_| frame(&mut random, link)).collect();
+            let event = Event::Pull { node: 3, now, count, edge: None, failure: None };
+            here.pull(&event, blocks.iter().map(|(entry, bytes)| (*entry, bytes.as_slice())));
+            there.event(&Event::Import { node: 1, now, count });
+            if random.one_in(20) {
+                here.flush();
+            }
+            all.push((event, blocks));
+        }
+        here.event(&Event::Finish { now: 300, failure: Some("why".to_owned()) });
+    }
+    (all, recording.finish("the ledger\n"))
+}
+
+fn played(path: &std::path::Path, space: usize) -> Vec<(Event, Vec<(Entry, Vec<u8>)>)> {
+    let replay = Replay::new(Record::open(path).unwrap());
+    let mut player = play::Player::new(replay, space);
+    let mut all = Vec::new();
+    while let Some(event) = player.event() {
+        let count = if let Event::Pull { count, .. } = &event { *count } else { 0 };
+        let block = |_| player.block().map(|(entry, bytes)| (entry, bytes.to_vec()));
+        all.push((event, (0..count).filter_map(block).collect()));
+    }
+    all
+}
+
+#[test]
+fn what_is_written_is_read() {
+    let path = scratch("whole");
+    let (written, summary) = write(&path, 1 << 20);
+    assert_eq!((summary.failure.as_ref(), summary.beyond), (None, Beyond::default()));
+    assert_eq!(summary.bytes, std::fs::metadata(&path).unwrap().len());
+    let record = Record::open(&path).unwrap();
+    assert_eq!(record.head, head());
+    assert_eq!(record.whole, Whole::Whole { told: "the ledger\n".to_owned() });
+    let mut here = played(&path, 0);
+    assert_eq!(
+        here.pop().map(|(event, _)| event),
+        Some(Event::Finish { now: 300, failure: Some("why".to_owned()) })
+    );
+    assert_eq!(here, written);
+    assert_eq!(played(&path, 1).len(), 300);
+    assert_eq!(played(&path, 2).len(), 0);
+    std::fs::remove_file(path).unwrap();
+}
+
+#[test]
+fn a_record_is_a_capture() {
+    let path = scratch("capture");
+    let (written, _) = write(&path, 1 << 20);
+    let bytes = std::fs::read(&path).unwrap();
+    assert!(is_record(&path).unwrap());
+    let frames: Vec<_> = written
+        .iter()
+        .flat_map(|(_, blocks)| blocks)
+        .filter(|(entry, _)| entry.marks.is_frame())
+        .collect();
+    let packets = packets(&bytes);
+    assert_eq!(packets.len(), frames.len());
+    for ((time, link, data), (entry, bytes)) in packets.iter().zip(frames) {
+        assert_eq!((*time, *link), (entry.context.time, entry.marks.link));
+        assert_eq!(data, bytes);
+    }
+    std::fs::remove_file(path).unwrap();
+}
+
+/// The packets of a capture as `replay` gives them.
+fn packets(bytes: &[u8]) -> Vec<(u64, u16, Vec<u8>)> {
+    let path = scratch("packets");
+    std::fs::write(&path, bytes).unwrap();
+    let text = format!("replay {} | print", path.display());
+    let (graph, _) = pipeline::read(&text, &crate::catalogue::House);
+    let used = graph.ids().find_map(|(_, node)| node.filter()).unwrap();
+    let entry = endpoint::catalog::source("replay").unwrap();
+    let opening = endpoint::Opening {
+        arguments: &used.arguments,
+        form: filter::Form::Bytes,
+        classes: filter::Classes::Same,
+        origin: 0,
+        origins: &[],
+        ahead: None,
+        latency: None,
+        force: false,
+        lent: &[],
+    };
+    let mut source = (entry.open)(&opening).unwrap();
+    let mut pool = buffer::pool::Pool::new(DbufId::new(3).unwrap(), Default::default()).unwrap();
+    let mut all = Vec::new();
+    loop {
+        let mut columns = filter::Columns::default();
+        let given = source.give(&mut endpoint::Intake::new(&pool, &mut columns, 64, 0)).unwrap();
+        for l in 0..columns.len() {
+            let entry = columns.entry(l);
+            let bytes = pool.bytes(entry.frame().place).unwrap().to_vec();
+            all.push((entry.context.time, entry.marks.link, bytes));
+        }
+        pool.turn();
+        if given == endpoint::Given::End {
+            std::fs::remove_file(path).unwrap();
+            return all;
+        }
+    }
+}
+
+#[test]
+fn what_is_cut_is_read_up_to_there() {
+    let path = scratch("cut");
+    let (written, _) = write(&path, 1 << 20);
+    let bytes = std::fs::read(&path).unwrap();
+    let mut random = Random::replayable();
+    let mut most = 0;
+    for _ in 0..40 {
+        let at = random.within(2000..bytes.len() - 1);
+        std::fs::write(&path, &bytes[..at]).unwrap();
+        let record = match Record::open(&path) {
+            Ok(record) => record,
+            Err(Broken::Headless { .. } | Broken::Foreign { .. }) => continue,
+            Err(other) => panic!("cut at {at}: {other}"),
+        };
+        let Whole::Cut { at: told } = record.whole else { panic!("cut at {at}: {record:?}") };
+        assert!(told <= at as u64);
+        let here = played(&path, 0);
+        for ((event, blocks), (before, whole)) in here.iter().zip(&written) {
+            assert_eq!(event, before);
+            assert_eq!(blocks[..], whole[..blocks.len()]);
+        }
+        most = most.max(here.len());
+    }
+    assert!(most > 100, "{most}");
+    std::fs::remove_file(path).unwrap();
+}
+
+#[test]
+fn damage_is_told_and_never_panics() {
+    let path = scratch("damage");
+    let (_, summary) = write(&path, 1 << 20);
+    let bytes = std::fs::read(&path).unwrap();
+    let mut random = Random::replayable();
+    let head = 4000.min(bytes.len() / 2);
+    let mut told = 0;
+    for _ in 0..30 {
+        let mut other = bytes.clone();
+        let at = random.within(head..bytes.len() - 400);
+        other[at] ^= 1 << random.below(8);
+        std::fs::write(&path, &other).unwrap();
+        let record = Record::open(&path).unwrap();
+        told += usize::from(!matches!(record.whole, Whole::Whole { .. }));
+        assert!(played(&path, 0).len() <= 301);
+    }
+    assert_eq!(told, 30, "{summary:?}");
+    std::fs::remove_file(path).unwrap();
+}
+
+#[test]
+fn what_is_beyond_the_bound_is_told() {
+    let path = scratch("full");
+    let (written, summary) = write(&path, 0);
+    assert!(summary.bytes < write::BYTES_MIN + 4096, "{summary:?}");
+    let record = Record::open(&path).unwrap();
+    assert_eq!(record.whole, Whole::Full { beyond: summary.beyond });
+    let here = played(&path, 0);
+    assert_eq!(here[..], written[..here.len()]);
+    let all: usize = written.iter().map(|(_, blocks)| blocks.len()).sum();
+    let kept: usize = here.iter().map(|(_, blocks)| blocks.len()).sum();
+    assert_eq!(kept + summary.beyond.blocks as usize, all);
+    assert_eq!(summary.beyond.since, Some(here.len() as u64));
+    std::fs::remove_file(path).unwrap();
+}
+
+#[test]
+fn foreign_files_are_refused_by_what_they_are() {
+    let path = scratch("foreign");
+    let told = |bytes: &[u8]| {
+        std::fs::write(&path, bytes).unwrap();
+        Record::open(&path).unwrap_err().to_string()
+    };
+    assert!(told(b"").contains("is no record: `run --record=FILE"));
+    assert!(told(b"some text that is long enough").contains("is no record"));
+    assert!(told(&[0xd4, 0xc3, 0xb2, 0xa1, 2, 0, 4, 0, 0, 0, 0, 0]).contains("is a capture"));
+    let mut section = Vec::new();
+    form::section(&mut section);
+    assert!(told(&section).contains("is a capture"));
+    let mut other = section.clone();
+    form::local(&mut other, form::Local::Head, |out| out.extend_from_slice(&9_u32.to_le_bytes()));
+    assert!(told(&other).contains("a record of form 9"), "{}", told(&other));
+    let mut empty = section;
+    form::local(&mut empty, form::Local::Head, |out| out.extend_from_slice(&[1, 0, 0, 0, 0, 0, 0, 0]));
+    assert!(told(&empty).contains("`release` is missing"), "{}", told(&empty));
+    std::fs::remove_file(&path).unwrap();
+    assert!(Record::open(&path).unwrap_err().is_missing());
+}
+
+#[test]
+fn a_record_replaces_nothing_and_nobody_else_reads_it() {
+    use std::os::unix::fs::PermissionsExt;
+    let path = scratch("own");
+    let (_, _) = write(&path, 1 << 20);
+    assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
+    let refused = Recording::create(&path, &head(), 1 << 20).unwrap_err().to_string();
+    assert!(refused.contains("file exists; a record replaces nothing"), "{refused}");
+    std::fs::remove_file(path).unwrap();
+}
+
+#[test]
+fn two_runs_are_compared_line_by_line() {
+    let (one, two) = ("a: 1\nb: 2\nc: 3\n", "a: 1\nb: 4\nd: 5\n");
+    assert_eq!(told::differences(one, one), []);
+    let text = |text: &str| Some(text.to_owned());
+    let expected = [(text("b: 2"), text("b: 4")), (None, text("d: 5")), (text("c: 3"), None)];
+    assert_eq!(told::differences(one, two), expected);
+}

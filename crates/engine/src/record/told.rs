@@ -1,0 +1,88 @@
+//! What a run did, as text: two runs that say the same gave the same blocks to the same filters,
+//! which did the same with them.
+//!
+//! Left out is what says how, and not what: times, calls, events, and whether a block was changed
+//! where it lay or in a copy.
+
+use crate::run::Outcome;
+use filter::Amount;
+use std::fmt::Write as _;
+
+/// What a run did, a line for each source, filter, edge, report and failure.
+#[must_use]
+pub fn told(outcome: &Outcome) -> String {
+    let mut text = String::new();
+    let mut lines: Vec<String> = Vec::new();
+    let ledger = &outcome.ledger;
+    for (name, seen) in &ledger.sources {
+        lines.push(format!("source {name}: given {}", amount(seen.given)));
+    }
+    for filter in &ledger.filters {
+        let mut line = format!("filter {} {}:", filter.planned, filter.name);
+        let amounts = [
+            ("taken", filter.taken),
+            ("made", filter.made),
+            ("passed", filter.passed),
+            ("unselected", filter.unselected),
+            ("consumed", filter.consumed),
+            ("held", filter.held),
+        ];
+        for (what, value) in amounts {
+            let _ = write!(line, " {what} {}", amount(value));
+        }
+        for (why, value) in &filter.dropped {
+            let _ = write!(line, " dropped({why}) {}", amount(*value));
+        }
+        for (why, count) in &filter.unanswered {
+            let _ = write!(line, " unanswered({why}) {count}");
+        }
+        let counters = filter.counters.iter().filter(|(name, _)| !name.starts_with("edited "));
+        for (name, count) in counters {
+            let _ = write!(line, " {name} {count}");
+        }
+        lines.push(line);
+    }
+    for edge in &ledger.edges {
+        let (from, to, kind) = (&edge.from, &edge.to, edge.kind.name());
+        let (put, taken) = (amount(edge.put), amount(edge.taken));
+        let mut line = format!("edge {} {from} to {to} ({kind}): {put}, {taken}", edge.planned);
+        for (why, value) in &edge.dropped {
+            let _ = write!(line, " dropped({why}) {}", amount(*value));
+        }
+        lines.push(line);
+    }
+    for reported in &outcome.reports {
+        for (row, value) in &reported.report.rows {
+            lines.push(format!("report {} {} {row}: {value}", reported.planned, reported.name));
+        }
+    }
+    lines.extend(outcome.failures.iter().map(|failure| format!("failure at {}", failure.node)));
+    // Spaces end in any order.
+    lines.sort_unstable();
+    for line in lines {
+        let _ = writeln!(text, "{line}");
+    }
+    text
+}
+
+fn amount(amount: Amount) -> String {
+    format!("{}/{}", amount.blocks, amount.bytes)
+}
+
+/// The lines in which two runs differ: what the first said, and what the second says.
+#[must_use]
+pub fn differences(before: &str, now: &str) -> Vec<(Option<String>, Option<String>)> {
+    let key = |line: &str| line.split(':').next().unwrap_or_default().to_owned();
+    let mut left: Vec<&str> = before.lines().collect();
+    let mut found = Vec::new();
+    for line in now.lines() {
+        if let Some(same) = left.iter().position(|other| *other == line) {
+            left.remove(same);
+            continue;
+        }
+        let other = left.iter().position(|other| key(other) == key(line) && !now.contains(other));
+        found.push((other.map(|at| left.remove(at).to_owned()), Some(line.to_owned())));
+    }
+    found.extend(left.into_iter().map(|line| (Some(line.to_owned()), None)));
+    found
+}
