@@ -93,7 +93,7 @@ pub(crate) enum Command {
 }
 
 /// A line, in words or in a file.
-#[derive(Args, Debug, Default)]
+#[derive(Args, Clone, Debug, Default)]
 pub(crate) struct LineArguments {
     /// Read the line from a file (- is standard input)
     #[arg(short, long, value_name = "FILE", conflicts_with = "words")]
@@ -104,7 +104,7 @@ pub(crate) struct LineArguments {
 }
 
 /// Words of `run`.
-#[derive(Args, Debug, Default)]
+#[derive(Args, Clone, Debug, Default)]
 pub(crate) struct RunArguments {
     /// The line.
     #[command(flatten)]
@@ -134,6 +134,18 @@ pub(crate) struct RunArguments {
     /// person watches
     #[arg(long, value_name = "yes|no|TIME", value_parser = progress::wish)]
     pub(crate) progress: Option<Wish>,
+    /// Write all that comes into a new file, from which the run can be repeated bit for bit
+    #[arg(long, value_name = "FILE", conflicts_with = "replay")]
+    pub(crate) record: Option<PathBuf>,
+    /// How much a record may hold (64M); what comes after that is counted
+    #[arg(long, value_name = "SIZE", value_parser = pipeline::explain::size, requires = "record")]
+    pub(crate) record_bytes: Option<u64>,
+    /// Repeat the run of a record; its files go into a new folder beside it
+    #[arg(long, value_name = "RECORD", conflicts_with_all = ["file", "words", "count", "time"])]
+    pub(crate) replay: Option<PathBuf>,
+    /// Where the files of a repeated run go
+    #[arg(long, value_name = "FOLDER", requires = "replay")]
+    pub(crate) into: Option<PathBuf>,
     /// Say what was measured beside what was expected, and learn from it
     #[arg(skip)]
     pub(crate) analyze: bool,

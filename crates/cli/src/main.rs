@@ -20,6 +20,7 @@ mod filters;
 mod line;
 mod privilege;
 mod progress;
+mod record;
 mod report;
 mod run;
 mod shell;

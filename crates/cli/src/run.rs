@@ -9,9 +9,10 @@ use crate::privilege::Shut;
 use crate::progress::Teller;
 use crate::report::{self, Form, Report};
 use crate::status::Status;
-use crate::{analyze, line, terminal};
-use engine::build::{self, BuildError, Settings};
+use crate::{analyze, line, record, terminal};
+use engine::build::{self, BuildError, Extras, Settings};
 use engine::failure::{Cause, PathFailure};
+use engine::record::Tape;
 use engine::run::{self as engine_run, Outcome, Progress, Until, Watch};
 use engine::{machine, signal, suspect};
 use pipeline::plan::{Machine, Plan, Refused};
@@ -21,9 +22,12 @@ use std::path::{Path, PathBuf};
 
 /// Runs the line of these words.
 pub(crate) fn run(given: &RunArguments) -> Status {
+    if let Some(file) = &given.replay {
+        return record::replay(file, given).unwrap_or_else(|status| status);
+    }
     let ran = line::text(&given.line).and_then(|text| {
         let graph = line::graph(&text)?;
-        let machine = machine::look();
+        let machine = record::machine(machine::look(), given);
         let plan = line::planned(&text, graph, &machine)?;
         start(&text, plan, &machine, given)
     });
@@ -37,6 +41,37 @@ pub(crate) fn start(
     machine: &Machine,
     given: &RunArguments,
 ) -> Result<Status, Status> {
+    let recording = record::begin(text, &plan, machine, given)?;
+    let tape = recording.clone().map_or_else(Tape::default, Tape::Record);
+    let extras = Extras { tape, ..Extras::default() };
+    let gone = go(text, plan, machine, given, &extras);
+    if gone.is_err() {
+        record::withdraw(given);
+    }
+    let Gone { plan, outcome, file } = gone?;
+    let status = told(text, &plan, given, &outcome, file);
+    if let Some(recording) = recording {
+        record::end(&recording, &outcome, given);
+    }
+    Ok(status)
+}
+
+/// A run that has ended.
+pub(crate) struct Gone {
+    pub(crate) plan: Plan,
+    pub(crate) outcome: Outcome,
+    /// Where the report goes.
+    pub(crate) file: Option<Option<File>>,
+}
+
+/// Runs a plan to its end. What the kernel refuses of it runs elsewhere.
+pub(crate) fn go(
+    text: &str,
+    plan: Plan,
+    machine: &Machine,
+    given: &RunArguments,
+    extras: &Extras,
+) -> Result<Gone, Status> {
     let file = given.report.as_deref().map(open).transpose()?;
     quiet_panics();
     let signals = signal::watch().map_err(|error| {
@@ -49,12 +84,11 @@ pub(crate) fn start(
         refuses: given.kernel_refuses,
         ..Settings::default()
     };
-    let (plan, paths) = built(text, plan, machine, settings)?;
-    let plan = &plan;
+    let (plan, paths) = built(text, plan, machine, (settings, extras))?;
     if !given.quiet {
-        plan.refused.iter().for_each(|refused| terminal::note(&elsewhere(plan, refused)));
+        plan.refused.iter().for_each(|refused| terminal::note(&elsewhere(&plan, refused)));
     }
-    let teller = Teller::new(given, plan);
+    let teller = Teller::new(given, &plan);
     let tell = |progress: &Progress| teller.iter().for_each(|teller| teller.tell(progress));
     let watch = teller.as_ref().map(|teller| Watch { every_ns: teller.every_ns(), tell: &tell });
     let until = Until { readable: Some(signals), elapsed: given.time, watch };
@@ -64,7 +98,7 @@ pub(crate) fn start(
         terminal::complain(&error.to_string());
         Status::Failed
     })?;
-    Ok(told(text, plan, given, &outcome, file))
+    Ok(Gone { plan, outcome, file })
 }
 
 /// Builds a plan; what the kernel refuses is planned again.
@@ -72,10 +106,10 @@ fn built(
     text: &str,
     mut plan: Plan,
     machine: &Machine,
-    settings: Settings,
+    (settings, extras): (Settings, &Extras),
 ) -> Result<(Plan, Vec<build::Path>), Status> {
     loop {
-        let error = match build::build(&plan, settings) {
+        let error = match build::build_with(&plan, settings, extras) {
             Ok(paths) => return Ok((plan, paths)),
             Err(error) => error,
         };
@@ -142,7 +176,7 @@ fn refused(text: &str, plan: &Plan, error: &BuildError) -> Status {
 }
 
 /// Tells the outcome: reports of the line's end, failures, losses, the ledger.
-fn told(
+pub(crate) fn told(
     text: &str,
     plan: &Plan,
     given: &RunArguments,

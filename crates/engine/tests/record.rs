@@ -1,6 +1,8 @@
 //! Paths that are recorded while they run, and run again from the record: the same files, byte for
 //! byte, and the same ledger. (v10)
 
+#![allow(clippy::unwrap_used, reason = "a test may end by a panic")]
+
 use endpoint::source::inject::{Injected, Injector};
 use engine::build::{Extras, Settings, build_with};
 use engine::catalogue::House;
@@ -146,8 +148,12 @@ fn frames(random: &mut Random, count: usize) -> Vec<Vec<u8>> {
             }
             _ => {
                 let text = format!("GET /{number} HTTP/1.1\r\nHost: a\r\n\r\n");
-                let segment =
-                    Segment { source: port, target: 80, sequence: next[flow], ..Segment::default() };
+                let segment = Segment {
+                    source: port,
+                    target: 80,
+                    sequence: next[flow],
+                    ..Segment::default()
+                };
                 frames.push(here().tcp(&segment, text.as_bytes()));
                 next[flow] = next[flow].wrapping_add(text.len() as u32);
                 if random.one_in(8) {
@@ -169,7 +175,8 @@ fn feed(injector: Injector, frames: &[Vec<u8>], seed: u64) {
     let mut random = Random::new(seed);
     for frame in frames {
         // Before the source is open nobody takes anything.
-        while injector.inject_as(frame, LinkType::ETHERNET, sys::clock::real()) == Injected::NoPath {
+        while injector.inject_as(frame, LinkType::ETHERNET, sys::clock::real()) == Injected::NoPath
+        {
             std::thread::yield_now();
         }
         if random.one_in(7) {

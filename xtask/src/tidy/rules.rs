@@ -148,6 +148,10 @@ pub(super) const SLEEPS: &[(&str, &str)] = &[
         "waiting for a socket of AF_XDP makes the kernel send, and nobody hears what it refused",
     ),
     ("bench/src/moderation/mod.rs", "what a parked reader uses is measured over a stretch of time"),
+    (
+        "crates/engine/tests/record.rs",
+        "timers of a path fall due between frames that come with gaps in time",
+    ),
     ("crates/buffer/tests/soak.rs", "who is killed anywhere is killed after a random time"),
 ];
 

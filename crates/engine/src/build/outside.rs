@@ -4,8 +4,8 @@
 //! embedding program brought along, then in the catalogue.
 
 use super::{BuildError, Extras, Settings, sources};
-use crate::record::play::{Deaf, Played, Replay};
 use crate::record::Tape;
+use crate::record::play::{Deaf, Played, Replay};
 use crate::space::node::{Part, SinkPart, SourcePart};
 use endpoint::process::{Process, Stands, Started};
 use endpoint::{Failure, Opening, Sink, Source};

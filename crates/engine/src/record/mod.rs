@@ -49,7 +49,7 @@ pub struct Head {
     pub seed: u64,
     /// After how many blocks the run was to end (`-c`).
     pub count: Option<u64>,
-    /// The zone of the clock on the wall, as the environment names it (`TZ`).
+    /// The zone of the clock on the wall ([`zone`]).
     pub zone: String,
 }
 
@@ -64,7 +64,7 @@ impl Head {
             layout: layout(plan),
             seed: filter::Arguments::default().seed(),
             count,
-            zone: std::env::var("TZ").unwrap_or_default(),
+            zone: zone(),
         }
     }
 
@@ -130,6 +130,17 @@ impl Head {
             zone: text("zone")?,
         })
     }
+}
+
+/// The zone of the clock on the wall: what `TZ` says, or what the machine is set to.
+#[must_use]
+pub fn zone() -> String {
+    if let Ok(zone) = std::env::var("TZ") {
+        return zone;
+    }
+    let link = std::fs::read_link("/etc/localtime").unwrap_or_default();
+    let name = link.to_string_lossy().into_owned();
+    name.split_once("zoneinfo/").map_or_else(|| "UTC".to_owned(), |(_, zone)| zone.to_owned())
 }
 
 /// What runs where, as text: two plans with the same are built alike.

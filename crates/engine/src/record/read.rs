@@ -1,8 +1,8 @@
 //! Opens a record.
 //!
 //! In: a file that anybody may have made. Out: its head, where the chunks of each space lie, and
-//! whether it is whole. One pass over all bytes, which checks the digest too; nothing but the places
-//! of chunks is kept. What is cut off or damaged is told, and what comes before it can be played.
+//! whether it is whole. One pass over all bytes, which checks the digest too; nothing but the
+//! places of chunks is kept. What is cut off or damaged is told, and what comes before it can be played.
 
 use super::form::{self, Found, LOCAL, Local, Take};
 use super::write::Beyond;
@@ -90,8 +90,11 @@ impl fmt::Display for Broken {
                 write!(f, "cannot read {target}: {why}")
             }
             Self::Foreign { target, capture: true } => {
-                write!(f, "{target} is a capture and no record: `replay {target} | …` runs a line \
-                           over it")
+                write!(
+                    f,
+                    "{target} is a capture and no record: `replay {target} | …` runs a line \
+                           over it"
+                )
             }
             Self::Foreign { target, capture: false } => {
                 write!(f, "{target} is no record: `run --record=FILE LINE` makes one")
@@ -293,12 +296,13 @@ impl Scan {
     /// What the last block says.
     fn end(&self, mut take: Take<'_>) -> Option<Whole> {
         let digest = take.bytes(32)?;
+        let sum = self.digest.clone().chain_update(take.0).finalize();
+        if *digest != *sum {
+            return Some(Whole::Changed);
+        }
         let full = take.word()? != 0;
         let (blocks, bytes, since) = (take.long()?, take.long()?, take.long()?);
         let told = take.text()?.to_owned();
-        if *digest != *self.digest.clone().finalize() {
-            return Some(Whole::Changed);
-        }
         let since = (since != u64::MAX).then_some(since);
         let beyond = Beyond { blocks, bytes, since };
         Some(if full { Whole::Full { beyond } } else { Whole::Whole { told } })

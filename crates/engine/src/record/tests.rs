@@ -22,7 +22,8 @@ fn head() -> Head {
 }
 
 fn scratch(name: &str) -> PathBuf {
-    let path = std::env::temp_dir().join(format!("streamline-record-{name}-{}", std::process::id()));
+    let path =
+        std::env::temp_dir().join(format!("streamline-record-{name}-{}", std::process::id()));
     let _ = std::fs::remove_file(&path);
     path
 }
@@ -35,17 +36,16 @@ fn frame(random: &mut Random, link: u16) -> (Entry, Vec<u8>) {
     marks.view = random.within(0..length as usize) as u32;
     marks.transport = 34;
     let pointer = RichPointer::new(form::NOWHERE, Place::new(0, length - marks.view), Class::NONE);
-    let context = ContextLane {
-        time: random.below(u64::MAX),
-        session: 9,
-        origin: 0,
-        flags: Flags::BACKWARD,
-    };
+    let context =
+        ContextLane { time: random.below(u64::MAX), session: 9, origin: 0, flags: Flags::BACKWARD };
     (Entry::new(pointer.with_class(Class(random.below(1 << 32) as u32)), context, marks), bytes)
 }
 
+/// Turns, with the blocks that came in them.
+type Turns = Vec<(Event, Vec<(Entry, Vec<u8>)>)>;
+
 /// Events of two spaces with blocks, written in turns; answers what was written.
-fn write(path: &std::path::Path, most: u64) -> (Vec<(Event, Vec<(Entry, Vec<u8>)>)>, Summary) {
+fn write(path: &std::path::Path, most: u64) -> (Turns, Summary) {
     let mut random = Random::replayable();
     let recording = Recording::create(path, &head(), most).unwrap();
     recording.name(&["rx eth0".to_owned()]);
@@ -70,7 +70,7 @@ fn write(path: &std::path::Path, most: u64) -> (Vec<(Event, Vec<(Entry, Vec<u8>)
     (all, recording.finish("the ledger\n"))
 }
 
-fn played(path: &std::path::Path, space: usize) -> Vec<(Event, Vec<(Entry, Vec<u8>)>)> {
+fn played(path: &std::path::Path, space: usize) -> Turns {
     let replay = Replay::new(Record::open(path).unwrap());
     let mut player = play::Player::new(replay, space);
     let mut all = Vec::new();
@@ -242,7 +242,9 @@ fn foreign_files_are_refused_by_what_they_are() {
     form::local(&mut other, form::Local::Head, |out| out.extend_from_slice(&9_u32.to_le_bytes()));
     assert!(told(&other).contains("a record of form 9"), "{}", told(&other));
     let mut empty = section;
-    form::local(&mut empty, form::Local::Head, |out| out.extend_from_slice(&[1, 0, 0, 0, 0, 0, 0, 0]));
+    form::local(&mut empty, form::Local::Head, |out| {
+        out.extend_from_slice(&[1, 0, 0, 0, 0, 0, 0, 0])
+    });
     assert!(told(&empty).contains("`release` is missing"), "{}", told(&empty));
     std::fs::remove_file(&path).unwrap();
     assert!(Record::open(&path).unwrap_err().is_missing());

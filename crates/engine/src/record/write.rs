@@ -2,10 +2,10 @@
 //!
 //! In: the turns of every space, from the threads that take them. Out: a file that only its owner
 //! can read, since it holds what others sent, with a digest over all of it at its end. A space puts
-//! its turns into memory of its own and hands over a chunk when that is full or when it would
-//! sleep anyway; one thread writes. Where the disk is slower than the path, the path waits: a record
-//! with gaps could not be played. When as much was written as may be, the record ends, the path goes
-//! on, and what came after that is counted.
+//! its turns into memory of its own and hands over a chunk when that is full or when it would sleep
+//! anyway; one thread writes. Where the disk is slower than the path, the path waits: a record with
+//! gaps could not be played. When as much was written as may be, the record ends, the path goes on,
+//! and what came after that is counted.
 
 use super::form::{self, Event, Local, Put};
 use super::{Head, VERSION};
@@ -203,8 +203,10 @@ fn written(mut file: File, first: Vec<u8>, from: &Receiver<Message>) -> std::io:
     while let Ok(message) = from.recv() {
         match message {
             Message::Bytes(bytes) => write(&bytes, &mut digest)?,
-            Message::End(rest) => {
-                let sum = digest.clone().finalize();
+            Message::End(mut rest) => {
+                // Nothing fills up the block behind what the digest is over.
+                rest.resize(rest.len().next_multiple_of(4), 0);
+                let sum = digest.clone().chain_update(&rest).finalize();
                 let mut last = Vec::new();
                 form::local(&mut last, Local::End, |out| {
                     out.extend_from_slice(&sum);

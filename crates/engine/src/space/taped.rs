@@ -206,7 +206,8 @@ impl Space {
     /// Puts the blocks of a turn into the intake of their source again, and walks them.
     fn play_pull(&mut self, player: &mut Player, pulled: &Pulled) {
         let node = pulled.node;
-        let is_source = |input: &Input| matches!(input, Input::Source { node: n, .. } if *n == node);
+        let is_source =
+            |input: &Input| matches!(input, Input::Source { node: n, .. } if *n == node);
         if !self.inputs.iter().any(is_source) {
             // A record of another path: nothing of it means anything here.
             return self.fail_as_recorded(Some("the record names a source that is not there"));
@@ -240,9 +241,11 @@ impl Space {
             }
         }
         if let Some(why) = &pulled.failure {
-            let failure = Failure::new("go on as recorded", "the source", why);
-            let name = self.nodes[node].name.clone();
-            self.turn.failure.get_or_insert(PathFailure::outside(name, failure));
+            let failed = || {
+                let failure = Failure::new("go on as recorded", "the source", why);
+                PathFailure::outside(self.nodes[node].name.clone(), failure)
+            };
+            self.turn.failure.get_or_insert_with(failed);
         }
     }
 

@@ -17,7 +17,7 @@ pub(crate) use words::number;
 pub use analysis::{Seen, SeenEdge, SeenNode, analysis, learn};
 pub use dot::dot;
 pub use help::help;
-pub use words::{bytes, is_path, names, nanoseconds, plain_text, shown, time};
+pub use words::{bytes, is_path, names, nanoseconds, plain_text, shown, size, time};
 
 use crate::graph::{Graph, NodeId};
 use crate::plan::{

@@ -273,6 +273,15 @@ pub fn time(text: &str) -> Result<u64, String> {
     }
 }
 
+/// The bytes that a text like `64M` means, as everywhere in a request.
+pub fn size(text: &str) -> Result<u64, String> {
+    match Parameter::needed("size", Type::SIZE, "").parse(text) {
+        Ok(Value::Number(bytes)) => Ok(bytes),
+        Ok(_) => Err(format!("`{text}` is not a size")),
+        Err(mistake) => Err(mistake.to_string()),
+    }
+}
+
 /// Whether a parameter takes the name of a file.
 #[must_use]
 pub fn is_path(parameter: &Parameter) -> bool {

@@ -126,7 +126,10 @@ fn make(arguments: &Arguments) -> Result<Filter, Mistake> {
     let timeout = arguments.number("timeout").unwrap_or(0);
     let limits = Limits { datagrams: most.unwrap_or(1), timeout };
     let policy = arguments.text("policy").and_then(Policy::of).unwrap_or(Policy::First);
-    Ok(Filter::holding(Joining { datagrams: Datagrams::new(limits, policy, arguments.seed()), policy }))
+    Ok(Filter::holding(Joining {
+        datagrams: Datagrams::new(limits, policy, arguments.seed()),
+        policy,
+    }))
 }
 
 /// Answers every packet by itself.

@@ -28,8 +28,8 @@ mod wheel;
 
 use crate::layers::{self, Missing};
 use crate::prelude::*;
-use crate::transport::flows::Flows;
 use crate::transport::SERVICES;
+use crate::transport::flows::Flows;
 use overlap::Policy;
 use reassembly::Rules;
 use track::Tcp;

@@ -141,7 +141,12 @@ impl State for Tcp {
 }
 
 impl Tcp {
-    pub(super) fn new(flows: Flows<Connection>, rules: Rules, timeout: Time, checksum: bool) -> Self {
+    pub(super) fn new(
+        flows: Flows<Connection>,
+        rules: Rules,
+        timeout: Time,
+        checksum: bool,
+    ) -> Self {
         let (silent, gaps) = (Wheel::new(timeout), Wheel::new(rules.gap));
         let found = vec![Found::default(); LANES];
         Self { flows, rules, timeout, checksum, silent, gaps, found }

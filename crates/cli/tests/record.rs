@@ -1,0 +1,91 @@
+//! Records by the command: made, repeated, cut, foreign. (v10)
+
+#![allow(clippy::unwrap_used, reason = "a test may end by a panic")]
+
+mod common;
+
+use common::Folder;
+use std::fs;
+
+const LINE: &str = "replay examples/web.pcap speed=200 | tcp | http | \
+                    ((|exchange weblog zone=utc) + (|get files got/ per=message))";
+
+#[test]
+fn v10_a_run_is_repeated_bit_for_bit() {
+    let folder = Folder::new();
+    let first = folder.run(&["run", "--record=r.pcapng", LINE]);
+    assert_eq!(first.status, Some(0), "{first:?}");
+    assert!(first.err.contains("note: recorded into r.pcapng ("), "{}", first.err);
+    assert!(first.out.lines().count() > 3, "{}", first.out);
+    for into in ["r.pcapng.replay", "r.pcapng.replay.2"] {
+        let again = folder.run(&["run", "--replay", "r.pcapng"]);
+        assert_eq!((again.status, &again.out), (Some(0), &first.out), "{}", again.err);
+        assert!(again.err.contains(&format!("lies in {into}\n")), "{}", again.err);
+        assert!(again.err.contains("it did what the recorded run did"), "{}", again.err);
+        let mut names: Vec<_> = fs::read_dir(folder.path().join("got")).unwrap().collect();
+        names.sort_by_key(|entry| entry.as_ref().unwrap().file_name());
+        assert!(names.len() > 2);
+        for entry in names {
+            let path = entry.unwrap().path();
+            let other = folder.path().join(into).join("got").join(path.file_name().unwrap());
+            assert!(fs::read(&path).unwrap() == fs::read(other).unwrap(), "{}", path.display());
+        }
+    }
+    let counted = folder.run(&["replay r.pcapng | count", "-q"]);
+    let before = folder.run(&["replay examples/web.pcap | count", "-q"]);
+    assert_eq!(counted.out, before.out, "a record is a capture");
+}
+
+#[test]
+fn v10_what_cannot_be_repeated_says_why() {
+    let folder = Folder::new();
+    let made = folder.run(&["run", "--record=r.pcapng", "replay examples/web.pcap | udp | print"]);
+    assert_eq!(made.status, Some(0), "{made:?}");
+    let bytes = fs::read(folder.path().join("r.pcapng")).unwrap();
+    fs::write(folder.path().join("cut.pcapng"), &bytes[..bytes.len() / 2]).unwrap();
+    let cut = folder.run(&["run", "--replay", "cut.pcapng"]);
+    assert_eq!(cut.status, Some(0), "{cut:?}");
+    assert!(cut.err.contains("warning: cut.pcapng ends at byte "), "{}", cut.err);
+    assert!(made.out.starts_with(&cut.out) && !cut.out.is_empty(), "{}", cut.out);
+
+    let changed = bytes.len() - 10;
+    let mut other = bytes.clone();
+    other[changed] ^= 1;
+    fs::write(folder.path().join("changed.pcapng"), &other).unwrap();
+    let played = folder.run(&["run", "--replay", "changed.pcapng"]);
+    assert!(played.err.contains("is not as it was written"), "{}", played.err);
+    assert_eq!(played.out, made.out);
+    let missing = folder.run(&["run", "--replay", "nothing.pcapng"]);
+    assert_eq!(missing.status, Some(3), "{missing:?}");
+    let capture = folder.run(&["run", "--replay", "examples/web.pcap"]);
+    assert_eq!(capture.status, Some(1), "{capture:?}");
+    assert!(capture.err.contains("is a capture and no record"), "{}", capture.err);
+    let again = folder.run(&["run", "--record=r.pcapng", "replay examples/web.pcap | count"]);
+    assert_eq!(again.status, Some(1), "{again:?}");
+    assert!(again.err.contains("a record replaces nothing"), "{}", again.err);
+    assert_eq!(fs::read(folder.path().join("r.pcapng")).unwrap(), bytes);
+    let both = folder.run(&["run", "--replay", "r.pcapng", "replay x | count"]);
+    assert_eq!(both.status, Some(2), "{both:?}");
+}
+
+#[test]
+fn v10_what_finds_no_room_in_a_record_is_told() {
+    let folder = Folder::new();
+    let line = "generate count=20000 size=200 | count";
+    let made = folder.run(&["run", "--record=r.pcapng", "--record-bytes=1M", line]);
+    assert_eq!(made.status, Some(0), "{made:?}");
+    assert!(made.err.contains("was full at 1048576 bytes: "), "{}", made.err);
+    assert!(fs::metadata(folder.path().join("r.pcapng")).unwrap().len() < 1 << 20);
+    let again = folder.run(&["run", "--replay", "r.pcapng"]);
+    assert!(again.err.contains("was full before the run ended"), "{}", again.err);
+    assert_eq!(again.status, Some(0), "{again:?}");
+}
+
+#[test]
+fn v10_a_line_that_does_not_begin_leaves_no_record() {
+    let folder = Folder::new();
+    let line = "replay nothing.pcap | count";
+    let failed = folder.run(&["run", "--record=r.pcapng", line]);
+    assert_eq!(failed.status, Some(3), "{failed:?}");
+    assert!(!folder.path().join("r.pcapng").exists());
+}
