@@ -2,7 +2,8 @@
 //!
 //! In: a file that anybody may have made. Out: its head, where the chunks of each space lie, and
 //! whether it is whole. One pass over all bytes, which checks the digest too; nothing but the
-//! places of chunks is kept. What is cut off or damaged is told, and what comes before it can be played.
+//! places of chunks is kept. What is cut off or damaged is told, and what comes before it can be
+//! played.
 
 use super::form::{self, Found, LOCAL, Local, Take};
 use super::write::Beyond;
