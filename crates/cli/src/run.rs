@@ -12,6 +12,7 @@ use crate::status::Status;
 use crate::{analyze, line, record, terminal};
 use engine::build::{self, BuildError, Extras, Settings};
 use engine::failure::{Cause, PathFailure};
+use engine::kernel::point::Points;
 use engine::record::Tape;
 use engine::run::{self as engine_run, Outcome, Progress, Until, Watch};
 use engine::{machine, signal, suspect};
@@ -109,7 +110,7 @@ fn built(
     (settings, extras): (Settings, &Extras),
 ) -> Result<(Plan, Vec<build::Path>), Status> {
     loop {
-        let error = match build::build_with(&plan, settings, extras) {
+        let error = match build::build_with(&plan, settings, &Points::default(), extras) {
             Ok(paths) => return Ok((plan, paths)),
             Err(error) => error,
         };

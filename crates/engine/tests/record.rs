@@ -6,7 +6,7 @@
 use endpoint::source::inject::{Injected, Injector};
 use engine::build::{Extras, Settings, build_with};
 use engine::catalogue::House;
-use engine::kernel::Points;
+use engine::kernel::point::Points;
 use engine::record::told::{differences, told};
 use engine::record::{Head, Record, Recording, Replay, Tape, Whole, layout};
 use engine::run::{Outcome, Until, run};
