@@ -28,8 +28,8 @@ pub fn made_by(socket: impl AsFd) -> Result<(u32, u32)> {
     Ok((peer.uid.as_raw(), peer.gid.as_raw()))
 }
 
-/// The user who made a file: of a memfd that is the effective user of its maker for ever, unless root
-/// says otherwise.
+/// The user who made a file: of a memfd that is the effective user of its maker for ever, unless
+/// root says otherwise.
 pub fn owner(file: impl AsFd) -> Result<u32> {
     Ok(rustix::fs::fstat(file).named("fstat", "a file")?.st_uid)
 }

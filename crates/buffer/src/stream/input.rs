@@ -21,8 +21,8 @@ mod watch;
 
 pub use blocks::Piece;
 
-/// A reader of a stream. All that it gets are copies, since the writer may be a stranger; of a writer
-/// that it trusts it can look at blocks in place ([`Input::peek`]).
+/// A reader of a stream. All that it gets are copies, since the writer may be a stranger; of a
+/// writer that it trusts it can look at blocks in place ([`Input::peek`]).
 #[derive(Debug)]
 pub struct Input {
     pub(super) ring: Visitor,

@@ -31,7 +31,7 @@ elsewhere).",
         names: SERVICES,
     },
     reasons: &["not ip", "malformed", "cut", "too deep", "fragment", "no port"],
-    user: Some(|_| Ok(Filter::classify(Dport))),
+    user: Some(|_| Ok(Filter::classify(PortOf::<false>))),
     kernel: Some(emit),
     ..Description::EMPTY
 };
@@ -39,12 +39,14 @@ elsewhere).",
 const _: () = Missing::lead(&DPORT, 5);
 const NO_PORT: Reason = DPORT.reason("no port");
 
-struct Dport;
+/// The port of one side: of `sport` too.
+pub(super) struct PortOf<const SOURCE: bool>;
 
-impl Classify for Dport {
+impl<const SOURCE: bool> Classify for PortOf<SOURCE> {
     #[inline]
     fn classify(&mut self, block: &mut Block<'_>, cx: &mut Tell<'_>) -> Class {
         match layers::ports(block) {
+            Ok(Some(ports)) if SOURCE => Class::natural(ports.source.into()),
             Ok(Some(ports)) => Class::natural(ports.target.into()),
             Ok(None) => cx.absent(NO_PORT),
             Err(why) => cx.absent(why.reason()),
@@ -61,9 +63,10 @@ fn emit<'s>(_: &Arguments, s: &mut Scope<'s, '_>, on: Layers<'s>, out: Exit<'s>)
 mod tests {
     use super::*;
     use crate::testing::{Frame, answers};
+    use crate::transport::sport::SPORT;
 
     #[test]
-    fn the_port_or_why_there_is_none() {
+    fn the_port_of_either_side_or_why_there_is_none() {
         let mut cut = Frame::tcp(1000, 22, b"");
         cut.bytes.truncate(34 + 3);
         let mut padded = Frame::ipv4(6, &[]);
@@ -76,10 +79,15 @@ mod tests {
             cut,
             padded,
         ];
-        let found = answers(&DPORT, &[], &frames);
-        let classes: Vec<u32> = found.iter().map(|a| a.class.0).collect();
-        assert_eq!(classes, [22, Class::ZERO.0, 53, 0, 0, 0]);
-        let why: Vec<_> = found.iter().filter_map(|a| a.why).collect();
-        assert_eq!(why, ["no port", "cut", "malformed"]);
+        let zero = Class::ZERO.0;
+        for (filter, expected) in
+            [(&DPORT, [22, zero, 53, 0, 0, 0]), (&SPORT, [2222, 53, zero, 0, 0, 0])]
+        {
+            let found = answers(filter, &[], &frames);
+            let classes: Vec<u32> = found.iter().map(|a| a.class.0).collect();
+            assert_eq!(classes, expected, "{}", filter.name);
+            let why: Vec<_> = found.iter().filter_map(|a| a.why).collect();
+            assert_eq!(why, ["no port", "cut", "malformed"], "{}", filter.name);
+        }
     }
 }

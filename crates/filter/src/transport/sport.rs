@@ -2,9 +2,9 @@
 //!
 //! In: anything that still lies in a frame; the port is read through the marks, whatever the view.
 //! Out: the same block with the class: the TCP, UDP or SCTP source port in host order, port 0 as
-//! `zero`. Stateless, hence replicable. [SL §4.2, `dport |22 ssh`]
+//! `zero`. Stateless, hence replicable. [SL §4.2, `dport |22 ssh`] All else is as of `dport`.
 
-use crate::layers::{self, Missing};
+use super::dport::{DPORT, PortOf};
 use crate::prelude::*;
 use crate::transport::SERVICES;
 use crate::twin::{self, Emitted, Port};
@@ -21,64 +21,17 @@ Not answered: `no port` (a transport protocol without ports), `not ip`, `malform
 what was captured or beyond 512 bytes), `too deep`, `fragment` (a later fragment: its ports are
 elsewhere).",
     example: "replay web.pcap | sport |http count",
-    kind: Kind::Classification,
-    takes: Forms::FRAMED,
-    reads: Reads::Head(layers::HEAD),
     classes: Classes::Number {
         what: "the source port",
         range: ValueRange { low: 0, high: 0xffff },
         names: SERVICES,
     },
-    reasons: &["not ip", "malformed", "cut", "too deep", "fragment", "no port"],
-    user: Some(|_| Ok(Filter::classify(Sport))),
+    user: Some(|_| Ok(Filter::classify(PortOf::<true>))),
     kernel: Some(emit),
-    ..Description::EMPTY
+    ..DPORT
 };
-
-const _: () = Missing::lead(&SPORT, 5);
-const NO_PORT: Reason = SPORT.reason("no port");
-
-struct Sport;
-
-impl Classify for Sport {
-    #[inline]
-    fn classify(&mut self, block: &mut Block<'_>, cx: &mut Tell<'_>) -> Class {
-        match layers::ports(block) {
-            Ok(Some(ports)) => Class::natural(ports.source.into()),
-            Ok(None) => cx.absent(NO_PORT),
-            Err(why) => cx.absent(why.reason()),
-        }
-    }
-}
 
 /// The twin.
 fn emit<'s>(_: &Arguments, s: &mut Scope<'s, '_>, on: Layers<'s>, out: Exit<'s>) -> Emitted<'s> {
     twin::port(s, on, out, Port::Source)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::testing::{Frame, answers};
-
-    #[test]
-    fn the_port_or_why_there_is_none() {
-        let mut cut = Frame::tcp(1000, 22, b"");
-        cut.bytes.truncate(34 + 3);
-        let mut padded = Frame::ipv4(6, &[]);
-        padded.bytes.extend([0, 22, 0, 22]);
-        let frames = [
-            Frame::tcp(2222, 22, b"x"),
-            Frame::udp(53, 0, b""),
-            Frame::udp(0, 53, b""),
-            Frame::ipv4(1, &[8, 0, 0, 0]),
-            cut,
-            padded,
-        ];
-        let found = answers(&SPORT, &[], &frames);
-        let classes: Vec<u32> = found.iter().map(|a| a.class.0).collect();
-        assert_eq!(classes, [2222, 53, Class::ZERO.0, 0, 0, 0]);
-        let why: Vec<_> = found.iter().filter_map(|a| a.why).collect();
-        assert_eq!(why, ["no port", "cut", "malformed"]);
-    }
 }

@@ -8,8 +8,8 @@ use crate::Fault;
 use crate::dbuf::walk::Found;
 
 impl Input {
-    /// Whether [`Input::peek`] works here: the stream was opened trusting, its segment was made by a
-    /// process of our own user or of root, and the ring does not overwrite.
+    /// Whether [`Input::peek`] works here: the stream was opened trusting, its segment was made by
+    /// a process of our own user or of root, and the ring does not overwrite.
     #[must_use]
     pub const fn looks_in_place(&self) -> bool {
         self.trusted.is_some() && !self.lossy
