@@ -2,8 +2,8 @@
 //!
 //! First what a call of `peek` takes, checks included; then reading and peeking through a full ring
 //! in one thread; then two processes that trust each other: copied in and copied out (a stream),
-//! against copied in and looked at in place (a stream that is opened trusting, and an indirect one).
-//! The reader looks at the first word of each block, or at every one.
+//! against copied in and looked at in place (a stream that is opened trusting, and an indirect
+//! one). The reader looks at the first word of each block, or at every one.
 
 mod other;
 

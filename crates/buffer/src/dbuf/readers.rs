@@ -84,11 +84,7 @@ impl<W: Walks> Reader<W> {
 
     #[inline]
     fn look(&self, found: &W::Found) -> &[u8] {
-        let (first, length) = self.0.lies(found);
-        // SAFETY: `find` checked that the block lies in the ring and is shown (D3); it is not
-        // behind our published cursor, which cannot move while `self` is borrowed (D4), and the
-        // ring does not overwrite (`held`).
-        unsafe { std::slice::from_raw_parts(first, length) }
+        kept(&self.0, found)
     }
 }
 
@@ -105,18 +101,26 @@ impl<W: Walks> Visitor<W> {
 }
 
 impl Visitor<Walk> {
-    /// The rest of a block that was found and not passed, in place.
+    /// The rest of a block that was found and not passed, in place. The writer is trusted to keep
+    /// D2 (D6).
     #[inline]
     pub(crate) fn look(&self, found: &Found, _: Trusted) -> &[u8] {
-        let Walk { data, side, .. } = &self.0;
-        if side.policy == Policy::Overwrite {
-            return &[];
+        match self.0.side.policy {
+            Policy::Overwrite => &[],
+            Policy::Block | Policy::DropNew => kept(&self.0, found),
         }
-        // SAFETY: `find` checked that the block lies in the lap and is shown (D3); it is not behind
-        // our published cursor, which cannot move while `self` is borrowed (D4). The writer is
-        // trusted to keep D2 (D6).
-        unsafe { data.bytes(found.at(), found.left()) }
     }
+}
+
+/// A block that was found and not passed, of a ring that does not overwrite and whose writer keeps
+/// D2: it is in our process, or trusted.
+#[inline]
+fn kept<'a, W: Walks>(walk: &'a W, found: &W::Found) -> &'a [u8] {
+    let (first, length) = walk.lies(found);
+    // SAFETY: `find` checked that the block lies in the ring and is shown (D3); it is not behind
+    // our published cursor, which cannot move while `walk` is borrowed (D4); what overwrites was
+    // turned away by both callers.
+    unsafe { std::slice::from_raw_parts(first, length) }
 }
 
 macro_rules! both {

@@ -395,7 +395,7 @@ impl Walks for Walk {
 
     #[inline]
     fn lies(&self, found: &Found) -> (*const u8, usize) {
-        (self.data.address(found.at), found.length as usize)
+        (self.data.address(found.at()), found.left())
     }
 
     fn read(&mut self, out: &mut [u8]) -> Result<Option<usize>, Fault> {

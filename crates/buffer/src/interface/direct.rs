@@ -6,8 +6,8 @@ use crate::stream::{Input, Output};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Duration;
 
-/// The reading end of a stream of bytes. To peek at a block it takes a copy where the writer may be a
-/// stranger, who may write there at any moment; of a writer that it trusts it looks in place.
+/// The reading end of a stream of bytes. To peek at a block it takes a copy where the writer may be
+/// a stranger, who may write there at any moment; of a writer that it trusts it looks in place.
 #[derive(Debug)]
 pub struct Reading {
     input: Input,
