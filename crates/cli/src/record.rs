@@ -106,7 +106,7 @@ pub(crate) fn replay(path: &Path, given: &RunArguments) -> Result<Status, Status
     let tape = Tape::Play(Arc::clone(&replay));
     let extras = Extras { tape, into: into.clone(), ..Extras::default() };
     let again = RunArguments { count, ..given.clone() };
-    let Gone { plan, outcome, file } = run::go(&text, plan, &machine, &again, &extras)?;
+    let Gone { plan, outcome, file, .. } = run::go(&text, plan, &machine, &again, &extras)?;
     let status = run::told(&text, &plan, &again, &outcome, file);
     if let (Some(into), false) = (into, given.quiet) {
         terminal::note(&format!("what it wrote lies in {}", into.display()));

@@ -49,8 +49,8 @@ pub(crate) fn start(
     if gone.is_err() {
         record::withdraw(given);
     }
-    let Gone { plan, outcome, file } = gone?;
-    let status = told(text, &plan, given, &outcome, file);
+    let Gone { text, plan, outcome, file } = gone?;
+    let status = told(&text, &plan, given, &outcome, file);
     if let Some(recording) = recording {
         record::end(&recording, &outcome, given);
     }
@@ -59,6 +59,8 @@ pub(crate) fn start(
 
 /// A run that has ended.
 pub(crate) struct Gone {
+    /// The request that ran when it ended.
+    pub(crate) text: String,
     pub(crate) plan: Plan,
     pub(crate) outcome: Outcome,
     /// Where the report goes.
@@ -86,6 +88,8 @@ pub(crate) fn go(
         ..Settings::default()
     };
     let (plan, paths) = built(text, plan, machine, (settings, extras))?;
+    let live = paths.first().map(build::Path::live);
+    live.iter().for_each(|live| live.says(text));
     if !given.quiet {
         plan.refused.iter().for_each(|refused| terminal::note(&elsewhere(&plan, refused)));
     }
@@ -99,7 +103,10 @@ pub(crate) fn go(
         terminal::complain(&error.to_string());
         Status::Failed
     })?;
-    Ok(Gone { plan, outcome, file })
+    // It may have been changed meanwhile.
+    let last = live.and_then(|live| live.text().zip(live.plan()));
+    let (text, plan) = last.unwrap_or_else(|| (text.to_owned(), plan));
+    Ok(Gone { text, plan, outcome, file })
 }
 
 /// Builds a plan; what the kernel refuses is planned again.

@@ -8,6 +8,7 @@
 
 use self::between::{Ends, bell};
 use self::outside::Outside;
+use self::running::{Ids, State, Whole};
 use crate::control::Control;
 use crate::kernel::point::Points;
 use crate::kernel::{Kernel, Refuses};
@@ -15,6 +16,7 @@ use crate::live::Live;
 use crate::process::Demand;
 use crate::record::Tape;
 use crate::space::assemble::Assembly;
+use crate::space::graft::Key;
 use crate::space::node::{Node, NodeId as Local, Part};
 use crate::space::section::Section;
 use crate::space::select::Wanted;
@@ -24,7 +26,7 @@ use abi::DbufId;
 use buffer::pool::{Config as PoolConfig, Pool};
 use buffer::signal::Bell;
 use endpoint::{Failure, SinkEntry, SourceEntry};
-use filter::{Counts, Description, Form, Holds, Kind, Mistake};
+use filter::{Counts, Description, Filter, Form, Holds, Kind, Mistake};
 use pipeline::ClassSet;
 use pipeline::graph::{Boolean, Edge, Graph, Link, NodeId, Step, Use};
 use pipeline::plan::{Plan, Refused};
@@ -34,11 +36,16 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use sys::memory::Lender;
 
+mod again;
 mod between;
 mod inside;
 mod outside;
 mod programs;
+pub(crate) mod running;
 mod signals;
+
+pub(crate) use again::{Again, Prepared, prepare};
+pub use running::GONE;
 
 /// How many bytes a filter may hold, all sessions together.
 const HOLD_BYTES: u64 = 64 << 20;
@@ -73,7 +80,7 @@ pub struct Path {
     pub(crate) graph: Arc<Graph>,
     /// Stops them.
     pub(crate) control: Arc<Control>,
-    live: Live,
+    pub(crate) live: Live,
 }
 
 impl Path {
@@ -165,14 +172,23 @@ pub fn build_with(
     if let Tape::Record(recording) = &extras.tape {
         recording.name(&origins);
     }
+    let ids = Ids::of(plan);
     let path = |part| {
-        Builder::new(plan, part, (&origins, points), (settings, extras))?.build(&left, &graph)
+        let with = (settings, extras);
+        Builder::new((plan, &ids), part, (&origins, points), with)?.build(&left, &graph)
     };
-    (0..parts).map(path).collect()
+    let built: Result<Vec<(Path, running::Part)>, BuildError> = (0..parts).map(path).collect();
+    let (mut paths, parts): (Vec<Path>, Vec<running::Part>) = built?.into_iter().unzip();
+    let state = State::new(plan.clone(), ids.clone(), origins, parts);
+    let whole = Whole::new(settings, extras.clone(), state);
+    for (part, path) in paths.iter_mut().enumerate() {
+        path.live.belongs_to(&whole, part);
+    }
+    Ok(paths)
 }
 
 /// What gives blocks of its own.
-fn sources(graph: &Graph) -> impl Iterator<Item = (NodeId, &Use)> {
+pub(crate) fn sources(graph: &Graph) -> impl Iterator<Item = (NodeId, &Use)> {
     graph
         .ids()
         .filter_map(|(id, node)| Some((id, node.filter()?)))
@@ -204,6 +220,10 @@ struct Draft {
     lenders: Vec<Arc<dyn Lender>>,
     /// The programs whose frames come in here.
     kernels: Vec<(Local, Kernel)>,
+    /// The places of what runs already.
+    kept: Vec<(Local, Key)>,
+    /// What is made anew although it runs.
+    renewed: Vec<(Key, Filter)>,
 }
 
 impl Draft {
@@ -214,10 +234,20 @@ impl Draft {
         self.lenders.push(lender);
         Ok(GENERAL + self.lent.len())
     }
+
+    /// An intake of its own.
+    fn own(&mut self, config: PoolConfig) -> Result<usize, BuildError> {
+        self.lent.push(pool(config)?);
+        Ok(GENERAL + self.lent.len())
+    }
 }
 
 struct Builder<'p> {
     plan: &'p Plan,
+    /// The numbers that nodes and edges of the plan keep for as long as the path lives.
+    ids: &'p Ids,
+    /// What runs already.
+    again: Option<&'p Again<'p>>,
     origins: &'p [String],
     points: &'p Points,
     settings: Settings,
@@ -234,7 +264,7 @@ struct Builder<'p> {
 
 impl<'p> Builder<'p> {
     fn new(
-        plan: &'p Plan,
+        (plan, ids): (&'p Plan, &'p Ids),
         part: usize,
         (origins, points): (&'p [String], &'p Points),
         (settings, extras): (Settings, &'p Extras),
@@ -248,9 +278,11 @@ impl<'p> Builder<'p> {
         for bell in &bells {
             control.ring_too(bell);
         }
-        let tells_time = false;
+        let (tells_time, again) = (false, None);
         Ok(Self {
             plan,
+            ids,
+            again,
             origins,
             points,
             settings,
@@ -265,8 +297,13 @@ impl<'p> Builder<'p> {
         })
     }
 
-    fn build(mut self, left: &Option<Arc<Left>>, graph: &Arc<Graph>) -> Result<Path, BuildError> {
+    fn build(
+        mut self,
+        left: &Option<Arc<Left>>,
+        graph: &Arc<Graph>,
+    ) -> Result<(Path, running::Part), BuildError> {
         let mut rings = self.rings()?;
+        let running_rings = rings.iter().map(|ends| self.running_ring(ends)).collect();
         let mut drafts = Vec::new();
         for place in 0..self.spaces.len() {
             drafts.push(self.space(place, &mut rings)?);
@@ -307,9 +344,31 @@ impl<'p> Builder<'p> {
                 tape: (self.extras.tape.clone(), self.spaces[place]),
             }));
         }
-        let orders = spaces.iter().map(Space::orders).collect();
-        let live = Live::new(Arc::clone(&self.control), orders);
-        Ok(Path { spaces, kernels, graph: Arc::clone(graph), control: self.control, live })
+        let running_spaces =
+            spaces.iter().enumerate().map(|(place, space)| running::RunningSpace {
+                name: space.name.clone(),
+                orders: space.orders(),
+                bell: Arc::clone(&self.bells[place]),
+                reads: between::reads(self.plan, self.spaces[place]),
+            });
+        let part = running::Part {
+            control: Arc::clone(&self.control),
+            demand: Arc::clone(&self.demand),
+            left: left.clone(),
+            clock: if self.tells_time { Clock::Blocks(0) } else { Clock::Live },
+            epoch: self.epoch,
+            lenders,
+            spaces: running_spaces.collect(),
+            rings: running_rings,
+            gone: Vec::new(),
+            listed: Arc::default(),
+            kernel: !kernels.is_empty(),
+            crew: None,
+        };
+        part.tell();
+        let live = Live::new(Arc::clone(&self.control), Arc::clone(&part.listed));
+        let graph = Arc::clone(graph);
+        Ok((Path { spaces, kernels, graph, control: self.control, live }, part))
     }
 
     fn outside(&self) -> Outside<'p> {
@@ -343,29 +402,50 @@ impl<'p> Builder<'p> {
         // What programs write comes first, as what sources give does; what they read, last.
         for (id, used) in programs(graph).filter(|(id, _)| self.gives(place, *id)) {
             let local = self.half(id, used, &mut draft);
-            draft.inputs.push(Input::Source { node: local, intake: GENERAL });
+            if !draft.kept.iter().any(|(kept, _)| *kept == local) {
+                draft.inputs.push(Input::Source { node: local, intake: GENERAL });
+            }
             locals[id.0] = Some(local);
         }
         let mut tells_time = false;
         for (id, _) in inner {
-            locals[id.0] = Some(draft.assembly.operand(self.node(id, &locals)?));
+            let key = Key::Node(self.number(id));
+            let kept = self.again.is_some_and(|again| again.keeps(key));
+            self.renew(id, &locals, &mut draft)?;
+            let made = if kept { self.place(id) } else { self.node(id, &locals)? };
+            let local = draft.assembly.operand(made);
+            draft.kept.extend(kept.then_some((local, key)));
+            locals[id.0] = Some(local);
         }
-        self.programs_in_kernel(place, &mut locals, &mut draft)?;
+        if self.again.is_none() {
+            self.programs_in_kernel(place, &mut locals, &mut draft)?;
+        }
         for (id, node) in outer {
             if self.is_in_kernel(id) && node.kind() == Some(Kind::Source) {
                 continue;
             }
-            let mut made = self.node(id, &locals)?;
+            let key = Key::Node(self.number(id));
+            let kept = self.again.is_some_and(|again| again.keeps(key));
+            self.renew(id, &locals, &mut draft)?;
+            let mut made = match kept && !matches!(node.step, Step::Boolean(_)) {
+                true => self.place(id),
+                false => self.node(id, &locals)?,
+            };
             made.counted = self.is_counted(id);
             made.fragments = self.takes_fragments(id);
             let mut source = None;
             if let Part::Source(part) = &mut made.part {
                 tells_time |= part.source.tells_time();
-                source = Some(draft.intake(part.source.lends())?);
+                source = Some(match (part.source.lends(), self.again) {
+                    (None, Some(_)) => draft.own(intake_for(part.source.block_max()))?,
+                    (lent, _) => draft.intake(lent)?,
+                });
             }
             let local = draft.assembly.node(made);
             locals[id.0] = Some(local);
-            if node.kind() == Some(Kind::Sink) {
+            if kept {
+                draft.kept.push((local, key));
+            } else if node.kind() == Some(Kind::Sink) {
                 draft.sinks.push((local, id));
             }
             if let Some(intake) = source {
@@ -380,6 +460,33 @@ impl<'p> Builder<'p> {
         Ok(draft)
     }
 
+    /// The number that a node keeps.
+    fn number(&self, id: NodeId) -> usize {
+        self.ids.nodes[id.0]
+    }
+
+    /// Makes a filter anew that runs already, if it is to be.
+    fn renew(
+        &self,
+        id: NodeId,
+        locals: &[Option<Local>],
+        draft: &mut Draft,
+    ) -> Result<(), BuildError> {
+        if self.again.is_some_and(|again| again.renewed.contains(&self.number(id)))
+            && let Part::Filter(filter) = self.node(id, locals)?.part
+        {
+            draft.renewed.push((Key::Node(self.number(id)), filter));
+        }
+        Ok(())
+    }
+
+    /// The place of a node that runs already.
+    fn place(&self, id: NodeId) -> Node {
+        let used = self.plan.graph.node(id).filter();
+        let name = used.map_or_else(|| "merge".to_owned(), title);
+        Node::new(name, self.number(id), Part::Pass, Counts::default())
+    }
+
     /// Makes a node. A sink's place is kept by nothing until all else has succeeded.
     fn node(&self, id: NodeId, locals: &[Option<Local>]) -> Result<Node, BuildError> {
         let node = self.plan.graph.node(id);
@@ -387,9 +494,11 @@ impl<'p> Builder<'p> {
             Step::Filter(used) => used,
             Step::Boolean(body) => {
                 let section = Part::Section(Arc::new(section(body, locals)));
-                return Ok(Node::new("boolean", id.0, section, Counts::default()));
+                return Ok(Node::new("boolean", self.number(id), section, Counts::default()));
             }
-            Step::Merge => return Ok(Node::new("merge", id.0, Part::Pass, Counts::default())),
+            Step::Merge => {
+                return Ok(Node::new("merge", self.number(id), Part::Pass, Counts::default()));
+            }
             Step::Unknown => {
                 return Err(BuildError::Unexpected("an unknown filter was planned".to_owned()));
             }
@@ -407,7 +516,10 @@ impl<'p> Builder<'p> {
                 Part::Filter(made.map_err(|mistake| BuildError::Mistake { node: id, mistake })?)
             }
         };
-        Ok(describe(Node::new(title(used), id.0, part, counts(description)), description))
+        Ok(describe(
+            Node::new(title(used), self.number(id), part, counts(description)),
+            description,
+        ))
     }
 
     /// The ranges of classes that arcs from a node name.
@@ -487,9 +599,13 @@ fn intake_of(nodes: &[Node]) -> PoolConfig {
         Part::Source(part) => Some(part.source.block_max()),
         _ => None,
     });
+    intake_for(longest.max().unwrap_or_else(|| PoolConfig::default().segment))
+}
+
+/// The same for the longest block.
+fn intake_for(longest: usize) -> PoolConfig {
     let whole = PoolConfig::default();
     let total = whole.segment * whole.segments;
-    let longest = longest.max().unwrap_or(whole.segment);
     let segment = longest.next_power_of_two().clamp(SEGMENT_MIN, whole.segment);
     PoolConfig { segment, segments: total / segment }
 }

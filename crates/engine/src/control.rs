@@ -55,6 +55,11 @@ impl Control {
         self.bells.lock().unwrap_or_else(PoisonError::into_inner).push(Arc::clone(bell));
     }
 
+    /// Has these bells rung, and no others.
+    pub(crate) fn ring_only(&self, bells: impl Iterator<Item = Arc<Bell>>) {
+        *self.bells.lock().unwrap_or_else(PoisonError::into_inner) = bells.collect();
+    }
+
     /// Lets the sources end: what is under way drains.
     pub fn stop(&self) {
         // SYNC POINT: stop; pairs with the Acquire in `is_stopped`.

@@ -153,6 +153,11 @@ impl Filtered {
         self.calls += other.calls;
     }
 
+    /// How many blocks came, and what became of how many.
+    pub(crate) fn balance(&self) -> (u64, u64) {
+        (self.came(BLOCKS), self.became(BLOCKS))
+    }
+
     fn came(&self, of: Of) -> u64 {
         of(&self.taken) + of(&self.made)
     }

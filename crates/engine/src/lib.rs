@@ -10,6 +10,7 @@
 //! - [`record`]: all that a path was given, in one file, to run it again;
 //! - [`kernel`]: the part of a plan that runs in the kernel;
 //! - [`control`][]: stopping; [`live`]: orders to a running path;
+//! - [`change`][]: another request in the place of one that runs;
 //! - [`failure`]: why a path ended early; [`suspect`]: the block on which a filter failed;
 //! - [`calibrate`]: what things cost on this machine, measured and kept;
 //! - [`machine`]: the machine as the planner takes it; [`doctor`]: as people want to know it.
@@ -18,6 +19,7 @@
 pub mod build;
 pub mod calibrate;
 pub mod catalogue;
+pub mod change;
 pub mod compiler;
 pub mod control;
 pub mod doctor;

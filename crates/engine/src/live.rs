@@ -14,16 +14,20 @@
 //! A [`Live`] outlives its path: what has ended answers [`NotTaken::Ended`], and its counters are
 //! those with which it ended.
 
+use crate::build::running::Whole;
 use crate::control::Control;
+use crate::failure::PathFailure;
 use crate::ledger::Ledger;
 use crate::report::{self, Counted, Reported};
-use crate::space::Space;
+use crate::run::Crew;
+use crate::space::{Remains, Space};
 use buffer::signal::Bell;
+use pipeline::plan::Plan;
 use std::collections::VecDeque;
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc::{self, RecvTimeoutError};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 /// A path as somebody outside reaches it, from before it starts until long after it has ended.
@@ -31,6 +35,8 @@ use std::time::Duration;
 pub struct Live {
     control: Arc<Control>,
     spaces: Arc<Mutex<Vec<Arc<Orders>>>>,
+    /// The whole request, and which part of it this is.
+    whole: Option<(Arc<Whole>, usize)>,
 }
 
 /// Why an order was not taken. Nothing of it was done then, and nothing will be.
@@ -93,8 +99,54 @@ pub enum Fresh {
 }
 
 impl Live {
-    pub(crate) fn new(control: Arc<Control>, spaces: Vec<Arc<Orders>>) -> Self {
-        Self { control, spaces: Arc::new(Mutex::new(spaces)) }
+    pub(crate) fn new(control: Arc<Control>, spaces: Arc<Mutex<Vec<Arc<Orders>>>>) -> Self {
+        Self { control, spaces, whole: None }
+    }
+
+    pub(crate) fn belongs_to(&mut self, whole: &Arc<Whole>, part: usize) {
+        self.whole = Some((Arc::clone(whole), part));
+    }
+
+    pub(crate) fn whole(&self) -> Option<&Arc<Whole>> {
+        self.whole.as_ref().map(|(whole, _)| whole)
+    }
+
+    /// Somebody runs it, or does so no more.
+    pub(crate) fn is_run_by(&self, crew: Option<Crew>) {
+        if let Some((whole, part)) = &self.whole
+            && let Some(part) = whole.state().parts.get_mut(*part)
+        {
+            part.crew = crew;
+        }
+    }
+
+    /// Gives nodes and edges of a ledger the places that they have in the plan.
+    pub(crate) fn place(&self, ledger: &mut Ledger, reports: &mut [Reported]) {
+        let Some(whole) = self.whole() else { return };
+        let (node, edge) = whole.state().place_of();
+        ledger.filters.iter_mut().for_each(|line| line.planned = node.of(line.planned));
+        ledger.edges.iter_mut().for_each(|line| line.planned = edge.of(line.planned));
+        reports.iter_mut().for_each(|report| report.planned = node.of(report.planned));
+    }
+
+    /// Says which request this path runs: only then can it be changed by edits.
+    pub fn says(&self, text: &str) {
+        if let Some(whole) = self.whole() {
+            whole.state().text = Some(text.to_owned());
+        }
+    }
+
+    /// The request that the path runs now, if anybody said it.
+    #[must_use]
+    pub fn text(&self) -> Option<String> {
+        self.whole()?.state().text.clone()
+    }
+
+    /// The plan that the path follows now. What ledger and reports call by a place stands there;
+    /// what has the place [`GONE`](crate::build::GONE) was in an earlier one.
+    #[must_use]
+    pub fn plan(&self) -> Option<Plan> {
+        Some(self.whole()?.state().plan.clone())
     }
 
     /// The names of the spaces, in the order of the plan: their places are their numbers.
@@ -155,8 +207,16 @@ impl Live {
         }
         spaces.reverse();
         counted.reverse();
-        let reports = report::joined_reports(&counted);
-        Snapshot { at, ledger: report::joined(counted, true), reports, spaces }
+        // What crossed to spaces that are no more, they have counted.
+        if let Some((whole, part)) = &self.whole {
+            let gone = whole.state().parts.get(*part).map(|part| part.gone.clone());
+            let last = gone.into_iter().flatten().filter_map(|one| one.last(Duration::ZERO));
+            counted.extend(last);
+        }
+        let mut reports = report::joined_reports(&counted);
+        let mut ledger = report::joined(counted, true);
+        self.place(&mut ledger, &mut reports);
+        Snapshot { at, ledger, reports, spaces }
     }
 
     /// Has the spaces measure the time in their filters from now on, or no more. One that does not
@@ -184,6 +244,8 @@ pub(crate) struct Orders {
     /// One more than the edge of the plan in which the space waits for room; 0: it does not.
     held_up: AtomicUsize,
     inbox: Mutex<Inbox>,
+    /// Is told when the space has ended.
+    gone: Condvar,
     bell: Arc<Bell>,
 }
 
@@ -207,7 +269,8 @@ impl Orders {
     /// Orders to a space that sleeps on this bell.
     pub(crate) fn new(name: String, bell: Arc<Bell>) -> Self {
         let (waits, held_up) = (AtomicBool::new(false), AtomicUsize::new(0));
-        Self { name, waits, held_up, inbox: Mutex::default(), bell }
+        let (inbox, gone) = (Mutex::default(), Condvar::new());
+        Self { name, waits, held_up, inbox, gone, bell }
     }
 
     /// Puts an order there and rings.
@@ -230,6 +293,24 @@ impl Orders {
         drop(inbox);
         self.bell.ring();
         Ok(Given { orders: Arc::clone(self), number, answer })
+    }
+
+    /// Takes the space over from its thread, at a block boundary.
+    pub(crate) fn borrow(self: &Arc<Self>, limit: Duration) -> Result<Lent, NotTaken> {
+        let ((to, comes), (back, goes)) = (mpsc::channel(), mpsc::channel());
+        let loan = Loan { to, back: goes };
+        self.give(move |space: &mut Space| space.is_wanted(loan))?.answer(limit)?;
+        // It comes before its next pass.
+        let space = comes.recv().map_err(|_| NotTaken::Ended)?;
+        Ok(Lent { space, back })
+    }
+
+    /// Waits until the space has ended; answers what it had counted, or nothing if it goes on.
+    pub(crate) fn last(&self, limit: Duration) -> Option<Counted> {
+        let inbox = self.inbox();
+        let waited = self.gone.wait_timeout_while(inbox, limit, |inbox| !inbox.ended);
+        let (inbox, _) = waited.unwrap_or_else(PoisonError::into_inner);
+        inbox.last.clone().filter(|_| inbox.ended)
     }
 
     /// Takes an order back; answers whether it was still there.
@@ -298,6 +379,39 @@ impl<A> Given<A> {
     }
 }
 
+/// Somebody has a space for a while: where it goes, and where it comes back from.
+#[derive(Debug)]
+pub(crate) struct Loan {
+    to: mpsc::Sender<Space>,
+    back: mpsc::Receiver<Space>,
+}
+
+/// A space that was lent. Whoever has it gives it back; else it ends.
+pub(crate) struct Lent {
+    pub(crate) space: Space,
+    back: mpsc::Sender<Space>,
+}
+
+impl Loan {
+    /// Hands the space over and waits until it is back.
+    pub(crate) fn out(self, space: Space) -> Result<Space, Box<Remains>> {
+        if let Err(mpsc::SendError(space)) = self.to.send(space) {
+            return Ok(space);
+        }
+        let failure = || Some(PathFailure::space(0));
+        let lost = |_| Box::new(Remains { failure: failure(), ..Remains::default() });
+        self.back.recv().map_err(lost)
+    }
+}
+
+impl Lent {
+    /// Gives it back.
+    pub(crate) fn back(self) {
+        // Its thread waits for it.
+        let _ = self.back.send(self.space);
+    }
+}
+
 /// The end at which a space takes orders. When it goes, the space has ended, however that came.
 #[derive(Debug)]
 pub(crate) struct Duty(pub(crate) Arc<Orders>);
@@ -315,5 +429,7 @@ impl Drop for Duty {
         inbox.ended = true;
         // Who waits for an answer hears that there will be none.
         inbox.orders.clear();
+        drop(inbox);
+        self.0.gone.notify_all();
     }
 }

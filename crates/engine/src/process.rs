@@ -16,49 +16,64 @@ use std::sync::{Arc, Mutex, PoisonError};
 /// Who still wants what comes.
 #[derive(Debug)]
 pub(crate) struct Demand {
+    known: Mutex<Known>,
+}
+
+#[derive(Debug, Default)]
+struct Known {
     /// For every node of the plan, those behind it.
     behind: Vec<Vec<usize>>,
     heads: Vec<usize>,
     /// The nodes that take nothing any more.
-    deaf: Mutex<Vec<usize>>,
+    deaf: Vec<usize>,
 }
 
 impl Demand {
     pub(crate) fn new(graph: &Graph) -> Self {
-        let mut behind = vec![Vec::new(); graph.nodes.len()];
+        let demand = Self { known: Mutex::default() };
+        demand.follow(graph, &(0..graph.nodes.len()).collect::<Vec<_>>());
+        demand
+    }
+
+    /// Goes by this graph from now on, in which the nodes have these numbers.
+    pub(crate) fn follow(&self, graph: &Graph, numbers: &[usize]) {
+        let last = numbers.iter().max().map_or(0, |last| last + 1);
+        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        known.behind = vec![Vec::new(); last];
         for edge in &graph.edges {
-            behind[edge.from.0].push(edge.to.0);
+            known.behind[numbers[edge.from.0]].push(numbers[edge.to.0]);
         }
-        let heads = graph.heads().into_iter().map(|id| id.0).collect();
-        Self { behind, heads, deaf: Mutex::default() }
+        known.heads = graph.heads().into_iter().map(|id| numbers[id.0]).collect();
+        known.deaf.retain(|node| numbers.contains(node));
     }
 
     /// A node takes nothing any more; answers whether nobody does who can be reached from a source
     /// of this node.
     pub(crate) fn ended(&self, node: usize) -> bool {
-        let mut deaf = self.deaf.lock().unwrap_or_else(PoisonError::into_inner);
-        deaf.push(node);
+        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        known.deaf.push(node);
+        let Known { behind, heads, deaf } = &*known;
         // Other parts of the request have sources of their own, and end by themselves.
-        let heads = self.heads.iter().filter(|head| self.reached(**head, &[]).contains(&node));
-        heads.copied().all(|head| {
-            let reached = self.reached(head, &deaf);
-            reached.iter().all(|at| !self.behind[*at].is_empty())
+        let mut heads = heads.iter().filter(|head| reached(behind, **head, &[]).contains(&node));
+        heads.all(|head| {
+            let reached = reached(behind, *head, deaf);
+            reached.iter().all(|at| !behind[*at].is_empty())
         })
     }
+}
 
-    /// The nodes to which a block from `head` can come without going through `around`.
-    fn reached(&self, head: usize, around: &[usize]) -> Vec<usize> {
-        let mut seen = vec![false; self.behind.len()];
-        let mut open = vec![head];
-        let mut reached = Vec::new();
-        while let Some(at) = open.pop() {
-            if !around.contains(&at) && !std::mem::replace(&mut seen[at], true) {
-                reached.push(at);
-                open.extend(&self.behind[at]);
-            }
+/// The nodes to which a block from `head` can come without going through `around`.
+fn reached(behind: &[Vec<usize>], head: usize, around: &[usize]) -> Vec<usize> {
+    let mut seen = vec![false; behind.len()];
+    let mut open = vec![head];
+    let mut reached = Vec::new();
+    while let Some(at) = open.pop() {
+        if !around.contains(&at) && !std::mem::replace(&mut seen[at], true) {
+            reached.push(at);
+            open.extend(&behind[at]);
         }
-        reached
     }
+    reached
 }
 
 /// The program of which a node is one half.
@@ -79,7 +94,7 @@ pub(crate) fn is_input(node: &Node) -> bool {
 pub(crate) fn finish(remains: &[Remains]) -> Vec<PathFailure> {
     let mut finished: Vec<&Arc<Process>> = Vec::new();
     let mut failures = Vec::new();
-    for node in remains.iter().flat_map(|space| &space.nodes) {
+    for node in remains.iter().flat_map(|space| space.nodes.iter().chain(&space.programs)) {
         let Some(process) = of(node) else { continue };
         if finished.iter().any(|other| Arc::ptr_eq(other, process)) {
             continue;

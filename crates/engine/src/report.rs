@@ -22,7 +22,11 @@ pub struct Reported {
 /// What the filters and sinks of a path had to say.
 #[must_use]
 pub fn reports_of(remains: &[Remains]) -> Vec<Reported> {
-    together(remains.iter().flat_map(|space| &space.nodes).filter_map(reported))
+    let ended = |space: &Remains| -> Vec<Reported> {
+        let last = space.nodes.iter().filter_map(reported);
+        last.chain(space.retired.reports.iter().cloned()).collect()
+    };
+    together(remains.iter().flat_map(ended))
 }
 
 /// What runs in a node has to say this.
@@ -70,11 +74,49 @@ fn add(to: &mut Report, more: Report) {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Counted {
     nodes: Vec<CountedNode>,
+    /// The edges of nodes that are no more.
+    edges: Vec<Edge>,
     imported: Vec<Imported>,
-    reports: Vec<Reported>,
+    /// What was said, by place of the node.
+    reports: Vec<(usize, Reported)>,
     failed: bool,
     /// Of a kernel space, what was counted beside its nodes.
     kernel: Option<Told>,
+}
+
+/// What was counted by what is no more in a space that goes on.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Retired {
+    nodes: Vec<CountedNode>,
+    edges: Vec<Edge>,
+    imported: Vec<Imported>,
+    reports: Vec<Reported>,
+}
+
+impl Retired {
+    /// Keeps what nodes and arcs counted that are no more, of all that a space had counted.
+    pub(crate) fn add(
+        &mut self,
+        before: Counted,
+        gone: &dyn Fn(usize) -> bool,
+        gone_arc: &dyn Fn(usize, usize) -> bool,
+    ) {
+        let known = self.nodes.len();
+        let nodes = before.nodes.len() - known;
+        self.reports.extend(before.reports.into_iter().filter(|(at, _)| gone(*at)).map(|(_, r)| r));
+        for (at, mut node) in before.nodes.into_iter().take(nodes).enumerate() {
+            let calls = std::mem::take(&mut node.calls).into_iter().enumerate();
+            self.edges.extend(calls.filter(|(arc, _)| gone_arc(at, *arc)).map(|(_, edge)| edge));
+            if gone(at) {
+                self.nodes.push(node);
+            }
+        }
+    }
+
+    /// Keeps what came over a ring that is no more.
+    pub(crate) fn over(&mut self, imported: Imported) {
+        self.imported.push(imported);
+    }
 }
 
 /// What one node has counted.
@@ -93,8 +135,13 @@ struct CountedNode {
 
 impl Counted {
     /// What these nodes of a space have counted, and these its rings.
-    pub(crate) fn new(nodes: &[Node], imported: Vec<Imported>, failed: bool) -> Self {
-        let nodes_counted = nodes.iter().enumerate().map(|(number, node)| {
+    pub(crate) fn new(
+        nodes: &[Node],
+        mut imported: Vec<Imported>,
+        retired: &Retired,
+        failed: bool,
+    ) -> Self {
+        let counted = nodes.iter().enumerate().map(|(number, node)| {
             let program = process::of(node);
             let seen = match &node.part {
                 Part::Source(part) if program.is_none_or(|program| program.is_head()) => {
@@ -114,14 +161,27 @@ impl Counted {
                 ring,
             }
         });
-        let reports = nodes.iter().filter_map(reported).collect();
-        Self { nodes: nodes_counted.collect(), imported, reports, failed, kernel: None }
+        let mut counted: Vec<CountedNode> = counted.collect();
+        counted.extend(retired.nodes.iter().cloned());
+        imported.extend(retired.imported.iter().cloned());
+        let said = nodes.iter().enumerate().filter_map(|(at, node)| Some((at, reported(node)?)));
+        let before = retired.reports.iter().map(|report| (usize::MAX, report.clone()));
+        let (reports, edges) = (said.chain(before).collect(), retired.edges.clone());
+        Self { nodes: counted, edges, imported, reports, failed, kernel: None }
+    }
+
+    /// How many blocks came into the space: what its sources gave and its rings took.
+    pub(crate) fn position(&self) -> u64 {
+        let given = self.nodes.iter().filter_map(|node| node.seen.as_ref());
+        let given: u64 = given.map(|seen| seen.given.blocks).sum();
+        given + self.imported.iter().map(|ring| ring.taken.blocks).sum::<u64>()
     }
 
     fn of(remains: &Remains) -> Self {
         let failed = remains.failure.is_some();
         let kernel = remains.kernel.clone();
-        Self { kernel, ..Self::new(&remains.nodes, remains.imported.clone(), failed) }
+        let (nodes, imported) = (&remains.nodes, remains.imported.clone());
+        Self { kernel, ..Self::new(nodes, imported, &remains.retired, failed) }
     }
 }
 
@@ -150,6 +210,7 @@ pub(crate) fn joined(spaces: Vec<Counted>, runs: bool) -> Ledger {
             ledger.sources.extend(told.sources);
             ledger.edges.extend(told.edges);
         }
+        ledger.edges.extend(space.edges);
         for node in space.nodes.into_iter().filter(|node| !node.transport) {
             let CountedNode { filtered: counted, seen, calls, ring, .. } = node;
             ledger.sources.extend(seen.map(|seen| (counted.name.clone(), seen)));
@@ -183,7 +244,7 @@ pub(crate) fn joined(spaces: Vec<Counted>, runs: bool) -> Ledger {
 
 /// What the filters had to say whose spaces counted this.
 pub(crate) fn joined_reports(spaces: &[Counted]) -> Vec<Reported> {
-    together(spaces.iter().flat_map(|space| space.reports.iter().cloned()))
+    together(spaces.iter().flat_map(|space| &space.reports).map(|(_, report)| report.clone()))
 }
 
 fn call(from: &Node, arc: &Arc, nodes: &[Node]) -> Edge {

@@ -18,6 +18,7 @@ use endpoint::Seen;
 use pipeline::Graph;
 use std::fmt;
 use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, mpsc};
 use std::time::Duration;
 use sys::eventfd::EventFd;
@@ -82,45 +83,103 @@ pub fn run(paths: Vec<Path>, until: Until<'_>) -> sys::Result<Outcome> {
     let done = Arc::new(EventFd::new()?);
     let (ended, remains) = mpsc::channel();
     let mut controls = Vec::new();
-    let mut running = 0;
+    let running = Arc::new(AtomicUsize::new(0));
     let mut kernels = Vec::new();
+    let mut lives = Vec::new();
     for (number, path) in paths.into_iter().enumerate() {
         kernels.push((path.kernels, path.graph));
         controls.push(Arc::clone(&path.control));
+        lives.push(path.live);
         if until.watch.is_some() {
             // The first pass says that there are sources.
             path.control.ask();
         }
+        let crew = Crew {
+            number,
+            next: Arc::new(AtomicUsize::new(path.spaces.len())),
+            control: Arc::clone(&path.control),
+            ended: ended.clone(),
+            done: Arc::clone(&done),
+            running: Arc::clone(&running),
+        };
         for (place, space) in path.spaces.into_iter().enumerate().rev() {
-            let (ended, done) = (ended.clone(), Arc::clone(&done));
-            let control = Arc::clone(&path.control);
-            let thread = std::thread::Builder::new().name(space.name.clone());
-            let body = move || {
-                let remains =
-                    std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| space.run()));
-                if remains.is_err() {
-                    control.stop();
-                }
-                // Nobody listens any more only when the process is ending.
-                let _ = ended.send((number, place, remains.ok()));
-                done.notify();
-            };
-            if let Err(error) = thread.spawn(body) {
+            let started = crew.start(space.name.clone(), place).map(|thread| thread.go(space));
+            if let Err(error) = started {
                 controls.iter().for_each(|control| control.stop());
-                return Err(sys::Error::new(
-                    "clone",
-                    "a thread",
-                    error.raw_os_error().unwrap_or(0),
-                ));
+                return Err(error);
             }
-            running += 1;
+        }
+        if let Some(live) = lives.last() {
+            live.is_run_by(Some(crew));
         }
     }
     drop(ended);
-    let stopped = wait(&controls, until, begin, &done, &remains, running);
+    let stopped = wait(&controls, until, begin, &done, &remains, &running);
+    lives.iter().for_each(|live| live.is_run_by(None));
     let mut all = stopped.remains;
     all.sort_by_key(|(number, place, _)| (*number, *place));
-    Ok(outcome(all, &kernels, stopped.early, begin))
+    let mut outcome = outcome(all, &kernels, stopped.early, begin);
+    lives
+        .first()
+        .into_iter()
+        .for_each(|live| live.place(&mut outcome.ledger, &mut outcome.reports));
+    Ok(outcome)
+}
+
+/// Who starts the threads of a path, also while it runs.
+#[derive(Clone, Debug)]
+pub(crate) struct Crew {
+    number: usize,
+    /// The place of the next space.
+    next: Arc<AtomicUsize>,
+    control: Arc<Control>,
+    ended: mpsc::Sender<Ended>,
+    done: Arc<EventFd>,
+    running: Arc<AtomicUsize>,
+}
+
+/// A thread that waits for its space. It ends if none comes.
+#[derive(Debug)]
+pub(crate) struct Thread {
+    give: mpsc::Sender<Space>,
+    running: Arc<AtomicUsize>,
+}
+
+impl Thread {
+    /// Runs this space.
+    pub(crate) fn go(self, space: Space) {
+        // Counted before it can end: who waits for all does not miss it.
+        self.running.fetch_add(1, Ordering::Relaxed);
+        // It waits for this.
+        let _ = self.give.send(space);
+    }
+}
+
+impl Crew {
+    /// Starts a thread for a space that comes later, behind those that there are.
+    pub(crate) fn further(&self, name: String) -> sys::Result<Thread> {
+        self.start(name, self.next.fetch_add(1, Ordering::Relaxed))
+    }
+
+    fn start(&self, name: String, place: usize) -> sys::Result<Thread> {
+        let Self { number, control, ended, done, .. } = self.clone();
+        let (give, comes) = mpsc::channel::<Space>();
+        let body = move || {
+            let Ok(space) = comes.recv() else { return };
+            let remains = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| space.run()));
+            if remains.is_err() {
+                control.stop();
+            }
+            // Nobody listens any more only when the process is ending.
+            let _ = ended.send((number, place, remains.ok()));
+            done.notify();
+        };
+        let refused = |error: std::io::Error| {
+            sys::Error::new("clone", "a thread", error.raw_os_error().unwrap_or(0))
+        };
+        std::thread::Builder::new().name(name).spawn(body).map_err(refused)?;
+        Ok(Thread { give, running: Arc::clone(&self.running) })
+    }
 }
 
 /// Runs paths in this thread, one space after the other, never asleep. For measurements of one
@@ -130,11 +189,18 @@ pub fn run_alone(paths: Vec<Path>) -> Outcome {
     let begin = sys::clock::monotonic();
     let mut ended: Vec<Ended> = Vec::new();
     let mut kernels = Vec::new();
+    let lives: Vec<_> = paths.iter().map(Path::live).collect();
     for (number, path) in paths.into_iter().enumerate() {
         kernels.push((path.kernels, path.graph));
         let mut spaces: Vec<Option<Space>> = path.spaces.into_iter().map(Some).collect();
         while spaces.iter().any(Option::is_some) {
             for (place, slot) in spaces.iter_mut().enumerate() {
+                if let Some(lent) = slot.take() {
+                    match lent.lend() {
+                        Ok(back) => *slot = Some(back),
+                        Err(remains) => ended.push((number, place, Some(*remains))),
+                    }
+                }
                 let goes_on = slot.as_mut().is_some_and(Space::step);
                 if let Some(space) = slot.take_if(|_| !goes_on) {
                     ended.push((number, place, Some(space.end())));
@@ -143,7 +209,12 @@ pub fn run_alone(paths: Vec<Path>) -> Outcome {
         }
     }
     ended.sort_by_key(|(number, place, _)| (*number, *place));
-    outcome(ended, &kernels, false, begin)
+    let mut outcome = outcome(ended, &kernels, false, begin);
+    lives
+        .first()
+        .into_iter()
+        .for_each(|live| live.place(&mut outcome.ledger, &mut outcome.reports));
+    outcome
 }
 
 type Ended = (usize, usize, Option<Remains>);
@@ -159,14 +230,14 @@ fn wait(
     begin: u64,
     done: &EventFd,
     ended: &mpsc::Receiver<Ended>,
-    running: usize,
+    running: &AtomicUsize,
 ) -> Waited {
     let mut waited = Waited { remains: Vec::new(), early: false };
     let mut rounds = until.watch.map(|watch| Rounds::new(watch, begin));
     loop {
         done.clear();
         waited.remains.extend(ended.try_iter());
-        if waited.remains.len() >= running {
+        if waited.remains.len() >= running.load(Ordering::Relaxed) {
             return waited;
         }
         let end = until.elapsed.filter(|_| !waited.early).map(|ns| begin.saturating_add(ns));

@@ -448,10 +448,10 @@ mod tests {
                 "insert count at dport",
                 "rx | dport |all (count + |22 (ssh |80 (count + http |1 print)))",
             ),
-            ("remove dport", "rx |22 ssh |80 (count + http |1 print)"),
+            ("remove dport", "rx | ssh |80 (count + http |1 print)"),
             ("remove count", "rx | dport |22 ssh |80 http |1 print"),
             ("remove print", "rx | dport |22 ssh |80 (count + http)"),
-            ("remove http", "rx | dport |22 ssh |80 (count + print)"),
+            ("remove http", "rx | dport |22 ssh |80 count |1 print"),
             (
                 "replace ssh with tcp held=1M",
                 "rx | dport |22 tcp held=1M |80 (count + http |1 print)",

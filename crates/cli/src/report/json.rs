@@ -168,7 +168,7 @@ pub(super) fn run<'r>(report: &'r Report<'_>) -> Run<'r> {
 
 /// The object of a filter at the end of the line.
 pub(super) fn end<'r>(report: &'r Report<'_>, reported: &'r Reported) -> End<'r> {
-    let filter = &report.names[reported.planned];
+    let filter = report.names.get(reported.planned).unwrap_or(&reported.name);
     End { version: VERSION, filter, report: rows(reported) }
 }
 

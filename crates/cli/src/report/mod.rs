@@ -110,7 +110,8 @@ impl<'o> Report<'o> {
             match form {
                 Form::Json => out.push_str(&json::line(&json::end(self, reported))),
                 Form::Text if told.len() > 1 => {
-                    let _ = writeln!(out, "{}:", self.names[reported.planned]);
+                    let name = self.names.get(reported.planned).unwrap_or(&reported.name);
+                    let _ = writeln!(out, "{name}:");
                     out.push_str(&table::rows(&reported.report.rows, "  "));
                 }
                 Form::Text => out.push_str(&table::rows(&reported.report.rows, "")),

@@ -136,11 +136,12 @@ fn notes(report: &Report<'_>) -> String {
     for reported in &report.outcome.reports {
         // What stands at an end of the line is on standard output, and what the planner put behind
         // it has nothing to add.
-        let span = report.plan.graph.nodes[reported.planned].span;
-        if span.start == span.end || report.is_end(reported) {
+        let node = report.plan.graph.nodes.get(reported.planned);
+        if node.is_some_and(|node| node.span.start == node.span.end) || report.is_end(reported) {
             continue;
         }
-        let _ = writeln!(out, " {} reports", report.names[reported.planned]);
+        let name = report.names.get(reported.planned).unwrap_or(&reported.name);
+        let _ = writeln!(out, " {name} reports");
         out.push_str(&rows(&reported.report.rows, "   "));
     }
     out

@@ -1,8 +1,10 @@
 //! What joins spaces, and nodes within one: rings, arcs, the bells on which spaces sleep.
 
+use super::running::RunningRing;
 use super::{BuildError, Builder, Draft, Local, inside, sources, wanted};
 use crate::ring::{Export, Import};
 use crate::space::Input;
+use crate::space::graft::Key;
 use crate::space::node::{Node, Part};
 use crate::space::select::Wanted;
 use buffer::crossing::{Config as RingConfig, crossing};
@@ -21,15 +23,29 @@ pub(super) struct Ends {
     pub(super) edges: Vec<usize>,
     export: Option<Export>,
     import: Option<Import>,
+    /// The number of a ring that is there already, and whether its far side has its place.
+    kept: Option<(usize, bool)>,
     /// Where the edges meet in the near space, once that is built.
     enter: Option<Local>,
 }
 
 /// What a space sleeps on: where it reads descriptors, whoever rings must wake it too.
 pub(super) fn bell(plan: &Plan, space: usize) -> sys::Result<Bell> {
+    if reads(plan, space) { Bell::with_alarm() } else { Ok(Bell::new()) }
+}
+
+/// Whether a space may sleep on descriptors.
+pub(super) fn reads(plan: &Plan, space: usize) -> bool {
     let leaves = |id: NodeId| inside::home(plan, plan.placed[id.0].leaves);
-    let reads = sources(&plan.graph).any(|(id, _)| leaves(id) == space);
-    if reads { Bell::with_alarm() } else { Ok(Bell::new()) }
+    sources(&plan.graph).any(|(id, _)| leaves(id) == space)
+}
+
+impl Ends {
+    /// The ends of a ring that is there already.
+    fn kept(edge: usize, number: usize) -> Self {
+        let kept = Some((number, false));
+        Self { edges: vec![edge], export: None, import: None, kept, enter: None }
+    }
 }
 
 impl Builder<'_> {
@@ -52,10 +68,43 @@ impl Builder<'_> {
             });
             match shared {
                 Some(ends) => ends.edges.push(index),
-                None => rings.push(self.ring(index, ring, near, far)?),
+                None => {
+                    let known = self.again.and_then(|again| {
+                        let wanted = self.wanted_ring(index, near, far, ring.stride);
+                        again.part.rings.iter().find(|known| known.is_same(&wanted))
+                    });
+                    rings.push(match known {
+                        Some(known) => Ends::kept(index, known.number),
+                        None => self.ring(index, ring, near, far)?,
+                    });
+                }
             }
         }
         Ok(rings)
+    }
+
+    /// What a ring is, by what stays.
+    fn wanted_ring(&self, edge: usize, near: usize, far: usize, stride: usize) -> RunningRing {
+        RunningRing {
+            number: self.ids.edges[edge],
+            near: self.name(near),
+            far: self.name(far),
+            to: self.number(self.plan.graph.edges[edge].to),
+            stride,
+        }
+    }
+
+    /// The ring between these ends, as what runs remembers it.
+    pub(super) fn running_ring(&self, ends: &Ends) -> RunningRing {
+        let first = ends.edges[0];
+        let edge = &self.plan.graph.edges[first];
+        let (near, far) = (self.leaves(edge.from), self.enters(edge.to));
+        let stride = match &self.plan.edges[first] {
+            PlannedEdge::Ring(ring) => ring.stride,
+            _ => 0,
+        };
+        let ring = self.wanted_ring(first, near.unwrap_or(0), far.unwrap_or(0), stride);
+        RunningRing { number: ends.kept.map_or(ring.number, |(number, _)| number), ..ring }
     }
 
     fn ring(
@@ -76,10 +125,11 @@ impl Builder<'_> {
         let made = crossing(&config, Arc::clone(&near), &[Arc::clone(&far)]);
         let (writer, mut readers) =
             made.map_err(|fault| BuildError::Unexpected(fault.to_string()))?;
-        let import = readers.pop().map(|reader| Import::new(edge, reader));
+        let number = self.ids.edges[edge];
+        let import = readers.pop().map(|reader| Import::new(number, reader));
         let threshold = Threshold { blocks: ring.signal_blocks as u64, ns: ring.signal_ns };
-        let export = Some(Export::new(edge, writer, (near, far), threshold));
-        Ok(Ends { edges: vec![edge], export, import, enter: None })
+        let export = Some(Export::new(number, writer, (near, far), threshold));
+        Ok(Ends { edges: vec![edge], export, import, kept: None, enter: None })
     }
 
     /// Joins the nodes of a space, and those at its border to the rings.
@@ -93,6 +143,7 @@ impl Builder<'_> {
         let graph = &self.plan.graph;
         for (index, edge) in graph.edges.iter().enumerate() {
             let wanted = wanted(&edge.classes);
+            let number = self.ids.edges[index];
             let ring = rings.iter_mut().find(|ends| ends.edges.contains(&index));
             // Of a program one half is here, which may be the other one.
             let from = locals[edge.from.0].filter(|_| self.leaves(edge.from) == Some(place));
@@ -100,19 +151,32 @@ impl Builder<'_> {
             match (from, to, ring) {
                 // These go along with what a program hands over.
                 (Some(_), ..) if self.is_source_in_kernel(edge.from) => {}
-                (Some(from), Some(to), _) => draft.assembly.arc(from, to, wanted, edge.back, index),
+                (Some(from), Some(to), _) => {
+                    draft.assembly.arc(from, to, wanted, edge.back, number);
+                }
                 (Some(from), None, Some(ends)) => {
                     let Some(out) = self.way_out(draft, ends, index) else { continue };
-                    draft.assembly.arc(from, out, wanted, false, index);
+                    draft.assembly.arc(from, out, wanted, false, number);
                 }
                 (None, Some(to), Some(ends)) => {
-                    let Some(import) = ends.import.take() else { continue };
+                    let kept = ends.kept.as_mut().filter(|(_, placed)| !placed);
+                    let kept = kept.map(|(number, placed)| {
+                        *placed = true;
+                        *number
+                    });
+                    let import = ends.import.take();
+                    if kept.is_none() && import.is_none() {
+                        continue;
+                    }
                     let from = self.leaves(edge.from).map(|place| self.name(place));
                     let title = format!("ring from {}", from.unwrap_or_default());
-                    let enter = Node::new(title, edge.to.0, Part::Pass, Counts::default());
+                    let to_number = self.number(edge.to);
+                    let enter = Node::new(title, to_number, Part::Pass, Counts::default());
                     let enter = draft.assembly.node(enter);
-                    draft.assembly.arc(enter, to, Wanted::All, false, index);
-                    draft.inputs.push(Input::Ring { node: enter, import, ended: false });
+                    draft.assembly.arc(enter, to, Wanted::All, false, number);
+                    draft.kept.extend(kept.map(|number| (enter, Key::Import(number))));
+                    let ring = |import| Input::Ring { node: enter, import, ended: false };
+                    draft.inputs.extend(import.map(ring));
                 }
                 _ => {}
             }
@@ -122,13 +186,17 @@ impl Builder<'_> {
 
     /// The node at which an edge of the graph leaves this space over a ring.
     pub(super) fn way_out(&self, draft: &mut Draft, ends: &mut Ends, edge: usize) -> Option<Local> {
-        if let Some(export) = ends.export.take() {
+        let export = ends.export.take();
+        let kept = ends.kept.filter(|_| ends.enter.is_none()).map(|(number, _)| number);
+        if export.is_some() || kept.is_some() {
             let edge = &self.plan.graph.edges[edge];
             let to = self.enters(edge.to).map(|place| self.name(place));
             let title = format!("ring to {}", to.unwrap_or_default());
-            let part = Part::Export(Box::new(export));
-            let out = Node::new(title, edge.from.0, part, Counts::default());
-            ends.enter = Some(draft.assembly.node(out));
+            let part = export.map_or(Part::Pass, |export| Part::Export(Box::new(export)));
+            let out = Node::new(title, self.number(edge.from), part, Counts::default());
+            let out = draft.assembly.node(out);
+            draft.kept.extend(kept.map(|number| (out, Key::Export(number))));
+            ends.enter = Some(out);
         }
         ends.enter
     }

@@ -1,6 +1,7 @@
 //! Programs: their two halves in the spaces on their two sides, and their start.
 
 use super::{BuildError, Builder, Draft, Local, counts, title};
+use crate::space::graft::Key;
 use crate::space::node::{Node, Part, SinkPart, SourcePart};
 use endpoint::process::Stands;
 use pipeline::graph::{Graph, NodeId, Use};
@@ -21,10 +22,14 @@ impl Builder<'_> {
     /// Leaves room for the half of a program that runs in this space; the other runs in another, or
     /// there is none.
     pub(super) fn half(&self, id: NodeId, used: &Use, draft: &mut Draft) -> Local {
-        let mut made = Node::new(title(used), id.0, Part::Pass, counts(used.description));
+        let number = self.number(id);
+        let mut made = Node::new(title(used), number, Part::Pass, counts(used.description));
         made.counted = self.is_counted(id);
         let local = draft.assembly.node(made);
-        draft.programs.push((local, id));
+        match self.again.is_some_and(|again| again.keeps(Key::Node(number))) {
+            true => draft.kept.push((local, Key::Node(number))),
+            false => draft.programs.push((local, id)),
+        }
         local
     }
 
@@ -37,6 +42,9 @@ impl Builder<'_> {
     ) -> Result<(), BuildError> {
         let (enters, leaves) = (self.enters(id), self.leaves(id));
         let (Some(enters), Some(leaves)) = (enters, leaves) else { return Ok(()) };
+        if self.again.is_some_and(|again| again.keeps(Key::Node(self.number(id)))) {
+            return Ok(());
+        }
         let started = self.outside().program(id, used, stands(&self.plan.graph, id))?;
         let mut put = |place: usize, part: Part| {
             let draft = &mut drafts[place];

@@ -54,7 +54,7 @@ impl Kernel {
         }
         self.calls(graph, ended, &mut told);
         self.ways_out(graph, (process, ended), &mut told);
-        Remains { nodes, imported: Vec::new(), failure: None, kernel: Some(told) }
+        Remains { nodes, kernel: Some(told), ..Remains::default() }
     }
 
     /// What a step has taken: what came to it, but for what it was unsure of, for one of the nodes

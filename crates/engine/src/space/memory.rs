@@ -54,6 +54,19 @@ impl<'a> Memory<'a> {
         Some((RichPointer::new(self.work.id(), place, abi::Class::NONE), copy))
     }
 
+    /// A copy of a block that another space held, held here.
+    pub(crate) fn adopt(&self, entry: &Entry, frame: &[u8]) -> Option<(Entry, Pin)> {
+        let old = entry.frame();
+        if old.is_hole() {
+            return Some((*entry, NOTHING));
+        }
+        let (copy, _) = self.copy(frame)?;
+        let pin = self.work.pin(copy.place)?;
+        let pointer = copy.with_class(entry.pointer.class);
+        let pointer = pointer.within(entry.marks.view, entry.pointer.length());
+        Some((Entry::new(pointer, entry.context, entry.marks), pin_of(WORK, pin)))
+    }
+
     /// The intake in which a block may stay while it is held, and its number.
     fn stays(&self, pointer: RichPointer) -> Option<(u64, &'a Pool)> {
         let stays = |pool: &Pool| !pool.is_lent() && !is_tight(pool);

@@ -6,12 +6,14 @@
 //! - [`section`]: Boolean sections by sequence;
 //! - [`join`]: branches back into input order;
 //! - [`pause`]: the walk at rest;
+//! - [`graft`]: another graph in a space that goes on;
 //! - [`edit`]: blocks changed when nobody has a view of them;
 //! - [`taped`]: turns written into a record, and turns taken from one;
 //! - [`memory`]: what the space does for its filters.
 
 pub(crate) mod assemble;
 pub mod edit;
+pub(crate) mod graft;
 mod join;
 pub(crate) mod memory;
 pub mod node;
@@ -24,9 +26,9 @@ pub(crate) mod walk;
 use crate::control::Control;
 use crate::failure::PathFailure;
 use crate::kernel::Told;
-use crate::live::{Duty, Orders};
+use crate::live::{Duty, Loan, Orders};
 use crate::process::{self, Demand};
-use crate::report::Counted;
+use crate::report::{Counted, Retired};
 use crate::ring::Import;
 use buffer::pool::Pool;
 use buffer::signal::{Bell, Ticket};
@@ -69,6 +71,12 @@ pub struct Space {
     answered: u32,
     /// What somebody outside wants done.
     duty: Duty,
+    /// Who wants the space for a while.
+    wanted: Option<Loan>,
+    /// What was counted by what is no more.
+    retired: Retired,
+    /// The halves of programs that are no more.
+    programs_gone: Vec<Node>,
     demand: Arc<Demand>,
     /// The halves of programs to which blocks go here, until their end is known; and whether it is
     /// known to the others that they take no more.
@@ -135,7 +143,7 @@ pub(crate) struct Parts {
 }
 
 /// What a space leaves behind when it has ended.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Remains {
     /// The nodes with their counters.
     pub nodes: Vec<Node>,
@@ -145,6 +153,10 @@ pub struct Remains {
     pub failure: Option<PathFailure>,
     /// Of a kernel space, what was counted beside its nodes.
     pub(crate) kernel: Option<Told>,
+    /// What was counted by what was no more when it ended.
+    pub(crate) retired: Retired,
+    /// The halves of programs that were no more when it ended.
+    pub(crate) programs: Vec<Node>,
 }
 
 /// What came over a ring, counted by the side that took it.
@@ -207,6 +219,9 @@ impl Space {
             control,
             answered: 0,
             duty,
+            wanted: None,
+            retired: Retired::default(),
+            programs_gone: Vec::new(),
             demand,
             programs,
             bell,
@@ -224,6 +239,13 @@ impl Space {
         }
         loop {
             let mut pass = self.pass();
+            if let Some(loan) = self.wanted.take() {
+                match loan.out(self) {
+                    Ok(back) => self = back,
+                    Err(remains) => return *remains,
+                }
+                continue;
+            }
             if pass.open && !pass.moved && self.turn.failure.is_none() {
                 self.settle();
                 // Whoever rings after this has the space look once more before it sleeps.
@@ -237,6 +259,19 @@ impl Space {
                 return self.end();
             }
         }
+    }
+
+    /// Gives the space to who wants it, if anybody does, until it comes back.
+    pub(crate) fn lend(mut self) -> Result<Self, Box<Remains>> {
+        match self.wanted.take() {
+            Some(loan) => loan.out(self),
+            None => Ok(self),
+        }
+    }
+
+    /// Whom the space is to be given to before its next pass.
+    pub(crate) fn is_wanted(&mut self, loan: Loan) {
+        self.wanted = Some(loan);
     }
 
     /// Asks every input once and never sleeps; answers whether there may be more. For a caller that
@@ -296,13 +331,7 @@ impl Space {
         if self.control.asked() > 0 {
             self.answer(true);
         }
-        if self.duty.0.waits() {
-            self.obey();
-        }
-        let now = match self.clock {
-            Clock::Blocks(newest) => newest,
-            Clock::Live => self.live(),
-        };
+        let now = self.now();
         self.finish(now);
         self.duty.leave(self.counted());
         self.remains()
@@ -333,7 +362,8 @@ impl Space {
 
     /// What was counted here until now.
     pub(crate) fn counted(&self) -> Counted {
-        Counted::new(&self.nodes, self.imported(), self.turn.failure.is_some())
+        let failed = self.turn.failure.is_some();
+        Counted::new(&self.nodes, self.imported(), &self.retired, failed)
     }
 
     /// Asks every input once.
@@ -341,6 +371,9 @@ impl Space {
         let mut pass = Pass::default();
         if self.duty.0.waits() {
             self.obey();
+            if self.wanted.is_some() {
+                return Pass { moved: true, open: true, ..pass };
+            }
         }
         if self.control.asked() != self.answered {
             self.answer(false);
@@ -586,6 +619,14 @@ impl Space {
         self.work.turn();
     }
 
+    /// The path's clock between two walks.
+    fn now(&self) -> Time {
+        match self.clock {
+            Clock::Blocks(newest) => newest,
+            Clock::Live => self.live(),
+        }
+    }
+
     fn live(&self) -> Time {
         sys::clock::monotonic().wrapping_add(self.epoch)
     }
@@ -669,7 +710,9 @@ impl Space {
 
     fn remains(self) -> Remains {
         let imported = self.imported();
-        Remains { nodes: self.nodes, imported, failure: self.turn.failure, kernel: None }
+        let (retired, programs) = (self.retired, self.programs_gone);
+        let failure = self.turn.failure;
+        Remains { nodes: self.nodes, imported, failure, kernel: None, retired, programs }
     }
 
     /// What came over rings.

@@ -24,6 +24,10 @@ pub struct Node {
     pub counted: bool,
     /// What came in, by incoming arc; counted here, never copied from the other side.
     pub taken: Vec<Amount>,
+    /// What came in over arcs that are no more.
+    pub taken_before: Amount,
+    /// Whether what ran here goes on in another space.
+    pub away: bool,
     /// What left, counted where it was routed.
     pub flow: Flow,
     /// What the filter itself counted.
@@ -189,6 +193,8 @@ impl Node {
             arcs: Vec::new(),
             counted: false,
             taken: Vec::new(),
+            taken_before: Amount::default(),
+            away: false,
             flow: Flow::default(),
             counts,
             holds: Holds::new(0, 0),
@@ -202,7 +208,7 @@ impl Node {
     /// All that came in.
     #[must_use]
     pub fn taken_in_all(&self) -> Amount {
-        self.taken.iter().fold(Amount::default(), |a, b| Amount {
+        self.taken.iter().fold(self.taken_before, |a, b| Amount {
             blocks: a.blocks + b.blocks,
             bytes: a.bytes + b.bytes,
         })

@@ -170,6 +170,19 @@ impl Holds {
         })
     }
 
+    /// Has every held block lie elsewhere, as its filter moves to another space.
+    pub fn relocate(&mut self, mut to: impl FnMut(&Entry, Pin) -> (Entry, Pin)) {
+        let mut held = vec![true; self.slots.len()];
+        for free in &self.free {
+            if let Some(held) = held.get_mut(*free as usize) {
+                *held = false;
+            }
+        }
+        for (slot, _) in self.slots.iter_mut().zip(held).filter(|(_, held)| *held) {
+            (slot.entry, slot.pin) = to(&slot.entry, slot.pin);
+        }
+    }
+
     fn last_not_after(&self, list: &HeldList, key: u32) -> u32 {
         let mut behind = 0;
         let mut at = list.head;

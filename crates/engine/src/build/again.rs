@@ -1,0 +1,158 @@
+//! From another plan to what is to be put into spaces that run: nodes, rings, sinks and programs
+//! that are new, and places for what stays.
+//!
+//! As when a path is built for the first time, what can fail comes in the order in which it is
+//! cheapest to undo, and nothing that runs is touched: whatever was made is given back when a later
+//! step fails.
+
+use super::running::{Ids, Part, RunningRing, RunningSpace};
+use super::{
+    BATCH, BuildError, Builder, Draft, Extras, Parts, PoolConfig, Settings, Space, bell, between,
+    inside, intake_for, pool, programs,
+};
+use crate::kernel::point::Points;
+use crate::space::assemble::Assembly;
+use crate::space::graft::{Graft, Key};
+use pipeline::plan::Plan;
+use std::collections::HashSet;
+use std::sync::Arc;
+use sys::memory::Lender;
+
+/// What runs of a part for which another plan is built.
+pub(crate) struct Again<'a> {
+    pub(crate) part: &'a Part,
+    /// The nodes that stay.
+    pub(crate) kept: &'a HashSet<usize>,
+    /// Those of them that are made anew.
+    pub(crate) renewed: &'a HashSet<usize>,
+}
+
+impl Again<'_> {
+    /// Whether this stays.
+    pub(super) fn keeps(&self, key: Key) -> bool {
+        matches!(key, Key::Node(number) if self.kept.contains(&number))
+    }
+}
+
+/// What is to be put into the spaces of a part.
+#[derive(Debug)]
+pub(crate) struct Prepared {
+    /// The spaces of the new plan in its order: which, whether it is new, and what comes there.
+    pub(crate) spaces: Vec<PreparedSpace>,
+    pub(crate) rings: Vec<RunningRing>,
+    pub(crate) lenders: Vec<Arc<dyn Lender>>,
+}
+
+/// What is to be put into a space.
+#[derive(Debug)]
+pub(crate) struct PreparedSpace {
+    pub(crate) running: RunningSpace,
+    /// The space, if it does not run yet.
+    pub(crate) fresh: Option<Space>,
+    pub(crate) graft: Graft,
+}
+
+/// Builds what is new in a part of a plan.
+pub(crate) fn prepare(
+    (plan, ids): (&Plan, &Ids),
+    part: usize,
+    again: &Again<'_>,
+    origins: &[String],
+    (settings, extras): (Settings, &Extras),
+) -> Result<Prepared, BuildError> {
+    let spaces = inside::threads(plan, part);
+    let running = again.part;
+    let mut all = Vec::new();
+    for space in &spaces {
+        let name = &plan.spaces[*space].name;
+        let known = running.spaces.iter().find(|known| known.name == *name);
+        let reads = between::reads(plan, *space);
+        all.push(match known {
+            Some(known) if reads && !known.reads => {
+                let what = format!("{name} runs and cannot begin to read descriptors");
+                return Err(BuildError::Unexpected(what));
+            }
+            Some(known) => (Some(known.clone()), Arc::clone(&known.bell)),
+            None => (None, Arc::new(bell(plan, *space)?)),
+        });
+    }
+    let points = Points::default();
+    let mut builder = Builder {
+        plan,
+        ids,
+        again: Some(again),
+        origins,
+        points: &points,
+        settings,
+        extras,
+        part,
+        spaces,
+        bells: all.iter().map(|(_, bell)| Arc::clone(bell)).collect(),
+        control: Arc::clone(&running.control),
+        demand: Arc::clone(&running.demand),
+        tells_time: false,
+        epoch: running.epoch,
+    };
+    let mut ends = builder.rings()?;
+    let rings = ends.iter().map(|ends| builder.running_ring(ends)).collect();
+    let mut drafts = Vec::new();
+    for place in 0..builder.spaces.len() {
+        drafts.push(builder.space(place, &mut ends)?);
+    }
+    let mut lenders = running.lenders.clone();
+    lenders.extend(drafts.iter().flat_map(|draft| draft.lenders.clone()));
+    for draft in &mut drafts {
+        for (local, id) in std::mem::take(&mut draft.sinks) {
+            draft.assembly.replace(local, builder.outside().sink(id, &lenders)?);
+        }
+    }
+    for (id, used) in programs(&plan.graph) {
+        builder.program(id, used, &mut drafts)?;
+    }
+    builder.bound_signals(&mut drafts);
+    let mut spaces = Vec::new();
+    for (place, (draft, (known, _))) in drafts.into_iter().zip(all).enumerate() {
+        let Draft { assembly, inputs, lent, kept, renewed, .. } = draft;
+        let graft = Graft { assembly, kept, inputs, intakes: lent, renewed };
+        let (running, fresh) = match known {
+            Some(running) => (running, None),
+            None => {
+                let space = builder.empty(place)?;
+                let (orders, bell) = (space.orders(), Arc::clone(&builder.bells[place]));
+                let reads = between::reads(plan, builder.spaces[place]);
+                let running = RunningSpace { name: builder.name(place), orders, bell, reads };
+                (running, Some(space))
+            }
+        };
+        spaces.push(PreparedSpace { running, fresh, graft });
+    }
+    Ok(Prepared { spaces, rings, lenders })
+}
+
+impl Builder<'_> {
+    /// A space in which nothing runs yet.
+    fn empty(&self, place: usize) -> Result<Space, BuildError> {
+        let Some(again) = self.again else {
+            return Err(BuildError::Unexpected("an empty space in a first plan".to_owned()));
+        };
+        let (nodes, shape) = Assembly::default().done();
+        Ok(Space::new(Parts {
+            name: self.name(place),
+            nodes,
+            shape,
+            intakes: vec![pool(intake_for(PoolConfig::default().segment))?],
+            work: pool(PoolConfig::default())?,
+            inputs: Vec::new(),
+            left: again.part.left.clone(),
+            timed: self.settings.timed,
+            copies: self.settings.copies,
+            batch: BATCH,
+            control: Arc::clone(&self.control),
+            demand: Arc::clone(&self.demand),
+            bell: Arc::clone(&self.bells[place]),
+            clock: again.part.clock,
+            epoch: self.epoch,
+            tape: (self.extras.tape.clone(), self.spaces[place]),
+        }))
+    }
+}

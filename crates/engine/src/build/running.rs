@@ -1,0 +1,149 @@
+//! What is remembered of a path that runs, so that another request can be put in its place.
+//!
+//! Nodes and edges have **numbers** that they keep for as long as the path lives, whatever plan it
+//! follows at the moment: counters, rings and programs are known by them inside. Outside, in the
+//! ledger and in reports, they have the places of the plan ([`State::place_of`]); what is in no
+//! plan any more has the place [`GONE`].
+
+use super::{Extras, Settings};
+use crate::control::Control;
+use crate::live::Orders;
+use crate::process::Demand;
+use crate::run::Crew;
+use crate::space::Clock;
+use crate::space::walk::Left;
+use buffer::signal::Bell;
+use filter::Time;
+use pipeline::plan::Plan;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use sys::memory::Lender;
+
+/// The place, in the ledger, of what was in the path once and is in its plan no more.
+pub const GONE: usize = usize::MAX;
+
+/// All connected parts of a request that runs.
+#[derive(Debug)]
+pub(crate) struct Whole {
+    pub(crate) settings: Settings,
+    pub(crate) extras: Extras,
+    state: Mutex<State>,
+}
+
+/// What a path is at the moment.
+#[derive(Debug)]
+pub(crate) struct State {
+    /// The request, if anybody has said it.
+    pub(crate) text: Option<String>,
+    pub(crate) plan: Plan,
+    pub(crate) ids: Ids,
+    /// The names of all sources that there have been.
+    pub(crate) origins: Vec<String>,
+    pub(crate) parts: Vec<Part>,
+}
+
+/// The numbers of the nodes and edges of a plan.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Ids {
+    pub(crate) nodes: Vec<usize>,
+    pub(crate) edges: Vec<usize>,
+    /// The next that are free.
+    pub(crate) next: (usize, usize),
+}
+
+/// One connected part.
+#[derive(Debug)]
+pub(crate) struct Part {
+    pub(crate) control: Arc<Control>,
+    pub(crate) demand: Arc<Demand>,
+    pub(crate) left: Option<Arc<Left>>,
+    pub(crate) clock: Clock,
+    pub(crate) epoch: Time,
+    pub(crate) lenders: Vec<Arc<dyn Lender>>,
+    pub(crate) spaces: Vec<RunningSpace>,
+    pub(crate) rings: Vec<RunningRing>,
+    /// The spaces that have left it.
+    pub(crate) gone: Vec<Arc<Orders>>,
+    /// The spaces as [`Live`](crate::live::Live) knows them.
+    pub(crate) listed: Arc<Mutex<Vec<Arc<Orders>>>>,
+    /// Whether programs run for it in the kernel.
+    pub(crate) kernel: bool,
+    /// Who starts threads for it, while it runs.
+    pub(crate) crew: Option<Crew>,
+}
+
+/// A space of a path.
+#[derive(Clone, Debug)]
+pub(crate) struct RunningSpace {
+    pub(crate) name: String,
+    pub(crate) orders: Arc<Orders>,
+    pub(crate) bell: Arc<Bell>,
+    /// Whether it can sleep on descriptors.
+    pub(crate) reads: bool,
+}
+
+/// A ring of a path.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct RunningRing {
+    /// The number of the edge for which it was made.
+    pub(crate) number: usize,
+    pub(crate) near: String,
+    pub(crate) far: String,
+    /// The number of the node to which it leads.
+    pub(crate) to: usize,
+    pub(crate) stride: usize,
+}
+
+impl Part {
+    /// Says which spaces there are now.
+    pub(crate) fn tell(&self) {
+        let spaces = self.spaces.iter().map(|space| Arc::clone(&space.orders)).collect();
+        *self.listed.lock().unwrap_or_else(PoisonError::into_inner) = spaces;
+    }
+}
+
+impl RunningRing {
+    /// Whether one can do for the other.
+    pub(crate) fn is_same(&self, other: &Self) -> bool {
+        Self { number: 0, ..self.clone() } == Self { number: 0, ..other.clone() }
+    }
+}
+
+impl Ids {
+    /// The numbers of a plan that is the first.
+    pub(crate) fn of(plan: &Plan) -> Self {
+        let (nodes, edges) = (plan.graph.nodes.len(), plan.graph.edges.len());
+        Self { nodes: (0..nodes).collect(), edges: (0..edges).collect(), next: (nodes, edges) }
+    }
+}
+
+impl State {
+    pub(crate) const fn new(plan: Plan, ids: Ids, origins: Vec<String>, parts: Vec<Part>) -> Self {
+        Self { text: None, plan, ids, origins, parts }
+    }
+
+    /// Where the nodes and edges of these numbers stand in the plan.
+    pub(crate) fn place_of(&self) -> (Places, Places) {
+        (Places(self.ids.nodes.clone()), Places(self.ids.edges.clone()))
+    }
+}
+
+/// Numbers by place.
+pub(crate) struct Places(Vec<usize>);
+
+impl Places {
+    /// Where this number stands, or [`GONE`].
+    pub(crate) fn of(&self, number: usize) -> usize {
+        self.0.iter().position(|other| *other == number).unwrap_or(GONE)
+    }
+}
+
+impl Whole {
+    pub(crate) fn new(settings: Settings, extras: Extras, state: State) -> Arc<Self> {
+        Arc::new(Self { settings, extras, state: Mutex::new(state) })
+    }
+
+    /// What the path is; nobody changes it meanwhile.
+    pub(crate) fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

@@ -1,0 +1,239 @@
+//! Another request in the place of one that runs, without losing a block. [Th §5.4]
+//!
+//! In: a path that runs ([`Live`]) and an edit of its request. Out: what the ledger says of the
+//! switch, or why everything is as before.
+//!
+//! 1. The edited text is checked and planned. What stays keeps its space, so that a change moves
+//!    nothing that was not asked to be moved; if no plan does that, the planner is free.
+//! 2. What is new is built, beside the path that runs ([`crate::build`]). Whatever fails until
+//!    here, and in the next step, leaves the path as it is.
+//! 3. The spaces that differ are taken at block boundaries ([`switch`]): each is between two
+//!    passes, and no block is under way in it.
+//! 4. What goes lets out what it holds and is finished, and what lies in rings that go is taken,
+//!    all in the old graph. Now the old graph has settled its accounts; the new one has none yet.
+//! 5. The new graph is put in, and the spaces go on.
+//!
+//! So every block that came before the boundary met the old graph alone, and every one behind it
+//! meets the new one alone. The answer does not rest on that: it is read from the counters of both.
+
+mod identity;
+mod switch;
+
+use crate::build::running::{Ids, RunningSpace, State};
+use crate::build::{Again, BuildError, Extras, Prepared, Settings, prepare};
+use crate::catalogue::House;
+use crate::live::{Live, NotTaken};
+use crate::record::Tape;
+use crate::report::Reported;
+use crate::run::Thread;
+use identity::Matched;
+use pipeline::Diagnostic;
+use pipeline::edit::{Edit, Misfit};
+use pipeline::plan::{Machine, Plan, Unplaceable};
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// What the ledger says of a switch.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Switched {
+    /// How many blocks had come into the first space that differs: all of them met the old graph,
+    /// and no other.
+    pub position: u64,
+    /// Blocks that had come into the old graph and left it nowhere.
+    pub lost: u64,
+    /// Blocks that left it more often than they came, or came from it into the new one again.
+    pub duplicated: u64,
+    /// Blocks that were in the new graph before the old one had settled its accounts.
+    pub reordered: u64,
+    /// Blocks in rings of spaces that leave and had not ended when this was told: they go on.
+    pub draining: u64,
+    /// For how long any space stood still, from the first that did to the last that went on, in ns.
+    pub paused_ns: u64,
+    /// What sources lost meanwhile, before it came here: name, place, blocks.
+    pub source_drops: Vec<(String, &'static str, u64)>,
+    /// What filters and sinks had to say that are no more, by number.
+    pub reports: Vec<Reported>,
+    /// The request that runs now.
+    pub text: String,
+}
+
+impl fmt::Display for Switched {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { position, lost, duplicated, reordered, draining, paused_ns, .. } = self;
+        let paused = paused_ns / 1000;
+        write!(f, "switched at block {position}: lost {lost}, duplicated {duplicated}, ")?;
+        write!(f, "reordered {reordered}, paused {paused} µs")?;
+        if *draining > 0 {
+            write!(f, "; {draining} still drain")?;
+        }
+        for (name, place, blocks) in &self.source_drops {
+            write!(f, "; `{name}` lost {blocks} meanwhile ({place})")?;
+        }
+        Ok(())
+    }
+}
+
+/// Why a path was not changed. It runs as before.
+#[derive(Debug)]
+pub enum Unchanged {
+    /// The request cannot be edited so.
+    Misfit(Misfit),
+    /// The new request has mistakes.
+    Mistakes {
+        /// The new request.
+        text: String,
+        /// What is wrong with it.
+        mistakes: Vec<Diagnostic>,
+    },
+    /// No space can run something of it.
+    Unplaceable(Unplaceable),
+    /// Something new could not be built.
+    Build(BuildError),
+    /// A space could not be had in time, or has ended.
+    NotTaken(NotTaken),
+    /// It cannot be done while the path runs, for this reason.
+    Refused(String),
+}
+
+impl fmt::Display for Unchanged {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Misfit(why) => write!(f, "{why}"),
+            Self::Mistakes { text, mistakes } => {
+                f.write_str(&pipeline::render(text, mistakes, false))
+            }
+            Self::Unplaceable(why) => write!(f, "{why}"),
+            Self::Build(why) => write!(f, "{why}"),
+            Self::NotTaken(why) => write!(f, "{why}"),
+            Self::Refused(why) => f.write_str(why),
+        }
+    }
+}
+
+impl std::error::Error for Unchanged {}
+
+impl From<NotTaken> for Unchanged {
+    fn from(why: NotTaken) -> Self {
+        Self::NotTaken(why)
+    }
+}
+
+impl From<BuildError> for Unchanged {
+    fn from(why: BuildError) -> Self {
+        Self::Build(why)
+    }
+}
+
+/// Edits the request of a running path, and the path with it. The spaces that differ must be at a
+/// block boundary within `limit`. One change at a time: another one waits for this one.
+pub fn change(
+    live: &Live,
+    edit: &Edit,
+    machine: &Machine,
+    limit: Duration,
+) -> Result<Switched, Unchanged> {
+    let Some(whole) = live.whole() else {
+        return Err(Unchanged::Refused("this path was not built from a plan".to_owned()));
+    };
+    if !matches!(whole.extras.tape, Tape::Off) {
+        let why = "it is recorded, or comes from a record, which tells of one request only";
+        return Err(Unchanged::Refused(why.to_owned()));
+    }
+    let mut state = whole.state();
+    let text = state
+        .text
+        .clone()
+        .ok_or_else(|| Unchanged::Refused("nobody said which request this path runs".to_owned()))?;
+    let edited = edit.apply(&text).map_err(Unchanged::Misfit)?;
+    let (graph, mistakes) = pipeline::read(&edited.text, &House);
+    if mistakes.iter().any(|mistake| mistake.severity == pipeline::language::Severity::Error) {
+        return Err(Unchanged::Mistakes { text: edited.text, mistakes });
+    }
+    let matched = Matched::plan(graph, &edited, &state, machine).map_err(Unchanged::Unplaceable)?;
+    matched.may_be(&state)?;
+    let mut changed = Changed::prepare(matched, &state, (whole.settings, &whole.extras))?;
+    let mut switched = changed.switch(limit)?;
+    switched.text = edited.text;
+    let gone =
+        |number: &usize| state.ids.nodes.contains(number) && !changed.ids.nodes.contains(number);
+    switched.reports.retain(|report| gone(&report.planned));
+    changed.keep(&mut state, switched.text.clone());
+    Ok(switched)
+}
+
+/// A change that has been built.
+struct Changed {
+    plan: Plan,
+    ids: Ids,
+    origins: Vec<String>,
+    /// By part: what is put into its spaces.
+    parts: Vec<Prepared>,
+    /// The spaces to be switched, in the order of the plan.
+    desks: Vec<switch::Desk>,
+    /// Spaces in which nothing is left.
+    leaving: Vec<switch::Leaving>,
+    threads: Vec<Option<Thread>>,
+}
+
+impl Changed {
+    fn prepare(
+        matched: Matched,
+        state: &State,
+        with: (Settings, &Extras),
+    ) -> Result<Self, Unchanged> {
+        let Matched { plan, ids, kept, renewed, origins } = &matched;
+        let (mut parts, mut desks, mut leaving) = (Vec::new(), Vec::new(), Vec::new());
+        let mut threads = Vec::new();
+        for (number, part) in state.parts.iter().enumerate() {
+            let again = Again { part, kept, renewed };
+            let mut prepared = prepare((plan, ids), number, &again, origins, with)?;
+            for space in &mut prepared.spaces {
+                let name = &space.running.name;
+                let differs = matched.differs(state, number, name);
+                if space.fresh.is_none() && !differs {
+                    continue;
+                }
+                let thread = match &space.fresh {
+                    None => None,
+                    Some(_) => {
+                        let crew = part.crew.as_ref().ok_or(NotTaken::Ended)?;
+                        Some(crew.further(name.clone()).map_err(BuildError::Machine)?)
+                    }
+                };
+                let graft = std::mem::take(&mut space.graft);
+                desks.push(switch::Desk::new(&space.running, space.fresh.take(), graft));
+                threads.push(thread);
+            }
+            let stays = |name: &str| prepared.spaces.iter().any(|s| s.running.name == name);
+            let goes = part.spaces.iter().filter(|space| !stays(&space.name));
+            leaving.extend(goes.map(switch::Leaving::new));
+            parts.push(prepared);
+        }
+        let Matched { plan, ids, origins, .. } = matched;
+        Ok(Self { plan, ids, origins, parts, desks, leaving, threads })
+    }
+
+    fn switch(&mut self, limit: Duration) -> Result<Switched, Unchanged> {
+        let desks = std::mem::take(&mut self.desks);
+        switch::switch(desks, &self.leaving, std::mem::take(&mut self.threads), limit)
+    }
+
+    /// The path is this from now on.
+    fn keep(self, state: &mut State, text: String) {
+        let Self { plan, ids, origins, parts, .. } = self;
+        for (part, prepared) in state.parts.iter_mut().zip(parts) {
+            part.demand.follow(&plan.graph, &ids.nodes);
+            let left = |old: &&RunningSpace| {
+                !prepared.spaces.iter().any(|new| Arc::ptr_eq(&new.running.orders, &old.orders))
+            };
+            part.gone.extend(part.spaces.iter().filter(left).map(|old| Arc::clone(&old.orders)));
+            part.spaces = prepared.spaces.into_iter().map(|space| space.running).collect();
+            part.rings = prepared.rings;
+            part.lenders = prepared.lenders;
+            part.control.ring_only(part.spaces.iter().map(|space| Arc::clone(&space.bell)));
+            part.tell();
+        }
+        (state.plan, state.ids, state.origins, state.text) = (plan, ids, origins, Some(text));
+    }
+}

@@ -1,0 +1,321 @@
+//! The switch: spaces that differ are taken at block boundaries, settle their accounts in the old
+//! graph, get the new one, and go on.
+
+use super::{Switched, Unchanged};
+use crate::build::running::RunningSpace;
+use crate::ledger::{EdgeKind, Ledger, is_lost};
+use crate::live::{Lent, Orders};
+use crate::report::{self, Counted};
+use crate::run::Thread;
+use crate::space::Space;
+use crate::space::graft::{Graft, Key};
+use crate::space::node::Node;
+use buffer::signal::Bell;
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+/// A space that is to be switched.
+pub(super) struct Desk {
+    orders: Arc<Orders>,
+    bell: Arc<Bell>,
+    fresh: Option<Space>,
+    graft: Graft,
+    /// What is in it afterwards.
+    stays: HashSet<Key>,
+}
+
+impl Desk {
+    pub(super) fn new(running: &RunningSpace, fresh: Option<Space>, graft: Graft) -> Self {
+        let stays = graft.kept.iter().map(|(_, key)| *key).collect();
+        let (orders, bell) = (Arc::clone(&running.orders), Arc::clone(&running.bell));
+        Self { orders, bell, fresh, graft, stays }
+    }
+}
+
+/// A space in which nothing is left: it ends by itself when it has taken what lies in its rings.
+pub(super) struct Leaving {
+    orders: Arc<Orders>,
+}
+
+impl Leaving {
+    pub(super) fn new(running: &RunningSpace) -> Self {
+        Self { orders: Arc::clone(&running.orders) }
+    }
+}
+
+/// A space that stands still: it was lent, or has not begun.
+enum Standing {
+    Lent(Lent),
+    Fresh(Space),
+}
+
+impl Standing {
+    fn space(&mut self) -> &mut Space {
+        match self {
+            Self::Lent(lent) => &mut lent.space,
+            Self::Fresh(space) => space,
+        }
+    }
+}
+
+/// Switches these spaces.
+pub(super) fn switch(
+    desks: Vec<Desk>,
+    leaving: &[Leaving],
+    threads: Vec<Option<Thread>>,
+    limit: Duration,
+) -> Result<Switched, Unchanged> {
+    let deadline = sys::clock::monotonic().saturating_add(nanos(limit));
+    let left = || Duration::from_nanos(deadline.saturating_sub(sys::clock::monotonic()));
+    let mut begin = None;
+    let mut taken: Vec<(Desk, Standing)> = Vec::new();
+    for mut desk in desks {
+        let standing = match desk.fresh.take() {
+            Some(space) => Standing::Fresh(space),
+            None => match desk.orders.borrow(left()) {
+                Ok(lent) => Standing::Lent(lent),
+                Err(why) => return Err(give_back(taken, why.into())),
+            },
+        };
+        begin.get_or_insert_with(sys::clock::monotonic);
+        taken.push((desk, standing));
+    }
+    if let Err(why) = renew(&mut taken) {
+        return Err(give_back(taken, why));
+    }
+    let mut switched = Switched::default();
+    let first = taken.iter_mut().find(|(_, standing)| matches!(standing, Standing::Lent(_)));
+    switched.position = first.map_or(0, |(_, standing)| standing.space().counted().position());
+    let drops = dropped(&mut taken);
+    let start: Vec<Counted> = counted(&mut taken);
+    let rings: HashSet<usize> = taken.iter_mut().flat_map(rings_that_go).collect();
+    settle(&mut taken);
+    let before: Vec<Counted> = counted(&mut taken);
+    let left_behind = graft(&mut taken);
+    let after: Vec<Counted> = counted(&mut taken);
+    let now = dropped(&mut taken);
+    for (key, blocks) in &now {
+        let more = blocks - drops.get(key).copied().unwrap_or(0).min(*blocks);
+        if more > 0 {
+            switched.source_drops.push((key.0.clone(), key.1, more));
+        }
+    }
+    // Sinks first.
+    for ((_, standing), thread) in taken.into_iter().zip(threads).rev() {
+        match (standing, thread) {
+            (Standing::Lent(lent), _) => lent.back(),
+            (Standing::Fresh(space), Some(thread)) => thread.go(space),
+            (Standing::Fresh(_), None) => {}
+        }
+    }
+    switched.paused_ns = begin.map_or(0, |begin| sys::clock::monotonic().saturating_sub(begin));
+    let last: Vec<Counted> = leaving.iter().filter_map(|one| one.orders.last(left())).collect();
+    let drains = last.len() < leaving.len();
+    judge(&mut switched, Counts { begin: start, before, after, last, left_behind, rings, drains });
+    Ok(switched)
+}
+
+/// The rings out of a space that go.
+fn rings_that_go((desk, standing): &mut (Desk, Standing)) -> Vec<usize> {
+    let keys = standing.space().keys().into_iter().filter(|key| !desk.stays.contains(key));
+    let number = |key| match key {
+        Key::Export(number) => Some(number),
+        Key::Node(_) | Key::Import(_) => None,
+    };
+    keys.filter_map(number).collect()
+}
+
+fn nanos(limit: Duration) -> u64 {
+    u64::try_from(limit.as_nanos()).unwrap_or(u64::MAX)
+}
+
+/// Nothing has happened.
+fn give_back(taken: Vec<(Desk, Standing)>, why: Unchanged) -> Unchanged {
+    for (_, standing) in taken.into_iter().rev() {
+        if let Standing::Lent(lent) = standing {
+            lent.back();
+        }
+    }
+    why
+}
+
+/// Filters that are made anew get what the old ones know.
+fn renew(taken: &mut [(Desk, Standing)]) -> Result<(), Unchanged> {
+    for done in 0..taken.len() {
+        let (desk, standing) = &mut taken[done];
+        if let Err(mistake) = standing.space().renew(&mut desk.graft.renewed) {
+            for (desk, standing) in &mut taken[..done] {
+                // What was taken from it fits it.
+                let _ = standing.space().renew(&mut desk.graft.renewed);
+            }
+            return Err(Unchanged::Refused(format!("the new filter is not given it: {mistake}")));
+        }
+    }
+    Ok(())
+}
+
+/// What goes lets out what it holds, and what lies in rings that go is taken, in the old graph.
+fn settle(taken: &mut [(Desk, Standing)]) {
+    let stays: HashSet<Key> = taken.iter().flat_map(|(desk, _)| &desk.stays).copied().collect();
+    let goes = |desk: &Desk, key: Key| match key {
+        Key::Node(_) => !stays.contains(&key),
+        Key::Export(_) | Key::Import(_) => !desk.stays.contains(&key),
+    };
+    let one = |desk: &Desk, space: &mut Space, wait: &dyn Fn()| {
+        while !space.empty_rings(&|key| goes(desk, key)) {
+            wait();
+        }
+        space.retire(&|key| !goes(desk, key));
+    };
+    let old = |standing: &Standing| matches!(standing, Standing::Lent(_));
+    if taken.iter().filter(|(_, standing)| old(standing)).count() < 2 {
+        for (desk, standing) in taken.iter_mut().filter(|(_, standing)| old(standing)) {
+            one(desk, standing.space(), &|| ());
+        }
+        return;
+    }
+    // Each in a thread: one may let out more than a ring holds, and another one takes it.
+    let settled = AtomicUsize::new(0);
+    std::thread::scope(|scope| {
+        for (desk, standing) in taken.iter_mut().filter(|(_, standing)| old(standing)) {
+            let (one, settled) = (&one, &settled);
+            scope.spawn(move || {
+                let bell = Arc::clone(&desk.bell);
+                let wait = || bell.sleep_for(bell.listen(), Duration::from_micros(200));
+                one(desk, standing.space(), &wait);
+                settled.fetch_add(1, Ordering::Relaxed);
+            });
+        }
+    });
+}
+
+/// The new graphs; answers how many blocks that are held did not arrive with their filters.
+fn graft(taken: &mut [(Desk, Standing)]) -> u64 {
+    let mut homes: HashMap<Key, usize> = HashMap::new();
+    for (at, (desk, _)) in taken.iter().enumerate() {
+        homes.extend(desk.stays.iter().map(|key| (*key, at)));
+    }
+    let mut lost = 0;
+    let mut arrived: Vec<HashMap<Key, Node>> = taken.iter().map(|_| HashMap::new()).collect();
+    for at in 0..taken.len() {
+        for key in taken[at].1.space().keys() {
+            let Some(home) = homes.get(&key).copied().filter(|home| *home != at) else { continue };
+            let Some(mut node) = taken[at].1.space().take_out(key) else { continue };
+            let (low, high) = taken.split_at_mut(at.max(home));
+            let (from, to) = match at < home {
+                true => (&mut low[at], &mut high[0]),
+                false => (&mut high[0], &mut low[home]),
+            };
+            lost += to.1.space().take_in(&mut node, from.1.space());
+            arrived[home].insert(key, node);
+        }
+    }
+    for ((desk, standing), mut arrived) in taken.iter_mut().zip(arrived) {
+        standing.space().graft(std::mem::take(&mut desk.graft), &mut arrived);
+    }
+    lost
+}
+
+fn counted(taken: &mut [(Desk, Standing)]) -> Vec<Counted> {
+    taken.iter_mut().map(|(_, standing)| standing.space().counted()).collect()
+}
+
+/// What sources have lost so far, by name and place.
+fn dropped(taken: &mut [(Desk, Standing)]) -> HashMap<(String, &'static str), u64> {
+    let ledger = report::joined(counted(taken), true);
+    let mut all = HashMap::new();
+    for (name, seen) in &ledger.sources {
+        for (place, blocks) in seen.dropped.iter().filter(|(place, _)| is_lost(place)) {
+            *all.entry((name.clone(), *place)).or_default() += blocks.unwrap_or(0);
+        }
+    }
+    all
+}
+
+/// What was counted at a switch.
+struct Counts {
+    /// When the spaces were taken.
+    begin: Vec<Counted>,
+    /// When the old graph had settled its accounts.
+    before: Vec<Counted>,
+    /// In the new graph, before it went on.
+    after: Vec<Counted>,
+    /// What spaces had counted that have ended since.
+    last: Vec<Counted>,
+    /// Held blocks that did not come along with their filter.
+    left_behind: u64,
+    /// The rings that go.
+    rings: HashSet<usize>,
+    /// Whether a space that leaves has not ended yet.
+    drains: bool,
+}
+
+/// What the counters say.
+fn judge(switched: &mut Switched, counts: Counts) {
+    let Counts { begin, before, after, last, left_behind, rings, drains } = counts;
+    switched.reports = report::joined_reports(&[after.clone(), last.clone()].concat());
+    let with = |spaces: Vec<Counted>| report::joined([spaces, last.clone()].concat(), true);
+    let (begin, old, new) = (report::joined(begin, true), with(before), with(after));
+    switched.lost = left_behind + thrown_away(&old).saturating_sub(thrown_away(&begin));
+    for node in &old.filters {
+        let (came, became) = node.balance();
+        switched.lost += came.saturating_sub(became);
+        switched.duplicated += became.saturating_sub(came);
+    }
+    for edge in &old.edges {
+        let dropped: u64 = edge.dropped.iter().map(|(_, amount)| amount.blocks).sum();
+        let ended = edge.taken.blocks + dropped;
+        let missing = edge.put.blocks.saturating_sub(ended);
+        match edge.kind {
+            EdgeKind::Ring if !rings.contains(&edge.planned) => {}
+            EdgeKind::Ring if drains => switched.draining += missing,
+            _ => switched.lost += missing,
+        }
+        switched.duplicated += ended.saturating_sub(edge.put.blocks);
+    }
+    // What stays goes on counting where it was: a difference is a block that was forgotten, or was
+    // counted twice.
+    for (was, is) in Sums::of(&old).0.into_iter().zip(Sums::of(&new).0) {
+        switched.lost += was.saturating_sub(is);
+        switched.duplicated += is.saturating_sub(was);
+    }
+    let nodes: HashSet<usize> = old.filters.iter().map(|node| node.planned).collect();
+    let edges: HashSet<usize> = old.edges.iter().map(|edge| edge.planned).collect();
+    let early = new.filters.iter().filter(|node| !nodes.contains(&node.planned));
+    switched.reordered = early.map(|node| node.taken.blocks + node.made.blocks).sum::<u64>();
+    let early = new.edges.iter().filter(|edge| !edges.contains(&edge.planned));
+    switched.reordered += early.map(|edge| edge.put.blocks).sum::<u64>();
+}
+
+/// Blocks that were thrown away for want of room or because something failed: not what filters drop
+/// because it is their task.
+fn thrown_away(ledger: &Ledger) -> u64 {
+    let ours = ["evicted", "no room", "failed"];
+    let filters = ledger.filters.iter().flat_map(|node| &node.dropped);
+    let filters = filters.filter(|(why, _)| ours.contains(&why.as_str())).map(|(_, a)| a.blocks);
+    let edges = ledger.edges.iter().flat_map(|edge| &edge.dropped).map(|(_, a)| a.blocks);
+    filters.sum::<u64>() + edges.sum::<u64>()
+}
+
+/// What a graph has counted in all.
+struct Sums([u64; 8]);
+
+impl Sums {
+    fn of(ledger: &Ledger) -> Self {
+        let mut sums = [0; 8];
+        for node in &ledger.filters {
+            let amounts = [node.taken, node.made, node.passed, node.unselected, node.consumed];
+            for (sum, amount) in sums.iter_mut().zip(amounts) {
+                *sum += amount.blocks;
+            }
+            sums[5] += node.held.blocks;
+        }
+        for edge in &ledger.edges {
+            sums[6] += edge.put.blocks;
+            sums[7] += edge.taken.blocks;
+        }
+        Self(sums)
+    }
+}

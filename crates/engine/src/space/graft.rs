@@ -1,0 +1,329 @@
+//! Another graph in a space that goes on: what stays keeps its nodes with all that they know, what
+//! goes is finished, what is new comes in. [Th §5.4]
+//!
+//! Done between two passes, when no block is under way in the space. First what goes is
+//! **retired**: from the sources to the sinks, every filter that goes lets out what it holds, along
+//! the old arcs, and every sink that goes is finished. Then the new graph is **grafted**: nodes,
+//! arcs and inputs of the new graph, in which what stays is put with its filter, its counters and
+//! what it holds. Counters of arcs that stay go on; what is gone has counted for the last time, and
+//! stays in the ledger.
+
+use super::assemble::Assembly;
+use super::memory::Memory;
+use super::node::{Arc as Edge, EdgeDrops, Node, NodeId, Part};
+use super::walk::Walk;
+use super::{GENERAL, Imported, Input, Space};
+use crate::process;
+use buffer::pool::Pool;
+use filter::{Amount, Filter, Gateway, Mistake};
+use std::collections::HashMap;
+
+/// What a node of a space is, wherever it stands: by the numbers that nodes and edges keep for as
+/// long as the path lives.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub(crate) enum Key {
+    /// What a node of the request runs.
+    Node(usize),
+    /// The near side of the ring of this edge.
+    Export(usize),
+    /// The far side of the ring of this edge.
+    Import(usize),
+}
+
+/// The new graph of a space.
+#[derive(Debug, Default)]
+pub(crate) struct Graft {
+    /// Nodes and arcs; where something stays, a place is kept for it.
+    pub(crate) assembly: Assembly,
+    /// Which places, and for what.
+    pub(crate) kept: Vec<(NodeId, Key)>,
+    /// Filters that are made anew and get what the old ones know.
+    pub(crate) renewed: Vec<(Key, Filter)>,
+    /// The inputs that are new; those of nodes that stay, stay.
+    pub(crate) inputs: Vec<Input>,
+    /// Memory for them: the first intake of theirs is the first of these.
+    pub(crate) intakes: Vec<Pool>,
+}
+
+/// An arc, wherever it stands: from, to, and the number of its edge.
+type Between = (Key, Key, usize);
+/// What an arc has counted on both sides.
+type OnArc = (Amount, EdgeDrops, Amount);
+
+impl Space {
+    /// What each node is.
+    pub(crate) fn keys(&self) -> Vec<Key> {
+        keys(&self.nodes, &self.inputs)
+    }
+
+    /// Lets what goes let out what it holds, along the arcs that there are, and ends it.
+    pub(crate) fn retire(&mut self, stays: &dyn Fn(Key) -> bool) {
+        let keys = self.keys();
+        let now = self.now();
+        for i in 0..self.shape.order.len() {
+            let at = self.shape.order[i];
+            if stays(keys[at]) {
+                continue;
+            }
+            if self.turn.failure.is_none() {
+                let mut memory =
+                    Memory { intakes: &self.intakes, work: &self.work, imported: None };
+                let mut walk =
+                    Walk::new(&mut self.nodes, &mut memory, &self.shape, now, &mut self.turn);
+                walk.finish(at);
+                let paused = walk.pause();
+                self.stage(now).go_on(paused, None);
+            }
+            self.turn_pools();
+            self.end_node(at);
+        }
+    }
+
+    /// Takes what lies in rings that go, and answers whether nothing more can come over them.
+    pub(crate) fn empty_rings(&mut self, goes: &dyn Fn(Key) -> bool) -> bool {
+        let mut emptied = true;
+        for i in 0..self.inputs.len() {
+            while let Input::Ring { import, ended: false, .. } = &self.inputs[i]
+                && goes(Key::Import(import.planned))
+                && self.turn.failure.is_none()
+            {
+                let mut pass = super::Pass::default();
+                self.import(i, &mut pass);
+                if !pass.moved {
+                    break;
+                }
+            }
+            if let Input::Ring { import, ended, .. } = &self.inputs[i] {
+                emptied &= *ended || !goes(Key::Import(import.planned));
+            }
+        }
+        emptied || self.turn.failure.is_some()
+    }
+
+    /// Gives the filters that are made anew what the old ones know. Where one does not take it,
+    /// everything is as before.
+    pub(crate) fn renew(&mut self, renewed: &mut [(Key, Filter)]) -> Result<(), Mistake> {
+        let keys = self.keys();
+        for done in 0..renewed.len() {
+            let (key, filter) = &mut renewed[done];
+            let Some(at) = keys.iter().position(|other| other == key) else { continue };
+            let Err(mistake) = exchange(&mut self.nodes[at], filter) else { continue };
+            for (key, filter) in &mut renewed[..done] {
+                if let Some(at) = keys.iter().position(|other| other == key) {
+                    // What was taken from it fits it.
+                    let _ = exchange(&mut self.nodes[at], filter);
+                }
+            }
+            return Err(mistake);
+        }
+        Ok(())
+    }
+
+    /// Goes on with another graph. `arrived` has what stays and comes from other spaces.
+    pub(crate) fn graft(&mut self, graft: Graft, arrived: &mut HashMap<Key, Node>) {
+        let Graft { mut assembly, kept, inputs, intakes, .. } = graft;
+        let before = self.counted();
+        let (old_keys, mut between) = (self.keys(), self.between());
+        let key_of = |at: NodeId, arc: &Edge| (old_keys[at], old_keys[arc.to], arc.planned);
+        let nodes = self.nodes.iter().enumerate();
+        let arcs: Vec<Vec<Between>> =
+            nodes.map(|(at, node)| node.arcs.iter().map(|arc| key_of(at, arc)).collect()).collect();
+        let old_names: Vec<String> = self.nodes.iter().map(|node| node.name.clone()).collect();
+        let told: Vec<Key> =
+            self.programs.iter().filter(|(_, told)| *told).map(|(at, _)| old_keys[*at]).collect();
+        let mut old: Vec<Option<Node>> =
+            std::mem::take(&mut self.nodes).into_iter().map(Some).collect();
+        let mut places: HashMap<Key, NodeId> = HashMap::new();
+        for (local, key) in &kept {
+            let from = old_keys.iter().position(|other| other == key);
+            let node = from.and_then(|at| old[at].take()).or_else(|| arrived.remove(key));
+            if let Some(node) = node {
+                places.insert(*key, *local);
+                stay(&mut assembly.nodes_mut()[*local], node);
+            }
+        }
+        let names: HashMap<NodeId, Key> =
+            places.iter().map(|(key, local)| (*local, *key)).collect();
+        carry(assembly.nodes_mut(), &names, &mut between);
+        let gone = |at: NodeId, arc: usize| {
+            arcs.get(at).and_then(|arcs| arcs.get(arc)).is_some_and(|arc| between.contains_key(arc))
+        };
+        let ended = |at: NodeId| old.get(at).and_then(Option::as_ref).is_some_and(|n| !n.away);
+        self.retired.add(before, &ended, &gone);
+        self.programs_gone.extend(old.into_iter().flatten().filter(|n| process::of(n).is_some()));
+        (self.nodes, self.shape) = assembly.done();
+        self.take_inputs((&old_keys, &old_names), &places, inputs);
+        self.intakes.extend(intakes);
+        let programs = (0..self.nodes.len()).filter(|at| process::is_input(&self.nodes[*at]));
+        self.programs =
+            programs.map(|at| (at, names.get(&at).is_some_and(|key| told.contains(key)))).collect();
+        let orders = self.orders();
+        for node in &mut self.nodes {
+            if let Part::Export(export) = &mut node.part {
+                export.tells(std::sync::Arc::clone(&orders));
+            }
+        }
+    }
+
+    /// Takes a node out that goes on elsewhere. What came to it here and went from it has been
+    /// counted: it stays in the ledger of this space.
+    pub(crate) fn take_out(&mut self, key: Key) -> Option<Node> {
+        let at = self.keys().iter().position(|other| *other == key)?;
+        let place = Node::new("", usize::MAX, Part::Pass, filter::Counts::default());
+        let mut node = std::mem::replace(&mut self.nodes[at], place);
+        let place = &mut self.nodes[at];
+        // The arcs stay until the graft, which keeps what they counted.
+        (place.name, place.planned) = (node.name.clone(), node.planned);
+        place.arcs = std::mem::take(&mut node.arcs);
+        place.taken = node.taken.clone();
+        place.away = true;
+        Some(node)
+    }
+
+    /// Copies what a node holds from the memory of the space from which it comes; answers how many
+    /// blocks there was no room for.
+    pub(crate) fn take_in(&mut self, node: &mut Node, from: &mut Self) -> u64 {
+        let mut theirs = Memory { intakes: &from.intakes, work: &from.work, imported: None };
+        let ours = Memory { intakes: &self.intakes, work: &self.work, imported: None };
+        let mut lost = 0;
+        node.holds.relocate(|entry, pin| {
+            let moved = ours.adopt(entry, theirs.frame(entry));
+            theirs.unpin(pin);
+            moved.unwrap_or_else(|| {
+                lost += 1;
+                (*entry, pin)
+            })
+        });
+        lost
+    }
+
+    /// The inputs of what stays, and the new ones.
+    fn take_inputs(
+        &mut self,
+        (old_keys, old_names): (&[Key], &[String]),
+        places: &HashMap<Key, NodeId>,
+        new: Vec<Input>,
+    ) {
+        let old = std::mem::take(&mut self.inputs);
+        for mut input in old {
+            let (Input::Source { node, .. } | Input::Ring { node, .. }) = &mut input;
+            match places.get(&old_keys[*node]) {
+                Some(local) => {
+                    *node = *local;
+                    self.inputs.push(input);
+                }
+                None => {
+                    if let Input::Ring { node, import, .. } = &input {
+                        let (planned, taken) = (import.planned, import.taken());
+                        let name = old_names[*node].clone();
+                        self.retired.over(Imported { planned, node: usize::MAX, name, taken });
+                    }
+                }
+            }
+        }
+        let first = self.intakes.len();
+        self.inputs.extend(new.into_iter().map(|input| match input {
+            Input::Source { node, intake } if intake != GENERAL => {
+                Input::Source { node, intake: first + intake - 1 }
+            }
+            other => other,
+        }));
+    }
+
+    /// What every arc has counted.
+    fn between(&self) -> HashMap<Between, OnArc> {
+        let keys = self.keys();
+        let mut all = HashMap::new();
+        for (at, node) in self.nodes.iter().enumerate() {
+            for Edge { to, branch, planned, put, dropped, .. } in &node.arcs {
+                let taken = self.nodes[*to].taken[*branch];
+                all.insert((keys[at], keys[*to], *planned), (*put, *dropped, taken));
+            }
+        }
+        all
+    }
+}
+
+/// What each of these nodes is.
+pub(crate) fn keys(nodes: &[Node], inputs: &[Input]) -> Vec<Key> {
+    let import = |at: NodeId| {
+        inputs.iter().find_map(|input| match input {
+            Input::Ring { node, import, .. } if *node == at => Some(Key::Import(import.planned)),
+            _ => None,
+        })
+    };
+    let key = |(at, node): (NodeId, &Node)| match &node.part {
+        Part::Export(export) => Key::Export(export.planned),
+        _ => import(at).unwrap_or(Key::Node(node.planned)),
+    };
+    nodes.iter().enumerate().map(key).collect()
+}
+
+/// Puts what stays into the place that was kept for it.
+fn stay(place: &mut Node, old: Node) {
+    let taken = old.taken_in_all();
+    // A section is the way in which its operands are called: those stay.
+    if !matches!(place.part, Part::Section(_)) {
+        place.part = old.part;
+    }
+    place.flow = old.flow;
+    place.counts = old.counts;
+    place.holds = old.holds;
+    place.wake = old.wake;
+    place.reasons = old.reasons;
+    place.counters = old.counters;
+    place.taken_before = taken;
+}
+
+/// Has the arcs that stay go on counting where they were.
+fn carry(nodes: &mut [Node], names: &HashMap<NodeId, Key>, between: &mut HashMap<Between, OnArc>) {
+    for at in 0..nodes.len() {
+        let Some(from) = names.get(&at) else { continue };
+        for arc in 0..nodes[at].arcs.len() {
+            let Edge { to, branch, planned, .. } = nodes[at].arcs[arc];
+            let Some(target) = names.get(&to) else { continue };
+            let Some((put, dropped, taken)) = between.remove(&(*from, *target, planned)) else {
+                continue;
+            };
+            let arc = &mut nodes[at].arcs[arc];
+            (arc.put, arc.dropped) = (put, dropped);
+            nodes[to].taken[branch] = taken;
+            let before = &mut nodes[to].taken_before;
+            before.blocks -= taken.blocks;
+            before.bytes -= taken.bytes;
+        }
+    }
+}
+
+/// Puts a new filter in the place of the old one, with all sessions of it; the old one is what
+/// `filter` then is. Where a session does not fit, all are where they were.
+fn exchange(node: &mut Node, filter: &mut Filter) -> Result<(), Mistake> {
+    let Part::Filter(old) = &mut node.part else { return Ok(()) };
+    let holds = &mut node.holds;
+    let sessions = old.state().map(|state| state.sessions()).unwrap_or_default();
+    for (done, key) in sessions.iter().enumerate() {
+        let Some(moved) = old.state().and_then(|state| state.take(*key, holds)) else { continue };
+        let copy = moved.clone();
+        let put = match filter.state() {
+            Some(state) => state.put(moved, holds),
+            None => Err(Mistake {
+                parameter: None,
+                which: 0,
+                at: None,
+                what: "the new filter keeps no state".to_owned(),
+                hint: None,
+            }),
+        };
+        let Err(mistake) = put else { continue };
+        if let Some(state) = old.state() {
+            let _ = state.put(copy, holds);
+            for key in &sessions[..done] {
+                let back = filter.state().and_then(|new| new.take(*key, holds));
+                back.into_iter().for_each(|back| drop(state.put(back, holds)));
+            }
+        }
+        return Err(mistake);
+    }
+    std::mem::swap(old, filter);
+    Ok(())
+}
