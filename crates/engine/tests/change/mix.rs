@@ -1,0 +1,78 @@
+//! Many changes, one after the other, under traffic. Every number that the source gave reaches the
+//! sink that stays, once and in order, and a sink that comes and goes exactly the numbers between
+//! the blocks at which the ledger says that it came and went.
+
+use crate::common::{during, given, numbers, on, set};
+use std::time::Instant;
+
+/// Makes this many changes of every kind in turn, with this many blocks between any two.
+fn mixed(name: &str, rate: &str, changes: usize, between: u64) {
+    let text = format!("generate {rate} seq=yes flows=64 | udp | inspect | pcap {name}");
+    let (guests, outcome) = during(&text, |live| {
+        let begin = Instant::now();
+        let (mut guests, mut longest, mut all) = (Vec::new(), 0, 0);
+        'changes: loop {
+            let guest = format!("{name}-{}", guests.len());
+            let mix = [
+                "insert dport after udp".to_owned(),
+                "replace dport with sport".to_owned(),
+                format!("insert pcap@thread1 {guest} at inspect"),
+                "move inspect to thread1".to_owned(),
+                "upgrade udp".to_owned(),
+                "remove sport".to_owned(),
+                "move inspect to thread0".to_owned(),
+                "remove pcap:1".to_owned(),
+            ];
+            for words in &mix {
+                on(live, between);
+                let switched = set(live, words);
+                longest = longest.max(switched.paused_ns);
+                if words.starts_with("insert pcap") {
+                    guests.push((guest.clone(), switched.text.clone()));
+                }
+                all += 1;
+                // The last round is made whole, so that every guest has left.
+                if all >= changes && words.starts_with("remove pcap") {
+                    break 'changes;
+                }
+            }
+        }
+        on(live, between);
+        let given = live.counters(crate::common::LONG).ledger.sources[0].1.given.blocks;
+        let seconds = begin.elapsed().as_secs_f64();
+        println!(
+            "{name}: {all} changes among {given} blocks in {seconds:.1} s; longest pause {} µs",
+            longest / 1000
+        );
+        guests
+    });
+    assert!(numbers(name).into_iter().eq(0..given(&outcome)), "each once, in order");
+    let dropped: Vec<_> = outcome.ledger.sources.iter().flat_map(|(_, s)| &s.dropped).collect();
+    println!("{name}: dropped at the source: {dropped:?}");
+    let mut before = 0;
+    for (guest, _) in guests {
+        let numbers = numbers(&guest);
+        let (first, last) = (numbers[0], numbers[numbers.len() - 1]);
+        assert!(numbers.into_iter().eq(first..=last), "{guest}: no hole, no number twice");
+        assert!(first >= before, "{guest} came after the one before had left");
+        before = last;
+    }
+}
+
+#[test]
+fn m1_changes_of_every_kind_at_10_kilo_blocks_a_second() {
+    mixed("short", "rate=10000", 40, 50);
+}
+
+#[test]
+fn m1_changes_of_every_kind_at_the_highest_rate() {
+    mixed("fast", "size=64", 8, 20_000);
+}
+
+#[test]
+#[ignore = "half a minute: cargo test --release -p streamline-engine --test change -- --ignored \
+            --nocapture m1_200"]
+fn m1_200_changes_at_10_kilo_blocks_a_second_and_20_at_the_highest_rate() {
+    mixed("long", "rate=10000", 200, 500);
+    mixed("highest", "size=64", 24, 1_000_000);
+}
