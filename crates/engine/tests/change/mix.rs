@@ -40,7 +40,7 @@ fn mixed(name: &str, rate: &str, changes: usize, between: u64) {
         on(live, between);
         let given = live.counters(crate::common::LONG).ledger.sources[0].1.given.blocks;
         let seconds = begin.elapsed().as_secs_f64();
-        println!(
+        eprintln!(
             "{name}: {all} changes among {given} blocks in {seconds:.1} s; longest pause {} µs",
             longest / 1000
         );
@@ -48,7 +48,7 @@ fn mixed(name: &str, rate: &str, changes: usize, between: u64) {
     });
     assert!(numbers(name).into_iter().eq(0..given(&outcome)), "each once, in order");
     let dropped: Vec<_> = outcome.ledger.sources.iter().flat_map(|(_, s)| &s.dropped).collect();
-    println!("{name}: dropped at the source: {dropped:?}");
+    eprintln!("{name}: dropped at the source: {dropped:?}");
     let mut before = 0;
     for (guest, _) in guests {
         let numbers = numbers(&guest);

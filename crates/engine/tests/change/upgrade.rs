@@ -9,8 +9,8 @@ use engine::catalogue::House;
 use engine::run::{Outcome, Until, run};
 use filter::{Amount, Batch, Report, Time};
 use pipeline::plan::{Machine, plan};
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use testkit::{Frame, Segment};
 
 /// How many connections are open.
