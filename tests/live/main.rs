@@ -10,7 +10,7 @@
 //! - `filter`: what the kernel already leaves out;
 //! - `take`: frames that the host does not get;
 //! - `kernel`: what runs there as a whole;
-//! - `shared`: several lines in one program;
+//! - `shared`: several lines in one program; `handout`: of several users;
 //! - `privilege`: without any.
 //!
 //! All of them need root and say so. Nothing leaves the name spaces.
@@ -23,6 +23,7 @@ mod client;
 mod device;
 mod filter;
 mod frames;
+mod handout;
 mod hostile;
 mod kernel;
 mod nginx;

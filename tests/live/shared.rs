@@ -22,7 +22,7 @@ use testkit::net::{CLIENT_DEVICE, Cable, Pair, SERVER_DEVICE, counters, until};
 use testkit::{Frame, need};
 
 /// A cable over which nobody but the test sends, where programs can be loaded.
-fn silent() -> Option<Pair> {
+pub(crate) fn silent() -> Option<Pair> {
     need::bpf()?;
     Pair::new(Cable { addresses: false, ..Cable::default() })
 }
@@ -81,20 +81,20 @@ fn index() -> u32 {
 }
 
 /// The programs at the receiving end.
-fn chain(pair: &Pair) -> Vec<u32> {
+pub(crate) fn chain(pair: &Pair) -> Vec<u32> {
     let chain = pair.server.enter(|| tcx_chain(index(), Side::Ingress).expect("a chain"));
     chain.members.iter().map(|member| member.program).collect()
 }
 
 /// Sends, and waits until all of it has come to the other device.
-fn send_all(pair: &Pair, frames: &[Vec<u8>]) {
+pub(crate) fn send_all(pair: &Pair, frames: &[Vec<u8>]) {
     let came = || counters(&pair.server, SERVER_DEVICE).expect("the device is there").received;
     let before = came();
     send(&pair.client, CLIENT_DEVICE, frames);
     until("they have come", || came() >= before + frames.len() as u64);
 }
 
-fn shown(points: &Points) -> Shown {
+pub(crate) fn shown(points: &Points) -> Shown {
     let shown = points.shown();
     assert_eq!(shown.len(), 1, "one point: {shown:?}");
     shown[0].1.clone()

@@ -11,7 +11,7 @@ use self::outside::Outside;
 use self::running::{Ids, State, Whole};
 use crate::control::Control;
 use crate::kernel::point::Points;
-use crate::kernel::{Kernel, Refuses};
+use crate::kernel::{Host, Kernel, Refuses};
 use crate::live::Live;
 use crate::process::Demand;
 use crate::record::Tape;
@@ -142,9 +142,10 @@ pub fn build(plan: &Plan, settings: Settings) -> Result<Vec<Path>, BuildError> {
     build_with(plan, settings, &Points::default(), &Extras::default())
 }
 
-/// Builds every connected part of a plan beside what runs in the kernel already at these points.
-pub fn build_at(plan: &Plan, settings: Settings, points: &Points) -> Result<Vec<Path>, BuildError> {
-    build_with(plan, settings, points, &Extras::default())
+/// Builds every connected part of a plan. What runs in the kernel is added there by this host: the
+/// [`Points`] of this process, or somebody who may.
+pub fn build_at(plan: &Plan, settings: Settings, host: &dyn Host) -> Result<Vec<Path>, BuildError> {
+    build_with(plan, settings, host, &Extras::default())
 }
 
 /// What a path is built with for the sake of who looks at it, now or later.
@@ -162,7 +163,7 @@ pub struct Extras {
 pub fn build_with(
     plan: &Plan,
     settings: Settings,
-    points: &Points,
+    host: &dyn Host,
     extras: &Extras,
 ) -> Result<Vec<Path>, BuildError> {
     let parts = plan.spaces.iter().map(|space| space.part + 1).max().unwrap_or(0);
@@ -175,7 +176,7 @@ pub fn build_with(
     let ids = Ids::of(plan);
     let path = |part| {
         let with = (settings, extras);
-        Builder::new((plan, &ids), part, (&origins, points), with)?.build(&left, &graph)
+        Builder::new((plan, &ids), part, (&origins, host), with)?.build(&left, &graph)
     };
     let built: Result<Vec<(Path, running::Part)>, BuildError> = (0..parts).map(path).collect();
     let (mut paths, parts): (Vec<Path>, Vec<running::Part>) = built?.into_iter().unzip();
@@ -249,7 +250,7 @@ struct Builder<'p> {
     /// What runs already.
     again: Option<&'p Again<'p>>,
     origins: &'p [String],
-    points: &'p Points,
+    host: &'p dyn Host,
     settings: Settings,
     extras: &'p Extras,
     part: usize,
@@ -266,7 +267,7 @@ impl<'p> Builder<'p> {
     fn new(
         (plan, ids): (&'p Plan, &'p Ids),
         part: usize,
-        (origins, points): (&'p [String], &'p Points),
+        (origins, host): (&'p [String], &'p dyn Host),
         (settings, extras): (Settings, &'p Extras),
     ) -> Result<Self, BuildError> {
         let spaces = inside::threads(plan, part);
@@ -284,7 +285,7 @@ impl<'p> Builder<'p> {
             ids,
             again,
             origins,
-            points,
+            host,
             settings,
             extras,
             part,

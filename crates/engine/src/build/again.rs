@@ -82,7 +82,7 @@ pub(crate) fn prepare(
         ids,
         again: Some(again),
         origins,
-        points: &points,
+        host: &points,
         settings,
         extras,
         part,

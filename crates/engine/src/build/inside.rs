@@ -11,7 +11,7 @@ use crate::space::node::{Node, Part, SourcePart};
 use crate::space::select::Wanted as Classes;
 use filter::{Classes as Answers, Counts, Kind};
 use pipeline::graph::NodeId;
-use pipeline::plan::{Plan, Refused, SpaceKind};
+use pipeline::plan::{Plan, Program, Refused, SpaceKind};
 
 /// The spaces of a part that are threads of ours.
 pub(super) fn threads(plan: &Plan, part: usize) -> Vec<usize> {
@@ -77,10 +77,9 @@ impl Builder<'_> {
             let (kernel, source) = Kernel::build(&Wanted {
                 graph: &self.plan.graph,
                 planned,
-                ours: &ours,
+                nodes: self.in_kernel(planned, &ours),
                 origin: u16::try_from(origin).unwrap_or(u16::MAX),
-                points: self.points,
-                owner: sys::process::identity().0,
+                host: self.host,
                 hardened: !crate::machine::is_trusted(),
                 refuses: self.settings.refuses,
             })?;
@@ -95,6 +94,15 @@ impl Builder<'_> {
             draft.kernels.push((local, kernel));
         }
         Ok(())
+    }
+
+    /// The nodes of this part that a program runs, in order.
+    fn in_kernel(&self, planned: &Program, ours: &dyn Fn(NodeId) -> bool) -> Vec<NodeId> {
+        let steps = planned.steps.iter().flat_map(|step| &step.nodes);
+        let all = planned.sources.iter().chain(steps).copied().filter(|id| ours(*id));
+        let mut nodes: Vec<NodeId> = all.collect();
+        nodes.sort_unstable_by_key(|id| id.0);
+        nodes
     }
 
     /// The arcs over which comes up what was handed over, in the order of the ways out.

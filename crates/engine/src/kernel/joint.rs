@@ -89,7 +89,7 @@ pub(super) enum Tally {
 }
 
 /// What a line has counted in the kernel, by the numbers of its own tree.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Counted {
     /// Frames.
     pub(crate) ran: Amount,

@@ -5,6 +5,7 @@
 //! - [`assemble`]: that as one program;
 //! - [`load`]: the program as the kernel takes it;
 //! - [`point`]: the interface, where lines come and go while the program runs;
+//! - [`handout`]: a line for a process that may not load programs;
 //! - [`told`]: what was counted there, as nodes and edges of the ledger.
 //!
 //! The user implementation of every filter stands behind the program in the first thread of its
@@ -13,6 +14,7 @@
 //! however it ends.
 
 mod assemble;
+pub mod handout;
 mod joint;
 mod load;
 pub mod point;
@@ -24,13 +26,15 @@ pub(crate) use told::Told;
 use crate::build::BuildError;
 use ebpf::emit::tap::{self, Bell};
 use endpoint::source::kernel::place::{Closed, Place};
-use endpoint::source::kernel::{Edge, KernelSource, Parts};
+use endpoint::source::kernel::{Edge, KernelSource, Parts, Standing};
+use handout::Ended;
 use pipeline::graph::{Graph, NodeId};
 use pipeline::plan::{KernelRing, Program as Planned, Refused};
-use point::{Added, New, Points, Standing, Steps};
+use point::{New, Points, Steps};
+use std::fmt;
 use std::sync::Arc;
-use sys::bpf::Shape;
 use sys::bpf::ring::place;
+use sys::bpf::{RingBuffer, Rings, Shape};
 use tree::Tree;
 
 /// What the kernel would not take, and whose fault it is.
@@ -45,8 +49,52 @@ pub(crate) struct Kernel {
     pub(crate) tree: Tree,
     /// The sources of this part that it stands for.
     sources: Vec<NodeId>,
-    standing: Arc<Standing>,
+    standing: Arc<dyn Held>,
     place: Place,
+}
+
+/// Who adds lines to programs: this process, or somebody who may.
+pub trait Host: fmt::Debug + Sync {
+    /// Adds a line, or says why not, and then nothing has changed.
+    fn add(&self, asked: &Asked<'_>) -> Result<Lent, BuildError>;
+}
+
+/// A line that is to run in the kernel.
+#[derive(Debug)]
+pub struct Asked<'p> {
+    /// What it is part of, its ends complete.
+    pub graph: &'p Graph,
+    /// The program of the plan, which may have nodes of other parts too.
+    pub planned: &'p Planned,
+    /// Which of its nodes are ours, ascending.
+    pub nodes: &'p [NodeId],
+    /// The first source among them.
+    pub source: NodeId,
+    /// Whether programs must load without CAP_PERFMON.
+    pub hardened: bool,
+    /// What a test has the kernel refuse.
+    pub refuses: Refuses,
+}
+
+/// A line that runs in the kernel.
+#[derive(Debug)]
+pub struct Lent {
+    /// Where what it hands over lies.
+    pub rings: Arc<Rings>,
+    /// What it rings.
+    pub bell: RingBuffer,
+    /// Of each way out, whether what is seen there begins behind a tag that may lie beside.
+    pub behind_tag: Vec<bool>,
+    /// What keeps it there.
+    pub held: Arc<dyn Held>,
+}
+
+/// A line that runs in the kernel until it is told to leave.
+pub trait Held: Standing {
+    /// What it has left behind; it leaves if it has not.
+    fn ended(&self) -> &Ended;
+    /// The same object.
+    fn standing(self: Arc<Self>) -> Arc<dyn Standing>;
 }
 
 /// What a test has the kernel refuse.
@@ -69,14 +117,12 @@ pub enum Refuses {
 pub(crate) struct Wanted<'p> {
     pub(crate) graph: &'p Graph,
     pub(crate) planned: &'p Planned,
-    /// The nodes of this part.
-    pub(crate) ours: &'p dyn Fn(NodeId) -> bool,
+    /// Those of its nodes that are of this part.
+    pub(crate) nodes: Vec<NodeId>,
     /// The number of the source among those of the path.
     pub(crate) origin: u16,
-    /// Where programs are shared with other parts and paths.
-    pub(crate) points: &'p Points,
-    /// Whose line it is.
-    pub(crate) owner: u32,
+    /// Who adds it.
+    pub(crate) host: &'p dyn Host,
     /// Whether programs must load without CAP_PERFMON.
     pub(crate) hardened: bool,
     pub(crate) refuses: Refuses,
@@ -88,44 +134,68 @@ const WAIT_MAX: u64 = i32::MAX as u64;
 impl Kernel {
     /// Adds a line to the program of its interface, and opens what that hands over.
     pub(crate) fn build(wanted: &Wanted<'_>) -> Result<(Self, KernelSource), BuildError> {
-        let Wanted { graph, planned, ours, refuses, .. } = *wanted;
-        let sources: Vec<NodeId> = planned.sources.iter().copied().filter(|id| ours(*id)).collect();
+        let Wanted { graph, planned, hardened, refuses, .. } = *wanted;
+        let ours = |id: &NodeId| wanted.nodes.contains(id);
+        let sources: Vec<NodeId> = planned.sources.iter().copied().filter(ours).collect();
         let source = sources.first().copied().unwrap_or(NodeId(0));
-        let refused = |why: String| BuildError::Refused(Refusal { node: source, why });
-        let closed = |closed| match closed {
-            Closed::Nobody(failure) => BuildError::Outside { node: source, failure },
-            Closed::Program(why) => refused(why),
-        };
-        let place = Place::find(&planned.attach).map_err(closed)?;
-        let point = wanted.points.at(&planned.attach, wanted.hardened).map_err(closed)?;
-        let tree = Tree::new(planned, graph, ours);
-        let ring = &planned.ring;
-        let asked = graph.node(source).filter().and_then(|used| used.arguments.number("ring"));
-        let shape = shape(ring, tree.hands.len(), asked)?;
-        if let Some(refusal) = refuses.loading(&tree, graph, source) {
-            return Err(BuildError::Refused(refusal));
-        }
-        let added = point.add(New {
-            owner: wanted.owner,
-            graph: Arc::new(graph.clone()),
-            tree: tree.clone(),
-            source,
-            shape,
-            bell: bell(ring, shape),
-            refuses,
-        });
-        let Added { standing, rings, bell, behind_tag } = added.map_err(BuildError::Refused)?;
+        let place = Place::find(&planned.attach).map_err(|why| closed(why, source))?;
+        let nodes = &wanted.nodes;
+        let asked = Asked { graph, planned, nodes, source, hardened, refuses };
+        let Lent { rings, bell, behind_tag, held } = wanted.host.add(&asked)?;
         let edges = behind_tag.iter().map(|behind_tag| Edge { behind_tag: *behind_tag });
         let gives = KernelSource::new(Parts {
             rings,
             bell,
-            standing: Arc::clone(&standing) as Arc<_>,
+            standing: Arc::clone(&held).standing(),
             place: place.clone(),
             edges: edges.collect(),
             origin: wanted.origin,
-            wait_ns: ring.signal_ns.min(WAIT_MAX),
+            wait_ns: planned.ring.signal_ns.min(WAIT_MAX),
         });
-        Ok((Self { source, tree, sources, standing, place }, gives))
+        let tree = asked.tree();
+        Ok((Self { source, tree, sources, standing: held, place }, gives))
+    }
+}
+
+impl Asked<'_> {
+    /// What it does there.
+    fn tree(&self) -> Tree {
+        Tree::new(self.planned, self.graph, |id| self.nodes.contains(&id))
+    }
+
+    /// The line as a point takes it, for this owner.
+    fn new_line(&self, owner: u32) -> Result<New, BuildError> {
+        let Self { graph, planned, source, refuses, .. } = *self;
+        let tree = self.tree();
+        let asked = graph.node(source).filter().and_then(|used| used.arguments.number("ring"));
+        let shape = shape(&planned.ring, tree.hands.len(), asked)?;
+        if let Some(refusal) = refuses.loading(&tree, graph, source) {
+            return Err(BuildError::Refused(refusal));
+        }
+        let (graph, bell) = (Arc::new(graph.clone()), bell(&planned.ring, shape));
+        Ok(New { owner, graph, tree, source, shape, bell, refuses })
+    }
+}
+
+impl Host for Points {
+    fn add(&self, asked: &Asked<'_>) -> Result<Lent, BuildError> {
+        self.add_for(asked, sys::process::identity().0)
+    }
+}
+
+impl Points {
+    /// Adds a line for a user.
+    fn add_for(&self, asked: &Asked<'_>, owner: u32) -> Result<Lent, BuildError> {
+        let point = self.at(&asked.planned.attach, asked.hardened);
+        let point = point.map_err(|why| closed(why, asked.source))?;
+        point.add(asked.new_line(owner)?).map_err(BuildError::Refused)
+    }
+}
+
+fn closed(why: Closed, node: NodeId) -> BuildError {
+    match why {
+        Closed::Nobody(failure) => BuildError::Outside { node, failure },
+        Closed::Program(why) => BuildError::Refused(Refusal { node, why }),
     }
 }
 

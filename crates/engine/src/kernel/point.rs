@@ -18,16 +18,17 @@
 mod line;
 mod version;
 
-pub(crate) use self::line::{Ended, New, Steps};
+pub(crate) use self::line::{New, Steps};
 
 use self::line::Line;
 use self::version::{Failure, Version};
-use super::Refusal;
+use super::handout::Ended;
+use super::{Held, Lent, Refusal};
 use endpoint::source::kernel::place::{Closed, Place};
 use filter::Attach;
 use std::collections::HashSet;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
-use sys::bpf::{Grace, Link, Map, RingBuffer, Rings};
+use sys::bpf::{Grace, Link, Map};
 
 /// The attach points of a process.
 #[derive(Clone, Debug, Default)]
@@ -42,16 +43,6 @@ pub(crate) struct Point {
     place: Place,
     hardened: bool,
     state: Mutex<State>,
-}
-
-/// A line that was added: what its reader needs.
-#[derive(Debug)]
-pub(crate) struct Added {
-    pub(crate) standing: Arc<Standing>,
-    pub(crate) rings: Arc<Rings>,
-    pub(crate) bell: RingBuffer,
-    /// Of each way out, whether what is seen there begins behind a tag that may lie beside.
-    pub(crate) behind_tag: Vec<bool>,
 }
 
 /// A line that is at its point, until it leaves.
@@ -125,7 +116,7 @@ impl Points {
 
 impl Point {
     /// Adds a line. If that fails, everything is as before.
-    pub(crate) fn add(self: &Arc<Self>, new: New) -> Result<Added, Refusal> {
+    pub(crate) fn add(self: &Arc<Self>, new: New) -> Result<Lent, Refusal> {
         let source = new.source;
         let refused = |why: String| Refusal { node: source, why };
         let mut steps = new.refuses.steps();
@@ -152,7 +143,7 @@ impl Point {
         state.lines.push(line);
         state.keep(states);
         let standing = Standing { point: Arc::clone(self), number, ended: OnceLock::new() };
-        Ok(Added { standing: Arc::new(standing), rings, bell, behind_tag })
+        Ok(Lent { held: Arc::new(standing), rings, bell, behind_tag })
     }
 
     /// Puts a program in the place of the one that runs.
@@ -265,10 +256,13 @@ impl State {
     }
 }
 
-impl Standing {
-    /// What the line has left behind; it leaves if it has not.
-    pub(crate) fn ended(&self) -> &Ended {
+impl Held for Standing {
+    fn ended(&self) -> &Ended {
         self.ended.get_or_init(|| self.point.remove(self.number))
+    }
+
+    fn standing(self: Arc<Self>) -> Arc<dyn endpoint::source::kernel::Standing> {
+        self
     }
 }
 

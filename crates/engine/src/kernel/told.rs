@@ -7,7 +7,7 @@
 //! did.
 
 use super::Kernel;
-use super::point::Ended;
+use super::handout::Ended;
 use super::tree::Which;
 use crate::build::{counts, title};
 use crate::ledger::{Edge, EdgeKind};

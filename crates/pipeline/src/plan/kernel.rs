@@ -199,6 +199,29 @@ pub(super) fn programs(
         let place = placed.get(id.0).and_then(|placed| spaces.get(placed.space));
         place.is_some_and(|space| space.kind == SpaceKind::Kernel)
     };
+    made(graph, &inside, ring)
+}
+
+/// The programs that run these nodes of a graph whose ends are complete, as a plan that places them
+/// in the kernel has them. For who is asked to run what somebody else has planned: nothing is taken
+/// on trust but which nodes these are.
+pub fn programs_of(
+    graph: &Graph,
+    nodes: &[NodeId],
+    machine: &Machine,
+    ring: &KernelRing,
+) -> Result<Vec<Program>, Refused> {
+    for &node in nodes {
+        let known = node.0 < graph.nodes.len();
+        let why = if known { refusal(graph, node, machine, &[]) } else { Some("no node".into()) };
+        if let Some(why) = why {
+            return Err(Refused { node, why });
+        }
+    }
+    Ok(made(graph, &|id| nodes.contains(&id), ring))
+}
+
+fn made(graph: &Graph, inside: &dyn Fn(NodeId) -> bool, ring: &KernelRing) -> Vec<Program> {
     let mut programs: Vec<Program> = Vec::new();
     for (id, node) in graph.ids().filter(|(id, _)| inside(*id)) {
         let (Some(Kind::Source), Ok(attach)) = (node.kind(), source(node)) else { continue };
@@ -209,7 +232,7 @@ pub(super) fn programs(
             programs.len() - 1
         });
         programs[at].sources.push(id);
-        programs[at].follow(graph, id, None, &inside);
+        programs[at].follow(graph, id, None, inside);
     }
     programs
 }

@@ -26,7 +26,7 @@ mod select;
 pub use ahead::Pushed;
 pub use complete::complete;
 pub use costs::{COSTS_VERSION, Costs, FilterCost, Share};
-pub use kernel::{KernelRing, Leave, Program, ProgramStep, Refused};
+pub use kernel::{KernelRing, Leave, Program, ProgramStep, Refused, programs_of};
 pub use machine::{Kernel, Machine};
 pub use remember::{Remembered, RememberedNode};
 

@@ -11,7 +11,7 @@ use std::time::Duration;
 use rustix::event::{Timespec, epoll};
 
 use super::map::{Map, MapKind, Specification};
-use crate::error::{Named as _, Result};
+use crate::error::{Error, Named as _, Result};
 use crate::memory::{Mapping, ReadMapping};
 
 /// Before each record: its length and two marks, and a word for the kernel.
@@ -41,6 +41,23 @@ impl RingBuffer {
             mappable: false,
             types: None,
         })?;
+        Self::mapped(map, bytes, name)
+    }
+
+    /// Takes one that somebody handed over, to take records out of it. What is none is refused.
+    pub fn received(fd: OwnedFd) -> Result<Self> {
+        let map = Map::received(fd)?;
+        let info = map.info()?;
+        let page = rustix::param::page_size();
+        let whole = info.entries.is_power_of_two() && info.entries as usize >= page;
+        if map.kind() != MapKind::RingBuffer || !whole {
+            let what = format!("map {:?}: no ring buffer", info.name);
+            return Err(Error::new("bpf", what, libc::EINVAL));
+        }
+        Self::mapped(map, info.entries, &info.name)
+    }
+
+    fn mapped(map: Map, bytes: u32, name: &str) -> Result<Self> {
         let (page, size) = (rustix::param::page_size(), bytes as usize);
         let consumer = Mapping::shared(map.as_fd(), page, name)?;
         // Behind the page of the producer's position the ring, mapped twice in a row.

@@ -1,11 +1,11 @@
 //! A line at an attach point: what it has for itself, and the frames of its owner.
 
 use super::super::Refuses;
+use super::super::handout::Ended;
 use super::super::joint::{Counted, Member};
 use super::super::tree::Tree;
 use ebpf::emit::tap::Bell;
 use pipeline::graph::{Graph, NodeId};
-use std::collections::HashMap;
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::sync::Arc;
 use sys::bpf::ring::place;
@@ -51,16 +51,6 @@ pub(super) struct Owned {
 
 /// Bytes of the ring of bells: 4,096 bells.
 const BELLS: u32 = 1 << 16;
-
-/// What a line leaves behind.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct Ended {
-    pub(crate) counted: Counted,
-    /// What its filters have kept, by step.
-    pub(crate) states: HashMap<usize, Vec<u8>>,
-    /// Frames that could not be copied for it.
-    pub(crate) failed: u64,
-}
 
 impl Line {
     /// Makes what a line has for itself, and the ring of its owner if there is none.

@@ -1,0 +1,361 @@
+//! A line that one process runs in the kernel for another one, which may not. [CONTRACT 21, 25;
+//! RELIABILITY T2, T19]
+//!
+//! In: which nodes of a request somebody wants to run there ([`Part`]), and whose request it is.
+//! Out: a [`Handout`], the memory in which what the line hands over lies, as descriptors and a
+//! [`Layout`]; when it leaves, what it has counted and kept ([`Ended`]). Layout and what was
+//! counted are text, so that any protocol carries them.
+//!
+//! What is asked is checked as if the request had been read here. What is handed out gives no right
+//! but to read: the two maps of frames and pointers are frozen, nobody can write to them but the
+//! program; the bell is the line's own. Who receives it looks first whether it is what it says.
+
+use super::joint::Counted;
+use super::point::Points;
+use super::{Asked, Held, Lent, Refusal, Refuses};
+use crate::build::BuildError;
+use filter::{Amount, Attach};
+use pipeline::graph::{Graph, NodeId};
+use pipeline::plan::{KernelRing, Machine, programs_of};
+use std::collections::HashMap;
+use std::fmt::Write as _;
+use std::io;
+use std::os::fd::{AsFd as _, OwnedFd};
+use std::sync::Arc;
+use sys::bpf::{RingBuffer, Rings, Shape};
+
+/// Which part of a request is to run in the kernel.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Part {
+    /// The nodes, in the graph of the request with its ends complete.
+    pub nodes: Vec<NodeId>,
+    /// The memory in which frames leave.
+    pub ring: KernelRing,
+}
+
+/// What another process needs to read what a line hands over.
+#[derive(Debug)]
+pub struct Handout {
+    /// How it lies there.
+    pub layout: Layout,
+    /// The frames of the owner.
+    pub records: OwnedFd,
+    /// The pointers of the line.
+    pub pointers: OwnedFd,
+    /// Its bell.
+    pub bell: OwnedFd,
+}
+
+/// How what a line hands over lies in its memory.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Layout {
+    /// The rings.
+    pub shape: Shape,
+    /// Of each way out, whether what is seen there begins behind a tag that may lie beside.
+    pub behind_tag: Vec<bool>,
+}
+
+/// A line that runs for another process, until this is dropped.
+#[derive(Debug)]
+pub struct Running {
+    held: Arc<dyn Held>,
+    /// Where it is.
+    pub attach: Attach,
+    /// Bytes of its pointers, and of the frames that it shares with other lines of its owner.
+    pub bytes: (u64, u64),
+}
+
+/// What a line leaves behind.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Ended {
+    pub(super) counted: Counted,
+    /// What its filters have kept, by step.
+    pub(super) states: HashMap<usize, Vec<u8>>,
+    /// Frames that could not be copied for it.
+    pub(super) failed: u64,
+}
+
+impl Part {
+    /// The part that is asked for.
+    #[must_use]
+    pub fn of(asked: &Asked<'_>) -> Self {
+        Self { nodes: asked.nodes.to_vec(), ring: asked.planned.ring.clone() }
+    }
+
+    /// As text.
+    #[must_use]
+    pub fn text(&self) -> String {
+        let KernelRing { pointers, bytes, record_max, signal_blocks, apart_ns, signal_ns } =
+            &self.ring;
+        let ring =
+            format!("{pointers} {bytes} {record_max} {signal_blocks} {apart_ns} {signal_ns}");
+        self.nodes.iter().fold(ring, |text, node| format!("{text} {}", node.0))
+    }
+
+    /// Out of text; none if it is not one of these.
+    #[must_use]
+    pub fn from_text(text: &str) -> Option<Self> {
+        let words: Option<Vec<u64>> = text.split(' ').map(|word| word.parse().ok()).collect();
+        let words = words?;
+        let [pointers, bytes, record_max, signal_blocks, apart_ns, signal_ns, nodes @ ..] =
+            words.as_slice()
+        else {
+            return None;
+        };
+        let small = |word: &u64| u32::try_from(*word).ok();
+        let ring = KernelRing {
+            pointers: small(pointers)?,
+            bytes: small(bytes)?,
+            record_max: small(record_max)?,
+            signal_blocks: small(signal_blocks)?,
+            apart_ns: *apart_ns,
+            signal_ns: *signal_ns,
+        };
+        let node = |word: &u64| usize::try_from(*word).ok().map(NodeId);
+        let nodes = nodes.iter().map(node).collect::<Option<Vec<NodeId>>>()?;
+        Some(Self { nodes, ring })
+    }
+}
+
+impl Points {
+    /// Runs a part of somebody's request for them. `graph` is that of the request, read here, with
+    /// its ends complete; nothing in `part` is believed.
+    pub fn attach(
+        &self,
+        (graph, part): (&Graph, &Part),
+        machine: &Machine,
+        owner: u32,
+    ) -> Result<(Handout, Running), BuildError> {
+        let hardened = !crate::machine::is_trusted();
+        let programs = programs_of(graph, &part.nodes, machine, &bounded(&part.ring));
+        let programs = programs.map_err(BuildError::Refused)?;
+        let first = part.nodes.first().copied().unwrap_or(NodeId(0));
+        let [planned] = programs.as_slice() else {
+            let why = format!("{} programs are asked for at once, not one", programs.len());
+            return Err(BuildError::Refused(Refusal { node: first, why }));
+        };
+        let source = planned.sources.first().copied().unwrap_or(first);
+        let refuses = Refuses::Nothing;
+        let asked = Asked { graph, planned, nodes: &part.nodes, source, hardened, refuses };
+        let Lent { rings, bell, behind_tag, held } = self.add_for(&asked, owner)?;
+        let layout = Layout { shape: rings.shape(), behind_tag };
+        let copy = |fd: std::os::fd::BorrowedFd<'_>| fd.try_clone_to_owned();
+        let handout = || -> io::Result<Handout> {
+            let (records, pointers) = (copy(rings.records().as_fd())?, copy(rings.as_fd())?);
+            Ok(Handout { layout: layout.clone(), records, pointers, bell: copy(bell.as_fd())? })
+        };
+        let handout = handout().map_err(|error| {
+            BuildError::Refused(Refusal { node: source, why: error.to_string() })
+        })?;
+        let bytes = |shape: Shape| shape.size().map_or(0, u64::from);
+        let bytes = (bytes(rings.own_shape()), bytes(rings.records().own_shape()));
+        Ok((handout, Running { held, attach: planned.attach.clone(), bytes }))
+    }
+}
+
+/// What a stranger may ask for at most: as if the plan had been made here.
+fn bounded(ring: &KernelRing) -> KernelRing {
+    KernelRing {
+        pointers: ring.pointers.clamp(64, 1 << 16).next_power_of_two(),
+        bytes: ring.bytes.clamp(1 << 12, 1 << 27).next_power_of_two(),
+        record_max: ring.record_max.clamp(64, (64 << 10) + 64),
+        ..ring.clone()
+    }
+}
+
+impl Handout {
+    /// Opens it: the rings and the bell, if they are what they say.
+    pub fn open(self) -> sys::Result<(Arc<Rings>, RingBuffer)> {
+        let Self { layout: Layout { shape, .. }, records, pointers, bell } = self;
+        let records = Rings::received(records, shape.of_owner())?;
+        let pointers = Rings::received(pointers, shape.of_line())?.beside(Arc::new(records))?;
+        Ok((Arc::new(pointers), RingBuffer::received(bell)?))
+    }
+
+    /// Opens it for a path, where `held` tells whoever handed it out that the line ends.
+    pub fn lend(self, held: Arc<dyn Held>) -> sys::Result<Lent> {
+        let behind_tag = self.layout.behind_tag.clone();
+        let (rings, bell) = self.open()?;
+        Ok(Lent { rings, bell, behind_tag, held })
+    }
+}
+
+impl Running {
+    /// Takes the line away, and answers what it leaves behind.
+    #[must_use]
+    pub fn detach(self) -> Ended {
+        self.held.ended().clone()
+    }
+}
+
+impl Layout {
+    /// As text.
+    #[must_use]
+    pub fn text(&self) -> String {
+        let Shape { cpus, sinks, pointers, bytes, record_max } = self.shape;
+        let behind: String = self.behind_tag.iter().map(|b| if *b { '1' } else { '0' }).collect();
+        format!("{cpus} {sinks} {pointers} {bytes} {record_max} .{behind}")
+    }
+
+    /// Out of text; none if it is not one of these.
+    #[must_use]
+    pub fn from_text(text: &str) -> Option<Self> {
+        let words: Vec<&str> = text.split(' ').collect();
+        let [cpus, sinks, pointers, bytes, record_max, behind] = words.as_slice() else {
+            return None;
+        };
+        let number = |word: &str| word.parse::<u32>().ok();
+        let shape = Shape {
+            cpus: number(cpus)?,
+            sinks: number(sinks)?,
+            pointers: number(pointers)?,
+            bytes: number(bytes)?,
+            record_max: number(record_max)?,
+        };
+        let bit = |c: char| matches!(c, '0' | '1').then_some(c == '1');
+        let behind_tag: Option<Vec<bool>> = behind.strip_prefix('.')?.chars().map(bit).collect();
+        let whole = shape.of_owner().size().is_some() && shape.of_line().size().is_some();
+        let (behind_tag, sinks) = (behind_tag?, shape.sinks as usize);
+        (whole && behind_tag.len() <= sinks).then_some(Self { shape, behind_tag })
+    }
+}
+
+/// The names of what is counted in a text, in order.
+const COUNTS: [&str; 4] = ["entered", "passed", "unselected", "handed"];
+
+impl Ended {
+    /// As text, a line for each thing.
+    #[must_use]
+    pub fn text(&self) -> String {
+        let Counted { ran, entered, passed, unselected, handed, reasons } = &self.counted;
+        let mut text = format!("failed {}\nran {} {}\n", self.failed, ran.blocks, ran.bytes);
+        // Writing to a text does not fail.
+        for (name, amounts) in COUNTS.iter().zip([entered, passed, unselected, handed]) {
+            text.push_str(name);
+            for Amount { blocks, bytes } in amounts {
+                let _ = write!(text, " {blocks} {bytes}");
+            }
+            text.push('\n');
+        }
+        for ((step, name), count) in reasons {
+            let _ = writeln!(text, "reason {step} {count} {name}");
+        }
+        for (step, bytes) in &self.states {
+            let _ = write!(text, "state {step} ");
+            for byte in bytes {
+                let _ = write!(text, "{byte:02x}");
+            }
+            text.push('\n');
+        }
+        text
+    }
+
+    /// Out of text; none if it is not one of these.
+    #[must_use]
+    pub fn from_text(text: &str) -> Option<Self> {
+        let mut ended = Self::default();
+        for line in text.lines() {
+            let (name, rest) = line.split_once(' ').unwrap_or((line, ""));
+            let counted = &mut ended.counted;
+            match name {
+                "failed" => ended.failed = rest.parse().ok()?,
+                "ran" => counted.ran = *amounts(rest)?.first()?,
+                "entered" => counted.entered = amounts(rest)?,
+                "passed" => counted.passed = amounts(rest)?,
+                "unselected" => counted.unselected = amounts(rest)?,
+                "handed" => counted.handed = amounts(rest)?,
+                "reason" => {
+                    let (step, rest) = rest.split_once(' ')?;
+                    let (count, name) = rest.split_once(' ')?;
+                    let what = (step.parse().ok()?, name.to_owned());
+                    counted.reasons.insert(what, count.parse().ok()?);
+                }
+                "state" => {
+                    let (step, bytes) = rest.split_once(' ')?;
+                    ended.states.insert(step.parse().ok()?, unhex(bytes)?);
+                }
+                _ => return None,
+            }
+        }
+        Some(ended)
+    }
+}
+
+fn amounts(text: &str) -> Option<Vec<Amount>> {
+    let numbers: Option<Vec<u64>> = text.split_whitespace().map(|word| word.parse().ok()).collect();
+    let numbers = numbers?;
+    let (pairs, rest) = numbers.as_chunks::<2>();
+    rest.is_empty().then(|| pairs.iter().map(|[blocks, bytes]| amount(*blocks, *bytes)).collect())
+}
+
+const fn amount(blocks: u64, bytes: u64) -> Amount {
+    Amount { blocks, bytes }
+}
+
+fn unhex(text: &str) -> Option<Vec<u8>> {
+    let digit = |c: &u8| char::from(*c).to_digit(16).and_then(|digit| u8::try_from(digit).ok());
+    let digits: Option<Vec<u8>> = text.as_bytes().iter().map(digit).collect();
+    let digits = digits?;
+    let (pairs, rest) = digits.as_chunks::<2>();
+    rest.is_empty().then(|| pairs.iter().map(|[high, low]| high << 4 | low).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_line_leaves_behind_is_the_same_out_of_its_text() {
+        let counted = Counted {
+            ran: amount(7, 700),
+            entered: vec![amount(6, 600), amount(0, 0)],
+            passed: vec![amount(5, u64::MAX)],
+            unselected: Vec::new(),
+            handed: vec![amount(1, 2); 31],
+            reasons: HashMap::from([((1, "not udp".to_owned()), 9)]),
+        };
+        let states = HashMap::from([(0, vec![0, 255, 16]), (3, Vec::new())]);
+        let ended = Ended { counted, states, failed: 3 };
+        assert_eq!(Ended::from_text(&ended.text()), Some(ended));
+        for wrong in ["failed x", "ran", "handed 1", "state 1 0", "state 1 zz", "reason 1 2", "?"] {
+            assert_eq!(Ended::from_text(wrong), None, "{wrong}");
+        }
+    }
+
+    #[test]
+    fn a_part_is_the_same_out_of_its_text_and_a_wrong_one_is_none() {
+        let ring = KernelRing {
+            pointers: 64,
+            bytes: 1 << 20,
+            record_max: 65_600,
+            signal_blocks: 32,
+            apart_ns: u64::MAX,
+            signal_ns: 0,
+        };
+        let part = Part { nodes: vec![NodeId(0), NodeId(7)], ring };
+        assert_eq!(Part::from_text(&part.text()), Some(part));
+        for wrong in ["", "1 2 3 4 5", "1 2 3 4 5 x", "4294967296 2 3 4 5 6", "1 2 3 4 5 6 -1"] {
+            assert_eq!(Part::from_text(wrong), None, "{wrong}");
+        }
+    }
+
+    #[test]
+    fn a_layout_is_the_same_out_of_its_text_and_a_wrong_one_is_none() {
+        let shape = Shape { cpus: 2, sinks: 3, pointers: 64, bytes: 1 << 16, record_max: 2048 };
+        for behind_tag in [vec![], vec![true, false, true]] {
+            let layout = Layout { shape, behind_tag };
+            assert_eq!(Layout::from_text(&layout.text()), Some(layout));
+        }
+        for wrong in [
+            "",
+            "2 3 64 65536 2048",
+            "2 3 65 65536 2048 .000",
+            "2 3 64 65536 2048 .0000",
+            "2 3 64 65536 2048 .x",
+            "4294967295 3 64 65536 2048 .",
+            "0 3 64 65536 2048 .",
+        ] {
+            assert_eq!(Layout::from_text(wrong), None, "{wrong}");
+        }
+    }
+}
