@@ -127,6 +127,14 @@ impl Matched {
         if count(&self.plan) != count(&state.plan) {
             return refused("a line cannot come or go: start or stop another path".to_owned());
         }
+        for (id, node) in state.plan.graph.ids().filter(|(_, node)| node.is_process()) {
+            let graph = &state.plan.graph;
+            let middle = graph.inputs(id).next().and(graph.outputs(id).next()).is_some();
+            if middle && !self.ids.nodes.contains(&state.ids.nodes[id.0]) {
+                let what = "has taken blocks that it has not given back";
+                return refused(format!("`{}` stays where it is: it {what}", node.name()));
+            }
+        }
         for (place, number) in self.ids.nodes.iter().enumerate() {
             let Some(before) = state.ids.nodes.iter().position(|old| old == number) else {
                 continue;
