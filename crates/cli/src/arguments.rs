@@ -53,6 +53,10 @@ pub(crate) struct Arguments {
 pub(crate) enum Command {
     /// Run a line (also: streamline 'LINE')
     Run(RunArguments),
+    /// Say what became of a flow in a run that was recorded, or of a line over a capture
+    ///
+    /// For example: streamline why 'tcp 10.0.0.1:1234 10.0.0.2:80' run.pcapng
+    Why(WhyArguments),
     /// Say what is wrong with a line
     Check(CheckArguments),
     /// Say what would run where, and why not elsewhere
@@ -222,6 +226,23 @@ pub(crate) struct CheckArguments {
     /// Print the line in its canonical form if it is right
     #[arg(short, long)]
     pub(crate) verbose: bool,
+}
+
+/// Words of `why`.
+#[derive(Args, Debug)]
+pub(crate) struct WhyArguments {
+    /// The flow: `tcp ADDRESS:PORT ADDRESS:PORT`, `udp …`, or any pcap-filter(7) expression
+    #[arg(value_name = "FLOW")]
+    pub(crate) flow: String,
+    /// A record (`run --record`), or a capture and a line
+    #[arg(value_name = "FILE")]
+    pub(crate) file: PathBuf,
+    /// The line to run over the packets of the file; without, the line of the record
+    #[arg(value_name = "LINE")]
+    pub(crate) words: Vec<String>,
+    /// As one JSON object
+    #[arg(short, long)]
+    pub(crate) json: bool,
 }
 
 /// Words of `explain`.

@@ -26,6 +26,7 @@ mod run;
 mod shell;
 mod status;
 mod terminal;
+mod why;
 
 use arguments::{Arguments, Command};
 use clap::Parser;
@@ -44,6 +45,7 @@ fn main() -> ExitCode {
     };
     let status = match arguments.command {
         Command::Run(given) => run::run(&given),
+        Command::Why(given) => why::why(&given),
         Command::Check(given) => check::check(&given),
         Command::Explain(given) => explain::explain(&given),
         Command::Filters(given) => filters::filters(given.name.as_deref()),

@@ -16,6 +16,7 @@ use engine::kernel::point::Points;
 use engine::record::Tape;
 use engine::run::{self as engine_run, Outcome, Progress, Until, Watch};
 use engine::{machine, signal, suspect};
+use pipeline::Graph;
 use pipeline::plan::{Machine, Plan, Refused};
 use std::fs::{File, OpenOptions};
 use std::io::Write;
@@ -276,7 +277,7 @@ fn keep(text: &str, plan: &Plan, failures: &[PathFailure]) -> Vec<Option<Kept>> 
             let folder = state()?;
             match suspect::keep(block, &failure.node, &folder) {
                 Ok(kept) => {
-                    let line = replaced(text, plan, &kept.source);
+                    let line = replaced(text, &plan.graph, &kept.source);
                     let command = format!("streamline {}", report::quoted(&line));
                     Some(Kept { path: kept.path, command })
                 }
@@ -303,9 +304,8 @@ fn state() -> Option<PathBuf> {
 }
 
 /// The line with another source in the place of each of its own.
-fn replaced(text: &str, plan: &Plan, source: &str) -> String {
-    let mut spans: Vec<_> =
-        plan.graph.heads().into_iter().map(|head| plan.graph.node(head).span).collect();
+pub(crate) fn replaced(text: &str, graph: &Graph, source: &str) -> String {
+    let mut spans: Vec<_> = graph.heads().into_iter().map(|head| graph.node(head).span).collect();
     spans.sort_unstable();
     let mut line = String::new();
     let mut from = 0;

@@ -1,7 +1,7 @@
 //! The only list of sources and sinks: one line each, in the order in which help prints them.
 
 use crate::process;
-use crate::sink::{discard, drop, files, json, pcap, print, tx, weblog};
+use crate::sink::{discard, drop, files, freeze, json, pcap, print, tx, weblog};
 use crate::source::{generate, inject, read, replay, rx};
 use crate::{ProcessEntry, SinkEntry, SourceEntry};
 
@@ -15,6 +15,7 @@ pub const SINKS: &[SinkEntry] = &[
     json::ENTRY,
     pcap::ENTRY,
     files::ENTRY,
+    freeze::ENTRY,
     weblog::ENTRY,
     tx::ENTRY,
     discard::ENTRY,

@@ -9,6 +9,7 @@
 
 pub mod catalog;
 pub mod contract;
+pub mod history;
 pub mod process;
 pub mod sink;
 pub mod source;

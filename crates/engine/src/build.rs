@@ -22,6 +22,7 @@ use crate::space::section::Section;
 use crate::space::select::Wanted;
 use crate::space::walk::Left;
 use crate::space::{BATCH, Clock, GENERAL, Input, Parts, Space};
+use crate::why::Why;
 use abi::DbufId;
 use buffer::pool::{Config as PoolConfig, Pool};
 use buffer::signal::Bell;
@@ -157,6 +158,8 @@ pub struct Extras {
     pub into: Option<PathBuf>,
     /// Sinks write nothing at all.
     pub silent: bool,
+    /// Who wants to know what becomes of a flow: then a turn has one block.
+    pub why: Option<Arc<Why>>,
 }
 
 /// Builds every connected part of a plan, with more than it needs to run.
@@ -336,13 +339,14 @@ impl<'p> Builder<'p> {
                 left: left.clone(),
                 timed: self.settings.timed,
                 copies: self.settings.copies,
-                batch: BATCH,
+                batch: if self.extras.why.is_some() { 1 } else { BATCH },
                 control: Arc::clone(&self.control),
                 demand: Arc::clone(&self.demand),
                 bell: Arc::clone(&self.bells[place]),
                 clock: if self.tells_time { Clock::Blocks(0) } else { Clock::Live },
                 epoch: self.epoch,
                 tape: (self.extras.tape.clone(), self.spaces[place]),
+                why: self.extras.why.clone(),
             }));
         }
         let running_spaces =

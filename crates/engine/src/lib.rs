@@ -8,6 +8,7 @@
 //! - [`ring`]: the two ends of an edge between spaces;
 //! - [`ledger`]: what was counted, and whether it balances;
 //! - [`record`]: all that a path was given, in one file, to run it again;
+//! - [`why`]: what became of a flow in a run that is repeated;
 //! - [`kernel`]: the part of a plan that runs in the kernel;
 //! - [`control`][]: stopping; [`live`]: orders to a running path;
 //! - [`change`][]: another request in the place of one that runs;
@@ -36,6 +37,7 @@ pub mod run;
 pub mod signal;
 pub mod space;
 pub mod suspect;
+pub mod why;
 
 #[cfg(feature = "testing")]
 mod testing;

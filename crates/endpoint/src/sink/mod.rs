@@ -7,6 +7,7 @@
 pub mod discard;
 pub mod drop;
 pub mod files;
+pub mod freeze;
 pub mod json;
 pub mod pcap;
 pub mod print;

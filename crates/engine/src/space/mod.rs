@@ -9,6 +9,7 @@
 //! - [`graft`]: another graph in a space that goes on;
 //! - [`edit`]: blocks changed when nobody has a view of them;
 //! - [`taped`]: turns written into a record, and turns taken from one;
+//! - [`traced`]: the walk while somebody asks what becomes of a flow;
 //! - [`memory`]: what the space does for its filters.
 
 pub(crate) mod assemble;
@@ -21,6 +22,7 @@ pub(crate) mod pause;
 pub mod section;
 pub mod select;
 mod taped;
+mod traced;
 pub(crate) mod walk;
 
 use crate::control::Control;
@@ -30,6 +32,7 @@ use crate::live::{Duty, Loan, Orders};
 use crate::process::{self, Demand};
 use crate::report::{Counted, Retired};
 use crate::ring::Import;
+use crate::why::Why;
 use buffer::pool::Pool;
 use buffer::signal::{Bell, Ticket};
 use edit::Stage;
@@ -140,6 +143,8 @@ pub(crate) struct Parts {
     pub(crate) epoch: Time,
     /// What of it is written down or played, and its number in the plan.
     pub(crate) tape: (crate::record::Tape, usize),
+    /// Who wants to know what becomes of a flow.
+    pub(crate) why: Option<Arc<Why>>,
 }
 
 /// What a space leaves behind when it has ended.
@@ -199,7 +204,12 @@ impl Space {
         let (taped, claims) = Taped::new(parts.tape, left.is_some());
         let duty = Duty(Arc::new(Orders::new(name.clone(), Arc::clone(&bell))));
         let mut nodes = nodes;
+        let timed = timed || parts.why.is_some();
         for node in &mut nodes {
+            if parts.why.is_some() {
+                // So that whatever leaves a node is routed, and told.
+                node.arcs.iter_mut().for_each(|arc| arc.plain = false);
+            }
             if let Part::Export(export) = &mut node.part {
                 export.tells(Arc::clone(&duty.0));
             }
@@ -213,7 +223,7 @@ impl Space {
             intakes,
             work,
             inputs,
-            turn: Turn { left, claims, timed, copies, ..Turn::default() },
+            turn: Turn { left, claims, timed, why: parts.why, copies, ..Turn::default() },
             batch: batch.clamp(1, LANES),
             spare: None,
             control,

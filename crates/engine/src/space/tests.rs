@@ -165,6 +165,7 @@ fn space(assembly: Assembly, inputs: Vec<Input>, batch: usize, ids: u32) -> Spac
         clock: Clock::Live,
         epoch: 0,
         tape: (crate::record::Tape::Off, 0),
+        why: None,
     })
 }
 

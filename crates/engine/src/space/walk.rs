@@ -13,6 +13,7 @@ use super::pause::Cut;
 use super::select::Wanted;
 use crate::failure::PathFailure;
 use crate::ledger::{EdgeKind, loses_here};
+use crate::why::Why;
 use filter::{
     Amount, Batch, Filter, LaneContext, LaneMask, Output, Room, StreamContext, Tell, Time, lanes,
 };
@@ -27,10 +28,10 @@ const CYCLE_MAX: usize = 256;
 
 /// One turn of a space.
 pub(crate) struct Walk<'w, 'a> {
-    nodes: &'w mut [Node],
+    pub(super) nodes: &'w mut [Node],
     pub(super) memory: &'w mut Memory<'a>,
     shape: &'w Shape,
-    now: Time,
+    pub(super) now: Time,
     pub(super) waiting: Vec<Waiting<'a>>,
     pub(super) around: Vec<(Waiting<'a>, u8)>,
     /// What came to editing filters.
@@ -67,6 +68,8 @@ pub(crate) struct Turn {
     pub(crate) claims: Claims,
     /// Whether the time in each filter is measured.
     pub(crate) timed: bool,
+    /// Who wants to know what becomes of a flow. Then filters are timed too.
+    pub(crate) why: Option<Arc<Why>>,
     /// Why the path ended, if it did.
     pub(crate) failure: Option<PathFailure>,
     /// Whether nothing is edited where it lies.
@@ -342,19 +345,21 @@ impl<'w, 'a> Walk<'w, 'a> {
         if self.shape.edits
             && let Part::Filter(Filter::Edit(_)) = &self.nodes[at].part
         {
+            self.trace_coming(at, batch);
             return self.put_aside(at, batch, hops);
         }
         if !self.turn.timed {
             return self.run(at, batch);
         }
         let begin = sys::clock::monotonic();
-        let ran = self.run(at, batch);
+        let ran =
+            if self.turn.why.is_some() { self.traced(at, batch) } else { self.run(at, batch) };
         self.nodes[at].flow.busy_ns += sys::clock::monotonic().saturating_sub(begin);
         ran
     }
 
     /// Calls what runs in a node, once, for all live lanes.
-    fn run(&mut self, at: NodeId, batch: &mut Batch<'a>) -> Ran<'a> {
+    pub(super) fn run(&mut self, at: NodeId, batch: &mut Batch<'a>) -> Ran<'a> {
         if self.turn.failure.is_some() {
             let lost = batch.amount(batch.live());
             add(&mut self.nodes[at].flow.failed, lost);
@@ -489,6 +494,9 @@ impl<'w, 'a> Walk<'w, 'a> {
 
     /// Sends the live lanes along the arcs that want them.
     pub(super) fn route(&mut self, from: NodeId, batch: &mut Batch<'a>, hops: u8) {
+        if self.turn.why.is_some() && self.trace(from, batch, hops) {
+            return;
+        }
         let live = batch.live();
         let arcs = self.nodes[from].arcs.len();
         if arcs == 1 {

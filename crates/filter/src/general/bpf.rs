@@ -108,6 +108,39 @@ impl Bpf {
     }
 }
 
+/// An expression that somebody else than the filter asks: what triggers, what belongs to a flow.
+#[derive(Debug)]
+pub struct Matcher {
+    arguments: Arguments,
+    programs: Vec<(u16, Option<Program>)>,
+}
+
+impl Matcher {
+    /// Asks the expression of these arguments, which are those of a `bpf`.
+    pub fn new(arguments: Arguments) -> Result<Self, Mistake> {
+        compile(&arguments, wire::LinkType::ETHERNET.0)?;
+        Ok(Self { arguments, programs: Vec::new() })
+    }
+
+    /// Whether it holds for the frame of a block; not for a block that lies in none.
+    pub fn matches(&mut self, block: &Block<'_>) -> bool {
+        let (link, wire_length) = (block.marks.link, block.marks.wire_length);
+        if !block.marks.is_frame() {
+            return false;
+        }
+        let known = self.programs.iter().position(|(known, _)| *known == link);
+        let at = known.unwrap_or_else(|| {
+            let most = self.programs.len() >= LINKS_MAX;
+            self.programs.push((link, if most { None } else { program(&self.arguments, link) }));
+            self.programs.len() - 1
+        });
+        let found = self.programs.get(at).and_then(|(_, program)| program.as_ref());
+        let holds = found.is_some_and(|own| own.run(block.frame, wire_length, &METADATA) != 0);
+        self.programs.truncate(LINKS_MAX);
+        holds
+    }
+}
+
 /// An expression for a link type.
 struct Compiled {
     /// `None` where no frame can match.

@@ -223,7 +223,7 @@ impl Frames {
 }
 
 #[cfg(test)]
-pub(super) mod tests {
+pub(crate) mod tests {
     use super::*;
     use crate::testing::{
         TIME, TempDir, arguments, bare, batch, block, description, frame, hole, opening, refused,
@@ -247,7 +247,7 @@ pub(super) mod tests {
         Block { pointer, ..frame }
     }
 
-    pub(super) fn read(path: &str) -> Vec<(u64, u32, u16, Vec<u8>)> {
+    pub(crate) fn read(path: &str) -> Vec<(u64, u32, u16, Vec<u8>)> {
         let capture = std::fs::read(path).unwrap();
         let each = |packet: Result<(wire::capture::Packet, &[u8]), _>| {
             let (packet, data) = packet.unwrap();

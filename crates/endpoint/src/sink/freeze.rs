@@ -1,0 +1,358 @@
+//! `freeze`: keeps what came around a block that matters, as a capture, and goes on.
+//!
+//! In: all frames of a stream. Out: nothing, until a frame triggers: then a new file with what came
+//! `before` it, the frame, and what comes in the time `after` it. What lies too far back is
+//! forgotten, so a path that waits for weeks takes no more memory than `bytes`. Files are for their
+//! owner alone, nothing is overwritten, and there are at most `files` of them: who triggers on
+//! purpose fills no disk. (V9)
+
+use crate::history::{self, From, History, Kept, Reach};
+use crate::{Failure, Opening, Sink, SinkEntry};
+use filter::general::bpf;
+use filter::{Arguments, Batch, Block, Description, Form, Forms, Gives, Kind, Parameter};
+use filter::{Report, Time, Type, Value};
+use std::fs::{File, OpenOptions};
+use std::io::{ErrorKind, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+use wire::link::LinkType;
+
+/// What everybody knows about `freeze`.
+pub const FREEZE: Description = Description {
+    name: "freeze",
+    summary: "keep what came around a block that matters as a capture",
+    details: "\
+Remembers the frames that came last. When one triggers, what came in the time `before` it, the
+frame itself and what comes in the time `after` it are written to a pcap file that only its owner
+can read. Then it waits for the next: the second file is called FILE.2, and so on, up to `files`. An
+existing file is never replaced. A trigger while a file is being written makes it longer.
+
+`when` is a pcap-filter expression. Without it a block triggers that the filter before has answered,
+so any filter can be a trigger: `match \"evil\" |all freeze FILE` (a plain pipe would leave out the
+blocks without an answer, which are what came before).
+
+At most `bytes` are remembered, and one file holds at most twice as much. What could not be written
+is counted in the report; the path goes on. Times are those of the blocks.",
+    example: "replay web.pcap | freeze alert.pcap when=\"tcp port 443\" before=1s after=500ms",
+    kind: Kind::Sink,
+    writes_files: true,
+    takes: Forms::of(&[Form::Frame, Form::Packet, Form::Segment]),
+    gives: Gives::Nothing,
+    parameters: &[
+        Parameter::needed("into", Type::Path, "the file to write; later ones get a number"),
+        Parameter::optional("when", Type::Text, "what triggers; without it, what was answered"),
+        Parameter::named("before", Type::Duration, "5s", "how far back a file begins"),
+        Parameter::named("after", Type::Duration, "1s", "how long it goes on"),
+        Parameter::named(
+            "bytes",
+            Type::Size { low: 64 << 10, high: 1 << 32 },
+            "64M",
+            "how much is remembered at most",
+        ),
+        Parameter::named("files", Type::Number { low: 1, high: 1000 }, "10", "at most so many"),
+    ],
+    ..Description::EMPTY
+};
+
+/// The line in the catalogue.
+pub const ENTRY: SinkEntry = SinkEntry { description: &FREEZE, open };
+
+struct Freeze {
+    into: PathBuf,
+    /// None: a block that was answered triggers.
+    when: Option<bpf::Matcher>,
+    after: Time,
+    bytes: usize,
+    files_max: u64,
+    history: History,
+    /// The file that is being written.
+    open: Option<Capture>,
+    counts: Counts,
+}
+
+/// What the report says.
+#[derive(Clone, Copy, Debug, Default)]
+struct Counts {
+    triggers: u64,
+    files: u64,
+    frames: u64,
+    /// Triggers when there were as many files as may be.
+    unkept: u64,
+    /// Frames that did not fit, or of another link type than the first.
+    left_out: u64,
+    failed: u64,
+}
+
+/// A file that is being written.
+struct Capture {
+    file: File,
+    link: LinkType,
+    until: Time,
+    /// How many bytes it may still take.
+    room: usize,
+    buffer: Vec<u8>,
+}
+
+fn open(opening: &Opening<'_>) -> Result<Box<dyn Sink>, Failure> {
+    let arguments = opening.arguments;
+    let into = PathBuf::from(arguments.text("into").unwrap_or_default());
+    let folder = into.parent().filter(|folder| !folder.as_os_str().is_empty());
+    if folder.is_some_and(|folder| !folder.is_dir()) {
+        let why = "its folder does not exist";
+        return Err(Failure::new("freeze into", into.to_string_lossy(), why));
+    }
+    let when = arguments.text("when").map(matcher).transpose()?;
+    let number = |name| arguments.number(name).unwrap_or_default();
+    let bytes = usize::try_from(number("bytes")).unwrap_or(usize::MAX);
+    Ok(Box::new(Freeze {
+        into,
+        when,
+        after: number("after"),
+        bytes,
+        files_max: number("files"),
+        history: History::new(Reach { bytes, time: number("before") }),
+        open: None,
+        counts: Counts::default(),
+    }))
+}
+
+/// What asks whether an expression matches.
+fn matcher(expression: &str) -> Result<bpf::Matcher, Failure> {
+    let mut arguments = Arguments::default();
+    arguments.set("expression", Value::Text(expression.to_owned()));
+    bpf::Matcher::new(arguments).map_err(|mistake| {
+        Failure::new(
+            "freeze when",
+            format!("`{expression}`"),
+            format!("it is no filter: {mistake}"),
+        )
+    })
+}
+
+impl Sink for Freeze {
+    fn take(&mut self, batch: &Batch<'_>, _: Time) -> Result<(), Failure> {
+        for (_, block) in batch.blocks() {
+            self.block(&block);
+        }
+        Ok(())
+    }
+
+    fn idle(&mut self) -> Result<(), Failure> {
+        if let Some(capture) = &mut self.open
+            && capture.flush().is_err()
+        {
+            self.give_up();
+        }
+        Ok(())
+    }
+
+    fn finish(&mut self) -> Result<Report, Failure> {
+        self.close();
+        let Counts { triggers, files, frames, unkept, left_out, failed } = self.counts;
+        let always = [("triggers", triggers), ("files", files), ("frames", frames)];
+        let others = [
+            ("triggers without a file", unkept),
+            ("frames left out", left_out),
+            ("files not written", failed),
+        ];
+        let others = others.into_iter().filter(|(_, count)| *count > 0);
+        let rows = always.into_iter().chain(others);
+        Ok(Report { rows: rows.map(|(name, count)| (name.to_owned(), count)).collect() })
+    }
+}
+
+impl Freeze {
+    fn block(&mut self, block: &Block<'_>) {
+        if self.open.as_ref().is_some_and(|capture| block.context.time > capture.until) {
+            self.close();
+        }
+        let triggers = match &mut self.when {
+            None => block.pointer.class.answered(),
+            Some(when) => when.matches(block),
+        };
+        self.history.push(block);
+        if !block.marks.is_frame() {
+            return;
+        }
+        let until = block.context.time.saturating_add(self.after);
+        self.counts.triggers += u64::from(triggers);
+        match &mut self.open {
+            Some(capture) => {
+                if triggers {
+                    capture.until = until;
+                }
+                self.add(&Kept::of(block), block.frame);
+            }
+            None if triggers && self.counts.files + self.counts.failed >= self.files_max => {
+                self.counts.unkept += 1;
+            }
+            None if triggers => self.begin(LinkType(block.marks.link), until),
+            None => {}
+        }
+    }
+
+    /// Begins a file with what is remembered, in which the block that triggered is the last.
+    fn begin(&mut self, link: LinkType, until: Time) {
+        let Ok(file) = create(&self.into, self.files_max) else {
+            self.counts.failed += 1;
+            return;
+        };
+        self.counts.files += 1;
+        let buffer = history::header(link).to_vec();
+        // What is remembered fits, and as much again.
+        let room = self.bytes.saturating_mul(2);
+        self.open = Some(Capture { file, link, until, room, buffer });
+        let remembered = std::mem::replace(&mut self.history, History::new(Reach::NONE));
+        remembered.since(From::Oldest, |kept, frame| self.add(kept, frame));
+        self.history = remembered;
+        // The next file does not begin with what is in this one.
+        self.history.clear();
+    }
+
+    /// Adds a frame to the file that is open.
+    fn add(&mut self, kept: &Kept, frame: &[u8]) {
+        let Some(capture) = &mut self.open else { return };
+        let needs = frame.len() + history::RECORD;
+        if capture.link != kept.link || needs > capture.room {
+            self.counts.left_out += 1;
+            return;
+        }
+        capture.room -= needs;
+        history::record(kept, frame, &mut capture.buffer);
+        self.counts.frames += 1;
+        if capture.buffer.len() >= FULL && capture.flush().is_err() {
+            self.give_up();
+        }
+    }
+
+    fn close(&mut self) {
+        let flushed = self.open.as_mut().is_none_or(|capture| capture.flush().is_ok());
+        self.open = None;
+        self.counts.failed += u64::from(!flushed);
+    }
+
+    fn give_up(&mut self) {
+        self.open = None;
+        self.counts.failed += 1;
+    }
+}
+
+/// How many bytes are collected before they are written.
+const FULL: usize = 256 << 10;
+
+impl Capture {
+    fn flush(&mut self) -> std::io::Result<()> {
+        self.file.write_all(&self.buffer)?;
+        self.buffer.clear();
+        Ok(())
+    }
+}
+
+/// A new file, for its owner alone: FILE, or the first of FILE.2, FILE.3 … that is not there.
+fn create(into: &Path, files_max: u64) -> std::io::Result<File> {
+    let mut last = Err(ErrorKind::AlreadyExists.into());
+    for number in 1..=files_max.saturating_add(1000) {
+        let mut name = into.as_os_str().to_owned();
+        if number > 1 {
+            name.push(format!(".{number}"));
+        }
+        last = OpenOptions::new().write(true).create_new(true).mode(0o600).open(name);
+        if !matches!(&last, Err(error) if error.kind() == ErrorKind::AlreadyExists) {
+            break;
+        }
+    }
+    last
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sink::pcap::tests::read;
+    use crate::testing::{TempDir, arguments, batch, frame, opening, refused};
+    use abi::{Class, ContextLane};
+    use std::os::unix::fs::PermissionsExt;
+
+    const SECOND: Time = 1_000_000_000;
+
+    fn sink(path: &str, given: &[(&str, &str)]) -> Box<dyn Sink> {
+        let given = arguments(&FREEZE, &[&[("into", path)], given].concat());
+        open(&opening(&given, &[])).unwrap()
+    }
+
+    fn at(second: u64, class: Class, bytes: &[u8]) -> Block<'_> {
+        let context = ContextLane { time: second * SECOND, ..ContextLane::default() };
+        Block { context, ..frame(bytes) }.with_class(class)
+    }
+
+    fn feed(sink: &mut dyn Sink, seconds: std::ops::Range<u64>, triggers: &[u64]) {
+        for second in seconds {
+            let class = if triggers.contains(&second) { Class::YES } else { Class::NONE };
+            sink.take(&batch(&[at(second, class, &[second as u8; 60])]), 0).unwrap();
+        }
+    }
+
+    fn seconds(path: &str) -> Vec<u64> {
+        read(path).into_iter().map(|(time, ..)| time / SECOND).collect()
+    }
+
+    #[test]
+    fn v9_what_came_around_a_trigger_is_kept() {
+        let dir = TempDir::new();
+        let path = dir.path("alert.pcap");
+        let mut sink = sink(&path, &[("before", "5s"), ("after", "2s")]);
+        feed(&mut *sink, 0..100, &[20, 50, 51, 53]);
+        let rows = sink.finish().unwrap().rows;
+        let value = |name: &str| rows.iter().find(|(row, _)| row == name).map(|(_, value)| *value);
+        assert_eq!((value("triggers"), value("files")), (Some(4), Some(2)));
+        assert_eq!(seconds(&path), (15..=22).collect::<Vec<_>>());
+        assert_eq!(seconds(&format!("{path}.2")), (45..=55).collect::<Vec<_>>());
+        let mode = std::fs::metadata(&path).unwrap().permissions().mode();
+        assert_eq!(mode & 0o777, 0o600);
+    }
+
+    #[test]
+    fn v9_files_and_bytes_are_bounded_and_nothing_is_replaced() {
+        let dir = TempDir::new();
+        let path = dir.path("alert.pcap");
+        std::fs::write(&path, "mine").unwrap();
+        let given = [("before", "1s"), ("after", "1s"), ("files", "2")];
+        let mut few = sink(&path, &given);
+        feed(&mut *few, 0..60, &[10, 20, 30, 40]);
+        let rows = few.finish().unwrap().rows;
+        assert!(rows.contains(&("triggers without a file".to_owned(), 2)), "{rows:?}");
+        assert_eq!(std::fs::read(&path).unwrap(), b"mine");
+        assert_eq!(seconds(&format!("{path}.2")), [9, 10, 11]);
+        assert_eq!(seconds(&format!("{path}.3")), [19, 20, 21]);
+        assert!(!Path::new(&format!("{path}.4")).exists());
+
+        let path = dir.path("long.pcap");
+        let mut long = sink(&path, &[("bytes", "64k"), ("before", "1h"), ("after", "1h")]);
+        let big = vec![1; 10_000];
+        for second in 0..50 {
+            let class = if second == 20 { Class::YES } else { Class::NONE };
+            long.take(&batch(&[at(second, class, &big)]), 0).unwrap();
+        }
+        let rows = long.finish().unwrap().rows;
+        assert!(
+            rows.iter().any(|(row, count)| row == "frames left out" && *count > 10),
+            "{rows:?}"
+        );
+        assert!(std::fs::metadata(&path).unwrap().len() <= 128 << 10);
+        assert_eq!(seconds(&path)[0], 15, "what fits in 64 KB before it");
+    }
+
+    #[test]
+    fn v9_an_expression_may_trigger() {
+        let dir = TempDir::new();
+        let path = dir.path("x.pcap");
+        let mut sink = sink(&path, &[("when", "ether[0] = 7"), ("before", "1s"), ("after", "0s")]);
+        feed(&mut *sink, 0..20, &[]);
+        sink.finish().unwrap();
+        assert_eq!(seconds(&path), [6, 7]);
+        let given = arguments(&FREEZE, &[("into", &path), ("when", "tcp prt 5")]);
+        let failure = refused(open(&opening(&given, &[]))).to_string();
+        assert!(failure.contains("`tcp prt 5`: it is no filter"), "{failure}");
+        let given = arguments(&FREEZE, &[("into", &dir.path("no/such.pcap"))]);
+        assert!(refused(open(&opening(&given, &[]))).to_string().contains("its folder"));
+    }
+}

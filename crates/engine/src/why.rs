@@ -1,0 +1,267 @@
+//! What became of a flow: which nodes saw its blocks, what they answered, where blocks were held and
+//! how long, dropped and why, and what left. (CONTRACT 19, for one flow)
+//!
+//! In: a pcap-filter expression, and a path that is run again (a record, or a line over a capture)
+//! with one block in each turn: then what a filter counts while it is called is what it did with
+//! that block. Out: a row for each node. A block belongs to the flow if its frame matches; what a
+//! filter made itself (a description, a decoded body) belongs to it by the session that frames of
+//! the flow had there. [SL §7.1, "debugging"]
+//!
+//! While nobody asks, this costs a walk nothing on its way from node to node: a traced space has no
+//! plain arcs and times its filters, which are ways that the walk has anyway.
+
+use filter::general::bpf::Matcher;
+use filter::{Amount, Arguments, Block, Classes, Counts, Mistake, Time, Value};
+use pipeline::graph::{Graph, NodeId};
+use std::collections::hash_map::DefaultHasher;
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::hash::Hasher;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// What became of the blocks of a flow at one node.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Row {
+    /// Which node of the plan.
+    pub planned: usize,
+    /// What came.
+    pub came: Amount,
+    /// With which classes blocks left, and how many; in words where the node has names for them.
+    pub answered: BTreeMap<String, u64>,
+    /// Blocks that no arc behind it wanted.
+    pub unselected: u64,
+    /// Blocks that came out and had not come in.
+    pub made: u64,
+    /// Blocks that were used up.
+    pub consumed: u64,
+    /// Blocks that had to wait, how long the longest did in ns, and how many were let go.
+    pub held: u64,
+    /// The longest wait, in ns.
+    pub held_max: Time,
+    /// Of those held, how many left.
+    pub released: u64,
+    /// Why blocks ended here, by reason.
+    pub dropped: BTreeMap<String, u64>,
+    /// Why blocks were not answered, by reason.
+    pub unanswered: BTreeMap<String, u64>,
+    /// The numbers of the packets (as they came, from 1) whose frames came or left here.
+    pub packets: Vec<u64>,
+}
+
+/// A question about a flow, put to a path that is built with it.
+#[derive(Debug)]
+pub struct Why {
+    /// Of each node of the plan, what its classes mean, and the filter that gave its blocks their
+    /// sessions.
+    nodes: Vec<(Classes, usize)>,
+    /// The node before each.
+    above: Vec<usize>,
+    asked: Mutex<Asked>,
+}
+
+#[derive(Debug)]
+struct Asked {
+    matcher: Matcher,
+    rows: BTreeMap<usize, Row>,
+    /// Sessions of the flow, with the filter that numbered them.
+    sessions: HashSet<(usize, u32)>,
+    /// What is held where, since when.
+    held: HashMap<(usize, u64), Time>,
+    /// What the frames of the flow are numbered.
+    numbers: HashMap<u64, u64>,
+    /// How many packets have come, by source.
+    packets: HashMap<usize, u64>,
+}
+
+/// How many frames are remembered by number, and how many packets are told of a node.
+const NUMBERS_MAX: usize = 1 << 20;
+
+impl Why {
+    /// Asks about the frames that this expression matches, of a path of this graph.
+    pub fn new(expression: &str, graph: &Graph) -> Result<Self, Mistake> {
+        let mut arguments = Arguments::default();
+        arguments.set("expression", Value::Text(expression.to_owned()));
+        let matcher = Matcher::new(arguments)?;
+        let nodes = graph.ids().map(|(id, _)| (classes(graph, id), domain(graph, id))).collect();
+        let asked = Asked {
+            matcher,
+            rows: BTreeMap::new(),
+            sessions: HashSet::new(),
+            held: HashMap::new(),
+            numbers: HashMap::new(),
+            packets: HashMap::new(),
+        };
+        let above = |(id, _): (NodeId, &_)| {
+            graph.inputs(id).find(|edge| !edge.back).map_or(id.0, |edge| edge.from.0)
+        };
+        let above = graph.ids().map(above).collect();
+        Ok(Self { nodes, above, asked: Mutex::new(asked) })
+    }
+
+    /// What became of the flow, by node of the plan.
+    #[must_use]
+    pub fn rows(&self) -> Vec<Row> {
+        self.asked().rows.values().cloned().collect()
+    }
+
+    fn asked(&self) -> MutexGuard<'_, Asked> {
+        self.asked.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A block comes from a source, which numbers it.
+    pub(crate) fn begins(&self, planned: usize, block: &Block<'_>) {
+        let mut asked = self.asked();
+        let number = asked.packets.entry(planned).or_default();
+        *number += 1;
+        let number = *number;
+        if block.marks.is_frame()
+            && asked.matcher.matches(block)
+            && asked.numbers.len() < NUMBERS_MAX
+        {
+            asked.numbers.entry(key(block)).or_insert(number);
+        }
+    }
+
+    /// A block comes to a node; answers whether it is of the flow.
+    pub(crate) fn comes(&self, planned: usize, block: &Block<'_>) -> bool {
+        let mut asked = self.asked();
+        let above = self.above.get(planned).copied().unwrap_or(planned);
+        let domain = self.nodes.get(above).map_or(0, |(_, domain)| *domain);
+        if !asked.is_ours(domain, block) {
+            return false;
+        }
+        let number = asked.numbers.get(&key(block)).copied();
+        let row = asked.row(planned);
+        row.came.add(block.length());
+        row.number(number);
+        true
+    }
+
+    /// What a node did with a block of the flow, by what it counted before and after; whether the
+    /// block goes on at once is seen when it leaves.
+    pub(crate) fn did(
+        &self,
+        planned: usize,
+        (before, after): (&Counts, &Counts),
+        (reasons, block, now): (&[&str], &Block<'_>, Time),
+    ) {
+        let mut asked = self.asked();
+        if after.held.blocks > before.held.blocks {
+            asked.held.insert((planned, key(block)), now);
+            asked.row(planned).held += 1;
+        }
+        let row = asked.row(planned);
+        row.consumed += after.consumed.blocks.saturating_sub(before.consumed.blocks);
+        let named = |number: usize| reasons.get(number).copied().unwrap_or("unnamed").to_owned();
+        let dropped = after.dropped.iter().zip(&before.dropped).enumerate();
+        let dropped = dropped.map(|(i, (now, then))| (named(i), now.blocks - then.blocks));
+        let evicted = after.evicted.blocks - before.evicted.blocks;
+        let no_room = after.no_room.blocks - before.no_room.blocks;
+        let more = [("evicted".to_owned(), evicted), ("no room".to_owned(), no_room)];
+        for (why, count) in dropped.chain(more).filter(|(_, count)| *count > 0) {
+            *row.dropped.entry(why).or_default() += count;
+        }
+        let unanswered = after.unanswered.iter().zip(&before.unanswered).enumerate();
+        for (i, (now, then)) in unanswered.filter(|(_, (now, then))| now > then) {
+            *row.unanswered.entry(named(i)).or_default() += now - then;
+        }
+    }
+
+    /// A block leaves a node; `wanted`: an arc takes it.
+    pub(crate) fn leaves(&self, planned: usize, block: &Block<'_>, wanted: bool, now: Time) {
+        let mut asked = self.asked();
+        let (classes, domain) = self.nodes.get(planned).copied().unwrap_or((Classes::Same, 0));
+        if !asked.is_ours(domain, block) {
+            return;
+        }
+        let session = block.context.session;
+        if block.marks.is_frame() && session != 0 {
+            asked.sessions.insert((domain, session));
+        }
+        let name = key(block);
+        let since = asked.held.remove(&(planned, name));
+        let number = asked.numbers.get(&name).copied();
+        let row = asked.row(planned);
+        row.number(number);
+        *row.answered.entry(class_name(classes, block.pointer.class.0)).or_default() += 1;
+        row.unselected += u64::from(!wanted);
+        row.made += u64::from(number.is_none());
+        if let Some(since) = since {
+            row.released += 1;
+            row.held_max = row.held_max.max(now.saturating_sub(since));
+        }
+    }
+}
+
+impl Asked {
+    fn row(&mut self, planned: usize) -> &mut Row {
+        self.rows.entry(planned).or_insert_with(|| Row { planned, ..Row::default() })
+    }
+
+    fn is_ours(&mut self, domain: usize, block: &Block<'_>) -> bool {
+        match block.marks.is_frame() && !block.pointer.is_hole() {
+            true => self.matcher.matches(block),
+            false => self.sessions.contains(&(domain, block.context.session)),
+        }
+    }
+}
+
+impl Row {
+    /// Notes the number of a packet, once.
+    fn number(&mut self, number: Option<u64>) {
+        let Some(number) = number else { return };
+        if let (Err(at), true) =
+            (self.packets.binary_search(&number), self.packets.len() < NUMBERS_MAX)
+        {
+            self.packets.insert(at, number);
+        }
+    }
+}
+
+/// What tells a frame from others, wherever it lies: its time and its bytes.
+fn key(block: &Block<'_>) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    hasher.write_u64(block.context.time);
+    hasher.write(block.frame);
+    hasher.finish()
+}
+
+/// What the classes of blocks behind a node mean: those of the node, or of the nearest before it.
+fn classes(graph: &Graph, id: NodeId) -> Classes {
+    let mut at = id;
+    for _ in 0..graph.nodes.len() {
+        let own = graph.node(at).filter().map_or(Classes::Same, |used| used.description.classes);
+        let above = graph.inputs(at).find(|edge| !edge.back).map(|edge| edge.from);
+        match (own, above) {
+            (Classes::Same, Some(above)) => at = above,
+            (own, _) => return own,
+        }
+    }
+    Classes::Same
+}
+
+/// The filter that gave blocks behind a node their sessions: it, or the nearest before it.
+fn domain(graph: &Graph, id: NodeId) -> usize {
+    let mut at = id;
+    for _ in 0..graph.nodes.len() {
+        let used = graph.node(at).filter();
+        if used.is_some_and(|used| used.description.counters.contains(&"new sessions")) {
+            break;
+        }
+        let Some(above) = graph.inputs(at).find(|edge| !edge.back) else { break };
+        at = above.from;
+    }
+    at.0
+}
+
+fn class_name(classes: Classes, class: u32) -> String {
+    match (classes, class) {
+        (_, 0) => "no answer".to_owned(),
+        (Classes::YesNo | Classes::Same, 1) => "yes".to_owned(),
+        (Classes::Number { names, .. }, class) => {
+            let value = if class == abi::Class::ZERO.0 { 0 } else { class };
+            let name = names.iter().find(|(_, named)| *named == value);
+            name.map_or_else(|| value.to_string(), |(name, _)| (*name).to_owned())
+        }
+        (_, class) => class.to_string(),
+    }
+}
