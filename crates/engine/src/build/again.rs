@@ -153,6 +153,7 @@ impl Builder<'_> {
             clock: again.part.clock,
             epoch: self.epoch,
             tape: (self.extras.tape.clone(), self.spaces[place]),
+            why: self.extras.why.clone(),
         }))
     }
 }
