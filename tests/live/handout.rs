@@ -2,6 +2,7 @@
 //! of that user, which may load nothing, reads them there and cannot write. (CONTRACT 21, 25;
 //! RELIABILITY T2, T17, T19)
 
+use crate::judge::without_perfmon;
 use crate::send::frames_of;
 use crate::shared::{chain, send_all, shown, silent};
 use endpoint::source::kernel::Standing;
@@ -46,12 +47,15 @@ fn part_of(text: &str, machine: &Machine) -> Part {
 
 /// Runs a line for a user.
 fn attach(pair: &Pair, points: &Points, text: &str, owner: u32) -> (Handout, Running) {
-    pair.server.enter(|| {
-        let machine = engine::machine::look();
-        let part = part_of(text, &machine);
-        let attached = points.attach((&read(text), &part), &machine, owner);
-        attached.unwrap_or_else(|why| panic!("{text}: {why}"))
-    })
+    pair.server.enter(|| attach_here(points, text, owner))
+}
+
+/// The same in the name space of this thread.
+fn attach_here(points: &Points, text: &str, owner: u32) -> (Handout, Running) {
+    let machine = engine::machine::look();
+    let part = part_of(text, &machine);
+    let attached = points.attach((&read(text), &part), &machine, owner);
+    attached.unwrap_or_else(|why| panic!("{text}: {why}"))
 }
 
 /// Frames to a port that carry a mark from their first byte to their last.
@@ -113,6 +117,40 @@ fn p6_each_users_frames_are_in_rings_of_its_own_wherever_memory_is_used_again() 
         assert_eq!(holds(carol.records(), mark), place == 2, "{mark:?}");
     }
     drop((hers, hers_too, hers_as_well));
+    assert!(chain(&pair).is_empty());
+}
+
+/// As a daemon without CAP_PERFMON loads them; what each line finds is its own.
+#[test]
+fn o7_ten_lines_of_five_users_are_one_program_without_perfmon() {
+    const LINES: u16 = 10;
+    let Some(pair) = silent() else { return };
+    let points = Points::default();
+    let mut lines = Vec::new();
+    for port in 1..=LINES {
+        let owner = ALICE - u32::from(port % 5);
+        let text =
+            format!("rx {SERVER_DEVICE} ring=512KB | ip | udp | dport |{port} pcap /dev/null");
+        let here = || without_perfmon(|| attach_here(&points, &text, owner));
+        lines.push(pair.server.enter(here));
+    }
+    let now = shown(&points);
+    assert_eq!((now.lines, now.owners, chain(&pair).len()), (10, 5, 1));
+    let mut frames: Vec<Vec<u8>> = (1..=LINES).flat_map(|p| marked(p, b"x", p.into())).collect();
+    frames.extend(marked(LINES + 1, b"nobody's", 20));
+    send_all(&pair, &frames);
+    let now = shown(&points);
+    let all = frames.len() as u64;
+    let steps: Vec<_> =
+        now.steps.iter().map(|(name, lines, n)| (name.as_str(), *lines, *n)).collect();
+    assert_eq!(steps, [("ip", 10, all), ("udp", 10, all), ("dport", 10, all)]);
+    for (port, (handout, line)) in (1..=LINES).zip(lines) {
+        let (rings, _) = handout.open().expect("what it says");
+        let cpus = 0..rings.shape().cpus;
+        let handed: u64 = cpus.map(|cpu| rings.region(cpu).expect("a region").head(0)).sum();
+        assert_eq!(handed, u64::from(port), "{port}");
+        drop(without_perfmon(|| line.detach()));
+    }
     assert!(chain(&pair).is_empty());
 }
 
@@ -282,7 +320,7 @@ fn child() {
     assert_eq!(process::identity(), (ALICE, ALICE));
     let (graph, _) = pipeline::read(&text, &House);
     // The kernel is that of the one who runs the lines.
-    let kernel = Kernel::Open { release: "6.18".to_owned(), hardened: false };
+    let kernel = Kernel::Open { release: "6.18".to_owned(), hardened: true };
     let machine = Machine { kernel, ..engine::machine::look() };
     let plan = plan(graph, &House, &machine).expect("a plan");
     let paths = build_at(&plan, Settings::default(), &Elsewhere).expect("paths");

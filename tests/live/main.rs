@@ -16,6 +16,8 @@
 //! All of them need root and say so. Nothing leaves the name spaces.
 #![forbid(unsafe_code)]
 
+#[path = "../../crates/sys/tests/judge/mod.rs"]
+mod judge;
 #[path = "../common/scratch.rs"]
 mod scratch;
 

@@ -222,7 +222,8 @@ impl Emission<'_> {
             self.route(t, Some(step), none, end)
         })?;
         for hand in self.joint.unsure(step) {
-            self.leave(s, hand, on);
+            // Each in an arm of its own, behind which the stack is free again.
+            s.arm(|t, _| self.leave(t, hand, on));
         }
         s.leave(end);
         Ok(())
@@ -251,10 +252,10 @@ impl Emission<'_> {
         let length = s.viewed(on);
         for (step, _) in joint.behind(None).filter(|(_, set)| may_be(on.class, set)) {
             s.tally(joint.tally(Tally::Entered(step)), length);
-            joint.unsure(step).for_each(|hand| self.leave(s, hand, on));
+            joint.unsure(step).for_each(|hand| s.arm(|t, _| self.leave(t, hand, on)));
         }
         for (hand, _) in joint.out(None).filter(|(_, set)| may_be(on.class, set)) {
-            self.leave(s, hand, on);
+            s.arm(|t, _| self.leave(t, hand, on));
         }
         for (number, fork) in joint.forks_at(None) {
             match self.may_take(fork, None, on.class) {

@@ -16,7 +16,7 @@ use super::{Asked, Held, Lent, Refusal, Refuses};
 use crate::build::BuildError;
 use filter::{Amount, Attach};
 use pipeline::graph::{Graph, NodeId};
-use pipeline::plan::{KernelRing, Machine, programs_of};
+use pipeline::plan::{Kernel, KernelRing, Machine, programs_of};
 use std::collections::HashMap;
 use std::fmt::Write as _;
 use std::io;
@@ -118,7 +118,9 @@ impl Part {
 }
 
 impl Points {
-    /// Runs a part of somebody's request for them. `graph` is that of the request, read here, with
+    /// Runs a part of somebody's request for them, in a program that loads without CAP_PERFMON
+    /// (CONTRACT 25): who plans for it plans for a kernel that is [`Kernel::Open`] and hardened.
+    /// `graph` is that of the request, read here, with
     /// its ends complete; nothing in `part` is believed.
     pub fn attach(
         &self,
@@ -126,8 +128,13 @@ impl Points {
         machine: &Machine,
         owner: u32,
     ) -> Result<(Handout, Running), BuildError> {
-        let hardened = !crate::machine::is_trusted();
-        let programs = programs_of(graph, &part.nodes, machine, &bounded(&part.ring));
+        // Whatever this process may: so the program loads where CAP_PERFMON was given away.
+        let hardened = true;
+        let mut machine = machine.clone();
+        if let Kernel::Open { hardened, .. } = &mut machine.kernel {
+            *hardened = true;
+        }
+        let programs = programs_of(graph, &part.nodes, &machine, &bounded(&part.ring));
         let programs = programs.map_err(BuildError::Refused)?;
         let first = part.nodes.first().copied().unwrap_or(NodeId(0));
         let [planned] = programs.as_slice() else {
