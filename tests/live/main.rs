@@ -10,6 +10,7 @@
 //! - `filter`: what the kernel already leaves out;
 //! - `take`: frames that the host does not get;
 //! - `kernel`: what runs there as a whole;
+//! - `change`: what follows the kernel changes;
 //! - `shared`: several lines in one program; `handout`: of several users;
 //! - `privilege`: without any.
 //!
@@ -21,6 +22,7 @@ mod judge;
 #[path = "../common/scratch.rs"]
 mod scratch;
 
+mod change;
 mod client;
 mod device;
 mod filter;

@@ -224,6 +224,8 @@ struct Draft {
     lenders: Vec<Arc<dyn Lender>>,
     /// The programs whose frames come in here.
     kernels: Vec<(Local, Kernel)>,
+    /// What comes up from programs that run already: where, and along which edges.
+    rising: Vec<(Local, Vec<(usize, NodeId)>)>,
     /// The places of what runs already.
     kept: Vec<(Local, Key)>,
     /// What is made anew although it runs.
@@ -322,6 +324,7 @@ impl<'p> Builder<'p> {
             self.program(id, used, &mut drafts)?;
         }
         self.bound_signals(&mut drafts);
+        let rising = drafts.iter().flat_map(|draft| self.rising(draft)).collect();
         let (mut spaces, mut kernels) = (Vec::new(), Vec::new());
         for (place, draft) in drafts.into_iter().enumerate() {
             let Draft { assembly, inputs, lent, .. } = draft;
@@ -367,7 +370,7 @@ impl<'p> Builder<'p> {
             rings: running_rings,
             gone: Vec::new(),
             listed: Arc::default(),
-            kernel: !kernels.is_empty(),
+            rising,
             crew: None,
         };
         part.tell();
@@ -422,8 +425,9 @@ impl<'p> Builder<'p> {
             draft.kept.extend(kept.then_some((local, key)));
             locals[id.0] = Some(local);
         }
-        if self.again.is_none() {
-            self.programs_in_kernel(place, &mut locals, &mut draft)?;
+        match self.again {
+            None => self.programs_in_kernel(place, &mut locals, &mut draft)?,
+            Some(again) => self.rises_already(place, again, &mut locals, &mut draft)?,
         }
         for (id, node) in outer {
             if self.is_in_kernel(id) && node.kind() == Some(Kind::Source) {

@@ -105,7 +105,12 @@ impl Retired {
         let nodes = before.nodes.len() - known;
         self.reports.extend(before.reports.into_iter().filter(|(at, _)| gone(*at)).map(|(_, r)| r));
         for (at, mut node) in before.nodes.into_iter().take(nodes).enumerate() {
-            let calls = std::mem::take(&mut node.calls).into_iter().enumerate();
+            let mut calls = std::mem::take(&mut node.calls);
+            if node.transport {
+                // The kernel's, which counts them itself.
+                calls.clear();
+            }
+            let calls = calls.into_iter().enumerate();
             self.edges.extend(calls.filter(|(arc, _)| gone_arc(at, *arc)).map(|(_, edge)| edge));
             if gone(at) {
                 self.nodes.push(node);

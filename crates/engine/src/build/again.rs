@@ -5,7 +5,7 @@
 //! cheapest to undo, and nothing that runs is touched: whatever was made is given back when a later
 //! step fails.
 
-use super::running::{Ids, Part, RunningRing, RunningSpace};
+use super::running::{Ids, Part, Rising, RunningRing, RunningSpace};
 use super::{
     BATCH, BuildError, Builder, Draft, Extras, Parts, PoolConfig, Settings, Space, bell, between,
     inside, intake_for, pool, programs,
@@ -14,7 +14,7 @@ use crate::kernel::point::Points;
 use crate::space::assemble::Assembly;
 use crate::space::graft::{Graft, Key};
 use pipeline::plan::Plan;
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use sys::memory::Lender;
 
@@ -25,6 +25,8 @@ pub(crate) struct Again<'a> {
     pub(crate) kept: &'a HashSet<usize>,
     /// Those of them that are made anew.
     pub(crate) renewed: &'a HashSet<usize>,
+    /// For the number of every edge out of the kernel, its place in the new plan.
+    pub(crate) ways: &'a HashMap<usize, usize>,
 }
 
 impl Again<'_> {
@@ -41,6 +43,7 @@ pub(crate) struct Prepared {
     pub(crate) spaces: Vec<PreparedSpace>,
     pub(crate) rings: Vec<RunningRing>,
     pub(crate) lenders: Vec<Arc<dyn Lender>>,
+    pub(crate) rising: Vec<Rising>,
 }
 
 /// What is to be put into a space.
@@ -64,8 +67,8 @@ pub(crate) fn prepare(
     let running = again.part;
     let mut all = Vec::new();
     for space in &spaces {
-        let name = &plan.spaces[*space].name;
-        let known = running.spaces.iter().find(|known| known.name == *name);
+        let name = inside::name(plan, *space);
+        let known = running.spaces.iter().find(|known| known.name == name);
         let reads = between::reads(plan, *space);
         all.push(match known {
             Some(known) if reads && !known.reads => {
@@ -110,6 +113,13 @@ pub(crate) fn prepare(
         builder.program(id, used, &mut drafts)?;
     }
     builder.bound_signals(&mut drafts);
+    let rising = drafts.iter().flat_map(|draft| {
+        draft.rising.iter().map(|(local, ways)| Rising {
+            first: draft.assembly.nodes()[*local].planned,
+            ways: ways.iter().map(|(edge, _)| ids.edges[*edge]).collect(),
+        })
+    });
+    let rising = rising.collect();
     let mut spaces = Vec::new();
     for (place, (draft, (known, _))) in drafts.into_iter().zip(all).enumerate() {
         let Draft { assembly, inputs, lent, kept, renewed, .. } = draft;
@@ -126,7 +136,7 @@ pub(crate) fn prepare(
         };
         spaces.push(PreparedSpace { running, fresh, graft });
     }
-    Ok(Prepared { spaces, rings, lenders })
+    Ok(Prepared { spaces, rings, lenders, rising })
 }
 
 impl Builder<'_> {

@@ -4,9 +4,11 @@
 //! that. [SL §7.1; CONTRACT 18]
 
 use super::between::Ends;
-use super::{BuildError, Builder, Draft, GENERAL, Local, counts, sources, title};
+use super::running::Rising;
+use super::{Again, BuildError, Builder, Draft, GENERAL, Local, counts, sources, title};
 use crate::kernel::{Kernel, Wanted};
 use crate::space::Input;
+use crate::space::graft::Key;
 use crate::space::node::{Node, Part, SourcePart};
 use crate::space::select::Wanted as Classes;
 use filter::{Classes as Answers, Counts, Kind};
@@ -37,11 +39,16 @@ pub(super) fn home(plan: &Plan, space: usize) -> usize {
 /// The thread of a part that runs in the kernel as a whole.
 const THREAD: &str = "thread0";
 
+/// The name of a space as a thread of ours.
+pub(super) fn name(plan: &Plan, space: usize) -> String {
+    let space = &plan.spaces[space];
+    if space.kind == SpaceKind::Kernel { THREAD.to_owned() } else { space.name.clone() }
+}
+
 impl Builder<'_> {
     /// The name of a space of this part.
     pub(super) fn name(&self, place: usize) -> String {
-        let space = &self.plan.spaces[self.spaces[place]];
-        if space.kind == SpaceKind::Kernel { THREAD.to_owned() } else { space.name.clone() }
+        name(self.plan, self.spaces[place])
     }
 
     /// Whether a node runs in the kernel.
@@ -105,6 +112,45 @@ impl Builder<'_> {
         nodes
     }
 
+    /// What the programs of a space hand over.
+    pub(super) fn rising(&self, draft: &Draft) -> Vec<Rising> {
+        let rising = |(local, kernel): &(Local, Kernel)| Rising {
+            first: draft.assembly.nodes()[*local].planned,
+            ways: kernel.tree.hands.iter().map(|hand| self.ids.edges[hand.edge]).collect(),
+        };
+        draft.kernels.iter().map(rising).collect()
+    }
+
+    /// Leaves places for what comes up into this space from programs that run already.
+    pub(super) fn rises_already(
+        &self,
+        place: usize,
+        again: &Again<'_>,
+        locals: &mut [Option<Local>],
+        draft: &mut Draft,
+    ) -> Result<(), BuildError> {
+        for Rising { first, ways } in &again.part.rising {
+            let Some(id) = self.ids.nodes.iter().position(|number| number == first) else {
+                continue;
+            };
+            if self.leaves(NodeId(id)) != Some(place) {
+                continue;
+            }
+            let local = draft.assembly.node(self.place(NodeId(id)));
+            draft.kept.push((local, Key::Node(*first)));
+            locals[id] = Some(local);
+            let target = |way: &usize| {
+                let edge = *again.ways.get(way)?;
+                Some((edge, self.plan.graph.edges[edge].to))
+            };
+            let ways: Option<Vec<_>> = ways.iter().map(target).collect();
+            let lost =
+                || BuildError::Unexpected("a way out of the kernel leads nowhere".to_owned());
+            draft.rising.push((local, ways.ok_or_else(lost)?));
+        }
+        Ok(())
+    }
+
     /// The arcs over which comes up what was handed over, in the order of the ways out.
     pub(super) fn arcs_out_of_kernel(
         &self,
@@ -113,18 +159,23 @@ impl Builder<'_> {
         draft: &mut Draft,
         rings: &mut [Ends],
     ) {
-        let kernels = std::mem::take(&mut draft.kernels);
-        for (from, kernel) in &kernels {
-            for hand in &kernel.tree.hands {
-                let near = locals[hand.to.0].filter(|_| self.enters(hand.to) == Some(place));
-                let ring = rings.iter_mut().find(|ends| ends.edges.contains(&hand.edge));
-                let to = near.or_else(|| self.way_out(draft, ring?, hand.edge));
+        let mut rising = std::mem::take(&mut draft.rising);
+        rising.extend(draft.kernels.iter().map(|(from, kernel)| {
+            (*from, kernel.tree.hands.iter().map(|hand| (hand.edge, hand.to)).collect())
+        }));
+        for (from, ways) in &rising {
+            for (edge, target) in ways {
+                let target = *target;
+                let near = locals[target.0].filter(|_| self.enters(target) == Some(place));
+                let ring = rings.iter_mut().find(|ends| ends.edges.contains(edge));
+                let to = near.or_else(|| self.way_out(draft, ring?, *edge));
                 if let Some(to) = to {
-                    draft.assembly.arc(*from, to, Classes::All, false, hand.edge);
+                    let number = self.ids.edges[*edge];
+                    draft.assembly.arc(*from, to, Classes::All, false, number);
                 }
             }
         }
-        draft.kernels = kernels;
+        draft.rising = rising;
     }
 
     /// Blocks are counted for `-c` in threads.

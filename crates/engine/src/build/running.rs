@@ -65,10 +65,19 @@ pub(crate) struct Part {
     pub(crate) gone: Vec<Arc<Orders>>,
     /// The spaces as [`Live`](crate::live::Live) knows them.
     pub(crate) listed: Arc<Mutex<Vec<Arc<Orders>>>>,
-    /// Whether programs run for it in the kernel.
-    pub(crate) kernel: bool,
+    /// What comes up out of the kernel.
+    pub(crate) rising: Vec<Rising>,
     /// Who starts threads for it, while it runs.
     pub(crate) crew: Option<Crew>,
+}
+
+/// What a program hands over to a thread: along which edges, in the order of its ways out.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Rising {
+    /// The number of the source that stands for the program.
+    pub(crate) first: usize,
+    /// The numbers of the edges.
+    pub(crate) ways: Vec<usize>,
 }
 
 /// A space of a path.

@@ -10,8 +10,8 @@ use crate::build::title;
 use filter::{Keeps, Kind};
 use pipeline::edit::Edited;
 use pipeline::graph::{Edge, Graph, Node, NodeId, Step};
-use pipeline::plan::{Machine, Plan, PlannedEdge, SpaceKind, Unplaceable, plan};
-use std::collections::HashSet;
+use pipeline::plan::{Machine, Plan, PlannedEdge, Refused, SpaceKind, Unplaceable, plan};
+use std::collections::{HashMap, HashSet};
 
 /// A new plan, and what of it runs already.
 pub(super) struct Matched {
@@ -21,6 +21,8 @@ pub(super) struct Matched {
     pub(super) kept: HashSet<usize>,
     /// The numbers of filters that are made anew with what the old ones know.
     pub(super) renewed: HashSet<usize>,
+    /// For the number of every edge out of the kernel, its place in the new plan.
+    pub(super) ways: HashMap<usize, usize>,
     /// The names of all sources that there are and have been.
     pub(super) origins: Vec<String>,
 }
@@ -43,17 +45,27 @@ impl Matched {
             }
         }
         let plan = match plan(pinned, &crate::catalogue::House, machine) {
-            Ok(mut found) => {
-                for (new, asked) in found.graph.nodes.iter_mut().zip(&graph.nodes) {
-                    if let (Step::Filter(new), Step::Filter(asked)) = (&mut new.step, &asked.step) {
-                        new.pin.clone_from(&asked.pin);
-                    }
-                }
-                found
-            }
-            Err(_) => plan(graph, &crate::catalogue::House, machine)?,
+            Ok(found) => found,
+            Err(_) => plan(graph.clone(), &crate::catalogue::House, machine)?,
         };
-        Ok(Self::of(plan, edited, state))
+        let mut matched = Self::of(plan, edited, state);
+        // Programs are not changed: what is new runs in threads.
+        let new = |id: &NodeId| {
+            let kernel = matched.plan.space_of(*id).kind == SpaceKind::Kernel;
+            kernel && !matched.kept.contains(&matched.ids.nodes[id.0])
+        };
+        let why = || "what runs in the kernel is not changed while it runs".to_owned();
+        let new = (0..matched.plan.graph.nodes.len()).map(NodeId).filter(new);
+        let refused: Vec<Refused> = new.map(|node| Refused { node, why: why() }).collect();
+        if let Some(again) = matched.plan.again(machine, &refused) {
+            matched = Self::of(again?, edited, state);
+        }
+        for (new, asked) in matched.plan.graph.nodes.iter_mut().zip(&graph.nodes) {
+            if let (Step::Filter(new), Step::Filter(asked)) = (&mut new.step, &asked.step) {
+                new.pin.clone_from(&asked.pin);
+            }
+        }
+        Ok(matched)
     }
 
     fn of(plan: Plan, edited: &Edited, state: &State) -> Self {
@@ -117,7 +129,8 @@ impl Matched {
                 origins.push(title(used));
             }
         }
-        Self { plan, ids, kept, renewed: renewed.into_iter().collect(), origins }
+        let ways = ways(state, &plan, &ids);
+        Self { plan, ids, kept, renewed: renewed.into_iter().collect(), origins, ways }
     }
 
     /// Whether this can be done while the path runs.
@@ -178,10 +191,11 @@ impl Matched {
                 Some(_) => {}
             }
         }
-        match state.parts.iter().any(|part| part.kernel) || !self.plan.programs.is_empty() {
-            true => refused("a part of it runs in the kernel, which is not changed yet".to_owned()),
-            false => Ok(()),
+        let (is, was) = (in_kernel(&self.plan, &self.ids), in_kernel(&state.plan, &state.ids));
+        if is != was || self.ways.len() != was.1 {
+            return refused("it would change what runs in the kernel".to_owned());
         }
+        Ok(())
     }
 
     /// Whether a space of the new plan does something else than before.
@@ -227,6 +241,43 @@ fn inside(plan: &Plan, ids: &Ids, part: usize, name: &str) -> (Vec<usize>, Vec<u
     nodes.sort_unstable();
     edges.sort_unstable();
     (nodes, edges)
+}
+
+/// The numbers of the nodes that run in the kernel, and how many edges begin there.
+fn in_kernel(plan: &Plan, ids: &Ids) -> (Vec<usize>, usize) {
+    let here = |id: NodeId| plan.space_of(id).kind == SpaceKind::Kernel;
+    let nodes = plan.graph.ids().filter(|(id, _)| here(*id));
+    let mut nodes: Vec<usize> = nodes.map(|(id, _)| ids.nodes[id.0]).collect();
+    nodes.sort_unstable();
+    (nodes, plan.graph.edges.iter().filter(|edge| here(edge.from)).count())
+}
+
+/// For the number of every edge that begins in the kernel, the place of the one that begins there
+/// now: from the same node, for the same classes, the first with the first.
+fn ways(state: &State, plan: &Plan, ids: &Ids) -> HashMap<usize, usize> {
+    let begins = |plan: &Plan, edge: &Edge| plan.space_of(edge.from).kind == SpaceKind::Kernel;
+    let mut free: Vec<usize> =
+        (0..plan.graph.edges.len()).filter(|edge| begins(plan, &plan.graph.edges[*edge])).collect();
+    let mut found = HashMap::new();
+    // Those that stay first: what is left has another target.
+    for stays in [true, false] {
+        for (place, old) in state.plan.graph.edges.iter().enumerate() {
+            let number = state.ids.edges[place];
+            if !begins(&state.plan, old) || found.contains_key(&number) {
+                continue;
+            }
+            let is = |edge: &usize| {
+                let new = &plan.graph.edges[*edge];
+                let same = ids.nodes[new.from.0] == state.ids.nodes[old.from.0];
+                let stayed = ids.edges[*edge] == number;
+                same && new.classes == old.classes && (stayed || !stays)
+            };
+            if let Some(at) = free.iter().position(is) {
+                found.insert(number, free.remove(at));
+            }
+        }
+    }
+    found
 }
 
 /// The first operand of a section, or the first input of a merge.

@@ -182,11 +182,11 @@ impl Changed {
         state: &State,
         with: (Settings, &Extras),
     ) -> Result<Self, Unchanged> {
-        let Matched { plan, ids, kept, renewed, origins } = &matched;
+        let Matched { plan, ids, kept, renewed, origins, ways } = &matched;
         let (mut parts, mut desks, mut leaving) = (Vec::new(), Vec::new(), Vec::new());
         let mut threads = Vec::new();
         for (number, part) in state.parts.iter().enumerate() {
-            let again = Again { part, kept, renewed };
+            let again = Again { part, kept, renewed, ways };
             let mut prepared = prepare((plan, ids), number, &again, origins, with)?;
             for space in &mut prepared.spaces {
                 let name = &space.running.name;
@@ -230,6 +230,7 @@ impl Changed {
             part.gone.extend(part.spaces.iter().filter(left).map(|old| Arc::clone(&old.orders)));
             part.spaces = prepared.spaces.into_iter().map(|space| space.running).collect();
             part.rings = prepared.rings;
+            part.rising = prepared.rising;
             part.lenders = prepared.lenders;
             part.control.ring_only(part.spaces.iter().map(|space| Arc::clone(&space.bell)));
             part.tell();

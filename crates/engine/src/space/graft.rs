@@ -266,6 +266,10 @@ fn stay(place: &mut Node, old: Node) {
     if !matches!(place.part, Part::Section(_)) {
         place.part = old.part;
     }
+    if matches!(place.part, Part::Export(_)) {
+        // What leads to it may be new; what it counted is not.
+        place.planned = old.planned;
+    }
     place.flow = old.flow;
     place.counts = old.counts;
     place.holds = old.holds;

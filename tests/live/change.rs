@@ -1,0 +1,75 @@
+//! A path whose beginning runs in the kernel is changed behind it: the programs stay, and every
+//! frame that they hand over reaches exactly one of the old graph and the new one, in order.
+
+use crate::numbers::{SHORT, number, numbered};
+use crate::scratch::Scratch;
+use crate::send::frames_of;
+use crate::shared::{chain, send_all, silent};
+use engine::build::{Settings, build};
+use engine::catalogue::House;
+use engine::change::{Switched, change};
+use engine::live::Live;
+use engine::run::{Until, run};
+use pipeline::edit::Edit;
+use pipeline::plan::plan;
+use std::time::Duration;
+use testkit::net::SERVER_DEVICE;
+
+/// How many frames are sent between two changes.
+const FRAMES: u64 = 200;
+/// Longer than any machine takes to do what it is asked.
+const LONG: Duration = Duration::from_secs(60);
+
+fn set(live: &Live, words: &str) -> Switched {
+    let words: Vec<&str> = words.split(' ').collect();
+    let edit = Edit::parse(&words).expect("an edit");
+    let switched = change(live, &edit, &engine::machine::look(), LONG);
+    let switched = switched.unwrap_or_else(|why| panic!("{words:?}: {why}"));
+    let Switched { lost, duplicated, reordered, .. } = switched;
+    assert_eq!((lost, duplicated, reordered), (0, 0, 0), "{words:?}: {switched}");
+    switched
+}
+
+#[test]
+fn m1_what_follows_the_kernel_changes_while_frames_come() {
+    let Some(pair) = silent() else { return };
+    let scratch = Scratch::new();
+    let file = scratch.path("all.pcap");
+    let text = format!("rx@kernel {SERVER_DEVICE} | udp@thread0 | pcap '{}'", file.display());
+    let (graph, mistakes) = pipeline::read(&text, &House);
+    assert!(mistakes.is_empty(), "{}", pipeline::render(&text, &mistakes, false));
+    let paths = pair.server.enter(|| {
+        let plan = plan(graph, &House, &engine::machine::look()).expect("a plan");
+        assert!(!plan.programs.is_empty(), "it begins in the kernel");
+        build(&plan, Settings::default()).expect("spaces")
+    });
+    let live = paths[0].live();
+    live.says(&text);
+    let runs = std::thread::spawn(|| run(paths, Until::default()).expect("a run"));
+    let programs = chain(&pair);
+    let edits = [
+        "insert ipproto before udp",
+        "insert dport after udp",
+        "upgrade udp",
+        "remove ipproto",
+        "replace dport with inspect",
+        "move inspect to thread1",
+        "remove inspect",
+    ];
+    let mut sent = 0;
+    for words in edits {
+        send_all(&pair, &numbered(sent..sent + FRAMES, SHORT));
+        sent += FRAMES;
+        set(&live, words);
+    }
+    send_all(&pair, &numbered(sent..sent + FRAMES, SHORT));
+    sent += FRAMES;
+    assert_eq!(chain(&pair), programs, "the program is the same");
+    live.stop();
+    let outcome = runs.join().expect("a run");
+    assert!(outcome.failures.is_empty(), "{:?}", outcome.failures);
+    assert_eq!(outcome.ledger.imbalances(), [], "{:#?}", outcome.ledger);
+    let frames = frames_of(&std::fs::read(file).expect("a capture"));
+    let all = frames.iter().map(|frame| number(frame)).eq(0..sent);
+    assert!(all, "each once, in order: {:#?}", outcome.ledger);
+}
