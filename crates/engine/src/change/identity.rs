@@ -142,7 +142,7 @@ impl Matched {
         }
         for (id, node) in state.plan.graph.ids().filter(|(_, node)| node.is_process()) {
             let graph = &state.plan.graph;
-            let middle = graph.inputs(id).next().and(graph.outputs(id).next()).is_some();
+            let middle = graph.inputs(id).next().is_some() && graph.outputs(id).next().is_some();
             if middle && !self.ids.nodes.contains(&state.ids.nodes[id.0]) {
                 let what = "has taken blocks that it has not given back";
                 return refused(format!("`{}` stays where it is: it {what}", node.name()));
