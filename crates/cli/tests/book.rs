@@ -38,3 +38,28 @@ fn live_traffic_can_be_tried_without_privilege() {
     assert!(lines[0].contains("\"GET / HTTP/1.1\" 200 "), "{lines:?}");
     assert!(lines[1].contains("\"GET /nothing HTTP/1.1\" 404 "), "{lines:?}");
 }
+
+/// What the page about time tells to type, but for what needs an interface.
+#[test]
+fn time_can_be_tried_without_privilege() {
+    let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/book/12-time.md");
+    let page = std::fs::read_to_string(page).unwrap();
+    let folder = Folder::new();
+    let mut ran = 0;
+    for block in page.split("```sh\n").skip(1) {
+        let (typed, _) = block.split_once("```").unwrap();
+        if typed.starts_with("sudo") {
+            continue;
+        }
+        let typed = typed.replace("tcpdump -r alert.pcap | head", "test -s alert.pcap");
+        let script = format!("set -e; {typed}");
+        let done = Ran::from(folder.shell(&script).output().unwrap());
+        assert_eq!(done.status, Some(0), "{typed}: {done:?}");
+        ran += 1;
+        if typed.contains("diff") {
+            assert!(done.out.ends_with("the same\n"), "{done:?}");
+        }
+    }
+    assert_eq!(ran, 4);
+    assert!(std::fs::metadata(folder.path().join("missing.pcap")).unwrap().len() > 24);
+}
