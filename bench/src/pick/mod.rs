@@ -26,7 +26,7 @@ use crate::replay::Folder;
 use crate::row::Row;
 use crate::sentinel::Sentinel;
 use sys::bpf::Kind;
-pub(crate) use tools::{Tool, streamline};
+use tools::Tool;
 use xdp::Picker;
 
 /// Frames of a sample, and of those that are sent before, unmeasured; one in a hundred is wanted.

@@ -15,8 +15,8 @@ const RING_MB: usize = 8;
 
 /// A program that picks frames of UDP to port 53 out of what comes in.
 #[derive(Clone, Debug)]
-pub(crate) struct Tool {
-    pub(crate) name: &'static str,
+pub(super) struct Tool {
+    pub(super) name: &'static str,
     path: PathBuf,
     arguments: Vec<String>,
     /// What it says on standard error when it has begun; nothing: it does not tell.
@@ -37,7 +37,7 @@ fn ours() -> Option<Tool> {
 }
 
 /// Our own program; says where it is not.
-pub(crate) fn streamline() -> Option<PathBuf> {
+fn streamline() -> Option<PathBuf> {
     let path = std::env::current_exe().ok()?.with_file_name("streamline");
     if path.is_file() {
         return Some(path);
@@ -116,13 +116,13 @@ fn seen_by_click(told: &str) -> u64 {
 
 impl Tool {
     /// Our own program, with a line that begins with `rx`.
-    pub(crate) fn run(path: PathBuf, line: &str, counted: fn(&str) -> u64) -> Self {
+    fn run(path: PathBuf, line: &str, counted: fn(&str) -> u64) -> Self {
         let arguments = ["run", line].map(str::to_owned).to_vec();
         Self { name: "streamline run", path, arguments, begins: "", counted }
     }
 
     /// Starts it on the second processor, and waits until it sees frames.
-    pub(crate) fn start(&self, space: &Namespace, folder: &Path) -> Result<Child, String> {
+    pub(super) fn start(&self, space: &Namespace, folder: &Path) -> Result<Child, String> {
         let file = |name| File::create(folder.join(name)).map_err(|why| why.to_string());
         let mut command = Command::new(&self.path);
         command.args(&self.arguments).current_dir(folder).stdin(Stdio::null());
@@ -149,7 +149,7 @@ impl Tool {
 
     /// Ends it when it has nothing left to do: the processor time that it has used, and how many
     /// frames it counted.
-    pub(crate) fn end(&self, child: Child, folder: &Path) -> Result<(u64, u64), String> {
+    pub(super) fn end(&self, child: Child, folder: &Path) -> Result<(u64, u64), String> {
         let used = when_idle(&[child.id()]);
         end(child, self.name)?;
         let told = text(&folder.join("out")) + &text(&folder.join("err"));

@@ -11,7 +11,7 @@ use crate::space::Input;
 use crate::space::graft::Key;
 use crate::space::node::{Node, Part, SourcePart};
 use crate::space::select::Wanted as Classes;
-use filter::{Classes as Answers, Counts, Kind};
+use filter::{Counts, Kind};
 use pipeline::graph::NodeId;
 use pipeline::plan::{Plan, Program, Refused, SpaceKind};
 
@@ -90,7 +90,6 @@ impl Builder<'_> {
                 hardened: !crate::machine::is_trusted(),
                 refuses: self.settings.refuses,
             })?;
-            self.has_sessions(&kernel)?;
             let used = self.plan.graph.node(first).filter();
             let name = used.map_or_else(String::new, title);
             let counts = used.map_or_else(Counts::default, |used| counts(used.description));
@@ -192,53 +191,5 @@ impl Builder<'_> {
                 Err(BuildError::Refused(Refused { node, why }))
             }
         }
-    }
-
-    /// Refuses a filter that tells sessions apart, which its twin does not, where somebody in the
-    /// process may ask for them.
-    fn has_sessions(&self, kernel: &Kernel) -> Result<(), BuildError> {
-        let graph = &self.plan.graph;
-        let tells = |id: &NodeId| {
-            let used = graph.node(*id).filter();
-            used.is_some_and(|used| used.description.counters.contains(&"new sessions"))
-        };
-        let steps = kernel.tree.steps.iter().filter_map(|step| step.nodes.first().copied());
-        for id in steps.filter(tells) {
-            if let Some(asks) = self.below(id).into_iter().find(|id| self.may_ask_session(*id)) {
-                let name = graph.node(asks).name();
-                let why = format!("`{name}` behind it may ask for sessions, which a twin sets not");
-                return Err(BuildError::Refused(Refused { node: id, why }));
-            }
-        }
-        Ok(())
-    }
-
-    /// Whether what runs in a node may look at the session of a block.
-    fn may_ask_session(&self, id: NodeId) -> bool {
-        let Some(used) = self.plan.graph.node(id).filter() else { return false };
-        let description = used.description;
-        let plain = ["pcap", "discard", "count", "hist"].contains(&description.name);
-        !(self.is_in_kernel(id)
-            || plain
-            || description.classes != Answers::Same && {
-                description.keeps == filter::Keeps::Nothing
-            })
-    }
-
-    /// All nodes behind one.
-    fn below(&self, id: NodeId) -> Vec<NodeId> {
-        let graph = &self.plan.graph;
-        let mut found = vec![id];
-        let mut next = 0;
-        while let Some(at) = found.get(next).copied() {
-            next += 1;
-            for edge in graph.outputs(at) {
-                if !found.contains(&edge.to) {
-                    found.push(edge.to);
-                }
-            }
-        }
-        found.remove(0);
-        found
     }
 }

@@ -2,85 +2,176 @@
 //! kernel.
 //!
 //! Frames go over the loopback interface of a name space that is made for it and seen by nobody;
-//! what the sender needs more for each frame is what whoever looks on costs. Where no name space
-//! can be made, or `ip` is missing, these figures stay as built in.
+//! the processor time that is needed more for each frame is what whoever looks on costs. Whole
+//! lines are run there, so that what moves between processors is in the figures: a packet socket
+//! and a kernel ring that only their own program has looked at cost less than half of that. So do
+//! twins in a loop of test runs, where nothing else is in the caches: how much dearer each is
+//! between frames that come one by one is measured once, by a line of several. Where no name space
+//! can be made, or `ip` is missing, these figures stay as built in, or as test runs say.
 
-use super::twins::{empty, run};
+use super::twins::{self, empty};
 use super::{Calibration, least};
+use crate::build::{Settings, build};
+use crate::catalogue::House;
+use crate::run::{Until, run};
 use ebpf::insn::{Helper, Insn, R0, R1, R2, R3, R4, R6, R7, R10, Size, encode};
+use pipeline::plan::{FilterCost, Machine, plan};
 use std::net::UdpSocket;
 use std::os::fd::{AsFd as _, AsRawFd as _};
 use std::process::{Command, Stdio};
+use std::time::Duration;
 use sys::bpf::{Anchor, Kind, Link, Map, Program, RingBuffer, Rings, Shape, Side};
+use sys::eventfd::EventFd;
 use sys::net::Links;
-use sys::packet;
 
-/// Datagrams of a round: a few ms, so that most rounds are not interrupted. A ring has room for all
-/// of them.
-const SENT: u32 = 2_000;
-const ROUNDS: usize = 50;
+/// Datagrams of a round: some ms, so that bells ring and many rounds are not interrupted. A ring
+/// has room for all of them.
+const SENT: u32 = 4_000;
+const ROUNDS: usize = 20;
+/// Threads that use less than this in so much time have nothing left to do: a kernel ring that has
+/// a few blocks rings its bell within a millisecond.
+const IDLE_NS: u64 = 50_000;
+const WINDOW: Duration = Duration::from_millis(4);
+/// Who is never idle is not waited for longer.
+const LOOKS_MAX: u32 = 250;
 /// Bytes of a record that is copied out.
 const RECORD: usize = 128;
 
+/// The filters of a line whose twins are measured among frames that come one by one, and the most
+/// by which each of them is believed to be dearer there, in ns.
+const TWINS: [&str; 5] = ["eth", "ip", "udp", "count", "hist"];
+const MORE_MAX: f64 = 100.0;
+
 pub(super) fn measure(calibration: &mut Calibration) {
     let told = |error: sys::Error| error.to_string();
-    match sys::net::within_new(sent).map_err(told).and_then(|sent| sent) {
-        Ok((socket, tap)) => {
-            calibration.note("socket", Ok(socket));
-            calibration.note("tap", Ok(tap));
-        }
-        Err(why) => {
-            calibration.note("socket", Err(why.clone()));
-            calibration.note("tap", Err(why));
-        }
-    }
     let empty = empty();
     calibration.note("record", empty.clone().and_then(|empty| Ok((record()? - empty).max(0.0))));
     calibration.note("fetch", fetch().map_err(told));
     calibration.note("bell", empty.and_then(|empty| Ok((bell()? - empty).max(0.0))));
+    match sys::net::within_new(Live::measure).map_err(told).and_then(|live| live) {
+        Ok(live) => live.note(calibration),
+        Err(why) => {
+            for name in ["socket", "tap", "fetch, by a line", "twins, by a line"] {
+                calibration.missing.push((name.to_owned(), why.clone()));
+            }
+        }
+    }
 }
 
-/// What a packet socket and what a program cost for each frame.
-fn sent() -> Result<(f64, f64), String> {
-    let why = |error: sys::Error| error.to_string();
-    let io = |error: std::io::Error| error.to_string();
-    let up = Command::new("ip")
-        .args(["link", "set", "lo", "up"])
-        .stdin(Stdio::null())
-        .stderr(Stdio::null())
-        .status()
-        .map_err(|error| format!("cannot run ip: {error}"))?;
-    if !up.success() {
-        return Err("ip cannot bring up a loopback interface".to_owned());
+/// What a frame costs, in ns beyond sending it.
+struct Live {
+    /// With a program that does nothing.
+    tap: f64,
+    /// With a line in a thread, behind a packet socket.
+    socket: f64,
+    /// With a line in a thread, behind a program that hands everything over.
+    handed: f64,
+    /// With a line all of twins.
+    twins: f64,
+}
+
+impl Live {
+    /// In a name space of its own.
+    fn measure() -> Result<Self, String> {
+        let why = |error: sys::Error| error.to_string();
+        let io = |error: std::io::Error| error.to_string();
+        let up = Command::new("ip")
+            .args(["link", "set", "lo", "up"])
+            .stdin(Stdio::null())
+            .stderr(Stdio::null())
+            .status()
+            .map_err(|error| format!("cannot run ip: {error}"))?;
+        if !up.success() {
+            return Err("ip cannot bring up a loopback interface".to_owned());
+        }
+        let index = Links::open().and_then(|links| links.named("lo")).map_err(why)?.index;
+        let target = UdpSocket::bind("127.0.0.1:0").map_err(io)?;
+        let sender = UdpSocket::bind("127.0.0.1:0").map_err(io)?;
+        sender.connect(target.local_addr().map_err(io)?).map_err(io)?;
+        let code = encode(&[Insn::mov(R0, -1), Insn::exit()]);
+        let program = Program::load(Kind::Tc, "calibrate", &code).map_err(|why| why.to_string())?;
+        let send = || spent(&sender);
+        let lines = [
+            "rx lo ring=8MB @thread0 | discard @thread0",
+            "rx lo ring=8MB @kernel | discard @thread0",
+            &format!("rx lo ring=8MB @kernel | {} @kernel", TWINS.join(" @kernel | ")),
+        ];
+        let (mut alone, mut tapped, mut cost) = (f64::INFINITY, f64::INFINITY, [f64::INFINITY; 3]);
+        for _ in 0..ROUNDS {
+            alone = alone.min(send());
+            let link = Link::tcx(&program, index, Side::Ingress, Anchor::Head, None);
+            let link = link.map_err(why)?;
+            tapped = tapped.min(send());
+            drop(link);
+            for (line, cost) in lines.iter().zip(&mut cost) {
+                *cost = cost.min(while_runs(line, &send)?);
+            }
+        }
+        let [socket, handed, twins] = cost.map(|cost| (cost - alone).max(0.0));
+        Ok(Self { tap: (tapped - alone).max(0.0), socket, handed, twins })
     }
-    let index = Links::open().and_then(|links| links.named("lo")).map_err(why)?.index;
-    let target = UdpSocket::bind("127.0.0.1:0").map_err(io)?;
-    let sender = UdpSocket::bind("127.0.0.1:0").map_err(io)?;
-    sender.connect(target.local_addr().map_err(io)?).map_err(io)?;
-    let code = encode(&[Insn::mov(R0, -1), Insn::exit()]);
-    let program = Program::load(Kind::Tc, "calibrate", &code).map_err(|why| why.to_string())?;
+
+    fn note(&self, calibration: &mut Calibration) {
+        let Self { tap, socket, handed, twins } = *self;
+        let costs = &mut calibration.costs;
+        // A source and a sink are called as well.
+        (costs.socket, costs.tap) = ((socket - 2.0 * costs.call).max(0.0), tap);
+        let known = costs.tap + costs.leaving() - costs.fetch + costs.call;
+        costs.fetch = costs.fetch.max(handed - known);
+        let inside = |known: &&FilterCost| known.kernel && TWINS.contains(&known.filter.as_str());
+        let alone: Vec<f64> = costs.filters.iter().filter(inside).map(|f| f.block).collect();
+        if !alone.is_empty() {
+            let more = (twins - tap - alone.iter().sum::<f64>()) / alone.len() as f64;
+            let more = more.clamp(0.0, MORE_MAX);
+            costs.filters.iter_mut().filter(|f| f.kernel).for_each(|f| f.block += more);
+            costs.twin += more;
+        }
+    }
+}
+
+/// The processor time of this process for each of so many datagrams, until nobody has anything left
+/// to do. Refused datagrams cost as much: nobody reads them.
+fn spent(sender: &UdpSocket) -> f64 {
     let payload = [0; RECORD];
-    // Refused datagrams cost as much: nobody reads them.
-    let round = || {
-        least(1, SENT, |calls| {
-            (0..calls).for_each(|_| drop(sender.send(&payload)));
-        })
-    };
-    let (mut alone, mut watched, mut tapped) = (f64::INFINITY, f64::INFINITY, f64::INFINITY);
-    for _ in 0..ROUNDS {
-        alone = alone.min(round());
-        let shape = packet::Shape { segment: 1 << 18, segments: 8, retire_ms: 100, reserve: 0 };
-        let socket = packet::Socket::open().map_err(why)?;
-        socket.ignore_outgoing().map_err(why)?;
-        let ring = socket.ring(shape).map_err(why)?;
-        ring.bind(index).map_err(why)?;
-        watched = watched.min(round());
-        drop(ring);
-        let link = Link::tcx(&program, index, Side::Ingress, Anchor::Head, None).map_err(why)?;
-        tapped = tapped.min(round());
-        drop(link);
+    let begin = sys::clock::process();
+    (0..SENT).for_each(|_| drop(sender.send(&payload)));
+    let mut now = sys::clock::process();
+    let mut looks = 0;
+    loop {
+        // Nothing can be read from no descriptor: this waits, and leaves the processor to others.
+        sys::poll::readable(&[], Some(WINDOW));
+        let before = std::mem::replace(&mut now, sys::clock::process());
+        looks += 1;
+        if now - before < IDLE_NS || looks == LOOKS_MAX {
+            return (before - begin) as f64 / f64::from(SENT);
+        }
     }
-    Ok(((watched - alone).max(0.0), (tapped - alone).max(0.0)))
+}
+
+/// What is spent while a line runs in threads of its own.
+fn while_runs(line: &str, send: &dyn Fn() -> f64) -> Result<f64, String> {
+    let (graph, mistakes) = pipeline::read(line, &House);
+    if mistakes.iter().any(pipeline::Diagnostic::is_error) {
+        return Err(pipeline::render(line, &mistakes, false).trim_end().replace('\n', "; "));
+    }
+    let plan = plan(graph, &House, &Machine::with_kernel()).map_err(|why| why.to_string())?;
+    let paths = build(&plan, Settings::default()).map_err(|why| why.to_string())?;
+    let stop = EventFd::new().map_err(|why| why.to_string())?;
+    std::thread::scope(|scope| {
+        let running = scope.spawn(|| {
+            let until = Until { readable: Some(stop.as_fd()), ..Until::default() };
+            run(paths, until)
+        });
+        send();
+        let spent = send();
+        stop.notify();
+        let ended = running.join().map_err(|_| "the line failed".to_owned())?;
+        let outcome = ended.map_err(|why| why.to_string())?;
+        match outcome.failures.first() {
+            Some(failure) => Err(failure.to_string()),
+            None => Ok(spent),
+        }
+    })
 }
 
 /// A program that copies a frame into a map, with the time.
@@ -107,7 +198,7 @@ fn record() -> Result<f64, String> {
         Insn::exit(),
     ]);
     let program = Program::load(Kind::Tc, "calibrate", &encode(&code));
-    run(&program.map_err(|why| why.to_string())?)
+    twins::run(&program.map_err(|why| why.to_string())?)
 }
 
 /// A record copied out of the ring of a program, and looked at again.

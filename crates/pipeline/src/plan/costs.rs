@@ -38,7 +38,7 @@ pub struct Costs {
     pub ring: f64,
     /// Waking the other side, once per event.
     pub wake: f64,
-    /// A frame that a packet socket takes, beside what its ring costs.
+    /// A frame that a packet socket takes, and a thread out of its ring.
     pub socket: f64,
     /// A frame that a program in the kernel is shown.
     pub tap: f64,
@@ -179,6 +179,10 @@ impl Costs {
         if let Some(ns) = self.measured(graph, id, false) {
             return ns;
         }
+        // What it takes in is in the figures of what brings it.
+        if used.description.attaches.is_some() {
+            return self.call;
+        }
         let effect = used.effect();
         let reads = match effect.reads {
             Reads::Nothing => 0.0,
@@ -197,15 +201,16 @@ impl Costs {
         }
     }
 
-    /// Which share of what comes to a node takes this edge: all, where nobody has seen it.
+    /// Which share of what comes to a node takes this edge: where nobody has seen it, what the
+    /// filter says of itself, or all.
     pub(super) fn share(&self, graph: &Graph, edge: &Edge) -> f64 {
         if self.shares.is_empty() {
-            return 1.0;
+            return by_itself(graph, edge);
         }
         let (filter, classes) =
             (explain::plain_text(graph, edge.from), edge.classes.to_string().replace(' ', ""));
         let known = self.shares.iter().find(|s| s.filter == filter && s.classes == classes);
-        known.map_or(1.0, |known| known.share)
+        known.map_or_else(|| by_itself(graph, edge), |known| known.share)
     }
 
     /// The table as text, to be kept.
@@ -261,6 +266,15 @@ impl Costs {
         }
         Some(())
     }
+}
+
+/// The share that a filter is asked to let through: of those that are told apart by it, `sample`
+/// alone says so.
+fn by_itself(graph: &Graph, edge: &Edge) -> f64 {
+    let used = graph.node(edge.from).filter();
+    let sample = used.filter(|used| used.description.name == "sample" && !edge.classes.contains(0));
+    let every = sample.and_then(|used| used.arguments.number("every"));
+    every.map_or(1.0, |every| 1.0 / every.max(1) as f64)
 }
 
 /// A number that a cost can be.

@@ -16,7 +16,7 @@
 use super::{Kernel, Machine, Placed, PlannedSpace, RingPlan, SpaceKind};
 use crate::classes::ClassSet;
 use crate::graph::{EdgeId, Graph, Node, NodeId, Step};
-use filter::{Attach, Kind, expressible};
+use filter::{Attach, Classes, Keeps, Kind, expressible};
 
 /// What a space would not take when it came to it: a verifier, a loader, an interface. The planner
 /// is asked again and places the node elsewhere.
@@ -137,8 +137,55 @@ fn way(graph: &Graph, id: NodeId) -> Result<Vec<NodeId>, String> {
     let attach = source(node).map_err(|why| told(head, why))?;
     for at in way.iter().skip(1) {
         fits(graph, *at, attach.takes).map_err(|why| told(*at, why))?;
+        has_sessions(graph, *at).map_err(|why| told(*at, why))?;
     }
     Ok(way)
+}
+
+/// Refuses a filter that tells sessions apart, which its twin does not, where somebody behind it
+/// may ask for them.
+fn has_sessions(graph: &Graph, id: NodeId) -> Result<(), String> {
+    let used = graph.node(id).filter();
+    if !used.is_some_and(|used| used.description.counters.contains(&SESSIONS)) {
+        return Ok(());
+    }
+    match below(graph, id).into_iter().find(|id| may_ask_session(graph.node(*id))) {
+        None => Ok(()),
+        Some(asks) => {
+            let name = graph.node(asks).name();
+            Err(format!("`{name}` behind it may ask for sessions, which a twin sets not"))
+        }
+    }
+}
+
+/// What every filter counts that tells sessions apart.
+const SESSIONS: &str = "new sessions";
+
+/// Whether a node may look at the session of a block, wherever it runs. Who has a twin does not: a
+/// twin knows of no session, and answers the same.
+fn may_ask_session(node: &Node) -> bool {
+    let Some(used) = node.filter() else { return false };
+    let description = used.description;
+    let plain = ["pcap", "discard"].contains(&description.name);
+    let decides = description.classes != Classes::Same && description.keeps == Keeps::Nothing;
+    !(plain || decides || description.kernel.is_some())
+}
+
+/// All nodes behind one, and the operands of sections among them.
+fn below(graph: &Graph, id: NodeId) -> Vec<NodeId> {
+    let mut found = vec![id];
+    let mut next = 0;
+    while let Some(at) = found.get(next).copied() {
+        next += 1;
+        let inside = graph.ids().filter(|(_, node)| node.inside == Some(at)).map(|(id, _)| id);
+        for new in graph.outputs(at).map(|edge| edge.to).chain(inside) {
+            if !found.contains(&new) {
+                found.push(new);
+            }
+        }
+    }
+    found.remove(0);
+    found
 }
 
 /// From where everything begins that comes to a node over its first edge, down to the node.

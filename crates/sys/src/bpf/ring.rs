@@ -71,18 +71,21 @@ pub struct Shape {
 impl Shape {
     /// Where the records begin in a region.
     #[must_use]
+    #[inline]
     pub const fn records(&self) -> u32 {
         place::POINTERS + self.sinks * self.pointers * place::POINTER
     }
 
     /// Where the pointers of a sink begin in a region.
     #[must_use]
+    #[inline]
     pub const fn pointers_of(&self, sink: u32) -> u32 {
         place::POINTERS + sink * self.pointers * place::POINTER
     }
 
     /// Bytes of a region, with the tail: whole pages.
     #[must_use]
+    #[inline]
     pub const fn stride(&self) -> u32 {
         let tail = if self.bytes == 0 { 0 } else { place::HEADER + self.record_max };
         (self.records() + self.bytes + tail).next_multiple_of(4096)
@@ -167,18 +170,21 @@ impl Rings {
 
     /// Where the records lie.
     #[must_use]
+    #[inline]
     pub fn records(&self) -> &Self {
         self.records.as_deref().unwrap_or(self)
     }
 
     /// How large they are, records included, wherever these lie.
     #[must_use]
+    #[inline]
     pub fn shape(&self) -> Shape {
         Shape { bytes: self.records().shape.bytes, ..self.shape }
     }
 
     /// What lies in this map.
     #[must_use]
+    #[inline]
     pub const fn own_shape(&self) -> Shape {
         self.shape
     }
@@ -197,6 +203,7 @@ impl Rings {
 
     /// The region of a CPU.
     #[must_use]
+    #[inline]
     pub fn region(&self, cpu: u32) -> Option<Region<'_>> {
         let base = cpu.checked_mul(self.shape.stride()).filter(|_| cpu < self.shape.cpus)?;
         let records = self.records();
@@ -242,6 +249,7 @@ impl Region<'_> {
     /// further than [`Shape::bytes`] from there. What was read before is read before: call it after
     /// a copy.
     #[must_use]
+    #[inline]
     pub fn reserved(&self) -> u64 {
         std::sync::atomic::fence(std::sync::atomic::Ordering::Acquire);
         self.word_of_records(place::RESERVED)
@@ -255,12 +263,14 @@ impl Region<'_> {
 
     /// How many pointers a sink was ever given. The records that they point to are seen after.
     #[must_use]
+    #[inline]
     pub fn head(&self, sink: u32) -> u64 {
         if sink < self.rings.shape.sinks { self.word(place::HEADS + 8 * sink) } else { 0 }
     }
 
     /// This pointer of a sink.
     #[must_use]
+    #[inline]
     pub fn pointer(&self, sink: u32, number: u64) -> Option<Pointer> {
         let shape = self.rings.shape;
         let slot = number as u32 & (shape.pointers - 1);
@@ -276,6 +286,7 @@ impl Region<'_> {
     /// Copies bytes of the record at this position, from `from` on. Answers whether they can lie in
     /// a record.
     #[must_use]
+    #[inline]
     pub fn copy(&self, position: u64, from: u32, to: &mut [u8]) -> bool {
         let shape = self.records.shape;
         let most = (place::HEADER + shape.record_max) as usize;
@@ -294,10 +305,12 @@ impl Region<'_> {
         self.rings.memory.word(self.base + at as usize).filter(|_| inside)
     }
 
+    #[inline]
     fn word_of_records(&self, at: u32) -> u64 {
         self.records.memory.word(self.from + at as usize).unwrap_or(0)
     }
 
+    #[inline]
     fn word(&self, at: u32) -> u64 {
         self.rings.memory.word(self.base + at as usize).unwrap_or(0)
     }

@@ -10,12 +10,14 @@ impl ReadMapping {
     /// The word of eight bytes at this offset; what its writer wrote before it is seen after
     /// (Acquire). None: it is not inside, or not at a multiple of eight.
     #[must_use]
+    #[inline]
     pub fn word(&self, offset: usize) -> Option<u64> {
         Some(self.0.word(offset)?.load(Ordering::Acquire))
     }
 
     /// The word of four bytes at this offset, as [`ReadMapping::word`].
     #[must_use]
+    #[inline]
     pub fn half(&self, offset: usize) -> Option<u32> {
         Some(self.0.half(offset)?.load(Ordering::Acquire))
     }
@@ -23,6 +25,7 @@ impl ReadMapping {
     /// Copies what lies at this offset, torn where somebody writes meanwhile. Answers whether it
     /// lies inside; nothing is copied otherwise.
     #[must_use]
+    #[inline]
     pub fn copy(&self, offset: usize, to: &mut [u8]) -> bool {
         self.0.copy(offset, to).is_some()
     }
@@ -67,11 +70,13 @@ impl Mapping {
 }
 
 impl Span {
+    #[inline]
     fn inside(&self, offset: usize, len: usize) -> Option<*mut u8> {
         let end = offset.checked_add(len)?;
         (end <= self.len).then(|| self.base.as_ptr().wrapping_add(offset))
     }
 
+    #[inline]
     fn word(&self, offset: usize) -> Option<&AtomicU64> {
         let at = self.inside(offset, 8).filter(|_| offset.is_multiple_of(8))?.cast::<u64>();
         // SAFETY: the word lies in the mapping, which lives as long as `self` and begins at a page,

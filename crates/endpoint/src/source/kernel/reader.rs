@@ -55,6 +55,9 @@ pub struct Header {
 pub struct Reader {
     rings: Arc<Rings>,
     ways: Vec<Way>,
+    /// The numbers of those on which something is left of what was there when somebody looked: of
+    /// the many that wait for what a twin is unsure of hardly one ever is among them.
+    filled: Vec<usize>,
     /// How many frames were lost, by sink.
     lost: Vec<u64>,
 }
@@ -79,37 +82,53 @@ impl Reader {
         let Shape { cpus, sinks, .. } = rings.shape();
         let way = |cpu, sink| Way { cpu, sink, next: 0, head: 0, front: None };
         let ways = (0..cpus).flat_map(|cpu| (0..sinks).map(move |sink| way(cpu, sink))).collect();
-        Self { rings, ways, lost: vec![0; sinks as usize] }
+        Self { rings, ways, filled: Vec::new(), lost: vec![0; sinks as usize] }
     }
 
     /// Looks once for what has come to all processors.
     pub fn look(&mut self) {
-        for way in &mut self.ways {
+        self.filled.clear();
+        for (number, way) in self.ways.iter_mut().enumerate() {
             if let Some(region) = self.rings.region(way.cpu) {
                 // Never back, whatever the writer does.
                 way.head = region.head(way.sink).max(way.head);
+            }
+            if way.front.is_some() || way.next < way.head {
+                self.filled.push(number);
             }
         }
     }
 
     /// The oldest of what was there when somebody looked. It stays until [`Reader::pass`].
     pub fn front(&mut self) -> Option<Handed> {
+        let order = |one: &Handed| (one.header.time, one.cpu, one.pointer.position, one.sink);
         let mut first: Option<Handed> = None;
-        for way in &mut self.ways {
-            let lost = self.lost.get_mut(way.sink as usize);
-            if way.front.is_none()
-                && let (Some(region), Some(lost)) = (self.rings.region(way.cpu), lost)
-            {
-                way.front = way.advance(&region, self.rings.shape(), lost);
+        let mut at = 0;
+        while let Some(number) = self.filled.get(at).copied() {
+            match self.front_of(number) {
+                // Nothing more until somebody looks.
+                None => {
+                    self.filled.swap_remove(at);
+                    continue;
+                }
+                Some(front) if first.is_none_or(|first| order(&front) < order(&first)) => {
+                    first = Some(front);
+                }
+                Some(_) => {}
             }
-            let order = |one: &Handed| (one.header.time, one.cpu, one.pointer.position, one.sink);
-            if let Some(front) = way.front
-                && first.is_none_or(|first| order(&front) < order(&first))
-            {
-                first = Some(front);
-            }
+            at += 1;
         }
         first
+    }
+
+    fn front_of(&mut self, number: usize) -> Option<Handed> {
+        let way = self.ways.get_mut(number)?;
+        if way.front.is_none() {
+            let region = self.rings.region(way.cpu)?;
+            let lost = self.lost.get_mut(way.sink as usize)?;
+            way.front = way.advance(&region, self.rings.shape(), lost);
+        }
+        way.front
     }
 
     /// Goes on behind this one, which [`Reader::front`] has answered.
@@ -182,34 +201,33 @@ impl Way {
     fn advance(&mut self, region: &Region<'_>, shape: Shape, lost: &mut u64) -> Option<Handed> {
         let all = u64::from(shape.pointers);
         while self.next < self.head {
-            let behind = region.head(self.sink).saturating_sub(self.next);
-            if behind >= all {
-                let skip = (behind - all + 1 + all / MARGIN).min(behind);
-                *lost += skip;
-                self.next += skip;
-                continue;
-            }
             if let Some(handed) = self.look_at(region, shape) {
                 return Some(handed);
             }
-            *lost += 1;
-            self.next += 1;
+            let behind = region.head(self.sink).saturating_sub(self.next);
+            let skip = match behind >= all {
+                true => (behind - all + 1 + all / MARGIN).min(behind),
+                false => 1,
+            };
+            *lost += skip;
+            self.next += skip;
         }
         None
     }
 
+    /// The next one, if it is still there. Both words of the writer that say so are read behind
+    /// what was copied, and only there: he writes them with every frame, and each look fetches them
+    /// from his processor.
     fn look_at(&self, region: &Region<'_>, shape: Shape) -> Option<Handed> {
         let pointer = region.pointer(self.sink, self.next)?;
-        // What is checked is read after what was copied: `reserved` begins with a fence.
-        let _ = region.reserved();
-        if region.head(self.sink).wrapping_sub(self.next) >= u64::from(shape.pointers) {
-            return None;
-        }
         let mut bytes = [0; HEADER];
         let inside = region.copy(pointer.position, 0, &mut bytes);
         let header = Header::read(&bytes, shape.record_max);
         let handed = Handed { cpu: self.cpu, sink: self.sink, pointer, header };
-        (inside && is_whole(region, &handed, shape.bytes)).then_some(handed)
+        // `reserved` begins with a fence, and `head` is read behind it.
+        let whole = inside && is_whole(region, &handed, shape.bytes);
+        let here = region.head(self.sink).wrapping_sub(self.next) < u64::from(shape.pointers);
+        (whole && here).then_some(handed)
     }
 }
 
