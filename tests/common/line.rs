@@ -45,6 +45,11 @@ impl Line {
         run(paths, Until::default()).expect("threads")
     }
 
+    /// How many copies the chain has that has any.
+    pub(crate) fn copies(&self) -> usize {
+        self.plan.copied.iter().map(|copied| copied.spaces.len()).sum()
+    }
+
     fn build(&self, settings: Settings) -> Result<Vec<Path>, BuildError> {
         build(&self.plan, settings)
     }

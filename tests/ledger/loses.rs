@@ -19,14 +19,21 @@ const LOSE: &str = "STREAMLINE_LOSE";
 const TEXT: &str = "generate@thread0 count=5000 seq=yes \
                     | dport@thread0 --name=X |9 (inspect@thread0 | dport --name=X) + count@thread1";
 
+/// A filter with three copies.
+const COPIES: &str = "--parallel=3 generate count=5000 seq=yes | match hex=07 |all discard";
+
 /// Runs in processes of its own, which the next test starts: a process loses one block.
 #[test]
 #[ignore = "asks the environment what to lose"]
 fn the_ledger_finds_what_was_lost() {
     let lost = std::env::var(LOSE).expect("what to lose");
-    let outcome = Line::new(TEXT).threads(Settings::default());
+    let copies = [EdgeKind::Deal, EdgeKind::Join];
+    let (text, kinds) = match copies.iter().any(|kind| kind.name() == lost) {
+        true => (COPIES, copies.to_vec()),
+        false => (TEXT, vec![EdgeKind::Call, EdgeKind::Ring, EdgeKind::Back]),
+    };
+    let outcome = Line::new(text).threads(Settings::default());
     assert!(outcome.failures.is_empty(), "{:?}", outcome.failures);
-    let kinds = [EdgeKind::Call, EdgeKind::Ring, EdgeKind::Back];
     let present = |kind| outcome.ledger.edges.iter().any(|edge| edge.kind == kind);
     assert!(kinds.into_iter().all(present), "all kinds of edges are in the line");
     let found = outcome.ledger.imbalances();
@@ -41,7 +48,8 @@ fn the_ledger_finds_what_was_lost() {
 
 #[test]
 fn the_ledger_finds_a_block_lost_on_every_kind_of_edge() {
-    let kinds = [EdgeKind::Call, EdgeKind::Ring, EdgeKind::Back].map(EdgeKind::name);
+    use EdgeKind::{Back, Call, Deal, Join, Ring};
+    let kinds = [Call, Ring, Back, Deal, Join].map(EdgeKind::name);
     for lost in kinds.into_iter().chain(["nothing"]) {
         let mut test = Command::new(std::env::current_exe().expect("this program"));
         test.args(["--exact", "--ignored", "the_ledger_finds_what_was_lost"]).env(LOSE, lost);

@@ -105,8 +105,13 @@ pub struct Marks {
     pub transport: u16,
     /// Where the payload begins.
     pub payload: u16,
+    /// The place of the block among those that copies of a filter share ([`Marks::at_turn`]); it
+    /// travels between their spaces only.
+    turn: u32,
+    /// Whether it is the last of those that were handed over together.
+    last: u32,
     /// Fills two words of 16 bytes: so marks are copied in two moves.
-    reserved: [u32; 3],
+    reserved: u32,
 }
 
 const _: () = assert!(size_of::<Marks>() == 32);
@@ -143,8 +148,26 @@ impl Marks {
             network: Self::UNKNOWN,
             transport: Self::UNKNOWN,
             payload: Self::UNKNOWN,
-            reserved: [0; 3],
+            turn: 0,
+            last: 0,
+            reserved: 0,
         }
+    }
+
+    /// The same marks with the block's place among those that copies of a filter share, and whether
+    /// it is the last that one of them got at once (CONTRACT 16).
+    #[inline]
+    #[must_use]
+    pub const fn at_turn(self, turn: u32, last: bool) -> Self {
+        Self { turn, last: last as u32, ..self }
+    }
+
+    /// The block's place among those that copies of a filter share, and whether it is the last that
+    /// one of them got at once.
+    #[inline]
+    #[must_use]
+    pub const fn turn(&self) -> (u32, bool) {
+        (self.turn, self.last != 0)
     }
 
     /// Whether the block lies in a frame.

@@ -87,8 +87,8 @@ fn seen(plan: &Plan, outcome: &Outcome) -> Seen {
     }
     for counted in &outcome.ledger.edges {
         let Some(edge) = seen.edges.get_mut(counted.planned) else { continue };
-        // An edge over a ring is in the ledger as its parts.
-        if !inner(&counted.from) {
+        // An edge over a ring is in the ledger as its parts; one behind copies leaves their join.
+        if !inner(&counted.from) || counted.from.starts_with("ring join") {
             edge.put += counted.put.blocks;
         }
         if counted.kind == EdgeKind::Ring {

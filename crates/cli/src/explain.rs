@@ -122,6 +122,8 @@ struct Filter<'p> {
     inside: Option<String>,
     /// The place in `spaces`.
     space: usize,
+    /// The places of all its copies, where several share the work.
+    copies: Option<&'p [usize]>,
     because: &'p str,
     candidates: Vec<Considered<'p>>,
 }
@@ -220,6 +222,7 @@ fn filters<'p>(plan: &'p Plan, names: &[String]) -> Vec<Filter<'p>> {
                 text: explain::shown(&plan.graph, id),
                 inside: node.inside.map(|owner| names[owner.0].clone()),
                 space: placed.space,
+                copies: plan.copies_of(id).map(|copied| copied.spaces.as_slice()),
                 because: &placed.because,
                 candidates: placed.candidates.iter().map(considered).collect(),
             }

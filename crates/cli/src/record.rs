@@ -30,6 +30,12 @@ pub(crate) fn begin(
     given: &RunArguments,
 ) -> Result<Option<Arc<Recording>>, Status> {
     let Some(path) = &given.record else { return Ok(None) };
+    if !plan.copied.is_empty() {
+        terminal::complain(
+            "a run with copies of filters cannot be recorded: leave `--parallel` out",
+        );
+        return Err(Status::Usage);
+    }
     let head = Head::new(text, plan, machine, given.count);
     let most = given.record_bytes.unwrap_or(write::BYTES);
     Recording::create(path, &head, most).map(Some).map_err(|failure| {

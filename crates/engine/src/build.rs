@@ -7,6 +7,7 @@
 //! [`crate::run`]'s.
 
 use self::between::{Ends, bell};
+use self::copies::Shared;
 use self::outside::Outside;
 use self::running::{Ids, State, Whole};
 use crate::control::Control;
@@ -39,6 +40,7 @@ use sys::memory::Lender;
 
 mod again;
 mod between;
+mod copies;
 mod inside;
 mod outside;
 mod programs;
@@ -310,9 +312,10 @@ impl<'p> Builder<'p> {
     ) -> Result<(Path, running::Part), BuildError> {
         let mut rings = self.rings()?;
         let running_rings = rings.iter().map(|ends| self.running_ring(ends)).collect();
+        let mut shared = self.shared()?;
         let mut drafts = Vec::new();
         for place in 0..self.spaces.len() {
-            drafts.push(self.space(place, &mut rings)?);
+            drafts.push(self.space(place, &mut rings, &mut shared)?);
         }
         let lenders: Vec<_> = drafts.iter().flat_map(|draft| draft.lenders.clone()).collect();
         for draft in &mut drafts {
@@ -323,7 +326,7 @@ impl<'p> Builder<'p> {
         for (id, used) in programs(&self.plan.graph) {
             self.program(id, used, &mut drafts)?;
         }
-        self.bound_signals(&mut drafts);
+        self.bound_signals(&mut drafts, &shared);
         let rising = drafts.iter().flat_map(|draft| self.rising(draft)).collect();
         let (mut spaces, mut kernels) = (Vec::new(), Vec::new());
         for (place, draft) in drafts.into_iter().enumerate() {
@@ -373,6 +376,7 @@ impl<'p> Builder<'p> {
             rising,
             crew: None,
         };
+        self.pin(&shared, &mut spaces);
         part.tell();
         let live = Live::new(Arc::clone(&self.control), Arc::clone(&part.listed));
         let graph = Arc::clone(graph);
@@ -397,7 +401,12 @@ impl<'p> Builder<'p> {
     }
 
     /// Builds all of a space but what changes the world.
-    fn space(&mut self, place: usize, rings: &mut [Ends]) -> Result<Draft, BuildError> {
+    fn space(
+        &mut self,
+        place: usize,
+        rings: &mut [Ends],
+        shared: &mut [Shared],
+    ) -> Result<Draft, BuildError> {
         let graph = &self.plan.graph;
         let mut draft = Draft::default();
         let mut locals: Vec<Option<Local>> = vec![None; graph.nodes.len()];
@@ -405,8 +414,10 @@ impl<'p> Builder<'p> {
         let here = |id: NodeId| {
             inside::home(self.plan, self.plan.placed[id.0].space) == self.spaces[place]
         };
-        let (inner, outer): (Vec<_>, Vec<_>) =
-            graph.ids().filter(|(id, _)| here(*id)).partition(|(_, node)| node.inside.is_some());
+        let (inner, outer): (Vec<_>, Vec<_>) = graph
+            .ids()
+            .filter(|(id, _)| here(*id) && !self.is_copied(*id))
+            .partition(|(_, node)| node.inside.is_some());
         // What programs write comes first, as what sources give does; what they read, last.
         for (id, used) in programs(graph).filter(|(id, _)| self.gives(place, *id)) {
             let local = self.half(id, used, &mut draft);
@@ -420,7 +431,7 @@ impl<'p> Builder<'p> {
             let key = Key::Node(self.number(id));
             let kept = self.again.is_some_and(|again| again.keeps(key));
             self.renew(id, &locals, &mut draft)?;
-            let made = if kept { self.place(id) } else { self.node(id, &locals)? };
+            let made = if kept { self.place(id) } else { self.node(id, &locals, None)? };
             let local = draft.assembly.operand(made);
             draft.kept.extend(kept.then_some((local, key)));
             locals[id.0] = Some(local);
@@ -438,7 +449,7 @@ impl<'p> Builder<'p> {
             self.renew(id, &locals, &mut draft)?;
             let mut made = match kept && !matches!(node.step, Step::Boolean(_)) {
                 true => self.place(id),
-                false => self.node(id, &locals)?,
+                false => self.node(id, &locals, None)?,
             };
             made.counted = self.is_counted(id);
             made.fragments = self.takes_fragments(id);
@@ -465,6 +476,7 @@ impl<'p> Builder<'p> {
         for (id, used) in programs(graph).filter(|(id, _)| self.takes(place, *id)) {
             locals[id.0] = Some(self.half(id, used, &mut draft));
         }
+        self.copies(place, shared, &mut locals, &mut draft)?;
         self.arcs(place, &locals, &mut draft, rings);
         Ok(draft)
     }
@@ -482,7 +494,7 @@ impl<'p> Builder<'p> {
         draft: &mut Draft,
     ) -> Result<(), BuildError> {
         if self.again.is_some_and(|again| again.renewed.contains(&self.number(id)))
-            && let Part::Filter(filter) = self.node(id, locals)?.part
+            && let Part::Filter(filter) = self.node(id, locals, None)?.part
         {
             draft.renewed.push((Key::Node(self.number(id)), filter));
         }
@@ -496,8 +508,14 @@ impl<'p> Builder<'p> {
         Node::new(name, self.number(id), Part::Pass, Counts::default())
     }
 
-    /// Makes a node. A sink's place is kept by nothing until all else has succeeded.
-    fn node(&self, id: NodeId, locals: &[Option<Local>]) -> Result<Node, BuildError> {
+    /// Makes a node, or one of the copies of it. A sink's place is kept by nothing until all else
+    /// has succeeded.
+    fn node(
+        &self,
+        id: NodeId,
+        locals: &[Option<Local>],
+        copy: Option<(u32, u32)>,
+    ) -> Result<Node, BuildError> {
         let node = self.plan.graph.node(id);
         let used = match &node.step {
             Step::Filter(used) => used,
@@ -521,7 +539,11 @@ impl<'p> Builder<'p> {
                     BuildError::Unexpected(format!("`{}` cannot be made", description.name))
                 })?;
                 let arguments = used.arguments.clone().asked_for(self.asked(id));
-                let made = make(&arguments.seeded(self.extras.tape.seed(id.0)));
+                let arguments = arguments.seeded(self.extras.tape.seed(id.0));
+                let made = make(&match copy {
+                    Some((number, of)) => arguments.for_copy(number, of),
+                    None => arguments,
+                });
                 Part::Filter(made.map_err(|mistake| BuildError::Mistake { node: id, mistake })?)
             }
         };

@@ -22,6 +22,10 @@ pub enum EdgeKind {
     Back,
     /// The standard input or output of a program.
     Pipe,
+    /// A ring to a copy of a filter that shares the work with others.
+    Deal,
+    /// A ring from such a copy to where they are joined.
+    Join,
 }
 
 impl EdgeKind {
@@ -33,6 +37,8 @@ impl EdgeKind {
             Self::Ring => "ring",
             Self::Back => "back edge",
             Self::Pipe => "pipe",
+            Self::Deal => "deal",
+            Self::Join => "join",
         }
     }
 }
@@ -190,6 +196,23 @@ impl Ledger {
         self.sources.extend(other.sources);
         self.filters.extend(other.filters);
         self.edges.extend(other.edges);
+    }
+
+    /// Adds what one of several copies counted of an edge to what others did.
+    pub(crate) fn add_edge(&mut self, edge: Edge) {
+        let same = |known: &&mut Edge| {
+            (known.planned, known.kind) == (edge.planned, edge.kind)
+                && (&known.from, &known.to) == (&edge.from, &edge.to)
+        };
+        let Some(known) = self.edges.iter_mut().find(same) else {
+            self.edges.push(edge);
+            return;
+        };
+        for (amount, more) in [(&mut known.put, edge.put), (&mut known.taken, edge.taken)] {
+            amount.blocks += more.blocks;
+            amount.bytes += more.bytes;
+        }
+        known.dropped.extend(edge.dropped);
     }
 
     /// Where the ledger does not balance; empty: it does.

@@ -23,6 +23,7 @@ pub mod catalogue;
 pub mod change;
 pub mod compiler;
 pub mod control;
+pub mod copies;
 pub mod doctor;
 pub mod failure;
 pub mod kernel;

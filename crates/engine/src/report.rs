@@ -132,6 +132,8 @@ struct CountedNode {
     seen: Option<Seen>,
     /// Whether it only takes up what comes out of the kernel: its edges are the kernel's.
     transport: bool,
+    /// Whether it is one of several copies, which are one line together.
+    copied: bool,
     /// The edges to other nodes of the space.
     calls: Vec<Edge>,
     /// The near side of a ring to another space.
@@ -162,6 +164,7 @@ impl Counted {
                 filtered: filtered(node, number, &imported),
                 seen,
                 transport: matches!(&node.part, Part::Source(part) if part.source.edge().is_some()),
+                copied: node.copied,
                 calls: node.arcs.iter().map(|arc| call(node, arc, nodes)).collect(),
                 ring,
             }
@@ -217,15 +220,19 @@ pub(crate) fn joined(spaces: Vec<Counted>, runs: bool) -> Ledger {
         }
         ledger.edges.extend(space.edges);
         for node in space.nodes.into_iter().filter(|node| !node.transport) {
-            let CountedNode { filtered: counted, seen, calls, ring, .. } = node;
+            let CountedNode { filtered: counted, seen, calls, ring, copied, .. } = node;
             ledger.sources.extend(seen.map(|seen| (counted.name.clone(), seen)));
             // What ran in the kernel, and has its user implementation in a thread.
             let both = !in_kernel && inside.contains(&counted.planned);
             let same = |line: &Filtered| {
-                both && line.planned == counted.planned && line.name == counted.name
+                (both || copied) && line.planned == counted.planned && line.name == counted.name
             };
             if let Some(line) = ledger.filters.iter().position(same) {
                 ledger.filters[line].join(counted);
+                if copied {
+                    calls.into_iter().for_each(|edge| ledger.add_edge(edge));
+                    continue;
+                }
                 // As far as anything came to it.
                 ledger.edges.extend(calls.into_iter().filter(|edge| edge.put.blocks > 0));
                 continue;
@@ -282,7 +289,7 @@ fn near(from: &Node, export: &crate::ring::Export) -> Edge {
     Edge {
         from: from.name.clone(),
         to: String::new(),
-        kind: EdgeKind::Ring,
+        kind: export.kind,
         planned: export.planned,
         put: Amount { blocks: put.blocks + full.blocks, bytes: put.bytes + full.bytes },
         taken: Amount::default(),

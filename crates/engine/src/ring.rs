@@ -65,6 +65,8 @@ pub struct Export {
     lost: Amount,
     /// Who is told that the space waits for room here.
     told: Option<Arc<Orders>>,
+    /// What kind of edge it is in the ledger.
+    pub(crate) kind: EdgeKind,
 }
 
 impl Export {
@@ -90,6 +92,7 @@ impl Export {
             counted: Put::default(),
             lost: Amount::default(),
             told: None,
+            kind: EdgeKind::Ring,
         }
     }
 
@@ -102,6 +105,13 @@ impl Export {
     /// without. [SL §6.2]
     pub(crate) fn bound(&mut self, blocks: u64) {
         self.events.bound(blocks);
+    }
+
+    /// How many entries are on their way.
+    pub(crate) fn waiting(&mut self) -> usize {
+        let Some(writer) = &mut self.writer else { return 0 };
+        let capacity = writer.capacity();
+        capacity - writer.room(capacity).unwrap_or(0).min(capacity)
     }
 
     /// When the other side gets an event.
@@ -119,26 +129,41 @@ impl Export {
     /// Puts the live lanes, in order; waits while the ring is full.
     pub(crate) fn put(
         &mut self,
-        batch: &Batch<'_>,
+        batch: &mut Batch<'_>,
         memory: &Memory<'_>,
     ) -> Result<(), RingFailure> {
         let Some(writer) = &mut self.writer else { return Err(RingFailure::Abandoned) };
         let mut mask = batch.live();
         let put = Amount { blocks: u64::from(mask.count_ones()), bytes: 0 };
-        if loses_here(EdgeKind::Ring, put)
+        // Who gets no block of a burst that it has a part in would be waited for.
+        let may_lose = self.kind != EdgeKind::Deal || put.blocks > 1;
+        if may_lose
+            && loses_here(self.kind, put)
             && let Some(last) = mask.checked_ilog2()
         {
             mask &= !(1 << last);
             self.lost.add(batch.block(last as usize).length());
         }
+        match self.kind {
+            EdgeKind::Deal => {
+                batch.tell_turns(mask, mask.checked_ilog2().map(|last| last as usize));
+            }
+            EdgeKind::Join => batch.tell_turns(mask, None),
+            _ => {}
+        }
         let intakes = Pools(memory.intakes);
         let pools: [&dyn Origin; 2] = [&intakes, memory.work];
-        let with_imported;
-        let origins: &[&dyn Origin] = match &memory.imported {
-            None => &pools,
-            Some(imported) => {
-                with_imported = [pools[0], pools[1], imported];
-                &with_imported
+        let with_one;
+        let with_many: Vec<&dyn Origin>;
+        let origins: &[&dyn Origin] = match memory.imported {
+            [] => &pools,
+            [one] => {
+                with_one = [pools[0], pools[1], one];
+                &with_one
+            }
+            many => {
+                with_many = pools.into_iter().chain(many.iter().map(|one| one as _)).collect();
+                &with_many
             }
         };
         let mut rest = mask.count_ones() as usize;
@@ -228,6 +253,17 @@ impl Import {
     /// How many entries are there.
     pub(crate) fn waiting(&mut self) -> Result<usize, Fault> {
         self.reader.waiting()
+    }
+
+    /// All entries that are there by now.
+    pub(crate) fn look_again(&mut self) -> Result<Taken<'_>, Fault> {
+        self.reader.refresh()?;
+        self.reader.peek(usize::MAX)
+    }
+
+    /// Up to `max` entries, or none.
+    pub(crate) fn look(&mut self, max: usize) -> Result<Taken<'_>, Fault> {
+        self.reader.peek(max)
     }
 
     /// Gives back the first `count` entries.

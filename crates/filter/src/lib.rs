@@ -89,6 +89,7 @@ pub mod contract;
 
 pub mod catalog;
 pub mod layers;
+pub mod sharing;
 
 pub mod application;
 pub mod content;
@@ -110,5 +111,6 @@ pub use contract::*;
 /// What a filter file starts from.
 pub mod prelude {
     pub use crate::contract::*;
+    pub use crate::sharing::Sharing;
     pub use abi::{Class, ContextLane, Flags, Marks, RichPointer};
 }

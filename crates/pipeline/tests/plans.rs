@@ -16,6 +16,9 @@ fn machine(name: &str) -> Machine {
         "example" => Machine::example(),
         "open kernel" => Machine::with_kernel(),
         "measured" => measured(),
+        "costly filters" => costly(2),
+        "costly filters, four processors" => costly(4),
+        "costly filters, one processor" => costly(1),
         "small cache" => Machine { l2: 64 << 10, ..Machine::example() },
         _ => panic!("no machine is called `{name}`"),
     }
@@ -36,6 +39,23 @@ fn measured() -> Machine {
         costs.put_share(Share { filter, classes, share });
     }
     Machine { costs, ..Machine::with_kernel() }
+}
+
+/// A machine on which some filters cost much more than a crossing.
+fn costly(processors: usize) -> Machine {
+    let mut costs = Costs { origin: "an example".to_owned(), ..Costs::default() };
+    for (filter, block) in [
+        ("regex", 2_000.0),
+        ("compress", 9_000.0),
+        ("tcp", 400.0),
+        ("http", 1_600.0),
+        ("hist", 3_000.0),
+    ] {
+        let filter = filter.to_owned();
+        costs.put(FilterCost { filter, kernel: false, block, byte: 0.0 });
+    }
+    costs.put_share(Share { filter: "bpf udp".to_owned(), classes: "!0".to_owned(), share: 0.01 });
+    Machine { processors, costs, ..Machine::example() }
 }
 
 struct Case {

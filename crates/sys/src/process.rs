@@ -76,6 +76,12 @@ pub fn pin_to(processor: usize) -> Result<()> {
         .named("sched_setaffinity", format!("processor {processor}"))
 }
 
+/// The processors on which this thread may run.
+pub fn allowed() -> Result<Vec<usize>> {
+    let set = rustix::thread::sched_getaffinity(None).named("sched_getaffinity", "this thread")?;
+    Ok((0..rustix::thread::CpuSet::MAX_CPU).filter(|processor| set.is_set(*processor)).collect())
+}
+
 /// Keeps this thread, and those that it starts, on these processors.
 pub fn keep_among(processors: &[usize]) -> Result<()> {
     let mut set = rustix::thread::CpuSet::new();

@@ -23,6 +23,12 @@ impl Reader {
         Self { ring, shared, copied: Cell::default() }
     }
 
+    /// Looks how far the writer has published by now: for who must know of all that was put before
+    /// something else was said. Otherwise it is looked only when all that was seen has been taken.
+    pub fn refresh(&mut self) -> Result<(), Fault> {
+        self.ring.side.refresh().map(drop)
+    }
+
     /// Looks at up to `max` entries in place, without taking them.
     pub fn peek(&mut self, max: usize) -> Result<Batch<'_>, Fault> {
         let count = self.ring.waiting()?.min(max);

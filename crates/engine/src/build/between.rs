@@ -142,6 +142,9 @@ impl Builder<'_> {
     ) {
         let graph = &self.plan.graph;
         for (index, edge) in graph.edges.iter().enumerate() {
+            if self.is_within_copies(index) {
+                continue;
+            }
             let wanted = wanted(&edge.classes);
             let number = self.ids.edges[index];
             let ring = rings.iter_mut().find(|ends| ends.edges.contains(&index));

@@ -1,6 +1,7 @@
 //! When rings between spaces send events, beyond what the plan says: what the plan cannot know is
 //! how long the blocks of a source are.
 
+use super::copies::Shared;
 use super::{Builder, Draft, PoolConfig, intake_of};
 use crate::space::assemble::Assembly;
 use crate::space::node::Part;
@@ -8,10 +9,11 @@ use crate::space::node::Part;
 impl Builder<'_> {
     /// Has no ring wait for more blocks than the smallest dbuf that they may lie in can do without,
     /// which is half of what it holds, be it of this space or of one before it. [SL §6.2]
-    pub(super) fn bound_signals(&self, drafts: &mut [Draft]) {
+    pub(super) fn bound_signals(&self, drafts: &mut [Draft], shared: &[Shared]) {
         let mut bounds: Vec<u64> = drafts.iter().map(|draft| half_of(&draft.assembly)).collect();
         let edges = self.plan.graph.edges.iter().filter(|edge| !edge.back);
         let ends = edges.filter_map(|edge| Some((self.leaves(edge.from)?, self.enters(edge.to)?)));
+        let ends = ends.chain(shared.iter().flat_map(Shared::crossings));
         let ends: Vec<_> = ends.filter(|(near, far)| near != far).collect();
         // As often as there are spaces: then the smallest has come to all behind it.
         for _ in 0..bounds.len() {

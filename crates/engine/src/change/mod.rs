@@ -141,6 +141,10 @@ pub fn change(
         return Err(Unchanged::Refused(why.to_owned()));
     }
     let mut state = whole.state();
+    if !state.plan.copied.is_empty() {
+        let why = "filters of it have copies that share the work; begin it with `--parallel=no`";
+        return Err(Unchanged::Refused(why.to_owned()));
+    }
     let text = state
         .text
         .clone()
@@ -150,6 +154,9 @@ pub fn change(
     if mistakes.iter().any(|mistake| mistake.severity == pipeline::language::Severity::Error) {
         return Err(Unchanged::Mistakes { text: edited.text, mistakes });
     }
+    let mut graph = graph;
+    // What runs has no copies, and cannot get any.
+    graph.options.set("parallel", filter::Value::Text("no".to_owned()));
     let matched = Matched::plan(graph, &edited, &state, machine).map_err(Unchanged::Unplaceable)?;
     matched.may_be(&state)?;
     let mut changed = Changed::prepare(matched, &state, (whole.settings, &whole.extras))?;

@@ -68,14 +68,16 @@ impl Head {
         }
     }
 
-    /// The machine of a path that is to be recorded: this one, with nothing run in its kernel.
+    /// The machine of a path that is to be recorded: this one, with nothing run in its
+    /// kernel, and one processor.
     #[must_use]
     pub fn outside_kernel(machine: Machine) -> Machine {
         let release = match &machine.kernel {
             Kernel::Open { release, .. } | Kernel::Closed { release, .. } => release.clone(),
         };
         let why = "a record is to hold what a program there would refuse".to_owned();
-        Machine { kernel: Kernel::Closed { release, why }, ..machine }
+        // One processor: copies that share work are not recorded.
+        Machine { kernel: Kernel::Closed { release, why }, processors: 1, ..machine }
     }
 
     fn pairs(&self) -> Vec<(&'static str, String)> {

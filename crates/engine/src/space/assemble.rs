@@ -9,6 +9,8 @@ use filter::{Amount, Filter};
 #[derive(Debug, Default)]
 pub(crate) struct Assembly {
     nodes: Vec<Node>,
+    /// Nodes to which several arcs lead, of which one at a time has blocks.
+    in_turn: Vec<NodeId>,
 }
 
 impl Assembly {
@@ -22,6 +24,11 @@ impl Assembly {
     pub(crate) fn operand(&mut self, mut node: Node) -> NodeId {
         node.taken.push(Amount::default());
         self.node(node)
+    }
+
+    /// Says that of the arcs that lead to a node one at a time has blocks: nothing is to be sorted.
+    pub(crate) fn in_turn(&mut self, node: NodeId) {
+        self.in_turn.push(node);
     }
 
     /// The nodes so far.
@@ -61,7 +68,8 @@ impl Assembly {
         for arc in self.nodes.iter().flat_map(|n| &n.arcs).filter(|arc| !arc.back) {
             inputs[arc.to] += 1;
         }
-        let joins: Vec<bool> = inputs.iter().map(|n| *n > 1).collect();
+        let mut joins: Vec<bool> = inputs.iter().map(|n| *n > 1).collect();
+        self.in_turn.iter().for_each(|at| joins[*at] = false);
         for arc in self.nodes.iter_mut().flat_map(|node| &mut node.arcs) {
             arc.plain = arc.wanted == Wanted::Answered && !arc.back && !joins[arc.to];
         }
@@ -89,7 +97,9 @@ impl Assembly {
         let parts = self.parts(&joins);
         let looks = self.nodes.iter().any(|node| node.part.looks());
         let edits = (0..self.nodes.len()).any(edits);
-        (self.nodes, Shape { joins, rank, order, parts, looks, edits })
+        let is_deal = |at: &NodeId| matches!(self.nodes[*at].part, Part::Deal(_));
+        let deals = (0..self.nodes.len()).filter(is_deal).collect();
+        (self.nodes, Shape { joins, rank, order, parts, looks, edits, deals })
     }
 
     /// Where paths part and no path from further up comes around to the same join.

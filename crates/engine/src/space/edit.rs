@@ -53,7 +53,7 @@ pub(crate) struct Stage<'s> {
 
 impl Stage<'_> {
     /// Edits what was put aside and walks on, until nothing is left.
-    pub(crate) fn go_on(&mut self, mut paused: Option<Paused>, imported: Option<Taken<'_>>) {
+    pub(crate) fn go_on(&mut self, mut paused: Option<Paused>, imported: &[Taken<'_>]) {
         while let Some(mut at_rest) = paused.take() {
             self.edit(&mut at_rest, imported);
             let mut memory = Memory { intakes: self.intakes, work: self.work, imported };
@@ -64,7 +64,7 @@ impl Stage<'_> {
     }
 
     /// Calls the filters that asked to be called by now.
-    pub(crate) fn tick(&mut self, imported: Option<Taken<'_>>) {
+    pub(crate) fn tick(&mut self, imported: &[Taken<'_>]) {
         if self.nodes.iter().all(|node| node.wake.is_none()) {
             return;
         }
@@ -76,7 +76,7 @@ impl Stage<'_> {
     }
 
     /// Has the filter that comes first in the graph edit all batches that wait for it.
-    fn edit(&mut self, paused: &mut Paused, imported: Option<Taken<'_>>) {
+    fn edit(&mut self, paused: &mut Paused, imported: &[Taken<'_>]) {
         let first = paused.cuts.iter().map(|cut| cut.at).min_by_key(|at| self.shape.rank[*at]);
         let Some(at) = first else { return };
         while let Some(next) = paused.cuts.iter().position(|cut| cut.at == at) {
@@ -95,7 +95,7 @@ impl Stage<'_> {
         &mut self,
         at: NodeId,
         columns: &Columns,
-        (shared, imported): (u64, Option<Taken<'_>>),
+        (shared, imported): (u64, &[Taken<'_>]),
         out: &mut Out,
     ) {
         let node = &mut self.nodes[at];

@@ -66,13 +66,12 @@ impl Space {
                 continue;
             }
             if self.turn.failure.is_none() {
-                let mut memory =
-                    Memory { intakes: &self.intakes, work: &self.work, imported: None };
+                let mut memory = Memory { intakes: &self.intakes, work: &self.work, imported: &[] };
                 let mut walk =
                     Walk::new(&mut self.nodes, &mut memory, &self.shape, now, &mut self.turn);
                 walk.finish(at);
                 let paused = walk.pause();
-                self.stage(now).go_on(paused, None);
+                self.stage(now).go_on(paused, &[]);
             }
             self.turn_pools();
             self.end_node(at);
@@ -183,8 +182,8 @@ impl Space {
     /// Copies what a node holds from the memory of the space from which it comes; answers how many
     /// blocks there was no room for.
     pub(crate) fn take_in(&mut self, node: &mut Node, from: &mut Self) -> u64 {
-        let mut theirs = Memory { intakes: &from.intakes, work: &from.work, imported: None };
-        let ours = Memory { intakes: &self.intakes, work: &self.work, imported: None };
+        let mut theirs = Memory { intakes: &from.intakes, work: &from.work, imported: &[] };
+        let ours = Memory { intakes: &self.intakes, work: &self.work, imported: &[] };
         let mut lost = 0;
         node.holds.relocate(|entry, pin| {
             let moved = ours.adopt(entry, theirs.frame(entry));
@@ -206,7 +205,11 @@ impl Space {
     ) {
         let old = std::mem::take(&mut self.inputs);
         for mut input in old {
-            let (Input::Source { node, .. } | Input::Ring { node, .. }) = &mut input;
+            let (Input::Source { node, .. } | Input::Ring { node, .. }) = &mut input else {
+                // A path with copies is not changed.
+                self.inputs.push(input);
+                continue;
+            };
             match places.get(&old_keys[*node]) {
                 Some(local) => {
                     *node = *local;

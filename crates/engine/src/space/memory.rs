@@ -16,8 +16,8 @@ use filter::{Batch, Block, Fill, Gateway, Keep, Pin, Room};
 pub(crate) struct Memory<'a> {
     pub(crate) intakes: &'a [Pool],
     pub(crate) work: &'a Pool,
-    /// What was taken off a ring, if that is where this turn's blocks came from.
-    pub(crate) imported: Option<buffer::crossing::Batch<'a>>,
+    /// What was taken off rings, if that is where this turn's blocks came from.
+    pub(crate) imported: &'a [buffer::crossing::Batch<'a>],
 }
 
 /// Which pool a pin is of: the number of the intake, or this for `work`, above what a pin of a pool
@@ -36,8 +36,9 @@ impl<'a> Memory<'a> {
     /// All that is filled around a frame, wherever that is.
     pub(crate) fn segment(&self, frame: RichPointer) -> Option<Segment<'a>> {
         let imported = || {
-            let imported = self.imported.as_ref()?;
-            let segments = (0..imported.len()).filter_map(|number| imported.segment(number));
+            let segments = self.imported.iter().flat_map(|imported| {
+                (0..imported.len()).filter_map(|number| imported.segment(number))
+            });
             segments.into_iter().find(|segment| segment.bytes(frame).is_some())
         };
         match self.pool_of(frame) {
@@ -92,7 +93,7 @@ impl<'a> Gateway<'a> for Memory<'a> {
         let frame = entry.frame();
         match self.pool_of(frame) {
             Some(pool) => pool.bytes(frame.place),
-            None => self.imported.as_ref().and_then(|imported| imported.resolve(frame).ok()),
+            None => self.imported.iter().find_map(|imported| imported.resolve(frame).ok()),
         }
         .unwrap_or_default()
     }

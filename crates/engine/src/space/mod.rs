@@ -5,6 +5,7 @@
 //! - [`walk`]: one batch through the local graph;
 //! - [`section`]: Boolean sections by sequence;
 //! - [`join`]: branches back into input order;
+//! - [`copies`]: copies of filters that share the work with others;
 //! - [`pause`]: the walk at rest;
 //! - [`graft`]: another graph in a space that goes on;
 //! - [`edit`]: blocks changed when nobody has a view of them;
@@ -13,6 +14,7 @@
 //! - [`memory`]: what the space does for its filters.
 
 pub(crate) mod assemble;
+pub(crate) mod copies;
 pub mod edit;
 pub(crate) mod graft;
 mod join;
@@ -60,6 +62,8 @@ const MEMORY_WAIT: Duration = Duration::from_millis(1);
 pub struct Space {
     /// Its name in `explain` and in pins: `thread0`.
     pub name: String,
+    /// The processor that it is to stay on.
+    pub(crate) processor: Option<usize>,
     nodes: Vec<Node>,
     shape: Shape,
     /// The memory of blocks that come: the first is for sources that bring none along.
@@ -111,6 +115,19 @@ pub(crate) enum Input {
         /// Whether the other side has ended and everything was taken.
         ended: bool,
     },
+    /// The part of a copy that shares the work with others, over a ring into this node.
+    Copy {
+        /// The node behind the ring.
+        node: NodeId,
+        /// The reading end.
+        import: Import,
+        /// Whether the other side has ended and everything was taken.
+        ended: bool,
+        /// Which copy it is.
+        own: copies::Own,
+    },
+    /// What such copies made, over a ring from each.
+    Join(Box<copies::Gather>),
 }
 
 /// The path's clock (CONTRACT 11).
@@ -218,6 +235,7 @@ impl Space {
         let programs = inputs_of_programs.map(|at| (at, false)).collect();
         Self {
             name,
+            processor: None,
             nodes,
             shape,
             intakes,
@@ -244,6 +262,10 @@ impl Space {
     /// Runs until all sources have ended or the path is stopped, then lets everything that is held
     /// leave.
     pub fn run(mut self) -> Remains {
+        if let Some(processor) = self.processor {
+            // What refuses that lets it run anywhere.
+            let _ = sys::process::pin_to(processor);
+        }
         if let Some(player) = self.taped.player() {
             return self.play(player);
         }
@@ -343,6 +365,7 @@ impl Space {
         }
         let now = self.now();
         self.finish(now);
+        self.finish_part(true);
         self.duty.leave(self.counted());
         self.remains()
     }
@@ -395,6 +418,8 @@ impl Space {
             match &self.inputs[i] {
                 Input::Source { node, intake } => self.pull((*node, *intake), &mut pass),
                 Input::Ring { .. } => self.import(i, &mut pass),
+                Input::Copy { .. } => self.take_part(i, &mut pass),
+                Input::Join(_) => self.gather(i, &mut pass),
             }
         }
         if !pass.moved {
@@ -426,7 +451,7 @@ impl Space {
         if self.is_due(now) {
             pass.moved = true;
             self.note_tick(now);
-            self.stage(now).tick(None);
+            self.stage(now).tick(&[]);
             self.turn_pools();
         }
     }
@@ -513,7 +538,7 @@ impl Space {
         now: Time,
         last: bool,
     ) -> Room {
-        let mut memory = Memory { intakes: &self.intakes, work: &self.work, imported: None };
+        let mut memory = Memory { intakes: &self.intakes, work: &self.work, imported: &[] };
         let mut batch = if self.shape.looks {
             let general = &self.intakes[GENERAL];
             let pool = &self.intakes[from];
@@ -533,10 +558,10 @@ impl Space {
         let paused = walk.pause();
         let room = batch.into_room();
         if let Some(paused) = paused {
-            self.stage(now).go_on(Some(paused), None);
+            self.stage(now).go_on(Some(paused), &[]);
         }
         if last {
-            self.stage(now).tick(None);
+            self.stage(now).tick(&[]);
         }
         self.turn_pools();
         room
@@ -568,9 +593,10 @@ impl Space {
                     let live = sys::clock::monotonic().wrapping_add(self.epoch);
                     self.clock.advance(batch.columns(), live)
                 });
+                let all = [taken];
                 self.taped.import(at, now, count);
                 let mut memory =
-                    Memory { intakes: &self.intakes, work: &self.work, imported: Some(taken) };
+                    Memory { intakes: &self.intakes, work: &self.work, imported: &all };
                 let mut walk =
                     Walk::new(&mut self.nodes, &mut memory, &self.shape, now, &mut self.turn);
                 walk.source(at, &mut batch);
@@ -584,9 +610,9 @@ impl Space {
                     turn: &mut self.turn,
                     now,
                 };
-                stage.go_on(paused, Some(taken));
+                stage.go_on(paused, &all);
                 if turn.last {
-                    stage.tick(Some(taken));
+                    stage.tick(&all);
                 }
                 pass.open = true;
                 pass.moved = true;
@@ -627,6 +653,9 @@ impl Space {
     fn turn_pools(&mut self) {
         self.intakes.iter_mut().for_each(Pool::turn);
         self.work.turn();
+        if !self.shape.deals.is_empty() {
+            self.finish_part(false);
+        }
     }
 
     /// The path's clock between two walks.
@@ -679,13 +708,12 @@ impl Space {
         for i in 0..self.shape.order.len() {
             let at = self.shape.order[i];
             if !failed {
-                let mut memory =
-                    Memory { intakes: &self.intakes, work: &self.work, imported: None };
+                let mut memory = Memory { intakes: &self.intakes, work: &self.work, imported: &[] };
                 let mut walk =
                     Walk::new(&mut self.nodes, &mut memory, &self.shape, now, &mut self.turn);
                 walk.finish(at);
                 let paused = walk.pause();
-                self.stage(now).go_on(paused, None);
+                self.stage(now).go_on(paused, &[]);
             }
             self.turn_pools();
             self.end_node(at);
@@ -727,14 +755,20 @@ impl Space {
 
     /// What came over rings.
     fn imported(&self) -> Vec<Imported> {
-        let rings = self.inputs.iter().filter_map(|input| match input {
-            Input::Ring { node, import, .. } => Some(Imported {
-                planned: import.planned,
-                node: *node,
-                name: self.nodes[*node].name.clone(),
-                taken: import.taken(),
-            }),
-            Input::Source { .. } => None,
+        let imported = |node: NodeId, import: &Import| Imported {
+            planned: import.planned,
+            node,
+            name: self.nodes[node].name.clone(),
+            taken: import.taken(),
+        };
+        let rings = self.inputs.iter().flat_map(|input| match input {
+            Input::Ring { node, import, .. } | Input::Copy { node, import, .. } => {
+                vec![imported(*node, import)]
+            }
+            Input::Join(gather) => {
+                gather.imports().map(|(node, import)| imported(node, import)).collect()
+            }
+            Input::Source { .. } => Vec::new(),
         });
         rings.collect()
     }

@@ -2,6 +2,7 @@
 
 use super::edit::Edits;
 use super::select::Wanted;
+use crate::copies::deal::Deal;
 use crate::ring::Export;
 use endpoint::{Sink, Source};
 use filter::{Amount, Counts, Filter, Holds, Time};
@@ -36,6 +37,8 @@ pub struct Node {
     pub holds: Holds,
     /// When the filter wants to be called.
     pub wake: Option<Time>,
+    /// Whether it is one of several copies of the filter, which share the work.
+    pub copied: bool,
     /// Whether all behind take fragments of what comes out.
     pub fragments: bool,
     /// The names of the filter's reasons, by number.
@@ -59,6 +62,8 @@ pub enum Part {
     Pass,
     /// Where blocks come in: a source.
     Source(SourcePart),
+    /// What shares blocks out among copies of what follows: its arcs lead to them, in their order.
+    Deal(Box<Deal>),
 }
 
 impl Part {
@@ -67,7 +72,7 @@ impl Part {
         match self {
             Self::Filter(Filter::Statistics(_)) => false,
             Self::Pass | Self::Source(_) | Self::Export(_) => false,
-            Self::Filter(_) | Self::Section(_) | Self::Sink(_) => true,
+            Self::Filter(_) | Self::Section(_) | Self::Sink(_) | Self::Deal(_) => true,
         }
     }
 }
@@ -199,6 +204,7 @@ impl Node {
             counts,
             holds: Holds::new(0, 0),
             wake: None,
+            copied: false,
             fragments: false,
             reasons: &[],
             counters: &[],

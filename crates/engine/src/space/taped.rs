@@ -155,7 +155,7 @@ impl Space {
                 }
                 Some(Event::Tick { now }) => {
                     last = now;
-                    self.stage(now).tick(None);
+                    self.stage(now).tick(&[]);
                     self.turn_pools();
                 }
                 Some(Event::Finish { now, failure }) => {

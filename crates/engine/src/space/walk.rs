@@ -11,6 +11,7 @@ use super::memory::Memory;
 use super::node::{Arc as Edge, Node, NodeId, Part};
 use super::pause::Cut;
 use super::select::Wanted;
+use crate::copies::{BEHIND, last_of};
 use crate::failure::PathFailure;
 use crate::ledger::{EdgeKind, loses_here};
 use crate::why::Why;
@@ -57,6 +58,8 @@ pub(crate) struct Shape {
     pub(crate) looks: bool,
     /// Whether anything in the space edits block by block.
     pub(crate) edits: bool,
+    /// The nodes that share blocks out.
+    pub(crate) deals: Vec<NodeId>,
 }
 
 /// What came of a turn.
@@ -76,6 +79,8 @@ pub(crate) struct Turn {
     pub(crate) copies: bool,
     /// Memory for batches at rest.
     pub(crate) rooms: Vec<Room>,
+    /// The turn of what copies of filters here give when no block causes it ([`crate::copies`]).
+    pub(crate) order: u32,
 }
 
 /// Who decides how many of the blocks that are left a space takes: where several spaces ask, that
@@ -225,7 +230,11 @@ impl<'w, 'a> Walk<'w, 'a> {
                 return;
             }
         }
+        let copied = self.nodes[at].copied;
         for mut batch in output.take() {
+            if copied {
+                batch.number_all(if last { BEHIND } else { self.turn.order });
+            }
             self.route(at, &mut batch, 0);
         }
         self.settle();
@@ -409,6 +418,7 @@ impl<'w, 'a> Walk<'w, 'a> {
             }
             Part::Sink(_) => return self.sink(at, batch),
             Part::Export(_) => return self.export(at, batch),
+            Part::Deal(_) => return self.deal(at, batch),
             // Put aside before.
             Part::Filter(Filter::Edit(_)) => Ok(()),
             Part::Pass | Part::Source(_) | Part::Section(_) => Ok(()),
@@ -488,6 +498,39 @@ impl<'w, 'a> Walk<'w, 'a> {
                 let name = node.name.clone();
                 self.turn.failure = Some(PathFailure::ring(name, failure));
             }
+        }
+        Ran::Ended
+    }
+
+    /// Shares a batch out among the copies of what follows: those elsewhere first, so that they
+    /// work on it while the one here does.
+    fn deal(&mut self, at: NodeId, batch: &mut Batch<'a>) -> Ran<'a> {
+        let (before, here) = self.nodes.split_at_mut(at);
+        let Some((node, behind)) = here.split_first_mut() else { return Ran::Ended };
+        let Part::Deal(deal) = &mut node.part else { return Ran::Ended };
+        let arcs = &node.arcs;
+        let mut load = |copy: usize| {
+            let to = arcs.get(copy).map_or(at, |arc| arc.to);
+            let far = if to < at { before.get_mut(to) } else { behind.get_mut(to - at - 1) };
+            match far.map(|node| &mut node.part) {
+                Some(Part::Export(export)) => export.waiting(),
+                _ => 0,
+            }
+        };
+        let live = batch.live();
+        let (burst, hands) = deal.deal(batch, &mut load);
+        let here = deal.here();
+        self.leave(at, batch, live, live);
+        self.turn.order = last_of(burst);
+        if let [(copy, _)] = hands.as_slice() {
+            self.along(at, *copy, batch, 0);
+            return Ran::Ended;
+        }
+        let (own, others): (Vec<_>, Vec<_>) = hands.into_iter().partition(|(c, _)| *c == here);
+        for (copy, mask) in others.into_iter().chain(own) {
+            let mut part = batch.duplicate();
+            part.keep(mask);
+            self.along(at, copy, &mut part, 0);
         }
         Ran::Ended
     }

@@ -29,6 +29,8 @@ pub struct Arguments {
     asked: Vec<(u32, u32)>,
     /// What a filter that needs chance takes instead, where a run is to be repeated.
     seed: Option<u64>,
+    /// Which of how many copies of the filter this is for.
+    copy: Option<(u32, u32)>,
 }
 
 impl PartialEq for Arguments {
@@ -186,6 +188,19 @@ impl Arguments {
     #[must_use]
     pub fn seed(&self) -> u64 {
         self.seed.unwrap_or_else(|| RandomState::new().hash_one(0))
+    }
+
+    /// The same arguments for copy `number`, from 0, of `of` copies that share the work.
+    #[must_use]
+    pub fn for_copy(self, number: u32, of: u32) -> Self {
+        Self { copy: Some((number, of.max(1))), ..self }
+    }
+
+    /// Which of how many copies of the filter this is for: numbers that a filter gives must differ
+    /// from those that its copies give.
+    #[must_use]
+    pub fn copy(&self) -> (u32, u32) {
+        self.copy.unwrap_or((0, 1))
     }
 
     /// All values, in the order in which they were set or added.

@@ -4,6 +4,8 @@
 //! It is data. A source or sink is described in the same way; what opens it stands beside its
 //! description in `endpoint`. The kind fixes what a filter may touch: [Th Table 5.1].
 
+use crate::sharing::Sharing;
+
 use super::{Arguments, Attaches, Counter, Filter, Mistake, Parameter, Reason};
 use ebpf::emit::Emit;
 
@@ -240,6 +242,11 @@ pub struct Description {
     pub counters: &'static [&'static str],
     /// What state it keeps.
     pub keeps: Keeps,
+    /// What of that it keeps where no block belongs to a session: nothing, if every block is then
+    /// looked at by itself.
+    pub keeps_alone: Keeps,
+    /// What the blocks of a session have in common, where it tells sessions apart by that itself.
+    pub sessions: Option<Sharing>,
     /// How many blocks it may hold at most, in all.
     pub held_max: u32,
     /// Whether it says something when the path stops ([`Description::ends_with_report`]).
@@ -287,6 +294,8 @@ impl Description {
         reasons: &[],
         counters: &[],
         keeps: Keeps::Nothing,
+        keeps_alone: Keeps::Private,
+        sessions: None,
         held_max: 0,
         reports: false,
         writes_files: false,

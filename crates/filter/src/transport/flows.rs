@@ -2,7 +2,7 @@
 //!
 //! In: the flow of a frame. Out: what its filter remembers of it (a [`Record`]), with the number of
 //! its session. Numbers begin at 1 and are given in the order in which flows are first seen; none
-//! comes back before 2³² others.
+//! comes back before 2³² others. Of several copies of a filter each gives numbers of its own.
 //!
 //! Flows are told apart by a hash of 64 bits. Its seed is random, so nobody can make two flows meet
 //! on purpose; by chance, among 65,536 flows at once, two meet with a probability of 2⁻³³. State is
@@ -21,6 +21,8 @@ use zerocopy::{FromBytes, Immutable, IntoBytes};
 pub(crate) struct Flows<R> {
     table: Sessions<R>,
     most: usize,
+    /// Which of how many copies of the filter this is: each has numbers of its own.
+    copy: (u32, u32),
 }
 
 /// What a filter remembers of a flow: plain data that holds an [`Identity`].
@@ -79,7 +81,12 @@ impl<R: Record> Flows<R> {
     pub(crate) fn new(most: usize, seed: u64) -> Self {
         let mut table = Sessions::<R>::default();
         table.of(PRIVATE).identity_mut().word = seed;
-        Self { table, most: most.max(1) }
+        Self { table, most: most.max(1), copy: (0, 1) }
+    }
+
+    /// The same for copy `number` of `of`: it gives every `of`-th number.
+    pub(crate) fn for_copy(self, (number, of): (u32, u32)) -> Self {
+        Self { copy: (number % of.max(1), of.max(1)), ..self }
     }
 
     /// The state, to be moved.
@@ -128,7 +135,7 @@ impl<R: Record> Flows<R> {
     /// The record of a new flow, with the number of its session.
     pub(crate) fn begin(&mut self, key: u64, down: bool) -> &mut R {
         let shared = self.table.of(PRIVATE).identity_mut();
-        shared.session = shared.session.wrapping_add(1).max(1);
+        shared.session = next(shared.session, self.copy);
         let session = shared.session;
         let record = self.table.of(key);
         *record = R::default();
@@ -181,6 +188,12 @@ impl Flows<Identity> {
     }
 }
 
+/// The number behind `last` that copy `number` of `of` gives: those that leave the same rest.
+fn next(last: u32, (number, of): (u32, u32)) -> u32 {
+    let first = number + 1;
+    if last == 0 { first } else { last.checked_add(of).unwrap_or(first) }
+}
+
 /// The hash of a flow over IPv4, whose ends are 48 bits each: a product of both, each beside a
 /// secret, then the finisher of SplitMix64. What `wire::flow` has for addresses of any length costs
 /// four times as much.
@@ -219,6 +232,20 @@ mod tests {
         assert_eq!(find(query.reversed()), (1, false, false));
         assert_eq!(find(other.reversed()), (2, true, false));
         assert_eq!(find(Flow { protocol: 6, ..query }), (3, false, true));
+    }
+
+    #[test]
+    fn n2_copies_give_no_session_the_same_number() {
+        let mut seen = std::collections::HashSet::new();
+        for number in 0..3 {
+            let mut flows = Flows::new(100, 7).for_copy((number, 3));
+            let seed = flows.seed();
+            let given: Vec<u32> =
+                (0..50).map(|port| flows.session(&flow(port, 53), seed).session).collect();
+            assert_eq!(given[0], number + 1);
+            assert!(given.into_iter().all(|session| seen.insert(session)));
+        }
+        assert_eq!([next(u32::MAX - 1, (1, 3)), next(u32::MAX, (0, 1))], [2, 1], "none is 0");
     }
 
     #[test]

@@ -51,6 +51,7 @@ is elsewhere).",
     reasons: &["not ip", "malformed", "cut", "too deep", "fragment", "not udp"],
     counters: &["new sessions", "evicted sessions"],
     keeps: Keeps::Sessions,
+    sessions: Some(Sharing::Flow),
     user: Some(make),
     kernel: Some(emit),
     ..Description::EMPTY
@@ -64,7 +65,8 @@ const EVICTED: Counter = UDP.counter("evicted sessions");
 
 fn make(arguments: &Arguments) -> Result<Filter, Mistake> {
     let most = arguments.number("sessions").and_then(|most| usize::try_from(most).ok());
-    Ok(Filter::lanes(Udp { flows: Flows::new(most.unwrap_or(1), arguments.seed()) }))
+    let flows = Flows::new(most.unwrap_or(1), arguments.seed()).for_copy(arguments.copy());
+    Ok(Filter::lanes(Udp { flows }))
 }
 
 struct Udp {

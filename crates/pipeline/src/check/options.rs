@@ -4,6 +4,7 @@ use filter::{Arguments, Parameter, Type, Value};
 
 use crate::language::label::brief;
 use crate::language::{Diagnostic, Request, nearest};
+use crate::plan::{COPIES_MAX, is_wish};
 
 /// All options, in the order of the help.
 pub const OPTIONS: &[Parameter] = &[
@@ -22,6 +23,7 @@ pub const OPTIONS: &[Parameter] = &[
         Type::OneOf(&["cost", "deepest"]),
         "how spaces are chosen: by measured costs, or as deep as possible",
     ),
+    Parameter::optional("parallel", Type::Text, PARALLEL),
     Parameter::optional(
         "force",
         Type::Flag,
@@ -29,6 +31,9 @@ pub const OPTIONS: &[Parameter] = &[
     ),
     Parameter::optional("no-loss", Type::Flag, "a dropped block is a failure"),
 ];
+
+const PARALLEL: &str = "how many copies of costly filters share the work: auto (as many as pay), no, power \
+     (few, well used), latency (as many as gain anything), or a number";
 
 /// The options of a request, as far as they are given.
 pub(super) fn options(request: &Request, mistakes: &mut Vec<Diagnostic>) -> Arguments {
@@ -46,7 +51,7 @@ pub(super) fn options(request: &Request, mistakes: &mut Vec<Diagnostic>) -> Argu
         let value = match &option.value {
             None if known.kind == Type::Flag => Ok(Value::Flag(true)),
             None => Err(("a value is missing".to_owned(), option.span)),
-            Some(text) => known.parse(&text.lossy()).map_err(|mistake| (mistake.what, text.span)),
+            Some(text) => parsed(known, &text.lossy()).map_err(|what| (what, text.span)),
         };
         match value {
             Ok(value) => given.set(known.name, value),
@@ -57,6 +62,17 @@ pub(super) fn options(request: &Request, mistakes: &mut Vec<Diagnostic>) -> Argu
         }
     }
     given
+}
+
+/// The value that a text is for an option.
+fn parsed(option: &Parameter, text: &str) -> Result<Value, String> {
+    if option.name == "parallel" && !is_wish(text) {
+        return Err(format!(
+            "`{}` is none of auto, no, power, latency, or a number from 1 to {COPIES_MAX}",
+            brief(text)
+        ));
+    }
+    option.parse(text).map_err(|mistake| mistake.what)
 }
 
 fn unknown(name: &str, span: crate::language::Span) -> Diagnostic {

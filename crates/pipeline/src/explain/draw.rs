@@ -225,6 +225,9 @@ impl Drawing<'_> {
             Some(why) => format!("{}  (added: {why})", words::shown(graph, id)),
             None => format!("{}{}", self.labels(id), words::shown(graph, id)),
         };
+        if let Some(copied) = self.plan.copies_of(id) {
+            let _ = write!(text, "  (× {})", copied.spaces.len());
+        }
         for edge in graph.outputs(id).filter(|edge| edge.back) {
             let class = label(&edge.classes).map_or_else(String::new, |label| format!("{label} "));
             let _ = write!(text, "  ({class}back to {})", self.names[edge.to.0]);

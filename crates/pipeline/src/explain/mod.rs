@@ -49,6 +49,7 @@ pub fn text(plan: &Plan, machine: &Machine) -> String {
     remarks(&mut out, plan, &names);
     programs(&mut out, plan, &names);
     edges(&mut out, plan, &names);
+    copies(&mut out, plan, &names);
     out.push('\n');
     choice(&mut out, plan);
     this_machine(&mut out, machine);
@@ -90,6 +91,17 @@ fn programs(out: &mut String, plan: &Plan, names: &[String]) {
         if !shared.is_empty() {
             let _ = write!(text, "; shared: {}", shared.join(", "));
         }
+        words::wrapped(out, &text, COLUMNS);
+    }
+}
+
+/// What is run several times, and what is not although it costs a lot.
+fn copies(out: &mut String, plan: &Plan, names: &[String]) {
+    for copied in &plan.copied {
+        words::wrapped(out, &words::copied(copied, plan, names), COLUMNS);
+    }
+    for alone in &plan.alone {
+        let text = format!("{}: one copy: {}", names[alone.node.0], alone.why);
         words::wrapped(out, &text, COLUMNS);
     }
 }
@@ -138,11 +150,15 @@ fn placed(plan: &Plan, id: NodeId, names: &[String], indent: &str) -> [String; 5
         _ => "–".to_owned(),
     };
     let name = format!("{indent}{}", names[id.0]);
+    let runs_in = match plan.copies_of(id) {
+        Some(copied) => words::spaces(plan, copied).join(", "),
+        None => here.clone(),
+    };
     let mut because = placed.because.clone();
     if plan.asked_by(id).next().is_some() {
         because.push_str("; in the kernel too");
     }
-    [name, here.clone(), cost, because, elsewhere(&placed.candidates, here)]
+    [name, runs_in, cost, because, elsewhere(&placed.candidates, here)]
 }
 
 /// The other spaces, those with the same verdict together.
@@ -193,12 +209,16 @@ fn edges(out: &mut String, plan: &Plan, names: &[String]) {
                 words::pipe(process(from), process(to), thread)
             }
             PlannedEdge::Back => "back edge: a bounded work list, drops when it is full".to_owned(),
+            PlannedEdge::Call if plan.is_border(&edges[first]).is_some() => {
+                words::border(plan.is_border(&edges[first]))
+            }
             PlannedEdge::Call => {
                 let mut calls = 1;
                 while let Some(next) = (0..edges.len()).find(|next| {
                     !told[*next]
                         && edges[*next].from == to
                         && plan.edges[*next] == PlannedEdge::Call
+                        && plan.is_border(&edges[*next]).is_none()
                 }) {
                     told[next] = true;
                     to = edges[next].to;

@@ -6,7 +6,8 @@
 use super::COLUMNS;
 use crate::graph::{Boolean, Graph, Link, NodeId, Step, Use};
 use crate::language::write_quoted;
-use crate::plan::{Plan, Policy, Program, RingPlan};
+use crate::plan::{Copied, Plan, Policy, Program, RingPlan};
+use filter::sharing::Sharing;
 use filter::{Parameter, Side, Type, Value};
 use std::fmt::Write as _;
 
@@ -156,6 +157,42 @@ pub(super) fn ring(ring: &RingPlan) -> String {
         "ring of {entries} entries of {stride} bytes, signal after {signal_blocks} blocks or {} \
          ({because})",
         nanoseconds(*signal_ns)
+    )
+}
+
+/// The names of the spaces of copies.
+pub(super) fn spaces(plan: &Plan, copied: &Copied) -> Vec<String> {
+    copied.spaces.iter().map(|space| plan.spaces[*space].name.clone()).collect()
+}
+
+/// What an edge into copies is, or out of them.
+pub(super) fn border(border: Option<(&Copied, bool)>) -> String {
+    match border {
+        Some((copied, true)) => format!("shared out among {} copies", copied.spaces.len()),
+        Some((copied, false)) => {
+            format!("call from where {} copies are joined", copied.spaces.len())
+        }
+        None => String::new(),
+    }
+}
+
+/// What is copied where, and why, in a sentence.
+pub(super) fn copied(copied: &Copied, plan: &Plan, names: &[String]) -> String {
+    let filters: Vec<&str> = copied.nodes.iter().map(|id| names[id.0].as_str()).collect();
+    let first = spaces(plan, copied).into_iter().next().unwrap_or_default();
+    let stays = match copied.sharing {
+        None => "a batch goes to the copy with least to do",
+        Some(Sharing::Flow) => "a connection stays with its copy, both ways",
+        Some(Sharing::Addresses) => "what two addresses exchange stays with one copy",
+        Some(Sharing::Session) => "a session stays with its copy",
+    };
+    format!(
+        "{}: {}; shared out in {first}: {stays}; joined in {} in the order in which it came; {} to \
+         and from each",
+        filters.join(" → "),
+        copied.because,
+        plan.spaces[copied.join].name,
+        ring(&copied.ring),
     )
 }
 

@@ -68,6 +68,24 @@ pub(super) fn edges(
     (graph.edges.iter().map(edge).collect(), kernel)
 }
 
+/// How many entries a ring to or from a copy holds: more than a batch, which must fit, and so few
+/// that what is under way stays in the cache.
+const COPY_ENTRIES: usize = 1024;
+
+/// A ring to or from a copy that shares work with others.
+pub(super) fn between(graph: &Graph, machine: &Machine) -> RingPlan {
+    // One on each side of the copies.
+    let signals = Signals::new(graph, 2, COPY_ENTRIES, machine);
+    let (signal_blocks, blocks_because) = signals.blocks(true);
+    RingPlan {
+        entries: COPY_ENTRIES,
+        stride: WITH_MARKS,
+        signal_blocks,
+        signal_ns: signals.ns,
+        because: format!("{blocks_because}, {}", signals.ns_because),
+    }
+}
+
 /// The ring of an edge that leaves the kernel: pointers, one ring for each processor.
 fn out_of_kernel(signals: &Signals) -> RingPlan {
     let (signal_blocks, blocks_because) = signals.blocks(true);

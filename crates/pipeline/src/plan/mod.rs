@@ -10,10 +10,13 @@
 //! last thread before it, and what it writes is taken up in the thread behind that: since the two
 //! are never the same, neither end of it can wait for the other.
 //!
+//! What is chosen for one thread may then get **copies** that share its work ([`Copied`]).
+//!
 //! Beside its place, a filter may be **asked ahead**: by the source before it, in the kernel.
 
 mod ahead;
 mod complete;
+mod copies;
 mod costs;
 mod discover;
 mod edges;
@@ -25,6 +28,8 @@ mod select;
 
 pub use ahead::Pushed;
 pub use complete::complete;
+pub(crate) use copies::is_wish;
+pub use copies::{Alone, COPIES_MAX, Copied};
 pub use costs::{COSTS_VERSION, Costs, FilterCost, Share};
 pub use kernel::{KernelRing, Leave, Program, ProgramStep, Refused, programs_of};
 pub use machine::{Kernel, Machine};
@@ -56,6 +61,10 @@ pub struct Plan {
     /// How much of what the sources give is expected at every node and on every edge: all, where
     /// nobody has seen it.
     pub flows: (Vec<f64>, Vec<f64>),
+    /// Chains of filters that are run several times, to share their work.
+    pub copied: Vec<Copied>,
+    /// Filters that cost enough for that, and why they are run once.
+    pub alone: Vec<Alone>,
     /// How it was chosen.
     pub choice: Choice,
 }
@@ -220,7 +229,23 @@ fn placed(
     let mut pushed = ahead::pushed(&graph);
     pushed.retain(|pushed| spaces[placed[pushed.source.0].space].kind != SpaceKind::Kernel);
     let choice = selected.choice;
-    Ok(Plan { graph, spaces, placed, edges, reports, pushed, programs, refused, flows, choice })
+    let (copied, alone) = (Vec::new(), Vec::new());
+    let mut plan = Plan {
+        graph,
+        spaces,
+        placed,
+        edges,
+        reports,
+        pushed,
+        programs,
+        refused,
+        flows,
+        copied,
+        alone,
+        choice,
+    };
+    copies::rewrite(&mut plan, machine);
+    Ok(plan)
 }
 
 impl Plan {

@@ -15,7 +15,7 @@ use std::ops::Range;
 pub(super) struct Bench<'b, 'i> {
     pub(super) intakes: &'b mut [Pool],
     pub(super) work: &'b mut Pool,
-    pub(super) imported: Option<Taken<'i>>,
+    pub(super) imported: &'i [Taken<'i>],
     /// Whether those behind take fragments.
     pub(super) fragments: bool,
 }
@@ -91,7 +91,7 @@ impl Bench<'_, '_> {
         let own = pools.into_iter().find(|pool| pool.id() == frame.dbuf());
         match own {
             Some(pool) => pool.bytes(frame.place),
-            None => self.imported.as_ref().and_then(|imported| imported.resolve(frame).ok()),
+            None => self.imported.iter().find_map(|imported| imported.resolve(frame).ok()),
         }
         .unwrap_or_default()
     }

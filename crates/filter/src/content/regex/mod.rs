@@ -66,6 +66,7 @@ Not answered: `no match`.",
     reasons: &["no match"],
     counters: &["evicted sessions"],
     keeps: Keeps::Sessions,
+    keeps_alone: Keeps::Nothing,
     user: Some(make),
     ..Description::EMPTY
 };

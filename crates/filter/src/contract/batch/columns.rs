@@ -64,6 +64,15 @@ impl Columns {
         added
     }
 
+    /// Takes the numbers of the causing blocks from the marks, where they were put before the
+    /// blocks crossed to another space ([`Batch::tell_turns`](super::Batch::tell_turns)).
+    #[inline]
+    pub fn take_turns(&mut self) {
+        for (order, marks) in self.order.iter_mut().zip(&self.marks).take(self.len) {
+            *order = marks.turn().0;
+        }
+    }
+
     /// The number of the block that caused the one in this lane.
     #[inline]
     #[must_use]

@@ -237,6 +237,29 @@ impl<'a> Batch<'a> {
         }
     }
 
+    /// Numbers the blocks by their lanes, from a multiple of [`LANES`] on.
+    #[inline]
+    pub fn number_lanes(&mut self, from: u32) {
+        for (l, order) in self.columns.order.iter_mut().enumerate().take(self.columns.len) {
+            *order = from | l as u32;
+        }
+    }
+
+    /// Numbers all blocks alike.
+    pub fn number_all(&mut self, number: u32) {
+        self.columns.order[..self.columns.len].fill(number);
+    }
+
+    /// Puts the numbers of the causing blocks into the marks of these lanes, so that they cross to
+    /// another space, and marks the last of those that are handed over together as such.
+    #[inline]
+    pub fn tell_turns(&mut self, mask: LaneMask, last: Option<Lane>) {
+        for l in lanes(mask) {
+            let marks = &mut self.columns.marks[l];
+            *marks = marks.at_turn(self.columns.order[l], last == Some(l));
+        }
+    }
+
     /// The class in this lane.
     #[inline]
     #[must_use]

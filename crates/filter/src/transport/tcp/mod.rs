@@ -119,6 +119,7 @@ Not answered: `not tcp`, `not ip`, `malformed`, `cut`, `too deep`, `fragment` (p
         "resets ignored",
     ],
     keeps: Keeps::Sessions,
+    sessions: Some(Sharing::Flow),
     held_max: 1 << 17,
     user: Some(make),
     ..Description::EMPTY
@@ -160,7 +161,7 @@ fn make(arguments: &Arguments) -> Result<Filter, Mistake> {
         gap: number("gap"),
     };
     let sessions = usize::try_from(number("sessions")).unwrap_or(usize::MAX);
-    let flows = Flows::new(sessions, arguments.seed());
+    let flows = Flows::new(sessions, arguments.seed()).for_copy(arguments.copy());
     let tcp = Tcp::new(flows, rules, number("timeout"), arguments.flag("checksum"));
     Ok(Filter::Stream(Box::new(tcp)))
 }

@@ -1,0 +1,320 @@
+//! Copies of a chain that share its work: in the first space what shares out, in each a copy, in one
+//! the join.
+//!
+//! In: a [`Copied`] of the plan. Out: nodes in the drafts of its spaces. To the rest of the build
+//! the chain is one node: what leads to its first filter leads to what shares out, what leaves its
+//! last one leaves the join.
+
+use super::{BuildError, Builder, Draft, Local, wanted};
+use crate::copies::Board;
+use crate::copies::deal::Deal;
+use crate::ledger::EdgeKind;
+use crate::ring::{Export, Import};
+use crate::space::copies::{Gather, LATE, Own, Way};
+use crate::space::node::{Node, Part};
+use crate::space::select::Wanted;
+use crate::space::{Input, Space};
+use buffer::crossing::{Config as RingConfig, crossing};
+use buffer::ibuf::Lanes;
+use buffer::signal::moderate::Threshold;
+use filter::Counts;
+use pipeline::ClassSet;
+use pipeline::graph::NodeId;
+use pipeline::plan::Copied;
+use std::sync::Arc;
+
+/// What the copies of a chain have between their spaces, until it has found its place.
+pub(super) struct Shared {
+    board: Arc<Board>,
+    /// The places of the copies among the spaces of the part, and of the join.
+    places: Vec<usize>,
+    join: usize,
+    /// One per copy: the ring to it, and from it; none where it is in the same space.
+    to: Vec<Ring>,
+    from: Vec<Ring>,
+}
+
+/// The two ends of a ring.
+#[derive(Default)]
+struct Ring {
+    export: Option<Export>,
+    import: Option<Import>,
+}
+
+impl Shared {
+    /// Which spaces blocks go between, to the copies and from them.
+    pub(super) fn crossings(&self) -> impl Iterator<Item = (usize, usize)> {
+        let first = self.places.first().copied().unwrap_or(self.join);
+        self.places.iter().flat_map(move |place| [(first, *place), (*place, self.join)])
+    }
+
+    /// The copy in a space.
+    pub(super) fn copy_in(&self, place: usize) -> Option<usize> {
+        self.places.iter().position(|there| *there == place)
+    }
+}
+
+impl Builder<'_> {
+    /// The chains of this part that have copies, with the rings between their spaces.
+    pub(super) fn shared(&self) -> Result<Vec<Shared>, BuildError> {
+        // Edges of the graph come first.
+        let mut number = self.plan.graph.edges.len();
+        self.copied().map(|copied| self.ends(copied, &mut number)).collect()
+    }
+
+    fn copied(&self) -> impl Iterator<Item = &Copied> {
+        self.plan.copied.iter().filter(|copied| self.spaces.contains(&copied.join))
+    }
+
+    fn place_of(&self, space: usize) -> Result<usize, BuildError> {
+        let found = self.spaces.iter().position(|known| *known == space);
+        found.ok_or_else(|| BuildError::Unexpected("a copy in another part".to_owned()))
+    }
+
+    fn ends(&self, copied: &Copied, number: &mut usize) -> Result<Shared, BuildError> {
+        let places = copied.spaces.iter().map(|space| self.place_of(*space));
+        let places = places.collect::<Result<Vec<usize>, _>>()?;
+        let join = self.place_of(copied.join)?;
+        let board = Arc::new(Board::new(places.len(), Arc::clone(&self.bells[join])));
+        let first = places.first().copied().unwrap_or(join);
+        let mut ring = |near: usize, far: usize, kind: EdgeKind| {
+            if near == far {
+                return Ok(Ring::default());
+            }
+            *number += 1;
+            self.ring_of_copy(copied, (near, far), kind, *number - 1)
+        };
+        let (mut to, mut from) = (Vec::new(), Vec::new());
+        for place in &places {
+            to.push(ring(first, *place, EdgeKind::Deal)?);
+            from.push(ring(*place, join, EdgeKind::Join)?);
+        }
+        Ok(Shared { board, places, join, to, from })
+    }
+
+    fn ring_of_copy(
+        &self,
+        copied: &Copied,
+        (near, far): (usize, usize),
+        kind: EdgeKind,
+        number: usize,
+    ) -> Result<Ring, BuildError> {
+        let entries = copied.ring.entries;
+        let config = RingConfig { entries, lanes: Lanes::Marks, ..RingConfig::default() };
+        let (near, far) = (Arc::clone(&self.bells[near]), Arc::clone(&self.bells[far]));
+        let made = crossing(&config, Arc::clone(&near), &[Arc::clone(&far)]);
+        let (writer, mut readers) =
+            made.map_err(|fault| BuildError::Unexpected(fault.to_string()))?;
+        let (blocks, ns) = (copied.ring.signal_blocks as u64, copied.ring.signal_ns);
+        let mut export = Export::new(number, writer, (near, far), Threshold { blocks, ns });
+        export.kind = kind;
+        let import = readers.pop().map(|reader| Import::new(number, reader));
+        Ok(Ring { export: Some(export), import })
+    }
+
+    /// Whether a node is one of those that have copies: [`Builder::copies`] puts them where they
+    /// belong.
+    pub(super) fn is_copied(&self, id: NodeId) -> bool {
+        self.plan.copies_of(id).is_some()
+    }
+
+    /// Whether an edge joins two filters of a chain that has copies.
+    pub(super) fn is_within_copies(&self, edge: usize) -> bool {
+        let edge = &self.plan.graph.edges[edge];
+        let chain = self.plan.copies_of(edge.from);
+        chain.is_some_and(|copied| copied.nodes.contains(&edge.to))
+    }
+
+    /// Puts into a space what it has of chains with copies.
+    pub(super) fn copies(
+        &self,
+        place: usize,
+        shared: &mut [Shared],
+        locals: &mut [Option<Local>],
+        draft: &mut Draft,
+    ) -> Result<(), BuildError> {
+        for (copied, shared) in self.copied().zip(shared) {
+            let (Some(first), Some(last)) = (copied.nodes.first(), copied.nodes.last()) else {
+                continue;
+            };
+            match shared.copy_in(place) {
+                Some(0) => locals[first.0] = Some(self.first_copy(copied, shared, draft)?),
+                Some(copy) if shared.join != place => {
+                    self.middle_copy(copied, shared, copy, draft)?;
+                }
+                _ => {}
+            }
+            if shared.join == place {
+                locals[last.0] = Some(self.join(copied, shared, draft)?);
+            }
+        }
+        Ok(())
+    }
+
+    /// Keeps each copy on a processor of its own, as far as there are so many: they are as many as
+    /// are to be busy, and none is to wait behind another. [Par §IV-A]
+    pub(super) fn pin(&self, shared: &[Shared], spaces: &mut [Space]) {
+        let Ok(allowed) = sys::process::allowed() else { return };
+        for shared in shared {
+            for (place, processor) in shared.places.iter().zip(&allowed) {
+                if let Some(space) = spaces.get_mut(*place) {
+                    space.processor = Some(*processor);
+                }
+            }
+        }
+    }
+
+    /// What shares out, with the copy beside it; answers where blocks come in.
+    fn first_copy(
+        &self,
+        copied: &Copied,
+        shared: &mut Shared,
+        draft: &mut Draft,
+    ) -> Result<Local, BuildError> {
+        let planned = copied.nodes.first().map_or(0, |id| id.0);
+        let deal = Deal::new(copied.sharing, Arc::clone(&shared.board), 0);
+        let title = format!("ring share of {}", self.chain_name(copied));
+        let deal = Node::new(title, planned, Part::Deal(Box::new(deal)), Counts::default());
+        let deal = draft.assembly.node(deal);
+        for copy in 0..shared.places.len() {
+            let Some(export) = shared.to[copy].export.take() else {
+                let (head, last) = self.chain(copied, (copy, shared.places.len()), draft)?;
+                draft.assembly.arc(deal, head, Wanted::All, false, NOWHERE);
+                self.leave(copied, &mut shared.from[copy], (last, shared.join), draft);
+                continue;
+            };
+            let edge = export.planned;
+            let title = format!("ring to {}", self.name(shared.places[copy]));
+            let part = Part::Export(Box::new(export));
+            let out = draft.assembly.node(Node::new(title, planned, part, Counts::default()));
+            draft.assembly.arc(deal, out, Wanted::All, false, edge);
+        }
+        Ok(deal)
+    }
+
+    /// A copy that is neither where is shared out nor where is joined.
+    fn middle_copy(
+        &self,
+        copied: &Copied,
+        shared: &mut Shared,
+        copy: usize,
+        draft: &mut Draft,
+    ) -> Result<(), BuildError> {
+        let (head, last) = self.chain(copied, (copy, shared.places.len()), draft)?;
+        if let Some(import) = shared.to[copy].import.take() {
+            let from = self.name(shared.places[0]);
+            let node = enter(copied, &from, head, import.planned, draft);
+            let own = Own { board: Arc::clone(&shared.board), number: copy, near: 0 };
+            draft.inputs.push(Input::Copy { node, import, ended: false, own });
+        }
+        self.leave(copied, &mut shared.from[copy], (last, shared.join), draft);
+        Ok(())
+    }
+
+    /// Where the copies are joined, with the one that runs there, if one does.
+    fn join(
+        &self,
+        copied: &Copied,
+        shared: &mut Shared,
+        draft: &mut Draft,
+    ) -> Result<Local, BuildError> {
+        let planned = copied.nodes.last().map_or(0, |id| id.0);
+        let title = format!("ring join of {}", self.chain_name(copied));
+        let mut join = Node::new(title, planned, Part::Pass, Counts::new(0, LATE.len()));
+        join.counters = LATE;
+        let join = draft.assembly.node(join);
+        let mixed = copied.sharing.is_some();
+        if !mixed {
+            draft.assembly.in_turn(join);
+        }
+        let (copies, entries) = (shared.places.len(), copied.ring.entries);
+        let mut ways = Vec::new();
+        for copy in 0..copies {
+            if let Some(import) = shared.from[copy].import.take() {
+                let from = self.name(shared.places[copy]);
+                let node = enter(copied, &from, join, import.planned, draft);
+                ways.push(Way { node, import, entries, own: None });
+            } else if let Some(import) = shared.to[copy].import.take() {
+                let (head, last) = self.chain(copied, (copy, copies), draft)?;
+                let from = self.name(shared.places[0]);
+                let node = enter(copied, &from, head, import.planned, draft);
+                draft.assembly.arc(last, join, self.leaves_copies(copied), false, NOWHERE);
+                let own = Own { board: Arc::clone(&shared.board), number: copy, near: 0 };
+                ways.push(Way { node, import, entries, own: Some(own) });
+            }
+        }
+        let gather = Gather::new(Arc::clone(&shared.board), ways, join, mixed);
+        draft.inputs.push(Input::Join(Box::new(gather)));
+        Ok(join)
+    }
+
+    /// The filters of one copy; answers the first and the last.
+    fn chain(
+        &self,
+        copied: &Copied,
+        (copy, of): (usize, usize),
+        draft: &mut Draft,
+    ) -> Result<(Local, Local), BuildError> {
+        let number = |number: usize| u32::try_from(number).unwrap_or(u32::MAX);
+        let mut locals: Vec<(NodeId, Local)> = Vec::new();
+        for id in &copied.nodes {
+            let mut made = self.node(*id, &[], Some((number(copy), number(of))))?;
+            made.counted = self.is_counted(*id);
+            made.fragments = self.takes_fragments(*id);
+            made.copied = true;
+            locals.push((*id, draft.assembly.node(made)));
+        }
+        for pair in locals.windows(2) {
+            let [(near, from), (far, to)] = pair else { continue };
+            let edges = self.plan.graph.edges.iter().enumerate();
+            for (at, edge) in edges.filter(|(_, edge)| edge.from == *near && edge.to == *far) {
+                draft.assembly.arc(*from, *to, wanted(&edge.classes), false, at);
+            }
+        }
+        match (locals.first(), locals.last()) {
+            (Some((_, first)), Some((_, last))) => Ok((*first, *last)),
+            _ => Err(BuildError::Unexpected("a chain without filters".to_owned())),
+        }
+    }
+
+    /// Lets what comes out of a copy go to where the copies are joined.
+    fn leave(
+        &self,
+        copied: &Copied,
+        ring: &mut Ring,
+        (last, join): (Local, usize),
+        draft: &mut Draft,
+    ) {
+        let Some(export) = ring.export.take() else { return };
+        let edge = export.planned;
+        let planned = copied.nodes.last().map_or(0, |id| id.0);
+        let title = format!("ring to {}", self.name(join));
+        let part = Part::Export(Box::new(export));
+        let out = draft.assembly.node(Node::new(title, planned, part, Counts::default()));
+        draft.assembly.arc(last, out, self.leaves_copies(copied), false, edge);
+    }
+
+    /// What any arc behind a chain wants.
+    fn leaves_copies(&self, copied: &Copied) -> Wanted {
+        let last = copied.nodes.last().copied();
+        let edges = self.plan.graph.edges.iter().filter(|edge| Some(edge.from) == last);
+        wanted(&ClassSet::all_of(edges.map(|edge| &edge.classes)))
+    }
+
+    fn chain_name(&self, copied: &Copied) -> String {
+        let names = copied.nodes.iter().map(|id| self.plan.graph.node(*id).name());
+        names.collect::<Vec<_>>().join(" and ")
+    }
+}
+
+/// The node at which a ring comes in, before this one.
+fn enter(copied: &Copied, from: &str, to: Local, edge: usize, draft: &mut Draft) -> Local {
+    let planned = copied.nodes.first().map_or(0, |id| id.0);
+    let enter = Node::new(format!("ring from {from}"), planned, Part::Pass, Counts::default());
+    let enter = draft.assembly.node(enter);
+    draft.assembly.arc(enter, to, Wanted::All, false, edge);
+    enter
+}
+
+/// The number of an arc that is no edge of the graph and no ring.
+const NOWHERE: usize = usize::MAX;

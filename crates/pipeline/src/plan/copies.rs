@@ -1,0 +1,521 @@
+//! Copies: a chain of filters that costs enough is run several times, each in a thread of its own,
+//! where they share its work. [Th §5.4], [Par §IV]; CONTRACT 8, 16
+//!
+//! In: a plan, and a machine. Out: the same plan, in which the dearest chain has copies if that
+//! pays, and why none has if it does not. `split | f + f | join` as the sources write it is not put
+//! into the graph: whoever asks the path meets one filter there, as the request has it, and one
+//! report (docs/book/decisions/0022-parallel.md).
+//!
+//! The first copy runs where the chain ran; what follows it there moves behind the last copy, into
+//! its thread, where the copies are joined. So there are as many threads more as copies more, and a
+//! path still moves only forward. Where all that follows runs in one other thread, that joins them.
+//!
+//! - What keeps nothing gets whole batches, by load.
+//! - What keeps sessions gets those that are its own, both ways ([`Sharing`]).
+//! - Everything else has one copy.
+
+use super::edges::between;
+use super::{Machine, Plan, PlannedEdge, PlannedSpace, RingPlan, SpaceKind};
+use crate::explain::{names, number};
+use crate::graph::{Edge, Graph, NodeId, Step};
+use filter::sharing::Sharing;
+use filter::{Form, Keeps, Kind};
+
+/// A chain of filters that is run several times.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Copied {
+    /// The filters, one behind the other.
+    pub nodes: Vec<NodeId>,
+    /// The space of each copy; what comes to the chain is shared out in the first.
+    pub spaces: Vec<usize>,
+    /// Where the copies are joined.
+    pub join: usize,
+    /// What blocks that stay together have in common; none: they are shared out by load.
+    pub sharing: Option<Sharing>,
+    /// The rings to and from the copies.
+    pub ring: RingPlan,
+    /// What is expected of it.
+    pub because: String,
+}
+
+/// Why filters that cost enough to be copied are not.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Alone {
+    /// The filter.
+    pub node: NodeId,
+    /// Why.
+    pub why: String,
+}
+
+/// The most copies that can be asked for.
+pub const COPIES_MAX: u64 = 64;
+/// By how much more blocks a second must get through before copies are made.
+const PAYS: f64 = 1.25;
+/// How much of what a further copy could do at best it must do: by default, and where power counts.
+const USE: f64 = 0.5;
+const USE_OF_POWER: f64 = 0.75;
+/// What a further copy must at least gain where only time counts.
+const GAIN_OF_LATENCY: f64 = 1.02;
+/// How many crossings a filter must cost before it is told why it has no copies.
+const TOLD: f64 = 4.0;
+
+/// How many blocks a full batch has, and an event is for. [Th §5.2.2]
+const BATCH: f64 = 64.0;
+const EVENT: f64 = 32.0;
+
+/// What the request says of copies.
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum Wish {
+    /// Of each copy that at least this part is used, and all of them gain so much.
+    Measured { used: f64, gain: f64 },
+    /// This many.
+    Number(usize),
+    /// None.
+    No,
+}
+
+impl Wish {
+    fn of(graph: &Graph) -> Self {
+        let gain = PAYS;
+        match graph.options.text("parallel") {
+            Some("no") => Self::No,
+            Some("power") => Self::Measured { used: USE_OF_POWER, gain },
+            Some("latency") => Self::Measured { used: 0.0, gain: GAIN_OF_LATENCY },
+            Some(number) => number.parse().map_or(Self::Measured { used: USE, gain }, Self::Number),
+            None => Self::Measured { used: USE, gain },
+        }
+    }
+}
+
+/// Whether this is what `--parallel=` takes.
+pub(crate) fn is_wish(text: &str) -> bool {
+    matches!(text, "auto" | "no" | "power" | "latency")
+        || text.parse().is_ok_and(|number: u64| (1..=COPIES_MAX).contains(&number))
+}
+
+/// Gives copies to the chains for which they pay, one in every part.
+pub(super) fn rewrite(plan: &mut Plan, machine: &Machine) {
+    let wish = Wish::of(&plan.graph);
+    if wish == Wish::No || wish == Wish::Number(1) {
+        return;
+    }
+    let parts = plan.spaces.iter().map(|space| space.part + 1).max().unwrap_or(0);
+    for part in 0..parts {
+        let work = Work { plan, machine };
+        let chains = work.chains(part);
+        let best = chains
+            .iter()
+            .filter_map(|chain| Some((chain, work.worth(chain, wish)?)))
+            // Where several are as good, the longest: then nothing need be done before it.
+            .min_by(|(a, of_a), (b, of_b)| {
+                of_a.bound.total_cmp(&of_b.bound).then(b.nodes.len().cmp(&a.nodes.len()))
+            });
+        let alone = work.alone(part, &chains, best.is_some(), wish);
+        match best.map(|(chain, worth)| (chain.clone(), worth)) {
+            Some((chain, worth)) => make(plan, &chain, worth, machine),
+            None => plan.alone.extend(alone),
+        }
+    }
+}
+
+/// A chain that could be copied.
+#[derive(Debug, Clone)]
+struct Chain {
+    nodes: Vec<NodeId>,
+    sharing: Option<Sharing>,
+}
+
+/// What copies of a chain are worth.
+#[derive(Debug, Clone, Copy)]
+struct Worth {
+    copies: usize,
+    /// What a block costs at least, in ns, where all processors are busy.
+    bound: f64,
+    /// The same without copies.
+    single: f64,
+    /// What a block costs in the chain.
+    own: f64,
+}
+
+struct Work<'p> {
+    plan: &'p Plan,
+    machine: &'p Machine,
+}
+
+impl Work<'_> {
+    /// All chains of a part that could be copied.
+    fn chains(&self, part: usize) -> Vec<Chain> {
+        let graph = &self.plan.graph;
+        let here = |id: &NodeId| self.plan.space_of(*id).part == part;
+        let mut found = Vec::new();
+        for head in graph.ids().map(|(id, _)| id).filter(here) {
+            let mut chain = Chain { nodes: Vec::new(), sharing: None };
+            let mut next = Some(head);
+            while let Some(id) = next {
+                let Ok(sharing) = self.joins(&chain, id) else { break };
+                chain.nodes.push(id);
+                chain.sharing = sharing;
+                if self.keeps_order(&chain).is_ok() {
+                    found.push(chain.clone());
+                }
+                next = self.behind(id);
+            }
+        }
+        found
+    }
+
+    /// The only node behind one, if that is called and nothing else leads there.
+    fn behind(&self, id: NodeId) -> Option<NodeId> {
+        let (graph, edges) = (&self.plan.graph, &self.plan.edges);
+        let mut out = graph.edges.iter().zip(edges).filter(|(edge, _)| edge.from == id);
+        let (Some((edge, PlannedEdge::Call)), None) = (out.next(), out.next()) else { return None };
+        (graph.inputs(edge.to).count() == 1).then_some(edge.to)
+    }
+
+    /// By what a chain is shared out when this filter is added to it, or why it cannot be.
+    fn joins(&self, chain: &Chain, id: NodeId) -> Result<Option<Sharing>, String> {
+        let node = self.plan.graph.node(id);
+        let used = match &node.step {
+            Step::Filter(used) => used,
+            Step::Boolean(_) => return Err("a section, which runs in one thread".to_owned()),
+            Step::Merge | Step::Unknown => return Err("not a filter".to_owned()),
+        };
+        let description = used.description;
+        if let Some(pin) = &used.pin {
+            return Err(format!("pinned to {pin}"));
+        }
+        if node.inside.is_some() {
+            return Err("part of a section".to_owned());
+        }
+        if description.process || description.user.is_none() {
+            return Err("not a filter of this process".to_owned());
+        }
+        if self.plan.space_of(id).kind != SpaceKind::Thread {
+            return Err("runs in the kernel".to_owned());
+        }
+        match description.keeps {
+            Keeps::Nothing => Ok(chain.sharing),
+            Keeps::Private => Err("private state: one for all blocks".to_owned()),
+            Keeps::Pinned(why) => Err(format!("state that cannot move: {why}")),
+            Keeps::Sessions => self.sessions(chain, id),
+        }
+    }
+
+    /// By what a filter with sessions is shared out behind those of a chain.
+    fn sessions(&self, chain: &Chain, id: NodeId) -> Result<Option<Sharing>, String> {
+        let graph = &self.plan.graph;
+        let description = |id: NodeId| graph.node(id).filter().map(|used| used.description);
+        let told_by = |id: NodeId| description(id).and_then(|known| known.sessions);
+        let head = chain.nodes.first().copied().unwrap_or(id);
+        let tells = |id: &NodeId| told_by(*id) == Some(Sharing::Flow);
+        match told_by(id) {
+            Some(own) => {
+                let raw = |form: &Form| matches!(form, Form::Frame | Form::Packet | Form::Segment);
+                let changed = |id: &NodeId| graph.node(*id).kind() >= Some(Kind::Editing);
+                let changes = |id: &NodeId| told_by(*id).is_none() && changed(id);
+                match chain.sharing {
+                    None if !graph.node(head).comes.iter().all(raw) => {
+                        Err("its sessions cannot be seen in what comes".to_owned())
+                    }
+                    // Sessions are told apart before anything is changed.
+                    None if chain.nodes.iter().any(changes) => {
+                        Err("what is before it changes blocks".to_owned())
+                    }
+                    None => Ok(Some(own)),
+                    Some(Sharing::Addresses) => Ok(Some(Sharing::Addresses)),
+                    Some(_) => Err("other sessions than before".to_owned()),
+                }
+            }
+            None if chain.nodes.iter().any(tells) => Ok(chain.sharing),
+            None if self.before(head).iter().any(tells) => match chain.sharing {
+                None | Some(Sharing::Session) => Ok(Some(Sharing::Session)),
+                Some(_) => Err("other sessions than before".to_owned()),
+            },
+            None => match description(id).map(|known| known.keeps_alone) {
+                Some(Keeps::Nothing) => Ok(chain.sharing),
+                _ => Err("private state: nothing before it tells sessions apart".to_owned()),
+            },
+        }
+    }
+
+    /// Whether the order behind a chain is kept when it is joined again.
+    fn keeps_order(&self, chain: &Chain) -> Result<(), String> {
+        let graph = &self.plan.graph;
+        let Some(last) = chain.nodes.last().copied() else { return Ok(()) };
+        let behind = reach(graph, last, |edge| (edge.from, edge.to));
+        let part = self.plan.space_of(last).part;
+        let of_part = |id: NodeId| self.plan.space_of(id).part == part;
+        if graph.edges.iter().any(|edge| edge.back && of_part(edge.from)) {
+            return Err("a cycle, which runs in one thread".to_owned());
+        }
+        let from_elsewhere = |id: &NodeId| {
+            graph.inputs(*id).any(|edge| edge.from != last && !behind.contains(&edge.from))
+        };
+        match behind.iter().any(from_elsewhere) {
+            true => Err("another branch meets what follows".to_owned()),
+            false => Ok(()),
+        }
+    }
+
+    /// All nodes before one.
+    fn before(&self, id: NodeId) -> Vec<NodeId> {
+        reach(&self.plan.graph, id, |edge| (edge.to, edge.from))
+    }
+
+    /// What a block costs in a node, as far as blocks come to it.
+    fn cost(&self, id: NodeId) -> f64 {
+        self.plan.expected(id).unwrap_or(0.0) * self.plan.flows.0[id.0]
+    }
+
+    /// What the best number of copies of a chain is worth, if any is wanted.
+    fn worth(&self, chain: &Chain, wish: Wish) -> Option<Worth> {
+        let load = Load::new(self, chain)?;
+        let single = load.bound(1);
+        let worth = |copies| Worth { copies, bound: load.bound(copies), single, own: load.own };
+        let (used, gain) = match wish {
+            Wish::No => return None,
+            Wish::Number(copies) => return Some(worth(copies.min(COPIES_MAX as usize))),
+            Wish::Measured { used, gain } => (used, gain),
+        };
+        let mut best: Option<Worth> = None;
+        for copies in 2..=self.machine.processors.min(COPIES_MAX as usize) {
+            let next = worth(copies);
+            let before = best.map_or(single, |best| best.bound);
+            let useful = single / (next.bound * copies as f64) >= used;
+            if next.bound * GAIN_OF_LATENCY <= before && useful {
+                best = Some(next);
+            }
+        }
+        best.filter(|best| best.bound * gain <= single)
+    }
+
+    /// Why filters of a part that cost a lot have no copies, if none has.
+    fn alone(&self, part: usize, chains: &[Chain], made: bool, wish: Wish) -> Vec<Alone> {
+        let graph = &self.plan.graph;
+        let asked = matches!(wish, Wish::Number(_));
+        let dear = |id: NodeId| self.cost(id) >= TOLD * self.machine.costs.crossing();
+        let concerns = |id: &NodeId| {
+            let node = graph.node(*id);
+            let is_filter = node.filter().is_some_and(|used| used.description.user.is_some());
+            let space = self.plan.space_of(*id);
+            is_filter && space.part == part && space.kind == SpaceKind::Thread && !made
+        };
+        let filters = graph.ids().map(|(id, _)| id).filter(concerns);
+        let why = |node: NodeId| {
+            let none = Chain { nodes: Vec::new(), sharing: None };
+            let own = Chain { nodes: vec![node], sharing: None };
+            match (self.joins(&none, node), self.keeps_order(&own)) {
+                (Err(why), _) | (_, Err(why)) => why,
+                _ if self.machine.processors < 2 => "there is one processor".to_owned(),
+                _ => self.costs_more(node, chains),
+            }
+        };
+        filters.filter(|id| asked || dear(*id)).map(|node| Alone { node, why: why(node) }).collect()
+    }
+
+    /// What the copies would cost that are not made.
+    fn costs_more(&self, node: NodeId, chains: &[Chain]) -> String {
+        let with = chains.iter().filter(|chain| chain.nodes.contains(&node));
+        let two = with.filter_map(|chain| {
+            let load = Load::new(self, chain)?;
+            Some((load.bound(1), load.bound(2)))
+        });
+        match two.min_by(|a, b| a.1.total_cmp(&b.1)) {
+            Some((one, two)) => format!(
+                "crossing costs more: with two copies a block takes {} ns at best, with one {}",
+                number(two),
+                number(one)
+            ),
+            None => "crossing costs more".to_owned(),
+        }
+    }
+}
+
+/// What the threads of a part have to do for a block of a source.
+struct Load {
+    /// Before the chain, in its thread; what is in no way behind it counts, too.
+    before: f64,
+    own: f64,
+    /// Behind the chain, in its thread.
+    after: f64,
+    /// The dearest of the other threads, and all of them.
+    most: f64,
+    others: f64,
+    /// What comes to the chain and what leaves it, and what a crossing costs there.
+    flows: (f64, f64),
+    crossings: (f64, f64),
+    deal: f64,
+    processors: f64,
+}
+
+impl Load {
+    fn new(work: &Work<'_>, chain: &Chain) -> Option<Self> {
+        let plan = work.plan;
+        let graph = &plan.graph;
+        let (first, last) = (*chain.nodes.first()?, *chain.nodes.last()?);
+        let thread = plan.placed[first.0].space;
+        let part = plan.spaces[thread].part;
+        let behind = reach(graph, last, |edge| (edge.from, edge.to));
+        let mut threads = vec![0.0; plan.spaces.len()];
+        let (mut before, mut own, mut after) = (0.0, 0.0, 0.0);
+        for id in graph.ids().map(|(id, _)| id).filter(|id| plan.space_of(*id).part == part) {
+            let space = plan.placed[id.0].space;
+            match plan.spaces[space].kind {
+                SpaceKind::Thread if space != thread => threads[space] += work.cost(id),
+                SpaceKind::Thread if chain.nodes.contains(&id) => own += work.cost(id),
+                SpaceKind::Thread if behind.contains(&id) => after += work.cost(id),
+                SpaceKind::Thread => before += work.cost(id),
+                SpaceKind::Kernel | SpaceKind::Process => {}
+            }
+        }
+        let leaves = graph.edges.iter().zip(&plan.flows.1).filter(|(edge, _)| edge.from == last);
+        let costs = &work.machine.costs;
+        let flows = (plan.flows.0[first.0], leaves.map(|(_, flow)| flow).sum::<f64>().min(1.0));
+        // Of a batch, as much crosses at once as comes that far.
+        let crossing = |flow: f64| costs.ring + costs.wake / (BATCH * flow).clamp(1.0, EVENT);
+        Some(Self {
+            before,
+            own,
+            after,
+            most: threads.iter().copied().fold(0.0, f64::max),
+            others: threads.iter().sum(),
+            flows,
+            crossings: (crossing(flows.0), crossing(flows.1)),
+            deal: if chain.sharing.is_some() { costs.call + costs.head } else { costs.call },
+            processors: work.machine.processors as f64,
+        })
+    }
+
+    /// What a block costs at least: the busiest thread, and all threads where they share the
+    /// processors that there are.
+    fn bound(&self, copies: usize) -> f64 {
+        let Self { before, own, after, most, others, flows, crossings, deal, processors } = self;
+        let (before, own, after) = (*before, *own, *after);
+        let all = before + own + after;
+        if copies < 2 {
+            return all.max(*most).max((all + others) / processors);
+        }
+        let copies = copies as f64;
+        let away = (copies - 1.0) / copies;
+        let more = flows.0 * (away * crossings.0 + deal) + flows.1 * away * crossings.1;
+        let even = (all + more) / copies;
+        let fixed = (before + flows.0 * deal).max(after);
+        even.max(fixed).max(*most).max((all + more + others) / processors.min(copies.max(1.0)))
+    }
+}
+
+/// All nodes that edges lead to from one, each edge seen from one end to the other.
+fn reach(graph: &Graph, from: NodeId, ends: impl Fn(&Edge) -> (NodeId, NodeId)) -> Vec<NodeId> {
+    let mut found = Vec::new();
+    let mut open = vec![from];
+    while let Some(at) = open.pop() {
+        for (near, far) in graph.edges.iter().filter(|edge| !edge.back).map(&ends) {
+            if near == at && !found.contains(&far) {
+                found.push(far);
+                open.push(far);
+            }
+        }
+    }
+    found
+}
+
+/// Puts the copies of a chain into the plan.
+fn make(plan: &mut Plan, chain: &Chain, worth: Worth, machine: &Machine) {
+    let (Some(first), Some(last)) = (chain.nodes.first(), chain.nodes.last()) else { return };
+    let all_names = names(&plan.graph);
+    let thread = plan.placed[first.0].space;
+    let part = plan.spaces[thread].part;
+    let more = worth.copies - 1;
+    let ring = between(&plan.graph, machine);
+    let behind = reach(&plan.graph, *last, |edge| (edge.from, edge.to));
+    let here = |id: &&NodeId| plan.placed[id.0].enters == thread;
+    let moves: Vec<NodeId> = behind.iter().filter(here).copied().collect();
+    let mut next: Vec<usize> =
+        plan.graph.outputs(*last).map(|edge| plan.placed[edge.to.0].enters).collect();
+    next.sort_unstable();
+    next.dedup();
+    let new = spaces(plan, part, more);
+    let new_names: Vec<String> = new.iter().map(|space| space.name.clone()).collect();
+    plan.spaces.splice(thread + 1..thread + 1, new);
+    let shifted = |space: usize| if space > thread { space + more } else { space };
+    for placed in &mut plan.placed {
+        (placed.space, placed.enters, placed.leaves) =
+            (shifted(placed.space), shifted(placed.enters), shifted(placed.leaves));
+    }
+    for copied in &mut plan.copied {
+        copied.spaces.iter_mut().for_each(|space| *space = shifted(*space));
+        copied.join = shifted(copied.join);
+    }
+    let join = match next.as_slice() {
+        // All that follows is in one other thread.
+        [only] if moves.is_empty() => shifted(*only),
+        _ => thread + more,
+    };
+    for (edge, planned) in plan.graph.edges.iter().zip(&mut plan.edges) {
+        let joins = edge.from == *last && plan.placed[edge.to.0].enters == join;
+        if joins && matches!(planned, PlannedEdge::Ring(_)) {
+            *planned = PlannedEdge::Call;
+        }
+    }
+    let to = new_names.last().cloned().unwrap_or_default();
+    for id in moves {
+        let old = plan.spaces[thread].name.clone();
+        let placed = &mut plan.placed[id.0];
+        for space in [&mut placed.space, &mut placed.enters, &mut placed.leaves] {
+            if *space == thread {
+                *space = join;
+            }
+        }
+        for candidate in placed.candidates.iter_mut().filter(|known| known.space == old) {
+            candidate.space.clone_from(&to);
+        }
+        if placed.because.starts_with("next to") || placed.because.starts_with("behind") {
+            placed.because = format!("behind the copies of `{}`", all_names[last.0]);
+        }
+    }
+    plan.placed[last.0].leaves = join;
+    let share = if chain.sharing.is_some() { "by session" } else { "by load" };
+    let Worth { copies, bound, single, own } = worth;
+    let because = format!(
+        "{copies} copies, {share}: {} ns a block in one; {} ns in all of them at best, {} in one \
+         thread",
+        number(own),
+        number(bound),
+        number(single),
+    );
+    for id in &chain.nodes {
+        plan.placed[id.0].because = format!("{copies} copies, {share}");
+    }
+    let spaces = (0..copies).map(|copy| thread + copy).collect();
+    let (nodes, sharing) = (chain.nodes.clone(), chain.sharing);
+    plan.copied.push(Copied { nodes, spaces, join, sharing, ring, because });
+}
+
+/// So many more threads, under names that nobody has.
+fn spaces(plan: &Plan, part: usize, more: usize) -> Vec<PlannedSpace> {
+    let taken = |name: &str| plan.spaces.iter().any(|s| s.part == part && s.name == name);
+    (0..)
+        .map(|number: usize| format!("thread{number}"))
+        .filter(|name| !taken(name))
+        .take(more)
+        .map(|name| PlannedSpace { name, kind: SpaceKind::Thread, part })
+        .collect()
+}
+
+impl Plan {
+    /// Whether an edge leads into the chain of these copies, or out of it.
+    #[must_use]
+    pub fn is_border(&self, edge: &Edge) -> Option<(&Copied, bool)> {
+        let chain = |near: NodeId, far: NodeId| {
+            self.copies_of(near).filter(|copied| !copied.nodes.contains(&far))
+        };
+        let into = chain(edge.to, edge.from).map(|copied| (copied, true));
+        into.or_else(|| chain(edge.from, edge.to).map(|copied| (copied, false)))
+    }
+
+    /// The chain that a node is copied with.
+    #[must_use]
+    pub fn copies_of(&self, node: NodeId) -> Option<&Copied> {
+        self.copied.iter().find(|copied| copied.nodes.contains(&node))
+    }
+}

@@ -1,0 +1,71 @@
+//! Filters that keep nothing: whole batches, by load.
+
+use crate::kept::{Seen, kept, run};
+use testkit::Random;
+
+/// What does not depend on when the line ran.
+fn timeless(seen: Vec<Seen>) -> Vec<Seen> {
+    seen.into_iter().map(|seen| Seen { time: 0, ..seen }).collect()
+}
+
+/// A chain of filters that keep nothing, and the arc that leaves it.
+fn chain(random: &mut Random) -> String {
+    let mut filters = Vec::new();
+    for _ in 0..random.within(1..4) {
+        let seed = random.below(1 << 30);
+        filters.push(match random.below(8) {
+            0 => "regex \"[0-4]\" \"[5-9a-f]\"".to_owned(),
+            1 => "match hex=07 hex=11".to_owned(),
+            2 => "match at=0 hex=02".to_owned(),
+            3 => format!("times most={}", random.within(1..5)),
+            4 => "compress level=1".to_owned(),
+            5 => "decompress".to_owned(),
+            _ => format!("stumble seed={seed}"),
+        });
+    }
+    let arcs = ["| ", "|all ", "| "];
+    let mut text = filters[0].clone();
+    for next in &filters[1..] {
+        text += &format!(" {}{next}", random.pick(&arcs));
+    }
+    format!("{text} {}", random.pick(&arcs))
+}
+
+#[test]
+fn n1_v13_copies_by_load_give_what_one_gives_in_the_same_order() {
+    let mut random = Random::replayable();
+    for _ in 0..8 {
+        let before = random.pick(&["", "| sample 2 ", "| hist ", "| dport |all count "]);
+        let text = format!(
+            "generate count={} seq=yes flows={} size={} {before}| {}KEEP | discard",
+            random.within(1..3000),
+            random.within(1..9),
+            random.within(64..300),
+            chain(&mut random)
+        );
+        let one = timeless(kept(&text, 1));
+        for copies in 2..=4 {
+            let several = timeless(kept(&text, copies));
+            let first = one.iter().zip(&several).position(|(one, other)| one != other);
+            let differ = first.map(|at| (at, &one[at], &several[at]));
+            assert_eq!(differ, None, "{text}: {copies} copies");
+            assert_eq!(one.len(), several.len(), "{text}: {copies} copies");
+        }
+    }
+}
+
+#[test]
+fn n1_one_filter_is_one_line_of_the_ledger() {
+    let text = "generate count=5000 seq=yes flows=3 | match hex=07 | count | KEEP | discard";
+    let (_, one) = run(text, 1);
+    let (_, several) = run(text, 3);
+    let line = |outcome: &engine::run::Outcome, name: &str| {
+        let mut of = outcome.ledger.filters.iter().filter(|filter| filter.name == name);
+        let filter = of.next().expect("it is there").clone();
+        assert!(of.next().is_none(), "{name} is one line");
+        filter
+    };
+    let (one, several) = (line(&one, "match"), line(&several, "match"));
+    assert_eq!(one.taken, several.taken);
+    assert_eq!(one.unanswered, several.unanswered);
+}
