@@ -43,7 +43,7 @@ impl Sharing {
 
 #[inline]
 fn flow(block: &Block<'_>) -> Option<Flow> {
-    let mut block = block.clone();
+    let mut block = *block;
     match layers::plain_segment(&mut block) {
         Some(segment) => Some(segment.flow),
         None => layers::any_flow(&mut block).ok(),

@@ -1,5 +1,5 @@
-//! Copies of a chain that share its work: in the first space what shares out, in each a copy, in one
-//! the join.
+//! Copies of a chain that share its work: in the first space what shares out, in each a copy, in
+//! one the join.
 //!
 //! In: a [`Copied`] of the plan. Out: nodes in the drafts of its spaces. To the rest of the build
 //! the chain is one node: what leads to its first filter leads to what shares out, what leaves its
