@@ -75,7 +75,7 @@ struct Keep(u64);
 
 impl Lanes for Keep {
     fn process<'a>(&mut self, batch: &mut Batch<'a>, _: &mut LaneContext<'_, 'a>) {
-        let mut kept = KEPT.lock().unwrap();
+        let mut kept = KEPT.lock().expect("nobody panics here");
         let kept = kept.get_or_insert_default().entry(self.0).or_default();
         kept.extend(batch.blocks().map(|(_, block)| Seen {
             class: block.pointer.class.0,
@@ -146,7 +146,7 @@ pub(crate) fn run(text: &str, copies: usize) -> (Vec<Seen>, Outcome) {
     assert_eq!(line.copies(), if copies > 1 { copies } else { 0 }, "{text}");
     let outcome = line.threads(Settings::default());
     assert_eq!(outcome.ledger.imbalances(), [], "{text}");
-    let kept = KEPT.lock().unwrap().get_or_insert_default().remove(&id);
+    let kept = KEPT.lock().expect("nobody panics here").get_or_insert_default().remove(&id);
     (kept.unwrap_or_default(), outcome)
 }
 

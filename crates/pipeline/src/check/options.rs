@@ -32,8 +32,8 @@ pub const OPTIONS: &[Parameter] = &[
     Parameter::optional("no-loss", Type::Flag, "a dropped block is a failure"),
 ];
 
-const PARALLEL: &str = "how many copies of costly filters share the work: auto (as many as pay), no, \
-                        power (few, well used), latency (as many as gain anything), or a number";
+const PARALLEL: &str = "how many copies of costly filters share the work: auto (as many as pay), \
+                        no, power (few, well used), latency (as many as gain anything), or a number";
 
 /// The options of a request, as far as they are given.
 pub(super) fn options(request: &Request, mistakes: &mut Vec<Diagnostic>) -> Arguments {
