@@ -32,7 +32,7 @@ pub const OPTIONS: &[Parameter] = &[
     Parameter::optional("no-loss", Type::Flag, "a dropped block is a failure"),
 ];
 
-const PARALLEL: &str = "how many copies of costly filters share the work: auto (as many as pay), \
+const PARALLEL: &str = "how many copies of costly filters share the work: auto (those that pay), \
                         no, power (few, well used), latency (as many as gain anything), or a number";
 
 /// The options of a request, as far as they are given.
