@@ -33,7 +33,7 @@ pub const OPTIONS: &[Parameter] = &[
 ];
 
 const PARALLEL: &str = "how many copies of costly filters share the work: auto (those that pay), \
-                        no, power (few, well used), latency (as many as gain anything), or a number";
+                        no, power (few, well used), latency (all that gain anything), or a number";
 
 /// The options of a request, as far as they are given.
 pub(super) fn options(request: &Request, mistakes: &mut Vec<Diagnostic>) -> Arguments {
