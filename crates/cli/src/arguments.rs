@@ -57,6 +57,9 @@ pub(crate) enum Command {
     ///
     /// For example: streamline why 'tcp 10.0.0.1:1234 10.0.0.2:80' run.pcapng
     Why(WhyArguments),
+    /// Paths of several users.
+    #[command(flatten)]
+    Shared(crate::shared::words::Command),
     /// Say what is wrong with a line
     Check(CheckArguments),
     /// Say what would run where, and why not elsewhere
@@ -153,9 +156,28 @@ pub(crate) struct RunArguments {
     /// Say what was measured beside what was expected, and learn from it
     #[arg(skip)]
     pub(crate) analyze: bool,
+    /// Do not tell the daemon of it, if there is one
+    #[arg(long, conflicts_with_all = ["path_name", "background"])]
+    pub(crate) embedded: bool,
+    /// Be known to the daemon by this name
+    #[arg(id = "path_name", long = "as", value_name = "NAME")]
+    pub(crate) path_name: Option<String>,
+    /// Run for `streamline start`, which waits at standard input
+    #[arg(long, hide = true)]
+    pub(crate) background: bool,
+    /// Where what is printed is kept: told to those who ask
+    #[arg(long, hide = true, value_name = "FILE")]
+    pub(crate) log: Option<PathBuf>,
     /// What the kernel is to refuse, for tests: loading, attaching, or the name of a filter
     #[arg(long, hide = true, value_parser = refuses, default_value = "nothing")]
     pub(crate) kernel_refuses: Refuses,
+}
+
+impl RunArguments {
+    /// Whether time is measured in the filters.
+    pub(crate) const fn is_timed(&self) -> bool {
+        self.stats || self.json || self.report.is_some()
+    }
 }
 
 /// What the kernel is to refuse.
@@ -315,7 +337,9 @@ pub(crate) fn arranged(given: impl Iterator<Item = OsString>) -> Vec<OsString> {
     }
     let name = words.get(1).and_then(|word| word.to_str()).unwrap_or_default();
     match command.find_subcommand(name) {
-        Some(known) if matches!(name, "run" | "check" | "explain") => split(&words, known),
+        Some(known) if matches!(name, "run" | "check" | "explain" | "start") => {
+            split(&words, known)
+        }
         _ => words,
     }
 }

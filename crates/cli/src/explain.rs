@@ -6,6 +6,7 @@
 
 use crate::arguments::{ExplainArguments, RunArguments};
 use crate::report::json_line;
+use crate::shared::member::Starter;
 use crate::status::Status;
 use crate::{analyze, line, run, terminal};
 use engine::machine;
@@ -28,7 +29,7 @@ pub(crate) fn explain(given: &ExplainArguments) -> Status {
             let (time, count) = (given.time, given.count);
             let (stats, analyze) = (true, true);
             let given = RunArguments { time, count, stats, analyze, ..RunArguments::default() };
-            return run::start(&text, plan, &machine, &given);
+            return run::start(&text, plan, &machine, &given, Starter::NOBODY);
         }
         if !given.json && !given.dot {
             tell_changes(&text, &plan);

@@ -23,6 +23,7 @@ mod progress;
 mod record;
 mod report;
 mod run;
+mod shared;
 mod shell;
 mod status;
 mod terminal;
@@ -53,6 +54,7 @@ fn main() -> ExitCode {
         Command::Examples => examples::print(),
         Command::Completion { shell } => completion::script(shell),
         Command::Complete { line } => completion::complete(&line),
+        Command::Shared(given) => shared::run(&given),
         Command::Bench { words } => bench::bench(&words),
         Command::Sh(given) => return shell::sh(&given),
         Command::Exec(given) => return shell::exec(&given),

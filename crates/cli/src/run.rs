@@ -8,6 +8,7 @@ use crate::arguments::RunArguments;
 use crate::privilege::Shut;
 use crate::progress::Teller;
 use crate::report::{self, Form, Report};
+use crate::shared::member::{Member, Starter};
 use crate::status::Status;
 use crate::{analyze, line, record, terminal};
 use engine::build::{self, BuildError, Extras, Settings};
@@ -27,11 +28,12 @@ pub(crate) fn run(given: &RunArguments) -> Status {
     if let Some(file) = &given.replay {
         return record::replay(file, given).unwrap_or_else(|status| status);
     }
-    let ran = line::text(&given.line).and_then(|text| {
+    let ran = Starter::leave(given).and_then(|starter| {
+        let text = line::text(&given.line)?;
         let graph = line::graph(&text)?;
         let machine = record::machine(machine::look(), given);
         let plan = line::planned(&text, graph, &machine)?;
-        start(&text, plan, &machine, given)
+        start(&text, plan, &machine, given, starter)
     });
     ran.unwrap_or_else(|status| status)
 }
@@ -42,19 +44,21 @@ pub(crate) fn start(
     plan: Plan,
     machine: &Machine,
     given: &RunArguments,
+    starter: Starter,
 ) -> Result<Status, Status> {
     let recording = record::begin(text, &plan, machine, given)?;
     let tape = recording.clone().map_or_else(Tape::default, Tape::Record);
     let extras = Extras { tape, ..Extras::default() };
-    let gone = go(text, plan, machine, given, &extras);
+    let gone = go(text, plan, machine, (given, starter), &extras);
     if gone.is_err() {
         record::withdraw(given);
     }
-    let Gone { text, plan, outcome, file } = gone?;
+    let Gone { text, plan, outcome, file, member } = gone?;
     let status = told(&text, &plan, given, &outcome, file);
     if let Some(recording) = recording {
         record::end(&recording, &outcome, given);
     }
+    member.end(status, ended(&plan, &outcome));
     Ok(status)
 }
 
@@ -66,6 +70,8 @@ pub(crate) struct Gone {
     pub(crate) outcome: Outcome,
     /// Where the report goes.
     pub(crate) file: Option<Option<File>>,
+    /// What it has to do with a daemon.
+    pub(crate) member: Member,
 }
 
 /// Runs a plan to its end. What the kernel refuses of it runs elsewhere.
@@ -73,7 +79,7 @@ pub(crate) fn go(
     text: &str,
     plan: Plan,
     machine: &Machine,
-    given: &RunArguments,
+    (given, starter): (&RunArguments, Starter),
     extras: &Extras,
 ) -> Result<Gone, Status> {
     let file = given.report.as_deref().map(open).transpose()?;
@@ -84,7 +90,7 @@ pub(crate) fn go(
     })?;
     let settings = Settings {
         count: given.count,
-        timed: given.stats || given.json || given.report.is_some(),
+        timed: given.is_timed(),
         refuses: given.kernel_refuses,
         ..Settings::default()
     };
@@ -97,7 +103,8 @@ pub(crate) fn go(
     let teller = Teller::new(given, &plan);
     let tell = |progress: &Progress| teller.iter().for_each(|teller| teller.tell(progress));
     let watch = teller.as_ref().map(|teller| Watch { every_ns: teller.every_ns(), tell: &tell });
-    let until = Until { readable: Some(signals), elapsed: given.time, watch };
+    let mut member = Member::begin(text, &plan, &paths, given, starter)?;
+    let until = Until { readable: Some(member.stop(signals)?), elapsed: given.time, watch };
     let outcome = engine_run::run(paths, until);
     terminal::wipe();
     let outcome = outcome.map_err(|error| {
@@ -107,7 +114,13 @@ pub(crate) fn go(
     // It may have been changed meanwhile.
     let last = live.and_then(|live| live.text().zip(live.plan()));
     let (text, plan) = last.unwrap_or_else(|| (text.to_owned(), plan));
-    Ok(Gone { text, plan, outcome, file })
+    Ok(Gone { text, plan, outcome, file, member })
+}
+
+/// How it ended, in a sentence: why, or how much it was.
+fn ended(plan: &Plan, outcome: &Outcome) -> String {
+    let failure = outcome.failures.iter().find(|failure| !failure.is_quiet());
+    failure.map_or_else(|| Report::new(plan, outcome, &[]).sentence(), ToString::to_string)
 }
 
 /// Builds a plan; what the kernel refuses is planned again.
@@ -292,13 +305,13 @@ fn keep(text: &str, plan: &Plan, failures: &[PathFailure]) -> Vec<Option<Kept>> 
 
 /// The folder for what is left behind: `$XDG_STATE_HOME/streamline`, by default in
 /// `~/.local/state`.
-fn state() -> Option<PathBuf> {
+pub(crate) fn state() -> Option<PathBuf> {
     let absolute =
         |name: &str| std::env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
     let base = absolute("XDG_STATE_HOME")
         .or_else(|| absolute("HOME").map(|home| home.join(".local/state")));
     if base.is_none() {
-        terminal::warn("the block could not be kept: neither XDG_STATE_HOME nor HOME is set");
+        terminal::warn("nothing can be kept: neither XDG_STATE_HOME nor HOME is set");
     }
     Some(base?.join("streamline"))
 }

@@ -20,14 +20,27 @@ pub(crate) enum Status {
     Unread,
 }
 
+impl Status {
+    /// The status as a number.
+    pub(crate) const fn number(self) -> u8 {
+        match self {
+            Self::Done => 0,
+            Self::Failed => 1,
+            Self::Usage => 2,
+            Self::Nothing => 3,
+            Self::Unread => 128 + 13,
+        }
+    }
+
+    /// The status of another process of ours.
+    pub(crate) fn numbered(number: u8) -> Self {
+        let all = [Self::Done, Self::Usage, Self::Nothing, Self::Unread];
+        all.into_iter().find(|status| status.number() == number).unwrap_or(Self::Failed)
+    }
+}
+
 impl From<Status> for ExitCode {
     fn from(status: Status) -> Self {
-        Self::from(match status {
-            Status::Done => 0,
-            Status::Failed => 1,
-            Status::Usage => 2,
-            Status::Nothing => 3,
-            Status::Unread => 128 + 13,
-        })
+        Self::from(status.number())
     }
 }

@@ -67,6 +67,13 @@ pub(crate) fn wipe() {
     tell("");
 }
 
+/// Empties the screen, so that what is printed next stands alone.
+pub(crate) fn clear() {
+    let mut stdout = io::stdout().lock();
+    // What cannot be emptied is written below.
+    let _ = stdout.write_all(b"\x1b[H\x1b[2J").and_then(|()| stdout.flush());
+}
+
 /// Writes a text to standard output.
 pub(crate) fn print(text: &str) -> Status {
     // It may be the same terminal.

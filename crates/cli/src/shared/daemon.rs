@@ -1,0 +1,73 @@
+//! `streamline daemon`: by hand, for one user, or under a service manager.
+
+use super::words::DaemonArguments;
+use super::{refused, signals};
+use crate::status::Status;
+use crate::terminal;
+use daemon::place::{self, MACHINE, PlaceError};
+use daemon::policy::{FILE, Policy};
+use daemon::server::Server;
+use std::path::{Path, PathBuf};
+use sys::service;
+
+/// Answers until it is asked to end.
+pub(super) fn run(given: &DaemonArguments) -> Result<Status, Status> {
+    let policy = policy(given)?;
+    let stop = signals()?;
+    let directory = directory(given)?;
+    let sockets: Vec<_> = service::given().into_iter().map(|(_, socket)| socket).collect();
+    let server = match sockets.is_empty() {
+        // Who names a directory decides by its permissions who comes.
+        true => Server::open(&directory, !given.user, policy),
+        false => Server::on(&directory, sockets, policy),
+    };
+    let mut server = server.map_err(|error| failed(&error))?;
+    terminal::note(&format!("the daemon is in {}", directory.display()));
+    say(&format!("READY=1\nSTATUS=in {}", directory.display()));
+    let served = server.serve(stop);
+    say("STOPPING=1");
+    served.map_err(|error| refused(&error))?;
+    let paths = server.paths();
+    drop(server);
+    if paths > 0 {
+        terminal::note(&format!("paths that go on without a daemon: {paths}"));
+    }
+    Ok(Status::Done)
+}
+
+fn policy(given: &DaemonArguments) -> Result<Policy, Status> {
+    let read = match &given.policy {
+        Some(file) => Policy::read(file, true),
+        None if given.user => Ok(Policy::default()),
+        None => Policy::read(Path::new(FILE), false),
+    };
+    read.map_err(|error| {
+        terminal::complain(&error.to_string());
+        Status::Failed
+    })
+}
+
+fn directory(given: &DaemonArguments) -> Result<PathBuf, Status> {
+    match (&given.socket, given.user) {
+        (Some(directory), _) => Ok(directory.clone()),
+        (None, true) => place::of_user().ok_or_else(|| failed(&PlaceError::Nowhere)),
+        (None, false) => Ok(PathBuf::from(MACHINE)),
+    }
+}
+
+fn failed(error: &PlaceError) -> Status {
+    terminal::complain(&error.to_string());
+    if sys::process::identity().0 != 0
+        && matches!(error, PlaceError::System(why) if why.target.starts_with(MACHINE))
+    {
+        terminal::note("the daemon of one user alone needs no rights: `streamline daemon --user`");
+    }
+    Status::Failed
+}
+
+/// Tells the service manager, if there is one.
+fn say(lines: &str) {
+    if let Err(error) = service::tell(lines, &[]) {
+        terminal::warn(&format!("the service manager was not told: {error}"));
+    }
+}

@@ -1,0 +1,102 @@
+//! Rates: what passed between two looks at a path.
+
+use daemon::protocol::{Amount, Counters};
+use engine::ledger::is_lost;
+use serde::Serialize;
+
+/// What passed each second.
+#[derive(Clone, Copy, PartialEq, Debug, Default, Serialize)]
+pub(super) struct Rate {
+    pub(super) blocks: f64,
+    pub(super) bytes: f64,
+}
+
+/// What passed each second between two counts.
+pub(super) fn rate(before: Amount, now: Amount, ns: u64) -> Rate {
+    let seconds = ns as f64 / 1e9;
+    let each = |now: u64, before: u64| match seconds > 0.0 {
+        true => now.saturating_sub(before) as f64 / seconds,
+        false => 0.0,
+    };
+    Rate { blocks: each(now.blocks, before.blocks), bytes: each(now.bytes, before.bytes) }
+}
+
+/// What all sources have given.
+pub(super) fn given(counters: &Counters) -> Amount {
+    let sum =
+        |a: Amount, b: Amount| Amount { blocks: a.blocks + b.blocks, bytes: a.bytes + b.bytes };
+    counters.sources.iter().map(|source| source.given).fold(Amount::default(), sum)
+}
+
+/// How many blocks were lost.
+pub(super) fn lost(counters: &Counters) -> u64 {
+    losses(counters).iter().map(|(_, n)| n).sum()
+}
+
+/// Where and why blocks were lost, most first.
+pub(super) fn losses(counters: &Counters) -> Vec<(String, u64)> {
+    let mut all: Vec<(String, u64)> = Vec::new();
+    for source in &counters.sources {
+        let places = source.lost.iter().filter(|lost| is_lost(&lost.why));
+        all.extend(
+            places.map(|l| (format!("before {} ({})", source.name, l.why), l.blocks.unwrap_or(0))),
+        );
+    }
+    for edge in &counters.edges {
+        let between = |why: &str| format!("between {} and {} ({why})", edge.from, edge.to);
+        all.extend(edge.lost.iter().map(|l| (between(&l.why), l.blocks.unwrap_or(0))));
+    }
+    for filter in &counters.filters {
+        let reasons = filter.lost.iter().filter(|lost| is_lost(&lost.why));
+        all.extend(
+            reasons.map(|l| (format!("in {} ({})", filter.name, l.why), l.blocks.unwrap_or(0))),
+        );
+    }
+    all.retain(|(_, n)| *n > 0);
+    all.sort_by_key(|(_, n)| std::cmp::Reverse(*n));
+    all
+}
+
+/// A number of blocks a second, in at most six columns: `4012`, `1.25M`.
+pub(super) fn short(number: f64) -> String {
+    match number {
+        n if n < 9.95 && n > 0.0 => format!("{n:.1}"),
+        n if n < 99_999.5 => format!("{n:.0}"),
+        n if n < 999_500.0 => format!("{:.0}k", n / 1e3),
+        n if n < 99.95e6 => format!("{:.2}M", n / 1e6),
+        n if n < 999.5e6 => format!("{:.0}M", n / 1e6),
+        n => format!("{:.1}G", n / 1e9),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use daemon::protocol::{Lost, Source};
+
+    #[test]
+    fn rates_are_differences_over_time() {
+        let amount = |blocks, bytes| Amount { blocks, bytes };
+        let rate = rate(amount(10, 1000), amount(30, 5000), 500_000_000);
+        assert_eq!(rate, Rate { blocks: 40.0, bytes: 8000.0 });
+        assert_eq!(super::rate(amount(1, 1), amount(2, 2), 0), Rate::default());
+        for (number, text) in
+            [(0.0, "0"), (0.5, "0.5"), (4012.0, "4012"), (1_250_000.0, "1.25M"), (2e9, "2.0G")]
+        {
+            assert_eq!(short(number), text);
+        }
+    }
+
+    #[test]
+    fn what_was_filtered_is_not_lost() {
+        let lost = |why: &str, blocks| Lost { why: why.to_owned(), blocks };
+        let source = Source {
+            name: "rx".to_owned(),
+            seen: None,
+            given: Amount::default(),
+            lost: vec![lost("ring", Some(3)), lost("nic", None), lost("filtered", Some(9))],
+        };
+        let counters = Counters { sources: vec![source], ..Counters::default() };
+        assert!(losses(&counters).contains(&("before rx (ring)".to_owned(), 3)));
+    }
+}

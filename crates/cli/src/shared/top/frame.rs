@@ -1,0 +1,144 @@
+//! The picture: the graph with its figures, the rings, what is lost and why; readable at 80 by 24.
+
+use super::super::rates::short;
+use super::super::{since, user};
+use super::look::{Look, Loss, Ring, Seen};
+use crate::progress;
+use daemon::client::plain;
+use ratatui::Frame;
+use ratatui::layout::{Constraint, Layout, Rect};
+use ratatui::style::{Color, Modifier, Style};
+use ratatui::text::Line;
+use ratatui::widgets::{Block, Cell, Paragraph, Row, Table};
+
+/// How many rings and places of loss are shown.
+const MOST: usize = 4;
+/// How wide the picture of a ring's fill is.
+const BAR: usize = 20;
+
+/// Draws it, from the `first` node on.
+pub(super) fn draw(frame: &mut Frame<'_>, look: &Look, first: usize) {
+    let rings = look.rings.len().min(MOST);
+    let lost = look.lost.len().min(MOST).max(1);
+    let rows = |n: usize| u16::try_from(n).unwrap_or(u16::MAX);
+    let areas = Layout::vertical([
+        Constraint::Length(3),
+        Constraint::Min(3),
+        Constraint::Length(if rings > 0 { rows(rings + 1) } else { 0 }),
+        Constraint::Length(rows(lost + 1)),
+        Constraint::Length(1),
+    ]);
+    let [head, nodes, ring, loss, foot] = areas.areas(frame.area());
+    frame.render_widget(Paragraph::new(heading(look, head)), head);
+    frame.render_widget(table(look, first), nodes);
+    if rings > 0 {
+        let lines: Vec<Line<'_>> = look.rings.iter().take(MOST).map(fill).collect();
+        frame.render_widget(section("rings", lines), ring);
+    }
+    let lines = match look.lost.is_empty() {
+        true => vec![Line::from("  nothing")],
+        false => look.lost.iter().take(MOST).map(place).collect(),
+    };
+    frame.render_widget(section("lost", lines), loss);
+    frame.render_widget(Paragraph::new(footing(look)), foot);
+}
+
+fn heading(look: &Look, area: Rect) -> Vec<Line<'static>> {
+    let path = &look.path;
+    let name = path.name.as_deref().map_or_else(String::new, |name| format!(" {}", plain(name)));
+    let lost: u64 = look.lost.iter().map(|loss| loss.blocks).sum();
+    let first = format!(
+        "path {}{name} of {}   {}   {} blocks/s   {}/s   {} blocks   lost {lost}",
+        path.number,
+        user(look.uid),
+        since(look.elapsed_ns / 1_000_000_000),
+        short(look.rate.blocks),
+        progress::short(look.rate.bytes as u64),
+        look.given.blocks,
+    );
+    let line: String = plain(&path.line.replace('\n', " "));
+    let line: String = line.chars().take(usize::from(area.width)).collect();
+    vec![Line::styled(first, Style::new().add_modifier(Modifier::BOLD)), Line::from(line)]
+}
+
+fn table(look: &Look, first: usize) -> Table<'static> {
+    let head = ["filter", "runs in", "blocks/s", "bytes/s", "ns/block", "held", "lost"];
+    let bold = Style::new().add_modifier(Modifier::BOLD);
+    // The last node stays where it can be seen.
+    let first = first.min(look.nodes.len().saturating_sub(1));
+    let rows = look.nodes.iter().skip(first).map(node);
+    let widths = [
+        Constraint::Min(20),
+        Constraint::Length(14),
+        Constraint::Length(8),
+        Constraint::Length(8),
+        Constraint::Length(8),
+        Constraint::Length(6),
+        Constraint::Length(6),
+    ];
+    let head = head.iter().enumerate().map(|(column, title)| match column {
+        0 | 1 => Cell::from(*title),
+        _ => right((*title).to_owned()),
+    });
+    Table::new(rows, widths).header(Row::new(head).style(bold)).column_spacing(1)
+}
+
+fn node(seen: &Seen) -> Row<'static> {
+    let label = match seen.classes.as_str() {
+        "" => String::new(),
+        classes => format!("|{classes} "),
+    };
+    let name = format!("{}{}{}", "  ".repeat(seen.depth.min(8)), plain(&label), plain(&seen.name));
+    let time = seen.block_ns.map_or_else(|| "-".to_owned(), short);
+    let dash = |n: u64| if n == 0 { "-".to_owned() } else { short(n as f64) };
+    let lost = match seen.lost {
+        0 => right("-".to_owned()),
+        n => right(short(n as f64)).style(Style::new().fg(Color::Red)),
+    };
+    Row::new([
+        Cell::from(name),
+        Cell::from(plain(&seen.space)),
+        right(short(seen.rate.blocks)),
+        right(progress::short(seen.rate.bytes as u64)),
+        right(time),
+        right(dash(seen.held)),
+        lost,
+    ])
+}
+
+fn right(text: String) -> Cell<'static> {
+    Cell::from(Line::from(text).right_aligned())
+}
+
+fn section(title: &'static str, lines: Vec<Line<'static>>) -> Paragraph<'static> {
+    let bold = Style::new().add_modifier(Modifier::BOLD);
+    Paragraph::new(lines).block(Block::new().title(Line::styled(title, bold)))
+}
+
+/// `  rx → pcap  ████░░░░  12 % of 4096`
+fn fill(ring: &Ring) -> Line<'static> {
+    let room = ring.room.max(1);
+    let part = ring.fill.min(room) as f64 / room as f64;
+    let full = (part * BAR as f64).round() as usize;
+    let bar = format!("{}{}", "█".repeat(full), "░".repeat(BAR - full.min(BAR)));
+    let (from, to) = (plain(&ring.from), plain(&ring.to));
+    let text = format!("  {from} → {to}  {bar}  {:.0} % of {}", part * 100.0, ring.room);
+    let colour = if part > 0.9 { Style::new().fg(Color::Red) } else { Style::new() };
+    Line::styled(text, colour)
+}
+
+fn place(loss: &Loss) -> Line<'static> {
+    let fresh = if loss.fresh > 0 { format!("  +{}", loss.fresh) } else { String::new() };
+    let text = format!("  {} {}{fresh}", loss.blocks, plain(&loss.place));
+    Line::styled(text, Style::new().fg(Color::Red))
+}
+
+fn footing(look: &Look) -> Line<'static> {
+    let dim = Style::new().add_modifier(Modifier::DIM);
+    match look.late.first() {
+        Some(late) => {
+            Line::styled(format!("late: {}", plain(late)), Style::new().fg(Color::Yellow))
+        }
+        None => Line::styled("q ends, arrows move", dim),
+    }
+}

@@ -1,0 +1,99 @@
+//! The words of the commands that speak to the daemon.
+
+use clap::{Args, Subcommand};
+use std::path::PathBuf;
+
+/// What can be done with paths of several users.
+#[derive(Subcommand, Debug)]
+pub(crate) enum Command {
+    /// Run a line in the background, registered with the daemon
+    Start(StartArguments),
+    /// Let a path end: its sources end, and what is under way drains
+    Stop(StopArguments),
+    /// List the paths that run
+    Ps(PsArguments),
+    /// Follow a path until it ends; ^C lets it go on
+    Attach(AttachArguments),
+    /// Watch a path, or all: rates, fill, what is lost and why, time per block
+    Top(TopArguments),
+    /// Keep the register of paths for this machine, or for one user
+    Daemon(DaemonArguments),
+}
+
+/// Words of `daemon`.
+#[derive(Args, Debug)]
+pub(crate) struct DaemonArguments {
+    /// For this user alone, in $XDG_RUNTIME_DIR/streamline
+    #[arg(long)]
+    pub(crate) user: bool,
+    /// In this folder instead of /run/streamline; clients find it by STREAMLINE_DAEMON
+    #[arg(long, value_name = "FOLDER")]
+    pub(crate) socket: Option<PathBuf>,
+    /// What users may, instead of /etc/streamline/policy.toml
+    #[arg(long, value_name = "FILE")]
+    pub(crate) policy: Option<PathBuf>,
+}
+
+/// Words of `start`.
+#[derive(Args, Debug)]
+pub(crate) struct StartArguments {
+    /// Keep what it prints in this file; without, in the folder for what is left behind
+    #[arg(long, value_name = "FILE")]
+    pub(crate) log: Option<PathBuf>,
+    /// Stop after this time (10us, 250ms, 2s, 5m)
+    #[arg(long = "for", value_name = "TIME")]
+    pub(crate) time: Option<String>,
+    /// Stop when the sinks have taken this many blocks
+    #[arg(short, long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    pub(crate) count: Option<u64>,
+    /// A name for the path, if you like, and the line in single quotes
+    #[arg(value_name = "[NAME] LINE", required = true)]
+    pub(crate) words: Vec<String>,
+}
+
+/// Words of `stop`.
+#[derive(Args, Debug)]
+pub(crate) struct StopArguments {
+    /// Do not wait until it has ended
+    #[arg(long)]
+    pub(crate) no_wait: bool,
+    /// End its process at once, without draining: where nothing else helps
+    #[arg(long, conflicts_with = "no_wait")]
+    pub(crate) kill: bool,
+    /// Names or numbers of paths
+    #[arg(value_name = "PATH", required = true)]
+    pub(crate) paths: Vec<String>,
+}
+
+/// Words of `ps`.
+#[derive(Args, Debug)]
+pub(crate) struct PsArguments {
+    /// As one JSON object
+    #[arg(short, long)]
+    pub(crate) json: bool,
+}
+
+/// Words of `attach`.
+#[derive(Args, Debug)]
+pub(crate) struct AttachArguments {
+    /// The name or number of a path
+    #[arg(value_name = "PATH")]
+    pub(crate) path: String,
+}
+
+/// Words of `top`.
+#[derive(Args, Debug)]
+pub(crate) struct TopArguments {
+    /// Print one picture and end
+    #[arg(long)]
+    pub(crate) once: bool,
+    /// One JSON object for each picture; with --once one
+    #[arg(short, long)]
+    pub(crate) json: bool,
+    /// The time between two pictures (250ms, 2s)
+    #[arg(long, value_name = "TIME", value_parser = pipeline::explain::time, default_value = "1s")]
+    pub(crate) every: u64,
+    /// The name or number of a path; without, all that are yours
+    #[arg(value_name = "PATH")]
+    pub(crate) path: Option<String>,
+}
