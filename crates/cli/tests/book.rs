@@ -63,3 +63,19 @@ fn time_can_be_tried_without_privilege() {
     assert_eq!(ran, 4);
     assert!(std::fs::metadata(folder.path().join("missing.pcap")).unwrap().len() > 24);
 }
+
+#[test]
+fn sharing_can_be_tried_without_privilege() {
+    let Some(bash) = need::command("bash") else { return };
+    let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/book/10-sharing.md");
+    let page = std::fs::read_to_string(page).unwrap();
+    let (_, block) = page.split_once("```sh\n").unwrap();
+    let (typed, _) = block.split_once("```").unwrap();
+    let folder = Folder::new();
+    let mut shell = folder.shell("unset STREAMLINE_DAEMON; export TMPDIR=$PWD; exec \"$@\"");
+    shell.args(["sh", "timeout", "120"]).arg(bash).arg("-c").arg(typed);
+    let ran = Ran::from(shell.output().unwrap());
+    assert_eq!(ran.status, Some(0), "{ran:?}");
+    assert!(ran.out.contains("generate rate=1000 | count\n"), "{ran:?}");
+    assert!(ran.out.contains("\nfilter ") && ran.err.contains("none lost"), "{ran:?}");
+}

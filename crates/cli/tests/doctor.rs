@@ -11,12 +11,13 @@ use std::path::PathBuf;
 use std::process::Command;
 use testkit::need;
 
-const SECTIONS: [&str; 7] = [
+const SECTIONS: [&str; 8] = [
     "\nwho we are\n",
     "\nwhat the kernel lets us do (tried, where not said otherwise)\n",
     "\nlimits\n",
     "\nprograms that help\n",
     "\nwhat things cost\n",
+    "\nthe daemon\n",
     "\ninterfaces\n",
     "\nwhat follows\n",
 ];
@@ -47,6 +48,7 @@ impl Fettered {
         }
         command.args(words).current_dir(self.folder.path());
         command.env("NO_COLOR", "1").env("XDG_STATE_HOME", self.folder.path().join("state"));
+        command.env("STREAMLINE_DAEMON", self.folder.path().join("no-daemon"));
         Ran::from(command.output().unwrap())
     }
 

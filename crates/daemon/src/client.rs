@@ -163,7 +163,7 @@ impl Client {
             _ => error.into(),
         })?;
         let (uid, _) = sys::descriptor::made_by(&socket)?;
-        if uid != ROOT && uid != sys::process::identity().0 {
+        if uid != ROOT && uid != sys::process::identity().0 && !place::is_of(directory, uid) {
             return Err(ClientError::Stranger { directory: directory.to_owned(), uid });
         }
         Ok(Self { caller: Caller(socket), directory: directory.to_owned() })

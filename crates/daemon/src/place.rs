@@ -10,7 +10,8 @@
 //!
 //! The directory must be ours or root's and let nobody else write, and is held open: what its path
 //! leads to later does not matter. A client asks the kernel who listens there, and takes nobody but
-//! root and its own user for the daemon.
+//! root and its own user for the daemon; in `/run/streamline`, which only root can make, also the
+//! user to whom root gave it.
 
 use std::fmt;
 use std::fs::{self, DirBuilder, File};
@@ -112,6 +113,13 @@ pub fn searched() -> Vec<PathBuf> {
         Some(named) => vec![PathBuf::from(named)],
         None => of_user().into_iter().chain([PathBuf::from(MACHINE)]).collect(),
     }
+}
+
+/// Whether root has made this directory the machine's daemon's, and that of this user.
+pub(crate) fn is_of(directory: &Path, uid: u32) -> bool {
+    directory == Path::new(MACHINE)
+        && fs::symlink_metadata(directory)
+            .is_ok_and(|about| about.is_dir() && about.uid() == uid && about.mode() & 0o022 == 0)
 }
 
 /// A directory that we hold.

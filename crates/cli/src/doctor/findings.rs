@@ -4,6 +4,7 @@
 //! meaning.
 
 use crate::privilege::{self, Door, Way};
+use daemon::client::{Client, ClientError};
 use engine::calibrate;
 use engine::doctor::{Binary, Bound, Capabilities, Facts, Feature, Interface, Refused, Seccomp};
 use serde::Serialize;
@@ -92,7 +93,14 @@ impl Checkup {
             release: facts.release.clone(),
             processors: facts.processors,
             memory: facts.memory,
-            sections: vec![who(facts), kernel(facts), limits(facts), helpers(facts), costs()],
+            sections: vec![
+                who(facts),
+                kernel(facts),
+                limits(facts),
+                helpers(facts),
+                costs(),
+                shared(),
+            ],
             interfaces: facts.interfaces.iter().flatten().map(Seen::new).collect(),
             doors: vec![capturing(facts), sending(facts), programs(facts), files()],
         }
@@ -176,6 +184,35 @@ fn costs() -> Section {
     };
     let rows = vec![table, Row::new("kept in", State::Plain, place)];
     Section { name: "what things cost", rows }
+}
+
+/// Whether a daemon is there, and what it lets this user have.
+fn shared() -> Section {
+    let found = Client::find(None).and_then(|client| {
+        let (about, allowed) = (client.about()?, client.allowed()?);
+        Ok((client.directory().display().to_string(), about, allowed))
+    });
+    let rows = match found {
+        Ok((place, about, allowed)) => {
+            let policy = about.policy.unwrap_or_else(|| "built in".to_owned());
+            let used = allowed.used.paths.unwrap_or(0);
+            let most = allowed.quota.paths.map_or_else(String::new, |most| format!(" of {most}"));
+            vec![
+                Row::new("place", State::Good, format!("{place} (process {})", about.process)),
+                Row::new("policy", State::Plain, policy),
+                Row::new("your paths", State::Plain, format!("{used}{most}")),
+            ]
+        }
+        Err(ClientError::Nobody(_)) => {
+            let says = "none; `streamline daemon --user &` starts one for you";
+            vec![Row::new("place", State::Plain, says)]
+        }
+        Err(error) => {
+            let advice = "start it again, or say in STREAMLINE_DAEMON where another is";
+            vec![Row::new("place", State::Bad, error.to_string()).advice(advice)]
+        }
+    };
+    Section { name: "the daemon", rows }
 }
 
 fn program(program: &Binary) -> Row {

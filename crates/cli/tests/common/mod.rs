@@ -51,6 +51,7 @@ impl Folder {
         let others = std::env::var("PATH").unwrap_or_default();
         command.env("PATH", format!("{}:{others}", binary.display()));
         command.env("XDG_STATE_HOME", self.0.join("state"));
+        command.env("STREAMLINE_DAEMON", self.0.join("no-daemon"));
         command.env("NO_COLOR", "1").env_remove("RUST_BACKTRACE");
     }
 

@@ -19,7 +19,7 @@ const BAR: usize = 20;
 /// Draws it, from the `first` node on.
 pub(super) fn draw(frame: &mut Frame<'_>, look: &Look, first: usize) {
     let rings = look.rings.len().min(MOST);
-    let lost = look.lost.len().min(MOST).max(1);
+    let lost = look.lost.len().clamp(1, MOST);
     let rows = |n: usize| u16::try_from(n).unwrap_or(u16::MAX);
     let areas = Layout::vertical([
         Constraint::Length(3),

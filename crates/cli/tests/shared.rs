@@ -1,0 +1,435 @@
+//! Shared mode from outside: the daemon, paths of several users, and what remains when one of them
+//! is killed. Real processes under different users.
+
+#![expect(clippy::unwrap_used, reason = "a test ends where something is not as it must be")]
+
+mod common;
+
+use common::{Folder, Ran};
+use daemon::client::Client;
+use daemon::protocol::Path as Listed;
+use serde_json::Value;
+use std::fs;
+use std::io::{BufRead as _, Read as _, Write as _};
+use std::os::fd::OwnedFd;
+use std::os::unix::net::{UnixDatagram, UnixListener, UnixStream};
+use std::os::unix::process::CommandExt as _;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+use testkit::need;
+
+const ALICE: u32 = 41_001;
+const BOB: u32 = 41_002;
+const LINE: &str = "generate rate=1000 | count";
+/// Long enough for a machine with much else to do.
+const LONG: Duration = Duration::from_secs(60);
+
+/// A folder that all users may enter, with the command in it and a place for a daemon.
+struct House {
+    folder: Folder,
+    program: PathBuf,
+}
+
+impl House {
+    fn new() -> Self {
+        let folder = Folder::new();
+        let program = folder.path().join("streamline");
+        let built = env!("CARGO_BIN_EXE_streamline");
+        if fs::hard_link(built, &program).is_err() {
+            fs::copy(built, &program).unwrap();
+        }
+        Self { folder, program }
+    }
+
+    fn place(&self) -> PathBuf {
+        self.folder.path().join("daemon")
+    }
+
+    /// The command as this user, with a folder of its own for what it leaves behind.
+    fn command(&self, uid: u32, words: &[&str]) -> Command {
+        let mut command = Command::new(&self.program);
+        command.args(words).current_dir(self.folder.path());
+        self.tame(&mut command, uid);
+        command
+    }
+
+    fn tame(&self, command: &mut Command, uid: u32) {
+        let state = self.folder.path().join(format!("state-{uid}"));
+        if !state.exists() {
+            fs::create_dir(&state).unwrap();
+            std::os::unix::fs::chown(&state, Some(uid), Some(uid)).unwrap();
+        }
+        command.env("STREAMLINE_DAEMON", self.place()).env("XDG_STATE_HOME", state);
+        command.env("NO_COLOR", "1").env_remove("NOTIFY_SOCKET").env_remove("LISTEN_FDS");
+        if uid != own() {
+            command.uid(uid).gid(uid);
+        }
+    }
+
+    fn run(&self, uid: u32, words: &[&str]) -> Ran {
+        Ran::from(self.command(uid, words).stdin(Stdio::null()).output().unwrap())
+    }
+
+    fn daemon(&self) -> Daemon {
+        let place = self.place();
+        let words = ["daemon", "--socket", place.to_str().unwrap()];
+        let mut command = self.command(own(), &words);
+        let command = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+        let child = command.spawn().unwrap();
+        let daemon = Daemon { child, place };
+        until("a daemon answers", || Client::at(&daemon.place).is_ok());
+        daemon
+    }
+
+    /// Starts a path in the background; answers its number.
+    fn start(&self, uid: u32, name: &str) -> u32 {
+        let ran = self.run(uid, &["start", name, LINE]);
+        assert_eq!(ran.status, Some(0), "{ran:?}");
+        ran.out.trim().parse().unwrap()
+    }
+}
+
+/// A process that is ended with the test.
+struct Guard(Child);
+
+impl Drop for Guard {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// Where the other process finds the daemon.
+const PLACE: &str = "STREAMLINE_TEST_PLACE";
+
+fn own() -> u32 {
+    sys::process::identity().0
+}
+
+/// A daemon that is ended with the test.
+struct Daemon {
+    child: Child,
+    place: PathBuf,
+}
+
+impl Daemon {
+    fn list(&self) -> Vec<Listed> {
+        Client::at(&self.place).unwrap().list().unwrap()
+    }
+
+    fn process(&self, number: u32) -> Option<i32> {
+        self.list().into_iter().find(|path| path.number == number).and_then(|path| path.process)
+    }
+
+    /// Asks it to end, and waits until it has.
+    fn end(mut self) -> bool {
+        signal(i32::try_from(self.child.id()).unwrap(), "TERM");
+        self.child.wait().unwrap().success()
+    }
+
+    fn kill(mut self) {
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
+    }
+}
+
+impl Drop for Daemon {
+    /// No path of a test goes on behind it.
+    fn drop(&mut self) {
+        if let Ok(client) = Client::at(&self.place) {
+            for path in client.list().unwrap_or_default() {
+                let _ = client.connect(&path.number.to_string()).and_then(|to| to.kill());
+            }
+        }
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn signal(process: i32, name: &str) {
+    let sent = Command::new("kill").args([format!("-{name}"), process.to_string()]).status();
+    assert!(sent.unwrap().success());
+}
+
+#[track_caller]
+fn until(what: &str, mut holds: impl FnMut() -> bool) {
+    let begin = Instant::now();
+    while !holds() {
+        assert!(begin.elapsed() < LONG, "in vain we waited until {what}");
+        std::thread::yield_now();
+    }
+}
+
+fn is_there(process: i32) -> bool {
+    let stat = fs::read_to_string(format!("/proc/{process}/stat")).unwrap_or_default();
+    // Who has ended and was not waited for yet is not there any more.
+    stat.rsplit_once(") ").is_some_and(|(_, rest)| !rest.starts_with('Z'))
+}
+
+#[test]
+fn p1_paths_belong_to_their_users() {
+    if need::root().is_none() {
+        return;
+    }
+    let house = House::new();
+    let nobody = house.run(ALICE, &["ps"]);
+    assert_eq!(nobody.status, Some(3), "{nobody:?}");
+    assert!(nobody.err.contains("streamline daemon --user"), "{nobody:?}");
+    let daemon = house.daemon();
+    let number = house.start(ALICE, "web");
+    let taken = house.run(ALICE, &["start", "web", LINE]);
+    assert_eq!(taken.status, Some(1), "{taken:?}");
+    assert!(taken.err.contains("the name `web` is that of your path"), "{taken:?}");
+    let wrong = house.run(ALICE, &["start", "x", "nonsense | count"]);
+    assert_eq!(wrong.status, Some(2), "{wrong:?}");
+    assert!(wrong.err.contains("no filter is called `nonsense`"), "{wrong:?}");
+    assert!(house.start(BOB, "web") != number, "names are each user's own");
+
+    let seen = |uid: u32| -> Value {
+        let ran = house.run(uid, &["ps", "--json"]);
+        assert_eq!(ran.status, Some(0), "{ran:?}");
+        let told: Value = serde_json::from_str(&ran.out).unwrap();
+        let paths = told["paths"].as_array().unwrap();
+        paths.iter().find(|path| path["number"] == number).cloned().unwrap()
+    };
+    let (own, other, root) = (seen(ALICE), seen(BOB), seen(0));
+    assert_eq!((&own["line"], &own["state"]), (&LINE.into(), &"running".into()));
+    assert!(own["rate"]["blocks"].as_f64().unwrap() > 0.0, "{own}");
+    assert_eq!((&other["name"], &other["state"]), (&"web".into(), &"hidden".into()));
+    let hidden = ["line", "process", "log", "counters"];
+    assert!(hidden.iter().all(|key| other[key].is_null()), "{other}");
+    assert_eq!((&root["line"], &root["uid"]), (&LINE.into(), &ALICE.into()));
+
+    let shown = number.to_string();
+    for words in [["stop", &shown], ["attach", &shown], ["top", &shown]] {
+        let refused = house.run(BOB, &words);
+        assert_eq!(refused.status, Some(1), "{words:?}: {refused:?}");
+        assert!(refused.err.contains("belongs to user 41001"), "{words:?}: {refused:?}");
+    }
+    let stopped = house.run(ALICE, &["stop", "web"]);
+    assert_eq!(stopped.status, Some(0), "{stopped:?}");
+    assert!(stopped.err.contains("none lost"), "{stopped:?}");
+    let gone = house.run(ALICE, &["stop", &shown]);
+    assert_eq!(gone.status, Some(3), "{gone:?}");
+    let root = house.run(0, &["stop", "--kill", &format!("{BOB}/web")]);
+    assert_eq!(root.status, Some(0), "{root:?}");
+    until("the register is empty", || daemon.list().is_empty());
+    let place = daemon.place.clone();
+    assert!(daemon.end());
+    assert!(!place.exists(), "nothing remains");
+}
+
+#[test]
+fn t10_a_path_that_is_killed_goes_and_its_daemon_and_others_stay() {
+    if need::root().is_none() {
+        return;
+    }
+    let house = House::new();
+    let daemon = house.daemon();
+    let (one, other) = (house.start(ALICE, "one"), house.start(BOB, "other"));
+    let process = daemon.process(one).unwrap();
+    signal(process, "KILL");
+    until("the path has gone", || daemon.list().iter().all(|path| path.number != one));
+    assert!(is_there(daemon.process(other).unwrap()));
+    // One that is stopped is told to be so, and nobody waits for it.
+    let process = daemon.process(other).unwrap();
+    signal(process, "STOP");
+    let ran = house.run(BOB, &["ps"]);
+    assert!(ran.status == Some(0) && ran.out.contains("silent"), "{ran:?}");
+    let killed = house.run(BOB, &["stop", "--kill", "other"]);
+    assert_eq!(killed.status, Some(0), "{killed:?}");
+    until("the register is empty", || daemon.list().is_empty());
+}
+
+#[test]
+fn t10_paths_outlive_their_daemon_and_register_with_the_next() {
+    let house = House::new();
+    let daemon = house.daemon();
+    let number = house.start(own(), "web");
+    let process = daemon.process(number).unwrap();
+    daemon.kill();
+    assert!(house.place().exists(), "who is killed cleans nothing up");
+    let next = house.daemon();
+    until("the path has registered again", || next.process(number) == Some(process));
+    let stopped = house.run(own(), &["stop", "web"]);
+    assert_eq!(stopped.status, Some(0), "{stopped:?}");
+    let place = next.place.clone();
+    assert!(next.end());
+    assert!(!place.join("io.streamline").exists() && !place.join("lock").exists());
+}
+
+#[test]
+fn t12_one_user_cannot_take_all_places() {
+    if need::root().is_none() {
+        return;
+    }
+    let house = House::new();
+    let daemon = house.daemon();
+    let test = house.folder.path().join("test");
+    if fs::hard_link(std::env::current_exe().unwrap(), &test).is_err() {
+        fs::copy(std::env::current_exe().unwrap(), &test).unwrap();
+    }
+    let mut greedy = Command::new(test);
+    greedy.args(["--ignored", "--exact", "--nocapture", "the_greedy_client"]);
+    greedy.env(PLACE, house.place()).uid(ALICE).gid(ALICE).current_dir(house.folder.path());
+    let greedy = greedy.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
+    let mut greedy = Guard(greedy.spawn().unwrap());
+    let said = std::io::BufReader::new(greedy.0.stdout.take().unwrap()).lines();
+    let refused = said.map_while(Result::ok).find(|line| line.ends_with(" refused"));
+    assert_eq!(refused.as_deref(), Some("236 refused"), "64 of 300 were let in");
+    let shut = house.run(ALICE, &["ps"]);
+    assert!(shut.status == Some(1) && shut.err.contains("connections"), "{shut:?}");
+    let other = house.run(BOB, &["ps"]);
+    assert_eq!(other.status, Some(0), "{other:?}");
+    drop(greedy);
+    until("there is room again", || house.run(ALICE, &["ps"]).status == Some(0));
+    drop(daemon);
+}
+
+/// Runs in a process of its own, started by the test above.
+#[test]
+#[ignore = "the other process of a test"]
+fn the_greedy_client() {
+    let Some(place) = std::env::var_os(PLACE) else { return };
+    let packets = Path::new(&place).join("io.streamline.packets");
+    let mut all = Vec::new();
+    let mut refused = 0;
+    for _ in 0..300 {
+        let socket = sys::local::go_to(&packets, sys::local::Form::Packets, LONG).unwrap();
+        // Who is refused is told so, and hung up on, before it has asked.
+        let _ = sys::descriptor::send(&socket, b"{\"method\":\"io.streamline.About\"}", &[]);
+        let mut answer = [0; 4096];
+        let length = sys::descriptor::receive(&socket, &mut answer).map_or(0, |(n, _)| n);
+        let text = String::from_utf8_lossy(&answer[..length]);
+        refused += u32::from(!text.contains("version"));
+        all.push(socket);
+    }
+    println!("\n{refused} refused");
+    // Holds on until it is killed.
+    let _ = std::io::stdin().read(&mut [0]);
+}
+
+#[test]
+fn runs_are_registered_unless_they_are_embedded() {
+    let house = House::new();
+    let daemon = house.daemon();
+    let path = |words: &[&str]| {
+        let mut command = house.command(own(), words);
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap()
+    };
+    let mut embedded = path(&["run", "--embedded", "-q", LINE]);
+    let mut named = path(&["run", "--as", "mine", "-q", LINE]);
+    until("the run is registered", || daemon.list().len() == 1);
+    assert_eq!(daemon.list()[0].name.as_deref(), Some("mine"));
+
+    let picture = house.run(own(), &["top", "--once", "mine"]);
+    assert_eq!(picture.status, Some(0), "{picture:?}");
+    let lines: Vec<&str> = picture.out.lines().collect();
+    assert!(
+        lines.len() <= 24 && lines.iter().all(|line| line.chars().count() <= 80),
+        "{picture:?}"
+    );
+    for part in ["path 1 mine of", LINE, "ns/block", "\ngenerate ", "\ncount ", "lost 0"] {
+        assert!(picture.out.contains(part), "{part}: {picture:?}");
+    }
+    let told = house.run(own(), &["top", "--once", "--json", "mine"]);
+    let told: Value = serde_json::from_str(&told.out).unwrap();
+    assert!(told["rate"]["blocks"].as_f64().unwrap() > 0.0, "{told}");
+
+    // Whoever follows hears how it ends.
+    let mut follower = house.command(own(), &["attach", "mine"]);
+    let mut follower =
+        follower.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+    let stopped = house.run(own(), &["stop", "mine"]);
+    assert!(stopped.status == Some(0) && stopped.err.contains("none lost"), "{stopped:?}");
+    assert!(named.wait().unwrap().success());
+    // It may have come when the path had gone already; else it ends as the path did.
+    let followed = follower.wait().unwrap().code();
+    let mut said = String::new();
+    follower.stderr.take().unwrap().read_to_string(&mut said).unwrap();
+    let heard = followed == Some(0) && said.contains("none lost");
+    assert!(heard || said.contains("no path is called") || said.contains("ended"), "{said}");
+    assert_eq!(daemon.list(), []);
+    embedded.kill().unwrap();
+    embedded.wait().unwrap();
+}
+
+#[test]
+fn a_service_manager_hands_sockets_over_and_is_told() {
+    let house = House::new();
+    let place = house.place();
+    fs::create_dir(&place).unwrap();
+    let stream = UnixListener::bind(place.join("io.streamline")).unwrap();
+    let manager = house.folder.path().join("notify");
+    let notified = UnixDatagram::bind(&manager).unwrap();
+    notified.set_read_timeout(Some(LONG)).unwrap();
+    let mut command = Command::new("sh");
+    let script = "exec 3<&0 </dev/null; export LISTEN_PID=$$ LISTEN_FDS=1; \
+                  exec \"$0\" daemon --socket \"$1\"";
+    command.args(["-c", script]).arg(&house.program).arg(&place);
+    house.tame(&mut command, own());
+    command.env("NOTIFY_SOCKET", &manager).stdout(Stdio::null()).stderr(Stdio::null());
+    // A call that waits before there is anybody to answer it.
+    let mut early = UnixStream::connect(place.join("io.streamline")).unwrap();
+    early.set_read_timeout(Some(LONG)).unwrap();
+    early.write_all(b"{\"method\":\"io.streamline.List\"}\0").unwrap();
+    let child = command.stdin(Stdio::from(OwnedFd::from(stream))).spawn().unwrap();
+    let mut child = Guard(child);
+    let said = |notified: &UnixDatagram| {
+        let mut bytes = [0; 999];
+        let length = notified.recv(&mut bytes).unwrap();
+        String::from_utf8_lossy(&bytes[..length]).into_owned()
+    };
+    assert!(said(&notified).starts_with("READY=1\n"));
+    let mut answer = [0; 27];
+    early.read_exact(&mut answer).unwrap();
+    assert_eq!(&answer, b"{\"parameters\":{\"paths\":[]}}");
+    signal(i32::try_from(child.0.id()).unwrap(), "TERM");
+    assert!(said(&notified).starts_with("STOPPING=1"));
+    assert!(child.0.wait().unwrap().success());
+    assert!(place.join("io.streamline").exists(), "the socket is the manager's");
+    assert!(!place.join("lock").exists());
+}
+
+/// How long after a `kill -9` of its process a path is gone from the register.
+#[test]
+#[ignore = "a measurement: cargo test -p streamline-cli --test shared -- --ignored --nocapture"]
+fn t10_how_soon_a_killed_path_is_gone() {
+    let house = House::new();
+    let daemon = house.daemon();
+    let mut times = Vec::new();
+    for _ in 0..20 {
+        let number = house.start(own(), "web");
+        let process = daemon.process(number).unwrap();
+        let handle = sys::local::process(process).unwrap();
+        let client = Client::at(&daemon.place).unwrap();
+        let begin = Instant::now();
+        sys::local::kill(&handle).unwrap();
+        while !client.list().unwrap().is_empty() {}
+        times.push(begin.elapsed());
+    }
+    times.sort_unstable();
+    println!("killed paths are gone after {:?} (median), {:?} (most)", times[10], times[19]);
+    assert!(times[19] < Duration::from_millis(100), "{times:?}");
+}
+
+/// 10^5 connections that come and go, and the daemon is as it was.
+#[test]
+#[ignore = "takes a minute: cargo test -p streamline-cli --test shared -- --ignored"]
+fn t8_a_hundred_thousand_connections_change_nothing() {
+    let house = House::new();
+    let daemon = house.daemon();
+    let open = || fs::read_dir(format!("/proc/{}/fd", daemon.child.id())).unwrap().count();
+    let before = open();
+    let packets = daemon.place.join("io.streamline.packets");
+    for number in 0..100_000 {
+        let form = sys::local::Form::Packets;
+        let socket = sys::local::go_to(Path::new(&packets), form, LONG).unwrap();
+        if number % 3 == 0 {
+            let _ = sys::descriptor::send(&socket, b"{\"method\":", &[]);
+        }
+    }
+    assert_eq!(daemon.list(), []);
+    until("all have left", || open() <= before + 1);
+}
