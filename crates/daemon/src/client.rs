@@ -1,7 +1,7 @@
 //! Who asks: the daemon, or the process of a path.
 //!
-//! Calls wait no longer than [`PATIENCE`]; [`ToPath::followed`] is called when its socket can be read,
-//! which can be waited for beside others. What comes back was written by somebody else: it is
+//! Calls wait no longer than [`PATIENCE`]; [`ToPath::followed`] is called when its socket can be
+//! read, which can be waited for beside others. What comes back was written by somebody else: it is
 //! bounded, checked for its form, and a text in it is not shown before control characters were
 //! taken out of it ([`plain`]).
 
@@ -110,13 +110,23 @@ impl Caller {
     }
 
     fn send(&self, call: &Call, descriptors: &[BorrowedFd<'_>]) -> Result<(), ClientError> {
-        Ok(sys::descriptor::send(&self.0, &call.text(), descriptors)?)
+        match sys::descriptor::send(&self.0, &call.text(), descriptors) {
+            // Who hung up on us may have said why: that lies here.
+            Err(error) if error.errno == BROKEN => Ok(()),
+            sent => Ok(sent?),
+        }
     }
 
     /// The next reply.
     fn reply(&self) -> Result<(Reply, Vec<OwnedFd>), ClientError> {
         let mut bytes = vec![0; REPLY_MAX];
-        let (length, descriptors) = sys::descriptor::receive(&self.0, &mut bytes)?;
+        let received = match sys::descriptor::receive(&self.0, &mut bytes) {
+            // Said once, before what lies here, by an end that was closed without having heard us
+            // (unix(7)).
+            Err(error) if error.errno == RESET => sys::descriptor::receive(&self.0, &mut bytes),
+            received => received,
+        };
+        let (length, descriptors) = received?;
         if length == 0 {
             return Err(ClientError::Gone);
         }

@@ -27,6 +27,7 @@ use guest::{Guest, Part};
 use registry::Registry;
 use std::collections::BTreeMap;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::net::UnixListener;
 use std::path::Path;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use sys::local::{self, Form};
@@ -82,7 +83,16 @@ impl Server {
     /// A daemon on sockets that a service manager holds for it, in this directory.
     pub fn on(directory: &Path, sockets: Vec<OwnedFd>, policy: Policy) -> Result<Self, PlaceError> {
         let place = Place::take(directory, true)?;
-        let with_form = |socket: OwnedFd| Ok((local::form(&socket)?, socket));
+        let with_form = |socket: OwnedFd| {
+            let form = local::form(&socket)?;
+            // What a service manager makes may block, and nobody is waited for.
+            let socket = UnixListener::from(socket);
+            let refused = |error: std::io::Error| {
+                sys::Error::new("ioctl", "a socket", error.raw_os_error().unwrap_or(0))
+            };
+            socket.set_nonblocking(true).map_err(refused)?;
+            Ok((form, OwnedFd::from(socket)))
+        };
         let sockets: sys::Result<Vec<_>> = sockets.into_iter().map(with_form).collect();
         let sockets = sockets?.into_iter().map(|(form, socket)| (socket, form)).collect();
         Self::new(Some(place), sockets, false, policy)
