@@ -337,6 +337,16 @@ fn runs_are_registered_unless_they_are_embedded() {
     let told: Value = serde_json::from_str(&told.out).unwrap();
     assert!(told["rate"]["blocks"].as_f64().unwrap() > 0.0, "{told}");
 
+    let set = house.run(own(), &["set", "mine", "insert", "eth", "after", "generate"]);
+    assert_eq!(set.status, Some(0), "{set:?}");
+    assert!(set.out.contains(": lost 0, duplicated 0, reordered 0, paused "), "{set:?}");
+    let changed = "generate rate=1000 | eth | count";
+    assert_eq!(daemon.list()[0].line.as_deref(), Some(changed));
+    let picture = house.run(own(), &["top", "--once", "mine"]);
+    assert!(picture.out.contains(changed) && picture.out.contains("\neth "), "{picture:?}");
+    let wrong = house.run(own(), &["set", "mine", "remove", "nothing"]);
+    assert!(wrong.status == Some(1) && wrong.err.contains("runs as before"), "{wrong:?}");
+
     // Whoever follows hears how it ends.
     let mut follower = house.command(own(), &["attach", "mine"]);
     let mut follower =

@@ -8,8 +8,8 @@
 use crate::faults::sentence;
 use crate::place::{self, PACKETS};
 use crate::protocol::{
-    About, Allowed, Connect, Connected, Count, Counters, Described, Follow, Followed, Number, Path,
-    Paths, Register,
+    About, Allowed, Change, Changed, Connect, Connected, Count, Counters, Described, Follow,
+    Followed, NewLine, Number, Path, Paths, Register,
 };
 use crate::varlink::{Call, Fault, Malformed, REPLY_MAX, Reply};
 use serde::Serialize;
@@ -227,6 +227,12 @@ impl Client {
         }
     }
 
+    /// Says that the line of the path that was registered here is another now.
+    pub(crate) fn changed(&self, line: &str) -> Result<(), ClientError> {
+        let call = Call::new("io.streamline.Changed", &NewLine { line: line.to_owned() });
+        self.caller.send(&Call { oneway: true, ..call }, &[])
+    }
+
     /// Registers a path, as long as this connection lasts.
     pub(crate) fn register(
         &self,
@@ -294,6 +300,12 @@ impl ToPath {
     pub fn stop(&self) -> Result<(), ClientError> {
         let _: serde_json::Value = self.caller.call("io.streamline.path.Stop", &Nothing {})?;
         Ok(())
+    }
+
+    /// Edits its line while it runs.
+    pub fn change(&self, words: &[String]) -> Result<Changed, ClientError> {
+        let change = Change { words: words.to_vec() };
+        self.caller.call("io.streamline.path.Change", &change)
     }
 
     /// Ends its process at once.

@@ -53,6 +53,12 @@ pub fn needs_descriptors(socket: &str) -> Fault {
     Fault::new("io.streamline.NeedsDescriptors", &json!({ "socket": socket }))
 }
 
+/// The path runs as before.
+#[must_use]
+pub fn unchanged(why: &str) -> Fault {
+    Fault::new("io.streamline.path.Unchanged", &json!({ "why": why }))
+}
+
 /// An error as a person reads it: what, where, why, what to do.
 #[must_use]
 pub fn sentence(fault: &Fault) -> String {
@@ -92,6 +98,9 @@ pub fn sentence(fault: &Fault) -> String {
         ),
         "io.streamline.NeedsDescriptors" => {
             format!("descriptors travel on `{}` alone", text("socket"))
+        }
+        "io.streamline.path.Unchanged" => {
+            format!("the path runs as before: {}", text("why"))
         }
         "org.varlink.service.InvalidParameter" => {
             format!(

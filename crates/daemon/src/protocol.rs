@@ -261,6 +261,31 @@ pub struct Ended {
     pub report: String,
 }
 
+/// `Change`: the words of the edit.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Change {
+    /// As `streamline set` takes them.
+    pub words: Vec<String>,
+}
+
+/// `Change`: what became of it.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Changed {
+    /// What the ledger says of the switch.
+    pub said: String,
+    /// The line that runs now.
+    pub line: String,
+}
+
+/// `Changed`: the line that runs now.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct NewLine {
+    /// It.
+    pub line: String,
+}
+
 /// A node of the plan.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Node {

@@ -52,7 +52,8 @@ pub(super) fn run(given: &AttachArguments) -> Result<Status, Status> {
             }
             Err(ClientError::Gone) => {
                 terminal::wipe();
-                terminal::complain(&format!("path {} was killed", to.number()));
+                let number = to.number();
+                terminal::complain(&format!("path {number} has ended, and not said how"));
                 return Ok(Status::Failed);
             }
             Err(error) => return Err(complain(&error)),

@@ -12,6 +12,7 @@ mod daemon;
 pub(crate) mod member;
 mod ps;
 mod rates;
+mod set;
 mod start;
 mod stop;
 mod table;
@@ -31,6 +32,7 @@ pub(crate) fn run(command: &Command) -> Status {
         Command::Daemon(given) => daemon::run(given),
         Command::Start(given) => start::run(given),
         Command::Stop(given) => stop::run(given),
+        Command::Set(given) => set::run(given),
         Command::Ps(given) => ps::run(given),
         Command::Attach(given) => attach::run(given),
         Command::Top(given) => top::run(given),

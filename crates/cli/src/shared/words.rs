@@ -12,6 +12,8 @@ pub(crate) enum Command {
     Stop(StopArguments),
     /// List the paths that run
     Ps(PsArguments),
+    /// Change a path while it runs: insert, remove, replace, move
+    Set(SetArguments),
     /// Follow a path until it ends; ^C lets it go on
     Attach(AttachArguments),
     /// Watch a path, or all: rates, fill, what is lost and why, time per block
@@ -79,6 +81,18 @@ pub(crate) struct AttachArguments {
     /// The name or number of a path
     #[arg(value_name = "PATH")]
     pub(crate) path: String,
+}
+
+/// Words of `set`.
+#[derive(Args, Debug)]
+pub(crate) struct SetArguments {
+    /// The name or number of a path
+    #[arg(value_name = "PATH")]
+    pub(crate) path: String,
+    /// insert 'FILTER' before|after|at NODE, remove NODE, replace NODE with 'FILTER',
+    /// move NODE to SPACE, or upgrade NODE
+    #[arg(value_name = "CHANGE", required = true, trailing_var_arg = true)]
+    pub(crate) words: Vec<String>,
 }
 
 /// Words of `top`.

@@ -7,7 +7,7 @@ use crate::connection::Connection;
 use crate::faults;
 use crate::place::PACKETS;
 use crate::protocol::{
-    About, Admit, Allowed, Connect, Connected, Event, Number, Path, Paths, Quota, Register,
+    About, Admit, Allowed, Connect, Connected, Event, NewLine, Number, Path, Paths, Quota, Register,
 };
 use crate::varlink::{Call, Fault, REPLY_MAX, interface};
 use serde::{Deserialize, Serialize};
@@ -76,6 +76,13 @@ impl Server {
             "Register" => {
                 let wanted = call.take()?;
                 self.register(id, wanted, descriptors)
+            }
+            "Changed" => {
+                let NewLine { line } = call.take()?;
+                let number = guest.path.as_ref().map(|path| path.number);
+                let number = number.ok_or_else(Fault::denied)?;
+                self.registry.change(number, line)?;
+                Ok(Answer::one(&serde_json::json!({})))
             }
             "Connect" => {
                 let Connect { path } = call.take()?;

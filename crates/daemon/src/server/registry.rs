@@ -61,6 +61,15 @@ impl Registry {
         Ok(self.entries.entry(number).or_insert(entry))
     }
 
+    /// A path has another line.
+    pub(crate) fn change(&mut self, number: u32, line: String) -> Result<(), Fault> {
+        check_line(&line)?;
+        if let Some(entry) = self.entries.get_mut(&number) {
+            entry.line = line;
+        }
+        Ok(())
+    }
+
     /// A path has ended.
     pub(crate) fn remove(&mut self, number: u32) -> Option<Entry> {
         self.entries.remove(&number)

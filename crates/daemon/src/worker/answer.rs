@@ -3,9 +3,11 @@
 use super::{Registered, SEEK, Shared, Tie, told};
 use crate::client::Client;
 use crate::connection::{Arrived, Connection};
-use crate::protocol::{Admit, Count, Described, Ended, Follow, Followed};
+use crate::faults;
+use crate::protocol::{Admit, Change, Changed, Count, Described, Ended, Follow, Followed};
 use crate::varlink::{Call, Fault, REPLY_MAX, Reply, interface};
 use engine::live::Live;
+use pipeline::edit::Edit;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::os::fd::{AsFd as _, OwnedFd};
@@ -62,6 +64,8 @@ const CALLERS_MAX: usize = 64;
 const MESSAGES_A_TURN: usize = 4;
 /// How long counters are waited for.
 const COUNTED: Duration = Duration::from_millis(200);
+/// How long spaces have to come to a boundary between two blocks.
+const SWITCHED: Duration = Duration::from_secs(2);
 /// How often somebody is told who does not say how often, and how often at most, in ms.
 const EVERY_MS: (u64, u64) = (1000, 50);
 /// How long those who follow are given to take the last word.
@@ -206,6 +210,10 @@ impl Answering {
                 let Nothing {} = call.take()?;
                 one(&Count { counters: self.counters() })
             }
+            "Change" => {
+                let Change { words } = call.take()?;
+                one(&self.change(&words)?)
+            }
             "Stop" => {
                 let Nothing {} = call.take()?;
                 self.shared.stop.notify();
@@ -225,6 +233,30 @@ impl Answering {
             "Admit" => Err(Fault::denied()),
             _ => Err(Fault::method(&call.method)),
         }
+    }
+
+    /// Edits the line. Of several parts that know nothing of each other none can be edited yet.
+    fn change(&mut self, words: &[String]) -> Result<Changed, Fault> {
+        let refused = |why: &dyn std::fmt::Display| faults::unchanged(&why.to_string());
+        let [live] = self.lives.as_slice() else {
+            return Err(refused(&"it has several parts that nothing joins"));
+        };
+        let edit = Edit::parse(words).map_err(|why| refused(&why))?;
+        let machine = engine::machine::look();
+        let switched = engine::change::change(live, &edit, &machine, SWITCHED);
+        let switched = switched.map_err(|why| refused(&why))?;
+        if let Some(plan) = live.plan() {
+            let now = Registered::new(&switched.text, &plan);
+            (self.about.nodes, self.about.links) = (now.nodes.clone(), now.links.clone());
+            (self.path.nodes, self.path.links) = (now.nodes, now.links);
+        }
+        self.about.line.clone_from(&switched.text);
+        self.path.line.clone_from(&switched.text);
+        if let Some(tie) = &self.tie {
+            // A daemon that has just ended hears it when the path registers again.
+            let _ = tie.client.changed(&switched.text);
+        }
+        Ok(Changed { said: switched.to_string(), line: switched.text })
     }
 
     fn counters(&self) -> crate::protocol::Counters {
@@ -337,6 +369,12 @@ impl Answering {
 
     /// Tells all who follow how it ended.
     fn finish(mut self, ended: &Ended) {
+        // Who has come or asked already is told, too.
+        self.let_in();
+        for id in self.callers.keys().copied().collect::<Vec<_>>() {
+            let readable = true;
+            self.hear(id, Happened { number: id, readable, writable: false, gone: false });
+        }
         let counters = Some(self.counters());
         let reply = Reply::new(&Followed { counters, ended: Some(ended.clone()) });
         let follow = self.callers.iter().filter(|(_, caller)| caller.follows.is_some());
