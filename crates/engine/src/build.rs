@@ -333,7 +333,12 @@ impl<'p> Builder<'p> {
             let Draft { assembly, inputs, lent, .. } = draft;
             kernels.extend(draft.kernels.into_iter().map(|(_, kernel)| kernel));
             let (nodes, shape) = assembly.done();
-            let mut intakes = vec![pool(intake_of(&nodes))?];
+            let mut intake = intake_of(&nodes);
+            if let Tape::Play(_) = self.extras.tape {
+                // Memory that a source lent is not there, and nobody may have to wait for any.
+                intake.segments *= 16;
+            }
+            let mut intakes = vec![pool(intake)?];
             intakes.extend(lent);
             spaces.push(Space::new(Parts {
                 name: self.name(place),

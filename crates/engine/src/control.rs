@@ -112,7 +112,8 @@ impl Control {
         self.answers.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn ring(&self) {
+    /// Has every space of the path look again.
+    pub(crate) fn ring(&self) {
         for bell in self.bells.lock().unwrap_or_else(PoisonError::into_inner).iter() {
             bell.ring();
         }

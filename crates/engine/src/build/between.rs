@@ -2,6 +2,7 @@
 
 use super::running::RunningRing;
 use super::{BuildError, Builder, Draft, Local, inside, sources, wanted};
+use crate::record::Tape;
 use crate::ring::{Export, Import};
 use crate::space::Input;
 use crate::space::graft::Key;
@@ -47,6 +48,9 @@ impl Ends {
         Self { edges: vec![edge], export: None, import: None, kept, enter: None }
     }
 }
+
+/// Entries of a ring, at least, where a record is played.
+const ENTRIES_PLAYED: usize = 1 << 16;
 
 impl Builder<'_> {
     /// Makes the rings between the spaces of this part.
@@ -120,7 +124,12 @@ impl Builder<'_> {
             32 => Lanes::Context,
             _ => Lanes::Marks,
         };
-        let config = RingConfig { entries: ring.entries, lanes, ..RingConfig::default() };
+        // A space that plays takes what its record says, however long that lets another ring fill.
+        let entries = match self.extras.tape {
+            Tape::Play(_) => ring.entries.max(ENTRIES_PLAYED),
+            _ => ring.entries,
+        };
+        let config = RingConfig { entries, lanes, ..RingConfig::default() };
         let (near, far) = (Arc::clone(&self.bells[near]), Arc::clone(&self.bells[far]));
         let made = crossing(&config, Arc::clone(&near), &[Arc::clone(&far)]);
         let (writer, mut readers) =

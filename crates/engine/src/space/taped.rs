@@ -318,6 +318,9 @@ impl Space {
                 }
             }
             self.settle();
+            // Who waits for room is woken when half of a ring is free, and this space may go on
+            // with less than that only when another ring is filled.
+            self.control.ring();
             self.bell.sleep_for(ticket, WAIT);
         }
     }
