@@ -160,6 +160,10 @@ fn v5_what_the_kernel_refuses_runs_in_a_thread_and_says_so() {
         assert_eq!(space(&ran, "rx"), first, "{refuses}: {}", ran.err);
         let says = ran.err.contains(&format!("`{node}` runs in thread0"));
         assert_eq!(says, refuses != "nothing", "{refuses}: {}", ran.err);
+        let refused = ran.ledger["refused"].as_array().expect("an array");
+        let named: Vec<_> = refused.iter().map(|one| (&one["filter"], &one["space"])).collect();
+        let wanted = (&Value::from(node), &Value::from("thread0"));
+        assert_eq!(named, Vec::from_iter(says.then_some(wanted)), "{refuses}: {}", ran.ledger);
         told.push(report(&ran, "count"));
     }
     assert!(told[0]["blocks"] > 0 && told.iter().all(|one| *one == told[0]), "{told:?}");

@@ -13,6 +13,9 @@
 //! - `change`: what follows the kernel changes;
 //! - `shared`: several lines in one program; `handout`: of several users;
 //! - `privilege`: without any.
+//! - `shared`: several lines in one program;
+//! - `privilege`: without any;
+//! - `rights`: with some capabilities and not with others.
 //!
 //! All of them need root and say so. Nothing leaves the name spaces.
 #![forbid(unsafe_code)]
@@ -35,6 +38,7 @@ mod numbers;
 mod observer;
 mod overload;
 mod privilege;
+mod rights;
 mod send;
 mod shared;
 mod streams;

@@ -2,7 +2,8 @@
 
 use crate::scratch::Scratch;
 use serde_json::Value;
-use std::fs::{self, File};
+use std::fs::{self, File, Permissions};
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdout, Command, Stdio};
 use std::sync::OnceLock;
@@ -96,6 +97,9 @@ impl Observer {
         line: &str,
         (out, folder): (Stdio, Scratch),
     ) -> Self {
+        // Who runs it may be nobody.
+        let everybody = Permissions::from_mode(0o777);
+        fs::set_permissions(folder.path(""), everybody).expect("our folder");
         command.args(["run", "--json", "--report=report"]).args(options).arg(line);
         command.current_dir(folder.path(""));
         command.env("TZ", "UTC").env("NO_COLOR", "1");

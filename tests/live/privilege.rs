@@ -10,7 +10,7 @@ use testkit::need;
 use testkit::net::Namespace;
 
 /// The program where everybody may run it.
-fn for_everybody(folder: &Scratch) -> PathBuf {
+pub(crate) fn for_everybody(folder: &Scratch) -> PathBuf {
     let copy = folder.path("streamline");
     std::fs::copy(program(), &copy).expect("a copy");
     copy

@@ -5,7 +5,7 @@
 //! meaning.
 
 use crate::arguments::{ExplainArguments, RunArguments};
-use crate::report::json_line;
+use crate::report::{Refused, json_line, refused};
 use crate::shared::member::Starter;
 use crate::status::Status;
 use crate::{analyze, line, run, terminal};
@@ -35,7 +35,9 @@ pub(crate) fn explain(given: &ExplainArguments) -> Status {
             tell_changes(&text, &plan);
         }
         Ok(terminal::print(&match () {
-            () if given.json => json_line(&Explained::new(&plan, &machine)),
+            () if given.json => {
+                json_line(&Explained::new(&plan, &machine, &explain::names(&plan.graph)))
+            }
             () if given.dot => explain::dot(&plan),
             () => explain::text(&plan, &machine),
         }))
@@ -65,6 +67,9 @@ struct Explained<'p> {
     spaces: Vec<Space<'p>>,
     filters: Vec<Filter<'p>>,
     edges: Vec<Edge>,
+    /// What the kernel would not run when it came to it; what it refuses beforehand stands among
+    /// the candidates.
+    refused: Vec<Refused<'p>>,
     /// Filters whose report is the output of the line.
     reports: Vec<String>,
     /// What sources that can ask the kernel ask it.
@@ -97,6 +102,8 @@ struct OnKernel<'p> {
     open: bool,
     /// Why not.
     why: Option<&'p str>,
+    /// Whether programs are verified as those of somebody without CAP_PERFMON.
+    hardened: Option<bool>,
 }
 
 #[derive(Serialize, Debug)]
@@ -158,8 +165,7 @@ struct Ring {
 }
 
 impl<'p> Explained<'p> {
-    fn new(plan: &'p Plan, machine: &'p Machine) -> Self {
-        let names = explain::names(&plan.graph);
+    fn new(plan: &'p Plan, machine: &'p Machine, names: &'p [String]) -> Self {
         Self {
             version: VERSION,
             policy: match plan.choice.policy {
@@ -183,10 +189,11 @@ impl<'p> Explained<'p> {
                     path: space.part,
                 })
                 .collect(),
-            filters: filters(plan, &names),
+            filters: filters(plan, names),
             reports: plan.reports.iter().map(|id| names[id.0].clone()).collect(),
-            edges: edges(plan, &names),
-            ahead: ahead(plan, &names),
+            edges: edges(plan, names),
+            refused: refused(plan, names),
+            ahead: ahead(plan, names),
         }
     }
 }
@@ -194,8 +201,12 @@ impl<'p> Explained<'p> {
 impl<'p> OnMachine<'p> {
     fn new(machine: &'p Machine) -> Self {
         let kernel = match &machine.kernel {
-            Kernel::Open { release, .. } => OnKernel { release, open: true, why: None },
-            Kernel::Closed { release, why } => OnKernel { release, open: false, why: Some(why) },
+            Kernel::Open { release, hardened } => {
+                OnKernel { release, open: true, why: None, hardened: Some(*hardened) }
+            }
+            Kernel::Closed { release, why } => {
+                OnKernel { release, open: false, why: Some(why), hardened: None }
+            }
         };
         let costs = &machine.costs;
         Self {

@@ -5,6 +5,7 @@
 
 use super::Report;
 use engine::report::Reported;
+use pipeline::plan::Plan;
 use serde::Serialize;
 use std::collections::BTreeMap;
 
@@ -39,6 +40,8 @@ pub(super) struct Run<'r> {
     sources: Vec<Source<'r>>,
     filters: Vec<Filter<'r>>,
     edges: Vec<Edge<'r>>,
+    /// What the kernel would not run of what was to run there.
+    refused: Vec<Refused<'r>>,
     failures: Vec<Failure<'r>>,
     imbalances: Vec<Imbalance<'r>>,
 }
@@ -105,6 +108,15 @@ struct Events {
     idle: u64,
 }
 
+/// A filter that runs elsewhere because the kernel refused it.
+#[derive(Serialize, Debug)]
+pub(crate) struct Refused<'r> {
+    filter: &'r str,
+    /// Where it runs.
+    space: &'r str,
+    why: &'r str,
+}
+
 /// Why a path ended early.
 #[derive(Serialize, Debug)]
 struct Failure<'r> {
@@ -152,6 +164,7 @@ pub(super) fn run<'r>(report: &'r Report<'_>) -> Run<'r> {
         sources: sources(report),
         filters: filters(report),
         edges: edges(report),
+        refused: refused(report.plan, &report.names),
         failures: failures(report),
         imbalances: report
             .imbalances
@@ -236,6 +249,16 @@ fn edges<'r>(report: &'r Report<'_>) -> Vec<Edge<'r>> {
             }
         })
         .collect()
+}
+
+/// What the kernel refused of a plan.
+pub(crate) fn refused<'r>(plan: &'r Plan, names: &'r [String]) -> Vec<Refused<'r>> {
+    let each = plan.refused.iter().map(|refused| Refused {
+        filter: &names[refused.node.0],
+        space: &plan.space_of(refused.node).name,
+        why: &refused.why,
+    });
+    each.collect()
 }
 
 fn failures<'r>(report: &'r Report<'_>) -> Vec<Failure<'r>> {

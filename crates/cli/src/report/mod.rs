@@ -165,4 +165,4 @@ pub(crate) fn quoted(text: &str) -> String {
     format!("'{}'", text.replace('\'', "'\\''"))
 }
 
-pub(crate) use json::line as json_line;
+pub(crate) use json::{Refused, line as json_line, refused};
