@@ -98,7 +98,7 @@ fn sum(tallies: &[(Chain, Tally)]) -> Tally {
 #[test]
 fn every_chain_answers_as_its_filters_do() {
     let Some(()) = need::bpf() else { return };
-    let total = sum(&sit_all(&borders(), &[1, 3, 17]));
+    let total = sum(&sit_all(&borders(), &[1, 7, 37]));
     println!("{} chains: {total:?}", chains(3).len());
     assert!(total.answered > 10_000 && total.refused * 20 < total.packets, "{total:?}");
 }
@@ -109,7 +109,7 @@ fn every_twin_answers_frames_cut_at_every_length() {
     let (borders, chains) = (borders(), chains(1));
     let tallies = at_every_target(|target| {
         let each = chains.iter().enumerate().filter_map(|(number, chain)| {
-            let frames = borders.iter().skip(number).step_by(7);
+            let frames = borders.iter().skip(number).step_by(17);
             let cuts = frames.flat_map(|frame| exam::cuts(frame)).map(Packet::new);
             Some((chain.clone(), sit(chain, target, cuts)?))
         });

@@ -9,11 +9,9 @@
 //! - `streams`: put together live as off a capture;
 //! - `filter`: what the kernel already leaves out;
 //! - `take`: frames that the host does not get;
-//! - `kernel`: what runs there as a whole;
+//! - `kernel`: what runs there as a whole; `segment`: what is told of it;
 //! - `change`: what follows the kernel changes;
 //! - `shared`: several lines in one program; `handout`: of several users;
-//! - `privilege`: without any.
-//! - `shared`: several lines in one program;
 //! - `privilege`: without any;
 //! - `rights`: with some capabilities and not with others.
 //!
@@ -39,6 +37,7 @@ mod observer;
 mod overload;
 mod privilege;
 mod rights;
+mod segment;
 mod send;
 mod shared;
 mod streams;

@@ -93,7 +93,7 @@ const VERBS: &[Verb] = &[
     },
     Verb {
         name: "mutants",
-        usage: "",
+        usage: "[FILTER]",
         summary: "twins with one slip in them: does the exam catch them? takes minutes",
         run: test::mutants,
     },

@@ -123,12 +123,14 @@ pub(crate) fn netns(root: &Path, arguments: &[String]) -> Outcome {
     counted(root, vec![command], true).into()
 }
 
-/// `mutants`: all slips in all twins, with optimisation.
+/// `mutants`: all slips in all twins, or in those of one filter, with optimisation.
 pub(crate) fn mutants(root: &Path, arguments: &[String]) -> Outcome {
-    if !arguments.is_empty() {
-        return Outcome::Usage("`mutants` takes no arguments".to_owned());
-    }
     let mut command = cargo::cargo(root);
+    match arguments {
+        [] => {}
+        [filter] => drop(command.env("STREAMLINE_MUTANTS_OF", filter)),
+        _ => return Outcome::Usage("`mutants` takes the name of a filter, or nothing".to_owned()),
+    }
     command.args(["test", "--release", "--package", "streamline-tests", "--test", "kernel", "--"]);
     command.args(["--ignored", "--exact", "mutants::all_broken_twins_are_caught", "--nocapture"]);
     counted(root, vec![command], true).into()

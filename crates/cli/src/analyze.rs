@@ -8,8 +8,9 @@ use crate::terminal;
 use engine::calibrate::{self, Kept};
 use engine::ledger::EdgeKind;
 use engine::run::Outcome;
-use pipeline::explain::{self, Seen};
-use pipeline::plan::{COSTS_VERSION, Costs, Machine, Plan, Remembered};
+use pipeline::explain::{self, Seen, SeenProgram};
+use pipeline::graph::NodeId;
+use pipeline::plan::{COSTS_VERSION, Costs, Machine, Plan, PlannedEdge, Remembered};
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -94,6 +95,21 @@ fn seen(plan: &Plan, outcome: &Outcome) -> Seen {
         if counted.kind == EdgeKind::Ring {
             edge.events = counted.events.map(|events| events.total());
         }
+    }
+    for program in &outcome.programs {
+        // What goes on to another thread is told of when it gets there.
+        let leaves = |edge: &&usize| matches!(plan.edges.get(**edge), Some(PlannedEdge::Kernel(_)));
+        for edge in program.edges.iter().filter(leaves) {
+            if let Some(edge) = seen.edges.get_mut(*edge) {
+                edge.events = Some(program.bells);
+            }
+        }
+        seen.programs.push(SeenProgram {
+            source: NodeId(program.source),
+            frames: program.frames,
+            bells: program.bells,
+            measured: program.measured,
+        });
     }
     seen
 }

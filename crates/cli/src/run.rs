@@ -91,6 +91,7 @@ pub(crate) fn go(
     let settings = Settings {
         count: given.count,
         timed: given.is_timed(),
+        programs_timed: given.analyze,
         refuses: given.kernel_refuses,
         ..Settings::default()
     };

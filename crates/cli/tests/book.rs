@@ -5,9 +5,11 @@
 mod common;
 
 use common::{Folder, Ran};
+use std::net::UdpSocket;
 use std::path::Path;
-use std::process::Command;
+use std::process::{Command, Stdio};
 use testkit::need;
+use testkit::net::{Namespace, until, watches};
 
 /// Instead of a pause: until the server listens on port 8000 and somebody has a packet socket.
 const READY: &str = "until grep -q ':1F40 .* 0A ' /proc/net/tcp && \
@@ -78,4 +80,88 @@ fn sharing_can_be_tried_without_privilege() {
     assert_eq!(ran.status, Some(0), "{ran:?}");
     assert!(ran.out.contains("generate rate=1000 | count\n"), "{ran:?}");
     assert!(ran.out.contains("\nfilter ") && ran.err.contains("none lost"), "{ran:?}");
+}
+
+fn page(name: &str) -> String {
+    let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/book").join(name);
+    std::fs::read_to_string(page).unwrap()
+}
+
+/// The blocks of a page that are indented by four spaces or more.
+fn blocks(page: &str) -> Vec<Vec<&str>> {
+    let mut blocks = vec![Vec::new()];
+    for line in page.lines() {
+        match line.strip_prefix("    ") {
+            Some(line) => blocks.last_mut().unwrap().push(line),
+            None if line.is_empty() && !blocks.last().unwrap().is_empty() => {
+                blocks.last_mut().unwrap().push("");
+            }
+            None => blocks.push(Vec::new()),
+        }
+    }
+    blocks.retain(|block| block.iter().any(|line| !line.is_empty()));
+    blocks
+}
+
+/// A line without its figures and the room that they take.
+fn plain(line: &str) -> String {
+    let words = line.split_whitespace().map(|word| {
+        let is_figure = |c: char| c.is_ascii_digit() || matches!(c, '.' | '-' | '\u{2013}');
+        if word.chars().all(is_figure) { "N" } else { word }
+    });
+    words.collect::<Vec<_>>().join(" ")
+}
+
+/// The request of the first block that is marked `pipe`.
+fn first_request(page: &str) -> &str {
+    let (_, rest) = page.split_once("```pipe\n").unwrap();
+    rest.split_once("\n```").unwrap().0
+}
+
+#[test]
+fn the_kernel_chapter_shows_what_explain_says() {
+    let page = page("08-kernel.md");
+    let folder = Folder::new();
+    let ran = folder.run(&["explain", first_request(&page)]);
+    assert_eq!(ran.status, Some(0), "{ran:?}");
+    if !ran.out.contains(" takes programs") {
+        let _: Option<()> = need::skip("needs a kernel that takes programs");
+        return;
+    }
+    let shown = &blocks(&page)[0];
+    assert!(shown.len() > 8, "{shown:?}");
+    // By the table of costs that is built in, so the figures are the same, too.
+    let said: Vec<String> = ran.out.lines().map(plain).collect();
+    let missing: Vec<_> = shown.iter().filter(|line| !said.contains(&plain(line))).collect();
+    assert!(missing.is_empty(), "explain does not say {missing:#?}, but\n{}", ran.out);
+}
+
+/// The note of a refusal, and the tables of what then ran.
+#[test]
+fn the_kernel_chapter_shows_what_is_said_of_a_refusal() {
+    let Some(()) = need::bpf() else { return };
+    let Some(space) = Namespace::new() else { return };
+    space.ip("link set lo up");
+    let page = page("08-kernel.md");
+    let blocks = blocks(&page);
+    let shown = blocks.iter().find(|block| block[0].starts_with("note: ")).unwrap();
+    let folder = Folder::new();
+    let mut command = space.command(env!("CARGO_BIN_EXE_streamline"));
+    let line = "rx lo | ip | udp | count";
+    command.args(["run", "--stats", "--kernel-refuses=udp", "--count=1", line]);
+    command.current_dir(folder.path()).env("XDG_STATE_HOME", folder.path().join("state"));
+    command.env("NO_COLOR", "1").stdin(Stdio::null());
+    let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    until("it is attached", || {
+        assert!(child.try_wait().unwrap().is_none(), "it ended");
+        watches(&space, child.id())
+    });
+    space.enter(|| {
+        UdpSocket::bind("127.0.0.1:0").unwrap().send_to(&[7; 24], "127.0.0.1:9").unwrap()
+    });
+    until("it ends", || child.try_wait().unwrap().is_some());
+    let ran = Ran::from(child.wait_with_output().unwrap());
+    let said: Vec<String> = ran.err.lines().map(plain).collect();
+    let missing: Vec<_> = shown.iter().filter(|line| !said.contains(&plain(line))).collect();
+    assert!(missing.is_empty(), "it does not say {missing:#?}, but\n{}", ran.err);
 }

@@ -65,6 +65,13 @@ impl<'p> Interpreter<'p> {
         Self { program, machine: Machine::of(program) }
     }
 
+    /// The same judge where the kernel finds no memory in which to make a frame linear.
+    #[must_use]
+    pub fn starving(mut self) -> Self {
+        self.machine.starves = true;
+        self
+    }
+
     /// How many instructions the last run took: which way it went.
     pub fn steps(&self) -> u32 {
         self.machine.steps

@@ -66,6 +66,8 @@ pub struct Settings {
     pub count: Option<u64>,
     /// Measure the time in each filter (`--stats`).
     pub timed: bool,
+    /// Have the kernel measure the time of programs, too (`--analyze`).
+    pub programs_timed: bool,
     /// Edit nothing where it lies: every edit writes a copy.
     pub copies: bool,
     /// What the kernel is to refuse, besides what it does refuse: for tests.

@@ -9,7 +9,7 @@
 use crate::build::Path;
 use crate::control::Control;
 use crate::failure::PathFailure;
-use crate::kernel::Kernel;
+use crate::kernel::{Kernel, ProgramRan};
 use crate::ledger::Ledger;
 use crate::process;
 use crate::report::{self, Reported};
@@ -71,6 +71,8 @@ pub struct Outcome {
     pub reports: Vec<Reported>,
     /// Why paths ended early.
     pub failures: Vec<PathFailure>,
+    /// What programs in the kernel did as a whole.
+    pub programs: Vec<ProgramRan>,
     /// Whether a signal or the time limit stopped it.
     pub stopped: bool,
     /// How long it ran, in ns.
@@ -322,6 +324,8 @@ fn outcome(ended: Vec<Ended>, kernels: &[Kernels], stopped: bool, begin: u64) ->
     }
     let kernels = kernels.iter().map(Some).chain(std::iter::repeat(None));
     for (mut remains, kernels) in by_path.into_iter().zip(kernels) {
+        let programs = kernels.into_iter().flat_map(|(kernels, _)| kernels.iter().map(Kernel::ran));
+        outcome.programs.extend(programs);
         let inside = kernels.into_iter().flat_map(|(kernels, graph)| {
             kernels.iter().map(|kernel| kernel.remains(graph, &remains))
         });

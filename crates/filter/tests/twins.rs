@@ -40,9 +40,10 @@ fn every_twin_answers_as_its_filter_does() {
         for place in PLACES {
             // The longer the chain, the more of it others have shown.
             let step = match (chain.len(), place) {
-                (1, _) | (2, Place::Tc) => 1,
-                (2, _) => 5,
-                (_, Place::Tc) => 11,
+                (1, _) => 1,
+                (2, Place::Tc) => 3,
+                (2, _) => 11,
+                (_, Place::Tc) => 37,
                 _ => continue,
             };
             let Some(program) = fitting(chain, place) else { continue };
@@ -107,7 +108,7 @@ fn every_twin_answers_frames_cut_at_every_length() {
     for chain in chains(1) {
         for place in [Place::Xdp, Place::Tc] {
             let Some(program) = fitting(&chain, place) else { continue };
-            let step = if place == Place::Xdp { 4 } else { 13 };
+            let step = if place == Place::Xdp { 11 } else { 29 };
             let cut = borders.iter().step_by(step).flat_map(|frame| exam::cuts(frame));
             let tally = sit(&chain, &program, cut.map(Packet::new));
             tally.unwrap_or_else(|wrong| panic!("{wrong}"));

@@ -95,7 +95,9 @@ fn sit(stand: Stand) -> Option<Vec<Run>> {
     sys::process::pin_to(stage::PROCESSOR).unwrap();
     let net = Network::new()?;
     let mut frames = borders();
-    frames.retain(|frame| frame.len() >= 14);
+    // The kernel itself drops a frame that ends with its tag, before anybody sees it.
+    let ends = |frame: &[u8]| frame.len() < 20 && matches!(frame[12..14], [0x81, 0] | [0x88, 0xa8]);
+    frames.retain(|frame| frame.len() >= 14 && !ends(frame));
     let all = examined().into_iter().enumerate().map(|(number, (chain, hardened))| {
         let frames = frames.iter().skip(number % FRAMES_STEP).step_by(FRAMES_STEP);
         let frames: Vec<&[u8]> = frames.map(Vec::as_slice).collect();

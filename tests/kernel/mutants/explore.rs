@@ -11,6 +11,7 @@ use ebpf::insn::{SOURCE_REG, class};
 use ebpf::interpret::{Packet, Tag};
 use ebpf::{Place, Program};
 use std::collections::{BTreeSet, HashSet, VecDeque};
+use std::fmt;
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use wire::ethernet;
 
@@ -44,6 +45,84 @@ impl Case {
             tag: self.tag.map(|(tci, protocol)| Tag { tci, protocol }),
             is_unfilled: self.is_unfilled,
         }
+    }
+}
+
+impl Case {
+    /// The case cut and divided everywhere, with a tag beside, unfilled; and with each of these
+    /// numbers at every place.
+    pub(super) fn neighbours(&self, place: Place, reach: usize, numbers: &[u32]) -> Vec<Self> {
+        let mut all = self.shapes(place, reach);
+        let depth = (reach + 2).min(self.bytes.len());
+        for (at, width) in (0..depth).flat_map(|at| [1, 2, 4].map(|width| (at, width))) {
+            let Some(most) = u32::MAX.checked_shr(32 - 8 * width as u32) else { continue };
+            let fit = numbers.iter().filter(|n| **n <= most && (width == 1 || **n > most >> 16));
+            if at + width <= self.bytes.len() {
+                all.extend(fit.map(|number| self.with(at, width, *number)));
+            }
+        }
+        all
+    }
+
+    fn shapes(&self, place: Place, reach: usize) -> Vec<Self> {
+        let depth = (reach + 4).min(self.bytes.len());
+        // A tag is taken out of a whole header.
+        let least = if self.tag.is_some() { ethernet::LENGTH } else { 0 };
+        let cut = |end| Self { bytes: self.bytes[..end].to_vec(), ..self.clone() };
+        let mut all: Vec<Self> = (least..=depth).map(cut).collect();
+        if place == Place::Tc {
+            all.extend((0..=depth).map(|linear| Self { linear, ..self.clone() }));
+        }
+        if place != Place::Xdp && self.bytes.len() >= ethernet::LENGTH {
+            let tags = [(0, 0x8100), (0, 0x88a8), (0xefff, 0x8100), (1, 0x88a8)];
+            all.extend(tags.map(|tag| Self { tag: Some(tag), ..self.clone() }));
+        }
+        all.push(Self { is_unfilled: true, ..self.clone() });
+        all
+    }
+
+    /// With this number written there.
+    fn with(&self, at: usize, width: usize, number: u32) -> Self {
+        let mut case = self.clone();
+        let bytes = number.to_be_bytes();
+        case.bytes[at..at + width].copy_from_slice(&bytes[4 - width..]);
+        case
+    }
+
+    /// Some changes at random places.
+    pub(super) fn scatter(&mut self, reach: usize, numbers: &[u32], state: &mut u64) {
+        let mut random = |below: usize| {
+            *state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            (*state >> 33) as usize % below.max(1)
+        };
+        for _ in 0..=random(4) {
+            let depth = (reach + 2).min(self.bytes.len());
+            let (at, width) = (random(depth), [1, 2, 4][random(3)]);
+            let number = match random(2) {
+                0 => numbers[random(numbers.len())],
+                _ => random(usize::MAX) as u32,
+            };
+            if at + width <= self.bytes.len() {
+                *self = self.with(at, width, number);
+            }
+        }
+        if random(8) == 0 && self.tag.is_none() {
+            let end = random(self.bytes.len() + 1);
+            self.bytes.truncate(end);
+        }
+    }
+}
+
+impl fmt::Display for Case {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.bytes.iter().try_for_each(|byte| write!(f, "{byte:02x}"))?;
+        if self.linear < self.bytes.len() {
+            write!(f, " linear={}", self.linear)?;
+        }
+        if let Some((tci, protocol)) = self.tag {
+            write!(f, " tag={tci:04x}:{protocol:04x}")?;
+        }
+        if self.is_unfilled { write!(f, " unfilled") } else { Ok(()) }
     }
 }
 

@@ -40,6 +40,8 @@ pub(super) struct Run<'r> {
     sources: Vec<Source<'r>>,
     filters: Vec<Filter<'r>>,
     edges: Vec<Edge<'r>>,
+    /// Programs in the kernel.
+    programs: Vec<Program<'r>>,
     /// What the kernel would not run of what was to run there.
     refused: Vec<Refused<'r>>,
     failures: Vec<Failure<'r>>,
@@ -108,6 +110,19 @@ struct Events {
     idle: u64,
 }
 
+/// A program in the kernel as a whole.
+#[derive(Serialize, Debug)]
+struct Program<'r> {
+    /// The source that it stands for.
+    source: &'r str,
+    frames: u64,
+    /// How often it rang the bell of the thread that reads it.
+    bells: u64,
+    /// Runs that the kernel measured, and how long they took: with `--analyze`.
+    runs: Option<u64>,
+    run_ns: Option<u64>,
+}
+
 /// A filter that runs elsewhere because the kernel refused it.
 #[derive(Serialize, Debug)]
 pub(crate) struct Refused<'r> {
@@ -164,6 +179,7 @@ pub(super) fn run<'r>(report: &'r Report<'_>) -> Run<'r> {
         sources: sources(report),
         filters: filters(report),
         edges: edges(report),
+        programs: programs(report),
         refused: refused(report.plan, &report.names),
         failures: failures(report),
         imbalances: report
@@ -249,6 +265,17 @@ fn edges<'r>(report: &'r Report<'_>) -> Vec<Edge<'r>> {
             }
         })
         .collect()
+}
+
+fn programs<'r>(report: &'r Report<'_>) -> Vec<Program<'r>> {
+    let each = report.outcome.programs.iter().map(|ran| Program {
+        source: report.names.get(ran.source).map_or("", String::as_str),
+        frames: ran.frames,
+        bells: ran.bells,
+        runs: ran.measured.map(|(runs, _)| runs),
+        run_ns: ran.measured.map(|(_, ns)| ns),
+    });
+    each.collect()
 }
 
 /// What the kernel refused of a plan.

@@ -66,6 +66,8 @@ pub(super) struct Builder {
     unfit: Option<Unfit>,
     /// Stack bytes in use.
     pub(super) top: Depth,
+    /// The most stack bytes that were in use until now in this part.
+    pub(super) used: Depth,
     /// Which slot r0 to r5 hold.
     pub(super) held: [Option<Depth>; 6],
     stubs: Vec<Stub>,
@@ -121,6 +123,7 @@ impl Builder {
             asm,
             unfit: None,
             top: 0,
+            used: 0,
             held: [None; 6],
             stubs: Vec::new(),
             region_lost: false,

@@ -112,7 +112,7 @@ impl<'b> Translation<'b> {
         if let Some(first) = known.first_mut() {
             *first = Some(Known::START);
         }
-        let (x, scratch) = (b.slots(1), b.slots(1));
+        let (x, scratch) = (b.slots(1), b.row(4));
         let deepest = instructions.iter().filter(|i| uses_memory(**i)).map(|i| i.k & 15).max();
         let count = deepest.map_or(0, |deepest| deepest as Depth + 1);
         let words = b.slots(count);

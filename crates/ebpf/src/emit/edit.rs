@@ -179,16 +179,18 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
             length,
             |_| (),
             |b, base, at| {
+                // From the last to the first: the verifier of Linux 6.1 takes the first four bytes
+                // of a stack slot for a value that nobody may change in part.
                 let (words, rest) = bytes.as_chunks::<4>();
                 let (halves, last) = rest.as_chunks::<2>();
-                let mut at = at;
+                let mut at = at + length.cast_signed();
                 let mut store = |size: Size, value: i32| {
+                    at -= size.bytes() as i16;
                     b.asm.push(Insn::store(size, base, at, value));
-                    at += size.bytes() as i16;
                 };
-                words.iter().for_each(|word| store(Size::W, i32::from_ne_bytes(*word)));
-                halves.iter().for_each(|half| store(Size::H, u16::from_ne_bytes(*half).into()));
                 last.iter().for_each(|byte| store(Size::B, (*byte).into()));
+                halves.iter().for_each(|half| store(Size::H, u16::from_ne_bytes(*half).into()));
+                words.iter().rev().for_each(|word| store(Size::W, i32::from_ne_bytes(*word)));
             },
         );
     }
@@ -330,7 +332,7 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
         store: impl FnOnce(&mut Builder, Reg, i16),
     ) {
         let b = self.builder();
-        let slot = b.slots(i16::try_from(length.div_ceil(8)).unwrap_or(i16::MAX));
+        let slot = b.row(length);
         store(b, R10, -slot);
         b.hold_none();
         self.fetch_spot(to, R2);

@@ -71,7 +71,23 @@ impl Builder {
             return STACK_BYTES;
         }
         self.top += count * 8;
+        self.used = self.used.max(self.top);
         self.top
+    }
+
+    /// Slots in a row for so many bytes that are not written eight at a time. Before Linux 6.8
+    /// nobody without CAP_PERFMON may do that where a value was kept ("attempt to corrupt spilled
+    /// pointer"), so slots that were in use are first written whole.
+    pub(super) fn row(&mut self, length: u16) -> Depth {
+        let count = Depth::try_from(length.div_ceil(8)).unwrap_or(Depth::MAX).max(1);
+        let (first, used) = (self.top + 8, self.used);
+        let slot = self.slots(count);
+        if self.target.hardened {
+            for slot in (first..=slot.min(used)).step_by(8) {
+                self.asm.push(Insn::store(Size::DW, R10, -slot, 0));
+            }
+        }
+        slot
     }
 
     fn holder(&self, slot: Depth) -> Option<Reg> {
@@ -153,8 +169,7 @@ impl Builder {
 
     /// Copies the bytes to the stack.
     fn copy<'s>(&mut self, at: At<'s>, length: u16, miss: Label) -> Bytes<'s> {
-        let count = Depth::try_from(length.div_ceil(8)).unwrap_or(Depth::MAX).max(1);
-        let slot = self.slots(count);
+        let slot = self.row(length);
         let xdp = self.target.place == Place::Xdp;
         self.fetch_at(at, R2);
         self.asm.push(Insn::mov(R1, R6));

@@ -5,7 +5,7 @@
 //! would read; a slip in those changes no answer. One pass backwards is enough, because control
 //! only goes forward. In doubt an instruction matters.
 
-use crate::insn::{Helper, Insn, R0, R6, R10, SOURCE_REG, Size, class, mode};
+use crate::insn::{Helper, Insn, R0, R6, R10, SOURCE_REG, Size, atomic, class, mode};
 
 /// Bytes of stack.
 const STACK: usize = 512;
@@ -122,14 +122,29 @@ fn needs(insn: Insn, wanted: &mut Wanted) -> bool {
             wanted.register(R0.number());
             true
         }
-        // Stores to memory that others see, jumps, packet loads, atomic operations.
+        class::JMP | class::JMP32 => {
+            if insn.code != 0x05 {
+                wanted.register(insn.dst);
+            }
+            if from_register {
+                wanted.register(insn.src);
+            }
+            true
+        }
+        // Stores to memory that others see, packet loads, atomic operations.
         _ => {
             wanted.register(insn.dst);
-            wanted.register(insn.src);
             match insn.class() {
-                class::LD => wanted.register(R6.number()),
-                class::STX => wanted.register(R0.number()),
+                class::LD => {
+                    wanted.register(insn.src);
+                    wanted.register(R6.number());
+                }
+                class::STX => wanted.register(insn.src),
                 _ => {}
+            }
+            // Of atomic operations only this one compares with it.
+            if insn.code & 0xe0 == mode::ATOMIC && insn.imm == atomic::CMPXCHG {
+                wanted.register(R0.number());
             }
             if insn.code & 0xe0 == mode::ATOMIC && insn.dst == R10.number() {
                 wanted.stack = [true; STACK];
@@ -141,12 +156,14 @@ fn needs(insn: Insn, wanted: &mut Wanted) -> bool {
 
 /// A helper reads its arguments, and, unless it is known not to, everything on the stack.
 fn call(insn: Insn, wanted: &mut Wanted) {
-    use Helper::{CpuId, KtimeNs, SkbLoadBytes, SkbPullData, XdpBuffLen, XdpLoadBytes};
+    use Helper::{CpuId, KtimeNs, L3ChecksumReplace, L4ChecksumReplace, SkbLoadBytes};
+    use Helper::{SkbPullData, SkbVlanPop, XdpAdjustHead, XdpBuffLen, XdpLoadBytes};
     let (arguments, reads_memory) = match Helper::from_number(insn.imm) {
         Some(CpuId | KtimeNs) => (0, false),
-        Some(XdpBuffLen) => (1, false),
-        Some(SkbPullData) => (2, false),
+        Some(SkbVlanPop | XdpBuffLen) => (1, false),
+        Some(SkbPullData | XdpAdjustHead) => (2, false),
         Some(SkbLoadBytes | XdpLoadBytes) => (4, false),
+        Some(L3ChecksumReplace | L4ChecksumReplace) => (5, false),
         _ => (5, true),
     };
     wanted.registers &= !0b11_1111;

@@ -171,7 +171,7 @@ impl Run<'_, '_> {
     fn pull(&mut self) -> Result<u64, Why> {
         self.context_argument()?;
         let length = self.get(2)? as u32;
-        Ok(if self.memory.pull(length as usize) { 0 } else { ENOMEM })
+        Ok(if !self.starves && self.memory.pull(length as usize) { 0 } else { ENOMEM })
     }
 }
 

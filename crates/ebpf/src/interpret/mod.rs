@@ -81,6 +81,8 @@ pub struct Machine {
     pub now_ns: u64,
     /// What `get_smp_processor_id` answers.
     pub cpu: u32,
+    /// Whether the kernel finds no memory in which to make a frame linear or writable.
+    pub starves: bool,
     /// Instructions that one run may take.
     pub budget: u32,
     /// The further parts of the program, where tail calls lead.
@@ -100,7 +102,8 @@ impl Machine {
     /// A machine with these map values.
     pub fn new(maps: Vec<Vec<u8>>) -> Self {
         let (budget, parts) = (Self::BUDGET, Vec::new());
-        Self { maps, now_ns: 0, cpu: 0, budget, parts, frame: None, tag: None, steps: 0 }
+        let (frame, tag, starves) = (None, None, false);
+        Self { maps, now_ns: 0, cpu: 0, starves, budget, parts, frame, tag, steps: 0 }
     }
 
     /// A machine with the maps of this program, all zero.
@@ -118,6 +121,7 @@ impl Machine {
             memory: Memory::new(place, packet, &mut self.maps),
             now_ns: self.now_ns,
             cpu: self.cpu,
+            starves: self.starves,
         };
         run.regs[1] = CTX;
         run.regs[10] = STACK_TOP;
@@ -218,6 +222,7 @@ struct Run<'m, 'p> {
     memory: Memory<'m, 'p>,
     now_ns: u64,
     cpu: u32,
+    starves: bool,
 }
 
 impl Run<'_, '_> {

@@ -89,6 +89,7 @@ impl Builder<'_> {
                 host: self.host,
                 hardened: !crate::machine::is_trusted(),
                 refuses: self.settings.refuses,
+                timed: self.settings.programs_timed,
             })?;
             let used = self.plan.graph.node(first).filter();
             let name = used.map_or_else(String::new, title);

@@ -73,6 +73,10 @@ pub struct Ended {
     pub(super) states: HashMap<usize, Vec<u8>>,
     /// Frames that could not be copied for it.
     pub(super) failed: u64,
+    /// How often its bell was rung.
+    pub(super) bells: u64,
+    /// The runs of its programs that the kernel measured, and their time in ns.
+    pub(super) measured: (u64, u64),
 }
 
 impl Part {
@@ -236,6 +240,8 @@ impl Ended {
     pub fn text(&self) -> String {
         let Counted { ran, entered, passed, unselected, handed, reasons } = &self.counted;
         let mut text = format!("failed {}\nran {} {}\n", self.failed, ran.blocks, ran.bytes);
+        let _ = writeln!(text, "bells {}", self.bells);
+        let _ = writeln!(text, "measured {} {}", self.measured.0, self.measured.1);
         // Writing to a text does not fail.
         for (name, amounts) in COUNTS.iter().zip([entered, passed, unselected, handed]) {
             text.push_str(name);
@@ -266,6 +272,11 @@ impl Ended {
             let counted = &mut ended.counted;
             match name {
                 "failed" => ended.failed = rest.parse().ok()?,
+                "bells" => ended.bells = rest.parse().ok()?,
+                "measured" => {
+                    let (runs, ns) = rest.split_once(' ')?;
+                    ended.measured = (runs.parse().ok()?, ns.parse().ok()?);
+                }
                 "ran" => counted.ran = *amounts(rest)?.first()?,
                 "entered" => counted.entered = amounts(rest)?,
                 "passed" => counted.passed = amounts(rest)?,
@@ -322,7 +333,7 @@ mod tests {
             reasons: HashMap::from([((1, "not udp".to_owned()), 9)]),
         };
         let states = HashMap::from([(0, vec![0, 255, 16]), (3, Vec::new())]);
-        let ended = Ended { counted, states, failed: 3 };
+        let ended = Ended { counted, states, failed: 3, bells: 2, measured: (9, 900) };
         assert_eq!(Ended::from_text(&ended.text()), Some(ended));
         for wrong in ["failed x", "ran", "handed 1", "state 1 0", "state 1 zz", "reason 1 2", "?"] {
             assert_eq!(Ended::from_text(wrong), None, "{wrong}");

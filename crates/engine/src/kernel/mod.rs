@@ -21,6 +21,7 @@ pub mod point;
 mod told;
 mod tree;
 
+pub use told::ProgramRan;
 pub(crate) use told::Told;
 
 use crate::build::BuildError;
@@ -34,7 +35,7 @@ use point::{New, Points, Steps};
 use std::fmt;
 use std::sync::Arc;
 use sys::bpf::ring::place;
-use sys::bpf::{RingBuffer, Rings, Shape};
+use sys::bpf::{RingBuffer, Rings, Shape, Statistics};
 use tree::Tree;
 
 /// What the kernel would not take, and whose fault it is.
@@ -50,6 +51,8 @@ pub(crate) struct Kernel {
     /// The sources of this part that it stands for.
     sources: Vec<NodeId>,
     standing: Arc<dyn Held>,
+    /// As long as it is there, the kernel counts the time of programs.
+    _statistics: Option<Statistics>,
     place: Place,
 }
 
@@ -126,6 +129,8 @@ pub(crate) struct Wanted<'p> {
     /// Whether programs must load without CAP_PERFMON.
     pub(crate) hardened: bool,
     pub(crate) refuses: Refuses,
+    /// Whether the time of its runs is measured, where the kernel lets us.
+    pub(crate) timed: bool,
 }
 
 /// The most time between two bells that a program can count with, in ns.
@@ -141,6 +146,8 @@ impl Kernel {
         let place = Place::find(&planned.attach).map_err(|why| closed(why, source))?;
         let nodes = &wanted.nodes;
         let asked = Asked { graph, planned, nodes, source, hardened, refuses };
+        // Costs each run of every program 70 ns, so only where it was asked for.
+        let statistics = wanted.timed.then(|| Statistics::enable().ok()).flatten();
         let Lent { rings, bell, behind_tag, held } = wanted.host.add(&asked)?;
         let edges = behind_tag.iter().map(|behind_tag| Edge { behind_tag: *behind_tag });
         let gives = KernelSource::new(Parts {
@@ -153,7 +160,8 @@ impl Kernel {
             wait_ns: planned.ring.signal_ns.min(WAIT_MAX),
         });
         let tree = asked.tree();
-        Ok((Self { source, tree, sources, standing: held, place }, gives))
+        let kernel = Self { source, tree, sources, standing: held, place, _statistics: statistics };
+        Ok((kernel, gives))
     }
 }
 
@@ -167,6 +175,11 @@ impl Asked<'_> {
     fn new_line(&self, owner: u32) -> Result<New, BuildError> {
         let Self { graph, planned, source, refuses, .. } = *self;
         let tree = self.tree();
+        let (ways, most) = (tree.hands.len(), tap::HANDED_MAX);
+        if ways > most as usize {
+            let why = format!("it leaves the kernel on {ways} ways, and a line has {most}");
+            return Err(BuildError::Refused(Refusal { node: source, why }));
+        }
         let asked = graph.node(source).filter().and_then(|used| used.arguments.number("ring"));
         let shape = shape(&planned.ring, tree.hands.len(), asked)?;
         if let Some(refusal) = refuses.loading(&tree, graph, source) {

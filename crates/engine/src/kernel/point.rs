@@ -190,9 +190,12 @@ impl Point {
         }
         state.settle();
         let mut ended = Ended::default();
-        if let Some(line) = state.lines.iter().find(|line| line.number == number) {
+        let State { lines, running, .. } = &mut *state;
+        if let Some(line) = lines.iter_mut().find(|line| line.number == number) {
+            let running = running.as_ref().filter(|running| running.version.runs(number));
+            running.iter().for_each(|running| line.measure(running.version.program()));
             ended = line.ended();
-            if let Some(running) = state.running.as_ref().filter(|r| r.version.runs(number)) {
+            if let Some(running) = running {
                 ended.counted.add(&running.version.counted(line));
             }
         }
@@ -251,6 +254,7 @@ impl State {
             for line in self.lines.iter_mut().filter(|line| version.runs(line.number)) {
                 let counted = version.counted(line);
                 line.counted.add(&counted);
+                line.measure(version.program());
             }
         }
     }

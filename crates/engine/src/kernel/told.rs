@@ -29,6 +29,22 @@ pub(crate) struct Told {
     pub(crate) failed: u64,
 }
 
+/// What a program in the kernel did as a whole, for a line.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct ProgramRan {
+    /// The node of the source that it stands for; of several, the first.
+    pub source: usize,
+    /// The edges of the plan that leave it for a thread.
+    pub edges: Vec<usize>,
+    /// Frames that it was given.
+    pub frames: u64,
+    /// How often it rang the bell of the thread that reads it.
+    pub bells: u64,
+    /// Runs that the kernel measured, and how long they took, in ns; none where it did not. Other
+    /// lines may run in it, too.
+    pub measured: Option<(u64, u64)>,
+}
+
 /// Why a frame that was handed over did not arrive.
 const LAPPED: &str = "lapped";
 const NOT_COPIED: &str = "not copied";
@@ -55,6 +71,19 @@ impl Kernel {
         self.calls(graph, ended, &mut told);
         self.ways_out(graph, (process, ended), &mut told);
         Remains { nodes, kernel: Some(told), ..Remains::default() }
+    }
+
+    /// What the program did as a whole.
+    pub(crate) fn ran(&self) -> ProgramRan {
+        let ended = self.standing.ended();
+        let hands = self.tree.hands.iter().filter(|hand| matches!(hand.which, Which::Classes(_)));
+        ProgramRan {
+            source: self.source.0,
+            edges: hands.map(|hand| hand.edge).collect(),
+            frames: ended.counted.ran.blocks,
+            bells: ended.bells,
+            measured: Some(ended.measured).filter(|(runs, _)| *runs > 0),
+        }
     }
 
     /// What a step has taken: what came to it, but for what it was unsure of, for one of the nodes

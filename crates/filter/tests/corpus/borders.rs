@@ -30,7 +30,7 @@ pub(crate) fn borders() -> Vec<Vec<u8>> {
     change(39, &[0, 1, 7, 8, 9, 15, 16, 17]);
     change(38, &[1]);
     let datagram = &udp.bytes[34..];
-    for first in [0, 1, 42, 43, 44, 45, 50, 51, 52, 59, 60, 61, 134, 135, 136, 138, 139, 140, 141] {
+    for first in EXTENSIONS {
         for second in [17, 6, 60] {
             let header = [first, 0, 0, 0, 0, 0, 0, 0];
             frames.push(
@@ -44,9 +44,12 @@ pub(crate) fn borders() -> Vec<Vec<u8>> {
         }
     }
     let deep = [60, 0, 0, 0, 0, 0, 0, 0].repeat(2);
-    for third in [60, 17] {
+    for third in EXTENSIONS.into_iter().chain([60, 17]) {
         let chain = [&deep[..], &[third, 0, 0, 0, 0, 0, 0, 0], datagram].concat();
         frames.push(Frame::ipv6(60, &chain).bytes);
+    }
+    for kind in [0x0800_u16, 0x86dd, 0x8100, 0x05ff] {
+        frames.push(Frame::ethernet(&kind.to_be_bytes()).bytes);
     }
     for kind in [0x05ff_u16, 0x0600, 0x80ff, 0x8101, 0x88a7, 0x88a9, 0x90ff, 0x9101, 0x9100] {
         frames.push(Frame::ethernet(&[&kind.to_be_bytes(), &udp.bytes[14..]].concat()).bytes);
@@ -60,6 +63,7 @@ pub(crate) fn borders() -> Vec<Vec<u8>> {
     frames.push(six);
     frames.extend(spread(24));
     frames.push([&udp.bytes[..12], &[8, 0], &[0x47, 0, 0, 36], &udp.bytes[18..]].concat());
+    frames.extend(longest());
     let tag = |frame: &[u8], tag: [u8; 4]| [&frame[..12], &tag, &frame[12..]].concat();
     for index in 0..frames.len() {
         let tagged = tag(&frames[index], [0x81, 0, 0xef, 0xff]);
@@ -72,7 +76,91 @@ pub(crate) fn borders() -> Vec<Vec<u8>> {
         }
         frames.push(tagged);
     }
+    frames.extend(patterns());
+    frames.extend(lengths());
+    // A checksum that becomes zero when what `rewrite` is tried with changes.
+    let mut zero = udp.bytes;
+    zero[26..30].copy_from_slice(&[0x3f, 0xff, 0xff, 0xff]);
+    zero[40..42].copy_from_slice(&[0xff, 0xfe]);
+    zero[38..40].copy_from_slice(&[0, 1]);
+    frames.push(zero);
     frames
+}
+
+/// The numbers of extension headers, and those beside them.
+const EXTENSIONS: [u8; 19] =
+    [0, 1, 42, 43, 44, 45, 50, 51, 52, 59, 60, 61, 134, 135, 136, 138, 139, 140, 141];
+
+/// Headers at their longest, and what lies behind them cut by each length that they may state.
+fn longest() -> Vec<Vec<u8>> {
+    let mut frames = Vec::new();
+    let tag = |frame: &[u8], tag: [u8; 4]| [&frame[..12], &tag, &frame[12..]].concat();
+    for (protocol, ports) in
+        [(17_u8, (4000, 53)), (6, (4000, 80)), (6, (80, 4000)), (136, (80, 80))]
+    {
+        let payload = b"deep below";
+        let segment = match protocol {
+            17 => Frame::udp(ports.0, ports.1, payload).bytes.split_off(34),
+            _ => Frame::tcp(ports.0, ports.1, payload).bytes.split_off(34),
+        };
+        for words in [1, 10] {
+            let mut long = Frame::ipv4(protocol, &[&vec![1; words * 4], &segment[..]].concat());
+            long.bytes[14] += words as u8;
+            let tagged = tag(&long.bytes, [0x81, 0, 0, 9]);
+            frames.extend([tag(&tagged, [0x88, 0xa8, 0, 8]), long.bytes]);
+        }
+        let mut four = Frame::ipv4(protocol, &segment).bytes;
+        for total in 36..42 {
+            four[17] = total;
+            frames.push(four.clone());
+        }
+        for headers in 0..=2 {
+            let before = [[60, 0, 0, 0, 0, 0, 0, 0], [protocol, 0, 0, 0, 0, 0, 0, 0]];
+            let data = [before[2 - headers..].concat(), segment.clone()].concat();
+            let mut six = Frame::ipv6(if headers == 0 { protocol } else { 60 }, &data);
+            if headers == 1 {
+                six.bytes[54] = protocol;
+            }
+            for left in [0, 1, 3, 4, 7, 8, 9, 17, 18, 19, 20, segment.len()] {
+                six.bytes[19] = (headers * 8 + left) as u8;
+                frames.push(six.bytes.clone());
+            }
+            if headers > 0 {
+                frames.push(six.bytes[..54 + headers * 8 - 1].to_vec());
+                six.bytes[19] = (headers * 8 - 1) as u8;
+                frames.push(six.bytes);
+            }
+        }
+    }
+    frames
+}
+
+/// What `match` is examined with, where it is looked for: as it is, in the other case, with one bit
+/// wrong in each byte, and cut.
+fn patterns() -> Vec<Vec<u8>> {
+    let mut frames = Vec::new();
+    for pattern in [&b"et "[..], b"SH-2.0-o", b"bcdefgh"] {
+        let plain = [b"G", pattern, b" what follows it"].concat();
+        for at in 1..=pattern.len() {
+            for bit in [1, 2, 0x20, 0x80] {
+                let mut frame = plain.clone();
+                frame[at] ^= bit;
+                frames.push(frame);
+            }
+        }
+        let flipped =
+            plain.iter().map(|byte| if byte.is_ascii_alphabetic() { byte ^ 0x20 } else { *byte });
+        frames.push(flipped.collect());
+        frames.extend((1..=pattern.len() + 1).map(|end| plain[..end].to_vec()));
+        frames.push(plain);
+    }
+    frames
+}
+
+/// Frames whose lengths lie at the borders of powers of two.
+fn lengths() -> Vec<Vec<u8>> {
+    let with = |length: usize| Frame::udp(4000, 53, &vec![7; length - 42]).bytes;
+    [63, 64, 65, 127, 128, 255, 256, 257, 511, 512, 1023, 1024].map(with).into()
 }
 
 /// Frames whose transport checksum is that of the pseudo header: a card is to fill it in.

@@ -5,7 +5,7 @@
 //! can learn. Nothing here knows a clock: the figures are handed in. [SL §7.1]
 
 use super::table::{Column, Table};
-use super::{COLUMNS, names, number, plain_text};
+use super::{COLUMNS, names, number, plain_text, words};
 use crate::graph::NodeId;
 use crate::plan::{Costs, FilterCost, Plan, PlannedEdge, Share, SpaceKind};
 
@@ -23,6 +23,8 @@ pub struct Seen {
     pub nodes: Vec<SeenNode>,
     /// By edge of the plan.
     pub edges: Vec<SeenEdge>,
+    /// Programs in the kernel, whose filters are measured as a whole only.
+    pub programs: Vec<SeenProgram>,
 }
 
 /// What a run counted of a node.
@@ -47,11 +49,58 @@ pub struct SeenEdge {
     pub events: Option<u64>,
 }
 
-/// The tables of an analysis.
+/// What a run counted of a program in the kernel.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SeenProgram {
+    /// The source that it stands for.
+    pub source: NodeId,
+    /// Frames that it was given.
+    pub frames: u64,
+    /// How often it rang its bell.
+    pub bells: u64,
+    /// Runs that the kernel measured, and their time in ns.
+    pub measured: Option<(u64, u64)>,
+}
+
+/// The tables of an analysis, and what was measured of programs in the kernel.
 #[must_use]
 pub fn analysis(plan: &Plan, seen: &Seen) -> String {
     let names = names(&plan.graph);
-    format!("{}\n{}", nodes(plan, seen, &names), edges(plan, seen, &names))
+    let mut text = format!("{}\n{}", nodes(plan, seen, &names), edges(plan, seen, &names));
+    for program in &seen.programs {
+        text.push('\n');
+        words::wrapped(&mut text, &program.told(plan, &names), COLUMNS);
+    }
+    text
+}
+
+impl SeenProgram {
+    /// What it cost as a whole, beside what was expected, and how often it rang.
+    fn told(&self, plan: &Plan, names: &[String]) -> String {
+        let inside = plan.programs.iter().find(|program| program.sources.contains(&self.source));
+        let steps = inside.iter().flat_map(|program| &program.steps);
+        let nodes = steps.filter_map(|step| step.nodes.first().copied()).chain([self.source]);
+        let flow = |id: NodeId| plan.flows.0.get(id.0).copied().unwrap_or(1.0);
+        let of = |id| plan.expected(id).map(|ns| ns * flow(id) / flow(self.source));
+        let expected: f64 = nodes.filter_map(of).sum();
+        let name = names.get(self.source.0).map_or("", String::as_str);
+        let cost = match self.measured.filter(|(runs, _)| *runs > 0) {
+            Some((runs, ns)) => {
+                let measured = ns as f64 / runs as f64;
+                let far = mark(measured, expected);
+                let far = if far.is_empty() { far } else { format!(" ({far})") };
+                let (measured, expected) = (number(measured), number(expected));
+                format!("{measured} ns for a frame, {expected} expected{far}")
+            }
+            None => "the kernel did not tell how long it ran".to_owned(),
+        };
+        let bells = self.bells;
+        let each = each(self.frames, bells);
+        format!(
+            "program of {name}: {cost}; {} frames, {bells} bells, {each} frames each",
+            self.frames
+        )
+    }
 }
 
 fn nodes(plan: &Plan, seen: &Seen, names: &[String]) -> String {

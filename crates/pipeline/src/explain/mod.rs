@@ -14,7 +14,7 @@ mod words;
 
 pub(crate) use words::number;
 
-pub use analysis::{Seen, SeenEdge, SeenNode, analysis, learn};
+pub use analysis::{Seen, SeenEdge, SeenNode, SeenProgram, analysis, learn};
 pub use dot::dot;
 pub use help::help;
 pub use words::{bytes, is_path, names, nanoseconds, plain_text, shown, size, time};

@@ -19,6 +19,10 @@ pub struct Place {
 
 /// What could not be done.
 const CALL: &str = "watch";
+/// EINVAL.
+const INVALID: i32 = 22;
+/// What a kernel lacks that does not know the links by which programs stand there.
+const NEEDS_TCX: &str = "programs stand at an interface by TCX, which needs Linux 6.6";
 /// ENODEV.
 const NO_DEVICE: i32 = 19;
 
@@ -61,7 +65,12 @@ impl Place {
             Ok(Link::tcx(program, self.index, side, Anchor::Head, None))
         });
         let attached = attached.map_err(Closed::Nobody)?;
-        attached.map_err(|error| Closed::Program(error.to_string()))
+        attached.map_err(|error| {
+            // A kernel without this kind of link calls the argument invalid.
+            let old = error.errno == INVALID && sys::probe::tcx().is_err();
+            let why = if old { NEEDS_TCX.to_owned() } else { error.to_string() };
+            Closed::Program(why)
+        })
     }
 
     /// What was lost before a program saw it, by place, and what it saw.

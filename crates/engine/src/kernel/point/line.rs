@@ -9,7 +9,7 @@ use pipeline::graph::{Graph, NodeId};
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::sync::Arc;
 use sys::bpf::ring::place;
-use sys::bpf::{Map, RingBuffer, Rings, Shape};
+use sys::bpf::{Map, Program, RingBuffer, Rings, Shape};
 
 /// A line to be added.
 #[derive(Debug)]
@@ -38,6 +38,8 @@ pub(super) struct Line {
     pub(super) states: Vec<(usize, Map)>,
     /// What programs counted that run no more.
     pub(super) counted: Counted,
+    /// The runs of those that the kernel measured, and their time in ns.
+    pub(super) measured: (u64, u64),
     /// Whether it is to go, and could not.
     pub(super) leaving: bool,
 }
@@ -91,6 +93,7 @@ impl Line {
             bell_map,
             states: Vec::new(),
             counted: Counted::default(),
+            measured: (0, 0),
             leaving: false,
         };
         Ok((line, bell))
@@ -104,9 +107,27 @@ impl Line {
     pub(super) fn ended(&self) -> Ended {
         let states = self.states.iter();
         let states = states.filter_map(|(step, map)| Some((*step, map.get(0).ok()?))).collect();
+        Ended {
+            counted: self.counted.clone(),
+            states,
+            failed: self.word(place::FAILED),
+            bells: self.word(place::BELLS),
+            measured: self.measured,
+        }
+    }
+
+    /// Adds what a program ran, as the kernel has measured that.
+    pub(super) fn measure(&mut self, program: &Program) {
+        if let Ok(info) = program.info() {
+            self.measured.0 += info.runs;
+            self.measured.1 += info.run_time_ns;
+        }
+    }
+
+    /// A word of its memory, over all processors.
+    fn word(&self, at: u32) -> u64 {
         let cpus = 0..self.pointers.shape().cpus;
-        let failed = cpus.filter_map(|cpu| self.pointers.region(cpu)?.scratch(place::FAILED));
-        Ended { counted: self.counted.clone(), states, failed: failed.sum() }
+        cpus.filter_map(|cpu| self.pointers.region(cpu)?.scratch(at)).sum()
     }
 }
 

@@ -1,0 +1,123 @@
+//! What is told of a program in the kernel as a whole: its time, its bells; and what of a line does
+//! not fit into one, and says so.
+
+use crate::numbers::{SHORT, numbered};
+use crate::observer::{Observer, Ran, program};
+use crate::scratch::Scratch;
+use crate::send::send;
+use serde_json::Value;
+use std::process::{Command, Stdio};
+use testkit::need;
+use testkit::net::{CLIENT_DEVICE, Cable, Pair, SERVER_DEVICE, counters, until, watches};
+
+/// A cable over which nobody but the test sends, where programs can be loaded.
+fn silent() -> Option<Pair> {
+    need::bpf()?;
+    Pair::new(Cable { addresses: false, ..Cable::default() })
+}
+
+/// Sends so many datagrams to port 9, and waits until they have come.
+fn send_some(pair: &Pair, number: u64) {
+    let came = || counters(&pair.server, SERVER_DEVICE).expect("the device is there").received;
+    let before = came();
+    send(&pair.client, CLIENT_DEVICE, &numbered(0..number, SHORT));
+    until("they have come", || came() >= before + number);
+}
+
+fn filter<'r>(ran: &'r Ran, name: &str) -> &'r Value {
+    let filters = ran.ledger["filters"].as_array().expect("filters");
+    filters.iter().find(|filter| filter["name"] == name).unwrap_or_else(|| panic!("no {name}"))
+}
+
+fn refused(ran: &Ran) -> Vec<(&str, &str)> {
+    let refused = ran.ledger["refused"].as_array().expect("an array");
+    refused
+        .iter()
+        .map(|one| (one["filter"].as_str().expect("a name"), one["why"].as_str().expect("a text")))
+        .collect()
+}
+
+#[test]
+fn v4_an_analysis_tells_the_time_and_the_bells_of_a_program() {
+    let Some(pair) = silent() else { return };
+    let folder = Scratch::new();
+    let line = format!("rx {SERVER_DEVICE} | bpf \"udp port 9\" | print");
+    let mut command = pair.server.command(program());
+    command.args(["explain", "--analyze", &line]).current_dir(folder.path(""));
+    command.env("XDG_STATE_HOME", folder.path("state")).env("NO_COLOR", "1");
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = command.spawn().expect("it starts");
+    until("it is attached", || {
+        assert!(child.try_wait().expect("a child").is_none(), "it ended");
+        watches(&pair.server, child.id())
+    });
+    send_some(&pair, 500);
+    let process = child.id().to_string();
+    assert!(Command::new("kill").args(["-INT", &process]).status().expect("kill").success());
+    let output = child.wait_with_output().expect("it ends");
+    let told = [output.stdout, output.stderr].concat();
+    let told = String::from_utf8_lossy(&told).replace("\n   ", " ");
+    assert!(output.status.success(), "{told}");
+    let of = told.lines().find(|line| line.starts_with(" program of rx: "));
+    let of = of.unwrap_or_else(|| panic!("{told}"));
+    // Root in a name space of its own may have the time measured.
+    assert!(of.contains(" ns for a frame, ") && of.contains("; 500 frames, "), "{of}");
+    let bells = of.split(" bells").next().and_then(|head| head.rsplit(' ').next());
+    let bells: u64 = bells.and_then(|number| number.parse().ok()).expect("a number");
+    assert!(bells > 0, "{of}");
+    let edge =
+        told.lines().find(|line| line.contains("bpf → print") && line.contains("kernel ring"));
+    let edge = edge.unwrap_or_else(|| panic!("{told}"));
+    assert!(edge.split_whitespace().any(|word| word == bells.to_string()), "{edge}");
+}
+
+#[test]
+fn a_program_tells_its_frames_and_bells_in_the_ledger() {
+    let Some(pair) = silent() else { return };
+    let line = format!("rx {SERVER_DEVICE} | bpf \"udp port 9\" | pcap seen.pcap");
+    let observer = Observer::start(&pair.server, &line);
+    send_some(&pair, 200);
+    let ran = observer.stop();
+    ran.assert_whole();
+    let programs = ran.ledger["programs"].as_array().expect("an array");
+    let [program] = &programs[..] else { panic!("{}", ran.ledger) };
+    assert_eq!((&program["source"], &program["frames"]), (&"rx".into(), &200.into()));
+    let bells = program["bells"].as_u64().expect("a number");
+    assert!((1..=200).contains(&bells), "{program}");
+    assert_eq!(program["runs"], Value::Null, "nobody asked for its time");
+}
+
+/// Blocks are counted for `-c` in a thread: the filter that counts them stands behind the kernel.
+#[test]
+fn v5_a_number_of_blocks_is_counted_behind_the_kernel() {
+    let Some(pair) = silent() else { return };
+    let line = format!("rx {SERVER_DEVICE} | ip | udp | count");
+    let observer = Observer::given(&pair.server, &["--count=5"], &line);
+    send_some(&pair, 40);
+    let ran = observer.wait();
+    ran.assert_well();
+    assert_eq!(filter(&ran, "udp")["space"], "kernel", "{}", ran.err);
+    assert_eq!(filter(&ran, "count")["space"], "thread0", "{}", ran.err);
+    assert_eq!(filter(&ran, "count")["passed"]["blocks"], 5, "{}", ran.ledger);
+    let [(name, why)] = refused(&ran)[..] else { panic!("{}", ran.ledger) };
+    assert_eq!((name, why.contains("`-c`")), ("count", true), "{why}");
+    assert!(ran.err.contains("`count` runs in thread0: a number of blocks"), "{}", ran.err);
+}
+
+/// A program has so many ways out; a line that has more runs in a thread, whole, and says why.
+#[test]
+fn v5_a_line_with_more_ways_out_than_a_program_has_runs_in_a_thread() {
+    let Some(pair) = silent() else { return };
+    let ways: Vec<String> = (0..40).map(|way| format!("|{} pcap {way}.pcap", 9 + way)).collect();
+    let line = format!("rx {SERVER_DEVICE} | dport | ( {} )", ways.join(" + "));
+    let observer = Observer::given(&pair.server, &["--policy=deepest"], &line);
+    send_some(&pair, 30);
+    let ran = observer.stop();
+    ran.assert_whole();
+    assert_eq!(filter(&ran, "rx")["space"], "thread0", "{}", ran.err);
+    assert_eq!(ran.frames("0.pcap").len(), 30);
+    let [(name, why)] = refused(&ran)[..] else { panic!("{}", ran.ledger) };
+    assert_eq!(name, "rx");
+    assert!(why.contains("41 ways") && why.contains("31"), "{why}");
+    assert!(ran.err.contains(why), "{}", ran.err);
+}
