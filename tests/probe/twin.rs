@@ -23,8 +23,8 @@ fn dport() -> Chain {
 }
 
 const TARGETS: [Target; 4] = [
-    Target { place: Place::Tc, hardened: false, takes: false },
-    Target { place: Place::Xdp, hardened: false, takes: false },
+    Target { place: Place::Tc, hardened: false, takes: false, single: false },
+    Target { place: Place::Xdp, hardened: false, takes: false, single: false },
     Target::hardened(Place::Tc),
     Target::hardened(Place::Xdp),
 ];

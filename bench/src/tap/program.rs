@@ -29,7 +29,7 @@ pub(super) fn load(rings: &Rings, ring: &RingBuffer, bell: Bell) -> Result<Progr
         &layout,
         |s, on, _| {
             s.hand_over(HAND, on, Value::Const(1));
-            Ok(vec![HAND])
+            Ok(())
         },
         |_, _| {},
     );

@@ -121,6 +121,8 @@ pub const SOURCE_REG: u8 = 0x08;
 pub const PSEUDO_MAP: u8 = 1;
 /// Pseudo-source of `load64`: `imm` is a map, the second `imm` an offset into its first value.
 pub const PSEUDO_MAP_VALUE: u8 = 2;
+/// `src` of a call whose constant numbers a type of the kernel.
+pub const PSEUDO_FUNCTION: u8 = 2;
 
 /// Width of a memory access.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -264,6 +266,8 @@ pub enum Helper {
     SkbPullData = 39,
     /// (ctx, by) → 0 or an error; ends all packet pointers
     XdpAdjustHead = 44,
+    /// (map of sockets or devices, key, flags) → where the frame goes, or the flags
+    RedirectMap = 51,
     /// (ring, data, size, flags) → 0 or an error
     RingbufOutput = 130,
     /// (ctx) → length with fragments
@@ -275,7 +279,7 @@ pub enum Helper {
 }
 
 impl Helper {
-    const ALL: [(Self, &str); 15] = [
+    const ALL: [(Self, &str); 16] = [
         (Self::MapLookup, "map_lookup_elem"),
         (Self::KtimeNs, "ktime_get_ns"),
         (Self::CpuId, "get_smp_processor_id"),
@@ -287,6 +291,7 @@ impl Helper {
         (Self::SkbLoadBytes, "skb_load_bytes"),
         (Self::SkbPullData, "skb_pull_data"),
         (Self::XdpAdjustHead, "xdp_adjust_head"),
+        (Self::RedirectMap, "redirect_map"),
         (Self::RingbufOutput, "ringbuf_output"),
         (Self::XdpBuffLen, "xdp_get_buff_len"),
         (Self::XdpLoadBytes, "xdp_load_bytes"),
@@ -414,6 +419,11 @@ impl Insn {
     /// Calls a helper with r1 to r5; the answer is in r0, r1 to r5 are lost.
     pub fn call(helper: Helper) -> Self {
         Self { code: class::JMP | 0x80, imm: helper as i32, ..Self::default() }
+    }
+
+    /// Calls the function of the kernel that has this number among its types, as a helper.
+    pub fn call_kernel(function: i32) -> Self {
+        Self { src: PSEUDO_FUNCTION, ..Self { imm: function, ..Self::call(Helper::MapLookup) } }
     }
 
     /// Ends the program with r0.

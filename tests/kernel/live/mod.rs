@@ -38,7 +38,7 @@ struct Run {
 
 /// Attaches a chain, lets everything go by, and asks all judges.
 fn run(net: &Network, stand: Stand, hardened: bool, chain: Chain, frames: &[&[u8]]) -> Run {
-    let target = Target { place: stand.place(), hardened, takes: false };
+    let target = Target { place: stand.place(), hardened, takes: false, single: false };
     let program = program(&chain, target).unwrap_or_else(|unfit| panic!("{unfit}"));
     let (space, device) = match stand {
         Stand::Tcx(Side::Egress) => (&net.pair.client, CLIENT_DEVICE),

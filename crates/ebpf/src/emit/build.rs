@@ -20,7 +20,7 @@ use super::handle::{Answer, Base, Brand, Depth, Exit, Value};
 use super::link::{LONG, MUCH};
 use super::maps::{self, Table};
 use super::moved::map_slots;
-use super::tap::{self, Desk, Hand, Joint};
+use super::tap::{self, Desk, Ending, Hand, Kept};
 use super::{Finish, Target, UNSURE, Unfit};
 use crate::asm::{Asm, Label};
 use crate::insn::{Alu, Cond, Helper, Insn, R0, R1, R2, R6, R7, R8, R10, Size, atomic};
@@ -77,7 +77,11 @@ pub(super) struct Builder {
     pub(super) epoch: u16,
     /// Whether r9 may hold something else than the region of a tap.
     pub(super) region_lost: bool,
-    tap: Option<Joint>,
+    /// How each frame ends, of a program with a desk; and to whom frames went so far.
+    ending: Option<Ending>,
+    hands: Vec<Hand>,
+    /// Stack bytes that are never free.
+    pub(super) floor: Depth,
     pub(super) reach: u32,
     /// Instructions whose constant is `reach`.
     reach_at: Vec<usize>,
@@ -127,7 +131,9 @@ impl Builder {
             held: [None; 6],
             stubs: Vec::new(),
             region_lost: false,
-            tap: None,
+            ending: None,
+            hands: Vec::new(),
+            floor: 0,
             at_reach: Vec::new(),
             epoch: 0,
             reach: 0,
@@ -152,42 +158,48 @@ impl Builder {
         Self::begin_with(target, finish, None)
     }
 
-    /// A tap up to its first piece, and the exit for what is done with.
-    pub(super) fn begin_tap(target: Target, tap: Joint) -> (Box<Self>, Exit<'static>) {
-        Self::begin_with(target, Finish::Answer, Some(tap))
+    /// A program with a desk up to its first piece, and the exit for what is done with.
+    pub(super) fn begin_with_desk(target: Target, ending: Ending) -> (Box<Self>, Exit<'static>) {
+        Self::begin_with(target, Finish::Answer, Some(ending))
     }
 
     fn begin_with(
         target: Target,
         finish: Finish,
-        tap: Option<Joint>,
+        ending: Option<Ending>,
     ) -> (Box<Self>, Exit<'static>) {
         let mut b = Box::new(Self::new(target, finish));
-        b.tap = tap;
+        b.ending = ending;
         b.enter();
         let out = Exit { label: b.none, brand: Brand::default() };
         (b, out)
     }
 
-    /// Where a tap notes what it finds out; nowhere in other programs.
+    /// Where a program notes what it finds out; nowhere in most.
     pub(super) fn desk(&self) -> Desk {
-        self.tap.as_ref().map_or(Desk::NONE, |tap| tap.desk)
+        self.ending.as_ref().map_or(Desk::NONE, Ending::desk)
     }
 
     /// What a part begins with.
     fn enter(&mut self) {
         self.line();
         self.asm.push(Insn::mov(R6, R1));
-        if let Some(tap) = self.tap.take() {
-            self.region(&tap);
-            self.tap = Some(tap);
+        let ending = self.ending.take();
+        if let Some(ending) = &ending {
+            self.find_desk(ending);
         }
+        let tags = ending.as_ref().and_then(Ending::tags);
+        self.ending = ending;
         match self.target.place {
             Place::Tc if self.target.hardened => self.pointers(skb::DATA, skb::DATA_END),
             Place::Tc => self.pull(),
             Place::Xdp => self.pointers(0, 4),
             Place::Socket => {}
         }
+        if let Some(function) = tags {
+            self.ask_for_tag(function);
+        }
+        self.find_length();
     }
 
     /// Whether this part is long and may end here.
@@ -204,7 +216,7 @@ impl Builder {
     /// Knows nothing but the answer: the stack is free, the pointers are anew.
     pub(super) fn forget(&mut self) {
         self.forgot_at = self.asm.here();
-        self.top = 0;
+        self.top = self.floor;
         self.anew();
     }
 
@@ -276,18 +288,31 @@ impl Builder {
         self.bind(unsure);
     }
 
-    /// The tap, once its body has said to whom frames go.
-    pub(super) fn end_tap(
-        mut self: Box<Self>,
-        tap: &Joint,
-        done: Label,
-        hands: &[Hand],
-    ) -> Result<Program, Unfit> {
+    /// A frame goes to this one.
+    pub(super) fn hands_to(&mut self, hand: Hand) {
+        if !self.hands.contains(&hand) {
+            self.hands.push(hand);
+        }
+    }
+
+    /// The program with a desk, once its body has ended.
+    pub(super) fn end_with_desk(mut self: Box<Self>, done: Label) -> Result<Program, Unfit> {
         self.word = None;
         self.line();
         self.bind(done);
-        self.hand_over(tap, hands);
+        self.end_frame();
         self.assemble()
+    }
+
+    /// What becomes of a frame in the end.
+    fn end_frame(&mut self) {
+        let (ending, hands) = (self.ending.take(), mem::take(&mut self.hands));
+        match &ending {
+            None => {}
+            Some(Ending::Tap(joint)) => self.hand_over(joint, &hands),
+            Some(Ending::Take(take)) => self.lead(take, &hands),
+        }
+        self.ending = ending;
     }
 
     fn assemble(self: Box<Self>) -> Result<Program, Unfit> {
@@ -436,7 +461,7 @@ impl Builder {
 
     /// Nothing outlives this but the answer, unless an arm is open.
     pub(super) fn pack(&mut self, answer: Answer<'_>) -> Answer<'static> {
-        let floor = if self.depth == 0 { 0 } else { self.top };
+        let floor = if self.depth == 0 { self.floor } else { self.top };
         let (moved, top) = self.packed(floor, answer);
         self.top = top;
         self.hold_none();
@@ -483,6 +508,8 @@ impl Builder {
     pub(super) fn missing(&mut self, base: Base, end: u32, miss: Label) -> Label {
         let near = match self.target.place {
             Place::Socket => return miss,
+            // The frame ends where its only buffer does.
+            Place::Xdp if self.target.single => return miss,
             Place::Tc if self.target.hardened => 0,
             Place::Tc | Place::Xdp => PULL_MAX,
         };
@@ -522,13 +549,30 @@ impl Builder {
     }
 
     /// How long the frame is, all pieces of it: into r0.
-    fn frame_length(&mut self) {
-        if self.target.place == Place::Xdp {
+    pub(super) fn frame_length(&mut self) {
+        if self.target.place != Place::Xdp {
+            self.asm.push(Insn::load(Size::W, R0, R6, skb::LEN));
+        } else if self.is_length_a_difference() {
+            self.asm.push(Insn::mov(R0, R8));
+            self.asm.push(Insn::alu(Alu::Sub, R0, R7));
+        } else if self.is_length_kept() {
+            self.asm.push(Insn::load(Size::DW, R0, R10, Kept::LENGTH));
+        } else {
             self.asm.push(Insn::mov(R1, R6));
             self.call(Helper::XdpBuffLen);
-        } else {
-            self.asm.push(Insn::load(Size::W, R0, R6, skb::LEN));
         }
+        self.hold(R0, None);
+    }
+
+    /// Whether the frame is as long as the way from its first byte to its last linear one; only
+    /// whoever has CAP_PERFMON may ask for that.
+    fn is_length_a_difference(&self) -> bool {
+        self.target.place == Place::Xdp && self.target.single && !self.target.hardened
+    }
+
+    /// Whether the length of the frame is found once, for all of the program.
+    pub(super) fn is_length_kept(&self) -> bool {
+        matches!(self.ending, Some(Ending::Take(_))) && !self.is_length_a_difference()
     }
 
     // ---- counters

@@ -201,12 +201,7 @@ impl<'b> Translation<'b> {
     }
 
     fn length(&mut self, into_x: bool) -> u32 {
-        if self.b.target.place == Place::Xdp {
-            self.put(Insn::mov(R1, R6));
-            self.b.call(Helper::XdpBuffLen);
-        } else {
-            self.put(Insn::load(Size::W, R0, R6, skb::LEN));
-        }
+        self.b.frame_length();
         if !into_x {
             self.put(Insn::mov(R9, R0));
         }

@@ -250,6 +250,7 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
         b.call(Helper::XdpAdjustHead);
         let unsure = b.unsure();
         b.asm.jump_if(Cond::Ne, R0, 0, unsure);
+        b.find_length();
         b.changed();
     }
 

@@ -95,6 +95,7 @@ mod maps;
 mod moved;
 mod scope;
 mod state;
+pub mod take;
 pub mod tap;
 
 use std::borrow::Cow;
@@ -135,12 +136,15 @@ pub struct Target {
     /// Whether the frames are its own to change, because they were taken from the host; what is
     /// only observed stays as it is.
     pub takes: bool,
+    /// Whether every frame lies in one buffer: at XDP, because the program is loaded such that it
+    /// gets no others. Then nobody needs to be asked how long it is.
+    pub single: bool,
 }
 
 impl From<Place> for Target {
     /// For whoever has CAP_PERFMON.
     fn from(place: Place) -> Self {
-        Self { place, hardened: false, takes: false }
+        Self { place, hardened: false, takes: false, single: false }
     }
 }
 
@@ -148,13 +152,19 @@ impl Target {
     /// For programs that are loaded without CAP_PERFMON.
     #[must_use]
     pub const fn hardened(place: Place) -> Self {
-        Self { place, hardened: true, takes: false }
+        Self { place, hardened: true, takes: false, single: false }
     }
 
     /// The same for frames that were taken from the host, and may be changed.
     #[must_use]
     pub const fn taking(self) -> Self {
         Self { takes: true, ..self }
+    }
+
+    /// The same for frames that lie in one buffer each.
+    #[must_use]
+    pub const fn single(self) -> Self {
+        Self { single: true, ..self }
     }
 }
 

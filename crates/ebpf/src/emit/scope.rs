@@ -14,7 +14,7 @@ use super::handle::{
 };
 use super::lower::too_far;
 use super::{Emit, Unfit, ZERO};
-use crate::insn::{Alu, Cond, Helper, Insn, R0, R1, R6, Size};
+use crate::insn::{Alu, Cond, Insn, R0, R1, R6, Size};
 use crate::program::{Place, Word};
 
 /// A stretch of straight code; `'s` is its brand, `'o` that of the scope around it.
@@ -264,8 +264,7 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
             if meta != Meta::Length {
                 return self.constant(0);
             }
-            self.builder.asm.push(Insn::mov(R1, R6));
-            self.builder.call(Helper::XdpBuffLen);
+            self.builder.frame_length();
             return self.builder.keep(R0);
         }
         let field = match meta {

@@ -18,7 +18,8 @@
 use super::build::{Builder, skb};
 use super::handle::{Base, Exit, Layers, Num, Value};
 use super::scope::{Meta, Scope};
-use super::{Target, Unfit};
+use super::take::Take;
+use super::{Target, Unfit, Verdict};
 use crate::insn::{
     Alu, Cond, Helper, Insn, PSEUDO_MAP, PSEUDO_MAP_VALUE, R0, R1, R2, R3, R4, R5, R6, R7, R8, R9,
     R10, Reg, Size, atomic,
@@ -49,6 +50,10 @@ pub mod at {
     pub const BELLS_FAILED: i16 = CHOSEN + 48;
     /// What each of those to whom the frame goes shall see of it: 16 bytes each.
     pub const HANDED: i16 = CHOSEN + 64;
+    /// Four bytes: by which interface a taken frame goes out, one more than its key; 0: by none.
+    pub const DEVICE: i16 = CHOSEN + 56;
+    /// Frames that were to go out by an interface, and did not.
+    pub const NOT_SENT: i16 = BELLS;
     /// Tallies: blocks and bytes, eight each.
     pub const TALLIES: i16 = HANDED + 16 * super::HANDED_MAX as i16;
     /// The end of the page.
@@ -289,16 +294,13 @@ pub struct Hand {
     pub edge: u32,
 }
 
-/// All to whom frames may go, or why the body cannot be a program.
-pub type Hands = Result<Vec<Hand>, Unfit>;
-
 /// Makes a tap. `body` is given the layers of an untouched frame, and the exit for what is done
 /// with. `unsure` says what becomes of frames of which not even the first bytes can be read; it
 /// must not read any.
 pub fn tap(
     target: impl Into<Target>,
     tap: &Tap,
-    body: impl for<'p> FnOnce(&mut Scope<'p, 'static>, Layers<'p>, Exit<'p>) -> Hands,
+    body: impl for<'p> FnOnce(&mut Scope<'p, 'static>, Layers<'p>, Exit<'p>) -> Result<(), Unfit>,
     unsure: impl for<'p> FnOnce(&mut Scope<'p, 'static>, Layers<'p>),
 ) -> Result<Program, Unfit> {
     joint(target, &tap.into(), body, unsure)
@@ -308,20 +310,76 @@ pub fn tap(
 pub fn joint(
     target: impl Into<Target>,
     joint: &Joint,
-    body: impl for<'p> FnOnce(&mut Scope<'p, 'static>, Layers<'p>, Exit<'p>) -> Hands,
+    body: impl for<'p> FnOnce(&mut Scope<'p, 'static>, Layers<'p>, Exit<'p>) -> Result<(), Unfit>,
     unsure: impl for<'p> FnOnce(&mut Scope<'p, 'static>, Layers<'p>),
 ) -> Result<Program, Unfit> {
     let target = target.into();
     if target.place != Place::Tc {
         return Err(Unfit::new("a tap stands at traffic control"));
     }
-    let (builder, out) = Builder::begin_tap(target, joint.clone());
+    made(target, Ending::Tap(joint.clone()), body, unsure)
+}
+
+/// Makes a program that ends each frame like this.
+pub(super) fn made(
+    target: Target,
+    ending: Ending,
+    body: impl for<'p> FnOnce(&mut Scope<'p, 'static>, Layers<'p>, Exit<'p>) -> Result<(), Unfit>,
+    unsure: impl for<'p> FnOnce(&mut Scope<'p, 'static>, Layers<'p>),
+) -> Result<Program, Unfit> {
+    let (builder, out) = Builder::begin_with_desk(target, ending);
     let mut scope = Scope::root(builder);
-    let hands = body(&mut scope, Layers::untouched(), out)?;
+    body(&mut scope, Layers::untouched(), out)?;
     let first = scope.builder().unsure();
     scope.builder().leave_body(out.label, first);
     unsure(&mut scope, Layers::untouched());
-    scope.into_builder().end_tap(joint, out.label, &hands)
+    scope.into_builder().end_with_desk(out.label)
+}
+
+/// How a program with a desk ends each frame.
+#[derive(Clone, Debug)]
+pub(super) enum Ending {
+    /// It copies what was handed over, and lets the frame by.
+    Tap(Joint),
+    /// The frame goes nowhere else.
+    Take(Take),
+}
+
+impl Ending {
+    /// The function that tells of tags.
+    pub(super) const fn tags(&self) -> Option<i32> {
+        match self {
+            Self::Tap(_) => None,
+            Self::Take(take) => take.tags,
+        }
+    }
+
+    pub(super) const fn desk(&self) -> Desk {
+        match self {
+            Self::Tap(joint) => joint.desk,
+            Self::Take(take) => Desk { stride: take.stride, ..Desk::PLAIN },
+        }
+    }
+
+    const fn cpus(&self) -> u32 {
+        match self {
+            Self::Tap(joint) => joint.cpus,
+            Self::Take(take) => take.cpus,
+        }
+    }
+}
+
+/// What is on the stack all the time: where the desk of this processor is, and either which one it
+/// is, or the tag of the frame and its length.
+pub(super) struct Kept;
+
+impl Kept {
+    pub(super) const DESK: i16 = -8;
+    pub(super) const CPU: i16 = -16;
+    pub(super) const TAG: i16 = -16;
+    pub(super) const LENGTH: i16 = -24;
+    /// Slots that this takes.
+    const SLOTS: i16 = 3;
 }
 
 impl<'s, 'o: 's> Scope<'s, 'o> {
@@ -355,6 +413,7 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
         if outlet >= desk.outlets || u32::from(hand.reader) >= READERS_MAX {
             return b.refuse(Unfit::new("it is handed over on too many ways"));
         }
+        b.hands_to(hand);
         let place = desk.handed(hand.number);
         b.find_region();
         b.fetch(class, R1);
@@ -442,7 +501,7 @@ pub const fn is_behind_tag(on: &Layers<'_>) -> bool {
 }
 
 /// The number of the first map that somebody else made, until the program's own are counted.
-const GIVEN: u32 = 0x7000;
+pub(super) const GIVEN: u32 = 0x7000;
 
 /// Whether a number is that of a map that somebody else made.
 pub(super) const fn is_given(number: i32) -> bool {
@@ -463,15 +522,12 @@ pub(super) fn number_given(code: &mut [Insn], own: usize) {
     }
 }
 
-/// Places on the stack: where the desk of this processor is and which one it is, all the time; and
-/// what is free again once the body has ended.
-const REGION: i16 = -8;
-const CPU: i16 = -16;
-const NOW: i16 = -24;
-const POSITION: i16 = -32;
-const END: i16 = -40;
-const LENGTH: i16 = -48;
-const RECORDS: i16 = -56;
+/// Places on the stack that are free again once the body has ended.
+const NOW: i16 = -32;
+const POSITION: i16 = -40;
+const END: i16 = -48;
+const LENGTH: i16 = -56;
+const RECORDS: i16 = -64;
 /// Offset in `__sk_buff`.
 const SEGMENT: i16 = 176;
 /// What becomes of a frame: the next program looks at it.
@@ -489,31 +545,37 @@ fn in_order(region: Reg, word: i16) -> Insn {
 
 impl Builder {
     /// r9 points at the desk of this processor.
-    pub(super) fn region(&mut self, joint: &Joint) {
+    pub(super) fn find_desk(&mut self, ending: &Ending) {
+        let desk = ending.desk();
         let known = self.asm.label();
         self.asm.push(Insn::call(Helper::CpuId));
-        self.asm.jump_if(Cond::Lt, R0, joint.cpus.cast_signed(), known);
-        self.asm.push(Insn::mov(R0, NEXT));
+        self.asm.jump_if(Cond::Lt, R0, ending.cpus().cast_signed(), known);
+        // All that there can be have one.
+        self.asm.push(Insn::mov(R0, Verdict::Pass.value(self.target.place)));
         self.asm.push(Insn::exit());
         self.asm.bind(known);
-        if !joint.is_plain() {
-            self.asm.push(Insn::store(Size::DW, R10, CPU, R0));
+        if matches!(ending, Ending::Tap(joint) if !joint.is_plain()) {
+            self.asm.push(Insn::store(Size::DW, R10, Kept::CPU, R0));
         }
-        self.asm.push(Insn::alu(Alu::Mul, R0, joint.desk.stride.cast_signed()));
+        self.asm.push(Insn::alu(Alu::Mul, R0, desk.stride.cast_signed()));
         self.asm.push_wide(Insn::load_map_value(R9, GIVEN, 0));
         self.asm.push(Insn::alu(Alu::Add, R9, R0));
-        for outlet in 0..joint.desk.outlets {
-            self.asm.push(Insn::store(Size::DW, R9, joint.desk.word(outlet), 0));
+        for outlet in 0..desk.outlets {
+            self.asm.push(Insn::store(Size::DW, R9, desk.word(outlet), 0));
+        }
+        if matches!(ending, Ending::Take(_)) {
+            self.asm.push(Insn::store(Size::W, R9, at::DEVICE, 0));
         }
         self.hold_none();
-        self.slots(2);
-        self.asm.push(Insn::store(Size::DW, R10, REGION, R9));
+        self.slots(Kept::SLOTS);
+        self.floor = self.top;
+        self.asm.push(Insn::store(Size::DW, R10, Kept::DESK, R9));
     }
 
     /// Has the desk in r9 again where somebody may have used that for something else.
-    fn find_region(&mut self) {
+    pub(super) fn find_region(&mut self) {
         if self.region_lost {
-            self.asm.push(Insn::load(Size::DW, R9, R10, REGION));
+            self.asm.push(Insn::load(Size::DW, R9, R10, Kept::DESK));
         }
     }
 
@@ -522,7 +584,7 @@ impl Builder {
         if map == 0 {
             return R9;
         }
-        self.asm.push(Insn::load(Size::DW, R0, R10, CPU));
+        self.asm.push(Insn::load(Size::DW, R0, R10, Kept::CPU));
         self.asm.push(Insn::alu(Alu::Mul, R0, stride.cast_signed()));
         self.asm.push_wide(Insn::load_map_value(reg, GIVEN + map, 0));
         self.asm.push(Insn::alu(Alu::Add, reg, R0));
@@ -761,7 +823,7 @@ impl Builder {
         self.add_one(region, at::BELLS_FAILED);
     }
 
-    fn add_one(&mut self, region: Reg, word: i16) {
+    pub(super) fn add_one(&mut self, region: Reg, word: i16) {
         self.asm.push(Insn::load(Size::DW, R1, region, word));
         self.asm.push(Insn::alu(Alu::Add, R1, 1));
         self.asm.push(Insn::store(Size::DW, region, word, R1));

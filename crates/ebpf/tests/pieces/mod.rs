@@ -64,9 +64,9 @@ pub const CHAINS: &[&[Step]] = &[
 
 /// Every place, with packet pointers and without.
 pub const TARGETS: [Target; 5] = [
-    Target { place: Place::Tc, hardened: false, takes: false },
-    Target { place: Place::Xdp, hardened: false, takes: false },
-    Target { place: Place::Socket, hardened: false, takes: false },
+    Target { place: Place::Tc, hardened: false, takes: false, single: false },
+    Target { place: Place::Xdp, hardened: false, takes: false, single: false },
+    Target { place: Place::Socket, hardened: false, takes: false, single: false },
     Target::hardened(Place::Tc),
     Target::hardened(Place::Xdp),
 ];

@@ -121,6 +121,14 @@ impl Frames {
         })
     }
 
+    /// Copies bytes that begin at an address, of a frame that came; whether they lie in one.
+    #[must_use]
+    pub fn copy(&self, address: u64, to: &mut [u8]) -> bool {
+        let length = u32::try_from(to.len()).unwrap_or(u32::MAX);
+        let at = usize::try_from(address).unwrap_or(usize::MAX);
+        self.umem.holds(address, length) && self.umem.memory().copy(at, to)
+    }
+
     /// A socket at a queue: the first one registers the memory, others share it.
     pub(super) fn bind(&self, settings: Settings) -> Result<Socket> {
         let mut first = self.first.lock().unwrap_or_else(PoisonError::into_inner);

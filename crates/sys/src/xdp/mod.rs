@@ -21,7 +21,7 @@ mod umem;
 
 pub use frames::Frames;
 pub use receiver::Receiver;
-pub use redirect::{Led, Redirect, Stamp};
+pub use redirect::{Asks, Led, Make, Redirect, Stamp};
 pub use ring::{Completion, Descriptor, Fill, Rx, Tx};
 pub use sender::{Packet, Pushed, Sender};
 pub use socket::{Mode, Settings, Socket, Statistics, Woken};

@@ -25,9 +25,22 @@ const LINE: u32 = 64;
 pub struct Redirect {
     sockets: Map,
     program: Program,
-    counters: Mapping,
+    /// None: it is somebody else's program, who knows where it counts.
+    counters: Option<Mapping>,
     queues: u32,
 }
+
+/// How a program can ask the driver of a frame for the tag that it took out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Asks {
+    /// The function, by the number of its type in the kernel.
+    pub function: i32,
+    /// The interface of the driver: such a program is loaded for that one alone.
+    pub interface: u32,
+}
+
+/// Makes a program that leads frames to these sockets by the number of their queue.
+pub type Make<'m, E> = &'m dyn Fn(&Map, Option<Asks>) -> std::result::Result<Program, E>;
 
 /// What the program has counted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -81,15 +94,40 @@ impl Redirect {
         interface: u32,
         ready: impl Fn(&Self) -> std::result::Result<(), E>,
     ) -> std::result::Result<(Self, XdpAttached), E> {
-        let asks = kernel_function("bpf_xdp_metadata_rx_vlan_tag");
-        let asking = asks.map(|asks| Self::made(name, queues, fragments, Some((asks, interface))));
-        if let Some(Ok(asking)) = asking {
+        let make = |asks| Ok(Self::made(name, queues, fragments, asks)?);
+        Self::first_that_fits(interface, &make, &ready)
+    }
+
+    /// The same with another program.
+    pub fn place_by<E: From<LoadError> + From<Error>>(
+        (name, queues): (&str, u32),
+        make: Make<'_, E>,
+        interface: u32,
+        ready: impl Fn(&Self) -> std::result::Result<(), E>,
+    ) -> std::result::Result<(Self, XdpAttached), E> {
+        let queues = queues.clamp(1, QUEUES_MAX);
+        let made = |asks| {
+            let sockets = Map::xdp_sockets(name, queues)?;
+            let program = make(&sockets, asks)?;
+            Ok(Self { sockets, program, counters: None, queues })
+        };
+        Self::first_that_fits(interface, &made, &ready)
+    }
+
+    fn first_that_fits<E: From<LoadError> + From<Error>>(
+        interface: u32,
+        make: &dyn Fn(Option<Asks>) -> std::result::Result<Self, E>,
+        ready: &dyn Fn(&Self) -> std::result::Result<(), E>,
+    ) -> std::result::Result<(Self, XdpAttached), E> {
+        let function = kernel_function("bpf_xdp_metadata_rx_vlan_tag");
+        let asks = function.map(|function| Asks { function: function.cast_signed(), interface });
+        if let Some(Ok(asking)) = asks.map(|asks| make(Some(asks))) {
             ready(&asking)?;
             if let Ok(link) = asking.attach(interface, XdpMode::Native) {
                 return Ok((asking, XdpAttached { link, mode: XdpMode::Native, refused: None }));
             }
         }
-        let made = Self::load(name, queues, fragments)?;
+        let made = make(None)?;
         ready(&made)?;
         let attached = Link::xdp_any(&made.program, interface)?;
         Ok((made, attached))
@@ -99,19 +137,19 @@ impl Redirect {
         name: &str,
         queues: u32,
         fragments: bool,
-        asks: Option<(u32, u32)>,
+        asks: Option<Asks>,
     ) -> std::result::Result<Self, LoadError> {
         let refused = |error: Error| LoadError { error, log: String::new(), missing: Vec::new() };
         let queues = queues.clamp(1, QUEUES_MAX);
         let sockets = Map::xdp_sockets(name, queues).map_err(refused)?;
         let counters = Map::array(name, queues * LINE, 1, true).map_err(refused)?;
         let maps = (sockets.as_fd().as_raw_fd(), counters.as_fd().as_raw_fd());
-        let code = code(maps, queues, asks.map(|(function, _)| function.cast_signed()));
+        let code = code(maps, queues, asks.map(|asks| asks.function));
         let license = if asks.is_some() { License::MitOrGpl } else { License::House };
-        let device = asks.map(|(_, interface)| interface);
+        let device = asks.map(|asks| asks.interface);
         let load = Load { fragments, license, device, ..Load::new(Kind::Xdp, name, &code) };
         let program = load.load()?;
-        let counters = counters.map().map_err(refused)?;
+        let counters = Some(counters.map().map_err(refused)?);
         Ok(Self { sockets, program, counters, queues })
     }
 
@@ -141,12 +179,15 @@ impl Redirect {
         self.sockets.remove(&queue.to_ne_bytes()).map(drop)
     }
 
-    /// What was counted so far, all queues together.
+    /// What was counted so far, all queues together; nothing by another program.
     #[must_use]
     pub fn counted(&self) -> Led {
         let mut all = Led::default();
         for queue in 0..self.queues as usize {
-            let word = |at| self.counters.word(queue * LINE as usize + at).unwrap_or(0);
+            let word = |at| {
+                let counters = self.counters.as_ref();
+                counters.and_then(|all| all.word(queue * LINE as usize + at)).unwrap_or(0)
+            };
             all.led += word(0);
             all.passed += word(8);
         }

@@ -16,7 +16,7 @@
 
 mod device;
 mod losses;
-mod take;
+pub mod take;
 mod unpack;
 
 pub(crate) use losses::Losses;
@@ -109,20 +109,19 @@ pub const ENTRY: SourceEntry = SourceEntry {
 pub const SENT: SourceEntry =
     SourceEntry { description: &TX, open: |opening| open(opening, Direction::Sent) };
 
-/// Where a program at traffic control gives what the packet socket would.
+/// Where a program gives what the packet socket would, or the sockets of AF_XDP: at traffic control
+/// the one, at XDP the other.
 fn attach(arguments: &Arguments, side: Side) -> Result<Attach, String> {
     let interface = arguments.text("interface").ok_or("a program stands at one interface")?;
     if arguments.flag("both") {
         return Err("what goes both ways is in order at a packet socket alone".to_owned());
     }
-    if arguments.flag("promisc") {
+    let takes = arguments.text("how") == Some("take");
+    if arguments.flag("promisc") && !takes {
         return Err("a packet socket asks for frames for other hosts".to_owned());
     }
-    if arguments.text("how") == Some("take") {
-        return Err("what is taken comes by sockets of AF_XDP".to_owned());
-    }
     let netns = arguments.text("netns").map(str::to_owned);
-    Ok(Attach { interface: interface.to_owned(), netns, side, takes: false })
+    Ok(Attach { interface: interface.to_owned(), netns, side, takes })
 }
 
 /// How soon to look again when the next segment is still kept by somebody, in ns.

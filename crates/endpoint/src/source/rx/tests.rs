@@ -174,5 +174,9 @@ fn a_program_can_stand_for_it_at_one_interface_and_one_way() {
     assert_eq!(there.netns.as_deref(), Some("blue"));
     assert!(asked(&RX, &[]).is_err());
     assert!(asked(&RX, &[interface.clone(), ("both", yes.clone())]).is_err());
-    assert!(asked(&RX, &[interface, ("promisc", yes)]).is_err());
+    assert!(asked(&RX, &[interface.clone(), ("promisc", yes.clone())]).is_err());
+    let take = ("how", Value::Text("take".to_owned()));
+    let taken = Attach { takes: true, ..one(Side::Received) };
+    assert_eq!(asked(&RX, &[interface.clone(), ("promisc", yes), take.clone()]), Ok(taken));
+    assert!(asked(&RX, &[interface, ("both", Value::Flag(true)), take]).is_err());
 }

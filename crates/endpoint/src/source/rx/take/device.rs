@@ -12,12 +12,12 @@ use crate::fail::reason;
 use crate::{Failure, interface};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use sys::bpf::{Link, LinkTarget, LoadError, XdpAttached, XdpMode};
+use sys::bpf::{Link, LinkTarget, LoadError, Map, Program, XdpAttached, XdpMode};
 use sys::machine::Capabilities;
 use sys::net::{Interface, Links};
 use sys::packet::Socket as PacketSocket;
 use sys::poll::Group;
-use sys::xdp::{Frames, Receiver, Redirect, Settings};
+use sys::xdp::{Asks, Frames, Receiver, Redirect, Settings};
 use wire::link::LinkType;
 
 /// Frames of a queue where nobody says how much memory, at least and at most for all of them; at
@@ -36,8 +36,21 @@ const PAUSE: Duration = Duration::from_millis(5);
 /// More queues are not looked for.
 const QUEUES_MAX: u32 = 256;
 
+/// What a program is made with.
+#[derive(Clone, Copy, Debug)]
+pub struct Making<'m> {
+    /// The sockets to which it leads frames, by queue.
+    pub sockets: &'m Map,
+    /// How it may ask the driver for tags.
+    pub asks: Option<Asks>,
+    /// Whether it must take frames of several buffers.
+    pub fragments: bool,
+}
+
+/// Makes a program.
+pub type Maker<'m> = &'m (dyn Fn(&Making<'_>) -> Result<Program, LoadError> + Sync);
+
 /// What is asked.
-#[derive(Debug)]
 pub(super) struct Asked<'a> {
     pub(super) interface: &'a str,
     pub(super) netns: Option<&'a str>,
@@ -46,6 +59,8 @@ pub(super) struct Asked<'a> {
     pub(super) promiscuous: bool,
     /// Also from an interface that somebody may need.
     pub(super) force: bool,
+    /// Makes the program; none: one that leads everything here.
+    pub(super) make: Option<Maker<'a>>,
 }
 
 /// An interface whose frames come here.
@@ -66,6 +81,8 @@ pub(super) struct Device {
     _promiscuous: Option<PacketSocket>,
 }
 
+/// What people see who list programs.
+const NAME: &str = "streamline_take";
 /// What could not be done.
 const CALL: &str = "take from";
 
@@ -97,7 +114,15 @@ impl Device {
             all.into_iter().try_for_each(|(number, queue)| redirect.lead_to(number, queue))?;
             Ok::<(), Refusal>(())
         };
-        let placed = Redirect::place(("streamline_take", count, fragments), found.index, lead);
+        let placed = match asked.make {
+            None => Redirect::place((NAME, count, fragments), found.index, lead),
+            Some(make) => {
+                let made = |sockets: &Map, asks| {
+                    make(&Making { sockets, asks, fragments }).map_err(Refusal::Load)
+                };
+                Redirect::place_by((NAME, count), &made, found.index, lead)
+            }
+        };
         let (redirect, attached) = placed.map_err(|why| match why {
             Refusal::Load(error) => not_loaded(name, &error),
             Refusal::Call(error) if matches!(error.errno, EBUSY | EEXIST) => {

@@ -8,22 +8,28 @@
 //! hands them up, their tags are in place, and nobody says whether a checksum was left to a device.
 //!
 //! - [`device`]: everything in place, in the order in which nothing is lost;
-//! - [`routes`]: what nobody takes by mistake.
+//! - [`routes`]: what nobody takes by mistake;
+//! - [`ways`]: where a program looks at frames first, and says over which edges they leave it.
 
 mod device;
 mod routes;
+mod ways;
 
 use super::unpack::{TAG, put_back};
 use super::{DOWN_NS, KEPT_NS};
+use crate::source::kernel::Arrived;
 use crate::{Failure, Given, Intake, Opening, Seen, Source, UNREAD};
 use abi::{Class, ContextLane, DbufId, Entry, Flags, Marks, Place, RichPointer};
 use device::{Asked, Device};
+pub use device::{Maker, Making};
 use filter::{Amount, Time};
 use std::os::fd::{AsFd as _, BorrowedFd};
 use std::sync::Arc;
 use sys::memory::Lender;
 use sys::packet::layout::Tag;
 use sys::xdp::{Descriptor, Stamp};
+use ways::{Front, Ways};
+pub use ways::{Head, REST, WAY, WAYS_MAX};
 use wire::link::LinkType;
 
 struct Taking {
@@ -31,6 +37,8 @@ struct Taking {
     origin: u16,
     pieces: Vec<Descriptor>,
     entries: Vec<Entry>,
+    /// The ways on which frames come out of a program that looks at them first.
+    ways: Option<Ways>,
     long: Long,
     given: Amount,
     /// Longer than a block can be.
@@ -46,40 +54,61 @@ struct Taking {
 struct Long {
     bytes: Vec<u8>,
     time: Time,
+    front: Option<Front>,
     /// All of it is here.
     whole: bool,
 }
 
+/// Takes what an interface receives, all of it.
 pub(super) fn open(opening: &Opening<'_>) -> Result<Box<dyn Source>, Failure> {
-    let arguments = opening.arguments;
-    let Some(interface) = arguments.text("interface") else {
-        let hint = "name the interface: `rx eth0 take`";
-        return Err(Failure::new("take from", "all interfaces", "one is taken from").hint(hint));
-    };
-    if arguments.flag("both") {
-        let why = "what the host sends cannot be taken from it";
-        let hint = "leave `both=yes` or `take` out";
-        return Err(Failure::new("take from", interface, why).hint(hint));
+    Ok(Box::new(Taking::open(opening, None)?))
+}
+
+/// Takes what an interface receives and a program that `make` makes hands on, over ways on which
+/// frames begin like this.
+pub fn by_program(
+    opening: &Opening<'_>,
+    heads: Vec<Head>,
+    make: Maker<'_>,
+) -> Result<Box<dyn Source>, Failure> {
+    let taking = Taking::open(opening, Some(make))?;
+    Ok(Box::new(Taking { ways: Some(Ways::new(heads)), ..taking }))
+}
+
+impl Taking {
+    fn open(opening: &Opening<'_>, make: Option<Maker<'_>>) -> Result<Self, Failure> {
+        let arguments = opening.arguments;
+        let Some(interface) = arguments.text("interface") else {
+            let hint = "name the interface: `rx eth0 take`";
+            return Err(Failure::new("take from", "all interfaces", "one is taken from").hint(hint));
+        };
+        if arguments.flag("both") {
+            let why = "what the host sends cannot be taken from it";
+            let hint = "leave `both=yes` or `take` out";
+            return Err(Failure::new("take from", interface, why).hint(hint));
+        }
+        let device = Device::open(&Asked {
+            interface,
+            netns: arguments.text("netns"),
+            ring: arguments.number("ring"),
+            promiscuous: arguments.flag("promisc"),
+            force: opening.force,
+            make,
+        })?;
+        Ok(Self {
+            device,
+            origin: opening.origin,
+            pieces: Vec::new(),
+            entries: Vec::new(),
+            ways: None,
+            long: Long::default(),
+            given: Amount::default(),
+            too_long: 0,
+            unread: 0,
+            stopped: false,
+            closed: false,
+        })
     }
-    let device = Device::open(&Asked {
-        interface,
-        netns: arguments.text("netns"),
-        ring: arguments.number("ring"),
-        promiscuous: arguments.flag("promisc"),
-        force: opening.force,
-    })?;
-    Ok(Box::new(Taking {
-        device,
-        origin: opening.origin,
-        pieces: Vec::new(),
-        entries: Vec::new(),
-        long: Long::default(),
-        given: Amount::default(),
-        too_long: 0,
-        unread: 0,
-        stopped: false,
-        closed: false,
-    }))
 }
 
 impl Source for Taking {
@@ -88,10 +117,17 @@ impl Source for Taking {
         self.entries.clear();
         let clock = Clock::now();
         self.end_long(intake);
-        self.gather(intake, &clock)?;
+        if self.ways.as_ref().is_none_or(|ways| ways.waiting() == 0) {
+            self.gather(intake, &clock)?;
+        }
         if self.device.queues.len() > 1 {
             // Each queue is in order; a session stays in one (CONTRACT 16).
             self.entries.sort_by_key(|entry| entry.context.time);
+            self.ways.iter_mut().for_each(Ways::sort);
+        }
+        if let Some(ways) = &mut self.ways {
+            let pools = [intake.pool, intake.general.unwrap_or(intake.pool)];
+            ways.next(intake.room(), pools, &mut self.entries);
         }
         let put = intake.put_all(self.entries.iter().copied());
         debug_assert_eq!(put, self.entries.len(), "no more was taken than there is room for");
@@ -103,9 +139,18 @@ impl Source for Taking {
 
     fn seen(&self) -> Seen {
         let (counted, lost) = self.device.counted();
-        let mut dropped = self.device.losses.before();
-        let came = dropped.iter().map(|(_, count)| *count).chain([Some(counted.led)]);
-        let came: Option<u64> = came.sum();
+        let (came, mut dropped) = match &self.ways {
+            None => {
+                let dropped = self.device.losses.before();
+                let came = dropped.iter().map(|(_, count)| *count).chain([Some(counted.led)]);
+                (came.sum::<Option<u64>>(), dropped)
+            }
+            // What the program has seen it counts itself, and knows whoever made it.
+            Some(_) => {
+                let here = self.given.blocks + self.too_long + self.unread;
+                (lost.map(|lost| lost + here), Vec::new())
+            }
+        };
         dropped.push(("ring", lost));
         let left = [("too long", self.too_long), (UNREAD, self.unread)];
         let left = left.into_iter().filter(|(_, count)| *count > 0);
@@ -134,12 +179,20 @@ impl Source for Taking {
             self.unread = self.count_unread();
         }
     }
+
+    fn edge(&self) -> Option<usize> {
+        self.ways.as_ref().map(|ways| ways.edge)
+    }
+
+    fn arrived(&self) -> Vec<Arrived> {
+        self.ways.as_ref().map_or_else(Vec::new, Ways::arrived)
+    }
 }
 
 impl Taking {
     /// Takes as many packets off the queues as there is room for.
     fn gather(&mut self, intake: &Intake<'_>, clock: &Clock) -> Result<(), Failure> {
-        let room = intake.room().saturating_sub(self.entries.len());
+        let room = intake.room().saturating_sub(self.arrived_here());
         let share = room.div_ceil(self.device.queues.len().max(1));
         let mut left = room;
         for number in 0..self.device.queues.len() {
@@ -168,6 +221,11 @@ impl Taking {
         Ok(())
     }
 
+    /// Blocks that are here and were not put.
+    fn arrived_here(&self) -> usize {
+        self.entries.len() + self.ways.as_ref().map_or(0, Ways::waiting)
+    }
+
     fn receive(&mut self, number: usize, most: usize) -> Result<usize, Failure> {
         let Some(queue) = self.device.queues.get_mut(number) else { return Ok(0) };
         queue
@@ -191,13 +249,25 @@ impl Taking {
         let first = self.long.bytes.is_empty();
         let mut at = at;
         if first {
-            let stamp = stamp(draft.get_mut(at.saturating_sub(Stamp::BYTES)..at));
+            let stamp = match &self.ways {
+                None => stamp(draft.get_mut(at.saturating_sub(Stamp::BYTES)..at)),
+                Some(ways) => {
+                    let Some((front, stamp)) = draft.get(at..end).and_then(|b| ways.read(b)) else {
+                        drop(draft);
+                        return Err(self.broken("a frame came without what stands in front"));
+                    };
+                    at += ways.front();
+                    self.long.front = Some(front);
+                    stamp
+                }
+            };
             self.long.time = clock.time(stamp.time);
             at -= restored(stamp.tag, at, &mut draft);
         }
         if first && !piece.continues {
+            let head = [draft.get(at).copied().unwrap_or_default()];
             let place = draft.commit(end).within(offset(at), offset(end - at));
-            self.entries.push(self.entry(intake.pool.id(), place));
+            self.arrive((intake.pool.id(), place), &head);
             return Ok(());
         }
         self.long.bytes.extend_from_slice(draft.get(at..end).unwrap_or_default());
@@ -211,7 +281,7 @@ impl Taking {
 
     /// Gives a packet that was put together, if there is one and room for it.
     fn end_long(&mut self, intake: &Intake<'_>) {
-        if !self.long.whole || intake.room() <= self.entries.len() {
+        if !self.long.whole || intake.room() <= self.arrived_here() {
             return;
         }
         let pool = intake.general.unwrap_or(intake.pool);
@@ -225,13 +295,23 @@ impl Taking {
             });
             // No room now: it is tried again.
             let Some((place, _)) = copied else { return };
-            self.entries.push(self.entry(pool.id(), place));
+            let head = [bytes.first().copied().unwrap_or_default()];
+            self.arrive((pool.id(), place), &head);
         }
         self.long.bytes.clear();
         self.long.whole = false;
     }
 
-    fn entry(&self, dbuf: DbufId, place: Place) -> Entry {
+    /// A whole frame is there.
+    fn arrive(&mut self, at: (DbufId, Place), head: &[u8]) {
+        let stamped = (self.origin, self.long.time);
+        match (&mut self.ways, &self.long.front) {
+            (Some(ways), Some(front)) => ways.send(front, at, head, stamped),
+            _ => self.entries.push(self.entry(at)),
+        }
+    }
+
+    fn entry(&self, (dbuf, place): (DbufId, Place)) -> Entry {
         let (origin, time) = (self.origin, self.long.time);
         let context = ContextLane { time, session: 0, origin, flags: Flags::NONE };
         let marks = Marks::frame(LinkType::ETHERNET.0, place.length(), place.length());
@@ -262,11 +342,28 @@ impl Taking {
     /// Packets that came and that nobody takes.
     fn count_unread(&mut self) -> u64 {
         let mut packets = u64::from(self.long.whole);
+        if let Some(ways) = &mut self.ways {
+            packets += ways.waiting() as u64;
+            ways.leave_all();
+            if let Some(front) = self.long.front.filter(|_| self.long.whole) {
+                ways.leave(&front);
+            }
+        }
         for queue in &mut self.device.queues {
             self.pieces.clear();
             // What cannot be read is not counted, and shows as a ledger that does not balance.
             let _ = queue.receive(&mut self.pieces, usize::MAX);
             packets += self.pieces.iter().filter(|piece| !piece.continues).count() as u64;
+            let Some(ways) = &mut self.ways else { continue };
+            let mut begins = true;
+            for piece in &self.pieces {
+                let mut bytes = vec![0; ways.front()];
+                if begins && self.device.frames.copy(piece.address, &mut bytes) {
+                    let read = ways.read(&bytes);
+                    read.iter().for_each(|(front, _)| ways.leave(front));
+                }
+                begins = !piece.continues;
+            }
         }
         packets
     }
