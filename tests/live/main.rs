@@ -10,6 +10,8 @@
 //! - `filter`: what the kernel already leaves out;
 //! - `take`: frames that the host does not get;
 //! - `kernel`: what runs there as a whole; `segment`: what is told of it;
+//! - `taking`: frames that the host does not get, decided in the kernel;
+//! - `kernel`: what runs there as a whole;
 //! - `change`: what follows the kernel changes;
 //! - `shared`: several lines in one program; `handout`: of several users;
 //! - `privilege`: without any;
@@ -42,4 +44,5 @@ mod send;
 mod shared;
 mod streams;
 mod take;
+mod taking;
 mod weblog;

@@ -65,7 +65,20 @@ impl Observer {
 
     /// As [`Observer::start`], for a line that takes the frames of this device.
     pub(crate) fn taking(space: &Namespace, device: &str, line: &str) -> Self {
-        let mut observer = Self::spawn(space.command(program()), line);
+        Self::taking_given(space, device, &[], line)
+    }
+
+    /// The same with these options.
+    pub(crate) fn taking_given(
+        space: &Namespace,
+        device: &str,
+        options: &[&str],
+        line: &str,
+    ) -> Self {
+        let folder = Scratch::new();
+        let out = File::create(folder.path("out")).expect("a file");
+        let command = space.command(program());
+        let mut observer = Self::begin_with(command, options, line, (out.into(), folder));
         until(line, || {
             observer.assert_runs();
             is_taken(space, device)

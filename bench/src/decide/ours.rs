@@ -1,6 +1,6 @@
 //! `rx | ip | udp | dport |53 count` as the emitter makes it, loaded.
 
-use ebpf::emit::{self, Answer, Finish};
+use ebpf::emit::{self, Answer, Finish, Target};
 use ebpf::{Place, Word, insn};
 use filter::catalog::FILTERS;
 use filter::{Arguments, Description};
@@ -79,7 +79,9 @@ impl Generated {
 }
 
 fn emitted(place: Place) -> Result<ebpf::Program, String> {
-    let made = emit::program(place, Finish::Answer, |s, on, out| {
+    // It is loaded such that every frame lies in one buffer, as clang's program is.
+    let target = Target::from(place).single();
+    let made = emit::program(target, Finish::Answer, |s, on, out| {
         let mut answer = Answer::new(emit::NONE, on);
         for (at, name) in CHAIN.into_iter().enumerate() {
             let description = named(name)?;

@@ -212,8 +212,10 @@ fn packets(frames: &[Vec<u8>], target: Target) -> Vec<Packet<'_>> {
 
 /// The two forms that code has: direct access to what was made linear, with tags beside the frame;
 /// and, without CAP_PERFMON, copies through a helper. The other targets mix them.
-const TARGETS: [Target; 2] =
-    [Target { place: Place::Tc, hardened: false, takes: false, single: false }, Target::hardened(Place::Xdp)];
+const TARGETS: [Target; 2] = [
+    Target { place: Place::Tc, hardened: false, takes: false, single: false },
+    Target::hardened(Place::Xdp),
+];
 
 fn run(effort: Effort) -> Vec<Fate> {
     let only = std::env::var(ONLY).ok();

@@ -80,6 +80,12 @@ pub(super) struct Builder {
     /// How each frame ends, of a program with a desk; and to whom frames went so far.
     ending: Option<Ending>,
     hands: Vec<Hand>,
+    /// Whether it takes frames, and has a place for their length.
+    takes: bool,
+    /// Whether it sends any out by another interface.
+    pub(super) sends: bool,
+    /// Whether the tag of the frame lies beside it, at XDP.
+    pub(super) is_tag_out: bool,
     /// Stack bytes that are never free.
     pub(super) floor: Depth,
     pub(super) reach: u32,
@@ -133,6 +139,9 @@ impl Builder {
             region_lost: false,
             ending: None,
             hands: Vec::new(),
+            takes: false,
+            sends: false,
+            is_tag_out: false,
             floor: 0,
             at_reach: Vec::new(),
             epoch: 0,
@@ -169,6 +178,7 @@ impl Builder {
         ending: Option<Ending>,
     ) -> (Box<Self>, Exit<'static>) {
         let mut b = Box::new(Self::new(target, finish));
+        b.takes = matches!(ending, Some(Ending::Take(_)));
         b.ending = ending;
         b.enter();
         let out = Exit { label: b.none, brand: Brand::default() };
@@ -572,7 +582,7 @@ impl Builder {
 
     /// Whether the length of the frame is found once, for all of the program.
     pub(super) fn is_length_kept(&self) -> bool {
-        matches!(self.ending, Some(Ending::Take(_))) && !self.is_length_a_difference()
+        self.takes && !self.is_length_a_difference()
     }
 
     // ---- counters

@@ -14,7 +14,7 @@
 use super::build::{Builder, xdp};
 use super::handle::{Exit, Layers};
 use super::scope::Scope;
-use super::tap::{Ending, GIVEN, HANDED_MAX, Hand, Kept, at, made};
+use super::tap::{Desk, Ending, GIVEN, HANDED_MAX, Hand, Kept, at, made};
 use super::{Target, Unfit};
 use crate::insn::{Alu, Cond, Helper, Insn, R0, R1, R2, R3, R6, R7, R8, R9, R10, Size};
 use crate::program::{Place, Program};
@@ -31,6 +31,14 @@ pub struct Take {
     pub tags: Option<i32>,
     /// To how many it hands over, at most: for each there is room in front of a frame.
     pub hands: u16,
+}
+
+impl Take {
+    /// Where such a program counts.
+    #[must_use]
+    pub const fn desk(&self) -> Desk {
+        Desk::plain(self.stride)
+    }
 }
 
 /// What stands in front of a frame that was handed over: for each [`Hand`], by number,
@@ -91,6 +99,7 @@ impl Scope<'_, '_> {
         }
         let b = self.builder();
         b.find_region();
+        b.sends = true;
         b.asm.push(Insn::store(Size::W, R9, at::DEVICE, i32::from(key) + 1));
     }
 }
@@ -136,20 +145,33 @@ impl Builder {
     /// Ends a frame.
     pub(super) fn lead(&mut self, take: &Take, hands: &[Hand]) {
         let (drop, failed) = (self.asm.label(), self.asm.label());
-        let (sent, none) = (self.asm.label(), self.asm.label());
         self.find_region();
-        self.asm.push(Insn::load(Size::W, R2, R9, at::DEVICE));
-        self.asm.jump_if(Cond::Ne, R2, 0, sent);
-        self.asm.push(Insn::load(Size::DW, R1, R9, at::CHOSEN));
-        self.asm.jump_if(Cond::Eq, R1, 0, drop);
-        self.write_front(take, hands, failed);
-        self.asm.push_wide(Insn::load_map(R1, SOCKETS));
-        self.asm.push(Insn::load(Size::W, R2, R6, xdp::QUEUE));
-        self.asm.push(Insn::mov(R3, DROP));
-        self.asm.push(Insn::call(Helper::RedirectMap));
-        self.asm.jump_if(Cond::Ne, R0, REDIRECT, failed);
+        if self.sends {
+            self.send(drop);
+        }
+        if !hands.is_empty() {
+            self.asm.push(Insn::load(Size::DW, R1, R9, at::CHOSEN));
+            self.asm.jump_if(Cond::Eq, R1, 0, drop);
+            self.write_front(take, hands, failed);
+            self.asm.push_wide(Insn::load_map(R1, SOCKETS));
+            self.asm.push(Insn::load(Size::W, R2, R6, xdp::QUEUE));
+            self.asm.push(Insn::mov(R3, DROP));
+            self.asm.push(Insn::call(Helper::RedirectMap));
+            self.asm.jump_if(Cond::Ne, R0, REDIRECT, failed);
+            self.asm.push(Insn::exit());
+            self.asm.bind(failed);
+            self.add_one(R9, at::FAILED);
+        }
+        self.asm.bind(drop);
+        self.asm.push(Insn::mov(R0, DROP));
         self.asm.push(Insn::exit());
-        self.asm.bind(sent);
+    }
+
+    /// Sends the frame out by the interface that the body named, if it did.
+    fn send(&mut self, drop: crate::asm::Label) {
+        let (here, none) = (self.asm.label(), self.asm.label());
+        self.asm.push(Insn::load(Size::W, R2, R9, at::DEVICE));
+        self.asm.jump_if(Cond::Eq, R2, 0, here);
         self.asm.push(Insn::alu(Alu::Sub, R2, 1));
         self.asm.push_wide(Insn::load_map(R1, DEVICES));
         self.asm.push(Insn::mov(R3, DROP));
@@ -159,11 +181,7 @@ impl Builder {
         self.asm.bind(none);
         self.add_one(R9, at::NOT_SENT);
         self.asm.jump(drop);
-        self.asm.bind(failed);
-        self.add_one(R9, at::FAILED);
-        self.asm.bind(drop);
-        self.asm.push(Insn::mov(R0, DROP));
-        self.asm.push(Insn::exit());
+        self.asm.bind(here);
     }
 
     /// Makes room in front of the frame and writes there what those must know to whom it goes.

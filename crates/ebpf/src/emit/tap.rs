@@ -213,6 +213,11 @@ impl Desk {
         tallies_max: TALLIES_MAX,
     };
 
+    /// One like that, in regions of so many bytes.
+    pub(super) const fn plain(stride: u32) -> Self {
+        Self { stride, ..Self::PLAIN }
+    }
+
     /// That of a program that is no tap.
     pub(super) const NONE: Self = Self { outlets: 0, marks_max: 0, tallies_max: 0, ..Self::PLAIN };
 
@@ -327,11 +332,13 @@ pub(super) fn made(
     body: impl for<'p> FnOnce(&mut Scope<'p, 'static>, Layers<'p>, Exit<'p>) -> Result<(), Unfit>,
     unsure: impl for<'p> FnOnce(&mut Scope<'p, 'static>, Layers<'p>),
 ) -> Result<Program, Unfit> {
+    let asks = ending.tags().is_some();
     let (builder, out) = Builder::begin_with_desk(target, ending);
     let mut scope = Scope::root(builder);
     body(&mut scope, Layers::untouched(), out)?;
     let first = scope.builder().unsure();
     scope.builder().leave_body(out.label, first);
+    scope.builder().is_tag_out = asks;
     unsure(&mut scope, Layers::untouched());
     scope.into_builder().end_with_desk(out.label)
 }
@@ -357,7 +364,7 @@ impl Ending {
     pub(super) const fn desk(&self) -> Desk {
         match self {
             Self::Tap(joint) => joint.desk,
-            Self::Take(take) => Desk { stride: take.stride, ..Desk::PLAIN },
+            Self::Take(take) => take.desk(),
         }
     }
 
@@ -463,6 +470,8 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
         let rest = self.rest(on.at);
         match on.length {
             Some(length) => self.smaller(length, rest),
+            // At XDP that is known, and nobody else is asked.
+            None if on.tags == 0 && self.builder().is_tag_out => self.add(rest, 4),
             None if on.tags == 0 && self.has_tag_beside() => {
                 let present = self.meta(Meta::TagPresent);
                 let beside = self.shl(present, 2);

@@ -36,6 +36,11 @@ struct Drop {
     dropped: Amount,
 }
 
+/// A `drop` that has dropped so much.
+pub(super) fn having(dropped: Amount) -> Box<dyn Sink> {
+    Box::new(Drop { dropped })
+}
+
 fn open(_: &Opening<'_>) -> Result<Box<dyn Sink>, Failure> {
     Ok(Box::new(Drop::default()))
 }

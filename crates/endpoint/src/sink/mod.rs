@@ -6,6 +6,7 @@
 
 pub mod discard;
 pub mod drop;
+pub mod ended;
 pub mod files;
 pub mod freeze;
 pub mod json;

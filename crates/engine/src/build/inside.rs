@@ -5,13 +5,13 @@
 
 use super::between::Ends;
 use super::running::Rising;
-use super::{Again, BuildError, Builder, Draft, GENERAL, Local, counts, sources, title};
+use super::{Again, BuildError, Builder, Draft, Local, counts, sources, title};
 use crate::kernel::{Kernel, Wanted};
 use crate::space::Input;
 use crate::space::graft::Key;
 use crate::space::node::{Node, Part, SourcePart};
 use crate::space::select::Wanted as Classes;
-use filter::{Counts, Kind};
+use filter::Kind;
 use pipeline::graph::NodeId;
 use pipeline::plan::{Plan, Program, Refused, SpaceKind};
 
@@ -81,7 +81,9 @@ impl Builder<'_> {
             }
             self.can_be_counted()?;
             let origin = sources(&self.plan.graph).position(|(id, _)| id == first).unwrap_or(0);
-            let (kernel, source) = Kernel::build(&Wanted {
+            let Some(used) = self.plan.graph.node(first).filter() else { continue };
+            let outside = self.outside();
+            let (kernel, mut source) = Kernel::build(&Wanted {
                 graph: &self.plan.graph,
                 planned,
                 nodes: self.in_kernel(planned, &ours),
@@ -90,13 +92,13 @@ impl Builder<'_> {
                 hardened: !crate::machine::is_trusted(),
                 refuses: self.settings.refuses,
                 timed: self.settings.programs_timed,
+                opening: &outside.giving(first, used),
             })?;
-            let used = self.plan.graph.node(first).filter();
-            let name = used.map_or_else(String::new, title);
-            let counts = used.map_or_else(Counts::default, |used| counts(used.description));
-            let part = Part::Source(SourcePart { source: Box::new(source), ended: false });
-            let local = draft.assembly.node(Node::new(name, first.0, part, counts));
-            draft.inputs.push(Input::Source { node: local, intake: GENERAL });
+            let intake = draft.intake(source.lends())?;
+            let part = Part::Source(SourcePart { source, ended: false });
+            let counts = counts(used.description);
+            let local = draft.assembly.node(Node::new(title(used), first.0, part, counts));
+            draft.inputs.push(Input::Source { node: local, intake });
             locals[first.0] = Some(local);
             draft.kernels.push((local, kernel));
         }

@@ -94,7 +94,7 @@ impl Outside<'_> {
     }
 
     /// What is told to whoever gives blocks of its own.
-    fn giving<'o>(&'o self, id: NodeId, used: &'o Use) -> Opening<'o> {
+    pub(super) fn giving<'o>(&'o self, id: NodeId, used: &'o Use) -> Opening<'o> {
         let origin = sources(&self.plan.graph).position(|(other, _)| other == id).unwrap_or(0);
         Opening {
             arguments: &used.arguments,

@@ -6,8 +6,10 @@
 
 use super::joint::{Fork, Joint, Member, Tally};
 use ebpf::Word;
+use ebpf::emit::take::{self, Take};
 use ebpf::emit::tap::{self, HANDED_MAX, Hand};
 use ebpf::emit::{Cmp, Emit, Exit, Layers, Scope, Target, Unfit, Value};
+use endpoint::source::rx::take::Head;
 use filter::Arguments;
 use pipeline::ClassSet;
 use pipeline::graph::NodeId;
@@ -20,6 +22,17 @@ pub(super) struct Assembled {
     pub(super) program: ebpf::Program,
     /// Of each way out, whether what is seen there begins behind a tag that may lie beside.
     pub(super) behind_tag: Vec<bool>,
+    /// And what frames begin with there.
+    pub(super) heads: Vec<Head>,
+}
+
+/// What a program does with frames in the end.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Layout<'l> {
+    /// It copies them into these rings, and lets them by.
+    Watches(&'l tap::Joint),
+    /// It leads them to a socket, and nobody else gets them.
+    Takes(&'l Take),
 }
 
 /// Why lines cannot be a program: the line and the node at fault, where it is one of them.
@@ -33,7 +46,7 @@ pub(super) struct Misfit {
 pub(super) fn assemble(
     joint: &Joint,
     members: &[Member<'_>],
-    (target, layout): (Target, &tap::Joint),
+    (target, layout): (Target, Layout<'_>),
 ) -> Result<Assembled, Misfit> {
     let most = members.iter().map(|member| member.tree.hands.len()).max();
     if most > Some(HANDED_MAX as usize) {
@@ -45,26 +58,12 @@ pub(super) fn assemble(
         members,
         at: Cell::new(None),
         behind_tag: RefCell::new(vec![false; joint.hands.len()]),
+        heads: RefCell::new(vec![Head::Link; joint.hands.len()]),
     };
-    let hands = (0..joint.hands.len()).map(|hand| emission.hand(hand)).collect();
-    let made = tap::joint(
-        target,
-        layout,
-        |s, on, done| {
-            let length = s.viewed(on);
-            s.tally(joint.tally(Tally::Ran), length);
-            emission.route(s, None, on, done)?;
-            Ok(hands)
-        },
-        |s, on| {
-            let length = s.viewed(on);
-            s.tally(joint.tally(Tally::Ran), length);
-            emission.all_unsure(s, on);
-        },
-    );
-    let behind_tag = emission.behind_tag.into_inner();
+    let made = emission.program(target, layout);
+    let (behind_tag, heads) = (emission.behind_tag.into_inner(), emission.heads.into_inner());
     let refused = |unfit: Unfit| Misfit { at: emission.at.get(), why: unfit.why.into() };
-    Ok(Assembled { program: made.map_err(refused)?, behind_tag })
+    Ok(Assembled { program: made.map_err(refused)?, behind_tag, heads })
 }
 
 struct Emission<'t> {
@@ -73,9 +72,40 @@ struct Emission<'t> {
     /// The node that was emitted last: whose fault it is.
     at: Cell<Option<(usize, NodeId)>>,
     behind_tag: RefCell<Vec<bool>>,
+    heads: RefCell<Vec<Head>>,
 }
 
 impl Emission<'_> {
+    fn program(&self, target: Target, layout: Layout<'_>) -> Result<ebpf::Program, Unfit> {
+        match layout {
+            Layout::Watches(joint) => tap::joint(
+                target,
+                joint,
+                |s, on, done| self.body(s, on, done),
+                |s, on| self.nobody(s, on),
+            ),
+            Layout::Takes(take) => take::take(
+                target,
+                take,
+                |s, on, done| self.body(s, on, done),
+                |s, on| self.nobody(s, on),
+            ),
+        }
+    }
+
+    fn body<'s>(&self, s: &mut Scope<'s, '_>, on: Layers<'s>, done: Exit<'s>) -> Result<(), Unfit> {
+        let length = s.viewed(on);
+        s.tally(self.joint.tally(Tally::Ran), length);
+        self.route(s, None, on, done)
+    }
+
+    /// What becomes of a frame of which nothing can be read.
+    fn nobody<'s>(&self, s: &mut Scope<'s, '_>, on: Layers<'s>) {
+        let length = s.viewed(on);
+        s.tally(self.joint.tally(Tally::Ran), length);
+        self.all_unsure(s, on);
+    }
+
     fn hand(&self, number: usize) -> Hand {
         let out = &self.joint.hands[number];
         let reader = u8::try_from(out.own).unwrap_or(u8::MAX);
@@ -243,6 +273,11 @@ impl Emission<'_> {
         let length = s.viewed(on);
         s.tally(self.joint.tally(Tally::Handed(hand)), length);
         self.behind_tag.borrow_mut()[hand] = tap::is_behind_tag(&on);
+        self.heads.borrow_mut()[hand] = match (on.linked, on.l3) {
+            (true, _) => Head::Link,
+            (false, Some(_)) => Head::Packet,
+            (false, None) => Head::Bytes,
+        };
         s.hand_over(self.hand(hand), on, on.class);
     }
 

@@ -286,6 +286,24 @@ impl Counted {
         }
     }
 
+    /// Takes in why filters did not answer, as the memory of a program's counters says; `own` is
+    /// which step of the line a word stands for.
+    pub(super) fn add_reasons(
+        &mut self,
+        code: &ebpf::Program,
+        values: &[u8],
+        own: impl Fn(&ebpf::Word) -> Option<usize>,
+    ) {
+        let (values, _) = values.as_chunks::<8>();
+        for (counter, value) in code.counters.iter().zip(values) {
+            let word = counter.word.and_then(|word| code.words.get(word));
+            if let Some(own) = word.and_then(&own) {
+                let known = self.reasons.entry((own, counter.name.clone())).or_default();
+                *known += u64::from_ne_bytes(*value);
+            }
+        }
+    }
+
     /// What left a step of the line's tree, or its source, over at least one edge.
     pub(crate) fn passed(&self, at: Option<usize>) -> Amount {
         self.passed.get(at.map_or(0, |step| step + 1)).copied().unwrap_or_default()

@@ -3,7 +3,7 @@
 
 use ebpf::insn;
 use std::os::fd::{AsFd as _, AsRawFd as _};
-use sys::bpf::{Function, Kind, Line, Linkage, Load, Map, Program, Source, Types};
+use sys::bpf::{Function, Kind, License, Line, Linkage, Load, Map, Program, Source, Types};
 
 /// A program that the kernel has taken, and its own maps; none in the place of one that was there.
 #[derive(Debug)]
@@ -32,9 +32,27 @@ impl Failed {
     }
 }
 
+/// How a program is loaded, besides its code.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct How {
+    pub(super) kind: Kind,
+    pub(super) license: License,
+    /// See [`Load::fragments`].
+    pub(super) fragments: bool,
+    /// See [`Load::device`].
+    pub(super) device: Option<u32>,
+}
+
+impl How {
+    /// As a program at traffic control.
+    pub(super) const WATCHES: Self =
+        Self { kind: Kind::Tc, license: License::House, fragments: false, device: None };
+}
+
 /// Loads a program; `given` are the maps behind its own, `kept` the state that a word has already.
 pub(super) fn load<'k>(
     program: &ebpf::Program,
+    how: How,
     given: &[i32],
     kept: impl Fn(&ebpf::Word) -> Option<&'k Map>,
 ) -> Result<Loaded, Failed> {
@@ -55,14 +73,16 @@ pub(super) fn load<'k>(
     descriptors.extend(given);
     let code = program.relocate(&descriptors).ok_or_else(|| Failed::because("a map is missing"))?;
     let code = insn::encode(&code);
+    let How { kind, license, fragments, device } = how;
+    let plain = Load { license, fragments, device, ..Load::new(kind, NAME, &code) };
     let loaded = match lines(program) {
         Ok((types, functions, lines)) => {
             let btf = types.load().ok();
             let source =
                 btf.as_ref().map(|btf| Source { btf, functions: &functions, lines: &lines });
-            Load { source, ..Load::new(Kind::Tc, NAME, &code) }.load()
+            Load { source, ..plain }.load()
         }
-        Err(()) => Program::load(Kind::Tc, NAME, &code),
+        Err(()) => plain.load(),
     };
     match loaded {
         Ok(program) => Ok(Loaded { program, maps }),

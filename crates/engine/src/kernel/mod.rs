@@ -4,6 +4,7 @@
 //! - [`joint`]: what several lines do there, with what they have in common done once;
 //! - [`assemble`]: that as one program;
 //! - [`load`]: the program as the kernel takes it;
+//! - [`taking`]: a program that takes frames from the host, which is one line's alone;
 //! - [`point`]: the interface, where lines come and go while the program runs;
 //! - [`handout`]: a line for a process that may not load programs;
 //! - [`told`]: what was counted there, as nodes and edges of the ledger.
@@ -18,6 +19,7 @@ pub mod handout;
 mod joint;
 mod load;
 pub mod point;
+mod taking;
 mod told;
 mod tree;
 
@@ -28,6 +30,7 @@ use crate::build::BuildError;
 use ebpf::emit::tap::{self, Bell};
 use endpoint::source::kernel::place::{Closed, Place};
 use endpoint::source::kernel::{Edge, KernelSource, Parts, Standing};
+use endpoint::{Opening, Source};
 use handout::Ended;
 use pipeline::graph::{Graph, NodeId};
 use pipeline::plan::{KernelRing, Program as Planned, Refused};
@@ -131,6 +134,8 @@ pub(crate) struct Wanted<'p> {
     pub(crate) refuses: Refuses,
     /// Whether the time of its runs is measured, where the kernel lets us.
     pub(crate) timed: bool,
+    /// What the source would be told that reads in a process.
+    pub(crate) opening: &'p Opening<'p>,
 }
 
 /// The most time between two bells that a program can count with, in ns.
@@ -138,7 +143,7 @@ const WAIT_MAX: u64 = i32::MAX as u64;
 
 impl Kernel {
     /// Adds a line to the program of its interface, and opens what that hands over.
-    pub(crate) fn build(wanted: &Wanted<'_>) -> Result<(Self, KernelSource), BuildError> {
+    pub(crate) fn build(wanted: &Wanted<'_>) -> Result<(Self, Box<dyn Source>), BuildError> {
         let Wanted { graph, planned, hardened, refuses, .. } = *wanted;
         let ours = |id: &NodeId| wanted.nodes.contains(id);
         let sources: Vec<NodeId> = planned.sources.iter().copied().filter(ours).collect();
@@ -148,6 +153,10 @@ impl Kernel {
         let asked = Asked { graph, planned, nodes, source, hardened, refuses };
         // Costs each run of every program 70 ns, so only where it was asked for.
         let statistics = wanted.timed.then(|| Statistics::enable().ok()).flatten();
+        if planned.attach.takes {
+            let (kernel, gives) = taking::build(wanted, place, asked.tree(), (source, sources))?;
+            return Ok((Self { _statistics: statistics, ..kernel }, gives));
+        }
         let Lent { rings, bell, behind_tag, held } = wanted.host.add(&asked)?;
         let edges = behind_tag.iter().map(|behind_tag| Edge { behind_tag: *behind_tag });
         let gives = KernelSource::new(Parts {
@@ -161,7 +170,7 @@ impl Kernel {
         });
         let tree = asked.tree();
         let kernel = Self { source, tree, sources, standing: held, place, _statistics: statistics };
-        Ok((kernel, gives))
+        Ok((kernel, Box::new(gives)))
     }
 }
 

@@ -13,9 +13,10 @@ use crate::build::{counts, title};
 use crate::ledger::{Edge, EdgeKind};
 use crate::space::Remains;
 use crate::space::node::{Node, Part, SinkPart};
+use endpoint::Seen;
+use endpoint::sink::ended::ended as ended_sink;
 use endpoint::source::kernel::Arrived;
-use endpoint::{Failure, Seen, Sink};
-use filter::{Amount, Batch, Counts, Filter, Holds, Kind, Moved, PRIVATE, Report, Time};
+use filter::{Amount, Counts, Filter, Holds, Kind, Moved, PRIVATE};
 use pipeline::graph::{Graph, NodeId};
 
 /// What a kernel space leaves behind beside its nodes.
@@ -47,6 +48,7 @@ pub struct ProgramRan {
 
 /// Why a frame that was handed over did not arrive.
 const LAPPED: &str = "lapped";
+const RING: &str = "ring";
 const NOT_COPIED: &str = "not copied";
 
 impl Kernel {
@@ -104,15 +106,10 @@ impl Kernel {
         let description = used.description;
         let is_sink = description.kind == Kind::Sink;
         let part = match (is_sink, description.user) {
-            (true, _) => Part::Sink(SinkPart {
-                sink: Box::new(InKernel(taken)),
-                report: Some(Report {
-                    rows: vec![
-                        ("blocks".to_owned(), taken.blocks),
-                        ("bytes".to_owned(), taken.bytes),
-                    ],
-                }),
-            }),
+            (true, _) => {
+                let (sink, report) = ended_sink(description, taken);
+                Part::Sink(SinkPart { sink, report: Some(report) })
+            }
             (false, Some(make)) => match make(&used.arguments) {
                 Ok(filter) => Part::Filter(put_into(filter, ended.states.get(&step))),
                 Err(_) => Part::Pass,
@@ -160,6 +157,11 @@ impl Kernel {
         });
         let arrived = source.map_or_else(Vec::new, |part| part.source.arrived());
         let mut failed = told.failed;
+        // Of frames that found no room the kernel counts how many there were, and not over which
+        // edges each was to go.
+        let dropped = source.map_or_else(Vec::new, |part| part.source.seen().dropped);
+        let full = dropped.iter().filter(|(place, _)| *place == RING);
+        let full: u64 = full.filter_map(|(_, blocks)| *blocks).sum();
         for (number, hand) in self.tree.hands.iter().enumerate() {
             let put = of(&ended.counted.handed, number);
             let is_unsure = matches!(hand.which, Which::Unsure);
@@ -172,9 +174,11 @@ impl Kernel {
             let ends = (from, name(graph, hand.to));
             let mut edge = plain(ends, (hand.edge, EdgeKind::Ring), (put, taken));
             let here = taken.blocks + lapped + unread;
-            let lost = put.blocks.saturating_sub(here).min(failed);
+            let ring = put.blocks.saturating_sub(here).min(full);
+            let lost = put.blocks.saturating_sub(here + ring).min(failed);
             failed -= lost;
-            let why = [(LAPPED, lapped), (endpoint::UNREAD, unread), (NOT_COPIED, lost)];
+            let why =
+                [(LAPPED, lapped), (RING, ring), (endpoint::UNREAD, unread), (NOT_COPIED, lost)];
             let why = why.into_iter().filter(|(_, blocks)| *blocks > 0);
             // Nobody counts the bytes of what did not come.
             edge.dropped = why.map(|(why, blocks)| (why, Amount { blocks, bytes: 0 })).collect();
@@ -227,22 +231,5 @@ fn minus(all: Amount, part: Amount) -> Amount {
     Amount {
         blocks: all.blocks.saturating_sub(part.blocks),
         bytes: all.bytes.saturating_sub(part.bytes),
-    }
-}
-
-/// A sink whose blocks ended in the kernel.
-struct InKernel(Amount);
-
-impl Sink for InKernel {
-    fn take(&mut self, _: &Batch<'_>, _: Time) -> Result<(), Failure> {
-        Ok(())
-    }
-
-    fn finish(&mut self) -> Result<Report, Failure> {
-        Ok(Report::default())
-    }
-
-    fn written(&self) -> Option<Amount> {
-        Some(self.0)
     }
 }

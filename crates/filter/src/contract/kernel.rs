@@ -46,23 +46,30 @@ fn plain<'s>(
     Ok(Answer::new(on.class, on))
 }
 
-/// Why a chain of filters, the first of which sees whole frames, cannot be a program at traffic
-/// control: the place of the filter in the chain, and why. `hardened` is for programs that are
-/// loaded without CAP_PERFMON.
-pub fn expressible(
-    chain: &[(&Description, &Arguments)],
-    hardened: bool,
-) -> Result<(), (usize, String)> {
-    joined(chain, hardened).map(drop)
+/// What a program is made for that stands where a source is: at traffic control if it observes, at
+/// XDP if it takes. `hardened` is for programs that are loaded without CAP_PERFMON.
+#[must_use]
+pub fn target(takes: bool, hardened: bool) -> Target {
+    let place = if takes { Place::Xdp } else { Place::Tc };
+    let target = if hardened { Target::hardened(place) } else { Target::from(place) };
+    if takes { target.taking() } else { target }
 }
 
-/// A chain of filters as one program at traffic control, which answers the class; or the place of
-/// the filter that cannot be part of it, and why.
+/// Why a chain of filters, the first of which sees whole frames, cannot be a program there: the
+/// place of the filter in the chain, and why.
+pub fn expressible(
+    chain: &[(&Description, &Arguments)],
+    target: Target,
+) -> Result<(), (usize, String)> {
+    joined(chain, target).map(drop)
+}
+
+/// A chain of filters as one program, which answers the class; or the place of the filter that
+/// cannot be part of it, and why.
 pub fn joined(
     chain: &[(&Description, &Arguments)],
-    hardened: bool,
+    target: Target,
 ) -> Result<Program, (usize, String)> {
-    let target = if hardened { Target::hardened(Place::Tc) } else { Target::from(Place::Tc) };
     let mut at = 0;
     let made = emit::program(target, Finish::Answer, |s, on, out| {
         let mut answer = Answer::new(emit::NONE, on);
@@ -92,7 +99,8 @@ mod tests {
         let fits = |names: &[&str]| {
             let chain: Vec<_> = names.iter().map(|name| given(name)).collect();
             let chain: Vec<_> = chain.iter().map(|(d, a)| (*d, a)).collect();
-            [false, true].map(|hardened| expressible(&chain, hardened))
+            let targets = [(false, false), (false, true), (true, false), (true, true)];
+            targets.map(|(takes, hardened)| expressible(&chain, target(takes, hardened)))
         };
         assert!(fits(&["ip", "udp", "dport", "count"]).iter().all(Result::is_ok));
         assert!(fits(&[]).iter().all(Result::is_ok));

@@ -15,8 +15,8 @@
 
 use super::{Kernel, Machine, Placed, PlannedSpace, RingPlan, SpaceKind};
 use crate::classes::ClassSet;
-use crate::graph::{EdgeId, Graph, Node, NodeId, Step};
-use filter::{Attach, Classes, Keeps, Kind, expressible};
+use crate::graph::{Edge, EdgeId, Graph, Node, NodeId, Step};
+use filter::{Attach, Classes, Keeps, Kind, expressible, target};
 
 /// What a space would not take when it came to it: a verifier, a loader, an interface. The planner
 /// is asked again and places the node elsewhere.
@@ -116,9 +116,32 @@ pub(super) fn refusal(
     }
     let chain = way.iter().skip(1).filter_map(|id| graph.node(*id).filter());
     let chain: Vec<_> = chain.map(|used| (used.description, &used.arguments)).collect();
-    let (at, why) = expressible(&chain, hardened).err()?;
+    let takes = way.first().is_some_and(|head| takes(graph, *head));
+    if takes && way.len() == 1 {
+        return alone(graph, id, machine, refused);
+    }
+    let (at, why) = expressible(&chain, target(takes, hardened)).err()?;
     let first = way.get(at + 1).copied().unwrap_or(id);
     Some(if first == id { why } else { behind(graph, first) })
+}
+
+/// Whether a program that stands for a source takes frames.
+fn takes(graph: &Graph, source_id: NodeId) -> bool {
+    source(graph.node(source_id)).is_ok_and(|attach| attach.takes)
+}
+
+/// Why a source that takes is better read in a process: a program that only hands on is one hop
+/// more.
+fn alone(graph: &Graph, id: NodeId, machine: &Machine, refused: &[Refused]) -> Option<String> {
+    let mut behind = graph.outputs(id).map(|edge| edge.to);
+    let runs = |id: NodeId| {
+        let pin = graph.node(id).filter().and_then(|used| used.pin.as_deref());
+        pin.is_none_or(|pin| pin == "kernel") && refusal(graph, id, machine, refused).is_none()
+    };
+    if behind.any(runs) {
+        return None;
+    }
+    Some("nothing behind it runs there, and what is taken comes by sockets of AF_XDP".to_owned())
 }
 
 /// The nodes from the source to this one, or why it cannot run in the kernel.
@@ -138,6 +161,10 @@ fn way(graph: &Graph, id: NodeId) -> Result<Vec<NodeId>, String> {
     for at in way.iter().skip(1) {
         fits(graph, *at, attach.takes).map_err(|why| told(*at, why))?;
         has_sessions(graph, *at).map_err(|why| told(*at, why))?;
+        if is_last_word(graph.node(*at)) && !is_alone(graph, &way, *at, &attach) {
+            let why = "does something with a frame that others get, too";
+            return Err(told(*at, why.to_owned()));
+        }
     }
     Ok(way)
 }
@@ -202,6 +229,28 @@ fn upstream(graph: &Graph, id: NodeId) -> Vec<NodeId> {
 
 fn behind(graph: &Graph, id: NodeId) -> String {
     format!("behind `{}`, which cannot run there", graph.node(id).name())
+}
+
+/// Whether the twin of a node changes the frame or what becomes of it, so that nobody beside it can
+/// have the frame as it was.
+fn is_last_word(node: &Node) -> bool {
+    let changes = node.kind() == Some(Kind::Editing);
+    changes || node.filter().is_some_and(|used| used.description.kind == Kind::Editing)
+}
+
+/// Whether all that comes to a node over a way comes to nobody else: no branch before it takes the
+/// same blocks, and no other line stands at the same place.
+fn is_alone(graph: &Graph, way: &[NodeId], at: NodeId, attach: &Attach) -> bool {
+    let steps = way.iter().zip(way.iter().skip(1));
+    let mut steps = steps.take_while(|(before, _)| **before != at);
+    let alone = steps.all(|(before, next)| {
+        let ours = |edge: &&Edge| edge.to == *next;
+        let Some(this) = graph.outputs(*before).find(ours) else { return false };
+        let mut others = graph.outputs(*before).filter(|edge| !ours(edge));
+        others.all(|other| other.classes.intersection(&this.classes).ranges().is_empty())
+    });
+    let heads = graph.ids().filter(|(_, node)| node.kind() == Some(Kind::Source));
+    alone && heads.filter(|(_, node)| source(node).as_ref() == Ok(attach)).count() == 1
 }
 
 /// Where a program stands for a source.

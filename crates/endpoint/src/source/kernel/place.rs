@@ -23,6 +23,7 @@ const CALL: &str = "watch";
 const INVALID: i32 = 22;
 /// What a kernel lacks that does not know the links by which programs stand there.
 const NEEDS_TCX: &str = "programs stand at an interface by TCX, which needs Linux 6.6";
+const CALL_TAKE: &str = "take from";
 /// ENODEV.
 const NO_DEVICE: i32 = 19;
 
@@ -39,9 +40,10 @@ impl Place {
     /// Finds it, in its name space.
     pub fn find(attach: &Attach) -> Result<Self, Closed> {
         let (name, side) = (&attach.interface, attach.side);
+        let call = if attach.takes { CALL_TAKE } else { CALL };
         let found = interface::within(attach.netns.as_deref(), || {
-            let (found, link) = interface::named(CALL, name)?;
-            let cannot = |error| interface::failed(CALL, name, &error);
+            let (found, link) = interface::named(call, name)?;
+            let cannot = |error| interface::failed(call, name, &error);
             let links = Links::open().map_err(cannot)?;
             let receives = side == Side::Received;
             let losses = Losses::begin(Links::open().map_err(cannot)?, Some(found.index), receives);

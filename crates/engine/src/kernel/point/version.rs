@@ -1,8 +1,8 @@
 //! One program of an attach point: what it was made for, its own memory, what it has tallied.
 
-use super::super::assemble::{Assembled, Misfit, assemble};
+use super::super::assemble::{Assembled, Layout, Misfit, assemble};
 use super::super::joint::{Counted, Joint, Member, Tally};
-use super::super::load::{self, Failed, Loaded};
+use super::super::load::{self, Failed, How, Loaded};
 use super::Point;
 use super::line::{Line, Steps};
 use ebpf::Place as At;
@@ -67,11 +67,11 @@ impl Version {
         let joint = Joint::of(&members);
         let (layout, given) = layout(point, &lines, &joint)?;
         let target = if point.hardened { Target::hardened(At::Tc) } else { At::Tc.into() };
-        let Assembled { program: code, behind_tag } = assemble(&joint, &members, (target, &layout))
-            .map_err(|misfit| {
-                let Misfit { at, why } = misfit;
-                Failure { at: at.map(|(line, node)| (numbers[line], node)), why }
-            })?;
+        let made = assemble(&joint, &members, (target, Layout::Watches(&layout)));
+        let Assembled { program: code, behind_tag, .. } = made.map_err(|misfit| {
+            let Misfit { at, why } = misfit;
+            Failure { at: at.map(|(line, node)| (numbers[line], node)), why }
+        })?;
         steps.take().map_err(Failure::because)?;
         let bytes = layout.cpus.saturating_mul(layout.desk.stride);
         let desk = Map::array("desk", bytes, 1, true).map_err(Failure::because)?;
@@ -88,7 +88,7 @@ impl Version {
         };
         steps.take().map_err(Failure::because)?;
         let descriptors: Vec<i32> = [desk.as_fd().as_raw_fd()].into_iter().chain(given).collect();
-        let made = load::load(&code, &descriptors, kept);
+        let made = load::load(&code, How::WATCHES, &descriptors, kept);
         let Loaded { program: loaded, maps } = made.map_err(|failed: Failed| {
             let at = words.iter().position(|word| failed.is_at(word));
             let node = at.map(|step| joint.node(&members, step));
@@ -136,15 +136,10 @@ impl Version {
         };
         let mut counted = self.joint.counted(place, |number| self.tally(number));
         let values = self.counters.as_ref().and_then(|map| map.get(0).ok()).unwrap_or_default();
-        let (values, _) = values.as_chunks::<8>();
-        for (counter, value) in self.code.counters.iter().zip(values) {
-            let word = counter.word.and_then(|word| self.code.words.get(word));
-            let step = word.and_then(|word| self.words.iter().position(|known| known == word));
-            if let Some(own) = step.and_then(|step| self.joint.own_step(place, step)) {
-                let known = counted.reasons.entry((own, counter.name.clone())).or_default();
-                *known += u64::from_ne_bytes(*value);
-            }
-        }
+        counted.add_reasons(&self.code, &values, |word| {
+            let step = self.words.iter().position(|known| known == word)?;
+            self.joint.own_step(place, step)
+        });
         counted
     }
 

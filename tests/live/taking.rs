@@ -1,0 +1,273 @@
+//! Lines that take frames and decide in the kernel what becomes of them: what a line drops ends at
+//! the driver, what goes on comes up by AF_XDP, the host gets nothing of it; and all of it is as
+//! where the same line runs in a thread. [FEATURES G1, I6, J1, K1, V5; CONTRACT 2, 3, 18]
+
+use crate::frames::tagged;
+use crate::numbers::{number, numbered, numbers};
+use crate::observer::{Observer, Ran, is_taken};
+use crate::send::{capture_length, send};
+use serde_json::Value;
+use sys::bpf::{Anchor, Kind, Link, Program, Side};
+use sys::net::Links;
+use testkit::net::{CLIENT_DEVICE, Cable, Pair, SERVER_DEVICE, counters, until};
+use testkit::{Frame, need};
+
+/// A cable on which nobody but the test sends, and where programs of XDP may be attached.
+fn silent(mtu: u32) -> Option<Pair> {
+    need::bpf()?;
+    let pair = Pair::new(Cable { mtu, addresses: false, queues: 1 })?;
+    let probe = pair.server.enter(sys::probe::xdp_socket);
+    probe.or_else(|why| need::skip(&why.to_string()).ok_or(why)).ok()?;
+    Some(pair)
+}
+
+/// Frames that the device of the server got, or dropped.
+fn received(pair: &Pair) -> u64 {
+    let counters = counters(&pair.server, SERVER_DEVICE).expect("the device is there");
+    counters.received + counters.receive_dropped
+}
+
+/// Sends in bunches that every ring has room for, and waits until they have come.
+fn send_all(pair: &Pair, frames: &[Vec<u8>]) {
+    for bunch in frames.chunks(250) {
+        let before = received(pair);
+        send(&pair.client, CLIENT_DEVICE, bunch);
+        until("they have come", || received(pair) >= before + bunch.len() as u64);
+    }
+}
+
+/// Runs a line that takes, with these options, over frames.
+fn run(pair: &Pair, options: &[&str], line: &str, frames: &[Vec<u8>]) -> Ran {
+    let observer = Observer::taking_given(&pair.server, SERVER_DEVICE, options, line);
+    send_all(pair, frames);
+    let ran = observer.stop();
+    assert!(!is_taken(&pair.server, SERVER_DEVICE), "nothing is left there");
+    ran
+}
+
+/// Runs it where it is placed, and in a thread.
+fn both(pair: &Pair, behind: &str, frames: &[Vec<u8>]) -> [Ran; 2] {
+    [("rx", "kernel"), ("rx@thread0", "thread0")].map(|(rx, place)| {
+        let ran = run(pair, &[], &format!("{rx} {SERVER_DEVICE} take {behind}"), frames);
+        ran.assert_well();
+        assert_eq!(filter(&ran, "rx")["space"], place, "{behind}: {}", ran.err);
+        let source = ran.source();
+        assert_eq!(source.seen, Some(frames.len() as u64), "{behind}: {source:?}");
+        ran
+    })
+}
+
+fn filter<'r>(ran: &'r Ran, name: &str) -> &'r Value {
+    let filters = ran.ledger["filters"].as_array().expect("filters");
+    filters.iter().find(|filter| filter["name"] == name).unwrap_or_else(|| panic!("no {name}"))
+}
+
+/// What filters have taken, passed, not answered and dropped.
+fn flow(ran: &Ran, names: &[&str]) -> Vec<Value> {
+    let what = ["taken", "passed", "unselected", "unanswered", "dropped"];
+    let one = |name: &&str| what.map(|what| filter(ran, name)[what].clone());
+    names.iter().flat_map(one).collect()
+}
+
+/// Datagrams with a number each, to three ports in turn.
+fn datagrams(count: u64) -> Vec<Vec<u8>> {
+    let one = |number: u64| {
+        let port = [53, 80, 443][number as usize % 3];
+        let frame = Frame::ethernet().ipv4("198.18.0.1", "198.19.0.1");
+        frame.udp(4000, port, &number.to_be_bytes())
+    };
+    (0..count).map(one).collect()
+}
+
+#[test]
+fn i6_what_a_line_drops_ends_in_the_kernel_and_the_rest_comes_up() {
+    const FRAMES: u64 = 6_000;
+    let Some(pair) = silent(1500) else { return };
+    let frames = datagrams(FRAMES);
+    let host = Observer::start(&pair.server, &format!("rx {SERVER_DEVICE} | pcap -"));
+    let line = "| ip | udp | dport | ( |53 drop + |80 pcap seen.pcap )";
+    let [inside, outside] = both(&pair, line, &frames);
+    for ran in [&inside, &outside] {
+        let seen = ran.frames("seen.pcap");
+        let expected: Vec<u64> = (0..FRAMES).filter(|number| number % 3 == 1).collect();
+        assert_eq!(numbers(&seen), expected, "each once, in order");
+        assert!(seen.iter().all(|frame| *frame == frames[number(frame) as usize]), "as it came");
+        let dropped = &filter(ran, "drop")["dropped"]["by request"]["blocks"];
+        assert_eq!(*dropped, FRAMES / 3, "{}", ran.ledger);
+        // Taken, and wanted by nobody: the host does not get it either.
+        assert_eq!(filter(ran, "dport")["unselected"]["blocks"], FRAMES / 3, "{}", ran.ledger);
+    }
+    let names = ["rx", "ip", "udp", "dport", "drop"];
+    assert_eq!(flow(&inside, &names), flow(&outside, &names));
+    assert_eq!(filter(&inside, "drop")["space"], "kernel");
+    let host = host.stop();
+    host.assert_whole();
+    assert_eq!(host.source().given, 0, "the host got nothing");
+}
+
+#[test]
+fn v5_what_takes_and_is_refused_in_the_kernel_takes_in_a_thread() {
+    let Some(pair) = silent(1500) else { return };
+    let frames = datagrams(300);
+    let line = format!("rx {SERVER_DEVICE} take | ip | udp | dport | ( |53 drop + |80 count )");
+    let mut told = Vec::new();
+    for (refuses, first) in [
+        ("nothing", "kernel"),
+        ("loading", "thread0"),
+        ("attaching", "thread0"),
+        ("udp", "kernel"),
+        ("ip", "thread0"),
+    ] {
+        let ran = run(&pair, &[&format!("--kernel-refuses={refuses}")], &line, &frames);
+        ran.assert_well();
+        assert_eq!(filter(&ran, "rx")["space"], first, "{refuses}: {}", ran.err);
+        assert_eq!(ran.err.contains("the kernel refuses it"), refuses != "nothing", "{}", ran.err);
+        told.push(flow(&ran, &["ip", "udp", "dport", "drop", "count"]));
+    }
+    assert!(told.iter().all(|one| *one == told[0]), "{told:?}");
+}
+
+#[test]
+fn j1_a_frame_that_goes_several_ways_goes_each_of_them() {
+    let Some(pair) = silent(1500) else { return };
+    let mut frames = tagged();
+    frames.extend(datagrams(600));
+    let line =
+        "| ip | ( |udp pcap udp.pcap + |tcp pcap tcp.pcap + |all pcap all.pcap + |udp count )";
+    let [inside, outside] = both(&pair, line, &frames);
+    for name in ["udp.pcap", "tcp.pcap", "all.pcap"] {
+        let seen = inside.frames(name);
+        assert!(seen == outside.frames(name), "{name}: {}", seen.len());
+    }
+    assert!(inside.frames("all.pcap") == frames);
+    assert_eq!(flow(&inside, &["ip", "count"]), flow(&outside, &["ip", "count"]));
+}
+
+#[test]
+fn k1_twins_that_write_change_frames_as_the_filters_do() {
+    let Some(pair) = silent(1500) else { return };
+    let mut frames = tagged();
+    frames.extend(datagrams(100));
+    frames.extend(testkit::web().frames.into_iter().map(|(_, frame)| frame));
+    for line in [
+        "rewrite ttl=9",
+        "rewrite src=192.0.2.1 dport=99",
+        "strip vlan",
+        "strip eth",
+        "strip 14",
+        "ip | udp | rewrite ttl=3 | dport",
+    ] {
+        let [inside, outside] = both(&pair, &format!("| {line} | pcap seen.pcap"), &frames);
+        let seen = inside.file("seen.pcap");
+        assert!(inside.frames("seen.pcap") == outside.frames("seen.pcap"), "{line}");
+        assert!(!inside.frames("seen.pcap").is_empty(), "{line}");
+        // The type of the link, too.
+        assert_eq!(seen[20..24], outside.file("seen.pcap")[20..24], "{line}");
+        let changes = line.split([' ', '|']).find(|word| ["rewrite", "strip"].contains(word));
+        let space = &filter(&inside, changes.expect("one of them"))["space"];
+        assert_eq!(*space, "kernel", "{line}: {}", inside.err);
+    }
+}
+
+#[test]
+fn g1_what_finds_no_frame_of_the_memory_is_lost_by_the_ring_number_by_number() {
+    const FRAMES: u64 = 20_000;
+    let Some(pair) = silent(1500) else { return };
+    let line = format!("rx {SERVER_DEVICE} take ring=512K | ip |udp pcap seen.pcap");
+    let observer = Observer::taking(&pair.server, SERVER_DEVICE, &line);
+    observer.signal("STOP");
+    send(&pair.client, CLIENT_DEVICE, &numbered(0..FRAMES, 100));
+    until("all have come", || received(&pair) >= FRAMES);
+    observer.signal("CONT");
+    let ran = observer.stop();
+    ran.assert_well();
+    assert_eq!(filter(&ran, "ip")["space"], "kernel", "{}", ran.err);
+    let source = ran.source();
+    assert_eq!((source.seen, source.given), (Some(FRAMES), FRAMES), "the program saw all");
+    let seen = numbers(&ran.frames("seen.pcap"));
+    assert_eq!(seen, (0..seen.len() as u64).collect::<Vec<_>>(), "those that came first");
+    let edges = ran.ledger["edges"].as_array().expect("edges");
+    let lost = edges.iter().filter_map(|edge| edge["dropped"]["ring"]["blocks"].as_u64());
+    assert_eq!(lost.sum::<u64>(), FRAMES - seen.len() as u64, "{}", ran.ledger);
+    assert!((1..FRAMES).contains(&(seen.len() as u64)), "{}", ran.ledger);
+}
+
+#[test]
+fn g5_frames_in_several_buffers_are_looked_at_and_come_whole() {
+    let Some(pair) = silent(9000) else { return };
+    let payload = |length: usize| (0..length).map(|at| (at * 7) as u8).collect::<Vec<u8>>();
+    let lengths = [46, 3_700, 3_780, 3_800, 4_040, 7_700, 8_900, 1_400];
+    let datagram = |(at, length): (usize, &usize)| {
+        let frame = Frame::ethernet().ipv4("198.18.0.1", "198.19.0.1");
+        frame.udp(4000, [53, 80][at % 2], &payload(*length))
+    };
+    let frames: Vec<Vec<u8>> = lengths.iter().cycle().take(404).enumerate().map(datagram).collect();
+    let line = "| udp | dport | ( |53 pcap seen.pcap + |80 count )";
+    let [inside, outside] = both(&pair, line, &frames);
+    assert!(inside.frames("seen.pcap") == outside.frames("seen.pcap"));
+    assert_eq!(inside.frames("seen.pcap").len(), 202);
+    assert_eq!(flow(&inside, &["udp", "dport"]), flow(&outside, &["udp", "dport"]));
+}
+
+/// `bpf_skb_vlan_push(skb, htons(ETH_P_8021Q), 7); return TCX_NEXT`
+const PUSH: [[u8; 8]; 5] = [
+    [0xb7, 2, 0, 0, 0x81, 0, 0, 0],
+    [0xb7, 3, 0, 0, 7, 0, 0, 0],
+    [0x85, 0, 0, 0, 18, 0, 0, 0],
+    [0xb7, 0, 0, 0, 0xff, 0xff, 0xff, 0xff],
+    [0x95, 0, 0, 0, 0, 0, 0, 0],
+];
+
+#[test]
+fn what_the_driver_took_a_tag_out_of_is_decided_with_the_tag() {
+    if sys::bpf::kernel_function("bpf_xdp_metadata_rx_vlan_tag").is_none() {
+        need::skip::<()>("needs drivers that tell of tags (Linux 6.8)");
+        return;
+    }
+    let Some(pair) = silent(1500) else { return };
+    let _push = pair.client.enter(|| {
+        let index = Links::open().expect("root may ask").named(CLIENT_DEVICE);
+        let index = index.expect("it is there").index;
+        let program = Program::load(Kind::Tc, "push", &PUSH.concat()).expect("it is right");
+        Link::tcx(&program, index, Side::Egress, Anchor::Head, None).expect("it is there")
+    });
+    let frames = datagrams(90);
+    let line = "| vlan | ip | udp | dport |53 pcap seen.pcap";
+    let [inside, outside] = both(&pair, line, &frames);
+    let tagged = |frame: &Vec<u8>| [&frame[..12], &[0x81, 0, 0, 7], &frame[12..]].concat();
+    let expected: Vec<Vec<u8>> = frames.iter().step_by(3).map(tagged).collect();
+    assert!(inside.frames("seen.pcap") == expected && outside.frames("seen.pcap") == expected);
+    let names = ["vlan", "ip", "udp", "dport"];
+    assert_eq!(flow(&inside, &names), flow(&outside, &names));
+}
+
+#[test]
+fn g7_a_killed_line_leaves_nothing_behind_in_the_kernel() {
+    let Some(pair) = silent(1500) else { return };
+    let line = format!("rx {SERVER_DEVICE} take | udp | count");
+    let mut observer = Observer::taking(&pair.server, SERVER_DEVICE, &line);
+    observer.signal("KILL");
+    until("it is gone", || !observer.runs());
+    until("nothing is attached", || !is_taken(&pair.server, SERVER_DEVICE));
+    let mut host = Observer::start(&pair.server, &format!("rx {SERVER_DEVICE} | pcap -"));
+    let frames = datagrams(10);
+    send(&pair.client, CLIENT_DEVICE, &frames);
+    host.until_written("out", capture_length(&frames));
+    assert!(host.stop().frames("out") == frames, "the host gets them again");
+}
+
+#[test]
+fn the_default_route_is_spared_by_a_program_too() {
+    let Some(pair) = need::bpf().and_then(|()| Pair::new(Cable::default())) else { return };
+    pair.server.ip(&format!("route add default dev {SERVER_DEVICE}"));
+    let line = format!("rx {SERVER_DEVICE} take | udp | drop");
+    let program = crate::observer::program();
+    let output = pair.server.command(program).args(["run", &line]).output().unwrap();
+    let told = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{told}");
+    assert!(told.contains("default route") && told.contains("--force"), "{told}");
+    assert!(!is_taken(&pair.server, SERVER_DEVICE));
+    let ran = Observer::taking(&pair.server, SERVER_DEVICE, &format!("--force {line}")).stop();
+    ran.assert_well();
+    assert_eq!(filter(&ran, "rx")["space"], "kernel", "{}", ran.err);
+}
