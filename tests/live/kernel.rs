@@ -127,6 +127,23 @@ fn j1_what_leaves_the_kernel_is_what_a_packet_socket_gives() {
     }
 }
 
+/// More filters than one program has room for: they are several, one called by the other.
+#[test]
+fn k1_a_chain_of_any_length_is_in_the_kernel() {
+    let Some(pair) = silent() else { return };
+    let frames = frames();
+    let ports = |from: usize| (from..from + 12).map(|port| format!("port {port}"));
+    let no = |from| format!("bpf \"not ({})\"", Vec::from_iter(ports(from)).join(" or "));
+    let chain: Vec<String> = (0..24).map(|number| no(2000 + 12 * number)).collect();
+    let line = format!("| {} | bpf \"udp port 53\" | pcap seen.pcap", chain.join(" | "));
+    let [inside, outside] = both(&pair, &line, &frames);
+    let seen = inside.frames("seen.pcap");
+    assert!(seen.len() >= 100 && seen == outside.frames("seen.pcap"), "{}", seen.len());
+    let filters = inside.ledger["filters"].as_array().expect("filters");
+    let kernel = filters.iter().filter(|filter| filter["space"] == "kernel").count();
+    assert_eq!(kernel, 1 + 25, "{} {}", inside.err, inside.ledger);
+}
+
 #[test]
 fn j1_several_branches_leave_one_program() {
     let Some(pair) = silent() else { return };

@@ -153,8 +153,7 @@ fn k1_twins_that_write_change_frames_as_the_filters_do() {
         "rewrite ttl=9",
         "rewrite src=192.0.2.1 dport=99",
         "strip vlan",
-        "strip eth",
-        "strip 14",
+        "bpf ip | strip eth",
         "ip | udp | rewrite ttl=3 | dport",
     ] {
         let [inside, outside] = both(&pair, &format!("| {line} | pcap seen.pcap"), &frames);

@@ -249,7 +249,10 @@ impl Builder {
     /// Ends a part and begins the next: with the same exits under the same labels, an empty stack,
     /// and places that are all from before.
     pub(super) fn next_part(&mut self) {
-        self.exits();
+        match self.ending {
+            Some(_) => self.end_frame(),
+            None => self.exits(),
+        }
         let asm = mem::replace(&mut self.asm, Asm::new());
         self.ended.push((asm, mem::take(&mut self.source), mem::take(&mut self.reach_at)));
         (self.none, self.unsure) = (self.asm.label(), self.asm.label());
@@ -288,14 +291,27 @@ impl Builder {
         }
     }
 
-    /// The body of a tap has ended: what stood aside, then what cannot be told begins.
-    pub(super) fn leave_body(&mut self, done: Label, unsure: Label) {
-        self.word = None;
-        self.line();
-        let stubs = mem::take(&mut self.stubs);
-        self.emit_stubs(stubs, done);
-        self.asm.jump(done);
+    /// Begins what becomes of frames of which nobody can tell, if there may be any; `tag_out` says
+    /// that it is because of a tag. Answers where the body begins.
+    pub(super) fn begin_unsure(&mut self, tag_out: bool) -> Option<Label> {
+        let unsure = self.unsure;
+        if !self.asm.is_used(unsure) {
+            return None;
+        }
+        let known = self.asm.label();
+        self.asm.jump(known);
         self.bind(unsure);
+        self.is_tag_out = tag_out;
+        Some(known)
+    }
+
+    /// Begins the body.
+    pub(super) fn begin_body(&mut self, known: Label, done: Label) {
+        self.asm.jump(done);
+        self.bind(known);
+        self.is_tag_out = false;
+        self.top = self.floor;
+        self.unsure = self.asm.label();
     }
 
     /// A frame goes to this one.
@@ -306,17 +322,24 @@ impl Builder {
     }
 
     /// The program with a desk, once its body has ended.
-    pub(super) fn end_with_desk(mut self: Box<Self>, done: Label) -> Result<Program, Unfit> {
+    pub(super) fn end_with_desk(mut self: Box<Self>) -> Result<Program, Unfit> {
         self.word = None;
         self.line();
-        self.bind(done);
+        let (stubs, done) = (mem::take(&mut self.stubs), self.none);
+        self.emit_stubs(stubs, done);
         self.end_frame();
         self.assemble()
     }
 
-    /// What becomes of a frame in the end.
+    /// What becomes of a frame at the end of a part.
     fn end_frame(&mut self) {
-        let (ending, hands) = (self.ending.take(), mem::take(&mut self.hands));
+        self.word = None;
+        self.line();
+        // Nobody comes here unsure: every processor has a row for what waits between parts.
+        for label in [self.unsure, self.none] {
+            self.bind(label);
+        }
+        let (ending, hands) = (self.ending.take(), self.hands.clone());
         match &ending {
             None => {}
             Some(Ending::Tap(joint)) => self.hand_over(joint, &hands),
@@ -331,6 +354,7 @@ impl Builder {
             return Err(unfit);
         }
         let last = (self.asm, self.source, self.reach_at);
+        let own = self.tables.len() + usize::from(!self.counters.is_empty());
         let mut parts = Vec::new();
         for (mut asm, source, reach_at) in self.ended.into_iter().chain([last]) {
             reach_at.into_iter().for_each(|at| asm.patch(at, pulled));
@@ -338,9 +362,10 @@ impl Builder {
             if self.counters.is_empty() {
                 maps::number_from_zero(&mut code);
             }
+            tap::number_given(&mut code, own);
             parts.push(Part { code, source });
         }
-        let Part { mut code, source } = parts.remove(0);
+        let Part { code, source } = parts.remove(0);
         let mut maps = Vec::new();
         if !self.counters.is_empty() {
             let bytes = self.counters.len() * size_of::<u64>();
@@ -348,7 +373,6 @@ impl Builder {
             maps.push(MapSpec::array("counters", value_size));
         }
         maps.extend(self.tables.iter().map(|table| table.spec(&self.words, parts.len())));
-        tap::number_given(&mut code, maps.len());
         let Self { target, counters, words, reach, edits, .. } = *self;
         let Target { place, hardened, .. } = target;
         Ok(Program { place, hardened, edits, code, maps, counters, words, source, parts, reach })

@@ -36,6 +36,17 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
     /// nothing, and while an exit of the frame counts no part ends.
     #[must_use]
     pub fn link(&mut self, answer: Answer<'s>) -> Answer<'s> {
+        self.link_or(answer, |_| {})
+    }
+
+    /// The same; if the next part cannot be reached, `fails` says what becomes of the block, and
+    /// leaves. If it does not, nobody can tell.
+    #[must_use]
+    pub fn link_or(
+        &mut self,
+        answer: Answer<'s>,
+        fails: impl for<'i> FnOnce(&mut Scope<'i, 's>),
+    ) -> Answer<'s> {
         let ends = self.builder().may_end();
         if !ends && !self.builder().may_forget() {
             return self.builder().pack(answer);
@@ -53,9 +64,14 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
         }
         if ends {
             b.call_next(links);
+            self.arm(|inner, _| fails(inner));
+            let b = self.builder();
+            b.call_failed();
+            b.next_part();
         } else {
             b.forget();
         }
+        let b = self.builder();
         b.point_at_row(row);
         let mut places = (0..).step_by(8);
         let mut restored = Vec::new();
@@ -84,16 +100,19 @@ impl Builder {
         self.hold_none();
     }
 
-    /// Goes on in the next part. A call that fails falls through: then nobody can tell.
+    /// Goes on in the next part. A call that fails falls through.
     fn call_next(&mut self, links: u32) {
         let next = i32::try_from(self.parts()).unwrap_or(i32::MAX);
         self.asm.push(Insn::mov(R1, R6));
         self.asm.push_wide(Insn::load_map(R2, links));
         self.asm.push(Insn::mov(R3, next));
         self.call(Helper::TailCall);
+    }
+
+    /// Behind a call that failed, where nobody has said what then.
+    fn call_failed(&mut self) {
         let unsure = self.unsure();
         self.asm.jump(unsure);
-        self.next_part();
     }
 }
 

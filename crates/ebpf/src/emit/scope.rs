@@ -348,6 +348,56 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
         }
     }
 
+    /// The same, with what happens where the twin does not recognise the block and where it cannot
+    /// tell: both leave. Behind it stands what happens to a block that was answered, in no arm.
+    pub fn piece_or<A: ?Sized>(
+        &mut self,
+        (word, emit, args): (Word, Emit<A>, &A),
+        on: Layers<'s>,
+        absent: impl for<'i> FnOnce(&mut Scope<'i, 's>) -> Result<(), Unfit>,
+        unsure: impl for<'i> FnOnce(&mut Scope<'i, 's>),
+    ) -> Result<Answer<'s>, Unfit> {
+        let asm = &mut self.builder.asm;
+        let (none, doubt, next) = (asm.label(), asm.label(), asm.label());
+        let outer = self.builder.unsure();
+        self.builder.doubt(doubt);
+        let out = Exit { label: none, brand: Brand::default() };
+        let answer = self.piece(word, emit, args, on, out);
+        self.builder.doubt(outer);
+        let answer = answer?;
+        let (misses, doubts) = (self.builder.asm.is_used(none), self.builder.asm.is_used(doubt));
+        if misses || doubts {
+            self.builder.asm.jump(next);
+        }
+        if misses {
+            self.builder.bind(none);
+            self.arm(|inner, _| absent(inner))?;
+        }
+        if doubts {
+            self.builder.bind(doubt);
+            self.arm(|inner, _| unsure(inner));
+        }
+        self.builder.bind(next);
+        Ok(answer)
+    }
+
+    /// Emits what goes on only under conditions, and what happens where they do not hold, which
+    /// leaves.
+    pub fn or_else(
+        &mut self,
+        only: impl FnOnce(&mut Self, Exit<'s>),
+        miss: impl for<'i> FnOnce(&mut Scope<'i, 's>),
+    ) {
+        let (other, next) = (self.builder.asm.label(), self.builder.asm.label());
+        only(self, Exit { label: other, brand: Brand::default() });
+        if self.builder.asm.is_used(other) {
+            self.builder.asm.jump(next);
+            self.builder.bind(other);
+            self.arm(|inner, _| miss(inner));
+        }
+        self.builder.bind(next);
+    }
+
     /// The reason, remembered in case the twin drops it.
     fn unfit(&mut self, why: &'static str) -> Unfit {
         self.builder.refuse(Unfit::new(why));

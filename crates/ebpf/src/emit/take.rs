@@ -190,8 +190,16 @@ impl Builder {
         let bytes = front::bytes(count).cast_signed();
         let place = |at: u32| i16::try_from(at).unwrap_or(i16::MAX);
         self.frame_length();
-        self.asm.push(Insn::store(Size::DW, R10, Kept::LENGTH, R0));
+        let inside = self.asm.label();
         let asm = &mut self.asm;
+        if take.tags.is_some() {
+            // The tag goes back to its place.
+            asm.push(Insn::load(Size::DW, R1, R10, Kept::TAG));
+            asm.jump_if(Cond::Eq, R1, 0, inside);
+            asm.push(Insn::alu(Alu::Add, R0, 4));
+            asm.bind(inside);
+        }
+        asm.push(Insn::store(Size::DW, R10, Kept::LENGTH, R0));
         asm.push(Insn::call(Helper::KtimeNs));
         asm.push(Insn::store(Size::DW, R10, NOW, R0));
         asm.push(Insn::mov(R1, R6));

@@ -335,12 +335,13 @@ pub(super) fn made(
     let asks = ending.tags().is_some();
     let (builder, out) = Builder::begin_with_desk(target, ending);
     let mut scope = Scope::root(builder);
+    // First, so that the body can end in another part than it begins in.
+    if let Some(known) = scope.builder().begin_unsure(asks) {
+        unsure(&mut scope, Layers::untouched());
+        scope.builder().begin_body(known, out.label);
+    }
     body(&mut scope, Layers::untouched(), out)?;
-    let first = scope.builder().unsure();
-    scope.builder().leave_body(out.label, first);
-    scope.builder().is_tag_out = asks;
-    unsure(&mut scope, Layers::untouched());
-    scope.into_builder().end_with_desk(out.label)
+    scope.into_builder().end_with_desk()
 }
 
 /// How a program with a desk ends each frame.

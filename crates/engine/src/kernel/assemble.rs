@@ -8,9 +8,9 @@ use super::joint::{Fork, Joint, Member, Tally};
 use ebpf::Word;
 use ebpf::emit::take::{self, Take};
 use ebpf::emit::tap::{self, HANDED_MAX, Hand};
-use ebpf::emit::{Cmp, Emit, Exit, Layers, Scope, Target, Unfit, Value};
+use ebpf::emit::{Answer, Cmp, Emit, Exit, Layers, Scope, Target, Unfit, Value};
 use endpoint::source::rx::take::Head;
-use filter::Arguments;
+use filter::{Arguments, Kind};
 use pipeline::ClassSet;
 use pipeline::graph::NodeId;
 use std::cell::{Cell, RefCell};
@@ -96,7 +96,69 @@ impl Emission<'_> {
     fn body<'s>(&self, s: &mut Scope<'s, '_>, on: Layers<'s>, done: Exit<'s>) -> Result<(), Unfit> {
         let length = s.viewed(on);
         s.tally(self.joint.tally(Tally::Ran), length);
-        self.route(s, None, on, done)
+        self.chain(s, on, done)
+    }
+
+    /// As long as there is one way to go, pieces stand one behind the other: such a chain can be
+    /// as long as it likes, since what becomes too much for one program goes on in the next.
+    fn chain<'s>(
+        &self,
+        s: &mut Scope<'s, '_>,
+        mut on: Layers<'s>,
+        done: Exit<'s>,
+    ) -> Result<(), Unfit> {
+        let joint = self.joint;
+        let mut from = None;
+        while let Some((fork, step, classes)) = joint.only_step(from) {
+            let here = on;
+            s.or_else(
+                |s, miss| only_of(s, here.class, classes, miss),
+                |s| self.end_at(s, Tally::Unselected(fork), here, done),
+            );
+            let length = s.viewed(on);
+            s.tally(joint.tally(Tally::Entered(step)), length);
+            on = s.link_or(Answer::new(on.class, on), |s| self.doubt(s, step, here, done)).layers;
+            let (word, twin, arguments) = self.piece(step)?;
+            let piece = (word, twin, arguments);
+            let answer = if self.edits(step) {
+                // Where the frame may have been changed, places are found anew.
+                let kept = s.keep(on);
+                let absent = |s: &mut Scope<'_, 's>| {
+                    let on = s.layers(kept);
+                    self.route(s, Some(step), Layers { class: Value::Const(0), ..on }, done)
+                };
+                s.piece_or(piece, on, absent, |s| {
+                    let on = s.layers(kept);
+                    self.doubt(s, step, on, done);
+                })?
+            } else {
+                let (here, none) = (on, Layers { class: Value::Const(0), ..on });
+                let absent = |s: &mut Scope<'_, 's>| self.route(s, Some(step), none, done);
+                s.piece_or(piece, on, absent, |s| self.doubt(s, step, here, done))?
+            };
+            on = answer.layers;
+            from = Some(step);
+        }
+        self.route(s, from, on, done)
+    }
+
+    /// Whether a step changes frames.
+    fn edits(&self, step: usize) -> bool {
+        let (line, id) = self.joint.node(self.members, step);
+        let used = self.members[line].graph.node(id).filter();
+        used.is_some_and(|used| used.description.kind == Kind::Editing)
+    }
+
+    /// Hands over what a step is unsure of.
+    fn doubt<'s>(&self, s: &mut Scope<'s, '_>, step: usize, on: Layers<'s>, done: Exit<'s>) {
+        self.joint.unsure(step).for_each(|hand| self.leave(s, hand, on));
+        s.leave(done);
+    }
+
+    fn end_at<'s>(&self, s: &mut Scope<'s, '_>, tally: Tally, on: Layers<'s>, done: Exit<'s>) {
+        let length = s.viewed(on);
+        s.tally(self.joint.tally(tally), length);
+        s.leave(done);
     }
 
     /// What becomes of a frame of which nothing can be read.

@@ -201,6 +201,16 @@ impl Joint {
         })
     }
 
+    /// The only way on from a step, or from the source, if that is a filter: how it is counted,
+    /// which filter, and the classes that lead there.
+    pub(super) fn only_step(&self, at: Option<usize>) -> Option<(usize, usize, &ClassSet)> {
+        let mut forks = self.forks_at(at);
+        let (number, fork) = forks.next().filter(|(_, fork)| fork.is_one())?;
+        let alone = forks.next().is_none() && fork.hands.is_empty();
+        let step = fork.steps.first().filter(|_| alone)?;
+        Some((number, *step, &self.steps.get(*step)?.classes))
+    }
+
     /// The ways out for what a step is unsure of.
     pub(super) fn unsure(&self, step: usize) -> impl Iterator<Item = usize> {
         let hands = self.hands.iter().enumerate();

@@ -65,13 +65,28 @@ pub(super) fn load<'k>(
             maps.push(None);
             continue;
         }
-        let made = Map::array(&spec.name, spec.value_size, 1, spec.mappable);
+        let made = match spec.programs {
+            0 => Map::array(&spec.name, spec.value_size, 1, spec.mappable),
+            programs => Map::programs(&spec.name, programs),
+        };
         let made = made.map_err(Failed::because)?;
         descriptors.push(made.as_fd().as_raw_fd());
         maps.push(Some(made));
     }
     descriptors.extend(given);
-    let code = program.relocate(&descriptors).ok_or_else(|| Failed::because("a map is missing"))?;
+    let missing = || Failed::because("a map is missing");
+    let parts = program.relocate_parts(&descriptors).ok_or_else(missing)?;
+    let links = program.maps.iter().position(|spec| spec.programs > 0);
+    let links = links.and_then(|at| maps.get(at)?.as_ref());
+    for (number, part) in (0..).zip(parts) {
+        let code = insn::encode(&part);
+        let How { kind, license, fragments, device } = how;
+        let part = Load { license, fragments, device, ..Load::new(kind, NAME, &code) };
+        let part = part.load().map_err(Failed::because)?;
+        let put = links.ok_or_else(missing)?.set_descriptor(number, part.as_fd());
+        put.map_err(Failed::because)?;
+    }
+    let code = program.relocate(&descriptors).ok_or_else(missing)?;
     let code = insn::encode(&code);
     let How { kind, license, fragments, device } = how;
     let plain = Load { license, fragments, device, ..Load::new(kind, NAME, &code) };

@@ -99,7 +99,11 @@ pub(super) fn build(
         take,
         desk: &desk,
     };
-    let heads = parts.assembled(None).map_err(BuildError::Refused)?.heads;
+    let Assembled { heads, program, .. } = parts.assembled(None).map_err(BuildError::Refused)?;
+    if !program.parts.is_empty() {
+        // None of those can ask its driver for the tags that it took out.
+        return Err(refused("it is too long for one program that takes".to_owned()));
+    }
     let made = Mutex::new(Made::default());
     let make = |making: &Making<'_>| {
         let mut made = made.lock().unwrap_or_else(PoisonError::into_inner);
@@ -173,12 +177,12 @@ impl Standing {
                 self.joint.own_step(0, step)
             };
             let mut states = HashMap::new();
-            for (spec, map) in self.code.maps.iter().zip(&self.maps) {
+            for (number, (spec, map)) in self.code.maps.iter().zip(&self.maps).enumerate() {
                 let Some(bytes) = map.as_ref().and_then(|map| map.get(0).ok()) else { continue };
                 let word = spec.state_of.and_then(|word| self.code.words.get(word));
                 match word {
                     Some(word) => states.extend(own(word).map(|step| (step, bytes))),
-                    None if !self.code.counters.is_empty() => {
+                    None if number == 0 && !self.code.counters.is_empty() => {
                         counted.add_reasons(&self.code, &bytes, own);
                     }
                     None => {}

@@ -105,9 +105,11 @@ impl Kernel {
         };
         let description = used.description;
         let is_sink = description.kind == Kind::Sink;
+        let mut written = Amount::default();
         let part = match (is_sink, description.user) {
             (true, _) => {
                 let (sink, report) = ended_sink(description, taken);
+                written = sink.written().unwrap_or_default();
                 Part::Sink(SinkPart { sink, report: Some(report) })
             }
             (false, Some(make)) => match make(&used.arguments) {
@@ -120,7 +122,7 @@ impl Kernel {
         (node.reasons, node.counters) = (description.reasons, description.counters);
         node.taken.push(taken);
         if is_sink {
-            node.flow.sunk = taken;
+            node.flow.sunk = written;
             return node;
         }
         node.flow.routed = ended.counted.passed(Some(step));

@@ -200,6 +200,11 @@ pub(super) fn copied(copied: &Copied, plan: &Plan, names: &[String]) -> String {
 pub(super) fn kernel_ring(ring: &RingPlan, plan: &Plan, edge: usize) -> String {
     let RingPlan { entries, signal_blocks, signal_ns, because, .. } = ring;
     let program = plan.programs.iter().find(|program| program.leaves(edge));
+    if program.is_some_and(|program| program.attach.takes) {
+        return "the rings of sockets of AF_XDP, one for each queue: frames stay where the driver \
+                put them"
+            .to_owned();
+    }
     let apart = program.map_or(0, |program| program.ring.apart_ns);
     format!(
         "ring of {entries} pointers per processor, beside the frames; bell after {signal_blocks} \
@@ -224,10 +229,11 @@ pub(super) fn program(program: &Program, plan: &Plan) -> String {
         let reader = plan.spaces[plan.placed[source.0].leaves].name.as_str();
         readers.extend((!readers.contains(&reader)).then_some(reader));
     }
+    let how = if attach.takes { "led to a socket" } else { "copied once" };
     let copied = match program.leaves.len() {
         0 => "nothing leaves it".to_owned(),
-        1 => "what leaves it is copied once, over one edge".to_owned(),
-        n => format!("what leaves it is copied once, over {n} edges"),
+        1 => format!("what leaves it is {how}, over one edge"),
+        n => format!("what leaves it is {how}, over {n} edges"),
     };
     format!(
         "program in the kernel: {what} what is {way} {}{netns}, {steps}; {copied}; what it is \

@@ -19,8 +19,9 @@ use sys::memory::ReadMapping;
 #[derive(Debug)]
 pub(super) struct Version {
     loaded: Program,
-    /// Its counters, if it has any.
+    /// Its counters, if it has any, and what else it needs as long as it runs: its further parts.
     counters: Option<Map>,
+    _tables: Vec<Map>,
     /// Dropped before its map.
     desk: ReadMapping,
     _desk: Map,
@@ -96,11 +97,12 @@ impl Version {
             Failure { at, why: failed.why }
         })?;
         let numbered = |word: &ebpf::Word| state_of(word).map(|(line, own)| (numbers[line], own));
-        let (counters, states) = sorted(&code, maps, numbered);
+        let (counters, states, tables) = sorted(&code, maps, numbered);
         let memory = desk.map_read().map_err(Failure::because)?;
         let version = Self {
             loaded,
             counters,
+            _tables: tables,
             desk: memory,
             _desk: desk,
             layout,
@@ -175,22 +177,26 @@ fn by_owner<'l>(lines: &[&'l Line]) -> Vec<&'l Line> {
     sorted
 }
 
-/// The map of the counters, if there are any, and those that were made for a step of a line.
+/// The map of the counters, if there are any, those that were made for a step of a line, and the
+/// rest.
 fn sorted(
     code: &ebpf::Program,
     maps: Vec<Option<Map>>,
     step_of: impl Fn(&ebpf::Word) -> Option<(u32, usize)>,
-) -> (Option<Map>, States) {
-    let (mut counters, mut states) = (None, States::new());
+) -> (Option<Map>, States, Vec<Map>) {
+    let (mut counters, mut states, mut tables) = (None, States::new(), Vec::new());
     for (spec, map) in code.maps.iter().zip(maps) {
         let word = spec.state_of.and_then(|word| code.words.get(word));
         match (word.and_then(&step_of), map) {
             (Some((line, step)), Some(map)) => states.push((line, step, map)),
-            (None, Some(map)) if counters.is_none() => counters = Some(map),
-            _ => {}
+            (None, Some(map)) if counters.is_none() && !code.counters.is_empty() => {
+                counters = Some(map);
+            }
+            (None, Some(map)) => tables.push(map),
+            (_, None) => {}
         }
     }
-    (counters.filter(|_| !code.counters.is_empty()), states)
+    (counters, states, tables)
 }
 
 /// The memory of a program for these lines, and the maps that it is given behind its desk.
