@@ -154,6 +154,13 @@ impl Observer {
         kilobytes.and_then(|number| number.parse::<u64>().ok()).expect("it runs") * 1024
     }
 
+    /// Whether it has a map of this kind, as the kernel numbers kinds.
+    pub(crate) fn has_map(&self, kind: u32) -> bool {
+        let folder = fs::read_dir(format!("/proc/{}/fdinfo", self.child.id()));
+        let wanted = format!("map_type:\t{kind}\n");
+        folder.into_iter().flatten().flatten().any(|entry| text(&entry.path()).contains(&wanted))
+    }
+
     /// Sends it a signal.
     pub(crate) fn signal(&self, name: &str) {
         let process = self.child.id().to_string();

@@ -131,7 +131,7 @@ pub(super) fn build(
     let memory = desk.map_read().map_err(BuildError::Machine)?;
     let ended = OnceLock::new();
     let standing = Standing { desk: memory, _desk: desk, take, joint, words, code, maps, ended };
-    let standing = Stands::Taking(standing);
+    let standing = Stands::Taking(Box::new(standing));
     Ok((Kernel { source, tree, sources, standing, place }, gives))
 }
 

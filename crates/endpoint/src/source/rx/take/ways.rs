@@ -147,7 +147,8 @@ impl Ways {
         let Some(first) = self.waiting.front().map(|waiting| waiting.way) else { return };
         self.edge = first;
         while into.len() < room
-            && let Some(next) = self.waiting.pop_front_if(|next| next.way == first)
+            && self.waiting.front().is_some_and(|next| next.way == first)
+            && let Some(next) = self.waiting.pop_front()
         {
             if let Some(pin) = next.pin {
                 pool_of(pools, next.entry.pointer.dbuf()).unpin(pin);
