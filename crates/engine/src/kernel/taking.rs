@@ -8,11 +8,11 @@
 //! place for it at an interface, and who takes a frame takes it from all others.
 
 use super::assemble::{Assembled, Layout, Misfit, assemble};
+use super::handout::Ended;
 use super::joint::{Joint, Member};
 use super::load::{Failed, How, Loaded, load};
-use super::point::Ended;
 use super::tree::Tree;
-use super::{Kernel, Refusal, Refuses, Stands, TESTED, Wanted};
+use super::{Held, Kernel, Refusal, Refuses, TESTED, Wanted};
 use crate::build::BuildError;
 use ebpf::Place as At;
 use ebpf::emit::Target;
@@ -25,7 +25,7 @@ use filter::Amount;
 use pipeline::graph::{Graph, NodeId};
 use std::collections::HashMap;
 use std::os::fd::{AsFd as _, AsRawFd as _};
-use std::sync::{Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use sys::bpf::{Kind, License, LoadError, Map};
 use sys::memory::ReadMapping;
 
@@ -131,8 +131,7 @@ pub(super) fn build(
     let memory = desk.map_read().map_err(BuildError::Machine)?;
     let ended = OnceLock::new();
     let standing = Standing { desk: memory, _desk: desk, take, joint, words, code, maps, ended };
-    let standing = Stands::Taking(Box::new(standing));
-    Ok((Kernel { source, tree, sources, standing, place }, gives))
+    Ok((Kernel { source, tree, sources, standing: Arc::new(standing), place }, gives))
 }
 
 impl Parts<'_> {
@@ -167,9 +166,14 @@ impl Parts<'_> {
     }
 }
 
-impl Standing {
+impl endpoint::source::kernel::Standing for Standing {
+    /// The program goes with its source, which has the link.
+    fn leave(&self) {}
+}
+
+impl Held for Standing {
     /// What it has left behind. Nothing runs there any more.
-    pub(super) fn ended(&self) -> &Ended {
+    fn ended(&self) -> &Ended {
         self.ended.get_or_init(|| {
             let mut counted = self.joint.counted(0, |number| self.tally(number));
             let own = |word: &ebpf::Word| {
@@ -193,6 +197,12 @@ impl Standing {
         })
     }
 
+    fn standing(self: Arc<Self>) -> Arc<dyn endpoint::source::kernel::Standing> {
+        self
+    }
+}
+
+impl Standing {
     /// A tally over all processors.
     fn tally(&self, number: u16) -> Amount {
         let at = self.take.desk().tally(number);
