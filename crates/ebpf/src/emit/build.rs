@@ -16,11 +16,12 @@
 
 use std::mem;
 
+use super::ending::{Ending, Kept};
 use super::handle::{Answer, Base, Brand, Depth, Exit, Value};
 use super::link::{LONG, MUCH};
 use super::maps::{self, Table};
 use super::moved::map_slots;
-use super::tap::{self, Desk, Ending, Hand, Kept};
+use super::tap::{self, Desk, Hand};
 use super::{Finish, Target, UNSURE, Unfit};
 use crate::asm::{Asm, Label};
 use crate::insn::{Alu, Cond, Helper, Insn, R0, R1, R2, R6, R7, R8, R10, Size, atomic};

@@ -88,6 +88,7 @@
 mod build;
 mod classic;
 mod edit;
+mod ending;
 mod handle;
 mod link;
 mod lower;

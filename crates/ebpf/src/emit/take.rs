@@ -1,7 +1,7 @@
 //! Taking: a program at XDP that decides what becomes of frames which the host does not get.
 //!
-//! In: where it counts, and a body as that of a tap. Out: a [`Program`] that ends each frame: led to
-//! the socket of its queue if it was handed over, sent out by another interface if the body says
+//! In: where it counts, and a body as that of a tap. Out: a [`Program`] that ends each frame: led
+//! to the socket of its queue if it was handed over, sent out by another interface if the body says
 //! so, dropped if not. What those who take it up must know stands in front of the frame
 //! ([`front`]); nothing is copied here. [SL §5.5; CONTRACT 2, 3]
 //!
@@ -12,9 +12,10 @@
 //! maps, memory for counting (as that of a tap), nothing, sockets by queue, interfaces by number.
 
 use super::build::{Builder, xdp};
+use super::ending::{Ending, Kept, made};
 use super::handle::{Exit, Layers};
 use super::scope::Scope;
-use super::tap::{Desk, Ending, GIVEN, HANDED_MAX, Hand, Kept, at, made};
+use super::tap::{Desk, GIVEN, HANDED_MAX, Hand, at};
 use super::{Target, Unfit};
 use crate::insn::{Alu, Cond, Helper, Insn, R0, R1, R2, R3, R6, R7, R8, R9, R10, Size};
 use crate::program::{Place, Program};
@@ -62,8 +63,8 @@ pub mod front {
 pub const LED_MAX: u16 = 16;
 const _: () = assert!((LED_MAX as u32) < HANDED_MAX);
 
-/// Makes a program that takes. `body` and `unsure` are those of a [`tap`](super::tap::tap); what the
-/// driver took a tag out of is unsure.
+/// Makes a program that takes. `body` and `unsure` are those of a [`tap`](super::tap::tap); what
+/// the driver took a tag out of is unsure.
 pub fn take(
     target: impl Into<Target>,
     take: &Take,

@@ -16,9 +16,9 @@
 //! maps of their own, so that each can be given to those who may see it, and outlives the program.
 
 use super::build::{Builder, skb};
+use super::ending::{Ending, Kept, made};
 use super::handle::{Base, Exit, Layers, Num, Value};
 use super::scope::{Meta, Scope};
-use super::take::Take;
 use super::{Target, Unfit, Verdict};
 use crate::insn::{
     Alu, Cond, Helper, Insn, PSEUDO_MAP, PSEUDO_MAP_VALUE, R0, R1, R2, R3, R4, R5, R6, R7, R8, R9,
@@ -323,71 +323,6 @@ pub fn joint(
         return Err(Unfit::new("a tap stands at traffic control"));
     }
     made(target, Ending::Tap(joint.clone()), body, unsure)
-}
-
-/// Makes a program that ends each frame like this.
-pub(super) fn made(
-    target: Target,
-    ending: Ending,
-    body: impl for<'p> FnOnce(&mut Scope<'p, 'static>, Layers<'p>, Exit<'p>) -> Result<(), Unfit>,
-    unsure: impl for<'p> FnOnce(&mut Scope<'p, 'static>, Layers<'p>),
-) -> Result<Program, Unfit> {
-    let asks = ending.tags().is_some();
-    let (builder, out) = Builder::begin_with_desk(target, ending);
-    let mut scope = Scope::root(builder);
-    // First, so that the body can end in another part than it begins in.
-    if let Some(known) = scope.builder().begin_unsure(asks) {
-        unsure(&mut scope, Layers::untouched());
-        scope.builder().begin_body(known, out.label);
-    }
-    body(&mut scope, Layers::untouched(), out)?;
-    scope.into_builder().end_with_desk()
-}
-
-/// How a program with a desk ends each frame.
-#[derive(Clone, Debug)]
-pub(super) enum Ending {
-    /// It copies what was handed over, and lets the frame by.
-    Tap(Joint),
-    /// The frame goes nowhere else.
-    Take(Take),
-}
-
-impl Ending {
-    /// The function that tells of tags.
-    pub(super) const fn tags(&self) -> Option<i32> {
-        match self {
-            Self::Tap(_) => None,
-            Self::Take(take) => take.tags,
-        }
-    }
-
-    pub(super) const fn desk(&self) -> Desk {
-        match self {
-            Self::Tap(joint) => joint.desk,
-            Self::Take(take) => take.desk(),
-        }
-    }
-
-    const fn cpus(&self) -> u32 {
-        match self {
-            Self::Tap(joint) => joint.cpus,
-            Self::Take(take) => take.cpus,
-        }
-    }
-}
-
-/// What is on the stack all the time: where the desk of this processor is, and either which one it
-/// is, or the tag of the frame and its length.
-pub(super) struct Kept;
-
-impl Kept {
-    pub(super) const DESK: i16 = -8;
-    pub(super) const CPU: i16 = -16;
-    pub(super) const TAG: i16 = -16;
-    pub(super) const LENGTH: i16 = -24;
-    /// Slots that this takes.
-    const SLOTS: i16 = 3;
 }
 
 impl<'s, 'o: 's> Scope<'s, 'o> {
