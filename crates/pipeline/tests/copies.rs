@@ -18,8 +18,11 @@ fn machine(processors: usize) -> Machine {
     Machine { processors, costs, ..Machine::example() }
 }
 
+/// The plan of a line, which asks for the copies that pay unless it says something else.
 fn planned(text: &str, machine: &Machine) -> Plan {
     let world = house::world();
+    let asks = if text.starts_with("--parallel") { "" } else { "--parallel=auto " };
+    let text = &format!("{asks}{text}");
     let (graph, mistakes) = pipeline::read(text, &world);
     assert!(mistakes.is_empty(), "{}", pipeline::render(text, &mistakes, false));
     let plan = plan(graph, &world, machine).expect("a plan");
@@ -101,6 +104,13 @@ fn n4_every_part_of_a_request_has_copies_of_its_own() {
 }
 
 #[test]
+fn n1_nothing_is_copied_unasked() {
+    let (graph, _) = pipeline::read("replay a | compress | print", &house::world());
+    let plan = plan(graph, &house::world(), &machine(16)).expect("a plan");
+    assert_eq!((plan.copied, plan.alone), (vec![], vec![]));
+}
+
+#[test]
 fn n5_how_many_copies_there_are_is_a_matter_of_what_counts() {
     let line = "replay a | tcp | print";
     let number = |option: &str| copies(&format!("{option} {line}"), 16).map_or(1, |c| c.1);
@@ -108,7 +118,6 @@ fn n5_how_many_copies_there_are_is_a_matter_of_what_counts() {
         (number("--parallel=power"), number("--parallel=auto"), number("--parallel=latency"));
     assert_eq!((power, latency), (1, 16), "half of what a copy does is crossing");
     assert!(1 < auto && auto < 16, "{auto}");
-    assert_eq!(number(""), auto, "the default");
     assert_eq!(
         [number("--parallel=no"), number("--parallel=1"), number("--parallel=7")],
         [1, 1, 7]

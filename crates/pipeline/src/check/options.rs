@@ -32,8 +32,9 @@ pub const OPTIONS: &[Parameter] = &[
     Parameter::optional("no-loss", Type::Flag, "a dropped block is a failure"),
 ];
 
-const PARALLEL: &str = "how many copies of costly filters share the work: auto (those that pay), \
-                        no, power (few, well used), latency (all that gain anything), or a number";
+const PARALLEL: &str = "how many copies of costly filters share the work: no (the default), auto \
+                        (those that pay), power (few, well used), latency (all that gain \
+                        anything), or a number";
 
 /// The options of a request, as far as they are given.
 pub(super) fn options(request: &Request, mistakes: &mut Vec<Diagnostic>) -> Arguments {

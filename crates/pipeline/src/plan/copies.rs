@@ -78,11 +78,12 @@ impl Wish {
     fn of(graph: &Graph) -> Self {
         let gain = PAYS;
         match graph.options.text("parallel") {
-            Some("no") => Self::No,
+            Some("auto") => Self::Measured { used: USE, gain },
             Some("power") => Self::Measured { used: USE_OF_POWER, gain },
             Some("latency") => Self::Measured { used: 0.0, gain: GAIN_OF_LATENCY },
-            Some(number) => number.parse().map_or(Self::Measured { used: USE, gain }, Self::Number),
-            None => Self::Measured { used: USE, gain },
+            Some(number) => number.parse().map_or(Self::No, Self::Number),
+            // What has copies can be neither changed while it runs nor recorded.
+            None => Self::No,
         }
     }
 }
