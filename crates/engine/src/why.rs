@@ -1,5 +1,5 @@
-//! What became of a flow: which nodes saw its blocks, what they answered, where blocks were held and
-//! how long, dropped and why, and what left. (CONTRACT 19, for one flow)
+//! What became of a flow: which nodes saw its blocks, what they answered, where blocks were held
+//! and how long, dropped and why, and what left. (CONTRACT 19, for one flow)
 //!
 //! In: a pcap-filter expression, and a path that is run again (a record, or a line over a capture)
 //! with one block in each turn: then what a filter counts while it is called is what it did with
