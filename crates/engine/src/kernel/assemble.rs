@@ -151,7 +151,8 @@ impl Emission<'_> {
 
     /// Hands over what a step is unsure of.
     fn doubt<'s>(&self, s: &mut Scope<'s, '_>, step: usize, on: Layers<'s>, done: Exit<'s>) {
-        self.joint.unsure(step).for_each(|hand| self.leave(s, hand, on));
+        // Each in an arm of its own, behind which the stack is free again.
+        self.joint.unsure(step).for_each(|hand| s.arm(|t, _| self.leave(t, hand, on)));
         s.leave(done);
     }
 
