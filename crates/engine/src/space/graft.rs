@@ -11,7 +11,6 @@
 use super::assemble::Assembly;
 use super::memory::Memory;
 use super::node::{Arc as Edge, EdgeDrops, Node, NodeId, Part};
-use super::walk::Walk;
 use super::{GENERAL, Imported, Input, Space};
 use crate::process;
 use buffer::pool::Pool;
@@ -65,16 +64,8 @@ impl Space {
             if stays(keys[at]) {
                 continue;
             }
-            if self.turn.failure.is_none() {
-                let mut memory = Memory { intakes: &self.intakes, work: &self.work, imported: &[] };
-                let mut walk =
-                    Walk::new(&mut self.nodes, &mut memory, &self.shape, now, &mut self.turn);
-                walk.finish(at);
-                let paused = walk.pause();
-                self.stage(now).go_on(paused, &[]);
-            }
-            self.turn_pools();
-            self.end_node(at);
+            let failed = self.turn.failure.is_some();
+            self.finish_node(at, now, failed);
         }
     }
 

@@ -14,6 +14,7 @@
 //! - [`memory`]: what the space does for its filters.
 
 pub(crate) mod assemble;
+mod clock;
 pub(crate) mod copies;
 pub mod edit;
 pub(crate) mod graft;
@@ -39,7 +40,7 @@ use buffer::pool::Pool;
 use buffer::signal::{Bell, Ticket};
 use edit::Stage;
 use endpoint::{Given, Intake};
-use filter::{Batch, Columns, LANES, Room, Time};
+use filter::{Batch, LANES, Room, Time};
 use memory::{Frames, Memory};
 use node::{Node, NodeId, Part};
 use std::os::fd::AsFd;
@@ -48,6 +49,8 @@ use std::sync::Arc;
 use std::time::Duration;
 use taped::Taped;
 use walk::{Shape, Turn, Walk};
+
+pub use clock::Clock;
 
 /// How many blocks are walked at once, if so many are there: nothing waits for a batch to fill.
 /// Figures in docs/book/decisions/0003-batches.md.
@@ -128,16 +131,6 @@ pub(crate) enum Input {
     },
     /// What such copies made, over a ring from each.
     Join(Box<copies::Gather>),
-}
-
-/// The path's clock (CONTRACT 11).
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Clock {
-    /// Block time: the time of the newest block.
-    Blocks(Time),
-    /// Monotonic time, counted from the time of day at which the path was built: it never jumps,
-    /// and blocks carry times that people can read.
-    Live,
 }
 
 /// What a space is made of.
@@ -707,17 +700,22 @@ impl Space {
         self.taped.finish(now, self.turn.failure.as_ref());
         for i in 0..self.shape.order.len() {
             let at = self.shape.order[i];
-            if !failed {
-                let mut memory = Memory { intakes: &self.intakes, work: &self.work, imported: &[] };
-                let mut walk =
-                    Walk::new(&mut self.nodes, &mut memory, &self.shape, now, &mut self.turn);
-                walk.finish(at);
-                let paused = walk.pause();
-                self.stage(now).go_on(paused, &[]);
-            }
-            self.turn_pools();
-            self.end_node(at);
+            self.finish_node(at, now, failed);
         }
+    }
+
+    /// Lets a node let out what it holds, unless something has `failed`, and ends it.
+    fn finish_node(&mut self, at: NodeId, now: Time, failed: bool) {
+        if !failed {
+            let mut memory = Memory { intakes: &self.intakes, work: &self.work, imported: &[] };
+            let mut walk =
+                Walk::new(&mut self.nodes, &mut memory, &self.shape, now, &mut self.turn);
+            walk.finish(at);
+            let paused = walk.pause();
+            self.stage(now).go_on(paused, &[]);
+        }
+        self.turn_pools();
+        self.end_node(at);
     }
 
     fn end_node(&mut self, at: NodeId) {
@@ -771,19 +769,6 @@ impl Space {
             Input::Source { .. } => Vec::new(),
         });
         rings.collect()
-    }
-}
-
-impl Clock {
-    /// The path's time when these blocks have come, at live time `now`.
-    fn advance(&mut self, columns: &Columns, now: Time) -> Time {
-        match self {
-            Self::Live => now,
-            Self::Blocks(newest) => {
-                *newest = columns.newest().map_or(*newest, |time| time.max(*newest));
-                *newest
-            }
-        }
     }
 }
 
