@@ -1,7 +1,7 @@
 //! Files and pipes read in blocks and lines.
 
 use super::*;
-use crate::testing::{Gift, TempDir, all, arguments, ask, opening, pool, refused};
+use crate::testing::{Gift, TempDir, all, arguments, ask, closed, opening, pool, refused};
 use std::fs::File;
 use std::io::Write;
 use std::os::fd::OwnedFd;
@@ -91,23 +91,26 @@ fn a_pipe_gives_what_came() {
         let mut source = Read::new(input, 1000, lines, 0);
         let mut pool = pool(1 << 16);
         let wait = Given::Wait { until: None, readable: true };
-        let mut ask = || {
+        let mut ask = |ended: bool| {
+            if ended {
+                closed(source.descriptor().unwrap());
+            }
             let (given, gifts) = ask(&mut source, &mut pool, 64, 0).unwrap();
             (given, gifts.into_iter().map(|gift| gift.bytes).collect::<Vec<_>>())
         };
-        assert_eq!(ask(), (wait, vec![]));
+        assert_eq!(ask(false), (wait, vec![]));
         writer.write_all(b"hel").unwrap();
         if lines {
-            assert_eq!(ask(), (wait, vec![]));
+            assert_eq!(ask(false), (wait, vec![]));
             writer.write_all(b"lo\nworld").unwrap();
-            assert_eq!(ask(), (Given::Blocks, vec![b"hello".to_vec()]));
+            assert_eq!(ask(false), (Given::Blocks, vec![b"hello".to_vec()]));
             drop(writer);
-            assert_eq!(ask(), (Given::End, vec![b"world".to_vec()]));
+            assert_eq!(ask(true), (Given::End, vec![b"world".to_vec()]));
         } else {
-            assert_eq!(ask(), (Given::Blocks, vec![b"hel".to_vec()]));
+            assert_eq!(ask(false), (Given::Blocks, vec![b"hel".to_vec()]));
             drop(writer);
         }
-        assert_eq!(ask(), (Given::End, vec![]));
+        assert_eq!(ask(true), (Given::End, vec![]));
     }
 }
 
