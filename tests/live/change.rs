@@ -9,11 +9,12 @@ use engine::build::{Settings, build};
 use engine::catalogue::House;
 use engine::change::{Switched, change};
 use engine::live::Live;
-use engine::run::{Until, run};
+use engine::run::{Outcome, Until, run};
 use pipeline::edit::Edit;
 use pipeline::plan::plan;
+use std::thread::JoinHandle;
 use std::time::Duration;
-use testkit::net::SERVER_DEVICE;
+use testkit::net::{Pair, SERVER_DEVICE};
 
 /// How many frames are sent between two changes.
 const FRAMES: u64 = 200;
@@ -72,4 +73,80 @@ fn m1_what_follows_the_kernel_changes_while_frames_come() {
     let frames = frames_of(&std::fs::read(file).expect("a capture"));
     let all = frames.iter().map(|frame| number(frame)).eq(0..sent);
     assert!(all, "each once, in order: {:#?}", outcome.ledger);
+}
+
+/// What runs in the kernel changes, too: a program in which the line has its new form takes the
+/// place of the one that runs, and every frame meets exactly one of both.
+#[test]
+fn v6_filters_move_between_the_kernel_and_threads_while_frames_come() {
+    let Some(pair) = silent() else { return };
+    let scratch = Scratch::new();
+    let file = scratch.path("all.pcap");
+    let text = format!("rx@kernel {SERVER_DEVICE} | udp | dport |9 pcap '{}'", file.display());
+    let line = Line::start(&pair, &text);
+    let edits = [
+        ("move dport process", 1),
+        ("move udp process", 0),
+        ("move udp kernel", 1),
+        ("move dport kernel", 2),
+        ("insert ip before udp", 3),
+        ("insert sample 1 after udp", 4),
+        ("move sample process", 2),
+        ("remove ip", 1),
+        ("move udp process", 0),
+    ];
+    let mut sent = 0;
+    for (words, inside) in edits {
+        send_all(&pair, &numbered(sent..sent + FRAMES, SHORT));
+        sent += FRAMES;
+        let switched = set(&line.live, words);
+        eprintln!("{words}: {switched}");
+        assert_eq!(line.in_kernel().len(), inside, "{words}: {:?}", line.in_kernel());
+        assert_eq!(chain(&pair).len(), 1, "{words}");
+    }
+    send_all(&pair, &numbered(sent..sent + FRAMES, SHORT));
+    sent += FRAMES;
+    let outcome = line.stop();
+    assert!(chain(&pair).is_empty(), "nothing stays");
+    let frames = frames_of(&std::fs::read(file).expect("a capture"));
+    let all = frames.iter().map(|frame| number(frame)).eq(0..sent);
+    assert!(all, "each once, in order: {:#?}", outcome.ledger);
+}
+
+/// A line that runs.
+struct Line {
+    live: Live,
+    thread: JoinHandle<Outcome>,
+}
+
+impl Line {
+    fn start(pair: &Pair, text: &str) -> Self {
+        let (graph, mistakes) = pipeline::read(text, &House);
+        assert!(mistakes.is_empty(), "{}", pipeline::render(text, &mistakes, false));
+        let paths = pair.server.enter(|| {
+            let plan = plan(graph, &House, &engine::machine::look()).expect("a plan");
+            assert!(!plan.programs.is_empty(), "it begins in the kernel");
+            build(&plan, Settings::default()).expect("spaces")
+        });
+        let live = paths[0].live();
+        live.says(text);
+        let thread = std::thread::spawn(|| run(paths, Until::default()).expect("a run"));
+        Self { live, thread }
+    }
+
+    /// The filters that run in the kernel.
+    fn in_kernel(&self) -> Vec<String> {
+        let plan = self.live.plan().expect("a plan");
+        let steps = plan.programs.iter().flat_map(|program| &program.steps);
+        let nodes = steps.flat_map(|step| &step.nodes);
+        nodes.map(|id| plan.graph.node(*id).name().to_owned()).collect()
+    }
+
+    fn stop(self) -> Outcome {
+        self.live.stop();
+        let outcome = self.thread.join().expect("a run");
+        assert!(outcome.failures.is_empty(), "{:?}", outcome.failures);
+        assert_eq!(outcome.ledger.imbalances(), [], "{:#?}", outcome.ledger);
+        outcome
+    }
 }

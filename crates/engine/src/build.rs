@@ -34,8 +34,8 @@ use pipeline::graph::{Boolean, Edge, Graph, Link, NodeId, Step, Use};
 use pipeline::plan::{Plan, Refused};
 use std::fmt;
 use std::path::PathBuf;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex};
 use sys::memory::Lender;
 
 mod again;
@@ -48,6 +48,7 @@ pub(crate) mod running;
 mod signals;
 
 pub(crate) use again::{Again, Prepared, prepare};
+pub(crate) use inside::Succession;
 pub use running::GONE;
 
 /// How many bytes a filter may hold, all sessions together.
@@ -80,9 +81,7 @@ pub struct Path {
     /// In the order of the plan: sources first.
     pub(crate) spaces: Vec<Space>,
     /// The programs that run for them in the kernel.
-    pub(crate) kernels: Vec<Kernel>,
-    /// What they run.
-    pub(crate) graph: Arc<Graph>,
+    pub(crate) kernels: running::Kernels,
     /// Stops them.
     pub(crate) control: Arc<Control>,
     pub(crate) live: Live,
@@ -176,14 +175,13 @@ pub fn build_with(
     let parts = plan.spaces.iter().map(|space| space.part + 1).max().unwrap_or(0);
     let origins: Vec<String> = sources(&plan.graph).map(|(_, used)| title(used)).collect();
     let left = settings.count.map(|blocks| Arc::new(Left::new(blocks)));
-    let graph = Arc::new(plan.graph.clone());
     if let Tape::Record(recording) = &extras.tape {
         recording.name(&origins);
     }
     let ids = Ids::of(plan);
     let path = |part| {
         let with = (settings, extras);
-        Builder::new((plan, &ids), part, (&origins, host), with)?.build(&left, &graph)
+        Builder::new((plan, &ids), part, (&origins, host), with)?.build(&left)
     };
     let built: Result<Vec<(Path, running::Part)>, BuildError> = (0..parts).map(path).collect();
     let (mut paths, parts): (Vec<Path>, Vec<running::Part>) = built?.into_iter().unzip();
@@ -228,6 +226,8 @@ struct Draft {
     lenders: Vec<Arc<dyn Lender>>,
     /// The programs whose frames come in here.
     kernels: Vec<(Local, Kernel)>,
+    /// What is to run in the place of what programs run.
+    successors: Vec<(Local, Succession)>,
     /// What comes up from programs that run already: where, and along which edges.
     rising: Vec<(Local, Vec<(usize, NodeId)>)>,
     /// The places of what runs already.
@@ -307,11 +307,7 @@ impl<'p> Builder<'p> {
         })
     }
 
-    fn build(
-        mut self,
-        left: &Option<Arc<Left>>,
-        graph: &Arc<Graph>,
-    ) -> Result<(Path, running::Part), BuildError> {
+    fn build(mut self, left: &Option<Arc<Left>>) -> Result<(Path, running::Part), BuildError> {
         let mut rings = self.rings()?;
         let running_rings = rings.iter().map(|ends| self.running_ring(ends)).collect();
         let mut shared = self.shared()?;
@@ -369,6 +365,7 @@ impl<'p> Builder<'p> {
                 bell: Arc::clone(&self.bells[place]),
                 reads: between::reads(self.plan, self.spaces[place]),
             });
+        let kernels = Arc::new(Mutex::new(kernels));
         let part = running::Part {
             control: Arc::clone(&self.control),
             demand: Arc::clone(&self.demand),
@@ -381,13 +378,13 @@ impl<'p> Builder<'p> {
             gone: Vec::new(),
             listed: Arc::default(),
             rising,
+            kernels: Arc::downgrade(&kernels),
             crew: None,
         };
         self.pin(&shared, &mut spaces);
         part.tell();
         let live = Live::new(Arc::clone(&self.control), Arc::clone(&part.listed));
-        let graph = Arc::clone(graph);
-        Ok((Path { spaces, kernels, graph, control: self.control, live }, part))
+        Ok((Path { spaces, kernels, control: self.control, live }, part))
     }
 
     fn outside(&self) -> Outside<'p> {
@@ -445,6 +442,9 @@ impl<'p> Builder<'p> {
         }
         match self.again {
             None => self.programs_in_kernel(place, &mut locals, &mut draft)?,
+            Some(again) if again.anew => {
+                self.programs_anew(place, again, &mut locals, &mut draft)?;
+            }
             Some(again) => self.rises_already(place, again, &mut locals, &mut draft)?,
         }
         for (id, node) in outer {

@@ -131,7 +131,7 @@ impl fmt::Display for Imbalance {
 }
 
 impl Edge {
-    fn ended(&self) -> u64 {
+    pub(crate) fn ended(&self) -> u64 {
         let dropped: u64 = self.dropped.iter().map(|(_, a)| a.blocks).sum();
         self.taken.blocks + dropped + self.resident.blocks
     }

@@ -17,6 +17,7 @@
 use crate::build::running::Whole;
 use crate::control::Control;
 use crate::failure::PathFailure;
+use crate::kernel::ProgramRan;
 use crate::ledger::Ledger;
 use crate::report::{self, Counted, Reported};
 use crate::run::Crew;
@@ -127,6 +128,16 @@ impl Live {
         ledger.filters.iter_mut().for_each(|line| line.planned = node.of(line.planned));
         ledger.edges.iter_mut().for_each(|line| line.planned = edge.of(line.planned));
         reports.iter_mut().for_each(|report| report.planned = node.of(report.planned));
+    }
+
+    /// Gives nodes and edges of programs the places that they have in the plan.
+    pub(crate) fn place_programs(&self, programs: &mut [ProgramRan]) {
+        let Some(whole) = self.whole() else { return };
+        let (node, edge) = whole.state().place_of();
+        for program in programs {
+            program.source = node.of(program.source);
+            program.edges.iter_mut().for_each(|number| *number = edge.of(*number));
+        }
     }
 
     /// Says which request this path runs: only then can it be changed by edits.

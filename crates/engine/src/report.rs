@@ -213,17 +213,17 @@ pub(crate) fn joined(spaces: Vec<Counted>, runs: bool) -> Ledger {
         spaces.iter().flat_map(|space| space.imported.iter().cloned()).collect();
     let failed = spaces.iter().any(|space| space.failed);
     for space in spaces {
-        let in_kernel = space.kernel.is_some();
         if let Some(told) = space.kernel {
             ledger.sources.extend(told.sources);
-            ledger.edges.extend(told.edges);
+            // Programs that ran one after the other have the same edges.
+            told.edges.into_iter().for_each(|edge| ledger.add_edge(edge));
         }
         ledger.edges.extend(space.edges);
         for node in space.nodes.into_iter().filter(|node| !node.transport) {
             let CountedNode { filtered: counted, seen, calls, ring, copied, .. } = node;
             ledger.sources.extend(seen.map(|seen| (counted.name.clone(), seen)));
             // What ran in the kernel, and has its user implementation in a thread.
-            let both = !in_kernel && inside.contains(&counted.planned);
+            let both = inside.contains(&counted.planned);
             let same = |line: &Filtered| {
                 (both || copied) && line.planned == counted.planned && line.name == counted.name
             };

@@ -7,19 +7,20 @@
 //! [`Watch`].
 
 use crate::build::Path;
+use crate::build::running::Kernels;
 use crate::control::Control;
 use crate::failure::PathFailure;
 use crate::kernel::{Kernel, ProgramRan};
 use crate::ledger::Ledger;
+use crate::live::Live;
 use crate::process;
 use crate::report::{self, Reported};
 use crate::space::{Remains, Space};
 use endpoint::Seen;
-use pipeline::Graph;
 use std::fmt;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, mpsc};
+use std::sync::{Arc, PoisonError, mpsc};
 use std::time::Duration;
 use sys::eventfd::EventFd;
 
@@ -89,7 +90,7 @@ pub fn run(paths: Vec<Path>, until: Until<'_>) -> sys::Result<Outcome> {
     let mut kernels = Vec::new();
     let mut lives = Vec::new();
     for (number, path) in paths.into_iter().enumerate() {
-        kernels.push((path.kernels, path.graph));
+        kernels.push(path.kernels);
         controls.push(Arc::clone(&path.control));
         lives.push(path.live);
         if until.watch.is_some() {
@@ -121,10 +122,7 @@ pub fn run(paths: Vec<Path>, until: Until<'_>) -> sys::Result<Outcome> {
     let mut all = stopped.remains;
     all.sort_by_key(|(number, place, _)| (*number, *place));
     let mut outcome = outcome(all, &kernels, stopped.early, begin);
-    lives
-        .first()
-        .into_iter()
-        .for_each(|live| live.place(&mut outcome.ledger, &mut outcome.reports));
+    lives.first().into_iter().for_each(|live| place(live, &mut outcome));
     Ok(outcome)
 }
 
@@ -193,7 +191,7 @@ pub fn run_alone(paths: Vec<Path>) -> Outcome {
     let mut kernels = Vec::new();
     let lives: Vec<_> = paths.iter().map(Path::live).collect();
     for (number, path) in paths.into_iter().enumerate() {
-        kernels.push((path.kernels, path.graph));
+        kernels.push(path.kernels);
         let mut spaces: Vec<Option<Space>> = path.spaces.into_iter().map(Some).collect();
         while spaces.iter().any(Option::is_some) {
             for (place, slot) in spaces.iter_mut().enumerate() {
@@ -212,10 +210,7 @@ pub fn run_alone(paths: Vec<Path>) -> Outcome {
     }
     ended.sort_by_key(|(number, place, _)| (*number, *place));
     let mut outcome = outcome(ended, &kernels, false, begin);
-    lives
-        .first()
-        .into_iter()
-        .for_each(|live| live.place(&mut outcome.ledger, &mut outcome.reports));
+    lives.first().into_iter().for_each(|live| place(live, &mut outcome));
     outcome
 }
 
@@ -309,8 +304,11 @@ impl<'f> Rounds<'f> {
     }
 }
 
-/// The programs of a path, and what they run.
-type Kernels = (Vec<Kernel>, Arc<Graph>);
+/// Gives what is told the places that it has in the plan.
+fn place(live: &Live, outcome: &mut Outcome) {
+    live.place(&mut outcome.ledger, &mut outcome.reports);
+    live.place_programs(&mut outcome.programs);
+}
 
 fn outcome(ended: Vec<Ended>, kernels: &[Kernels], stopped: bool, begin: u64) -> Outcome {
     let mut outcome = Outcome { stopped, ..Outcome::default() };
@@ -324,11 +322,10 @@ fn outcome(ended: Vec<Ended>, kernels: &[Kernels], stopped: bool, begin: u64) ->
     }
     let kernels = kernels.iter().map(Some).chain(std::iter::repeat(None));
     for (mut remains, kernels) in by_path.into_iter().zip(kernels) {
-        let programs = kernels.into_iter().flat_map(|(kernels, _)| kernels.iter().map(Kernel::ran));
-        outcome.programs.extend(programs);
-        let inside = kernels.into_iter().flat_map(|(kernels, graph)| {
-            kernels.iter().map(|kernel| kernel.remains(graph, &remains))
-        });
+        let kernels = kernels.map(|all| all.lock().unwrap_or_else(PoisonError::into_inner));
+        let kernels = kernels.as_ref().map_or(&[][..], |kernels| kernels.as_slice());
+        outcome.programs.extend(kernels.iter().map(Kernel::ran));
+        let inside = kernels.iter().flat_map(|kernel| kernel.remains(&remains));
         let inside: Vec<Remains> = inside.collect();
         remains.splice(0..0, inside);
         let programs = process::finish(&remains);

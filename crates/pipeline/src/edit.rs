@@ -85,9 +85,14 @@ pub struct Edited {
     pub upgraded: Option<Span>,
 }
 
+/// What is said for "out of the kernel", and the thread to which that hands over.
+const PROCESS: &str = "process";
+const KERNEL: &str = "kernel";
+const FIRST: &str = "thread0";
+
 /// How an edit is written.
 const USAGE: &str = "write `insert FILTER before|after|at NODE`, `remove NODE`, \
-     `replace NODE with FILTER`, `move NODE to SPACE` or `upgrade NODE`";
+     `replace NODE with FILTER`, `move NODE kernel|process|SPACE` or `upgrade NODE`";
 
 impl Edit {
     /// Reads an edit as it is written at a command line. A filter may be several words.
@@ -108,7 +113,10 @@ impl Edit {
             ["replace", node, "with", filter @ ..] if !filter.is_empty() => {
                 Self::Replace { node: said(node), filter: filter.join(" ") }
             }
-            ["move", node, "to", space] => Self::Move { node: said(node), space: said(space) },
+            ["move", node, "to", space] | ["move", node, space] => {
+                let space = if *space == PROCESS { FIRST } else { space };
+                Self::Move { node: said(node), space: said(space) }
+            }
             ["upgrade", node] => Self::Upgrade { node: said(node) },
             _ => return Err(Misfit(USAGE.to_owned())),
         })
@@ -145,6 +153,9 @@ impl Edit {
                 Box::new(move |_| Some(filter.clone()))
             }
             Self::Move { space, .. } => {
+                if space != KERNEL {
+                    leave_kernel(&mut request, at);
+                }
                 let pin = Name { text: space.clone(), span: NEW };
                 Box::new(move |term| match term {
                     Term::Node(node) => Some(Term::Node(Node { pin: Some(pin.clone()), ..node })),
@@ -272,6 +283,25 @@ fn find(request: &Request, wanted: &str) -> Result<Span, Misfit> {
         return Err(Misfit(format!("`{wanted}` {why}")));
     }
     Ok(node.span)
+}
+
+/// Lets what stands behind this place follow what leaves the kernel there: it was put there by a
+/// move, and cannot stay.
+fn leave_kernel(request: &mut Request, at: Span) {
+    let here = |term: &Term| {
+        let mut found = false;
+        each(&mut term.clone(), &mut |node| found |= node.span == at);
+        found
+    };
+    for term in request.pipelines.iter_mut().filter(|term| here(term)) {
+        let mut behind = false;
+        each(term, &mut |node| {
+            if behind && node.pin.as_ref().is_some_and(|pin| pin.text == KERNEL) {
+                node.pin = None;
+            }
+            behind |= node.span == at;
+        });
+    }
 }
 
 /// All filters in the order of the text.
@@ -457,6 +487,8 @@ mod tests {
                 "rx | dport |22 tcp held=1M |80 (count + http |1 print)",
             ),
             ("move http to thread1", "rx | dport |22 ssh |80 (count + http@thread1 |1 print)"),
+            ("move dport kernel", "rx | dport@kernel |22 ssh |80 (count + http |1 print)"),
+            ("move dport process", "rx | dport@thread0 |22 ssh |80 (count + http |1 print)"),
             ("upgrade http", "rx | dport |22 ssh |80 (count + http |1 print)"),
         ];
         for (words, expected) in cases {

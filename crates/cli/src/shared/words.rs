@@ -90,7 +90,7 @@ pub(crate) struct SetArguments {
     #[arg(value_name = "PATH")]
     pub(crate) path: String,
     /// insert 'FILTER' before|after|at NODE, remove NODE, replace NODE with 'FILTER',
-    /// move NODE to SPACE, or upgrade NODE
+    /// move NODE kernel|process|SPACE, or upgrade NODE
     #[arg(value_name = "CHANGE", required = true, trailing_var_arg = true)]
     pub(crate) words: Vec<String>,
 }

@@ -7,8 +7,8 @@
 
 use super::running::{Ids, Part, Rising, RunningRing, RunningSpace};
 use super::{
-    BATCH, BuildError, Builder, Draft, Extras, Parts, PoolConfig, Settings, Space, bell, between,
-    inside, intake_for, pool, programs,
+    BATCH, BuildError, Builder, Draft, Extras, Parts, PoolConfig, Settings, Space, Succession,
+    bell, between, inside, intake_for, pool, programs,
 };
 use crate::kernel::point::Points;
 use crate::space::assemble::Assembly;
@@ -27,6 +27,8 @@ pub(crate) struct Again<'a> {
     pub(crate) renewed: &'a HashSet<usize>,
     /// For the number of every edge out of the kernel, its place in the new plan.
     pub(crate) ways: &'a HashMap<usize, usize>,
+    /// Whether something else is to run in the kernel.
+    pub(crate) anew: bool,
 }
 
 impl Again<'_> {
@@ -44,6 +46,7 @@ pub(crate) struct Prepared {
     pub(crate) rings: Vec<RunningRing>,
     pub(crate) lenders: Vec<Arc<dyn Lender>>,
     pub(crate) rising: Vec<Rising>,
+    pub(crate) successions: Vec<Succession>,
 }
 
 /// What is to be put into a space.
@@ -53,6 +56,8 @@ pub(crate) struct PreparedSpace {
     /// The space, if it does not run yet.
     pub(crate) fresh: Option<Space>,
     pub(crate) graft: Graft,
+    /// Whether what programs hand over comes up here, and others are to run.
+    pub(crate) anew: bool,
 }
 
 /// Builds what is new in a part of a plan.
@@ -79,6 +84,7 @@ pub(crate) fn prepare(
             None => (None, Arc::new(bell(plan, *space)?)),
         });
     }
+    // What begins in the kernel is there already: those who hold it put others in its place.
     let points = Points::default();
     let mut builder = Builder {
         plan,
@@ -120,9 +126,11 @@ pub(crate) fn prepare(
         })
     });
     let rising = rising.collect();
-    let mut spaces = Vec::new();
+    let (mut spaces, mut successions) = (Vec::new(), Vec::new());
     for (place, (draft, (known, _))) in drafts.into_iter().zip(all).enumerate() {
-        let Draft { assembly, inputs, lent, kept, renewed, .. } = draft;
+        let Draft { assembly, inputs, lent, kept, renewed, successors, .. } = draft;
+        let anew = !successors.is_empty();
+        successions.extend(successors.into_iter().map(|(_, one)| one));
         let graft = Graft { assembly, kept, inputs, intakes: lent, renewed };
         let (running, fresh) = match known {
             Some(running) => (running, None),
@@ -134,9 +142,9 @@ pub(crate) fn prepare(
                 (running, Some(space))
             }
         };
-        spaces.push(PreparedSpace { running, fresh, graft });
+        spaces.push(PreparedSpace { running, fresh, graft, anew });
     }
-    Ok(Prepared { spaces, rings, lenders, rising })
+    Ok(Prepared { spaces, rings, lenders, rising, successions })
 }
 
 impl Builder<'_> {

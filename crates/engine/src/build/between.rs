@@ -95,6 +95,7 @@ impl Builder<'_> {
             far: self.name(far),
             to: self.number(self.plan.graph.edges[edge].to),
             stride,
+            marks: matches!(self.lanes(edge, stride), Lanes::Marks),
         }
     }
 
@@ -111,6 +112,16 @@ impl Builder<'_> {
         RunningRing { number: ends.kept.map_or(ring.number, |(number, _)| number), ..ring }
     }
 
+    /// What a ring for an edge carries.
+    fn lanes(&self, edge: usize, stride: usize) -> Lanes {
+        match stride {
+            _ if self.is_in_kernel(self.plan.graph.edges[edge].from) => Lanes::Marks,
+            16 => Lanes::Pointer,
+            32 => Lanes::Context,
+            _ => Lanes::Marks,
+        }
+    }
+
     fn ring(
         &self,
         edge: usize,
@@ -118,12 +129,7 @@ impl Builder<'_> {
         near: usize,
         far: usize,
     ) -> Result<Ends, BuildError> {
-        let lanes = match ring.stride {
-            _ if self.is_in_kernel(self.plan.graph.edges[edge].from) => Lanes::Marks,
-            16 => Lanes::Pointer,
-            32 => Lanes::Context,
-            _ => Lanes::Marks,
-        };
+        let lanes = self.lanes(edge, ring.stride);
         // A space that plays takes what its record says, however long that lets another ring fill.
         let entries = match self.extras.tape {
             Tape::Play(_) => ring.entries.max(ENTRIES_PLAYED),

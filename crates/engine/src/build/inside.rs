@@ -5,15 +5,17 @@
 
 use super::between::Ends;
 use super::running::Rising;
-use super::{Again, BuildError, Builder, Draft, Local, counts, sources, title};
-use crate::kernel::{Kernel, Wanted};
+use super::{Again, BuildError, Builder, Draft, Local, counts, intake_for, sources, title};
+use crate::kernel::{Era, Kernel, Next, Wanted};
 use crate::space::Input;
 use crate::space::graft::Key;
 use crate::space::node::{Node, Part, SourcePart};
 use crate::space::select::Wanted as Classes;
-use filter::Kind;
+use endpoint::Source;
+use filter::{Counts, Kind};
 use pipeline::graph::NodeId;
 use pipeline::plan::{Plan, Program, Refused, SpaceKind};
+use std::sync::PoisonError;
 
 /// The spaces of a part that are threads of ours.
 pub(super) fn threads(plan: &Plan, part: usize) -> Vec<usize> {
@@ -36,6 +38,17 @@ pub(super) fn home(plan: &Plan, space: usize) -> usize {
     threads(plan, kernel.part).first().copied().unwrap_or(space)
 }
 
+/// What is to run in the place of what a program runs, ready to be put there.
+#[derive(Debug)]
+pub(crate) struct Succession {
+    /// Which of the programs of the part.
+    pub(crate) kernel: usize,
+    /// The number of the source that it stands for.
+    pub(crate) first: usize,
+    /// What it will be, and how it is put there.
+    pub(crate) next: Next,
+}
+
 /// The thread of a part that runs in the kernel as a whole.
 const THREAD: &str = "thread0";
 
@@ -43,6 +56,14 @@ const THREAD: &str = "thread0";
 pub(super) fn name(plan: &Plan, space: usize) -> String {
     let space = &plan.spaces[space];
     if space.kind == SpaceKind::Kernel { THREAD.to_owned() } else { space.name.clone() }
+}
+
+impl Draft {
+    /// What is put into the kernel for this space, and where it comes up.
+    fn eras(&self) -> impl Iterator<Item = (Local, &Era)> {
+        let first = self.kernels.iter().map(|(local, kernel)| (*local, &kernel.era));
+        first.chain(self.successors.iter().map(|(local, one)| (*local, &one.next.era)))
+    }
 }
 
 impl Builder<'_> {
@@ -68,47 +89,109 @@ impl Builder<'_> {
         locals: &mut [Option<Local>],
         draft: &mut Draft,
     ) -> Result<(), BuildError> {
-        let ours = |id: NodeId| {
-            let space = self.plan.placed[id.0].space;
-            self.plan.spaces[space].part == self.part
-        };
-        for planned in &self.plan.programs {
-            let Some(first) = planned.sources.iter().copied().find(|id| ours(*id)) else {
-                continue;
-            };
-            if self.leaves(first) != Some(place) {
-                continue;
-            }
+        for (first, planned) in self.rising_in(place) {
             self.can_be_counted()?;
             let origin = sources(&self.plan.graph).position(|(id, _)| id == first).unwrap_or(0);
-            let Some(used) = self.plan.graph.node(first).filter() else { continue };
-            let outside = self.outside();
-            let (kernel, mut source) = Kernel::build(&Wanted {
-                graph: &self.plan.graph,
-                planned,
-                nodes: self.in_kernel(planned, &ours),
-                origin: u16::try_from(origin).unwrap_or(u16::MAX),
-                host: self.host,
-                hardened: !crate::machine::is_trusted(),
-                refuses: self.settings.refuses,
-                timed: self.settings.programs_timed,
-                opening: &outside.giving(first, used),
-            })?;
+            let origin = u16::try_from(origin).unwrap_or(u16::MAX);
+            let build = |wanted: &Wanted<'_>| Kernel::build(wanted);
+            let (kernel, mut source) = self.wanted((first, planned), origin, build)?;
             let intake = draft.intake(source.lends())?;
-            let part = Part::Source(SourcePart { source, ended: false });
-            let counts = counts(used.description);
-            let local = draft.assembly.node(Node::new(title(used), first.0, part, counts));
-            draft.inputs.push(Input::Source { node: local, intake });
-            locals[first.0] = Some(local);
+            let local = self.hands_over(first, (source, intake), locals, draft);
             draft.kernels.push((local, kernel));
         }
         Ok(())
     }
 
+    /// Makes what is to run in the place of what programs run whose frames come up in this space.
+    pub(super) fn programs_anew(
+        &self,
+        place: usize,
+        again: &Again<'_>,
+        locals: &mut [Option<Local>],
+        draft: &mut Draft,
+    ) -> Result<(), BuildError> {
+        let ended = || BuildError::Unexpected("a path that has ended is changed".to_owned());
+        let kernels = again.part.kernels.upgrade().ok_or_else(ended)?;
+        let kernels = kernels.lock().unwrap_or_else(PoisonError::into_inner);
+        for (first, planned) in self.rising_in(place) {
+            self.can_be_counted()?;
+            let number = self.number(first);
+            let Some(kernel) = kernels.iter().position(|kernel| kernel.era.first() == number)
+            else {
+                let why = "a line that runs cannot begin in the kernel later".to_owned();
+                return Err(BuildError::Refused(Refused { node: first, why }));
+            };
+            let known = &kernels[kernel];
+            let follow = |wanted: &Wanted<'_>| known.successor(wanted);
+            let (next, source) = self.wanted((first, planned), known.era.origin(), follow)?;
+            let intake = draft.own(intake_for(source.block_max()))?;
+            let local = self.hands_over(first, (source, intake), locals, draft);
+            draft.successors.push((local, Succession { kernel, first: number, next }));
+        }
+        Ok(())
+    }
+
+    /// The programs whose frames come up in this space, each with its first source.
+    fn rising_in(&self, place: usize) -> impl Iterator<Item = (NodeId, &Program)> {
+        self.plan.programs.iter().filter_map(move |planned| {
+            let first = planned.sources.iter().copied().find(|id| self.is_ours(*id))?;
+            (self.leaves(first) == Some(place)).then_some((first, planned))
+        })
+    }
+
+    /// Whether a node is of this part.
+    fn is_ours(&self, id: NodeId) -> bool {
+        let space = self.plan.placed[id.0].space;
+        self.plan.spaces[space].part == self.part
+    }
+
+    /// Makes something of what a kernel space is built from.
+    fn wanted<M>(
+        &self,
+        (first, planned): (NodeId, &Program),
+        origin: u16,
+        make: impl FnOnce(&Wanted<'_>) -> Result<M, BuildError>,
+    ) -> Result<M, BuildError> {
+        let outside = self.outside();
+        let Some(used) = self.plan.graph.node(first).filter() else {
+            return Err(BuildError::Unexpected("a program for no source".to_owned()));
+        };
+        make(&Wanted {
+            graph: &self.plan.graph,
+            ids: self.ids,
+            planned,
+            nodes: &self.in_kernel(planned),
+            origin,
+            host: self.host,
+            hardened: !crate::machine::is_trusted(),
+            refuses: self.settings.refuses,
+            timed: self.settings.programs_timed,
+            opening: &outside.giving(first, used),
+        })
+    }
+
+    /// The node at which comes up what a program hands over.
+    fn hands_over(
+        &self,
+        first: NodeId,
+        (source, intake): (Box<dyn Source>, usize),
+        locals: &mut [Option<Local>],
+        draft: &mut Draft,
+    ) -> Local {
+        let part = Part::Source(SourcePart { source, ended: false });
+        let used = self.plan.graph.node(first).filter();
+        let name = used.map_or_else(String::new, title);
+        let counts = used.map_or_else(Counts::default, |used| counts(used.description));
+        let local = draft.assembly.node(Node::new(name, self.number(first), part, counts));
+        draft.inputs.push(Input::Source { node: local, intake });
+        locals[first.0] = Some(local);
+        local
+    }
+
     /// The nodes of this part that a program runs, in order.
-    fn in_kernel(&self, planned: &Program, ours: &dyn Fn(NodeId) -> bool) -> Vec<NodeId> {
+    fn in_kernel(&self, planned: &Program) -> Vec<NodeId> {
         let steps = planned.steps.iter().flat_map(|step| &step.nodes);
-        let all = planned.sources.iter().chain(steps).copied().filter(|id| ours(*id));
+        let all = planned.sources.iter().chain(steps).copied().filter(|id| self.is_ours(*id));
         let mut nodes: Vec<NodeId> = all.collect();
         nodes.sort_unstable_by_key(|id| id.0);
         nodes
@@ -116,11 +199,11 @@ impl Builder<'_> {
 
     /// What the programs of a space hand over.
     pub(super) fn rising(&self, draft: &Draft) -> Vec<Rising> {
-        let rising = |(local, kernel): &(Local, Kernel)| Rising {
-            first: draft.assembly.nodes()[*local].planned,
-            ways: kernel.tree.hands.iter().map(|hand| self.ids.edges[hand.edge]).collect(),
+        let rising = |(local, era): (Local, &Era)| Rising {
+            first: draft.assembly.nodes()[local].planned,
+            ways: era.tree.hands.iter().map(|hand| self.ids.edges[hand.edge]).collect(),
         };
-        draft.kernels.iter().map(rising).collect()
+        draft.eras().map(rising).collect()
     }
 
     /// Leaves places for what comes up into this space from programs that run already.
@@ -162,8 +245,8 @@ impl Builder<'_> {
         rings: &mut [Ends],
     ) {
         let mut rising = std::mem::take(&mut draft.rising);
-        rising.extend(draft.kernels.iter().map(|(from, kernel)| {
-            (*from, kernel.tree.hands.iter().map(|hand| (hand.edge, hand.to)).collect())
+        rising.extend(draft.eras().map(|(from, era)| {
+            (from, era.tree.hands.iter().map(|hand| (hand.edge, hand.to)).collect())
         }));
         for (from, ways) in &rising {
             for (edge, target) in ways {

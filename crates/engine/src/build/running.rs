@@ -7,6 +7,7 @@
 
 use super::{Extras, Settings};
 use crate::control::Control;
+use crate::kernel::Kernel;
 use crate::live::Orders;
 use crate::process::Demand;
 use crate::run::Crew;
@@ -15,7 +16,7 @@ use crate::space::walk::Left;
 use buffer::signal::Bell;
 use filter::Time;
 use pipeline::plan::Plan;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use sys::memory::Lender;
 
 /// The place, in the ledger, of what was in the path once and is in its plan no more.
@@ -67,9 +68,14 @@ pub(crate) struct Part {
     pub(crate) listed: Arc<Mutex<Vec<Arc<Orders>>>>,
     /// What comes up out of the kernel.
     pub(crate) rising: Vec<Rising>,
+    /// What runs in the kernel for it, as long as somebody runs the path.
+    pub(crate) kernels: Weak<Mutex<Vec<Kernel>>>,
     /// Who starts threads for it, while it runs.
     pub(crate) crew: Option<Crew>,
 }
+
+/// What runs in the kernel for a part: of whoever runs that.
+pub(crate) type Kernels = Arc<Mutex<Vec<Kernel>>>;
 
 /// What a program hands over to a thread: along which edges, in the order of its ways out.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -100,6 +106,8 @@ pub(crate) struct RunningRing {
     /// The number of the node to which it leads.
     pub(crate) to: usize,
     pub(crate) stride: usize,
+    /// Whether it carries what is known of frames, whatever the stride.
+    pub(crate) marks: bool,
 }
 
 impl Part {

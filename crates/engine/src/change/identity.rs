@@ -5,8 +5,9 @@
 //! classes through, and crosses the same spaces.
 
 use super::Unchanged;
-use crate::build::running::{Ids, State};
+use crate::build::running::{Ids, Part, State};
 use crate::build::title;
+use crate::catalogue::House;
 use filter::{Keeps, Kind};
 use pipeline::edit::Edited;
 use pipeline::graph::{Edge, Graph, Node, NodeId, Step};
@@ -23,49 +24,83 @@ pub(super) struct Matched {
     pub(super) renewed: HashSet<usize>,
     /// For the number of every edge out of the kernel, its place in the new plan.
     pub(super) ways: HashMap<usize, usize>,
+    /// The parts in which something else is to run in the kernel.
+    pub(super) anew: HashSet<usize>,
     /// The names of all sources that there are and have been.
     pub(super) origins: Vec<String>,
 }
 
 impl Matched {
-    /// Plans a request so that what stays keeps its space, if that can be.
+    /// Plans a request so that what stays keeps its space, if that can be; what is new runs in
+    /// threads, unless it stands before what stays in the kernel. `refused` is what the kernel did
+    /// not take when this was tried.
     pub(super) fn plan(
-        graph: Graph,
+        graph: &Graph,
         edited: &Edited,
         state: &State,
-        machine: &Machine,
+        (machine, refused): (&Machine, &[Refused]),
     ) -> Result<Self, Unplaceable> {
-        let mut pinned = graph.clone();
-        for id in (0..graph.nodes.len()).map(NodeId) {
-            let space = old_node(&graph, id, edited, &state.plan.graph)
-                .map(|old| state.plan.space_of(old))
-                .filter(|space| space.kind != SpaceKind::Process);
-            if let (Some(space), Step::Filter(used)) = (space, &mut pinned.nodes[id.0].step) {
-                used.pin.get_or_insert_with(|| space.name.clone());
+        let stays: [&dyn Fn(NodeId) -> bool; 3] = [
+            &|_| true,
+            // A filter goes with what goes before it.
+            &|old| state.plan.space_of(old).kind != SpaceKind::Kernel,
+            &|_| false,
+        ];
+        let mut last = None;
+        for stays in stays {
+            let plan = match plan(pinned(graph, edited, state, stays), &House, machine) {
+                Ok(plan) => plan,
+                Err(why) => {
+                    last = Some(why);
+                    continue;
+                }
+            };
+            let plan = match refused.is_empty() {
+                true => plan,
+                false => match plan.again(machine, refused) {
+                    Some(Err(why)) => {
+                        last = Some(why);
+                        continue;
+                    }
+                    Some(Ok(again)) => again,
+                    None => plan,
+                },
+            };
+            let mut matched = Self::of(plan, edited, state);
+            if let Some(Ok(again)) = matched.without_new(graph, machine, refused) {
+                matched = Self::of(again, edited, state);
             }
+            for (new, asked) in matched.plan.graph.nodes.iter_mut().zip(&graph.nodes) {
+                if let (Step::Filter(new), Step::Filter(asked)) = (&mut new.step, &asked.step) {
+                    new.pin.clone_from(&asked.pin);
+                }
+            }
+            return Ok(matched);
         }
-        let plan = match plan(pinned, &crate::catalogue::House, machine) {
-            Ok(found) => found,
-            Err(_) => plan(graph.clone(), &crate::catalogue::House, machine)?,
-        };
-        let mut matched = Self::of(plan, edited, state);
-        // Programs are not changed: what is new runs in threads.
+        match last {
+            Some(why) => Err(why),
+            None => plan(graph.clone(), &House, machine).map(|plan| Self::of(plan, edited, state)),
+        }
+    }
+
+    /// The same with what is new in threads, where nobody asked for it to be in the kernel.
+    fn without_new(
+        &self,
+        asked: &Graph,
+        machine: &Machine,
+        refused: &[Refused],
+    ) -> Option<Result<Plan, Unplaceable>> {
+        let graph = &self.plan.graph;
         let new = |id: &NodeId| {
-            let kernel = matched.plan.space_of(*id).kind == SpaceKind::Kernel;
-            kernel && !matched.kept.contains(&matched.ids.nodes[id.0])
+            let kernel = self.plan.space_of(*id).kind == SpaceKind::Kernel;
+            let said = asked.nodes.get(id.0).and_then(|node| node.filter()?.pin.clone());
+            kernel && said.is_none() && !self.kept.contains(&self.ids.nodes[id.0])
         };
-        let why = || "what runs in the kernel is not changed while it runs".to_owned();
-        let new = (0..matched.plan.graph.nodes.len()).map(NodeId).filter(new);
-        let refused: Vec<Refused> = new.map(|node| Refused { node, why: why() }).collect();
-        if let Some(again) = matched.plan.again(machine, &refused) {
-            matched = Self::of(again?, edited, state);
-        }
-        for (new, asked) in matched.plan.graph.nodes.iter_mut().zip(&graph.nodes) {
-            if let (Step::Filter(new), Step::Filter(asked)) = (&mut new.step, &asked.step) {
-                new.pin.clone_from(&asked.pin);
-            }
-        }
-        Ok(matched)
+        let why = || "what is new runs in a thread, unless it is moved".to_owned();
+        let new = (0..graph.nodes.len()).map(NodeId).filter(new);
+        let mut all = refused.to_vec();
+        all.extend(new.map(|node| Refused { node, why: why() }));
+        if all.len() == refused.len() { None } else { self.plan.again(machine, &all) }
     }
 
     fn of(plan: Plan, edited: &Edited, state: &State) -> Self {
@@ -130,7 +165,12 @@ impl Matched {
             }
         }
         let ways = ways(state, &plan, &ids);
-        Self { plan, ids, kept, renewed: renewed.into_iter().collect(), origins, ways }
+        let anew = (0..state.parts.len()).filter(|part| {
+            let is = in_kernel(&plan, &ids, *part);
+            is != in_kernel(&state.plan, &state.ids, *part) || !rise(&ways, &state.parts[*part])
+        });
+        let anew = anew.collect();
+        Self { plan, ids, kept, renewed: renewed.into_iter().collect(), ways, anew, origins }
     }
 
     /// Whether this can be done while the path runs.
@@ -191,9 +231,45 @@ impl Matched {
                 Some(_) => {}
             }
         }
-        let (is, was) = (in_kernel(&self.plan, &self.ids), in_kernel(&state.plan, &state.ids));
-        if is != was || self.ways.len() != was.1 {
-            return refused("it would change what runs in the kernel".to_owned());
+        self.may_run_in_kernel(state)
+    }
+
+    /// Whether what is to run in the kernel can be put there.
+    fn may_run_in_kernel(&self, state: &State) -> Result<(), Unchanged> {
+        let refused = |why: String| Err(Unchanged::Refused(why));
+        for part in &self.anew {
+            let begins = |plan: &Plan, ids: &Ids| -> Vec<usize> {
+                let programs = plan.programs.iter().flat_map(|program| &program.sources);
+                let ours = programs.filter(|id| plan.space_of(**id).part == *part);
+                let mut all: Vec<usize> = ours.map(|id| ids.nodes[id.0]).collect();
+                all.sort_unstable();
+                all
+            };
+            let (is, was) = (begins(&self.plan, &self.ids), begins(&state.plan, &state.ids));
+            if is != was {
+                return refused(
+                    "which sources begin in the kernel is decided when a path starts: begin it \
+                     with `rx@kernel`, or stop it and start another one"
+                        .to_owned(),
+                );
+            }
+            if state.parts[*part].rising.len() > 1 {
+                let what = "programs of several interfaces would have to change at one moment";
+                return refused(format!("{what}: change what follows one of them"));
+            }
+        }
+        for (place, number) in self.ids.nodes.iter().enumerate() {
+            let Some(before) = state.ids.nodes.iter().position(|old| old == number) else {
+                continue;
+            };
+            let here = |plan: &Plan, at| plan.space_of(NodeId(at)).kind == SpaceKind::Kernel;
+            let node = self.plan.graph.node(NodeId(place));
+            let decides = node.kind() != Some(Kind::Statistics)
+                && node.filter().is_some_and(|used| used.description.keeps == Keeps::Private);
+            if decides && here(&self.plan, place) && !here(&state.plan, before) {
+                let why = "what it knows of the blocks before is not known there in time";
+                return refused(format!("`{}` stays out of the kernel: {why}", node.name()));
+            }
         }
         Ok(())
     }
@@ -215,7 +291,10 @@ type Crossing = (usize, usize, Vec<(u32, u32)>, bool, [String; 2], usize);
 fn crossing(plan: &Plan, ids: &Ids, edge: usize) -> Crossing {
     let Edge { from, to, classes, back, .. } = &plan.graph.edges[edge];
     let name = |space: usize| plan.spaces[space].name.clone();
-    let spaces = [name(plan.placed[from.0].leaves), name(plan.placed[to.0].enters)];
+    // What leaves the kernel is taken up in a thread, and was elsewhere before.
+    let kernel = plan.space_of(*from).kind == SpaceKind::Kernel;
+    let from_space = if kernel { plan.placed[from.0].space } else { plan.placed[from.0].leaves };
+    let spaces = [name(from_space), name(plan.placed[to.0].enters)];
     let stride = match &plan.edges[edge] {
         PlannedEdge::Ring(ring) | PlannedEdge::Kernel(ring) => ring.stride,
         _ => 0,
@@ -243,13 +322,44 @@ fn inside(plan: &Plan, ids: &Ids, part: usize, name: &str) -> (Vec<usize>, Vec<u
     (nodes, edges)
 }
 
-/// The numbers of the nodes that run in the kernel, and how many edges begin there.
-fn in_kernel(plan: &Plan, ids: &Ids) -> (Vec<usize>, usize) {
-    let here = |id: NodeId| plan.space_of(id).kind == SpaceKind::Kernel;
+/// The numbers of the nodes of a part that run in the kernel, of the edges between them, and how
+/// many edges leave it.
+fn in_kernel(plan: &Plan, ids: &Ids, part: usize) -> (Vec<usize>, Vec<usize>, usize) {
+    let here = |id: NodeId| {
+        let space = plan.space_of(id);
+        space.kind == SpaceKind::Kernel && space.part == part
+    };
     let nodes = plan.graph.ids().filter(|(id, _)| here(*id));
     let mut nodes: Vec<usize> = nodes.map(|(id, _)| ids.nodes[id.0]).collect();
     nodes.sort_unstable();
-    (nodes, plan.graph.edges.iter().filter(|edge| here(edge.from)).count())
+    let edges = plan.graph.edges.iter().enumerate();
+    let (inside, leave): (Vec<_>, Vec<_>) =
+        edges.filter(|(_, edge)| here(edge.from)).partition(|(_, edge)| here(edge.to));
+    let mut inside: Vec<usize> = inside.into_iter().map(|(edge, _)| ids.edges[edge]).collect();
+    inside.sort_unstable();
+    (nodes, inside, leave.len())
+}
+
+/// Whether every way out of the programs of a part is there in the new plan.
+fn rise(ways: &HashMap<usize, usize>, part: &Part) -> bool {
+    part.rising.iter().flat_map(|rising| &rising.ways).all(|way| ways.contains_key(way))
+}
+
+/// The graph, with what stays pinned to where it runs: sources in any case, of the others those for
+/// which `stays` holds.
+fn pinned(graph: &Graph, edited: &Edited, state: &State, stays: &dyn Fn(NodeId) -> bool) -> Graph {
+    let mut pinned = graph.clone();
+    for id in (0..graph.nodes.len()).map(NodeId) {
+        let source = graph.node(id).kind() == Some(Kind::Source);
+        let space = old_node(graph, id, edited, &state.plan.graph)
+            .filter(|old| source || stays(*old))
+            .map(|old| state.plan.space_of(old))
+            .filter(|space| space.kind != SpaceKind::Process);
+        if let (Some(space), Step::Filter(used)) = (space, &mut pinned.nodes[id.0].step) {
+            used.pin.get_or_insert_with(|| space.name.clone());
+        }
+    }
+    pinned
 }
 
 /// For the number of every edge that begins in the kernel, the place of the one that begins there

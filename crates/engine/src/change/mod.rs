@@ -19,17 +19,19 @@
 mod identity;
 mod switch;
 
-use crate::build::running::{Ids, RunningSpace, State};
+use crate::build::running::{Ids, RunningSpace, State, Whole};
 use crate::build::{Again, BuildError, Extras, Prepared, Settings, prepare};
 use crate::catalogue::House;
 use crate::live::{Live, NotTaken};
 use crate::record::Tape;
 use crate::report::Reported;
 use crate::run::Thread;
+use filter::Kind;
 use identity::Matched;
 use pipeline::Diagnostic;
-use pipeline::edit::{Edit, Misfit};
-use pipeline::plan::{Machine, Plan, Unplaceable};
+use pipeline::Graph;
+use pipeline::edit::{Edit, Edited, Misfit};
+use pipeline::plan::{Machine, Plan, Refused, Unplaceable};
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
@@ -157,10 +159,8 @@ pub fn change(
     let mut graph = graph;
     // What runs has no copies, and cannot get any.
     graph.options.set("parallel", filter::Value::Text("no".to_owned()));
-    let matched = Matched::plan(graph, &edited, &state, machine).map_err(Unchanged::Unplaceable)?;
-    matched.may_be(&state)?;
-    let mut changed = Changed::prepare(matched, &state, (whole.settings, &whole.extras))?;
-    let mut switched = changed.switch(limit)?;
+    let mut changed = Changed::prepare_as_taken((&graph, &edited), &state, machine, whole)?;
+    let mut switched = changed.switch(&state, limit)?;
     switched.text = edited.text;
     let gone =
         |number: &usize| state.ids.nodes.contains(number) && !changed.ids.nodes.contains(number);
@@ -184,21 +184,45 @@ struct Changed {
 }
 
 impl Changed {
+    /// Builds what the kernel takes: what it refuses is planned in a thread.
+    fn prepare_as_taken(
+        (graph, edited): (&Graph, &Edited),
+        state: &State,
+        machine: &Machine,
+        whole: &Whole,
+    ) -> Result<Self, Unchanged> {
+        let mut refused: Vec<Refused> = Vec::new();
+        loop {
+            let matched = Matched::plan(graph, edited, state, (machine, &refused));
+            let matched = matched.map_err(Unchanged::Unplaceable)?;
+            matched.may_be(state)?;
+            match Self::prepare(matched, state, (whole.settings, &whole.extras)) {
+                Err(Unchanged::Build(BuildError::Refused(why)))
+                    if graph.node(why.node).kind() != Some(Kind::Source)
+                        && !refused.iter().any(|known| known.node == why.node) =>
+                {
+                    refused.push(why);
+                }
+                done => return done,
+            }
+        }
+    }
+
     fn prepare(
         matched: Matched,
         state: &State,
         with: (Settings, &Extras),
     ) -> Result<Self, Unchanged> {
-        let Matched { plan, ids, kept, renewed, origins, ways } = &matched;
+        let Matched { plan, ids, kept, renewed, origins, ways, anew } = &matched;
         let (mut parts, mut desks, mut leaving) = (Vec::new(), Vec::new(), Vec::new());
         let mut threads = Vec::new();
         for (number, part) in state.parts.iter().enumerate() {
-            let again = Again { part, kept, renewed, ways };
+            let again = Again { part, kept, renewed, ways, anew: anew.contains(&number) };
             let mut prepared = prepare((plan, ids), number, &again, origins, with)?;
             for space in &mut prepared.spaces {
                 let name = &space.running.name;
                 let differs = matched.differs(state, number, name);
-                if space.fresh.is_none() && !differs {
+                if space.fresh.is_none() && !differs && !space.anew {
                     continue;
                 }
                 let thread = match &space.fresh {
@@ -221,9 +245,17 @@ impl Changed {
         Ok(Self { plan, ids, origins, parts, desks, leaving, threads })
     }
 
-    fn switch(&mut self, limit: Duration) -> Result<Switched, Unchanged> {
+    fn switch(&mut self, state: &State, limit: Duration) -> Result<Switched, Unchanged> {
         let desks = std::mem::take(&mut self.desks);
-        switch::switch(desks, &self.leaving, std::mem::take(&mut self.threads), limit)
+        let threads = std::mem::take(&mut self.threads);
+        let parts = self.parts.iter_mut().zip(&state.parts);
+        let kernels = parts.flat_map(|(prepared, part)| {
+            let kernels = part.kernels.upgrade();
+            let all = std::mem::take(&mut prepared.successions).into_iter();
+            all.filter_map(move |succession| Some((kernels.clone()?, succession)))
+        });
+        let beside = switch::Beside { leaving: &self.leaving, kernels: kernels.collect() };
+        switch::switch(desks, beside, threads, limit)
     }
 
     /// The path is this from now on.

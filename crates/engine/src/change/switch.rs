@@ -2,7 +2,8 @@
 //! graph, get the new one, and go on.
 
 use super::{Switched, Unchanged};
-use crate::build::running::RunningSpace;
+use crate::build::Succession;
+use crate::build::running::{Kernels, RunningSpace};
 use crate::ledger::{EdgeKind, Ledger, is_lost};
 use crate::live::{Lent, Orders};
 use crate::report::{self, Counted};
@@ -12,8 +13,8 @@ use crate::space::graft::{Graft, Key};
 use crate::space::node::Node;
 use buffer::signal::Bell;
 use std::collections::{HashMap, HashSet};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 /// A space that is to be switched.
@@ -60,13 +61,22 @@ impl Standing {
     }
 }
 
+/// What is switched beside the spaces that differ.
+pub(super) struct Beside<'l> {
+    /// Spaces that end.
+    pub(super) leaving: &'l [Leaving],
+    /// What is put into the kernel, and where what runs there is known.
+    pub(super) kernels: Vec<(Kernels, Succession)>,
+}
+
 /// Switches these spaces.
 pub(super) fn switch(
     desks: Vec<Desk>,
-    leaving: &[Leaving],
+    beside: Beside<'_>,
     threads: Vec<Option<Thread>>,
     limit: Duration,
 ) -> Result<Switched, Unchanged> {
+    let Beside { leaving, mut kernels } = beside;
     let deadline = sys::clock::monotonic().saturating_add(nanos(limit));
     let left = || Duration::from_nanos(deadline.saturating_sub(sys::clock::monotonic()));
     let mut begin = None;
@@ -85,17 +95,24 @@ pub(super) fn switch(
     if let Err(why) = renew(&mut taken) {
         return Err(give_back(taken, why));
     }
-    let mut switched = Switched::default();
-    let first = taken.iter_mut().find(|(_, standing)| matches!(standing, Standing::Lent(_)));
-    switched.position = first.map_or(0, |(_, standing)| standing.space().counted().position());
     let drops = dropped(&mut taken);
     let start: Vec<Counted> = counted(&mut taken);
     let rings: HashSet<usize> = taken.iter_mut().flat_map(rings_that_go).collect();
-    settle(&mut taken);
+    if let Err(why) = kernels.iter_mut().try_for_each(|(_, one)| one.next.switch.switch()) {
+        // Of one program at most: nothing has happened.
+        let _ = renew(&mut taken);
+        return Err(give_back(taken, Unchanged::Refused(why)));
+    }
+    let firsts: Vec<usize> = kernels.iter().map(|(_, one)| one.first).collect();
+    settle(&mut taken, &firsts);
+    let mut switched = Switched::default();
+    let first = taken.iter_mut().find(|(_, standing)| matches!(standing, Standing::Lent(_)));
+    switched.position = first.map_or(0, |(_, standing)| standing.space().counted().position());
     let before: Vec<Counted> = counted(&mut taken);
+    let now = dropped(&mut taken);
+    goes_on(&mut taken, kernels, &mut switched);
     let left_behind = graft(&mut taken);
     let after: Vec<Counted> = counted(&mut taken);
-    let now = dropped(&mut taken);
     for (key, blocks) in &now {
         let more = blocks - drops.get(key).copied().unwrap_or(0).min(*blocks);
         if more > 0 {
@@ -115,6 +132,30 @@ pub(super) fn switch(
     let drains = last.len() < leaving.len();
     judge(&mut switched, Counts { begin: start, before, after, last, left_behind, rings, drains });
     Ok(switched)
+}
+
+/// What was put into the kernel is what runs there from now on. What filters know by which they
+/// decide comes out of it with them; what was handed over and not taken is told.
+fn goes_on(
+    taken: &mut [(Desk, Standing)],
+    kernels: Vec<(Kernels, Succession)>,
+    switched: &mut Switched,
+) {
+    for (all, Succession { kernel, first, next }) in kernels {
+        let mut all = all.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(kernel) = all.get_mut(kernel) else { continue };
+        let spaces = taken.iter_mut().map(|(_, standing)| standing.space());
+        let came = spaces.filter_map(|space| space.taken_of(first)).next().unwrap_or_default();
+        let (lost, duplicated) = kernel.era.missing(&came);
+        switched.lost += lost;
+        switched.duplicated += duplicated;
+        for (node, bytes) in kernel.era.kept() {
+            for (_, standing) in taken.iter_mut() {
+                standing.space().learn(node, &bytes);
+            }
+        }
+        kernel.goes_on(next.era, came);
+    }
 }
 
 /// The rings out of a space that go.
@@ -156,37 +197,54 @@ fn renew(taken: &mut [(Desk, Standing)]) -> Result<(), Unchanged> {
     Ok(())
 }
 
-/// What goes lets out what it holds, and what lies in rings that go is taken, in the old graph.
-fn settle(taken: &mut [(Desk, Standing)]) {
+/// What goes lets out what it holds, and what lies in rings that go is taken, in the old graph. So
+/// is what programs have handed over that run no more, for the sources of these numbers.
+fn settle(taken: &mut [(Desk, Standing)], firsts: &[usize]) {
     let stays: HashSet<Key> = taken.iter().flat_map(|(desk, _)| &desk.stays).copied().collect();
     let goes = |desk: &Desk, key: Key| match key {
         Key::Node(_) => !stays.contains(&key),
         Key::Export(_) | Key::Import(_) => !desk.stays.contains(&key),
     };
-    let one = |desk: &Desk, space: &mut Space, wait: &dyn Fn()| {
+    let old = |standing: &Standing| matches!(standing, Standing::Lent(_));
+    let alone = taken.iter().filter(|(_, standing)| old(standing)).count() < 2;
+    // How many may still let out more than a ring holds that stays.
+    let pours = taken.iter_mut().filter(|(_, standing)| old(standing));
+    let pours = pours.filter_map(|(_, standing)| {
+        let space = standing.space();
+        firsts.iter().any(|first| space.taken_of(*first).is_some()).then_some(())
+    });
+    let pouring = AtomicUsize::new(pours.count());
+    let one = |desk: &Desk, space: &mut Space| {
+        let bell = Arc::clone(&desk.bell);
+        let wait = || bell.sleep_for(bell.listen(), Duration::from_micros(200));
+        for first in firsts {
+            if space.taken_of(*first).is_some() {
+                while !space.pour_out(*first) {
+                    wait();
+                }
+                pouring.fetch_sub(1, Ordering::Relaxed);
+            }
+        }
+        // Whoever pours out fills rings that stay, too.
+        while pouring.load(Ordering::Relaxed) > 0 {
+            space.take_rings();
+            wait();
+        }
         while !space.empty_rings(&|key| goes(desk, key)) {
             wait();
         }
         space.retire(&|key| !goes(desk, key));
     };
-    let old = |standing: &Standing| matches!(standing, Standing::Lent(_));
-    if taken.iter().filter(|(_, standing)| old(standing)).count() < 2 {
-        for (desk, standing) in taken.iter_mut().filter(|(_, standing)| old(standing)) {
-            one(desk, standing.space(), &|| ());
-        }
+    let standing = taken.iter_mut().filter(|(_, standing)| old(standing));
+    if alone {
+        standing.for_each(|(desk, standing)| one(desk, standing.space()));
         return;
     }
     // Each in a thread: one may let out more than a ring holds, and another one takes it.
-    let settled = AtomicUsize::new(0);
     std::thread::scope(|scope| {
-        for (desk, standing) in taken.iter_mut().filter(|(_, standing)| old(standing)) {
-            let (one, settled) = (&one, &settled);
-            scope.spawn(move || {
-                let bell = Arc::clone(&desk.bell);
-                let wait = || bell.sleep_for(bell.listen(), Duration::from_micros(200));
-                one(desk, standing.space(), &wait);
-                settled.fetch_add(1, Ordering::Relaxed);
-            });
+        for (desk, standing) in standing {
+            let one = &one;
+            scope.spawn(move || one(desk, standing.space()));
         }
     });
 }
@@ -224,12 +282,10 @@ fn counted(taken: &mut [(Desk, Standing)]) -> Vec<Counted> {
 
 /// What sources have lost so far, by name and place.
 fn dropped(taken: &mut [(Desk, Standing)]) -> HashMap<(String, &'static str), u64> {
-    let ledger = report::joined(counted(taken), true);
     let mut all = HashMap::new();
-    for (name, seen) in &ledger.sources {
-        for (place, blocks) in seen.dropped.iter().filter(|(place, _)| is_lost(place)) {
-            *all.entry((name.clone(), *place)).or_default() += blocks.unwrap_or(0);
-        }
+    let lost = taken.iter_mut().flat_map(|(_, standing)| standing.space().lost_by_sources());
+    for (name, place, blocks) in lost.filter(|(_, place, _)| is_lost(place)) {
+        *all.entry((name, place)).or_default() += blocks;
     }
     all
 }

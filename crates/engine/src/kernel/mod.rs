@@ -27,9 +27,10 @@ pub use told::ProgramRan;
 pub(crate) use told::Told;
 
 use crate::build::BuildError;
+use crate::build::running::Ids;
 use ebpf::emit::tap::{self, Bell};
 use endpoint::source::kernel::place::{Closed, Place};
-use endpoint::source::kernel::{Edge, KernelSource, Parts, Standing};
+use endpoint::source::kernel::{Arrived, Edge, KernelSource, Parts, Standing};
 use endpoint::{Opening, Source};
 use handout::Ended;
 use pipeline::graph::{Graph, NodeId};
@@ -39,24 +40,60 @@ use std::fmt;
 use std::sync::Arc;
 use sys::bpf::ring::place;
 use sys::bpf::{RingBuffer, Rings, Shape, Statistics};
-use tree::Tree;
+use tree::{Step, Tree};
 
 /// What the kernel would not take, and whose fault it is.
 pub(crate) type Refusal = Refused;
 
-/// What a path runs in the kernel.
+/// What a path runs in the kernel at one interface, now and before.
 #[derive(Debug)]
 pub(crate) struct Kernel {
+    /// What it runs now.
+    pub(crate) era: Era,
+    /// What it ran before, from the first on.
+    before: Vec<Era>,
+    /// As long as it is there, the kernel counts the time of programs.
+    _statistics: Option<Statistics>,
+    place: Place,
+}
+
+/// What a path runs in the kernel between two changes.
+#[derive(Debug)]
+pub(crate) struct Era {
+    /// The graph of the plan, and the numbers of its nodes and edges.
+    graph: Arc<Graph>,
+    ids: Ids,
     /// The source that it stands for; of several, the first.
-    pub(crate) source: NodeId,
+    source: NodeId,
     /// What it does.
     pub(crate) tree: Tree,
     /// The sources of this part that it stands for.
     sources: Vec<NodeId>,
     standing: Arc<dyn Held>,
-    /// As long as it is there, the kernel counts the time of programs.
-    _statistics: Option<Statistics>,
-    place: Place,
+    /// The number of the source among those of the path.
+    origin: u16,
+    /// What the process had taken when it was over.
+    taken: Option<Taken>,
+}
+
+/// What is to run in the place of an era.
+#[derive(Debug)]
+pub(crate) struct Next {
+    pub(crate) era: Era,
+    /// How it is put there.
+    pub(crate) switch: Box<dyn Succeeds>,
+}
+
+/// A line that runs there, and what hands over in this process what it gives.
+type Opened = (Arc<dyn Held>, Box<dyn Source>);
+
+/// What a process has taken of what was handed over.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Taken {
+    /// By way out.
+    pub(crate) arrived: Vec<Arrived>,
+    /// What was lost on the way, by place.
+    pub(crate) dropped: Vec<(&'static str, Option<u64>)>,
 }
 
 /// Who adds lines to programs: this process, or somebody who may.
@@ -101,6 +138,34 @@ pub trait Held: Standing {
     fn ended(&self) -> &Ended;
     /// The same object.
     fn standing(self: Arc<Self>) -> Arc<dyn Standing>;
+    /// A line that can be put in the place of this one. `stays` names steps of this one and of that
+    /// one that are the same filter, which goes on with what it has kept. Who holds lines for
+    /// others need not be able to.
+    fn successor(
+        self: Arc<Self>,
+        asked: &Asked<'_>,
+        stays: &[(usize, usize)],
+    ) -> Result<Successor, BuildError> {
+        let _ = stays;
+        let why = "whoever runs it there does not change it while it runs".to_owned();
+        Err(BuildError::Refused(Refusal { node: asked.source, why }))
+    }
+}
+
+/// A line that has been made and waits to be put in the place of another one.
+#[derive(Debug)]
+pub struct Successor {
+    /// What it hands over will lie here.
+    pub lent: Lent,
+    /// Puts it there.
+    pub switch: Box<dyn Succeeds>,
+}
+
+/// How a line is put in the place of another one.
+pub trait Succeeds: fmt::Debug + Send {
+    /// Puts it there. Every frame meets exactly one of both; when this returns, the other one sees
+    /// none any more, and what it handed over is complete. If it fails nothing has changed.
+    fn switch(&mut self) -> Result<(), String>;
 }
 
 /// What a test has the kernel refuse.
@@ -122,9 +187,11 @@ pub enum Refuses {
 /// What a kernel space is built from.
 pub(crate) struct Wanted<'p> {
     pub(crate) graph: &'p Graph,
+    /// The numbers of its nodes and edges.
+    pub(crate) ids: &'p Ids,
     pub(crate) planned: &'p Planned,
     /// Those of its nodes that are of this part.
-    pub(crate) nodes: Vec<NodeId>,
+    pub(crate) nodes: &'p [NodeId],
     /// The number of the source among those of the path.
     pub(crate) origin: u16,
     /// Who adds it.
@@ -144,33 +211,98 @@ const WAIT_MAX: u64 = i32::MAX as u64;
 impl Kernel {
     /// Adds a line to the program of its interface, and opens what that hands over.
     pub(crate) fn build(wanted: &Wanted<'_>) -> Result<(Self, Box<dyn Source>), BuildError> {
-        let Wanted { graph, planned, hardened, refuses, .. } = *wanted;
-        let ours = |id: &NodeId| wanted.nodes.contains(id);
-        let sources: Vec<NodeId> = planned.sources.iter().copied().filter(ours).collect();
-        let source = sources.first().copied().unwrap_or(NodeId(0));
-        let place = Place::find(&planned.attach).map_err(|why| closed(why, source))?;
-        let nodes = &wanted.nodes;
-        let asked = Asked { graph, planned, nodes, source, hardened, refuses };
+        let Wanted { planned, timed, .. } = *wanted;
+        let asked = wanted.asked();
+        let place = Place::find(&planned.attach).map_err(|why| closed(why, asked.source))?;
         // Costs each run of every program 70 ns, so only where it was asked for.
-        let statistics = wanted.timed.then(|| Statistics::enable().ok()).flatten();
-        if planned.attach.takes {
-            let (kernel, gives) = taking::build(wanted, place, asked.tree(), (source, sources))?;
-            return Ok((Self { _statistics: statistics, ..kernel }, gives));
-        }
-        let Lent { rings, bell, behind_tag, held } = wanted.host.add(&asked)?;
+        let statistics = timed.then(|| Statistics::enable().ok()).flatten();
+        let (standing, gives): Opened = match planned.attach.takes {
+            true => taking::build(wanted, &asked.tree(), asked.source)?,
+            false => wanted.opened(wanted.host.add(&asked)?, place.clone()),
+        };
+        let era = wanted.era(standing);
+        Ok((Self { era, before: Vec::new(), place, _statistics: statistics }, gives))
+    }
+
+    /// Makes what is to run in the place of what runs, and what then hands over.
+    pub(crate) fn successor(
+        &self,
+        wanted: &Wanted<'_>,
+    ) -> Result<(Next, Box<dyn Source>), BuildError> {
+        let asked = wanted.asked();
+        let stays = self.era.stays_in(&asked.tree(), wanted.ids);
+        let standing = Arc::clone(&self.era.standing);
+        let Successor { lent, switch } = standing.successor(&asked, &stays)?;
+        let (standing, gives) = wanted.opened(lent, self.place.clone());
+        Ok((Next { era: wanted.era(standing), switch }, gives))
+    }
+
+    /// Goes on with what was put in the place of what ran, of which so much had been taken.
+    pub(crate) fn goes_on(&mut self, era: Era, taken: Taken) {
+        let mut old = std::mem::replace(&mut self.era, era);
+        old.taken = Some(taken);
+        self.before.push(old);
+    }
+}
+
+impl Era {
+    /// The number of the source that it stands for.
+    pub(crate) fn first(&self) -> usize {
+        self.ids.nodes[self.source.0]
+    }
+
+    /// The number of that source among those of the path.
+    pub(crate) const fn origin(&self) -> u16 {
+        self.origin
+    }
+
+    /// The steps that are the same filters in another tree: the numbers here and there.
+    fn stays_in(&self, tree: &Tree, ids: &Ids) -> Vec<(usize, usize)> {
+        let number = |ids: &Ids, step: &Step| step.nodes.first().map(|id| ids.nodes[id.0]);
+        let theirs = |step: &Step| {
+            let own = number(&self.ids, step);
+            tree.steps.iter().position(|other| number(ids, other) == own)
+        };
+        let all = self.tree.steps.iter().enumerate();
+        all.filter_map(|(own, step)| Some((own, theirs(step)?))).collect()
+    }
+}
+
+impl<'p> Wanted<'p> {
+    fn asked(&self) -> Asked<'p> {
+        let Wanted { graph, planned, hardened, refuses, .. } = *self;
+        let source = self.sources().first().copied().unwrap_or(NodeId(0));
+        Asked { graph, planned, nodes: self.nodes, source, hardened, refuses }
+    }
+
+    /// The sources of this part.
+    fn sources(&self) -> Vec<NodeId> {
+        let ours = |id: &NodeId| self.nodes.contains(id);
+        self.planned.sources.iter().copied().filter(ours).collect()
+    }
+
+    /// What hands over in this process what a line gives.
+    fn opened(&self, lent: Lent, place: Place) -> Opened {
+        let Lent { rings, bell, behind_tag, held } = lent;
         let edges = behind_tag.iter().map(|behind_tag| Edge { behind_tag: *behind_tag });
         let gives = KernelSource::new(Parts {
             rings,
             bell,
             standing: Arc::clone(&held).standing(),
-            place: place.clone(),
+            place,
             edges: edges.collect(),
-            origin: wanted.origin,
-            wait_ns: planned.ring.signal_ns.min(WAIT_MAX),
+            origin: self.origin,
+            wait_ns: self.planned.ring.signal_ns.min(WAIT_MAX),
         });
-        let tree = asked.tree();
-        let kernel = Self { source, tree, sources, standing: held, place, _statistics: statistics };
-        Ok((kernel, Box::new(gives)))
+        (held, Box::new(gives))
+    }
+
+    fn era(&self, standing: Arc<dyn Held>) -> Era {
+        let (sources, origin) = (self.sources(), self.origin);
+        let asked = self.asked();
+        let (graph, ids) = (Arc::new(self.graph.clone()), self.ids.clone());
+        let (source, tree) = (asked.source, asked.tree());
+        Era { graph, ids, source, tree, sources, standing, origin, taken: None }
     }
 }
 
@@ -195,7 +327,7 @@ impl Asked<'_> {
             return Err(BuildError::Refused(refusal));
         }
         let (graph, bell) = (Arc::new(graph.clone()), bell(&planned.ring, shape));
-        Ok(New { owner, graph, tree, source, shape, bell, refuses })
+        Ok(New { owner, graph, tree, source, shape, bell, refuses, states: Vec::new() })
     }
 }
 

@@ -16,6 +16,7 @@
 //! zeroed when a map is made of it, and no map passes from one owner to another.
 
 mod line;
+mod successor;
 mod version;
 
 pub(crate) use self::line::{New, Steps};
@@ -23,7 +24,8 @@ pub(crate) use self::line::{New, Steps};
 use self::line::Line;
 use self::version::{Failure, Version};
 use super::handout::Ended;
-use super::{Held, Lent, Refusal};
+use super::{Asked, Held, Lent, Refusal, Successor};
+use crate::build::BuildError;
 use endpoint::source::kernel::place::{Closed, Place};
 use filter::Attach;
 use std::collections::HashSet;
@@ -75,6 +77,7 @@ pub struct Shown {
 struct State {
     /// How many lines were ever here.
     numbers: u32,
+    /// How often its program was replaced.
     replaced: u64,
     lines: Vec<Line>,
     running: Option<Running>,
@@ -123,7 +126,7 @@ impl Point {
         let mut state = self.state();
         if !state.lines.is_empty() && state.grace.is_none() {
             steps.take().map_err(refused)?;
-            state.grace = Some(Grace::new().map_err(|error| refused(error.to_string()))?);
+            state.begin_to_wait().map_err(refused)?;
         }
         let number = state.numbers;
         state.numbers += 1;
@@ -171,8 +174,10 @@ impl Point {
     /// place of the one that runs, the line goes with the next change.
     fn remove(&self, number: u32) -> Ended {
         let mut state = self.state();
-        if let Some(line) = state.lines.iter_mut().find(|line| line.number == number) {
-            line.leaving = true;
+        match state.lines.iter_mut().find(|line| line.number == number) {
+            Some(line) => line.leaving = true,
+            // It was never put there.
+            None => return Ended::default(),
         }
         let stay: Vec<&Line> = state.lines.iter().filter(|line| !line.leaving).collect();
         let gone = if stay.is_empty() {
@@ -224,17 +229,31 @@ impl Point {
         })
     }
 
+    /// Whose a line is.
+    fn owner_of(&self, number: u32) -> Option<u32> {
+        let state = self.state();
+        state.lines.iter().find(|line| line.number == number).map(|line| line.owner.uid)
+    }
+
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl State {
+    /// From now on it can be waited for programs that were replaced.
+    fn begin_to_wait(&mut self) -> Result<(), String> {
+        if self.grace.is_none() {
+            self.grace = Some(Grace::new().map_err(|error| error.to_string())?);
+        }
+        Ok(())
+    }
+
     /// Gives the lines the maps in which their filters keep something from now on.
     fn keep(&mut self, states: Vec<(u32, usize, Map)>) {
         for (number, step, map) in states {
             if let Some(line) = self.lines.iter_mut().find(|line| line.number == number) {
-                line.states.push((step, map));
+                line.states.push((step, Arc::new(map)));
             }
         }
     }
@@ -267,6 +286,17 @@ impl Held for Standing {
 
     fn standing(self: Arc<Self>) -> Arc<dyn endpoint::source::kernel::Standing> {
         self
+    }
+
+    fn successor(
+        self: Arc<Self>,
+        asked: &Asked<'_>,
+        stays: &[(usize, usize)],
+    ) -> Result<Successor, BuildError> {
+        let owner = self.point.owner_of(self.number);
+        let owner = owner.unwrap_or_else(|| sys::process::identity().0);
+        let new = asked.new_line(owner)?;
+        successor::prepare(self, new, stays).map_err(BuildError::Refused)
     }
 }
 

@@ -12,14 +12,12 @@ use super::handout::Ended;
 use super::joint::{Joint, Member};
 use super::load::{Failed, How, Loaded, load};
 use super::tree::Tree;
-use super::{Held, Kernel, Refusal, Refuses, TESTED, Wanted};
+use super::{Held, Opened, Refusal, Refuses, TESTED, Wanted};
 use crate::build::BuildError;
 use ebpf::Place as At;
 use ebpf::emit::Target;
 use ebpf::emit::take::{LED_MAX, Take, front};
 use ebpf::emit::tap::at;
-use endpoint::Source;
-use endpoint::source::kernel::place::Place;
 use endpoint::source::rx::take::{self, Making, REST, WAY, WAYS_MAX};
 use filter::Amount;
 use pipeline::graph::{Graph, NodeId};
@@ -65,20 +63,19 @@ struct Parts<'p> {
 /// Loads and attaches a program that takes, and opens what it hands on.
 pub(super) fn build(
     wanted: &Wanted<'_>,
-    place: Place,
-    tree: Tree,
-    (source, sources): (NodeId, Vec<NodeId>),
-) -> Result<(Kernel, Box<dyn Source>), BuildError> {
+    tree: &Tree,
+    source: NodeId,
+) -> Result<Opened, BuildError> {
     let Wanted { graph, opening, refuses, hardened, .. } = *wanted;
     let refused = |why: String| BuildError::Refused(Refusal { node: source, why });
-    if let Some(refusal) = refuses.loading(&tree, graph, source) {
+    if let Some(refusal) = refuses.loading(tree, graph, source) {
         return Err(BuildError::Refused(refusal));
     }
     if let Refuses::Step(_) = refuses {
         return Err(refused(TESTED.to_owned()));
     }
-    let joint = Joint::of(&[Member { tree: &tree, graph, request: 0 }]);
-    let word = |step| joint.word(&[Member { tree: &tree, graph, request: 0 }], step);
+    let joint = Joint::of(&[Member { tree, graph, request: 0 }]);
+    let word = |step| joint.word(&[Member { tree, graph, request: 0 }], step);
     let words: Vec<ebpf::Word> = (0..joint.steps.len()).map(word).collect();
     let cpus = sys::machine::possible_processors().map_err(BuildError::Machine)?;
     let cpus = u32::try_from(cpus).unwrap_or(u32::MAX);
@@ -89,16 +86,8 @@ pub(super) fn build(
     let desk = desk.map_err(|error| refused(error.to_string()))?;
     let place_of = if hardened { Target::hardened(At::Xdp) } else { Target::from(At::Xdp) };
     let target = place_of.taking();
-    let parts = Parts {
-        graph,
-        tree: &tree,
-        joint: &joint,
-        words: &words,
-        source,
-        target,
-        take,
-        desk: &desk,
-    };
+    let parts =
+        Parts { graph, tree, joint: &joint, words: &words, source, target, take, desk: &desk };
     let Assembled { heads, program, .. } = parts.assembled(None).map_err(BuildError::Refused)?;
     if !program.parts.is_empty() {
         // None of those can ask its driver for the tags that it took out.
@@ -131,8 +120,7 @@ pub(super) fn build(
     let memory = desk.map_read().map_err(BuildError::Machine)?;
     let ended = OnceLock::new();
     let standing = Standing { desk: memory, _desk: desk, take, joint, words, code, maps, ended };
-    let standing = Arc::new(standing);
-    Ok((Kernel { source, tree, sources, standing, place, _statistics: None }, gives))
+    Ok((Arc::new(standing), gives))
 }
 
 impl Parts<'_> {

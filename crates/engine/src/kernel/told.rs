@@ -6,9 +6,9 @@
 //! implementation on the edge on which it came. So what both counted adds up to what the filter
 //! did.
 
-use super::Kernel;
 use super::handout::Ended;
-use super::tree::Which;
+use super::tree::{Handed, Which};
+use super::{Era, Kernel, Taken};
 use crate::build::{counts, title};
 use crate::ledger::{Edge, EdgeKind};
 use crate::space::Remains;
@@ -17,7 +17,7 @@ use endpoint::Seen;
 use endpoint::sink::ended::ended as ended_sink;
 use endpoint::source::kernel::Arrived;
 use filter::{Amount, Counts, Filter, Holds, Kind, Moved, PRIVATE};
-use pipeline::graph::{Graph, NodeId};
+use pipeline::graph::NodeId;
 
 /// What a kernel space leaves behind beside its nodes.
 #[derive(Clone, Debug, Default)]
@@ -52,40 +52,106 @@ const RING: &str = "ring";
 const NOT_COPIED: &str = "not copied";
 
 impl Kernel {
-    /// What was counted in the kernel and on the way out of it. Nothing runs there any more.
-    pub(crate) fn remains(&self, graph: &Graph, process: &[Remains]) -> Remains {
-        let ended = self.standing.ended();
+    /// What was counted in the kernel and on the way out of it, by what ran there one after the
+    /// other. Nothing runs there any more.
+    pub(crate) fn remains(&self, process: &[Remains]) -> Vec<Remains> {
+        let mut ran = Amount::default();
+        let mut all = Vec::new();
+        for era in self.eras() {
+            let ended = era.standing.ended();
+            ran.blocks += ended.counted.ran.blocks;
+            ran.bytes += ended.counted.ran.bytes;
+            all.push(era.remains(ended, process));
+        }
+        let seen = |id: &NodeId| (era_name(&self.era, *id), self.place.seen(ran));
+        let sources = self.era.sources.iter().map(seen).collect();
+        if let Some(told) = all.last_mut().and_then(|remains: &mut Remains| remains.kernel.as_mut())
+        {
+            told.sources = sources;
+        }
+        all
+    }
+
+    /// What the programs did as a whole; nodes and edges by their numbers.
+    pub(crate) fn ran(&self) -> ProgramRan {
+        let classes = |hand: &&Handed| matches!(hand.which, Which::Classes(_));
+        let hands = self.era.tree.hands.iter().filter(classes);
+        let edges = hands.map(|hand| self.era.ids.edges[hand.edge]).collect();
+        let mut ran = ProgramRan { source: self.era.first(), edges, ..ProgramRan::default() };
+        let mut measured = (0, 0);
+        for ended in self.eras().map(|era| era.standing.ended()) {
+            ran.frames += ended.counted.ran.blocks;
+            ran.bells += ended.bells;
+            measured = (measured.0 + ended.measured.0, measured.1 + ended.measured.1);
+        }
+        ran.measured = Some(measured).filter(|(runs, _)| *runs > 0);
+        ran
+    }
+
+    fn eras(&self) -> impl Iterator<Item = &Era> {
+        self.before.iter().chain([&self.era])
+    }
+}
+
+impl Era {
+    /// What was counted meanwhile. It is over.
+    fn remains(&self, ended: &Ended, process: &[Remains]) -> Remains {
         let mut nodes = Vec::new();
         for id in &self.sources {
-            nodes.push(source_node(graph, *id, ended));
+            nodes.push(self.source_node(*id, ended));
         }
         for (number, step) in self.tree.steps.iter().enumerate() {
             for id in &step.nodes {
-                nodes.push(self.node(graph, number, *id, ended));
+                nodes.push(self.node(number, *id, ended));
             }
         }
         let mut told = Told { failed: ended.failed, ..Told::default() };
-        for id in &self.sources {
-            let used = graph.node(*id).filter();
-            let name = used.map_or_else(String::new, title);
-            told.sources.push((name, self.place.seen(ended.counted.ran)));
-        }
-        self.calls(graph, ended, &mut told);
-        self.ways_out(graph, (process, ended), &mut told);
+        self.calls(ended, &mut told);
+        let taken = self.taken.clone().unwrap_or_else(|| self.taken_by(process));
+        self.ways_out(ended, taken, &mut told);
         Remains { nodes, kernel: Some(told), ..Remains::default() }
     }
 
-    /// What the program did as a whole.
-    pub(crate) fn ran(&self) -> ProgramRan {
-        let ended = self.standing.ended();
-        let hands = self.tree.hands.iter().filter(|hand| matches!(hand.which, Which::Classes(_)));
-        ProgramRan {
-            source: self.source.0,
-            edges: hands.map(|hand| hand.edge).collect(),
-            frames: ended.counted.ran.blocks,
-            bells: ended.bells,
-            measured: Some(ended.measured).filter(|(runs, _)| *runs > 0),
+    /// What was lost and what came twice on the ways out of it, when it is over and so much of it
+    /// has been taken.
+    pub(crate) fn missing(&self, taken: &Taken) -> (u64, u64) {
+        let mut told = Told { failed: self.standing.ended().failed, ..Told::default() };
+        self.ways_out(self.standing.ended(), taken.clone(), &mut told);
+        let mut missing = (0, 0);
+        for edge in &told.edges {
+            let (put, ended) = (edge.put.blocks, edge.ended());
+            missing.0 += put.saturating_sub(ended);
+            missing.1 += ended.saturating_sub(put);
         }
+        missing
+    }
+
+    /// What a filter that ran here has kept, by the number of its node, where a block may meet
+    /// another answer for it: what only counts is told as what it counted here.
+    pub(crate) fn kept(&self) -> Vec<(usize, Vec<u8>)> {
+        let ended = self.standing.ended();
+        let mut kept = Vec::new();
+        for (step, bytes) in &ended.states {
+            let nodes = self.tree.steps.get(*step).map_or(&[][..], |step| &step.nodes);
+            let decides = |id: &&NodeId| self.graph.node(**id).kind() != Some(Kind::Statistics);
+            kept.extend(
+                nodes.iter().filter(decides).map(|id| (self.ids.nodes[id.0], bytes.clone())),
+            );
+        }
+        kept
+    }
+
+    /// What the process has taken that has ended.
+    fn taken_by(&self, process: &[Remains]) -> Taken {
+        let mut nodes = process.iter().flat_map(|space| &space.nodes);
+        let source = nodes.find_map(|node| match &node.part {
+            Part::Source(part) if node.planned == self.first() => Some(part),
+            _ => None,
+        });
+        source.map_or_else(Taken::default, |part| Taken {
+            arrived: part.source.arrived(),
+            dropped: part.source.seen().dropped,
+        })
     }
 
     /// What a step has taken: what came to it, but for what it was unsure of, for one of the nodes
@@ -98,10 +164,11 @@ impl Kernel {
         minus(of(&ended.counted.entered, step), unsure)
     }
 
-    fn node(&self, graph: &Graph, step: usize, id: NodeId, ended: &Ended) -> Node {
+    fn node(&self, step: usize, id: NodeId, ended: &Ended) -> Node {
         let taken = self.taken(step, id, ended);
-        let Some(used) = graph.node(id).filter() else {
-            return Node::new("?", id.0, Part::Pass, Counts::default());
+        let number = self.ids.nodes[id.0];
+        let Some(used) = self.graph.node(id).filter() else {
+            return Node::new("?", number, Part::Pass, Counts::default());
         };
         let description = used.description;
         let is_sink = description.kind == Kind::Sink;
@@ -118,7 +185,7 @@ impl Kernel {
             },
             (false, None) => Part::Pass,
         };
-        let mut node = Node::new(title(used), id.0, part, counts(description));
+        let mut node = Node::new(title(used), number, part, counts(description));
         (node.reasons, node.counters) = (description.reasons, description.counters);
         node.taken.push(taken);
         if is_sink {
@@ -137,13 +204,14 @@ impl Kernel {
 
     /// The edges inside the program: what counts that a block has left one step counts that it has
     /// come to the next.
-    fn calls(&self, graph: &Graph, ended: &Ended, told: &mut Told) {
+    fn calls(&self, ended: &Ended, told: &mut Told) {
         for (number, step) in self.tree.steps.iter().enumerate() {
             for id in &step.nodes {
-                let into = graph.edges.iter().enumerate().find(|(_, edge)| edge.to == *id);
+                let into = self.graph.edges.iter().enumerate().find(|(_, edge)| edge.to == *id);
                 let Some((planned, edge)) = into else { continue };
                 let amount = self.taken(number, *id, ended);
-                let (from, to) = (name(graph, edge.from), name(graph, *id));
+                let (from, to) = (era_name(self, edge.from), era_name(self, *id));
+                let planned = self.ids.edges[planned];
                 let kind = EdgeKind::Call;
                 told.edges.push(plain((from, to), (planned, kind), (amount, amount)));
             }
@@ -151,17 +219,11 @@ impl Kernel {
     }
 
     /// The edges out of the program: counted by it, and by the process.
-    fn ways_out(&self, graph: &Graph, (process, ended): (&[Remains], &Ended), told: &mut Told) {
-        let nodes = process.iter().flat_map(|space| &space.nodes);
-        let source = nodes.clone().find_map(|node| match &node.part {
-            Part::Source(part) if node.planned == self.source.0 => Some(part),
-            _ => None,
-        });
-        let arrived = source.map_or_else(Vec::new, |part| part.source.arrived());
+    fn ways_out(&self, ended: &Ended, taken: Taken, told: &mut Told) {
+        let Taken { arrived, dropped } = taken;
         let mut failed = told.failed;
         // Of frames that found no room the kernel counts how many there were, and not over which
         // edges each was to go.
-        let dropped = source.map_or_else(Vec::new, |part| part.source.seen().dropped);
         let full = dropped.iter().filter(|(place, _)| *place == RING);
         let full: u64 = full.filter_map(|(_, blocks)| *blocks).sum();
         for (number, hand) in self.tree.hands.iter().enumerate() {
@@ -172,9 +234,10 @@ impl Kernel {
             }
             let Arrived { taken, lapped, unread } =
                 arrived.get(number).copied().unwrap_or_default();
-            let from = name(graph, graph.edges[hand.edge].from);
-            let ends = (from, name(graph, hand.to));
-            let mut edge = plain(ends, (hand.edge, EdgeKind::Ring), (put, taken));
+            let from = era_name(self, self.graph.edges[hand.edge].from);
+            let ends = (from, era_name(self, hand.to));
+            let number = self.ids.edges[hand.edge];
+            let mut edge = plain(ends, (number, EdgeKind::Ring), (put, taken));
             let here = taken.blocks + lapped + unread;
             let ring = put.blocks.saturating_sub(here).min(full);
             let lost = put.blocks.saturating_sub(here + ring).min(failed);
@@ -187,17 +250,16 @@ impl Kernel {
             told.edges.push(edge);
         }
     }
-}
 
-fn source_node(graph: &Graph, id: NodeId, ended: &Ended) -> Node {
-    let used = graph.node(id).filter();
-    let name = used.map_or_else(String::new, title);
-    let mut node = Node::new(name, id.0, Part::Pass, Counts::default());
-    node.counts.made = ended.counted.ran;
-    node.taken.push(Amount::default());
-    node.flow.routed = ended.counted.passed(None);
-    node.flow.unselected = ended.counted.unselected(None);
-    node
+    fn source_node(&self, id: NodeId, ended: &Ended) -> Node {
+        let (name, number) = (era_name(self, id), self.ids.nodes[id.0]);
+        let mut node = Node::new(name, number, Part::Pass, Counts::default());
+        node.counts.made = ended.counted.ran;
+        node.taken.push(Amount::default());
+        node.flow.routed = ended.counted.passed(None);
+        node.flow.unselected = ended.counted.unselected(None);
+        node
+    }
 }
 
 /// A filter with what its twin has kept.
@@ -215,8 +277,8 @@ fn of(amounts: &[Amount], number: usize) -> Amount {
     amounts.get(number).copied().unwrap_or_default()
 }
 
-fn name(graph: &Graph, id: NodeId) -> String {
-    let node = graph.node(id);
+fn era_name(era: &Era, id: NodeId) -> String {
+    let node = era.graph.node(id);
     node.filter().map_or_else(|| node.name().to_owned(), title)
 }
 

@@ -12,9 +12,10 @@ use super::assemble::Assembly;
 use super::memory::Memory;
 use super::node::{Arc as Edge, EdgeDrops, Node, NodeId, Part};
 use super::{GENERAL, Imported, Input, Space};
+use crate::kernel::Taken;
 use crate::process;
 use buffer::pool::Pool;
-use filter::{Amount, Filter, Gateway, Mistake};
+use filter::{Amount, Filter, Gateway, Mistake, Moved, PRIVATE};
 use std::collections::HashMap;
 
 /// What a node of a space is, wherever it stands: by the numbers that nodes and edges keep for as
@@ -88,6 +89,87 @@ impl Space {
             }
         }
         emptied || self.turn.failure.is_some()
+    }
+
+    /// What was taken of what a program hands over that stands for the source of this number, if it
+    /// comes up here.
+    pub(crate) fn taken_of(&mut self, first: usize) -> Option<Taken> {
+        self.nodes.iter().find_map(|node| match &node.part {
+            Part::Source(part) if node.planned == first && part.source.edge().is_some() => {
+                let (arrived, dropped) = (part.source.arrived(), part.source.seen().dropped);
+                Some(Taken { arrived, dropped })
+            }
+            _ => None,
+        })
+    }
+
+    /// Takes what a program has handed over that runs no more, and answers whether that was all.
+    pub(crate) fn pour_out(&mut self, first: usize) -> bool {
+        let input = self.inputs.iter().find_map(|input| match input {
+            Input::Source { node, intake } if self.nodes[*node].planned == first => {
+                Some((*node, *intake))
+            }
+            _ => None,
+        });
+        let Some((at, intake)) = input else { return true };
+        loop {
+            match &mut self.nodes[at].part {
+                Part::Source(part) if !part.ended => drop(part.source.stop()),
+                _ => return true,
+            }
+            let mut pass = super::Pass::default();
+            self.pull((at, intake), &mut pass);
+            if self.turn.failure.is_some() {
+                return true;
+            }
+            if !pass.moved {
+                // Who reads behind a ring may have memory to give back.
+                self.settle();
+                return !pass.open;
+            }
+        }
+    }
+
+    /// Takes what lies in rings, once.
+    pub(crate) fn take_rings(&mut self) {
+        for i in 0..self.inputs.len() {
+            while matches!(&self.inputs[i], Input::Ring { ended: false, .. })
+                && self.turn.failure.is_none()
+            {
+                let mut pass = super::Pass::default();
+                self.import(i, &mut pass);
+                if !pass.moved {
+                    break;
+                }
+            }
+        }
+        self.settle();
+    }
+
+    /// What sources have lost so far: name, place, blocks.
+    pub(crate) fn lost_by_sources(&self) -> Vec<(String, &'static str, u64)> {
+        let mut all = Vec::new();
+        for node in &self.nodes {
+            let Part::Source(part) = &node.part else { continue };
+            let lost = part.source.seen().dropped.into_iter();
+            let lost = lost.filter_map(|(place, blocks)| Some((place, blocks?)));
+            all.extend(lost.map(|(place, blocks)| (node.name.clone(), place, blocks)));
+        }
+        all
+    }
+
+    /// Gives a filter what its twin has kept in the kernel.
+    pub(crate) fn learn(&mut self, number: usize, bytes: &[u8]) {
+        let mut nodes = self.nodes.iter_mut();
+        let node = nodes.find(|node| node.planned == number && !node.away);
+        if let Some(Node { part: Part::Filter(filter), holds, .. }) = node
+            && let Some(state) = filter.state()
+        {
+            let moved = Moved { key: PRIVATE, bytes: bytes.to_vec(), held: Vec::new() };
+            // Another layout: the twin exam would have found it.
+            let put = state.put(moved, holds);
+            debug_assert!(put.is_ok(), "{put:?}");
+        }
     }
 
     /// Gives the filters that are made anew what the old ones know. Where one does not take it,

@@ -22,6 +22,8 @@ pub(crate) struct New {
     pub(crate) shape: Shape,
     pub(crate) bell: Bell,
     pub(crate) refuses: Refuses,
+    /// What filters of it keep that were in another line before, by step.
+    pub(crate) states: Vec<(usize, Arc<Map>)>,
 }
 
 /// A line that is here.
@@ -35,7 +37,7 @@ pub(super) struct Line {
     pub(super) bell: Bell,
     pub(super) bell_map: OwnedFd,
     /// What its filters keep, by step.
-    pub(super) states: Vec<(usize, Map)>,
+    pub(super) states: Vec<(usize, Arc<Map>)>,
     /// What programs counted that run no more.
     pub(super) counted: Counted,
     /// The runs of those that the kernel measured, and their time in ns.
@@ -82,7 +84,7 @@ impl Line {
         let bell = RingBuffer::create("bell", BELLS).map_err(told)?;
         let bell_map = bell.map().as_fd().try_clone_to_owned();
         let bell_map = bell_map.map_err(|error| error.to_string())?;
-        let New { graph, tree, .. } = new;
+        let New { graph, tree, states, .. } = new;
         let line = Self {
             number,
             graph,
@@ -91,7 +93,7 @@ impl Line {
             pointers: Arc::new(pointers),
             bell: new.bell,
             bell_map,
-            states: Vec::new(),
+            states,
             counted: Counted::default(),
             measured: (0, 0),
             leaving: false,

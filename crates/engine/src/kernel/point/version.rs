@@ -85,7 +85,7 @@ impl Version {
         };
         let kept = |word: &ebpf::Word| {
             let (line, own) = state_of(word)?;
-            lines[line].states.iter().find(|(step, _)| *step == own).map(|(_, map)| map)
+            lines[line].states.iter().find(|(step, _)| *step == own).map(|(_, map)| &**map)
         };
         steps.take().map_err(Failure::because)?;
         let descriptors: Vec<i32> = [desk.as_fd().as_raw_fd()].into_iter().chain(given).collect();
