@@ -156,7 +156,7 @@ pub(crate) struct RunArguments {
     /// Say what was measured beside what was expected, and learn from it
     #[arg(skip)]
     pub(crate) analyze: bool,
-    /// Do not tell the daemon of it, if there is one
+    /// Without the daemon, if there is one: nothing is shared, and it is not told of the path
     #[arg(long, conflicts_with_all = ["path_name", "background"])]
     pub(crate) embedded: bool,
     /// Be known to the daemon by this name
@@ -279,6 +279,9 @@ pub(crate) struct ExplainArguments {
     /// In the language of graphviz, for dot -Tsvg
     #[arg(long, conflicts_with = "json")]
     pub(crate) dot: bool,
+    /// As it would run without the daemon, if there is one
+    #[arg(long)]
+    pub(crate) embedded: bool,
     /// Run it too, and say what was measured; then everything but data goes to standard error
     #[arg(long, conflicts_with_all = ["json", "dot"])]
     pub(crate) analyze: bool,

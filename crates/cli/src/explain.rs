@@ -6,10 +6,10 @@
 
 use crate::arguments::{ExplainArguments, RunArguments};
 use crate::report::{Refused, json_line, refused};
+use crate::shared::hosts::Hosts;
 use crate::shared::member::Starter;
 use crate::status::Status;
 use crate::{analyze, line, run, terminal};
-use engine::machine;
 use pipeline::explain;
 use pipeline::plan::{Candidate, Kernel, Machine, Plan, PlannedEdge, Policy, SpaceKind};
 use serde::Serialize;
@@ -20,8 +20,8 @@ const VERSION: u32 = 1;
 /// Explains the line of these words.
 pub(crate) fn explain(given: &ExplainArguments) -> Status {
     let explained = line::text(&given.line).and_then(|text| {
-        let graph = line::graph(&text)?;
-        let machine = machine::look();
+        let mut graph = line::graph(&text)?;
+        let (hosts, machine) = Hosts::find(&text, &mut graph, given.embedded);
         let plan = line::planned(&text, graph, &machine)?;
         if given.analyze {
             terminal::tell(&format!("{}\n", explain::text(&plan, &machine)));
@@ -29,7 +29,7 @@ pub(crate) fn explain(given: &ExplainArguments) -> Status {
             let (time, count) = (given.time, given.count);
             let (stats, analyze) = (true, true);
             let given = RunArguments { time, count, stats, analyze, ..RunArguments::default() };
-            return run::start(&text, plan, &machine, &given, Starter::NOBODY);
+            return run::start(&text, plan, (&machine, &hosts), &given, Starter::NOBODY);
         }
         if !given.json && !given.dot {
             tell_changes(&text, &plan);

@@ -6,6 +6,7 @@
 
 use crate::arguments::RunArguments;
 use crate::run::{self, Gone};
+use crate::shared::hosts::Hosts;
 use crate::shared::member::Starter;
 use crate::status::Status;
 use crate::{line, terminal};
@@ -114,7 +115,7 @@ pub(crate) fn replay(path: &Path, given: &RunArguments) -> Result<Status, Status
     let extras = Extras { tape, into: into.clone(), ..Extras::default() };
     let again = RunArguments { count, ..given.clone() };
     let Gone { plan, outcome, file, .. } =
-        run::go(&text, plan, &machine, (&again, Starter::NOBODY), &extras)?;
+        run::go(&text, plan, (&machine, &Hosts::alone()), (&again, Starter::NOBODY), &extras)?;
     let status = run::told(&text, &plan, &again, &outcome, file);
     if let (Some(into), false) = (into, given.quiet) {
         terminal::note(&format!("what it wrote lies in {}", into.display()));

@@ -8,15 +8,15 @@ use crate::arguments::RunArguments;
 use crate::privilege::Shut;
 use crate::progress::Teller;
 use crate::report::{self, Form, Report};
+use crate::shared::hosts::Hosts;
 use crate::shared::member::{Member, Starter};
 use crate::status::Status;
 use crate::{analyze, line, record, terminal};
 use engine::build::{self, BuildError, Extras, Settings};
 use engine::failure::{Cause, PathFailure};
-use engine::kernel::point::Points;
 use engine::record::Tape;
 use engine::run::{self as engine_run, Outcome, Progress, Until, Watch};
-use engine::{machine, signal, suspect};
+use engine::{signal, suspect};
 use pipeline::Graph;
 use pipeline::plan::{Machine, Plan, Refused};
 use std::fs::{File, OpenOptions};
@@ -30,10 +30,13 @@ pub(crate) fn run(given: &RunArguments) -> Status {
     }
     let ran = Starter::leave(given).and_then(|starter| {
         let text = line::text(&given.line)?;
-        let graph = line::graph(&text)?;
-        let machine = record::machine(machine::look(), given);
+        let mut graph = line::graph(&text)?;
+        // What is recorded runs in this process.
+        let alone = given.embedded || given.record.is_some();
+        let (hosts, machine) = Hosts::find(&text, &mut graph, alone);
+        let machine = record::machine(machine, given);
         let plan = line::planned(&text, graph, &machine)?;
-        start(&text, plan, &machine, given, starter)
+        start(&text, plan, (&machine, &hosts), given, starter)
     });
     ran.unwrap_or_else(|status| status)
 }
@@ -42,14 +45,14 @@ pub(crate) fn run(given: &RunArguments) -> Status {
 pub(crate) fn start(
     text: &str,
     plan: Plan,
-    machine: &Machine,
+    on: (&Machine, &Hosts),
     given: &RunArguments,
     starter: Starter,
 ) -> Result<Status, Status> {
-    let recording = record::begin(text, &plan, machine, given)?;
+    let recording = record::begin(text, &plan, on.0, given)?;
     let tape = recording.clone().map_or_else(Tape::default, Tape::Record);
     let extras = Extras { tape, ..Extras::default() };
-    let gone = go(text, plan, machine, (given, starter), &extras);
+    let gone = go(text, plan, on, (given, starter), &extras);
     if gone.is_err() {
         record::withdraw(given);
     }
@@ -78,7 +81,7 @@ pub(crate) struct Gone {
 pub(crate) fn go(
     text: &str,
     plan: Plan,
-    machine: &Machine,
+    on: (&Machine, &Hosts),
     (given, starter): (&RunArguments, Starter),
     extras: &Extras,
 ) -> Result<Gone, Status> {
@@ -95,7 +98,7 @@ pub(crate) fn go(
         refuses: given.kernel_refuses,
         ..Settings::default()
     };
-    let (plan, paths) = built(text, plan, machine, (settings, extras))?;
+    let (plan, paths) = built(text, plan, on, (settings, extras))?;
     let live = paths.first().map(build::Path::live);
     live.iter().for_each(|live| live.says(text));
     if !given.quiet {
@@ -128,11 +131,11 @@ fn ended(plan: &Plan, outcome: &Outcome) -> String {
 fn built(
     text: &str,
     mut plan: Plan,
-    machine: &Machine,
+    (machine, hosts): (&Machine, &Hosts),
     (settings, extras): (Settings, &Extras),
 ) -> Result<(Plan, Vec<build::Path>), Status> {
     loop {
-        let error = match build::build_with(&plan, settings, &Points::default(), extras) {
+        let error = match build::build_with(&plan, settings, hosts, extras) {
             Ok(paths) => return Ok((plan, paths)),
             Err(error) => error,
         };

@@ -6,6 +6,7 @@
 use crate::arguments::{RunArguments, WhyArguments};
 use crate::report::json_line;
 use crate::run::{self, Gone};
+use crate::shared::hosts::Hosts;
 use crate::shared::member::Starter;
 use crate::status::Status;
 use crate::{line, record, terminal};
@@ -50,7 +51,7 @@ fn answer(given: &WhyArguments, expression: &str) -> Result<Status, Status> {
     let extras = Extras { tape, silent: true, why: asked, ..Extras::default() };
     let quiet = RunArguments { quiet: true, count, ..RunArguments::default() };
     let Gone { plan, outcome, .. } =
-        run::go(&text, plan, &machine, (&quiet, Starter::NOBODY), &extras)?;
+        run::go(&text, plan, (&machine, &Hosts::alone()), (&quiet, Starter::NOBODY), &extras)?;
     for failure in outcome.failures.iter().filter(|failure| !failure.is_quiet()) {
         terminal::complain(&failure.to_string());
     }

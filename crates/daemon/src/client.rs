@@ -9,7 +9,7 @@ use crate::faults::sentence;
 use crate::place::{self, PACKETS};
 use crate::protocol::{
     About, Allowed, Change, Changed, Connect, Connected, Count, Counters, Described, Follow,
-    Followed, NewLine, Number, Path, Paths, Register,
+    Followed, NewLine, Number, Path, Paths, Register, Sharing,
 };
 use crate::varlink::{Call, Fault, Malformed, REPLY_MAX, Reply};
 use serde::Serialize;
@@ -97,10 +97,10 @@ impl From<Malformed> for ClientError {
 
 /// Calls over one connection.
 #[derive(Debug)]
-struct Caller(OwnedFd);
+pub(crate) struct Caller(OwnedFd);
 
 impl Caller {
-    fn call<T: DeserializeOwned>(
+    pub(crate) fn call<T: DeserializeOwned>(
         &self,
         method: &str,
         parameters: &impl Serialize,
@@ -109,7 +109,11 @@ impl Caller {
         Ok(self.reply()?.0.take()?)
     }
 
-    fn send(&self, call: &Call, descriptors: &[BorrowedFd<'_>]) -> Result<(), ClientError> {
+    pub(crate) fn send(
+        &self,
+        call: &Call,
+        descriptors: &[BorrowedFd<'_>],
+    ) -> Result<(), ClientError> {
         match sys::descriptor::send(&self.0, &call.text(), descriptors) {
             // Who hung up on us may have said why: that lies here.
             Err(error) if error.errno == BROKEN => Ok(()),
@@ -118,7 +122,7 @@ impl Caller {
     }
 
     /// The next reply.
-    fn reply(&self) -> Result<(Reply, Vec<OwnedFd>), ClientError> {
+    pub(crate) fn reply(&self) -> Result<(Reply, Vec<OwnedFd>), ClientError> {
         let mut bytes = vec![0; REPLY_MAX];
         let received = match sys::descriptor::receive(&self.0, &mut bytes) {
             // Said once, before what lies here, by an end that was closed without having heard us
@@ -135,6 +139,12 @@ impl Caller {
             Some(fault) => Err(ClientError::Refused(fault)),
             None => Ok((reply, descriptors)),
         }
+    }
+}
+
+impl AsFd for Caller {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
     }
 }
 
@@ -193,6 +203,17 @@ impl Client {
     /// What this user may have.
     pub fn allowed(&self) -> Result<Allowed, ClientError> {
         self.caller.call("io.streamline.Allowed", &Nothing {})
+    }
+
+    /// The programs that run in the kernel for lines of all users, as far as one may know of them.
+    pub fn sharing(&self) -> Result<Sharing, ClientError> {
+        self.caller.call("io.streamline.Sharing", &Nothing {})
+    }
+
+    /// The connection alone, on which an answer is waited for so long.
+    pub(crate) fn into_caller(self, limit: Duration) -> Result<Caller, ClientError> {
+        local::patience(&self.caller.0, limit)?;
+        Ok(self.caller)
     }
 
     /// All paths that this user may see.

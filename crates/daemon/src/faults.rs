@@ -47,6 +47,15 @@ pub fn busy(path: &str) -> Fault {
     Fault::new("io.streamline.Busy", &json!({ "path": path }))
 }
 
+/// A node of a line does not run in the kernel, by the word of this party.
+#[must_use]
+pub fn not_in_kernel(node: usize, by: &str, why: &str) -> Fault {
+    Fault::new(NOT_IN_KERNEL, &json!({ "node": node, "by": by, "why": why }))
+}
+
+/// The name of that error.
+pub(crate) const NOT_IN_KERNEL: &str = "io.streamline.NotInKernel";
+
 /// The method takes or gives descriptors.
 #[must_use]
 pub fn needs_descriptors(socket: &str) -> Fault {
@@ -96,6 +105,7 @@ pub fn sentence(fault: &Fault) -> String {
             "the process of path `{}` takes nothing: it is stopped, or just ending",
             text("path")
         ),
+        NOT_IN_KERNEL => text("why").to_owned(),
         "io.streamline.NeedsDescriptors" => {
             format!("descriptors travel on `{}` alone", text("socket"))
         }

@@ -10,7 +10,7 @@
 //! - [`place`]: the directory in which a daemon is;
 //! - [`policy`]: what users may, by root's word;
 //! - [`server`]: the daemon;
-//! - [`client`]: who asks it, or a path;
+//! - [`client`]: who asks it, or a path; [`host`]: who has lines run in the kernel by it;
 //! - [`worker`]: what a path answers.
 //!
 //! The daemon runs no filter of a user: a path runs in a process of its user, and goes on when the
@@ -20,6 +20,7 @@
 pub mod client;
 mod connection;
 pub mod faults;
+pub mod host;
 pub mod place;
 pub mod policy;
 pub mod protocol;

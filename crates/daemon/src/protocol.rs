@@ -124,6 +124,110 @@ pub struct Allowed {
     pub used: Quota,
     /// The filters that one may have in the kernel.
     pub filters: Vec<String>,
+    /// The interfaces that one may watch there; `*`: all.
+    #[serde(default)]
+    pub interfaces: Vec<String>,
+    /// The release of the kernel in which the daemon runs programs; none: it cannot.
+    #[serde(default)]
+    pub kernel: Option<String>,
+    /// Why not.
+    #[serde(default)]
+    pub closed: Option<String>,
+}
+
+/// `Attach`: a part of a line is to run in the kernel.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Attach {
+    /// The line.
+    pub line: String,
+    /// Which part of it, as [`engine::kernel::handout::Part::text`] says it.
+    pub part: String,
+    /// The network name space of the caller, by which it is told from others.
+    pub network: String,
+    /// The version of the caller.
+    pub version: String,
+}
+
+/// `Attach`: first how what is handed over lies in the descriptors; at last what the line leaves
+/// behind.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct Attached {
+    /// As [`engine::kernel::handout::Layout::text`] says it.
+    pub layout: Option<String>,
+    /// As [`engine::kernel::handout::Ended::text`] says it.
+    pub ended: Option<String>,
+    /// Why it was taken away, where nobody has asked for that.
+    pub why: Option<String>,
+}
+
+/// `Sharing`: the programs that the daemon runs.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct Sharing {
+    /// One for each interface and direction at which lines are.
+    pub programs: Vec<Program>,
+}
+
+/// A program at an interface, which runs lines of all users there.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct Program {
+    /// The interface.
+    pub interface: String,
+    /// The name space in which it is, if another than the daemon's.
+    pub netns: Option<String>,
+    /// `received` or `sent`.
+    pub side: String,
+    /// Its number in the kernel.
+    pub program: u32,
+    /// How often another took its place.
+    pub replaced: u64,
+    /// Frames that came while lines were here: each of them ran one program once.
+    pub frames: u64,
+    /// The lines that one may know of.
+    pub lines: Vec<InKernel>,
+    /// The filters that lines of the caller use, or all, for root.
+    pub steps: Vec<Step>,
+    /// The rings of frames, one for each user and size.
+    pub rings: Vec<KernelRing>,
+}
+
+/// A line that runs in a program.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct InKernel {
+    /// The path of which it is part.
+    pub path: Option<u32>,
+    /// Whose it is.
+    pub uid: u32,
+    /// Frames that came since it is there; of one's own, as all that follows.
+    pub taken: Option<u64>,
+    /// Blocks that it was handed, and their bytes.
+    pub given: Option<Amount>,
+    /// Frames that could not be copied for it.
+    pub lost: Option<u64>,
+    /// What it costs in the kernel by estimate, in ns of each second.
+    pub kernel_ns: Option<u64>,
+}
+
+/// A filter in a program.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct Step {
+    /// Its name.
+    pub name: String,
+    /// How many lines use it: it runs once for all.
+    pub lines: usize,
+    /// Blocks that came to it.
+    pub blocks: u64,
+}
+
+/// A ring of frames.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct KernelRing {
+    /// Whose it is.
+    pub uid: u32,
+    /// Bytes.
+    pub bytes: u64,
+    /// How many lines of that user lead there.
+    pub lines: usize,
 }
 
 /// `Admit`: for whom a connection is.

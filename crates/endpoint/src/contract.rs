@@ -248,7 +248,7 @@ pub struct ProcessEntry {
 }
 
 /// Why the outside world did not let a source or sink go on.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Failure {
     /// What was tried: `open`, `read`, `write`.
     pub call: &'static str,

@@ -22,6 +22,34 @@ impl House {
     }
 }
 
+/// The same, for the line of a stranger: nothing is compiled by libpcap, and nothing is made of a
+/// filter that is not to run here. (RELIABILITY T5)
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Strangers;
+
+impl Catalogue for Strangers {
+    fn refuses(&self, entry: &Description, arguments: &Arguments) -> Option<Mistake> {
+        let make = entry.user.filter(|_| entry.kernel.is_some())?;
+        make(arguments).err()
+    }
+
+    fn find(&self, name: &str) -> Option<&'static Description> {
+        House.find(name)
+    }
+
+    fn find_source(&self, name: &str) -> Option<&'static Description> {
+        House.find_source(name)
+    }
+
+    fn names(&self) -> Vec<&'static str> {
+        House.names()
+    }
+
+    fn spaces(&self) -> Vec<&str> {
+        House.spaces()
+    }
+}
+
 /// What only builds for tests have.
 #[cfg(not(feature = "testing"))]
 const fn tested() -> Option<&'static Description> {

@@ -2,13 +2,15 @@
 //!
 //! - `words`: the words of these commands;
 //! - `daemon`: `streamline daemon`;
-//! - `member`: a run that is registered, and one in the background;
+//! - `member`: a run that is registered, and one in the background; `hosts`: who runs its beginning
+//!   in the kernel;
 //! - `start`, `stop`, `attach`, `ps`, `top`: what one does with paths.
 //!
 //! All of it stands on the crate `daemon`; here is what a person says and is told.
 
 mod attach;
 mod daemon;
+pub(crate) mod hosts;
 pub(crate) mod member;
 mod ps;
 mod rates;

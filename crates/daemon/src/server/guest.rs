@@ -1,11 +1,13 @@
 //! Who is connected: what it said, what it gets, and how much of the daemon's time.
 
 use super::Server;
+use super::kernel::Line;
 use super::registry::Entry;
 use crate::connection::{Arrived, Connection};
 use crate::protocol::Event;
 use crate::varlink::{Call, Fault, Reply};
 use buffer::aggregate::access::Credentials;
+use std::collections::VecDeque;
 use std::os::fd::{AsFd as _, OwnedFd};
 use sys::watcher::{Happened, Interest};
 
@@ -21,6 +23,12 @@ pub(super) struct Guest {
     pub(super) watches: bool,
     /// The path that it has registered.
     pub(super) path: Option<Worker>,
+    /// What it has in the kernel.
+    pub(super) line: Line,
+    /// Whether it has asked what runs there, and was not told yet.
+    pub(super) waits_for_kernel: bool,
+    /// What it said meanwhile.
+    later: VecDeque<(Vec<u8>, Vec<OwnedFd>)>,
     /// Whether room to send is waited for.
     waits: bool,
 }
@@ -63,10 +71,26 @@ pub(super) const fn parts(number: u64) -> (u64, Part) {
 
 /// How many messages of one guest are answered before it is somebody else's turn.
 const MESSAGES_A_TURN: usize = 8;
+/// How many messages lie here until an answer comes from the kernel.
+const LATER_MAX: usize = 16;
 
 impl Guest {
-    pub(super) const fn new(connection: Connection, who: Credentials, process: i32) -> Self {
-        Self { connection, who, process, watches: false, path: None, waits: false }
+    pub(super) fn new(connection: Connection, who: Credentials, process: i32) -> Self {
+        Self {
+            connection,
+            who,
+            process,
+            watches: false,
+            path: None,
+            line: Line::None,
+            waits_for_kernel: false,
+            later: VecDeque::new(),
+            waits: false,
+        }
+    }
+
+    fn is_waiting(&self) -> bool {
+        self.waits_for_kernel || self.line == Line::Asked
     }
 }
 
@@ -85,11 +109,26 @@ impl Server {
                     self.say(id, Reply::from(&Fault::invalid("message")), Vec::new());
                     return self.leaving.push(id);
                 }
+                // Answers come in the order of the calls.
+                Arrived::Message(..) if guest.is_waiting() && guest.later.len() >= LATER_MAX => {
+                    return self.leaving.push(id);
+                }
+                Arrived::Message(bytes, descriptors) if guest.is_waiting() => {
+                    guest.later.push_back((bytes, descriptors));
+                }
                 Arrived::Message(bytes, descriptors) => self.message(id, &bytes, descriptors),
             }
             if self.leaving.contains(&id) {
                 return;
             }
+        }
+    }
+
+    /// Answers what came while an answer was waited for.
+    pub(super) fn catch_up(&mut self, id: u64) {
+        while let Some(guest) = self.guests.get_mut(&id).filter(|guest| !guest.is_waiting()) {
+            let Some((bytes, descriptors)) = guest.later.pop_front() else { return };
+            self.message(id, &bytes, descriptors);
         }
     }
 

@@ -1,15 +1,19 @@
 //! What the daemon answers: `io.streamline`.
 
 use super::guest::{self, Guest, Part, Worker};
+use super::kernel::Seen;
 use super::registry::Entry;
 use super::{Server, seconds};
 use crate::connection::Connection;
 use crate::faults;
 use crate::place::PACKETS;
+use crate::policy::Seen as Sees;
 use crate::protocol::{
-    About, Admit, Allowed, Connect, Connected, Event, NewLine, Number, Path, Paths, Quota, Register,
+    About, Admit, Allowed, Amount, Connect, Connected, Event, InKernel, KernelRing, NewLine,
+    Number, Path, Paths, Program, Quota, Register, Sharing, Step,
 };
 use crate::varlink::{Call, Fault, REPLY_MAX, interface};
+use engine::kernel::point::ShownLine;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::os::fd::{AsFd as _, OwnedFd};
@@ -33,8 +37,13 @@ const PATH_BYTES: usize = 4096 + 512;
 struct Nothing {}
 
 impl Answer {
-    fn one(parameters: &impl Serialize) -> Self {
+    pub(super) fn one(parameters: &impl Serialize) -> Self {
         Self::with(parameters, Vec::new())
+    }
+
+    /// The reply comes when the kernel's thread has done what it needs.
+    pub(super) const fn later() -> Self {
+        Self { replies: Vec::new(), continues: true }
     }
 
     fn with(parameters: &impl Serialize, descriptors: Vec<OwnedFd>) -> Self {
@@ -83,6 +92,18 @@ impl Server {
                 let number = number.ok_or_else(Fault::denied)?;
                 self.registry.change(number, line)?;
                 Ok(Answer::one(&serde_json::json!({})))
+            }
+            "Attach" => {
+                let asked = call.take()?;
+                self.attach(id, asked, call.more)
+            }
+            "Detach" => {
+                let Nothing {} = call.take()?;
+                self.detach(id)
+            }
+            "Sharing" => {
+                let Nothing {} = call.take()?;
+                self.sharing(id)
             }
             "Connect" => {
                 let Connect { path } = call.take()?;
@@ -135,14 +156,79 @@ impl Server {
         let used = Quota {
             paths: Some(self.registry.of_user(uid)),
             connections: self.per_user.get(&uid).copied(),
-            ..Quota::default()
+            ..self.kernel.used(uid)
         };
         Allowed {
             everything: uid == 0,
             quota: self.policy.quota(uid),
             used,
             filters: self.policy.filters.clone(),
+            interfaces: self.policy.interfaces(&guest.who),
+            kernel: self.kernel.open.clone().ok(),
+            closed: self.kernel.open.clone().err(),
         }
+    }
+
+    /// What runs in the kernel, as far as this user may know of it.
+    pub(super) fn told(&self, uid: u32, seen: &[Seen]) -> Sharing {
+        let free = self.policy.is_free(uid);
+        let path_of = |process: i32| {
+            let mut all = self.registry.all();
+            all.find(|entry| entry.process == process).map(|entry| entry.number)
+        };
+        let program = |seen: &Seen| {
+            let (shown, (interface, netns, side)) = (&seen.shown, seen.at.clone());
+            let ours = |owner: u32| free || owner == uid;
+            let known = |owner: u32| ours(owner) || self.policy.others_see != Sees::Nothing;
+            let line = |line: &ShownLine| {
+                let of_guest = seen.lines.get(&line.number);
+                let ours = ours(line.owner);
+                InKernel {
+                    path: of_guest.and_then(|(process, _)| path_of(*process)),
+                    uid: line.owner,
+                    taken: ours.then_some(line.taken.blocks),
+                    given: ours
+                        .then_some(Amount { blocks: line.given.blocks, bytes: line.given.bytes }),
+                    lost: ours.then_some(line.lost),
+                    kernel_ns: of_guest.filter(|_| ours).map(|(_, ns)| *ns),
+                }
+            };
+            let step = |(name, lines, blocks): &(String, usize, u64)| Step {
+                name: name.clone(),
+                lines: *lines,
+                blocks: *blocks,
+            };
+            let mut steps: Vec<Step> = Vec::new();
+            if free {
+                steps.extend(shown.steps.iter().map(step));
+            }
+            for line in shown.each.iter().filter(|line| !free && line.owner == uid) {
+                for step in line.steps.iter().map(step) {
+                    if !steps.contains(&step) {
+                        steps.push(step);
+                    }
+                }
+            }
+            let rings = shown.rings.iter().filter(|(owner, ..)| known(*owner));
+            Program {
+                interface,
+                netns,
+                side: side.to_owned(),
+                program: shown.program,
+                replaced: shown.replaced,
+                frames: shown.frames,
+                lines: shown.each.iter().filter(|line| known(line.owner)).map(line).collect(),
+                steps,
+                rings: rings
+                    .map(|(uid, bytes, lines)| KernelRing {
+                        uid: *uid,
+                        bytes: *bytes,
+                        lines: *lines,
+                    })
+                    .collect(),
+            }
+        };
+        Sharing { programs: seen.iter().map(program).collect() }
     }
 
     fn watch(&mut self, id: u64) -> Result<Answer, Fault> {

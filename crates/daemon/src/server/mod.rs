@@ -18,12 +18,16 @@
 
 mod accept;
 mod guest;
+mod kernel;
 mod methods;
 mod registry;
 
 use crate::place::{Place, PlaceError};
 use crate::policy::Policy;
+pub(crate) use kernel::network;
+
 use guest::{Guest, Part};
+use kernel::Kernel;
 use registry::Registry;
 use std::collections::BTreeMap;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -43,6 +47,8 @@ pub struct Server {
     own_sockets: bool,
     policy: Policy,
     registry: Registry,
+    /// What runs in the kernel for users.
+    kernel: Kernel,
     guests: BTreeMap<u64, Guest>,
     /// How many connections each user has.
     per_user: BTreeMap<u32, u64>,
@@ -108,6 +114,7 @@ impl Server {
         for (number, (socket, _)) in (0..).zip(&sockets) {
             watcher.watch(socket, guest::number(number, Part::Listener), Interest::Read)?;
         }
+        let kernel = Kernel::begin(&policy, &watcher)?;
         let files = usize::try_from(sys::process::most_descriptors()).unwrap_or(usize::MAX);
         Ok(Self {
             watcher,
@@ -116,6 +123,7 @@ impl Server {
             own_sockets,
             policy,
             registry: Registry::default(),
+            kernel,
             guests: BTreeMap::new(),
             per_user: BTreeMap::new(),
             leaving: Vec::new(),
@@ -136,6 +144,7 @@ impl Server {
             rests = false;
             for happened in self.watcher.wait(limit) {
                 if happened.number == stopped {
+                    self.end_lines();
                     return self.watcher.forget(stop);
                 }
                 rests |= self.happened(happened);
@@ -151,6 +160,9 @@ impl Server {
     fn happened(&mut self, happened: Happened) -> bool {
         let (id, part) = guest::parts(happened.number);
         match part {
+            Part::Listener if id == kernel::DONE => {
+                self.hear_kernel();
+            }
             Part::Listener => return self.come_in(id),
             Part::Process => self.leaving.push(id),
             Part::Way => self.look_at_way(id),
@@ -182,6 +194,7 @@ impl Server {
                     self.per_user.remove(&guest.who.uid);
                 }
             }
+            self.abandon(id, guest.line, guest.who.uid);
             let gone = guest.path.as_ref().and_then(|path| self.registry.remove(path.number));
             drop(guest);
             if let Some(entry) = gone {

@@ -102,15 +102,36 @@ fn sent<T: Serialize>(value: &T) -> Vec<String> {
 #[test]
 fn the_interface_files_say_what_the_types_are() {
     use protocol::{
-        About, Allowed, Amount, Connected, Counters, Described, Edge, Ended, Filter, Follow,
-        Followed, Link, Lost, Node, Path, Quota, Register, Source,
+        About, Allowed, Amount, Attach, Attached, Connected, Counters, Described, Edge, Ended,
+        Filter, Follow, Followed, InKernel, KernelRing, Link, Lost, Node, Path, Program, Quota,
+        Register, Sharing, Source, Step,
     };
     let (none, amount) = (String::new, Amount::default);
     let about = About { version: none(), process: 0, uid: 0, started: 0, policy: None };
     let (quota, used) = (Quota::default(), Quota::default());
-    let allowed = Allowed { everything: false, quota, used, filters: Vec::new() };
+    let allowed = Allowed {
+        everything: false,
+        quota,
+        used,
+        filters: Vec::new(),
+        interfaces: Vec::new(),
+        kernel: None,
+        closed: None,
+    };
+    let attach = Attach { line: none(), part: none(), network: none(), version: none() };
     let daemon = interface::DAEMON;
     for (behind, sent) in [
+        ("type InKernel", sent(&InKernel::default())),
+        ("type Step", sent(&Step::default())),
+        ("type KernelRing", sent(&KernelRing::default())),
+        ("type Program", sent(&Program::default())),
+        ("type Amount", sent(&amount())),
+        ("method Sharing() ->", sent(&Sharing::default())),
+        ("method Attach", sent(&attach)),
+        (
+            "method Attach(line: string, part: string, network: string, version: string) ->",
+            sent(&Attached::default()),
+        ),
         ("type Path", sent(&Path::default())),
         ("type Quota", sent(&quota)),
         ("method About() ->", sent(&about)),
@@ -176,6 +197,7 @@ fn every_error_of_the_daemon_is_described_and_has_a_sentence() {
         faults::refused("name", "it is empty"),
         faults::quota("paths", 3),
         faults::busy("web"),
+        faults::not_in_kernel(3, "policy", "it is not open"),
         faults::needs_descriptors("io.streamline.packets"),
     ];
     let names: Vec<&str> = all.iter().map(|fault| fault.name.rsplit('.').next().unwrap()).collect();

@@ -12,9 +12,11 @@
 
 use super::joint::Counted;
 use super::point::Points;
-use super::{Asked, Held, Lent, Refusal, Refuses};
+use super::tree::{Tree, Which};
+use super::{Asked, Held, Lent, Refusal, Refuses, closed};
 use crate::build::BuildError;
-use filter::{Amount, Attach};
+use endpoint::source::kernel::Arrived;
+
 use pipeline::graph::{Graph, NodeId};
 use pipeline::plan::{Kernel, KernelRing, Machine, programs_of};
 use std::collections::HashMap;
@@ -23,6 +25,10 @@ use std::io;
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::sync::Arc;
 use sys::bpf::{RingBuffer, Rings, Shape};
+
+pub use endpoint::Failure;
+pub use endpoint::source::kernel::Standing;
+pub use filter::{Amount, Attach, Side};
 
 /// Which part of a request is to run in the kernel.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -53,7 +59,25 @@ pub struct Layout {
     pub shape: Shape,
     /// Of each way out, whether what is seen there begins behind a tag that may lie beside.
     pub behind_tag: Vec<bool>,
+    /// What the line does there, as whoever asked for it must have understood it too.
+    pub tree: u64,
 }
+
+/// What a part would take, before anything is made of it.
+#[derive(Clone, Copy, Debug)]
+pub struct Needs<'n> {
+    /// Where it would stand.
+    pub attach: &'n Attach,
+    /// Its first source.
+    pub source: NodeId,
+    /// Bytes of its pointers, and of the frames that it would share with other lines of its owner.
+    pub bytes: (u64, u64),
+    /// On how many ways it would leave.
+    pub ways: u32,
+}
+
+/// Who decides whether a part may have what it needs.
+pub type Allows<'a> = &'a dyn Fn(&Needs<'_>) -> Result<(), Refusal>;
 
 /// A line that runs for another process, until this is dropped.
 #[derive(Debug)]
@@ -77,6 +101,8 @@ pub struct Ended {
     pub(super) bells: u64,
     /// The runs of its programs that the kernel measured, and their time in ns.
     pub(super) measured: (u64, u64),
+    /// Whether nobody is there any more who could say.
+    pub(super) lost: bool,
 }
 
 impl Part {
@@ -128,9 +154,20 @@ impl Points {
     /// its ends complete; nothing in `part` is believed.
     pub fn attach(
         &self,
+        request: (&Graph, &Part),
+        machine: &Machine,
+        owner: u32,
+    ) -> Result<(Handout, Running), BuildError> {
+        self.attach_if(request, machine, owner, &|_| Ok(()))
+    }
+
+    /// The same, if somebody allows what it needs.
+    pub fn attach_if(
+        &self,
         (graph, part): (&Graph, &Part),
         machine: &Machine,
         owner: u32,
+        allows: Allows<'_>,
     ) -> Result<(Handout, Running), BuildError> {
         // Whatever this process may: so the program loads where CAP_PERFMON was given away.
         let hardened = true;
@@ -141,25 +178,35 @@ impl Points {
         let programs = programs_of(graph, &part.nodes, &machine, &bounded(&part.ring));
         let programs = programs.map_err(BuildError::Refused)?;
         let first = part.nodes.first().copied().unwrap_or(NodeId(0));
+        let refused = |node, why: String| BuildError::Refused(Refusal { node, why });
         let [planned] = programs.as_slice() else {
             let why = format!("{} programs are asked for at once, not one", programs.len());
-            return Err(BuildError::Refused(Refusal { node: first, why }));
+            return Err(refused(first, why));
         };
         let source = planned.sources.first().copied().unwrap_or(first);
+        if planned.attach.takes {
+            let why = "what takes frames from the host is a program of its own, which nobody runs \
+                       for others";
+            return Err(refused(source, why.to_owned()));
+        }
         let refuses = Refuses::Nothing;
         let asked = Asked { graph, planned, nodes: &part.nodes, source, hardened, refuses };
-        let Lent { rings, bell, behind_tag, held } = self.add_for(&asked, owner)?;
-        let layout = Layout { shape: rings.shape(), behind_tag };
+        let tree = asked.print();
+        let new = asked.new_line(owner)?;
+        let bytes = |shape: Shape| shape.size().map_or(0, u64::from);
+        let bytes = (bytes(new.shape.of_line()), bytes(new.shape.of_owner()));
+        let needs = Needs { attach: &planned.attach, source, bytes, ways: new.shape.sinks };
+        allows(&needs).map_err(BuildError::Refused)?;
+        let point = self.at(&planned.attach, hardened).map_err(|why| closed(why, source))?;
+        let lent = point.add(new).map_err(BuildError::Refused)?;
+        let Lent { rings, bell, behind_tag, held } = lent;
+        let layout = Layout { shape: rings.shape(), behind_tag, tree };
         let copy = |fd: std::os::fd::BorrowedFd<'_>| fd.try_clone_to_owned();
         let handout = || -> io::Result<Handout> {
             let (records, pointers) = (copy(rings.records().as_fd())?, copy(rings.as_fd())?);
             Ok(Handout { layout: layout.clone(), records, pointers, bell: copy(bell.as_fd())? })
         };
-        let handout = handout().map_err(|error| {
-            BuildError::Refused(Refusal { node: source, why: error.to_string() })
-        })?;
-        let bytes = |shape: Shape| shape.size().map_or(0, u64::from);
-        let bytes = (bytes(rings.own_shape()), bytes(rings.records().own_shape()));
+        let handout = handout().map_err(|error| refused(source, error.to_string()))?;
         Ok((handout, Running { held, attach: planned.attach.clone(), bytes }))
     }
 }
@@ -184,6 +231,8 @@ impl Handout {
     }
 
     /// Opens it for a path, where `held` tells whoever handed it out that the line ends.
+    ///
+    /// Whether it is the line that was asked for, [`Self::is_for`] says first.
     pub fn lend(self, held: Arc<dyn Held>) -> sys::Result<Lent> {
         let behind_tag = self.layout.behind_tag.clone();
         let (rings, bell) = self.open()?;
@@ -191,7 +240,23 @@ impl Handout {
     }
 }
 
+impl Handout {
+    /// Whether who handed it out has understood the line as we have.
+    #[must_use]
+    pub fn is_for(&self, asked: &Asked<'_>) -> bool {
+        let Layout { behind_tag, tree, shape } = &self.layout;
+        let ways = asked.tree().hands.len();
+        *tree == asked.print() && behind_tag.len() == ways && shape.sinks as usize >= ways
+    }
+}
+
 impl Running {
+    /// The number that the line has at its point, as [`Points::shown`] tells it.
+    #[must_use]
+    pub fn number(&self) -> Option<u32> {
+        self.held.number()
+    }
+
     /// Takes the line away, and answers what it leaves behind.
     #[must_use]
     pub fn detach(self) -> Ended {
@@ -205,14 +270,15 @@ impl Layout {
     pub fn text(&self) -> String {
         let Shape { cpus, sinks, pointers, bytes, record_max } = self.shape;
         let behind: String = self.behind_tag.iter().map(|b| if *b { '1' } else { '0' }).collect();
-        format!("{cpus} {sinks} {pointers} {bytes} {record_max} .{behind}")
+        let tree = self.tree;
+        format!("{cpus} {sinks} {pointers} {bytes} {record_max} .{behind} {tree}")
     }
 
     /// Out of text; none if it is not one of these.
     #[must_use]
     pub fn from_text(text: &str) -> Option<Self> {
         let words: Vec<&str> = text.split(' ').collect();
-        let [cpus, sinks, pointers, bytes, record_max, behind] = words.as_slice() else {
+        let [cpus, sinks, pointers, bytes, record_max, behind, tree] = words.as_slice() else {
             return None;
         };
         let number = |word: &str| word.parse::<u32>().ok();
@@ -227,7 +293,8 @@ impl Layout {
         let behind_tag: Option<Vec<bool>> = behind.strip_prefix('.')?.chars().map(bit).collect();
         let whole = shape.of_owner().size().is_some() && shape.of_line().size().is_some();
         let (behind_tag, sinks) = (behind_tag?, shape.sinks as usize);
-        (whole && behind_tag.len() <= sinks).then_some(Self { shape, behind_tag })
+        let tree = tree.parse().ok()?;
+        (whole && behind_tag.len() <= sinks).then_some(Self { shape, behind_tag, tree })
     }
 }
 
@@ -235,6 +302,50 @@ impl Layout {
 const COUNTS: [&str; 4] = ["entered", "passed", "unselected", "handed"];
 
 impl Ended {
+    /// Of a line of which nobody says any more what it has counted: whoever ran it has ended.
+    #[must_use]
+    pub fn lost() -> Self {
+        Self { lost: true, ..Self::default() }
+    }
+
+    /// What must have been counted at least, by what has arrived: of a line of which nobody says
+    /// more, and nothing is made up beyond that.
+    pub(super) fn at_least(tree: &Tree, arrived: &[Arrived]) -> Self {
+        let handed = |number: usize| {
+            let Arrived { taken, lapped, unread } =
+                arrived.get(number).copied().unwrap_or_default();
+            amount(taken.blocks + lapped + unread, taken.bytes)
+        };
+        let handed: Vec<Amount> = (0..tree.hands.len()).map(handed).collect();
+        let mut entered = vec![Amount::default(); tree.steps.len()];
+        let mut passed = vec![Amount::default(); tree.steps.len() + 1];
+        let most = |to: &mut Amount, of: Amount| {
+            to.blocks = to.blocks.max(of.blocks);
+            to.bytes = to.bytes.max(of.bytes);
+        };
+        for (hand, amount) in tree.hands.iter().zip(&handed) {
+            if matches!(hand.which, Which::Classes(_)) {
+                most(&mut passed[hand.from.map_or(0, |step| step + 1)], *amount);
+            }
+        }
+        // What stands behind has a higher number.
+        for (number, step) in tree.steps.iter().enumerate().rev() {
+            let hands = tree.hands.iter().zip(&handed);
+            let unsure = hands.filter(|(hand, _)| {
+                hand.from == Some(number) && matches!(hand.which, Which::Unsure)
+            });
+            let all = unsure.fold(passed[number + 1], |sum, (_, unsure)| {
+                amount(sum.blocks + unsure.blocks, sum.bytes + unsure.bytes)
+            });
+            entered[number] = all;
+            most(&mut passed[step.from.map_or(0, |step| step + 1)], all);
+        }
+        let unselected = vec![Amount::default(); passed.len()];
+        let (ran, reasons) = (passed[0], HashMap::new());
+        let counted = Counted { ran, entered, passed, unselected, handed, reasons };
+        Self { counted, lost: true, ..Self::default() }
+    }
+
     /// As text, a line for each thing.
     #[must_use]
     pub fn text(&self) -> String {
@@ -333,7 +444,7 @@ mod tests {
             reasons: HashMap::from([((1, "not udp".to_owned()), 9)]),
         };
         let states = HashMap::from([(0, vec![0, 255, 16]), (3, Vec::new())]);
-        let ended = Ended { counted, states, failed: 3, bells: 2, measured: (9, 900) };
+        let ended = Ended { counted, states, failed: 3, bells: 2, measured: (9, 900), lost: false };
         assert_eq!(Ended::from_text(&ended.text()), Some(ended));
         for wrong in ["failed x", "ran", "handed 1", "state 1 0", "state 1 zz", "reason 1 2", "?"] {
             assert_eq!(Ended::from_text(wrong), None, "{wrong}");
@@ -361,17 +472,18 @@ mod tests {
     fn a_layout_is_the_same_out_of_its_text_and_a_wrong_one_is_none() {
         let shape = Shape { cpus: 2, sinks: 3, pointers: 64, bytes: 1 << 16, record_max: 2048 };
         for behind_tag in [vec![], vec![true, false, true]] {
-            let layout = Layout { shape, behind_tag };
+            let layout = Layout { shape, behind_tag, tree: u64::MAX };
             assert_eq!(Layout::from_text(&layout.text()), Some(layout));
         }
         for wrong in [
             "",
-            "2 3 64 65536 2048",
-            "2 3 65 65536 2048 .000",
-            "2 3 64 65536 2048 .0000",
-            "2 3 64 65536 2048 .x",
-            "4294967295 3 64 65536 2048 .",
-            "0 3 64 65536 2048 .",
+            "2 3 64 65536 2048 7",
+            "2 3 64 65536 2048 .000",
+            "2 3 65 65536 2048 .000 7",
+            "2 3 64 65536 2048 .0000 7",
+            "2 3 64 65536 2048 .x 7",
+            "4294967295 3 64 65536 2048 . 7",
+            "0 3 64 65536 2048 . 7",
         ] {
             assert_eq!(Layout::from_text(wrong), None, "{wrong}");
         }

@@ -136,6 +136,10 @@ pub struct Lent {
 pub trait Held: Standing {
     /// What it has left behind; it leaves if it has not.
     fn ended(&self) -> &Ended;
+    /// The number that it has at its point; none: it is somebody else's point.
+    fn number(&self) -> Option<u32> {
+        None
+    }
     /// The same object.
     fn standing(self: Arc<Self>) -> Arc<dyn Standing>;
     /// A line that can be put in the place of this one. `stays` names steps of this one and of that
@@ -307,6 +311,12 @@ impl<'p> Wanted<'p> {
 }
 
 impl Asked<'_> {
+    /// What it does there, as a number that is the same wherever it is understood in the same way.
+    #[must_use]
+    pub fn print(&self) -> u64 {
+        self.tree().print(self.graph)
+    }
+
     /// What it does there.
     fn tree(&self) -> Tree {
         Tree::new(self.planned, self.graph, |id| self.nodes.contains(&id))

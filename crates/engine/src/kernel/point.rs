@@ -21,14 +21,13 @@ mod version;
 
 pub(crate) use self::line::{New, Steps};
 
-use self::line::Line;
+use self::line::{Line, Owned};
 use self::version::{Failure, Version};
 use super::handout::Ended;
 use super::{Asked, Held, Lent, Refusal, Successor};
 use crate::build::BuildError;
 use endpoint::source::kernel::place::{Closed, Place};
-use filter::Attach;
-use std::collections::HashSet;
+use filter::{Amount, Attach};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use sys::bpf::{Grace, Link, Map};
 
@@ -71,6 +70,30 @@ pub struct Shown {
     /// Its filters: what each is called, how many lines use it, and how many blocks came to it
     /// since the program was put in its place.
     pub steps: Vec<(String, usize, u64)>,
+    /// Frames that programs here were given, all together.
+    pub frames: u64,
+    /// The lines, in the order in which they came.
+    pub each: Vec<ShownLine>,
+    /// The rings of frames, by owner: bytes, and how many lines lead there.
+    pub rings: Vec<(u32, u64, usize)>,
+}
+
+/// A line that runs at an attach point.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ShownLine {
+    /// The number that it has here.
+    pub number: u32,
+    /// Whose it is.
+    pub owner: u32,
+    /// Frames that came while it was here.
+    pub taken: Amount,
+    /// What it was handed, all ways out together.
+    pub given: Amount,
+    /// Frames that could not be copied for it.
+    pub lost: u64,
+    /// Its filters: what each is called, how many lines use it, and how many blocks came to it
+    /// while the line was here.
+    pub steps: Vec<(String, usize, u64)>,
 }
 
 #[derive(Debug, Default)]
@@ -79,6 +102,8 @@ struct State {
     numbers: u32,
     /// How often its program was replaced.
     replaced: u64,
+    /// Frames that programs were given which run no more.
+    frames: u64,
     lines: Vec<Line>,
     running: Option<Running>,
     /// Programs that were replaced, whose tallies are not yet their lines'.
@@ -216,16 +241,30 @@ impl Point {
     fn shown(&self) -> Option<Shown> {
         let state = self.state();
         let version = &state.running.as_ref()?.version;
-        let owners = state.lines.iter().map(|line| Arc::as_ptr(&line.owner));
-        let owners: HashSet<_> = owners.collect();
+        let owned = state.lines.iter().map(|line| &line.owner);
+        let mut rings: Vec<(*const Owned, (u32, u64, usize))> = Vec::new();
+        for owner in owned {
+            let at = Arc::as_ptr(owner);
+            match rings.iter_mut().find(|(known, _)| *known == at) {
+                Some((_, (.., lines))) => *lines += 1,
+                None => {
+                    let bytes = owner.records.own_shape().size().map_or(0, u64::from);
+                    rings.push((at, (owner.uid, bytes, 1)));
+                }
+            }
+        }
         let info = version.program().info().ok()?;
+        let retired = state.retired.iter().map(Version::ran).sum::<u64>();
         Some(Shown {
             program: info.id,
             runs: info.runs,
             lines: state.lines.len(),
-            owners: owners.len(),
+            owners: rings.len(),
             replaced: state.replaced,
             steps: version.steps(),
+            frames: state.frames + retired + version.ran(),
+            each: state.lines.iter().map(|line| state.shown(line, version)).collect(),
+            rings: rings.into_iter().map(|(_, ring)| ring).collect(),
         })
     }
 
@@ -249,6 +288,25 @@ impl State {
         Ok(())
     }
 
+    /// What a line has come to so far.
+    fn shown(&self, line: &Line, running: &Version) -> ShownLine {
+        let mut counted = line.counted.clone();
+        let versions = self.retired.iter().chain([running]);
+        versions.for_each(|version| counted.add(&version.counted(line)));
+        let sum = |sum: Amount, more: &Amount| Amount {
+            blocks: sum.blocks + more.blocks,
+            bytes: sum.bytes + more.bytes,
+        };
+        ShownLine {
+            number: line.number,
+            owner: line.owner.uid,
+            taken: counted.ran,
+            given: counted.handed.iter().fold(Amount::default(), sum),
+            lost: line.failed(),
+            steps: running.steps_of(line.number, &counted.entered),
+        }
+    }
+
     /// Gives the lines the maps in which their filters keep something from now on.
     fn keep(&mut self, states: Vec<(u32, usize, Map)>) {
         for (number, step, map) in states {
@@ -270,6 +328,7 @@ impl State {
             debug_assert!(waited.is_ok(), "{waited:?}");
         }
         for version in std::mem::take(&mut self.retired) {
+            self.frames += version.ran();
             for line in self.lines.iter_mut().filter(|line| version.runs(line.number)) {
                 let counted = version.counted(line);
                 line.counted.add(&counted);
@@ -282,6 +341,10 @@ impl State {
 impl Held for Standing {
     fn ended(&self) -> &Ended {
         self.ended.get_or_init(|| self.point.remove(self.number))
+    }
+
+    fn number(&self) -> Option<u32> {
+        Some(self.number)
     }
 
     fn standing(self: Arc<Self>) -> Arc<dyn endpoint::source::kernel::Standing> {

@@ -18,6 +18,7 @@ use endpoint::sink::ended::ended as ended_sink;
 use endpoint::source::kernel::Arrived;
 use filter::{Amount, Counts, Filter, Holds, Kind, Moved, PRIVATE};
 use pipeline::graph::NodeId;
+use std::borrow::Cow;
 
 /// What a kernel space leaves behind beside its nodes.
 #[derive(Clone, Debug, Default)]
@@ -58,10 +59,10 @@ impl Kernel {
         let mut ran = Amount::default();
         let mut all = Vec::new();
         for era in self.eras() {
-            let ended = era.standing.ended();
+            let ended = era.ended(process);
             ran.blocks += ended.counted.ran.blocks;
             ran.bytes += ended.counted.ran.bytes;
-            all.push(era.remains(ended, process));
+            all.push(era.remains(&ended, process));
         }
         let seen = |id: &NodeId| (era_name(&self.era, *id), self.place.seen(ran));
         let sources = self.era.sources.iter().map(seen).collect();
@@ -94,6 +95,18 @@ impl Kernel {
 }
 
 impl Era {
+    /// What was left behind, or where nobody is there any more who could say, what is known by
+    /// what has arrived.
+    fn ended(&self, process: &[Remains]) -> Cow<'_, Ended> {
+        match self.standing.ended() {
+            ended if ended.lost => {
+                let taken = self.taken.clone().unwrap_or_else(|| self.taken_by(process));
+                Cow::Owned(Ended::at_least(&self.tree, &taken.arrived))
+            }
+            ended => Cow::Borrowed(ended),
+        }
+    }
+
     /// What was counted meanwhile. It is over.
     fn remains(&self, ended: &Ended, process: &[Remains]) -> Remains {
         let mut nodes = Vec::new();

@@ -8,6 +8,7 @@
 use pipeline::ClassSet;
 use pipeline::graph::{Graph, NodeId};
 use pipeline::plan::Program as Planned;
+use std::fmt::Write as _;
 
 /// What a program does with a frame, as far as one part of the graph is concerned.
 #[derive(Clone, Debug, Default)]
@@ -81,6 +82,26 @@ impl Tree {
             }
         }
         tree
+    }
+
+    /// A number that two trees share which do the same, whoever has made them.
+    pub(crate) fn print(&self, graph: &Graph) -> u64 {
+        let mut text = String::new();
+        // Writing to a text does not fail.
+        for Step { nodes, from, classes } in &self.steps {
+            let name = nodes.first().map_or("", |id| graph.node(*id).name());
+            let _ = write!(text, "{name} {} {from:?} {classes};", nodes.len());
+        }
+        for Handed { from, which, .. } in &self.hands {
+            let _ = match which {
+                Which::Classes(classes) => write!(text, "{from:?} {classes};"),
+                Which::Unsure => write!(text, "{from:?} ?;"),
+            };
+        }
+        // FNV-1a: no secret is kept by it.
+        text.bytes().fold(0xcbf2_9ce4_8422_2325, |sum, byte| {
+            (sum ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
+        })
     }
 }
 

@@ -60,6 +60,12 @@ pub struct Arrived {
 pub trait Standing: fmt::Debug + Send + Sync {
     /// Nothing is handed over any more when it returns.
     fn leave(&self);
+
+    /// Why nothing is handed over any more, although nobody has asked for that: whoever did it has
+    /// ended, or has taken the line away.
+    fn lost(&self) -> Option<Failure> {
+        None
+    }
 }
 
 /// What a source of handed-over frames is made of.
@@ -105,6 +111,8 @@ enum Ending {
     Stopped,
     /// The interface is gone.
     Gone,
+    /// Whoever handed frames over does so no more.
+    Lost(Failure),
 }
 
 /// How often it is looked whether the interface is still there while nothing comes, in ns.
@@ -232,8 +240,9 @@ impl KernelSource {
     fn nothing(&mut self, now: Time) -> Result<Given, Failure> {
         if let Some(ending) = &self.ending {
             return match ending {
-                Ending::Stopped => Ok(Given::End),
+                Ending::Stopped => self.parts.standing.lost().map_or(Ok(Given::End), Err),
                 Ending::Gone => Err(self.parts.place.gone(self.taken().blocks)),
+                Ending::Lost(failure) => Err(failure.clone()),
             };
         }
         let looks = now.saturating_sub(self.looked) >= LOOK_NS;
@@ -244,6 +253,10 @@ impl KernelSource {
             // What was handed over before is still there.
             self.detach();
             self.ending = Some(Ending::Gone);
+            return Ok(Given::Wait { until: Some(now), readable: false });
+        }
+        if looks && let Some(failure) = self.parts.standing.lost() {
+            self.ending = Some(Ending::Lost(failure));
             return Ok(Given::Wait { until: Some(now), readable: false });
         }
         // Silent since then, so whatever comes rings.

@@ -112,10 +112,16 @@ impl Line {
         Ended {
             counted: self.counted.clone(),
             states,
-            failed: self.word(place::FAILED),
+            failed: self.failed(),
             bells: self.word(place::BELLS),
             measured: self.measured,
+            lost: false,
         }
+    }
+
+    /// Frames that could not be copied for it.
+    pub(super) fn failed(&self) -> u64 {
+        self.word(place::FAILED)
     }
 
     /// Adds what a program ran, as the kernel has measured that.

@@ -156,6 +156,26 @@ impl Version {
         steps.map(shown).collect()
     }
 
+    /// The filters of a line: how many lines use each, and what came to it by its own count.
+    pub(super) fn steps_of(&self, line: u32, entered: &[Amount]) -> Vec<(String, usize, u64)> {
+        let place = self.lines.iter().position(|number| *number == line);
+        let place = place.unwrap_or(usize::MAX);
+        let shared = self.joint.steps.iter().zip(&self.words).enumerate();
+        let ours = shared.filter_map(|(number, (shared, word))| {
+            let own = self.joint.own_step(place, number)?;
+            let blocks = entered.get(own).map_or(0, |entered| entered.blocks);
+            Some((own, (word.filter.clone(), shared.lines.len(), blocks)))
+        });
+        let mut ours: Vec<_> = ours.collect();
+        ours.sort_by_key(|(own, _)| *own);
+        ours.into_iter().map(|(_, step)| step).collect()
+    }
+
+    /// Frames that it was given.
+    pub(super) fn ran(&self) -> u64 {
+        self.tally(self.joint.tally(Tally::Ran)).blocks
+    }
+
     /// A tally over all processors.
     fn tally(&self, number: u16) -> Amount {
         let (stride, at) = (self.layout.desk.stride, self.layout.desk.tally(number));

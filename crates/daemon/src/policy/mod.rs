@@ -12,12 +12,20 @@
 //!
 //! [kernel]
 //! filters = ["rx", "bpf", "dport", "count"]     # what users may have run in the kernel
+//!
+//! [[open]]                      # which interfaces they may watch: see [`open`]
+//! users = ["alice"]
+//! interfaces = ["eth0"]
 //! ```
 //!
 //! What the file does not say is as it is built in. Root and the user of the daemon have no bounds.
 
+mod open;
+
 use crate::place;
 use crate::protocol::Quota;
+use buffer::aggregate::access::Credentials;
+use open::{Numbers, Opened};
 use serde::Deserialize;
 use std::collections::BTreeMap;
 use std::fmt;
@@ -41,6 +49,7 @@ pub struct Policy {
     pub file: Option<PathBuf>,
     pub(crate) quota: Quota,
     pub(crate) users: BTreeMap<u32, Quota>,
+    pub(crate) open: Vec<Opened>,
 }
 
 /// What others see of a path.
@@ -80,6 +89,7 @@ struct Written {
     quota: Bounds,
     users: BTreeMap<String, Bounds>,
     kernel: InKernel,
+    open: Vec<open::Written>,
 }
 
 #[derive(Deserialize, Default)]
@@ -116,16 +126,21 @@ const FILTERS: &[&str] = &[
     "bpf",
     "eth",
     "vlan",
+    "strip",
     "arp",
     "ip",
     "ipproto",
     "udp",
     "sport",
     "dport",
-    "count",
+    "match",
+    "split",
     "sample",
     "ratelimit",
+    "count",
+    "hist",
     "drop",
+    "discard",
 ];
 
 impl Default for Policy {
@@ -136,6 +151,7 @@ impl Default for Policy {
             file: None,
             quota: QUOTA,
             users: BTreeMap::new(),
+            open: Vec::new(),
         }
     }
 }
@@ -157,18 +173,19 @@ impl Policy {
         place::is_trusted(&opened).map_err(wrong)?;
         let mut text = String::new();
         opened.take(FILE_MAX).read_to_string(&mut text).map_err(reason)?;
-        let policy = Self::parse(&text, user_number).map_err(wrong)?;
+        let policy =
+            Self::parse(&text, (&open::user_number, &open::group_number)).map_err(wrong)?;
         Ok(Self { file: Some(file.to_owned()), ..policy })
     }
 
     /// The policy in this text.
-    fn parse(text: &str, number: impl Fn(&str) -> Option<u32>) -> Result<Self, String> {
+    fn parse(text: &str, numbers: (Numbers<'_>, Numbers<'_>)) -> Result<Self, String> {
         let written: Written = toml::from_str(text).map_err(|error| told(text, &error))?;
         let built_in = Self::default();
         let quota = written.quota.over(built_in.quota);
         let mut users = BTreeMap::new();
         for (name, bounds) in written.users {
-            let number = name.parse().ok().or_else(|| number(&name)).ok_or_else(|| {
+            let number = name.parse().ok().or_else(|| numbers.0(&name)).ok_or_else(|| {
                 format!("no user is called `{name}` in /etc/passwd: write the number (`id -u`)")
             })?;
             users.insert(number, bounds.over(quota));
@@ -179,16 +196,55 @@ impl Policy {
             file: None,
             quota,
             users,
+            open: written
+                .open
+                .into_iter()
+                .map(|written| Opened::read(written, numbers))
+                .collect::<Result<_, _>>()?,
         })
+    }
+
+    /// Whether nothing bounds this user: root, and whoever the daemon is.
+    #[must_use]
+    pub fn is_free(&self, uid: u32) -> bool {
+        uid == 0 || uid == sys::process::identity().0
+    }
+
+    /// Whether somebody may watch an interface.
+    pub(crate) fn opens(&self, who: &Credentials, interface: &str, netns: Option<&str>) -> bool {
+        let mut open = self.open.iter();
+        self.is_free(who.uid) || open.any(|open| open.is_to(who) && open.is_of(interface, netns))
+    }
+
+    /// The interfaces that somebody may watch.
+    pub(crate) fn interfaces(&self, who: &Credentials) -> Vec<String> {
+        if self.is_free(who.uid) {
+            return vec![open::ALL.to_owned()];
+        }
+        let open = self.open.iter().filter(|open| open.is_to(who));
+        let mut all: Vec<String> = open.flat_map(|open| open.interfaces().to_vec()).collect();
+        all.sort();
+        all.dedup();
+        all
+    }
+
+    /// Whether somebody may have a filter in the kernel.
+    pub(crate) fn has(&self, uid: u32, filter: &str) -> bool {
+        self.is_free(uid) || self.filters.iter().any(|known| known == filter)
+    }
+
+    /// Where it stands, or would.
+    pub(crate) fn place(&self) -> String {
+        let file = self.file.as_deref().unwrap_or_else(|| Path::new(FILE));
+        file.display().to_string()
     }
 
     /// How much a user may have.
     #[must_use]
     pub fn quota(&self, uid: u32) -> Quota {
-        let own = sys::process::identity().0;
         match self.users.get(&uid) {
             Some(named) => *named,
-            None if uid == 0 || uid == own => Quota::default(),
+            None if self.is_free(uid) => Quota::default(),
             None => self.quota,
         }
     }
@@ -216,29 +272,10 @@ fn told(text: &str, error: &toml::de::Error) -> String {
     line.map_or_else(|| what.clone(), |line| format!("line {line}: {what}"))
 }
 
-/// The number of a user by its name.
-fn user_number(name: &str) -> Option<u32> {
-    users().find(|(known, _)| known == name).map(|(_, number)| number)
-}
-
 /// The name of a user by its number.
 #[must_use]
 pub fn user_name(uid: u32) -> Option<String> {
-    users().find(|(_, number)| *number == uid).map(|(name, _)| name)
-}
-
-fn users() -> impl Iterator<Item = (String, u32)> {
-    let text = std::fs::read_to_string("/etc/passwd").unwrap_or_default();
-    let users: Vec<_> = text
-        .lines()
-        .filter_map(|line| {
-            let mut fields = line.split(':');
-            let name = fields.next()?.to_owned();
-            let number = fields.nth(1)?.parse().ok()?;
-            Some((name, number))
-        })
-        .collect();
-    users.into_iter()
+    open::user_name(uid)
 }
 
 #[cfg(test)]
@@ -246,7 +283,36 @@ mod tests {
     use super::*;
 
     fn parse(text: &str) -> Result<Policy, String> {
-        Policy::parse(text, |name| (name == "alice").then_some(1001))
+        let user = |name: &str| (name == "alice").then_some(1001);
+        let group = |name: &str| (name == "netadm").then_some(77);
+        Policy::parse(text, (&user, &group))
+    }
+
+    #[test]
+    fn nothing_is_open_but_what_is_written_and_to_whom() {
+        let policy = parse(
+            "[[open]]\nusers = [\"alice\", 1002]\ninterfaces = [\"eth0\", \"blue/eth1\"]\n\
+             [[open]]\ngroups = [\"netadm\"]\ninterfaces = [\"*\"]\n",
+        )
+        .unwrap();
+        let opens = |uid, gid, groups: &[u32], interface: &str, netns| {
+            let who = Credentials { uid, gid, groups: groups.to_vec() };
+            policy.opens(&who, interface, netns)
+        };
+        for uid in [1001, 1002] {
+            assert!(opens(uid, 1, &[], "eth0", None) && opens(uid, 1, &[], "eth1", Some("blue")));
+            assert!(!opens(uid, 1, &[], "eth1", None) && !opens(uid, 1, &[], "eth0", Some("blue")));
+        }
+        assert!(!opens(1003, 1, &[], "eth0", None));
+        assert!(opens(1003, 77, &[], "lo", None) && opens(1003, 1, &[5, 77], "lo", None));
+        assert!(!opens(1003, 77, &[], "lo", Some("red")), "all of its own name space alone");
+        assert!(opens(0, 0, &[], "anything", Some("red")));
+        let who = |uid, gid| Credentials { uid, gid, groups: vec![] };
+        assert_eq!(policy.interfaces(&who(1001, 77)), ["*", "blue/eth1", "eth0"]);
+        assert_eq!(policy.interfaces(&who(9, 9)), [""; 0]);
+        let nobody = Policy::default();
+        assert!(!nobody.opens(&who(1001, 1), "lo", None), "without a word nothing is open");
+        assert!(nobody.has(1001, "dport") && !nobody.has(1001, "files") && nobody.has(0, "x"));
     }
 
     #[test]
@@ -276,6 +342,10 @@ mod tests {
             ("\n\n[quota]\npaths = -1", "line 4"),
             ("[users.bob]\npaths = 1", "no user is called `bob`"),
             ("[quota", "line 1"),
+            ("[[open]]\ninterfaces = [\"lo\"]", "opens to nobody"),
+            ("[[open]]\ngroups = [\"x\"]\ninterfaces = [\"lo\"]", "no group is called `x`"),
+            ("[[open]]\nusers = [1]\ninterfaces = [\"a/b/c\"]", "names no interface"),
+            ("[[open]]\nusers = [1]\ninterface = [\"lo\"]", "line 3"),
         ] {
             let told = parse(text).unwrap_err();
             assert!(told.contains(part), "{text:?}: {told}");

@@ -1,0 +1,89 @@
+//! Who runs the beginning of a line in the kernel: the daemon, where one is that may, in the
+//! program that all users share; else this process.
+//!
+//! What the daemon refuses this process runs itself, if it may; else it runs in a thread, as the
+//! plan that is made again says. Who may not even open a packet socket has sources nowhere but in
+//! the kernel, by the daemon: then that is written into the request, so that no plan puts them
+//! elsewhere.
+
+use crate::terminal;
+use daemon::client::ClientError;
+use daemon::host::Through;
+use engine::build::BuildError;
+use engine::kernel::point::Points;
+use engine::kernel::{Asked, Host, Lent};
+use engine::{doctor, machine};
+use pipeline::Graph;
+use pipeline::graph::Step;
+use pipeline::plan::Machine;
+
+/// Who runs lines in the kernel.
+#[derive(Debug, Default)]
+pub(crate) struct Hosts {
+    daemon: Option<Through>,
+    own: Points,
+    /// Whether this process may do it.
+    may: bool,
+}
+
+impl Hosts {
+    /// This process.
+    pub(crate) fn alone() -> Self {
+        Self { may: true, ..Self::default() }
+    }
+
+    /// Who is there for this line, and the machine as it is planned for then; `alone`: this
+    /// process.
+    pub(crate) fn find(text: &str, graph: &mut Graph, alone: bool) -> (Self, Machine) {
+        let mut machine = machine::look();
+        if alone || !sources(graph).any(|live| live) {
+            return (Self::alone(), machine);
+        }
+        let found = Through::find(text).unwrap_or_else(|error| {
+            if !matches!(error, ClientError::Nobody(_)) {
+                terminal::note(&format!("the daemon runs nothing of it in the kernel: {error}"));
+            }
+            None
+        });
+        let Some(daemon) = found else { return (Self::alone(), machine) };
+        let may = machine.kernel.is_open();
+        machine.kernel = daemon.kernel();
+        if !may && doctor::packet_ring().is_err() {
+            pin(graph);
+        }
+        (Self { daemon: Some(daemon), own: Points::default(), may }, machine)
+    }
+}
+
+impl Host for Hosts {
+    fn add(&self, asked: &Asked<'_>) -> Result<Lent, BuildError> {
+        let Some(daemon) = &self.daemon else { return self.own.add(asked) };
+        match daemon.add(asked) {
+            Err(BuildError::Refused(refused)) if self.may => {
+                // Why the daemon does not is of use only where we cannot either.
+                self.own.add(asked).map_err(|_| BuildError::Refused(refused))
+            }
+            other => other,
+        }
+    }
+}
+
+/// Whether each source of a request is one for which a program can stand.
+fn sources(graph: &Graph) -> impl Iterator<Item = bool> {
+    graph.ids().filter_map(|(_, node)| {
+        let used = node.filter()?;
+        let attach = used.description.attaches?;
+        Some(attach(&used.arguments).is_ok_and(|attach| !attach.takes))
+    })
+}
+
+/// Sources for which a program can stand run in the kernel and nowhere else.
+fn pin(graph: &mut Graph) {
+    for node in &mut graph.nodes {
+        let Step::Filter(used) = &mut node.step else { continue };
+        let Some(attach) = used.description.attaches else { continue };
+        if used.pin.is_none() && attach(&used.arguments).is_ok_and(|attach| !attach.takes) {
+            used.pin = Some("kernel".to_owned());
+        }
+    }
+}

@@ -1,0 +1,133 @@
+//! Which interfaces root has opened to whom, and the names of users and groups.
+//!
+//! ```toml
+//! [[open]]
+//! users = ["alice", 1002]       # by name or by number
+//! groups = ["netadm"]           # who is in one of them
+//! interfaces = ["eth0", "blue/eth0"]    # in the daemon's name space, or in that of this name; "*"
+//! ```
+//!
+//! Who watches an interface sees the frames of everybody there. So nothing is open that is not
+//! written here, but to root.
+
+use buffer::aggregate::access::Credentials;
+use serde::Deserialize;
+
+/// All interfaces of the daemon's name space.
+pub(super) const ALL: &str = "*";
+
+/// Interfaces that are open to some.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub(crate) struct Opened {
+    users: Vec<u32>,
+    groups: Vec<u32>,
+    interfaces: Vec<String>,
+}
+
+/// The same as it is written.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+pub(super) struct Written {
+    #[serde(default)]
+    users: Vec<Who>,
+    #[serde(default)]
+    groups: Vec<Who>,
+    interfaces: Vec<String>,
+}
+
+/// A user or a group: a number, or a name.
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum Who {
+    Number(u32),
+    Name(String),
+}
+
+/// How names become numbers.
+pub(super) type Numbers<'n> = &'n dyn Fn(&str) -> Option<u32>;
+
+impl Opened {
+    pub(super) fn read(
+        written: Written,
+        (users, groups): (Numbers<'_>, Numbers<'_>),
+    ) -> Result<Self, String> {
+        let Written { users: named, groups: in_groups, interfaces } = written;
+        if named.is_empty() && in_groups.is_empty() {
+            return Err("[[open]] opens to nobody: it needs `users` or `groups`".to_owned());
+        }
+        let wrong = |name: &&String| {
+            let plain =
+                |part: &str| !part.is_empty() && part.len() < 64 && !part.contains(['/', ' ', '*']);
+            !(*name == ALL || name.split('/').all(plain) && name.split('/').count() <= 2)
+        };
+        if let Some(name) = interfaces.iter().find(wrong) {
+            return Err(format!("`{name}` names no interface: write IF, NETNS/IF, or \"*\""));
+        }
+        let users = numbers(named, users, ("user", "/etc/passwd", "id -u"))?;
+        let groups = numbers(in_groups, groups, ("group", "/etc/group", "id -g"))?;
+        Ok(Self { users, groups, interfaces })
+    }
+
+    /// Whether it is open to them.
+    pub(super) fn is_to(&self, who: &Credentials) -> bool {
+        let mut groups = who.groups.iter().chain([&who.gid]);
+        self.users.contains(&who.uid) || groups.any(|group| self.groups.contains(group))
+    }
+
+    pub(super) fn interfaces(&self) -> &[String] {
+        &self.interfaces
+    }
+
+    /// Whether it is about this interface.
+    pub(super) fn is_of(&self, interface: &str, netns: Option<&str>) -> bool {
+        self.interfaces.iter().any(|known| match (known.split_once('/'), netns) {
+            (Some((space, name)), Some(netns)) => space == netns && name == interface,
+            (None, None) => known == interface || known == ALL,
+            _ => false,
+        })
+    }
+}
+
+fn numbers(
+    all: Vec<Who>,
+    number: Numbers<'_>,
+    (what, file, command): (&str, &str, &str),
+) -> Result<Vec<u32>, String> {
+    let one = |who: Who| match who {
+        Who::Number(number) => Ok(number),
+        Who::Name(name) => name.parse().ok().or_else(|| number(&name)).ok_or_else(|| {
+            format!("no {what} is called `{name}` in {file}: write the number (`{command}`)")
+        }),
+    };
+    all.into_iter().map(one).collect()
+}
+
+/// The number of a user by its name.
+pub(super) fn user_number(name: &str) -> Option<u32> {
+    entries("/etc/passwd").find(|(known, _)| known == name).map(|(_, number)| number)
+}
+
+/// The number of a group by its name.
+pub(super) fn group_number(name: &str) -> Option<u32> {
+    entries("/etc/group").find(|(known, _)| known == name).map(|(_, number)| number)
+}
+
+/// The name of a user by its number.
+pub(super) fn user_name(uid: u32) -> Option<String> {
+    entries("/etc/passwd").find(|(_, number)| *number == uid).map(|(name, _)| name)
+}
+
+/// Names and numbers of a file in which both stand between colons, a word apart.
+fn entries(file: &str) -> impl Iterator<Item = (String, u32)> {
+    let text = std::fs::read_to_string(file).unwrap_or_default();
+    let entries: Vec<_> = text
+        .lines()
+        .filter_map(|line| {
+            let mut fields = line.split(':');
+            let name = fields.next()?.to_owned();
+            let number = fields.nth(1)?.parse().ok()?;
+            Some((name, number))
+        })
+        .collect();
+    entries.into_iter()
+}

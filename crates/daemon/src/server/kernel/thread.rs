@@ -1,0 +1,257 @@
+//! The thread that runs lines in the kernel: one order at a time, in the order in which they come.
+
+use super::books::{Books, Cost};
+use super::{Done, Order};
+use crate::faults;
+use crate::policy::Policy;
+use crate::protocol::{Attach, Quota};
+use crate::varlink::Fault;
+use buffer::aggregate::access::Credentials;
+use engine::build::BuildError;
+use engine::catalogue::Strangers;
+use engine::kernel::handout::{Attach as Watched, Handout, Needs, Part, Running, Side};
+use engine::kernel::point::{Points, Shown};
+use pipeline::graph::{Graph, NodeId};
+use pipeline::plan::{Machine, Refused, complete};
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::os::unix::fs::MetadataExt as _;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+use sys::eventfd::EventFd;
+
+/// Where a program stands, as people say it: interface, name space, direction.
+pub(in crate::server) type Where = (String, Option<String>, &'static str);
+
+/// What runs at an interface, and of which guests.
+#[derive(Debug)]
+pub(in crate::server) struct Seen {
+    pub(in crate::server) at: Where,
+    pub(in crate::server) shown: Shown,
+    /// By the number of the line: its process, and what it costs.
+    pub(in crate::server) lines: BTreeMap<u32, (i32, u64)>,
+}
+
+/// What the thread has.
+#[derive(Debug)]
+pub(super) struct Work {
+    points: Points,
+    machine: Machine,
+    policy: Policy,
+    lines: BTreeMap<u64, Line>,
+    books: Books,
+    used: Arc<Mutex<BTreeMap<u32, Quota>>>,
+}
+
+/// The line of a guest.
+#[derive(Debug)]
+struct Line {
+    running: Running,
+    at: Where,
+    number: u32,
+    process: i32,
+}
+
+/// How often it is looked what lines cost.
+const EVERY: Duration = Duration::from_secs(1);
+
+/// The network name space in which this thread is, by which it is told from others.
+pub(crate) fn network() -> String {
+    let about = std::fs::metadata("/proc/thread-self/ns/net");
+    about.map_or_else(|_| String::new(), |about| format!("{}:{}", about.dev(), about.ino()))
+}
+
+impl Work {
+    pub(super) fn new(
+        machine: Machine,
+        policy: Policy,
+        used: Arc<Mutex<BTreeMap<u32, Quota>>>,
+    ) -> Self {
+        let books = Books::new(machine.costs.clone());
+        let points = Points::default();
+        Self { points, machine, policy, lines: BTreeMap::new(), books, used }
+    }
+
+    /// Does what is ordered, until nobody orders any more.
+    pub(super) fn run(mut self, orders: &Receiver<Order>, done: &Sender<Done>, bell: &EventFd) {
+        // Who does not listen any more need not know.
+        let tell = |what: Done| drop(done.send(what));
+        loop {
+            let order = match self.lines.is_empty() {
+                true => orders.recv().map_err(|_| RecvTimeoutError::Disconnected),
+                false => orders.recv_timeout(EVERY),
+            };
+            match order {
+                Err(RecvTimeoutError::Disconnected) => return,
+                Err(RecvTimeoutError::Timeout) => self.look(&tell),
+                Ok(order) => {
+                    self.follow(order, &tell);
+                    self.look(&tell);
+                    tell(Done::Ready);
+                }
+            }
+            *self.used.lock().unwrap_or_else(PoisonError::into_inner) = self.books.used();
+            bell.notify();
+        }
+    }
+
+    fn follow(&mut self, order: Order, tell: &dyn Fn(Done)) {
+        match order {
+            Order::Attach { guest, who, process, asked } => {
+                let result = self.attach(guest, (&who, process), &asked);
+                tell(Done::Attached { guest, result });
+            }
+            Order::Detach { guest, why } => self.detach(guest, why, tell),
+            Order::Show { guest } => tell(Done::Shown { guest, shown: self.shown() }),
+            Order::End { why } => {
+                let all: Vec<u64> = self.lines.keys().copied().collect();
+                all.into_iter().for_each(|guest| self.detach(guest, Some(why.clone()), tell));
+                tell(Done::Ended);
+            }
+        }
+    }
+
+    fn attach(
+        &mut self,
+        guest: u64,
+        (who, process): (&Credentials, i32),
+        asked: &Attach,
+    ) -> Result<Handout, Fault> {
+        let own = env!("CARGO_PKG_VERSION");
+        if asked.version != own {
+            let version: String = asked.version.chars().take(40).collect();
+            let why = format!("the daemon is of version {own}, and this program of {version}");
+            return Err(faults::not_in_kernel(0, "version", &why));
+        }
+        let part = Part::from_text(&asked.part).ok_or_else(|| Fault::invalid("part"))?;
+        let graph = self.read(&asked.line)?;
+        let by = RefCell::new("kernel");
+        let refused = |name: &'static str, node: NodeId, why: String| {
+            by.replace(name);
+            Refused { node, why }
+        };
+        let allows = |needs: &Needs<'_>| {
+            let attach = needs.attach;
+            let source = needs.source;
+            if attach.netns.is_none() && asked.network != network() {
+                return Err(refused("place", source, ELSEWHERE.to_owned()));
+            }
+            self.opens(who, (&graph, &part), needs)
+                .map_err(|(node, why)| refused("policy", node, why))?;
+            let quota = self.policy.quota(who.uid);
+            let at = place(attach);
+            let cost = Cost { nodes: &part.nodes, source, bytes: needs.bytes };
+            let allowed = self.books.allow(who.uid, &at, &cost, quota);
+            allowed.map_err(|(node, why)| refused("quota", node, why))
+        };
+        let attached = self.points.attach_if((&graph, &part), &self.machine, who.uid, &allows);
+        let (handout, running) = attached.map_err(|error| match error {
+            BuildError::Refused(Refused { node, why }) => {
+                faults::not_in_kernel(node.0, by.take(), &why)
+            }
+            BuildError::Outside { node, failure } => {
+                faults::not_in_kernel(node.0, "kernel", &failure.to_string())
+            }
+            other => faults::not_in_kernel(0, "kernel", &other.to_string()),
+        })?;
+        let at = place(&running.attach);
+        let number = running.number().unwrap_or_default();
+        self.books.enter(guest, who.uid, (&at, number), running.bytes);
+        self.lines.insert(guest, Line { running, at, number, process });
+        Ok(handout)
+    }
+
+    /// The request of a line, its ends complete.
+    fn read(&self, line: &str) -> Result<Graph, Fault> {
+        let (graph, mistakes) = pipeline::read(line, &Strangers);
+        match mistakes.iter().find(|mistake| mistake.is_error()) {
+            None => Ok(complete(graph, &Strangers).0),
+            Some(mistake) => {
+                let why = format!("the daemon does not read this line: {}", mistake.what);
+                Err(faults::not_in_kernel(0, "line", &why))
+            }
+        }
+    }
+
+    /// Whether root has opened to a user what a part of its line needs: the node that is not, and
+    /// why.
+    fn opens(
+        &self,
+        who: &Credentials,
+        (graph, part): (&Graph, &Part),
+        needs: &Needs<'_>,
+    ) -> Result<(), (NodeId, String)> {
+        let user = || {
+            let name = crate::policy::user_name(who.uid);
+            name.map_or_else(|| format!("user {}", who.uid), |name| format!("`{name}`"))
+        };
+        let file = self.policy.place();
+        let attach = needs.attach;
+        if !self.policy.opens(who, &attach.interface, attach.netns.as_deref()) {
+            let space = attach.netns.as_ref().map_or_else(String::new, |name| format!("{name}/"));
+            let interface = &attach.interface;
+            let why = format!(
+                "{} may not watch {space}{interface}: who does sees the frames of everybody \
+                 there, and root has not opened it ([[open]] in {file})",
+                user()
+            );
+            return Err((needs.source, why));
+        }
+        for node in &part.nodes {
+            let name = graph.node(*node).name();
+            if !self.policy.has(who.uid, name) {
+                let why = format!(
+                    "{} may not have `{name}` in the kernel: root has not opened it ([kernel] \
+                     filters in {file})",
+                    user()
+                );
+                return Err((*node, why));
+            }
+        }
+        Ok(())
+    }
+
+    fn detach(&mut self, guest: u64, why: Option<String>, tell: &dyn Fn(Done)) {
+        let Some(line) = self.lines.remove(&guest) else { return };
+        let ended = line.running.detach();
+        self.books.leave(guest);
+        tell(Done::Detached { guest, ended, why });
+    }
+
+    /// Looks what lines have cost, and ends those whose users have spent more than they may.
+    fn look(&mut self, tell: &dyn Fn(Done)) {
+        if !self.books.is_due() {
+            return;
+        }
+        let shown = self.shown();
+        let quota = |uid: u32| self.policy.quota(uid).kernel_ns;
+        for (guest, why) in self.books.look(&shown, quota) {
+            self.detach(guest, Some(why), tell);
+        }
+    }
+
+    fn shown(&self) -> Vec<Seen> {
+        let seen = |(attach, shown)| {
+            let at = place(&attach);
+            let here = self.lines.iter().filter(|(_, line)| line.at == at);
+            let lines =
+                here.map(|(guest, line)| (line.number, (line.process, self.books.costs(*guest))));
+            Seen { lines: lines.collect(), at, shown }
+        };
+        self.points.shown().into_iter().map(seen).collect()
+    }
+}
+
+/// What is said to a caller in another network name space.
+const ELSEWHERE: &str = "the daemon is in another network name space, where interfaces are others: \
+                         start one there, or name the space by `netns=`";
+
+/// A place as people say it.
+fn place(attach: &Watched) -> Where {
+    let side = match attach.side {
+        Side::Received => "received",
+        Side::Sent => "sent",
+    };
+    (attach.interface.clone(), attach.netns.clone(), side)
+}
