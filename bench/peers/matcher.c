@@ -28,7 +28,7 @@ static int pass(const char *block) {
 }
 
 int main(int argc, char **argv) {
-    static char block[BLOCK];
+    static char block[BLOCK] __attribute__((aligned(64)));
     if (argc > 2 && strcmp(argv[1], "source") == 0) {
         memset(block, 2, BLOCK);
         for (long n = atol(argv[2]); n > 0; n--)

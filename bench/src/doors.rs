@@ -32,15 +32,19 @@ const READER: Description = Description {
     ..Description::EMPTY
 };
 
+/// A user's buffer, where a cache line begins: so the matcher of the pipes has its own.
+#[repr(align(64))]
+struct User([u8; BLOCK]);
+
 struct Writer {
-    user: Box<[u8; BLOCK]>,
+    user: Box<User>,
     left: u64,
     given: Amount,
 }
 
 fn writer(opening: &Opening<'_>) -> Result<Box<dyn Source>, Failure> {
     let left = opening.arguments.number("count").unwrap_or(0);
-    Ok(Box::new(Writer { user: Box::new([2; BLOCK]), left, given: Amount::default() }))
+    Ok(Box::new(Writer { user: Box::new(User([2; BLOCK])), left, given: Amount::default() }))
 }
 
 impl Source for Writer {
@@ -51,7 +55,7 @@ impl Source for Writer {
         };
         let blocks = draft.len() / BLOCK;
         for room in draft.chunks_exact_mut(BLOCK) {
-            room.copy_from_slice(std::hint::black_box(&self.user[..]));
+            room.copy_from_slice(std::hint::black_box(&self.user.0[..]));
         }
         let written = draft.commit(blocks * BLOCK);
         let dbuf = intake.pool.id();
@@ -76,18 +80,18 @@ impl Source for Writer {
 }
 
 struct Reader {
-    user: Box<[u8; BLOCK]>,
+    user: Box<User>,
     blocks: u64,
 }
 
 fn reader(_: &Opening<'_>) -> Result<Box<dyn Sink>, Failure> {
-    Ok(Box::new(Reader { user: Box::new([0; BLOCK]), blocks: 0 }))
+    Ok(Box::new(Reader { user: Box::new(User([0; BLOCK])), blocks: 0 }))
 }
 
 impl Sink for Reader {
     fn take(&mut self, batch: &Batch<'_>, _: Time) -> Result<(), Failure> {
         batch.views(|bytes| {
-            if let Some(user) = self.user.get_mut(..bytes.len()) {
+            if let Some(user) = self.user.0.get_mut(..bytes.len()) {
                 user.copy_from_slice(bytes);
                 std::hint::black_box(user);
             }

@@ -113,6 +113,12 @@ fn hex(text: &str) -> Result<Vec<u8>, Mistake> {
 trait Search: Send {
     /// The index of the first pattern in the list that matches.
     fn first(&self, bytes: &[u8]) -> Option<usize>;
+
+    /// The same for the view of a block.
+    #[inline]
+    fn first_in(&self, block: &Block<'_>) -> Option<usize> {
+        self.first(block.bytes())
+    }
 }
 
 /// One byte at one offset.
@@ -143,7 +149,7 @@ impl<S: Search> Classify for Match<S> {
 
     #[inline]
     fn classify(&mut self, block: &mut Block<'_>, cx: &mut Tell<'_>) -> Class {
-        match self.0.first(block.bytes()) {
+        match self.0.first_in(block) {
             Some(index) => Class(index as u32 + 1),
             None => cx.absent(NO_PATTERN),
         }
@@ -154,6 +160,11 @@ impl Search for Byte {
     #[inline]
     fn first(&self, bytes: &[u8]) -> Option<usize> {
         (bytes.get(self.at) == Some(&self.byte)).then_some(0)
+    }
+
+    #[inline]
+    fn first_in(&self, block: &Block<'_>) -> Option<usize> {
+        (block.byte(self.at) == Some(self.byte)).then_some(0)
     }
 }
 

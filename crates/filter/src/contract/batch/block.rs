@@ -29,6 +29,16 @@ impl<'a> Block<'a> {
         self.frame.get(from..to.min(self.frame.len())).unwrap_or_default()
     }
 
+    /// One byte of the view, if it is here: the same as `bytes().get(at)`, without making the slice.
+    #[inline]
+    #[must_use]
+    pub fn byte(&self, at: usize) -> Option<u8> {
+        if at >= self.pointer.length() as usize {
+            return None;
+        }
+        self.frame.get(self.marks.view as usize + at).copied()
+    }
+
     /// The number of viewed bytes, here or not.
     #[inline]
     #[must_use]

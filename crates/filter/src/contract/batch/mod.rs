@@ -68,16 +68,15 @@ impl<'a> Batch<'a> {
         let Room { columns, mut frames } = room;
         frames.clear();
         let mut frames: Vec<&'a [u8]> = frames;
-        frames.resize(columns.len, &[]);
         let mut odd = false;
-        let lanes = columns.pointers.iter().zip(&columns.marks);
-        for (to, (pointer, marks)) in frames.iter_mut().zip(lanes) {
+        let lanes = columns.pointers.iter().zip(&columns.marks).take(columns.len);
+        frames.extend(lanes.map(|(pointer, marks)| {
             let begin = pointer.place.position().wrapping_sub(u64::from(marks.view));
             let from = begin.wrapping_sub(start) as usize;
             let frame = segment.get(from..from.wrapping_add(marks.captured as usize));
             odd |= pointer.dbuf() != dbuf || frame.is_none();
-            *to = frame.unwrap_or_default();
-        }
+            frame.unwrap_or_default()
+        }));
         if odd {
             return Err(emptied(columns, frames));
         }
@@ -330,14 +329,10 @@ impl<'a> Batch<'a> {
     pub fn classify<const MARKS: bool>(&mut self, mut answer: impl FnMut(&mut Block<'a>) -> Class) {
         let (c, frames, at) = (&mut *self.columns, self.frames.as_slice(), &mut self.at);
         let mut answered = 0;
-        let mut one = |l: usize| {
+        let mut one = |l: usize, frame| {
             *at = l as u8;
-            let mut block = Block {
-                pointer: c.pointers[l],
-                frame: frames.get(l).copied().unwrap_or_default(),
-                marks: c.marks[l],
-                context: c.context[l],
-            };
+            let mut block =
+                Block { pointer: c.pointers[l], frame, marks: c.marks[l], context: c.context[l] };
             let class = answer(&mut block);
             c.pointers[l].class = class;
             if MARKS {
@@ -345,13 +340,19 @@ impl<'a> Batch<'a> {
             }
             answered |= LaneMask::from(class.answered()) << l;
         };
-        if c.live == mask_of(c.len) {
-            for l in 0..c.len.min(LANES) {
-                one(l);
+        let len = c.len.min(LANES);
+        match frames.get(..len) {
+            Some(frames) if c.live == mask_of(len) =>
+            {
+                #[expect(clippy::needless_range_loop, reason = "of a range the bounds are known")]
+                for l in 0..len {
+                    one(l, frames[l]);
+                }
             }
-        } else {
-            for l in lanes(c.live) {
-                one(l);
+            _ => {
+                for l in lanes(c.live) {
+                    one(l, frames.get(l).copied().unwrap_or_default());
+                }
             }
         }
         self.known.answered = Some(answered);
