@@ -3,8 +3,8 @@
 
 use crate::numbers::{SHORT, number, numbered};
 use crate::scratch::Scratch;
-use crate::send::frames_of;
-use crate::shared::{chain, send_all, silent};
+use crate::send::{frames_of, send_all};
+use crate::shared::{chain, silent};
 use engine::build::{Settings, build};
 use engine::catalogue::House;
 use engine::change::{Switched, change};

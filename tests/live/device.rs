@@ -6,7 +6,8 @@ use crate::send::{capture_length, send};
 use std::net::UdpSocket;
 use std::process::Command;
 use testkit::net::{
-    CLIENT, CLIENT_DEVICE, Cable, Namespace, Pair, SERVER, SERVER_DEVICE, packet_sockets, until,
+    CLIENT, CLIENT_DEVICE, Cable, LIMIT, Namespace, Pair, SERVER, SERVER_DEVICE, packet_sockets,
+    until,
 };
 
 fn short(range: std::ops::Range<u64>) -> Vec<Vec<u8>> {
@@ -118,6 +119,9 @@ fn loopback_gives_each_packet_once() {
 fn talk(pair: &Pair, count: u64) {
     let near = pair.client.enter(|| UdpSocket::bind((CLIENT, 9)).expect("a socket"));
     let far = pair.server.enter(|| UdpSocket::bind((SERVER, 9)).expect("a socket"));
+    for socket in [&near, &far] {
+        socket.set_read_timeout(Some(LIMIT)).expect("a time");
+    }
     let mut bytes = [0; 64];
     for number in 0..count {
         let frame = &short(number..number + 1)[0];

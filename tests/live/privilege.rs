@@ -12,7 +12,7 @@ use testkit::net::Namespace;
 /// The program where everybody may run it.
 pub(crate) fn for_everybody(folder: &Scratch) -> PathBuf {
     let copy = folder.path("streamline");
-    std::fs::copy(program(), &copy).expect("a copy");
+    testkit::copy_program(program(), &copy);
     copy
 }
 

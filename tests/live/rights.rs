@@ -5,12 +5,12 @@ use crate::numbers::{SHORT, numbered};
 use crate::observer::{Observer, Ran};
 use crate::privilege::for_everybody;
 use crate::scratch::Scratch;
-use crate::send::send;
+use crate::send::send_all;
 use serde_json::Value;
 use std::path::Path;
 use std::process::Command;
 use testkit::need;
-use testkit::net::{CLIENT_DEVICE, Cable, Pair, SERVER_DEVICE, counters, until};
+use testkit::net::{Cable, Pair, SERVER_DEVICE};
 
 /// Somebody with these capabilities and no other, in the name space of the server.
 struct Somebody<'t> {
@@ -42,10 +42,7 @@ impl Somebody<'_> {
     fn runs(&self, program: &Path, line: &str) -> Ran {
         let near = &self.pair.server;
         let observer = Observer::attached(near, |_| self.command(program), line);
-        let came = || counters(near, SERVER_DEVICE).expect("the device is there").received;
-        let before = came();
-        send(&self.pair.client, CLIENT_DEVICE, &numbered(0..100, SHORT));
-        until("they have come", || came() >= before + 100);
+        send_all(self.pair, &numbered(0..100, SHORT));
         observer.stop()
     }
 }

@@ -4,11 +4,11 @@
 use crate::numbers::{SHORT, numbered};
 use crate::observer::{Observer, Ran, program};
 use crate::scratch::Scratch;
-use crate::send::send;
+use crate::send::send_all;
 use serde_json::Value;
 use std::process::{Command, Stdio};
 use testkit::need;
-use testkit::net::{CLIENT_DEVICE, Cable, Pair, SERVER_DEVICE, counters, until, watches};
+use testkit::net::{Cable, Pair, SERVER_DEVICE, until, watches};
 
 /// A cable over which nobody but the test sends, where programs can be loaded.
 fn silent() -> Option<Pair> {
@@ -18,10 +18,7 @@ fn silent() -> Option<Pair> {
 
 /// Sends so many datagrams to port 9, and waits until they have come.
 fn send_some(pair: &Pair, number: u64) {
-    let came = || counters(&pair.server, SERVER_DEVICE).expect("the device is there").received;
-    let before = came();
-    send(&pair.client, CLIENT_DEVICE, &numbered(0..number, SHORT));
-    until("they have come", || came() >= before + number);
+    send_all(pair, &numbered(0..number, SHORT));
 }
 
 fn filter<'r>(ran: &'r Ran, name: &str) -> &'r Value {

@@ -2,7 +2,9 @@
 
 use crate::scratch::Scratch;
 use sys::packet::{Qdisc, Sender};
-use testkit::net::{Namespace, until};
+use testkit::net::{
+    CLIENT_DEVICE, Namespace, Pair, SERVER_DEVICE, counters, until, until_received,
+};
 
 /// Sends frames from a device, in this order, each once.
 pub(crate) fn send(space: &Namespace, device: &str, frames: &[Vec<u8>]) {
@@ -17,6 +19,15 @@ pub(crate) fn send(space: &Namespace, device: &str, frames: &[Vec<u8>]) {
             rest.is_empty()
         });
     });
+}
+
+/// Sends from the client, and waits until all of it has come to the server's device and gone on from
+/// there.
+pub(crate) fn send_all(pair: &Pair, frames: &[Vec<u8>]) {
+    let device = counters(&pair.server, SERVER_DEVICE).expect("the device is there");
+    let before = device.received + device.receive_dropped;
+    send(&pair.client, CLIENT_DEVICE, frames);
+    until_received(&pair.server, SERVER_DEVICE, before + frames.len() as u64);
 }
 
 /// The frames of a capture, in their order.

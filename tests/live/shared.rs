@@ -3,7 +3,7 @@
 
 use crate::numbers::{SHORT, number, numbered};
 use crate::scratch::Scratch;
-use crate::send::{frames_of, send};
+use crate::send::{frames_of, send_all};
 use engine::build::{BuildError, Path, Settings, build_at};
 use engine::catalogue::House;
 use engine::kernel::Refuses;
@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 use sys::bpf::{Side, Statistics, tcx_chain};
 use sys::net::Links;
 use sys::packet::{Qdisc, Sender};
-use testkit::net::{CLIENT_DEVICE, Cable, Pair, SERVER_DEVICE, counters, until};
+use testkit::net::{CLIENT_DEVICE, Cable, Pair, SERVER_DEVICE, until};
 use testkit::{Frame, need};
 
 /// A cable over which nobody but the test sends, where programs can be loaded.
@@ -84,14 +84,6 @@ fn index() -> u32 {
 pub(crate) fn chain(pair: &Pair) -> Vec<u32> {
     let chain = pair.server.enter(|| tcx_chain(index(), Side::Ingress).expect("a chain"));
     chain.members.iter().map(|member| member.program).collect()
-}
-
-/// Sends, and waits until all of it has come to the other device.
-pub(crate) fn send_all(pair: &Pair, frames: &[Vec<u8>]) {
-    let came = || counters(&pair.server, SERVER_DEVICE).expect("the device is there").received;
-    let before = came();
-    send(&pair.client, CLIENT_DEVICE, frames);
-    until("they have come", || came() >= before + frames.len() as u64);
 }
 
 pub(crate) fn shown(points: &Points) -> Shown {
@@ -185,6 +177,10 @@ fn o6_a_filter_that_keeps_something_is_each_lines_own() {
 
 #[test]
 fn a_line_that_cannot_be_added_changes_nothing_whichever_step_fails() {
+    let name = "shared::a_line_that_cannot_be_added_changes_nothing_whichever_step_fails";
+    if !testkit::alone(name) {
+        return;
+    }
     let Some(pair) = silent() else { return };
     let scratch = Scratch::new();
     let points = Points::default();
@@ -217,7 +213,7 @@ fn a_line_that_cannot_be_added_changes_nothing_whichever_step_fails() {
     assert_eq!(seen as u64, 10 * (failed + 1), "every frame");
 }
 
-/// How many descriptors of the kernel's objects this process has open, for this test alone.
+/// How many descriptors of the kernel's objects this process has open.
 fn descriptors() -> usize {
     let links = std::fs::read_dir("/proc/self/fd").expect("descriptors");
     let link =

@@ -7,7 +7,7 @@ mod common;
 
 use common::{Folder, Ran};
 use serde_json::Value;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use testkit::need;
 
@@ -34,7 +34,7 @@ impl Fettered {
         let program = folder.path().join("streamline");
         let built = env!("CARGO_BIN_EXE_streamline");
         if std::fs::hard_link(built, &program).is_err() {
-            std::fs::copy(built, &program).unwrap();
+            testkit::copy_program(Path::new(built), &program);
         }
         Self { folder, program }
     }
@@ -191,7 +191,7 @@ fn a_file_can_carry_the_capability() {
     let fettered = Fettered::new();
     // A file of its own: what was linked is the file that cargo built.
     let own = fettered.folder.path().join("own");
-    std::fs::copy(&fettered.program, &own).unwrap();
+    testkit::copy_program(&fettered.program, &own);
     std::fs::rename(&own, &fettered.program).unwrap();
     let told = fettered.capturing(&NOBODY);
     if !commands(&told).iter().any(|line| line.starts_with("sudo setcap ")) {

@@ -7,11 +7,12 @@
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 use testkit::need;
 
 /// Longer than any of these may take.
-const LONG: Duration = Duration::from_secs(60);
+const LONG: Duration = Duration::from_secs(300);
 /// Bytes of the text.
 const SIZE: usize = 6 << 20;
 
@@ -65,7 +66,7 @@ fn run(mut command: Command) -> Output {
     });
     let output = child.wait_with_output().unwrap();
     drop(done);
-    assert!(watch.join().unwrap(), "took longer than a minute: {command:?}");
+    assert!(watch.join().unwrap(), "took longer than {LONG:?}: {command:?}");
     output
 }
 
@@ -155,7 +156,9 @@ fn interpreter() -> Option<String> {
 /// A program in Python between `before` and `after`.
 fn python(before: &str, body: &str, after: &str) {
     let Some(python) = interpreter() else { return };
-    let path = text().with_extension(format!("{}.py", body.len()));
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    let number = NEXT.fetch_add(1, Ordering::Relaxed);
+    let path = text().with_extension(format!("{number}.py"));
     std::fs::write(&path, body).unwrap();
     same(&format!("{before}{python} {}{after}", path.display()));
     std::fs::remove_file(path).unwrap();

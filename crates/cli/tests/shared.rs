@@ -17,7 +17,7 @@ use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
-use testkit::need;
+use testkit::{need, until};
 
 const ALICE: u32 = 41_001;
 const BOB: u32 = 41_002;
@@ -37,7 +37,7 @@ impl House {
         let program = folder.path().join("streamline");
         let built = env!("CARGO_BIN_EXE_streamline");
         if fs::hard_link(built, &program).is_err() {
-            fs::copy(built, &program).unwrap();
+            testkit::copy_program(Path::new(built), &program);
         }
         Self { folder, program }
     }
@@ -152,15 +152,6 @@ fn signal(process: i32, name: &str) {
     assert!(sent.unwrap().success());
 }
 
-#[track_caller]
-fn until(what: &str, mut holds: impl FnMut() -> bool) {
-    let begin = Instant::now();
-    while !holds() {
-        assert!(begin.elapsed() < LONG, "in vain we waited until {what}");
-        std::thread::yield_now();
-    }
-}
-
 fn is_there(process: i32) -> bool {
     let stat = fs::read_to_string(format!("/proc/{process}/stat")).unwrap_or_default();
     // Who has ended and was not waited for yet is not there any more.
@@ -193,9 +184,13 @@ fn p1_paths_belong_to_their_users() {
         let paths = told["paths"].as_array().unwrap();
         paths.iter().find(|path| path["number"] == number).cloned().unwrap()
     };
+    // On a busy machine a path does not always answer in time.
+    until("it is seen to run", || {
+        let own = seen(ALICE);
+        own["state"] == "running" && own["rate"]["blocks"].as_f64().is_some_and(|rate| rate > 0.0)
+    });
     let (own, other, root) = (seen(ALICE), seen(BOB), seen(0));
-    assert_eq!((&own["line"], &own["state"]), (&LINE.into(), &"running".into()));
-    assert!(own["rate"]["blocks"].as_f64().unwrap() > 0.0, "{own}");
+    assert_eq!(own["line"], LINE);
     assert_eq!((&other["name"], &other["state"]), (&"web".into(), &"hidden".into()));
     let hidden = ["line", "process", "log", "counters"];
     assert!(hidden.iter().all(|key| other[key].is_null()), "{other}");
@@ -267,8 +262,9 @@ fn t12_one_user_cannot_take_all_places() {
     let house = House::new();
     let daemon = house.daemon();
     let test = house.folder.path().join("test");
-    if fs::hard_link(std::env::current_exe().unwrap(), &test).is_err() {
-        fs::copy(std::env::current_exe().unwrap(), &test).unwrap();
+    let own = std::env::current_exe().unwrap();
+    if fs::hard_link(&own, &test).is_err() {
+        testkit::copy_program(&own, &test);
     }
     let mut greedy = Command::new(test);
     greedy.args(["--ignored", "--exact", "--nocapture", "the_greedy_client"]);
@@ -333,9 +329,11 @@ fn runs_are_registered_unless_they_are_embedded() {
     for part in ["path 1 mine of", LINE, "ns/block", "\ngenerate ", "\ncount ", "lost 0"] {
         assert!(picture.out.contains(part), "{part}: {picture:?}");
     }
-    let told = house.run(own(), &["top", "--once", "--json", "mine"]);
-    let told: Value = serde_json::from_str(&told.out).unwrap();
-    assert!(told["rate"]["blocks"].as_f64().unwrap() > 0.0, "{told}");
+    until("it is seen to be fast", || {
+        let told = house.run(own(), &["top", "--once", "--json", "mine"]);
+        let told: Value = serde_json::from_str(&told.out).unwrap();
+        told["rate"]["blocks"].as_f64().is_some_and(|rate| rate > 0.0)
+    });
 
     let set = house.run(own(), &["set", "mine", "insert", "eth", "after", "generate"]);
     assert_eq!(set.status, Some(0), "{set:?}");
@@ -360,7 +358,7 @@ fn runs_are_registered_unless_they_are_embedded() {
     follower.stderr.take().unwrap().read_to_string(&mut said).unwrap();
     let heard = followed == Some(0) && said.contains("none lost");
     assert!(heard || said.contains("no path is called") || said.contains("ended"), "{said}");
-    assert_eq!(daemon.list(), []);
+    until("nothing is registered", || daemon.list().is_empty());
     embedded.kill().unwrap();
     embedded.wait().unwrap();
 }

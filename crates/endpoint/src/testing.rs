@@ -3,10 +3,8 @@
 use abi::{Class, ContextLane, DbufId, Entry, Marks, Place, RichPointer};
 use buffer::pool::{Config, Pool};
 use filter::{Arguments, Batch, Block, Classes, Columns, Description, Form, Time};
-use std::os::fd::BorrowedFd;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::time::Duration;
 use wire::record::{Kind, Writer};
 
 use crate::{Failure, Given, Intake, Opening, Source};
@@ -148,14 +146,6 @@ pub(crate) fn ask(
     assert!(given != Given::Blocks || !gifts.is_empty(), "blocks were promised");
     pool.turn();
     Ok((given, gifts))
-}
-
-/// Waits until nobody has the other end of this pipe. A program that another test starts at the same
-/// moment has copies of all descriptors until it runs, so dropping an end does not close it at once.
-pub(crate) fn closed(end: BorrowedFd<'_>) {
-    let limit = Some(Duration::from_secs(20));
-    let (_, gone) = sys::poll::readable_or_gone(&[], &[end], limit);
-    assert_eq!(gone, [true], "the other end of the pipe is still open after {limit:?}");
 }
 
 /// All that a source gives that need not wait, and how it ended.

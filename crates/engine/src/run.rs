@@ -299,8 +299,9 @@ impl<'f> Rounds<'f> {
             progress.sources.push((answer.name, answer.seen));
         }
         (self.watch.tell)(&progress);
-        // Who comes late does not catch up.
-        self.next = self.next.saturating_add(self.watch.every_ns).max(now);
+        // Who comes late does not catch up, and never tells twice at once.
+        let soonest = now.saturating_add(self.watch.every_ns / 2);
+        self.next = self.next.saturating_add(self.watch.every_ns).max(soonest);
     }
 }
 

@@ -8,9 +8,11 @@ use engine::ledger::{EdgeKind, Filtered};
 use engine::run::{Outcome, Until, run};
 use filter::Amount;
 use pipeline::plan::{Machine, Plan, plan};
+use std::os::fd::AsFd as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
+use sys::eventfd::EventFd;
 
 fn planned(text: &str) -> Plan {
     let (graph, mistakes) = pipeline::read(text, &House);
@@ -219,11 +221,18 @@ fn stopping_drains_programs_on_the_way() {
     assert!(last.ends_with(b"the end\n"), "{last:?}");
     let given = outcome.ledger.sources[0].1.given;
     assert_eq!(outcome.ledger.filters[1].consumed, given, "nothing under way is lost");
-    // At the head it is asked to end, and what it says then is taken too.
-    let text = "exec \"trap 'echo the end; exit' TERM; while :; do echo more; done\" | \
-                exec \"tail -1\" | \
-                match \"the end\" | count";
-    let outcome = line(text, None, until);
+    // At the head it is asked to end, once it can hear that, and what it says then is taken too.
+    let mark = folder.file("mark");
+    let says = format!("trap 'echo the end; exit' TERM; : > {mark}; while :; do echo more; done");
+    let text = format!("exec \"{says}\" | exec \"tail -1\" | match \"the end\" | count");
+    let hears = EventFd::new().expect("an event");
+    let outcome = std::thread::scope(|scope| {
+        scope.spawn(|| {
+            testkit::until("it hears", || Path::new(&mark).exists());
+            hears.notify();
+        });
+        line(&text, None, Until { readable: Some(hears.as_fd()), ..Until::default() })
+    });
     assert!(outcome.stopped && outcome.failures.is_empty(), "{:?}", outcome.failures);
     assert_eq!(node(&outcome, "count").taken, Amount { blocks: 1, bytes: 8 });
 }
@@ -282,9 +291,7 @@ fn no_program_is_started_if_something_else_cannot_be() {
     let pid = folder.file("pid");
     let text = format!("exec \"echo $$ > {pid}.new; mv {pid}.new {pid}; sleep 1000\" | count");
     let paths = build(&planned(&text), Settings::default()).expect("spaces");
-    while !Path::new(&pid).exists() {
-        std::thread::yield_now();
-    }
+    testkit::until("it has started", || Path::new(&pid).exists());
     drop(paths);
     assert_gone(&folder.read("pid"));
 }

@@ -165,6 +165,7 @@ mod tests {
         assert_eq!(there.clear(), Other::Here);
         assert!(!ready(Some(Duration::ZERO)));
         drop(here);
+        testkit::closed(&there);
         assert!(ready(None), "who is gone is heard");
         assert_eq!((there.clear(), there.ring()), (Other::Gone, Other::Gone));
     }
@@ -184,11 +185,13 @@ mod tests {
         let told = (0..100_000).map(|_| here.tell(&[2], &[file.as_fd()])).find(|t| *t != Told::Yes);
         assert_eq!(told, Some(Told::Full), "nobody is waited for");
         drop(there);
+        testkit::closed(&here);
         assert_eq!(here.tell(&[2], &[]), Told::Gone);
         let (here, there) = Doorbell::pair().unwrap();
         there.ring();
         here.tell(&[7], &[]);
         drop(here);
+        testkit::closed(&there);
         assert!(matches!(there.hear(), Heard::Ring(note, _) if note == [7]), "and is not lost");
         assert!(matches!(there.hear(), Heard::Gone));
     }

@@ -227,7 +227,7 @@ mod tests {
         }
     }
 
-    const LIMIT: Duration = Duration::from_secs(5);
+    const LIMIT: Duration = testkit::wait::LIMIT;
 
     #[test]
     fn who_comes_to_a_name_in_a_directory_is_known() {
@@ -248,6 +248,7 @@ mod tests {
             assert!(full.is_some(), "nobody is waited for");
             assert!(!is_gone(&here));
             drop(there);
+            testkit::closed(&here);
             assert!(is_gone(&here) && send_now(&here, b"x", &[]).is_err());
             remove(&held, name).unwrap();
             remove(&held, name).unwrap();
@@ -264,7 +265,7 @@ mod tests {
         assert!(lock(&one).unwrap() && !lock(&other).unwrap());
         assert!(is_still(&held, "lock", &one));
         drop(one);
-        assert!(lock(&other).unwrap());
+        testkit::until("nobody has a copy of the lock", || lock(&other).unwrap());
         remove(&held, "lock").unwrap();
         assert!(!is_still(&held, "lock", &other));
         std::os::unix::fs::symlink("elsewhere", folder.0.join("link")).unwrap();

@@ -118,6 +118,7 @@ mod tests {
         watcher.change(&one, 7, Interest::ReadWrite).unwrap();
         assert_eq!(watcher.wait(None), [Happened { writable: true, ..read }]);
         drop(other);
+        testkit::closed(&one);
         assert!(matches!(watcher.wait(None)[..], [Happened { number: 7, gone: true, .. }]));
         watcher.forget(&one).unwrap();
         assert_eq!(watcher.wait(Some(Duration::ZERO)), []);

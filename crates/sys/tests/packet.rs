@@ -11,7 +11,7 @@ use std::time::Duration;
 use sys::memory::Lender as _;
 use sys::packet::layout::{self, Packet, PacketKind, Tag};
 use sys::packet::{Qdisc, Ring, Sender, Sent, Shape, Socket, Statistics, Stop};
-use testkit::net::{CLIENT_DEVICE, Cable, Namespace, Pair, SERVER_DEVICE, until};
+use testkit::net::{CLIENT_DEVICE, Cable, LIMIT, Namespace, Pair, SERVER_DEVICE, until};
 
 const SHAPE: Shape = Shape { segment: 1 << 16, segments: 8, retire_ms: 1, reserve: 8 };
 const ENETDOWN: i32 = 100;
@@ -205,11 +205,12 @@ fn an_interface_that_goes_away_is_an_error() {
     assert_eq!(ring.error(), Some(ENETDOWN));
     assert_eq!(ring.error(), None, "told once");
     pair.server.ip(&format!("link set dev {SERVER_DEVICE} up"));
+    pair.client.until_up(CLIENT_DEVICE);
     pair.server.until_up(SERVER_DEVICE);
     sender.send(&[&frame(3, 60)]);
     assert_eq!(number(&take(&ring, &mut 0, 1)[0].1), 3, "it goes on when the interface is up");
     pair.server.ip(&format!("link delete dev {SERVER_DEVICE}"));
-    assert!(sys::poll::readable(&[ring.as_fd()], Some(Duration::from_secs(5)))[0], "it wakes");
+    assert!(sys::poll::readable(&[ring.as_fd()], Some(LIMIT))[0], "it wakes");
     assert_eq!(ring.error(), Some(ENETDOWN));
     let gone = sender.send(&[&frame(4, 60)]);
     assert!(matches!(gone, Sent { frames: 0, stopped: Some(Stop::Refused(_)) }), "{gone:?}");
@@ -226,7 +227,7 @@ fn what_the_interface_cannot_send_is_refused_and_named() {
     let sent = sender.send(&slices);
     assert_eq!(sent, Sent { frames: 150, stopped: Some(Stop::Refused(EMSGSIZE)) });
     assert_eq!(take(&ring, &mut 0, 150).len(), 150);
-    assert!(sys::poll::writable(&sender, Duration::from_secs(5)));
+    assert!(sys::poll::writable(&sender, LIMIT));
     let nowhere = pair.client.enter(|| Sender::open(4711, Qdisc::Bypass)).unwrap_err();
     assert_eq!(nowhere.call, "bind");
 }

@@ -18,8 +18,10 @@ pub mod net;
 pub mod packet;
 pub mod random;
 pub mod traffic;
+pub mod wait;
 
 pub use cases::{captures, cases};
 pub use packet::{Frame, Segment};
 pub use random::Random;
 pub use traffic::{Capture, traffic, web};
+pub use wait::{alone, closed, copy_program, until};

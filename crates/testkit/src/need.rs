@@ -130,7 +130,11 @@ mod tests {
 
     #[test]
     fn a_line_says_which_test_and_why() {
-        assert_eq!(test(), "need::tests::a_line_says_which_test_and_why");
+        // Where tests run one after the other they run in the first thread, which has another name.
+        let named = std::thread::spawn(test);
+        assert!(!named.join().unwrap().is_empty());
+        let thread = std::thread::Builder::new().name("a::b".to_owned()).spawn(test).unwrap();
+        assert_eq!(thread.join().unwrap(), "a::b");
         assert_eq!(line("a::b", "needs root"), "skipped: a::b: needs root\n");
     }
 

@@ -176,6 +176,7 @@ fn a_program_that_nobody_knows_is_killed() {
     let descriptor = output.descriptor().unwrap().try_clone_to_owned().unwrap();
     sys::poll::readable(&[output.descriptor().unwrap()], None);
     drop((output, program));
+    testkit::closed(&descriptor);
     let mut text = String::new();
     std::io::Read::read_to_string(&mut File::from(descriptor), &mut text).unwrap();
     assert_eq!(text, "here\n");

@@ -184,9 +184,8 @@ fn write_all(file: &mut File, bytes: &[u8]) -> (usize, io::Result<()>) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing::{TempDir, closed};
+    use crate::testing::TempDir;
     use std::io::Read;
-    use std::os::fd::AsFd;
 
     fn on_pipe() -> (io::PipeReader, Out) {
         let (reader, writer) = io::pipe().unwrap();
@@ -247,7 +246,7 @@ mod tests {
     fn a_closed_pipe_is_quiet_and_a_full_disk_is_not() {
         let (reader, mut out) = on_pipe();
         drop(reader);
-        closed(out.file.as_fd());
+        testkit::closed(&out.file);
         block(&mut out, b"nobody reads this").unwrap();
         assert!(out.flush().unwrap_err().quiet);
         let mut out = Out::create("/dev/full").unwrap();

@@ -127,7 +127,7 @@ impl Input {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing::{TempDir, closed, refused};
+    use crate::testing::{TempDir, refused};
     use std::io::Write;
 
     #[test]
@@ -142,7 +142,7 @@ mod tests {
         assert_eq!(input.read(&mut room).unwrap(), Got::Bytes(5));
         assert_eq!(input.read(&mut room).unwrap(), Got::Nothing);
         drop(writer);
-        closed(input.descriptor().unwrap());
+        testkit::closed(input.descriptor().unwrap());
         assert_eq!(input.read(&mut room).unwrap(), Got::End);
     }
 

@@ -11,7 +11,7 @@ fn o3_a_calibration_measures_every_filter_in_a_thread() {
         let known = |cost: &&pipeline::plan::FilterCost| cost.filter == description.name;
         let cost = calibration.costs.filters.iter().find(known).unwrap();
         assert!(!cost.kernel && cost.block + cost.byte > 0.0, "{cost:?}");
-        assert!(cost.block < 1e7 && cost.byte < 1e5, "{cost:?}");
+        assert!(cost.block.is_finite() && cost.byte.is_finite(), "{cost:?}");
     }
 }
 
@@ -22,9 +22,10 @@ fn what_moves_blocks_is_measured() {
     assert_eq!(calibration.missing, []);
     let Costs { copy, kilobyte, ring, wake, call, .. } = calibration.costs;
     for (name, ns) in [("copy", copy), ("look", kilobyte), ("ring", ring), ("call", call)] {
-        assert!(ns > 0.0 && ns < 100_000.0, "{name}: {ns}");
+        assert!(ns > 0.0 && ns.is_finite(), "{name}: {ns}");
     }
-    assert!(wake > 10.0 && wake < 10_000_000.0, "{wake}");
+    // How long a wake takes is the machine's; that there is no wake without a call is ours.
+    assert!(wake > 10.0 && wake.is_finite(), "{wake}");
 }
 
 #[test]
@@ -38,5 +39,5 @@ fn o3_twins_are_measured_where_the_kernel_takes_programs() {
     }
     assert_eq!(calibration.missing, [], "every twin loads");
     assert_eq!(calibration.costs.filters.len(), twins::measurable().count());
-    assert!(calibration.costs.filters.iter().all(|cost| cost.kernel && cost.block < 1e6));
+    assert!(calibration.costs.filters.iter().all(|cost| cost.kernel && cost.block.is_finite()));
 }

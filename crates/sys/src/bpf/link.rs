@@ -237,6 +237,15 @@ impl Beside {
     }
 }
 
+impl Drop for Link {
+    /// Takes the program away by hand: a child that is being started has a copy of the descriptor
+    /// until it runs, and as long as there is one the program would stay at its place.
+    fn drop(&mut self) {
+        // What is gone already, or came to its place by another way, goes with the descriptor.
+        let _ = self.detach();
+    }
+}
+
 impl AsFd for Link {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.fd.as_fd()

@@ -16,7 +16,7 @@ use sys::net::Links;
 use sys::packet::{Qdisc, Sender, Socket as PacketSocket};
 use sys::xdp::{Redirect, Settings, Socket, Umem, UmemShape};
 use testkit::Frame;
-use testkit::net::{CLIENT_DEVICE, Namespace, Pair, until};
+use testkit::net::{CLIENT_DEVICE, Namespace, Pair, SERVER_DEVICE, until, until_received};
 
 /// A program that only answers.
 pub(crate) fn answer(kind: Kind, name: &str, value: i32) -> Program {
@@ -43,11 +43,8 @@ pub(crate) fn counted(map: &Map) -> u64 {
 
 /// Sends so many frames from the client, and waits until the server's device has had them.
 pub(crate) fn frames(pair: &Pair, count: u64) {
-    let received = || {
-        let device = testkit::net::counters(&pair.server, testkit::net::SERVER_DEVICE).unwrap();
-        device.received + device.receive_dropped
-    };
-    let before = received();
+    let device = testkit::net::counters(&pair.server, SERVER_DEVICE).unwrap();
+    let before = device.received + device.receive_dropped;
     let frame = Frame::ethernet().ipv4("192.0.2.1", "192.0.2.2").udp(1, 2, b"counted");
     pair.client.enter(|| {
         let index = Links::open().unwrap().named(CLIENT_DEVICE).unwrap().index;
@@ -56,7 +53,7 @@ pub(crate) fn frames(pair: &Pair, count: u64) {
             until("there is room", || sender.send(&[&frame]).frames == 1);
         }
     });
-    until("all have come", || received() >= before + count);
+    until_received(&pair.server, SERVER_DEVICE, before + count);
 }
 
 /// How many steps there are.

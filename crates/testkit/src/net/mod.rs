@@ -16,10 +16,9 @@
 //! ```
 
 mod packets;
-mod wait;
 
-pub use packets::{Counters, counters, packet_sockets, watches};
-pub use wait::{LIMIT, until};
+pub use crate::wait::{LIMIT, until};
+pub use packets::{Counters, counters, packet_sockets, until_received, watches};
 
 use crate::need;
 use std::fs::{self, File};
@@ -62,7 +61,9 @@ impl Namespace {
         need::net_admin()?;
         need::command("ip")?;
         static BEFORE: Once = Once::new();
-        BEFORE.call_once(remove_what_others_left);
+        // As long as we have made none, one of our own number is of a process before us.
+        let own = std::process::id();
+        BEFORE.call_once(|| remove_what_others_left(|process| process == own || !alive(process)));
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
         let name = format!("sl-{}-{number}", std::process::id());
@@ -232,10 +233,10 @@ impl Pair {
 }
 
 /// Removes the name spaces of processes that have gone.
-fn remove_what_others_left() {
+fn remove_what_others_left(has_gone: impl Fn(u32) -> bool) {
     let names = fs::read_dir(NAMES).into_iter().flatten().flatten();
     for name in names.filter_map(|entry| entry.file_name().into_string().ok()) {
-        if owner(&name).is_some_and(|process| !alive(process)) {
+        if owner(&name).is_some_and(&has_gone) {
             remove(&name);
         }
     }
@@ -342,7 +343,7 @@ mod tests {
         let mut lives = Command::new("ip");
         let mut lives = lives.args(["netns", "exec", &left, "sleep", "1000"]).spawn().unwrap();
         until("it runs there", || !ip(&["netns", "pids", &left]).is_empty());
-        remove_what_others_left();
+        remove_what_others_left(|process| !alive(process));
         assert!(!fs::exists(format!("{NAMES}/{left}")).unwrap());
         assert!(!lives.wait().unwrap().success(), "what ran there has been ended");
         let path = kept.path();

@@ -2,7 +2,7 @@
 //!
 //! In: `/proc/thread-self/net`, which is that of the name space in which the thread is.
 
-use super::Namespace;
+use super::{Namespace, until};
 use std::fs;
 
 /// What a device has counted.
@@ -21,6 +21,19 @@ pub struct Counters {
 /// The counters of a device; `None`: there is none of this name.
 pub fn counters(space: &Namespace, device: &str) -> Option<Counters> {
     parse_counters(&space.enter(|| read("dev")), device)
+}
+
+/// Waits until a device has counted so many frames, dropped ones included, and the kernel has handed
+/// on all that it had put off: a device counts a frame when it is put into the queue of a processor.
+///
+/// # Panics
+/// If that does not come.
+#[track_caller]
+pub fn until_received(space: &Namespace, device: &str, frames: u64) {
+    until(&format!("{device} has received {frames} frames"), || {
+        let now = counters(space, device).expect("the device is there");
+        now.received + now.receive_dropped >= frames && put_off(&read("softnet_stat")) == 0
+    });
 }
 
 /// The packet sockets that see frames here, by the numbers of their inodes: they are bound, and to
@@ -63,6 +76,13 @@ fn parse_counters(text: &str, device: &str) -> Option<Counters> {
     })
 }
 
+/// How many frames lie in the queues of all processors.
+fn put_off(text: &str) -> u64 {
+    // Of each processor in hexadecimal, and its queues together are the twelfth.
+    let of = |line: &str| u64::from_str_radix(line.split_whitespace().nth(11)?, 16).ok();
+    text.lines().filter_map(of).sum()
+}
+
 fn parse_sockets(text: &str) -> Vec<u64> {
     // Socket, references, type, protocol, device, running, memory, user, inode.
     let running = |line: &str| {
@@ -86,6 +106,13 @@ mod tests {
         let expected = Counters { received: 20, receive_dropped: 3, sent: 60, send_dropped: 7 };
         assert_eq!(parse_counters(text, "e0"), Some(expected));
         assert_eq!(parse_counters(text, "0"), None);
+    }
+
+    #[test]
+    fn what_is_put_off_is_that_of_all_processors() {
+        let line = |frames: &str| format!("00000001 {}{frames} 00000000\n", "00000000 ".repeat(10));
+        assert_eq!(put_off(&(line("0000001f") + &line("00000001"))), 32);
+        assert_eq!(put_off("0000001f 00000000 00000000\n"), 0);
     }
 
     #[test]

@@ -123,6 +123,10 @@ struct Tx {
     copies: Vec<u8>,
     /// The last frame waited in vain: the next ones do not wait.
     stuck: bool,
+    /// How long one frame waits at most.
+    patience: Duration,
+    /// How many frames waited in vain.
+    vain: u64,
 }
 
 /// The frames of a batch that are to leave.
@@ -223,6 +227,8 @@ impl Tx {
             dropped: [Amount::default(); REASONS.len()],
             copies: Vec::new(),
             stuck: false,
+            patience: PATIENCE,
+            vain: 0,
         }
     }
 
@@ -272,8 +278,11 @@ impl Tx {
             next += went;
             let why = match stopped {
                 None => break,
-                Some(Stop::Full(_)) if !self.stuck && wait.pause(&self.device) => continue,
+                Some(Stop::Full(_)) if !self.stuck && wait.pause(&self.device, self.patience) => {
+                    continue;
+                }
                 Some(Stop::Full(_)) => {
+                    self.vain += u64::from(!self.stuck);
                     self.stuck = true;
                     Reason::QueueFull
                 }
@@ -320,8 +329,8 @@ struct Wait {
 
 impl Wait {
     /// Waits a little. Answers false, and does not wait, when there was enough waiting.
-    fn pause(&mut self, device: &Device) -> bool {
-        if self.waited >= PATIENCE {
+    fn pause(&mut self, device: &Device, patience: Duration) -> bool {
+        if self.waited >= patience {
             return false;
         }
         self.pause = (self.pause * 2).clamp(PAUSE, PAUSE_MAX);

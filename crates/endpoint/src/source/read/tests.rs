@@ -1,7 +1,7 @@
 //! Files and pipes read in blocks and lines.
 
 use super::*;
-use crate::testing::{Gift, TempDir, all, arguments, ask, closed, opening, pool, refused};
+use crate::testing::{Gift, TempDir, all, arguments, ask, opening, pool, refused};
 use std::fs::File;
 use std::io::Write;
 use std::os::fd::OwnedFd;
@@ -93,7 +93,7 @@ fn a_pipe_gives_what_came() {
         let wait = Given::Wait { until: None, readable: true };
         let mut ask = |ended: bool| {
             if ended {
-                closed(source.descriptor().unwrap());
+                testkit::closed(source.descriptor().unwrap());
             }
             let (given, gifts) = ask(&mut source, &mut pool, 64, 0).unwrap();
             (given, gifts.into_iter().map(|gift| gift.bytes).collect::<Vec<_>>())

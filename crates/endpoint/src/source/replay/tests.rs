@@ -1,7 +1,7 @@
 //! Captures made here, replayed from files and pipes. `tests/captures.rs` replays those of others.
 
 use super::*;
-use crate::testing::{Gift, TempDir, all, arguments, ask, closed, opening, pool, refused};
+use crate::testing::{Gift, TempDir, all, arguments, ask, opening, pool, refused};
 use std::fs::File;
 use std::io::Write;
 use std::os::fd::OwnedFd;
@@ -145,7 +145,7 @@ fn a_pipe_is_read_as_it_comes() {
     }
     assert_eq!(lengths(&got), [3, 6]);
     drop(writer);
-    closed(source.descriptor().unwrap());
+    testkit::closed(source.descriptor().unwrap());
     assert_eq!(ask(&mut source, &mut pool, 64, 0).unwrap(), (Given::End, vec![]));
 }
 

@@ -30,8 +30,9 @@ const FRAMES_MAX: u64 = 1 << 16;
 const SPARE: usize = 16;
 /// Entries of a ring, at most: the kernel's own limit is higher, and nobody is so late.
 const ENTRIES_MAX: u32 = 1 << 14;
-/// How long a queue is waited for that somebody has, and between two tries.
-const PATIENCE: Duration = Duration::from_millis(500);
+/// How long a queue is waited for that somebody has, and between two tries: on a busy machine the
+/// kernel takes some time to take it from who has ended.
+const PATIENCE: Duration = Duration::from_secs(5);
 const PAUSE: Duration = Duration::from_millis(5);
 /// More queues are not looked for.
 const QUEUES_MAX: u32 = 256;
