@@ -21,8 +21,8 @@ pub(crate) fn send(space: &Namespace, device: &str, frames: &[Vec<u8>]) {
     });
 }
 
-/// Sends from the client, and waits until all of it has come to the server's device and gone on from
-/// there.
+/// Sends from the client, and waits until all of it has come to the server's device and gone on
+/// from there.
 pub(crate) fn send_all(pair: &Pair, frames: &[Vec<u8>]) {
     let device = counters(&pair.server, SERVER_DEVICE).expect("the device is there");
     let before = device.received + device.receive_dropped;

@@ -45,7 +45,8 @@ pub fn closed(end: impl AsFd) {
 }
 
 /// Copies a program to a place from where it is to be started, by a process of its own: who has a
-/// file open for writing, or a copy of such a descriptor, keeps everybody from starting it (ETXTBSY).
+/// file open for writing, or a copy of such a descriptor, keeps everybody from starting it
+/// (ETXTBSY).
 ///
 /// # Panics
 /// If it cannot be copied.

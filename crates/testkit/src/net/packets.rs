@@ -23,8 +23,9 @@ pub fn counters(space: &Namespace, device: &str) -> Option<Counters> {
     parse_counters(&space.enter(|| read("dev")), device)
 }
 
-/// Waits until a device has counted so many frames, dropped ones included, and the kernel has handed
-/// on all that it had put off: a device counts a frame when it is put into the queue of a processor.
+/// Waits until a device has counted so many frames, dropped ones included, and the kernel has
+/// handed on all that it had put off: a device counts a frame when it is put into the queue of a
+/// processor.
 ///
 /// # Panics
 /// If that does not come.
