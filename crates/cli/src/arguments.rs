@@ -13,6 +13,7 @@ use pipeline::Catalogue;
 use pipeline::check::OPTIONS;
 use std::ffi::{OsStr, OsString};
 use std::path::PathBuf;
+use sys::steps::{Fault, Steps};
 
 const EXAMPLES: &str = "\
 Streamline runs one line of filters over packets, files or streams, where each runs best.
@@ -52,7 +53,7 @@ pub(crate) struct Arguments {
 #[derive(Subcommand, Debug)]
 pub(crate) enum Command {
     /// Run a line (also: streamline 'LINE')
-    Run(RunArguments),
+    Run(Box<RunArguments>),
     /// Say what became of a flow in a run that was recorded, or of a line over a capture
     ///
     /// For example: streamline why 'tcp 10.0.0.1:1234 10.0.0.2:80' run.pcapng
@@ -171,9 +172,17 @@ pub(crate) struct RunArguments {
     /// What the kernel is to refuse, for tests: loading, attaching, or the name of a filter
     #[arg(long, hide = true, value_parser = refuses, default_value = "nothing")]
     pub(crate) kernel_refuses: Refuses,
+    /// A step of the allocation that fails, or before which the process stops, for tests
+    #[arg(long, hide = true, value_name = "fail=N|stop=N")]
+    pub(crate) fault: Option<Fault>,
 }
 
 impl RunArguments {
+    /// The log of the allocation.
+    pub(crate) fn steps(&self) -> Steps {
+        Steps::with(self.fault.unwrap_or_default())
+    }
+
     /// Whether time is measured in the filters.
     pub(crate) const fn is_timed(&self) -> bool {
         self.stats || self.json || self.report.is_some()

@@ -18,6 +18,7 @@ use pipeline::explain;
 use pipeline::plan::{Machine, Plan};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use sys::steps::Steps;
 
 /// The machine of a run: where it is recorded, nothing runs in the kernel.
 pub(crate) fn machine(machine: Machine, given: &RunArguments) -> Machine {
@@ -30,6 +31,7 @@ pub(crate) fn begin(
     plan: &Plan,
     machine: &Machine,
     given: &RunArguments,
+    steps: &Steps,
 ) -> Result<Option<Arc<Recording>>, Status> {
     let Some(path) = &given.record else { return Ok(None) };
     if !plan.copied.is_empty() {
@@ -40,18 +42,10 @@ pub(crate) fn begin(
     }
     let head = Head::new(text, plan, machine, given.count);
     let most = given.record_bytes.unwrap_or(write::BYTES);
-    Recording::create(path, &head, most).map(Some).map_err(|failure| {
+    Recording::create(path, &head, most, steps).map(Some).map_err(|failure| {
         terminal::complain(&failure.to_string());
         Status::Failed
     })
-}
-
-/// Takes away the record of a run that did not begin.
-pub(crate) fn withdraw(given: &RunArguments) {
-    if let Some(path) = &given.record {
-        // It is empty, and nobody was told of it.
-        let _ = std::fs::remove_file(path);
-    }
 }
 
 /// Ends a record, and tells what is not in it.
@@ -112,7 +106,7 @@ pub(crate) fn replay(path: &Path, given: &RunArguments) -> Result<Status, Status
     let into = folder(path, &plan, given)?;
     let replay = Replay::new(record);
     let tape = Tape::Play(Arc::clone(&replay));
-    let extras = Extras { tape, into: into.clone(), ..Extras::default() };
+    let extras = Extras { tape, into: into.clone(), steps: given.steps(), ..Extras::default() };
     let again = RunArguments { count, ..given.clone() };
     let Gone { plan, outcome, file, .. } =
         run::go(&text, plan, (&machine, &Hosts::alone()), (&again, Starter::NOBODY), &extras)?;

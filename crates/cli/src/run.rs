@@ -49,12 +49,13 @@ pub(crate) fn start(
     given: &RunArguments,
     starter: Starter,
 ) -> Result<Status, Status> {
-    let recording = record::begin(text, &plan, on.0, given)?;
+    let steps = given.steps();
+    let recording = record::begin(text, &plan, on.0, given, &steps)?;
     let tape = recording.clone().map_or_else(Tape::default, Tape::Record);
-    let extras = Extras { tape, ..Extras::default() };
+    let extras = Extras { tape, steps: steps.clone(), ..Extras::default() };
     let gone = go(text, plan, on, (given, starter), &extras);
     if gone.is_err() {
-        record::withdraw(given);
+        steps.back_to_beginning();
     }
     let Gone { text, plan, outcome, file, member } = gone?;
     let status = told(&text, &plan, given, &outcome, file);

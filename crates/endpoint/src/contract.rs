@@ -11,6 +11,7 @@ use std::fmt;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use sys::memory::Lender;
+use sys::steps::Steps;
 
 /// Puts blocks into a space.
 pub trait Source: Send {
@@ -214,6 +215,8 @@ pub struct Opening<'o> {
     pub force: bool,
     /// The memory that sources of this part of the path lend (sinks).
     pub lent: &'o [Arc<dyn Lender>],
+    /// Is told each step that may fail, and what a failure elsewhere is to take back.
+    pub steps: &'o Steps,
 }
 
 /// A source in the catalogue.

@@ -114,6 +114,7 @@ pub(crate) fn opening<'o>(arguments: &'o Arguments, origins: &'o [String]) -> Op
         latency: None,
         force: false,
         lent: &[],
+        steps: &sys::steps::UNLOGGED,
     }
 }
 

@@ -59,6 +59,7 @@ fn opening(arguments: &Arguments) -> Opening<'_> {
         latency: None,
         force: false,
         lent: &[],
+        steps: &sys::steps::UNLOGGED,
     }
 }
 

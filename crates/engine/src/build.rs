@@ -37,6 +37,7 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 use sys::memory::Lender;
+use sys::steps::{Makes, Steps};
 
 mod again;
 mod between;
@@ -85,6 +86,8 @@ pub struct Path {
     /// Stops them.
     pub(crate) control: Arc<Control>,
     pub(crate) live: Live,
+    /// The log of its allocation.
+    pub(crate) steps: Steps,
 }
 
 impl Path {
@@ -163,10 +166,26 @@ pub struct Extras {
     pub silent: bool,
     /// Who wants to know what becomes of a flow: then a turn has one block.
     pub why: Option<Arc<Why>>,
+    /// The log of this allocation. What it notes is kept when the paths are activated.
+    pub steps: Steps,
 }
 
 /// Builds every connected part of a plan, with more than it needs to run.
 pub fn build_with(
+    plan: &Plan,
+    settings: Settings,
+    host: &dyn Host,
+    extras: &Extras,
+) -> Result<Vec<Path>, BuildError> {
+    let mark = extras.steps.mark();
+    let built = build_all(plan, settings, host, extras);
+    if built.is_err() {
+        extras.steps.back_to(mark);
+    }
+    built
+}
+
+fn build_all(
     plan: &Plan,
     settings: Settings,
     host: &dyn Host,
@@ -238,16 +257,21 @@ struct Draft {
 
 impl Draft {
     /// The intake of a source that lends this memory, or none.
-    fn intake(&mut self, lent: Option<Arc<dyn Lender>>) -> Result<usize, BuildError> {
+    fn intake(
+        &mut self,
+        lent: Option<Arc<dyn Lender>>,
+        steps: &Steps,
+    ) -> Result<usize, BuildError> {
         let Some(lender) = lent else { return Ok(GENERAL) };
+        steps.take(Makes::Memory, "an intake that is lent")?;
         self.lent.push(Pool::lent(fresh_id()?, Arc::clone(&lender))?);
         self.lenders.push(lender);
         Ok(GENERAL + self.lent.len())
     }
 
     /// An intake of its own.
-    fn own(&mut self, config: PoolConfig) -> Result<usize, BuildError> {
-        self.lent.push(pool(config)?);
+    fn own(&mut self, config: PoolConfig, steps: &Steps) -> Result<usize, BuildError> {
+        self.lent.push(pool(config, steps)?);
         Ok(GENERAL + self.lent.len())
     }
 }
@@ -280,9 +304,11 @@ impl<'p> Builder<'p> {
         (settings, extras): (Settings, &'p Extras),
     ) -> Result<Self, BuildError> {
         let spaces = inside::threads(plan, part);
+        let steps = &extras.steps;
+        steps.take(Makes::Descriptor, "control over a path")?;
         let control = Arc::new(Control::new()?);
         let epoch = sys::clock::real().wrapping_sub(sys::clock::monotonic());
-        let bells = spaces.iter().map(|space| bell(plan, *space).map(Arc::new));
+        let bells = spaces.iter().map(|space| bell(plan, *space, steps).map(Arc::new));
         let bells = bells.collect::<sys::Result<Vec<_>>>()?;
         let demand = Arc::new(Demand::new(&plan.graph));
         for bell in &bells {
@@ -336,14 +362,14 @@ impl<'p> Builder<'p> {
                 // Memory that a source lent is not there, and nobody may have to wait for any.
                 intake.segments *= 16;
             }
-            let mut intakes = vec![pool(intake)?];
+            let mut intakes = vec![self.pool(intake)?];
             intakes.extend(lent);
             spaces.push(Space::new(Parts {
                 name: self.name(place),
                 nodes,
                 shape,
                 intakes,
-                work: pool(PoolConfig::default())?,
+                work: self.pool(PoolConfig::default())?,
                 inputs,
                 left: left.clone(),
                 timed: self.settings.timed,
@@ -384,7 +410,12 @@ impl<'p> Builder<'p> {
         self.pin(&shared, &mut spaces);
         part.tell();
         let live = Live::new(Arc::clone(&self.control), Arc::clone(&part.listed));
-        Ok((Path { spaces, kernels, control: self.control, live }, part))
+        let steps = self.extras.steps.clone();
+        Ok((Path { spaces, kernels, control: self.control, live, steps }, part))
+    }
+
+    fn pool(&self, config: PoolConfig) -> Result<Pool, BuildError> {
+        pool(config, &self.extras.steps)
     }
 
     fn outside(&self) -> Outside<'p> {
@@ -464,8 +495,10 @@ impl<'p> Builder<'p> {
             if let Part::Source(part) = &mut made.part {
                 tells_time |= part.source.tells_time();
                 source = Some(match (part.source.lends(), self.again) {
-                    (None, Some(_)) => draft.own(intake_for(part.source.block_max()))?,
-                    (lent, _) => draft.intake(lent)?,
+                    (None, Some(_)) => {
+                        draft.own(intake_for(part.source.block_max()), &self.extras.steps)?
+                    }
+                    (lent, _) => draft.intake(lent, &self.extras.steps)?,
                 });
             }
             let local = draft.assembly.node(made);
@@ -648,7 +681,8 @@ fn intake_for(longest: usize) -> PoolConfig {
     PoolConfig { segment, segments: total / segment }
 }
 
-fn pool(config: PoolConfig) -> Result<Pool, BuildError> {
+fn pool(config: PoolConfig, steps: &Steps) -> Result<Pool, BuildError> {
+    steps.take(Makes::Memory, "a pool")?;
     Ok(Pool::new(fresh_id()?, config)?)
 }
 

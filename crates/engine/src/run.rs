@@ -1,10 +1,11 @@
 //! From spaces to an outcome: activation, stopping, the ledger.
 //!
-//! Spaces are activated from the sinks back to the sources, so that a path goes live at once
-//! without a global lock [SL §7.1]. The thread that calls [`run`] waits: for the spaces to end, for
-//! a signal, for the time that was given. The first signal lets sources end and everything under
-//! way drain. Who wants to know how far it is has it ask the sources from time to time: see
-//! [`Watch`].
+//! First there is a thread for each space, which is the last step that may fail; then the log of
+//! the allocation is kept. Spaces are activated from the sinks back to the sources, so that a path
+//! goes live at once without a global lock [SL §7.1]. The thread that calls [`run`] waits: for the
+//! spaces to end, for a signal, for the time that was given. The first signal lets sources end and
+//! everything under way drain. Who wants to know how far it is has it ask the sources from time to
+//! time: see [`Watch`].
 
 use crate::build::Path;
 use crate::build::running::Kernels;
@@ -21,8 +22,10 @@ use std::fmt;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, PoisonError, mpsc};
+use std::thread::JoinHandle;
 use std::time::Duration;
 use sys::eventfd::EventFd;
+use sys::steps::{Makes, Steps};
 
 /// When to stop, besides when the sources end.
 #[derive(Clone, Copy, Debug, Default)]
@@ -83,13 +86,22 @@ pub struct Outcome {
 /// Runs paths to their end.
 pub fn run(paths: Vec<Path>, until: Until<'_>) -> sys::Result<Outcome> {
     let begin = sys::clock::monotonic();
-    let done = Arc::new(EventFd::new()?);
-    let (ended, remains) = mpsc::channel();
+    let steps = paths.first().map_or_else(Steps::default, |path| path.steps.clone());
+    let logs: Vec<Steps> = paths.iter().map(|path| path.steps.clone()).collect();
+    let manned = Manned::all(&paths, &steps);
+    let Manned { crews, threads, done, remains, running } = match manned {
+        Ok(manned) => manned,
+        Err(error) => {
+            drop(paths);
+            logs.iter().for_each(Steps::back_to_beginning);
+            return Err(error);
+        }
+    };
+    logs.iter().for_each(Steps::keep);
     let mut controls = Vec::new();
-    let running = Arc::new(AtomicUsize::new(0));
     let mut kernels = Vec::new();
     let mut lives = Vec::new();
-    for (number, path) in paths.into_iter().enumerate() {
+    for ((path, crew), threads) in paths.into_iter().zip(crews).zip(threads) {
         kernels.push(path.kernels);
         controls.push(Arc::clone(&path.control));
         lives.push(path.live);
@@ -97,27 +109,17 @@ pub fn run(paths: Vec<Path>, until: Until<'_>) -> sys::Result<Outcome> {
             // The first pass says that there are sources.
             path.control.ask();
         }
-        let crew = Crew {
-            number,
-            next: Arc::new(AtomicUsize::new(path.spaces.len())),
-            control: Arc::clone(&path.control),
-            ended: ended.clone(),
-            done: Arc::clone(&done),
-            running: Arc::clone(&running),
-        };
-        for (place, space) in path.spaces.into_iter().enumerate().rev() {
-            let started = crew.start(space.name.clone(), place).map(|thread| thread.go(space));
-            if let Err(error) = started {
-                controls.iter().for_each(|control| control.stop());
-                return Err(error);
-            }
+        for (space, thread) in path.spaces.into_iter().zip(threads).rev() {
+            steps.pass(&space.name);
+            thread.go(space);
         }
         if let Some(live) = lives.last() {
             live.is_run_by(Some(crew));
         }
     }
-    drop(ended);
+    steps.pass("all runs");
     let stopped = wait(&controls, until, begin, &done, &remains, &running);
+    steps.pass("all has ended");
     lives.iter().for_each(|live| live.is_run_by(None));
     let mut all = stopped.remains;
     all.sort_by_key(|(number, place, _)| (*number, *place));
@@ -138,20 +140,70 @@ pub(crate) struct Crew {
     running: Arc<AtomicUsize>,
 }
 
-/// A thread that waits for its space. It ends if none comes.
+/// A thread that waits for its space. It has ended when this is dropped and none came.
 #[derive(Debug)]
 pub(crate) struct Thread {
-    give: mpsc::Sender<Space>,
+    give: Option<mpsc::Sender<Space>>,
+    handle: Option<JoinHandle<()>>,
     running: Arc<AtomicUsize>,
 }
 
 impl Thread {
     /// Runs this space.
-    pub(crate) fn go(self, space: Space) {
+    pub(crate) fn go(mut self, space: Space) {
         // Counted before it can end: who waits for all does not miss it.
         self.running.fetch_add(1, Ordering::Relaxed);
+        self.handle = None;
         // It waits for this.
-        let _ = self.give.send(space);
+        if let Some(give) = self.give.take() {
+            let _ = give.send(space);
+        }
+    }
+}
+
+impl Drop for Thread {
+    fn drop(&mut self) {
+        self.give = None;
+        // A thread that has no space does nothing that could fail.
+        let _ = self.handle.take().map(JoinHandle::join);
+    }
+}
+
+/// A thread for each space of paths that are about to run.
+struct Manned {
+    /// By path, as what follows.
+    crews: Vec<Crew>,
+    threads: Vec<Vec<Thread>>,
+    done: Arc<EventFd>,
+    remains: mpsc::Receiver<Ended>,
+    running: Arc<AtomicUsize>,
+}
+
+impl Manned {
+    fn all(paths: &[Path], steps: &Steps) -> sys::Result<Self> {
+        steps.take(Makes::Descriptor, "what tells that spaces have ended")?;
+        let done = Arc::new(EventFd::new()?);
+        let (ended, remains) = mpsc::channel();
+        let running = Arc::new(AtomicUsize::new(0));
+        let crew = |(number, path): (usize, &Path)| Crew {
+            number,
+            next: Arc::new(AtomicUsize::new(path.spaces.len())),
+            control: Arc::clone(&path.control),
+            ended: ended.clone(),
+            done: Arc::clone(&done),
+            running: Arc::clone(&running),
+        };
+        let crews: Vec<Crew> = paths.iter().enumerate().map(crew).collect();
+        let of_path = |(crew, path): (&Crew, &Path)| {
+            let spaces = path.spaces.iter().enumerate();
+            let thread = |(place, space): (usize, &Space)| {
+                steps.take(Makes::Thread, &space.name)?;
+                crew.start(space.name.clone(), place)
+            };
+            spaces.map(thread).collect::<sys::Result<Vec<Thread>>>()
+        };
+        let threads = crews.iter().zip(paths).map(of_path).collect::<sys::Result<_>>()?;
+        Ok(Self { crews, threads, done, remains, running })
     }
 }
 
@@ -177,8 +229,9 @@ impl Crew {
         let refused = |error: std::io::Error| {
             sys::Error::new("clone", "a thread", error.raw_os_error().unwrap_or(0))
         };
-        std::thread::Builder::new().name(name).spawn(body).map_err(refused)?;
-        Ok(Thread { give, running: Arc::clone(&self.running) })
+        let handle = std::thread::Builder::new().name(name).spawn(body).map_err(refused)?;
+        let (give, handle) = (Some(give), Some(handle));
+        Ok(Thread { give, handle, running: Arc::clone(&self.running) })
     }
 }
 
@@ -190,6 +243,7 @@ pub fn run_alone(paths: Vec<Path>) -> Outcome {
     let mut ended: Vec<Ended> = Vec::new();
     let mut kernels = Vec::new();
     let lives: Vec<_> = paths.iter().map(Path::live).collect();
+    paths.iter().for_each(|path| path.steps.keep());
     for (number, path) in paths.into_iter().enumerate() {
         kernels.push(path.kernels);
         let mut spaces: Vec<Option<Space>> = path.spaces.into_iter().map(Some).collect();

@@ -11,6 +11,7 @@ use std::fs::{DirBuilder, File, OpenOptions};
 use std::io::{ErrorKind, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use sys::steps::UNLOGGED;
 
 /// How many files of one process may lie in a folder.
 const FILES_MAX: usize = 1000;
@@ -82,6 +83,7 @@ fn capture(suspect: &Suspect, path: &str) -> Result<(), Failure> {
         latency: None,
         force: false,
         lent: &[],
+        steps: &UNLOGGED,
     };
     let mut sink = (entry.open)(&opening)?;
     let mut batch = Batch::empty();

@@ -52,7 +52,7 @@ fn recorded(
 ) -> (Outcome, String) {
     let (plan, machine) = planned(text);
     let head = Head::new(text, &plan, &machine, settings.count);
-    let recording = Recording::create(record, &head, most).unwrap();
+    let recording = Recording::create(record, &head, most, &sys::steps::UNLOGGED).unwrap();
     let tape = Tape::Record(std::sync::Arc::clone(&recording));
     let extras = Extras { tape, into: Some(into.to_owned()), ..Extras::default() };
     let paths = build_with(&plan, settings, &Points::default(), &extras).expect("spaces");

@@ -34,6 +34,7 @@ pub mod process;
 pub mod revoke;
 pub mod service;
 pub mod signal;
+pub mod steps;
 pub mod usage;
 pub mod watcher;
 pub mod xdp;

@@ -29,6 +29,7 @@ use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use sys::group::{Ended, Group};
+use sys::steps::Makes;
 
 /// The shell that understands a command.
 const SHELL: &str = "/bin/sh";
@@ -154,8 +155,9 @@ fn start(opening: &Opening<'_>, stands: Stands) -> Result<Started, Failure> {
     shell.arg("-c").arg(command);
     shell.stdin(pipe_at(Stands::Head, Stdio::null));
     shell.stdout(pipe_at(Stands::End, Stdio::inherit));
-    let mut group = Group::start(&mut shell)
-        .map_err(|error| Failure::new("start", SHELL, reason(&error.into())))?;
+    let refused = |error: sys::Error| Failure::new("start", SHELL, reason(&error.into()));
+    opening.steps.take(Makes::Thread, command).map_err(refused)?;
+    let mut group = Group::start(&mut shell).map_err(refused)?;
     let (input, output) = (group.take_input(), group.take_output());
     let process = Arc::new(Process {
         command: command.to_owned(),
@@ -164,6 +166,7 @@ fn start(opening: &Opening<'_>, stands: Stands) -> Result<Started, Failure> {
         deaf: AtomicBool::new(false),
         released: AtomicBool::new(false),
     });
+    opening.steps.take(Makes::Descriptor, "a way to its pipes").map_err(refused)?;
     let input = input.map(|pipe| Input::new(pipe, Arc::clone(&process)));
     let output = output.map(|pipe| {
         let target = format!("what {command:?} writes");

@@ -314,6 +314,7 @@ mod tests {
     use abi::Class;
     use filter::{Classes, ValueRange};
     use serde_json::{Value, json};
+    use sys::steps::UNLOGGED;
     use wire::record::{Field, Kind};
 
     fn lines(payload: &str, change: fn(&mut Opening<'_>), blocks: &[Block<'_>]) -> Vec<Value> {
@@ -322,7 +323,7 @@ mod tests {
         let mut opening = opening(&given, &origins);
         change(&mut opening);
         let dir = TempDir::new();
-        let mut json = Json::new(&opening, Out::create(&dir.path("out")).unwrap());
+        let mut json = Json::new(&opening, Out::create(&dir.path("out"), &UNLOGGED).unwrap());
         json.take(&batch(blocks), 0).unwrap();
         json.finish().unwrap();
         let text = std::fs::read_to_string(dir.path("out")).unwrap();

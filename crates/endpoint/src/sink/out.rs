@@ -3,7 +3,8 @@
 //! In: the bytes of one block after another. Out: one write per 64 KB, or when somebody wants to
 //! see what is there. After a failure [`Out::written`] tells exactly how many blocks left in whole,
 //! which is what the ledger needs. A file is emptied at the first write, not when it is opened, so
-//! that a request that fails elsewhere leaves the old contents. Regular files are locked while they
+//! that a request that fails elsewhere leaves the old contents; one that was made for it goes again
+//! as long as it is empty. Regular files are locked while they
 //! are written, so that nobody writes into the capture that a `replay` still reads.
 
 use crate::Failure;
@@ -13,6 +14,9 @@ use rustix::event::{PollFd, PollFlags, poll};
 use std::fs::{File, OpenOptions, TryLockError};
 use std::io::{self, ErrorKind, IsTerminal, Write};
 use std::os::fd::AsFd;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Path, PathBuf};
+use sys::steps::{Makes, Steps};
 
 /// How many bytes are gathered before they are written.
 const FULL: usize = 64 * 1024;
@@ -50,24 +54,28 @@ impl Out {
     }
 
     /// The file with this name, made if it is missing; `-` is standard output.
-    pub(crate) fn create(path: &str) -> Result<Self, Failure> {
+    pub(crate) fn create(path: &str, steps: &Steps) -> Result<Self, Failure> {
         if path == "-" {
             return Self::stdout();
         }
-        let mut out = Self::open(path, OpenOptions::new().write(true))?;
+        let mut out = Self::open(path, OpenOptions::new().write(true), steps)?;
         out.replaces = out.locked;
         Ok(out)
     }
 
     /// The file with this name, made if it is missing, to be written behind what is in it; `-` is
     /// standard output.
-    pub(crate) fn append(path: &str) -> Result<Self, Failure> {
-        if path == "-" { Self::stdout() } else { Self::open(path, OpenOptions::new().append(true)) }
+    pub(crate) fn append(path: &str, steps: &Steps) -> Result<Self, Failure> {
+        match path {
+            "-" => Self::stdout(),
+            _ => Self::open(path, OpenOptions::new().append(true), steps),
+        }
     }
 
-    fn open(path: &str, options: &mut OpenOptions) -> Result<Self, Failure> {
-        let opened = options.create(true).truncate(false).open(path);
-        let file = opened.map_err(|error| failed("open", path, &error))?;
+    fn open(path: &str, options: &mut OpenOptions, steps: &Steps) -> Result<Self, Failure> {
+        let cannot = |error: io::Error| failed("open", path, &error);
+        steps.take(Makes::File, path).map_err(|error| cannot(error.into()))?;
+        let file = made(path, options, steps).map_err(cannot)?;
         let regular = file.metadata().is_ok_and(|meta| meta.is_file());
         if regular && matches!(file.try_lock(), Err(TryLockError::WouldBlock)) {
             let why = "it is being read or written by a running request";
@@ -157,6 +165,37 @@ impl Drop for Out {
     }
 }
 
+/// The file with this name. One that is made for this is noted to be taken back.
+pub(crate) fn made(path: &str, options: &mut OpenOptions, steps: &Steps) -> io::Result<File> {
+    match options.create_new(true).open(path) {
+        Ok(file) => {
+            takes_back(&file, Path::new(path).to_owned(), steps)?;
+            Ok(file)
+        }
+        // Also a link to what is not there, which is followed.
+        Err(error) if error.kind() == ErrorKind::AlreadyExists => {
+            options.create_new(false).create(true).truncate(false).open(path)
+        }
+        Err(error) => Err(error),
+    }
+}
+
+/// Notes that a file goes again that has been made under this name, unless somebody has written
+/// into it, or put another in its place.
+pub(crate) fn takes_back(file: &File, path: PathBuf, steps: &Steps) -> io::Result<()> {
+    let made = file.metadata()?;
+    let path = std::path::absolute(path)?;
+    steps.undo(format!("file {}", path.display()), move || {
+        let still = std::fs::symlink_metadata(&path);
+        let same = |now: &std::fs::Metadata| (now.dev(), now.ino()) == (made.dev(), made.ino());
+        if still.is_ok_and(|now| same(&now) && now.len() == 0) {
+            // Who made it meanwhile impossible to remove it wants it to stay.
+            let _ = std::fs::remove_file(&path);
+        }
+    });
+    Ok(())
+}
+
 /// Writes all bytes, waiting where the descriptor does not block; answers how many were written.
 fn write_all(file: &mut File, bytes: &[u8]) -> (usize, io::Result<()>) {
     let mut done = 0;
@@ -186,6 +225,7 @@ mod tests {
     use super::*;
     use crate::testing::TempDir;
     use std::io::Read;
+    use sys::steps::UNLOGGED;
 
     fn on_pipe() -> (io::PipeReader, Out) {
         let (reader, writer) = io::pipe().unwrap();
@@ -204,7 +244,7 @@ mod tests {
     fn small_blocks_wait_for_a_flush_and_many_do_not() {
         let dir = TempDir::new();
         let path = dir.path("out");
-        let mut out = Out::create(&path).unwrap();
+        let mut out = Out::create(&path, &UNLOGGED).unwrap();
         block(&mut out, b"one").unwrap();
         assert_eq!(std::fs::read(&path).unwrap(), b"");
         block(&mut out, &[b'x'; FULL]).unwrap();
@@ -220,9 +260,9 @@ mod tests {
         let dir = TempDir::new();
         let path = dir.path("old");
         std::fs::write(&path, "old contents").unwrap();
-        drop(Out::create(&path).unwrap());
+        drop(Out::create(&path, &UNLOGGED).unwrap());
         assert_eq!(std::fs::read(&path).unwrap(), b"old contents");
-        let mut out = Out::create(&path).unwrap();
+        let mut out = Out::create(&path, &UNLOGGED).unwrap();
         block(&mut out, b"new").unwrap();
         out.flush().unwrap();
         assert_eq!(std::fs::read(&path).unwrap(), b"new");
@@ -233,8 +273,8 @@ mod tests {
         let dir = TempDir::new();
         let path = dir.path("log");
         for text in [b"one\n", b"two\n"] {
-            let mut out = Out::append(&path).unwrap();
-            let busy = Out::create(&path).unwrap_err().to_string();
+            let mut out = Out::append(&path, &UNLOGGED).unwrap();
+            let busy = Out::create(&path, &UNLOGGED).unwrap_err().to_string();
             assert!(busy.contains("running request"), "{busy}");
             block(&mut out, text).unwrap();
             out.flush().unwrap();
@@ -249,7 +289,7 @@ mod tests {
         testkit::closed(&out.file);
         block(&mut out, b"nobody reads this").unwrap();
         assert!(out.flush().unwrap_err().quiet);
-        let mut out = Out::create("/dev/full").unwrap();
+        let mut out = Out::create("/dev/full", &UNLOGGED).unwrap();
         block(&mut out, b"too much").unwrap();
         let failure = out.flush().unwrap_err();
         assert!(!failure.quiet);
@@ -286,7 +326,7 @@ mod tests {
         std::fs::write(&path, "in use").unwrap();
         let reader = File::open(&path).unwrap();
         reader.try_lock_shared().unwrap();
-        let failure = Out::create(&path).unwrap_err();
+        let failure = Out::create(&path, &UNLOGGED).unwrap_err();
         assert!(failure.to_string().contains("being read or written"), "{failure}");
         assert_eq!(std::fs::read(&path).unwrap(), b"in use");
     }

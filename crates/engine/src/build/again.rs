@@ -8,7 +8,7 @@
 use super::running::{Ids, Part, Rising, RunningRing, RunningSpace};
 use super::{
     BATCH, BuildError, Builder, Draft, Extras, Parts, PoolConfig, Settings, Space, Succession,
-    bell, between, inside, intake_for, pool, programs,
+    bell, between, inside, intake_for, programs,
 };
 use crate::kernel::point::Points;
 use crate::space::assemble::Assembly;
@@ -81,7 +81,7 @@ pub(crate) fn prepare(
                 return Err(BuildError::Unexpected(what));
             }
             Some(known) => (Some(known.clone()), Arc::clone(&known.bell)),
-            None => (None, Arc::new(bell(plan, *space)?)),
+            None => (None, Arc::new(bell(plan, *space, &extras.steps)?)),
         });
     }
     // What begins in the kernel is there already: those who hold it put others in its place.
@@ -158,8 +158,8 @@ impl Builder<'_> {
             name: self.name(place),
             nodes,
             shape,
-            intakes: vec![pool(intake_for(PoolConfig::default().segment))?],
-            work: pool(PoolConfig::default())?,
+            intakes: vec![self.pool(intake_for(PoolConfig::default().segment))?],
+            work: self.pool(PoolConfig::default())?,
             inputs: Vec::new(),
             left: again.part.left.clone(),
             timed: self.settings.timed,

@@ -16,6 +16,7 @@ use filter::Counts;
 use pipeline::graph::NodeId;
 use pipeline::plan::{Plan, PlannedEdge, RingPlan};
 use std::sync::Arc;
+use sys::steps::{Makes, Steps};
 
 /// A ring that has been made and not yet been put between two nodes.
 ///
@@ -31,8 +32,12 @@ pub(super) struct Ends {
 }
 
 /// What a space sleeps on: where it reads descriptors, whoever rings must wake it too.
-pub(super) fn bell(plan: &Plan, space: usize) -> sys::Result<Bell> {
-    if reads(plan, space) { Bell::with_alarm() } else { Ok(Bell::new()) }
+pub(super) fn bell(plan: &Plan, space: usize, steps: &Steps) -> sys::Result<Bell> {
+    if !reads(plan, space) {
+        return Ok(Bell::new());
+    }
+    steps.take(Makes::Descriptor, "a bell")?;
+    Bell::with_alarm()
 }
 
 /// Whether a space may sleep on descriptors.
@@ -137,6 +142,7 @@ impl Builder<'_> {
         };
         let config = RingConfig { entries, lanes, ..RingConfig::default() };
         let (near, far) = (Arc::clone(&self.bells[near]), Arc::clone(&self.bells[far]));
+        self.extras.steps.take(Makes::Memory, "a ring between spaces")?;
         let made = crossing(&config, Arc::clone(&near), &[Arc::clone(&far)]);
         let (writer, mut readers) =
             made.map_err(|fault| BuildError::Unexpected(fault.to_string()))?;

@@ -22,6 +22,7 @@ use pipeline::ClassSet;
 use pipeline::graph::NodeId;
 use pipeline::plan::Copied;
 use std::sync::Arc;
+use sys::steps::Makes;
 
 /// What the copies of a chain have between their spaces, until it has found its place.
 pub(super) struct Shared {
@@ -102,6 +103,7 @@ impl Builder<'_> {
         let entries = copied.ring.entries;
         let config = RingConfig { entries, lanes: Lanes::Marks, ..RingConfig::default() };
         let (near, far) = (Arc::clone(&self.bells[near]), Arc::clone(&self.bells[far]));
+        self.extras.steps.take(Makes::Memory, "a ring of a copy")?;
         let made = crossing(&config, Arc::clone(&near), &[Arc::clone(&far)]);
         let (writer, mut readers) =
             made.map_err(|fault| BuildError::Unexpected(fault.to_string()))?;

@@ -95,7 +95,7 @@ impl Builder<'_> {
             let origin = u16::try_from(origin).unwrap_or(u16::MAX);
             let build = |wanted: &Wanted<'_>| Kernel::build(wanted);
             let (kernel, mut source) = self.wanted((first, planned), origin, build)?;
-            let intake = draft.intake(source.lends())?;
+            let intake = draft.intake(source.lends(), &self.extras.steps)?;
             let local = self.hands_over(first, (source, intake), locals, draft);
             draft.kernels.push((local, kernel));
         }
@@ -124,7 +124,7 @@ impl Builder<'_> {
             let known = &kernels[kernel];
             let follow = |wanted: &Wanted<'_>| known.successor(wanted);
             let (next, source) = self.wanted((first, planned), known.era.origin(), follow)?;
-            let intake = draft.own(intake_for(source.block_max()))?;
+            let intake = draft.own(intake_for(source.block_max()), &self.extras.steps)?;
             let local = self.hands_over(first, (source, intake), locals, draft);
             draft.successors.push((local, Succession { kernel, first: number, next }));
         }

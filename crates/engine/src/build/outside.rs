@@ -17,6 +17,7 @@ use std::os::unix::fs::DirBuilderExt;
 use std::path::{Component, Path, PathBuf};
 use std::sync::Arc;
 use sys::memory::Lender;
+use sys::steps::Makes;
 
 /// What is needed to open anything.
 pub(super) struct Outside<'p> {
@@ -35,6 +36,7 @@ impl Outside<'_> {
             return Ok(Part::Source(SourcePart { source, ended: false }));
         }
         let name = used.description.name;
+        self.extras.steps.take(Makes::Descriptor, name)?;
         let own = self.settings.sources.iter().find(|entry| entry.description.name == name);
         let entry = own
             .or_else(|| endpoint::catalog::source(name))
@@ -78,10 +80,12 @@ impl Outside<'_> {
             latency: self.plan.graph.options.number("latency"),
             force: false,
             lent,
+            steps: &self.extras.steps,
         };
         let silent = self.extras.silent || self.is_played() && used.description.name == "tx";
         let name = if silent { "discard" } else { used.description.name };
         let own = self.settings.sinks.iter().find(|entry| entry.description.name == name);
+        self.extras.steps.take(Makes::Descriptor, name)?;
         let entry =
             own.or_else(|| endpoint::catalog::sink(name)).ok_or_else(|| missing("sink", name))?;
         let sink = (entry.open)(&opening).map_err(at(id))?;
@@ -106,6 +110,7 @@ impl Outside<'_> {
             latency: self.plan.graph.options.number("latency"),
             force: self.plan.graph.options.flag("force"),
             lent: &[],
+            steps: &self.extras.steps,
         }
     }
 }

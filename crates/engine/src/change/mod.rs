@@ -19,7 +19,7 @@
 mod identity;
 mod switch;
 
-use crate::build::running::{Ids, RunningSpace, State, Whole};
+use crate::build::running::{Ids, RunningSpace, State};
 use crate::build::{Again, BuildError, Extras, Prepared, Settings, prepare};
 use crate::catalogue::House;
 use crate::live::{Live, NotTaken};
@@ -35,6 +35,7 @@ use pipeline::plan::{Machine, Plan, Refused, Unplaceable};
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
+use sys::steps::Steps;
 
 /// What the ledger says of a switch.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
@@ -159,8 +160,12 @@ pub fn change(
     let mut graph = graph;
     // What runs has no copies, and cannot get any.
     graph.options.set("parallel", filter::Value::Text("no".to_owned()));
-    let mut changed = Changed::prepare_as_taken((&graph, &edited), &state, machine, whole)?;
+    // What this fails to make is taken back, and nothing else.
+    let extras = Extras { steps: Steps::default(), ..whole.extras.clone() };
+    let with = (whole.settings, &extras);
+    let mut changed = Changed::prepare_as_taken((&graph, &edited), &state, machine, with)?;
     let mut switched = changed.switch(&state, limit)?;
+    extras.steps.keep();
     switched.text = edited.text;
     let gone =
         |number: &usize| state.ids.nodes.contains(number) && !changed.ids.nodes.contains(number);
@@ -189,18 +194,19 @@ impl Changed {
         (graph, edited): (&Graph, &Edited),
         state: &State,
         machine: &Machine,
-        whole: &Whole,
+        with: (Settings, &Extras),
     ) -> Result<Self, Unchanged> {
         let mut refused: Vec<Refused> = Vec::new();
         loop {
             let matched = Matched::plan(graph, edited, state, (machine, &refused));
             let matched = matched.map_err(Unchanged::Unplaceable)?;
             matched.may_be(state)?;
-            match Self::prepare(matched, state, (whole.settings, &whole.extras)) {
+            match Self::prepare(matched, state, with) {
                 Err(Unchanged::Build(BuildError::Refused(why)))
                     if graph.node(why.node).kind() != Some(Kind::Source)
                         && !refused.iter().any(|known| known.node == why.node) =>
                 {
+                    with.1.steps.back_to_beginning();
                     refused.push(why);
                 }
                 done => return done,

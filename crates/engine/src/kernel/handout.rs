@@ -190,7 +190,8 @@ impl Points {
             return Err(refused(source, why.to_owned()));
         }
         let refuses = Refuses::Nothing;
-        let asked = Asked { graph, planned, nodes: &part.nodes, source, hardened, refuses };
+        let (nodes, steps) = (&part.nodes, &self.steps);
+        let asked = Asked { graph, planned, nodes, source, hardened, refuses, steps };
         let tree = asked.print();
         let new = asked.new_line(owner)?;
         let bytes = |shape: Shape| shape.size().map_or(0, u64::from);

@@ -4,6 +4,7 @@
 use ebpf::insn;
 use std::os::fd::{AsFd as _, AsRawFd as _};
 use sys::bpf::{Function, Kind, License, Line, Linkage, Load, Map, Program, Source, Types};
+use sys::steps::{Makes, Steps};
 
 /// A program that the kernel has taken, and its own maps; none in the place of one that was there.
 #[derive(Debug)]
@@ -54,6 +55,7 @@ pub(super) fn load<'k>(
     program: &ebpf::Program,
     how: How,
     given: &[i32],
+    steps: &Steps,
     kept: impl Fn(&ebpf::Word) -> Option<&'k Map>,
 ) -> Result<Loaded, Failed> {
     let mut maps = Vec::new();
@@ -65,6 +67,7 @@ pub(super) fn load<'k>(
             maps.push(None);
             continue;
         }
+        steps.take(Makes::Memory, "a map").map_err(Failed::because)?;
         let made = match spec.programs {
             0 => Map::array(&spec.name, spec.value_size, 1, spec.mappable),
             programs => Map::programs(&spec.name, programs),
@@ -79,6 +82,7 @@ pub(super) fn load<'k>(
     let links = program.maps.iter().position(|spec| spec.programs > 0);
     let links = links.and_then(|at| maps.get(at)?.as_ref());
     for (number, part) in (0..).zip(parts) {
+        steps.take(Makes::Program, "a part of a program").map_err(Failed::because)?;
         let code = insn::encode(&part);
         let How { kind, license, fragments, device } = how;
         let part = Load { license, fragments, device, ..Load::new(kind, NAME, &code) };
@@ -86,6 +90,7 @@ pub(super) fn load<'k>(
         let put = links.ok_or_else(missing)?.set_descriptor(number, part.as_fd());
         put.map_err(Failed::because)?;
     }
+    steps.take(Makes::Program, "a program").map_err(Failed::because)?;
     let code = program.relocate(&descriptors).ok_or_else(missing)?;
     let code = insn::encode(&code);
     let How { kind, license, fragments, device } = how;

@@ -35,11 +35,12 @@ use endpoint::{Opening, Source};
 use handout::Ended;
 use pipeline::graph::{Graph, NodeId};
 use pipeline::plan::{KernelRing, Program as Planned, Refused};
-use point::{New, Points, Steps};
+use point::{New, Points};
 use std::fmt;
 use std::sync::Arc;
 use sys::bpf::ring::place;
 use sys::bpf::{RingBuffer, Rings, Shape, Statistics};
+use sys::steps::Steps;
 use tree::{Step, Tree};
 
 /// What the kernel would not take, and whose fault it is.
@@ -117,6 +118,8 @@ pub struct Asked<'p> {
     pub hardened: bool,
     /// What a test has the kernel refuse.
     pub refuses: Refuses,
+    /// Is told each step.
+    pub steps: &'p Steps,
 }
 
 /// A line that runs in the kernel.
@@ -184,8 +187,6 @@ pub enum Refuses {
     Attaching,
     /// The code of this filter.
     Filter(&'static str),
-    /// The step of this number, of those in which a line is added.
-    Step(u32),
 }
 
 /// What a kernel space is built from.
@@ -276,7 +277,8 @@ impl<'p> Wanted<'p> {
     fn asked(&self) -> Asked<'p> {
         let Wanted { graph, planned, hardened, refuses, .. } = *self;
         let source = self.sources().first().copied().unwrap_or(NodeId(0));
-        Asked { graph, planned, nodes: self.nodes, source, hardened, refuses }
+        let (nodes, steps) = (self.nodes, self.opening.steps);
+        Asked { graph, planned, nodes, source, hardened, refuses, steps }
     }
 
     /// The sources of this part.
@@ -324,7 +326,7 @@ impl Asked<'_> {
 
     /// The line as a point takes it, for this owner.
     fn new_line(&self, owner: u32) -> Result<New, BuildError> {
-        let Self { graph, planned, source, refuses, .. } = *self;
+        let Self { graph, planned, source, refuses, steps, .. } = *self;
         let tree = self.tree();
         let (ways, most) = (tree.hands.len(), tap::HANDED_MAX);
         if ways > most as usize {
@@ -337,7 +339,16 @@ impl Asked<'_> {
             return Err(BuildError::Refused(refusal));
         }
         let (graph, bell) = (Arc::new(graph.clone()), bell(&planned.ring, shape));
-        Ok(New { owner, graph, tree, source, shape, bell, refuses, states: Vec::new() })
+        Ok(New {
+            owner,
+            graph,
+            tree,
+            source,
+            shape,
+            bell,
+            states: Vec::new(),
+            steps: steps.clone(),
+        })
     }
 }
 
@@ -370,21 +381,13 @@ impl Refuses {
     fn loading(self, tree: &Tree, graph: &Graph, source: NodeId) -> Option<Refusal> {
         let why = TESTED.to_owned();
         match self {
-            Self::Nothing | Self::Step(_) => None,
+            Self::Nothing => None,
             Self::Loading | Self::Attaching => Some(Refusal { node: source, why }),
             Self::Filter(name) => {
                 let mut nodes = tree.steps.iter().filter_map(|step| step.nodes.first());
                 let node = nodes.find(|id| graph.node(**id).name() == name)?;
                 Some(Refusal { node: *node, why })
             }
-        }
-    }
-
-    /// The steps of adding a line, of which one may fail.
-    const fn steps(self) -> Steps {
-        match self {
-            Self::Step(step) => Steps::failing_at(step),
-            _ => Steps::NONE,
         }
     }
 }

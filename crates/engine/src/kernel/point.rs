@@ -19,7 +19,7 @@ mod line;
 mod successor;
 mod version;
 
-pub(crate) use self::line::{New, Steps};
+pub(crate) use self::line::New;
 
 use self::line::{Line, Owned};
 use self::version::{Failure, Version};
@@ -30,11 +30,14 @@ use endpoint::source::kernel::place::{Closed, Place};
 use filter::{Amount, Attach};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use sys::bpf::{Grace, Link, Map};
+use sys::steps::{Makes, Steps, UNLOGGED};
 
 /// The attach points of a process.
 #[derive(Clone, Debug, Default)]
 pub struct Points {
     known: Arc<Mutex<Vec<Weak<Point>>>>,
+    /// Is told each step of adding lines for others.
+    pub(crate) steps: Steps,
 }
 
 /// An attach point at which lines are.
@@ -118,6 +121,12 @@ struct Running {
 }
 
 impl Points {
+    /// Points that tell this log each step of adding a line for others.
+    #[must_use]
+    pub fn telling(steps: Steps) -> Self {
+        Self { steps, ..Self::default() }
+    }
+
     /// The point at which programs for this stand.
     pub(crate) fn at(&self, attach: &Attach, hardened: bool) -> Result<Arc<Point>, Closed> {
         let place = Place::find(attach)?;
@@ -147,15 +156,17 @@ impl Point {
     pub(crate) fn add(self: &Arc<Self>, new: New) -> Result<Lent, Refusal> {
         let source = new.source;
         let refused = |why: String| Refusal { node: source, why };
-        let mut steps = new.refuses.steps();
+        let steps = new.steps.clone();
+        let step =
+            |makes, what| steps.take(makes, what).map_err(|error| refused(error.to_string()));
         let mut state = self.state();
         if !state.lines.is_empty() && state.grace.is_none() {
-            steps.take().map_err(refused)?;
+            step(Makes::Memory, "what waits for programs")?;
             state.begin_to_wait().map_err(refused)?;
         }
         let number = state.numbers;
         state.numbers += 1;
-        let made = Line::make(number, &state.lines, new, &mut steps);
+        let made = Line::make(number, &state.lines, new);
         let (line, bell) = made.map_err(refused)?;
         let rings = Arc::clone(&line.pointers);
         let mut lines: Vec<&Line> = state.lines.iter().filter(|line| !line.leaving).collect();
@@ -164,8 +175,8 @@ impl Point {
             node: failure.node_of(number).unwrap_or(source),
             why: failure.why,
         };
-        let (version, states) = Version::make(self, &lines, &mut steps).map_err(blame)?;
-        steps.take().map_err(refused)?;
+        let (version, states) = Version::make(self, &lines, &steps).map_err(blame)?;
+        step(Makes::Program, "a place at an interface")?;
         let behind_tag = version.behind_tag(number);
         self.put(&mut state, version).map_err(refused)?;
         state.lines.push(line);
@@ -208,7 +219,7 @@ impl Point {
         let gone = if stay.is_empty() {
             true
         } else {
-            let made = Version::make(self, &stay, &mut Steps::failing_at(u32::MAX));
+            let made = Version::make(self, &stay, &UNLOGGED);
             let made = made.map_err(|failure| failure.why);
             let put = made.and_then(|(version, _)| self.put(&mut state, version));
             // Of an interface that is gone so are its programs.

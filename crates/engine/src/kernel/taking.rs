@@ -12,7 +12,7 @@ use super::handout::Ended;
 use super::joint::{Joint, Member};
 use super::load::{Failed, How, Loaded, load};
 use super::tree::Tree;
-use super::{Held, Opened, Refusal, Refuses, TESTED, Wanted};
+use super::{Held, Opened, Refusal, Wanted};
 use crate::build::BuildError;
 use ebpf::Place as At;
 use ebpf::emit::Target;
@@ -26,6 +26,7 @@ use std::os::fd::{AsFd as _, AsRawFd as _};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use sys::bpf::{Kind, License, LoadError, Map};
 use sys::memory::ReadMapping;
+use sys::steps::{Makes, Steps};
 
 /// A program that takes, and what it counts.
 #[derive(Debug)]
@@ -58,6 +59,7 @@ struct Parts<'p> {
     target: Target,
     take: Take,
     desk: &'p Map,
+    steps: &'p Steps,
 }
 
 /// Loads and attaches a program that takes, and opens what it hands on.
@@ -71,9 +73,7 @@ pub(super) fn build(
     if let Some(refusal) = refuses.loading(tree, graph, source) {
         return Err(BuildError::Refused(refusal));
     }
-    if let Refuses::Step(_) = refuses {
-        return Err(refused(TESTED.to_owned()));
-    }
+    let step = |what| opening.steps.take(Makes::Memory, what);
     let joint = Joint::of(&[Member { tree, graph, request: 0 }]);
     let word = |step| joint.word(&[Member { tree, graph, request: 0 }], step);
     let words: Vec<ebpf::Word> = (0..joint.steps.len()).map(word).collect();
@@ -82,12 +82,22 @@ pub(super) fn build(
     let stride = at::END.cast_unsigned().into();
     let hands = u16::try_from(tree.hands.len()).unwrap_or(u16::MAX);
     let take = Take { cpus, stride, tags: None, hands };
+    step("a desk").map_err(|error| refused(error.to_string()))?;
     let desk = Map::array("desk", cpus.saturating_mul(stride), 1, true);
     let desk = desk.map_err(|error| refused(error.to_string()))?;
     let place_of = if hardened { Target::hardened(At::Xdp) } else { Target::from(At::Xdp) };
     let target = place_of.taking();
-    let parts =
-        Parts { graph, tree, joint: &joint, words: &words, source, target, take, desk: &desk };
+    let parts = Parts {
+        graph,
+        tree,
+        joint: &joint,
+        words: &words,
+        source,
+        target,
+        take,
+        desk: &desk,
+        steps: opening.steps,
+    };
     let Assembled { heads, program, .. } = parts.assembled(None).map_err(BuildError::Refused)?;
     if !program.parts.is_empty() {
         // None of those can ask its driver for the tags that it took out.
@@ -117,6 +127,7 @@ pub(super) fn build(
     let Some((code, maps)) = made.last else {
         return Err(BuildError::Unexpected("a program was attached and not made".to_owned()));
     };
+    step("a view of a desk").map_err(BuildError::Machine)?;
     let memory = desk.map_read().map_err(BuildError::Machine)?;
     let ended = OnceLock::new();
     let standing = Standing { desk: memory, _desk: desk, take, joint, words, code, maps, ended };
@@ -145,7 +156,7 @@ impl Parts<'_> {
         };
         // Where a tap has its bell there is nothing.
         let given = [self.desk.as_fd(), self.desk.as_fd(), making.sockets.as_fd()];
-        let loaded = load(&code, how, &given.map(|map| map.as_raw_fd()), |_| None);
+        let loaded = load(&code, how, &given.map(|map| map.as_raw_fd()), self.steps, |_| None);
         let loaded = loaded.map_err(|failed: Failed| {
             let at = self.words.iter().position(|word| failed.is_at(word));
             let node = at.and_then(|step| self.tree.steps.get(step)?.nodes.first().copied());

@@ -7,6 +7,7 @@ use super::*;
 use abi::{Class, ContextLane, DbufId, Entry, Flags, Marks, Place, RichPointer};
 use std::path::PathBuf;
 use std::sync::Arc;
+use sys::steps::UNLOGGED;
 use testkit::Random;
 
 fn head() -> Head {
@@ -47,7 +48,7 @@ type Turns = Vec<(Event, Vec<(Entry, Vec<u8>)>)>;
 /// Events of two spaces with blocks, written in turns; answers what was written.
 fn write(path: &std::path::Path, most: u64) -> (Turns, Summary) {
     let mut random = Random::replayable();
-    let recording = Recording::create(path, &head(), most).unwrap();
+    let recording = Recording::create(path, &head(), most, &UNLOGGED).unwrap();
     recording.name(&["rx eth0".to_owned()]);
     let mut all = Vec::new();
     {
@@ -140,6 +141,7 @@ fn packets(bytes: &[u8]) -> Vec<(u64, u16, Vec<u8>)> {
         latency: None,
         force: false,
         lent: &[],
+        steps: &UNLOGGED,
     };
     let mut source = (entry.open)(&opening).unwrap();
     let mut pool = buffer::pool::Pool::new(DbufId::new(3).unwrap(), Default::default()).unwrap();
@@ -256,7 +258,7 @@ fn a_record_replaces_nothing_and_nobody_else_reads_it() {
     let path = scratch("own");
     let (_, _) = write(&path, 1 << 20);
     assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
-    let refused = Recording::create(&path, &head(), 1 << 20).unwrap_err().to_string();
+    let refused = Recording::create(&path, &head(), 1 << 20, &UNLOGGED).unwrap_err().to_string();
     assert!(refused.contains("file exists; a record replaces nothing"), "{refused}");
     std::fs::remove_file(path).unwrap();
 }

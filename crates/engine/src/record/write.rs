@@ -21,6 +21,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
+use sys::steps::{Makes, Steps};
 
 /// How much a record may hold where nobody says.
 pub const BYTES: u64 = 1 << 30;
@@ -82,10 +83,21 @@ enum Message {
 
 impl Recording {
     /// Begins a record in a new file.
-    pub fn create(path: &Path, head: &Head, bytes_max: u64) -> Result<Arc<Self>, Failure> {
+    pub fn create(
+        path: &Path,
+        head: &Head,
+        bytes_max: u64,
+        steps: &Steps,
+    ) -> Result<Arc<Self>, Failure> {
         let target = path.display().to_string();
+        let step =
+            |makes| steps.take(makes, &target).map_err(|error| refused(&target, &error.into()));
+        step(Makes::File)?;
         let opened = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path);
         let file = opened.map_err(|error| refused(&target, &error))?;
+        let made = path.to_owned();
+        // It is empty, and nobody was told of it.
+        steps.undo(format!("record {target}"), move || drop(std::fs::remove_file(made)));
         let mut first = Vec::new();
         form::section(&mut first);
         form::local(&mut first, Local::Head, |out| {
@@ -99,6 +111,7 @@ impl Recording {
         });
         let bytes = AtomicU64::new(first.len() as u64);
         let (to, from) = sync_channel(WAITING);
+        step(Makes::Thread)?;
         let thread = std::thread::Builder::new().name("record".to_owned());
         let thread = thread.spawn(move || written(file, first, &from));
         let thread = thread.map_err(|error| Failure::new("start", "the writer of a record", error));

@@ -6,12 +6,14 @@
 
 use crate::Failure;
 use crate::fail::failed;
+use crate::sink::out::takes_back;
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use std::fs::{self, File};
 use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::MetadataExt;
+use sys::steps::{Makes, Steps};
 
 /// The name of the table of contents.
 pub(crate) const INDEX: &str = "index.jsonl";
@@ -45,7 +47,9 @@ impl Identity {
 impl Folder {
     /// Opens a directory, which is made if only its last part is missing, and its index for
     /// appending.
-    pub(super) fn open(path: &str) -> Result<(Self, File), Failure> {
+    pub(super) fn open(path: &str, steps: &Steps) -> Result<(Self, File), Failure> {
+        let refused = |error: sys::Error| failed("make", path, &error.into());
+        steps.take(Makes::File, path).map_err(refused)?;
         let made = match fs::create_dir(path) {
             Ok(()) => true,
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => false,
@@ -55,14 +59,20 @@ impl Folder {
             }
             Err(error) => return Err(failed("make", path, &error)),
         };
-        let opened = Self::open_existing(path);
-        if made && opened.is_err() {
-            let _ = fs::remove_dir(path);
+        let mark = steps.mark();
+        if made {
+            let path = std::path::absolute(path).map_err(|error| failed("make", path, &error))?;
+            // Only an empty one can be removed.
+            steps.undo(format!("directory {}", path.display()), move || drop(fs::remove_dir(path)));
+        }
+        let opened = Self::open_existing(path, steps);
+        if opened.is_err() {
+            steps.back_to(mark);
         }
         opened
     }
 
-    fn open_existing(path: &str) -> Result<(Self, File), Failure> {
+    fn open_existing(path: &str, steps: &Steps) -> Result<(Self, File), Failure> {
         let flags = OFlags::DIRECTORY | OFlags::RDONLY | OFlags::CLOEXEC;
         let fd = rustix::fs::open(path, flags, Mode::empty()).map_err(|errno| {
             let failure = failed("open", path, &errno.into());
@@ -74,9 +84,18 @@ impl Folder {
         })?;
         let next = first_free(path).map_err(|error| failed("read", path, &error))?;
         let folder = Self { fd, path: path.to_owned(), next };
-        let index = folder
-            .at(INDEX, OFlags::APPEND | OFlags::CREATE)
-            .map_err(|error| failed("open", &folder.target(INDEX), &error))?;
+        let cannot = |error: io::Error| failed("open", &folder.target(INDEX), &error);
+        steps.take(Makes::File, INDEX).map_err(|error| cannot(error.into()))?;
+        let index = match folder.at(INDEX, OFlags::APPEND | OFlags::CREATE | OFlags::EXCL) {
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
+                folder.at(INDEX, OFlags::APPEND | OFlags::CREATE).map_err(cannot)?
+            }
+            made => {
+                let index = made.map_err(cannot)?;
+                takes_back(&index, folder.target(INDEX).into(), steps).map_err(cannot)?;
+                index
+            }
+        };
         Ok((folder, index))
     }
 
@@ -141,19 +160,20 @@ mod tests {
     use super::*;
     use crate::testing::{TempDir, refused};
     use std::io::Write;
+    use sys::steps::UNLOGGED;
 
     #[test]
     fn numbers_go_on_where_an_earlier_run_stopped() {
         let dir = TempDir::new();
         let path = dir.path("out");
-        let (mut folder, _) = Folder::open(&path).unwrap();
+        let (mut folder, _) = Folder::open(&path, &UNLOGGED).unwrap();
         assert_eq!(folder.create("", "").unwrap().1, "000001");
         assert_eq!(folder.create("-a/../b:c", ".pcap").unwrap().1, "000002-a_.._b_c.pcap");
         fs::write(dir.path("out/000004"), "taken later").unwrap();
         assert_eq!(folder.create("", "").unwrap().1, "000003");
         assert_eq!(folder.create("", "").unwrap().1, "000005");
         fs::write(dir.path("out/17-by-hand"), "").unwrap();
-        let (mut again, _) = Folder::open(&path).unwrap();
+        let (mut again, _) = Folder::open(&path, &UNLOGGED).unwrap();
         assert_eq!(again.create("", "").unwrap().1, "000018");
         assert_eq!(fs::read_to_string(dir.path("out/000004")).unwrap(), "taken later");
     }
@@ -165,10 +185,10 @@ mod tests {
         fs::create_dir(dir.path("out")).unwrap();
         let link = |name: &str| std::os::unix::fs::symlink(dir.path("victim"), dir.path(name));
         link("out/index.jsonl").unwrap();
-        let failure = refused(Folder::open(&dir.path("out"))).to_string();
+        let failure = refused(Folder::open(&dir.path("out"), &UNLOGGED)).to_string();
         assert!(failure.contains("index.jsonl"), "{failure}");
         fs::remove_file(dir.path("out/index.jsonl")).unwrap();
-        let (mut folder, _) = Folder::open(&dir.path("out")).unwrap();
+        let (mut folder, _) = Folder::open(&dir.path("out"), &UNLOGGED).unwrap();
         link("out/000001").unwrap();
         assert_eq!(folder.create("", "").unwrap().1, "000002");
         let (file, name) = folder.create("", "").unwrap();
@@ -189,7 +209,7 @@ mod tests {
     fn what_cannot_be_a_directory_is_told() {
         let dir = TempDir::new();
         fs::write(dir.path("file"), "").unwrap();
-        let told = |path: &str| refused(Folder::open(path)).to_string();
+        let told = |path: &str| refused(Folder::open(path, &UNLOGGED)).to_string();
         assert!(told(&dir.path("file")).contains("not a directory"));
         assert!(told(&dir.path("a/b")).ends_with("with mkdir -p"));
         assert!(!told("/proc/self").is_empty(), "nothing can be created there, not even by root");

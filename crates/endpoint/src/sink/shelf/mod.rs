@@ -96,7 +96,7 @@ impl Shelf {
             let given = opening.arguments.number(name);
             given.map_or(otherwise, |n| usize::try_from(n).unwrap_or(otherwise))
         };
-        let (folder, index) = Folder::open(path)?;
+        let (folder, index) = Folder::open(path, opening.steps)?;
         Ok(Self {
             index: Index::new(index, folder.target(INDEX)),
             folder,

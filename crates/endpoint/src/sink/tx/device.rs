@@ -11,6 +11,7 @@ use std::time::Duration;
 use sys::memory::Lender;
 use sys::net::{Interface, Links};
 use sys::packet::{Qdisc, Sender, Sent};
+use sys::steps::Makes;
 use wire::link::LinkType;
 
 /// An interface with the way into it.
@@ -44,8 +45,11 @@ impl Device {
             return Err(Failure::new(CALL, name, why).hint("with `by=xdp` goes `qdisc=no`"));
         }
         interface::within(arguments.text("netns"), || {
-            let (found, link) = interface::named(CALL, name)?;
             let failed = |error| interface::failed(CALL, name, &error);
+            let step = |what| opening.steps.take(Makes::Descriptor, what);
+            step("a netlink socket").map_err(failed)?;
+            let (found, link) = interface::named(CALL, name)?;
+            step("a socket that sends").map_err(failed)?;
             let ring = match (qdisc, by) {
                 (Qdisc::Through, _) | (_, "packet") => None,
                 (_, "xdp") => Some(ring(&found, link, opening.lent).map_err(failed)?),

@@ -13,6 +13,7 @@ use std::path::Path;
 use std::sync::Arc;
 use sys::net::{Interface, Links};
 use sys::packet::{Instruction, Ring, Shape, Socket};
+use sys::steps::{Makes, Steps};
 
 /// Bytes of a segment: the largest frame that generic receive offload makes by default fits in, and
 /// the two or three that are in use at a time stay in a second-level cache.
@@ -46,6 +47,7 @@ pub(super) struct Asked<'a> {
     pub(super) ahead: Option<&'a Arguments>,
     /// How long a frame may wait for others, in ns.
     pub(super) latency: Option<Time>,
+    pub(super) steps: &'a Steps,
 }
 
 /// An interface that is being watched.
@@ -73,13 +75,19 @@ impl Device {
     /// Opens in the name space of this thread.
     fn here(asked: &Asked<'_>, name: &str) -> Result<Self, Failure> {
         let cannot = |error| interface::failed(CALL, name, &error);
+        let step = |makes, target| asked.steps.take(makes, target).map_err(cannot);
+        step(Makes::Descriptor, "a netlink socket")?;
         let interface = asked.interface.map(|name| interface::named(CALL, name)).transpose()?;
         let interface = interface.map(|(interface, _)| interface);
         let index = interface.as_ref().map(|interface| interface.index);
         let (ring, filtered) = opened(asked, interface.as_ref()).map_err(cannot)?;
-        let links = || Links::open().map_err(cannot);
+        let links = || {
+            step(Makes::Descriptor, "a netlink socket")?;
+            Links::open().map_err(cannot)
+        };
         let losses = Losses::begin(links()?, index, asked.direction != Direction::Sent);
         let index = index.unwrap_or(ALL);
+        step(Makes::Entry, "an interface")?;
         ring.bind(index).map_err(cannot)?;
         let (ring, name, links) = (Arc::new(ring), name.to_owned(), links()?);
         Ok(Self { ring, losses, name, index, links, filtered })
@@ -138,6 +146,7 @@ fn opened(asked: &Asked<'_>, interface: Option<&Interface>) -> sys::Result<(Ring
     let wait = asked.latency.map_or(RETIRE_MS, |ns| (ns / 1_000_000).clamp(1, RETIRE_MAX));
     let retire_ms = u32::try_from(wait).unwrap_or(1);
     loop {
+        asked.steps.take(Makes::Descriptor, "a packet socket")?;
         let socket = Socket::open()?;
         let filtered = attach(&socket, asked)?;
         if asked.direction == Direction::Received {
@@ -148,7 +157,8 @@ fn opened(asked: &Asked<'_>, interface: Option<&Interface>) -> sys::Result<(Ring
             socket.promiscuous(interface.index)?;
         }
         let shape = Shape { segment: SEGMENT, segments, retire_ms, reserve: 0 };
-        match socket.ring(shape) {
+        let room = asked.steps.take(Makes::Memory, "a ring of the kernel's");
+        match room.and_then(|()| socket.ring(shape)) {
             Err(error) if error.errno == NO_MEMORY && segments > SEGMENTS_MIN => segments /= 2,
             outcome => return outcome.map(|ring| (ring, filtered)),
         }

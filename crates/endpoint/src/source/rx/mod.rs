@@ -163,6 +163,7 @@ fn open(opening: &Opening<'_>, direction: Direction) -> Result<Box<dyn Source>, 
         promiscuous: arguments.flag("promisc"),
         ahead: opening.ahead,
         latency: opening.latency,
+        steps: opening.steps,
     })?;
     Ok(Box::new(Live {
         device,

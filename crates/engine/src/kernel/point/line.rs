@@ -1,6 +1,5 @@
 //! A line at an attach point: what it has for itself, and the frames of its owner.
 
-use super::super::Refuses;
 use super::super::handout::Ended;
 use super::super::joint::{Counted, Member};
 use super::super::tree::Tree;
@@ -10,6 +9,7 @@ use std::os::fd::{AsFd as _, OwnedFd};
 use std::sync::Arc;
 use sys::bpf::ring::place;
 use sys::bpf::{Map, Program, RingBuffer, Rings, Shape};
+use sys::steps::{Makes, Steps};
 
 /// A line to be added.
 #[derive(Debug)]
@@ -21,9 +21,10 @@ pub(crate) struct New {
     pub(crate) source: NodeId,
     pub(crate) shape: Shape,
     pub(crate) bell: Bell,
-    pub(crate) refuses: Refuses,
     /// What filters of it keep that were in another line before, by step.
     pub(crate) states: Vec<(usize, Arc<Map>)>,
+    /// Is told each step of adding it.
+    pub(crate) steps: Steps,
 }
 
 /// A line that is here.
@@ -58,13 +59,10 @@ const BELLS: u32 = 1 << 16;
 
 impl Line {
     /// Makes what a line has for itself, and the ring of its owner if there is none.
-    pub(super) fn make(
-        number: u32,
-        here: &[Self],
-        new: New,
-        steps: &mut Steps,
-    ) -> Result<(Self, RingBuffer), String> {
+    pub(super) fn make(number: u32, here: &[Self], new: New) -> Result<(Self, RingBuffer), String> {
         let told = |error: sys::Error| error.to_string();
+        let steps = new.steps.clone();
+        let step = |what| steps.take(Makes::Memory, what).map_err(told);
         let (of_owner, of_line) = (new.shape.of_owner(), new.shape.of_line());
         let owners = here.iter().map(|line| &line.owner);
         let mut same =
@@ -72,15 +70,15 @@ impl Line {
         let owner = match same.next() {
             Some(owner) => Arc::clone(owner),
             None => {
-                steps.take()?;
+                step("frames of an owner")?;
                 let records = Arc::new(Rings::create("records", of_owner).map_err(told)?);
                 Arc::new(Owned { uid: new.owner, records })
             }
         };
-        steps.take()?;
+        step("pointers of a line")?;
         let pointers = Rings::create("pointers", of_line).map_err(told)?;
         let pointers = pointers.beside(Arc::clone(&owner.records)).map_err(told)?;
-        steps.take()?;
+        step("a bell")?;
         let bell = RingBuffer::create("bell", BELLS).map_err(told)?;
         let bell_map = bell.map().as_fd().try_clone_to_owned();
         let bell_map = bell_map.map_err(|error| error.to_string())?;
@@ -136,31 +134,5 @@ impl Line {
     fn word(&self, at: u32) -> u64 {
         let cpus = 0..self.pointers.shape().cpus;
         cpus.filter_map(|cpu| self.pointers.region(cpu)?.scratch(at)).sum()
-    }
-}
-
-/// Which step of adding a line a test has fail.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Steps {
-    left: Option<u32>,
-}
-
-impl Steps {
-    pub(crate) const NONE: Self = Self { left: None };
-
-    pub(crate) const fn failing_at(step: u32) -> Self {
-        Self { left: Some(step) }
-    }
-
-    /// Goes on to the next step.
-    pub(super) fn take(&mut self) -> Result<(), String> {
-        match &mut self.left {
-            Some(0) => Err(super::super::TESTED.to_owned()),
-            Some(left) => {
-                *left -= 1;
-                Ok(())
-            }
-            None => Ok(()),
-        }
     }
 }

@@ -9,9 +9,10 @@
 
 use super::super::{Lent, Refusal, Succeeds, Successor};
 use super::Standing;
-use super::line::{Line, New, Steps};
+use super::line::{Line, New};
 use super::version::{Failure, States, Version};
 use std::sync::{Arc, OnceLock};
+use sys::steps::{Makes, UNLOGGED};
 
 /// A line that waits.
 #[derive(Debug)]
@@ -41,8 +42,10 @@ pub(super) fn prepare(
     let source = new.source;
     let refused = |why: String| Refusal { node: source, why };
     let point = Arc::clone(&old.point);
-    let mut steps = new.refuses.steps();
+    let steps = new.steps.clone();
+    let step = |makes, what| steps.take(makes, what).map_err(|error| refused(error.to_string()));
     let mut state = point.state();
+    step(Makes::Memory, "what waits for programs")?;
     state.begin_to_wait().map_err(refused)?;
     let number = state.numbers;
     state.numbers += 1;
@@ -55,7 +58,7 @@ pub(super) fn prepare(
             }
         }
     }
-    let made = Line::make(number, &state.lines, new, &mut steps);
+    let made = Line::make(number, &state.lines, new);
     let (line, bell) = made.map_err(refused)?;
     let rings = Arc::clone(&line.pointers);
     let blame = |failure: Failure| Refusal {
@@ -63,8 +66,8 @@ pub(super) fn prepare(
         why: failure.why,
     };
     let lines = in_its_place(&state.lines, old.number, &line);
-    let (version, states) = Version::make(&point, &lines, &mut steps).map_err(blame)?;
-    steps.take().map_err(refused)?;
+    let (version, states) = Version::make(&point, &lines, &steps).map_err(blame)?;
+    step(Makes::Program, "a place at an interface")?;
     let (behind_tag, replaced) = (version.behind_tag(number), state.replaced);
     drop(state);
     let standing = Standing { point: Arc::clone(&point), number, ended: OnceLock::new() };
@@ -90,7 +93,7 @@ impl Succeeds for Waiting {
         if state.replaced != replaced {
             // Others have come or gone since.
             let lines = in_its_place(&state.lines, self.old.number, &line);
-            let made = Version::make(&point, &lines, &mut Steps::failing_at(u32::MAX));
+            let made = Version::make(&point, &lines, &UNLOGGED);
             (version, states) = made.map_err(|failure| failure.why)?;
         }
         point.put(&mut state, version)?;

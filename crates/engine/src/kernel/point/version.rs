@@ -4,7 +4,7 @@ use super::super::assemble::{Assembled, Layout, Misfit, assemble};
 use super::super::joint::{Counted, Joint, Member, Tally};
 use super::super::load::{self, Failed, How, Loaded};
 use super::Point;
-use super::line::{Line, Steps};
+use super::line::Line;
 use ebpf::Place as At;
 use ebpf::emit::tap::{Desk, Outlet, Owner};
 use ebpf::emit::{Target, tap};
@@ -14,6 +14,7 @@ use std::os::fd::{AsFd as _, AsRawFd as _};
 use std::sync::Arc;
 use sys::bpf::{Map, Program};
 use sys::memory::ReadMapping;
+use sys::steps::{Makes, Steps};
 
 /// A program that the kernel has taken, for some lines.
 #[derive(Debug)]
@@ -60,7 +61,7 @@ impl Version {
     pub(super) fn make(
         point: &Point,
         lines: &[&Line],
-        steps: &mut Steps,
+        steps: &Steps,
     ) -> Result<(Self, States), Failure> {
         let lines = by_owner(lines);
         let numbers: Vec<u32> = lines.iter().map(|line| line.number).collect();
@@ -73,7 +74,7 @@ impl Version {
             let Misfit { at, why } = misfit;
             Failure { at: at.map(|(line, node)| (numbers[line], node)), why }
         })?;
-        steps.take().map_err(Failure::because)?;
+        steps.take(Makes::Memory, "a desk").map_err(Failure::because)?;
         let bytes = layout.cpus.saturating_mul(layout.desk.stride);
         let desk = Map::array("desk", bytes, 1, true).map_err(Failure::because)?;
         let words: Vec<ebpf::Word> =
@@ -87,9 +88,9 @@ impl Version {
             let (line, own) = state_of(word)?;
             lines[line].states.iter().find(|(step, _)| *step == own).map(|(_, map)| &**map)
         };
-        steps.take().map_err(Failure::because)?;
+        steps.take(Makes::Program, "a program for lines").map_err(Failure::because)?;
         let descriptors: Vec<i32> = [desk.as_fd().as_raw_fd()].into_iter().chain(given).collect();
-        let made = load::load(&code, How::WATCHES, &descriptors, kept);
+        let made = load::load(&code, How::WATCHES, &descriptors, steps, kept);
         let Loaded { program: loaded, maps } = made.map_err(|failed: Failed| {
             let at = words.iter().position(|word| failed.is_at(word));
             let node = at.map(|step| joint.node(&members, step));
@@ -98,6 +99,7 @@ impl Version {
         })?;
         let numbered = |word: &ebpf::Word| state_of(word).map(|(line, own)| (numbers[line], own));
         let (counters, states, tables) = sorted(&code, maps, numbered);
+        steps.take(Makes::Memory, "a view of a desk").map_err(Failure::because)?;
         let memory = desk.map_read().map_err(Failure::because)?;
         let version = Self {
             loaded,

@@ -17,6 +17,7 @@ use sys::machine::Capabilities;
 use sys::net::{Interface, Links};
 use sys::packet::Socket as PacketSocket;
 use sys::poll::Group;
+use sys::steps::{Makes, Steps};
 use sys::xdp::{Asks, Frames, Receiver, Redirect, Settings};
 use wire::link::LinkType;
 
@@ -62,6 +63,7 @@ pub(super) struct Asked<'a> {
     pub(super) force: bool,
     /// Makes the program; none: one that leads everything here.
     pub(super) make: Option<Maker<'a>>,
+    pub(super) steps: &'a Steps,
 }
 
 /// An interface whose frames come here.
@@ -101,20 +103,29 @@ impl Device {
             is_spared(&found.name, asked.netns.is_none())?;
         }
         let cannot = |error: sys::Error| refused(name, &error);
+        let step = |makes, target| asked.steps.take(makes, target);
         let (frames, queues, fragments) = queues(asked, found.index).map_err(cannot)?;
         let mut queues = queues;
         let count = u32::try_from(queues.len()).unwrap_or(QUEUES_MAX);
-        let promiscuous = asked.promiscuous.then(|| promiscuous(found.index)).transpose();
+        let promiscuous = asked.promiscuous.then(|| {
+            step(Makes::Descriptor, "a packet socket")?;
+            promiscuous(found.index)
+        });
+        let promiscuous = promiscuous.transpose();
         let promiscuous = promiscuous.map_err(cannot)?;
         supply(&frames, &mut queues).map_err(cannot)?;
+        step(Makes::Descriptor, "a group of sockets").map_err(cannot)?;
         let group = Group::new(&queues).map_err(cannot)?;
+        step(Makes::Descriptor, "a netlink socket").map_err(cannot)?;
         let links = Links::open().map_err(cannot)?;
         let losses = Losses::begin(links, Some(found.index), true);
         let lead = |redirect: &Redirect| {
+            step(Makes::Program, "a place at an interface")?;
             let all = (0..count).zip(&queues);
             all.into_iter().try_for_each(|(number, queue)| redirect.lead_to(number, queue))?;
             Ok::<(), Refusal>(())
         };
+        step(Makes::Program, "a program that takes").map_err(cannot)?;
         let placed = match asked.make {
             None => Redirect::place((NAME, count, fragments), found.index, lead),
             Some(make) => {
@@ -224,10 +235,12 @@ fn queues(asked: &Asked<'_>, index: u32) -> sys::Result<(Arc<Frames>, Vec<Receiv
         let queues = u64::from(channels(asked.interface));
         let wanted = (queues * FRAMES_QUEUE).clamp(FRAMES_MIN, FRAMES_MAX).min(memory.max(1024));
         let frames = 1 << bytes.unwrap_or(wanted).clamp(64, 1 << 20).ilog2();
+        asked.steps.take(Makes::Memory, "frames of AF_XDP")?;
         let frames = Frames::create("streamline-take", frames)?;
         frames.reserve(frames.count() / SPARE);
         let entries = u32::try_from(frames.count()).unwrap_or(ENTRIES_MAX).min(ENTRIES_MAX);
         let settings = Settings { fragments, ..Settings::new(index, 0, entries) };
+        asked.steps.take(Makes::Descriptor, "a socket of AF_XDP")?;
         let receiver = patiently(|| Receiver::open(&frames, settings))?;
         Ok((frames, settings, receiver))
     };
@@ -238,6 +251,7 @@ fn queues(asked: &Asked<'_>, index: u32) -> sys::Result<(Arc<Frames>, Vec<Receiv
     };
     let mut queues = vec![receiver];
     for queue in 1..QUEUES_MAX {
+        asked.steps.take(Makes::Descriptor, "a socket of AF_XDP")?;
         match patiently(|| Receiver::open(&frames, Settings { queue, ..settings })) {
             Ok(receiver) => queues.push(receiver),
             // There is no such queue.

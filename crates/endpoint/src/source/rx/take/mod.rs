@@ -94,6 +94,7 @@ impl Taking {
             promiscuous: arguments.flag("promisc"),
             force: opening.force,
             make,
+            steps: opening.steps,
         })?;
         Ok(Self {
             device,

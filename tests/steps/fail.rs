@@ -1,0 +1,193 @@
+//! Each step of an allocation fails once. What this process has is looked at in a process of its
+//! own, where no other test runs beside.
+
+use crate::scratch::Scratch;
+use crate::shapes::{SHAPES, Shape};
+use crate::state::State;
+use engine::build::{Extras, Settings, build_with};
+use engine::catalogue::House;
+use engine::kernel::point::Points;
+use engine::record::{Head, Recording, Tape};
+use engine::run::{Until, run};
+use pipeline::plan::plan;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use sys::steps::{Fault, Steps};
+use testkit::need;
+use testkit::net::{Cable, Pair};
+
+/// How long anything may take to go: a busy machine is slow.
+const LIMIT: Duration = Duration::from_secs(60);
+/// Which shapes the child tries.
+const WHICH: &str = "STREAMLINE_TEST_SHAPES";
+
+#[test]
+fn each_step_of_some_requests_fails_and_the_machine_is_as_before() {
+    in_a_process_of_its_own("always");
+}
+
+#[test]
+#[ignore = "a minute: cargo test -p streamline-tests --test steps -- --ignored each_step_of_all"]
+fn each_step_of_all_requests_fails_and_the_machine_is_as_before() {
+    assert!(SHAPES.len() >= 50, "{} shapes", SHAPES.len());
+    in_a_process_of_its_own("all");
+}
+
+fn in_a_process_of_its_own(which: &str) {
+    if need::bpf().is_none() || need::root().is_none() {
+        return;
+    }
+    let mut child = Command::new(std::env::current_exe().expect("this program"));
+    child.args(["--exact", "--ignored", "--nocapture", "fail::tries_shapes"]);
+    // Sinks that write to standard output would spoil the report of the tests.
+    child.env(WHICH, which).stdin(Stdio::null()).stdout(Stdio::null());
+    assert!(child.status().expect("this program again").success(), "told above");
+}
+
+#[test]
+#[ignore = "is the process of its own, started by other tests"]
+fn tries_shapes() {
+    let Ok(which) = std::env::var(WHICH) else { return };
+    let cable = Cable { addresses: false, ..Cable::default() };
+    let Some(pair) = Pair::new(cable) else { return };
+    let mut house = Trial::new(pair);
+    let (mut shapes, mut steps, mut went_on) = (0, 0, 0);
+    for shape in SHAPES.iter().filter(|shape| shape.always || which == "all") {
+        let (failed, survived) = house.try_each_step(shape);
+        shapes += 1;
+        steps += failed + survived;
+        went_on += survived;
+    }
+    eprintln!("{shapes} requests, {steps} steps failed, {went_on} of them were gone on without");
+}
+
+/// Where requests are tried.
+struct Trial {
+    pair: Pair,
+    /// What requests write.
+    folder: Scratch,
+    capture: PathBuf,
+    /// What this process has when no request runs.
+    base: State,
+}
+
+impl Trial {
+    fn new(pair: Pair) -> Self {
+        let folder = Scratch::new();
+        fs::create_dir(folder.path("here")).expect("a folder");
+        let capture = Path::new(env!("CARGO_MANIFEST_DIR")).join("../examples/web.pcap");
+        let base = State::now(&pair, &folder.path("here"));
+        Self { pair, folder, capture, base }
+    }
+
+    fn here(&self) -> PathBuf {
+        self.folder.path("here")
+    }
+
+    /// Answers how many steps failed with the request, and how many without.
+    fn try_each_step(&mut self, shape: &Shape) -> (u32, u32) {
+        let line = shape.line(&self.here(), &self.capture);
+        // What a process makes once and keeps is made now: a timer, a table of types.
+        let kept = self.attempt(shape, &line, &Steps::default());
+        kept.unwrap_or_else(|why| panic!("{line}: {why}"));
+        self.clean();
+        self.warmed(&line);
+        let (mut failed, mut survived) = (0, 0);
+        loop {
+            let number = failed + survived;
+            let steps = Steps::with(Fault::Fail(number));
+            let attempted = self.attempt(shape, &line, &steps);
+            let taken = steps.taken();
+            let Some(step) = taken.get(number as usize) else {
+                attempted.unwrap_or_else(|why| panic!("{line}: {why}"));
+                assert!(number > 0, "{line}: no step at all");
+                self.clean();
+                self.is_as_before(&format!("{line}: it ran"));
+                return (failed, survived);
+            };
+            let what = format!("{line}: step {number}, {step}");
+            match attempted {
+                Err(why) => {
+                    assert!(why.len() > 10, "{what}: {why}");
+                    failed += 1;
+                }
+                Ok(()) => {
+                    survived += 1;
+                    self.clean();
+                }
+            }
+            drop(steps);
+            self.is_as_before(&what);
+        }
+    }
+
+    /// Builds and runs a request; it ends by itself or after a moment.
+    fn attempt(&self, shape: &Shape, line: &str, steps: &Steps) -> Result<(), String> {
+        self.pair.server.enter(|| {
+            let (graph, mistakes) = pipeline::read(line, &House);
+            assert!(mistakes.is_empty(), "{}", pipeline::render(line, &mistakes, false));
+            let mut machine = engine::machine::look();
+            if shape.recorded {
+                machine = Head::outside_kernel(machine);
+            }
+            let plan = plan(graph, &House, &machine).map_err(|why| format!("{why:?}"))?;
+            let mut extras = Extras { steps: steps.clone(), ..Extras::default() };
+            if shape.recorded {
+                let head = Head::new(line, &plan, &machine, None);
+                let path = self.here().join("record");
+                let recording = Recording::create(&path, &head, 1 << 20, steps);
+                let recording = recording.map_err(|why| why.to_string())?;
+                extras.tape = Tape::Record(Arc::clone(&recording));
+            }
+            let points = Points::default();
+            let built = build_with(&plan, Settings::default(), &points, &extras);
+            let paths = built.map_err(|why| why.to_string());
+            if paths.is_err() {
+                steps.back_to_beginning();
+            }
+            let ran = run(paths?, Until { elapsed: Some(1_000_000), ..Until::default() });
+            let outcome = ran.map_err(|why| why.to_string())?;
+            assert_eq!(outcome.ledger.imbalances(), [], "{line}: {:#?}", outcome.ledger);
+            Ok(())
+        })
+    }
+
+    /// Removes what a request wrote that ran.
+    fn clean(&self) {
+        fs::remove_dir_all(self.here()).expect("a folder");
+        fs::create_dir(self.here()).expect("a folder");
+    }
+
+    fn now(&self) -> State {
+        State::now(&self.pair, &self.here())
+    }
+
+    /// What is there when a request has run for the first time: what has not gone in a while is
+    /// kept by the process.
+    fn warmed(&mut self, line: &str) {
+        for _ in 0..200 {
+            if self.now().beyond(&self.base).is_empty() {
+                return;
+            }
+            std::thread::park_timeout(Duration::from_millis(1));
+        }
+        let now = self.now();
+        eprintln!("kept by the process since {line}: {}", now.beyond(&self.base).join(", "));
+        self.base = self.base.or(&now);
+    }
+
+    fn is_as_before(&self, what: &str) {
+        let begin = Instant::now();
+        loop {
+            let more = self.now().beyond(&self.base);
+            if more.is_empty() {
+                return;
+            }
+            assert!(begin.elapsed() < LIMIT, "{what}: this stays: {}", more.join(", "));
+            std::thread::park_timeout(Duration::from_millis(1));
+        }
+    }
+}

@@ -1,0 +1,15 @@
+//! The transaction of an allocation (docs/book/decisions/0029-steps.md): any of its steps may fail,
+//! and then the machine is as before; any process may be killed in front of any of them, and then
+//! others go on and nothing stays.
+//!
+//! - `fail`: each step of many requests fails once, in a process of its own;
+//! - `shapes`: the requests;
+//! - `state`: what a process has of the machine.
+#![forbid(unsafe_code)]
+
+#[path = "../common/scratch.rs"]
+mod scratch;
+
+mod fail;
+mod shapes;
+mod state;
