@@ -249,7 +249,7 @@ pub fn run_alone(paths: Vec<Path>) -> Outcome {
         let mut spaces: Vec<Option<Space>> = path.spaces.into_iter().map(Some).collect();
         while spaces.iter().any(Option::is_some) {
             for (place, slot) in spaces.iter_mut().enumerate() {
-                if let Some(lent) = slot.take() {
+                if let Some(lent) = slot.take_if(|space| space.is_asked_for()) {
                     match lent.lend() {
                         Ok(back) => *slot = Some(back),
                         Err(remains) => ended.push((number, place, Some(*remains))),

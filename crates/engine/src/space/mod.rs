@@ -286,6 +286,12 @@ impl Space {
         }
     }
 
+    /// Whether somebody wants the space: asked before [`Space::lend`], because a space is large and
+    /// moving it in and out costs as much as a walk.
+    pub(crate) const fn is_asked_for(&self) -> bool {
+        self.wanted.is_some()
+    }
+
     /// Gives the space to who wants it, if anybody does, until it comes back.
     pub(crate) fn lend(mut self) -> Result<Self, Box<Remains>> {
         match self.wanted.take() {
