@@ -148,6 +148,9 @@ pub(crate) struct RunArguments {
     /// How much a record may hold (64M); what comes after that is counted
     #[arg(long, value_name = "SIZE", value_parser = pipeline::explain::size, requires = "record")]
     pub(crate) record_bytes: Option<u64>,
+    /// Remember so much of what each source gave (64M), for taps that begin in the past
+    #[arg(long, value_name = "SIZE", value_parser = pipeline::explain::size)]
+    pub(crate) history: Option<u64>,
     /// Repeat the run of a record; its files go into a new folder beside it
     #[arg(long, value_name = "RECORD", conflicts_with_all = ["file", "words", "count", "time"])]
     pub(crate) replay: Option<PathBuf>,

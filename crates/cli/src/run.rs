@@ -52,7 +52,8 @@ pub(crate) fn start(
     let steps = given.steps();
     let recording = record::begin(text, &plan, on.0, given, &steps)?;
     let tape = recording.clone().map_or_else(Tape::default, Tape::Record);
-    let extras = Extras { tape, steps: steps.clone(), ..Extras::default() };
+    let history = given.history.map(|bytes| usize::try_from(bytes).unwrap_or(usize::MAX));
+    let extras = Extras { tape, history, steps: steps.clone(), ..Extras::default() };
     let gone = go(text, plan, on, (given, starter), &extras);
     if gone.is_err() {
         steps.back_to_beginning();

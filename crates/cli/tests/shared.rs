@@ -364,6 +364,52 @@ fn runs_are_registered_unless_they_are_embedded() {
 }
 
 #[test]
+fn v8_a_line_of_ones_own_looks_into_the_past_of_a_path() {
+    let house = House::new();
+    let daemon = house.daemon();
+    let line = "generate seq=yes rate=2000 | count";
+    let mut path = house.command(own(), &["run", "--as", "past", "--history=8M", "-q", line]);
+    path.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+    let mut path = path.spawn().unwrap();
+    until("the run is registered", || daemon.list().len() == 1);
+    let given = || {
+        let path = Client::at(&house.place()).unwrap().connect("past").unwrap();
+        path.count().unwrap().sources.first().map_or(0, |source| source.given.blocks)
+    };
+    until("some have come", || given() > 200);
+    // The line ends the tap when it has what it wants.
+    let words = ["tap", "past", "--from=block:100", "pcap seen.pcap"];
+    let mut tap = house.command(own(), &words);
+    let mut tap = tap.stderr(Stdio::piped()).stdout(Stdio::null()).spawn().unwrap();
+    let file = house.folder.path().join("seen.pcap");
+    let frames = || fs::read(&file).map_or(0, |bytes| bytes.len().saturating_sub(24) / (16 + 64));
+    until("past and present are there", || frames() > 300);
+    signal(tap.id().try_into().unwrap(), "INT");
+    assert!(tap.wait().unwrap().success());
+    let mut said = String::new();
+    tap.stderr.take().unwrap().read_to_string(&mut said).unwrap();
+    assert!(said.contains("tap at past begins at block 100, "), "{said}");
+    assert!(said.contains("of the past") && said.contains("tap: "), "{said}");
+    let bytes = fs::read(&file).unwrap();
+    let numbers = bytes[24..]
+        .chunks_exact(16 + 64)
+        .map(|record| u64::from_be_bytes(record[16 + 42..16 + 50].try_into().unwrap()));
+    let count = frames() as u64;
+    assert!(numbers.eq(100..100 + count), "once and in order");
+    for (words, why) in [
+        (["tap", "past:nothing", "count"], "the request has no `nothing`"),
+        (["tap", "past:count:2", "count"], "the request has 1 of `count`"),
+        (["tap", "other", "count"], "no path is called `other`"),
+    ] {
+        let refused = house.run(own(), &words);
+        assert!(refused.status != Some(0) && refused.err.contains(why), "{refused:?}");
+    }
+    let stopped = house.run(own(), &["stop", "past"]);
+    assert!(stopped.status == Some(0) && stopped.err.contains("none lost"), "{stopped:?}");
+    assert!(path.wait().unwrap().success());
+}
+
+#[test]
 fn a_service_manager_hands_sockets_over_and_is_told() {
     let house = House::new();
     let place = house.place();

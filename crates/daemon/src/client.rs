@@ -9,7 +9,7 @@ use crate::faults::sentence;
 use crate::place::{self, PACKETS};
 use crate::protocol::{
     About, Allowed, Change, Changed, Connect, Connected, Count, Counters, Described, Follow,
-    Followed, NewLine, Number, Path, Paths, Register, Sharing,
+    Followed, NewLine, Number, Path, Paths, Register, Sharing, Tap, Tapped, Tapping,
 };
 use crate::varlink::{Call, Fault, Malformed, REPLY_MAX, Reply};
 use serde::Serialize;
@@ -327,6 +327,21 @@ impl ToPath {
     pub fn change(&self, words: &[String]) -> Result<Changed, ClientError> {
         let change = Change { words: words.to_vec() };
         self.caller.call("io.streamline.path.Change", &change)
+    }
+
+    /// Looks at what leaves a node; the frames come in the pipe, as a capture.
+    pub fn tap(&self, wanted: &Tap) -> Result<(Tapping, OwnedFd), ClientError> {
+        self.caller.send(&Call::new("io.streamline.path.Tap", wanted), &[])?;
+        let (reply, descriptors) = self.caller.reply()?;
+        let began = reply.take()?;
+        let pipe = descriptors.into_iter().next();
+        let none = || ClientError::Strange(Malformed::NotOne("no pipe came".to_owned()));
+        Ok((began, pipe.ok_or_else(none)?))
+    }
+
+    /// What the tap of this connection has told.
+    pub fn tapped(&self) -> Result<Tapped, ClientError> {
+        self.caller.call("io.streamline.path.Tapped", &Nothing {})
     }
 
     /// Ends its process at once.

@@ -68,6 +68,12 @@ pub fn unchanged(why: &str) -> Fault {
     Fault::new("io.streamline.path.Unchanged", &json!({ "why": why }))
 }
 
+/// Nobody can look there.
+#[must_use]
+pub fn untapped(why: &str) -> Fault {
+    Fault::new("io.streamline.path.Untapped", &json!({ "why": why }))
+}
+
 /// An error as a person reads it: what, where, why, what to do.
 #[must_use]
 pub fn sentence(fault: &Fault) -> String {
@@ -112,6 +118,7 @@ pub fn sentence(fault: &Fault) -> String {
         "io.streamline.path.Unchanged" => {
             format!("the path runs as before: {}", text("why"))
         }
+        "io.streamline.path.Untapped" => format!("it cannot be looked at: {}", text("why")),
         "org.varlink.service.InvalidParameter" => {
             format!(
                 "the daemon does not understand `{}`: it is of another version",

@@ -382,6 +382,46 @@ pub struct Changed {
     pub line: String,
 }
 
+/// `Tap`: what somebody wants to look at.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Tap {
+    /// What leaves this node; none: the source.
+    pub node: Option<String>,
+    /// From where on: `-5s`, `block:100`, `oldest`; none: from now on.
+    pub from: Option<String>,
+    /// Whether it ends where it would skip something.
+    pub all: Option<bool>,
+    /// After how long it ends if nothing is taken, in ms.
+    pub patience_ms: Option<u64>,
+}
+
+/// `Tap`: where it began. A pipe comes along, in which the frames come as a capture.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct Tapping {
+    /// The number of its first block, of those that left the node.
+    pub block: u64,
+    /// How many of them are of the past.
+    pub past: u64,
+    /// How long before now the first of those came, in ns.
+    pub ago_ns: u64,
+    /// Whether the path remembers what left this node.
+    pub remembers: bool,
+}
+
+/// `Tapped`: what the tap of this connection has told.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct Tapped {
+    /// Frames that it was given.
+    pub frames: u64,
+    /// Frames that came while it was too far behind.
+    pub skipped: u64,
+    /// Blocks that lie in no frame, or in one of another kind than the first.
+    pub no_frame: u64,
+    /// Why it is over, if it is.
+    pub over: Option<String>,
+}
+
 /// `Changed`: the line that runs now.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]

@@ -164,6 +164,8 @@ pub struct Extras {
     pub into: Option<PathBuf>,
     /// Sinks write nothing at all.
     pub silent: bool,
+    /// In how many bytes each source of a live path remembers what it gave, for taps.
+    pub history: Option<usize>,
     /// Who wants to know what becomes of a flow: then a turn has one block.
     pub why: Option<Arc<Why>>,
     /// The log of this allocation. What it notes is kept when the paths are activated.
@@ -408,6 +410,9 @@ impl<'p> Builder<'p> {
             crew: None,
         };
         self.pin(&shared, &mut spaces);
+        if let Some(bytes) = self.extras.history {
+            spaces.iter_mut().for_each(|space| space.remember(bytes));
+        }
         part.tell();
         let live = Live::new(Arc::clone(&self.control), Arc::clone(&part.listed));
         let steps = self.extras.steps.clone();

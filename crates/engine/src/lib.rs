@@ -38,6 +38,7 @@ pub mod run;
 pub mod signal;
 pub mod space;
 pub mod suspect;
+pub mod tap;
 pub mod why;
 
 #[cfg(feature = "testing")]

@@ -182,6 +182,11 @@ impl Edit {
     }
 }
 
+/// Where a node stands in a request, by its name, mark or number, as edits call it.
+pub fn place(text: &str, node: &str) -> Result<Span, Misfit> {
+    find(&tree(text, "the running request")?, node)
+}
+
 /// The place of what was not in the old text.
 const NEW: Span = Span { start: usize::MAX, end: usize::MAX };
 

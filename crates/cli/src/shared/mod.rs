@@ -4,7 +4,7 @@
 //! - `daemon`: `streamline daemon`;
 //! - `member`: a run that is registered, and one in the background; `hosts`: who runs its beginning
 //!   in the kernel;
-//! - `start`, `stop`, `attach`, `ps`, `top`: what one does with paths.
+//! - `start`, `stop`, `set`, `tap`, `attach`, `ps`, `top`: what one does with paths.
 //!
 //! All of it stands on the crate `daemon`; here is what a person says and is told.
 
@@ -18,6 +18,7 @@ mod set;
 mod start;
 mod stop;
 mod table;
+mod tap;
 mod top;
 pub(crate) mod words;
 
@@ -36,6 +37,7 @@ pub(crate) fn run(command: &Command) -> Status {
         Command::Stop(given) => stop::run(given),
         Command::Set(given) => set::run(given),
         Command::Ps(given) => ps::run(given),
+        Command::Tap(given) => tap::run(given),
         Command::Attach(given) => attach::run(given),
         Command::Top(given) => top::run(given),
     };

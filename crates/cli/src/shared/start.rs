@@ -113,6 +113,9 @@ fn spawn(
     if let Some(time) = &given.time {
         command.args(["--for", time]);
     }
+    if let Some(history) = &given.history {
+        command.args(["--history", history]);
+    }
     if let Some(count) = given.count {
         command.args(["--count", &count.to_string()]);
     }

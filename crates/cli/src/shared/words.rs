@@ -14,6 +14,8 @@ pub(crate) enum Command {
     Ps(PsArguments),
     /// Change a path while it runs: insert, remove, replace, move
     Set(SetArguments),
+    /// Look at what leaves a node of a running path, from now on or from the past
+    Tap(TapArguments),
     /// Follow a path until it ends; ^C lets it go on
     Attach(AttachArguments),
     /// Watch a path, or all: rates, fill, what is lost and why, time per block
@@ -48,6 +50,9 @@ pub(crate) struct StartArguments {
     /// Stop when the sinks have taken this many blocks
     #[arg(short, long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     pub(crate) count: Option<u64>,
+    /// Remember so much of what each source gave (64M), for taps that begin in the past
+    #[arg(long, value_name = "SIZE")]
+    pub(crate) history: Option<String>,
     /// A name for the path, if you like, and the line in single quotes
     #[arg(value_name = "[NAME] LINE", required = true)]
     pub(crate) words: Vec<String>,
@@ -92,6 +97,26 @@ pub(crate) struct SetArguments {
     /// insert 'FILTER' before|after|at NODE, remove NODE, replace NODE with 'FILTER',
     /// move NODE kernel|process|SPACE, or upgrade NODE
     #[arg(value_name = "CHANGE", required = true, trailing_var_arg = true)]
+    pub(crate) words: Vec<String>,
+}
+
+/// Words of `tap`.
+#[derive(Args, Debug)]
+pub(crate) struct TapArguments {
+    /// From where on: -5s, block:100, or oldest; as far as the path remembers (--history)
+    #[arg(long, value_name = "WHERE", allow_hyphen_values = true)]
+    pub(crate) from: Option<String>,
+    /// End where something would be skipped, because this line is too slow
+    #[arg(long)]
+    pub(crate) all: bool,
+    /// End when this line takes nothing for so long (10s)
+    #[arg(long, value_name = "TIME", value_parser = pipeline::explain::time)]
+    pub(crate) patience: Option<u64>,
+    /// The name or number of a path, and one of its nodes; without, its source
+    #[arg(value_name = "PATH[:NODE]")]
+    pub(crate) path: String,
+    /// What is done with the frames, here, in single quotes: 'dns | print'
+    #[arg(value_name = "LINE", required = true)]
     pub(crate) words: Vec<String>,
 }
 

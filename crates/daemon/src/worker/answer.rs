@@ -1,6 +1,6 @@
 //! The thread that answers for a path.
 
-use super::{Registered, SEEK, Shared, Tie, told};
+use super::{Registered, SEEK, Shared, Tie, taps, told};
 use crate::client::Client;
 use crate::connection::{Arrived, Connection};
 use crate::faults;
@@ -44,6 +44,8 @@ struct Caller {
     connection: Connection,
     follows: Option<Follows>,
     waits: bool,
+    /// What it looks at; ends with it.
+    tap: Option<engine::tap::Tap>,
 }
 
 /// Somebody who is told again and again.
@@ -159,7 +161,7 @@ impl Answering {
         self.next += 1;
         let connection = Connection::new(socket, Form::Packets);
         self.watcher.watch(&connection, id, Interest::Read)?;
-        self.callers.insert(id, Caller { connection, follows: None, waits: false });
+        self.callers.insert(id, Caller { connection, follows: None, waits: false, tap: None });
         Ok(())
     }
 
@@ -218,6 +220,20 @@ impl Answering {
                 let Nothing {} = call.take()?;
                 self.shared.stop.notify();
                 one(&serde_json::json!({}))
+            }
+            "Tap" => {
+                let wanted = call.take()?;
+                let (tap, began, pipe) = taps::begin(&self.lives, &wanted, SWITCHED)?;
+                if let Some(caller) = self.callers.get_mut(&id) {
+                    caller.tap = Some(tap);
+                }
+                self.say_with(id, &Reply::new(&began), vec![pipe]);
+                Ok(None)
+            }
+            "Tapped" => {
+                let Nothing {} = call.take()?;
+                let tap = self.callers.get(&id).and_then(|caller| caller.tap.as_ref());
+                one(&taps::told(tap)?)
             }
             "Follow" if !call.more => Err(Fault::expected_more()),
             "Follow" => {
@@ -285,12 +301,16 @@ impl Answering {
 
     /// Tells a caller something; who does not take what it asked for is let go.
     fn say(&mut self, id: u64, reply: &Reply) {
+        self.say_with(id, reply, Vec::new());
+    }
+
+    fn say_with(&mut self, id: u64, reply: &Reply, descriptors: Vec<OwnedFd>) {
         let Some(caller) = self.callers.get_mut(&id) else { return };
         let mut text = reply.text();
         if text.len() > REPLY_MAX {
             text = Reply::from(&Fault::invalid("the path: it is too large to be told")).text();
         }
-        if caller.connection.say(text, Vec::new()).is_err() {
+        if caller.connection.say(text, descriptors).is_err() {
             return self.drop_caller(id);
         }
         self.wait_for_room(id);

@@ -9,6 +9,7 @@
 //! for, and one that takes less than it asks for is let go.
 
 mod answer;
+mod taps;
 mod told;
 
 use crate::client::{Client, ClientError};

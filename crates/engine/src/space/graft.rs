@@ -229,6 +229,7 @@ impl Space {
         let programs = (0..self.nodes.len()).filter(|at| process::is_input(&self.nodes[*at]));
         self.programs =
             programs.map(|at| (at, names.get(&at).is_some_and(|key| told.contains(key)))).collect();
+        self.keep_taps();
         let orders = self.orders();
         for node in &mut self.nodes {
             if let Part::Export(export) = &mut node.part {

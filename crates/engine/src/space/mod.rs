@@ -10,6 +10,7 @@
 //! - [`graft`]: another graph in a space that goes on;
 //! - [`edit`]: blocks changed when nobody has a view of them;
 //! - [`taped`]: turns written into a record, and turns taken from one;
+//! - `tapped`: who looks at what leaves a node;
 //! - [`traced`]: the walk while somebody asks what becomes of a flow;
 //! - [`memory`]: what the space does for its filters.
 
@@ -25,6 +26,7 @@ pub(crate) mod pause;
 pub mod section;
 pub mod select;
 mod taped;
+mod tapped;
 mod traced;
 pub(crate) mod walk;
 
@@ -538,7 +540,7 @@ impl Space {
         last: bool,
     ) -> Room {
         let mut memory = Memory { intakes: &self.intakes, work: &self.work, imported: &[] };
-        let mut batch = if self.shape.looks {
+        let mut batch = if self.shape.looks || self.turn.taps.is_some() {
             let general = &self.intakes[GENERAL];
             let pool = &self.intakes[from];
             Frames::new(|_, frame| pool.segment(frame).or_else(|| general.segment(frame)))

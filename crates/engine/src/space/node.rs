@@ -188,6 +188,13 @@ impl Flow {
 }
 
 impl Node {
+    /// Whether blocks leave here that somebody can look at: not where a ring begins or ends, nor
+    /// where several share what comes.
+    pub(crate) const fn gives(&self) -> bool {
+        let part = matches!(self.part, Part::Source(_) | Part::Filter(_) | Part::Section(_));
+        part && !self.copied && !self.away
+    }
+
     /// A node without arcs.
     #[must_use]
     pub fn new(name: impl Into<String>, planned: usize, part: Part, counts: Counts) -> Self {

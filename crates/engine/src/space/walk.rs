@@ -14,6 +14,7 @@ use super::select::Wanted;
 use crate::copies::{BEHIND, last_of};
 use crate::failure::PathFailure;
 use crate::ledger::{EdgeKind, loses_here};
+use crate::tap::Taps;
 use crate::why::Why;
 use filter::{
     Amount, Batch, Filter, LaneContext, LaneMask, Output, Room, StreamContext, Tell, Time, lanes,
@@ -79,6 +80,8 @@ pub(crate) struct Turn {
     pub(crate) copies: bool,
     /// Memory for batches at rest.
     pub(crate) rooms: Vec<Room>,
+    /// Who looks at what leaves nodes here.
+    pub(crate) taps: Option<Box<Taps>>,
     /// The turn of what copies of filters here give when no block causes it ([`crate::copies`]).
     pub(crate) order: u32,
 }
@@ -325,6 +328,11 @@ impl<'w, 'a> Walk<'w, 'a> {
             }
             came = batch.amount(mask);
             add(&mut node.flow.routed, came);
+            if let Some(taps) = &mut self.turn.taps
+                && node.gives()
+            {
+                taps.give(node.planned, batch, mask);
+            }
             let Some(edge) = node.arcs.first_mut() else { return };
             add(&mut edge.put, came);
             if loses_here(EdgeKind::Call, edge.put) {
@@ -585,6 +593,12 @@ impl<'w, 'a> Walk<'w, 'a> {
     fn leave(&mut self, from: NodeId, batch: &mut Batch<'a>, live: LaneMask, any: LaneMask) {
         let routed = batch.amount(any);
         add(&mut self.nodes[from].flow.routed, routed);
+        if let Some(taps) = &mut self.turn.taps
+            && any != 0
+            && self.nodes[from].gives()
+        {
+            taps.give(self.nodes[from].planned, batch, any);
+        }
         if any != live {
             let unselected = batch.amount(live & !any);
             add(&mut self.nodes[from].flow.unselected, unselected);

@@ -1,0 +1,90 @@
+//! `streamline tap`: a line of one's own over what leaves a node of a running path, from now on or
+//! from the past. ^C ends the line, and the path goes on.
+//!
+//! The frames come through a pipe, as a capture, and the line runs here. The path never waits for
+//! it: what it does not take in time is skipped and counted, and told at the end.
+
+use super::words::TapArguments;
+use super::{complain, path, since};
+use crate::arguments::RunArguments;
+use crate::report::counted;
+use crate::run::{self, Gone};
+use crate::shared::member::Starter;
+use crate::status::Status;
+use crate::{line, terminal};
+use daemon::client::plain;
+use daemon::protocol::{Tap, Tapped, Tapping};
+use engine::build::Extras;
+use engine::record::Head;
+use std::os::fd::AsRawFd as _;
+
+/// Looks.
+pub(super) fn run(given: &TapArguments) -> Result<Status, Status> {
+    let (name, node) = match given.path.split_once(':') {
+        Some((name, node)) => (name, Some(node.to_owned())),
+        None => (given.path.as_str(), None),
+    };
+    let words = given.words.join(" ");
+    let to = path(name)?;
+    let wanted = Tap {
+        node,
+        from: given.from.clone(),
+        all: given.all.then_some(true),
+        patience_ms: given.patience.map(|ns| ns / 1_000_000),
+    };
+    // What it says of the line is said before anything is asked of the path.
+    let text = |fd: i32| format!("replay \"/proc/self/fd/{fd}\" | {words}");
+    line::graph(&text(0))?;
+    let (began, pipe) = to.tap(&wanted).map_err(|error| complain(&error))?;
+    terminal::note(&beginning(&given.path, &began, given.from.is_some()));
+    let text = text(pipe.as_raw_fd());
+    let machine = Head::outside_kernel(engine::machine::look());
+    let plan = line::planned(&text, line::graph(&text)?, &machine)?;
+    let quiet = RunArguments { quiet: true, ..RunArguments::default() };
+    let extras = Extras::default();
+    let gone = run::go(&text, plan, &machine, (&quiet, Starter::NOBODY), &extras)?;
+    let told = to.tapped();
+    let Gone { plan, outcome, .. } = gone;
+    let status = run::told(&text, &plan, &quiet, &outcome, None);
+    match told {
+        Ok(told) => terminal::note(&end(&told)),
+        // It has ended, and said everything before.
+        Err(_) => terminal::note("the path has ended"),
+    }
+    Ok(status)
+}
+
+/// Where it begins.
+fn beginning(path: &str, began: &Tapping, asked: bool) -> String {
+    let Tapping { block, past, ago_ns, remembers } = *began;
+    let path = plain(path);
+    let at = format!("tap at {path} begins at block {block}");
+    match past {
+        0 if asked && !remembers => format!(
+            "{at}, now: the path remembers nothing of what leaves that node; sources do that of \
+             paths that were begun with --history=64M"
+        ),
+        0 => format!("{at}, now"),
+        _ => {
+            let ms = ago_ns / 1_000_000;
+            let ago = if ms < 10_000 { format!("{ms} ms") } else { since(ms / 1000) };
+            format!("{at}, {ago} ago: {} of the past", counted(past, "frame"))
+        }
+    }
+}
+
+/// What it has told.
+fn end(told: &Tapped) -> String {
+    let mut text = format!("tap: {}", counted(told.frames, "frame"));
+    if told.skipped > 0 {
+        let skipped = counted(told.skipped, "frame");
+        text.push_str(&format!(", {skipped} skipped, because this line was too slow"));
+    }
+    if told.no_frame > 0 {
+        text.push_str(&format!(", {} without a frame", counted(told.no_frame, "block")));
+    }
+    if let Some(why) = &told.over {
+        text.push_str(&format!("; it ended: {}", plain(why)));
+    }
+    text
+}

@@ -1,0 +1,213 @@
+//! Taps at running paths: from now on and from the past; readers that stop, go, or want all or
+//! nothing; and the path that none of them costs a block.
+
+use engine::build::{Extras, Settings, build_with};
+use engine::catalogue::House;
+use engine::change::change;
+use engine::kernel::point::Points;
+use engine::live::Live;
+use engine::run::{Outcome, Until, run};
+use engine::tap::{BEHIND_MAX, Began, Over, Policy, Since, Tap, Untapped, Wanted};
+use pipeline::edit::Edit;
+use pipeline::plan::{Machine, plan};
+use std::fs::File;
+use std::io::Read;
+use std::os::fd::OwnedFd;
+use std::time::{Duration, Instant};
+
+/// Longer than any machine takes to do what it is asked.
+const LONG: Duration = Duration::from_secs(60);
+
+/// Runs a line that remembers so much while `act` has it; then it is stopped, and nothing of it may
+/// be lost.
+fn during<T>(text: &str, history: Option<usize>, act: impl FnOnce(&Live) -> T) -> (T, Outcome) {
+    let (graph, mistakes) = pipeline::read(text, &House);
+    assert!(mistakes.is_empty(), "{}", pipeline::render(text, &mistakes, false));
+    let plan = plan(graph, &House, &Machine::example()).expect("a plan");
+    let extras = Extras { history, ..Extras::default() };
+    let paths = build_with(&plan, Settings::default(), &Points::default(), &extras);
+    let paths = paths.expect("spaces");
+    let live = paths[0].live();
+    live.says(text);
+    let (done, outcome) = std::thread::scope(|scope| {
+        let run = scope.spawn(|| run(paths, Until::default()).expect("a run"));
+        let stop = Stop(&live);
+        let done = act(&live);
+        drop(stop);
+        (done, run.join().expect("a run"))
+    });
+    assert!(outcome.failures.is_empty(), "{:?}", outcome.failures);
+    assert_eq!(outcome.ledger.imbalances(), [], "{text}");
+    assert_eq!(outcome.ledger.lost(), 0, "{text}");
+    (done, outcome)
+}
+
+/// Stops a path, also when a test fails.
+struct Stop<'l>(&'l Live);
+
+impl Drop for Stop<'_> {
+    fn drop(&mut self) {
+        self.0.stop();
+    }
+}
+
+fn until(what: &str, mut holds: impl FnMut() -> bool) {
+    let begin = Instant::now();
+    while !holds() {
+        assert!(begin.elapsed() < LONG, "waited for this: {what}");
+        std::thread::yield_now();
+    }
+}
+
+fn given(live: &Live) -> u64 {
+    live.counters(LONG).ledger.sources[0].1.given.blocks
+}
+
+/// What somebody wants who takes all in time.
+fn wanted(node: Option<&str>, since: Option<Since>) -> (Wanted, Capture) {
+    let (near, pipe) = sys::descriptor::pipe().expect("a pipe");
+    let (node, policy) = (node.map(str::to_owned), Policy::Skip);
+    (Wanted { node, since, policy, patience: LONG, pipe }, Capture::new(near))
+}
+
+fn tap(live: &Live, node: Option<&str>, since: Option<Since>) -> (Tap, Began, Capture) {
+    let (wanted, capture) = wanted(node, since);
+    let (tap, began) = live.tap(wanted, LONG).expect("a tap");
+    (tap, began, capture)
+}
+
+/// The reading end of a pipe with a capture in it.
+struct Capture {
+    pipe: File,
+    begun: bool,
+}
+
+impl Capture {
+    fn new(pipe: OwnedFd) -> Self {
+        Self { pipe: File::from(pipe), begun: false }
+    }
+
+    /// The number of the next frame; none: it has ended.
+    fn next(&mut self) -> Option<u64> {
+        if !self.begun {
+            self.pipe.read_exact(&mut [0; 24]).ok()?;
+            self.begun = true;
+        }
+        let mut record = [0; 16];
+        self.pipe.read_exact(&mut record).ok()?;
+        let length = u32::from_le_bytes(record[8..12].try_into().expect("four"));
+        let mut frame = vec![0; length as usize];
+        self.pipe.read_exact(&mut frame).expect("a whole frame");
+        Some(u64::from_be_bytes(frame[42..50].try_into().expect("eight")))
+    }
+}
+
+#[test]
+fn v8_a_tap_begins_in_the_past_and_says_where() {
+    let text = "generate seq=yes rate=5000 | count";
+    during(text, Some(64 << 20), |live| {
+        until("some have come", || given(live) > 300);
+        let (_tap, began, mut capture) = tap(live, None, Some(Since::Block(100)));
+        assert_eq!(began.block, 100);
+        assert!(began.past >= 200 && began.remembers && began.ago_ns > 0, "{began:?}");
+        let numbers: Vec<u64> = (0..1000).map_while(|_| capture.next()).collect();
+        assert!(numbers.iter().copied().eq(100..1100), "past and present, once and in order");
+        // As far as it reaches.
+        let (_tap, began, mut capture) = tap(live, None, Some(Since::Oldest));
+        assert_eq!((began.block, capture.next()), (0, Some(0)));
+        let (_tap, began, mut capture) = tap(live, None, Some(Since::Ago(10_000_000)));
+        assert_eq!(capture.next(), Some(began.block));
+        assert!(began.ago_ns <= 10_000_000, "{began:?}");
+        // A node that is no source remembers nothing, and says so.
+        let (_tap, began, mut capture) = tap(live, Some("generate"), None);
+        assert_eq!((capture.next(), began.past), (Some(began.block), 0));
+        let (_tap, began, mut capture) = tap(live, Some("count"), Some(Since::Oldest));
+        assert!(!began.remembers && began.past == 0, "{began:?}");
+        assert_eq!(capture.next(), Some(began.block));
+    });
+}
+
+#[test]
+fn v8_what_is_remembered_is_bounded() {
+    const BYTES: usize = 64 << 10;
+    during("generate seq=yes rate=20000 | count", Some(BYTES), |live| {
+        until("more than can be remembered has come", || given(live) > 4 * BYTES as u64 / 64);
+        let (_tap, began, mut capture) = tap(live, None, Some(Since::Block(0)));
+        assert!(began.block > 0 && began.past <= BYTES as u64 / 64, "{began:?}");
+        assert_eq!(capture.next(), Some(began.block));
+    });
+}
+
+#[test]
+fn v9_a_reader_that_stops_is_skipped_or_ends_and_costs_others_nothing() {
+    let text = "generate seq=yes size=1500 | count";
+    let ((), outcome) = during(text, None, |live| {
+        let (mut stuck, full) = wanted(None, None);
+        stuck.patience = Duration::from_millis(50);
+        let (stuck, _) = live.tap(stuck, LONG).expect("a tap");
+        let (skips, mut slow) = wanted(None, None);
+        let (skips, began) = live.tap(skips, LONG).expect("a tap");
+        let (mut all, unread) = wanted(Some("count"), None);
+        all.policy = Policy::End;
+        let (all, _) = live.tap(all, LONG).expect("a tap");
+        until("one wanted all", || all.told().over == Some(Over::Behind));
+        until("one is skipped", || skips.told().skipped > 0);
+        until("one was patient", || matches!(stuck.told().over, Some(Over::Stuck(_))));
+        assert!(all.told().frames as usize * 1500 <= BEHIND_MAX + (1 << 20), "{:?}", all.told());
+        // Who reads at last gets what was kept, in order, and goes on behind what was skipped.
+        let mut last = None;
+        for _ in 0..20_000 {
+            let number = slow.next().expect("it goes on");
+            assert!(last.is_none_or(|last| number > last), "in order");
+            last.get_or_insert(number);
+            last = Some(number);
+        }
+        assert!(last > Some(began.block + 20_000), "something was skipped");
+        assert_eq!(skips.told().over, None);
+        drop((full, unread));
+    });
+    let count = &outcome.reports[0].report.rows[0];
+    assert_eq!(count.1, outcome.ledger.sources[0].1.given.blocks, "the path saw all");
+}
+
+#[test]
+fn v9_a_tap_ends_with_its_reader_its_owner_its_node_and_its_path() {
+    let text = "generate seq=yes rate=20000 | count | discard";
+    let (last, _) = during(text, None, |live| {
+        let (gone, _, capture) = tap(live, None, None);
+        drop(capture);
+        until("its reader has gone", || gone.told().over == Some(Over::Left));
+        let (owned, _, mut capture) = tap(live, None, None);
+        assert!(capture.next().is_some());
+        drop(owned);
+        until("its owner has gone", || capture.next().is_none());
+        let (moved, _, mut capture) = tap(live, Some("count"), None);
+        assert!(capture.next().is_some());
+        let edit = Edit::parse(&["remove", "count"]).expect("an edit");
+        change(live, &edit, &Machine::example(), LONG).expect("a change");
+        until("its node has gone", || capture.next().is_none());
+        assert_eq!(moved.told().over, Some(Over::Moved));
+        for (node, why) in [("nothing", "the request has no"), ("discard", "it is a sink")] {
+            let refused = live.tap(wanted(Some(node), None).0, LONG).expect_err("none");
+            assert!(refused.to_string().contains(why), "{refused}");
+        }
+        tap(live, None, None)
+    });
+    let (tap, began, mut capture) = last;
+    let mut next = began.block;
+    while let Some(number) = capture.next() {
+        assert_eq!(number, next);
+        next += 1;
+    }
+    until("the path has ended", || tap.told().over == Some(Over::Ended));
+}
+
+#[test]
+fn v9_an_ended_path_is_not_tapped() {
+    let (live, _) = during("generate count=10 | count", None, |live| {
+        until("it has ended", || live.is_ended());
+        live.clone()
+    });
+    let refused = live.tap(wanted(None, None).0, LONG).expect_err("none");
+    assert!(matches!(refused, Untapped::Closed(_) | Untapped::NotTaken(_)), "{refused}");
+}
