@@ -9,6 +9,7 @@ use super::{complain, path, since};
 use crate::arguments::RunArguments;
 use crate::report::counted;
 use crate::run::{self, Gone};
+use crate::shared::hosts::Hosts;
 use crate::shared::member::Starter;
 use crate::status::Status;
 use crate::{line, terminal};
@@ -42,7 +43,8 @@ pub(super) fn run(given: &TapArguments) -> Result<Status, Status> {
     let plan = line::planned(&text, line::graph(&text)?, &machine)?;
     let quiet = RunArguments { quiet: true, ..RunArguments::default() };
     let extras = Extras::default();
-    let gone = run::go(&text, plan, &machine, (&quiet, Starter::NOBODY), &extras)?;
+    let gone =
+        run::go(&text, plan, (&machine, &Hosts::alone()), (&quiet, Starter::NOBODY), &extras)?;
     let told = to.tapped();
     let Gone { plan, outcome, .. } = gone;
     let status = run::told(&text, &plan, &quiet, &outcome, None);
