@@ -38,7 +38,7 @@ use filter::testing::twins::{
 use judge::{Kernel, is_refused, without_perfmon};
 use testkit::{Random, need};
 
-const PLACES: [Place; 3] = [Place::Tc, Place::Xdp, Place::Socket];
+const PLACES: [Place; 4] = [Place::Tc, Place::Xdp, Place::Socket, Place::Cgroup];
 
 /// Does it for every target, in a thread that has the capabilities with which programs are loaded
 /// there.
@@ -59,7 +59,8 @@ fn sit<'a>(
     let mut kernel = Kernel::load(&program, "chain");
     // Filters that keep something must all see the same packets.
     let keeps = program.maps.iter().any(|map| map.state_of.is_some());
-    let packets = packets.into_iter().filter(|p| !keeps || !is_refused(target.place, p.bytes));
+    let packets = packets.into_iter().filter_map(|packet| exam::seen_at(&packet, target.place));
+    let packets = packets.filter(|p| !keeps || !is_refused(target.place, p.bytes));
     let sat = exam::sit(&mut [&mut user, &mut interpreter, &mut kernel], packets);
     Some(sat.unwrap_or_else(|differ| panic!("`{}` for {target:?}: {differ}", request(chain))))
 }

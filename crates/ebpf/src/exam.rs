@@ -128,6 +128,19 @@ pub fn as_seen(frame: &[u8], tag: Option<Tag>, place: Place) -> Vec<u8> {
     }
 }
 
+/// The same packet where programs see it without its link header: of Ethernet, what follows that;
+/// nothing if a tag lies beside. Elsewhere as it is.
+pub fn seen_at<'p>(packet: &Packet<'p>, place: Place) -> Option<Packet<'p>> {
+    /// Bytes of the header of Ethernet.
+    const LINK: usize = 14;
+    if place.has_link() {
+        return Some(*packet);
+    }
+    let bytes =
+        packet.bytes.get(LINK..).filter(|bytes| !bytes.is_empty() && packet.tag.is_none())?;
+    Some(Packet { bytes, linear: bytes.len(), ..*packet })
+}
+
 /// The counters in the value of map 0.
 pub fn words(value: &[u8]) -> Vec<u64> {
     value.as_chunks::<8>().0.iter().map(|word| u64::from_ne_bytes(*word)).collect()

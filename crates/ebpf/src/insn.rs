@@ -266,8 +266,14 @@ pub enum Helper {
     SkbPullData = 39,
     /// (ctx, by) → 0 or an error; ends all packet pointers
     XdpAdjustHead = 44,
+    /// (ctx) → the user whose the socket is; one that stands for nobody if it has none
+    SocketUid = 47,
     /// (map of sockets or devices, key, flags) → where the frame goes, or the flags
     RedirectMap = 51,
+    /// (socket) → the socket if it is a whole one, or null
+    FullSocket = 95,
+    /// (ctx) → the number of the name space of the socket
+    NetnsCookie = 122,
     /// (ring, data, size, flags) → 0 or an error
     RingbufOutput = 130,
     /// (ctx) → length with fragments
@@ -279,7 +285,7 @@ pub enum Helper {
 }
 
 impl Helper {
-    const ALL: [(Self, &str); 16] = [
+    const ALL: [(Self, &str); 19] = [
         (Self::MapLookup, "map_lookup_elem"),
         (Self::KtimeNs, "ktime_get_ns"),
         (Self::CpuId, "get_smp_processor_id"),
@@ -291,7 +297,10 @@ impl Helper {
         (Self::SkbLoadBytes, "skb_load_bytes"),
         (Self::SkbPullData, "skb_pull_data"),
         (Self::XdpAdjustHead, "xdp_adjust_head"),
+        (Self::SocketUid, "get_socket_uid"),
         (Self::RedirectMap, "redirect_map"),
+        (Self::FullSocket, "sk_fullsock"),
+        (Self::NetnsCookie, "get_netns_cookie"),
         (Self::RingbufOutput, "ringbuf_output"),
         (Self::XdpBuffLen, "xdp_get_buff_len"),
         (Self::XdpLoadBytes, "xdp_load_bytes"),

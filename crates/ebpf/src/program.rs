@@ -15,6 +15,23 @@ pub enum Place {
     Xdp,
     /// Socket filter: `__sk_buff`, the packet only through a helper.
     Socket,
+    /// Sockets of a control group, what they send and what they receive: `__sk_buff`, the packet
+    /// from layer 3 on, here only through a helper; whatever is returned but 1 drops it.
+    Cgroup,
+}
+
+impl Place {
+    /// Whether programs there have no pointers to packets, or use none.
+    #[must_use]
+    pub const fn asks_for_bytes(self) -> bool {
+        matches!(self, Self::Socket | Self::Cgroup)
+    }
+
+    /// Whether packets begin with their link header there.
+    #[must_use]
+    pub const fn has_link(self) -> bool {
+        !matches!(self, Self::Cgroup)
+    }
 }
 
 /// Words of the request: whose code the instructions are.

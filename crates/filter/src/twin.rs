@@ -51,6 +51,9 @@ pub(crate) fn link<'s>(s: &mut Scope<'s, '_>, on: Layers<'s>, cut: Exit<'s>) -> 
     if let Some(kind) = on.next {
         return (kind, on.at);
     }
+    if !s.place().has_link() {
+        return (version(s, on, cut), on.frame);
+    }
     let header = s.need::<{ ethernet::LENGTH }>(on.frame, cut);
     let inside = s.load(header, be16::<ETHERTYPE>());
     let at = s.advance(on.frame, ethernet::LENGTH as u16);
@@ -67,8 +70,26 @@ pub(crate) fn link<'s>(s: &mut Scope<'s, '_>, on: Layers<'s>, cut: Exit<'s>) -> 
     (s.get(kind), at)
 }
 
+/// The type of a packet that begins without a link header, as its first byte says.
+fn version<'s>(s: &mut Scope<'s, '_>, on: Layers<'s>, cut: Exit<'s>) -> Num<'s> {
+    let first = s.need::<1>(on.frame, cut);
+    let first = s.load(first, byte::<0>());
+    let version = s.shr(first, 4);
+    let kind = s.var(0);
+    for (number, ethertype) in [(4, ethertype::IPV4), (6, ethertype::IPV6)] {
+        s.arm(|t, other| {
+            t.only(version, Cmp::Eq, number, other);
+            t.set(kind, u32::from(ethertype));
+        });
+    }
+    s.get(kind)
+}
+
 /// Leaves to `other` if `kind` announces no tag.
 pub(crate) fn only_tag<'s>(s: &mut Scope<'s, '_>, kind: Num<'s>, other: Exit<'s>) {
+    if !s.place().has_link() {
+        return s.leave(other);
+    }
     s.arm(|t, tag| {
         for known in [vlan::CUSTOMER, vlan::SERVICE, vlan::STACKED] {
             t.only(kind, Cmp::Ne, u32::from(known), tag);
@@ -153,7 +174,7 @@ pub(crate) fn whole_packet<'s>(
     ways: Ways<'s>,
 ) -> Result<(At<'s>, Transport<'s>), Unfit> {
     let next = if on.linked { None } else { on.next };
-    if next.is_none() && !on.linked {
+    if next.is_none() && !on.linked && s.place().has_link() {
         return Err(Unfit::new("what is left of the frame is no packet"));
     }
     Ok(packet(s, Layers { at: on.frame, length: None, next, tags: 0, ..on }, ways))
@@ -239,6 +260,10 @@ pub(crate) fn network_or<'s>(
 ) -> (Num<'s>, At<'s>) {
     let unsure = s.unsure();
     let (outer, at) = link(s, on, cut);
+    if !s.place().has_link() {
+        only_plain(s, outer, unsure);
+        return (outer, at);
+    }
     let (kind, l3) = (s.var(outer), s.at_var(at));
     s.arm(|t, untagged| {
         for depth in on.tags..TAGS_MAX.max(on.tags) {

@@ -8,6 +8,13 @@ use std::process::{Child, Command, Stdio};
 /// The user that nobody is.
 pub const NOBODY: u32 = 65534;
 
+/// The user that the kernel names where it means one that has no number here.
+#[must_use]
+pub fn nobody() -> u32 {
+    let told = std::fs::read_to_string("/proc/sys/kernel/overflowuid");
+    told.ok().and_then(|text| text.trim().parse().ok()).unwrap_or(NOBODY)
+}
+
 /// A command that runs this very executable again as user and group `id`, with no other groups, and
 /// with `socket` as its standard input: the way by which it gets messages and descriptors
 /// ([`crate::descriptor`]). Needs root. The caller adds arguments and environment.

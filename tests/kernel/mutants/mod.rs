@@ -204,7 +204,9 @@ fn try_handed_on(
 fn packets(frames: &[Vec<u8>], target: Target) -> Vec<Packet<'_>> {
     let mut packets = match target.place {
         Place::Tc => shapes_of(frames),
-        Place::Xdp | Place::Socket => frames.iter().map(|frame| Packet::new(frame)).collect(),
+        Place::Xdp | Place::Socket | Place::Cgroup => {
+            frames.iter().map(|frame| Packet::new(frame)).collect()
+        }
     };
     packets.extend(frames.iter().step_by(5).flat_map(|frame| edges(frame)).map(Packet::new));
     packets

@@ -22,7 +22,7 @@ use super::link::{LONG, MUCH};
 use super::maps::{self, Table};
 use super::moved::map_slots;
 use super::tap::{self, Desk, Hand};
-use super::{Finish, Target, UNSURE, Unfit};
+use super::{Finish, Target, UNSURE, Unfit, Verdict};
 use crate::asm::{Asm, Label};
 use crate::insn::{Alu, Cond, Helper, Insn, R0, R1, R2, R6, R7, R8, R10, Size, atomic};
 use crate::program::{Counter, Line, MapSpec, Part, Place, Program, Word};
@@ -36,8 +36,12 @@ pub(super) mod skb {
     pub(in crate::emit) const TAG_PRESENT: i16 = 20;
     pub(in crate::emit) const TAG_TCI: i16 = 24;
     pub(in crate::emit) const TAG_PROTOCOL: i16 = 28;
+    pub(in crate::emit) const CAME_BY: i16 = 36;
+    /// The first word of `cb`: what an exam program answers at a control group.
+    pub(in crate::emit) const ANSWER: i16 = 48;
     pub(in crate::emit) const DATA: i16 = 76;
     pub(in crate::emit) const DATA_END: i16 = 80;
+    pub(in crate::emit) const SOCKET: i16 = 168;
 }
 
 /// Offsets in `xdp_md`.
@@ -205,7 +209,7 @@ impl Builder {
             Place::Tc if self.target.hardened => self.pointers(skb::DATA, skb::DATA_END),
             Place::Tc => self.pull(),
             Place::Xdp => self.pointers(0, 4),
-            Place::Socket => {}
+            Place::Socket | Place::Cgroup => {}
         }
         if let Some(function) = tags {
             self.ask_for_tag(function);
@@ -288,7 +292,16 @@ impl Builder {
         for (label, value) in [(self.none, none), (self.unsure, not_sure)] {
             self.bind(label);
             self.asm.push(Insn::alu32(Alu::Mov, R0, value));
+            self.tell(self.finish);
             self.asm.push(Insn::exit());
+        }
+    }
+
+    /// Answers by a word of the context where the return value has a meaning of its own.
+    fn tell(&mut self, finish: Finish) {
+        if self.target.place == Place::Cgroup && finish == Finish::Answer {
+            self.asm.push(Insn::store(Size::W, R6, skb::ANSWER, R0));
+            self.asm.push(Insn::mov(R0, Verdict::Pass.value(Place::Cgroup)));
         }
     }
 
@@ -391,6 +404,7 @@ impl Builder {
             self.asm.push(Insn::alu32(Alu::Mov, R0, none.value(place)));
             self.bind(answered);
         }
+        self.tell(finish);
         self.asm.push(Insn::exit());
     }
 
@@ -405,7 +419,7 @@ impl Builder {
         match self.target.place {
             Place::Tc => self.pointers(skb::DATA, skb::DATA_END),
             Place::Xdp => self.pointers(0, 4),
-            Place::Socket => {}
+            Place::Socket | Place::Cgroup => {}
         }
         self.hold_none();
         self.epoch = self.epoch.saturating_add(1);
@@ -542,7 +556,7 @@ impl Builder {
     /// there at most.
     pub(super) fn missing(&mut self, base: Base, end: u32, miss: Label) -> Label {
         let near = match self.target.place {
-            Place::Socket => return miss,
+            Place::Socket | Place::Cgroup => return miss,
             // The frame ends where its only buffer does.
             Place::Xdp if self.target.single => return miss,
             Place::Tc if self.target.hardened => 0,

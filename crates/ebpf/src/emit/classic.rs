@@ -230,7 +230,7 @@ impl<'b> Translation<'b> {
     /// buffer holds at XDP.
     fn direct(&self) -> u32 {
         match self.b.target.place {
-            Place::Socket => 0,
+            Place::Socket | Place::Cgroup => 0,
             Place::Tc if self.b.target.hardened => 0,
             Place::Tc | Place::Xdp => PULL_MAX,
         }

@@ -276,6 +276,7 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
         let target = self.builder().target;
         let why = match target.place {
             Place::Socket => "a socket filter sees copies of frames",
+            Place::Cgroup => "what sockets exchange stays as it is",
             Place::Tc | Place::Xdp if !target.takes => {
                 "frames that are only observed stay as they are (`take` takes them)"
             }

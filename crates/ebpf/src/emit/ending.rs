@@ -6,6 +6,7 @@
 
 use super::build::Builder;
 use super::handle::{Exit, Layers};
+use super::own::SEATS;
 use super::scope::Scope;
 use super::take::Take;
 use super::tap::{Desk, Joint};
@@ -24,10 +25,10 @@ pub(super) fn made(
     let mut scope = Scope::root(builder);
     // First, so that the body can end in another part than it begins in.
     if let Some(known) = scope.builder().begin_unsure(asks) {
-        unsure(&mut scope, Layers::untouched());
+        unsure(&mut scope, Layers::untouched(target.place));
         scope.builder().begin_body(known, out.label);
     }
-    body(&mut scope, Layers::untouched(), out)?;
+    body(&mut scope, Layers::untouched(target.place), out)?;
     scope.into_builder().end_with_desk()
 }
 
@@ -57,8 +58,10 @@ impl Ending {
         }
     }
 
-    pub(super) const fn cpus(&self) -> u32 {
+    /// How many processors there are at most.
+    pub(super) const fn processors(&self) -> u32 {
         match self {
+            Self::Tap(Joint { own: Some(_), cpus, .. }) => *cpus / SEATS,
             Self::Tap(joint) => joint.cpus,
             Self::Take(take) => take.cpus,
         }

@@ -123,7 +123,7 @@ impl Builder {
 
     /// Whether computed places are offsets.
     pub(super) fn counts(&self) -> bool {
-        self.target.hardened || self.target.place == Place::Socket
+        self.target.hardened || self.target.place.asks_for_bytes()
     }
 
     /// `to` holds the place as computed places are held.
@@ -149,7 +149,7 @@ impl Builder {
             self.refuse(too_far());
         }
         self.reach = self.reach.max(end);
-        if self.target.place == Place::Socket || self.counts() && at.base != Base::Frame {
+        if self.target.place.asks_for_bytes() || self.counts() && at.base != Base::Frame {
             return self.copy(at, length, miss);
         }
         let miss = self.missing(at.base, end, miss);

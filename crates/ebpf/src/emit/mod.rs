@@ -94,6 +94,7 @@ mod link;
 mod lower;
 mod maps;
 mod moved;
+pub mod own;
 mod scope;
 mod state;
 pub mod take;
@@ -201,9 +202,10 @@ impl Verdict {
             (Self::Pass, Place::Tc) => -1,
             (Self::Pass, Place::Xdp) => 2,
             (Self::Pass, Place::Socket) => -1,
+            (Self::Pass, Place::Cgroup) => 1,
             (Self::Drop, Place::Tc) => 2,
             (Self::Drop, Place::Xdp) => 1,
-            (Self::Drop, Place::Socket) => 0,
+            (Self::Drop, Place::Socket | Place::Cgroup) => 0,
         }
     }
 }
@@ -257,9 +259,10 @@ pub fn program(
         Exit<'p>,
     ) -> Result<Answer<'p>, Unfit>,
 ) -> Result<Program, Unfit> {
-    let (builder, out) = Builder::begin(target.into(), finish);
+    let target = target.into();
+    let (builder, out) = Builder::begin(target, finish);
     let mut scope = Scope::root(builder);
-    let answer = body(&mut scope, Layers::untouched(), out)?;
+    let answer = body(&mut scope, Layers::untouched(target.place), out)?;
     scope.into_builder().end(answer)
 }
 

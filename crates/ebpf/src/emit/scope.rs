@@ -67,11 +67,13 @@ pub enum Meta {
 }
 
 impl Layers<'_> {
-    pub(super) fn untouched() -> Self {
+    pub(super) fn untouched(place: Place) -> Self {
         let frame = At { base: Base::Frame, off: 0, reach: 0, epoch: 0, brand: Brand::default() };
         let class = Value::Const(1);
-        let (length, next, l3, l4) = (None, None, None, None);
-        Self { frame, at: frame, class, length, next, l3, l4, tags: 0, linked: true }
+        let (length, next, l4) = (None, None, None);
+        let linked = place.has_link();
+        let l3 = (!linked).then_some(frame);
+        Self { frame, at: frame, class, length, next, l3, l4, tags: 0, linked }
     }
 }
 
@@ -83,7 +85,7 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
 
     /// Whether the outer VLAN tag may lie beside the frame here (see [`Meta`]).
     pub fn has_tag_beside(&self) -> bool {
-        self.builder.target.place != Place::Xdp
+        !matches!(self.builder.target.place, Place::Xdp | Place::Cgroup)
     }
 
     // ---- bytes
@@ -260,10 +262,10 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
 
     /// What the kernel says about the frame. Tags are 0 where none can lie beside it.
     pub fn meta(&mut self, meta: Meta) -> Num<'s> {
+        if !self.has_tag_beside() && meta != Meta::Length {
+            return self.constant(0);
+        }
         if self.builder.target.place == Place::Xdp {
-            if meta != Meta::Length {
-                return self.constant(0);
-            }
             self.builder.frame_length();
             return self.builder.keep(R0);
         }

@@ -18,6 +18,7 @@
 use super::build::{Builder, skb};
 use super::ending::{Ending, Kept, made};
 use super::handle::{Base, Exit, Layers, Num, Value};
+use super::own::Own;
 use super::scope::{Meta, Scope};
 use super::{Target, Unfit, Verdict};
 use crate::insn::{
@@ -143,8 +144,10 @@ pub struct Bell {
 pub struct Joint {
     /// How many processors have a region in every map.
     pub cpus: u32,
-    /// Whether the frames are those that the host sends.
+    /// Whether the frames are those that the host sends. At a control group each says itself.
     pub sent: bool,
+    /// Whose packets these are, at a control group.
+    pub own: Option<Own>,
     /// What the program notes for itself: the first map of those that it is given.
     pub desk: Desk,
     /// Whose frames are copied to which memory.
@@ -266,7 +269,8 @@ impl Joint {
             let outlets = owner.outlets.iter().flat_map(|outlet| [outlet.map, outlet.bell_map]);
             outlets.chain([owner.map]).max().unwrap_or(0)
         };
-        self.owners.iter().map(of).max().unwrap_or(0) + 1
+        let own = self.own.iter().map(|own| own.seats);
+        self.owners.iter().map(of).chain(own).max().unwrap_or(0) + 1
     }
 
     /// Whether all of it is one map, and a bell.
@@ -283,7 +287,7 @@ impl From<&Tap> for Joint {
         let outlet = Outlet { map: 0, bell_map: 1, stride, pointers_at, pointers, bell };
         let owner = Owner { map: 0, stride, records_at, bytes, record_max, outlets: vec![outlet] };
         let desk = Desk { stride, ..Desk::PLAIN };
-        Self { cpus, sent, desk, owners: vec![owner] }
+        Self { cpus, sent, own: None, desk, owners: vec![owner] }
     }
 }
 
@@ -319,8 +323,13 @@ pub fn joint(
     unsure: impl for<'p> FnOnce(&mut Scope<'p, 'static>, Layers<'p>),
 ) -> Result<Program, Unfit> {
     let target = target.into();
-    if target.place != Place::Tc {
-        return Err(Unfit::new("a tap stands at traffic control"));
+    let fits = match target.place {
+        Place::Tc => joint.own.is_none(),
+        Place::Cgroup => joint.own.is_some(),
+        Place::Xdp | Place::Socket => false,
+    };
+    if !fits {
+        return Err(Unfit::new("a tap stands at traffic control, or before sockets of one user"));
     }
     made(target, Ending::Tap(joint.clone()), body, unsure)
 }
@@ -475,8 +484,6 @@ const LENGTH: i16 = -56;
 const RECORDS: i16 = -64;
 /// Offset in `__sk_buff`.
 const SEGMENT: i16 = 176;
-/// What becomes of a frame: the next program looks at it.
-const NEXT: i32 = -1;
 
 /// Stores r2 in a word of a region such that who sees it sees what was stored before, and nobody
 /// sees what is stored later without it. An x86 processor keeps the order of stores. Elsewhere it
@@ -493,13 +500,19 @@ impl Builder {
     pub(super) fn find_desk(&mut self, ending: &Ending) {
         let desk = ending.desk();
         let known = self.asm.label();
+        if let Ending::Tap(Joint { own: Some(own), .. }) = ending {
+            self.only_own(own);
+        }
         self.asm.push(Insn::call(Helper::CpuId));
-        self.asm.jump_if(Cond::Lt, R0, ending.cpus().cast_signed(), known);
+        self.asm.jump_if(Cond::Lt, R0, ending.processors().cast_signed(), known);
         // All that there can be have one.
         self.asm.push(Insn::mov(R0, Verdict::Pass.value(self.target.place)));
         self.asm.push(Insn::exit());
         self.asm.bind(known);
-        if matches!(ending, Ending::Tap(joint) if !joint.is_plain()) {
+        if let Ending::Tap(Joint { own: Some(own), cpus, .. }) = ending {
+            self.take_seat(own, *cpus);
+        }
+        if matches!(ending, Ending::Tap(joint) if joint.own.is_some() || !joint.is_plain()) {
             self.asm.push(Insn::store(Size::DW, R10, Kept::CPU, R0));
         }
         self.asm.push(Insn::alu(Alu::Mul, R0, desk.stride.cast_signed()));
@@ -568,7 +581,10 @@ impl Builder {
                 self.hand_to(joint, owner, &outlets);
             }
         }
-        self.asm.push(Insn::mov(R0, NEXT));
+        if let Some(own) = &joint.own {
+            self.leave_seat(own);
+        }
+        self.asm.push(Insn::mov(R0, Verdict::Pass.value(self.target.place)));
         self.asm.push(Insn::exit());
     }
 
@@ -683,11 +699,16 @@ impl Builder {
             asm.push(Insn::load(Size::W, R1, R6, field));
             asm.push(Insn::store(Size::H, R7, to, R1));
         }
-        // 1 if there is a tag.
-        asm.push(Insn::load(Size::W, R1, R6, skb::TAG_PRESENT));
-        if sent {
-            asm.push(Insn::alu(Alu::Or, R1, i32::from(record::SENT)));
+        if self.target.place == Place::Cgroup {
+            self.marks_of_socket();
+        } else {
+            // 1 if there is a tag.
+            self.asm.push(Insn::load(Size::W, R1, R6, skb::TAG_PRESENT));
+            if sent {
+                self.asm.push(Insn::alu(Alu::Or, R1, i32::from(record::SENT)));
+            }
         }
+        let asm = &mut self.asm;
         asm.push(Insn::store(Size::H, R7, record::MARKS, R1));
         asm.push(Insn::mov(R1, R6));
         asm.push(Insn::mov(R2, 0));

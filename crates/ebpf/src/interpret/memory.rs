@@ -44,8 +44,12 @@ pub(super) struct Memory<'m, 'p> {
     stack: [u8; STACK_BYTES],
     stack_written: [bool; STACK_BYTES],
     maps: &'m mut [Vec<u8>],
+    /// What the program wrote into the first word of `cb`.
+    answer: Option<u32>,
 }
 
+/// Where in `__sk_buff` a program at a control group answers.
+const ANSWER: u64 = 48;
 /// What the first buffer of a frame holds of it at least, at XDP: drivers' hold more.
 const FIRST_BUFFER_MIN: usize = 256;
 
@@ -55,7 +59,7 @@ impl<'m, 'p> Memory<'m, 'p> {
         let linear = match place {
             Place::Tc => packet.linear.min(length),
             Place::Xdp => packet.linear.max(FIRST_BUFFER_MIN).min(length),
-            Place::Socket => length,
+            Place::Socket | Place::Cgroup => length,
         };
         let stack_written = [false; STACK_BYTES];
         let Packet { bytes, tag, is_unfilled, .. } = *packet;
@@ -69,7 +73,13 @@ impl<'m, 'p> Memory<'m, 'p> {
             stack: [0; STACK_BYTES],
             stack_written,
             maps,
+            answer: None,
         }
+    }
+
+    /// What a program at a control group answered.
+    pub(super) const fn answer(&self) -> Option<u32> {
+        self.answer
     }
 
     pub(super) fn place(&self) -> Place {
@@ -186,6 +196,10 @@ impl<'m, 'p> Memory<'m, 'p> {
 
     pub(super) fn write(&mut self, address: u64, size: Size, value: u64) -> Result<(), Why> {
         let word = value.to_le_bytes();
+        if self.place == Place::Cgroup && address == CTX + ANSWER && size == Size::W {
+            self.answer = Some(value as u32);
+            return Ok(());
+        }
         let to = self.bytes_mut(address, size.bytes())?;
         to.iter_mut().zip(word).for_each(|(to, from)| *to = from);
         Ok(())
@@ -214,7 +228,7 @@ impl<'m, 'p> Memory<'m, 'p> {
         let wild = Why::Wild { address, size };
         let (region, range) = split(address, size).ok_or(wild)?;
         if region == self.region {
-            let direct = self.place != Place::Socket && range.end <= self.linear;
+            let direct = !self.place.asks_for_bytes() && range.end <= self.linear;
             return self.frame.get(range).filter(|_| direct).ok_or(wild);
         }
         if region == STACK >> 32 {
@@ -238,7 +252,7 @@ impl<'m, 'p> Memory<'m, 'p> {
             (Place::Xdp, 12 | 16, 4) => 0,
             (Place::Tc, 76, 4) => packet,
             (Place::Tc, 80, 4) => end,
-            (Place::Tc | Place::Socket, 0, 4) => self.frame.len() as u64,
+            (Place::Tc | Place::Socket | Place::Cgroup, 0, 4) => self.frame.len() as u64,
             (Place::Tc | Place::Socket, 4 | 16, 4) => 0,
             (Place::Tc | Place::Socket, 20, 4) => u64::from(tag.is_some()),
             (Place::Tc | Place::Socket, 24, 4) => tag.map_or(0, |tag| tag.tci.into()),

@@ -113,7 +113,8 @@ impl Machine {
         Self { parts: parts.collect(), ..Self::new(maps.collect()) }
     }
 
-    /// Runs the code over the packet and answers r0.
+    /// Runs the code over the packet and answers r0, or at a control group what the code answered
+    /// in the context.
     pub fn run(&mut self, code: &[Insn], place: Place, packet: &Packet<'_>) -> Result<u64, Fault> {
         let mut run = Run {
             regs: [0; 11],
@@ -126,9 +127,10 @@ impl Machine {
         run.regs[1] = CTX;
         run.regs[10] = STACK_TOP;
         let ended = run.all(code, &self.parts, self.budget);
+        let answer = run.memory.answer();
         (self.frame, self.tag) = run.memory.into_frame();
         self.steps = ended.map_or(0, |(_, steps)| steps);
-        ended.map(|(value, _)| value)
+        ended.map(|(value, _)| answer.map_or(value, u64::from))
     }
 }
 

@@ -4,7 +4,7 @@ use super::Calibration;
 use super::user::words;
 use crate::catalogue::House;
 use ebpf::insn::{Insn, R0, encode};
-use filter::{Arguments, Description, Kind as FilterKind, joined, target};
+use filter::{Arguments, Attach, Description, Kind as FilterKind, joined, target};
 use pipeline::plan::FilterCost;
 use std::os::fd::{AsFd as _, AsRawFd as _};
 use sys::bpf::{Kind, Map, Program};
@@ -77,8 +77,8 @@ fn frame() -> Vec<u8> {
 
 fn cost(description: &Description) -> Result<f64, String> {
     let arguments = arguments(description)?;
-    let program =
-        joined(&[(description, &arguments)], target(false, false)).map_err(|(_, why)| why)?;
+    let program = joined(&[(description, &arguments)], target(&Attach::observing(""), false));
+    let program = program.map_err(|(_, why)| why)?;
     let maps = program.maps.iter();
     let maps: sys::Result<Vec<Map>> =
         maps.map(|spec| Map::array(&spec.name, spec.value_size, 1, spec.mappable)).collect();

@@ -99,6 +99,8 @@ pub struct Ended {
     pub(super) failed: u64,
     /// How often its bell was rung.
     pub(super) bells: u64,
+    /// Packets of its user's sockets that came while too many were under way.
+    pub(super) busy: u64,
     /// The runs of its programs that the kernel measured, and their time in ns.
     pub(super) measured: (u64, u64),
     /// Whether nobody is there any more who could say.
@@ -198,7 +200,8 @@ impl Points {
         let bytes = (bytes(new.shape.of_line()), bytes(new.shape.of_owner()));
         let needs = Needs { attach: &planned.attach, source, bytes, ways: new.shape.sinks };
         allows(&needs).map_err(BuildError::Refused)?;
-        let point = self.at(&planned.attach, hardened).map_err(|why| closed(why, source))?;
+        let point = self.at(&planned.attach, hardened, owner);
+        let point = point.map_err(|why| closed(why, source))?;
         let lent = point.add(new).map_err(BuildError::Refused)?;
         let Lent { rings, bell, behind_tag, held } = lent;
         let layout = Layout { shape: rings.shape(), behind_tag, tree };
@@ -352,7 +355,7 @@ impl Ended {
     pub fn text(&self) -> String {
         let Counted { ran, entered, passed, unselected, handed, reasons } = &self.counted;
         let mut text = format!("failed {}\nran {} {}\n", self.failed, ran.blocks, ran.bytes);
-        let _ = writeln!(text, "bells {}", self.bells);
+        let _ = writeln!(text, "bells {}\nbusy {}", self.bells, self.busy);
         let _ = writeln!(text, "measured {} {}", self.measured.0, self.measured.1);
         // Writing to a text does not fail.
         for (name, amounts) in COUNTS.iter().zip([entered, passed, unselected, handed]) {
@@ -385,6 +388,7 @@ impl Ended {
             match name {
                 "failed" => ended.failed = rest.parse().ok()?,
                 "bells" => ended.bells = rest.parse().ok()?,
+                "busy" => ended.busy = rest.parse().ok()?,
                 "measured" => {
                     let (runs, ns) = rest.split_once(' ')?;
                     ended.measured = (runs.parse().ok()?, ns.parse().ok()?);
@@ -445,7 +449,15 @@ mod tests {
             reasons: HashMap::from([((1, "not udp".to_owned()), 9)]),
         };
         let states = HashMap::from([(0, vec![0, 255, 16]), (3, Vec::new())]);
-        let ended = Ended { counted, states, failed: 3, bells: 2, measured: (9, 900), lost: false };
+        let ended = Ended {
+            counted,
+            states,
+            failed: 3,
+            bells: 2,
+            busy: 4,
+            measured: (9, 900),
+            lost: false,
+        };
         assert_eq!(Ended::from_text(&ended.text()), Some(ended));
         for wrong in ["failed x", "ran", "handed 1", "state 1 0", "state 1 zz", "reason 1 2", "?"] {
             assert_eq!(Ended::from_text(wrong), None, "{wrong}");

@@ -48,6 +48,8 @@ impl How {
     /// As a program at traffic control.
     pub(super) const WATCHES: Self =
         Self { kind: Kind::Tc, license: License::House, fragments: false, device: None };
+    /// As a program before sockets.
+    pub(super) const SOCKETS: Self = Self { kind: Kind::CgroupPacket, ..Self::WATCHES };
 }
 
 /// Loads a program; `given` are the maps behind its own, `kept` the state that a word has already.

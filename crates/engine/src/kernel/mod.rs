@@ -28,6 +28,7 @@ pub(crate) use told::Told;
 
 use crate::build::BuildError;
 use crate::build::running::Ids;
+use ebpf::emit::own;
 use ebpf::emit::tap::{self, Bell};
 use endpoint::source::kernel::place::{Closed, Place};
 use endpoint::source::kernel::{Arrived, Edge, KernelSource, Parts, Standing};
@@ -334,7 +335,7 @@ impl Asked<'_> {
             return Err(BuildError::Refused(Refusal { node: source, why }));
         }
         let asked = graph.node(source).filter().and_then(|used| used.arguments.number("ring"));
-        let shape = shape(&planned.ring, tree.hands.len(), asked)?;
+        let shape = shape(planned, tree.hands.len(), asked)?;
         if let Some(refusal) = refuses.loading(&tree, graph, source) {
             return Err(BuildError::Refused(refusal));
         }
@@ -361,7 +362,7 @@ impl Host for Points {
 impl Points {
     /// Adds a line for a user.
     fn add_for(&self, asked: &Asked<'_>, owner: u32) -> Result<Lent, BuildError> {
-        let point = self.at(&asked.planned.attach, asked.hardened);
+        let point = self.at(&asked.planned.attach, asked.hardened, owner);
         let point = point.map_err(|why| closed(why, asked.source))?;
         point.add(asked.new_line(owner)?).map_err(BuildError::Refused)
     }
@@ -397,17 +398,20 @@ const POINTERS_MAX: u32 = 1 << 16;
 const BYTES_MAX: u64 = 1 << 27;
 
 /// The memory for what leaves on so many ways: what the plan or the request says, and as many
-/// pointers as frames of 256 bytes fit beside each other.
-fn shape(ring: &KernelRing, ways: usize, asked: Option<u64>) -> Result<Shape, BuildError> {
-    let cpus = sys::machine::possible_processors().map_err(BuildError::Machine)?;
-    let cpus = u32::try_from(cpus).unwrap_or(u32::MAX);
+/// pointers as frames of 256 bytes fit beside each other. Before sockets a processor has several
+/// seats, of which all but the first two are hardly ever taken.
+fn shape(planned: &Planned, ways: usize, asked: Option<u64>) -> Result<Shape, BuildError> {
+    let ring = &planned.ring;
+    let processors = sys::machine::possible_processors().map_err(BuildError::Machine)?;
+    let (seats, part) = if planned.attach.own { (own::SEATS, 2) } else { (1, 1) };
+    let cpus = u32::try_from(processors).unwrap_or(u32::MAX).saturating_mul(seats);
     let least = 2 * ring.record_max.next_power_of_two();
     let bytes = match asked {
         Some(all) => {
             let each = (all / u64::from(cpus)).clamp(least.into(), BYTES_MAX);
             1 << each.ilog2()
         }
-        None => ring.bytes.max(least),
+        None => (ring.bytes / part).max(least),
     };
     Ok(Shape {
         cpus,

@@ -16,12 +16,14 @@
 //! zeroed when a map is made of it, and no map passes from one owner to another.
 
 mod line;
+mod sockets;
 mod successor;
 mod version;
 
 pub(crate) use self::line::New;
 
 use self::line::{Line, Owned};
+use self::sockets::Sockets;
 use self::version::{Failure, Version};
 use super::handout::Ended;
 use super::{Asked, Held, Lent, Refusal, Successor};
@@ -29,7 +31,7 @@ use crate::build::BuildError;
 use endpoint::source::kernel::place::{Closed, Place};
 use filter::{Amount, Attach};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
-use sys::bpf::{Grace, Link, Map};
+use sys::bpf::{Grace, Link, Map, Program};
 use sys::steps::{Makes, Steps, UNLOGGED};
 
 /// The attach points of a process.
@@ -46,6 +48,8 @@ pub(crate) struct Point {
     attach: Attach,
     place: Place,
     hardened: bool,
+    /// Whose sockets it is about, if it is no interface.
+    sockets: Option<Sockets>,
     state: Mutex<State>,
 }
 
@@ -112,11 +116,13 @@ struct State {
     /// Programs that were replaced, whose tallies are not yet their lines'.
     retired: Vec<Version>,
     grace: Option<Grace>,
+    /// Whether programs may be under way for a while when nothing leads to them any more.
+    lingers: bool,
 }
 
 #[derive(Debug)]
 struct Running {
-    link: Link,
+    links: Vec<Link>,
     version: Version,
 }
 
@@ -127,17 +133,28 @@ impl Points {
         Self { steps, ..Self::default() }
     }
 
-    /// The point at which programs for this stand.
-    pub(crate) fn at(&self, attach: &Attach, hardened: bool) -> Result<Arc<Point>, Closed> {
+    /// The point at which programs for this stand; of this user, where it is about sockets.
+    pub(crate) fn at(
+        &self,
+        attach: &Attach,
+        hardened: bool,
+        owner: u32,
+    ) -> Result<Arc<Point>, Closed> {
         let place = Place::find(attach)?;
+        let sockets = if attach.own { Some(Sockets::of(&place, owner)?) } else { None };
         let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
         known.retain(|point| point.strong_count() > 0);
-        let here = |point: &Arc<Point>| point.attach == *attach && point.place.is(&place);
+        let here = |point: &Arc<Point>| {
+            let same =
+                point.sockets.as_ref().map(Sockets::whose) == sockets.as_ref().map(Sockets::whose);
+            same && point.attach == *attach && point.place.is(&place)
+        };
         if let Some(point) = known.iter().filter_map(Weak::upgrade).find(here) {
             return Ok(point);
         }
-        let (attach, state) = (attach.clone(), Mutex::default());
-        let point = Arc::new(Point { attach, place, hardened, state });
+        let state = State { lingers: sockets.is_some(), ..State::default() };
+        let (attach, state) = (attach.clone(), Mutex::new(state));
+        let point = Arc::new(Point { attach, place, hardened, sockets, state });
         known.push(Arc::downgrade(&point));
         Ok(point)
     }
@@ -160,14 +177,16 @@ impl Point {
         let step =
             |makes, what| steps.take(makes, what).map_err(|error| refused(error.to_string()));
         let mut state = self.state();
-        if !state.lines.is_empty() && state.grace.is_none() {
+        let waits = !state.lines.is_empty() || self.sockets.is_some();
+        if waits && state.grace.is_none() {
             step(Makes::Memory, "what waits for programs")?;
             state.begin_to_wait().map_err(refused)?;
         }
         let number = state.numbers;
         state.numbers += 1;
         let made = Line::make(number, &state.lines, new);
-        let (line, bell) = made.map_err(refused)?;
+        let (mut line, bell) = made.map_err(refused)?;
+        line.busy_before = self.busy();
         let rings = Arc::clone(&line.pointers);
         let mut lines: Vec<&Line> = state.lines.iter().filter(|line| !line.leaving).collect();
         lines.push(&line);
@@ -190,17 +209,18 @@ impl Point {
         match &mut state.running {
             Some(running) => {
                 let (new, old) = (version.program(), running.version.program());
-                running.link.update(new, Some(old)).map_err(|error| error.to_string())?;
+                update(&running.links, new, old).map_err(|error| error.to_string())?;
                 let old = std::mem::replace(&mut running.version, version);
                 state.retired.push(old);
                 state.replaced += 1;
             }
             None => {
-                let link = self.place.attach(version.program()).map_err(|closed| match closed {
-                    Closed::Nobody(failure) => failure.to_string(),
-                    Closed::Program(why) => why,
-                })?;
-                state.running = Some(Running { link, version });
+                let links =
+                    self.place.attach(version.program()).map_err(|closed| match closed {
+                        Closed::Nobody(failure) => failure.to_string(),
+                        Closed::Program(why) => why,
+                    })?;
+                state.running = Some(Running { links, version });
             }
         }
         Ok(())
@@ -226,7 +246,7 @@ impl Point {
             put.is_err() && self.place.is_gone()
         };
         if gone && let Some(running) = state.running.take() {
-            drop(running.link);
+            drop(running.links);
             state.retired.push(running.version);
         }
         state.settle();
@@ -235,7 +255,7 @@ impl Point {
         if let Some(line) = lines.iter_mut().find(|line| line.number == number) {
             let running = running.as_ref().filter(|running| running.version.runs(number));
             running.iter().for_each(|running| line.measure(running.version.program()));
-            ended = line.ended();
+            ended = self.ended(line);
             if let Some(running) = running {
                 ended.counted.add(&running.version.counted(line));
             }
@@ -285,6 +305,16 @@ impl Point {
         state.lines.iter().find(|line| line.number == number).map(|line| line.owner.uid)
     }
 
+    /// What is left of a line when nothing runs for it any more.
+    fn ended(&self, line: &Line) -> Ended {
+        Ended { busy: self.busy().saturating_sub(line.busy_before), ..line.ended() }
+    }
+
+    /// How many packets came while too many were under way.
+    fn busy(&self) -> u64 {
+        self.sockets.as_ref().map_or(0, Sockets::busy)
+    }
+
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -332,8 +362,9 @@ impl State {
         if self.retired.is_empty() {
             return;
         }
-        // Without running ones nobody is under way: the link waited for that.
-        if let (Some(_), Some(grace)) = (&self.running, &self.grace) {
+        // At an interface nobody is under way without running ones: the link waited for that.
+        let waits = self.lingers || self.running.is_some();
+        if let Some(grace) = self.grace.as_ref().filter(|_| waits) {
             // The kernel refuses this to nobody who could make the maps.
             let waited = grace.wait();
             debug_assert!(waited.is_ok(), "{waited:?}");
@@ -347,6 +378,19 @@ impl State {
             }
         }
     }
+}
+
+/// Puts a program in the place of another everywhere, or nowhere.
+fn update(links: &[Link], new: &Program, old: &Program) -> sys::Result<()> {
+    for (done, link) in links.iter().enumerate() {
+        if let Err(error) = link.update(new, Some(old)) {
+            for link in links.iter().take(done) {
+                link.update(old, Some(new))?;
+            }
+            return Err(error);
+        }
+    }
+    Ok(())
 }
 
 impl Held for Standing {

@@ -56,15 +56,16 @@ impl Kernel {
     /// What was counted in the kernel and on the way out of it, by what ran there one after the
     /// other. Nothing runs there any more.
     pub(crate) fn remains(&self, process: &[Remains]) -> Vec<Remains> {
-        let mut ran = Amount::default();
+        let (mut ran, mut busy) = (Amount::default(), 0);
         let mut all = Vec::new();
         for era in self.eras() {
             let ended = era.ended(process);
             ran.blocks += ended.counted.ran.blocks;
             ran.bytes += ended.counted.ran.bytes;
+            busy += ended.busy;
             all.push(era.remains(&ended, process));
         }
-        let seen = |id: &NodeId| (era_name(&self.era, *id), self.place.seen(ran));
+        let seen = |id: &NodeId| (era_name(&self.era, *id), self.place.seen(ran, busy));
         let sources = self.era.sources.iter().map(seen).collect();
         if let Some(told) = all.last_mut().and_then(|remains: &mut Remains| remains.kernel.as_mut())
         {

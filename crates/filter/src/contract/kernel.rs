@@ -11,7 +11,7 @@ use ebpf::{Place, Program, Word};
 /// Where a program must stand to see what a source gives.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Attach {
-    /// The interface.
+    /// The interface; empty where none is meant.
     pub interface: String,
     /// The name space in which it is, if another than ours.
     pub netns: Option<String>,
@@ -20,6 +20,18 @@ pub struct Attach {
     /// Whether what the line lets through is taken from the host (CONTRACT 2); otherwise the
     /// program observes and changes nothing.
     pub takes: bool,
+    /// Whether it stands before the sockets of the user whose line it is, both ways, instead of at
+    /// an interface (CONTRACT 22): packets from layer 3 on.
+    pub own: bool,
+}
+
+impl Attach {
+    /// Where what an interface of ours receives is observed.
+    #[must_use]
+    pub fn observing(interface: &str) -> Self {
+        let (netns, side) = (None, Side::Received);
+        Self { interface: interface.to_owned(), netns, side, takes: false, own: false }
+    }
 }
 
 /// Which way frames go through an interface.
@@ -46,13 +58,19 @@ fn plain<'s>(
     Ok(Answer::new(on.class, on))
 }
 
-/// What a program is made for that stands where a source is: at traffic control if it observes, at
-/// XDP if it takes. `hardened` is for programs that are loaded without CAP_PERFMON.
+/// What a program is made for that stands there: at traffic control if it observes, at XDP if it
+/// takes, at the control groups if it is about sockets. `hardened` is for programs that are loaded
+/// without CAP_PERFMON.
 #[must_use]
-pub fn target(takes: bool, hardened: bool) -> Target {
-    let place = if takes { Place::Xdp } else { Place::Tc };
-    let target = if hardened { Target::hardened(place) } else { Target::from(place) };
-    if takes { target.taking() } else { target }
+pub const fn target(attach: &Attach, hardened: bool) -> Target {
+    let place = match attach {
+        Attach { own: true, .. } => Place::Cgroup,
+        Attach { takes: true, .. } => Place::Xdp,
+        _ => Place::Tc,
+    };
+    // What asks a helper for every byte is the same with more rights.
+    let hardened = hardened || attach.own;
+    Target { place, hardened, takes: attach.takes, single: false }
 }
 
 /// Why a chain of filters, the first of which sees whole frames, cannot be a program there: the
@@ -99,8 +117,10 @@ mod tests {
         let fits = |names: &[&str]| {
             let chain: Vec<_> = names.iter().map(|name| given(name)).collect();
             let chain: Vec<_> = chain.iter().map(|(d, a)| (*d, a)).collect();
-            let targets = [(false, false), (false, true), (true, false), (true, true)];
-            targets.map(|(takes, hardened)| expressible(&chain, target(takes, hardened)))
+            let attach = |takes: bool, own: bool| Attach { takes, own, ..Attach::observing("x") };
+            let places = [attach(false, false), attach(true, false), attach(false, true)];
+            let targets = places.iter().flat_map(|at| [target(at, false), target(at, true)]);
+            targets.map(|target| expressible(&chain, target)).collect::<Vec<_>>()
         };
         assert!(fits(&["ip", "udp", "dport", "count"]).iter().all(Result::is_ok));
         assert!(fits(&[]).iter().all(Result::is_ok));

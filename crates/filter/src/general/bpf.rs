@@ -206,16 +206,18 @@ fn remark(arguments: &Arguments) -> Option<String> {
 
 /// The twin.
 fn emit<'s>(a: &Arguments, s: &mut Scope<'s, '_>, on: Layers<'s>, out: Exit<'s>) -> Emitted<'s> {
-    if !on.linked {
-        return Err(Unfit::new("the link header is cut off"));
-    }
-    let compiled = compile(a, wire::LinkType::ETHERNET.0);
+    let link = match s.place().has_link() {
+        true if !on.linked => return Err(Unfit::new("the link header is cut off")),
+        true => wire::LinkType::ETHERNET,
+        false => wire::LinkType::RAW,
+    };
+    let compiled = compile(a, link.0);
     match compiled.map_err(|mistake| Unfit::new(mistake.to_string()))?.program {
         Some(program) => {
             let no_match = s.absent("no match", out);
             s.only_classic(&program, no_match)?;
         }
-        None => return Err(Unfit::new("its expression holds for no Ethernet frame")),
+        None => return Err(Unfit::new("its expression holds for no frame of that kind")),
     }
     Ok(Answer::new(Class::YES.0, on))
 }

@@ -217,11 +217,16 @@ pub(super) fn kernel_ring(ring: &RingPlan, plan: &Plan, edge: usize) -> String {
 /// Where a program stands and what leaves it, in a sentence.
 pub(super) fn program(program: &Program, plan: &Plan) -> String {
     let attach = &program.attach;
-    let way = match attach.side {
-        Side::Received => "received by",
-        Side::Sent => "sent by",
+    let way = match (attach.own, attach.side) {
+        (true, _) => "exchanged by the user's own sockets",
+        (false, Side::Received) => "received by",
+        (false, Side::Sent) => "sent by",
     };
     let what = if attach.takes { "takes" } else { "observes" };
+    let interface = match attach.own {
+        true => String::new(),
+        false => format!(" {}", quoted(attach.interface.as_bytes())),
+    };
     let netns = attach.netns.as_ref().map_or_else(String::new, |name| format!(" of {name}"));
     let steps = counted(program.steps.len() as u64, "filter");
     let mut readers: Vec<&str> = Vec::new();
@@ -236,9 +241,8 @@ pub(super) fn program(program: &Program, plan: &Plan) -> String {
         n => format!("what leaves it is {how}, over {n} edges"),
     };
     format!(
-        "program in the kernel: {what} what is {way} {}{netns}, {steps}; {copied}; what it is \
-         unsure of is decided in {}",
-        quoted(attach.interface.as_bytes()),
+        "program in the kernel: {what} what is {way}{interface}{netns}, {steps}; {copied}; what it \
+         is unsure of is decided in {}",
         readers.join(", ")
     )
 }

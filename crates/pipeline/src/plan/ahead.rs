@@ -34,9 +34,12 @@ pub(super) fn pushed(graph: &Graph) -> Vec<Pushed> {
         let used = graph.node(source).filter();
         used.is_some_and(|used| used.arguments.text("how") == Some("take"))
     };
-    let first = |graph, source| match taken(source) {
-        true => Err("all is taken, and asked here".to_owned()),
-        false => first(graph, source),
+    let own =
+        |source: NodeId| graph.node(source).filter().is_some_and(|used| used.arguments.flag("own"));
+    let first = |graph, source| match source {
+        source if taken(source) => Err("all is taken, and asked here".to_owned()),
+        source if own(source) => Err("there is no packet socket to be asked".to_owned()),
+        source => first(graph, source),
     };
     let push = |source| match first(graph, source) {
         Ok((filter, except)) => Pushed { source, filter: Ok(filter), except },

@@ -3,7 +3,7 @@
 
 use super::ahead::pushed;
 use super::costs::flows;
-use super::kernel::{Refused, refusal};
+use super::kernel::{Refused, only_in_kernel, refusal};
 use super::select::{Selected, order};
 use super::{Candidate, Machine, Placed, PlannedSpace, SpaceKind};
 use crate::explain;
@@ -157,6 +157,9 @@ fn verdict(
     }
     if node.is_process() && space.kind != SpaceKind::Process {
         return Err(PROGRAM.to_owned());
+    }
+    if let (SpaceKind::Thread, Some(why)) = (space.kind, only_in_kernel(node)) {
+        return Err(why.to_owned());
     }
     let pinned = node.filter().is_some_and(|used| used.pin.is_some());
     match space.kind {

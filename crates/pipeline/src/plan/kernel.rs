@@ -116,18 +116,19 @@ pub(super) fn refusal(
     }
     let chain = way.iter().skip(1).filter_map(|id| graph.node(*id).filter());
     let chain: Vec<_> = chain.map(|used| (used.description, &used.arguments)).collect();
-    let takes = way.first().is_some_and(|head| takes(graph, *head));
-    if takes && way.len() == 1 {
+    let attach = way.first().and_then(|head| source(graph.node(*head)).ok())?;
+    if attach.takes && way.len() == 1 {
         return alone(graph, id, machine, refused);
     }
-    let (at, why) = expressible(&chain, target(takes, hardened)).err()?;
+    let (at, why) = expressible(&chain, target(&attach, hardened)).err()?;
     let first = way.get(at + 1).copied().unwrap_or(id);
     Some(if first == id { why } else { behind(graph, first) })
 }
 
-/// Whether a program that stands for a source takes frames.
-fn takes(graph: &Graph, source_id: NodeId) -> bool {
-    source(graph.node(source_id)).is_ok_and(|attach| attach.takes)
+/// Why no process can read what a source gives, if only programs see that.
+pub(super) fn only_in_kernel(node: &Node) -> Option<&'static str> {
+    let own = source(node).is_ok_and(|attach| attach.own);
+    own.then_some("only a program in the kernel sees what sockets exchange")
 }
 
 /// Why a source that takes is better read in a process: a program that only hands on is one hop

@@ -2,7 +2,7 @@
 
 use filter::{
     Arguments, Attach, Description, Filter, Form, Forms, Gives, Kind, Mistake, PLAIN, Parameter,
-    Reads, Side, Type,
+    Reads, Type,
 };
 use pipeline::catalogue::{Catalogue, List};
 use pipeline::plan::{Machine, Plan, plan};
@@ -32,7 +32,7 @@ pub(crate) const RX: Description = Description {
 fn attach(arguments: &Arguments) -> Result<Attach, String> {
     let interface = arguments.text("interface").ok_or("a program stands at one interface")?;
     let interface = interface.to_owned();
-    Ok(Attach { interface, netns: None, side: Side::Received, takes: false })
+    Ok(Attach::observing(&interface))
 }
 
 const REPLAY: Description = source("replay", Form::Frame, &[FILE]);

@@ -9,6 +9,7 @@
 mod attached;
 mod btf;
 mod grace;
+mod groups;
 mod ids;
 mod info;
 mod kernel_types;
@@ -23,6 +24,7 @@ mod run;
 pub use attached::{Chain, Member, cgroup_chain, programs, tcx_chain};
 pub use btf::{Btf, Linkage, Types};
 pub use grace::Grace;
+pub use groups::{first_group, hierarchy};
 pub use ids::{Object, ids};
 pub use info::{ProgramInfo, Statistics};
 pub use kernel_types::kernel_function;

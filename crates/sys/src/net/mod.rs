@@ -12,7 +12,7 @@ mod namespace;
 pub use backlog::Backlog;
 pub use filters::Filter;
 pub use links::Links;
-pub use namespace::{Namespace, within, within_new};
+pub use namespace::{Namespace, cookie, within, within_new};
 
 use crate::bpf::XdpMode;
 use crate::error::Result;

@@ -1,9 +1,11 @@
 //! Network name spaces: opened by name, path or process, entered by threads that end there.
 
 use crate::error::{Error, Named as _, Result};
+use crate::packet::option;
+use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
 use rustix::thread::{LinkNameSpaceType, UnshareFlags, move_into_link_name_space, unshare_unsafe};
 use std::fs::File;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd, FromRawFd as _, OwnedFd};
 use std::path::{Path, PathBuf};
 
 /// Where `ip netns` keeps names.
@@ -44,6 +46,22 @@ impl Namespace {
         Ok(stat.st_ino)
     }
 
+    /// Whether it belongs to the user name space of this process, so that numbers of users mean the
+    /// same there as here.
+    pub fn has_our_users(&self) -> Result<bool> {
+        /// Where the user name space of this process is.
+        const USERS: &str = "/proc/self/ns/user";
+        let ours = rustix::fs::stat(USERS).named("stat", USERS)?;
+        let owner = match owner_of(&self.fd) {
+            Ok(owner) => owner,
+            // It belongs to one further up.
+            Err(error) if error.errno == libc::EPERM => return Ok(false),
+            Err(error) => return Err(error),
+        };
+        let theirs = rustix::fs::fstat(&owner).named("fstat", self.what.clone())?;
+        Ok((ours.st_dev, ours.st_ino) == (theirs.st_dev, theirs.st_ino))
+    }
+
     /// Whether it is the one of the calling thread.
     pub fn is_current(&self) -> Result<bool> {
         Ok(self.identity()? == Self::current()?.identity()?)
@@ -61,6 +79,28 @@ impl AsFd for Namespace {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.fd.as_fd()
     }
+}
+
+/// The user name space to which a name space belongs.
+fn owner_of(space: &OwnedFd) -> Result<OwnedFd> {
+    /// NS_GET_USERNS (ioctl_ns(2))
+    const GET_OWNER: libc::Ioctl = 0xb701;
+    // SAFETY: NS_GET_USERNS takes no argument, and the descriptor is open.
+    let answer = unsafe { libc::ioctl(space.as_raw_fd(), GET_OWNER) };
+    if answer < 0 {
+        return Err(Error::last("ioctl", "NS_GET_USERNS"));
+    }
+    // SAFETY: ioctl_ns(2): a new descriptor, which nobody else knows.
+    Ok(unsafe { OwnedFd::from_raw_fd(answer) })
+}
+
+/// The number by which programs know the name space of sockets that are opened by this thread. It
+/// is never used again (Linux 5.14).
+pub fn cookie() -> Result<u64> {
+    let flags = SocketFlags::CLOEXEC;
+    let socket = socket_with(AddressFamily::UNIX, SocketType::DGRAM, flags, None);
+    let socket = socket.named("socket", "to ask for the name space")?;
+    option::get(socket.as_fd(), libc::SOL_SOCKET, option::NETNS_COOKIE)
 }
 
 /// Does something in a name space, in a thread that begins and ends for it: what is opened there

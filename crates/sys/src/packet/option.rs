@@ -13,6 +13,8 @@ pub(super) const ATTACH_PROGRAM: Name = (libc::SO_ATTACH_BPF, "SO_ATTACH_BPF");
 pub(super) const MEMORY: Name = (libc::SO_MEMINFO, "SO_MEMINFO");
 pub(super) const ERROR: Name = (libc::SO_ERROR, "SO_ERROR");
 pub(super) const ADD_MEMBERSHIP: Name = (libc::PACKET_ADD_MEMBERSHIP, "PACKET_ADD_MEMBERSHIP");
+/// What Linux 5.14 calls a name space of the network.
+pub(crate) const NETNS_COOKIE: Name = (71, "SO_NETNS_COOKIE");
 pub(super) const RX_RING: Name = (libc::PACKET_RX_RING, "PACKET_RX_RING");
 pub(super) const STATISTICS: Name = (libc::PACKET_STATISTICS, "PACKET_STATISTICS");
 pub(super) const VERSION: Name = (libc::PACKET_VERSION, "PACKET_VERSION");
@@ -37,6 +39,8 @@ pub(crate) unsafe trait Value {}
 
 // SAFETY: an integer.
 unsafe impl Value for libc::c_int {}
+// SAFETY: an integer.
+unsafe impl Value for u64 {}
 // SAFETY: nine integers, SK_MEMINFO_VARS of them.
 unsafe impl Value for [u32; 9] {}
 // SAFETY: laid out by libc; `attach` makes it alone, from a vector that outlives the call.

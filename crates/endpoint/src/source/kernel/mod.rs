@@ -200,7 +200,7 @@ impl KernelSource {
         }
         let (origin, time) = (self.parts.origin, self.time.of(header.time));
         let context = ContextLane { time, session: 0, origin, flags };
-        let link = LinkType::ETHERNET.0;
+        let link = self.parts.place.link().0;
         let whole = header.length.saturating_add(tag);
         let mut marks = Marks::frame(link, place.length(), whole);
         marks.view = from;
@@ -232,7 +232,7 @@ impl KernelSource {
         if !self.reader.is_whole(handed) {
             return Err(Copied::Lapped);
         }
-        let unset = header.segment != 0 || is_unset(bytes);
+        let unset = header.segment != 0 || is_unset(self.parts.place.link(), bytes);
         Ok((draft.commit(length), unset))
     }
 
@@ -345,8 +345,8 @@ impl Source for KernelSource {
 
 /// Whether the checksum of TCP or UDP was left to the device: its field holds what a stack puts
 /// there for the card.
-fn is_unset(frame: &[u8]) -> bool {
-    let layers = dissect::layers(LinkType::ETHERNET, frame);
+fn is_unset(link: LinkType, frame: &[u8]) -> bool {
+    let layers = dissect::layers(link, frame);
     let unset = || {
         let offset = match layers.protocol? {
             protocol::TCP => tcp::CHECKSUM,

@@ -1,17 +1,23 @@
-//! The interface at which programs stand, as a request names it.
+//! Where programs stand, as a request names it: at an interface, or before the sockets of a user.
 
 use crate::source::rx::Losses;
 use crate::{Failure, Seen, interface};
 use filter::{Amount, Attach, Side};
 use std::sync::Arc;
 use sys::bpf::{Anchor, Link, Program};
-use sys::net::Links;
+use sys::net::{Links, Namespace};
 use wire::link::LinkType;
 
-/// An interface.
+/// An interface, or all sockets of a name space.
 #[derive(Clone, Debug)]
 pub struct Place {
     attach: Attach,
+    /// None: sockets.
+    interface: Option<Interface>,
+}
+
+#[derive(Clone, Debug)]
+struct Interface {
     index: u32,
     links: Arc<Links>,
     losses: Arc<Losses>,
@@ -27,6 +33,12 @@ const CALL_TAKE: &str = "take from";
 /// ENODEV.
 const NO_DEVICE: i32 = 19;
 
+/// Too many packets of one user were under way on a processor.
+const BUSY: &str = "busy";
+/// Why the numbers of users in a name space do not tell who they are.
+const OTHER_USERS: &str = "its name space belongs to another user name space, where numbers of \
+                           users mean other users";
+
 /// Why a program cannot stand at an interface.
 #[derive(Debug)]
 pub enum Closed {
@@ -39,6 +51,9 @@ pub enum Closed {
 impl Place {
     /// Finds it, in its name space.
     pub fn find(attach: &Attach) -> Result<Self, Closed> {
+        if attach.own {
+            return Ok(Self { attach: attach.clone(), interface: None });
+        }
         let (name, side) = (&attach.interface, attach.side);
         let call = if attach.takes { CALL_TAKE } else { CALL };
         let found = interface::within(attach.netns.as_deref(), || {
@@ -54,20 +69,31 @@ impl Place {
             return Err(Closed::Program(format!("frames of {name} are not those of Ethernet")));
         }
         let (links, losses) = (Arc::new(links), Arc::new(losses));
-        Ok(Self { attach: attach.clone(), index, links, losses })
+        let interface = Some(Interface { index, links, losses });
+        Ok(Self { attach: attach.clone(), interface })
     }
 
-    /// Puts a program there, before all others, of which none is thrown out.
-    pub fn attach(&self, program: &Program) -> Result<Link, Closed> {
+    /// Puts a program there, before all others, of which none is thrown out; before sockets both
+    /// ways, behind the others that are there.
+    pub fn attach(&self, program: &Program) -> Result<Vec<Link>, Closed> {
+        let Some(interface) = &self.interface else {
+            let told = |error: sys::Error| Closed::Program(error.to_string());
+            let group = sys::bpf::first_group().map_err(told)?;
+            let sides = [sys::bpf::Side::Ingress, sys::bpf::Side::Egress];
+            return sides
+                .map(|side| Link::cgroup(program, &group, side).map_err(told))
+                .into_iter()
+                .collect();
+        };
         let side = match self.attach.side {
             Side::Received => sys::bpf::Side::Ingress,
             Side::Sent => sys::bpf::Side::Egress,
         };
         let attached = interface::within(self.attach.netns.as_deref(), || {
-            Ok(Link::tcx(program, self.index, side, Anchor::Head, None))
+            Ok(Link::tcx(program, interface.index, side, Anchor::Head, None))
         });
         let attached = attached.map_err(Closed::Nobody)?;
-        attached.map_err(|error| {
+        attached.map(|link| vec![link]).map_err(|error| {
             // A kernel without this kind of link calls the argument invalid.
             let old = error.errno == INVALID && sys::probe::tcx().is_err();
             let why = if old { NEEDS_TCX.to_owned() } else { error.to_string() };
@@ -75,10 +101,33 @@ impl Place {
         })
     }
 
-    /// What was lost before a program saw it, by place, and what it saw.
+    /// The number of the name space whose sockets these are, if users have the same numbers there.
+    pub fn sockets(&self) -> Result<u64, Closed> {
+        let asked = interface::within(self.attach.netns.as_deref(), || {
+            let asked = Namespace::current().and_then(|space| space.has_our_users());
+            Ok(asked.and_then(|ours| Ok((ours, sys::net::cookie()?))))
+        });
+        match asked.map_err(Closed::Nobody)? {
+            Ok((true, number)) => Ok(number),
+            Ok((false, _)) => Err(Closed::Program(OTHER_USERS.to_owned())),
+            Err(error) => Err(Closed::Program(error.to_string())),
+        }
+    }
+
+    /// What its frames begin with.
     #[must_use]
-    pub fn seen(&self, ran: Amount) -> Seen {
-        let dropped = self.losses.before();
+    pub const fn link(&self) -> LinkType {
+        if self.attach.own { LinkType::RAW } else { LinkType::ETHERNET }
+    }
+
+    /// What was lost before a program saw it, by place, and what it saw; `busy` are those that came
+    /// while it had too much under way.
+    #[must_use]
+    pub fn seen(&self, ran: Amount, busy: u64) -> Seen {
+        let dropped = match &self.interface {
+            Some(interface) => interface.losses.before(),
+            None => vec![(BUSY, Some(busy))],
+        };
         let lost = dropped.iter().map(|(_, count)| *count).sum::<Option<u64>>();
         let all = |lost| Amount { blocks: ran.blocks + lost, bytes: ran.bytes };
         Seen { seen: lost.map(all), given: ran, dropped, remark: self.remark() }
@@ -87,13 +136,17 @@ impl Place {
     /// Whether both are the same interface, and it is still there.
     #[must_use]
     pub fn is(&self, other: &Self) -> bool {
-        self.attach == other.attach && self.index == other.index && !self.is_gone()
+        let index = |place: &Self| place.interface.as_ref().map(|interface| interface.index);
+        self.attach == other.attach && index(self) == index(other) && !self.is_gone()
     }
 
     /// Whether the interface was removed, or moved to another name space.
     #[must_use]
     pub fn is_gone(&self) -> bool {
-        self.links.indexed(self.index).is_err_and(|error| error.errno == NO_DEVICE)
+        self.interface.as_ref().is_some_and(|interface| {
+            let found = interface.links.indexed(interface.index);
+            found.is_err_and(|error| error.errno == NO_DEVICE)
+        })
     }
 
     pub(super) fn gone(&self, blocks: u64) -> Failure {
@@ -104,7 +157,8 @@ impl Place {
 
     /// What the interface is called now, if not as in the request.
     fn remark(&self) -> Option<String> {
-        let now = self.links.indexed(self.index).ok()?;
+        let interface = self.interface.as_ref()?;
+        let now = interface.links.indexed(interface.index).ok()?;
         let name = &self.attach.interface;
         let same = now.name == *name || now.alternative.contains(name);
         (!same).then(|| format!("{name} is called {} now", now.name))

@@ -37,7 +37,8 @@ use sys::memory::Lender;
 pub const RX: Description = Description {
     name: "rx",
     summary: "give the frames that an interface receives",
-    details: "\
+    details:
+        "\
 Watches an interface, or without a name all interfaces of the name space, and changes nothing of
 what the host receives. Frames are what the network stack sees: behind generic receive offload, with
 the VLAN tag in its place, with the time at which the kernel took them. `both=yes` gives what the
@@ -53,9 +54,14 @@ A `bpf` directly behind runs in the kernel too, so that what it refuses never en
 at the rate of the interface. Frames that found no room are counted by place: driver, backlog,
 socket, ring. `netns` names another name space, as `ip netns` does, by a path or by a process id.
 
-Needs CAP_NET_RAW; `streamline doctor` tells what is missing. ^C lets what is under way drain.",
+`own=yes` gives what your own sockets exchange, whichever interface it takes: packets from layer 3
+on, both ways. That no privilege is needed for where a daemon runs. Packets for no socket and those
+of raw sockets are not among them, and what two sockets of yours say to each other comes twice: as
+it is sent, and as it is received.
+
+Else needs CAP_NET_RAW; `streamline doctor` tells what is missing. ^C lets what is under way drain.",
     example: "rx eth0 both=yes | bpf \"tcp port 80\" | tcp | http |exchange weblog",
-    parameters: &[INTERFACE, HOW, BOTH, NETNS, RING, PROMISCUOUS],
+    parameters: &[INTERFACE, HOW, BOTH, OWN, NETNS, RING, PROMISCUOUS],
     attaches: Some(|arguments| attach(arguments, Side::Received)),
     ..TX
 };
@@ -85,6 +91,12 @@ const HOW: Parameter =
     Parameter::named("how", Type::OneOf(&["watch", "take"]), "watch", "watch them, or take them")
         .positional();
 const BOTH: Parameter = Parameter::named("both", Type::Flag, "no", "what it sends as well");
+const OWN: Parameter = Parameter::named(
+    "own",
+    Type::Flag,
+    "no",
+    "what your own sockets exchange, both ways, from layer 3 on",
+);
 const NETNS: Parameter =
     Parameter::optional("netns", Type::Text, "a name space, by name, path or process id");
 const RING: Parameter = Parameter::optional(
@@ -99,6 +111,7 @@ const PROMISCUOUS: Parameter =
 pub const ENTRY: SourceEntry = SourceEntry {
     description: &RX,
     open: |opening| match opening.arguments {
+        given if given.flag("own") => Err(not_own(given)),
         given if given.text("how") == Some("take") => take::open(opening),
         given if given.flag("both") => open(opening, Direction::Both),
         _ => open(opening, Direction::Received),
@@ -109,9 +122,31 @@ pub const ENTRY: SourceEntry = SourceEntry {
 pub const SENT: SourceEntry =
     SourceEntry { description: &TX, open: |opening| open(opening, Direction::Sent) };
 
+/// Why a program does not give what one user's sockets exchange.
+const NO_INTERFACE: &str =
+    "`own=yes` is about sockets, whichever interface their packets take: leave the interface out";
+const NOT_TAKEN: &str = "what your own sockets exchange is watched, not taken";
+const NOT_OTHERS: &str = "`promisc` is about frames for other hosts, and `own=yes` about yours";
+
+/// Why no socket of ours can give it.
+fn not_own(arguments: &Arguments) -> Failure {
+    let why = attach(arguments, Side::Received).err();
+    let why = why.unwrap_or_else(|| "only a program in the kernel sees what they exchange".into());
+    Failure::new("watch", "your own sockets", why)
+}
+
 /// Where a program gives what the packet socket would, or the sockets of AF_XDP: at traffic control
 /// the one, at XDP the other.
 fn attach(arguments: &Arguments, side: Side) -> Result<Attach, String> {
+    let netns = arguments.text("netns").map(str::to_owned);
+    if arguments.flag("own") {
+        return match arguments {
+            given if given.text("interface").is_some() => Err(NO_INTERFACE.to_owned()),
+            given if given.text("how") == Some("take") => Err(NOT_TAKEN.to_owned()),
+            given if given.flag("promisc") => Err(NOT_OTHERS.to_owned()),
+            _ => Ok(Attach { netns, own: true, ..Attach::observing("") }),
+        };
+    }
     let interface = arguments.text("interface").ok_or("a program stands at one interface")?;
     if arguments.flag("both") {
         return Err("what goes both ways is in order at a packet socket alone".to_owned());
@@ -120,8 +155,7 @@ fn attach(arguments: &Arguments, side: Side) -> Result<Attach, String> {
     if arguments.flag("promisc") && !takes {
         return Err("a packet socket asks for frames for other hosts".to_owned());
     }
-    let netns = arguments.text("netns").map(str::to_owned);
-    Ok(Attach { interface: interface.to_owned(), netns, side, takes })
+    Ok(Attach { interface: interface.to_owned(), netns, side, takes, own: false })
 }
 
 /// How soon to look again when the next segment is still kept by somebody, in ns.

@@ -43,6 +43,8 @@ pub(super) struct Line {
     pub(super) counted: Counted,
     /// The runs of those that the kernel measured, and their time in ns.
     pub(super) measured: (u64, u64),
+    /// How many packets of its user's sockets had come before it while too many were under way.
+    pub(super) busy_before: u64,
     /// Whether it is to go, and could not.
     pub(super) leaving: bool,
 }
@@ -94,6 +96,7 @@ impl Line {
             states,
             counted: Counted::default(),
             measured: (0, 0),
+            busy_before: 0,
             leaving: false,
         };
         Ok((line, bell))
@@ -112,6 +115,7 @@ impl Line {
             states,
             failed: self.failed(),
             bells: self.word(place::BELLS),
+            busy: 0,
             measured: self.measured,
             lost: false,
         }

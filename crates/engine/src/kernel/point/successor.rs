@@ -86,7 +86,7 @@ fn in_its_place<'l>(lines: &'l [Line], old: u32, new: &'l Line) -> Vec<&'l Line>
 impl Succeeds for Waiting {
     fn switch(&mut self) -> Result<(), String> {
         let point = Arc::clone(&self.old.point);
-        let Some(Ready { line, mut version, mut states, replaced }) = self.ready.take() else {
+        let Some(Ready { mut line, mut version, mut states, replaced }) = self.ready.take() else {
             return Err("it was put there already".to_owned());
         };
         let mut state = point.state();
@@ -97,13 +97,14 @@ impl Succeeds for Waiting {
             (version, states) = made.map_err(|failure| failure.why)?;
         }
         point.put(&mut state, version)?;
+        line.busy_before = point.busy();
         state.lines.push(line);
         state.keep(states);
         // What the old program handed over is complete behind this.
         state.settle();
         let number = self.old.number;
         if let Some(place) = state.lines.iter().position(|line| line.number == number) {
-            let mut ended = state.lines.remove(place).ended();
+            let mut ended = point.ended(&state.lines.remove(place));
             // What goes on elsewhere is told there.
             ended.states.retain(|step, _| !self.stays.contains(step));
             let _ = self.old.ended.set(ended);

@@ -5,9 +5,8 @@ use super::super::joint::{Counted, Joint, Member, Tally};
 use super::super::load::{self, Failed, How, Loaded};
 use super::Point;
 use super::line::Line;
-use ebpf::Place as At;
+use ebpf::emit::tap;
 use ebpf::emit::tap::{Desk, Outlet, Owner};
-use ebpf::emit::{Target, tap};
 use filter::{Amount, Side};
 use pipeline::graph::NodeId;
 use std::os::fd::{AsFd as _, AsRawFd as _};
@@ -68,7 +67,7 @@ impl Version {
         let members: Vec<Member<'_>> = lines.iter().map(|line| line.member()).collect();
         let joint = Joint::of(&members);
         let (layout, given) = layout(point, &lines, &joint)?;
-        let target = if point.hardened { Target::hardened(At::Tc) } else { At::Tc.into() };
+        let target = filter::target(&point.attach, point.hardened);
         let made = assemble(&joint, &members, (target, Layout::Watches(&layout)));
         let Assembled { program: code, behind_tag, .. } = made.map_err(|misfit| {
             let Misfit { at, why } = misfit;
@@ -90,7 +89,8 @@ impl Version {
         };
         steps.take(Makes::Program, "a program for lines").map_err(Failure::because)?;
         let descriptors: Vec<i32> = [desk.as_fd().as_raw_fd()].into_iter().chain(given).collect();
-        let made = load::load(&code, How::WATCHES, &descriptors, steps, kept);
+        let how = if point.sockets.is_some() { How::SOCKETS } else { How::WATCHES };
+        let made = load::load(&code, how, &descriptors, steps, kept);
         let Loaded { program: loaded, maps } = made.map_err(|failed: Failed| {
             let at = words.iter().position(|word| failed.is_at(word));
             let node = at.map(|step| joint.node(&members, step));
@@ -265,5 +265,6 @@ fn layout(
     let desk = Desk::new(lines.len(), joint.forks.len(), joint.tallies());
     let desk = desk.ok_or_else(|| Failure::because("there are too many lines for one program"))?;
     let sent = point.attach.side == Side::Sent;
-    Ok((tap::Joint { cpus, sent, desk, owners }, given))
+    let own = point.sockets.as_ref().map(|sockets| sockets.own(&mut give));
+    Ok((tap::Joint { cpus, sent, own, desk, owners }, given))
 }

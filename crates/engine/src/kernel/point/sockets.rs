@@ -1,0 +1,51 @@
+//! Whose sockets a program stands before. [CONTRACT 22]
+//!
+//! In: the user whose line it is, as the kernel says who that is, and the name space of the
+//! network. Out: what the program asks of every packet, and the seats of those that are under way,
+//! which all programs for one user share because they write the same rings.
+
+use ebpf::emit::own::{Own, STRIDE, TURNED_AWAY};
+use endpoint::source::kernel::place::{Closed, Place};
+use std::os::fd::{AsFd as _, AsRawFd as _};
+use sys::bpf::Map;
+
+/// The sockets of a user in a name space.
+#[derive(Debug)]
+pub(super) struct Sockets {
+    uid: u32,
+    netns: u64,
+    seats: Map,
+}
+
+impl Sockets {
+    /// Those of this user, or why they cannot be told from those of others.
+    pub(super) fn of(place: &Place, uid: u32) -> Result<Self, Closed> {
+        let told = |error: sys::Error| Closed::Program(error.to_string());
+        if uid == sys::process::nobody() {
+            let why = format!("the number {uid} stands for all users that have none of their own");
+            return Err(Closed::Program(why));
+        }
+        let netns = place.sockets()?;
+        let processors = sys::machine::possible_processors().map_err(told)?;
+        let bytes = u32::try_from(processors).unwrap_or(u32::MAX).saturating_mul(STRIDE);
+        let seats = Map::array("seats", bytes, 1, false).map_err(told)?;
+        Ok(Self { uid, netns, seats })
+    }
+
+    /// The user, and the name space.
+    pub(super) const fn whose(&self) -> (u32, u64) {
+        (self.uid, self.netns)
+    }
+
+    /// The same for a program, which is given the map of seats under the number that `give` says.
+    pub(super) fn own(&self, give: impl FnOnce(i32) -> u32) -> Own {
+        Own { uid: self.uid, netns: self.netns, seats: give(self.seats.as_fd().as_raw_fd()) }
+    }
+
+    /// How many packets found no seat.
+    pub(super) fn busy(&self) -> u64 {
+        let bytes = self.seats.get(0).unwrap_or_default();
+        let word = |of: &[u8]| of.get(TURNED_AWAY as usize..)?.first_chunk().copied();
+        bytes.chunks(STRIDE as usize).filter_map(word).map(u64::from_ne_bytes).sum()
+    }
+}
