@@ -14,6 +14,7 @@
 //! - `kernel`: what runs there as a whole;
 //! - `change`: what follows the kernel changes;
 //! - `shared`: several lines in one program; `handout`: of several users;
+//! - `own`: what a user's own sockets exchange;
 //! - `privilege`: without any;
 //! - `rights`: with some capabilities and not with others.
 //!
@@ -37,6 +38,7 @@ mod nginx;
 mod numbers;
 mod observer;
 mod overload;
+mod own;
 mod privilege;
 mod rights;
 mod segment;

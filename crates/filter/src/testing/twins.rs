@@ -10,6 +10,7 @@ use ebpf::emit::{self, Answer, Finish, Outcome, Target, Unfit};
 use ebpf::exam::{Judge, Ruling, as_seen};
 use ebpf::interpret::Packet;
 use ebpf::{Program, Word};
+use wire::LinkType;
 
 /// A filter with a twin, and the arguments with which it is examined.
 #[derive(Clone, Debug)]
@@ -182,7 +183,8 @@ impl Judge for User<'_> {
         let arena = Arena::new(2 + self.nodes.len());
         let mut space = Space::new(&arena);
         let frame = as_seen(packet.bytes, packet.tag, self.program.place);
-        let mut batch = space.batch(&[Frame::of(ETHERNET, &frame)]);
+        let link = if self.program.place.has_link() { ETHERNET } else { LinkType::RAW.0 };
+        let mut batch = space.batch(&[Frame::of(link, &frame)]);
         if packet.is_unfilled {
             let mut block = batch.block(0);
             block.context.flags = block.context.flags.with(Flags::CHECKSUM_UNSET);

@@ -3,11 +3,15 @@
 //! Programs at a group see what the sockets in it and below it exchange. In: the table of mounts.
 //! Out: a descriptor, which is all that attaching needs; nothing is written there, so that the right
 //! to make groups is not needed. In a container the first group that can be seen is that of the
-//! container.
+//! container. Where no mount can be seen (`ip netns exec` hides `/sys`), whoever may mount has one of
+//! its own, which nobody sees and which goes with the descriptor.
 
 use std::fs;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd as _, OwnedFd};
 use std::path::{Path, PathBuf};
+
+use rustix::mount::{FsMountFlags, FsOpenFlags, MountAttrFlags};
+use rustix::mount::{fsconfig_create, fsmount, fsopen};
 
 use crate::error::{Error, Result};
 
@@ -22,9 +26,20 @@ pub fn hierarchy() -> Option<PathBuf> {
 
 /// Opens its first group.
 pub fn first_group() -> Result<OwnedFd> {
-    let absent = || Error::new("open", "cgroup2, which is mounted nowhere", libc::ENOENT);
-    let path = hierarchy().ok_or_else(absent)?;
-    open(&path)
+    match hierarchy() {
+        Some(path) => open(&path),
+        None => mount().map_err(|_| {
+            let target = "cgroup2: nothing of that kind is mounted, and this process may not mount";
+            Error::new("open", target, libc::ENOENT)
+        }),
+    }
+}
+
+/// Mounts it nowhere.
+fn mount() -> rustix::io::Result<OwnedFd> {
+    let hierarchy = fsopen("cgroup2", FsOpenFlags::FSOPEN_CLOEXEC)?;
+    fsconfig_create(hierarchy.as_fd())?;
+    fsmount(hierarchy.as_fd(), FsMountFlags::FSMOUNT_CLOEXEC, MountAttrFlags::empty())
 }
 
 fn open(path: &Path) -> Result<OwnedFd> {

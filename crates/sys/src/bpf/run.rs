@@ -5,6 +5,9 @@ use std::os::fd::AsRawFd as _;
 use super::{Attributes, Program, call, command};
 use crate::error::Result;
 
+/// Where `cb` lies in `__sk_buff`.
+const CB: usize = 48;
+
 /// What a test run came to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TestRun {
@@ -20,7 +23,18 @@ impl Program {
     /// filter sees the packet without its first 14 bytes, which the kernel takes for the Ethernet
     /// header.
     pub fn test_run(&self, packet: &[u8], repeat: u32) -> Result<TestRun> {
-        self.run(packet, &mut [], repeat).map(|(run, _)| run)
+        self.run(packet, (&mut [], &mut []), repeat).map(|(run, _)| run)
+    }
+
+    /// The same, once, with the first word of `cb` as the program leaves it: a program at a control
+    /// group may return little else than that the packet goes on. It sees the packet without its
+    /// first 14 bytes, too.
+    pub fn test_run_telling(&self, packet: &[u8]) -> Result<(TestRun, u32)> {
+        // All of `__sk_buff`, which grows.
+        let mut context = [0; 256];
+        let (run, _) = self.run(packet, (&mut [], &mut context), 1)?;
+        let word = context.get(CB..).and_then(<[u8]>::first_chunk);
+        Ok((run, word.map_or(0, |word| u32::from_ne_bytes(*word))))
     }
 
     /// The same, once, with the packet as the program leaves it.
@@ -28,26 +42,35 @@ impl Program {
         // Room for what a program may put in front.
         const MORE: usize = 256;
         let mut left = vec![0; packet.len() + MORE];
-        let (run, length) = self.run(packet, &mut left, 1)?;
+        let (run, length) = self.run(packet, (&mut left, &mut []), 1)?;
         left.truncate(length);
         Ok((run, left))
     }
 
-    fn run(&self, packet: &[u8], output: &mut [u8], repeat: u32) -> Result<(TestRun, usize)> {
-        let address = if output.is_empty() { 0 } else { output.as_mut_ptr().expose_provenance() };
+    fn run(
+        &self,
+        packet: &[u8],
+        (output, context): (&mut [u8], &mut [u8]),
+        repeat: u32,
+    ) -> Result<(TestRun, usize)> {
+        let address = |of: &mut [u8]| match of {
+            [] => 0,
+            of => of.as_mut_ptr().expose_provenance() as u64,
+        };
+        let length = |of: &[u8]| u32::try_from(of.len()).unwrap_or(u32::MAX);
         let mut attr = TestRunAttributes {
             fd: self.fd.as_raw_fd().cast_unsigned(),
             value: 0,
-            input_size: u32::try_from(packet.len()).unwrap_or(u32::MAX),
-            output_size: u32::try_from(output.len()).unwrap_or(u32::MAX),
+            input_size: length(packet),
+            output_size: length(output),
             input: packet.as_ptr().expose_provenance() as u64,
-            output: address as u64,
+            output: address(output),
             repeat,
             duration: 0,
             context_input_size: 0,
-            context_output_size: 0,
+            context_output_size: length(context),
             context_input: 0,
-            context_output: 0,
+            context_output: address(context),
             flags: 0,
             cpu: 0,
             batch: 0,
@@ -80,8 +103,8 @@ struct TestRunAttributes {
 }
 
 // SAFETY: the fields of PROG_TEST_RUN with the padding at its end spelled out (1); `input` is a
-// slice and `output` zero or a slice of `output_size` bytes that is ours alone, both outlive the
-// call, the other addresses are zero (2).
+// slice, `output` and `context_output` each zero or a slice of as many bytes as stands beside and
+// that is ours alone, all outlive the call, the other address is zero (2).
 unsafe impl Attributes for TestRunAttributes {}
 
 #[cfg(test)]

@@ -81,16 +81,22 @@ impl Judge for Kernel {
             let why = "a test run makes whole frames without a tag beside, checksums filled in";
             return Ruling::Refused(why.to_owned());
         }
-        // A socket filter is given what follows the Ethernet header: an empty one before the frame.
-        let hidden = if self.place == Place::Socket { vec![0; 14] } else { Vec::new() };
+        // Given is what follows the Ethernet header: an empty one before the frame.
+        let hidden = if self.place.asks_for_bytes() { vec![0; 14] } else { Vec::new() };
         let frame = [&hidden, packet.bytes].concat();
-        let run = match self.edits {
-            true => self.loaded.test_run_changing(&frame).map(|(run, left)| (run, Some(left))),
-            false => self.loaded.test_run(&frame, 1).map(|run| (run, None)),
+        let run = match (self.edits, self.place) {
+            (true, _) => {
+                self.loaded.test_run_changing(&frame).map(|(run, left)| (run.value, Some(left)))
+            }
+            (false, Place::Cgroup) => self.loaded.test_run_telling(&frame).map(|(run, told)| {
+                assert_eq!(run.value, 1, "whatever it finds, the packet goes on");
+                (told, None)
+            }),
+            (false, _) => self.loaded.test_run(&frame, 1).map(|run| (run.value, None)),
         };
         match run {
-            Ok((run, frame)) => {
-                let (outcome, counted) = (Outcome::of(run.value), self.counted());
+            Ok((value, frame)) => {
+                let (outcome, counted) = (Outcome::of(value), self.counted());
                 Ruling::Answered { outcome, counted, frame }
             }
             Err(error) if error.errno == EINVAL && is_refused(self.place, packet.bytes) => {
@@ -116,6 +122,7 @@ pub fn kind(place: Place) -> Kind {
         Place::Tc => Kind::Tc,
         Place::Xdp => Kind::Xdp,
         Place::Socket => Kind::SocketFilter,
+        Place::Cgroup => Kind::CgroupPacket,
     }
 }
 
@@ -143,7 +150,7 @@ pub fn with<T: Send>(kept: CapabilitySet, work: impl FnOnce() -> T + Send) -> T 
 /// shorter than its header, at a socket filter nothing at all.
 pub fn is_refused(place: Place, frame: &[u8]) -> bool {
     match (place, frame.get(12..14)) {
-        (Place::Socket, _) => frame.is_empty(),
+        (Place::Socket | Place::Cgroup, _) => frame.is_empty(),
         (_, None) => true,
         (Place::Tc, Some([0x08, 0x00])) => frame.len() < 14 + 20,
         (Place::Tc, Some([0x86, 0xdd])) => frame.len() < 14 + 40,

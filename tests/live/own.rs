@@ -1,0 +1,369 @@
+//! What a user's own sockets exchange: all of it, and nothing of others. (FEATURES P7, V7; CONTRACT
+//! 22)
+//!
+//! Users are threads that the kernel takes for them, in name spaces of the test's own. What a user
+//! is given is read out of the user's rings, and these are searched as wholes for what others said.
+
+use crate::scratch::Scratch;
+use crate::send::frames_of;
+use endpoint::source::kernel::reader::Reader;
+use engine::catalogue::House;
+use engine::kernel::handout::{Handout, Part, Running};
+use engine::kernel::point::Points;
+use pipeline::plan::{complete, plan};
+use rustix::fs::fchown;
+use rustix::net::{AddressFamily, SocketType, ipproto, socket};
+use rustix::process::{Gid, Uid};
+use rustix::thread::{set_thread_groups, set_thread_res_gid, set_thread_res_uid};
+use std::fs;
+use std::io::{Read as _, Write as _};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::process::{Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use sys::bpf::{Rings, Side, cgroup_chain, first_group};
+use testkit::need;
+use testkit::net::{CLIENT, CLIENT_DEVICE, Cable, Namespace, Pair, SERVER, until, watches};
+
+const CAROL: u32 = 51_001;
+const DAVE: u32 = 51_002;
+
+/// Whether a program that asks whose a socket is can be loaded.
+fn able() -> Option<()> {
+    need::root()?;
+    need::bpf()
+}
+
+/// Does something in a name space as a user.
+fn as_user<T: Send>(space: &Namespace, user: u32, work: impl FnOnce() -> T + Send) -> T {
+    space.enter(|| {
+        let (uid, gid) = (Uid::from_raw(user), Gid::from_raw(user));
+        set_thread_groups(&[]).expect("root gives its groups up");
+        set_thread_res_gid(gid, gid, gid).expect("root becomes anybody");
+        set_thread_res_uid(uid, uid, uid).expect("root becomes anybody");
+        work()
+    })
+}
+
+/// What a user taps, until it is dropped.
+struct Tap {
+    rings: Arc<Rings>,
+    _running: Running,
+}
+
+/// A packet that a user was given.
+#[derive(Clone, PartialEq, Eq, Debug)]
+struct Seen {
+    sent: bool,
+    bytes: Vec<u8>,
+}
+
+impl Tap {
+    /// Runs a line for this user, in a name space.
+    fn begin(space: &Namespace, points: &Points, user: u32, text: &str) -> Self {
+        let (handout, running): (Handout, Running) = space.enter(|| {
+            let machine = engine::machine::look();
+            let (graph, mistakes) = pipeline::read(text, &House);
+            assert!(mistakes.is_empty(), "{}", pipeline::render(text, &mistakes, false));
+            let planned = plan(graph.clone(), &House, &machine).expect("a plan");
+            let program = planned.programs.first().expect("a program");
+            let steps = program.steps.iter().flat_map(|step| &step.nodes);
+            let mut nodes: Vec<_> = program.sources.iter().chain(steps).copied().collect();
+            nodes.sort_unstable_by_key(|id| id.0);
+            let part = Part { nodes, ring: program.ring.clone() };
+            let attached = points.attach((&complete(graph, &House).0, &part), &machine, user);
+            attached.unwrap_or_else(|why| panic!("{text}: {why}"))
+        });
+        let (rings, _) = handout.open().expect("what it says");
+        Self { rings, _running: running }
+    }
+
+    /// All that is there, in the order of time.
+    fn seen(&self) -> Vec<Seen> {
+        let mut reader = Reader::new(Arc::clone(&self.rings));
+        reader.look();
+        let mut all = Vec::new();
+        while let Some(handed) = reader.front() {
+            let mut bytes = vec![0; handed.header.kept as usize];
+            assert!(reader.copy(&handed, 0, &mut bytes) && reader.is_whole(&handed));
+            all.push(Seen { sent: handed.header.sent, bytes });
+            reader.pass(&handed);
+        }
+        assert_eq!(reader.lost().iter().sum::<u64>(), 0, "nothing was overtaken");
+        all
+    }
+
+    /// Whether these bytes are anywhere in what the user can map.
+    fn holds(&self, mark: &[u8]) -> bool {
+        [self.rings.records(), &*self.rings].into_iter().any(|rings| {
+            let mut bytes = vec![0; rings.memory().len()];
+            assert!(rings.memory().copy(0, &mut bytes));
+            bytes.windows(mark.len()).any(|part| part == mark)
+        })
+    }
+}
+
+/// How much each conversation carries each way.
+const MUCH: usize = 300_000;
+
+/// A conversation over TCP, in which the server ends first: one end that waits for the other is no
+/// socket of a user any more.
+fn converse(listener: &TcpListener, space: &Namespace, user: u32, mark: &[u8]) {
+    let address = listener.local_addr().expect("an address");
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let (mut stream, _) = listener.accept().expect("a connection");
+            let mut heard = vec![0; MUCH];
+            stream.read_exact(&mut heard).expect("all of it");
+            stream.write_all(&heard).expect("it listens");
+            stream.shutdown(Shutdown::Write).expect("the end");
+            let _ = stream.read(&mut [0]).expect("the other end");
+        });
+        let said = mark.repeat(MUCH.div_ceil(mark.len()));
+        as_user(space, user, || {
+            let mut stream = TcpStream::connect(address).expect("it listens");
+            stream.write_all(&said[..MUCH]).expect("it listens");
+            let mut heard = Vec::new();
+            stream.read_to_end(&mut heard).expect("all of it");
+            assert_eq!(heard, said[..MUCH]);
+        });
+    });
+}
+
+/// The port of a listener, or of a socket.
+fn port(address: std::io::Result<SocketAddr>) -> u16 {
+    address.expect("an address").port()
+}
+
+/// The packets of a capture of Ethernet, to or from this port by TCP, cut to layer 3; those that
+/// were sent by this address first.
+fn packets_of(capture: &[u8], port: u16, from: [u8; 4]) -> [Vec<Vec<u8>>; 2] {
+    let packets = frames_of(capture).into_iter().filter_map(|frame| {
+        let length = usize::from(u16::from_be_bytes(*frame.get(16..)?.first_chunk()?));
+        let packet = frame.get(14..14 + length)?.to_vec();
+        let ports = packet.get(20..)?.first_chunk::<4>()?;
+        let ours = [&ports[..2], &ports[2..]].contains(&&port.to_be_bytes()[..]);
+        (packet[9] == 6 && ours).then_some(packet)
+    });
+    let (sent, received) = packets.partition(|packet: &Vec<u8>| packet[12..16] == from);
+    [sent, received]
+}
+
+/// tcpdump at the client's device, until `work` is done and it has written a packet with this mark;
+/// what it wrote.
+fn tcpdump(pair: &Pair, scratch: &Scratch, last: &[u8], work: impl FnOnce()) -> Option<Vec<u8>> {
+    let tcpdump = need::command("tcpdump")?;
+    let path = scratch.path("tcpdump");
+    let mut command = pair.client.command(tcpdump);
+    command.args(["-i", CLIENT_DEVICE, "-U", "-Z", "root", "-B", "65536", "-s", "0", "-w"]);
+    let mut child = command.arg(&path).stderr(Stdio::null()).spawn().expect("tcpdump");
+    until("tcpdump watches", || watches(&pair.client, child.id()));
+    work();
+    let written = || fs::read(&path).unwrap_or_default();
+    until("tcpdump has written all", || written().windows(last.len()).any(|part| part == last));
+    child.kill().expect("it runs");
+    child.wait().expect("it ends");
+    Some(written())
+}
+
+/// A datagram from a new socket of a user.
+fn say(space: &Namespace, user: u32, to: impl Into<SocketAddr>, bytes: &[u8]) {
+    let to = to.into();
+    as_user(space, user, || {
+        let from = UdpSocket::bind("0.0.0.0:0").expect("a socket");
+        from.send_to(bytes, to).expect("sent");
+    });
+}
+
+fn address(ip: &str, port: u16) -> SocketAddr {
+    SocketAddr::new(ip.parse().expect("an address"), port)
+}
+
+#[test]
+fn p7_a_user_sees_all_that_its_own_sockets_exchange_and_nothing_else() {
+    const MARKS: [&[u8]; 2] = [b"<carol's own>", b"<dave's own>"];
+    let Some(()) = able() else { return };
+    let Some(pair) = Pair::new(Cable::default()) else { return };
+    let (points, scratch) = (Points::default(), Scratch::new());
+    let line = "rx own=yes ring=64MB | pcap /dev/null";
+    let taps = [CAROL, DAVE].map(|user| Tap::begin(&pair.client, &points, user, line));
+    let listeners =
+        MARKS.map(|_| pair.server.enter(|| TcpListener::bind((SERVER, 0)).expect("a listener")));
+    let client = &pair.client;
+    let written = tcpdump(&pair, &scratch, b"the last", || {
+        std::thread::scope(|scope| {
+            for ((listener, user), mark) in listeners.iter().zip([CAROL, DAVE]).zip(MARKS) {
+                scope.spawn(move || converse(listener, client, user, mark));
+            }
+        });
+        // Behind these the ends of both have gone by.
+        say(&pair.client, 0, address(SERVER, 9), b"the last");
+    });
+    let Some(written) = written else { return };
+    for (at, tap) in taps.iter().enumerate() {
+        let all = tap.seen();
+        let port = port(listeners[at].local_addr());
+        let (sent, received) = all.iter().partition::<Vec<&Seen>, _>(|seen| seen.sent);
+        let bytes = |seen: Vec<&Seen>| seen.iter().map(|seen| seen.bytes.clone()).collect();
+        let ours: [Vec<Vec<u8>>; 2] = [bytes(sent), bytes(received)];
+        let theirs = packets_of(&written, port, [10, 77, 0, 1]);
+        for (ours, theirs) in ours.iter().zip(&theirs) {
+            assert!(theirs.len() > 3, "{}", theirs.len());
+            assert_eq!(ours.len(), theirs.len());
+            assert!(ours == theirs, "byte for byte, in order");
+        }
+        assert!(tap.holds(MARKS[at]) && !tap.holds(MARKS[1 - at]), "user {at}");
+        assert!(!tap.holds(b"the last"), "root's");
+    }
+    drop(taps);
+    assert!(points.shown().is_empty());
+}
+
+/// What others could put before a user, and what reaches no socket.
+#[test]
+fn p7_what_is_not_a_users_own_is_nowhere_in_its_memory() {
+    let Some(()) = able() else { return };
+    let Some(pair) = Pair::new(Cable::default()) else { return };
+    let points = Points::default();
+    let carol = Tap::begin(&pair.client, &points, CAROL, "rx own=yes | pcap /dev/null");
+    let here = &pair.client;
+    // Dave speaks to himself on the loopback, and to root.
+    let daves = as_user(here, DAVE, || UdpSocket::bind("127.0.0.1:0").expect("a socket"));
+    say(here, DAVE, address("127.0.0.1", port(daves.local_addr())), b"dave to dave");
+    let roots = here.enter(|| UdpSocket::bind("127.0.0.1:0").expect("a socket"));
+    say(here, DAVE, address("127.0.0.1", port(roots.local_addr())), b"dave to root");
+    // What is for no socket, and what the kernel answers.
+    say(&pair.server, DAVE, address(CLIENT, 9), b"for no socket");
+    say(here, DAVE, address(SERVER, 9), b"dave to nobody");
+    pair.server.enter(|| TcpStream::connect((CLIENT, 9)).expect_err("nobody listens"));
+    // A raw socket is handed what others are told, whoever has it; a plain one that was given to
+    // her is hers.
+    let raw = here.enter(|| {
+        socket(AddressFamily::INET, SocketType::RAW, Some(ipproto::UDP)).expect("a raw socket")
+    });
+    let her = (Some(Uid::from_raw(CAROL)), Some(Gid::from_raw(CAROL)));
+    fchown(&raw, her.0, her.1).expect("root gives it away");
+    say(&pair.server, DAVE, address(CLIENT, 7), b"what raw sockets hear");
+    let given = here.enter(|| UdpSocket::bind((CLIENT, 0)).expect("a socket"));
+    say(&pair.server, DAVE, address(CLIENT, port(given.local_addr())), b"before it was hers");
+    fchown(&given, her.0, her.1).expect("root gives it away");
+    say(&pair.server, DAVE, address(CLIENT, port(given.local_addr())), b"dave to carol");
+    // Somebody who has her number in another user name space.
+    let stranger = Command::new("unshare")
+        .args(["--user", "--net", &format!("--map-user={CAROL}"), "--keep-caps", "bash", "-c"])
+        .arg("ip link set lo up && echo -n a stranger > /dev/udp/127.0.0.1/9 && id -u")
+        .output();
+    // Hers, behind all others.
+    say(here, CAROL, address(SERVER, 9), b"the last of hers");
+    until("hers has come", || carol.holds(b"the last of hers"));
+    let said = |mark: &[u8]| carol.holds(mark);
+    assert!(said(b"dave to carol"), "what her socket receives is hers, whoever sent it");
+    for mark in [
+        &b"dave to dave"[..],
+        b"dave to root",
+        b"for no socket",
+        b"dave to nobody",
+        b"what raw sockets hear",
+        b"before it was hers",
+        b"a stranger",
+    ] {
+        assert!(!said(mark), "{}", String::from_utf8_lossy(mark));
+    }
+    match stranger {
+        Ok(output) if output.stdout == format!("{CAROL}\n").as_bytes() => {}
+        other => println!("skipped: another user name space: {other:?}"),
+    }
+    let seen = carol.seen();
+    assert!(seen.iter().all(|seen| seen.bytes[9] == 17), "no RST, no ICMP: {seen:?}");
+    assert_eq!(seen.iter().filter(|seen| seen.sent).count(), 1, "{seen:?}");
+}
+
+/// A datagram that says of itself whether it is whole: a number, and as many bytes that follow from
+/// it.
+fn numbered(number: u64) -> Vec<u8> {
+    let length = usize::try_from(number % 1200).expect("small");
+    let fill = u8::try_from(number % 251).expect("small");
+    [&number.to_le_bytes()[..], &vec![fill; length]].concat()
+}
+
+/// Packets go out in processes, which interrupts that bring others interrupt on the same processor:
+/// what each writes is whole, and all is counted.
+#[test]
+fn p7_packets_that_interrupt_each_other_are_whole_and_counted() {
+    const SENDERS: u64 = 4;
+    const EACH: u64 = 3_000;
+    let Some(()) = able() else { return };
+    let Some(space) = Namespace::new() else { return };
+    let points = Points::default();
+    let carol = Tap::begin(&space, &points, CAROL, "rx own=yes ring=128MB | pcap /dev/null");
+    let sink = as_user(&space, CAROL, || UdpSocket::bind("127.0.0.1:0").expect("a socket"));
+    let to = sink.local_addr().expect("an address");
+    let sent = AtomicU64::new(0);
+    std::thread::scope(|scope| {
+        for sender in 0..SENDERS {
+            let (space, sent) = (&space, &sent);
+            scope.spawn(move || {
+                as_user(space, CAROL, || {
+                    let socket = UdpSocket::bind("127.0.0.1:0").expect("a socket");
+                    for number in sender * EACH..(sender + 1) * EACH {
+                        socket.send_to(&numbered(number), to).expect("sent");
+                        sent.fetch_add(1, Ordering::Relaxed);
+                    }
+                });
+            });
+        }
+    });
+    let all = carol.seen();
+    let mut came = [vec![], vec![]];
+    for seen in &all {
+        let payload = &seen.bytes[28..];
+        let number = u64::from_le_bytes(*payload.first_chunk().expect("a number"));
+        assert!(payload == numbered(number), "packet {number} is whole");
+        came[usize::from(seen.sent)].push(number);
+    }
+    drop(carol);
+    for numbers in &mut came {
+        numbers.sort_unstable();
+        assert!(numbers.windows(2).all(|two| two[0] < two[1]), "each once");
+    }
+    let [received, sent_ones] = came;
+    assert_eq!(sent.into_inner(), SENDERS * EACH);
+    // A socket whose memory is full refuses a packet before or behind us: as the kernel pleases.
+    assert!(received.len() <= sent_ones.len());
+    assert_eq!(sent_ones.len() as u64, SENDERS * EACH, "all that was sent was seen");
+}
+
+/// Nothing stays, however the process ends.
+#[test]
+fn p7_nothing_stays_attached_behind_a_process_that_was_killed() {
+    let Some(()) = able() else { return };
+    let Some(space) = Namespace::new() else { return };
+    let group = first_group().expect("control groups");
+    let ours = || {
+        let sides = [Side::Ingress, Side::Egress].map(|side| cgroup_chain(&group, side));
+        let members = sides.into_iter().flat_map(|chain| chain.expect("a chain").members);
+        members.map(|member| member.program).collect::<Vec<u32>>()
+    };
+    let programs = |process: u32| {
+        let folder = fs::read_dir(format!("/proc/{process}/fdinfo"));
+        let entries = folder.into_iter().flatten().flatten();
+        let texts = entries.filter_map(|entry| fs::read_to_string(entry.path()).ok());
+        let number = |text: String| {
+            let cgroup = text.contains("link_type:\tcgroup");
+            let line = text.lines().find_map(|line| line.strip_prefix("prog_id:"))?;
+            line.trim().parse::<u32>().ok().filter(|_| cgroup)
+        };
+        texts.filter_map(number).collect::<Vec<u32>>()
+    };
+    let mut command = space.command(crate::observer::program());
+    command.args(["run", "rx own=yes | count"]).stdout(Stdio::null()).stderr(Stdio::null());
+    let mut child = command.spawn().expect("it starts");
+    until("its programs are attached", || {
+        let theirs = programs(child.id());
+        theirs.len() == 2 && theirs.iter().all(|program| ours().contains(program))
+    });
+    let theirs = programs(child.id());
+    child.kill().expect("it runs");
+    child.wait().expect("it ends");
+    until("its programs are gone", || theirs.iter().all(|program| !ours().contains(program)));
+}
