@@ -38,13 +38,15 @@ use filter::testing::twins::{
 use judge::{Kernel, is_refused, without_perfmon};
 use testkit::{Random, need};
 
-const PLACES: [Place; 4] = [Place::Tc, Place::Xdp, Place::Socket, Place::Cgroup];
+const PLACES: [Place; 3] = [Place::Tc, Place::Xdp, Place::Socket];
 
 /// Does it for every target, in a thread that has the capabilities with which programs are loaded
 /// there.
 fn at_every_target<T: Send>(work: impl Fn(Target) -> T + Sync) -> Vec<T> {
     let mut done: Vec<T> = PLACES.map(|place| work(place.into())).into();
     done.extend(without_perfmon(|| PLACES.map(|place| work(Target::hardened(place)))));
+    // Programs there are never trusted.
+    done.push(without_perfmon(|| work(Target::hardened(Place::Cgroup))));
     done
 }
 
@@ -70,7 +72,8 @@ fn sit<'a>(
 /// the chain, the more of it others have shown. Each gets other frames.
 fn sit_all(frames: &[Vec<u8>], steps: &[usize]) -> Vec<(Chain, Tally)> {
     let sat = at_every_target(|target| {
-        let place = PLACES.iter().position(|place| *place == target.place).unwrap_or(0);
+        let place = PLACES.iter().position(|place| *place == target.place);
+        let place = place.unwrap_or(PLACES.len());
         let target_number = place + if target.hardened { PLACES.len() } else { 0 };
         let chains = chains(steps.len()).into_iter().enumerate().filter(|(number, chain)| {
             chain.len() < 3 || number % (40 * PLACES.len()) == target_number

@@ -104,7 +104,7 @@ impl Tap {
 }
 
 /// How much each conversation carries each way.
-const MUCH: usize = 300_000;
+const MUCH: usize = 600_000;
 
 /// A conversation over TCP, in which the server ends first: one end that waits for the other is no
 /// socket of a user any more.
@@ -185,8 +185,10 @@ fn p7_a_user_sees_all_that_its_own_sockets_exchange_and_nothing_else() {
     let Some(()) = able() else { return };
     let Some(pair) = Pair::new(Cable::default()) else { return };
     let (points, scratch) = (Points::default(), Scratch::new());
-    let line = "rx own=yes ring=64MB | pcap /dev/null";
+    let line = "rx own=yes ring=16MB | pcap /dev/null";
+    let small = "rx own=yes ring=512KB | pcap /dev/null";
     let taps = [CAROL, DAVE].map(|user| Tap::begin(&pair.client, &points, user, line));
+    let small = Tap::begin(&pair.client, &points, CAROL, small);
     let listeners =
         MARKS.map(|_| pair.server.enter(|| TcpListener::bind((SERVER, 0)).expect("a listener")));
     let client = &pair.client;
@@ -215,7 +217,12 @@ fn p7_a_user_sees_all_that_its_own_sockets_exchange_and_nothing_else() {
         assert!(tap.holds(MARKS[at]) && !tap.holds(MARKS[1 - at]), "user {at}");
         assert!(!tap.holds(b"the last"), "root's");
     }
-    drop(taps);
+    // Where memory was used again.
+    let written = |cpu| small.rings.region(cpu).expect("a region").committed();
+    let most = (0..small.rings.shape().cpus).map(written).max().expect("a processor");
+    assert!(most > 2 * u64::from(small.rings.shape().bytes), "{most}");
+    assert!(small.holds(MARKS[0]) && !small.holds(MARKS[1]) && !small.holds(b"the last"));
+    drop((taps, small));
     assert!(points.shown().is_empty());
 }
 
@@ -291,11 +298,11 @@ fn numbered(number: u64) -> Vec<u8> {
 #[test]
 fn p7_packets_that_interrupt_each_other_are_whole_and_counted() {
     const SENDERS: u64 = 4;
-    const EACH: u64 = 3_000;
+    const EACH: u64 = 1_000;
     let Some(()) = able() else { return };
     let Some(space) = Namespace::new() else { return };
     let points = Points::default();
-    let carol = Tap::begin(&space, &points, CAROL, "rx own=yes ring=128MB | pcap /dev/null");
+    let carol = Tap::begin(&space, &points, CAROL, "rx own=yes ring=64MB | pcap /dev/null");
     let sink = as_user(&space, CAROL, || UdpSocket::bind("127.0.0.1:0").expect("a socket"));
     let to = sink.local_addr().expect("an address");
     let sent = AtomicU64::new(0);
@@ -359,6 +366,7 @@ fn p7_nothing_stays_attached_behind_a_process_that_was_killed() {
     command.args(["run", "rx own=yes | count"]).stdout(Stdio::null()).stderr(Stdio::null());
     let mut child = command.spawn().expect("it starts");
     until("its programs are attached", || {
+        assert!(child.try_wait().expect("a child").is_none(), "it ended");
         let theirs = programs(child.id());
         theirs.len() == 2 && theirs.iter().all(|program| ours().contains(program))
     });

@@ -128,17 +128,18 @@ pub fn as_seen(frame: &[u8], tag: Option<Tag>, place: Place) -> Vec<u8> {
     }
 }
 
-/// The same packet where programs see it without its link header: of Ethernet, what follows that;
-/// nothing if a tag lies beside. Elsewhere as it is.
+/// The same packet where programs see it without its link header: what follows that of Ethernet, if
+/// it announces IP; a socket is given nothing else. Elsewhere as it is.
 pub fn seen_at<'p>(packet: &Packet<'p>, place: Place) -> Option<Packet<'p>> {
     /// Bytes of the header of Ethernet.
     const LINK: usize = 14;
     if place.has_link() {
         return Some(*packet);
     }
-    let bytes =
-        packet.bytes.get(LINK..).filter(|bytes| !bytes.is_empty() && packet.tag.is_none())?;
-    Some(Packet { bytes, linear: bytes.len(), ..*packet })
+    let is_ip = matches!(packet.bytes.get(12..LINK), Some([8, 0] | [0x86, 0xdd]));
+    let bytes = packet.bytes.get(LINK..).filter(|bytes| is_ip && !bytes.is_empty())?;
+    let linear = bytes.len();
+    packet.tag.is_none().then_some(Packet { bytes, linear, ..*packet })
 }
 
 /// The counters in the value of map 0.
