@@ -90,7 +90,9 @@ impl Host for Through {
                        of one version";
             return Err(refused(asked.source, why.to_owned()));
         }
-        let interface = asked.planned.attach.interface.clone();
+        let attach = &asked.planned.attach;
+        let own = || "your own sockets".to_owned();
+        let interface = if attach.own { own() } else { attach.interface.clone() };
         let there = There { caller, interface, ended: OnceLock::new(), lost: Mutex::new(None) };
         handout.lend(Arc::new(there)).map_err(|error| refused(asked.source, error.to_string()))
     }

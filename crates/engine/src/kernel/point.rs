@@ -64,6 +64,8 @@ pub(crate) struct Standing {
 /// What runs at an attach point.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Shown {
+    /// Whose sockets it is about, if it is no interface.
+    pub user: Option<u32>,
     /// The number of the program, as the kernel counts programs.
     pub program: u32,
     /// How often it ran, as the kernel counts while somebody asks it to.
@@ -287,6 +289,7 @@ impl Point {
         let info = version.program().info().ok()?;
         let retired = state.retired.iter().map(Version::ran).sum::<u64>();
         Some(Shown {
+            user: self.sockets.as_ref().map(|sockets| sockets.whose().0),
             program: info.id,
             runs: info.runs,
             lines: state.lines.len(),

@@ -140,7 +140,7 @@ impl Work {
             self.opens(who, (&graph, &part), needs)
                 .map_err(|(node, why)| refused("policy", node, why))?;
             let quota = self.policy.quota(who.uid);
-            let at = place(attach);
+            let at = place(attach, who.uid);
             let cost = Cost { nodes: &part.nodes, source, bytes: needs.bytes };
             let allowed = self.books.allow(who.uid, &at, &cost, quota);
             allowed.map_err(|(node, why)| refused("quota", node, why))
@@ -155,7 +155,7 @@ impl Work {
             }
             other => faults::not_in_kernel(0, "kernel", &other.to_string()),
         })?;
-        let at = place(&running.attach);
+        let at = place(&running.attach, who.uid);
         let number = running.number().unwrap_or_default();
         self.books.enter(guest, who.uid, (&at, number), running.bytes);
         self.lines.insert(guest, Line { running, at, number, process });
@@ -188,7 +188,14 @@ impl Work {
         };
         let file = self.policy.place();
         let attach = needs.attach;
-        if !self.policy.opens(who, &attach.interface, attach.netns.as_deref()) {
+        // What somebody's own sockets exchange is theirs; where they are is for root to name.
+        let is_named = attach.netns.as_ref().is_none_or(|name| !name.contains('/'));
+        if attach.own && !is_named {
+            let why =
+                "through the daemon a name space is named as `ip netns list` does, not by a path";
+            return Err((needs.source, why.to_owned()));
+        }
+        if !attach.own && !self.policy.opens(who, &attach.interface, attach.netns.as_deref()) {
             let space = attach.netns.as_ref().map_or_else(String::new, |name| format!("{name}/"));
             let interface = &attach.interface;
             let why = format!(
@@ -232,8 +239,9 @@ impl Work {
     }
 
     fn shown(&self) -> Vec<Seen> {
-        let seen = |(attach, shown)| {
-            let at = place(&attach);
+        let seen = |(attach, shown): (Watched, Shown)| {
+            // Sockets are shown as their user's.
+            let at = place(&attach, shown.user.unwrap_or_default());
             let here = self.lines.iter().filter(|(_, line)| line.at == at);
             let lines =
                 here.map(|(guest, line)| (line.number, (line.process, self.books.costs(*guest))));
@@ -247,8 +255,11 @@ impl Work {
 const ELSEWHERE: &str = "the daemon is in another network name space, where interfaces are others: \
                          start one there, or name the space by `netns=`";
 
-/// A place as people say it.
-fn place(attach: &Watched) -> Where {
+/// A place as people say it; sockets as those of a user.
+fn place(attach: &Watched, user: u32) -> Where {
+    if attach.own {
+        return (format!("sockets of {user}"), attach.netns.clone(), "both");
+    }
     let side = match attach.side {
         Side::Received => "received",
         Side::Sent => "sent",

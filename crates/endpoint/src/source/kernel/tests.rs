@@ -3,6 +3,7 @@
 
 use super::is_unset;
 use testkit::Frame;
+use wire::link::LinkType;
 
 #[test]
 fn a_checksum_is_unset_where_the_pseudo_header_is_all_that_was_summed() {

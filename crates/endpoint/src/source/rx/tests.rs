@@ -166,7 +166,7 @@ fn a_program_can_stand_for_it_at_one_interface_and_one_way() {
     };
     let interface = ("interface", Value::Text("eth0".to_owned()));
     let yes = Value::Flag(true);
-    let one = |side| Attach { interface: "eth0".to_owned(), netns: None, side, takes: false };
+    let one = |side| Attach { side, ..Attach::observing("eth0") };
     assert_eq!(asked(&RX, std::slice::from_ref(&interface)), Ok(one(Side::Received)));
     assert_eq!(asked(&TX, std::slice::from_ref(&interface)), Ok(one(Side::Sent)));
     let netns = ("netns", Value::Text("blue".to_owned()));
@@ -178,5 +178,13 @@ fn a_program_can_stand_for_it_at_one_interface_and_one_way() {
     let take = ("how", Value::Text("take".to_owned()));
     let taken = Attach { takes: true, ..one(Side::Received) };
     assert_eq!(asked(&RX, &[interface.clone(), ("promisc", yes), take.clone()]), Ok(taken));
-    assert!(asked(&RX, &[interface, ("both", Value::Flag(true)), take]).is_err());
+    let both = ("both", Value::Flag(true));
+    assert!(asked(&RX, &[interface.clone(), both.clone(), take.clone()]).is_err());
+    let own = ("own", Value::Flag(true));
+    let sockets = Attach { own: true, ..Attach::observing("") };
+    assert_eq!(asked(&RX, std::slice::from_ref(&own)), Ok(sockets.clone()));
+    assert_eq!(asked(&RX, &[own.clone(), both]), Ok(sockets), "both ways it is anyhow");
+    for with in [interface, take, ("promisc", Value::Flag(true))] {
+        assert!(asked(&RX, &[own.clone(), with.clone()]).is_err(), "{with:?}");
+    }
 }
