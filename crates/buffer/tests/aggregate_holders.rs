@@ -134,7 +134,7 @@ impl House {
         let start = Instant::now();
         guest.other.kill();
         until("the news that it is gone", || {
-            sys::poll::readable(&[bell.as_fd()], Some(Duration::from_secs(1)));
+            sys::poll::readable(&[bell.as_fd()], Some(common::patience::limit()));
             bell.clear() == Far::Gone
         });
         let kept = self.creator.holders_mut().gone(guest.peer).unwrap();
@@ -181,7 +181,6 @@ fn q18_who_is_killed_at_any_step_keeps_nothing_and_the_others_go_on() {
         }
     }
     println!("from the kill until all was given back, the slowest of 21: {slowest:?}");
-    assert!(slowest < Duration::from_secs(5), "{slowest:?}");
     say(&survivor.other, "go");
     house.serve(&survivor, GAVE);
     say(&survivor.other, "go");

@@ -117,6 +117,10 @@ fn successor_dies(step: usize, random: &mut Random) -> Option<()> {
 
 #[test]
 fn nothing_is_left_of_who_is_killed_at_any_step_and_nobody_else_notices() {
+    let name = "nothing_is_left_of_who_is_killed_at_any_step_and_nobody_else_notices";
+    if !testkit::alone(name) {
+        return;
+    }
     let Some(()) = need::root() else { return };
     let seconds = std::env::var("STREAMLINE_SOAK").ok().and_then(|text| text.parse().ok());
     let until = Instant::now() + Duration::from_secs(seconds.unwrap_or(3));

@@ -232,6 +232,9 @@ fn a_way_that_is_none_is_refused_and_one_that_is_full_is_busy() {
 /// A client that floods, sends halves, never reads, and comes again and again.
 #[test]
 fn t8_t12_a_hostile_client_harms_nobody() {
+    if !testkit::alone("t8_t12_a_hostile_client_harms_nobody") {
+        return;
+    }
     let daemon = Daemon::start();
     let (_socket, _near, _) = path(&daemon, "victim");
     let call = Call::new("io.streamline.List", &json!({})).text();
@@ -259,8 +262,8 @@ fn t8_t12_a_hostile_client_harms_nobody() {
         drop(daemon.socket(Form::Stream));
     }
     assert_eq!(daemon.client().list().unwrap().len(), 1);
-    let open = std::fs::read_dir("/proc/self/fd").unwrap().count();
-    assert!(open < 400, "{open} descriptors are open");
+    let open = || std::fs::read_dir("/proc/self/fd").unwrap().count();
+    assert!(open() < 400, "{} descriptors are open", open());
 }
 
 #[test]

@@ -5,6 +5,7 @@
 
 mod arrows;
 mod catalog;
+mod chance;
 mod documents;
 mod fences;
 mod manifest;
@@ -118,6 +119,7 @@ fn check(tree: &Tree) -> Findings {
     arrows::check(tree, &mut found);
     fences::check(tree, &mut found);
     text::check(tree, &mut found);
+    chance::check(tree, &mut found);
     documents::check(tree, &mut found);
     catalog::check(tree, &mut found);
     found

@@ -1,7 +1,7 @@
 //! Each rule is shown to find what it is for: the mistake is planted in a small tree that is
 //! otherwise clean. And the real tree is clean.
 
-use super::rules::SLEEPS;
+use super::rules::{SLEEPS, TIMES};
 use super::tree::Tree;
 use super::{Findings, check};
 use std::fs;
@@ -44,6 +44,9 @@ impl Planted {
         tree.put("Cargo.toml", workspace.as_bytes());
         for (path, _) in SLEEPS {
             tree.put(path, b"//! Sleeps, as it may.\nfn f() { std::thread::sleep(T) }\n");
+        }
+        for (path, _) in TIMES {
+            tree.put(path, b"//! Waits, for all others.\n");
         }
         tree
     }
@@ -265,6 +268,41 @@ fn text_that_breaks_a_rule_is_found() {
         tree.put(place.split(':').next().unwrap_or(place), text.as_bytes());
         tree.finds(rule, place, "");
     }
+}
+
+#[test]
+fn a_test_that_may_fail_by_chance_is_found() {
+    let module = |code: &str| format!("//! A.\n#[cfg(test)]\nmod tests {{\n{code}\n}}\n");
+    for (code, what) in [
+        ("assert!(begin.elapsed() < PATIENCE, \"late\");", "how long"),
+        ("assert!(spent < Duration::from_secs(90));", "how long"),
+        ("const LIMIT: Duration = Duration::from_secs(5);", "5 s are too short"),
+        ("std::fs::copy(built, &program).unwrap();", "copy_program"),
+        ("let open = std::fs::read_dir(\"/proc/self/fd\").unwrap().count();", "whole process"),
+    ] {
+        let tree = Planted::clean();
+        tree.put("crates/engine/src/a.rs", module(code).as_bytes());
+        tree.finds("chance", "crates/engine/src/a.rs:4", what);
+        tree.put("crates/engine/src/a.rs", b"//! A.\n");
+        tree.put("crates/engine/tests/b.rs", format!("//! B.\n{code}\n").as_bytes());
+        tree.finds("chance", "crates/engine/tests/b.rs:2", what);
+    }
+    for fine in [
+        "#[test]\n#[ignore = \"a measurement\"]\nassert!(begin.elapsed() < PATIENCE);",
+        "assert!(begin.elapsed() >= PATIENCE);",
+        "const LIMIT: Duration = Duration::from_secs(20);",
+        "let limit = Some(Duration::from_millis(1));",
+        "testkit::alone(\"a\");\nlet open = read_dir(\"/proc/self/fd\").unwrap().count();",
+    ] {
+        let tree = Planted::clean();
+        tree.put("crates/engine/src/a.rs", module(fine).as_bytes());
+        let found = tree.check();
+        assert!(found.errors.is_empty(), "{fine}: {found:#?}");
+    }
+    let tree = Planted::clean();
+    let product = b"//! A.\nfn f() { assert!(begin.elapsed() < Duration::from_secs(1)) }\n";
+    tree.put("crates/engine/src/a.rs", product);
+    assert!(tree.check().errors.is_empty(), "the product may be in a hurry");
 }
 
 #[test]

@@ -149,7 +149,10 @@ fn by_time_the_oldest_comes_first_whoever_wrote_it() {
 /// at once; and what then comes too late is given and counted.
 #[test]
 fn who_is_silent_holds_nobody_up_and_is_counted_late() {
-    let mut merged = Merged::new(stamped(100));
+    // Longer than any machine takes to read what there is.
+    const PATIENCE: Duration = Duration::from_secs(2);
+    let order = Stamped::new(100, PATIENCE, |block| words(block)[2]);
+    let mut merged = Merged::new(Order::Stamped(order));
     let (mut quick, input) = open(Policy::Block);
     merged.join(input);
     let (mut slow, input) = open(Policy::Block);

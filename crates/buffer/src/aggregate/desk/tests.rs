@@ -3,7 +3,8 @@
 use super::super::access::AccessList;
 use super::*;
 use crate::pool::Config;
-use std::time::{Duration, Instant};
+use std::time::Instant;
+use testkit::until;
 
 const SEGMENT: usize = 4096;
 
@@ -15,15 +16,6 @@ fn pool(id: u32, mode: u32) -> AllocationPool {
 
 fn pointers(aggregate: &Aggregate) -> Vec<RichPointer> {
     aggregate.slices().map(super::super::Slice::pointer).collect()
-}
-
-/// Waits for what the desk's thread does after it was told something.
-fn until(what: &str, done: impl Fn() -> bool) {
-    let start = Instant::now();
-    while !done() {
-        assert!(start.elapsed() < Duration::from_secs(20), "in vain: {what}");
-        thread::yield_now();
-    }
 }
 
 fn references(desk: &Desk, peer: PeerId) -> Option<u64> {

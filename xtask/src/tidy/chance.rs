@@ -1,0 +1,77 @@
+//! Rules for tests that never fail by chance: what CONTRIBUTING.md asks for tests that hold under
+//! load, as far as a line shows it. Measurements, which are ignored unless asked for, may compare
+//! times.
+//!
+//! In: the test code of the tree. Out: findings.
+
+use super::rules::{LIMIT_LEAST, TIMES};
+use super::source::without_tests;
+use super::tree::{File, Tree};
+use super::{Finding, Findings};
+use std::collections::HashSet;
+
+pub(super) fn check(tree: &Tree, found: &mut Findings) {
+    for file in tree.rust() {
+        let product: HashSet<usize> = match file.is_test() {
+            true => HashSet::new(),
+            false => without_tests(&file.code).into_iter().map(|(number, _)| number).collect(),
+        };
+        tests(file, &product, found);
+    }
+    for (path, _) in TIMES {
+        if tree.file(path).is_none() {
+            let what = "is in TIMES of xtask/src/tidy/rules.rs, and is not there: take it out";
+            let path = (*path).to_owned();
+            found.push(Finding { rule: "chance", path, line: None, what: what.to_owned() });
+        }
+    }
+}
+
+fn tests(file: &File, product: &HashSet<usize>, found: &mut Findings) {
+    let may_time = TIMES.iter().any(|(path, _)| *path == file.path);
+    let is_alone = file.code.contains("alone(") || file.code.contains("ALONE");
+    let mut measures = false;
+    for ((number, code), text) in (1..).zip(file.code.lines()).zip(file.text.lines()) {
+        if code.contains("#[test]") {
+            measures = false;
+        }
+        measures |= code.contains("#[ignore");
+        if measures || product.contains(&number) {
+            continue;
+        }
+        let mut say = |what: &str| found.push(Finding::line("chance", file, number, what));
+        if !may_time && compares_times(code) {
+            say("asserts how long something took, which is the machine's: wait for a condition, \
+                 or count instead");
+        }
+        if let Some(seconds) = limit(code).filter(|seconds| *seconds < LIMIT_LEAST && !may_time) {
+            say(&format!(
+                "{seconds} s are too short for a busy machine: a limit of a test is \
+                 {LIMIT_LEAST} s or more (`testkit::wait::LIMIT`)"
+            ));
+        }
+        if code.contains("fs::copy(") {
+            say("what is copied so cannot be started while another test starts a program: \
+                 `testkit::copy_program`");
+        }
+        if text.contains("\"/proc/self/fd\"") && !is_alone {
+            say(
+                "counts what belongs to the whole process: `testkit::alone`, or one test at a time",
+            );
+        }
+    }
+}
+
+/// Whether this line is an assertion that some time is short.
+fn compares_times(line: &str) -> bool {
+    let Some((_, asserted)) = line.split_once("assert") else { return false };
+    ["elapsed() < ", "elapsed() <= ", "< Duration::", "<= Duration::"]
+        .iter()
+        .any(|words| asserted.contains(words))
+}
+
+/// The seconds of a constant time in this line.
+fn limit(line: &str) -> Option<u64> {
+    let (_, behind) = line.split_once("Duration::from_secs(")?;
+    behind.split(')').next()?.parse().ok().filter(|seconds| *seconds > 0)
+}
