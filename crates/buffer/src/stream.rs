@@ -45,6 +45,7 @@ use crate::scale::Scaling;
 use crate::share::{self, Refusal};
 use crate::{Policy, dbuf};
 use abi::DbufId;
+use std::sync::OnceLock;
 use switch::Segments;
 use sys::doorbell::Doorbell;
 use sys::memory::Seals;
@@ -136,8 +137,21 @@ pub fn stream(config: &Config) -> sys::Result<(Output, Vec<Offer>)> {
     Ok((Output::new(writer, ends, config, segments), offers))
 }
 
+/// What is known of the processors for good, where somebody has asked for that.
+static ALONE: OnceLock<bool> = OnceLock::new();
+
+/// Asks the machine now how many processors there are, and never again: for a process that soon may
+/// not ask any more.
+pub fn know_processors() {
+    ALONE.get_or_init(ask_alone);
+}
+
 /// Whether this process may run on one processor only.
 fn is_alone() -> bool {
+    ALONE.get().copied().unwrap_or_else(ask_alone)
+}
+
+fn ask_alone() -> bool {
     std::thread::available_parallelism().map_or(1, usize::from) == 1
 }
 

@@ -108,8 +108,7 @@ fn arguments(before: &str, word: &str, around: &dyn Around) -> Vec<String> {
     let entry = words.next().and_then(|name| House.find_source(name).or_else(|| House.find(name)));
     let Some(entry) = entry else { return Vec::new() };
     let mut ways: Vec<String> = entry
-        .parameters
-        .iter()
+        .all_parameters()
         .filter(|known| !known.positional)
         .map(|known| format!("{}=", known.name))
         .collect();

@@ -35,6 +35,9 @@ use status::Status;
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
+    if let Some(status) = engine::sandbox::serve_if_asked() {
+        return ExitCode::from(status);
+    }
     let arguments = match Arguments::try_parse_from(arguments::arranged(std::env::args_os())) {
         Ok(arguments) => arguments,
         Err(told) => {

@@ -222,9 +222,10 @@ pub(crate) fn sources(graph: &Graph) -> impl Iterator<Item = (NodeId, &Use)> {
         .filter(|(_, used)| used.description.kind == Kind::Source || used.description.process)
 }
 
-/// The programs of all parts.
+/// What runs in a process of its own, in all parts: programs, and filters that nobody vouches for.
 fn programs(graph: &Graph) -> impl Iterator<Item = (NodeId, &Use)> {
-    sources(graph).filter(|(_, used)| used.description.process)
+    let nodes = graph.ids().filter_map(|(id, node)| Some((id, node.filter()?)));
+    nodes.filter(|(_, used)| used.is_process())
 }
 
 /// The name of a node as people read it: `tcp`, `tcp#X`.
@@ -640,7 +641,7 @@ pub(crate) fn counts(description: &Description) -> Counts {
     Counts::new(description.reasons.len(), description.counters.len())
 }
 
-fn describe(mut node: Node, description: &'static Description) -> Node {
+pub(crate) fn describe(mut node: Node, description: &'static Description) -> Node {
     node.reasons = description.reasons;
     node.counters = description.counters;
     node.holds = Holds::new(description.held_max, HOLD_BYTES);
@@ -679,14 +680,14 @@ fn intake_of(nodes: &[Node]) -> PoolConfig {
 }
 
 /// The same for the longest block.
-fn intake_for(longest: usize) -> PoolConfig {
+pub(crate) fn intake_for(longest: usize) -> PoolConfig {
     let whole = PoolConfig::default();
     let total = whole.segment * whole.segments;
     let segment = longest.next_power_of_two().clamp(SEGMENT_MIN, whole.segment);
     PoolConfig { segment, segments: total / segment }
 }
 
-fn pool(config: PoolConfig, steps: &Steps) -> Result<Pool, BuildError> {
+pub(crate) fn pool(config: PoolConfig, steps: &Steps) -> Result<Pool, BuildError> {
     steps.take(Makes::Memory, "a pool")?;
     Ok(Pool::new(fresh_id()?, config)?)
 }

@@ -12,6 +12,7 @@
 //! - [`kernel`]: the part of a plan that runs in the kernel;
 //! - [`control`][]: stopping; [`live`]: orders to a running path;
 //! - [`change`][]: another request in the place of one that runs;
+//! - [`sandbox`]: filters that nobody vouches for, each in a process of its own;
 //! - [`failure`]: why a path ended early; [`suspect`]: the block on which a filter failed;
 //! - [`calibrate`]: what things cost on this machine, measured and kept;
 //! - [`machine`]: the machine as the planner takes it; [`doctor`]: as people want to know it.
@@ -35,6 +36,7 @@ pub mod record;
 pub mod report;
 pub mod ring;
 pub mod run;
+pub mod sandbox;
 pub mod signal;
 pub mod space;
 pub mod suspect;

@@ -1,6 +1,8 @@
-//! A filter with a bug, for the tests of what happens then. Only with the feature `testing`.
+//! A filter with a bug and one with bad intentions, for the tests of what happens then. Only with
+//! the feature `testing`.
 
 use filter::prelude::*;
+use sys::misdeeds::{DEEDS, Deed};
 
 /// What everybody knows about `panics`.
 pub(crate) const PANICS: Description = Description {
@@ -17,6 +19,41 @@ pub(crate) const PANICS: Description = Description {
     user: Some(make),
     ..Description::EMPTY
 };
+
+/// What everybody knows about `hostile`.
+pub(crate) const HOSTILE: Description = Description {
+    name: "hostile",
+    summary: "do harm at the hundredth block; only in test builds",
+    details: "Leaves blocks as they are, until it does what its name says.",
+    example: "replay web.pcap | hostile fork untrusted=yes | discard",
+    kind: Kind::Inspection,
+    parameters: &[Parameter::needed("deed", Type::OneOf(DEEDS), "what it does")],
+    user: Some(make_hostile),
+    ..Description::EMPTY
+};
+
+/// At which block it does it.
+const HUNDREDTH: u32 = 100;
+
+struct Hostile {
+    deed: Deed,
+    left: u32,
+}
+
+fn make_hostile(arguments: &Arguments) -> Result<Filter, Mistake> {
+    let deed = Deed::prepare(arguments.text("deed").unwrap_or_default());
+    Ok(Filter::classify(Hostile { deed, left: HUNDREDTH }))
+}
+
+impl Classify for Hostile {
+    fn classify(&mut self, block: &mut Block<'_>, _cx: &mut Tell<'_>) -> Class {
+        self.left = self.left.saturating_sub(1);
+        if self.left == 0 {
+            self.deed.act();
+        }
+        block.pointer.class
+    }
+}
 
 struct Panics(u64);
 

@@ -20,7 +20,7 @@
 
 use std::fmt::{self, Display, Formatter};
 
-use filter::{Arguments, Description, Effect, Form, Kind};
+use filter::{Arguments, Description, Effect, Form, Kind, UNTRUSTED};
 
 use crate::classes::ClassSet;
 use crate::language::Span;
@@ -94,6 +94,19 @@ impl Use {
     #[must_use]
     pub fn effect(&self) -> Effect {
         self.description.effect_of(&self.arguments)
+    }
+
+    /// Whether it is a filter that is to run in a process of its own (`untrusted=yes`).
+    #[must_use]
+    pub fn is_untrusted(&self) -> bool {
+        self.description.user.is_some() && self.arguments.flag(UNTRUSTED.name)
+    }
+
+    /// Whether it runs in a process of its own: an ordinary program, or a filter that nobody
+    /// vouches for.
+    #[must_use]
+    pub fn is_process(&self) -> bool {
+        self.description.process || self.is_untrusted()
     }
 }
 
@@ -230,9 +243,15 @@ impl Node {
         }
     }
 
-    /// Whether the node is an ordinary program in a process of its own.
+    /// Whether the node runs in a process of its own: a program, or a filter that nobody vouches
+    /// for.
     pub fn is_process(&self) -> bool {
-        self.filter().is_some_and(|filter| filter.description.process)
+        self.filter().is_some_and(Use::is_process)
+    }
+
+    /// Whether the node is a filter that nobody vouches for.
+    pub fn is_untrusted(&self) -> bool {
+        self.filter().is_some_and(Use::is_untrusted)
     }
 
     /// The kind of the filter that the node runs.

@@ -9,6 +9,7 @@
 pub mod bpf;
 pub mod children;
 pub mod clock;
+pub mod confine;
 pub mod descriptor;
 pub mod doorbell;
 mod error;
@@ -16,10 +17,13 @@ pub mod eventfd;
 pub mod file;
 pub mod futex;
 pub mod group;
+pub mod kept;
 pub mod libpcap;
 pub mod local;
 pub mod machine;
 pub mod memory;
+#[cfg(feature = "testing")]
+pub mod misdeeds;
 pub mod name;
 pub mod net;
 pub mod number;

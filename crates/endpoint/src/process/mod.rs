@@ -110,6 +110,17 @@ pub struct Process {
     deaf: AtomicBool,
     /// We want nothing of it any more, so that it may end as it likes.
     released: AtomicBool,
+    /// It is no program, but something else that runs in a process of its own.
+    apart: Option<Arc<dyn Apart>>,
+}
+
+/// What runs in a process of its own and is no ordinary program, as far as a path must know.
+pub trait Apart: fmt::Debug + Send + Sync {
+    /// Whether it takes nothing any more, although there may be something.
+    fn is_deaf(&self) -> bool;
+
+    /// Waits for its end, and answers what is to be told of it, if it was not a good one.
+    fn finish(&self) -> Option<String>;
 }
 
 /// A program that did not end well.
@@ -121,10 +132,15 @@ pub struct BadEnd {
     pub ended: Ended,
     /// Its output was ours, and whoever read that has gone: nobody needs to be told.
     pub quiet: bool,
+    /// What is told instead of how it ended, where it is no program.
+    pub told: Option<String>,
 }
 
 impl fmt::Display for BadEnd {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Some(told) = &self.told {
+            return f.write_str(told);
+        }
         write!(f, "the program {:?} {}", self.command, self.ended)?;
         match self.ended {
             Ended::Status(126) => f.write_str(": the shell may not run it"),
@@ -165,6 +181,7 @@ fn start(opening: &Opening<'_>, stands: Stands) -> Result<Started, Failure> {
         stands,
         deaf: AtomicBool::new(false),
         released: AtomicBool::new(false),
+        apart: None,
     });
     opening.steps.take(Makes::Descriptor, "a way to its pipes").map_err(refused)?;
     let input = input.map(|pipe| Input::new(pipe, Arc::clone(&process)));
@@ -184,13 +201,22 @@ impl Process {
     #[must_use]
     pub fn recorded(command: &str, stands: Stands) -> Self {
         let (deaf, released) = (AtomicBool::new(false), AtomicBool::new(false));
-        Self { command: command.to_owned(), group: None, stands, deaf, released }
+        Self { command: command.to_owned(), group: None, stands, deaf, released, apart: None }
+    }
+
+    /// What stands in the middle of a line, in a process of its own, and is no ordinary program.
+    #[must_use]
+    pub fn apart(name: &str, apart: Arc<dyn Apart>) -> Self {
+        Self { apart: Some(apart), ..Self::recorded(name, Stands::Middle) }
     }
 
     /// Whether it takes no input any more, although there is some.
     #[must_use]
     pub fn is_deaf(&self) -> bool {
-        self.deaf.load(Ordering::Relaxed)
+        match &self.apart {
+            Some(apart) => apart.is_deaf(),
+            None => self.deaf.load(Ordering::Relaxed),
+        }
     }
 
     /// Whether nothing comes to it.
@@ -199,7 +225,8 @@ impl Process {
         self.stands == Stands::Head
     }
 
-    /// How it ended; nothing while it runs.
+    /// How it ended; nothing while it runs. Of what is no program only [`Process::finish`] tells
+    /// it: the path goes on.
     #[must_use]
     pub fn ended(&self) -> Option<Result<(), BadEnd>> {
         // A program that cannot be looked at is told by `finish`.
@@ -211,6 +238,10 @@ impl Process {
 
     /// Waits for its end. Both halves must have been closed.
     pub fn finish(&self) -> sys::Result<Result<(), BadEnd>> {
+        if let Some(told) = self.apart.as_ref().and_then(|apart| apart.finish()) {
+            let (command, ended) = (self.command.clone(), Ended::Status(1));
+            return Ok(Err(BadEnd { command, ended, quiet: false, told: Some(told) }));
+        }
         let Some(mut group) = self.group() else { return Ok(Ok(())) };
         let ended = group.wait()?;
         drop(group);
@@ -236,7 +267,7 @@ impl Process {
             return Ok(());
         }
         let quiet = self.stands == Stands::End && ended.is_broken_pipe();
-        Err(BadEnd { command: self.command.clone(), ended, quiet })
+        Err(BadEnd { command: self.command.clone(), ended, quiet, told: None })
     }
 
     fn group(&self) -> Option<MutexGuard<'_, Group>> {

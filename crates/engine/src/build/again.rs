@@ -99,7 +99,7 @@ pub(crate) fn prepare(
         bells: all.iter().map(|(_, bell)| Arc::clone(bell)).collect(),
         control: Arc::clone(&running.control),
         demand: Arc::clone(&running.demand),
-        tells_time: false,
+        tells_time: matches!(running.clock, crate::space::Clock::Blocks(_)),
         epoch: running.epoch,
     };
     let mut ends = builder.rings()?;

@@ -1,7 +1,7 @@
 //! What joins spaces, and nodes within one: rings, arcs, the bells on which spaces sleep.
 
 use super::running::RunningRing;
-use super::{BuildError, Builder, Draft, Local, inside, sources, wanted};
+use super::{BuildError, Builder, Draft, Local, inside, programs, sources, wanted};
 use crate::record::Tape;
 use crate::ring::{Export, Import};
 use crate::space::Input;
@@ -43,7 +43,8 @@ pub(super) fn bell(plan: &Plan, space: usize, steps: &Steps) -> sys::Result<Bell
 /// Whether a space may sleep on descriptors.
 pub(super) fn reads(plan: &Plan, space: usize) -> bool {
     let leaves = |id: NodeId| inside::home(plan, plan.placed[id.0].leaves);
-    sources(&plan.graph).any(|(id, _)| leaves(id) == space)
+    let graph = &plan.graph;
+    sources(graph).chain(programs(graph)).any(|(id, _)| leaves(id) == space)
 }
 
 impl Ends {

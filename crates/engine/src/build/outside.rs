@@ -6,6 +6,7 @@
 use super::{BuildError, Extras, Settings, sources};
 use crate::record::Tape;
 use crate::record::play::{Deaf, Played, Replay};
+use crate::sandbox::{self, About};
 use crate::space::node::{Part, SinkPart, SourcePart};
 use endpoint::process::{Process, Stands, Started};
 use endpoint::{Failure, Opening, Sink, Source};
@@ -58,6 +59,19 @@ impl Outside<'_> {
         }
         let entry = endpoint::catalog::process(name).ok_or_else(|| missing("program", name))?;
         (entry.start)(&self.giving(id, used), stands).map_err(at(id))
+    }
+
+    /// Starts a filter in a process of its own.
+    pub(super) fn apart(
+        &self,
+        id: NodeId,
+        used: &Use,
+        about: About,
+    ) -> Result<Started, BuildError> {
+        if let Tape::Play(replay) = &self.extras.tape {
+            return Ok(recorded(replay, id, used, sandbox::STANDS));
+        }
+        sandbox::start(used, about, &self.extras.steps).map_err(at(id))
     }
 
     /// Opens a sink.
@@ -117,7 +131,7 @@ impl Outside<'_> {
 
 /// The halves of a program that is not run again: what it wrote is in the record.
 fn recorded(replay: &Arc<Replay>, id: NodeId, used: &Use, stands: Stands) -> Started {
-    let command = used.arguments.text("command").unwrap_or_default();
+    let command = used.arguments.text("command").unwrap_or(used.description.name);
     let process = Arc::new(Process::recorded(command, stands));
     let planned = id.0;
     let input = (stands != Stands::Head).then(|| {

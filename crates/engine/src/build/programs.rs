@@ -1,6 +1,7 @@
 //! Programs: their two halves in the spaces on their two sides, and their start.
 
 use super::{BuildError, Builder, Draft, Local, counts, title};
+use crate::sandbox::About;
 use crate::space::graft::Key;
 use crate::space::node::{Node, Part, SinkPart, SourcePart};
 use endpoint::process::Stands;
@@ -45,7 +46,11 @@ impl Builder<'_> {
         if self.again.is_some_and(|again| again.keeps(Key::Node(self.number(id)))) {
             return Ok(());
         }
-        let started = self.outside().program(id, used, stands(&self.plan.graph, id))?;
+        let outside = self.outside();
+        let started = match used.is_untrusted() {
+            true => outside.apart(id, used, self.about(id))?,
+            false => outside.program(id, used, stands(&self.plan.graph, id))?,
+        };
         let mut put = |place: usize, part: Part| {
             let draft = &mut drafts[place];
             if let Some((local, _)) = draft.programs.iter().find(|(_, other)| *other == id) {
@@ -59,6 +64,19 @@ impl Builder<'_> {
             put(leaves, Part::Source(SourcePart { source, ended: false }));
         }
         Ok(())
+    }
+}
+
+impl Builder<'_> {
+    /// What is to be known of a filter that runs in a process of its own.
+    fn about(&self, id: NodeId) -> About {
+        About {
+            asked: self.asked(id),
+            seed: self.extras.tape.seed(id.0),
+            fragments: self.takes_fragments(id),
+            tells_time: self.tells_time,
+            origins: u16::try_from(self.origins.len()).unwrap_or(u16::MAX),
+        }
     }
 }
 

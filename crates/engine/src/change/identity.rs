@@ -228,6 +228,9 @@ impl Matched {
                 Some((_, Keeps::Pinned(why))) => {
                     return refused(format!("what it knows cannot move: {why}"));
                 }
+                Some(_) if node.is_some_and(Node::is_untrusted) => {
+                    return refused("what it knows stays in its own process".to_owned());
+                }
                 Some(_) => {}
             }
         }

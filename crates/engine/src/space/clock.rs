@@ -1,6 +1,8 @@
 //! The time of a path, as its blocks or the machine tell it. (CONTRACT 11)
 
+use super::Space;
 use filter::{Columns, Time};
+use std::time::Duration;
 
 /// The path's clock (CONTRACT 11).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -21,6 +23,18 @@ impl Clock {
                 *newest = columns.newest().map_or(*newest, |time| time.max(*newest));
                 *newest
             }
+        }
+    }
+}
+
+impl Space {
+    /// How long until a filter wants to be called although no block has come; nothing if none does,
+    /// or if the path goes by the time of its blocks, which then stands still.
+    pub(crate) fn wakes_in(&self) -> Option<Duration> {
+        let wake = self.nodes.iter().filter_map(|node| node.wake).min()?;
+        match self.clock {
+            Clock::Live => Some(Duration::from_nanos(wake.saturating_sub(self.live()))),
+            Clock::Blocks(_) => None,
         }
     }
 }

@@ -6,7 +6,7 @@
 
 use crate::sharing::Sharing;
 
-use super::{Arguments, Attaches, Counter, Filter, Mistake, Parameter, Reason};
+use super::{Arguments, Attaches, COMMON, Counter, Filter, Mistake, Parameter, Reason};
 use ebpf::emit::Emit;
 
 /// The strongest right that a filter uses. [Th Table 5.1], with the sink that the table leaves out.
@@ -335,10 +335,16 @@ impl Description {
         self.reports && matches!(self.gives, Gives::Same)
     }
 
-    /// The parameter with this name.
+    /// The parameter with this name: its own, or one that all filters have.
     #[must_use]
     pub fn parameter(&self, name: &str) -> Option<&'static Parameter> {
-        self.parameters.iter().find(|p| p.name == name)
+        self.all_parameters().find(|p| p.name == name)
+    }
+
+    /// Its own parameters, then those that all filters have, if it is one.
+    pub fn all_parameters(&self) -> impl Iterator<Item = &'static Parameter> + Clone {
+        let common: &[Parameter] = if self.user.is_some() { COMMON } else { &[] };
+        self.parameters.iter().chain(common)
     }
 
     /// The class that has this name.

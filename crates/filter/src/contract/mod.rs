@@ -36,7 +36,7 @@ pub use description::{
 pub use edit::{Edit, Editable, Workbench};
 pub use holds::{HeldList, Holds};
 pub use kernel::{Attach, Attaches, PLAIN, Side, expressible, joined, target};
-pub use parameter::{Parameter, Type};
+pub use parameter::{COMMON, Parameter, Type, UNTRUSTED};
 pub use state::{Moved, PRIVATE, Session, Sessions, State};
 pub use traits::{
     Classify, Filter, HoldingLanes, Lanes, Report, Statistics, Stream, StreamBatches,

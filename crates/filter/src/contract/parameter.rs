@@ -66,6 +66,16 @@ pub struct Parameter {
     pub help: &'static str,
 }
 
+/// What every filter takes beside its own parameters; sources, sinks and programs do not.
+pub const COMMON: &[Parameter] = &[UNTRUSTED];
+
+/// Whether the filter is run in a process of its own that may do nothing but compute.
+pub const UNTRUSTED: Parameter = Parameter::optional(
+    "untrusted",
+    Type::Flag,
+    "yes: run it in a process of its own that may do nothing but compute",
+);
+
 impl Parameter {
     /// A positional parameter that must be given.
     #[must_use]

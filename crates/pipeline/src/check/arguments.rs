@@ -1,6 +1,6 @@
 //! The arguments of one filter against its parameters.
 
-use filter::{Arguments, Compiler, Description, Mistake, Parameter, Type, Value};
+use filter::{Arguments, COMMON, Compiler, Description, Mistake, Parameter, Type, Value};
 use std::sync::Arc;
 
 use crate::catalogue::Catalogue;
@@ -30,14 +30,17 @@ pub(super) fn arguments(
     reader.missing();
     let Reader { given, mistakes: mut found, .. } = reader;
     let mut arguments = Arguments::default().served_by(compiler.clone());
-    for parameter in entry.parameters {
+    for parameter in entry.all_parameters() {
         let value = given.iter().find(|(known, ..)| std::ptr::eq(*known, parameter));
         let value = match value {
             Some((known, ..)) if known.many => continue,
             Some((_, _, value)) => Some(value.clone()),
             None => parameter.default.and_then(|text| parameter.parse(text).ok()),
         };
-        if let Some(value) = value {
+        // To say of what all filters have that it is not so is to say nothing.
+        let plain = COMMON.iter().any(|common| common.name == parameter.name)
+            && value == Some(Value::Flag(false));
+        if let Some(value) = value.filter(|_| !plain) {
             arguments.set(parameter.name, value);
         }
     }
@@ -70,9 +73,10 @@ impl<'a> Reader<'a> {
     fn parameter(&mut self, argument: &Argument) -> Result<&'static Parameter, bool> {
         let parameters = self.entry.parameters;
         if let Some(key) = &argument.key {
-            return parameters.iter().find(|known| known.name == key.text).ok_or_else(|| {
+            let known = self.entry.parameter(&key.text);
+            return known.ok_or_else(|| {
                 let what = format!("`{}` has no parameter `{}`", self.entry.name, brief(&key.text));
-                let names = || parameters.iter().map(|known| known.name);
+                let names = || self.entry.all_parameters().map(|known| known.name);
                 let hint = match nearest(&key.text, names()) {
                     Some(meant) => format!("did you mean `{meant}`?"),
                     None => usage(self.entry),

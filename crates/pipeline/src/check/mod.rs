@@ -34,6 +34,7 @@ pub fn check(request: &Request, catalogue: &dyn Catalogue) -> (Graph, Vec<Diagno
     shape::shape(&mut draft, catalogue);
     let used = uses::uses(&mut draft, catalogue);
     shape::operands(&mut draft, &used);
+    shape::apart(&mut draft, &used);
     let labelled = labels::labels(&mut draft, catalogue);
     let comes = forms::forms(&mut draft, &used, catalogue);
     let options = options::options(request, &mut draft.mistakes);

@@ -216,27 +216,59 @@ fn programs(draft: &mut Draft<'_>) {
     if programs.is_empty() || !draft.edges.iter().any(|edge| edge.back) {
         return;
     }
-    let mut leaving: Vec<Vec<usize>> = vec![Vec::new(); draft.nodes.len()];
-    for edge in &draft.edges {
-        leaving[edge.from.0].push(edge.to.0);
-    }
+    let leaving = leaving(draft);
     for program in programs {
-        let mut reached = vec![false; draft.nodes.len()];
-        let mut open = vec![program];
-        while let Some(at) = open.pop() {
-            open.extend(
-                leaving[at].iter().filter(|to| !std::mem::replace(&mut reached[**to], true)),
-            );
-        }
         let node = &draft.nodes[program];
         let (DraftStep::Filter(uses), Some(entry), true) =
-            (&node.step, node.entry, reached[program])
+            (&node.step, node.entry, goes_around(&leaving, program))
         else {
             continue;
         };
         let what = format!("`{}` cannot stand in a cycle", entry.name);
         let mistake = Diagnostic::error(name_span(uses, node.span), what)
             .why("a program takes what comes when it likes, and a cycle may not wait");
+        draft.mistakes.push(mistake);
+    }
+}
+
+/// For every node, those that follow.
+fn leaving(draft: &Draft<'_>) -> Vec<Vec<usize>> {
+    let mut leaving: Vec<Vec<usize>> = vec![Vec::new(); draft.nodes.len()];
+    for edge in &draft.edges {
+        leaving[edge.from.0].push(edge.to.0);
+    }
+    leaving
+}
+
+/// Whether what leaves a node may come to it again.
+fn goes_around(leaving: &[Vec<usize>], node: usize) -> bool {
+    let mut reached = vec![false; leaving.len()];
+    let mut open = vec![node];
+    while let Some(at) = open.pop() {
+        open.extend(leaving[at].iter().filter(|to| !std::mem::replace(&mut reached[**to], true)));
+    }
+    reached[node]
+}
+
+/// A filter that is to run in a process of its own stands where a program could, and tells all that
+/// it has to tell by blocks.
+pub(super) fn apart(draft: &mut Draft<'_>, used: &[Option<Use>]) {
+    let leaving = leaving(draft);
+    for (index, used) in used.iter().enumerate() {
+        let Some(used) = used.as_ref().filter(|used| used.is_untrusted()) else { continue };
+        let node = &draft.nodes[index];
+        let why = if node.inside.is_some() {
+            "operands are asked within one thread, and it is to have a process of its own"
+        } else if draft.edges.iter().any(|edge| edge.back) && goes_around(&leaving, index) {
+            "a process takes what comes when it likes, and a cycle may not wait"
+        } else if used.description.ends_with_report() {
+            "its report would stay in a process that ends with it"
+        } else {
+            continue;
+        };
+        let DraftStep::Filter(uses) = &node.step else { continue };
+        let what = format!("`{}` cannot be untrusted here", used.description.name);
+        let mistake = Diagnostic::error(name_span(uses, node.span), what).why(why);
         draft.mistakes.push(mistake);
     }
 }

@@ -3,7 +3,9 @@
 use super::COLUMNS;
 use super::table::wrap;
 use super::words;
-use filter::{Classes, Description, Form, Gives, Keeps, Kind, Parameter, Reads, Type, ValueRange};
+use filter::{
+    COMMON, Classes, Description, Form, Gives, Keeps, Kind, Parameter, Reads, Type, ValueRange,
+};
 use std::fmt::Write as _;
 
 /// Columns in front of what a line says.
@@ -26,6 +28,11 @@ pub fn help(entry: &Description) -> String {
     if !entry.parameters.is_empty() {
         out.push_str("Parameters\n");
         entry.parameters.iter().for_each(|known| parameter(&mut out, known));
+        out.push('\n');
+    }
+    if entry.user.is_some() {
+        out.push_str("As every filter\n");
+        COMMON.iter().for_each(|known| parameter(&mut out, known));
         out.push('\n');
     }
     out.push_str("Facts\n");

@@ -205,8 +205,12 @@ fn edges(out: &mut String, plan: &Plan, names: &[String]) {
             }
             PlannedEdge::Pipe => {
                 let process = |id| plan.graph.node(id).is_process();
+                let apart = |id| plan.graph.node(id).is_untrusted();
                 let thread = &plan.spaces[plan.placed[to.0].enters].name;
-                words::pipe(process(from), process(to), thread)
+                match apart(from) || apart(to) {
+                    true => words::apart(apart(from), apart(to), process(from) && process(to)),
+                    false => words::pipe(process(from), process(to), thread),
+                }
             }
             PlannedEdge::Back => "back edge: a bounded work list, drops when it is full".to_owned(),
             PlannedEdge::Call if plan.is_border(&edges[first]).is_some() => {

@@ -277,6 +277,16 @@ pub(super) fn pipe(out: bool, into: bool, thread: &str) -> String {
     }
 }
 
+/// What leads out of a filter in a process of its own, into one, or both, in a sentence.
+pub(super) fn apart(out: bool, into: bool, both: bool) -> String {
+    let what = match (out, into) {
+        (true, false) => "ring that its process writes: every block is copied out and checked",
+        (false, true) => "ring that its process can only read: blocks are copied in, with frames",
+        _ => "two rings between strangers: every block is copied out, checked, and copied in",
+    };
+    if both { format!("{what}, by way of a thread") } else { what.to_owned() }
+}
+
 pub(super) const fn policy(policy: Policy) -> &'static str {
     match policy {
         Policy::Cost => "cost",

@@ -52,7 +52,7 @@ pub fn complete(mut graph: Graph, catalogue: &dyn Catalogue) -> (Graph, Vec<Node
 fn ends_by_itself(node: &Node) -> bool {
     let kind = node.kind();
     kind == Some(Kind::Sink)
-        || node.is_process() && kind != Some(Kind::Source)
+        || node.is_process() && !node.is_untrusted() && kind != Some(Kind::Source)
         || matches!(node.step, Step::Unknown)
 }
 

@@ -188,7 +188,7 @@ impl Work<'_> {
         if node.inside.is_some() {
             return Err("part of a section".to_owned());
         }
-        if description.process || description.user.is_none() {
+        if used.is_process() || description.user.is_none() {
             return Err("not a filter of this process".to_owned());
         }
         if self.plan.space_of(id).kind != SpaceKind::Thread {

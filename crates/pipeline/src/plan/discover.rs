@@ -33,6 +33,9 @@ const OWN: &str = "writes files: a space of its own, so that a slow disk stops n
 
 /// Why no thread runs a program.
 const PROGRAM: &str = "an ordinary program: a process of its own";
+/// Why no thread runs a filter that nobody vouches for, and what its process may do.
+const APART: &str = "untrusted: a process of its own, which reads what comes to it and may do \
+                     nothing but answer: no files, no network, no other process";
 /// How much of a command names its process.
 const COMMAND_MAX: usize = 24;
 
@@ -95,8 +98,11 @@ fn programs(graph: &Graph, parts: &[usize], part: usize) -> usize {
     passed.max().unwrap_or(0)
 }
 
-/// The name of a process: `process "grep -v foo"`.
+/// The name of a process: `process "grep -v foo"`; `sandbox http`.
 fn process(node: &Node) -> String {
+    if node.is_untrusted() {
+        return format!("sandbox {}", node.name());
+    }
     let arguments = node.filter().map(|used| &used.arguments);
     let command = arguments.and_then(|given| given.text("command")).unwrap_or_default();
     let begin: String = command.chars().take(COMMAND_MAX).collect();
@@ -156,7 +162,7 @@ fn verdict(
         return Err("part of a section, which runs in one thread".to_owned());
     }
     if node.is_process() && space.kind != SpaceKind::Process {
-        return Err(PROGRAM.to_owned());
+        return Err(if node.is_untrusted() { APART } else { PROGRAM }.to_owned());
     }
     if let (SpaceKind::Thread, Some(why)) = (space.kind, only_in_kernel(node)) {
         return Err(why.to_owned());
@@ -300,7 +306,7 @@ fn because(
     names: &[String],
 ) -> String {
     if node.is_process() {
-        return "an ordinary program".to_owned();
+        return if node.is_untrusted() { APART } else { "an ordinary program" }.to_owned();
     }
     if let Some(pin) = node.filter().and_then(|used| used.pin.as_deref()) {
         return format!("pinned to {pin}");
@@ -317,7 +323,8 @@ fn because(
     match (before.first(), before.iter().find(|from| near(**from))) {
         (None, _) => "the source's own space".to_owned(),
         (_, Some(from)) if graph.node(*from).is_process() => {
-            format!("takes up what `{}` writes", names[from.0])
+            let gives = if graph.node(*from).is_untrusted() { "gives" } else { "writes" };
+            format!("takes up what `{}` {gives}", names[from.0])
         }
         (_, Some(from)) => format!("next to `{}`: a call, no ring", names[from.0]),
         (Some(_), None) if writes_files(node) => OWN.to_owned(),

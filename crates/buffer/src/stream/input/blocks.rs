@@ -84,7 +84,7 @@ impl Input {
 
     /// Says that we are about to sleep until our bell rings, and answers whether there is something
     /// after all. [`Input::wake`] follows, whatever the answer.
-    pub(crate) fn fall_asleep(&mut self) -> Result<bool, Fault> {
+    pub fn fall_asleep(&mut self) -> Result<bool, Fault> {
         let side = &mut self.ring.walk().side;
         // Whatever comes: who reads many streams turns to others meanwhile.
         let until = side.next.saturating_add(1);
@@ -94,14 +94,14 @@ impl Input {
         self.has_something()
     }
 
-    /// Says that we are awake; takes a ring back if there was one.
-    pub(crate) fn wake(&mut self, rang: bool) {
-        if rang {
-            self.hear();
-        }
+    /// Says that we are awake; takes a ring back if there may have been one, and answers whether
+    /// there was.
+    pub fn wake(&mut self, rang: bool) -> bool {
+        let heard = rang && self.hear();
         let index = self.ring.walk().side.index;
         if let Some(page) = self.ring.walk().side.store.readers.get(index) {
             self.sleeper.wakes(page, reader::WAIT);
         }
+        heard
     }
 }

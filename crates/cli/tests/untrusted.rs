@@ -1,0 +1,149 @@
+//! `untrusted=yes`: a filter in a process of its own that may do nothing, honest and hostile ones.
+
+#![allow(clippy::unwrap_used, reason = "a test may end by a panic")]
+
+mod common;
+
+use common::{Folder, Ran};
+use serde_json::Value;
+
+/// Blocks that every line here makes.
+const MADE: u64 = 5000;
+
+/// Runs a hostile filter beside an honest branch; answers how it was told, after all that must hold
+/// whatever it did.
+fn ran(deed: &str) -> Ran {
+    let folder = Folder::new();
+    let line = format!(
+        "generate count={MADE} size=100 | ((hostile {deed} untrusted=yes | discard) + count)"
+    );
+    let ran = folder.run(&["--json", "--report=report", &line]);
+    let text = folder.read("report");
+    let report: Value = serde_json::from_str(&text).unwrap();
+    assert_eq!(report["balanced"], true, "{deed}: {}", ran.err);
+    let filters = report["filters"].as_array().unwrap();
+    let node = |name: &str| filters.iter().find(|one| one["name"] == name).unwrap();
+    let blocks = |what: &Value| what["blocks"].as_u64().unwrap();
+    assert_eq!(blocks(&node("count")["passed"]), MADE, "{deed}: the other branch has all");
+    let hostile = node("hostile");
+    let dropped = hostile["dropped"].get("filter ended").map_or(0, blocks);
+    assert_eq!(blocks(&hostile["taken"]), MADE, "{deed}");
+    assert_eq!(blocks(&hostile["consumed"]) + dropped, MADE, "{deed}");
+    assert!(dropped > 0, "{deed}: {}", ran.err);
+    assert!(blocks(&hostile["made"]) <= MADE, "{deed}");
+    assert_eq!(ran.status, Some(1), "{deed}: {}", ran.err);
+    ran
+}
+
+fn says(deed: &str, what: &[&str]) {
+    let ran = ran(deed);
+    let head = "error: `hostile`: the filter `hostile`, in a process of its own, ";
+    let told = ran.err.lines().find(|line| line.starts_with(head));
+    let told = told.unwrap_or_else(|| panic!("{deed}: {}", ran.err));
+    assert!(what.iter().any(|what| told.contains(what)), "{deed}: {told}");
+    assert!(told.ends_with("; what came to it then was dropped"), "{deed}: {told}");
+}
+
+#[test]
+fn j5_a_filter_apart_gives_what_it_gives_at_home() {
+    let folder = Folder::new();
+    let lines = [
+        ("replay examples/web.pcap | tcp", "|http http | print"),
+        ("replay examples/web.pcap", "| tcp |http http | json"),
+        ("replay examples/web.pcap", "| dport |80 print"),
+        ("replay examples/web.pcap", "| bpf \"tcp port 80\" | print"),
+        ("replay examples/web.pcap | tcp |http http", "| match \"Host: www\" | print"),
+        ("replay examples/web.pcap", "| ip | print"),
+    ];
+    for (before, behind) in lines {
+        let at = behind[1..].find('|').unwrap() + 1;
+        let (own, rest) = behind.split_at(at);
+        let apart = format!("{before} {} untrusted=yes {rest}", own.trim_end());
+        let (home, apart) =
+            (folder.run(&[&format!("{before} {behind}")]), folder.run(&[apart.as_str()]));
+        assert_eq!((apart.status, &apart.out), (home.status, &home.out), "{}", apart.err);
+        assert!(!home.out.is_empty(), "{before} {behind}: {}", home.err);
+    }
+    // Frames come back whole, whatever is in view.
+    for (name, option) in [("home", ""), ("apart", " untrusted=yes")] {
+        let line = format!("replay examples/web.pcap | tcp{option} |http pcap {name}");
+        let ran = folder.run(&[&line]);
+        assert_eq!(ran.status, Some(0), "{}", ran.err);
+    }
+    let same = folder.shell("cmp home apart && test -s home").status().unwrap();
+    assert!(same.success());
+}
+
+#[test]
+fn j5_a_filter_that_asks_the_kernel_for_more_ends_alone() {
+    for (deed, call) in [
+        ("open", "openat"),
+        ("connect", "socket"),
+        ("fork", "clone"),
+        ("exec", "execve"),
+        ("ptrace", "ptrace"),
+        ("kill", "kill"),
+        ("memfd", "memfd_create"),
+    ] {
+        says(deed, &[&format!("was ended because it asked the kernel for `{call}`, system call")]);
+    }
+    // What the C library asks for first differs.
+    says("thread", &["asked the kernel for `rt_sigaction`", "asked the kernel for `clone3`"]);
+    says("setuid", &["was ended because it asked the kernel for system call"]);
+}
+
+#[test]
+fn j5_a_filter_that_dies_ends_alone() {
+    says("segment", &["was ended by signal 11 (SIGSEGV)"]);
+    says("abort", &["was ended by signal 6 (SIGABRT)"]);
+    says("exit", &["ended by itself before its blocks did"]);
+    says("panic", &["ended with status 101: a panic, this filter panics on purpose"]);
+    says("allocate", &["as one that needs more than the 512 MB that it may have"]);
+}
+
+#[test]
+fn j5_a_filter_that_lies_about_its_rings_ends_alone() {
+    // What it may only read it cannot make writable; what it writes is checked.
+    says("ring", &["was ended by signal 11 (SIGSEGV)"]);
+    // Then it hangs, and may be ended for that if nobody had to look at what it wrote.
+    let hangs = "did not get on for 2 s";
+    says("spoof", &["was ended because it lied about what it wrote", hangs]);
+    says("cursor", &["was ended because it lied about what it read", hangs]);
+}
+
+#[test]
+fn j5_a_filter_that_does_not_get_on_ends_alone() {
+    says("hang", &["did not get on for 2 s of processor time, and was ended"]);
+    says("flood", &["did not get on for 2 s", "rang without end"]);
+}
+
+#[test]
+#[ignore = "waits 20 s: cargo test -p streamline-cli --test untrusted -- --ignored"]
+fn j5_a_filter_that_sleeps_ends_alone() {
+    says("sleep", &["slept for 20 s although blocks waited for it, and was ended"]);
+}
+
+#[test]
+fn j5_where_a_filter_cannot_be_apart_is_said_before_anything_runs() {
+    let folder = Folder::new();
+    for (line, told) in [
+        ("generate | count untrusted=yes", "its report would stay in a process that ends with it"),
+        ("generate | (dport untrusted=yes ++ sport) | discard", "operands are asked within one"),
+        ("generate untrusted=yes | discard", "`generate` has no parameter `untrusted`"),
+        ("generate | discard untrusted=yes", "`discard` has no parameter `untrusted`"),
+        ("generate | dport untrusted=maybe | discard", "`maybe` is neither `yes` nor `no`"),
+    ] {
+        let ran = folder.run(&[line]);
+        assert!(
+            ran.status == Some(2) && ran.err.contains(told),
+            "{line}: {:?} {}",
+            ran.status,
+            ran.err
+        );
+    }
+    let pinned = folder.run(&["generate | dport untrusted=yes @thread0 | discard"]);
+    let told = "thread0: untrusted: a process";
+    assert!(pinned.status == Some(1) && pinned.err.contains(told), "{}", pinned.err);
+    let plain = folder.run(&["generate count=10 | dport untrusted=no |all count"]);
+    assert_eq!((plain.status, plain.err.contains("sandbox")), (Some(0), false), "{}", plain.err);
+}

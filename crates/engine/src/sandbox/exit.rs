@@ -1,0 +1,177 @@
+//! The half of a filter apart from which blocks come: a source over a stream that its process
+//! writes.
+//!
+//! In: messages of somebody whom nobody trusts. Out: blocks, copied before they are looked at, each
+//! of them checked. A lie ends the process and nothing else. The source ends with its stream.
+
+use super::message::{self, LONGEST};
+use super::watch::{LOOK, Watch};
+use buffer::Fault;
+use buffer::stream::{Input, Piece};
+use endpoint::process::Process;
+use endpoint::{Failure, Given, Intake, Seen, Source};
+use filter::Amount;
+use std::os::fd::{AsFd as _, BorrowedFd};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Where blocks come from the process.
+#[derive(Debug)]
+pub(super) struct Exit {
+    /// Until nothing more comes.
+    input: Option<Input>,
+    /// The message that was copied last, until it is in a pool.
+    message: Vec<u8>,
+    pending: Option<usize>,
+    origins: u16,
+    given: Amount,
+    /// Whether the process was told that we sleep.
+    asleep: bool,
+    /// How often it has woken us since the last block.
+    vain: u32,
+    watch: Arc<Watch>,
+    process: Arc<Process>,
+}
+
+/// How often one looks whether a process gets on that had nothing to do when one looked last.
+const IDLE: Duration = Duration::from_secs(1);
+/// How often a process may wake us without giving anything.
+const VAIN_MAX: u32 = 10_000;
+
+impl Exit {
+    pub(super) fn new(
+        input: Input,
+        origins: u16,
+        watch: Arc<Watch>,
+        process: Arc<Process>,
+    ) -> Self {
+        let (input, message, pending) = (Some(input), vec![0; LONGEST], None);
+        let (given, asleep, vain) = (Amount::default(), false, 0);
+        Self { input, message, pending, origins, given, asleep, vain, watch, process }
+    }
+
+    /// Copies the next message, unless one is waiting; answers whether there is one.
+    fn next(&mut self) -> Result<Piece, Fault> {
+        if let Some(length) = self.pending {
+            return Ok(Piece::Block(length));
+        }
+        let Some(input) = &mut self.input else { return Ok(Piece::End) };
+        let piece = input.read_block(&mut self.message)?;
+        if let Piece::Block(length) = piece {
+            self.pending = Some(length);
+            self.vain = 0;
+            self.watch.gave();
+        }
+        Ok(piece)
+    }
+
+    /// Takes back that we sleep.
+    fn wakes(&mut self) {
+        let Some(input) = self.input.as_mut().filter(|_| self.asleep) else { return };
+        self.asleep = false;
+        self.vain += u32::from(input.wake(true));
+        if self.vain > VAIN_MAX {
+            self.watch.end("was ended because it rang without end");
+        }
+    }
+
+    /// Says that we sleep until the process has something; answers whether it has.
+    fn sleeps(&mut self) -> Result<bool, Fault> {
+        let Some(input) = &mut self.input else { return Ok(false) };
+        self.asleep = true;
+        input.fall_asleep()
+    }
+
+    /// The stream cannot go on.
+    fn is_cut_off(&mut self, fault: Fault) -> Given {
+        match fault {
+            // Whoever ends without closing its stream tells why elsewhere.
+            Fault::Abandoned => self.watch.rest(),
+            fault => {
+                self.watch.end(format!("was ended because it lied about what it wrote: {fault}"));
+            }
+        }
+        self.ends()
+    }
+
+    /// Nothing more comes.
+    fn ends(&mut self) -> Given {
+        self.input = None;
+        self.pending = None;
+        Given::End
+    }
+}
+
+impl Source for Exit {
+    fn give(&mut self, intake: &mut Intake<'_>) -> Result<Given, Failure> {
+        let mut gave = false;
+        self.wakes();
+        while intake.room() > 0 {
+            let length = match self.next() {
+                Ok(Piece::Block(length)) => length,
+                Ok(Piece::Nothing) if gave => break,
+                Ok(Piece::Nothing) => match self.sleeps() {
+                    Ok(false) => break,
+                    Ok(true) => {
+                        self.wakes();
+                        continue;
+                    }
+                    Err(fault) => return Ok(self.is_cut_off(fault)),
+                },
+                Ok(Piece::End) => {
+                    self.watch.is_done();
+                    return Ok(self.ends());
+                }
+                Err(fault) => return Ok(self.is_cut_off(fault)),
+            };
+            let message = self.message.get(..length).unwrap_or_default();
+            match message::put(message, self.origins, intake) {
+                Ok(Some(length)) => {
+                    self.given.add(length);
+                    self.pending = None;
+                    gave = true;
+                }
+                Ok(None) => {
+                    let until = Some(intake.now);
+                    let wait = Given::Wait { until, readable: false };
+                    return Ok(if gave { Given::Blocks } else { wait });
+                }
+                Err(lie) => {
+                    self.watch.end(format!("was ended because it lied about a block: {lie}"));
+                    return Ok(self.ends());
+                }
+            }
+        }
+        if gave {
+            return Ok(Given::Blocks);
+        }
+        self.watch.look(true);
+        let look = if self.watch.is_due() { LOOK } else { IDLE };
+        let look = u64::try_from(look.as_nanos()).unwrap_or(u64::MAX);
+        let until = Some(intake.now.saturating_add(look));
+        Ok(Given::Wait { until, readable: true })
+    }
+
+    fn seen(&self) -> Seen {
+        Seen::all(self.given)
+    }
+
+    fn descriptor(&self) -> Option<BorrowedFd<'_>> {
+        Some(self.input.as_ref()?.as_fd())
+    }
+
+    fn stop(&mut self) -> bool {
+        self.input.is_some()
+    }
+
+    fn close(&mut self) {
+        // First, so that nobody takes what that does to it for a mistake of its own.
+        if self.input.take().is_some() {
+            self.watch.release();
+        }
+    }
+
+    fn process(&self) -> Option<&Arc<Process>> {
+        Some(&self.process)
+    }
+}

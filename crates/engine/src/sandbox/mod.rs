@@ -1,0 +1,136 @@
+//! Filters that nobody vouches for (`untrusted=yes`): each in a process of its own that may do
+//! nothing but compute. [Th §5.2.1; RELIABILITY T3 to T5, T8 to T10]
+//!
+//! ```text
+//! space before ── entrance ─► stream ─► inlet ─┐   process of the filter:
+//!                                              filter            one space, confined
+//! space behind ◄─ exit ◄───── stream ◄─ outlet ┘
+//! ```
+//!
+//! Such a filter is placed as a program is (`endpoint::process`): one node, two halves, in two
+//! spaces that never wait for each other. Between them and the process there is a stream each way
+//! ([`buffer::stream`]): who reads one cannot write it, and checks every position. A block travels
+//! whole, with its frame, its class, its session and its marks ([`message`]); what comes back is an
+//! allegation, and is checked field by field before anybody looks at it ([`exit`]).
+//!
+//! The process is this very program, started again ([`child`]); it makes the filter, gives
+//! everything up ([`sys::confine`]), and only then says that it is ready. However it ends, its end
+//! is that of this filter alone: the path goes on, what comes to it is dropped (`filter ended`),
+//! and in the end the path says what happened. docs/book/decisions/0030-untrusted-filters.md
+
+mod child;
+mod entrance;
+mod exit;
+mod message;
+mod watch;
+
+pub use child::serve_if_asked;
+
+use buffer::stream::{self, Config, Offer};
+use child::{READY, WORD};
+use endpoint::process::{Process, Stands, Started};
+use endpoint::{Failure, Sink, Source};
+use entrance::Entrance;
+use exit::Exit;
+use filter::UNTRUSTED;
+use message::Wanted;
+use pipeline::graph::Use;
+use std::os::fd::AsFd as _;
+use std::sync::Arc;
+use std::time::Duration;
+use sys::descriptor;
+use sys::kept::Kept;
+use sys::steps::{Makes, Steps};
+use watch::Watch;
+
+/// Why what comes to a filter that has ended is dropped.
+pub const FILTER_ENDED: &str = "filter ended";
+/// Why a block cannot be handed over: with what stands before it, it is longer than a ring takes.
+pub const TOO_LONG: &str = "longer than a ring takes";
+
+/// Bytes of each of the two rings: room for two of the longest blocks.
+const RING: usize = 4 << 20;
+/// How long a process may take until its filter is ready. It reads no more than itself.
+const START: Duration = Duration::from_secs(30);
+/// How much address space a filter may use besides what it begins with, in bytes. Its blocks lie in
+/// two pools of 16 MB, and it may hold 64 MB.
+pub const MEMORY: u64 = 512 << 20;
+
+/// What else is to be known of a filter that is started apart.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct About {
+    /// The ranges of classes that arcs of the filter name.
+    pub(crate) asked: Vec<(u32, u32)>,
+    /// The seed of a run that is repeated.
+    pub(crate) seed: Option<u64>,
+    /// Whether all behind it take fragments.
+    pub(crate) fragments: bool,
+    /// Whether the path goes by the time of its blocks.
+    pub(crate) tells_time: bool,
+    /// How many sources the path has.
+    pub(crate) origins: u16,
+}
+
+/// Starts a filter in a process of its own.
+pub(crate) fn start(used: &Use, about: About, steps: &Steps) -> Result<Started, Failure> {
+    let name = used.description.name;
+    let refused = |why: &dyn std::fmt::Display| Failure::new("start", target(name), why);
+    if !child::serves() {
+        let why = "this program does not serve as one";
+        let hint = "it must call engine::sandbox::serve_if_asked first of all";
+        return Err(refused(&why).hint(hint));
+    }
+    let origins = about.origins;
+    let message = Wanted::of(used, about).written();
+    let start = || -> sys::Result<_> {
+        steps.take(Makes::Descriptor, "the sockets of a process")?;
+        let (here, there) = descriptor::pair()?;
+        let (entrance, inlet) = descriptor::pair()?;
+        let (exit, outlet) = descriptor::pair()?;
+        steps.take(Makes::Thread, "a process for a filter")?;
+        let kept = Kept::start(&[WORD], there)?;
+        steps.take(Makes::Memory, "a ring to it")?;
+        let (mut output, sent) = stream::send_to(&ring(1), vec![entrance])?;
+        sent.into_iter().collect::<sys::Result<Vec<()>>>()?;
+        output.waking(stream::Waking { limit: Some(watch::LOOK), ..stream::Waking::default() });
+        descriptor::send(&here, &message, &[inlet.as_fd(), outlet.as_fd()])?;
+        Ok((here, kept, output, exit))
+    };
+    let (here, kept, output, exit) = start().map_err(|error| refused(&error))?;
+    // What it has to say before it is ready is why it will not be.
+    let ready = sys::poll::readable(&[here.as_fd()], Some(START)) == [true];
+    let mut said = [0; 512];
+    let said = match ready.then(|| descriptor::receive_now(&here, &mut said)) {
+        Some(Ok(Some((length, _)))) => said.get(..length).unwrap_or_default(),
+        _ => &[],
+    };
+    if said != READY {
+        let why = match (watch::text(said), kept.wait(Duration::from_secs(1))) {
+            (Some(said), _) => said,
+            (None, Some(ended)) => format!("its process {ended} before it was ready"),
+            (None, None) => format!("its process was not ready after {} s", START.as_secs()),
+        };
+        return Err(refused(&why));
+    }
+    steps.take(Makes::Memory, "a ring from it").map_err(|error| refused(&error))?;
+    let offer = Offer::arrived(exit).map_err(|error| refused(&error))?;
+    let offer = offer.ok_or_else(|| refused(&"its process is gone"))?;
+    let input = offer.open().map_err(|error| refused(&error))?;
+    let watch = Arc::new(Watch::new(name, kept, here));
+    let process = Arc::new(Process::apart(name, Arc::<Watch>::clone(&watch)));
+    let entrance = Entrance::new(output, Arc::clone(&watch), Arc::clone(&process));
+    let exit = Exit::new(input, origins, watch, process);
+    let (input, output): (Box<dyn Sink>, Box<dyn Source>) = (Box::new(entrance), Box::new(exit));
+    Ok(Started { input: Some(input), output: Some(output) })
+}
+
+/// Where it can stand: never without anything before or behind it.
+pub(crate) const STANDS: Stands = Stands::Middle;
+
+fn ring(id: u32) -> Config {
+    Config::new(abi::DbufId::new(id).unwrap_or_default()).capacity(RING)
+}
+
+fn target(name: &str) -> String {
+    format!("`{name}` with {}=yes", UNTRUSTED.name)
+}

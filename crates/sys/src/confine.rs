@@ -1,0 +1,353 @@
+//! A process that may do nothing any more but compute, and speak over what it has open already.
+//!
+//! For code that nobody vouches for. Taken away, in this order: root and capabilities, the way back
+//! to them (`no_new_privs`), being looked into by others, resources (memory, files, processes), the
+//! file system and the network (Landlock), and last all system calls but those by which a process
+//! allocates memory, waits, and sends and receives over sockets that are open (seccomp). None of it
+//! can be given back.
+//!
+//! Who asks for more ends: the number of the call is told over a socket ([`last_words`]), as is
+//! whatever else a process has to say about its end. What is told is said by whom nobody trusts.
+//!
+//! The list is one of calls that are allowed. Landlock forbids nothing that it allows; it stands
+//! behind it for kernels on which a call comes to do more than it did. So a kernel without Landlock
+//! is told about, and one without seccomp refuses. docs/book/decisions/0030-untrusted-filters.md
+
+use crate::error::{Error, Named as _, Result};
+use landlock::{
+    ABI, Access as _, AccessFs, AccessNet, Ruleset, RulesetAttr as _, RulesetStatus, Scope,
+};
+use rustix::process::{DumpableBehavior, Resource, Rlimit, Signal};
+use rustix::thread::{CapabilitySet, CapabilitySets};
+use seccompiler::{
+    BpfProgram, SeccompAction, SeccompCmpArgLen as Length, SeccompCmpOp as Is,
+    SeccompCondition as Condition, SeccompFilter, SeccompRule,
+};
+use std::collections::BTreeMap;
+use std::mem::MaybeUninit;
+use std::os::fd::{AsRawFd as _, OwnedFd};
+use std::ptr;
+use std::sync::atomic::{AtomicI32, Ordering};
+
+/// With what a process ends that asked the kernel for what it may not: as a shell tells SIGSYS.
+pub const ASKED_TOO_MUCH: i32 = 128 + libc::SIGSYS;
+/// The first byte of what is told by a process that asked the kernel for what it may not; the
+/// number of the call follows, four bytes, lowest first.
+pub const CALL: u8 = b'S';
+/// The first byte of what a process says itself about its end; text follows.
+pub const TEXT: u8 = b'T';
+
+/// The newest rules of Landlock that we know; an older kernel has fewer.
+const RULES: ABI = ABI::V6;
+
+/// Where the number of a call is told that is not allowed; -1: nowhere.
+static LAST_WORDS: AtomicI32 = AtomicI32::new(-1);
+
+/// Whether Landlock stands behind seccomp.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Landlock {
+    /// All of its rules, as far as we know them.
+    Whole,
+    /// The rules that this kernel knows.
+    Partly,
+    /// This kernel has none, or it is switched off.
+    Missing,
+}
+
+/// This process ends when the thread that started it does, however that ends.
+pub fn end_with_parent() -> Result<()> {
+    rustix::process::set_parent_process_death_signal(Some(Signal::KILL))
+        .named("prctl", "PR_SET_PDEATHSIG")
+}
+
+/// Closes every descriptor but the three standard ones, whoever left them open.
+///
+/// For the beginning of a program: it takes descriptors away from whoever has them.
+pub fn close_all_but_standard() -> Result<()> {
+    let (first, last, flags) = (3u32, u32::MAX, 0u32);
+    // SAFETY: close_range(2) takes any numbers; at the beginning of a program nobody owns one of
+    // them, as the caller has promised.
+    match unsafe { libc::syscall(libc::SYS_close_range, first, last, flags) } {
+        0 => Ok(()),
+        _ => Err(Error::last("close_range", "all descriptors from 3 on")),
+    }
+}
+
+/// From now on, what a process has to say about its end goes over this socket, which stays open for
+/// as long as it lives.
+pub fn last_words(socket: OwnedFd) {
+    LAST_WORDS.store(socket.as_raw_fd(), Ordering::Release);
+    // Nobody closes it: the number is to be this socket for ever.
+    std::mem::forget(socket);
+}
+
+/// Says something about the end of this process, as far as it fits a message.
+pub fn say(text: &str) {
+    let mut message = [0; 512];
+    let room = message.len() - 1;
+    let length = text.len().min(room);
+    message[0] = TEXT;
+    message[1..=length].copy_from_slice(&text.as_bytes()[..length]);
+    tell(&message[..=length]);
+}
+
+/// Says that all is ready, in these words.
+pub fn ready(words: &[u8]) {
+    tell(words);
+}
+
+/// Only an atomic and send(2), which signal-safety(7) allows.
+fn tell(message: &[u8]) {
+    let socket = LAST_WORDS.load(Ordering::Acquire);
+    let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
+    // SAFETY: send(2) reads the message, which lives; a number that is no socket is refused.
+    unsafe { libc::send(socket, message.as_ptr().cast(), message.len(), flags) };
+}
+
+/// Takes everything away. Must be called by the only thread of the process. `memory`: how many
+/// bytes of address space it may use besides what it uses now.
+pub fn confine(memory: u64) -> Result<Landlock> {
+    give_up_rights()?;
+    rustix::thread::set_no_new_privs(true).named("prctl", "PR_SET_NO_NEW_PRIVS")?;
+    let hidden = DumpableBehavior::NotDumpable;
+    rustix::process::set_dumpable_behavior(hidden).named("prctl", "PR_SET_DUMPABLE")?;
+    limit(memory)?;
+    let landlock = landlocked()?;
+    die_plainly()?;
+    tell_refused_calls()?;
+    let program = program()?;
+    seccompiler::apply_filter(&program).map_err(|error| refused("seccomp", &error))?;
+    Ok(landlock)
+}
+
+/// How much of Landlock this kernel has, without using it.
+#[must_use]
+pub fn landlock() -> Landlock {
+    let (none, size, version) = (ptr::null::<u8>(), 0usize, 1u32);
+    // SAFETY: with the flag for the version landlock_create_ruleset(2) reads nothing.
+    let known = unsafe { libc::syscall(libc::SYS_landlock_create_ruleset, none, size, version) };
+    match known {
+        ..=0 => Landlock::Missing,
+        1..6 => Landlock::Partly,
+        _ => Landlock::Whole,
+    }
+}
+
+/// Nobody's process, without a capability.
+fn give_up_rights() -> Result<()> {
+    use rustix::fs::{Gid, Uid};
+    if rustix::process::geteuid().is_root() {
+        let (group, user) =
+            (Gid::from_raw(crate::process::NOBODY), Uid::from_raw(crate::process::NOBODY));
+        rustix::thread::set_thread_groups(&[]).named("setgroups", "none")?;
+        rustix::thread::set_thread_res_gid(group, group, group).named("setresgid", "nobody")?;
+        rustix::thread::set_thread_res_uid(user, user, user).named("setresuid", "nobody")?;
+    }
+    let none = CapabilitySet::empty();
+    let none = CapabilitySets { effective: none, permitted: none, inheritable: none };
+    rustix::thread::set_capabilities(None, none).named("capset", "none")
+}
+
+fn limit(memory: u64) -> Result<()> {
+    let used = used_address_space();
+    let most = [
+        (Resource::As, used.saturating_add(memory)),
+        (Resource::Nproc, 0),
+        (Resource::Fsize, 0),
+        (Resource::Core, 0),
+        (Resource::Memlock, 0),
+        (Resource::Msgqueue, 0),
+        (Resource::Sigpending, 0),
+    ];
+    for (resource, most) in most {
+        let limit = Rlimit { current: Some(most), maximum: Some(most) };
+        rustix::process::setrlimit(resource, limit).named("setrlimit", format!("{resource:?}"))?;
+    }
+    Ok(())
+}
+
+/// Bytes of address space in use (proc_pid_statm(5)).
+fn used_address_space() -> u64 {
+    let text = std::fs::read_to_string("/proc/self/statm").unwrap_or_default();
+    let pages = text.split(' ').next().and_then(|pages| pages.parse::<u64>().ok()).unwrap_or(0);
+    pages.saturating_mul(rustix::param::page_size() as u64)
+}
+
+/// No file, no connection, no socket without a name, no signal to others.
+fn landlocked() -> Result<Landlock> {
+    let rules = || {
+        let rules = Ruleset::default().handle_access(AccessFs::from_all(RULES))?;
+        let rules =
+            rules.handle_access(AccessNet::from_all(RULES))?.scope(Scope::from_all(RULES))?;
+        rules.create()?.restrict_self()
+    };
+    let status = rules().map_err(|error: landlock::RulesetError| refused("landlock", &error))?;
+    Ok(match status.ruleset {
+        RulesetStatus::FullyEnforced => Landlock::Whole,
+        RulesetStatus::PartiallyEnforced => Landlock::Partly,
+        RulesetStatus::NotEnforced => Landlock::Missing,
+    })
+}
+
+/// The error of a library, with the number behind it where there is one.
+fn refused(call: &'static str, error: &(dyn std::error::Error + 'static)) -> Error {
+    let mut cause: Option<&(dyn std::error::Error + 'static)> = Some(error);
+    while let Some(found) = cause {
+        let number = found.downcast_ref::<std::io::Error>().and_then(std::io::Error::raw_os_error);
+        if let Some(number) = number {
+            return Error::new(call, error.to_string(), number);
+        }
+        cause = found.source();
+    }
+    Error::new(call, error.to_string(), libc::EINVAL)
+}
+
+/// Has the number of a call told that is not allowed, and ends the process then.
+fn tell_refused_calls() -> Result<()> {
+    // SAFETY: all-zero bytes are a valid `sigaction`: an empty mask and no flags.
+    let mut action: libc::sigaction = unsafe { MaybeUninit::zeroed().assume_init() };
+    let handler: extern "C" fn(libc::c_int, *const libc::siginfo_t, *const libc::c_void) = ends;
+    action.sa_sigaction = handler as *const () as libc::sighandler_t;
+    action.sa_flags = libc::SA_SIGINFO;
+    // SAFETY: `action` is whole and lives through the call; its handler is signal-safe (below).
+    match unsafe { libc::sigaction(libc::SIGSYS, &raw const action, ptr::null_mut()) } {
+        0 => Ok(()),
+        _ => Err(Error::last("sigaction", "SIGSYS")),
+    }
+}
+
+/// A bad access ends the process at once. The handler of the standard library, which tells of
+/// stacks that are used up, asks the kernel for what it may not.
+fn die_plainly() -> Result<()> {
+    for signal in [libc::SIGSEGV, libc::SIGBUS] {
+        // SAFETY: all-zero bytes are a valid `sigaction`, and say SIG_DFL.
+        let action: libc::sigaction = unsafe { MaybeUninit::zeroed().assume_init() };
+        // SAFETY: `action` is whole and lives through the call.
+        if unsafe { libc::sigaction(signal, &raw const action, ptr::null_mut()) } != 0 {
+            return Err(Error::last("sigaction", format!("signal {signal}")));
+        }
+    }
+    Ok(())
+}
+
+/// Where the number of the call stands in a `siginfo_t` of SIGSYS: behind three numbers and the
+/// address of the call, which is aligned (sigaction(2), `si_syscall`).
+const SI_SYSCALL: usize = 24;
+
+/// Runs where a call was refused: only send(2) and _exit(2), which signal-safety(7) allows.
+extern "C" fn ends(_: libc::c_int, about: *const libc::siginfo_t, _: *const libc::c_void) {
+    let place = about.cast::<u8>().wrapping_add(SI_SYSCALL).cast::<u32>();
+    // SAFETY: with SA_SIGINFO the kernel gives a structure of 128 bytes that lives as long as the
+    // handler runs; of SIGSYS these four are the number of the call.
+    let call = unsafe { ptr::read_unaligned(place) }.to_le_bytes();
+    tell(&[CALL, call[0], call[1], call[2], call[3]]);
+    // SAFETY: _exit(2) takes any status and does not return.
+    unsafe { libc::_exit(ASKED_TOO_MUCH) };
+}
+
+/// The calls that are allowed, whatever their arguments: over what is open, memory that is there,
+/// time, the end.
+const ALLOWED: &[libc::c_long] = &[
+    libc::SYS_read,
+    libc::SYS_write,
+    libc::SYS_writev,
+    libc::SYS_recvmsg,
+    libc::SYS_recvfrom,
+    libc::SYS_sendto,
+    libc::SYS_ppoll,
+    libc::SYS_close,
+    libc::SYS_brk,
+    libc::SYS_munmap,
+    libc::SYS_mremap,
+    libc::SYS_madvise,
+    libc::SYS_futex,
+    libc::SYS_clock_gettime,
+    libc::SYS_clock_nanosleep,
+    libc::SYS_nanosleep,
+    libc::SYS_getcpu,
+    libc::SYS_getpid,
+    libc::SYS_gettid,
+    libc::SYS_getrandom,
+    libc::SYS_sched_yield,
+    libc::SYS_rt_sigprocmask,
+    libc::SYS_rt_sigreturn,
+    libc::SYS_sigaltstack,
+    libc::SYS_restart_syscall,
+    libc::SYS_exit,
+    libc::SYS_exit_group,
+    #[cfg(target_arch = "x86_64")]
+    libc::SYS_poll,
+];
+
+/// The filter of system calls.
+fn program() -> Result<BpfProgram> {
+    let mut rules: BTreeMap<i64, Vec<SeccompRule>> =
+        ALLOWED.iter().map(|call| (*call, Vec::new())).collect();
+    let bits = |number: libc::c_int| u64::try_from(number).unwrap_or(0);
+    let (exec, anonymous) = (bits(libc::PROT_EXEC), bits(libc::MAP_ANONYMOUS));
+    let own = u64::from(std::process::id());
+    // Memory of its own, and nothing that can be run.
+    let rest = [
+        (libc::SYS_mmap, vec![(2, Is::MaskedEq(exec), 0), (3, Is::MaskedEq(anonymous), anonymous)]),
+        (libc::SYS_mprotect, vec![(2, Is::MaskedEq(exec), 0)]),
+        // What a build with assertions asks before it closes a descriptor.
+        (libc::SYS_fcntl, vec![(1, Is::Eq, bits(libc::F_GETFD))]),
+        // What abort(3) does.
+        (libc::SYS_tgkill, vec![(0, Is::Eq, own), (2, Is::Eq, bits(libc::SIGABRT))]),
+    ];
+    let wrong = |error: seccompiler::BackendError| refused("seccomp", &error);
+    for (call, conditions) in rest {
+        let conditions: std::result::Result<Vec<_>, _> = conditions
+            .into_iter()
+            .map(|(argument, is, value)| Condition::new(argument, Length::Dword, is, value))
+            .collect();
+        let rule = SeccompRule::new(conditions.map_err(wrong)?).map_err(wrong)?;
+        rules.insert(call, vec![rule]);
+    }
+    let (otherwise, allowed) = (SeccompAction::Trap, SeccompAction::Allow);
+    let here = std::env::consts::ARCH.try_into().map_err(wrong)?;
+    let filter = SeccompFilter::new(rules, otherwise, allowed, here).map_err(wrong)?;
+    filter.try_into().map_err(wrong)
+}
+
+/// The name of a system call, where it is one that somebody may try who wants more than he may.
+#[must_use]
+pub fn name_of(call: u32) -> Option<&'static str> {
+    let known: &[(libc::c_long, &str)] = &[
+        (libc::SYS_openat, "openat"),
+        (libc::SYS_openat2, "openat2"),
+        (libc::SYS_socket, "socket"),
+        (libc::SYS_socketpair, "socketpair"),
+        (libc::SYS_connect, "connect"),
+        (libc::SYS_bind, "bind"),
+        (libc::SYS_clone, "clone"),
+        (libc::SYS_clone3, "clone3"),
+        (libc::SYS_execve, "execve"),
+        (libc::SYS_execveat, "execveat"),
+        (libc::SYS_ptrace, "ptrace"),
+        (libc::SYS_process_vm_readv, "process_vm_readv"),
+        (libc::SYS_process_vm_writev, "process_vm_writev"),
+        (libc::SYS_kill, "kill"),
+        (libc::SYS_tgkill, "tgkill"),
+        (libc::SYS_pidfd_open, "pidfd_open"),
+        (libc::SYS_mmap, "mmap"),
+        (libc::SYS_mprotect, "mprotect"),
+        (libc::SYS_memfd_create, "memfd_create"),
+        (libc::SYS_unlinkat, "unlinkat"),
+        (libc::SYS_bpf, "bpf"),
+        (libc::SYS_io_uring_setup, "io_uring_setup"),
+        (libc::SYS_rt_sigaction, "rt_sigaction"),
+        (libc::SYS_setresuid, "setresuid"),
+        (libc::SYS_prctl, "prctl"),
+        (libc::SYS_ioctl, "ioctl"),
+        (libc::SYS_fcntl, "fcntl"),
+        (libc::SYS_fallocate, "fallocate"),
+        #[cfg(target_arch = "x86_64")]
+        (libc::SYS_open, "open"),
+        #[cfg(target_arch = "x86_64")]
+        (libc::SYS_fork, "fork"),
+        #[cfg(target_arch = "x86_64")]
+        (libc::SYS_vfork, "vfork"),
+    ];
+    known.iter().find(|(number, _)| *number == libc::c_long::from(call)).map(|(_, name)| *name)
+}

@@ -1,0 +1,178 @@
+//! A process of this very program, started again for a task, that ends with us however we end.
+//!
+//! A thread waits for it for as long as it lives: the kernel ends a process with the thread that
+//! started it (prctl(2), PR_SET_PDEATHSIG), and whoever else has a copy of it may end before. The
+//! process is named by a descriptor, so that a signal never reaches a stranger.
+
+use crate::error::{Error, Named as _, Result};
+use crate::group::Ended;
+use rustix::process::{Pid, PidfdFlags, Signal, WaitId, WaitIdOptions};
+use std::os::fd::OwnedFd;
+use std::os::unix::process::CommandExt as _;
+use std::process::{Child, Command, Stdio};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, mpsc};
+use std::time::Duration;
+
+/// A process that runs, or did. It is killed when this is dropped.
+#[derive(Debug)]
+pub struct Kept {
+    handle: OwnedFd,
+    id: Pid,
+    end: Arc<End>,
+}
+
+/// How it ended, once it has; until then its number is its own.
+#[derive(Debug, Default)]
+struct End {
+    known: Mutex<Option<Ended>>,
+    told: Condvar,
+}
+
+impl Kept {
+    /// Starts this executable again with these words, an empty environment, `socket` as its
+    /// standard input and no output, in a process group of its own.
+    pub fn start(words: &[&str], socket: OwnedFd) -> Result<Self> {
+        // Itself, even where the file has been replaced meanwhile.
+        let mut command = Command::new("/proc/self/exe");
+        command.args(words).env_clear().process_group(0).current_dir("/");
+        command.stdin(Stdio::from(socket)).stdout(Stdio::null()).stderr(Stdio::null());
+        let end = Arc::new(End::default());
+        let (tell, told) = mpsc::channel();
+        let ends = Arc::clone(&end);
+        let body = move || {
+            match spawn(&mut command) {
+                Ok((child, handle, id)) => {
+                    drop(command);
+                    // Who started us waits for this.
+                    let _ = tell.send(Ok((handle, id)));
+                    ends.wait_for(child, id);
+                }
+                Err(error) => drop(tell.send(Err(error))),
+            }
+        };
+        let named = std::thread::Builder::new().name("keeper".to_owned());
+        named
+            .spawn(body)
+            .map_err(|e| Error::new("clone", "a thread", e.raw_os_error().unwrap_or(0)))?;
+        let gone = || Error::new("clone", "a thread that ended", libc::ECHILD);
+        let (handle, id) = told.recv().map_err(|_| gone())??;
+        Ok(Self { handle, id, end })
+    }
+
+    /// Its number, which may be another's once it has ended.
+    #[must_use]
+    pub fn number(&self) -> u32 {
+        self.id.as_raw_nonzero().get().unsigned_abs()
+    }
+
+    /// How it ended; nothing while it runs.
+    #[must_use]
+    pub fn ended(&self) -> Option<Ended> {
+        *self.end.known()
+    }
+
+    /// Waits for its end, for so long.
+    #[must_use]
+    pub fn wait(&self, limit: Duration) -> Option<Ended> {
+        let known = self.end.known();
+        let waits = self.end.told.wait_timeout_while(known, limit, |known| known.is_none());
+        *waits.unwrap_or_else(PoisonError::into_inner).0
+    }
+
+    /// Kills it.
+    pub fn kill(&self) {
+        // What has gone meanwhile needs no signal.
+        let _ = rustix::process::pidfd_send_signal(&self.handle, Signal::KILL);
+    }
+
+    /// How much processor time it has used, in ns; nothing once it has ended.
+    #[must_use]
+    pub fn processor_ns(&self) -> Option<u64> {
+        let known = self.end.known();
+        if known.is_some() {
+            return None;
+        }
+        let mut clock = 0;
+        // SAFETY: clock_getcpuclockid(3) writes the number of a clock, which lives; the process was
+        // not waited for yet (`known`), so the number is its own.
+        if unsafe { libc::clock_getcpuclockid(self.id.as_raw_nonzero().get(), &raw mut clock) } != 0
+        {
+            return None;
+        }
+        let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+        // SAFETY: clock_gettime(2) writes the structure, which lives.
+        if unsafe { libc::clock_gettime(clock, &raw mut time) } != 0 {
+            return None;
+        }
+        let part = |number: i64| u64::try_from(number).unwrap_or(0);
+        Some(part(time.tv_sec).saturating_mul(1_000_000_000).saturating_add(part(time.tv_nsec)))
+    }
+}
+
+impl Drop for Kept {
+    fn drop(&mut self) {
+        if self.ended().is_none() {
+            self.kill();
+        }
+    }
+}
+
+impl End {
+    fn known(&self) -> MutexGuard<'_, Option<Ended>> {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Waits until it has ended, tells how, and lets its number go.
+    fn wait_for(&self, mut child: Child, id: Pid) {
+        let options = WaitIdOptions::EXITED | WaitIdOptions::NOWAIT;
+        let ended = loop {
+            match rustix::process::waitid(WaitId::Pid(id), options) {
+                Err(rustix::io::Errno::INTR) => {}
+                Ok(Some(status)) => {
+                    break match status.terminating_signal() {
+                        Some(signal) => Ended::Signal(signal),
+                        None => Ended::Status(status.exit_status().unwrap_or(0)),
+                    };
+                }
+                Ok(None) | Err(_) => break Ended::Status(0),
+            }
+        };
+        let mut known = self.known();
+        *known = Some(ended);
+        // What can fail is being told again what is known already.
+        let _ = child.wait();
+        drop(known);
+        self.told.notify_all();
+    }
+}
+
+fn spawn(command: &mut Command) -> Result<(Child, OwnedFd, Pid)> {
+    let target = command.get_program().to_string_lossy().into_owned();
+    let mut child =
+        command.spawn().map_err(|e| Error::new("execve", target, e.raw_os_error().unwrap_or(0)))?;
+    let id = Pid::from_child(&child);
+    match rustix::process::pidfd_open(id, PidfdFlags::empty()).named("pidfd_open", "a process") {
+        Ok(handle) => Ok((child, handle, id)),
+        Err(error) => {
+            // It is ours, and has not been waited for.
+            let _ = child.kill();
+            let _ = child.wait();
+            Err(error)
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::descriptor;
+
+    /// A process of this test program that lists its tests, and ends.
+    #[test]
+    fn a_kept_process_tells_how_it_ended() {
+        let (_here, there) = descriptor::pair().unwrap();
+        let kept = Kept::start(&["--list"], there).unwrap();
+        assert_eq!(kept.wait(Duration::from_secs(60)), Some(Ended::Status(0)));
+        assert_eq!((kept.ended(), kept.processor_ns()), (Some(Ended::Status(0)), None));
+    }
+}

@@ -1,0 +1,162 @@
+//! What code does that means harm. Only with the feature `testing`, for the tests of what keeps it
+//! from harm: nothing here is called by the product.
+
+use std::fs::File;
+use std::net::TcpStream;
+use std::ptr;
+
+/// What can be done.
+pub const DEEDS: &[&str] = &[
+    "abort", "allocate", "connect", "cursor", "exec", "exit", "flood", "fork", "hang", "kill",
+    "memfd", "open", "panic", "ptrace", "ring", "segment", "setuid", "signal", "sleep", "spoof",
+    "thread",
+];
+
+/// A deed, with what had to be looked up as long as one may.
+#[derive(Debug)]
+pub struct Deed {
+    name: String,
+    /// Shared memory: address, length, whether it may be written, the name of its file.
+    shared: Vec<(usize, usize, bool, String)>,
+    /// Who started us.
+    parent: libc::pid_t,
+}
+
+impl Deed {
+    /// Looks around: what is mapped here is known to whoever was there before.
+    #[must_use]
+    pub fn prepare(name: &str) -> Self {
+        let maps = std::fs::read_to_string("/proc/self/maps").unwrap_or_default();
+        let shared = maps.lines().filter_map(|line| {
+            let mut words = line.split_whitespace();
+            let (range, rights) = (words.next()?, words.next()?);
+            let (from, to) = range.split_once('-')?;
+            let from = usize::from_str_radix(from, 16).ok()?;
+            let to = usize::from_str_radix(to, 16).ok()?;
+            let name = words.nth(3)?.to_owned();
+            rights.ends_with('s').then_some((from, to - from, rights.contains('w'), name))
+        });
+        let parent = rustix::process::getppid().map_or(1, |parent| parent.as_raw_nonzero().get());
+        Self { name: name.to_owned(), shared: shared.collect(), parent }
+    }
+
+    /// Does it. It comes back where what it tried was refused and did not end the process.
+    pub fn act(&self) {
+        match self.name.as_str() {
+            "abort" => std::process::abort(),
+            "allocate" => allocate(),
+            "connect" => drop(TcpStream::connect("127.0.0.1:9")),
+            "cursor" => self.spoof("streamline-cursor"),
+            "exec" => exec(),
+            "exit" => std::process::exit(0),
+            "flood" => flood(),
+            "fork" => fork(),
+            "hang" => hang(),
+            "kill" => kill(self.parent, libc::SIGKILL),
+            "memfd" => drop(crate::memory::Memfd::create("mine", 4096)),
+            "open" => drop(File::open("/etc/passwd")),
+            #[expect(clippy::panic, reason = "a deed")]
+            "panic" => panic!("this filter panics on purpose"),
+            "ptrace" => ptrace(self.parent),
+            "ring" => self.write_into_what_is_read(),
+            "segment" => write(8),
+            "setuid" => setuid(),
+            "signal" => kill(self.parent, libc::SIGTERM),
+            "sleep" => sleep(),
+            "spoof" => self.spoof("streamline-ring"),
+            "thread" => drop(std::thread::spawn(hang)),
+            _ => {}
+        }
+    }
+
+    /// Makes a ring writable that is only to be read, and writes there.
+    fn write_into_what_is_read(&self) {
+        let found = self
+            .shared
+            .iter()
+            .find(|(.., writes, name)| !writes && name.contains("streamline-ring"));
+        if let Some((address, length, ..)) = found {
+            let access = libc::PROT_READ | libc::PROT_WRITE;
+            // SAFETY: not sound, and not meant to be: the kernel refuses.
+            unsafe { libc::mprotect(*address as *mut libc::c_void, *length, access) };
+            write(*address);
+        }
+    }
+
+    /// Fills the first page of all that may be written of this name with nonsense: positions,
+    /// counts, whether one sleeps. Then nothing honest is written there any more.
+    fn spoof(&self, file: &str) {
+        for (address, length, ..) in
+            self.shared.iter().filter(|(.., writes, name)| *writes && name.contains(file))
+        {
+            for at in (0..4096.min(*length)).step_by(8) {
+                let nonsense = 0x0123_4567_89ab_cdef_u64.rotate_left(at as u32);
+                // SAFETY: the memory is mapped for writing; that others read it is the deed.
+                unsafe { ptr::write_volatile((address + at) as *mut u64, nonsense) };
+            }
+        }
+        hang();
+    }
+}
+
+fn allocate() {
+    let mut all: Vec<Vec<u8>> = Vec::new();
+    loop {
+        all.push(vec![1; 16 << 20]);
+    }
+}
+
+fn hang() {
+    loop {
+        std::hint::spin_loop();
+    }
+}
+
+fn sleep() {
+    loop {
+        std::thread::park();
+    }
+}
+
+/// Rings at every bell that is open.
+fn flood() {
+    loop {
+        for socket in 0..64 {
+            let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
+            // SAFETY: send(2) reads one byte of a constant; a number that is no socket is refused.
+            unsafe { libc::send(socket, [1u8].as_ptr().cast(), 1, flags) };
+        }
+    }
+}
+
+fn fork() {
+    // SAFETY: a process with one thread forks.
+    unsafe { libc::fork() };
+}
+
+fn exec() {
+    let words = [c"/bin/true".as_ptr(), ptr::null()];
+    // SAFETY: a path and a list of words that ends with none.
+    unsafe { libc::execv(words[0], words.as_ptr()) };
+}
+
+fn ptrace(parent: libc::pid_t) {
+    let none = ptr::null_mut::<libc::c_void>();
+    // SAFETY: the request takes a number and nothing else.
+    unsafe { libc::ptrace(libc::PTRACE_ATTACH, parent, none, none) };
+}
+
+fn kill(parent: libc::pid_t, signal: libc::c_int) {
+    // SAFETY: kill(2) takes any numbers.
+    unsafe { libc::kill(parent, signal) };
+}
+
+fn setuid() {
+    // SAFETY: setuid(2) takes any number.
+    unsafe { libc::setuid(0) };
+}
+
+fn write(address: usize) {
+    // SAFETY: not sound, and not meant to be: the process ends here.
+    unsafe { ptr::write_volatile(address as *mut u64, 1) };
+}
