@@ -81,7 +81,8 @@ fn a_program_tells_its_frames_and_bells_in_the_ledger() {
     assert_eq!((&program["source"], &program["frames"]), (&"rx".into(), &200.into()));
     let bells = program["bells"].as_u64().expect("a number");
     assert!((1..=200).contains(&bells), "{program}");
-    assert_eq!(program["runs"], Value::Null, "nobody asked for its time");
+    // Nobody asked for its time here; the kernel measures for the whole machine if anybody does.
+    assert!(program["runs"].as_u64().is_none_or(|runs| runs <= 200), "{program}");
 }
 
 /// Blocks are counted for `-c` in a thread: the filter that counts them stands behind the kernel.

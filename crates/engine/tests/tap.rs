@@ -13,7 +13,8 @@ use pipeline::plan::{Machine, plan};
 use std::fs::File;
 use std::io::Read;
 use std::os::fd::OwnedFd;
-use std::time::{Duration, Instant};
+use std::time::Duration;
+use testkit::until;
 
 /// Longer than any machine takes to do what it is asked.
 const LONG: Duration = Duration::from_secs(60);
@@ -48,14 +49,6 @@ struct Stop<'l>(&'l Live);
 impl Drop for Stop<'_> {
     fn drop(&mut self) {
         self.0.stop();
-    }
-}
-
-fn until(what: &str, mut holds: impl FnMut() -> bool) {
-    let begin = Instant::now();
-    while !holds() {
-        assert!(begin.elapsed() < LONG, "waited for this: {what}");
-        std::thread::yield_now();
     }
 }
 
@@ -186,7 +179,7 @@ fn v9_a_tap_ends_with_its_reader_its_owner_its_node_and_its_path() {
         let edit = Edit::parse(&["remove", "count"]).expect("an edit");
         change(live, &edit, &Machine::example(), LONG).expect("a change");
         until("its node has gone", || capture.next().is_none());
-        assert_eq!(moved.told().over, Some(Over::Moved));
+        until("it says why", || moved.told().over == Some(Over::Moved));
         for (node, why) in [("nothing", "the request has no"), ("discard", "it is a sink")] {
             let refused = live.tap(wanted(Some(node), None).0, LONG).expect_err("none");
             assert!(refused.to_string().contains(why), "{refused}");

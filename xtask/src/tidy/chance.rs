@@ -28,8 +28,8 @@ pub(super) fn check(tree: &Tree, found: &mut Findings) {
 }
 
 fn tests(file: &File, product: &HashSet<usize>, found: &mut Findings) {
-    let may_time = TIMES.iter().any(|(path, _)| *path == file.path);
-    let is_alone = file.code.contains("alone(") || file.code.contains("ALONE");
+    let may = TIMES.iter().any(|(path, _)| *path == file.path);
+    let is_alone = may || file.code.contains("alone(") || file.code.contains("ALONE");
     let mut measures = false;
     for ((number, code), text) in (1..).zip(file.code.lines()).zip(file.text.lines()) {
         if code.contains("#[test]") {
@@ -40,11 +40,11 @@ fn tests(file: &File, product: &HashSet<usize>, found: &mut Findings) {
             continue;
         }
         let mut say = |what: &str| found.push(Finding::line("chance", file, number, what));
-        if !may_time && compares_times(code) {
+        if !may && compares_times(code) {
             say("asserts how long something took, which is the machine's: wait for a condition, \
                  or count instead");
         }
-        if let Some(seconds) = limit(code).filter(|seconds| *seconds < LIMIT_LEAST && !may_time) {
+        if let Some(seconds) = limit(code).filter(|seconds| *seconds < LIMIT_LEAST && !may) {
             say(&format!(
                 "{seconds} s are too short for a busy machine: a limit of a test is \
                  {LIMIT_LEAST} s or more (`testkit::wait::LIMIT`)"

@@ -155,12 +155,14 @@ pub(super) const SLEEPS: &[(&str, &str)] = &[
     ("crates/buffer/tests/soak.rs", "who is killed anywhere is killed after a random time"),
 ];
 
-/// Whose tests may compare times, or wait for less than [`LIMIT_LEAST`], and why.
+/// What the rule of chance lets pass: who may compare times, wait for less than [`LIMIT_LEAST`], or
+/// count what a process has; and why.
 pub(super) const TIMES: &[(&str, &str)] = &[
     ("crates/testkit/src/wait.rs", "gives up when the limit is over, for all others"),
     ("crates/buffer/tests/common/patience.rs", "gives up when the limit is over, for many threads"),
     ("crates/buffer/tests/common/other.rs", "the same where a signal may end a wait early"),
     ("crates/buffer/src/merge/tests.rs", "what is waited out is the patience of what is tested"),
+    ("tests/steps/state.rs", "is asked in a process of its own only"),
 ];
 
 /// The seconds that a test waits at least before it gives up.
