@@ -100,6 +100,7 @@ pub(crate) fn go(
         refuses: given.kernel_refuses,
         ..Settings::default()
     };
+    let log = extras.steps.clone();
     let (plan, paths) = built(text, plan, on, (settings, extras))?;
     let live = paths.first().map(build::Path::live);
     live.iter().for_each(|live| live.says(text));
@@ -109,7 +110,7 @@ pub(crate) fn go(
     let teller = Teller::new(given, &plan);
     let tell = |progress: &Progress| teller.iter().for_each(|teller| teller.tell(progress));
     let watch = teller.as_ref().map(|teller| Watch { every_ns: teller.every_ns(), tell: &tell });
-    let mut member = Member::begin(text, &plan, &paths, given, starter)?;
+    let mut member = Member::begin(text, &plan, &paths, given, (starter, &log))?;
     let until = Until { readable: Some(member.stop(signals)?), elapsed: given.time, watch };
     let outcome = engine_run::run(paths, until);
     terminal::wipe();

@@ -20,6 +20,7 @@ use std::os::fd::OwnedFd;
 use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
 use sys::local::{self, Form};
+use sys::steps::{Makes, Steps};
 
 /// The directory of the machine's daemon.
 pub const MACHINE: &str = "/run/streamline";
@@ -134,18 +135,35 @@ pub struct Place {
 
 impl Place {
     /// Takes this directory, made if it is not there; `open`: other users may come.
-    pub fn take(path: &Path, open: bool) -> Result<Self, PlaceError> {
+    pub fn take(path: &Path, open: bool, steps: &Steps) -> Result<Self, PlaceError> {
+        let mark = steps.mark();
+        let taken = Self::taken(path, open, steps);
+        if taken.is_err() {
+            steps.back_to(mark);
+        }
+        taken
+    }
+
+    fn taken(path: &Path, open: bool, steps: &Steps) -> Result<Self, PlaceError> {
+        steps.take(Makes::File, "the directory of a daemon")?;
         let mode = if open { 0o755 } else { 0o700 };
         let made = match DirBuilder::new().mode(mode).create(path) {
             Ok(()) => true,
             Err(error) if error.kind() == ErrorKind::AlreadyExists => false,
             Err(error) => return Err(refused("mkdir", path, &error)),
         };
+        if made {
+            let own = path.to_owned();
+            // Only an empty one can be removed.
+            steps.undo(format!("directory {}", path.display()), move || drop(fs::remove_dir(own)));
+        }
+        steps.take(Makes::Descriptor, "the directory of a daemon")?;
         let directory = local::directory(path).map_err(|error| match error.errno {
             LINK | NO_DIRECTORY => unsafe_place(path, "it is no directory, or a link to one"),
             _ => PlaceError::System(error),
         })?;
         check(path, &directory)?;
+        steps.take(Makes::File, "the lock of a daemon")?;
         let lock = Self::locked(path, &directory)?;
         Ok(Self { path: path.to_owned(), directory, lock, made })
     }
@@ -174,8 +192,14 @@ impl Place {
     }
 
     /// Listens in the directory, in the place of a daemon that left its sockets behind.
-    pub(crate) fn listen(&self, form: Form, open: bool) -> Result<OwnedFd, PlaceError> {
+    pub(crate) fn listen(
+        &self,
+        form: Form,
+        open: bool,
+        steps: &Steps,
+    ) -> Result<OwnedFd, PlaceError> {
         let name = name(form);
+        steps.take(Makes::Descriptor, name)?;
         local::remove(&self.directory, name)?;
         let mode = if open { 0o666 } else { 0o600 };
         Ok(local::listen_at(&self.directory, name, mode, form, BACKLOG)?)
@@ -262,20 +286,21 @@ mod tests {
     use super::*;
     use crate::testing::Folder;
     use std::os::unix::fs::PermissionsExt as _;
+    use sys::steps::UNLOGGED;
 
     #[test]
     fn t13_a_directory_has_one_daemon_and_is_left_clean() {
         let folder = Folder::new();
         let path = folder.path().join("place");
-        let place = Place::take(&path, true).unwrap();
-        let held = Place::take(&path, true).unwrap_err();
+        let place = Place::take(&path, true, &UNLOGGED).unwrap();
+        let held = Place::take(&path, true, &UNLOGGED).unwrap_err();
         assert!(held.to_string().contains(&format!("process {}", std::process::id())), "{held}");
-        place.listen(Form::Packets, true).unwrap();
-        place.listen(Form::Packets, true).unwrap();
+        place.listen(Form::Packets, true, &UNLOGGED).unwrap();
+        place.listen(Form::Packets, true, &UNLOGGED).unwrap();
         place.clear(true);
         assert!(!path.exists());
         fs::create_dir(&path).unwrap();
-        Place::take(&path, false).unwrap().clear(true);
+        Place::take(&path, false, &UNLOGGED).unwrap().clear(true);
         assert_eq!(fs::read_dir(&path).unwrap().count(), 0, "what others made stays");
     }
 
@@ -286,20 +311,20 @@ mod tests {
         fs::create_dir(&path).unwrap();
         for mode in [0o777, 0o775, 0o1777, 0o702] {
             fs::set_permissions(&path, fs::Permissions::from_mode(mode)).unwrap();
-            let refused = Place::take(&path, true).unwrap_err();
+            let refused = Place::take(&path, true, &UNLOGGED).unwrap_err();
             assert!(matches!(refused, PlaceError::Unsafe { .. }), "{mode:o}: {refused}");
         }
         fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
         let link = folder.path().join("link");
         std::os::unix::fs::symlink(&path, &link).unwrap();
-        let refused = Place::take(&link, true).unwrap_err();
+        let refused = Place::take(&link, true, &UNLOGGED).unwrap_err();
         assert!(matches!(refused, PlaceError::Unsafe { .. }), "{refused}");
         std::os::unix::fs::symlink("/etc/passwd", path.join(LOCK)).unwrap();
-        assert!(Place::take(&path, true).is_err(), "the lock is no link");
+        assert!(Place::take(&path, true, &UNLOGGED).is_err(), "the lock is no link");
         fs::remove_file(path.join(LOCK)).unwrap();
         if testkit::need::root().is_some() {
             std::os::unix::fs::chown(&path, Some(1234), None).unwrap();
-            let refused = Place::take(&path, true).unwrap_err();
+            let refused = Place::take(&path, true, &UNLOGGED).unwrap_err();
             assert!(refused.to_string().contains("user 1234"), "{refused}");
         }
     }

@@ -33,7 +33,8 @@ impl Daemon {
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
         let name = format!("streamline-server-{}-{number}", std::process::id());
         let folder = std::env::temp_dir().join(name);
-        let mut server = Server::open(&folder, true, Policy::default()).unwrap();
+        let mut server =
+            Server::open(&folder, true, Policy::default(), &sys::steps::UNLOGGED).unwrap();
         let stop = Arc::new(EventFd::new().unwrap());
         let heard = Arc::clone(&stop);
         let thread = std::thread::spawn(move || server.serve(heard.as_fd()).unwrap());

@@ -54,6 +54,9 @@ impl Error {
             (_, libc::EPERM) => Some("run as root, or as the owner"),
             (_, libc::EACCES) => Some("check the permissions and run as a user who has them"),
             (_, libc::ENOMEM) => Some("free memory, or ask for smaller buffers"),
+            ("clone" | "execve", libc::EAGAIN) => {
+                Some("end other programs, or raise the limit of processes (ulimit -u)")
+            }
             (_, libc::EMFILE) => Some("raise the limit of open files (ulimit -n)"),
             (_, libc::ENFILE) => Some("the whole system is out of open files (fs.file-max)"),
             (_, libc::ENOSPC) => Some("free space there, or choose another place"),

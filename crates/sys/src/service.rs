@@ -4,8 +4,11 @@
 
 use crate::descriptor::{DESCRIPTORS_MAX, send};
 use crate::error::{Error, Named as _, Result};
+use rustix::fs::{MemfdFlags, memfd_create};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
 use std::ffi::OsStr;
+use std::fs::File;
+use std::io::Write as _;
 use std::os::fd::{BorrowedFd, FromRawFd as _, OwnedFd, RawFd};
 use std::os::unix::ffi::OsStrExt as _;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -42,11 +45,34 @@ pub fn given() -> Vec<(String, OwnedFd)> {
 /// Tells the service manager lines such as `READY=1`, with copies of descriptors. `false`: nobody
 /// wants to be told.
 pub fn tell(lines: &str, descriptors: &[BorrowedFd<'_>]) -> Result<bool> {
+    told(lines, descriptors, SocketFlags::CLOEXEC)
+}
+
+/// The same for who waits for nobody: where the manager does not read, nothing is told.
+pub fn tell_now(lines: &str, descriptors: &[BorrowedFd<'_>]) -> Result<bool> {
+    told(lines, descriptors, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK)
+}
+
+/// A few bytes as a descriptor that a manager can keep.
+pub fn note(bytes: &[u8]) -> Result<OwnedFd> {
+    let flags = MemfdFlags::CLOEXEC;
+    let note = memfd_create("streamline-note", flags).named("memfd_create", "a note")?;
+    File::from(note.try_clone().map_err(|e| Error::new("dup", "a note", errno(&e)))?)
+        .write_all(bytes)
+        .map_err(|e| Error::new("write", "a note", errno(&e)))?;
+    Ok(note)
+}
+
+fn errno(error: &std::io::Error) -> i32 {
+    error.raw_os_error().unwrap_or(0)
+}
+
+fn told(lines: &str, descriptors: &[BorrowedFd<'_>], flags: SocketFlags) -> Result<bool> {
     let Some(path) = std::env::var_os("NOTIFY_SOCKET").filter(|path| !path.is_empty()) else {
         return Ok(false);
     };
     let address = address(&path)?;
-    let socket = socket_with(AddressFamily::UNIX, SocketType::DGRAM, SocketFlags::CLOEXEC, None)
+    let socket = socket_with(AddressFamily::UNIX, SocketType::DGRAM, flags, None)
         .named("socket", "AF_UNIX")?;
     connect(&socket, &address).named("connect", "NOTIFY_SOCKET")?;
     debug_assert!(descriptors.len() <= DESCRIPTORS_MAX);

@@ -9,20 +9,23 @@ use daemon::policy::{FILE, Policy};
 use daemon::server::Server;
 use std::path::{Path, PathBuf};
 use sys::service;
+use sys::steps::Steps;
 
 /// Answers until it is asked to end.
 pub(super) fn run(given: &DaemonArguments) -> Result<Status, Status> {
     let policy = policy(given)?;
     let stop = signals()?;
     let directory = directory(given)?;
-    let sockets: Vec<_> = service::given().into_iter().map(|(_, socket)| socket).collect();
-    let server = match sockets.is_empty() {
+    let steps = Steps::with(given.fault.unwrap_or_default());
+    let kept = service::given();
+    let server = match kept.is_empty() {
         // Who names a directory decides by its permissions who comes.
-        true => Server::open(&directory, !given.user, policy),
-        false => Server::on(&directory, sockets, policy),
+        true => Server::open(&directory, !given.user, policy, &steps),
+        false => Server::on(&directory, kept, policy, &steps),
     };
     let mut server = server.map_err(|error| failed(&error))?;
     terminal::note(&format!("the daemon is in {}", directory.display()));
+    steps.pass("it is there");
     say(&format!("READY=1\nSTATUS=in {}", directory.display()));
     let served = server.serve(stop);
     say("STOPPING=1");

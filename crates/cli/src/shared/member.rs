@@ -11,6 +11,7 @@ use engine::build::Path;
 use pipeline::plan::Plan;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use sys::poll::Group;
+use sys::steps::{Makes, Steps};
 
 /// What a run has to do with a daemon.
 #[derive(Debug)]
@@ -54,7 +55,7 @@ impl Member {
         plan: &Plan,
         paths: &[Path],
         given: &RunArguments,
-        starter: Starter,
+        (starter, steps): (Starter, &Steps),
     ) -> Result<Self, Status> {
         let nobody = Self { worker: None, stop: None };
         if given.embedded {
@@ -67,10 +68,13 @@ impl Member {
             timed: given.is_timed(),
             ..Registered::new(line, plan)
         };
-        let begun = Client::find(None).and_then(|client| Worker::begin(client, registered, lives));
+        let begun = steps.take(Makes::Entry, "a connection to the daemon");
+        let begun = begun.map_err(ClientError::from).and_then(|()| Client::find(None));
+        let begun = begun.and_then(|client| Worker::begin(client, registered, lives, steps));
         match begun {
             Ok(worker) => {
                 starter.tell(worker.number());
+                steps.pass("the path is registered");
                 Ok(Self { worker: Some(worker), stop: None })
             }
             // Who wants a name, or to run in the background, wants to be registered.

@@ -19,6 +19,7 @@ use std::os::fd::{AsFd as _, OwnedFd};
 use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use sys::steps::{Makes, Steps};
 
 /// The most that is shown of what a path said that did not come to run.
 const SHOWN_MAX: u64 = 16 << 10;
@@ -27,17 +28,24 @@ const SHOWN_MAX: u64 = 16 << 10;
 pub(super) fn run(given: &StartArguments) -> Result<Status, Status> {
     let (name, text) = split(&given.words);
     line::graph(&text)?;
+    let steps = Steps::with(given.fault.unwrap_or_default());
+    let untaken = |error: sys::Error| refused(&error);
+    steps.take(Makes::Descriptor, "a connection to the daemon").map_err(untaken)?;
     drop(client()?);
     let signals = signals()?;
+    steps.take(Makes::File, "a log").map_err(untaken)?;
     let (log, file) = log(given, name)?;
     let before = file.metadata().map_or(0, |about| about.len());
     let (near, far) = sys::descriptor::pair().map_err(|error| refused(&error))?;
+    steps.take(Makes::Thread, "the process of a path").map_err(untaken)?;
     let mut child = spawn(given, name, &text, (&log, file), far)?;
+    steps.pass("the path is about to run");
     let Some(_) = super::wait(&[near.as_fd()], signals, None) else {
         // Whoever changed their mind wants nothing to be left.
         let _ = child.kill();
         return Err(Status::Failed);
     };
+    steps.pass("the path has said whether it runs");
     let mut bytes = [0; 256];
     let told = sys::descriptor::receive(&near, &mut bytes).map(|(length, _)| length).unwrap_or(0);
     let number = serde_json::from_slice::<Number>(bytes.get(..told).unwrap_or_default());

@@ -2,6 +2,7 @@
 
 use clap::{Args, Subcommand};
 use std::path::PathBuf;
+use sys::steps::Fault;
 
 /// What can be done with paths of several users.
 #[derive(Subcommand, Debug)]
@@ -36,11 +37,17 @@ pub(crate) struct DaemonArguments {
     /// What users may, instead of /etc/streamline/policy.toml
     #[arg(long, value_name = "FILE")]
     pub(crate) policy: Option<PathBuf>,
+    /// A step that fails, or before which the process stops, for tests
+    #[arg(long, hide = true, value_name = "fail=N|stop=N")]
+    pub(crate) fault: Option<Fault>,
 }
 
 /// Words of `start`.
 #[derive(Args, Debug)]
 pub(crate) struct StartArguments {
+    /// A step that fails, or before which the process stops, for tests
+    #[arg(long, hide = true, value_name = "fail=N|stop=N")]
+    pub(crate) fault: Option<Fault>,
     /// Keep what it prints in this file; without, in the folder for what is left behind
     #[arg(long, value_name = "FILE")]
     pub(crate) log: Option<PathBuf>,

@@ -3,7 +3,7 @@
 use super::guest::{self, Guest, Part, Worker};
 use super::kernel::Seen;
 use super::registry::Entry;
-use super::{Server, seconds};
+use super::{Server, seconds, store};
 use crate::connection::Connection;
 use crate::faults;
 use crate::place::PACKETS;
@@ -18,6 +18,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::os::fd::{AsFd as _, OwnedFd};
 use sys::local::{self, Form};
+use sys::steps::Makes;
 use sys::watcher::Interest;
 
 /// What is answered: replies with what goes with them.
@@ -90,7 +91,7 @@ impl Server {
                 let NewLine { line } = call.take()?;
                 let number = guest.path.as_ref().map(|path| path.number);
                 let number = number.ok_or_else(Fault::denied)?;
-                self.registry.change(number, line)?;
+                self.registry.change(number, line)?.into_iter().for_each(store::change);
                 Ok(Answer::one(&serde_json::json!({})))
             }
             "Attach" => {
@@ -252,12 +253,18 @@ impl Server {
         if guest.path.is_some() {
             return Err(faults::refused("path", "this connection has one already"));
         }
+        let untaken = |error: sys::Error| faults::refused("path", &error.to_string());
+        self.steps.take(Makes::Descriptor, "the process of a path").map_err(untaken)?;
         let way = way_to(guest, descriptors)?;
         let gone = |_| faults::refused("process", "it has ended");
         let process = local::process_of(guest.connection.as_fd()).map_err(gone)?;
         let (uid, paths_max) = (guest.who.uid, self.policy.quota(guest.who.uid).paths);
         let entry = self.registry.add((uid, guest.process), wanted, paths_max, seconds())?.clone();
         let number = entry.number;
+        if let Err(error) = self.steps.take(Makes::Entry, "a path") {
+            self.registry.remove(number);
+            return Err(untaken(error));
+        }
         let watched = [(process.as_fd(), Part::Process), (way.as_fd(), Part::Way)];
         for (descriptor, part) in watched {
             if self.watcher.watch(descriptor, guest::number(id, part), Interest::Read).is_err() {
@@ -265,7 +272,9 @@ impl Server {
                 return Err(faults::refused("path", "the daemon cannot watch it"));
             }
         }
+        store::keep(&entry, guest.connection.as_fd(), way.as_fd());
         guest.path = Some(Worker { number, process, way });
+        self.steps.pass("a path is registered");
         self.announce("came", &entry);
         Ok(Answer::one(&Number { number }))
     }

@@ -21,6 +21,7 @@ mod guest;
 mod kernel;
 mod methods;
 mod registry;
+mod store;
 
 use crate::place::{Place, PlaceError};
 use crate::policy::Policy;
@@ -35,6 +36,7 @@ use std::os::unix::net::UnixListener;
 use std::path::Path;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use sys::local::{self, Form};
+use sys::steps::{Makes, Steps};
 use sys::watcher::{Happened, Interest, Watcher};
 
 /// Answers whoever comes.
@@ -45,6 +47,8 @@ pub struct Server {
     place: Option<Place>,
     /// Whether the sockets in the directory are ours, and not those of a service manager.
     own_sockets: bool,
+    /// Is told each step.
+    steps: Steps,
     policy: Policy,
     registry: Registry,
     /// What runs in the kernel for users.
@@ -69,16 +73,22 @@ const GUESTS_MAX: usize = 4096;
 const REST: Duration = Duration::from_millis(20);
 
 impl Server {
-    /// A daemon in this directory; `open`: for all users.
-    pub fn open(directory: &Path, open: bool, policy: Policy) -> Result<Self, PlaceError> {
-        let place = Place::take(directory, open)?;
+    /// A daemon in this directory; `open`: for all users. `steps` is told each step, now and when
+    /// a path is registered.
+    pub fn open(
+        directory: &Path,
+        open: bool,
+        policy: Policy,
+        steps: &Steps,
+    ) -> Result<Self, PlaceError> {
+        let place = Place::take(directory, open, steps)?;
         let sockets = [Form::Packets, Form::Stream].map(|form| {
-            let socket = place.listen(form, open)?;
+            let socket = place.listen(form, open, steps)?;
             Ok::<_, PlaceError>((socket, form))
         });
         let sockets = sockets.into_iter().collect::<Result<Vec<_>, _>>();
         match sockets {
-            Ok(sockets) => Self::new(Some(place), sockets, true, policy),
+            Ok(sockets) => Self::new(place, sockets, true, policy, steps),
             Err(error) => {
                 place.clear(true);
                 Err(error)
@@ -86,9 +96,21 @@ impl Server {
         }
     }
 
-    /// A daemon on sockets that a service manager holds for it, in this directory.
-    pub fn on(directory: &Path, sockets: Vec<OwnedFd>, policy: Policy) -> Result<Self, PlaceError> {
-        let place = Place::take(directory, true)?;
+    /// A daemon on sockets that a service manager holds for it, in this directory, with the paths
+    /// that it has kept of the daemon before.
+    pub fn on(
+        directory: &Path,
+        given: Vec<(String, OwnedFd)>,
+        policy: Policy,
+        steps: &Steps,
+    ) -> Result<Self, PlaceError> {
+        let (sockets, kept) = store::sorted(given);
+        if sockets.is_empty() {
+            let mut server = Self::open(directory, true, policy, steps)?;
+            server.take_back(kept);
+            return Ok(server);
+        }
+        let place = Place::take(directory, true, steps)?;
         let with_form = |socket: OwnedFd| {
             let form = local::form(&socket)?;
             // What a service manager makes may block, and nobody is waited for.
@@ -101,26 +123,34 @@ impl Server {
         };
         let sockets: sys::Result<Vec<_>> = sockets.into_iter().map(with_form).collect();
         let sockets = sockets?.into_iter().map(|(form, socket)| (socket, form)).collect();
-        Self::new(Some(place), sockets, false, policy)
+        let mut server = Self::new(place, sockets, false, policy, steps)?;
+        server.take_back(kept);
+        Ok(server)
     }
 
     fn new(
-        place: Option<Place>,
+        place: Place,
         sockets: Vec<(OwnedFd, Form)>,
         own_sockets: bool,
         policy: Policy,
+        steps: &Steps,
     ) -> Result<Self, PlaceError> {
-        let watcher = Watcher::new()?;
-        for (number, (socket, _)) in (0..).zip(&sockets) {
-            watcher.watch(socket, guest::number(number, Part::Listener), Interest::Read)?;
-        }
-        let kernel = Kernel::begin(&policy, &watcher)?;
+        let begun = Self::begin(&sockets, &policy, steps);
+        let (watcher, kernel) = match begun {
+            Ok(begun) => begun,
+            Err(error) => {
+                place.clear(own_sockets);
+                return Err(error);
+            }
+        };
+        steps.keep();
         let files = usize::try_from(sys::process::most_descriptors()).unwrap_or(usize::MAX);
         Ok(Self {
             watcher,
             sockets,
-            place,
+            place: Some(place),
             own_sockets,
+            steps: steps.clone(),
             policy,
             registry: Registry::default(),
             kernel,
@@ -132,6 +162,22 @@ impl Server {
             // A guest that is a path takes three, and what is on its way some more.
             guests_max: (files.saturating_sub(64) / 4).clamp(8, GUESTS_MAX),
         })
+    }
+
+    /// What answers need, as far as it may be refused.
+    fn begin(
+        sockets: &[(OwnedFd, Form)],
+        policy: &Policy,
+        steps: &Steps,
+    ) -> Result<(Watcher, Kernel), PlaceError> {
+        steps.take(Makes::Descriptor, "what watches descriptors")?;
+        let watcher = Watcher::new()?;
+        for (number, (socket, _)) in (0..).zip(sockets) {
+            watcher.watch(socket, guest::number(number, Part::Listener), Interest::Read)?;
+        }
+        steps.take(Makes::Thread, "what runs lines in the kernel")?;
+        let kernel = Kernel::begin(policy, &watcher)?;
+        Ok((watcher, kernel))
     }
 
     /// Answers until `stop` can be read.
@@ -196,6 +242,7 @@ impl Server {
             }
             self.abandon(id, guest.line, guest.who.uid);
             let gone = guest.path.as_ref().and_then(|path| self.registry.remove(path.number));
+            gone.iter().for_each(|entry| store::forget(entry.number));
             drop(guest);
             if let Some(entry) = gone {
                 self.announce("went", &entry);

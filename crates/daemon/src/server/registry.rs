@@ -8,10 +8,11 @@ use crate::policy::{Policy, Seen};
 use crate::protocol::{LINE_MAX, Path, Register};
 use crate::varlink::Fault;
 use buffer::name::{Address, Error as NameError};
+use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
 /// Whose a path is, and what it is.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub(crate) struct Entry {
     pub(crate) number: u32,
     pub(crate) name: Option<String>,
@@ -61,13 +62,26 @@ impl Registry {
         Ok(self.entries.entry(number).or_insert(entry))
     }
 
-    /// A path has another line.
-    pub(crate) fn change(&mut self, number: u32, line: String) -> Result<(), Fault> {
-        check_line(&line)?;
-        if let Some(entry) = self.entries.get_mut(&number) {
-            entry.line = line;
+    /// Takes up again what was registered before. Answers whether there is room for it.
+    pub(crate) fn restore(&mut self, entry: Entry) -> bool {
+        let named = entry.name.as_ref().is_some_and(|name| self.named(entry.uid, name).is_some());
+        let (number, known) = (entry.number, self.entries.contains_key(&entry.number));
+        if named || known || !(1..=NUMBER_MAX).contains(&number) {
+            return false;
         }
-        Ok(())
+        self.last = self.last.max(number);
+        self.entries.insert(number, entry);
+        true
+    }
+
+    /// A path has another line; answers what it is now.
+    pub(crate) fn change(&mut self, number: u32, line: String) -> Result<Option<&Entry>, Fault> {
+        check_line(&line)?;
+        let entry = self.entries.get_mut(&number);
+        Ok(entry.map(|entry| {
+            entry.line = line;
+            &*entry
+        }))
     }
 
     /// A path has ended.

@@ -26,6 +26,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use sys::eventfd::EventFd;
 use sys::local::Form;
+use sys::steps::{Makes, Steps};
 
 /// A path as it is registered.
 #[derive(Clone, Debug, Default)]
@@ -109,11 +110,18 @@ impl Registered {
 
 impl Worker {
     /// Registers a path with this daemon, and answers for it from now on.
-    pub fn begin(client: Client, path: Registered, lives: Vec<Live>) -> Result<Self, ClientError> {
+    pub fn begin(
+        client: Client,
+        path: Registered,
+        lives: Vec<Live>,
+        steps: &Steps,
+    ) -> Result<Self, ClientError> {
+        steps.take(Makes::Descriptor, "what the process of a path answers with")?;
         let started = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |t| t.as_secs());
         let shared =
             Shared { stop: EventFd::new()?, turn: EventFd::new()?, ended: Mutex::new(None) };
         let shared = Arc::new(shared);
+        steps.take(Makes::Entry, "a path in the register")?;
         let tie = Tie::new(client, &path.register(None, started))?;
         let number = tie.number;
         let about = Described {
@@ -127,6 +135,7 @@ impl Worker {
             links: path.links.clone(),
         };
         let answering = Answering::new(Arc::clone(&shared), path, about, lives, tie)?;
+        steps.take(Makes::Thread, "answers")?;
         let thread = std::thread::Builder::new().name("answers".to_owned());
         let thread = thread.spawn(move || answering.run()).map_err(|error| {
             sys::Error::new("clone", "a thread", error.raw_os_error().unwrap_or(0))

@@ -1,0 +1,109 @@
+//! Processes that are killed in front of each step, a daemon that is started again, limits of the
+//! machine, and wishes that contradict each other: whoever goes on goes on, what is free is free at
+//! once, and who gets nothing reads why. Real processes (docs/book/decisions/0029-steps.md).
+
+#![expect(clippy::unwrap_used, reason = "a test ends where something is not as it must be")]
+
+mod common;
+#[path = "steps/conflicts.rs"]
+mod conflicts;
+#[path = "steps/kills.rs"]
+mod kills;
+#[path = "steps/limits.rs"]
+mod limits;
+#[path = "steps/restart.rs"]
+mod restart;
+
+use common::{Folder, Ran};
+use daemon::client::Client;
+use daemon::protocol::Path as Listed;
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use testkit::until;
+
+/// A folder with a place for a daemon.
+pub(crate) struct House {
+    pub(crate) folder: Folder,
+}
+
+/// A process that is ended with the test.
+pub(crate) struct Guard(pub(crate) Child);
+
+impl Drop for Guard {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+impl House {
+    pub(crate) fn new() -> Self {
+        Self { folder: Folder::new() }
+    }
+
+    pub(crate) fn place(&self) -> PathBuf {
+        self.folder.path().join("daemon")
+    }
+
+    /// The command, which finds our daemon, in silence.
+    pub(crate) fn command(&self, words: &[&str]) -> Command {
+        self.tamed(self.folder.streamline(words))
+    }
+
+    /// A command that finds our daemon, in silence.
+    pub(crate) fn tamed(&self, mut command: Command) -> Command {
+        command.env("STREAMLINE_DAEMON", self.place()).env("XDG_STATE_HOME", self.folder.path());
+        command.env_remove("NOTIFY_SOCKET").env_remove("LISTEN_FDS").env("NO_COLOR", "1");
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+        command
+    }
+
+    pub(crate) fn spawn(&self, words: &[&str]) -> Guard {
+        Guard(self.command(words).spawn().unwrap())
+    }
+
+    pub(crate) fn run(&self, words: &[&str]) -> Ran {
+        let mut command = self.command(words);
+        Ran::from(command.stdout(Stdio::piped()).stderr(Stdio::piped()).output().unwrap())
+    }
+
+    /// The words that start a daemon here.
+    pub(crate) fn daemon_words(&self) -> Vec<String> {
+        let place = self.place().to_str().unwrap().to_owned();
+        ["daemon", "--socket", &place].map(str::to_owned).into()
+    }
+
+    pub(crate) fn daemon(&self) -> Guard {
+        let words = self.daemon_words();
+        let daemon = self.spawn(&words.iter().map(String::as_str).collect::<Vec<_>>());
+        until("a daemon answers", || self.client().is_some());
+        daemon
+    }
+
+    pub(crate) fn client(&self) -> Option<Client> {
+        Client::at(&self.place()).ok()
+    }
+
+    pub(crate) fn list(&self) -> Vec<Listed> {
+        self.client().and_then(|client| client.list().ok()).unwrap_or_default()
+    }
+
+    /// How many blocks a path has counted.
+    pub(crate) fn counted(&self, name: &str) -> Option<u64> {
+        let counters = self.client()?.connect(name).ok()?.count().ok()?;
+        Some(counters.sources.iter().map(|source| source.given.blocks).sum())
+    }
+
+    /// Waits until a path counts on.
+    pub(crate) fn goes_on(&self, name: &str) {
+        let mut first = None;
+        until(&format!("`{name}` goes on"), || match (first, self.counted(name)) {
+            (_, None) => false,
+            (None, now) => {
+                first = now;
+                false
+            }
+            (Some(first), Some(now)) => now > first,
+        });
+    }
+}

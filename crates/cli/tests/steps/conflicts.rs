@@ -1,0 +1,95 @@
+//! Wishes that contradict each other, at the same time: one wins, the others read why.
+
+use super::{Guard, House};
+use std::io::Read as _;
+use std::process::{Command, Stdio};
+use testkit::net::{Cable, Pair};
+use testkit::{need, until};
+
+/// Starts all of these at once; answers how many run on, and what the others said.
+fn at_once(commands: Vec<Command>) -> (Vec<Guard>, Vec<String>) {
+    let start = |mut command: Command| Guard(command.stderr(Stdio::piped()).spawn().unwrap());
+    let mut all: Vec<Guard> = commands.into_iter().map(start).collect();
+    until("one is left, or none", || {
+        all.iter_mut().filter_map(|guard| guard.0.try_wait().unwrap()).count() + 1 >= all.len()
+    });
+    let (mut run, mut said) = (Vec::new(), Vec::new());
+    for mut guard in all {
+        match guard.0.try_wait().unwrap() {
+            None => run.push(guard),
+            Some(status) => {
+                let mut text = String::new();
+                guard.0.stderr.take().unwrap().read_to_string(&mut text).unwrap();
+                assert!(!status.success(), "{text}");
+                said.push(text);
+            }
+        }
+    }
+    (run, said)
+}
+
+#[test]
+fn p1_of_paths_of_one_name_one_wins_and_the_others_read_why() {
+    let house = House::new();
+    let _daemon = house.daemon();
+    let words = ["run", "--as", "web", "-q", "generate rate=1000 | count"];
+    let (run, said) = at_once((0..4).map(|_| house.command(&words)).collect());
+    assert_eq!((run.len(), said.len()), (1, 3), "{said:?}");
+    for text in said {
+        assert!(text.contains("the name `web` is that of your path"), "{text}");
+        assert!(text.contains("choose another, or `streamline stop web`"), "{text}");
+    }
+    assert_eq!(house.list().len(), 1);
+    house.goes_on("web");
+}
+
+#[test]
+fn g6_of_lines_that_take_from_one_interface_one_wins_and_the_others_read_why() {
+    if need::bpf().is_none() {
+        return;
+    }
+    let Some(pair) = Pair::new(Cable { addresses: false, ..Cable::default() }) else { return };
+    let house = House::new();
+    let take = || {
+        let mut command = pair.server.command(env!("CARGO_BIN_EXE_streamline"));
+        command.args(["run", "--embedded", "-q", "rx server0 take | count"]);
+        house.tamed(command)
+    };
+    let (run, said) = at_once((0..3).map(|_| take()).collect());
+    assert_eq!((run.len(), said.len()), (1, 2), "{said:?}");
+    for text in said {
+        assert!(text.contains("server0"), "{text}");
+    }
+    drop(run);
+    until("it can be taken from again", || {
+        let mut command = take();
+        command.args(["--for", "1ms"]);
+        command.status().unwrap().success()
+    });
+}
+
+#[test]
+fn m1_of_changes_of_one_path_each_meets_what_the_one_before_has_left() {
+    let house = House::new();
+    let _daemon = house.daemon();
+    let _web = house.spawn(&["run", "--as", "web", "-q", "generate rate=1000 | eth | count"]);
+    until("it is registered", || house.list().len() == 1);
+    let remove = || {
+        let mut command = house.command(&["set", "web", "remove", "eth"]);
+        Guard(command.stderr(Stdio::piped()).spawn().unwrap())
+    };
+    let mut all: Vec<Guard> = (0..3).map(|_| remove()).collect();
+    let (mut won, mut said) = (0, Vec::new());
+    for guard in &mut all {
+        let mut text = String::new();
+        guard.0.stderr.take().unwrap().read_to_string(&mut text).unwrap();
+        match guard.0.wait().unwrap().success() {
+            true => won += 1,
+            false => said.push(text),
+        }
+    }
+    assert_eq!(won, 1, "{said:?}");
+    assert!(said.iter().all(|text| text.contains("the path runs as before")), "{said:?}");
+    assert_eq!(house.list()[0].line.as_deref(), Some("generate rate=1000 | count"));
+    house.goes_on("web");
+}
