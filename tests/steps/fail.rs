@@ -12,51 +12,37 @@ use engine::run::{Until, run};
 use pipeline::plan::plan;
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
 use sys::steps::{Fault, Steps};
-use testkit::need;
 use testkit::net::{Cable, Pair};
-
-/// How long anything may take to go: a busy machine is slow.
-const LIMIT: Duration = Duration::from_secs(60);
-/// Which shapes the child tries.
-const WHICH: &str = "STREAMLINE_TEST_SHAPES";
+use testkit::{need, until};
 
 #[test]
 fn each_step_of_some_requests_fails_and_the_machine_is_as_before() {
-    in_a_process_of_its_own("always");
+    if testkit::alone("fail::each_step_of_some_requests_fails_and_the_machine_is_as_before") {
+        each_step_of(|shape| shape.always);
+    }
 }
 
 #[test]
-#[ignore = "a minute: cargo test -p streamline-tests --test steps -- --ignored each_step_of_all"]
+#[ignore = "two minutes: cargo test -p streamline-tests --test steps -- --ignored each_step_of_all"]
 fn each_step_of_all_requests_fails_and_the_machine_is_as_before() {
     assert!(SHAPES.len() >= 50, "{} shapes", SHAPES.len());
-    in_a_process_of_its_own("all");
+    if testkit::alone("fail::each_step_of_all_requests_fails_and_the_machine_is_as_before") {
+        each_step_of(|_| true);
+    }
 }
 
-fn in_a_process_of_its_own(which: &str) {
+fn each_step_of(wanted: impl Fn(&Shape) -> bool) {
     if need::bpf().is_none() || need::root().is_none() {
         return;
     }
-    let mut child = Command::new(std::env::current_exe().expect("this program"));
-    child.args(["--exact", "--ignored", "--nocapture", "fail::tries_shapes"]);
-    // Sinks that write to standard output would spoil the report of the tests.
-    child.env(WHICH, which).stdin(Stdio::null()).stdout(Stdio::null());
-    assert!(child.status().expect("this program again").success(), "told above");
-}
-
-#[test]
-#[ignore = "is the process of its own, started by other tests"]
-fn tries_shapes() {
-    let Ok(which) = std::env::var(WHICH) else { return };
     let cable = Cable { addresses: false, ..Cable::default() };
     let Some(pair) = Pair::new(cable) else { return };
-    let mut house = Trial::new(pair);
+    let mut trial = Trial::new(pair);
     let (mut shapes, mut steps, mut went_on) = (0, 0, 0);
-    for shape in SHAPES.iter().filter(|shape| shape.always || which == "all") {
-        let (failed, survived) = house.try_each_step(shape);
+    for shape in SHAPES.iter().filter(|shape| wanted(shape)) {
+        let (failed, survived) = trial.try_each_step(shape);
         shapes += 1;
         steps += failed + survived;
         went_on += survived;
@@ -79,7 +65,7 @@ impl Trial {
         let folder = Scratch::new();
         fs::create_dir(folder.path("here")).expect("a folder");
         let capture = Path::new(env!("CARGO_MANIFEST_DIR")).join("../examples/web.pcap");
-        let base = State::now(&pair, &folder.path("here"));
+        let base = State::alone(&pair, &folder.path("here"));
         Self { pair, folder, capture, base }
     }
 
@@ -162,7 +148,7 @@ impl Trial {
     }
 
     fn now(&self) -> State {
-        State::now(&self.pair, &self.here())
+        State::alone(&self.pair, &self.here())
     }
 
     /// What is there when a request has run for the first time: what has not gone in a while is
@@ -172,7 +158,7 @@ impl Trial {
             if self.now().beyond(&self.base).is_empty() {
                 return;
             }
-            std::thread::park_timeout(Duration::from_millis(1));
+            std::thread::park_timeout(std::time::Duration::from_millis(1));
         }
         let now = self.now();
         eprintln!("kept by the process since {line}: {}", now.beyond(&self.base).join(", "));
@@ -180,14 +166,14 @@ impl Trial {
     }
 
     fn is_as_before(&self, what: &str) {
-        let begin = Instant::now();
-        loop {
+        let mut looks = 0;
+        until(&format!("nothing stays of {what}"), || {
             let more = self.now().beyond(&self.base);
-            if more.is_empty() {
-                return;
+            looks += 1;
+            if looks % 5000 == 0 {
+                eprintln!("{what}: this is still there: {}", more.join(", "));
             }
-            assert!(begin.elapsed() < LIMIT, "{what}: this stays: {}", more.join(", "));
-            std::thread::park_timeout(Duration::from_millis(1));
-        }
+            more.is_empty()
+        });
     }
 }

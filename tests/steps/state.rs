@@ -13,8 +13,9 @@ use testkit::net::{Pair, SERVER_DEVICE};
 pub(crate) struct State(BTreeMap<String, u64>);
 
 impl State {
-    /// What there is now, with what is at the device of this pair and in this folder.
-    pub(crate) fn now(pair: &Pair, folder: &Path) -> Self {
+    /// What there is now, with what is at the device of this pair and in this folder; in a process
+    /// in which no other test runs.
+    pub(crate) fn alone(pair: &Pair, folder: &Path) -> Self {
         let mut state = Self::default();
         state.descriptors();
         state.memory();

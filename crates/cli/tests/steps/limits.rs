@@ -44,8 +44,8 @@ fn a_full_disk_and_refused_threads_and_rights_are_told_with_what_to_do() {
                 \"$0\" run --embedded \"$1\"' \"$0\" \"$1\"";
     let full = ["write", "small/out.pcap", "no space left on device", "free space there"];
     says(&house, disk, "generate count=99999 | pcap small/out.pcap", &full);
-    let threads = "exec prlimit --nproc=1 setpriv --reuid 41009 --clear-groups \"$0\" run --embedded \
-                   \"$1\"";
+    let threads = "exec prlimit --nproc=1 setpriv --reuid 41009 --clear-groups \"$0\" run \
+                   --embedded \"$1\"";
     says(&house, threads, "generate count=9 | count", &["thread", "ulimit -u"]);
     let rights = "exec setpriv --reuid 41009 --clear-groups \"$0\" run --embedded \"$1\"";
     says(&house, rights, "rx lo | count", &["lo", "CAP_NET_RAW"]);

@@ -11,20 +11,6 @@ use std::os::unix::net::UnixDatagram;
 use std::process::Command;
 use testkit::{need, until};
 
-#[test]
-fn a_daemon_that_is_started_again_has_all_its_paths() {
-    if need::command("bash").is_none() {
-        return;
-    }
-    let mut manager = Command::new(std::env::current_exe().unwrap());
-    // Descriptors that it hands over must not be those of other tests too.
-    manager.args(["--exact", "--ignored", "--nocapture", "restart::the_manager"]);
-    manager.env(MANAGER, "1");
-    let output = manager.output().unwrap();
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-}
-
-const MANAGER: &str = "STREAMLINE_TEST_MANAGER";
 /// Above all descriptors that a service has from the beginning.
 const AWAY: i32 = 100;
 const LINE: &str = "generate rate=1000 | count";
@@ -100,11 +86,11 @@ fn sockets(process: i32) -> Vec<String> {
     sockets
 }
 
-/// Runs in a process of its own, started by the test above.
 #[test]
-#[ignore = "the other process of a test"]
-fn the_manager() {
-    if std::env::var_os(MANAGER).is_none() {
+fn a_daemon_that_is_started_again_has_all_its_paths() {
+    // Descriptors that are handed over must not be those of other tests too.
+    let name = "restart::a_daemon_that_is_started_again_has_all_its_paths";
+    if need::command("bash").is_none() || !testkit::alone(name) {
         return;
     }
     let mut manager = Manager::new();
