@@ -19,9 +19,9 @@ use testkit::net::{Pair, SERVER_DEVICE};
 /// How many frames are sent between two changes.
 const FRAMES: u64 = 200;
 /// Longer than any machine takes to do what it is asked.
-const LONG: Duration = Duration::from_secs(60);
+pub(crate) const LONG: Duration = Duration::from_secs(60);
 
-fn set(live: &Live, words: &str) -> Switched {
+pub(crate) fn set(live: &Live, words: &str) -> Switched {
     let words: Vec<&str> = words.split(' ').collect();
     let edit = Edit::parse(&words).expect("an edit");
     let switched = change(live, &edit, &engine::machine::look(), LONG);
@@ -114,13 +114,13 @@ fn v6_filters_move_between_the_kernel_and_threads_while_frames_come() {
 }
 
 /// A line that runs.
-struct Line {
-    live: Live,
+pub(crate) struct Line {
+    pub(crate) live: Live,
     thread: JoinHandle<Outcome>,
 }
 
 impl Line {
-    fn start(pair: &Pair, text: &str) -> Self {
+    pub(crate) fn start(pair: &Pair, text: &str) -> Self {
         let (graph, mistakes) = pipeline::read(text, &House);
         assert!(mistakes.is_empty(), "{}", pipeline::render(text, &mistakes, false));
         let paths = pair.server.enter(|| {
@@ -142,7 +142,13 @@ impl Line {
         nodes.map(|id| plan.graph.node(*id).name().to_owned()).collect()
     }
 
-    fn stop(self) -> Outcome {
+    /// How many blocks the threads have been handed so far.
+    pub(crate) fn given(&self) -> u64 {
+        let ledger = self.live.counters(LONG).ledger;
+        ledger.filters.iter().map(|node| node.taken.blocks).sum()
+    }
+
+    pub(crate) fn stop(self) -> Outcome {
         self.live.stop();
         let outcome = self.thread.join().expect("a run");
         assert!(outcome.failures.is_empty(), "{:?}", outcome.failures);

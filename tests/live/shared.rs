@@ -229,7 +229,7 @@ fn captured(path: &std::path::Path) -> Vec<u64> {
 }
 
 /// Sends numbered frames until it is told to end, so many microseconds apart; answers how many.
-fn send_until(pair: &Pair, apart_us: u64, ending: &AtomicBool) -> u64 {
+pub(crate) fn send_until(pair: &Pair, apart_us: u64, ending: &AtomicBool) -> u64 {
     const AT_ONCE: u64 = 20;
     pair.client.enter(|| {
         let index = Links::open().expect("links").named(CLIENT_DEVICE).expect("a device").index;

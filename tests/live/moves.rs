@@ -1,0 +1,146 @@
+//! Changes of every kind in a fixed mix while frames come over a cable: filters come, go, are
+//! replaced by others with other classes, move between the kernel and threads, and `tcp` is made
+//! anew with connections open in the middle of their messages. Every frame has a number: it arrives
+//! once and in order, or its source counts it as lost.
+
+use crate::change::{LONG, Line, set};
+use crate::numbers::number;
+use crate::scratch::Scratch;
+use crate::send::{frames_of, send};
+use crate::shared::{send_until, silent};
+use engine::live::Live;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Instant;
+use testkit::net::{CLIENT_DEVICE, Pair, SERVER_DEVICE, until};
+use testkit::{Frame, Segment};
+
+/// What is done, in turn.
+const MIX: [&str; 10] = [
+    "move udp process",
+    "insert dport after udp",
+    "upgrade tcp",
+    "replace dport with sport",
+    "move udp kernel",
+    "insert ip before udp",
+    "remove sport",
+    "move ipproto process",
+    "remove ip",
+    "move ipproto kernel",
+];
+
+/// Frames of connections: of each its beginning and the second half of a message, or the first.
+fn halves(connections: u32, first: bool) -> Vec<Vec<u8>> {
+    let frame = |connection: u32, sequence: u32, flags: u8, said: &str| {
+        let source = format!("10.{}.{}.9", connection >> 8, connection & 0xff);
+        let ports = Segment { source: 4000, target: 80, window: 8192, ..Segment::default() };
+        let segment = Segment { sequence, flags, ..ports };
+        Frame::ethernet().ipv4(&source, "192.0.2.1").tcp(&segment, said.as_bytes())
+    };
+    let said = "GET / HTTP/1.1\r\nHost: somewhere\r\n\r\n";
+    let (one, other) = said.split_at(said.len() / 2);
+    let behind = 7 + u32::try_from(one.len()).expect("short");
+    let begins = (0..connections).filter(|_| !first).map(|at| frame(at, 6, 0x02, ""));
+    let half = |at| match first {
+        true => frame(at, 7, 0x10, one),
+        false => frame(at, behind, 0x10, other),
+    };
+    begins.chain((0..connections).map(half)).collect()
+}
+
+/// How many blocks `tcp` holds.
+fn held(live: &Live) -> u64 {
+    let ledger = live.counters(LONG).ledger;
+    let tcp = ledger.filters.iter().find(|node| node.name == "tcp").map(|node| node.held.blocks);
+    tcp.unwrap_or(0)
+}
+
+/// Makes this many changes with so many connections open, under frames so many microseconds apart;
+/// 0: as fast as they can be sent.
+fn changes(pair: &Pair, many: usize, connections: u32, apart_us: u64) {
+    let scratch = Scratch::new();
+    let file = scratch.path("all.pcap");
+    let text = format!(
+        "rx@kernel {SERVER_DEVICE} ring=128MB | ipproto | (|6 (tcp gap=10m | http | count) + \
+         |17 (udp | pcap '{}'))",
+        file.display()
+    );
+    let line = Line::start(pair, &text);
+    for some in halves(connections, false).chunks(500) {
+        send(&pair.client, CLIENT_DEVICE, some);
+    }
+    let open = u64::from(connections);
+    until("all connections are open", || held(&line.live) == open);
+    let ending = AtomicBool::new(false);
+    let (mut pauses, mut drops) = (Vec::new(), 0);
+    let begin = Instant::now();
+    let sent = std::thread::scope(|scope| {
+        let sender = scope.spawn(|| send_until(pair, apart_us, &ending));
+        let ends = Ends(&ending);
+        for words in MIX.iter().cycle().take(many) {
+            let before = line.given();
+            until("frames come", || line.given() > before);
+            let switched = set(&line.live, words);
+            pauses.push(switched.paused_ns / 1000);
+            drops += switched.source_drops.iter().map(|(_, _, blocks)| blocks).sum::<u64>();
+            assert_eq!(held(&line.live), open, "{words}: what is held comes along");
+        }
+        drop(ends);
+        sender.join().expect("a sender")
+    });
+    let took = begin.elapsed();
+    for some in halves(connections, true).chunks(500) {
+        send(&pair.client, CLIENT_DEVICE, some);
+    }
+    until("all messages are whole", || held(&line.live) == 0);
+    let outcome = line.stop();
+    let count = outcome.reports.iter().find(|report| report.name == "count").expect("a report");
+    assert_eq!(count.report.rows[0], ("messages".to_owned(), open), "{count:?}");
+    let frames = frames_of(&std::fs::read(file).expect("a capture"));
+    let numbers: Vec<u64> = frames.iter().map(|frame| number(frame)).collect();
+    assert!(numbers.is_sorted_by(|one, next| one < next), "each once, in order");
+    let lost = outcome.ledger.lost();
+    assert_eq!(numbers.len() as u64 + lost, sent, "{:#?}", outcome.ledger);
+    if apart_us > 0 {
+        assert_eq!(lost, 0, "{:#?}", outcome.ledger);
+    }
+    pauses.sort_unstable();
+    eprintln!(
+        "{many} changes in {took:.1?} under {sent} frames ({:.0} a second), {connections} \
+         connections open: lost 0, duplicated 0, reordered 0; the source lost {lost}, {drops} of \
+         them in pauses; paused: median {} µs, worst {} µs",
+        sent as f64 / took.as_secs_f64(),
+        pauses[pauses.len() / 2],
+        pauses[pauses.len() - 1],
+    );
+}
+
+/// Ends the sender, also when a test fails.
+struct Ends<'e>(&'e AtomicBool);
+
+impl Drop for Ends<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+#[test]
+fn m1_changes_of_every_kind_while_frames_come_over_a_cable() {
+    let Some(pair) = silent() else { return };
+    changes(&pair, MIX.len(), 500, 100);
+}
+
+#[test]
+fn m1_changes_of_every_kind_while_frames_come_as_fast_as_they_can() {
+    let Some(pair) = silent() else { return };
+    changes(&pair, MIX.len(), 50, 0);
+}
+
+#[test]
+#[ignore = "a minute: cargo test --release -p streamline-tests --test live -- --ignored \
+            --nocapture m1_200"]
+fn m1_200_changes_over_a_cable_and_20_as_fast_as_they_can() {
+    let Some(pair) = silent() else { return };
+    changes(&pair, 200, 10_000, 100);
+    let Some(pair) = silent() else { return };
+    changes(&pair, 20, 10_000, 0);
+}
