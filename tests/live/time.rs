@@ -3,7 +3,7 @@
 
 use crate::numbers::{SHORT, numbered};
 use crate::observer::{Observer, program};
-use crate::shared::send_all;
+use crate::send::send_all;
 use std::process::Command;
 use testkit::net::{Cable, Pair, SERVER_DEVICE};
 
