@@ -4,6 +4,8 @@
 //! Users are threads that the kernel takes for them, in name spaces of the test's own. What a user
 //! is given is read out of the user's rings, and these are searched as wholes for what others said.
 
+use crate::observer::Observer;
+use crate::privilege::for_everybody;
 use crate::scratch::Scratch;
 use crate::send::frames_of;
 use endpoint::source::kernel::reader::Reader;
@@ -15,9 +17,10 @@ use rustix::fs::fchown;
 use rustix::net::{AddressFamily, SocketType, ipproto, socket};
 use rustix::process::{Gid, Uid};
 use rustix::thread::{set_thread_groups, set_thread_res_gid, set_thread_res_uid};
-use std::fs;
+use std::fs::{self, Permissions};
 use std::io::{Read as _, Write as _};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::os::unix::fs::PermissionsExt as _;
 use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -374,4 +377,61 @@ fn p7_nothing_stays_attached_behind_a_process_that_was_killed() {
     child.kill().expect("it runs");
     child.wait().expect("it ends");
     until("its programs are gone", || theirs.iter().all(|program| !ours().contains(program)));
+}
+
+/// A user who may do nothing is given what is its own by a daemon of root's, and no interface.
+#[test]
+fn p7_a_user_without_privilege_is_given_its_own_by_the_daemon() {
+    let (Some(()), Some(setpriv)) = (able(), need::command("setpriv")) else { return };
+    let Some(space) = Namespace::new() else { return };
+    let folder = Scratch::new();
+    fs::set_permissions(folder.path(""), Permissions::from_mode(0o755)).expect("our folder");
+    let (program, place) = (for_everybody(&folder), folder.path("daemon"));
+    let policy = folder.path("policy.toml");
+    fs::write(&policy, "").expect("a file");
+    let mut command = space.command(&program);
+    command.arg("daemon").arg("--socket").arg(&place).arg("--policy").arg(&policy);
+    let daemon = command.stderr(Stdio::null()).spawn().expect("a daemon");
+    let daemon = Ended(daemon);
+    let carols = |program: &std::path::Path| {
+        let mut command = space.command(&setpriv);
+        command.args([format!("--reuid={CAROL}"), format!("--regid={CAROL}")]);
+        command.args(["--clear-groups", "--inh-caps=-all"]).arg(program);
+        command.env("STREAMLINE_DAEMON", &place);
+        command
+    };
+    until("the daemon answers", || {
+        let answers =
+            carols(&program).arg("ps").stdout(Stdio::null()).stderr(Stdio::null()).status();
+        answers.expect("setpriv").success()
+    });
+    let refused = carols(&program).args(["run", "rx lo | count"]).output().expect("setpriv");
+    assert_eq!(refused.status.code(), Some(1));
+    let mut observer = Observer::spawn(carols(&program), "rx own=yes | pcap out.pcap");
+    until("her line has begun", || {
+        observer.assert_runs();
+        say(&space, CAROL, address("127.0.0.1", 9), b"carol's own");
+        fs::metadata(observer.path("out.pcap")).is_ok_and(|file| file.len() > 24)
+    });
+    say(&space, DAVE, address("127.0.0.1", 9), b"dave's own");
+    say(&space, CAROL, address("127.0.0.1", 9), b"the last of hers");
+    let capture = || fs::read(observer.path("out.pcap")).unwrap_or_default();
+    let holds = |bytes: &[u8], mark: &[u8]| bytes.windows(mark.len()).any(|part| part == mark);
+    until("the last has come", || holds(&capture(), b"the last of hers"));
+    let written = capture();
+    assert!(holds(&written, b"carol's own") && !holds(&written, b"dave's own"));
+    let ran = observer.stop();
+    assert_eq!(ran.status, Some(0), "{}", ran.err);
+    assert_eq!(ran.ledger["balanced"], true, "{}", ran.ledger);
+    drop(daemon);
+}
+
+/// A process that ends with its owner.
+struct Ended(std::process::Child);
+
+impl Drop for Ended {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
 }

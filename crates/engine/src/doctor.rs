@@ -180,10 +180,7 @@ fn features() -> Vec<Feature> {
         serves: probe.serves,
         outcome: refused(probe.outcome),
     });
-    let seen = [
-        ("BTF", "kernel programs that know the kernel's types", has_types()),
-        ("cgroup2", "the traffic of one user", has_cgroups()),
-    ];
+    let seen = [("BTF", "kernel programs that know the kernel's types", has_types())];
     let seen = seen.into_iter().map(|(name, serves, there)| Feature {
         name,
         serves,
@@ -198,11 +195,6 @@ fn features() -> Vec<Feature> {
 
 fn has_types() -> bool {
     Path::new("/sys/kernel/btf/vmlinux").exists()
-}
-
-fn has_cgroups() -> bool {
-    let mounts = fs::read_to_string("/proc/mounts").unwrap_or_default();
-    mounts.lines().any(|line| line.split(' ').nth(2) == Some("cgroup2"))
 }
 
 /// Limits by their names: those with a point are settings of the kernel, some of which are told in

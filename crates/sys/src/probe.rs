@@ -34,6 +34,7 @@ pub fn all() -> Vec<Probe> {
         probe("eBPF program", "filters in the kernel", bpf_program()),
         probe("TCX", "taps at any interface, beside others'", tcx()),
         probe("XDP link", "dropping and taking before the network stack", xdp_link()),
+        probe("cgroup2", "a user's own traffic (`rx own=yes`)", own_sockets()),
         probe("BPF ring buffer", "bells of programs in the kernel", ring_buffer()),
         probe("BPF arena", "memory that programs and processes share by address", arena()),
         probe("AF_XDP socket", "rings without the kernel's network stack", xdp_socket()),
@@ -62,6 +63,17 @@ pub fn bpf_program() -> Result<()> {
 pub fn tcx() -> Result<()> {
     let loopback = Links::open()?.named("lo")?.index;
     bpf::tcx_chain(loopback, bpf::Side::Ingress).map(drop)
+}
+
+/// The first control group is opened, and a program is loaded for its sockets that asks for their
+/// name space; it is put nowhere.
+pub fn own_sockets() -> Result<()> {
+    // call bpf_get_netns_cookie; mov64 r0, 1; exit
+    const CODE: [u8; 24] =
+        [0x85, 0, 0, 0, 122, 0, 0, 0, 0xb7, 0, 0, 0, 1, 0, 0, 0, 0x95, 0, 0, 0, 0, 0, 0, 0];
+    let loaded = bpf::Program::load(bpf::Kind::CgroupPacket, "probe", &CODE);
+    loaded.map_err(|refused| refused.error)?;
+    bpf::first_group().map(drop)
 }
 
 /// A program at the loopback device of a name space that is made for it and seen by nobody. Making

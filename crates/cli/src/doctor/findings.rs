@@ -266,6 +266,9 @@ fn remedy(facts: &Facts, feature: &Feature, kind: Refused) -> String {
             return format!("see the end: {}", capturing(facts).title());
         }
         "eBPF program" => return format!("see the end: {}", programs(facts).title()),
+        "cgroup2" if kind == Refused::Denied => {
+            return format!("see the end: {}", programs(facts).title());
+        }
         _ => {}
     }
     let filtered = who.seccomp == Some(Seccomp::Filter);
@@ -279,7 +282,10 @@ fn remedy(facts: &Facts, feature: &Feature, kind: Refused) -> String {
         ("/dev/fuse", Refused::Absent) => "sudo modprobe fuse; a container: --device /dev/fuse",
         ("/dev/net/tun" | "/dev/fuse", _) => "run as root, or have the device's mode changed",
         ("perf events", Refused::Denied) => "sudo sysctl -w kernel.perf_event_paranoid=2",
-        ("cgroup2", _) => "sudo mount -t cgroup2 none /sys/fs/cgroup, or boot with it",
+        ("cgroup2", Refused::Absent) => {
+            "sudo mount -t cgroup2 none /sys/fs/cgroup, or boot with it"
+        }
+        ("cgroup2", _) => "nothing, but a newer kernel: it works on Linux 6.18",
         (_, Refused::Absent) => "nothing, but a kernel that is built with it",
         (_, Refused::Denied) => "run as root",
         (_, Refused::Otherwise) => "free memory or descriptors, and try again",

@@ -128,7 +128,10 @@ pub(super) fn refusal(
 /// Why no process can read what a source gives, if only programs see that.
 pub(super) fn only_in_kernel(node: &Node) -> Option<&'static str> {
     let own = source(node).is_ok_and(|attach| attach.own);
-    own.then_some("only a program in the kernel sees what sockets exchange")
+    own.then_some(
+        "only a program in the kernel sees what sockets exchange; a daemon of root's (`sudo streamline \
+         daemon`) runs it for whoever may not",
+    )
 }
 
 /// Why a source that takes is better read in a process: a program that only hands on is one hop
