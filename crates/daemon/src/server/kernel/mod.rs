@@ -59,7 +59,7 @@ pub(super) enum Done {
     },
     Detached {
         guest: u64,
-        ended: Ended,
+        ended: Box<Ended>,
         why: Option<String>,
     },
     Shown {

@@ -223,6 +223,7 @@ impl Work {
         let Some(line) = self.lines.remove(&guest) else { return };
         let ended = line.running.detach();
         self.books.leave(guest);
+        let ended = Box::new(ended);
         tell(Done::Detached { guest, ended, why });
     }
 
