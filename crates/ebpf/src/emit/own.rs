@@ -11,11 +11,12 @@
 //! to whom it was given); the name space of the network, since in others numbers of users may mean
 //! other users; and that it is no raw socket, which is handed what is meant for everybody.
 
-use super::Verdict;
 use super::build::{Builder, skb};
 use super::ending::Kept;
 use super::tap::{GIVEN, record};
+use super::{Unfit, Verdict};
 use crate::insn::{Alu, Cond, Helper, Insn, R0, R1, R2, R3, R6, R10, Size, atomic};
+use crate::program::Place;
 
 /// How many may be under way on one processor at once. More than two takes a kernel that lets a
 /// process be interrupted by others in the middle of sending.
@@ -39,6 +40,17 @@ pub struct Own {
     /// The number of the map of seats among those that the program is given: [`STRIDE`] bytes for
     /// each processor, shared by all programs that write the same rings.
     pub seats: u32,
+}
+
+/// Refuses a tap that stands neither at traffic control nor before the sockets of a user.
+pub(super) fn stands(place: Place, own: Option<&Own>) -> Result<(), Unfit> {
+    let fits = match place {
+        Place::Tc => own.is_none(),
+        Place::Cgroup => own.is_some(),
+        Place::Xdp | Place::Socket => false,
+    };
+    let why = "a tap stands at traffic control, or before sockets of one user";
+    fits.then_some(()).ok_or_else(|| Unfit::new(why))
 }
 
 /// Offset in `bpf_sock`.

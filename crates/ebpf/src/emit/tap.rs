@@ -18,7 +18,7 @@
 use super::build::{Builder, skb};
 use super::ending::{Ending, Kept, made};
 use super::handle::{Base, Exit, Layers, Num, Value};
-use super::own::Own;
+use super::own::{self, Own};
 use super::scope::{Meta, Scope};
 use super::{Target, Unfit, Verdict};
 use crate::insn::{
@@ -323,14 +323,7 @@ pub fn joint(
     unsure: impl for<'p> FnOnce(&mut Scope<'p, 'static>, Layers<'p>),
 ) -> Result<Program, Unfit> {
     let target = target.into();
-    let fits = match target.place {
-        Place::Tc => joint.own.is_none(),
-        Place::Cgroup => joint.own.is_some(),
-        Place::Xdp | Place::Socket => false,
-    };
-    if !fits {
-        return Err(Unfit::new("a tap stands at traffic control, or before sockets of one user"));
-    }
+    own::stands(target.place, joint.own.as_ref())?;
     made(target, Ending::Tap(joint.clone()), body, unsure)
 }
 

@@ -129,8 +129,8 @@ pub(super) fn refusal(
 pub(super) fn only_in_kernel(node: &Node) -> Option<&'static str> {
     let own = source(node).is_ok_and(|attach| attach.own);
     own.then_some(
-        "only a program in the kernel sees what sockets exchange; a daemon of root's (`sudo streamline \
-         daemon`) runs it for whoever may not",
+        "only a program in the kernel sees what sockets exchange; a daemon of root's (`sudo \
+         streamline daemon`) runs it for whoever may not",
     )
 }
 

@@ -1,10 +1,10 @@
 //! The hierarchy of control groups: where it is, and its first group.
 //!
 //! Programs at a group see what the sockets in it and below it exchange. In: the table of mounts.
-//! Out: a descriptor, which is all that attaching needs; nothing is written there, so that the right
-//! to make groups is not needed. In a container the first group that can be seen is that of the
-//! container. Where no mount can be seen (`ip netns exec` hides `/sys`), whoever may mount has one of
-//! its own, which nobody sees and which goes with the descriptor.
+//! Out: a descriptor, which is all that attaching needs; nothing is written there, so the right to
+//! make groups is not needed. In a container the first group that can be seen is that of the
+//! container. Where no mount can be seen (`ip netns exec` hides `/sys`), whoever may mount has one
+//! of its own, which nobody sees and which goes with the descriptor.
 
 use std::fs;
 use std::os::fd::{AsFd as _, OwnedFd};

@@ -37,8 +37,7 @@ use sys::memory::Lender;
 pub const RX: Description = Description {
     name: "rx",
     summary: "give the frames that an interface receives",
-    details:
-        "\
+    details: "\
 Watches an interface, or without a name all interfaces of the name space, and changes nothing of
 what the host receives. Frames are what the network stack sees: behind generic receive offload, with
 the VLAN tag in its place, with the time at which the kernel took them. `both=yes` gives what the
@@ -59,7 +58,8 @@ on, both ways. That no privilege is needed for where a daemon runs. Packets for 
 of raw sockets are not among them, and what two sockets of yours say to each other comes twice: as
 it is sent, and as it is received.
 
-Else needs CAP_NET_RAW; `streamline doctor` tells what is missing. ^C lets what is under way drain.",
+The rest needs CAP_NET_RAW; `streamline doctor` tells what is missing. ^C lets what is under way
+drain.",
     example: "rx eth0 both=yes | bpf \"tcp port 80\" | tcp | http |exchange weblog",
     parameters: &[INTERFACE, HOW, BOTH, OWN, NETNS, RING, PROMISCUOUS],
     attaches: Some(|arguments| attach(arguments, Side::Received)),
