@@ -2,6 +2,7 @@
 //! user's buffer into the dbuf, a sink that reads every block out of the ring into a user's buffer.
 //! [Th §5.2.1, "slslow"]
 
+use crate::parallel::DIGEST;
 use abi::{Class, ContextLane, Entry, Marks, RichPointer};
 use endpoint::{Failure, Given, Intake, Opening, Seen, Sink, SinkEntry, Source, SourceEntry};
 use filter::{Amount, Batch, Description, Form, Forms, Gives, Kind, Parameter, Report, Time, Type};
@@ -12,7 +13,7 @@ const BLOCK: usize = 1024;
 /// All sources of the bench.
 pub(crate) const SOURCES: &[SourceEntry] = &[SourceEntry { description: &WRITER, open: writer }];
 /// All sinks of the bench.
-pub(crate) const SINKS: &[SinkEntry] = &[SinkEntry { description: &READER, open: reader }];
+pub(crate) const SINKS: &[SinkEntry] = &[SinkEntry { description: &READER, open: reader }, DIGEST];
 
 const WRITER: Description = Description {
     name: "bench_write",

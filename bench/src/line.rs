@@ -2,6 +2,7 @@
 //! ledger on and balanced.
 
 use crate::doors;
+use crate::parallel::WORK;
 use engine::build::{Settings, build};
 use engine::catalogue::House;
 use engine::run::{Outcome, run_alone};
@@ -15,7 +16,8 @@ struct WithDoors;
 impl Catalogue for WithDoors {
     fn find(&self, name: &str) -> Option<&'static Description> {
         let own = doors::SINKS.iter().map(|entry| entry.description).find(|d| d.name == name);
-        own.or_else(|| House.find(name))
+        let work = Some(&WORK).filter(|known| known.name == name);
+        own.or(work).or_else(|| House.find(name))
     }
 
     fn find_source(&self, name: &str) -> Option<&'static Description> {

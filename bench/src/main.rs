@@ -19,6 +19,7 @@ mod line;
 mod live;
 mod moderation;
 mod mpipe;
+mod parallel;
 mod peek;
 mod pick;
 mod pipe;
@@ -171,6 +172,11 @@ const BENCHES: &[Bench] = &[
         name: "placement",
         summary: "all placements of lines against those that the policies choose; needs root",
         run: placement::run,
+    },
+    Bench {
+        name: "parallel",
+        summary: "one filter on two processors against one, in order [Th §5.4], by load and session",
+        run: parallel::run,
     },
     Bench {
         name: "live",

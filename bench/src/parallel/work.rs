@@ -1,0 +1,82 @@
+//! A filter whose work is set, and a sink that sees whether anything came out of order.
+
+use endpoint::{Failure, Opening, Sink, SinkEntry};
+use filter::prelude::*;
+use filter::{Gives, Report, Time};
+
+/// What the sink calls what it has seen.
+pub(super) const COUNTED: &str = "blocks";
+pub(super) const SUM: &str = "sum in their order";
+
+/// Bytes of a block that go into the sum: more than the headers and the sequence number behind them.
+const HEAD: usize = 64;
+
+/// The filter.
+pub(crate) const WORK: Description = Description {
+    name: "bench_work",
+    summary: "goes around so many times for each block",
+    kind: Kind::Inspection,
+    parameters: &[Parameter::needed("times", Type::Number { low: 0, high: 1 << 30 }, "how often")],
+    user: Some(work),
+    ..Description::EMPTY
+};
+
+struct Work(u64);
+
+fn work(arguments: &Arguments) -> Result<Filter, Mistake> {
+    Ok(Filter::classify(Work(arguments.number("times").unwrap_or(0))))
+}
+
+impl Classify for Work {
+    fn classify(&mut self, block: &mut Block<'_>, _: &mut Tell<'_>) -> Class {
+        let mut word = u64::from(block.length());
+        for _ in 0..self.0 {
+            // Each needs the one before: so it is as long as it looks.
+            word = std::hint::black_box(word.wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(7));
+        }
+        std::hint::black_box(word);
+        block.pointer.class
+    }
+}
+
+/// The sink.
+pub(crate) const DIGEST: SinkEntry = SinkEntry { description: &DIGESTED, open };
+
+const DIGESTED: Description = Description {
+    name: "bench_digest",
+    summary: "adds up blocks in their order",
+    kind: Kind::Sink,
+    gives: Gives::Nothing,
+    ..Description::EMPTY
+};
+
+#[derive(Default)]
+struct Digest {
+    blocks: u64,
+    sum: u64,
+}
+
+fn open(_: &Opening<'_>) -> Result<Box<dyn Sink>, Failure> {
+    Ok(Box::<Digest>::default())
+}
+
+impl Sink for Digest {
+    fn take(&mut self, batch: &Batch<'_>, _: Time) -> Result<(), Failure> {
+        batch.views(|bytes| {
+            for word in bytes.chunks(8).take(HEAD / 8) {
+                let mut whole = [0; 8];
+                whole[..word.len()].copy_from_slice(word);
+                // The order counts: what came before is multiplied once more.
+                let word = u64::from_le_bytes(whole);
+                self.sum = self.sum.wrapping_mul(0x0100_0000_01b3).wrapping_add(word);
+            }
+            self.blocks += 1;
+        });
+        Ok(())
+    }
+
+    fn finish(&mut self) -> Result<Report, Failure> {
+        let rows = vec![(COUNTED.to_owned(), self.blocks), (SUM.to_owned(), self.sum)];
+        Ok(Report { rows })
+    }
+}
