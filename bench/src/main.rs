@@ -175,7 +175,7 @@ const BENCHES: &[Bench] = &[
     },
     Bench {
         name: "parallel",
-        summary: "one filter on two processors against one, in order [Th §5.4], by load and session",
+        summary: "one filter on two processors against one, by load and by session [Th §5.4]",
         run: parallel::run,
     },
     Bench {

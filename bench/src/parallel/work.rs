@@ -8,7 +8,7 @@ use filter::{Gives, Report, Time};
 pub(super) const COUNTED: &str = "blocks";
 pub(super) const SUM: &str = "sum in their order";
 
-/// Bytes of a block that go into the sum: more than the headers and the sequence number behind them.
+/// Bytes of a block that go into the sum: the headers, and the sequence number behind them.
 const HEAD: usize = 64;
 
 /// The filter.
