@@ -1,10 +1,10 @@
 //! `bench parallel`: one filter on two processors against one. [Th §5.4; CONTRACT 16]
 //!
 //! Filters that keep nothing are shared out by load, filters with sessions by a hash; what comes
-//! out is joined in the order of what came in. A sink counts and adds up what it gets in the order in
-//! which it gets it: that sum must be the one of a single copy, or the bench fails. The last rows
-//! have a filter whose work is set, so that one sees from which cost of a block on two copies pay;
-//! `auto` is what the planner chooses by itself.
+//! out is joined in the order of what came in. A sink counts and adds up what it gets in the order
+//! in which it gets it: that sum must be the one of a single copy, or the bench fails. The last
+//! rows have a filter whose work is set, so that one sees from which cost of a block on two copies
+//! pay; `auto` is what the planner chooses by itself.
 
 mod work;
 

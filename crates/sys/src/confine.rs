@@ -10,8 +10,9 @@
 //! whatever else a process has to say about its end. What is told is said by whom nobody trusts.
 //!
 //! The list is one of calls that are allowed. Landlock forbids nothing that it allows; it stands
-//! behind it for kernels on which a call comes to do more than it did. So where Landlock is
-//! missing seccomp stands alone, and where seccomp is missing nothing runs. docs/book/decisions/0030-untrusted-filters.md
+//! behind it for kernels on which a call comes to do more than it did. So where Landlock is missing
+//! seccomp stands alone, and where seccomp is missing nothing runs.
+//! docs/book/decisions/0030-untrusted-filters.md
 
 use crate::error::{Error, Named as _, Result};
 use landlock::{
