@@ -71,7 +71,11 @@ impl Numbered {
             let all: BTreeSet<u32> = ids(kind).unwrap().into_iter().collect();
             left.extend(all.intersection(ours).map(|id| format!("{kind:?} {id}")));
         }
-        let there = |id: &&u32| fs::exists(format!("/proc/{id}")).unwrap_or(true);
+        // Who has ended and was not waited for yet by init is not there any more.
+        let there = |id: &&u32| {
+            let stat = fs::read_to_string(format!("/proc/{id}/stat")).unwrap_or_default();
+            stat.rsplit_once(") ").is_some_and(|(_, rest)| !rest.starts_with('Z'))
+        };
         left.extend(self.children.iter().filter(there).map(|id| format!("process {id}")));
         left
     }
