@@ -28,7 +28,9 @@ use abi::DbufId;
 use abi::ring::{Geometry, PAGE, Record, reader, writer};
 use segment::Segment;
 use std::fmt;
+use std::fs::File;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::fs::FileExt as _;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use sys::doorbell::Doorbell;
 use sys::memory::{Memfd, Seals};
@@ -354,12 +356,14 @@ impl Files {
     }
 }
 
-/// The file that tells the geometry, for ever.
+/// The file that tells the geometry, for ever. It is written without a mapping: a process that is
+/// forked at this moment would have a copy of that until it runs another program, and as long as
+/// there is one that writes nothing can be frozen.
 fn sealed(geometry: &Geometry) -> sys::Result<Memfd> {
-    let plan = Memfd::create("streamline-geometry", PAGE)?;
-    let region = Region::mapped(plan.map()?);
-    crate::foreign::copy_in(region.words(), 0, geometry.as_bytes());
-    drop(region);
+    let plan = File::from(OwnedFd::from(Memfd::create("streamline-geometry", PAGE)?));
+    plan.write_all_at(geometry.as_bytes(), 0)
+        .map_err(|why| sys::Error::new("pwrite", "a geometry", why.raw_os_error().unwrap_or(0)))?;
+    let plan = Memfd::from_fd(OwnedFd::from(plan))?;
     plan.seal(Seals::FROZEN)?;
     Ok(plan)
 }

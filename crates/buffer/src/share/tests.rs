@@ -124,7 +124,7 @@ fn an_offer_that_lacks_anything_is_refused() {
         assert!(matches!(refused, Err(Refusal::Geometry(_))), "{refused:?}");
     }
     let (_, ring, cursor) = good();
-    let null = std::fs::File::open("/dev/null").unwrap();
+    let null = File::open("/dev/null").unwrap();
     assert!(matches!(look((null.into(), ring, cursor)), Err(Refusal::System(_))));
     assert_eq!(Offer::from_descriptors(Vec::new()).map(drop), Err(Refusal::Descriptors(0)));
 }
