@@ -109,6 +109,8 @@ fn tell(message: &[u8]) {
 /// bytes of address space it may use besides what it uses now.
 pub fn confine(memory: u64) -> Result<Landlock> {
     give_up_rights()?;
+    // Who becomes another user is told of no parent's death any more (prctl(2)).
+    end_with_parent()?;
     rustix::thread::set_no_new_privs(true).named("prctl", "PR_SET_NO_NEW_PRIVS")?;
     let hidden = DumpableBehavior::NotDumpable;
     rustix::process::set_dumpable_behavior(hidden).named("prctl", "PR_SET_DUMPABLE")?;

@@ -141,9 +141,8 @@ impl Watch {
             self.end(format!("did not get on for {seconds} s of processor time, and was ended"));
             return;
         }
-        // Who sleeps for room does not sleep for good.
+        // Who sleeps for room does not sleep for good; whoever knows of room counts the time.
         if !has_room {
-            last.asleep = None;
             return;
         }
         let since = *last.asleep.get_or_insert_with(Instant::now);
