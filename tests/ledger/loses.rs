@@ -7,10 +7,17 @@
 #[expect(dead_code, reason = "hostile input uses the rest")]
 mod line;
 
-use engine::build::Settings;
-use engine::ledger::EdgeKind;
+use engine::build::{Path, Settings, build_at};
+use engine::catalogue::House;
+use engine::kernel::point::Points;
+use engine::ledger::{EdgeKind, Imbalance};
+use engine::live::Live;
+use engine::run::{Until, run};
 use line::Line;
 use std::process::Command;
+use sys::packet::{Qdisc, Sender};
+use testkit::net::{CLIENT_DEVICE, Cable, Pair, SERVER_DEVICE, counters, until};
+use testkit::{Frame, need};
 
 /// What the engine reads: the kind of edge that loses a block.
 const LOSE: &str = "STREAMLINE_LOSE";
@@ -36,14 +43,69 @@ fn the_ledger_finds_what_was_lost() {
     assert!(outcome.failures.is_empty(), "{:?}", outcome.failures);
     let present = |kind| outcome.ledger.edges.iter().any(|edge| edge.kind == kind);
     assert!(kinds.into_iter().all(present), "all kinds of edges are in the line");
-    let found = outcome.ledger.imbalances();
+    assert_found(&outcome.ledger.imbalances(), &lost, &lost);
+}
+
+/// One block is missing on this kind of edge, if any was lost.
+fn assert_found(found: &[Imbalance], lost: &str, kind: &str) {
     if lost == "nothing" {
         assert_eq!(found, []);
         return;
     }
     assert_eq!(found.len(), 1, "{found:?}");
-    assert!(found[0].place.ends_with(&format!("({lost})")), "{}", found[0]);
+    assert!(found[0].place.ends_with(&format!("({kind})")), "{}", found[0]);
     assert_eq!(found[0].left - found[0].right, 1, "{}", found[0]);
+}
+
+/// Runs in processes of its own, as above; the line begins in the kernel.
+#[test]
+#[ignore = "asks the environment what to lose"]
+fn the_ledger_finds_what_was_lost_on_the_way_out_of_the_kernel() {
+    const FRAMES: u64 = 300;
+    let lost = std::env::var(LOSE).expect("what to lose");
+    let pair = Pair::new(Cable { addresses: false, ..Cable::default() }).expect("a cable");
+    let text = format!("rx {SERVER_DEVICE} | udp | dport |53 pcap /dev/null");
+    let points = Points::default();
+    let paths = pair.server.enter(|| {
+        let (graph, mistakes) = pipeline::read(&text, &House);
+        assert!(mistakes.is_empty(), "{}", pipeline::render(&text, &mistakes, false));
+        let plan = pipeline::plan::plan(graph, &House, &engine::machine::look()).expect("a plan");
+        assert!(!plan.programs.is_empty(), "{plan:?}");
+        build_at(&plan, Settings::default(), &points).expect("paths")
+    });
+    let lives: Vec<Live> = paths.iter().map(Path::live).collect();
+    let thread = std::thread::spawn(|| run(paths, Until::default()).expect("a run"));
+    let came = || counters(&pair.server, SERVER_DEVICE).expect("the device is there").received;
+    let before = came();
+    let frame = Frame::ethernet().ipv4("198.18.0.1", "198.19.0.1").udp(4000, 53, &[7; 30]);
+    let mut rest = vec![frame.as_slice(); usize::try_from(FRAMES).expect("few")];
+    pair.client.enter(|| {
+        let links = sys::net::Links::open().expect("links");
+        let index = links.named(CLIENT_DEVICE).expect("the device").index;
+        let mut sender = Sender::open(index, Qdisc::Through).expect("root may send");
+        until("all frames are sent", || {
+            let sent = sender.send(&rest).frames;
+            rest.drain(..sent);
+            rest.is_empty()
+        });
+    });
+    until("they have come", || came() >= before + FRAMES);
+    lives.iter().for_each(Live::stop);
+    let outcome = thread.join().expect("a run");
+    assert!(outcome.failures.is_empty(), "{:?}", outcome.failures);
+    let put: u64 = outcome.ledger.edges.iter().map(|edge| edge.put.blocks).max().unwrap_or(0);
+    assert!(put >= FRAMES, "{:?}", outcome.ledger);
+    assert_found(&outcome.ledger.imbalances(), &lost, "ring");
+}
+
+#[test]
+fn the_ledger_finds_a_block_lost_on_the_way_out_of_the_kernel() {
+    if need::bpf().is_none() {
+        return;
+    }
+    for lost in ["kernel ring", "nothing"] {
+        again("the_ledger_finds_what_was_lost_on_the_way_out_of_the_kernel", lost);
+    }
 }
 
 #[test]
@@ -51,10 +113,15 @@ fn the_ledger_finds_a_block_lost_on_every_kind_of_edge() {
     use EdgeKind::{Back, Call, Deal, Join, Ring};
     let kinds = [Call, Ring, Back, Deal, Join].map(EdgeKind::name);
     for lost in kinds.into_iter().chain(["nothing"]) {
-        let mut test = Command::new(std::env::current_exe().expect("this program"));
-        test.args(["--exact", "--ignored", "the_ledger_finds_what_was_lost"]).env(LOSE, lost);
-        let output = test.output().expect("this program again");
-        let told = String::from_utf8_lossy(&output.stdout);
-        assert!(output.status.success() && told.contains("1 passed"), "{lost}: {told}");
+        again("the_ledger_finds_what_was_lost", lost);
     }
+}
+
+/// Runs one of the tests above in a process that loses this.
+fn again(test: &str, lost: &str) {
+    let mut command = Command::new(std::env::current_exe().expect("this program"));
+    command.args(["--exact", "--ignored", test]).env(LOSE, lost);
+    let output = command.output().expect("this program again");
+    let told = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success() && told.contains("1 passed"), "{lost}: {told}");
 }

@@ -303,3 +303,15 @@ pub(crate) fn loses_here(kind: EdgeKind, put: Amount) -> bool {
     let wanted = std::env::var("STREAMLINE_LOSE").is_ok_and(|name| name == kind.name());
     wanted && put.blocks > 0 && !LOST.swap(true, Ordering::Relaxed)
 }
+
+/// The same for the ways out of the kernel, which `STREAMLINE_LOSE` calls `kernel ring`.
+#[cfg(not(feature = "lose"))]
+pub(crate) const fn loses_of_kernel() -> bool {
+    false
+}
+
+/// See above.
+#[cfg(feature = "lose")]
+pub(crate) fn loses_of_kernel() -> bool {
+    std::env::var("STREAMLINE_LOSE").is_ok_and(|name| name == "kernel ring")
+}

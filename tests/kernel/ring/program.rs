@@ -25,7 +25,7 @@ pub(crate) fn load(rings: &Rings, ring: &RingBuffer, bell: Bell) -> Program {
         bell,
         sent: false,
     };
-    let hand = Hand { number: 0, reader: 0, edge: 7 };
+    let hand = Hand { number: 0, reader: 0, edge: 7, failed: None };
     let made = tap(
         Place::Tc,
         &layout,

@@ -162,6 +162,7 @@ impl Builder {
             self.asm.push(Insn::exit());
             self.asm.bind(failed);
             self.add_one(R9, at::FAILED);
+            self.count_failed(take.desk(), at::CHOSEN, hands);
         }
         self.asm.bind(drop);
         self.asm.push(Insn::mov(R0, DROP));

@@ -170,12 +170,13 @@ impl Emission<'_> {
     }
 
     fn hand(&self, number: usize) -> Hand {
+        let failed = Some(self.joint.tally(Tally::Failed(number)));
         let out = &self.joint.hands[number];
         let reader = u8::try_from(out.own).unwrap_or(u8::MAX);
         let first = u16::try_from(out.line * HANDED_MAX as usize).unwrap_or(u16::MAX);
         let edge = self.members[out.line].tree.hands[out.own].edge;
         let number = first.saturating_add(reader.into());
-        Hand { number, reader, edge: u32::try_from(edge).unwrap_or(u32::MAX) }
+        Hand { number, reader, edge: u32::try_from(edge).unwrap_or(u32::MAX), failed }
     }
 
     /// Sends a block on its ways, and then to `done`: `on` is what is known of it, its class

@@ -95,8 +95,6 @@ pub struct Ended {
     pub(super) counted: Counted,
     /// What its filters have kept, by step.
     pub(super) states: HashMap<usize, Vec<u8>>,
-    /// Frames that could not be copied for it.
-    pub(super) failed: u64,
     /// How often its bell was rung.
     pub(super) bells: u64,
     /// Packets of its user's sockets that came while too many were under way.
@@ -303,7 +301,7 @@ impl Layout {
 }
 
 /// The names of what is counted in a text, in order.
-const COUNTS: [&str; 4] = ["entered", "passed", "unselected", "handed"];
+const COUNTS: [&str; 5] = ["entered", "passed", "unselected", "handed", "failed"];
 
 impl Ended {
     /// Of a line of which nobody says any more what it has counted: whoever ran it has ended.
@@ -346,19 +344,20 @@ impl Ended {
         }
         let unselected = vec![Amount::default(); passed.len()];
         let (ran, reasons) = (passed[0], HashMap::new());
-        let counted = Counted { ran, entered, passed, unselected, handed, reasons };
+        let failed = Vec::new();
+        let counted = Counted { ran, entered, passed, unselected, handed, failed, reasons };
         Self { counted, lost: true, ..Self::default() }
     }
 
     /// As text, a line for each thing.
     #[must_use]
     pub fn text(&self) -> String {
-        let Counted { ran, entered, passed, unselected, handed, reasons } = &self.counted;
-        let mut text = format!("failed {}\nran {} {}\n", self.failed, ran.blocks, ran.bytes);
+        let Counted { ran, entered, passed, unselected, handed, failed, reasons } = &self.counted;
+        let mut text = format!("ran {} {}\n", ran.blocks, ran.bytes);
         let _ = writeln!(text, "bells {}\nbusy {}", self.bells, self.busy);
         let _ = writeln!(text, "measured {} {}", self.measured.0, self.measured.1);
         // Writing to a text does not fail.
-        for (name, amounts) in COUNTS.iter().zip([entered, passed, unselected, handed]) {
+        for (name, amounts) in COUNTS.iter().zip([entered, passed, unselected, handed, failed]) {
             text.push_str(name);
             for Amount { blocks, bytes } in amounts {
                 let _ = write!(text, " {blocks} {bytes}");
@@ -386,7 +385,6 @@ impl Ended {
             let (name, rest) = line.split_once(' ').unwrap_or((line, ""));
             let counted = &mut ended.counted;
             match name {
-                "failed" => ended.failed = rest.parse().ok()?,
                 "bells" => ended.bells = rest.parse().ok()?,
                 "busy" => ended.busy = rest.parse().ok()?,
                 "measured" => {
@@ -398,6 +396,7 @@ impl Ended {
                 "passed" => counted.passed = amounts(rest)?,
                 "unselected" => counted.unselected = amounts(rest)?,
                 "handed" => counted.handed = amounts(rest)?,
+                "failed" => counted.failed = amounts(rest)?,
                 "reason" => {
                     let (step, rest) = rest.split_once(' ')?;
                     let (count, name) = rest.split_once(' ')?;
@@ -446,18 +445,11 @@ mod tests {
             passed: vec![amount(5, u64::MAX)],
             unselected: Vec::new(),
             handed: vec![amount(1, 2); 31],
+            failed: vec![amount(0, 0), amount(1, 64)],
             reasons: HashMap::from([((1, "not udp".to_owned()), 9)]),
         };
         let states = HashMap::from([(0, vec![0, 255, 16]), (3, Vec::new())]);
-        let ended = Ended {
-            counted,
-            states,
-            failed: 3,
-            bells: 2,
-            busy: 4,
-            measured: (9, 900),
-            lost: false,
-        };
+        let ended = Ended { counted, states, bells: 2, busy: 4, measured: (9, 900), lost: false };
         assert_eq!(Ended::from_text(&ended.text()), Some(ended));
         for wrong in ["failed x", "ran", "handed 1", "state 1 0", "state 1 zz", "reason 1 2", "?"] {
             assert_eq!(Ended::from_text(wrong), None, "{wrong}");

@@ -86,6 +86,8 @@ pub(super) enum Tally {
     Unselected(usize),
     /// Blocks that took a way out.
     Handed(usize),
+    /// Those of them that could not be copied.
+    Failed(usize),
 }
 
 /// What a line has counted in the kernel, by the numbers of its own tree.
@@ -101,6 +103,8 @@ pub(crate) struct Counted {
     pub(crate) unselected: Vec<Amount>,
     /// What took each way out.
     pub(crate) handed: Vec<Amount>,
+    /// What of that could not be copied.
+    pub(crate) failed: Vec<Amount>,
     /// Why a step has not answered.
     pub(crate) reasons: HashMap<(usize, String), u64>,
 }
@@ -177,13 +181,14 @@ impl Joint {
             Tally::Passed(fork) => 1 + steps + fork,
             Tally::Unselected(fork) => 1 + steps + forks + fork,
             Tally::Handed(hand) => 1 + steps + 2 * forks + hand,
+            Tally::Failed(hand) => 1 + steps + 2 * forks + self.hands.len() + hand,
         };
         u16::try_from(number).unwrap_or(u16::MAX)
     }
 
     /// How many there are.
     pub(super) fn tallies(&self) -> usize {
-        1 + self.steps.len() + 2 * self.forks.len() + self.hands.len()
+        1 + self.steps.len() + 2 * (self.forks.len() + self.hands.len())
     }
 
     /// The steps that follow one, or the source, and the classes that lead to each.
@@ -266,6 +271,7 @@ impl Joint {
             passed: places().map(passed).collect(),
             unselected: places().map(unselected).collect(),
             handed: own.hands.iter().map(|hand| read(Tally::Handed(*hand))).collect(),
+            failed: own.hands.iter().map(|hand| read(Tally::Failed(*hand))).collect(),
             reasons: HashMap::new(),
         }
     }
@@ -287,6 +293,7 @@ impl Counted {
             (&mut self.passed, &more.passed),
             (&mut self.unselected, &more.unselected),
             (&mut self.handed, &more.handed),
+            (&mut self.failed, &more.failed),
         ] {
             to.resize(from.len().max(to.len()), Amount::default());
             to.iter_mut().zip(from).for_each(|(to, from)| add(to, *from));

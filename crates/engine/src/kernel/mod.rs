@@ -28,6 +28,7 @@ pub(crate) use told::Told;
 
 use crate::build::BuildError;
 use crate::build::running::Ids;
+use crate::ledger::loses_of_kernel;
 use ebpf::emit::own;
 use ebpf::emit::tap::{self, Bell};
 use endpoint::source::kernel::place::{Closed, Place};
@@ -300,6 +301,7 @@ impl<'p> Wanted<'p> {
             edges: edges.collect(),
             origin: self.origin,
             wait_ns: self.planned.ring.signal_ns.min(WAIT_MAX),
+            loses: loses_of_kernel(),
         });
         (held, Box::new(gives))
     }

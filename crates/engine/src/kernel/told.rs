@@ -27,8 +27,6 @@ pub(crate) struct Told {
     pub(crate) sources: Vec<(String, Seen)>,
     /// What went where.
     pub(crate) edges: Vec<Edge>,
-    /// Frames that could not be copied.
-    pub(crate) failed: u64,
 }
 
 /// What a program in the kernel did as a whole, for a line.
@@ -119,7 +117,7 @@ impl Era {
                 nodes.push(self.node(number, *id, ended));
             }
         }
-        let mut told = Told { failed: ended.failed, ..Told::default() };
+        let mut told = Told::default();
         self.calls(ended, &mut told);
         let taken = self.taken.clone().unwrap_or_else(|| self.taken_by(process));
         self.ways_out(ended, taken, &mut told);
@@ -235,11 +233,11 @@ impl Era {
     /// The edges out of the program: counted by it, and by the process.
     fn ways_out(&self, ended: &Ended, taken: Taken, told: &mut Told) {
         let Taken { arrived, dropped } = taken;
-        let mut failed = told.failed;
         // Of frames that found no room the kernel counts how many there were, and not over which
-        // edges each was to go.
+        // edges each was to go: where there is one, all of them.
         let full = dropped.iter().filter(|(place, _)| *place == RING);
         let full: u64 = full.filter_map(|(_, blocks)| *blocks).sum();
+        let used = ended.counted.handed.iter().filter(|amount| amount.blocks > 0).count();
         for (number, hand) in self.tree.hands.iter().enumerate() {
             let put = of(&ended.counted.handed, number);
             let is_unsure = matches!(hand.which, Which::Unsure);
@@ -250,17 +248,20 @@ impl Era {
                 arrived.get(number).copied().unwrap_or_default();
             let from = era_name(self, self.graph.edges[hand.edge].from);
             let ends = (from, era_name(self, hand.to));
-            let number = self.ids.edges[hand.edge];
-            let mut edge = plain(ends, (number, EdgeKind::Ring), (put, taken));
-            let here = taken.blocks + lapped + unread;
-            let ring = put.blocks.saturating_sub(here).min(full);
-            let lost = put.blocks.saturating_sub(here + ring).min(failed);
-            failed -= lost;
-            let why =
-                [(LAPPED, lapped), (RING, ring), (endpoint::UNREAD, unread), (NOT_COPIED, lost)];
-            let why = why.into_iter().filter(|(_, blocks)| *blocks > 0);
+            let planned = self.ids.edges[hand.edge];
+            let mut edge = plain(ends, (planned, EdgeKind::Ring), (put, taken));
+            let failed = of(&ended.counted.failed, number);
+            let here = taken.blocks + lapped + unread + failed.blocks;
+            let ring = match used {
+                1 if put.blocks > 0 => full,
+                _ => put.blocks.saturating_sub(here).min(full),
+            };
             // Nobody counts the bytes of what did not come.
-            edge.dropped = why.map(|(why, blocks)| (why, Amount { blocks, bytes: 0 })).collect();
+            let blocks = |blocks| Amount { blocks, bytes: 0 };
+            let unread = blocks(unread);
+            let why = [(LAPPED, blocks(lapped)), (RING, blocks(ring)), (endpoint::UNREAD, unread)];
+            let why = why.into_iter().chain([(NOT_COPIED, failed)]);
+            edge.dropped = why.filter(|(_, amount)| amount.blocks > 0).collect();
             told.edges.push(edge);
         }
     }
