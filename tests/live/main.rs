@@ -41,6 +41,7 @@ mod observer;
 mod overload;
 mod own;
 mod privilege;
+mod redirect;
 mod rights;
 mod segment;
 mod send;

@@ -130,7 +130,7 @@ impl Shut {
             Some(Capabilities::SYS_ADMIN) => Door::NameSpaces,
             Some(Capabilities::BPF) => Door::Programs,
             // Some refusals do not look like one.
-            _ if ["rx", "tx"].contains(&name) && call != "enter" => Door::Packets,
+            _ if ["rx", "tx", "redirect"].contains(&name) && call != "enter" => Door::Packets,
             _ => return None,
         };
         let tried = match door {

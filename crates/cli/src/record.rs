@@ -147,12 +147,10 @@ fn tell_beginning(record: &Record, plan: &Plan, given: &RunArguments) {
         terminal::note("programs are not run again: what they wrote is in the record");
     }
     let sends = |name: &str| used().any(|used| used.description.name == name);
-    if plan
-        .graph
-        .ids()
-        .any(|(id, node)| node.name() == "tx" && plan.graph.outputs(id).next().is_none())
-    {
-        terminal::note("nothing is sent: `tx` only counts");
+    if plan.graph.ids().any(|(id, node)| {
+        ["tx", "redirect"].contains(&node.name()) && plan.graph.outputs(id).next().is_none()
+    }) {
+        terminal::note("nothing is sent: `tx` and `redirect` only count");
     }
     let zone = engine::record::zone();
     if sends("weblog") && record.head.zone != zone {

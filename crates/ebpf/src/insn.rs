@@ -258,8 +258,12 @@ pub enum Helper {
     L4ChecksumReplace = 11,
     /// (ctx, prog array, index): returns only on failure
     TailCall = 12,
+    /// (ctx, interface, flags) → 0 or an error, of a copy; ends all packet pointers
+    CloneRedirect = 13,
     /// (ctx) → 0 or an error; ends all packet pointers
     SkbVlanPop = 19,
+    /// (interface, flags) → where the frame goes
+    Redirect = 23,
     /// (ctx, offset, to, length) → 0 or an error
     SkbLoadBytes = 26,
     /// (ctx, length) → 0 or an error; ends all packet pointers
@@ -285,7 +289,7 @@ pub enum Helper {
 }
 
 impl Helper {
-    const ALL: [(Self, &str); 19] = [
+    const ALL: [(Self, &str); 21] = [
         (Self::MapLookup, "map_lookup_elem"),
         (Self::KtimeNs, "ktime_get_ns"),
         (Self::CpuId, "get_smp_processor_id"),
@@ -293,7 +297,9 @@ impl Helper {
         (Self::L3ChecksumReplace, "l3_csum_replace"),
         (Self::L4ChecksumReplace, "l4_csum_replace"),
         (Self::TailCall, "tail_call"),
+        (Self::CloneRedirect, "clone_redirect"),
         (Self::SkbVlanPop, "skb_vlan_pop"),
+        (Self::Redirect, "redirect"),
         (Self::SkbLoadBytes, "skb_load_bytes"),
         (Self::SkbPullData, "skb_pull_data"),
         (Self::XdpAdjustHead, "xdp_adjust_head"),

@@ -1,7 +1,7 @@
 //! The only list of sources and sinks: one line each, in the order in which help prints them.
 
 use crate::process;
-use crate::sink::{discard, drop, files, freeze, json, pcap, print, tx, weblog};
+use crate::sink::{discard, drop, files, freeze, json, pcap, print, redirect, tx, weblog};
 use crate::source::{generate, inject, read, replay, rx};
 use crate::{ProcessEntry, SinkEntry, SourceEntry};
 
@@ -18,6 +18,7 @@ pub const SINKS: &[SinkEntry] = &[
     freeze::ENTRY,
     weblog::ENTRY,
     tx::ENTRY,
+    redirect::ENTRY,
     discard::ENTRY,
     drop::ENTRY,
 ];

@@ -32,7 +32,7 @@ pub(super) fn print(given: &LineArguments) -> Status {
 /// Whether a line opens packet sockets.
 fn is_live(graph: &Graph) -> bool {
     let names = graph.ids().filter_map(|(_, node)| Some(node.filter()?.description.name));
-    names.into_iter().any(|name| ["rx", "tx"].contains(&name))
+    names.into_iter().any(|name| ["rx", "tx", "redirect"].contains(&name))
 }
 
 /// The name space that a line wants to enter.

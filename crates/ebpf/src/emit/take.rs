@@ -9,7 +9,10 @@
 //! what stands in the frame is never that of another frame.
 //!
 //! Maps that somebody else made: in the code their numbers are, behind those of the program's own
-//! maps, memory for counting (as that of a tap), nothing, sockets by queue, interfaces by number.
+//! maps, memory for counting (as that of a tap), nothing, sockets by queue.
+//!
+//! A frame leaves by the number of its interface, not by a map of interfaces: a program that asks
+//! its driver for tags may use none.
 
 use super::build::{Builder, xdp};
 use super::ending::{Ending, Kept, made};
@@ -81,18 +84,16 @@ pub fn take(
     made(target, Ending::Take(*take), body, unsure)
 }
 
-/// Numbers of maps that somebody else made.
+/// The number of a map that somebody else made.
 const SOCKETS: u32 = GIVEN + 2;
-const DEVICES: u32 = GIVEN + 3;
 
 /// What becomes of a frame.
 const DROP: i32 = 1;
 const REDIRECT: i32 = 4;
 
 impl Scope<'_, '_> {
-    /// Has the frame sent out by the interface that stands at this key of the given map. It goes
-    /// nowhere else.
-    pub fn send_out(&mut self, key: u16) {
+    /// Has the frame sent out by the interface of this number. It goes nowhere else.
+    pub fn send_out(&mut self, interface: u32) {
         let target = self.builder().target;
         if target.place != Place::Xdp || !target.takes {
             let why = "only a frame that was taken leaves by another interface (`take`)";
@@ -101,7 +102,7 @@ impl Scope<'_, '_> {
         let b = self.builder();
         b.find_region();
         b.sends = true;
-        b.asm.push(Insn::store(Size::W, R9, at::DEVICE, i32::from(key) + 1));
+        b.asm.push(Insn::store(Size::W, R9, at::DEVICE, interface.cast_signed()));
     }
 }
 
@@ -148,7 +149,7 @@ impl Builder {
         let (drop, failed) = (self.asm.label(), self.asm.label());
         self.find_region();
         if self.sends {
-            self.send(drop);
+            self.send();
         }
         if !hands.is_empty() {
             self.asm.push(Insn::load(Size::DW, R1, R9, at::CHOSEN));
@@ -170,19 +171,13 @@ impl Builder {
     }
 
     /// Sends the frame out by the interface that the body named, if it did.
-    fn send(&mut self, drop: crate::asm::Label) {
-        let (here, none) = (self.asm.label(), self.asm.label());
-        self.asm.push(Insn::load(Size::W, R2, R9, at::DEVICE));
-        self.asm.jump_if(Cond::Eq, R2, 0, here);
-        self.asm.push(Insn::alu(Alu::Sub, R2, 1));
-        self.asm.push_wide(Insn::load_map(R1, DEVICES));
-        self.asm.push(Insn::mov(R3, DROP));
-        self.asm.push(Insn::call(Helper::RedirectMap));
-        self.asm.jump_if(Cond::Ne, R0, REDIRECT, none);
+    fn send(&mut self) {
+        let here = self.asm.label();
+        self.asm.push(Insn::load(Size::W, R1, R9, at::DEVICE));
+        self.asm.jump_if(Cond::Eq, R1, 0, here);
+        self.asm.push(Insn::mov(R2, 0));
+        self.asm.push(Insn::call(Helper::Redirect));
         self.asm.push(Insn::exit());
-        self.asm.bind(none);
-        self.add_one(R9, at::NOT_SENT);
-        self.asm.jump(drop);
         self.asm.bind(here);
     }
 

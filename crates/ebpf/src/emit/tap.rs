@@ -54,10 +54,8 @@ pub mod at {
     pub const BELLS_FAILED: i16 = CHOSEN + 48;
     /// What each of those to whom the frame goes shall see of it: 16 bytes each.
     pub const HANDED: i16 = CHOSEN + 64;
-    /// Four bytes: by which interface a taken frame goes out, one more than its key; 0: by none.
+    /// Four bytes: the number of the interface by which a taken frame goes out; 0: by none.
     pub const DEVICE: i16 = CHOSEN + 56;
-    /// Frames that were to go out by an interface, and did not.
-    pub const NOT_SENT: i16 = BELLS;
     /// Tallies: blocks and bytes, eight each.
     pub const TALLIES: i16 = HANDED + 16 * super::HANDED_MAX as i16;
     /// The end of the page.
@@ -155,6 +153,20 @@ pub struct Joint {
     pub desk: Desk,
     /// Whose frames are copied to which memory.
     pub owners: Vec<Owner>,
+    /// By which interfaces a copy of a frame may leave.
+    pub leads: Vec<Lead>,
+}
+
+/// An interface by which frames leave: which ones, a mark says that the body sets
+/// ([`Scope::mark`]).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Lead {
+    /// The number of the interface, in the name space of that where the program stands.
+    pub interface: u32,
+    /// The number of the mark, which is clear when a frame comes.
+    pub mark: u16,
+    /// The tally of those that were refused.
+    pub failed: u16,
 }
 
 /// Where a program notes what it has found out about a frame, and tallies; in bytes from the
@@ -255,8 +267,17 @@ impl Desk {
         self.tallies.cast_unsigned() as u32 + 16 * number as u32
     }
 
+    /// The same, if there is room for it.
+    pub(super) fn tally_at(&self, number: u16) -> Option<i16> {
+        (number < self.tallies_max).then(|| self.tallies + 16 * number.cast_signed())
+    }
+
     fn word(&self, number: u16) -> i16 {
         self.chosen + 8 * number.cast_signed()
+    }
+
+    fn mark(&self, number: u16) -> i16 {
+        self.marks + 8 * number.cast_signed()
     }
 
     fn handed(&self, number: u16) -> i16 {
@@ -290,7 +311,7 @@ impl From<&Tap> for Joint {
         let outlet = Outlet { map: 0, bell_map: 1, stride, pointers_at, pointers, bell };
         let owner = Owner { map: 0, stride, records_at, bytes, record_max, outlets: vec![outlet] };
         let desk = Desk { stride, ..Desk::PLAIN };
-        Self { cpus, sent, own: None, desk, owners: vec![owner] }
+        Self { cpus, sent, own: None, desk, owners: vec![owner], leads: Vec::new() }
     }
 }
 
@@ -500,6 +521,11 @@ impl Builder {
         for outlet in 0..desk.outlets {
             self.asm.push(Insn::store(Size::DW, R9, desk.word(outlet), 0));
         }
+        if let Ending::Tap(joint) = ending {
+            for lead in joint.leads.iter().filter(|lead| lead.mark < desk.marks_max) {
+                self.asm.push(Insn::store(Size::DW, R9, desk.mark(lead.mark), 0));
+            }
+        }
         if matches!(ending, Ending::Take(_)) {
             self.asm.push(Insn::store(Size::W, R9, at::DEVICE, 0));
         }
@@ -534,7 +560,7 @@ impl Builder {
             self.refuse(Unfit::new("there is no room for more marks"));
             return None;
         }
-        Some(desk.marks + 8 * number.cast_signed())
+        Some(desk.mark(number))
     }
 
     pub(super) fn add_one(&mut self, region: Reg, word: i16) {

@@ -1,21 +1,32 @@
 //! Sinks whose blocks ended in the kernel: only the ledger asks them.
 
 use super::drop::{self, DROP};
+use super::redirect::{self, REDIRECT};
 use crate::{Failure, Sink};
 use filter::{Amount, Batch, Description, Report, Time};
 
-/// The sink of this description, once it has taken so much elsewhere.
+/// The sink of this description, once it has taken so much elsewhere, of which so many blocks were
+/// refused.
 #[must_use]
-pub fn ended(description: &Description, taken: Amount) -> (Box<dyn Sink>, Report) {
+pub fn ended(description: &Description, taken: Amount, refused: u64) -> (Box<dyn Sink>, Report) {
     if description.name == DROP.name {
         return (drop::having(taken), Report::default());
     }
-    let rows = [("blocks", taken.blocks), ("bytes", taken.bytes)];
+    let leads = description.name == REDIRECT.name;
+    let (written, dropped) = match leads {
+        true => redirect::having(taken, refused),
+        false => (taken, Vec::new()),
+    };
+    let first = if leads { "sent by the kernel" } else { "blocks" };
+    let rows = [(first, written.blocks), ("bytes", written.bytes)];
     let rows = rows.map(|(name, value)| (name.to_owned(), value)).to_vec();
-    (Box::new(Ended(taken)), Report { rows })
+    (Box::new(Ended { written, dropped }), Report { rows })
 }
 
-struct Ended(Amount);
+struct Ended {
+    written: Amount,
+    dropped: Vec<(&'static str, Amount)>,
+}
 
 impl Sink for Ended {
     fn take(&mut self, _: &Batch<'_>, _: Time) -> Result<(), Failure> {
@@ -27,7 +38,11 @@ impl Sink for Ended {
     }
 
     fn written(&self) -> Option<Amount> {
-        Some(self.0)
+        Some(self.written)
+    }
+
+    fn dropped(&self) -> Vec<(&'static str, Amount)> {
+        self.dropped.clone()
     }
 }
 
@@ -39,11 +54,15 @@ mod tests {
     #[test]
     fn what_was_dropped_elsewhere_is_dropped_and_the_rest_is_written() {
         let taken = Amount { blocks: 3, bytes: 5 };
-        let (sink, report) = ended(&DROP, taken);
+        let (sink, report) = ended(&DROP, taken, 0);
         assert_eq!(sink.dropped(), [("by request", taken)]);
         assert_eq!((sink.written(), report.rows.len()), (Some(Amount::default()), 0));
-        let (sink, report) = ended(&DISCARD, taken);
+        let (sink, report) = ended(&DISCARD, taken, 0);
         assert_eq!((sink.written(), sink.dropped().len()), (Some(taken), 0));
         assert_eq!(report.rows, [("blocks".to_owned(), 3), ("bytes".to_owned(), 5)]);
+        let (sink, report) = ended(&REDIRECT, taken, 2);
+        assert_eq!(sink.written().map(|sent| sent.blocks), Some(1));
+        assert_eq!(sink.dropped(), [("refused by the kernel", Amount { blocks: 2, bytes: 0 })]);
+        assert_eq!(report.rows.first(), Some(&("sent by the kernel".to_owned(), 1)));
     }
 }

@@ -12,6 +12,7 @@ pub mod freeze;
 pub mod json;
 pub mod pcap;
 pub mod print;
+pub mod redirect;
 pub mod tx;
 pub mod weblog;
 

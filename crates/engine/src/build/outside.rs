@@ -96,7 +96,7 @@ impl Outside<'_> {
             lent,
             steps: &self.extras.steps,
         };
-        let silent = self.extras.silent || self.is_played() && used.description.name == "tx";
+        let silent = self.extras.silent || self.is_played() && is_sending(used.description.name);
         let name = if silent { "discard" } else { used.description.name };
         let own = self.settings.sinks.iter().find(|entry| entry.description.name == name);
         self.extras.steps.take(Makes::Descriptor, name)?;
@@ -168,4 +168,9 @@ fn missing(what: &str, name: &str) -> BuildError {
 
 fn at(node: NodeId) -> impl Fn(Failure) -> BuildError {
     move |failure| BuildError::Outside { node, failure }
+}
+
+/// Whether a sink sends frames into a network: what a record is played to does not.
+fn is_sending(name: &str) -> bool {
+    [endpoint::sink::tx::TX.name, endpoint::sink::redirect::REDIRECT.name].contains(&name)
 }

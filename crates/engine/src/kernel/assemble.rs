@@ -31,8 +31,9 @@ pub(super) struct Assembled {
 pub(super) enum Layout<'l> {
     /// It copies them into these rings, and lets them by.
     Watches(&'l tap::Joint),
-    /// It leads them to a socket, and nobody else gets them.
-    Takes(&'l Take),
+    /// It leads them to a socket, or out by the interfaces of these steps, and nobody else gets
+    /// them.
+    Takes(&'l Take, &'l [(usize, u32)]),
 }
 
 /// Why lines cannot be a program: the line and the node at fault, where it is one of them.
@@ -54,6 +55,10 @@ pub(super) fn assemble(
         return Err(Misfit { at: None, why });
     }
     let emission = Emission {
+        takes: match layout {
+            Layout::Watches(_) => None,
+            Layout::Takes(_, leads) => Some(leads),
+        },
         joint,
         members,
         at: Cell::new(None),
@@ -67,6 +72,8 @@ pub(super) fn assemble(
 }
 
 struct Emission<'t> {
+    /// Where frames are taken, the interfaces by which steps send them out.
+    takes: Option<&'t [(usize, u32)]>,
     joint: &'t Joint,
     members: &'t [Member<'t>],
     /// The node that was emitted last: whose fault it is.
@@ -84,7 +91,7 @@ impl Emission<'_> {
                 |s, on, done| self.body(s, on, done),
                 |s, on| self.nobody(s, on),
             ),
-            Layout::Takes(take) => take::take(
+            Layout::Takes(take, _) => take::take(
                 target,
                 take,
                 |s, on, done| self.body(s, on, done),
@@ -136,6 +143,7 @@ impl Emission<'_> {
                 let absent = |s: &mut Scope<'_, 's>| self.route(s, Some(step), none, done);
                 s.piece_or(piece, on, absent, |s| self.doubt(s, step, here, done))?
             };
+            self.lead(s, step);
             on = answer.layers;
             from = Some(step);
         }
@@ -147,6 +155,16 @@ impl Emission<'_> {
         let (line, id) = self.joint.node(self.members, step);
         let used = self.members[line].graph.node(id).filter();
         used.is_some_and(|used| used.description.kind == Kind::Editing)
+    }
+
+    /// Has a frame sent out, if that is what a step does.
+    fn lead(&self, s: &mut Scope<'_, '_>, step: usize) {
+        let Some((mark, _)) = self.joint.lead(step) else { return };
+        match self.takes.map(|leads| leads.iter().find(|(of, _)| *of == step)) {
+            None => s.mark(mark, true),
+            // One line's steps are those of the program.
+            Some(found) => found.iter().for_each(|(_, interface)| s.send_out(*interface)),
+        }
     }
 
     /// Hands over what a step is unsure of.
@@ -310,6 +328,7 @@ impl Emission<'_> {
         s.doubting(|t, _| {
             t.arm(|u, absent| {
                 let answer = u.piece(word, twin, arguments, on, absent)?;
+                self.lead(u, step);
                 self.route(u, Some(step), answer.layers, end)
             })?;
             let none = Layers { class: Value::Const(0), ..on };

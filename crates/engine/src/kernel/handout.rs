@@ -189,6 +189,14 @@ impl Points {
                        for others";
             return Err(refused(source, why.to_owned()));
         }
+        let leads = |id: &NodeId| {
+            graph.node(*id).filter().is_some_and(|used| used.description.leads.is_some())
+        };
+        if let Some(node) = part.nodes.iter().copied().find(leads) {
+            // Whoever runs it here may, and whoever asks may not (CONTRACT 25).
+            let why = "nobody has frames sent by the right of another".to_owned();
+            return Err(refused(node, why));
+        }
         let refuses = Refuses::Nothing;
         let (nodes, steps) = (&part.nodes, &self.steps);
         let asked = Asked { graph, planned, nodes, source, hardened, refuses, steps };

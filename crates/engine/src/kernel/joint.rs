@@ -29,6 +29,8 @@ pub(super) struct Joint {
     pub(super) steps: Vec<Shared>,
     pub(super) hands: Vec<Out>,
     pub(super) forks: Vec<Fork>,
+    /// The steps that send frames out by an interface.
+    pub(super) leads: Vec<usize>,
     lines: Vec<Own>,
 }
 
@@ -88,6 +90,8 @@ pub(super) enum Tally {
     Handed(usize),
     /// Those of them that could not be copied.
     Failed(usize),
+    /// Frames that the interface refused by which a step sends, by its number among those.
+    Refused(usize),
 }
 
 /// What a line has counted in the kernel, by the numbers of its own tree.
@@ -145,6 +149,9 @@ impl Joint {
             self.steps[known].lines.push(line);
             return known;
         }
+        if used(&members[line], step).is_some_and(|used| used.description.leads.is_some()) {
+            self.leads.push(self.steps.len());
+        }
         self.steps.push(Shared { from, classes: step.classes.clone(), lines: vec![line], own });
         self.steps.len() - 1
     }
@@ -174,21 +181,22 @@ impl Joint {
 
     /// The number of a tally.
     pub(super) fn tally(&self, tally: Tally) -> u16 {
-        let (steps, forks) = (self.steps.len(), self.forks.len());
+        let (steps, forks, hands) = (self.steps.len(), self.forks.len(), self.hands.len());
         let number = match tally {
             Tally::Ran => 0,
             Tally::Entered(step) => 1 + step,
             Tally::Passed(fork) => 1 + steps + fork,
             Tally::Unselected(fork) => 1 + steps + forks + fork,
             Tally::Handed(hand) => 1 + steps + 2 * forks + hand,
-            Tally::Failed(hand) => 1 + steps + 2 * forks + self.hands.len() + hand,
+            Tally::Failed(hand) => 1 + steps + 2 * forks + hands + hand,
+            Tally::Refused(lead) => 1 + steps + 2 * (forks + hands) + lead,
         };
         u16::try_from(number).unwrap_or(u16::MAX)
     }
 
     /// How many there are.
     pub(super) fn tallies(&self) -> usize {
-        1 + self.steps.len() + 2 * (self.forks.len() + self.hands.len())
+        1 + self.steps.len() + 2 * (self.forks.len() + self.hands.len()) + self.leads.len()
     }
 
     /// The steps that follow one, or the source, and the classes that lead to each.
@@ -221,6 +229,18 @@ impl Joint {
         let hands = self.hands.iter().enumerate();
         let here = hands.filter(move |(_, hand)| hand.from == Some(step));
         here.filter(|(_, hand)| matches!(hand.which, Which::Unsure)).map(|(at, _)| at)
+    }
+
+    /// The mark of a frame that a step sends out by an interface, none if it does no such thing;
+    /// and the number of the step among those that do.
+    pub(super) fn lead(&self, step: usize) -> Option<(u16, usize)> {
+        let number = self.leads.iter().position(|lead| *lead == step)?;
+        Some((u16::try_from(self.forks.len() + number).unwrap_or(u16::MAX), number))
+    }
+
+    /// How many marks there are.
+    pub(super) fn marks(&self) -> usize {
+        self.forks.len() + self.leads.len()
     }
 
     /// How lines go on from a step, or from the source.
@@ -265,6 +285,11 @@ impl Joint {
         let unselected = |at: Option<usize>| {
             fork(at).map_or_else(Amount::default, |(number, _)| read(Tally::Unselected(number)))
         };
+        let refused = self.leads.iter().enumerate().filter_map(|(number, step)| {
+            let own = self.own_step(line, *step)?;
+            let blocks = read(Tally::Refused(number)).blocks;
+            (blocks > 0).then(|| ((own, REFUSED.to_owned()), blocks))
+        });
         Counted {
             ran: read(Tally::Ran),
             entered: own.steps.iter().map(|step| read(Tally::Entered(*step))).collect(),
@@ -272,10 +297,13 @@ impl Joint {
             unselected: places().map(unselected).collect(),
             handed: own.hands.iter().map(|hand| read(Tally::Handed(*hand))).collect(),
             failed: own.hands.iter().map(|hand| read(Tally::Failed(*hand))).collect(),
-            reasons: HashMap::new(),
+            reasons: refused.collect(),
         }
     }
 }
+
+/// Why a step has not sent a frame, among the reasons that are counted.
+pub(super) const REFUSED: &str = "refused";
 
 impl Fork {
     /// Whether one edge leads on, so that what took it is counted there.
@@ -344,7 +372,9 @@ fn used<'m>(member: &Member<'m>, step: &Step) -> Option<&'m Use> {
 /// Whether two filters do the same and keep nothing by which one would notice the other.
 fn is_shared(one: &Use, other: &Use) -> bool {
     let same = std::ptr::eq(one.description, other.description);
-    same && one.arguments == other.arguments && keeps_nothing(one.description)
+    // Who sends a frame twice means two frames.
+    let plain = keeps_nothing(one.description) && one.description.leads.is_none();
+    same && one.arguments == other.arguments && plain
 }
 
 /// Whether the twin of a filter keeps nothing: sessions it leaves to the user implementation.

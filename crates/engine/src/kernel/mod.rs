@@ -42,6 +42,8 @@ use std::fmt;
 use std::sync::Arc;
 use sys::bpf::ring::place;
 use sys::bpf::{RingBuffer, Rings, Shape, Statistics};
+use sys::machine::Capabilities;
+use sys::privilege::Privilege;
 use sys::steps::Steps;
 use tree::{Step, Tree};
 
@@ -224,7 +226,7 @@ impl Kernel {
         // Costs each run of every program 70 ns, so only where it was asked for.
         let statistics = timed.then(|| Statistics::enable().ok()).flatten();
         let (standing, gives): Opened = match planned.attach.takes {
-            true => taking::build(wanted, &asked.tree(), asked.source)?,
+            true => taking::build(wanted, &asked.tree(), (asked.source, &place))?,
             false => wanted.opened(wanted.host.add(&asked)?, place.clone()),
         };
         let era = wanted.era(standing);
@@ -328,7 +330,7 @@ impl Asked<'_> {
     }
 
     /// The line as a point takes it, for this owner.
-    fn new_line(&self, owner: u32) -> Result<New, BuildError> {
+    fn new_line(&self, place: &Place, owner: u32) -> Result<New, BuildError> {
         let Self { graph, planned, source, refuses, steps, .. } = *self;
         let tree = self.tree();
         let (ways, most) = (tree.hands.len(), tap::HANDED_MAX);
@@ -341,6 +343,7 @@ impl Asked<'_> {
         if let Some(refusal) = refuses.loading(&tree, graph, source) {
             return Err(BuildError::Refused(refusal));
         }
+        let leads = leads(graph, &tree, place)?;
         let (graph, bell) = (Arc::new(graph.clone()), bell(&planned.ring, shape));
         Ok(New {
             owner,
@@ -349,6 +352,7 @@ impl Asked<'_> {
             source,
             shape,
             bell,
+            leads,
             states: Vec::new(),
             steps: steps.clone(),
         })
@@ -366,8 +370,27 @@ impl Points {
     fn add_for(&self, asked: &Asked<'_>, owner: u32) -> Result<Lent, BuildError> {
         let point = self.at(&asked.planned.attach, asked.hardened, owner);
         let point = point.map_err(|why| closed(why, asked.source))?;
-        point.add(asked.new_line(owner)?).map_err(BuildError::Refused)
+        let new = asked.new_line(point.place(), owner)?;
+        point.add(new).map_err(BuildError::Refused)
     }
+}
+
+/// The steps that send frames out, and the numbers of the interfaces by which they do.
+fn leads(graph: &Graph, tree: &Tree, place: &Place) -> Result<Vec<(usize, u32)>, BuildError> {
+    let mut found = Vec::new();
+    for (number, step) in tree.steps.iter().enumerate() {
+        let Some(node) = step.nodes.first().copied() else { continue };
+        let used = graph.node(node).filter();
+        let outlet = used.and_then(|used| Some(used.description.leads?(&used.arguments)));
+        let Some(outlet) = outlet else { continue };
+        if !Privilege::look().effective.has(Capabilities::NET_RAW) {
+            let why = "sending frames takes CAP_NET_RAW, in the kernel too".to_owned();
+            return Err(BuildError::Refused(Refusal { node, why }));
+        }
+        let index = place.outlet(&outlet.interface).map_err(|why| closed(why, node))?;
+        found.push((number, index));
+    }
+    Ok(found)
 }
 
 fn closed(why: Closed, node: NodeId) -> BuildError {

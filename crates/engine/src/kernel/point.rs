@@ -171,6 +171,10 @@ impl Points {
 }
 
 impl Point {
+    pub(crate) const fn place(&self) -> &Place {
+        &self.place
+    }
+
     /// Adds a line. If that fails, everything is as before.
     pub(crate) fn add(self: &Arc<Self>, new: New) -> Result<Lent, Refusal> {
         let source = new.source;
@@ -416,7 +420,7 @@ impl Held for Standing {
     ) -> Result<Successor, BuildError> {
         let owner = self.point.owner_of(self.number);
         let owner = owner.unwrap_or_else(|| sys::process::identity().0);
-        let new = asked.new_line(owner)?;
+        let new = asked.new_line(&self.point.place, owner)?;
         successor::prepare(self, new, stays).map_err(BuildError::Refused)
     }
 }

@@ -12,12 +12,13 @@ use super::handout::Ended;
 use super::joint::{Joint, Member};
 use super::load::{Failed, How, Loaded, load};
 use super::tree::Tree;
-use super::{Held, Opened, Refusal, Wanted};
+use super::{Held, Opened, Refusal, Wanted, leads};
 use crate::build::BuildError;
 use ebpf::Place as At;
 use ebpf::emit::Target;
 use ebpf::emit::take::{LED_MAX, Take, front};
 use ebpf::emit::tap::at;
+use endpoint::source::kernel::place::Place;
 use endpoint::source::rx::take::{self, Making, REST, WAY, WAYS_MAX};
 use filter::Amount;
 use pipeline::graph::{Graph, NodeId};
@@ -60,13 +61,15 @@ struct Parts<'p> {
     take: Take,
     desk: &'p Map,
     steps: &'p Steps,
+    /// The steps that send frames out, and the numbers of the interfaces.
+    leads: &'p [(usize, u32)],
 }
 
 /// Loads and attaches a program that takes, and opens what it hands on.
 pub(super) fn build(
     wanted: &Wanted<'_>,
     tree: &Tree,
-    source: NodeId,
+    (source, place): (NodeId, &Place),
 ) -> Result<Opened, BuildError> {
     let Wanted { graph, opening, refuses, hardened, .. } = *wanted;
     let refused = |why: String| BuildError::Refused(Refusal { node: source, why });
@@ -85,6 +88,7 @@ pub(super) fn build(
     step("a desk").map_err(|error| refused(error.to_string()))?;
     let desk = Map::array("desk", cpus.saturating_mul(stride), 1, true);
     let desk = desk.map_err(|error| refused(error.to_string()))?;
+    let leads = leads(graph, tree, place)?;
     let place_of = if hardened { Target::hardened(At::Xdp) } else { Target::from(At::Xdp) };
     let target = place_of.taking();
     let parts = Parts {
@@ -97,6 +101,7 @@ pub(super) fn build(
         take,
         desk: &desk,
         steps: opening.steps,
+        leads: &leads,
     };
     let Assembled { heads, program, .. } = parts.assembled(None).map_err(BuildError::Refused)?;
     if !program.parts.is_empty() {
@@ -138,7 +143,7 @@ impl Parts<'_> {
     fn assembled(&self, tags: Option<i32>) -> Result<Assembled, Refusal> {
         let member = Member { tree: self.tree, graph: self.graph, request: 0 };
         let take = Take { tags, ..self.take };
-        let made = assemble(self.joint, &[member], (self.target, Layout::Takes(&take)));
+        let made = assemble(self.joint, &[member], (self.target, Layout::Takes(&take, self.leads)));
         made.map_err(|Misfit { at, why }| Refusal {
             node: at.map_or(self.source, |(_, node)| node),
             why,

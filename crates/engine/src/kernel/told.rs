@@ -7,6 +7,7 @@
 //! did.
 
 use super::handout::Ended;
+use super::joint::REFUSED;
 use super::tree::{Handed, Which};
 use super::{Era, Kernel, Taken};
 use crate::build::{counts, title};
@@ -127,7 +128,7 @@ impl Era {
     /// What was lost and what came twice on the ways out of it, when it is over and so much of it
     /// has been taken.
     pub(crate) fn missing(&self, taken: &Taken) -> (u64, u64) {
-        let mut told = Told { failed: self.standing.ended().failed, ..Told::default() };
+        let mut told = Told::default();
         self.ways_out(self.standing.ended(), taken.clone(), &mut told);
         let mut missing = (0, 0);
         for edge in &told.edges {
@@ -187,7 +188,9 @@ impl Era {
         let mut written = Amount::default();
         let part = match (is_sink, description.user) {
             (true, _) => {
-                let (sink, report) = ended_sink(description, taken);
+                let refused = ended.counted.reasons.get(&(step, REFUSED.to_owned()));
+                let refused = refused.copied().unwrap_or(0);
+                let (sink, report) = ended_sink(description, taken, refused);
                 written = sink.written().unwrap_or_default();
                 Part::Sink(SinkPart { sink, report: Some(report) })
             }

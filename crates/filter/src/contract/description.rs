@@ -6,7 +6,7 @@
 
 use crate::sharing::Sharing;
 
-use super::{Arguments, Attaches, COMMON, Counter, Filter, Mistake, Parameter, Reason};
+use super::{Arguments, Attaches, COMMON, Counter, Filter, Leads, Mistake, Parameter, Reason};
 use ebpf::emit::Emit;
 
 /// The strongest right that a filter uses. [Th Table 5.1], with the sink that the table leaves out.
@@ -262,6 +262,9 @@ pub struct Description {
     /// Where a program in the kernel gives what this source gives, or why none does; `None`: the
     /// source reads in a process.
     pub attaches: Option<Attaches>,
+    /// A sink that sends frames out by an interface, which a program in the kernel can do where it
+    /// stands: by which one. The twin of such a sink says nothing about that.
+    pub leads: Option<Leads>,
     /// Whether such a source can ask what this filter asks with these arguments, or why not. It
     /// must be a filter whose answer depends on the frame alone.
     pub ahead: Option<Ahead>,
@@ -302,6 +305,7 @@ impl Description {
         process: false,
         takes_filter: false,
         attaches: None,
+        leads: None,
         ahead: None,
         remark: None,
         user: None,

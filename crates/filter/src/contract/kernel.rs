@@ -5,7 +5,7 @@
 //! [SL §5.3, §7.1]
 
 use super::{Arguments, Description};
-use ebpf::emit::{self, Answer, Emit, Exit, Finish, Layers, Scope, Target, Unfit};
+use ebpf::emit::{self, Answer, Emit, Finish, Layers, Scope, Target, Unfit};
 use ebpf::{Place, Program, Word};
 
 /// Where a program must stand to see what a source gives.
@@ -43,6 +43,18 @@ pub enum Side {
     Sent,
 }
 
+/// The interface by which a sink sends frames out, where a program in the kernel may do that.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub struct Outlet {
+    /// The interface.
+    pub interface: String,
+    /// The name space in which it is, if another than ours.
+    pub netns: Option<String>,
+}
+
+/// By which interface a sink with these arguments sends frames out.
+pub type Leads = fn(&Arguments) -> Outlet;
+
 /// Where a program gives what a source with these arguments gives, or why none does.
 pub type Attaches = fn(&Arguments) -> Result<Attach, String>;
 
@@ -53,7 +65,7 @@ fn plain<'s>(
     _: &Arguments,
     _: &mut Scope<'s, '_>,
     on: Layers<'s>,
-    _: Exit<'s>,
+    _: emit::Exit<'s>,
 ) -> Result<Answer<'s>, Unfit> {
     Ok(Answer::new(on.class, on))
 }

@@ -35,7 +35,7 @@ pub use description::{
 };
 pub use edit::{Edit, Editable, Workbench};
 pub use holds::{HeldList, Holds};
-pub use kernel::{Attach, Attaches, PLAIN, Side, expressible, joined, target};
+pub use kernel::{Attach, Attaches, Leads, Outlet, PLAIN, Side, expressible, joined, target};
 pub use parameter::{COMMON, Parameter, Type, UNTRUSTED};
 pub use state::{Moved, PRIVATE, Session, Sessions, State};
 pub use traits::{

@@ -10,6 +10,7 @@ mod answers;
 mod arguments;
 mod forms;
 mod labels;
+mod leads;
 mod lower;
 mod options;
 mod shape;
@@ -59,7 +60,9 @@ pub fn check(request: &Request, catalogue: &dyn Catalogue) -> (Graph, Vec<Diagno
         back: edge.back,
     });
     let edges = edges.collect();
-    (Graph { nodes, edges, joins: draft.joins, options }, settle(draft.mistakes))
+    let graph = Graph { nodes, edges, joins: draft.joins, options };
+    draft.mistakes.extend(leads::loops(&graph));
+    (graph, settle(draft.mistakes))
 }
 
 /// Reads and checks a text: the graph, and all mistakes of both.

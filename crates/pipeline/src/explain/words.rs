@@ -234,6 +234,16 @@ pub(super) fn program(program: &Program, plan: &Plan) -> String {
         let reader = plan.spaces[plan.placed[source.0].leaves].name.as_str();
         readers.extend((!readers.contains(&reader)).then_some(reader));
     }
+    let outlets = program.steps.iter().flat_map(|step| step.nodes.first()).filter_map(|node| {
+        let used = plan.graph.node(*node).filter()?;
+        Some(quoted(used.description.leads?(&used.arguments).interface.as_bytes()))
+    });
+    let outlets: Vec<String> = outlets.collect();
+    let frames = if attach.takes { "frames leave" } else { "copies leave" };
+    let sent = match outlets.as_slice() {
+        [] => String::new(),
+        all => format!("; {frames} by {}", all.join(" and ")),
+    };
     let how = if attach.takes { "led to a socket" } else { "copied once" };
     let copied = match program.leaves.len() {
         0 => "nothing leaves it".to_owned(),
@@ -241,8 +251,8 @@ pub(super) fn program(program: &Program, plan: &Plan) -> String {
         n => format!("what leaves it is {how}, over {n} edges"),
     };
     format!(
-        "program in the kernel: {what} what is {way}{interface}{netns}, {steps}; {copied}; what it \
-         is unsure of is decided in {}",
+        "program in the kernel: {what} what is {way}{interface}{netns}, {steps}{sent}; {copied}; \
+         what it is unsure of is decided in {}",
         readers.join(", ")
     )
 }

@@ -15,7 +15,7 @@
 
 use super::{Kernel, Machine, Placed, PlannedSpace, RingPlan, SpaceKind};
 use crate::classes::ClassSet;
-use crate::graph::{Edge, EdgeId, Graph, Node, NodeId, Step};
+use crate::graph::{Edge, EdgeId, Graph, Node, NodeId, Step, Use};
 use filter::{Attach, Classes, Keeps, Kind, expressible, target};
 
 /// What a space would not take when it came to it: a verifier, a loader, an interface. The planner
@@ -165,7 +165,9 @@ fn way(graph: &Graph, id: NodeId) -> Result<Vec<NodeId>, String> {
     for at in way.iter().skip(1) {
         fits(graph, *at, attach.takes).map_err(|why| told(*at, why))?;
         has_sessions(graph, *at).map_err(|why| told(*at, why))?;
-        if is_last_word(graph.node(*at)) && !is_alone(graph, &way, *at, &attach) {
+        leads(graph.node(*at), &attach).map_err(|why| told(*at, why))?;
+        let is_last = is_last_word(graph.node(*at), attach.takes);
+        if is_last && !is_alone(graph, &way, *at, &attach) {
             let why = "does something with a frame that others get, too";
             return Err(told(*at, why.to_owned()));
         }
@@ -236,10 +238,28 @@ fn behind(graph: &Graph, id: NodeId) -> String {
 }
 
 /// Whether the twin of a node changes the frame or what becomes of it, so that nobody beside it can
-/// have the frame as it was.
-fn is_last_word(node: &Node) -> bool {
+/// have the frame as it was. Where a program takes frames, one that leaves by another interface
+/// goes nowhere else; of one that is observed a copy leaves.
+fn is_last_word(node: &Node, takes: bool) -> bool {
     let changes = node.kind() == Some(Kind::Editing);
-    changes || node.filter().is_some_and(|used| used.description.kind == Kind::Editing)
+    let of = |used: &Use| {
+        let description = used.description;
+        description.kind == Kind::Editing || takes && description.leads.is_some()
+    };
+    changes || node.filter().is_some_and(of)
+}
+
+/// Refuses a sink that sends frames out where a program at this place cannot.
+fn leads(node: &Node, attach: &Attach) -> Result<(), String> {
+    let used = node.filter();
+    let Some((used, leads)) = used.and_then(|used| Some((used, used.description.leads?))) else {
+        return Ok(());
+    };
+    if leads(&used.arguments).netns != attach.netns {
+        let why = "a program sends within the name space in which it stands";
+        return Err(why.to_owned());
+    }
+    Ok(())
 }
 
 /// Whether all that comes to a node over a way comes to nobody else: no branch before it takes the
@@ -362,7 +382,9 @@ impl Program {
         let same = |step: &ProgramStep| {
             let first = step.nodes.first().and_then(|first| graph.node(*first).filter());
             let alike = first.zip(graph.node(id).filter()).is_some_and(|(one, other)| {
-                std::ptr::eq(one.description, other.description) && one.arguments == other.arguments
+                let same = std::ptr::eq(one.description, other.description);
+                // Who sends a frame twice means two frames.
+                same && one.arguments == other.arguments && one.description.leads.is_none()
             });
             step.from == from && step.classes == classes && alike
         };

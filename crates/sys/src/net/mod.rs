@@ -5,11 +5,13 @@
 //! [`within`] opens in another.
 
 mod backlog;
+mod features;
 mod filters;
 mod links;
 mod namespace;
 
 pub use backlog::Backlog;
+pub use features::takes_xdp;
 pub use filters::Filter;
 pub use links::Links;
 pub use namespace::{Namespace, cookie, within, within_new};

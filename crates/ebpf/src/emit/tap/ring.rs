@@ -5,10 +5,10 @@
 //! pointer before the count of pointers: x86 keeps stores in order, elsewhere an exchange does.
 //! What cannot be copied is counted for each of those to whom it was to go.
 
-use super::{Desk, GIVEN, Hand, Joint, Outlet, Owner, POINTER, at, record};
+use super::{Desk, GIVEN, Hand, Joint, Lead, Outlet, Owner, POINTER, at, record};
 use crate::asm::Label;
-use crate::emit::Verdict;
 use crate::emit::build::{Builder, skb};
+use crate::emit::{Unfit, Verdict};
 use crate::insn::{
     Alu, Cond, Helper, Insn, R0, R1, R2, R3, R4, R5, R6, R7, R8, R9, R10, Reg, Size, atomic,
 };
@@ -57,11 +57,30 @@ impl Builder {
                 self.hand_to(joint, owner, &outlets);
             }
         }
+        // Behind all that reads the frame: whoever sends a copy may move it.
+        joint.leads.iter().for_each(|lead| self.send_copy(joint.desk, *lead));
         if let Some(own) = &joint.own {
             self.leave_seat(own);
         }
         self.asm.push(Insn::mov(R0, Verdict::Pass.value(self.target.place)));
         self.asm.push(Insn::exit());
+    }
+
+    /// Sends a copy of the frame out by an interface, if the body has said so.
+    fn send_copy(&mut self, desk: Desk, lead: Lead) {
+        let Some(tally) = desk.tally_at(lead.failed).filter(|_| lead.mark < desk.marks_max) else {
+            return self.refuse(Unfit::new("it leaves by too many interfaces"));
+        };
+        let (next, asm) = (self.asm.label(), &mut self.asm);
+        asm.push(Insn::load(Size::DW, R1, R9, desk.mark(lead.mark)));
+        asm.jump_if(Cond::Eq, R1, 0, next);
+        asm.push(Insn::mov(R1, R6));
+        asm.push(Insn::mov(R2, lead.interface.cast_signed()));
+        asm.push(Insn::mov(R3, 0));
+        asm.push(Insn::call(Helper::CloneRedirect));
+        asm.jump_if(Cond::Eq, R0, 0, next);
+        self.add_one(R9, tally);
+        self.asm.bind(next);
     }
 
     /// Copies the frame for one owner, points at it, and rings.
@@ -103,10 +122,10 @@ impl Builder {
     /// Counts a frame that did not get to those to whom it was to go; the word says who they are.
     pub(in crate::emit) fn count_failed(&mut self, desk: Desk, word: i16, hands: &[Hand]) {
         for hand in hands {
-            let Some(number) = hand.failed.filter(|number| *number < desk.tallies_max) else {
+            let Some(tally) = hand.failed.and_then(|number| desk.tally_at(number)) else {
                 continue;
             };
-            let (not, tally) = (self.asm.label(), desk.tallies + 16 * number.cast_signed());
+            let not = self.asm.label();
             let asm = &mut self.asm;
             asm.push(Insn::load(Size::DW, R1, R9, word));
             asm.push(Insn::alu(Alu::And, R1, 1 << hand.place().1));

@@ -34,12 +34,12 @@ pub(super) enum Way {
 }
 
 impl Device {
-    /// Opens the way into the interface that the request names.
-    pub(super) fn open(opening: &Opening<'_>) -> Result<Self, Failure> {
+    /// Opens the way into the interface that the request names: through its queue or not, and by
+    /// what.
+    pub(super) fn open(opening: &Opening<'_>, (queued, by): (bool, &str)) -> Result<Self, Failure> {
         let arguments = opening.arguments;
         let name = arguments.text("interface").unwrap_or_default();
-        let qdisc = if arguments.flag("qdisc") { Qdisc::Through } else { Qdisc::Bypass };
-        let by = arguments.text("by").unwrap_or_default();
+        let qdisc = if queued { Qdisc::Through } else { Qdisc::Bypass };
         if by == "xdp" && qdisc == Qdisc::Through {
             let why = "AF_XDP knows no queue of what the host sends";
             return Err(Failure::new(CALL, name, why).hint("with `by=xdp` goes `qdisc=no`"));

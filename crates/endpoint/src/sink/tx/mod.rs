@@ -139,9 +139,20 @@ struct Leaving<'a> {
 }
 
 fn open(opening: &Opening<'_>) -> Result<Box<dyn Sink>, Failure> {
+    let arguments = opening.arguments;
+    let way = (arguments.flag("qdisc"), arguments.text("by").unwrap_or_default());
+    begin(opening, way, opening.form != Form::Packet)
+}
+
+/// Opens the interface of the arguments: through its queue or past it, and by what; for frames, or
+/// for packets.
+pub(super) fn begin(
+    opening: &Opening<'_>,
+    way: (bool, &str),
+    frames: bool,
+) -> Result<Box<dyn Sink>, Failure> {
     let name = opening.arguments.text("interface").unwrap_or_default();
-    let device = Device::open(opening)?;
-    let frames = opening.form != Form::Packet;
+    let device = Device::open(opening, way)?;
     if !frames && device.link != LinkType::RAW {
         let why = "it sends frames, and what comes is packets without a link layer";
         let hint = "take out the filter that looks into the frames, or send into a tunnel";

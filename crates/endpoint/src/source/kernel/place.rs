@@ -5,7 +5,7 @@ use crate::{Failure, Seen, interface};
 use filter::{Amount, Attach, Side};
 use std::sync::Arc;
 use sys::bpf::{Anchor, Link, Program};
-use sys::net::{Links, Namespace};
+use sys::net::{Links, Namespace, takes_xdp};
 use wire::link::LinkType;
 
 /// An interface, or all sockets of a name space.
@@ -27,9 +27,14 @@ struct Interface {
 const CALL: &str = "watch";
 /// EINVAL.
 const INVALID: i32 = 22;
+/// What a device does not do that has no such function, or whose other end is not ready.
+const TAKES_NONE: &str = "takes no frames from programs of XDP now";
+/// What a kernel lacks that does not tell what devices do.
+const NEEDS_FEATURES: &str = "whether an interface takes frames of XDP is told from Linux 6.3 on";
 /// What a kernel lacks that does not know the links by which programs stand there.
 const NEEDS_TCX: &str = "programs stand at an interface by TCX, which needs Linux 6.6";
 const CALL_TAKE: &str = "take from";
+const CALL_SEND: &str = "send through";
 /// ENODEV.
 const NO_DEVICE: i32 = 19;
 
@@ -99,6 +104,25 @@ impl Place {
             let why = if old { NEEDS_TCX.to_owned() } else { error.to_string() };
             Closed::Program(why)
         })
+    }
+
+    /// The number of another interface in the same name space, by which frames that a program saw
+    /// here can leave.
+    pub fn outlet(&self, name: &str) -> Result<u32, Closed> {
+        let takes = self.attach.takes;
+        let found = interface::within(self.attach.netns.as_deref(), || {
+            let (found, link) = interface::named(CALL_SEND, name)?;
+            Ok((found.index, link, takes.then(|| takes_xdp(found.index))))
+        });
+        let (index, link, takes) = found.map_err(Closed::Nobody)?;
+        if link != LinkType::ETHERNET {
+            return Err(Closed::Program(format!("frames of {name} are not those of Ethernet")));
+        }
+        match takes {
+            None | Some(Ok(true)) => Ok(index),
+            Some(Ok(false)) => Err(Closed::Program(format!("{name} {TAKES_NONE}"))),
+            Some(Err(_)) => Err(Closed::Program(NEEDS_FEATURES.to_owned())),
+        }
     }
 
     /// The number of the name space whose sockets these are, if users have the same numbers there.

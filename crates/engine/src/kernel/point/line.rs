@@ -21,6 +21,8 @@ pub(crate) struct New {
     pub(crate) source: NodeId,
     pub(crate) shape: Shape,
     pub(crate) bell: Bell,
+    /// The steps that send frames out, and the numbers of the interfaces.
+    pub(crate) leads: Vec<(usize, u32)>,
     /// What filters of it keep that were in another line before, by step.
     pub(crate) states: Vec<(usize, Arc<Map>)>,
     /// Is told each step of adding it.
@@ -37,6 +39,8 @@ pub(super) struct Line {
     pub(super) pointers: Arc<Rings>,
     pub(super) bell: Bell,
     pub(super) bell_map: OwnedFd,
+    /// See [`New::leads`].
+    pub(super) leads: Vec<(usize, u32)>,
     /// What its filters keep, by step.
     pub(super) states: Vec<(usize, Arc<Map>)>,
     /// What programs counted that run no more.
@@ -84,7 +88,7 @@ impl Line {
         let bell = RingBuffer::create("bell", BELLS).map_err(told)?;
         let bell_map = bell.map().as_fd().try_clone_to_owned();
         let bell_map = bell_map.map_err(|error| error.to_string())?;
-        let New { graph, tree, states, .. } = new;
+        let New { graph, tree, states, leads, .. } = new;
         let line = Self {
             number,
             graph,
@@ -93,6 +97,7 @@ impl Line {
             pointers: Arc::new(pointers),
             bell: new.bell,
             bell_map,
+            leads,
             states,
             counted: Counted::default(),
             measured: (0, 0),
@@ -113,7 +118,6 @@ impl Line {
         Ended {
             counted: self.counted.clone(),
             states,
-            failed: self.failed(),
             bells: self.word(place::BELLS),
             busy: 0,
             measured: self.measured,

@@ -6,7 +6,7 @@ use super::super::load::{self, Failed, How, Loaded};
 use super::Point;
 use super::line::Line;
 use ebpf::emit::tap;
-use ebpf::emit::tap::{Desk, Outlet, Owner};
+use ebpf::emit::tap::{Desk, Lead, Outlet, Owner};
 use filter::{Amount, Side};
 use pipeline::graph::NodeId;
 use std::os::fd::{AsFd as _, AsRawFd as _};
@@ -262,9 +262,19 @@ fn layout(
         }
     }
     let cpus = lines.first().map_or(0, |line| line.pointers.shape().cpus);
-    let desk = Desk::new(lines.len(), joint.forks.len(), joint.tallies());
+    let desk = Desk::new(lines.len(), joint.marks(), joint.tallies());
     let desk = desk.ok_or_else(|| Failure::because("there are too many lines for one program"))?;
     let sent = point.attach.side == Side::Sent;
+    let leads = joint.leads.iter().map(|step| {
+        let (mark, number) = joint.lead(*step)?;
+        let line = joint.steps.get(*step)?.lines.first().copied()?;
+        let own = joint.own_step(line, *step)?;
+        let known = lines.get(line)?.leads.iter().find(|(step, _)| *step == own);
+        let interface = known.map(|(_, interface)| *interface)?;
+        Some(Lead { interface, mark, failed: joint.tally(Tally::Refused(number)) })
+    });
+    let leads = leads.collect::<Option<Vec<Lead>>>();
+    let leads = leads.ok_or_else(|| Failure::because("an interface has no number"))?;
     let own = point.sockets.as_ref().map(|sockets| sockets.own(&mut give));
-    Ok((tap::Joint { cpus, sent, own, desk, owners }, given))
+    Ok((tap::Joint { cpus, sent, own, desk, owners, leads }, given))
 }

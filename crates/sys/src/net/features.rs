@@ -1,0 +1,108 @@
+//! Whether an interface takes frames from programs of XDP: the one question of the generic netlink
+//! family `netdev` (Linux 6.3) that is asked here.
+//!
+//! Out: what the device says at this moment; a virtual Ethernet device says yes only while its other
+//! end can take such frames up. Nobody tells a program that sends to one that does not.
+
+use super::links::{ANSWER, CALL, PATIENCE, attributes, field, split_message};
+use crate::error::{Error, Named as _, Result};
+use crate::poll;
+use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType};
+use std::os::fd::{AsFd as _, OwnedFd};
+
+/// Numbers of `linux/netlink.h`, `linux/genetlink.h` and `linux/netdev.h`.
+const ERROR: u16 = 2;
+const REQUEST: u16 = 1;
+const CONTROLLER: u16 = 16;
+const GET_FAMILY: u8 = 3;
+const FAMILY_ID: u16 = 1;
+const FAMILY_NAME: u16 = 2;
+const GET_DEVICE: u8 = 1;
+const DEVICE_INDEX: u16 = 1;
+const XDP_FEATURES: u16 = 3;
+/// NETDEV_XDP_ACT_NDO_XMIT
+const TAKES_FRAMES: u64 = 4;
+/// `struct genlmsghdr`.
+const GENERIC_HEADER: usize = 4;
+
+/// Whether the interface of this number, in the name space of this thread, takes frames that a
+/// program of XDP sends. ENOENT: this kernel does not tell.
+pub fn takes_xdp(index: u32) -> Result<bool> {
+    let socket = rustix::net::socket_with(
+        AddressFamily::NETLINK,
+        SocketType::RAW,
+        SocketFlags::CLOEXEC | SocketFlags::NONBLOCK,
+        Some(rustix::net::netlink::GENERIC),
+    );
+    let socket = socket.named("socket", "generic netlink")?;
+    let told = ask(&socket, CONTROLLER, GET_FAMILY, (FAMILY_NAME, b"netdev\0"), "family netdev")?;
+    let family = attribute(&told, FAMILY_ID).and_then(|value| field(value, 0));
+    let family = family.map(u16::from_ne_bytes).ok_or_else(|| unknown("family netdev"))?;
+    let target = format!("interface number {index}");
+    let told = ask(&socket, family, GET_DEVICE, (DEVICE_INDEX, &index.to_ne_bytes()), &target)?;
+    let features = attribute(&told, XDP_FEATURES).and_then(|value| field(value, 0));
+    let features = features.map(u64::from_ne_bytes).ok_or_else(|| unknown(&target))?;
+    Ok(features & TAKES_FRAMES != 0)
+}
+
+fn unknown(target: &str) -> Error {
+    Error::new(CALL, target.to_owned(), libc::ENOENT)
+}
+
+fn attribute(attributes_of: &[u8], wanted: u16) -> Option<&[u8]> {
+    attributes(attributes_of).find(|(kind, _)| *kind == wanted).map(|(_, value)| value)
+}
+
+/// Asks one thing; answers the attributes of what comes back.
+fn ask(
+    socket: &OwnedFd,
+    family: u16,
+    command: u8,
+    (kind, value): (u16, &[u8]),
+    target: &str,
+) -> Result<Vec<u8>> {
+    let length = u16::try_from(4 + value.len()).unwrap_or(u16::MAX);
+    let mut body = vec![command, 1, 0, 0];
+    body.extend(length.to_ne_bytes());
+    body.extend(kind.to_ne_bytes());
+    body.extend(value);
+    body.resize(body.len().next_multiple_of(4), 0);
+    let all = u32::try_from(16 + body.len()).unwrap_or(u32::MAX);
+    let mut request = all.to_ne_bytes().to_vec();
+    request.extend(family.to_ne_bytes());
+    request.extend(REQUEST.to_ne_bytes());
+    request.extend([0; 8]);
+    request.extend(body);
+    rustix::net::send(socket, &request, SendFlags::empty()).named(CALL, target.to_owned())?;
+    let mut bytes = vec![0; ANSWER];
+    if !poll::readable(&[socket.as_fd()], Some(PATIENCE))[0] {
+        return Err(Error::new(CALL, target.to_owned(), libc::ETIMEDOUT));
+    }
+    let (_, whole) = rustix::net::recv(socket, &mut bytes[..], RecvFlags::TRUNC)
+        .named(CALL, target.to_owned())?;
+    let answer = bytes.get(..whole).and_then(split_message);
+    let (kind, _, _, body, _) = answer.ok_or_else(|| unknown(target))?;
+    if kind == ERROR {
+        let code = field(body, 0).map_or(0, i32::from_ne_bytes);
+        return Err(Error::new(CALL, target.to_owned(), code.wrapping_neg()));
+    }
+    Ok(body.get(GENERIC_HEADER..).unwrap_or_default().to_vec())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::net::Links;
+
+    #[test]
+    fn loopback_takes_no_frames_of_programs_and_what_is_not_there_is_an_error() {
+        let links = Links::open().unwrap();
+        let lo = links.all().unwrap().into_iter().find(|one| one.flags.loopback()).unwrap();
+        match takes_xdp(lo.index) {
+            Ok(takes) => assert!(!takes),
+            // Linux before 6.3.
+            Err(error) => assert_eq!(error.errno, libc::ENOENT, "{error}"),
+        }
+        assert!(takes_xdp(u32::MAX >> 1).is_err());
+    }
+}

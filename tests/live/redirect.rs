@@ -1,0 +1,157 @@
+//! `redirect`: frames that leave by another interface, out of the program that sees them: as copies
+//! where they are observed, and themselves where they are taken. What comes out at the far end is
+//! what went in, and what cannot be sent in the kernel is sent from a thread.
+//! [SL §5.5, §6.1; CONTRACT 2, 25]
+
+use crate::numbers::{number, numbers};
+use crate::observer::{Observer, Ran};
+use crate::send::{capture_length, send};
+use serde_json::Value;
+use testkit::net::{CLIENT_DEVICE, Cable, Namespace, Pair, SERVER_DEVICE, counters, until};
+use testkit::{Frame, need};
+
+/// The near end of a second cable, beside the device of the server, and its far end.
+const OUT: &str = "out0";
+const FAR: &str = "far0";
+
+/// Two cables on which nobody but the test sends: client to server, and server to somebody else.
+struct Line {
+    pair: Pair,
+    far: Namespace,
+}
+
+impl Line {
+    fn new() -> Option<Self> {
+        need::bpf()?;
+        let pair = Pair::new(Cable { addresses: false, ..Cable::default() })?;
+        let far = Namespace::new()?;
+        let peer = format!("peer name {FAR} netns {}", far.name());
+        pair.server.ip(&format!("link add {OUT} type veth {peer}"));
+        for (space, device) in [(&pair.server, OUT), (&far, FAR)] {
+            space.ip(&format!("link set dev {device} addrgenmode none arp off"));
+            space.ip(&format!("link set dev {device} up"));
+        }
+        pair.server.until_up(OUT);
+        far.until_up(FAR);
+        Some(Self { pair, far })
+    }
+
+    /// Sends frames to the server, in bunches that every queue has room for.
+    fn send_all(&self, frames: &[Vec<u8>]) {
+        let came = || {
+            let counters = counters(&self.pair.server, SERVER_DEVICE).expect("the device");
+            counters.received + counters.receive_dropped
+        };
+        for bunch in frames.chunks(100) {
+            let before = came();
+            send(&self.pair.client, CLIENT_DEVICE, bunch);
+            until("they have come", || came() >= before + bunch.len() as u64);
+        }
+    }
+}
+
+/// Datagrams with a number each, to three ports in turn.
+fn datagrams(count: u64) -> Vec<Vec<u8>> {
+    let one = |number: u64| {
+        let port = [53, 80, 443][number as usize % 3];
+        let frame = Frame::ethernet().ipv4("198.18.0.1", "198.19.0.1");
+        frame.udp(4000, port, &number.to_be_bytes())
+    };
+    (0..count).map(one).collect()
+}
+
+fn filter<'r>(ran: &'r Ran, name: &str) -> &'r Value {
+    let filters = ran.ledger["filters"].as_array().expect("filters");
+    filters.iter().find(|filter| filter["name"] == name).unwrap_or_else(|| panic!("no {name}"))
+}
+
+/// What comes out of the far end while a line runs over frames, and how the line ended.
+fn run(line: &Line, text: &str, takes: bool, frames: &[Vec<u8>]) -> (Vec<Vec<u8>>, Ran) {
+    let expected: Vec<Vec<u8>> = frames.iter().step_by(3).cloned().collect();
+    let mut far = Observer::start(&line.far, &format!("rx {FAR} | pcap far.pcap"));
+    let server = &line.pair.server;
+    let observer = match takes {
+        true => Observer::taking(server, SERVER_DEVICE, text),
+        false => Observer::start(server, text),
+    };
+    line.send_all(frames);
+    far.until_written("far.pcap", capture_length(&expected));
+    let ran = observer.stop();
+    ran.assert_well();
+    let far = far.stop();
+    far.assert_whole();
+    let came = far.frames("far.pcap");
+    let wanted: Vec<u64> = (0..frames.len() as u64).step_by(3).collect();
+    assert_eq!(numbers(&came), wanted, "each once, in order: {text}");
+    assert!(came.iter().all(|frame| *frame == frames[number(frame) as usize]), "as it came");
+    (came, ran)
+}
+
+#[test]
+fn redirect_sends_copies_of_what_is_observed_and_the_host_gets_it_too() {
+    const FRAMES: u64 = 900;
+    let Some(line) = Line::new() else { return };
+    let frames = datagrams(FRAMES);
+    let host = Observer::start(&line.pair.server, &format!("rx {SERVER_DEVICE} | pcap host.pcap"));
+    let behind = format!("| ip | udp | dport | ( |53 redirect {OUT} + |53 pcap seen.pcap )");
+    for (rx, place) in [("rx", "kernel"), ("rx@thread0", "thread0")] {
+        let text = format!("{rx} {SERVER_DEVICE} {behind}");
+        let (came, ran) = run(&line, &text, false, &frames);
+        let redirect = filter(&ran, "redirect");
+        assert_eq!(redirect["space"], place, "{}", ran.err);
+        assert_eq!(redirect["taken"]["blocks"], came.len() as u64, "{}", ran.ledger);
+        assert_eq!(redirect["passed"]["blocks"], came.len() as u64, "{}", ran.ledger);
+        assert_eq!(ran.frames("seen.pcap"), came, "and whoever else wants it");
+    }
+    let host = host.stop();
+    host.assert_whole();
+    assert_eq!(host.frames("host.pcap").len() as u64, 2 * FRAMES, "the host misses nothing");
+}
+
+#[test]
+fn redirect_sends_what_is_taken_and_nobody_else_gets_it() {
+    const FRAMES: u64 = 600;
+    let Some(line) = Line::new() else { return };
+    let probe = line.pair.server.enter(sys::probe::xdp_socket);
+    if let Err(why) = probe {
+        need::skip::<()>(&why.to_string());
+        return;
+    }
+    let frames = datagrams(FRAMES);
+    let text =
+        format!("rx {SERVER_DEVICE} take | udp | dport | ( |53 redirect {OUT} + |80 count )");
+    // The other end takes no frames of XDP: the line says so, and sends them from a thread.
+    let (_, ran) = run(&line, &text, true, &frames);
+    assert_eq!(filter(&ran, "redirect")["space"], "thread0", "{}", ran.err);
+    assert!(ran.err.contains("takes no frames from programs of XDP now"), "{}", ran.err);
+    assert_eq!(filter(&ran, "udp")["space"], "kernel", "{}", ran.err);
+    // With receive offload the far end takes them up.
+    line.far.run("ethtool", &format!("-K {FAR} gro on"));
+    let (came, ran) = run(&line, &text, true, &frames);
+    let redirect = filter(&ran, "redirect");
+    assert_eq!(redirect["space"], "kernel", "{}", ran.err);
+    assert_eq!(redirect["passed"]["blocks"], came.len() as u64, "{}", ran.ledger);
+    assert_eq!(filter(&ran, "count")["taken"]["blocks"], FRAMES / 3, "{}", ran.ledger);
+}
+
+#[test]
+fn redirect_is_not_led_back_to_where_it_is_seen_and_explain_tells_where_frames_leave() {
+    let Some(line) = Line::new() else { return };
+    let server = &line.pair.server;
+    let program = crate::observer::program();
+    let explained = |text: &str| {
+        let output = server.command(program).args(["explain", text]).output().expect("it runs");
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        String::from_utf8_lossy(&output.stdout).replace("\n   ", " ")
+    };
+    let round = format!("tx {OUT} | ip | redirect {OUT}");
+    let output = server.command(program).args(["run", &round]).output().expect("it runs");
+    let told = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(2), "{told}");
+    assert!(told.contains("seen there as sent, for ever"), "{told}");
+    let told = explained(&format!("rx {SERVER_DEVICE} | ip | redirect {OUT}"));
+    assert!(told.contains(&format!("copies leave by {OUT}")), "{told}");
+    let told =
+        explained(&format!("rx {SERVER_DEVICE} | ip | redirect {OUT} netns={}", line.far.name()));
+    assert!(told.contains("sends within the name space in which it stands"), "{told}");
+}
