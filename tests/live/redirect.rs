@@ -117,6 +117,9 @@ fn redirect_sends_what_is_taken_and_nobody_else_gets_it() {
         need::skip::<()>(&why.to_string());
         return;
     }
+    if need::command("ethtool").is_none() {
+        return;
+    }
     let frames = datagrams(FRAMES);
     let text =
         format!("rx {SERVER_DEVICE} take | udp | dport | ( |53 redirect {OUT} + |80 count )");
@@ -142,7 +145,8 @@ fn redirect_is_not_led_back_to_where_it_is_seen_and_explain_tells_where_frames_l
     let explained = |text: &str| {
         let output = server.command(program).args(["explain", text]).output().expect("it runs");
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-        String::from_utf8_lossy(&output.stdout).replace("\n   ", " ")
+        let told = String::from_utf8_lossy(&output.stdout).into_owned();
+        told.split_whitespace().collect::<Vec<_>>().join(" ")
     };
     let round = format!("tx {OUT} | ip | redirect {OUT}");
     let output = server.command(program).args(["run", &round]).output().expect("it runs");
@@ -153,5 +157,5 @@ fn redirect_is_not_led_back_to_where_it_is_seen_and_explain_tells_where_frames_l
     assert!(told.contains(&format!("copies leave by {OUT}")), "{told}");
     let told =
         explained(&format!("rx {SERVER_DEVICE} | ip | redirect {OUT} netns={}", line.far.name()));
-    assert!(told.contains("sends within the name space in which it stands"), "{told}");
+    assert!(told.contains("kernel: a program sends within the name space"), "{told}");
 }
