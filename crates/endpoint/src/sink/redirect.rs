@@ -3,7 +3,7 @@
 //!
 //! In: frames as they came. Out: each once, by the interface that the request names: by the program
 //! that stands where the line begins, or where the line runs in a thread as `tx` sends them. At a
-//! tap that is a copy, and the host gets the frame too; of a line that takes it is the frame itself.
+//! tap that is a copy, and the host gets the frame too; of a line that takes, the frame itself.
 //!
 //! Deviation: the sources have one `tx` for both, since their space of the kernel calls the driver.
 //! Here a program of the kernel knows neither patience nor a queue that it could wait for, so what
@@ -23,15 +23,15 @@ pub const REDIRECT: Description = Description {
 At the end of a line: each frame leaves by the interface, as it is, whatever part of it the filters
 before looked at. Where all of its line runs in the kernel, so does this, and no frame comes up. At
 an interface that is only observed, a copy leaves, and the host gets the frame as always. Behind
-`rx … take` the frame itself leaves, and comes to nobody else; there the other interface must be one
-that takes frames from programs of XDP (a virtual Ethernet device does while a program of XDP stands
-at its other end), and what it does not take is dropped and counted. In a thread this is `tx`, with
-its reasons.
+`rx … take` the frame itself leaves, and comes to nobody else; there the other interface must take
+frames from programs of XDP (a virtual Ethernet device does while its other end has one, or has
+receive offload on). In a thread this is `tx`, with its reasons.
 
-Nobody waits for room: what the interface's queue refuses is dropped, and counted as `refused by the
-kernel`. `netns` names another name space; then frames leave from a thread. What has no Ethernet header (a
-tunnel) neither gives frames for it nor takes them. Frames that the host
-sends cannot be led back to where they are seen: they would be seen again, for ever.
+Nobody waits for room: a copy that the kernel refuses is counted as `refused by the kernel`; what
+the queue of a device drops later, the counters of that device tell. `netns` names another name
+space; then frames leave from a thread. What has no Ethernet header (a tunnel) neither gives frames
+for it in the kernel nor takes them. Frames that the host sends cannot be led back to where they are
+seen: they would be seen again, for ever.
 
 Needs CAP_NET_RAW, wherever it runs; `streamline doctor` tells what is missing.",
     example: "rx eth0 | udp | dport |53 redirect eth1",

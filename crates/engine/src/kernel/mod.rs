@@ -329,8 +329,14 @@ impl Asked<'_> {
         Tree::new(self.planned, self.graph, |id| self.nodes.contains(&id))
     }
 
-    /// The line as a point takes it, for this owner.
-    fn new_line(&self, place: &Place, owner: u32) -> Result<New, BuildError> {
+    /// The line with the interfaces by which it sends frames out.
+    fn sending(&self, place: &Place, new: New) -> Result<New, BuildError> {
+        let leads = leads(self.graph, &new.tree, place)?;
+        Ok(New { leads, ..new })
+    }
+
+    /// The line as a point takes it, for this owner; it sends nothing out.
+    fn new_line(&self, owner: u32) -> Result<New, BuildError> {
         let Self { graph, planned, source, refuses, steps, .. } = *self;
         let tree = self.tree();
         let (ways, most) = (tree.hands.len(), tap::HANDED_MAX);
@@ -343,7 +349,6 @@ impl Asked<'_> {
         if let Some(refusal) = refuses.loading(&tree, graph, source) {
             return Err(BuildError::Refused(refusal));
         }
-        let leads = leads(graph, &tree, place)?;
         let (graph, bell) = (Arc::new(graph.clone()), bell(&planned.ring, shape));
         Ok(New {
             owner,
@@ -352,7 +357,7 @@ impl Asked<'_> {
             source,
             shape,
             bell,
-            leads,
+            leads: Vec::new(),
             states: Vec::new(),
             steps: steps.clone(),
         })
@@ -370,7 +375,7 @@ impl Points {
     fn add_for(&self, asked: &Asked<'_>, owner: u32) -> Result<Lent, BuildError> {
         let point = self.at(&asked.planned.attach, asked.hardened, owner);
         let point = point.map_err(|why| closed(why, asked.source))?;
-        let new = asked.new_line(point.place(), owner)?;
+        let new = asked.sending(point.place(), asked.new_line(owner)?)?;
         point.add(new).map_err(BuildError::Refused)
     }
 }

@@ -420,7 +420,7 @@ impl Held for Standing {
     ) -> Result<Successor, BuildError> {
         let owner = self.point.owner_of(self.number);
         let owner = owner.unwrap_or_else(|| sys::process::identity().0);
-        let new = asked.new_line(&self.point.place, owner)?;
+        let new = asked.sending(&self.point.place, asked.new_line(owner)?)?;
         successor::prepare(self, new, stays).map_err(BuildError::Refused)
     }
 }

@@ -255,6 +255,9 @@ fn leads(node: &Node, attach: &Attach) -> Result<(), String> {
     let Some((used, leads)) = used.and_then(|used| Some((used, used.description.leads?))) else {
         return Ok(());
     };
+    if attach.own {
+        return Err("what sockets exchange has no link header to leave with".to_owned());
+    }
     if leads(&used.arguments).netns != attach.netns {
         let why = "a program sends within the name space in which it stands";
         return Err(why.to_owned());

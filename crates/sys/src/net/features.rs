@@ -1,8 +1,8 @@
 //! Whether an interface takes frames from programs of XDP: the one question of the generic netlink
 //! family `netdev` (Linux 6.3) that is asked here.
 //!
-//! Out: what the device says at this moment; a virtual Ethernet device says yes only while its other
-//! end can take such frames up. Nobody tells a program that sends to one that does not.
+//! Out: what the device says at this moment; a virtual Ethernet device says yes only while its
+//! other end can take such frames up. Nobody tells a program that sends to one that does not.
 
 use super::links::{ANSWER, CALL, PATIENCE, attributes, field, split_message};
 use crate::error::{Error, Named as _, Result};

@@ -42,7 +42,8 @@ fn tx_by(space: &Namespace, form: Form, way: Way) -> Result<Box<dyn Sink>, Failu
 fn tx_of(space: &Namespace, way: Way) -> Tx {
     let words = [&[("interface", CLIENT_DEVICE), ("netns", space.name())], way].concat();
     let given = arguments(&TX, &words);
-    Tx::new(Device::open(&opening(&given, &[])).unwrap(), true)
+    let way = (given.flag("qdisc"), given.text("by").unwrap_or_default());
+    Tx::new(Device::open(&opening(&given, &[]), way).unwrap(), true)
 }
 
 /// Does this with a cable of its own for each way into it.
