@@ -78,7 +78,11 @@ fn changes(pair: &Pair, many: usize, connections: u32, apart_us: u64) {
         let ends = Ends(&ending);
         for words in MIX.iter().cycle().take(many) {
             let before = line.given();
-            until("frames come", || line.given() > before);
+            until("frames come", || line.live.is_ended() || line.given() > before);
+            if line.live.is_ended() {
+                // Why, is told when it is asked for its end.
+                break;
+            }
             let switched = set(&line.live, words);
             pauses.push(switched.paused_ns / 1000);
             drops += switched.source_drops.iter().map(|(_, _, blocks)| blocks).sum::<u64>();
@@ -88,6 +92,10 @@ fn changes(pair: &Pair, many: usize, connections: u32, apart_us: u64) {
         sender.join().expect("a sender")
     });
     let took = begin.elapsed();
+    if line.live.is_ended() {
+        let outcome = line.stop();
+        panic!("the path ended after {} changes: {:#?}", pauses.len(), outcome.ledger);
+    }
     for some in halves(connections, true).chunks(500) {
         send(&pair.client, CLIENT_DEVICE, some);
     }

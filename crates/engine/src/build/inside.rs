@@ -5,7 +5,7 @@
 
 use super::between::Ends;
 use super::running::Rising;
-use super::{Again, BuildError, Builder, Draft, Local, counts, intake_for, sources, title};
+use super::{Again, BuildError, Builder, Draft, GENERAL, Local, counts, sources, title};
 use crate::kernel::{Era, Kernel, Next, Wanted};
 use crate::space::Input;
 use crate::space::graft::Key;
@@ -124,8 +124,8 @@ impl Builder<'_> {
             let known = &kernels[kernel];
             let follow = |wanted: &Wanted<'_>| known.successor(wanted);
             let (next, source) = self.wanted((first, planned), known.era.origin(), follow)?;
-            let intake = draft.own(intake_for(source.block_max()), &self.extras.steps)?;
-            let local = self.hands_over(first, (source, intake), locals, draft);
+            // The memory is there: it was made for the longest frames of this source.
+            let local = self.hands_over(first, (source, GENERAL), locals, draft);
             draft.successors.push((local, Succession { kernel, first: number, next }));
         }
         Ok(())
