@@ -35,7 +35,7 @@ fn read(text: &str) -> Graph {
 }
 
 /// The part of a line that its plan places in the kernel.
-fn part_of(text: &str, machine: &Machine) -> Part {
+pub(crate) fn part_of(text: &str, machine: &Machine) -> Part {
     let (graph, _) = pipeline::read(text, &House);
     let planned = plan(graph, &House, machine).expect("a plan");
     let program = planned.programs.first().expect("a program");

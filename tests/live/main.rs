@@ -15,6 +15,7 @@
 //! - `change`: what follows the kernel changes;
 //! - `shared`: several lines in one program; `handout`: of several users;
 //! - `own`: what a user's own sockets exchange;
+//! - `users`: of several users, by a daemon;
 //! - `privilege`: without any;
 //! - `rights`: with some capabilities and not with others.
 //!
@@ -50,4 +51,5 @@ mod streams;
 mod take;
 mod taking;
 mod time;
+mod users;
 mod weblog;

@@ -161,6 +161,11 @@ impl Observer {
         folder.into_iter().flatten().flatten().any(|entry| text(&entry.path()).contains(&wanted))
     }
 
+    /// Its number.
+    pub(crate) fn process(&self) -> u32 {
+        self.child.id()
+    }
+
     /// Sends it a signal.
     pub(crate) fn signal(&self, name: &str) {
         let process = self.child.id().to_string();

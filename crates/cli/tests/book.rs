@@ -82,6 +82,44 @@ fn sharing_can_be_tried_without_privilege() {
     assert!(ran.out.contains("\nfilter ") && ran.err.contains("none lost"), "{ran:?}");
 }
 
+/// What the same page tells root to type, and the tables that it shows of that.
+#[test]
+fn one_program_for_all_is_shown_by_ps() {
+    let Some(space) = Namespace::new() else { return };
+    let wanted = ["bash", "setpriv"].map(need::command);
+    let ([Some(bash), Some(setpriv)], Some(_)) = (wanted, need::bpf()) else { return };
+    let page = page("10-sharing.md");
+    let (_, section) = page.split_once("## One program for all").unwrap();
+    let (_, block) = section.split_once("```sh\n").unwrap();
+    let (typed, _) = block.split_once("```").unwrap();
+    let folder = Folder::new();
+    let program = folder.path().join("streamline");
+    std::fs::copy(env!("CARGO_BIN_EXE_streamline"), &program).unwrap();
+    let mut other = Command::new(setpriv);
+    other.args(["--reuid=1001", "--regid=1001", "--clear-groups"]).arg(&program).arg("--version");
+    if !other.output().unwrap().status.success() {
+        let _: Option<()> = need::skip("needs a folder for temporary files that others may enter");
+        return;
+    }
+    let mut shell = space.command("timeout");
+    shell.arg("120").arg(bash).arg("-c").arg(typed).current_dir(folder.path());
+    let others = std::env::var("PATH").unwrap_or_default();
+    shell.env("PATH", format!("{}:{others}", folder.path().display()));
+    shell.env("TMPDIR", folder.path()).env("NO_COLOR", "1");
+    let ran = Ran::from(shell.stdin(Stdio::null()).output().unwrap());
+    let said: Vec<String> = format!("{}\n{}", ran.out, ran.err).lines().map(plain).collect();
+    for shown in blocks(section)[0].iter().filter(|line| !line.is_empty()) {
+        // Who came first stands first, and the kernel may say something of its own on `lo`.
+        let shown = plain(shown).replace("N lo", "lo");
+        let same = |line: &String| line.split(' ').eq(shown.split(' '));
+        assert!(said.iter().any(same), "{shown}\n{ran:?}");
+    }
+    let all = said.join(" ");
+    let words = "N may not watch lo: who does sees the frames of everybody there, and root has not";
+    assert!(all.contains(words), "{ran:?}");
+    assert!(ran.out.contains("2 blocks") && ran.out.contains("1 blocks"), "{ran:?}");
+}
+
 fn page(name: &str) -> String {
     let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/book").join(name);
     std::fs::read_to_string(page).unwrap()

@@ -1,7 +1,8 @@
 //! `streamline ps`: the paths that run, as far as one may see them, and how fast those are that are
-//! one's own.
+//! one's own; and what of them runs in the kernel.
 
 use super::rates::{self, Rate};
+use super::sharing;
 use super::table::table;
 use super::words::PsArguments;
 use super::{client, complain, signals, since, user, wait};
@@ -10,7 +11,7 @@ use crate::report::json_line;
 use crate::status::Status;
 use crate::terminal;
 use daemon::client::{Client, ClientError, ToPath, plain};
-use daemon::protocol::{About, Counters, Path};
+use daemon::protocol::{About, Counters, Path, Program};
 use serde::Serialize;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -28,6 +29,8 @@ struct Listed {
     version: u32,
     daemon: About,
     paths: Vec<Row>,
+    /// The programs in which parts of them run.
+    kernel: Vec<Program>,
 }
 
 #[derive(Serialize)]
@@ -48,9 +51,10 @@ pub(super) fn run(given: &PsArguments) -> Result<Status, Status> {
     let daemon = client.about().map_err(failed)?;
     let paths = client.list().map_err(failed)?;
     let rows = look(&client, paths)?;
+    let kernel = sharing::look(&client);
     Ok(terminal::print(&match given.json {
-        true => json_line(&Listed { version: VERSION, daemon, paths: rows }),
-        false => page(&rows),
+        true => json_line(&Listed { version: VERSION, daemon, paths: rows, kernel }),
+        false => page(&rows) + &sharing::page(&kernel, COLUMNS),
     }))
 }
 

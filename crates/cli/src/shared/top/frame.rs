@@ -1,6 +1,7 @@
 //! The picture: the graph with its figures, the rings, what is lost and why; readable at 80 by 24.
 
 use super::super::rates::short;
+use super::super::sharing::sentence;
 use super::super::{since, user};
 use super::look::{Look, Loss, Ring, Seen};
 use crate::progress;
@@ -58,7 +59,10 @@ fn heading(look: &Look, area: Rect) -> Vec<Line<'static>> {
     );
     let line: String = plain(&path.line.replace('\n', " "));
     let line: String = line.chars().take(usize::from(area.width)).collect();
-    vec![Line::styled(first, Style::new().add_modifier(Modifier::BOLD)), Line::from(line)]
+    let mut lines =
+        vec![Line::styled(first, Style::new().add_modifier(Modifier::BOLD)), Line::from(line)];
+    lines.extend(look.kernel.first().map(|program| Line::from(sentence(program))));
+    lines
 }
 
 fn table(look: &Look, first: usize) -> Table<'static> {

@@ -2,7 +2,7 @@
 
 use super::super::rates::{self, Rate};
 use daemon::client::{ClientError, ToPath};
-use daemon::protocol::{Amount, Counters, Described};
+use daemon::protocol::{Amount, Counters, Described, Program};
 use serde::Serialize;
 
 /// The version of the form of `--json`.
@@ -32,6 +32,8 @@ pub(super) struct Look {
     pub(super) lost: Vec<Loss>,
     /// Spaces that did not answer in time.
     pub(super) late: Vec<String>,
+    /// The programs in the kernel in which parts of it run, beside lines of others.
+    pub(super) kernel: Vec<Program>,
 }
 
 /// A node.
@@ -99,6 +101,7 @@ impl Watched {
             rings: self.rings(),
             lost: lost.collect(),
             late: now.late.clone(),
+            kernel: Vec::new(),
         }
     }
 

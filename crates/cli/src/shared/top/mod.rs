@@ -10,11 +10,12 @@ mod frame;
 mod look;
 
 use super::words::TopArguments;
-use super::{complain, path, signals, wait};
+use super::{complain, path, sharing, signals, wait};
 use crate::report::json_line;
 use crate::status::Status;
 use crate::terminal;
 use daemon::client::{ClientError, ToPath};
+use daemon::protocol::Counters;
 use look::{Look, Watched};
 use ratatui::Terminal;
 use ratatui::backend::{CrosstermBackend, TestBackend};
@@ -73,7 +74,14 @@ fn twice(to: &ToPath, watched: &mut Watched) -> Result<Look, Status> {
     let count = |to: &ToPath| to.count().map_err(|error| complain(&error));
     watched.look(count(to)?);
     let _ = wait_out(signals()?, BETWEEN);
-    Ok(watched.look(count(to)?))
+    Ok(looked(to, watched, count(to)?))
+}
+
+/// A look, with what of the path runs in the kernel.
+fn looked(to: &ToPath, watched: &mut Watched, counters: Counters) -> Look {
+    let mut look = watched.look(counters);
+    look.kernel = sharing::of_path(to.number());
+    look
 }
 
 /// Whether a signal ended this before its time was over.
@@ -87,7 +95,7 @@ fn objects(to: &ToPath, watched: &mut Watched, given: &TopArguments) -> Result<S
     let signals = signals()?;
     while let Some(followed) = next(to, signals)? {
         if let Some(counters) = followed.counters {
-            let status = terminal::print(&json_line(&watched.look(counters)));
+            let status = terminal::print(&json_line(&looked(to, watched, counters)));
             if status != Status::Done {
                 return Ok(status);
             }
@@ -174,7 +182,7 @@ fn live(to: &ToPath, watched: &mut Watched, given: &TopArguments) -> Result<Stat
         }
         if ready.first() == Some(&true) {
             let Some(followed) = next(to, signals)? else { return Ok(Status::Done) };
-            look = followed.counters.map(|counters| watched.look(counters)).or(look);
+            look = followed.counters.map(|counters| looked(to, watched, counters)).or(look);
             if let Some(ended) = followed.ended {
                 drop(screen);
                 terminal::note(&daemon::client::plain(&ended.report));

@@ -1,0 +1,166 @@
+//! What runs in the kernel for paths of all users, as `ps` and `top` show it: for each interface and
+//! direction one program, who shares it, and what proves that.
+
+use super::table::table;
+use super::user;
+use crate::progress::short;
+use daemon::client::{Client, plain};
+use daemon::protocol::{InKernel, Program, Step};
+
+/// What runs there, as far as one may know of it; nothing where nobody tells.
+pub(super) fn look(client: &Client) -> Vec<Program> {
+    client.sharing().map_or_else(|_| Vec::new(), |sharing| sharing.programs)
+}
+
+/// What runs there for this path.
+pub(super) fn of_path(number: u32) -> Vec<Program> {
+    let Ok(client) = Client::find(None) else { return Vec::new() };
+    let mut programs = look(&client);
+    programs.retain(|program| program.lines.iter().any(|line| line.path == Some(number)));
+    programs
+}
+
+/// Two tables: the programs, and the lines in them of which one may know how much they had.
+pub(super) fn page(programs: &[Program], columns: usize) -> String {
+    if programs.is_empty() {
+        return String::new();
+    }
+    let rows: Vec<_> = programs.iter().map(program).collect();
+    let head =
+        ["KERNEL", "PROGRAM", "FRAMES", "LINES", "FILTERS AND HOW MANY LINES USE THEM", "RINGS"];
+    let mut text = format!("\n{}", table(head, &rows, &[1, 2, 3], columns));
+    let lines = programs.iter().flat_map(|program| {
+        let known = program.lines.iter().filter(|line| line.taken.is_some());
+        known.map(|line| self::line(program, line))
+    });
+    let lines: Vec<_> = lines.collect();
+    if !lines.is_empty() {
+        let head = ["KERNEL", "PROGRAM", "FRAMES", "LINES", "RINGS", "FILTERS (LINES THAT USE THEM)"];
+    let mut text = format!("\n{}", table(head, &rows, &[1, 2, 3], columns));
+    let lines = programs.iter().flat_map(|program| {
+        let known = program.lines.iter().filter(|line| line.taken.is_some());
+        known.map(|line| self::line(program, line))
+    });
+    let lines: Vec<_> = lines.collect();
+    if !lines.is_empty() {
+        let head = ["NO", "USER", "KERNEL", "TAKEN", "GIVEN", "LOST", "NS/S"];
+        text.push('\n');
+        text.push_str(&table(head, &lines, &[0, 3, 4, 5, 6], columns));
+    }
+    text
+}
+
+/// `lo received: program 7, 2 lines of 2 users; for several: ip (2)`
+pub(super) fn sentence(program: &Program) -> String {
+    let mut users: Vec<u32> = program.lines.iter().map(|line| line.uid).collect();
+    users.sort_unstable();
+    users.dedup();
+    let several = program.steps.iter().filter(|step| step.lines > 1).map(step);
+    let several: Vec<String> = several.collect();
+    let number = |n: usize, what: &str| format!("{n} {what}{}", if n == 1 { "" } else { "s" });
+    let mut text = format!(
+        "{}: program {}, {} of {}",
+        place(program),
+        program.program,
+        number(program.lines.len(), "line"),
+        number(users.len(), "user"),
+    );
+    if !several.is_empty() {
+        text.push_str(&format!("; for several: {}", several.join(" ")));
+    }
+    text
+}
+
+fn place(program: &Program) -> String {
+    let space = program.netns.as_ref().map_or_else(String::new, |name| format!("{}/", plain(name)));
+    format!("{space}{} {}", plain(&program.interface), plain(&program.side))
+}
+
+/// The filters of several lines, and how many are of one.
+fn steps(program: &Program) -> String {
+    let (several, own): (Vec<&Step>, Vec<&Step>) =
+        program.steps.iter().partition(|step| step.lines > 1);
+    let mut text = several.into_iter().map(step).collect::<Vec<_>>().join(" ");
+    if !own.is_empty() {
+        let comma = if text.is_empty() { "" } else { ", " };
+        text.push_str(&format!("{comma}{} of one line", own.len()));
+    }
+    text
+}
+
+fn step(step: &Step) -> String {
+    format!("{} ({})", plain(&step.name), step.lines)
+}
+
+fn program(program: &Program) -> [String; 6] {
+    let rings = program.rings.iter().map(|ring| {
+        let lines = if ring.lines > 1 { format!(" ({})", ring.lines) } else { String::new() };
+        format!("{} {}{lines}", user(ring.uid), short(ring.bytes))
+    });
+    [
+        place(program),
+        program.program.to_string(),
+        program.frames.to_string(),
+        program.lines.len().to_string(),
+        rings.collect::<Vec<_>>().join(", "),
+        steps(program),
+    ]
+}
+
+fn line(program: &Program, line: &InKernel) -> [String; 7] {
+    let dash = || "-".to_owned();
+    let count = |n: Option<u64>| n.map_or_else(dash, |n| n.to_string());
+    [
+        line.path.map_or_else(dash, |number| number.to_string()),
+        user(line.uid),
+        place(program),
+        count(line.taken),
+        count(line.given.map(|given| given.blocks)),
+        count(line.lost),
+        count(line.kernel_ns),
+    ]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use daemon::protocol::{Amount, KernelRing};
+
+    #[test]
+    fn who_shares_what_is_shown_in_tables_and_in_a_sentence() {
+        let line = |path, uid, ours: bool| InKernel {
+            path: Some(path),
+            uid,
+            taken: ours.then_some(12),
+            given: ours.then_some(Amount { blocks: 3, bytes: 60 }),
+            lost: ours.then_some(0),
+            kernel_ns: ours.then_some(113),
+        };
+        let step = |name: &str, lines| Step { name: name.to_owned(), lines, blocks: 12 };
+        let ring = |uid| KernelRing { uid, bytes: 8_500_000, lines: 1 };
+        let program = Program {
+            interface: "lo".to_owned(),
+            side: "received".to_owned(),
+            program: 7,
+            frames: 12,
+            lines: vec![line(1, 41_001, true), line(2, 41_002, false)],
+            steps: vec![step("ip", 2), step("dport", 1)],
+            rings: vec![ring(41_001), ring(41_002)],
+            ..Program::default()
+        };
+        assert_eq!(
+            sentence(&program),
+            "lo received: program 7, 2 lines of 2 users; for several: ip (2)"
+        );
+        let page = page(&[program], 120);
+        let shown: Vec<&str> = page.lines().collect();
+        assert_eq!(
+            shown[2],
+            "lo received        7      12      2  41001 8.50 MB, 41002 8.50 MB  \
+             ip (2), 1 of one line"
+        );
+        assert_eq!(shown[5], " 1  41001  lo received     12      3     0   113");
+        assert_eq!(shown.len(), 6, "of the other's line one is not told how much it had");
+        assert_eq!(super::page(&[], 80), "");
+    }
+}

@@ -1,0 +1,408 @@
+//! Several users and one daemon, as the issue of it is lived: alice logs the requests to a web
+//! server, bob taps its DNS, carol may nothing, dave is hostile. (CONTRACT 21, 25; RELIABILITY T1,
+//! T10, T12, T17, T18)
+//!
+//! All run in one program of the kernel, in as many rings of frames as there are users. What a
+//! user's process has mapped is searched as a whole, through its memory, for what others' traffic
+//! carries.
+
+use crate::handout::part_of;
+use crate::nginx::Nginx;
+use crate::observer::Observer;
+use crate::privilege::for_everybody;
+use crate::scratch::Scratch;
+use crate::send::frames_of;
+use crate::shared::chain;
+use daemon::client::Client;
+use daemon::protocol::{Attach, Program, Sharing};
+use daemon::varlink::{Call, Reply};
+use rustix::process::{Gid, Uid};
+use serde_json::{Value, json};
+use std::fs::{self, File, Permissions};
+use std::io::{Read as _, Write as _};
+use std::net::{TcpStream, UdpSocket};
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::{FileExt as _, MetadataExt as _, PermissionsExt as _};
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use sys::local::{self, Form};
+use testkit::need;
+use testkit::net::{Cable, LIMIT, Pair, SERVER, SERVER_DEVICE, until};
+
+const ALICE: u32 = 41_101;
+const BOB: u32 = 41_102;
+const CAROL: u32 = 41_103;
+const DAVE: u32 = 41_104;
+/// The group of which bob is.
+const WATCHERS: u32 = 41_200;
+
+/// A daemon at the server's end of a cable, with this policy.
+struct House {
+    pair: Pair,
+    folder: Scratch,
+    program: PathBuf,
+    child: Child,
+}
+
+impl House {
+    fn new(policy: &str) -> Option<Self> {
+        need::root()?;
+        need::bpf()?;
+        let pair = Pair::new(Cable::default())?;
+        let folder = Scratch::new();
+        fs::set_permissions(folder.path(""), Permissions::from_mode(0o755)).expect("our folder");
+        let program = for_everybody(&folder);
+        let file = folder.path("policy.toml");
+        fs::write(&file, policy).expect("a file");
+        let mut command = pair.server.command(&program);
+        command.arg("daemon").arg("--socket").arg(folder.path("daemon"));
+        command.arg("--policy").arg(file).stdin(Stdio::null()).stderr(Stdio::null());
+        let child = command.spawn().expect("a daemon");
+        let house = Self { pair, folder, program, child };
+        until("a daemon answers", || Client::at(&house.place()).is_ok());
+        Some(house)
+    }
+
+    fn place(&self) -> PathBuf {
+        self.folder.path("daemon")
+    }
+
+    /// The command as this user, at the server's end of the cable.
+    fn command(&self, uid: u32) -> Command {
+        let mut command = self.pair.server.command(need::command("setpriv").expect("setpriv"));
+        let gid = if uid == BOB { WATCHERS } else { uid };
+        command.arg(format!("--reuid={uid}")).arg(format!("--regid={gid}"));
+        command.args(["--clear-groups", "--inh-caps=-all"]).arg(&self.program);
+        command.env("STREAMLINE_DAEMON", self.place());
+        command
+    }
+
+    /// Runs a line as this user, until it is in the program.
+    fn run(&self, uid: u32, line: &str) -> Observer {
+        let before = self.lines(uid);
+        let mut observer = Observer::spawn(self.command(uid), line);
+        until(&format!("{line} of {uid} runs"), || {
+            observer.assert_runs();
+            self.lines(uid) > before
+        });
+        observer
+    }
+
+    fn sharing(&self) -> Sharing {
+        Client::at(&self.place()).and_then(|client| client.sharing()).expect("an answer")
+    }
+
+    /// The one program.
+    fn shared(&self) -> Program {
+        let Sharing { programs } = self.sharing();
+        assert_eq!(programs.len(), 1, "one program: {programs:?}");
+        programs.into_iter().next().expect("one")
+    }
+
+    /// How many lines of a user run.
+    fn lines(&self, uid: u32) -> usize {
+        let programs = self.sharing().programs;
+        let lines = programs.iter().flat_map(|program| &program.lines);
+        lines.filter(|line| line.uid == uid).count()
+    }
+
+    fn kill(&mut self) {
+        self.child.kill().expect("a child");
+        self.child.wait().expect("a child");
+    }
+
+    /// Asks it to end; nothing may remain.
+    fn end(&mut self) {
+        let process = self.child.id().to_string();
+        assert!(Command::new("kill").arg(process).status().expect("kill").success());
+        until("the daemon ends", || self.child.try_wait().expect("a child").is_some());
+        assert!(!self.place().exists(), "nothing remains of it");
+        assert!(chain(&self.pair).is_empty(), "no program remains");
+    }
+}
+
+impl Drop for House {
+    fn drop(&mut self) {
+        // Ended already, if the test went well.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// What a process has mapped of the kernel's rings.
+fn mapped(process: u32) -> Vec<u8> {
+    let maps = fs::read_to_string(format!("/proc/{process}/maps")).expect("its maps");
+    let memory = File::open(format!("/proc/{process}/mem")).expect("its memory");
+    let mut all = Vec::new();
+    for line in maps.lines().filter(|line| line.contains("bpf-map")) {
+        let range = line.split(' ').next().and_then(|range| range.split_once('-'));
+        let address = |text: &str| u64::from_str_radix(text, 16).expect("an address");
+        let (from, to) = range.map(|(from, to)| (address(from), address(to))).expect("a range");
+        // But for one page: how far it has taken the bell, which is its own.
+        assert!(!line.contains("rw") || to - from == 4096, "for reading alone: {line}");
+        let mut bytes = vec![0; usize::try_from(to - from).expect("it fits")];
+        memory.read_exact_at(&mut bytes, from).expect("all of it can be read");
+        all.extend(bytes);
+    }
+    all
+}
+
+fn holds(memory: &[u8], mark: &str) -> bool {
+    memory.windows(mark.len()).any(|part| part == mark.as_bytes())
+}
+
+const POLICY: &str = "
+others-see = \"names\"
+[[open]]
+users = [41101, 41104]
+interfaces = [\"server0\"]
+[[open]]
+groups = [41200]
+interfaces = [\"server0\"]
+[users.41104]
+rings = 4
+";
+const LOGS: &str = "| ip @kernel | ipproto @kernel |tcp tcp | http |request json";
+const TAPS: &str = "| ip @kernel | udp @kernel | dport @kernel |53 pcap dns.pcap";
+const REQUESTS: usize = 200;
+/// So many that each ring of frames is written more than once.
+const DATAGRAMS: usize = 3000;
+
+/// Everybody's traffic: each carries a mark.
+fn send(pair: &Pair) {
+    pair.client.enter(|| {
+        for number in 0..REQUESTS {
+            let mut server = TcpStream::connect((SERVER, 80)).expect("a server");
+            server.set_read_timeout(Some(LIMIT)).expect("a limit");
+            let head = format!(
+                "GET /small?{number} HTTP/1.1\r\nHost: x\r\nX-Mark: <alice's>\r\n\
+                 Connection: close\r\n\r\n"
+            );
+            server.write_all(head.as_bytes()).expect("it takes it");
+            server.read_to_end(&mut Vec::new()).expect("it answers");
+        }
+        let socket = UdpSocket::bind("0.0.0.0:0").expect("a socket");
+        for number in 0..DATAGRAMS {
+            let dns = number % 3 < 2;
+            let mark = if dns { "<bob's>" } else { "<nobody's>" };
+            let port = if dns { 53 } else { 9 };
+            // Who is not there answers that it is not, and the next call says so.
+            let _ = socket.send_to(&mark.repeat(1000 / mark.len()).into_bytes(), (SERVER, port));
+        }
+    });
+}
+
+#[test]
+fn o6_p6_users_share_one_program_and_nobody_finds_anothers_bytes() {
+    let Some(mut house) = House::new(POLICY) else { return };
+    let Some(nginx) = Nginx::start(&house.pair.server) else { return };
+    if need::command("setpriv").is_none() {
+        return;
+    }
+    let rx = format!("rx {SERVER_DEVICE} ring=1MB");
+    let alice = house.run(ALICE, &format!("{rx} {LOGS}"));
+    let bob = house.run(BOB, &format!("{rx} {TAPS}"));
+    // Carol may nothing, and hears who, what, why and what to do.
+    let carol = Observer::spawn(house.command(CAROL), &format!("{rx} | count")).wait();
+    assert_eq!(carol.status, Some(1), "{}", carol.err);
+    let said = carol.err.split_whitespace().collect::<Vec<_>>().join(" ");
+    for part in ["user 41103", "may not watch", SERVER_DEVICE, "[[open]]", "policy.toml"] {
+        assert!(said.contains(part), "{part}: {said}");
+    }
+    // Dave holds what he can get and reads nothing.
+    let held = house.pair.server.enter(|| as_dave(&house));
+
+    let now = house.shared();
+    assert_eq!((now.lines.len(), chain(&house.pair)), (5, vec![now.program]));
+    assert_eq!(now.rings.len(), 3, "a ring for each of three users: {:?}", now.rings);
+    let step = |name: &str| now.steps.iter().find(|step| step.name == name).map(|s| s.lines);
+    assert_eq!((step("ip"), step("udp")), (Some(5), Some(4)), "{:?}", now.steps);
+    send(&house.pair);
+
+    let sent = (DATAGRAMS * 2 / 3) as u64;
+    let given = |uid: u32| {
+        let lines = house.shared().lines;
+        let ours = lines.into_iter().filter(|line| line.uid == uid);
+        ours.filter_map(|line| Some(line.given?.blocks + line.lost?)).sum::<u64>()
+    };
+    until("bob was given all", || given(BOB) >= sent);
+    let (hers, his) = (mapped(alice.process()), mapped(bob.process()));
+    assert!(hers.len() > 1 << 20 && his.len() > 1 << 20, "both have rings");
+    for (memory, own) in [(&hers, "<alice's>"), (&his, "<bob's>")] {
+        for mark in ["<alice's>", "<bob's>", "<nobody's>"] {
+            assert_eq!(holds(memory, mark), mark == own, "{own}: {mark}");
+        }
+    }
+    let now = house.shared();
+    let bytes: u64 =
+        now.lines.iter().filter(|l| l.uid == BOB).map(|l| l.given.unwrap().bytes).sum();
+    let ring = now.rings.iter().find(|ring| ring.uid == BOB).expect("a ring").bytes;
+    assert!(bytes > ring, "places were used again: {bytes} in {ring}");
+    for line in &now.lines {
+        assert!(line.taken.is_some_and(|taken| taken <= now.frames), "{line:?}: {}", now.frames);
+    }
+
+    drop(held);
+    until("dave is gone", || house.lines(DAVE) == 0);
+    let ran = alice.stop();
+    ran.assert_whole();
+    let log = String::from_utf8_lossy(&ran.out).into_owned();
+    assert_eq!(log.lines().filter(|line| line.contains("/small?")).count(), REQUESTS, "{log}");
+    let ran = bob.stop();
+    assert_eq!(ran.ledger["balanced"], true, "{}\n{}", ran.err, ran.ledger);
+    let capture = fs::read(ran.path("dns.pcap")).expect("a capture");
+    let frames = frames_of(&capture);
+    assert!(!frames.is_empty() && frames.iter().all(|frame| holds(frame, "<bob's>")));
+    assert_eq!(house.sharing().programs, [], "nothing runs any more");
+    drop(nginx.stop());
+    house.end();
+}
+
+/// What somebody holds who has asked for all that it could get, as this user.
+fn as_dave(house: &House) -> Vec<OwnedFd> {
+    let line = format!("rx {SERVER_DEVICE} ring=1MB | ip | udp | dport |53 pcap /dev/null");
+    let other = "rx lo ring=1MB | ip | udp | dport |53 pcap /dev/null";
+    let machine = engine::machine::look();
+    let part = part_of(&line, &machine).text();
+    rustix::thread::set_thread_res_gid(
+        Gid::from_raw(DAVE),
+        Gid::from_raw(DAVE),
+        Gid::from_raw(DAVE),
+    )
+    .expect("root may");
+    rustix::thread::set_thread_res_uid(
+        Uid::from_raw(DAVE),
+        Uid::from_raw(DAVE),
+        Uid::from_raw(DAVE),
+    )
+    .expect("root may");
+    let ours = network();
+    let asks = |line: &str, part: &str, network: &str, version: &str| Attach {
+        line: line.to_owned(),
+        part: part.to_owned(),
+        network: network.to_owned(),
+        version: version.to_owned(),
+    };
+    let own = env!("CARGO_PKG_VERSION");
+    let mut held = Vec::new();
+    for _ in 0..3 {
+        let socket = house.socket();
+        let (reply, descriptors) = ask(&socket, &asks(&line, &part, &ours, own));
+        assert!(reply.continues && descriptors.len() == 3, "{reply:?}");
+        // A second one on the same connection, and the end of a line that another has.
+        let again = ask(&socket, &asks(&line, &part, &ours, own)).0;
+        assert_eq!(again.error.as_deref(), Some("io.streamline.Refused"), "{again:?}");
+        held.push(socket);
+        held.extend(descriptors);
+    }
+    let nodes = part.split(' ').skip(6).collect::<Vec<_>>().join(" ");
+    let ring = part.split(' ').take(6).collect::<Vec<_>>().join(" ");
+    let largest = format!("4294967295 4294967295 4294967295 4294967295 0 0 {nodes}");
+    for (attach, by) in [
+        (asks(&line, &part, &ours, own), "quota"),
+        (asks(&line, &largest, &ours, own), "quota"),
+        (asks(other, &part, &ours, own), "policy"),
+        (asks(&line, &part, "4:1", own), "place"),
+        (asks(&line, &part, &ours, "0"), "version"),
+        (asks("rx server0 | nonsense", &part, &ours, own), "line"),
+        (asks(&line, &format!("{ring} 0 999"), &ours, own), "kernel"),
+        (asks(&line, &ring, &ours, own), "kernel"),
+        (asks(&format!("rx {SERVER_DEVICE} take | drop"), &part, &ours, own), "kernel"),
+    ] {
+        let (refused, _) = ask(&house.socket(), &attach);
+        let told = || format!("{by}: {attach:?}: {refused:?}");
+        assert_eq!(refused.error.as_deref(), Some("io.streamline.NotInKernel"), "{}", told());
+        assert_eq!(refused.parameters["by"], Value::from(by), "{}", told());
+        let why = refused.parameters["why"].as_str().unwrap_or_default();
+        assert!(why.len() > 10 && !why.ends_with('.'), "{}", told());
+    }
+    for part in ["", "x", &"9 ".repeat(30_000)] {
+        let (refused, _) = ask(&house.socket(), &asks(&line, part, &ours, own));
+        assert!(refused.error.is_some(), "{refused:?}");
+    }
+    // Asks for more than it takes, and hangs up in the middle of an order.
+    let greedy = house.socket();
+    let call = Call::new("io.streamline.Sharing", &json!({})).text();
+    let sent = (0..100_000).find(|_| local::send_now(&greedy, &call, &[]).is_err());
+    assert!(sent.is_some(), "nobody is served for ever");
+    for _ in 0..20 {
+        let attach = asks(&line, &part, &ours, own);
+        let call = Call::new("io.streamline.Attach", &attach);
+        let call = Call { more: true, ..call }.text();
+        sys::descriptor::send(house.socket(), &call, &[]).expect("sent");
+    }
+    held
+}
+
+impl House {
+    fn socket(&self) -> OwnedFd {
+        let packets = self.place().join(daemon::place::PACKETS);
+        local::go_to(&packets, Form::Packets, LIMIT).expect("the daemon is there")
+    }
+}
+
+/// Says something, and hears the answer.
+fn ask(socket: &OwnedFd, attach: &Attach) -> (Reply, Vec<OwnedFd>) {
+    let call = Call { more: true, ..Call::new("io.streamline.Attach", attach) };
+    sys::descriptor::send(socket, &call.text(), &[]).expect("sent");
+    let mut bytes = vec![0; 200_000];
+    let (length, descriptors) = sys::descriptor::receive(socket, &mut bytes).expect("an answer");
+    (Reply::read(&bytes[..length]).expect("a reply"), descriptors)
+}
+
+fn network() -> String {
+    let about = fs::metadata("/proc/thread-self/ns/net").expect("a name space");
+    format!("{}:{}", about.dev(), about.ino())
+}
+
+#[test]
+fn t10_who_is_killed_leaves_the_program_and_who_loses_the_daemon_is_told() {
+    let Some(mut house) = House::new(POLICY) else { return };
+    if need::command("setpriv").is_none() {
+        return;
+    }
+    let line = format!("rx {SERVER_DEVICE} {TAPS}");
+    let alice = house.run(ALICE, &line);
+    let dave = house.run(DAVE, &line);
+    assert_eq!((house.shared().lines.len(), house.shared().rings.len()), (2, 2));
+    dave.signal("KILL");
+    until("his line is gone", || house.lines(DAVE) == 0);
+    assert_eq!(house.shared().rings.len(), 1);
+    drop(dave.wait());
+    house.pair.client.enter(|| {
+        let socket = UdpSocket::bind("0.0.0.0:0").expect("a socket");
+        for _ in 0..20 {
+            let _ = socket.send_to(b"before", (SERVER, 53));
+        }
+    });
+    until("all have come", || house.shared().lines[0].given.unwrap().blocks == 20);
+    house.kill();
+    assert!(chain(&house.pair).is_empty(), "the program is gone with the daemon");
+    let ran = alice.wait();
+    assert_eq!(ran.status, Some(1), "{}", ran.err);
+    assert!(ran.err.contains("the daemon has ended"), "{}", ran.err);
+    assert_eq!(ran.ledger["balanced"], true, "{}\n{}", ran.err, ran.ledger);
+    let frames = frames_of(&fs::read(ran.path("dns.pcap")).expect("a capture"));
+    assert_eq!(frames.len(), 20, "what had come was handed on");
+}
+
+#[test]
+fn p2_a_daemon_that_is_asked_to_end_tells_what_was_counted() {
+    let Some(mut house) = House::new(POLICY) else { return };
+    if need::command("setpriv").is_none() {
+        return;
+    }
+    let alice = house.run(ALICE, &format!("rx {SERVER_DEVICE} {TAPS}"));
+    house.pair.client.enter(|| {
+        let socket = UdpSocket::bind("0.0.0.0:0").expect("a socket");
+        for _ in 0..20 {
+            let _ = socket.send_to(b"before", (SERVER, 53));
+        }
+    });
+    until("all have come", || house.shared().lines[0].given.unwrap().blocks == 20);
+    house.end();
+    let ran = alice.wait();
+    assert_eq!(ran.status, Some(1), "{}", ran.err);
+    assert!(ran.err.contains("was asked to end"), "{}", ran.err);
+    assert_eq!(ran.ledger["balanced"], true, "{}\n{}", ran.err, ran.ledger);
+}
