@@ -94,7 +94,7 @@ fn one_program_for_all_is_shown_by_ps() {
     let (typed, _) = block.split_once("```").unwrap();
     let folder = Folder::new();
     let program = folder.path().join("streamline");
-    std::fs::copy(env!("CARGO_BIN_EXE_streamline"), &program).unwrap();
+    testkit::copy_program(Path::new(env!("CARGO_BIN_EXE_streamline")), &program);
     let mut other = Command::new(setpriv);
     other.args(["--reuid=1001", "--regid=1001", "--clear-groups"]).arg(&program).arg("--version");
     if !other.output().unwrap().status.success() {

@@ -1,5 +1,5 @@
-//! What runs in the kernel for paths of all users, as `ps` and `top` show it: for each interface and
-//! direction one program, who shares it, and what proves that.
+//! What runs in the kernel for paths of all users, as `ps` and `top` show it: for each interface
+//! and direction one program, who shares it, and what proves that.
 
 use super::table::table;
 use super::user;
@@ -26,16 +26,7 @@ pub(super) fn page(programs: &[Program], columns: usize) -> String {
         return String::new();
     }
     let rows: Vec<_> = programs.iter().map(program).collect();
-    let head =
-        ["KERNEL", "PROGRAM", "FRAMES", "LINES", "FILTERS AND HOW MANY LINES USE THEM", "RINGS"];
-    let mut text = format!("\n{}", table(head, &rows, &[1, 2, 3], columns));
-    let lines = programs.iter().flat_map(|program| {
-        let known = program.lines.iter().filter(|line| line.taken.is_some());
-        known.map(|line| self::line(program, line))
-    });
-    let lines: Vec<_> = lines.collect();
-    if !lines.is_empty() {
-        let head = ["KERNEL", "PROGRAM", "FRAMES", "LINES", "RINGS", "FILTERS (LINES THAT USE THEM)"];
+    let head = ["KERNEL", "PROGRAM", "FRAMES", "LINES", "RINGS", "FILTERS (LINES THAT USE THEM)"];
     let mut text = format!("\n{}", table(head, &rows, &[1, 2, 3], columns));
     let lines = programs.iter().flat_map(|program| {
         let known = program.lines.iter().filter(|line| line.taken.is_some());
@@ -76,14 +67,14 @@ fn place(program: &Program) -> String {
     format!("{space}{} {}", plain(&program.interface), plain(&program.side))
 }
 
-/// The filters of several lines, and how many are of one.
+/// The filters of several lines, and how many more there are, of one line each.
 fn steps(program: &Program) -> String {
     let (several, own): (Vec<&Step>, Vec<&Step>) =
         program.steps.iter().partition(|step| step.lines > 1);
     let mut text = several.into_iter().map(step).collect::<Vec<_>>().join(" ");
     if !own.is_empty() {
         let comma = if text.is_empty() { "" } else { ", " };
-        text.push_str(&format!("{comma}{} of one line", own.len()));
+        text.push_str(&format!("{comma}{} more", own.len()));
     }
     text
 }
@@ -157,7 +148,7 @@ mod tests {
         assert_eq!(
             shown[2],
             "lo received        7      12      2  41001 8.50 MB, 41002 8.50 MB  \
-             ip (2), 1 of one line"
+             ip (2), 1 more"
         );
         assert_eq!(shown[5], " 1  41001  lo received     12      3     0   113");
         assert_eq!(shown.len(), 6, "of the other's line one is not told how much it had");

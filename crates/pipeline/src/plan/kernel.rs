@@ -336,7 +336,11 @@ pub fn programs_of(
 ) -> Result<Vec<Program>, Refused> {
     for &node in nodes {
         let known = node.0 < graph.nodes.len();
-        let why = if known { refusal(graph, node, machine, &[]) } else { Some("the line has no such node".into()) };
+        let why = if known {
+            refusal(graph, node, machine, &[])
+        } else {
+            Some("the line has no such node".into())
+        };
         if let Some(why) = why {
             return Err(Refused { node, why });
         }
