@@ -1,10 +1,10 @@
 //! Several users and one daemon, as the issue of it is lived: alice logs the requests to a web
-//! server, bob taps its DNS, carol may nothing, dave is hostile. (CONTRACT 21, 25; RELIABILITY T1,
-//! T10, T12, T17, T18)
+//! server, bob taps its DNS, carol what her own sockets exchange, dave is hostile. (CONTRACT 21,
+//! 25; RELIABILITY T1, T10, T12, T17, T18)
 //!
-//! All run in one program of the kernel, in as many rings of frames as there are users. What a
-//! user's process has mapped is searched as a whole, through its memory, for what others' traffic
-//! carries.
+//! What watches the interface is one program of the kernel, in as many rings of frames as there are
+//! users. What a user's process has mapped is searched as a whole, through its memory, for what
+//! others' traffic carries.
 
 use crate::handout::part_of;
 use crate::nginx::Nginx;
@@ -92,11 +92,21 @@ impl House {
         Client::at(&self.place()).and_then(|client| client.sharing()).expect("an answer")
     }
 
-    /// The one program.
+    /// The one program at the interface.
     fn shared(&self) -> Program {
-        let Sharing { programs } = self.sharing();
+        let mut programs = self.sharing().programs;
+        programs.retain(|program| program.interface == SERVER_DEVICE);
         assert_eq!(programs.len(), 1, "one program: {programs:?}");
         programs.into_iter().next().expect("one")
+    }
+
+    /// A request of a user who is at the server's end itself.
+    fn request_of(&self, uid: u32, mark: &str) {
+        let mut command = self.pair.server.command(need::command("setpriv").expect("setpriv"));
+        command.arg(format!("--reuid={uid}")).arg(format!("--regid={uid}"));
+        command.args(["--clear-groups", "bash", "-c", REQUEST, SERVER, mark]);
+        let output = command.output().expect("a shell");
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     }
 
     /// How many lines of a user run.
@@ -168,6 +178,11 @@ const REQUESTS: usize = 200;
 /// So many that each ring of frames is written more than once.
 const DATAGRAMS: usize = 3000;
 
+/// Asks the server for a page.
+const REQUEST: &str = "exec 3<>/dev/tcp/$0/80
+printf 'GET /small HTTP/1.1\\r\\nHost: x\\r\\nX-Mark: %s\\r\\nConnection: close\\r\\n\\r\\n' \"$1\" >&3
+cat <&3 >/dev/null";
+
 /// Everybody's traffic: each carries a mark.
 fn send(pair: &Pair) {
     pair.client.enter(|| {
@@ -202,13 +217,15 @@ fn o6_p6_users_share_one_program_and_nobody_finds_anothers_bytes() {
     let rx = format!("rx {SERVER_DEVICE} ring=1MB");
     let alice = house.run(ALICE, &format!("{rx} {LOGS}"));
     let bob = house.run(BOB, &format!("{rx} {TAPS}"));
-    // Carol may nothing, and hears who, what, why and what to do.
-    let carol = Observer::spawn(house.command(CAROL), &format!("{rx} | count")).wait();
-    assert_eq!(carol.status, Some(1), "{}", carol.err);
-    let said = carol.err.split_whitespace().collect::<Vec<_>>().join(" ");
+    // Carol may watch no interface, and hears who, what, why and what to do.
+    let refused = Observer::spawn(house.command(CAROL), &format!("{rx} | count")).wait();
+    assert_eq!(refused.status, Some(1), "{}", refused.err);
+    let said = refused.err.split_whitespace().collect::<Vec<_>>().join(" ");
     for part in ["user 41103", "may not watch", SERVER_DEVICE, "[[open]]", "policy.toml"] {
         assert!(said.contains(part), "{part}: {said}");
     }
+    // What her own sockets exchange is hers.
+    let carol = house.run(CAROL, "rx own=yes ring=1MB | pcap own.pcap");
     // Dave holds what he can get and reads nothing.
     let held = house.pair.server.enter(|| as_dave(&house));
 
@@ -218,6 +235,8 @@ fn o6_p6_users_share_one_program_and_nobody_finds_anothers_bytes() {
     let step = |name: &str| now.steps.iter().find(|step| step.name == name).map(|s| s.lines);
     assert_eq!((step("ip"), step("udp")), (Some(5), Some(4)), "{:?}", now.steps);
     send(&house.pair);
+    house.request_of(CAROL, "<carol's>");
+    house.request_of(ALICE, "<alice's>");
 
     let sent = (DATAGRAMS * 2 / 3) as u64;
     let given = |uid: u32| {
@@ -226,11 +245,11 @@ fn o6_p6_users_share_one_program_and_nobody_finds_anothers_bytes() {
         ours.filter_map(|line| Some(line.given?.blocks + line.lost?)).sum::<u64>()
     };
     until("bob was given all", || given(BOB) >= sent);
-    let (hers, his) = (mapped(alice.process()), mapped(bob.process()));
-    assert!(hers.len() > 1 << 20 && his.len() > 1 << 20, "both have rings");
-    for (memory, own) in [(&hers, "<alice's>"), (&his, "<bob's>")] {
-        for mark in ["<alice's>", "<bob's>", "<nobody's>"] {
-            assert_eq!(holds(memory, mark), mark == own, "{own}: {mark}");
+    for (user, own) in [(&alice, "<alice's>"), (&bob, "<bob's>"), (&carol, "<carol's>")] {
+        let memory = mapped(user.process());
+        assert!(memory.len() > 1 << 20, "{own}: {} bytes are mapped", memory.len());
+        for mark in ["<alice's>", "<bob's>", "<carol's>", "<nobody's>"] {
+            assert_eq!(holds(&memory, mark), mark == own, "{own}: {mark}");
         }
     }
     let now = house.shared();
@@ -253,6 +272,10 @@ fn o6_p6_users_share_one_program_and_nobody_finds_anothers_bytes() {
     let capture = fs::read(ran.path("dns.pcap")).expect("a capture");
     let frames = frames_of(&capture);
     assert!(!frames.is_empty() && frames.iter().all(|frame| holds(frame, "<bob's>")));
+    let ran = carol.stop();
+    ran.assert_whole();
+    let capture = fs::read(ran.path("own.pcap")).expect("a capture");
+    assert!(holds(&capture, "X-Mark: <carol's>") && holds(&capture, "Server: nginx"));
     assert_eq!(house.sharing().programs, [], "nothing runs any more");
     drop(nginx.stop());
     house.end();

@@ -229,7 +229,9 @@ impl Server {
                     .collect(),
             }
         };
-        Sharing { programs: seen.iter().map(program).collect() }
+        let programs = seen.iter().map(program);
+        // Of what runs for others alone not even that is told, where others see nothing.
+        Sharing { programs: programs.filter(|told| free || !told.lines.is_empty()).collect() }
     }
 
     fn watch(&mut self, id: u64) -> Result<Answer, Fault> {
