@@ -180,7 +180,8 @@ const DATAGRAMS: usize = 3000;
 
 /// Asks the server for a page.
 const REQUEST: &str = "exec 3<>/dev/tcp/$0/80
-printf 'GET /small HTTP/1.1\\r\\nHost: x\\r\\nX-Mark: %s\\r\\nConnection: close\\r\\n\\r\\n' \"$1\" >&3
+head='GET /small HTTP/1.1\\r\\nHost: x\\r\\nX-Mark: %s\\r\\nConnection: close\\r\\n\\r\\n'
+printf \"$head\" \"$1\" >&3
 cat <&3 >/dev/null";
 
 /// Everybody's traffic: each carries a mark.
