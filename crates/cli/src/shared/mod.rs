@@ -4,8 +4,8 @@
 //! - `daemon`: `streamline daemon`;
 //! - `member`: a run that is registered, and one in the background; `hosts`: who runs its beginning
 //!   in the kernel;
-//! - `start`, `stop`, `set`, `tap`, `attach`, `ps`, `top`: what one does with paths; `sharing`: what
-//!   of them runs in the kernel.
+//! - `start`, `stop`, `set`, `tap`, `attach`, `ps`, `top`: what one does with paths; `sharing`:
+//!   what of them runs in the kernel.
 //!
 //! All of it stands on the crate `daemon`; here is what a person says and is told.
 
