@@ -221,7 +221,7 @@ impl Work {
 
     fn detach(&mut self, guest: u64, why: Option<String>, tell: &dyn Fn(Done)) {
         let Some(line) = self.lines.remove(&guest) else { return };
-        let ended = Box::new(line.running.detach());
+        let ended = line.running.detach();
         self.books.leave(guest);
         let ended = Box::new(ended);
         tell(Done::Detached { guest, ended, why });
