@@ -28,7 +28,7 @@ use super::{Target, Unfit, Verdict};
 use crate::insn::{
     Alu, Cond, Helper, Insn, PSEUDO_MAP, PSEUDO_MAP_VALUE, R0, R1, R7, R9, R10, Reg, Size,
 };
-use crate::program::{Place, Program};
+use crate::program::Program;
 
 /// Where things lie in the region of a processor, in bytes.
 pub mod at {

@@ -29,7 +29,7 @@ impl<'a> Block<'a> {
         self.frame.get(from..to.min(self.frame.len())).unwrap_or_default()
     }
 
-    /// One byte of the view, if it is here: the same as `bytes().get(at)`, without making the slice.
+    /// One byte of the view, if it is here: what `bytes().get(at)` is, without making the slice.
     #[inline]
     #[must_use]
     pub fn byte(&self, at: usize) -> Option<u8> {
