@@ -66,6 +66,38 @@ fn time_can_be_tried_without_privilege() {
     assert!(std::fs::metadata(folder.path().join("missing.pcap")).unwrap().len() > 24);
 }
 
+/// What the page about security tells to type, and what it shows of that.
+#[test]
+fn j5_security_can_be_tried_without_privilege() {
+    let wanted = ["bash", "pgrep", "pkill", "timeout"].map(need::command);
+    let [Some(bash), Some(_), Some(_), Some(_)] = wanted else { return };
+    let folder = Folder::new();
+    let page = page("11-security.md");
+    let typed: Vec<&str> =
+        page.split("```sh\n").skip(1).filter_map(|block| block.split("```").next()).collect();
+    assert_eq!(typed.len(), 2);
+    let run = |typed: &str| {
+        let mut shell = folder.shell("exec \"$@\"");
+        shell.args(["sh", "timeout", "120"]).arg(&bash).arg("-c").arg(format!("set -e; {typed}"));
+        Ran::from(shell.output().unwrap())
+    };
+    let ran = run(typed[0]);
+    assert_eq!(ran.status, Some(0), "{ran:?}");
+    assert!(ran.out.contains("GET http://www.example.org/"), "{ran:?}");
+    let shown: Vec<&str> = page.lines().filter(|line| line.contains("sandbox http")).collect();
+    assert_eq!(shown.len(), 2);
+    for line in shown {
+        let words: Vec<&str> = line.split_whitespace().take(3).collect();
+        let same = |told: &str| told.split_whitespace().take(3).eq(words.iter().copied());
+        assert!(ran.out.lines().any(same), "{line}: {ran:?}");
+    }
+    let ran = run(typed[1]);
+    assert_eq!(ran.status, Some(0), "{ran:?}");
+    assert!(ran.err.contains("was ended by signal 9 (SIGKILL)"), "{ran:?}");
+    assert_eq!(ran.out, "5000 blocks, 320000 bytes\n", "the other branch got everything: {ran:?}");
+    assert!(ran.err.contains("the ledger balances"), "{ran:?}");
+}
+
 #[test]
 fn sharing_can_be_tried_without_privilege() {
     let Some(bash) = need::command("bash") else { return };

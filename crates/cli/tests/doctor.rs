@@ -144,6 +144,9 @@ fn the_object_has_everything() {
     for row in ["user", "program", "CAP_NET_RAW", "CAP_BPF", "no_new_privs", "seccomp"] {
         assert!(who.iter().any(|name| name == row), "{row}: {who:?}");
     }
+    let kernel = names(&told["sections"][1]["rows"]);
+    let apart = kernel.iter().position(|name| name == "seccomp filters").unwrap();
+    assert_eq!(kernel[apart + 1], "Landlock", "what `untrusted=yes` can have");
     assert!(names(&told["interfaces"]).contains(&"lo".to_owned()));
     for section in told["sections"].as_array().unwrap() {
         for row in section["rows"].as_array().unwrap() {

@@ -4,6 +4,7 @@
 //! is for the door. What can be tried is tried and thrown away, because a version, a capability or
 //! a file says what should work, not what does.
 
+pub use sys::confine::Landlock;
 pub use sys::machine::Capabilities;
 pub use sys::net::Interface;
 pub use sys::privilege::{Privilege, Seccomp};
@@ -33,6 +34,8 @@ pub struct Facts {
     pub kernel_program: Result<(), Refusal>,
     /// What else was tried.
     pub features: Vec<Feature>,
+    /// How much of Landlock there is for a filter apart.
+    pub landlock: Landlock,
     /// Figures of the kernel and of this process that bound us.
     pub limits: Vec<Limit>,
     /// The interfaces of this name space, by index.
@@ -116,6 +119,7 @@ impl Facts {
             kernel_program: refused(sys::probe::bpf_program()),
             program: Binary::look(),
             features: features(),
+            landlock: sys::confine::landlock(),
             limits: limits(),
             interfaces: refused(sys::net::interfaces()),
             helpers: helpers(),

@@ -40,6 +40,7 @@ pub fn all() -> Vec<Probe> {
         probe("AF_XDP socket", "rings without the kernel's network stack", xdp_socket()),
         probe("/dev/net/tun", "devices of one's own", tun()),
         probe("/dev/fuse", "PipesFS", fuse()),
+        probe("seccomp filters", "filters apart (`untrusted=yes`)", seccomp()),
         probe("io_uring", "many calls by one", io_uring()),
         probe("userfaultfd", "pages that are filled when touched", userfaultfd()),
         probe("perf events", "counters of the processor in measurements", perf()),
@@ -107,6 +108,22 @@ pub fn arena() -> Result<()> {
         types: None,
     };
     bpf::Map::create(&wanted).map(drop)
+}
+
+/// The kernel is asked whether a filter of system calls may end a call by a signal, as ours do
+/// (Linux 4.14); none is installed.
+pub fn seccomp() -> Result<()> {
+    let (action, flags) = (libc::SECCOMP_RET_TRAP, 0_u32);
+    // SAFETY: seccomp(2) reads the four bytes of the action, which live; the rest are integers.
+    let known = unsafe {
+        libc::syscall(
+            libc::SYS_seccomp,
+            libc::SECCOMP_GET_ACTION_AVAIL,
+            flags,
+            std::ptr::from_ref(&action),
+        )
+    };
+    if known == 0 { Ok(()) } else { Err(Error::last("seccomp", "GET_ACTION_AVAIL")) }
 }
 
 /// A ring of one request.

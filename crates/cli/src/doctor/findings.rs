@@ -6,7 +6,9 @@
 use crate::privilege::{self, Door, Way};
 use daemon::client::{Client, ClientError};
 use engine::calibrate;
-use engine::doctor::{Binary, Bound, Capabilities, Facts, Feature, Interface, Refused, Seccomp};
+use engine::doctor::{
+    Binary, Bound, Capabilities, Facts, Feature, Interface, Landlock, Refused, Seccomp,
+};
 use serde::Serialize;
 
 /// The version of the form of `--json`.
@@ -235,7 +237,13 @@ fn kernel(facts: &Facts) -> Section {
     // It is the last step of what stands before it.
     let socket = features.iter().position(|feature| feature.name == "packet socket");
     features.insert(socket.map_or(0, |at| at + 1), &ring);
-    let mut rows: Vec<Row> = features.iter().map(|feature| tried(facts, feature)).collect();
+    let mut rows = Vec::new();
+    for feature in features {
+        rows.push(tried(facts, feature));
+        if feature.name == "seccomp filters" {
+            rows.push(behind(facts.landlock));
+        }
+    }
     rows.push(match facts.user_namespaces {
         Some(true) => Row::new("user name spaces", State::Good, "for everybody, by the settings"),
         Some(false) => Row::new("user name spaces", State::Bad, "for root alone, by the settings")
@@ -246,6 +254,25 @@ fn kernel(facts: &Facts) -> Section {
         None => Row::new("user name spaces", State::Plain, "unknown"),
     });
     Section { name: "what the kernel lets us do (tried, where not said otherwise)", rows }
+}
+
+/// What stands behind seccomp for a filter apart.
+fn behind(landlock: Landlock) -> Row {
+    const NAME: &str = "Landlock";
+    match landlock {
+        Landlock::Whole => Row::new(NAME, State::Good, "behind seccomp for `untrusted=yes`"),
+        Landlock::Partly => {
+            let says = "some of its rules, behind seccomp for `untrusted=yes`; Linux 6.12 has all";
+            Row::new(NAME, State::Plain, says)
+        }
+        Landlock::Missing => {
+            let says = "missing: `untrusted=yes` runs behind seccomp alone, which forbids the same";
+            Row::new(NAME, State::Bad, says).advice(
+                "put landlock into lsm= on the kernel's command line; it takes Linux 5.13, built \
+                 with it, and no seccomp filter of a container that refuses it",
+            )
+        }
+    }
 }
 
 fn tried(facts: &Facts, feature: &Feature) -> Row {
@@ -273,8 +300,13 @@ fn remedy(facts: &Facts, feature: &Feature, kind: Refused) -> String {
     }
     let filtered = who.seccomp == Some(Seccomp::Filter);
     let text = match (feature.name, kind) {
-        ("userfaultfd" | "perf events", Refused::Denied | Refused::Absent) if filtered => {
+        ("userfaultfd" | "perf events" | "seccomp filters", Refused::Denied | Refused::Absent)
+            if filtered =>
+        {
             "the seccomp filter refuses it: ask whoever started this container or service"
+        }
+        ("seccomp filters", _) => {
+            "nothing, but a kernel that is built with it: without, `untrusted=yes` is refused"
         }
         ("/dev/net/tun", Refused::Absent) => {
             "sudo modprobe tun; a container: --device /dev/net/tun"
