@@ -407,6 +407,12 @@ fn p7_a_user_without_privilege_is_given_its_own_by_the_daemon() {
     });
     let refused = carols(&program).args(["run", "rx lo | count"]).output().expect("setpriv");
     assert_eq!(refused.status.code(), Some(1));
+    let explained = carols(&program).args(["explain", "rx lo | count"]).output().expect("setpriv");
+    let told = String::from_utf8_lossy(&explained.stdout);
+    assert!(told.contains("you may open no packet socket") && !told.contains("pinned"), "{told}");
+    let wrong = carols(&program).args(["run", "rx lo own=yes | count"]).output().expect("setpriv");
+    let told = String::from_utf8_lossy(&wrong.stderr);
+    assert!(told.contains("leave the interface out") && !told.contains("CAP_NET_RAW"), "{told}");
     let mut observer = Observer::spawn(carols(&program), "rx own=yes | pcap out.pcap");
     until("her line has begun", || {
         observer.assert_runs();

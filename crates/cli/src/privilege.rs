@@ -129,8 +129,10 @@ impl Shut {
         let door = match needs {
             Some(Capabilities::SYS_ADMIN) => Door::NameSpaces,
             Some(Capabilities::BPF) => Door::Programs,
-            // Some refusals do not look like one.
-            _ if ["rx", "tx", "redirect"].contains(&name) && call != "enter" => Door::Packets,
+            // Some refusals do not look like one. `give`: no packet socket could give it.
+            _ if ["rx", "tx", "redirect"].contains(&name) && !["enter", "give"].contains(&call) => {
+                Door::Packets
+            }
             _ => return None,
         };
         let tried = match door {

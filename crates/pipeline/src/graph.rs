@@ -85,11 +85,20 @@ pub struct Use {
     pub arguments: Arguments,
     /// The space that the request wants.
     pub pin: Option<String>,
+    /// Why it can run in that space alone, where it is not the request that wants it.
+    pub only: Option<&'static str>,
     /// The name that the request gives it.
     pub mark: Option<String>,
 }
 
 impl Use {
+    /// Why it runs in one space and in no other, if so.
+    #[must_use]
+    pub fn bound(&self) -> Option<String> {
+        let pin = self.pin.as_ref()?;
+        Some(self.only.map_or_else(|| format!("pinned to {pin}"), str::to_owned))
+    }
+
     /// What it does with these arguments: its kind, what it gives, how deep it reads.
     #[must_use]
     pub fn effect(&self) -> Effect {

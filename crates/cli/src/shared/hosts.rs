@@ -77,6 +77,9 @@ fn sources(graph: &Graph) -> impl Iterator<Item = bool> {
     })
 }
 
+/// Why a source runs in the kernel and nowhere else, though nobody has asked for it.
+const NO_SOCKET: &str = "you may open no packet socket: only the kernel can give it, by the daemon";
+
 /// Sources for which a program can stand run in the kernel and nowhere else.
 fn pin(graph: &mut Graph) {
     for node in &mut graph.nodes {
@@ -84,6 +87,7 @@ fn pin(graph: &mut Graph) {
         let Some(attach) = used.description.attaches else { continue };
         if used.pin.is_none() && attach(&used.arguments).is_ok_and(|attach| !attach.takes) {
             used.pin = Some("kernel".to_owned());
+            used.only = Some(NO_SOCKET);
         }
     }
 }

@@ -27,6 +27,7 @@ pub(super) fn uses(draft: &mut Draft<'_>, catalogue: &dyn Catalogue) -> Vec<Opti
             description,
             arguments: arguments(given, description, &compiler, catalogue, &mut mistakes),
             pin: uses.iter().find_map(|node| text(node.pin.as_ref())),
+            only: None,
             mark: uses.iter().find_map(|node| text(node.mark.as_ref())),
         }));
     }

@@ -35,6 +35,7 @@ pub fn complete(mut graph: Graph, catalogue: &dyn Catalogue) -> (Graph, Vec<Node
                 description: sink,
                 arguments: Arguments::defaults(sink),
                 pin: None,
+                only: None,
                 mark: None,
             })),
             span,

@@ -182,8 +182,8 @@ impl Work<'_> {
             Step::Merge | Step::Unknown => return Err("not a filter".to_owned()),
         };
         let description = used.description;
-        if let Some(pin) = &used.pin {
-            return Err(format!("pinned to {pin}"));
+        if let Some(why) = used.bound() {
+            return Err(why);
         }
         if node.inside.is_some() {
             return Err("part of a section".to_owned());

@@ -7,7 +7,7 @@ use super::kernel::{Refused, only_in_kernel, refusal};
 use super::select::{Selected, order};
 use super::{Candidate, Machine, Placed, PlannedSpace, SpaceKind};
 use crate::explain;
-use crate::graph::{Graph, Node, NodeId, Step};
+use crate::graph::{Graph, Node, NodeId, Step, Use};
 use filter::Kind;
 
 /// The spaces of a machine for one request, in the order in which a path may move through them, and
@@ -153,10 +153,11 @@ fn verdict(
     if space.part != parts[id.0] {
         return Err("works for another line".to_owned());
     }
-    if let Some(pin) = node.filter().and_then(|used| used.pin.as_deref())
-        && pin != space.name
+    if let Some(used) = node.filter()
+        && used.pin.as_ref().is_some_and(|pin| *pin != space.name)
+        && let Some(why) = used.bound()
     {
-        return Err(format!("pinned to {pin}"));
+        return Err(why);
     }
     if node.inside.is_some() && space.kind == SpaceKind::Kernel {
         return Err("part of a section, which runs in one thread".to_owned());
@@ -308,8 +309,8 @@ fn because(
     if node.is_process() {
         return if node.is_untrusted() { APART } else { "an ordinary program" }.to_owned();
     }
-    if let Some(pin) = node.filter().and_then(|used| used.pin.as_deref()) {
-        return format!("pinned to {pin}");
+    if let Some(why) = node.filter().and_then(Use::bound) {
+        return why;
     }
     if let Some(owner) = node.inside {
         return format!("part of `{}`", names[owner.0]);

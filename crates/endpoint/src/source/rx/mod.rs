@@ -132,7 +132,7 @@ const NOT_OTHERS: &str = "`promisc` is about frames for other hosts, and `own=ye
 fn not_own(arguments: &Arguments) -> Failure {
     let why = attach(arguments, Side::Received).err();
     let why = why.unwrap_or_else(|| "only a program in the kernel sees what they exchange".into());
-    Failure::new("watch", "your own sockets", why)
+    Failure::new("give", "what your own sockets exchange", why)
 }
 
 /// Where a program gives what the packet socket would, or the sockets of AF_XDP: at traffic control
