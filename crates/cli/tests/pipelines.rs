@@ -16,8 +16,8 @@ const LONG: Duration = Duration::from_secs(300);
 /// Bytes of the text.
 const SIZE: usize = 6 << 20;
 
-/// A library that was built now, and a text to read. Only that library is built: the program stays as
-/// it was built, whatever features it has.
+/// A library that was built now, and a text to read. Only that library is built: the program stays
+/// as it is, whatever features it has.
 fn text() -> &'static Path {
     static TEXT: OnceLock<PathBuf> = OnceLock::new();
     TEXT.get_or_init(|| {
