@@ -21,7 +21,7 @@ const BATCH: usize = 64;
 pub(crate) const BUNCH: usize = 2_500;
 /// The target port of what is looked for, and that of everything else.
 pub(crate) const WANTED: u16 = 53;
-const OTHER: u16 = 4053;
+pub(crate) const OTHER: u16 = 4053;
 
 /// Frames and the cable that they go over.
 pub(crate) struct Flood {
@@ -44,6 +44,13 @@ impl Flood {
     /// A cable of its own, over which nobody else sends. The frames are of so many bytes, with UDP
     /// to [`WANTED`] in one of `one_in`.
     pub(crate) fn new(length: usize, one_in: usize, host: Host) -> Result<Self, String> {
+        let others = std::iter::repeat_n(OTHER, one_in.saturating_sub(1));
+        let ports: Vec<u16> = std::iter::once(WANTED).chain(others).collect();
+        Self::to(&ports, length, host)
+    }
+
+    /// The same, with UDP to each of these ports in turn.
+    pub(crate) fn to(ports: &[u16], length: usize, host: Host) -> Result<Self, String> {
         let cable = Cable { addresses: false, ..Cable::default() };
         let pair = Pair::new(cable).ok_or("needs root and `ip`: it makes two name spaces")?;
         let (full, address) = match host {
@@ -58,12 +65,9 @@ impl Flood {
             let index = index(CLIENT_DEVICE)?;
             Sender::open(index, Qdisc::Bypass).map_err(|why| why.to_string())
         })?;
-        let frame = |number| {
-            let port = if number % one_in == 0 { WANTED } else { OTHER };
-            udp_to(address, port, length)
-        };
-        // As many as calls and those that are wanted fit into.
-        let frames = (0..BATCH * one_in).map(frame).collect();
+        // As many as calls and all ports fit into.
+        let ports = ports.iter().cycle().take(BATCH * ports.len());
+        let frames = ports.map(|port| udp_to(address, *port, length)).collect();
         Ok(Self { pair: Arc::new(pair), sender, frames, _full: full })
     }
 

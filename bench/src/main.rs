@@ -19,6 +19,7 @@ mod line;
 mod live;
 mod moderation;
 mod mpipe;
+mod observed;
 mod parallel;
 mod peek;
 mod pick;
@@ -31,9 +32,11 @@ mod replay;
 mod row;
 mod scale;
 mod sentinel;
+mod share;
 mod splice;
 mod take;
 mod tap;
+mod tcpdump;
 
 use clap::Parser;
 use row::Row;
@@ -157,6 +160,11 @@ const BENCHES: &[Bench] = &[
         name: "capture",
         summary: "N readers of one stream against N tcpdumps [SL fig. 15], goal G15; needs root",
         run: capture::run,
+    },
+    Bench {
+        name: "share",
+        summary: "N users, a line each, against N tcpdumps of the same filters; needs root",
+        run: share::run,
     },
     Bench {
         name: "kernel",

@@ -18,6 +18,7 @@ const AXES: &[(&str, &str)] = &[
     ("pipe", "bytes of a block"),
     ("rounds", "round"),
     ("scale", "bytes of the ring"),
+    ("share", "users, a line each"),
     ("splice", "bytes of a block"),
 ];
 

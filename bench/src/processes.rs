@@ -2,14 +2,73 @@
 //! left to do, and how they are ended.
 
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command};
 use std::time::Duration;
-use testkit::net::until;
+use testkit::net::{Namespace, until};
 
 /// A program that has used less than this in [`WINDOW`] has nothing left to do.
 const IDLE_NS: u64 = 3_000_000;
 const WINDOW: Duration = Duration::from_millis(200);
+
+/// Programs that run beside each other; those that were not asked to end are killed.
+#[derive(Debug, Default)]
+pub(crate) struct Children(Vec<Child>);
+
+impl Children {
+    pub(crate) fn add(&mut self, child: Child) {
+        self.0.push(child);
+    }
+
+    /// The numbers of the processes.
+    pub(crate) fn processes(&self) -> Vec<u32> {
+        self.0.iter().map(Child::id).collect()
+    }
+
+    /// Which of them has ended by itself, by the order in which they were added.
+    pub(crate) fn ended(&mut self) -> Option<usize> {
+        self.0.iter_mut().position(|child| !matches!(child.try_wait(), Ok(None)))
+    }
+
+    /// Asks all to end, and waits until they have.
+    pub(crate) fn end(mut self, name: &str) -> Result<(), String> {
+        while let Some(child) = self.0.pop() {
+            end(child, name)?;
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Children {
+    fn drop(&mut self) {
+        for child in &mut self.0 {
+            // Only where something else failed before.
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+}
+
+/// Starts a program in a name space, on the second processor.
+pub(crate) fn start_beside(space: &Namespace, command: &mut Command) -> Result<Child, String> {
+    space.enter(|| {
+        // Where there is only one, it is shared.
+        let _ = sys::process::pin_to(1);
+        let started = command.spawn();
+        started.map_err(|why| format!("{}: {why}", command.get_program().to_string_lossy()))
+    })
+}
+
+/// Our own program; says where it is not.
+pub(crate) fn streamline() -> Option<PathBuf> {
+    let path = std::env::current_exe().ok()?.with_file_name("streamline");
+    if path.is_file() {
+        return Some(path);
+    }
+    let what = "is not here: `cargo build --release -p streamline-cli` builds it";
+    eprintln!("left out: streamline run: {} {what}", path.display());
+    None
+}
 
 /// The processor time of a process, in ns: the sum over its threads.
 pub(crate) fn processor_ns(process: u32) -> u64 {

@@ -10,17 +10,15 @@
 //! What it costs is taken in two places: in the kernel, by how much longer sending takes than with
 //! nobody there in the same round; and in the processes. What does not arrive is counted.
 
-mod tcpdump;
-
 use crate::Options;
 use crate::flood::{Flood, Host};
-use crate::harness::{Better, Goal, Samples, median, rows};
-use crate::processes::{installed, processor_ns, when_idle};
+use crate::harness::{Better, Goal, Samples, rows};
+use crate::observed::{Sample, Taken};
+use crate::processes::{installed, processor_ns};
 use crate::replay::Folder;
 use crate::row::Row;
-use crate::sentinel::Sentinel;
 use crate::tap::{Bell, NEVER, Reader, Tap};
-use tcpdump::Tcpdumps;
+use crate::tcpdump::{TCPDUMP, Tcpdumps};
 
 /// How many want the stream.
 const READERS: [(usize, &str); 4] =
@@ -40,7 +38,6 @@ const RING: u32 = 4 << 20;
 const BELL: Bell = Bell { blocks: 32, apart_ns: 1_000_000, wait_ns: NEVER, bytes: RING / 4 };
 
 const OURS: &str = "streamline";
-const TCPDUMP: &str = "tcpdump";
 const NOBODY: &str = "nobody";
 const WITH_ONE: &str = "1 of ours";
 const WITH_TEN: &str = "10 of ours";
@@ -66,19 +63,6 @@ enum Observers {
     Tcpdumps(usize),
 }
 
-/// What a frame came to.
-#[derive(Clone, Copy, Debug)]
-struct Sample {
-    /// From the first frame to the last, in ns per frame.
-    sending: f64,
-    /// Processor time of the processes, in ns per frame.
-    processes: f64,
-    /// Parts of what everybody should have seen.
-    lost: f64,
-    /// How often the bell rang.
-    bells: u64,
-}
-
 pub(crate) fn run(options: &Options) -> Result<Vec<Row>, String> {
     let folder = Folder::new("capture").map_err(|why| why.to_string())?;
     let mut rows = Vec::new();
@@ -102,20 +86,8 @@ impl Bench<'_> {
         if installed(TCPDUMP, "tcpdump") {
             all.extend(READERS.map(|(count, _)| Observers::Tcpdumps(count)));
         }
-        let mut taken: Vec<(Observers, Vec<Sample>)> =
-            all.iter().map(|observers| (*observers, Vec::new())).collect();
-        let mut sentinels = Vec::new();
-        for round in 0..=rounds {
-            sentinels.push(Sentinel::take());
-            for (observers, samples) in &mut taken {
-                let sample = self.observe(*observers)?;
-                // The first round warms up.
-                if round > 0 {
-                    samples.push(sample);
-                }
-            }
-        }
-        Ok(Taken { setting: self.setting, all: taken, sentinel_ns: median(&sentinels) }.rows())
+        let taken = Taken::take(rounds, &all, |observers| self.observe(observers))?;
+        Ok(Figures { setting: self.setting, taken }.rows())
     }
 
     /// Sends while they observe.
@@ -123,7 +95,7 @@ impl Bench<'_> {
         match observers {
             Observers::Nobody => {
                 self.flood.send(BEFORE)?;
-                Ok(sample(self.flood.send(FRAMES)?, 0, 0.0, 0))
+                Ok(Sample::new(FRAMES, self.flood.send(FRAMES)?, 0))
             }
             Observers::Ours(readers) => self.tap(readers),
             Observers::Tcpdumps(count) => self.tcpdumps(count),
@@ -147,52 +119,44 @@ impl Bench<'_> {
         for reader in &readers {
             lost += reader.seen(all)?.lost;
         }
-        let missed = lost as f64 / (FRAMES * count.max(1)) as f64;
-        Ok(sample(took, used() - before, missed, tap.bells() - bells))
+        let lost = lost as f64 / (FRAMES * count.max(1)) as f64;
+        let sample = Sample::new(FRAMES, took, used() - before);
+        Ok(Sample { lost, bells: tap.bells() - bells, ..sample })
     }
 
     fn tcpdumps(&mut self, count: usize) -> Result<Sample, String> {
-        let folder = &self.folder.0;
-        let tcpdumps = Tcpdumps::start(&self.flood.pair, folder, count, (RING, self.setting.keep))?;
-        let processes = tcpdumps.processes();
-        self.flood.send(BEFORE)?;
-        let before = when_idle(&processes);
-        let took = self.flood.send(FRAMES)?;
-        let used = when_idle(&processes) - before;
-        let lost = tcpdumps.end(folder)? as f64 / (FRAMES * count) as f64;
-        Ok(sample(took, used, lost, 0))
+        let (folder, all) = (&self.folder.0, vec![String::new(); count]);
+        let tcpdumps = Tcpdumps::start(&self.flood.pair, folder, &all, (RING, self.setting.keep))?;
+        let sample = Sample::of(&mut self.flood, &tcpdumps.processes(), (BEFORE, FRAMES))?;
+        let told = tcpdumps.end(folder)?;
+        let lost = told.iter().fold(0_u64, |all, told| all.saturating_add(told.lost));
+        Ok(Sample { lost: lost as f64 / (FRAMES * count) as f64, ..sample })
     }
 }
 
-fn sample(took_ns: u64, used_ns: u64, lost: f64, bells: u64) -> Sample {
-    let frames = FRAMES as f64;
-    Sample { sending: took_ns as f64 / frames, processes: used_ns as f64 / frames, lost, bells }
-}
-
 /// All samples of one length, round by round.
-struct Taken {
+struct Figures {
     setting: Setting,
-    all: Vec<(Observers, Vec<Sample>)>,
-    sentinel_ns: f64,
+    taken: Taken<Observers>,
 }
 
-impl Taken {
+impl Figures {
     fn rows(&self) -> Vec<Row> {
         let mut all = Vec::new();
         for (count, name) in READERS {
             let both = [(TCPDUMP, Observers::Tcpdumps(count)), (OURS, Observers::Ours(count))];
-            all.extend(self.compared(name, count as f64, "ns CPU/frame", &both, Self::cost));
+            all.extend(self.compared(name, count as f64, "ns CPU/frame", &both, Taken::cost));
             let none = (NOBODY, Observers::Nobody);
             let three = [none, both[0], both[1]];
-            let rate = |taken: &Self, who| taken.each(who, |sample| 1e6 / sample.sending);
+            let rate = |taken: &Taken<_>, who| taken.each(who, |sample| 1e6 / sample.sending);
             all.extend(self.compared(name, f64::NAN, "kframes/s", &three, rate));
             // Nothing divided by nothing is no ratio: each alone.
             for one in both {
-                let lost = |taken: &Self, who| taken.each(who, |sample| sample.lost * 100.0);
+                let lost = |taken: &Taken<_>, who| taken.each(who, |sample| sample.lost * 100.0);
                 all.extend(self.compared(name, f64::NAN, "% lost", &[one], lost));
             }
         }
-        let bells = |taken: &Self, who| taken.each(who, |sample| sample.bells as f64);
+        let bells = |taken: &Taken<_>, who| taken.each(who, |sample| sample.bells as f64);
         let tap = [(OURS, Observers::Ours(0))];
         all.extend(self.compared("no reader", f64::NAN, "bells", &tap, bells));
         all.extend(self.goals());
@@ -202,8 +166,8 @@ impl Taken {
     /// G15, and what issue and figure 15 want of ten readers.
     fn goals(&self) -> Vec<Row> {
         let [one, ten] =
-            [1, 10].map(|count| self.each(Observers::Ours(count), |sample| sample.sending));
-        let tap = self.kernel(Observers::Ours(0));
+            [1, 10].map(|count| self.taken.each(Observers::Ours(count), |sample| sample.sending));
+        let tap = self.taken.kernel(Observers::Ours(0));
         let added: Vec<f64> = one.iter().zip(&ten).map(|(one, ten)| (ten - one) / 9.0).collect();
         let mut all = vec![
             self.at_most("added reader, in the kernel", added, ADDED_NS),
@@ -215,9 +179,9 @@ impl Taken {
         };
         let rates = [rate(WITH_ONE, &one), rate(WITH_TEN, &ten)];
         all.extend(self.goal("10 readers", ("kframes/s", Better::More), &rates, 0.9));
-        let theirs = self.cost(Observers::Tcpdumps(1));
+        let theirs = self.taken.cost(Observers::Tcpdumps(1));
         if !theirs.is_empty() {
-            let ours = self.cost(Observers::Ours(10));
+            let ours = self.taken.cost(Observers::Ours(10));
             let costs = [
                 Samples { name: ONE_TCPDUMP, values: theirs },
                 Samples { name: WITH_TEN, values: ours },
@@ -238,7 +202,8 @@ impl Taken {
         let [reference, candidate] = [samples[0].name, samples[1].name];
         let goal = Goal { candidate, reference, goal: "G15", target };
         let row = format!("{}, {row}", self.setting.name);
-        let made = rows(("capture", &row, f64::NAN), unit, self.sentinel_ns, samples, &[goal]);
+        let made =
+            rows(("capture", &row, f64::NAN), unit, self.taken.sentinel_ns, samples, &[goal]);
         made.into_iter().filter(|row| row.goal.is_some()).collect()
     }
 
@@ -247,7 +212,8 @@ impl Taken {
         let row = format!("{}, {row}", self.setting.name);
         let samples = [Samples { name: OURS, values }];
         let subject = ("capture", row.as_str(), f64::NAN);
-        let mut made = rows(subject, ("ns/frame", Better::Less), self.sentinel_ns, &samples, &[]);
+        let mut made =
+            rows(subject, ("ns/frame", Better::Less), self.taken.sentinel_ns, &samples, &[]);
         let mut row = made.remove(0);
         // Noise may make it less than nothing.
         (row.reference, row.ratio) = (LIMIT, limit / row.value.max(1.0));
@@ -261,33 +227,16 @@ impl Taken {
         x: f64,
         unit: &'static str,
         who: &[(&'static str, Observers)],
-        value: impl Fn(&Self, Observers) -> Vec<f64>,
+        value: impl Fn(&Taken<Observers>, Observers) -> Vec<f64>,
     ) -> Vec<Row> {
-        let samples = who.iter().map(|(name, who)| Samples { name, values: value(self, *who) });
+        let samples =
+            who.iter().map(|(name, who)| Samples { name, values: value(&self.taken, *who) });
         let samples: Vec<_> = samples.filter(|samples| !samples.values.is_empty()).collect();
         let better = if unit == "kframes/s" { Better::More } else { Better::Less };
         let row = format!("{}, {row}", self.setting.name);
         // One picture: that of the short frames.
         let x = if self.setting.length < 100 { x } else { f64::NAN };
-        rows(("capture", &row, x), (unit, better), self.sentinel_ns, &samples, &[])
-    }
-
-    /// What observing costs the kernel: what sending takes longer than in the same round alone.
-    fn kernel(&self, who: Observers) -> Vec<f64> {
-        let alone = self.each(Observers::Nobody, |sample| sample.sending);
-        let with = self.each(who, |sample| sample.sending);
-        with.iter().zip(alone).map(|(with, alone)| with - alone).collect()
-    }
-
-    /// What observing costs in all, not less than nothing.
-    fn cost(&self, who: Observers) -> Vec<f64> {
-        let processes = self.each(who, |sample| sample.processes);
-        self.kernel(who).iter().zip(processes).map(|(one, other)| (one + other).max(1.0)).collect()
-    }
-
-    fn each(&self, who: Observers, value: impl Fn(&Sample) -> f64) -> Vec<f64> {
-        let found = self.all.iter().find(|(observers, _)| *observers == who);
-        found.map(|(_, samples)| samples.iter().map(value).collect()).unwrap_or_default()
+        rows(("capture", &row, x), (unit, better), self.taken.sentinel_ns, &samples, &[])
     }
 }
 
@@ -297,7 +246,7 @@ mod tests {
 
     #[test]
     fn g15_rows_tell_what_an_added_reader_costs() {
-        let sample = |sending| Sample { sending, processes: 10.0, lost: 0.0, bells: 1 };
+        let sample = |sending| Sample { sending, ..Sample::new(1, 0, 10) };
         let all = [
             (Observers::Nobody, 1000.0),
             (Observers::Ours(0), 1100.0),
@@ -306,7 +255,8 @@ mod tests {
             (Observers::Tcpdumps(1), 1400.0),
         ];
         let all = all.map(|(who, sending)| (who, vec![sample(sending); 3])).to_vec();
-        let goals = Taken { setting: SETTINGS[0], all, sentinel_ns: 0.0 }.goals();
+        let taken = Taken { all, sentinel_ns: 0.0 };
+        let goals = Figures { setting: SETTINGS[0], taken }.goals();
         let told: Vec<_> = goals.iter().map(|row| (row.value, row.ratio, row.target)).collect();
         assert_eq!(told[0], (10.0, 3.0, Some(1.0)));
         assert_eq!(told[1], (100.0, 1.5, Some(1.0)));

@@ -2,7 +2,9 @@
 //! lost, and how many requests it tells of.
 
 use super::load::{Load, Rate, Sent};
-use crate::processes::{end, number_before, number_behind, processor_ns, text, when_idle};
+use crate::processes::{
+    end, number_before, number_behind, processor_ns, start_beside, text, when_idle,
+};
 use crate::replay::{EVE, find, occurrences};
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -234,11 +236,7 @@ impl Program {
         command.args((self.arguments)(folder, purpose)).current_dir(folder).stdin(Stdio::null());
         command.stdout(file(out)?).stderr(file(err)?);
         let told = if self.says_on_output { out } else { err };
-        let mut child = pair.server.enter(|| {
-            // Where there is only one, it is shared.
-            let _ = sys::process::pin_to(1);
-            command.spawn().map_err(|why| format!("{}: {why}", self.name))
-        })?;
+        let mut child = start_beside(&pair.server, &mut command)?;
         let mut ended = false;
         until(self.name, || {
             ended = !matches!(child.try_wait(), Ok(None));

@@ -1,7 +1,7 @@
 //! The programs that pick: what each is called with, how it says that it has begun, and how many
 //! frames it counted.
 
-use crate::processes::{end, installed, number_before, text, when_idle};
+use crate::processes::{end, installed, number_before, start_beside, streamline, text, when_idle};
 use crate::replay::find;
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -34,17 +34,6 @@ fn ours() -> Option<Tool> {
     let path = streamline()?;
     let line = format!("rx {SERVER_DEVICE} ring={RING_MB}MB | ip | udp | dport |53 count");
     Some(Tool::run(path, &line, seen_by_us))
-}
-
-/// Our own program; says where it is not.
-fn streamline() -> Option<PathBuf> {
-    let path = std::env::current_exe().ok()?.with_file_name("streamline");
-    if path.is_file() {
-        return Some(path);
-    }
-    let what = "is not here: `cargo build --release -p streamline-cli` builds it";
-    eprintln!("left out: streamline run: {} {what}", path.display());
-    None
 }
 
 fn tcpdump() -> Option<Tool> {
@@ -127,11 +116,7 @@ impl Tool {
         let mut command = Command::new(&self.path);
         command.args(&self.arguments).current_dir(folder).stdin(Stdio::null());
         command.stdout(file("out")?).stderr(file("err")?);
-        let mut child = space.enter(|| {
-            // Where there is only one, it is shared.
-            let _ = sys::process::pin_to(1);
-            command.spawn().map_err(|why| format!("{}: {why}", self.name))
-        })?;
+        let mut child = start_beside(space, &mut command)?;
         let mut ended = false;
         until(self.name, || {
             ended = !matches!(child.try_wait(), Ok(None));

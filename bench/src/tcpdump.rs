@@ -1,0 +1,86 @@
+//! tcpdump, several of it at one device: what it is called with, what it says that came and was
+//! lost.
+
+use crate::processes::{Children, number_before, start_beside, text};
+use std::fs::File;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use testkit::net::{Pair, SERVER_DEVICE, until};
+
+/// What the program is called.
+pub(crate) const TCPDUMP: &str = "tcpdump";
+
+/// Instances that run.
+pub(crate) struct Tcpdumps {
+    children: Children,
+    count: usize,
+}
+
+/// What one of them says at its end, in frames that its filter let through. What it does not say is
+/// as many as there can be.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Told {
+    /// Those that came.
+    pub(crate) received: u64,
+    /// Those of them that were lost.
+    pub(crate) lost: u64,
+}
+
+impl Tcpdumps {
+    /// Starts one for each filter (an empty one lets all through) on the second processor, and waits until each sees frames. Each
+    /// has a ring of so many bytes, keeps so many of a frame, and writes them to nowhere.
+    pub(crate) fn start(
+        pair: &Pair,
+        folder: &Path,
+        filters: &[String],
+        (ring, keep): (u32, u32),
+    ) -> Result<Self, String> {
+        let mut all = Self { children: Children::default(), count: filters.len() };
+        for (number, filter) in filters.iter().enumerate() {
+            let told = File::create(folder.join(number.to_string())).map_err(|w| w.to_string())?;
+            let words =
+                format!("-n -Z root -B {} -s {keep} -w /dev/null -i {SERVER_DEVICE}", ring >> 10);
+            let mut command = Command::new(TCPDUMP);
+            command.args(words.split(' ')).args(Some(filter).filter(|filter| !filter.is_empty()));
+            command.stdin(Stdio::null()).stderr(told);
+            all.children.add(start_beside(&pair.server, &mut command)?);
+        }
+        for number in 0..filters.len() {
+            let file = folder.join(number.to_string());
+            until("tcpdump listens", || text(&file).contains("listening on"));
+        }
+        Ok(all)
+    }
+
+    /// The numbers of the processes.
+    pub(crate) fn processes(&self) -> Vec<u32> {
+        self.children.processes()
+    }
+
+    /// Ends all; answers what each says. Frames of a block that is not full are lost to nobody:
+    /// they would have come in a second.
+    pub(crate) fn end(self, folder: &Path) -> Result<Vec<Told>, String> {
+        self.children.end(TCPDUMP)?;
+        Ok((0..self.count).map(|number| told(&text(&folder.join(number.to_string())))).collect())
+    }
+}
+
+fn told(text: &str) -> Told {
+    Told {
+        received: number_before(text, " packets received by filter"),
+        lost: number_before(text, " packets dropped by kernel"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_came_and_was_lost_is_read_from_what_it_says() {
+        let text = "listening on server0\n12 packets captured\n14 packets received by filter\n\
+                    7 packets dropped by kernel\n";
+        assert_eq!(told(text), Told { received: 14, lost: 7 });
+        assert_eq!(told("it broke"), Told { received: u64::MAX, lost: u64::MAX });
+    }
+}
