@@ -27,8 +27,9 @@ pub(crate) struct Told {
 }
 
 impl Tcpdumps {
-    /// Starts one for each filter (an empty one lets all through) on the second processor, and waits until each sees frames. Each
-    /// has a ring of so many bytes, keeps so many of a frame, and writes them to nowhere.
+    /// Starts one for each filter, an empty one being none, on the second processor, and waits
+    /// until each sees frames. Each has a ring of so many bytes, keeps so many of a frame, and
+    /// writes them to nowhere.
     pub(crate) fn start(
         pair: &Pair,
         folder: &Path,
