@@ -192,13 +192,13 @@ fn landlocked() -> Result<Landlock> {
     })
 }
 
-/// The error of a library, with the number behind it where there is one.
+/// The error of a library: the number behind it where there is one, which says all, else its words.
 fn refused(call: &'static str, error: &(dyn std::error::Error + 'static)) -> Error {
     let mut cause: Option<&(dyn std::error::Error + 'static)> = Some(error);
     while let Some(found) = cause {
         let number = found.downcast_ref::<std::io::Error>().and_then(std::io::Error::raw_os_error);
         if let Some(number) = number {
-            return Error::new(call, error.to_string(), number);
+            return Error::new(call, "", number);
         }
         cause = found.source();
     }

@@ -45,6 +45,9 @@ impl Error {
                 Some("the driver of this interface cannot; generic XDP or TCX can")
             }
             ("socket", libc::EPERM) => Some("run as root, or give the program CAP_NET_RAW"),
+            ("seccomp", libc::EPERM | libc::ENOSYS) => {
+                Some("`streamline doctor` says what there is of it, and what to do")
+            }
             ("setns" | "unshare", libc::EPERM) => Some("run as root (CAP_SYS_ADMIN)"),
             ("netlink", libc::ENODEV) => Some("`ip link` lists the interfaces"),
             ("open", libc::ENOENT) if self.target.starts_with("name space") => {
