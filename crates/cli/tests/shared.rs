@@ -364,7 +364,7 @@ fn runs_are_registered_unless_they_are_embedded() {
 }
 
 #[test]
-fn v8_a_line_of_ones_own_looks_into_the_past_of_a_path() {
+fn v9_a_line_of_ones_own_looks_into_the_past_of_a_path() {
     let house = House::new();
     let daemon = house.daemon();
     let line = "generate seq=yes rate=2000 | count";

@@ -96,7 +96,7 @@ impl Capture {
 }
 
 #[test]
-fn v8_a_tap_begins_in_the_past_and_says_where() {
+fn v9_a_tap_begins_in_the_past_and_says_where() {
     let text = "generate seq=yes rate=5000 | count";
     during(text, Some(64 << 20), |live| {
         until("some have come", || given(live) > 300);
@@ -121,7 +121,7 @@ fn v8_a_tap_begins_in_the_past_and_says_where() {
 }
 
 #[test]
-fn v8_what_is_remembered_is_bounded() {
+fn v9_what_is_remembered_is_bounded() {
     const BYTES: usize = 64 << 10;
     during("generate seq=yes rate=20000 | count", Some(BYTES), |live| {
         until("more than can be remembered has come", || given(live) > 4 * BYTES as u64 / 64);
@@ -132,7 +132,7 @@ fn v8_what_is_remembered_is_bounded() {
 }
 
 #[test]
-fn v9_a_reader_that_stops_is_skipped_or_ends_and_costs_others_nothing() {
+fn v8_a_reader_that_stops_is_skipped_or_ends_and_costs_others_nothing() {
     let text = "generate seq=yes size=1500 | count";
     let ((), outcome) = during(text, None, |live| {
         let (mut stuck, full) = wanted(None, None);
@@ -164,7 +164,7 @@ fn v9_a_reader_that_stops_is_skipped_or_ends_and_costs_others_nothing() {
 }
 
 #[test]
-fn v9_a_tap_ends_with_its_reader_its_owner_its_node_and_its_path() {
+fn v8_a_tap_ends_with_its_reader_its_owner_its_node_and_its_path() {
     let text = "generate seq=yes rate=20000 | count | discard";
     let (last, _) = during(text, None, |live| {
         let (gone, _, capture) = tap(live, None, None);
