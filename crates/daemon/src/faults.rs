@@ -108,7 +108,7 @@ pub fn sentence(fault: &Fault) -> String {
             number("limit")
         ),
         "io.streamline.Busy" => format!(
-            "the process of path `{}` takes nothing: it is stopped, or just ending",
+            "the process of path `{}` takes nothing: it is stopped, or overrun",
             text("path")
         ),
         NOT_IN_KERNEL => text("why").to_owned(),

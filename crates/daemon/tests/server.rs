@@ -230,6 +230,21 @@ fn a_way_that_is_none_is_refused_and_one_that_is_full_is_busy() {
     assert_eq!(client.list().unwrap().len(), 1, "and the daemon goes on");
 }
 
+#[test]
+fn who_asks_for_a_path_that_is_just_ending_hears_that_there_is_none() {
+    let daemon = Daemon::start();
+    let client = daemon.client();
+    for round in 0..200 {
+        let (socket, near, _) = path(&daemon, "short");
+        // It answers nobody any more, and is still registered.
+        drop(near);
+        let refused = client.connect("short").unwrap_err().to_string();
+        assert!(refused.contains("no path is called"), "{round}: {refused}");
+        drop(socket);
+        testkit::until("it is gone", || client.list().unwrap().is_empty());
+    }
+}
+
 /// A client that floods, sends halves, never reads, and comes again and again.
 #[test]
 fn t8_t12_a_hostile_client_harms_nobody() {

@@ -297,16 +297,19 @@ impl Server {
             |guest: &&mut Guest| guest.path.as_ref().is_some_and(|path| path.number == number);
         let worker = self.guests.values_mut().find(of_path);
         let worker = worker.and_then(|guest| guest.path.as_mut());
-        let worker = worker.ok_or_else(|| faults::busy(wanted))?;
+        // Who answers for it hangs up before its process is seen to end: it has gone then.
+        let gone = || faults::no_such_path(wanted);
+        let worker = worker.ok_or_else(gone)?;
         // One that has not taken the last is not sent another.
-        if worker.way.has_unsent() && worker.way.flush().is_ok() && worker.way.has_unsent() {
+        worker.way.flush().map_err(|_| gone())?;
+        if worker.way.has_unsent() {
             return Err(faults::busy(wanted));
         }
         let busy = |_| faults::busy(wanted);
         let (near, far) = sys::descriptor::pair().map_err(busy)?;
         let process = worker.process.try_clone().map_err(|_| faults::busy(wanted))?;
         let admit = Call { oneway: true, ..Call::new("io.streamline.path.Admit", &Admit { uid }) };
-        worker.way.say(admit.text(), vec![far]).map_err(|_| faults::busy(wanted))?;
+        worker.way.say(admit.text(), vec![far]).map_err(|_| gone())?;
         if worker.way.has_unsent() {
             return Err(faults::busy(wanted));
         }
