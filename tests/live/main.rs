@@ -15,7 +15,7 @@
 //! - `change`: what follows the kernel changes;
 //! - `shared`: several lines in one program; `handout`: of several users;
 //! - `own`: what a user's own sockets exchange;
-//! - `users`: of several users, by a daemon;
+//! - `users`: of several users, by a daemon; `held`: changed while it runs;
 //! - `privilege`: without any;
 //! - `rights`: with some capabilities and not with others.
 //!
@@ -33,7 +33,9 @@ mod device;
 mod filter;
 mod frames;
 mod handout;
+mod held;
 mod hostile;
+mod house;
 mod kernel;
 mod moves;
 mod nginx;

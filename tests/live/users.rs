@@ -7,137 +7,23 @@
 //! others' traffic carries.
 
 use crate::handout::part_of;
+use crate::house::{ALICE, BOB, CAROL, DAVE, House, POLICY};
 use crate::nginx::Nginx;
 use crate::observer::Observer;
-use crate::privilege::for_everybody;
-use crate::scratch::Scratch;
 use crate::send::frames_of;
 use crate::shared::chain;
-use daemon::client::Client;
-use daemon::protocol::{Attach, Program, Sharing};
+use daemon::protocol::{Attach, Instead, Stay};
 use daemon::varlink::{Call, Reply};
 use rustix::process::{Gid, Uid};
 use serde_json::{Value, json};
-use std::fs::{self, File, Permissions};
+use std::fs::{self, File};
 use std::io::{Read as _, Write as _};
 use std::net::{TcpStream, UdpSocket};
 use std::os::fd::OwnedFd;
-use std::os::unix::fs::{FileExt as _, MetadataExt as _, PermissionsExt as _};
-use std::path::PathBuf;
-use std::process::{Child, Command, Stdio};
+use std::os::unix::fs::{FileExt as _, MetadataExt as _};
 use sys::local::{self, Form};
 use testkit::need;
-use testkit::net::{Cable, LIMIT, Pair, SERVER, SERVER_DEVICE, until};
-
-const ALICE: u32 = 41_101;
-const BOB: u32 = 41_102;
-const CAROL: u32 = 41_103;
-const DAVE: u32 = 41_104;
-/// The group of which bob is.
-const WATCHERS: u32 = 41_200;
-
-/// A daemon at the server's end of a cable, with this policy.
-struct House {
-    pair: Pair,
-    folder: Scratch,
-    program: PathBuf,
-    child: Child,
-}
-
-impl House {
-    fn new(policy: &str) -> Option<Self> {
-        need::root()?;
-        need::bpf()?;
-        let pair = Pair::new(Cable::default())?;
-        let folder = Scratch::new();
-        fs::set_permissions(folder.path(""), Permissions::from_mode(0o755)).expect("our folder");
-        let program = for_everybody(&folder);
-        let file = folder.path("policy.toml");
-        fs::write(&file, policy).expect("a file");
-        let mut command = pair.server.command(&program);
-        command.arg("daemon").arg("--socket").arg(folder.path("daemon"));
-        command.arg("--policy").arg(file).stdin(Stdio::null()).stderr(Stdio::null());
-        let child = command.spawn().expect("a daemon");
-        let house = Self { pair, folder, program, child };
-        until("a daemon answers", || Client::at(&house.place()).is_ok());
-        Some(house)
-    }
-
-    fn place(&self) -> PathBuf {
-        self.folder.path("daemon")
-    }
-
-    /// The command as this user, at the server's end of the cable.
-    fn command(&self, uid: u32) -> Command {
-        let mut command = self.pair.server.command(need::command("setpriv").expect("setpriv"));
-        let gid = if uid == BOB { WATCHERS } else { uid };
-        command.arg(format!("--reuid={uid}")).arg(format!("--regid={gid}"));
-        command.args(["--clear-groups", "--inh-caps=-all"]).arg(&self.program);
-        command.env("STREAMLINE_DAEMON", self.place());
-        command
-    }
-
-    /// Runs a line as this user, until it is in the program.
-    fn run(&self, uid: u32, line: &str) -> Observer {
-        let before = self.lines(uid);
-        let mut observer = Observer::spawn(self.command(uid), line);
-        until(&format!("{line} of {uid} runs"), || {
-            observer.assert_runs();
-            self.lines(uid) > before
-        });
-        observer
-    }
-
-    fn sharing(&self) -> Sharing {
-        Client::at(&self.place()).and_then(|client| client.sharing()).expect("an answer")
-    }
-
-    /// The one program at the interface.
-    fn shared(&self) -> Program {
-        let mut programs = self.sharing().programs;
-        programs.retain(|program| program.interface == SERVER_DEVICE);
-        assert_eq!(programs.len(), 1, "one program: {programs:?}");
-        programs.into_iter().next().expect("one")
-    }
-
-    /// A request of a user who is at the server's end itself.
-    fn request_of(&self, uid: u32, mark: &str) {
-        let mut command = self.pair.server.command(need::command("setpriv").expect("setpriv"));
-        command.arg(format!("--reuid={uid}")).arg(format!("--regid={uid}"));
-        command.args(["--clear-groups", "bash", "-c", REQUEST, SERVER, mark]);
-        let output = command.output().expect("a shell");
-        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    }
-
-    /// How many lines of a user run.
-    fn lines(&self, uid: u32) -> usize {
-        let programs = self.sharing().programs;
-        let lines = programs.iter().flat_map(|program| &program.lines);
-        lines.filter(|line| line.uid == uid).count()
-    }
-
-    fn kill(&mut self) {
-        self.child.kill().expect("a child");
-        self.child.wait().expect("a child");
-    }
-
-    /// Asks it to end; nothing may remain.
-    fn end(&mut self) {
-        let process = self.child.id().to_string();
-        assert!(Command::new("kill").arg(process).status().expect("kill").success());
-        until("the daemon ends", || self.child.try_wait().expect("a child").is_some());
-        assert!(!self.place().exists(), "nothing remains of it");
-        assert!(chain(&self.pair).is_empty(), "no program remains");
-    }
-}
-
-impl Drop for House {
-    fn drop(&mut self) {
-        // Ended already, if the test went well.
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
+use testkit::net::{LIMIT, Pair, SERVER, SERVER_DEVICE, until};
 
 /// What a process has mapped of the kernel's rings.
 fn mapped(process: u32) -> Vec<u8> {
@@ -161,28 +47,11 @@ fn holds(memory: &[u8], mark: &str) -> bool {
     memory.windows(mark.len()).any(|part| part == mark.as_bytes())
 }
 
-const POLICY: &str = "
-others-see = \"names\"
-[[open]]
-users = [41101, 41104]
-interfaces = [\"server0\"]
-[[open]]
-groups = [41200]
-interfaces = [\"server0\"]
-[users.41104]
-rings = 4
-";
 const LOGS: &str = "| ip @kernel | ipproto @kernel |tcp tcp | http |request json";
 const TAPS: &str = "| ip @kernel | udp @kernel | dport @kernel |53 pcap dns.pcap";
 const REQUESTS: usize = 200;
 /// So many that each ring of frames is written more than once.
 const DATAGRAMS: usize = 3000;
-
-/// Asks the server for a page.
-const REQUEST: &str = "exec 3<>/dev/tcp/$0/80
-head='GET /small HTTP/1.1\\r\\nHost: x\\r\\nX-Mark: %s\\r\\nConnection: close\\r\\n\\r\\n'
-printf \"$head\" \"$1\" >&3
-cat <&3 >/dev/null";
 
 /// Everybody's traffic: each carries a mark.
 fn send(pair: &Pair) {
@@ -306,6 +175,7 @@ fn as_dave(house: &House) -> Vec<OwnedFd> {
         part: part.to_owned(),
         network: network.to_owned(),
         version: version.to_owned(),
+        instead: None,
     };
     let own = env!("CARGO_PKG_VERSION");
     let mut held = Vec::new();
@@ -340,6 +210,20 @@ fn as_dave(house: &House) -> Vec<OwnedFd> {
         let why = refused.parameters["why"].as_str().unwrap_or_default();
         assert!(why.len() > 10 && !why.ends_with('.'), "{}", told());
     }
+    // In the place of others' lines, of his own beyond his share, and of none.
+    for line_of in 0..64 {
+        let instead = Some(Instead { line: line_of, stays: vec![Stay { was: 0, is: u64::MAX }] });
+        let attach = Attach { instead, ..asks(&line, &part, &ours, own) };
+        let (refused, _) = ask(&house.socket(), &attach);
+        let by = refused.parameters["by"].as_str();
+        assert!(matches!(by, Some("line" | "quota")), "{line_of}: {refused:?}");
+    }
+    let switch = Call::new("io.streamline.Switch", &json!({})).text();
+    for socket in [&house.socket(), &held_line(&held)] {
+        sys::descriptor::send(socket, &switch, &[]).expect("sent");
+        let refused = hear(socket).0;
+        assert_eq!(refused.error.as_deref(), Some("io.streamline.Refused"), "{refused:?}");
+    }
     for part in ["", "x", &"9 ".repeat(30_000)] {
         let (refused, _) = ask(&house.socket(), &asks(&line, part, &ours, own));
         assert!(refused.error.is_some(), "{refused:?}");
@@ -365,10 +249,19 @@ impl House {
     }
 }
 
+/// The connection of a line among what is held.
+fn held_line(held: &[OwnedFd]) -> OwnedFd {
+    held[0].try_clone().expect("a descriptor")
+}
+
 /// Says something, and hears the answer.
 fn ask(socket: &OwnedFd, attach: &Attach) -> (Reply, Vec<OwnedFd>) {
     let call = Call { more: true, ..Call::new("io.streamline.Attach", attach) };
     sys::descriptor::send(socket, &call.text(), &[]).expect("sent");
+    hear(socket)
+}
+
+fn hear(socket: &OwnedFd) -> (Reply, Vec<OwnedFd>) {
     let mut bytes = vec![0; 200_000];
     let (length, descriptors) = sys::descriptor::receive(socket, &mut bytes).expect("an answer");
     (Reply::read(&bytes[..length]).expect("a reply"), descriptors)

@@ -21,7 +21,7 @@ const VERSION: u32 = 1;
 pub(crate) fn explain(given: &ExplainArguments) -> Status {
     let explained = line::text(&given.line).and_then(|text| {
         let mut graph = line::graph(&text)?;
-        let (hosts, machine) = Hosts::find(&text, &mut graph, given.embedded);
+        let (hosts, machine) = Hosts::find(&mut graph, given.embedded);
         let plan = line::planned(&text, graph, &machine)?;
         if given.analyze {
             terminal::tell(&format!("{}\n", explain::text(&plan, &machine)));

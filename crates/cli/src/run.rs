@@ -33,7 +33,7 @@ pub(crate) fn run(given: &RunArguments) -> Status {
         let mut graph = line::graph(&text)?;
         // What is recorded runs in this process.
         let alone = given.embedded || given.record.is_some();
-        let (hosts, machine) = Hosts::find(&text, &mut graph, alone);
+        let (hosts, machine) = Hosts::find(&mut graph, alone);
         let machine = record::machine(machine, given);
         let plan = line::planned(&text, graph, &machine)?;
         start(&text, plan, (&machine, &hosts), given, starter)
@@ -110,7 +110,7 @@ pub(crate) fn go(
     let teller = Teller::new(given, &plan);
     let tell = |progress: &Progress| teller.iter().for_each(|teller| teller.tell(progress));
     let watch = teller.as_ref().map(|teller| Watch { every_ns: teller.every_ns(), tell: &tell });
-    let mut member = Member::begin(text, &plan, &paths, given, (starter, &log))?;
+    let mut member = Member::begin((text, &plan), on.0, &paths, given, (starter, &log))?;
     let until = Until { readable: Some(member.stop(signals)?), elapsed: given.time, watch };
     let outcome = engine_run::run(paths, until);
     terminal::wipe();

@@ -64,11 +64,9 @@ impl fmt::Display for ClientError {
                 "a process of user {uid} listens in {}, and not root or you: nothing was asked",
                 directory.display()
             ),
-            Self::Silent => write!(
-                f,
-                "no answer in {} s: the other side is stopped, or overrun",
-                PATIENCE.as_secs()
-            ),
+            Self::Silent => {
+                f.write_str("no answer came in time: the other side is stopped, or overrun")
+            }
             Self::Gone => f.write_str("the other side has ended"),
             Self::Strange(why) => why.fmt(f),
             Self::Refused(fault) => f.write_str(&plain(&sentence(fault))),

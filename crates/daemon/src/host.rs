@@ -5,28 +5,29 @@
 //! cannot write. Each part has a connection of its own. When this process ends, however, the daemon
 //! sees that connection end and takes the part out of the program. When the daemon ends, the
 //! program goes with it: then no frame comes any more, what was handed over before is read, and the
-//! path ends with a message that says so ([`Standing::lost`]).
+//! path ends with a message that says so ([`Standing::lost`]). A line that changes gets another
+//! connection: what is to be in its place waits there until it is switched.
 
 use crate::client::{Caller, Client, ClientError, plain};
 use crate::faults::NOT_IN_KERNEL;
-use crate::protocol::{Attach, Attached};
+use crate::protocol::{Attach, Attached, Instead, Stay};
 use crate::server::network;
 use crate::varlink::Call;
 use engine::build::BuildError;
 use engine::kernel::handout::{Ended, Failure, Handout, Layout, Part, Standing};
-use engine::kernel::{Asked, Held, Host, Lent};
+use engine::kernel::{Asked, Held, Host, Lent, Succeeds, Successor};
 use pipeline::graph::NodeId;
 use pipeline::plan::{Kernel, Refused};
 use std::os::fd::AsFd as _;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
+use sys::steps::Makes;
 
-/// A daemon that runs parts of one request in the kernel.
+/// A daemon that runs parts of requests in the kernel.
 #[derive(Clone, Debug)]
 pub struct Through {
     directory: PathBuf,
-    line: String,
     release: String,
 }
 
@@ -36,12 +37,12 @@ const PATIENCE: Duration = Duration::from_secs(60);
 const HANDED: usize = 3;
 
 impl Through {
-    /// The daemon that is there, if it runs programs in the kernel; for this line.
-    pub fn find(line: &str) -> Result<Option<Self>, ClientError> {
+    /// The daemon that is there, if it runs programs in the kernel.
+    pub fn find() -> Result<Option<Self>, ClientError> {
         let client = Client::find(None)?;
         let release = client.allowed()?.kernel;
         let directory = client.directory().to_owned();
-        Ok(release.map(|release| Self { directory, line: line.to_owned(), release }))
+        Ok(release.map(|release| Self { directory, release }))
     }
 
     /// The kernel as one plans for it: what loads for others loads without CAP_PERFMON.
@@ -50,33 +51,10 @@ impl Through {
         Kernel::Open { release: self.release.clone(), hardened: true }
     }
 
-    fn ask(&self, asked: &Asked<'_>) -> Result<(Handout, Caller), ClientError> {
-        let caller = Client::at(&self.directory)?.into_caller(PATIENCE)?;
-        let attach = Attach {
-            line: self.line.clone(),
-            part: Part::of(asked).text(),
-            network: network(),
-            version: env!("CARGO_PKG_VERSION").to_owned(),
-        };
-        let call = Call::new("io.streamline.Attach", &attach);
-        caller.send(&Call { more: true, ..call }, &[])?;
-        let (reply, descriptors) = caller.reply()?;
-        let Attached { layout, .. } = reply.take()?;
-        let layout = layout.as_deref().and_then(Layout::from_text);
-        let strange =
-            |what: &str| ClientError::Strange(crate::varlink::Malformed::NotOne(what.to_owned()));
-        let layout = layout.ok_or_else(|| strange("no layout came"))?;
-        let descriptors = <[_; HANDED]>::try_from(descriptors);
-        let [records, pointers, bell] =
-            descriptors.map_err(|_| strange("other descriptors came than were to"))?;
-        Ok((Handout { layout, records, pointers, bell }, caller))
-    }
-}
-
-impl Host for Through {
-    fn add(&self, asked: &Asked<'_>) -> Result<Lent, BuildError> {
+    /// Has a part run there; in the place of another one when it is switched.
+    fn part(&self, asked: &Asked<'_>, instead: Option<Instead>) -> Result<Made, BuildError> {
         let refused = |node, why: String| BuildError::Refused(Refused { node, why });
-        let (handout, caller) = self.ask(asked).map_err(|error| match error {
+        let answer = self.ask(asked, instead).map_err(|error| match error {
             ClientError::Refused(fault) if fault.name == NOT_IN_KERNEL => {
                 let node = usize::try_from(fault.number("node")).map_or(asked.source, NodeId);
                 // Of a node that is not ours nothing is believed.
@@ -85,6 +63,7 @@ impl Host for Through {
             }
             other => refused(asked.source, format!("the daemon runs it not: {other}")),
         })?;
+        let (handout, line, caller) = answer;
         if !handout.is_for(asked) {
             let why = "the daemon reads this line in another way than this program: both must be \
                        of one version";
@@ -92,15 +71,65 @@ impl Host for Through {
         }
         let attach = &asked.planned.attach;
         let own = || "your own sockets".to_owned();
-        let interface = if attach.own { own() } else { attach.interface.clone() };
-        let there = There { caller, interface, ended: OnceLock::new(), lost: Mutex::new(None) };
-        handout.lend(Arc::new(there)).map_err(|error| refused(asked.source, error.to_string()))
+        let there = Arc::new(There {
+            through: self.clone(),
+            line,
+            caller,
+            interface: if attach.own { own() } else { attach.interface.clone() },
+            ended: OnceLock::new(),
+            lost: Mutex::new(None),
+        });
+        let held: Arc<dyn Held> = Arc::clone(&there) as _;
+        let lent = handout.lend(held).map_err(|error| refused(asked.source, error.to_string()))?;
+        Ok((lent, there))
+    }
+
+    fn ask(
+        &self,
+        asked: &Asked<'_>,
+        instead: Option<Instead>,
+    ) -> Result<(Handout, u64, Caller), ClientError> {
+        asked.steps.take(Makes::Descriptor, "a connection to the daemon for a line")?;
+        let caller = Client::at(&self.directory)?.into_caller(PATIENCE)?;
+        let attach = Attach {
+            line: asked.graph.text.as_ref().to_owned(),
+            part: Part::of(asked).text(),
+            network: network(),
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            instead,
+        };
+        let call = Call::new("io.streamline.Attach", &attach);
+        caller.send(&Call { more: true, ..call }, &[])?;
+        let (reply, descriptors) = caller.reply()?;
+        let Attached { layout, line, .. } = reply.take()?;
+        let layout = layout.as_deref().and_then(Layout::from_text);
+        let strange =
+            |what: &str| ClientError::Strange(crate::varlink::Malformed::NotOne(what.to_owned()));
+        let (Some(layout), Some(line)) = (layout, line) else {
+            return Err(strange("no layout came"));
+        };
+        let descriptors = <[_; HANDED]>::try_from(descriptors);
+        let [records, pointers, bell] =
+            descriptors.map_err(|_| strange("other descriptors came than were to"))?;
+        Ok((Handout { layout, records, pointers, bell }, line, caller))
     }
 }
+
+impl Host for Through {
+    fn add(&self, asked: &Asked<'_>) -> Result<Lent, BuildError> {
+        self.part(asked, None).map(|(lent, _)| lent)
+    }
+}
+
+/// What was lent by the daemon, and the line.
+type Made = (Lent, Arc<There>);
 
 /// A line that the daemon runs.
 #[derive(Debug)]
 struct There {
+    through: Through,
+    /// By which number the daemon knows it.
+    line: u64,
     /// The line goes with it.
     caller: Caller,
     interface: String,
@@ -108,21 +137,36 @@ struct There {
     lost: Mutex<Option<Failure>>,
 }
 
+/// Why the last word about a line is heard.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Hears {
+    /// It is to leave.
+    Leaves,
+    /// Another one runs in its place.
+    Replaced,
+    /// Nobody knows here.
+    Ended,
+}
+
 impl There {
-    /// Hears the last word about the line; `asked`: it is to leave.
-    fn hear(&self, asked: bool) -> Ended {
+    /// Hears the last word about the line.
+    fn hear(&self, why: Hears) -> Ended {
         let nothing = serde_json::json!({});
         let call = Call::new("io.streamline.Detach", &nothing);
-        if asked && let Err(error) = self.caller.send(&Call { oneway: true, ..call }, &[]) {
+        if why == Hears::Leaves
+            && let Err(error) = self.caller.send(&Call { oneway: true, ..call }, &[])
+        {
             return self.lose(&error.to_string());
         }
         let told = self.caller.reply().and_then(|(reply, _)| Ok(reply.take()?));
-        let Attached { ended, why, .. } = match told {
+        let Attached { ended, why: told_why, .. } = match told {
             Ok(told) => told,
             Err(ClientError::Gone) => return self.lose("the daemon has ended"),
             Err(other) => return self.lose(&other.to_string()),
         };
-        if let Some(why) = why {
+        // Nobody has asked for it: of a line that nothing runs for any more no frame comes.
+        let unasked = (why == Hears::Ended).then(|| "the daemon has taken it away".to_owned());
+        if let Some(why) = told_why.or(unasked) {
             let failure = Failure::new("watch", &self.interface, plain(&why));
             let hint = "what came before was handed on; `--embedded` runs it without the daemon, \
                         with the rights of whoever starts it";
@@ -154,7 +198,7 @@ impl Standing for There {
     fn lost(&self) -> Option<Failure> {
         let told = || sys::poll::readable(&[self.caller.as_fd()], Some(Duration::ZERO)) == [true];
         if self.ended.get().is_none() && told() {
-            self.ended.get_or_init(|| self.hear(false));
+            self.ended.get_or_init(|| self.hear(Hears::Ended));
         }
         self.lost.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
@@ -162,10 +206,53 @@ impl Standing for There {
 
 impl Held for There {
     fn ended(&self) -> &Ended {
-        self.ended.get_or_init(|| self.hear(true))
+        self.ended.get_or_init(|| self.hear(Hears::Leaves))
     }
 
     fn standing(self: Arc<Self>) -> Arc<dyn Standing> {
         self
     }
+
+    fn successor(
+        self: Arc<Self>,
+        asked: &Asked<'_>,
+        stays: &[(usize, usize)],
+    ) -> Result<Successor, BuildError> {
+        let step = |number: usize| u64::try_from(number).unwrap_or(u64::MAX);
+        let stays = stays.iter().map(|(was, is)| Stay { was: step(*was), is: step(*is) });
+        let instead = Instead { line: self.line, stays: stays.collect() };
+        let (lent, new) = self.through.part(asked, Some(instead))?;
+        Ok(Successor { lent, switch: Box::new(Switch { old: self, new }) })
+    }
 }
+
+/// A line of the daemon's in the place of another one.
+#[derive(Debug)]
+struct Switch {
+    old: Arc<There>,
+    new: Arc<There>,
+}
+
+impl Succeeds for Switch {
+    fn switch(&mut self) -> Result<(), String> {
+        let nothing = serde_json::json!({});
+        let call = Call::new("io.streamline.Switch", &nothing);
+        let sent = self.new.caller.send(&Call { oneway: true, ..call }, &[]);
+        let told = sent.and_then(|()| self.new.caller.reply());
+        match told.and_then(|(reply, _)| Ok(reply.take()?)) {
+            Ok(Attached { switched: Some(true), .. }) => {
+                // What it has counted was said before.
+                self.old.ended.get_or_init(|| self.old.hear(Hears::Replaced));
+                Ok(())
+            }
+            Ok(Attached { why, .. }) => Err(plain(&why.unwrap_or_else(|| NOT_SAID.to_owned()))),
+            Err(ClientError::Refused(fault)) if fault.name == NOT_IN_KERNEL => {
+                Err(plain(fault.text("why")))
+            }
+            Err(other) => Err(format!("the daemon does not change it: {other}")),
+        }
+    }
+}
+
+/// What is told of a daemon that says nothing of use.
+const NOT_SAID: &str = "the daemon does not say why it changes it not";

@@ -147,6 +147,29 @@ pub struct Attach {
     pub network: String,
     /// The version of the caller.
     pub version: String,
+    /// In whose place it is to be, when [`Switch`](Attached::switched) is called.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub instead: Option<Instead>,
+}
+
+/// In the place of which line another one is to be.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Instead {
+    /// That line, as [`Attached::line`] says it.
+    pub line: u64,
+    /// The steps of both that are the same filter.
+    pub stays: Vec<Stay>,
+}
+
+/// A filter that goes on with what it has kept.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Stay {
+    /// Which step it was.
+    pub was: u64,
+    /// Which step it is.
+    pub is: u64,
 }
 
 /// `Attach`: first how what is handed over lies in the descriptors; at last what the line leaves
@@ -155,6 +178,10 @@ pub struct Attach {
 pub struct Attached {
     /// As [`engine::kernel::handout::Layout::text`] says it.
     pub layout: Option<String>,
+    /// By which number the daemon knows the line.
+    pub line: Option<u64>,
+    /// Whether it has taken the place of another line.
+    pub switched: Option<bool>,
     /// As [`engine::kernel::handout::Ended::text`] says it.
     pub ended: Option<String>,
     /// Why it was taken away, where nobody has asked for that.

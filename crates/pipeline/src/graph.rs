@@ -19,6 +19,7 @@
 //! [SL §4.2, §7]
 
 use std::fmt::{self, Display, Formatter};
+use std::sync::Arc;
 
 use filter::{Arguments, Description, Effect, Form, Kind, UNTRUSTED};
 
@@ -28,6 +29,8 @@ use crate::language::Span;
 /// A checked request.
 #[derive(Debug, Clone, Default)]
 pub struct Graph {
+    /// The text that was read, as whoever reads it again needs it; empty, if none was.
+    pub text: Arc<str>,
     /// The nodes, in the order of the text.
     pub nodes: Vec<Node>,
     /// The edges; those that come to one node are in the order of the text.

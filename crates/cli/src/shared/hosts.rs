@@ -34,12 +34,12 @@ impl Hosts {
 
     /// Who is there for this line, and the machine as it is planned for then; `alone`: this
     /// process.
-    pub(crate) fn find(text: &str, graph: &mut Graph, alone: bool) -> (Self, Machine) {
+    pub(crate) fn find(graph: &mut Graph, alone: bool) -> (Self, Machine) {
         let mut machine = machine::look();
         if alone || !sources(graph).any(|live| live) {
             return (Self::alone(), machine);
         }
-        let found = Through::find(text).unwrap_or_else(|error| {
+        let found = Through::find().unwrap_or_else(|error| {
             if !matches!(error, ClientError::Nobody(_)) {
                 terminal::note(&format!("the daemon runs nothing of it in the kernel: {error}"));
             }

@@ -8,7 +8,7 @@ use daemon::client::{Client, ClientError};
 use daemon::protocol::{Ended, Number};
 use daemon::worker::{Registered, Worker};
 use engine::build::Path;
-use pipeline::plan::Plan;
+use pipeline::plan::{Machine, Plan};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use sys::poll::Group;
 use sys::steps::{Makes, Steps};
@@ -51,8 +51,8 @@ impl Starter {
 impl Member {
     /// Registers paths that are about to run.
     pub(crate) fn begin(
-        line: &str,
-        plan: &Plan,
+        (line, plan): (&str, &Plan),
+        machine: &Machine,
         paths: &[Path],
         given: &RunArguments,
         (starter, steps): (Starter, &Steps),
@@ -66,6 +66,7 @@ impl Member {
             name: given.path_name.clone(),
             log: given.log.clone(),
             timed: given.is_timed(),
+            kernel: Some(machine.kernel.clone()),
             ..Registered::new(line, plan)
         };
         let begun = steps.take(Makes::Entry, "a connection to the daemon");

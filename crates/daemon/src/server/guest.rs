@@ -90,7 +90,8 @@ impl Guest {
     }
 
     fn is_waiting(&self) -> bool {
-        self.waits_for_kernel || self.line == Line::Asked
+        let asked = matches!(self.line, Line::Asked | Line::AskedInstead | Line::Switches);
+        self.waits_for_kernel || asked
     }
 }
 

@@ -98,6 +98,10 @@ impl Server {
                 let asked = call.take()?;
                 self.attach(id, asked, call.more)
             }
+            "Switch" => {
+                let Nothing {} = call.take()?;
+                self.switch(id)
+            }
             "Detach" => {
                 let Nothing {} = call.take()?;
                 self.detach(id)

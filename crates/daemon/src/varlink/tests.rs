@@ -103,8 +103,8 @@ fn sent<T: Serialize>(value: &T) -> Vec<String> {
 fn the_interface_files_say_what_the_types_are() {
     use protocol::{
         About, Allowed, Amount, Attach, Attached, Connected, Counters, Described, Edge, Ended,
-        Filter, Follow, Followed, InKernel, KernelRing, Link, Lost, Node, Path, Program, Quota,
-        Register, Sharing, Source, Step,
+        Filter, Follow, Followed, InKernel, Instead, KernelRing, Link, Lost, Node, Path, Program,
+        Quota, Register, Sharing, Source, Stay, Step,
     };
     let (none, amount) = (String::new, Amount::default);
     let about = About { version: none(), process: 0, uid: 0, started: 0, policy: None };
@@ -118,7 +118,9 @@ fn the_interface_files_say_what_the_types_are() {
         kernel: None,
         closed: None,
     };
-    let attach = Attach { line: none(), part: none(), network: none(), version: none() };
+    let instead = Instead { line: 0, stays: Vec::new() };
+    let (line, part, network, version) = (none(), none(), none(), none());
+    let attach = Attach { line, part, network, version, instead: Some(instead.clone()) };
     let daemon = interface::DAEMON;
     for (behind, sent) in [
         ("type InKernel", sent(&InKernel::default())),
@@ -128,10 +130,9 @@ fn the_interface_files_say_what_the_types_are() {
         ("type Amount", sent(&amount())),
         ("method Sharing() ->", sent(&Sharing::default())),
         ("method Attach", sent(&attach)),
-        (
-            "method Attach(line: string, part: string, network: string, version: string) ->",
-            sent(&Attached::default()),
-        ),
+        ("instead: ?Instead ) ->", sent(&Attached::default())),
+        ("type Instead", sent(&instead)),
+        ("type Stay", sent(&Stay { was: 0, is: 0 })),
         ("type Path", sent(&Path::default())),
         ("type Quota", sent(&quota)),
         ("method About() ->", sent(&about)),

@@ -258,7 +258,10 @@ impl Answering {
             return Err(refused(&"it has several parts that nothing joins"));
         };
         let edit = Edit::parse(words).map_err(|why| refused(&why))?;
-        let machine = engine::machine::look();
+        let mut machine = engine::machine::look();
+        if let Some(kernel) = &self.path.kernel {
+            machine.kernel.clone_from(kernel);
+        }
         let switched = engine::change::change(live, &edit, &machine, SWITCHED);
         let switched = switched.map_err(|why| refused(&why))?;
         if let Some(plan) = live.plan() {

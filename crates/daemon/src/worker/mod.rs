@@ -18,7 +18,7 @@ use crate::protocol::{Described, Ended, Link, Node, Register};
 use answer::Answering;
 use engine::live::Live;
 use pipeline::explain;
-use pipeline::plan::{Plan, PlannedEdge};
+use pipeline::plan::{Kernel, Plan, PlannedEdge};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -43,6 +43,9 @@ pub struct Registered {
     pub links: Vec<Link>,
     /// Whether time is measured in its filters, even when nobody looks.
     pub timed: bool,
+    /// The kernel for which it was planned, if that is not as this process finds it: a daemon runs
+    /// programs there for it.
+    pub kernel: Option<Kernel>,
 }
 
 /// The thread that answers for a path. Dropping it ends the thread.

@@ -11,9 +11,10 @@
 //! program; the bell is the line's own. Who receives it looks first whether it is what it says.
 
 use super::joint::Counted;
+use super::point::New;
 use super::point::Points;
 use super::tree::{Tree, Which};
-use super::{Asked, Held, Lent, Refusal, Refuses, closed};
+use super::{Asked, Held, Lent, Refusal, Refuses, Succeeds, Successor, closed};
 use crate::build::BuildError;
 use endpoint::source::kernel::Arrived;
 
@@ -87,6 +88,13 @@ pub struct Running {
     pub attach: Attach,
     /// Bytes of its pointers, and of the frames that it shares with other lines of its owner.
     pub bytes: (u64, u64),
+}
+
+/// A line that was made and waits to be put in the place of another one of its owner.
+#[derive(Debug)]
+pub struct Waiting {
+    running: Running,
+    switch: Box<dyn Succeeds>,
 }
 
 /// What a line leaves behind.
@@ -164,10 +172,52 @@ impl Points {
     /// The same, if somebody allows what it needs.
     pub fn attach_if(
         &self,
-        (graph, part): (&Graph, &Part),
+        request: (&Graph, &Part),
         machine: &Machine,
         owner: u32,
         allows: Allows<'_>,
+    ) -> Result<(Handout, Running), BuildError> {
+        self.hand_out(request, machine, (owner, allows), |asked, new| {
+            let point = self.at(&asked.planned.attach, asked.hardened, owner);
+            let point = point.map_err(|why| closed(why, asked.source))?;
+            point.add(new).map_err(BuildError::Refused)
+        })
+    }
+
+    /// Makes what is to run in the place of a line that runs, by the same rules, for whoever owns
+    /// it. `stays` names steps of both that are the same filter, which goes on with what it has
+    /// kept.
+    pub fn succeed_if(
+        &self,
+        running: &Running,
+        request: (&Graph, &Part),
+        machine: &Machine,
+        stays: &[(usize, usize)],
+        (owner, allows): (u32, Allows<'_>),
+    ) -> Result<(Handout, Waiting), BuildError> {
+        let mut switch = None;
+        let (handout, running) = self.hand_out(request, machine, (owner, allows), |asked, _| {
+            if asked.planned.attach != running.attach {
+                let why = "it is to run at another place than the line in whose place it is to be";
+                let node = asked.source;
+                return Err(BuildError::Refused(Refusal { node, why: why.to_owned() }));
+            }
+            let successor = Arc::clone(&running.held).successor(asked, stays)?;
+            let Successor { lent, switch: how } = successor;
+            switch = Some(how);
+            Ok(lent)
+        })?;
+        let none = || BuildError::Unexpected("a line in no other one's place".to_owned());
+        Ok((handout, Waiting { running, switch: switch.ok_or_else(none)? }))
+    }
+
+    /// Checks what is asked, has it made, and hands it out.
+    fn hand_out(
+        &self,
+        (graph, part): (&Graph, &Part),
+        machine: &Machine,
+        (owner, allows): (u32, Allows<'_>),
+        make: impl FnOnce(&Asked<'_>, New) -> Result<Lent, BuildError>,
     ) -> Result<(Handout, Running), BuildError> {
         // Whatever this process may: so the program loads where CAP_PERFMON was given away.
         let hardened = true;
@@ -206,10 +256,7 @@ impl Points {
         let bytes = (bytes(new.shape.of_line()), bytes(new.shape.of_owner()));
         let needs = Needs { attach: &planned.attach, source, bytes, ways: new.shape.sinks };
         allows(&needs).map_err(BuildError::Refused)?;
-        let point = self.at(&planned.attach, hardened, owner);
-        let point = point.map_err(|why| closed(why, source))?;
-        let lent = point.add(new).map_err(BuildError::Refused)?;
-        let Lent { rings, bell, behind_tag, held } = lent;
+        let Lent { rings, bell, behind_tag, held } = make(&asked, new)?;
         let layout = Layout { shape: rings.shape(), behind_tag, tree };
         let copy = |fd: std::os::fd::BorrowedFd<'_>| fd.try_clone_to_owned();
         let handout = || -> io::Result<Handout> {
@@ -271,6 +318,19 @@ impl Running {
     #[must_use]
     pub fn detach(self) -> Ended {
         self.held.ended().clone()
+    }
+}
+
+impl Waiting {
+    /// Puts it there. If that fails nothing has changed, and it goes.
+    pub fn switch(mut self) -> Result<Running, String> {
+        self.switch.switch().map(|()| self.running)
+    }
+
+    /// Where it is to be, and what it takes.
+    #[must_use]
+    pub const fn running(&self) -> &Running {
+        &self.running
     }
 }
 

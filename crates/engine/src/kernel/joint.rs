@@ -369,6 +369,15 @@ fn used<'m>(member: &Member<'m>, step: &Step) -> Option<&'m Use> {
     step.nodes.first().and_then(|id| member.graph.node(*id).filter())
 }
 
+/// Whether steps of two lines are the same filter, with the same arguments.
+pub(super) fn alike(one: (&Member<'_>, usize), other: (&Member<'_>, usize)) -> bool {
+    let filter = |(member, step): (&Member<'_>, usize)| {
+        let used = used(member, member.tree.steps.get(step)?)?;
+        Some((std::ptr::from_ref(used.description), used.arguments.clone()))
+    };
+    filter(one).is_some_and(|one| Some(one) == filter(other))
+}
+
 /// Whether two filters do the same and keep nothing by which one would notice the other.
 fn is_shared(one: &Use, other: &Use) -> bool {
     let same = std::ptr::eq(one.description, other.description);

@@ -60,7 +60,7 @@ pub fn check(request: &Request, catalogue: &dyn Catalogue) -> (Graph, Vec<Diagno
         back: edge.back,
     });
     let edges = edges.collect();
-    let graph = Graph { nodes, edges, joins: draft.joins, options };
+    let graph = Graph { nodes, edges, joins: draft.joins, options, ..Graph::default() };
     draft.mistakes.extend(leads::loops(&graph));
     (graph, settle(draft.mistakes))
 }
@@ -70,5 +70,5 @@ pub fn read(text: &str, catalogue: &dyn Catalogue) -> (Graph, Vec<Diagnostic>) {
     let (request, mut mistakes) = parse(text);
     let (graph, further) = check(&request, catalogue);
     mistakes.extend(further);
-    (graph, settle(mistakes))
+    (Graph { text: text.into(), ..graph }, settle(mistakes))
 }

@@ -23,6 +23,8 @@ pub(super) struct Cost<'c> {
     pub(super) source: NodeId,
     /// Bytes of its pointers, and of the frames of its user.
     pub(super) bytes: (u64, u64),
+    /// In whose place it is to be. Both have memory until then, and one of them spends time.
+    pub(super) goes: Option<u64>,
 }
 
 /// The books.
@@ -89,7 +91,9 @@ impl Books {
         let rate = self.rates.get(at).map_or(0.0, |(_, rate)| *rate);
         let steps = cost.nodes.len().saturating_sub(1) as f64;
         let frame = self.costs.tap + steps * self.costs.twin + self.costs.record;
-        let (used, more) = (used.kernel_ns.unwrap_or(0), (rate * frame) as u64);
+        let goes = cost.goes.map_or(0, |guest| self.costs(guest));
+        let used = used.kernel_ns.unwrap_or(0).saturating_sub(goes);
+        let more = (rate * frame) as u64;
         if used.saturating_add(more) <= limit {
             return Ok(());
         }

@@ -42,6 +42,8 @@ use sys::watcher::{Interest, Watcher};
 pub(super) enum Order {
     /// A part of a line is to run for this guest.
     Attach { guest: u64, who: Credentials, process: i32, asked: Attach },
+    /// The line of a guest, which was made for that, takes the place of another one.
+    Switch { guest: u64 },
     /// The line of a guest leaves; why, if the guest has not asked for it.
     Detach { guest: u64, why: Option<String> },
     /// Somebody wants to know what runs.
@@ -56,6 +58,11 @@ pub(super) enum Done {
     Attached {
         guest: u64,
         result: Result<Handout, Fault>,
+    },
+    /// It runs in the place of another one, or will never.
+    Switched {
+        guest: u64,
+        result: Result<(), Fault>,
     },
     Detached {
         guest: u64,
@@ -79,6 +86,12 @@ pub(super) enum Line {
     None,
     /// It was asked for.
     Asked,
+    /// It is to be in the place of another one, and was asked for.
+    AskedInstead,
+    /// It waits to be put in the place of another one.
+    Waits,
+    /// It is to be put there.
+    Switches,
     /// It runs.
     Runs,
     /// It is to leave.
@@ -231,16 +244,29 @@ impl Server {
         }
         let (who, process) = (guest.who.clone(), guest.process);
         let uid = who.uid;
+        let line = if asked.instead.is_some() { Line::AskedInstead } else { Line::Asked };
         let order = Order::Attach { guest: id, who, process, asked };
         self.kernel.wait(uid, order).ok_or_else(|| closed("too many of your lines wait"))?;
-        guest.line = Line::Asked;
+        guest.line = line;
         Ok(Answer::later())
+    }
+
+    /// The line of a guest takes the place of the one for whose place it was made.
+    pub(super) fn switch(&mut self, id: u64) -> Result<Answer, Fault> {
+        let guest = self.guests.get_mut(&id).ok_or_else(Fault::denied)?;
+        if guest.line != Line::Waits {
+            return Err(faults::refused("line", "none of this connection waits for that"));
+        }
+        guest.line = Line::Switches;
+        // A path stands still until this is done.
+        self.kernel.hurry(Order::Switch { guest: id });
+        Ok(Answer::one(&json!({})))
     }
 
     /// The line of a guest leaves.
     pub(super) fn detach(&mut self, id: u64) -> Result<Answer, Fault> {
         let guest = self.guests.get_mut(&id).ok_or_else(Fault::denied)?;
-        if guest.line == Line::Runs {
+        if matches!(guest.line, Line::Runs | Line::Waits) {
             guest.line = Line::Leaves;
             self.kernel.hurry(Order::Detach { guest: id, why: None });
         }
@@ -265,7 +291,7 @@ impl Server {
     pub(super) fn abandon(&mut self, id: u64, line: Line, uid: u32) {
         let of_guest = |order: &Order| match order {
             Order::Attach { guest, .. } | Order::Show { guest, .. } => *guest == id,
-            Order::Detach { .. } | Order::End { .. } => false,
+            Order::Switch { .. } | Order::Detach { .. } | Order::End { .. } => false,
         };
         if let Some(waiting) = self.kernel.waiting.get_mut(&uid) {
             waiting.retain(|order| !of_guest(order));
@@ -273,7 +299,8 @@ impl Server {
                 self.kernel.waiting.remove(&uid);
             }
         }
-        if matches!(line, Line::Asked | Line::Runs) && self.kernel.orders.is_some() {
+        let goes = !matches!(line, Line::None | Line::Leaves);
+        if goes && self.kernel.orders.is_some() {
             self.kernel.hurry(Order::Detach { guest: id, why: None });
         }
     }
@@ -285,6 +312,7 @@ impl Server {
         while let Ok(done) = self.kernel.done.try_recv() {
             match done {
                 Done::Attached { guest, result } => self.attached(guest, result),
+                Done::Switched { guest, result } => self.switched(guest, result),
                 Done::Detached { guest, ended, why } => self.detached(guest, &ended, why),
                 Done::Shown { guest, shown } => self.shown(guest, &shown),
                 Done::Ended => all = true,
@@ -302,9 +330,10 @@ impl Server {
         let Some(guest) = self.guests.get_mut(&id) else { return };
         match result {
             Ok(Handout { layout, records, pointers, bell }) => {
-                guest.line = Line::Runs;
+                let waits = guest.line == Line::AskedInstead;
+                guest.line = if waits { Line::Waits } else { Line::Runs };
                 let layout = Some(layout.text());
-                let attached = Attached { layout, ..Attached::default() };
+                let attached = Attached { layout, line: Some(id), ..Attached::default() };
                 let reply = Reply { continues: true, ..Reply::new(&attached) };
                 self.say(id, reply, vec![records, pointers, bell]);
             }
@@ -313,6 +342,20 @@ impl Server {
                 self.say(id, Reply::from(&fault), Vec::new());
             }
         }
+        self.catch_up(id);
+    }
+
+    fn switched(&mut self, id: u64, result: Result<(), Fault>) {
+        let Some(guest) = self.guests.get_mut(&id) else { return };
+        guest.line = if result.is_ok() { Line::Runs } else { Line::None };
+        let reply = match result {
+            Ok(()) => {
+                let attached = Attached { switched: Some(true), ..Attached::default() };
+                Reply { continues: true, ..Reply::new(&attached) }
+            }
+            Err(fault) => Reply::from(&fault),
+        };
+        self.say(id, reply, Vec::new());
         self.catch_up(id);
     }
 

@@ -4,12 +4,14 @@ use super::books::{Books, Cost};
 use super::{Done, Order};
 use crate::faults;
 use crate::policy::Policy;
-use crate::protocol::{Attach, Quota};
+use crate::protocol::{Attach, Instead, Quota, Stay};
 use crate::varlink::Fault;
 use buffer::aggregate::access::Credentials;
 use engine::build::BuildError;
 use engine::catalogue::Strangers;
-use engine::kernel::handout::{Attach as Watched, Handout, Needs, Part, Running, Side};
+use engine::kernel::handout::{
+    Allows, Attach as Watched, Handout, Needs, Part, Running, Side, Waiting,
+};
 use engine::kernel::point::{Points, Shown};
 use pipeline::graph::{Graph, NodeId};
 use pipeline::plan::{Machine, Refused, complete};
@@ -40,6 +42,8 @@ pub(super) struct Work {
     machine: Machine,
     policy: Policy,
     lines: BTreeMap<u64, Line>,
+    /// Lines that wait to be put in the place of others, by guest.
+    waiting: BTreeMap<u64, Successor>,
     books: Books,
     used: Arc<Mutex<BTreeMap<u32, Quota>>>,
 }
@@ -48,8 +52,21 @@ pub(super) struct Work {
 #[derive(Debug)]
 struct Line {
     running: Running,
+    owner: u32,
     at: Where,
     number: u32,
+    process: i32,
+}
+
+/// The line in whose place another one is to be: whose, itself, its steps that stay.
+type Before<'l> = (u64, &'l Running, Vec<(usize, usize)>);
+
+/// A line that is to be in the place of another one.
+#[derive(Debug)]
+struct Successor {
+    waiting: Waiting,
+    /// Whose line that is.
+    instead: u64,
     process: i32,
 }
 
@@ -70,7 +87,8 @@ impl Work {
     ) -> Self {
         let books = Books::new(machine.costs.clone());
         let points = Points::default();
-        Self { points, machine, policy, lines: BTreeMap::new(), books, used }
+        let (lines, waiting) = (BTreeMap::new(), BTreeMap::new());
+        Self { points, machine, policy, lines, waiting, books, used }
     }
 
     /// Does what is ordered, until nobody orders any more.
@@ -102,10 +120,14 @@ impl Work {
                 let result = self.attach(guest, (&who, process), &asked);
                 tell(Done::Attached { guest, result });
             }
+            Order::Switch { guest } => {
+                let result = self.switch(guest, tell);
+                tell(Done::Switched { guest, result });
+            }
             Order::Detach { guest, why } => self.detach(guest, why, tell),
             Order::Show { guest } => tell(Done::Shown { guest, shown: self.shown() }),
             Order::End { why } => {
-                let all: Vec<u64> = self.lines.keys().copied().collect();
+                let all: Vec<u64> = self.lines.keys().chain(self.waiting.keys()).copied().collect();
                 all.into_iter().for_each(|guest| self.detach(guest, Some(why.clone()), tell));
                 tell(Done::Ended);
             }
@@ -126,6 +148,8 @@ impl Work {
         }
         let part = Part::from_text(&asked.part).ok_or_else(|| Fault::invalid("part"))?;
         let graph = self.read(&asked.line)?;
+        let instead = asked.instead.as_ref().map(|instead| self.instead(who, instead));
+        let instead = instead.transpose()?;
         let by = RefCell::new("kernel");
         let refused = |name: &'static str, node: NodeId, why: String| {
             by.replace(name);
@@ -141,12 +165,13 @@ impl Work {
                 .map_err(|(node, why)| refused("policy", node, why))?;
             let quota = self.policy.quota(who.uid);
             let at = place(attach, who.uid);
-            let cost = Cost { nodes: &part.nodes, source, bytes: needs.bytes };
+            let goes = asked.instead.as_ref().map(|instead| instead.line);
+            let cost = Cost { nodes: &part.nodes, source, bytes: needs.bytes, goes };
             let allowed = self.books.allow(who.uid, &at, &cost, quota);
             allowed.map_err(|(node, why)| refused("quota", node, why))
         };
-        let attached = self.points.attach_if((&graph, &part), &self.machine, who.uid, &allows);
-        let (handout, running) = attached.map_err(|error| match error {
+        let (request, owner) = ((&graph, &part), who.uid);
+        let told = |error: BuildError| match error {
             BuildError::Refused(Refused { node, why }) => {
                 faults::not_in_kernel(node.0, by.take(), &why)
             }
@@ -154,12 +179,43 @@ impl Work {
                 faults::not_in_kernel(node.0, "kernel", &failure.to_string())
             }
             other => faults::not_in_kernel(0, "kernel", &other.to_string()),
-        })?;
-        let at = place(&running.attach, who.uid);
-        let number = running.number().unwrap_or_default();
-        self.books.enter(guest, who.uid, (&at, number), running.bytes);
-        self.lines.insert(guest, Line { running, at, number, process });
+        };
+        if let Some((instead, running, stays)) = instead {
+            let by = (owner, &allows as Allows<'_>);
+            let made = self.points.succeed_if(running, request, &self.machine, &stays, by);
+            let (handout, waiting) = made.map_err(told)?;
+            self.enter(guest, owner, waiting.running());
+            self.waiting.insert(guest, Successor { waiting, instead, process });
+            return Ok(handout);
+        }
+        let attached = self.points.attach_if(request, &self.machine, owner, &allows);
+        let (handout, running) = attached.map_err(told)?;
+        let (at, number) = self.enter(guest, owner, &running);
+        self.lines.insert(guest, Line { running, owner, at, number, process });
         Ok(handout)
+    }
+
+    /// Enters a line into the books.
+    fn enter(&mut self, guest: u64, owner: u32, running: &Running) -> (Where, u32) {
+        let at = place(&running.attach, owner);
+        let number = running.number().unwrap_or_default();
+        self.books.enter(guest, owner, (&at, number), running.bytes);
+        (at, number)
+    }
+
+    /// The line of the same user in whose place another one is to be, and its steps that stay.
+    fn instead(&self, who: &Credentials, instead: &Instead) -> Result<Before<'_>, Fault> {
+        let refused = |why: &str| Err(faults::not_in_kernel(0, "line", why));
+        let line = self.lines.get(&instead.line);
+        let Some(line) = line.filter(|line| line.owner == who.uid) else {
+            return refused("no line of yours is there in whose place it could be");
+        };
+        if self.waiting.values().any(|other| other.instead == instead.line) {
+            return refused("another one waits already to be in its place");
+        }
+        let step = |number: u64| usize::try_from(number).unwrap_or(usize::MAX);
+        let stays = instead.stays.iter().map(|Stay { was, is }| (step(*was), step(*is)));
+        Ok((instead.line, &line.running, stays.collect()))
     }
 
     /// The request of a line, its ends complete.
@@ -219,7 +275,29 @@ impl Work {
         Ok(())
     }
 
+    /// Puts a line in the place of another one, which leaves.
+    fn switch(&mut self, guest: u64, tell: &dyn Fn(Done)) -> Result<(), Fault> {
+        let refused = |why: &str| faults::not_in_kernel(0, "kernel", why);
+        let gone = || refused("the line in whose place it was to be has ended");
+        let Successor { waiting, instead, process } =
+            self.waiting.remove(&guest).ok_or_else(gone)?;
+        let switched = match self.lines.contains_key(&instead) {
+            true => waiting.switch().map_err(|why| refused(&why)),
+            false => Err(gone()),
+        };
+        let running = switched.inspect_err(|_| self.books.leave(guest))?;
+        let owner = self.lines.get(&instead).map_or(0, |line| line.owner);
+        let (at, number) = (place(&running.attach, owner), running.number().unwrap_or_default());
+        self.lines.insert(guest, Line { running, owner, at, number, process });
+        self.detach(instead, None, tell);
+        Ok(())
+    }
+
     fn detach(&mut self, guest: u64, why: Option<String>, tell: &dyn Fn(Done)) {
+        if self.waiting.remove(&guest).is_some() {
+            self.books.leave(guest);
+            return tell(Done::Detached { guest, ended: Box::default(), why });
+        }
         let Some(line) = self.lines.remove(&guest) else { return };
         let ended = line.running.detach();
         self.books.leave(guest);

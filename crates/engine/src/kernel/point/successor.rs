@@ -7,6 +7,7 @@
 //! processor. When the old program runs nowhere any more, what it handed over is complete, and what
 //! the old line has counted is its last word.
 
+use super::super::joint::{Member, alike};
 use super::super::{Lent, Refusal, Succeeds, Successor};
 use super::Standing;
 use super::line::{Line, New};
@@ -51,8 +52,12 @@ pub(super) fn prepare(
     state.numbers += 1;
     let mut kept = Vec::new();
     if let Some(line) = state.lines.iter().find(|line| line.number == old.number) {
+        let (before, member) =
+            (line.member(), Member { tree: &new.tree, graph: &new.graph, request: number });
+        // Who has lines run by others may say anything: what one filter keeps is no other one's.
+        let same = |(from, own): &&(usize, usize)| alike((&before, *from), (&member, *own));
         for (step, map) in &line.states {
-            if let Some((_, own)) = stays.iter().find(|(from, _)| from == step) {
+            if let Some((_, own)) = stays.iter().filter(same).find(|(from, _)| from == step) {
                 new.states.push((*own, Arc::clone(map)));
                 kept.push(*step);
             }

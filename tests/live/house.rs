@@ -1,0 +1,143 @@
+//! A daemon at one end of a cable, whose policy opens the interface there to some users, and the
+//! command as they start it.
+
+use crate::observer::Observer;
+use crate::privilege::for_everybody;
+use crate::scratch::Scratch;
+use crate::shared::chain;
+use daemon::client::Client;
+use daemon::protocol::{Program, Sharing};
+use std::fs::{self, Permissions};
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use testkit::need;
+use testkit::net::{Cable, Pair, SERVER, SERVER_DEVICE, until};
+
+pub(crate) const ALICE: u32 = 41_101;
+pub(crate) const BOB: u32 = 41_102;
+pub(crate) const CAROL: u32 = 41_103;
+pub(crate) const DAVE: u32 = 41_104;
+/// The group of which bob is.
+pub(crate) const WATCHERS: u32 = 41_200;
+
+/// Alice, bob and dave may watch the interface, and carol may not.
+pub(crate) const POLICY: &str = "
+others-see = \"names\"
+[[open]]
+users = [41101, 41104]
+interfaces = [\"server0\"]
+[[open]]
+groups = [41200]
+interfaces = [\"server0\"]
+[users.41104]
+rings = 4
+";
+/// Asks the server for a page.
+const REQUEST: &str = "exec 3<>/dev/tcp/$0/80
+head='GET /small HTTP/1.1\\r\\nHost: x\\r\\nX-Mark: %s\\r\\nConnection: close\\r\\n\\r\\n'
+printf \"$head\" \"$1\" >&3
+cat <&3 >/dev/null";
+
+/// A daemon at the server's end of a cable, with this policy.
+pub(crate) struct House {
+    pub(crate) pair: Pair,
+    folder: Scratch,
+    program: PathBuf,
+    child: Child,
+}
+
+impl House {
+    pub(crate) fn new(policy: &str) -> Option<Self> {
+        need::root()?;
+        need::bpf()?;
+        let pair = Pair::new(Cable::default())?;
+        let folder = Scratch::new();
+        fs::set_permissions(folder.path(""), Permissions::from_mode(0o755)).expect("our folder");
+        let program = for_everybody(&folder);
+        let file = folder.path("policy.toml");
+        fs::write(&file, policy).expect("a file");
+        let mut command = pair.server.command(&program);
+        command.arg("daemon").arg("--socket").arg(folder.path("daemon"));
+        command.arg("--policy").arg(file).stdin(Stdio::null()).stderr(Stdio::null());
+        let child = command.spawn().expect("a daemon");
+        let house = Self { pair, folder, program, child };
+        until("a daemon answers", || Client::at(&house.place()).is_ok());
+        Some(house)
+    }
+
+    pub(crate) fn place(&self) -> PathBuf {
+        self.folder.path("daemon")
+    }
+
+    /// The command as this user, at the server's end of the cable.
+    pub(crate) fn command(&self, uid: u32) -> Command {
+        let mut command = self.pair.server.command(need::command("setpriv").expect("setpriv"));
+        let gid = if uid == BOB { WATCHERS } else { uid };
+        command.arg(format!("--reuid={uid}")).arg(format!("--regid={gid}"));
+        command.args(["--clear-groups", "--inh-caps=-all"]).arg(&self.program);
+        command.env("STREAMLINE_DAEMON", self.place());
+        command
+    }
+
+    /// Runs a line as this user, until it is in the program.
+    pub(crate) fn run(&self, uid: u32, line: &str) -> Observer {
+        let before = self.lines(uid);
+        let mut observer = Observer::spawn(self.command(uid), line);
+        until(&format!("{line} of {uid} runs"), || {
+            observer.assert_runs();
+            self.lines(uid) > before
+        });
+        observer
+    }
+
+    pub(crate) fn sharing(&self) -> Sharing {
+        Client::at(&self.place()).and_then(|client| client.sharing()).expect("an answer")
+    }
+
+    /// The one program at the interface.
+    pub(crate) fn shared(&self) -> Program {
+        let mut programs = self.sharing().programs;
+        programs.retain(|program| program.interface == SERVER_DEVICE);
+        assert_eq!(programs.len(), 1, "one program: {programs:?}");
+        programs.into_iter().next().expect("one")
+    }
+
+    /// A request of a user who is at the server's end itself.
+    pub(crate) fn request_of(&self, uid: u32, mark: &str) {
+        let mut command = self.pair.server.command(need::command("setpriv").expect("setpriv"));
+        command.arg(format!("--reuid={uid}")).arg(format!("--regid={uid}"));
+        command.args(["--clear-groups", "bash", "-c", REQUEST, SERVER, mark]);
+        let output = command.output().expect("a shell");
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    }
+
+    /// How many lines of a user run.
+    pub(crate) fn lines(&self, uid: u32) -> usize {
+        let programs = self.sharing().programs;
+        let lines = programs.iter().flat_map(|program| &program.lines);
+        lines.filter(|line| line.uid == uid).count()
+    }
+
+    pub(crate) fn kill(&mut self) {
+        self.child.kill().expect("a child");
+        self.child.wait().expect("a child");
+    }
+
+    /// Asks it to end; nothing may remain.
+    pub(crate) fn end(&mut self) {
+        let process = self.child.id().to_string();
+        assert!(Command::new("kill").arg(process).status().expect("kill").success());
+        until("the daemon ends", || self.child.try_wait().expect("a child").is_some());
+        assert!(!self.place().exists(), "nothing remains of it");
+        assert!(chain(&self.pair).is_empty(), "no program remains");
+    }
+}
+
+impl Drop for House {
+    fn drop(&mut self) {
+        // Ended already, if the test went well.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
