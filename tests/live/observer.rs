@@ -307,16 +307,27 @@ fn build(profile: &Path) {
     assert!(command.status().expect("cargo").success(), "the program does not build");
 }
 
-/// Whether a program is as young as all that it was built from, which cargo lists beside it (`NAME:
-/// FILE FILE …`, a space of a name behind a backslash). Whoever tests the workspace has it built
-/// before: it is then not built again, with other features, under tests that run it.
+/// Whether a program is as young as all that it may be built from: what lies in the folders of the
+/// crates, without tests, and the examples, which are in it. Whoever tests the workspace has it
+/// built before: it is then not built again, with other features, under tests that run it. (What
+/// cargo lists beside it is not there where only tests were built.)
 fn is_current(program: &Path) -> bool {
     let age = |path: &Path| fs::metadata(path).and_then(|file| file.modified()).ok();
     let Some(built) = age(program) else { return false };
-    let list = text(&program.with_extension("d")).replace("\\ ", "\0");
-    let Some((_, sources)) = list.split_once(": ") else { return false };
-    let young = |source: &str| age(source.replace('\0', " ").as_ref()) > Some(built);
-    !sources.split_whitespace().any(young)
+    let workspace = testkit::cases::workspace();
+    let mut waiting: Vec<PathBuf> =
+        ["crates", "examples", "Cargo.lock"].map(|name| workspace.join(name)).into();
+    while let Some(path) = waiting.pop() {
+        if path.file_stem().is_some_and(|name| name == "tests") {
+            continue;
+        }
+        match fs::read_dir(&path) {
+            Ok(entries) => waiting.extend(entries.flatten().map(|entry| entry.path())),
+            Err(_) if age(&path) > Some(built) => return false,
+            Err(_) => {}
+        }
+    }
+    true
 }
 
 /// A file as text; nothing where there is none.

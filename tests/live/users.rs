@@ -294,7 +294,7 @@ fn t10_who_is_killed_leaves_the_program_and_who_loses_the_daemon_is_told() {
     });
     until("all have come", || house.shared().lines[0].given.unwrap().blocks == 20);
     house.kill();
-    assert!(chain(&house.pair).is_empty(), "the program is gone with the daemon");
+    until("the program is gone with the daemon", || chain(&house.pair).is_empty());
     let ran = alice.wait();
     assert_eq!(ran.status, Some(1), "{}", ran.err);
     assert!(ran.err.contains("the daemon has ended"), "{}", ran.err);

@@ -74,8 +74,8 @@ pub struct Faults {
 
 /// The most dbufs that a space maps (RELIABILITY T12).
 const VIEWS_MAX: usize = 1024;
-/// An owner that has not answered in this time counts as gone.
-const PATIENCE: Duration = Duration::from_secs(2);
+/// An owner that has not answered in this time counts as gone, whatever else its machine does.
+const PATIENCE: Duration = Duration::from_secs(20);
 
 /// A process that could write our memory anyway (V3).
 #[derive(Clone, Copy, Debug)]

@@ -11,9 +11,14 @@ use std::process::{Command, Stdio};
 use testkit::need;
 use testkit::net::{Namespace, until, watches};
 
-/// Instead of a pause: until the server listens on port 8000 and somebody has a packet socket.
+/// Instead of a pause: until the server listens on port 8000 and somebody has a packet socket that
+/// runs, bound to a protocol (one that is just made sees nothing).
 const READY: &str = "until grep -q ':1F40 .* 0A ' /proc/net/tcp && \
-                     [ $(wc -l < /proc/net/packet) -gt 1 ]; do :; done";
+                     grep -Eq '^[^ ]+ +[0-9]+ +[0-9]+ +0*[1-9a-f][0-9a-f]* +[0-9]+ +1 ' \
+                     /proc/net/packet; do :; done";
+/// Instead of another: until the path runs, and so all that stands apart from it, or has ended.
+const RUNS: &str = "until ! kill -0 $! 2> /dev/null || \
+                    cat /proc/$!/task/*/comm 2> /dev/null | grep -q ^thread; do :; done";
 
 #[test]
 fn live_traffic_can_be_tried_without_privilege() {
@@ -32,7 +37,7 @@ fn live_traffic_can_be_tried_without_privilege() {
     let folder = Folder::new();
     // The shell of the folder knows where the command is; the inner one has a network of its own.
     let mut shell = folder.shell("exec \"$@\"");
-    shell.args(["sh", "timeout", "60"]).arg(unshare).arg("-Urn").arg(bash).arg("-c").arg(typed);
+    shell.args(["sh", "timeout", "300"]).arg(unshare).arg("-Urn").arg(bash).arg("-c").arg(typed);
     let ran = Ran::from(shell.output().unwrap());
     let lines: Vec<&str> = ran.out.lines().collect();
     assert_eq!(lines.len(), 2, "{ran:?}");
@@ -69,8 +74,8 @@ fn time_can_be_tried_without_privilege() {
 /// What the page about security tells to type, and what it shows of that.
 #[test]
 fn j5_security_can_be_tried_without_privilege() {
-    let wanted = ["bash", "pgrep", "pkill", "timeout"].map(need::command);
-    let [Some(bash), Some(_), Some(_), Some(_)] = wanted else { return };
+    let wanted = ["bash", "pkill", "timeout"].map(need::command);
+    let [Some(bash), Some(_), Some(_)] = wanted else { return };
     let folder = Folder::new();
     let page = page("11-security.md");
     let typed: Vec<&str> =
@@ -78,7 +83,7 @@ fn j5_security_can_be_tried_without_privilege() {
     assert_eq!(typed.len(), 2);
     let run = |typed: &str| {
         let mut shell = folder.shell("exec \"$@\"");
-        shell.args(["sh", "timeout", "120"]).arg(&bash).arg("-c").arg(format!("set -e; {typed}"));
+        shell.args(["sh", "timeout", "300"]).arg(&bash).arg("-c").arg(format!("set -e; {typed}"));
         Ran::from(shell.output().unwrap())
     };
     let ran = run(typed[0]);
@@ -91,11 +96,18 @@ fn j5_security_can_be_tried_without_privilege() {
         let same = |told: &str| told.split_whitespace().take(3).eq(words.iter().copied());
         assert!(ran.out.lines().any(same), "{line}: {ran:?}");
     }
-    let ran = run(typed[1]);
-    assert_eq!(ran.status, Some(0), "{ran:?}");
-    assert!(ran.err.contains("was ended by signal 9 (SIGKILL)"), "{ran:?}");
-    assert_eq!(ran.out, "5000 blocks, 320000 bytes\n", "the other branch got everything: {ran:?}");
-    assert!(ran.err.contains("the ledger balances"), "{ran:?}");
+    assert!(typed[1].contains("\nsleep 1\n") && typed[1].contains("count=5000 "), "{typed:?}");
+    // On a machine that does not come to it in time the path is over before anybody is killed.
+    for count in [5000, 20_000, 80_000] {
+        let ran = run(&typed[1].replace("sleep 1", RUNS).replace("5000", &count.to_string()));
+        let everything = format!("{count} blocks, {} bytes\n", count * 64);
+        assert_eq!(ran.out, everything, "the other branch got everything: {ran:?}");
+        assert!(ran.err.contains("the ledger balances"), "{ran:?}");
+        if ran.err.contains("was ended by signal 9 (SIGKILL)") {
+            return assert_eq!(ran.status, Some(0), "{ran:?}");
+        }
+    }
+    panic!("nobody was killed in time");
 }
 
 #[test]
@@ -107,7 +119,7 @@ fn sharing_can_be_tried_without_privilege() {
     let (typed, _) = block.split_once("```").unwrap();
     let folder = Folder::new();
     let mut shell = folder.shell("unset STREAMLINE_DAEMON; export TMPDIR=$PWD; exec \"$@\"");
-    shell.args(["sh", "timeout", "120"]).arg(bash).arg("-c").arg(typed);
+    shell.args(["sh", "timeout", "300"]).arg(bash).arg("-c").arg(typed);
     let ran = Ran::from(shell.output().unwrap());
     assert_eq!(ran.status, Some(0), "{ran:?}");
     assert!(ran.out.contains("generate rate=1000 | count\n"), "{ran:?}");
@@ -134,7 +146,7 @@ fn one_program_for_all_is_shown_by_ps() {
         return;
     }
     let mut shell = space.command("timeout");
-    shell.arg("120").arg(bash).arg("-c").arg(typed).current_dir(folder.path());
+    shell.arg("300").arg(bash).arg("-c").arg(typed).current_dir(folder.path());
     let others = std::env::var("PATH").unwrap_or_default();
     shell.env("PATH", format!("{}:{others}", folder.path().display()));
     shell.env("TMPDIR", folder.path()).env("NO_COLOR", "1");

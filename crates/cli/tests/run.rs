@@ -138,6 +138,7 @@ fn a_closed_output_is_no_complaint() {
         // The reader has closed the pipe before the command starts.
         let (reader, writer) = std::io::pipe().unwrap();
         drop(reader);
+        testkit::closed(&writer);
         let ran = folder.streamline(words).stdout(writer).output().unwrap();
         assert_eq!((ran.status.code(), ran.stderr.as_slice()), (Some(141), &b""[..]), "{words:?}");
     }

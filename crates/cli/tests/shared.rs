@@ -7,11 +7,12 @@ mod common;
 
 use common::{Folder, Ran};
 use daemon::client::Client;
-use daemon::protocol::Path as Listed;
+use daemon::protocol::{Path as Listed, Register};
+use daemon::varlink::Call;
 use serde_json::Value;
 use std::fs;
 use std::io::{BufRead as _, Read as _, Write as _};
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd as _, OwnedFd};
 use std::os::unix::net::{UnixDatagram, UnixListener, UnixStream};
 use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
@@ -252,6 +253,42 @@ fn t10_paths_outlive_their_daemon_and_register_with_the_next() {
     let place = next.place.clone();
     assert!(next.end());
     assert!(!place.join("io.streamline").exists() && !place.join("lock").exists());
+}
+
+#[test]
+fn t10_what_a_path_had_is_free_when_it_has_ended_whoever_is_heard_first() {
+    let house = House::new();
+    let daemon = house.daemon();
+    let process = daemon.process(house.start(own(), "web")).unwrap();
+    let packets = house.place().join("io.streamline.packets");
+    let socket = sys::local::go_to(&packets, sys::local::Form::Packets, LONG).unwrap();
+    let hear = || {
+        let mut answer = vec![0; 1 << 16];
+        let (length, _) = sys::descriptor::receive(&socket, &mut answer).unwrap();
+        String::from_utf8_lossy(&answer[..length]).into_owned()
+    };
+    sys::descriptor::send(&socket, b"{\"method\":\"io.streamline.About\"}", &[]).unwrap();
+    assert!(hear().contains("version"));
+    // The daemon hears nothing for a while: then first of who comes, and then of who has ended.
+    let number = i32::try_from(daemon.child.id()).unwrap();
+    signal(number, "STOP");
+    until("the daemon stands still", || {
+        let stat = fs::read_to_string(format!("/proc/{number}/stat")).unwrap();
+        stat.rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with('T'))
+    });
+    let (_near, far) = sys::descriptor::pair().unwrap();
+    let (name, line) = (Some("web".to_owned()), LINE.to_owned());
+    let register = Register { name, line, ..Register::default() };
+    let call = Call::new("io.streamline.Register", &register).text();
+    sys::descriptor::send(&socket, &call, &[far.as_fd()]).unwrap();
+    signal(process, "KILL");
+    until("the path has ended", || !is_there(process));
+    signal(number, "CONT");
+    let told = hear();
+    assert!(told.contains("\"number\""), "{told}");
+    // Its process is this one, which is not to be killed with the path.
+    drop(socket);
+    until("the register is empty", || daemon.list().is_empty());
 }
 
 #[test]

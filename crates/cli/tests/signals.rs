@@ -19,22 +19,26 @@ fn signal(child: &Child, name: &str) {
     assert!(sent.unwrap().success());
 }
 
-/// Waits, without a clock, until this holds; panics if the child ends before.
-fn until(child: &mut Child, holds: impl Fn(u32) -> bool) {
-    while !holds(child.id()) {
-        assert_eq!(child.try_wait().unwrap(), None, "it still runs");
-        std::thread::yield_now();
-    }
+/// Waits until this holds; panics if the child ends before.
+fn until(what: &str, child: &mut Child, holds: impl Fn(u32) -> bool) {
+    testkit::until(what, || {
+        let holds = holds(child.id());
+        assert!(holds || child.try_wait().unwrap().is_none(), "it ended, and not: {what}");
+        holds
+    });
 }
 
 /// Sends the signal again, as often as it is taken for the first one, until the process ends.
 fn again(child: &mut Child, name: &str) -> Option<i32> {
-    loop {
-        if let Some(status) = child.try_wait().unwrap() {
-            return status.code();
+    let mut ended = None;
+    testkit::until("the second signal ends it", || {
+        ended = child.try_wait().unwrap();
+        if ended.is_none() {
+            signal(child, name);
         }
-        signal(child, name);
-    }
+        ended.is_some()
+    });
+    ended.unwrap().code()
 }
 
 /// Whether one of its threads is a space.
@@ -56,7 +60,7 @@ fn the_first_signal_drains() {
     for name in ["INT", "TERM"] {
         let folder = Folder::new();
         let mut child = start(&folder, "generate | count");
-        until(&mut child, runs);
+        until("it runs", &mut child, runs);
         signal(&child, name);
         let ran = Ran::from(child.wait_with_output().unwrap());
         assert_eq!(ran.status, Some(0), "{}", ran.err);
@@ -68,15 +72,20 @@ fn the_first_signal_drains() {
 /// `timeout` sends its signal to the process, and at once to its group.
 #[test]
 fn a_signal_that_comes_twice_at_once_is_one() {
-    let folder = Folder::new();
-    let mut child = start(&folder, "generate | count");
-    until(&mut child, runs);
-    let id = child.id().to_string();
-    let sent = Command::new("kill").args(["-INT", &id, &id, &id]).status();
-    assert!(sent.unwrap().success());
-    let ran = Ran::from(child.wait_with_output().unwrap());
-    assert_eq!(ran.status, Some(0), "{}", ran.err);
-    assert!(ran.err.ends_with("none lost\n"), "{}", ran.err);
+    // On a machine with much else to do they may come so late after each other that they are two.
+    testkit::until("signals that come at once are one", || {
+        let folder = Folder::new();
+        let mut child = start(&folder, "generate | count");
+        until("it runs", &mut child, runs);
+        let id = child.id().to_string();
+        let sent = Command::new("kill").args(["-INT", &id, &id, &id]).status();
+        assert!(sent.unwrap().success());
+        let ran = Ran::from(child.wait_with_output().unwrap());
+        let one = ran.status == Some(0);
+        assert!(one || ran.status == Some(130), "{ran:?}");
+        assert!(!one || ran.err.ends_with("none lost\n"), "{}", ran.err);
+        one
+    });
 }
 
 #[test]
@@ -87,7 +96,7 @@ fn the_second_signal_ends_what_cannot_drain() {
     let mut first = [0; 100];
     child.stdout.as_mut().unwrap().read_exact(&mut first).unwrap();
     signal(&child, "INT");
-    until(&mut child, delivered);
+    until("the first is heard", &mut child, delivered);
     assert_eq!(child.try_wait().unwrap(), None, "the first only asks");
     assert_eq!(again(&mut child, "INT"), Some(130));
 }
@@ -97,7 +106,7 @@ fn the_first_signal_lets_programs_finish() {
     let folder = Folder::new();
     let mut child =
         start(&folder, "generate | exec \"cat; echo the end\" | exec \"tail -c 8 > out\"");
-    until(&mut child, runs);
+    until("it runs", &mut child, runs);
     signal(&child, "INT");
     let ran = Ran::from(child.wait_with_output().unwrap());
     assert_eq!((ran.status, ran.out.as_str()), (Some(0), ""), "{}", ran.err);
@@ -111,17 +120,15 @@ fn the_second_signal_kills_programs_and_whatever_they_started() {
     let pids = folder.path().join("pids");
     let script = "trap '' INT TERM; sleep 1000 & echo $$ $! > new; mv new pids; wait";
     let mut child = start(&folder, &format!("generate | exec \"{script}\" | count"));
-    until(&mut child, |_| pids.exists());
+    until("its program runs", &mut child, |_| pids.exists());
     signal(&child, "INT");
-    until(&mut child, delivered);
+    until("the first is heard", &mut child, delivered);
     assert_eq!(child.try_wait().unwrap(), None, "the first only asks");
     let pids = folder.read("pids");
     assert!(pids.split_whitespace().all(lives), "nobody was killed: {pids}");
     assert_eq!(again(&mut child, "INT"), Some(130));
     for pid in pids.split_whitespace() {
-        while lives(pid) {
-            std::thread::yield_now();
-        }
+        testkit::until("whatever it started has ended", || !lives(pid));
     }
 }
 

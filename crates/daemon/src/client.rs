@@ -1,9 +1,9 @@
 //! Who asks: the daemon, or the process of a path.
 //!
-//! Calls wait no longer than [`PATIENCE`]; [`ToPath::followed`] is called when its socket can be
-//! read, which can be waited for beside others. What comes back was written by somebody else: it is
-//! bounded, checked for its form, and a text in it is not shown before control characters were
-//! taken out of it ([`plain`]).
+//! Calls wait no longer than [`PATIENCE`], those that need more than [`LONG`];
+//! [`ToPath::followed`] is called when its socket can be read, which can be waited for beside
+//! others. What comes back was written by somebody else: it is bounded, checked for its form, and a
+//! text in it is not shown before control characters were taken out of it ([`plain`]).
 
 use crate::faults::sentence;
 use crate::place::{self, PACKETS};
@@ -21,7 +21,10 @@ use std::time::Duration;
 use sys::local::{self, Form};
 
 /// How long an answer is waited for.
-pub const PATIENCE: Duration = Duration::from_secs(5);
+pub const PATIENCE: Duration = Duration::from_secs(10);
+/// How long one is waited for that needs more than a look: spaces come to it between two blocks, or
+/// the kernel looks through a program, and others may be in front.
+pub const LONG: Duration = Duration::from_secs(120);
 
 /// Why there is no answer.
 #[derive(Clone, PartialEq, Debug)]
@@ -39,6 +42,8 @@ pub enum ClientError {
     Silent,
     /// The other side is gone.
     Gone,
+    /// This path has ended while it was asked.
+    Ended(String),
     /// What came is no answer.
     Strange(Malformed),
     /// An answer, and not the one that was wanted.
@@ -68,6 +73,11 @@ impl fmt::Display for ClientError {
                 f.write_str("no answer came in time: the other side is stopped, or overrun")
             }
             Self::Gone => f.write_str("the other side has ended"),
+            Self::Ended(path) => write!(
+                f,
+                "path `{}` has just ended: `streamline ps` lists those that run",
+                plain(path)
+            ),
             Self::Strange(why) => why.fmt(f),
             Self::Refused(fault) => f.write_str(&plain(&sentence(fault))),
             Self::System(error) => error.fmt(f),
@@ -105,6 +115,18 @@ impl Caller {
     ) -> Result<T, ClientError> {
         self.send(&Call::new(method, parameters), &[])?;
         Ok(self.reply()?.0.take()?)
+    }
+
+    /// A call whose answer may take longer.
+    fn call_long<T: DeserializeOwned>(
+        &self,
+        method: &str,
+        parameters: &impl Serialize,
+    ) -> Result<T, ClientError> {
+        local::patience(&self.0, LONG)?;
+        let answer = self.call(method, parameters);
+        local::patience(&self.0, PATIENCE)?;
+        answer
     }
 
     pub(crate) fn send(
@@ -205,7 +227,8 @@ impl Client {
 
     /// The programs that run in the kernel for lines of all users, as far as one may know of them.
     pub fn sharing(&self) -> Result<Sharing, ClientError> {
-        self.caller.call("io.streamline.Sharing", &Nothing {})
+        // Who makes programs tells it, one after the other.
+        self.caller.call_long("io.streamline.Sharing", &Nothing {})
     }
 
     /// The connection alone, on which an answer is waited for so long.
@@ -240,7 +263,8 @@ impl Client {
         match (descriptors.next(), descriptors.next()) {
             (Some(socket), Some(process)) => {
                 local::patience(&socket, PATIENCE)?;
-                Ok(ToPath { caller: Caller(socket), process, number, uid })
+                let path = path.to_owned();
+                Ok(ToPath { caller: Caller(socket), path, process, number, uid })
             }
             _ => Err(ClientError::Strange(Malformed::NotOne("no descriptors came".to_owned()))),
         }
@@ -275,6 +299,8 @@ impl AsFd for Client {
 #[derive(Debug)]
 pub struct ToPath {
     caller: Caller,
+    /// What it was called by who asked.
+    path: String,
     process: OwnedFd,
     number: u32,
     uid: u32,
@@ -306,31 +332,35 @@ impl ToPath {
 
     /// What it is.
     pub fn describe(&self) -> Result<Described, ClientError> {
-        self.caller.call("io.streamline.path.Describe", &Nothing {})
+        self.call("io.streamline.path.Describe", &Nothing {})
     }
 
     /// What it has counted.
     pub fn count(&self) -> Result<Counters, ClientError> {
-        let Count { counters } = self.caller.call("io.streamline.path.Count", &Nothing {})?;
+        let Count { counters } = self.call("io.streamline.path.Count", &Nothing {})?;
         Ok(counters)
     }
 
     /// Lets its sources end.
     pub fn stop(&self) -> Result<(), ClientError> {
-        let _: serde_json::Value = self.caller.call("io.streamline.path.Stop", &Nothing {})?;
+        let _: serde_json::Value = self.call("io.streamline.path.Stop", &Nothing {})?;
         Ok(())
     }
 
     /// Edits its line while it runs.
     pub fn change(&self, words: &[String]) -> Result<Changed, ClientError> {
         let change = Change { words: words.to_vec() };
-        self.caller.call("io.streamline.path.Change", &change)
+        let changed = self.caller.call_long("io.streamline.path.Change", &change);
+        changed.map_err(|error| self.ended(error))
     }
 
     /// Looks at what leaves a node; the frames come in the pipe, as a capture.
     pub fn tap(&self, wanted: &Tap) -> Result<(Tapping, OwnedFd), ClientError> {
+        local::patience(&self.caller.0, LONG)?;
         self.caller.send(&Call::new("io.streamline.path.Tap", wanted), &[])?;
-        let (reply, descriptors) = self.caller.reply()?;
+        let answer = self.caller.reply().map_err(|error| self.ended(error));
+        local::patience(&self.caller.0, PATIENCE)?;
+        let (reply, descriptors) = answer?;
         let began = reply.take()?;
         let pipe = descriptors.into_iter().next();
         let none = || ClientError::Strange(Malformed::NotOne("no pipe came".to_owned()));
@@ -339,12 +369,15 @@ impl ToPath {
 
     /// What the tap of this connection has told.
     pub fn tapped(&self) -> Result<Tapped, ClientError> {
-        self.caller.call("io.streamline.path.Tapped", &Nothing {})
+        self.call("io.streamline.path.Tapped", &Nothing {})
     }
 
-    /// Ends its process at once.
+    /// Ends its process at once; that it has ended is as good.
     pub fn kill(&self) -> Result<(), ClientError> {
-        Ok(local::kill(&self.process)?)
+        match local::kill(&self.process) {
+            Err(error) if error.errno == NO_PROCESS => Ok(()),
+            killed => Ok(killed?),
+        }
     }
 
     /// Asks to be told again and again what it has counted, and at last how it ended.
@@ -365,7 +398,15 @@ impl ToPath {
         method: &str,
         parameters: &impl Serialize,
     ) -> Result<T, ClientError> {
-        self.caller.call(method, parameters)
+        self.caller.call(method, parameters).map_err(|error| self.ended(error))
+    }
+
+    /// Who hangs up on us has ended: it was there when we came.
+    fn ended(&self, error: ClientError) -> ClientError {
+        match error {
+            ClientError::Gone => ClientError::Ended(self.path.clone()),
+            other => other,
+        }
     }
 }
 
@@ -385,6 +426,8 @@ pub fn plain(text: &str) -> String {
 const ROOT: u32 = 0;
 /// ENOENT.
 const MISSING: i32 = 2;
+/// ESRCH.
+const NO_PROCESS: i32 = 3;
 /// EAGAIN.
 const AGAIN: i32 = 11;
 /// ENOTDIR.

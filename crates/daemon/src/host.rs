@@ -8,7 +8,7 @@
 //! path ends with a message that says so ([`Standing::lost`]). A line that changes gets another
 //! connection: what is to be in its place waits there until it is switched.
 
-use crate::client::{Caller, Client, ClientError, plain};
+use crate::client::{Caller, Client, ClientError, LONG, plain};
 use crate::faults::NOT_IN_KERNEL;
 use crate::protocol::{Attach, Attached, Instead, Stay};
 use crate::server::network;
@@ -31,8 +31,6 @@ pub struct Through {
     release: String,
 }
 
-/// How long a program is waited for: others may be in front.
-const PATIENCE: Duration = Duration::from_secs(60);
 /// How many descriptors come with a part: frames, pointers, bell.
 const HANDED: usize = 3;
 
@@ -90,7 +88,7 @@ impl Through {
         instead: Option<Instead>,
     ) -> Result<(Handout, u64, Caller), ClientError> {
         asked.steps.take(Makes::Descriptor, "a connection to the daemon for a line")?;
-        let caller = Client::at(&self.directory)?.into_caller(PATIENCE)?;
+        let caller = Client::at(&self.directory)?.into_caller(LONG)?;
         let attach = Attach {
             line: asked.graph.text.as_ref().to_owned(),
             part: Part::of(asked).text(),

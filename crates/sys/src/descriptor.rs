@@ -4,6 +4,7 @@
 //! received is an allegation: the receiver looks at seals and size before it maps anything.
 
 use crate::error::{Error, Named as _, Result};
+use rustix::io::retry_on_intr;
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags,
     SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketFlags, SocketType,
@@ -47,9 +48,10 @@ pub fn send(socket: impl AsFd, message: &[u8], descriptors: &[BorrowedFd<'_>]) -
         return Err(Error::new("sendmsg", "too many descriptors", libc::E2BIG));
     }
     let parts = [IoSlice::new(message)];
-    rustix::net::sendmsg(socket, &parts, &mut control, SendFlags::NOSIGNAL)
-        .named("sendmsg", "a socket")?;
-    Ok(())
+    // See receive_with.
+    let sent =
+        retry_on_intr(|| rustix::net::sendmsg(&socket, &parts, &mut control, SendFlags::NOSIGNAL));
+    sent.named("sendmsg", "a socket").map(drop)
 }
 
 /// Receives one message and the descriptors that came with it (closed on exec). 0 bytes: the other
@@ -74,9 +76,10 @@ fn receive_with(
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS_MAX))];
     let mut control = RecvAncillaryBuffer::new(&mut space);
     let mut parts = [IoSliceMut::new(message)];
-    let got =
-        rustix::net::recvmsg(socket, &mut parts, &mut control, RecvFlags::CMSG_CLOEXEC | flags)
-            .named("recvmsg", "a socket")?;
+    // A socket with a limit in time is not waited for again by itself after a signal (signal(7)).
+    let flags = RecvFlags::CMSG_CLOEXEC | flags;
+    let got = retry_on_intr(|| rustix::net::recvmsg(&socket, &mut parts, &mut control, flags));
+    let got = got.named("recvmsg", "a socket")?;
     let mut descriptors = Vec::new();
     for part in control.drain() {
         if let RecvAncillaryMessage::ScmRights(rights) = part {
@@ -92,7 +95,7 @@ fn receive_with(
 /// The first bytes of the next message, which stays, and nothing of what comes with it. Waits for
 /// one. 0 bytes: the other end is closed.
 pub fn look(socket: impl AsFd, message: &mut [u8]) -> Result<usize> {
-    let got = rustix::net::recv(socket, message, RecvFlags::PEEK);
+    let got = retry_on_intr(|| rustix::net::recv(&socket, &mut *message, RecvFlags::PEEK));
     got.map(|(bytes, _)| bytes).named("recv", "a socket")
 }
 

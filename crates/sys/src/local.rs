@@ -5,6 +5,7 @@
 
 use crate::error::{Error, Named as _, Result};
 use rustix::fs::{AtFlags, FlockOperation, Mode, OFlags};
+use rustix::io::retry_on_intr;
 use rustix::net::sockopt::{self, Timeout};
 use rustix::net::{
     AddressFamily, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketAddrUnix,
@@ -92,7 +93,7 @@ pub fn go_to(path: &Path, form: Form, limit: Duration) -> Result<OwnedFd> {
     patience(&socket, limit)?;
     let shown = path.display().to_string();
     let address = SocketAddrUnix::new(path).named("connect", shown.clone())?;
-    connect(&socket, &address).named("connect", shown)?;
+    retry_on_intr(|| connect(&socket, &address)).named("connect", shown)?;
     Ok(socket)
 }
 

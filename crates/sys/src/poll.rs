@@ -16,6 +16,19 @@ pub fn readable(descriptors: &[BorrowedFd<'_>], limit: Option<Duration>) -> Vec<
     }
 }
 
+/// The same, but a signal ends nothing: none is ready only when `limit` is over.
+pub fn readable_within(descriptors: &[BorrowedFd<'_>], limit: Option<Duration>) -> Vec<bool> {
+    let begin = crate::clock::monotonic();
+    loop {
+        let passed = Duration::from_nanos(crate::clock::monotonic().saturating_sub(begin));
+        let left = limit.map(|limit| limit.saturating_sub(passed));
+        let ready = readable(descriptors, left);
+        if ready.contains(&true) || left == Some(Duration::ZERO) {
+            return ready;
+        }
+    }
+}
+
 /// Sleeps until one of the first can be read or has been closed, or the other end of one of the
 /// second is gone; whether those can be read is not looked at. Comes back early for a signal.
 /// Answers which are ready, and which are gone.

@@ -120,6 +120,8 @@ mod tests {
         // SAFETY: raise(3) sends a signal to this thread, whose handler was installed above.
         assert_eq!(unsafe { libc::raise(libc::SIGTERM) }, 0);
         assert_eq!(asked_to_end(), 1);
+        // However late this thread runs on: the first has come just now.
+        FIRST_NS.store(u64::MAX, Ordering::Release);
         // SAFETY: as above.
         assert_eq!(unsafe { libc::raise(libc::SIGTERM) }, 0);
         assert_eq!(asked_to_end(), 1, "the same signal, sent to us and to our group");

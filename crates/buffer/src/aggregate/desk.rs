@@ -248,7 +248,7 @@ impl Guest {
     /// gone, and must not be asked again.
     pub(crate) fn ask_within(&mut self, dbuf: DbufId, limit: Duration) -> Result<Grant, Refusal> {
         self.question(dbuf)?;
-        match poll::readable(&[self.socket.as_fd()], Some(limit)).as_slice() {
+        match poll::readable_within(&[self.socket.as_fd()], Some(limit)).as_slice() {
             [true] => self.answer(dbuf),
             _ => Err(Refusal::Abandoned),
         }

@@ -24,23 +24,23 @@ pub(super) fn run(given: &AttachArguments) -> Result<Status, Status> {
     let about = to.describe().map_err(|error| complain(&error))?;
     let mut log = about.log.as_deref().and_then(Log::open);
     to.follow(EVERY).map_err(|error| complain(&error))?;
+    let mut heard = false;
     loop {
         let ready = wait(&[to.as_fd(), to.process()], signals, None);
-        let Some(ready) = ready else {
+        if ready.is_none() {
             terminal::wipe();
             terminal::note(&format!("path {} goes on without us", to.number()));
             return Ok(Status::Done);
-        };
-        let followed = match ready.first() {
-            Some(true) => to.followed(),
-            _ => Err(ClientError::Gone),
-        };
+        }
+        // Of a process that has ended, too, the last word lies here.
+        let followed = to.followed();
         let printed = log.as_mut().map_or(Status::Done, Log::print);
         if printed != Status::Done {
             return Ok(printed);
         }
         match followed {
             Ok(followed) => {
+                heard = true;
                 if let Some(ended) = followed.ended {
                     terminal::wipe();
                     terminal::tell(&format!("{}\n", plain(&ended.report)));
@@ -49,6 +49,10 @@ pub(super) fn run(given: &AttachArguments) -> Result<Status, Status> {
                 if let Some(counters) = followed.counters.filter(|_| terminal::can_rewrite()) {
                     terminal::status(&line(&counters));
                 }
+            }
+            // It had ended when we asked.
+            Err(ClientError::Gone) if !heard => {
+                return Err(complain(&ClientError::Ended(given.path.clone())));
             }
             Err(ClientError::Gone) => {
                 terminal::wipe();

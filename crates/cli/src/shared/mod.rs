@@ -61,8 +61,17 @@ fn complain(error: &ClientError) -> Status {
     terminal::complain(&error.to_string());
     match error {
         ClientError::Nobody(_) => Status::Nothing,
-        ClientError::Refused(fault) if fault.name == "io.streamline.NoSuchPath" => Status::Nothing,
+        error if is_over(error) => Status::Nothing,
         _ => Status::Failed,
+    }
+}
+
+/// Whether there is no such path, or none any more.
+fn is_over(error: &ClientError) -> bool {
+    match error {
+        ClientError::Ended(_) => true,
+        ClientError::Refused(fault) => fault.name == "io.streamline.NoSuchPath",
+        _ => false,
     }
 }
 
@@ -77,7 +86,8 @@ fn signals() -> Result<BorrowedFd<'static>, Status> {
     engine::signal::watch().map_err(|error| refused(&error))
 }
 
-/// Waits for one of these, or for a signal. None: a signal, or the time is over.
+/// Waits for one of these, or for a signal that asks us to end; that the terminal has another size
+/// is none. None: a signal, or the time is over.
 fn wait(
     descriptors: &[BorrowedFd<'_>],
     signals: BorrowedFd<'_>,
@@ -85,7 +95,7 @@ fn wait(
 ) -> Option<Vec<bool>> {
     let mut all: Vec<BorrowedFd<'_>> = descriptors.to_vec();
     all.push(signals);
-    let mut ready = sys::poll::readable(&all, limit);
+    let mut ready = sys::poll::readable_within(&all, limit);
     let signalled = ready.pop() == Some(true);
     (!signalled && ready.contains(&true)).then_some(ready)
 }

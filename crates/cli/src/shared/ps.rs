@@ -5,7 +5,7 @@ use super::rates::{self, Rate};
 use super::sharing;
 use super::table::table;
 use super::words::PsArguments;
-use super::{client, complain, signals, since, user, wait};
+use super::{client, complain, is_over, signals, since, user, wait};
 use crate::progress::short;
 use crate::report::json_line;
 use crate::status::Status;
@@ -60,23 +60,32 @@ pub(super) fn run(given: &PsArguments) -> Result<Status, Status> {
 
 /// Looks twice at all that are ours.
 fn look(client: &Client, paths: Vec<Path>) -> Result<Vec<Row>, Status> {
-    let reach = |path: &Path| -> Option<ToPath> {
-        let to = client.connect(&path.number.to_string()).ok().filter(|_| path.yours)?;
-        to.be_patient(PATIENCE).ok().map(|()| to)
+    let reach = |path: &Path| {
+        let to = client.connect(&path.number.to_string())?;
+        to.be_patient(PATIENCE)?;
+        let before = to.count()?;
+        Ok((to, before))
     };
-    let reached: Vec<Option<ToPath>> =
-        paths.iter().map(|path| path.yours.then(|| reach(path)).flatten()).collect();
-    let count = |to: &Option<ToPath>| to.as_ref().and_then(|to| to.count().ok());
-    let before: Vec<Option<Counters>> = reached.iter().map(count).collect();
-    if before.iter().any(Option::is_some) {
+    let mut seen: Vec<(Path, Option<(ToPath, Counters)>)> = Vec::new();
+    for path in paths {
+        match path.yours.then(|| reach(&path)).transpose() {
+            // It has ended since it was listed.
+            Err(error) if is_over(&error) => {}
+            reached => seen.push((path, reached.ok().flatten())),
+        }
+    }
+    if seen.iter().any(|(_, reached)| reached.is_some()) {
         // A signal ends this early, and is then looked at by nobody: rates are of a shorter time.
         let _ = wait(&[], signals()?, Some(BETWEEN));
     }
-    let answered = reached.iter().zip(&before);
-    let after: Vec<Option<Counters>> =
-        answered.map(|(to, before)| before.as_ref().and_then(|_| count(to))).collect();
-    let rows = paths.into_iter().zip(before.into_iter().zip(after));
-    Ok(rows.map(|(path, (before, after))| Row::new(path, before.as_ref(), after)).collect())
+    let row = |(path, reached): (Path, Option<(ToPath, Counters)>)| {
+        let Some((to, before)) = reached else { return Some(Row::new(path, None, None)) };
+        match to.count() {
+            Err(error) if is_over(&error) => None,
+            after => Some(Row::new(path, Some(&before), after.ok())),
+        }
+    };
+    Ok(seen.into_iter().filter_map(row).collect())
 }
 
 impl Row {

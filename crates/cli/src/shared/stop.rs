@@ -41,10 +41,18 @@ fn stop(client: &Client, path: &str, given: &StopArguments) -> Result<(), Status
         // Asked for before it can have ended.
         let follows = client.connect(path).map_err(told)?;
         follows.follow(EVERY).map_err(told)?;
-        to.stop().map_err(told)?;
+        stopped(&to).map_err(told)?;
         return drained(&follows, path);
     }
-    to.stop().map_err(told)
+    stopped(&to).map_err(told)
+}
+
+/// Asks it to end; that it has just ended by itself is as good.
+fn stopped(to: &ToPath) -> Result<(), ClientError> {
+    match to.stop() {
+        Err(ClientError::Ended(_)) => Ok(()),
+        asked => asked,
+    }
 }
 
 /// Waits until a path has ended, and says how.
@@ -52,13 +60,11 @@ fn drained(follows: &ToPath, path: &str) -> Result<(), Status> {
     let signals = signals()?;
     loop {
         let ready = wait(&[follows.as_fd(), follows.process()], signals, None);
-        let Some(ready) = ready else {
+        if ready.is_none() {
             terminal::note(&format!("{path} still drains"));
             return Err(Status::Failed);
-        };
-        if ready.first() != Some(&true) {
-            return Ok(());
         }
+        // Of a process that has ended, too, the last word lies here.
         match follows.followed() {
             Ok(followed) => {
                 if let Some(ended) = followed.ended {

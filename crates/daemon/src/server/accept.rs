@@ -40,6 +40,9 @@ impl Server {
         let process = peer.process;
         let who = Credentials { uid: peer.uid, gid: peer.gid, groups: peer.groups };
         let mut connection = Connection::new(visitor, form);
+        if self.full(who.uid).is_some() {
+            self.sweep(who.uid, 0);
+        }
         if let Some(limit) = self.full(who.uid) {
             let reply = Reply::from(&faults::quota("connections", limit));
             // Who has gone again need not be told.

@@ -264,13 +264,14 @@ impl Server {
         let way = way_to(guest, descriptors)?;
         let gone = |_| faults::refused("process", "it has ended");
         let process = local::process_of(guest.connection.as_fd()).map_err(gone)?;
-        let (uid, paths_max) = (guest.who.uid, self.policy.quota(guest.who.uid).paths);
-        let entry = self.registry.add((uid, guest.process), wanted, paths_max, seconds())?.clone();
+        let who = (guest.who.uid, guest.process);
+        let entry = self.enter(id, who, wanted)?;
         let number = entry.number;
         if let Err(error) = self.steps.take(Makes::Entry, "a path") {
             self.registry.remove(number);
             return Err(untaken(error));
         }
+        let guest = self.guests.get_mut(&id).ok_or_else(Fault::denied)?;
         let watched = [(process.as_fd(), Part::Process), (way.as_fd(), Part::Way)];
         for (descriptor, part) in watched {
             if self.watcher.watch(descriptor, guest::number(id, part), Interest::Read).is_err() {
@@ -283,6 +284,16 @@ impl Server {
         self.steps.pass("a path is registered");
         self.announce("came", &entry);
         Ok(Answer::one(&Number { number }))
+    }
+
+    /// Takes a path up. What one that has just ended had is free, whoever is heard first.
+    fn enter(&mut self, id: u64, who: (u32, i32), wanted: Register) -> Result<Entry, Fault> {
+        let paths_max = self.policy.quota(who.0).paths;
+        let entered = self.registry.add(who, wanted.clone(), paths_max, seconds()).cloned();
+        entered.or_else(|_| {
+            self.sweep(who.0, id);
+            self.registry.add(who, wanted, paths_max, seconds()).cloned()
+        })
     }
 
     fn connect(&mut self, id: u64, wanted: &str) -> Result<Answer, Fault> {
@@ -313,11 +324,13 @@ impl Server {
         let (near, far) = sys::descriptor::pair().map_err(busy)?;
         let process = worker.process.try_clone().map_err(|_| faults::busy(wanted))?;
         let admit = Call { oneway: true, ..Call::new("io.streamline.path.Admit", &Admit { uid }) };
-        worker.way.say(admit.text(), vec![far]).map_err(|_| gone())?;
-        if worker.way.has_unsent() {
-            return Err(faults::busy(wanted));
+        // The kernel may refuse a message for other reasons, too.
+        let said = worker.way.say(admit.text(), vec![far]);
+        match said {
+            Err(_) if local::is_gone(&worker.way) => Err(gone()),
+            Ok(()) if !worker.way.has_unsent() => Ok(Answer::with(&connected, vec![near, process])),
+            _ => Err(faults::busy(wanted)),
         }
-        Ok(Answer::with(&connected, vec![near, process]))
     }
 }
 

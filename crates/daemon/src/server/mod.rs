@@ -250,6 +250,26 @@ impl Server {
         }
     }
 
+    /// Lets guests of this user go whose end has come and was not heard of yet, so that what they
+    /// had is free for the one who asks. The order in which a busy daemon hears is nobody's fault.
+    fn sweep(&mut self, uid: u32, asking: u64) {
+        let is_over = |guest: &Guest| {
+            let path = guest.path.as_ref();
+            let process: Vec<_> = path.map(|path| path.process.as_fd()).into_iter().collect();
+            let mut ends = vec![guest.connection.as_fd()];
+            ends.extend(path.map(|path| path.way.as_fd()));
+            let (ended, gone) = sys::poll::readable_or_gone(&process, &ends, Some(Duration::ZERO));
+            ended.contains(&true) || gone.contains(&true)
+        };
+        let others = self
+            .guests
+            .iter()
+            .filter(|(id, guest)| guest.who.uid == uid && **id != asking && is_over(guest));
+        let over: Vec<u64> = others.map(|(id, _)| *id).collect();
+        self.leaving.extend(over);
+        self.let_go();
+    }
+
     /// Watches nothing of a guest any more: others may have copies of its descriptors.
     fn forget(&self, guest: &Guest) {
         let mut all = vec![guest.connection.as_fd()];

@@ -66,8 +66,9 @@ const CALLERS_MAX: usize = 64;
 const MESSAGES_A_TURN: usize = 4;
 /// How long counters are waited for.
 const COUNTED: Duration = Duration::from_millis(200);
-/// How long spaces have to come to a boundary between two blocks.
-const SWITCHED: Duration = Duration::from_secs(2);
+/// How long spaces have to come to a boundary between two blocks: on a busy machine they may not
+/// have run for a while. Who asks is more patient ([`crate::client::LONG`]).
+const SWITCHED: Duration = Duration::from_secs(10);
 /// How often somebody is told who does not say how often, and how often at most, in ms.
 const EVERY_MS: (u64, u64) = (1000, 50);
 /// How long those who follow are given to take the last word.

@@ -98,7 +98,7 @@ pub(crate) fn start(used: &Use, about: About, steps: &Steps) -> Result<Started, 
     };
     let (here, kept, output, exit) = start().map_err(|error| refused(&error))?;
     // What it has to say before it is ready is why it will not be.
-    let ready = sys::poll::readable(&[here.as_fd()], Some(START)) == [true];
+    let ready = sys::poll::readable_within(&[here.as_fd()], Some(START)) == [true];
     let mut said = [0; 512];
     let said = match ready.then(|| descriptor::receive_now(&here, &mut said)) {
         Some(Ok(Some((length, _)))) => said.get(..length).unwrap_or_default(),

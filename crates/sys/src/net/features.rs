@@ -75,7 +75,7 @@ fn ask(
     request.extend(body);
     rustix::net::send(socket, &request, SendFlags::empty()).named(CALL, target.to_owned())?;
     let mut bytes = vec![0; ANSWER];
-    if !poll::readable(&[socket.as_fd()], Some(PATIENCE))[0] {
+    if !poll::readable_within(&[socket.as_fd()], Some(PATIENCE))[0] {
         return Err(Error::new(CALL, target.to_owned(), libc::ETIMEDOUT));
     }
     let (_, whole) = rustix::net::recv(socket, &mut bytes[..], RecvFlags::TRUNC)

@@ -81,7 +81,7 @@ impl Links {
             .named(CALL, target.to_owned())?;
         let mut bytes = vec![0; ANSWER];
         loop {
-            if !poll::readable(&[self.socket().as_fd()], Some(PATIENCE))[0] {
+            if !poll::readable_within(&[self.socket().as_fd()], Some(PATIENCE))[0] {
                 return Err(refused(libc::ETIMEDOUT));
             }
             let (_, whole) = rustix::net::recv(self.socket(), &mut bytes[..], RecvFlags::TRUNC)

@@ -15,7 +15,7 @@ use std::time::Duration;
 /// The call that refusals name.
 pub(super) const CALL: &str = "netlink";
 /// The kernel answers at once; this only keeps a mistake from waiting for ever.
-pub(super) const PATIENCE: Duration = Duration::from_secs(5);
+pub(super) const PATIENCE: Duration = Duration::from_secs(20);
 /// The kernel fits parts of a list into this; one interface needs about 2 KB.
 pub(super) const ANSWER: usize = 64 << 10;
 /// A list that changed while it was read is read again, so often.
@@ -137,7 +137,7 @@ impl Links {
         let mut answers = Answers { sequence: *sequence, list, ..Answers::default() };
         let mut bytes = vec![0; ANSWER];
         while !answers.done {
-            if !poll::readable(&[self.socket.as_fd()], Some(PATIENCE))[0] {
+            if !poll::readable_within(&[self.socket.as_fd()], Some(PATIENCE))[0] {
                 return Err(Error::new(CALL, target.to_owned(), libc::ETIMEDOUT));
             }
             let (_, whole) = rustix::net::recv(&self.socket, &mut bytes[..], RecvFlags::TRUNC)

@@ -121,8 +121,9 @@ pub(super) struct Kernel {
 pub(super) const DONE: u64 = 4;
 /// How many orders of one user wait.
 const WAITING_MAX: usize = 256;
-/// How long the end of all lines is waited for when the daemon ends.
-const LAST_NS: u64 = 5_000_000_000;
+/// How long the end of all lines is waited for when the daemon ends: each waits until the kernel
+/// has let go of its program, and no service manager is as patient.
+const LAST_NS: u64 = 60_000_000_000;
 
 impl Kernel {
     /// The kernel of this machine.
@@ -389,8 +390,8 @@ impl Server {
         let until = sys::clock::monotonic() + LAST_NS;
         loop {
             let left = until.saturating_sub(sys::clock::monotonic());
-            let rung =
-                sys::poll::readable(&[self.kernel.bell.as_fd()], Some(Duration::from_nanos(left)));
+            let left = Some(Duration::from_nanos(left));
+            let rung = sys::poll::readable_within(&[self.kernel.bell.as_fd()], left);
             if self.hear_kernel() || rung != [true] {
                 return;
             }
