@@ -14,7 +14,7 @@ use crate::row::Row;
 use streamline_bench_loops::{Matcher, first_byte_is_two, indirect_calls, no_byte_is_ff};
 
 const FAST: u64 = 4_000_000;
-const RING: u64 = 2_000_000;
+const RING: u64 = 8_000_000;
 const WHOLE: u64 = 400_000;
 const PIPED: u64 = 100_000;
 /// Blocks in the reference loop's ring: 1 MB.

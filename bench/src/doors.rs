@@ -96,8 +96,8 @@ impl Sink for Reader {
                 user.copy_from_slice(bytes);
                 std::hint::black_box(user);
             }
-            self.blocks += 1;
         });
+        self.blocks += u64::from(batch.live().count_ones());
         Ok(())
     }
 

@@ -396,7 +396,6 @@ impl<'w, 'a> Walk<'w, 'a> {
         let node = &mut self.nodes[at];
         node.flow.calls += 1;
         let came = batch.live();
-        let mut output = Output::default();
         let (now, memory) = (self.now, &mut *self.memory);
         let counts = &mut node.counts;
         let ran = match &mut node.part {
@@ -409,6 +408,7 @@ impl<'w, 'a> Walk<'w, 'a> {
             }
             Part::Filter(Filter::Stream(f)) => {
                 let (holds, wake) = (&mut node.holds, &mut node.wake);
+                let mut output = Output::default();
                 let mut cx = StreamContext::new(now, counts, holds, memory, &mut output, wake);
                 let ran = catch_unwind(AssertUnwindSafe(|| f.process(batch, &mut cx)));
                 match ran {

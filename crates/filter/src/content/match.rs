@@ -55,7 +55,7 @@ fn make(arguments: &Arguments) -> Result<Filter, Mistake> {
     // Each search is a filter of its own, so that nothing is chosen per block.
     Ok(match (at, patterns.as_slice()) {
         (Some(at), [one]) if one.len() == 1 && !nocase => {
-            Filter::classify(Match(Byte { at, byte: one.first().copied().unwrap_or(0) }))
+            Filter::lanes(Byte { at, byte: one.first().copied().unwrap_or(0) })
         }
         (Some(at), _) => Filter::classify(Match(At { at, patterns, nocase })),
         (None, [one]) if !nocase => Filter::classify(Match(Finder::new(one).into_owned())),
@@ -113,12 +113,6 @@ fn hex(text: &str) -> Result<Vec<u8>, Mistake> {
 trait Search: Send {
     /// The index of the first pattern in the list that matches.
     fn first(&self, bytes: &[u8]) -> Option<usize>;
-
-    /// The same for the view of a block.
-    #[inline]
-    fn first_in(&self, block: &Block<'_>) -> Option<usize> {
-        self.first(block.bytes())
-    }
 }
 
 /// One byte at one offset.
@@ -149,22 +143,17 @@ impl<S: Search> Classify for Match<S> {
 
     #[inline]
     fn classify(&mut self, block: &mut Block<'_>, cx: &mut Tell<'_>) -> Class {
-        match self.0.first_in(block) {
+        match self.0.first(block.bytes()) {
             Some(index) => Class(index as u32 + 1),
             None => cx.absent(NO_PATTERN),
         }
     }
 }
 
-impl Search for Byte {
-    #[inline]
-    fn first(&self, bytes: &[u8]) -> Option<usize> {
-        (bytes.get(self.at) == Some(&self.byte)).then_some(0)
-    }
-
-    #[inline]
-    fn first_in(&self, block: &Block<'_>) -> Option<usize> {
-        (block.byte(self.at) == Some(self.byte)).then_some(0)
+impl Lanes for Byte {
+    fn process<'a>(&mut self, batch: &mut Batch<'a>, cx: &mut LaneContext<'_, 'a>) {
+        let others = batch.classify_byte(self.at, |byte| byte == self.byte);
+        cx.tell.absent_all(NO_PATTERN, others);
     }
 }
 

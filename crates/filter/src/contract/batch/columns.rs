@@ -140,7 +140,7 @@ impl Columns {
     #[inline]
     pub(super) fn known(&self) -> Known {
         let answered = (!self.unanswered).then_some(self.live);
-        Known { answered, bytes: Some((self.live, self.bytes)) }
+        Known { answered, bytes: Some((self.live, self.bytes)), shortest: None }
     }
 
     /// Forgets all blocks.
@@ -195,11 +195,14 @@ impl Columns {
     }
 }
 
-/// What is known about the columns as they are, so that the ledger costs no second look.
+/// What is known about the columns as they are, so that the ledger and filters need no second
+/// look.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Known {
     /// Which lanes were answered.
     pub(super) answered: Option<LaneMask>,
     /// How many bytes the lanes of a mask view.
     pub(super) bytes: Option<(LaneMask, u64)>,
+    /// The length of the shortest view of all lanes in use.
+    pub(super) shortest: Option<u32>,
 }

@@ -8,6 +8,7 @@
 mod block;
 mod columns;
 mod lanes;
+mod near;
 
 pub use block::Block;
 pub use columns::Columns;
@@ -16,6 +17,7 @@ pub use lanes::{LANES, Lane, LaneMask, lanes, mask_of};
 use super::turn::Amount;
 use abi::{Class, ContextLane, DbufId, Entry, Marks, RichPointer};
 use columns::Known;
+use near::Near;
 
 /// The memory of a batch between two turns: columns that a source fills, and room for the frames.
 #[derive(Debug, Default)]
@@ -35,8 +37,9 @@ impl From<Box<Columns>> for Room {
 #[derive(Debug)]
 pub struct Batch<'a> {
     columns: Box<Columns>,
-    /// One per lane in use.
+    /// One per lane in use, or none yet: then they lie near each other.
     frames: Vec<&'a [u8]>,
+    near: Option<Near<'a>>,
     known: Known,
     /// The lane that a per-block filter is looking at: what a panic leaves behind.
     at: u8,
@@ -53,7 +56,7 @@ impl<'a> Batch<'a> {
         let len = columns.len.min(LANES);
         frames.extend((0..len).map(|l| bytes(&columns, l)));
         let known = columns.known();
-        Self { columns, frames, known, at: 0 }
+        Self { columns, frames, near: None, known, at: 0 }
     }
 
     /// A batch over these columns, all of whose frames lie in these bytes of a dbuf, the first of
@@ -65,23 +68,11 @@ impl<'a> Batch<'a> {
         start: u64,
         segment: &'a [u8],
     ) -> Result<Self, Room> {
-        let Room { columns, mut frames } = room;
-        frames.clear();
-        let mut frames: Vec<&'a [u8]> = frames;
-        let mut odd = false;
-        let lanes = columns.pointers.iter().zip(&columns.marks).take(columns.len);
-        frames.extend(lanes.map(|(pointer, marks)| {
-            let begin = pointer.place.position().wrapping_sub(u64::from(marks.view));
-            let from = begin.wrapping_sub(start) as usize;
-            let frame = segment.get(from..from.wrapping_add(marks.captured as usize));
-            odd |= pointer.dbuf() != dbuf || frame.is_none();
-            frame.unwrap_or_default()
-        }));
-        if odd {
-            return Err(emptied(columns, frames));
+        let near = Near::of(&room.columns, dbuf, start, segment);
+        if near.is_none() {
+            return Err(room);
         }
-        let known = columns.known();
-        Ok(Self { columns, frames, known, at: 0 })
+        Ok(Self { near, ..Self::unseen(room) })
     }
 
     /// A batch over these columns whose frames nobody will look at.
@@ -91,7 +82,7 @@ impl<'a> Batch<'a> {
         let Room { columns, mut frames } = room;
         frames.clear();
         let known = columns.known();
-        Self { columns, frames, known, at: 0 }
+        Self { columns, frames, near: None, known, at: 0 }
     }
 
     /// An empty batch.
@@ -182,7 +173,10 @@ impl<'a> Batch<'a> {
         let c = &self.columns;
         Block {
             pointer: c.pointers[l],
-            frame: self.frames.get(l).copied().unwrap_or_default(),
+            frame: match &self.near {
+                Some(near) => near.frame(&c.pointers[l], &c.marks[l]),
+                None => self.frames.get(l).copied().unwrap_or_default(),
+            },
             marks: c.marks[l],
             context: c.context[l],
         }
@@ -191,6 +185,7 @@ impl<'a> Batch<'a> {
     /// Puts a changed block into its lane.
     #[inline]
     pub fn set(&mut self, l: Lane, block: Block<'a>) {
+        self.find_frames();
         self.known = Known::default();
         self.columns.pointers[l] = block.pointer;
         self.columns.marks[l] = block.marks;
@@ -203,6 +198,7 @@ impl<'a> Batch<'a> {
     /// Says what was found of the layers of the block in this lane.
     #[inline]
     pub fn set_marks(&mut self, l: Lane, marks: Marks) {
+        self.find_frames();
         self.columns.marks[l] = marks;
     }
 
@@ -213,6 +209,7 @@ impl<'a> Batch<'a> {
         if l >= LANES {
             return Err(block);
         }
+        self.find_frames();
         self.columns.len = l + 1;
         self.columns.live |= 1 << l;
         self.columns.order[l] = order;
@@ -283,6 +280,15 @@ impl<'a> Batch<'a> {
     #[inline]
     pub fn views(&self, mut look: impl FnMut(&'a [u8])) {
         let c = &*self.columns;
+        if let Some(near) = self.near {
+            let (live, lanes) = (c.live, c.pointers.get(..c.len).unwrap_or_default());
+            for (l, pointer) in lanes.iter().enumerate() {
+                if live >> l & 1 == 1 {
+                    look(near.view(pointer));
+                }
+            }
+            return;
+        }
         let mut one = |(pointer, marks, frame): (&RichPointer, &Marks, &&'a [u8])| {
             let from = marks.view as usize;
             let to = frame.len().min(from + pointer.length() as usize);
@@ -327,6 +333,7 @@ impl<'a> Batch<'a> {
     /// `MARKS`.
     #[inline]
     pub fn classify<const MARKS: bool>(&mut self, mut answer: impl FnMut(&mut Block<'a>) -> Class) {
+        self.find_frames();
         let (c, frames, at) = (&mut *self.columns, self.frames.as_slice(), &mut self.at);
         let mut answered = 0;
         let mut one = |l: usize, frame| {
@@ -358,6 +365,59 @@ impl<'a> Batch<'a> {
         self.known.answered = Some(answered);
     }
 
+    /// Answers yes for each live block whose view has a byte at `at` that is `wanted`, nothing for
+    /// the others; answers which those are.
+    #[inline]
+    pub fn classify_byte(&mut self, at: usize, wanted: impl Fn(u8) -> bool) -> LaneMask {
+        let all_longer = self.shortest() as usize > at;
+        let c = &mut *self.columns;
+        let (len, live) = (c.len.min(LANES), c.live);
+        let Some(near) = self.near.filter(|_| all_longer && live == mask_of(len)) else {
+            self.classify::<false>(|block| Class(block.byte(at).is_some_and(&wanted).into()));
+            return live & !self.answered();
+        };
+        let byte = near.byte(at);
+        let answer = |pointer: &mut RichPointer| {
+            pointer.class = Class(byte(pointer).is_some_and(&wanted).into());
+            LaneMask::from(pointer.class.0)
+        };
+        let lanes = c.pointers.get_mut(..len).unwrap_or_default();
+        let mut answered = 0;
+        // Four at a time, so that the loop itself costs little.
+        let (fours, rest) = lanes.as_chunks_mut::<4>();
+        for (number, four) in fours.iter_mut().enumerate() {
+            let mut among = 0;
+            for (l, pointer) in four.iter_mut().enumerate() {
+                among |= answer(pointer) << l;
+            }
+            answered |= among << (4 * number);
+        }
+        let first = len - rest.len();
+        for (l, pointer) in rest.iter_mut().enumerate() {
+            answered |= answer(pointer) << (first + l);
+        }
+        self.known.answered = Some(answered);
+        live & !answered
+    }
+
+    /// From now on each lane has its frame beside it.
+    #[inline]
+    fn find_frames(&mut self) {
+        if let Some(near) = self.near.take() {
+            let lanes = self.columns.pointers.iter().zip(&self.columns.marks);
+            let frames = lanes.map(move |(pointer, marks)| near.frame(pointer, marks));
+            self.frames.extend(frames.take(self.columns.len));
+        }
+    }
+
+    /// The length of the shortest view of all lanes in use.
+    #[inline]
+    fn shortest(&mut self) -> u32 {
+        let lanes = self.columns.pointers.iter().take(self.columns.len);
+        let shortest = || lanes.map(|pointer| pointer.length()).min().unwrap_or(0);
+        *self.known.shortest.get_or_insert_with(shortest)
+    }
+
     /// The block in this lane and its number, which a per-block filter looks at now.
     #[inline]
     pub(super) fn look_at(&mut self, l: Lane) -> (Block<'a>, u32) {
@@ -381,6 +441,7 @@ impl<'a> Batch<'a> {
     /// Takes lanes into use, so that there are at least this many.
     fn open(&mut self, len: usize) {
         if len > self.columns.len {
+            self.find_frames();
             self.columns.len = len;
             self.frames.resize(len, &[]);
         }
@@ -447,8 +508,9 @@ impl<'a> Batch<'a> {
     /// A copy for a sibling branch: 90 bytes a lane.
     #[must_use]
     pub fn duplicate(&self) -> Self {
-        let Self { columns, frames, known, at } = self;
-        Self { columns: columns.clone(), frames: frames.clone(), known: *known, at: *at }
+        let Self { columns, frames, near, known, at } = self;
+        let (columns, frames) = (columns.clone(), frames.clone());
+        Self { columns, frames, near: *near, known: *known, at: *at }
     }
 }
 

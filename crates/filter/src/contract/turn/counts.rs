@@ -73,9 +73,9 @@ impl Counts {
         }
     }
 
-    pub(super) fn unanswered(&mut self, reason: Reason) {
+    pub(super) fn unanswered(&mut self, reason: Reason, blocks: u64) {
         if let Some(c) = self.unanswered.get_mut(usize::from(reason.0)) {
-            *c += 1;
+            *c += blocks;
         }
     }
 

@@ -1,7 +1,7 @@
 //! What filters may ask for that keep blocks in their lanes.
 
 use super::{Counter, Counts, Gateway, Keep, Reason, Time};
-use crate::contract::batch::{Batch, Block, Lane};
+use crate::contract::batch::{Batch, Block, Lane, LaneMask};
 use abi::{BLOCK_MAX, Class, Marks};
 
 /// What a classifier may ask for.
@@ -27,8 +27,16 @@ impl<'c> Tell<'c> {
     /// Answers nothing, and says why: `None => cx.absent(NO_PORT)`.
     #[inline]
     pub fn absent(&mut self, reason: Reason) -> Class {
-        self.counts.unanswered(reason);
+        self.counts.unanswered(reason, 1);
         Class::NONE
+    }
+
+    /// Says why the lanes of a mask were answered nothing.
+    #[inline]
+    pub fn absent_all(&mut self, reason: Reason, mask: LaneMask) {
+        if mask != 0 {
+            self.counts.unanswered(reason, u64::from(mask.count_ones()));
+        }
     }
 }
 

@@ -167,7 +167,7 @@ impl<'c, 'a> StreamContext<'c, 'a> {
 
     /// Answers nothing for a block that goes on, and says why.
     pub fn absent(&mut self, reason: Reason) -> Class {
-        self.counts.unanswered(reason);
+        self.counts.unanswered(reason, 1);
         Class::NONE
     }
 
