@@ -586,6 +586,7 @@ impl<'p> Builder<'p> {
                 })?;
                 let arguments = used.arguments.clone().asked_for(self.asked(id));
                 let arguments = arguments.seeded(self.extras.tape.seed(id.0));
+                let arguments = arguments.in_reserve(self.is_in_kernel(id));
                 let made = make(&match copy {
                     Some((number, of)) => arguments.for_copy(number, of),
                     None => arguments,

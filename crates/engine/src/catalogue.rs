@@ -2,7 +2,8 @@
 //! spaces of this machine (CONTRACT 27).
 
 use crate::compiler::Libpcap;
-use filter::{Arguments, Compiler, Description, Kind, Mistake};
+use crate::keys::KeyFiles;
+use filter::{Arguments, Compiler, Description, Keys, Kind, Mistake};
 use pipeline::Catalogue;
 use std::sync::Arc;
 
@@ -22,8 +23,8 @@ impl House {
     }
 }
 
-/// The same, for the line of a stranger: nothing is compiled by libpcap, and nothing is made of a
-/// filter that is not to run here. (RELIABILITY T5)
+/// The same, for the line of a stranger: nothing is compiled by libpcap, no key is read, and nothing
+/// is made of a filter that is not to run here. (RELIABILITY T5)
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Strangers;
 
@@ -96,5 +97,9 @@ impl Catalogue for House {
 
     fn compiler(&self) -> Option<Arc<dyn Compiler>> {
         Some(Arc::new(Libpcap::default()))
+    }
+
+    fn keys(&self) -> Option<Arc<dyn Keys>> {
+        Some(Arc::new(KeyFiles))
     }
 }

@@ -2,6 +2,7 @@
 //!
 //! - [`catalogue`]: all that a request may name;
 //! - [`compiler`]: libpcap, for the filter expressions that we do not know;
+//! - [`keys`]: keys out of files, for the filters that are trusted with one;
 //! - [`build`]: from a plan to spaces;
 //! - [`run`]: from spaces to an outcome;
 //! - [`space`]: a thread, its memory, and the part of the graph that runs in it;
@@ -28,6 +29,7 @@ pub mod copies;
 pub mod doctor;
 pub mod failure;
 pub mod kernel;
+pub mod keys;
 pub mod ledger;
 pub mod live;
 pub mod machine;

@@ -19,6 +19,7 @@ pub const FILTERS: &[&Description] = &[
     &transport::udp::UDP,
     &transport::sport::SPORT,
     &transport::dport::DPORT,
+    &transport::token::TOKEN,
     &general::bpf::BPF,
     &general::sample::SAMPLE,
     &general::ratelimit::RATELIMIT,

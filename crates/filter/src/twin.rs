@@ -9,10 +9,12 @@
 //!
 //! A tag that the kernel keeps beside the frame is read as if it stood in its place (CONTRACT 3).
 
-use ebpf::emit::{Answer, At, Cmp, Exit, Layers, Meta, Num, Scope, Transport, Unfit, be16, byte};
+use ebpf::emit::{
+    Answer, At, Cmp, Exit, Layers, Meta, Num, Scope, Transport, Unfit, Window, be16, byte,
+};
 use wire::ethernet::{ETHERTYPE, TYPE_MIN, ethertype};
 use wire::ip::protocol;
-use wire::{ethernet, ipv4, ipv6, ports, vlan};
+use wire::{ethernet, ipv4, ipv6, ports, udp, vlan};
 
 /// What a twin answers.
 pub(crate) type Emitted<'s> = Result<Answer<'s>, Unfit>;
@@ -213,6 +215,29 @@ pub(crate) fn transport<'s>(
         Some(known) => known,
         None => packet(s, on, ways).1,
     }
+}
+
+/// The header of a UDP datagram, checked, and how many bytes of payload it states.
+pub(crate) fn datagram<'s>(
+    s: &mut Scope<'s, '_>,
+    l4: Transport<'s>,
+    ways: Ways<'s>,
+    not_udp: Exit<'s>,
+) -> (Window<'s, { udp::LENGTH }>, Num<'s>) {
+    const HEADER: u32 = udp::LENGTH as u32;
+    s.only(l4.protocol, Cmp::Eq, u32::from(protocol::UDP), not_udp);
+    s.only(l4.length, Cmp::Ge, HEADER, ways.malformed);
+    let header = s.need::<{ udp::LENGTH }>(l4.at, ways.cut);
+    let length = s.load(header, be16::<{ udp::UDP_LENGTH }>());
+    let stated = s.var(l4.length);
+    s.arm(|t, to_the_end| {
+        t.only(length, Cmp::Ne, 0, to_the_end);
+        t.only(length, Cmp::Ge, HEADER, ways.malformed);
+        t.only(length, Cmp::Le, l4.length, ways.malformed);
+        t.set(stated, length);
+    });
+    let stated = s.get(stated);
+    (header, s.sub(stated, HEADER))
 }
 
 /// Which port a twin answers.

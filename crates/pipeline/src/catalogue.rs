@@ -4,7 +4,7 @@
 //! The catalogue is a value that is handed in (CONTRACT 27), since this crate may import neither
 //! endpoints nor spaces.
 
-use filter::{Arguments, Compiler, Description, Kind, Mistake};
+use filter::{Arguments, Compiler, Description, Keys, Kind, Mistake};
 use std::sync::Arc;
 
 /// The filters, sources and sinks that a request may name, and the spaces that it may pin them to.
@@ -28,6 +28,12 @@ pub trait Catalogue {
     /// Who compiles the filter expressions that our own compiler does not know (CONTRACT 27). It is
     /// asked once for each request and comes with the arguments of all its filters.
     fn compiler(&self) -> Option<Arc<dyn Compiler>> {
+        None
+    }
+
+    /// Who reads the keys that filters ask for, if anybody may here: they come with the arguments of
+    /// all filters of a request, as the compiler does.
+    fn keys(&self) -> Option<Arc<dyn Keys>> {
         None
     }
 

@@ -89,6 +89,12 @@ pub struct Span<'s> {
     pub(super) length: u16,
 }
 
+impl<'s, const N: usize> From<Window<'s, N>> for Span<'s> {
+    fn from(window: Window<'s, N>) -> Self {
+        Self { bytes: window.bytes, length: u16::try_from(N).unwrap_or(u16::MAX) }
+    }
+}
+
 /// Where proven bytes are read from.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Bytes<'s> {

@@ -96,6 +96,7 @@ mod maps;
 mod moved;
 pub mod own;
 mod scope;
+mod sip;
 mod state;
 pub mod take;
 pub mod tap;
@@ -112,6 +113,7 @@ pub use handle::{
     be16, be32, byte,
 };
 pub use scope::{Cmp, Meta, Scope};
+pub use sip::Sip;
 pub use state::{State, Wide, WideVar};
 
 /// The class of a block that no filter has recognised.

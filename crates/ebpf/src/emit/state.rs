@@ -13,6 +13,7 @@ use super::Unfit;
 use super::build::{skb, xdp};
 use super::handle::{At, Base, Brand, Depth, Exit, Num, Value};
 use super::scope::{Cmp, Meta, Scope};
+use crate::asm::Label;
 use crate::insn::{Alu, Cond, Helper, Insn, R0, R1, R2, R3, R6, R7, R10, Size, atomic};
 use crate::program::Place;
 
@@ -27,8 +28,8 @@ pub struct State<'s> {
 /// A number of 64 bits, computed at run time.
 #[derive(Clone, Copy, Debug)]
 pub struct Wide<'s> {
-    slot: Depth,
-    brand: Brand<'s>,
+    pub(super) slot: Depth,
+    pub(super) brand: Brand<'s>,
 }
 
 /// A number of 64 bits that arms may set.
@@ -83,23 +84,33 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
         amount: impl Into<Value<'s>>,
     ) {
         self.builder().fetch(amount.into(), R2);
-        self.builder().fetch(nth.into(), R3);
-        self.point(state, at, count.saturating_mul(8));
+        let beyond = self.builder().asm.label();
+        self.point_nth(state, (at, count), nth, beyond);
         let b = self.builder();
-        if b.counts() {
-            // Without CAP_PERFMON the verifier wants an index that it knows nothing about, on all
-            // ways alike. The context is unknown to it.
-            let unknown = if b.target.place == Place::Xdp { xdp::QUEUE } else { skb::LEN };
-            b.asm.push(Insn::load(Size::W, R0, R6, unknown));
-            b.asm.push(Insn::alu(Alu::Xor, R3, R0));
-            b.asm.push(Insn::alu(Alu::Xor, R3, R0));
-        }
-        let beyond = b.asm.label();
-        b.asm.jump_if(Cond::Ge, R3, i32::from(count), beyond);
-        b.asm.push(Insn::alu(Alu::Shl, R3, 3));
-        b.asm.push(Insn::alu(Alu::Add, R1, R3));
         b.asm.push(Insn::atomic(Size::DW, atomic::ADD, R1, 0, R2));
         b.bind(beyond);
+    }
+
+    /// Puts a number at the `nth` place of a row that begins at byte `at` of the state if it is
+    /// larger than what is there. Leaves to `other` if it is not, if another processor was there in
+    /// the same moment, or if there are not so many places.
+    pub fn raise_nth(
+        &mut self,
+        state: State<'s>,
+        (at, count): (u16, u16),
+        nth: Num<'s>,
+        new: Wide<'s>,
+        other: Exit<'s>,
+    ) {
+        self.fetch_wide(new, R2);
+        self.point_nth(state, (at, count), nth, other.label);
+        let b = self.builder();
+        b.asm.push(Insn::load(Size::DW, R0, R1, 0));
+        b.asm.jump_if(Cond::Ge, R0, R2, other.label);
+        b.asm.push(Insn::mov(R3, R0));
+        b.asm.push(Insn::atomic(Size::DW, atomic::CMPXCHG, R1, 0, R2));
+        b.hold_none();
+        b.asm.jump_if(Cond::Ne, R0, R3, other.label);
     }
 
     /// Puts a number at byte `at` of the state, and gives what was there.
@@ -185,6 +196,17 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
         b.asm.push(Insn::alu(Alu::Shl, R0, 32));
         b.asm.push(Insn::alu(Alu::Or, R0, R1));
         self.keep_wide()
+    }
+
+    /// `left | right`.
+    pub fn or_wide(&mut self, left: Wide<'s>, right: Wide<'s>) -> Wide<'s> {
+        self.compute_wide(Alu::Or, left, right)
+    }
+
+    /// `left << bits`, modulo 2^64; `bits` counts modulo 64.
+    pub fn shl_by(&mut self, left: Wide<'s>, bits: Num<'s>) -> Wide<'s> {
+        let Num { slot, brand } = bits;
+        self.compute_wide(Alu::Shl, left, Wide { slot, brand })
     }
 
     /// The finisher of SplitMix64, with its increment: what `wire::flow` hashes with.
@@ -351,6 +373,31 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
         b.hold_none();
     }
 
+    /// r1 points at the `nth` of `count` numbers that begin at byte `at` of the state; leaves to
+    /// `beyond` if there are not so many. r0 and r3 are used, r2 stays.
+    fn point_nth(
+        &mut self,
+        state: State<'s>,
+        (at, count): (u16, u16),
+        nth: Num<'s>,
+        beyond: Label,
+    ) {
+        self.builder().fetch(nth.into(), R3);
+        self.point(state, at, count.saturating_mul(8));
+        let b = self.builder();
+        if b.counts() {
+            // Without CAP_PERFMON the verifier wants an index that it knows nothing about, on all
+            // ways alike. The context is unknown to it.
+            let unknown = if b.target.place == Place::Xdp { xdp::QUEUE } else { skb::LEN };
+            b.asm.push(Insn::load(Size::W, R0, R6, unknown));
+            b.asm.push(Insn::alu(Alu::Xor, R3, R0));
+            b.asm.push(Insn::alu(Alu::Xor, R3, R0));
+        }
+        b.asm.jump_if(Cond::Ge, R3, i32::from(count), beyond);
+        b.asm.push(Insn::alu(Alu::Shl, R3, 3));
+        b.asm.push(Insn::alu(Alu::Add, R1, R3));
+    }
+
     fn compute_wide(&mut self, op: Alu, left: Wide<'s>, right: Wide<'s>) -> Wide<'s> {
         self.fetch_wide(left, R0);
         self.fetch_wide(right, R1);
@@ -358,12 +405,12 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
         self.keep_wide()
     }
 
-    fn fetch_wide(&mut self, wide: Wide<'s>, to: crate::insn::Reg) {
+    pub(super) fn fetch_wide(&mut self, wide: Wide<'s>, to: crate::insn::Reg) {
         self.builder().asm.push(Insn::load(Size::DW, to, R10, -wide.slot));
         self.builder().hold(to, None);
     }
 
-    fn keep_wide(&mut self) -> Wide<'s> {
+    pub(super) fn keep_wide(&mut self) -> Wide<'s> {
         let b = self.builder();
         b.hold_none();
         let Num { slot, brand } = b.keep(R0);

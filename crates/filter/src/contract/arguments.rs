@@ -1,7 +1,7 @@
 //! The typed arguments of one filter in a request: text checked against the parameters once, by
 //! `pipeline`, so that filters only ask for values.
 
-use super::{Compiler, Description};
+use super::{Compiler, Description, Key, Keys};
 use std::fmt;
 use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
@@ -25,12 +25,15 @@ pub enum Value {
 pub struct Arguments {
     values: Vec<(&'static str, Value)>,
     compiler: Option<Arc<dyn Compiler>>,
+    keys: Option<Arc<dyn Keys>>,
     /// The ranges of classes that arcs of the filter name.
     asked: Vec<(u32, u32)>,
     /// What a filter that needs chance takes instead, where a run is to be repeated.
     seed: Option<u64>,
     /// Which of how many copies of the filter this is for.
     copy: Option<(u32, u32)>,
+    /// Whether the filter stands behind its own twin.
+    is_reserve: bool,
 }
 
 impl PartialEq for Arguments {
@@ -164,6 +167,21 @@ impl Arguments {
         self.compiler.as_ref()
     }
 
+    /// The same arguments with this reader of keys at hand, or with none.
+    #[must_use]
+    pub fn trusted_with(self, keys: Option<Arc<dyn Keys>>) -> Self {
+        Self { keys, ..self }
+    }
+
+    /// The key that lies in the file that this parameter names.
+    pub fn key(&self, name: &'static str) -> Result<Key, Mistake> {
+        let Some(keys) = &self.keys else {
+            return Err(Mistake::new(name, "keys are read by the process of their user alone"));
+        };
+        let read = keys.key(self.text(name).unwrap_or_default());
+        read.map_err(|why| Mistake::new(name, why))
+    }
+
     /// The same arguments for a filter whose arcs name these ranges of classes. Plain pipes and
     /// `|all` name none.
     #[must_use]
@@ -201,6 +219,19 @@ impl Arguments {
     #[must_use]
     pub fn copy(&self) -> (u32, u32) {
         self.copy.unwrap_or((0, 1))
+    }
+
+    /// The same arguments for the filter that stands behind its own twin.
+    #[must_use]
+    pub fn in_reserve(self, is_reserve: bool) -> Self {
+        Self { is_reserve, ..self }
+    }
+
+    /// Whether the filter gets only what a program in the kernel was unsure of: then it does not
+    /// have what its twin keeps.
+    #[must_use]
+    pub const fn is_reserve(&self) -> bool {
+        self.is_reserve
     }
 
     /// All values, in the order in which they were set or added.

@@ -5,6 +5,7 @@
 //! - [`parameter`]: what may be written for a parameter, and what it means;
 //! - [`arguments`]: the typed arguments of one filter in a request;
 //! - [`compiler`]: who knows the filter expressions that we do not;
+//! - [`keys`]: who reads the keys that a request names;
 //! - [`traits`]: the four traits an author chooses from, by right;
 //! - [`turn`]: what a filter may ask for while it is called (count, edit, append, hold, release);
 //! - [`kernel`]: where a source's blocks can be had in the kernel, what twins can be joined there;
@@ -22,6 +23,7 @@ pub mod description;
 pub mod edit;
 pub mod holds;
 pub mod kernel;
+pub mod keys;
 pub mod parameter;
 pub mod state;
 pub mod traits;
@@ -36,6 +38,7 @@ pub use description::{
 pub use edit::{Edit, Editable, Workbench};
 pub use holds::{HeldList, Holds};
 pub use kernel::{Attach, Attaches, Leads, Outlet, PLAIN, Side, expressible, joined, target};
+pub use keys::{Key, Keys};
 pub use parameter::{COMMON, Parameter, Type, UNTRUSTED};
 pub use state::{Moved, PRIVATE, Session, Sessions, State};
 pub use traits::{

@@ -4,6 +4,7 @@ pub mod dport;
 mod flows;
 pub mod sport;
 pub mod tcp;
+pub mod token;
 pub mod udp;
 
 /// Names of ports, for arcs and for printing: the services that an operator looks for. Most are

@@ -14,7 +14,7 @@ use crate::prelude::*;
 use crate::transport::SERVICES;
 use crate::transport::flows::{Flows, Identity};
 use crate::twin::{self, Emitted, Ways};
-use ebpf::emit::{Answer, Cmp, Exit, Layers, Scope, be16};
+use ebpf::emit::{Answer, Exit, Layers, Scope, be16};
 use wire::ip::protocol;
 use wire::ports::Ports;
 use wire::udp;
@@ -112,23 +112,10 @@ impl Udp {
 
 /// The twin.
 fn emit<'s>(_: &Arguments, s: &mut Scope<'s, '_>, on: Layers<'s>, out: Exit<'s>) -> Emitted<'s> {
-    const HEADER: u32 = udp::LENGTH as u32;
     let ways = Ways::new(s, out);
     let not_udp = s.absent("not udp", out);
     let l4 = twin::transport(s, on, ways);
-    s.only(l4.protocol, Cmp::Eq, u32::from(protocol::UDP), not_udp);
-    s.only(l4.length, Cmp::Ge, HEADER, ways.malformed);
-    let header = s.need::<{ udp::LENGTH }>(l4.at, ways.cut);
-    let length = s.load(header, be16::<{ udp::UDP_LENGTH }>());
-    let stated = s.var(l4.length);
-    s.arm(|t, to_the_end| {
-        t.only(length, Cmp::Ne, 0, to_the_end);
-        t.only(length, Cmp::Ge, HEADER, ways.malformed);
-        t.only(length, Cmp::Le, l4.length, ways.malformed);
-        t.set(stated, length);
-    });
-    let stated = s.get(stated);
-    let payload = s.sub(stated, HEADER);
+    let (header, payload) = twin::datagram(s, l4, ways, not_udp);
     let port = s.load(header, be16::<{ udp::DST_PORT }>());
     let at = s.advance(l4.at, udp::LENGTH as u16);
     let layers = Layers { at, length: Some(payload), l4: Some(l4), ..on };

@@ -1,7 +1,8 @@
 //! Frames at the borders of what twins tell apart, and the forms in which the kernel may hold them.
 
 use ebpf::interpret::Packet;
-use filter::testing::{ETHERNET, Frame};
+use filter::testing::{ETHERNET, EXAM_KEY, Frame};
+use filter::transport::token::sealed::seal;
 use wire::checksum::Sum;
 
 /// The bytes of the frames that begin with an Ethernet header.
@@ -78,6 +79,7 @@ pub(crate) fn borders() -> Vec<Vec<u8>> {
     }
     frames.extend(patterns());
     frames.extend(lengths());
+    frames.extend(tokens());
     // A checksum that becomes zero when what `rewrite` is tried with changes.
     let mut zero = udp.bytes;
     zero[26..30].copy_from_slice(&[0x3f, 0xff, 0xff, 0xff]);
@@ -161,6 +163,47 @@ fn patterns() -> Vec<Vec<u8>> {
 fn lengths() -> Vec<Vec<u8>> {
     let with = |length: usize| Frame::udp(4000, 53, &vec![7; length - 42]).bytes;
     [63, 64, 65, 127, 128, 255, 256, 257, 511, 512, 1023, 1024].map(with).into()
+}
+
+/// Datagrams with tokens as `token` is examined with: right ones over data of all lengths around
+/// whole words, whose numbers come in order, late, again and with all rests; and wrong ones, by one
+/// bit in each thing that is covered.
+fn tokens() -> Vec<Vec<u8>> {
+    let data: Vec<u8> = (1..=90).map(|n: u8| n.wrapping_mul(0x35)).collect();
+    let sealed = |is_six: bool, length: usize, number: u64| {
+        let mut frame = Frame::udp(4000, 53, &[&[0; 16][..], &data[..length]].concat()).bytes;
+        if is_six {
+            frame = Frame::ipv6(17, &frame[34..]).bytes;
+            frame[22..54].copy_from_slice(&data[..32]);
+        }
+        seal(&mut frame, &EXAM_KEY, number, 20);
+        frame
+    };
+    let lengths = [0, 1, 7, 8, 9, 15, 16, 17, 19, 20, 21, 24, 90].into_iter().zip(0x1000..);
+    let mut frames: Vec<Vec<u8>> = lengths
+        .flat_map(|(length, number)| [sealed(false, length, number), sealed(true, length, !number)])
+        .collect();
+    let numbers = [1, 2, 0x1_0000_0000, 0xff, 0x100, 5, 4, 0x101, 1 << 63 | 3, 0, 3];
+    frames.extend(numbers.map(|number| sealed(false, 3, number)));
+    for is_six in [false, true] {
+        let good = sealed(is_six, 40, 0x7000 + u64::from(is_six));
+        let udp = good.len() - 40 - 16 - 8;
+        let addresses = udp - if is_six { 32 } else { 8 };
+        // Each address, the ports, the number, the tag, and data up to the last byte covered.
+        let covered = (addresses..udp + 4).chain(udp + 8..udp + 24 + 21);
+        for at in covered.step_by(if is_six { 3 } else { 1 }) {
+            let mut wrong = good.clone();
+            wrong[at] ^= 1 << (at % 8);
+            frames.push(wrong);
+        }
+        let mut shorter = good.clone();
+        let stated = if is_six { 19 } else { 17 };
+        shorter[stated] -= 1;
+        shorter[udp + 5] -= 1;
+        frames.extend([shorter, good]);
+    }
+    frames.extend([0, 1, 8, 15, 16].map(|bare| Frame::udp(4000, 53, &data[..bare]).bytes));
+    frames
 }
 
 /// Frames whose transport checksum is that of the pseudo header: a card is to fill it in.

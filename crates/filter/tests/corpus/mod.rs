@@ -6,6 +6,7 @@ pub(crate) mod borders;
 
 use filter::LANES;
 use filter::testing::{self, Frame};
+use filter::transport::token::sealed::seal;
 use std::fs;
 use testkit::Random;
 use wire::LinkType;
@@ -39,6 +40,8 @@ pub(crate) fn shapes() -> Vec<Frame> {
     let udp = Frame::udp(53, 0, b"answer");
     let cooked = [&[0; 14][..], &udp.bytes[12..]].concat();
     let cooked2 = [&udp.bytes[12..14], &[0; 18], &udp.bytes[14..]].concat();
+    let mut sealed = Frame::udp(4000, 53, b"here a token is data");
+    seal(&mut sealed.bytes, &testing::EXAM_KEY, 1, 64);
     let loopback = [&[2, 0, 0, 0][..], &udp.bytes[14..]].concat();
     vec![
         Frame::tcp(4000, 80, b"GET / HTTP/1.1\r\n\r\n"),
@@ -66,6 +69,7 @@ pub(crate) fn shapes() -> Vec<Frame> {
         options,
         padded,
         udp,
+        sealed,
     ]
 }
 

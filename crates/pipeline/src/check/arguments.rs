@@ -1,19 +1,18 @@
 //! The arguments of one filter against its parameters.
 
-use filter::{Arguments, COMMON, Compiler, Description, Mistake, Parameter, Type, Value};
-use std::sync::Arc;
+use filter::{Arguments, COMMON, Description, Mistake, Parameter, Type, Value};
 
 use crate::catalogue::Catalogue;
 use crate::language::label::brief;
 use crate::language::tree::{Argument, Node, Text};
 use crate::language::{Diagnostic, Span, nearest};
 
-/// The arguments of `node` for `entry`, defaults included; mistakes are added, and what they
-/// concern is left out.
+/// The arguments of `node` for `entry`, defaults included, beside what `none` brings along; mistakes
+/// are added, and what they concern is left out.
 pub(super) fn arguments(
     node: &Node,
     entry: &'static Description,
-    compiler: &Option<Arc<dyn Compiler>>,
+    none: &Arguments,
     catalogue: &dyn Catalogue,
     mistakes: &mut Vec<Diagnostic>,
 ) -> Arguments {
@@ -29,7 +28,7 @@ pub(super) fn arguments(
     reader.surplus(&surplus);
     reader.missing();
     let Reader { given, mistakes: mut found, .. } = reader;
-    let mut arguments = Arguments::default().served_by(compiler.clone());
+    let mut arguments = none.clone();
     for parameter in entry.all_parameters() {
         let value = given.iter().find(|(known, ..)| std::ptr::eq(*known, parameter));
         let value = match value {

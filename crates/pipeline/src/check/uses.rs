@@ -7,12 +7,14 @@ use crate::graph::Use;
 use crate::language::label::brief;
 use crate::language::tree::{Argument, Name, Node};
 use crate::language::{Diagnostic, nearest};
+use filter::Arguments;
 
 /// For each node, its filter; none for composites, merges and what is not known.
 pub(super) fn uses(draft: &mut Draft<'_>, catalogue: &dyn Catalogue) -> Vec<Option<Use>> {
     let mut mistakes = Vec::new();
     let mut used = Vec::with_capacity(draft.nodes.len());
-    let compiler = catalogue.compiler();
+    let none = Arguments::default().served_by(catalogue.compiler());
+    let none = none.trusted_with(catalogue.keys());
     for node in &draft.nodes {
         let DraftStep::Filter(uses) = &node.step else {
             used.push(None);
@@ -25,7 +27,7 @@ pub(super) fn uses(draft: &mut Draft<'_>, catalogue: &dyn Catalogue) -> Vec<Opti
         let given = uses.iter().find(|node| !node.arguments.is_empty()).or_else(|| uses.first());
         used.push(node.entry.zip(given).map(|(description, given)| Use {
             description,
-            arguments: arguments(given, description, &compiler, catalogue, &mut mistakes),
+            arguments: arguments(given, description, &none, catalogue, &mut mistakes),
             pin: uses.iter().find_map(|node| text(node.pin.as_ref())),
             only: None,
             mark: uses.iter().find_map(|node| text(node.mark.as_ref())),

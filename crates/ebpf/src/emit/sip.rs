@@ -1,0 +1,118 @@
+//! SipHash-2-4 as straight eBPF: a tag under a key, without a helper and without a loop.
+//!
+//! In: a key that is known while emitting, numbers of 64 bits as they stood in the packet. Out: the
+//! tag, as it stands in a packet. The state lies in four slots of the stack that arms may change,
+//! so that how many words are taken may depend on the packet. (Aumasson, Bernstein, 2012: "SipHash:
+//! a fast short-input PRF".)
+//!
+//! Numbers come in network byte order and SipHash reads its input the other way round: each is
+//! turned once on its way in, and the tag on its way out.
+
+use super::handle::{Brand, Depth};
+use super::scope::Scope;
+use super::state::Wide;
+use crate::insn::{Alu, Insn, R0, R1, R2, R3, R4, R5, Reg};
+
+/// What has been taken so far.
+#[derive(Clone, Copy, Debug)]
+pub struct Sip<'s> {
+    /// The deepest of four slots, which holds the last number of the state.
+    slot: Depth,
+    brand: Brand<'s>,
+}
+
+/// Where the state is while it changes.
+const STATE: [Reg; 4] = [R1, R2, R3, R4];
+/// "somepseudorandomlygeneratedbytes".
+const BEGIN: [u64; 4] =
+    [0x736f_6d65_7073_6575, 0x646f_7261_6e64_6f6d, 0x6c79_6765_6e65_7261, 0x7465_6462_7974_6573];
+const ROUNDS: usize = 2;
+const LAST_ROUNDS: usize = 4;
+
+impl<'s, 'o: 's> Scope<'s, 'o> {
+    /// Begins a tag under this key: its first and its second eight bytes, each read with the lowest
+    /// byte first.
+    pub fn sip(&mut self, key: [u64; 2]) -> Sip<'s> {
+        let b = self.builder();
+        let slot = b.slots(4);
+        for ((at, begin), key) in slots(slot).into_iter().zip(BEGIN).zip([key, key].concat()) {
+            b.asm.push_wide(Insn::load64(R0, begin ^ key));
+            b.put(at, R0);
+        }
+        Sip { slot, brand: Brand::default() }
+    }
+
+    /// Takes eight bytes, the number that they are in network byte order.
+    pub fn sip_take(&mut self, sip: Sip<'s>, word: Wide<'s>) {
+        self.fetch_wide(word, R5);
+        self.turn(R5);
+        self.sip_fetch(sip);
+        self.xor(R4, R5);
+        (0..ROUNDS).for_each(|_| self.sip_round());
+        self.xor(R1, R5);
+        for (at, from) in slots(sip.slot).into_iter().zip(STATE) {
+            self.builder().put(at, from);
+        }
+        self.builder().hold_none();
+    }
+
+    /// Takes the last word, which ends with the number of all bytes modulo 256, and gives the tag:
+    /// the number that its eight bytes are in network byte order.
+    pub fn sip_end(&mut self, sip: Sip<'s>, last: Wide<'s>) -> Wide<'s> {
+        self.sip_take(sip, last);
+        self.sip_fetch(sip);
+        self.builder().asm.push(Insn::alu(Alu::Xor, R3, 0xff));
+        (0..LAST_ROUNDS).for_each(|_| self.sip_round());
+        for other in [R2, R3, R4] {
+            self.xor(R1, other);
+        }
+        self.builder().asm.push(Insn::mov(R0, R1));
+        self.turn(R0);
+        self.keep_wide()
+    }
+
+    fn sip_fetch(&mut self, sip: Sip<'s>) {
+        for (at, to) in slots(sip.slot).into_iter().zip(STATE) {
+            self.fetch_wide(Wide { slot: at, brand: sip.brand }, to);
+        }
+    }
+
+    /// One round, as the paper draws it.
+    fn sip_round(&mut self) {
+        let [v0, v1, v2, v3] = STATE;
+        self.mixed(v0, v1, 13);
+        self.rotate(v0, 32);
+        self.mixed(v2, v3, 16);
+        self.mixed(v0, v3, 21);
+        self.mixed(v2, v1, 17);
+        self.rotate(v2, 32);
+    }
+
+    /// `a += b; b = (b <<< bits) ^ a`.
+    fn mixed(&mut self, a: Reg, b: Reg, bits: i32) {
+        self.builder().asm.push(Insn::alu(Alu::Add, a, b));
+        self.rotate(b, bits);
+        self.xor(b, a);
+    }
+
+    fn rotate(&mut self, reg: Reg, bits: i32) {
+        let asm = &mut self.builder().asm;
+        asm.push(Insn::mov(R0, reg));
+        asm.push(Insn::alu(Alu::Shl, R0, bits));
+        asm.push(Insn::alu(Alu::Shr, reg, 64 - bits));
+        asm.push(Insn::alu(Alu::Or, reg, R0));
+    }
+
+    fn xor(&mut self, to: Reg, with: Reg) {
+        self.builder().asm.push(Insn::alu(Alu::Xor, to, with));
+    }
+
+    fn turn(&mut self, reg: Reg) {
+        self.builder().asm.push(Insn::big_endian(reg, 64));
+    }
+}
+
+/// The slots of the four numbers.
+fn slots(deepest: Depth) -> [Depth; 4] {
+    [deepest - 24, deepest - 16, deepest - 8, deepest]
+}

@@ -1,0 +1,78 @@
+//! Keys out of files, for filters that are trusted with one.
+//!
+//! A key must lie in an ordinary file that only its owner may open: who could read it could make
+//! what it is to prove. Nothing is said about what a file holds.
+
+use filter::{Key, Keys};
+use std::fs::{self, File, Metadata};
+use std::io::Read as _;
+use std::os::unix::fs::PermissionsExt as _;
+
+/// The files of this machine, as this process may read them.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct KeyFiles;
+
+/// More than a key with white space around it has.
+const BYTES_MAX: u64 = 4096;
+/// What nobody but the owner may have.
+const OTHERS: u32 = 0o077;
+
+impl Keys for KeyFiles {
+    fn key(&self, file: &str) -> Result<Key, String> {
+        let failed = |error: std::io::Error| format!("the key in {file} cannot be read: {error}");
+        // A pipe would be waited for when it is opened.
+        fit(file, &fs::metadata(file).map_err(failed)?)?;
+        let opened = File::open(file).map_err(failed)?;
+        fit(file, &opened.metadata().map_err(failed)?)?;
+        let mut text = Vec::new();
+        opened.take(BYTES_MAX).read_to_end(&mut text).map_err(failed)?;
+        Key::read(&text).ok_or_else(|| {
+            format!("{file} holds no key: 32 hexadecimal digits (openssl rand -hex 16)")
+        })
+    }
+}
+
+fn fit(file: &str, about: &Metadata) -> Result<(), String> {
+    if !about.is_file() {
+        return Err(format!("{file} is no ordinary file"));
+    }
+    let mode = about.permissions().mode() & 0o777;
+    if mode & OTHERS != 0 {
+        return Err(format!("others may open {file} (mode {mode:04o}): chmod 600 {file}"));
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs::Permissions;
+
+    #[test]
+    fn h22_a_key_lies_in_a_file_for_its_owner_alone() {
+        let folder = std::env::temp_dir().join(format!("streamline-keys-{}", std::process::id()));
+        fs::create_dir_all(&folder).expect("a folder");
+        let path = folder.join("key");
+        let name = path.to_str().expect("a name in UTF-8");
+        let asked = |text: &str, mode: u32| {
+            fs::write(&path, text).expect("a file");
+            fs::set_permissions(&path, Permissions::from_mode(mode)).expect("its mode");
+            KeyFiles.key(name)
+        };
+        let digits = "00112233445566778899aabbccddeeff";
+        assert!(asked(digits, 0o600).is_ok() && asked(&format!("{digits}\n"), 0o400).is_ok());
+        for mode in [0o640, 0o604, 0o610, 0o601] {
+            let why = asked(digits, mode).expect_err("others may open it");
+            assert!(why.contains("chmod 600") && why.contains(&format!("{mode:04o}")), "{why}");
+        }
+        let why = asked("ffffeeeeddddccccbbbbaaaa9999888", 0o600).expect_err("a digit is missing");
+        assert!(why.contains("holds no key") && !why.contains("ffff"), "{why}");
+        let long = format!("{digits}{}", " ".repeat(5000));
+        assert!(asked(&long, 0o600).is_ok(), "white space is nothing");
+        fs::remove_file(&path).expect("it is there");
+        assert!(KeyFiles.key(name).expect_err("none").contains("cannot be read"));
+        let why = KeyFiles.key(folder.to_str().expect("UTF-8")).expect_err("a folder");
+        assert!(why.ends_with("is no ordinary file"), "{why}");
+        fs::remove_dir(&folder).expect("it is empty");
+    }
+}

@@ -1,0 +1,194 @@
+//! The twin of `token`: the same tag, word for word, in plain instructions.
+//!
+//! Whole words of what is covered are taken as long as there are any. The last bytes come from a
+//! word that ends where they end, and begins in the token if there are fewer than eight; what does
+//! not belong to them is shifted out. So no byte is read alone, and nothing behind the datagram.
+
+use super::{COVERS_MAX, LENGTH, NUMBER, WINDOW, Wanted};
+use crate::prelude::*;
+use crate::twin::{self, Emitted, Ways};
+use ebpf::emit::{
+    Answer, At, Cmp, Exit, Layers, Num, Scope, Sip, Span, Transport, Unfit, Wide, Window, be32,
+    byte,
+};
+use wire::ip::protocol;
+use wire::{ipv4, ipv6, udp};
+
+/// What a program covers at most: deeper than this frames are not made linear.
+const TWIN_COVERS_MAX: u16 = 128;
+const _: () = assert!(TWIN_COVERS_MAX <= COVERS_MAX);
+/// Bytes of a word.
+const WORD: usize = 8;
+/// Bytes that the tag covers before the addresses.
+const BEFORE: u32 = NUMBER as u32 + 8;
+
+/// The twin.
+pub(super) fn emit<'s>(
+    a: &Arguments,
+    s: &mut Scope<'s, '_>,
+    on: Layers<'s>,
+    out: Exit<'s>,
+) -> Emitted<'s> {
+    let Wanted { key, covers } = Wanted::of(a).map_err(|why| Unfit::new(why.to_string()))?;
+    if covers > TWIN_COVERS_MAX {
+        return Err(Unfit::new(format!("it covers more than {TWIN_COVERS_MAX} bytes")));
+    }
+    let ways = Ways::new(s, out);
+    let [not_udp, no_token, forged, replayed] =
+        ["not udp", "no token", "forged", "replayed"].map(|reason| s.absent(reason, out));
+    // What is needed once only is made in arms: the stack has 512 bytes.
+    let found = [s.at_var(on.frame), s.at_var(on.frame)];
+    let [rest, payload] = [s.var(0), s.var(0)];
+    s.arm(|t, _| {
+        let (l3, l4) = twin::whole_packet(t, on, ways)?;
+        let (_, stated) = twin::datagram(t, l4, ways, not_udp);
+        t.only(stated, Cmp::Ge, LENGTH as u32, no_token);
+        t.set_at(found[0], l3);
+        t.set_at(found[1], l4.at);
+        t.set(rest, l4.length);
+        t.set(payload, stated);
+        Ok::<(), Unfit>(())
+    })?;
+    let [l3, l4] = found.map(|at| s.get_at(at));
+    let payload = s.get(payload);
+    let length = s.sub(payload, LENGTH as u32);
+    let token = s.advance(l4, udp::LENGTH as u16);
+    let right = signed(s, &key, covers, &Covered { l3, l4, token, length }, ways)?;
+    let both = s.need::<LENGTH>(token, ways.cut);
+    let tag = word(s, both, NUMBER as u16)?;
+    s.only_wide(tag, Cmp::Eq, right, forged);
+    let number = word(s, both, 0)?;
+    let seen = s.state((WINDOW * WORD) as u16);
+    let low = s.narrow(number);
+    let place = s.and(low, WINDOW as u32 - 1);
+    s.raise_nth(seen, (0, WINDOW as u16), place, number, replayed);
+    let at = s.advance(token, LENGTH as u16);
+    let (protocol, rest) = (s.constant(protocol::UDP.into()), s.get(rest));
+    let l4 = Some(Transport { at: l4, protocol, length: rest });
+    Ok(Answer::new(Class::YES.0, Layers { at, length: Some(length), l4, ..on }))
+}
+
+/// What the tag is made of.
+struct Covered<'s> {
+    l3: At<'s>,
+    l4: At<'s>,
+    token: At<'s>,
+    /// Of the data.
+    length: Num<'s>,
+}
+
+/// The tag that the token must have.
+fn signed<'s>(
+    s: &mut Scope<'s, '_>,
+    key: &Key,
+    covers: u16,
+    of: &Covered<'s>,
+    ways: Ways<'s>,
+) -> Result<Wide<'s>, Unfit> {
+    let covered = s.constant(u32::from(covers));
+    let covered = s.smaller(of.length, covered);
+    let (low, high) = key.0.split_at(WORD);
+    let key = [low, high].map(|half| half.iter().rfold(0, |key, b| key << 8 | u64::from(*b)));
+    let sip = s.sip(key);
+    s.arm(|t, _| {
+        let token = t.need::<LENGTH>(of.token, ways.cut);
+        let number = word(t, token, 0)?;
+        t.sip_take(sip, number);
+        let header = t.need::<{ udp::LENGTH }>(of.l4, ways.cut);
+        let ports = t.load(header, be32::<{ udp::SRC_PORT }>());
+        let known = t.join([ports, of.length]);
+        t.sip_take(sip, known);
+        Ok::<(), Unfit>(())
+    })?;
+    let before = addresses(s, sip, of.l3, ways)?;
+    let data = s.advance(of.token, LENGTH as u16);
+    s.arm(|t, rest| {
+        for at in (0..covers / WORD as u16).map(|nth| nth * WORD as u16) {
+            t.only(covered, Cmp::Ge, u32::from(at) + WORD as u32, rest);
+            t.arm(|u, _| {
+                let place = u.advance(data, at);
+                let whole = u.need::<WORD>(place, ways.cut);
+                let next = word(u, whole, 0)?;
+                u.sip_take(sip, next);
+                Ok::<(), Unfit>(())
+            })?;
+        }
+        Ok::<(), Unfit>(())
+    })?;
+    let zero = s.wide(0);
+    let tag = s.wide_var(zero);
+    s.arm(|t, _| {
+        let last = last_word(t, of.token, (covered, covers, before), ways)?;
+        let right = t.sip_end(sip, last);
+        t.set_wide(tag, right);
+        Ok::<(), Unfit>(())
+    })?;
+    Ok(s.get_wide(tag))
+}
+
+/// The last bytes that are covered, and the number of all.
+fn last_word<'s>(
+    s: &mut Scope<'s, '_>,
+    token: At<'s>,
+    (covered, covers, before): (Num<'s>, u16, Num<'s>),
+    ways: Ways<'s>,
+) -> Result<Wide<'s>, Unfit> {
+    let behind = s.advance(token, NUMBER as u16);
+    let place = s.advance_by(behind, covered, covers, ways.unsure);
+    let ending = s.need::<WORD>(place, ways.cut);
+    let ending = word(s, ending, 0)?;
+    // What belongs to a word that was taken already goes out in front; the last byte is free.
+    let left = s.and(covered, WORD as u32 - 1);
+    let left = s.shl(left, 3);
+    let bits = s.constant(56);
+    let others = s.sub(bits, left);
+    let ending = s.shl_by(ending, others);
+    let ending = s.shl_wide(ending, 8);
+    let bytes = s.add(before, covered);
+    let bytes = s.and(bytes, 0xff);
+    let bytes = s.widen(bytes);
+    Ok(s.or_wide(ending, bytes))
+}
+
+/// Takes the addresses; gives how many bytes the tag covers up to their end.
+fn addresses<'s>(
+    s: &mut Scope<'s, '_>,
+    sip: Sip<'s>,
+    l3: At<'s>,
+    ways: Ways<'s>,
+) -> Result<Num<'s>, Unfit> {
+    const FOUR: u16 = (ipv4::LENGTH_MIN - ipv4::SRC) as u16;
+    const SIX: u16 = (ipv6::LENGTH - ipv6::SRC) as u16;
+    let bytes = s.var(BEFORE + u32::from(FOUR));
+    s.arm(|t, done| {
+        t.arm(|four, six| {
+            let header = four.need::<{ ipv4::LENGTH_MIN }>(l3, ways.cut);
+            let first = four.load(header, byte::<{ ipv4::VERSION_IHL }>());
+            let version = four.shr(first, 4);
+            four.only(version, Cmp::Eq, 4, six);
+            let both = word(four, header, ipv4::SRC as u16)?;
+            four.sip_take(sip, both);
+            four.leave(done);
+            Ok::<(), Unfit>(())
+        })?;
+        let header = t.need::<{ ipv6::LENGTH }>(l3, ways.cut);
+        for at in (0..SIX).step_by(WORD) {
+            let part = word(t, header, ipv6::SRC as u16 + at)?;
+            t.sip_take(sip, part);
+        }
+        t.set(bytes, BEFORE + u32::from(SIX));
+        Ok::<(), Unfit>(())
+    })?;
+    Ok(s.get(bytes))
+}
+
+/// Eight bytes as the number that they are in network byte order.
+fn word<'s, const N: usize>(
+    s: &mut Scope<'s, '_>,
+    window: Window<'s, N>,
+    at: u16,
+) -> Result<Wide<'s>, Unfit> {
+    let span = Span::from(window);
+    let halves = [s.load_dyn::<u32>(span, at)?, s.load_dyn::<u32>(span, at + 4)?];
+    Ok(s.join(halves))
+}

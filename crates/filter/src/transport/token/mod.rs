@@ -1,0 +1,242 @@
+//! `token`: lets datagrams through that carry a token under a key.
+//!
+//! In: anything that still lies in a frame. Out: datagrams whose payload begins with a token that
+//! is right and was not seen before, viewed behind it. The token-based switch gives packets their
+//! way by such tokens [SL §9.3]; there a network processor computes HMAC-SHA1, here the tag is
+//! SipHash-2-4, which is made for short input and which a program in the kernel computes in plain
+//! instructions (docs/book/decisions/0031-tokens.md).
+//!
+//! ```text
+//! 0          8          16
+//! | number   | tag      | data …
+//! ```
+//!
+//! The tag is SipHash-2-4, its eight bytes as they leave the function, of these bytes: the number;
+//! the two ports; the length of the data in four bytes; the two addresses; the first `covers` bytes
+//! of the data, or all if there are fewer. Numbers stand in network byte order.
+//!
+//! No number is let through twice. Of each of 256 rests the largest number that was seen is kept,
+//! so that packets may overtake each other by 256; what is written is one number, so that several
+//! processors do it at once, each in one exchange.
+
+mod emit;
+#[cfg(any(test, feature = "testing"))]
+pub mod sealed;
+
+#[cfg(test)]
+mod tests;
+
+use crate::layers::{self, HEAD, Missing};
+use crate::prelude::*;
+use siphasher::sip::SipHasher24;
+use std::hash::Hasher as _;
+use wire::{ipv4, ipv6, udp};
+use zerocopy::{FromBytes, Immutable, IntoBytes};
+
+/// What everybody knows about `token`.
+pub const TOKEN: Description = Description {
+    name: "token",
+    summary: "let UDP datagrams through that carry a valid token, each once",
+    details: "\
+A token is 16 bytes at the beginning of a UDP payload: a number, and a tag that only who has the key
+can make. The tag is SipHash-2-4 of the number, the ports, the length of the data behind the token,
+the addresses, and the first `covers` bytes of the data; so a token is good for one datagram between
+two addresses. The class is 1, and the view moves behind the token.
+
+The key is 32 hexadecimal digits in a file that only its owner may read (`openssl rand -hex 16`). It
+stands in no request, and nothing shows it. For another user nobody reads it: then `token` runs in
+the process of that user. In the kernel up to 128 bytes are covered.
+
+Numbers begin with 1 and grow. Each is let through once while the line runs; one that 256 others
+have overtaken may be refused. Where a program in the kernel verifies, a frame of which it is unsure
+is not let through.
+
+Not answered: `no token` (fewer than 16 bytes), `forged` (the tag is another one), `replayed` (the
+number was seen before, or is too old), `unsure`, `not udp`, `not ip`, `malformed`, `cut` (a byte
+that is covered was not captured), `too deep`, `fragment`.",
+    example: "rx eth0 | token key=switch.key | count",
+    kind: Kind::Reordering,
+    takes: Forms::FRAMED,
+    gives: Gives::Form(Form::Segment),
+    reads: Reads::Head(HEAD + LENGTH as u16 + COVERS_MAX),
+    parameters: &[
+        Parameter::needed("key", Type::Path, "the file with the key, for its owner alone"),
+        Parameter::named(
+            "covers",
+            Type::Number { low: 0, high: COVERS_MAX as u64 },
+            "64",
+            "how many bytes behind the token the tag covers",
+        ),
+    ],
+    classes: Classes::YesNo,
+    reasons: &[
+        "not ip",
+        "malformed",
+        "cut",
+        "too deep",
+        "fragment",
+        "not udp",
+        "no token",
+        "forged",
+        "replayed",
+        "unsure",
+    ],
+    keeps: Keeps::Private,
+    user: Some(make),
+    kernel: Some(emit::emit),
+    examined: &["key=exam covers=20"],
+    ..Description::EMPTY
+};
+
+const _: () = Missing::lead(&TOKEN, 5);
+const NOT_UDP: Reason = TOKEN.reason("not udp");
+const NO_TOKEN: Reason = TOKEN.reason("no token");
+const FORGED: Reason = TOKEN.reason("forged");
+const REPLAYED: Reason = TOKEN.reason("replayed");
+const UNSURE: Reason = TOKEN.reason("unsure");
+
+/// Bytes of a token.
+const LENGTH: usize = 16;
+/// Bytes of its number.
+const NUMBER: usize = 8;
+/// What is covered at most.
+const COVERS_MAX: u16 = 1024;
+/// Of how many rests the largest number is kept; a power of two.
+const WINDOW: usize = 256;
+
+/// What the arguments ask for.
+struct Wanted {
+    key: Key,
+    covers: u16,
+}
+
+impl Wanted {
+    fn of(arguments: &Arguments) -> Result<Self, Mistake> {
+        let covers = arguments.number("covers").and_then(|bytes| u16::try_from(bytes).ok());
+        Ok(Self { key: arguments.key("key")?, covers: covers.unwrap_or(COVERS_MAX) })
+    }
+}
+
+fn make(arguments: &Arguments) -> Result<Filter, Mistake> {
+    let Wanted { key, covers } = Wanted::of(arguments)?;
+    let seen = Sessions::default();
+    Ok(Filter::lanes(Token { key, covers, unsure: arguments.is_reserve(), seen }))
+}
+
+/// The largest number of each rest, 0 if none was seen.
+#[derive(Clone, Copy, FromBytes, IntoBytes, Immutable)]
+#[repr(C)]
+struct Seen {
+    numbers: [u64; WINDOW],
+}
+
+impl Default for Seen {
+    fn default() -> Self {
+        Self { numbers: [0; WINDOW] }
+    }
+}
+
+impl Session for Seen {}
+
+impl Seen {
+    /// Whether this number is new; from now on it is not.
+    fn is_new(&mut self, number: u64) -> bool {
+        let place = self.numbers.get_mut(number as usize % WINDOW);
+        let new = place.filter(|largest| **largest < number);
+        new.map(|largest| *largest = number).is_some()
+    }
+}
+
+struct Token {
+    key: Key,
+    covers: u16,
+    /// Whether a program in the kernel has the numbers that were seen.
+    unsure: bool,
+    seen: Sessions<Seen>,
+}
+
+impl Lanes for Token {
+    fn process<'a>(&mut self, batch: &mut Batch<'a>, cx: &mut LaneContext<'_, 'a>) {
+        for l in lanes(batch.live()) {
+            let mut block = batch.block(l);
+            let answered = match self.verified(&mut block) {
+                Ok((data, end)) => {
+                    block.view_at(data, end.saturating_sub(data)).with_class(Class::YES)
+                }
+                Err(why) => block.with_class(cx.tell.absent(why)),
+            };
+            batch.set(l, answered);
+        }
+    }
+
+    fn state(&mut self) -> Option<&mut dyn State> {
+        Some(&mut self.seen)
+    }
+}
+
+impl Token {
+    /// Where the data of a datagram begin and end that may pass.
+    fn verified(&mut self, block: &mut Block<'_>) -> Result<(u32, u32), Reason> {
+        if self.unsure {
+            return Err(UNSURE);
+        }
+        let (_, payload, end) = layers::datagram(block).map_err(Missing::reason)?.ok_or(NOT_UDP)?;
+        let data = payload + LENGTH as u32;
+        let length = end.checked_sub(data).ok_or(NO_TOKEN)?;
+        let found = Found::of(block, payload, length.min(self.covers.into()));
+        let found = found.ok_or(Missing::Cut.reason())?;
+        if found.tag != found.signed(&self.key, length) {
+            return Err(FORGED);
+        }
+        if self.seen.of(PRIVATE).is_new(u64::from_be_bytes(found.number)) {
+            Ok((data, end))
+        } else {
+            Err(REPLAYED)
+        }
+    }
+}
+
+/// A token, and what it covers.
+struct Found<'a> {
+    number: [u8; NUMBER],
+    tag: u64,
+    ports: [u8; 4],
+    addresses: &'a [u8],
+    data: &'a [u8],
+}
+
+impl<'a> Found<'a> {
+    /// The token at the beginning of this payload; `None`: it was not captured with all that it
+    /// covers.
+    fn of(block: &Block<'a>, payload: u32, covers: u32) -> Option<Self> {
+        let payload = payload as usize;
+        let network = block.frame.get(usize::from(block.marks.network)..)?;
+        let addresses = match network.first()? >> 4 {
+            4 => ipv4::SRC..ipv4::LENGTH_MIN,
+            _ => ipv6::SRC..ipv6::LENGTH,
+        };
+        let header = block.frame.get(payload - udp::LENGTH..)?;
+        let token = block.frame.get(payload..)?;
+        let (number, rest) = token.split_first_chunk::<NUMBER>()?;
+        let (tag, data) = rest.split_first_chunk::<8>()?;
+        Some(Self {
+            number: *number,
+            tag: u64::from_le_bytes(*tag),
+            ports: *header.first_chunk()?,
+            addresses: network.get(addresses)?,
+            data: data.get(..covers as usize)?,
+        })
+    }
+
+    /// The tag that it must have. Two numbers are compared in one instruction, which takes no
+    /// longer the more of them is right.
+    fn signed(&self, key: &Key, length: u32) -> u64 {
+        let mut hasher = SipHasher24::new_with_key(&key.0);
+        hasher.write(&self.number);
+        hasher.write(&self.ports);
+        hasher.write(&length.to_be_bytes());
+        hasher.write(self.addresses);
+        hasher.write(self.data);
+        hasher.finish()
+    }
+}

@@ -1,0 +1,160 @@
+//! Good, forged, replayed and cut tokens; the format against numbers that another program computed.
+
+use super::TOKEN;
+use super::sealed::seal;
+use crate::testing::{Arena, EXAM_KEY, Frame, Node, Space, answers, arguments};
+use abi::Class;
+use ebpf::emit::{self, Finish, Target};
+use ebpf::exam;
+use ebpf::interpret::{Machine, Packet};
+use ebpf::{Place, Word};
+
+const KEY: &str = "key=any";
+const TEXT: &[u8] = b"priority please";
+
+fn sealed(number: u64) -> Frame {
+    let mut frame = Frame::udp(4000, 53, &[&[0; 16], TEXT].concat());
+    seal(&mut frame.bytes, &EXAM_KEY, number, 64);
+    frame
+}
+
+fn why(words: &[&str], frames: &[Frame]) -> Vec<Option<&'static str>> {
+    answers(&TOKEN, words, frames).iter().map(|answer| answer.why).collect()
+}
+
+/// Computed by another implementation of SipHash, from what the first lines of the filter say.
+#[test]
+fn h22_the_format_is_what_is_written_about_it() {
+    let token = [&[0, 0, 0, 0, 0, 0, 0, 7], &0x1001_4a64_35e1_4345_u64.to_be_bytes()[..]].concat();
+    let mut four = Frame::udp(4000, 53, &[&token, TEXT].concat());
+    four.put(26, &[192, 0, 2, 1, 198, 51, 100, 2]);
+    let token = [&[0, 0, 0, 0, 0, 0, 0, 7], &0x1bdc_1bf1_7ed8_33d8_u64.to_be_bytes()[..]].concat();
+    let payload = [&token, TEXT].concat();
+    let mut six = Frame::ipv6(17, &Frame::udp(4000, 53, &payload).bytes[34..]);
+    let address = |last| [&[0x20, 1, 0x0d, 0xb8][..], &[0; 11], &[last]].concat();
+    six.put(22, &[address(1), address(2)].concat());
+    assert_eq!(why(&[KEY], &[four]), [None]);
+    assert_eq!(why(&[KEY, "covers=4"], &[six.clone()]), [None]);
+    assert_eq!(why(&[KEY], &[six]), [Some("forged")]);
+}
+
+#[test]
+fn h22_what_is_behind_a_good_token_is_viewed() {
+    let mut padded = sealed(2);
+    padded.bytes.extend([0; 9]);
+    for answer in answers(&TOKEN, &[KEY], &[sealed(1), padded]) {
+        assert_eq!((answer.class, answer.view, &answer.bytes[..]), (Class::YES, 58, TEXT));
+    }
+}
+
+#[test]
+fn h22_every_bit_that_is_covered_counts() {
+    let good = sealed(1);
+    // Addresses and ports; the number, the tag and the data.
+    for at in (26..38).chain(42..good.bytes.len()) {
+        for bit in 0..8 {
+            let mut wrong = good.clone();
+            wrong.bytes[at] ^= 1 << bit;
+            assert_eq!(why(&[KEY], &[wrong, good.clone()]), [Some("forged"), None], "{at}.{bit}");
+        }
+    }
+    let last = good.bytes.len() - 1;
+    let mut beyond = good;
+    beyond.bytes[last] ^= 1;
+    seal(&mut beyond.bytes, &EXAM_KEY, 1, TEXT.len() - 1);
+    beyond.bytes[last] ^= 1;
+    assert_eq!(why(&[KEY, "covers=14"], &[beyond]), [None], "what is not covered may be anything");
+}
+
+#[test]
+fn h22_no_number_passes_twice_and_some_may_be_late() {
+    let passes = |numbers: &[u64]| {
+        let frames: Vec<Frame> = numbers.iter().map(|number| sealed(*number)).collect();
+        why(&[KEY], &frames).iter().map(Option::is_none).collect::<Vec<_>>()
+    };
+    assert_eq!(passes(&[1, 2, 2, 1, 5, 3, 4]), [true, true, false, false, true, true, true]);
+    assert_eq!(passes(&[0]), [false], "numbers begin with 1");
+    assert_eq!(passes(&[300, 44, 45, 301]), [true, false, true, true], "256 behind is too late");
+    assert_eq!(passes(&[u64::MAX, u64::MAX - 1, u64::MAX]), [true, true, false]);
+    // A forged number takes nothing away from the right one.
+    let mut forged = sealed(9);
+    forged.bytes[57] ^= 1;
+    let again = why(&[KEY], &[forged, sealed(9), sealed(9)]);
+    assert_eq!(again, [Some("forged"), None, Some("replayed")]);
+}
+
+#[test]
+fn h22_what_has_no_token_is_told_apart() {
+    let short = Frame::udp(4000, 53, &[0; 15]);
+    let cut = sealed(1).captured(42 + 16 + 3);
+    let covered = sealed(2).captured(42 + 16 + 3);
+    let mut later = sealed(3);
+    later.bytes[14 + 7] = 1;
+    let frames = [short, cut, later, Frame::tcp(1, 2, &[0; 40]), Frame::ethernet(&[8, 6, 0, 1])];
+    let found = why(&[KEY], &frames);
+    assert_eq!(found, ["no token", "cut", "fragment", "not udp", "not ip"].map(Some));
+    let mut enough = covered;
+    seal(&mut enough.bytes, &EXAM_KEY, 2, 3);
+    assert_eq!(why(&[KEY, "covers=3"], &[enough]), [None], "all that is covered is here");
+}
+
+#[test]
+fn h22_what_was_seen_moves_with_the_filter() {
+    let turn = |node: &mut Node, number| {
+        let arena = Arena::new(1);
+        let mut space = Space::new(&arena);
+        let batch = node.turn(space.batch(&[sealed(number)]), &mut space, 0).remove(0);
+        batch.select(Class::answered) != 0
+    };
+    let mut node = Node::new(&TOKEN, &[KEY]).unwrap();
+    assert!(turn(&mut node, 7));
+    let mut moved = Node::new(&TOKEN, &[KEY]).unwrap();
+    moved.restore(node.save()).unwrap();
+    assert!(!turn(&mut moved, 7) && turn(&mut moved, 8));
+}
+
+/// Behind its own twin the filter does not know what that has seen, and lets nothing through.
+#[test]
+fn h22_in_reserve_nothing_passes() {
+    let given = arguments(&TOKEN, &[KEY]).unwrap().in_reserve(true);
+    let mut node = Node::new(&TOKEN, &[KEY]).unwrap();
+    node.filter = TOKEN.user.unwrap()(&given).unwrap();
+    let arena = Arena::new(1);
+    let mut space = Space::new(&arena);
+    let batch = node.turn(space.batch(&[sealed(1)]), &mut space, 0).remove(0);
+    assert_eq!(batch.select(Class::answered), 0);
+    assert_eq!(node.unanswered().find(|(_, count)| *count > 0), Some(("unsure", 1)));
+}
+
+/// The most that a program covers has room on its stack, whoever loads it; more is refused.
+#[test]
+fn h22_a_program_covers_128_bytes() {
+    let program = |target: Target, covers: &str| {
+        let given = arguments(&TOKEN, &[KEY, covers]).unwrap();
+        let emit = TOKEN.kernel.unwrap();
+        emit::program(target, Finish::Answer, |s, on, out| {
+            s.piece(Word::new("token", 0, 5), emit, &given, on, out)
+        })
+    };
+    for place in [Place::Tc, Place::Xdp, Place::Socket, Place::Cgroup] {
+        for target in [Target::from(place), Target::hardened(place)] {
+            let large = program(target, "covers=128").unwrap();
+            let mut frame = Frame::udp(4000, 53, &[7; 160]).bytes;
+            seal(&mut frame, &EXAM_KEY, 1, 128);
+            let packet = exam::seen_at(&Packet::new(&frame), place).unwrap();
+            let ran = Machine::of(&large).run(&large.code, place, &packet).unwrap();
+            assert_eq!(ran as u32, 1, "{target:?}");
+            let why = program(target, "covers=129").unwrap_err();
+            assert!(why.to_string().contains("more than 128 bytes"), "{why}");
+        }
+    }
+}
+
+#[test]
+fn h22_without_a_reader_of_keys_there_is_no_filter() {
+    let given = arguments(&TOKEN, &[KEY]).unwrap().trusted_with(None);
+    let mistake = TOKEN.user.unwrap()(&given).err().expect("no key");
+    assert_eq!(mistake.parameter, Some("key"));
+    assert!(mistake.what.contains("the process of their user"), "{mistake}");
+    assert!(arguments(&TOKEN, &[]).is_err() && arguments(&TOKEN, &[KEY, "covers=1025"]).is_err());
+}
