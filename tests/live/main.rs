@@ -13,6 +13,7 @@
 //! - `taking`: frames that the host does not get, decided in the kernel;
 //! - `kernel`: what runs there as a whole;
 //! - `change`: what follows the kernel changes;
+//! - `token`: what passes by a token;
 //! - `shared`: several lines in one program; `handout`: of several users;
 //! - `own`: what a user's own sockets exchange;
 //! - `users`: of several users, by a daemon; `held`: changed while it runs;
@@ -53,5 +54,6 @@ mod streams;
 mod take;
 mod taking;
 mod time;
+mod token;
 mod users;
 mod weblog;

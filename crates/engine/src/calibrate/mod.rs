@@ -13,6 +13,7 @@
 
 mod between;
 mod kept;
+mod made;
 mod taps;
 mod twins;
 mod user;

@@ -1,8 +1,8 @@
 //! What twins cost in the kernel: each alone, by test runs, beside a program that does nothing.
 
 use super::Calibration;
+use super::made::Made;
 use super::user::words;
-use crate::catalogue::House;
 use ebpf::insn::{Insn, R0, encode};
 use filter::{Arguments, Attach, Description, Kind as FilterKind, joined, target};
 use pipeline::plan::FilterCost;
@@ -95,7 +95,7 @@ fn arguments(description: &Description) -> Result<Arguments, String> {
     let shown = words(description).map(|(_, own)| own.to_owned());
     let own = first.or(shown).ok_or("its example does not show it")?;
     let line = format!("generate | {own} |all discard");
-    let (graph, mistakes) = pipeline::read(&line, &House);
+    let (graph, mistakes) = pipeline::read(&line, &Made);
     if let Some(mistake) = mistakes.iter().find(|mistake| mistake.is_error()) {
         return Err(format!("{mistake:?}"));
     }

@@ -2,8 +2,8 @@
 //! frames that the program brings along.
 
 use super::Calibration;
+use super::made::Made;
 use crate::build::{Settings, build};
-use crate::catalogue::House;
 use crate::ledger::Filtered;
 use crate::run::{Outcome, run_alone};
 use filter::{Description, Reads};
@@ -140,11 +140,11 @@ pub(super) fn whole(line: &str, rounds: usize) -> Result<f64, String> {
 
 /// Runs a line in this thread, without the kernel; answers the names of its nodes too.
 fn ran(line: &str, timed: bool) -> Result<(Vec<String>, Outcome), String> {
-    let (graph, mistakes) = pipeline::read(line, &House);
+    let (graph, mistakes) = pipeline::read(line, &Made);
     if mistakes.iter().any(pipeline::Diagnostic::is_error) {
         return Err(pipeline::render(line, &mistakes, false).trim_end().replace('\n', "; "));
     }
-    let plan = plan(graph, &House, &Machine::example()).map_err(|why| why.to_string())?;
+    let plan = plan(graph, &Made, &Machine::example()).map_err(|why| why.to_string())?;
     let settings = Settings { timed, ..Settings::default() };
     let paths = build(&plan, settings).map_err(|why| why.to_string())?;
     let outcome = run_alone(paths);
