@@ -23,8 +23,8 @@ impl House {
     }
 }
 
-/// The same, for the line of a stranger: nothing is compiled by libpcap, no key is read, and nothing
-/// is made of a filter that is not to run here. (RELIABILITY T5)
+/// The same, for the line of a stranger: nothing is compiled by libpcap, no key is read, and
+/// nothing is made of a filter that is not to run here. (RELIABILITY T5)
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Strangers;
 

@@ -31,8 +31,8 @@ pub trait Catalogue {
         None
     }
 
-    /// Who reads the keys that filters ask for, if anybody may here: they come with the arguments of
-    /// all filters of a request, as the compiler does.
+    /// Who reads the keys that filters ask for, if anybody may here: it comes with the arguments
+    /// of all filters of a request, as the compiler does.
     fn keys(&self) -> Option<Arc<dyn Keys>> {
         None
     }

@@ -7,8 +7,8 @@ use crate::language::label::brief;
 use crate::language::tree::{Argument, Node, Text};
 use crate::language::{Diagnostic, Span, nearest};
 
-/// The arguments of `node` for `entry`, defaults included, beside what `none` brings along; mistakes
-/// are added, and what they concern is left out.
+/// The arguments of `node` for `entry`, defaults included, beside what `none` brings along;
+/// mistakes are added, and what they concern is left out.
 pub(super) fn arguments(
     node: &Node,
     entry: &'static Description,

@@ -153,7 +153,7 @@ fn h22_a_program_covers_128_bytes() {
 #[test]
 fn h22_without_a_reader_of_keys_there_is_no_filter() {
     let given = arguments(&TOKEN, &[KEY]).unwrap().trusted_with(None);
-    let mistake = TOKEN.user.unwrap()(&given).err().expect("no key");
+    let mistake = TOKEN.user.unwrap()(&given).expect_err("no key");
     assert_eq!(mistake.parameter, Some("key"));
     assert!(mistake.what.contains("the process of their user"), "{mistake}");
     assert!(arguments(&TOKEN, &[]).is_err() && arguments(&TOKEN, &[KEY, "covers=1025"]).is_err());
