@@ -186,3 +186,29 @@ fn m1_a_user_changes_what_it_sees_of_its_own_sockets() {
     assert_eq!(ran.frames("all.pcap").len() as u64 + lost, 80, "{}", ran.ledger);
     house.end();
 }
+
+#[test]
+fn o9_explain_knows_beforehand_what_root_has_not_opened() {
+    let policy = format!("{POLICY}[kernel]\nfilters = [\"rx\", \"ip\", \"udp\"]\n");
+    let Some(mut house) = House::new(&policy) else { return };
+    if need::command("setpriv").is_none() {
+        return;
+    }
+    let explain = |uid: u32, line: &str| {
+        let output = house.command(uid).args(["explain", line]).output().expect("it starts");
+        let said = [output.stdout, output.stderr].concat();
+        let said = String::from_utf8_lossy(&said).into_owned();
+        (output.status.success(), said.split_whitespace().collect::<Vec<_>>().join(" "))
+    };
+    let line = format!("rx {SERVER_DEVICE} | udp | dport |9 pcap all.pcap");
+    let (done, said) = explain(ALICE, &line);
+    assert!(done && said.contains("may not have `dport` in the kernel"), "{said}");
+    let (done, said) = explain(CAROL, &line);
+    assert!(!done && said.contains("user 41103 may not watch server0"), "{said}");
+    let (done, said) = explain(CAROL, "rx own=yes | udp | pcap own.pcap");
+    assert!(done && !said.contains("may not"), "{said}");
+    let (done, said) = explain(0, &line);
+    assert!(done && !said.contains("may not"), "{said}");
+    assert_eq!(house.sharing().programs, [], "nothing was made");
+    house.end();
+}

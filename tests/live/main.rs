@@ -16,7 +16,8 @@
 //! - `token`: what passes by a token;
 //! - `shared`: several lines in one program; `handout`: of several users;
 //! - `own`: what a user's own sockets exchange;
-//! - `users`: of several users, by a daemon; `held`: changed while it runs;
+//! - `users`: of several users, by a daemon; `held`: changed while it runs; `bounds`:
+//!   who has too much, and whose a socket is;
 //! - `privilege`: without any;
 //! - `rights`: with some capabilities and not with others.
 //!
@@ -28,6 +29,7 @@ mod judge;
 #[path = "../common/scratch.rs"]
 mod scratch;
 
+mod bounds;
 mod change;
 mod client;
 mod device;

@@ -125,7 +125,7 @@ fn o6_p6_users_share_one_program_and_nobody_finds_anothers_bytes() {
     let now = house.shared();
     let bytes: u64 =
         now.lines.iter().filter(|l| l.uid == BOB).map(|l| l.given.unwrap().bytes).sum();
-    let ring = now.rings.iter().find(|ring| ring.uid == BOB).expect("a ring").bytes;
+    let ring = now.rings.iter().find(|ring| ring.uid == Some(BOB)).expect("a ring").bytes;
     assert!(bytes > ring, "places were used again: {bytes} in {ring}");
     for line in &now.lines {
         assert!(line.taken.is_some_and(|taken| taken <= now.frames), "{line:?}: {}", now.frames);
@@ -322,4 +322,55 @@ fn p2_a_daemon_that_is_asked_to_end_tells_what_was_counted() {
     assert_eq!(ran.status, Some(1), "{}", ran.err);
     assert!(ran.err.contains("was asked to end"), "{}", ran.err);
     assert_eq!(ran.ledger["balanced"], true, "{}\n{}", ran.err, ran.ledger);
+}
+
+#[test]
+fn p8_who_shares_with_the_world_reads_what_any_of_those_chose_and_nobody_else_does() {
+    let Some(mut house) = House::new(POLICY) else { return };
+    if need::command("setpriv").is_none() {
+        return;
+    }
+    let line = |option: &str, port: u16| {
+        format!("{option}rx {SERVER_DEVICE} ring=1MB | udp | dport |{port} pcap all.pcap")
+    };
+    let alice = house.run(ALICE, &line("--share=world ", 53));
+    let bob = house.run(BOB, &line("--share=world ", 9));
+    let dave = house.run(DAVE, &line("", 9));
+    let mut rings: Vec<_> = house.shared().rings.iter().map(|r| (r.uid, r.lines)).collect();
+    rings.sort_unstable();
+    assert_eq!(rings, [(None, 2), (Some(DAVE), 1)]);
+    // What is nobody's but carol's is shared with nobody.
+    let own = format!("--share=world rx own=yes | pcap {}", "own.pcap");
+    let refused = Observer::spawn(house.command(CAROL), &own).wait();
+    assert_eq!(refused.status, Some(1), "{}", refused.err);
+    assert!(refused.err.contains("for you alone"), "{}", refused.err);
+    const EACH: usize = 30;
+    house.pair.client.enter(|| {
+        let socket = UdpSocket::bind("0.0.0.0:0").expect("a socket");
+        for _ in 0..EACH {
+            let _ = socket.send_to(&b"<alice's>".repeat(50), (SERVER, 53));
+            let _ = socket.send_to(&b"<bob's>".repeat(50), (SERVER, 9));
+        }
+    });
+    let given = |uid: u32| {
+        let lines = house.shared().lines;
+        let ours = lines.iter().find(|line| line.uid == uid).expect("a line");
+        ours.given.expect("root is told").blocks
+    };
+    for uid in [ALICE, BOB, DAVE] {
+        until(&format!("{uid} was given all"), || given(uid) == EACH as u64);
+    }
+    for (user, marks) in [(&alice, [true, true]), (&bob, [true, true]), (&dave, [false, true])] {
+        let memory = mapped(user.process());
+        assert_eq!(["<alice's>", "<bob's>"].map(|mark| holds(&memory, mark)), marks);
+    }
+    // What each is given is what it chose, whoever leaves first.
+    for (user, mark) in [(alice, "<alice's>"), (bob, "<bob's>"), (dave, "<bob's>")] {
+        let ran = user.stop();
+        ran.assert_whole();
+        let frames = frames_of(&fs::read(ran.path("all.pcap")).expect("a capture"));
+        assert_eq!(frames.len(), EACH);
+        assert!(frames.iter().all(|frame| holds(frame, mark)), "{mark}");
+    }
+    house.end();
 }

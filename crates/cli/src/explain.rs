@@ -31,6 +31,9 @@ pub(crate) fn explain(given: &ExplainArguments) -> Status {
             let given = RunArguments { time, count, stats, analyze, ..RunArguments::default() };
             return run::start(&text, plan, (&machine, &hosts), &given, Starter::NOBODY);
         }
+        let whole = plan.graph.clone();
+        let plan = hosts.foresee(plan, &machine);
+        let plan = plan.map_err(|refused| line::unplaceable(&text, &whole, &refused))?;
         if !given.json && !given.dot {
             tell_changes(&text, &plan);
         }

@@ -10,14 +10,15 @@
 
 use crate::client::{Caller, Client, ClientError, LONG, plain};
 use crate::faults::NOT_IN_KERNEL;
-use crate::protocol::{Attach, Attached, Instead, Stay};
+use crate::policy::{FILE, Words, is_named};
+use crate::protocol::{Allowed, Attach, Attached, Instead, Stay};
 use crate::server::network;
 use crate::varlink::Call;
 use engine::build::BuildError;
 use engine::kernel::handout::{Ended, Failure, Handout, Layout, Part, Standing};
 use engine::kernel::{Asked, Held, Host, Lent, Succeeds, Successor};
 use pipeline::graph::NodeId;
-use pipeline::plan::{Kernel, Refused};
+use pipeline::plan::{Kernel, Plan, Refused};
 use std::os::fd::AsFd as _;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
@@ -29,6 +30,17 @@ use sys::steps::Makes;
 pub struct Through {
     directory: PathBuf,
     release: String,
+    /// What this user may have run there; none: whatever it wants.
+    bounds: Option<Arc<Bounds>>,
+}
+
+/// What root has opened to a user.
+#[derive(Debug)]
+struct Bounds {
+    filters: Vec<String>,
+    interfaces: Vec<String>,
+    /// Where that is written.
+    file: String,
 }
 
 /// How many descriptors come with a part: frames, pointers, bell.
@@ -38,9 +50,40 @@ impl Through {
     /// The daemon that is there, if it runs programs in the kernel.
     pub fn find() -> Result<Option<Self>, ClientError> {
         let client = Client::find(None)?;
-        let release = client.allowed()?.kernel;
+        let allowed = client.allowed()?;
+        let Some(release) = allowed.kernel else { return Ok(None) };
         let directory = client.directory().to_owned();
-        Ok(release.map(|release| Self { directory, release }))
+        let about = client.about()?;
+        let free = allowed.everything || about.uid == sys::process::identity().0;
+        let file = about.policy.unwrap_or_else(|| FILE.to_owned());
+        let Allowed { filters, interfaces, .. } = allowed;
+        let bounds = (!free).then(|| Arc::new(Bounds { filters, interfaces, file }));
+        Ok(Some(Self { directory, release, bounds }))
+    }
+
+    /// What of a plan will not run in the kernel by the policy of this machine, as far as that can
+    /// be known before it is asked for: nothing of what a user has already is counted.
+    #[must_use]
+    pub fn foreseen(&self, plan: &Plan) -> Vec<Refused> {
+        let Some(bounds) = &self.bounds else { return Vec::new() };
+        let file = plain(&bounds.file);
+        let words = Words { uid: sys::process::identity().0, file: &file };
+        let why = |node: NodeId| {
+            let used = plan.graph.node(node).filter()?;
+            let name = used.description.name;
+            if !bounds.filters.iter().any(|known| known == name) {
+                return Some(words.not_safe(name));
+            }
+            let attach = used.description.attaches.and_then(|at| at(&used.arguments).ok())?;
+            let netns = attach.netns.as_deref();
+            let open = attach.own || is_named(&bounds.interfaces, &attach.interface, netns);
+            (!open).then(|| words.closed(&attach.interface, netns))
+        };
+        let steps = plan.programs.iter().flat_map(|program| {
+            let steps = program.steps.iter().flat_map(|step| &step.nodes);
+            program.sources.iter().chain(steps)
+        });
+        steps.filter_map(|node| Some(Refused { node: *node, why: why(*node)? })).collect()
     }
 
     /// The kernel as one plans for it: what loads for others loads without CAP_PERFMON.

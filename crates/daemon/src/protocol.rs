@@ -214,7 +214,7 @@ pub struct Program {
     pub lines: Vec<InKernel>,
     /// The filters that lines of the caller use, or all, for root.
     pub steps: Vec<Step>,
-    /// The rings of frames, one for each user and size.
+    /// The rings of frames, one for each user and size, and of those who share one.
     pub rings: Vec<KernelRing>,
 }
 
@@ -249,11 +249,11 @@ pub struct Step {
 /// A ring of frames.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct KernelRing {
-    /// Whose it is.
-    pub uid: u32,
+    /// Whose it is; nobody's: of all whose lines say `--share=world`.
+    pub uid: Option<u32>,
     /// Bytes.
     pub bytes: u64,
-    /// How many lines of that user lead there.
+    /// How many lines lead there.
     pub lines: usize,
 }
 

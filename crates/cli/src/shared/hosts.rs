@@ -15,7 +15,7 @@ use engine::kernel::{Asked, Host, Lent};
 use engine::{doctor, machine};
 use pipeline::Graph;
 use pipeline::graph::Step;
-use pipeline::plan::Machine;
+use pipeline::plan::{Machine, Plan, Unplaceable};
 
 /// Who runs lines in the kernel.
 #[derive(Debug, Default)]
@@ -52,6 +52,19 @@ impl Hosts {
             pin(graph);
         }
         (Self { daemon: Some(daemon), own: Points::default(), may }, machine)
+    }
+}
+
+impl Hosts {
+    /// The plan as it will be when the daemon is asked: without what its policy will refuse.
+    pub(crate) fn foresee(&self, plan: Plan, machine: &Machine) -> Result<Plan, Unplaceable> {
+        let Some(daemon) = self.daemon.as_ref().filter(|_| !self.may) else { return Ok(plan) };
+        let mut plan = plan;
+        // What was behind something that is refused may be refused itself.
+        while let Some(again) = plan.again(machine, &daemon.foreseen(&plan)) {
+            plan = again?;
+        }
+        Ok(plan)
     }
 }
 

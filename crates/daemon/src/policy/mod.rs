@@ -21,6 +21,10 @@
 //! What the file does not say is as it is built in. Root and the user of the daemon have no bounds.
 
 mod open;
+mod words;
+
+pub(crate) use self::open::is_named;
+pub(crate) use self::words::Words;
 
 use crate::place;
 use crate::protocol::Quota;

@@ -80,12 +80,17 @@ impl Opened {
 
     /// Whether it is about this interface.
     pub(super) fn is_of(&self, interface: &str, netns: Option<&str>) -> bool {
-        self.interfaces.iter().any(|known| match (known.split_once('/'), netns) {
-            (Some((space, name)), Some(netns)) => space == netns && name == interface,
-            (None, None) => known == interface || known == ALL,
-            _ => false,
-        })
+        is_named(&self.interfaces, interface, netns)
     }
+}
+
+/// Whether one of these names means this interface.
+pub(crate) fn is_named(names: &[String], interface: &str, netns: Option<&str>) -> bool {
+    names.iter().any(|known| match (known.split_once('/'), netns) {
+        (Some((space, name)), Some(netns)) => space == netns && name == interface,
+        (None, None) => known == interface || known == ALL,
+        _ => false,
+    })
 }
 
 fn numbers(

@@ -214,7 +214,9 @@ impl Server {
                     }
                 }
             }
-            let rings = shown.rings.iter().filter(|(owner, ..)| known(*owner));
+            let rings = shown.rings.iter();
+            let sees_all = free || self.policy.others_see != Sees::Nothing;
+            let rings = rings.filter(|(owner, ..)| owner.map_or(sees_all, known));
             Program {
                 interface,
                 netns,

@@ -73,6 +73,8 @@ pub struct Needs<'n> {
     pub source: NodeId,
     /// Bytes of its pointers, and of the frames that it would share with other lines of its owner.
     pub bytes: (u64, u64),
+    /// Whether those frames may be those of all who say so.
+    pub world: bool,
     /// On how many ways it would leave.
     pub ways: u32,
 }
@@ -88,6 +90,8 @@ pub struct Running {
     pub attach: Attach,
     /// Bytes of its pointers, and of the frames that it shares with other lines of its owner.
     pub bytes: (u64, u64),
+    /// Whether those frames may be those of all who say so.
+    pub world: bool,
 }
 
 /// A line that was made and waits to be put in the place of another one of its owner.
@@ -254,7 +258,8 @@ impl Points {
         let new = asked.new_line(owner)?;
         let bytes = |shape: Shape| shape.size().map_or(0, u64::from);
         let bytes = (bytes(new.shape.of_line()), bytes(new.shape.of_owner()));
-        let needs = Needs { attach: &planned.attach, source, bytes, ways: new.shape.sinks };
+        let (attach, ways, world) = (&planned.attach, new.shape.sinks, new.world);
+        let needs = Needs { attach, source, bytes, world, ways };
         allows(&needs).map_err(BuildError::Refused)?;
         let Lent { rings, bell, behind_tag, held } = make(&asked, new)?;
         let layout = Layout { shape: rings.shape(), behind_tag, tree };
@@ -264,7 +269,7 @@ impl Points {
             Ok(Handout { layout: layout.clone(), records, pointers, bell: copy(bell.as_fd())? })
         };
         let handout = handout().map_err(|error| refused(source, error.to_string()))?;
-        Ok((handout, Running { held, attach: planned.attach.clone(), bytes }))
+        Ok((handout, Running { held, attach: planned.attach.clone(), bytes, world }))
     }
 }
 

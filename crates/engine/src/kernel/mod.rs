@@ -346,12 +346,18 @@ impl Asked<'_> {
         }
         let asked = graph.node(source).filter().and_then(|used| used.arguments.number("ring"));
         let shape = shape(planned, tree.hands.len(), asked)?;
+        let world = graph.options.text("share") == Some("world");
+        if world && planned.attach.own {
+            let why = "what your own sockets exchange is for you alone: leave `--share=world` out";
+            return Err(BuildError::Refused(Refusal { node: source, why: why.to_owned() }));
+        }
         if let Some(refusal) = refuses.loading(&tree, graph, source) {
             return Err(BuildError::Refused(refusal));
         }
         let (graph, bell) = (Arc::new(graph.clone()), bell(&planned.ring, shape));
         Ok(New {
             owner,
+            world,
             graph,
             tree,
             source,

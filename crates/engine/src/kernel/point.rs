@@ -83,9 +83,12 @@ pub struct Shown {
     pub frames: u64,
     /// The lines, in the order in which they came.
     pub each: Vec<ShownLine>,
-    /// The rings of frames, by owner: bytes, and how many lines lead there.
-    pub rings: Vec<(u32, u64, usize)>,
+    /// The rings of frames.
+    pub rings: Vec<ShownRing>,
 }
+
+/// A ring of frames: whose it is, or of all who share theirs; bytes; how many lines lead there.
+pub type ShownRing = (Option<u32>, u64, usize);
 
 /// A line that runs at an attach point.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -279,7 +282,7 @@ impl Point {
         let state = self.state();
         let version = &state.running.as_ref()?.version;
         let owned = state.lines.iter().map(|line| &line.owner);
-        let mut rings: Vec<(*const Owned, (u32, u64, usize))> = Vec::new();
+        let mut rings: Vec<(*const Owned, ShownRing)> = Vec::new();
         for owner in owned {
             let at = Arc::as_ptr(owner);
             match rings.iter_mut().find(|(known, _)| *known == at) {
@@ -309,7 +312,7 @@ impl Point {
     /// Whose a line is.
     fn owner_of(&self, number: u32) -> Option<u32> {
         let state = self.state();
-        state.lines.iter().find(|line| line.number == number).map(|line| line.owner.uid)
+        state.lines.iter().find(|line| line.number == number).map(|line| line.uid)
     }
 
     /// What is left of a line when nothing runs for it any more.
@@ -347,7 +350,7 @@ impl State {
         };
         ShownLine {
             number: line.number,
-            owner: line.owner.uid,
+            owner: line.uid,
             taken: counted.ran,
             given: counted.handed.iter().fold(Amount::default(), sum),
             lost: line.failed(),

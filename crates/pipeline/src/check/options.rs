@@ -24,6 +24,7 @@ pub const OPTIONS: &[Parameter] = &[
         "how spaces are chosen: by measured costs, or as deep as possible",
     ),
     Parameter::optional("parallel", Type::Text, PARALLEL),
+    Parameter::optional("share", Type::OneOf(&["user", "world"]), SHARE),
     Parameter::optional(
         "force",
         Type::Flag,
@@ -35,6 +36,10 @@ pub const OPTIONS: &[Parameter] = &[
 const PARALLEL: &str = "how many copies of costly filters share the work: no (the default), auto \
                         (those that pay), power (few, well used), latency (all that gain \
                         anything), or a number";
+
+const SHARE: &str = "in whose memory frames come out of the kernel: user (the default: one's own), \
+                     or world (that of all users who say so at the same interface: a frame lies \
+                     there once, and each of them can read what any of them chose)";
 
 /// The options of a request, as far as they are given.
 pub(super) fn options(request: &Request, mistakes: &mut Vec<Diagnostic>) -> Arguments {

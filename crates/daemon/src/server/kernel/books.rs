@@ -23,6 +23,8 @@ pub(super) struct Cost<'c> {
     pub(super) source: NodeId,
     /// Bytes of its pointers, and of the frames of its user.
     pub(super) bytes: (u64, u64),
+    /// Whether those frames are in the ring of all who say so: each of them pays for it.
+    pub(super) world: bool,
     /// In whose place it is to be. Both have memory until then, and one of them spends time.
     pub(super) goes: Option<u64>,
 }
@@ -46,8 +48,16 @@ struct Entry {
     at: Where,
     number: u32,
     bytes: (u64, u64),
+    world: bool,
     /// What it had spent until the last look, and what it spent in the last second, in ns.
     spent: (f64, f64),
+}
+
+impl Entry {
+    /// By what its ring of frames is told from others of its user at one place.
+    const fn frames(&self) -> (u64, bool) {
+        (self.bytes.1, self.world)
+    }
 }
 
 /// The least time between two looks, in ns.
@@ -70,7 +80,7 @@ impl Books {
         quota: Quota,
     ) -> Result<(), (NodeId, String)> {
         let used = self.of_user(uid);
-        let new = u64::from(!self.has_frames(uid, at, cost.bytes.1));
+        let new = u64::from(!self.has_frames(uid, at, (cost.bytes.1, cost.world)));
         let wanted = [
             ("rings", used.rings, 1 + new, quota.rings),
             ("bytes of rings", used.bytes, cost.bytes.0 + new * cost.bytes.1, quota.bytes),
@@ -105,8 +115,8 @@ impl Books {
         Err((last.copied().unwrap_or(cost.source), why))
     }
 
-    fn has_frames(&self, uid: u32, at: &Where, bytes: u64) -> bool {
-        self.lines.values().any(|e| e.uid == uid && e.at == *at && e.bytes.1 == bytes)
+    fn has_frames(&self, uid: u32, at: &Where, frames: (u64, bool)) -> bool {
+        self.lines.values().any(|e| e.uid == uid && e.at == *at && e.frames() == frames)
     }
 
     /// A line came.
@@ -115,12 +125,12 @@ impl Books {
         guest: u64,
         uid: u32,
         (at, number): (&Where, u32),
-        bytes: (u64, u64),
+        (bytes, world): ((u64, u64), bool),
     ) {
         if self.lines.is_empty() {
             self.looked = sys::clock::monotonic();
         }
-        let entry = Entry { uid, at: at.clone(), number, bytes, spent: (0.0, 0.0) };
+        let entry = Entry { uid, at: at.clone(), number, bytes, world, spent: (0.0, 0.0) };
         self.lines.insert(guest, entry);
     }
 
@@ -140,15 +150,15 @@ impl Books {
     }
 
     fn of_user(&self, uid: u32) -> Quota {
-        let mut frames: Vec<(&Where, u64)> = Vec::new();
+        let mut frames: Vec<(&Where, (u64, bool))> = Vec::new();
         let (mut rings, mut bytes, mut descriptors, mut kernel_ns) = (0, 0, 0, 0.0);
         for entry in self.lines.values().filter(|entry| entry.uid == uid) {
             rings += 1;
             bytes += entry.bytes.0;
             descriptors += OF_LINE;
             kernel_ns += entry.spent.1;
-            if !frames.contains(&(&entry.at, entry.bytes.1)) {
-                frames.push((&entry.at, entry.bytes.1));
+            if !frames.contains(&(&entry.at, entry.frames())) {
+                frames.push((&entry.at, entry.frames()));
                 rings += 1;
                 bytes += entry.bytes.1;
                 descriptors += OF_FRAMES;

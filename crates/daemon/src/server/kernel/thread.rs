@@ -3,7 +3,7 @@
 use super::books::{Books, Cost};
 use super::{Done, Order};
 use crate::faults;
-use crate::policy::Policy;
+use crate::policy::{Policy, Words};
 use crate::protocol::{Attach, Instead, Quota, Stay};
 use crate::varlink::Fault;
 use buffer::aggregate::access::Credentials;
@@ -166,7 +166,8 @@ impl Work {
             let quota = self.policy.quota(who.uid);
             let at = place(attach, who.uid);
             let goes = asked.instead.as_ref().map(|instead| instead.line);
-            let cost = Cost { nodes: &part.nodes, source, bytes: needs.bytes, goes };
+            let cost =
+                Cost { nodes: &part.nodes, source, bytes: needs.bytes, world: needs.world, goes };
             let allowed = self.books.allow(who.uid, &at, &cost, quota);
             allowed.map_err(|(node, why)| refused("quota", node, why))
         };
@@ -199,7 +200,7 @@ impl Work {
     fn enter(&mut self, guest: u64, owner: u32, running: &Running) -> (Where, u32) {
         let at = place(&running.attach, owner);
         let number = running.number().unwrap_or_default();
-        self.books.enter(guest, owner, (&at, number), running.bytes);
+        self.books.enter(guest, owner, (&at, number), (running.bytes, running.world));
         (at, number)
     }
 
@@ -238,11 +239,7 @@ impl Work {
         (graph, part): (&Graph, &Part),
         needs: &Needs<'_>,
     ) -> Result<(), (NodeId, String)> {
-        let user = || {
-            let name = crate::policy::user_name(who.uid);
-            name.map_or_else(|| format!("user {}", who.uid), |name| format!("`{name}`"))
-        };
-        let file = self.policy.place();
+        let words = Words { uid: who.uid, file: &self.policy.place() };
         let attach = needs.attach;
         // What somebody's own sockets exchange is theirs; where they are is for root to name.
         let is_named = attach.netns.as_ref().is_none_or(|name| !name.contains('/'));
@@ -252,24 +249,12 @@ impl Work {
             return Err((needs.source, why.to_owned()));
         }
         if !attach.own && !self.policy.opens(who, &attach.interface, attach.netns.as_deref()) {
-            let space = attach.netns.as_ref().map_or_else(String::new, |name| format!("{name}/"));
-            let interface = &attach.interface;
-            let why = format!(
-                "{} may not watch {space}{interface}: who does sees the frames of everybody \
-                 there, and root has not opened it ([[open]] in {file})",
-                user()
-            );
-            return Err((needs.source, why));
+            return Err((needs.source, words.closed(&attach.interface, attach.netns.as_deref())));
         }
         for node in &part.nodes {
             let name = graph.node(*node).name();
             if !self.policy.has(who.uid, name) {
-                let why = format!(
-                    "{} may not have `{name}` in the kernel: root has not opened it ([kernel] \
-                     filters in {file})",
-                    user()
-                );
-                return Err((*node, why));
+                return Err((*node, words.not_safe(name)));
             }
         }
         Ok(())

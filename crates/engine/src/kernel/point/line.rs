@@ -16,6 +16,8 @@ use sys::steps::{Makes, Steps};
 pub(crate) struct New {
     /// Whose it is.
     pub(crate) owner: u32,
+    /// Whether its frames may lie among those of all who say so.
+    pub(crate) world: bool,
     pub(crate) graph: Arc<Graph>,
     pub(crate) tree: Tree,
     pub(crate) source: NodeId,
@@ -33,6 +35,8 @@ pub(crate) struct New {
 #[derive(Debug)]
 pub(super) struct Line {
     pub(super) number: u32,
+    /// Whose it is.
+    pub(super) uid: u32,
     pub(super) graph: Arc<Graph>,
     pub(super) tree: Tree,
     pub(super) owner: Arc<Owned>,
@@ -53,10 +57,11 @@ pub(super) struct Line {
     pub(super) leaving: bool,
 }
 
-/// The frames of an owner.
+/// The frames of an owner, or of all who share theirs.
 #[derive(Debug)]
 pub(super) struct Owned {
-    pub(super) uid: u32,
+    /// Whose they are; none: anybody's who says so (CONTRACT 21, "readable by all").
+    pub(super) uid: Option<u32>,
     pub(super) records: Arc<Rings>,
 }
 
@@ -71,14 +76,15 @@ impl Line {
         let step = |what| steps.take(Makes::Memory, what).map_err(told);
         let (of_owner, of_line) = (new.shape.of_owner(), new.shape.of_line());
         let owners = here.iter().map(|line| &line.owner);
+        let uid = (!new.world).then_some(new.owner);
         let mut same =
-            owners.filter(|owner| owner.uid == new.owner && owner.records.own_shape() == of_owner);
+            owners.filter(|owner| owner.uid == uid && owner.records.own_shape() == of_owner);
         let owner = match same.next() {
             Some(owner) => Arc::clone(owner),
             None => {
                 step("frames of an owner")?;
                 let records = Arc::new(Rings::create("records", of_owner).map_err(told)?);
-                Arc::new(Owned { uid: new.owner, records })
+                Arc::new(Owned { uid, records })
             }
         };
         step("pointers of a line")?;
@@ -88,9 +94,10 @@ impl Line {
         let bell = RingBuffer::create("bell", BELLS).map_err(told)?;
         let bell_map = bell.map().as_fd().try_clone_to_owned();
         let bell_map = bell_map.map_err(|error| error.to_string())?;
-        let New { graph, tree, states, leads, .. } = new;
+        let New { graph, tree, states, leads, owner: uid, .. } = new;
         let line = Self {
             number,
+            uid,
             graph,
             tree,
             owner,
