@@ -292,7 +292,8 @@ fn t8_t12_a_hostile_client_harms_nobody() {
     }
     assert_eq!(daemon.client().list().unwrap().len(), 1);
     let open = || std::fs::read_dir("/proc/self/fd").unwrap().count();
-    assert!(open() < 400, "{} descriptors are open", open());
+    // It may not have come to all who have left again.
+    testkit::until("few descriptors are open", || open() < 400);
 }
 
 #[test]

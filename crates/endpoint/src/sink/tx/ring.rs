@@ -21,7 +21,7 @@ const LOOK: Duration = Duration::from_millis(100);
 /// Between two looks whether it has come back.
 const PAUSE: Duration = Duration::from_micros(50);
 /// How long what the kernel has taken may be on its way at the end.
-const LAST: Duration = Duration::from_secs(1);
+const LAST: Duration = Duration::from_secs(10);
 
 /// Bytes of an Ethernet header, and of a tag.
 const HEADER: usize = 14;
