@@ -3,6 +3,7 @@
 //! others go on and nothing stays.
 //!
 //! - `fail`: each step of many requests fails once, in a process of its own;
+//! - `change`: each step of changes of a path that runs;
 //! - `shapes`: the requests;
 //! - `state`: what a process has of the machine.
 #![forbid(unsafe_code)]
@@ -10,6 +11,7 @@
 #[path = "../common/scratch.rs"]
 mod scratch;
 
+mod change;
 mod fail;
 mod shapes;
 mod state;

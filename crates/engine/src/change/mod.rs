@@ -35,7 +35,7 @@ use pipeline::plan::{Machine, Plan, Refused, Unplaceable};
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
-use sys::steps::Steps;
+use sys::steps::{Makes, Steps};
 
 /// What the ledger says of a switch.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
@@ -136,6 +136,31 @@ pub fn change(
     machine: &Machine,
     limit: Duration,
 ) -> Result<Switched, Unchanged> {
+    change_telling(live, edit, machine, limit, &Steps::default())
+}
+
+/// The same; this log, of this change alone, is told each step.
+pub fn change_telling(
+    live: &Live,
+    edit: &Edit,
+    machine: &Machine,
+    limit: Duration,
+    steps: &Steps,
+) -> Result<Switched, Unchanged> {
+    let changed = try_to_change(live, edit, machine, limit, steps);
+    if changed.is_err() {
+        steps.back_to_beginning();
+    }
+    changed
+}
+
+fn try_to_change(
+    live: &Live,
+    edit: &Edit,
+    machine: &Machine,
+    limit: Duration,
+    steps: &Steps,
+) -> Result<Switched, Unchanged> {
     let Some(whole) = live.whole() else {
         return Err(Unchanged::Refused("this path was not built from a plan".to_owned()));
     };
@@ -161,7 +186,7 @@ pub fn change(
     // What runs has no copies, and cannot get any.
     graph.options.set("parallel", filter::Value::Text("no".to_owned()));
     // What this fails to make is taken back, and nothing else.
-    let extras = Extras { steps: Steps::default(), ..whole.extras.clone() };
+    let extras = Extras { steps: steps.clone(), ..whole.extras.clone() };
     let with = (whole.settings, &extras);
     let mut changed = Changed::prepare_as_taken((&graph, &edited), &state, machine, with)?;
     let mut switched = changed.switch(&state, limit)?;
@@ -235,6 +260,8 @@ impl Changed {
                     None => None,
                     Some(_) => {
                         let crew = part.crew.as_ref().ok_or(NotTaken::Ended)?;
+                        let step = with.1.steps.take(Makes::Thread, "a further space");
+                        step.map_err(BuildError::Machine)?;
                         Some(crew.further(name.clone()).map_err(BuildError::Machine)?)
                     }
                 };

@@ -117,6 +117,9 @@ impl Work {
     fn follow(&mut self, order: Order, tell: &dyn Fn(Done)) {
         match order {
             Order::Attach { guest, who, process, asked } => {
+                if let Some(Instead { line, .. }) = asked.instead {
+                    self.give_way(who.uid, line, tell);
+                }
                 let result = self.attach(guest, (&who, process), &asked);
                 tell(Done::Attached { guest, result });
             }
@@ -204,6 +207,17 @@ impl Work {
         (at, number)
     }
 
+    /// What waits to be in the place of a user's line goes: another one is to be there. Whoever made
+    /// it has given up, and we may not have heard so yet.
+    fn give_way(&mut self, uid: u32, line: u64, tell: &dyn Fn(Done)) {
+        let ours = self.lines.get(&line).is_some_and(|line| line.owner == uid);
+        let waits = self.waiting.iter().find(|(_, one)| ours && one.instead == line);
+        if let Some(guest) = waits.map(|(guest, _)| *guest) {
+            let why = "another one is to be in the place for which it was made".to_owned();
+            self.detach(guest, Some(why), tell);
+        }
+    }
+
     /// The line of the same user in whose place another one is to be, and its steps that stay.
     fn instead(&self, who: &Credentials, instead: &Instead) -> Result<Before<'_>, Fault> {
         let refused = |why: &str| Err(faults::not_in_kernel(0, "line", why));
@@ -211,9 +225,6 @@ impl Work {
         let Some(line) = line.filter(|line| line.owner == who.uid) else {
             return refused("no line of yours is there in whose place it could be");
         };
-        if self.waiting.values().any(|other| other.instead == instead.line) {
-            return refused("another one waits already to be in its place");
-        }
         let step = |number: u64| usize::try_from(number).unwrap_or(usize::MAX);
         let stays = instead.stays.iter().map(|Stay { was, is }| (step(*was), step(*is)));
         Ok((instead.line, &line.running, stays.collect()))

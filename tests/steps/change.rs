@@ -1,0 +1,185 @@
+//! Each step of a change fails once: then the path runs as before, and the machine is as before.
+//! What this process has is looked at in a process of its own, where no other test runs beside.
+
+use crate::scratch::Scratch;
+use crate::state::State;
+use engine::build::{Settings, build};
+use engine::catalogue::House;
+use engine::change::{Switched, Unchanged, change_telling};
+use engine::live::Live;
+use engine::run::{Until, run};
+use pipeline::edit::Edit;
+use pipeline::plan::plan;
+use std::fs;
+use std::net::UdpSocket;
+use std::time::Duration;
+use sys::steps::{Fault, Steps};
+use testkit::net::{Cable, Pair, SERVER, SERVER_DEVICE};
+use testkit::{need, until};
+
+/// Changes, and what takes each back.
+const EDITS: [(&[&str], &[&str]); 3] = [
+    // In the kernel.
+    (&["insert", "ip", "before", "udp"], &["remove", "ip"]),
+    // Out of the kernel, and into it.
+    (&["move", "udp", "process"], &["move", "udp", "kernel"]),
+    // A file, in a space of its own.
+    (&["insert", "pcap more.pcap", "at", "udp"], &["remove", "pcap"]),
+];
+
+/// How long anything may take on any machine.
+const LONG: Duration = Duration::from_secs(60);
+const EACH: u64 = 5;
+
+#[test]
+fn o4_each_step_of_a_change_fails_and_the_path_runs_as_before() {
+    if testkit::alone("change::o4_each_step_of_a_change_fails_and_the_path_runs_as_before") {
+        each_step();
+    }
+}
+
+fn each_step() {
+    if need::bpf().is_none() || need::root().is_none() {
+        return;
+    }
+    let Some(pair) = Pair::new(Cable::default()) else { return };
+    let folder = Scratch::new();
+    std::env::set_current_dir(folder.path("")).expect("our folder");
+    let text =
+        format!("rx@kernel {SERVER_DEVICE} ring=1MB | ipproto |17 udp | dport |9 count@thread0");
+    let (graph, mistakes) = pipeline::read(&text, &House);
+    assert!(mistakes.is_empty(), "{}", pipeline::render(&text, &mistakes, false));
+    let paths = pair.server.enter(|| {
+        let plan = plan(graph, &House, &engine::machine::look()).expect("a plan");
+        build(&plan, Settings::default()).expect("spaces")
+    });
+    let live = paths[0].live();
+    live.says(&text);
+    let runs = std::thread::spawn(|| run(paths, Until::default()).expect("a run"));
+    let mut trial = Trial { pair, folder, live, sent: 0 };
+    let (mut failed, mut survived) = (0, 0);
+    for (there, back) in EDITS {
+        // What is made once and kept is made now.
+        trial.change(there, &Steps::default()).expect("it changes");
+        trial.change(back, &Steps::default()).expect("and back");
+        for (edit, undo) in [(there, back), (back, there)] {
+            let (no, yes) = trial.try_each_step(edit, undo);
+            (failed, survived) = (failed + no, survived + yes);
+        }
+    }
+    until("all has come", || {
+        let ledger = trial.live.counters(LONG).ledger;
+        let count = ledger.filters.iter().find(|node| node.name == "count");
+        count.is_some_and(|count| count.taken.blocks + ledger.lost() >= trial.sent)
+    });
+    trial.live.stop();
+    let outcome = runs.join().expect("a run");
+    assert!(outcome.failures.is_empty(), "{:?}", outcome.failures);
+    assert_eq!(outcome.ledger.imbalances(), [], "{:#?}", outcome.ledger);
+    let count = outcome.reports.iter().find(|report| report.name == "count").expect("a report");
+    let counted = count.report.rows[0].1;
+    assert_eq!(counted + outcome.ledger.lost(), trial.sent, "{:#?}", outcome.ledger);
+    eprintln!("{failed} steps failed, {survived} of changes that went on without");
+}
+
+/// A path that is changed.
+struct Trial {
+    pair: Pair,
+    folder: Scratch,
+    live: Live,
+    /// Datagrams that the path has been sent.
+    sent: u64,
+}
+
+impl Trial {
+    fn change(&mut self, words: &[&str], steps: &Steps) -> Result<Switched, Unchanged> {
+        let edit = Edit::parse(words).expect("an edit");
+        let machine = engine::machine::look();
+        let switched = change_telling(&self.live, &edit, &machine, LONG, steps);
+        if let Ok(Switched { lost, duplicated, reordered, .. }) = &switched {
+            assert_eq!((*lost, *duplicated, *reordered), (0, 0, 0), "{words:?}");
+        }
+        // What was written stays, as it should, and is no matter here.
+        if switched.is_ok() {
+            let _ = fs::remove_file(self.folder.path("more.pcap"));
+        }
+        switched
+    }
+
+    fn now(&self) -> State {
+        State::alone(&self.pair, &self.folder.path(""))
+    }
+
+    /// The path takes what comes.
+    fn goes_on(&mut self) {
+        let socket = self.pair.client.enter(|| UdpSocket::bind("0.0.0.0:0").expect("a socket"));
+        for _ in 0..EACH {
+            // Nobody listens there, and the next call says so.
+            until("a datagram is sent", || socket.send_to(b"something", (SERVER, 9)).is_ok());
+        }
+        self.sent += EACH;
+    }
+
+    /// Answers how many steps failed with the change, and how many without.
+    fn try_each_step(&mut self, edit: &[&str], undo: &[&str]) -> (u32, u32) {
+        let (mut failed, mut survived) = (0, 0);
+        let mut base = self.settled();
+        loop {
+            let number = failed + survived;
+            let steps = Steps::with(Fault::Fail(number));
+            let before = self.live.text();
+            let changed = self.change(edit, &steps);
+            let taken = steps.taken();
+            self.goes_on();
+            let Some(step) = taken.get(number as usize) else {
+                changed.unwrap_or_else(|why| panic!("{edit:?}: {why}"));
+                assert!(number > 0, "{edit:?}: no step at all");
+                return (failed, survived);
+            };
+            let what = format!("{edit:?}: step {number}, {step}");
+            match changed {
+                Err(why) => {
+                    assert!(why.to_string().len() > 10, "{what}: {why}");
+                    assert_eq!(self.live.text(), before, "{what}");
+                    failed += 1;
+                }
+                Ok(_) => {
+                    survived += 1;
+                    self.change(undo, &Steps::default()).unwrap_or_else(|why| {
+                        panic!("{what}: {undo:?}: {why}");
+                    });
+                    base = base.or(&self.settled());
+                }
+            }
+            drop(steps);
+            self.is_as_before(&base, &what);
+        }
+    }
+
+    /// What is there when all that goes has gone: it does not become less for a while.
+    fn settled(&self) -> State {
+        let mut last = self.now();
+        let mut same = 0;
+        until("nothing goes any more", || {
+            std::thread::park_timeout(Duration::from_millis(1));
+            let now = self.now();
+            same = if last.beyond(&now).is_empty() { same + 1 } else { 0 };
+            last = now;
+            same >= 20
+        });
+        last
+    }
+
+    fn is_as_before(&self, base: &State, what: &str) {
+        let mut more = Vec::new();
+        let mut looks = 0;
+        until(&format!("nothing stays of {what}"), || {
+            more = self.now().beyond(base);
+            looks += 1;
+            if looks % 5000 == 0 {
+                eprintln!("{what}: this is still there: {}", more.join(", "));
+            }
+            more.is_empty()
+        });
+    }
+}
