@@ -207,7 +207,7 @@ impl Work {
         (at, number)
     }
 
-    /// What waits to be in the place of a user's line goes: another one is to be there. Whoever made
+    /// What waits to be in the place of a user's line goes: another one is to be there. Who made
     /// it has given up, and we may not have heard so yet.
     fn give_way(&mut self, uid: u32, line: u64, tell: &dyn Fn(Done)) {
         let ours = self.lines.get(&line).is_some_and(|line| line.owner == uid);
