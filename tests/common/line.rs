@@ -75,4 +75,8 @@ impl Catalogue for With {
     fn spaces(&self) -> Vec<&str> {
         vec!["kernel", "thread*"]
     }
+
+    fn keys(&self) -> Option<std::sync::Arc<dyn filter::Keys>> {
+        engine::catalogue::House.keys()
+    }
 }

@@ -4,7 +4,10 @@
 use filter::catalog::FILTERS;
 use filter::{Description, Form, Gives, Kind, Parameter, Type};
 use pipeline::language::tree::{Node, Term};
+use std::fs::{self, Permissions};
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
+use std::sync::Once;
 
 /// How many lines [`wide_lines`] are.
 pub(crate) const WIDE: usize = 4;
@@ -52,7 +55,31 @@ pub(crate) fn example_node(d: &Description) -> Node {
     let (request, mistakes) = pipeline::parse(d.example);
     assert!(mistakes.is_empty(), "the example of `{}`: {mistakes:?}", d.name);
     let found = request.pipelines.iter().find_map(|term| find(term, d.name));
-    found.unwrap_or_else(|| panic!("`{}` is not in its own example", d.name)).clone()
+    let found = found.unwrap_or_else(|| panic!("`{}` is not in its own example", d.name));
+    let mut node = found.clone();
+    for argument in &mut node.arguments {
+        let name = argument.key.as_ref().map_or("", |key| &key.text);
+        let is_file = d.parameter(name).is_some_and(|known| known.kind == Type::Path);
+        // What a filter reads, unlike a sink, is a key.
+        if d.user.is_some() && is_file {
+            (argument.value.bytes, argument.value.quoted) = (key().into(), true);
+        }
+    }
+    node
+}
+
+/// A file with a key, made once.
+fn key() -> &'static str {
+    const KEY: &str = concat!(env!("CARGO_TARGET_TMPDIR"), "/hostile.key");
+    static MADE: Once = Once::new();
+    MADE.call_once(|| {
+        // Another process may read it in this moment: it is put there as a whole.
+        let made = format!("{KEY}.{}", std::process::id());
+        fs::write(&made, "00112233445566778899aabbccddeeff").expect("a file");
+        fs::set_permissions(&made, Permissions::from_mode(0o600)).expect("its mode");
+        fs::rename(&made, KEY).expect("its name");
+    });
+    KEY
 }
 
 struct Sources {
