@@ -113,6 +113,8 @@ impl Retired {
             let calls = calls.into_iter().enumerate();
             self.edges.extend(calls.filter(|(arc, _)| gone_arc(at, *arc)).map(|(_, edge)| edge));
             if gone(at) {
+                // Copies may stand in its place: they are one line with what it was.
+                node.copied |= node.ring.is_none() && !node.filtered.name.starts_with("ring ");
                 self.nodes.push(node);
             }
         }

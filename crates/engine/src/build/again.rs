@@ -104,9 +104,10 @@ pub(crate) fn prepare(
     };
     let mut ends = builder.rings()?;
     let rings = ends.iter().map(|ends| builder.running_ring(ends)).collect();
+    let mut shared = builder.shared()?;
     let mut drafts = Vec::new();
     for place in 0..builder.spaces.len() {
-        drafts.push(builder.space(place, &mut ends, &mut [])?);
+        drafts.push(builder.space(place, &mut ends, &mut shared)?);
     }
     let mut lenders = running.lenders.clone();
     lenders.extend(drafts.iter().flat_map(|draft| draft.lenders.clone()));
@@ -118,7 +119,7 @@ pub(crate) fn prepare(
     for (id, used) in programs(&plan.graph) {
         builder.program(id, used, &mut drafts)?;
     }
-    builder.bound_signals(&mut drafts, &[]);
+    builder.bound_signals(&mut drafts, &shared);
     let rising = drafts.iter().flat_map(|draft| {
         draft.rising.iter().map(|(local, ways)| Rising {
             first: draft.assembly.nodes()[*local].planned,

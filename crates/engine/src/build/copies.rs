@@ -58,8 +58,7 @@ impl Shared {
 impl Builder<'_> {
     /// The chains of this part that have copies, with the rings between their spaces.
     pub(super) fn shared(&self) -> Result<Vec<Shared>, BuildError> {
-        // Edges of the graph come first.
-        let mut number = self.plan.graph.edges.len();
+        let mut number = self.ids.copies;
         self.copied().map(|copied| self.ends(copied, &mut number)).collect()
     }
 
@@ -173,7 +172,7 @@ impl Builder<'_> {
         shared: &mut Shared,
         draft: &mut Draft,
     ) -> Result<Local, BuildError> {
-        let planned = copied.nodes.first().map_or(0, |id| id.0);
+        let planned = copied.nodes.first().map_or(0, |id| self.number(*id));
         let deal = Deal::new(copied.sharing, Arc::clone(&shared.board), 0);
         let title = format!("ring share of {}", self.chain_name(copied));
         let deal = Node::new(title, planned, Part::Deal(Box::new(deal)), Counts::default());
@@ -205,7 +204,7 @@ impl Builder<'_> {
         let (head, last) = self.chain(copied, (copy, shared.places.len()), draft)?;
         if let Some(import) = shared.to[copy].import.take() {
             let from = self.name(shared.places[0]);
-            let node = enter(copied, &from, head, import.planned, draft);
+            let node = self.enter(copied, &from, head, import.planned, draft);
             let own = Own { board: Arc::clone(&shared.board), number: copy, near: 0 };
             draft.inputs.push(Input::Copy { node, import, ended: false, own });
         }
@@ -220,7 +219,7 @@ impl Builder<'_> {
         shared: &mut Shared,
         draft: &mut Draft,
     ) -> Result<Local, BuildError> {
-        let planned = copied.nodes.last().map_or(0, |id| id.0);
+        let planned = copied.nodes.last().map_or(0, |id| self.number(*id));
         let title = format!("ring join of {}", self.chain_name(copied));
         let mut join = Node::new(title, planned, Part::Pass, Counts::new(0, LATE.len()));
         join.counters = LATE;
@@ -234,12 +233,12 @@ impl Builder<'_> {
         for copy in 0..copies {
             if let Some(import) = shared.from[copy].import.take() {
                 let from = self.name(shared.places[copy]);
-                let node = enter(copied, &from, join, import.planned, draft);
+                let node = self.enter(copied, &from, join, import.planned, draft);
                 ways.push(Way { node, import, entries, own: None });
             } else if let Some(import) = shared.to[copy].import.take() {
                 let (head, last) = self.chain(copied, (copy, copies), draft)?;
                 let from = self.name(shared.places[0]);
-                let node = enter(copied, &from, head, import.planned, draft);
+                let node = self.enter(copied, &from, head, import.planned, draft);
                 draft.assembly.arc(last, join, self.leaves_copies(copied), false, NOWHERE);
                 let own = Own { board: Arc::clone(&shared.board), number: copy, near: 0 };
                 ways.push(Way { node, import, entries, own: Some(own) });
@@ -270,7 +269,8 @@ impl Builder<'_> {
             let [(near, from), (far, to)] = pair else { continue };
             let edges = self.plan.graph.edges.iter().enumerate();
             for (at, edge) in edges.filter(|(_, edge)| edge.from == *near && edge.to == *far) {
-                draft.assembly.arc(*from, *to, wanted(&edge.classes), false, at);
+                let number = self.ids.edges[at];
+                draft.assembly.arc(*from, *to, wanted(&edge.classes), false, number);
             }
         }
         match (locals.first(), locals.last()) {
@@ -289,7 +289,7 @@ impl Builder<'_> {
     ) {
         let Some(export) = ring.export.take() else { return };
         let edge = export.planned;
-        let planned = copied.nodes.last().map_or(0, |id| id.0);
+        let planned = copied.nodes.last().map_or(0, |id| self.number(*id));
         let title = format!("ring to {}", self.name(join));
         let part = Part::Export(Box::new(export));
         let out = draft.assembly.node(Node::new(title, planned, part, Counts::default()));
@@ -303,19 +303,26 @@ impl Builder<'_> {
         wanted(&ClassSet::all_of(edges.map(|edge| &edge.classes)))
     }
 
+    /// The node at which a ring comes in, before this one.
+    fn enter(
+        &self,
+        copied: &Copied,
+        from: &str,
+        to: Local,
+        edge: usize,
+        draft: &mut Draft,
+    ) -> Local {
+        let planned = copied.nodes.first().map_or(0, |id| self.number(*id));
+        let enter = Node::new(format!("ring from {from}"), planned, Part::Pass, Counts::default());
+        let enter = draft.assembly.node(enter);
+        draft.assembly.arc(enter, to, Wanted::All, false, edge);
+        enter
+    }
+
     fn chain_name(&self, copied: &Copied) -> String {
         let names = copied.nodes.iter().map(|id| self.plan.graph.node(*id).name());
         names.collect::<Vec<_>>().join(" and ")
     }
-}
-
-/// The node at which a ring comes in, before this one.
-fn enter(copied: &Copied, from: &str, to: Local, edge: usize, draft: &mut Draft) -> Local {
-    let planned = copied.nodes.first().map_or(0, |id| id.0);
-    let enter = Node::new(format!("ring from {from}"), planned, Part::Pass, Counts::default());
-    let enter = draft.assembly.node(enter);
-    draft.assembly.arc(enter, to, Wanted::All, false, edge);
-    enter
 }
 
 /// The number of an arc that is no edge of the graph and no ring.

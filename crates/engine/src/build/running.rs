@@ -47,6 +47,8 @@ pub(crate) struct State {
 pub(crate) struct Ids {
     pub(crate) nodes: Vec<usize>,
     pub(crate) edges: Vec<usize>,
+    /// The first of the rings to and from copies, which are no edges of the graph.
+    pub(crate) copies: usize,
     /// The next that are free.
     pub(crate) next: (usize, usize),
 }
@@ -129,8 +131,14 @@ impl Ids {
     /// The numbers of a plan that is the first.
     pub(crate) fn of(plan: &Plan) -> Self {
         let (nodes, edges) = (plan.graph.nodes.len(), plan.graph.edges.len());
-        Self { nodes: (0..nodes).collect(), edges: (0..edges).collect(), next: (nodes, edges) }
+        let next = (nodes, edges + rings_of_copies(plan));
+        Self { nodes: (0..nodes).collect(), edges: (0..edges).collect(), copies: edges, next }
     }
+}
+
+/// How many rings the copies of a plan have at most: one to each and one from each.
+pub(crate) fn rings_of_copies(plan: &Plan) -> usize {
+    plan.copied.iter().map(|copied| 2 * copied.spaces.len()).sum()
 }
 
 impl State {

@@ -5,13 +5,16 @@
 //! classes through, and crosses the same spaces.
 
 use super::Unchanged;
-use crate::build::running::{Ids, Part, State};
+use crate::build::running::{Ids, Part, State, rings_of_copies};
 use crate::build::title;
 use crate::catalogue::House;
 use filter::{Keeps, Kind};
 use pipeline::edit::Edited;
 use pipeline::graph::{Edge, Graph, Node, NodeId, Step};
-use pipeline::plan::{Machine, Plan, PlannedEdge, Refused, SpaceKind, Unplaceable, plan};
+use pipeline::language::Span;
+use pipeline::plan::{
+    Machine, Plan, PlannedEdge, PlannedSpace, Refused, SpaceKind, Unplaceable, plan,
+};
 use std::collections::{HashMap, HashSet};
 
 /// A new plan, and what of it runs already.
@@ -103,15 +106,20 @@ impl Matched {
         if all.len() == refused.len() { None } else { self.plan.again(machine, &all) }
     }
 
+    /// A plan of the graph that runs already, with other places or copies.
+    pub(super) fn reshaped(plan: Plan, state: &State) -> Self {
+        let same = |id: NodeId, _: &[usize]| (id.0 < state.ids.nodes.len()).then_some(id);
+        Self::numbered(plan, (&same, None), state)
+    }
+
     fn of(plan: Plan, edited: &Edited, state: &State) -> Self {
-        let (old, mut next) = (&state.plan, state.ids.next);
-        let mut kept = HashSet::new();
-        let mut nodes = Vec::new();
-        for (id, node) in plan.graph.ids() {
+        let (graph, old) = (plan.graph.clone(), &state.plan);
+        let same = |id: NodeId, nodes: &[usize]| {
+            let node = graph.node(id);
             let same = match &node.step {
                 // The sink that the plan put behind an open end.
                 Step::Filter(_) if node.span.start == node.span.end => {
-                    let before = plan.graph.inputs(id).next().map(|edge| nodes[edge.from.0]);
+                    let before = graph.inputs(id).next().map(|edge| nodes[edge.from.0]);
                     old.graph.ids().find(|(old_id, other)| {
                         let from = old.graph.inputs(*old_id).next().map(|edge| edge.from.0);
                         other.span.start == other.span.end
@@ -120,26 +128,44 @@ impl Matched {
                     })
                 }
                 Step::Boolean(_) | Step::Merge => {
-                    let found = first(&plan.graph, id)
-                        .and_then(|first| old_node(&plan.graph, first, edited, &old.graph));
+                    let found = first(&graph, id)
+                        .and_then(|first| old_node(&graph, first, edited, &old.graph));
                     old.graph.ids().find(|(old_id, other)| {
                         other.name() == node.name()
                             && found.is_some()
                             && first(&old.graph, *old_id) == found
                     })
                 }
-                _ => {
-                    old_node(&plan.graph, id, edited, &old.graph).map(|at| (at, old.graph.node(at)))
-                }
+                _ => old_node(&graph, id, edited, &old.graph).map(|at| (at, old.graph.node(at))),
             };
-            let number = same.map(|(at, _)| state.ids.nodes[at.0]).filter(|n| !kept.contains(n));
+            same.map(|(at, _)| at)
+        };
+        Self::numbered(plan, (&same, edited.upgraded), state)
+    }
+
+    /// Gives nodes and edges of a plan their numbers. `same` answers which node of the old plan one
+    /// is, knowing the numbers of those before it; one may be made anew with what it knows.
+    fn numbered(plan: Plan, (same, upgraded): (Same<'_>, Option<Span>), state: &State) -> Self {
+        let (old, mut next) = (&state.plan, state.ids.next);
+        let mut kept = HashSet::new();
+        let mut nodes = Vec::new();
+        for (id, _) in plan.graph.ids() {
+            let same = same(id, &nodes);
+            let number = same.map(|at| state.ids.nodes[at.0]).filter(|n| !kept.contains(n));
             nodes.push(number.unwrap_or(next.0));
             match number {
                 Some(number) => drop(kept.insert(number)),
                 None => next.0 += 1,
             }
         }
-        let mut ids = Ids { nodes, edges: Vec::new(), next };
+        // What shares work knows nothing of the blocks before: it goes and comes as a whole.
+        for (plan, nodes) in [(&plan, &nodes), (old, &state.ids.nodes)] {
+            let shares = plan.copied.iter().flat_map(|copied| &copied.nodes);
+            shares.for_each(|id| {
+                kept.remove(&nodes[id.0]);
+            });
+        }
+        let mut ids = Ids { nodes, edges: Vec::new(), copies: 0, next };
         let mut free: Vec<(Crossing, usize)> = (0..old.graph.edges.len())
             .map(|edge| (crossing(old, &state.ids, edge), state.ids.edges[edge]))
             .collect();
@@ -154,7 +180,9 @@ impl Matched {
             };
             ids.edges.push(number);
         }
-        let renewed = edited.upgraded.and_then(|span| {
+        ids.copies = ids.next.1;
+        ids.next.1 += rings_of_copies(&plan);
+        let renewed = upgraded.and_then(|span| {
             let found = plan.graph.ids().find(|(_, node)| node.span.start == span.start);
             found.map(|(id, _)| ids.nodes[id.0])
         });
@@ -285,8 +313,20 @@ impl Matched {
         };
         inside(&self.plan, &self.ids, part, name) != inside(&state.plan, &state.ids, part, name)
             || renewed(&self.plan, &self.ids)
+            || shares(&self.plan, part, name)
+            || shares(&state.plan, part, name)
+    }
+
+    /// Whether something goes on elsewhere that runs in a space which is in the new plan no more.
+    pub(super) fn takes_from(&self, state: &State, part: usize, name: &str) -> bool {
+        let stays = |number: &usize| self.kept.contains(number);
+        shares(&state.plan, part, name)
+            || inside(&state.plan, &state.ids, part, name).0.iter().any(stays)
     }
 }
+
+/// Answers which node of the old plan one of the new is, by the numbers of those before it.
+type Same<'a> = &'a dyn Fn(NodeId, &[usize]) -> Option<NodeId>;
 
 /// What an edge is: from, to, classes, whether it leads back, the spaces, what a ring carries.
 type Crossing = (usize, usize, Vec<(u32, u32)>, bool, [String; 2], usize);
@@ -325,6 +365,12 @@ fn inside(plan: &Plan, ids: &Ids, part: usize, name: &str) -> (Vec<usize>, Vec<u
     (nodes, edges)
 }
 
+/// Whether copies that share work run in a space, or are joined there.
+fn shares(plan: &Plan, part: usize, name: &str) -> bool {
+    let is = |space: &usize| plan.spaces[*space].name == name && plan.spaces[*space].part == part;
+    plan.copied.iter().any(|copied| copied.spaces.iter().chain([&copied.join]).any(is))
+}
+
 /// The numbers of the nodes of a part that run in the kernel, of the edges between them, and how
 /// many edges leave it.
 fn in_kernel(plan: &Plan, ids: &Ids, part: usize) -> (Vec<usize>, Vec<usize>, usize) {
@@ -356,13 +402,20 @@ fn pinned(graph: &Graph, edited: &Edited, state: &State, stays: &dyn Fn(NodeId) 
         let source = graph.node(id).kind() == Some(Kind::Source);
         let space = old_node(graph, id, edited, &state.plan.graph)
             .filter(|old| source || stays(*old))
-            .map(|old| state.plan.space_of(old))
+            .map(|old| home(&state.plan, old))
             .filter(|space| space.kind != SpaceKind::Process);
         if let (Some(space), Step::Filter(used)) = (space, &mut pinned.nodes[id.0].step) {
             used.pin.get_or_insert_with(|| space.name.clone());
         }
     }
     pinned
+}
+
+/// Where a node would run if nothing had copies.
+pub(super) fn home(plan: &Plan, id: NodeId) -> &PlannedSpace {
+    let space = plan.placed[id.0].space;
+    let copied = plan.copied.iter().find(|copied| copied.spaces.contains(&space));
+    &plan.spaces[copied.and_then(|copied| copied.spaces.first()).map_or(space, |first| *first)]
 }
 
 /// For the number of every edge that begins in the kernel, the place of the one that begins there

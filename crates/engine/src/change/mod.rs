@@ -17,7 +17,10 @@
 //! meets the new one alone. The answer does not rest on that: it is read from the counters of both.
 
 mod identity;
+mod shape;
 mod switch;
+
+pub use shape::{Place, reshape};
 
 use crate::build::running::{Ids, RunningSpace, State};
 use crate::build::{Again, BuildError, Extras, Prepared, Settings, prepare};
@@ -26,6 +29,7 @@ use crate::live::{Live, NotTaken};
 use crate::record::Tape;
 use crate::report::Reported;
 use crate::run::Thread;
+use crate::space::graft::Graft;
 use filter::Kind;
 use identity::Matched;
 use pipeline::Diagnostic;
@@ -169,10 +173,7 @@ fn try_to_change(
         return Err(Unchanged::Refused(why.to_owned()));
     }
     let mut state = whole.state();
-    if !state.plan.copied.is_empty() {
-        let why = "filters of it have copies that share the work; begin it with `--parallel=no`";
-        return Err(Unchanged::Refused(why.to_owned()));
-    }
+    own_sessions(&state)?;
     let text = state
         .text
         .clone()
@@ -182,8 +183,8 @@ fn try_to_change(
     if mistakes.iter().any(|mistake| mistake.severity == pipeline::language::Severity::Error) {
         return Err(Unchanged::Mistakes { text: edited.text, mistakes });
     }
-    let mut graph = graph;
-    // What runs has no copies, and cannot get any.
+    let (mut graph, asked) = (graph.clone(), graph.options);
+    // Copies go with what they are copies of, and come again when it pays.
     graph.options.set("parallel", filter::Value::Text("no".to_owned()));
     // What this fails to make is taken back, and nothing else.
     let extras = Extras { steps: steps.clone(), ..whole.extras.clone() };
@@ -191,12 +192,25 @@ fn try_to_change(
     let mut changed = Changed::prepare_as_taken((&graph, &edited), &state, machine, with)?;
     let mut switched = changed.switch(&state, limit)?;
     extras.steps.keep();
+    changed.plan.graph.options = asked;
     switched.text = edited.text;
     let gone =
         |number: &usize| state.ids.nodes.contains(number) && !changed.ids.nodes.contains(number);
     switched.reports.retain(|report| gone(&report.planned));
-    changed.keep(&mut state, switched.text.clone());
+    changed.keep(&mut state, Some(switched.text.clone()));
     Ok(switched)
+}
+
+/// Copies by session have sessions of their own, which nobody joins again.
+fn own_sessions(state: &State) -> Result<(), Unchanged> {
+    match state.plan.copied.iter().any(|copied| copied.sharing.is_some()) {
+        false => Ok(()),
+        true => Err(Unchanged::Refused(
+            "filters of it have copies that keep sessions of their own; begin it with \
+             `--parallel=no`"
+                .to_owned(),
+        )),
+    }
 }
 
 /// A change that has been built.
@@ -270,8 +284,14 @@ impl Changed {
                 threads.push(thread);
             }
             let stays = |name: &str| prepared.spaces.iter().any(|s| s.running.name == name);
-            let goes = part.spaces.iter().filter(|space| !stays(&space.name));
-            leaving.extend(goes.map(switch::Leaving::new));
+            for goes in part.spaces.iter().filter(|space| !stays(&space.name)) {
+                if matched.takes_from(state, number, &goes.name) {
+                    desks.push(switch::Desk::new(goes, None, Graft::default()));
+                    threads.push(None);
+                } else {
+                    leaving.push(switch::Leaving::new(goes));
+                }
+            }
             parts.push(prepared);
         }
         let Matched { plan, ids, origins, .. } = matched;
@@ -292,7 +312,7 @@ impl Changed {
     }
 
     /// The path is this from now on.
-    fn keep(self, state: &mut State, text: String) {
+    fn keep(self, state: &mut State, text: Option<String>) {
         let Self { plan, ids, origins, parts, .. } = self;
         for (part, prepared) in state.parts.iter_mut().zip(parts) {
             part.demand.follow(&plan.graph, &ids.nodes);
@@ -307,6 +327,6 @@ impl Changed {
             part.control.ring_only(part.spaces.iter().map(|space| Arc::clone(&space.bell)));
             part.tell();
         }
-        (state.plan, state.ids, state.origins, state.text) = (plan, ids, origins, Some(text));
+        (state.plan, state.ids, state.origins, state.text) = (plan, ids, origins, text);
     }
 }

@@ -325,7 +325,8 @@ fn judge(switched: &mut Switched, counts: Counts) {
         let ended = edge.taken.blocks + dropped;
         let missing = edge.put.blocks.saturating_sub(ended);
         match edge.kind {
-            EdgeKind::Ring if !rings.contains(&edge.planned) => {}
+            // Of what went in an earlier change, the far side may have ended since.
+            EdgeKind::Ring | EdgeKind::Deal | EdgeKind::Join if !rings.contains(&edge.planned) => {}
             EdgeKind::Ring if drains => switched.draining += missing,
             _ => switched.lost += missing,
         }

@@ -68,6 +68,8 @@ impl Space {
             let failed = self.turn.failure.is_some();
             self.finish_node(at, now, failed);
         }
+        // Copies that share work go with all that the others wait for.
+        self.finish_part(true);
     }
 
     /// Takes what lies in rings that go, and answers whether nothing more can come over them.
@@ -84,11 +86,37 @@ impl Space {
                     break;
                 }
             }
-            if let Input::Ring { import, ended, .. } = &self.inputs[i] {
-                emptied &= *ended || !goes(Key::Import(import.planned));
+            match &self.inputs[i] {
+                Input::Ring { import, ended, .. } => {
+                    emptied &= *ended || !goes(Key::Import(import.planned));
+                }
+                // Copies go in any change.
+                Input::Copy { .. } | Input::Join(_) => emptied &= self.empty_copies(i),
+                Input::Source { .. } => {}
             }
         }
         emptied || self.turn.failure.is_some()
+    }
+
+    /// Takes what copies that share work have to do or have done, and answers whether nothing more
+    /// can come.
+    fn empty_copies(&mut self, i: usize) -> bool {
+        while self.turn.failure.is_none() {
+            let mut pass = super::Pass::default();
+            match &self.inputs[i] {
+                Input::Copy { ended: false, .. } => self.take_part(i, &mut pass),
+                Input::Join(gather) if !gather.ended => self.gather(i, &mut pass),
+                _ => return true,
+            }
+            if !pass.moved {
+                break;
+            }
+        }
+        match &self.inputs[i] {
+            Input::Copy { ended, .. } => *ended,
+            Input::Join(gather) => gather.ended,
+            _ => true,
+        }
     }
 
     /// What was taken of what a program hands over that stands for the source of this number, if it
@@ -279,10 +307,24 @@ impl Space {
     ) {
         let old = std::mem::take(&mut self.inputs);
         for mut input in old {
-            let (Input::Source { node, .. } | Input::Ring { node, .. }) = &mut input else {
-                // A path with copies is not changed.
-                self.inputs.push(input);
-                continue;
+            let over = |node: NodeId, import: &crate::ring::Import| Imported {
+                planned: import.planned,
+                node: usize::MAX,
+                name: old_names[node].clone(),
+                taken: import.taken(),
+            };
+            let node = match &mut input {
+                Input::Source { node, .. } | Input::Ring { node, .. } => node,
+                // Copies go in any change.
+                Input::Copy { node, import, .. } => {
+                    self.retired.over(over(*node, import));
+                    continue;
+                }
+                Input::Join(gather) => {
+                    let all = gather.imports().map(|(node, import)| over(node, import));
+                    all.for_each(|imported| self.retired.over(imported));
+                    continue;
+                }
             };
             match places.get(&old_keys[*node]) {
                 Some(local) => {
@@ -291,9 +333,7 @@ impl Space {
                 }
                 None => {
                     if let Input::Ring { node, import, .. } = &input {
-                        let (planned, taken) = (import.planned, import.taken());
-                        let name = old_names[*node].clone();
-                        self.retired.over(Imported { planned, node: usize::MAX, name, taken });
+                        self.retired.over(over(*node, import));
                     }
                 }
             }

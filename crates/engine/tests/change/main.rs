@@ -2,6 +2,7 @@
 //! and the new one, in order, proved by the numbers in the blocks.
 
 mod common;
+mod copies;
 mod mix;
 mod upgrade;
 

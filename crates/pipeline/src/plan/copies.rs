@@ -96,6 +96,11 @@ pub(crate) fn is_wish(text: &str) -> bool {
 
 /// Gives copies to the chains for which they pay, one in every part.
 pub(super) fn rewrite(plan: &mut Plan, machine: &Machine) {
+    copy(plan, machine, &|_| true);
+}
+
+/// Gives copies to chains of which this holds, where that pays.
+fn copy(plan: &mut Plan, machine: &Machine, may: &dyn Fn(&Chain) -> bool) {
     let wish = Wish::of(&plan.graph);
     if wish == Wish::No || wish == Wish::Number(1) {
         return;
@@ -103,7 +108,7 @@ pub(super) fn rewrite(plan: &mut Plan, machine: &Machine) {
     let parts = plan.spaces.iter().map(|space| space.part + 1).max().unwrap_or(0);
     for part in 0..parts {
         let work = Work { plan, machine };
-        let chains = work.chains(part);
+        let chains: Vec<Chain> = work.chains(part).into_iter().filter(|chain| may(chain)).collect();
         let best = chains
             .iter()
             .filter_map(|chain| Some((chain, work.worth(chain, wish)?)))
@@ -504,6 +509,16 @@ fn spaces(plan: &Plan, part: usize, more: usize) -> Vec<PlannedSpace> {
 }
 
 impl Plan {
+    /// This plan, which has no copies, with those that its request asks for and that a path can get
+    /// while it runs: of chains that keep nothing, as many as pay by what is known of costs now.
+    /// None if none do.
+    #[must_use]
+    pub fn shared_out(&self, machine: &Machine) -> Option<Self> {
+        let mut plan = Self { copied: Vec::new(), alone: Vec::new(), ..self.clone() };
+        copy(&mut plan, machine, &|chain| chain.sharing.is_none());
+        (!plan.copied.is_empty()).then_some(plan)
+    }
+
     /// Whether an edge leads into the chain of these copies, or out of it.
     #[must_use]
     pub fn is_border(&self, edge: &Edge) -> Option<(&Copied, bool)> {

@@ -1,0 +1,92 @@
+//! The request that a path has, run in another way: filters in other spaces, copies that come or go.
+//!
+//! In: a path that runs, where its nodes are to be, and whether filters are to share their work. Out:
+//! what the ledger says of the switch, as for an edit. The text stays what it was: nobody asked for
+//! anything else, and where something runs is not part of what it means.
+
+use super::identity::{Matched, home};
+use super::{Changed, Switched, Unchanged, own_sessions};
+use crate::build::{BuildError, Extras};
+use crate::live::Live;
+use crate::record::Tape;
+use pipeline::graph::{Graph, NodeId, Step};
+use pipeline::plan::{Machine, Plan, SpaceKind};
+use std::time::Duration;
+use sys::steps::Steps;
+
+/// A node of the plan, and the name of the space in which it is to be.
+pub type Place = (NodeId, String);
+
+/// Gives a running path another shape: these nodes go where it is said, all others stay, and what
+/// keeps nothing is `shared` out among copies, as many as pay by what the machine says of costs.
+/// With nothing said and nothing shared, copies that there are go.
+pub fn reshape(
+    live: &Live,
+    (places, shared): (&[Place], bool),
+    machine: &Machine,
+    limit: Duration,
+) -> Result<Switched, Unchanged> {
+    let refused = |why: &str| Err(Unchanged::Refused(why.to_owned()));
+    let Some(whole) = live.whole() else {
+        return refused("this path was not built from a plan");
+    };
+    if !matches!(whole.extras.tape, Tape::Off) {
+        return refused("it is recorded, or comes from a record, which tells of one plan only");
+    }
+    let mut state = whole.state();
+    own_sessions(&state)?;
+    let plan = placed(&state.plan, places, machine)?;
+    let plan = match (shared, plan.shared_out(machine)) {
+        (false, _) => plan,
+        (true, Some(shared)) => shared,
+        (true, None) => return refused("nothing of it is worth a copy"),
+    };
+    let matched = Matched::reshaped(plan, &state);
+    matched.may_be(&state)?;
+    let extras = Extras { steps: Steps::default(), ..whole.extras.clone() };
+    let mut changed = Changed::prepare(matched, &state, (whole.settings, &extras))?;
+    let mut switched = changed.switch(&state, limit)?;
+    extras.steps.keep();
+    let text = state.text.clone();
+    switched.text = text.clone().unwrap_or_default();
+    switched.reports.clear();
+    changed.keep(&mut state, text);
+    Ok(switched)
+}
+
+/// The plan with these nodes elsewhere, and without copies.
+pub(crate) fn placed(
+    plan: &Plan,
+    places: &[Place],
+    machine: &Machine,
+) -> Result<Plan, Unchanged> {
+    let mut pinned = plan.clone();
+    for id in (0..plan.graph.nodes.len()).map(NodeId) {
+        let said = places.iter().find(|(node, _)| *node == id).map(|(_, space)| space.clone());
+        let here = || {
+            let home = home(plan, id);
+            (home.kind != SpaceKind::Process).then(|| home.name.clone())
+        };
+        if let Step::Filter(used) = &mut pinned.graph.nodes[id.0].step {
+            used.pin = said.or_else(here).or_else(|| used.pin.take());
+        }
+    }
+    alone(&mut pinned.graph);
+    let mut new = pinned.once_more(machine).map_err(Unchanged::Unplaceable)?;
+    if let Some(other) = new.refused.iter().find(|new| !plan.refused.contains(new)) {
+        return Err(BuildError::Refused(other.clone()).into());
+    }
+    // What was asked for is what the request says.
+    for (new, asked) in new.graph.nodes.iter_mut().zip(&plan.graph.nodes) {
+        if let (Step::Filter(new), Step::Filter(asked)) = (&mut new.step, &asked.step) {
+            new.pin.clone_from(&asked.pin);
+        }
+    }
+    new.graph.options = plan.graph.options.clone();
+    Ok(new)
+}
+
+/// Asks for no copies.
+fn alone(graph: &mut Graph) {
+    graph.options.set("parallel", filter::Value::Text("no".to_owned()));
+}
