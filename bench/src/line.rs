@@ -36,11 +36,16 @@ impl Catalogue for WithDoors {
 
 /// Plans a request.
 pub(crate) fn planned(text: &str) -> Result<Plan, String> {
+    planned_on(text, &Machine::example())
+}
+
+/// Plans a request for this machine.
+pub(crate) fn planned_on(text: &str, machine: &Machine) -> Result<Plan, String> {
     let (graph, mistakes) = pipeline::read(text, &WithDoors);
     if mistakes.iter().any(|mistake| mistake.is_error()) {
         return Err(pipeline::render(text, &mistakes, false));
     }
-    plan(graph, &WithDoors, &Machine::example()).map_err(|why| why.to_string())
+    plan(graph, &WithDoors, machine).map_err(|why| why.to_string())
 }
 
 /// Runs a request to its end, all spaces in this thread, and answers what became of it; an

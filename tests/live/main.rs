@@ -30,6 +30,7 @@ mod judge;
 mod scratch;
 
 mod bounds;
+mod adapts;
 mod change;
 mod client;
 mod device;

@@ -4,25 +4,37 @@
 //! out is joined in the order of what came in. A sink counts and adds up what it gets in the order
 //! in which it gets it: that sum must be the one of a single copy, or the bench fails. The last
 //! rows have a filter whose work is set, so that one sees from which cost of a block on two copies
-//! pay; `auto` is what the planner chooses by itself.
+//! pay. `auto` begins with nothing known of the filter and looks while it runs; `auto, analyzed`
+//! knows what a run before it was seen to cost, as `explain --analyze` keeps it. What copies there
+//! were at the end is told beside.
 
 mod work;
 
 use crate::Options;
 use crate::harness::{Better, Samples, median, rows};
-use crate::line::planned;
+use crate::line::planned_on;
 use crate::replay::{Folder, made};
 use crate::row::Row;
 use crate::sentinel::Sentinel;
-use engine::build::{Settings, build};
+use engine::adapt::{Adapt, seen};
+use engine::build::{Extras, Settings, build_with};
+use engine::kernel::point::Points;
 use engine::run::{Outcome, Until, run as go};
+use pipeline::explain::{Seen, learn};
+use pipeline::plan::{Costs, Machine, Plan};
 pub(crate) use work::{DIGEST, WORK};
 
-/// What is compared: the option of the request, and what a row calls it.
-const WAYS: [(&str, &str); 3] =
-    [("--parallel=no", "1 copy"), ("--parallel=2", "2 copies"), ("--parallel=auto", "auto")];
-/// Blocks that a line of made frames takes.
-const BLOCKS: u64 = 400_000;
+/// What is compared: the option of the request, what a row calls it, and whether it is known what
+/// a run before it cost.
+const WAYS: [(&str, &str, bool); 4] = [
+    ("--parallel=no", "1 copy", false),
+    ("--parallel=2", "2 copies", false),
+    ("--parallel=auto", "auto", false),
+    ("--parallel=auto", "auto, analyzed", true),
+];
+/// How long a line of made frames takes with one copy, about, in ns: as long as it takes to get to
+/// know it, and ten times that.
+const RUNS_NS: u64 = 1_500_000_000;
 /// How often the filter whose work is set goes around for each block.
 const WORKS: [u64; 6] = [0, 30, 100, 300, 1_000, 3_000];
 /// Bytes of the capture, at most.
@@ -52,10 +64,11 @@ pub(crate) fn run(options: &Options) -> Result<Vec<Row>, String> {
     made("mixed", &capture, options.size.min(CAPTURE))?;
     let capture = capture.display();
     let line = |name: &str, text: String| Line { name: name.to_owned(), text, x: f64::NAN };
-    let made = format!("generate count={BLOCKS} seq=yes flows=64 size=1400");
+    // For a block that costs about so many ns.
+    let made = |ns: u64| format!("generate count={} seq=yes flows=64 size=1400", RUNS_NS / ns);
     let mut lines = vec![
-        line("by load, every byte", format!("{made} | match hex=ff |all bench_digest")),
-        line("by load, compressed", format!("{made} | compress level=1 | bench_digest")),
+        line("by load, every byte", format!("{} | match hex=ff |all bench_digest", made(70))),
+        line("by load, compressed", format!("{} | compress level=1 | bench_digest", made(3500))),
         line(
             "by session, tcp and http",
             format!("replay {capture} | tcp |http http | bench_digest"),
@@ -63,7 +76,7 @@ pub(crate) fn run(options: &Options) -> Result<Vec<Row>, String> {
     ];
     lines.extend(WORKS.map(|work| Line {
         name: format!("work {work}"),
-        text: format!("{made} | bench_work {work} | bench_digest"),
+        text: format!("{} | bench_work {work} | bench_digest", made(50 + work * 11 / 10)),
         x: work as f64,
     }));
     let mut all = Vec::new();
@@ -76,10 +89,13 @@ pub(crate) fn run(options: &Options) -> Result<Vec<Row>, String> {
 fn measured(line: &Line, rounds: usize) -> Result<Vec<Row>, String> {
     let mut taken: Vec<Vec<Sample>> = vec![Vec::new(); WAYS.len()];
     let mut sentinels = Vec::new();
+    let new = Machine::example();
+    let known = Machine { costs: analyzed(&line.text, &new)?, ..new.clone() };
     for round in 0..=rounds {
         sentinels.push(Sentinel::take());
-        for ((option, _), samples) in WAYS.iter().zip(&mut taken) {
-            let sample = once(&format!("{option} {}", line.text))?;
+        for ((option, _, knows), samples) in WAYS.iter().zip(&mut taken) {
+            let sample =
+                once(&format!("{option} {}", line.text), if *knows { &known } else { &new })?;
             // The first round warms up.
             if round > 0 {
                 samples.push(sample);
@@ -90,7 +106,7 @@ fn measured(line: &Line, rounds: usize) -> Result<Vec<Row>, String> {
     let sentinel = median(&sentinels);
     let of = |value: &dyn Fn(&Sample) -> f64| -> Vec<Samples> {
         let each = WAYS.iter().zip(&taken);
-        each.map(|((_, name), samples)| Samples {
+        each.map(|((_, name, _), samples)| Samples {
             name,
             values: samples.iter().map(value).collect(),
         })
@@ -99,7 +115,7 @@ fn measured(line: &Line, rounds: usize) -> Result<Vec<Row>, String> {
     let subject = ("parallel", line.name.as_str(), line.x);
     let rate = of(&|sample| sample.rate / 1e6);
     let mut all = rows(subject, ("Mblocks/s", Better::More), sentinel, &rate, &[]);
-    let chosen = of(&|sample| sample.copies as f64).pop().into_iter().collect::<Vec<_>>();
+    let chosen = of(&|sample| sample.copies as f64).split_off(2);
     let nowhere = ("parallel", line.name.as_str(), f64::NAN);
     all.extend(rows(nowhere, ("copies", Better::More), sentinel, &chosen, &[]));
     Ok(all)
@@ -116,11 +132,32 @@ fn in_order(line: &Line, taken: &[Vec<Sample>]) -> Result<(), String> {
     }
 }
 
-fn once(text: &str) -> Result<Sample, String> {
-    let plan = planned(text)?;
+fn once(text: &str, machine: &Machine) -> Result<Sample, String> {
+    let plan = planned_on(text, machine)?;
+    let (outcome, plan) = ran(plan, machine, false)?;
     let copies = plan.copied.iter().map(|copied| copied.spaces.len()).max().unwrap_or(1);
-    let settings = Settings { sinks: crate::doors::SINKS, ..Settings::default() };
-    let paths = build(&plan, settings).map_err(|why| why.to_string())?;
+    let given: u64 = outcome.ledger.sources.iter().map(|(_, seen)| seen.given.blocks).sum();
+    let rate = given as f64 * 1e9 / outcome.elapsed_ns.max(1) as f64;
+    Ok(Sample { rate, out: out(&outcome), copies })
+}
+
+/// What a run of one copy is seen to cost.
+fn analyzed(text: &str, machine: &Machine) -> Result<Costs, String> {
+    let plan = planned_on(&format!("--parallel=no {text}"), machine)?;
+    let (outcome, plan) = ran(plan, machine, true)?;
+    let elapsed_ns = outcome.elapsed_ns;
+    let mut costs = machine.costs.clone();
+    learn(&plan, &Seen { elapsed_ns, ..seen(&plan, &outcome.ledger) }, &mut costs);
+    Ok(costs)
+}
+
+/// Runs a plan to its end; answers the plan that it had then.
+fn ran(plan: Plan, machine: &Machine, timed: bool) -> Result<(Outcome, Plan), String> {
+    let settings = Settings { sinks: crate::doors::SINKS, timed, ..Settings::default() };
+    let extras = Extras { adapt: Adapt::asked(&plan, machine), ..Extras::default() };
+    let paths = build_with(&plan, settings, &Points::default(), &extras);
+    let paths = paths.map_err(|why| why.to_string())?;
+    let live = paths.first().map(engine::build::Path::live);
     let outcome = go(paths, Until::default()).map_err(|why| why.to_string())?;
     if let Some(failure) = outcome.failures.first() {
         return Err(failure.to_string());
@@ -128,9 +165,8 @@ fn once(text: &str) -> Result<Sample, String> {
     if let Some(imbalance) = outcome.ledger.imbalances().first() {
         return Err(imbalance.to_string());
     }
-    let given: u64 = outcome.ledger.sources.iter().map(|(_, seen)| seen.given.blocks).sum();
-    let rate = given as f64 * 1e9 / outcome.elapsed_ns.max(1) as f64;
-    Ok(Sample { rate, out: out(&outcome), copies })
+    let last = live.and_then(|live| live.plan());
+    Ok((outcome, last.unwrap_or(plan)))
 }
 
 /// What the sink says: how many, and their sum.
@@ -157,8 +193,9 @@ mod tests {
     #[test]
     fn n1_copies_give_the_sum_of_one() {
         let line = "generate count=3000 seq=yes | bench_work 10 | bench_digest";
-        let one = once(&format!("--parallel=no {line}")).unwrap();
-        let two = once(&format!("--parallel=2 {line}")).unwrap();
+        let machine = Machine::example();
+        let one = once(&format!("--parallel=no {line}"), &machine).unwrap();
+        let two = once(&format!("--parallel=2 {line}"), &machine).unwrap();
         assert_eq!((one.out, one.copies, two.copies), (two.out, 1, 2));
         assert_eq!(one.out.0, 3000);
     }

@@ -6,7 +6,6 @@
 
 use crate::terminal;
 use engine::calibrate::{self, Kept};
-use engine::ledger::EdgeKind;
 use engine::run::Outcome;
 use pipeline::explain::{self, Seen, SeenProgram};
 use pipeline::graph::NodeId;
@@ -72,30 +71,8 @@ fn place(folder: &Path, text: &str) -> PathBuf {
 
 /// What a run counted, by node and edge of its plan.
 fn seen(plan: &Plan, outcome: &Outcome) -> Seen {
-    let mut seen = Seen { elapsed_ns: outcome.elapsed_ns, ..Seen::default() };
-    seen.nodes.resize(plan.graph.nodes.len(), explain::SeenNode::default());
-    seen.edges.resize(plan.graph.edges.len(), explain::SeenEdge::default());
-    let inner = |name: &str| name.starts_with("ring ");
-    for filtered in outcome.ledger.filters.iter().filter(|filtered| !inner(&filtered.name)) {
-        let Some(node) = seen.nodes.get_mut(filtered.planned) else { continue };
-        node.blocks += filtered.taken.blocks + filtered.made.blocks;
-        node.calls += filtered.calls;
-        node.busy_ns += filtered.busy_ns;
-        let copied = |(what, _): &&(String, u64)| {
-            matches!(what.as_str(), "edited in copies" | "edited as new blocks")
-        };
-        node.copies += filtered.counters.iter().filter(copied).map(|(_, n)| n).sum::<u64>();
-    }
-    for counted in &outcome.ledger.edges {
-        let Some(edge) = seen.edges.get_mut(counted.planned) else { continue };
-        // An edge over a ring is in the ledger as its parts; one behind copies leaves their join.
-        if !inner(&counted.from) || counted.from.starts_with("ring join") {
-            edge.put += counted.put.blocks;
-        }
-        if counted.kind == EdgeKind::Ring {
-            edge.events = counted.events.map(|events| events.total());
-        }
-    }
+    let elapsed_ns = outcome.elapsed_ns;
+    let mut seen = Seen { elapsed_ns, ..engine::adapt::seen(plan, &outcome.ledger) };
     for program in &outcome.programs {
         // What goes on to another thread is told of when it gets there.
         let leaves = |edge: &&usize| matches!(plan.edges.get(**edge), Some(PlannedEdge::Kernel(_)));

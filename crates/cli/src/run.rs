@@ -12,6 +12,7 @@ use crate::shared::hosts::Hosts;
 use crate::shared::member::{Member, Starter};
 use crate::status::Status;
 use crate::{analyze, line, record, terminal};
+use engine::adapt::Adapt;
 use engine::build::{self, BuildError, Extras, Settings};
 use engine::failure::{Cause, PathFailure};
 use engine::record::Tape;
@@ -53,7 +54,8 @@ pub(crate) fn start(
     let recording = record::begin(text, &plan, on.0, given, &steps)?;
     let tape = recording.clone().map_or_else(Tape::default, Tape::Record);
     let history = given.history.map(|bytes| usize::try_from(bytes).unwrap_or(usize::MAX));
-    let extras = Extras { tape, history, steps: steps.clone(), ..Extras::default() };
+    let adapt = recording.is_none().then(|| Adapt::asked(&plan, on.0)).flatten();
+    let extras = Extras { tape, history, adapt, steps: steps.clone(), ..Extras::default() };
     let gone = go(text, plan, on, (given, starter), &extras);
     if gone.is_err() {
         steps.back_to_beginning();
@@ -220,6 +222,9 @@ pub(crate) fn told(
         analyze::tell(text, plan, outcome);
     }
 
+    if !given.quiet {
+        outcome.adapted.iter().for_each(|told| terminal::note(told));
+    }
     for (failure, kept) in outcome.failures.iter().zip(&kept) {
         if !failure.is_quiet() {
             terminal::complain(&failure.to_string());

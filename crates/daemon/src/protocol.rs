@@ -357,6 +357,9 @@ pub struct Counters {
     pub edges: Vec<Edge>,
     /// Spaces that did not answer in time, and why.
     pub late: Vec<String>,
+    /// What the path did by itself, and why; nothing where its program does not say so.
+    #[serde(default)]
+    pub adapted: Vec<String>,
 }
 
 /// `Count`: what was counted.

@@ -10,6 +10,7 @@ use self::between::{Ends, bell};
 use self::copies::Shared;
 use self::outside::Outside;
 use self::running::{Ids, State, Whole};
+use crate::adapt::Adapt;
 use crate::control::Control;
 use crate::kernel::point::Points;
 use crate::kernel::{Host, Kernel, Refuses};
@@ -168,6 +169,8 @@ pub struct Extras {
     pub history: Option<usize>,
     /// Who wants to know what becomes of a flow: then a turn has one block.
     pub why: Option<Arc<Why>>,
+    /// What the path may do by itself while it runs; nothing: it stays as it is.
+    pub adapt: Option<Arc<Adapt>>,
     /// The log of this allocation. What it notes is kept when the paths are activated.
     pub steps: Steps,
 }

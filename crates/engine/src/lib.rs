@@ -19,6 +19,7 @@
 //! - [`machine`]: the machine as the planner takes it; [`doctor`]: as people want to know it.
 #![forbid(unsafe_code)]
 
+pub mod adapt;
 pub mod build;
 pub mod calibrate;
 pub mod catalogue;

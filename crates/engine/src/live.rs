@@ -17,7 +17,7 @@
 use crate::build::running::Whole;
 use crate::control::Control;
 use crate::failure::PathFailure;
-use crate::kernel::ProgramRan;
+use crate::kernel::{Kernel, ProgramRan, SoFar};
 use crate::ledger::Ledger;
 use crate::report::{self, Counted, Reported};
 use crate::run::Crew;
@@ -39,6 +39,9 @@ pub struct Live {
     /// The whole request, and which part of it this is.
     whole: Option<(Arc<Whole>, usize)>,
 }
+
+/// How much is remembered of what a path did by itself.
+const ADAPTED_MAX: usize = 32;
 
 /// Why an order was not taken. Nothing of it was done then, and nothing will be.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -158,6 +161,58 @@ impl Live {
     #[must_use]
     pub fn plan(&self) -> Option<Plan> {
         Some(self.whole()?.state().plan.clone())
+    }
+
+    /// How often it has been changed, by somebody or by itself.
+    #[must_use]
+    pub fn changes(&self) -> u64 {
+        self.whole().map_or(0, |whole| whole.state().changes)
+    }
+
+    /// What programs have counted so far of what they do for it, by the places of the plan.
+    pub(crate) fn in_kernel(&self) -> Vec<SoFar> {
+        let Some((whole, part)) = &self.whole else { return Vec::new() };
+        let state = whole.state();
+        let kernels = state.parts.get(*part).and_then(|part| part.kernels.upgrade());
+        let (node, edge) = state.place_of();
+        let Some(kernels) = kernels else { return Vec::new() };
+        let kernels = kernels.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut all: Vec<SoFar> = kernels.iter().filter_map(Kernel::counts).collect();
+        for counts in &mut all {
+            counts.nodes.iter_mut().for_each(|(number, _)| *number = node.of(*number));
+            counts.edges.iter_mut().for_each(|(number, _)| *number = edge.of(*number));
+        }
+        all
+    }
+
+    /// What the path did by itself while it ran, and why: the last that it did.
+    #[must_use]
+    pub fn adapted(&self) -> Vec<String> {
+        self.whole().map_or_else(Vec::new, |whole| whole.state().adapted.iter().cloned().collect())
+    }
+
+    /// How often the path has looked whether it should do anything by itself.
+    #[must_use]
+    pub fn looks(&self) -> u64 {
+        self.whole().map_or(0, |whole| whole.state().looks)
+    }
+
+    /// It has looked.
+    pub(crate) fn has_looked(&self) {
+        if let Some(whole) = self.whole() {
+            whole.state().looks += 1;
+        }
+    }
+
+    /// It did this by itself.
+    pub(crate) fn adapts(&self, what: String) {
+        if let Some(whole) = self.whole() {
+            let adapted = &mut whole.state().adapted;
+            adapted.push_back(what);
+            if adapted.len() > ADAPTED_MAX {
+                adapted.pop_front();
+            }
+        }
     }
 
     /// The names of the spaces, in the order of the plan: their places are their numbers.

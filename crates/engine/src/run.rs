@@ -7,6 +7,7 @@
 //! everything under way drain. Who wants to know how far it is has it ask the sources from time to
 //! time: see [`Watch`].
 
+use crate::adapt::Watcher;
 use crate::build::Path;
 use crate::build::running::Kernels;
 use crate::control::Control;
@@ -77,6 +78,8 @@ pub struct Outcome {
     pub failures: Vec<PathFailure>,
     /// What programs in the kernel did as a whole.
     pub programs: Vec<ProgramRan>,
+    /// What the paths did by themselves while they ran, and why.
+    pub adapted: Vec<String>,
     /// Whether a signal or the time limit stopped it.
     pub stopped: bool,
     /// How long it ran, in ns.
@@ -118,13 +121,18 @@ pub fn run(paths: Vec<Path>, until: Until<'_>) -> sys::Result<Outcome> {
         }
     }
     steps.pass("all runs");
+    let watcher = Watcher::of(&lives);
     let stopped = wait(&controls, until, begin, &done, &remains, &running);
+    drop(watcher);
     steps.pass("all has ended");
     lives.iter().for_each(|live| live.is_run_by(None));
     let mut all = stopped.remains;
     all.sort_by_key(|(number, place, _)| (*number, *place));
     let mut outcome = outcome(all, &kernels, stopped.early, begin);
-    lives.first().into_iter().for_each(|live| place(live, &mut outcome));
+    if let Some(live) = lives.first() {
+        place(live, &mut outcome);
+        outcome.adapted = live.adapted();
+    }
     Ok(outcome)
 }
 

@@ -44,6 +44,8 @@ pub(super) struct Run<'r> {
     programs: Vec<Program<'r>>,
     /// What the kernel would not run of what was to run there.
     refused: Vec<Refused<'r>>,
+    /// What the path did by itself, and why.
+    adapted: &'r [String],
     failures: Vec<Failure<'r>>,
     imbalances: Vec<Imbalance<'r>>,
 }
@@ -181,6 +183,7 @@ pub(super) fn run<'r>(report: &'r Report<'_>) -> Run<'r> {
         edges: edges(report),
         programs: programs(report),
         refused: refused(report.plan, &report.names),
+        adapted: &outcome.adapted,
         failures: failures(report),
         imbalances: report
             .imbalances

@@ -106,6 +106,9 @@ fn edges(report: &Report<'_>) -> String {
 fn notes(report: &Report<'_>) -> String {
     let mut out = String::new();
     let ledger = &report.outcome.ledger;
+    for told in &report.outcome.adapted {
+        let _ = writeln!(out, " by itself: {told}");
+    }
     for (name, seen) in &ledger.sources {
         if let Some(remark) = &seen.remark {
             let _ = writeln!(out, " {name}: {remark}");

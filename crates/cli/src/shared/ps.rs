@@ -127,5 +127,10 @@ fn page(rows: &[Row]) -> String {
         ]
     });
     let head = ["NO", "NAME", "USER", "TIME", "BLOCKS/S", "BYTES/S", "LOST", "LINE"];
-    table(head, &told.collect::<Vec<_>>(), &[0, 3, 4, 5, 6], COLUMNS)
+    let by_itself = rows.iter().filter_map(|row| {
+        let last = row.counters.as_ref()?.adapted.last()?;
+        Some(format!("{} by itself: {}\n", row.path.number, plain(last)))
+    });
+    let by_itself: String = by_itself.collect();
+    table(head, &told.collect::<Vec<_>>(), &[0, 3, 4, 5, 6], COLUMNS) + &by_itself
 }

@@ -23,6 +23,8 @@ pub(super) struct Answering {
     shared: Arc<Shared>,
     path: Registered,
     about: Described,
+    /// How often the path had been changed when that was written.
+    changes: u64,
     lives: Vec<Live>,
     watcher: Watcher,
     /// What ties us to a daemon; none: it has ended.
@@ -94,6 +96,7 @@ impl Answering {
             shared,
             path,
             about,
+            changes: 0,
             lives,
             watcher,
             tie: None,
@@ -207,6 +210,7 @@ impl Answering {
         match method {
             "Describe" => {
                 let Nothing {} = call.take()?;
+                self.look_again();
                 one(&self.about)
             }
             "Count" => {
@@ -265,11 +269,7 @@ impl Answering {
         }
         let switched = engine::change::change(live, &edit, &machine, SWITCHED);
         let switched = switched.map_err(|why| refused(&why))?;
-        if let Some(plan) = live.plan() {
-            let now = Registered::new(&switched.text, &plan);
-            (self.about.nodes, self.about.links) = (now.nodes.clone(), now.links.clone());
-            (self.path.nodes, self.path.links) = (now.nodes, now.links);
-        }
+        self.look_again();
         self.about.line.clone_from(&switched.text);
         self.path.line.clone_from(&switched.text);
         if let Some(tie) = &self.tie {
@@ -279,7 +279,22 @@ impl Answering {
         Ok(Changed { said: switched.to_string(), line: switched.text })
     }
 
-    fn counters(&self) -> crate::protocol::Counters {
+    /// Where everything runs now, if it has been changed: a path may do so by itself.
+    fn look_again(&mut self) {
+        let Some(live) = self.lives.first() else { return };
+        let changes = live.changes();
+        if std::mem::replace(&mut self.changes, changes) == changes {
+            return;
+        }
+        if let Some(plan) = live.plan() {
+            let now = Registered::new(&self.path.line, &plan);
+            (self.about.nodes, self.about.links) = (now.nodes.clone(), now.links.clone());
+            (self.path.nodes, self.path.links) = (now.nodes, now.links);
+        }
+    }
+
+    fn counters(&mut self) -> crate::protocol::Counters {
+        self.look_again();
         let elapsed = sys::clock::monotonic().saturating_sub(self.begin);
         told::counters(&self.lives, &self.path.nodes, elapsed, COUNTED)
     }

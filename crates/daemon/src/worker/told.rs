@@ -20,7 +20,8 @@ pub(super) fn counters(
     elapsed_ns: u64,
     limit: Duration,
 ) -> Counters {
-    let mut told = Counters { elapsed_ns, ..Counters::default() };
+    let adapted = lives.first().map(Live::adapted).unwrap_or_default();
+    let mut told = Counters { elapsed_ns, adapted, ..Counters::default() };
     for live in lives {
         let snapshot = live.counters(limit);
         add(&mut told, &snapshot.ledger, nodes);

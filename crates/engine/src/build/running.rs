@@ -16,6 +16,7 @@ use crate::space::walk::Left;
 use buffer::signal::Bell;
 use filter::Time;
 use pipeline::plan::Plan;
+use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use sys::memory::Lender;
 
@@ -35,6 +36,11 @@ pub(crate) struct Whole {
 pub(crate) struct State {
     /// The request, if anybody has said it.
     pub(crate) text: Option<String>,
+    /// How often it has been changed, and how often it has looked whether it should be.
+    pub(crate) changes: u64,
+    pub(crate) looks: u64,
+    /// What it did by itself, and why: the last of it.
+    pub(crate) adapted: VecDeque<String>,
     pub(crate) plan: Plan,
     pub(crate) ids: Ids,
     /// The names of all sources that there have been.
@@ -143,7 +149,16 @@ pub(crate) fn rings_of_copies(plan: &Plan) -> usize {
 
 impl State {
     pub(crate) const fn new(plan: Plan, ids: Ids, origins: Vec<String>, parts: Vec<Part>) -> Self {
-        Self { text: None, plan, ids, origins, parts }
+        Self {
+            text: None,
+            changes: 0,
+            looks: 0,
+            adapted: VecDeque::new(),
+            plan,
+            ids,
+            origins,
+            parts,
+        }
     }
 
     /// Where the nodes and edges of these numbers stand in the plan.

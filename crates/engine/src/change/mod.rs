@@ -21,6 +21,7 @@ mod shape;
 mod switch;
 
 pub use shape::{Place, reshape};
+pub(crate) use shape::{worth_copies, worth_moves};
 
 use crate::build::running::{Ids, RunningSpace, State};
 use crate::build::{Again, BuildError, Extras, Prepared, Settings, prepare};
@@ -327,6 +328,7 @@ impl Changed {
             part.control.ring_only(part.spaces.iter().map(|space| Arc::clone(&space.bell)));
             part.tell();
         }
+        state.changes += 1;
         (state.plan, state.ids, state.origins, state.text) = (plan, ids, origins, text);
     }
 }

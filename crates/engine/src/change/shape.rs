@@ -9,8 +9,9 @@ use super::{Changed, Switched, Unchanged, own_sessions};
 use crate::build::{BuildError, Extras};
 use crate::live::Live;
 use crate::record::Tape;
+use filter::Kind;
 use pipeline::graph::{Graph, NodeId, Step};
-use pipeline::plan::{Machine, Plan, SpaceKind};
+use pipeline::plan::{Copied, Machine, Plan, SpaceKind};
 use std::time::Duration;
 use sys::steps::Steps;
 
@@ -54,12 +55,43 @@ pub fn reshape(
     Ok(switched)
 }
 
+/// Why copies would pay, if they would by what the machine says of costs.
+pub(crate) fn worth_copies(plan: &Plan, machine: &Machine) -> Option<String> {
+    let shared = placed(plan, &[], machine).ok()?.shared_out(machine)?;
+    let why = |copied: &Copied| {
+        let name = |id: &NodeId| shared.graph.node(*id).name();
+        let names: Vec<&str> = copied.nodes.iter().map(name).collect();
+        format!("`{}`: {}", names.join(" | "), copied.because)
+    };
+    Some(shared.copied.iter().map(why).collect::<Vec<_>>().join("; "))
+}
+
+/// What a block costs where everything is, and what it would cost with these nodes where the
+/// planner would put them, between the kernel and threads, if nobody had put them anywhere. None if
+/// there is nothing to be moved.
+pub(crate) fn worth_moves(plan: &Plan, machine: &Machine) -> Option<(f64, f64, Vec<Place>)> {
+    let mut free = plan.clone();
+    for (id, node) in plan.graph.ids() {
+        let source = node.kind() == Some(Kind::Source);
+        if let (true, Step::Filter(used)) = (source, &mut free.graph.nodes[id.0].step) {
+            used.pin = Some(home(plan, id).name.clone());
+        }
+    }
+    alone(&mut free.graph);
+    let free = free.once_more(machine).ok()?;
+    let kernel = |plan: &Plan, id: NodeId| plan.space_of(id).kind == SpaceKind::Kernel;
+    let nodes = plan.graph.ids().filter(|(_, node)| node.filter().is_some());
+    let moved = nodes.filter(|(id, _)| kernel(plan, *id) != kernel(&free, *id));
+    let moved: Vec<Place> = moved.map(|(id, _)| (id, free.space_of(id).name.clone())).collect();
+    if moved.is_empty() {
+        return None;
+    }
+    let cost = |places: &[Place]| Some(placed(plan, places, machine).ok()?.choice.cost_ns);
+    Some((cost(&[])?, cost(&moved)?, moved))
+}
+
 /// The plan with these nodes elsewhere, and without copies.
-pub(crate) fn placed(
-    plan: &Plan,
-    places: &[Place],
-    machine: &Machine,
-) -> Result<Plan, Unchanged> {
+pub(crate) fn placed(plan: &Plan, places: &[Place], machine: &Machine) -> Result<Plan, Unchanged> {
     let mut pinned = plan.clone();
     for id in (0..plan.graph.nodes.len()).map(NodeId) {
         let said = places.iter().find(|(node, _)| *node == id).map(|(_, space)| space.clone());

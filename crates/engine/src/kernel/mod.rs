@@ -24,7 +24,7 @@ mod told;
 mod tree;
 
 pub use told::ProgramRan;
-pub(crate) use told::Told;
+pub(crate) use told::{SoFar, Told};
 
 use crate::build::BuildError;
 use crate::build::running::Ids;
@@ -143,6 +143,11 @@ pub struct Lent {
 pub trait Held: Standing {
     /// What it has left behind; it leaves if it has not.
     fn ended(&self) -> &Ended;
+    /// What it would leave behind if it left now, as far as that is counted; none where nobody here
+    /// can look.
+    fn so_far(&self) -> Option<Ended> {
+        None
+    }
     /// The number that it has at its point; none: it is somebody else's point.
     fn number(&self) -> Option<u32> {
         None

@@ -26,6 +26,7 @@ use self::line::{Line, Owned};
 use self::sockets::Sockets;
 use self::version::{Failure, Version};
 use super::handout::Ended;
+use super::joint::Counted;
 use super::{Asked, Held, Lent, Refusal, Successor};
 use crate::build::BuildError;
 use endpoint::source::kernel::place::{Closed, Place};
@@ -309,6 +310,13 @@ impl Point {
         })
     }
 
+    /// What a line has counted so far.
+    fn counted(&self, number: u32) -> Option<Counted> {
+        let state = self.state();
+        let line = state.lines.iter().find(|line| line.number == number)?;
+        Some(state.counted(line, &state.running.as_ref()?.version))
+    }
+
     /// Whose a line is.
     fn owner_of(&self, number: u32) -> Option<u32> {
         let state = self.state();
@@ -339,11 +347,17 @@ impl State {
         Ok(())
     }
 
-    /// What a line has come to so far.
-    fn shown(&self, line: &Line, running: &Version) -> ShownLine {
+    /// What a line has counted so far.
+    fn counted(&self, line: &Line, running: &Version) -> Counted {
         let mut counted = line.counted.clone();
         let versions = self.retired.iter().chain([running]);
         versions.for_each(|version| counted.add(&version.counted(line)));
+        counted
+    }
+
+    /// What a line has come to so far.
+    fn shown(&self, line: &Line, running: &Version) -> ShownLine {
+        let counted = self.counted(line, running);
         let sum = |sum: Amount, more: &Amount| Amount {
             blocks: sum.blocks + more.blocks,
             bytes: sum.bytes + more.bytes,
@@ -406,6 +420,11 @@ fn update(links: &[Link], new: &Program, old: &Program) -> sys::Result<()> {
 impl Held for Standing {
     fn ended(&self) -> &Ended {
         self.ended.get_or_init(|| self.point.remove(self.number))
+    }
+
+    fn so_far(&self) -> Option<Ended> {
+        let counted = self.point.counted(self.number)?;
+        Some(Ended { counted, ..Ended::default() })
     }
 
     fn number(&self) -> Option<u32> {

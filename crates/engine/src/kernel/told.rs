@@ -46,6 +46,13 @@ pub struct ProgramRan {
     pub measured: Option<(u64, u64)>,
 }
 
+/// What a program has counted so far, of what it does now: blocks by the numbers of nodes and edges.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub(crate) struct SoFar {
+    pub(crate) nodes: Vec<(usize, u64)>,
+    pub(crate) edges: Vec<(usize, u64)>,
+}
+
 /// Why a frame that was handed over did not arrive.
 const LAPPED: &str = "lapped";
 const RING: &str = "ring";
@@ -87,6 +94,31 @@ impl Kernel {
         }
         ran.measured = Some(measured).filter(|(runs, _)| *runs > 0);
         ran
+    }
+
+    /// What it does now has counted so far: blocks of nodes, and blocks on edges, by their numbers.
+    /// None where nobody here can look.
+    pub(crate) fn counts(&self) -> Option<SoFar> {
+        let Era { graph, ids, tree, sources, standing, .. } = &self.era;
+        let counted = standing.so_far()?.counted;
+        let mut counts = SoFar::default();
+        let ran = counted.ran.blocks;
+        counts.nodes.extend(sources.iter().map(|id| (ids.nodes[id.0], ran)));
+        for (number, step) in tree.steps.iter().enumerate() {
+            let entered = of(&counted.entered, number).blocks;
+            for id in &step.nodes {
+                counts.nodes.push((ids.nodes[id.0], entered));
+                let into = graph.edges.iter().zip(&ids.edges).filter(|(edge, _)| edge.to == *id);
+                counts.edges.extend(into.map(|(_, number)| (*number, entered)));
+            }
+        }
+        for (number, hand) in tree.hands.iter().enumerate() {
+            if matches!(hand.which, Which::Classes(_)) {
+                let handed = of(&counted.handed, number).blocks;
+                counts.edges.push((ids.edges[hand.edge], handed));
+            }
+        }
+        Some(counts)
     }
 
     fn eras(&self) -> impl Iterator<Item = &Era> {

@@ -30,6 +30,7 @@ mod tapped;
 mod traced;
 pub(crate) mod walk;
 
+use crate::adapt::Spent;
 use crate::control::Control;
 use crate::failure::PathFailure;
 use crate::kernel::Told;
@@ -79,6 +80,8 @@ pub struct Space {
     batch: usize,
     spare: Option<Room>,
     control: Arc<Control>,
+    /// How long it has slept, in ns.
+    asleep: u64,
     /// How often somebody had asked when we answered last.
     answered: u32,
     /// What somebody outside wants done.
@@ -240,6 +243,7 @@ impl Space {
             batch: batch.clamp(1, LANES),
             spare: None,
             control,
+            asleep: 0,
             answered: 0,
             duty,
             wanted: None,
@@ -392,6 +396,11 @@ impl Space {
     /// Measures the time in each filter from now on, or no more.
     pub(crate) fn measure_time(&mut self, on: bool) {
         self.turn.timed = on;
+    }
+
+    /// What it has had of time. Asked for in its own thread.
+    pub(crate) fn spent(&self) -> Spent {
+        Spent { cpu: sys::clock::thread(), asleep: self.asleep }
     }
 
     /// What was counted here until now.
@@ -684,6 +693,7 @@ impl Space {
             0 => MEMORY_WAIT,
             ns => Duration::from_nanos(ns),
         });
+        let begin = sys::clock::monotonic();
         match (pass.readable, limit) {
             (true, limit) => {
                 let mut descriptors = Vec::new();
@@ -700,6 +710,7 @@ impl Space {
             (false, Some(limit)) => self.bell.sleep_for(ticket, limit),
             (false, None) => self.bell.sleep(ticket),
         }
+        self.asleep += sys::clock::monotonic().saturating_sub(begin);
     }
 
     /// Lets what is held leave, from the sources to the sinks, then ends the sinks and the rings.

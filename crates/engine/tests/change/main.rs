@@ -1,6 +1,7 @@
 //! Changes of running paths: every block that a source gave reaches exactly one of the old graph
 //! and the new one, in order, proved by the numbers in the blocks.
 
+mod adapt;
 mod common;
 mod copies;
 mod mix;

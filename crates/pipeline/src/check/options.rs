@@ -26,6 +26,11 @@ pub const OPTIONS: &[Parameter] = &[
     Parameter::optional("parallel", Type::Text, PARALLEL),
     Parameter::optional("share", Type::OneOf(&["user", "world"]), SHARE),
     Parameter::optional(
+        "adapt",
+        Type::Flag,
+        "move filters between kernel and process while it runs, as measurement says that it pays",
+    ),
+    Parameter::optional(
         "force",
         Type::Flag,
         "take packets even from the interface of the default route or of this connection",

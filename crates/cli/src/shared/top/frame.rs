@@ -139,10 +139,11 @@ fn place(loss: &Loss) -> Line<'static> {
 
 fn footing(look: &Look) -> Line<'static> {
     let dim = Style::new().add_modifier(Modifier::DIM);
-    match look.late.first() {
-        Some(late) => {
+    match (look.late.first(), &look.adapted) {
+        (Some(late), _) => {
             Line::styled(format!("late: {}", plain(late)), Style::new().fg(Color::Yellow))
         }
-        None => Line::styled("q ends, arrows move", dim),
+        (None, Some(adapted)) => Line::styled(format!("by itself: {}", plain(adapted)), dim),
+        (None, None) => Line::styled("q ends, arrows move", dim),
     }
 }

@@ -32,6 +32,8 @@ pub(super) struct Look {
     pub(super) lost: Vec<Loss>,
     /// Spaces that did not answer in time.
     pub(super) late: Vec<String>,
+    /// What it did last by itself.
+    pub(super) adapted: Option<String>,
     /// The programs in the kernel in which parts of it run, beside lines of others.
     pub(super) kernel: Vec<Program>,
 }
@@ -101,6 +103,7 @@ impl Watched {
             rings: self.rings(),
             lost: lost.collect(),
             late: now.late.clone(),
+            adapted: now.adapted.last().cloned(),
             kernel: Vec::new(),
         }
     }

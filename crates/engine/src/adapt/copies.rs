@@ -1,0 +1,232 @@
+//! Whether filters are to share their work with copies, by one look after the other.
+//!
+//! In: what a look saw. Out: to share, to go back, or nothing. Copies come when nobody sleeps who
+//! would have to be faster and the planner says of several looks in a row that they pay. Then the
+//! rate decides: who does not get more through than before goes back, and waits each time eight
+//! times as long before the next try. Copies that one processor could do the work of go, too.
+
+/// How often is looked, and how sure one wants to be.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct Pace {
+    /// How long a look takes, in ns.
+    pub look_ns: u64,
+    /// How many looks in a row must say the same.
+    pub looks: u32,
+    /// How long nothing is changed after a change, in ns, at first.
+    pub rest_ns: u64,
+}
+
+impl Default for Pace {
+    fn default() -> Self {
+        Self { look_ns: 25_000_000, looks: 2, rest_ns: 500_000_000 }
+    }
+}
+
+/// How many times as long as a look the longest sleep between two is.
+const SLEEP_MAX: u64 = 80;
+/// The longest that is waited after a change, in ns.
+pub(super) const REST_MAX: u64 = 3_600_000_000_000;
+/// By how much the wait grows each time that it went to and fro.
+pub(super) const LONGER: u64 = 8;
+/// Who sleeps for more than this part of the time has time to spare.
+const IDLE: f64 = 0.3;
+/// How much more must get through with copies than without.
+const GAINS: f64 = 1.08;
+/// Copies that keep so much of one processor busy, all together, can be one.
+const LITTLE: f64 = 0.5;
+
+/// What a look saw.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(super) struct Sight {
+    /// Whether there are copies.
+    pub(super) shared: bool,
+    /// Whether the planner says that copies would pay.
+    pub(super) worth: bool,
+    /// Blocks of sources a second.
+    pub(super) rate: f64,
+    /// How many processors are busy with it.
+    pub(super) busy: f64,
+    /// For which part of the time the busiest thread slept.
+    pub(super) idle: f64,
+}
+
+/// What is to be done.
+#[derive(Clone, PartialEq, Debug)]
+pub(super) enum Step {
+    Share,
+    Join(String),
+}
+
+impl Step {
+    pub(super) const fn shares(&self) -> bool {
+        matches!(self, Self::Share)
+    }
+}
+
+/// What is remembered between looks.
+#[derive(Debug)]
+pub(super) struct Copies {
+    pace: Pace,
+    /// The looks in a row that say the same, by the rate they saw.
+    votes: Vec<f64>,
+    /// How often in a row there was little to do.
+    little: u32,
+    /// The rate of one copy, when it was left.
+    alone: Option<f64>,
+    /// Until when nothing is changed, and how long the next wait is.
+    rests_until: u64,
+    rest: u64,
+    sleep: u64,
+}
+
+impl Copies {
+    pub(super) const fn new(pace: Pace) -> Self {
+        Self {
+            pace,
+            votes: Vec::new(),
+            little: 0,
+            alone: None,
+            rests_until: 0,
+            rest: pace.rest_ns,
+            sleep: 0,
+        }
+    }
+
+    /// How long until the next look: none while something is about to change, then longer and
+    /// longer.
+    pub(super) fn sleeps(&mut self, soon: bool) -> u64 {
+        let next = (self.sleep * 2).clamp(self.pace.look_ns, self.pace.look_ns * SLEEP_MAX);
+        self.sleep = if soon { 0 } else { next };
+        self.sleep
+    }
+
+    /// Whether something is about to be done, or to be found not to have paid.
+    pub(super) const fn is_near(&self) -> bool {
+        !self.votes.is_empty() || self.alone.is_some()
+    }
+
+    /// It could not be done for a reason that stays.
+    pub(super) fn is_refused(&mut self) {
+        self.rests_until = u64::MAX;
+    }
+
+    /// What is to be done after what was seen at this time, in ns.
+    pub(super) fn next(&mut self, at: u64, sight: &Sight) -> Option<Step> {
+        let step = match sight.shared {
+            false => self.shares(at, sight).then_some(Step::Share),
+            true => self.joins(at, sight).map(Step::Join),
+        };
+        if step.is_some() {
+            self.votes.clear();
+            self.little = 0;
+            self.rests_until = at.saturating_add(self.pace.rest_ns);
+        }
+        step
+    }
+
+    fn shares(&mut self, at: u64, sight: &Sight) -> bool {
+        if !sight.worth || sight.idle > IDLE || at < self.rests_until {
+            self.votes.clear();
+            return false;
+        }
+        self.votes.push(sight.rate);
+        let enough = self.votes.len() >= self.pace.looks as usize;
+        if enough {
+            self.alone = Some(mean(&self.votes));
+        }
+        enough
+    }
+
+    fn joins(&mut self, at: u64, sight: &Sight) -> Option<String> {
+        let little = sight.busy < LITTLE && sight.idle > IDLE;
+        self.little = if little { self.little + 1 } else { 0 };
+        if self.little >= 2 * self.pace.looks && at >= self.rests_until {
+            let percent = sight.busy * 100.0;
+            self.longer(at);
+            return Some(format!("all of it keeps {percent:.0} % of one processor busy"));
+        }
+        let alone = self.alone.filter(|_| sight.idle <= IDLE)?;
+        self.votes.push(sight.rate);
+        if self.votes.len() < self.pace.looks as usize {
+            return None;
+        }
+        let rate = mean(&self.votes);
+        self.votes.clear();
+        if rate >= alone * GAINS {
+            // It has paid: it may do so again.
+            (self.alone, self.rest) = (None, self.pace.rest_ns);
+            return None;
+        }
+        self.longer(at);
+        Some(format!("with copies {rate:.0} blocks a second, without {alone:.0}"))
+    }
+
+    /// It did not pay: the next try comes later.
+    fn longer(&mut self, at: u64) {
+        self.rest = self.rest.saturating_mul(LONGER).min(REST_MAX);
+        self.pace.rest_ns = self.rest;
+        self.rests_until = at.saturating_add(self.rest);
+    }
+}
+
+fn mean(all: &[f64]) -> f64 {
+    all.iter().sum::<f64>() / all.len().max(1) as f64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECOND: u64 = 1_000_000_000;
+
+    fn pace() -> Pace {
+        Pace { look_ns: 1, looks: 2, rest_ns: SECOND }
+    }
+
+    fn alone(rate: f64) -> Sight {
+        Sight { shared: false, worth: true, rate, busy: 1.0, idle: 0.0 }
+    }
+
+    #[test]
+    fn n1_copies_come_when_several_looks_say_so_and_nobody_sleeps() {
+        let mut copies = Copies::new(pace());
+        let sleeps = Sight { idle: 0.5, ..alone(100.0) };
+        assert_eq!(copies.next(0, &alone(100.0)), None, "one look is none");
+        assert_eq!(copies.next(1, &sleeps), None);
+        assert_eq!(copies.next(2, &alone(100.0)), None, "in a row");
+        assert_eq!(copies.next(3, &alone(100.0)), Some(Step::Share));
+        let pays_not = Sight { worth: false, ..alone(100.0) };
+        let mut copies = Copies::new(pace());
+        assert!((0..9).all(|at| copies.next(at, &pays_not).is_none()));
+    }
+
+    #[test]
+    fn n1_copies_that_do_not_pay_go_and_come_later_and_later() {
+        let mut copies = Copies::new(pace());
+        let (mut at, mut shared, mut steps) = (0, false, Vec::new());
+        while at < 1000 * SECOND {
+            let sight = Sight { shared, ..alone(100.0) };
+            if let Some(step) = copies.next(at, &sight) {
+                shared = step.shares();
+                steps.push((at / SECOND, shared));
+            }
+            at += SECOND / 10;
+        }
+        let tries: Vec<u64> = steps.iter().filter(|(_, share)| *share).map(|(at, _)| *at).collect();
+        assert_eq!(tries, [0, 8, 72, 585], "each wait is eight times the one before");
+        assert!(!shared, "{steps:?}");
+    }
+
+    #[test]
+    fn n1_copies_that_pay_stay_until_there_is_little_to_do() {
+        let mut copies = Copies::new(pace());
+        assert_eq!(copies.next(0, &alone(100.0)), None);
+        assert_eq!(copies.next(1, &alone(100.0)), Some(Step::Share));
+        let busy = Sight { shared: true, busy: 1.9, ..alone(180.0) };
+        assert!((2..50).all(|at| copies.next(at, &busy).is_none()));
+        let little = Sight { shared: true, worth: false, rate: 9.0, busy: 0.1, idle: 0.9 };
+        let joins = (2..9).find_map(|at| copies.next(at * SECOND, &little));
+        let why = "all of it keeps 10 % of one processor busy".to_owned();
+        assert_eq!(joins, Some(Step::Join(why)));
+    }
+}

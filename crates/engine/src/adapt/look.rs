@@ -1,0 +1,205 @@
+//! What a path was seen to do for a moment: the difference of two counts.
+
+use crate::kernel::SoFar;
+use crate::ledger::{EdgeKind, Ledger};
+use crate::live::Live;
+use crate::space::Space;
+use filter::Kind;
+use pipeline::explain::{self, Seen, SeenEdge, SeenNode};
+use pipeline::graph::NodeId;
+use pipeline::plan::{Costs, FilterCost, Plan, SpaceKind};
+use std::time::Duration;
+
+/// What a space has had of time.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Spent {
+    /// Processor time of its thread, in ns.
+    pub(crate) cpu: u64,
+    /// How long it has slept, in ns.
+    pub(crate) asleep: u64,
+}
+
+impl Spent {
+    fn since(self, before: Self) -> Self {
+        let cpu = self.cpu.saturating_sub(before.cpu);
+        Self { cpu, asleep: self.asleep.saturating_sub(before.asleep) }
+    }
+}
+
+/// What had been counted at one moment.
+#[derive(Debug)]
+pub(super) struct Mark {
+    at: u64,
+    ledger: Ledger,
+    /// What programs had counted.
+    inside: Vec<SoFar>,
+    spent: Vec<(String, Spent)>,
+    /// Which plan it was: how often the path had been changed.
+    era: u64,
+}
+
+impl Mark {
+    /// Asks all spaces; none if one does not answer.
+    pub(super) fn take(lives: &[Live], limit: Duration) -> Option<Self> {
+        let era = lives.first()?.changes();
+        let (mut ledger, mut spent, mut inside) = (Ledger::default(), Vec::new(), Vec::new());
+        let at = sys::clock::monotonic();
+        for live in lives {
+            let names = live.spaces().into_iter().enumerate();
+            for (number, name) in names {
+                spent.push((
+                    name,
+                    live.order(number, limit, |space: &mut Space| space.spent()).ok()?,
+                ));
+            }
+            ledger.add(live.counters(limit).ledger);
+            inside.extend(live.in_kernel());
+        }
+        Some(Self { at, ledger, inside, spent, era })
+    }
+
+    /// What had been counted of the nodes and edges of a plan, wherever they run.
+    fn seen(&self, plan: &Plan) -> Seen {
+        let mut seen = seen(plan, &self.ledger);
+        for counts in &self.inside {
+            for (place, blocks) in &counts.nodes {
+                seen.nodes.get_mut(*place).into_iter().for_each(|node| node.blocks += blocks);
+            }
+            for (place, blocks) in &counts.edges {
+                seen.edges.get_mut(*place).into_iter().for_each(|edge| edge.put += blocks);
+            }
+        }
+        seen
+    }
+}
+
+/// What was seen between two moments.
+#[derive(Debug)]
+pub(super) struct Look {
+    /// When it was over, in ns.
+    pub(super) at: u64,
+    plan: Plan,
+    seen: Seen,
+    given: u64,
+    spent: Vec<(String, Spent)>,
+}
+
+impl Look {
+    /// None if the path has been changed in between.
+    pub(super) fn between(before: &Mark, after: &Mark, plan: &Plan) -> Option<Self> {
+        let names = |mark: &Mark| mark.spent.iter().map(|(name, _)| name.clone()).collect();
+        let (old, new): (Vec<String>, Vec<String>) = (names(before), names(after));
+        if before.era != after.era || old != new || after.at <= before.at {
+            return None;
+        }
+        let (was, is) = (before.seen(plan), after.seen(plan));
+        let given = |ledger: &Ledger| -> u64 {
+            ledger.sources.iter().map(|(_, seen)| seen.given.blocks).sum()
+        };
+        let spent = before.spent.iter().zip(&after.spent);
+        Some(Self {
+            at: after.at,
+            plan: plan.clone(),
+            seen: Seen { elapsed_ns: after.at - before.at, ..difference(&was, &is) },
+            given: given(&after.ledger).saturating_sub(given(&before.ledger)),
+            spent: spent.map(|((name, was), (_, is))| (name.clone(), is.since(*was))).collect(),
+        })
+    }
+
+    /// How many blocks came, wherever the sources are.
+    pub(super) fn came(&self) -> u64 {
+        let sources = self.plan.graph.ids().filter(|(_, node)| node.kind() == Some(Kind::Source));
+        let seen = sources.filter_map(|(id, _)| self.seen.nodes.get(id.0));
+        seen.map(|node| node.blocks).sum()
+    }
+
+    /// Blocks of sources a second.
+    pub(super) fn rate(&self) -> f64 {
+        self.given as f64 * 1e9 / self.seen.elapsed_ns as f64
+    }
+
+    /// How many processors were busy with it.
+    pub(super) fn busy(&self) -> f64 {
+        let cpu: u64 = self.spent.iter().map(|(_, spent)| spent.cpu).sum();
+        cpu as f64 / self.seen.elapsed_ns as f64
+    }
+
+    /// For which part of the time the thread slept that slept least.
+    pub(super) fn idle(&self) -> f64 {
+        let asleep = self.spent.iter().map(|(_, spent)| spent.asleep).min().unwrap_or(0);
+        asleep as f64 / self.seen.elapsed_ns as f64
+    }
+
+    /// A table of costs with what was seen put in. What a thread did beside its filters is what the
+    /// sources there cost.
+    pub(super) fn costs(&self, known: &Costs) -> Costs {
+        let mut costs = Costs { origin: "seen while it ran".to_owned(), ..known.clone() };
+        explain::learn(&self.plan, &self.seen, &mut costs);
+        let graph = &self.plan.graph;
+        for (id, node) in graph.ids().filter(|(_, node)| node.kind() == Some(Kind::Source)) {
+            let space = self.plan.space_of(id);
+            let blocks = self.seen.nodes.get(id.0).map_or(0, |node| node.blocks);
+            if space.kind != SpaceKind::Thread || node.is_process() || blocks == 0 {
+                continue;
+            }
+            let spent = self.spent.iter().find(|(name, _)| *name == space.name);
+            let here = |other: &NodeId| self.plan.space_of(*other).name == space.name;
+            let filters = graph.ids().map(|(other, _)| other).filter(here);
+            let busy = filters.filter_map(|other| self.seen.nodes.get(other.0));
+            let busy: u64 = busy.map(|node| node.busy_ns).sum();
+            let own = spent.map_or(0, |(_, spent)| spent.cpu).saturating_sub(busy);
+            let filter = explain::plain_text(graph, id);
+            let block = own as f64 / blocks as f64;
+            costs.put(FilterCost { filter, kernel: false, block, byte: 0.0 });
+        }
+        costs
+    }
+}
+
+/// What a ledger says of the nodes and edges of a plan.
+#[must_use]
+pub fn seen(plan: &Plan, ledger: &Ledger) -> Seen {
+    let mut seen = Seen::default();
+    seen.nodes.resize(plan.graph.nodes.len(), SeenNode::default());
+    seen.edges.resize(plan.graph.edges.len(), SeenEdge::default());
+    let inner = |name: &str| name.starts_with("ring ");
+    for filtered in ledger.filters.iter().filter(|filtered| !inner(&filtered.name)) {
+        let Some(node) = seen.nodes.get_mut(filtered.planned) else { continue };
+        node.blocks += filtered.taken.blocks + filtered.made.blocks;
+        node.calls += filtered.calls;
+        node.busy_ns += filtered.busy_ns;
+        let copied = |(what, _): &&(String, u64)| {
+            matches!(what.as_str(), "edited in copies" | "edited as new blocks")
+        };
+        node.copies += filtered.counters.iter().filter(copied).map(|(_, n)| n).sum::<u64>();
+    }
+    for counted in &ledger.edges {
+        let Some(edge) = seen.edges.get_mut(counted.planned) else { continue };
+        // An edge over a ring is in the ledger as its parts; one behind copies leaves their join.
+        if !inner(&counted.from) || counted.from.starts_with("ring join") {
+            edge.put += counted.put.blocks;
+        }
+        if counted.kind == EdgeKind::Ring {
+            edge.events = counted.events.map(|events| events.total());
+        }
+    }
+    seen
+}
+
+fn difference(was: &Seen, is: &Seen) -> Seen {
+    let node = |(was, is): (&SeenNode, &SeenNode)| SeenNode {
+        blocks: is.blocks.saturating_sub(was.blocks),
+        calls: is.calls.saturating_sub(was.calls),
+        busy_ns: is.busy_ns.saturating_sub(was.busy_ns),
+        copies: is.copies.saturating_sub(was.copies),
+    };
+    let edge = |(was, is): (&SeenEdge, &SeenEdge)| SeenEdge {
+        put: is.put.saturating_sub(was.put),
+        events: is.events.zip(was.events).map(|(is, was)| is.saturating_sub(was)),
+    };
+    Seen {
+        nodes: was.nodes.iter().zip(&is.nodes).map(node).collect(),
+        edges: was.edges.iter().zip(&is.edges).map(edge).collect(),
+        ..Seen::default()
+    }
+}
