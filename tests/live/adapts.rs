@@ -13,14 +13,14 @@ use engine::live::Live;
 use engine::run::{Outcome, Until, run};
 use pipeline::plan::{Costs, FilterCost, Machine, SpaceKind, plan};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
-use testkit::net::{Pair, SERVER_DEVICE};
+use std::time::Duration;
+use testkit::net::{Pair, SERVER_DEVICE, until};
 
 /// Longer than any machine takes to do what it is asked.
 const LONG: Duration = Duration::from_secs(60);
-/// What leaving the kernel costs here, and the twin of `dport`: so much that what is measured beside
-/// does not matter. In the kernel a frame costs the twin, and leaving if it is for port 9; outside it
-/// costs leaving.
+/// What leaving the kernel costs here, and the twin of `dport`: so much that what is measured
+/// beside does not matter. In the kernel a frame costs the twin, and leaving if it is for port 9;
+/// outside it costs leaving.
 const LEAVING: f64 = 1e8;
 const TWIN: f64 = 5e7;
 /// Frames of a burst: those for port 9 stand evenly among them.
@@ -51,17 +51,13 @@ struct Adapts<'p> {
 impl Adapts<'_> {
     /// Sends bursts until this holds, each when the one before has arrived.
     fn until(&mut self, one_of: u64, what: &str, holds: impl Fn(&Live) -> bool) {
-        let begin = Instant::now();
-        while !holds(&self.live) {
-            assert!(begin.elapsed() < LONG, "{what}: {:?}", self.live.adapted());
+        until(what, || {
             send_all(self.pair, &burst(self.sent, one_of));
             self.sent += BURST / one_of;
-            while self.taken() < self.sent {
-                assert!(begin.elapsed() < LONG, "{} of {} arrived", self.taken(), self.sent);
-                assert!(!self.live.is_ended(), "it ended");
-                std::thread::yield_now();
-            }
-        }
+            until("a burst has arrived", || self.live.is_ended() || self.taken() >= self.sent);
+            assert!(!self.live.is_ended(), "{what}: it ended: {:?}", self.live.adapted());
+            holds(&self.live)
+        });
     }
 
     fn taken(&self) -> u64 {

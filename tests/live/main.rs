@@ -29,8 +29,8 @@ mod judge;
 #[path = "../common/scratch.rs"]
 mod scratch;
 
-mod bounds;
 mod adapts;
+mod bounds;
 mod change;
 mod client;
 mod device;

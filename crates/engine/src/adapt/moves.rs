@@ -125,7 +125,7 @@ mod tests {
     #[test]
     fn v6_at_the_border_a_path_comes_to_rest() {
         let (mut moves, mut inside, mut made) = (moves(), false, Vec::new());
-        // Whatever it does, the other one is better: as a load that changes with each look would say.
+        // Whatever it does, the other one is better: as a load says that changes with each look.
         for at in (0..4000 * SECOND).step_by(SECOND as usize / 10) {
             let space = if inside { "thread0" } else { "kernel" };
             if moves.next(at, Some(&offer(100.0, 50.0, space))).is_some() {

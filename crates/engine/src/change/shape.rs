@@ -1,8 +1,9 @@
-//! The request that a path has, run in another way: filters in other spaces, copies that come or go.
+//! The request that a path has, run in another way: filters in other spaces, copies that come or
+//! go.
 //!
-//! In: a path that runs, where its nodes are to be, and whether filters are to share their work. Out:
-//! what the ledger says of the switch, as for an edit. The text stays what it was: nobody asked for
-//! anything else, and where something runs is not part of what it means.
+//! In: a path that runs, where its nodes are to be, and whether filters are to share their work.
+//! Out: what the ledger says of the switch, as for an edit. The text stays what it was: nobody
+//! asked for anything else, and where something runs is not part of what it means.
 
 use super::identity::{Matched, home};
 use super::{Changed, Switched, Unchanged, own_sessions};

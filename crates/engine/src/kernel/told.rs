@@ -46,7 +46,8 @@ pub struct ProgramRan {
     pub measured: Option<(u64, u64)>,
 }
 
-/// What a program has counted so far, of what it does now: blocks by the numbers of nodes and edges.
+/// What a program has counted so far, of what it does now: blocks by the numbers of nodes and
+/// edges.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub(crate) struct SoFar {
     pub(crate) nodes: Vec<(usize, u64)>,

@@ -5,6 +5,7 @@
 //! - [`walk`]: one batch through the local graph;
 //! - [`section`]: Boolean sections by sequence;
 //! - [`join`]: branches back into input order;
+//! - `sleep`: until something may have come;
 //! - [`copies`]: copies of filters that share the work with others;
 //! - [`pause`]: the walk at rest;
 //! - [`graft`]: another graph in a space that goes on;
@@ -25,12 +26,12 @@ pub mod node;
 pub(crate) mod pause;
 pub mod section;
 pub mod select;
+mod sleep;
 mod taped;
 mod tapped;
 mod traced;
 pub(crate) mod walk;
 
-use crate::adapt::Spent;
 use crate::control::Control;
 use crate::failure::PathFailure;
 use crate::kernel::Told;
@@ -40,16 +41,15 @@ use crate::report::{Counted, Retired};
 use crate::ring::Import;
 use crate::why::Why;
 use buffer::pool::Pool;
-use buffer::signal::{Bell, Ticket};
+use buffer::signal::Bell;
 use edit::Stage;
 use endpoint::{Given, Intake};
 use filter::{Batch, LANES, Room, Time};
 use memory::{Frames, Memory};
 use node::{Node, NodeId, Part};
-use std::os::fd::AsFd;
+use sleep::earlier;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
-use std::time::Duration;
 use taped::Taped;
 use walk::{Shape, Turn, Walk};
 
@@ -60,9 +60,6 @@ pub use clock::Clock;
 pub const BATCH: usize = LANES;
 /// The intake of sources that bring no memory along.
 pub(crate) const GENERAL: usize = 0;
-/// How long a space sleeps at most when its source waits for memory.
-const MEMORY_WAIT: Duration = Duration::from_millis(1);
-
 /// A thread's part of a path.
 #[derive(Debug)]
 pub struct Space {
@@ -398,11 +395,6 @@ impl Space {
         self.turn.timed = on;
     }
 
-    /// What it has had of time. Asked for in its own thread.
-    pub(crate) fn spent(&self) -> Spent {
-        Spent { cpu: sys::clock::thread(), asleep: self.asleep }
-    }
-
     /// What was counted here until now.
     pub(crate) fn counted(&self) -> Counted {
         let failed = self.turn.failure.is_some();
@@ -680,39 +672,6 @@ impl Space {
         sys::clock::monotonic().wrapping_add(self.epoch)
     }
 
-    /// Sleeps until an input may have something, or a filter wants to be called.
-    fn sleep(&mut self, pass: Pass, ticket: Ticket) {
-        let wake = self.nodes.iter().filter_map(|node| node.wake).min();
-        let until = match self.clock {
-            Clock::Live => earlier(pass.until, wake),
-            Clock::Blocks(_) => pass.until,
-        };
-        let limit = until.map(|until| match until.saturating_sub(self.live()) {
-            // What is due and does not move waits for memory, which another space gives back: it
-            // rings, and if it does not, we look again.
-            0 => MEMORY_WAIT,
-            ns => Duration::from_nanos(ns),
-        });
-        let begin = sys::clock::monotonic();
-        match (pass.readable, limit) {
-            (true, limit) => {
-                let mut descriptors = Vec::new();
-                // Once the path is stopped its descriptor stays readable.
-                if !self.control.is_stopped() {
-                    descriptors.push(self.control.as_fd());
-                }
-                descriptors.extend(self.nodes.iter().filter_map(|node| match &node.part {
-                    Part::Source(part) => part.source.descriptor(),
-                    _ => None,
-                }));
-                self.bell.sleep_among(ticket, &descriptors, limit);
-            }
-            (false, Some(limit)) => self.bell.sleep_for(ticket, limit),
-            (false, None) => self.bell.sleep(ticket),
-        }
-        self.asleep += sys::clock::monotonic().saturating_sub(begin);
-    }
-
     /// Lets what is held leave, from the sources to the sinks, then ends the sinks and the rings.
     fn finish(&mut self, now: Time) {
         let failed = self.turn.failure.is_some();
@@ -788,13 +747,6 @@ impl Space {
             Input::Source { .. } => Vec::new(),
         });
         rings.collect()
-    }
-}
-
-fn earlier(a: Option<Time>, b: Option<Time>) -> Option<Time> {
-    match (a, b) {
-        (Some(a), Some(b)) => Some(a.min(b)),
-        (a, b) => a.or(b),
     }
 }
 

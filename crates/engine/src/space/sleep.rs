@@ -1,0 +1,59 @@
+//! A space with nothing to do: on what it sleeps, and how long it has.
+
+use super::node::Part;
+use super::{Clock, Pass, Space};
+use crate::adapt::Spent;
+use buffer::signal::Ticket;
+use filter::Time;
+use std::os::fd::AsFd;
+use std::time::Duration;
+
+/// How long a space sleeps at most when its source waits for memory.
+const MEMORY_WAIT: Duration = Duration::from_millis(1);
+
+impl Space {
+    /// What it has had of time. Asked for in its own thread.
+    pub(crate) fn spent(&self) -> Spent {
+        Spent { cpu: sys::clock::thread(), asleep: self.asleep }
+    }
+
+    /// Sleeps until an input may have something, or a filter wants to be called.
+    pub(super) fn sleep(&mut self, pass: Pass, ticket: Ticket) {
+        let wake = self.nodes.iter().filter_map(|node| node.wake).min();
+        let until = match self.clock {
+            Clock::Live => earlier(pass.until, wake),
+            Clock::Blocks(_) => pass.until,
+        };
+        let limit = until.map(|until| match until.saturating_sub(self.live()) {
+            // What is due and does not move waits for memory, which another space gives back: it
+            // rings, and if it does not, we look again.
+            0 => MEMORY_WAIT,
+            ns => Duration::from_nanos(ns),
+        });
+        let begin = sys::clock::monotonic();
+        match (pass.readable, limit) {
+            (true, limit) => {
+                let mut descriptors = Vec::new();
+                // Once the path is stopped its descriptor stays readable.
+                if !self.control.is_stopped() {
+                    descriptors.push(self.control.as_fd());
+                }
+                descriptors.extend(self.nodes.iter().filter_map(|node| match &node.part {
+                    Part::Source(part) => part.source.descriptor(),
+                    _ => None,
+                }));
+                self.bell.sleep_among(ticket, &descriptors, limit);
+            }
+            (false, Some(limit)) => self.bell.sleep_for(ticket, limit),
+            (false, None) => self.bell.sleep(ticket),
+        }
+        self.asleep += sys::clock::monotonic().saturating_sub(begin);
+    }
+}
+
+pub(super) fn earlier(a: Option<Time>, b: Option<Time>) -> Option<Time> {
+    match (a, b) {
+        (Some(a), Some(b)) => Some(a.min(b)),
+        (a, b) => a.or(b),
+    }
+}
