@@ -81,6 +81,7 @@ pub(super) struct Look {
     plan: Plan,
     seen: Seen,
     given: u64,
+    blind: bool,
     spent: Vec<(String, Spent)>,
 }
 
@@ -101,9 +102,15 @@ impl Look {
             at: after.at,
             plan: plan.clone(),
             seen: Seen { elapsed_ns: after.at - before.at, ..difference(&was, &is) },
+            blind: after.inside.is_empty() && !plan.programs.is_empty(),
             given: given(&after.ledger).saturating_sub(given(&before.ledger)),
             spent: spent.map(|((name, was), (_, is))| (name.clone(), is.since(*was))).collect(),
         })
+    }
+
+    /// Whether programs run for the path of which nobody here can say what they count.
+    pub(super) const fn is_blind(&self) -> bool {
+        self.blind
     }
 
     /// How many blocks came, wherever the sources are.

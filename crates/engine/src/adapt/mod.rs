@@ -114,6 +114,8 @@ struct Watch {
     look_ns: u64,
     copies: Copies,
     moves: Moves,
+    /// Whether it has been told that nobody says what its programs count.
+    blind: bool,
 }
 
 /// A look in which fewer blocks came says little.
@@ -125,7 +127,7 @@ impl Watch {
     fn new(lives: Vec<Live>, adapt: Arc<Adapt>) -> Self {
         let (copies, moves) = (Copies::new(adapt.pace), Moves::new(adapt.pace));
         let (known, look_ns) = (adapt.machine.costs.clone(), adapt.pace.look_ns);
-        Self { lives, adapt, known, look_ns, copies, moves }
+        Self { lives, adapt, known, look_ns, copies, moves, blind: false }
     }
 
     fn run(mut self, ending: &Ending) {
@@ -161,6 +163,10 @@ impl Watch {
         let most = self.adapt.pace.look_ns.saturating_mul(LOOK_TIMES_MAX);
         let little = look.came() < BLOCKS_MIN;
         self.look_ns = if little { self.look_ns.saturating_mul(2).min(most) } else { self.look_ns };
+        if look.is_blind() && !std::mem::replace(&mut self.blind, true) && self.adapt.moves {
+            let why = "no filter moves: whoever holds the program does not say what it counts";
+            self.lives.iter().take(1).for_each(|live| live.adapts(why.to_owned()));
+        }
         let plan = self.lives.first().and_then(Live::plan);
         let Some(plan) = plan.filter(|_| look.came() > 0) else { return false };
         if plan.copied.iter().any(|copied| copied.sharing.is_some()) {
