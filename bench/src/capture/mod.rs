@@ -35,7 +35,8 @@ const BEFORE: usize = 2_000;
 /// Bytes of every ring.
 const RING: u32 = 4 << 20;
 /// When the bell rings: after 32 frames, at most once in a millisecond, or for a quarter of a ring.
-const BELL: Bell = Bell { blocks: 32, apart_ns: 1_000_000, wait_ns: NEVER, bytes: RING / 4 };
+const BELL: Bell =
+    Bell { blocks: 32, apart_ns: 1_000_000, wait_ns: NEVER, bytes: RING / 4, most: NEVER };
 
 const OURS: &str = "streamline";
 const NOBODY: &str = "nobody";

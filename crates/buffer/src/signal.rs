@@ -36,6 +36,8 @@ use sys::eventfd::EventFd;
 #[derive(Debug)]
 pub struct Bell {
     word: AtomicU32,
+    /// 1 while nobody who sleeps here waits for room.
+    heedless: AtomicU32,
     /// What is rung beside the word, for who sleeps on descriptors too.
     #[cfg(not(loom))]
     alarm: Option<EventFd>,
@@ -62,6 +64,7 @@ impl Bell {
     pub fn new() -> Self {
         Self {
             word: AtomicU32::new(0),
+            heedless: AtomicU32::new(0),
             #[cfg(not(loom))]
             alarm: None,
             #[cfg(loom)]
@@ -143,6 +146,22 @@ impl Bell {
         true
     }
 
+    /// As [`Bell::ring`], by who has given back room or memory: whoever sleeps here and has said
+    /// that it waits for something else ([`Bell::heed_room`]) sleeps on.
+    pub fn ring_for_room(&self) -> bool {
+        // SYNC POINT: room given back. Whoever waits for room heeds it, listens, which makes a
+        // fence, and looks for room: either it sees what was given back before this fence, or we
+        // see that it heeds.
+        fence(Ordering::SeqCst);
+        self.heedless.load(Ordering::Relaxed) == 0 && self.ring()
+    }
+
+    /// Whether who sleeps here from now on wants to know of room: it does unless it has said
+    /// otherwise, and must say that it does again before it waits for some.
+    pub fn heed_room(&self, heeds: bool) {
+        self.heedless.store(u32::from(!heeds), Ordering::Relaxed);
+    }
+
     /// Waits until `ready`: looks `spins` times, then sleeps. Spinning for as long as a wake costs
     /// (2 to 25 µs) pays between two processors and never on one: pass [`spins`].
     pub fn wait_until(&self, spins: u32, mut ready: impl FnMut() -> bool) {
@@ -205,6 +224,21 @@ pub const fn spins(processors: usize) -> u32 {
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
+
+    #[test]
+    fn who_waits_for_something_else_sleeps_on_when_room_is_given_back() {
+        let bell = Bell::new();
+        let rung = |heeds| {
+            let _ticket = bell.listen();
+            bell.heed_room(heeds);
+            bell.ring_for_room()
+        };
+        assert!(rung(true));
+        assert!(!rung(false) && bell.is_awaited());
+        assert!(bell.ring() && !bell.is_awaited(), "for anything else");
+        assert!(!bell.ring_for_room());
+        assert!(rung(true), "heeded again");
+    }
 
     #[test]
     #[cfg_attr(miri, ignore = "no poll(2)")]

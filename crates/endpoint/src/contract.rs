@@ -27,6 +27,12 @@ pub trait Source: Send {
         None
     }
 
+    /// Whether it goes on sooner, while it waits for what its descriptor tells, when others give
+    /// memory back. If not, who lets go of blocks does not wake it for that.
+    fn heeds_memory(&self) -> bool {
+        true
+    }
+
     /// Memory of its own, which another party fills: the space makes a pool of it, and
     /// [`Intake::pool`] is that pool whenever this source is asked. Is called once.
     fn lends(&mut self) -> Option<Arc<dyn Lender>> {

@@ -196,6 +196,7 @@ impl Export {
             }
             let told = self.told.iter();
             told.clone().for_each(|told| told.is_held_up(Some(self.planned)));
+            self.bell.heed_room(true);
             self.bell.wait_until(self.spins, || {
                 writer.is_abandoned() || writer.room(1).is_ok_and(|room| room > 0)
             });

@@ -165,6 +165,9 @@ pub(crate) fn packet<'s>(
         t.set_at(data, behind);
     });
     let (protocol, length, at) = (s.get(number), s.get(length), s.get_at(data));
+    // Most packets are IPv4 without options.
+    let usual = (ethernet::LENGTH + ipv4::LENGTH_MIN) as u16;
+    let at = if on.linked { s.usually(at, usual) } else { at };
     (l3, Transport { at, protocol, length })
 }
 
@@ -301,7 +304,8 @@ pub(crate) fn network_or<'s>(
     });
     let (kind, l3) = (s.get(kind), s.get_at(l3));
     only_plain(s, kind, unsure);
-    (kind, l3)
+    // Most frames have no tag inside, and a header beside nothing else.
+    (kind, if on.linked { s.usually(l3, ethernet::LENGTH as u16) } else { l3 })
 }
 
 /// Protocol, length of the data, and where they begin.

@@ -22,8 +22,13 @@ use testkit::net::{CLIENT_DEVICE, Cable, Pair, SERVER, SERVER_DEVICE, until};
 use testkit::{Frame, Random, need};
 
 const MILLISECOND: u32 = 1_000_000;
-const BELL: Bell =
-    Bell { blocks: 32, apart_ns: MILLISECOND, wait_ns: 10 * MILLISECOND, bytes: 1 << 20 };
+const BELL: Bell = Bell {
+    blocks: 32,
+    apart_ns: MILLISECOND,
+    wait_ns: 10 * MILLISECOND,
+    bytes: 1 << 20,
+    most: 1 << 10,
+};
 
 /// A tap at the receiving end of a cable.
 struct Tap {

@@ -8,8 +8,13 @@ use std::os::fd::{AsFd as _, AsRawFd as _};
 use sys::bpf::{Kind, Program, RingBuffer, Rings};
 
 /// A bell that never rings.
-pub(crate) const SILENT: Bell =
-    Bell { blocks: i32::MAX as u32, apart_ns: 0, wait_ns: i32::MAX as u32, bytes: i32::MAX as u32 };
+pub(crate) const SILENT: Bell = Bell {
+    blocks: i32::MAX as u32,
+    apart_ns: 0,
+    wait_ns: i32::MAX as u32,
+    bytes: i32::MAX as u32,
+    most: i32::MAX as u32,
+};
 
 /// Loads the writer.
 pub(crate) fn load(rings: &Rings, ring: &RingBuffer, bell: Bell) -> Program {

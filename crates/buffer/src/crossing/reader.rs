@@ -36,7 +36,7 @@ impl Reader {
     }
 
     /// Takes the first `count` of the entries that are there: their bytes may be reused from now
-    /// on. Wakes the writer if it sleeps and half of the ring is free.
+    /// on. Wakes the writer if it sleeps, half of the ring is free, and it heeds room.
     pub fn release(&mut self, count: usize) -> Result<(), Fault> {
         let count = self.ring.waiting()?.min(count);
         let first = self.ring.side.next;
@@ -53,7 +53,7 @@ impl Reader {
         side.taken.bytes += bytes;
         side.release();
         if side.resident() <= side.store.capacity / 2 {
-            self.shared.writer_bell.ring();
+            self.shared.writer_bell.ring_for_room();
         }
         Ok(())
     }

@@ -77,6 +77,28 @@ fn blocks_cross_in_place_and_their_segments_wait_for_the_slowest() {
     assert_eq!(writer.count().resident(&readers[1].count()), Some(0));
 }
 
+/// A writer that waits for what comes from elsewhere is not woken by who takes what it has put.
+#[test]
+fn a_writer_is_woken_when_there_is_room_if_it_heeds_that() {
+    let pool = pool(1);
+    let bell = bells(2);
+    let (mut writer, mut readers) =
+        crossing(&config(64, Policy::Block), bell[0].clone(), &bell[1..]).unwrap();
+    for heeds in [true, false, true] {
+        let entry = block(&pool, 1, 100).unwrap();
+        assert_eq!(writer.push(&[entry], &[&pool]).unwrap().put, 1);
+        bell[0].heed_room(heeds);
+        let _ticket = bell[0].listen();
+        assert_eq!(readers[0].peek(1).unwrap().len(), 1);
+        readers[0].release(1).unwrap();
+        assert_eq!(bell[0].is_awaited(), !heeds);
+    }
+    bell[0].heed_room(false);
+    let _ticket = bell[0].listen();
+    drop(readers);
+    assert!(!bell[0].is_awaited() && writer.is_abandoned(), "that nobody reads is told to all");
+}
+
 /// Puts entries as columns.
 fn put_columns(writer: &mut Writer, entries: &[Entry], origin: &Pool) -> Result<bool, Fault> {
     let pointers: Vec<_> = entries.iter().map(|entry| entry.pointer).collect();

@@ -88,7 +88,8 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
     pub fn place_at(&mut self, spot: Spot<'s>) -> At<'s> {
         let unsure = self.builder().unsure();
         let epoch = self.builder().epoch;
-        let frame = At { base: Base::Frame, off: 0, reach: 0, epoch, brand: Brand::default() };
+        let frame =
+            At { base: Base::Frame, off: 0, reach: 0, epoch, usual: None, brand: Brand::default() };
         match spot.base {
             Value::Const(_) => At { off: spot.off, reach: spot.off.into(), ..frame },
             Value::Num(num) => {

@@ -53,6 +53,8 @@ pub struct At<'s> {
     pub(super) reach: u32,
     /// After how many changes of the frame it was computed.
     pub(super) epoch: u16,
+    /// Where its base lies in most frames, in bytes from the first one: a guess.
+    pub(super) usual: Option<u16>,
     pub(super) brand: Brand<'s>,
 }
 

@@ -11,6 +11,7 @@ use super::handle::{At, AtVar, Base, Brand, Bytes, Depth, Num, Value};
 use crate::asm::Label;
 use crate::insn::{Alu, Cond, Helper, Insn, R0, R1, R2, R3, R4, R6, R7, R8, R10, Reg, Size};
 use crate::program::Place;
+use std::ops::RangeInclusive;
 
 const STACK_BYTES: Depth = 512;
 /// The verifier follows packet offsets up to this.
@@ -79,15 +80,26 @@ impl Builder {
     /// nobody without CAP_PERFMON may do that where a value was kept ("attempt to corrupt spilled
     /// pointer"), so slots that were in use are first written whole.
     pub(super) fn row(&mut self, length: u16) -> Depth {
+        let (slot, worn) = self.row_of(length);
+        self.clear(worn);
+        slot
+    }
+
+    /// Slots in a row for so many bytes, and those of them that were in use.
+    fn row_of(&mut self, length: u16) -> (Depth, RangeInclusive<Depth>) {
         let count = Depth::try_from(length.div_ceil(8)).unwrap_or(Depth::MAX).max(1);
         let (first, used) = (self.top + 8, self.used);
         let slot = self.slots(count);
+        (slot, first..=slot.min(used))
+    }
+
+    /// Writes slots whole that were in use.
+    fn clear(&mut self, worn: RangeInclusive<Depth>) {
         if self.target.hardened {
-            for slot in (first..=slot.min(used)).step_by(8) {
+            for slot in worn.step_by(8) {
                 self.asm.push(Insn::store(Size::DW, R10, -slot, 0));
             }
         }
-        slot
     }
 
     fn holder(&self, slot: Depth) -> Option<Reg> {
@@ -169,16 +181,45 @@ impl Builder {
 
     /// Copies the bytes to the stack.
     fn copy<'s>(&mut self, at: At<'s>, length: u16, miss: Label) -> Bytes<'s> {
-        let slot = self.row(length);
+        let (slot, worn) = self.row_of(length);
         let xdp = self.target.place == Place::Xdp;
+        let (slow, done) = (self.asm.label(), self.asm.label());
         self.fetch_at(at, R2);
+        self.copy_usual(at, (slot, length), (slow, done));
+        self.bind(slow);
+        self.clear(worn);
         self.asm.push(Insn::mov(R1, R6));
         self.asm.push(Insn::mov(R3, R10));
         self.asm.push(Insn::alu(Alu::Add, R3, i32::from(-slot)));
         self.asm.push(Insn::mov(R4, i32::from(length.max(1))));
         self.call(if xdp { Helper::XdpLoadBytes } else { Helper::SkbLoadBytes });
         self.asm.jump_if(Cond::Ne, R0, 0, miss);
+        self.bind(done);
         Bytes::Copy(slot, self.epoch)
+    }
+
+    /// Where r2 is what it is in most frames, loads the bytes from there, which is a constant: a
+    /// call costs 20 ns where the kernel mends returns. Eight at a time, so that the verifier finds
+    /// on the stack what the call leaves there too, and does not go both ways to the end.
+    fn copy_usual(&mut self, at: At<'_>, (slot, length): (Depth, u16), to: (Label, Label)) {
+        let (slow, done) = to;
+        let direct = self.target.hardened && self.target.place == Place::Tc;
+        let begin = at.usual.and_then(|usual| usual.checked_add(at.off)).filter(|_| direct);
+        let end = begin.and_then(|begin| begin.checked_add(length.next_multiple_of(8)));
+        let (Some(begin), Some(_)) = (begin, end.filter(|end| *end <= i16::MAX.cast_unsigned()))
+        else {
+            return;
+        };
+        let (begin, whole) = (begin.cast_signed(), length.next_multiple_of(8).cast_signed());
+        self.asm.jump_if(Cond::Ne, R2, i32::from(begin), slow);
+        self.asm.push(Insn::mov(R1, R7));
+        self.asm.push(Insn::alu(Alu::Add, R1, i32::from(begin + whole)));
+        self.asm.jump_if(Cond::Gt, R1, R8, slow);
+        for at in (0..whole).step_by(8) {
+            self.asm.push(Insn::load(Size::DW, R0, R7, begin + at));
+            self.asm.push(Insn::store(Size::DW, R10, at - slot, R0));
+        }
+        self.asm.jump(done);
     }
 
     /// Loads a number in network byte order from proven bytes.
@@ -215,7 +256,8 @@ impl Builder {
         if reach > REACH_MAX {
             self.refuse(too_far());
         }
-        At { base: Base::Slot(slot), off: 0, reach, epoch: self.epoch, brand: at.brand }
+        let usual = None;
+        At { base: Base::Slot(slot), off: 0, reach, epoch: self.epoch, usual, brand: at.brand }
     }
 
     pub(super) fn at_var<'s>(&mut self, at: At<'s>) -> AtVar<'s> {
@@ -241,6 +283,6 @@ impl Builder {
         let slot = self.keep(R1).slot;
         let (reach, epoch) =
             self.at_reach.get(var.reach).copied().unwrap_or((REACH_MAX, self.epoch));
-        At { base: Base::Slot(slot), off: 0, reach, epoch, brand: var.brand }
+        At { base: Base::Slot(slot), off: 0, reach, epoch, usual: None, brand: var.brand }
     }
 }

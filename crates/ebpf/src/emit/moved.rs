@@ -12,7 +12,14 @@ pub(super) fn map_slots(answer: Answer<'_>, mut f: impl FnMut(Depth) -> Depth) -
             Base::Frame => Base::Frame,
             Base::Slot(slot) => Base::Slot(f(slot)),
         };
-        At { base, off: at.off, reach: at.reach, epoch: at.epoch, brand: Brand::default() }
+        At {
+            base,
+            off: at.off,
+            reach: at.reach,
+            epoch: at.epoch,
+            usual: at.usual,
+            brand: Brand::default(),
+        }
     };
     let Layers { frame, at: view, class, length, next, l3, l4, tags, linked } = answer.layers;
     let (frame, view, l3) = (at(frame), at(view), l3.map(&mut at));

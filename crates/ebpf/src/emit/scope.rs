@@ -68,7 +68,14 @@ pub enum Meta {
 
 impl Layers<'_> {
     pub(super) fn untouched(place: Place) -> Self {
-        let frame = At { base: Base::Frame, off: 0, reach: 0, epoch: 0, brand: Brand::default() };
+        let frame = At {
+            base: Base::Frame,
+            off: 0,
+            reach: 0,
+            epoch: 0,
+            usual: None,
+            brand: Brand::default(),
+        };
         let class = Value::Const(1);
         let (length, next, l4) = (None, None, None);
         let linked = place.has_link();
@@ -129,6 +136,13 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
             self.builder.refuse(too_far());
         }
         At { off: at.off.saturating_add(n), reach: at.reach + u32::from(n), ..at }
+    }
+
+    /// The same place, with where it lies in most frames, in bytes from the first one. Where that is
+    /// cheaper, what is there is read from there; what lies elsewhere is found all the same.
+    #[must_use]
+    pub fn usually(&self, at: At<'s>, usual: u16) -> At<'s> {
+        At { usual: usual.checked_sub(at.off), ..at }
     }
 
     /// The place `by` bytes further; goes on only if `by` is at most `max`.

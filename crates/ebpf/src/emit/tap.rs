@@ -126,7 +126,8 @@ pub struct Tap {
 }
 
 /// When the bell rings: once so many blocks are there and so much time has passed since it rang
-/// last; or after a longer time with the next block; or when so many bytes were written since.
+/// last; or after a longer time with the next block; or when so many bytes or blocks were written
+/// since that the ring would be full soon.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Bell {
     /// Blocks (T_b).
@@ -138,6 +139,8 @@ pub struct Bell {
     pub wait_ns: u32,
     /// Bytes.
     pub bytes: u32,
+    /// Blocks, however little time has passed.
+    pub most: u32,
 }
 
 /// The memory of a program that several lines share.

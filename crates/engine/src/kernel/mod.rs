@@ -471,6 +471,7 @@ fn bell(ring: &KernelRing, shape: Shape) -> Bell {
         apart_ns: ns(ring.apart_ns),
         wait_ns: ns(ring.signal_ns),
         bytes: shape.bytes / 4,
+        most: shape.pointers / 4,
     }
 }
 

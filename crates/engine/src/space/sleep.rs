@@ -1,7 +1,7 @@
 //! A space with nothing to do: on what it sleeps, and how long it has.
 
 use super::node::Part;
-use super::{Clock, Pass, Space};
+use super::{Clock, Input, Pass, Space};
 use crate::adapt::Spent;
 use buffer::signal::Ticket;
 use filter::Time;
@@ -31,6 +31,9 @@ impl Space {
             ns => Duration::from_nanos(ns),
         });
         let begin = sys::clock::monotonic();
+        // It stays so until something waits for room: who lets go of a batch while this space is
+        // awake need not ring either.
+        self.bell.heed_room(!pass.readable || self.heeds_memory());
         match (pass.readable, limit) {
             (true, limit) => {
                 let mut descriptors = Vec::new();
@@ -48,6 +51,19 @@ impl Space {
             (false, None) => self.bell.sleep(ticket),
         }
         self.asleep += sys::clock::monotonic().saturating_sub(begin);
+    }
+
+    /// Whether the space has more to do when another one gives back memory, all inputs having
+    /// nothing. Each time that wakes it, a block may have come in between, which wakes the other
+    /// one: so two threads that have little to do would never sleep.
+    fn heeds_memory(&self) -> bool {
+        self.inputs.iter().any(|input| match input {
+            Input::Source { node, .. } => match &self.nodes[*node].part {
+                Part::Source(part) => !part.ended && part.source.heeds_memory(),
+                _ => true,
+            },
+            _ => true,
+        })
     }
 }
 

@@ -11,6 +11,10 @@ use filter::{Form, Forms};
 const SIGNAL_BLOCKS: usize = 32;
 /// How long a block may wait for its signal where the request says nothing, in ns. [Th §5.2.2]
 const SIGNAL_NS: u64 = 1_000_000;
+/// The same out of the kernel: as long as frames wait in the ring of a packet socket. Whoever wakes
+/// a process pays 30 us for that on a virtual machine, and the process 10, so at 1 ms a line that is
+/// given few frames would cost more than all that a program does for it.
+const KERNEL_NS: u64 = 10_000_000;
 /// Bytes of a block, as far as a plan knows: of a frame and what lies in it, and of anything else.
 const FRAME_BYTES: usize = 2048;
 const OTHER_BYTES: usize = 16 << 10;
@@ -40,10 +44,10 @@ pub(super) fn edges(
     // All that leaves the kernel is told by one bell.
     let told = |edge: &&Edge| crosses(edge) && !(of_kernel(edge) && to_reader(edge));
     let bells = usize::from(graph.edges.iter().any(|edge| crosses(edge) && of_kernel(edge)));
-    let crossings = (graph.edges.iter().filter(told).count() + bells).max(1);
+    let rings = graph.edges.iter().filter(told).count();
     let entries = ENTRIES.min((machine.l2 / 4 / WITH_MARKS).next_power_of_two()).max(64);
     let framed = |form: &Form| Forms::FRAMED.has(*form) || *form == Form::Message;
-    let signals = Signals::new(graph, crossings, entries, machine);
+    let signals = Signals::new(graph, (rings, bells), entries, machine);
     let ring = |to: NodeId| {
         let marks = graph.node(to).comes.iter().any(framed);
         let frames = graph.node(to).comes.iter().all(|form| Forms::FRAMED.has(*form));
@@ -75,7 +79,7 @@ const COPY_ENTRIES: usize = 1024;
 /// A ring to or from a copy that shares work with others.
 pub(super) fn between(graph: &Graph, machine: &Machine) -> RingPlan {
     // One on each side of the copies.
-    let signals = Signals::new(graph, 2, COPY_ENTRIES, machine);
+    let signals = Signals::new(graph, (2, 0), COPY_ENTRIES, machine);
     let (signal_blocks, blocks_because) = signals.blocks(true);
     RingPlan {
         entries: COPY_ENTRIES,
@@ -89,18 +93,24 @@ pub(super) fn between(graph: &Graph, machine: &Machine) -> RingPlan {
 /// The ring of an edge that leaves the kernel: pointers, one ring for each processor.
 fn out_of_kernel(signals: &Signals) -> RingPlan {
     let (signal_blocks, blocks_because) = signals.blocks(true);
+    let (signal_ns, ns_because) = match signals.is_bound {
+        true => (signals.ns, signals.ns_because.as_str()),
+        false => (KERNEL_NS, "T_t by default out of the kernel"),
+    };
     RingPlan {
         entries: KERNEL_ENTRIES,
         stride: POINTER,
         signal_blocks,
-        signal_ns: signals.ns,
-        because: format!("{blocks_because}, {}", signals.ns_because),
+        signal_ns,
+        because: format!("{blocks_because}, {ns_because}"),
     }
 }
 
 /// When events are sent, and why then. [Th §5.2.2]
 struct Signals {
     asked: Option<u64>,
+    /// Whether the request says how long.
+    is_bound: bool,
     ns: u64,
     ns_because: String,
     entries: usize,
@@ -110,9 +120,16 @@ struct Signals {
 }
 
 impl Signals {
-    fn new(graph: &Graph, crossings: usize, entries: usize, machine: &Machine) -> Self {
+    /// For so many rings, and the bells of programs.
+    fn new(
+        graph: &Graph,
+        (rings, bells): (usize, usize),
+        entries: usize,
+        machine: &Machine,
+    ) -> Self {
         let latency = graph.options.number("latency");
         // The bound holds for the whole way, so every crossing gets its share.
+        let crossings = if latency.is_some() { rings + bells } else { rings }.max(1);
         let ns = latency.unwrap_or(SIGNAL_NS) / crossings as u64;
         let ns_because = match (latency, crossings) {
             (None, 1) => "T_t by default".to_owned(),
@@ -121,7 +138,8 @@ impl Signals {
             (Some(_), _) => format!("T_t: `--latency` over {crossings} rings"),
         };
         let asked = graph.options.number("batch");
-        Self { asked, ns, ns_because, entries, cache: machine.l2 / 2 }
+        let is_bound = latency.is_some();
+        Self { asked, is_bound, ns, ns_because, entries, cache: machine.l2 / 2 }
     }
 
     /// T_b: what was asked for, at most half of the ring, at most what stays in the data cache; a
@@ -152,8 +170,8 @@ mod tests {
         cache: usize,
         frames: bool,
     ) -> (usize, &'static str) {
-        let (ns, ns_because) = (1, String::new());
-        Signals { asked, ns, ns_because, entries, cache }.blocks(frames)
+        let (is_bound, ns, ns_because) = (false, 1, String::new());
+        Signals { asked, is_bound, ns, ns_because, entries, cache }.blocks(frames)
     }
 
     #[test]

@@ -279,6 +279,7 @@ impl Builder {
         asm.push(Insn::alu(Alu::Sub, R1, R3));
         asm.jump_if(Cond::Ge, R1, bell.wait_ns.cast_signed(), now);
         asm.jump_if(Cond::Lt, R2, bell.blocks.cast_signed(), then);
+        asm.jump_if(Cond::Ge, R2, bell.most.cast_signed(), now);
         asm.jump_if(Cond::Lt, R1, bell.apart_ns.cast_signed(), then);
         asm.bind(now);
         for (from, to) in [(NOW, at::BELL_TIME), (END, at::BELL_POSITION)] {

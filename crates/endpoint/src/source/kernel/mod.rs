@@ -319,6 +319,12 @@ impl Source for KernelSource {
         Some(self.parts.bell.as_fd())
     }
 
+    /// Programs write into memory of their own; where there is none to copy to, it says when to ask
+    /// again.
+    fn heeds_memory(&self) -> bool {
+        false
+    }
+
     fn block_max(&self) -> usize {
         self.parts.rings.shape().record_max as usize + TAG
     }
