@@ -27,6 +27,12 @@ pub trait Source: Send {
         None
     }
 
+    /// Whether what it gave last was all that there was: then the space is about to sleep, and those
+    /// behind it are told at once, without an alarm.
+    fn is_drained(&self) -> bool {
+        false
+    }
+
     /// Whether it goes on sooner, while it waits for what its descriptor tells, when others give
     /// memory back. If not, who lets go of blocks does not wake it for that.
     fn heeds_memory(&self) -> bool {

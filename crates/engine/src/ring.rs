@@ -126,11 +126,13 @@ impl Export {
         self.events.events()
     }
 
-    /// Puts the live lanes, in order; waits while the ring is full.
+    /// Puts the live lanes, in order; waits while the ring is full. `last`: the space has nothing
+    /// more, and sleeps next.
     pub(crate) fn put(
         &mut self,
         batch: &mut Batch<'_>,
         memory: &Memory<'_>,
+        last: bool,
     ) -> Result<(), RingFailure> {
         let Some(writer) = &mut self.writer else { return Err(RingFailure::Abandoned) };
         let mut mask = batch.live();
@@ -181,8 +183,12 @@ impl Export {
             };
             self.counted = writer.count();
             rest -= pushed.put + pushed.dropped;
-            let awaited = self.far.is_awaited();
-            if self.events.published(pushed.put as u64, awaited, sys::clock::monotonic) {
+            let (awaited, blocks) = (self.far.is_awaited(), pushed.put as u64);
+            let due = match last && rest == 0 {
+                true => self.events.published_last(blocks, awaited),
+                false => self.events.published(blocks, awaited, sys::clock::monotonic),
+            };
+            if due {
                 writer.signal();
             }
             if rest == 0 {

@@ -149,6 +149,18 @@ impl Moderator {
         false
     }
 
+    /// As [`Moderator::published`], by a writer that has nothing more and is about to wait: no alarm
+    /// is set that it would take back at once. Answers whether it must send an event now.
+    #[inline]
+    pub fn published_last(&mut self, blocks: u64, awaited: bool) -> bool {
+        if !awaited {
+            self.take_back();
+            return false;
+        }
+        self.pending += blocks;
+        self.idle()
+    }
+
     /// The writer is about to wait. Answers whether it must send an event before; it is counted.
     pub fn idle(&mut self) -> bool {
         let due = self.pending > 0;

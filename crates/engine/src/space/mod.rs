@@ -495,7 +495,7 @@ impl Space {
         let mut intake = intake.beside(&self.intakes[GENERAL]);
         let given = part.source.give(&mut intake);
         let came = room.columns.len();
-        let edge = part.source.edge();
+        let (edge, drained) = (part.source.edge(), part.source.is_drained());
         match given {
             Ok(Given::Blocks) => pass.open = true,
             Ok(Given::Wait { until, readable }) => {
@@ -511,7 +511,9 @@ impl Space {
             }
         }
         pass.moved |= came > 0;
+        self.turn.last = drained && self.inputs.len() == 1;
         self.spare = Some(self.turn_with((at, from, edge), room, now));
+        self.turn.last = false;
     }
 
     /// Walks the blocks that a source put, what asked to be woken, and ends the turn.

@@ -78,6 +78,8 @@ pub(crate) struct Turn {
     pub(crate) failure: Option<PathFailure>,
     /// Whether nothing is edited where it lies.
     pub(crate) copies: bool,
+    /// Whether the space has nothing more, and sleeps behind this walk.
+    pub(crate) last: bool,
     /// Memory for batches at rest.
     pub(crate) rooms: Vec<Room>,
     /// Who looks at what leaves nodes here.
@@ -490,7 +492,7 @@ impl<'w, 'a> Walk<'w, 'a> {
         let came = batch.live();
         let amount = batch.amount(came);
         let before = export.counted();
-        match export.put(batch, self.memory) {
+        match export.put(batch, self.memory, self.turn.last) {
             Ok(()) => add(&mut node.flow.routed, amount),
             Err(failure) => {
                 // What of the batch was put before is in the ring, which accounts for it.

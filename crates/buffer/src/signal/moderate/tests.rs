@@ -49,6 +49,20 @@ fn k4_the_timer_is_armed_by_the_first_block_and_sends_the_event_instead() {
 }
 
 #[test]
+fn k4_a_writer_that_is_about_to_wait_sends_its_event_without_an_alarm() {
+    let (timer, _, mut moderator) = driven(32, 1000);
+    assert!(!moderator.published_last(3, false), "its reader is awake");
+    assert!(moderator.published_last(3, true));
+    assert_eq!(timer.look(0), None, "no alarm");
+    assert!(!moderator.published_last(0, true), "nobody needs an event for nothing");
+    assert!(!moderator.published(5, true, || 100));
+    assert!(moderator.published_last(1, true));
+    assert_eq!(timer.look(0), None, "the alarm is taken back");
+    assert!(!moderator.idle());
+    assert_eq!(moderator.events(), Events { idle: 2, ..Events::default() });
+}
+
+#[test]
 fn k4_thresholds_are_powers_of_two_and_at_most_half_a_ring() {
     let within = |blocks, entries| Threshold { blocks, ns: 1 }.within(entries).blocks;
     assert_eq!(Threshold::default(), Threshold { blocks: 32, ns: 1_000_000 });

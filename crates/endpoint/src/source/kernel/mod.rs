@@ -100,6 +100,8 @@ pub struct KernelSource {
     edge: usize,
     /// What was copied last, and where to.
     copied: Option<(u32, u64, abi::Place, bool)>,
+    /// Whether nothing was left when blocks were put last.
+    drained: bool,
     /// When the interface was looked at last.
     looked: Time,
     ending: Option<Ending>,
@@ -146,6 +148,7 @@ impl KernelSource {
             arrived,
             edge: 0,
             copied: None,
+            drained: false,
             looked: 0,
             ending: None,
             closed: false,
@@ -155,9 +158,12 @@ impl KernelSource {
     /// Puts what is there, as far as it goes over the same edge.
     fn put(&mut self, intake: &mut Intake<'_>) -> usize {
         let mut count = 0;
-        while intake.room() > 0
-            && let Some(handed) = self.reader.front()
-        {
+        self.drained = false;
+        while intake.room() > 0 {
+            let Some(handed) = self.reader.front() else {
+                self.drained = true;
+                break;
+            };
             let edge = handed.sink as usize;
             if count > 0 && edge != self.edge {
                 break;
@@ -317,6 +323,10 @@ impl Source for KernelSource {
 
     fn descriptor(&self) -> Option<BorrowedFd<'_>> {
         Some(self.parts.bell.as_fd())
+    }
+
+    fn is_drained(&self) -> bool {
+        self.drained
     }
 
     /// Programs write into memory of their own; where there is none to copy to, it says when to ask
