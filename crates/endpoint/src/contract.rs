@@ -27,8 +27,8 @@ pub trait Source: Send {
         None
     }
 
-    /// Whether what it gave last was all that there was: then the space is about to sleep, and those
-    /// behind it are told at once, without an alarm.
+    /// Whether what it gave last was all that there was: then the space is about to sleep, and
+    /// those behind it are told at once, without an alarm.
     fn is_drained(&self) -> bool {
         false
     }

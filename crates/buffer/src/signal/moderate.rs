@@ -149,8 +149,8 @@ impl Moderator {
         false
     }
 
-    /// As [`Moderator::published`], by a writer that has nothing more and is about to wait: no alarm
-    /// is set that it would take back at once. Answers whether it must send an event now.
+    /// As [`Moderator::published`], by a writer that has nothing more and is about to wait: no
+    /// alarm is set that it would take back at once. Answers whether it must send an event now.
     #[inline]
     pub fn published_last(&mut self, blocks: u64, awaited: bool) -> bool {
         if !awaited {

@@ -138,8 +138,8 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
         At { off: at.off.saturating_add(n), reach: at.reach + u32::from(n), ..at }
     }
 
-    /// The same place, with where it lies in most frames, in bytes from the first one. Where that is
-    /// cheaper, what is there is read from there; what lies elsewhere is found all the same.
+    /// The same place, with where it lies in most frames, in bytes from the first one. Where that
+    /// is cheaper, what is there is read from there; what lies elsewhere is found all the same.
     #[must_use]
     pub fn usually(&self, at: At<'s>, usual: u16) -> At<'s> {
         At { usual: usual.checked_sub(at.off), ..at }

@@ -12,7 +12,7 @@ const SIGNAL_BLOCKS: usize = 32;
 /// How long a block may wait for its signal where the request says nothing, in ns. [Th §5.2.2]
 const SIGNAL_NS: u64 = 1_000_000;
 /// The same out of the kernel: as long as frames wait in the ring of a packet socket. Whoever wakes
-/// a process pays 30 us for that on a virtual machine, and the process 10, so at 1 ms a line that is
+/// a process pays 30 us for that on a virtual machine, and the process 10: at 1 ms a line that is
 /// given few frames would cost more than all that a program does for it.
 const KERNEL_NS: u64 = 10_000_000;
 /// Bytes of a block, as far as a plan knows: of a frame and what lies in it, and of anything else.
