@@ -41,7 +41,8 @@ fn the_verifier_names_the_filter_whose_code_it_refuses() {
     let plain = chains.filter(|chain| chain.iter().all(|twin| twin.description.name != "bpf"));
     let mut tried = 0;
     for chain in plain.filter(|chain| chain.len() == 2).step_by(7) {
-        let program = program(&chain, Place::Xdp).unwrap();
+        // Not every word may stand behind every other.
+        let Ok(program) = program(&chain, Place::Xdp) else { continue };
         let array = |map: &MapSpec| Map::array(&map.name, map.value_size, 1, map.mappable).unwrap();
         let maps: Vec<Map> = program.maps.iter().map(array).collect();
         let descriptors: Vec<i32> = maps.iter().map(|map| map.as_fd().as_raw_fd()).collect();
