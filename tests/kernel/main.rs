@@ -100,7 +100,7 @@ fn sum(tallies: &[(Chain, Tally)]) -> Tally {
 }
 
 #[test]
-fn every_chain_answers_as_its_filters_do() {
+fn v4_every_chain_answers_as_its_filters_do() {
     let Some(()) = need::bpf() else { return };
     let total = sum(&sit_all(&borders(), &[1, 7, 37]));
     println!("{} chains: {total:?}", chains(3).len());

@@ -126,7 +126,7 @@ fn frames() -> Vec<Vec<u8>> {
 }
 
 #[test]
-fn the_kernel_lets_in_what_bpf_accepts() {
+fn h9_the_kernel_lets_in_what_bpf_accepts() {
     let Some(pair) = Pair::new(Cable { addresses: false, ..Cable::default() }) else { return };
     let ends = [
         (&pair.client, CLIENT_DEVICE, Direction::Sent, Direction::Received),

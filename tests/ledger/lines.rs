@@ -35,7 +35,7 @@ fn prove(behind: &str, sent: u64) {
 }
 
 #[test]
-fn what_filters_drop_is_told_number_by_number() {
+fn v2_what_filters_drop_is_told_number_by_number() {
     prove("", 20_000);
     prove(" | third", 20_000);
     prove(" | even", 20_000);
@@ -90,7 +90,7 @@ fn copies_arrive_once_per_branch() {
 }
 
 #[test]
-fn a_cycle_lets_every_number_around_sixteen_times() {
+fn a5_a13_a_cycle_lets_every_number_around_sixteen_times() {
     let text = "generate count=3000 seq=yes | dport --name=X |9 (watch | dport --name=X) + discard";
     let outcome = run(text, Settings::default());
     let seen = told(&outcome, "watch");

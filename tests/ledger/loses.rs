@@ -109,7 +109,7 @@ fn the_ledger_finds_a_block_lost_on_the_way_out_of_the_kernel() {
 }
 
 #[test]
-fn the_ledger_finds_a_block_lost_on_every_kind_of_edge() {
+fn v2_the_ledger_finds_a_block_lost_on_every_kind_of_edge() {
     use EdgeKind::{Back, Call, Deal, Join, Ring};
     let kinds = [Call, Ring, Back, Deal, Join].map(EdgeKind::name);
     for lost in kinds.into_iter().chain(["nothing"]) {

@@ -32,7 +32,7 @@ pub(crate) fn set(live: &Live, words: &str) -> Switched {
 }
 
 #[test]
-fn m1_what_follows_the_kernel_changes_while_frames_come() {
+fn v3_what_follows_the_kernel_changes_while_frames_come() {
     let Some(pair) = silent() else { return };
     let scratch = Scratch::new();
     let file = scratch.path("all.pcap");
@@ -78,7 +78,7 @@ fn m1_what_follows_the_kernel_changes_while_frames_come() {
 /// What runs in the kernel changes, too: a program in which the line has its new form takes the
 /// place of the one that runs, and every frame meets exactly one of both.
 #[test]
-fn v6_filters_move_between_the_kernel_and_threads_while_frames_come() {
+fn v6_i5_o8_filters_move_between_the_kernel_and_threads_while_frames_come() {
     let Some(pair) = silent() else { return };
     let scratch = Scratch::new();
     let file = scratch.path("all.pcap");

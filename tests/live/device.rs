@@ -133,7 +133,7 @@ fn talk(pair: &Pair, count: u64) {
 }
 
 #[test]
-fn directions_are_those_of_the_host() {
+fn h2_directions_are_those_of_the_host() {
     let Some(pair) = Pair::new(Cable::default()) else { return };
     // Makes the neighbours known, so that nothing waits for them.
     talk(&pair, 2);
@@ -163,7 +163,7 @@ fn directions_are_those_of_the_host() {
 }
 
 #[test]
-fn what_the_last_filter_sends_arrives() {
+fn h2_what_the_last_filter_sends_arrives() {
     let Some(pair) = silent() else { return };
     let mut observer =
         Observer::start(&pair.server, &format!("rx {SERVER_DEVICE} | pcap seen.pcap"));

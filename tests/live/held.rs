@@ -78,7 +78,7 @@ fn assert_each_once(ran: &Ran, sent: u64) {
 }
 
 #[test]
-fn m1_users_change_their_lines_in_the_program_of_all_while_frames_come() {
+fn v3_users_change_their_lines_in_the_program_of_all_while_frames_come() {
     let Some(mut house) = House::new(POLICY) else { return };
     if need::command("setpriv").is_none() {
         return;
@@ -133,7 +133,7 @@ impl Drop for Ends<'_> {
 }
 
 #[test]
-fn m1_what_is_not_open_to_a_user_does_not_come_into_its_line_by_a_change() {
+fn p5_what_is_not_open_to_a_user_does_not_come_into_its_line_by_a_change() {
     let policy = format!("{POLICY}[kernel]\nfilters = [\"rx\", \"ip\", \"udp\", \"drop\"]\n");
     let Some(mut house) = House::new(&policy) else { return };
     if need::command("setpriv").is_none() {
@@ -163,7 +163,7 @@ fn m1_what_is_not_open_to_a_user_does_not_come_into_its_line_by_a_change() {
 }
 
 #[test]
-fn m1_a_user_changes_what_it_sees_of_its_own_sockets() {
+fn v3_a_user_changes_what_it_sees_of_its_own_sockets() {
     let Some(mut house) = House::new(POLICY) else { return };
     if need::command("setpriv").is_none() {
         return;
@@ -194,7 +194,7 @@ fn m1_a_user_changes_what_it_sees_of_its_own_sockets() {
 }
 
 #[test]
-fn o9_explain_knows_beforehand_what_root_has_not_opened() {
+fn o9_p5_explain_knows_beforehand_what_root_has_not_opened() {
     let policy = format!("{POLICY}[kernel]\nfilters = [\"rx\", \"ip\", \"udp\"]\n");
     let Some(mut house) = House::new(&policy) else { return };
     if need::command("setpriv").is_none() {

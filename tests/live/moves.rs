@@ -132,21 +132,21 @@ impl Drop for Ends<'_> {
 }
 
 #[test]
-fn m1_changes_of_every_kind_while_frames_come_over_a_cable() {
+fn v3_changes_of_every_kind_while_frames_come_over_a_cable() {
     let Some(pair) = silent() else { return };
     changes(&pair, MIX.len(), 500, 100);
 }
 
 #[test]
-fn m1_changes_of_every_kind_while_frames_come_as_fast_as_they_can() {
+fn v3_changes_of_every_kind_while_frames_come_as_fast_as_they_can() {
     let Some(pair) = silent() else { return };
     changes(&pair, MIX.len(), 50, 0);
 }
 
 #[test]
 #[ignore = "a minute: cargo test --release -p streamline-tests --test live -- --ignored \
-            --nocapture m1_200"]
-fn m1_200_changes_over_a_cable_and_20_as_fast_as_they_can() {
+            --nocapture v3_200"]
+fn v3_200_changes_over_a_cable_and_20_as_fast_as_they_can() {
     let Some(pair) = silent() else { return };
     changes(&pair, 200, 10_000, 100);
     let Some(pair) = silent() else { return };

@@ -68,7 +68,7 @@ fn assert_accounted(ran: &Ran, numbers: &[u64]) {
 }
 
 #[test]
-fn a_flood_is_accounted_for_number_by_number() {
+fn v2_a_flood_is_accounted_for_number_by_number() {
     let cable = Cable { addresses: false, ..Cable::default() };
     let Some(pair) = Pair::new(cable) else { return };
     let (ran, numbers) = flood(&pair, "");

@@ -256,7 +256,7 @@ fn p7_a_user_sees_all_that_its_own_sockets_exchange_and_nothing_else() {
 
 /// What others could put before a user, and what reaches no socket.
 #[test]
-fn p7_what_is_not_a_users_own_is_nowhere_in_its_memory() {
+fn p7_v7_what_is_not_a_users_own_is_nowhere_in_its_memory() {
     let Some(()) = able() else { return };
     let Some(pair) = Pair::new(Cable::default()) else { return };
     let points = Points::default();
@@ -406,7 +406,7 @@ fn p7_nothing_stays_attached_behind_a_process_that_was_killed() {
 
 /// A user who may do nothing is given what is its own by a daemon of root's, and no interface.
 #[test]
-fn p7_a_user_without_privilege_is_given_its_own_by_the_daemon() {
+fn p7_v7_a_user_without_privilege_is_given_its_own_by_the_daemon() {
     let (Some(()), Some(setpriv)) = (able(), need::command("setpriv")) else { return };
     let Some(space) = Namespace::new() else { return };
     let folder = Scratch::new();

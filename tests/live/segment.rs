@@ -35,7 +35,7 @@ fn refused(ran: &Ran) -> Vec<(&str, &str)> {
 }
 
 #[test]
-fn v4_an_analysis_tells_the_time_and_the_bells_of_a_program() {
+fn v1_an_analysis_tells_the_time_and_the_bells_of_a_program() {
     let Some(pair) = silent() else { return };
     let folder = Scratch::new();
     let line = format!("rx {SERVER_DEVICE} | bpf \"udp port 9\" | print");

@@ -137,7 +137,7 @@ fn g3_each_queue_has_a_ring_of_its_own() {
 }
 
 #[test]
-fn g5_frames_longer_than_those_of_the_memory_come_whole() {
+fn g1_frames_longer_than_those_of_the_memory_come_whole() {
     let Some(pair) = pair(Cable { mtu: 9000, addresses: false, queues: 1 }) else { return };
     let payload = |length: usize| (0..length).map(|at| (at * 7) as u8).collect::<Vec<u8>>();
     let lengths = [46, 3_826, 3_827, 4_082, 7_700, 8_986, 60, 9_000, 1_500];
@@ -157,7 +157,7 @@ s.sendto(bytes(i * 7 % 256 for i in range(60000)), (sys.argv[1], 9))
 ";
 
 #[test]
-fn g5_what_a_device_was_to_cut_comes_whole_or_in_parts_and_nothing_is_missing() {
+fn g1_what_a_device_was_to_cut_comes_whole_or_in_parts_and_nothing_is_missing() {
     let Some(pair) = pair(Cable::default()) else { return };
     let Some(python) = need::command("python3") else { return };
     let told = pair.server.ip(&format!("-o link show dev {SERVER_DEVICE}"));
@@ -282,7 +282,7 @@ fn g7_a_killed_taker_leaves_nothing_behind() {
 }
 
 #[test]
-fn the_interface_of_the_default_route_is_taken_by_force_only() {
+fn g7_the_interface_of_the_default_route_is_taken_by_force_only() {
     let Some(pair) = pair(Cable::default()) else { return };
     pair.server.ip(&format!("route add default dev {SERVER_DEVICE}"));
     let line = format!("rx {SERVER_DEVICE} take | count");

@@ -188,7 +188,7 @@ fn g1_what_finds_no_frame_of_the_memory_is_lost_by_the_ring_number_by_number() {
 }
 
 #[test]
-fn g5_frames_in_several_buffers_are_looked_at_and_come_whole() {
+fn g1_frames_in_several_buffers_are_looked_at_and_come_whole() {
     let Some(pair) = silent(9000) else { return };
     let payload = |length: usize| (0..length).map(|at| (at * 7) as u8).collect::<Vec<u8>>();
     let lengths = [46, 3_700, 3_780, 3_800, 4_040, 7_700, 8_900, 1_400];

@@ -90,7 +90,7 @@ fn filter<'r>(ran: &'r Ran, name: &str) -> &'r Value {
 }
 
 #[test]
-fn t2_the_same_tokens_pass_in_the_kernel_and_in_a_thread() {
+fn h22_the_same_tokens_pass_in_the_kernel_and_in_a_thread() {
     let Some(()) = need::bpf() else { return };
     let Some(pair) = Pair::new(Cable { addresses: false, ..Cable::default() }) else { return };
     let folder = Scratch::new();

@@ -78,7 +78,7 @@ fn send(pair: &Pair) {
 }
 
 #[test]
-fn o6_p6_users_share_one_program_and_nobody_finds_anothers_bytes() {
+fn o6_p3_p7_users_share_one_program_and_nobody_finds_anothers_bytes() {
     let Some(mut house) = House::new(POLICY) else { return };
     let Some(nginx) = Nginx::start(&house.pair.server) else { return };
     if need::command("setpriv").is_none() {
@@ -304,7 +304,7 @@ fn t10_who_is_killed_leaves_the_program_and_who_loses_the_daemon_is_told() {
 }
 
 #[test]
-fn p2_a_daemon_that_is_asked_to_end_tells_what_was_counted() {
+fn a_daemon_that_is_asked_to_end_tells_what_was_counted() {
     let Some(mut house) = House::new(POLICY) else { return };
     if need::command("setpriv").is_none() {
         return;

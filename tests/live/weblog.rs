@@ -49,7 +49,7 @@ fn sorted(log: &[u8], at_a_change: &[String]) -> Vec<String> {
 }
 
 #[test]
-fn the_log_is_that_of_the_server() {
+fn v22_the_log_is_that_of_the_server() {
     let Some(pair) = Pair::new(Cable::default()) else { return };
     let Some(nginx) = Nginx::start(&pair.server) else { return };
     let line =

@@ -32,7 +32,7 @@ fn chain(random: &mut Random) -> String {
 }
 
 #[test]
-fn n1_v13_copies_by_load_give_what_one_gives_in_the_same_order() {
+fn n1_n9_v13_copies_by_load_give_what_one_gives_in_the_same_order() {
     let mut random = Random::replayable();
     for _ in 0..8 {
         let before = random.pick(&["", "| sample 2 ", "| hist ", "| dport |all count "]);

@@ -19,7 +19,7 @@ fn numbered(seen: Vec<Seen>) -> Vec<Seen> {
 }
 
 #[test]
-fn n2_v13_copies_by_session_give_what_one_gives_in_the_same_order() {
+fn n2_n9_v13_copies_by_session_give_what_one_gives_in_the_same_order() {
     let scratch = Scratch::new();
     let mut random = testkit::Random::replayable();
     for connections in [1, 7, 60] {

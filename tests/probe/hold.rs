@@ -130,7 +130,7 @@ fn segment(port: u16, number: u32) -> Vec<u8> {
 }
 
 #[test]
-fn held_blocks_outlive_the_laps_of_their_memory() {
+fn h6_held_blocks_outlive_the_laps_of_their_memory() {
     let mut random = testkit::Random::replayable();
     let mut numbers: Vec<u32> = (0..SEGMENTS).collect();
     for window in numbers.chunks_mut(64) {

@@ -55,7 +55,7 @@ impl Classify for Even {
 }
 
 #[test]
-fn branches_come_back_in_input_order() {
+fn n9_branches_come_back_in_input_order() {
     let text = "generate count=100000 seq=yes | even | ((|1 count | inspect) + |2 count) | ordered";
     let outcome = line(text, &[&ORDERED, &EVEN]);
     assert_eq!(reported(&outcome, "ordered", "late"), 0);

@@ -103,7 +103,7 @@ fn in_another_process(description: &Description, saved: &[Moved]) -> String {
 }
 
 #[test]
-fn state_goes_on_in_another_process() {
+fn m1_m4_v18_state_goes_on_in_another_process() {
     let filters = movable();
     let mut needed = Vec::new();
     for description in filters {

@@ -18,17 +18,18 @@ use testkit::net::{Cable, Pair};
 use testkit::{need, until};
 
 #[test]
-fn each_step_of_some_requests_fails_and_the_machine_is_as_before() {
-    if testkit::alone("fail::each_step_of_some_requests_fails_and_the_machine_is_as_before") {
+fn a17_o4_each_step_of_some_requests_fails_and_the_machine_is_as_before() {
+    if testkit::alone("fail::a17_o4_each_step_of_some_requests_fails_and_the_machine_is_as_before")
+    {
         each_step_of(|shape| shape.always);
     }
 }
 
 #[test]
 #[ignore = "two minutes: cargo test -p streamline-tests --test steps -- --ignored each_step_of_all"]
-fn each_step_of_all_requests_fails_and_the_machine_is_as_before() {
+fn a17_o4_each_step_of_all_requests_fails_and_the_machine_is_as_before() {
     assert!(SHAPES.len() >= 50, "{} shapes", SHAPES.len());
-    if testkit::alone("fail::each_step_of_all_requests_fails_and_the_machine_is_as_before") {
+    if testkit::alone("fail::a17_o4_each_step_of_all_requests_fails_and_the_machine_is_as_before") {
         each_step_of(|_| true);
     }
 }

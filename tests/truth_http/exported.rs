@@ -118,7 +118,7 @@ const WRAPPED: &[(&str, &str)] = &[
 const PERCENT: usize = 3;
 
 #[test]
-fn bodies_are_those_that_tshark_exports() {
+fn h7_bodies_are_those_that_tshark_exports() {
     if testkit::need::command("tshark").is_none() {
         return;
     }

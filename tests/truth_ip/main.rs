@@ -141,7 +141,7 @@ fn fragments_are_held_while_the_memory_laps_around_them() {
 /// tshark reads what `ip | pcap` writes, and sees the same UDP payloads in the same order as in the
 /// capture itself, where it puts the fragments together.
 #[test]
-fn what_is_written_behind_ip_is_what_tshark_sees() {
+fn h3_what_is_written_behind_ip_is_what_tshark_sees() {
     let Some(cases) = testkit::cases() else { return };
     if need::command("tshark").is_none() {
         return;

@@ -98,7 +98,7 @@ fn grep(folder: &Path, pattern: &str) -> BTreeSet<String> {
 }
 
 #[test]
-fn regex_finds_what_grep_finds_in_the_same_streams() {
+fn a14_h13_regex_finds_what_grep_finds_in_the_same_streams() {
     let told = examine(|name, streams, through| {
         // Each capture is asked for some of the patterns.
         let turn: usize = name.bytes().map(usize::from).sum();

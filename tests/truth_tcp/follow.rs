@@ -79,7 +79,7 @@ const WRAPPED: &[(&str, usize, &str)] = &[
 const PATIENT: &str = "timeout=1000000h";
 
 #[test]
-fn streams_are_those_that_tshark_follows() {
+fn h5_streams_are_those_that_tshark_follows() {
     if testkit::need::command("tshark").is_none() {
         return;
     }

@@ -21,7 +21,7 @@ fn run(capture: &Path, rest: &str) -> Vec<Seen> {
 
 /// `tcpreassembly_sides` has a file per side, `tcpreassembly_sanity` both in order of arrival.
 #[test]
-fn both_sides_of_a_connection_byte_for_byte() {
+fn h5_both_sides_of_a_connection_byte_for_byte() {
     let Some(examples) = examples() else { return };
     let read = |path: &str| std::fs::read(examples.join("expected_output").join(path));
     let [client, server] = ["172.16.133.54.64370", "23.21.118.18.80"];

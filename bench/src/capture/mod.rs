@@ -246,7 +246,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn g15_rows_tell_what_an_added_reader_costs() {
+    fn rows_tell_what_an_added_reader_costs() {
         let sample = |sending| Sample { sending, ..Sample::new(1, 0, 10) };
         let all = [
             (Observers::Nobody, 1000.0),

@@ -274,10 +274,10 @@ mod tests {
         Round { capacity, distance, was_full: false, sides }
     }
 
-    /// [F1] [F5] Who reads each block at once needs the smallest ring; who is always behind gets
+    /// Who reads each block at once needs the smallest ring; who is always behind gets
     /// what the cache holds.
     #[test]
-    fn f5_pressure_decides_between_the_bounds_of_the_caches() {
+    fn f1_f5_pressure_decides_between_the_bounds_of_the_caches() {
         let mut scale = Scale::new(Scaling::reallocation(&CACHES));
         let together = |distance: usize| move |c| seen(c, distance, Sides::Together);
         let down = sizes(&mut scale, 16 << 20, 12, together(64));
@@ -293,9 +293,9 @@ mod tests {
         assert!(scale.to_string().starts_with("41 rounds, grown "), "{scale}");
     }
 
-    /// [F6] Where a step costs little, the ring follows closer.
+    /// Where a step costs little, the ring follows closer.
     #[test]
-    fn f6_marks_of_a_cut_lie_closer_together() {
+    fn f3_marks_of_a_cut_lie_closer_together() {
         let third = |c| seen(c, c / 3, Sides::Together);
         let mut moved = Scale::new(Scaling::reallocation(&CACHES));
         assert_eq!(sizes(&mut moved, 512 << 10, 9, third)[8], 512 << 10);

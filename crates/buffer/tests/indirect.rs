@@ -110,7 +110,7 @@ fn d6_everything_comes_through_to_another_user() {
 
 /// The owner looks at the list with the credentials of who asks, once for each dbuf.
 #[test]
-fn d5_a_dbuf_is_mapped_on_demand_for_who_is_on_its_access_list_and_for_nobody_else() {
+fn d5_p2_a_dbuf_is_mapped_on_demand_for_who_is_on_its_access_list_and_for_nobody_else() {
     let Some(other) = Other::start("tell each") else { return };
     let house = House::new();
     let backing = Backing::new(house.pool(OPEN, 8, mode(0o644)));
@@ -152,7 +152,7 @@ fn d5_a_dbuf_is_mapped_on_demand_for_who_is_on_its_access_list_and_for_nobody_el
 /// Pointers into a file are buffer faults like any other: the mode of the file decides, and what
 /// was cut off since is a fault of that pointer alone.
 #[test]
-fn e5_a_pointer_into_a_file_is_followed_by_who_may_read_the_file() {
+fn e5_g4_a_pointer_into_a_file_is_followed_by_who_may_read_the_file() {
     let Some(other) = Other::start("tell each") else { return };
     let house = House::new();
     let backing = Backing::new(house.pool(OPEN, 8, mode(0o644)));

@@ -50,7 +50,7 @@ fn block(number: u64) -> [u8; LENGTH] {
 }
 
 #[test]
-fn a_reader_of_another_user_fails_at_every_way_to_write() {
+fn p4_a_reader_of_another_user_fails_at_every_way_to_write() {
     let Some((mut writer, other)) = start("attack", Policy::Overwrite) else { return };
     for number in 0..5 {
         put(&mut writer, number);

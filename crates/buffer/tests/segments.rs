@@ -48,7 +48,7 @@ fn write_on(output: &mut Output, numbers: std::ops::Range<u64>, random: &mut Ran
     output.flush();
 }
 
-/// [F2] Everything comes through to another user while the size changes all the time.
+/// Everything comes through to another user while the size changes all the time.
 #[test]
 fn f2_a_reader_of_another_user_follows_every_change_of_size() {
     let Some(other) = Other::start("read") else { return };
@@ -110,8 +110,8 @@ fn a_successor_that_is_killed_leaves_readers_that_are_told() {
     }
 }
 
-/// [T11] Who is revoked in the other process reads what was written for it, and nothing after: the
-/// memory of what comes after is not even among its files.
+/// Who is revoked in the other process reads what was written for it, and nothing after: the memory
+/// of what comes after is not even among its files. (RELIABILITY T11)
 #[test]
 fn a_revoked_reader_of_another_user_is_told_where_it_ends() {
     let Some(other) = Other::start("read") else { return };
@@ -170,7 +170,8 @@ const LIES: [Lie; 12] = [
     ("flood", |fault| matches!(fault, Fault::Abandoned)),
 ];
 
-/// [T2] A segment is checked as the first offer is: whoever lies about it spoils its own stream.
+/// A segment is checked as the first offer is: whoever lies about it spoils its own stream.
+/// (RELIABILITY T2)
 #[test]
 fn a_hostile_writer_of_segments_spoils_its_own_stream() {
     let Some(other) = Other::start("lie") else { return };
@@ -190,10 +191,10 @@ fn a_hostile_writer_of_segments_spoils_its_own_stream() {
     other.succeeds();
 }
 
-/// [F2] [F3] What a smaller ring does not need any more is not in Shmem either, and who grows again
+/// What a smaller ring does not need any more is not in Shmem either, and who grows again
 /// gets it back: by new memory, and in place.
 #[test]
-fn f3_memory_of_a_ring_that_shrank_is_no_longer_in_shmem() {
+fn f2_f3_memory_of_a_ring_that_shrank_is_no_longer_in_shmem() {
     const LARGE: usize = 512 << 20;
     // Others use memory at the same time.
     const SLACK: i64 = (LARGE / 4) as i64;

@@ -8,7 +8,7 @@ use common::{Folder, Ran};
 use serde_json::Value;
 
 #[test]
-fn ordinary_programs_stand_in_a_line() {
+fn a18_ordinary_programs_stand_in_a_line() {
     let folder = Folder::new();
     for (line, out) in [
         ("replay examples/web.pcap | tcp |http exec \"grep -a -c '^Host: '\" | exec cat", "8\n"),

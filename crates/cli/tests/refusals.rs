@@ -160,7 +160,7 @@ fn a_link_to_a_directory_is_that_directory_and_a_link_to_nothing_is_told() {
 }
 
 #[test]
-fn captures_of_connections_are_those_of_tcpdump() {
+fn h10_captures_of_connections_are_those_of_tcpdump() {
     let folder = Folder::new();
     let ran = folder.run(&["run", &format!("{WEB} | pcap split per=connection")]);
     assert_eq!(ran.status, Some(0), "{}", ran.err);

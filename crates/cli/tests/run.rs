@@ -92,7 +92,7 @@ fn the_report_goes_where_it_is_asked_to() {
 }
 
 #[test]
-fn losses_are_warned_about_and_failures_with_no_loss() {
+fn v2_losses_are_warned_about_and_failures_with_no_loss() {
     let folder = Folder::new();
     let line = "replay examples/web.pcap | dport --name=again |80 count | dport --name=again";
     let ran = folder.run(&["run", line]);

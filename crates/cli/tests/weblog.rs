@@ -31,7 +31,7 @@ fn sorted(text: &str) -> Vec<&str> {
 }
 
 #[test]
-fn lines_are_those_of_the_server() {
+fn v22_lines_are_those_of_the_server() {
     let folder = Folder::new();
     let expected = std::fs::read_to_string(file("access.log")).unwrap();
     let ran = told(&folder, "|exchange weblog");

@@ -94,7 +94,7 @@ fn path(daemon: &Daemon, name: &str) -> (OwnedFd, OwnedFd, Reply) {
 }
 
 #[test]
-fn the_usual_tools_are_understood() {
+fn j3_the_usual_tools_are_understood() {
     let daemon = Daemon::start();
     let stream = daemon.socket(Form::Stream);
     send(&stream, b"{\"method\":\"org.varlink.service.GetInfo\"}\0");

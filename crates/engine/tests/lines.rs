@@ -90,7 +90,7 @@ fn what_is_written_is_what_was_read() {
 }
 
 #[test]
-fn branches_that_join_in_another_space_keep_their_order() {
+fn n9_branches_that_join_in_another_space_keep_their_order() {
     let folder = Folder::new("join");
     let file = folder.file("joined.pcap");
     let text = format!(
@@ -102,7 +102,7 @@ fn branches_that_join_in_another_space_keep_their_order() {
 }
 
 #[test]
-fn lines_of_one_request_run_side_by_side_and_apart() {
+fn n4_lines_of_one_request_run_side_by_side_and_apart() {
     let missing = "replay /nowhere.pcap | count";
     let (graph, mistakes) = pipeline::read(missing, &House);
     assert!(mistakes.is_empty());
@@ -178,7 +178,7 @@ fn d15_blank_changes_frames_where_they_lie_and_no_sibling_sees_it() {
 }
 
 #[test]
-fn k8_k11_indices_and_events_are_only_where_spaces_meet() {
+fn k1_k3_k8_k11_indices_and_events_are_only_where_spaces_meet() {
     let rings = |text: &str| {
         let outcome = runs(text);
         let rings = outcome.ledger.edges.iter().filter(|edge| edge.events.is_some()).count();

@@ -162,7 +162,7 @@ fn a_class_named_like_a_filter_leads_to_it() {
 }
 
 #[test]
-fn the_kind_says_what_a_filter_may_do_and_it_does_no_more() {
+fn m5_the_kind_says_what_a_filter_may_do_and_it_does_no_more() {
     let frames = [corpus::captured(2), corpus::shapes(), corpus::cut(&corpus::shapes())].concat();
     for d in FILTERS {
         let mut node = node(d);
@@ -358,7 +358,7 @@ fn who_reports_says_something_and_nobody_else() {
 }
 
 #[test]
-fn state_that_was_saved_continues_elsewhere() {
+fn m1_m4_state_that_was_saved_continues_elsewhere() {
     let mut frames = [corpus::shapes(), corpus::captured(1)].concat();
     for (number, frame) in frames.iter_mut().enumerate() {
         frame.time = (number * number) as u64 * 1000;

@@ -88,7 +88,7 @@ fn predicate((name, value): &(String, String)) -> Option<Predicate> {
 }
 
 #[test]
-fn hellos_are_those_that_tshark_finds() {
+fn v21_hellos_are_those_that_tshark_finds() {
     let Some(cases) = testkit::cases() else { return };
     for (path, wanted) in KNOWN {
         let fields = [Field::TlsVersion, Field::ServerName, Field::Alpn, Field::Cipher];

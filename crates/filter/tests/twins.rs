@@ -30,7 +30,7 @@ fn sit<'a>(
 const PLACES: [Place; 4] = [Place::Tc, Place::Xdp, Place::Socket, Place::Cgroup];
 
 #[test]
-fn every_twin_answers_as_its_filter_does() {
+fn v4_every_twin_answers_as_its_filter_does() {
     let borders = borders();
     let packets = shapes_of(&borders);
     let mut answered = 0;

@@ -462,7 +462,7 @@ mod tests {
     }
 
     #[test]
-    fn m1_an_edit_is_the_line_that_says_it() {
+    fn v3_an_edit_is_the_line_that_says_it() {
         let line = "rx | dport |22 ssh |80 (count + http |1 print)";
         let cases = [
             (
@@ -503,7 +503,7 @@ mod tests {
     }
 
     #[test]
-    fn m1_what_cannot_be_meant_is_refused_in_words() {
+    fn v3_what_cannot_be_meant_is_refused_in_words() {
         let line = "rx | count | count ; generate | a --name=X + b --name=X";
         for (words, expected) in [
             ("remove tcp", "the request has no `tcp`"),
@@ -521,7 +521,7 @@ mod tests {
     }
 
     #[test]
-    fn m1_filters_keep_their_identity() {
+    fn v3_filters_keep_their_identity() {
         let line = "rx | count | count | print";
         let words = ["remove", "count:1"];
         let edited = Edit::parse(&words).and_then(|edit| edit.apply(line)).expect("an edit");

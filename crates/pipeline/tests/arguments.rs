@@ -108,7 +108,7 @@ fn what_a_filter_gives_may_depend_on_its_arguments() {
 }
 
 #[test]
-fn the_kind_is_that_of_a_filter_with_its_arguments() {
+fn a15_the_kind_is_that_of_a_filter_with_its_arguments() {
     assert!(right("lines | !scrub look=yes").nodes[2].kind() == Some(Kind::Inspection));
     let why = wrong("lines | !scrub");
     assert!(why.starts_with("`scrub` cannot be an operand of `!`"), "{why}");
@@ -118,7 +118,7 @@ fn the_kind_is_that_of_a_filter_with_its_arguments() {
 }
 
 #[test]
-fn bounds_are_found_by_the_check() {
+fn a15_bounds_are_found_by_the_check() {
     right("lines speed=0.5 block=4k");
     assert!(wrong("lines speed=fast").starts_with("`speed` of `lines`: `fast` is neither `max`"));
     assert!(wrong("lines speed=0").contains("a number above 0"));

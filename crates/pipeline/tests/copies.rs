@@ -71,7 +71,7 @@ fn why(text: &str, processors: usize) -> String {
 }
 
 #[test]
-fn n1_what_keeps_nothing_and_costs_enough_is_shared_out_by_load() {
+fn n1_o11_what_keeps_nothing_and_costs_enough_is_shared_out_by_load() {
     let found = copies("replay a | regex x | print", 2);
     assert_eq!(found, Some((vec!["regex".to_owned()], 2, None)));
     let found = copies("replay a | compress | print", 4).expect("copies");

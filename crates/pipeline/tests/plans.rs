@@ -102,7 +102,7 @@ fn planned(case: &Case) -> Result<Plan, String> {
 }
 
 #[test]
-fn every_plan_is_explained_as_it_was() {
+fn o1_v1_every_plan_is_explained_as_it_was() {
     let cases = cases();
     assert!(cases.len() >= 12, "the plans are there");
     for case in cases {

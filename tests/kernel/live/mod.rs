@@ -174,17 +174,17 @@ fn tcx(side: Side) {
 }
 
 #[test]
-fn twins_at_tcx_ingress_answer_as_their_filters() {
+fn v4_twins_at_tcx_ingress_answer_as_their_filters() {
     tcx(Side::Ingress);
 }
 
 #[test]
-fn twins_at_tcx_egress_answer_as_their_filters() {
+fn v4_twins_at_tcx_egress_answer_as_their_filters() {
     tcx(Side::Egress);
 }
 
 #[test]
-fn twins_at_xdp_answer_as_their_filters() {
+fn v4_twins_at_xdp_answer_as_their_filters() {
     let Some(runs) = sit(Stand::Xdp) else { return };
     let several = count(&runs, is_in_pieces);
     println!("of several buffers: {several}, of a file: {}", count(&runs, is_of_a_file));

@@ -51,7 +51,7 @@ fn blocks_come_out_whole_and_in_order_at_every_wrap() {
 }
 
 #[test]
-fn d14_a_position_tells_the_lap() {
+fn d14_a20_a_position_tells_the_lap() {
     let (mut writer, mut readers) = ring(&config(4096, Policy::Block, 1));
     let (mut before, mut out) = (0, [0; 1000]);
     for lap in 0..50 {

@@ -45,7 +45,7 @@ fn through(cached: &CachedFile, way: Way, place: Place) -> Result<Vec<u8>, Refus
 const WAYS: [Way; 3] = [Way::Write, Way::Refer, Way::Send];
 
 #[test]
-fn e5_any_range_comes_out_by_copy_and_by_every_splice() {
+fn e5_g4_any_range_comes_out_by_copy_and_by_every_splice() {
     let mut random = Random::replayable();
     let bytes = random.bytes(50_000);
     let (_, cached) = file(&bytes);

@@ -103,7 +103,7 @@ fn d6_a_stream_of_pointers_is_read_as_a_stream_of_bytes() {
 }
 
 #[test]
-fn d5_a_second_pointer_into_a_dbuf_costs_no_call_and_one_ibuf_leads_into_several() {
+fn d4_d5_d7_a_second_pointer_into_a_dbuf_costs_no_call_and_one_ibuf_leads_into_several() {
     let house = House::new();
     let (mut output, mut input, _backing) = house.one(&config(), 4);
     let pools: Vec<_> = (10..40).map(|number| house.pool(number, 2)).collect();

@@ -89,7 +89,7 @@ fn d5_several_owners_are_asked_in_turn_and_what_is_forbidden_is_not_asked_for_fo
 }
 
 #[test]
-fn v3_only_who_could_write_our_memory_anyway_is_trusted() {
+fn only_who_could_write_our_memory_anyway_is_trusted() {
     let own = sys::process::identity().0;
     assert!(Space::trusting().trusts(own) && Space::trusting().trusts(0));
     assert!(!Space::trusting().trusts(own + 1) && !Space::new().trusts(own));

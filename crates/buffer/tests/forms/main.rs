@@ -234,7 +234,7 @@ fn the_newest_and_what_is_to_come_can_be_had_at_any_time() {
 
 /// A reader that wants the newest, made of the same parts.
 #[test]
-fn a_paced_reader_takes_the_newest_each_time() {
+fn v8_a_paced_reader_takes_the_newest_each_time() {
     for policy in POLICIES {
         let (mut writer, mut readers) = fixed::ring(&slots(policy, 1));
         for number in 0..5 {

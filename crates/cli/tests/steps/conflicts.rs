@@ -29,7 +29,7 @@ fn at_once(commands: Vec<Command>) -> (Vec<Guard>, Vec<String>) {
 }
 
 #[test]
-fn p1_of_paths_of_one_name_one_wins_and_the_others_read_why() {
+fn o10_of_paths_of_one_name_one_wins_and_the_others_read_why() {
     let house = House::new();
     let _daemon = house.daemon();
     let words = ["run", "--as", "web", "-q", "generate rate=1000 | count"];
@@ -44,7 +44,7 @@ fn p1_of_paths_of_one_name_one_wins_and_the_others_read_why() {
 }
 
 #[test]
-fn g6_of_lines_that_take_from_one_interface_one_wins_and_the_others_read_why() {
+fn o10_of_lines_that_take_from_one_interface_one_wins_and_the_others_read_why() {
     if need::bpf().is_none() {
         return;
     }
@@ -69,7 +69,7 @@ fn g6_of_lines_that_take_from_one_interface_one_wins_and_the_others_read_why() {
 }
 
 #[test]
-fn m1_of_changes_of_one_path_each_meets_what_the_one_before_has_left() {
+fn o10_v3_of_changes_of_one_path_each_meets_what_the_one_before_has_left() {
     let house = House::new();
     let _daemon = house.daemon();
     let _web = house.spawn(&["run", "--as", "web", "-q", "generate rate=1000 | eth | count"]);

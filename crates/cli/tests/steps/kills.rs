@@ -277,7 +277,7 @@ fn started(house: &House) -> Vec<u32> {
 }
 
 #[test]
-fn whoever_is_killed_in_front_of_a_step_leaves_nothing() {
+fn a17_o4_whoever_is_killed_in_front_of_a_step_leaves_nothing() {
     if need::bpf().is_none() || need::root().is_none() {
         return;
     }

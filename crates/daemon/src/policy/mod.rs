@@ -293,7 +293,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_open_but_what_is_written_and_to_whom() {
+    fn p5_nothing_is_open_but_what_is_written_and_to_whom() {
         let policy = parse(
             "[[open]]\nusers = [\"alice\", 1002]\ninterfaces = [\"eth0\", \"blue/eth1\"]\n\
              [[open]]\ngroups = [\"netadm\"]\ninterfaces = [\"*\"]\n",

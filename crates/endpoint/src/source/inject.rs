@@ -239,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn frames_come_out_as_they_were_handed_in() {
+    fn g5_frames_come_out_as_they_were_handed_in() {
         let injector = Injector::new("order").unwrap();
         assert_eq!(injector.inject(b"too early"), Injected::NoPath);
         let mut source = source("order").unwrap();

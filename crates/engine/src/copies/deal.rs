@@ -138,4 +138,27 @@ mod tests {
         assert_eq!(waits([0, ENOUGH, 4096]), 0, "all others have enough");
         assert_eq!(least(1, 0, |_| 0), 0);
     }
+
+    #[test]
+    fn n3_a_new_session_goes_to_the_copy_that_got_least_and_stays() {
+        use filter::testing::{Arena, Frame, Space};
+        let (mut table, mut dealt) = ([NOBODY; CLASSES], [0; 3]);
+        let mut hands = |ports: &[u16]| {
+            let frames: Vec<_> = ports.iter().map(|port| Frame::udp(*port, 53, b"x")).collect();
+            let arena = Arena::new(frames.len());
+            let mut space = Space::new(&arena);
+            let batch = space.batch(&frames);
+            let hands = by_session(Sharing::Flow, &mut table, &mut dealt, &batch);
+            let copy = |lane: usize| hands.iter().find(|(_, mask)| mask & 1 << lane != 0);
+            (0..ports.len()).map(|lane| copy(lane).expect("somebody").0).collect::<Vec<_>>()
+        };
+        // One heavy session, then light ones: they keep away from who has the heavy one.
+        let heavy = hands(&[7; 40])[0];
+        let light = hands(&(100..120).collect::<Vec<_>>());
+        assert!(light.iter().all(|copy| *copy != heavy), "{heavy}: {light:?}");
+        assert_eq!(hands(&[7; 40]), [heavy; 40], "a session stays where it is");
+        assert_eq!(hands(&(100..120).collect::<Vec<_>>()), light);
+        assert_eq!(dealt.iter().sum::<u64>(), 120);
+        assert!(dealt[heavy] == 80 && dealt.iter().all(|got| *got >= 20), "{dealt:?}");
+    }
 }

@@ -233,7 +233,7 @@ impl Stream for Thrice {
 }
 
 #[test]
-fn blocks_made_before_paths_part_come_back_block_by_block() {
+fn k2_blocks_made_before_paths_part_come_back_block_by_block() {
     for batch in [1, 32] {
         let (kept, remains) = run(100, batch, |a, from, to| {
             let thrice = a.node(filter("thrice", Filter::stream(Thrice)));

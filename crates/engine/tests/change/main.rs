@@ -10,7 +10,7 @@ mod upgrade;
 use common::{during, edit, given, numbers, on, set, taken};
 
 #[test]
-fn m1_a_filter_is_inserted_and_removed_within_a_space() {
+fn v3_a_filter_is_inserted_and_removed_within_a_space() {
     let text = "generate rate=20000 seq=yes | pcap@thread0 within";
     let (done, outcome) = during(text, |live| {
         on(live, 200);
@@ -39,7 +39,7 @@ fn m1_a_filter_is_inserted_and_removed_within_a_space() {
 }
 
 #[test]
-fn m1_a_sink_in_a_space_of_its_own_joins_and_leaves() {
+fn v3_a_sink_in_a_space_of_its_own_joins_and_leaves() {
     let text = "generate rate=20000 seq=yes | inspect | pcap@thread0 stays";
     let (counts, outcome) = during(text, |live| {
         assert_eq!(live.spaces(), ["thread0"]);
@@ -62,7 +62,7 @@ fn m1_a_sink_in_a_space_of_its_own_joins_and_leaves() {
 }
 
 #[test]
-fn m1_a_node_moves_between_spaces_and_back() {
+fn v3_i5_a_node_moves_between_spaces_and_back() {
     let text = "generate rate=20000 seq=yes flows=16 | udp | inspect | pcap moved";
     let ((), outcome) = during(text, |live| {
         for _ in 0..3 {
@@ -84,7 +84,7 @@ fn m1_a_node_moves_between_spaces_and_back() {
 }
 
 #[test]
-fn m1_what_cannot_be_done_leaves_the_path_as_it_was() {
+fn v3_what_cannot_be_done_leaves_the_path_as_it_was() {
     let text = "generate rate=20000 seq=yes | inspect | pcap refused";
     let ((), outcome) = during(text, |live| {
         on(live, 100);

@@ -60,19 +60,19 @@ fn mixed(name: &str, rate: &str, changes: usize, between: u64) {
 }
 
 #[test]
-fn m1_changes_of_every_kind_at_10_kilo_blocks_a_second() {
+fn v3_changes_of_every_kind_at_10_kilo_blocks_a_second() {
     mixed("short", "rate=10000", 40, 50);
 }
 
 #[test]
-fn m1_changes_of_every_kind_at_the_highest_rate() {
+fn v3_changes_of_every_kind_at_the_highest_rate() {
     mixed("fast", "size=64", 8, 20_000);
 }
 
 #[test]
 #[ignore = "half a minute: cargo test --release -p streamline-engine --test change -- --ignored \
-            --nocapture m1_200"]
-fn m1_200_changes_at_10_kilo_blocks_a_second_and_20_at_the_highest_rate() {
+            --nocapture v3_200"]
+fn v3_200_changes_at_10_kilo_blocks_a_second_and_20_at_the_highest_rate() {
     mixed("long", "rate=10000", 200, 500);
     mixed("highest", "size=64", 24, 1_000_000);
 }

@@ -69,7 +69,7 @@ mod tests {
     use crate::testing::{Frame, Node, answers};
 
     #[test]
-    fn a_block_becomes_a_gzip_member_that_others_read() {
+    fn h11_a_block_becomes_a_gzip_member_that_others_read() {
         let found = answers(&COMPRESS, &[], &[Frame::of(1, &[b'a'; 1000])]);
         let (class, view) = (found[0].class, found[0].view);
         assert_eq!((class, view, found[0].marks.link), (Class::YES, 0, Marks::NO_LINK));

@@ -102,7 +102,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_compressed_comes_back() {
+    fn h11_what_was_compressed_comes_back() {
         for format in FORMATS {
             for text in texts() {
                 let frames = [Frame::of(1, &text)];

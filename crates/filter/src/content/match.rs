@@ -297,7 +297,7 @@ mod tests {
     }
 
     #[test]
-    fn one_pass_answers_what_a_search_for_each_pattern_answers() {
+    fn h13_one_pass_answers_what_a_search_for_each_pattern_answers() {
         let patterns = ["aa", "b", "ab", "bab", "aab"];
         for number in 0..3u32.pow(7) {
             let digit = |place: u32| b"abc"[(number / 3u32.pow(place) % 3) as usize];

@@ -298,7 +298,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_not_asked_for_is_evicted_first() {
+    fn m2_who_is_not_asked_for_is_evicted_first() {
         let mut sessions = Sessions::<Counted>::default();
         for key in [PRIVATE, 1, 2, 3, 4] {
             sessions.of(key).blocks = key;
@@ -333,7 +333,7 @@ mod tests {
     }
 
     #[test]
-    fn a_session_moves_with_what_it_holds() {
+    fn m2_m4_a_session_moves_with_what_it_holds() {
         let (mut here, mut there) =
             (Sessions::<Counted>::default(), Sessions::<Counted>::default());
         let (mut holds, mut other) = (Holds::new(8, 1 << 20), Holds::new(8, 1 << 20));

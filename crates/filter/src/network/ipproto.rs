@@ -65,7 +65,7 @@ mod tests {
     use crate::testing::{Frame, answers, chain};
 
     #[test]
-    fn the_number_is_read_through_the_marks() {
+    fn h3_the_number_is_read_through_the_marks() {
         let mut later = Frame::ipv4(17, &[1, 2, 3, 4]);
         later.bytes[14 + 7] = 9;
         let frames = [

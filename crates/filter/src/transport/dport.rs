@@ -66,7 +66,7 @@ mod tests {
     use crate::transport::sport::SPORT;
 
     #[test]
-    fn the_port_of_either_side_or_why_there_is_none() {
+    fn h4_the_port_of_either_side_or_why_there_is_none() {
         let mut cut = Frame::tcp(1000, 22, b"");
         cut.bytes.truncate(34 + 3);
         let mut padded = Frame::ipv4(6, &[]);

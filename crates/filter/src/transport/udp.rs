@@ -142,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn a_flow_is_one_session_both_ways() {
+    fn h4_a_flow_is_one_session_both_ways() {
         let query = Frame::udp(4000, 53, b"who");
         let mut answer = Frame::udp(53, 4000, b"you");
         let (source, target) = (query.bytes[26..30].to_vec(), query.bytes[30..34].to_vec());

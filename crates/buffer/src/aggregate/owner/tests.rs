@@ -57,7 +57,7 @@ fn q4_who_may_read_gets_the_pool_and_who_may_not_does_not() {
 
 /// CONTRACT 21: of several pools, only who may read every one.
 #[test]
-fn q4_data_of_several_pools_is_for_who_may_read_every_one() {
+fn q4_p6_data_of_several_pools_is_for_who_may_read_every_one() {
     let mut owner = Creator::new(4);
     let mut pools = [(1, 0o644), (2, 0o640), (3, 0o600)]
         .map(|(id, mode)| pool(id, AccessList::new(1000, 100, mode)));

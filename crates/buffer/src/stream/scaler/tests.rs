@@ -20,10 +20,10 @@ fn open(capacity: usize, is_cut: bool, policy: Policy) -> (Output, Input) {
     (output, offers.remove(0).open_trusting().unwrap())
 }
 
-/// [F1] [F5] A reader that takes each block at once makes the ring as small as it may be, one
+/// A reader that takes each block at once makes the ring as small as it may be, one
 /// halving a round; by new memory and in place.
 #[test]
-fn f1_a_ring_that_is_always_nearly_empty_becomes_small() {
+fn f1_f5_f6_a_ring_that_is_always_nearly_empty_becomes_small() {
     for is_cut in [false, true] {
         let (mut output, mut input) = open(MOST, is_cut, Policy::Block);
         let (block, mut out) = ([7; 1000], [0; 1000]);
@@ -42,9 +42,9 @@ fn f1_a_ring_that_is_always_nearly_empty_becomes_small() {
     }
 }
 
-/// [F1] [F5] A reader that is always late makes it large.
+/// A reader that is always late makes it large.
 #[test]
-fn f1_a_ring_that_is_always_full_becomes_large() {
+fn f1_f5_f6_a_ring_that_is_always_full_becomes_large() {
     for is_cut in [false, true] {
         let (mut output, mut input) = open(LEAST, is_cut, Policy::DropNew);
         let mut out = vec![0; MOST];

@@ -23,7 +23,7 @@ fn drain(input: &mut Input) -> Vec<u8> {
     all
 }
 
-/// [F2] Rings grow and shrink in the middle of the traffic, whatever is unread, and nobody notices
+/// Rings grow and shrink in the middle of the traffic, whatever is unread, and nobody notices
 /// but by the size.
 #[test]
 fn f2_reallocation_keeps_every_byte_in_order_whatever_the_sizes() {
@@ -76,7 +76,7 @@ fn f2_reallocation_keeps_every_byte_in_order_whatever_the_sizes() {
     }
 }
 
-/// [F2] A ring that is full to the last byte grows, and the writer goes on at once.
+/// A ring that is full to the last byte grows, and the writer goes on at once.
 #[test]
 fn f2_a_full_ring_grows_and_the_writer_goes_on() {
     let (mut output, mut inputs) = open(&config(Policy::Block));
@@ -100,7 +100,7 @@ fn f2_a_full_ring_grows_and_the_writer_goes_on() {
     assert_eq!((output.segment(), output.block_max()), (2, 2032));
 }
 
-/// [F2] Also where it overwrites: what is lost is counted exactly, over all segments.
+/// Also where it overwrites: what is lost is counted exactly, over all segments.
 #[test]
 fn f2_a_ring_that_overwrites_counts_over_all_segments() {
     let mut random = Random::replayable();
@@ -140,9 +140,9 @@ fn f2_a_ring_that_overwrites_counts_over_all_segments() {
     assert!(resized > 20 && input.count().lost > 100, "{resized} {:?}", input.count());
 }
 
-/// [F4] A position is valid in every segment: it only grows, and is at p mod capacity everywhere.
+/// A position is valid in every segment: it only grows, and is at p mod capacity everywhere.
 #[test]
-fn f4_positions_go_on_over_all_segments() {
+fn f4_a20_positions_go_on_over_all_segments() {
     let (mut output, mut inputs) = open(&config(Policy::Block));
     let mut last = 0;
     for size in [8192, 65_536, 4096, 16_384] {
@@ -155,7 +155,8 @@ fn f4_positions_go_on_over_all_segments() {
     }
 }
 
-/// [T11] Who is revoked finishes what was written for it, then is told so, and nobody else notices.
+/// Who is revoked finishes what was written for it, then is told so, and nobody else notices.
+/// (RELIABILITY T11)
 #[test]
 fn who_is_revoked_reads_to_the_switch_and_no_further() {
     for policy in [Policy::Block, Policy::Overwrite] {
@@ -307,7 +308,7 @@ fn cuttable(extent: usize, readers: usize) -> (Output, Vec<Input>) {
     (output, offers.into_iter().map(|offer| offer.open_trusting().unwrap()).collect())
 }
 
-/// [F3] The size moves in the same memory, up and down, in the middle of the traffic; and what is
+/// The size moves in the same memory, up and down, in the middle of the traffic; and what is
 /// cut off goes back to the kernel when the last reader is past it.
 #[test]
 fn f3_deck_cut_moves_the_size_in_place_and_gives_memory_back() {
@@ -362,7 +363,7 @@ fn f3_deck_cut_moves_the_size_in_place_and_gives_memory_back() {
     assert_eq!(output.capacity(), 8192);
 }
 
-/// [F3] Strangers refuse a ring that its writer can empty.
+/// Strangers refuse a ring that its writer can empty.
 #[test]
 fn f3_strangers_take_no_ring_that_is_cut() {
     let (_output, offers) = crate::stream::stream(&config(Policy::Block).cut(1 << 20)).unwrap();

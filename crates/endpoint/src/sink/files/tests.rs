@@ -59,7 +59,7 @@ fn column(dir: &str, name: &str) -> Vec<Value> {
 }
 
 #[test]
-fn a_session_gets_a_file_for_each_direction() {
+fn h10_a_session_gets_a_file_for_each_direction() {
     let dir = TempDir::new();
     let out = dir.path("out");
     let mut files = on(&out, &[], Form::Stream);

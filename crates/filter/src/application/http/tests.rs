@@ -207,7 +207,7 @@ fn what_is_empty_is_told_apart_from_what_is_not_there() {
 }
 
 #[test]
-fn a_request_and_its_response_are_described() {
+fn v22_a_request_and_its_response_are_described() {
     let (seen, node) = connection(&[], true, &[ahead(GET), back(OK), end(false), end(true)]);
     assert_eq!(seen.classes(), [1, 200, 1200]);
     assert_eq!(seen.texts(), [GET, OK, ""]);
@@ -521,7 +521,7 @@ fn who_asks_is_found_out_where_nobody_saw_a_handshake() {
 }
 
 #[test]
-fn the_report_tells_connections_apart() {
+fn v21_the_report_tells_connections_apart() {
     let tally = |there: &str, here: &str| {
         let (seen, node) = connection(&[], false, &[ahead(there), back(here)]);
         let tally: Vec<u64> = node.report().rows.iter().map(|(_, n)| *n).collect();

@@ -37,7 +37,7 @@ fn named(found: &[(String, usize)]) -> Vec<(&str, usize)> {
 }
 
 #[test]
-fn frames_of_a_connection_meet_in_one_file() {
+fn h10_frames_of_a_connection_meet_in_one_file() {
     let (one, back, two) = (datagram(1, 2), datagram(2, 1), datagram(1, 3));
     let arp = hex("ffffffffffff 020000000001 0806 0001");
     let blocks = [&one, &two, &back, &arp, &one].map(|bytes| frame(bytes));

@@ -28,7 +28,7 @@ fn what_comes_in_order_leaves_at_once_both_ways() {
 }
 
 #[test]
-fn what_comes_too_early_waits() {
+fn h6_what_comes_too_early_waits() {
     let frames = begun([
         client(0, 104, b"def"),
         client(0, 110, b"jkl"),
@@ -40,7 +40,7 @@ fn what_comes_too_early_waits() {
 }
 
 #[test]
-fn what_comes_again_is_dropped_and_what_is_new_of_it_is_not() {
+fn h6_what_comes_again_is_dropped_and_what_is_new_of_it_is_not() {
     let frames = begun([
         client(0, 101, b"abc"),
         client(0, 101, b"abc"),
