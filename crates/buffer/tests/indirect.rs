@@ -1,5 +1,6 @@
 //! Indirect streams between processes of different users: who may read what, who is killed when,
-//! and what a hostile writer can do. (FEATURES D4 to D8, E2, E6; RELIABILITY T3, T4, T10, T17)
+//! and what a hostile writer can do. (FEATURES D4, D5, D6, D7, D8, E2, E6;
+//! RELIABILITY T3, T4, T10, T17)
 
 #![expect(clippy::unwrap_used, reason = "a test ends where something is not as it must be")]
 

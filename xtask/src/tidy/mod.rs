@@ -4,6 +4,7 @@
 //! The tables are in [`rules`]; each rule has a test that plants the mistake (`tests.rs`).
 
 mod arrows;
+mod capabilities;
 mod catalog;
 mod chance;
 mod documents;
@@ -122,5 +123,6 @@ fn check(tree: &Tree) -> Findings {
     chance::check(tree, &mut found);
     documents::check(tree, &mut found);
     catalog::check(tree, &mut found);
+    capabilities::check(tree, &mut found);
     found
 }

@@ -375,3 +375,37 @@ fn an_example_without_words_is_found() {
     tree.put("examples/a.pipe", b"# Counts.\n");
     tree.finds("examples", "examples/a.pipe", "no request");
 }
+
+#[test]
+fn a_capability_that_nothing_shows_is_found() {
+    const PAGE: &str = "docs/book/capabilities.md";
+    let page = |rows: &str| {
+        let tree = Planted::clean();
+        tree.put("docs/book/SUMMARY.md", b"- [Capabilities](capabilities.md)\n");
+        tree.put("crates/abi/src/a.rs", b"//! Shows: FEATURES D9, E1; and more.\n");
+        tree.put("crates/abi/tests/b.rs", b"//! Tests.\nfn k4_t10_it_counts() {}\n");
+        tree.put(
+            PAGE,
+            format!("| # | what | state | where |\n|---|---|---|---|\n{rows}").as_bytes(),
+        );
+        tree
+    };
+    const ALL: &str = "| D9 | pipes | yes | `crates/abi/src/a.rs` |\n\
+                       | E1 | splices | in part: no more | `crates/abi/src/a.rs` |\n\
+                       | K4 | counts | yes | `crates/abi/tests/b.rs`: it counts |\n";
+    let whole = page(&format!("{ALL}| K5 | bounds | no | |\n"));
+    assert!(whole.check().errors.is_empty(), "{:#?}", whole.check());
+    for (row, words) in [
+        ("| K5 | bounds | yes | |", "K5: a state other than `no` has paths"),
+        ("| K5 | bounds | no | `crates/abi/src/a.rs` |", "`no` has none"),
+        ("| K5 | bounds | soon | |", "the state is `yes`"),
+        ("| K5 | bounds | yes | `crates/abi/tests/b.rs` |", "nothing in `crates/abi/tests/b.rs`"),
+        ("| K5 | bounds | yes | `crates/abi/tests/gone.rs` |", "gone.rs` bears this number"),
+        ("| K4 | counts | no | |", "K4 stands here twice"),
+    ] {
+        page(&format!("{ALL}{row}\n")).finds("capabilities", PAGE, words);
+    }
+    let tree =
+        page(&ALL.replace("| E1 | splices | in part: no more | `crates/abi/src/a.rs` |\n", ""));
+    tree.finds("capabilities", "crates/abi/src/a.rs", "E1 is borne here");
+}

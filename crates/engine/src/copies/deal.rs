@@ -146,7 +146,7 @@ mod tests {
         let mut hands = |ports: &[u16]| {
             let frames: Vec<_> = ports.iter().map(|port| Frame::udp(*port, 53, b"x")).collect();
             let arena = Arena::new(frames.len());
-            let mut space = Space::new(&arena);
+            let space = Space::new(&arena);
             let batch = space.batch(&frames);
             let hands = by_session(Sharing::Flow, &mut table, &mut dealt, &batch);
             let copy = |lane: usize| hands.iter().find(|(_, mask)| mask & 1 << lane != 0);
