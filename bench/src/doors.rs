@@ -55,8 +55,8 @@ impl Source for Writer {
             return Ok(Given::Wait { until: None, readable: false });
         };
         let blocks = draft.len() / BLOCK;
-        for room in draft.chunks_exact_mut(BLOCK) {
-            room.copy_from_slice(std::hint::black_box(&self.user.0[..]));
+        for room in draft.as_chunks_mut::<BLOCK>().0 {
+            room.copy_from_slice(std::hint::black_box(&self.user.0));
         }
         let written = draft.commit(blocks * BLOCK);
         let dbuf = intake.pool.id();
@@ -94,7 +94,7 @@ impl Sink for Reader {
         batch.views(|bytes| {
             if let Some(user) = self.user.0.get_mut(..bytes.len()) {
                 user.copy_from_slice(bytes);
-                std::hint::black_box(user);
+                std::hint::black_box(user.as_mut_ptr());
             }
         });
         self.blocks += u64::from(batch.live().count_ones());

@@ -359,11 +359,14 @@ fn who_reports_says_something_and_nobody_else() {
 
 #[test]
 fn m1_m4_state_that_was_saved_continues_elsewhere() {
-    let mut frames = [corpus::shapes(), corpus::captured(1)].concat();
+    // Every shape on both sides, so that every filter has something to keep.
+    let (shapes, captured) = (corpus::shapes(), corpus::captured(1));
+    let (early, late) = captured.split_at(captured.len() / 2);
+    let mut frames = [&shapes, early, &shapes, late].concat();
     for (number, frame) in frames.iter_mut().enumerate() {
         frame.time = (number * number) as u64 * 1000;
     }
-    let (before, behind) = frames.split_at(frames.len() / 2);
+    let (before, behind) = frames.split_at(shapes.len() + early.len());
     let all_answers = |node: &mut Node, frames: &[Frame]| {
         let mut answers = Vec::new();
         for (number, frame) in frames.iter().enumerate() {

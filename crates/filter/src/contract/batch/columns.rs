@@ -1,7 +1,7 @@
 //! The columns of a batch: what a source fills, what crosses a border, and what is known of it.
 
 use super::lanes::{LANES, Lane, LaneMask, mask_of};
-use abi::{ContextLane, Entry, Marks, RichPointer};
+use abi::{Class, ContextLane, Entry, Marks, RichPointer};
 
 /// The columns of a batch without the bytes: what a source fills and what crosses a border.
 #[derive(Clone, Debug)]
@@ -17,6 +17,8 @@ pub struct Columns {
     pub(super) context: [ContextLane; LANES],
     /// The number of the block that caused this one where its paths last parted (CONTRACT 16).
     pub(super) order: [u32; LANES],
+    /// The byte at one offset of each view: what [`Known::column`] says.
+    pub(super) column: [u8; LANES],
 }
 
 impl Default for Columns {
@@ -30,6 +32,7 @@ impl Default for Columns {
             marks: [Marks::default(); LANES],
             context: [ContextLane::default(); LANES],
             order: [0; LANES],
+            column: [0; LANES],
         }
     }
 }
@@ -140,7 +143,7 @@ impl Columns {
     #[inline]
     pub(super) fn known(&self) -> Known {
         let answered = (!self.unanswered).then_some(self.live);
-        Known { answered, bytes: Some((self.live, self.bytes)), shortest: None }
+        Known { answered, bytes: Some((self.live, self.bytes)), ..Known::default() }
     }
 
     /// Forgets all blocks.
@@ -203,6 +206,8 @@ pub(super) struct Known {
     pub(super) answered: Option<LaneMask>,
     /// How many bytes the lanes of a mask view.
     pub(super) bytes: Option<(LaneMask, u64)>,
-    /// The length of the shortest view of all lanes in use.
-    pub(super) shortest: Option<u32>,
+    /// At which offset of the views the bytes in [`Columns::column`] lie.
+    pub(super) column: Option<usize>,
+    /// The class that all lanes in use have.
+    pub(super) class: Option<Class>,
 }

@@ -12,6 +12,7 @@ mod near;
 
 pub use block::Block;
 pub use columns::Columns;
+use lanes::lanes_of;
 pub use lanes::{LANES, Lane, LaneMask, lanes, mask_of};
 
 use super::turn::Amount;
@@ -266,7 +267,7 @@ impl<'a> Batch<'a> {
     /// Answers a class for this lane.
     #[inline]
     pub fn set_class(&mut self, l: Lane, class: Class) {
-        self.known.answered = None;
+        (self.known.answered, self.known.class) = (None, None);
         self.columns.pointers[l].class = class;
     }
 
@@ -282,6 +283,10 @@ impl<'a> Batch<'a> {
         let c = &*self.columns;
         if let Some(near) = self.near {
             let (live, lanes) = (c.live, c.pointers.get(..c.len).unwrap_or_default());
+            if live == mask_of(c.len) {
+                lanes.iter().for_each(|pointer| look(near.view(pointer)));
+                return;
+            }
             for (l, pointer) in lanes.iter().enumerate() {
                 if live >> l & 1 == 1 {
                     look(near.view(pointer));
@@ -362,41 +367,33 @@ impl<'a> Batch<'a> {
                 }
             }
         }
-        self.known.answered = Some(answered);
+        (self.known.answered, self.known.class) = (Some(answered), None);
     }
 
     /// Answers yes for each live block whose view has a byte at `at` that is `wanted`, nothing for
     /// the others; answers which those are.
     #[inline]
     pub fn classify_byte(&mut self, at: usize, wanted: impl Fn(u8) -> bool) -> LaneMask {
-        let all_longer = self.shortest() as usize > at;
         let c = &mut *self.columns;
         let (len, live) = (c.len.min(LANES), c.live);
-        let Some(near) = self.near.filter(|_| all_longer && live == mask_of(len)) else {
+        let all = live == mask_of(len);
+        let known = self.known.column == Some(at);
+        let fetched = all && (known || self.near.is_some_and(|near| near.read(at, c)));
+        if !fetched {
             self.classify::<false>(|block| Class(block.byte(at).is_some_and(&wanted).into()));
             return live & !self.answered();
-        };
-        let byte = near.byte(at);
-        let answer = |pointer: &mut RichPointer| {
-            pointer.class = Class(byte(pointer).is_some_and(&wanted).into());
-            LaneMask::from(pointer.class.0)
-        };
-        let lanes = c.pointers.get_mut(..len).unwrap_or_default();
-        let mut answered = 0;
-        // Four at a time, so that the loop itself costs little.
-        let (fours, rest) = lanes.as_chunks_mut::<4>();
-        for (number, four) in fours.iter_mut().enumerate() {
-            let mut among = 0;
-            for (l, pointer) in four.iter_mut().enumerate() {
-                among |= answer(pointer) << l;
-            }
-            answered |= among << (4 * number);
         }
-        let first = len - rest.len();
-        for (l, pointer) in rest.iter_mut().enumerate() {
-            answered |= answer(pointer) << (first + l);
+        self.known.column = Some(at);
+        let answered = lanes_of(&c.column, wanted) & live;
+        // Mostly all blocks match, as they did before: then there is nothing to write.
+        let all = (answered == live).then_some(Class::YES);
+        if all.is_none() || self.known.class != all {
+            for (l, pointer) in c.pointers.iter_mut().enumerate().take(len) {
+                pointer.class = Class((answered >> l & 1) as u32);
+            }
         }
         self.known.answered = Some(answered);
+        self.known.class = all;
         live & !answered
     }
 
@@ -404,18 +401,11 @@ impl<'a> Batch<'a> {
     #[inline]
     fn find_frames(&mut self) {
         if let Some(near) = self.near.take() {
+            self.known.column = None;
             let lanes = self.columns.pointers.iter().zip(&self.columns.marks);
             let frames = lanes.map(move |(pointer, marks)| near.frame(pointer, marks));
             self.frames.extend(frames.take(self.columns.len));
         }
-    }
-
-    /// The length of the shortest view of all lanes in use.
-    #[inline]
-    fn shortest(&mut self) -> u32 {
-        let lanes = self.columns.pointers.iter().take(self.columns.len);
-        let shortest = || lanes.map(|pointer| pointer.length()).min().unwrap_or(0);
-        *self.known.shortest.get_or_insert_with(shortest)
     }
 
     /// The block in this lane and its number, which a per-block filter looks at now.
