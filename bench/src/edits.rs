@@ -1,5 +1,5 @@
 //! `bench edits`: a filter that changes eight bytes of every block, where they lie and in copies of
-//! the frames: what write isolation saves where nobody else looks. [Th §5.3]
+//! the frames: what write isolation saves where nobody else looks. [Th §5.3], FEATURES L1, L2
 //!
 //! The same request, run twice: once as it is, once with every edit forced into a copy. Beside both
 //! stands the same line without the edit: what making and counting the frames takes.

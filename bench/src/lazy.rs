@@ -1,4 +1,5 @@
-//! `bench lazy`: is a read that copies only when somebody looks worth its price? [SL §5.3.3]
+//! `bench lazy`: is a read that copies only when somebody looks worth its price? [SL §5.3.3],
+//! FEATURES E3, E4
 //!
 //! The experiment behind docs/book/decisions: `read` revokes the pages of the caller's buffer
 //! instead of copying, and remembers the last eight buffers with what they stand for; `write` of

@@ -11,5 +11,6 @@ mod scratch;
 
 mod kept;
 mod load;
+mod places;
 mod sessions;
 mod ways_to_end;

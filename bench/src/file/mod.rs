@@ -1,5 +1,5 @@
 //! `bench file`: unmodified programs of the system on files in the cache, with the library before
-//! them and without. [SL fig. 16; IOL fig. 8], goals G12, G13
+//! them and without. [SL fig. 16; IOL fig. 8], goals G12, G13; FEATURES E5, G4
 //!
 //! * `cat f | grep x | wc -l` over streams beside the same over pipes, and beside `grep x f | wc`,
 //!   which copies nothing between programs; on one processor and on two.

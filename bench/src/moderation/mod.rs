@@ -1,4 +1,5 @@
-//! `bench moderation`: what an event costs, and how often one is sent. [Th fig. 5.2], goals G8, G9
+//! `bench moderation`: what an event costs, and how often one is sent. [Th fig. 5.2], goals G8, G9;
+//! FEATURES K4
 //!
 //! 2 KB blocks over a stream of 16 MB between two processes, copied in and out, with an event after
 //! T_b blocks. Three ways to send one:

@@ -1,4 +1,5 @@
-//! `bench parallel`: one filter on two processors against one. [Th §5.4; CONTRACT 16]
+//! `bench parallel`: one filter on two processors against one. [Th §5.4; CONTRACT 16],
+//! FEATURES N1, N2, V13
 //!
 //! Filters that keep nothing are shared out by load, filters with sessions by a hash; what comes
 //! out is joined in the order of what came in. A sink counts and adds up what it gets in the order

@@ -1,4 +1,4 @@
-//! `bench peek`: looking at a block instead of copying it. [SL fig. 3], goal G5
+//! `bench peek`: looking at a block instead of copying it. [SL fig. 3], goal G5; FEATURES D10
 //!
 //! First what a call of `peek` takes, checks included; then reading and peeking through a full ring
 //! in one thread; then two processes that trust each other: copied in and copied out (a stream),

@@ -1,4 +1,4 @@
-//! `bench placement`: what the policies choose, against every other placement.
+//! `bench placement`: what the policies choose, against every other placement. FEATURES O3, V6
 //!
 //! Each line is run in every way that can be planned on this machine: so many of its nodes in the
 //! kernel, so many in a thread, the rest in another. A flood over a virtual cable is what comes in.

@@ -1,5 +1,5 @@
 //! `bench scale`: how large a ring should be, and whether it finds out by itself. [SL figs. 11,
-//! 12], goal G10
+//! 12], goal G10; FEATURES F1, F3, F5
 //!
 //! Three settings: one thread that writes each block and reads it; two processes on one processor;
 //! two processes on two. In each, rings of a fixed size from 16 KB to 64 MB, and one that begins

@@ -1,4 +1,4 @@
-//! `bench share`: several users at one interface, each with a line of its own.
+//! `bench share`: several users at one interface, each with a line of its own. FEATURES O6, O7
 //!
 //! UDP to many ports is sent flat out over a virtual cable. 1, 2, 5 and 10 users, none of whom has
 //! any privilege, each run a line that picks one port and writes its frames to nowhere; a daemon

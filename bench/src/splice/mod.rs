@@ -1,4 +1,5 @@
-//! `bench splice`: from a dbuf into an ibuf, the bytes touched and not. [SL fig. 4], goals G6, G7
+//! `bench splice`: from a dbuf into an ibuf, the bytes touched and not. [SL fig. 4], goals G6, G7;
+//! FEATURES E1, E2
 //!
 //! A file in memory (frozen, 256 KB to 64 MB) is read block by block and written to an indirect
 //! stream, in one thread, as a file server does; the stream is drained between two measured pieces,

@@ -48,7 +48,7 @@ fn balances(report: &Value) {
 }
 
 #[test]
-fn first_light() {
+fn a1_first_light() {
     let folder = Folder::new();
     let ran = folder.run(&["run", FIRST]);
     assert_eq!(ran.status, Some(0), "{}", ran.err);

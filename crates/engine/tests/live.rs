@@ -178,7 +178,7 @@ fn an_order_that_panics_ends_the_path_and_tells_its_caller() {
 }
 
 #[test]
-fn orders_from_many_threads_are_done_one_after_the_other() {
+fn j2_orders_from_many_threads_are_done_one_after_the_other() {
     static INSIDE: AtomicBool = AtomicBool::new(false);
     let (done, ..) = during("generate rate=100000 | count", Settings::default(), |live| {
         std::thread::scope(|scope| {

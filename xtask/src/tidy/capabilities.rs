@@ -1,13 +1,14 @@
 //! Every capability can be seen somewhere: the page of the book against what bears its numbers.
 //!
-//! A test bears the numbers with which its name begins (`fn n1_v13_…`); what else shows a
-//! capability, such as a benchmark, says so in its first lines (`FEATURES D9`). Numbers with T in
-//! names of tests are threats, and no capabilities.
+//! A test bears the numbers with which its name begins (`fn n1_v13_…`), a benchmark or a folder of
+//! tests those of its first lines (`FEATURES D9`). Elsewhere such a line says what code is for, and
+//! shows nothing. T in names of tests are threats, and U is no capability either (`u16_…`).
 //!
 //! In: the page, and the Rust of the tree. Out: findings.
 
 use super::tree::{File, Tree};
 use super::{Finding, Findings};
+use std::collections::BTreeSet;
 
 const PAGE: &str = "docs/book/capabilities.md";
 
@@ -34,16 +35,17 @@ pub(super) fn check(tree: &Tree, found: &mut Findings) {
             say(format!("{number}: the state is `yes`, `in part: …`, or `no`"));
         } else if shown == paths.is_empty() {
             say(format!("{number}: a state other than `no` has paths that show it, `no` has none"));
-        }
-        for path in paths {
-            if !tree.file(path).is_some_and(|file| bears(file).any(|one| one == number)) {
+        } else {
+            let bear = |path: &str| tree.file(path).is_some_and(|f| bears(f).any(|n| n == number));
+            for path in paths.into_iter().filter(|path| !bear(path)) {
                 say(format!("{number}: nothing in `{path}` bears this number"));
             }
         }
     }
     for file in tree.rust() {
-        for number in bears(file).filter(|number| !known.contains(&number.as_str())) {
-            let what = format!("{number} is borne here, and {PAGE} has no such row");
+        let named: BTreeSet<String> = bears(file).chain(mentioned(&file.text)).collect();
+        for number in named.iter().filter(|number| !known.contains(&number.as_str())) {
+            let what = format!("{number} is named here, and {PAGE} has no such row");
             found.push(Finding::file("capabilities", file, what));
         }
     }
@@ -54,10 +56,12 @@ fn bears(file: &File) -> impl Iterator<Item = String> {
     let names = file.code.lines().filter_map(|line| line.trim_start().strip_prefix("fn "));
     let tests = names.flat_map(|name| {
         let parts = name.split('_').map(str::to_uppercase);
-        parts.take_while(|part| is_number(part)).filter(|number| !number.starts_with('T'))
+        parts.take_while(|part| is_number(part)).filter(|number| !number.starts_with(['T', 'U']))
     });
-    let head: Vec<_> = file.text.lines().map_while(|line| line.strip_prefix("//!")).collect();
-    tests.chain(mentioned(&head.concat()).collect::<Vec<_>>())
+    let head = file.text.lines().map_while(|line| line.strip_prefix("//!"));
+    let shows = file.is_test() || file.path.starts_with("bench/");
+    let head: String = head.filter(|_| shows).collect();
+    tests.chain(mentioned(&head).collect::<Vec<_>>())
 }
 
 /// The numbers that a text mentions as `FEATURES A1, B2`.

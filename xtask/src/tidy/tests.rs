@@ -382,7 +382,7 @@ fn a_capability_that_nothing_shows_is_found() {
     let page = |rows: &str| {
         let tree = Planted::clean();
         tree.put("docs/book/SUMMARY.md", b"- [Capabilities](capabilities.md)\n");
-        tree.put("crates/abi/src/a.rs", b"//! Shows: FEATURES D9, E1; and more.\n");
+        tree.put("crates/abi/tests/a.rs", b"//! Shows: FEATURES D9, E1; and more.\n");
         tree.put("crates/abi/tests/b.rs", b"//! Tests.\nfn k4_t10_it_counts() {}\n");
         tree.put(
             PAGE,
@@ -390,14 +390,14 @@ fn a_capability_that_nothing_shows_is_found() {
         );
         tree
     };
-    const ALL: &str = "| D9 | pipes | yes | `crates/abi/src/a.rs` |\n\
-                       | E1 | splices | in part: no more | `crates/abi/src/a.rs` |\n\
+    const ALL: &str = "| D9 | pipes | yes | `crates/abi/tests/a.rs` |\n\
+                       | E1 | splices | in part: no more | `crates/abi/tests/a.rs` |\n\
                        | K4 | counts | yes | `crates/abi/tests/b.rs`: it counts |\n";
     let whole = page(&format!("{ALL}| K5 | bounds | no | |\n"));
     assert!(whole.check().errors.is_empty(), "{:#?}", whole.check());
     for (row, words) in [
         ("| K5 | bounds | yes | |", "K5: a state other than `no` has paths"),
-        ("| K5 | bounds | no | `crates/abi/src/a.rs` |", "`no` has none"),
+        ("| K5 | bounds | no | `crates/abi/tests/a.rs` |", "`no` has none"),
         ("| K5 | bounds | soon | |", "the state is `yes`"),
         ("| K5 | bounds | yes | `crates/abi/tests/b.rs` |", "nothing in `crates/abi/tests/b.rs`"),
         ("| K5 | bounds | yes | `crates/abi/tests/gone.rs` |", "gone.rs` bears this number"),
@@ -406,6 +406,6 @@ fn a_capability_that_nothing_shows_is_found() {
         page(&format!("{ALL}{row}\n")).finds("capabilities", PAGE, words);
     }
     let tree =
-        page(&ALL.replace("| E1 | splices | in part: no more | `crates/abi/src/a.rs` |\n", ""));
-    tree.finds("capabilities", "crates/abi/src/a.rs", "E1 is borne here");
+        page(&ALL.replace("| E1 | splices | in part: no more | `crates/abi/tests/a.rs` |\n", ""));
+    tree.finds("capabilities", "crates/abi/tests/a.rs", "E1 is named here");
 }
