@@ -1,5 +1,6 @@
 /* A filter as a Unix process: reads blocks of 1 KB from standard input, passes on those whose first byte
- * is 2. The first of a chain makes the blocks ("source N"), the last counts them ("sink"). [Th fig. 5.1] */
+ * is 2, or those in which no byte is 0xff ("whole"). The first of a chain makes the blocks ("source N"),
+ * the last counts them ("sink"). [Th fig. 5.1] */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -36,10 +37,11 @@ int main(int argc, char **argv) {
         return 0;
     }
     int sink = argc > 1 && strcmp(argv[1], "sink") == 0;
+    int whole = argc > 1 && strcmp(argv[1], "whole") == 0;
     long count = 0;
     while (fill(block)) {
         if (sink) count++;
-        else if (block[0] == 2 && !pass(block)) return 1;
+        else if ((whole ? !memchr(block, 0xff, BLOCK) : block[0] == 2) && !pass(block)) return 1;
     }
     if (sink) printf("%ld\n", count);
     return 0;

@@ -5,17 +5,17 @@
 //! - `fast`: the blocks lie in the dbuf and are not copied; `loop` does the same by hand.
 //! - `ring`: every block is copied into the dbuf, crosses a ring and is copied out: what the pipes
 //!   do.
-//! - `whole`: as `fast`, every byte looked at.
+//! - `whole`: as `fast`, every byte looked at; `whole ring`: as `ring`, every byte looked at.
 
 use crate::harness::{Candidate, Goal, interleave};
 use crate::line::outcome;
-use crate::pipes::Pipes;
+use crate::pipes::{Look, Pipes};
 use crate::row::Row;
 use streamline_bench_loops::{Matcher, first_byte_is_two, indirect_calls, no_byte_is_ff};
 
 const FAST: u64 = 4_000_000;
 const RING: u64 = 8_000_000;
-const WHOLE: u64 = 400_000;
+const WHOLE: u64 = 2_000_000;
 const PIPED: u64 = 100_000;
 /// Blocks in the reference loop's ring: 1 MB.
 const SLOTS: usize = 1024;
@@ -32,7 +32,7 @@ pub(crate) fn run(rounds: usize) -> Result<Vec<Row>, String> {
     for filters in [0, 1, 2, 4, 8] {
         rows.extend(first_byte(filters, rounds, pipes.as_ref().ok())?);
     }
-    rows.extend(whole_block(8, rounds)?);
+    rows.extend(whole_block(8, rounds, pipes.as_ref().ok())?);
     Ok(rows)
 }
 
@@ -49,7 +49,8 @@ fn first_byte(filters: usize, rounds: usize, pipes: Option<&Pipes>) -> Result<Ve
         Candidate { name: "ring", measure: Box::new(move || rate(&ring, RING)) },
     ];
     if let Some(pipes) = pipes {
-        let measure = Box::new(move || pipes.measure(filters, PIPED).map(|rate| rate / 1e6));
+        let measure =
+            Box::new(move || pipes.measure(filters, Look::First, PIPED).map(|rate| rate / 1e6));
         candidates.push(Candidate { name: "pipes", measure });
     }
     let goal = |candidate, reference, target| Goal { candidate, reference, goal: "G11", target };
@@ -66,19 +67,29 @@ fn first_byte(filters: usize, rounds: usize, pipes: Option<&Pipes>) -> Result<Ve
     interleave(("chain", &row, filters as f64), "Mblocks/s", rounds, candidates, &goals)
 }
 
-fn whole_block(filters: usize, rounds: usize) -> Result<Vec<Row>, String> {
+fn whole_block(filters: usize, rounds: usize, pipes: Option<&Pipes>) -> Result<Vec<Row>, String> {
     let matches = "match hex=ff |all ".repeat(filters);
-    let line = format!("generate count={WHOLE} size=1024 | {matches} discard");
-    let candidates = vec![
+    let fast = format!("generate count={WHOLE} size=1024 | {matches} discard");
+    let ring = format!("bench_write@thread0 {WHOLE} | {matches} bench_read@thread1");
+    let mut candidates = vec![
         Candidate {
             name: "loop",
             measure: Box::new(move || Ok(by_hand(filters, WHOLE, no_byte_is_ff))),
         },
-        Candidate { name: "whole", measure: Box::new(move || rate(&line, WHOLE)) },
+        Candidate { name: "whole", measure: Box::new(move || rate(&fast, WHOLE)) },
+        Candidate { name: "whole ring", measure: Box::new(move || rate(&ring, WHOLE)) },
     ];
+    let mut goals = Vec::new();
+    if let Some(pipes) = pipes {
+        let measure = move || pipes.measure(filters, Look::Whole, PIPED).map(|rate| rate / 1e6);
+        candidates.push(Candidate { name: "pipes", measure: Box::new(measure) });
+        goals = ["whole", "whole ring"]
+            .map(|candidate| Goal { candidate, reference: "pipes", goal: "G11", target: 70.0 })
+            .into();
+    }
     let row = format!("{filters} filters, every byte");
     // Another job than the rows above: not a point of their picture.
-    interleave(("chain", &row, f64::NAN), "Mblocks/s", rounds, candidates, &[])
+    interleave(("chain", &row, f64::NAN), "Mblocks/s", rounds, candidates, &goals)
 }
 
 /// Millions of blocks per second of a line that takes `blocks`.

@@ -9,6 +9,13 @@ pub(crate) struct Pipes {
     folder: PathBuf,
 }
 
+/// What a filter of the chain looks at.
+#[derive(Clone, Copy)]
+pub(crate) enum Look {
+    First,
+    Whole,
+}
+
 const SOURCE: &str = include_str!("../peers/matcher.c");
 
 impl Pipes {
@@ -31,9 +38,9 @@ impl Pipes {
         self.folder.join("matcher")
     }
 
-    /// Sends `blocks` blocks of 1 KB through `filters` processes between a source and a sink;
-    /// answers blocks per second.
-    pub(crate) fn measure(&self, filters: usize, blocks: u64) -> Result<f64, String> {
+    /// Sends `blocks` blocks of 1 KB through `filters` processes between a source and a sink, each
+    /// of which looks at the first byte or at all of them; answers blocks per second.
+    pub(crate) fn measure(&self, filters: usize, look: Look, blocks: u64) -> Result<f64, String> {
         let begin = sys::clock::monotonic();
         let mut children: Vec<Child> = Vec::new();
         let count = blocks.to_string();
@@ -42,7 +49,10 @@ impl Pipes {
             match place {
                 0 => command.args(["source", &count]).stdin(Stdio::null()),
                 n if n == filters + 1 => command.arg("sink"),
-                _ => &mut command,
+                _ => match look {
+                    Look::First => &mut command,
+                    Look::Whole => command.arg("whole"),
+                },
             };
             if let Some(before) = children.last_mut().and_then(|child| child.stdout.take()) {
                 command.stdin(before);

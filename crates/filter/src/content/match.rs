@@ -58,7 +58,7 @@ fn make(arguments: &Arguments) -> Result<Filter, Mistake> {
             Filter::lanes(Byte { at, byte: one.first().copied().unwrap_or(0) })
         }
         (Some(at), _) => Filter::classify(Match(At { at, patterns, nocase })),
-        (None, [one]) if !nocase => Filter::classify(Match(Finder::new(one).into_owned())),
+        (None, [one]) if !nocase => Filter::lanes(One(Finder::new(one).into_owned())),
         (None, _) => Filter::classify(Match(Many::new(&patterns, nocase)?)),
     })
 }
@@ -121,6 +121,9 @@ struct Byte {
     byte: u8,
 }
 
+/// One pattern anywhere.
+struct One(Finder<'static>);
+
 /// Patterns at one offset.
 struct At {
     at: usize,
@@ -157,9 +160,10 @@ impl Lanes for Byte {
     }
 }
 
-impl Search for Finder<'static> {
-    fn first(&self, bytes: &[u8]) -> Option<usize> {
-        self.find(bytes).map(|_| 0)
+impl Lanes for One {
+    fn process<'a>(&mut self, batch: &mut Batch<'a>, cx: &mut LaneContext<'_, 'a>) {
+        let others = batch.classify_view(|view| self.0.find(view).is_some());
+        cx.tell.absent_all(NO_PATTERN, others);
     }
 }
 

@@ -397,6 +397,25 @@ impl<'a> Batch<'a> {
         live & !answered
     }
 
+    /// Answers yes for each live block whose view is `wanted`, nothing for the others; answers
+    /// which those are.
+    #[inline]
+    pub fn classify_view(&mut self, wanted: impl Fn(&'a [u8]) -> bool) -> LaneMask {
+        let c = &mut *self.columns;
+        let (len, live) = (c.len.min(LANES), c.live);
+        let Some(near) = self.near.filter(|_| live == mask_of(len)) else {
+            self.classify::<false>(|block| Class(wanted(block.bytes()).into()));
+            return live & !self.answered();
+        };
+        let mut answered = 0;
+        for (l, pointer) in c.pointers.iter_mut().enumerate().take(len) {
+            pointer.class = Class(wanted(near.view(pointer)).into());
+            answered |= LaneMask::from(pointer.class.0) << l;
+        }
+        (self.known.answered, self.known.class) = (Some(answered), None);
+        live & !answered
+    }
+
     /// From now on each lane has its frame beside it.
     #[inline]
     fn find_frames(&mut self) {

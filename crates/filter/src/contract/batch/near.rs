@@ -138,12 +138,21 @@ mod tests {
                 let not = apart.blocks().filter(|(_, b)| !b.byte(at).is_some_and(has));
                 assert_eq!(mask, not.map(|(l, _)| 1 << l).sum::<LaneMask>());
                 assert_eq!((near.answered(), told(&near)), (live & !mask, told(&apart)));
-                match random.within(0..4) {
+                match random.within(0..5) {
                     0 => {
+                        let odd =
+                            |view: &[u8]| view.iter().fold(0, |sum, byte| sum ^ byte) & 1 == 1;
+                        let mask = near.classify_view(odd);
+                        assert_eq!(mask, apart.classify_view(odd), "{round}");
+                        let not = apart.blocks().filter(|(_, b)| !odd(b.bytes()));
+                        assert_eq!(mask, not.map(|(l, _)| 1 << l).sum::<LaneMask>());
+                        assert_eq!((near.answered(), told(&near)), (live & !mask, told(&apart)));
+                    }
+                    1 => {
                         let l = random.within(0..count);
                         [&mut near, &mut apart].into_iter().for_each(|b| b.set_class(l, Class(7)));
                     }
-                    1 => {
+                    2 => {
                         let (to, from) = (random.within(0..count), random.within(0..count));
                         let moved = apart.block(from);
                         [&mut near, &mut apart].into_iter().for_each(|b| b.set(to, moved));
