@@ -34,6 +34,7 @@ use abi::ring::PAGE;
 use abi::{DbufId, Place, RichPointer};
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
+use std::ptr::NonNull;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use sys::memory::{Memfd, Seals};
@@ -307,20 +308,12 @@ impl View {
         self.frozen
     }
 
-    /// The bytes at an offset that [`View::locate`] has found; none where they are foreign (V4).
-    ///
-    /// # Safety
-    /// 1. `locate` has answered `at` for a pointer of `length` bytes.
-    /// 2. Where the view is not frozen: as long as the slice lives, the entry of the ring in which
-    ///    the pointer came is not released, and the writer of that ring is trusted too (V3).
-    #[inline]
-    pub(crate) unsafe fn bytes(&self, at: usize, length: usize) -> Option<&[u8]> {
-        if !self.is_direct() {
-            return None;
-        }
-        // SAFETY: promise 1 puts the range into the region (V1). Nobody writes it: by V2, or by
-        // promise 2 and V3.
-        Some(unsafe { self.region.bytes(at, length) })
+    /// Where the byte at an offset lies that [`View::locate`] has found; none where the bytes from
+    /// there on are foreign (V4).
+    pub(crate) fn in_place(&self, at: usize) -> Option<InPlace> {
+        // Inside the region, as `locate` has found.
+        let first = self.region.words().as_ptr().cast::<u8>().wrapping_add(at);
+        NonNull::new(first.cast_mut()).filter(|_| self.is_direct()).map(InPlace)
     }
 
     /// Where the first byte lies.
@@ -331,6 +324,33 @@ impl View {
     /// Bytes that are mapped.
     pub(crate) const fn len(&self) -> usize {
         self.region.len()
+    }
+}
+
+/// Where bytes lie that may be looked at in place.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct InPlace(NonNull<u8>);
+
+// SAFETY: it is where something lies, and reaches nothing without a promise; what lies there
+// belongs to a view, which may be sent and shared.
+unsafe impl Send for InPlace {}
+// SAFETY: as above.
+unsafe impl Sync for InPlace {}
+
+impl InPlace {
+    /// The bytes without the first `done`.
+    ///
+    /// # Safety
+    /// 1. [`View::locate`] has found the place for a pointer to `done + length` bytes.
+    /// 2. As long as the slice lives, so does the view.
+    /// 3. Where that is not frozen: as long as the slice lives, the entry of the ring in which the
+    ///    pointer came is not released, and the writer of that ring is trusted too (V3).
+    #[inline]
+    pub(crate) unsafe fn bytes<'a>(self, done: usize, length: usize) -> &'a [u8] {
+        let first = self.0.as_ptr().wrapping_add(done);
+        // SAFETY: promises 1 and 2 put the range into memory that is alive (V1). Nobody writes it:
+        // by V2, or by promise 3 and V3.
+        unsafe { std::slice::from_raw_parts(first, length) }
     }
 }
 

@@ -15,10 +15,13 @@
 //!   moves only in methods that take `&mut self`, and never beyond `next`.
 //! - I2 A trusted writer keeps an entry's bytes until our cursor is beyond it (F1, F2 of `flight`,
 //!   in its process); so, by I1, as long as the slice borrows us.
+//! - I3 The view of a current entry that is looked at in place is in our table as long as the entry
+//!   is current: a line of the table is filled only where a pointer is checked, and then either
+//!   nothing is current yet or it is not looked at in place.
 
 use super::flight::Keeper;
 use super::{Home, Lent};
-use crate::view::{Space, Translation, View};
+use crate::view::{InPlace, Space, Translation, View};
 use crate::wait::{Ringer, Sleeper, Urgency};
 use crate::{Fault, Policy, Put, Taken, ibuf, signal};
 use abi::RichPointer;
@@ -68,8 +71,8 @@ struct Current {
     at: usize,
     /// How many of them have been taken.
     done: usize,
-    /// Whether they are looked at in place.
-    direct: bool,
+    /// Where that is, if they are looked at in place.
+    first: Option<InPlace>,
 }
 
 /// Where an entry lies that was only passed on so far: nobody has looked.
@@ -168,6 +171,16 @@ impl Input {
     /// (see the table above). `None`: nothing is there; no bytes: the stream has ended.
     #[inline]
     pub fn peek(&mut self) -> Result<Option<&[u8]>, Fault> {
+        match &self.current {
+            Some(current) if current.first.is_some() && !self.keeper.is_followed() => {
+                Ok(self.in_place())
+            }
+            _ => self.look_and_peek(),
+        }
+    }
+
+    /// As [`Input::peek`], whatever is there.
+    fn look_and_peek(&mut self) -> Result<Option<&[u8]>, Fault> {
         if self.policy == Policy::Overwrite {
             return self.peek_lossy();
         }
@@ -179,19 +192,25 @@ impl Input {
         if self.keeper.is_followed() {
             self.show_followers(current);
         }
-        let place = (current.at + current.done, current.left());
-        if !current.direct {
-            if let Err(fault) = self.stage(current) {
-                return Err(self.pass_by(fault));
-            }
-            return Ok(Some(self.staging.get(current.done..).unwrap_or_default()));
+        if current.first.is_some() {
+            return Ok(self.in_place());
         }
-        let view = self.translation.view(current.pointer.dbuf());
-        // SAFETY: `look` has located the pointer in this view. It is frozen, or its owner and the
-        // ring's writer are trusted and the ring does not overwrite (`direct`): then the entry is
-        // at `next` and not released as long as we are borrowed (I1, I2).
-        let bytes = unsafe { view.and_then(|view| view.bytes(place.0, place.1)) };
-        Ok(Some(bytes.unwrap_or_default()))
+        if let Err(fault) = self.stage(current) {
+            return Err(self.pass_by(fault));
+        }
+        Ok(Some(self.staging.get(current.done..).unwrap_or_default()))
+    }
+
+    /// The rest of the current entry, if it is looked at in place.
+    #[inline]
+    fn in_place(&self) -> Option<&[u8]> {
+        let current = self.current.as_ref()?;
+        let first = current.first?;
+        // SAFETY: `look` has located the pointer in a view that is in our table (I3). It is frozen,
+        // or its owner and the ring's writer are trusted and the ring does not overwrite
+        // (`direct`): then the entry is at `next` and not released as long as we are borrowed (I1,
+        // I2).
+        Some(unsafe { first.bytes(current.done, current.left()) })
     }
 
     /// How many bytes of the next block a read copies, where a peek would copy them too; 0: it
@@ -201,16 +220,17 @@ impl Input {
             return Ok(0);
         }
         match self.look() {
-            Ok(Some(current)) if !current.direct => Ok(current.left()),
+            Ok(Some(current)) if current.first.is_none() => Ok(current.left()),
             // Whatever it is, the peek says so.
             _ => Ok(0),
         }
     }
 
-    /// Whether the next block is looked at in place.
-    fn direct(&self, pointer: RichPointer) -> bool {
-        let view = self.translation.view(pointer.dbuf()).map(Arc::as_ref);
-        view.is_some_and(|view| view.is_frozen() || view.is_direct() && self.trusted)
+    /// Where an entry is looked at in place that was found to be at this offset, if it is.
+    fn direct(&self, pointer: RichPointer, at: usize) -> Option<InPlace> {
+        let view = self.translation.view(pointer.dbuf())?;
+        let keeps = self.policy != Policy::Overwrite && (view.is_frozen() || self.trusted);
+        if keeps { view.in_place(at) } else { None }
     }
 
     /// Takes so many bytes of what was peeked at; all of it: the next peek shows the next block.
@@ -220,8 +240,8 @@ impl Input {
             (Some(current), _) => self.advance(current, count.min(current.left())),
             (None, Some(lent)) if count >= lent.length() as usize => self.pass(lent),
             (None, Some(pointer)) => {
-                let (at, done, direct) = (UNMAPPED, count, false);
-                self.current = Some(Current { pointer, at, done, direct });
+                let (at, done, first) = (UNMAPPED, count, None);
+                self.current = Some(Current { pointer, at, done, first });
             }
             (None, None) => return,
         }

@@ -33,8 +33,8 @@ impl Input {
         match self.current {
             Some(current) if current.at == UNMAPPED => {
                 let at = self.check(current.pointer)?;
-                let direct = self.direct(current.pointer);
-                self.current = Some(Current { at, direct, ..current });
+                let first = self.direct(current.pointer, at);
+                self.current = Some(Current { at, first, ..current });
                 return Ok(self.current);
             }
             Some(_) => return Ok(self.current),
@@ -47,8 +47,8 @@ impl Input {
             let pointer = self.ring.bare_at(self.ring.side.next);
             let at = self.check(pointer)?;
             if pointer.length() > 0 {
-                let direct = self.direct(pointer);
-                self.current = Some(Current { pointer, at, done: 0, direct });
+                let first = self.direct(pointer, at);
+                self.current = Some(Current { pointer, at, done: 0, first });
                 return Ok(self.current);
             }
             self.pass(pointer);
@@ -172,7 +172,7 @@ impl Input {
 
     /// Outputs that follow are told what is looked at, and where.
     pub(super) fn show_followers(&mut self, current: Current) {
-        let direct = current.direct;
+        let direct = current.first.is_some();
         let Some(view) = self.translation.view(current.pointer.dbuf()) else { return };
         let address = if direct { view.address() + current.at + current.done } else { 0 };
         let rest = current.rest();
