@@ -22,6 +22,7 @@ mod mpipe;
 mod observed;
 mod parallel;
 mod peek;
+mod peers;
 mod pick;
 mod pipe;
 mod pipes;

@@ -1,13 +1,11 @@
 //! The peer of a chain: the same filters as Unix processes joined by pipes.
 
+use crate::peers::Compiled;
 use std::io::Read;
-use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 
 /// The matcher as a program, if a C compiler is here.
-pub(crate) struct Pipes {
-    folder: PathBuf,
-}
+pub(crate) struct Pipes(Compiled);
 
 /// What a filter of the chain looks at.
 #[derive(Clone, Copy)]
@@ -21,21 +19,7 @@ const SOURCE: &str = include_str!("../peers/matcher.c");
 impl Pipes {
     /// Compiles the matcher; why not, if it cannot be had.
     pub(crate) fn compile() -> Result<Self, String> {
-        let folder = std::env::temp_dir().join(format!("streamline-bench-{}", std::process::id()));
-        std::fs::create_dir_all(&folder).map_err(|why| why.to_string())?;
-        let pipes = Self { folder };
-        let text = pipes.folder.join("matcher.c");
-        std::fs::write(&text, SOURCE).map_err(|why| why.to_string())?;
-        let made = Command::new("cc").arg("-O3").arg("-o").arg(pipes.program()).arg(&text).status();
-        match made {
-            Ok(status) if status.success() => Ok(pipes),
-            Ok(status) => Err(format!("cc ended with {status}")),
-            Err(why) => Err(format!("cc: {why}")),
-        }
-    }
-
-    fn program(&self) -> PathBuf {
-        self.folder.join("matcher")
+        Compiled::new("matcher", SOURCE).map(Self)
     }
 
     /// Sends `blocks` blocks of 1 KB through `filters` processes between a source and a sink, each
@@ -45,7 +29,7 @@ impl Pipes {
         let mut children: Vec<Child> = Vec::new();
         let count = blocks.to_string();
         for place in 0..filters + 2 {
-            let mut command = Command::new(self.program());
+            let mut command = Command::new(self.0.program());
             match place {
                 0 => command.args(["source", &count]).stdin(Stdio::null()),
                 n if n == filters + 1 => command.arg("sink"),
@@ -71,12 +55,5 @@ impl Pipes {
             return Err(format!("{count} blocks went in, {} came out", text.trim()));
         }
         Ok(blocks as f64 * 1e9 / elapsed as f64)
-    }
-}
-
-impl Drop for Pipes {
-    fn drop(&mut self) {
-        // A temporary folder of our own; what cannot be removed stays in /tmp until it is emptied.
-        let _ = std::fs::remove_dir_all(&self.folder);
     }
 }

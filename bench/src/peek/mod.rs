@@ -3,7 +3,8 @@
 //! First what a call of `peek` takes, checks included; then reading and peeking through a full ring
 //! in one thread; then two processes that trust each other: copied in and copied out (a stream),
 //! against copied in and looked at in place (a stream that is opened trusting, and an indirect
-//! one). The reader looks at the first word of each block, or at every one.
+//! one). The reader looks at the first word of each block, or at every one. Beside them the plain
+//! ring in C, in both ways: what a program gains here that does nothing else.
 
 mod other;
 
@@ -11,6 +12,8 @@ pub(crate) use other::serve;
 
 use crate::Options;
 use crate::harness::{Candidate, Goal, interleave};
+use crate::peers::Compiled;
+use crate::pipe::{Ring, plain};
 use crate::row::Row;
 use abi::DbufId;
 use buffer::aggregate::access::{AccessList, Credentials};
@@ -24,6 +27,7 @@ use buffer::pool;
 use buffer::view::Space;
 use other::{Ends, Kind, Look};
 use std::hint::black_box;
+use std::path::Path;
 
 /// Bytes of a block.
 const BLOCKS: [usize; 6] = [64, 256, 1024, 4096, 16_384, 65_536];
@@ -51,6 +55,11 @@ pub(crate) fn run(options: &Options) -> Result<Vec<Row>, String> {
             rows.extend(rings(dbuf, block, options.rounds)?);
         }
     }
+    let plain = plain();
+    if let Err(why) = &plain {
+        eprintln!("left out: the plain ring in C: {why}");
+    }
+    let plain = plain.as_ref().map(Compiled::program).ok();
     for (cores, reader) in [("one core", 0), ("two cores", 1)] {
         if reader >= processors {
             eprintln!("left out: two cores, this machine has one");
@@ -58,7 +67,7 @@ pub(crate) fn run(options: &Options) -> Result<Vec<Row>, String> {
         }
         for look in [Look::First, Look::All] {
             for block in BLOCKS {
-                rows.extend(processes(cores, reader, look, block, options.rounds)?);
+                rows.extend(processes((cores, reader, plain), look, block, options.rounds)?);
             }
         }
     }
@@ -166,8 +175,7 @@ fn rings(dbuf: usize, block: usize, rounds: usize) -> Result<Vec<Row>, String> {
 
 /// Copied in by one process; copied out, or looked at, by another.
 fn processes(
-    cores: &'static str,
-    reader: usize,
+    (cores, reader, plain): (&'static str, usize, Option<&Path>),
     look: Look,
     block: usize,
     rounds: usize,
@@ -175,21 +183,31 @@ fn processes(
     let mut copied = Ends::start(Kind::Stream, reader, look, block)?;
     let mut peeked = Ends::start(Kind::Place, reader, look, block)?;
     let mut indirect = Ends::start(Kind::Indirect, reader, look, block)?;
-    let candidates = vec![
+    let mut candidates = vec![
         Candidate { name: "copy, copy", measure: Box::new(move || copied.measure()) },
         Candidate { name: "copy, peek", measure: Box::new(move || peeked.measure()) },
         Candidate { name: "indirect", measure: Box::new(move || indirect.measure()) },
     ];
+    let [copied, looked] = look.words();
+    for (name, word) in [("C ring: copy, copy", copied), ("C ring: copy, peek", looked)] {
+        let Some(program) = plain else { continue };
+        let mut ring = Ring::start(program, word, reader + 1, block)?;
+        candidates.push(Candidate { name, measure: Box::new(move || ring.measure()) });
+    }
     let target = match (reader, look, block) {
         (0, Look::First, 1024..) => Some(1.5),
         (1, Look::All, 1024..) => Some(1.0),
         (1, Look::First, 1024..) => Some(1.4),
         _ => None,
     };
-    let (candidate, reference) = ("copy, peek", "copy, copy");
-    let goal = target.map(|target| Goal { candidate, reference, goal: "G5", target });
+    let goal = |of: [&'static str; 2], goal| {
+        target.map(|target| Goal { candidate: of[0], reference: of[1], goal, target })
+    };
+    let ours = goal(["copy, peek", "copy, copy"], "G5");
+    let theirs = goal(["C ring: copy, peek", "C ring: copy, copy"], "G5 in C");
+    let goals: Vec<Goal> = ours.into_iter().chain(theirs).collect();
     let name = format!("{block} B, {cores}, {}", look.name());
-    interleave(("peek", &name, f64::NAN), "GB/s", rounds, candidates, goal.as_slice())
+    interleave(("peek", &name, f64::NAN), "GB/s", rounds, candidates, &goals)
 }
 
 /// A dbuf to stand behind a stream.

@@ -34,6 +34,14 @@ impl Look {
             Self::All => "all read",
         }
     }
+
+    /// What the plain ring in C calls it: in a copy, and in place.
+    pub(super) const fn words(self) -> [&'static str; 2] {
+        match self {
+            Self::First => ["copy", "first"],
+            Self::All => ["copy-all", "all"],
+        }
+    }
 }
 
 /// Bytes of the ring, as in `bench pipe`.

@@ -10,14 +10,15 @@ mod other;
 mod rings;
 
 pub(crate) use other::serve;
+pub(crate) use rings::{Ring, plain};
 
 use crate::Options;
 use crate::harness::{Candidate, Goal, interleave};
+use crate::peers::Compiled;
 use crate::row::Row;
 use crate::sentinel::Sentinel;
 use buffer::stream::{Config, Output, stream};
 use other::{Kind, Other};
-use rings::Ring;
 use std::io::{PipeWriter, Write};
 use std::os::fd::AsFd;
 use std::path::Path;
@@ -47,11 +48,8 @@ impl Cores {
         }
     }
 
-    const fn count(self) -> &'static str {
-        match self {
-            Self::One => "1",
-            Self::Two => "2",
-        }
+    const fn count(self) -> usize {
+        self.reader() + 1
     }
 
     const fn reader(self) -> usize {
@@ -69,6 +67,11 @@ pub(crate) fn run(options: &Options) -> Result<Vec<Row>, String> {
     if let Err(why) = &rings {
         eprintln!("left out: the rings of others: {why}");
     }
+    let plain = plain();
+    if let Err(why) = &plain {
+        eprintln!("left out: the plain ring in C: {why}");
+    }
+    let plain = plain.as_ref().map(Compiled::program).ok();
     let mut rows = Vec::new();
     for cores in [Cores::One, Cores::Two] {
         if cores == Cores::Two && processors < 2 {
@@ -76,7 +79,7 @@ pub(crate) fn run(options: &Options) -> Result<Vec<Row>, String> {
             continue;
         }
         for block in BLOCKS {
-            rows.extend(sized(cores, block, options.rounds, rings.as_deref().ok())?);
+            rows.extend(sized(cores, block, options.rounds, (plain, rings.as_deref().ok()))?);
         }
     }
     Ok(rows)
@@ -87,7 +90,7 @@ fn sized(
     cores: Cores,
     block: usize,
     rounds: usize,
-    rings: Option<&Path>,
+    (plain, rings): (Option<&Path>, Option<&Path>),
 ) -> Result<Vec<Row>, String> {
     let mut pipe = Pipe::new(cores, block)?;
     let mut ours = Ours::new(cores, block)?;
@@ -97,9 +100,10 @@ fn sized(
         Candidate { name: "stream", measure: Box::new(move || measure(&mut ours)) },
         Candidate { name: "memcpy", measure: Box::new(move || measure(&mut copy)) },
     ];
-    for name in rings::RINGS {
-        let Some(program) = rings else { break };
-        let mut ring = Ring::start(program, name, cores, block)?;
+    let others = rings::RINGS.into_iter().map(|name| (rings, name, name));
+    for (program, word, name) in std::iter::once((plain, "copy", "C ring")).chain(others) {
+        let Some(program) = program else { continue };
+        let mut ring = Ring::start(program, word, cores.count(), block)?;
         candidates.push(Candidate { name, measure: Box::new(move || ring.measure()) });
     }
     let name = format!("{} B, {}", block, cores.name());

@@ -1,7 +1,8 @@
-//! Rings of others, beside ours: the program in `bench/peers/rings`, if somebody has built it. It
-//! is told how many blocks to move, and answers how long that took.
+//! Rings of others, beside ours: the program in `bench/peers/rings`, if somebody has built it, and
+//! the plain ring in C of `bench/peers/ring.c`, which is built here. A program is told how many
+//! blocks to move, and answers how long that took.
 
-use super::Cores;
+use crate::peers::Compiled;
 use std::io::{BufRead, BufReader, Write};
 use std::path::PathBuf;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
@@ -25,8 +26,16 @@ pub(super) fn find() -> Result<PathBuf, String> {
     })
 }
 
+const PLAIN: &str = include_str!("../../peers/ring.c");
+
+/// The plain ring: what a program reaches that checks nothing and wakes nobody. The goals are parts
+/// of it, so what it misses is a limit of this machine.
+pub(crate) fn plain() -> Result<Compiled, String> {
+    Compiled::new("ring", PLAIN)
+}
+
 /// One ring, with its own processes.
-pub(super) struct Ring {
+pub(crate) struct Ring {
     process: Child,
     orders: ChildStdin,
     answers: BufReader<ChildStdout>,
@@ -35,13 +44,15 @@ pub(super) struct Ring {
 }
 
 impl Ring {
-    pub(super) fn start(
+    /// Starts a program with these words: which ring or how to look, how many processors, and the
+    /// bytes of a block.
+    pub(crate) fn start(
         program: &std::path::Path,
         ring: &str,
-        cores: Cores,
+        processors: usize,
         block: usize,
     ) -> Result<Self, String> {
-        let words = [ring, cores.count(), &block.to_string()].map(str::to_owned);
+        let words = [ring, &processors.to_string(), &block.to_string()].map(str::to_owned);
         let mut process = Command::new(program)
             .args(words)
             .stdin(Stdio::piped())
@@ -55,7 +66,7 @@ impl Ring {
     }
 
     /// GB/s, over as many blocks as take long enough.
-    pub(super) fn measure(&mut self) -> Result<f64, String> {
+    pub(crate) fn measure(&mut self) -> Result<f64, String> {
         loop {
             let ns = self.go(self.blocks)?;
             if ns >= super::LEAST_NS {

@@ -1,0 +1,113 @@
+/* The plain ring that goals are judged by: slots of one size in memory that two processes share, a remembered
+ * copy of the other's position, each position on lines of its own, shown after 32 blocks or 64 KB. It checks
+ * nothing, wakes nobody (who finds nothing spins, or yields where both share a processor), and keeps no ledger.
+ *
+ *     ring LOOK CORES BLOCK
+ *
+ * LOOK is copy (out of the ring), copy-all (and look at each word of the copy), first (look at the first word, in
+ * place) or all (at each word, in place).
+ *
+ * For each number on standard input it moves so many blocks and answers how many ns that took. */
+#define _GNU_SOURCE
+#include <sched.h>
+#include <stdatomic.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <signal.h>
+#include <time.h>
+#include <unistd.h>
+
+enum { RING = 4 << 20, LINE = 128, EVERY = 32, EVERY_BYTES = 64 << 10 };
+
+struct shared {
+    _Alignas(LINE) _Atomic uint64_t head;
+    _Alignas(LINE) _Atomic uint64_t tail;
+    _Alignas(4096) unsigned char slots[RING];
+};
+
+static int cores;
+
+static void idle(void) {
+    if (cores == 1) sched_yield();
+    else __builtin_ia32_pause();
+}
+
+static void keep_on(int processor) {
+    cpu_set_t set;
+    CPU_ZERO(&set);
+    CPU_SET(processor, &set);
+    if (sched_setaffinity(0, sizeof set, &set)) exit(1);
+}
+
+static uint64_t now(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
+}
+
+static uint64_t sum(const unsigned char *at, size_t bytes) {
+    uint64_t sum = 0, word;
+    for (size_t i = 0; i < bytes; i += sizeof word) {
+        memcpy(&word, at + i, sizeof word);
+        sum += word;
+    }
+    return sum;
+}
+
+int main(int argc, char **argv) {
+    if (argc != 4) return 2;
+    cores = atoi(argv[2]);
+    size_t block = (size_t)atol(argv[3]);
+    uint64_t slots = RING / block, every = EVERY * block > EVERY_BYTES ? EVERY_BYTES / block : EVERY;
+    if (every == 0) every = 1;
+    struct shared *s = mmap(0, sizeof *s, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    unsigned char *mine = aligned_alloc(4096, block > 4096 ? block : 4096);
+    if (s == MAP_FAILED || !mine) return 1;
+    memset(s->slots, 1, RING);
+    memset(mine, 7, block);
+    if (fork() == 0) {
+        prctl(PR_SET_PDEATHSIG, SIGKILL);
+        keep_on(cores - 1);
+        int copies = strncmp(argv[1], "copy", 4) == 0;
+        size_t look = strstr(argv[1], "all") ? block : 8;
+        uint64_t head = 0, shown = 0, seen = 0;
+        for (;;) {
+            while (seen == head) {
+                if (shown != head) atomic_store_explicit(&s->tail, shown = head, memory_order_release);
+                if ((seen = atomic_load_explicit(&s->head, memory_order_acquire)) == head) idle();
+            }
+            unsigned char *at = s->slots + (head & (slots - 1)) * block;
+            if (copies) {
+                memcpy(mine, at, block);
+                __asm__ volatile("" : : "r"(mine) : "memory");
+                at = mine;
+            }
+            uint64_t total = sum(at, look);
+            __asm__ volatile("" : : "r"(total));
+            if (++head - shown >= every) atomic_store_explicit(&s->tail, shown = head, memory_order_release);
+        }
+    }
+    keep_on(0);
+    uint64_t tail = 0, shown = 0, seen = 0;
+    for (long n; scanf("%ld", &n) == 1;) {
+        uint64_t begin = now();
+        for (; n > 0; n--) {
+            while (tail - seen == slots) {
+                if (shown != tail) atomic_store_explicit(&s->head, shown = tail, memory_order_release);
+                if (tail - (seen = atomic_load_explicit(&s->tail, memory_order_acquire)) == slots) idle();
+            }
+            __asm__ volatile("" : : "r"(mine) : "memory");
+            memcpy(s->slots + (tail & (slots - 1)) * block, mine, block);
+            if (++tail - shown >= every) atomic_store_explicit(&s->head, shown = tail, memory_order_release);
+        }
+        atomic_store_explicit(&s->head, shown = tail, memory_order_release);
+        while (atomic_load_explicit(&s->tail, memory_order_acquire) != tail) idle();
+        printf("%lu\n", (unsigned long)(now() - begin));
+        fflush(stdout);
+    }
+    return 0;
+}

@@ -1,0 +1,40 @@
+//! Peers that are small C programs: compiled when a bench begins, where there is a compiler.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// A program in a folder of its own that goes away.
+pub(crate) struct Compiled {
+    folder: PathBuf,
+    program: PathBuf,
+}
+
+impl Compiled {
+    /// Compiles a program of this name; why not, if it cannot be had.
+    pub(crate) fn new(name: &str, source: &str) -> Result<Self, String> {
+        let folder =
+            std::env::temp_dir().join(format!("streamline-bench-{}-{name}", std::process::id()));
+        std::fs::create_dir_all(&folder).map_err(|why| why.to_string())?;
+        let compiled = Self { program: folder.join(name), folder };
+        let text = compiled.program.with_extension("c");
+        std::fs::write(&text, source).map_err(|why| why.to_string())?;
+        let made =
+            Command::new("cc").arg("-O3").arg("-o").arg(compiled.program()).arg(&text).status();
+        match made {
+            Ok(status) if status.success() => Ok(compiled),
+            Ok(status) => Err(format!("cc ended with {status}")),
+            Err(why) => Err(format!("cc: {why}")),
+        }
+    }
+
+    pub(crate) fn program(&self) -> &Path {
+        &self.program
+    }
+}
+
+impl Drop for Compiled {
+    fn drop(&mut self) {
+        // A temporary folder of our own; what cannot be removed stays in /tmp until it is emptied.
+        let _ = std::fs::remove_dir_all(&self.folder);
+    }
+}
