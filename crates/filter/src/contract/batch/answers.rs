@@ -1,0 +1,114 @@
+//! Classes of all lanes at once: how filters answer them, and who was answered.
+
+use super::lanes::lanes_of;
+use super::{Batch, Block, LANES, LaneMask, lanes, mask_of};
+use abi::Class;
+
+impl<'a> Batch<'a> {
+    /// Asks `answer` for the class of each live block; what it does to the marks is kept if
+    /// `MARKS`.
+    #[inline]
+    pub fn classify<const MARKS: bool>(&mut self, mut answer: impl FnMut(&mut Block<'a>) -> Class) {
+        self.find_frames();
+        let (c, frames, at) = (&mut *self.columns, self.frames.as_slice(), &mut self.at);
+        let mut answered = 0;
+        let mut one = |l: usize, frame| {
+            *at = l as u8;
+            let mut block =
+                Block { pointer: c.pointers[l], frame, marks: c.marks[l], context: c.context[l] };
+            let class = answer(&mut block);
+            c.pointers[l].class = class;
+            if MARKS {
+                c.marks[l] = block.marks;
+            }
+            answered |= LaneMask::from(class.answered()) << l;
+        };
+        let len = c.len.min(LANES);
+        match frames.get(..len) {
+            Some(frames) if c.live == mask_of(len) =>
+            {
+                #[expect(clippy::needless_range_loop, reason = "of a range the bounds are known")]
+                for l in 0..len {
+                    one(l, frames[l]);
+                }
+            }
+            _ => {
+                for l in lanes(c.live) {
+                    one(l, frames.get(l).copied().unwrap_or_default());
+                }
+            }
+        }
+        (self.known.answered, self.known.class) = (Some(answered), None);
+    }
+
+    /// Answers yes for each live block whose view has a byte at `at` that is `wanted`, nothing for
+    /// the others; answers which those are.
+    #[inline]
+    pub fn classify_byte(&mut self, at: usize, wanted: impl Fn(u8) -> bool) -> LaneMask {
+        let c = &mut *self.columns;
+        let (len, live) = (c.len.min(LANES), c.live);
+        let all = live == mask_of(len);
+        let known = self.known.column == Some(at);
+        let fetched = all && (known || self.near.is_some_and(|near| near.read(at, c)));
+        if !fetched {
+            self.classify::<false>(|block| Class(block.byte(at).is_some_and(&wanted).into()));
+            return live & !self.answered();
+        }
+        self.known.column = Some(at);
+        let answered = lanes_of(&c.column, wanted) & live;
+        // Mostly all blocks match, as they did before: then there is nothing to write.
+        let all = (answered == live).then_some(Class::YES);
+        if all.is_none() || self.known.class != all {
+            for (l, pointer) in c.pointers.iter_mut().enumerate().take(len) {
+                pointer.class = Class((answered >> l & 1) as u32);
+            }
+        }
+        self.known.answered = Some(answered);
+        self.known.class = all;
+        live & !answered
+    }
+
+    /// Answers yes for each live block whose view is `wanted`, nothing for the others; answers
+    /// which those are.
+    #[inline]
+    pub fn classify_view(&mut self, wanted: impl Fn(&'a [u8]) -> bool) -> LaneMask {
+        let c = &mut *self.columns;
+        let (len, live) = (c.len.min(LANES), c.live);
+        let Some(near) = self.near.filter(|_| live == mask_of(len)) else {
+            self.classify::<false>(|block| Class(wanted(block.bytes()).into()));
+            return live & !self.answered();
+        };
+        let mut answered = 0;
+        for (l, pointer) in c.pointers.iter_mut().enumerate().take(len) {
+            pointer.class = Class(wanted(near.view(pointer)).into());
+            answered |= LaneMask::from(pointer.class.0) << l;
+        }
+        (self.known.answered, self.known.class) = (Some(answered), None);
+        live & !answered
+    }
+
+    /// The live lanes that were answered.
+    #[inline]
+    pub fn answered(&mut self) -> LaneMask {
+        match self.known.answered {
+            Some(mask) => mask & self.columns.live,
+            None => {
+                let mask = self.select(Class::answered);
+                self.known.answered = Some(mask);
+                mask
+            }
+        }
+    }
+
+    /// The live lanes whose class `wanted` accepts.
+    #[inline]
+    #[must_use]
+    pub fn select(&self, mut wanted: impl FnMut(Class) -> bool) -> LaneMask {
+        let c = &*self.columns;
+        let mut mask = 0;
+        for l in 0..c.len.min(LANES) {
+            mask |= LaneMask::from(wanted(c.pointers[l].class)) << l;
+        }
+        mask & c.live
+    }
+}
