@@ -19,23 +19,17 @@ use crate::process::Demand;
 use crate::record::Tape;
 use crate::space::assemble::Assembly;
 use crate::space::graft::Key;
-use crate::space::node::{Node, NodeId as Local, Part};
-use crate::space::section::Section;
-use crate::space::select::Wanted;
+use crate::space::node::{NodeId as Local, Part};
 use crate::space::walk::Left;
 use crate::space::{BATCH, Clock, GENERAL, Input, Parts, Space};
 use crate::why::Why;
-use abi::DbufId;
 use buffer::pool::{Config as PoolConfig, Pool};
 use buffer::signal::Bell;
-use endpoint::{Failure, SinkEntry, SourceEntry};
-use filter::{Counts, Description, Filter, Form, Holds, Kind, Mistake};
-use pipeline::ClassSet;
-use pipeline::graph::{Boolean, Edge, Graph, Link, NodeId, Step, Use};
-use pipeline::plan::{Plan, Refused};
-use std::fmt;
+use endpoint::{SinkEntry, SourceEntry};
+use filter::{Filter, Kind};
+use pipeline::graph::{Graph, NodeId, Step, Use};
+use pipeline::plan::Plan;
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 use sys::memory::Lender;
 use sys::steps::{Makes, Steps};
@@ -43,20 +37,23 @@ use sys::steps::{Makes, Steps};
 mod again;
 mod between;
 mod copies;
+mod error;
 mod inside;
+mod nodes;
 mod outside;
+mod pools;
 mod programs;
 pub(crate) mod running;
 mod signals;
 
 pub(crate) use again::{Again, Prepared, prepare};
+pub use error::BuildError;
 pub(crate) use inside::Succession;
+use nodes::wanted;
+pub(crate) use nodes::{counts, describe};
+use pools::{fresh_id, intake_of};
+pub(crate) use pools::{intake_for, pool};
 pub use running::GONE;
-
-/// How many bytes a filter may hold, all sessions together.
-const HOLD_BYTES: u64 = 64 << 20;
-/// The least segment of an intake pool, in bytes.
-const SEGMENT_MIN: usize = 128 << 10;
 
 /// How a path is to run, beyond what the request says.
 #[derive(Clone, Copy, Debug, Default)]
@@ -96,51 +93,6 @@ impl Path {
     #[must_use]
     pub fn live(&self) -> Live {
         self.live.clone()
-    }
-}
-
-/// Why a plan could not be built.
-#[derive(Debug)]
-pub enum BuildError {
-    /// An argument that no check of the request can refuse.
-    Mistake {
-        /// The node.
-        node: NodeId,
-        /// What is wrong.
-        mistake: Mistake,
-    },
-    /// A source or sink could not be opened.
-    Outside {
-        /// The node.
-        node: NodeId,
-        /// Why.
-        failure: Failure,
-    },
-    /// The kernel would not run what the plan has placed there: plan again with this.
-    Refused(Refused),
-    /// The machine refused memory or a descriptor.
-    Machine(sys::Error),
-    /// A step that a check should have refused: a bug of ours.
-    Unexpected(String),
-}
-
-impl fmt::Display for BuildError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Mistake { mistake, .. } => write!(f, "{mistake}"),
-            Self::Outside { failure, .. } => write!(f, "{failure}"),
-            Self::Refused(refused) => write!(f, "the kernel refuses it: {}", refused.why),
-            Self::Machine(error) => write!(f, "{error}"),
-            Self::Unexpected(what) => write!(f, "a bug in this program: {what}"),
-        }
-    }
-}
-
-impl std::error::Error for BuildError {}
-
-impl From<sys::Error> for BuildError {
-    fn from(error: sys::Error) -> Self {
-        Self::Machine(error)
     }
 }
 
@@ -529,177 +481,4 @@ impl<'p> Builder<'p> {
         self.arcs(place, &locals, &mut draft, rings);
         Ok(draft)
     }
-
-    /// The number that a node keeps.
-    fn number(&self, id: NodeId) -> usize {
-        self.ids.nodes[id.0]
-    }
-
-    /// Makes a filter anew that runs already, if it is to be.
-    fn renew(
-        &self,
-        id: NodeId,
-        locals: &[Option<Local>],
-        draft: &mut Draft,
-    ) -> Result<(), BuildError> {
-        if self.again.is_some_and(|again| again.renewed.contains(&self.number(id)))
-            && let Part::Filter(filter) = self.node(id, locals, None)?.part
-        {
-            draft.renewed.push((Key::Node(self.number(id)), filter));
-        }
-        Ok(())
-    }
-
-    /// The place of a node that runs already.
-    fn place(&self, id: NodeId) -> Node {
-        let used = self.plan.graph.node(id).filter();
-        let name = used.map_or_else(|| "merge".to_owned(), title);
-        Node::new(name, self.number(id), Part::Pass, Counts::default())
-    }
-
-    /// Makes a node, or one of the copies of it. A sink's place is kept by nothing until all else
-    /// has succeeded.
-    fn node(
-        &self,
-        id: NodeId,
-        locals: &[Option<Local>],
-        copy: Option<(u32, u32)>,
-    ) -> Result<Node, BuildError> {
-        let node = self.plan.graph.node(id);
-        let used = match &node.step {
-            Step::Filter(used) => used,
-            Step::Boolean(body) => {
-                let section = Part::Section(Arc::new(section(body, locals)));
-                return Ok(Node::new("boolean", self.number(id), section, Counts::default()));
-            }
-            Step::Merge => {
-                return Ok(Node::new("merge", self.number(id), Part::Pass, Counts::default()));
-            }
-            Step::Unknown => {
-                return Err(BuildError::Unexpected("an unknown filter was planned".to_owned()));
-            }
-        };
-        let description = used.description;
-        let part = match description.kind {
-            Kind::Source => self.outside().source(id, used)?,
-            Kind::Sink => Part::Pass,
-            _ => {
-                let make = description.user.ok_or_else(|| {
-                    BuildError::Unexpected(format!("`{}` cannot be made", description.name))
-                })?;
-                let arguments = used.arguments.clone().asked_for(self.asked(id));
-                let arguments = arguments.seeded(self.extras.tape.seed(id.0));
-                let arguments = arguments.in_reserve(self.is_in_kernel(id));
-                let made = make(&match copy {
-                    Some((number, of)) => arguments.for_copy(number, of),
-                    None => arguments,
-                });
-                Part::Filter(made.map_err(|mistake| BuildError::Mistake { node: id, mistake })?)
-            }
-        };
-        Ok(describe(
-            Node::new(title(used), self.number(id), part, counts(description)),
-            description,
-        ))
-    }
-
-    /// The ranges of classes that arcs from a node name.
-    fn asked(&self, id: NodeId) -> Vec<(u32, u32)> {
-        let graph = &self.plan.graph;
-        let entered = |edge: &Edge| match &graph.node(edge.to).step {
-            // What enters a section is what its operands ask for.
-            Step::Boolean(Boolean::Any(links) | Boolean::All(links)) => {
-                links.iter().map(|link| link.classes.clone()).collect()
-            }
-            _ => vec![edge.classes.clone()],
-        };
-        let named = graph.edges.iter().filter(|edge| edge.from == id).flat_map(entered);
-        let named = named.filter(|classes| !classes.is_all() && !classes.is_plain());
-        named.flat_map(|classes| classes.ranges().to_vec()).collect()
-    }
-
-    /// Whether all behind a node take what comes out of it in pieces: bytes of a connection, and
-    /// messages, of which longer ones come so anyway (CONTRACT 6).
-    fn takes_fragments(&self, id: NodeId) -> bool {
-        let graph = &self.plan.graph;
-        let pieces = |form: &Form| matches!(form, Form::Stream | Form::Message);
-        let takes = |edge: &Edge| {
-            let comes = &graph.node(edge.to).comes;
-            !comes.is_empty() && comes.iter().all(pieces)
-        };
-        graph.outputs(id).all(takes)
-    }
-
-    /// Whether a node is where the line ends for who counts its blocks: a sink, a program behind
-    /// which nothing stands, or the filter whose report is the output, and not the sink that the
-    /// plan put behind that.
-    fn is_counted(&self, id: NodeId) -> bool {
-        let Plan { graph, reports, .. } = self.plan;
-        let reported = |id: NodeId| graph.inputs(id).any(|edge| reports.contains(&edge.from));
-        let end = graph.outputs(id).next().is_none();
-        reports.contains(&id) || end && !reported(id)
-    }
-}
-
-pub(crate) fn counts(description: &Description) -> Counts {
-    Counts::new(description.reasons.len(), description.counters.len())
-}
-
-pub(crate) fn describe(mut node: Node, description: &'static Description) -> Node {
-    node.reasons = description.reasons;
-    node.counters = description.counters;
-    node.holds = Holds::new(description.held_max, HOLD_BYTES);
-    node
-}
-
-fn section(body: &Boolean, locals: &[Option<Local>]) -> Section {
-    let links = |links: &[Link]| -> Vec<(Wanted, Section)> {
-        links.iter().map(|l| (wanted(&l.classes), section(&l.body, locals))).collect()
-    };
-    match body {
-        Boolean::Filter(id) => Section::Filter(locals[id.0].unwrap_or_default()),
-        Boolean::Chain { first, rest } => {
-            let mut steps = vec![(Wanted::All, section(first, locals))];
-            steps.extend(links(rest));
-            Section::Chain(steps)
-        }
-        Boolean::Any(parts) => Section::Any(links(parts)),
-        Boolean::All(parts) => Section::All(links(parts)),
-        Boolean::Not(part) => Section::Not(Box::new(section(part, locals))),
-    }
-}
-
-fn wanted(classes: &ClassSet) -> Wanted {
-    Wanted::ranges(classes.ranges().to_vec())
-}
-
-/// The shape of a pool for the blocks of these sources: as much memory as always, in segments so
-/// small that the two or three in use at a time stay in the cache (BASELINES, "Working set").
-fn intake_of(nodes: &[Node]) -> PoolConfig {
-    let longest = nodes.iter().filter_map(|node| match &node.part {
-        Part::Source(part) => Some(part.source.block_max()),
-        _ => None,
-    });
-    intake_for(longest.max().unwrap_or_else(|| PoolConfig::default().segment))
-}
-
-/// The same for the longest block.
-pub(crate) fn intake_for(longest: usize) -> PoolConfig {
-    let whole = PoolConfig::default();
-    let total = whole.segment * whole.segments;
-    let segment = longest.next_power_of_two().clamp(SEGMENT_MIN, whole.segment);
-    PoolConfig { segment, segments: total / segment }
-}
-
-pub(crate) fn pool(config: PoolConfig, steps: &Steps) -> Result<Pool, BuildError> {
-    steps.take(Makes::Memory, "a pool")?;
-    Ok(Pool::new(fresh_id()?, config)?)
-}
-
-/// An id that no other pool of this process has had.
-fn fresh_id() -> Result<DbufId, BuildError> {
-    static NEXT: AtomicU32 = AtomicU32::new(1);
-    let number = NEXT.fetch_add(1, Ordering::Relaxed);
-    DbufId::new(number)
-        .ok_or_else(|| BuildError::Unexpected("all dbuf ids have been used".to_owned()))
 }

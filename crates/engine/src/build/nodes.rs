@@ -1,0 +1,159 @@
+//! The nodes of a space: every filter made with its arguments, what counts its blocks beside it.
+
+use super::{BuildError, Builder, Draft, title};
+use crate::space::graft::Key;
+use crate::space::node::{Node, NodeId as Local, Part};
+use crate::space::section::Section;
+use crate::space::select::Wanted;
+use filter::{Counts, Description, Form, Holds, Kind};
+use pipeline::ClassSet;
+use pipeline::graph::{Boolean, Edge, Link, NodeId, Step};
+use pipeline::plan::Plan;
+use std::sync::Arc;
+
+/// How many bytes a filter may hold, all sessions together.
+const HOLD_BYTES: u64 = 64 << 20;
+
+impl Builder<'_> {
+    /// The number that a node keeps.
+    pub(super) fn number(&self, id: NodeId) -> usize {
+        self.ids.nodes[id.0]
+    }
+
+    /// Makes a filter anew that runs already, if it is to be.
+    pub(super) fn renew(
+        &self,
+        id: NodeId,
+        locals: &[Option<Local>],
+        draft: &mut Draft,
+    ) -> Result<(), BuildError> {
+        if self.again.is_some_and(|again| again.renewed.contains(&self.number(id)))
+            && let Part::Filter(filter) = self.node(id, locals, None)?.part
+        {
+            draft.renewed.push((Key::Node(self.number(id)), filter));
+        }
+        Ok(())
+    }
+
+    /// The place of a node that runs already.
+    pub(super) fn place(&self, id: NodeId) -> Node {
+        let used = self.plan.graph.node(id).filter();
+        let name = used.map_or_else(|| "merge".to_owned(), title);
+        Node::new(name, self.number(id), Part::Pass, Counts::default())
+    }
+
+    /// Makes a node, or one of the copies of it. A sink's place is kept by nothing until all else
+    /// has succeeded.
+    pub(super) fn node(
+        &self,
+        id: NodeId,
+        locals: &[Option<Local>],
+        copy: Option<(u32, u32)>,
+    ) -> Result<Node, BuildError> {
+        let node = self.plan.graph.node(id);
+        let used = match &node.step {
+            Step::Filter(used) => used,
+            Step::Boolean(body) => {
+                let section = Part::Section(Arc::new(section(body, locals)));
+                return Ok(Node::new("boolean", self.number(id), section, Counts::default()));
+            }
+            Step::Merge => {
+                return Ok(Node::new("merge", self.number(id), Part::Pass, Counts::default()));
+            }
+            Step::Unknown => {
+                return Err(BuildError::Unexpected("an unknown filter was planned".to_owned()));
+            }
+        };
+        let description = used.description;
+        let part = match description.kind {
+            Kind::Source => self.outside().source(id, used)?,
+            Kind::Sink => Part::Pass,
+            _ => {
+                let make = description.user.ok_or_else(|| {
+                    BuildError::Unexpected(format!("`{}` cannot be made", description.name))
+                })?;
+                let arguments = used.arguments.clone().asked_for(self.asked(id));
+                let arguments = arguments.seeded(self.extras.tape.seed(id.0));
+                let arguments = arguments.in_reserve(self.is_in_kernel(id));
+                let made = make(&match copy {
+                    Some((number, of)) => arguments.for_copy(number, of),
+                    None => arguments,
+                });
+                Part::Filter(made.map_err(|mistake| BuildError::Mistake { node: id, mistake })?)
+            }
+        };
+        Ok(describe(
+            Node::new(title(used), self.number(id), part, counts(description)),
+            description,
+        ))
+    }
+
+    /// The ranges of classes that arcs from a node name.
+    pub(super) fn asked(&self, id: NodeId) -> Vec<(u32, u32)> {
+        let graph = &self.plan.graph;
+        let entered = |edge: &Edge| match &graph.node(edge.to).step {
+            // What enters a section is what its operands ask for.
+            Step::Boolean(Boolean::Any(links) | Boolean::All(links)) => {
+                links.iter().map(|link| link.classes.clone()).collect()
+            }
+            _ => vec![edge.classes.clone()],
+        };
+        let named = graph.edges.iter().filter(|edge| edge.from == id).flat_map(entered);
+        let named = named.filter(|classes| !classes.is_all() && !classes.is_plain());
+        named.flat_map(|classes| classes.ranges().to_vec()).collect()
+    }
+
+    /// Whether all behind a node take what comes out of it in pieces: bytes of a connection, and
+    /// messages, of which longer ones come so anyway (CONTRACT 6).
+    pub(super) fn takes_fragments(&self, id: NodeId) -> bool {
+        let graph = &self.plan.graph;
+        let pieces = |form: &Form| matches!(form, Form::Stream | Form::Message);
+        let takes = |edge: &Edge| {
+            let comes = &graph.node(edge.to).comes;
+            !comes.is_empty() && comes.iter().all(pieces)
+        };
+        graph.outputs(id).all(takes)
+    }
+
+    /// Whether a node is where the line ends for who counts its blocks: a sink, a program behind
+    /// which nothing stands, or the filter whose report is the output, and not the sink that the
+    /// plan put behind that.
+    pub(super) fn is_counted(&self, id: NodeId) -> bool {
+        let Plan { graph, reports, .. } = self.plan;
+        let reported = |id: NodeId| graph.inputs(id).any(|edge| reports.contains(&edge.from));
+        let end = graph.outputs(id).next().is_none();
+        reports.contains(&id) || end && !reported(id)
+    }
+}
+
+pub(crate) fn counts(description: &Description) -> Counts {
+    Counts::new(description.reasons.len(), description.counters.len())
+}
+
+pub(crate) fn describe(mut node: Node, description: &'static Description) -> Node {
+    node.reasons = description.reasons;
+    node.counters = description.counters;
+    node.holds = Holds::new(description.held_max, HOLD_BYTES);
+    node
+}
+
+fn section(body: &Boolean, locals: &[Option<Local>]) -> Section {
+    let links = |links: &[Link]| -> Vec<(Wanted, Section)> {
+        links.iter().map(|l| (wanted(&l.classes), section(&l.body, locals))).collect()
+    };
+    match body {
+        Boolean::Filter(id) => Section::Filter(locals[id.0].unwrap_or_default()),
+        Boolean::Chain { first, rest } => {
+            let mut steps = vec![(Wanted::All, section(first, locals))];
+            steps.extend(links(rest));
+            Section::Chain(steps)
+        }
+        Boolean::Any(parts) => Section::Any(links(parts)),
+        Boolean::All(parts) => Section::All(links(parts)),
+        Boolean::Not(part) => Section::Not(Box::new(section(part, locals))),
+    }
+}
+
+pub(super) fn wanted(classes: &ClassSet) -> Wanted {
+    Wanted::ranges(classes.ranges().to_vec())
+}
