@@ -53,6 +53,7 @@ pub(crate) struct Arguments {
 #[derive(Subcommand, Debug)]
 pub(crate) enum Command {
     /// Run a line (also: streamline 'LINE')
+    #[command(after_help = pipeline::explain::options())]
     Run(Box<RunArguments>),
     /// Say what became of a flow in a run that was recorded, or of a line over a capture
     ///
@@ -62,8 +63,10 @@ pub(crate) enum Command {
     #[command(flatten)]
     Shared(crate::shared::words::Command),
     /// Say what is wrong with a line
+    #[command(after_help = pipeline::explain::options())]
     Check(CheckArguments),
     /// Say what would run where, and why not elsewhere
+    #[command(after_help = pipeline::explain::options())]
     Explain(ExplainArguments),
     /// List all filters, or tell everything about one
     Filters(FiltersArguments),

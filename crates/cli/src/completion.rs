@@ -59,7 +59,9 @@ fn ways(line: &str, around: &dyn Around) -> Vec<String> {
     let last = before.trim_end();
     let label = last.rfind('|').filter(|pipe| !last[*pipe..].contains(char::is_whitespace));
     let head = last.is_empty() || last.ends_with(begins) || label.is_some();
-    let words: Vec<String> = match head {
+    let first = before.split_whitespace().all(|word| word.starts_with("--"));
+    let words: Vec<String> = match head || first {
+        true if first => names(before).into_iter().chain(explain::option_words()).collect(),
         true => names(before),
         false => arguments(before, word, around),
     };
@@ -174,6 +176,10 @@ mod tests {
         assert_eq!(all("re"), ["read", "replay"]);
         assert_eq!(all("count ; gen"), ["count ; generate"]);
         assert!(all("coun").is_empty());
+        assert_eq!(all("--par"), ["--parallel="]);
+        assert_eq!(all("--parallel=2 --ad"), ["--parallel=2 --adapt"]);
+        assert_eq!(all("--adapt gen"), ["--adapt generate"]);
+        assert!(all("replay x | --ad").is_empty() && all("replay --ad").is_empty());
     }
 
     #[test]

@@ -37,6 +37,21 @@ fn every_filter_is_listed_and_told() {
 }
 
 #[test]
+fn options_of_a_line_are_in_the_help_of_what_takes_one_and_in_the_book() {
+    let folder = Folder::new();
+    let book = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/book/02-language.md");
+    let book = fs::read_to_string(book).unwrap();
+    for command in ["run", "start", "check", "explain"] {
+        let told = folder.run(&[command, "--help"]).out;
+        for known in pipeline::check::OPTIONS {
+            let option = format!("  --{}", known.name);
+            assert!(told.contains(&option), "{command}: {option}");
+            assert!(book.contains(&format!("`--{}", known.name)), "{option} is not in the book");
+        }
+    }
+}
+
+#[test]
 fn examples_can_be_typed_as_they_are_printed() {
     let folder = Folder::new();
     let printed = folder.run(&["examples"]).out;

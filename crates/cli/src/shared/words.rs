@@ -8,6 +8,7 @@ use sys::steps::Fault;
 #[derive(Subcommand, Debug)]
 pub(crate) enum Command {
     /// Run a line in the background, registered with the daemon
+    #[command(after_help = pipeline::explain::options())]
     Start(StartArguments),
     /// Let a path end: its sources end, and what is under way drains
     Stop(StopArguments),

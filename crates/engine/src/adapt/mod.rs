@@ -24,7 +24,7 @@ use copies::{Copies, Sight, Step};
 use look::{Look, Mark};
 use moves::{Moves, Offer};
 use pipeline::explain;
-use pipeline::plan::{Costs, Machine, Plan};
+use pipeline::plan::{Adapts, Costs, Machine, Plan};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -49,9 +49,7 @@ impl Adapt {
     /// What the request of a plan lets the path do; nothing: it stays as it is.
     #[must_use]
     pub fn asked(plan: &Plan, machine: &Machine) -> Option<Arc<Self>> {
-        let options = &plan.graph.options;
-        let copies = matches!(options.text("parallel"), Some("auto" | "power" | "latency"));
-        let moves = options.flag("adapt");
+        let Adapts { copies, moves } = plan.adapts();
         let (machine, pace) = (machine.clone(), Pace::default());
         (copies || moves).then(|| Arc::new(Self { machine, copies, moves, pace }))
     }

@@ -3,6 +3,7 @@
 use super::COLUMNS;
 use super::table::wrap;
 use super::words;
+use crate::check::OPTIONS;
 use filter::{
     COMMON, Classes, Description, Form, Gives, Keeps, Kind, Parameter, Reads, Type, ValueRange,
 };
@@ -10,6 +11,8 @@ use std::fmt::Write as _;
 
 /// Columns in front of what a line says.
 const INDENT: usize = 14;
+/// The same in front of what an option is for.
+const OPTION: usize = 26;
 
 /// The whole help text of a filter, source or sink.
 #[must_use]
@@ -72,6 +75,28 @@ pub fn help(entry: &Description) -> String {
     }
     let _ = write!(out, "\nExample\n    streamline {}\n", shell(entry.example));
     out
+}
+
+/// What a request may ask for as a whole, for the help of commands that take one.
+#[must_use]
+pub fn options() -> String {
+    let mut out = "Options of the line, before its first filter:\n".to_owned();
+    for (known, word) in OPTIONS.iter().zip(option_words()) {
+        let value = if known.kind == Type::Flag { String::new() } else { placeholder(known) };
+        let word = format!("  {word}{value}");
+        for (number, words) in wrap(known.help, COLUMNS - OPTION).into_iter().enumerate() {
+            let _ = writeln!(out, "{:OPTION$}{words}", if number == 0 { &*word } else { "" });
+        }
+    }
+    out.trim_end().to_owned()
+}
+
+/// How each option of a request begins: `--latency=`, or `--adapt`, which needs no value.
+pub fn option_words() -> impl Iterator<Item = String> {
+    OPTIONS.iter().map(|known| match known.kind {
+        Type::Flag => format!("--{}", known.name),
+        _ => format!("--{}=", known.name),
+    })
 }
 
 /// A line as an argument of a shell.

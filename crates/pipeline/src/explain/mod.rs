@@ -16,12 +16,12 @@ pub(crate) use words::number;
 
 pub use analysis::{Seen, SeenEdge, SeenNode, SeenProgram, analysis, learn};
 pub use dot::dot;
-pub use help::help;
+pub use help::{help, option_words, options};
 pub use words::{bytes, is_path, names, nanoseconds, plain_text, shown, size, time};
 
 use crate::graph::{Graph, NodeId};
 use crate::plan::{
-    Candidate, Choice, Kernel, Machine, Plan, PlannedEdge, Policy, RingPlan, Unplaceable,
+    Adapts, Candidate, Choice, Kernel, Machine, Plan, PlannedEdge, Policy, RingPlan, Unplaceable,
 };
 use std::fmt::Write as _;
 use table::{Column, Table};
@@ -52,6 +52,7 @@ pub fn text(plan: &Plan, machine: &Machine) -> String {
     copies(&mut out, plan, &names);
     out.push('\n');
     choice(&mut out, plan);
+    at_run_time(&mut out, plan, machine);
     this_machine(&mut out, machine);
     out
 }
@@ -251,6 +252,23 @@ fn choice(out: &mut String, plan: &Plan) {
     };
     fact(out, "cost", &format!("{} ns for {block}", number(*cost_ns)));
     fact(out, "policy", &format!("{}: {how}", words::policy(*policy)));
+}
+
+/// What may become of the plan while it runs.
+fn at_run_time(out: &mut String, plan: &Plan, machine: &Machine) {
+    let Adapts { copies, moves } = plan.adapts();
+    let copies = copies.then_some(match machine.processors {
+        0 | 1 => "no copies: there is one processor",
+        _ => "costly filters that keep nothing get copies, and lose them, as measurement says",
+    });
+    let moves = moves.then_some(match machine.kernel {
+        Kernel::Open { .. } => "filters move between kernel and threads, as measurement says",
+        Kernel::Closed { .. } => "nothing moves: the kernel takes no programs",
+    });
+    let both: Vec<&str> = copies.into_iter().chain(moves).collect();
+    if !both.is_empty() {
+        fact(out, "at run time", &both.join("; "));
+    }
 }
 
 fn this_machine(out: &mut String, machine: &Machine) {

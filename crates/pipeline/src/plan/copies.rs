@@ -92,6 +92,24 @@ impl Wish {
     }
 }
 
+/// What the path may do by itself while it runs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Adapts {
+    /// Give filters copies, and take them away.
+    pub copies: bool,
+    /// Move filters between the kernel and threads.
+    pub moves: bool,
+}
+
+impl Plan {
+    /// What the request lets the path do by itself.
+    #[must_use]
+    pub fn adapts(&self) -> Adapts {
+        let copies = matches!(Wish::of(&self.graph), Wish::Measured { .. });
+        Adapts { copies, moves: self.graph.options.flag("adapt") }
+    }
+}
+
 /// Whether this is what `--parallel=` takes.
 pub(crate) fn is_wish(text: &str) -> bool {
     matches!(text, "auto" | "no" | "power" | "latency")

@@ -29,7 +29,7 @@ mod select;
 pub use ahead::Pushed;
 pub use complete::complete;
 pub(crate) use copies::is_wish;
-pub use copies::{Alone, COPIES_MAX, Copied};
+pub use copies::{Adapts, Alone, COPIES_MAX, Copied};
 pub use costs::{COSTS_VERSION, Costs, FilterCost, Share};
 pub use kernel::{KernelRing, Leave, Program, ProgramStep, Refused, programs_of};
 pub use machine::{Kernel, Machine};
