@@ -222,7 +222,8 @@ pub(crate) fn told(
         analyze::tell(text, plan, outcome);
     }
 
-    if !given.quiet {
+    // The report has them, if it is asked for.
+    if !given.quiet && !given.stats && !given.json {
         outcome.adapted.iter().for_each(|told| terminal::note(told));
     }
     for (failure, kept) in outcome.failures.iter().zip(&kept) {

@@ -381,6 +381,12 @@ fn runs_are_registered_unless_they_are_embedded() {
     assert!(picture.out.contains(changed) && picture.out.contains("\neth "), "{picture:?}");
     let wrong = house.run(own(), &["set", "mine", "remove", "nothing"]);
     assert!(wrong.status == Some(1) && wrong.err.contains("runs as before"), "{wrong:?}");
+    // A mistake of the line that it would be stands at its place, in lines of its own.
+    let words = ["set", "mine", "replace", "eth", "with", "dport |99999999 hist"];
+    let wrong = house.run(own(), &words);
+    let before = "  generate rate=1000 | dport |".len();
+    let place = format!("\n{}^^^^^^^^", " ".repeat(before));
+    assert!(wrong.err.contains(&place) && !wrong.err.contains('\u{fffd}'), "{wrong:?}");
 
     // Whoever follows hears how it ends.
     let mut follower = house.command(own(), &["attach", "mine"]);

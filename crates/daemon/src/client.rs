@@ -79,7 +79,12 @@ impl fmt::Display for ClientError {
                 plain(path)
             ),
             Self::Strange(why) => why.fmt(f),
-            Self::Refused(fault) => f.write_str(&plain(&sentence(fault))),
+            // Mistakes in a line have lines of their own, which show where they are.
+            Self::Refused(fault) => {
+                let sentence = sentence(fault);
+                let lines: Vec<String> = sentence.trim_end().lines().map(plain).collect();
+                f.write_str(&lines.join("\n"))
+            }
             Self::System(error) => error.fmt(f),
         }
     }

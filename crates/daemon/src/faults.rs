@@ -116,7 +116,9 @@ pub fn sentence(fault: &Fault) -> String {
             format!("descriptors travel on `{}` alone", text("socket"))
         }
         "io.streamline.path.Unchanged" => {
-            format!("the path runs as before: {}", text("why"))
+            let why = text("why");
+            let between = if why.trim_end().contains('\n') { '\n' } else { ' ' };
+            format!("the path runs as before:{between}{why}")
         }
         "io.streamline.path.Untapped" => format!("it cannot be looked at: {}", text("why")),
         "org.varlink.service.InvalidParameter" => {

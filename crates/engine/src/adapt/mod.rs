@@ -192,7 +192,8 @@ impl Watch {
         let to = |(node, space): &Place| format!("`{}` to {space}", names[node.0]);
         let what = places.iter().map(to).collect::<Vec<_>>().join(", ");
         let cost = offer.map_or_else(String::new, |Offer { now, then, .. }| {
-            format!("{then:.0} ns a block by what was seen, {now:.0} before")
+            let (then, now) = (explain::spent(then), explain::spent(now));
+            format!("a block takes {then} by what was seen, {now} before")
         });
         match reshape(live, (&places, false), machine, LIMIT) {
             Ok(switched) => live.adapts(format!("{what}: {cost}; {switched}")),

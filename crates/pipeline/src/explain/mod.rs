@@ -17,7 +17,7 @@ pub(crate) use words::number;
 pub use analysis::{Seen, SeenEdge, SeenNode, SeenProgram, analysis, learn};
 pub use dot::dot;
 pub use help::{help, option_words, options};
-pub use words::{bytes, is_path, names, nanoseconds, plain_text, shown, size, time};
+pub use words::{bytes, is_path, names, nanoseconds, plain_text, shown, size, spent, time};
 
 use crate::graph::{Graph, NodeId};
 use crate::plan::{
@@ -261,9 +261,11 @@ fn at_run_time(out: &mut String, plan: &Plan, machine: &Machine) {
         0 | 1 => "no copies: there is one processor",
         _ => "costly filters that keep nothing get copies, and lose them, as measurement says",
     });
-    let moves = moves.then_some(match machine.kernel {
-        Kernel::Open { .. } => "filters move between kernel and threads, as measurement says",
-        Kernel::Closed { .. } => "nothing moves: the kernel takes no programs",
+    let kernel = |known: &Candidate| known.space == "kernel" && known.verdict.is_ok();
+    let inside = plan.placed.iter().any(|placed| placed.candidates.iter().any(kernel));
+    let moves = moves.then_some(match inside {
+        true => "filters move between kernel and threads, as measurement says",
+        false => "nothing moves: nothing of this line can run in the kernel",
     });
     let both: Vec<&str> = copies.into_iter().chain(moves).collect();
     if !both.is_empty() {

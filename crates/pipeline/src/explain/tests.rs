@@ -1,6 +1,6 @@
 //! The words that stand in explanations. Whole explanations are in `tests/plans`.
 
-use super::words::{bytes, counted, nanoseconds, number, time};
+use super::words::{bytes, counted, nanoseconds, number, spent, time};
 
 #[test]
 fn numbers_have_units() {
@@ -11,6 +11,17 @@ fn numbers_have_units() {
     assert_eq!(
         [nanoseconds(0), nanoseconds(1_500), nanoseconds(1_000_000), nanoseconds(2_000_000_000)],
         ["0 ns", "1500 ns", "1 ms", "2 s"]
+    );
+    assert_eq!(
+        [
+            spent(0.0),
+            spent(169.54),
+            spent(9_999.0),
+            spent(26_263.1),
+            spent(1_543_363.8),
+            spent(2e9)
+        ],
+        ["0 ns", "169.5 ns", "9999 ns", "26.3 µs", "1543.4 µs", "2000 ms"]
     );
     assert_eq!([number(1.0), number(228.75)], ["1", "228.8"]);
     assert_eq!([counted(1, "block"), counted(0, "block")], ["1 block", "0 blocks"]);

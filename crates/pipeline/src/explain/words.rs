@@ -310,6 +310,15 @@ pub(crate) fn number(value: f64) -> String {
     text.strip_suffix(".0").unwrap_or(&text).to_owned()
 }
 
+/// A time that was measured or expected, in the unit in which it has up to four digits.
+#[must_use]
+pub fn spent(ns: f64) -> String {
+    let units = [(1e7, 1e6, "ms"), (1e4, 1e3, "µs")];
+    let (per, name) =
+        units.iter().find(|(from, ..)| ns >= *from).map_or((1.0, "ns"), |unit| (unit.1, unit.2));
+    format!("{} {name}", number(ns / per))
+}
+
 /// `1 block`, `2 blocks`.
 pub(super) fn counted(n: u64, what: &str) -> String {
     if n == 1 { format!("1 {what}") } else { format!("{n} {what}s") }

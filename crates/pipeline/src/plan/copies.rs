@@ -16,7 +16,7 @@
 
 use super::edges::between;
 use super::{Machine, Plan, PlannedEdge, PlannedSpace, RingPlan, SpaceKind};
-use crate::explain::{names, number};
+use crate::explain::{names, spent};
 use crate::graph::{Edge, Graph, NodeId, Step};
 use filter::sharing::Sharing;
 use filter::{Form, Keeps, Kind};
@@ -351,9 +351,9 @@ impl Work<'_> {
         });
         match two.min_by(|a, b| a.1.total_cmp(&b.1)) {
             Some((one, two)) => format!(
-                "crossing costs more: with two copies a block takes {} ns at best, with one {}",
-                number(two),
-                number(one)
+                "crossing costs more: with two copies a block takes {} at best, with one {}",
+                spent(two),
+                spent(one)
             ),
             None => "crossing costs more".to_owned(),
         }
@@ -506,11 +506,11 @@ fn make(plan: &mut Plan, chain: &Chain, worth: Worth, machine: &Machine) {
     let share = if chain.sharing.is_some() { "by session" } else { "by load" };
     let Worth { copies, bound, single, own } = worth;
     let because = format!(
-        "{copies} copies, {share}: {} ns a block in one; {} ns in all of them at best, {} in one \
-         thread",
-        number(own),
-        number(bound),
-        number(single),
+        "{copies} copies, {share}: a block takes {} in one, and {} with all of them at best; {} in \
+         one thread",
+        spent(own),
+        spent(bound),
+        spent(single),
     );
     for id in &chain.nodes {
         plan.placed[id.0].because = format!("{copies} copies, {share}");

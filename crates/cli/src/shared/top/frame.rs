@@ -137,6 +137,9 @@ fn place(loss: &Loss) -> Line<'static> {
     Line::styled(text, Style::new().fg(Color::Red))
 }
 
+/// What keys do, where there are any.
+pub(super) const KEYS: &str = "q ends, arrows move";
+
 fn footing(look: &Look) -> Line<'static> {
     let dim = Style::new().add_modifier(Modifier::DIM);
     match (look.late.first(), &look.adapted) {
@@ -144,6 +147,6 @@ fn footing(look: &Look) -> Line<'static> {
             Line::styled(format!("late: {}", plain(late)), Style::new().fg(Color::Yellow))
         }
         (None, Some(adapted)) => Line::styled(format!("by itself: {}", plain(adapted)), dim),
-        (None, None) => Line::styled("q ends, arrows move", dim),
+        (None, None) => Line::styled(KEYS, dim),
     }
 }

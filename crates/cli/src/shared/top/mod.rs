@@ -132,8 +132,12 @@ fn picture(look: &Look) -> String {
     let mut text = String::new();
     for row in 0..rows {
         let line: String = (0..columns).map(|column| buffer[(column, row)].symbol()).collect();
-        text.push_str(line.trim_end());
-        text.push('\n');
+        let line = line.trim_end();
+        // On paper nothing stands at the lower border, and there are no keys.
+        if line != frame::KEYS && !(line.is_empty() && text.ends_with("\n\n")) {
+            text.push_str(line);
+            text.push('\n');
+        }
     }
     text.truncate(text.trim_end().len());
     text.push('\n');
