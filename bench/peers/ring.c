@@ -67,6 +67,8 @@ int main(int argc, char **argv) {
     struct shared *s = mmap(0, sizeof *s, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     unsigned char *mine = aligned_alloc(4096, block > 4096 ? block : 4096);
     if (s == MAP_FAILED || !mine) return 1;
+    int orders[2];
+    if (pipe(orders)) return 1;
     memset(s->slots, 1, RING);
     memset(mine, 7, block);
     if (fork() == 0) {
@@ -75,26 +77,32 @@ int main(int argc, char **argv) {
         int copies = strncmp(argv[1], "copy", 4) == 0;
         size_t look = strstr(argv[1], "all") ? block : 8;
         uint64_t head = 0, shown = 0, seen = 0;
-        for (;;) {
-            while (seen == head) {
-                if (shown != head) atomic_store_explicit(&s->tail, shown = head, memory_order_release);
-                if ((seen = atomic_load_explicit(&s->head, memory_order_acquire)) == head) idle();
+        /* It sleeps between orders: others are measured then. */
+        for (long n; read(orders[0], &n, sizeof n) == sizeof n;) {
+            for (; n > 0; n--) {
+                while (seen == head) {
+                    if (shown != head) atomic_store_explicit(&s->tail, shown = head, memory_order_release);
+                    if ((seen = atomic_load_explicit(&s->head, memory_order_acquire)) == head) idle();
+                }
+                unsigned char *at = s->slots + (head & (slots - 1)) * block;
+                if (copies) {
+                    memcpy(mine, at, block);
+                    __asm__ volatile("" : : "r"(mine) : "memory");
+                    at = mine;
+                }
+                uint64_t total = sum(at, look);
+                __asm__ volatile("" : : "r"(total));
+                if (++head - shown >= every) atomic_store_explicit(&s->tail, shown = head, memory_order_release);
             }
-            unsigned char *at = s->slots + (head & (slots - 1)) * block;
-            if (copies) {
-                memcpy(mine, at, block);
-                __asm__ volatile("" : : "r"(mine) : "memory");
-                at = mine;
-            }
-            uint64_t total = sum(at, look);
-            __asm__ volatile("" : : "r"(total));
-            if (++head - shown >= every) atomic_store_explicit(&s->tail, shown = head, memory_order_release);
+            atomic_store_explicit(&s->tail, shown = head, memory_order_release);
         }
+        return 0;
     }
     keep_on(0);
     uint64_t tail = 0, shown = 0, seen = 0;
     for (long n; scanf("%ld", &n) == 1;) {
         uint64_t begin = now();
+        if (write(orders[1], &n, sizeof n) != sizeof n) return 1;
         for (; n > 0; n--) {
             while (tail - seen == slots) {
                 if (shown != tail) atomic_store_explicit(&s->head, shown = tail, memory_order_release);
