@@ -146,9 +146,10 @@ impl Record {
     pub const CUT: u32 = 0xc07d;
 
     /// Bytes that a block of `length` takes in the ring.
+    #[inline]
     #[must_use]
     pub const fn span(length: u32) -> u64 {
-        (Self::SIZE as u64 + length as u64).next_multiple_of(Self::SIZE as u64)
+        Self::spans(length as usize)
     }
 
     /// As [`Record::span`], of a block that is as long as a slice.
