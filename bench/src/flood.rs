@@ -3,6 +3,10 @@
 //! A virtual cable is received in the time of who sends: what somebody who observes costs the
 //! kernel shows in the processor time that sending takes. That is what is told, not the time that
 //! passes: others on the machine only add to the latter. [SL fig. 15]
+//!
+//! Processor time too is no constant: it follows the clock of the processor and what others leave
+//! in its caches. So there are two cables alike ([`Floods`]), over which frames go in turn: to
+//! whoever observes, and to nobody. What the former takes longer is what observing costs.
 
 use crate::harness::median;
 use std::net::UdpSocket;
@@ -31,6 +35,25 @@ pub(crate) struct Flood {
     _full: Option<UdpSocket>,
 }
 
+/// How many frames go over one of two cables before it is the turn of the other: a tenth of a
+/// second at most, and more than any ring here holds of them, so that who is too slow loses some.
+const TURN: usize = 25_000;
+
+/// Two cables alike.
+pub(crate) struct Floods {
+    /// To this one comes whoever observes.
+    pub(crate) seen: Flood,
+    /// To this one comes nobody.
+    alone: Flood,
+}
+
+/// What processor time it took to send as many frames over each of two cables, in ns.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(crate) struct Took {
+    pub(crate) seen: u64,
+    pub(crate) alone: u64,
+}
+
 /// What the host at the end of the cable does with frames.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Host {
@@ -38,6 +61,33 @@ pub(crate) enum Host {
     Receives,
     /// They are for somebody else: its stack drops them at once.
     Ignores,
+}
+
+impl Floods {
+    /// See [`Flood::new`].
+    pub(crate) fn new(length: usize, one_in: usize, host: Host) -> Result<Self, String> {
+        let flood = || Flood::new(length, one_in, host);
+        Ok(Self { seen: flood()?, alone: flood()? })
+    }
+
+    /// See [`Flood::to`].
+    pub(crate) fn to(ports: &[u16], length: usize, host: Host) -> Result<Self, String> {
+        let flood = || Flood::to(ports, length, host);
+        Ok(Self { seen: flood()?, alone: flood()? })
+    }
+
+    /// Sends so many frames over each, flat out, some over one and then some over the other.
+    pub(crate) fn send(&mut self, count: usize) -> Result<Took, String> {
+        let mut took = Took::default();
+        let mut left = count;
+        while left > 0 {
+            let turn = left.min(TURN);
+            took.alone += self.alone.send(turn)?;
+            took.seen += self.seen.send(turn)?;
+            left -= turn;
+        }
+        Ok(took)
+    }
 }
 
 impl Flood {

@@ -1,9 +1,9 @@
-//! What observing a flood costs: samples of who observes, round by round, against nobody.
+//! What observing a flood costs: samples of who observes, round by round.
 //!
-//! It is taken in two places: in the kernel, by how much longer sending takes than with nobody
-//! there in the same round; and in the processes.
+//! It is taken in two places: in the kernel, by how much longer sending takes than over a cable
+//! that nobody observes, in turn ([`Floods`]); and in the processes.
 
-use crate::flood::Flood;
+use crate::flood::{Floods, Took};
 use crate::harness::median;
 use crate::processes::when_idle;
 use crate::sentinel::Sentinel;
@@ -11,8 +11,9 @@ use crate::sentinel::Sentinel;
 /// What a frame came to.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Sample {
-    /// From the first frame to the last, in ns per frame.
+    /// Sending, in ns per frame, and sending to nobody.
     pub(crate) sending: f64,
+    pub(crate) alone: f64,
     /// Processor time of the processes, in ns per frame.
     pub(crate) processes: f64,
     /// Parts of what everybody should have seen.
@@ -23,27 +24,37 @@ pub(crate) struct Sample {
 
 impl Sample {
     /// So many frames, which took so long to send while the processes used so much.
-    pub(crate) fn new(frames: usize, took_ns: u64, used_ns: u64) -> Self {
-        let frames = frames as f64;
-        let (sending, processes) = (took_ns as f64 / frames, used_ns as f64 / frames);
-        Self { sending, processes, lost: 0.0, bells: 0 }
+    pub(crate) fn new(frames: usize, took: Took, used_ns: u64) -> Self {
+        let each = |ns: u64| ns as f64 / frames as f64;
+        let (sending, alone, processes) = (each(took.seen), each(took.alone), each(used_ns));
+        Self { sending, alone, processes, lost: 0.0, bells: 0 }
+    }
+
+    /// What observing costs the kernel, in ns per frame.
+    pub(crate) fn kernel(&self) -> f64 {
+        self.sending - self.alone
+    }
+
+    /// What observing costs in all, in ns per frame; noise makes it not less than nothing.
+    pub(crate) fn cost(&self) -> f64 {
+        (self.kernel() + self.processes).max(1.0)
     }
 
     /// Sends frames while these processes observe; those before are not measured. Ends when they
     /// have nothing left to do.
     pub(crate) fn of(
-        flood: &mut Flood,
+        floods: &mut Floods,
         processes: &[u32],
         (before, frames): (usize, usize),
     ) -> Result<Self, String> {
-        flood.send(before)?;
+        floods.send(before)?;
         let used = when_idle(processes);
-        let took = flood.send(frames)?;
+        let took = floods.send(frames)?;
         Ok(Self::new(frames, took, when_idle(processes).saturating_sub(used)))
     }
 }
 
-/// All samples, by who observes; the first of them is nobody.
+/// All samples, by who observes.
 #[derive(Debug)]
 pub(crate) struct Taken<W> {
     pub(crate) all: Vec<(W, Vec<Sample>)>,
@@ -72,19 +83,6 @@ impl<W: Copy + PartialEq> Taken<W> {
         Ok(Self { all, sentinel_ns: median(&sentinels) })
     }
 
-    /// What observing costs the kernel: what sending takes longer than in the same round alone.
-    pub(crate) fn kernel(&self, who: W) -> Vec<f64> {
-        let alone = self.all.first().map_or(&[][..], |(_, samples)| samples);
-        let with = self.each(who, |sample| sample.sending);
-        with.iter().zip(alone).map(|(with, alone)| with - alone.sending).collect()
-    }
-
-    /// What observing costs in all, not less than nothing.
-    pub(crate) fn cost(&self, who: W) -> Vec<f64> {
-        let processes = self.each(who, |sample| sample.processes);
-        self.kernel(who).iter().zip(processes).map(|(one, other)| (one + other).max(1.0)).collect()
-    }
-
     /// Something of each of its samples; nothing where there are none.
     pub(crate) fn each(&self, who: W, value: impl Fn(&Sample) -> f64) -> Vec<f64> {
         let found = self.all.iter().find(|(observes, _)| *observes == who);
@@ -97,16 +95,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_observing_costs_is_taken_against_the_same_round() {
+    fn what_observing_costs_is_taken_against_nobody_in_turn() {
         let mut turn = 0;
-        let taken = Taken::take(2, &["nobody", "somebody"], |_| {
+        let taken = Taken::take(2, &["somebody", "somebody else"], |_| {
             turn += 1;
-            Ok(Sample::new(10, turn * 1000, 50))
+            Ok(Sample::new(10, Took { seen: turn * 1000, alone: 2500 }, 50))
         });
         let taken = taken.unwrap();
-        assert_eq!(taken.each("somebody", |sample| sample.sending), [400.0, 600.0]);
-        assert_eq!(taken.kernel("somebody"), [100.0, 100.0]);
-        assert_eq!(taken.cost("somebody"), [105.0, 105.0]);
-        assert_eq!(taken.cost("who is not there"), [0.0; 0]);
+        assert_eq!(taken.each("somebody", |sample| sample.sending), [300.0, 500.0]);
+        assert_eq!(taken.each("somebody", Sample::kernel), [50.0, 250.0]);
+        assert_eq!(taken.each("somebody else", Sample::cost), [155.0, 355.0]);
+        assert_eq!(taken.each("who is not there", Sample::cost), [0.0; 0]);
     }
 }

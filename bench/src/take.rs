@@ -6,12 +6,12 @@
 //! moved by descriptors. All frames of a sample fit into every ring, so nothing is lost for lack of
 //! time; what is lost is a row of its own.
 //!
-//! What it costs is taken as in `capture`: in the kernel by how much longer sending takes than with
-//! nobody there in the same round, and in the process. On a virtual cable AF_XDP copies and the
+//! What it costs is taken as in `capture`: in the kernel by how much longer sending takes than over
+//! a cable with nobody at it, in turn, and in the process. On a virtual cable AF_XDP copies and the
 //! program runs in the sender's time, so these rows say little about a card with zero-copy.
 
 use crate::Options;
-use crate::flood::{Flood, Host};
+use crate::flood::{Floods, Host};
 use crate::harness::{Better, Samples, median, rows};
 use crate::processes::{end, when_idle};
 use crate::replay::Folder;
@@ -40,6 +40,7 @@ const LINES: [(&str, &str, &str); 5] = [
 #[derive(Clone, Copy, Debug, Default)]
 struct Sample {
     sending: f64,
+    alone: f64,
     process: f64,
     lost: f64,
 }
@@ -48,26 +49,21 @@ pub(crate) fn run(options: &Options) -> Result<Vec<Row>, String> {
     let folder = Folder::new("take").map_err(|why| why.to_string())?;
     let mut all = Vec::new();
     for (length, name) in LENGTHS {
-        let mut flood = Flood::new(length, 1, Host::Ignores)?;
-        second_cable(&flood.pair);
-        let (mut alone, mut sentinels) = (Vec::new(), Vec::new());
+        let mut floods = Floods::new(length, 1, Host::Ignores)?;
+        second_cable(&floods.seen.pair);
+        let mut sentinels = Vec::new();
         let mut taken: Vec<Vec<Sample>> = vec![Vec::new(); LINES.len()];
         for round in 0..=options.rounds {
             sentinels.push(Sentinel::take());
-            flood.send(BEFORE)?;
-            let nobody = flood.send(FRAMES)? as f64 / FRAMES as f64;
             for ((.., line), samples) in LINES.iter().zip(&mut taken) {
-                let sample = observe(&mut flood, &folder, line)?;
+                let sample = observe(&mut floods, &folder, line)?;
                 // The first round warms up.
                 if round > 0 {
                     samples.push(sample);
                 }
             }
-            if round > 0 {
-                alone.push(nobody);
-            }
         }
-        all.extend(table(name, &alone, &taken, median(&sentinels)));
+        all.extend(table(name, &taken, median(&sentinels)));
     }
     Ok(all)
 }
@@ -82,21 +78,21 @@ fn second_cable(pair: &Pair) {
 }
 
 /// Sends while a line runs on the second processor.
-fn observe(flood: &mut Flood, folder: &Folder, line: &str) -> Result<Sample, String> {
+fn observe(floods: &mut Floods, folder: &Folder, line: &str) -> Result<Sample, String> {
     let own = std::env::current_exe().map_err(|why| why.to_string())?.with_file_name("streamline");
     let report = folder.0.join("report");
-    let mut command = flood.pair.server.command("taskset");
+    let mut command = floods.seen.pair.server.command("taskset");
     command.args(["-c", "1"]).arg(own).args(["run", "--json", "--quiet", "--report"]).arg(&report);
     command.arg(line).stdout(Stdio::null());
     let child = command.spawn().map_err(|why| format!("{command:?}: {why}"))?;
     let (process, taking) = (child.id(), line.contains("take"));
     until(line, || match taking {
-        true => is_taken(&flood.pair),
-        false => watches(&flood.pair.server, process),
+        true => is_taken(&floods.seen.pair),
+        false => watches(&floods.seen.pair.server, process),
     });
-    flood.send(BEFORE)?;
+    floods.send(BEFORE)?;
     let before = when_idle(&[process]);
-    let sending = flood.send(FRAMES)? as f64;
+    let took = floods.send(FRAMES)?;
     let used = (when_idle(&[process]) - before) as f64;
     end(child, line)?;
     let told = std::fs::read_to_string(&report).map_err(|why| why.to_string())?;
@@ -104,7 +100,8 @@ fn observe(flood: &mut Flood, folder: &Folder, line: &str) -> Result<Sample, Str
     let given = told["sources"][0]["given"]["blocks"].as_f64().unwrap_or(0.0);
     let frames = FRAMES as f64;
     let lost = 1.0 - given / (frames + BEFORE as f64);
-    Ok(Sample { sending: sending / frames, process: used / frames, lost })
+    let (sending, alone) = (took.seen as f64 / frames, took.alone as f64 / frames);
+    Ok(Sample { sending, alone, process: used / frames, lost })
 }
 
 /// Whether a program of XDP is at the device.
@@ -116,14 +113,12 @@ fn is_taken(pair: &Pair) -> bool {
     })
 }
 
-fn table(length: &str, alone: &[f64], taken: &[Vec<Sample>], sentinel_ns: f64) -> Vec<Row> {
+fn table(length: &str, taken: &[Vec<Sample>], sentinel_ns: f64) -> Vec<Row> {
     let mut all = Vec::new();
     for subject in ["count", "hand on"] {
-        let of = |value: &dyn Fn(&Sample, f64) -> f64| -> Vec<Samples> {
+        let of = |value: &dyn Fn(&Sample) -> f64| -> Vec<Samples> {
             let these = LINES.iter().zip(taken).filter(|((row, ..), _)| *row == subject);
-            let values = |samples: &[Sample]| {
-                samples.iter().zip(alone).map(|(sample, alone)| value(sample, *alone)).collect()
-            };
+            let values = |samples: &[Sample]| samples.iter().map(value).collect();
             these.map(|((_, name, _), samples)| Samples { name, values: values(samples) }).collect()
         };
         let row = format!("{length}, {subject}");
@@ -132,10 +127,10 @@ fn table(length: &str, alone: &[f64], taken: &[Vec<Sample>], sentinel_ns: f64) -
             all.extend(rows(("take", &row, f64::NAN), better, sentinel_ns, values, &[]));
         };
         // Noise may make it less than nothing.
-        let cost = |sample: &Sample, alone: f64| (sample.sending - alone + sample.process).max(1.0);
+        let cost = |sample: &Sample| (sample.sending - sample.alone + sample.process).max(1.0);
         add("ns CPU/frame", &of(&cost));
-        add("ns in the process/frame", &of(&|sample, _| sample.process));
-        for one in of(&|sample, _| sample.lost * 100.0) {
+        add("ns in the process/frame", &of(&|sample| sample.process));
+        for one in of(&|sample| sample.lost * 100.0) {
             // Nothing divided by nothing is no ratio: each alone.
             add("% lost", &[one]);
         }

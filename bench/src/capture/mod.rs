@@ -2,22 +2,23 @@
 //!
 //! A flood is sent flat out over a virtual cable, first with nobody at the other end, then with 1,
 //! 2, 5 and 10 tcpdumps, each with a packet socket of its own, and with as many processes that read
-//! one kernel ring: a program at traffic control writes each frame once, and a bell that is limited
-//! by time wakes who sleeps. Readers are on the second processor and copy what they keep of each
-//! frame, as tcpdump does before it writes it to nowhere. At the source's 200 Mbit/s ten tcpdumps
-//! are no load any more, so the flood takes the place of its fixed rate.
+//! one kernel ring: a program at traffic control writes each frame once, and a bell, which rings
+//! when that of a line does, wakes all of them. Readers are on the second processor and copy what
+//! they keep of each frame, as tcpdump does before it writes it to nowhere. At the source's 200
+//! Mbit/s ten tcpdumps are no load any more, so the flood takes the place of its fixed rate.
 //!
-//! What it costs is taken in two places: in the kernel, by how much longer sending takes than with
-//! nobody there in the same round; and in the processes. What does not arrive is counted.
+//! What it costs is taken in two places: in the kernel, by how much longer sending takes than over
+//! a cable with nobody at it, in turn ([`crate::observed`]); and in the processes. What does not
+//! arrive is counted. What is taken so with nobody there is what the measurement is worth.
 
 use crate::Options;
-use crate::flood::{Flood, Host};
-use crate::harness::{Better, Goal, Samples, rows};
+use crate::flood::{Floods, Host};
+use crate::harness::{Better, Goal, Samples, median, rows};
 use crate::observed::{Sample, Taken};
 use crate::processes::{installed, processor_ns};
 use crate::replay::Folder;
 use crate::row::Row;
-use crate::tap::{Bell, NEVER, Reader, Tap};
+use crate::tap::{Reader, Tap, usual};
 use crate::tcpdump::{TCPDUMP, Tcpdumps};
 
 /// How many want the stream.
@@ -34,10 +35,6 @@ const FRAMES: usize = 100_000;
 const BEFORE: usize = 2_000;
 /// Bytes of every ring.
 const RING: u32 = 4 << 20;
-/// When the bell rings: after 32 frames, at most once in a millisecond, or for a quarter of a ring.
-const BELL: Bell =
-    Bell { blocks: 32, apart_ns: 1_000_000, wait_ns: NEVER, bytes: RING / 4, most: NEVER };
-
 const OURS: &str = "streamline";
 const NOBODY: &str = "nobody";
 const WITH_ONE: &str = "1 of ours";
@@ -68,14 +65,14 @@ pub(crate) fn run(options: &Options) -> Result<Vec<Row>, String> {
     let folder = Folder::new("capture").map_err(|why| why.to_string())?;
     let mut rows = Vec::new();
     for setting in SETTINGS {
-        let flood = Flood::new(setting.length, 1, Host::Receives)?;
-        rows.extend(Bench { flood, folder: &folder, setting }.run(options.rounds)?);
+        let floods = Floods::new(setting.length, 1, Host::Receives)?;
+        rows.extend(Bench { floods, folder: &folder, setting }.run(options.rounds)?);
     }
     Ok(rows)
 }
 
 struct Bench<'b> {
-    flood: Flood,
+    floods: Floods,
     folder: &'b Folder,
     setting: Setting,
 }
@@ -95,8 +92,8 @@ impl Bench<'_> {
     fn observe(&mut self, observers: Observers) -> Result<Sample, String> {
         match observers {
             Observers::Nobody => {
-                self.flood.send(BEFORE)?;
-                Ok(Sample::new(FRAMES, self.flood.send(FRAMES)?, 0))
+                self.floods.send(BEFORE)?;
+                Ok(Sample::new(FRAMES, self.floods.send(FRAMES)?, 0))
             }
             Observers::Ours(readers) => self.tap(readers),
             Observers::Tcpdumps(count) => self.tcpdumps(count),
@@ -104,18 +101,18 @@ impl Bench<'_> {
     }
 
     fn tap(&mut self, count: usize) -> Result<Sample, String> {
-        let mut tap = Tap::new(RING, self.setting.keep, BELL)?;
+        let mut tap = Tap::new(RING, self.setting.keep, usual)?;
         let readers: Result<Vec<_>, _> = (0..count).map(|_| Reader::start(&tap, 1)).collect();
         let readers = readers?;
-        let device = self.flood.device()?;
-        tap.attach(&self.flood.pair.server, device)?;
-        self.flood.send(BEFORE)?;
+        let device = self.floods.seen.device()?;
+        tap.attach(&self.floods.seen.pair.server, device)?;
+        self.floods.send(BEFORE)?;
         for reader in &readers {
             reader.seen(BEFORE as u64)?;
         }
         let used = || readers.iter().map(|reader| processor_ns(reader.process())).sum::<u64>();
         let (before, bells) = (used(), tap.bells());
-        let took = self.flood.send(FRAMES)?;
+        let took = self.floods.send(FRAMES)?;
         let (mut lost, all) = (0, (BEFORE + FRAMES) as u64);
         for reader in &readers {
             lost += reader.seen(all)?.lost;
@@ -127,8 +124,9 @@ impl Bench<'_> {
 
     fn tcpdumps(&mut self, count: usize) -> Result<Sample, String> {
         let (folder, all) = (&self.folder.0, vec![String::new(); count]);
-        let tcpdumps = Tcpdumps::start(&self.flood.pair, folder, &all, (RING, self.setting.keep))?;
-        let sample = Sample::of(&mut self.flood, &tcpdumps.processes(), (BEFORE, FRAMES))?;
+        let pair = &self.floods.seen.pair;
+        let tcpdumps = Tcpdumps::start(pair, folder, &all, (RING, self.setting.keep))?;
+        let sample = Sample::of(&mut self.floods, &tcpdumps.processes(), (BEFORE, FRAMES))?;
         let told = tcpdumps.end(folder)?;
         let lost = told.iter().fold(0_u64, |all, told| all.saturating_add(told.lost));
         Ok(Sample { lost: lost as f64 / (FRAMES * count) as f64, ..sample })
@@ -146,7 +144,9 @@ impl Figures {
         let mut all = Vec::new();
         for (count, name) in READERS {
             let both = [(TCPDUMP, Observers::Tcpdumps(count)), (OURS, Observers::Ours(count))];
-            all.extend(self.compared(name, count as f64, "ns CPU/frame", &both, Taken::cost));
+            let cost = |taken: &Taken<_>, who| taken.each(who, Sample::cost);
+            all.extend(self.compared(name, count as f64, "ns CPU/frame", &both, cost));
+            let kernel = |taken: &Taken<_>, who| taken.each(who, Sample::kernel);
             let none = (NOBODY, Observers::Nobody);
             let three = [none, both[0], both[1]];
             let rate = |taken: &Taken<_>, who| taken.each(who, |sample| 1e6 / sample.sending);
@@ -154,9 +154,13 @@ impl Figures {
             // Nothing divided by nothing is no ratio: each alone.
             for one in both {
                 let lost = |taken: &Taken<_>, who| taken.each(who, |sample| sample.lost * 100.0);
+                all.extend(self.compared(name, f64::NAN, "ns kernel/frame", &[one], kernel));
                 all.extend(self.compared(name, f64::NAN, "% lost", &[one], lost));
             }
         }
+        let kernel = |taken: &Taken<_>, who| taken.each(who, Sample::kernel);
+        let none = [(NOBODY, Observers::Nobody)];
+        all.extend(self.compared("no observer", f64::NAN, "ns kernel/frame", &none, kernel));
         let bells = |taken: &Taken<_>, who| taken.each(who, |sample| sample.bells as f64);
         let tap = [(OURS, Observers::Ours(0))];
         all.extend(self.compared("no reader", f64::NAN, "bells", &tap, bells));
@@ -166,23 +170,25 @@ impl Figures {
 
     /// G15, and what issue and figure 15 want of ten readers.
     fn goals(&self) -> Vec<Row> {
-        let [one, ten] =
-            [1, 10].map(|count| self.taken.each(Observers::Ours(count), |sample| sample.sending));
-        let tap = self.taken.kernel(Observers::Ours(0));
+        let kernel = |readers| self.taken.each(Observers::Ours(readers), Sample::kernel);
+        let [tap, one, ten] = [0, 1, 10].map(kernel);
         let added: Vec<f64> = one.iter().zip(&ten).map(|(one, ten)| (ten - one) / 9.0).collect();
         let mut all = vec![
             self.at_most("added reader, in the kernel", added, ADDED_NS),
             self.at_most("tap without readers", tap, ALONE_NS),
         ];
-        let rate = |name, sending: &[f64]| Samples {
+        let sent = |readers| self.taken.each(Observers::Ours(readers), |sample| sample.alone);
+        let alone = median(&[sent(1), sent(10)].concat());
+        // What varies of sending itself is no matter of those who observe.
+        let rate = |name, kernel: &[f64]| Samples {
             name,
-            values: sending.iter().map(|ns| 1e6 / ns).collect(),
+            values: kernel.iter().map(|ns| 1e6 / (alone + ns)).collect(),
         };
         let rates = [rate(WITH_ONE, &one), rate(WITH_TEN, &ten)];
         all.extend(self.goal("10 readers", ("kframes/s", Better::More), &rates, 0.9));
-        let theirs = self.taken.cost(Observers::Tcpdumps(1));
+        let theirs = self.taken.each(Observers::Tcpdumps(1), Sample::cost);
         if !theirs.is_empty() {
-            let ours = self.taken.cost(Observers::Ours(10));
+            let ours = self.taken.each(Observers::Ours(10), Sample::cost);
             let costs = [
                 Samples { name: ONE_TCPDUMP, values: theirs },
                 Samples { name: WITH_TEN, values: ours },
@@ -244,18 +250,21 @@ impl Figures {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::flood::Took;
 
     #[test]
     fn rows_tell_what_an_added_reader_costs() {
-        let sample = |sending| Sample { sending, ..Sample::new(1, 0, 10) };
+        let sample = |kernel| {
+            let alone = 1000.0;
+            Sample { sending: alone + kernel, alone, ..Sample::new(1, Took::default(), 10) }
+        };
         let all = [
-            (Observers::Nobody, 1000.0),
-            (Observers::Ours(0), 1100.0),
-            (Observers::Ours(1), 1110.0),
-            (Observers::Ours(10), 1200.0),
-            (Observers::Tcpdumps(1), 1400.0),
+            (Observers::Ours(0), 100.0),
+            (Observers::Ours(1), 110.0),
+            (Observers::Ours(10), 200.0),
+            (Observers::Tcpdumps(1), 400.0),
         ];
-        let all = all.map(|(who, sending)| (who, vec![sample(sending); 3])).to_vec();
+        let all = all.map(|(who, kernel)| (who, vec![sample(kernel); 3])).to_vec();
         let taken = Taken { all, sentinel_ns: 0.0 };
         let goals = Figures { setting: SETTINGS[0], taken }.goals();
         let told: Vec<_> = goals.iter().map(|row| (row.value, row.ratio, row.target)).collect();

@@ -13,7 +13,7 @@ mod ours;
 mod peers;
 
 use crate::Options;
-use crate::flood::{Flood, Host, WANTED, udp};
+use crate::flood::{Floods, Host, Took, WANTED, udp};
 use crate::harness::{Better, Goal, Samples, median, rows};
 use crate::processes::installed;
 use crate::replay::Folder;
@@ -54,8 +54,8 @@ pub(crate) fn run(options: &Options) -> Result<Vec<Row>, String> {
             all.extend(pair.test_runs(name, &frame, options.rounds)?);
         }
     }
-    let flood = Flood::new(64, ONE_IN, Host::Ignores)?;
-    all.extend(Bench { flood, tc: &tc }.run(options.rounds)?);
+    let floods = Floods::new(64, ONE_IN, Host::Ignores)?;
+    all.extend(Bench { floods, tc: &tc }.run(options.rounds)?);
     Ok(all)
 }
 
@@ -177,30 +177,30 @@ enum Decider<'b> {
 }
 
 struct Bench<'b> {
-    flood: Flood,
+    floods: Floods,
     tc: &'b Pair,
 }
 
 impl Bench<'_> {
     /// What deciding adds to a frame of a flood.
     fn run(mut self, rounds: usize) -> Result<Vec<Row>, String> {
-        let space = &self.flood.pair.server;
+        let space = &self.floods.seen.pair.server;
         let mut all = vec![(NOBODY, Decider::Nobody)];
         all.push((OURS, Decider::Program(&self.tc.ours.program)));
         all.extend(self.tc.by_hand.as_ref().map(|it| (CLANG, Decider::Program(&it.program))));
         all.push((EMPTY, Decider::Program(&self.tc.empty)));
         let tools = TOOLS.into_iter().filter(|tool| tool.works(space));
         all.extend(tools.map(|tool| (tool.name, Decider::Tool(tool))));
-        let empty = |(name, _): &(&'static str, Decider<'_>)| Samples { name, values: Vec::new() };
-        let mut sending: Vec<Samples> = all.iter().map(empty).collect();
+        let empty = |(name, _): &(&'static str, Decider<'_>)| (*name, Vec::new());
+        let mut sending: Vec<(&'static str, Vec<Took>)> = all.iter().map(empty).collect();
         let mut sentinels = Vec::new();
         for round in 0..=rounds {
             sentinels.push(Sentinel::take());
-            for ((_, decider), samples) in all.iter().zip(&mut sending) {
-                let ns = self.decide(*decider)?;
+            for ((_, decider), (_, samples)) in all.iter().zip(&mut sending) {
+                let took = self.decide(*decider)?;
                 // The first round warms up.
                 if round > 0 {
-                    samples.values.push(ns as f64 / FRAMES as f64);
+                    samples.push(took);
                 }
             }
         }
@@ -208,20 +208,20 @@ impl Bench<'_> {
     }
 
     /// How long sending takes while somebody decides; who counts must have counted what was sent.
-    fn decide(&mut self, decider: Decider<'_>) -> Result<u64, String> {
+    fn decide(&mut self, decider: Decider<'_>) -> Result<Took, String> {
         let wanted = (FRAMES / ONE_IN) as u64;
-        let device = self.flood.device()?;
+        let device = self.floods.seen.device()?;
         match decider {
-            Decider::Nobody => self.flood.send(FRAMES),
+            Decider::Nobody => self.floods.send(FRAMES),
             Decider::Program(program) => {
-                let _link = hang(program, &self.flood.pair.server, device)?;
-                self.flood.send(FRAMES)
+                let _link = hang(program, &self.floods.seen.pair.server, device)?;
+                self.floods.send(FRAMES)
             }
             Decider::Tool(tool) => {
-                tool.begin(&self.flood.pair.server)?;
-                let took = self.flood.send(FRAMES);
-                let counted = tool.counted(&self.flood.pair.server);
-                tool.end(&self.flood.pair.server)?;
+                tool.begin(&self.floods.seen.pair.server)?;
+                let took = self.floods.send(FRAMES);
+                let counted = tool.counted(&self.floods.seen.pair.server);
+                tool.end(&self.floods.seen.pair.server)?;
                 match counted?.filter(|counted| *counted != wanted) {
                     Some(counted) => Err(format!("{}: {counted} of {wanted}", tool.name)),
                     None => took,
@@ -231,24 +231,21 @@ impl Bench<'_> {
     }
 }
 
-/// Rates, and what each adds to what sending takes with nobody there.
-fn compared(sending: &[Samples], sentinel_ns: f64) -> Vec<Row> {
+/// Rates, and what each adds to what sending takes with nobody there, in turn.
+fn compared(sending: &[(&'static str, Vec<Took>)], sentinel_ns: f64) -> Vec<Row> {
     const ROW: &str = "flood of 64 B";
     let subject = ("kernel", ROW, f64::NAN);
-    let rate = |samples: &Samples| Samples {
-        name: samples.name,
-        values: samples.values.iter().map(|ns| 1e6 / ns).collect(),
+    let each = |value: fn(&Took) -> f64, skip: usize| -> Vec<Samples> {
+        let samples = sending.iter().skip(skip);
+        let values = |took: &[Took]| took.iter().map(value).collect();
+        samples.map(|(name, took)| Samples { name, values: values(took) }).collect()
     };
-    let rates: Vec<Samples> = sending.iter().map(rate).collect();
+    let rates = each(|took| FRAMES as f64 * 1e6 / took.seen as f64, 0);
     let mut all = rows(subject, ("kframes/s", Better::More), sentinel_ns, &rates, &[]);
-    let Some((alone, others)) = sending.split_first() else { return all };
     // Noise may make it less than nothing.
-    let added = |samples: &Samples| Samples {
-        name: samples.name,
-        values: samples.values.iter().zip(&alone.values).map(|(a, b)| (a - b).max(1.0)).collect(),
-    };
-    let added: Vec<Samples> = others.iter().map(added).collect();
-    let peers = others.iter().map(|samples| samples.name);
+    let added = |took: &Took| ((took.seen as f64 - took.alone as f64) / FRAMES as f64).max(1.0);
+    let added = each(added, 1);
+    let peers = added.iter().map(|samples| samples.name);
     let goal = |reference| Goal { candidate: OURS, reference, goal: "kernel path", target: 1.0 };
     let goals: Vec<Goal> =
         peers.filter(|name| ![OURS, CLANG, EMPTY].contains(name)).map(goal).collect();

@@ -3,14 +3,15 @@
 //!
 //! A bell here is an interrupt that the kernel sends to itself and the wake of a process, so that
 //! few frames for a bell cost far more than the frames. The rule of lines is measured beside: a
-//! bell after 32 frames, but at most one in a millisecond.
+//! bell after 32 frames, but at most one in 5 ms.
 
 use super::EVERY;
 use crate::flood::{Flood, Host};
 use crate::harness::{Candidate, interleave};
 use crate::row::Row;
-use crate::tap::{Bell, NEVER, Reader, Tap};
+use crate::tap::{Bell, NEVER, Reader, Tap, Wakes, usual};
 use std::cell::RefCell;
+use sys::bpf::Shape;
 
 /// Frames of a sample, those that are sent before, unmeasured, and how many are sent before the
 /// records of bells are taken out.
@@ -20,10 +21,10 @@ const BUNCH: usize = 2_000;
 /// Bytes of a ring: nothing is ever written over here.
 const RING: u32 = 4 << 20;
 /// The rule of lines.
-const LIMITED: (&str, Bell) = (
-    "T_b 32, 1 ms",
-    Bell { blocks: 32, apart_ns: 1_000_000, wait_ns: NEVER, bytes: RING / 4, most: NEVER },
-);
+const LIMITED: &str = "T_b 32, 5 ms";
+
+/// When a bell of rings of this shape rings.
+type When = Box<dyn Fn(Shape) -> Bell>;
 
 /// Both lines of the figure.
 pub(super) fn figure(rounds: usize, processors: usize) -> Result<Vec<Row>, String> {
@@ -38,15 +39,18 @@ pub(super) fn figure(rounds: usize, processors: usize) -> Result<Vec<Row>, Strin
             continue;
         }
         let flood = &flood;
-        let candidate = move |(name, bell): (&'static str, Bell)| Candidate {
+        let candidate = move |(name, when): (&'static str, When)| Candidate {
             name,
-            measure: Box::new(move || sample(&mut flood.borrow_mut(), processor, bell)),
+            measure: Box::new(move || sample(&mut flood.borrow_mut(), processor, &when)),
         };
         let every = EVERY.iter().map(|(every, name)| {
             let blocks = u32::try_from(*every).unwrap_or(NEVER);
-            (*name, Bell { blocks, apart_ns: 0, wait_ns: NEVER, bytes: NEVER, most: NEVER })
+            let (wait_ns, bytes, most, wakes) = (NEVER, NEVER, NEVER, Wakes::Listeners);
+            let bell = Bell { blocks, apart_ns: 0, wait_ns, bytes, most, wakes };
+            (*name, Box::new(move |_| bell) as When)
         });
-        let candidates = every.chain([LIMITED]).map(candidate).collect();
+        let limited: (_, When) = (LIMITED, Box::new(usual));
+        let candidates = every.chain([limited]).map(candidate).collect();
         let subject = ("moderation", name, f64::NAN);
         let rows = interleave(subject, "kframes/s", rounds, candidates, &[])?;
         all.extend(rows.into_iter().map(|row| placed(row, name)));
@@ -65,8 +69,8 @@ fn placed(row: Row, line: &'static str) -> Row {
 }
 
 /// Thousands of frames per second that one sends while another one reads them all.
-fn sample(flood: &mut Flood, processor: usize, bell: Bell) -> Result<f64, String> {
-    let mut tap = Tap::new(RING, 2048, bell)?;
+fn sample(flood: &mut Flood, processor: usize, when: &When) -> Result<f64, String> {
+    let mut tap = Tap::new(RING, 2048, when)?;
     let reader = Reader::start(&tap, processor)?;
     let device = flood.device()?;
     tap.attach(&flood.pair.server, device)?;

@@ -19,7 +19,7 @@ pub(crate) use xdp::serve;
 
 use crate::Options;
 use crate::decide::Generated;
-use crate::flood::{Flood, Host};
+use crate::flood::{Floods, Host};
 use crate::harness::{Better, Goal, Samples, median, rows};
 use crate::processes::when_idle;
 use crate::replay::Folder;
@@ -51,8 +51,10 @@ enum Picks<'b> {
 /// What a sample came to.
 #[derive(Clone, Copy, Debug)]
 struct Sample {
-    /// How long sending took, and the processor time of the process, in ns per frame.
+    /// How long sending took, how long to nobody, and the processor time of the process, in ns per
+    /// frame.
     sending: f64,
+    alone: f64,
     process: f64,
     /// Which part of what was wanted was counted.
     counted: f64,
@@ -65,7 +67,7 @@ pub(crate) fn run(options: &Options) -> Result<Vec<Row>, String> {
     let mut all = vec![(NOBODY, Picks::Nobody), (KERNEL, Picks::Program(&generated))];
     all.extend(tools::all().into_iter().map(|tool| (tool.name, Picks::Tool(tool))));
     all.push((XDP, Picks::Xdp));
-    let mut bench = Bench { flood: Flood::new(LENGTH, ONE_IN, Host::Ignores)?, folder };
+    let mut bench = Bench { floods: Floods::new(LENGTH, ONE_IN, Host::Ignores)?, folder };
     let mut taken: Vec<Vec<Sample>> = all.iter().map(|_| Vec::new()).collect();
     let mut sentinels = Vec::new();
     for round in 0..=options.rounds {
@@ -83,7 +85,7 @@ pub(crate) fn run(options: &Options) -> Result<Vec<Row>, String> {
 }
 
 struct Bench {
-    flood: Flood,
+    floods: Floods,
     folder: Folder,
 }
 
@@ -91,31 +93,31 @@ impl Bench {
     fn pick(&mut self, picks: &Picks<'_>) -> Result<Sample, String> {
         let sample = match picks {
             Picks::Nobody => {
-                self.flood.send(BEFORE)?;
-                (self.flood.send(FRAMES)?, 0, BEFORE + FRAMES)
+                self.floods.send(BEFORE)?;
+                (self.floods.send(FRAMES)?, 0, BEFORE + FRAMES)
             }
             Picks::Program(generated) => {
-                let device = self.flood.device()?;
+                let device = self.floods.seen.device()?;
                 let before = generated.blocks()?;
-                let link = generated.hang(&self.flood.pair.server, device)?;
-                self.flood.send(BEFORE)?;
-                let took = self.flood.send(FRAMES)?;
+                let link = generated.hang(&self.floods.seen.pair.server, device)?;
+                self.floods.send(BEFORE)?;
+                let took = self.floods.send(FRAMES)?;
                 drop(link);
                 (took, 0, of_one_in(generated.blocks()? - before))
             }
             Picks::Tool(tool) => {
-                let child = tool.start(&self.flood.pair.server, &self.folder.0)?;
-                self.flood.send(BEFORE)?;
+                let child = tool.start(&self.floods.seen.pair.server, &self.folder.0)?;
+                self.floods.send(BEFORE)?;
                 let before = when_idle(&[child.id()]);
-                let took = self.flood.send(FRAMES)?;
+                let took = self.floods.send(FRAMES)?;
                 let (used, counted) = tool.end(child, &self.folder.0)?;
                 (took, used - before, of_one_in(counted))
             }
             Picks::Xdp => {
-                let picker = Picker::start(&self.flood.pair.server)?;
-                self.flood.send(BEFORE)?;
+                let picker = Picker::start(&self.floods.seen.pair.server)?;
+                self.floods.send(BEFORE)?;
                 let before = when_idle(&[picker.child.id()]);
-                let took = self.flood.send(FRAMES)?;
+                let took = self.floods.send(FRAMES)?;
                 let used = when_idle(&[picker.child.id()]) - before;
                 (took, used, of_one_in(picker.counted()?))
             }
@@ -123,7 +125,8 @@ impl Bench {
         let (took, used, seen) = sample;
         let frames = FRAMES as f64;
         Ok(Sample {
-            sending: took as f64 / frames,
+            sending: took.seen as f64 / frames,
+            alone: took.alone as f64 / frames,
             process: used as f64 / frames,
             counted: (seen as f64 / (BEFORE + FRAMES) as f64).min(1.0),
         })
@@ -137,17 +140,14 @@ fn of_one_in(counted: u64) -> usize {
 
 /// Rows: frames per second of all processor time, what picking adds, and what was lost.
 fn told(names: &[&'static str], taken: &[Vec<Sample>], sentinel_ns: f64) -> Vec<Row> {
-    let each = |value: &dyn Fn(&Sample, &Sample) -> f64, skip: usize| -> Vec<Samples> {
-        let nobody = &taken[0];
-        let values = |samples: &Vec<Sample>| {
-            samples.iter().zip(nobody).map(|(sample, nobody)| value(sample, nobody)).collect()
-        };
+    let each = |value: &dyn Fn(&Sample) -> f64, skip: usize| -> Vec<Samples> {
+        let values = |samples: &[Sample]| samples.iter().map(value).collect();
         let named = names.iter().zip(taken).skip(skip);
         named.map(|(name, samples)| Samples { name, values: values(samples) }).collect()
     };
-    let rate = |s: &Sample, _: &Sample| s.counted * 1e6 / (s.sending + s.process);
-    let added = |s: &Sample, nobody: &Sample| (s.sending + s.process - nobody.sending).max(1.0);
-    let lost = |s: &Sample, _: &Sample| (1.0 - s.counted) * 100.0;
+    let rate = |s: &Sample| s.counted * 1e6 / (s.sending + s.process);
+    let added = |s: &Sample| (s.sending + s.process - s.alone).max(1.0);
+    let lost = |s: &Sample| (1.0 - s.counted) * 100.0;
     let subject = ("filter", ROW, f64::NAN);
     let goals: Vec<Goal> = names[2..]
         .iter()

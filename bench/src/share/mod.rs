@@ -7,7 +7,7 @@
 //! on the second processor.
 //!
 //! What it costs is what the whole machine does beyond the work of the sender alone: what sending
-//! takes longer than with nobody there in the same round, and the processor time of the processes,
+//! takes longer than over a cable with nobody at it, and the processor time of the processes,
 //! the daemon among them. Rows tell frames that were sent per second of that; who loses frames is
 //! charged for it, by the share that it lost. Where the ledger of a user does not balance, where
 //! frames are neither seen nor lost, or where there is more than one program, the bench fails.
@@ -15,7 +15,7 @@
 mod users;
 
 use crate::Options;
-use crate::flood::{Flood, Host, OTHER, WANTED};
+use crate::flood::{Floods, Host, OTHER, WANTED};
 use crate::harness::{Better, Samples, rows};
 use crate::observed::{Sample, Taken};
 use crate::processes::installed;
@@ -54,9 +54,9 @@ pub(crate) fn run(options: &Options) -> Result<Vec<Row>, String> {
     let folder = Folder::new("share").map_err(|why| why.to_string())?;
     let others = std::iter::repeat_n(OTHER, ONE_IN - usize::from(MOST));
     let ports: Vec<u16> = (0..MOST).map(port).chain(others).collect();
-    let flood = Flood::to(&ports, LENGTH, Host::Ignores)?;
-    let house = House::start(&flood.pair.server, &folder.0, MOST)?;
-    let mut bench = Bench { flood, folder: &folder, house };
+    let floods = Floods::to(&ports, LENGTH, Host::Ignores)?;
+    let house = House::start(&floods.seen.pair.server, &folder.0, MOST)?;
+    let mut bench = Bench { floods, folder: &folder, house };
     let mut all = vec![Observers::Nobody];
     all.extend(USERS.map(|(count, _)| Observers::Users(count)));
     if installed(TCPDUMP, "tcpdump") {
@@ -73,7 +73,7 @@ fn port(user: u16) -> u16 {
 }
 
 struct Bench<'b> {
-    flood: Flood,
+    floods: Floods,
     folder: &'b Folder,
     house: House,
 }
@@ -82,16 +82,16 @@ impl Bench<'_> {
     /// Sends while they observe.
     fn observe(&mut self, observers: Observers) -> Result<Sample, String> {
         match observers {
-            Observers::Nobody => Sample::of(&mut self.flood, &[], (BEFORE, FRAMES)),
+            Observers::Nobody => Sample::of(&mut self.floods, &[], (BEFORE, FRAMES)),
             Observers::Users(count) => self.users(count),
             Observers::Tcpdumps(count) => self.tcpdumps(count),
         }
     }
 
     fn users(&mut self, count: u16) -> Result<Sample, String> {
-        let users = self.house.users(&self.flood.pair.server, count)?;
+        let users = self.house.users(&self.floods.seen.pair.server, count)?;
         let processes = [self.house.processes(), users.processes()].concat();
-        let sample = Sample::of(&mut self.flood, &processes, (BEFORE, FRAMES))?;
+        let sample = Sample::of(&mut self.floods, &processes, (BEFORE, FRAMES))?;
         // The program is still one, and all lines are in it.
         self.house.shared(count)?;
         let seen = users.end(&self.house)?;
@@ -102,8 +102,8 @@ impl Bench<'_> {
         let filters = (0..count).map(|user| format!("udp dst port {}", port(user)));
         let filters: Vec<String> = filters.collect();
         let rings = (RING_MB << 20, 2048);
-        let tcpdumps = Tcpdumps::start(&self.flood.pair, &self.folder.0, &filters, rings)?;
-        let sample = Sample::of(&mut self.flood, &tcpdumps.processes(), (BEFORE, FRAMES))?;
+        let tcpdumps = Tcpdumps::start(&self.floods.seen.pair, &self.folder.0, &filters, rings)?;
+        let sample = Sample::of(&mut self.floods, &tcpdumps.processes(), (BEFORE, FRAMES))?;
         let told = tcpdumps.end(&self.folder.0)?;
         let seen = told
             .iter()
@@ -140,9 +140,9 @@ fn told(taken: &Taken<Observers>) -> Vec<Row> {
         let x = f64::from(count);
         let rates = each(&|who| rates(taken, who));
         all.extend(made(name, x, ("kframes/CPU s", Better::More), rates));
-        let costs = each(&|who| taken.cost(who));
+        let costs = each(&|who| taken.each(who, Sample::cost));
         all.extend(made(name, x, ("ns CPU/frame", Better::Less), costs));
-        let kernel: Vec<Samples> = each(&|who| taken.kernel(who));
+        let kernel: Vec<Samples> = each(&|who| taken.each(who, Sample::kernel));
         let lost: Vec<Samples> = each(&|who| taken.each(who, |sample| sample.lost * 100.0));
         // Nothing divided by nothing is no ratio: each alone.
         for (unit, samples) in [("ns kernel/frame", kernel), ("% lost", lost)] {
@@ -156,17 +156,20 @@ fn told(taken: &Taken<Observers>) -> Vec<Row> {
 
 /// Frames that were seen, in thousands for each second of what observing costs.
 fn rates(taken: &Taken<Observers>, who: Observers) -> Vec<f64> {
-    let seen = taken.each(who, |sample| 1.0 - sample.lost);
-    seen.iter().zip(taken.cost(who)).map(|(seen, cost)| seen * 1e6 / cost).collect()
+    taken.each(who, |sample| (1.0 - sample.lost) * 1e6 / sample.cost())
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::flood::Took;
 
     #[test]
     fn rows_tell_frames_per_second_of_what_is_beyond_the_sender() {
-        let sample = |sending, lost| Sample { sending, lost, ..Sample::new(1, 0, 100) };
+        let sample = |sending, lost| {
+            let alone = 1000.0;
+            Sample { sending, alone, lost, ..Sample::new(1, Took::default(), 100) }
+        };
         let all = [
             (Observers::Nobody, sample(1000.0, 0.0)),
             (Observers::Users(2), sample(1100.0, 0.0)),
@@ -193,7 +196,7 @@ mod tests {
 
     #[test]
     fn frames_that_are_neither_seen_nor_lost_are_no_row() {
-        let sample = Sample::new(1, 0, 0);
+        let sample = Sample::new(1, Took::default(), 0);
         let half = Seen { seen: EACH / 2, lost: EACH - EACH / 2 };
         let all = Seen { seen: EACH, lost: 0 };
         assert_eq!(lost("a user", &[half, all], sample).unwrap().lost, 0.25);

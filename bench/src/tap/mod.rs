@@ -4,9 +4,10 @@
 mod program;
 mod reader;
 
-pub(crate) use ebpf::emit::tap::Bell;
+pub(crate) use ebpf::emit::tap::{Bell, Wakes};
 pub(crate) use reader::{Reader, serve};
 
+use pipeline::plan::KernelRing;
 use std::os::fd::{AsFd as _, BorrowedFd};
 use sys::bpf::ring::place::BELLS;
 use sys::bpf::{Anchor, Link, Program, RingBuffer, Rings, Shape, Side};
@@ -14,8 +15,14 @@ use testkit::net::Namespace;
 
 /// A time or number of bytes that never comes, for a bell.
 pub(crate) const NEVER: u32 = u32::MAX >> 1;
-/// Records of room for each processor.
-const POINTERS: u32 = 1 << 15;
+/// Records of room for each processor, as in the rings of a line.
+const POINTERS: u32 = 1 << 14;
+
+/// When the bell of a line rings that says nothing of batches and latency; here several listen.
+pub(crate) fn usual(shape: Shape) -> Bell {
+    let of_a_line = engine::kernel::bell(&KernelRing::default(), shape);
+    Bell { wakes: Wakes::Listeners, ..of_a_line }
+}
 
 /// A tap: its ring, its bell and its program, while it is there.
 #[derive(Debug)]
@@ -28,13 +35,17 @@ pub(crate) struct Tap {
 
 impl Tap {
     /// Rings of so many bytes for each processor, written by a program that hangs nowhere yet.
-    pub(crate) fn new(bytes: u32, record_max: u32, when: Bell) -> Result<Self, String> {
+    pub(crate) fn new(
+        bytes: u32,
+        record_max: u32,
+        when: impl FnOnce(Shape) -> Bell,
+    ) -> Result<Self, String> {
         let cpus = sys::machine::possible_processors().map_err(|why| why.to_string())?;
         let cpus = u32::try_from(cpus).map_err(|why| why.to_string())?;
         let shape = Shape { cpus, sinks: 1, pointers: POINTERS, bytes, record_max };
         let rings = Rings::create("bench_ring", shape).map_err(|why| why.to_string())?;
         let bell = RingBuffer::create("bench_bell", 1 << 16).map_err(|why| why.to_string())?;
-        let program = program::load(&rings, &bell, when)?;
+        let program = program::load(&rings, &bell, when(shape))?;
         Ok(Self { rings, bell, program, link: None })
     }
 

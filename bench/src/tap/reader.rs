@@ -14,6 +14,9 @@ const PATIENCE: Duration = Duration::from_millis(20);
 /// What is skipped beyond what is lost already, in parts of all pointers: so that the writer does
 /// not come round again at once.
 const MARGIN: u64 = 8;
+/// How many records are copied before it is looked whether the writer has come round meanwhile:
+/// what says so, it writes with every frame, and each look fetches that from its processor.
+const AT_ONCE: usize = 16;
 /// Words of the first message.
 const WORDS: usize = 5;
 
@@ -162,40 +165,53 @@ impl Walk {
 
     fn one(&mut self, region: &Region<'_>, cpu: usize) -> bool {
         let (begin, head) = (self.next[cpu], region.head(0));
-        let most = u64::from(self.shape.pointers) - 1;
-        let mut next = begin;
+        let pointers = u64::from(self.shape.pointers);
+        let (mut next, mut newest, mut reserved) = (begin, head, region.reserved());
         while next < head {
-            let behind = region.head(0) - next;
-            if behind > most {
-                let skip = (behind - most + u64::from(self.shape.pointers) / MARGIN).min(behind);
+            let behind = newest - next;
+            if behind >= pointers {
+                let skip = (behind - pointers + 1 + pointers / MARGIN).min(behind);
                 self.seen.lost += skip;
                 next += skip;
                 continue;
             }
-            match self.copy(region, next) {
-                None => self.seen.lost += 1,
-                Some(()) => self.seen.got += 1,
+            let end = head.min(next + AT_ONCE as u64);
+            let mut copied = [None; AT_ONCE];
+            for (number, place) in (next..end).zip(&mut copied) {
+                *place = self.copy(region, number, reserved);
             }
-            next += 1;
+            // What is checked is read after what was copied: `reserved` begins with a fence.
+            (reserved, newest) = (region.reserved(), region.head(0));
+            for (number, position) in (next..end).zip(copied) {
+                let here = newest - number < pointers;
+                match position.filter(|position| here && !self.lapped(*position, reserved)) {
+                    None => self.seen.lost += 1,
+                    Some(_) => self.seen.got += 1,
+                }
+            }
+            next = end;
         }
         self.next[cpu] = next;
         next > begin
     }
 
-    /// Copies a record; none if the writer has come round meanwhile.
-    fn copy(&mut self, region: &Region<'_>, next: u64) -> Option<()> {
-        let Pointer { position, length, .. } = region.pointer(0, next)?;
-        let lapped = || region.reserved().wrapping_sub(position) > u64::from(self.shape.bytes);
-        // What is checked is read after what was copied: `reserved` begins with a fence. Who is
-        // behind already copies nothing, or would never come up.
-        if lapped() || region.head(0) - next >= u64::from(self.shape.pointers) {
+    /// Copies a record; none if the writer had come round before. Answers its position.
+    fn copy(&mut self, region: &Region<'_>, number: u64, reserved: u64) -> Option<u64> {
+        let Pointer { position, length, .. } = region.pointer(0, number)?;
+        // Who is behind already copies nothing, or would never come up.
+        if self.lapped(position, reserved) {
             return None;
         }
         let length = length.min(self.shape.record_max) as usize;
         let to = self.record.get_mut(..place::HEADER as usize + length)?;
         let inside = region.copy(position, 0, to);
         std::hint::black_box(to);
-        (inside && !lapped()).then_some(())
+        inside.then_some(position)
+    }
+
+    /// Whether the writer, who has reserved so far, may have come round over a record.
+    fn lapped(&self, position: u64, reserved: u64) -> bool {
+        reserved.wrapping_sub(position) > u64::from(self.shape.bytes)
     }
 }
 

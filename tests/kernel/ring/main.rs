@@ -8,26 +8,30 @@
 mod program;
 mod reader;
 
-use ebpf::emit::tap::Bell;
+use ebpf::emit::tap::{Bell, Wakes};
 use program::SILENT;
 use reader::{Content, Reader, Seen};
 use std::io::{Read as _, Write as _};
 use std::net::{TcpListener, TcpStream};
-use std::time::Instant;
+use std::os::fd::AsFd as _;
+use std::time::{Duration, Instant};
+use sys::bpf::Statistics;
 use sys::bpf::ring::place::{BELLS, FAILED};
-use sys::bpf::{Anchor, Kind, Link, Program, RingBuffer, Rings, Shape, Side, Statistics};
+use sys::bpf::{Anchor, Kind, Link, Listener, Program, RingBuffer, Rings, Shape, Side};
 use sys::net::Links;
 use sys::packet::{Qdisc, Sender};
 use testkit::net::{CLIENT_DEVICE, Cable, Pair, SERVER, SERVER_DEVICE, until};
 use testkit::{Frame, Random, need};
 
 const MILLISECOND: u32 = 1_000_000;
+const FOR_EVER: Duration = Duration::from_secs(60);
 const BELL: Bell = Bell {
     blocks: 32,
     apart_ns: MILLISECOND,
     wait_ns: 10 * MILLISECOND,
     bytes: 1 << 20,
     most: 1 << 10,
+    wakes: Wakes::Listeners,
 };
 
 /// A tap at the receiving end of a cable.
@@ -87,8 +91,9 @@ fn numbered(number: u32, length: usize) -> Vec<u8> {
 /// Sends so many frames of mixed size.
 fn send(pair: &Pair, count: u32) {
     let mut random = Random::replayable();
-    let length =
-        |random: &mut Random| *random.pick(&[42, 60, 200, 700, 1482]) + random.within(0..14);
+    let length = |random: &mut Random| {
+        *random.pick(&[10, 42, 60, 98, 200, 700, 1482]) + random.within(0..14)
+    };
     let frames: Vec<Vec<u8>> =
         (0..1_000).map(|number| numbered(number, length(&mut random))).collect();
     pair.client.enter(|| {
@@ -145,6 +150,26 @@ fn readers_account_for_every_packet() {
     assert!(lossy.iter().any(|one| one.lost > 0), "the writer comes round");
     // Pointers for more than lies in the ring: the records are lapped before them.
     examine(&pair, Shape { pointers: 1 << 12, bytes: 1 << 14, ..roomy }, 200_000, 2);
+}
+
+/// Who takes bells out is woken by the first that comes when all before were taken out, and by no
+/// other.
+#[test]
+fn who_takes_bells_is_not_woken_for_more_than_it_has_yet_to_take() {
+    let Some(pair) = pair(false) else { return };
+    let shape =
+        Shape { cpus: cpus(), sinks: 1, pointers: 1 << 10, bytes: 1 << 20, record_max: 2048 };
+    let each = Bell { blocks: 1, apart_ns: 0, wakes: Wakes::Taker, ..SILENT };
+    let mut tap = Tap::new(&pair, shape, each);
+    let listener = Listener::to(&[tap.bell.as_fd()]).unwrap();
+    for _ in 0..3 {
+        send(&pair, 1);
+        assert!(listener.wait(FOR_EVER), "all was taken out before");
+        send(&pair, 5);
+        assert!(!listener.wait(Duration::ZERO), "it has yet to take the first");
+        assert_eq!(tap.bell.drain(|_| ()), 6, "each bell is there all the same");
+    }
+    assert_eq!((tap.word(BELLS), tap.word(BELLS + 8)), (18, 0));
 }
 
 /// Frames that the sender's kernel never cut: up to 64 KB in one record.

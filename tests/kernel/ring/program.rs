@@ -2,7 +2,7 @@
 
 use ebpf::Place;
 use ebpf::emit::Value;
-use ebpf::emit::tap::{Bell, Hand, Tap, tap};
+use ebpf::emit::tap::{Bell, Hand, Tap, Wakes, tap};
 use ebpf::insn;
 use std::os::fd::{AsFd as _, AsRawFd as _};
 use sys::bpf::{Kind, Program, RingBuffer, Rings};
@@ -14,6 +14,7 @@ pub(crate) const SILENT: Bell = Bell {
     wait_ns: i32::MAX as u32,
     bytes: i32::MAX as u32,
     most: i32::MAX as u32,
+    wakes: Wakes::Listeners,
 };
 
 /// Loads the writer.

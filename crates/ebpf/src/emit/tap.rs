@@ -141,6 +141,20 @@ pub struct Bell {
     pub bytes: u32,
     /// Blocks, however little time has passed.
     pub most: u32,
+    /// Whom it wakes.
+    pub wakes: Wakes,
+}
+
+/// Whom a bell wakes. To wake somebody a processor interrupts itself, which takes 10 us and more on
+/// a virtual machine, whether anybody sleeps or not.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Wakes {
+    /// The one who takes bells out, if it has taken out all before. Who does so before it looks for
+    /// frames sleeps over nothing, and is not called while it has yet to look; who never comes is
+    /// called once.
+    Taker,
+    /// All who listen, each time: they take nothing out.
+    Listeners,
 }
 
 /// The memory of a program that several lines share.

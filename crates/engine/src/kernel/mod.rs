@@ -30,7 +30,7 @@ use crate::build::BuildError;
 use crate::build::running::Ids;
 use crate::ledger::loses_of_kernel;
 use ebpf::emit::own;
-use ebpf::emit::tap::{self, Bell};
+use ebpf::emit::tap::{self, Bell, Wakes};
 use endpoint::source::kernel::place::{Closed, Place};
 use endpoint::source::kernel::{Arrived, Edge, KernelSource, Parts, Standing};
 use endpoint::{Opening, Source};
@@ -463,8 +463,10 @@ fn shape(planned: &Planned, ways: usize, asked: Option<u64>) -> Result<Shape, Bu
     })
 }
 
-/// When the bell rings.
-fn bell(ring: &KernelRing, shape: Shape) -> Bell {
+/// When the bell of rings of this shape rings, and whom it wakes: the source, which takes bells out
+/// before it looks for frames.
+#[must_use]
+pub fn bell(ring: &KernelRing, shape: Shape) -> Bell {
     let ns = |ns: u64| u32::try_from(ns.min(WAIT_MAX)).unwrap_or(u32::MAX);
     Bell {
         blocks: ring.signal_blocks.min(i32::MAX.unsigned_abs()),
@@ -472,6 +474,7 @@ fn bell(ring: &KernelRing, shape: Shape) -> Bell {
         wait_ns: ns(ring.signal_ns),
         bytes: shape.bytes / 4,
         most: shape.pointers / 4,
+        wakes: Wakes::Taker,
     }
 }
 

@@ -97,12 +97,18 @@ fn out_of_kernel(signals: &Signals) -> RingPlan {
         true => (signals.ns, signals.ns_because.as_str()),
         false => (KERNEL_NS, "T_t by default out of the kernel"),
     };
+    let because = format!("{blocks_because}, {ns_because}");
+    RingPlan { signal_blocks, signal_ns, because, ..usual_out_of_kernel() }
+}
+
+/// The same where the request says nothing, for no reason.
+pub(super) const fn usual_out_of_kernel() -> RingPlan {
     RingPlan {
         entries: KERNEL_ENTRIES,
         stride: POINTER,
-        signal_blocks,
-        signal_ns,
-        because: format!("{blocks_because}, {ns_because}"),
+        signal_blocks: SIGNAL_BLOCKS,
+        signal_ns: KERNEL_NS,
+        because: String::new(),
     }
 }
 

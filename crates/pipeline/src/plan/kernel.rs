@@ -13,7 +13,7 @@
 //! the plan: whoever takes a block up behind its edge gives it what the user implementations of the
 //! filters on its way would have given it.
 
-use super::{Kernel, Machine, Placed, PlannedSpace, RingPlan, SpaceKind};
+use super::{Kernel, Machine, Placed, PlannedSpace, RingPlan, SpaceKind, edges};
 use crate::classes::ClassSet;
 use crate::graph::{Edge, EdgeId, Graph, Node, NodeId, Step, Use};
 use filter::{Attach, Classes, Keeps, Kind, expressible, target};
@@ -415,6 +415,13 @@ impl Program {
     #[must_use]
     pub fn step_of(&self, node: NodeId) -> Option<usize> {
         self.steps.iter().position(|step| step.nodes.contains(&node))
+    }
+}
+
+impl Default for KernelRing {
+    /// That of a line that says nothing of batches and latency.
+    fn default() -> Self {
+        Self::of(&edges::usual_out_of_kernel())
     }
 }
 
