@@ -114,7 +114,7 @@ const BENCHES: &[Bench] = &[
     },
     Bench {
         name: "take",
-        summary: "frames watched (AF_PACKET), taken (AF_XDP) and handed on [SL 5.5]",
+        summary: "frames off a packet socket, a kernel ring, AF_XDP, handed on [SL 5.5], goal G16",
         run: take::run,
     },
     Bench {

@@ -5,7 +5,9 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command};
 use std::time::Duration;
-use testkit::net::{Namespace, until};
+use sys::bpf::{Side, tcx_chain};
+use sys::net::Links;
+use testkit::net::{Namespace, SERVER_DEVICE, until};
 
 /// A program that has used less than this in [`WINDOW`] has nothing left to do.
 const IDLE_NS: u64 = 3_000_000;
@@ -91,6 +93,15 @@ pub(crate) fn when_idle(processes: &[u32]) -> u64 {
         now.saturating_sub(before) < IDLE_NS
     });
     now
+}
+
+/// Whether a program looks at what comes in.
+pub(crate) fn is_tapped(space: &Namespace) -> bool {
+    space.enter(|| {
+        let index = Links::open().and_then(|links| links.named(SERVER_DEVICE)).map(|it| it.index);
+        let chain = index.and_then(|index| tcx_chain(index, Side::Ingress));
+        chain.is_ok_and(|chain| !chain.members.is_empty())
+    })
 }
 
 /// Asks a program to end, and waits until it has.

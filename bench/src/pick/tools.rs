@@ -1,13 +1,13 @@
 //! The programs that pick: what each is called with, how it says that it has begun, and how many
 //! frames it counted.
 
-use crate::processes::{end, installed, number_before, start_beside, streamline, text, when_idle};
+use crate::processes::{
+    end, installed, is_tapped, number_before, start_beside, streamline, text, when_idle,
+};
 use crate::replay::find;
 use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use sys::bpf::{Side, tcx_chain};
-use sys::net::Links;
 use testkit::net::{Namespace, SERVER_DEVICE, until, watches};
 
 /// Bytes of every ring.
@@ -74,15 +74,6 @@ fn click() -> Option<Tool> {
         arguments: ["-h", "counted.count", "-e", &router].map(str::to_owned).to_vec(),
         begins: "",
         counted: seen_by_click,
-    })
-}
-
-/// Whether a program looks at what comes in.
-fn is_tapped(space: &Namespace) -> bool {
-    space.enter(|| {
-        let index = Links::open().and_then(|links| links.named(SERVER_DEVICE)).map(|it| it.index);
-        let chain = index.and_then(|index| tcx_chain(index, Side::Ingress));
-        chain.is_ok_and(|chain| !chain.members.is_empty())
     })
 }
 

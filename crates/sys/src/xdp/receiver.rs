@@ -46,10 +46,14 @@ impl Receiver {
         self.lent
     }
 
-    /// Lends free frames until so many are lent; answers how many that made.
+    /// Lends free frames until so many are lent, or the kernel takes no more; answers how many that
+    /// made. What it costs follows that number, however many are free.
     pub fn supply(&mut self, target: usize) -> Result<usize> {
-        let wanted = target.saturating_sub(self.lent);
-        let Some(fill) = self.socket.fill.as_mut().filter(|_| wanted > 0) else { return Ok(0) };
+        let Some(fill) = self.socket.fill.as_mut() else { return Ok(0) };
+        let wanted = target.saturating_sub(self.lent).min(fill.room()? as usize);
+        if wanted == 0 {
+            return Ok(0);
+        }
         self.addresses.clear();
         if self.frames.take(wanted, &mut self.addresses) == 0 {
             return Ok(0);

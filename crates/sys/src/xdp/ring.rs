@@ -62,6 +62,11 @@ impl Fill {
         self.0.needs_wakeup()
     }
 
+    /// How many more can be lent.
+    pub fn room(&self) -> Result<u32> {
+        self.0.room()
+    }
+
     /// Frames that are lent and not yet used.
     pub fn waiting(&self) -> Result<u32> {
         Ok(self.0.size - self.0.room()?)

@@ -8,10 +8,12 @@
 //! hands them up, their tags are in place, and nobody says whether a checksum was left to a device.
 //!
 //! - [`device`]: everything in place, in the order in which nothing is lost;
+//! - [`rest`]: how long queues are left alone while many frames come;
 //! - [`routes`]: what nobody takes by mistake;
 //! - [`ways`]: where a program looks at frames first, and says over which edges they leave it.
 
 mod device;
+mod rest;
 mod routes;
 mod ways;
 
@@ -23,6 +25,7 @@ use abi::{Class, ContextLane, DbufId, Entry, Flags, Marks, Place, RichPointer};
 use device::{Asked, Device};
 pub use device::{Maker, Making};
 use filter::{Amount, Time};
+use rest::Rest;
 use std::os::fd::{AsFd as _, BorrowedFd};
 use std::sync::Arc;
 use sys::memory::Lender;
@@ -40,6 +43,7 @@ struct Taking {
     /// The ways on which frames come out of a program that looks at them first.
     ways: Option<Ways>,
     long: Long,
+    rest: Rest,
     given: Amount,
     /// Longer than a block can be.
     too_long: u64,
@@ -96,7 +100,9 @@ impl Taking {
             make,
             steps: opening.steps,
         })?;
+        let room = device.frames.count() / device.queues.len().max(1);
         Ok(Self {
+            rest: Rest::new(opening.latency, room),
             device,
             origin: opening.origin,
             pieces: Vec::new(),
@@ -135,6 +141,7 @@ impl Source for Taking {
         for entry in self.entries.iter().take(put) {
             self.given.add(entry.pointer.length());
         }
+        self.rest.came(put);
         if put > 0 { Ok(Given::Blocks) } else { self.nothing(intake) }
     }
 
@@ -320,7 +327,7 @@ impl Taking {
     }
 
     /// What to say when nothing was given.
-    fn nothing(&self, intake: &Intake<'_>) -> Result<Given, Failure> {
+    fn nothing(&mut self, intake: &Intake<'_>) -> Result<Given, Failure> {
         let soon = Some(intake.now + KEPT_NS);
         if self.long.whole {
             // The queues may have more, which has to wait.
@@ -333,6 +340,9 @@ impl Taking {
             let why = format!("the interface was removed after {} frames", self.given.blocks);
             let hint = "all that came before was handed on; start again when it is back";
             return Err(Failure::new("take from", &self.device.name, why).hint(hint));
+        }
+        if let Some(until) = self.rest.until(intake.now) {
+            return Ok(Given::Wait { until: Some(until), readable: false });
         }
         // Others keep frames, and do not say when they let go of them; and a socket of AF_XDP does
         // not wake who waits when its interface goes.
