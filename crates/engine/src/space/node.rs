@@ -10,37 +10,39 @@ use filter::{Amount, Counts, Filter, Holds, Time};
 /// The number of a node in its space.
 pub type NodeId = usize;
 
-/// One step of a space's graph.
+/// One step of a space's graph. What every batch touches comes first: between two batches the
+/// blocks have driven all nodes out of the nearest cache.
 #[derive(Debug)]
+#[repr(C)]
 pub struct Node {
-    /// The filter's name and mark, as they are printed.
-    pub name: String,
-    /// Which node of the plan this is.
-    pub planned: usize,
     /// What runs here.
     pub part: Part,
     /// Where blocks go, in the order of the request.
     pub arcs: Vec<Arc>,
-    /// Whether blocks are counted here for the number that was asked for (`-c`).
-    pub counted: bool,
     /// What came in, by incoming arc; counted here, never copied from the other side.
     pub taken: Vec<Amount>,
-    /// What came in over arcs that are no more.
-    pub taken_before: Amount,
+    /// Whether blocks are counted here for the number that was asked for (`-c`).
+    pub counted: bool,
     /// Whether what ran here goes on in another space.
     pub away: bool,
-    /// What left, counted where it was routed.
-    pub flow: Flow,
-    /// What the filter itself counted.
-    pub counts: Counts,
-    /// What the filter holds.
-    pub holds: Holds,
-    /// When the filter wants to be called.
-    pub wake: Option<Time>,
     /// Whether it is one of several copies of the filter, which share the work.
     pub copied: bool,
     /// Whether all behind take fragments of what comes out.
     pub fragments: bool,
+    /// What left, counted where it was routed.
+    pub flow: Flow,
+    /// What the filter itself counted.
+    pub counts: Counts,
+    /// When the filter wants to be called.
+    pub wake: Option<Time>,
+    /// What the filter holds.
+    pub holds: Holds,
+    /// What came in over arcs that are no more.
+    pub taken_before: Amount,
+    /// Which node of the plan this is.
+    pub planned: usize,
+    /// The filter's name and mark, as they are printed.
+    pub name: String,
     /// The names of the filter's reasons, by number.
     pub reasons: &'static [&'static str],
     /// The names of the filter's counters, by number.
@@ -105,23 +107,24 @@ impl std::fmt::Debug for SinkPart {
     }
 }
 
-/// What joins a node to the next.
+/// What joins a node to the next. What every batch touches comes first.
 #[derive(Debug)]
+#[repr(C)]
 pub struct Arc {
     /// The node behind it.
     pub to: NodeId,
     /// Which of that node's incoming arcs this is; at a join, the order of branches.
     pub branch: usize,
+    /// Whether it is a plain pipe to a node where nothing joins, so that the walk just goes on.
+    pub plain: bool,
+    /// What was put on it.
+    pub put: Amount,
     /// Which classes it lets through.
     pub wanted: Wanted,
     /// Whether it leads back: bounded, never blocks (CONTRACT 17).
     pub back: bool,
-    /// Whether it is a plain pipe to a node where nothing joins, so that the walk just goes on.
-    pub plain: bool,
     /// Which edge of the plan this is.
     pub planned: usize,
-    /// What was put on it.
-    pub put: Amount,
     /// What was dropped on it, by reason.
     pub dropped: EdgeDrops,
 }
@@ -153,7 +156,10 @@ impl EdgeDrops {
 
 /// What left a node.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[repr(C)]
 pub struct Flow {
+    /// Calls of the filter.
+    pub calls: u64,
     /// Blocks that at least one arc let through.
     pub routed: Amount,
     /// Blocks that no arc let through.
@@ -164,8 +170,6 @@ pub struct Flow {
     pub failed: Amount,
     /// Blocks behind the number that was asked for (`-c`).
     pub beyond_count: Amount,
-    /// Calls of the filter.
-    pub calls: u64,
     /// Time in the filter in ns, where it is measured.
     pub busy_ns: u64,
     /// How blocks were changed.
