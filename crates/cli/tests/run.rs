@@ -77,6 +77,26 @@ fn reports_do_not_mix_with_data() {
 }
 
 #[test]
+fn a_filter_with_copies_is_one_row_and_so_are_rings_of_one_name() {
+    let folder = Folder::new();
+    let line = "--parallel=3 replay examples/web.pcap | tcp | http | discard";
+    let ran = folder.run(&["run", "--stats", line]);
+    assert_eq!(ran.status, Some(0), "{}", ran.err);
+    let table = ran.err.split("\n\n").next().unwrap();
+    let space = |line: &&str| line.find("thread");
+    let rows: Vec<&str> = table
+        .lines()
+        .skip(1)
+        .filter_map(|line| Some(line[..space(&line)? + "thread0".len()].trim_start()))
+        .collect();
+    let mut names = rows.clone();
+    names.sort_unstable();
+    names.dedup();
+    assert!(rows.len() == names.len() && rows.len() > 5, "{}", ran.err);
+    assert!(rows.iter().any(|row| row.starts_with("ring ")), "{}", ran.err);
+}
+
+#[test]
 fn the_report_goes_where_it_is_asked_to() {
     let folder = Folder::new();
     fs::write(folder.path().join("report"), "something longer than a report ".repeat(200)).unwrap();

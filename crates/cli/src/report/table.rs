@@ -48,25 +48,62 @@ fn filters(report: &Report<'_>) -> String {
     if timed {
         columns.push(Column::right("ns/block"));
     }
-    let mut table = Table::new(&columns);
+    let mut rows: Vec<Row<'_>> = Vec::new();
     for filter in filters {
         let space = report.plan.placed.get(filter.planned).map(|placed| placed.space);
         let space = space.and_then(|space| report.plan.spaces.get(space));
-        let came = filter.taken.blocks + filter.made.blocks;
-        let mut row = vec![
-            report.name(filter).to_owned(),
-            space.map_or_else(String::new, |space| space.name.clone()),
-            came.to_string(),
-            (filter.taken.bytes + filter.made.bytes).to_string(),
-        ];
-        row.extend(figures.iter().map(|(_, of)| of(filter).to_string()));
-        if timed {
-            let each = filter.busy_ns.checked_div(came).filter(|_| filter.busy_ns > 0);
-            row.push(each.map_or_else(|| "–".to_owned(), |ns| ns.to_string()));
+        let row = Row {
+            name: report.name(filter),
+            space: space.map_or("", |space| &space.name),
+            blocks: filter.taken.blocks + filter.made.blocks,
+            bytes: filter.taken.bytes + filter.made.bytes,
+            figures: figures.iter().map(|(_, of)| of(filter)).collect(),
+            busy_ns: filter.busy_ns,
+        };
+        // Copies that come and go have many ends of rings, and nobody asks which is which.
+        let ring = filter.name.starts_with("ring ");
+        match rows.iter_mut().find(|known| ring && known.is_like(&row)) {
+            Some(known) => known.add(&row),
+            None => rows.push(row),
         }
-        table.row(row);
     }
+    let mut table = Table::new(&columns);
+    rows.into_iter().for_each(|row| table.row(row.cells(timed)));
     table.text(explain::COLUMNS)
+}
+
+/// What the table says of one filter, or of several ends of rings with one name.
+struct Row<'r> {
+    name: &'r str,
+    space: &'r str,
+    blocks: u64,
+    bytes: u64,
+    figures: Vec<u64>,
+    busy_ns: u64,
+}
+
+impl Row<'_> {
+    fn is_like(&self, other: &Self) -> bool {
+        (self.name, self.space) == (other.name, other.space)
+    }
+
+    fn add(&mut self, other: &Self) {
+        self.blocks += other.blocks;
+        self.bytes += other.bytes;
+        self.busy_ns += other.busy_ns;
+        self.figures.iter_mut().zip(&other.figures).for_each(|(sum, more)| *sum += more);
+    }
+
+    fn cells(self, timed: bool) -> Vec<String> {
+        let mut cells = vec![self.name.to_owned(), self.space.to_owned()];
+        let numbers = [self.blocks, self.bytes].into_iter().chain(self.figures);
+        cells.extend(numbers.map(|number| number.to_string()));
+        if timed {
+            let each = self.busy_ns.checked_div(self.blocks).filter(|_| self.busy_ns > 0);
+            cells.push(each.map_or_else(|| "–".to_owned(), |ns| ns.to_string()));
+        }
+        cells
+    }
 }
 
 /// What is no call: rings and back edges; and every edge that lost something.
