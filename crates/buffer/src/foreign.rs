@@ -68,7 +68,7 @@ fn copy_by_instruction(words: &[AtomicU64], at: usize, to: &mut [u8]) {
     let from = words.as_ptr().cast::<u8>().wrapping_add(at);
     // SAFETY: the range lies in the words (asserted), which are mapped and readable as long as they
     // are borrowed; torn bytes are what the caller expects.
-    unsafe { sys::memory::foreign::copy(from, to) }
+    unsafe { by_pieces(from, to) }
 }
 
 /// Copies `bytes` into the words from word `first` on. The last word is filled up with zeros.

@@ -6,36 +6,14 @@
 pub const SHORT: usize = 16;
 /// From so many bytes on wide registers are worth having their upper halves cleared afterwards.
 const WIDE: usize = 192;
-/// So many bytes and more are left to the instruction that copies any number.
+/// Of memory that is ours alone so many bytes and more are left to the C library's copy.
 pub const LONG: usize = 8192;
-
-/// Copies as many bytes as `to` has, at least [`SHORT`].
-///
-/// # Safety
-/// As many bytes from `from` on are readable, and `to` has [`SHORT`] of them at least. Another
-/// party may write them meanwhile: to Rust this is foreign code.
-#[inline(always)]
-pub unsafe fn copy(from: *const u8, to: &mut [u8]) {
-    if to.len() < LONG {
-        // SAFETY: the caller's promise.
-        return unsafe { by_pieces(from, to) };
-    }
-    // SAFETY: by the caller's promise the source is readable; `to` is ours alone. The direction
-    // flag is clear (System V ABI). That another party writes the source meanwhile is no data race
-    // of Rust's, which does not see the access.
-    unsafe {
-        std::arch::asm!(
-            "rep movsb",
-            inout("rcx") to.len() => _,
-            inout("rsi") from => _,
-            inout("rdi") to.as_mut_ptr() => _,
-            options(nostack, preserves_flags),
-        );
-    }
-}
 
 /// Copies as many bytes as `to` has, at least [`SHORT`], from readable memory: 64 at a time, then
 /// 16, then the last 16 once more, which may overlap.
+///
+/// However many there are: `rep movsb` takes up to four times as long for 4 KB and more that
+/// another processor has just written (`bench pipe`, two cores, near).
 ///
 /// # Safety
 /// As many bytes from `from` on are readable, and `to` has [`SHORT`] of them at least. Another
