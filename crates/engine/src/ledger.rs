@@ -304,6 +304,20 @@ pub(crate) fn loses_here(kind: EdgeKind, put: Amount) -> bool {
     wanted && put.blocks > 0 && !LOST.swap(true, Ordering::Relaxed)
 }
 
+/// Whether such a build leads what a program hands over to a way that is not there, which
+/// `STREAMLINE_LOSE` calls `kernel way`. In every other build: never.
+#[cfg(not(feature = "lose"))]
+#[inline]
+pub(crate) const fn loses_way() -> bool {
+    false
+}
+
+/// See above.
+#[cfg(feature = "lose")]
+pub(crate) fn loses_way() -> bool {
+    std::env::var("STREAMLINE_LOSE").is_ok_and(|name| name == "kernel way")
+}
+
 /// The same for the ways out of the kernel, which `STREAMLINE_LOSE` calls `kernel ring`.
 #[cfg(not(feature = "lose"))]
 pub(crate) const fn loses_of_kernel() -> bool {

@@ -1,6 +1,6 @@
 //! From what spaces counted, while they run or when they have ended, to the ledger of the path.
 
-use crate::kernel::Told;
+use crate::kernel::{Told, Way};
 use crate::ledger::{BEYOND_COUNT, Edge, EdgeKind, Filtered, Ledger};
 use crate::process;
 use crate::space::node::{Arc, Node, Part};
@@ -76,6 +76,8 @@ pub(crate) struct Counted {
     nodes: Vec<CountedNode>,
     /// The edges of nodes that are no more.
     edges: Vec<Edge>,
+    /// Where what came out of the kernel went on, what is no more included.
+    risen: Vec<Risen>,
     imported: Vec<Imported>,
     /// What was said, by place of the node.
     reports: Vec<(usize, Reported)>,
@@ -89,9 +91,13 @@ pub(crate) struct Counted {
 pub(crate) struct Retired {
     nodes: Vec<CountedNode>,
     edges: Vec<Edge>,
+    risen: Vec<Risen>,
     imported: Vec<Imported>,
     reports: Vec<Reported>,
 }
+
+/// What went on from the end of a way out of the kernel: the way's name, and the edge behind it.
+type Risen = ((usize, usize, usize), Edge);
 
 impl Retired {
     /// Keeps what nodes and arcs counted that are no more, of all that a space had counted.
@@ -105,13 +111,14 @@ impl Retired {
         let nodes = before.nodes.len() - known;
         self.reports.extend(before.reports.into_iter().filter(|(at, _)| gone(*at)).map(|(_, r)| r));
         for (at, mut node) in before.nodes.into_iter().take(nodes).enumerate() {
-            let mut calls = std::mem::take(&mut node.calls);
+            let calls = std::mem::take(&mut node.calls);
             if node.transport {
-                // The kernel's, which counts them itself.
-                calls.clear();
+                let risen = risen(&self.nodes, &node, calls);
+                self.risen.extend(risen.filter(|((.., arc), _)| gone_arc(at, *arc)));
+            } else {
+                let calls = calls.into_iter().enumerate().filter(|(arc, _)| gone_arc(at, *arc));
+                self.edges.extend(calls.map(|(_, edge)| edge));
             }
-            let calls = calls.into_iter().enumerate();
-            self.edges.extend(calls.filter(|(arc, _)| gone_arc(at, *arc)).map(|(_, edge)| edge));
             if gone(at) {
                 // Copies may stand in its place: they are one line with what it was.
                 node.copied |= node.ring.is_none() && !node.filtered.name.starts_with("ring ");
@@ -177,7 +184,12 @@ impl Counted {
         let said = nodes.iter().enumerate().filter_map(|(at, node)| Some((at, reported(node)?)));
         let before = retired.reports.iter().map(|report| (usize::MAX, report.clone()));
         let (reports, edges) = (said.chain(before).collect(), retired.edges.clone());
-        Self { nodes: counted, edges, imported, reports, failed, kernel: None }
+        let mut rises = retired.risen.clone();
+        for node in counted[..nodes.len()].iter().filter(|node| node.transport) {
+            rises.extend(risen(&retired.nodes, node, node.calls.clone()));
+        }
+        let risen = rises;
+        Self { nodes: counted, edges, risen, imported, reports, failed, kernel: None }
     }
 
     /// How many blocks came into the space: what its sources gave and its rings took.
@@ -214,11 +226,17 @@ pub(crate) fn joined(spaces: Vec<Counted>, runs: bool) -> Ledger {
     let imported: Vec<Imported> =
         spaces.iter().flat_map(|space| space.imported.iter().cloned()).collect();
     let failed = spaces.iter().any(|space| space.failed);
+    let risen: Vec<Risen> = spaces.iter().flat_map(|space| space.risen.iter().cloned()).collect();
     for space in spaces {
         if let Some(told) = space.kernel {
             ledger.sources.extend(told.sources);
             // Programs that ran one after the other have the same edges.
-            told.edges.into_iter().for_each(|edge| ledger.add_edge(edge));
+            for edge in told.edges {
+                ledger.add_edge(edge);
+            }
+            for way in told.ways {
+                ledger.add_edge(rise(way, &risen));
+            }
         }
         ledger.edges.extend(space.edges);
         for node in space.nodes.into_iter().filter(|node| !node.transport) {
@@ -232,7 +250,9 @@ pub(crate) fn joined(spaces: Vec<Counted>, runs: bool) -> Ledger {
             if let Some(line) = ledger.filters.iter().position(same) {
                 ledger.filters[line].join(counted);
                 if copied {
-                    calls.into_iter().for_each(|edge| ledger.add_edge(edge));
+                    for edge in calls {
+                        ledger.add_edge(edge);
+                    }
                     continue;
                 }
                 // As far as anything came to it.
@@ -254,6 +274,32 @@ pub(crate) fn joined(spaces: Vec<Counted>, runs: bool) -> Ledger {
         }
     }
     ledger
+}
+
+/// The edges of a node that takes up what comes out of the kernel, with the names of their ways;
+/// `before` are those that stood in its place.
+fn risen(
+    before: &[CountedNode],
+    node: &CountedNode,
+    calls: Vec<Edge>,
+) -> impl Iterator<Item = Risen> + use<> {
+    let source = node.filtered.planned;
+    let same = |other: &&CountedNode| other.transport && other.filtered.planned == source;
+    let era = before.iter().filter(same).count();
+    calls.into_iter().enumerate().map(move |(way, edge)| ((source, era, way), edge))
+}
+
+/// A way out of the kernel: what a program has put there is held against what whoever stands at its
+/// end has taken, not against what the source between the two says that it gave.
+fn rise(way: Way, risen: &[Risen]) -> Edge {
+    let Way { name, mut edge } = way;
+    edge.taken = Amount::default();
+    for (_, rose) in risen.iter().filter(|(other, _)| *other == name) {
+        edge.taken.blocks += rose.taken.blocks;
+        edge.taken.bytes += rose.taken.bytes;
+        edge.dropped.extend(rose.dropped.iter().copied());
+    }
+    edge
 }
 
 /// What the filters had to say whose spaces counted this.

@@ -24,7 +24,7 @@ mod told;
 mod tree;
 
 pub use told::ProgramRan;
-pub(crate) use told::{SoFar, Told};
+pub(crate) use told::{SoFar, Told, Way};
 
 use crate::build::BuildError;
 use crate::build::running::Ids;

@@ -8,7 +8,7 @@
 
 use super::handout::Ended;
 use super::joint::REFUSED;
-use super::tree::{Handed, Which};
+use super::tree::{Handed, Step, Which};
 use super::{Era, Kernel, Taken};
 use crate::build::{counts, title};
 use crate::ledger::{Edge, EdgeKind};
@@ -26,8 +26,18 @@ use std::borrow::Cow;
 pub(crate) struct Told {
     /// What the sources saw.
     pub(crate) sources: Vec<(String, Seen)>,
-    /// What went where.
+    /// What went where within the kernel.
     pub(crate) edges: Vec<Edge>,
+    /// What left it.
+    pub(crate) ways: Vec<Way>,
+}
+
+/// A way out of the kernel, as the program and the source at its end counted it.
+#[derive(Clone, Debug)]
+pub(crate) struct Way {
+    /// The number of the source, how many programs stood for it before, and which way of this one.
+    pub(crate) name: (usize, usize, usize),
+    pub(crate) edge: Edge,
 }
 
 /// What a program in the kernel did as a whole, for a line.
@@ -65,12 +75,12 @@ impl Kernel {
     pub(crate) fn remains(&self, process: &[Remains]) -> Vec<Remains> {
         let (mut ran, mut busy) = (Amount::default(), 0);
         let mut all = Vec::new();
-        for era in self.eras() {
+        for (number, era) in self.eras().enumerate() {
             let ended = era.ended(process);
             ran.blocks += ended.counted.ran.blocks;
             ran.bytes += ended.counted.ran.bytes;
             busy += ended.busy;
-            all.push(era.remains(&ended, process));
+            all.push(era.remains(&ended, number, process));
         }
         let seen = |id: &NodeId| (era_name(&self.era, *id), self.place.seen(ran, busy));
         let sources = self.era.sources.iter().map(seen).collect();
@@ -141,30 +151,28 @@ impl Era {
     }
 
     /// What was counted meanwhile. It is over.
-    fn remains(&self, ended: &Ended, process: &[Remains]) -> Remains {
+    fn remains(&self, ended: &Ended, number: usize, process: &[Remains]) -> Remains {
         let mut nodes = Vec::new();
         for id in &self.sources {
             nodes.push(self.source_node(*id, ended));
         }
-        for (number, step) in self.tree.steps.iter().enumerate() {
-            for id in &step.nodes {
-                nodes.push(self.node(number, *id, ended));
-            }
+        for (step, Step { nodes: ids, .. }) in self.tree.steps.iter().enumerate() {
+            nodes.extend(ids.iter().map(|id| self.node(step, *id, ended)));
         }
         let mut told = Told::default();
         self.calls(ended, &mut told);
         let taken = self.taken.clone().unwrap_or_else(|| self.taken_by(process));
-        self.ways_out(ended, taken, &mut told);
+        let ways = self.ways_out(ended, taken);
+        let named = |(hand, edge)| Way { name: (self.first(), number, hand), edge };
+        told.ways = ways.into_iter().map(named).collect();
         Remains { nodes, kernel: Some(told), ..Remains::default() }
     }
 
     /// What was lost and what came twice on the ways out of it, when it is over and so much of it
     /// has been taken.
     pub(crate) fn missing(&self, taken: &Taken) -> (u64, u64) {
-        let mut told = Told::default();
-        self.ways_out(self.standing.ended(), taken.clone(), &mut told);
         let mut missing = (0, 0);
-        for edge in &told.edges {
+        for (_, edge) in self.ways_out(self.standing.ended(), taken.clone()) {
             let (put, ended) = (edge.put.blocks, edge.ended());
             missing.0 += put.saturating_sub(ended);
             missing.1 += ended.saturating_sub(put);
@@ -266,8 +274,9 @@ impl Era {
         }
     }
 
-    /// The edges out of the program: counted by it, and by the process.
-    fn ways_out(&self, ended: &Ended, taken: Taken, told: &mut Told) {
+    /// The edges out of the program, by way: counted by it, and by the source at its end.
+    fn ways_out(&self, ended: &Ended, taken: Taken) -> Vec<(usize, Edge)> {
+        let mut ways = Vec::new();
         let Taken { arrived, dropped } = taken;
         // Of frames that found no room the kernel counts how many there were, and not over which
         // edges each was to go: where there is one, all of them.
@@ -298,8 +307,16 @@ impl Era {
             let why = [(LAPPED, blocks(lapped)), (RING, blocks(ring)), (endpoint::UNREAD, unread)];
             let why = why.into_iter().chain([(NOT_COPIED, failed)]);
             edge.dropped = why.filter(|(_, amount)| amount.blocks > 0).collect();
-            told.edges.push(edge);
+            ways.push((number, edge));
         }
+        // Each of those frames is missing on one way at least: what is missing nowhere is a mistake.
+        let rings = ways.iter().flat_map(|(_, edge)| &edge.dropped).filter(|(why, _)| *why == RING);
+        let told: u64 = rings.map(|(_, amount)| amount.blocks).sum();
+        let most = ways.iter_mut().max_by_key(|(_, edge)| edge.put.blocks);
+        if let (Some((_, edge)), true) = (most, used > 1 && told < full) {
+            edge.dropped.push((RING, Amount { blocks: full - told, bytes: 0 }));
+        }
+        ways
     }
 
     fn source_node(&self, id: NodeId, ended: &Ended) -> Node {

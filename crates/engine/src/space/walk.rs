@@ -13,7 +13,7 @@ use super::pause::Cut;
 use super::select::Wanted;
 use crate::copies::{BEHIND, last_of};
 use crate::failure::PathFailure;
-use crate::ledger::{EdgeKind, loses_here};
+use crate::ledger::{EdgeKind, loses_here, loses_way};
 use crate::tap::Taps;
 use crate::why::Why;
 use filter::{
@@ -174,7 +174,8 @@ impl<'w, 'a> Walk<'w, 'a> {
     /// Walks what a source gave that knows along which of its arcs it goes.
     pub(crate) fn source_along(&mut self, from: NodeId, arc: usize, batch: &mut Batch<'a>) {
         let live = batch.live();
-        let goes = if arc < self.nodes[from].arcs.len() { live } else { 0 };
+        let leads = arc < self.nodes[from].arcs.len() && !loses_way();
+        let goes = if leads { live } else { 0 };
         self.leave(from, batch, live, goes);
         if goes != 0 {
             self.along(from, arc, batch, 0);
