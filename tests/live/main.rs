@@ -14,7 +14,8 @@
 //! - `kernel`: what runs there as a whole;
 //! - `change`: what follows the kernel changes;
 //! - `token`: what passes by a token;
-//! - `shared`: several lines in one program; `handout`: of several users;
+//! - `shared`: several lines in one program; `crowd`: more than one takes; `handout`: of several
+//!   users;
 //! - `own`: what a user's own sockets exchange;
 //! - `users`: of several users, by a daemon; `held`: changed while it runs; `bounds`:
 //!   who has too much, and whose a socket is;
@@ -33,6 +34,7 @@ mod adapts;
 mod bounds;
 mod change;
 mod client;
+mod crowd;
 mod device;
 mod filter;
 mod frames;

@@ -49,20 +49,20 @@ fn built_with(
 }
 
 /// A line that runs.
-struct Running {
+pub(crate) struct Running {
     lives: Vec<Live>,
     thread: JoinHandle<Outcome>,
 }
 
 impl Running {
-    fn start(pair: &Pair, points: &Points, text: &str) -> Self {
+    pub(crate) fn start(pair: &Pair, points: &Points, text: &str) -> Self {
         let paths = built(pair, points, text).unwrap_or_else(|why| panic!("{text}: {why}"));
         let lives = paths.iter().map(Path::live).collect();
         let thread = std::thread::spawn(|| run(paths, Until::default()).expect("a run"));
         Self { lives, thread }
     }
 
-    fn stop(self) -> Outcome {
+    pub(crate) fn stop(self) -> Outcome {
         self.lives.iter().for_each(Live::stop);
         let outcome = self.thread.join().expect("a run");
         assert!(outcome.failures.is_empty(), "{:?}", outcome.failures);
@@ -72,7 +72,7 @@ impl Running {
 }
 
 /// What the filters of a line reported, by name.
-fn reports(outcome: &Outcome) -> BTreeMap<String, Vec<(String, u64)>> {
+pub(crate) fn reports(outcome: &Outcome) -> BTreeMap<String, Vec<(String, u64)>> {
     let reports = outcome.reports.iter();
     reports.map(|report| (report.name.clone(), report.report.rows.clone())).collect()
 }
@@ -93,7 +93,7 @@ pub(crate) fn shown(points: &Points) -> Shown {
     shown[0].1.clone()
 }
 
-fn datagrams(count: usize) -> Vec<Vec<u8>> {
+pub(crate) fn datagrams(count: usize) -> Vec<Vec<u8>> {
     let frame = |number: usize| {
         let frame = Frame::ethernet().ipv4("198.18.0.1", "198.19.0.1");
         match number % 4 {

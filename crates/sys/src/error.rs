@@ -31,6 +31,12 @@ impl Error {
         Self::new(call, target, std::io::Error::last_os_error().raw_os_error().unwrap_or(0))
     }
 
+    /// Whether what was handed in is more than the kernel takes at once.
+    #[must_use]
+    pub const fn is_too_large(&self) -> bool {
+        self.errno == libc::E2BIG
+    }
+
     /// What a person can do about it, where there is something to say.
     #[must_use]
     pub fn advice(&self) -> Option<&'static str> {
@@ -43,6 +49,9 @@ impl Error {
             }
             ("bpf", libc::EOPNOTSUPP) if self.target.starts_with("LINK_CREATE") => {
                 Some("the driver of this interface cannot; generic XDP or TCX can")
+            }
+            ("bpf", libc::E2BIG) => {
+                Some("this is more than one program may be: run some of it `@thread0`")
             }
             ("socket", libc::EPERM) => Some("run as root, or give the program CAP_NET_RAW"),
             ("seccomp", libc::EPERM | libc::ENOSYS) => {

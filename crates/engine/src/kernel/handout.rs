@@ -14,7 +14,7 @@ use super::joint::Counted;
 use super::point::New;
 use super::point::Points;
 use super::tree::{Tree, Which};
-use super::{Asked, Held, Lent, Refusal, Refuses, Succeeds, Successor, closed};
+use super::{Asked, Held, Lent, Refusal, Refuses, Succeeds, Successor};
 use crate::build::BuildError;
 use endpoint::source::kernel::Arrived;
 
@@ -182,9 +182,7 @@ impl Points {
         allows: Allows<'_>,
     ) -> Result<(Handout, Running), BuildError> {
         self.hand_out(request, machine, (owner, allows), |asked, new| {
-            let point = self.at(&asked.planned.attach, asked.hardened, owner);
-            let point = point.map_err(|why| closed(why, asked.source))?;
-            point.add(new).map_err(BuildError::Refused)
+            self.put((&asked.planned.attach, asked.hardened), &new)
         })
     }
 

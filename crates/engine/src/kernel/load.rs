@@ -3,7 +3,9 @@
 
 use ebpf::insn;
 use std::os::fd::{AsFd as _, AsRawFd as _};
-use sys::bpf::{Function, Kind, License, Line, Linkage, Load, Map, Program, Source, Types};
+use sys::bpf::{
+    Function, Kind, License, Line, Linkage, Load, LoadError, Map, Program, Source, Types,
+};
 use sys::steps::{Makes, Steps};
 
 /// A program that the kernel has taken, and its own maps; none in the place of one that was there.
@@ -19,11 +21,20 @@ pub(super) struct Failed {
     /// What the verifier has looked at last, as the program calls it.
     pub(super) named: Option<String>,
     pub(super) why: String,
+    /// Whether it is too much for one program: it uses more than 64 maps, or goes more ways than
+    /// the verifier does.
+    pub(super) too_large: bool,
 }
 
 impl Failed {
     pub(super) fn because(why: impl ToString) -> Self {
-        Self { named: None, why: why.to_string() }
+        Self { named: None, why: why.to_string(), too_large: false }
+    }
+
+    fn refused(error: &LoadError) -> Self {
+        let named = error.log.lines().rev().find_map(|line| line.strip_prefix("; "));
+        let too_large = error.error.is_too_large();
+        Self { named: named.map(str::to_owned), why: error.to_string(), too_large }
     }
 
     /// Whether the verifier stopped at this word.
@@ -88,7 +99,7 @@ pub(super) fn load<'k>(
         let code = insn::encode(&part);
         let How { kind, license, fragments, device } = how;
         let part = Load { license, fragments, device, ..Load::new(kind, NAME, &code) };
-        let part = part.load().map_err(Failed::because)?;
+        let part = part.load().map_err(|error| Failed::refused(&error))?;
         let put = links.ok_or_else(missing)?.set_descriptor(number, part.as_fd());
         put.map_err(Failed::because)?;
     }
@@ -108,10 +119,7 @@ pub(super) fn load<'k>(
     };
     match loaded {
         Ok(program) => Ok(Loaded { program, maps }),
-        Err(error) => {
-            let named = error.log.lines().rev().find_map(|line| line.strip_prefix("; "));
-            Err(Failed { named: named.map(str::to_owned), why: error.to_string() })
-        }
+        Err(error) => Err(Failed::refused(&error)),
     }
 }
 

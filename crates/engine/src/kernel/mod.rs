@@ -384,10 +384,10 @@ impl Host for Points {
 impl Points {
     /// Adds a line for a user.
     fn add_for(&self, asked: &Asked<'_>, owner: u32) -> Result<Lent, BuildError> {
-        let point = self.at(&asked.planned.attach, asked.hardened, owner);
-        let point = point.map_err(|why| closed(why, asked.source))?;
-        let new = asked.sending(point.place(), asked.new_line(owner)?)?;
-        point.add(new).map_err(BuildError::Refused)
+        let attach = &asked.planned.attach;
+        let place = Place::find(attach).map_err(|why| closed(why, asked.source))?;
+        let new = asked.sending(&place, asked.new_line(owner)?)?;
+        self.put((attach, asked.hardened), &new)
     }
 }
 

@@ -14,6 +14,10 @@
 //! Each owner has a ring of frames of its own, in which lines of the same owner that ask for the
 //! same memory meet; each line has its own pointers. Nobody else's bytes ever lie there: memory is
 //! zeroed when a map is made of it, and no map passes from one owner to another.
+//!
+//! A program is as large as the kernel takes it: so many maps, so much to verify. For a line that
+//! finds no room in it another point is opened at the same place, which stands before it in the
+//! chain and shares nothing with it.
 
 mod line;
 mod sockets;
@@ -24,13 +28,14 @@ pub(crate) use self::line::New;
 
 use self::line::{Line, Owned};
 use self::sockets::Sockets;
-use self::version::{Failure, Version};
+use self::version::Version;
 use super::handout::Ended;
 use super::joint::Counted;
-use super::{Asked, Held, Lent, Refusal, Successor};
+use super::{Asked, Held, Lent, Refusal, Successor, closed};
 use crate::build::BuildError;
 use endpoint::source::kernel::place::{Closed, Place};
 use filter::{Amount, Attach};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use sys::bpf::{Grace, Link, Map, Program};
 use sys::steps::{Makes, Steps, UNLOGGED};
@@ -39,6 +44,8 @@ use sys::steps::{Makes, Steps, UNLOGGED};
 #[derive(Clone, Debug, Default)]
 pub struct Points {
     known: Arc<Mutex<Vec<Weak<Point>>>>,
+    /// How many lines were ever at any of them: the number of the next.
+    numbers: Arc<AtomicU32>,
     /// Is told each step of adding lines for others.
     pub(crate) steps: Steps,
 }
@@ -51,7 +58,18 @@ pub(crate) struct Point {
     hardened: bool,
     /// Whose sockets it is about, if it is no interface.
     sockets: Option<Sockets>,
+    /// See [`Points`].
+    numbers: Arc<AtomicU32>,
     state: Mutex<State>,
+}
+
+/// Why a line was not added.
+#[derive(Debug)]
+pub(crate) enum NotAdded {
+    /// Beside those that are there it is too much for one program.
+    Full,
+    /// The line cannot be there.
+    Refused(Refusal),
 }
 
 /// A line that is at its point, until it leaves.
@@ -111,8 +129,8 @@ pub struct ShownLine {
 
 #[derive(Debug, Default)]
 struct State {
-    /// How many lines were ever here.
-    numbers: u32,
+    /// Whether no line found room here since one went.
+    full: bool,
     /// How often its program was replaced.
     replaced: u64,
     /// Frames that programs were given which run no more.
@@ -139,12 +157,32 @@ impl Points {
         Self { steps, ..Self::default() }
     }
 
-    /// The point at which programs for this stand; of this user, where it is about sockets.
-    pub(crate) fn at(
+    /// Adds a line to the first program at its place that has room for it, or to a new one.
+    pub(crate) fn put(
+        &self,
+        (attach, hardened): (&Attach, bool),
+        new: &New,
+    ) -> Result<Lent, BuildError> {
+        for nth in 0.. {
+            let point = self.at(attach, hardened, new.owner, nth);
+            let point = point.map_err(|why| closed(why, new.source))?;
+            match point.add(new.clone()) {
+                Ok(lent) => return Ok(lent),
+                Err(NotAdded::Full) => {}
+                Err(NotAdded::Refused(refusal)) => return Err(BuildError::Refused(refusal)),
+            }
+        }
+        Err(BuildError::Unexpected("there is no end of points".to_owned()))
+    }
+
+    /// One of the points at which programs for this stand; of this user, where it is about sockets.
+    /// There is one more for whoever has no room at all others.
+    fn at(
         &self,
         attach: &Attach,
         hardened: bool,
         owner: u32,
+        nth: usize,
     ) -> Result<Arc<Point>, Closed> {
         let place = Place::find(attach)?;
         let sockets = if attach.own { Some(Sockets::of(&place, owner)?) } else { None };
@@ -155,12 +193,13 @@ impl Points {
                 point.sockets.as_ref().map(Sockets::whose) == sockets.as_ref().map(Sockets::whose);
             same && point.attach == *attach && point.place.is(&place)
         };
-        if let Some(point) = known.iter().filter_map(Weak::upgrade).find(here) {
+        if let Some(point) = known.iter().filter_map(Weak::upgrade).filter(here).nth(nth) {
             return Ok(point);
         }
         let state = State { lingers: sockets.is_some(), ..State::default() };
         let (attach, state) = (attach.clone(), Mutex::new(state));
-        let point = Arc::new(Point { attach, place, hardened, sockets, state });
+        let numbers = Arc::clone(&self.numbers);
+        let point = Arc::new(Point { attach, place, hardened, sockets, numbers, state });
         known.push(Arc::downgrade(&point));
         Ok(point)
     }
@@ -175,36 +214,42 @@ impl Points {
 }
 
 impl Point {
-    pub(crate) const fn place(&self) -> &Place {
-        &self.place
-    }
-
     /// Adds a line. If that fails, everything is as before.
-    pub(crate) fn add(self: &Arc<Self>, new: New) -> Result<Lent, Refusal> {
+    fn add(self: &Arc<Self>, new: New) -> Result<Lent, NotAdded> {
         let source = new.source;
-        let refused = |why: String| Refusal { node: source, why };
+        let refused = |why: String| NotAdded::Refused(Refusal { node: source, why });
         let steps = new.steps.clone();
         let step =
             |makes, what| steps.take(makes, what).map_err(|error| refused(error.to_string()));
         let mut state = self.state();
+        if state.full {
+            return Err(NotAdded::Full);
+        }
         let waits = !state.lines.is_empty() || self.sockets.is_some();
         if waits && state.grace.is_none() {
             step(Makes::Memory, "what waits for programs")?;
             state.begin_to_wait().map_err(refused)?;
         }
-        let number = state.numbers;
-        state.numbers += 1;
+        let number = self.next_number();
         let made = Line::make(number, &state.lines, new);
         let (mut line, bell) = made.map_err(refused)?;
         line.busy_before = self.busy();
         let rings = Arc::clone(&line.pointers);
         let mut lines: Vec<&Line> = state.lines.iter().filter(|line| !line.leaving).collect();
         lines.push(&line);
-        let blame = |failure: Failure| Refusal {
-            node: failure.node_of(number).unwrap_or(source),
-            why: failure.why,
+        let among = lines.len() > 1;
+        let made = Version::make(self, &lines, &steps);
+        let (version, states) = match made {
+            Ok(made) => made,
+            Err(failure) if failure.full && among => {
+                state.full = true;
+                return Err(NotAdded::Full);
+            }
+            Err(failure) => {
+                let node = failure.node_of(number).unwrap_or(source);
+                return Err(NotAdded::Refused(Refusal { node, why: failure.why }));
+            }
         };
-        let (version, states) = Version::make(self, &lines, &steps).map_err(blame)?;
         step(Makes::Program, "a place at an interface")?;
         let behind_tag = version.behind_tag(number);
         self.put(&mut state, version).map_err(refused)?;
@@ -275,7 +320,14 @@ impl Point {
         let stays: Vec<bool> = state.lines.iter().map(|line| !line.leaving || runs(line)).collect();
         let mut stays = stays.into_iter();
         state.lines.retain(|_| stays.next().unwrap_or(true));
+        state.full = false;
         ended
+    }
+
+    /// The number of a new line.
+    fn next_number(&self) -> u32 {
+        // It guards no other memory.
+        self.numbers.fetch_add(1, Ordering::Relaxed)
     }
 
     /// What runs here.

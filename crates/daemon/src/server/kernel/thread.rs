@@ -317,7 +317,10 @@ impl Work {
         let seen = |(attach, shown): (Watched, Shown)| {
             // Sockets are shown as their user's.
             let at = place(&attach, shown.user.unwrap_or_default());
-            let here = self.lines.iter().filter(|(_, line)| line.at == at);
+            // At one place there may be several programs.
+            let runs = |number| shown.each.iter().any(|line| line.number == number);
+            let here = self.lines.iter();
+            let here = here.filter(|(_, line)| line.at == at && runs(line.number));
             let lines =
                 here.map(|(guest, line)| (line.number, (line.process, self.books.costs(*guest))));
             Seen { lines: lines.collect(), at, shown }

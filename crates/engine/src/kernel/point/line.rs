@@ -12,7 +12,7 @@ use sys::bpf::{Map, Program, RingBuffer, Rings, Shape};
 use sys::steps::{Makes, Steps};
 
 /// A line to be added.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct New {
     /// Whose it is.
     pub(crate) owner: u32,

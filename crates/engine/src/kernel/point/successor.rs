@@ -48,8 +48,7 @@ pub(super) fn prepare(
     let mut state = point.state();
     step(Makes::Memory, "what waits for programs")?;
     state.begin_to_wait().map_err(refused)?;
-    let number = state.numbers;
-    state.numbers += 1;
+    let number = point.next_number();
     let mut kept = Vec::new();
     if let Some(line) = state.lines.iter().find(|line| line.number == old.number) {
         let (before, member) =

@@ -39,6 +39,8 @@ pub(super) struct Version {
 pub(super) struct Failure {
     at: Option<(u32, NodeId)>,
     pub(super) why: String,
+    /// Whether it is too much for one program.
+    pub(super) full: bool,
 }
 
 impl Failure {
@@ -48,7 +50,7 @@ impl Failure {
     }
 
     fn because(why: impl ToString) -> Self {
-        Self { at: None, why: why.to_string() }
+        Self { at: None, why: why.to_string(), full: false }
     }
 }
 
@@ -71,7 +73,7 @@ impl Version {
         let made = assemble(&joint, &members, (target, Layout::Watches(&layout)));
         let Assembled { program: code, behind_tag, .. } = made.map_err(|misfit| {
             let Misfit { at, why } = misfit;
-            Failure { at: at.map(|(line, node)| (numbers[line], node)), why }
+            Failure { at: at.map(|(line, node)| (numbers[line], node)), ..Failure::because(why) }
         })?;
         steps.take(Makes::Memory, "a desk").map_err(Failure::because)?;
         let bytes = layout.cpus.saturating_mul(layout.desk.stride);
@@ -95,7 +97,8 @@ impl Version {
             let at = words.iter().position(|word| failed.is_at(word));
             let node = at.map(|step| joint.node(&members, step));
             let at = node.map(|(line, node)| (numbers[line], node));
-            Failure { at, why: failed.why }
+            let (why, full) = (failed.why, failed.too_large);
+            Failure { at, why, full }
         })?;
         let numbered = |word: &ebpf::Word| state_of(word).map(|(line, own)| (numbers[line], own));
         let (counters, states, tables) = sorted(&code, maps, numbered);
@@ -263,7 +266,11 @@ fn layout(
     }
     let cpus = lines.first().map_or(0, |line| line.pointers.shape().cpus);
     let desk = Desk::new(lines.len(), joint.marks(), joint.tallies());
-    let desk = desk.ok_or_else(|| Failure::because("there are too many lines for one program"))?;
+    let many = || Failure {
+        full: true,
+        ..Failure::because("it notes more about a frame than one program can reach")
+    };
+    let desk = desk.ok_or_else(many)?;
     let sent = point.attach.side == Side::Sent;
     let leads = joint.leads.iter().map(|step| {
         let (mark, number) = joint.lead(*step)?;
