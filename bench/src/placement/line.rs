@@ -2,9 +2,11 @@
 //! space where the flood comes in.
 
 use crate::flood::{BUNCH, Flood};
+use engine::adapt::seen;
 use engine::build::{Settings, build};
 use engine::run::{Outcome, Until, run};
-use pipeline::plan::Plan;
+use pipeline::explain::learn;
+use pipeline::plan::{Costs, Plan};
 use std::os::fd::AsFd as _;
 use std::sync::{Arc, mpsc};
 use std::time::Duration;
@@ -36,12 +38,30 @@ pub(super) struct Sample {
 
 /// Runs a plan under the flood. Answers none if it lost frames.
 pub(super) fn sample(flood: &mut Flood, plan: &Plan) -> Result<Option<Sample>, String> {
+    let (sample, outcome) = under(flood, plan, Settings::default())?;
+    let whole = outcome.ledger.lost() == 0 && outcome.failures.is_empty();
+    Ok(whole.then_some(sample))
+}
+
+/// What is known of costs once this plan was analyzed under the flood, as `explain --analyze` does.
+pub(super) fn analyzed(flood: &mut Flood, plan: &Plan, known: &Costs) -> Result<Costs, String> {
+    let settings = Settings { timed: true, programs_timed: true, ..Settings::default() };
+    let (_, outcome) = under(flood, plan, settings)?;
+    if let Some(failure) = outcome.failures.first() {
+        return Err(failure.to_string());
+    }
+    let mut costs = known.clone();
+    learn(plan, &seen(plan, &outcome.ledger), &mut costs);
+    Ok(costs)
+}
+
+fn under(flood: &mut Flood, plan: &Plan, settings: Settings) -> Result<(Sample, Outcome), String> {
     let alone = flood.steady(ALONE)?;
     let stop = EventFd::new().map_err(|why| why.to_string())?;
     let pair = Arc::clone(&flood.pair);
     let (ready, begun) = mpsc::channel();
     std::thread::scope(|scope| {
-        let line = scope.spawn(|| pair.server.enter(|| live(plan, &stop, ready)));
+        let line = scope.spawn(|| pair.server.enter(|| live(plan, settings, &stop, ready)));
         // Nobody says so where it cannot be built.
         let sent = begun.recv().map_err(|_| "it does not begin".to_owned()).and_then(|()| {
             flood.send(BEFORE)?;
@@ -53,16 +73,20 @@ pub(super) fn sample(flood: &mut Flood, plan: &Plan) -> Result<Option<Sample>, S
         });
         stop.notify();
         let outcome = line.join().map_err(|_| "the line has failed".to_owned())??;
-        let whole = outcome.ledger.lost() == 0 && outcome.failures.is_empty();
-        Ok(sent?).map(|sent| whole.then_some(sent))
+        Ok((sent?, outcome))
     })
 }
 
 /// Builds and runs a plan until it is told to stop.
-fn live(plan: &Plan, stop: &EventFd, ready: mpsc::Sender<()>) -> Result<Outcome, String> {
+fn live(
+    plan: &Plan,
+    settings: Settings,
+    stop: &EventFd,
+    ready: mpsc::Sender<()>,
+) -> Result<Outcome, String> {
     // Where there is only one, it is shared.
     let _ = sys::process::pin_to(1);
-    let paths = build(plan, Settings::default()).map_err(|why| why.to_string())?;
+    let paths = build(plan, settings).map_err(|why| why.to_string())?;
     // Sources see frames from here on.
     let _ = ready.send(());
     let until = Until { readable: Some(stop.as_fd()), ..Until::default() };

@@ -8,8 +8,13 @@
 //!
 //! All are run in some rounds; then the best of those, in rounds of their own, against what the
 //! policies `cost` and `deepest` choose and against all in one thread: who wins among many by luck
-//! does not win again. Goal: `cost` never costs more than 1.1 times the best. Plans go by the table
-//! that was measured here; where none is kept, it is measured first.
+//! does not win again. Plans go by the table that was measured here; where none is kept, it is
+//! measured first.
+//!
+//! Nobody knows of a line before it has run how much of what comes takes which way. So `cost` is
+//! asked twice: by the table alone, and as it plans when the line was analyzed once, with what came
+//! to be known by that of this line and no other (`explain --analyze`). Goal: analyzed, it never
+//! costs more than 1.1 times the best.
 
 mod line;
 mod lines;
@@ -22,7 +27,7 @@ use crate::row::Row;
 use crate::sentinel::Sentinel;
 use engine::calibrate::calibrate;
 use engine::machine;
-use line::{Sample, sample};
+use line::{Sample, analyzed, sample};
 use lines::{LINES, Placement, placements};
 use pipeline::plan::{COSTS_VERSION, Machine};
 use testkit::net::SERVER_DEVICE;
@@ -37,10 +42,12 @@ const FINALISTS: usize = 3;
 const TRIES: usize = 3;
 /// What the choice may cost, as a multiple of the best.
 const AT_MOST: f64 = 1.1;
+const TIMES: &str = "of the best";
 
 const PLACED: &str = "placed so";
 const BEST: &str = "best of all";
 const COST: &str = "policy cost";
+const ANALYZED: &str = "policy cost, analyzed";
 const DEEPEST: &str = "policy deepest";
 const ONE_THREAD: &str = "all in one thread";
 
@@ -76,11 +83,11 @@ impl Bench {
     /// All placements of a line.
     fn line(&mut self, number: usize, line: &str, rounds: usize) -> Result<Vec<Row>, String> {
         let text = line.replacen("rx", &format!("rx {SERVER_DEVICE} ring=8MB"), 1);
-        let chosen = |options: &str| {
-            let placed = Placement::of(&format!("{options}{text}"), &self.machine)?;
-            Ok::<_, String>(placed.spaces)
-        };
-        let (cost, deepest) = (chosen("")?, chosen("--policy=deepest ")?);
+        let deepest = Placement::of(&format!("--policy=deepest {text}"), &self.machine)?.spaces;
+        let first = Placement::of(&text, &self.machine)?;
+        let learned = analyzed(&mut self.flood, &first.plan, &self.machine.costs)?;
+        let knowing = Machine { costs: learned, ..self.machine.clone() };
+        let (second, cost) = (Placement::of(&text, &knowing)?.spaces, first.spaces);
         let all = placements(&text, &self.machine);
         let one_thread = vec!["thread0".to_owned(); cost.len()];
         let tried = self.rounds(&all, TRIALS);
@@ -90,7 +97,8 @@ impl Bench {
             beyond.fold(f64::INFINITY, f64::min)
         };
         order.sort_by(|one, other| least(one).total_cmp(&least(other)));
-        let policies = [(COST, cost), (DEEPEST, deepest), (ONE_THREAD, one_thread)];
+        let policies =
+            [(COST, cost), (ANALYZED, second), (DEEPEST, deepest), (ONE_THREAD, one_thread)];
         let is_asked = |at: &usize| policies.iter().any(|(_, spaces)| *spaces == all[*at].spaces);
         let (best, rest) = order.split_at(FINALISTS.min(order.len()));
         let asked = rest.iter().filter(|at| is_asked(at));
@@ -190,7 +198,8 @@ fn told(
         let each = chosen.iter();
         each.map(|(name, (_, taken))| Samples { name, values: value(taken).clone() }).collect()
     };
-    let goal = Goal { candidate: COST, reference: BEST, goal: "placement", target: 1.0 / AT_MOST };
+    let goal =
+        Goal { candidate: ANALYZED, reference: BEST, goal: "placement", target: 1.0 / AT_MOST };
     let mut made = rows(
         ("placement", "", number as f64),
         ("ns CPU/frame", Better::Less),
@@ -220,7 +229,7 @@ fn summary(all: &[Row]) -> Vec<Row> {
         told.map(|row| 1.0 / row.ratio).collect()
     };
     let lost = |by: f64, who: &str| of(who).iter().filter(|times| **times > by).count() as f64;
-    let worst = of(COST).into_iter().fold(1.0, f64::max);
+    let worst = |who: &str| of(who).into_iter().fold(1.0, f64::max);
     let row = |name: &str, who, value: f64, unit| Row {
         bench: "placement",
         goal: Some("placement"),
@@ -228,12 +237,16 @@ fn summary(all: &[Row]) -> Vec<Row> {
         ..replay::single(name.to_owned(), who, value, unit)
     };
     let at_least = |row: Row, least: f64| Row { ratio: row.value / least, reference: "5", ..row };
+    let choice = |who| {
+        let value = worst(who);
+        Row { ratio: AT_MOST / value, reference: "1.1", ..row("worst choice", who, value, TIMES) }
+    };
+    let told = |row: Row| Row { goal: None, target: None, ..row };
     vec![
-        Row {
-            ratio: AT_MOST / worst,
-            reference: "1.1",
-            ..row("worst choice", COST, worst, "of the best")
-        },
+        choice(ANALYZED),
+        told(choice(COST)),
+        told(row("more than 1.1x the best", ANALYZED, lost(AT_MOST, ANALYZED), "lines")),
+        told(row("more than 1.1x the best", COST, lost(AT_MOST, COST), "lines")),
         at_least(row("loses by 1.1x", DEEPEST, lost(AT_MOST, DEEPEST), "lines"), 5.0),
         at_least(row("loses by 1.3x", ONE_THREAD, lost(1.3, ONE_THREAD), "lines"), 5.0),
     ]
@@ -251,17 +264,18 @@ mod tests {
         let thread = placed("rx lo @thread0 | udp @thread0 | count @thread0");
         assert_eq!(kernel.short(), "kernel 3");
         let taken = |ns| Taken { beyond: vec![ns; 3], whole: vec![1000.0 + ns; 3] };
-        let policies = [(COST, kernel.spaces.clone()), (DEEPEST, thread.spaces.clone())];
+        let policies = [(ANALYZED, kernel.spaces.clone()), (DEEPEST, thread.spaces.clone())];
         let all = [(kernel, taken(100.0)), (thread, taken(200.0))];
         let rows = told((1, "rx | udp | count", 2), &all, &policies, 0.0);
         let of: Vec<_> = rows.iter().map(|row| (row.candidate, row.unit, row.ratio)).collect();
         let unit = "ns CPU/frame";
         assert_eq!(
             of[..4],
-            [(BEST, unit, 1.0), (COST, unit, 1.0), (DEEPEST, unit, 0.5), (COST, unit, 1.0)]
+            [(BEST, unit, 1.0), (ANALYZED, unit, 1.0), (DEEPEST, unit, 0.5), (ANALYZED, unit, 1.0)]
         );
         let summary = summary(&rows);
-        let of: Vec<_> = summary.iter().map(|row| (row.value, row.ratio)).collect();
+        let goals = summary.iter().filter(|row| row.goal.is_some());
+        let of: Vec<_> = goals.map(|row| (row.value, row.ratio)).collect();
         assert_eq!(of, [(1.0, 1.1), (1.0, 0.2), (0.0, 0.0)]);
     }
 }

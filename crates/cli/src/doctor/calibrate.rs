@@ -89,9 +89,10 @@ impl<'c> Told<'c> {
 }
 
 /// What the single figures are.
-const MEANT: [(&str, &str); 12] = [
+const MEANT: [(&str, &str); 16] = [
     ("call", "calling a filter, per block of a full batch"),
     ("head", "looking at the head of a block"),
+    ("look", "finding where headers begin, for who is first"),
     ("kilobyte", "looking at a kilobyte"),
     ("copy", "copying a kilobyte"),
     ("ring", "an entry put on a ring and taken off"),
@@ -102,6 +103,9 @@ const MEANT: [(&str, &str); 12] = [
     ("record", "a frame written to the ring of a program"),
     ("fetch", "that frame copied out by a process"),
     ("bell", "a bell that a program rings"),
+    ("take", "a frame that a program is shown which takes it"),
+    ("xsk", "a frame that a socket of AF_XDP takes"),
+    ("led", "a frame led to such a socket by a program"),
 ];
 
 fn text(calibration: &Calibration, path: &str) -> String {

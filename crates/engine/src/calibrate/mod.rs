@@ -7,12 +7,16 @@
 //! - [`twins`]: every twin in the kernel, by test runs;
 //! - [`between`]: rings, copies, wake-ups;
 //! - [`taps`]: what a frame costs at a packet socket, at a program, on its way out of the kernel;
+//! - [`cable`]: what one costs that is taken, or leaves by another interface;
+//! - [`live`]: whole lines under frames, for both;
 //! - [`kept`]: the file.
 //!
 //! Each figure is the least of several rounds: what others do on the machine only adds.
 
 mod between;
+mod cable;
 mod kept;
+mod live;
 mod made;
 mod taps;
 mod twins;
@@ -43,6 +47,8 @@ pub fn calibrate(told: &dyn Fn(&str)) -> Calibration {
     twins::measure(&mut calibration);
     told("packet sockets and programs");
     taps::measure(&mut calibration);
+    told("frames that are taken or sent on");
+    cable::measure(&mut calibration);
     calibration
 }
 

@@ -9,31 +9,20 @@
 //! between frames that come one by one is measured once, by a line of several. Where no name space
 //! can be made, or `ip` is missing, these figures stay as built in, or as test runs say.
 
+use super::live::{ip, spent, while_runs};
 use super::twins::{self, empty};
 use super::{Calibration, least};
-use crate::build::{Settings, build};
-use crate::catalogue::House;
-use crate::run::{Until, run};
 use ebpf::insn::{Helper, Insn, R0, R1, R2, R3, R4, R6, R7, R10, Size, encode};
-use pipeline::plan::{FilterCost, Machine, plan};
+use pipeline::plan::FilterCost;
 use std::net::UdpSocket;
 use std::os::fd::{AsFd as _, AsRawFd as _};
-use std::process::{Command, Stdio};
-use std::time::Duration;
 use sys::bpf::{Anchor, Kind, Link, Map, Program, RingBuffer, Rings, Shape, Side};
-use sys::eventfd::EventFd;
 use sys::net::Links;
 
 /// Datagrams of a round: some ms, so that bells ring and many rounds are not interrupted. A ring
 /// has room for all of them.
 const SENT: u32 = 4_000;
 const ROUNDS: usize = 20;
-/// Threads that use less than this in so much time have nothing left to do: a kernel ring that has
-/// a few blocks rings its bell within a millisecond.
-const IDLE_NS: u64 = 50_000;
-const WINDOW: Duration = Duration::from_millis(4);
-/// Who is never idle is not waited for longer.
-const LOOKS_MAX: u32 = 250;
 /// Bytes of a record that is copied out.
 const RECORD: usize = 128;
 
@@ -75,22 +64,15 @@ impl Live {
     fn measure() -> Result<Self, String> {
         let why = |error: sys::Error| error.to_string();
         let io = |error: std::io::Error| error.to_string();
-        let up = Command::new("ip")
-            .args(["link", "set", "lo", "up"])
-            .stdin(Stdio::null())
-            .stderr(Stdio::null())
-            .status()
-            .map_err(|error| format!("cannot run ip: {error}"))?;
-        if !up.success() {
-            return Err("ip cannot bring up a loopback interface".to_owned());
-        }
+        ip(&["link", "set", "lo", "up"])?;
         let index = Links::open().and_then(|links| links.named("lo")).map_err(why)?.index;
         let target = UdpSocket::bind("127.0.0.1:0").map_err(io)?;
         let sender = UdpSocket::bind("127.0.0.1:0").map_err(io)?;
         sender.connect(target.local_addr().map_err(io)?).map_err(io)?;
         let code = encode(&[Insn::mov(R0, -1), Insn::exit()]);
         let program = Program::load(Kind::Tc, "calibrate", &code).map_err(|why| why.to_string())?;
-        let send = || spent(&sender);
+        let payload = [0; RECORD];
+        let send = || spent(SENT, || (0..SENT).for_each(|_| drop(sender.send(&payload))));
         let lines = [
             "rx lo ring=8MB @thread0 | discard @thread0",
             "rx lo ring=8MB @kernel | discard @thread0",
@@ -127,51 +109,6 @@ impl Live {
             costs.twin += more;
         }
     }
-}
-
-/// The processor time of this process for each of so many datagrams, until nobody has anything left
-/// to do. Refused datagrams cost as much: nobody reads them.
-fn spent(sender: &UdpSocket) -> f64 {
-    let payload = [0; RECORD];
-    let begin = sys::clock::process();
-    (0..SENT).for_each(|_| drop(sender.send(&payload)));
-    let mut now = sys::clock::process();
-    let mut looks = 0;
-    loop {
-        // Nothing can be read from no descriptor: this waits, and leaves the processor to others.
-        sys::poll::readable(&[], Some(WINDOW));
-        let before = std::mem::replace(&mut now, sys::clock::process());
-        looks += 1;
-        if now - before < IDLE_NS || looks == LOOKS_MAX {
-            return (before - begin) as f64 / f64::from(SENT);
-        }
-    }
-}
-
-/// What is spent while a line runs in threads of its own.
-fn while_runs(line: &str, send: &dyn Fn() -> f64) -> Result<f64, String> {
-    let (graph, mistakes) = pipeline::read(line, &House);
-    if mistakes.iter().any(pipeline::Diagnostic::is_error) {
-        return Err(pipeline::render(line, &mistakes, false).trim_end().replace('\n', "; "));
-    }
-    let plan = plan(graph, &House, &Machine::with_kernel()).map_err(|why| why.to_string())?;
-    let paths = build(&plan, Settings::default()).map_err(|why| why.to_string())?;
-    let stop = EventFd::new().map_err(|why| why.to_string())?;
-    std::thread::scope(|scope| {
-        let running = scope.spawn(|| {
-            let until = Until { readable: Some(stop.as_fd()), ..Until::default() };
-            run(paths, until)
-        });
-        send();
-        let spent = send();
-        stop.notify();
-        let ended = running.join().map_err(|_| "the line failed".to_owned())?;
-        let outcome = ended.map_err(|why| why.to_string())?;
-        match outcome.failures.first() {
-            Some(failure) => Err(failure.to_string()),
-            None => Ok(spent),
-        }
-    })
 }
 
 /// A program that copies a frame into a map, with the time.

@@ -1,4 +1,8 @@
 //! What twins cost in the kernel: each alone, by test runs, beside a program that does nothing.
+//!
+//! Those that change frames do it where frames are taken, at XDP, and a test run that repeats them
+//! gives each the frame as the one before has left it. So these run once for each call, many times,
+//! as does the program beside which they are set.
 
 use super::Calibration;
 use super::made::Made;
@@ -12,6 +16,9 @@ use sys::bpf::{Kind, Map, Program};
 /// Test runs of a round, and rounds.
 const REPEAT: u32 = 50_000;
 const ROUNDS: usize = 5;
+/// The same for twins that change frames.
+const ONCE: u32 = 1;
+const MANY: usize = 2_000;
 
 pub(super) fn measure(calibration: &mut Calibration) {
     let empty = match empty() {
@@ -23,7 +30,11 @@ pub(super) fn measure(calibration: &mut Calibration) {
     };
     let mut all = Vec::new();
     for description in measurable() {
-        match cost(description).map(|ns| (ns - empty).max(0.0)) {
+        let measured = match description.kind {
+            FilterKind::Editing => changing(description),
+            _ => cost(description, &Attach::observing("")).map(|ns| ns - empty),
+        };
+        match measured.map(|ns| ns.max(0.0)) {
             Ok(block) => {
                 all.push(block);
                 let filter = description.name.to_owned();
@@ -39,14 +50,22 @@ pub(super) fn measure(calibration: &mut Calibration) {
     calibration.note("twin", middle.ok_or_else(|| "no twin was loaded".to_owned()));
 }
 
-/// The filters with a twin that changes no frame: those that do run only where frames are taken,
-/// and cost what twins cost in the middle.
+/// The filters with a twin.
 pub(super) fn measurable() -> impl Iterator<Item = &'static Description> {
     let all = filter::catalog::FILTERS.iter().copied();
-    all.filter(|description| {
-        description.kernel.is_some() && description.kind != FilterKind::Editing
-    })
+    all.filter(|description| description.kernel.is_some())
 }
+
+/// What a twin costs that changes frames, beyond a program that does nothing.
+fn changing(description: &Description) -> Result<f64, String> {
+    let code = encode(&[Insn::mov(R0, PASS), Insn::exit()]);
+    let empty = Program::load(Kind::Xdp, "empty", &code).map_err(|why| why.to_string())?;
+    let empty = rounds(&empty, (ONCE, MANY))?;
+    cost(description, &Attach { takes: true, ..Attach::observing("") }).map(|ns| ns - empty)
+}
+
+/// XDP_PASS.
+const PASS: i32 = 2;
 
 /// What a program that does nothing takes in a test run.
 pub(super) fn empty() -> Result<f64, String> {
@@ -57,10 +76,14 @@ pub(super) fn empty() -> Result<f64, String> {
 
 /// The least time of a test run, in ns.
 pub(super) fn run(program: &Program) -> Result<f64, String> {
+    rounds(program, (REPEAT, ROUNDS))
+}
+
+fn rounds(program: &Program, (repeat, rounds): (u32, usize)) -> Result<f64, String> {
     let frame = frame();
     let mut best = f64::INFINITY;
-    for _ in 0..ROUNDS {
-        let ran = program.test_run(&frame, REPEAT).map_err(|why| why.to_string())?;
+    for _ in 0..rounds {
+        let ran = program.test_run(&frame, repeat).map_err(|why| why.to_string())?;
         best = best.min(f64::from(ran.duration_ns));
     }
     Ok(best)
@@ -75,25 +98,38 @@ fn frame() -> Vec<u8> {
     frame
 }
 
-fn cost(description: &Description) -> Result<f64, String> {
-    let arguments = arguments(description)?;
-    let program = joined(&[(description, &arguments)], target(&Attach::observing(""), false));
-    let program = program.map_err(|(_, why)| why)?;
+/// What a program of this filter takes in a test run where such a line stands: with the arguments
+/// of its own example, or the first of those of the exam that can be expressed there.
+fn cost(description: &Description, at: &Attach) -> Result<f64, String> {
+    let shown = words(description).map(|(_, own)| own.to_owned());
+    let examined = description.examined.iter().map(|given| format!("{} {given}", description.name));
+    let mut last = "its example does not show it".to_owned();
+    for own in shown.into_iter().chain(examined) {
+        match joined(&[(description, &arguments(description, &own)?)], target(at, false)) {
+            Ok(program) => return loaded(&program, at.takes),
+            Err((_, why)) => last = why,
+        }
+    }
+    Err(last)
+}
+
+fn loaded(program: &ebpf::Program, takes: bool) -> Result<f64, String> {
     let maps = program.maps.iter();
     let maps: sys::Result<Vec<Map>> =
         maps.map(|spec| Map::array(&spec.name, spec.value_size, 1, spec.mappable)).collect();
     let maps = maps.map_err(|why| why.to_string())?;
     let descriptors: Vec<i32> = maps.iter().map(|map| map.as_fd().as_raw_fd()).collect();
     let code = program.relocate(&descriptors).ok_or("a map is missing")?;
-    let loaded = Program::load(Kind::Tc, "calibrate", &encode(&code));
-    run(&loaded.map_err(|why| why.to_string())?)
+    let (kind, how) = match takes {
+        true => (Kind::Xdp, (ONCE, MANY)),
+        false => (Kind::Tc, (REPEAT, ROUNDS)),
+    };
+    let loaded = Program::load(kind, "calibrate", &encode(&code));
+    rounds(&loaded.map_err(|why| why.to_string())?, how)
 }
 
-/// The arguments of a filter in its own example.
-fn arguments(description: &Description) -> Result<Arguments, String> {
-    let first = description.examined.first().map(|given| format!("{} {given}", description.name));
-    let shown = words(description).map(|(_, own)| own.to_owned());
-    let own = first.or(shown).ok_or("its example does not show it")?;
+/// The arguments of a filter as a request says it.
+fn arguments(description: &Description, own: &str) -> Result<Arguments, String> {
     let line = format!("generate | {own} |all discard");
     let (graph, mistakes) = pipeline::read(&line, &Made);
     if let Some(mistake) = mistakes.iter().find(|mistake| mistake.is_error()) {

@@ -8,6 +8,7 @@ use super::table::{Column, Table};
 use super::{COLUMNS, names, number, plain_text, words};
 use crate::graph::NodeId;
 use crate::plan::{Costs, FilterCost, Plan, PlannedEdge, Share, SpaceKind};
+use filter::Reads;
 
 /// From how far apart on two figures are marked.
 const FAR: f64 = 2.0;
@@ -237,7 +238,11 @@ pub fn learn(plan: &Plan, seen: &Seen, costs: &mut Costs) {
         }
         let filter = plain_text(&plan.graph, id);
         let kernel = plan.space_of(id).kind == SpaceKind::Kernel;
-        if let Some(block) = counted.ns().filter(|_| !node.is_process()) {
+        // Where the headers begin is found by whoever looks first: of what looks at the head alone
+        // a run tells less than a calibration.
+        let all = node.filter().is_some_and(|used| used.effect().reads == Reads::All);
+        let learns = !node.is_process() && (all || !costs.is_calibrated());
+        if let Some(block) = counted.ns().filter(|_| learns) {
             costs.put(FilterCost { filter: filter.clone(), kernel, block, byte: 0.0 });
         }
         let numbered = plan.graph.edges.iter().enumerate();

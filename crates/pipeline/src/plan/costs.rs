@@ -14,7 +14,7 @@ use filter::{Kind, Reads};
 use std::fmt::Write as _;
 
 /// The version of the form of a table that is kept.
-pub const COSTS_VERSION: u32 = 2;
+pub const COSTS_VERSION: u32 = 3;
 /// Bytes of the block for which costs are told.
 const BLOCK_BYTES: f64 = 1024.0;
 
@@ -30,6 +30,9 @@ pub struct Costs {
     pub call: f64,
     /// Looking at the head of a block.
     pub head: f64,
+    /// Finding out where the headers of a block begin, for the first who looks; 0: not measured, and
+    /// in what is known of filters.
+    pub look: f64,
     /// Looking at a kilobyte.
     pub kilobyte: f64,
     /// Copying a kilobyte.
@@ -50,6 +53,12 @@ pub struct Costs {
     pub fetch: f64,
     /// A bell that a program rings.
     pub bell: f64,
+    /// A frame that a program is shown which takes it from the host.
+    pub take: f64,
+    /// A frame that a socket of AF_XDP takes, and a thread out of its ring.
+    pub xsk: f64,
+    /// A frame that a program has taken and led to such a socket, and a thread out of its ring.
+    pub led: f64,
     /// What was measured of filters.
     pub filters: Vec<FilterCost>,
     /// Which share of what came to a filter took an arc.
@@ -87,6 +96,7 @@ impl Default for Costs {
             version: 1,
             call: 1.0,
             head: 2.0,
+            look: 0.0,
             kilobyte: 8.0,
             copy: 8.0,
             ring: 10.0,
@@ -97,6 +107,9 @@ impl Default for Costs {
             record: 60.0,
             fetch: 40.0,
             bell: 12_000.0,
+            take: 15.0,
+            xsk: 450.0,
+            led: 201.75,
             filters: Vec::new(),
             shares: Vec::new(),
         }
@@ -107,9 +120,10 @@ impl Default for Costs {
 type Field = fn(&mut Costs) -> &mut f64;
 
 /// The single numbers of a table, by the names that its text has for them.
-const FIELDS: [(&str, Field); 12] = [
+const FIELDS: [(&str, Field); 16] = [
     ("call", |costs| &mut costs.call),
     ("head", |costs| &mut costs.head),
+    ("look", |costs| &mut costs.look),
     ("kilobyte", |costs| &mut costs.kilobyte),
     ("copy", |costs| &mut costs.copy),
     ("ring", |costs| &mut costs.ring),
@@ -120,6 +134,9 @@ const FIELDS: [(&str, Field); 12] = [
     ("record", |costs| &mut costs.record),
     ("fetch", |costs| &mut costs.fetch),
     ("bell", |costs| &mut costs.bell),
+    ("take", |costs| &mut costs.take),
+    ("xsk", |costs| &mut costs.xsk),
+    ("led", |costs| &mut costs.led),
 ];
 
 impl Costs {
@@ -134,6 +151,12 @@ impl Costs {
     #[must_use]
     pub fn leaving(&self) -> f64 {
         self.record + self.fetch + self.copy + self.bell / 128.0
+    }
+
+    /// Whether filters were measured here one by one.
+    #[must_use]
+    pub fn is_calibrated(&self) -> bool {
+        self.look > 0.0
     }
 
     /// The single numbers, by name.
@@ -196,6 +219,7 @@ impl Costs {
     /// What a block costs in the kernel.
     pub(super) fn in_kernel(&self, graph: &Graph, id: NodeId) -> f64 {
         match graph.node(id).kind() {
+            Some(Kind::Source) if takes(graph, id) => self.take,
             Some(Kind::Source) => self.tap,
             // Nothing is left to do there, and what ends is not to be handed over first.
             Some(Kind::Sink) if graph.node(id).name() == "drop" => 0.0,
@@ -268,6 +292,13 @@ impl Costs {
         }
         Some(())
     }
+}
+
+/// Whether a source takes its frames from the host.
+pub(super) fn takes(graph: &Graph, id: NodeId) -> bool {
+    let used = graph.node(id).filter();
+    let attach = used.and_then(|used| used.description.attaches?(&used.arguments).ok());
+    attach.is_some_and(|attach| attach.takes)
 }
 
 /// The share that a filter is asked to let through: of those that are told apart by it, `sample`

@@ -2,7 +2,7 @@
 //! [SL §7.1]
 
 use super::ahead::pushed;
-use super::costs::flows;
+use super::costs::{flows, takes};
 use super::kernel::{Refused, only_in_kernel, refusal};
 use super::select::{Selected, order};
 use super::{Candidate, Machine, Placed, PlannedSpace, SpaceKind};
@@ -24,6 +24,8 @@ pub(super) struct Discovered {
     pub(super) flows: (Vec<f64>, Vec<f64>),
     /// Per node: the connected part of the graph that it belongs to.
     pub(super) parts: Vec<usize>,
+    /// Per node: whether what comes to it first was taken from the host.
+    pub(super) taken: Vec<bool>,
 }
 
 /// The thread that a path begins in, and that reads what leaves the kernel.
@@ -70,8 +72,14 @@ pub(super) fn discover(graph: &Graph, machine: &Machine, refused: &[Refused]) ->
             spaces.iter().zip(&owners).map(ask).collect()
         })
         .collect();
-    let flows = flows(graph, &order(graph), &machine.costs);
-    Discovered { spaces, owners, verdicts, flows, parts }
+    let order = order(graph);
+    let flows = flows(graph, &order, &machine.costs);
+    let mut taken = vec![false; graph.nodes.len()];
+    for id in order {
+        let before = graph.inputs(id).filter(|edge| !edge.back).map(|edge| edge.from);
+        taken[id.0] = before.map(|from| taken[from.0]).any(|taken| taken) || takes(graph, id);
+    }
+    Discovered { spaces, owners, verdicts, flows, parts, taken }
 }
 
 /// How many threads a part may use: its own, one for sinks that write files, those of its pins, and
@@ -208,7 +216,8 @@ fn cost(graph: &Graph, id: NodeId, machine: &Machine) -> f64 {
     });
     // The socket's filter is a program, too, and sees every frame.
     let asked_ns = if past < 1.0 { machine.costs.tap + machine.costs.twin } else { 0.0 };
-    own + machine.costs.socket * past + asked_ns
+    let comes = if takes(graph, id) { machine.costs.xsk } else { machine.costs.socket };
+    own + comes * past + asked_ns
 }
 
 /// Keeps the spaces that are used, and says for every node where it runs and why. A process stands

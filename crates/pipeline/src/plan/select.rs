@@ -36,6 +36,8 @@ struct Search<'s> {
     discovered: &'s Discovered,
     crossing: f64,
     leaving: f64,
+    /// The same of what was taken from the host.
+    led: f64,
     policy: Policy,
     /// Nodes from the sources to the sinks.
     order: Vec<NodeId>,
@@ -110,8 +112,19 @@ impl<'s> Search<'s> {
             least[i] = least[i + 1] + cheapest(discovered, *id);
         }
         let (crossing, leaving) = (machine.costs.crossing(), machine.costs.leaving());
-        let (best, steps, furthest) = (None, 0, 0);
-        Self { graph, discovered, crossing, leaving, policy, order, least, best, steps, furthest }
+        Self {
+            graph,
+            discovered,
+            crossing,
+            leaving,
+            led: machine.costs.led,
+            policy,
+            order,
+            least,
+            best: None,
+            steps: 0,
+            furthest: 0,
+        }
     }
 
     fn place(&mut self, at: usize, cost: f64, way: &mut Way) {
@@ -195,7 +208,8 @@ impl<'s> Search<'s> {
                 // The first thread reads what leaves the kernel, and hands on what goes elsewhere.
                 from if spaces[from].kind == SpaceKind::Kernel => {
                     let on = if spaces[enters].name == FIRST { 0.0 } else { self.crossing };
-                    flow * (self.leaving + on)
+                    let taken = self.discovered.taken[edge.from.0];
+                    flow * (if taken { self.led } else { self.leaving } + on)
                 }
                 _ => flow * self.crossing,
             })
