@@ -7,7 +7,7 @@ use crate::shared::{chain, send_until};
 use std::net::{Ipv4Addr, UdpSocket};
 use std::sync::atomic::{AtomicBool, Ordering};
 use testkit::need;
-use testkit::net::{CLIENT_DEVICE, SERVER, SERVER_DEVICE, until};
+use testkit::net::{CLIENT_DEVICE, SERVER, SERVER_DEVICE, counters, until};
 
 #[test]
 fn t12_who_spends_more_time_in_the_kernel_than_it_may_is_ended_and_the_others_go_on() {
@@ -34,6 +34,39 @@ fn t12_who_spends_more_time_in_the_kernel_than_it_may_is_ended_and_the_others_go
     assert_eq!(chain(&house.pair).len(), 1);
     let ran = bob.stop();
     ran.assert_well();
+    house.end();
+}
+
+/// The daemon, which may send, sends for nobody who may not.
+#[test]
+fn t12_nobody_has_frames_sent_by_the_right_of_the_daemon() {
+    let Some(mut house) = House::new(POLICY) else { return };
+    if need::command("setpriv").is_none() {
+        return;
+    }
+    let sent = || counters(&house.pair.server, "lo").expect("it is there").sent;
+    let before = sent();
+    let line = format!("rx {SERVER_DEVICE} | udp | dport |9 redirect lo");
+    let refused = Observer::spawn(house.command(ALICE), &line).wait();
+    assert_eq!(refused.status, Some(1), "{}", refused.err);
+    let said = refused.err.split_whitespace().collect::<Vec<_>>().join(" ");
+    for part in ["redirect lo", "CAP_NET_RAW"] {
+        assert!(said.contains(part), "{part}: {said}");
+    }
+    assert_eq!((house.lines(ALICE), chain(&house.pair)), (0, vec![]));
+    // Nor may the rest of the line, as long as that is its end; what only watches may.
+    let line = format!("rx {SERVER_DEVICE} ring=1MB | udp | dport |9 pcap /dev/null");
+    let watches = house.run(ALICE, &line);
+    house.pair.client.enter(|| {
+        let socket = UdpSocket::bind("0.0.0.0:0").expect("a socket");
+        for _ in 0..20 {
+            let _ = socket.send_to(b"x", (SERVER, 9));
+        }
+    });
+    let given = || house.shared().lines[0].given.map_or(0, |given| given.blocks);
+    until("all have come", || given() == 20);
+    watches.stop().assert_well();
+    assert_eq!(sent(), before, "nothing left");
     house.end();
 }
 

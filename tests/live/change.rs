@@ -135,7 +135,7 @@ impl Line {
     }
 
     /// The filters that run in the kernel.
-    fn in_kernel(&self) -> Vec<String> {
+    pub(crate) fn in_kernel(&self) -> Vec<String> {
         let plan = self.live.plan().expect("a plan");
         let steps = plan.programs.iter().flat_map(|program| &program.steps);
         let nodes = steps.flat_map(|step| &step.nodes);

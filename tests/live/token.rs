@@ -4,10 +4,12 @@
 //!
 //! Two frames that are alike may change places on their way: one of them passes, whichever.
 
+use crate::change::{Line, set};
 use crate::observer::{Observer, Ran};
 use crate::privilege::for_everybody;
 use crate::scratch::Scratch;
-use crate::send::{capture_length, send_all};
+use crate::send::{capture_length, frames_of, send_all};
+use crate::shared::silent;
 use filter::Key;
 use filter::transport::token::sealed::seal;
 use serde_json::{Value, json};
@@ -124,6 +126,56 @@ fn h22_the_same_tokens_pass_in_the_kernel_and_in_a_thread() {
             assert!(!text.contains(DIGITS), "{text}");
         }
     }
+}
+
+/// In a process of its own that reads no files, it has its key all the same.
+#[test]
+fn t2_the_same_tokens_pass_where_nobody_vouches_for_the_filter() {
+    let Some(pair) = Pair::new(Cable { addresses: false, ..Cable::default() }) else { return };
+    let folder = Scratch::new();
+    let file = key(&folder).display().to_string();
+    let (frames, good, _) = traffic();
+    let behind = format!("token key={file} untrusted=yes | pcap good.pcap");
+    let mut observer =
+        Observer::start(&pair.server, &format!("rx@thread0 {SERVER_DEVICE} | {behind}"));
+    send_all(&pair, &frames);
+    observer.until_written("good.pcap", capture_length(&good));
+    let ran = observer.stop();
+    ran.assert_whole();
+    assert_eq!(filter(&ran, "token")["space"], "sandbox token", "{}", ran.err);
+    let mut came = ran.frames("good.pcap");
+    came.sort_unstable_by_key(|frame| crate::numbers::number(frame));
+    assert_eq!(came, good, "each once, as it was sent");
+    assert!(!ran.ledger.to_string().contains(DIGITS) && !ran.err.contains(DIGITS));
+}
+
+/// What was seen goes with the filter: nothing passes once more because it moves.
+#[test]
+fn m1_a_filter_that_moves_out_of_the_kernel_remembers_what_has_passed() {
+    let Some(pair) = silent() else { return };
+    let folder = Scratch::new();
+    let (file, out) = (key(&folder).display().to_string(), folder.path("good.pcap"));
+    let text = format!("rx@kernel {SERVER_DEVICE} | token key={file} | pcap '{}'", out.display());
+    let line = Line::start(&pair, &text);
+    let good: Vec<Vec<u8>> = (1..=GOOD).map(sealed).collect();
+    let (first, rest) = good.split_at(good.len() / 3);
+    let (second, third) = rest.split_at(rest.len() / 2);
+    send_all(&pair, first);
+    // It is in another program, and the same filter.
+    set(&line.live, "insert ip before token");
+    assert_eq!(line.in_kernel(), ["ip", "token"]);
+    send_all(&pair, first);
+    send_all(&pair, second);
+    set(&line.live, "move token process");
+    assert_eq!(line.in_kernel(), ["ip"]);
+    // What has passed there passes nowhere again.
+    send_all(&pair, first);
+    send_all(&pair, second);
+    send_all(&pair, third);
+    let outcome = line.stop();
+    let frames = frames_of(&fs::read(out).expect("a capture"));
+    let came: Vec<u64> = frames.iter().map(|frame| crate::numbers::number(frame)).collect();
+    assert_eq!(came, (1..=GOOD).collect::<Vec<_>>(), "each once: {:#?}", outcome.ledger);
 }
 
 /// What is said about a line by who may not have its key, and about a key that others may read.

@@ -49,6 +49,16 @@ pub(crate) fn borders() -> Vec<Vec<u8>> {
         let chain = [&deep[..], &[third, 0, 0, 0, 0, 0, 0, 0], datagram].concat();
         frames.push(Frame::ipv6(60, &chain).bytes);
     }
+    // What follows two headers is the last that is looked at; padding, that lengths are not mixed up.
+    let padded = |next: u8| [next, 0, 1, 4, 0, 0, 0, 0];
+    for third in EXTENSIONS {
+        let chain = [&padded(60)[..], &padded(third), datagram].concat();
+        frames.push(Frame::ipv6(0, &chain).bytes);
+    }
+    // Of TCP the ports, and no more.
+    let mut ports = [&udp.bytes[..34], &[0, 2, 0, 80]].concat();
+    (ports[17], ports[23]) = (24, 6);
+    frames.push(ports);
     for kind in [0x0800_u16, 0x86dd, 0x8100, 0x05ff] {
         frames.push(Frame::ethernet(&kind.to_be_bytes()).bytes);
     }

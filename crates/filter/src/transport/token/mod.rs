@@ -26,6 +26,7 @@ pub mod sealed;
 #[cfg(test)]
 mod tests;
 
+use crate::contract::{Holds, Moved};
 use crate::layers::{self, HEAD, Missing};
 use crate::prelude::*;
 use siphasher::sip::SipHasher24;
@@ -170,7 +171,24 @@ impl Lanes for Token {
     }
 
     fn state(&mut self) -> Option<&mut dyn State> {
-        Some(&mut self.seen)
+        Some(self)
+    }
+}
+
+/// Who is given the numbers that its twin has seen need not be unsure any more.
+impl State for Token {
+    fn sessions(&self) -> Vec<u64> {
+        self.seen.sessions()
+    }
+
+    fn take(&mut self, key: u64, holds: &mut Holds) -> Option<Moved> {
+        self.seen.take(key, holds)
+    }
+
+    fn put(&mut self, moved: Moved, holds: &mut Holds) -> Result<(), Mistake> {
+        self.seen.put(moved, holds)?;
+        self.unsure = false;
+        Ok(())
     }
 }
 
