@@ -309,7 +309,7 @@ impl Era {
             edge.dropped = why.filter(|(_, amount)| amount.blocks > 0).collect();
             ways.push((number, edge));
         }
-        // Each of those frames is missing on one way at least: what is missing nowhere is a mistake.
+        // Each of those frames is missing on one way at least; one that is not is a mistake.
         let rings = ways.iter().flat_map(|(_, edge)| &edge.dropped).filter(|(why, _)| *why == RING);
         let told: u64 = rings.map(|(_, amount)| amount.blocks).sum();
         let most = ways.iter_mut().max_by_key(|(_, edge)| edge.put.blocks);

@@ -49,7 +49,8 @@ pub(crate) fn borders() -> Vec<Vec<u8>> {
         let chain = [&deep[..], &[third, 0, 0, 0, 0, 0, 0, 0], datagram].concat();
         frames.push(Frame::ipv6(60, &chain).bytes);
     }
-    // What follows two headers is the last that is looked at; padding, that lengths are not mixed up.
+    // What follows two headers is the last that is looked at; with padding, so that nobody takes a
+    // length from another byte.
     let padded = |next: u8| [next, 0, 1, 4, 0, 0, 0, 0];
     for third in EXTENSIONS {
         let chain = [&padded(60)[..], &padded(third), datagram].concat();

@@ -30,8 +30,7 @@ pub struct Costs {
     pub call: f64,
     /// Looking at the head of a block.
     pub head: f64,
-    /// Finding out where the headers of a block begin, for the first who looks; 0: not measured, and
-    /// in what is known of filters.
+    /// Finding out where the headers of a block begin, for the first who looks; 0: not measured.
     pub look: f64,
     /// Looking at a kilobyte.
     pub kilobyte: f64,
