@@ -27,13 +27,14 @@ pub(super) const LINES: [&str; 24] = [
     "rx | udp | dport |53 dns | count",
     "rx | eth | ip | regex \"Z+Y\" | count",
     "rx | ip | udp | dport |4053 match \"Y\" | count",
-    // A filter whose twin is dearer than it is itself.
+    // A filter whose twin is dearer than it is itself. What has a burst lets all pass wherever it
+    // runs: in a thread a batch comes at one time.
     "rx | ratelimit 1000 | ip | udp | count",
-    "rx | ip | ratelimit 2000000 | regex \"Z+Y\" | count",
-    "rx | udp | ratelimit 2000000 | match \"Y\" | count",
-    "rx | ip | udp | ratelimit 2000000 | match \"Y\" | count",
-    "rx | ratelimit 2000000 | udp | match \"Y\" | count",
-    "rx | ratelimit 3000000 | ratelimit 2000000 | match \"Y\" | count",
+    "rx | ip | ratelimit 2000000 burst=100000 | regex \"Z+Y\" | count",
+    "rx | udp | ratelimit 2000000 burst=100000 | match \"Y\" | count",
+    "rx | ip | udp | ratelimit 2000000 burst=100000 | match \"Y\" | count",
+    "rx | ratelimit 2000000 burst=100000 | udp | match \"Y\" | count",
+    "rx | ratelimit 3000000 burst=100000 | ratelimit 2000000 burst=100000 | match \"Y\" | count",
 ];
 
 /// A line with the space of every node that is written in it.
