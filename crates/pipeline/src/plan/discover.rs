@@ -76,8 +76,8 @@ pub(super) fn discover(graph: &Graph, machine: &Machine, refused: &[Refused]) ->
     let flows = flows(graph, &order, &machine.costs);
     let mut taken = vec![false; graph.nodes.len()];
     for id in order {
-        let before = graph.inputs(id).filter(|edge| !edge.back).map(|edge| edge.from);
-        taken[id.0] = before.map(|from| taken[from.0]).any(|taken| taken) || takes(graph, id);
+        let mut before = graph.inputs(id).filter(|edge| !edge.back);
+        taken[id.0] = before.any(|edge| taken[edge.from.0]) || takes(graph, id);
     }
     Discovered { spaces, owners, verdicts, flows, parts, taken }
 }
