@@ -276,7 +276,7 @@ fn edges(plan: &Plan, names: &[String]) -> Vec<Edge> {
                     entry_bytes: ring.stride,
                     signal_blocks: ring.signal_blocks,
                     signal_ns: ring.signal_ns,
-                    signal_because: ring.because.clone(),
+                    signal_because: ring.because(),
                 }),
             }
         })

@@ -15,8 +15,9 @@ use crate::{analyze, line, record, terminal};
 use engine::adapt::Adapt;
 use engine::build::{self, BuildError, Extras, Settings};
 use engine::failure::{Cause, PathFailure};
+use engine::latency::Breach;
 use engine::record::Tape;
-use engine::run::{self as engine_run, Outcome, Progress, Until, Watch};
+use engine::run::{self as engine_run, Alarm, Outcome, Progress, Until, Watch};
 use engine::{signal, suspect};
 use pipeline::Graph;
 use pipeline::plan::{Machine, Plan, Refused};
@@ -112,8 +113,11 @@ pub(crate) fn go(
     let teller = Teller::new(given, &plan);
     let tell = |progress: &Progress| teller.iter().for_each(|teller| teller.tell(progress));
     let watch = teller.as_ref().map(|teller| Watch { every_ns: teller.every_ns(), tell: &tell });
+    let named = given.path_name.as_ref().map_or_else(String::new, |name| format!("{name}: "));
+    let late = |breach: &Breach| terminal::warn(&format!("{named}{breach}"));
+    let alarm = (!given.quiet).then_some(Alarm(&late));
     let mut member = Member::begin((text, &plan), on.0, &paths, given, (starter, &log))?;
-    let until = Until { readable: Some(member.stop(signals)?), elapsed: given.time, watch };
+    let until = Until { readable: Some(member.stop(signals)?), elapsed: given.time, watch, alarm };
     let outcome = engine_run::run(paths, until);
     terminal::wipe();
     let outcome = outcome.map_err(|error| {

@@ -360,6 +360,37 @@ pub struct Counters {
     /// What the path did by itself, and why; nothing where its program does not say so.
     #[serde(default)]
     pub adapted: Vec<String>,
+    /// How long blocks were on their way, where the line bounds that.
+    #[serde(default)]
+    pub latency: Option<Latency>,
+}
+
+/// How long blocks were on their way.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct Latency {
+    /// What the line asks for.
+    pub asked_ns: u64,
+    /// How often an alarm was given.
+    pub alarms: u64,
+    /// The whole way, by sink.
+    pub ways: Vec<Measured>,
+    /// Where blocks wait.
+    pub waits: Vec<Measured>,
+}
+
+/// How long blocks were under way to a place, or waited there.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct Measured {
+    /// The sink, or the ends of the edge.
+    pub name: String,
+    /// How long it may take.
+    pub share_ns: u64,
+    /// Blocks that were looked at.
+    pub blocks: u64,
+    /// Those of them that took longer.
+    pub late: u64,
+    /// The longest.
+    pub worst_ns: u64,
 }
 
 /// `Count`: what was counted.

@@ -14,6 +14,7 @@ use crate::adapt::Adapt;
 use crate::control::Control;
 use crate::kernel::point::Points;
 use crate::kernel::{Host, Kernel, Refuses};
+use crate::latency::Budget;
 use crate::live::Live;
 use crate::process::Demand;
 use crate::record::Tape;
@@ -39,6 +40,7 @@ mod between;
 mod copies;
 mod error;
 mod inside;
+mod latency;
 mod nodes;
 mod outside;
 mod pools;
@@ -125,6 +127,8 @@ pub struct Extras {
     pub adapt: Option<Arc<Adapt>>,
     /// The log of this allocation. What it notes is kept when the paths are activated.
     pub steps: Steps,
+    /// How long blocks are on their way, measured against what the request allows: of one path.
+    pub budget: Arc<Budget>,
 }
 
 /// Builds every connected part of a plan, with more than it needs to run.
@@ -155,6 +159,7 @@ fn build_all(
         recording.name(&origins);
     }
     let ids = Ids::of(plan);
+    let extras = &Extras { budget: Arc::default(), ..extras.clone() };
     let path = |part| {
         let with = (settings, extras);
         Builder::new((plan, &ids), part, (&origins, host), with)?.build(&left)
@@ -309,6 +314,7 @@ impl<'p> Builder<'p> {
             self.program(id, used, &mut drafts)?;
         }
         self.bound_signals(&mut drafts, &shared);
+        self.measure(&mut drafts);
         let rising = drafts.iter().flat_map(|draft| self.rising(draft)).collect();
         let (mut spaces, mut kernels) = (Vec::new(), Vec::new());
         for (place, draft) in drafts.into_iter().enumerate() {

@@ -31,6 +31,7 @@ pub mod doctor;
 pub mod failure;
 pub mod kernel;
 pub mod keys;
+pub mod latency;
 pub mod ledger;
 pub mod live;
 pub mod machine;

@@ -18,6 +18,7 @@ use crate::build::running::Whole;
 use crate::control::Control;
 use crate::failure::PathFailure;
 use crate::kernel::{Kernel, ProgramRan, SoFar};
+use crate::latency::{Breach, Latency};
 use crate::ledger::Ledger;
 use crate::report::{self, Counted, Reported};
 use crate::run::Crew;
@@ -189,6 +190,17 @@ impl Live {
     #[must_use]
     pub fn adapted(&self) -> Vec<String> {
         self.whole().map_or_else(Vec::new, |whole| whole.state().adapted.iter().cloned().collect())
+    }
+
+    /// How long blocks were on their way, where the request bounds that.
+    #[must_use]
+    pub fn latency(&self) -> Option<Latency> {
+        self.whole()?.extras.budget.told(sys::clock::monotonic())
+    }
+
+    /// Whether blocks were late since this was asked last.
+    pub(crate) fn breach(&self) -> Option<Breach> {
+        self.whole()?.extras.budget.breach(sys::clock::monotonic())
     }
 
     /// How often the path has looked whether it should do anything by itself.

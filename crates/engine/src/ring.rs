@@ -7,6 +7,7 @@
 //! T_t is over and the writer is busy elsewhere (`buffer::signal::moderate`). Every put publishes
 //! at once, so an event is only needed by a reader that sleeps. [Th §5.2.2]
 
+use crate::latency::Gauge;
 use crate::ledger::{EdgeKind, loses_here};
 use crate::live::Orders;
 use crate::space::memory::{Frames, Memory};
@@ -67,6 +68,8 @@ pub struct Export {
     told: Option<Arc<Orders>>,
     /// What kind of edge it is in the ledger.
     pub(crate) kind: EdgeKind,
+    /// How long blocks are in the ring, where that is measured.
+    gauge: Option<Arc<Gauge>>,
 }
 
 impl Export {
@@ -93,7 +96,13 @@ impl Export {
             lost: Amount::default(),
             told: None,
             kind: EdgeKind::Ring,
+            gauge: None,
         }
+    }
+
+    /// Tells this gauge what is put.
+    pub(crate) fn measured_by(&mut self, gauge: Arc<Gauge>) {
+        self.gauge = Some(gauge);
     }
 
     /// Has those who give the space orders know when it waits here.
@@ -168,6 +177,9 @@ impl Export {
                 &with_many
             }
         };
+        if let Some(gauge) = self.gauge.as_ref().filter(|_| mask != 0) {
+            gauge.puts(writer.count().blocks + 1);
+        }
         let mut rest = mask.count_ones() as usize;
         let mut entries = batch.entries(mask);
         let mut at_once = match batch.dense().filter(|_| mask == batch.live()) {
@@ -241,19 +253,37 @@ pub struct Import {
     /// Which edge of the plan this is.
     pub planned: usize,
     reader: Reader,
+    /// How long blocks are in the ring, where that is measured.
+    gauge: Option<Arc<Gauge>>,
+}
+
+impl Drop for Import {
+    fn drop(&mut self) {
+        self.gauge.iter().for_each(|gauge| gauge.close());
+    }
 }
 
 impl Import {
     /// An end over this reader.
     #[must_use]
     pub const fn new(planned: usize, reader: Reader) -> Self {
-        Self { planned, reader }
+        Self { planned, reader, gauge: None }
+    }
+
+    /// Tells this gauge what is taken.
+    pub(crate) fn measured_by(&mut self, gauge: Arc<Gauge>) {
+        self.gauge = Some(gauge);
     }
 
     /// Up to `max` entries, which stay where they are until they are released; `None`: nothing is
     /// there.
     pub(crate) fn peek(&mut self, max: usize) -> Result<Option<Taken<'_>>, Fault> {
+        let before = self.reader.count().blocks;
+        let there = if self.gauge.is_some() { self.reader.waiting()? } else { 0 };
         let taken = self.reader.peek(max)?;
+        if let Some(gauge) = self.gauge.as_ref().filter(|_| !taken.is_empty()) {
+            gauge.takes(before + taken.len() as u64, there > taken.len());
+        }
         Ok((!taken.is_empty()).then_some(taken))
     }
 
@@ -275,7 +305,11 @@ impl Import {
 
     /// Gives back the first `count` entries.
     pub(crate) fn release(&mut self, count: usize) -> Result<(), Fault> {
-        self.reader.release(count)
+        self.reader.release(count)?;
+        if let Some(gauge) = &self.gauge {
+            gauge.takes(self.reader.count().blocks, self.reader.waiting()? > 0);
+        }
+        Ok(())
     }
 
     /// Whether the other side has ended and everything was taken.

@@ -13,6 +13,7 @@ use crate::build::running::Kernels;
 use crate::control::Control;
 use crate::failure::PathFailure;
 use crate::kernel::{Kernel, ProgramRan};
+use crate::latency::{Breach, Latency};
 use crate::ledger::Ledger;
 use crate::live::Live;
 use crate::process;
@@ -37,6 +38,21 @@ pub struct Until<'f> {
     pub elapsed: Option<u64>,
     /// Who is told meanwhile how far it is.
     pub watch: Option<Watch<'f>>,
+    /// Who is told when blocks are late.
+    pub alarm: Option<Alarm<'f>>,
+}
+
+/// Who is told when blocks are older than the request allows, at most once a second.
+#[derive(Clone, Copy)]
+pub struct Alarm<'f>(
+    /// Is called by the thread that waits: it must not block.
+    pub &'f dyn Fn(&Breach),
+);
+
+impl fmt::Debug for Alarm<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Alarm")
+    }
 }
 
 /// Who is told how far paths are, and how often.
@@ -80,6 +96,8 @@ pub struct Outcome {
     pub programs: Vec<ProgramRan>,
     /// What the paths did by themselves while they ran, and why.
     pub adapted: Vec<String>,
+    /// How long blocks were on their way, where the request bounds that.
+    pub latency: Option<Latency>,
     /// Whether a signal or the time limit stopped it.
     pub stopped: bool,
     /// How long it ran, in ns.
@@ -122,7 +140,8 @@ pub fn run(paths: Vec<Path>, until: Until<'_>) -> sys::Result<Outcome> {
     }
     steps.pass("all runs");
     let watcher = Watcher::of(&lives);
-    let stopped = wait(&controls, until, begin, &done, &remains, &running);
+    let alarms = Alarms::new(until.alarm, lives.first());
+    let stopped = wait(&controls, until, (begin, alarms), &done, &remains, &running);
     drop(watcher);
     steps.pass("all has ended");
     lives.iter().for_each(|live| live.is_run_by(None));
@@ -132,6 +151,7 @@ pub fn run(paths: Vec<Path>, until: Until<'_>) -> sys::Result<Outcome> {
     if let Some(live) = lives.first() {
         place(live, &mut outcome);
         outcome.adapted = live.adapted();
+        outcome.latency = live.latency();
     }
     Ok(outcome)
 }
@@ -286,7 +306,7 @@ struct Waited {
 fn wait(
     controls: &[Arc<Control>],
     until: Until<'_>,
-    begin: u64,
+    (begin, mut alarms): (u64, Option<Alarms<'_>>),
     done: &EventFd,
     ended: &mpsc::Receiver<Ended>,
     running: &AtomicUsize,
@@ -297,6 +317,7 @@ fn wait(
         done.clear();
         waited.remains.extend(ended.try_iter());
         if waited.remains.len() >= running.load(Ordering::Relaxed) {
+            alarms.iter_mut().for_each(|alarms| alarms.look(sys::clock::monotonic()));
             return waited;
         }
         let end = until.elapsed.filter(|_| !waited.early).map(|ns| begin.saturating_add(ns));
@@ -306,7 +327,8 @@ fn wait(
             descriptors.extend(until.readable);
         }
         let now = sys::clock::monotonic();
-        let next = end.into_iter().chain(due).min();
+        let look = alarms.as_ref().map(|alarms| alarms.next);
+        let next = end.into_iter().chain(due).chain(look).min();
         let limit = next.map(|time| Duration::from_nanos(time.saturating_sub(now)));
         let ready = sys::poll::readable(&descriptors, limit);
         let now = sys::clock::monotonic();
@@ -317,6 +339,42 @@ fn wait(
         }
         if let Some(rounds) = rounds.as_mut().filter(|rounds| now >= rounds.due()) {
             rounds.go_on(controls, now, waited.early);
+        }
+        if let Some(alarms) = alarms.as_mut().filter(|alarms| now >= alarms.next) {
+            alarms.look(now);
+        }
+    }
+}
+
+/// The time between two looks whether blocks are late, in ns.
+const ALARM_NS: u64 = 1_000_000_000;
+
+/// Looking whether blocks are late.
+struct Alarms<'f> {
+    alarm: Alarm<'f>,
+    live: &'f Live,
+    /// When it looks again.
+    next: u64,
+    /// Before then it tells nothing.
+    quiet: u64,
+}
+
+impl<'f> Alarms<'f> {
+    fn new(alarm: Option<Alarm<'f>>, live: Option<&'f Live>) -> Option<Self> {
+        let (alarm, live) = alarm.zip(live)?;
+        live.latency()?;
+        let next = sys::clock::monotonic().saturating_add(ALARM_NS);
+        Some(Self { alarm, live, next, quiet: 0 })
+    }
+
+    fn look(&mut self, now: u64) {
+        self.next = now.saturating_add(ALARM_NS);
+        if now < self.quiet {
+            return;
+        }
+        if let Some(breach) = self.live.breach() {
+            self.quiet = self.next;
+            (self.alarm.0)(&breach);
         }
     }
 }

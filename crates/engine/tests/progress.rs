@@ -36,7 +36,8 @@ fn told_every(
         }
     };
     let watch = Some(Watch { every_ns, tell: &tell });
-    let until = Until { elapsed: Some(LONG_NS), readable: Some(stop.as_fd()), watch };
+    let until =
+        Until { elapsed: Some(LONG_NS), readable: Some(stop.as_fd()), watch, ..Until::default() };
     let outcome = run(paths, until).expect("a run");
     assert!(outcome.elapsed_ns < LONG_NS, "it was never enough: {:?}", told.borrow());
     assert!(outcome.failures.is_empty(), "{:?}", outcome.failures);

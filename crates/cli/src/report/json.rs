@@ -46,6 +46,9 @@ pub(super) struct Run<'r> {
     refused: Vec<Refused<'r>>,
     /// What the path did by itself, and why.
     adapted: &'r [String],
+    /// How long blocks were on their way: of a line with `--latency`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    latency: Option<Latency<'r>>,
     failures: Vec<Failure<'r>>,
     imbalances: Vec<Imbalance<'r>>,
 }
@@ -110,6 +113,32 @@ struct Events {
     timer: u64,
     /// The writer was about to wait.
     idle: u64,
+}
+
+/// How long blocks were on their way.
+#[derive(Serialize, Debug)]
+struct Latency<'r> {
+    /// What the request asks for.
+    asked_ns: u64,
+    /// How often an alarm was given: at most once a second.
+    alarms: u64,
+    /// The whole way, by sink: every block.
+    ways: Vec<Measured<'r>>,
+    /// Where blocks wait: of a ring one at a time is looked at.
+    waits: Vec<Measured<'r>>,
+}
+
+/// How long blocks were under way to a place, or waited there.
+#[derive(Serialize, Debug)]
+struct Measured<'r> {
+    name: &'r str,
+    /// How long that may take.
+    share_ns: u64,
+    /// Blocks that were looked at.
+    blocks: u64,
+    /// Those of them that took longer.
+    late: u64,
+    worst_ns: u64,
 }
 
 /// A program in the kernel as a whole.
@@ -184,6 +213,7 @@ pub(super) fn run<'r>(report: &'r Report<'_>) -> Run<'r> {
         programs: programs(report),
         refused: refused(report.plan, &report.names),
         adapted: &outcome.adapted,
+        latency: outcome.latency.as_ref().map(latency),
         failures: failures(report),
         imbalances: report
             .imbalances
@@ -268,6 +298,25 @@ fn edges<'r>(report: &'r Report<'_>) -> Vec<Edge<'r>> {
             }
         })
         .collect()
+}
+
+fn latency(told: &engine::latency::Latency) -> Latency<'_> {
+    Latency {
+        asked_ns: told.asked_ns,
+        alarms: told.breaches,
+        ways: told.ways.iter().map(measured).collect(),
+        waits: told.waits.iter().map(measured).collect(),
+    }
+}
+
+fn measured(at: &engine::latency::Measured) -> Measured<'_> {
+    Measured {
+        name: &at.name,
+        share_ns: at.share_ns,
+        blocks: at.looked,
+        late: at.over,
+        worst_ns: at.worst_ns,
+    }
 }
 
 fn programs<'r>(report: &'r Report<'_>) -> Vec<Program<'r>> {

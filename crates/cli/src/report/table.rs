@@ -1,6 +1,7 @@
 //! The ledger for people: a table of filters, one of rings, what else was counted, the balance.
 
 use super::{Report, counted};
+use engine::latency::{Latency, Measured};
 use engine::ledger::{EdgeKind, Filtered};
 use pipeline::explain;
 use pipeline::explain::table::{Column, Table};
@@ -12,6 +13,9 @@ pub(super) fn text(report: &Report<'_>) -> String {
     let edges = edges(report);
     if !edges.is_empty() {
         let _ = write!(out, "\n{edges}");
+    }
+    if let Some(latency) = &report.outcome.latency {
+        let _ = write!(out, "\n{}", late(latency));
     }
     let notes = notes(report);
     if !notes.is_empty() {
@@ -136,6 +140,25 @@ fn edges(report: &Report<'_>) -> String {
         ]);
     }
     if table.is_empty() { String::new() } else { table.text(explain::COLUMNS) }
+}
+
+/// How long blocks were on their way, and where they waited.
+fn late(latency: &Latency) -> String {
+    let columns = [
+        Column::left("latency"),
+        Column::right("may take"),
+        Column::right("blocks"),
+        Column::right("late"),
+        Column::right("longest"),
+    ];
+    let mut table = Table::new(&columns);
+    let ways = latency.ways.iter().map(|way| (format!("all the way to {}", way.name), way));
+    let waits = latency.waits.iter().map(|wait| (wait.name.clone(), wait));
+    for (name, Measured { share_ns, looked, over, worst_ns, .. }) in ways.chain(waits) {
+        let (share, worst) = (explain::nanoseconds(*share_ns), explain::about(*worst_ns));
+        table.row([name, share, looked.to_string(), over.to_string(), worst]);
+    }
+    table.text(explain::COLUMNS)
 }
 
 /// What sources saw beyond what they gave, why blocks were dropped or not answered, what filters

@@ -132,5 +132,10 @@ fn page(rows: &[Row]) -> String {
         Some(format!("{} by itself: {}\n", row.path.number, plain(last)))
     });
     let by_itself: String = by_itself.collect();
-    table(head, &told.collect::<Vec<_>>(), &[0, 3, 4, 5, 6], COLUMNS) + &by_itself
+    let late = rows.iter().filter_map(|row| {
+        let late = rates::late(row.counters.as_ref()?)?;
+        Some(format!("{} {}\n", row.path.number, plain(&late)))
+    });
+    let late: String = late.collect();
+    table(head, &told.collect::<Vec<_>>(), &[0, 3, 4, 5, 6], COLUMNS) + &by_itself + &late
 }

@@ -1,7 +1,9 @@
 //! Rates: what passed between two looks at a path.
 
-use daemon::protocol::{Amount, Counters};
+use crate::report::counted;
+use daemon::protocol::{Amount, Counters, Measured};
 use engine::ledger::is_lost;
+use pipeline::explain::{about, nanoseconds};
 use serde::Serialize;
 
 /// What passed each second.
@@ -55,6 +57,26 @@ pub(super) fn losses(counters: &Counters) -> Vec<(String, u64)> {
     all.retain(|(_, n)| *n > 0);
     all.sort_by_key(|(_, n)| std::cmp::Reverse(*n));
     all
+}
+
+/// What was longer on its way than the line allows, in a sentence; none: nothing was.
+pub(super) fn late(counters: &Counters) -> Option<String> {
+    let latency = counters.latency.as_ref()?;
+    let longest = |all: &[Measured]| {
+        let late = all.iter().filter(|at| at.worst_ns > at.share_ns);
+        late.max_by_key(|at| at.worst_ns - at.share_ns).cloned()
+    };
+    let took = |at: &Measured| {
+        format!("{} took {} of {}", at.name, about(at.worst_ns), nanoseconds(at.share_ns))
+    };
+    let (way, wait) = (longest(&latency.ways), longest(&latency.waits));
+    let late: u64 = latency.ways.iter().map(|way| way.late).sum();
+    let kept = latency.waits.iter().any(|wait| wait.worst_ns > latency.asked_ns);
+    if late == 0 && !kept {
+        return None;
+    }
+    let places: Vec<String> = way.iter().chain(&wait).map(took).collect();
+    Some(format!("late: {}; at most {}", counted(late, "block"), places.join(", ")))
 }
 
 /// A number of blocks a second, in at most six columns: `4012`, `1.25M`.

@@ -1,6 +1,6 @@
 //! From what spaces counted to what is told of a path.
 
-use crate::protocol::{Amount, Counters, Edge, Filter, Lost, Node, Source};
+use crate::protocol::{Amount, Counters, Edge, Filter, Latency, Lost, Measured, Node, Source};
 use engine::ledger::Ledger;
 use engine::live::{Fresh, Live};
 use std::time::Duration;
@@ -21,7 +21,8 @@ pub(super) fn counters(
     limit: Duration,
 ) -> Counters {
     let adapted = lives.first().map(Live::adapted).unwrap_or_default();
-    let mut told = Counters { elapsed_ns, adapted, ..Counters::default() };
+    let latency = lives.first().and_then(Live::latency).map(late);
+    let mut told = Counters { elapsed_ns, adapted, latency, ..Counters::default() };
     for live in lives {
         let snapshot = live.counters(limit);
         add(&mut told, &snapshot.ledger, nodes);
@@ -70,6 +71,22 @@ fn add(told: &mut Counters, ledger: &Ledger, nodes: &[Node]) {
         resident: amount!(edge.resident),
         lost: edge.dropped.iter().map(|(why, n)| lost(why, Some(n.blocks))).collect(),
     }));
+}
+
+fn late(told: engine::latency::Latency) -> Latency {
+    let measured = |at: engine::latency::Measured| Measured {
+        name: at.name,
+        share_ns: at.share_ns,
+        blocks: at.looked,
+        late: at.over,
+        worst_ns: at.worst_ns,
+    };
+    Latency {
+        asked_ns: told.asked_ns,
+        alarms: told.breaches,
+        ways: told.ways.into_iter().map(measured).collect(),
+        waits: told.waits.into_iter().map(measured).collect(),
+    }
 }
 
 fn lost(why: &str, blocks: Option<u64>) -> Lost {

@@ -120,6 +120,7 @@ pub(crate) fn prepare(
         builder.program(id, used, &mut drafts)?;
     }
     builder.bound_signals(&mut drafts, &shared);
+    builder.measure(&mut drafts);
     let rising = drafts.iter().flat_map(|draft| {
         draft.rising.iter().map(|(local, ways)| Rising {
             first: draft.assembly.nodes()[*local].planned,

@@ -178,7 +178,7 @@ impl Builder<'_> {
         locals: &mut [Option<Local>],
         draft: &mut Draft,
     ) -> Local {
-        let part = Part::Source(SourcePart { source, ended: false });
+        let part = Part::Source(SourcePart::new(source));
         let used = self.plan.graph.node(first).filter();
         let name = used.map_or_else(String::new, title);
         let counts = used.map_or_else(Counts::default, |used| counts(used.description));

@@ -34,7 +34,7 @@ impl Outside<'_> {
         if let Tape::Play(replay) = &self.extras.tape {
             let (replay, planned) = (Arc::clone(replay), id.0);
             let source = Box::new(Played { replay, planned, process: None });
-            return Ok(Part::Source(SourcePart { source, ended: false }));
+            return Ok(Part::Source(SourcePart::new(source)));
         }
         let name = used.description.name;
         self.extras.steps.take(Makes::Descriptor, name)?;
@@ -43,7 +43,7 @@ impl Outside<'_> {
             .or_else(|| endpoint::catalog::source(name))
             .ok_or_else(|| missing("source", name))?;
         let source = (entry.open)(&self.giving(id, used)).map_err(at(id))?;
-        Ok(Part::Source(SourcePart { source, ended: false }))
+        Ok(Part::Source(SourcePart::new(source)))
     }
 
     /// Starts a program.
@@ -103,7 +103,7 @@ impl Outside<'_> {
         let entry =
             own.or_else(|| endpoint::catalog::sink(name)).ok_or_else(|| missing("sink", name))?;
         let sink = (entry.open)(&opening).map_err(at(id))?;
-        Ok(Part::Sink(SinkPart { sink, report: None }))
+        Ok(Part::Sink(SinkPart::new(sink)))
     }
 
     /// Whether all that comes is of a record.
@@ -121,7 +121,7 @@ impl Outside<'_> {
             origin: u16::try_from(origin).unwrap_or(u16::MAX),
             origins: self.origins,
             ahead: self.plan.ahead(id),
-            latency: self.plan.graph.options.number("latency"),
+            latency: self.plan.latency.as_ref().and_then(|latency| latency.of_source(id)),
             force: self.plan.graph.options.flag("force"),
             lent: &[],
             steps: &self.extras.steps,

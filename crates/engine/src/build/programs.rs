@@ -58,10 +58,10 @@ impl Builder<'_> {
             }
         };
         if let Some(sink) = started.input {
-            put(enters, Part::Sink(SinkPart { sink, report: None }));
+            put(enters, Part::Sink(SinkPart::new(sink)));
         }
         if let Some(source) = started.output {
-            put(leaves, Part::Source(SourcePart { source, ended: false }));
+            put(leaves, Part::Source(SourcePart::new(source)));
         }
         Ok(())
     }

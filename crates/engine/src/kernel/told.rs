@@ -233,7 +233,7 @@ impl Era {
                 let refused = refused.copied().unwrap_or(0);
                 let (sink, report) = ended_sink(description, taken, refused);
                 written = sink.written().unwrap_or_default();
-                Part::Sink(SinkPart { sink, report: Some(report) })
+                Part::Sink(SinkPart { report: Some(report), ..SinkPart::new(sink) })
             }
             (false, Some(make)) => match make(&used.arguments) {
                 Ok(filter) => Part::Filter(put_into(filter, ended.states.get(&step))),

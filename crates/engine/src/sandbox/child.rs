@@ -154,9 +154,9 @@ fn assembled(
         origins: wanted.about.origins,
         given: Amount::default(),
     };
-    let source = Part::Source(SourcePart { source: Box::new(inlet), ended: false });
+    let source = Part::Source(SourcePart::new(Box::new(inlet)));
     let outlet = Outlet { output: Some(output), written: Amount::default() };
-    let sink = Part::Sink(SinkPart { sink: Box::new(outlet), report: None });
+    let sink = Part::Sink(SinkPart::new(Box::new(outlet)));
     let from = assembly.node(Node::new("inlet", 0, source, Counts::default()));
     let made = Node::new(description.name, 1, Part::Filter(filter), counts(description));
     let mut made = describe(made, description);

@@ -90,6 +90,11 @@ impl Gather {
         self.ways.iter().map(|way| (way.node, &way.import))
     }
 
+    /// The same, to put gauges there.
+    pub(super) fn imports_mut(&mut self) -> impl Iterator<Item = &mut Import> {
+        self.ways.iter_mut().map(|way| &mut way.import)
+    }
+
     /// What is to be taken now from each way: nothing if one is waited for.
     fn look(&mut self) -> Result<Vec<Share>, Fault> {
         let (burst, board) = (self.burst, &self.board);

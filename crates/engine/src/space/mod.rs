@@ -135,6 +135,17 @@ pub(crate) enum Input {
     Join(Box<copies::Gather>),
 }
 
+impl Input {
+    /// The reading ends of its rings.
+    pub(crate) fn imports_mut(&mut self) -> Vec<&mut Import> {
+        match self {
+            Self::Source { .. } => Vec::new(),
+            Self::Ring { import, .. } | Self::Copy { import, .. } => vec![import],
+            Self::Join(gather) => gather.imports_mut().collect(),
+        }
+    }
+}
+
 /// What a space is made of.
 #[derive(Debug)]
 pub(crate) struct Parts {
@@ -496,6 +507,9 @@ impl Space {
         let given = part.source.give(&mut intake);
         let came = room.columns.len();
         let (edge, drained) = (part.source.edge(), part.source.is_drained());
+        if let Some(age) = part.age.as_ref().filter(|_| came > 0) {
+            age.came(&room.columns, now);
+        }
         match given {
             Ok(Given::Blocks) => pass.open = true,
             Ok(Given::Wait { until, readable }) => {

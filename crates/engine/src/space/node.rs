@@ -3,6 +3,7 @@
 use super::edit::Edits;
 use super::select::Wanted;
 use crate::copies::deal::Deal;
+use crate::latency::Aging;
 use crate::ring::Export;
 use endpoint::{Sink, Source};
 use filter::{Amount, Counts, Filter, Holds, Time};
@@ -85,6 +86,8 @@ pub struct SourcePart {
     pub source: Box<dyn Source>,
     /// Whether it has ended.
     pub ended: bool,
+    /// What compares the time in its blocks with the clock.
+    pub(crate) age: Option<Aging>,
 }
 
 /// A sink with what it reported.
@@ -93,6 +96,24 @@ pub struct SinkPart {
     pub sink: Box<dyn Sink>,
     /// Its report, once it has finished.
     pub report: Option<filter::Report>,
+    /// What compares the time in the blocks that it has taken with the clock.
+    pub(crate) age: Option<Aging>,
+}
+
+impl SourcePart {
+    /// A source that has not ended.
+    #[must_use]
+    pub fn new(source: Box<dyn Source>) -> Self {
+        Self { source, ended: false, age: None }
+    }
+}
+
+impl SinkPart {
+    /// A sink that has not finished.
+    #[must_use]
+    pub fn new(sink: Box<dyn Sink>) -> Self {
+        Self { sink, report: None, age: None }
+    }
 }
 
 impl std::fmt::Debug for SourcePart {

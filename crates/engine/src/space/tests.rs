@@ -130,12 +130,12 @@ fn node(name: &str, part: Part) -> Node {
 
 fn source(end: u32) -> Node {
     let source = Box::new(Numbers { next: 0, end, given: Amount::default() });
-    node("numbers", Part::Source(SourcePart { source, ended: false }))
+    node("numbers", Part::Source(SourcePart::new(source)))
 }
 
 fn sink(kept: &Arc<Mutex<Vec<(u32, u32)>>>) -> Node {
     let sink = Box::new(Kept(Arc::clone(kept)));
-    node("kept", Part::Sink(SinkPart { sink, report: None }))
+    node("kept", Part::Sink(SinkPart::new(sink)))
 }
 
 fn filter(name: &str, filter: Filter) -> Node {
@@ -398,7 +398,7 @@ fn a_filter_is_woken_while_nothing_comes() {
     let numbers = Numbers { next: 0, end: 1, given: Amount::default() };
     let source = Box::new(OneThenSilence(numbers, Arc::clone(&kept)));
     let mut a = Assembly::default();
-    let from = a.node(node("one", Part::Source(SourcePart { source, ended: false })));
+    let from = a.node(node("one", Part::Source(SourcePart::new(source))));
     let delay = a.node(filter("delay", Filter::stream(Delay(HeldList::default()))));
     let to = a.node(sink(&kept));
     a.arc(from, delay, Wanted::Answered, false, 0);

@@ -451,7 +451,10 @@ impl<'w, 'a> Walk<'w, 'a> {
         let node = &mut self.nodes[at];
         let Part::Sink(part) = &mut node.part else { return Ran::Ended };
         match catch_unwind(AssertUnwindSafe(|| part.sink.take(batch, now))) {
-            Ok(Ok(())) => add(&mut node.flow.sunk, amount),
+            Ok(Ok(())) => {
+                add(&mut node.flow.sunk, amount);
+                part.age.iter().for_each(|age| age.took(batch, came));
+            }
             Ok(Err(failure)) => {
                 add(&mut node.flow.failed, amount);
                 let name = node.name.clone();

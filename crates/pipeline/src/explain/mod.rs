@@ -17,7 +17,9 @@ pub(crate) use words::number;
 pub use analysis::{Seen, SeenEdge, SeenNode, SeenProgram, analysis, learn};
 pub use dot::dot;
 pub use help::{help, option_words, options};
-pub use words::{bytes, is_path, names, nanoseconds, plain_text, shown, size, spent, time};
+pub use words::{
+    about, bytes, is_path, names, nanoseconds, plain_text, shown, size, spent, time,
+};
 
 use crate::graph::{Graph, NodeId};
 use crate::plan::{
@@ -51,6 +53,9 @@ pub fn text(plan: &Plan, machine: &Machine) -> String {
     edges(&mut out, plan, &names);
     copies(&mut out, plan, &names);
     out.push('\n');
+    if let Some(latency) = &plan.latency {
+        fact(&mut out, "latency", &words::latency(latency, plan, &names));
+    }
     choice(&mut out, plan);
     at_run_time(&mut out, plan, machine);
     this_machine(&mut out, machine);
@@ -301,6 +306,12 @@ impl RingPlan {
     #[must_use]
     pub const fn bytes(&self) -> usize {
         self.entries * self.stride
+    }
+
+    /// Why an event is sent after so many blocks and so long.
+    #[must_use]
+    pub fn because(&self) -> String {
+        format!("{}, {}", self.blocks_because, self.ns_because)
     }
 }
 

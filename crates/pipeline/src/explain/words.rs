@@ -6,7 +6,7 @@
 use super::COLUMNS;
 use crate::graph::{Boolean, Graph, Link, NodeId, Step, Use};
 use crate::language::write_quoted;
-use crate::plan::{Copied, Plan, Policy, Program, RingPlan};
+use crate::plan::{Copied, Holds, Latency, Plan, Policy, Program, RingPlan};
 use filter::sharing::Sharing;
 use filter::{Parameter, Side, Type, Value};
 use std::fmt::Write as _;
@@ -152,12 +152,41 @@ fn boolean(body: &Boolean, outer: bool, name: &dyn Fn(NodeId) -> String) -> Stri
 
 /// What a ring is, in a sentence.
 pub(super) fn ring(ring: &RingPlan) -> String {
-    let RingPlan { entries, stride, signal_blocks, signal_ns, because } = ring;
+    let RingPlan { entries, stride, signal_blocks, signal_ns, .. } = ring;
+    let because = ring.because();
     format!(
         "ring of {entries} entries of {stride} bytes, signal after {signal_blocks} blocks or {} \
          ({because})",
         nanoseconds(*signal_ns)
     )
+}
+
+/// A bound on the latency and its shares, in a sentence.
+pub(super) fn latency(latency: &Latency, plan: &Plan, names: &[String]) -> String {
+    let parts: Vec<String> = latency
+        .holds
+        .iter()
+        .map(|holds| match holds {
+            Holds::Source(id, ns) => {
+                format!("ring of the kernel of {} {}", names[id.0], nanoseconds(*ns))
+            }
+            Holds::Edge(edge, ns) => {
+                let edge = &plan.graph.edges[*edge];
+                format!("{} → {} {}", names[edge.from.0], names[edge.to.0], nanoseconds(*ns))
+            }
+            Holds::Copies(copied, ns) => {
+                let copied = &plan.copied[*copied];
+                let filters = copied.nodes.iter().map(|id| names[id.0].as_str());
+                let filters: Vec<&str> = filters.collect();
+                format!("to and from copies of {} {}", filters.join(", "), nanoseconds(*ns))
+            }
+        })
+        .collect();
+    let asked = nanoseconds(latency.asked_ns);
+    match parts.is_empty() {
+        true => format!("{asked}: nothing on the way keeps blocks waiting"),
+        false => format!("{asked} at most: {}", parts.join(", ")),
+    }
 }
 
 /// The names of the spaces of copies.
@@ -198,7 +227,8 @@ pub(super) fn copied(copied: &Copied, plan: &Plan, names: &[String]) -> String {
 
 /// What a ring out of the kernel is, in a sentence.
 pub(super) fn kernel_ring(ring: &RingPlan, plan: &Plan, edge: usize) -> String {
-    let RingPlan { entries, signal_blocks, signal_ns, because, .. } = ring;
+    let RingPlan { entries, signal_blocks, signal_ns, .. } = ring;
+    let because = ring.because();
     let program = plan.programs.iter().find(|program| program.leaves(edge));
     if program.is_some_and(|program| program.attach.takes) {
         return "the rings of sockets of AF_XDP, one for each queue: frames stay where the driver \
@@ -338,6 +368,21 @@ pub fn nanoseconds(ns: u64) -> String {
     let units = [(1_000_000_000, "s"), (1_000_000, "ms"), (1_000, "us")];
     let unit = units.into_iter().find(|(unit, _)| ns >= *unit && ns.is_multiple_of(*unit));
     unit.map_or_else(|| format!("{ns} ns"), |(unit, name)| format!("{} {name}", ns / unit))
+}
+
+/// A time that was measured, with three figures: `5.31 ms`.
+#[must_use]
+pub fn about(ns: u64) -> String {
+    let units = [(1_000_000_000, "s"), (1_000_000, "ms"), (1_000, "us")];
+    let Some((unit, name)) = units.into_iter().find(|(unit, _)| ns >= *unit) else {
+        return format!("{ns} ns");
+    };
+    let (whole, rest) = (ns / unit, ns % unit * 1000 / unit);
+    match whole {
+        0..10 => format!("{whole}.{:02} {name}", rest / 10),
+        10..100 => format!("{whole}.{} {name}", rest / 100),
+        _ => format!("{whole} {name}"),
+    }
 }
 
 /// The ns that a text like `250ms` means, as everywhere in a request.

@@ -539,6 +539,7 @@ impl Plan {
     pub fn shared_out(&self, machine: &Machine) -> Option<Self> {
         let mut plan = Self { copied: Vec::new(), alone: Vec::new(), ..self.clone() };
         copy(&mut plan, machine, &|chain| chain.sharing.is_none());
+        super::latency::spread(&mut plan);
         (!plan.copied.is_empty()).then_some(plan)
     }
 

@@ -43,11 +43,10 @@ pub(super) fn edges(
     let to_reader = |edge: &Edge| spaces[selected.enters[edge.to.0]].name == FIRST;
     // All that leaves the kernel is told by one bell.
     let told = |edge: &&Edge| crosses(edge) && !(of_kernel(edge) && to_reader(edge));
-    let bells = usize::from(graph.edges.iter().any(|edge| crosses(edge) && of_kernel(edge)));
     let rings = graph.edges.iter().filter(told).count();
     let entries = ENTRIES.min((machine.l2 / 4 / WITH_MARKS).next_power_of_two()).max(64);
     let framed = |form: &Form| Forms::FRAMED.has(*form) || *form == Form::Message;
-    let signals = Signals::new(graph, (rings, bells), entries, machine);
+    let signals = Signals::new(graph, rings, entries, machine);
     let ring = |to: NodeId| {
         let marks = graph.node(to).comes.iter().any(framed);
         let frames = graph.node(to).comes.iter().all(|form| Forms::FRAMED.has(*form));
@@ -57,7 +56,8 @@ pub(super) fn edges(
             stride: if marks { WITH_MARKS } else { WITH_CONTEXT },
             signal_blocks,
             signal_ns: signals.ns,
-            because: format!("{blocks_because}, {}", signals.ns_because),
+            blocks_because,
+            ns_because: signals.ns_because.clone(),
         }
     };
     let process = |id: NodeId| graph.node(id).is_process();
@@ -79,26 +79,23 @@ const COPY_ENTRIES: usize = 1024;
 /// A ring to or from a copy that shares work with others.
 pub(super) fn between(graph: &Graph, machine: &Machine) -> RingPlan {
     // One on each side of the copies.
-    let signals = Signals::new(graph, (2, 0), COPY_ENTRIES, machine);
+    let signals = Signals::new(graph, 2, COPY_ENTRIES, machine);
     let (signal_blocks, blocks_because) = signals.blocks(true);
     RingPlan {
         entries: COPY_ENTRIES,
         stride: WITH_MARKS,
         signal_blocks,
         signal_ns: signals.ns,
-        because: format!("{blocks_because}, {}", signals.ns_because),
+        blocks_because,
+        ns_because: signals.ns_because,
     }
 }
 
 /// The ring of an edge that leaves the kernel: pointers, one ring for each processor.
 fn out_of_kernel(signals: &Signals) -> RingPlan {
     let (signal_blocks, blocks_because) = signals.blocks(true);
-    let (signal_ns, ns_because) = match signals.is_bound {
-        true => (signals.ns, signals.ns_because.as_str()),
-        false => (KERNEL_NS, "T_t by default out of the kernel"),
-    };
-    let because = format!("{blocks_because}, {ns_because}");
-    RingPlan { signal_blocks, signal_ns, because, ..usual_out_of_kernel() }
+    let ns_because = "T_t by default out of the kernel".to_owned();
+    RingPlan { signal_blocks, blocks_because, ns_because, ..usual_out_of_kernel() }
 }
 
 /// The same where the request says nothing, for no reason.
@@ -108,15 +105,15 @@ pub(super) const fn usual_out_of_kernel() -> RingPlan {
         stride: POINTER,
         signal_blocks: SIGNAL_BLOCKS,
         signal_ns: KERNEL_NS,
-        because: String::new(),
+        blocks_because: "",
+        ns_because: String::new(),
     }
 }
 
-/// When events are sent, and why then. [Th §5.2.2]
+/// When events are sent, and why then, where no bound on the latency says otherwise
+/// (`plan::latency`). [Th §5.2.2]
 struct Signals {
     asked: Option<u64>,
-    /// Whether the request says how long.
-    is_bound: bool,
     ns: u64,
     ns_because: String,
     entries: usize,
@@ -126,26 +123,16 @@ struct Signals {
 }
 
 impl Signals {
-    /// For so many rings, and the bells of programs.
-    fn new(
-        graph: &Graph,
-        (rings, bells): (usize, usize),
-        entries: usize,
-        machine: &Machine,
-    ) -> Self {
-        let latency = graph.options.number("latency");
-        // The bound holds for the whole way, so every crossing gets its share.
-        let crossings = if latency.is_some() { rings + bells } else { rings }.max(1);
-        let ns = latency.unwrap_or(SIGNAL_NS) / crossings as u64;
-        let ns_because = match (latency, crossings) {
-            (None, 1) => "T_t by default".to_owned(),
-            (None, _) => format!("T_t: 1 ms by default over {crossings} rings"),
-            (Some(_), 1) => "T_t as `--latency` says".to_owned(),
-            (Some(_), _) => format!("T_t: `--latency` over {crossings} rings"),
+    /// For so many rings.
+    fn new(graph: &Graph, rings: usize, entries: usize, machine: &Machine) -> Self {
+        let rings = rings.max(1);
+        let ns = SIGNAL_NS / rings as u64;
+        let ns_because = match rings {
+            1 => "T_t by default".to_owned(),
+            _ => format!("T_t: 1 ms by default over {rings} rings"),
         };
         let asked = graph.options.number("batch");
-        let is_bound = latency.is_some();
-        Self { asked, is_bound, ns, ns_because, entries, cache: machine.l2 / 2 }
+        Self { asked, ns, ns_because, entries, cache: machine.l2 / 2 }
     }
 
     /// T_b: what was asked for, at most half of the ring, at most what stays in the data cache; a
@@ -176,8 +163,8 @@ mod tests {
         cache: usize,
         frames: bool,
     ) -> (usize, &'static str) {
-        let (is_bound, ns, ns_because) = (false, 1, String::new());
-        Signals { asked, is_bound, ns, ns_because, entries, cache }.blocks(frames)
+        let (ns, ns_because) = (1, String::new());
+        Signals { asked, ns, ns_because, entries, cache }.blocks(frames)
     }
 
     #[test]

@@ -22,6 +22,7 @@ mod discover;
 mod edges;
 mod instead;
 mod kernel;
+mod latency;
 mod machine;
 mod remember;
 mod select;
@@ -32,6 +33,7 @@ pub(crate) use copies::is_wish;
 pub use copies::{Adapts, Alone, COPIES_MAX, Copied};
 pub use costs::{COSTS_VERSION, Costs, FilterCost, Share};
 pub use kernel::{KernelRing, Leave, Program, ProgramStep, Refused, programs_of};
+pub use latency::{Holds, Latency};
 pub use machine::{Kernel, Machine};
 pub use remember::{Remembered, RememberedNode};
 
@@ -65,6 +67,8 @@ pub struct Plan {
     pub copied: Vec<Copied>,
     /// Filters that cost enough for that, and why they are run once.
     pub alone: Vec<Alone>,
+    /// How long blocks may be on their way, where the request says so.
+    pub latency: Option<Latency>,
     /// How it was chosen.
     pub choice: Choice,
 }
@@ -146,8 +150,10 @@ pub struct RingPlan {
     pub signal_blocks: usize,
     /// Or after this time in ns (T_t); before the writer sleeps in any case.
     pub signal_ns: u64,
-    /// Why after so many and so long.
-    pub because: String,
+    /// Why after so many.
+    pub blocks_because: &'static str,
+    /// Why after so long.
+    pub ns_because: String,
 }
 
 /// How a plan was chosen.
@@ -242,9 +248,11 @@ fn placed(
         flows,
         copied,
         alone,
+        latency: None,
         choice,
     };
     copies::rewrite(&mut plan, machine);
+    latency::spread(&mut plan);
     Ok(plan)
 }
 

@@ -142,11 +142,12 @@ pub(super) const KEYS: &str = "q ends, arrows move";
 
 fn footing(look: &Look) -> Line<'static> {
     let dim = Style::new().add_modifier(Modifier::DIM);
-    match (look.late.first(), &look.adapted) {
-        (Some(late), _) => {
+    match (look.late.first(), &look.behind, &look.adapted) {
+        (Some(late), ..) => {
             Line::styled(format!("late: {}", plain(late)), Style::new().fg(Color::Yellow))
         }
-        (None, Some(adapted)) => Line::styled(format!("by itself: {}", plain(adapted)), dim),
-        (None, None) => Line::styled(KEYS, dim),
+        (None, Some(behind), _) => Line::styled(plain(behind), Style::new().fg(Color::Red)),
+        (None, None, Some(adapted)) => Line::styled(format!("by itself: {}", plain(adapted)), dim),
+        (None, None, None) => Line::styled(KEYS, dim),
     }
 }

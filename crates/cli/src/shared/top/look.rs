@@ -2,7 +2,7 @@
 
 use super::super::rates::{self, Rate};
 use daemon::client::{ClientError, ToPath};
-use daemon::protocol::{Amount, Counters, Described, Program};
+use daemon::protocol::{Amount, Counters, Described, Latency, Program};
 use serde::Serialize;
 
 /// The version of the form of `--json`.
@@ -34,6 +34,11 @@ pub(super) struct Look {
     pub(super) late: Vec<String>,
     /// What it did last by itself.
     pub(super) adapted: Option<String>,
+    /// How long blocks were on their way, where the line bounds that.
+    pub(super) latency: Option<Latency>,
+    /// What of that was too long, in a sentence.
+    #[serde(skip)]
+    pub(super) behind: Option<String>,
     /// The programs in the kernel in which parts of it run, beside lines of others.
     pub(super) kernel: Vec<Program>,
 }
@@ -104,6 +109,8 @@ impl Watched {
             lost: lost.collect(),
             late: now.late.clone(),
             adapted: now.adapted.last().cloned(),
+            latency: now.latency.clone(),
+            behind: rates::late(now),
             kernel: Vec::new(),
         }
     }

@@ -160,7 +160,7 @@ fn l5_l8_rule_4_a_change_of_metadata_touches_no_byte() {
     let (_, remains) = run(10, 32, |a, from, _| {
         let tails = a.node(filter("tails", Filter::edit(Tails)));
         let seen = Box::new(Seen(Arc::clone(&lengths)));
-        let seen = a.node(node("seen", Part::Sink(SinkPart { sink: seen, report: None })));
+        let seen = a.node(node("seen", Part::Sink(SinkPart::new(seen))));
         a.arc(from, tails, Wanted::Answered, false, 0);
         a.arc(tails, seen, Wanted::Answered, false, 1);
     });
@@ -336,13 +336,12 @@ fn stamped(fragments: bool) -> (Pieces, Edits) {
     let (edited, held): (Arc<Mutex<Pieces>>, Arc<Mutex<Pieces>>) = (Arc::default(), Arc::default());
     let mut a = Assembly::default();
     let source = Box::new(Long(0));
-    let from = a.node(node("long", Part::Source(SourcePart { source, ended: false })));
+    let from = a.node(node("long", Part::Source(SourcePart::new(source))));
     let mut stamps = filter("stamps", Filter::edit(Stamps));
     stamps.fragments = fragments;
     let stamps = a.node(stamps);
-    let part = |to: &Arc<Mutex<Pieces>>| {
-        Part::Sink(SinkPart { sink: Box::new(Gathered(Arc::clone(to))), report: None })
-    };
+    let part =
+        |to: &Arc<Mutex<Pieces>>| Part::Sink(SinkPart::new(Box::new(Gathered(Arc::clone(to)))));
     let (to, end) = (a.node(node("edited", part(&edited))), a.node(node("read", part(&held))));
     // Holds every block to the end, so that it is shared.
     struct Keeps(HeldList);

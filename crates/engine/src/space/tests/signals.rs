@@ -105,7 +105,7 @@ fn two_spaces(
     let config = RingConfig { entries: 256, ..RingConfig::default() };
     let (writer, mut readers) = crossing(&config, Arc::clone(&near), &[Arc::clone(&far)]).unwrap();
     let mut a = Assembly::default();
-    let from = a.node(node("source", Part::Source(SourcePart { source, ended: false })));
+    let from = a.node(node("source", Part::Source(SourcePart::new(source))));
     let bells = (Arc::clone(&near), Arc::clone(&far));
     let export = crate::ring::Export::new(0, writer, bells, threshold);
     let out = a.node(node("ring to thread1", Part::Export(Box::new(export))));
@@ -115,7 +115,7 @@ fn two_spaces(
     let mut inputs = vec![Input::Source { node: from, intake: 0 }];
     if let Some(flood) = flood {
         let source = Box::new(flood);
-        let flood = a.node(node("flood", Part::Source(SourcePart { source, ended: false })));
+        let flood = a.node(node("flood", Part::Source(SourcePart::new(source))));
         let none = a.node(filter("none", Filter::classify(Busy(0))));
         a.arc(flood, none, Wanted::Answered, false, 3);
         inputs.push(Input::Source { node: flood, intake: 0 });
@@ -124,7 +124,7 @@ fn two_spaces(
     first.bell = near;
     let mut b = Assembly::default();
     let enter = b.node(node("ring from thread0", Part::Pass));
-    let to = b.node(node("sink", Part::Sink(SinkPart { sink, report: None })));
+    let to = b.node(node("sink", Part::Sink(SinkPart::new(sink))));
     b.arc(enter, to, Wanted::Answered, false, 2);
     let import = Import::new(0, readers.pop().unwrap());
     let mut second = space(b, vec![Input::Ring { node: enter, import, ended: false }], 32, 3);

@@ -1,0 +1,66 @@
+//! `--latency`: what breaks the bound is told while it goes on, and counted; what keeps it is not.
+
+#![allow(clippy::unwrap_used, reason = "a test may end by a panic")]
+
+mod common;
+
+use common::Folder;
+use serde_json::Value;
+
+/// What is told of the latency of a line, the reports of its breaches, and how long it ran in s.
+fn measured(line: &str) -> (Value, Vec<String>, f64) {
+    let ran = Folder::new().run(&["run", "--embedded", "--json", line]);
+    assert_eq!(ran.status, Some(0), "{}", ran.err);
+    let last = ran.err.lines().last().unwrap();
+    let report: Value = serde_json::from_str(last).unwrap_or_else(|_| panic!("{}", ran.err));
+    let warned = ran.err.lines().filter(|line| line.starts_with("warning: "));
+    let seconds = report["elapsed_ns"].as_f64().unwrap() / 1e9;
+    (report["latency"].clone(), warned.map(str::to_owned).collect(), seconds)
+}
+
+#[test]
+fn v14_a_program_that_is_slow_breaks_the_bound_and_is_told_once_a_second_at_most() {
+    // A pipe holds 46 of these: the next waits until the program reads.
+    let line = "--latency=20ms generate count=400 size=1400 | exec 'sleep 2; cat >/dev/null'";
+    let (latency, warned, seconds) = measured(line);
+    let way = &latency["ways"][0];
+    assert_eq!((&way["name"], &way["blocks"]), (&"exec".into(), &400.into()), "{latency}");
+    assert!(way["late"].as_u64().unwrap() >= 1, "{latency}");
+    assert!(way["worst_ns"].as_u64().unwrap() > 1_000_000_000, "{latency}");
+    assert!(!warned.is_empty() && warned.len() as f64 <= seconds + 1.0, "{seconds} s: {warned:?}");
+    assert_eq!(latency["alarms"], warned.len(), "{warned:?}");
+    let says = |text: &String| text.contains("when `exec` had taken it") && text.contains("20ms");
+    assert!(warned.iter().all(says), "{warned:?}");
+}
+
+#[test]
+fn v14_who_waits_in_a_ring_is_told_while_nobody_takes_it() {
+    // The program keeps the second thread from taking what lies in the ring before it.
+    let line = "--latency=20ms generate count=2000 size=1400 | match hex=00 @thread1 |all \
+                exec 'sleep 3; cat >/dev/null'";
+    let (latency, warned, _) = measured(line);
+    let wait = &latency["waits"][0];
+    assert_eq!(wait["name"], "generate → match", "{latency}");
+    assert!(wait["late"].as_u64().unwrap() >= 1, "{latency}");
+    let told = warned.iter().find(|text| text.contains("generate → match: a block has waited for"));
+    assert!(told.is_some(), "before the sink has taken any: {warned:?}");
+}
+
+#[test]
+fn v14_a_line_that_keeps_its_bound_is_not_told_of() {
+    // A bound that a machine keeps that is a thousand times slower.
+    let line = "--latency=60s generate count=500 rate=2000 | inspect | count @thread1";
+    let (latency, warned, _) = measured(line);
+    assert_eq!((latency["alarms"].as_u64(), warned.len()), (Some(0), 0), "{warned:?}");
+    let way = &latency["ways"][0];
+    assert_eq!((&way["blocks"], &way["late"]), (&500.into(), &0.into()), "{latency}");
+    let wait = &latency["waits"][0];
+    assert!(wait["blocks"].as_u64().unwrap() > 0, "the ring was looked at: {latency}");
+    assert_eq!((&wait["late"], &wait["share_ns"]), (&0.into(), &60_000_000_000_u64.into()));
+}
+
+#[test]
+fn v14_a_line_without_a_bound_says_nothing_of_it() {
+    let (latency, warned, _) = measured("generate count=100 | count");
+    assert_eq!((latency, warned), (Value::Null, Vec::new()));
+}

@@ -1,0 +1,81 @@
+//! Where the latency of a path is measured: see [`crate::latency`].
+
+use super::{Builder, Draft, Input};
+use crate::latency::{Aging, Gauge};
+use crate::space::node::{Node, Part};
+use pipeline::explain;
+use std::collections::HashMap;
+use std::sync::Arc;
+
+impl Builder<'_> {
+    /// Puts gauges at all that is new here, if the request bounds the latency.
+    pub(super) fn measure(&self, drafts: &mut [Draft]) {
+        let Some(latency) = &self.plan.latency else { return };
+        self.extras.budget.asks(latency.asked_ns);
+        let mut rings: HashMap<usize, Arc<Gauge>> = HashMap::new();
+        for node in drafts.iter_mut().flat_map(|draft| draft.assembly.nodes_mut()) {
+            if let Part::Export(export) = &mut node.part {
+                let name = self.between(export.planned, &node.name);
+                let gauge = self.extras.budget.wait(name, export.threshold().ns);
+                export.measured_by(Arc::clone(&gauge));
+                rings.insert(export.planned, gauge);
+            } else if !self.tells_time {
+                self.age(node);
+            }
+        }
+        let inputs = drafts.iter_mut().flat_map(|draft| &mut draft.inputs);
+        for import in inputs.flat_map(Input::imports_mut) {
+            if let Some(gauge) = rings.get(&import.planned) {
+                import.measured_by(Arc::clone(gauge));
+            }
+        }
+    }
+
+    /// Compares the time in blocks with the clock, where frames come out of a ring of the kernel
+    /// and where blocks end.
+    fn age(&self, node: &mut Node) {
+        let budget = &self.extras.budget;
+        match &mut node.part {
+            Part::Sink(part) => {
+                part.age = Some(Aging::new(budget.way(self.name_of(node.planned)), self.epoch));
+            }
+            Part::Source(part) => {
+                let name = self.name_of(node.planned);
+                let program = part.source.edge().map(|_| format!("{name}: out of the kernel"));
+                let ring = || Some(format!("{name}: ring of the kernel"));
+                let share = self.share_of(node.planned, program.is_some());
+                let gauge = share.zip(program.or_else(ring));
+                part.age =
+                    gauge.map(|(share, name)| Aging::new(budget.wait(name, share), self.epoch));
+            }
+            _ => {}
+        }
+    }
+
+    /// How long frames may wait before this source reads them.
+    fn share_of(&self, number: usize, program: bool) -> Option<u64> {
+        let id = self.plan.graph.ids().map(|(id, _)| id).find(|id| self.number(*id) == number)?;
+        if !program {
+            return self.plan.latency.as_ref()?.of_source(id);
+        }
+        let mut programs = self.plan.programs.iter();
+        programs.find(|program| program.sources.contains(&id)).map(|known| known.ring.signal_ns)
+    }
+
+    /// What the node of this number is called.
+    fn name_of(&self, number: usize) -> String {
+        let names = explain::names(&self.plan.graph);
+        let at = self.ids.nodes.iter().position(|known| *known == number);
+        at.and_then(|at| names.get(at).cloned()).unwrap_or_default()
+    }
+
+    /// What a ring joins: the ends of its edge, or for one that belongs to copies what it is.
+    fn between(&self, number: usize, title: &str) -> String {
+        let edge = self.ids.edges.iter().position(|known| *known == number);
+        let Some(edge) = edge.and_then(|at| self.plan.graph.edges.get(at)) else {
+            return format!("{title}, {number}");
+        };
+        let names = explain::names(&self.plan.graph);
+        format!("{} → {}", names[edge.from.0], names[edge.to.0])
+    }
+}
