@@ -171,7 +171,8 @@ impl Budget {
         if asked_ns == 0 {
             return None;
         }
-        let (mut way, mut wait): (Option<(String, u64)>, Option<(String, u64, u64)>) = (None, None);
+        let mut breach = Breach { asked_ns, way: None, wait: None };
+        let Breach { way, wait, .. } = &mut breach;
         let mut late = false;
         self.all(|gauges| {
             for gauge in gauges {
@@ -179,14 +180,14 @@ impl Budget {
                 late |= ns > asked_ns;
                 if gauge.whole {
                     if ns > asked_ns && way.as_ref().is_none_or(|(_, known)| ns > *known) {
-                        way = Some((gauge.name.clone(), ns));
+                        *way = Some((gauge.name.clone(), ns));
                     }
                     continue;
                 }
                 let beyond = ns.saturating_sub(gauge.share_ns);
                 let known = wait.as_ref().map_or(0, |(_, ns, share)| ns - share);
                 if beyond > known {
-                    wait = Some((gauge.name.clone(), ns, gauge.share_ns));
+                    *wait = Some((gauge.name.clone(), ns, gauge.share_ns));
                 }
             }
         });
@@ -194,7 +195,7 @@ impl Budget {
             return None;
         }
         self.breaches.fetch_add(1, Ordering::Relaxed);
-        Some(Breach { asked_ns, way, wait })
+        Some(breach)
     }
 }
 
