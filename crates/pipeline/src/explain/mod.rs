@@ -17,9 +17,7 @@ pub(crate) use words::number;
 pub use analysis::{Seen, SeenEdge, SeenNode, SeenProgram, analysis, learn};
 pub use dot::dot;
 pub use help::{help, option_words, options};
-pub use words::{
-    about, bytes, is_path, names, nanoseconds, plain_text, shown, size, spent, time,
-};
+pub use words::{about, bytes, is_path, names, nanoseconds, plain_text, shown, size, spent, time};
 
 use crate::graph::{Graph, NodeId};
 use crate::plan::{
