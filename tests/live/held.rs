@@ -27,7 +27,7 @@ const OF_BOB: [&str; 4] =
 
 impl House {
     /// The path of a user's process.
-    fn path(&self, of: &Observer) -> u32 {
+    pub(crate) fn path(&self, of: &Observer) -> u32 {
         let process = i32::try_from(of.process()).ok();
         let mut number = None;
         until("its path is registered", || {
@@ -49,7 +49,7 @@ impl House {
     }
 
     /// The same; nothing may be lost by it.
-    fn changes(&self, uid: u32, path: u32, words: &str) {
+    pub(crate) fn changes(&self, uid: u32, path: u32, words: &str) {
         until(words, || {
             let (done, said) = self.set(uid, path, words);
             let whole = said.contains("lost 0, duplicated 0, reordered 0");
@@ -68,7 +68,7 @@ fn steps(program: &Program) -> Vec<(String, usize)> {
 }
 
 /// Each number once and in order; what is missing is missing at the source.
-fn assert_each_once(ran: &Ran, sent: u64) {
+pub(crate) fn assert_each_once(ran: &Ran, sent: u64) {
     ran.assert_well();
     let numbers = numbers(&ran.frames("all.pcap"));
     assert!(numbers.is_sorted_by(|one, next| one < next), "each once, in order: {}", ran.ledger);
@@ -124,7 +124,7 @@ fn v3_users_change_their_lines_in_the_program_of_all_while_frames_come() {
 }
 
 /// Ends the sender, also when a test fails.
-struct Ends<'e>(&'e AtomicBool);
+pub(crate) struct Ends<'e>(pub(crate) &'e AtomicBool);
 
 impl Drop for Ends<'_> {
     fn drop(&mut self) {

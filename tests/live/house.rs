@@ -9,10 +9,11 @@ use daemon::client::Client;
 use daemon::protocol::{Program, Sharing};
 use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt as _;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use testkit::need;
-use testkit::net::{Cable, Pair, SERVER, SERVER_DEVICE, until};
+use testkit::net::{Cable, Namespace, Pair, SERVER, SERVER_DEVICE, until};
 
 pub(crate) const ALICE: u32 = 41_101;
 pub(crate) const BOB: u32 = 41_102;
@@ -44,11 +45,25 @@ pub(crate) struct House {
     pub(crate) pair: Pair,
     folder: Scratch,
     program: PathBuf,
-    child: Child,
+    child: Mutex<Child>,
 }
 
 impl House {
     pub(crate) fn new(policy: &str) -> Option<Self> {
+        let start = |space: &Namespace, _: &Path, words: &[String]| {
+            let mut command = space.command(&words[0]);
+            command.args(&words[1..]).stdin(Stdio::null()).stderr(Stdio::null());
+            command.spawn().expect("a daemon")
+        };
+        Self::with(policy, start)
+    }
+
+    /// With a daemon that somebody starts by these words, in this name space; the folder is the
+    /// house's.
+    pub(crate) fn with(
+        policy: &str,
+        start: impl FnOnce(&Namespace, &Path, &[String]) -> Child,
+    ) -> Option<Self> {
         need::root()?;
         need::bpf()?;
         let pair = Pair::new(Cable::default())?;
@@ -57,13 +72,32 @@ impl House {
         let program = for_everybody(&folder);
         let file = folder.path("policy.toml");
         fs::write(&file, policy).expect("a file");
-        let mut command = pair.server.command(&program);
-        command.arg("daemon").arg("--socket").arg(folder.path("daemon"));
-        command.arg("--policy").arg(file).stdin(Stdio::null()).stderr(Stdio::null());
-        let child = command.spawn().expect("a daemon");
-        let house = Self { pair, folder, program, child };
+        let child = start(&pair.server, &folder.path(""), &words(&program, &folder));
+        let house = Self { pair, folder, program, child: Mutex::new(child) };
         until("a daemon answers", || Client::at(&house.place()).is_ok());
         Some(house)
+    }
+
+    /// The words that start a daemon here.
+    pub(crate) fn words(&self) -> Vec<String> {
+        words(&self.program, &self.folder)
+    }
+
+    /// Another daemon runs here.
+    pub(crate) fn is_run_by(&self, daemon: Child) {
+        *self.child() = daemon;
+        until("a daemon answers", || Client::at(&self.place()).is_ok());
+    }
+
+    /// Sends it a signal by which it ends, and waits for that.
+    pub(crate) fn ends_by(&self, signal: &str) {
+        let process = self.child().id().to_string();
+        assert!(Command::new("kill").args([signal, &process]).status().expect("kill").success());
+        until("the daemon ends", || self.child().try_wait().expect("a child").is_some());
+    }
+
+    fn child(&self) -> MutexGuard<'_, Child> {
+        self.child.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub(crate) fn place(&self) -> PathBuf {
@@ -120,24 +154,33 @@ impl House {
     }
 
     pub(crate) fn kill(&mut self) {
-        self.child.kill().expect("a child");
-        self.child.wait().expect("a child");
+        self.child().kill().expect("a child");
+        self.child().wait().expect("a child");
     }
 
     /// Asks it to end; nothing may remain.
     pub(crate) fn end(&mut self) {
-        let process = self.child.id().to_string();
+        let process = self.child().id().to_string();
         assert!(Command::new("kill").arg(process).status().expect("kill").success());
-        until("the daemon ends", || self.child.try_wait().expect("a child").is_some());
+        until("the daemon ends", || self.child().try_wait().expect("a child").is_some());
         assert!(!self.place().exists(), "nothing remains of it");
         until("no program remains", || chain(&self.pair).is_empty());
     }
 }
 
+fn words(program: &Path, folder: &Scratch) -> Vec<String> {
+    let file = folder.path("policy.toml");
+    let place = folder.path("daemon");
+    let path = |path: &Path| path.to_str().expect("a plain path").to_owned();
+    let flags = ["daemon", "--socket", "--policy"].map(str::to_owned);
+    let [daemon, socket, policy] = flags;
+    vec![path(program), daemon, socket, path(&place), policy, path(&file)]
+}
+
 impl Drop for House {
     fn drop(&mut self) {
         // Ended already, if the test went well.
-        let _ = self.child.kill();
-        let _ = self.child.wait();
+        let _ = self.child().kill();
+        let _ = self.child().wait();
     }
 }

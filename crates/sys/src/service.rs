@@ -5,6 +5,7 @@
 use crate::descriptor::{DESCRIPTORS_MAX, send};
 use crate::error::{Error, Named as _, Result};
 use rustix::fs::{MemfdFlags, memfd_create};
+use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
 use std::ffi::OsStr;
 use std::fs::File;
@@ -12,6 +13,7 @@ use std::io::Write as _;
 use std::os::fd::{BorrowedFd, FromRawFd as _, OwnedFd, RawFd};
 use std::os::unix::ffi::OsStrExt as _;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 /// The first descriptor that a service manager hands over.
 const FIRST: RawFd = 3;
@@ -53,6 +55,23 @@ pub fn tell_now(lines: &str, descriptors: &[BorrowedFd<'_>]) -> Result<bool> {
     told(lines, descriptors, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK)
 }
 
+/// The same for who waits, but not for ever: where the manager has not read within `limit`, nothing
+/// is told.
+pub fn tell_within(lines: &str, descriptors: &[BorrowedFd<'_>], limit: Duration) -> Result<bool> {
+    let Some(socket) = manager(SocketFlags::CLOEXEC)? else { return Ok(false) };
+    set_socket_timeout(&socket, Timeout::Send, Some(limit)).named("setsockopt", "NOTIFY_SOCKET")?;
+    send(&socket, lines.as_bytes(), descriptors)?;
+    Ok(true)
+}
+
+/// Whether a manager says that it keeps descriptors while we start again: it names how many.
+#[must_use]
+pub fn keeps() -> bool {
+    let named = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty());
+    let most = named("FDSTORE").and_then(|most| most.into_string().ok()?.parse::<u64>().ok());
+    named("NOTIFY_SOCKET").is_some() && most.is_some_and(|most| most > 0)
+}
+
 /// A few bytes as a descriptor that a manager can keep.
 pub fn note(bytes: &[u8]) -> Result<OwnedFd> {
     let flags = MemfdFlags::CLOEXEC;
@@ -68,16 +87,22 @@ fn errno(error: &std::io::Error) -> i32 {
 }
 
 fn told(lines: &str, descriptors: &[BorrowedFd<'_>], flags: SocketFlags) -> Result<bool> {
+    let Some(socket) = manager(flags)? else { return Ok(false) };
+    debug_assert!(descriptors.len() <= DESCRIPTORS_MAX);
+    send(&socket, lines.as_bytes(), descriptors)?;
+    Ok(true)
+}
+
+/// A connection to the manager, if there is one.
+fn manager(flags: SocketFlags) -> Result<Option<OwnedFd>> {
     let Some(path) = std::env::var_os("NOTIFY_SOCKET").filter(|path| !path.is_empty()) else {
-        return Ok(false);
+        return Ok(None);
     };
     let address = address(&path)?;
     let socket = socket_with(AddressFamily::UNIX, SocketType::DGRAM, flags, None)
         .named("socket", "AF_UNIX")?;
     connect(&socket, &address).named("connect", "NOTIFY_SOCKET")?;
-    debug_assert!(descriptors.len() <= DESCRIPTORS_MAX);
-    send(&socket, lines.as_bytes(), descriptors)?;
-    Ok(true)
+    Ok(Some(socket))
 }
 
 fn address(path: &OsStr) -> Result<SocketAddrUnix> {

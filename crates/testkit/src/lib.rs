@@ -17,6 +17,7 @@ pub mod need;
 pub mod net;
 pub mod packet;
 pub mod random;
+pub mod service;
 pub mod traffic;
 pub mod wait;
 

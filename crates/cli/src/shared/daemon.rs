@@ -25,6 +25,7 @@ pub(super) fn run(given: &DaemonArguments) -> Result<Status, Status> {
     };
     let mut server = server.map_err(|error| failed(&error))?;
     terminal::note(&format!("the daemon is in {}", directory.display()));
+    server.notes().iter().for_each(|note| terminal::warn(note));
     steps.pass("it is there");
     say(&format!("READY=1\nSTATUS=in {}", directory.display()));
     let served = server.serve(stop);

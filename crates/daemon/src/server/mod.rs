@@ -35,6 +35,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixListener;
 use std::path::Path;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use store::Sorted;
 use sys::local::{self, Form};
 use sys::steps::{Makes, Steps};
 use sys::watcher::{Happened, Interest, Watcher};
@@ -61,6 +62,7 @@ pub struct Server {
     next: u64,
     started: u64,
     guests_max: usize,
+    notes: Vec<String>,
 }
 
 /// What the service manager or the caller knows about the signal to end.
@@ -81,6 +83,15 @@ impl Server {
         policy: Policy,
         steps: &Steps,
     ) -> Result<Self, PlaceError> {
+        Self::opened(directory, open, policy, (steps, Sorted::default()))
+    }
+
+    fn opened(
+        directory: &Path,
+        open: bool,
+        policy: Policy,
+        (steps, kept): (&Steps, Sorted),
+    ) -> Result<Self, PlaceError> {
         let place = Place::take(directory, open, steps)?;
         let sockets = [Form::Packets, Form::Stream].map(|form| {
             let socket = place.listen(form, open, steps)?;
@@ -88,7 +99,7 @@ impl Server {
         });
         let sockets = sockets.into_iter().collect::<Result<Vec<_>, _>>();
         match sockets {
-            Ok(sockets) => Self::new(place, sockets, true, policy, steps),
+            Ok(sockets) => Self::new(place, (sockets, true), policy, (steps, kept)),
             Err(error) => {
                 place.clear(true);
                 Err(error)
@@ -104,11 +115,10 @@ impl Server {
         policy: Policy,
         steps: &Steps,
     ) -> Result<Self, PlaceError> {
-        let (sockets, kept) = store::sorted(given);
+        let mut kept = store::sorted(given);
+        let sockets = std::mem::take(&mut kept.sockets);
         if sockets.is_empty() {
-            let mut server = Self::open(directory, true, policy, steps)?;
-            server.take_back(kept);
-            return Ok(server);
+            return Self::opened(directory, true, policy, (steps, kept));
         }
         let place = Place::take(directory, true, steps)?;
         let with_form = |socket: OwnedFd| {
@@ -123,20 +133,18 @@ impl Server {
         };
         let sockets: sys::Result<Vec<_>> = sockets.into_iter().map(with_form).collect();
         let sockets = sockets?.into_iter().map(|(form, socket)| (socket, form)).collect();
-        let mut server = Self::new(place, sockets, false, policy, steps)?;
-        server.take_back(kept);
-        Ok(server)
+        Self::new(place, (sockets, false), policy, (steps, kept))
     }
 
     fn new(
         place: Place,
-        sockets: Vec<(OwnedFd, Form)>,
-        own_sockets: bool,
+        (sockets, own_sockets): (Vec<(OwnedFd, Form)>, bool),
         policy: Policy,
-        steps: &Steps,
+        (steps, kept): (&Steps, Sorted),
     ) -> Result<Self, PlaceError> {
-        let begun = Self::begin(&sockets, &policy, steps);
-        let (watcher, kernel) = match begun {
+        let Sorted { paths, kernel, lines, .. } = kept;
+        let begun = Self::begin(&sockets, &policy, (steps, kernel));
+        let (watcher, kernel, running) = match begun {
             Ok(begun) => begun,
             Err(error) => {
                 place.clear(own_sockets);
@@ -145,7 +153,8 @@ impl Server {
         };
         steps.keep();
         let files = usize::try_from(sys::process::most_descriptors()).unwrap_or(usize::MAX);
-        Ok(Self {
+        let (running, notes) = running;
+        let mut server = Self {
             watcher,
             sockets,
             place: Some(place),
@@ -161,23 +170,33 @@ impl Server {
             started: seconds(),
             // A guest that is a path takes three, and what is on its way some more.
             guests_max: (files.saturating_sub(64) / 4).clamp(8, GUESTS_MAX),
-        })
+            notes,
+        };
+        server.take_lines_back(lines, running);
+        server.take_back(paths);
+        Ok(server)
+    }
+
+    /// What people are to know of how it began: what of the daemon before it could not be taken up.
+    #[must_use]
+    pub fn notes(&self) -> &[String] {
+        &self.notes
     }
 
     /// What answers need, as far as it may be refused.
     fn begin(
         sockets: &[(OwnedFd, Form)],
         policy: &Policy,
-        steps: &Steps,
-    ) -> Result<(Watcher, Kernel), PlaceError> {
+        (steps, kept): (&Steps, Vec<(String, OwnedFd)>),
+    ) -> Result<(Watcher, Kernel, kernel::TakenUp), PlaceError> {
         steps.take(Makes::Descriptor, "what watches descriptors")?;
         let watcher = Watcher::new()?;
         for (number, (socket, _)) in (0..).zip(sockets) {
             watcher.watch(socket, guest::number(number, Part::Listener), Interest::Read)?;
         }
         steps.take(Makes::Thread, "what runs lines in the kernel")?;
-        let kernel = Kernel::begin(policy, &watcher)?;
-        Ok((watcher, kernel))
+        let (kernel, running) = Kernel::begin(policy, &watcher, kept)?;
+        Ok((watcher, kernel, running))
     }
 
     /// Answers until `stop` can be read.
@@ -239,6 +258,9 @@ impl Server {
                 if *used == 0 {
                     self.per_user.remove(&guest.who.uid);
                 }
+            }
+            if guest.line != kernel::Line::None {
+                store::forget_line(id);
             }
             self.abandon(id, guest.line, guest.who.uid);
             let gone = guest.path.as_ref().and_then(|path| self.registry.remove(path.number));

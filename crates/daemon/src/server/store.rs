@@ -3,18 +3,26 @@
 //!
 //! So nobody notices that the daemon was started again: the other end of a connection that the
 //! manager holds does not hang up. What is not kept (no manager, or one whose store is full) is
-//! registered again by the processes of the paths, which look for the next daemon. Programs in the
-//! kernel are not kept: who reads from one is told that the daemon has ended.
+//! registered again by the processes of the paths, which look for the next daemon.
+//!
+//! Of lines in the kernel a manager keeps the links, programs and memory, with a note that says
+//! what they are ([`engine::kernel::point::Keeper`]), and the connection that each hangs on. So they
+//! run while no daemon is there, and the next one takes them up, under the policy that it reads. A
+//! manager that does not say that it keeps anything (`FDSTORE` in the environment, systemd 254) is
+//! not given them: then who reads from one is told that the daemon has ended.
 
 use super::Server;
 use super::guest::{self, Guest, Part, Worker};
+use super::kernel::Line;
 use super::registry::Entry;
 use crate::connection::Connection;
 use buffer::aggregate::access::Credentials;
+use engine::kernel::point::{KEPT, Keeper};
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::os::unix::fs::FileExt as _;
+use std::time::Duration;
 use sys::local::{self, Form};
 use sys::watcher::Interest;
 use sys::{name, service};
@@ -34,14 +42,38 @@ const ENTRY: &str = "entry";
 const PARTS: [&str; 3] = [CONNECTION, WAY, ENTRY];
 /// What all of them are called before it.
 const PATH: &str = "path-";
+/// What the connection of a line in the kernel is called before the number of its guest.
+const LINE: &str = "line-";
+/// How long a manager may take to hear of something in the kernel.
+const PATIENCE: Duration = Duration::from_secs(1);
 /// An entry is no longer than a line with a name and a log.
 const ENTRY_MAX: usize = 256 << 10;
 
-/// Tells what a manager has given apart: sockets to listen at, and paths.
-pub(super) fn sorted(given: Vec<(String, OwnedFd)>) -> (Vec<OwnedFd>, Vec<Kept>) {
-    let mut sockets = Vec::new();
+/// What a manager has given.
+#[derive(Debug, Default)]
+pub(super) struct Sorted {
+    /// Sockets to listen at.
+    pub(super) sockets: Vec<OwnedFd>,
+    pub(super) paths: Vec<Kept>,
+    /// What belongs to lines in the kernel, by name.
+    pub(super) kernel: Vec<(String, OwnedFd)>,
+    /// The connections on which such lines hang, by guest.
+    pub(super) lines: BTreeMap<u64, OwnedFd>,
+}
+
+/// Tells what a manager has given apart.
+pub(super) fn sorted(given: Vec<(String, OwnedFd)>) -> Sorted {
+    let Sorted { mut sockets, mut kernel, mut lines, .. } = Sorted::default();
     let mut paths: BTreeMap<u32, BTreeMap<String, OwnedFd>> = BTreeMap::new();
     for (name, descriptor) in given {
+        if name.starts_with(KEPT) {
+            kernel.push((name, descriptor));
+            continue;
+        }
+        if let Some(guest) = name.strip_prefix(LINE) {
+            lines.extend(guest.parse().ok().map(|guest: u64| (guest, descriptor)));
+            continue;
+        }
         let parts = name.strip_prefix(PATH).and_then(|rest| rest.split_once('-'));
         match parts.and_then(|(number, part)| Some((number.parse().ok()?, part.to_owned()))) {
             Some((number, part)) => {
@@ -59,7 +91,7 @@ pub(super) fn sorted(given: Vec<(String, OwnedFd)>) -> (Vec<OwnedFd>, Vec<Kept>)
         }
         kept
     });
-    (sockets, kept.collect())
+    Sorted { paths: kept.collect(), sockets, kernel, lines }
 }
 
 fn of_parts(mut parts: BTreeMap<String, OwnedFd>) -> Option<Kept> {
@@ -105,7 +137,68 @@ fn drop_part(number: u32, part: &str) {
     let _ = service::tell_now(&format!("FDSTOREREMOVE=1\nFDNAME={PATH}{number}-{part}"), &[]);
 }
 
+/// A manager that keeps what belongs to lines in the kernel.
+#[derive(Debug)]
+pub(super) struct Manager;
+
+impl Keeper for Manager {
+    fn keep(&self, name: &str, descriptor: BorrowedFd<'_>) {
+        // Nobody is to look whether anything happens there. What is not stored is not there the
+        // next time: then the whole point goes.
+        let lines = format!("FDSTORE=1\nFDPOLL=0\nFDNAME={name}");
+        let _ = service::tell_within(&lines, &[descriptor], PATIENCE);
+    }
+
+    fn forget(&self, name: &str) {
+        let _ = service::tell_within(&format!("FDSTOREREMOVE=1\nFDNAME={name}"), &[], PATIENCE);
+    }
+}
+
+/// Has the connection kept on which a line in the kernel hangs.
+pub(super) fn keep_line(guest: u64, connection: BorrowedFd<'_>) {
+    if service::keeps() {
+        Manager.keep(&format!("{LINE}{guest}"), connection);
+    }
+}
+
+/// Has it kept no more.
+pub(super) fn forget_line(guest: u64) {
+    if service::keeps() {
+        Manager.forget(&format!("{LINE}{guest}"));
+    }
+}
+
 impl Server {
+    /// Takes up again who has lines in the kernel: those that run. A line whose guest has gone
+    /// leaves, and a guest whose line has gone is let go, which tells it so.
+    pub(super) fn take_lines_back(
+        &mut self,
+        mut connections: BTreeMap<u64, OwnedFd>,
+        running: Vec<(u64, u32)>,
+    ) {
+        for (id, uid) in running {
+            self.next = self.next.max(id + 1);
+            let guest = connections.remove(&id).and_then(|connection| {
+                let peer = name::peer(&connection).ok().filter(|peer| peer.uid == uid)?;
+                let number = guest::number(id, Part::Connection);
+                self.watcher.watch(connection.as_fd(), number, Interest::Read).ok()?;
+                Some((peer, connection))
+            });
+            let Some((peer, connection)) = guest else {
+                forget_line(id);
+                self.abandon(id, Line::Runs, uid);
+                continue;
+            };
+            let who = Credentials { uid: peer.uid, gid: peer.gid, groups: peer.groups };
+            *self.per_user.entry(uid).or_default() += 1;
+            let connection = Connection::new(connection, Form::Packets);
+            let mut guest = Guest::new(connection, who, peer.process);
+            guest.line = Line::Runs;
+            self.guests.insert(id, guest);
+        }
+        connections.keys().for_each(|id| forget_line(*id));
+    }
+
     /// Takes paths up again that were registered with the daemon before.
     pub(super) fn take_back(&mut self, all: Vec<Kept>) {
         for kept in all {

@@ -31,6 +31,21 @@ pub use endpoint::Failure;
 pub use endpoint::source::kernel::Standing;
 pub use filter::{Amount, Attach, Side};
 
+/// Whose a line is, and what is said about it for the time after this process.
+#[derive(Clone, Copy, Debug)]
+pub struct Owner<'o> {
+    /// The user.
+    pub uid: u32,
+    /// What [`Points::adopt`] is told of it.
+    pub about: &'o str,
+}
+
+impl From<u32> for Owner<'_> {
+    fn from(uid: u32) -> Self {
+        Self { uid, about: "" }
+    }
+}
+
 /// Which part of a request is to run in the kernel.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Part {
@@ -85,7 +100,7 @@ pub type Allows<'a> = &'a dyn Fn(&Needs<'_>) -> Result<(), Refusal>;
 /// A line that runs for another process, until this is dropped.
 #[derive(Debug)]
 pub struct Running {
-    held: Arc<dyn Held>,
+    pub(super) held: Arc<dyn Held>,
     /// Where it is.
     pub attach: Attach,
     /// Bytes of its pointers, and of the frames that it shares with other lines of its owner.
@@ -170,7 +185,7 @@ impl Points {
         machine: &Machine,
         owner: u32,
     ) -> Result<(Handout, Running), BuildError> {
-        self.attach_if(request, machine, owner, &|_| Ok(()))
+        self.attach_if(request, machine, owner.into(), &|_| Ok(()))
     }
 
     /// The same, if somebody allows what it needs.
@@ -178,7 +193,7 @@ impl Points {
         &self,
         request: (&Graph, &Part),
         machine: &Machine,
-        owner: u32,
+        owner: Owner<'_>,
         allows: Allows<'_>,
     ) -> Result<(Handout, Running), BuildError> {
         self.hand_out(request, machine, (owner, allows), |asked, new| {
@@ -195,20 +210,23 @@ impl Points {
         request: (&Graph, &Part),
         machine: &Machine,
         stays: &[(usize, usize)],
-        (owner, allows): (u32, Allows<'_>),
+        (owner, allows): (Owner<'_>, Allows<'_>),
     ) -> Result<(Handout, Waiting), BuildError> {
         let mut switch = None;
-        let (handout, running) = self.hand_out(request, machine, (owner, allows), |asked, _| {
-            if asked.planned.attach != running.attach {
-                let why = "it is to run at another place than the line in whose place it is to be";
-                let node = asked.source;
-                return Err(BuildError::Refused(Refusal { node, why: why.to_owned() }));
-            }
-            let successor = Arc::clone(&running.held).successor(asked, stays)?;
-            let Successor { lent, switch: how } = successor;
-            switch = Some(how);
-            Ok(lent)
-        })?;
+        let (handout, running) =
+            self.hand_out(request, machine, (owner, allows), |asked, new| {
+                if asked.planned.attach != running.attach {
+                    let why =
+                        "it is to run at another place than the line in whose place it is to be";
+                    let node = asked.source;
+                    return Err(BuildError::Refused(Refusal { node, why: why.to_owned() }));
+                }
+                let successor =
+                    Arc::clone(&running.held).successor_about(asked, stays, &new.about)?;
+                let Successor { lent, switch: how } = successor;
+                switch = Some(how);
+                Ok(lent)
+            })?;
         let none = || BuildError::Unexpected("a line in no other one's place".to_owned());
         Ok((handout, Waiting { running, switch: switch.ok_or_else(none)? }))
     }
@@ -218,7 +236,7 @@ impl Points {
         &self,
         (graph, part): (&Graph, &Part),
         machine: &Machine,
-        (owner, allows): (u32, Allows<'_>),
+        (owner, allows): (Owner<'_>, Allows<'_>),
         make: impl FnOnce(&Asked<'_>, New) -> Result<Lent, BuildError>,
     ) -> Result<(Handout, Running), BuildError> {
         // Whatever this process may: so the program loads where CAP_PERFMON was given away.
@@ -253,7 +271,7 @@ impl Points {
         let (nodes, steps) = (&part.nodes, &self.steps);
         let asked = Asked { graph, planned, nodes, source, hardened, refuses, steps };
         let tree = asked.print();
-        let new = asked.new_line(owner)?;
+        let new = New { about: owner.about.to_owned(), ..asked.new_line(owner.uid)? };
         let bytes = |shape: Shape| shape.size().map_or(0, u64::from);
         let bytes = (bytes(new.shape.of_line()), bytes(new.shape.of_owner()));
         let (attach, ways, world) = (&planned.attach, new.shape.sinks, new.world);
@@ -272,7 +290,7 @@ impl Points {
 }
 
 /// What a stranger may ask for at most: as if the plan had been made here.
-fn bounded(ring: &KernelRing) -> KernelRing {
+pub(super) fn bounded(ring: &KernelRing) -> KernelRing {
     KernelRing {
         pointers: ring.pointers.clamp(64, 1 << 16).next_power_of_two(),
         bytes: ring.bytes.clamp(1 << 12, 1 << 27).next_power_of_two(),
@@ -496,7 +514,7 @@ const fn amount(blocks: u64, bytes: u64) -> Amount {
     Amount { blocks, bytes }
 }
 
-fn unhex(text: &str) -> Option<Vec<u8>> {
+pub(super) fn unhex(text: &str) -> Option<Vec<u8>> {
     let digit = |c: &u8| char::from(*c).to_digit(16).and_then(|digit| u8::try_from(digit).ok());
     let digits: Option<Vec<u8>> = text.as_bytes().iter().map(digit).collect();
     let digits = digits?;

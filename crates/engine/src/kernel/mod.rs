@@ -166,6 +166,16 @@ pub trait Held: Standing {
         let why = "whoever runs it there does not change it while it runs".to_owned();
         Err(BuildError::Refused(Refusal { node: asked.source, why }))
     }
+    /// The same, about which this is said for the time after this process.
+    fn successor_about(
+        self: Arc<Self>,
+        asked: &Asked<'_>,
+        stays: &[(usize, usize)],
+        about: &str,
+    ) -> Result<Successor, BuildError> {
+        let _ = about;
+        self.successor(asked, stays)
+    }
 }
 
 /// A line that has been made and waits to be put in the place of another one.
@@ -370,6 +380,7 @@ impl Asked<'_> {
             bell,
             leads: Vec::new(),
             states: Vec::new(),
+            about: String::new(),
             steps: steps.clone(),
         })
     }

@@ -19,13 +19,16 @@
 //! finds no room in it another point is opened at the same place, which stands before it in the
 //! chain and shares nothing with it.
 
+mod kept;
 mod line;
 mod sockets;
 mod successor;
 mod version;
 
+pub use self::kept::{Adopted, KEPT, Keeper, Read};
 pub(crate) use self::line::New;
 
+use self::kept::{Next, Stored};
 use self::line::{Line, Owned};
 use self::sockets::Sockets;
 use self::version::Version;
@@ -48,6 +51,8 @@ pub struct Points {
     numbers: Arc<AtomicU32>,
     /// Is told each step of adding lines for others.
     pub(crate) steps: Steps,
+    /// Who keeps what belongs to them while this process is started again.
+    pub(crate) keeper: Option<Arc<dyn Keeper>>,
 }
 
 /// An attach point at which lines are.
@@ -60,6 +65,7 @@ pub(crate) struct Point {
     sockets: Option<Sockets>,
     /// See [`Points`].
     numbers: Arc<AtomicU32>,
+    keeper: Option<Arc<dyn Keeper>>,
     state: Mutex<State>,
 }
 
@@ -142,6 +148,8 @@ struct State {
     grace: Option<Grace>,
     /// Whether programs may be under way for a while when nothing leads to them any more.
     lingers: bool,
+    /// What somebody keeps of it.
+    stored: Stored,
 }
 
 #[derive(Debug)]
@@ -155,6 +163,12 @@ impl Points {
     #[must_use]
     pub fn telling(steps: Steps) -> Self {
         Self { steps, ..Self::default() }
+    }
+
+    /// Points whose links, programs and memory somebody keeps while this process is started again.
+    #[must_use]
+    pub fn kept_by(keeper: Arc<dyn Keeper>) -> Self {
+        Self { keeper: Some(keeper), ..Self::default() }
     }
 
     /// Adds a line to the first program at its place that has room for it, or to a new one.
@@ -198,8 +212,8 @@ impl Points {
         }
         let state = State { lingers: sockets.is_some(), ..State::default() };
         let (attach, state) = (attach.clone(), Mutex::new(state));
-        let numbers = Arc::clone(&self.numbers);
-        let point = Arc::new(Point { attach, place, hardened, sockets, numbers, state });
+        let (numbers, keeper) = (Arc::clone(&self.numbers), self.keeper.clone());
+        let point = Arc::new(Point { attach, place, hardened, sockets, numbers, keeper, state });
         known.push(Arc::downgrade(&point));
         Ok(point)
     }
@@ -252,9 +266,16 @@ impl Point {
         };
         step(Makes::Program, "a place at an interface")?;
         let behind_tag = version.behind_tag(number);
-        self.put(&mut state, version).map_err(refused)?;
+        let next = Next { version: &version, line: Some(&line), states: &states };
+        self.store(&mut state, Some(next));
+        let put = self.put(&mut state, version);
+        if put.is_err() {
+            self.store(&mut state, None);
+        }
+        put.map_err(refused)?;
         state.lines.push(line);
         state.keep(states);
+        self.store(&mut state, None);
         let standing = Standing { point: Arc::clone(self), number, ended: OnceLock::new() };
         Ok(Lent { held: Arc::new(standing), rings, bell, behind_tag })
     }
@@ -295,8 +316,11 @@ impl Point {
             true
         } else {
             let made = Version::make(self, &stay, &UNLOGGED);
-            let made = made.map_err(|failure| failure.why);
-            let put = made.and_then(|(version, _)| self.put(&mut state, version));
+            let put = made.map_err(|failure| failure.why).and_then(|(version, states)| {
+                let next = Next { version: &version, line: None, states: &states };
+                self.store(&mut state, Some(next));
+                self.put(&mut state, version)
+            });
             // Of an interface that is gone so are its programs.
             put.is_err() && self.place.is_gone()
         };
@@ -321,6 +345,7 @@ impl Point {
         let mut stays = stays.into_iter();
         state.lines.retain(|_| stays.next().unwrap_or(true));
         state.full = false;
+        self.store(&mut state, None);
         ended
     }
 
@@ -492,9 +517,19 @@ impl Held for Standing {
         asked: &Asked<'_>,
         stays: &[(usize, usize)],
     ) -> Result<Successor, BuildError> {
+        self.successor_about(asked, stays, "")
+    }
+
+    fn successor_about(
+        self: Arc<Self>,
+        asked: &Asked<'_>,
+        stays: &[(usize, usize)],
+        about: &str,
+    ) -> Result<Successor, BuildError> {
         let owner = self.point.owner_of(self.number);
         let owner = owner.unwrap_or_else(|| sys::process::identity().0);
         let new = asked.sending(&self.point.place, asked.new_line(owner)?)?;
+        let new = New { about: about.to_owned(), ..new };
         successor::prepare(self, new, stays).map_err(BuildError::Refused)
     }
 }

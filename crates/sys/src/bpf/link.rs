@@ -154,6 +154,13 @@ impl Link {
         Self::create(program, AttachType::SocketLookup, fd, 0, (0, 0), target)
     }
 
+    /// Takes a link that somebody kept.
+    pub fn received(fd: OwnedFd) -> Result<Self> {
+        let target = "a link that was kept".to_owned();
+        info_of::<KernelLinkInfo>(fd.as_raw_fd(), &target)?;
+        Ok(Self { fd, target })
+    }
+
     /// Puts another program at the same place, between two packets. If the program that is thought
     /// to be there is named and is not, nothing changes (EPERM).
     pub fn update(&self, program: &Program, expected: Option<&Program>) -> Result<()> {

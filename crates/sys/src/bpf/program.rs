@@ -273,6 +273,20 @@ impl Program {
         Load::new(kind, name, code).load()
     }
 
+    /// Takes a program that somebody kept. What it is, the kernel says.
+    pub fn received(fd: OwnedFd) -> Result<Self> {
+        let mut program = Self { fd, name: "a received program".to_owned(), kind: Kind::Tc };
+        let info = program.info()?;
+        let kinds =
+            [Kind::SocketFilter, Kind::Tc, Kind::Xdp, Kind::CgroupPacket, Kind::SocketLookup];
+        let kind = kinds.into_iter().find(|kind| *kind as u32 == info.kind).ok_or_else(|| {
+            let what = format!("program {:?} of unknown kind {}", info.name, info.kind);
+            Error::new("bpf", what, libc::EINVAL)
+        })?;
+        (program.name, program.kind) = (info.name, kind);
+        Ok(program)
+    }
+
     /// Where it runs.
     #[must_use]
     pub const fn kind(&self) -> Kind {

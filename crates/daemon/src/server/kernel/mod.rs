@@ -19,6 +19,7 @@ pub(crate) use thread::network;
 use super::Server;
 use super::guest;
 use super::methods::Answer;
+use super::store;
 use crate::faults;
 use crate::place::PACKETS;
 use crate::protocol::{Attach, Attached, Quota};
@@ -50,6 +51,8 @@ pub(super) enum Order {
     Show { guest: u64 },
     /// All lines leave.
     End { why: String },
+    /// All lines go on without us: somebody keeps them.
+    Keep,
 }
 
 /// What was done.
@@ -117,6 +120,9 @@ pub(super) struct Kernel {
     busy: bool,
 }
 
+/// The guests whose lines were taken up, with their users, and why others were not.
+pub(super) type TakenUp = (Vec<(u64, u32)>, Vec<String>);
+
 /// The number by which its bell is watched.
 pub(super) const DONE: u64 = 4;
 /// How many orders of one user wait.
@@ -127,7 +133,12 @@ const LAST_NS: u64 = 60_000_000_000;
 
 impl Kernel {
     /// The kernel of this machine.
-    pub(super) fn begin(policy: &crate::policy::Policy, watcher: &Watcher) -> sys::Result<Self> {
+    /// With the lines that were kept of the daemon before.
+    pub(super) fn begin(
+        policy: &crate::policy::Policy,
+        watcher: &Watcher,
+        kept: Vec<(String, OwnedFd)>,
+    ) -> sys::Result<(Self, TakenUp)> {
         let machine = engine::machine::look();
         let open = match &machine.kernel {
             OfMachine::Open { release, .. } => Ok(release.clone()),
@@ -149,27 +160,33 @@ impl Kernel {
             last: 0,
             busy: false,
         };
+        let mut taken = TakenUp::default();
         if kernel.open.is_ok() {
-            kernel.start(machine, policy.clone(), done_sender)?;
+            taken = kernel.start(machine, policy.clone(), (kept, done_sender))?;
         }
-        Ok(kernel)
+        Ok((kernel, taken))
     }
 
     fn start(
         &mut self,
         machine: Machine,
         policy: crate::policy::Policy,
-        done: Sender<Done>,
-    ) -> sys::Result<()> {
-        let (sender, orders) = channel();
+        (kept, done): (Vec<(String, OwnedFd)>, Sender<Done>),
+    ) -> sys::Result<TakenUp> {
+        let ((sender, orders), (tell, taken)) = (channel(), channel());
         let (bell, used) = (Arc::clone(&self.bell), Arc::clone(&self.used));
-        let work = move || thread::Work::new(machine, policy, used).run(&orders, &done, &bell);
+        let work = move || {
+            let mut work = thread::Work::new(machine, policy, used);
+            let _ = tell.send(work.take_up(kept));
+            work.run(&orders, &done, &bell);
+        };
         let thread = std::thread::Builder::new().name("kernel".to_owned()).spawn(work);
         let thread = thread.map_err(|error| {
             sys::Error::new("clone", "a thread", error.raw_os_error().unwrap_or(0))
         })?;
         (self.orders, self.thread) = (Some(sender), Some(thread));
-        Ok(())
+        // Of a thread that has panicked the orders will tell.
+        Ok(taken.recv().unwrap_or_default())
     }
 
     /// What a user has there.
@@ -269,6 +286,8 @@ impl Server {
         let guest = self.guests.get_mut(&id).ok_or_else(Fault::denied)?;
         if matches!(guest.line, Line::Runs | Line::Waits) {
             guest.line = Line::Leaves;
+            // Who dies before it is told what was counted is not to wait for another daemon.
+            store::forget_line(id);
             self.kernel.hurry(Order::Detach { guest: id, why: None });
         }
         Ok(Answer::one(&json!({})))
@@ -292,7 +311,8 @@ impl Server {
     pub(super) fn abandon(&mut self, id: u64, line: Line, uid: u32) {
         let of_guest = |order: &Order| match order {
             Order::Attach { guest, .. } | Order::Show { guest, .. } => *guest == id,
-            Order::Switch { .. } | Order::Detach { .. } | Order::End { .. } => false,
+            Order::Switch { .. } | Order::Detach { .. } => false,
+            Order::End { .. } | Order::Keep => false,
         };
         if let Some(waiting) = self.kernel.waiting.get_mut(&uid) {
             waiting.retain(|order| !of_guest(order));
@@ -337,6 +357,9 @@ impl Server {
                 let attached = Attached { layout, line: Some(id), ..Attached::default() };
                 let reply = Reply { continues: true, ..Reply::new(&attached) };
                 self.say(id, reply, vec![records, pointers, bell]);
+                if !waits {
+                    self.keep_line(id);
+                }
             }
             Err(fault) => {
                 guest.line = Line::None;
@@ -356,13 +379,25 @@ impl Server {
             }
             Err(fault) => Reply::from(&fault),
         };
+        let runs = guest.line == Line::Runs;
         self.say(id, reply, Vec::new());
+        if runs {
+            self.keep_line(id);
+        }
         self.catch_up(id);
+    }
+
+    /// Has the connection of a guest kept whose line runs, and which knows it.
+    fn keep_line(&self, id: u64) {
+        if let Some(guest) = self.guests.get(&id) {
+            store::keep_line(id, guest.connection.as_fd());
+        }
     }
 
     fn detached(&mut self, id: u64, ended: &Ended, why: Option<String>) {
         let Some(guest) = self.guests.get_mut(&id) else { return };
         guest.line = Line::None;
+        store::forget_line(id);
         let attached = Attached { ended: Some(ended.text()), why, ..Attached::default() };
         self.say(id, Reply::new(&attached), Vec::<OwnedFd>::new());
     }
@@ -378,7 +413,8 @@ impl Server {
         self.catch_up(id);
     }
 
-    /// Takes all lines away, and tells whose they were what they have counted.
+    /// Takes all lines away, and tells whose they were what they have counted; or leaves them to who
+    /// keeps them for the next daemon.
     pub(super) fn end_lines(&mut self) {
         if self.kernel.orders.is_none() || self.guests.values().all(|g| g.line == Line::None) {
             return;
@@ -386,7 +422,7 @@ impl Server {
         self.kernel.waiting.clear();
         self.kernel.urgent.clear();
         let why = "the daemon was asked to end, and with it what it runs in the kernel".to_owned();
-        self.kernel.hurry(Order::End { why });
+        self.kernel.hurry(if sys::service::keeps() { Order::Keep } else { Order::End { why } });
         let until = sys::clock::monotonic() + LAST_NS;
         loop {
             let left = until.saturating_sub(sys::clock::monotonic());

@@ -1,22 +1,25 @@
 //! The thread that runs lines in the kernel: one order at a time, in the order in which they come.
 
 use super::books::{Books, Cost};
-use super::{Done, Order};
+use super::{Done, Order, TakenUp};
 use crate::faults;
 use crate::policy::{Policy, Words};
 use crate::protocol::{Attach, Instead, Quota, Stay};
+use crate::server::store::Manager;
 use crate::varlink::Fault;
 use buffer::aggregate::access::Credentials;
 use engine::build::BuildError;
 use engine::catalogue::Strangers;
 use engine::kernel::handout::{
-    Allows, Attach as Watched, Handout, Needs, Part, Running, Side, Waiting,
+    Allows, Attach as Watched, Handout, Needs, Owner, Part, Running, Side, Waiting,
 };
-use engine::kernel::point::{Points, Shown};
+use engine::kernel::point::{Adopted, Points, Read, Shown};
 use pipeline::graph::{Graph, NodeId};
 use pipeline::plan::{Machine, Refused, complete};
+use serde::{Deserialize, Serialize};
 use std::cell::RefCell;
 use std::collections::BTreeMap;
+use std::os::fd::OwnedFd;
 use std::os::unix::fs::MetadataExt as _;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -58,6 +61,18 @@ struct Line {
     process: i32,
 }
 
+/// What is to be known of a line when another daemon takes it up.
+#[derive(Debug, Serialize, Deserialize)]
+struct About {
+    guest: u64,
+    process: i32,
+    uid: u32,
+    gid: u32,
+    groups: Vec<u32>,
+    line: String,
+    part: String,
+}
+
 /// The line in whose place another one is to be: whose, itself, its steps that stay.
 type Before<'l> = (u64, &'l Running, Vec<(usize, usize)>);
 
@@ -86,9 +101,45 @@ impl Work {
         used: Arc<Mutex<BTreeMap<u32, Quota>>>,
     ) -> Self {
         let books = Books::new(machine.costs.clone());
-        let points = Points::default();
+        // Who keeps nothing would be told in vain with each change.
+        let keeps = sys::service::keeps();
+        let points = if keeps { Points::kept_by(Arc::new(Manager)) } else { Points::default() };
         let (lines, waiting) = (BTreeMap::new(), BTreeMap::new());
         Self { points, machine, policy, lines, waiting, books, used }
+    }
+
+    /// Takes up the lines that were kept of the daemon before, as far as the policy still lets them
+    /// run.
+    pub(super) fn take_up(&mut self, kept: Vec<(String, OwnedFd)>) -> TakenUp {
+        let read = |about: &str| {
+            let about: About =
+                serde_json::from_str(about).map_err(|_| "nobody knows whose it is".to_owned())?;
+            let graph = self.read(&about.line).map_err(|fault| fault.text("why").to_owned())?;
+            let part = Part::from_text(&about.part).ok_or("nobody knows which part runs")?;
+            let who = Credentials { uid: about.uid, gid: about.gid, groups: about.groups };
+            let programs = part.nodes.iter().find_map(|node| {
+                let used = graph.node(*node).filter()?;
+                Some((*node, used.description.attaches?(&used.arguments).ok()?))
+            });
+            let (source, attach) = programs.ok_or("nothing says where it stands")?;
+            let needs = Needs { attach: &attach, source, bytes: (0, 0), world: false, ways: 0 };
+            self.opens(&who, (&graph, &part), &needs).map_err(|(_, why)| why)?;
+            Ok(Read { graph, part, owner: about.uid })
+        };
+        let (adopted, refused) = self.points.adopt(kept, &self.machine, &read);
+        let mut taken = Vec::new();
+        for Adopted { about, running } in adopted {
+            let Ok(About { guest, process, uid, .. }) = serde_json::from_str(&about) else {
+                continue;
+            };
+            let (at, number) = self.enter(guest, uid, &running);
+            self.lines.insert(guest, Line { running, owner: uid, at, number, process });
+            taken.push((guest, uid));
+        }
+        let note = |why: String| {
+            format!("lines that ran in the kernel for the daemon before do so no more: {why}")
+        };
+        (taken, refused.into_iter().map(note).collect())
     }
 
     /// Does what is ordered, until nobody orders any more.
@@ -103,6 +154,13 @@ impl Work {
             match order {
                 Err(RecvTimeoutError::Disconnected) => return,
                 Err(RecvTimeoutError::Timeout) => self.look(&tell),
+                Ok(Order::Keep) => {
+                    tell(Done::Ended);
+                    bell.notify();
+                    // What is dropped takes lines away.
+                    std::mem::forget(self);
+                    return;
+                }
                 Ok(order) => {
                     self.follow(order, &tell);
                     self.look(&tell);
@@ -134,6 +192,8 @@ impl Work {
                 all.into_iter().for_each(|guest| self.detach(guest, Some(why.clone()), tell));
                 tell(Done::Ended);
             }
+            // Done where the thread ends.
+            Order::Keep => {}
         }
     }
 
@@ -174,7 +234,18 @@ impl Work {
             let allowed = self.books.allow(who.uid, &at, &cost, quota);
             allowed.map_err(|(node, why)| refused("quota", node, why))
         };
-        let (request, owner) = ((&graph, &part), who.uid);
+        let about = About {
+            guest,
+            process,
+            uid: who.uid,
+            gid: who.gid,
+            groups: who.groups.clone(),
+            line: asked.line.clone(),
+            part: asked.part.clone(),
+        };
+        let about = serde_json::to_string(&about).unwrap_or_default();
+        let request = (&graph, &part);
+        let (owner, about) = (who.uid, Owner { uid: who.uid, about: &about });
         let told = |error: BuildError| match error {
             BuildError::Refused(Refused { node, why }) => {
                 faults::not_in_kernel(node.0, by.take(), &why)
@@ -185,14 +256,14 @@ impl Work {
             other => faults::not_in_kernel(0, "kernel", &other.to_string()),
         };
         if let Some((instead, running, stays)) = instead {
-            let by = (owner, &allows as Allows<'_>);
+            let by = (about, &allows as Allows<'_>);
             let made = self.points.succeed_if(running, request, &self.machine, &stays, by);
             let (handout, waiting) = made.map_err(told)?;
             self.enter(guest, owner, waiting.running());
             self.waiting.insert(guest, Successor { waiting, instead, process });
             return Ok(handout);
         }
-        let attached = self.points.attach_if(request, &self.machine, owner, &allows);
+        let attached = self.points.attach_if(request, &self.machine, about, &allows);
         let (handout, running) = attached.map_err(told)?;
         let (at, number) = self.enter(guest, owner, &running);
         self.lines.insert(guest, Line { running, owner, at, number, process });

@@ -4,7 +4,7 @@ use crate::source::rx::Losses;
 use crate::{Failure, Seen, interface};
 use filter::{Amount, Attach, Side};
 use std::sync::Arc;
-use sys::bpf::{Anchor, Link, Program};
+use sys::bpf::{Anchor, Link, LinkTarget, Program};
 use sys::net::{Links, Namespace, takes_xdp};
 use wire::link::LinkType;
 
@@ -162,6 +162,17 @@ impl Place {
     pub fn is(&self, other: &Self) -> bool {
         let index = |place: &Self| place.interface.as_ref().map(|interface| interface.index);
         self.attach == other.attach && index(self) == index(other) && !self.is_gone()
+    }
+
+    /// Whether a link is here, by what the kernel says about it.
+    #[must_use]
+    pub fn holds(&self, target: &LinkTarget) -> bool {
+        let side = match self.attach.side {
+            Side::Received => sys::bpf::Side::Ingress,
+            Side::Sent => sys::bpf::Side::Egress,
+        };
+        let index = self.interface.as_ref().map(|interface| interface.index);
+        matches!(target, LinkTarget::Tcx(at, way) if Some(*at) == index && *way == side)
     }
 
     /// Whether the interface was removed, or moved to another name space.

@@ -27,6 +27,8 @@ pub(crate) struct New {
     pub(crate) leads: Vec<(usize, u32)>,
     /// What filters of it keep that were in another line before, by step.
     pub(crate) states: Vec<(usize, Arc<Map>)>,
+    /// What whoever has it run says about it, for the time after this process.
+    pub(crate) about: String,
     /// Is told each step of adding it.
     pub(crate) steps: Steps,
 }
@@ -55,6 +57,8 @@ pub(super) struct Line {
     pub(super) busy_before: u64,
     /// Whether it is to go, and could not.
     pub(super) leaving: bool,
+    /// See [`New::about`].
+    pub(super) about: String,
 }
 
 /// The frames of an owner, or of all who share theirs.
@@ -94,7 +98,7 @@ impl Line {
         let bell = RingBuffer::create("bell", BELLS).map_err(told)?;
         let bell_map = bell.map().as_fd().try_clone_to_owned();
         let bell_map = bell_map.map_err(|error| error.to_string())?;
-        let New { graph, tree, states, leads, owner: uid, .. } = new;
+        let New { graph, tree, states, leads, owner: uid, about, .. } = new;
         let line = Self {
             number,
             uid,
@@ -110,6 +114,7 @@ impl Line {
             measured: (0, 0),
             busy_before: 0,
             leaving: false,
+            about,
         };
         Ok((line, bell))
     }

@@ -10,6 +10,7 @@
 use super::super::joint::{Member, alike};
 use super::super::{Lent, Refusal, Succeeds, Successor};
 use super::Standing;
+use super::kept::Next;
 use super::line::{Line, New};
 use super::version::{Failure, States, Version};
 use std::sync::{Arc, OnceLock};
@@ -100,7 +101,13 @@ impl Succeeds for Waiting {
             let made = Version::make(&point, &lines, &UNLOGGED);
             (version, states) = made.map_err(|failure| failure.why)?;
         }
-        point.put(&mut state, version)?;
+        let next = Next { version: &version, line: Some(&line), states: &states };
+        point.store(&mut state, Some(next));
+        let put = point.put(&mut state, version);
+        if put.is_err() {
+            point.store(&mut state, None);
+        }
+        put?;
         line.busy_before = point.busy();
         state.lines.push(line);
         state.keep(states);
@@ -113,6 +120,7 @@ impl Succeeds for Waiting {
             ended.states.retain(|step, _| !self.stays.contains(step));
             let _ = self.old.ended.set(ended);
         }
+        point.store(&mut state, None);
         Ok(())
     }
 }

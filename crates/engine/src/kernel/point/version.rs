@@ -24,7 +24,7 @@ pub(super) struct Version {
     _tables: Vec<Map>,
     /// Dropped before its map.
     desk: ReadMapping,
-    _desk: Map,
+    desk_map: Map,
     layout: tap::Joint,
     code: ebpf::Program,
     joint: Joint,
@@ -64,22 +64,12 @@ impl Version {
         lines: &[&Line],
         steps: &Steps,
     ) -> Result<(Self, States), Failure> {
-        let lines = by_owner(lines);
-        let numbers: Vec<u32> = lines.iter().map(|line| line.number).collect();
+        let Drawn { lines, numbers, joint, layout, given, code, behind_tag, words } =
+            Drawn::of(point, lines)?;
         let members: Vec<Member<'_>> = lines.iter().map(|line| line.member()).collect();
-        let joint = Joint::of(&members);
-        let (layout, given) = layout(point, &lines, &joint)?;
-        let target = filter::target(&point.attach, point.hardened);
-        let made = assemble(&joint, &members, (target, Layout::Watches(&layout)));
-        let Assembled { program: code, behind_tag, .. } = made.map_err(|misfit| {
-            let Misfit { at, why } = misfit;
-            Failure { at: at.map(|(line, node)| (numbers[line], node)), ..Failure::because(why) }
-        })?;
         steps.take(Makes::Memory, "a desk").map_err(Failure::because)?;
         let bytes = layout.cpus.saturating_mul(layout.desk.stride);
         let desk = Map::array("desk", bytes, 1, true).map_err(Failure::because)?;
-        let words: Vec<ebpf::Word> =
-            (0..joint.steps.len()).map(|step| joint.word(&members, step)).collect();
         let state_of = |word: &ebpf::Word| {
             let step = words.iter().position(|known| known == word)?;
             let line = joint.steps[step].lines[0];
@@ -109,7 +99,7 @@ impl Version {
             counters,
             _tables: tables,
             desk: memory,
-            _desk: desk,
+            desk_map: desk,
             layout,
             code,
             joint,
@@ -118,6 +108,59 @@ impl Version {
             behind_tag,
         };
         Ok((version, states))
+    }
+
+    /// The program that was loaded for these lines before this process began, with its desk and its
+    /// counters. Whether it is one that would be made of them now, [`Self::print`] says.
+    pub(super) fn adopt(
+        point: &Point,
+        lines: &[&Line],
+        (loaded, desk_map, counters): (Program, Map, Option<Map>),
+    ) -> Result<Self, Failure> {
+        let Drawn { numbers, joint, layout, code, behind_tag, words, .. } =
+            Drawn::of(point, lines)?;
+        let info = desk_map.info().map_err(Failure::because)?;
+        if info.value_size != layout.cpus.saturating_mul(layout.desk.stride) || info.entries != 1 {
+            return Err(Failure::because("the memory of a program has another size"));
+        }
+        let desk = desk_map.map_read().map_err(Failure::because)?;
+        Ok(Self {
+            loaded,
+            counters,
+            _tables: Vec::new(),
+            desk,
+            desk_map,
+            layout,
+            code,
+            joint,
+            lines: numbers,
+            words,
+            behind_tag,
+        })
+    }
+
+    /// What the program is, as a number: another version of us may make another one of the same
+    /// lines.
+    pub(super) fn print(&self) -> u64 {
+        // FNV-1a: the same in whatever process.
+        let text = format!("{:?} {:?}", self.code, self.layout);
+        let step = |sum: u64, byte: u8| (sum ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
+        text.bytes().fold(0xcbf2_9ce4_8422_2325, step)
+    }
+
+    /// The numbers of its lines.
+    pub(super) fn lines(&self) -> &[u32] {
+        &self.lines
+    }
+
+    /// Where it tallies.
+    pub(super) const fn desk_map(&self) -> &Map {
+        &self.desk_map
+    }
+
+    /// Its counters, if it has any.
+    pub(super) const fn counters(&self) -> Option<&Map> {
+        self.counters.as_ref()
     }
 
     pub(super) const fn program(&self) -> &Program {
@@ -190,6 +233,37 @@ impl Version {
             blocks: cpus().map(|cpu| word(cpu, at)).sum(),
             bytes: cpus().map(|cpu| word(cpu, at + 8)).sum(),
         }
+    }
+}
+
+/// A program for lines, before it is loaded.
+struct Drawn<'l> {
+    lines: Vec<&'l Line>,
+    numbers: Vec<u32>,
+    joint: Joint,
+    layout: tap::Joint,
+    /// The maps behind its desk.
+    given: Vec<i32>,
+    code: ebpf::Program,
+    behind_tag: Vec<bool>,
+    words: Vec<ebpf::Word>,
+}
+
+impl<'l> Drawn<'l> {
+    fn of(point: &Point, lines: &[&'l Line]) -> Result<Self, Failure> {
+        let lines = by_owner(lines);
+        let numbers: Vec<u32> = lines.iter().map(|line| line.number).collect();
+        let members: Vec<Member<'_>> = lines.iter().map(|line| line.member()).collect();
+        let joint = Joint::of(&members);
+        let (layout, given) = layout(point, &lines, &joint)?;
+        let target = filter::target(&point.attach, point.hardened);
+        let made = assemble(&joint, &members, (target, Layout::Watches(&layout)));
+        let Assembled { program: code, behind_tag, .. } = made.map_err(|misfit| {
+            let Misfit { at, why } = misfit;
+            Failure { at: at.map(|(line, node)| (numbers[line], node)), ..Failure::because(why) }
+        })?;
+        let words = (0..joint.steps.len()).map(|step| joint.word(&members, step)).collect();
+        Ok(Self { lines, numbers, joint, layout, given, code, behind_tag, words })
     }
 }
 
