@@ -17,8 +17,8 @@
 //! - `shared`: several lines in one program; `crowd`: more than one takes; `handout`: of several
 //!   users;
 //! - `own`: what a user's own sockets exchange;
-//! - `users`: of several users, by a daemon; `held`: changed while it runs; `keeps`: while the daemon is started again; `bounds`:
-//!   who has too much, and whose a socket is;
+//! - `users`: of several users, by a daemon; `held`: changed while it runs; `keeps`: while the
+//!   daemon is started again; `bounds`: who has too much, and whose a socket is;
 //! - `privilege`: without any;
 //! - `rights`: with some capabilities and not with others.
 //!

@@ -413,8 +413,8 @@ impl Server {
         self.catch_up(id);
     }
 
-    /// Takes all lines away, and tells whose they were what they have counted; or leaves them to who
-    /// keeps them for the next daemon.
+    /// Takes all lines away, and tells whose they were what they have counted; or leaves them to
+    /// who keeps them for the next daemon.
     pub(super) fn end_lines(&mut self) {
         if self.kernel.orders.is_none() || self.guests.values().all(|g| g.line == Line::None) {
             return;

@@ -1,5 +1,5 @@
-//! What belongs to a point in the hands of somebody else while this process is started again: links,
-//! programs and memory go on, and the next process takes them up. (RELIABILITY T10)
+//! What belongs to a point in the hands of somebody else while this process is started again:
+//! links, programs and memory go on, and the next process takes them up. (RELIABILITY T10)
 //!
 //! In: a point, before and behind each change of its program. Out: descriptors with names for a
 //! [`Keeper`], and a note that says what they are. Whoever dies in between leaves a note that has
