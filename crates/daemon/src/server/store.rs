@@ -7,9 +7,9 @@
 //!
 //! Of lines in the kernel a manager keeps the links, programs and memory, with a note that says
 //! what they are ([`engine::kernel::point::Keeper`]), and the connection that each hangs on. So
-//! they run while no daemon is there, and the next one takes them up, under the policy that it reads. A
-//! manager that does not say that it keeps anything (`FDSTORE` in the environment, systemd 254) is
-//! not given them: then who reads from one is told that the daemon has ended.
+//! they run while no daemon is there, and the next one takes them up, under the policy that it
+//! reads. A manager that does not say that it keeps anything (`FDSTORE` in the environment, systemd
+//! 254) is not given them: then who reads from one is told that the daemon has ended.
 
 use super::Server;
 use super::guest::{self, Guest, Part, Worker};
