@@ -1,5 +1,7 @@
 //! A space: a thread, its memory, and the part of the graph that runs in it. [SL §6.1], [Th §5.2]
 //!
+//! - `coming`: blocks from sources and rings, and their way;
+//! - `ending`: what is held leaves, sinks and rings end;
 //! - [`node`]: what runs where, and what was counted;
 //! - [`select`]: which classes an arc lets through;
 //! - [`walk`]: one batch through the local graph;
@@ -17,8 +19,10 @@
 
 pub(crate) mod assemble;
 mod clock;
+mod coming;
 pub(crate) mod copies;
 pub mod edit;
+mod ending;
 pub(crate) mod graft;
 mod join;
 pub(crate) mod memory;
@@ -42,16 +46,14 @@ use crate::ring::Import;
 use crate::why::Why;
 use buffer::pool::Pool;
 use buffer::signal::Bell;
+use coming::Taking;
 use edit::Stage;
-use endpoint::{Given, Intake};
-use filter::{Batch, LANES, Room, Time};
-use memory::{Frames, Memory};
+use filter::{LANES, Room, Time};
 use node::{Node, NodeId, Part};
-use sleep::earlier;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use taped::Taped;
-use walk::{Shape, Turn, Walk};
+use walk::{Shape, Turn};
 
 pub use clock::Clock;
 
@@ -198,17 +200,6 @@ pub struct Imported {
     pub name: String,
     /// What was taken.
     pub taken: filter::Amount,
-}
-
-/// What is taken off a ring in one turn.
-#[derive(Clone, Copy)]
-struct Taking {
-    /// How many blocks at most.
-    most: usize,
-    /// The path's time, where a record says it.
-    now: Option<Time>,
-    /// Whether the turn ends with them.
-    last: bool,
 }
 
 /// What one pass over the inputs gave.
@@ -486,165 +477,6 @@ impl Space {
         }
     }
 
-    /// Asks a source for a batch and walks it.
-    fn pull(&mut self, (at, from): (NodeId, usize), pass: &mut Pass) {
-        let stopped = self.control.is_stopped();
-        // Of what is under way nothing is wanted once everybody has enough.
-        let drains = !self.has_enough();
-        let now = self.live();
-        let Part::Source(part) = &mut self.nodes[at].part else { return };
-        if part.ended {
-            return;
-        }
-        if stopped && !(drains && part.source.stop()) {
-            part.ended = true;
-            return;
-        }
-        let mut room = self.spare.take().unwrap_or_default();
-        let pool = &self.intakes[from];
-        let intake = Intake::new(pool, &mut room.columns, self.batch, now);
-        let mut intake = intake.beside(&self.intakes[GENERAL]);
-        let given = part.source.give(&mut intake);
-        let came = room.columns.len();
-        let (edge, drained) = (part.source.edge(), part.source.is_drained());
-        if let Some(age) = part.age.as_ref().filter(|_| came > 0) {
-            age.came(&room.columns, now);
-        }
-        match given {
-            Ok(Given::Blocks) => pass.open = true,
-            Ok(Given::Wait { until, readable }) => {
-                pass.open = true;
-                pass.until = earlier(pass.until, until);
-                pass.readable |= readable;
-            }
-            Ok(Given::End) => part.ended = true,
-            Err(failure) => {
-                part.ended = true;
-                let name = self.nodes[at].name.clone();
-                self.turn.failure = Some(PathFailure::outside(name, failure));
-            }
-        }
-        pass.moved |= came > 0;
-        self.turn.last = drained && self.inputs.len() == 1;
-        self.spare = Some(self.turn_with((at, from, edge), room, now));
-        self.turn.last = false;
-    }
-
-    /// Walks the blocks that a source put, what asked to be woken, and ends the turn.
-    fn turn_with(
-        &mut self,
-        (at, from, edge): (NodeId, usize, Option<usize>),
-        room: Room,
-        now: Time,
-    ) -> Room {
-        // A failing source may have given blocks before: they are walked, then the path ends.
-        let failure = self.turn.failure.take();
-        let now = self.clock.advance(&room.columns, now);
-        self.note_pull((at, from, edge), &room.columns, now, failure.as_ref());
-        let room = self.walk_pulled((at, from, edge), room, now, true);
-        self.turn.failure = self.turn.failure.take().or(failure);
-        self.note_claims();
-        room
-    }
-
-    /// Walks blocks that lie in an intake, and ends the turn: with what asked to be woken, unless
-    /// more of the same turn follows.
-    fn walk_pulled(
-        &mut self,
-        (at, from, edge): (NodeId, usize, Option<usize>),
-        room: Room,
-        now: Time,
-        last: bool,
-    ) -> Room {
-        let mut memory = Memory { intakes: &self.intakes, work: &self.work, imported: &[] };
-        let mut batch = if self.shape.looks || self.turn.taps.is_some() {
-            let general = &self.intakes[GENERAL];
-            let pool = &self.intakes[from];
-            Frames::new(|_, frame| pool.segment(frame).or_else(|| general.segment(frame)))
-                .batch(room)
-        } else {
-            Batch::unseen(room)
-        };
-        let mut walk = Walk::new(&mut self.nodes, &mut memory, &self.shape, now, &mut self.turn);
-        if !batch.is_empty() {
-            match edge {
-                None => walk.source(at, &mut batch),
-                Some(arc) => walk.source_along(at, arc, &mut batch),
-            }
-        }
-        // What was put aside comes before what filters let go because their time has come.
-        let paused = walk.pause();
-        let room = batch.into_room();
-        if let Some(paused) = paused {
-            self.stage(now).go_on(Some(paused), &[]);
-        }
-        if last {
-            self.stage(now).tick(&[]);
-        }
-        self.turn_pools();
-        room
-    }
-
-    /// Takes a batch off a ring and walks it.
-    fn import(&mut self, i: usize, pass: &mut Pass) {
-        self.walk_imported(i, pass, Taking { most: self.batch, now: None, last: true });
-        self.note_claims();
-    }
-
-    fn walk_imported(&mut self, i: usize, pass: &mut Pass, turn: Taking) {
-        let Input::Ring { node, import, ended } = &mut self.inputs[i] else { return };
-        if *ended {
-            return;
-        }
-        let at = *node;
-        let walked = match import.peek(turn.most) {
-            Ok(None) => import.is_finished().map(|finished| {
-                *ended = finished;
-                pass.open |= !finished;
-            }),
-            Ok(Some(taken)) => {
-                let room = self.spare.take().unwrap_or_default();
-                let frames = Frames::new(|number, _| taken.segment(number));
-                let mut batch = crate::ring::fill(&taken, room, frames);
-                let count = batch.len();
-                let now = turn.now.unwrap_or_else(|| {
-                    let live = sys::clock::monotonic().wrapping_add(self.epoch);
-                    self.clock.advance(batch.columns(), live)
-                });
-                let all = [taken];
-                self.taped.import(at, now, count);
-                let mut memory =
-                    Memory { intakes: &self.intakes, work: &self.work, imported: &all };
-                let mut walk =
-                    Walk::new(&mut self.nodes, &mut memory, &self.shape, now, &mut self.turn);
-                walk.source(at, &mut batch);
-                let paused = walk.pause();
-                self.spare = Some(batch.into_room());
-                let mut stage = Stage {
-                    nodes: &mut self.nodes,
-                    shape: &self.shape,
-                    intakes: &mut self.intakes,
-                    work: &mut self.work,
-                    turn: &mut self.turn,
-                    now,
-                };
-                stage.go_on(paused, &all);
-                if turn.last {
-                    stage.tick(&all);
-                }
-                pass.open = true;
-                pass.moved = true;
-                import.release(count)
-            }
-            Err(fault) => Err(fault),
-        };
-        if let Err(fault) = walked {
-            let name = self.nodes[at].name.clone();
-            self.turn.failure = Some(PathFailure::ring(name, fault));
-        }
-        self.turn_pools();
-    }
-
     /// Nothing moved: lets sinks show what they have, tells the spaces behind, takes memory back.
     fn settle(&mut self) {
         for node in &mut self.nodes {
@@ -686,83 +518,6 @@ impl Space {
 
     fn live(&self) -> Time {
         sys::clock::monotonic().wrapping_add(self.epoch)
-    }
-
-    /// Lets what is held leave, from the sources to the sinks, then ends the sinks and the rings.
-    fn finish(&mut self, now: Time) {
-        let failed = self.turn.failure.is_some();
-        self.taped.finish(now, self.turn.failure.as_ref());
-        for i in 0..self.shape.order.len() {
-            let at = self.shape.order[i];
-            self.finish_node(at, now, failed);
-        }
-    }
-
-    /// Lets a node let out what it holds, unless something has `failed`, and ends it.
-    fn finish_node(&mut self, at: NodeId, now: Time, failed: bool) {
-        if !failed {
-            let mut memory = Memory { intakes: &self.intakes, work: &self.work, imported: &[] };
-            let mut walk =
-                Walk::new(&mut self.nodes, &mut memory, &self.shape, now, &mut self.turn);
-            walk.finish(at);
-            let paused = walk.pause();
-            self.stage(now).go_on(paused, &[]);
-        }
-        self.turn_pools();
-        self.end_node(at);
-    }
-
-    fn end_node(&mut self, at: NodeId) {
-        let node = &mut self.nodes[at];
-        match &mut node.part {
-            Part::Sink(part) => {
-                match part.sink.finish() {
-                    Ok(report) => part.report = Some(report),
-                    Err(failure) => {
-                        let first = PathFailure::outside(node.name.clone(), failure);
-                        self.turn.failure.get_or_insert(first);
-                    }
-                }
-                // What the sink took and could not get out is lost, whenever it noticed.
-                self.taped.heard(node.planned, &*part.sink);
-                if let Some(written) = part.sink.written() {
-                    node.flow.settle(written, &part.sink.dropped());
-                }
-            }
-            Part::Source(part) => {
-                part.source.close();
-                self.taped.seen(node.planned, &*part.source);
-            }
-            Part::Export(export) => export.close(),
-            _ => {}
-        }
-    }
-
-    fn remains(self) -> Remains {
-        let imported = self.imported();
-        let (retired, programs) = (self.retired, self.programs_gone);
-        let failure = self.turn.failure;
-        Remains { nodes: self.nodes, imported, failure, kernel: None, retired, programs }
-    }
-
-    /// What came over rings.
-    fn imported(&self) -> Vec<Imported> {
-        let imported = |node: NodeId, import: &Import| Imported {
-            planned: import.planned,
-            node,
-            name: self.nodes[node].name.clone(),
-            taken: import.taken(),
-        };
-        let rings = self.inputs.iter().flat_map(|input| match input {
-            Input::Ring { node, import, .. } | Input::Copy { node, import, .. } => {
-                vec![imported(*node, import)]
-            }
-            Input::Join(gather) => {
-                gather.imports().map(|(node, import)| imported(node, import)).collect()
-            }
-            Input::Source { .. } => Vec::new(),
-        });
-        rings.collect()
     }
 }
 

@@ -10,10 +10,10 @@ use crate::report::ledger_of;
 use abi::{Class, ContextLane, DbufId, Entry, Marks, RichPointer};
 use buffer::crossing::{Config as RingConfig, crossing};
 use buffer::signal::moderate::Threshold;
-use endpoint::{Failure, Seen, Sink, Source};
+use endpoint::{Failure, Given, Intake, Seen, Sink, Source};
 use filter::{
-    Amount, Block, Classify, Counts, Filter, HeldList, Holds, LaneContext, Lanes, Report, Stream,
-    StreamContext, Tell,
+    Amount, Batch, Block, Classify, Counts, Filter, HeldList, Holds, LaneContext, Lanes, Report,
+    Stream, StreamContext, Tell,
 };
 use pipeline::graph::Graph;
 use std::sync::Mutex;

@@ -1,0 +1,182 @@
+//! Blocks that come: from a source of the space, or over a ring from another.
+
+use super::memory::{Frames, Memory};
+use super::node::{NodeId, Part};
+use super::sleep::earlier;
+use super::walk::Walk;
+use super::{GENERAL, Input, Pass, Space, Stage};
+use crate::failure::PathFailure;
+use endpoint::{Given, Intake};
+use filter::{Batch, Room, Time};
+
+/// What is taken off a ring in one turn.
+#[derive(Clone, Copy)]
+pub(super) struct Taking {
+    /// How many blocks at most.
+    pub(super) most: usize,
+    /// The path's time, where a record says it.
+    pub(super) now: Option<Time>,
+    /// Whether the turn ends with them.
+    pub(super) last: bool,
+}
+
+impl Space {
+    /// Asks a source for a batch and walks it.
+    pub(super) fn pull(&mut self, (at, from): (NodeId, usize), pass: &mut Pass) {
+        let stopped = self.control.is_stopped();
+        // Of what is under way nothing is wanted once everybody has enough.
+        let drains = !self.has_enough();
+        let now = self.live();
+        let Part::Source(part) = &mut self.nodes[at].part else { return };
+        if part.ended {
+            return;
+        }
+        if stopped && !(drains && part.source.stop()) {
+            part.ended = true;
+            return;
+        }
+        let mut room = self.spare.take().unwrap_or_default();
+        let pool = &self.intakes[from];
+        let intake = Intake::new(pool, &mut room.columns, self.batch, now);
+        let mut intake = intake.beside(&self.intakes[GENERAL]);
+        let given = part.source.give(&mut intake);
+        let came = room.columns.len();
+        let (edge, drained) = (part.source.edge(), part.source.is_drained());
+        if let Some(age) = part.age.as_ref().filter(|_| came > 0) {
+            age.came(&room.columns, now);
+        }
+        match given {
+            Ok(Given::Blocks) => pass.open = true,
+            Ok(Given::Wait { until, readable }) => {
+                pass.open = true;
+                pass.until = earlier(pass.until, until);
+                pass.readable |= readable;
+            }
+            Ok(Given::End) => part.ended = true,
+            Err(failure) => {
+                part.ended = true;
+                let name = self.nodes[at].name.clone();
+                self.turn.failure = Some(PathFailure::outside(name, failure));
+            }
+        }
+        pass.moved |= came > 0;
+        self.turn.last = drained && self.inputs.len() == 1;
+        self.spare = Some(self.turn_with((at, from, edge), room, now));
+        self.turn.last = false;
+    }
+
+    /// Walks the blocks that a source put, what asked to be woken, and ends the turn.
+    pub(super) fn turn_with(
+        &mut self,
+        (at, from, edge): (NodeId, usize, Option<usize>),
+        room: Room,
+        now: Time,
+    ) -> Room {
+        // A failing source may have given blocks before: they are walked, then the path ends.
+        let failure = self.turn.failure.take();
+        let now = self.clock.advance(&room.columns, now);
+        self.note_pull((at, from, edge), &room.columns, now, failure.as_ref());
+        let room = self.walk_pulled((at, from, edge), room, now, true);
+        self.turn.failure = self.turn.failure.take().or(failure);
+        self.note_claims();
+        room
+    }
+
+    /// Walks blocks that lie in an intake, and ends the turn: with what asked to be woken, unless
+    /// more of the same turn follows.
+    pub(super) fn walk_pulled(
+        &mut self,
+        (at, from, edge): (NodeId, usize, Option<usize>),
+        room: Room,
+        now: Time,
+        last: bool,
+    ) -> Room {
+        let mut memory = Memory { intakes: &self.intakes, work: &self.work, imported: &[] };
+        let mut batch = if self.shape.looks || self.turn.taps.is_some() {
+            let general = &self.intakes[GENERAL];
+            let pool = &self.intakes[from];
+            Frames::new(|_, frame| pool.segment(frame).or_else(|| general.segment(frame)))
+                .batch(room)
+        } else {
+            Batch::unseen(room)
+        };
+        let mut walk = Walk::new(&mut self.nodes, &mut memory, &self.shape, now, &mut self.turn);
+        if !batch.is_empty() {
+            match edge {
+                None => walk.source(at, &mut batch),
+                Some(arc) => walk.source_along(at, arc, &mut batch),
+            }
+        }
+        // What was put aside comes before what filters let go because their time has come.
+        let paused = walk.pause();
+        let room = batch.into_room();
+        if let Some(paused) = paused {
+            self.stage(now).go_on(Some(paused), &[]);
+        }
+        if last {
+            self.stage(now).tick(&[]);
+        }
+        self.turn_pools();
+        room
+    }
+
+    /// Takes a batch off a ring and walks it.
+    pub(super) fn import(&mut self, i: usize, pass: &mut Pass) {
+        self.walk_imported(i, pass, Taking { most: self.batch, now: None, last: true });
+        self.note_claims();
+    }
+
+    pub(super) fn walk_imported(&mut self, i: usize, pass: &mut Pass, turn: Taking) {
+        let Input::Ring { node, import, ended } = &mut self.inputs[i] else { return };
+        if *ended {
+            return;
+        }
+        let at = *node;
+        let walked = match import.peek(turn.most) {
+            Ok(None) => import.is_finished().map(|finished| {
+                *ended = finished;
+                pass.open |= !finished;
+            }),
+            Ok(Some(taken)) => {
+                let room = self.spare.take().unwrap_or_default();
+                let frames = Frames::new(|number, _| taken.segment(number));
+                let mut batch = crate::ring::fill(&taken, room, frames);
+                let count = batch.len();
+                let now = turn.now.unwrap_or_else(|| {
+                    let live = sys::clock::monotonic().wrapping_add(self.epoch);
+                    self.clock.advance(batch.columns(), live)
+                });
+                let all = [taken];
+                self.taped.import(at, now, count);
+                let mut memory =
+                    Memory { intakes: &self.intakes, work: &self.work, imported: &all };
+                let mut walk =
+                    Walk::new(&mut self.nodes, &mut memory, &self.shape, now, &mut self.turn);
+                walk.source(at, &mut batch);
+                let paused = walk.pause();
+                self.spare = Some(batch.into_room());
+                let mut stage = Stage {
+                    nodes: &mut self.nodes,
+                    shape: &self.shape,
+                    intakes: &mut self.intakes,
+                    work: &mut self.work,
+                    turn: &mut self.turn,
+                    now,
+                };
+                stage.go_on(paused, &all);
+                if turn.last {
+                    stage.tick(&all);
+                }
+                pass.open = true;
+                pass.moved = true;
+                import.release(count)
+            }
+            Err(fault) => Err(fault),
+        };
+        if let Err(fault) = walked {
+            let name = self.nodes[at].name.clone();
+            self.turn.failure = Some(PathFailure::ring(name, fault));
+        }
+        self.turn_pools();
+    }
+}
