@@ -14,6 +14,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use testkit::need;
 use testkit::net::{Cable, Namespace, Pair, SERVER, SERVER_DEVICE, until};
+use testkit::state::{Numbered, State};
 
 pub(crate) const ALICE: u32 = 41_101;
 pub(crate) const BOB: u32 = 41_102;
@@ -34,6 +35,8 @@ interfaces = [\"server0\"]
 [users.41104]
 rings = 4
 ";
+/// The folder in which users keep what outlives a run.
+const STATE: &str = "state";
 /// Asks the server for a page.
 const REQUEST: &str = "exec 3<>/dev/tcp/$0/80
 head='GET /small HTTP/1.1\\r\\nHost: x\\r\\nX-Mark: %s\\r\\nConnection: close\\r\\n\\r\\n'
@@ -70,6 +73,9 @@ impl House {
         let folder = Scratch::new();
         fs::set_permissions(folder.path(""), Permissions::from_mode(0o755)).expect("our folder");
         let program = for_everybody(&folder);
+        fs::create_dir(folder.path(STATE)).expect("a folder");
+        let everybody = Permissions::from_mode(0o1777);
+        fs::set_permissions(folder.path(STATE), everybody).expect("our folder");
         let file = folder.path("policy.toml");
         fs::write(&file, policy).expect("a file");
         let child = start(&pair.server, &folder.path(""), &words(&program, &folder));
@@ -111,6 +117,7 @@ impl House {
         command.arg(format!("--reuid={uid}")).arg(format!("--regid={gid}"));
         command.args(["--clear-groups", "--inh-caps=-all"]).arg(&self.program);
         command.env("STREAMLINE_DAEMON", self.place());
+        command.env("XDG_STATE_HOME", self.folder.path(STATE));
         command
     }
 
@@ -151,6 +158,37 @@ impl House {
         let programs = self.sharing().programs;
         let lines = programs.iter().flat_map(|program| &program.lines);
         lines.filter(|line| line.uid == uid).count()
+    }
+
+    /// What there is of the machine because of it: of its daemon, at the interface, in its folder
+    /// (of which one part is for what users keep), and of its users where anybody may make names.
+    pub(crate) fn state(&self) -> State {
+        let users = [ALICE, BOB, CAROL, DAVE];
+        let daemon = State::of(self.child().id()).at(&self.pair);
+        daemon.with(&self.folder.path("")).of_users(&users)
+    }
+
+    /// What its daemon has of that which the kernel numbers.
+    pub(crate) fn numbered(&self) -> Numbered {
+        Numbered::of(self.child().id())
+    }
+
+    /// Waits until all is as it was before users came, though the daemon runs, and nothing of what
+    /// they had is left in the kernel.
+    #[track_caller]
+    pub(crate) fn is_as_before(&self, before: &State, numbered: &Numbered) {
+        let mut looks = 0;
+        until("the machine is as before", || {
+            let now = self.state();
+            let mut other = numbered.left();
+            other.extend(now.beyond(before));
+            other.extend(before.beyond(&now).into_iter().map(|what| format!("no more: {what}")));
+            looks += 1;
+            if looks % 200 == 0 {
+                eprintln!("this is not as before: {}", other.join(", "));
+            }
+            other.is_empty()
+        });
     }
 
     pub(crate) fn kill(&mut self) {

@@ -24,6 +24,7 @@ use std::os::unix::fs::{FileExt as _, MetadataExt as _};
 use sys::local::{self, Form};
 use testkit::need;
 use testkit::net::{LIMIT, Pair, SERVER, SERVER_DEVICE, until};
+use testkit::state::Numbered;
 
 /// What a process has mapped of the kernel's rings.
 fn mapped(process: u32) -> Vec<u8> {
@@ -84,6 +85,7 @@ fn o6_p3_p7_users_share_one_program_and_nobody_finds_anothers_bytes() {
     if need::command("setpriv").is_none() {
         return;
     }
+    let before = house.state();
     let rx = format!("rx {SERVER_DEVICE} ring=1MB");
     let alice = house.run(ALICE, &format!("{rx} {LOGS}"));
     let bob = house.run(BOB, &format!("{rx} {TAPS}"));
@@ -131,6 +133,10 @@ fn o6_p3_p7_users_share_one_program_and_nobody_finds_anothers_bytes() {
         assert!(line.taken.is_some_and(|taken| taken <= now.frames), "{line:?}: {}", now.frames);
     }
 
+    // What dave holds the daemon holds for him, too.
+    let users = [&alice, &bob, &carol].map(|user| Numbered::of(user.process()));
+    let numbered = users.into_iter().fold(house.numbered(), Numbered::and);
+    assert!(numbered.programs.len() > 1 && numbered.links.len() > 1, "{numbered:?}");
     drop(held);
     until("dave is gone", || house.lines(DAVE) == 0);
     let ran = alice.stop();
@@ -147,6 +153,7 @@ fn o6_p3_p7_users_share_one_program_and_nobody_finds_anothers_bytes() {
     let capture = fs::read(ran.path("own.pcap")).expect("a capture");
     assert!(holds(&capture, "X-Mark: <carol's>") && holds(&capture, "Server: nginx"));
     assert_eq!(house.sharing().programs, [], "nothing runs any more");
+    house.is_as_before(&before, &numbered);
     drop(nginx.stop());
     house.end();
 }

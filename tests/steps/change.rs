@@ -2,7 +2,6 @@
 //! What this process has is looked at in a process of its own, where no other test runs beside.
 
 use crate::scratch::Scratch;
-use crate::state::State;
 use engine::build::{Settings, build};
 use engine::catalogue::House;
 use engine::change::{Switched, Unchanged, change_telling};
@@ -15,6 +14,7 @@ use std::net::UdpSocket;
 use std::time::Duration;
 use sys::steps::{Fault, Steps};
 use testkit::net::{Cable, Pair, SERVER, SERVER_DEVICE};
+use testkit::state::State;
 use testkit::{need, until};
 
 /// Changes, and what takes each back.

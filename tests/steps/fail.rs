@@ -3,7 +3,6 @@
 
 use crate::scratch::Scratch;
 use crate::shapes::{SHAPES, Shape};
-use crate::state::State;
 use engine::build::{Extras, Settings, build_with};
 use engine::catalogue::House;
 use engine::kernel::point::Points;
@@ -15,6 +14,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use sys::steps::{Fault, Steps};
 use testkit::net::{Cable, Pair};
+use testkit::state::State;
 use testkit::{need, until};
 
 #[test]

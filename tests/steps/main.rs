@@ -4,8 +4,7 @@
 //!
 //! - `fail`: each step of many requests fails once, in a process of its own;
 //! - `change`: each step of changes of a path that runs;
-//! - `shapes`: the requests;
-//! - `state`: what a process has of the machine.
+//! - `shapes`: the requests.
 #![forbid(unsafe_code)]
 
 #[path = "../common/scratch.rs"]
@@ -14,4 +13,3 @@ mod scratch;
 mod change;
 mod fail;
 mod shapes;
-mod state;

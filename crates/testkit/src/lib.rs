@@ -18,6 +18,7 @@ pub mod net;
 pub mod packet;
 pub mod random;
 pub mod service;
+pub mod state;
 pub mod traffic;
 pub mod wait;
 

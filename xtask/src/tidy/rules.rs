@@ -162,7 +162,6 @@ pub(super) const TIMES: &[(&str, &str)] = &[
     ("crates/buffer/tests/common/patience.rs", "gives up when the limit is over, for many threads"),
     ("crates/buffer/tests/common/other.rs", "the same where a signal may end a wait early"),
     ("crates/buffer/src/merge/tests.rs", "what is waited out is the patience of what is tested"),
-    ("tests/steps/state.rs", "is asked in a process of its own only"),
 ];
 
 /// The seconds that a test waits at least before it gives up.

@@ -1,13 +1,12 @@
 //! kill -9 in front of each step, of a path, a daemon, a client.
 
 use super::{Guard, House};
-use std::collections::BTreeSet;
 use std::fs;
 use std::process::Command;
 use std::time::{Duration, Instant};
-use sys::bpf::{Object, ids};
 use sys::local::{self, Form};
 use testkit::net::{Cable, Pair, packet_sockets};
+use testkit::state::Numbered;
 use testkit::{need, until};
 
 /// What is killed, how often, and how soon all of it was gone.
@@ -23,61 +22,6 @@ impl Kills {
         let many = self.times.len();
         eprintln!("{what}: {many} kills, free after {:?} (median), {:?} (p99)", at(50), at(99));
         many
-    }
-}
-
-/// What a process has open in the kernel that is numbered for the whole machine.
-#[derive(Clone, PartialEq, Eq, Debug, Default)]
-struct Numbered {
-    programs: BTreeSet<u32>,
-    maps: BTreeSet<u32>,
-    links: BTreeSet<u32>,
-    children: BTreeSet<u32>,
-}
-
-impl Numbered {
-    fn of(process: u32) -> Self {
-        let mut all = Self::default();
-        let infos = fs::read_dir(format!("/proc/{process}/fdinfo")).into_iter().flatten().flatten();
-        for info in infos {
-            let text = fs::read_to_string(info.path()).unwrap_or_default();
-            for (name, value) in text.lines().filter_map(|line| line.split_once(':')) {
-                let to = match name {
-                    "prog_id" => &mut all.programs,
-                    "map_id" => &mut all.maps,
-                    "link_id" => &mut all.links,
-                    _ => continue,
-                };
-                to.extend(value.trim().parse::<u32>());
-            }
-        }
-        let tasks = fs::read_dir(format!("/proc/{process}/task")).into_iter().flatten().flatten();
-        for task in tasks {
-            let text = fs::read_to_string(task.path().join("children")).unwrap_or_default();
-            all.children.extend(text.split_whitespace().filter_map(|id| id.parse::<u32>().ok()));
-        }
-        all
-    }
-
-    /// What of it is still there.
-    fn left(&self) -> Vec<String> {
-        let kinds = [
-            (Object::Programs, &self.programs),
-            (Object::Maps, &self.maps),
-            (Object::Links, &self.links),
-        ];
-        let mut left = Vec::new();
-        for (kind, ours) in kinds.into_iter().filter(|(_, ours)| !ours.is_empty()) {
-            let all: BTreeSet<u32> = ids(kind).unwrap().into_iter().collect();
-            left.extend(all.intersection(ours).map(|id| format!("{kind:?} {id}")));
-        }
-        // Who has ended and was not waited for yet by init is not there any more.
-        let there = |id: &&u32| {
-            let stat = fs::read_to_string(format!("/proc/{id}/stat")).unwrap_or_default();
-            stat.rsplit_once(") ").is_some_and(|(_, rest)| !rest.starts_with('Z'))
-        };
-        left.extend(self.children.iter().filter(there).map(|id| format!("process {id}")));
-        left
     }
 }
 
