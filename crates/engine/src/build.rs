@@ -371,7 +371,9 @@ impl<'p> Builder<'p> {
             kernels: Arc::downgrade(&kernels),
             crew: None,
         };
-        self.pin(&shared, &mut spaces);
+        for (space, processor) in spaces.iter_mut().zip(self.processors(&shared)) {
+            space.processor = processor;
+        }
         if let Some(bytes) = self.extras.history {
             spaces.iter_mut().for_each(|space| space.remember(bytes));
         }

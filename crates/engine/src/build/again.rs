@@ -128,12 +128,20 @@ pub(crate) fn prepare(
         })
     });
     let rising = rising.collect();
+    let mut processors = builder.processors(&shared).into_iter();
     let (mut spaces, mut successions) = (Vec::new(), Vec::new());
     for (place, (draft, (known, _))) in drafts.into_iter().zip(all).enumerate() {
         let Draft { assembly, inputs, lent, kept, renewed, successors, .. } = draft;
         let anew = !successors.is_empty();
         successions.extend(successors.into_iter().map(|(_, one)| one));
-        let graft = Graft { assembly, kept, inputs, intakes: lent, renewed };
+        let graft = Graft {
+            assembly,
+            kept,
+            inputs,
+            intakes: lent,
+            renewed,
+            processor: processors.next().flatten(),
+        };
         let (running, fresh) = match known {
             Some(running) => (running, None),
             None => {

@@ -10,10 +10,10 @@ use crate::copies::Board;
 use crate::copies::deal::Deal;
 use crate::ledger::EdgeKind;
 use crate::ring::{Export, Import};
+use crate::space::Input;
 use crate::space::copies::{Gather, LATE, Own, Way};
 use crate::space::node::{Node, Part};
 use crate::space::select::Wanted;
-use crate::space::{Input, Space};
 use buffer::crossing::{Config as RingConfig, crossing};
 use buffer::ibuf::Lanes;
 use buffer::signal::moderate::Threshold;
@@ -152,17 +152,20 @@ impl Builder<'_> {
         Ok(())
     }
 
-    /// Keeps each copy on a processor of its own, as far as there are so many: they are as many as
-    /// are to be busy, and none is to wait behind another. [Par §IV-A]
-    pub(super) fn pin(&self, shared: &[Shared], spaces: &mut [Space]) {
-        let Ok(allowed) = sys::process::allowed() else { return };
+    /// The processor of each space, by its place: each copy keeps to one of its own, as far as
+    /// there are so many. They are as many as are to be busy, and none is to wait behind another.
+    /// [Par §IV-A]
+    pub(super) fn processors(&self, shared: &[Shared]) -> Vec<Option<usize>> {
+        let mut processors = vec![None; self.spaces.len()];
+        let Ok(allowed) = sys::process::allowed() else { return processors };
         for shared in shared {
             for (place, processor) in shared.places.iter().zip(&allowed) {
-                if let Some(space) = spaces.get_mut(*place) {
-                    space.processor = Some(*processor);
+                if let Some(known) = processors.get_mut(*place) {
+                    *known = Some(*processor);
                 }
             }
         }
+        processors
     }
 
     /// What shares out, with the copy beside it; answers where blocks come in.

@@ -43,6 +43,8 @@ pub(crate) struct Graft {
     pub(crate) inputs: Vec<Input>,
     /// Memory for them: the first intake of theirs is the first of these.
     pub(crate) intakes: Vec<Pool>,
+    /// The processor that the space is to stay on from now on.
+    pub(crate) processor: Option<usize>,
 }
 
 /// An arc, wherever it stands: from, to, and the number of its edge.
@@ -221,7 +223,8 @@ impl Space {
 
     /// Goes on with another graph. `arrived` has what stays and comes from other spaces.
     pub(crate) fn graft(&mut self, graft: Graft, arrived: &mut HashMap<Key, Node>) {
-        let Graft { mut assembly, kept, inputs, intakes, .. } = graft;
+        let Graft { mut assembly, kept, inputs, intakes, processor, .. } = graft;
+        self.processor = processor;
         let before = self.counted();
         let (old_keys, mut between) = (self.keys(), self.between());
         let key_of = |at: NodeId, arc: &Edge| (old_keys[at], old_keys[arc.to], arc.planned);

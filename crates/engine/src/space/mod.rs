@@ -211,6 +211,35 @@ struct Pass {
     readable: bool,
 }
 
+/// Where the thread of a space runs.
+#[derive(Default)]
+struct Stand {
+    /// The processor that it keeps to.
+    kept: Option<usize>,
+    /// Where it might run before it kept to one.
+    before: Vec<usize>,
+}
+
+impl Stand {
+    /// Keeps this thread to a processor, or lets it run where it might before. What refuses that
+    /// lets it run where it is.
+    fn keep_to(&mut self, processor: Option<usize>) {
+        if processor == self.kept {
+            return;
+        }
+        if self.kept.is_none() {
+            self.before = sys::process::allowed().unwrap_or_default();
+        }
+        let kept = match processor {
+            Some(processor) => sys::process::pin_to(processor),
+            None => sys::process::keep_among(&self.before),
+        };
+        if kept.is_ok() {
+            self.kept = processor;
+        }
+    }
+}
+
 impl Space {
     pub(crate) fn new(parts: Parts) -> Self {
         let Parts { name, nodes, shape, intakes, work, inputs, .. } = parts;
@@ -260,10 +289,8 @@ impl Space {
     /// Runs until all sources have ended or the path is stopped, then lets everything that is held
     /// leave.
     pub fn run(mut self) -> Remains {
-        if let Some(processor) = self.processor {
-            // What refuses that lets it run anywhere.
-            let _ = sys::process::pin_to(processor);
-        }
+        let mut stand = Stand::default();
+        stand.keep_to(self.processor);
         if let Some(player) = self.taped.player() {
             return self.play(player);
         }
@@ -274,6 +301,8 @@ impl Space {
                     Ok(back) => self = back,
                     Err(remains) => return *remains,
                 }
+                // Whoever had it may have made a copy of it, or the only one again.
+                stand.keep_to(self.processor);
                 continue;
             }
             if pass.open && !pass.moved && self.turn.failure.is_none() {

@@ -77,3 +77,52 @@ fn n1_v13_a_line_with_copies_is_edited() {
     });
     assert!(numbers("edited").into_iter().eq(0..given(&outcome)), "each once, in order");
 }
+
+/// The processors on which each thread of this name may run.
+fn places(name: &str) -> Vec<Vec<usize>> {
+    let place = |task: std::fs::DirEntry| {
+        let comm = std::fs::read_to_string(task.path().join("comm")).ok()?;
+        let status = std::fs::read_to_string(task.path().join("status")).ok()?;
+        let list = status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:"))?;
+        let own = comm.trim_end() == name;
+        own.then(|| list.trim().split(',').flat_map(numbers_of).collect())
+    };
+    let tasks = std::fs::read_dir("/proc/self/task").expect("tasks");
+    tasks.filter_map(Result::ok).filter_map(place).collect()
+}
+
+/// `2-4`: 2, 3, 4.
+fn numbers_of(range: &str) -> Vec<usize> {
+    let (low, high) = range.split_once('-').unwrap_or((range, range));
+    let number = |text: &str| text.parse().expect("a number");
+    (number(low)..=number(high)).collect()
+}
+
+#[test]
+fn j4_n1_copies_that_come_while_a_path_runs_keep_to_a_processor_each() {
+    let all = sys::process::allowed().expect("this thread runs somewhere");
+    let text = "--parallel=latency generate@thread51 rate=20000 seq=yes | inspect | match hex=ff \
+                |all pcap@thread51 places";
+    let ((), outcome) = during(text, |live| {
+        for _ in 0..2 {
+            on(live, 200);
+            share(live, 2);
+            on(live, 200);
+            let plan = live.plan().expect("a plan");
+            let of_copies = |space: &usize| plan.spaces[*space].name.clone();
+            let names: Vec<String> = plan.copied[0].spaces.iter().map(of_copies).collect();
+            assert_eq!(names[0], "thread51", "where the chain ran");
+            // No other test has a thread51; other tests may well have one called as the second is.
+            let one_each = || {
+                let on = |at: usize| all.get(at).map_or_else(|| all.clone(), |own| vec![*own]);
+                places(&names[0]) == [on(0)] && places(&names[1]).contains(&on(1))
+            };
+            // A thread goes to its processor when it gets its space back.
+            testkit::until("each copy keeps to a processor of its own", one_each);
+            share(live, 1);
+            let anywhere = || places(&names[0]) == [all.clone()];
+            testkit::until("the only copy runs anywhere again", anywhere);
+        }
+    });
+    assert!(numbers("places").into_iter().eq(0..given(&outcome)), "each once, in order");
+}
