@@ -10,7 +10,10 @@
 
 use crate::contract::Block;
 use crate::layers;
+use crate::twin::{self, Ways};
+use ebpf::emit::{Cmp, Layers, Num, Scope, Transport, Unfit, Wide, WideVar, be16, be32, byte};
 use wire::flow::Flow;
+use wire::{ipv4, ipv6, ports};
 
 /// What blocks of one session have in common.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -23,8 +26,8 @@ pub enum Sharing {
     Session,
 }
 
-/// Everybody shares out alike.
-const SEED: u64 = 0;
+/// No seed: who shares out must do it everywhere alike.
+pub(crate) const SEED: u64 = 0;
 
 impl Sharing {
     /// The number that blocks of one session have in common.
@@ -39,6 +42,94 @@ impl Sharing {
             }
         }
     }
+
+    /// The same number as eBPF, of what has a flow; everything else leaves by these ways. What a
+    /// filter in a thread has numbered, no twin can know.
+    pub(crate) fn emitted<'s>(
+        self,
+        s: &mut Scope<'s, '_>,
+        on: Layers<'s>,
+        ways: Ways<'s>,
+    ) -> Result<Wide<'s>, Unfit> {
+        let (l3, l4) = twin::whole_packet(s, on, ways)?;
+        let zero = s.wide(0);
+        let (ends, protocol) = match self {
+            Self::Session => return Err(Unfit::new("sessions are told apart in threads")),
+            Self::Flow => (both_ports(s, l4, ways), s.widen(l4.protocol)),
+            Self::Addresses => ([zero; 2], zero),
+        };
+        let sum = s.wide_var(zero);
+        s.arm(|t, done| {
+            let first = t.need::<{ ipv4::LENGTH_MIN }>(l3, ways.unsure);
+            let version = t.load(first, byte::<0>());
+            let version = t.shr(version, 4);
+            t.arm(|four, six| {
+                four.only(version, Cmp::Eq, 4, six);
+                let high = four.wide(0);
+                let source = four.load(first, be32::<{ ipv4::SRC }>());
+                let target = four.load(first, be32::<{ ipv4::DST }>());
+                let halves = [source, target].map(|address| (high, four.widen(address)));
+                both_ends(four, halves, ends, sum);
+                four.leave(done);
+            });
+            let header = t.need::<{ ipv6::LENGTH }>(l3, ways.unsure);
+            let source = [
+                [t.load(header, be32::<8>()), t.load(header, be32::<12>())],
+                [t.load(header, be32::<16>()), t.load(header, be32::<20>())],
+            ];
+            let target = [
+                [t.load(header, be32::<24>()), t.load(header, be32::<28>())],
+                [t.load(header, be32::<32>()), t.load(header, be32::<36>())],
+            ];
+            let halves = [source, target].map(|[high, low]| (t.join(high), t.join(low)));
+            both_ends(t, halves, ends, sum);
+        });
+        let sum = s.get_wide(sum);
+        let mixed = s.xor_wide(sum, protocol);
+        Ok(s.mix(mixed))
+    }
+}
+
+/// The ports of both ends, zero where the protocol has none.
+fn both_ports<'s>(s: &mut Scope<'s, '_>, l4: Transport<'s>, ways: Ways<'s>) -> [Wide<'s>; 2] {
+    let (source, target) = (s.var(0), s.var(0));
+    s.arm(|t, done| {
+        t.arm(|u, without| {
+            u.arm(|v, carries| {
+                for known in ports::PROTOCOLS {
+                    v.only(l4.protocol, Cmp::Ne, u32::from(known), carries);
+                }
+                v.leave(without);
+            });
+            u.only(l4.length, Cmp::Ge, 4, ways.unsure);
+            let both = u.need::<4>(l4.at, ways.unsure);
+            let number = u.load(both, be16::<{ ports::SRC_PORT }>());
+            u.set(source, number);
+            let number = u.load(both, be16::<{ ports::DST_PORT }>());
+            u.set(target, number);
+        });
+        t.leave(done);
+    });
+    [s.get(source), s.get(target)].map(|port: Num<'s>| s.widen(port))
+}
+
+/// `end` of `wire::flow` of both ends, added.
+fn both_ends<'s>(
+    s: &mut Scope<'s, '_>,
+    halves: [(Wide<'s>, Wide<'s>); 2],
+    ports: [Wide<'s>; 2],
+    sum: WideVar<'s>,
+) {
+    let mut end = |(high, low): (Wide<'s>, Wide<'s>), port: Wide<'s>| {
+        let mixed = s.mix(high);
+        let address = s.plus(mixed, low);
+        let port = s.shl_wide(port, 40);
+        let both = s.xor_wide(address, port);
+        s.mix(both)
+    };
+    let ends = [end(halves[0], ports[0]), end(halves[1], ports[1])];
+    let total = s.plus(ends[0], ends[1]);
+    s.set_wide(sum, total);
 }
 
 #[inline]

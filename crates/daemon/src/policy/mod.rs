@@ -139,6 +139,7 @@ const FILTERS: &[&str] = &[
     "dport",
     "match",
     "split",
+    "share",
     "sample",
     "ratelimit",
     "count",

@@ -9,9 +9,9 @@
 
 use crate::layers::{self, HEAD, Missing};
 use crate::prelude::*;
-use crate::twin::{self, Emitted, Ways};
-use ebpf::emit::{Answer, Cmp, Exit, Layers, Scope, Unfit, Wide, be16, be32, byte};
-use wire::{ipv4, ipv6, ports};
+use crate::sharing::{SEED, Sharing};
+use crate::twin::{Emitted, Ways};
+use ebpf::emit::{Answer, Exit, Layers, Scope};
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
 /// What everybody knows about `split`.
@@ -54,8 +54,6 @@ Not answered, by flow: `not ip`, `malformed`, `cut`, `too deep`.",
 
 const _: () = Missing::lead(&SPLIT, 4);
 const WAYS_MAX: u32 = 4096;
-/// No seed: who shares out must do it everywhere alike.
-const SEED: u64 = 0;
 
 fn effect(arguments: &Arguments) -> Effect {
     let reads = if by_flow(arguments) { Reads::Head(HEAD) } else { Reads::Nothing };
@@ -119,7 +117,10 @@ impl Classify for Split {
 /// The twin.
 fn emit<'s>(a: &Arguments, s: &mut Scope<'s, '_>, on: Layers<'s>, out: Exit<'s>) -> Emitted<'s> {
     let number = match by_flow(a) {
-        true => flow_hash(s, on, out)?,
+        true => {
+            let ways = Ways::new(s, out);
+            Sharing::Flow.emitted(s, on, ways)?
+        }
         false => {
             let given = s.state(size_of::<Given>() as u16);
             s.fetch_add(given, 0, 1)
@@ -127,81 +128,6 @@ fn emit<'s>(a: &Arguments, s: &mut Scope<'s, '_>, on: Layers<'s>, out: Exit<'s>)
     };
     let rest = s.remainder(number, ways(a));
     Ok(Answer::new(s.add(rest, 1), on))
-}
-
-/// The hash of `wire::flow`.
-fn flow_hash<'s>(s: &mut Scope<'s, '_>, on: Layers<'s>, out: Exit<'s>) -> Result<Wide<'s>, Unfit> {
-    let ways = Ways::new(s, out);
-    let (l3, l4) = twin::whole_packet(s, on, ways)?;
-    let (source, target) = (s.var(0), s.var(0));
-    s.arm(|t, done| {
-        t.arm(|u, without| {
-            u.arm(|v, carries| {
-                for known in ports::PROTOCOLS {
-                    v.only(l4.protocol, Cmp::Ne, u32::from(known), carries);
-                }
-                v.leave(without);
-            });
-            u.only(l4.length, Cmp::Ge, 4, ways.unsure);
-            let both = u.need::<4>(l4.at, ways.unsure);
-            let number = u.load(both, be16::<{ ports::SRC_PORT }>());
-            u.set(source, number);
-            let number = u.load(both, be16::<{ ports::DST_PORT }>());
-            u.set(target, number);
-        });
-        t.leave(done);
-    });
-    let ends = [s.get(source), s.get(target)].map(|port| s.widen(port));
-    let zero = s.wide(0);
-    let sum = s.wide_var(zero);
-    s.arm(|t, done| {
-        let first = t.need::<{ ipv4::LENGTH_MIN }>(l3, ways.unsure);
-        let version = t.load(first, byte::<0>());
-        let version = t.shr(version, 4);
-        t.arm(|four, six| {
-            four.only(version, Cmp::Eq, 4, six);
-            let high = four.wide(0);
-            let source = four.load(first, be32::<{ ipv4::SRC }>());
-            let target = four.load(first, be32::<{ ipv4::DST }>());
-            let halves = [source, target].map(|address| (high, four.widen(address)));
-            both_ends(four, halves, ends, sum);
-            four.leave(done);
-        });
-        let header = t.need::<{ ipv6::LENGTH }>(l3, ways.unsure);
-        let source = [
-            [t.load(header, be32::<8>()), t.load(header, be32::<12>())],
-            [t.load(header, be32::<16>()), t.load(header, be32::<20>())],
-        ];
-        let target = [
-            [t.load(header, be32::<24>()), t.load(header, be32::<28>())],
-            [t.load(header, be32::<32>()), t.load(header, be32::<36>())],
-        ];
-        let halves = [source, target].map(|[high, low]| (t.join(high), t.join(low)));
-        both_ends(t, halves, ends, sum);
-    });
-    let protocol = s.widen(l4.protocol);
-    let sum = s.get_wide(sum);
-    let mixed = s.xor_wide(sum, protocol);
-    Ok(s.mix(mixed))
-}
-
-/// `end` of both ends, added.
-fn both_ends<'s>(
-    s: &mut Scope<'s, '_>,
-    halves: [(Wide<'s>, Wide<'s>); 2],
-    ports: [Wide<'s>; 2],
-    sum: ebpf::emit::WideVar<'s>,
-) {
-    let mut end = |(high, low): (Wide<'s>, Wide<'s>), port: Wide<'s>| {
-        let mixed = s.mix(high);
-        let address = s.plus(mixed, low);
-        let port = s.shl_wide(port, 40);
-        let both = s.xor_wide(address, port);
-        s.mix(both)
-    };
-    let ends = [end(halves[0], ports[0]), end(halves[1], ports[1])];
-    let total = s.plus(ends[0], ends[1]);
-    s.set_wide(sum, total);
 }
 
 #[cfg(test)]

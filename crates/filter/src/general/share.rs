@@ -1,0 +1,155 @@
+//! `share`: lets one share of the flows through, of so many.
+//!
+//! In: anything. Out: the blocks of one share, with class 1. Several processes that each read all
+//! of a source and begin with `share 1 of=2`, `share 2 of=2` have every block once, and all blocks
+//! of a session in one of them, both ways: the number is that of [`Sharing`]. What belongs to no
+//! flow is of the first share, so that it is somewhere. [Par §IV-A], [Par §V-B]
+//!
+//! The twin computes the same number.
+
+use crate::layers::HEAD;
+use crate::prelude::*;
+use crate::sharing::Sharing;
+use crate::twin::{Emitted, Ways};
+use ebpf::emit::{Answer, Cmp, Exit, Layers, Scope};
+
+/// What everybody knows about `share`.
+pub const SHARE: Description = Description {
+    name: "share",
+    summary: "let one share of the flows through, of so many",
+    details: "\
+The class is 1 for blocks of share `number`. With `by=flow` all packets between two addresses and
+ports are of one share, both ways, on every machine; a later fragment has no ports and may be of
+another. With `by=addresses` all packets between two addresses are, fragments too. What has no
+address is of share 1. Every block is of exactly one share: who runs a line once with each number
+has everything once. `--engines` does that.
+
+Not answered: `another share`.",
+    example: "replay web.pcap | share 1 of=4 | count",
+    kind: Kind::Classification,
+    reads: Reads::Head(HEAD),
+    parameters: &[
+        Parameter::needed(
+            "number",
+            Type::Number { low: 1, high: SHARES_MAX as u64 },
+            "which share passes, from 1 on",
+        ),
+        Parameter::needed(
+            "of",
+            Type::Number { low: 1, high: SHARES_MAX as u64 },
+            "how many shares there are",
+        ),
+        Parameter::named("by", Type::OneOf(&["flow", "addresses"]), "flow", "what is of one share"),
+    ],
+    classes: Classes::YesNo,
+    reasons: &[ANOTHER],
+    user: Some(make),
+    kernel: Some(emit),
+    examined: &["1 of=2", "2 of=3", "1 of=2 by=addresses", "2 of=2 by=addresses"],
+    ..Description::EMPTY
+};
+
+const SHARES_MAX: u32 = 4096;
+const ANOTHER: &str = "another share";
+const OTHERS: Reason = SHARE.reason(ANOTHER);
+
+/// Which share passes, of how many.
+#[derive(Clone, Copy)]
+struct Share {
+    number: u32,
+    of: u32,
+    by: Sharing,
+}
+
+impl Share {
+    fn of(arguments: &Arguments) -> Self {
+        let number = |name| {
+            let given = arguments.number(name).and_then(|number| u32::try_from(number).ok());
+            given.unwrap_or(1).max(1)
+        };
+        let by = match arguments.text("by") {
+            Some("addresses") => Sharing::Addresses,
+            _ => Sharing::Flow,
+        };
+        Self { number: number("number"), of: number("of"), by }
+    }
+}
+
+fn make(arguments: &Arguments) -> Result<Filter, Mistake> {
+    let share = Share::of(arguments);
+    if share.number > share.of {
+        let Share { number, of, .. } = share;
+        let what = format!("there is no share {number} of {of}");
+        return Err(Mistake::new("number", what).hint(format!("give a number from 1 to {of}")));
+    }
+    Ok(Filter::classify(share))
+}
+
+impl Classify for Share {
+    fn classify(&mut self, block: &mut Block<'_>, cx: &mut Tell<'_>) -> Class {
+        let own = self.by.number(block) % u64::from(self.of) + 1 == u64::from(self.number);
+        if own { Class::YES } else { cx.absent(OTHERS) }
+    }
+}
+
+/// The twin.
+fn emit<'s>(a: &Arguments, s: &mut Scope<'s, '_>, on: Layers<'s>, out: Exit<'s>) -> Emitted<'s> {
+    let Share { number, of, by } = Share::of(a);
+    let others = s.absent(ANOTHER, out);
+    let unsure = s.unsure();
+    let zero = s.wide(0);
+    let found = s.wide_var(zero);
+    // What has no flow keeps the number 0.
+    s.arm(|t, none| {
+        let ways = Ways { not_ip: none, malformed: none, cut: none, unsure };
+        by.emitted(t, on, ways).map(|number| t.set_wide(found, number))
+    })?;
+    let found = s.get_wide(found);
+    let rest = s.remainder(found, of);
+    s.only(rest, Cmp::Eq, number - 1, others);
+    Ok(Answer::new(Class::YES.0, on))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{Frame, Node, answers};
+
+    /// Which of the shares each frame is of.
+    fn shares(of: usize, by: &str, frames: &[Frame]) -> Vec<Vec<usize>> {
+        let mut found = vec![Vec::new(); frames.len()];
+        for number in 1..=of {
+            let words = [number.to_string(), format!("of={of}"), format!("by={by}")];
+            let words: Vec<&str> = words.iter().map(String::as_str).collect();
+            for (at, answer) in answers(&SHARE, &words, frames).iter().enumerate() {
+                match answer.class {
+                    Class::YES => found[at].push(number),
+                    class => assert_eq!((class, answer.why), (Class::NONE, Some(ANOTHER))),
+                }
+            }
+        }
+        found
+    }
+
+    #[test]
+    fn n7_every_block_is_of_one_share_and_both_ways_of_a_flow_of_the_same() {
+        let there: Vec<Frame> = (1..100).map(|port| Frame::udp(port, 53, b"x")).collect();
+        let back: Vec<Frame> = (1..100).map(|port| Frame::udp(53, port, b"x").swapped()).collect();
+        for by in ["flow", "addresses"] {
+            let found = shares(3, by, &there);
+            assert!(found.iter().all(|of| of.len() == 1), "{by}: {found:?}");
+            assert_eq!(found, shares(3, by, &back), "{by}");
+            let mut different = found;
+            different.sort_unstable();
+            different.dedup();
+            assert_eq!(different.len(), if by == "flow" { 3 } else { 1 }, "{by}");
+        }
+    }
+
+    #[test]
+    fn n7_what_has_no_flow_is_of_the_first_share() {
+        let frames = [Frame::ethernet(&[8, 6, 0]), Frame::ethernet(&[0])];
+        assert_eq!(shares(4, "flow", &frames), [[1], [1]]);
+        assert!(Node::new(&SHARE, &["3", "of=2"]).is_err() && Node::new(&SHARE, &["1"]).is_err());
+    }
+}
