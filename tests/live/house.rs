@@ -112,8 +112,12 @@ impl House {
 
     /// The command as this user, at the server's end of the cable.
     pub(crate) fn command(&self, uid: u32) -> Command {
+        self.command_in(uid, if uid == BOB { WATCHERS } else { uid })
+    }
+
+    /// The same as a member of a group.
+    pub(crate) fn command_in(&self, uid: u32, gid: u32) -> Command {
         let mut command = self.pair.server.command(need::command("setpriv").expect("setpriv"));
-        let gid = if uid == BOB { WATCHERS } else { uid };
         command.arg(format!("--reuid={uid}")).arg(format!("--regid={gid}"));
         command.args(["--clear-groups", "--inh-caps=-all"]).arg(&self.program);
         command.env("STREAMLINE_DAEMON", self.place());
@@ -123,8 +127,13 @@ impl House {
 
     /// Runs a line as this user, until it is in the program.
     pub(crate) fn run(&self, uid: u32, line: &str) -> Observer {
+        self.run_by(self.command(uid), uid, line)
+    }
+
+    /// The same by a command of its own.
+    pub(crate) fn run_by(&self, command: Command, uid: u32, line: &str) -> Observer {
         let before = self.lines(uid);
-        let mut observer = Observer::spawn(self.command(uid), line);
+        let mut observer = Observer::spawn(command, line);
         until(&format!("{line} of {uid} runs"), || {
             observer.assert_runs();
             self.lines(uid) > before

@@ -7,7 +7,7 @@
 //! others' traffic carries.
 
 use crate::handout::part_of;
-use crate::house::{ALICE, BOB, CAROL, DAVE, House, POLICY};
+use crate::house::{ALICE, BOB, CAROL, DAVE, House, POLICY, WATCHERS};
 use crate::nginx::Nginx;
 use crate::observer::Observer;
 use crate::send::frames_of;
@@ -331,26 +331,64 @@ fn a_daemon_that_is_asked_to_end_tells_what_was_counted() {
     assert_eq!(ran.ledger["balanced"], true, "{}\n{}", ran.err, ran.ledger);
 }
 
+/// A line that chooses what goes to a port, with an option.
+fn chooses(option: &str, port: u16) -> String {
+    format!("{option}rx {SERVER_DEVICE} ring=1MB | udp | dport |{port} pcap all.pcap")
+}
+
+/// The rings at the interface: of which user or group, and how many lines lead there.
+fn rings(house: &House) -> Vec<(Option<u32>, Option<String>, usize)> {
+    let program = house.shared();
+    let mut rings: Vec<_> =
+        program.rings.into_iter().map(|ring| (ring.uid, ring.group, ring.lines)).collect();
+    rings.sort_unstable();
+    rings
+}
+
 #[test]
 fn p8_who_shares_with_the_world_reads_what_any_of_those_chose_and_nobody_else_does() {
-    let Some(mut house) = House::new(POLICY) else { return };
+    let Some(house) = House::new(POLICY) else { return };
     if need::command("setpriv").is_none() {
         return;
     }
-    let line = |option: &str, port: u16| {
-        format!("{option}rx {SERVER_DEVICE} ring=1MB | udp | dport |{port} pcap all.pcap")
-    };
-    let alice = house.run(ALICE, &line("--share=world ", 53));
-    let bob = house.run(BOB, &line("--share=world ", 9));
-    let dave = house.run(DAVE, &line("", 9));
-    let mut rings: Vec<_> = house.shared().rings.iter().map(|r| (r.uid, r.lines)).collect();
-    rings.sort_unstable();
-    assert_eq!(rings, [(None, 2), (Some(DAVE), 1)]);
+    let alice = house.run(ALICE, &chooses("--share=world ", 53));
+    let bob = house.run(BOB, &chooses("--share=world ", 9));
+    let dave = house.run(DAVE, &chooses("", 9));
+    assert_eq!(rings(&house), [(None, None, 2), (Some(DAVE), None, 1)]);
     // What is nobody's but carol's is shared with nobody.
     let own = format!("--share=world rx own=yes | pcap {}", "own.pcap");
     let refused = Observer::spawn(house.command(CAROL), &own).wait();
     assert_eq!(refused.status, Some(1), "{}", refused.err);
     assert!(refused.err.contains("for you alone"), "{}", refused.err);
+    two_read_what_both_chose(house, [alice, bob, dave]);
+}
+
+#[test]
+fn p3_members_of_a_group_who_say_so_share_a_ring_and_nobody_else_can_join_them() {
+    let Some(house) = House::new(POLICY) else { return };
+    if need::command("setpriv").is_none() {
+        return;
+    }
+    let option = format!("--share=group:{WATCHERS} ");
+    let line = chooses(&option, 53);
+    let alice = house.run_by(house.command_in(ALICE, WATCHERS), ALICE, &line);
+    let bob = house.run(BOB, &chooses(&option, 9));
+    // Whoever is no member is told so, and runs nothing.
+    let refused = Observer::spawn(house.command(DAVE), &line).wait();
+    assert_eq!(refused.status, Some(1), "{}", refused.err);
+    assert!(refused.err.contains(&format!("is not in group {WATCHERS}")), "{}", refused.err);
+    let unknown = chooses("--share=group:no-such-group-here ", 53);
+    let refused = Observer::spawn(house.command(DAVE), &unknown).wait();
+    assert!(refused.err.contains("no group is called"), "{}", refused.err);
+    let dave = house.run(DAVE, &chooses("--share=world ", 9));
+    let group = Some(WATCHERS.to_string());
+    assert_eq!(rings(&house), [(None, None, 1), (None, group, 2)]);
+    two_read_what_both_chose(house, [alice, bob, dave]);
+}
+
+/// Alice chose what goes to port 53, bob and dave what goes to 9; the frames of the first two lie
+/// in one ring, those of the third in one of its own.
+fn two_read_what_both_chose(mut house: House, [alice, bob, dave]: [Observer; 3]) {
     const EACH: usize = 30;
     house.pair.client.enter(|| {
         let socket = UdpSocket::bind("0.0.0.0:0").expect("a socket");

@@ -247,10 +247,13 @@ pub struct Step {
 }
 
 /// A ring of frames.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct KernelRing {
-    /// Whose it is; nobody's: of all whose lines say `--share=world`.
+    /// Whose it is, if one user's alone.
     pub uid: Option<u32>,
+    /// Of the lines of which group it is, those that say `--share=group:NAME`. Without a user and a
+    /// group: of all that say `--share=world`.
+    pub group: Option<String>,
     /// Bytes.
     pub bytes: u64,
     /// How many lines lead there.

@@ -13,9 +13,11 @@ pub mod edit;
 pub mod explain;
 pub mod graph;
 pub mod plan;
+pub mod share;
 
 pub use catalogue::Catalogue;
 pub use check::{check, read};
 pub use classes::ClassSet;
 pub use graph::Graph;
 pub use language::{Diagnostic, Request, parse, render};
+pub use share::Share;

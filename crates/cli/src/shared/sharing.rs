@@ -86,7 +86,11 @@ fn step(step: &Step) -> String {
 fn program(program: &Program) -> [String; 6] {
     let rings = program.rings.iter().map(|ring| {
         let lines = if ring.lines > 1 { format!(" ({})", ring.lines) } else { String::new() };
-        let whose = ring.uid.map_or_else(|| "world".to_owned(), user);
+        let whose = match (ring.uid, &ring.group) {
+            (Some(uid), _) => user(uid),
+            (None, Some(group)) => format!("group:{}", plain(group)),
+            (None, None) => "world".to_owned(),
+        };
         format!("{whose} {}{lines}", short(ring.bytes))
     });
     [
@@ -129,7 +133,7 @@ mod tests {
             kernel_ns: ours.then_some(113),
         };
         let step = |name: &str, lines| Step { name: name.to_owned(), lines, blocks: 12 };
-        let ring = |uid| KernelRing { uid: Some(uid), bytes: 8_500_000, lines: 1 };
+        let ring = |uid| KernelRing { uid: Some(uid), group: None, bytes: 8_500_000, lines: 1 };
         let program = Program {
             interface: "lo".to_owned(),
             side: "received".to_owned(),

@@ -215,6 +215,12 @@ impl Policy {
         uid == 0 || uid == sys::process::identity().0
     }
 
+    /// Whether somebody is in a group, which is named or numbered; none: there is no such group.
+    pub(crate) fn is_in(&self, who: &Credentials, group: &str) -> Option<bool> {
+        let number = group.parse().ok().or_else(|| open::group_number(group))?;
+        Some(self.is_free(who.uid) || who.gid == number || who.groups.contains(&number))
+    }
+
     /// Whether somebody may watch an interface.
     pub(crate) fn opens(&self, who: &Credentials, interface: &str, netns: Option<&str>) -> bool {
         let mut open = self.open.iter();

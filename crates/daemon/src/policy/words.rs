@@ -24,6 +24,20 @@ impl Words<'_> {
         )
     }
 
+    /// A group of which it is no member.
+    pub(crate) fn not_in(self, group: &str) -> String {
+        format!(
+            "{} is not in group {group}, and may not read what its members share: leave \
+             `--share=group:{group}` out, or start it as a member (`sg {group}`)",
+            self.user()
+        )
+    }
+
+    /// A group that is not there.
+    pub(crate) fn no_group(self, group: &str) -> String {
+        format!("no group is called `{group}` in /etc/group: write the number (`id -g`)")
+    }
+
     /// A filter.
     pub(crate) fn not_safe(self, filter: &str) -> String {
         format!(

@@ -13,7 +13,7 @@ use crate::protocol::{
     Number, Path, Paths, Program, Quota, Register, Sharing, Step,
 };
 use crate::varlink::{Call, Fault, REPLY_MAX, interface};
-use engine::kernel::point::ShownLine;
+use engine::kernel::point::{ShownLine, ShownRing, Whose};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::os::fd::{AsFd as _, OwnedFd};
@@ -216,7 +216,18 @@ impl Server {
             }
             let rings = shown.rings.iter();
             let sees_all = free || self.policy.others_see != Sees::Nothing;
-            let rings = rings.filter(|(owner, ..)| owner.map_or(sees_all, known));
+            let rings = rings.filter(|(whose, ..)| match whose {
+                Whose::User(owner) => known(*owner),
+                Whose::Group(_) | Whose::World => sees_all,
+            });
+            let ring = |(whose, bytes, lines): &ShownRing| {
+                let (uid, group) = match whose {
+                    Whose::User(uid) => (Some(*uid), None),
+                    Whose::Group(name) => (None, Some(name.to_string())),
+                    Whose::World => (None, None),
+                };
+                KernelRing { uid, group, bytes: *bytes, lines: *lines }
+            };
             Program {
                 interface,
                 netns,
@@ -226,13 +237,7 @@ impl Server {
                 frames: shown.frames,
                 lines: shown.each.iter().filter(|line| known(line.owner)).map(line).collect(),
                 steps,
-                rings: rings
-                    .map(|(uid, bytes, lines)| KernelRing {
-                        uid: *uid,
-                        bytes: *bytes,
-                        lines: *lines,
-                    })
-                    .collect(),
+                rings: rings.map(ring).collect(),
             }
         };
         let programs = seen.iter().map(program);

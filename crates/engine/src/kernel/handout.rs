@@ -18,6 +18,7 @@ use super::{Asked, Held, Lent, Refusal, Refuses, Succeeds, Successor};
 use crate::build::BuildError;
 use endpoint::source::kernel::Arrived;
 
+use pipeline::Share;
 use pipeline::graph::{Graph, NodeId};
 use pipeline::plan::{Kernel, KernelRing, Machine, programs_of};
 use std::collections::HashMap;
@@ -80,16 +81,16 @@ pub struct Layout {
 }
 
 /// What a part would take, before anything is made of it.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct Needs<'n> {
     /// Where it would stand.
     pub attach: &'n Attach,
     /// Its first source.
     pub source: NodeId,
-    /// Bytes of its pointers, and of the frames that it would share with other lines of its owner.
+    /// Bytes of its pointers, and of the frames that it would share with other lines.
     pub bytes: (u64, u64),
-    /// Whether those frames may be those of all who say so.
-    pub world: bool,
+    /// With whom it shares those frames.
+    pub share: Share,
     /// On how many ways it would leave.
     pub ways: u32,
 }
@@ -103,10 +104,10 @@ pub struct Running {
     pub(super) held: Arc<dyn Held>,
     /// Where it is.
     pub attach: Attach,
-    /// Bytes of its pointers, and of the frames that it shares with other lines of its owner.
+    /// Bytes of its pointers, and of the frames that it shares with other lines.
     pub bytes: (u64, u64),
-    /// Whether those frames may be those of all who say so.
-    pub world: bool,
+    /// With whom it shares those frames.
+    pub share: Share,
 }
 
 /// A line that was made and waits to be put in the place of another one of its owner.
@@ -274,8 +275,8 @@ impl Points {
         let new = New { about: owner.about.to_owned(), ..asked.new_line(owner.uid)? };
         let bytes = |shape: Shape| shape.size().map_or(0, u64::from);
         let bytes = (bytes(new.shape.of_line()), bytes(new.shape.of_owner()));
-        let (attach, ways, world) = (&planned.attach, new.shape.sinks, new.world);
-        let needs = Needs { attach, source, bytes, world, ways };
+        let (attach, ways, share) = (&planned.attach, new.shape.sinks, new.share.clone());
+        let needs = Needs { attach, source, bytes, share: share.clone(), ways };
         allows(&needs).map_err(BuildError::Refused)?;
         let Lent { rings, bell, behind_tag, held } = make(&asked, new)?;
         let layout = Layout { shape: rings.shape(), behind_tag, tree };
@@ -285,7 +286,7 @@ impl Points {
             Ok(Handout { layout: layout.clone(), records, pointers, bell: copy(bell.as_fd())? })
         };
         let handout = handout().map_err(|error| refused(source, error.to_string()))?;
-        Ok((handout, Running { held, attach: planned.attach.clone(), bytes, world }))
+        Ok((handout, Running { held, attach: planned.attach.clone(), bytes, share }))
     }
 }
 

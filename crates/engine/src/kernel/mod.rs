@@ -35,6 +35,7 @@ use endpoint::source::kernel::place::{Closed, Place};
 use endpoint::source::kernel::{Arrived, Edge, KernelSource, Parts, Standing};
 use endpoint::{Opening, Source};
 use handout::Ended;
+use pipeline::Share;
 use pipeline::graph::{Graph, NodeId};
 use pipeline::plan::{KernelRing, Program as Planned, Refused};
 use point::{New, Points};
@@ -361,10 +362,12 @@ impl Asked<'_> {
         }
         let asked = graph.node(source).filter().and_then(|used| used.arguments.number("ring"));
         let shape = shape(planned, tree.hands.len(), asked)?;
-        let world = graph.options.text("share") == Some("world");
-        if world && planned.attach.own {
-            let why = "what your own sockets exchange is for you alone: leave `--share=world` out";
-            return Err(BuildError::Refused(Refusal { node: source, why: why.to_owned() }));
+        let share = Share::asked(graph);
+        if share != Share::User && planned.attach.own {
+            let why = format!(
+                "what your own sockets exchange is for you alone: leave `--share={share}` out"
+            );
+            return Err(BuildError::Refused(Refusal { node: source, why }));
         }
         if let Some(refusal) = refuses.loading(&tree, graph, source) {
             return Err(BuildError::Refused(refusal));
@@ -372,7 +375,7 @@ impl Asked<'_> {
         let (graph, bell) = (Arc::new(graph.clone()), bell(&planned.ring, shape));
         Ok(New {
             owner,
-            world,
+            share,
             graph,
             tree,
             source,

@@ -27,6 +27,7 @@ mod version;
 
 pub use self::kept::{Adopted, KEPT, Keeper, Read};
 pub(crate) use self::line::New;
+pub use self::line::Whose;
 
 use self::kept::{Next, Stored};
 use self::line::{Line, Owned};
@@ -112,8 +113,8 @@ pub struct Shown {
     pub rings: Vec<ShownRing>,
 }
 
-/// A ring of frames: whose it is, or of all who share theirs; bytes; how many lines lead there.
-pub type ShownRing = (Option<u32>, u64, usize);
+/// A ring of frames: whose it is, bytes, how many lines lead there.
+pub type ShownRing = (Whose, u64, usize);
 
 /// A line that runs at an attach point.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -367,7 +368,7 @@ impl Point {
                 Some((_, (.., lines))) => *lines += 1,
                 None => {
                     let bytes = owner.records.own_shape().size().map_or(0, u64::from);
-                    rings.push((at, (owner.uid, bytes, 1)));
+                    rings.push((at, (owner.whose.clone(), bytes, 1)));
                 }
             }
         }

@@ -5,6 +5,7 @@ use filter::{Arguments, Parameter, Type, Value};
 use crate::language::label::brief;
 use crate::language::{Diagnostic, Request, nearest};
 use crate::plan::{COPIES_MAX, is_wish};
+use crate::share::Share;
 
 /// All options, in the order of the help.
 pub const OPTIONS: &[Parameter] = &[
@@ -24,7 +25,7 @@ pub const OPTIONS: &[Parameter] = &[
         "how spaces are chosen: by measured costs, or as deep as possible",
     ),
     Parameter::optional("parallel", Type::Text, PARALLEL),
-    Parameter::optional("share", Type::OneOf(&["user", "world"]), SHARE),
+    Parameter::optional("share", Type::Text, SHARE),
     Parameter::optional(
         "adapt",
         Type::Flag,
@@ -43,8 +44,9 @@ const PARALLEL: &str = "how many copies of costly filters share the work: no (th
                         anything), or a number";
 
 const SHARE: &str = "in whose memory frames come out of the kernel: user (the default: one's own), \
-                     or world (that of all users who say so at the same interface: a frame lies \
-                     there once, and each of them can read what any of them chose)";
+                     group:NAME (that of those of its members who say so at the same interface: \
+                     a frame lies there once, and each of them can read what any of them chose), \
+                     or world (that of all users who say so)";
 
 /// The options of a request, as far as they are given.
 pub(super) fn options(request: &Request, mistakes: &mut Vec<Diagnostic>) -> Arguments {
@@ -80,6 +82,12 @@ fn parsed(option: &Parameter, text: &str) -> Result<Value, String> {
     if option.name == "parallel" && !is_wish(text) {
         return Err(format!(
             "`{}` is none of auto, no, power, latency, or a number from 1 to {COPIES_MAX}",
+            brief(text)
+        ));
+    }
+    if option.name == "share" && Share::of(text).is_none() {
+        return Err(format!(
+            "`{}` is none of user, world, or group:NAME with the name or the number of a group",
             brief(text)
         ));
     }

@@ -7,6 +7,7 @@ use super::COLUMNS;
 use crate::graph::{Boolean, Graph, Link, NodeId, Step, Use};
 use crate::language::write_quoted;
 use crate::plan::{Copied, Holds, Latency, Plan, Policy, Program, RingPlan};
+use crate::share::Share;
 use filter::sharing::Sharing;
 use filter::{Parameter, Side, Type, Value};
 use std::fmt::Write as _;
@@ -236,8 +237,13 @@ pub(super) fn kernel_ring(ring: &RingPlan, plan: &Plan, edge: usize) -> String {
             .to_owned();
     }
     let apart = program.map_or(0, |program| program.ring.apart_ns);
+    let frames = match Share::asked(&plan.graph) {
+        Share::User => "the frames".to_owned(),
+        Share::Group(name) => format!("frames that all of group {name} who say so can read"),
+        Share::World => "frames that all who say so can read".to_owned(),
+    };
     format!(
-        "ring of {entries} pointers per processor, beside the frames; bell after {signal_blocks} \
+        "ring of {entries} pointers per processor, beside {frames}; bell after {signal_blocks} \
          blocks, {} apart, or {} ({because})",
         nanoseconds(apart),
         nanoseconds(*signal_ns)

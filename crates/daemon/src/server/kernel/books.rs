@@ -10,6 +10,7 @@
 use super::thread::{Seen, Where};
 use crate::protocol::Quota;
 use engine::kernel::point::ShownLine;
+use pipeline::Share;
 use pipeline::graph::NodeId;
 use pipeline::plan::Costs;
 use std::collections::BTreeMap;
@@ -23,8 +24,8 @@ pub(super) struct Cost<'c> {
     pub(super) source: NodeId,
     /// Bytes of its pointers, and of the frames of its user.
     pub(super) bytes: (u64, u64),
-    /// Whether those frames are in the ring of all who say so: each of them pays for it.
-    pub(super) world: bool,
+    /// With whom those frames share a ring: each of them pays for it.
+    pub(super) share: &'c Share,
     /// In whose place it is to be. Both have memory until then, and one of them spends time.
     pub(super) goes: Option<u64>,
 }
@@ -48,15 +49,15 @@ struct Entry {
     at: Where,
     number: u32,
     bytes: (u64, u64),
-    world: bool,
+    share: Share,
     /// What it had spent until the last look, and what it spent in the last second, in ns.
     spent: (f64, f64),
 }
 
 impl Entry {
     /// By what its ring of frames is told from others of its user at one place.
-    const fn frames(&self) -> (u64, bool) {
-        (self.bytes.1, self.world)
+    const fn frames(&self) -> (u64, &Share) {
+        (self.bytes.1, &self.share)
     }
 }
 
@@ -80,7 +81,7 @@ impl Books {
         quota: Quota,
     ) -> Result<(), (NodeId, String)> {
         let used = self.of_user(uid);
-        let new = u64::from(!self.has_frames(uid, at, (cost.bytes.1, cost.world)));
+        let new = u64::from(!self.has_frames(uid, at, (cost.bytes.1, cost.share)));
         let wanted = [
             ("rings", used.rings, 1 + new, quota.rings),
             ("bytes of rings", used.bytes, cost.bytes.0 + new * cost.bytes.1, quota.bytes),
@@ -115,7 +116,7 @@ impl Books {
         Err((last.copied().unwrap_or(cost.source), why))
     }
 
-    fn has_frames(&self, uid: u32, at: &Where, frames: (u64, bool)) -> bool {
+    fn has_frames(&self, uid: u32, at: &Where, frames: (u64, &Share)) -> bool {
         self.lines.values().any(|e| e.uid == uid && e.at == *at && e.frames() == frames)
     }
 
@@ -125,12 +126,12 @@ impl Books {
         guest: u64,
         uid: u32,
         (at, number): (&Where, u32),
-        (bytes, world): ((u64, u64), bool),
+        (bytes, share): ((u64, u64), Share),
     ) {
         if self.lines.is_empty() {
             self.looked = sys::clock::monotonic();
         }
-        let entry = Entry { uid, at: at.clone(), number, bytes, world, spent: (0.0, 0.0) };
+        let entry = Entry { uid, at: at.clone(), number, bytes, share, spent: (0.0, 0.0) };
         self.lines.insert(guest, entry);
     }
 
@@ -150,7 +151,7 @@ impl Books {
     }
 
     fn of_user(&self, uid: u32) -> Quota {
-        let mut frames: Vec<(&Where, (u64, bool))> = Vec::new();
+        let mut frames: Vec<(&Where, (u64, &Share))> = Vec::new();
         let (mut rings, mut bytes, mut descriptors, mut kernel_ns) = (0, 0, 0, 0.0);
         for entry in self.lines.values().filter(|entry| entry.uid == uid) {
             rings += 1;

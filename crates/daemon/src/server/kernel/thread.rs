@@ -14,6 +14,7 @@ use engine::kernel::handout::{
     Allows, Attach as Watched, Handout, Needs, Owner, Part, Running, Side, Waiting,
 };
 use engine::kernel::point::{Adopted, Points, Read, Shown};
+use pipeline::Share;
 use pipeline::graph::{Graph, NodeId};
 use pipeline::plan::{Machine, Refused, complete};
 use serde::{Deserialize, Serialize};
@@ -122,7 +123,13 @@ impl Work {
                 Some((*node, used.description.attaches?(&used.arguments).ok()?))
             });
             let (source, attach) = programs.ok_or("nothing says where it stands")?;
-            let needs = Needs { attach: &attach, source, bytes: (0, 0), world: false, ways: 0 };
+            let needs = Needs {
+                attach: &attach,
+                source,
+                bytes: (0, 0),
+                share: Share::asked(&graph),
+                ways: 0,
+            };
             self.opens(&who, (&graph, &part), &needs).map_err(|(_, why)| why)?;
             Ok(Read { graph, part, owner: about.uid })
         };
@@ -229,8 +236,8 @@ impl Work {
             let quota = self.policy.quota(who.uid);
             let at = place(attach, who.uid);
             let goes = asked.instead.as_ref().map(|instead| instead.line);
-            let cost =
-                Cost { nodes: &part.nodes, source, bytes: needs.bytes, world: needs.world, goes };
+            let (nodes, bytes, share) = (&part.nodes, needs.bytes, &needs.share);
+            let cost = Cost { nodes, source, bytes, share, goes };
             let allowed = self.books.allow(who.uid, &at, &cost, quota);
             allowed.map_err(|(node, why)| refused("quota", node, why))
         };
@@ -274,7 +281,7 @@ impl Work {
     fn enter(&mut self, guest: u64, owner: u32, running: &Running) -> (Where, u32) {
         let at = place(&running.attach, owner);
         let number = running.number().unwrap_or_default();
-        self.books.enter(guest, owner, (&at, number), (running.bytes, running.world));
+        self.books.enter(guest, owner, (&at, number), (running.bytes, running.share.clone()));
         (at, number)
     }
 
@@ -332,6 +339,13 @@ impl Work {
         }
         if !attach.own && !self.policy.opens(who, &attach.interface, attach.netns.as_deref()) {
             return Err((needs.source, words.closed(&attach.interface, attach.netns.as_deref())));
+        }
+        if let Share::Group(name) = &needs.share {
+            match self.policy.is_in(who, name) {
+                Some(true) => {}
+                Some(false) => return Err((needs.source, words.not_in(name))),
+                None => return Err((needs.source, words.no_group(name))),
+            }
         }
         for node in &part.nodes {
             let name = graph.node(*node).name();

@@ -12,7 +12,7 @@
 
 use super::super::handout::{Ended, Part, Running as Handed, bounded};
 use super::super::{Asked, Refuses};
-use super::line::{Line, New, Owned};
+use super::line::{Line, New, Owned, Whose};
 use super::version::{States, Version};
 use super::{Point, Points, Running, Standing, State};
 use pipeline::graph::Graph;
@@ -235,13 +235,13 @@ impl Points {
             };
             let bytes = |shape: sys::bpf::Shape| shape.size().map_or(0, u64::from);
             let bytes = (bytes(new.shape.of_line()), bytes(new.shape.of_owner()));
-            let (world, attach) = (new.world, planned.attach.clone());
+            let (share, attach) = (new.share.clone(), planned.attach.clone());
             let new = New { about: about.clone(), ..new };
             let counted = Ended::from_text(ended).ok_or("what was counted cannot be read")?;
             lines.push(line(*number, &lines, new, counted, &mut given)?);
             let held =
                 Standing { point: Arc::clone(&here), number: *number, ended: OnceLock::new() };
-            let running = Handed { held: Arc::new(held), attach, bytes, world };
+            let running = Handed { held: Arc::new(held), attach, bytes, share };
             handed.push(Adopted { about: about.clone(), running });
             point = Some(here);
         }
@@ -303,10 +303,7 @@ fn line(
     let known = here.iter().find(|line| id(&line.owner.records) == Ok(own));
     let owner = match known {
         Some(line) => Arc::clone(&line.owner),
-        None => {
-            let uid = (!new.world).then_some(new.owner);
-            Arc::new(Owned { uid, records: Arc::new(records) })
-        }
+        None => Arc::new(Owned { whose: Whose::of(&new), records: Arc::new(records) }),
     };
     let pointers = Rings::received(part("pointers")?, new.shape.of_line()).map_err(told)?;
     let pointers = pointers.beside(Arc::clone(&owner.records)).map_err(told)?;

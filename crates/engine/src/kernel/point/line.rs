@@ -4,6 +4,7 @@ use super::super::handout::Ended;
 use super::super::joint::{Counted, Member};
 use super::super::tree::Tree;
 use ebpf::emit::tap::Bell;
+use pipeline::Share;
 use pipeline::graph::{Graph, NodeId};
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::sync::Arc;
@@ -16,8 +17,8 @@ use sys::steps::{Makes, Steps};
 pub(crate) struct New {
     /// Whose it is.
     pub(crate) owner: u32,
-    /// Whether its frames may lie among those of all who say so.
-    pub(crate) world: bool,
+    /// Among whose frames its own may lie.
+    pub(crate) share: Share,
     pub(crate) graph: Arc<Graph>,
     pub(crate) tree: Tree,
     pub(crate) source: NodeId,
@@ -61,11 +62,32 @@ pub(super) struct Line {
     pub(super) about: String,
 }
 
+/// Whose the frames of a ring are. Two lines are in one ring if they say the same (CONTRACT 21).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Whose {
+    /// Of the lines of one user.
+    User(u32),
+    /// Of those of the members of a group who say so.
+    Group(Arc<str>),
+    /// Of all who say so.
+    World,
+}
+
+impl Whose {
+    /// Those of a line.
+    pub(super) fn of(new: &New) -> Self {
+        match &new.share {
+            Share::User => Self::User(new.owner),
+            Share::Group(name) => Self::Group(Arc::clone(name)),
+            Share::World => Self::World,
+        }
+    }
+}
+
 /// The frames of an owner, or of all who share theirs.
 #[derive(Debug)]
 pub(super) struct Owned {
-    /// Whose they are; none: anybody's who says so (CONTRACT 21, "readable by all").
-    pub(super) uid: Option<u32>,
+    pub(super) whose: Whose,
     pub(super) records: Arc<Rings>,
 }
 
@@ -80,15 +102,15 @@ impl Line {
         let step = |what| steps.take(Makes::Memory, what).map_err(told);
         let (of_owner, of_line) = (new.shape.of_owner(), new.shape.of_line());
         let owners = here.iter().map(|line| &line.owner);
-        let uid = (!new.world).then_some(new.owner);
+        let whose = Whose::of(&new);
         let mut same =
-            owners.filter(|owner| owner.uid == uid && owner.records.own_shape() == of_owner);
+            owners.filter(|owner| owner.whose == whose && owner.records.own_shape() == of_owner);
         let owner = match same.next() {
             Some(owner) => Arc::clone(owner),
             None => {
                 step("frames of an owner")?;
                 let records = Arc::new(Rings::create("records", of_owner).map_err(told)?);
-                Arc::new(Owned { uid, records })
+                Arc::new(Owned { whose, records })
             }
         };
         step("pointers of a line")?;
