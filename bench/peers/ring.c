@@ -5,7 +5,7 @@
  *     ring LOOK CORES BLOCK
  *
  * LOOK is copy (out of the ring), copy-all (and look at each word of the copy), first (look at the first word, in
- * place) or all (at each word, in place).
+ * place), all (at each word, in place) or none (at nothing: what the writer alone can do).
  *
  * For each number on standard input it moves so many blocks and answers how many ns that took. */
 #define _GNU_SOURCE
@@ -75,7 +75,7 @@ int main(int argc, char **argv) {
         prctl(PR_SET_PDEATHSIG, SIGKILL);
         keep_on(cores - 1);
         int copies = strncmp(argv[1], "copy", 4) == 0;
-        size_t look = strstr(argv[1], "all") ? block : 8;
+        size_t look = strstr(argv[1], "all") ? block : strcmp(argv[1], "none") ? 8 : 0;
         uint64_t head = 0, shown = 0, seen = 0;
         /* It sleeps between orders: others are measured then. */
         for (long n; read(orders[0], &n, sizeof n) == sizeof n;) {

@@ -3,6 +3,22 @@
 
 use crate::row::Row;
 use crate::sentinel::Sentinel;
+use std::sync::OnceLock;
+
+/// Of which rows somebody wants to know; none: of all.
+static ONLY: OnceLock<Vec<String>> = OnceLock::new();
+
+/// Leaves out what has none of these words in the name of its row; without words nothing is.
+pub(crate) fn only(words: Vec<String>) {
+    // Said once, when the program begins.
+    let _ = ONLY.set(words);
+}
+
+/// Whether somebody wants to know of this row.
+pub(crate) fn is_wanted(row: &str) -> bool {
+    let words = ONLY.get().map_or(&[][..], Vec::as_slice);
+    words.is_empty() || words.iter().any(|word| row.contains(word.as_str()))
+}
 
 /// A candidate: who it is, and one measurement (more is better).
 pub(crate) struct Candidate<'c> {
@@ -40,6 +56,9 @@ pub(crate) fn interleave(
     mut candidates: Vec<Candidate<'_>>,
     goals: &[Goal],
 ) -> Result<Vec<Row>, String> {
+    if !is_wanted(subject.1) {
+        return Ok(Vec::new());
+    }
     let mut samples: Vec<Samples> =
         candidates.iter().map(|c| Samples { name: c.name, values: Vec::new() }).collect();
     let mut sentinels = Vec::new();

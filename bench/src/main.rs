@@ -62,6 +62,9 @@ struct Arguments {
     /// Bytes of the captures that are made; goals are judged at 1,000,000,000.
     #[arg(long, default_value_t = 1_000_000_000)]
     size: u64,
+    /// Only rows that have one of these in their names: `--only 'one core'`.
+    #[arg(long, value_name = "TEXT")]
+    only: Vec<String>,
     /// Run one request in one thread instead and say how long a block took.
     #[arg(long, value_name = "REQUEST", conflicts_with = "names")]
     line: Option<String>,
@@ -235,6 +238,7 @@ fn main() -> ExitCode {
     sentinel::Sentinel::take();
     let wanted =
         |b: &&Bench| arguments.names.is_empty() || arguments.names.iter().any(|n| n == b.name);
+    harness::only(arguments.only);
     let options = Options { rounds: arguments.rounds.max(1), size: arguments.size };
     for bench in BENCHES.iter().filter(wanted) {
         let rows = match (bench.run)(&options) {

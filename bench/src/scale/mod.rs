@@ -12,7 +12,7 @@ pub(crate) mod rounds;
 pub(crate) use other::serve;
 
 use crate::Options;
-use crate::harness::median;
+use crate::harness::{is_wanted, median};
 use crate::row::Row;
 use crate::sentinel::Sentinel;
 use buffer::scale::Scaling;
@@ -20,8 +20,18 @@ use buffer::stream::{Config, Input, Output, stream};
 use other::Other;
 
 /// Sizes of rings.
-const SIZES: [usize; 9] =
-    [16 << 10, 64 << 10, 256 << 10, 512 << 10, 1 << 20, 4 << 20, 16 << 20, 32 << 20, LARGEST];
+const SIZES: [usize; 10] = [
+    16 << 10,
+    64 << 10,
+    256 << 10,
+    512 << 10,
+    1 << 20,
+    4 << 20,
+    8 << 20,
+    16 << 20,
+    32 << 20,
+    LARGEST,
+];
 const LARGEST: usize = 64 << 20;
 /// Bytes of a block.
 const BLOCK: usize = 2048;
@@ -61,7 +71,8 @@ pub(crate) fn run(options: &Options) -> Result<Vec<Row>, String> {
     let machine = sys::machine::Machine::look();
     sys::process::pin_to(0).map_err(|why| why.to_string())?;
     let mut rows = Vec::new();
-    for setting in [Setting::Thread, Setting::OneCore, Setting::TwoCores] {
+    let settings = [Setting::Thread, Setting::OneCore, Setting::TwoCores];
+    for setting in settings.into_iter().filter(|setting| is_wanted(setting.name())) {
         if setting == Setting::TwoCores && machine.processors < 2 {
             eprintln!("left out: two cores, this machine has one");
             continue;

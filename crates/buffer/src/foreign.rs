@@ -114,11 +114,13 @@ mod tests {
     #[test]
     fn pieces_of_memory_that_is_ours_are_copied_whole() {
         let bytes: Vec<u8> = (0..20_000).map(|at| u8::try_from(at * 7 % 251).unwrap()).collect();
-        for length in (0..600).chain([4000, 8191, 8192, 20_000]) {
-            let mut out = vec![0xee; length + 128];
-            copy(&bytes[..length], &mut out[64..64 + length]);
-            assert_eq!(out[64..64 + length], bytes[..length], "{length}");
-            assert_eq!((&out[..64], &out[64 + length..]), (&[0xee; 64][..], &[0xee; 64][..]));
+        for length in (0..600).chain([1023, 1024, 1025, 4000, 8191, 8192, 20_000]) {
+            for at in [0, 1, 16, 31, 33, 64] {
+                let mut out = vec![0xee; length + 128];
+                copy(&bytes[..length], &mut out[at..at + length]);
+                assert_eq!(out[at..at + length], bytes[..length], "{length} at {at}");
+                assert!(out[..at].iter().chain(&out[at + length..]).all(|byte| *byte == 0xee));
+            }
         }
     }
 

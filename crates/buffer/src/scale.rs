@@ -13,8 +13,10 @@
 //! - What fits is not one cache. Two sides that take turns on one processor want few turns: the
 //!   ring grows beyond the second level, whose misses cost less than a task switch. A reader that
 //!   takes each block at once never lets it grow, and gets what fits the second level. On two
-//!   processors, what one writes the other fetches best from the third level, which they share. So
-//!   there are two ranges of sizes, and where the reader was last seen says which one holds.
+//!   processors, what one writes the other fetches best from the third level, which they share: out
+//!   of the other's second level it comes at a fraction of that rate, and half of the third is more
+//!   than others leave. So there one size is best, whatever the pressure; and where the reader was
+//!   last seen says which range holds.
 //! - A ring that was full does not become smaller for some rounds, and for more of them each time
 //!   that this was too soon: else sides that take turns, where the ring is full in one round and
 //!   nearly empty in the next, would change its size for ever.
@@ -45,7 +47,7 @@ impl Scaling {
         let size = |bytes: usize| (bytes.max(LEAST) + 1).next_power_of_two() / 2;
         Self {
             together: (size(private / 4), size(shared / 8)),
-            apart: (size(shared / 8), size(shared / 2)),
+            apart: (size(shared / 8), size(shared / 8)),
             low: 25,
             high: 75,
         }
@@ -286,7 +288,7 @@ mod tests {
         let full = |c| Round { was_full: true, ..seen(c, 0, Sides::Together) };
         assert_eq!(sizes(&mut scale, LEAST, 9, full)[8], 4 << 20);
         let apart = |c| seen(c, c * 9 / 10, Sides::Apart);
-        assert_eq!(sizes(&mut scale, LEAST, 20, apart)[19], 16 << 20);
+        assert_eq!(sizes(&mut scale, LEAST, 20, apart)[19], 4 << 20);
         let slack = |c| seen(c, 0, Sides::Apart);
         let mut fresh = Scale::new(Scaling::reallocation(&CACHES));
         assert_eq!(sizes(&mut fresh, 64 << 20, 20, slack)[19], 4 << 20);

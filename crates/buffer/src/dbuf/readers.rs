@@ -18,6 +18,11 @@ pub trait Walks: fmt::Debug {
     fn side(&self) -> &Consumer;
     /// The same, to change it.
     fn side_mut(&mut self) -> &mut Consumer;
+    /// The next block, if that can be said at once; never where the ring overwrites.
+    #[inline]
+    fn at_hand(&mut self) -> Option<Self::Found> {
+        None
+    }
     /// The next block, if one is shown.
     fn find(&mut self) -> Result<Option<Self::Found>, Fault>;
     /// Goes past it.
@@ -76,10 +81,11 @@ impl<W: Walks> Reader<W> {
 
     #[inline]
     fn held(&mut self) -> Result<Option<W::Found>, Fault> {
-        if self.0.side().policy == Policy::Overwrite {
-            return Err(Fault::Lossy);
+        match self.0.at_hand() {
+            Some(found) => Ok(Some(found)),
+            None if self.0.side().policy == Policy::Overwrite => Err(Fault::Lossy),
+            None => self.0.find(),
         }
-        self.0.find()
     }
 
     #[inline]

@@ -10,6 +10,7 @@ use abi::ring::Record;
 use abi::{BLOCK_MAX, Place};
 use std::sync::Arc;
 
+mod plain;
 mod skip;
 
 /// How a reader goes from record to record, believing nothing.
@@ -30,6 +31,9 @@ pub struct Walk {
     first: u64,
     /// The position after the block that was passed last.
     passed: u64,
+    /// The first word of the header of a block that is as long as the last one, and its span.
+    likely: u64,
+    span: u64,
     /// The number of the segment in which the ring goes on at the next position, once we are there.
     awaited: Option<u64>,
 }
@@ -89,6 +93,8 @@ impl Walk {
             known: start == 0,
             first,
             passed: start,
+            likely: 0,
+            span: 0,
             awaited: None,
         }
     }
@@ -169,26 +175,6 @@ impl Walk {
         Ok(())
     }
 
-    /// Copies the next block into `out` and passes it, if it was seen to be there, follows the one
-    /// before and is exactly as long as `out`: the same checks as below, in as few instructions as
-    /// there can be.
-    // A call with its registers saved costs as much as the copy of 64 bytes (`bench pipe`).
-    #[inline(always)]
-    pub(crate) fn take(&mut self, out: &mut [u8]) -> bool {
-        let start = self.side.next;
-        let end = start + Record::spans(out.len());
-        if end > self.plain
-            || self.data.header(start) != Record::block_words(out.len(), self.expected)
-        {
-            return false;
-        }
-        self.data.copy_out(start + Record::SIZE as u64, out);
-        self.side.next = end;
-        self.expected = self.expected.wrapping_add(1);
-        self.side.taken.bytes += out.len() as u64;
-        true
-    }
-
     pub(crate) fn read(&mut self, out: &mut [u8]) -> Result<Option<usize>, Fault> {
         for _ in 0..ATTEMPTS {
             let start = self.side.next;
@@ -234,27 +220,6 @@ impl Walk {
             Some(found) => Ok(Some(found)),
             None => self.look_and_find(),
         }
-    }
-
-    /// The next record, where it is a block that was seen to be there and follows the one before.
-    /// For everything else there is no answer here.
-    #[inline]
-    fn at_hand(&self) -> Option<Found> {
-        let start = self.side.next;
-        if start >= self.plain {
-            return None;
-        }
-        let header = Record::from_words(self.data.header(start));
-        let end = start + Record::span(header.length);
-        let follows = header.kind == Record::BLOCK && header.sequence == self.expected;
-        (follows && end <= self.plain).then(|| Found {
-            at: start + Record::SIZE as u64,
-            length: header.length,
-            done: 0,
-            sequence: header.sequence,
-            lost: 0,
-            end,
-        })
     }
 
     /// How far records are plain from here on, as far as has been seen.
@@ -381,6 +346,11 @@ impl Walks for Walk {
 
     fn side_mut(&mut self) -> &mut Consumer {
         &mut self.side
+    }
+
+    #[inline]
+    fn at_hand(&mut self) -> Option<Found> {
+        Self::at_hand(self)
     }
 
     #[inline]

@@ -14,6 +14,12 @@ use std::fmt;
 use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 
+/// What processors take from each other.
+const LINE: u64 = 64;
+/// Of blocks that lie closer together a reader that looks at their first words takes nearly all
+/// lines, and stores wait for them together anyway.
+const APART: u64 = 8 * LINE;
+
 /// The one writer of a ring of blocks.
 #[derive(Debug)]
 pub struct Writer {
@@ -34,6 +40,10 @@ pub struct Writer {
     id: DbufId,
     /// What a reservation is written into where the ring overwrites (D5).
     staging: Vec<u8>,
+    /// The head and the number of blocks when they were last shown.
+    shown: (u64, u64),
+    /// The head when room was last given out: somebody may be writing there.
+    lent: u64,
 }
 
 impl Writer {
@@ -63,6 +73,8 @@ impl Writer {
             is_away: false,
             id,
             staging,
+            shown: (0, 0),
+            lent: u64::MAX,
         }
     }
 
@@ -196,6 +208,7 @@ impl Writer {
     /// will have room when readers release, one that drops has counted the block as dropped.
     #[inline]
     pub fn reserve(&mut self, length: usize) -> Result<Option<Reservation<'_>>, Fault> {
+        self.lent = self.side.head;
         match self.fits(length) {
             Some(length) => Ok(Some(Reservation { writer: self, pad: 0, length })),
             None => self.look_and_reserve(length),
@@ -259,6 +272,37 @@ impl Writer {
     /// Shows the readers all blocks that were committed. Once per batch.
     pub fn publish(&mut self) {
         self.side.publish();
+        let (head, blocks) = (self.side.head, self.side.put.blocks);
+        let (before, had) = std::mem::replace(&mut self.shown, (head, blocks));
+        if let Some(span) = (head - before).checked_div(blocks - had)
+            && span >= APART
+            && self.lent != head
+        {
+            self.take_back(span, blocks - had);
+        }
+    }
+
+    /// Takes the lines on which the headers of the next blocks will lie back from the readers, if
+    /// they come as far apart as those before.
+    ///
+    /// Who looks at the first word of each block takes one line of many to its processor. A store
+    /// to such a line waits until it is back, stores are done in order, and so the copies of whole
+    /// blocks wait with it, once for each block. Stores to such lines alone wait together. (A
+    /// prefetch for writing does not: `bench peek`, two cores.)
+    fn take_back(&self, span: u64, blocks: u64) {
+        let mut at = self.side.head;
+        for _ in 0..blocks {
+            // Up to `far` there is room, where nobody looks (D3).
+            if at + LINE > self.far {
+                return;
+            }
+            self.data.put_header(at, [0; 2]);
+            let first = at + Record::SIZE as u64;
+            if first.is_multiple_of(LINE) {
+                self.data.put_header(first, [0; 2]);
+            }
+            at += span;
+        }
     }
 
     /// Stops waiting for a reader that does not keep its promise; it is told nothing and lapped.

@@ -37,6 +37,8 @@ pub struct Input {
     lossy: bool,
     /// How often to look before sleeping.
     spin: Spin,
+    /// How many blocks had been taken at the last wait.
+    waited_at: u64,
     /// What both sides agree on in the segment that we read.
     shape: Geometry,
     /// Segments that have come and are not ours yet.
@@ -69,6 +71,7 @@ impl Input {
             gone: false,
             lossy,
             spin: Spin::default(),
+            waited_at: 0,
             shape,
             inbox: Vec::new(),
             revoked: false,
@@ -174,19 +177,17 @@ impl Input {
     ) -> Result<Ready, Fault> {
         // Whoever makes a segment takes long.
         let awaits = self.ring.walk().awaited().is_some();
-        let spins = if awaits { 0 } else { self.spins() };
-        for _ in 0..spins {
-            if self.has_something()? {
-                self.spin.has_found();
-                return Ok(Ready::Something);
-            }
-            std::hint::spin_loop();
-        }
-        if !awaits {
-            self.spin.was_vain();
+        let together = self.is_together();
+        if !awaits && self.looks(together)? {
+            return Ok(Ready::Something);
         }
         let side = &mut self.ring.walk().side;
-        let until = side.next.saturating_add(side.capacity / 4);
+        // Who shares a processor with the writer only keeps it from writing: whenever it is
+        // interrupted there are two task switches. One that blocks rings when it cannot go on, or
+        // turns to something else; others never wait, so that the ring stays full.
+        let all = together && side.policy == Policy::Block;
+        let enough = if all { side.capacity } else { side.capacity / 4 };
+        let until = side.next.saturating_add(enough);
         let index = side.index;
         let Some(page) = side.store.readers.get(index) else { return Err(Fault::Abandoned) };
         self.sleeper.falls_asleep(page, reader::WAIT, until);
@@ -208,11 +209,32 @@ impl Input {
         Ok(if self.has_something()? { Ready::Something } else { Ready::Nothing })
     }
 
-    /// How often to look before sleeping.
-    fn spins(&mut self) -> u32 {
+    /// Looks as often as that has been worth it; answers whether something came.
+    fn looks(&mut self, together: bool) -> Result<bool, Fault> {
+        let taken = self.ring.walk().count().blocks;
+        let came = taken.wrapping_sub(std::mem::replace(&mut self.waited_at, taken));
+        let mut left = self.spin.looks(together);
+        let pauses = self.spin.pauses(came);
+        while left > 0 {
+            for _ in 0..pauses {
+                std::hint::spin_loop();
+            }
+            if self.has_something()? {
+                self.spin.has_found();
+                return Ok(true);
+            }
+            left = left.saturating_sub(pauses);
+        }
+        self.spin.was_vain();
+        Ok(false)
+    }
+
+    /// Whether the writer runs on our processor, as far as is known: then it is left to it to run.
+    fn is_together(&mut self) -> bool {
         let here = sys::machine::processor() as u64 + 1;
         let there = acquire(self.ring.walk().side.store.writer.word(writer::PROCESSOR));
-        self.spin.looks(there == here || there == 0 && super::is_alone())
+        let seen = || there == here || there == 0 && super::is_alone();
+        self.spin.yields().unwrap_or_else(seen)
     }
 
     /// Gives back all that was read, and wakes a writer that waits for the room. [`Input::read`]

@@ -51,7 +51,8 @@ impl Output {
 #[cfg(test)]
 mod tests {
     use crate::Policy;
-    use crate::stream::{Config, joinable};
+    use crate::stream::{Config, joinable, stream};
+    use abi::ring::Record;
 
     #[test]
     fn what_was_put_where_room_was_given_is_written() {
@@ -75,5 +76,36 @@ mod tests {
             while input.try_read(&mut [0; 64]).unwrap().is_some() {}
         }
         assert!(output.room(5000).is_err());
+    }
+    /// The writer takes lines back where it expects the next headers; not where somebody writes.
+    #[test]
+    fn room_that_was_given_stays_as_it_is_when_blocks_are_shown() {
+        const LENGTH: usize = 1008;
+        let (mut output, mut input) = {
+            let (output, mut offers) =
+                stream(&Config::new(abi::DbufId::new(4).unwrap()).capacity(64 << 10)).unwrap();
+            (output, offers.remove(0).open().unwrap())
+        };
+        let mut out = [0; 4 * LENGTH];
+        // A lap of blocks in fours, then four more that are not shown.
+        for four in 0..17 {
+            (0..4).for_each(|_| assert!(output.write(&[7; LENGTH]).unwrap()));
+            if four < 16 {
+                output.flush();
+                assert_eq!(input.try_read(&mut out), Ok(Some(out.len())));
+            }
+        }
+        let (room, _) = output.room(3000).unwrap().unwrap();
+        output.flush();
+        assert_eq!(output.commit(room, 3000), Ok(true));
+        output.flush();
+        let (mut first, mut block) = ([0; 4 * LENGTH], [0; 3000]);
+        assert_eq!(input.try_read(&mut first), Ok(Some(first.len())));
+        assert_eq!(input.try_read(&mut block), Ok(Some(block.len())));
+        // In the place of the block lay the fifth one of the lap before and the header of the
+        // sixth.
+        let header = Record::block_words(LENGTH, 5).map(u64::to_ne_bytes);
+        assert_eq!(block[..LENGTH], [7; LENGTH]);
+        assert_eq!(block[LENGTH..LENGTH + Record::SIZE], *header.as_flattened());
     }
 }

@@ -165,3 +165,30 @@ fn rings_that_do_not_block_never_wait() {
 fn what_is_no_offer_is_refused() {
     assert!(matches!(Offer::from_descriptors(Vec::new()), Err(Refusal::Descriptors(0))));
 }
+
+/// From where on a reader that sleeps wants to be woken, having read nothing.
+fn woken_at(policy: Policy, spins: u32) -> u64 {
+    use abi::ring::{reader, wait};
+    let (mut output, mut inputs) = open(&config().policy(policy));
+    let mut input = inputs.pop().unwrap();
+    input.spin(spins);
+    std::thread::scope(|scope| {
+        scope.spawn(move || assert_eq!(input.wait(None), Ok(Ready::Something)));
+        while !output.is_awaited() {
+            std::thread::yield_now();
+        }
+        let page = output.side().page(0).unwrap();
+        let until = page.word(reader::WAIT + wait::UNTIL).load(crate::atomic::Ordering::Relaxed);
+        drop(output);
+        until
+    })
+}
+
+/// Else the writer would be interrupted in the middle of a lap, for two task switches each time.
+#[test]
+fn a_reader_that_leaves_the_processor_to_a_writer_that_waits_sleeps_until_the_ring_is_full() {
+    use crate::Policy::{Block, DropNew, Overwrite};
+    assert_eq!(woken_at(Block, 0), 4096);
+    assert_eq!(woken_at(Block, 1), 1024, "on a processor of its own it reads meanwhile");
+    assert_eq!([DropNew, Overwrite].map(|policy| woken_at(policy, 0)), [1024; 2]);
+}

@@ -7,7 +7,9 @@ pub const SHORT: usize = 16;
 /// From so many bytes on wide registers are worth having their upper halves cleared afterwards.
 const WIDE: usize = 192;
 /// Of memory that is ours alone so many bytes and more are left to the C library's copy.
-pub const LONG: usize = 8192;
+pub const LONG: usize = 1 << 20;
+/// From so many bytes on it is worth it that no store goes over the end of a line.
+const LINED: usize = 1024;
 
 /// Copies as many bytes as `to` has, at least [`SHORT`], from readable memory: 64 at a time, then
 /// 16, then the last 16 once more, which may overlap.
@@ -76,7 +78,9 @@ pub unsafe fn by_pieces(from: *const u8, to: &mut [u8]) {
 }
 
 /// Copies as [`by_pieces`] does, at least [`WIDE`] bytes on a processor that has AVX: 128 bytes at
-/// a time, then the last 128 once more.
+/// a time, then the last 128 once more. Where there are many, 32 come first, and the others begin
+/// at the next address that is a multiple of 32: blocks of a ring lie behind their headers, so that
+/// else every second store went over the end of a line.
 ///
 /// # Safety
 /// As [`by_pieces`], of at least [`WIDE`] bytes, on such a processor.
@@ -86,6 +90,17 @@ unsafe fn by_wide_pieces(from: *const u8, to: &mut [u8]) {
     // upper halves of the registers are clear again at the end, as callers expect.
     unsafe {
         std::arch::asm!(
+            "cmp {left}, {lined}",
+            "jb 8f",
+            "vmovups {a:y}, ymmword ptr [{from}]",
+            "vmovups ymmword ptr [{to}], {a:y}",
+            "mov {skip}, {to}",
+            "neg {skip}",
+            "and {skip}, 31",
+            "add {from}, {skip}",
+            "add {to}, {skip}",
+            "sub {left}, {skip}",
+            "8:",
             "sub {left}, 128",
             ".p2align 4",
             "2:",
@@ -116,6 +131,8 @@ unsafe fn by_wide_pieces(from: *const u8, to: &mut [u8]) {
             from = inout(reg) from => _,
             to = inout(reg) to.as_mut_ptr() => _,
             left = inout(reg) to.len() => _,
+            skip = out(reg) _,
+            lined = const LINED,
             a = out(xmm_reg) _,
             b = out(xmm_reg) _,
             c = out(xmm_reg) _,
