@@ -2,11 +2,14 @@
 //!
 //! The reader is a process of its own that was sent descriptors and a socket to the owner of the
 //! dbuf, and trusts nobody: it copies each pointer out of the ring once, and checks that it leads
-//! into what is mapped. The writer checks of each that a segment in flight keeps its bytes.
+//! into what is mapped. The writer checks of each that a segment in flight keeps its bytes. Beside
+//! it a ring in C that works as DPDK's does, by the bytes that it moves.
 
 use super::setup::{id, words};
 use crate::Options;
 use crate::harness::{Candidate, Goal, interleave};
+use crate::peers::Compiled;
+use crate::pipe::Ring;
 use crate::row::Row;
 use crate::sentinel::Sentinel;
 use abi::{Class, RichPointer};
@@ -29,16 +32,30 @@ const COUNT: usize = 20_000_000;
 /// A round trip of a cache line below this is the near state of the machine (BASELINES).
 const NEAR_NS: f64 = 250.0;
 
+/// What a program reaches that checks nothing and wakes nobody, with pointers half as long.
+const BURST: &str = include_str!("../../peers/burst.c");
+
 pub(super) fn run(options: &Options) -> Result<Vec<Row>, String> {
     let mut sender = Sender::new()?;
     let target = if Sentinel::take() < NEAR_NS { 400.0 } else { 80.0 };
-    let candidates = vec![
+    let burst = Compiled::new("burst", BURST);
+    if let Err(why) = &burst {
+        eprintln!("left out: the ring of bursts in C: {why}");
+    }
+    let mut candidates = vec![
         Candidate { name: "goal", measure: Box::new(move || Ok(target)) },
         Candidate { name: "pointers", measure: Box::new(move || sender.measure()) },
     ];
-    let goal = Goal { candidate: "pointers", reference: "goal", goal: "G7", target: 1.0 };
+    if let Ok(burst) = &burst {
+        let mut ring = Ring::start(burst.program(), "burst", 2, 8)?;
+        // As many bytes, told as pointers of 16.
+        let measure = move || Ok(ring.measure()? * 1e3 / 16.0);
+        candidates.push(Candidate { name: "burst of 32 in C", measure: Box::new(measure) });
+    }
+    let goal = |reference, target| Goal { candidate: "pointers", reference, goal: "G7", target };
+    let goals = [goal("goal", 1.0), goal("burst of 32 in C", 0.8)];
     let name = "16 B between processes, batches of 32";
-    interleave(("splice", name, f64::NAN), "M/s", options.rounds, candidates, &[goal])
+    interleave(("splice", name, f64::NAN), "M/s", options.rounds, candidates, &goals)
 }
 
 struct Sender {
