@@ -6,6 +6,7 @@
 //! bench with `--plot`.
 #![forbid(unsafe_code)]
 
+mod by_hand;
 mod capture;
 mod chain;
 mod decide;

@@ -7,11 +7,16 @@
 //! they keep of each frame, as tcpdump does before it writes it to nowhere. At the source's 200
 //! Mbit/s ten tcpdumps are no load any more, so the flood takes the place of its fixed rate.
 //!
+//! What a copy costs whoever makes it depends on how much memory the copies go round in. So a tap
+//! that has nothing else to do (`bench/c/bare_tap.c`, compiled here by clang) stands beside ours,
+//! with rings of several sizes.
+//!
 //! What it costs is taken in two places: in the kernel, by how much longer sending takes than over
 //! a cable with nobody at it, in turn ([`crate::observed`]); and in the processes. What does not
 //! arrive is counted. What is taken so with nobody there is what the measurement is worth.
 
 use crate::Options;
+use crate::by_hand::{ByHand, Source};
 use crate::flood::{Floods, Host};
 use crate::harness::{Better, Goal, Samples, median, rows};
 use crate::observed::{Sample, Taken};
@@ -20,6 +25,7 @@ use crate::replay::Folder;
 use crate::row::Row;
 use crate::tap::{Reader, Tap, usual};
 use crate::tcpdump::{TCPDUMP, Tcpdumps};
+use sys::bpf::{Anchor, Kind, Link, Side};
 
 /// How many want the stream.
 const READERS: [(usize, &str); 4] =
@@ -35,6 +41,12 @@ const FRAMES: usize = 100_000;
 const BEFORE: usize = 2_000;
 /// Bytes of every ring.
 const RING: u32 = 4 << 20;
+/// Bytes of the ring of a tap by hand, and what rows call it.
+const BARE: [(u32, &str); 3] =
+    [(256 << 10, "by hand, 256 KB"), (1 << 20, "by hand, 1 MB"), (RING, "by hand, 4 MB")];
+/// Bytes of such a tap beside its ring, with the longest frame that it keeps: its numbers and its
+/// pointers.
+const BARE_BESIDE: u32 = 16 + 16 * (1 << 14) + 2048;
 const OURS: &str = "streamline";
 const NOBODY: &str = "nobody";
 const WITH_ONE: &str = "1 of ours";
@@ -59,6 +71,8 @@ enum Observers {
     /// A tap with so many readers.
     Ours(usize),
     Tcpdumps(usize),
+    /// A tap by hand with a ring of so many bytes, which nobody reads.
+    Bare(u32),
 }
 
 pub(crate) fn run(options: &Options) -> Result<Vec<Row>, String> {
@@ -84,6 +98,9 @@ impl Bench<'_> {
         if installed(TCPDUMP, "tcpdump") {
             all.extend(READERS.map(|(count, _)| Observers::Tcpdumps(count)));
         }
+        if installed("clang", "clang") {
+            all.extend(BARE.map(|(bytes, _)| Observers::Bare(bytes)));
+        }
         let taken = Taken::take(rounds, &all, |observers| self.observe(observers))?;
         Ok(Figures { setting: self.setting, taken }.rows())
     }
@@ -97,6 +114,24 @@ impl Bench<'_> {
             }
             Observers::Ours(readers) => self.tap(readers),
             Observers::Tcpdumps(count) => self.tcpdumps(count),
+            Observers::Bare(bytes) => self.bare(bytes),
+        }
+    }
+
+    fn bare(&mut self, bytes: u32) -> Result<Sample, String> {
+        let defined = [format!("RING={bytes}"), format!("MOST={}", self.setting.keep)];
+        let text = include_str!("../../c/bare_tap.c");
+        let source =
+            Source { name: "bare_tap", text, defined: &defined, kept: bytes + BARE_BESIDE };
+        let tap = ByHand::load(&self.folder.0, Kind::Tc, source)?;
+        let device = self.floods.seen.device()?;
+        let head = || Link::tcx(&tap.program, device, Side::Ingress, Anchor::Head, None);
+        let _link = self.floods.seen.pair.server.enter(head).map_err(|why| why.to_string())?;
+        self.floods.send(BEFORE)?;
+        let took = self.floods.send(FRAMES)?;
+        match tap.numbers() {
+            [_, count] if count == (BEFORE + FRAMES) as u64 => Ok(Sample::new(FRAMES, took, 0)),
+            [_, count] => Err(format!("the tap by hand has seen {count} frames")),
         }
     }
 
@@ -164,6 +199,10 @@ impl Figures {
         let bells = |taken: &Taken<_>, who| taken.each(who, |sample| sample.bells as f64);
         let tap = [(OURS, Observers::Ours(0))];
         all.extend(self.compared("no reader", f64::NAN, "bells", &tap, bells));
+        for (bytes, name) in BARE {
+            let bare = [(name, Observers::Bare(bytes))];
+            all.extend(self.compared("no reader", f64::NAN, "ns kernel/frame", &bare, kernel));
+        }
         all.extend(self.goals());
         all
     }

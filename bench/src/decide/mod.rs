@@ -8,11 +8,11 @@
 //!
 //! Test runs count whole ns; those of XDP cost 27 ms a call, so that they are few.
 
-mod object;
 mod ours;
 mod peers;
 
 use crate::Options;
+use crate::by_hand::{ByHand, Source};
 use crate::flood::{Floods, Host, Took, WANTED, udp};
 use crate::harness::{Better, Goal, Samples, median, rows};
 use crate::processes::installed;
@@ -20,9 +20,9 @@ use crate::replay::Folder;
 use crate::row::Row;
 use crate::sentinel::Sentinel;
 use ebpf::insn::{self, Insn, R0};
-use object::ByHand;
 pub(crate) use ours::Generated;
 use peers::{TOOLS, Tool, hang};
+use std::path::Path;
 use sys::bpf::{Kind, Program};
 use testkit::Frame;
 
@@ -43,7 +43,7 @@ pub(crate) fn run(options: &Options) -> Result<Vec<Row>, String> {
     let folder = Folder::new("kernel").map_err(|why| why.to_string())?;
     let clang = installed(CLANG, "clang");
     let pair = |kind| -> Result<Pair, String> {
-        let by_hand = clang.then(|| ByHand::load(&folder.0, kind)).transpose()?;
+        let by_hand = clang.then(|| by_hand(&folder.0, kind)).transpose()?;
         Ok(Pair { ours: Generated::load(kind)?, by_hand, empty: empty(kind)?, kind })
     };
     let (tc, xdp) = (pair(Kind::Tc)?, pair(Kind::Xdp)?);
@@ -66,6 +66,13 @@ fn frames() -> [(&'static str, Vec<u8>); 3] {
         ("64 B, not counted", udp(WANTED + 1, 64)),
         ("1500 B, counted", udp(WANTED, 1500)),
     ]
+}
+
+/// The same job in C.
+fn by_hand(folder: &Path, kind: Kind) -> Result<ByHand, String> {
+    let defined = if kind == Kind::Xdp { vec!["XDP".to_owned()] } else { Vec::new() };
+    let text = include_str!("../../c/count_dns.c");
+    ByHand::load(folder, kind, Source { name: "count_dns", text, defined: &defined, kept: 64 })
 }
 
 fn empty(kind: Kind) -> Result<Program, String> {
@@ -94,7 +101,7 @@ impl Pair {
                 // What a test run does not take.
                 continue;
             };
-            let totals = [self.ours.totals()?, by_hand.totals()?];
+            let totals = [self.ours.totals()?, by_hand.numbers::<8>().to_vec()];
             if ours.value != theirs.value || totals[0] != totals[1] {
                 let [one, other] = [ours.value, theirs.value];
                 return Err(format!(
@@ -272,7 +279,7 @@ mod tests {
         }
         let folder = Folder::new("agree").unwrap();
         for kind in [Kind::Tc, Kind::Xdp] {
-            let by_hand = Some(ByHand::load(&folder.0, kind).unwrap());
+            let by_hand = Some(by_hand(&folder.0, kind).unwrap());
             let ours = Generated::load(kind).unwrap();
             let pair = Pair { ours, by_hand, empty: empty(kind).unwrap(), kind };
             pair.agree().unwrap();

@@ -155,11 +155,11 @@ impl Walk {
             count += 1;
             let frame = &mut self.frame[..handed.header.kept as usize];
             let inside = self.reader.copy(&handed, 0, frame);
-            if !self.reader.is_whole(&handed) {
+            self.reader.pass(&handed);
+            if !self.reader.is_whole(&handed, self.reader.reserved(handed.cpu)) {
                 self.reader.lose(&handed);
                 continue;
             }
-            self.reader.pass(&handed);
             seen.got += 1;
             seen.bytes += frame.len() as u64;
             seen.longest = seen.longest.max(frame.len() as u64);

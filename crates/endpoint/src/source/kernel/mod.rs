@@ -24,7 +24,7 @@ use abi::{Class, ContextLane, Entry, Flags, Marks, RichPointer};
 use buffer::pool::Pool;
 use filter::{Amount, Time};
 use place::Place;
-use reader::{Handed, Reader};
+use reader::{AT_ONCE, Handed, Reader};
 use std::fmt;
 use std::os::fd::{AsFd as _, BorrowedFd};
 use std::sync::Arc;
@@ -100,6 +100,8 @@ pub struct KernelSource {
     edge: usize,
     /// What was copied last, and where to.
     copied: Option<(u32, u64, abi::Place, bool)>,
+    /// What was copied and is yet to be put: nothing between two turns.
+    staged: Vec<Staged>,
     /// Whether nothing was left when blocks were put last.
     drained: bool,
     /// When the interface was looked at last.
@@ -127,11 +129,13 @@ const MEMORY_NS: Time = 1_000_000;
 const TAG: usize = 4;
 const TAG_AT: usize = ethernet::ETHERTYPE;
 
-/// What came of one look at a frame that was handed over.
-enum Copied {
-    Here(Entry),
-    Lapped,
-    NoRoom,
+/// A block of which it is not known yet whether the frame was copied before the program came round.
+#[derive(Debug)]
+struct Staged {
+    handed: Handed,
+    entry: Entry,
+    /// The copy was looked at before, when the frame went over another edge.
+    known: bool,
 }
 
 impl KernelSource {
@@ -148,6 +152,7 @@ impl KernelSource {
             arrived,
             edge: 0,
             copied: None,
+            staged: Vec::with_capacity(AT_ONCE),
             drained: false,
             looked: 0,
             ending: None,
@@ -159,45 +164,77 @@ impl KernelSource {
     fn put(&mut self, intake: &mut Intake<'_>) -> usize {
         let mut count = 0;
         self.drained = false;
-        while intake.room() > 0 {
+        loop {
+            let goes_on = self.copy_some(intake, count > 0);
+            count += self.put_whole(intake);
+            if !goes_on {
+                return count;
+            }
+        }
+    }
+
+    /// Copies some frames that go over one edge, which is given if some were put before. Answers
+    /// whether there may be more of them.
+    fn copy_some(&mut self, intake: &Intake<'_>, given: bool) -> bool {
+        let room = intake.room();
+        while self.staged.len() < room.min(AT_ONCE) {
             let Some(handed) = self.reader.front() else {
                 self.drained = true;
-                break;
+                return false;
             };
             let edge = handed.sink as usize;
-            if count > 0 && edge != self.edge {
-                break;
+            let begun = !self.staged.is_empty();
+            if (given || begun) && edge != self.edge {
+                // If nothing of what was copied turns out to be whole, that edge is the next.
+                return begun;
             }
-            if std::mem::take(&mut self.parts.loses) {
-                self.reader.pass(&handed);
-                continue;
+            if !std::mem::take(&mut self.parts.loses) {
+                let Some(staged) = self.staged(intake.pool, handed) else { return false };
+                self.edge = edge;
+                self.staged.push(staged);
             }
-            match self.copied(intake.pool, &handed) {
-                Copied::NoRoom => break,
-                Copied::Lapped => self.reader.lose(&handed),
-                Copied::Here(entry) => {
-                    self.edge = edge;
-                    if let Some(arrived) = self.arrived.get_mut(edge) {
-                        arrived.taken.add(entry.pointer.length());
-                    }
-                    count += usize::from(intake.put(entry));
-                    self.reader.pass(&handed);
+            self.reader.pass(&handed);
+        }
+        self.staged.len() < room
+    }
+
+    /// Puts those that were whole behind the last copy; answers how many.
+    fn put_whole(&mut self, intake: &mut Intake<'_>) -> usize {
+        let mut count = 0;
+        let mut looked = None;
+        for Staged { handed, entry, known } in self.staged.drain(..) {
+            let reserved = match looked {
+                Some((cpu, reserved)) if cpu == handed.cpu => reserved,
+                _ => self.reader.reserved(handed.cpu),
+            };
+            looked = Some((handed.cpu, reserved));
+            if known || self.reader.is_whole(&handed, reserved) {
+                if let Some(arrived) = self.arrived.get_mut(handed.sink as usize) {
+                    arrived.taken.add(entry.pointer.length());
                 }
+                count += usize::from(intake.put(entry));
+            } else {
+                self.reader.lose(&handed);
+                // Over another edge nobody gets what is not whole.
+                self.copied = None;
             }
         }
         count
     }
 
     /// The block that a frame becomes; the frame is copied if it was not the last one that was.
-    fn copied(&mut self, pool: &Pool, handed: &Handed) -> Copied {
+    /// None if there is no room for it.
+    fn staged(&mut self, pool: &Pool, handed: Handed) -> Option<Staged> {
         let name = (handed.cpu, handed.pointer.position);
-        let known = self.copied.filter(|(cpu, position, ..)| (*cpu, *position) == name);
-        let (place, unset) = match known {
-            Some((_, _, place, unset)) if pool.bytes(place).is_some() => (place, unset),
-            _ => match self.copy(pool, handed) {
-                Ok((place, unset)) => (place, unset),
-                Err(other) => return other,
-            },
+        let before = self.copied.filter(|(cpu, position, ..)| (*cpu, *position) == name);
+        let before = before.filter(|(.., place, _)| pool.bytes(*place).is_some());
+        // What was staged in the same turn is looked at together.
+        let together =
+            |last: &Staged| !last.known && (last.handed.cpu, last.handed.pointer.position) == name;
+        let known = before.is_some() && !self.staged.last().is_some_and(together);
+        let (place, unset) = match before {
+            Some((.., place, unset)) => (place, unset),
+            None => self.copy(pool, &handed)?,
         };
         self.copied = Some((name.0, name.1, place, unset));
         let header = &handed.header;
@@ -218,15 +255,16 @@ impl KernelSource {
         marks.view = from;
         let class = Class(handed.pointer.class);
         let pointer = RichPointer::new(pool.id(), place.within(from, length), class);
-        Copied::Here(Entry::new(pointer, context, marks))
+        Some(Staged { handed, entry: Entry::new(pointer, context, marks), known })
     }
 
     /// Copies a frame, its tag in its place; answers where to, and whether its checksum is unset.
-    fn copy(&self, pool: &Pool, handed: &Handed) -> Result<(abi::Place, bool), Copied> {
+    /// None if there is no room for it.
+    fn copy(&self, pool: &Pool, handed: &Handed) -> Option<(abi::Place, bool)> {
         let header = &handed.header;
         let tag = header.tag.filter(|_| header.kept as usize >= TAG_AT);
         let length = header.kept as usize + if tag.is_some() { TAG } else { 0 };
-        let Some(mut draft) = pool.draft(length, length) else { return Err(Copied::NoRoom) };
+        let mut draft = pool.draft(length, length)?;
         let bytes = draft.get_mut(..length).unwrap_or_default();
         match tag {
             None => {
@@ -241,11 +279,8 @@ impl KernelSource {
                 between.copy_from_slice(words.as_flattened());
             }
         }
-        if !self.reader.is_whole(handed) {
-            return Err(Copied::Lapped);
-        }
         let unset = header.segment != 0 || is_unset(self.parts.place.link(), bytes);
-        Ok((draft.commit(length), unset))
+        Some((draft.commit(length), unset))
     }
 
     /// What to say when nothing was put.

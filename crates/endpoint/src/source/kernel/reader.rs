@@ -4,11 +4,14 @@
 //! In: the rings of all processors. Out: one frame after the other, or how many were lost for each
 //! edge, exactly. Nothing here waits, and no reference to the ring is ever made. A copy is good if
 //! the writer has reserved no further than one round behind its beginning when the copy is done; a
-//! pointer is good if fewer than one round of pointers were written behind it.
+//! pointer is good if fewer than one round of pointers were written behind it. What says so, the
+//! writer changes with every frame, and each look fetches it from his processor: so several are
+//! copied, and then it is looked once.
 //!
 //! On one processor the order is that in which the program ran. Between processors it is that of
 //! time among what is there when somebody looks; what another one shows later is given later.
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 use sys::bpf::ring::place;
 use sys::bpf::{Pointer, Region, Rings, Shape};
@@ -16,6 +19,9 @@ use sys::bpf::{Pointer, Region, Rings, Shape};
 /// What is skipped beyond what is lost already, in parts of all pointers: so that the writer does
 /// not come round again at once.
 const MARGIN: u64 = 8;
+
+/// How many are copied before it is looked whether the writer has come round meanwhile.
+pub const AT_ONCE: usize = 16;
 
 /// Bytes of a record before its frame.
 const HEADER: usize = place::HEADER as usize;
@@ -71,8 +77,8 @@ struct Way {
     next: u64,
     /// How many there were when somebody looked last.
     head: u64,
-    /// What the next one points at.
-    front: Option<Handed>,
+    /// What the next ones point at, as far as somebody has looked; nothing where that is gone.
+    ahead: VecDeque<Option<Handed>>,
 }
 
 impl Reader {
@@ -80,7 +86,7 @@ impl Reader {
     #[must_use]
     pub fn new(rings: Arc<Rings>) -> Self {
         let Shape { cpus, sinks, .. } = rings.shape();
-        let way = |cpu, sink| Way { cpu, sink, next: 0, head: 0, front: None };
+        let way = |cpu, sink| Way { cpu, sink, next: 0, head: 0, ahead: VecDeque::new() };
         let ways = (0..cpus).flat_map(|cpu| (0..sinks).map(move |sink| way(cpu, sink))).collect();
         Self { rings, ways, filled: Vec::new(), lost: vec![0; sinks as usize] }
     }
@@ -93,7 +99,7 @@ impl Reader {
                 // Never back, whatever the writer does.
                 way.head = region.head(way.sink).max(way.head);
             }
-            if way.front.is_some() || way.next < way.head {
+            if way.next < way.head {
                 self.filled.push(number);
             }
         }
@@ -123,24 +129,22 @@ impl Reader {
 
     fn front_of(&mut self, number: usize) -> Option<Handed> {
         let way = self.ways.get_mut(number)?;
-        if way.front.is_none() {
-            let region = self.rings.region(way.cpu)?;
-            let lost = self.lost.get_mut(way.sink as usize)?;
-            way.front = way.advance(&region, self.rings.shape(), lost);
+        if let Some(Some(front)) = way.ahead.front() {
+            return Some(*front);
         }
-        way.front
+        let region = self.rings.region(way.cpu)?;
+        let lost = self.lost.get_mut(way.sink as usize)?;
+        way.advance(&region, self.rings.shape(), lost)
     }
 
     /// Goes on behind this one, which [`Reader::front`] has answered.
     pub fn pass(&mut self, handed: &Handed) {
         if let Some(way) = self.way(handed) {
-            way.front = None;
-            way.next += 1;
+            way.pass(1);
         }
     }
 
-    /// Copies bytes of the frame, from `from` on. Whether they are good says [`Reader::is_whole`],
-    /// asked behind the last copy.
+    /// Copies bytes of the frame, from `from` on. Whether they are good says [`Reader::is_whole`].
     pub fn copy(&self, handed: &Handed, from: u32, to: &mut [u8]) -> bool {
         let region = self.rings.region(handed.cpu);
         region.is_some_and(|region| {
@@ -148,19 +152,25 @@ impl Reader {
         })
     }
 
-    /// Whether what was copied until now is what was written.
+    /// How far the writer of a processor may be writing, for [`Reader::is_whole`]. Ask behind the
+    /// last copy that this is to be said of.
     #[must_use]
-    pub fn is_whole(&self, handed: &Handed) -> bool {
-        let bytes = self.rings.shape().bytes;
-        self.rings.region(handed.cpu).is_some_and(|region| is_whole(&region, handed, bytes))
+    pub fn reserved(&self, cpu: u32) -> u64 {
+        self.rings.region(cpu).map_or(u64::MAX, |region| region.reserved())
     }
 
-    /// Counts this one as lost, and goes on behind it.
+    /// Whether what was copied of this one before somebody asked how far its writer has reserved is
+    /// what was written.
+    #[must_use]
+    pub fn is_whole(&self, handed: &Handed, reserved: u64) -> bool {
+        is_whole(handed, reserved, self.rings.shape().bytes)
+    }
+
+    /// Counts this one, which was passed, as lost.
     pub fn lose(&mut self, handed: &Handed) {
         if let Some(lost) = self.lost.get_mut(handed.sink as usize) {
             *lost += 1;
         }
-        self.pass(handed);
     }
 
     /// How many were lost for each sink.
@@ -201,8 +211,11 @@ impl Way {
     fn advance(&mut self, region: &Region<'_>, shape: Shape, lost: &mut u64) -> Option<Handed> {
         let all = u64::from(shape.pointers);
         while self.next < self.head {
-            if let Some(handed) = self.look_at(region, shape) {
-                return Some(handed);
+            if self.ahead.is_empty() {
+                self.look_ahead(region, shape);
+            }
+            if let Some(Some(handed)) = self.ahead.front() {
+                return Some(*handed);
             }
             let behind = region.head(self.sink).saturating_sub(self.next);
             let skip = match behind >= all {
@@ -210,29 +223,45 @@ impl Way {
                 false => 1,
             };
             *lost += skip;
-            self.next += skip;
+            self.pass(skip);
         }
         None
     }
 
-    /// The next one, if it is still there. Both words of the writer that say so are read behind
-    /// what was copied, and only there: he writes them with every frame, and each look fetches them
-    /// from his processor.
-    fn look_at(&self, region: &Region<'_>, shape: Shape) -> Option<Handed> {
-        let pointer = region.pointer(self.sink, self.next)?;
+    /// Goes on behind so many.
+    fn pass(&mut self, count: u64) {
+        self.next += count;
+        let known = usize::try_from(count).unwrap_or(usize::MAX).min(self.ahead.len());
+        self.ahead.drain(..known);
+    }
+
+    /// Looks at some of the next ones. Both words of the writer that say whether they are still
+    /// there are read behind what was copied, and only there.
+    fn look_ahead(&mut self, region: &Region<'_>, shape: Shape) {
+        let end = self.head.min(self.next + AT_ONCE as u64);
+        let mut ahead = std::mem::take(&mut self.ahead);
+        ahead.extend((self.next..end).map(|number| self.look_at(region, shape, number)));
+        // `reserved` begins with a fence, and `head` is read behind it.
+        let (reserved, newest) = (region.reserved(), region.head(self.sink));
+        for (number, place) in (self.next..end).zip(&mut ahead) {
+            let here = newest.wrapping_sub(number) < u64::from(shape.pointers);
+            *place = place.filter(|handed| here && is_whole(handed, reserved, shape.bytes));
+        }
+        self.ahead = ahead;
+    }
+
+    /// What one points at, which may be gone meanwhile.
+    fn look_at(&self, region: &Region<'_>, shape: Shape, number: u64) -> Option<Handed> {
+        let pointer = region.pointer(self.sink, number)?;
         let mut bytes = [0; HEADER];
         let inside = region.copy(pointer.position, 0, &mut bytes);
         let header = Header::read(&bytes, shape.record_max);
-        let handed = Handed { cpu: self.cpu, sink: self.sink, pointer, header };
-        // `reserved` begins with a fence, and `head` is read behind it.
-        let whole = inside && is_whole(region, &handed, shape.bytes);
-        let here = region.head(self.sink).wrapping_sub(self.next) < u64::from(shape.pointers);
-        (whole && here).then_some(handed)
+        inside.then_some(Handed { cpu: self.cpu, sink: self.sink, pointer, header })
     }
 }
 
-fn is_whole(region: &Region<'_>, handed: &Handed, bytes: u32) -> bool {
-    region.reserved().wrapping_sub(handed.pointer.position) <= u64::from(bytes)
+fn is_whole(handed: &Handed, reserved: u64, bytes: u32) -> bool {
+    reserved.wrapping_sub(handed.pointer.position) <= u64::from(bytes)
 }
 
 impl Header {

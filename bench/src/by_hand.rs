@@ -1,54 +1,67 @@
-//! What clang makes of a program in C: compiled here, and the few parts of its object file that are
-//! needed, which are the code of section `program` and where it speaks of the totals in `.bss`.
+//! What clang makes of a program in C: compiled when it is measured, and the few parts of its
+//! object file that are needed, which are the code of section `program` and where it speaks of what
+//! it keeps in `.bss`.
 
 use ebpf::insn::PSEUDO_MAP_VALUE;
+use std::os::fd::{AsFd as _, AsRawFd as _};
 use std::path::Path;
 use std::process::Command;
 use sys::bpf::{Kind, Map, Program};
+use sys::memory::ReadMapping;
 
-/// The source.
-const SOURCE: &str = include_str!("../../c/count_dns.c");
-/// Bytes of the totals: eight numbers.
-const TOTALS: u32 = 64;
 /// `R_BPF_64_64`: the address of a symbol, in a wide load.
 const WIDE: u64 = 1;
 /// Bytes of an entry of a table of relocations.
 const RELOCATION: usize = 16;
 
-/// The program in C, loaded.
+/// A program in C.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Source<'s> {
+    /// What it is called, in the kernel too.
+    pub(crate) name: &'static str,
+    pub(crate) text: &'static str,
+    /// What is defined: `NAME` or `NAME=VALUE`.
+    pub(crate) defined: &'s [String],
+    /// Bytes of `.bss`.
+    pub(crate) kept: u32,
+}
+
+/// A program in C, loaded.
 #[derive(Debug)]
-pub(super) struct ByHand {
-    pub(super) program: Program,
-    totals: Map,
+pub(crate) struct ByHand {
+    pub(crate) program: Program,
+    kept: ReadMapping,
 }
 
 impl ByHand {
-    /// Compiles and loads it.
-    pub(super) fn load(folder: &Path, kind: Kind) -> Result<Self, String> {
-        let totals = Map::array("totals", TOTALS, 1, false).map_err(|why| why.to_string())?;
-        let object = compile(folder, kind)?;
-        let fd = std::os::fd::AsRawFd::as_raw_fd(&std::os::fd::AsFd::as_fd(&totals));
-        let code = code(&object, fd).ok_or("clang made an object file of another form")?;
-        let program = Program::load(kind, "by_hand", &code);
+    /// Compiles and loads it. What it keeps can be mapped, as a ring of ours can.
+    pub(crate) fn load(folder: &Path, kind: Kind, source: Source<'_>) -> Result<Self, String> {
+        let kept = Map::array(source.name, source.kept, 1, true).map_err(|why| why.to_string())?;
+        let object = compile(folder, source)?;
+        let code = code(&object, kept.as_fd().as_raw_fd());
+        let code = code.ok_or("clang made an object file of another form")?;
+        let program = Program::load(kind, source.name, &code);
         let program = program.map_err(|why| format!("{why}\n{}", why.log))?;
-        Ok(Self { program, totals })
+        let kept = kept.map_read().map_err(|why| why.to_string())?;
+        Ok(Self { program, kept })
     }
 
-    /// Blocks, bytes, and the six reasons.
-    pub(super) fn totals(&self) -> Result<Vec<u64>, String> {
-        let totals = self.totals.get(0).map_err(|why| why.to_string())?;
-        Ok(ebpf::exam::words(&totals))
+    /// The first `N` numbers of eight bytes that it keeps.
+    pub(crate) fn numbers<const N: usize>(&self) -> [u64; N] {
+        let word = |at: usize| self.kept.word(8 * at).unwrap_or(0);
+        std::array::from_fn(word)
     }
 }
 
-fn compile(folder: &Path, kind: Kind) -> Result<Vec<u8>, String> {
-    let (source, object) = (folder.join("count_dns.c"), folder.join("count_dns.o"));
-    std::fs::write(&source, SOURCE).map_err(|why| why.to_string())?;
+fn compile(folder: &Path, source: Source<'_>) -> Result<Vec<u8>, String> {
+    let Source { name, text, defined, .. } = source;
+    let (path, object) = (folder.join(format!("{name}.c")), folder.join(format!("{name}.o")));
+    std::fs::write(&path, text).map_err(|why| why.to_string())?;
     let headers = format!("/usr/include/{}-linux-gnu", std::env::consts::ARCH);
     let mut command = Command::new("clang");
     command.args(["-target", "bpf", "-mcpu=v3", "-O2", "-Wall", "-Werror", "-idirafter", &headers]);
-    command.args((kind == Kind::Xdp).then_some("-DXDP"));
-    command.arg("-c").arg(&source).arg("-o").arg(&object);
+    command.args(defined.iter().map(|what| format!("-D{what}")));
+    command.arg("-c").arg(&path).arg("-o").arg(&object);
     let output = command.output().map_err(|why| format!("clang: {why}"))?;
     if !output.status.success() {
         return Err(format!("clang: {}", String::from_utf8_lossy(&output.stderr)));
