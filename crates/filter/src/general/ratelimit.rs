@@ -4,7 +4,8 @@
 //! I.371): one number, the time at which the next block is due if all come evenly; a block may come
 //! before it by what `burst` allows. A token bucket would say the same with two numbers; one can be
 //! exchanged in one step by several processors. The clock is the path's, in the kernel that of the
-//! machine. [SL §6.1 Table I]
+//! machine; a block has come when its stamp says so, however long it waited for others to be looked
+//! at with it. [SL §6.1 Table I; CONTRACT 11]
 
 use crate::prelude::*;
 use crate::twin::Emitted;
@@ -45,6 +46,8 @@ Not answered: `too fast`.",
 
 const RATE_HELP: &str = "how many blocks may pass in the time";
 const TOO_FAST: Reason = RATELIMIT.reason("too fast");
+/// How much older than a block before it one may be and still be taken at its word, in ns.
+const LATE: u64 = 1_000_000_000;
 /// Nanoseconds of a day: times that are added stay far from the end of the clock.
 const DAY: u64 = 86_400_000_000_000;
 
@@ -75,6 +78,18 @@ impl Pace {
         }
         Ok(Self { step, early: step.saturating_mul(number("burst").max(1) - 1) })
     }
+
+    /// When a block with this stamp came, if the next one is due then and the path's clock is at
+    /// `now`: at `now` if it has no stamp, or one of a time of day that was set meanwhile. What is
+    /// due is never further ahead of the blocks before than this, so one that says otherwise has
+    /// gone back.
+    fn came(self, stamp: u64, due: u64, now: u64) -> u64 {
+        let ahead = self.early.saturating_add(self.step).saturating_add(LATE);
+        match stamp == 0 || due > stamp.saturating_add(ahead) {
+            true => now,
+            false => stamp.min(now),
+        }
+    }
 }
 
 #[derive(Clone, Copy, Default, FromBytes, IntoBytes, Immutable)]
@@ -94,12 +109,13 @@ struct RateLimit {
 impl Classify for RateLimit {
     const SETS_MARKS: bool = false;
 
-    fn classify(&mut self, _: &mut Block<'_>, cx: &mut Tell<'_>) -> Class {
+    fn classify(&mut self, block: &mut Block<'_>, cx: &mut Tell<'_>) -> Class {
         let due = self.kept.of(PRIVATE);
-        if due.next > cx.now.saturating_add(self.pace.early) {
+        let now = self.pace.came(block.context.time, due.next, cx.now);
+        if due.next > now.saturating_add(self.pace.early) {
             return cx.absent(TOO_FAST);
         }
-        due.next = due.next.max(cx.now).saturating_add(self.pace.step);
+        due.next = due.next.max(now).saturating_add(self.pace.step);
         Class::YES
     }
 
@@ -166,6 +182,31 @@ mod tests {
             assert_eq!(batch.select(Class::answered) != 0, conforms, "at {now}");
         }
         assert_eq!(node.unanswered().next(), Some(("too fast", 3)));
+    }
+
+    #[test]
+    fn a_batch_passes_as_its_blocks_would_one_by_one() {
+        let mut node = Node::new(&RATELIMIT, &["10", "burst=3"]).unwrap();
+        let arena = Arena::new(COME.len());
+        let mut space = Space::new(&arena);
+        // No stamp would be 0.
+        let frames: Vec<_> = COME.map(|(at, _)| Frame::udp(1, 2, b"").at(at + 1)).into();
+        let batch = node.turn(space.batch(&frames), &mut space, 1_000 * MS + 1).remove(0);
+        let passed = batch.select(Class::answered);
+        let wanted = COME.iter().enumerate().map(|(lane, (_, passes))| u64::from(*passes) << lane);
+        assert_eq!(passed, wanted.sum(), "{passed:b}");
+    }
+
+    #[test]
+    fn a_stamp_that_cannot_be_is_not_gone_by() {
+        let pace = Pace { step: 100 * MS, early: 0 };
+        let (second, now) = (1_000 * MS, 9_000 * MS);
+        assert_eq!(pace.came(now - MS, now, now), now - MS);
+        assert_eq!(pace.came(0, 0, now), now, "none");
+        assert_eq!(pace.came(now + MS, now, now), now, "of the future");
+        let oldest = now - second - pace.step;
+        assert_eq!(pace.came(oldest, now, now), oldest);
+        assert_eq!(pace.came(oldest - 1, now, now), now, "the time of day has been set back");
     }
 
     #[test]
