@@ -65,6 +65,7 @@ pub mod signal;
 mod slots;
 #[cfg(not(loom))]
 pub mod splice;
+pub mod state;
 #[cfg(not(loom))]
 pub mod stream;
 #[cfg(not(loom))]

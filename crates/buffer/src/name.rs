@@ -36,6 +36,7 @@ mod open;
 mod region;
 
 pub use address::Address;
+pub(crate) use address::STATES;
 pub use error::Error;
 pub use host::{Host, Limits, Listed};
 pub use inbox::{Arrival, Inbox};

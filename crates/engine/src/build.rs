@@ -435,7 +435,7 @@ impl<'p> Builder<'p> {
             let key = Key::Node(self.number(id));
             let kept = self.again.is_some_and(|again| again.keeps(key));
             self.renew(id, &locals, &mut draft)?;
-            let made = if kept { self.place(id) } else { self.node(id, &locals, None)? };
+            let made = if kept { self.place(id) } else { self.new_node(id, &locals)? };
             let local = draft.assembly.operand(made);
             draft.kept.extend(kept.then_some((local, key)));
             locals[id.0] = Some(local);
@@ -456,7 +456,7 @@ impl<'p> Builder<'p> {
             self.renew(id, &locals, &mut draft)?;
             let mut made = match kept && !matches!(node.step, Step::Boolean(_)) {
                 true => self.place(id),
-                false => self.node(id, &locals, None)?,
+                false => self.new_node(id, &locals)?,
             };
             made.counted = self.is_counted(id);
             made.fragments = self.takes_fragments(id);

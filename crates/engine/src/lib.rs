@@ -11,6 +11,7 @@
 //! - [`record`]: all that a path was given, in one file, to run it again;
 //! - [`why`]: what became of a flow in a run that is repeated;
 //! - [`kernel`]: the part of a plan that runs in the kernel;
+//! - [`seen`]: what filters show that run somewhere on this machine;
 //! - [`control`][]: stopping; [`live`]: orders to a running path;
 //! - [`change`][]: another request in the place of one that runs;
 //! - [`sandbox`]: filters that nobody vouches for, each in a process of its own;
@@ -41,6 +42,7 @@ pub mod report;
 pub mod ring;
 pub mod run;
 pub mod sandbox;
+pub mod seen;
 pub mod signal;
 pub mod space;
 pub mod suspect;

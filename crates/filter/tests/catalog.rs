@@ -435,3 +435,40 @@ fn groups_are_ranges_of_the_classes() {
         }
     }
 }
+
+/// What a filter says that it shows is what its state shows, with names that stand once; of what
+/// was seen in a corpus every row is as wide as the head of the table.
+#[test]
+fn m3_what_is_shown_has_the_columns_of_the_description() {
+    let frames = corpus::shapes();
+    let mut showing = 0;
+    for d in FILTERS {
+        let Some((whose, columns)) = d.shown() else { continue };
+        let names: Vec<String> = columns.iter().flat_map(|column| column.names()).collect();
+        for (number, column) in columns.iter().enumerate() {
+            assert!(is_name(column.name) && !column.help.is_empty(), "`{}` {column:?}", d.name);
+            let twice = columns.iter().skip(number + 1).any(|other| other.name == column.name);
+            assert!(!twice, "`{}` shows {} twice", d.name, column.name);
+        }
+        assert_ne!(d.keeps, Keeps::Nothing, "`{}` shows what it does not keep", d.name);
+        let mut node = node(d);
+        run(&mut node, &frames, usize::MAX, |_, _, _| {});
+        let (mut rows, mut sessions) = (0, Vec::new());
+        let state = node.filter.state().expect("what shows keeps");
+        sessions.extend(state.sessions());
+        state.show(whose, true, &mut |_, row| {
+            let Some(row) = row else { return };
+            assert_eq!(row.len(), names.len(), "`{}`", d.name);
+            rows += 1;
+        });
+        let private = sessions.contains(&filter::PRIVATE);
+        let wanted = match whose {
+            filter::Whose::Private => 1,
+            filter::Whose::Sessions => sessions.len() - usize::from(private),
+        };
+        assert_eq!(rows, wanted, "`{}`: a row for each session", d.name);
+        state.show(whose, false, &mut |_, _| panic!("`{}` shows what did not change", d.name));
+        showing += 1;
+    }
+    assert!(showing >= 10, "{showing}");
+}

@@ -21,7 +21,7 @@
 use std::fmt::{self, Display, Formatter};
 use std::sync::Arc;
 
-use filter::{Arguments, Description, Effect, Form, Kind, UNTRUSTED};
+use filter::{Arguments, Description, Effect, Form, Kind, STATE, UNTRUSTED};
 
 use crate::classes::ClassSet;
 use crate::language::Span;
@@ -112,6 +112,12 @@ impl Use {
     #[must_use]
     pub fn is_untrusted(&self) -> bool {
         self.description.user.is_some() && self.arguments.flag(UNTRUSTED.name)
+    }
+
+    /// By which name others see what it knows (`state=NAME`).
+    #[must_use]
+    pub fn shown_as(&self) -> Option<&str> {
+        self.description.user.and_then(|_| self.arguments.text(STATE.name))
     }
 
     /// Whether it runs in a process of its own: an ordinary program, or a filter that nobody

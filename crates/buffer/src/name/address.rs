@@ -12,6 +12,17 @@ use std::str::FromStr;
 pub struct Address {
     uid: u32,
     name: String,
+    of: Realm,
+}
+
+/// What is named: each has names of its own, so that one sees by the name of a socket what it is
+/// for.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+enum Realm {
+    /// Streams, inboxes, regions.
+    Streams,
+    /// What filters know ([`crate::state`]).
+    States,
 }
 
 impl Address {
@@ -33,7 +44,21 @@ impl Address {
             _ if !name.chars().all(plain) => {
                 wrong("it may have letters, digits, dots, hyphens and underscores")
             }
-            _ => Ok(Self { uid, name: name.to_owned() }),
+            _ => Ok(Self { uid, name: name.to_owned(), of: Realm::Streams }),
+        }
+    }
+
+    /// The same name, for what a filter knows.
+    #[must_use]
+    pub(crate) fn of_state(self) -> Self {
+        Self { of: Realm::States, ..self }
+    }
+
+    /// What has this name, for messages.
+    pub(super) const fn noun(&self) -> &'static str {
+        match self.of {
+            Realm::Streams => "stream",
+            Realm::States => "state",
         }
     }
 
@@ -51,7 +76,11 @@ impl Address {
 
     /// Where the host of this name listens, without the byte 0 before it.
     pub(super) fn socket(&self) -> Vec<u8> {
-        format!("streamline/{}/{}", self.uid, self.name).into_bytes()
+        let root = match self.of {
+            Realm::Streams => STREAMS,
+            Realm::States => STATES,
+        };
+        format!("{root}{}/{}", self.uid, self.name).into_bytes()
     }
 }
 
@@ -80,4 +109,9 @@ impl fmt::Display for Address {
     }
 }
 
-const _: () = assert!("streamline/4294967295/".len() + Address::NAME_MAX <= sys::name::LENGTH_MAX);
+/// What the names of sockets begin with.
+const STREAMS: &str = "streamline/";
+pub(crate) const STATES: &str = "streamline-state/";
+
+const _: () =
+    assert!(STATES.len() + "4294967295/".len() + Address::NAME_MAX <= sys::name::LENGTH_MAX);

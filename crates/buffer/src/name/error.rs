@@ -80,17 +80,19 @@ pub enum Error {
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Name { name, why } => write!(f, "`{name}` is no name for a stream: {why}"),
+            Self::Name { name, why } => write!(f, "`{name}` is no name: {why}"),
             Self::Unknown(address) => write!(
                 f,
-                "no stream is called {address} in this network namespace: a process of user {} has \
-                 to create it first",
+                "no {} is called {address} in this network namespace: a process of user {} has to \
+                 create it first",
+                address.noun(),
                 address.uid()
             ),
             Self::Taken(address) => write!(
                 f,
-                "the name {address} is taken by another stream of the same user: choose another \
-                 name, or end that process (`ss -xlp | grep {}`)",
+                "the name {address} is taken by another {} of the same user: choose another name, \
+                 or end that process (`ss -xlp | grep {}`)",
+                address.noun(),
                 address.name()
             ),
             Self::Squatted { address, holder } => write!(
@@ -117,7 +119,9 @@ impl fmt::Display for Error {
                 "{address} has {limit} readers of this user, as many as its creator lets any one \
                  stranger have"
             ),
-            Self::Ended(address) => write!(f, "the stream {address} has just been ended"),
+            Self::Ended(address) => {
+                write!(f, "the {} {address} has just been ended", address.noun())
+            }
             Self::Kind { address, is, wanted } => {
                 write!(f, "{address} is {is}, and not {wanted}")
             }

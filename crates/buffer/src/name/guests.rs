@@ -1,10 +1,9 @@
-//! Who reads a stream of this host, and how many of them may.
+//! Who reads a stream or a region of this host, and how many of them may.
 
-use crate::stream::{Entrance, Ticket};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
-/// How many may read one stream at a time.
+/// How many may read one stream or region at a time.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Limits {
     /// All together.
@@ -19,15 +18,22 @@ impl Default for Limits {
     }
 }
 
-/// The readers of one stream.
-#[derive(Debug, Default)]
-pub(super) struct Guests(Vec<Guest>);
+/// The readers of one stream or region, each with what gives its place back.
+#[derive(Debug)]
+pub(super) struct Guests<T>(Vec<Guest<T>>);
+
+impl<T> Default for Guests<T> {
+    fn default() -> Self {
+        Self(Vec::new())
+    }
+}
 
 #[derive(Debug)]
-struct Guest {
-    ticket: Ticket,
+struct Guest<T> {
+    ticket: T,
     uid: u32,
-    /// A copy of our end of its bell: it hangs up when the reader is gone, however that happened.
+    /// Our end of its socket, or a copy of it: it hangs up when the reader is gone, however that
+    /// happened.
     bell: Arc<OwnedFd>,
 }
 
@@ -38,7 +44,7 @@ pub(super) struct Full {
     pub(super) of_user: bool,
 }
 
-impl Guests {
+impl<T> Guests<T> {
     /// Whether there is a place for somebody of this user.
     pub(super) fn room(&self, uid: u32, owner: u32, limits: Limits) -> Result<(), Full> {
         let of_user = self.0.iter().filter(|guest| guest.uid == uid).count();
@@ -51,7 +57,7 @@ impl Guests {
         }
     }
 
-    pub(super) fn add(&mut self, ticket: Ticket, uid: u32, bell: OwnedFd) {
+    pub(super) fn add(&mut self, ticket: T, uid: u32, bell: OwnedFd) {
         self.0.push(Guest { ticket, uid, bell: Arc::new(bell) });
     }
 
@@ -64,15 +70,10 @@ impl Guests {
         self.0.iter().map(|guest| guest.bell.clone())
     }
 
-    /// Frees the places of those who are gone, and has the writer know.
-    pub(super) fn show_out(&mut self, gone: &[&Arc<OwnedFd>], entrance: &Entrance) {
-        self.0.retain(|guest| {
-            let stays = !gone.iter().any(|bell| Arc::ptr_eq(bell, &guest.bell));
-            if !stays {
-                entrance.leave(guest.ticket);
-            }
-            stays
-        });
+    /// Frees the places of those who are gone, and answers what was theirs.
+    pub(super) fn show_out(&mut self, gone: &[&Arc<OwnedFd>]) -> Vec<T> {
+        let left = |guest: &mut Guest<T>| gone.iter().any(|bell| Arc::ptr_eq(bell, &guest.bell));
+        self.0.extract_if(.., left).map(|guest| guest.ticket).collect()
     }
 }
 

@@ -10,7 +10,7 @@ use super::inbox::{Inbox, Queue, Waiting};
 use super::region::Handout;
 use super::{Address, Error, SharedRegion};
 use crate::aggregate::access::{AccessList, Credentials};
-use crate::stream::{self, Config, Entrance, Output};
+use crate::stream::{self, Config, Entrance, Output, Ticket};
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
@@ -35,7 +35,7 @@ pub struct Listed {
     pub address: Address,
     /// What it is: a stream, an inbox or a region.
     pub kind: &'static str,
-    /// How many read it now; of regions and inboxes nobody counts it.
+    /// How many read it now; of inboxes nobody counts it.
     pub readers: usize,
 }
 
@@ -62,9 +62,9 @@ struct Name {
 
 #[derive(Debug)]
 enum What {
-    Stream { entrance: Entrance, guests: Guests, limits: Limits },
+    Stream { entrance: Entrance, guests: Guests<Ticket>, limits: Limits },
     Inbox(Arc<Queue>),
-    Region(Handout),
+    Region { handout: Handout, guests: Guests<()> },
 }
 
 impl Host {
@@ -113,8 +113,18 @@ impl Host {
         bytes: usize,
     ) -> Result<SharedRegion, Error> {
         let (region, handout) = SharedRegion::create(bytes, access.mode & ANY_WRITER != 0)?;
-        self.add(name, access, What::Region(handout))?;
+        self.name_region(Address::own(name)?, access, handout)?;
         Ok(region)
+    }
+
+    /// Gives a region a name.
+    pub(crate) fn name_region(
+        &self,
+        address: Address,
+        access: AccessList,
+        handout: Handout,
+    ) -> Result<(), Error> {
+        self.add_at(address, access, What::Region { handout, guests: Guests::default() })
     }
 
     /// Gives a name back; those who have opened it keep what they have. `false`: it was not ours.
@@ -134,11 +144,14 @@ impl Host {
     }
 
     fn add(&self, name: &str, access: AccessList, what: What) -> Result<(), Error> {
-        let address = Address::own(name)?;
+        self.add_at(Address::own(name)?, access, what)
+    }
+
+    fn add_at(&self, address: Address, access: AccessList, what: What) -> Result<(), Error> {
         self.sweep();
         let takes = match what {
             What::Inbox(_) => Takes::Descriptors,
-            What::Stream { .. } | What::Region(_) => Takes::Bytes,
+            What::Stream { .. } | What::Region { .. } => Takes::Bytes,
         };
         let taken = sys::name::take(&address.socket(), VISITORS, takes);
         let listener = taken.map_err(|error| {
@@ -197,7 +210,7 @@ impl State {
         let is_over = |name: &mut Name| match &name.what {
             What::Stream { entrance, .. } => entrance.has_ended(),
             What::Inbox(queue) => queue.is_over(),
-            What::Region(_) => false,
+            What::Region { .. } => false,
         };
         self.names.extract_if(.., is_over).collect()
     }
@@ -205,8 +218,9 @@ impl State {
     /// The bells of all readers.
     fn bells(&self) -> Vec<Arc<OwnedFd>> {
         let of = |name: &Name| match &name.what {
-            What::Stream { guests, .. } => guests.bells().collect(),
-            What::Inbox(_) | What::Region(_) => Vec::new(),
+            What::Stream { guests, .. } => guests.bells().collect::<Vec<_>>(),
+            What::Region { guests, .. } => guests.bells().collect(),
+            What::Inbox(_) => Vec::new(),
         };
         self.names.iter().flat_map(of).collect()
     }
@@ -214,8 +228,13 @@ impl State {
     /// Frees the places of those who are gone.
     fn show_out(&mut self, gone: &[&Arc<OwnedFd>]) {
         for name in &mut self.names {
-            if let What::Stream { entrance, guests, .. } = &mut name.what {
-                guests.show_out(gone, entrance);
+            match &mut name.what {
+                What::Stream { entrance, guests, .. } => {
+                    let left = guests.show_out(gone).into_iter();
+                    left.for_each(|ticket| entrance.leave(ticket));
+                }
+                What::Region { guests, .. } => drop(guests.show_out(gone)),
+                What::Inbox(_) => {}
             }
         }
     }
@@ -226,7 +245,7 @@ impl Name {
         let (kind, readers) = match &self.what {
             What::Stream { guests, .. } => ("stream", guests.count()),
             What::Inbox(_) => ("inbox", 0),
-            What::Region(_) => ("region", 0),
+            What::Region { guests, .. } => ("region", guests.count()),
         };
         Listed { address: self.address.clone(), kind, readers }
     }
@@ -248,11 +267,23 @@ impl Name {
                     Ok(()) => let_in(entrance, guests, who.uid, visitor),
                 }
             }
-            What::Region(Handout { write: Some(file), bytes, .. }) if reads && writes => {
-                tell_with(&visitor, &Answer::region(*bytes, true), file);
-            }
-            What::Region(Handout { read, bytes, .. }) if reads => {
-                tell_with(&visitor, &Answer::region(*bytes, false), read);
+            What::Region { handout, guests } if reads => {
+                let room = guests.room(who.uid, self.access.owner, Limits::default());
+                let Handout { read, write, bytes } = &*handout;
+                let (file, writable) = match write {
+                    Some(write) if writes => (write, true),
+                    _ => (read, false),
+                };
+                match room {
+                    Err(full) => tell(&visitor, &Answer::full(full.limit, full.of_user)),
+                    Ok(()) => {
+                        let answer = Answer::region(*bytes, writable);
+                        // What has it hangs up when it is gone, and sees when we are.
+                        if answer.send(&visitor, &[file.as_fd()]).is_ok() {
+                            guests.add((), who.uid, visitor);
+                        }
+                    }
+                }
             }
             // Nobody is promised what nobody reads any more.
             What::Inbox(queue) if writes && queue.is_over() => tell(&visitor, &Answer::ended()),
@@ -266,7 +297,7 @@ impl Name {
 }
 
 /// Lets a reader in: its socket is its bell from now on.
-fn let_in(entrance: &Entrance, guests: &mut Guests, uid: u32, visitor: OwnedFd) {
+fn let_in(entrance: &Entrance, guests: &mut Guests<Ticket>, uid: u32, visitor: OwnedFd) {
     let failed =
         |e: std::io::Error| sys::Error::new("dup", "a bell", e.raw_os_error().unwrap_or(0));
     let copies = visitor.try_clone().and_then(|bell| Ok((bell, visitor.try_clone()?)));
@@ -287,10 +318,6 @@ fn let_in(entrance: &Entrance, guests: &mut Guests, uid: u32, visitor: OwnedFd) 
 /// Whoever is gone again needs no answer.
 fn tell(visitor: &OwnedFd, answer: &Answer) {
     let _ = answer.send(visitor, &[]);
-}
-
-fn tell_with(visitor: &OwnedFd, answer: &Answer, file: &OwnedFd) {
-    let _ = answer.send(visitor, &[file.as_fd()]);
 }
 
 /// The life of the thread.

@@ -74,7 +74,7 @@ pub fn opened(address: &Address) -> Result<Opened, Error> {
         }
         Granted::Inbox => Ok(Opened::Inbox(socket)),
         Granted::Region { file, bytes, writable } => {
-            Ok(Opened::Region(SharedRegion::open(file, bytes, writable)?))
+            Ok(Opened::Region(SharedRegion::open(file, bytes, writable, socket)?))
         }
     }
 }

@@ -9,14 +9,16 @@
 //! the creator's user may open again; sealing cannot tell the two apart.
 
 use super::Error;
-use crate::atomic::Ordering;
+use crate::atomic::{AtomicU64, Ordering};
 use crate::foreign;
 use crate::region::Region;
 use abi::ring::PAGE;
 use std::fs::File;
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::PermissionsExt;
+use std::time::Duration;
 use sys::memory::{Memfd, Seals};
+use sys::poll;
 
 /// A mapped region.
 #[derive(Debug)]
@@ -24,11 +26,13 @@ pub struct SharedRegion {
     memory: Region,
     bytes: usize,
     writable: bool,
+    /// The way to its host, where it is another's: closed when that is gone.
+    host: Option<OwnedFd>,
 }
 
 /// What the host hands out.
 #[derive(Debug)]
-pub(super) struct Handout {
+pub(crate) struct Handout {
     pub(super) read: OwnedFd,
     pub(super) write: Option<OwnedFd>,
     pub(super) bytes: u64,
@@ -39,7 +43,7 @@ const BYTES_MAX: u64 = 1 << 40;
 
 impl SharedRegion {
     /// Makes a region of so many zero bytes; `writers`: others may write too.
-    pub(super) fn create(bytes: usize, writers: bool) -> sys::Result<(Self, Handout)> {
+    pub(crate) fn create(bytes: usize, writers: bool) -> sys::Result<(Self, Handout)> {
         let length = bytes.max(1).next_multiple_of(PAGE);
         let file = Memfd::create("streamline-region", length)?;
         file.allocate(0, length)?;
@@ -58,11 +62,16 @@ impl SharedRegion {
         let read = File::open(path).map_err(failed("open"))?;
         let write = writers.then(|| fd.into());
         let handout = Handout { read: read.into(), write, bytes: bytes as u64 };
-        Ok((Self { memory, bytes, writable: true }, handout))
+        Ok((Self { memory, bytes, writable: true, host: None }, handout))
     }
 
     /// Maps what was handed out, after it was checked.
-    pub(super) fn open(file: OwnedFd, bytes: u64, writable: bool) -> Result<Self, Error> {
+    pub(super) fn open(
+        file: OwnedFd,
+        bytes: u64,
+        writable: bool,
+        host: OwnedFd,
+    ) -> Result<Self, Error> {
         let file = Memfd::from_fd(file)?;
         let seals = file.seals()?;
         if !seals.has(Seals::SIZE) {
@@ -80,7 +89,7 @@ impl SharedRegion {
             true => Region::mapped(file.map()?),
             false => Region::reading(file.map_read()?),
         };
-        Ok(Self { memory, bytes, writable })
+        Ok(Self { memory, bytes, writable, host: Some(host) })
     }
 
     /// Bytes that it has.
@@ -94,6 +103,27 @@ impl SharedRegion {
     #[must_use]
     pub const fn is_writable(&self) -> bool {
         self.writable
+    }
+
+    /// Whether the host has withdrawn the name or is gone, however that happened: nobody comes to
+    /// it any more, and where the host alone writes, it stays as it is.
+    #[must_use]
+    pub fn has_ended(&self) -> bool {
+        self.host.as_ref().is_some_and(|host| {
+            let (_, gone) = poll::readable_or_gone(&[], &[host.as_fd()], Some(Duration::ZERO));
+            gone.contains(&true)
+        })
+    }
+
+    /// What can be waited for until the host is gone.
+    #[must_use]
+    pub fn host(&self) -> Option<BorrowedFd<'_>> {
+        self.host.as_ref().map(AsFd::as_fd)
+    }
+
+    /// All words, foreign ones.
+    pub(crate) const fn words(&self) -> &[AtomicU64] {
+        self.memory.words()
     }
 
     /// Copies bytes out.

@@ -117,7 +117,7 @@ fn d17_a_region_is_read_and_written_at_any_place() {
 #[test]
 fn bytes_of_one_word_that_two_write_are_not_lost() {
     let (region, handout) = SharedRegion::create(64, true).unwrap();
-    let other = SharedRegion::open(handout.write.unwrap(), 64, true).unwrap();
+    let other = SharedRegion::open(handout.write.unwrap(), 64, true, handout.read).unwrap();
     let odd = std::thread::spawn(move || {
         for round in 0..20_000u32 {
             let value = [round as u8];

@@ -5,7 +5,7 @@
 //! - `member`: a run that is registered, and one in the background; `hosts`: who runs its beginning
 //!   in the kernel;
 //! - `start`, `stop`, `set`, `tap`, `attach`, `ps`, `top`: what one does with paths; `sharing`:
-//!   what of them runs in the kernel.
+//!   what of them runs in the kernel; `state`: what their filters show.
 //!
 //! All of it stands on the crate `daemon`; here is what a person says and is told.
 
@@ -18,6 +18,7 @@ mod rates;
 mod set;
 mod sharing;
 mod start;
+mod state;
 mod stop;
 mod table;
 mod tap;
@@ -42,6 +43,7 @@ pub(crate) fn run(command: &Command) -> Status {
         Command::Tap(given) => tap::run(given),
         Command::Attach(given) => attach::run(given),
         Command::Top(given) => top::run(given),
+        Command::State(given) => state::run(given),
     };
     done.unwrap_or_else(|status| status)
 }

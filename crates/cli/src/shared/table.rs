@@ -7,16 +7,29 @@ pub(super) fn table<const N: usize>(
     right: &[usize],
     columns: usize,
 ) -> String {
+    let rows: Vec<&[String]> = rows.iter().map(<[String; N]>::as_slice).collect();
+    self::rows(&head.map(str::to_owned), &rows, &|column| right.contains(&column), columns)
+}
+
+/// The same with as many columns as there are; without a head where that is empty.
+pub(super) fn rows(
+    head: &[String],
+    rows: &[impl AsRef<[String]>],
+    right: &dyn Fn(usize) -> bool,
+    columns: usize,
+) -> String {
+    let lines = || std::iter::once(head).chain(rows.iter().map(AsRef::as_ref));
+    let count = lines().map(<[String]>::len).max().unwrap_or(0);
     let width = |column: usize| {
-        let cells = rows.iter().map(|row| row[column].chars().count());
-        cells.chain([head[column].len()]).max().unwrap_or(0)
+        let cells = lines().filter_map(|line| line.get(column));
+        cells.map(|cell| cell.chars().count()).max().unwrap_or(0)
     };
-    let widths: Vec<usize> = (0..N).map(width).collect();
-    let line = |cells: [&str; N]| {
+    let widths: Vec<usize> = (0..count).map(width).collect();
+    let line = |cells: &[String]| {
         let mut text = String::new();
-        for (column, cell) in cells.iter().enumerate() {
-            let width = widths[column];
-            let cell = match right.contains(&column) {
+        for (column, (cell, width)) in cells.iter().zip(&widths).enumerate() {
+            let width = *width;
+            let cell = match right(column) {
                 true => format!("{cell:>width$}"),
                 false => format!("{cell:<width$}"),
             };
@@ -27,11 +40,7 @@ pub(super) fn table<const N: usize>(
         cut.push('\n');
         cut
     };
-    let mut text = line(head);
-    for row in rows {
-        text.push_str(&line(std::array::from_fn(|column| row[column].as_str())));
-    }
-    text
+    lines().filter(|cells| !cells.is_empty()).map(line).collect()
 }
 
 #[cfg(test)]

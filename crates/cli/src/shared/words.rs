@@ -22,6 +22,8 @@ pub(crate) enum Command {
     Attach(AttachArguments),
     /// Watch a path, or all: rates, fill, what is lost and why, time per block
     Top(TopArguments),
+    /// List the filters that show what they know (`state=NAME`), or look at one
+    State(StateArguments),
     /// Keep the register of paths for this machine, or for one user
     Daemon(DaemonArguments),
 }
@@ -41,6 +43,20 @@ pub(crate) struct DaemonArguments {
     /// A step that fails, or before which the process stops, for tests
     #[arg(long, hide = true, value_name = "fail=N|stop=N")]
     pub(crate) fault: Option<Fault>,
+}
+
+/// Words of `state`.
+#[derive(Args, Debug)]
+pub(crate) struct StateArguments {
+    /// Which: a name of yours, or UID/NAME; without, all are listed
+    #[arg(value_name = "NAME")]
+    pub(crate) name: Option<String>,
+    /// In a form for programs
+    #[arg(long)]
+    pub(crate) json: bool,
+    /// Look again each second and tell what changed, until it ends
+    #[arg(short, long, requires = "name")]
+    pub(crate) follow: bool,
 }
 
 /// Words of `start`.

@@ -1,10 +1,13 @@
 //! The nodes of a space: every filter made with its arguments, what counts its blocks beside it.
 
 use super::{BuildError, Builder, Draft, title};
+use crate::record::Tape;
 use crate::space::graft::Key;
 use crate::space::node::{Node, NodeId as Local, Part};
 use crate::space::section::Section;
 use crate::space::select::Wanted;
+use crate::space::shown::Showing;
+use endpoint::Failure;
 use filter::{Counts, Description, Form, Holds, Kind};
 use pipeline::ClassSet;
 use pipeline::graph::{Boolean, Edge, Link, NodeId, Step};
@@ -33,6 +36,25 @@ impl Builder<'_> {
             draft.renewed.push((Key::Node(self.number(id)), filter));
         }
         Ok(())
+    }
+
+    /// Makes a node, and has others see what it knows, if they are to.
+    pub(super) fn new_node(
+        &self,
+        id: NodeId,
+        locals: &[Option<Local>],
+    ) -> Result<Node, BuildError> {
+        let mut node = self.node(id, locals, None)?;
+        let used = self.plan.graph.node(id).filter();
+        // What is played again is what was seen then.
+        if let (Some(used), false) = (used, matches!(self.extras.tape, Tape::Play(_))) {
+            let shown = Showing::open(&node.name, used.description, &used.arguments);
+            let failed = |error| Failure::new("show", "what it knows", error);
+            let shown =
+                shown.map_err(|error| BuildError::Outside { node: id, failure: failed(error) })?;
+            node.shown = shown.map(Box::new);
+        }
+        Ok(node)
     }
 
     /// The place of a node that runs already.

@@ -261,6 +261,7 @@ impl Space {
         self.programs =
             programs.map(|at| (at, names.get(&at).is_some_and(|key| told.contains(key)))).collect();
         self.keep_taps();
+        self.shows = self.shows();
         let orders = self.orders();
         for node in &mut self.nodes {
             if let Part::Export(export) = &mut node.part {
@@ -396,6 +397,7 @@ fn stay(place: &mut Node, old: Node) {
     place.wake = old.wake;
     place.reasons = old.reasons;
     place.counters = old.counters;
+    place.shown = old.shown;
     place.taken_before = taken;
 }
 
@@ -449,5 +451,8 @@ fn exchange(node: &mut Node, filter: &mut Filter) -> Result<(), Mistake> {
         return Err(mistake);
     }
     std::mem::swap(old, filter);
+    if let Some(shown) = &mut node.shown {
+        shown.is_renewed();
+    }
     Ok(())
 }

@@ -7,6 +7,7 @@
 //! - [`walk`]: one batch through the local graph;
 //! - [`section`]: Boolean sections by sequence;
 //! - [`join`]: branches back into input order;
+//! - `shown`: what filters know, where others see it;
 //! - `sleep`: until something may have come;
 //! - [`copies`]: copies of filters that share the work with others;
 //! - [`pause`]: the walk at rest;
@@ -30,6 +31,7 @@ pub mod node;
 pub(crate) mod pause;
 pub mod section;
 pub mod select;
+pub(crate) mod shown;
 mod sleep;
 mod taped;
 mod tapped;
@@ -99,6 +101,8 @@ pub struct Space {
     clock: Clock,
     /// What the monotonic clock lacks to the time of day at which the path was built, in ns.
     epoch: Time,
+    /// Whether a filter shows what it knows.
+    shows: bool,
     /// Whether its turns are written down, or come from a record.
     taped: Taped,
 }
@@ -259,6 +263,7 @@ impl Space {
         }
         let inputs_of_programs = (0..nodes.len()).filter(|at| process::is_input(&nodes[*at]));
         let programs = inputs_of_programs.map(|at| (at, false)).collect();
+        let shows = nodes.iter().any(|node| node.shown.is_some());
         Self {
             name,
             processor: None,
@@ -282,6 +287,7 @@ impl Space {
             bell,
             clock,
             epoch,
+            shows,
             taped,
         }
     }
@@ -399,6 +405,9 @@ impl Space {
         let now = self.now();
         self.finish(now);
         self.finish_part(true);
+        if self.shows {
+            self.show(false);
+        }
         self.duty.leave(self.counted());
         self.remains()
     }
@@ -457,6 +466,9 @@ impl Space {
         }
         if !pass.moved {
             self.tick(&mut pass);
+        }
+        if self.shows {
+            self.show(pass.moved);
         }
         pass
     }

@@ -2,6 +2,7 @@
 
 use super::edit::Edits;
 use super::select::Wanted;
+use super::shown::Showing;
 use crate::copies::deal::Deal;
 use crate::latency::Aging;
 use crate::ring::Export;
@@ -36,6 +37,8 @@ pub struct Node {
     pub counts: Counts,
     /// When the filter wants to be called.
     pub wake: Option<Time>,
+    /// Where others see what the filter knows.
+    pub(crate) shown: Option<Box<Showing>>,
     /// What the filter holds.
     pub holds: Holds,
     /// What came in over arcs that are no more.
@@ -236,6 +239,7 @@ impl Node {
             counts,
             holds: Holds::new(0, 0),
             wake: None,
+            shown: None,
             copied: false,
             fragments: false,
             reasons: &[],

@@ -6,7 +6,8 @@
 
 use crate::sharing::Sharing;
 
-use super::{Arguments, Attaches, COMMON, Counter, Filter, Leads, Mistake, Parameter, Reason};
+use super::{Arguments, Attaches, COMMON, Column, Counter, Filter, Leads, Mistake, Parameter};
+use super::{Reason, SESSION, Whose};
 use ebpf::emit::Emit;
 
 /// The strongest right that a filter uses. [Th Table 5.1], with the sink that the table leaves out.
@@ -245,6 +246,9 @@ pub struct Description {
     /// What of that it keeps where no block belongs to a session: nothing, if every block is then
     /// looked at by itself.
     pub keeps_alone: Keeps,
+    /// What of that others may see (`state=NAME`), as its sessions say it
+    /// ([`columns`](super::columns)); ask [`Description::shown`].
+    pub shows: Option<fn() -> Vec<Column>>,
     /// What the blocks of a session have in common, where it tells sessions apart by that itself.
     pub sessions: Option<Sharing>,
     /// How many blocks it may hold at most, in all.
@@ -298,6 +302,7 @@ impl Description {
         counters: &[],
         keeps: Keeps::Nothing,
         keeps_alone: Keeps::Private,
+        shows: None,
         sessions: None,
         held_max: 0,
         reports: false,
@@ -337,6 +342,17 @@ impl Description {
     #[must_use]
     pub const fn ends_with_report(&self) -> bool {
         self.reports && matches!(self.gives, Gives::Same)
+    }
+
+    /// The columns of what others may see of its state, and of which sessions; nothing where it
+    /// keeps nothing that it shows.
+    #[must_use]
+    pub fn shown(&self) -> Option<(Whose, Vec<Column>)> {
+        let own = self.shows?();
+        Some(match self.keeps {
+            Keeps::Sessions => (Whose::Sessions, [vec![SESSION], own].concat()),
+            Keeps::Private | Keeps::Nothing | Keeps::Pinned(_) => (Whose::Private, own),
+        })
     }
 
     /// The parameter with this name: its own, or one that all filters have.

@@ -10,6 +10,7 @@
 //! - [`turn`]: what a filter may ask for while it is called (count, edit, append, hold, release);
 //! - [`kernel`]: where a source's blocks can be had in the kernel, what twins can be joined there;
 //! - [`holds`]: held blocks, kept by the space, named by plain data;
+//! - [`shown`]: what of its state a filter shows to others;
 //! - [`state`]: session tables as plain data, saved and moved by one piece of code for all filters.
 //!
 //! The signatures carry the rules where the compiler can: a statistics filter gets no bytes, a
@@ -25,6 +26,7 @@ pub mod holds;
 pub mod kernel;
 pub mod keys;
 pub mod parameter;
+pub mod shown;
 pub mod state;
 pub mod traits;
 pub mod turn;
@@ -39,7 +41,8 @@ pub use edit::{Edit, Editable, Workbench};
 pub use holds::{HeldList, Holds};
 pub use kernel::{Attach, Attaches, Leads, Outlet, PLAIN, Side, expressible, joined, target};
 pub use keys::{Key, Keys};
-pub use parameter::{COMMON, Parameter, Type, UNTRUSTED};
+pub use parameter::{COMMON, Parameter, STATE, STATE_MODE, Type, UNTRUSTED};
+pub use shown::{Column, Field, Row, SESSION, Unit, Whose, columns};
 pub use state::{Moved, PRIVATE, Session, Sessions, State};
 pub use traits::{
     Classify, Filter, HoldingLanes, Lanes, Report, Statistics, Stream, StreamBatches,

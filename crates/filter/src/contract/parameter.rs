@@ -36,6 +36,8 @@ pub enum Type {
     Text,
     /// Any bytes: text, or what `\xHH` says in a quoted text of a request.
     Bytes,
+    /// A name that other processes know: 1 to 64 letters, digits, dots, hyphens, underscores.
+    Name,
     /// The name of a file; `-` for a standard stream.
     Path,
     /// One of these words.
@@ -67,13 +69,27 @@ pub struct Parameter {
 }
 
 /// What every filter takes beside its own parameters; sources, sinks and programs do not.
-pub const COMMON: &[Parameter] = &[UNTRUSTED];
+pub const COMMON: &[Parameter] = &[UNTRUSTED, STATE, STATE_MODE];
 
 /// Whether the filter is run in a process of its own that may do nothing but compute.
 pub const UNTRUSTED: Parameter = Parameter::optional(
     "untrusted",
     Type::Flag,
     "yes: run it in a process of its own that may do nothing but compute",
+);
+
+/// Under which name others see what the filter knows.
+pub const STATE: Parameter = Parameter::optional(
+    "state",
+    Type::Name,
+    "others see what it knows by this name (`streamline state NAME`)",
+);
+
+/// Who sees it.
+pub const STATE_MODE: Parameter = Parameter::optional(
+    "state_mode",
+    Type::OneOf(&["600", "640", "644"]),
+    "who may see it: you alone (600, if nothing is said), your group, everybody",
 );
 
 impl Parameter {
@@ -160,12 +176,21 @@ impl Parameter {
                 "no" => Ok(Value::Flag(false)),
                 _ => wrong(format!("`{text}` is neither `yes` nor `no`")),
             },
+            Type::Name if is_name(text) => Ok(Value::Text(text.to_owned())),
+            Type::Name => wrong(format!(
+                "`{text}` is no name: 1 to 64 letters, digits, dots, hyphens and underscores"
+            )),
             Type::Text | Type::Path => Ok(Value::Text(text.to_owned())),
             Type::Bytes => Ok(Value::Bytes(text.as_bytes().to_vec())),
             Type::OneOf(words) if words.contains(&text) => Ok(Value::Text(text.to_owned())),
             Type::OneOf(words) => wrong(format!("`{text}` is none of {}", words.join(", "))),
         }
     }
+}
+
+fn is_name(text: &str) -> bool {
+    let plain = |c: char| c.is_ascii_alphanumeric() || ".-_".contains(c);
+    (1..=64).contains(&text.len()) && text.chars().all(plain)
 }
 
 fn number(text: &str) -> Option<u64> {

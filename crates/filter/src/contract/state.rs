@@ -7,6 +7,7 @@
 
 use super::arguments::Mistake;
 use super::holds::{HeldList, Holds};
+use super::shown::{Field, Row, Whose};
 use super::turn::Pin;
 use abi::Entry;
 use std::collections::HashMap;
@@ -20,6 +21,14 @@ pub trait Session: FromBytes + IntoBytes + Immutable + Default + Send + 'static 
     fn lists(&mut self) -> Vec<&mut HeldList> {
         Vec::new()
     }
+
+    /// What of it others may see (`state=NAME`): nothing, unless the filter says so.
+    const FIELDS: &'static [Field<Self>] = &[];
+
+    /// The number of the session, as blocks bear it, where that is not its key.
+    fn number(&self, key: u64) -> u64 {
+        key
+    }
 }
 
 /// The key of the one session that holds a filter's private state.
@@ -30,11 +39,10 @@ pub const PRIVATE: u64 = 0;
 pub struct Sessions<S> {
     index: HashMap<u64, u32, BuildHasherDefault<Mix>>,
     states: Vec<S>,
-    /// Beside each state its key, and whether it was asked for again since it was made, or since
-    /// [`Sessions::evict`] looked; the latter does not move with the session. Apart from the
-    /// states, so that those begin where lines of the cache begin.
+    /// Beside each state its key, and marks: [`MET`] and [`CHANGED`]; these do not move with the
+    /// session. Apart from the states, so that those begin where lines of the cache begin.
     keys: Vec<u64>,
-    met: Vec<bool>,
+    marks: Vec<u8>,
     free: Vec<u32>,
     /// Where sessions were found that were asked for lately, by the low bits of their keys.
     near: [Near; NEAR],
@@ -48,7 +56,7 @@ impl<S: Session> Default for Sessions<S> {
             index: HashMap::default(),
             states: Vec::new(),
             keys: Vec::new(),
-            met: Vec::new(),
+            marks: Vec::new(),
             free: Vec::new(),
             near: std::array::from_fn(|place| Near { key: !(place as u64), number: 0 }),
             hand: 0,
@@ -63,6 +71,12 @@ struct Near {
     number: u32,
 }
 
+/// It was asked for again since it was made, or since [`Sessions::evict`] looked.
+const MET: u8 = 1;
+/// It was asked for, made or ended since it was shown ([`State::show`]). Set together with the
+/// other one, so that being shown costs nothing where the sessions are used.
+const CHANGED: u8 = 1 << 1;
+
 /// As many as batches of different sessions mostly fit in.
 const NEAR: usize = 256;
 /// Bytes of a line of the cache.
@@ -73,7 +87,7 @@ impl<S: Session> Sessions<S> {
     pub fn of(&mut self, key: u64) -> &mut S {
         let number = match self.number_of(key) {
             Some(number) => {
-                self.met[number as usize] = true;
+                self.marks[number as usize] = MET | CHANGED;
                 number
             }
             None => self.make(key),
@@ -85,7 +99,7 @@ impl<S: Session> Sessions<S> {
     #[inline]
     pub fn find(&mut self, key: u64) -> Option<&mut S> {
         let number = self.number_of(key)? as usize;
-        self.met[number] = true;
+        self.marks[number] = MET | CHANGED;
         self.states.get_mut(number)
     }
 
@@ -118,6 +132,7 @@ impl<S: Session> Sessions<S> {
         if near.key == key {
             near.key = !key;
         }
+        self.marks[number as usize] = CHANGED;
         self.free.push(number);
         self.states.get_mut(number as usize).map(std::mem::take)
     }
@@ -130,7 +145,11 @@ impl<S: Session> Sessions<S> {
             self.hand = (self.hand + 1) % self.states.len();
             let key = self.keys[self.hand];
             let here = self.index.get(&key).is_some_and(|number| *number as usize == self.hand);
-            if here && key != PRIVATE && !std::mem::take(&mut self.met[self.hand]) {
+            let was_met = self.marks[self.hand] & MET != 0;
+            if here && key != PRIVATE {
+                self.marks[self.hand] &= !MET;
+            }
+            if here && key != PRIVATE && !was_met {
                 return self.end(key).map(|session| (key, session));
             }
         }
@@ -178,13 +197,13 @@ impl<S: Session> Sessions<S> {
             Some(number) => {
                 self.states[number as usize] = S::default();
                 self.keys[number as usize] = key;
-                self.met[number as usize] = false;
+                self.marks[number as usize] = CHANGED;
                 number
             }
             None => {
                 self.states.push(S::default());
                 self.keys.push(key);
-                self.met.push(false);
+                self.marks.push(CHANGED);
                 u32::try_from(self.states.len() - 1).expect("fewer than 2^32 sessions")
             }
         };
@@ -239,6 +258,11 @@ pub trait State {
     fn take(&mut self, key: u64, holds: &mut Holds) -> Option<Moved>;
     /// Puts a session in that was taken out of another instance of the same filter.
     fn put(&mut self, moved: Moved, holds: &mut Holds) -> Result<(), Mistake>;
+    /// Tells the sessions that may have changed since they were shown last, all of them if
+    /// `again`: the place of each, which it keeps as long as it lives, and its numbers in the order
+    /// of the columns ([`Description::shown`](super::Description::shown)). The private one is
+    /// always at place 0.
+    fn show(&mut self, whose: Whose, again: bool, to: &mut Row<'_>);
 }
 
 impl<S: Session> State for Sessions<S> {
@@ -277,10 +301,48 @@ impl<S: Session> State for Sessions<S> {
         *self.of(moved.key) = session;
         Ok(())
     }
+
+    fn show(&mut self, whose: Whose, again: bool, to: &mut Row<'_>) {
+        let width: usize = S::FIELDS.iter().map(|field| field.column.times).sum();
+        let mut row = Vec::with_capacity(width + 1);
+        if whose == Whose::Private && again && !self.index.contains_key(&PRIVATE) {
+            // Nothing has come: what it knows is what it begins with.
+            let fresh = S::default();
+            let of = |field: &Field<S>| {
+                (0..field.column.times).map(|at| (field.of)(&fresh, at)).collect::<Vec<_>>()
+            };
+            row.extend(S::FIELDS.iter().flat_map(of));
+            to(0, Some(&row));
+        }
+        for number in 0..self.marks.len() {
+            let changed = self.marks[number] & CHANGED != 0;
+            if !changed && !again {
+                continue;
+            }
+            self.marks[number] &= !CHANGED;
+            let key = self.keys[number];
+            if (key == PRIVATE) != (whose == Whose::Private) {
+                continue;
+            }
+            let place = if whose == Whose::Private { 0 } else { number };
+            if self.index.get(&key).is_none_or(|at| *at as usize != number) {
+                to(place, None);
+                continue;
+            }
+            let state = &self.states[number];
+            row.clear();
+            row.extend((whose == Whose::Sessions).then(|| state.number(key)));
+            for field in S::FIELDS {
+                row.extend((0..field.column.times).map(|at| (field.of)(state, at)));
+            }
+            to(place, Some(&row));
+        }
+    }
 }
 
 #[cfg(test)]
 mod tests {
+    use super::super::shown::Unit;
     use super::*;
 
     #[derive(FromBytes, IntoBytes, Immutable, Default, Clone, Copy, PartialEq, Debug)]
@@ -295,6 +357,9 @@ mod tests {
         fn lists(&mut self) -> Vec<&mut HeldList> {
             vec![&mut self.held]
         }
+
+        const FIELDS: &'static [Field<Self>] =
+            &[Field::new("blocks", Unit::Blocks, "", |counted, _| counted.blocks)];
     }
 
     #[test]
@@ -312,6 +377,33 @@ mod tests {
         assert_eq!(evicted(&mut sessions), Some(4));
         assert_eq!([(); 3].map(|()| evicted(&mut sessions)), [Some(2), Some(5), None]);
         assert_eq!(sessions.keys(), [PRIVATE]);
+    }
+
+    #[test]
+    fn m3_what_changed_is_shown_once_and_what_ended_is_told() {
+        let mut sessions = Sessions::<Counted>::default();
+        let shown = |sessions: &mut Sessions<Counted>, whose, again| {
+            let mut rows = Vec::new();
+            sessions.show(whose, again, &mut |at, row| rows.push((at, row.map(<[u64]>::to_vec))));
+            rows
+        };
+        sessions.of(PRIVATE).blocks = 100;
+        sessions.of(7).blocks = 3;
+        sessions.of(9).blocks = 4;
+        let (seven, nine) = ((1, Some(vec![7, 3])), (2, Some(vec![9, 4])));
+        assert_eq!(shown(&mut sessions, Whose::Sessions, false), [seven, nine.clone()]);
+        assert_eq!(shown(&mut sessions, Whose::Sessions, false), []);
+        assert_eq!(shown(&mut sessions, Whose::Private, true), [(0, Some(vec![100]))]);
+        sessions.of(PRIVATE).blocks = 101;
+        sessions.end(7);
+        assert_eq!(shown(&mut sessions, Whose::Sessions, false), [(1, None)]);
+        assert_eq!(shown(&mut sessions, Whose::Sessions, true), [(1, None), nine]);
+        sessions.of(8).blocks = 1;
+        let eight = (1, Some(vec![8, 1]));
+        assert_eq!(shown(&mut sessions, Whose::Sessions, false), [eight], "in the same place");
+        sessions.evict();
+        sessions.evict();
+        assert!(sessions.get(PRIVATE).is_some() && sessions.len() == 1, "as without being shown");
     }
 
     #[test]

@@ -37,6 +37,7 @@ Not answered: `too fast`.",
     classes: Classes::YesNo,
     reasons: &["too fast"],
     keeps: Keeps::Private,
+    shows: Some(columns::<Due>),
     user: Some(make),
     kernel: Some(emit),
     // A day is longer than an exam, whatever clock its judges have.
@@ -99,7 +100,14 @@ struct Due {
     next: u64,
 }
 
-impl Session for Due {}
+impl Session for Due {
+    const FIELDS: &'static [Field<Self>] = &[Field::new(
+        "next",
+        Unit::Nanoseconds,
+        "when the next block is due, by the clock of the path",
+        |due, _| due.next,
+    )];
+}
 
 struct RateLimit {
     pace: Pace,

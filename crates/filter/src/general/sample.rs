@@ -31,6 +31,7 @@ Not answered: `passed over`.",
     classes: Classes::YesNo,
     reasons: &["passed over"],
     keeps: Keeps::Private,
+    shows: Some(columns::<Seen>),
     user: Some(make),
     kernel: Some(emit),
     examined: &["3"],
@@ -54,7 +55,10 @@ struct Seen {
     blocks: u64,
 }
 
-impl Session for Seen {}
+impl Session for Seen {
+    const FIELDS: &'static [Field<Self>] =
+        &[Field::new("blocks", Unit::Blocks, "that came", |seen, _| seen.blocks)];
+}
 
 struct Sample {
     every: u64,

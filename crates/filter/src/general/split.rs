@@ -46,6 +46,7 @@ Not answered, by flow: `not ip`, `malformed`, `cut`, `too deep`.",
     },
     reasons: &["not ip", "malformed", "cut", "too deep"],
     keeps: Keeps::Private,
+    shows: Some(columns::<Given>),
     user: Some(make),
     kernel: Some(emit),
     examined: &["4", "3 by=block"],
@@ -87,7 +88,10 @@ struct Given {
     blocks: u64,
 }
 
-impl Session for Given {}
+impl Session for Given {
+    const FIELDS: &'static [Field<Self>] =
+        &[Field::new("blocks", Unit::Blocks, "shared out in turn", |given, _| given.blocks)];
+}
 
 struct Split {
     ways: u64,

@@ -22,6 +22,7 @@ descriptions are blocks without bytes. Leaves class and view as they came.",
     kind: Kind::Statistics,
     reads: Reads::Nothing,
     keeps: Keeps::Private,
+    shows: Some(columns::<Seen>),
     reports: true,
     user: Some(|_| Ok(Filter::statistics(Count::default()))),
     kernel: Some(emit),
@@ -36,7 +37,13 @@ struct Seen {
     messages: u64,
 }
 
-impl Session for Seen {}
+impl Session for Seen {
+    const FIELDS: &'static [Field<Self>] = &[
+        Field::new("blocks", Unit::Blocks, "that went by", |seen, _| seen.blocks),
+        Field::new("bytes", Unit::Bytes, "in their views", |seen, _| seen.bytes),
+        Field::new("messages", Unit::Messages, "that were described", |seen, _| seen.messages),
+    ];
+}
 
 #[derive(Default)]
 struct Count {

@@ -32,6 +32,7 @@ block that is older than the one before it is counted as `backwards` and has no 
     )
     .positional()],
     keeps: Keeps::Private,
+    shows: Some(columns::<Seen>),
     reports: true,
     user: Some(make),
     kernel: Some(emit),
@@ -60,7 +61,19 @@ impl Default for Seen {
     }
 }
 
-impl Session for Seen {}
+impl Session for Seen {
+    const FIELDS: &'static [Field<Self>] = &[
+        Field::new("blocks", Unit::Blocks, "that went by", |seen, _| seen.blocks),
+        Field::new("backwards", Unit::Blocks, "older than the one before", |seen, _| {
+            seen.backwards
+        }),
+        Field::many("bucket", Unit::Blocks, BUCKETS, BUCKET_HELP, |seen, number| {
+            seen.buckets.get(number).copied().unwrap_or(0)
+        }),
+    ];
+}
+
+const BUCKET_HELP: &str = "with the value 0, and from 2^(N-1) to 2^N - 1 (ns, or bytes)";
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Of {

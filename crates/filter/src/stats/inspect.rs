@@ -20,6 +20,7 @@ they came.",
     reads: Reads::All,
     counters: &["bytes not here"],
     keeps: Keeps::Private,
+    shows: Some(columns::<Seen>),
     reports: true,
     user: Some(|_| Ok(Filter::classify(Inspect::default()))),
     ..Description::EMPTY
@@ -43,7 +44,14 @@ impl Default for Seen {
     }
 }
 
-impl Session for Seen {}
+impl Session for Seen {
+    const FIELDS: &'static [Field<Self>] = &[
+        Field::new("blocks", Unit::Blocks, "that went by", |seen, _| seen.blocks),
+        Field::new("bytes", Unit::Bytes, "in their views", |seen, _| seen.length),
+        Field::new("shortest", Unit::Bytes, "block", |seen, _| seen.shortest.into()),
+        Field::new("longest", Unit::Bytes, "block", |seen, _| seen.longest.into()),
+    ];
+}
 
 #[derive(Default)]
 struct Inspect {

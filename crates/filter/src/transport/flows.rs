@@ -11,7 +11,7 @@
 //! When as many flows are known as may be, one is forgotten that was not met for long
 //! ([`Sessions::evict`]): its next block begins a new session.
 
-use crate::contract::{PRIVATE, Session, Sessions, State};
+use crate::contract::{Field, PRIVATE, Session, Sessions, State, Unit};
 use std::net::{IpAddr, Ipv4Addr};
 use wire::flow::{Direction, Flow};
 use zerocopy::{FromBytes, Immutable, IntoBytes};
@@ -50,7 +50,16 @@ pub(crate) struct Identity {
 }
 
 /// A record of nothing but who it is.
-impl Session for Identity {}
+impl Session for Identity {
+    const FIELDS: &'static [Field<Self>] =
+        &[Field::new("down", Unit::YesNo, "forward is to the lesser address", |known, _| {
+            known.down.into()
+        })];
+
+    fn number(&self, _: u64) -> u64 {
+        self.session.into()
+    }
+}
 
 impl Record for Identity {
     fn identity(&self) -> &Identity {

@@ -14,6 +14,7 @@ mod leads;
 mod lower;
 mod options;
 mod shape;
+mod state;
 mod uses;
 
 use crate::catalogue::Catalogue;
@@ -36,6 +37,7 @@ pub fn check(request: &Request, catalogue: &dyn Catalogue) -> (Graph, Vec<Diagno
     let used = uses::uses(&mut draft, catalogue);
     shape::operands(&mut draft, &used);
     shape::apart(&mut draft, &used);
+    state::seen(&mut draft, &used);
     let labelled = labels::labels(&mut draft, catalogue);
     let comes = forms::forms(&mut draft, &used, catalogue);
     let options = options::options(request, &mut draft.mistakes);

@@ -273,6 +273,7 @@ pub(super) fn apart(draft: &mut Draft<'_>, used: &[Option<Use>]) {
     }
 }
 
-fn name_span(uses: &[&Node], otherwise: Span) -> Span {
+/// Where the name of a filter stands.
+pub(super) fn name_span(uses: &[&Node], otherwise: Span) -> Span {
     uses.first().map_or(otherwise, |node| node.name.span)
 }

@@ -5,7 +5,8 @@ use super::table::wrap;
 use super::words;
 use crate::check::OPTIONS;
 use filter::{
-    COMMON, Classes, Description, Form, Gives, Keeps, Kind, Parameter, Reads, Type, ValueRange,
+    COMMON, Classes, Column, Description, Form, Gives, Keeps, Kind, Parameter, Reads, Type,
+    ValueRange,
 };
 use std::fmt::Write as _;
 
@@ -50,6 +51,9 @@ pub fn help(entry: &Description) -> String {
         line(&mut out, "classes", &classes(entry));
         line(&mut out, "looks at", &reads(entry.reads));
         line(&mut out, "keeps", &keeps(entry));
+        if let Some((_, columns)) = entry.shown() {
+            line(&mut out, "shows", &shows(&columns));
+        }
     }
     if !entry.reasons.is_empty() {
         line(&mut out, "not answered", &entry.reasons.join(", "));
@@ -129,6 +133,7 @@ fn placeholder(known: &Parameter) -> String {
         Type::Duration => "TIME".to_owned(),
         Type::Flag => "yes|no".to_owned(),
         Type::Text | Type::Bytes => "TEXT".to_owned(),
+        Type::Name => "NAME".to_owned(),
         Type::Path => "FILE".to_owned(),
         Type::OneOf(words) => words.join("|"),
     }
@@ -145,6 +150,7 @@ fn parameter(out: &mut String, known: &Parameter) {
         Type::Flag => "yes or no".to_owned(),
         Type::Text => "text".to_owned(),
         Type::Bytes => "text; \\xHH is a byte".to_owned(),
+        Type::Name => "a name".to_owned(),
         Type::Path => "a file; - is a standard stream".to_owned(),
         Type::OneOf(words) => words.join(" or "),
     };
@@ -155,6 +161,22 @@ fn parameter(out: &mut String, known: &Parameter) {
     };
     let many = if known.many { "; may be given several times" } else { "" };
     line(out, known.name, &format!("{} ({values}{default}{many})", known.help));
+}
+
+/// The fields that others see (`state=NAME`), with their units.
+fn shows(columns: &[Column]) -> String {
+    let one = |column: &Column| {
+        let unit = match column.unit.name() {
+            "" => String::new(),
+            unit => format!(", {unit}"),
+        };
+        let name = match column.times {
+            1 => column.name.to_owned(),
+            times => format!("{0}.0 to {0}.{1}", column.name, times - 1),
+        };
+        format!("{name} ({}{unit})", column.help)
+    };
+    columns.iter().map(one).collect::<Vec<_>>().join("; ")
 }
 
 const fn right(kind: Kind) -> &'static str {

@@ -23,6 +23,7 @@ use crate::graph::{Graph, NodeId};
 use crate::plan::{
     Adapts, Candidate, Choice, Kernel, Machine, Plan, PlannedEdge, Policy, RingPlan, Unplaceable,
 };
+use filter::STATE_MODE;
 use std::fmt::Write as _;
 use table::{Column, Table};
 
@@ -67,6 +68,14 @@ fn remarks(out: &mut String, plan: &Plan, names: &[String]) {
         let Some(used) = node.filter() else { continue };
         if let Some(remark) = used.description.remark.and_then(|remark| remark(&used.arguments)) {
             let _ = writeln!(out, " {name}: {remark}");
+        }
+        if let Some(seen) = used.shown_as() {
+            let mode = used.arguments.text(STATE_MODE.name).unwrap_or("600");
+            let _ = writeln!(
+                out,
+                " {name}: what it knows is seen as `{seen}` (mode {mode}): `streamline state \
+                 {seen}`"
+            );
         }
     }
     for (name, (id, _)) in names.iter().zip(plan.graph.ids()) {

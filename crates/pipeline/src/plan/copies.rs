@@ -218,6 +218,9 @@ impl Work<'_> {
         if used.is_process() || description.user.is_none() {
             return Err("not a filter of this process".to_owned());
         }
+        if used.shown_as().is_some() {
+            return Err("others see what it knows (`state=`): one state by that name".to_owned());
+        }
         if self.plan.space_of(id).kind != SpaceKind::Thread {
             return Err("runs in the kernel".to_owned());
         }

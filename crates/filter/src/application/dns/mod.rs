@@ -68,6 +68,7 @@ blocks are held), `forgotten` (more than `sessions=` connections were open).",
     reasons: &["not dns", "malformed", "cut", "gap", "too many pieces", "forgotten"],
     counters: &["queries", "responses"],
     keeps: Keeps::Sessions,
+    shows: Some(columns::<Dialogue>),
     held_max: 1 << 16,
     user: Some(make),
     ..Description::EMPTY

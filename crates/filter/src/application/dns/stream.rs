@@ -50,7 +50,19 @@ impl Session for Dialogue {
     fn lists(&mut self) -> Vec<&mut HeldList> {
         vec![&mut self.forward.list, &mut self.backward.list]
     }
+
+    const FIELDS: &'static [Field<Self>] = &[
+        Field::new("forward_missing", Unit::Bytes, MISSING_HELP, |it, _| it.forward.missing.into()),
+        Field::new("backward_missing", Unit::Bytes, MISSING_HELP, |it, _| {
+            it.backward.missing.into()
+        }),
+        Field::new("forward_ended", Unit::YesNo, ENDED_HELP, |it, _| it.forward.ended.into()),
+        Field::new("backward_ended", Unit::YesNo, ENDED_HELP, |it, _| it.backward.ended.into()),
+    ];
 }
+
+const MISSING_HELP: &str = "of the message that has begun";
+const ENDED_HELP: &str = "the last block of the direction has come";
 
 impl Dialogue {
     /// Takes the next block; answers whether the connection is over.

@@ -1,6 +1,6 @@
 //! What is known of a connection: plain data, 152 bytes.
 
-use crate::contract::{Block, HeldList, Session};
+use crate::contract::{Block, Field, HeldList, Session, Unit};
 use abi::{Class, Flags};
 use wire::http::Body;
 use zerocopy::{FromBytes, Immutable, IntoBytes};
@@ -36,7 +36,20 @@ impl Session for Connection {
         let [one, other] = &mut self.ways;
         vec![&mut self.asked, &mut one.held, &mut other.held]
     }
+
+    const FIELDS: &'static [Field<Self>] = &[
+        Field::new("speaks", Unit::Number, SPEAKS_HELP, |it, _| it.kind.into()),
+        Field::new("requests", Unit::Messages, "that were seen", |it, _| it.serial.into()),
+        Field::new("waits", Unit::YesNo, "a request waits for its response", |it, _| {
+            (!it.asked.is_empty()).into()
+        }),
+        Field::new("forward_body", Unit::Bytes, BODY_HELP, |it, _| it.ways[0].seen),
+        Field::new("backward_body", Unit::Bytes, BODY_HELP, |it, _| it.ways[1].seen),
+    ];
 }
+
+const SPEAKS_HELP: &str = "0 not known yet, 1 HTTP/1, 2 TLS, 3 HTTP/2, 4 something else";
+const BODY_HELP: &str = "seen of the body of the open message";
 
 /// One direction of a connection.
 #[derive(FromBytes, IntoBytes, Immutable, Clone, Copy, Debug, Default)]

@@ -61,6 +61,16 @@ impl Session for Connection {
     fn lists(&mut self) -> Vec<&mut HeldList> {
         vec![&mut self.forward.list, &mut self.backward.list, &mut self.said]
     }
+
+    const FIELDS: &'static [crate::Field<Self>] = &[
+        crate::Field::new("version", Unit::Number, "chosen, else offered; 0: none yet", |it, _| {
+            it.version.into()
+        }),
+        crate::Field::new("chosen", Unit::YesNo, "by the server", |it, _| it.chosen.into()),
+        crate::Field::new("resumes", Unit::YesNo, "the client would resume a session", |it, _| {
+            (it.resumes > 0).into()
+        }),
+    ];
 }
 
 impl Connection {

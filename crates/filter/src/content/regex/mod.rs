@@ -66,6 +66,7 @@ Not answered: `no match`.",
     reasons: &["no match"],
     counters: &["evicted sessions"],
     keeps: Keeps::Sessions,
+    shows: Some(columns::<Search>),
     keeps_alone: Keeps::Nothing,
     user: Some(make),
     ..Description::EMPTY
@@ -119,7 +120,14 @@ struct Side {
     first: u32,
 }
 
-impl Session for Search {}
+impl Session for Search {
+    const FIELDS: &'static [Field<Self>] = &[
+        Field::new("forward_pattern", Unit::Number, FOUND_HELP, |it, _| it.forward.first.into()),
+        Field::new("backward_pattern", Unit::Number, FOUND_HELP, |it, _| it.backward.first.into()),
+    ];
+}
+
+const FOUND_HELP: &str = "the first of the list that was found, from 1; 0: none";
 
 impl Search {
     fn side(&mut self, backward: bool) -> &mut Side {

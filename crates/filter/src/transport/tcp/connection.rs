@@ -4,7 +4,7 @@
 //! sequence number that comes next, what the other end has acknowledged of it and will take, and
 //! the segments that came too early.
 
-use crate::contract::{HeldList, Session};
+use crate::contract::{Field, HeldList, Session, Unit};
 use crate::transport::flows::{Identity, Record};
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
@@ -90,7 +90,26 @@ impl Session for Connection {
     fn lists(&mut self) -> Vec<&mut HeldList> {
         self.sides.iter_mut().map(|side| &mut side.held).collect()
     }
+
+    const FIELDS: &'static [Field<Self>] = &[
+        Field::new("port", Unit::Number, "the server's", |it, _| it.identity.port.into()),
+        Field::new("client_bytes", Unit::Bytes, GIVEN_HELP, |it, _| it.sides[0].given().into()),
+        Field::new("server_bytes", Unit::Bytes, GIVEN_HELP, |it, _| it.sides[1].given().into()),
+        Field::new("client_held", Unit::Bytes, HELD_HELP, |it, _| it.sides[0].held_bytes.into()),
+        Field::new("server_held", Unit::Bytes, HELD_HELP, |it, _| it.sides[1].held_bytes.into()),
+        Field::new("heard", Unit::Nanoseconds, "last, by the clock of the path", |it, _| {
+            it.identity.word
+        }),
+        Field::new("closed", Unit::YesNo, "both sides have ended", |it, _| it.has(CLOSED).into()),
+    ];
+
+    fn number(&self, _: u64) -> u64 {
+        self.identity.session.into()
+    }
 }
+
+const GIVEN_HELP: &str = "of what it sends, given or missed for good; modulo 2^32";
+const HELD_HELP: &str = "of what it sends, here before what comes before them";
 
 impl Record for Connection {
     fn identity(&self) -> &Identity {
@@ -111,6 +130,11 @@ impl Connection {
 impl Side {
     pub(super) const fn has(&self, flag: u8) -> bool {
         self.flags & flag != 0
+    }
+
+    /// How many bytes of it were given, or given up; modulo 2³².
+    const fn given(&self) -> u32 {
+        if self.has(OPEN) { self.next.wrapping_sub(self.start) } else { 0 }
     }
 
     /// Its data begin at `sequence`; `begun` if nothing can have come before.

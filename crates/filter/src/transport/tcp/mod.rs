@@ -119,6 +119,7 @@ Not answered: `not tcp`, `not ip`, `malformed`, `cut`, `too deep`, `fragment` (p
         "resets ignored",
     ],
     keeps: Keeps::Sessions,
+    shows: Some(columns::<connection::Connection>),
     sessions: Some(Sharing::Flow),
     held_max: 1 << 17,
     user: Some(make),

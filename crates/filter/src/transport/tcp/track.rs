@@ -138,6 +138,10 @@ impl State for Tcp {
         }
         Ok(())
     }
+
+    fn show(&mut self, whose: Whose, again: bool, to: &mut Row<'_>) {
+        self.flows.state().show(whose, again, to);
+    }
 }
 
 impl Tcp {

@@ -190,6 +190,10 @@ impl State for Token {
         self.unsure = false;
         Ok(())
     }
+
+    fn show(&mut self, whose: Whose, again: bool, to: &mut Row<'_>) {
+        self.seen.show(whose, again, to);
+    }
 }
 
 impl Token {

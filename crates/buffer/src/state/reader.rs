@@ -1,0 +1,123 @@
+//! Who looks at a table: maps it to be read, and copies.
+
+use super::layout::{Shape, word};
+use super::rows::{self, Reading, Seen};
+use crate::atomic::{AtomicU64, Ordering};
+use crate::name::{Address, Error, Opened, SharedRegion, opened};
+use std::os::fd::BorrowedFd;
+use std::thread;
+
+/// The reading end of a table.
+#[derive(Debug)]
+pub struct Reader {
+    region: SharedRegion,
+    address: Address,
+    shape: Shape,
+    first: usize,
+}
+
+/// What a table had when it was looked at.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Look {
+    /// Each row: a number for each column.
+    pub rows: Vec<Vec<u64>>,
+    /// Whether all rows are of one moment; else each is of one, but not all of the same.
+    pub whole: bool,
+    /// Rows that could not be read: their writer was stopped in the middle of a change.
+    pub torn: usize,
+    /// Sessions that have no row for want of room.
+    pub left_out: u64,
+    /// When it was written last, by the monotonic clock, in ns; 0: never.
+    pub written_ns: u64,
+    /// Whether its writer is gone, or has ended it: nothing changes any more.
+    pub ended: bool,
+}
+
+/// How often a table is read that changes meanwhile, until what was read is taken as it is.
+const LOOKS: usize = 8;
+/// How often a row is read that changes meanwhile. The writer needs less than a microsecond for
+/// one; where it lost its processor in the middle, it gets ours.
+const TRIES: usize = 10_000;
+
+impl Reader {
+    /// Opens the table that has this name: `NAME`, or `UID/NAME` of another user.
+    pub fn open(name: &str) -> Result<Self, Error> {
+        let address = name.parse::<Address>()?.of_state();
+        let Opened::Region(region) = opened(&address)? else {
+            return Err(Error::Strange(address));
+        };
+        let (shape, first) = Shape::read(region.words())?;
+        Ok(Self { region, address, shape, first })
+    }
+
+    /// Its name.
+    #[must_use]
+    pub const fn address(&self) -> &Address {
+        &self.address
+    }
+
+    /// What it looks like.
+    #[must_use]
+    pub const fn shape(&self) -> &Shape {
+        &self.shape
+    }
+
+    /// Whether its writer is gone, or has ended it.
+    #[must_use]
+    pub fn has_ended(&self) -> bool {
+        self.region.has_ended()
+    }
+
+    /// What hangs up when the writer is gone.
+    #[must_use]
+    pub fn host(&self) -> Option<BorrowedFd<'_>> {
+        self.region.host()
+    }
+
+    /// Copies what there is now. Its writer is neither asked nor held up.
+    #[must_use]
+    pub fn look(&self) -> Look {
+        // Asked first: what a writer wrote before it ended is here then.
+        let ended = self.has_ended();
+        let words = self.region.words();
+        let value = |at: usize| words.get(at).map_or(0, |word| word.load(Ordering::Relaxed));
+        let mut seen =
+            Look { rows: Vec::new(), whole: false, torn: 0, left_out: 0, written_ns: 0, ended };
+        for look in 1..=LOOKS {
+            let lock = words.get(word::LOCK);
+            let reading = lock.and_then(Reading::begin);
+            if reading.is_none() && look < LOOKS {
+                thread::yield_now();
+                continue;
+            }
+            let used = usize::try_from(value(word::USED)).unwrap_or(usize::MAX);
+            (seen.left_out, seen.written_ns) = (value(word::LEFT_OUT), value(word::WRITTEN));
+            (seen.rows, seen.torn) = (Vec::new(), 0);
+            for at in 0..used.min(self.shape.rows) {
+                self.row(at, &mut seen);
+            }
+            seen.whole = reading.zip(lock).is_some_and(|(reading, lock)| reading.is_whole(lock));
+            if seen.whole {
+                break;
+            }
+        }
+        seen
+    }
+
+    fn row(&self, at: usize, seen: &mut Look) {
+        let from = self.first + at * self.shape.width();
+        let row: &[AtomicU64] =
+            self.region.words().get(from..from + self.shape.width()).unwrap_or_default();
+        let mut numbers = vec![0; self.shape.columns.len()];
+        for attempt in 0..TRIES {
+            match rows::get(row, &mut numbers) {
+                Seen::Numbers => return seen.rows.push(numbers),
+                Seen::Nothing => return,
+                Seen::Torn if seen.ended => break,
+                Seen::Torn if attempt < 100 => crate::atomic::pause(),
+                Seen::Torn => thread::yield_now(),
+            }
+        }
+        seen.torn += 1;
+    }
+}

@@ -1,0 +1,109 @@
+//! Tables within one process; what another user may and what a writer that is killed leaves behind
+//! is in `tests/states.rs`.
+
+use super::*;
+use crate::aggregate::access::AccessList;
+use crate::name::Error;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+fn name(of: &str) -> String {
+    format!("test-{}-{of}", std::process::id())
+}
+
+fn shape(columns: usize, rows: usize) -> Shape {
+    let column = |n| Column { name: format!("c{n}"), unit: "blocks".to_owned() };
+    Shape { filter: "count".to_owned(), columns: (0..columns).map(column).collect(), rows }
+}
+
+#[test]
+fn m3_what_is_written_is_read_with_its_names() {
+    let name = name("plain");
+    let missing = Reader::open(&name).unwrap_err();
+    assert!(missing.to_string().contains("no state is called"), "{missing}");
+    let mut writer = Writer::create(&name, AccessList::private(), shape(2, 4)).unwrap();
+    let taken = Writer::create(&name, AccessList::private(), shape(2, 4)).unwrap_err();
+    assert!(matches!(taken, Error::Taken(_)), "{taken}");
+    let reader = Reader::open(&name).unwrap();
+    assert_eq!(reader.shape(), writer.shape());
+    let look = reader.look();
+    assert!(look.rows.is_empty() && look.whole && !look.ended && look.written_ns == 0);
+    writer.put(0, Some(&[1, 2]));
+    writer.put(3, Some(&[3, 4]));
+    writer.put(4, Some(&[5, 6]));
+    writer.end(5);
+    let look = reader.look();
+    assert_eq!((look.rows, look.left_out, look.written_ns), (vec![vec![1, 2], vec![3, 4]], 1, 5));
+    writer.put(0, None);
+    assert!(!reader.look().whole, "in the middle of a change");
+    writer.end(6);
+    let look = reader.look();
+    assert_eq!((look.rows, look.whole), (vec![vec![3, 4]], true));
+    writer.clear();
+    writer.end(7);
+    assert!(reader.look().rows.is_empty() && reader.look().left_out == 0);
+    let (uid, _) = sys::process::identity();
+    let listed: Vec<String> = names().unwrap().iter().map(ToString::to_string).collect();
+    assert!(listed.contains(&format!("{uid}/{name}")), "{listed:?}");
+    drop(writer);
+    assert!(reader.look().ended);
+    assert!(matches!(Reader::open(&name), Err(Error::Unknown(_))));
+}
+
+#[test]
+fn m3_nobody_sees_half_of_a_row_while_it_changes() {
+    let name = name("busy");
+    let mut writer = Writer::create(&name, AccessList::private(), shape(64, 8)).unwrap();
+    let done = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let readers: Vec<_> = (0..2)
+            .map(|_| {
+                let reader = Reader::open(&name).unwrap();
+                let done = &done;
+                scope.spawn(move || {
+                    let (mut seen, mut whole) = (0, 0);
+                    while !done.load(Ordering::Relaxed) || whole == 0 {
+                        let look = reader.look();
+                        for row in &look.rows {
+                            assert!(row.iter().all(|number| *number == row[0]), "{row:?}");
+                        }
+                        if look.whole && look.rows.len() == 8 {
+                            assert!(look.rows.iter().all(|row| row[0] == look.rows[0][0]));
+                            whole += 1;
+                        }
+                        seen += look.rows.len();
+                    }
+                    (seen, whole)
+                })
+            })
+            .collect();
+        for round in 0..20_000 {
+            (0..8).for_each(|at| writer.put(at, Some(&[round; 64])));
+            writer.end(round);
+        }
+        done.store(true, Ordering::Relaxed);
+        for reader in readers {
+            let (seen, whole) = reader.join().unwrap();
+            assert!(seen > 0 && whole > 0, "{seen} {whole}");
+        }
+    });
+}
+
+#[test]
+fn m3_what_is_no_table_is_refused() {
+    let words = |numbers: &[u64]| -> Vec<crate::atomic::AtomicU64> {
+        numbers.iter().map(|number| crate::atomic::AtomicU64::new(*number)).collect()
+    };
+    let magic = layout::MAGIC;
+    for lie in [
+        vec![0; 64],
+        [&[magic, 1 << 40, 1, 1][..], &[0; 60]].concat(),
+        [&[magic, 8, 1 << 30, 1][..], &[0; 60]].concat(),
+        [&[magic, 8, 1, 1 << 23][..], &[0; 60]].concat(),
+        [&[magic, 8, 5, 1][..], &[0; 60]].concat(),
+        [&[magic, u64::MAX, u64::MAX, u64::MAX][..], &[0; 60]].concat(),
+        vec![magic],
+    ] {
+        let refused = Shape::read(&words(&lie));
+        assert!(refused.is_err(), "{lie:?}");
+    }
+}

@@ -1,0 +1,126 @@
+//! Who keeps a table. Its rows change where it says so and at no other time.
+
+use super::layout::{MAGIC, Shape, word};
+use super::rows;
+use crate::aggregate::access::AccessList;
+use crate::atomic::{AtomicU64, Ordering};
+use crate::foreign;
+use crate::name::{Address, Error, Host, SharedRegion};
+use std::collections::HashSet;
+
+/// The writing end of a table. Dropping it gives the name back; who has it open sees that it has
+/// ended.
+#[derive(Debug)]
+pub struct Writer {
+    region: SharedRegion,
+    /// Answers whoever comes.
+    _host: Host,
+    address: Address,
+    shape: Shape,
+    first: usize,
+    used: usize,
+    /// Places for which there is no room.
+    beyond: HashSet<usize>,
+    /// Whether something was put since the last end.
+    is_open: bool,
+}
+
+impl Writer {
+    /// Makes a table without rows under a name of this user, for those that the list lets read.
+    pub fn create(name: &str, access: AccessList, shape: Shape) -> Result<Self, Error> {
+        let address = Address::own(name)?.of_state();
+        if !shape.fits() {
+            let why = "what is to be shown by it has too many columns or rows";
+            return Err(Error::Name { name: name.to_owned(), why });
+        }
+        let text = shape.text();
+        let (region, handout) = SharedRegion::create(shape.words() * size_of::<u64>(), false)?;
+        let words = region.words();
+        foreign::copy_in(words, word::COUNT, &text);
+        let numbers = [
+            (word::TEXT, text.len() as u64),
+            (word::COLUMNS, shape.columns.len() as u64),
+            (word::ROWS, shape.rows as u64),
+            (word::MAGIC, MAGIC),
+        ];
+        for (at, number) in numbers {
+            // Nobody has it yet: whoever gets it gets it from the kernel, behind all of this.
+            set(words, at, number);
+        }
+        let host = Host::open()?;
+        // Who may write is nobody's question: others get what can only be read.
+        let access = AccessList { mode: access.mode & READ, ..access };
+        host.name_region(address.clone(), access, handout)?;
+        let first = Shape::first(text.len());
+        let (used, beyond, is_open) = Default::default();
+        Ok(Self { region, _host: host, address, shape, first, used, beyond, is_open })
+    }
+
+    /// Its name.
+    #[must_use]
+    pub const fn address(&self) -> &Address {
+        &self.address
+    }
+
+    /// What it looks like.
+    #[must_use]
+    pub const fn shape(&self) -> &Shape {
+        &self.shape
+    }
+
+    /// Forgets all rows.
+    pub fn clear(&mut self) {
+        for at in 0..self.used {
+            self.put(at, None);
+        }
+        self.beyond.clear();
+    }
+
+    /// The row at this place has these numbers, or there is none. What lies beyond the last place
+    /// is only counted. Until [`Writer::end`] readers know that what they see is a part.
+    pub fn put(&mut self, at: usize, numbers: Option<&[u64]>) {
+        if !std::mem::replace(&mut self.is_open, true)
+            && let Some(lock) = self.region.words().get(word::LOCK)
+        {
+            rows::open(lock);
+        }
+        if at >= self.shape.rows {
+            match numbers {
+                Some(_) => self.beyond.insert(at),
+                None => self.beyond.remove(&at),
+            };
+            return;
+        }
+        if numbers.is_none() && at >= self.used {
+            return;
+        }
+        self.used = self.used.max(at + 1);
+        let from = self.first + at * self.shape.width();
+        let row = self.region.words().get(from..from + self.shape.width());
+        rows::put(row.unwrap_or_default(), numbers);
+    }
+
+    /// What was put since the last time belongs together, and is as of now, by the monotonic clock
+    /// in ns.
+    pub fn end(&mut self, now: u64) {
+        if !std::mem::take(&mut self.is_open) {
+            return;
+        }
+        let words = self.region.words();
+        set(words, word::WRITTEN, now);
+        set(words, word::LEFT_OUT, self.beyond.len() as u64);
+        set(words, word::USED, self.used as u64);
+        if let Some(lock) = words.get(word::LOCK) {
+            rows::close(lock);
+        }
+    }
+}
+
+fn set(words: &[AtomicU64], at: usize, number: u64) {
+    if let Some(word) = words.get(at) {
+        word.store(number, Ordering::Relaxed);
+    }
+}
+
+/// The bits that let somebody read.
+const READ: u32 = 0o444;

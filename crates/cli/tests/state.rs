@@ -1,0 +1,224 @@
+//! `state=NAME` and `streamline state`: what filters know, seen by others while the path runs.
+//! [Th §5.3.3], FEATURES M3
+
+#![allow(clippy::unwrap_used, reason = "a test may end by a panic")]
+
+mod common;
+
+use common::{Folder, Ran};
+use engine::seen::Reader;
+use serde_json::Value;
+use std::io::{BufRead as _, BufReader, Write as _};
+use std::os::unix::process::CommandExt as _;
+use std::process::{Child, ChildStdin, Stdio};
+use testkit::{need, wait};
+
+/// A path that reads a capture from its input, and has what it needs to go on or to end.
+struct Fed {
+    child: Child,
+    input: Option<ChildStdin>,
+}
+
+impl Fed {
+    fn start(folder: &Folder, line: &str) -> Self {
+        let mut command = folder.streamline(&["run", "--json", "--report=report", line]);
+        let command = command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::piped());
+        let mut child = command.spawn().unwrap();
+        let input = child.stdin.take();
+        Self { child, input }
+    }
+
+    fn feed(&mut self, bytes: &[u8]) {
+        let input = self.input.as_mut().unwrap();
+        input.write_all(bytes).unwrap();
+        input.flush().unwrap();
+    }
+
+    fn ends(mut self, folder: &Folder) -> Value {
+        drop(self.input.take());
+        let ran = Ran::from(self.child.wait_with_output().unwrap());
+        assert_eq!(ran.status, Some(0), "{}", ran.err);
+        serde_json::from_str(&folder.read("report")).unwrap()
+    }
+}
+
+fn named(of: &str) -> String {
+    format!("cli-{}-{of}", std::process::id())
+}
+
+fn opened(name: &str) -> Reader {
+    let mut reader = None;
+    wait::until("the name", || {
+        reader = Reader::open(name).ok();
+        reader.is_some()
+    });
+    reader.unwrap()
+}
+
+/// What `--json` tells of it.
+fn told(folder: &Folder, name: &str) -> Value {
+    let ran = folder.run(&["state", name, "--json"]);
+    assert_eq!(ran.status, Some(0), "{}", ran.err);
+    serde_json::from_str(&ran.out).unwrap()
+}
+
+fn node<'r>(report: &'r Value, name: &str) -> &'r Value {
+    let nodes = report["filters"].as_array().unwrap();
+    nodes.iter().find(|node| node["name"] == name).unwrap()
+}
+
+/// A capture of frames of 60 bytes: its head, and what each frame is in it.
+fn capture(frames: usize) -> (Vec<u8>, Vec<u8>) {
+    let words = |words: &[u32]| words.iter().flat_map(|word| word.to_le_bytes()).collect();
+    let head: Vec<u8> = words(&[0xa1b2_c3d4, 0x0004_0002, 0, 0, 65535, 1]);
+    let frame = |n: usize| {
+        let mut frame: Vec<u8> = words(&[1000, u32::try_from(n).unwrap(), 60, 60]);
+        frame.extend([0; 60]);
+        frame
+    };
+    (head, (0..frames).flat_map(frame).collect())
+}
+
+#[test]
+fn m3_what_is_seen_is_what_the_ledger_tells() {
+    let (folder, name) = (Folder::new(), named("count"));
+    let line = format!("replay - | sample 3 state={name}-3 | count state={name} | discard");
+    let mut path = Fed::start(&folder, &line);
+    let (reader, sample) = (opened(&name), opened(&format!("{name}-3")));
+    let (head, frames) = capture(300);
+    path.feed(&head);
+    for round in 1..=4 {
+        path.feed(&frames);
+        let all = vec![vec![100 * round, 6000 * round, 0]];
+        wait::until("what came", || reader.look().rows == all);
+        assert!(reader.look().whole);
+        assert_eq!(sample.look().rows, [[300 * round]]);
+        let told = told(&folder, &name);
+        assert_eq!((&told["rows"][0][0], &told["whole"]), (&(100 * round).into(), &true.into()));
+        assert_eq!(
+            (&told["filter"], &told["columns"][1]["unit"]),
+            (&"count".into(), &"bytes".into())
+        );
+    }
+    let listed = folder.run(&["state", "--json"]).out;
+    assert!(listed.contains(&format!("/{name}\"")), "{listed}");
+    let page = folder.run(&["state", &name]).out;
+    assert!(page.contains("blocks      400  blocks"), "{page}");
+    let report = path.ends(&folder);
+    let passed = &node(&report, "count")["passed"];
+    assert_eq!((&passed["blocks"], &passed["bytes"]), (&400.into(), &24_000.into()));
+    assert_eq!(
+        (&report["balanced"], &node(&report, "sample")["taken"]["blocks"]),
+        (&true.into(), &1200.into())
+    );
+    let look = reader.look();
+    assert_eq!((look.rows, look.ended), (vec![vec![400, 24_000, 0]], true), "as it was at the end");
+    let gone = folder.run(&["state", &name]);
+    assert_eq!(gone.status, Some(3), "{}", gone.err);
+    assert!(gone.err.contains("no state is called"), "{}", gone.err);
+}
+
+#[test]
+fn m3_every_session_is_a_row() {
+    let (folder, name) = (Folder::new(), named("tcp"));
+    let line = format!("replay - | tcp state={name} | (|80 http state={name}-h + count) | discard");
+    let mut path = Fed::start(&folder, &line);
+    let (reader, http) = (opened(&name), opened(&format!("{name}-h")));
+    path.feed(&std::fs::read(folder.path().join("examples/web.pcap")).unwrap());
+    wait::until("seven connections, all closed", || {
+        let closed = reader.look().rows.iter().filter(|row| row[7] == 1).count();
+        closed == 7
+    });
+    let names: Vec<&str> =
+        reader.shape().columns.iter().map(|column| column.name.as_str()).collect();
+    assert_eq!(names[..4], ["session", "port", "client_bytes", "server_bytes"]);
+    let look = reader.look();
+    let sum = |column: usize| look.rows.iter().map(|row| row[column]).sum::<u64>();
+    let given = sum(2) + sum(3);
+    assert_eq!(look.rows.iter().map(|row| row[0]).collect::<Vec<_>>(), [1, 2, 3, 4, 5, 6, 7]);
+    // Connections that are over are no sessions of `http` any more.
+    wait::until("no exchange", || http.look().rows.is_empty());
+    let report = path.ends(&folder);
+    assert_eq!(report["balanced"], true);
+    assert_eq!(node(&report, "tcp")["counters"]["new sessions"], 7);
+    let passed = node(&report, "count")["taken"]["bytes"].as_u64().unwrap();
+    assert_eq!(given, passed, "the bytes that connections gave are those that went on");
+}
+
+#[test]
+fn m3_whoever_may_looks_and_sees_the_end_of_who_was_killed() {
+    let Some(()) = need::root() else { return };
+    let (folder, name) = (Folder::new(), named("killed"));
+    let line = "generate rate=1000";
+    let line =
+        format!("{line} | count state={name} state_mode=644 | count state={name}-own | discard");
+    let mut path = Fed::start(&folder, &line);
+    let reader = opened(&name);
+    wait::until("blocks", || reader.look().rows.first().is_some_and(|row| row[0] > 0));
+    let stranger = |words: &[&str]| {
+        let mut command = folder.streamline(words);
+        Ran::from(command.current_dir("/").uid(65534).gid(65534).output().unwrap())
+    };
+    let may = stranger(&["state", &format!("0/{name}")]);
+    assert_eq!(path.child.try_wait().unwrap(), None, "the path runs: {}", may.err);
+    if may.status.is_none() || may.err.contains("ermission denied") {
+        let _: Option<()> = need::skip("nobody may not run this program");
+        return;
+    }
+    assert_eq!((may.status, may.out.contains("blocks")), (Some(0), true), "{}", may.err);
+    let may_not = stranger(&["state", &format!("0/{name}-own")]);
+    assert_eq!(may_not.status, Some(1), "{}", may_not.out);
+    assert!(may_not.err.contains("may not open 0/"), "{}", may_not.err);
+    let mut follows = folder.streamline(&["state", "--follow", "--json", &name]);
+    let mut follows = follows.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut lines = BufReader::new(follows.stdout.take().unwrap()).lines();
+    let first = lines.next().unwrap().unwrap();
+    path.child.kill().unwrap();
+    path.child.wait().unwrap();
+    let last = lines.map(Result::unwrap).last().unwrap_or(first);
+    let followed = Ran::from(follows.wait_with_output().unwrap());
+    assert_eq!(followed.status, Some(0), "{}", followed.err);
+    let last: Value = serde_json::from_str(&last).unwrap();
+    assert_eq!(last["ended"], true, "{last}");
+    let look = reader.look();
+    assert!(look.ended && look.rows.len() + look.torn == 1, "{look:?}");
+    assert_eq!(folder.run(&["state", &name]).status, Some(3), "the name is free");
+}
+
+#[test]
+fn m3_what_cannot_be_seen_is_refused_with_its_reason() {
+    let folder = Folder::new();
+    let refused = |line: &str, why: &str| {
+        let ran = folder.run(&["check", line]);
+        assert_eq!(ran.status, Some(2), "{line}: {}", ran.err);
+        assert!(ran.err.contains(why), "{line}: {}", ran.err);
+    };
+    refused("generate | dport state=a | discard", "keeps nothing from one block to the next");
+    refused("generate | ip state=a | discard", "no fields that mean something to others");
+    refused("generate | count state=a | count state=a | discard", "stands twice");
+    refused("generate | count state_mode=644 | discard", "`state_mode=` says who may see");
+    refused("generate | sample 2 state=a untrusted=yes | discard", "a process of its own");
+    refused("generate | count state=a/b | discard", "`a/b` is no name");
+    refused("generate | count state=a state_mode=666 | discard", "none of 600, 640, 644");
+    let name = named("taken");
+    let line = format!("generate rate=100 | count state={name} | discard");
+    let mut first = Fed::start(&folder, &line);
+    opened(&name);
+    let second = folder.run(&["run", &line]);
+    assert_eq!(second.status, Some(1), "{}", second.err);
+    assert!(second.err.contains("is taken by another state of the same user"), "{}", second.err);
+    first.child.kill().unwrap();
+    first.child.wait().unwrap();
+}
+
+/// What the kernel could run runs in a thread where others are to see it, and no copies of it are
+/// made; the plan says so.
+#[test]
+fn m3_what_is_seen_stays_in_a_thread() {
+    let folder = Folder::new();
+    let ran = folder.run(&["explain", "rx lo | udp | dport |53 count state=web | discard"]);
+    assert_eq!(ran.status, Some(0), "{}", ran.err);
+    let text = ran.out.split_whitespace().collect::<Vec<_>>().join(" ");
+    assert!(text.contains("what it knows is seen as `web` (mode 600)"), "{}", ran.out);
+    assert!(!text.contains("count kernel"), "{}", ran.out);
+}

@@ -1,0 +1,43 @@
+//! Whether filters can show what they know (`state=NAME`), and by names of their own.
+
+use super::lower::{Draft, DraftStep};
+use super::shape::name_span;
+use crate::graph::Use;
+use crate::language::Diagnostic;
+use filter::{Keeps, STATE, STATE_MODE};
+
+/// A filter that others look into keeps something that can be shown, in this process, under a name
+/// that no other filter of the request has.
+pub(super) fn seen(draft: &mut Draft<'_>, used: &[Option<Use>]) {
+    for (index, one) in used.iter().enumerate() {
+        let Some(one) = one.as_ref().filter(|one| one.description.user.is_some()) else { continue };
+        let description = one.description;
+        let DraftStep::Filter(nodes) = &draft.nodes[index].step else { continue };
+        let place = name_span(nodes, draft.nodes[index].span);
+        let refused = |why: &str| {
+            let what = format!("`{}` cannot show what it knows", description.name);
+            Diagnostic::error(place, what).why(why.to_owned())
+        };
+        let Some(name) = one.shown_as() else {
+            if one.arguments.text(STATE_MODE.name).is_some() {
+                let what = format!("nothing of `{}` is shown", description.name);
+                let why = "`state_mode=` says who may see what `state=NAME` shows";
+                draft.mistakes.push(Diagnostic::error(place, what).why(why));
+            }
+            continue;
+        };
+        let twice = used.iter().take(index).flatten().any(|other| other.shown_as() == Some(name));
+        if description.shows.is_none() {
+            draft.mistakes.push(refused(match description.keeps {
+                Keeps::Nothing => "it keeps nothing from one block to the next",
+                _ => "what it keeps has no fields that mean something to others",
+            }));
+        } else if one.is_untrusted() {
+            draft.mistakes.push(refused("what it knows stays in a process of its own"));
+        } else if twice {
+            let what = format!("`{}={name}` stands twice", STATE.name);
+            let why = "a name is that of one filter";
+            draft.mistakes.push(Diagnostic::error(place, what).why(why));
+        }
+    }
+}
