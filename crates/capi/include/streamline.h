@@ -224,6 +224,54 @@ int streamline_commit(int fd,
                       size_t count);
 
 /*
+ Opens what a filter shows that stands in a running line with `state=NAME`: "NAME" of this user,
+ or "UID/NAME" of another one. It is a table: rows of numbers under columns with names and units,
+ one row for each session of the filter. The path is neither asked nor held up, and needs no
+ daemon.
+
+ The descriptor hangs up when the writer is gone; what it had written can still be read.
+
+ Errors: as those of streamline_open().
+ */
+int streamline_state_open(const char *name);
+
+/*
+ How many columns there are. They do not change.
+ */
+ptrdiff_t streamline_state_columns(int fd);
+
+/*
+ Writes the name of a column (from 0 on) as a string into buf, cut where it has no room for it;
+ answers how long it is. ENOENT: there is no such column.
+ */
+ptrdiff_t streamline_state_name(int fd,
+                                size_t column,
+                                char *buf,
+                                size_t count);
+
+/*
+ The same for its unit: "blocks", "bytes", "ns"; empty where a number means itself.
+ */
+ptrdiff_t streamline_state_unit(int fd,
+                                size_t column,
+                                char *buf,
+                                size_t count);
+
+/*
+ Copies all rows as they are now; answers how many there are. No row is half of one moment and
+ half of another.
+ */
+ptrdiff_t streamline_state_look(int fd);
+
+/*
+ Writes a number of what was copied last to *value. ENOENT: there is no such row or column.
+ */
+int streamline_state_number(int fd,
+                            size_t row,
+                            size_t column,
+                            uint64_t *value);
+
+/*
  Shows readers all that was written, and wakes those that wait. Needed only where the
  configuration says that not every write is shown at once.
  */
@@ -238,7 +286,8 @@ ptrdiff_t streamline_splice(int from,
                             size_t count);
 
 /*
- Waits until there is something to read (or the end), or room to write, for at most timeout_ms
+ Waits until there is something to read (or the end), or room to write, or until who showed a
+ state is gone, for at most timeout_ms
  milliseconds; -1: for ever; for room it always waits for ever. 1: ready. 0: nothing in time.
 
  To wait for several ends at once: make them STREAMLINE_NONBLOCK, read until EAGAIN, then poll(2)

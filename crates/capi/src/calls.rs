@@ -14,7 +14,7 @@ use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 use sys::number;
 
-type Outcome<T> = Result<T, Failure>;
+pub(crate) type Outcome<T> = Result<T, Failure>;
 
 /// What a C program may ask for in a configuration; null: what is best for most.
 pub(crate) fn shape(config: Option<&streamline_config>) -> Outcome<(Config, bool)> {
@@ -134,7 +134,7 @@ fn reader(input: buffer::stream::Input) -> Outcome<i32> {
     add(Kind::Reader(Reader::new(input)), Some(bell))
 }
 
-fn copy(of: &impl AsFd) -> Outcome<OwnedFd> {
+pub(crate) fn copy(of: &impl AsFd) -> Outcome<OwnedFd> {
     let failed =
         |e: std::io::Error| sys::Error::new("dup", "a bell", e.raw_os_error().unwrap_or(0));
     Ok(of.as_fd().try_clone_to_owned().map_err(failed)?)
@@ -142,7 +142,7 @@ fn copy(of: &impl AsFd) -> Outcome<OwnedFd> {
 
 /// Gives an end a number: that of a descriptor that tells when it is ready, or of one that stands
 /// for nothing.
-fn add(kind: Kind, descriptor: Option<OwnedFd>) -> Outcome<i32> {
+pub(crate) fn add(kind: Kind, descriptor: Option<OwnedFd>) -> Outcome<i32> {
     let descriptor = match descriptor {
         Some(descriptor) => descriptor,
         None => copy(&sys::eventfd::EventFd::new()?)?,
@@ -204,7 +204,7 @@ pub(crate) fn read(fd: i32, out: &mut [u8]) -> Outcome<usize> {
             Ok(count)
         }
         Kind::Closed => Ok(0),
-        Kind::Writer(_) | Kind::Inbox(_) => Err(wrong_end("one to read from")),
+        Kind::Writer(_) | Kind::Inbox(_) | Kind::State(_) => Err(wrong_end("one to read from")),
     }
 }
 
@@ -219,7 +219,9 @@ pub(crate) fn write(fd: i32, bytes: &[u8]) -> Outcome<usize> {
             region.at += count as u64;
             Ok(count)
         }
-        Kind::Reader(_) | Kind::Inbox(_) | Kind::Closed => Err(wrong_end("one to write to")),
+        Kind::Reader(_) | Kind::Inbox(_) | Kind::State(_) | Kind::Closed => {
+            Err(wrong_end("one to write to"))
+        }
     }
 }
 
@@ -304,6 +306,7 @@ pub(crate) fn wait(fd: i32, limit: Option<Duration>) -> Outcome<bool> {
         Some(Kind::Inbox(inbox)) => {
             Ok(sys::poll::readable(&[inbox.as_fd()], limit).contains(&true))
         }
+        Some(Kind::State(state)) => Ok(state.wait(limit)),
         Some(Kind::Region(_) | Kind::Closed) => Ok(true),
         None => Err(not_ours(fd)),
     }

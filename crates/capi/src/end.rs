@@ -1,6 +1,7 @@
 //! What a number stands for.
 
 use crate::failure::{EAGAIN, EBADF, ENOBUFS, Failure};
+use crate::state::State;
 use buffer::interface::{Reading, Ready, Stream};
 use buffer::name::{Inbox, SharedRegion};
 use buffer::stream::{Input, Output, Room};
@@ -21,6 +22,8 @@ pub(crate) enum Kind {
     Writer(Writer),
     Region(Region),
     Inbox(Inbox),
+    /// What a filter shows.
+    State(State),
     /// The reading end of a pipe whose writing end was closed before anybody used it.
     Closed,
 }

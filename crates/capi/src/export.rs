@@ -7,8 +7,8 @@
 //!   checked.
 //! - X2 No slice is longer than `isize::MAX`: longer ones are refused first.
 
-use crate::calls;
 use crate::failure::{self, EFAULT, EINVAL, Failure};
+use crate::{calls, state};
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::slice;
@@ -228,6 +228,77 @@ pub extern "C" fn streamline_commit(fd: c_int, count: usize) -> c_int {
     done(|| calls::commit(fd, count))
 }
 
+/// Opens what a filter shows that stands in a running line with `state=NAME`: "NAME" of this user,
+/// or "UID/NAME" of another one. It is a table: rows of numbers under columns with names and units,
+/// one row for each session of the filter. The path is neither asked nor held up, and needs no
+/// daemon.
+///
+/// The descriptor hangs up when the writer is gone; what it had written can still be read.
+///
+/// Errors: as those of streamline_open().
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn streamline_state_open(name: *const c_char) -> c_int {
+    // SAFETY: X1.
+    number(|| state::open(unsafe { text(name) }?))
+}
+
+/// How many columns there are. They do not change.
+#[unsafe(no_mangle)]
+pub extern "C" fn streamline_state_columns(fd: c_int) -> isize {
+    length(|| state::columns(fd))
+}
+
+/// Writes the name of a column (from 0 on) as a string into buf, cut where it has no room for it;
+/// answers how long it is. ENOENT: there is no such column.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn streamline_state_name(
+    fd: c_int,
+    column: usize,
+    buf: *mut c_char,
+    count: usize,
+) -> isize {
+    // SAFETY: X1.
+    length(|| state::name(fd, column, false, unsafe { bytes_mut(buf.cast(), count) }?))
+}
+
+/// The same for its unit: "blocks", "bytes", "ns"; empty where a number means itself.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn streamline_state_unit(
+    fd: c_int,
+    column: usize,
+    buf: *mut c_char,
+    count: usize,
+) -> isize {
+    // SAFETY: X1.
+    length(|| state::name(fd, column, true, unsafe { bytes_mut(buf.cast(), count) }?))
+}
+
+/// Copies all rows as they are now; answers how many there are. No row is half of one moment and
+/// half of another.
+#[unsafe(no_mangle)]
+pub extern "C" fn streamline_state_look(fd: c_int) -> isize {
+    length(|| state::look(fd))
+}
+
+/// Writes a number of what was copied last to *value. ENOENT: there is no such row or column.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn streamline_state_number(
+    fd: c_int,
+    row: usize,
+    column: usize,
+    value: *mut u64,
+) -> c_int {
+    done(|| {
+        if value.is_null() {
+            return Err(null());
+        }
+        let number = state::number(fd, row, column)?;
+        // SAFETY: X1: it is a place for one number.
+        unsafe { value.write(number) };
+        Ok(())
+    })
+}
+
 /// Shows readers all that was written, and wakes those that wait. Needed only where the
 /// configuration says that not every write is shown at once.
 #[unsafe(no_mangle)]
@@ -242,7 +313,8 @@ pub extern "C" fn streamline_splice(from: c_int, to: c_int, count: usize) -> isi
     length(|| calls::splice(from, to, count))
 }
 
-/// Waits until there is something to read (or the end), or room to write, for at most timeout_ms
+/// Waits until there is something to read (or the end), or room to write, or until who showed a
+/// state is gone, for at most timeout_ms
 /// milliseconds; -1: for ever; for room it always waits for ever. 1: ready. 0: nothing in time.
 ///
 /// To wait for several ends at once: make them STREAMLINE_NONBLOCK, read until EAGAIN, then poll(2)

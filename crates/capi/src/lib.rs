@@ -15,6 +15,7 @@ mod end;
 #[expect(clippy::missing_safety_doc, reason = "what a C program promises stands in the header")]
 mod export;
 mod failure;
+mod state;
 mod table;
 
 pub use export::*;

@@ -3,8 +3,11 @@
 
 #![expect(clippy::unwrap_used, reason = "a test ends where something is not as it must be")]
 
+use buffer::aggregate::access::AccessList;
+use buffer::state::{Column, Shape, Writer};
+use std::io::{BufRead as _, BufReader, Write as _};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use std::process::{Command, Output, Stdio};
 use std::sync::OnceLock;
 use testkit::need;
 
@@ -94,6 +97,33 @@ fn d9_multiway_pipes_over_fork() {
 #[test]
 fn one_end_is_for_one_thread_at_a_time() {
     part("threads");
+}
+
+/// What a filter shows, from C: names, units, numbers, and the end of who wrote them.
+#[test]
+fn m3_what_filters_show_from_c() {
+    let Some(program) = exam() else { return };
+    let name = format!("exam-{}", std::process::id());
+    let column = |name: &str, unit: &str| Column { name: name.to_owned(), unit: unit.to_owned() };
+    let columns = vec![column("blocks", "pcs"), column("bytes", "B")];
+    let shape = Shape { filter: "count".to_owned(), columns, rows: 4 };
+    let mut writer = Writer::create(&name, AccessList::private(), shape).unwrap();
+    writer.put(0, Some(&[1, 2]));
+    writer.put(2, Some(&[3, 4]));
+    writer.end(1);
+    let mut child = Command::new(program);
+    child.args(["state", &name]).stdin(Stdio::piped()).stdout(Stdio::piped());
+    let mut child = child.stderr(Stdio::piped()).spawn().unwrap();
+    let mut said = BufReader::new(child.stdout.take().unwrap()).lines();
+    // Where it says nothing it has failed, and says why below.
+    if said.next().is_some() {
+        writer.put(3, Some(&[5, 6]));
+        writer.end(2);
+        child.stdin.take().unwrap().write_all(b"5").unwrap();
+        let _ = said.next();
+    }
+    drop(writer);
+    well(&child.wait_with_output().unwrap());
 }
 
 #[test]

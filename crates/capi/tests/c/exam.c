@@ -48,6 +48,9 @@ static void arguments(void)
         FAILS(EBADF, streamline_close(fd));
         FAILS(EBADF, streamline_accept(fd, 0));
         FAILS(EBADF, streamline_pread(fd, buf, 8, 0));
+        FAILS(EBADF, streamline_state_columns(fd));
+        FAILS(EBADF, streamline_state_look(fd));
+        FAILS(EBADF, streamline_state_name(fd, 0, buf, 8));
         MUST(streamline_reserve(fd, 8) == NULL && errno == EBADF);
     }
     FAILS(EBADF, streamline_read(0x7fffffff, buf, 8));
@@ -251,6 +254,40 @@ static void mpipe(void)
     FAILS(EBADF, streamline_close(fds[0]));
 }
 
+/* The parent keeps the table: columns blocks and bytes, rows 1 2 and 3 4, and 5 6 when we ask. */
+static void state(const char *of)
+{
+    char text[8] = { 0 };
+    uint64_t value = 0;
+    FAILS(ENOENT, streamline_state_open("exam-nobody-shows-this"));
+    FAILS(EFAULT, streamline_state_open(NULL));
+    int fd = streamline_state_open(of);
+    MUST(fd >= 0 && streamline_state_columns(fd) == 2);
+    MUST(streamline_state_name(fd, 1, text, sizeof text) == 5 && strcmp(text, "bytes") == 0);
+    MUST(streamline_state_name(fd, 0, text, 4) == 6 && strcmp(text, "blo") == 0);
+    MUST(streamline_state_unit(fd, 0, text, sizeof text) == 3 && strcmp(text, "pcs") == 0);
+    FAILS(ENOENT, streamline_state_name(fd, 2, text, sizeof text));
+    FAILS(EINVAL, streamline_state_number(fd, 0, 0, &value));
+    MUST(streamline_state_look(fd) == 2);
+    MUST(streamline_state_number(fd, 1, 0, &value) == 0 && value == 3);
+    MUST(streamline_state_number(fd, 1, 1, &value) == 0 && value == 4);
+    FAILS(ENOENT, streamline_state_number(fd, 2, 0, &value));
+    FAILS(ENOENT, streamline_state_number(fd, 0, 2, &value));
+    FAILS(EFAULT, streamline_state_number(fd, 0, 0, NULL));
+    FAILS(EBADF, streamline_read(fd, text, sizeof text));
+    FAILS(EBADF, streamline_write(fd, text, sizeof text));
+    MUST(streamline_wait(fd, 0) == 0);
+    MUST(puts("looked") >= 0 && fflush(stdout) == 0 && getchar() == '5');
+    MUST(streamline_state_look(fd) == 3);
+    MUST(streamline_state_number(fd, 2, 1, &value) == 0 && value == 6);
+    MUST(puts("again") >= 0 && fflush(stdout) == 0);
+    /* Until it is gone; what it had shown stays. */
+    MUST(streamline_wait(fd, -1) == 1);
+    MUST(streamline_state_look(fd) == 3);
+    MUST(streamline_close(fd) == 0);
+    FAILS(EBADF, streamline_state_look(fd));
+}
+
 static int shared;
 
 static void *blocked(void *unused)
@@ -288,6 +325,10 @@ int main(int argc, char **argv)
         { "arguments", arguments }, { "calls", calls }, { "region", region },
         { "inbox", inbox }, { "mpipe", mpipe }, { "threads", threads },
     };
+    if (argc == 3 && strcmp(argv[1], "state") == 0) {
+        state(argv[2]);
+        return 0;
+    }
     for (unsigned i = 0; i < sizeof parts / sizeof parts[0]; i++)
         if (argc == 2 && strcmp(argv[1], parts[i].name) == 0) {
             snprintf(name, sizeof name, "exam-%d-%s", (int)getpid(), argv[1]);
