@@ -5,6 +5,7 @@ mod adapt;
 mod common;
 mod copies;
 mod mix;
+mod seen;
 mod upgrade;
 
 use common::{during, edit, given, numbers, on, set, taken};
