@@ -40,7 +40,7 @@ impl House {
     }
 
     /// Changes a path as this user does: what is said, and whether it was done.
-    fn set(&self, uid: u32, path: u32, words: &str) -> (bool, String) {
+    pub(crate) fn set(&self, uid: u32, path: u32, words: &str) -> (bool, String) {
         let mut command = self.command(uid);
         command.args(["set", &path.to_string()]).args(words.split(' ')).env("NO_COLOR", "1");
         let output = command.output().expect("it starts");

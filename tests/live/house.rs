@@ -89,9 +89,14 @@ impl House {
         words(&self.program, &self.folder)
     }
 
+    /// Another daemon is to run here.
+    pub(crate) fn is(&self, daemon: Child) {
+        *self.child() = daemon;
+    }
+
     /// Another daemon runs here.
     pub(crate) fn is_run_by(&self, daemon: Child) {
-        *self.child() = daemon;
+        self.is(daemon);
         until("a daemon answers", || Client::at(&self.place()).is_ok());
     }
 

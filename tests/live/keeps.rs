@@ -2,14 +2,25 @@
 //! programs and rings, so no frame is missed, and the next daemon has them. (RELIABILITY T10)
 
 use crate::held::{Ends, assert_each_once};
-use crate::house::{ALICE, BOB, DAVE, House, POLICY};
+use crate::house::{ALICE, BOB, CAROL, DAVE, House, POLICY};
 use crate::shared::{chain, send_until};
+use daemon::client::Client;
+use std::net::UdpSocket;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use testkit::need;
 use testkit::net::{Namespace, SERVER_DEVICE, until};
 use testkit::service::Manager;
+
+/// A manager, and a house whose daemon it starts.
+fn kept() -> Option<(Manager, House)> {
+    let mut manager = None;
+    let house = House::with(POLICY, |space: &Namespace, folder: &Path, words: &[String]| {
+        start(manager.insert(Manager::new(folder)), space, words)
+    });
+    Some((manager?, house?))
+}
 
 /// Starts a daemon with all that was kept of the one before.
 fn start(manager: &Manager, space: &Namespace, words: &[String]) -> Child {
@@ -21,7 +32,7 @@ fn start(manager: &Manager, space: &Namespace, words: &[String]) -> Child {
 
 #[test]
 fn t10_lines_in_the_kernel_go_on_while_the_daemon_is_killed_and_started_again() {
-    if need::command("bash").is_none() || need::command("setpriv").is_none() {
+    if !able() {
         return;
     }
     // Descriptors that are handed over must not be those of other tests too.
@@ -29,11 +40,7 @@ fn t10_lines_in_the_kernel_go_on_while_the_daemon_is_killed_and_started_again() 
     if !testkit::alone(name) {
         return;
     }
-    let mut manager = None;
-    let house = House::with(POLICY, |space: &Namespace, folder: &Path, words: &[String]| {
-        start(manager.insert(Manager::new(folder)), space, words)
-    });
-    let (Some(house), Some(manager)) = (house, manager) else { return };
+    let Some((manager, house)) = kept() else { return };
     let line =
         format!("rx {SERVER_DEVICE} ring=16MB | udp @kernel | dport @kernel |9 pcap all.pcap");
     let alice = house.run(ALICE, &line);
@@ -96,6 +103,217 @@ fn t10_lines_in_the_kernel_go_on_while_the_daemon_is_killed_and_started_again() 
     }
     assert_eq!(house.sharing().programs, [], "nothing runs any more");
     until("nothing of it is kept", || kept("kernel-") == 0 && kept("line-") == 0);
+    house.ends_by("-TERM");
+    until("no program remains", || chain(&house.pair).is_empty());
+}
+
+#[test]
+fn p7_what_a_user_sees_of_its_own_sockets_goes_on_while_the_daemon_is_started_again() {
+    if !able() {
+        return;
+    }
+    let name =
+        "keeps::p7_what_a_user_sees_of_its_own_sockets_goes_on_while_the_daemon_is_started_again";
+    if !testkit::alone(name) {
+        return;
+    }
+    let Some((manager, house)) = kept() else { return };
+    let line = "rx own=yes ring=1MB | udp @kernel | dport @kernel |9 pcap all.pcap";
+    let (carol, dave) = (house.run(CAROL, line), house.run(DAVE, line));
+    let path = house.path(&carol);
+    let say = |uid: u32, count: usize| {
+        house.pair.server.enter(|| {
+            let socket = UdpSocket::bind("127.0.0.1:0").expect("a socket");
+            let own = rustix::process::Uid::from_raw(uid);
+            rustix::fs::fchown(&socket, Some(own), None).expect("root may");
+            for _ in 0..count {
+                // Nobody listens there, and the next call says so.
+                let _ = socket.send_to(&[7; 100], "127.0.0.1:9");
+            }
+        });
+    };
+    let programs = |house: &House| -> Vec<u32> {
+        house.sharing().programs.iter().map(|program| program.program).collect()
+    };
+    let mut sent = 0;
+    for signal in ["-KILL", "-TERM", "-KILL"] {
+        let stored =
+            |what: &str| manager.stored().iter().filter(|name| name.contains(what)).count();
+        until("both connections are kept", || stored("line-") == 2);
+        assert_eq!((stored("-link"), stored("-seats")), (4, 2), "{:?}", manager.stored());
+        say(CAROL, 20);
+        let before = programs(&house);
+        house.ends_by(signal);
+        // Nobody is there, and everything is seen.
+        [CAROL, DAVE].into_iter().for_each(|uid| say(uid, 30));
+        house.is_run_by(start(&manager, &house.pair.server, &house.words()));
+        assert_eq!(programs(&house), before, "{signal}: the same programs");
+        say(CAROL, 50);
+        sent += 100;
+        // What the next daemon does with it.
+        let words = if sent == 200 { "remove ip" } else { "insert ip before udp" };
+        house.changes(CAROL, path, words);
+    }
+    for (user, sent) in [(carol, sent), (dave, 90)] {
+        let ran = user.stop();
+        ran.assert_whole();
+        assert_eq!(ran.frames("all.pcap").len(), sent, "{}", ran.ledger);
+    }
+    until("nothing of it is kept", || {
+        !manager.stored().iter().any(|name| !name.starts_with("path-"))
+    });
+    house.ends_by("-TERM");
+}
+
+/// Whether a process stands still.
+fn stands(process: u32) -> bool {
+    let stat = std::fs::read_to_string(format!("/proc/{process}/stat")).unwrap_or_default();
+    stat.rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with('T'))
+}
+
+#[test]
+fn v3_a_daemon_killed_at_some_steps_of_a_change_leaves_the_old_or_the_new_line() {
+    let name = "keeps::v3_a_daemon_killed_at_some_steps_of_a_change_leaves_the_old_or_the_new_line";
+    if able() && testkit::alone(name) {
+        killed_at_steps(3);
+    }
+}
+
+#[test]
+#[ignore = "minutes: cargo test -p streamline-tests --test live -- --ignored every_step_of"]
+fn v3_a_daemon_killed_at_every_step_of_a_change_leaves_the_old_or_the_new_line() {
+    let name = "keeps::v3_a_daemon_killed_at_every_step_of_a_change_leaves_the_old_or_the_new_line";
+    if able() && testkit::alone(name) {
+        killed_at_steps(1);
+    }
+}
+
+fn able() -> bool {
+    need::command("bash").is_some() && need::command("setpriv").is_some()
+}
+
+/// What becomes of a user's wish when the daemon is killed in front of a step of it and started
+/// again.
+struct Trial {
+    manager: Manager,
+    house: House,
+}
+
+impl Trial {
+    /// Starts the next daemon; one that stands still in front of a step.
+    fn begin(&self, fault: Option<u32>) -> Child {
+        let fault = fault.map(|step| format!("--fault=stop={step}"));
+        let words: Vec<String> = self.house.words().into_iter().chain(fault).collect();
+        start(&self.manager, &self.house.pair.server, &words)
+    }
+
+    /// Does something with a daemon that stands still in front of its step, in the place of the one
+    /// that runs. It is killed there, and another one runs; none: it does not come to that step.
+    /// While it begins nothing is done.
+    fn at<T: Send>(&self, step: u32, work: impl FnOnce() -> T + Send) -> Option<Option<T>> {
+        until("all connections are kept, and no other", || {
+            let stored = self.manager.stored();
+            let of = |what: &str| stored.iter().filter(|name| name.starts_with(what)).count();
+            of("line-") == self.house.shared().lines.len() && of("waits-") + of("leaves-") == 0
+        });
+        self.house.ends_by("-KILL");
+        let daemon = self.begin(Some(step));
+        let process = daemon.id();
+        self.house.is(daemon);
+        let answers = || Client::at(&self.house.place()).is_ok_and(|client| client.about().is_ok());
+        until("the daemon answers or stands still", || stands(process) || answers());
+        let again = || {
+            self.house.ends_by("-KILL");
+            self.house.is_run_by(self.begin(None));
+        };
+        if stands(process) {
+            again();
+            return Some(None);
+        }
+        std::thread::scope(|scope| {
+            let work = scope.spawn(work);
+            until("it is done or the daemon stands still", || {
+                stands(process) || work.is_finished()
+            });
+            let stood = stands(process);
+            again();
+            let done = work.join().expect("it does not panic");
+            stood.then_some(Some(done))
+        })
+    }
+}
+
+fn killed_at_steps(every: u32) {
+    let Some((manager, house)) = kept() else { return };
+    let trial = Trial { manager, house };
+    let house = &trial.house;
+    let line =
+        format!("rx {SERVER_DEVICE} ring=16MB | udp @kernel | dport @kernel |9 pcap all.pcap");
+    let (alice, bob) = (house.run(ALICE, &line), house.run(BOB, &line));
+    let [path, _] = [&alice, &bob].map(|user| house.path(user));
+    let ending = AtomicBool::new(false);
+    let now = || {
+        let listed = Client::at(&house.place()).and_then(|client| client.list());
+        let listed = listed.expect("the paths").into_iter().find(|listed| listed.number == path);
+        listed.and_then(|listed| listed.line).expect("its line")
+    };
+    let given = |uid: u32| -> u64 {
+        let lines = house.shared().lines.into_iter().filter(|line| line.uid == uid);
+        lines.filter_map(|line| Some(line.given?.blocks)).sum()
+    };
+    let (mut old, mut new, mut ended, mut first) = (0, 0, 0, None);
+    let sent = std::thread::scope(|scope| {
+        let _ends = Ends(&ending);
+        let sender = scope.spawn(|| send_until(&house.pair, 500, &ending));
+        for step in (0..).step_by(every as usize) {
+            let before = now();
+            let words = if before.contains("ip |") { "remove ip" } else { "insert ip before udp" };
+            let Some(told) = trial.at(step, || house.set(ALICE, path, words)) else { break };
+            let Some((done, said)) = told else { continue };
+            first.get_or_insert(step);
+            // What was said holds, and everybody is given what comes.
+            assert_eq!(done, now() != before, "{step}: {before}, {}: {said}", now());
+            let whole = said.contains("lost 0, duplicated 0, reordered 0");
+            assert!(if done { whole } else { said.contains("runs as before") }, "{step}: {said}");
+            if done {
+                new += 1
+            } else {
+                old += 1
+            }
+            assert_eq!(house.shared().lines.len(), 2, "{step}");
+            let had = [ALICE, BOB].map(given);
+            until("more is given", || [ALICE, BOB].map(given).iter().zip(had).all(|(n, h)| *n > h));
+        }
+        // Who leaves hears what was counted, whichever daemon says it. That takes a few steps.
+        for step in first.unwrap_or(0).saturating_sub(every - 1).. {
+            let dave = house.run(DAVE, &line);
+            house.path(&dave);
+            until("frames come", || given(DAVE) > 0);
+            let mut dave = Some(dave);
+            let left = trial.at(step, || dave.take().expect("he runs").stop());
+            if let Some(Some(ran)) = &left {
+                ran.assert_whole();
+                assert!(ran.source().seen.is_some(), "{step}: {}", ran.ledger);
+                ended += 1;
+            }
+            if let Some(dave) = dave {
+                dave.stop().assert_whole();
+            }
+            until("his line is gone", || house.shared().lines.len() == 2);
+            if left.is_none() {
+                break;
+            }
+        }
+        ending.store(true, Ordering::Relaxed);
+        sender.join().expect("a sender")
+    });
+    eprintln!("killed at a step: {old} changes not done, {new} done, {ended} lines ended");
+    assert!(old > 0 && new > 0 && ended > 0, "{old}, {new}, {ended}");
+    for user in [alice, bob] {
+        let ran = user.stop();
+        assert_each_once(&ran, sent);
+        ran.assert_whole();
+    }
     house.ends_by("-TERM");
     until("no program remains", || chain(&house.pair).is_empty());
 }

@@ -9,6 +9,10 @@ use crate::numbers::{SHORT, number, numbered, numbers};
 use crate::observer::{Observer, Ran};
 use crate::scratch::Scratch;
 use crate::send::{capture, capture_length, frames_of, send_all};
+use crate::shared::chain as programs;
+use engine::build::{Settings, build};
+use engine::catalogue::House;
+use pipeline::plan::{PlannedEdge, plan};
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::io::{BufReader, Read as _};
@@ -304,4 +308,29 @@ fn nothing_stays_of_a_line_that_is_killed() {
         observer.wait();
         until("nothing is attached", || chain(&pair, Side::Ingress).members.is_empty());
     }
+}
+
+#[test]
+fn a_way_out_of_the_kernel_that_no_ring_carries_is_refused_and_not_left_out() {
+    let Some(pair) = silent() else { return };
+    let text = format!("rx@kernel {SERVER_DEVICE} | udp@kernel | (count@thread0 + drop@thread1)");
+    let (graph, mistakes) = pipeline::read(&text, &House);
+    assert!(mistakes.is_empty(), "{}", pipeline::render(&text, &mistakes, false));
+    pair.server.enter(|| {
+        let mut plan = plan(graph, &House, &engine::machine::look()).expect("a plan");
+        drop(build(&plan, Settings::default()).expect("it can be built"));
+        // As if the planner had thought that both are in one thread.
+        let rings = plan.edges.iter_mut().filter_map(|edge| match edge {
+            PlannedEdge::Ring(ring) => Some((ring.clone(), edge)),
+            _ => None,
+        });
+        let forgotten = rings.map(|(ring, edge)| *edge = PlannedEdge::Kernel(ring)).count();
+        assert_eq!(forgotten, 1, "{:?}", plan.edges);
+        let refused = build(&plan, Settings::default()).expect_err("a way leads nowhere");
+        let told = refused.to_string();
+        for part in ["`udp`", "`drop`", "thread0", "no ring leads", "place both"] {
+            assert!(told.contains(part), "{part}: {told}");
+        }
+    });
+    assert!(programs(&pair).is_empty(), "nothing stays");
 }

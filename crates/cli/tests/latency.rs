@@ -6,6 +6,8 @@ mod common;
 
 use common::Folder;
 use serde_json::Value;
+use std::process::{Child, Stdio};
+use testkit::until;
 
 /// What is told of the latency of a line, the reports of its breaches, and how long it ran in s.
 fn measured(line: &str) -> (Value, Vec<String>, f64) {
@@ -63,4 +65,65 @@ fn v14_a_line_that_keeps_its_bound_is_not_told_of() {
 fn v14_a_line_without_a_bound_says_nothing_of_it() {
     let (latency, warned, _) = measured("generate count=100 | count");
     assert_eq!((latency, warned), (Value::Null, Vec::new()));
+}
+
+/// A process that is ended with the test.
+struct Guard(Child);
+
+impl Drop for Guard {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+#[test]
+fn v14_a_path_that_breaks_its_bound_is_told_of_by_ps_and_top_while_it_runs() {
+    let folder = Folder::new();
+    let begin = |words: &[&str]| {
+        let mut command = folder.streamline(words);
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+        Guard(command.spawn().unwrap())
+    };
+    let place = folder.path().join("no-daemon").display().to_string();
+    let _daemon = begin(&["daemon", "--socket", &place]);
+    until("a daemon answers", || folder.run(&["ps"]).status == Some(0));
+    // What the program has not read for a while has been on its way too long.
+    let line = "--latency=20ms generate rate=1000 size=1400 | exec 'sleep 2; cat >/dev/null'";
+    let _late = begin(&["run", "--as", "late", "-q", line]);
+    let _soon = begin(&["run", "--as", "soon", "-q", "--latency=60s generate rate=1000 | count"]);
+    let _none = begin(&["run", "--as", "none", "-q", "generate rate=1000 | count"]);
+    let mut told = String::new();
+    until("ps tells which path is late", || {
+        told = folder.run(&["ps"]).out;
+        told.contains(" late: ")
+    });
+    let number = |name: &str| {
+        let row = told.lines().find(|row| row.split_whitespace().nth(1) == Some(name)).unwrap();
+        row.split_whitespace().next().unwrap().to_owned()
+    };
+    let late: Vec<&str> = told.lines().filter(|row| row.contains(" late: ")).collect();
+    assert_eq!(late.len(), 1, "{told}");
+    assert!(late[0].starts_with(&format!("{} late: ", number("late"))), "{told}");
+    assert!(late[0].contains("exec took ") && late[0].contains(" of 20 ms"), "{told}");
+    let picture = folder.run(&["top", "--once", "late"]);
+    assert_eq!(picture.status, Some(0), "{picture:?}");
+    assert!(picture.out.contains("late: ") && picture.out.contains("exec took "), "{picture:?}");
+    let picture = folder.run(&["top", "--once", "soon"]);
+    assert!(picture.status == Some(0) && !picture.out.contains("late: "), "{picture:?}");
+    let listed = folder.run(&["ps", "--json"]);
+    let listed: Value = serde_json::from_str(&listed.out).unwrap();
+    for row in listed["paths"].as_array().unwrap() {
+        let latency = &row["counters"]["latency"];
+        let way = &latency["ways"][0];
+        match row["name"].as_str().unwrap() {
+            "late" => {
+                assert_eq!(latency["asked_ns"], 20_000_000, "{latency}");
+                assert!(way["late"].as_u64().unwrap() >= 1, "{latency}");
+                assert!(way["worst_ns"].as_u64().unwrap() > 20_000_000, "{latency}");
+            }
+            "soon" => assert_eq!((&latency["alarms"], &way["late"]), (&0.into(), &0.into())),
+            _ => assert!(latency.is_null(), "{latency}"),
+        }
+    }
 }

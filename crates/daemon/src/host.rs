@@ -3,10 +3,12 @@
 //!
 //! In: a part of a line ([`engine::kernel::Asked`]). Out: its rings, which this process maps and
 //! cannot write. Each part has a connection of its own. When this process ends, however, the daemon
-//! sees that connection end and takes the part out of the program. When the daemon ends, the
-//! program goes with it: then no frame comes any more, what was handed over before is read, and the
-//! path ends with a message that says so ([`Standing::lost`]). A line that changes gets another
-//! connection: what is to be in its place waits there until it is switched.
+//! sees that connection end and takes the part out of the program. When the daemon ends and nobody
+//! keeps anything for the next one, the program goes with it: then no frame comes any more, what
+//! was handed over before is read, and the path ends with a message that says so
+//! ([`Standing::lost`]). A line that changes gets another connection: what is to be in its place
+//! waits there until it is switched. Where somebody keeps the connections, the next daemon answers
+//! what the one before was asked (docs/book/decisions/0038).
 
 use crate::client::{Caller, Client, ClientError, LONG, plain};
 use crate::faults::NOT_IN_KERNEL;
@@ -199,7 +201,23 @@ impl There {
         {
             return self.lose(&error.to_string());
         }
-        let told = self.caller.reply().and_then(|(reply, _)| Ok(reply.take()?));
+        let told = loop {
+            match self.word() {
+                // A daemon that was started again says once more what was changed before.
+                Ok(Attached { switched: Some(_), .. }) => {}
+                told => break told,
+            }
+        };
+        self.heard(why, told)
+    }
+
+    /// What the daemon says next.
+    fn word(&self) -> Result<Attached, ClientError> {
+        Ok(self.caller.reply()?.0.take()?)
+    }
+
+    /// Takes the last word.
+    fn heard(&self, why: Hears, told: Result<Attached, ClientError>) -> Ended {
         let Attached { ended, why: told_why, .. } = match told {
             Ok(told) => told,
             Err(ClientError::Gone) => return self.lose("the daemon has ended"),
@@ -238,8 +256,11 @@ impl Standing for There {
 
     fn lost(&self) -> Option<Failure> {
         let told = || sys::poll::readable(&[self.caller.as_fd()], Some(Duration::ZERO)) == [true];
-        if self.ended.get().is_none() && told() {
-            self.ended.get_or_init(|| self.hear(Hears::Ended));
+        while self.ended.get().is_none() && told() {
+            match self.word() {
+                Ok(Attached { switched: Some(_), .. }) => {}
+                word => drop(self.ended.get_or_init(|| self.heard(Hears::Ended, word))),
+            }
         }
         self.lost.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }

@@ -486,7 +486,7 @@ impl<'p> Builder<'p> {
             locals[id.0] = Some(self.half(id, used, &mut draft));
         }
         self.copies(place, shared, &mut locals, &mut draft)?;
-        self.arcs(place, &locals, &mut draft, rings);
+        self.arcs(place, &locals, &mut draft, rings)?;
         Ok(draft)
     }
 }

@@ -74,7 +74,12 @@ impl Member {
         let begun = begun.and_then(|client| Worker::begin(client, registered, lives, steps));
         match begun {
             Ok(worker) => {
-                starter.tell(worker.number());
+                match worker.number() {
+                    Some(number) => starter.tell(number),
+                    None => terminal::note(
+                        "the daemon ended while it was told of this path: the next one will be",
+                    ),
+                }
                 steps.pass("the path is registered");
                 Ok(Self { worker: Some(worker), stop: None })
             }

@@ -20,7 +20,10 @@ impl Kills {
         self.times.sort_unstable();
         let at = |part: usize| self.times[(self.times.len() - 1) * part / 100];
         let many = self.times.len();
-        eprintln!("{what}: {many} kills, free after {:?} (median), {:?} (p99)", at(50), at(99));
+        let [median, late, last] = [50, 99, 100].map(at);
+        eprintln!(
+            "{what}: {many} kills, free after {median:?} (median), {late:?} (p99), {last:?} (most)"
+        );
         many
     }
 }
@@ -35,7 +38,7 @@ fn stands(guard: &mut Guard) -> Option<bool> {
 }
 
 /// Waits until a process stands still in front of its step (true), or has ended, or is `past` it.
-fn comes_to_its_step(guard: &mut Guard, past: &dyn Fn() -> bool) -> bool {
+pub(crate) fn comes_to_its_step(guard: &mut Guard, past: &dyn Fn() -> bool) -> bool {
     let mut stood = false;
     until("a process stands still or is done", || match stands(guard) {
         None => true,
@@ -168,8 +171,9 @@ fn daemons(every: usize, kills: &mut Kills) {
     house.goes_on("survivor");
 }
 
-/// Whether a path of this name is registered; none: nobody answers soon, who may stand still.
-fn is_registered(house: &House, name: &str) -> Option<bool> {
+/// Whether a path of this name, or line, is registered; none: nobody answers soon, who may stand
+/// still.
+pub(crate) fn is_registered(house: &House, name: &str) -> Option<bool> {
     let packets = house.place().join("io.streamline.packets");
     let socket = local::go_to(&packets, Form::Packets, Duration::from_millis(300)).ok()?;
     sys::descriptor::send(&socket, b"{\"method\":\"io.streamline.List\"}", &[]).ok()?;

@@ -2,6 +2,7 @@
 //! registered at once, over the connections that they had. The manager is the
 //! test's own ([`testkit::service`]).
 
+use super::kills::{comes_to_its_step, is_registered};
 use super::{Guard, House};
 use std::collections::BTreeMap;
 use std::fs;
@@ -114,4 +115,54 @@ fn a_daemon_that_is_started_again_has_all_its_paths() {
     until("the last one answers", || manager.house.client().is_some());
     assert_eq!(manager.house.list(), []);
     drop(daemon);
+}
+
+/// Who is about to be registered when its daemon dies runs, and is registered with the next one;
+/// who is to have a name hears that it has none.
+#[test]
+fn t10_a_path_that_registers_while_its_daemon_dies_is_registered_with_the_next() {
+    let house = House::new();
+    let answers = || is_registered(&house, "").is_some();
+    let (mut untied, mut unnamed) = (0, 0);
+    for step in 0.. {
+        let fault = format!("--fault=stop={step}");
+        let mut words = house.daemon_words();
+        words.push(fault);
+        let words: Vec<&str> = words.iter().map(String::as_str).collect();
+        let mut daemon = house.spawn(&words);
+        if comes_to_its_step(&mut daemon, &answers) {
+            // It is not there yet.
+            continue;
+        }
+        let named = step % 2 == 1;
+        let mut words = vec!["run", "-q", LINE];
+        if named {
+            words.extend(["--as", "named"]);
+        }
+        let mut run = house.spawn(&words);
+        let process = i32::try_from(run.0.id()).unwrap();
+        let runs = |house: &House| house.list().iter().any(|path| path.process == Some(process));
+        let there = || is_registered(&house, LINE).unwrap_or(false);
+        if !comes_to_its_step(&mut daemon, &there) {
+            assert!(untied > 0 && unnamed > 0, "{step}: {untied}, {unnamed}");
+            return;
+        }
+        daemon.0.kill().unwrap();
+        daemon.0.wait().unwrap();
+        let next = house.daemon();
+        if named {
+            // Whoever gave the name hears that the path has none, and that it does not run; one
+            // that had been registered runs on.
+            until("it has ended, or has its name with the next daemon", || {
+                let ended = run.0.try_wait().unwrap();
+                assert!(ended.is_none_or(|status| !status.success()), "{step}: {ended:?}");
+                ended.is_some() || runs(&house)
+            });
+            unnamed += 1;
+        } else {
+            until("the path is registered with the next daemon", || runs(&house));
+            untied += 1;
+        }
+        drop((run, next));
+    }
 }

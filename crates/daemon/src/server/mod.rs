@@ -153,7 +153,7 @@ impl Server {
         };
         steps.keep();
         let files = usize::try_from(sys::process::most_descriptors()).unwrap_or(usize::MAX);
-        let (running, notes) = running;
+        let kernel::TakenUp { lines: running, notes } = running;
         let mut server = Self {
             watcher,
             sockets,
@@ -195,7 +195,7 @@ impl Server {
             watcher.watch(socket, guest::number(number, Part::Listener), Interest::Read)?;
         }
         steps.take(Makes::Thread, "what runs lines in the kernel")?;
-        let (kernel, running) = Kernel::begin(policy, &watcher, kept)?;
+        let (kernel, running) = Kernel::begin(policy, &watcher, (kept, steps))?;
         Ok((watcher, kernel, running))
     }
 

@@ -6,16 +6,19 @@
 //! registered again by the processes of the paths, which look for the next daemon.
 //!
 //! Of lines in the kernel a manager keeps the links, programs and memory, with a note that says
-//! what they are ([`engine::kernel::point::Keeper`]), and the connection that each hangs on. So
-//! they run while no daemon is there, and the next one takes them up, under the policy that it
-//! reads. A manager that does not say that it keeps anything (`FDSTORE` in the environment, systemd
-//! 254) is not given them: then who reads from one is told that the daemon has ended.
+//! what they are ([`engine::kernel::point::Keeper`]), and the connection that each hangs on, under
+//! a name that says what its guest knows ([`Knows`]). So they run while no daemon is there, and the
+//! next one takes them up, under the policy that it reads, and answers whoever waits. A manager
+//! that does not say that it keeps anything (`FDSTORE` in the environment, systemd 254) is not
+//! given them: then who reads from one is told that the daemon has ended.
 
 use super::Server;
 use super::guest::{self, Guest, Part, Worker};
-use super::kernel::Line;
+use super::kernel::{Line, OfGuest};
 use super::registry::Entry;
 use crate::connection::Connection;
+use crate::faults;
+use crate::varlink::Reply;
 use buffer::aggregate::access::Credentials;
 use engine::kernel::point::{KEPT, Keeper};
 use std::collections::BTreeMap;
@@ -42,10 +45,17 @@ const ENTRY: &str = "entry";
 const PARTS: [&str; 3] = [CONNECTION, WAY, ENTRY];
 /// What all of them are called before it.
 const PATH: &str = "path-";
-/// What the connection of a line in the kernel is called before the number of its guest.
+/// What the connection of a line in the kernel is called before the number of its guest, if the
+/// line runs and the guest knows it; if the guest waits to hear that it is in the place of another
+/// one, or is about to ask for that; and if it waits to hear what it has counted.
 const LINE: &str = "line-";
+const WAITS: &str = "waits-";
+const LEAVES: &str = "leaves-";
 /// How long a manager may take to hear of something in the kernel.
 const PATIENCE: Duration = Duration::from_secs(1);
+/// What is said to who was about to change a line when the daemon died.
+const NOT_CHANGED: &str = "the daemon was started again before it was changed: it runs as before, \
+                           and can be changed now";
 /// An entry is no longer than a line with a name and a log.
 const ENTRY_MAX: usize = 256 << 10;
 
@@ -57,8 +67,32 @@ pub(super) struct Sorted {
     pub(super) paths: Vec<Kept>,
     /// What belongs to lines in the kernel, by name.
     pub(super) kernel: Vec<(String, OwnedFd)>,
-    /// The connections on which such lines hang, by guest.
-    pub(super) lines: BTreeMap<u64, OwnedFd>,
+    /// The connections on which such lines hang, by guest, and what those know.
+    pub(super) lines: BTreeMap<u64, (OwnedFd, Knows)>,
+}
+
+/// What a guest knows of its line.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub(super) enum Knows {
+    /// That it was made to be put in the place of another one.
+    Waits,
+    /// That it runs.
+    Runs,
+    /// That it is to leave.
+    Leaves,
+}
+
+impl Knows {
+    /// What is known first comes first.
+    const ALL: [Self; 3] = [Self::Waits, Self::Runs, Self::Leaves];
+
+    const fn name(self) -> &'static str {
+        match self {
+            Self::Runs => LINE,
+            Self::Waits => WAITS,
+            Self::Leaves => LEAVES,
+        }
+    }
 }
 
 /// Tells what a manager has given apart.
@@ -70,8 +104,13 @@ pub(super) fn sorted(given: Vec<(String, OwnedFd)>) -> Sorted {
             kernel.push((name, descriptor));
             continue;
         }
-        if let Some(guest) = name.strip_prefix(LINE) {
-            lines.extend(guest.parse().ok().map(|guest: u64| (guest, descriptor)));
+        let of_line = |knows: Knows| Some((name.strip_prefix(knows.name())?.parse().ok()?, knows));
+        if let Some((guest, knows)) = Knows::ALL.into_iter().find_map(of_line) {
+            // Who died between one and the next had both.
+            let known: Option<&(OwnedFd, Knows)> = lines.get(&guest);
+            if known.is_none_or(|(_, known)| *known < knows) {
+                lines.insert(guest, (descriptor, knows));
+            }
             continue;
         }
         let parts = name.strip_prefix(PATH).and_then(|rest| rest.split_once('-'));
@@ -155,38 +194,43 @@ impl Keeper for Manager {
 }
 
 /// Has the connection kept on which a line in the kernel hangs.
-pub(super) fn keep_line(guest: u64, connection: BorrowedFd<'_>) {
+pub(super) fn keep_line(guest: u64, connection: BorrowedFd<'_>, knows: Knows) {
     if service::keeps() {
-        Manager.keep(&format!("{LINE}{guest}"), connection);
+        Manager.keep(&format!("{}{guest}", knows.name()), connection);
+        for before in Knows::ALL.into_iter().filter(|before| *before < knows) {
+            Manager.forget(&format!("{}{guest}", before.name()));
+        }
     }
 }
 
 /// Has it kept no more.
 pub(super) fn forget_line(guest: u64) {
     if service::keeps() {
-        Manager.forget(&format!("{LINE}{guest}"));
+        Knows::ALL.iter().for_each(|known| Manager.forget(&format!("{}{guest}", known.name())));
     }
 }
 
 impl Server {
     /// Takes up again who has lines in the kernel: those that run. A line whose guest has gone
-    /// leaves, and a guest whose line has gone is let go, which tells it so.
+    /// leaves, and a guest whose line has gone is let go, which tells it so. Who waited for an
+    /// answer when the daemon before died is told what holds now.
     pub(super) fn take_lines_back(
         &mut self,
-        mut connections: BTreeMap<u64, OwnedFd>,
-        running: Vec<(u64, u32)>,
+        mut connections: BTreeMap<u64, (OwnedFd, Knows)>,
+        running: Vec<OfGuest>,
     ) {
-        for (id, uid) in running {
+        for OfGuest { guest: id, uid, ended } in running {
             self.next = self.next.max(id + 1);
-            let guest = connections.remove(&id).and_then(|connection| {
+            let guest = connections.remove(&id).and_then(|(connection, knows)| {
                 let peer = name::peer(&connection).ok().filter(|peer| peer.uid == uid)?;
                 let number = guest::number(id, Part::Connection);
                 self.watcher.watch(connection.as_fd(), number, Interest::Read).ok()?;
-                Some((peer, connection))
+                Some((peer, connection, knows))
             });
-            let Some((peer, connection)) = guest else {
+            let Some((peer, connection, knows)) = guest else {
                 forget_line(id);
-                self.abandon(id, Line::Runs, uid);
+                let line = if ended.is_some() { Line::None } else { Line::Runs };
+                self.abandon(id, line, uid);
                 continue;
             };
             let who = Credentials { uid: peer.uid, gid: peer.gid, groups: peer.groups };
@@ -195,8 +239,21 @@ impl Server {
             let mut guest = Guest::new(connection, who, peer.process);
             guest.line = Line::Runs;
             self.guests.insert(id, guest);
+            match (ended, knows) {
+                (Some(ended), _) => self.detached(id, &ended, None),
+                (None, Knows::Waits) => self.switched(id, Ok(())),
+                (None, Knows::Runs) => {}
+                (None, Knows::Leaves) => self.leaves(id),
+            }
         }
-        connections.keys().for_each(|id| forget_line(*id));
+        for (id, (connection, knows)) in connections {
+            forget_line(id);
+            if knows == Knows::Waits {
+                let fault = faults::not_in_kernel(0, "kernel", NOT_CHANGED);
+                // Who does not listen any more need not know.
+                let _ = local::send_now(&connection, &Reply::from(&fault).text(), &[]);
+            }
+        }
     }
 
     /// Takes paths up again that were registered with the daemon before.

@@ -87,11 +87,10 @@ impl Answering {
         path: Registered,
         about: Described,
         lives: Vec<Live>,
-        tie: Tie,
+        (directory, tie): (PathBuf, Option<Tie>),
     ) -> sys::Result<Self> {
         let watcher = Watcher::new()?;
         watcher.watch(&shared.turn, TURN, Interest::Read)?;
-        let directory = tie.client.directory().to_owned();
         let mut answering = Self {
             shared,
             path,
@@ -107,7 +106,7 @@ impl Answering {
             begin: sys::clock::monotonic(),
             measures: false,
         };
-        answering.be_tied(tie)?;
+        tie.map(|tie| answering.be_tied(tie)).transpose()?;
         Ok(answering)
     }
 
@@ -397,7 +396,9 @@ impl Answering {
         }
         let wait = u64::try_from(SEEK.as_nanos()).unwrap_or(u64::MAX);
         self.seek = now.saturating_add(wait);
-        let register = self.path.register(Some(self.about.number), self.about.started);
+        // Numbers begin with 1: who was never registered has none.
+        let number = Some(self.about.number).filter(|number| *number > 0);
+        let register = self.path.register(number, self.about.started);
         let client = Client::at(&self.directory).or_else(|_| Client::find(None));
         let tie = client.and_then(|client| Tie::new(client, &register));
         match tie.map(|tie| self.be_tied(tie)) {

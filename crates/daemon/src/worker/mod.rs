@@ -53,7 +53,7 @@ pub struct Registered {
 pub struct Worker {
     shared: Arc<Shared>,
     thread: Option<JoinHandle<()>>,
-    number: u32,
+    number: Option<u32>,
 }
 
 /// What the thread and the one that runs the path have in common.
@@ -112,7 +112,9 @@ impl Registered {
 }
 
 impl Worker {
-    /// Registers a path with this daemon, and answers for it from now on.
+    /// Registers a path with this daemon, and answers for it from now on. Where the daemon ends
+    /// while it is asked, and nobody waits for the path under a name, the path is registered with
+    /// the next one that comes.
     pub fn begin(
         client: Client,
         path: Registered,
@@ -125,10 +127,14 @@ impl Worker {
             Shared { stop: EventFd::new()?, turn: EventFd::new()?, ended: Mutex::new(None) };
         let shared = Arc::new(shared);
         steps.take(Makes::Entry, "a path in the register")?;
-        let tie = Tie::new(client, &path.register(None, started))?;
-        let number = tie.number;
+        let directory = client.directory().to_owned();
+        let tie = match Tie::new(client, &path.register(None, started)) {
+            Err(ClientError::Gone | ClientError::Silent) if path.name.is_none() => None,
+            tied => Some(tied?),
+        };
+        let number = tie.as_ref().map(|tie| tie.number);
         let about = Described {
-            number,
+            number: number.unwrap_or_default(),
             name: path.name.clone(),
             line: path.line.clone(),
             process: std::process::id(),
@@ -137,7 +143,7 @@ impl Worker {
             nodes: path.nodes.clone(),
             links: path.links.clone(),
         };
-        let answering = Answering::new(Arc::clone(&shared), path, about, lives, tie)?;
+        let answering = Answering::new(Arc::clone(&shared), path, about, lives, (directory, tie))?;
         steps.take(Makes::Thread, "answers")?;
         let thread = std::thread::Builder::new().name("answers".to_owned());
         let thread = thread.spawn(move || answering.run()).map_err(|error| {
@@ -146,9 +152,9 @@ impl Worker {
         Ok(Self { shared, thread: Some(thread), number })
     }
 
-    /// The number under which the path was registered first.
+    /// The number under which the path was registered first; none: the daemon ended meanwhile.
     #[must_use]
-    pub const fn number(&self) -> u32 {
+    pub const fn number(&self) -> Option<u32> {
         self.number
     }
 

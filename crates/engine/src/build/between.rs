@@ -161,7 +161,7 @@ impl Builder<'_> {
         locals: &[Option<Local>],
         draft: &mut Draft,
         rings: &mut [Ends],
-    ) {
+    ) -> Result<(), BuildError> {
         let graph = &self.plan.graph;
         for (index, edge) in graph.edges.iter().enumerate() {
             if self.is_within_copies(index) {
@@ -206,7 +206,7 @@ impl Builder<'_> {
                 _ => {}
             }
         }
-        self.arcs_out_of_kernel(place, locals, draft, rings);
+        self.arcs_out_of_kernel(place, locals, draft, rings)
     }
 
     /// The node at which an edge of the graph leaves this space over a ring.

@@ -236,14 +236,16 @@ impl Builder<'_> {
         Ok(())
     }
 
-    /// The arcs over which comes up what was handed over, in the order of the ways out.
+    /// The arcs over which comes up what was handed over, in the order of the ways out. Their
+    /// number says which way a block came: where one cannot be built, the next would be taken for
+    /// it.
     pub(super) fn arcs_out_of_kernel(
         &self,
         place: usize,
         locals: &[Option<Local>],
         draft: &mut Draft,
         rings: &mut [Ends],
-    ) {
+    ) -> Result<(), BuildError> {
         let mut rising = std::mem::take(&mut draft.rising);
         rising.extend(draft.eras().map(|(from, era)| {
             (from, era.tree.hands.iter().map(|hand| (hand.edge, hand.to)).collect())
@@ -254,13 +256,27 @@ impl Builder<'_> {
                 let near = locals[target.0].filter(|_| self.enters(target) == Some(place));
                 let ring = rings.iter_mut().find(|ends| ends.edges.contains(edge));
                 let to = near.or_else(|| self.way_out(draft, ring?, *edge));
-                if let Some(to) = to {
-                    let number = self.ids.edges[*edge];
-                    draft.assembly.arc(*from, to, Classes::All, false, number);
-                }
+                let to = to.ok_or_else(|| self.no_way_up(place, *edge))?;
+                let number = self.ids.edges[*edge];
+                draft.assembly.arc(*from, to, Classes::All, false, number);
             }
         }
         draft.rising = rising;
+        Ok(())
+    }
+
+    /// What is said of an edge out of the kernel that leads from this space to nowhere.
+    fn no_way_up(&self, place: usize, edge: usize) -> BuildError {
+        let graph = &self.plan.graph;
+        let name = |id: NodeId| graph.node(id).name();
+        let edge = &graph.edges[edge];
+        BuildError::Unexpected(format!(
+            "what `{}` hands over in the kernel comes up in {}, and no ring leads from there to \
+             `{}`: place both in one thread by `@`, or the first in a thread",
+            name(edge.from),
+            self.name(place),
+            name(edge.to),
+        ))
     }
 
     /// Blocks are counted for `-c` in threads.

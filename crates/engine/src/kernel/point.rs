@@ -25,7 +25,7 @@ mod sockets;
 mod successor;
 mod version;
 
-pub use self::kept::{Adopted, KEPT, Keeper, Read};
+pub use self::kept::{Adopted, KEPT, Keeper, Read, Still};
 pub(crate) use self::line::New;
 pub use self::line::Whose;
 
@@ -39,6 +39,7 @@ use super::{Asked, Held, Lent, Refusal, Successor, closed};
 use crate::build::BuildError;
 use endpoint::source::kernel::place::{Closed, Place};
 use filter::{Amount, Attach};
+use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use sys::bpf::{Grace, Link, Map, Program};
@@ -149,9 +150,15 @@ struct State {
     grace: Option<Grace>,
     /// Whether programs may be under way for a while when nothing leads to them any more.
     lingers: bool,
+    /// The last words about lines that have left, the newest last: who died before they were told
+    /// leaves them to the next.
+    left: VecDeque<(String, Ended)>,
     /// What somebody keeps of it.
     stored: Stored,
 }
+
+/// How many last words are kept: who lives to say another one has told those before.
+const LEFT_MAX: usize = 8;
 
 #[derive(Debug)]
 struct Running {
@@ -166,10 +173,11 @@ impl Points {
         Self { steps, ..Self::default() }
     }
 
-    /// Points whose links, programs and memory somebody keeps while this process is started again.
+    /// The same; and somebody keeps their links, programs and memory while this process is started
+    /// again.
     #[must_use]
-    pub fn kept_by(keeper: Arc<dyn Keeper>) -> Self {
-        Self { keeper: Some(keeper), ..Self::default() }
+    pub fn kept_by(keeper: Arc<dyn Keeper>, steps: Steps) -> Self {
+        Self { keeper: Some(keeper), ..Self::telling(steps) }
     }
 
     /// Adds a line to the first program at its place that has room for it, or to a new one.
@@ -200,7 +208,7 @@ impl Points {
         nth: usize,
     ) -> Result<Arc<Point>, Closed> {
         let place = Place::find(attach)?;
-        let sockets = if attach.own { Some(Sockets::of(&place, owner)?) } else { None };
+        let sockets = if attach.own { Some(Sockets::of(&place, owner, None)?) } else { None };
         let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
         known.retain(|point| point.strong_count() > 0);
         let here = |point: &Arc<Point>| {
@@ -211,12 +219,24 @@ impl Points {
         if let Some(point) = known.iter().filter_map(Weak::upgrade).filter(here).nth(nth) {
             return Ok(point);
         }
+        drop(known);
+        Ok(self.another((attach, hardened), place, sockets))
+    }
+
+    /// A further point, at which nothing runs yet.
+    fn another(
+        &self,
+        (attach, hardened): (&Attach, bool),
+        place: Place,
+        sockets: Option<Sockets>,
+    ) -> Arc<Point> {
         let state = State { lingers: sockets.is_some(), ..State::default() };
         let (attach, state) = (attach.clone(), Mutex::new(state));
         let (numbers, keeper) = (Arc::clone(&self.numbers), self.keeper.clone());
         let point = Arc::new(Point { attach, place, hardened, sockets, numbers, keeper, state });
+        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
         known.push(Arc::downgrade(&point));
-        Ok(point)
+        point
     }
 
     /// What runs at all of them.
@@ -274,9 +294,11 @@ impl Point {
             self.store(&mut state, None);
         }
         put.map_err(refused)?;
+        steps.pass("a line runs");
         state.lines.push(line);
         state.keep(states);
         self.store(&mut state, None);
+        steps.pass("a line is kept");
         let standing = Standing { point: Arc::clone(self), number, ended: OnceLock::new() };
         Ok(Lent { held: Arc::new(standing), rings, bell, behind_tag })
     }
@@ -339,6 +361,8 @@ impl Point {
             if let Some(running) = running {
                 ended.counted.add(&running.version.counted(line));
             }
+            let about = line.about.clone();
+            state.has_left(about, &ended);
         }
         let running = state.running.as_ref().map(|running| &running.version);
         let runs = |line: &Line| running.is_some_and(|version| version.runs(line.number));
@@ -448,6 +472,14 @@ impl State {
             lost: line.failed(),
             steps: running.steps_of(line.number, &counted.entered),
         }
+    }
+
+    /// A line has left.
+    fn has_left(&mut self, about: String, ended: &Ended) {
+        if self.left.len() >= LEFT_MAX {
+            self.left.pop_front();
+        }
+        self.left.push_back((about, ended.clone()));
     }
 
     /// Gives the lines the maps in which their filters keep something from now on.

@@ -19,7 +19,7 @@ pub(crate) use thread::network;
 use super::Server;
 use super::guest;
 use super::methods::Answer;
-use super::store;
+use super::store::{self, Knows};
 use crate::faults;
 use crate::place::PACKETS;
 use crate::protocol::{Attach, Attached, Quota};
@@ -36,6 +36,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 use sys::eventfd::EventFd;
 use sys::local::Form;
+use sys::steps::Steps;
 use sys::watcher::{Interest, Watcher};
 
 /// What is to be done.
@@ -120,8 +121,21 @@ pub(super) struct Kernel {
     busy: bool,
 }
 
-/// The guests whose lines were taken up, with their users, and why others were not.
-pub(super) type TakenUp = (Vec<(u64, u32)>, Vec<String>);
+/// What was taken up of the daemon before, and why other lines were not.
+#[derive(Debug, Default)]
+pub(super) struct TakenUp {
+    pub(super) lines: Vec<OfGuest>,
+    pub(super) notes: Vec<String>,
+}
+
+/// The line of a guest of the daemon before.
+#[derive(Debug)]
+pub(super) struct OfGuest {
+    pub(super) guest: u64,
+    pub(super) uid: u32,
+    /// What it has left behind: it had been replaced or was about to leave, and that was not told.
+    pub(super) ended: Option<Box<Ended>>,
+}
 
 /// The number by which its bell is watched.
 pub(super) const DONE: u64 = 4;
@@ -137,7 +151,7 @@ impl Kernel {
     pub(super) fn begin(
         policy: &crate::policy::Policy,
         watcher: &Watcher,
-        kept: Vec<(String, OwnedFd)>,
+        (kept, steps): (Vec<(String, OwnedFd)>, &Steps),
     ) -> sys::Result<(Self, TakenUp)> {
         let machine = engine::machine::look();
         let open = match &machine.kernel {
@@ -162,7 +176,7 @@ impl Kernel {
         };
         let mut taken = TakenUp::default();
         if kernel.open.is_ok() {
-            taken = kernel.start(machine, policy.clone(), (kept, done_sender))?;
+            taken = kernel.start(machine, policy.clone(), (kept, steps.clone(), done_sender))?;
         }
         Ok((kernel, taken))
     }
@@ -171,12 +185,12 @@ impl Kernel {
         &mut self,
         machine: Machine,
         policy: crate::policy::Policy,
-        (kept, done): (Vec<(String, OwnedFd)>, Sender<Done>),
+        (kept, steps, done): (Vec<(String, OwnedFd)>, Steps, Sender<Done>),
     ) -> sys::Result<TakenUp> {
         let ((sender, orders), (tell, taken)) = (channel(), channel());
         let (bell, used) = (Arc::clone(&self.bell), Arc::clone(&self.used));
         let work = move || {
-            let mut work = thread::Work::new(machine, policy, used);
+            let mut work = thread::Work::new(machine, policy, (used, steps));
             let _ = tell.send(work.take_up(kept));
             work.run(&orders, &done, &bell);
         };
@@ -285,12 +299,23 @@ impl Server {
     pub(super) fn detach(&mut self, id: u64) -> Result<Answer, Fault> {
         let guest = self.guests.get_mut(&id).ok_or_else(Fault::denied)?;
         if matches!(guest.line, Line::Runs | Line::Waits) {
-            guest.line = Line::Leaves;
-            // Who dies before it is told what was counted is not to wait for another daemon.
-            store::forget_line(id);
-            self.kernel.hurry(Order::Detach { guest: id, why: None });
+            match guest.line == Line::Runs {
+                // The next daemon takes it away, if this one dies before it has told the end.
+                true => self.keep_line(id, Knows::Leaves),
+                false => store::forget_line(id),
+            }
+            self.steps.pass("the line of a guest leaves");
+            self.leaves(id);
         }
         Ok(Answer::one(&json!({})))
+    }
+
+    /// The line of a guest is taken away.
+    pub(super) fn leaves(&mut self, id: u64) {
+        if let Some(guest) = self.guests.get_mut(&id) {
+            guest.line = Line::Leaves;
+            self.kernel.hurry(Order::Detach { guest: id, why: None });
+        }
     }
 
     /// Tells a guest what runs in the kernel.
@@ -349,6 +374,7 @@ impl Server {
     fn attached(&mut self, id: u64, result: Result<Handout, Fault>) {
         // Who is gone meanwhile has been abandoned, and with it the line.
         let Some(guest) = self.guests.get_mut(&id) else { return };
+        self.steps.pass("a guest is told what was made for it");
         match result {
             Ok(Handout { layout, records, pointers, bell }) => {
                 let waits = guest.line == Line::AskedInstead;
@@ -357,9 +383,8 @@ impl Server {
                 let attached = Attached { layout, line: Some(id), ..Attached::default() };
                 let reply = Reply { continues: true, ..Reply::new(&attached) };
                 self.say(id, reply, vec![records, pointers, bell]);
-                if !waits {
-                    self.keep_line(id);
-                }
+                self.steps.pass("the connection of a guest is kept");
+                self.keep_line(id, if waits { Knows::Waits } else { Knows::Runs });
             }
             Err(fault) => {
                 guest.line = Line::None;
@@ -369,8 +394,9 @@ impl Server {
         self.catch_up(id);
     }
 
-    fn switched(&mut self, id: u64, result: Result<(), Fault>) {
+    pub(super) fn switched(&mut self, id: u64, result: Result<(), Fault>) {
         let Some(guest) = self.guests.get_mut(&id) else { return };
+        self.steps.pass("a guest is told that its line is changed");
         guest.line = if result.is_ok() { Line::Runs } else { Line::None };
         let reply = match result {
             Ok(()) => {
@@ -381,25 +407,29 @@ impl Server {
         };
         let runs = guest.line == Line::Runs;
         self.say(id, reply, Vec::new());
-        if runs {
-            self.keep_line(id);
+        self.steps.pass("a guest knows that its line is changed");
+        match runs {
+            true => self.keep_line(id, Knows::Runs),
+            false => store::forget_line(id),
         }
         self.catch_up(id);
     }
 
-    /// Has the connection of a guest kept whose line runs, and which knows it.
-    fn keep_line(&self, id: u64) {
+    /// Has the connection of a guest kept, which knows this of its line.
+    fn keep_line(&self, id: u64, knows: Knows) {
         if let Some(guest) = self.guests.get(&id) {
-            store::keep_line(id, guest.connection.as_fd());
+            store::keep_line(id, guest.connection.as_fd(), knows);
         }
     }
 
-    fn detached(&mut self, id: u64, ended: &Ended, why: Option<String>) {
+    pub(super) fn detached(&mut self, id: u64, ended: &Ended, why: Option<String>) {
         let Some(guest) = self.guests.get_mut(&id) else { return };
         guest.line = Line::None;
-        store::forget_line(id);
+        self.steps.pass("a guest is told what its line has counted");
         let attached = Attached { ended: Some(ended.text()), why, ..Attached::default() };
         self.say(id, Reply::new(&attached), Vec::<OwnedFd>::new());
+        self.steps.pass("the connection of a guest is kept no more");
+        store::forget_line(id);
     }
 
     fn shown(&mut self, id: u64, shown: &[Seen]) {

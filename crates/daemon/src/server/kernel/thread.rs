@@ -1,7 +1,7 @@
 //! The thread that runs lines in the kernel: one order at a time, in the order in which they come.
 
 use super::books::{Books, Cost};
-use super::{Done, Order, TakenUp};
+use super::{Done, OfGuest, Order, TakenUp};
 use crate::faults;
 use crate::policy::{Policy, Words};
 use crate::protocol::{Attach, Instead, Quota, Stay};
@@ -13,7 +13,7 @@ use engine::catalogue::Strangers;
 use engine::kernel::handout::{
     Allows, Attach as Watched, Handout, Needs, Owner, Part, Running, Side, Waiting,
 };
-use engine::kernel::point::{Adopted, Points, Read, Shown};
+use engine::kernel::point::{Adopted, Points, Read, Shown, Still};
 use pipeline::Share;
 use pipeline::graph::{Graph, NodeId};
 use pipeline::plan::{Machine, Refused, complete};
@@ -26,6 +26,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use sys::eventfd::EventFd;
+use sys::steps::Steps;
 
 /// Where a program stands, as people say it: interface, name space, direction.
 pub(in crate::server) type Where = (String, Option<String>, &'static str);
@@ -99,12 +100,14 @@ impl Work {
     pub(super) fn new(
         machine: Machine,
         policy: Policy,
-        used: Arc<Mutex<BTreeMap<u32, Quota>>>,
+        (used, steps): (Arc<Mutex<BTreeMap<u32, Quota>>>, Steps),
     ) -> Self {
         let books = Books::new(machine.costs.clone());
         // Who keeps nothing would be told in vain with each change.
-        let keeps = sys::service::keeps();
-        let points = if keeps { Points::kept_by(Arc::new(Manager)) } else { Points::default() };
+        let points = match sys::service::keeps() {
+            true => Points::kept_by(Arc::new(Manager), steps),
+            false => Points::telling(steps),
+        };
         let (lines, waiting) = (BTreeMap::new(), BTreeMap::new());
         Self { points, machine, policy, lines, waiting, books, used }
     }
@@ -134,19 +137,26 @@ impl Work {
             Ok(Read { graph, part, owner: about.uid })
         };
         let (adopted, refused) = self.points.adopt(kept, &self.machine, &read);
-        let mut taken = Vec::new();
-        for Adopted { about, running } in adopted {
+        let mut taken = TakenUp::default();
+        for Adopted { about, still } in adopted {
             let Ok(About { guest, process, uid, .. }) = serde_json::from_str(&about) else {
                 continue;
             };
-            let (at, number) = self.enter(guest, uid, &running);
-            self.lines.insert(guest, Line { running, owner: uid, at, number, process });
-            taken.push((guest, uid));
+            let ended = match still {
+                Still::Ended(ended) => Some(ended),
+                Still::Runs(running) => {
+                    let (at, number) = self.enter(guest, uid, &running);
+                    self.lines.insert(guest, Line { running, owner: uid, at, number, process });
+                    None
+                }
+            };
+            taken.lines.push(OfGuest { guest, uid, ended });
         }
         let note = |why: String| {
             format!("lines that ran in the kernel for the daemon before do so no more: {why}")
         };
-        (taken, refused.into_iter().map(note).collect())
+        taken.notes = refused.into_iter().map(note).collect();
+        taken
     }
 
     /// Does what is ordered, until nobody orders any more.

@@ -164,6 +164,12 @@ impl Place {
         self.attach == other.attach && index(self) == index(other) && !self.is_gone()
     }
 
+    /// By how many links a program stands here.
+    #[must_use]
+    pub const fn links(&self) -> usize {
+        if self.interface.is_some() { 1 } else { 2 }
+    }
+
     /// Whether a link is here, by what the kernel says about it.
     #[must_use]
     pub fn holds(&self, target: &LinkTarget) -> bool {
@@ -171,8 +177,12 @@ impl Place {
             Side::Received => sys::bpf::Side::Ingress,
             Side::Sent => sys::bpf::Side::Egress,
         };
-        let index = self.interface.as_ref().map(|interface| interface.index);
-        matches!(target, LinkTarget::Tcx(at, way) if Some(*at) == index && *way == side)
+        match (target, &self.interface) {
+            (LinkTarget::Tcx(at, way), Some(interface)) => *at == interface.index && *way == side,
+            // Whose sockets they are the program itself asks.
+            (LinkTarget::Cgroup(_), None) => true,
+            _ => false,
+        }
     }
 
     /// Whether the interface was removed, or moved to another name space.

@@ -8,13 +8,20 @@
 //!
 //! Nothing is put together again by hand: the line is read again, and what is assembled must be, to
 //! the instruction, what was loaded. Another version of this program, for which it is not, takes
-//! nothing up, and the links go. Points of a user's own sockets are not kept.
+//! nothing up, and the links go.
+//!
+//! Before the sockets of a user there are two links, one each way: where their programs differ, who
+//! changed them died in between, and the second follows the first. A line in whose place another
+//! one was put by somebody who died before that was told is taken up too: it runs nowhere, and what
+//! it has counted is still to be told ([`Still::Ended`]).
 
 use super::super::handout::{Ended, Part, Running as Handed, bounded};
 use super::super::{Asked, Refuses};
 use super::line::{Line, New, Owned, Whose};
+use super::sockets::Sockets;
 use super::version::{States, Version};
-use super::{Point, Points, Running, Standing, State};
+use super::{Closed, Place, Point, Points, Running, Standing, State};
+use filter::Attach;
 use pipeline::graph::Graph;
 use pipeline::plan::{Kernel, Machine, programs_of};
 use std::collections::{BTreeMap, BTreeSet};
@@ -51,7 +58,16 @@ pub struct Adopted {
     /// What whoever had it run said about it.
     pub about: String,
     /// The line.
-    pub running: Handed,
+    pub still: Still,
+}
+
+/// What there is still of a line that was kept.
+#[derive(Debug)]
+pub enum Still {
+    /// It runs.
+    Runs(Handed),
+    /// It has left, or another one runs in its place, and nobody may have told what it has counted.
+    Ended(Box<Ended>),
 }
 
 /// What all names begin with.
@@ -87,12 +103,14 @@ struct Note {
     /// The number of the program, the print of its code, its lines in their order; the oldest
     /// first.
     versions: Vec<(u32, u64, Vec<u32>)>,
+    /// What was said about lines that have left, and their last words.
+    left: Vec<(String, String)>,
 }
 
 impl Point {
     /// Has all of this point kept, as it is and as it is about to be.
     pub(super) fn store(&self, state: &mut State, next: Option<Next<'_>>) {
-        let Some(keeper) = self.keeper.as_ref().filter(|_| self.sockets.is_none()) else { return };
+        let Some(keeper) = &self.keeper else { return };
         let stored = std::mem::take(&mut state.stored);
         let mut now = Stored { names: BTreeSet::new(), notes: stored.notes + 1 };
         let mut note = Note { replaced: state.replaced, ..Note::default() };
@@ -110,7 +128,12 @@ impl Point {
             && let Ok(info) = link.info()
         {
             let head = format!("{KEPT}{}", info.id);
-            put(format!("{head}-link"), link.as_fd());
+            for (nth, link) in running.links.iter().enumerate() {
+                put(format!("{head}-link{nth}"), link.as_fd());
+            }
+            if let Some(sockets) = &self.sockets {
+                put(format!("{head}-seats"), sockets.seats());
+            }
             let versions = state.retired.iter().chain([&running.version]);
             for version in versions.chain(next.map(|next| next.version)) {
                 let Ok(program) = version.program().info() else { continue };
@@ -133,6 +156,7 @@ impl Point {
                 let ended = Ended {
                     counted: line.counted.clone(),
                     measured: line.measured,
+                    busy: line.busy_before,
                     ..Ended::default()
                 };
                 note.lines.push((line.number, line.about.clone(), ended.text()));
@@ -140,6 +164,8 @@ impl Point {
             for (number, step, map) in next.iter().flat_map(|next| next.states) {
                 put(format!("{head}-l{number}-s{step}"), map.as_fd());
             }
+            let left = state.left.iter();
+            note.left.extend(left.map(|(about, ended)| (about.clone(), ended.text())));
             if let Ok(text) = sys::service::note(note.text().as_bytes()) {
                 put(format!("{head}-note{}", now.notes), text.as_fd());
             }
@@ -199,10 +225,10 @@ impl Points {
         read: &dyn Fn(&str) -> Result<Read, String>,
     ) -> Result<Vec<Adopted>, String> {
         let (number, note) = newest(&mut given).ok_or("no note says what it is")?;
-        let link = given.remove("link").ok_or("there is no link")?;
         let told = |error: sys::Error| error.to_string();
-        let link = Link::received(link).map_err(told)?;
-        let info = link.info().map_err(told)?;
+        let kept = (0..).map_while(|nth| given.remove(&format!("link{nth}")));
+        let links: Vec<Link> = kept.map(Link::received).collect::<Result<_, _>>().map_err(told)?;
+        let info = links.first().ok_or("there is no link")?.info().map_err(told)?;
         let runs = note.versions.iter().position(|(id, ..)| *id == info.program);
         let runs = runs.ok_or("another program runs there than was noted")?;
         let mut machine = machine.clone();
@@ -212,7 +238,8 @@ impl Points {
         let versions = &note.versions[..=runs];
         let used = |number: u32| versions.iter().any(|(.., lines)| lines.contains(&number));
         let mut point: Option<Arc<Point>> = None;
-        let (mut lines, mut handed): (Vec<Line>, Vec<Adopted>) = (Vec::new(), Vec::new());
+        let mut lines: Vec<Line> = Vec::new();
+        let mut handed: Vec<(Arc<Standing>, Adopted)> = Vec::new();
         for (number, about, ended) in note.lines.iter().filter(|(number, ..)| used(*number)) {
             let Read { graph, part, owner } = read(about)?;
             let programs = programs_of(&graph, &part.nodes, &machine, &bounded(&part.ring));
@@ -228,9 +255,9 @@ impl Points {
             let here = match &point {
                 Some(point) if point.attach == planned.attach => Arc::clone(point),
                 Some(_) => return Err("its lines are at several places".to_owned()),
+                // Several may stand at one place.
                 None => self
-                    // Several may stand at one place.
-                    .at(&planned.attach, hardened, owner, usize::MAX)
+                    .point_again((&planned.attach, hardened), owner, given.remove("seats"))
                     .map_err(|closed| format!("its place is not there any more: {closed:?}"))?,
             };
             let bytes = |shape: sys::bpf::Shape| shape.size().map_or(0, u64::from);
@@ -241,12 +268,13 @@ impl Points {
             lines.push(line(*number, &lines, new, counted, &mut given)?);
             let held =
                 Standing { point: Arc::clone(&here), number: *number, ended: OnceLock::new() };
-            let running = Handed { held: Arc::new(held), attach, bytes, share };
-            handed.push(Adopted { about: about.clone(), running });
+            let held = Arc::new(held);
+            let still = Still::Runs(Handed { held: Arc::clone(&held) as _, attach, bytes, share });
+            handed.push((held, Adopted { about: about.clone(), still }));
             point = Some(here);
         }
         let point = point.ok_or("no line is there")?;
-        if !point.place.holds(&info.target) {
+        if !point.place.holds(&info.target) || links.len() != point.place.links() {
             return Err("the link is at another place".to_owned());
         }
         let mut made = Vec::new();
@@ -268,19 +296,69 @@ impl Points {
             made.push(version);
         }
         let version = made.pop().ok_or("no program is there")?;
+        for link in &links {
+            if link.info().map_err(told)?.program != info.program {
+                link.update(version.program(), None).map_err(told)?;
+            }
+        }
         let mut state = point.state();
         self.numbers.fetch_max(note.numbers, Ordering::Relaxed);
         (state.replaced, state.frames) = (note.replaced, note.frames);
         (state.lines, state.retired) = (lines, made);
-        state.running = Some(Running { links: vec![link], version });
+        state.running = Some(Running { links, version });
         state.stored = Stored { names: names.iter().cloned().collect(), notes: number };
         if !state.retired.is_empty() {
             state.begin_to_wait()?;
             state.settle();
         }
+        for (held, adopted) in &mut handed {
+            if let Some(ended) = point.replaced(&mut state, held.number) {
+                let _ = held.ended.set(ended.clone());
+                adopted.still = Still::Ended(Box::new(ended));
+            }
+        }
+        let mut handed: Vec<Adopted> = handed.into_iter().map(|(_, adopted)| adopted).collect();
+        for (about, ended) in note.left {
+            let ended = Ended::from_text(&ended).ok_or("what was counted cannot be read")?;
+            state.has_left(about.clone(), &ended);
+            handed.push(Adopted { about, still: Still::Ended(Box::new(ended)) });
+        }
         point.store(&mut state, None);
         drop(state);
         Ok(handed)
+    }
+}
+
+impl Point {
+    /// Takes a line out in whose place another one runs already; answers what it leaves behind.
+    /// None: it runs.
+    fn replaced(&self, state: &mut State, number: u32) -> Option<Ended> {
+        let runs = state.running.as_ref().is_some_and(|running| running.version.runs(number));
+        let place = state.lines.iter().position(|line| line.number == number).filter(|_| !runs)?;
+        let line = state.lines.remove(place);
+        let mut ended = self.ended(&line);
+        // What a filter of another line goes on with is told there.
+        let others = state.lines.iter().flat_map(|line| &line.states);
+        let others: Vec<*const Map> = others.map(|(_, map)| Arc::as_ptr(map)).collect();
+        let elsewhere = line.states.iter().filter(|(_, map)| others.contains(&Arc::as_ptr(map)));
+        elsewhere.for_each(|(step, _)| drop(ended.states.remove(step)));
+        state.has_left(line.about, &ended);
+        Some(ended)
+    }
+}
+
+impl Points {
+    /// A point at which something runs already that was kept; the seats before it, where it is
+    /// about sockets.
+    fn point_again(
+        &self,
+        (attach, hardened): (&Attach, bool),
+        owner: u32,
+        seats: Option<OwnedFd>,
+    ) -> Result<Arc<Point>, Closed> {
+        let place = Place::find(attach)?;
+        let sockets = attach.own.then(|| Sockets::of(&place, owner, seats)).transpose()?;
+        Ok(self.another((attach, hardened), place, sockets))
     }
 }
 
@@ -311,9 +389,14 @@ fn line(
     RingBuffer::received(bell.try_clone().map_err(|error| error.to_string())?).map_err(told)?;
     let mut states = Vec::new();
     for step in 0..new.tree.steps.len() {
-        if let Some(map) = given.remove(&format!("l{number}-s{step}")) {
-            states.push((step, Arc::new(Map::received(map).map_err(told)?)));
-        }
+        let Some(map) = given.remove(&format!("l{number}-s{step}")) else { continue };
+        let map = Map::received(map).map_err(told)?;
+        let own = map.info().map_err(told)?.id;
+        // A filter of another line may go on with it.
+        let others = here.iter().flat_map(|line| &line.states);
+        let same = |map: &Map| map.info().is_ok_and(|info| info.id == own);
+        let known = others.map(|(_, map)| map).find(|map| same(map));
+        states.push((step, known.map_or_else(|| Arc::new(map), Arc::clone)));
     }
     let New { graph, tree, leads, owner: uid, about, .. } = new;
     Ok(Line {
@@ -329,7 +412,7 @@ fn line(
         states,
         counted: ended.counted,
         measured: ended.measured,
-        busy_before: 0,
+        busy_before: ended.busy,
         leaving: false,
         about,
     })
@@ -348,7 +431,7 @@ fn newest(given: &mut Given) -> Option<(u64, Note)> {
 impl Note {
     /// As text, a line for each thing; what may hold anything in hexadecimal.
     fn text(&self) -> String {
-        let Self { numbers, replaced, frames, lines, versions } = self;
+        let Self { numbers, replaced, frames, lines, versions, left } = self;
         let mut text = format!("point {numbers} {replaced} {frames}\n");
         // Writing to a text does not fail.
         for (number, about, ended) in lines {
@@ -360,6 +443,9 @@ impl Note {
                 let _ = write!(text, " {number}");
             });
             text.push('\n');
+        }
+        for (about, ended) in left {
+            let _ = writeln!(text, "left {} {}", hex(about), hex(ended));
         }
         text.push_str("end\n");
         text
@@ -384,6 +470,7 @@ impl Note {
                     let lines = lines.collect::<Option<Vec<u32>>>()?;
                     note.versions.push((id.parse().ok()?, print.parse().ok()?, lines));
                 }
+                ["left", about, ended] => note.left.push((unhex(about)?, unhex(ended)?)),
                 ["end"] => whole = true,
                 _ => return None,
             }
@@ -417,6 +504,7 @@ mod tests {
             frames: u64::MAX,
             lines: vec![(0, "{\"line\":\"rx ü | count\"}".to_owned(), "ran 1 2\n".to_owned())],
             versions: vec![(12, u64::MAX, vec![0]), (13, 0, Vec::new())],
+            left: vec![("{}".to_owned(), String::new())],
         };
         let text = note.text();
         assert_eq!(Note::from_text(&text), Some(note));

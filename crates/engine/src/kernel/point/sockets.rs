@@ -6,7 +6,7 @@
 
 use ebpf::emit::own::{Own, STRIDE, TURNED_AWAY};
 use endpoint::source::kernel::place::{Closed, Place};
-use std::os::fd::{AsFd as _, AsRawFd as _};
+use std::os::fd::{AsFd as _, AsRawFd as _, BorrowedFd, OwnedFd};
 use sys::bpf::Map;
 
 /// The sockets of a user in a name space.
@@ -18,8 +18,9 @@ pub(super) struct Sockets {
 }
 
 impl Sockets {
-    /// Those of this user, or why they cannot be told from those of others.
-    pub(super) fn of(place: &Place, uid: u32) -> Result<Self, Closed> {
+    /// Those of this user, or why they cannot be told from those of others; with the seats that
+    /// there are already, if somebody has kept them.
+    pub(super) fn of(place: &Place, uid: u32, seats: Option<OwnedFd>) -> Result<Self, Closed> {
         let told = |error: sys::Error| Closed::Program(error.to_string());
         if uid == sys::process::nobody() {
             let why = format!("the number {uid} stands for all users that have none of their own");
@@ -28,8 +29,20 @@ impl Sockets {
         let netns = place.sockets()?;
         let processors = sys::machine::possible_processors().map_err(told)?;
         let bytes = u32::try_from(processors).unwrap_or(u32::MAX).saturating_mul(STRIDE);
-        let seats = Map::array("seats", bytes, 1, false).map_err(told)?;
+        let seats = match seats {
+            Some(kept) => Map::received(kept).map_err(told)?,
+            None => Map::array("seats", bytes, 1, false).map_err(told)?,
+        };
+        let info = seats.info().map_err(told)?;
+        if (info.value_size, info.entries) != (bytes, 1) {
+            return Err(Closed::Program("the seats that were kept are others".to_owned()));
+        }
         Ok(Self { uid, netns, seats })
+    }
+
+    /// The map of the seats.
+    pub(super) fn seats(&self) -> BorrowedFd<'_> {
+        self.seats.as_fd()
     }
 
     /// The user, and the name space.

@@ -14,7 +14,7 @@ use super::kept::Next;
 use super::line::{Line, New};
 use super::version::{Failure, States, Version};
 use std::sync::{Arc, OnceLock};
-use sys::steps::{Makes, UNLOGGED};
+use sys::steps::{Makes, Steps, UNLOGGED};
 
 /// A line that waits.
 #[derive(Debug)]
@@ -30,6 +30,7 @@ struct Ready {
     line: Line,
     version: Version,
     states: States,
+    steps: Steps,
     /// How often the program had been replaced when this one was made.
     replaced: u64,
 }
@@ -77,7 +78,7 @@ pub(super) fn prepare(
     drop(state);
     let standing = Standing { point: Arc::clone(&point), number, ended: OnceLock::new() };
     let lent = Lent { held: Arc::new(standing), rings, bell, behind_tag };
-    let ready = Some(Ready { line, version, states, replaced });
+    let ready = Some(Ready { line, version, states, steps, replaced });
     let switch = Box::new(Waiting { old, stays: kept, ready });
     Ok(Successor { lent, switch })
 }
@@ -91,9 +92,10 @@ fn in_its_place<'l>(lines: &'l [Line], old: u32, new: &'l Line) -> Vec<&'l Line>
 impl Succeeds for Waiting {
     fn switch(&mut self) -> Result<(), String> {
         let point = Arc::clone(&self.old.point);
-        let Some(Ready { mut line, mut version, mut states, replaced }) = self.ready.take() else {
+        let Some(ready) = self.ready.take() else {
             return Err("it was put there already".to_owned());
         };
+        let Ready { mut line, mut version, mut states, steps, replaced } = ready;
         let mut state = point.state();
         if state.replaced != replaced {
             // Others have come or gone since.
@@ -103,7 +105,9 @@ impl Succeeds for Waiting {
         }
         let next = Next { version: &version, line: Some(&line), states: &states };
         point.store(&mut state, Some(next));
+        steps.pass("a line in the place of another one");
         let put = point.put(&mut state, version);
+        steps.pass("the line in whose place it is");
         if put.is_err() {
             point.store(&mut state, None);
         }
@@ -115,12 +119,15 @@ impl Succeeds for Waiting {
         state.settle();
         let number = self.old.number;
         if let Some(place) = state.lines.iter().position(|line| line.number == number) {
-            let mut ended = point.ended(&state.lines.remove(place));
+            let old = state.lines.remove(place);
+            let mut ended = point.ended(&old);
             // What goes on elsewhere is told there.
             ended.states.retain(|step, _| !self.stays.contains(step));
+            state.has_left(old.about, &ended);
             let _ = self.old.ended.set(ended);
         }
         point.store(&mut state, None);
+        steps.pass("a line in the place of another one is kept");
         Ok(())
     }
 }
