@@ -1,8 +1,10 @@
 //! A name to which others write: each of them in a stream of its own. [CONTRACT 24, many producers]
 //!
 //! Who writes makes its ring, seals it, and offers it: so neither side can change what the other
-//! one has, and the receiver decides whom it reads. Who connects and offers nothing is one of a
-//! few that may be waited for; the oldest makes room for the next.
+//! one has, and the receiver decides whom it reads. Who connects is one of a few that may be waited
+//! for. Where these are all, one of the user who has most of them makes room for the next, first of
+//! those who have offered nothing: so nobody who comes once is pushed out by one who comes often.
+//! Who is pushed out is hung up on, and hears that nobody reads.
 
 use super::Error;
 use crate::aggregate::access::Credentials;
@@ -61,10 +63,11 @@ impl Queue {
             return false;
         }
         let mut queue = self.lock();
-        if queue.len() == WAITING_MAX {
-            queue.pop_front();
-        }
         queue.push_back(waiting);
+        if queue.len() > WAITING_MAX {
+            let leaves = one_too_many(&queue);
+            queue.remove(leaves);
+        }
         drop(queue);
         self.bell.ring();
         true
@@ -78,6 +81,17 @@ impl Queue {
     fn lock(&self) -> MutexGuard<'_, VecDeque<Waiting>> {
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// Who of these makes room: of the user who has most of them the oldest that has offered nothing,
+/// or else the oldest.
+fn one_too_many(queue: &VecDeque<Waiting>) -> usize {
+    let of = |uid: u32| queue.iter().filter(|waiting| waiting.who.uid == uid).count();
+    let most = queue.iter().map(|waiting| of(waiting.who.uid)).max().unwrap_or(0);
+    let sockets: Vec<_> = queue.iter().map(|waiting| waiting.socket.as_fd()).collect();
+    let offered = poll::readable(&sockets, Some(Duration::ZERO));
+    let theirs = (0..queue.len()).filter(|at| of(queue[*at].who.uid) == most);
+    theirs.min_by_key(|at| offered.get(*at) == Some(&true)).unwrap_or(0)
 }
 
 impl Inbox {

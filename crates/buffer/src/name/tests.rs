@@ -1,7 +1,7 @@
 //! Names within one process; what another user may is in `tests/names.rs`.
 
 use super::*;
-use crate::aggregate::access::AccessList;
+use crate::aggregate::access::{AccessList, Credentials};
 use crate::stream::Config;
 use crate::{Fault, Policy};
 use abi::DbufId;
@@ -164,6 +164,46 @@ fn whoever_writes_to_an_inbox_has_a_stream_of_its_own() {
     assert_eq!(idle.len(), 40);
     drop(inbox);
     assert!(matches!(open_write(&name, &config()), Err(Error::Unknown(_) | Error::Ended(_))));
+}
+
+/// Who has come once and offered something is not pushed out by one who comes again and again, and
+/// who is pushed out sees it.
+#[test]
+fn t12_who_comes_often_takes_nobody_elses_place_at_an_inbox() {
+    use super::inbox::{Queue, Waiting};
+    let (queue, _bell) = Queue::new().unwrap();
+    let queue = std::sync::Arc::new(queue);
+    let _read_by_somebody = queue.clone();
+    let come = |uid: u32| {
+        let (near, far) = sys::descriptor::pair().unwrap();
+        let who = Credentials { uid, gid: uid, groups: Vec::new() };
+        assert!(queue.add(Waiting { who, process: 1, socket: far }));
+        near
+    };
+    let offers = |near: &std::os::fd::OwnedFd| {
+        sys::descriptor::send(near, b"an offer", &[]).unwrap();
+    };
+    let honest: Vec<_> = (0..4).map(|uid| come(1000 + uid)).collect();
+    honest.iter().for_each(offers);
+    // It offers something with every tenth.
+    let greedy = (0..200).map(|at| (at, come(2000)));
+    let greedy = greedy.inspect(|(at, near)| {
+        if at % 10 == 0 {
+            offers(near);
+        }
+    });
+    let greedy: Vec<_> = greedy.collect();
+    let more: Vec<_> = (0..200).map(|_| come(2000)).collect();
+    let late = come(3000);
+    let gone = |near: &std::os::fd::OwnedFd| {
+        let ends = [std::os::fd::AsFd::as_fd(near)];
+        sys::poll::readable_or_gone(&[], &ends, Some(std::time::Duration::ZERO)).1 == [true]
+    };
+    assert!(honest.iter().chain([&late]).all(|near| !gone(near)), "each of them waits");
+    let offered = greedy.iter().filter(|(at, _)| at % 10 == 0);
+    assert_eq!(offered.filter(|(_, near)| !gone(near)).count(), 20, "first who offers nothing");
+    let all = greedy.iter().map(|(_, near)| near).chain(&more);
+    assert_eq!(all.filter(|near| !gone(near)).count(), 32 - 5, "and the others know");
 }
 
 /// Who comes while an inbox goes is told so: nobody writes to where nobody reads.
