@@ -44,6 +44,7 @@ mod hostile;
 mod house;
 mod keeps;
 mod kernel;
+mod long;
 mod moves;
 mod nginx;
 mod numbers;

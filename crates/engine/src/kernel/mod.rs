@@ -358,7 +358,9 @@ impl Asked<'_> {
         let (ways, most) = (tree.hands.len(), tap::HANDED_MAX);
         if ways > most as usize {
             let why = format!("it leaves the kernel on {ways} ways, and a line has {most}");
-            return Err(BuildError::Refused(Refusal { node: source, why }));
+            // What stands before it stays.
+            let node = tree.beyond(most as usize).unwrap_or(source);
+            return Err(BuildError::Refused(Refusal { node, why }));
         }
         let asked = graph.node(source).filter().and_then(|used| used.arguments.number("ring"));
         let shape = shape(planned, tree.hands.len(), asked)?;

@@ -84,6 +84,22 @@ impl Tree {
         tree
     }
 
+    /// The first filter that must not be here, if there are to be no more ways out than this; none
+    /// if even those of the source are too many. Filters come behind those that they follow.
+    pub(crate) fn beyond(&self, ways: usize) -> Option<NodeId> {
+        let kept = (0..self.steps.len()).rev().find(|kept| self.ways_of(*kept) <= ways)?;
+        self.steps[kept].nodes.first().copied()
+    }
+
+    /// On how many ways frames would leave if only so many of the first filters were here: by those
+    /// of theirs that there are, and to those that follow.
+    fn ways_of(&self, kept: usize) -> usize {
+        let here = |from: &Option<usize>| from.is_none_or(|from| from < kept);
+        let hands = self.hands.iter().filter(|hand| here(&hand.from)).count();
+        let follow = self.steps[kept..].iter().filter(|step| here(&step.from));
+        hands + follow.map(|step| step.nodes.len()).sum::<usize>()
+    }
+
     /// A number that two trees share which do the same, whoever has made them.
     pub(crate) fn print(&self, graph: &Graph) -> u64 {
         let mut text = String::new();
@@ -109,4 +125,49 @@ impl Tree {
 pub(crate) fn word(graph: &Graph, id: NodeId) -> ebpf::Word {
     let node = graph.node(id);
     ebpf::Word::new(node.name(), node.span.start, node.span.end - node.span.start)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn nodes(count: usize) -> Vec<NodeId> {
+        (0..count).map(NodeId).collect()
+    }
+
+    fn tree(from: &[Option<usize>], leaves: &[Option<usize>]) -> Tree {
+        let nodes = nodes(from.len());
+        let step = |(node, from): (&NodeId, &Option<usize>)| Step {
+            nodes: vec![*node],
+            from: *from,
+            classes: ClassSet::all(),
+        };
+        let hand = |from, which| Handed { from, which, edge: 0, to: NodeId(0) };
+        let unsure = (0..from.len()).map(|step| hand(Some(step), Which::Unsure));
+        let out = leaves.iter().map(|from| hand(*from, Which::Classes(ClassSet::all())));
+        Tree {
+            steps: nodes.iter().zip(from).map(step).collect(),
+            hands: unsure.chain(out).collect(),
+        }
+    }
+
+    #[test]
+    fn of_a_line_with_too_many_ways_out_the_beginning_stays() {
+        let chain: Vec<_> = (0..10_usize).map(|step| step.checked_sub(1)).collect();
+        // Each filter may be unsure, and one edge leaves.
+        let line = tree(&chain, &[Some(9)]);
+        assert_eq!(line.beyond(10), Some(NodeId(9)));
+        assert_eq!(line.beyond(4), Some(NodeId(3)), "three filters, and the edge to the fourth");
+        assert_eq!(line.beyond(1), Some(NodeId(0)));
+        assert_eq!(line.beyond(0), None);
+        // Two filters behind the first, and an edge of its own.
+        let fork = tree(&[None, Some(0), Some(0)], &[Some(0), Some(1), Some(2)]);
+        assert_eq!(fork.hands.len(), 6);
+        assert_eq!(fork.beyond(5), Some(NodeId(2)));
+        assert_eq!(
+            fork.beyond(4),
+            Some(NodeId(1)),
+            "the first, its edge and two that follow are 4"
+        );
+    }
 }
