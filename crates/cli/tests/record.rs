@@ -6,6 +6,8 @@ mod common;
 
 use common::Folder;
 use std::fs;
+use std::process::{Child, Command, Stdio};
+use testkit::until;
 
 const LINE: &str = "replay examples/web.pcap speed=200 | tcp | http | \
                     ((|exchange weblog zone=utc) + (|get files got/ per=message))";
@@ -88,4 +90,40 @@ fn v10_a_line_that_does_not_begin_leaves_no_record() {
     let failed = folder.run(&["run", "--record=r.pcapng", line]);
     assert_eq!(failed.status, Some(3), "{failed:?}");
     assert!(!folder.path().join("r.pcapng").exists());
+}
+
+/// A process that is ended with the test.
+struct Guard(Child);
+
+impl Drop for Guard {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+#[test]
+fn v10_a_path_that_is_recorded_is_not_changed_and_its_record_is_of_what_ran() {
+    let folder = Folder::new();
+    let begin = |words: &[&str]| {
+        let mut command = folder.streamline(words);
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+        Guard(command.spawn().unwrap())
+    };
+    let place = folder.path().join("no-daemon").display().to_string();
+    let _daemon = begin(&["daemon", "--socket", &place]);
+    until("a daemon answers", || folder.run(&["ps"]).status == Some(0));
+    let line = "generate seq=yes rate=1000 | count";
+    let mut path = begin(&["run", "--as", "kept", "-q", "--record=r.pcapng", line]);
+    until("the path is registered", || folder.run(&["ps"]).out.contains(" kept "));
+    let refused = folder.run(&["set", "kept", "insert", "eth", "after", "generate"]);
+    assert_eq!(refused.status, Some(1), "{refused:?}");
+    for part in ["runs as before", "it is recorded", "one request only", "into another file"] {
+        assert!(refused.err.contains(part), "{part}: {refused:?}");
+    }
+    let stopped = Command::new("kill").args(["-INT", &path.0.id().to_string()]).status();
+    assert!(stopped.unwrap().success() && path.0.wait().unwrap().success());
+    let again = folder.run(&["run", "--replay", "r.pcapng"]);
+    assert_eq!(again.status, Some(0), "{again:?}");
+    assert!(again.err.contains("it did what the recorded run did, to the block"), "{again:?}");
 }

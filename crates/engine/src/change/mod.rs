@@ -170,7 +170,8 @@ fn try_to_change(
         return Err(Unchanged::Refused("this path was not built from a plan".to_owned()));
     };
     if !matches!(whole.extras.tape, Tape::Off) {
-        let why = "it is recorded, or comes from a record, which tells of one request only";
+        let why = "it is recorded, or comes from a record, which tells of one request only: stop \
+                   it, and record the other line into another file";
         return Err(Unchanged::Refused(why.to_owned()));
     }
     let mut state = whole.state();
