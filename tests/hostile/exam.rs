@@ -72,7 +72,11 @@ fn ran(outcome: &Outcome, replays: bool, expected: &Expected) -> Result<(), Stri
     let unexpected = |failure: &&PathFailure| match &failure.cause {
         Cause::Outside(_) if failure.node == "pcap" => !expected.mixed,
         Cause::Outside(_) => !replays || failure.node != "replay" || expected.fault.is_none(),
-        Cause::Ring(_) | Cause::Panic { .. } | Cause::Program(_) | Cause::Unseen(_) => true,
+        Cause::Ring(_)
+        | Cause::Panic { .. }
+        | Cause::Program(_)
+        | Cause::Unseen(_)
+        | Cause::Told { .. } => true,
     };
     if let Some(failure) = outcome.failures.iter().find(unexpected) {
         return Err(failure.to_string());

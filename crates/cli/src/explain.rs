@@ -9,7 +9,7 @@ use crate::report::{Refused, json_line, refused};
 use crate::shared::hosts::Hosts;
 use crate::shared::member::Starter;
 use crate::status::Status;
-use crate::{analyze, line, run, terminal};
+use crate::{analyze, engines, line, run, terminal};
 use pipeline::explain;
 use pipeline::plan::{Candidate, Kernel, Machine, Plan, PlannedEdge, Policy, SpaceKind};
 use serde::Serialize;
@@ -21,6 +21,15 @@ const VERSION: u32 = 1;
 pub(crate) fn explain(given: &ExplainArguments) -> Status {
     let explained = line::text(&given.line).and_then(|text| {
         let mut graph = line::graph(&text)?;
+        let mut text = text;
+        if let Some(of) = engines::wanted(&graph) {
+            text = engines::line_of(&graph, 1, of)?;
+            terminal::note(&format!(
+                "{of} processes, each on a processor of its own, run the line for their share of \
+                 the sessions; this is the first of them: {text}"
+            ));
+            graph = line::graph(&text)?;
+        }
         let (hosts, machine) = Hosts::find(&mut graph, given.embedded);
         let plan = line::planned(&text, graph, &machine)?;
         if given.analyze {

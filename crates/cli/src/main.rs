@@ -14,6 +14,7 @@ mod bench;
 mod check;
 mod completion;
 mod doctor;
+mod engines;
 mod examples;
 mod explain;
 mod filters;
@@ -37,6 +38,9 @@ use std::process::ExitCode;
 fn main() -> ExitCode {
     if let Some(status) = engine::sandbox::serve_if_asked() {
         return ExitCode::from(status);
+    }
+    if let Some(status) = engines::serve_if_asked() {
+        return status.into();
     }
     let arguments = match Arguments::try_parse_from(arguments::arranged(std::env::args_os())) {
         Ok(arguments) => arguments,

@@ -7,11 +7,11 @@
 use crate::arguments::RunArguments;
 use crate::privilege::Shut;
 use crate::progress::Teller;
-use crate::report::{self, Form, Report};
+use crate::report::{self, Form, Part, Report};
 use crate::shared::hosts::Hosts;
 use crate::shared::member::{Member, Starter};
 use crate::status::Status;
-use crate::{analyze, line, record, terminal};
+use crate::{analyze, engines, line, record, terminal};
 use engine::adapt::Adapt;
 use engine::build::{self, BuildError, Extras, Settings};
 use engine::failure::{Cause, PathFailure};
@@ -33,6 +33,9 @@ pub(crate) fn run(given: &RunArguments) -> Status {
     let ran = Starter::leave(given).and_then(|starter| {
         let text = line::text(&given.line)?;
         let mut graph = line::graph(&text)?;
+        if let Some(of) = engines::wanted(&graph) {
+            return engines::run(&text, &graph, of, given, starter);
+        }
         // What is recorded runs in this process.
         let alone = given.embedded || given.record.is_some();
         let (hosts, machine) = Hosts::find(&mut graph, alone);
@@ -116,7 +119,8 @@ pub(crate) fn go(
     let named = given.path_name.as_ref().map_or_else(String::new, |name| format!("{name}: "));
     let late = |breach: &Breach| terminal::warn(&format!("{named}{breach}"));
     let alarm = (!given.quiet).then_some(Alarm(&late));
-    let mut member = Member::begin((text, &plan), on.0, &paths, given, (starter, &log))?;
+    let lives = paths.iter().map(build::Path::live).collect();
+    let mut member = Member::begin((text, &plan), on.0, (lives, None), given, (starter, &log))?;
     let until = Until { readable: Some(member.stop(signals)?), elapsed: given.time, watch, alarm };
     let outcome = engine_run::run(paths, until);
     terminal::wipe();
@@ -131,13 +135,13 @@ pub(crate) fn go(
 }
 
 /// How it ended, in a sentence: why, or how much it was.
-fn ended(plan: &Plan, outcome: &Outcome) -> String {
+pub(crate) fn ended(plan: &Plan, outcome: &Outcome) -> String {
     let failure = outcome.failures.iter().find(|failure| !failure.is_quiet());
     failure.map_or_else(|| Report::new(plan, outcome, &[]).sentence(), ToString::to_string)
 }
 
 /// Builds a plan; what the kernel refuses is planned again.
-fn built(
+pub(crate) fn built(
     text: &str,
     mut plan: Plan,
     (machine, hosts): (&Machine, &Hosts),
@@ -167,7 +171,7 @@ fn elsewhere(plan: &Plan, refused: &Refused) -> String {
 
 /// Opens the file of the report before anything runs, and leaves its contents until they are
 /// replaced.
-fn open(path: &Path) -> Result<Option<File>, Status> {
+pub(crate) fn open(path: &Path) -> Result<Option<File>, Status> {
     if path.as_os_str() == "-" {
         return Ok(None);
     }
@@ -218,9 +222,20 @@ pub(crate) fn told(
     outcome: &Outcome,
     file: Option<Option<File>>,
 ) -> Status {
-    let kept = keep(text, plan, &outcome.failures);
+    tell_outcome(text, plan, given, (outcome, &[]), file)
+}
+
+/// The same, of several engines and of each by itself.
+pub(crate) fn tell_outcome(
+    text: &str,
+    plan: &Plan,
+    given: &RunArguments,
+    (outcome, parts): (&Outcome, &[Part]),
+    file: Option<Option<File>>,
+) -> Status {
+    let kept = keep(text, &plan.graph, &outcome.failures);
     let form = if given.json { Form::Json } else { Form::Text };
-    let report = Report::new(plan, outcome, &kept);
+    let report = Report::new(plan, outcome, &kept).of_engines(parts);
     let printed = terminal::print(&report.line_ends(form));
     if given.analyze {
         analyze::tell(text, plan, outcome);
@@ -235,11 +250,7 @@ pub(crate) fn told(
             terminal::complain(&failure.to_string());
         }
         if let Some(kept) = kept {
-            terminal::note(&format!(
-                "the block is kept in {}; replay it with",
-                kept.path.display()
-            ));
-            terminal::tell(&format!("  {}\n", kept.command));
+            kept.tell();
         }
     }
     let unread = printed == Status::Unread || outcome.failures.iter().any(PathFailure::is_quiet);
@@ -298,8 +309,17 @@ pub(crate) struct Kept {
     pub(crate) command: String,
 }
 
+impl Kept {
+    /// Says where it is, and what to do with it.
+    pub(crate) fn tell(&self) {
+        let path = self.path.display();
+        terminal::note(&format!("the block is kept in {path}; replay it with"));
+        terminal::tell(&format!("  {}\n", self.command));
+    }
+}
+
 /// Keeps the blocks on which filters failed, one per failure.
-fn keep(text: &str, plan: &Plan, failures: &[PathFailure]) -> Vec<Option<Kept>> {
+pub(crate) fn keep(text: &str, graph: &Graph, failures: &[PathFailure]) -> Vec<Option<Kept>> {
     failures
         .iter()
         .map(|failure| {
@@ -307,7 +327,7 @@ fn keep(text: &str, plan: &Plan, failures: &[PathFailure]) -> Vec<Option<Kept>> 
             let folder = state()?;
             match suspect::keep(block, &failure.node, &folder) {
                 Ok(kept) => {
-                    let line = replaced(text, &plan.graph, &kept.source);
+                    let line = replaced(text, graph, &kept.source);
                     let command = format!("streamline {}", report::quoted(&line));
                     Some(Kept { path: kept.path, command })
                 }
@@ -350,7 +370,7 @@ pub(crate) fn replaced(text: &str, graph: &Graph, source: &str) -> String {
 
 /// A panic in a space is reported with its path; the message in between would say less. With
 /// RUST_BACKTRACE it is wanted all the same.
-fn quiet_panics() {
+pub(crate) fn quiet_panics() {
     if std::env::var_os("RUST_BACKTRACE").is_some() {
         return;
     }

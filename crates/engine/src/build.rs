@@ -70,6 +70,9 @@ pub struct Settings {
     pub timed: bool,
     /// Have the kernel measure the time of programs, too (`--analyze`).
     pub programs_timed: bool,
+    /// Which of several processes this is that run the line, from 0 on, and of how many: so that no
+    /// two of them number sessions alike.
+    pub one_of: Option<(u32, u32)>,
     /// Edit nothing where it lies: every edit writes a copy.
     pub copies: bool,
     /// What the kernel is to refuse, besides what it does refuse: for tests.

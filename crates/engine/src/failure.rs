@@ -29,6 +29,13 @@ pub enum Cause {
     Program(BadEnd),
     /// The end of a program cannot be known.
     Unseen(sys::Error),
+    /// It happened in another process, which has told it.
+    Told {
+        /// What it said.
+        what: String,
+        /// Whether nobody needs to be told.
+        quiet: bool,
+    },
     /// A filter has a bug.
     Panic {
         /// What the panic said.
@@ -124,6 +131,7 @@ impl PathFailure {
         match &self.cause {
             Cause::Outside(failure) => failure.quiet,
             Cause::Program(bad) => bad.quiet,
+            Cause::Told { quiet, .. } => *quiet,
             Cause::Ring(_) | Cause::Unseen(_) | Cause::Panic { .. } => false,
         }
     }
@@ -136,6 +144,7 @@ impl fmt::Display for PathFailure {
             Cause::Outside(failure) => write!(f, "`{node}`: {failure}"),
             Cause::Program(bad) => write!(f, "`{node}`: {bad}"),
             Cause::Unseen(error) => write!(f, "`{node}`: {error}"),
+            Cause::Told { what, .. } => f.write_str(what),
             Cause::Ring(why) => write!(f, "the ring behind `{node}`: {why}"),
             Cause::Panic { message, .. } => {
                 write!(f, "`{node}` has a bug and ended its path: {message}")

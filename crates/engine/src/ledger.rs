@@ -8,8 +8,11 @@
 use buffer::signal::moderate::Events;
 use endpoint::UNREAD;
 use endpoint::process::{NEVER_SEEN, PROGRAM_ENDED};
-use filter::Amount;
 use std::fmt;
+
+/// In what a ledger is written.
+pub use endpoint::Seen;
+pub use filter::{Amount, Report};
 
 /// Which kind of edge a block crosses.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -29,6 +32,13 @@ pub enum EdgeKind {
 }
 
 impl EdgeKind {
+    /// The kind of this name.
+    #[must_use]
+    pub fn named(name: &str) -> Option<Self> {
+        let all = [Self::Call, Self::Ring, Self::Back, Self::Pipe, Self::Deal, Self::Join];
+        all.into_iter().find(|kind| kind.name() == name)
+    }
+
     /// The name as it is printed.
     #[must_use]
     pub const fn name(self) -> &'static str {
@@ -103,7 +113,7 @@ pub struct Filtered {
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Ledger {
     /// What sources saw and gave, by name; what was lost before it came here, by place.
-    pub sources: Vec<(String, endpoint::Seen)>,
+    pub sources: Vec<(String, Seen)>,
     /// All nodes.
     pub filters: Vec<Filtered>,
     /// All edges.

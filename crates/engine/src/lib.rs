@@ -30,6 +30,7 @@ pub mod control;
 pub mod copies;
 pub mod doctor;
 pub mod failure;
+pub mod joint;
 pub mod kernel;
 pub mod keys;
 pub mod latency;

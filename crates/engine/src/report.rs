@@ -40,7 +40,7 @@ fn reported(node: &Node) -> Option<Reported> {
 }
 
 /// One report for each node of the plan, of those that say anything.
-fn together(all: impl Iterator<Item = Reported>) -> Vec<Reported> {
+pub(crate) fn together(all: impl Iterator<Item = Reported>) -> Vec<Reported> {
     let mut reports: Vec<Reported> = Vec::new();
     for reported in all {
         match reports.iter_mut().find(|known| known.planned == reported.planned) {

@@ -236,7 +236,7 @@ fn whole(old: &Request, new: &str) -> Result<Edited, Misfit> {
 }
 
 /// Reads a text that must be without mistakes of grammar.
-fn tree(text: &str, what: &str) -> Result<Request, Misfit> {
+pub(crate) fn tree(text: &str, what: &str) -> Result<Request, Misfit> {
     let (request, mistakes) = parse(text);
     match mistakes.iter().find(|mistake| mistake.severity == Severity::Error) {
         None => Ok(request),
@@ -245,7 +245,7 @@ fn tree(text: &str, what: &str) -> Result<Request, Misfit> {
 }
 
 /// What is to be inserted.
-fn fragment(text: &str) -> Result<Term, Misfit> {
+pub(crate) fn fragment(text: &str) -> Result<Term, Misfit> {
     let mut request = tree(text, &format!("`{text}`"))?;
     if request.pipelines.len() != 1 || !request.options.is_empty() {
         return Err(Misfit(format!("`{text}` is not one filter, nor several joined by pipes")));
@@ -328,7 +328,7 @@ fn nodes(request: &Request) -> impl Iterator<Item = &Node> {
     all.into_iter()
 }
 
-fn each(term: &mut Term, act: &mut dyn FnMut(&mut Node)) {
+pub(crate) fn each(term: &mut Term, act: &mut dyn FnMut(&mut Node)) {
     match term {
         Term::Missing(_) => {}
         Term::Node(node) => act(node),
@@ -346,14 +346,18 @@ fn plain() -> Arc {
 }
 
 /// One behind the other.
-fn chain(first: Term, then: Term) -> Term {
+pub(crate) fn chain(first: Term, then: Term) -> Term {
     let rest = vec![Stage { arc: plain(), term: then }];
     Term::Pipeline(Pipeline { first: Box::new(first), rest, span: NEW })
 }
 
 /// What becomes of a term when `act` has been done to the filter at this place in it; `None`:
 /// nothing is left of it.
-fn walk(term: Term, at: Span, act: &mut dyn FnMut(Term) -> Option<Term>) -> Option<Term> {
+pub(crate) fn walk(
+    term: Term,
+    at: Span,
+    act: &mut dyn FnMut(Term) -> Option<Term>,
+) -> Option<Term> {
     match term {
         Term::Node(node) if node.span == at => act(Term::Node(node)),
         Term::Node(_) | Term::Missing(_) => Some(term),

@@ -10,6 +10,7 @@ pub mod catalogue;
 pub mod check;
 pub mod classes;
 pub mod edit;
+pub mod engines;
 pub mod explain;
 pub mod graph;
 pub mod plan;

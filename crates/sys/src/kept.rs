@@ -36,6 +36,12 @@ impl Kept {
         let mut command = Command::new("/proc/self/exe");
         command.args(words).env_clear().process_group(0).current_dir("/");
         command.stdin(Stdio::from(socket)).stdout(Stdio::null()).stderr(Stdio::null());
+        Self::of(command)
+    }
+
+    /// Starts this command. It is for the process that it becomes to say that it ends with the
+    /// thread that started it ([`crate::confine::end_with_parent`]).
+    pub fn of(mut command: Command) -> Result<Self> {
         let end = Arc::new(End::default());
         let (tell, told) = mpsc::channel();
         let ends = Arc::clone(&end);

@@ -3,7 +3,7 @@
 //! `version` changes when a field goes or changes its meaning; new fields may come without. Amounts
 //! are in blocks and bytes, times in ns. What cannot be known is `null`.
 
-use super::Report;
+use super::{Part, Report};
 use engine::report::Reported;
 use pipeline::plan::Plan;
 use serde::Serialize;
@@ -51,6 +51,18 @@ pub(super) struct Run<'r> {
     latency: Option<Latency<'r>>,
     failures: Vec<Failure<'r>>,
     imbalances: Vec<Imbalance<'r>>,
+    /// Of a line with `--engines`: each of them by itself.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    engines: Vec<Engine<'r>>,
+}
+
+/// A process that ran the line for its share of the sessions.
+#[derive(Serialize, Debug)]
+struct Engine<'r> {
+    number: u32,
+    process: u32,
+    processor: usize,
+    run: Run<'r>,
 }
 
 /// seen = given + dropped.
@@ -225,7 +237,13 @@ pub(super) fn run<'r>(report: &'r Report<'_>) -> Run<'r> {
                 right: imbalance.right,
             })
             .collect(),
+        engines: report.parts.iter().map(engine).collect(),
     }
+}
+
+fn engine<'r>((part, own): &'r (&Part, Report<'_>)) -> Engine<'r> {
+    let Part { number, process, processor, .. } = **part;
+    Engine { number, process, processor, run: run(own) }
 }
 
 /// The object of a filter at the end of the line.

@@ -24,6 +24,16 @@ pub(crate) enum Form {
     Json,
 }
 
+/// One of several processes that ran the line, and what came of it there.
+#[derive(Debug)]
+pub(crate) struct Part {
+    /// Which engine it was.
+    pub(crate) number: u32,
+    pub(crate) process: u32,
+    pub(crate) processor: usize,
+    pub(crate) outcome: Outcome,
+}
+
 /// An outcome with the names of its plan.
 #[derive(Debug)]
 pub(crate) struct Report<'o> {
@@ -32,12 +42,22 @@ pub(crate) struct Report<'o> {
     kept: &'o [Option<Kept>],
     names: Vec<String>,
     imbalances: Vec<Imbalance>,
+    /// Of several engines, each by itself.
+    parts: Vec<(&'o Part, Self)>,
 }
 
 impl<'o> Report<'o> {
     pub(crate) fn new(plan: &'o Plan, outcome: &'o Outcome, kept: &'o [Option<Kept>]) -> Self {
         let names = explain::names(&plan.graph);
-        Self { plan, outcome, kept, names, imbalances: outcome.ledger.imbalances() }
+        let imbalances = outcome.ledger.imbalances();
+        Self { plan, outcome, kept, names, imbalances, parts: Vec::new() }
+    }
+
+    /// The report of several engines.
+    pub(crate) fn of_engines(mut self, parts: &'o [Part]) -> Self {
+        let own = |part: &'o Part| (part, Report::new(self.plan, &part.outcome, &[]));
+        self.parts = parts.iter().map(own).collect();
+        self
     }
 
     /// Where the ledger does not balance.

@@ -1,6 +1,6 @@
 //! The ledger for people: a table of filters, one of rings, what else was counted, the balance.
 
-use super::{Report, counted};
+use super::{Part, Report, counted};
 use engine::latency::{Latency, Measured};
 use engine::ledger::{EdgeKind, Filtered};
 use pipeline::explain;
@@ -26,6 +26,11 @@ pub(super) fn text(report: &Report<'_>) -> String {
         n => format!("the ledger does not balance in {}", counted(n as u64, "place")),
     };
     let _ = writeln!(out, "\n {}; {balance}", report.sentence());
+    for (part, own) in &report.parts {
+        let Part { number, process, processor, .. } = part;
+        let _ = writeln!(out, "\n engine {number}: process {process}, processor {processor}\n");
+        out.push_str(&text(own));
+    }
     out
 }
 

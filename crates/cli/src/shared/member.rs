@@ -6,10 +6,11 @@ use crate::status::Status;
 use crate::terminal;
 use daemon::client::{Client, ClientError};
 use daemon::protocol::{Ended, Number};
-use daemon::worker::{Registered, Worker};
-use engine::build::Path;
+use daemon::worker::{Joint, Registered, Worker};
+use engine::live::Live;
 use pipeline::plan::{Machine, Plan};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
 use sys::poll::Group;
 use sys::steps::{Makes, Steps};
 
@@ -53,7 +54,7 @@ impl Member {
     pub(crate) fn begin(
         (line, plan): (&str, &Plan),
         machine: &Machine,
-        paths: &[Path],
+        (lives, joint): (Vec<Live>, Option<Arc<dyn Joint>>),
         given: &RunArguments,
         (starter, steps): (Starter, &Steps),
     ) -> Result<Self, Status> {
@@ -61,12 +62,12 @@ impl Member {
         if given.embedded {
             return Ok(nobody);
         }
-        let lives = paths.iter().map(Path::live).collect();
         let registered = Registered {
             name: given.path_name.clone(),
             log: given.log.clone(),
             timed: given.is_timed(),
             kernel: Some(machine.kernel.clone()),
+            joint,
             ..Registered::new(line, plan)
         };
         let begun = steps.take(Makes::Entry, "a connection to the daemon");

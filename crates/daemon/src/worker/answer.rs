@@ -8,6 +8,7 @@ use crate::protocol::{Admit, Change, Changed, Count, Described, Ended, Follow, F
 use crate::varlink::{Call, Fault, REPLY_MAX, Reply, interface};
 use engine::live::Live;
 use pipeline::edit::Edit;
+use pipeline::plan::Plan;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::os::fd::{AsFd as _, OwnedFd};
@@ -258,6 +259,13 @@ impl Answering {
     /// Edits the line. Of several parts that know nothing of each other none can be edited yet.
     fn change(&mut self, words: &[String]) -> Result<Changed, Fault> {
         let refused = |why: &dyn std::fmt::Display| faults::unchanged(&why.to_string());
+        if let Some(joint) = self.path.joint.clone() {
+            let edit = Edit::parse(words).map_err(|why| refused(&why))?;
+            let text = edit.apply(&self.path.line).map_err(|why| refused(&why))?.text;
+            let (said, plan) = joint.change(&edit).map_err(|why| refused(&why))?;
+            self.looks_so(&plan);
+            return Ok(self.changed(said, text));
+        }
         let [live] = self.lives.as_slice() else {
             return Err(refused(&"it has several parts that nothing joins"));
         };
@@ -269,13 +277,26 @@ impl Answering {
         let switched = engine::change::change(live, &edit, &machine, SWITCHED);
         let switched = switched.map_err(|why| refused(&why))?;
         self.look_again();
-        self.about.line.clone_from(&switched.text);
-        self.path.line.clone_from(&switched.text);
+        let said = switched.to_string();
+        Ok(self.changed(said, switched.text))
+    }
+
+    /// Another line runs.
+    fn changed(&mut self, said: String, line: String) -> Changed {
+        self.about.line.clone_from(&line);
+        self.path.line.clone_from(&line);
         if let Some(tie) = &self.tie {
             // A daemon that has just ended hears it when the path registers again.
-            let _ = tie.client.changed(&switched.text);
+            let _ = tie.client.changed(&line);
         }
-        Ok(Changed { said: switched.to_string(), line: switched.text })
+        Changed { said, line }
+    }
+
+    /// Where everything runs now.
+    fn looks_so(&mut self, plan: &Plan) {
+        let now = Registered::new(&self.path.line, plan);
+        (self.about.nodes, self.about.links) = (now.nodes.clone(), now.links.clone());
+        (self.path.nodes, self.path.links) = (now.nodes, now.links);
     }
 
     /// Where everything runs now, if it has been changed: a path may do so by itself.
@@ -286,16 +307,17 @@ impl Answering {
             return;
         }
         if let Some(plan) = live.plan() {
-            let now = Registered::new(&self.path.line, &plan);
-            (self.about.nodes, self.about.links) = (now.nodes.clone(), now.links.clone());
-            (self.path.nodes, self.path.links) = (now.nodes, now.links);
+            self.looks_so(&plan);
         }
     }
 
     fn counters(&mut self) -> crate::protocol::Counters {
         self.look_again();
         let elapsed = sys::clock::monotonic().saturating_sub(self.begin);
-        told::counters(&self.lives, &self.path.nodes, elapsed, COUNTED)
+        match &self.path.joint {
+            Some(joint) => told::of_joint(&joint.ledger(), &self.path.nodes, elapsed),
+            None => told::counters(&self.lives, &self.path.nodes, elapsed, COUNTED),
+        }
     }
 
     fn tell_followers(&mut self) {

@@ -16,7 +16,9 @@ use crate::client::{Client, ClientError};
 use crate::connection::Connection;
 use crate::protocol::{Described, Ended, Link, Node, Register};
 use answer::Answering;
+use engine::ledger::Ledger;
 use engine::live::Live;
+use pipeline::edit::Edit;
 use pipeline::explain;
 use pipeline::plan::{Kernel, Plan, PlannedEdge};
 use std::os::fd::{AsFd, BorrowedFd};
@@ -27,6 +29,16 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use sys::eventfd::EventFd;
 use sys::local::Form;
 use sys::steps::{Makes, Steps};
+
+/// A path that several processes run: how whoever answers for it reaches all of them.
+pub trait Joint: Send + Sync + std::fmt::Debug {
+    /// What all of them have counted, as far as they have told.
+    fn ledger(&self) -> Ledger;
+
+    /// Changes the line of all of them, or of none: what was said of the switch, and the plan of
+    /// what runs now; or why not.
+    fn change(&self, edit: &Edit) -> Result<(String, Plan), String>;
+}
 
 /// A path as it is registered.
 #[derive(Clone, Debug, Default)]
@@ -46,6 +58,8 @@ pub struct Registered {
     /// The kernel for which it was planned, if that is not as this process finds it: a daemon runs
     /// programs there for it.
     pub kernel: Option<Kernel>,
+    /// Where several processes run it: all of them.
+    pub joint: Option<Arc<dyn Joint>>,
 }
 
 /// The thread that answers for a path. Dropping it ends the thread.

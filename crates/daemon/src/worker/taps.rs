@@ -18,8 +18,10 @@ pub(super) fn begin(
     limit: Duration,
 ) -> Result<(Tap, Tapping, OwnedFd), Fault> {
     let refused = |why: &dyn std::fmt::Display| faults::untapped(&why.to_string());
-    let [live] = lives else {
-        return Err(refused(&"it has several parts that nothing joins"));
+    let live = match lives {
+        [live] => live,
+        [] => return Err(refused(&"several processes run it (`--engines`), each a part of it")),
+        _ => return Err(refused(&"it has several parts that nothing joins")),
     };
     let since = asked.from.as_deref().map(Since::parse).transpose().map_err(|why| refused(&why))?;
     let (near, pipe) = sys::descriptor::pipe().map_err(|error| refused(&error))?;

@@ -35,6 +35,13 @@ pub(super) fn counters(
     told
 }
 
+/// What several processes that run a path have told.
+pub(super) fn of_joint(ledger: &Ledger, nodes: &[Node], elapsed_ns: u64) -> Counters {
+    let mut told = Counters { elapsed_ns, ..Counters::default() };
+    add(&mut told, ledger, nodes);
+    told
+}
+
 fn add(told: &mut Counters, ledger: &Ledger, nodes: &[Node]) {
     // Of several equal filters each has a name of its own in the plan.
     let name = |planned: usize, own: &str| {

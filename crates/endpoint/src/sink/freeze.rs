@@ -9,7 +9,7 @@
 use crate::history::{self, From, History, Kept, Reach};
 use crate::{Failure, Opening, Sink, SinkEntry};
 use filter::general::bpf;
-use filter::{Arguments, Batch, Block, Description, Form, Forms, Gives, Kind, Parameter};
+use filter::{Arguments, Batch, Block, Description, Form, Forms, Gives, Kind, Parameter, Several};
 use filter::{Report, Time, Type, Value};
 use std::fs::{File, OpenOptions};
 use std::io::{ErrorKind, Write};
@@ -38,6 +38,7 @@ is counted in the report; the path goes on. Times are those of the blocks.",
     writes_files: true,
     takes: Forms::of(&[Form::Frame, Form::Packet, Form::Segment]),
     gives: Gives::Nothing,
+    several: |_| Several::Not("it remembers what came before, of all sessions", Several::LEAVE),
     parameters: &[
         Parameter::needed("into", Type::Path, "the file to write; later ones get a number"),
         Parameter::optional("when", Type::Text, "what triggers; without it, what was answered"),

@@ -20,6 +20,8 @@ use sys::steps::{Makes, Steps};
 
 /// How many bytes are gathered before they are written.
 const FULL: usize = 64 * 1024;
+/// How many bytes a message has at most besides its first.
+const MESSAGE: usize = 32 * 1024;
 
 /// A file or standard output.
 #[derive(Debug)]
@@ -30,6 +32,9 @@ pub(crate) struct Out {
     standard: bool,
     /// Whether a person watches, so that nothing should wait in the buffer.
     interactive: bool,
+    /// Whether it is a socket that keeps messages, whose reader puts what several processes write
+    /// one behind the other: the first byte of a message says whether blocks end with it.
+    messages: bool,
     /// Whether old contents must still go.
     replaces: bool,
     /// Whether the lock is ours; that of a shell around us on standard output is not.
@@ -50,6 +55,7 @@ impl Out {
             stdout.as_fd().try_clone_to_owned().map_err(|error| failed("open", &target, &error))?;
         let mut out = Self::over(File::from(fd), target);
         (out.interactive, out.standard) = (interactive, true);
+        out.messages = sys::descriptor::is_one(&stdout);
         Ok(out)
     }
 
@@ -92,6 +98,7 @@ impl Out {
             target,
             standard: false,
             interactive: false,
+            messages: false,
             replaces: false,
             locked: false,
             buffer: Vec::new(),
@@ -124,6 +131,7 @@ impl Out {
     /// Writes what is in the buffer, or as much of it as can be written.
     pub(crate) fn flush(&mut self) -> Result<(), Failure> {
         let (done, outcome) = match self.empty_old() {
+            Ok(()) if self.messages => write_messages(&mut self.file, &self.buffer),
             Ok(()) => write_all(&mut self.file, &self.buffer),
             Err(error) => (0, Err(error)),
         };
@@ -216,6 +224,22 @@ fn write_all(file: &mut File, bytes: &[u8]) -> (usize, io::Result<()>) {
             }
             _ => return (done, Err(problem)),
         }
+    }
+    (done, Ok(()))
+}
+
+/// Writes all bytes in messages, the last of which says so; answers how many were written.
+fn write_messages(file: &mut File, bytes: &[u8]) -> (usize, io::Result<()>) {
+    let mut message = Vec::with_capacity(MESSAGE + 1);
+    let mut done = 0;
+    for piece in bytes.chunks(MESSAGE) {
+        message.clear();
+        message.push(u8::from(done + piece.len() == bytes.len()));
+        message.extend_from_slice(piece);
+        if let (_, Err(error)) = write_all(file, &message) {
+            return (done, Err(error));
+        }
+        done += piece.len();
     }
     (done, Ok(()))
 }
@@ -317,6 +341,25 @@ mod tests {
         assert!(outcome.unwrap_err().quiet);
         let left = out.written().blocks;
         assert!((10..200).contains(&left), "{left}");
+    }
+
+    #[test]
+    fn n7_blocks_that_go_through_messages_end_with_one_that_says_so() {
+        let (reader, writer) = sys::descriptor::pair().unwrap();
+        let mut out = Out::over(File::from(writer), "standard output".to_owned());
+        out.messages = true;
+        block(&mut out, b"one").unwrap();
+        block(&mut out, b"two").unwrap();
+        out.flush().unwrap();
+        block(&mut out, &[b'x'; MESSAGE + 1]).unwrap();
+        out.flush().unwrap();
+        let mut message = vec![0; MESSAGE + 1];
+        let mut next = || {
+            let (length, _) = sys::descriptor::receive(&reader, &mut message).unwrap();
+            (message[0], length - 1)
+        };
+        assert_eq!([next(), next(), next()], [(1, 6), (0, MESSAGE), (1, 1)]);
+        assert_eq!(out.written().blocks, 3);
     }
 
     #[test]

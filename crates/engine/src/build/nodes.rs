@@ -97,7 +97,7 @@ impl Builder<'_> {
                 let arguments = used.arguments.clone().asked_for(self.asked(id));
                 let arguments = arguments.seeded(self.extras.tape.seed(id.0));
                 let arguments = arguments.in_reserve(self.is_in_kernel(id));
-                let made = make(&match copy {
+                let made = make(&match copy.or(self.settings.one_of) {
                     Some((number, of)) => arguments.for_copy(number, of),
                     None => arguments,
                 });

@@ -191,6 +191,26 @@ pub enum Keeps {
     Pinned(&'static str),
 }
 
+/// Whether several processes that each run it, each with its share of the sessions, do together
+/// what one does (`--engines`).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Several {
+    /// As far as what it keeps is of one block or session ([`Keeps`]).
+    AsItKeeps,
+    /// It keeps something of all blocks, which it only reports: added up, that is what one reports.
+    Sums,
+    /// Each of them writes into a folder of its own, beside the one that this parameter names.
+    Folder(&'static str),
+    /// Not: why, and what to do instead.
+    Not(&'static str, &'static str),
+}
+
+impl Several {
+    /// What to do where nothing else is known.
+    pub const LEAVE: &'static str =
+        "leave `--engines` out; `--parallel=N` gives copies to what costs most";
+}
+
 /// What a filter does to a stream, as far as it may depend on its arguments.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Effect {
@@ -249,6 +269,9 @@ pub struct Description {
     /// What of that others may see (`state=NAME`), as its sessions say it
     /// ([`columns`](super::columns)); ask [`Description::shown`].
     pub shows: Option<fn() -> Vec<Column>>,
+    /// Whether several processes can share its work with these arguments, where that is not as it
+    /// keeps; ask [`Description::several_of`].
+    pub several: fn(&Arguments) -> Several,
     /// What the blocks of a session have in common, where it tells sessions apart by that itself.
     pub sessions: Option<Sharing>,
     /// How many blocks it may hold at most, in all.
@@ -303,6 +326,7 @@ impl Description {
         keeps: Keeps::Nothing,
         keeps_alone: Keeps::Private,
         shows: None,
+        several: |_| Several::AsItKeeps,
         sessions: None,
         held_max: 0,
         reports: false,
@@ -328,6 +352,12 @@ impl Description {
     #[must_use]
     pub const fn counter(&self, name: &str) -> Counter {
         Counter(position(self.counters, name))
+    }
+
+    /// Whether several processes can share its work.
+    #[must_use]
+    pub fn several_of(&self, arguments: &Arguments) -> Several {
+        (self.several)(arguments)
     }
 
     /// What the filter does with these arguments (CONTRACT 13): what checks and planner go by.

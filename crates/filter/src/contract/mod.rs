@@ -35,7 +35,8 @@ pub use arguments::{Arguments, Mistake, Value};
 pub use batch::{Batch, Block, Columns, LANES, Lane, LaneMask, Room, Tags, lanes, mask_of};
 pub use compiler::Compiler;
 pub use description::{
-    Ahead, Classes, Description, Effect, Form, Forms, Gives, Keeps, Kind, Make, Reads, ValueRange,
+    Ahead, Classes, Description, Effect, Form, Forms, Gives, Keeps, Kind, Make, Reads, Several,
+    ValueRange,
 };
 pub use edit::{Edit, Editable, Workbench};
 pub use holds::{HeldList, Holds};

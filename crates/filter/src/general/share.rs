@@ -1,9 +1,9 @@
 //! `share`: lets one share of the flows through, of so many.
 //!
-//! In: anything. Out: the blocks of one share, with class 1. Several processes that each read all
-//! of a source and begin with `share 1 of=2`, `share 2 of=2` have every block once, and all blocks
-//! of a session in one of them, both ways: the number is that of [`Sharing`]. What belongs to no
-//! flow is of the first share, so that it is somewhere. [Par §IV-A], [Par §V-B]
+//! In: anything. Out: the blocks of one share, with the class that they had. Several processes
+//! that each read all of a source and begin with `share 1 of=2`, `share 2 of=2` have every block
+//! once, and all blocks of a session in one of them, both ways: the number is that of [`Sharing`].
+//! What belongs to no flow is of the first share, so that it is somewhere. [Par §IV-A], [Par §V-B]
 //!
 //! The twin computes the same number.
 
@@ -18,11 +18,11 @@ pub const SHARE: Description = Description {
     name: "share",
     summary: "let one share of the flows through, of so many",
     details: "\
-The class is 1 for blocks of share `number`. With `by=flow` all packets between two addresses and
-ports are of one share, both ways, on every machine; a later fragment has no ports and may be of
-another. With `by=addresses` all packets between two addresses are, fragments too. What has no
-address is of share 1. Every block is of exactly one share: who runs a line once with each number
-has everything once. `--engines` does that.
+Blocks of share `number` pass, and keep their class. With `by=flow` all packets between two
+addresses and ports are of one share, both ways, on every machine; a later fragment has no ports
+and may be of another. With `by=addresses` all packets between two addresses are, fragments too.
+What has no address is of share 1. Every block is of exactly one share: who runs a line once with
+each number has everything once. `--engines` does that.
 
 Not answered: `another share`.",
     example: "replay web.pcap | share 1 of=4 | count",
@@ -41,7 +41,6 @@ Not answered: `another share`.",
         ),
         Parameter::named("by", Type::OneOf(&["flow", "addresses"]), "flow", "what is of one share"),
     ],
-    classes: Classes::YesNo,
     reasons: &[ANOTHER],
     user: Some(make),
     kernel: Some(emit),
@@ -88,7 +87,7 @@ fn make(arguments: &Arguments) -> Result<Filter, Mistake> {
 impl Classify for Share {
     fn classify(&mut self, block: &mut Block<'_>, cx: &mut Tell<'_>) -> Class {
         let own = self.by.number(block) % u64::from(self.of) + 1 == u64::from(self.number);
-        if own { Class::YES } else { cx.absent(OTHERS) }
+        if own { block.pointer.class } else { cx.absent(OTHERS) }
     }
 }
 
@@ -107,7 +106,7 @@ fn emit<'s>(a: &Arguments, s: &mut Scope<'s, '_>, on: Layers<'s>, out: Exit<'s>)
     let found = s.get_wide(found);
     let rest = s.remainder(found, of);
     s.only(rest, Cmp::Eq, number - 1, others);
-    Ok(Answer::new(Class::YES.0, on))
+    Ok(Answer::new(on.class, on))
 }
 
 #[cfg(test)]

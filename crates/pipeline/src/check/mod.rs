@@ -18,6 +18,7 @@ mod state;
 mod uses;
 
 use crate::catalogue::Catalogue;
+use crate::engines;
 use crate::graph::{Edge, Graph, Node, Step};
 use crate::language::diagnose::{Diagnostic, settle};
 use crate::language::{Request, parse};
@@ -64,6 +65,7 @@ pub fn check(request: &Request, catalogue: &dyn Catalogue) -> (Graph, Vec<Diagno
     let edges = edges.collect();
     let graph = Graph { nodes, edges, joins: draft.joins, options, ..Graph::default() };
     draft.mistakes.extend(leads::loops(&graph));
+    draft.mistakes.extend(engines::mistakes(&graph));
     (graph, settle(draft.mistakes))
 }
 

@@ -2,6 +2,7 @@
 
 use filter::{Arguments, Parameter, Type, Value};
 
+use crate::engines::{self, ENGINES_MAX};
 use crate::language::label::brief;
 use crate::language::{Diagnostic, Request, nearest};
 use crate::plan::{COPIES_MAX, is_wish};
@@ -25,6 +26,7 @@ pub const OPTIONS: &[Parameter] = &[
         "how spaces are chosen: by measured costs, or as deep as possible",
     ),
     Parameter::optional("parallel", Type::Text, PARALLEL),
+    Parameter::optional("engines", Type::Text, ENGINES),
     Parameter::optional("share", Type::Text, SHARE),
     Parameter::optional(
         "adapt",
@@ -42,6 +44,9 @@ pub const OPTIONS: &[Parameter] = &[
 const PARALLEL: &str = "how many copies of costly filters share the work: no (the default), auto \
                         (those that pay), power (few, well used), latency (all that gain \
                         anything), or a number";
+
+const ENGINES: &str = "how many processes run the whole line, each on a processor of its own and \
+                       for its share of the sessions: auto (one for each processor), or a number";
 
 const SHARE: &str = "in whose memory frames come out of the kernel: user (the default: one's own), \
                      group:NAME (that of those of its members who say so at the same interface: \
@@ -90,6 +95,10 @@ fn parsed(option: &Parameter, text: &str) -> Result<Value, String> {
             "`{}` is none of user, world, or group:NAME with the name or the number of a group",
             brief(text)
         ));
+    }
+    if option.name == engines::OPTION && !engines::is_wish(text) {
+        let given = brief(text);
+        return Err(format!("`{given}` is neither auto nor a number from 1 to {ENGINES_MAX}"));
     }
     option.parse(text).map_err(|mistake| mistake.what)
 }

@@ -11,7 +11,8 @@ use super::shelf::{FILL_MAX, Habits, Key, OPEN, SESSIONS, Shelf, Volume};
 use crate::{Failure, Opening, Sink, SinkEntry};
 use abi::{Direction, Flags};
 use filter::{
-    Amount, Batch, Block, Description, Form, Forms, Gives, Kind, Parameter, Report, Time, Type,
+    Amount, Batch, Block, Description, Form, Forms, Gives, Kind, Parameter, Report, Several, Time,
+    Type,
 };
 
 /// What everybody knows about `files`.
@@ -44,6 +45,7 @@ sessions are remembered; a session that was forgotten goes on in another file.",
     writes_files: true,
     takes: Forms::ANY,
     gives: Gives::Nothing,
+    several: |_| Several::Folder("dir"),
     parameters: &[
         Parameter::needed("dir", Type::Path, "the directory to write into"),
         Parameter::named(

@@ -13,7 +13,8 @@ use super::shelf::{OPEN, SESSIONS};
 use crate::{Failure, Opening, Sink, SinkEntry};
 use abi::{Class, RichPointer};
 use filter::{
-    Amount, Batch, Block, Description, Form, Forms, Gives, Kind, Parameter, Report, Time, Type,
+    Amount, Batch, Block, Description, Form, Forms, Gives, Kind, Parameter, Report, Several, Time,
+    Type,
 };
 use split::Split;
 use wire::capture::write;
@@ -42,6 +43,13 @@ at most `sessions` are remembered; what was forgotten goes on in another file.",
     writes_files: true,
     takes: FRAMED,
     gives: Gives::Nothing,
+    several: |arguments| match arguments.text("per") {
+        Some("connection" | "session") => Several::Folder("file"),
+        _ => Several::Not(
+            "a capture has one beginning, and the frames of all in order",
+            "write `per=connection`, so that each has files of its own, or leave `--engines` out",
+        ),
+    },
     parameters: &[
         Parameter::needed(
             "file",

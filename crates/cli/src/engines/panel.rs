@@ -1,0 +1,124 @@
+//! All engines of a path as one, for whoever answers for it: `top` and `set` reach it here.
+//!
+//! A change is made in one engine after the other. They run the same line, so what one does the
+//! next can do too; if one does not all the same, those before it go back to the line that they
+//! had.
+
+use super::planned;
+use super::told::{Order, Told};
+use daemon::worker::Joint;
+use engine::joint::{Engine, joint};
+use engine::ledger::Ledger;
+use pipeline::Graph;
+use pipeline::edit::Edit;
+use pipeline::plan::Plan;
+use std::io::Write as _;
+use std::os::unix::net::UnixStream;
+use std::sync::mpsc::Receiver;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+/// Which engine, and what became of a change there: what the ledger says of it, and the line that
+/// runs; or why it was not made.
+pub(super) type Answer = (usize, Result<(String, String), String>);
+
+/// How long an engine may take to answer: longer than it waits itself.
+const ANSWERED: Duration = Duration::from_secs(20);
+
+/// All engines of a path.
+#[derive(Debug)]
+pub(super) struct Panel {
+    /// What each has told last, and whether it was killed.
+    told: Mutex<Vec<(Option<Told>, bool)>>,
+    running: Mutex<Running>,
+    embedded: bool,
+}
+
+/// What runs, and how it is changed: by one at a time.
+#[derive(Debug)]
+struct Running {
+    orders: Vec<UnixStream>,
+    answers: Receiver<Answer>,
+    /// The line of each, and the graph of the first.
+    lines: Vec<String>,
+    graph: Graph,
+}
+
+fn locked<T>(of: &Mutex<T>) -> MutexGuard<'_, T> {
+    of.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Panel {
+    pub(super) fn new(
+        orders: Vec<UnixStream>,
+        answers: Receiver<Answer>,
+        (lines, graph): (&[String], &Graph),
+        embedded: bool,
+    ) -> Self {
+        let (lines, graph) = (lines.to_vec(), graph.clone());
+        let running = Mutex::new(Running { orders, answers, lines, graph });
+        Self { told: Mutex::default(), running, embedded }
+    }
+
+    /// Takes what engines have told.
+    pub(super) fn tell(&self, told: Vec<(Option<Told>, bool)>) {
+        *locked(&self.told) = told;
+    }
+}
+
+impl Running {
+    /// Has an engine run this line; answers what it said.
+    fn change(&mut self, at: usize, line: &str) -> Result<String, String> {
+        let mut text = serde_json::to_vec(&Order::Change(line.to_owned())).unwrap_or_default();
+        text.push(b'\n');
+        let gone = |_| format!("engine {} has ended", at + 1);
+        self.orders[at].write_all(&text).map_err(gone)?;
+        loop {
+            let answer = self.answers.recv_timeout(ANSWERED);
+            let (from, answer) =
+                answer.map_err(|_| format!("engine {} does not answer", at + 1))?;
+            // Another one may have been late.
+            if from == at {
+                return answer.map(|(said, _)| said);
+            }
+        }
+    }
+}
+
+impl Joint for Panel {
+    fn ledger(&self) -> Ledger {
+        let told = locked(&self.told).clone();
+        let engine = |(told, killed): (Option<Told>, bool)| Engine {
+            outcome: told.unwrap_or_default().outcome(),
+            killed,
+        };
+        let engines = told.into_iter().map(engine).collect();
+        joint(&locked(&self.running).graph, engines).ledger
+    }
+
+    fn change(&self, edit: &Edit) -> Result<(String, Plan), String> {
+        let mut running = locked(&self.running);
+        let before = running.lines.clone();
+        let new = before.iter().map(|line| edit.apply(line).map(|edited| edited.text));
+        let new = new.collect::<Result<Vec<String>, _>>().map_err(|why| why.to_string())?;
+        let mut said = Vec::new();
+        for (at, line) in new.iter().enumerate() {
+            match running.change(at, line) {
+                Ok(told) => said.push(format!("engine {}: {told}", at + 1)),
+                Err(why) => {
+                    for (back, line) in before.iter().enumerate().take(at) {
+                        // One that does not go back says so in `top`.
+                        let _ = running.change(back, line);
+                    }
+                    return Err(why);
+                }
+            }
+        }
+        let first = new.first().map_or("", String::as_str);
+        let planned = planned(first, self.embedded);
+        let (_, plan) = planned.map_err(|_| "the new line cannot be planned".to_owned())?;
+        running.graph = plan.graph.clone();
+        running.lines = new;
+        Ok((said.join("; "), plan))
+    }
+}

@@ -1,0 +1,265 @@
+//! What an engine and whoever started it say to each other: one JSON object in a line.
+//!
+//! Both ends are this very program, so the forms have no version. Words that the ledger knows as
+//! constants (why something was dropped) come back as such: there are as many as this program has.
+
+use engine::failure::{Cause, PathFailure};
+use engine::ledger::{Amount, Edge, EdgeKind, Filtered, Ledger, Report, Seen};
+use engine::live::Live;
+use engine::report::Reported;
+use engine::run::Outcome;
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeSet;
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+/// What an engine is started for.
+#[derive(Serialize, Deserialize, Clone, Debug)]
+pub(super) struct Wanted {
+    /// Its line.
+    pub(super) text: String,
+    /// Which engine it is, from 1 on, and of how many.
+    pub(super) number: u32,
+    pub(super) of: u32,
+    /// Where it runs.
+    pub(super) processor: usize,
+    pub(super) timed: bool,
+    pub(super) embedded: bool,
+    pub(super) history: Option<u64>,
+}
+
+/// What an engine is told.
+#[derive(Serialize, Deserialize, Clone, Debug)]
+pub(super) enum Order {
+    /// All engines are ready: run.
+    Go,
+    /// Let the sources end, and drain.
+    Stop,
+    /// Say what you have counted.
+    Count,
+    /// Run this line from now on, and keep what of it runs already.
+    Change(String),
+}
+
+/// What an engine says.
+#[derive(Serialize, Deserialize, Debug)]
+pub(super) enum Said {
+    /// It can run.
+    Ready,
+    /// What it has counted until now.
+    Counted(Box<Told>),
+    /// Its line was changed: what the ledger says of that, and the new line; or why it was not.
+    Changed(Result<(String, String), String>),
+    /// It has ended; the line that ran last.
+    Ended(Box<Told>, String),
+}
+
+/// An amount: blocks, and bytes.
+type Pair = (u64, u64);
+
+/// What a filter had to say: which, its name, and its rows.
+type Spoke = (usize, String, Vec<(String, u64)>);
+
+/// What an engine has counted.
+#[derive(Serialize, Deserialize, Clone, Debug, Default)]
+pub(super) struct Told {
+    sources: Vec<Source>,
+    filters: Vec<Filter>,
+    edges: Vec<Crossed>,
+    reports: Vec<Spoke>,
+    /// Where, what, and whether nobody needs to be told.
+    failures: Vec<(String, String, bool)>,
+    adapted: Vec<String>,
+    stopped: bool,
+    elapsed_ns: u64,
+}
+
+#[derive(Serialize, Deserialize, Clone, Debug)]
+struct Source {
+    name: String,
+    seen: Option<Pair>,
+    given: Pair,
+    dropped: Vec<(String, Option<u64>)>,
+    remark: Option<String>,
+}
+
+#[derive(Serialize, Deserialize, Clone, Debug)]
+struct Filter {
+    name: String,
+    planned: usize,
+    taken: Pair,
+    made: Pair,
+    passed: Pair,
+    unselected: Pair,
+    consumed: Pair,
+    held: Pair,
+    dropped: Vec<(String, Pair)>,
+    unanswered: Vec<(String, u64)>,
+    counters: Vec<(String, u64)>,
+    busy_ns: u64,
+    calls: u64,
+    program: bool,
+}
+
+#[derive(Serialize, Deserialize, Clone, Debug)]
+struct Crossed {
+    from: String,
+    to: String,
+    kind: String,
+    planned: usize,
+    put: Pair,
+    taken: Pair,
+    dropped: Vec<(String, Pair)>,
+    resident: Pair,
+}
+
+const fn pair(amount: Amount) -> Pair {
+    (amount.blocks, amount.bytes)
+}
+
+const fn amount((blocks, bytes): Pair) -> Amount {
+    Amount { blocks, bytes }
+}
+
+/// A word of this program that was one before it was written down.
+fn word(text: &str) -> &'static str {
+    static KNOWN: Mutex<BTreeSet<&'static str>> = Mutex::new(BTreeSet::new());
+    let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some(word) = known.get(text) {
+        return word;
+    }
+    let word: &'static str = Box::leak(text.to_owned().into_boxed_str());
+    known.insert(word);
+    word
+}
+
+impl Told {
+    /// How it ended.
+    pub(super) fn of(outcome: &Outcome) -> Self {
+        let mut told = Self::counted(&outcome.ledger, &outcome.reports);
+        let failed =
+            |failure: &PathFailure| (failure.node.clone(), failure.to_string(), failure.is_quiet());
+        told.failures = outcome.failures.iter().map(failed).collect();
+        told.adapted.clone_from(&outcome.adapted);
+        told.stopped = outcome.stopped;
+        told.elapsed_ns = outcome.elapsed_ns;
+        told
+    }
+
+    /// What paths have counted until now.
+    pub(super) fn so_far(lives: &[Live], limit: Duration) -> Self {
+        let (mut ledger, mut reports) = (Ledger::default(), Vec::new());
+        for live in lives {
+            let snapshot = live.counters(limit);
+            ledger.add(snapshot.ledger);
+            reports.extend(snapshot.reports);
+        }
+        Self::counted(&ledger, &reports)
+    }
+
+    fn counted(ledger: &Ledger, reports: &[Reported]) -> Self {
+        let named = |all: &[(&'static str, Amount)]| {
+            all.iter().map(|(why, n)| ((*why).to_owned(), pair(*n))).collect()
+        };
+        let source = |(name, seen): &(String, Seen)| Source {
+            name: name.clone(),
+            seen: seen.seen.map(pair),
+            given: pair(seen.given),
+            dropped: seen.dropped.iter().map(|(place, n)| ((*place).to_owned(), *n)).collect(),
+            remark: seen.remark.clone(),
+        };
+        let filter = |row: &Filtered| Filter {
+            name: row.name.clone(),
+            planned: row.planned,
+            taken: pair(row.taken),
+            made: pair(row.made),
+            passed: pair(row.passed),
+            unselected: pair(row.unselected),
+            consumed: pair(row.consumed),
+            held: pair(row.held),
+            dropped: row.dropped.iter().map(|(why, n)| (why.clone(), pair(*n))).collect(),
+            unanswered: row.unanswered.clone(),
+            counters: row.counters.clone(),
+            busy_ns: row.busy_ns,
+            calls: row.calls,
+            program: row.program,
+        };
+        let edge = |edge: &Edge| Crossed {
+            from: edge.from.clone(),
+            to: edge.to.clone(),
+            kind: edge.kind.name().to_owned(),
+            planned: edge.planned,
+            put: pair(edge.put),
+            taken: pair(edge.taken),
+            dropped: named(&edge.dropped),
+            resident: pair(edge.resident),
+        };
+        let report = |said: &Reported| (said.planned, said.name.clone(), said.report.rows.clone());
+        Self {
+            sources: ledger.sources.iter().map(source).collect(),
+            filters: ledger.filters.iter().map(filter).collect(),
+            edges: ledger.edges.iter().map(edge).collect(),
+            reports: reports.iter().map(report).collect(),
+            ..Self::default()
+        }
+    }
+
+    /// The same as an outcome.
+    pub(super) fn outcome(&self) -> Outcome {
+        let source = |told: &Source| {
+            let dropped = told.dropped.iter().map(|(place, n)| (word(place), *n)).collect();
+            let (seen, given) = (told.seen.map(amount), amount(told.given));
+            (told.name.clone(), Seen { seen, given, dropped, remark: told.remark.clone() })
+        };
+        let filter = |told: &Filter| Filtered {
+            name: told.name.clone(),
+            planned: told.planned,
+            taken: amount(told.taken),
+            made: amount(told.made),
+            passed: amount(told.passed),
+            unselected: amount(told.unselected),
+            consumed: amount(told.consumed),
+            held: amount(told.held),
+            dropped: told.dropped.iter().map(|(why, n)| (why.clone(), amount(*n))).collect(),
+            unanswered: told.unanswered.clone(),
+            counters: told.counters.clone(),
+            busy_ns: told.busy_ns,
+            calls: told.calls,
+            program: told.program,
+        };
+        let edge = |told: &Crossed| Edge {
+            from: told.from.clone(),
+            to: told.to.clone(),
+            kind: EdgeKind::named(&told.kind).unwrap_or(EdgeKind::Call),
+            planned: told.planned,
+            put: amount(told.put),
+            taken: amount(told.taken),
+            dropped: told.dropped.iter().map(|(why, n)| (word(why), amount(*n))).collect(),
+            resident: amount(told.resident),
+            events: None,
+        };
+        let report = |(planned, name, rows): &Spoke| Reported {
+            planned: *planned,
+            name: name.clone(),
+            report: Report { rows: rows.clone() },
+        };
+        let failure = |(node, what, quiet): &(String, String, bool)| PathFailure {
+            node: node.clone(),
+            cause: Cause::Told { what: what.clone(), quiet: *quiet },
+        };
+        let ledger = Ledger {
+            sources: self.sources.iter().map(source).collect(),
+            filters: self.filters.iter().map(filter).collect(),
+            edges: self.edges.iter().map(edge).collect(),
+        };
+        Outcome {
+            ledger,
+            reports: self.reports.iter().map(report).collect(),
+            failures: self.failures.iter().map(failure).collect(),
+            adapted: self.adapted.clone(),
+            stopped: self.stopped,
+            elapsed_ns: self.elapsed_ns,
+            ..Outcome::default()
+        }
+    }
+}

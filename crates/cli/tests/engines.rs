@@ -1,0 +1,357 @@
+//! `--engines=N`: a line once for each of N processors, each in a process of its own.
+
+#![allow(clippy::unwrap_used, reason = "a test may end by a panic")]
+
+mod common;
+
+use common::{Folder, Ran};
+use serde_json::Value;
+use std::collections::{BTreeMap, BTreeSet};
+use std::process::{Child, Stdio};
+use testkit::net::{CLIENT_DEVICE, Cable, Pair, SERVER_DEVICE, until_received};
+use testkit::until;
+
+/// The process ids of what a process has started.
+fn children(process: u32) -> Vec<u32> {
+    let tasks = std::fs::read_dir(format!("/proc/{process}/task")).into_iter().flatten();
+    let of = |task: std::fs::DirEntry| std::fs::read_to_string(task.path().join("children")).ok();
+    let all: String = tasks.filter_map(Result::ok).filter_map(of).collect();
+    let mut all: Vec<u32> = all.split_whitespace().map(|id| id.parse().unwrap()).collect();
+    all.sort_unstable();
+    all
+}
+
+/// Whether an engine has begun to run its line.
+fn runs(process: &u32) -> bool {
+    let tasks = std::fs::read_dir(format!("/proc/{process}/task")).into_iter().flatten();
+    let name = |task: std::fs::DirEntry| std::fs::read_to_string(task.path().join("comm")).ok();
+    tasks.filter_map(Result::ok).filter_map(name).any(|name| name.starts_with("orders"))
+}
+
+/// Waits until so many engines run; answers their processes.
+fn engines(child: &Child, of: usize) -> Vec<u32> {
+    let all = || children(child.id()).into_iter().filter(runs).collect::<Vec<_>>();
+    until("all engines run", || all().len() == of);
+    all()
+}
+
+/// Where a process may run.
+fn allowed(process: u32) -> String {
+    let status = std::fs::read_to_string(format!("/proc/{process}/status")).unwrap();
+    let line = status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:"));
+    line.unwrap().trim().to_owned()
+}
+
+fn signal(process: u32, name: &str) {
+    let done = std::process::Command::new("kill").arg(name).arg(process.to_string()).status();
+    assert!(done.unwrap().success(), "{name} {process}");
+}
+
+fn blocks(amount: &Value) -> u64 {
+    amount["blocks"].as_u64().unwrap()
+}
+
+/// A line of the ledger.
+fn row<'r>(run: &'r Value, name: &str) -> &'r Value {
+    let rows = run["filters"].as_array().unwrap();
+    rows.iter().find(|row| row["name"] == name).unwrap_or_else(|| panic!("{name}: {run}"))
+}
+
+/// What `json` printed, by flow: the numbers of the frames, in the order in which they came.
+fn flows(out: &str) -> BTreeMap<String, Vec<u64>> {
+    let mut flows: BTreeMap<String, Vec<u64>> = BTreeMap::new();
+    for line in out.lines() {
+        let block: Value = serde_json::from_str(line).unwrap_or_else(|why| panic!("{why}: {line}"));
+        // Eight bytes of a frame that `generate seq=yes` made, of which the first three are 0.
+        let text = block["payload"].as_str().unwrap();
+        let digit = |c: u8| match c {
+            b'A'..=b'Z' => c - b'A',
+            b'a'..=b'z' => c - b'a' + 26,
+            b'0'..=b'9' => c - b'0' + 52,
+            b'+' => 62,
+            _ => 63,
+        };
+        let bits = text.bytes().take(12).fold(0u128, |sum, c| sum << 6 | u128::from(digit(c)));
+        let number = u64::try_from(bits >> 8).unwrap();
+        flows.entry(block["src_port"].to_string()).or_default().push(number);
+    }
+    flows
+}
+
+/// The ledger of all engines balances, and it is the sum of what each tells by itself.
+fn adds_up(report: &Value, of: usize) {
+    assert_eq!(report["balanced"], true, "{report}");
+    let each = report["engines"].as_array().unwrap();
+    assert_eq!(each.len(), of);
+    let own = |run: &Value| -> u64 {
+        let shares = run["filters"].as_array().unwrap().iter();
+        let shares = shares.filter(|row| row["name"].as_str().unwrap().starts_with("share"));
+        shares.map(|row| blocks(&row["passed"])).sum()
+    };
+    let sum: u64 = each.iter().map(|part| own(&part["run"])).sum();
+    assert_eq!(own(report), sum, "{report}");
+}
+
+#[test]
+fn n7_a_capture_gives_what_one_process_gives_and_each_session_in_its_order() {
+    let folder = Folder::new();
+    let lines = [
+        ("replay examples/web.pcap | tcp | http |request,response json", 105),
+        ("replay examples/web.pcap | tcp | json payload=base64", 105),
+        ("replay examples/web.pcap | ip | udp | dns | json", 105),
+        ("replay examples/web.pcap + replay examples/web.pcap | json", 210),
+    ];
+    let by_flow = |out: &str| {
+        let mut all: BTreeMap<String, Vec<Value>> = BTreeMap::new();
+        for line in out.lines() {
+            let mut block: Value = serde_json::from_str(line).unwrap();
+            // Each process counts its sessions.
+            block.as_object_mut().unwrap().remove("session");
+            let end = |names: [&str; 2]| names.map(|name| block[name].to_string()).concat();
+            let ends = [["src", "src_port"], ["dst", "dst_port"]].map(end);
+            let mut ends = match block["client"].is_null() {
+                true => ends,
+                false => [["client", "client_port"], ["server", "server_port"]].map(end),
+            };
+            ends.sort_unstable();
+            all.entry(ends.concat()).or_default().push(block);
+        }
+        // The end of a stream shows nothing of whose it is.
+        let nobody = "null".repeat(4);
+        all.entry(nobody).or_default().sort_by_key(Value::to_string);
+        all
+    };
+    for (line, given) in lines {
+        let one = folder.run(&[line]);
+        assert_eq!(one.status, Some(0), "{}", one.err);
+        for of in [1, 2, 3] {
+            let words = ["--json", "--report=report", &format!("--engines={of} {line}")];
+            let several = folder.run(&words);
+            assert_eq!(several.status, Some(0), "{line}: {}", several.err);
+            assert_eq!(by_flow(&several.out), by_flow(&one.out), "{line}, {of} engines");
+            let report: Value = serde_json::from_str(&folder.read("report")).unwrap();
+            adds_up(&report, of);
+            let seen: u64 =
+                report["sources"].as_array().unwrap().iter().map(|s| blocks(&s["given"])).sum();
+            assert_eq!(seen, given, "{line}: each block once");
+        }
+    }
+    let count = |words: &str| folder.run(&[words]).out;
+    let all = count("replay examples/web.pcap | tcp | count");
+    assert_eq!(count("--engines=2 replay examples/web.pcap | tcp | count"), all);
+}
+
+#[test]
+fn n7_folders_are_each_engines_own_and_blocks_are_never_torn() {
+    let folder = Folder::new();
+    let ran = folder.run(&["--engines=2 replay examples/web.pcap | tcp | http |get files out"]);
+    assert_eq!(ran.status, Some(0), "{}", ran.err);
+    let files = |name: &str| {
+        let all = std::fs::read_dir(folder.path().join(name)).into_iter().flatten();
+        let name = |file: std::fs::DirEntry| file.file_name().into_string().unwrap();
+        all.filter_map(Result::ok).map(name).filter(|name| name != "index.jsonl").count()
+    };
+    let own = [files("out.engine1"), files("out.engine2")];
+    let one = folder.run(&["replay examples/web.pcap | tcp | http |get files one"]);
+    assert_eq!(one.status, Some(0), "{}", one.err);
+    assert_eq!(own.iter().sum::<usize>(), files("one"));
+    // Several lines a block, and more of them than any buffer holds at once.
+    let line = "generate count=3000 seq=yes flows=8 size=1400 | print payload=hex";
+    let ran = folder.run(&[&format!("--engines=3 {line}")]);
+    assert_eq!(ran.status, Some(0), "{}", ran.err);
+    let lines: Vec<&str> = ran.out.lines().collect();
+    let per_block = 1 + 1400usize.div_ceil(16);
+    assert_eq!(lines.len(), 3000 * per_block);
+    for block in lines.chunks(per_block) {
+        assert!(!block[0].starts_with('\t'), "{}", block[0]);
+        assert!(
+            block[1..]
+                .iter()
+                .zip(0..)
+                .all(|(line, row)| { line.starts_with(&format!("\t0x{:04x}:", row * 16)) })
+        );
+    }
+    // Who reads no more ends all of them.
+    let script =
+        format!("streamline run '--engines=2 {} ' | head -1", line.replace("3000", "300000"));
+    let ran = Ran::from(folder.shell(&script).output().unwrap());
+    assert_eq!(ran.out.lines().count(), 1, "{}", ran.err);
+}
+
+#[test]
+fn n7_what_engines_cannot_share_is_refused_with_the_reason() {
+    let folder = Folder::new();
+    let cases = [
+        ("replay - | count", "standard input can be read by one process"),
+        ("replay examples/web.pcap | ratelimit 5 | count", "of all blocks, whichever session"),
+        ("replay examples/web.pcap | sample 2 | count", "of all blocks, whichever session"),
+        ("replay examples/web.pcap | pcap one.pcap", "per=connection"),
+        (
+            "replay examples/web.pcap | tcp | http | weblog log",
+            "in which one file could be written",
+        ),
+        ("replay examples/web.pcap | exec cat | discard", "keeps what it likes"),
+        (
+            "replay examples/web.pcap | rewrite src=10.0.0.1 | tcp | count",
+            "`rewrite` changes blocks",
+        ),
+        ("replay examples/web.pcap | count state=all | discard", "several places under one name"),
+        ("read examples/web.pcap | count", "no addresses"),
+        ("rx lo take | discard", "taken it from the others"),
+    ];
+    for (line, why) in cases {
+        let ran = folder.run(&[&format!("--engines=2 {line}")]);
+        assert_eq!(ran.status, Some(2), "{line}: {}", ran.err);
+        assert!(ran.err.contains(why), "{line}: {}", ran.err);
+    }
+    for option in ["-c5", "--record=r"] {
+        let ran = folder.run(&[option, "--engines=2 replay examples/web.pcap | count"]);
+        assert_eq!(ran.status, Some(2), "{option}: {}", ran.err);
+    }
+    let ran = folder.run(&["--engines=2 replay nothing | count"]);
+    assert_eq!(ran.status, Some(3), "{}", ran.err);
+    assert_eq!(ran.err.matches("no such file").count(), 1, "said once: {}", ran.err);
+}
+
+/// A line on a cable, in engines, while frames of 16 flows are sent; answers what it printed.
+fn watched(of: usize, meanwhile: impl FnOnce(&Folder, &Pair, &[u32])) -> Option<(Ran, Value)> {
+    let pair = Pair::new(Cable::default())?;
+    let folder = Folder::new();
+    let line = format!("--engines={of} rx {SERVER_DEVICE} | udp |9 json payload=base64");
+    let mut command = pair.server.command(env!("CARGO_BIN_EXE_streamline"));
+    command.args(["run", "--json", "--report=report", &line]).current_dir(folder.path());
+    command.env("STREAMLINE_DAEMON", folder.path().join("none"));
+    let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let all = engines(&child, of);
+    let processors = sys::process::allowed().unwrap();
+    let mut wanted: Vec<String> =
+        (0..of).map(|at| processors[at % processors.len()].to_string()).collect();
+    let mut places: Vec<String> = all.iter().map(|engine| allowed(*engine)).collect();
+    wanted.sort_unstable();
+    places.sort_unstable();
+    assert_eq!(places, wanted, "each on a processor of its own");
+    meanwhile(&folder, &pair, &all);
+    signal(child.id(), "-INT");
+    let ran = Ran::from(child.wait_with_output().unwrap());
+    until("nothing remains", || all.iter().all(|engine| !runs(engine)));
+    let report = serde_json::from_str(&folder.read("report")).unwrap();
+    Some((ran, report))
+}
+
+/// Sends frames of 16 flows, numbered.
+fn send(folder: &Folder, pair: &Pair, count: u64, rate: u64) {
+    let line = format!(
+        "generate count={count} rate={rate} seq=yes flows=16 size=100 | tx {CLIENT_DEVICE}"
+    );
+    let mut command = pair.client.command(env!("CARGO_BIN_EXE_streamline"));
+    command.args(["run", "-q", "--embedded", &line]).current_dir(folder.path());
+    assert!(command.status().unwrap().success());
+}
+
+#[test]
+fn n7_j4_each_session_of_a_cable_meets_one_engine_in_order_and_nothing_is_lost() {
+    const SENT: u64 = 4000;
+    let Some((ran, report)) = watched(2, |folder, pair, _| {
+        send(folder, pair, SENT, 20_000);
+        until_received(&pair.server, SERVER_DEVICE, SENT);
+    }) else {
+        return;
+    };
+    assert_eq!(ran.status, Some(0), "{}", ran.err);
+    adds_up(&report, 2);
+    let flows = flows(&ran.out);
+    assert_eq!(flows.len(), 16);
+    for (flow, numbers) in &flows {
+        assert!(numbers.is_sorted(), "{flow}: {numbers:?}");
+    }
+    let all: BTreeSet<u64> = flows.values().flatten().copied().collect();
+    assert!(all.into_iter().eq(0..SENT), "each once");
+    assert_eq!(blocks(&row(&report, "json")["passed"]), SENT);
+    let parts = report["engines"].as_array().unwrap();
+    let sessions = |part: &Value| row(&part["run"], "udp")["counters"]["new sessions"].as_u64();
+    let sessions: Vec<u64> = parts.iter().filter_map(sessions).collect();
+    assert_eq!(sessions.iter().sum::<u64>(), 16, "no session in two engines: {sessions:?}");
+    assert_eq!(sessions.len(), 2, "and each has some");
+}
+
+#[test]
+fn n7_an_engine_that_is_killed_ends_alone_and_its_share_is_counted() {
+    const SENT: u64 = 4000;
+    let Some((ran, report)) = watched(2, |folder, pair, engines| {
+        send(folder, pair, SENT / 2, 20_000);
+        until_received(&pair.server, SERVER_DEVICE, SENT / 2);
+        signal(engines[0], "-KILL");
+        until("it is gone", || !runs(&engines[0]));
+        send(folder, pair, SENT / 2, 20_000);
+        until_received(&pair.server, SERVER_DEVICE, SENT);
+    }) else {
+        return;
+    };
+    assert_eq!(ran.status, Some(1), "{}", ran.err);
+    assert!(ran.err.contains("was ended by signal 9 (SIGKILL)"), "{}", ran.err);
+    assert_eq!(report["balanced"], true, "{report}");
+    let lost = blocks(&row(&report, "share")["dropped"]["engine ended"]);
+    let flows = flows(&ran.out);
+    for (flow, numbers) in &flows {
+        let again = numbers.windows(2).filter(|pair| pair[0] >= pair[1]).count();
+        assert!(again <= 1, "{flow}: what was sent second begins anew: {numbers:?}");
+    }
+    // Each flow of the other engine is whole; of the killed one the second half is missing.
+    let whole = flows.values().filter(|numbers| numbers.len() as u64 == SENT / 16).count() as u64;
+    assert!(whole > 0 && whole < 16, "{whole}");
+    assert!(lost >= (16 - whole) * SENT / 32, "{lost} lost, {whole} flows whole");
+    assert_eq!(report["lost"].as_u64(), Some(lost));
+    let given = blocks(&report["sources"][0]["given"]);
+    assert_eq!(given, blocks(&row(&report, "share")["passed"]) + lost, "in = out + dropped");
+    assert!(given >= SENT, "all that was sent is somewhere: {given}");
+}
+
+#[test]
+fn n7_engines_end_with_whoever_started_them() {
+    let folder = Folder::new();
+    let mut child = folder.streamline(&["-q", "--engines=2 generate rate=1000 flows=9 | discard"]);
+    let mut child = child.spawn().unwrap();
+    let all = engines(&child, 2);
+    child.kill().unwrap();
+    child.wait().unwrap();
+    until("they are gone", || all.iter().all(|engine| !runs(engine)));
+}
+
+#[test]
+fn n7_several_engines_are_one_path_that_is_listed_watched_changed_and_stopped() {
+    let folder = Folder::new();
+    let place = folder.path().join("daemon");
+    let streamline = |words: &[&str]| {
+        let mut command = folder.streamline(words);
+        command.env("STREAMLINE_DAEMON", &place);
+        command
+    };
+    let run = |words: &[&str]| Ran::from(streamline(words).output().unwrap());
+    let words = ["daemon", "--socket", place.to_str().unwrap()];
+    let mut daemon = streamline(&words).stderr(Stdio::null()).spawn().unwrap();
+    until("a daemon answers", || run(&["ps"]).status == Some(0));
+    let line = "--engines=2 generate rate=2000 seq=yes flows=16 | ipproto | discard";
+    let mut child = streamline(&["run", "-q", "--json", "--report=report", "--as=both", line]);
+    let child = child.stdout(Stdio::null()).spawn().unwrap();
+    engines(&child, 2);
+    until("it is listed", || run(&["ps"]).out.matches("both").count() == 1);
+    until("all that comes is counted", || {
+        let told = run(&["top", "--once", "--json", "both"]).out;
+        told.contains("ipproto") && told.contains("share")
+    });
+    let set = run(&["set", "both", "insert", "count", "after", "ipproto"]);
+    assert_eq!(set.status, Some(0), "{}", set.err);
+    assert_eq!(set.out.matches("lost 0, duplicated 0, reordered 0").count(), 2, "{}", set.out);
+    assert!(set.err.contains("--engines=2"), "{}", set.err);
+    let tap = run(&["tap", "both", "count"]);
+    assert!(tap.err.contains("several processes"), "{}", tap.err);
+    let stop = run(&["stop", "both"]);
+    assert_eq!(stop.status, Some(0), "{}", stop.err);
+    let ended = child.wait_with_output().unwrap();
+    assert_eq!(ended.status.code(), Some(0));
+    let report: Value = serde_json::from_str(&folder.read("report")).unwrap();
+    adds_up(&report, 2);
+    assert!(blocks(&row(&report, "count")["taken"]) > 0, "what came later, too");
+    signal(daemon.id(), "-TERM");
+    daemon.wait().unwrap();
+}
