@@ -1,5 +1,5 @@
 //! `bench parallel`: one filter on two processors against one. [Th §5.4; CONTRACT 16],
-//! FEATURES N1, N2, V13
+//! FEATURES N1, N2, N7, V13
 //!
 //! Filters that keep nothing are shared out by load, filters with sessions by a hash; what comes
 //! out is joined in the order of what came in. A sink counts and adds up what it gets in the order
@@ -9,6 +9,7 @@
 //! knows what a run before it was seen to cost, as `explain --analyze` keeps it. What copies there
 //! were at the end is told beside.
 
+mod engines;
 mod work;
 
 use crate::Options;
@@ -84,6 +85,7 @@ pub(crate) fn run(options: &Options) -> Result<Vec<Row>, String> {
     for line in &lines {
         all.extend(measured(line, options.rounds)?);
     }
+    all.extend(engines::measured(&capture, &folder, options.rounds)?);
     Ok(all)
 }
 

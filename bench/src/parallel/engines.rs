@@ -1,0 +1,78 @@
+//! The whole line in processes (`--engines`) against copies of its filters and against one process.
+//! FEATURES N7
+//!
+//! The command runs over a capture; a row is the blocks of the capture by the time from where all
+//! run to the end, so that starting processes is not in it. Every way must take the same blocks to
+//! the end of the line, or the bench fails.
+
+use crate::harness::{Better, Samples, median, rows};
+use crate::processes::streamline;
+use crate::replay::Folder;
+use crate::row::Row;
+use crate::sentinel::Sentinel;
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+/// What is compared: the option of the line, and what a row calls it.
+const WAYS: [(&str, &str); 4] = [
+    ("", "1 process"),
+    ("--parallel=2 ", "2 copies"),
+    ("--engines=1 ", "1 engine"),
+    ("--engines=2 ", "2 engines"),
+];
+
+/// What is run behind the source.
+const LINES: [(&str, &str); 1] = [("engines, tcp and http", "tcp |http http | discard")];
+
+pub(super) fn measured(
+    capture: &impl std::fmt::Display,
+    folder: &Folder,
+    rounds: usize,
+) -> Result<Vec<Row>, String> {
+    let Some(program) = streamline() else { return Ok(Vec::new()) };
+    let report = folder.0.join("report");
+    let mut all = Vec::new();
+    for (name, behind) in LINES {
+        let mut taken: Vec<Vec<f64>> = vec![Vec::new(); WAYS.len()];
+        let (mut sentinels, mut out) = (Vec::new(), None);
+        for round in 0..=rounds {
+            sentinels.push(Sentinel::take());
+            for ((option, _), samples) in WAYS.iter().zip(&mut taken) {
+                let line = format!("{option}replay '{capture}' | {behind}");
+                let (rate, came) = once(&program, &line, &report)?;
+                if *out.get_or_insert(came) != came || came == 0 {
+                    return Err(format!("`{line}` took {came} blocks, not {out:?}"));
+                }
+                // The first round warms up.
+                if round > 0 {
+                    samples.push(rate / 1e6);
+                }
+            }
+        }
+        let each = WAYS.iter().zip(taken);
+        let samples: Vec<Samples> =
+            each.map(|((_, name), values)| Samples { name, values }).collect();
+        let subject = ("parallel", name, f64::NAN);
+        let unit = ("Mblocks/s", Better::More);
+        all.extend(rows(subject, unit, median(&sentinels), &samples, &[]));
+    }
+    Ok(all)
+}
+
+/// Blocks of the capture a second, and how many came to the end.
+fn once(program: &Path, line: &str, report: &Path) -> Result<(f64, u64), String> {
+    let mut command = Command::new(program);
+    command.args(["run", "--json", "--quiet", "--embedded", "--report"]).arg(report).arg(line);
+    let status = command.stdout(Stdio::null()).status().map_err(|why| why.to_string())?;
+    if !status.success() {
+        return Err(format!("`{line}`: {status}"));
+    }
+    let told = std::fs::read_to_string(report).map_err(|why| why.to_string())?;
+    let told: serde_json::Value = serde_json::from_str(&told).map_err(|why| why.to_string())?;
+    let given = told["sources"][0]["given"]["blocks"].as_f64().unwrap_or(0.0);
+    let elapsed = told["elapsed_ns"].as_f64().unwrap_or(1.0).max(1.0);
+    let rows = told["filters"].as_array().map_or(&[][..], Vec::as_slice);
+    let last = rows.iter().find(|row| row["name"] == "discard");
+    let came = last.and_then(|row| row["passed"]["blocks"].as_u64()).unwrap_or(0);
+    Ok((given * 1e9 / elapsed, came))
+}
