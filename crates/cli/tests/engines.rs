@@ -85,7 +85,7 @@ fn adds_up(report: &Value, of: usize) {
     assert_eq!(each.len(), of);
     let own = |run: &Value| -> u64 {
         let shares = run["filters"].as_array().unwrap().iter();
-        let shares = shares.filter(|row| row["name"].as_str().unwrap().starts_with("share"));
+        let shares = shares.filter(|row| row["name"].as_str().unwrap().starts_with("shard"));
         shares.map(|row| blocks(&row["passed"])).sum()
     };
     let sum: u64 = each.iter().map(|part| own(&part["run"])).sum();
@@ -290,7 +290,7 @@ fn n7_an_engine_that_is_killed_ends_alone_and_its_share_is_counted() {
     assert_eq!(ran.status, Some(1), "{}", ran.err);
     assert!(ran.err.contains("was ended by signal 9 (SIGKILL)"), "{}", ran.err);
     assert_eq!(report["balanced"], true, "{report}");
-    let lost = blocks(&row(&report, "share")["dropped"]["engine ended"]);
+    let lost = blocks(&row(&report, "shard")["dropped"]["engine ended"]);
     let flows = flows(&ran.out);
     for (flow, numbers) in &flows {
         let again = numbers.windows(2).filter(|pair| pair[0] >= pair[1]).count();
@@ -302,7 +302,7 @@ fn n7_an_engine_that_is_killed_ends_alone_and_its_share_is_counted() {
     assert!(lost >= (16 - whole) * SENT / 32, "{lost} lost, {whole} flows whole");
     assert_eq!(report["lost"].as_u64(), Some(lost));
     let given = blocks(&report["sources"][0]["given"]);
-    assert_eq!(given, blocks(&row(&report, "share")["passed"]) + lost, "in = out + dropped");
+    assert_eq!(given, blocks(&row(&report, "shard")["passed"]) + lost, "in = out + dropped");
     assert!(given >= SENT, "all that was sent is somewhere: {given}");
 }
 
@@ -337,7 +337,7 @@ fn n7_several_engines_are_one_path_that_is_listed_watched_changed_and_stopped() 
     until("it is listed", || run(&["ps"]).out.matches("both").count() == 1);
     until("all that comes is counted", || {
         let told = run(&["top", "--once", "--json", "both"]).out;
-        told.contains("ipproto") && told.contains("share")
+        told.contains("ipproto") && told.contains("shard")
     });
     let set = run(&["set", "both", "insert", "count", "after", "ipproto"]);
     assert_eq!(set.status, Some(0), "{}", set.err);

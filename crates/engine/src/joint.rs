@@ -18,7 +18,7 @@ use pipeline::graph::NodeId;
 pub const ENGINE_ENDED: &str = "engine ended";
 
 /// What stands behind each source of an engine.
-const SHARE: &str = "share";
+const SHARD: &str = "shard";
 
 /// What one engine has told.
 #[derive(Debug, Default)]
@@ -86,7 +86,7 @@ fn shared(graph: &Graph) -> Vec<Shared> {
         let name = graph.node(source).filter().map_or_else(String::new, crate::build::title);
         let nth = names.iter().filter(|known| **known == name).count();
         names.push(name.clone());
-        if graph.node(to).name() == SHARE {
+        if graph.node(to).name() == SHARD {
             found.push(Shared { source: source.0, share: to.0, edge, name, nth });
         }
     }
@@ -132,7 +132,7 @@ fn arrived(graph: &Graph, shared: &Shared, edge: Option<Edge>, ledger: &mut Ledg
     };
     ledger.filters.retain(|row| ![shared.source, shared.share].contains(&row.planned));
     ledger.filters.push(Filtered { made: came, ..named(shared.source, &shared.name) });
-    ledger.filters.push(Filtered { taken: came, ..named(shared.share, SHARE) });
+    ledger.filters.push(Filtered { taken: came, ..named(shared.share, SHARD) });
     ledger.sources.push((shared.name.clone(), Seen::all(came)));
     ledger.edges.extend(edge.map(|edge| Edge {
         put: came,
@@ -325,7 +325,7 @@ mod tests {
         Amount { blocks, bytes: blocks * 100 }
     }
 
-    /// What an engine tells of `replay x | share N of=3 | discard`: so much came, so much was its
+    /// What an engine tells of `replay x | shard N of=3 | discard`: so much came, so much was its
     /// own.
     fn engine(came: u64, own: u64, killed: bool) -> Engine {
         let node = |planned, name: &str| {
@@ -346,7 +346,7 @@ mod tests {
         };
         let none = Amount::default();
         let source = Filtered { taken: none, made: amount(came), ..node(0, "replay") };
-        let share = Filtered { unselected: amount(came - own), ..node(1, SHARE) };
+        let share = Filtered { unselected: amount(came - own), ..node(1, SHARD) };
         let ledger = Ledger {
             sources: vec![("replay".to_owned(), Seen::all(amount(came)))],
             filters: vec![
@@ -354,14 +354,14 @@ mod tests {
                 share,
                 Filtered { taken: amount(own), ..node(2, "discard") },
             ],
-            edges: vec![edge(0, "replay", SHARE, came), edge(1, SHARE, "discard", own)],
+            edges: vec![edge(0, "replay", SHARD, came), edge(1, SHARD, "discard", own)],
         };
         assert_eq!(ledger.imbalances(), []);
         Engine { outcome: Outcome { ledger, ..Outcome::default() }, killed }
     }
 
     fn graph() -> Graph {
-        let (graph, mistakes) = pipeline::read("replay x | share 1 of=3 | discard", &House);
+        let (graph, mistakes) = pipeline::read("replay x | shard 1 of=3 | discard", &House);
         assert!(mistakes.is_empty());
         graph
     }

@@ -24,7 +24,7 @@ pub const FILTERS: &[&Description] = &[
     &general::sample::SAMPLE,
     &general::ratelimit::RATELIMIT,
     &general::split::SPLIT,
-    &general::share::SHARE,
+    &general::shard::SHARD,
     &application::http::HTTP,
     &application::dns::DNS,
     &application::tls::TLS,

@@ -2,7 +2,7 @@
 //! which takes its share of the sessions. [Par §V-B]
 //!
 //! In: a request with `--engines=`. Out: why it cannot be run so, and else the request of each
-//! engine. That is an ordinary line: each source is followed by `share 1 of=2 by=flow`, and what
+//! engine. That is an ordinary line: each source is followed by `shard 1 of=2 by=flow`, and what
 //! writes into a folder has one of its own: `out.engine1`. So whatever runs, explains or changes a
 //! line does it to that of an engine, and nothing but whoever starts them knows that there are
 //! several.
@@ -199,7 +199,7 @@ pub fn line(graph: &Graph, number: u32, of: u32) -> Result<String, Misfit> {
         Sharing::Addresses => "addresses",
         Sharing::Flow | Sharing::Session => "flow",
     };
-    let share = fragment(&format!("share {number} of={of} by={by}"))?;
+    let share = fragment(&format!("shard {number} of={of} by={by}"))?;
     for head in graph.heads() {
         let at = graph.node(head).span;
         let mut behind = |term| Some(chain(term, share.clone()));

@@ -1,9 +1,9 @@
 //! `--engines=N`: a line once for each of N processors, each in a process of its own. [Par §V-B]
 //!
 //! ```text
-//!                 ┌─► engine 1: rx eth0 | share 1 of=2 | tcp | … ─┐ what it prints, in blocks
+//!                 ┌─► engine 1: rx eth0 | shard 1 of=2 | tcp | … ─┐ what it prints, in blocks
 //! streamline run ─┤                                               ├─► standard output
-//!                 └─► engine 2: rx eth0 | share 2 of=2 | tcp | … ─┘
+//!                 └─► engine 2: rx eth0 | shard 2 of=2 | tcp | … ─┘
 //!        ▲ what each has counted: one report
 //! ```
 //!

@@ -139,7 +139,7 @@ const FILTERS: &[&str] = &[
     "dport",
     "match",
     "split",
-    "share",
+    "shard",
     "sample",
     "ratelimit",
     "count",

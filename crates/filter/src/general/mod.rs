@@ -3,5 +3,5 @@
 pub mod bpf;
 pub mod ratelimit;
 pub mod sample;
-pub mod share;
+pub mod shard;
 pub mod split;

@@ -1,7 +1,7 @@
-//! `share`: lets one share of the flows through, of so many.
+//! `shard`: lets one share of the flows through, of so many.
 //!
 //! In: anything. Out: the blocks of one share, with the class that they had. Several processes
-//! that each read all of a source and begin with `share 1 of=2`, `share 2 of=2` have every block
+//! that each read all of a source and begin with `shard 1 of=2`, `shard 2 of=2` have every block
 //! once, and all blocks of a session in one of them, both ways: the number is that of [`Sharing`].
 //! What belongs to no flow is of the first share, so that it is somewhere. [Par §IV-A], [Par §V-B]
 //!
@@ -13,9 +13,9 @@ use crate::sharing::Sharing;
 use crate::twin::{Emitted, Ways};
 use ebpf::emit::{Answer, Cmp, Exit, Layers, Scope};
 
-/// What everybody knows about `share`.
-pub const SHARE: Description = Description {
-    name: "share",
+/// What everybody knows about `shard`.
+pub const SHARD: Description = Description {
+    name: "shard",
     summary: "let one share of the flows through, of so many",
     details: "\
 Blocks of share `number` pass, and keep their class. With `by=flow` all packets between two
@@ -25,7 +25,7 @@ What has no address is of share 1. Every block is of exactly one share: who runs
 each number has everything once. `--engines` does that.
 
 Not answered: `another share`.",
-    example: "replay web.pcap | share 1 of=4 | count",
+    example: "replay web.pcap | shard 1 of=4 | count",
     kind: Kind::Classification,
     reads: Reads::Head(HEAD),
     parameters: &[
@@ -50,7 +50,7 @@ Not answered: `another share`.",
 
 const SHARES_MAX: u32 = 4096;
 const ANOTHER: &str = "another share";
-const OTHERS: Reason = SHARE.reason(ANOTHER);
+const OTHERS: Reason = SHARD.reason(ANOTHER);
 
 /// Which share passes, of how many.
 #[derive(Clone, Copy)]
@@ -120,7 +120,7 @@ mod tests {
         for number in 1..=of {
             let words = [number.to_string(), format!("of={of}"), format!("by={by}")];
             let words: Vec<&str> = words.iter().map(String::as_str).collect();
-            for (at, answer) in answers(&SHARE, &words, frames).iter().enumerate() {
+            for (at, answer) in answers(&SHARD, &words, frames).iter().enumerate() {
                 match answer.class {
                     Class::YES => found[at].push(number),
                     class => assert_eq!((class, answer.why), (Class::NONE, Some(ANOTHER))),
@@ -149,6 +149,6 @@ mod tests {
     fn n7_what_has_no_flow_is_of_the_first_share() {
         let frames = [Frame::ethernet(&[8, 6, 0]), Frame::ethernet(&[0])];
         assert_eq!(shares(4, "flow", &frames), [[1], [1]]);
-        assert!(Node::new(&SHARE, &["3", "of=2"]).is_err() && Node::new(&SHARE, &["1"]).is_err());
+        assert!(Node::new(&SHARD, &["3", "of=2"]).is_err() && Node::new(&SHARD, &["1"]).is_err());
     }
 }
