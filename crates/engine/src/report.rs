@@ -368,6 +368,18 @@ fn crossed(mut edge: Edge, imported: &[Imported], failed: bool, runs: bool) -> E
     edge
 }
 
+/// What a sink took for good. Until its end that has what it dropped among it, which is counted by
+/// its reason.
+fn without_twice(node: &Node, dropped: &[(&'static str, Amount)]) -> Amount {
+    let (taken, flow) = (node.taken_in_all(), &node.flow);
+    let rest = |of: fn(&Amount) -> u64| {
+        let dropped: u64 = dropped.iter().map(|(_, amount)| of(amount)).sum();
+        let others = of(&flow.failed) + of(&flow.beyond_count) + dropped;
+        of(&flow.sunk).min(of(&taken).saturating_sub(others))
+    };
+    Amount { blocks: rest(|amount| amount.blocks), bytes: rest(|amount| amount.bytes) }
+}
+
 fn filtered(node: &Node, number: usize, imported: &[Imported]) -> Filtered {
     let counts = &node.counts;
     let is_source = matches!(node.part, Part::Source(_));
@@ -391,13 +403,16 @@ fn filtered(node: &Node, number: usize, imported: &[Imported]) -> Filtered {
     add("no room", counts.no_room);
     add("failed", node.flow.failed);
     add(BEYOND_COUNT, node.flow.beyond_count);
+    let mut sunk = node.flow.sunk;
     if let Part::Sink(part) = &node.part {
-        part.sink.dropped().into_iter().for_each(|(why, amount)| add(why, amount));
+        let by_sink = part.sink.dropped();
+        sunk = without_twice(node, &by_sink);
+        by_sink.into_iter().for_each(|(why, amount)| add(why, amount));
     }
     // What a program took is used up; what comes back is made anew.
     let (consumed, sunk) = match process::is_input(node) {
-        true => (node.flow.sunk, Amount::default()),
-        false => (counts.consumed, node.flow.sunk),
+        true => (sunk, Amount::default()),
+        false => (counts.consumed, sunk),
     };
     let edits = node.flow.edits;
     let edits = [

@@ -8,7 +8,7 @@ mod mix;
 mod seen;
 mod upgrade;
 
-use common::{during, edit, given, numbers, on, set, taken};
+use common::{LONG, during, edit, given, numbers, on, set, taken};
 
 #[test]
 fn v3_a_filter_is_inserted_and_removed_within_a_space() {
@@ -37,6 +37,24 @@ fn v3_a_filter_is_inserted_and_removed_within_a_space() {
     assert_eq!(whole[0], whole[3]);
     assert_eq!((whole[1].as_slice(), whole[2].len()), (&[17][..], 1), "udp, and one port");
     assert_ne!(whole[1], whole[2]);
+}
+
+#[test]
+fn v2_v3_what_a_sink_drops_is_counted_once_while_it_runs() {
+    let text = "generate rate=20000 seq=yes | inspect | drop";
+    let ((), outcome) = during(text, |live| {
+        on(live, 200);
+        let ledger = live.counters(LONG).ledger;
+        let drop = ledger.filters.iter().find(|row| row.name == "drop").expect("a row");
+        let by_request: Vec<_> = drop.dropped.iter().map(|(why, n)| (why.as_str(), *n)).collect();
+        assert_eq!(by_request, [("by request", drop.taken)]);
+        assert_eq!(drop.passed.blocks, 0);
+        set(live, "insert ipproto before drop");
+        on(live, 200);
+        set(live, "remove ipproto");
+    });
+    let ended = outcome.ledger.filters.iter().find(|row| row.name == "drop").expect("a row");
+    assert_eq!(ended.dropped[0].1.blocks, given(&outcome));
 }
 
 #[test]
