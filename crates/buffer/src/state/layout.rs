@@ -25,8 +25,10 @@ pub(super) mod word {
     pub(in super::super) const LEFT_OUT: usize = 6;
     /// One past the last row that was ever used.
     pub(in super::super) const USED: usize = 7;
+    /// Whether its writer has ended it; one that was killed is told by its socket alone.
+    pub(in super::super) const ENDED: usize = 8;
     /// How many there are.
-    pub(in super::super) const COUNT: usize = 8;
+    pub(in super::super) const COUNT: usize = 9;
 }
 
 /// "SL state", in the first version of the form.

@@ -65,7 +65,8 @@ impl Reader {
     /// Whether its writer is gone, or has ended it.
     #[must_use]
     pub fn has_ended(&self) -> bool {
-        self.region.has_ended()
+        let ended = self.region.words().get(word::ENDED);
+        ended.is_some_and(|word| word.load(Ordering::Acquire) != 0) || self.region.has_ended()
     }
 
     /// What hangs up when the writer is gone.

@@ -116,6 +116,15 @@ impl Writer {
     }
 }
 
+impl Drop for Writer {
+    fn drop(&mut self) {
+        // Before the socket tells it, which somebody may hold who is just being started.
+        if let Some(word) = self.region.words().get(word::ENDED) {
+            word.store(1, Ordering::Release);
+        }
+    }
+}
+
 fn set(words: &[AtomicU64], at: usize, number: u64) {
     if let Some(word) = words.get(at) {
         word.store(number, Ordering::Relaxed);
