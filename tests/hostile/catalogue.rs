@@ -155,7 +155,11 @@ fn sink_lines(
 /// The filter as in its example, and with each word of each parameter that takes one of several.
 fn variants(d: &Description) -> Vec<String> {
     let node = example_node(d);
-    let needed: Vec<_> = node.arguments.iter().filter(|a| a.key.is_none()).collect();
+    let needed = |key: &str| d.parameter(key).is_some_and(|p| p.default.is_none() && !p.optional);
+    let stays = |key: Option<&str>| key.is_none_or(needed);
+    let arguments = node.arguments.iter();
+    let needed: Vec<_> =
+        arguments.filter(|a| stays(a.key.as_ref().map(|key| &*key.text))).collect();
     let mut uses = vec![node.to_string()];
     for words in words(d).into_iter().filter(|words| !words.is_empty()) {
         let needed: String = needed.iter().map(|argument| format!(" {argument}")).collect();

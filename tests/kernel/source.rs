@@ -51,7 +51,9 @@ fn the_verifier_names_the_filter_whose_code_it_refuses() {
         load(&program).unwrap_or_else(|log| panic!("{log}"));
         let at = first_of(&program, 1);
         let text = format!("; {} @", program.word_at(at).unwrap().filter);
-        program.code[at] = Insn::mov(R0, R9);
+        // Some begin with an instruction of two slots.
+        let slots = 1 + usize::from(program.code[at].is_load64());
+        program.code[at..at + slots].fill(Insn::mov(R0, R9));
         let log = load(&program).expect_err("r9 holds nothing");
         assert!(log.contains("R9 !read_ok") && log.contains(&text), "{text}: {log}");
         tried += 1;

@@ -27,7 +27,8 @@ fn shape() -> Shape {
 #[test]
 fn m3_another_user_sees_what_the_bits_let_it() {
     for (mode, opens) in [(0o644, true), (0o640, false), (0o600, false), (0o666, true)] {
-        // Each its own: a process that another test begins has our sockets until it is another program.
+        // Each its own: a process that another test starts has our sockets until it is another
+        // program.
         let name = named("bits");
         let access = AccessList::new(0, 0, mode);
         let mut writer = Writer::create(&name, access, shape()).unwrap();
