@@ -6,7 +6,6 @@ mod common;
 
 use common::Folder;
 use serde_json::Value;
-use std::process::{Child, Stdio};
 use testkit::until;
 
 /// What is told of the latency of a line, the reports of its breaches, and how long it ran in s.
@@ -67,32 +66,16 @@ fn v14_a_line_without_a_bound_says_nothing_of_it() {
     assert_eq!((latency, warned), (Value::Null, Vec::new()));
 }
 
-/// A process that is ended with the test.
-struct Guard(Child);
-
-impl Drop for Guard {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
-
 #[test]
 fn v14_a_path_that_breaks_its_bound_is_told_of_by_ps_and_top_while_it_runs() {
     let folder = Folder::new();
-    let begin = |words: &[&str]| {
-        let mut command = folder.streamline(words);
-        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
-        Guard(command.spawn().unwrap())
-    };
-    let place = folder.path().join("no-daemon").display().to_string();
-    let _daemon = begin(&["daemon", "--socket", &place]);
-    until("a daemon answers", || folder.run(&["ps"]).status == Some(0));
+    let _daemon = folder.daemon();
     // What the program has not read for a while has been on its way too long.
     let line = "--latency=20ms generate rate=1000 size=1400 | exec 'sleep 2; cat >/dev/null'";
-    let _late = begin(&["run", "--as", "late", "-q", line]);
-    let _soon = begin(&["run", "--as", "soon", "-q", "--latency=60s generate rate=1000 | count"]);
-    let _none = begin(&["run", "--as", "none", "-q", "generate rate=1000 | count"]);
+    let _late = folder.begin(&["run", "--as", "late", "-q", line]);
+    let _soon =
+        folder.begin(&["run", "--as", "soon", "-q", "--latency=60s generate rate=1000 | count"]);
+    let _none = folder.begin(&["run", "--as", "none", "-q", "generate rate=1000 | count"]);
     let mut told = String::new();
     until("ps tells which path is late", || {
         told = folder.run(&["ps"]).out;

@@ -6,7 +6,7 @@ mod common;
 
 use common::Folder;
 use std::fs;
-use std::process::{Child, Command, Stdio};
+use std::process::Command;
 use testkit::until;
 
 const LINE: &str = "replay examples/web.pcap speed=200 | tcp | http | \
@@ -92,29 +92,12 @@ fn v10_a_line_that_does_not_begin_leaves_no_record() {
     assert!(!folder.path().join("r.pcapng").exists());
 }
 
-/// A process that is ended with the test.
-struct Guard(Child);
-
-impl Drop for Guard {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
-
 #[test]
 fn v10_a_path_that_is_recorded_is_not_changed_and_its_record_is_of_what_ran() {
     let folder = Folder::new();
-    let begin = |words: &[&str]| {
-        let mut command = folder.streamline(words);
-        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
-        Guard(command.spawn().unwrap())
-    };
-    let place = folder.path().join("no-daemon").display().to_string();
-    let _daemon = begin(&["daemon", "--socket", &place]);
-    until("a daemon answers", || folder.run(&["ps"]).status == Some(0));
+    let _daemon = folder.daemon();
     let line = "generate seq=yes rate=1000 | count";
-    let mut path = begin(&["run", "--as", "kept", "-q", "--record=r.pcapng", line]);
+    let mut path = folder.begin(&["run", "--as", "kept", "-q", "--record=r.pcapng", line]);
     until("the path is registered", || folder.run(&["ps"]).out.contains(" kept "));
     let refused = folder.run(&["set", "kept", "insert", "eth", "after", "generate"]);
     assert_eq!(refused.status, Some(1), "{refused:?}");

@@ -5,7 +5,7 @@
 
 mod common;
 
-use common::{Folder, Ran};
+use common::{Folder, Guard, Ran};
 use daemon::client::Client;
 use daemon::protocol::{Path as Listed, Register};
 use daemon::varlink::Call;
@@ -88,16 +88,6 @@ impl House {
         let ran = self.run(uid, &["start", name, LINE]);
         assert_eq!(ran.status, Some(0), "{ran:?}");
         ran.out.trim().parse().unwrap()
-    }
-}
-
-/// A process that is ended with the test.
-struct Guard(Child);
-
-impl Drop for Guard {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
     }
 }
 

@@ -14,26 +14,16 @@ mod limits;
 #[path = "steps/restart.rs"]
 mod restart;
 
-use common::{Folder, Ran};
+use common::{Folder, Guard, Ran};
 use daemon::client::Client;
 use daemon::protocol::Path as Listed;
 use std::path::PathBuf;
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use testkit::until;
 
 /// A folder with a place for a daemon.
 pub(crate) struct House {
     pub(crate) folder: Folder,
-}
-
-/// A process that is ended with the test.
-pub(crate) struct Guard(pub(crate) Child);
-
-impl Drop for Guard {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
 }
 
 impl House {

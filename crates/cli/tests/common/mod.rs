@@ -4,8 +4,11 @@
 #![allow(dead_code, reason = "each test binary uses a part")]
 
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use std::process::{Child, Command, Output, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
+
+/// Where commands look for a daemon, in their folder.
+const DAEMON: &str = "no-daemon";
 
 /// A folder of its own, with `examples` in it, that goes away.
 #[derive(Debug)]
@@ -51,13 +54,39 @@ impl Folder {
         let others = std::env::var("PATH").unwrap_or_default();
         command.env("PATH", format!("{}:{others}", binary.display()));
         command.env("XDG_STATE_HOME", self.0.join("state"));
-        command.env("STREAMLINE_DAEMON", self.0.join("no-daemon"));
+        command.env("STREAMLINE_DAEMON", self.0.join(DAEMON));
         command.env("NO_COLOR", "1").env_remove("RUST_BACKTRACE");
     }
 
     /// Runs the command to its end.
     pub(crate) fn run(&self, words: &[&str]) -> Ran {
         Ran::from(self.streamline(words).output().unwrap())
+    }
+
+    /// Begins the command in silence.
+    pub(crate) fn begin(&self, words: &[&str]) -> Guard {
+        let mut command = self.streamline(words);
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+        Guard(command.spawn().unwrap())
+    }
+
+    /// A daemon where commands in this folder look for one; it answers.
+    pub(crate) fn daemon(&self) -> Guard {
+        let place = self.0.join(DAEMON).display().to_string();
+        let daemon = self.begin(&["daemon", "--socket", &place]);
+        testkit::until("a daemon answers", || self.run(&["ps"]).status == Some(0));
+        daemon
+    }
+}
+
+/// A process that is ended with the test.
+#[derive(Debug)]
+pub(crate) struct Guard(pub(crate) Child);
+
+impl Drop for Guard {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
     }
 }
 

@@ -1,6 +1,7 @@
 //! Wishes that contradict each other, at the same time: one wins, the others read why.
 
-use super::{Guard, House};
+use super::House;
+use crate::common::Guard;
 use std::io::Read as _;
 use std::process::{Command, Stdio};
 use testkit::net::{Cable, Pair};

@@ -1,6 +1,7 @@
 //! kill -9 in front of each step, of a path, a daemon, a client.
 
-use super::{Guard, House};
+use super::House;
+use crate::common::Guard;
 use std::fs;
 use std::process::Command;
 use std::time::{Duration, Instant};

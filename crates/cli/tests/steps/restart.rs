@@ -2,8 +2,9 @@
 //! registered at once, over the connections that they had. The manager is the
 //! test's own ([`testkit::service`]).
 
+use super::House;
 use super::kills::{comes_to_its_step, is_registered};
-use super::{Guard, House};
+use crate::common::Guard;
 use std::collections::BTreeMap;
 use std::fs;
 use std::os::fd::OwnedFd;
