@@ -3,8 +3,9 @@
 use crate::status::Status;
 use crate::terminal;
 use engine::catalogue::House;
+use pipeline::Catalogue;
+use pipeline::explain::{self, Page};
 use pipeline::language::nearest;
-use pipeline::{Catalogue, explain};
 use std::fmt::Write as _;
 
 /// Prints the list, or everything about one.
@@ -15,24 +16,32 @@ pub(crate) fn filters(name: Option<&str>) -> Status {
     }
 }
 
-/// All names with their summaries, in the order in which a block meets them.
+/// What stands together, and the kinds that do.
+const GROUPS: &[(&str, &[&str])] = &[
+    ("Sources, where blocks enter", &["source"]),
+    ("Filters", &["statistics", "inspection", "classification", "reordering", "editing"]),
+    ("Programs, in a process of their own", &["program"]),
+    ("Sinks, where blocks leave", &["sink"]),
+];
+
+/// What can stand in a line, group by group, in the order in which a block meets them.
+pub(crate) fn groups() -> impl Iterator<Item = (&'static str, Vec<Page>)> {
+    GROUPS.iter().map(|(title, kinds)| {
+        let there = House.descriptions().filter(|entry| {
+            kinds.contains(&if entry.process { "program" } else { entry.kind.name() })
+        });
+        (*title, there.map(Page::of).collect())
+    })
+}
+
+/// All names with their summaries.
 fn list() -> String {
-    let entries: Vec<_> = House.descriptions().collect();
-    let width = entries.iter().map(|entry| entry.name.len()).max().unwrap_or(0);
+    let width = House.names().iter().map(|name| name.len()).max().unwrap_or(0);
     let mut out = String::new();
-    for (group, kinds) in [
-        ("Sources, where blocks enter", &["source"][..]),
-        ("Filters", &["statistics", "inspection", "classification", "reordering", "editing"][..]),
-        ("Programs, in a process of their own", &["program"][..]),
-        ("Sinks, where blocks leave", &["sink"][..]),
-    ] {
-        let _ = writeln!(out, "{group}");
-        for entry in &entries {
-            let kind = if entry.process { "program" } else { entry.kind.name() };
-            if !kinds.contains(&kind) {
-                continue;
-            }
-            let _ = writeln!(out, "  {:width$}  {}", entry.name, entry.summary);
+    for (title, pages) in groups() {
+        let _ = writeln!(out, "{title}");
+        for page in pages {
+            let _ = writeln!(out, "  {:width$}  {}", page.name, page.summary);
         }
         out.push('\n');
     }

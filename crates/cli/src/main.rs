@@ -10,6 +10,7 @@
 
 mod analyze;
 mod arguments;
+mod arranged;
 mod bench;
 mod check;
 mod completion;
@@ -19,6 +20,7 @@ mod examples;
 mod explain;
 mod filters;
 mod line;
+mod man;
 mod privilege;
 mod progress;
 mod record;
@@ -42,7 +44,7 @@ fn main() -> ExitCode {
     if let Some(status) = engines::serve_if_asked() {
         return status.into();
     }
-    let arguments = match Arguments::try_parse_from(arguments::arranged(std::env::args_os())) {
+    let arguments = match Arguments::try_parse_from(arranged::arranged(std::env::args_os())) {
         Ok(arguments) => arguments,
         Err(told) => {
             let status = if told.use_stderr() { Status::Usage } else { Status::Done };
@@ -59,6 +61,7 @@ fn main() -> ExitCode {
         Command::Filters(given) => filters::filters(given.name.as_deref()),
         Command::Doctor(given) => doctor::doctor(&given),
         Command::Examples => examples::print(),
+        Command::Man(given) => man::man(&given),
         Command::Completion { shell } => completion::script(shell),
         Command::Complete { line } => completion::complete(&line),
         Command::Shared(given) => shared::run(&given),

@@ -1,4 +1,4 @@
-//! What a description says about its filter, for people: `streamline filters NAME`.
+//! What a description says about its filter, for people: `streamline filters NAME` and the manual.
 
 use super::COLUMNS;
 use super::table::wrap;
@@ -10,89 +10,150 @@ use filter::{
 };
 use std::fmt::Write as _;
 
-/// Columns in front of what a line says.
-const INDENT: usize = 14;
+/// Columns in front of what is said about a parameter or a fact.
+const FACT: usize = 18;
 /// The same in front of what an option is for.
 const OPTION: usize = 26;
 
-/// The whole help text of a filter, source or sink.
+/// All that a description says, in the order in which it is read: what help texts and manual pages
+/// are made from.
+#[derive(Debug)]
+pub struct Page {
+    /// The word in a request.
+    pub name: &'static str,
+    /// One line.
+    pub summary: &'static str,
+    /// What may stand behind the name.
+    pub usage: String,
+    /// What it does, what its class is, what it drops and why: paragraphs.
+    pub details: &'static str,
+    /// What is said piece by piece.
+    pub sections: Vec<Section>,
+    /// A command that shows it.
+    pub example: String,
+}
+
+/// Facts under one head.
+#[derive(Debug)]
+pub struct Section {
+    /// The head.
+    pub title: &'static str,
+    /// What each of them is about, and what there is to say.
+    pub facts: Vec<(&'static str, String)>,
+}
+
+impl Page {
+    /// What there is to say about a filter, source or sink.
+    #[must_use]
+    pub fn of(entry: &Description) -> Self {
+        let own = Section { title: "Parameters", facts: parameters(entry.parameters) };
+        let common = if entry.user.is_some() { common() } else { Vec::new() };
+        let common = Section { title: COMMON_TITLE, facts: common };
+        let facts = Section { title: "Facts", facts: facts(entry) };
+        let mut sections = vec![own, common, facts];
+        sections.retain(|section| !section.facts.is_empty());
+        Self {
+            name: entry.name,
+            summary: entry.summary,
+            usage: usage(entry),
+            details: entry.details.trim(),
+            sections,
+            example: format!("streamline {}", shell(entry.example)),
+        }
+    }
+}
+
+/// The head over the parameters that all filters have.
+pub const COMMON_TITLE: &str = "As every filter";
+
+/// The parameters that all filters have, and what each is for.
+#[must_use]
+pub fn common() -> Vec<(&'static str, String)> {
+    parameters(COMMON)
+}
+
+/// The whole help text of a filter, source or sink, for a terminal.
 #[must_use]
 pub fn help(entry: &Description) -> String {
-    let mut out = format!("{}: {}\n\n", entry.name, entry.summary);
+    let page = Page::of(entry);
+    let mut out = format!("{}: {}\n\n", page.name, page.summary);
     // What does not fit stands under the first parameter.
-    let indent = 4 + entry.name.len() + 1;
-    for (number, words) in wrap(&usage(entry), COLUMNS - indent).into_iter().enumerate() {
+    let indent = 4 + page.name.len() + 1;
+    for (number, words) in wrap(&page.usage, COLUMNS - indent).into_iter().enumerate() {
         let _ = match number {
-            0 => writeln!(out, "{}", format!("    {} {words}", entry.name).trim_end()),
+            0 => writeln!(out, "{}", format!("    {} {words}", page.name).trim_end()),
             _ => writeln!(out, "{:indent$}{words}", ""),
         };
     }
-    out.push('\n');
-    let _ = writeln!(out, "{}\n", entry.details.trim());
-    if !entry.parameters.is_empty() {
-        out.push_str("Parameters\n");
-        entry.parameters.iter().for_each(|known| parameter(&mut out, known));
+    let _ = writeln!(out, "\n{}\n", page.details);
+    for section in &page.sections {
+        let _ = writeln!(out, "{}", section.title);
+        let facts = section.facts.iter();
+        out.extend(facts.map(|(what, text)| hanging(&format!("    {what}"), text, FACT)));
         out.push('\n');
     }
-    if entry.user.is_some() {
-        out.push_str("As every filter\n");
-        COMMON.iter().for_each(|known| parameter(&mut out, known));
-        out.push('\n');
-    }
-    out.push_str("Facts\n");
-    line(&mut out, "kind", &format!("{}: {}", entry.kind.name(), right(entry.kind)));
+    let _ = write!(out, "Example\n    {}\n", page.example);
+    out
+}
+
+fn facts(entry: &Description) -> Vec<(&'static str, String)> {
+    let mut facts = vec![("kind", format!("{}: {}", entry.kind.name(), right(entry.kind)))];
     if entry.kind != Kind::Source {
-        line(&mut out, "takes", &takes(entry));
+        facts.push(("takes", takes(entry)));
     }
     if entry.kind != Kind::Sink {
-        line(&mut out, "gives", &gives(entry.gives));
+        facts.push(("gives", gives(entry.gives)));
     }
     if !matches!(entry.kind, Kind::Source | Kind::Sink) {
-        line(&mut out, "classes", &classes(entry));
-        line(&mut out, "looks at", &reads(entry.reads));
-        line(&mut out, "keeps", &keeps(entry));
-        if let Some((_, columns)) = entry.shown() {
-            line(&mut out, "shows", &shows(&columns));
-        }
+        facts.push(("classes", classes(entry)));
+        facts.push(("looks at", reads(entry.reads)));
+        facts.push(("keeps", keeps(entry)));
+        facts.extend(entry.shown().map(|(_, columns)| ("shows", shows(&columns))));
     }
     if !entry.reasons.is_empty() {
-        line(&mut out, "not answered", &entry.reasons.join(", "));
+        facts.push(("not answered", entry.reasons.join(", ")));
     }
     if !entry.counters.is_empty() {
-        line(&mut out, "counts", &entry.counters.join(", "));
+        facts.push(("counts", entry.counters.join(", ")));
     }
     if entry.reports {
         let output = "what it has seen, when the path stops; at the end of a line on \
                       standard output";
         let beside = "what it has seen, when the path stops";
-        line(&mut out, "reports", if entry.ends_with_report() { output } else { beside });
+        facts.push(("reports", if entry.ends_with_report() { output } else { beside }.to_owned()));
     }
-    line(&mut out, "runs in", &runs_in(entry));
+    facts.push(("runs in", runs_in(entry)));
     if entry.takes_filter {
         let what = "what the first filter behind it asks, where that can be asked in the kernel: \
                     what it refuses never comes in";
-        line(&mut out, "asks ahead", what);
+        facts.push(("asks ahead", what.to_owned()));
     }
     if entry.ahead.is_some() {
         let who = "by the source before it, in the kernel, unless an arc takes what it refuses";
-        line(&mut out, "asked ahead", who);
+        facts.push(("asked ahead", who.to_owned()));
     }
-    let _ = write!(out, "\nExample\n    streamline {}\n", shell(entry.example));
-    out
+    facts
 }
+
+/// What stands over the options of a request.
+pub const OPTIONS_TITLE: &str = "Options of the line, before its first filter";
 
 /// What a request may ask for as a whole, for the help of commands that take one.
 #[must_use]
 pub fn options() -> String {
-    let mut out = "Options of the line, before its first filter:\n".to_owned();
-    for (known, word) in OPTIONS.iter().zip(option_words()) {
-        let value = if known.kind == Type::Flag { String::new() } else { placeholder(known) };
-        let word = format!("  {word}{value}");
-        for (number, words) in wrap(known.help, COLUMNS - OPTION).into_iter().enumerate() {
-            let _ = writeln!(out, "{:OPTION$}{words}", if number == 0 { &*word } else { "" });
-        }
+    let mut out = format!("{OPTIONS_TITLE}:\n");
+    for (word, help) in option_facts() {
+        out.push_str(&hanging(&format!("  {word}"), help, OPTION));
     }
     out.trim_end().to_owned()
+}
+
+/// The same, one by one: how it is written, and what it is for.
+pub fn option_facts() -> impl Iterator<Item = (String, &'static str)> {
+    OPTIONS.iter().zip(option_words()).map(|(known, word)| match known.kind {
+        Type::Flag => (word, known.help),
+        _ => (word + &placeholder(known), known.help),
+    })
 }
 
 /// How each option of a request begins: `--latency=`, or `--adapt`, which needs no value.
@@ -139,7 +200,11 @@ fn placeholder(known: &Parameter) -> String {
     }
 }
 
-fn parameter(out: &mut String, known: &Parameter) {
+fn parameters(all: &[Parameter]) -> Vec<(&'static str, String)> {
+    all.iter().map(|known| (known.name, parameter(known))).collect()
+}
+
+fn parameter(known: &Parameter) -> String {
     let values = match known.kind {
         Type::Number { low, high: u64::MAX } => format!("a number from {low}"),
         Type::Number { low, high } => format!("a number from {low} to {high}"),
@@ -160,7 +225,7 @@ fn parameter(out: &mut String, known: &Parameter) {
         (None, false) => "; needed".to_owned(),
     };
     let many = if known.many { "; may be given several times" } else { "" };
-    line(out, known.name, &format!("{} ({values}{default}{many})", known.help));
+    format!("{} ({values}{default}{many})", known.help)
 }
 
 /// The fields that others see (`state=NAME`), with their units.
@@ -261,15 +326,18 @@ fn runs_in(entry: &Description) -> String {
     }
 }
 
-fn line(out: &mut String, what: &str, text: &str) {
-    let mut what = format!("    {what}");
-    let width = INDENT + 4;
-    if what.chars().count() >= width {
-        let _ = writeln!(out, "{what}");
-        what.clear();
+/// A word and what there is to say about it, which begins at column `at` and goes on below itself.
+#[must_use]
+pub fn hanging(word: &str, text: &str, at: usize) -> String {
+    let mut out = String::new();
+    let mut word = word;
+    if word.chars().count() >= at {
+        let _ = writeln!(out, "{word}");
+        word = "";
     }
-    for part in wrap(text, COLUMNS - width) {
-        let _ = writeln!(out, "{}", format!("{what:<width$}{part}").trim_end());
-        what.clear();
+    for part in wrap(text, COLUMNS - at) {
+        let _ = writeln!(out, "{}", format!("{word:<at$}{part}").trim_end());
+        word = "";
     }
+    out
 }

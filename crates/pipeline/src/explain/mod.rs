@@ -16,7 +16,8 @@ pub(crate) use words::number;
 
 pub use analysis::{Seen, SeenEdge, SeenNode, SeenProgram, analysis, learn};
 pub use dot::dot;
-pub use help::{help, option_words, options};
+pub use help::{COMMON_TITLE, OPTIONS_TITLE, Page, Section};
+pub use help::{common, hanging, help, option_facts, option_words, options};
 pub use words::{about, bytes, is_path, names, nanoseconds, plain_text, shown, size, spent, time};
 
 use crate::graph::{Graph, NodeId};

@@ -1,0 +1,150 @@
+//! How the words of a line are told from those of the command.
+//!
+//! Words that begin with `-` belong to the command if it knows them, and to the line if the
+//! language does (`--latency=1ms`, `--name=X`).
+
+use crate::arguments::Arguments;
+use clap::CommandFactory;
+use engine::catalogue::House;
+use pipeline::Catalogue;
+use pipeline::check::OPTIONS;
+use std::ffi::{OsStr, OsString};
+
+/// The words as clap is to see them: `run` put in where a line stands alone, and the words of a
+/// line behind `--`.
+pub(crate) fn arranged(given: impl Iterator<Item = OsString>) -> Vec<OsString> {
+    let mut words: Vec<OsString> = given.collect();
+    let command = Arguments::command();
+    let Some(first) = words.get(1) else { return words };
+    if is_line(first, &command) {
+        words.insert(1, "run".into());
+    }
+    let name = words.get(1).and_then(|word| word.to_str()).unwrap_or_default();
+    match command.find_subcommand(name) {
+        Some(known) if matches!(name, "run" | "check" | "explain" | "start") => {
+            split(&words, known)
+        }
+        _ => words,
+    }
+}
+
+/// Whether a first word begins a line: no command, and something that only a line can be; or an
+/// option that is not of the whole command, so that it is one of `run`.
+fn is_line(word: &OsStr, command: &clap::Command) -> bool {
+    let Some(word) = word.to_str() else { return false };
+    if word.starts_with('-') && !["-h", "--help", "-V", "--version"].contains(&word) {
+        return true;
+    }
+    let is_command = command.find_subcommand(word).is_some();
+    let begins = |c: char| c.is_whitespace() || "|+!(;".contains(c);
+    !is_command && (word.contains(begins) || House.find(word).is_some())
+}
+
+/// Puts the words of the line behind `--`.
+fn split(words: &[OsString], command: &clap::Command) -> Vec<OsString> {
+    let mut own: Vec<OsString> = words.iter().take(2).cloned().collect();
+    let mut line: Vec<OsString> = Vec::new();
+    let mut rest = words.iter().skip(2);
+    while let Some(word) = rest.next() {
+        match kind(word, command) {
+            Word::Line => line.push(word.clone()),
+            Word::Flag => own.push(word.clone()),
+            Word::Option => own.extend(std::iter::once(word).chain(rest.next()).cloned()),
+            Word::End => line.extend(rest.by_ref().cloned()),
+        }
+    }
+    if !line.is_empty() {
+        own.push("--".into());
+    }
+    own.extend(line);
+    own
+}
+
+/// Whose a word is.
+enum Word {
+    /// The line's.
+    Line,
+    /// The command's.
+    Flag,
+    /// The command's, and so is the next word.
+    Option,
+    /// `--`: everything behind it is the line's.
+    End,
+}
+
+fn kind(word: &OsStr, command: &clap::Command) -> Word {
+    let Some(text) = word.to_str() else { return Word::Line };
+    if text == "--" {
+        return Word::End;
+    }
+    // A whole line in one word may begin with an option.
+    let head = text.split('=').next().unwrap_or_default();
+    if head.contains(char::is_whitespace) || !text.starts_with('-') {
+        return Word::Line;
+    }
+    let takes = |wanted: &dyn Fn(&clap::Arg) -> bool| {
+        command.get_arguments().find(|known| wanted(known)).map(|a| a.get_action().takes_values())
+    };
+    if let Some(long) = text.strip_prefix("--") {
+        let (key, value) = long.split_once('=').map_or((long, None), |(k, v)| (k, Some(v)));
+        return match takes(&|known| known.get_long() == Some(key)) {
+            Some(true) if value.is_none() => Word::Option,
+            Some(_) => Word::Flag,
+            None if key == "name" || OPTIONS.iter().any(|known| known.name == key) => Word::Line,
+            None => Word::Flag,
+        };
+    }
+    let mut letters = text.chars().skip(1);
+    match letters.next() {
+        None => Word::Line,
+        Some(letter) => match takes(&|known| known.get_short() == Some(letter)) {
+            Some(true) if letters.next().is_none() => Word::Option,
+            _ => Word::Flag,
+        },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn seen(words: &[&str]) -> Vec<String> {
+        let words = std::iter::once("streamline").chain(words.iter().copied()).map(OsString::from);
+        arranged(words).into_iter().skip(1).map(|word| word.into_string().unwrap()).collect()
+    }
+
+    #[test]
+    fn a_line_alone_is_run() {
+        assert_eq!(seen(&["replay x | count"]), ["run", "--", "replay x | count"]);
+        assert_eq!(seen(&["count"]), ["run", "--", "count"]);
+        assert_eq!(seen(&["replay|count"]), ["run", "--", "replay|count"]);
+        assert_eq!(seen(&["--no-loss replay x"]), ["run", "--", "--no-loss replay x"]);
+        assert_eq!(seen(&["-q", "a | b"]), ["run", "-q", "--", "a | b"]);
+        assert_eq!(seen(&["nonsense"]), ["nonsense"]);
+        assert_eq!(seen(&["filters", "dport"]), ["filters", "dport"]);
+        assert_eq!(seen(&["--help"]), ["--help"]);
+    }
+
+    #[test]
+    fn options_may_stand_on_either_side_of_the_line() {
+        assert_eq!(seen(&["run", "-c", "5", "a | b"]), ["run", "-c", "5", "--", "a | b"]);
+        assert_eq!(seen(&["run", "a | b", "-c5"]), ["run", "-c5", "--", "a | b"]);
+        assert_eq!(seen(&["a | b", "--for", "2s"]), ["run", "--for", "2s", "--", "a | b"]);
+        let words = ["run", "--report=x", "replay", "-", "--stats"];
+        assert_eq!(seen(&words), ["run", "--report=x", "--stats", "--", "replay", "-"]);
+    }
+
+    #[test]
+    fn options_of_the_language_are_words_of_the_line() {
+        let words = ["run", "--latency=1ms", "rx", "--stats", "tcp", "--name=X"];
+        assert_eq!(
+            seen(&words),
+            ["run", "--stats", "--", "--latency=1ms", "rx", "tcp", "--name=X"]
+        );
+        assert_eq!(seen(&["run", "--stat", "a"]), ["run", "--stat", "--", "a"]);
+        assert_eq!(seen(&["run", "--", "--stats", "a"]), ["run", "--", "--stats", "a"]);
+        for line in ["--latency=1ms a | b", "--no-loss a --name=X | b"] {
+            assert_eq!(seen(&[line]), ["run", "--", line]);
+        }
+    }
+}

@@ -1,0 +1,78 @@
+//! The manual: every command and every filter is in it, and man(1) takes it as it is.
+
+#![allow(clippy::unwrap_used, reason = "a test may end by a panic")]
+
+mod common;
+
+use common::Folder;
+use engine::catalogue::House;
+use pipeline::Catalogue;
+use std::fs;
+use std::path::PathBuf;
+use std::process::Command;
+
+#[test]
+fn every_command_and_every_filter_is_in_the_manual() {
+    let folder = Folder::new();
+    assert_eq!(folder.run(&["man", "--into", "man"]).status, Some(0));
+    let help = folder.run(&["--help"]).out;
+    let (_, commands) = help.split_once("Commands:\n").unwrap();
+    let (commands, _) = commands.split_once("\n\n").unwrap();
+    let whole = folder.read("man/man1/streamline.1");
+    for name in commands.lines().map(|line| line.split_whitespace().next().unwrap()) {
+        let page = folder.read(&format!("man/man1/streamline-{name}.1"));
+        assert!(page.contains(&format!("streamline\\-{name} \\- ")), "{name}");
+        assert!(whole.contains(&format!("streamline\\-{name}(1)")), "{name}");
+        assert_eq!(folder.run(&["man", name]).out, page_or_filters(&folder, name, page), "{name}");
+    }
+    let run = folder.read("man/man1/streamline-run.1");
+    for option in pipeline::check::OPTIONS {
+        assert!(run.contains(&option.name.replace('-', "\\-")), "{}", option.name);
+    }
+    let filters = folder.read("man/man7/streamline-filters.7");
+    for name in House.names() {
+        assert!(filters.contains(&format!(".SS \"{name} - ")), "{name}");
+    }
+    assert_eq!(filters.matches("\\fBstate_mode\\fR").count(), 1, "what all have stands there once");
+}
+
+/// `filters` alone means the page about all of them.
+fn page_or_filters(folder: &Folder, name: &str, page: String) -> String {
+    if name == "filters" { folder.read("man/man7/streamline-filters.7") } else { page }
+}
+
+#[test]
+fn a_page_that_is_not_there_is_said_so() {
+    let folder = Folder::new();
+    let ran = folder.run(&["man", "explian"]);
+    assert_eq!(ran.status, Some(3));
+    assert!(ran.err.contains("no page `explian`; did you mean `explain`?"), "{}", ran.err);
+    fs::write(folder.path().join("taken"), "").unwrap();
+    let ran = folder.run(&["man", "--into", "taken"]);
+    assert_eq!(ran.status, Some(1));
+    assert!(ran.err.contains("cannot write taken: "), "{}", ran.err);
+}
+
+/// What man(1) uses complains of nothing, and shows words where they belong.
+#[test]
+fn groff_takes_every_page_as_it_is() {
+    let Some(groff) = testkit::need::command("groff") else { return };
+    let folder = Folder::new();
+    assert_eq!(folder.run(&["man", "--into", "man"]).status, Some(0));
+    let pages =
+        ["man/man1", "man/man7"].map(|part| fs::read_dir(folder.path().join(part)).unwrap());
+    let pages: Vec<PathBuf> =
+        pages.into_iter().flatten().map(|page| page.unwrap().path()).collect();
+    assert!(pages.len() > 15, "{}", pages.len());
+    for page in pages {
+        let told = Command::new(&groff)
+            .args(["-K", "utf8", "-t", "-man", "-T", "utf8", "-w", "w", "-P", "-cbou"])
+            .arg(&page)
+            .output()
+            .unwrap();
+        let said = String::from_utf8_lossy(&told.stderr);
+        assert!(told.status.success() && said.is_empty(), "{}: {said}", page.display());
+        let shown = String::from_utf8_lossy(&told.stdout);
+        assert!(shown.contains("SEE ALSO"), "{}", page.display());
+    }
+}
