@@ -52,14 +52,20 @@ impl House {
     pub(crate) fn changes(&self, uid: u32, path: u32, words: &str) {
         until(words, || {
             let (done, said) = self.set(uid, path, words);
-            let whole = said.contains("lost 0, duplicated 0, reordered 0");
-            // A thread that has no processor is not had in time: then nothing has changed.
-            let busy = said.contains("did not come to it in time")
-                || said.contains("waits for room in a ring");
-            assert!(if done { whole } else { busy }, "{words}: {said}");
+            assert!(if done { is_whole(&said) } else { is_busy(&said) }, "{words}: {said}");
             done
         });
     }
+}
+
+/// Whether it is said of a change that nothing was lost by it.
+pub(crate) fn is_whole(said: &str) -> bool {
+    said.contains("lost 0, duplicated 0, reordered 0")
+}
+
+/// Whether it is said that nothing has changed because a thread had no processor.
+pub(crate) fn is_busy(said: &str) -> bool {
+    said.contains("did not come to it in time") || said.contains("waits for room in a ring")
 }
 
 /// The filters of a program, and how many lines use each.

@@ -1,14 +1,16 @@
 //! Lines in the kernel while the daemon is killed and started again: a service manager keeps links,
 //! programs and rings, so no frame is missed, and the next daemon has them. (RELIABILITY T10)
 
-use crate::held::{Ends, assert_each_once};
+use crate::held::{Ends, assert_each_once, is_busy, is_whole};
 use crate::house::{ALICE, BOB, CAROL, DAVE, House, POLICY};
 use crate::shared::{chain, send_until};
 use daemon::client::Client;
 use std::net::UdpSocket;
+use std::os::fd::{AsRawFd as _, OwnedFd};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
 use testkit::need;
 use testkit::net::{Namespace, SERVER_DEVICE, until};
 use testkit::service::Manager;
@@ -165,6 +167,99 @@ fn p7_what_a_user_sees_of_its_own_sockets_goes_on_while_the_daemon_is_started_ag
     house.ends_by("-TERM");
 }
 
+/// What Carol says to herself, numbered from 0, until it is to end; `said` is how many.
+fn says_to_herself(house: &House, said: &AtomicU64, ending: &AtomicBool) {
+    house.pair.server.enter(|| {
+        let [from, to] = ["127.0.0.1:0", "127.0.0.1:9"].map(|address| {
+            let socket = UdpSocket::bind(address).expect("a socket");
+            let own = rustix::process::Uid::from_raw(CAROL);
+            rustix::fs::fchown(&socket, Some(own), None).expect("root may");
+            socket
+        });
+        let mut heard = [0; 8];
+        while !ending.load(Ordering::Relaxed) {
+            let number = said.load(Ordering::Relaxed);
+            from.send_to(&number.to_be_bytes(), "127.0.0.1:9").expect("it is sent");
+            to.recv_from(&mut heard).expect("it has come");
+            said.store(number + 1, Ordering::Relaxed);
+            // The pace of the traffic: nothing becomes readable.
+            sys::poll::readable(&[], Some(Duration::from_millis(1)));
+        }
+    });
+}
+
+/// The number of the program of a link.
+fn program_of(link: &OwnedFd) -> u32 {
+    let info = std::fs::read_to_string(format!("/proc/self/fdinfo/{}", link.as_raw_fd()));
+    let info = info.expect("what the kernel says of it");
+    let number = info.lines().find_map(|line| line.strip_prefix("prog_id:"));
+    number.and_then(|number| number.trim().parse().ok()).expect("its program")
+}
+
+#[test]
+fn v3_p7_a_daemon_killed_between_the_two_links_of_a_users_sockets_leaves_both_with_the_new_line() {
+    let name = "keeps::v3_p7_a_daemon_killed_between_the_two_links_of_a_users_sockets_leaves_both_\
+                with_the_new_line";
+    if !able() || !testkit::alone(name) {
+        return;
+    }
+    let Some((manager, house)) = kept() else { return };
+    let line = "rx own=yes ring=16MB | udp @kernel | dport @kernel |9 pcap all.pcap";
+    let carol = house.run(CAROL, line);
+    let path = house.path(&carol);
+    let links = || -> Vec<u32> { manager.copies("-link").iter().map(program_of).collect() };
+    let (said, ending) = (AtomicU64::new(0), AtomicBool::new(false));
+    let more = |what: &str| {
+        let had = said.load(Ordering::Relaxed);
+        until(what, || said.load(Ordering::Relaxed) > had + 50);
+    };
+    std::thread::scope(|scope| {
+        let _ends = Ends(&ending);
+        let talker = scope.spawn(|| says_to_herself(&house, &said, &ending));
+        more("she speaks");
+        until("her connection is kept", || {
+            manager.stored().iter().any(|name| name.starts_with("line-"))
+        });
+        house.ends_by("-KILL");
+        let mut words = house.words();
+        words.push("--fault=stop=the second link follows the first".to_owned());
+        let daemon = start(&manager, &house.pair.server, &words);
+        let process = daemon.id();
+        house.is_run_by(daemon);
+        let old = links();
+        assert!(old.len() == 2 && old[0] == old[1], "{old:?}");
+        let change = scope.spawn(|| house.changes(CAROL, path, "insert ip before udp"));
+        until("the daemon stands between both", || {
+            assert!(!change.is_finished(), "it was changed, and stood nowhere");
+            stands(process)
+        });
+        let between = links();
+        assert!(between[0] != old[0] && between[1] == old[1], "{old:?}, {between:?}");
+        // What is sent meets the new line, and what is received the old one.
+        more("she speaks while the daemon stands");
+        house.ends_by("-KILL");
+        more("she speaks while there is none");
+        house.is_run_by(start(&manager, &house.pair.server, &house.words()));
+        until("the second has followed", || links() == [between[0]; 2]);
+        change.join().expect("it is told so");
+        more("she speaks to both");
+        ending.store(true, Ordering::Relaxed);
+        talker.join().expect("it does not panic");
+    });
+    let ran = carol.stop();
+    ran.assert_whole();
+    // Each as it was sent, and as it was received.
+    let mut seen = vec![0; usize::try_from(said.into_inner()).expect("few")];
+    for packet in ran.frames("all.pcap") {
+        let number = packet.get(28..36).and_then(|bytes| bytes.try_into().ok());
+        let number = usize::try_from(number.map_or(u64::MAX, u64::from_be_bytes)).expect("few");
+        seen[number] += 1;
+    }
+    let not_twice: Vec<usize> = (0..seen.len()).filter(|number| seen[*number] != 2).collect();
+    assert!(not_twice.is_empty(), "{not_twice:?} of {}: {}", seen.len(), ran.ledger);
+    house.ends_by("-TERM");
+}
+
 /// Whether a process stands still.
 fn stands(process: u32) -> bool {
     let stat = std::fs::read_to_string(format!("/proc/{process}/stat")).unwrap_or_default();
@@ -261,7 +356,7 @@ fn killed_at_steps(every: u32) {
         let lines = house.shared().lines.into_iter().filter(|line| line.uid == uid);
         lines.filter_map(|line| Some(line.given?.blocks)).sum()
     };
-    let (mut old, mut new, mut ended, mut first) = (0, 0, 0, None);
+    let (mut changed, mut busy, mut ended, mut first) = (0, 0, 0, None);
     let sent = std::thread::scope(|scope| {
         let _ends = Ends(&ending);
         let sender = scope.spawn(|| send_until(&house.pair, 500, &ending));
@@ -271,15 +366,11 @@ fn killed_at_steps(every: u32) {
             let Some(told) = trial.at(step, || house.set(ALICE, path, words)) else { break };
             let Some((done, said)) = told else { continue };
             first.get_or_insert(step);
-            // What was said holds, and everybody is given what comes.
+            // What was said holds, and everybody is given what comes. A change that the dead daemon
+            // had not done is asked of the next one.
             assert_eq!(done, now() != before, "{step}: {before}, {}: {said}", now());
-            let whole = said.contains("lost 0, duplicated 0, reordered 0");
-            assert!(if done { whole } else { said.contains("runs as before") }, "{step}: {said}");
-            if done {
-                new += 1
-            } else {
-                old += 1
-            }
+            assert!(if done { is_whole(&said) } else { is_busy(&said) }, "{step}: {said}");
+            *(if done { &mut changed } else { &mut busy }) += 1;
             assert_eq!(house.shared().lines.len(), 2, "{step}");
             let had = [ALICE, BOB].map(given);
             until("more is given", || [ALICE, BOB].map(given).iter().zip(had).all(|(n, h)| *n > h));
@@ -307,8 +398,8 @@ fn killed_at_steps(every: u32) {
         ending.store(true, Ordering::Relaxed);
         sender.join().expect("a sender")
     });
-    eprintln!("killed at a step: {old} changes not done, {new} done, {ended} lines ended");
-    assert!(old > 0 && new > 0 && ended > 0, "{old}, {new}, {ended}");
+    eprintln!("killed at a step: {changed} changes done, {busy} not, {ended} lines ended");
+    assert!(changed > 0 && ended > 0, "{changed}, {ended}");
     for user in [alice, bob] {
         let ran = user.stop();
         assert_each_once(&ran, sent);

@@ -208,14 +208,14 @@ pub(crate) struct RunArguments {
     #[arg(long, hide = true, value_parser = refuses, default_value = "nothing")]
     pub(crate) kernel_refuses: Refuses,
     /// A step of the allocation that fails, or before which the process stops, for tests
-    #[arg(long, hide = true, value_name = "fail=N|stop=N")]
+    #[arg(long, hide = true, value_name = "fail=N|stop=N|stop=STEP")]
     pub(crate) fault: Option<Fault>,
 }
 
 impl RunArguments {
     /// The log of the allocation.
     pub(crate) fn steps(&self) -> Steps {
-        Steps::with(self.fault.unwrap_or_default())
+        Steps::with(self.fault.clone().unwrap_or_default())
     }
 
     /// Whether time is measured in the filters.

@@ -53,6 +53,9 @@ pub fn not_in_kernel(node: usize, by: &str, why: &str) -> Fault {
     Fault::new(NOT_IN_KERNEL, &json!({ "node": node, "by": by, "why": why }))
 }
 
+/// Nobody refuses it: the daemon was started again before it was done.
+pub(crate) const AGAIN: &str = "again";
+
 /// The name of that error.
 pub(crate) const NOT_IN_KERNEL: &str = "io.streamline.NotInKernel";
 

@@ -11,14 +11,14 @@
 //! what the one before was asked (docs/book/decisions/0038).
 
 use crate::client::{Caller, Client, ClientError, LONG, plain};
-use crate::faults::NOT_IN_KERNEL;
+use crate::faults::{AGAIN, NOT_IN_KERNEL};
 use crate::policy::{FILE, Words, is_named};
 use crate::protocol::{Allowed, Attach, Attached, Instead, Stay};
 use crate::server::network;
 use crate::varlink::Call;
 use engine::build::BuildError;
 use engine::kernel::handout::{Ended, Failure, Handout, Layout, Part, Standing};
-use engine::kernel::{Asked, Held, Host, Lent, Succeeds, Successor};
+use engine::kernel::{Asked, Held, Host, Lent, NotSwitched, Succeeds, Successor};
 use pipeline::graph::NodeId;
 use pipeline::plan::{Kernel, Plan, Refused};
 use std::os::fd::AsFd as _;
@@ -94,10 +94,14 @@ impl Through {
         Kernel::Open { release: self.release.clone(), hardened: true }
     }
 
-    /// Has a part run there; in the place of another one when it is switched.
-    fn part(&self, asked: &Asked<'_>, instead: Option<Instead>) -> Result<Made, BuildError> {
+    /// Has a part run there.
+    fn part(
+        &self,
+        asked: &Asked<'_>,
+        answer: Result<Answer, ClientError>,
+    ) -> Result<Made, BuildError> {
         let refused = |node, why: String| BuildError::Refused(Refused { node, why });
-        let answer = self.ask(asked, instead).map_err(|error| match error {
+        let answer = answer.map_err(|error| match error {
             ClientError::Refused(fault) if fault.name == NOT_IN_KERNEL => {
                 let node = usize::try_from(fault.number("node")).map_or(asked.source, NodeId);
                 // Of a node that is not ours nothing is believed.
@@ -127,11 +131,8 @@ impl Through {
         Ok((lent, there))
     }
 
-    fn ask(
-        &self,
-        asked: &Asked<'_>,
-        instead: Option<Instead>,
-    ) -> Result<(Handout, u64, Caller), ClientError> {
+    /// Asks for it; in the place of another line, when it is switched.
+    fn ask(&self, asked: &Asked<'_>, instead: Option<Instead>) -> Result<Answer, ClientError> {
         asked.steps.take(Makes::Descriptor, "a connection to the daemon for a line")?;
         let caller = Client::at(&self.directory)?.into_caller(LONG)?;
         let attach = Attach {
@@ -160,9 +161,12 @@ impl Through {
 
 impl Host for Through {
     fn add(&self, asked: &Asked<'_>) -> Result<Lent, BuildError> {
-        self.part(asked, None).map(|(lent, _)| lent)
+        self.part(asked, self.ask(asked, None)).map(|(lent, _)| lent)
     }
 }
+
+/// What the daemon hands over, the number of the line, and the connection on which it hangs.
+type Answer = (Handout, u64, Caller);
 
 /// What was lent by the daemon, and the line.
 type Made = (Lent, Arc<There>);
@@ -214,6 +218,12 @@ impl There {
     /// What the daemon says next.
     fn word(&self) -> Result<Attached, ClientError> {
         Ok(self.caller.reply()?.0.take()?)
+    }
+
+    /// Whether the line is there still when nothing was heard of it for a while.
+    fn is_kept(&self) -> bool {
+        sys::poll::readable_within(&[self.caller.as_fd()], Some(SEEK));
+        Standing::lost(self).is_none() && self.ended.get().is_none()
     }
 
     /// Takes the last word.
@@ -283,7 +293,16 @@ impl Held for There {
         let step = |number: usize| u64::try_from(number).unwrap_or(u64::MAX);
         let stays = stays.iter().map(|(was, is)| Stay { was: step(*was), is: step(*is) });
         let instead = Instead { line: self.line, stays: stays.collect() };
-        let (lent, new) = self.through.part(asked, Some(instead))?;
+        let mut answer = self.through.ask(asked, Some(instead.clone()));
+        let until = sys::clock::monotonic().saturating_add(LONG_NS);
+        // A daemon that dies before it has answered leaves the line that runs to the next one.
+        while let Err(ClientError::Gone | ClientError::Nobody(_)) = answer
+            && sys::clock::monotonic() < until
+            && self.is_kept()
+        {
+            answer = self.through.ask(asked, Some(instead.clone()));
+        }
+        let (lent, new) = self.through.part(asked, answer)?;
         Ok(Successor { lent, switch: Box::new(Switch { old: self, new }) })
     }
 }
@@ -296,7 +315,7 @@ struct Switch {
 }
 
 impl Succeeds for Switch {
-    fn switch(&mut self) -> Result<(), String> {
+    fn switch(&mut self) -> Result<(), NotSwitched> {
         let nothing = serde_json::json!({});
         let call = Call::new("io.streamline.Switch", &nothing);
         let sent = self.new.caller.send(&Call { oneway: true, ..call }, &[]);
@@ -307,14 +326,30 @@ impl Succeeds for Switch {
                 self.old.ended.get_or_init(|| self.old.hear(Hears::Replaced));
                 Ok(())
             }
-            Ok(Attached { why, .. }) => Err(plain(&why.unwrap_or_else(|| NOT_SAID.to_owned()))),
-            Err(ClientError::Refused(fault)) if fault.name == NOT_IN_KERNEL => {
-                Err(plain(fault.text("why")))
+            Ok(Attached { why, .. }) => {
+                Err(NotSwitched::Refused(plain(&why.unwrap_or_else(|| NOT_SAID.to_owned()))))
             }
-            Err(other) => Err(format!("the daemon does not change it: {other}")),
+            Err(ClientError::Refused(fault)) if fault.name == NOT_IN_KERNEL => {
+                let why = plain(fault.text("why"));
+                Err(match fault.text("by") == AGAIN {
+                    true => NotSwitched::Again(why),
+                    false => NotSwitched::Refused(why),
+                })
+            }
+            Err(other) => {
+                let why = format!("the daemon does not change it: {other}");
+                // What its connection was not kept for was not switched by anybody.
+                Err(match other {
+                    ClientError::Gone => NotSwitched::Again(why),
+                    _ => NotSwitched::Refused(why),
+                })
+            }
         }
     }
 }
 
+/// How long a next daemon is looked for, in ns, and how often.
+const LONG_NS: u64 = 120_000_000_000;
+const SEEK: Duration = Duration::from_millis(100);
 /// What is told of a daemon that says nothing of use.
 const NOT_SAID: &str = "the daemon does not say why it changes it not";

@@ -50,7 +50,7 @@ impl Makes {
 }
 
 /// What happens at a step, for tests: nothing, unless somebody says so.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub enum Fault {
     /// All steps are taken.
     #[default]
@@ -59,18 +59,20 @@ pub enum Fault {
     Fail(u32),
     /// The process stands still in front of the step of this number, until it is let go on.
     Stop(u32),
+    /// The same in front of each step of this name.
+    StopAt(String),
 }
 
 impl FromStr for Fault {
     type Err = String;
 
     fn from_str(text: &str) -> std::result::Result<Self, String> {
-        let wrong = || format!("`{text}` is neither fail=N nor stop=N");
-        let (what, number) = text.split_once('=').ok_or_else(wrong)?;
-        let number = number.parse().map_err(|_| wrong())?;
-        match what {
-            "fail" => Ok(Self::Fail(number)),
-            "stop" => Ok(Self::Stop(number)),
+        let wrong = || format!("`{text}` is neither fail=N, nor stop=N, nor stop=STEP");
+        let (what, step) = text.split_once('=').ok_or_else(wrong)?;
+        match (what, step.parse()) {
+            ("fail", Ok(number)) => Ok(Self::Fail(number)),
+            ("stop", Ok(number)) => Ok(Self::Stop(number)),
+            ("stop", Err(_)) if !step.is_empty() => Ok(Self::StopAt(step.to_owned())),
             _ => Err(wrong()),
         }
     }
@@ -118,21 +120,20 @@ impl Steps {
     /// Says that a step is about to be taken. Refuses it if it is to fail.
     pub fn take(&self, makes: Makes, target: &str) -> Result<()> {
         let Some(log) = &self.0 else { return Ok(()) };
-        let at = match log.fault {
-            Fault::Nothing => return Ok(()),
-            Fault::Fail(at) | Fault::Stop(at) => at,
-        };
+        if log.fault == Fault::Nothing {
+            return Ok(());
+        }
         let mut state = log.state();
         let number = u32::try_from(state.taken.len()).unwrap_or(u32::MAX);
         state.taken.push(format!("{makes:?} {target}"));
         drop(state);
-        match log.fault {
-            _ if number != at => Ok(()),
-            Fault::Fail(_) if makes != Makes::Nothing => {
+        match &log.fault {
+            Fault::Fail(at) if number == *at && makes != Makes::Nothing => {
                 let target = format!("{target} (step {number}, which a test has fail)");
                 Err(Error::new("allocate", target, makes.refusal()))
             }
-            Fault::Stop(_) => stand_still(),
+            Fault::Stop(at) if number == *at => stand_still(),
+            Fault::StopAt(name) if name == target => stand_still(),
             _ => Ok(()),
         }
     }
@@ -283,7 +284,8 @@ mod tests {
     fn faults_are_words() {
         assert_eq!("fail=3".parse(), Ok(Fault::Fail(3)));
         assert_eq!("stop=0".parse(), Ok(Fault::Stop(0)));
-        for wrong in ["", "fail", "fail=x", "go=1", "fail=-1"] {
+        assert_eq!("stop=a step".parse(), Ok(Fault::StopAt("a step".to_owned())));
+        for wrong in ["", "fail", "fail=x", "go=1", "fail=-1", "stop="] {
             assert!(wrong.parse::<Fault>().is_err(), "{wrong}");
         }
     }

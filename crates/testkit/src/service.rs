@@ -67,6 +67,18 @@ impl Manager {
         names
     }
 
+    /// Copies of what it keeps under names of which this is part, in the order of the names.
+    ///
+    /// # Panics
+    /// If descriptors cannot be copied.
+    #[must_use]
+    pub fn copies(&self, part: &str) -> Vec<OwnedFd> {
+        let store = self.kept();
+        let mut those: Vec<_> = store.iter().filter(|(name, _)| name.contains(part)).collect();
+        those.sort_unstable_by_key(|(name, _)| name.clone());
+        those.iter().map(|(_, kept)| kept.try_clone().expect("a copy")).collect()
+    }
+
     /// Keeps another one.
     pub fn keep(&self, name: &str, descriptor: OwnedFd) {
         self.kept().push((name.to_owned(), descriptor));

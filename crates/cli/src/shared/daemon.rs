@@ -16,7 +16,7 @@ pub(super) fn run(given: &DaemonArguments) -> Result<Status, Status> {
     let policy = policy(given)?;
     let stop = signals()?;
     let directory = directory(given)?;
-    let steps = Steps::with(given.fault.unwrap_or_default());
+    let steps = Steps::with(given.fault.clone().unwrap_or_default());
     let kept = service::given();
     let server = match kept.is_empty() {
         // Who names a directory decides by its permissions who comes.

@@ -28,7 +28,7 @@ const SHOWN_MAX: u64 = 16 << 10;
 pub(super) fn run(given: &StartArguments) -> Result<Status, Status> {
     let (name, text) = split(&given.words);
     line::graph(&text)?;
-    let steps = Steps::with(given.fault.unwrap_or_default());
+    let steps = Steps::with(given.fault.clone().unwrap_or_default());
     let untaken = |error: sys::Error| refused(&error);
     steps.take(Makes::Descriptor, "a connection to the daemon").map_err(untaken)?;
     drop(client()?);

@@ -41,7 +41,7 @@ pub(crate) struct DaemonArguments {
     #[arg(long, value_name = "FILE")]
     pub(crate) policy: Option<PathBuf>,
     /// A step that fails, or before which the process stops, for tests
-    #[arg(long, hide = true, value_name = "fail=N|stop=N")]
+    #[arg(long, hide = true, value_name = "fail=N|stop=N|stop=STEP")]
     pub(crate) fault: Option<Fault>,
 }
 
@@ -63,7 +63,7 @@ pub(crate) struct StateArguments {
 #[derive(Args, Debug)]
 pub(crate) struct StartArguments {
     /// A step that fails, or before which the process stops, for tests
-    #[arg(long, hide = true, value_name = "fail=N|stop=N")]
+    #[arg(long, hide = true, value_name = "fail=N|stop=N|stop=STEP")]
     pub(crate) fault: Option<Fault>,
     /// Keep what it prints in this file; without, in the folder for what is left behind
     #[arg(long, value_name = "FILE")]

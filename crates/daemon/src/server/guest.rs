@@ -3,6 +3,7 @@
 use super::Server;
 use super::kernel::Line;
 use super::registry::Entry;
+use super::store::Knows;
 use crate::connection::{Arrived, Connection};
 use crate::protocol::Event;
 use crate::varlink::{Call, Fault, Reply};
@@ -25,6 +26,8 @@ pub(super) struct Guest {
     pub(super) path: Option<Worker>,
     /// What it has in the kernel.
     pub(super) line: Line,
+    /// What it knows of that by what a service manager keeps of it, if one does.
+    pub(super) kept: Option<Knows>,
     /// Whether it has asked what runs there, and was not told yet.
     pub(super) waits_for_kernel: bool,
     /// What it said meanwhile.
@@ -83,6 +86,7 @@ impl Guest {
             watches: false,
             path: None,
             line: Line::None,
+            kept: None,
             waits_for_kernel: false,
             later: VecDeque::new(),
             waits: false,

@@ -251,7 +251,7 @@ impl Server {
     /// Ends all that is over.
     fn let_go(&mut self) {
         while let Some(id) = self.leaving.pop() {
-            let Some(guest) = self.guests.remove(&id) else { continue };
+            let Some(mut guest) = self.guests.remove(&id) else { continue };
             self.forget(&guest);
             if let Some(used) = self.per_user.get_mut(&guest.who.uid) {
                 *used = used.saturating_sub(1);
@@ -259,9 +259,7 @@ impl Server {
                     self.per_user.remove(&guest.who.uid);
                 }
             }
-            if guest.line != kernel::Line::None {
-                store::forget_line(id);
-            }
+            guest.forget_line(id);
             self.abandon(id, guest.line, guest.who.uid);
             let gone = guest.path.as_ref().and_then(|path| self.registry.remove(path.number));
             gone.iter().for_each(|entry| store::forget(entry.number));

@@ -17,7 +17,7 @@ use super::guest::{self, Guest, Part, Worker};
 use super::kernel::{Line, OfGuest};
 use super::registry::Entry;
 use crate::connection::Connection;
-use crate::faults;
+use crate::faults::{self, AGAIN};
 use crate::varlink::Reply;
 use buffer::aggregate::access::Credentials;
 use engine::kernel::point::{KEPT, Keeper};
@@ -106,11 +106,16 @@ pub(super) fn sorted(given: Vec<(String, OwnedFd)>) -> Sorted {
         }
         let of_line = |knows: Knows| Some((name.strip_prefix(knows.name())?.parse().ok()?, knows));
         if let Some((guest, knows)) = Knows::ALL.into_iter().find_map(of_line) {
-            // Who died between one and the next had both.
+            // Who died between one and the next had both: the later one counts.
             let known: Option<&(OwnedFd, Knows)> = lines.get(&guest);
-            if known.is_none_or(|(_, known)| *known < knows) {
-                lines.insert(guest, (descriptor, knows));
-            }
+            let earlier = match known.map(|(_, known)| *known) {
+                Some(known) if known >= knows => Some(knows),
+                known => {
+                    lines.insert(guest, (descriptor, knows));
+                    known
+                }
+            };
+            earlier.into_iter().for_each(|earlier| forget_line(guest, earlier));
             continue;
         }
         let parts = name.strip_prefix(PATH).and_then(|rest| rest.split_once('-'));
@@ -193,20 +198,30 @@ impl Keeper for Manager {
     }
 }
 
-/// Has the connection kept on which a line in the kernel hangs.
-pub(super) fn keep_line(guest: u64, connection: BorrowedFd<'_>, knows: Knows) {
+/// Has the connection kept no more on which a line in the kernel hangs, of whose guest was kept
+/// that it knows this.
+fn forget_line(guest: u64, known: Knows) {
     if service::keeps() {
-        Manager.keep(&format!("{}{guest}", knows.name()), connection);
-        for before in Knows::ALL.into_iter().filter(|before| *before < knows) {
-            Manager.forget(&format!("{}{guest}", before.name()));
-        }
+        Manager.forget(&format!("{}{guest}", known.name()));
     }
 }
 
-/// Has it kept no more.
-pub(super) fn forget_line(guest: u64) {
-    if service::keeps() {
-        Knows::ALL.iter().for_each(|known| Manager.forget(&format!("{}{guest}", known.name())));
+impl Guest {
+    /// Has the connection kept on which its line in the kernel hangs; `id` is its number.
+    pub(super) fn keep_line(&mut self, id: u64, knows: Knows) {
+        if !service::keeps() || self.kept == Some(knows) {
+            return;
+        }
+        Manager.keep(&format!("{}{id}", knows.name()), self.connection.as_fd());
+        // One of both is always there.
+        if let Some(before) = self.kept.replace(knows) {
+            forget_line(id, before);
+        }
+    }
+
+    /// Has it kept no more.
+    pub(super) fn forget_line(&mut self, id: u64) {
+        self.kept.take().into_iter().for_each(|known| forget_line(id, known));
     }
 }
 
@@ -221,14 +236,16 @@ impl Server {
     ) {
         for OfGuest { guest: id, uid, ended } in running {
             self.next = self.next.max(id + 1);
-            let guest = connections.remove(&id).and_then(|(connection, knows)| {
+            let kept = connections.remove(&id);
+            let known = kept.as_ref().map(|(_, knows)| *knows);
+            let guest = kept.and_then(|(connection, knows)| {
                 let peer = name::peer(&connection).ok().filter(|peer| peer.uid == uid)?;
                 let number = guest::number(id, Part::Connection);
                 self.watcher.watch(connection.as_fd(), number, Interest::Read).ok()?;
                 Some((peer, connection, knows))
             });
             let Some((peer, connection, knows)) = guest else {
-                forget_line(id);
+                known.into_iter().for_each(|known| forget_line(id, known));
                 let line = if ended.is_some() { Line::None } else { Line::Runs };
                 self.abandon(id, line, uid);
                 continue;
@@ -237,7 +254,7 @@ impl Server {
             *self.per_user.entry(uid).or_default() += 1;
             let connection = Connection::new(connection, Form::Packets);
             let mut guest = Guest::new(connection, who, peer.process);
-            guest.line = Line::Runs;
+            (guest.line, guest.kept) = (Line::Runs, Some(knows));
             self.guests.insert(id, guest);
             match (ended, knows) {
                 (Some(ended), _) => self.detached(id, &ended, None),
@@ -247,9 +264,9 @@ impl Server {
             }
         }
         for (id, (connection, knows)) in connections {
-            forget_line(id);
+            forget_line(id, knows);
             if knows == Knows::Waits {
-                let fault = faults::not_in_kernel(0, "kernel", NOT_CHANGED);
+                let fault = faults::not_in_kernel(0, AGAIN, NOT_CHANGED);
                 // Who does not listen any more need not know.
                 let _ = local::send_now(&connection, &Reply::from(&fault).text(), &[]);
             }

@@ -198,7 +198,7 @@ impl Watch {
         match reshape(live, (&places, false), machine, LIMIT) {
             Ok(switched) => live.adapts(format!("{what}: {cost}; {switched}")),
             // It ends, or somebody keeps a space: perhaps next time.
-            Err(Unchanged::NotTaken(_)) => {}
+            Err(Unchanged::NotTaken(_) | Unchanged::Again(_)) => {}
             Err(refused) => {
                 self.moves.is_refused(places);
                 live.adapts(format!("not {what}: {refused}"));
@@ -224,7 +224,7 @@ impl Watch {
         match done {
             Ok(switched) => live.adapts(format!("{what}: {why}; {switched}")),
             // It ends, or somebody keeps a space: perhaps next time.
-            Err(Unchanged::NotTaken(_)) => {}
+            Err(Unchanged::NotTaken(_) | Unchanged::Again(_)) => {}
             Err(refused) => {
                 self.copies.is_refused();
                 live.adapts(format!("no {what}: {refused}"));

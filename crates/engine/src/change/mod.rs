@@ -26,6 +26,7 @@ pub(crate) use shape::{worth_copies, worth_moves};
 use crate::build::running::{Ids, RunningSpace, State};
 use crate::build::{Again, BuildError, Extras, Prepared, Settings, prepare};
 use crate::catalogue::House;
+use crate::kernel::NotSwitched;
 use crate::live::{Live, NotTaken};
 use crate::record::Tape;
 use crate::report::Reported;
@@ -102,6 +103,8 @@ pub enum Unchanged {
     NotTaken(NotTaken),
     /// It cannot be done while the path runs, for this reason.
     Refused(String),
+    /// Nobody refuses it: whoever runs a part of it was started again meanwhile.
+    Again(String),
 }
 
 impl fmt::Display for Unchanged {
@@ -114,7 +117,7 @@ impl fmt::Display for Unchanged {
             Self::Unplaceable(why) => write!(f, "{why}"),
             Self::Build(why) => write!(f, "{why}"),
             Self::NotTaken(why) => write!(f, "{why}"),
-            Self::Refused(why) => f.write_str(why),
+            Self::Refused(why) | Self::Again(why) => f.write_str(why),
         }
     }
 }
@@ -127,14 +130,28 @@ impl From<NotTaken> for Unchanged {
     }
 }
 
+impl From<NotSwitched> for Unchanged {
+    fn from(why: NotSwitched) -> Self {
+        match why {
+            NotSwitched::Refused(why) => Self::Refused(why),
+            NotSwitched::Again(why) => Self::Again(why),
+        }
+    }
+}
+
 impl From<BuildError> for Unchanged {
     fn from(why: BuildError) -> Self {
         Self::Build(why)
     }
 }
 
+/// How often a change is begun anew that was undone because whoever runs a part of the path was
+/// started again.
+const AGAIN_MAX: usize = 4;
+
 /// Edits the request of a running path, and the path with it. The spaces that differ must be at a
-/// block boundary within `limit`. One change at a time: another one waits for this one.
+/// block boundary within `limit`. One change at a time: another one waits for this one. What is
+/// undone because a daemon was started again is asked of the next one.
 pub fn change(
     live: &Live,
     edit: &Edit,
@@ -152,11 +169,17 @@ pub fn change_telling(
     limit: Duration,
     steps: &Steps,
 ) -> Result<Switched, Unchanged> {
-    let changed = try_to_change(live, edit, machine, limit, steps);
-    if changed.is_err() {
-        steps.back_to_beginning();
+    let mut begun = 0;
+    loop {
+        let changed = try_to_change(live, edit, machine, limit, steps);
+        if changed.is_err() {
+            steps.back_to_beginning();
+        }
+        begun += 1;
+        if begun > AGAIN_MAX || !matches!(changed, Err(Unchanged::Again(_))) {
+            return changed;
+        }
     }
-    changed
 }
 
 fn try_to_change(

@@ -101,7 +101,7 @@ pub(super) fn switch(
     if let Err(why) = kernels.iter_mut().try_for_each(|(_, one)| one.next.switch.switch()) {
         // Of one program at most: nothing has happened.
         let _ = renew(&mut taken);
-        return Err(give_back(taken, Unchanged::Refused(why)));
+        return Err(give_back(taken, why.into()));
     }
     let firsts: Vec<usize> = kernels.iter().map(|(_, one)| one.first).collect();
     settle(&mut taken, &firsts);

@@ -14,7 +14,7 @@ use super::joint::Counted;
 use super::point::New;
 use super::point::Points;
 use super::tree::{Tree, Which};
-use super::{Asked, Held, Lent, Refusal, Refuses, Succeeds, Successor};
+use super::{Asked, Held, Lent, NotSwitched, Refusal, Refuses, Succeeds, Successor};
 use crate::build::BuildError;
 use endpoint::source::kernel::Arrived;
 
@@ -345,7 +345,7 @@ impl Running {
 
 impl Waiting {
     /// Puts it there. If that fails nothing has changed, and it goes.
-    pub fn switch(mut self) -> Result<Running, String> {
+    pub fn switch(mut self) -> Result<Running, NotSwitched> {
         self.switch.switch().map(|()| self.running)
     }
 

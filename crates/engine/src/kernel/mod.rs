@@ -192,7 +192,24 @@ pub struct Successor {
 pub trait Succeeds: fmt::Debug + Send {
     /// Puts it there. Every frame meets exactly one of both; when this returns, the other one sees
     /// none any more, and what it handed over is complete. If it fails nothing has changed.
-    fn switch(&mut self) -> Result<(), String>;
+    fn switch(&mut self) -> Result<(), NotSwitched>;
+}
+
+/// Why a line was not put in the place of another one.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum NotSwitched {
+    /// It cannot be there.
+    Refused(String),
+    /// Nobody refuses it: whoever runs both was started again, and what waited is gone.
+    Again(String),
+}
+
+impl fmt::Display for NotSwitched {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Refused(why) | Self::Again(why) => f.write_str(why),
+        }
+    }
 }
 
 /// What a test has the kernel refuse.

@@ -289,7 +289,7 @@ impl Point {
         let behind_tag = version.behind_tag(number);
         let next = Next { version: &version, line: Some(&line), states: &states };
         self.store(&mut state, Some(next));
-        let put = self.put(&mut state, version);
+        let put = self.put(&mut state, version, &steps);
         if put.is_err() {
             self.store(&mut state, None);
         }
@@ -304,11 +304,11 @@ impl Point {
     }
 
     /// Puts a program in the place of the one that runs.
-    fn put(&self, state: &mut State, version: Version) -> Result<(), String> {
+    fn put(&self, state: &mut State, version: Version, steps: &Steps) -> Result<(), String> {
         match &mut state.running {
             Some(running) => {
                 let (new, old) = (version.program(), running.version.program());
-                update(&running.links, new, old).map_err(|error| error.to_string())?;
+                update(&running.links, (new, old), steps).map_err(|error| error.to_string())?;
                 let old = std::mem::replace(&mut running.version, version);
                 state.retired.push(old);
                 state.replaced += 1;
@@ -342,7 +342,7 @@ impl Point {
             let put = made.map_err(|failure| failure.why).and_then(|(version, states)| {
                 let next = Next { version: &version, line: None, states: &states };
                 self.store(&mut state, Some(next));
-                self.put(&mut state, version)
+                self.put(&mut state, version, &UNLOGGED)
             });
             // Of an interface that is gone so are its programs.
             put.is_err() && self.place.is_gone()
@@ -514,9 +514,15 @@ impl State {
     }
 }
 
+/// The step in front of the link that follows another one.
+const FOLLOWS: &str = "the second link follows the first";
+
 /// Puts a program in the place of another everywhere, or nowhere.
-fn update(links: &[Link], new: &Program, old: &Program) -> sys::Result<()> {
+fn update(links: &[Link], (new, old): (&Program, &Program), steps: &Steps) -> sys::Result<()> {
     for (done, link) in links.iter().enumerate() {
+        if done > 0 {
+            steps.pass(FOLLOWS);
+        }
         if let Err(error) = link.update(new, Some(old)) {
             for link in links.iter().take(done) {
                 link.update(old, Some(new))?;

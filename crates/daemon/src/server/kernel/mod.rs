@@ -19,7 +19,7 @@ pub(crate) use thread::network;
 use super::Server;
 use super::guest;
 use super::methods::Answer;
-use super::store::{self, Knows};
+use super::store::Knows;
 use crate::faults;
 use crate::place::PACKETS;
 use crate::protocol::{Attach, Attached, Quota};
@@ -301,8 +301,8 @@ impl Server {
         if matches!(guest.line, Line::Runs | Line::Waits) {
             match guest.line == Line::Runs {
                 // The next daemon takes it away, if this one dies before it has told the end.
-                true => self.keep_line(id, Knows::Leaves),
-                false => store::forget_line(id),
+                true => guest.keep_line(id, Knows::Leaves),
+                false => guest.forget_line(id),
             }
             self.steps.pass("the line of a guest leaves");
             self.leaves(id);
@@ -384,7 +384,9 @@ impl Server {
                 let reply = Reply { continues: true, ..Reply::new(&attached) };
                 self.say(id, reply, vec![records, pointers, bell]);
                 self.steps.pass("the connection of a guest is kept");
-                self.keep_line(id, if waits { Knows::Waits } else { Knows::Runs });
+                if let Some(guest) = self.guests.get_mut(&id) {
+                    guest.keep_line(id, if waits { Knows::Waits } else { Knows::Runs });
+                }
             }
             Err(fault) => {
                 guest.line = Line::None;
@@ -408,18 +410,13 @@ impl Server {
         let runs = guest.line == Line::Runs;
         self.say(id, reply, Vec::new());
         self.steps.pass("a guest knows that its line is changed");
-        match runs {
-            true => self.keep_line(id, Knows::Runs),
-            false => store::forget_line(id),
+        if let Some(guest) = self.guests.get_mut(&id) {
+            match runs {
+                true => guest.keep_line(id, Knows::Runs),
+                false => guest.forget_line(id),
+            }
         }
         self.catch_up(id);
-    }
-
-    /// Has the connection of a guest kept, which knows this of its line.
-    fn keep_line(&self, id: u64, knows: Knows) {
-        if let Some(guest) = self.guests.get(&id) {
-            store::keep_line(id, guest.connection.as_fd(), knows);
-        }
     }
 
     pub(super) fn detached(&mut self, id: u64, ended: &Ended, why: Option<String>) {
@@ -429,7 +426,7 @@ impl Server {
         let attached = Attached { ended: Some(ended.text()), why, ..Attached::default() };
         self.say(id, Reply::new(&attached), Vec::<OwnedFd>::new());
         self.steps.pass("the connection of a guest is kept no more");
-        store::forget_line(id);
+        self.guests.get_mut(&id).into_iter().for_each(|guest| guest.forget_line(id));
     }
 
     fn shown(&mut self, id: u64, shown: &[Seen]) {

@@ -373,7 +373,7 @@ impl Work {
         let Successor { waiting, instead, process } =
             self.waiting.remove(&guest).ok_or_else(gone)?;
         let switched = match self.lines.contains_key(&instead) {
-            true => waiting.switch().map_err(|why| refused(&why)),
+            true => waiting.switch().map_err(|why| refused(&why.to_string())),
             false => Err(gone()),
         };
         let running = switched.inspect_err(|_| self.books.leave(guest))?;

@@ -8,7 +8,7 @@
 //! the old line has counted is its last word.
 
 use super::super::joint::{Member, alike};
-use super::super::{Lent, Refusal, Succeeds, Successor};
+use super::super::{Lent, NotSwitched, Refusal, Succeeds, Successor};
 use super::Standing;
 use super::kept::Next;
 use super::line::{Line, New};
@@ -90,7 +90,13 @@ fn in_its_place<'l>(lines: &'l [Line], old: u32, new: &'l Line) -> Vec<&'l Line>
 }
 
 impl Succeeds for Waiting {
-    fn switch(&mut self) -> Result<(), String> {
+    fn switch(&mut self) -> Result<(), NotSwitched> {
+        self.put_there().map_err(NotSwitched::Refused)
+    }
+}
+
+impl Waiting {
+    fn put_there(&mut self) -> Result<(), String> {
         let point = Arc::clone(&self.old.point);
         let Some(ready) = self.ready.take() else {
             return Err("it was put there already".to_owned());
@@ -106,7 +112,7 @@ impl Succeeds for Waiting {
         let next = Next { version: &version, line: Some(&line), states: &states };
         point.store(&mut state, Some(next));
         steps.pass("a line in the place of another one");
-        let put = point.put(&mut state, version);
+        let put = point.put(&mut state, version, &steps);
         steps.pass("the line in whose place it is");
         if put.is_err() {
             point.store(&mut state, None);
