@@ -196,7 +196,7 @@ const PUSH: [[u8; 8]; 5] = [
 ];
 
 #[test]
-fn tags_are_in_their_place_whether_they_came_in_the_frame_or_beside_it() {
+fn g2_tags_are_in_their_place_whether_they_came_in_the_frame_or_beside_it() {
     let Some(pair) = pair(Cable { mtu: 9000, addresses: false, queues: 1 }) else { return };
     let inside = crate::frames::tagged();
     let ran = taken(&pair, &format!("rx {SERVER_DEVICE} take"), &inside, 10);

@@ -214,7 +214,7 @@ const PUSH: [[u8; 8]; 5] = [
 ];
 
 #[test]
-fn what_the_driver_took_a_tag_out_of_is_decided_with_the_tag() {
+fn g2_what_the_driver_took_a_tag_out_of_is_decided_with_the_tag() {
     if sys::bpf::kernel_function("bpf_xdp_metadata_rx_vlan_tag").is_none() {
         need::skip::<()>("needs drivers that tell of tags (Linux 6.8)");
         return;

@@ -8,6 +8,7 @@ use common::{Folder, Ran};
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
 use std::process::{Child, Stdio};
+use std::time::{Duration, Instant};
 use testkit::net::{CLIENT_DEVICE, Cable, Pair, SERVER_DEVICE, until_received};
 use testkit::until;
 
@@ -215,9 +216,18 @@ fn n7_what_engines_cannot_share_is_refused_with_the_reason() {
 
 /// A line on a cable, in engines, while frames of 16 flows are sent; answers what it printed.
 fn watched(of: usize, meanwhile: impl FnOnce(&Folder, &Pair, &[u32])) -> Option<(Ran, Value)> {
+    watched_with(of, "", meanwhile)
+}
+
+/// The same, with an option of the line more.
+fn watched_with(
+    of: usize,
+    option: &str,
+    meanwhile: impl FnOnce(&Folder, &Pair, &[u32]),
+) -> Option<(Ran, Value)> {
     let pair = Pair::new(Cable::default())?;
     let folder = Folder::new();
-    let line = format!("--engines={of} rx {SERVER_DEVICE} | udp |9 json payload=base64");
+    let line = format!("--engines={of} {option} rx {SERVER_DEVICE} | udp |9 json payload=base64");
     let mut command = pair.server.command(env!("CARGO_BIN_EXE_streamline"));
     command.args(["run", "--json", "--report=report", &line]).current_dir(folder.path());
     command.env("STREAMLINE_DAEMON", folder.path().join("none"));
@@ -272,6 +282,33 @@ fn n7_j4_each_session_of_a_cable_meets_one_engine_in_order_and_nothing_is_lost()
     let sessions: Vec<u64> = parts.iter().filter_map(sessions).collect();
     assert_eq!(sessions.iter().sum::<u64>(), 16, "no session in two engines: {sessions:?}");
     assert_eq!(sessions.len(), 2, "and each has some");
+}
+
+#[test]
+fn n7_v14_how_long_blocks_were_on_their_way_is_told_of_all_engines() {
+    const SENT: u64 = 400;
+    const BOUND: Duration = Duration::from_millis(50);
+    let meanwhile = |folder: &Folder, pair: &Pair, engines: &[u32]| {
+        // Those of one engine are late, since it does not run when they come.
+        signal(engines[0], "-STOP");
+        send(folder, pair, SENT, 20_000);
+        until_received(&pair.server, SERVER_DEVICE, SENT);
+        let here = Instant::now();
+        until("the bound has passed", || here.elapsed() > BOUND);
+        signal(engines[0], "-CONT");
+    };
+    let Some((ran, report)) = watched_with(2, "--latency=50ms", meanwhile) else { return };
+    let way = &report["latency"]["ways"][0];
+    assert_eq!((&way["name"], &way["blocks"]), (&"json".into(), &SENT.into()), "{report}");
+    assert!(way["late"].as_u64().unwrap() > 0, "{report}");
+    let warned = ran.err.lines().filter(|line| line.starts_with("warning: engine ")).count();
+    assert_eq!(report["latency"]["alarms"], warned, "{}", ran.err);
+    let parts = report["engines"].as_array().unwrap();
+    let of = |part: &Value, what: &str| part["run"]["latency"]["ways"][0][what].as_u64();
+    let looked: u64 = parts.iter().filter_map(|part| of(part, "blocks")).sum();
+    assert_eq!(looked, SENT, "{report}");
+    let worst = parts.iter().filter_map(|part| of(part, "worst_ns")).max();
+    assert_eq!(way["worst_ns"].as_u64(), worst, "the longest of any");
 }
 
 #[test]

@@ -64,10 +64,14 @@ pub fn joint(graph: &Graph, mut engines: Vec<Engine>) -> Outcome {
     let mut joint = Outcome::default();
     let mut reports: Vec<Reported> = Vec::new();
     for engine in engines {
-        let Outcome { ledger, reports: said, failures, programs, adapted, .. } = engine.outcome;
+        let Outcome { ledger, reports: said, failures, programs, adapted, latency, .. } =
+            engine.outcome;
         add(&mut joint.ledger, ledger);
         reports.extend(said);
         joint.failures.extend(failures);
+        if let Some(latency) = latency {
+            joint.latency.get_or_insert_default().add(latency);
+        }
         joint.programs.extend(programs);
         joint.adapted.extend(adapted);
         joint.stopped |= engine.outcome.stopped;

@@ -88,6 +88,17 @@ pub struct Measured {
     pub worst_ns: u64,
 }
 
+impl Latency {
+    /// Adds what was measured of the same request elsewhere.
+    pub fn add(&mut self, other: Self) {
+        self.asked_ns = other.asked_ns;
+        self.breaches += other.breaches;
+        for (all, more) in [(&mut self.ways, other.ways), (&mut self.waits, other.waits)] {
+            more.into_iter().for_each(|at| put(all, at));
+        }
+    }
+}
+
 /// Blocks are older than the request allows.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Breach {
@@ -154,12 +165,8 @@ impl Budget {
         self.all(|gauges| {
             for gauge in gauges {
                 let list = if gauge.whole { &mut told.ways } else { &mut told.waits };
-                let new = gauge.measured(now);
                 // A path that changes may have had several for one place.
-                match list.iter_mut().find(|known| known.name == new.name) {
-                    Some(known) => known.add(&new),
-                    None => list.push(new),
-                }
+                put(list, gauge.measured(now));
             }
         });
         (asked_ns > 0).then_some(told)
@@ -282,6 +289,14 @@ impl Gauge {
             over: self.over.load(Ordering::Relaxed),
             worst_ns: self.worst_ns.load(Ordering::Relaxed).max(waits),
         }
+    }
+}
+
+/// Puts what was measured at a place to what is known of it.
+fn put(all: &mut Vec<Measured>, new: Measured) {
+    match all.iter_mut().find(|known| known.name == new.name) {
+        Some(known) => known.add(&new),
+        None => all.push(new),
     }
 }
 

@@ -12,8 +12,9 @@ use crate::status::Status;
 use crate::{line, terminal};
 use engine::adapt::Adapt;
 use engine::build::{Extras, Path, Settings};
+use engine::latency::Breach;
 use engine::live::Live;
-use engine::run::{self, Until};
+use engine::run::{self, Alarm, Until};
 use engine::signal;
 use pipeline::edit::Edit;
 use std::io::{BufRead as _, BufReader, Write as _};
@@ -100,7 +101,10 @@ fn run(
     let thread = std::thread::Builder::new().name("orders".to_owned());
     let hearing = thread.spawn(move || hears.all(orders));
     hearing.map_err(|error| super::refused_io("clone", &error))?;
-    let until = Until { readable: Some(either.as_fd()), ..Until::default() };
+    let number = wanted.number;
+    let late = |breach: &Breach| terminal::warn(&format!("engine {number}: {breach}"));
+    let alarm = (!wanted.quiet).then_some(Alarm(&late));
+    let until = Until { readable: Some(either.as_fd()), alarm, ..Until::default() };
     let outcome = run::run(paths, until).map_err(|error| super::refused(&error))?;
     let last = lives.first().and_then(Live::text).unwrap_or_else(|| text.clone());
     // The line of this process, since its blocks are what failed here.

@@ -79,6 +79,7 @@ impl Crew {
                 processor: processors.get(at % processors.len().max(1)).copied().unwrap_or(0),
                 timed: given.is_timed(),
                 embedded: given.embedded,
+                quiet: given.quiet,
                 history: given.history,
             };
             outputs.push(crew.add(&wanted)?);

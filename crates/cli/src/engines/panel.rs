@@ -8,7 +8,9 @@ use super::planned;
 use super::told::{Order, Told};
 use daemon::worker::Joint;
 use engine::joint::{Engine, joint};
+use engine::latency::Latency;
 use engine::ledger::Ledger;
+use engine::run::Outcome;
 use pipeline::Graph;
 use pipeline::edit::Edit;
 use pipeline::plan::Plan;
@@ -85,15 +87,26 @@ impl Running {
     }
 }
 
-impl Joint for Panel {
-    fn ledger(&self) -> Ledger {
+impl Panel {
+    /// What all have come to, as far as they have told.
+    fn outcome(&self) -> Outcome {
         let told = locked(&self.told).clone();
         let engine = |(told, killed): (Option<Told>, bool)| Engine {
             outcome: told.unwrap_or_default().outcome(),
             killed,
         };
         let engines = told.into_iter().map(engine).collect();
-        joint(&locked(&self.running).graph, engines).ledger
+        joint(&locked(&self.running).graph, engines)
+    }
+}
+
+impl Joint for Panel {
+    fn ledger(&self) -> Ledger {
+        self.outcome().ledger
+    }
+
+    fn latency(&self) -> Option<Latency> {
+        self.outcome().latency
     }
 
     fn change(&self, edit: &Edit) -> Result<(String, Plan), String> {

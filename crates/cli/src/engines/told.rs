@@ -4,6 +4,7 @@
 //! constants (why something was dropped) come back as such: there are as many as this program has.
 
 use engine::failure::{Cause, PathFailure};
+use engine::latency::{Latency, Measured};
 use engine::ledger::{Amount, Edge, EdgeKind, Filtered, Ledger, Report, Seen};
 use engine::live::Live;
 use engine::report::Reported;
@@ -25,6 +26,8 @@ pub(super) struct Wanted {
     pub(super) processor: usize,
     pub(super) timed: bool,
     pub(super) embedded: bool,
+    /// Whether it says nothing but mistakes.
+    pub(super) quiet: bool,
     pub(super) history: Option<u64>,
 }
 
@@ -70,9 +73,22 @@ pub(super) struct Told {
     /// Where, what, and whether nobody needs to be told.
     failures: Vec<(String, String, bool)>,
     adapted: Vec<String>,
+    latency: Option<Late>,
     stopped: bool,
     elapsed_ns: u64,
 }
+
+/// How long blocks were on their way.
+#[derive(Serialize, Deserialize, Clone, Debug)]
+struct Late {
+    asked_ns: u64,
+    breaches: u64,
+    ways: Vec<Spent>,
+    waits: Vec<Spent>,
+}
+
+/// Where, how long it may be, how many were looked at and how many were too long, the longest.
+type Spent = (String, u64, u64, u64, u64);
 
 #[derive(Serialize, Deserialize, Clone, Debug)]
 struct Source {
@@ -141,6 +157,7 @@ impl Told {
             |failure: &PathFailure| (failure.node.clone(), failure.to_string(), failure.is_quiet());
         told.failures = outcome.failures.iter().map(failed).collect();
         told.adapted.clone_from(&outcome.adapted);
+        told.latency = outcome.latency.as_ref().map(Late::of);
         told.stopped = outcome.stopped;
         told.elapsed_ns = outcome.elapsed_ns;
         told
@@ -154,7 +171,9 @@ impl Told {
             ledger.add(snapshot.ledger);
             reports.extend(snapshot.reports);
         }
-        Self::counted(&ledger, &reports)
+        let latency = lives.first().and_then(Live::latency);
+        let latency = latency.as_ref().map(Late::of);
+        Self { latency, ..Self::counted(&ledger, &reports) }
     }
 
     fn counted(ledger: &Ledger, reports: &[Reported]) -> Self {
@@ -257,9 +276,38 @@ impl Told {
             reports: self.reports.iter().map(report).collect(),
             failures: self.failures.iter().map(failure).collect(),
             adapted: self.adapted.clone(),
+            latency: self.latency.as_ref().map(Late::latency),
             stopped: self.stopped,
             elapsed_ns: self.elapsed_ns,
             ..Outcome::default()
+        }
+    }
+}
+
+impl Late {
+    fn of(told: &Latency) -> Self {
+        let spent = |at: &Measured| (at.name.clone(), at.share_ns, at.looked, at.over, at.worst_ns);
+        Self {
+            asked_ns: told.asked_ns,
+            breaches: told.breaches,
+            ways: told.ways.iter().map(spent).collect(),
+            waits: told.waits.iter().map(spent).collect(),
+        }
+    }
+
+    fn latency(&self) -> Latency {
+        let measured = |(name, share_ns, looked, over, worst_ns): &Spent| Measured {
+            name: name.clone(),
+            share_ns: *share_ns,
+            looked: *looked,
+            over: *over,
+            worst_ns: *worst_ns,
+        };
+        Latency {
+            asked_ns: self.asked_ns,
+            breaches: self.breaches,
+            ways: self.ways.iter().map(measured).collect(),
+            waits: self.waits.iter().map(measured).collect(),
         }
     }
 }

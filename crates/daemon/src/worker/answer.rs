@@ -315,7 +315,7 @@ impl Answering {
         self.look_again();
         let elapsed = sys::clock::monotonic().saturating_sub(self.begin);
         match &self.path.joint {
-            Some(joint) => told::of_joint(&joint.ledger(), &self.path.nodes, elapsed),
+            Some(joint) => told::of_joint(joint.as_ref(), &self.path.nodes, elapsed),
             None => told::counters(&self.lives, &self.path.nodes, elapsed, COUNTED),
         }
     }

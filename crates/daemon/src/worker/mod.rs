@@ -16,6 +16,7 @@ use crate::client::{Client, ClientError};
 use crate::connection::Connection;
 use crate::protocol::{Described, Ended, Link, Node, Register};
 use answer::Answering;
+use engine::latency::Latency;
 use engine::ledger::Ledger;
 use engine::live::Live;
 use pipeline::edit::Edit;
@@ -34,6 +35,9 @@ use sys::steps::{Makes, Steps};
 pub trait Joint: Send + Sync + std::fmt::Debug {
     /// What all of them have counted, as far as they have told.
     fn ledger(&self) -> Ledger;
+
+    /// How long blocks were on their way in all of them, where the request asks for that.
+    fn latency(&self) -> Option<Latency>;
 
     /// Changes the line of all of them, or of none: what was said of the switch, and the plan of
     /// what runs now; or why not.

@@ -1,5 +1,6 @@
 //! From what spaces counted to what is told of a path.
 
+use super::Joint;
 use crate::protocol::{Amount, Counters, Edge, Filter, Latency, Lost, Measured, Node, Source};
 use engine::ledger::Ledger;
 use engine::live::{Fresh, Live};
@@ -36,9 +37,10 @@ pub(super) fn counters(
 }
 
 /// What several processes that run a path have told.
-pub(super) fn of_joint(ledger: &Ledger, nodes: &[Node], elapsed_ns: u64) -> Counters {
-    let mut told = Counters { elapsed_ns, ..Counters::default() };
-    add(&mut told, ledger, nodes);
+pub(super) fn of_joint(joint: &dyn Joint, nodes: &[Node], elapsed_ns: u64) -> Counters {
+    let latency = joint.latency().map(late);
+    let mut told = Counters { elapsed_ns, latency, ..Counters::default() };
+    add(&mut told, &joint.ledger(), nodes);
     told
 }
 
