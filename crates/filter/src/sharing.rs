@@ -52,12 +52,12 @@ impl Sharing {
         ways: Ways<'s>,
     ) -> Result<Wide<'s>, Unfit> {
         let (l3, l4) = twin::whole_packet(s, on, ways)?;
-        let zero = s.wide(0);
-        let (ends, protocol) = match self {
+        let ends = match self {
             Self::Session => return Err(Unfit::new("sessions are told apart in threads")),
-            Self::Flow => (both_ports(s, l4, ways), s.widen(l4.protocol)),
-            Self::Addresses => ([zero; 2], zero),
+            Self::Flow => both_ports(s, l4, ways).map(Some),
+            Self::Addresses => [None; 2],
         };
+        let zero = s.wide(0);
         let sum = s.wide_var(zero);
         s.arm(|t, done| {
             let first = t.need::<{ ipv4::LENGTH_MIN }>(l3, ways.unsure);
@@ -84,9 +84,12 @@ impl Sharing {
             let halves = [source, target].map(|[high, low]| (t.join(high), t.join(low)));
             both_ends(t, halves, ends, sum);
         });
-        let sum = s.get_wide(sum);
-        let mixed = s.xor_wide(sum, protocol);
-        Ok(s.mix(mixed))
+        let mut sum = s.get_wide(sum);
+        if self == Self::Flow {
+            let protocol = s.widen(l4.protocol);
+            sum = s.xor_wide(sum, protocol);
+        }
+        Ok(s.mix(sum))
     }
 }
 
@@ -113,19 +116,21 @@ fn both_ports<'s>(s: &mut Scope<'s, '_>, l4: Transport<'s>, ways: Ways<'s>) -> [
     [s.get(source), s.get(target)].map(|port: Num<'s>| s.widen(port))
 }
 
-/// `end` of `wire::flow` of both ends, added.
+/// `end` of `wire::flow` of both ends, added. Without ports there are none to mix in.
 fn both_ends<'s>(
     s: &mut Scope<'s, '_>,
     halves: [(Wide<'s>, Wide<'s>); 2],
-    ports: [Wide<'s>; 2],
+    ports: [Option<Wide<'s>>; 2],
     sum: WideVar<'s>,
 ) {
-    let mut end = |(high, low): (Wide<'s>, Wide<'s>), port: Wide<'s>| {
+    let mut end = |(high, low): (Wide<'s>, Wide<'s>), port: Option<Wide<'s>>| {
         let mixed = s.mix(high);
-        let address = s.plus(mixed, low);
-        let port = s.shl_wide(port, 40);
-        let both = s.xor_wide(address, port);
-        s.mix(both)
+        let mut end = s.plus(mixed, low);
+        if let Some(port) = port {
+            let port = s.shl_wide(port, 40);
+            end = s.xor_wide(end, port);
+        }
+        s.mix(end)
     };
     let ends = [end(halves[0], ports[0]), end(halves[1], ports[1])];
     let total = s.plus(ends[0], ends[1]);

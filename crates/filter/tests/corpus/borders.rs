@@ -91,6 +91,12 @@ pub(crate) fn borders() -> Vec<Vec<u8>> {
     frames.extend(patterns());
     frames.extend(lengths());
     frames.extend(tokens());
+    // Flows behind two headers: who takes a port from the byte before takes another share for one.
+    for port in (0x0101..=0x0808).step_by(0x101) {
+        let datagram = &Frame::udp(port, 53, b"x").bytes[34..];
+        let chain = [&[60, 0, 0, 0, 0, 0, 0, 0][..], &[17, 0, 0, 0, 0, 0, 0, 0], datagram].concat();
+        frames.push(Frame::ipv6(0, &chain).bytes);
+    }
     // A checksum that becomes zero when what `rewrite` is tried with changes.
     let mut zero = udp.bytes;
     zero[26..30].copy_from_slice(&[0x3f, 0xff, 0xff, 0xff]);
