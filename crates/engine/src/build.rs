@@ -21,7 +21,7 @@ use crate::record::Tape;
 use crate::space::assemble::Assembly;
 use crate::space::graft::Key;
 use crate::space::node::{NodeId as Local, Part};
-use crate::space::walk::Left;
+use crate::space::turn::Left;
 use crate::space::{BATCH, Clock, GENERAL, Input, Parts, Space};
 use crate::why::Why;
 use buffer::pool::{Config as PoolConfig, Pool};

@@ -12,7 +12,7 @@ use crate::live::Orders;
 use crate::process::Demand;
 use crate::run::Crew;
 use crate::space::Clock;
-use crate::space::walk::Left;
+use crate::space::turn::Left;
 use buffer::signal::Bell;
 use filter::Time;
 use pipeline::plan::Plan;

@@ -4,7 +4,8 @@
 use super::edit::Stage;
 use super::memory::{Frames, Memory};
 use super::node::{Node, NodeId, Part};
-use super::walk::{Shape, Turn, Walk};
+use super::turn::Turn;
+use super::walk::{Shape, Walk};
 use super::{Clock, Input, Pass, Space};
 use crate::copies::{BEHIND, Board, after, burst_of, last_of};
 use crate::failure::PathFailure;

@@ -36,6 +36,7 @@ mod sleep;
 mod taped;
 mod tapped;
 mod traced;
+pub(crate) mod turn;
 pub(crate) mod walk;
 
 use crate::control::Control;
@@ -55,7 +56,8 @@ use node::{Node, NodeId, Part};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use taped::Taped;
-use walk::{Shape, Turn};
+use turn::Turn;
+use walk::Shape;
 
 pub use clock::Clock;
 
@@ -161,7 +163,7 @@ pub(crate) struct Parts {
     pub(crate) intakes: Vec<Pool>,
     pub(crate) work: Pool,
     pub(crate) inputs: Vec<Input>,
-    pub(crate) left: Option<Arc<walk::Left>>,
+    pub(crate) left: Option<Arc<turn::Left>>,
     pub(crate) timed: bool,
     pub(crate) copies: bool,
     pub(crate) batch: usize,

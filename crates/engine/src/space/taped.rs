@@ -5,7 +5,7 @@
 //! the path puts the same blocks into the same rings, so it comes; where the record ends before the
 //! run did, what is under way drains at the last time that is known.
 
-use super::walk::Claims;
+use super::turn::Claims;
 use super::{GENERAL, Input, NodeId, Pass, Space, Taking};
 use crate::failure::PathFailure;
 use crate::record::Tape;

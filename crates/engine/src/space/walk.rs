@@ -6,22 +6,19 @@
 //! at most [`HOPS_MAX`] times (CONTRACT 17). What comes to an editing filter is put aside until
 //! everything else is done, and the walk pauses there (`space::edit`).
 
+mod leave;
+
 use super::join;
 use super::memory::Memory;
 use super::node::{Arc as Edge, Node, NodeId, Part};
 use super::pause::Cut;
 use super::select::Wanted;
-use crate::copies::{BEHIND, last_of};
-use crate::failure::PathFailure;
+use super::turn::Turn;
+use crate::copies::BEHIND;
 use crate::ledger::{EdgeKind, loses_here, loses_way};
-use crate::tap::Taps;
-use crate::why::Why;
-use filter::{
-    Amount, Batch, Filter, LaneContext, LaneMask, Output, Room, StreamContext, Tell, Time, lanes,
-};
+use filter::{Amount, Batch, Filter, LaneContext, LaneMask, Output, StreamContext, Tell, Time};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 /// How often a block may follow a back edge.
 pub(crate) const HOPS_MAX: u8 = 16;
@@ -61,79 +58,6 @@ pub(crate) struct Shape {
     pub(crate) edits: bool,
     /// The nodes that share blocks out.
     pub(crate) deals: Vec<NodeId>,
-}
-
-/// What came of a turn.
-#[derive(Debug, Default)]
-pub(crate) struct Turn {
-    /// How many blocks the sinks of the path may still take (`-c`).
-    pub(crate) left: Option<Arc<Left>>,
-    /// Who decides how many of them are taken here.
-    pub(crate) claims: Claims,
-    /// Whether the time in each filter is measured.
-    pub(crate) timed: bool,
-    /// Who wants to know what becomes of a flow. Then filters are timed too.
-    pub(crate) why: Option<Arc<Why>>,
-    /// Why the path ended, if it did.
-    pub(crate) failure: Option<PathFailure>,
-    /// Whether nothing is edited where it lies.
-    pub(crate) copies: bool,
-    /// Whether the space has nothing more, and sleeps behind this walk.
-    pub(crate) last: bool,
-    /// Memory for batches at rest.
-    pub(crate) rooms: Vec<Room>,
-    /// Who looks at what leaves nodes here.
-    pub(crate) taps: Option<Box<Taps>>,
-    /// The turn of what copies of filters here give when no block causes it ([`crate::copies`]).
-    pub(crate) order: u32,
-}
-
-/// Who decides how many of the blocks that are left a space takes: where several spaces ask, that
-/// depends on which of them is faster.
-#[derive(Debug, Default)]
-pub(crate) enum Claims {
-    /// Whoever comes first.
-    #[default]
-    Free,
-    /// The same, and it is noted.
-    Noted(Vec<u32>),
-    /// It was decided before: so many in this turn.
-    Told(u32),
-}
-
-/// How many batches at rest have memory that is kept: what one editing filter needs at a time.
-const ROOMS: usize = 4;
-
-impl Turn {
-    /// Keeps the memory of a batch for another one.
-    pub(crate) fn keep(&mut self, room: Room) {
-        if self.rooms.len() < ROOMS {
-            self.rooms.push(room);
-        }
-    }
-}
-
-/// How many blocks the sinks of a path may still take, all together.
-#[derive(Debug)]
-pub(crate) struct Left(AtomicU64);
-
-impl Left {
-    pub(crate) const fn new(blocks: u64) -> Self {
-        Self(AtomicU64::new(blocks))
-    }
-
-    /// Takes up to `wanted`, and answers how many.
-    fn claim(&self, wanted: u32) -> u32 {
-        let claim = |left: u64| Some(left - left.min(u64::from(wanted)));
-        // The count guards no other memory.
-        let before = self.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, claim);
-        let before = before.unwrap_or_else(|unchanged| unchanged);
-        u32::try_from(before).map_or(wanted, |left| left.min(wanted))
-    }
-
-    pub(crate) fn is_used_up(&self) -> bool {
-        self.0.load(Ordering::Relaxed) == 0
-    }
 }
 
 /// A batch on an arc, not yet taken.
@@ -444,111 +368,6 @@ impl<'w, 'a> Walk<'w, 'a> {
         }
     }
 
-    fn sink(&mut self, at: NodeId, batch: &mut Batch<'a>) -> Ran<'a> {
-        let came = batch.live();
-        let amount = batch.amount(came);
-        let now = self.now;
-        let node = &mut self.nodes[at];
-        let Part::Sink(part) = &mut node.part else { return Ran::Ended };
-        match catch_unwind(AssertUnwindSafe(|| part.sink.take(batch, now))) {
-            Ok(Ok(())) => {
-                add(&mut node.flow.sunk, amount);
-                part.age.iter().for_each(|age| age.took(batch, came));
-            }
-            Ok(Err(failure)) => {
-                add(&mut node.flow.failed, amount);
-                let name = node.name.clone();
-                self.turn.failure = Some(PathFailure::outside(name, failure));
-            }
-            Err(panic) => self.failed(at, Some(batch), came, &*panic),
-        }
-        Ran::Ended
-    }
-
-    /// Ends the lanes behind the number of blocks that was asked for.
-    fn cut_to_count(&mut self, at: NodeId, batch: &mut Batch<'a>) {
-        let Some(left) = &self.turn.left else { return };
-        let live = batch.live();
-        let may = match &mut self.turn.claims {
-            Claims::Free => left.claim(live.count_ones()),
-            Claims::Noted(noted) => {
-                let may = left.claim(live.count_ones());
-                noted.push(may);
-                may
-            }
-            Claims::Told(told) => {
-                let may = live.count_ones().min(*told);
-                *told -= may;
-                may
-            }
-        };
-        let taken: LaneMask = lanes(live).take(may as usize).map(|l| 1 << l).sum();
-        if taken != live {
-            let beyond = batch.amount(live & !taken);
-            add(&mut self.nodes[at].flow.beyond_count, beyond);
-            batch.keep(taken);
-        }
-    }
-
-    fn export(&mut self, at: NodeId, batch: &mut Batch<'a>) -> Ran<'a> {
-        let node = &mut self.nodes[at];
-        let Part::Export(export) = &mut node.part else { return Ran::Ended };
-        let came = batch.live();
-        let amount = batch.amount(came);
-        let before = export.counted();
-        match export.put(batch, self.memory, self.turn.last) {
-            Ok(()) => add(&mut node.flow.routed, amount),
-            Err(failure) => {
-                // What of the batch was put before is in the ring, which accounts for it.
-                let after = export.counted();
-                let put = Amount {
-                    blocks: after.blocks + after.dropped - before.blocks - before.dropped,
-                    bytes: after.bytes + after.dropped_bytes - before.bytes - before.dropped_bytes,
-                };
-                add(&mut node.flow.routed, put);
-                let Amount { blocks, bytes } = amount;
-                let lost = Amount { blocks: blocks - put.blocks, bytes: bytes - put.bytes };
-                add(&mut node.flow.failed, lost);
-                let name = node.name.clone();
-                self.turn.failure = Some(PathFailure::ring(name, failure));
-            }
-        }
-        Ran::Ended
-    }
-
-    /// Shares a batch out among the copies of what follows: those elsewhere first, so that they
-    /// work on it while the one here does.
-    fn deal(&mut self, at: NodeId, batch: &mut Batch<'a>) -> Ran<'a> {
-        let (before, here) = self.nodes.split_at_mut(at);
-        let Some((node, behind)) = here.split_first_mut() else { return Ran::Ended };
-        let Part::Deal(deal) = &mut node.part else { return Ran::Ended };
-        let arcs = &node.arcs;
-        let mut load = |copy: usize| {
-            let to = arcs.get(copy).map_or(at, |arc| arc.to);
-            let far = if to < at { before.get_mut(to) } else { behind.get_mut(to - at - 1) };
-            match far.map(|node| &mut node.part) {
-                Some(Part::Export(export)) => export.waiting(),
-                _ => 0,
-            }
-        };
-        let live = batch.live();
-        let (burst, hands) = deal.deal(batch, &mut load);
-        let here = deal.here();
-        self.leave(at, batch, live, live);
-        self.turn.order = last_of(burst);
-        if let [(copy, _)] = hands.as_slice() {
-            self.along(at, *copy, batch, 0);
-            return Ran::Ended;
-        }
-        let (own, others): (Vec<_>, Vec<_>) = hands.into_iter().partition(|(c, _)| *c == here);
-        for (copy, mask) in others.into_iter().chain(own) {
-            let mut part = batch.duplicate();
-            part.keep(mask);
-            self.along(at, copy, &mut part, 0);
-        }
-        Ran::Ended
-    }
-
     /// Sends the live lanes along the arcs that want them.
     pub(super) fn route(&mut self, from: NodeId, batch: &mut Batch<'a>, hops: u8) {
         if self.turn.why.is_some() && self.trace(from, batch, hops) {
@@ -628,22 +447,6 @@ impl<'w, 'a> Walk<'w, 'a> {
         } else {
             self.enter(to, branch, batch, hops);
         }
-    }
-
-    fn failed(
-        &mut self,
-        at: NodeId,
-        batch: Option<&mut Batch<'a>>,
-        came: LaneMask,
-        panic: &(dyn std::any::Any + Send),
-    ) {
-        let block = batch.map(|batch| {
-            let lost = batch.amount(came);
-            add(&mut self.nodes[at].flow.failed, lost);
-            batch.block(batch.at())
-        });
-        let name = self.nodes[at].name.clone();
-        self.turn.failure = Some(PathFailure::panicked(name, panic, block.as_ref()));
     }
 }
 
