@@ -196,6 +196,12 @@ impl Pool {
         self.memory.file()
     }
 
+    /// Bytes of it that have memory.
+    #[must_use]
+    pub fn backed(&self) -> u64 {
+        (self.populated.get() * self.memory.segment()) as u64
+    }
+
     /// The longest block that fits.
     #[must_use]
     pub fn block_max(&self) -> usize {

@@ -347,6 +347,31 @@ pub struct Edge {
     pub lost: Vec<Lost>,
 }
 
+/// A space of a path.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct Space {
+    /// Its name in the plan.
+    pub name: String,
+    /// `thread`, `process` or `engine`.
+    pub kind: String,
+    /// The process in which it runs.
+    pub process: Option<u32>,
+    /// Its thread there, if it is one.
+    pub thread: Option<u32>,
+    /// The processors on which it may run.
+    pub processors: Vec<usize>,
+    /// `runs`, `sleeps`, `waits`, `stopped`, `ended`: at the moment before it was asked.
+    pub state: String,
+    /// For what it waits.
+    pub waits: Option<String>,
+    /// Processor time of its threads, in ns.
+    pub processor_ns: u64,
+    /// Bytes: of a thread those of its own pools, of a process all that it has.
+    pub memory: Option<u64>,
+    /// Why it did not answer in time: what it counted is older.
+    pub late: Option<String>,
+}
+
 /// What a path has counted.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct Counters {
@@ -358,8 +383,9 @@ pub struct Counters {
     pub filters: Vec<Filter>,
     /// All edges.
     pub edges: Vec<Edge>,
-    /// Spaces that did not answer in time, and why.
-    pub late: Vec<String>,
+    /// The spaces in which it runs.
+    #[serde(default)]
+    pub spaces: Vec<Space>,
     /// What the path did by itself, and why; nothing where its program does not say so.
     #[serde(default)]
     pub adapted: Vec<String>,
@@ -501,6 +527,9 @@ pub struct Node {
     pub name: String,
     /// Where it runs.
     pub space: String,
+    /// Where copies of it run, itself among them, if there are any.
+    #[serde(default)]
+    pub copies: Vec<String>,
 }
 
 /// An edge of the plan.

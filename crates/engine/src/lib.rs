@@ -12,7 +12,7 @@
 //! - [`why`]: what became of a flow in a run that is repeated;
 //! - [`kernel`]: the part of a plan that runs in the kernel;
 //! - [`seen`]: what filters show that run somewhere on this machine;
-//! - [`control`][]: stopping; [`live`]: orders to a running path;
+//! - [`control`][]: stopping; [`live`]: orders to a running path; [`spaces`]: what its spaces have;
 //! - [`change`][]: another request in the place of one that runs;
 //! - [`sandbox`]: filters that nobody vouches for, each in a process of its own;
 //! - [`failure`]: why a path ended early; [`suspect`]: the block on which a filter failed;
@@ -46,6 +46,7 @@ pub mod sandbox;
 pub mod seen;
 pub mod signal;
 pub mod space;
+pub mod spaces;
 pub mod suspect;
 pub mod tap;
 pub mod why;

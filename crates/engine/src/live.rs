@@ -23,11 +23,12 @@ use crate::ledger::Ledger;
 use crate::report::{self, Counted, Reported};
 use crate::run::Crew;
 use crate::space::{Remains, Space};
+use crate::spaces::{Found, Has, Runs};
 use buffer::signal::Bell;
 use pipeline::plan::Plan;
 use std::collections::VecDeque;
 use std::fmt;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -88,8 +89,8 @@ pub struct Snapshot {
     pub ledger: Ledger,
     /// What filters have to say so far.
     pub reports: Vec<Reported>,
-    /// Each space, in the order of the plan, and how fresh its counters are.
-    pub spaces: Vec<(String, Fresh)>,
+    /// Each space, in the order of the plan; processes behind the threads.
+    pub spaces: Vec<Found>,
 }
 
 /// How fresh the counters of a space are.
@@ -264,27 +265,35 @@ impl Live {
         let all = self.all();
         let at = sys::clock::monotonic();
         let share = limit / u32::try_from(all.len().max(1)).unwrap_or(u32::MAX);
-        let mut spaces = Vec::new();
-        let mut counted = Vec::new();
+        let (mut spaces, mut counted, mut has) = (Vec::new(), Vec::new(), Vec::new());
         // The far side of a ring has not taken more than the near side has put when that is asked
         // later.
         for orders in all.iter().rev() {
-            let given = orders.give(|space: &mut Space| space.counted());
+            let held_up = orders.held_up();
+            let task = orders.task();
+            let given = orders.give(|space: &mut Space| (space.counted(), space.has()));
             let answer = given.and_then(|given| given.answer(share));
             let mut inbox = orders.inbox();
             let fresh = match answer {
-                Ok(now) => {
-                    inbox.last = Some(now);
+                Ok((now, has)) => {
+                    (inbox.last, inbox.has) = (Some(now), Some(has));
                     Fresh::Now
                 }
                 Err(NotTaken::Ended) => Fresh::Ended,
                 Err(why) => Fresh::Old(why),
             };
-            spaces.push((orders.name.clone(), fresh));
+            let (name, runs) =
+                (orders.name.clone(), task.as_ref().map(|(id, _)| Runs::Thread(*id)));
+            let memory = inbox.has.as_ref().map(Has::memory);
+            let task = task.map(|(_, task)| task);
+            spaces.push(Found { name, fresh, runs, task, held_up, memory });
             counted.extend(inbox.last.clone());
+            has.extend(inbox.has.clone());
         }
         spaces.reverse();
         counted.reverse();
+        has.reverse();
+        spaces.extend(self.processes(&has));
         // What crossed to spaces that are no more, they have counted.
         if let Some((whole, part)) = &self.whole {
             let gone = whole.state().parts.get(*part).map(|part| part.gone.clone());
@@ -294,6 +303,11 @@ impl Live {
         let mut reports = report::joined_reports(&counted);
         let mut ledger = report::joined(counted, true);
         self.place(&mut ledger, &mut reports);
+        if let Some(whole) = self.whole() {
+            let (_, edge) = whole.state().place_of();
+            let edges = spaces.iter_mut().filter_map(|space| space.held_up.as_mut());
+            edges.for_each(|number| *number = edge.of(*number));
+        }
         Snapshot { at, ledger, reports, spaces }
     }
 
@@ -307,7 +321,7 @@ impl Live {
         }
     }
 
-    fn all(&self) -> Vec<Arc<Orders>> {
+    pub(crate) fn all(&self) -> Vec<Arc<Orders>> {
         self.spaces.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 }
@@ -321,6 +335,8 @@ pub(crate) struct Orders {
     waits: AtomicBool,
     /// One more than the edge of the plan in which the space waits for room; 0: it does not.
     held_up: AtomicUsize,
+    /// The thread of the space; 0: it has not begun.
+    pub(crate) thread: AtomicU32,
     inbox: Mutex<Inbox>,
     /// Is told when the space has ended.
     gone: Condvar,
@@ -328,13 +344,15 @@ pub(crate) struct Orders {
 }
 
 #[derive(Default)]
-struct Inbox {
+pub(crate) struct Inbox {
     orders: VecDeque<(u64, Order)>,
     /// The number of the next order.
     next: u64,
     /// What was counted when somebody asked last, or when the space ended.
     last: Option<Counted>,
-    ended: bool,
+    /// What the space had then.
+    has: Option<Has>,
+    pub(crate) ended: bool,
 }
 
 impl fmt::Debug for Orders {
@@ -347,8 +365,8 @@ impl Orders {
     /// Orders to a space that sleeps on this bell.
     pub(crate) fn new(name: String, bell: Arc<Bell>) -> Self {
         let (waits, held_up) = (AtomicBool::new(false), AtomicUsize::new(0));
-        let (inbox, gone) = (Mutex::default(), Condvar::new());
-        Self { name, waits, held_up, inbox, gone, bell }
+        let (thread, inbox, gone) = (AtomicU32::new(0), Mutex::default(), Condvar::new());
+        Self { name, waits, held_up, thread, inbox, gone, bell }
     }
 
     /// Puts an order there and rings.
@@ -402,8 +420,7 @@ impl Orders {
     /// Why nothing was taken in time.
     fn excuse(&self) -> NotTaken {
         let space = self.name.clone();
-        // It only says which; nothing else travels with it.
-        match self.held_up.load(Ordering::Relaxed).checked_sub(1) {
+        match self.held_up() {
             Some(edge) => NotTaken::HeldUp { space, edge },
             None => NotTaken::Late { space },
         }
@@ -426,12 +443,24 @@ impl Orders {
         next.map(|(_, order)| order)
     }
 
+    /// This thread runs the space, which has this.
+    pub(crate) fn is_run_here(&self, has: Has) {
+        self.inbox().has = Some(has);
+        self.thread.store(sys::task::own(), Ordering::Relaxed);
+    }
+
+    /// The edge on which the space waits for room.
+    fn held_up(&self) -> Option<usize> {
+        // It only says which; nothing else travels with it.
+        self.held_up.load(Ordering::Relaxed).checked_sub(1)
+    }
+
     /// The space waits for room on this edge, or (`None`) goes on.
     pub(crate) fn is_held_up(&self, edge: Option<usize>) {
         self.held_up.store(edge.map_or(0, |edge| edge + 1), Ordering::Relaxed);
     }
 
-    fn inbox(&self) -> MutexGuard<'_, Inbox> {
+    pub(crate) fn inbox(&self) -> MutexGuard<'_, Inbox> {
         self.inbox.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -53,13 +53,13 @@ fn counters_of_a_running_path_balance_and_grow_to_the_last_ones() {
     });
     for snapshot in &told {
         assert_eq!(snapshot.ledger.imbalances(), []);
-        assert!(snapshot.spaces.iter().all(|(_, fresh)| *fresh == Fresh::Now), "{snapshot:?}");
+        assert!(snapshot.spaces.iter().all(|space| space.fresh == Fresh::Now), "{snapshot:?}");
         let count = snapshot.ledger.filters.iter().find(|node| node.name == "count");
         assert_eq!(count.expect("a node").taken.blocks, given(snapshot), "at a block boundary");
     }
     assert!(live.is_ended());
     let last = live.counters(LONG);
-    assert!(last.spaces.iter().all(|(_, fresh)| *fresh == Fresh::Ended), "{last:?}");
+    assert!(last.spaces.iter().all(|space| space.fresh == Fresh::Ended), "{last:?}");
     assert_eq!(last.ledger, outcome.ledger, "an ended path tells its last counters");
     assert_eq!(last.reports, outcome.reports);
     assert_eq!(live.order(0, LONG, |_| ()), Err(NotTaken::Ended));
@@ -149,7 +149,7 @@ fn who_is_held_up_says_so_and_a_withdrawn_order_is_never_done() {
         let late = live.order(1, short, |_| ());
         assert_eq!(late, Err(NotTaken::Late { space: "thread1".to_owned() }));
         let snapshot = live.counters(2 * short);
-        assert!(matches!(snapshot.spaces[0].1, Fresh::Old(NotTaken::HeldUp { .. })));
+        assert!(matches!(snapshot.spaces[0].fresh, Fresh::Old(NotTaken::HeldUp { .. })));
         *GATE.0.lock().expect("no panic") = true;
         GATE.1.notify_all();
         assert_eq!(live.order(0, LONG, |_| ()), Ok(()), "it goes on");

@@ -92,7 +92,8 @@ const FIRST: &str = "thread0";
 
 /// How an edit is written.
 const USAGE: &str = "write `insert FILTER before|after|at NODE`, `remove NODE`, \
-     `replace NODE with FILTER`, `move NODE kernel|process|SPACE` or `upgrade NODE`";
+     `replace NODE with FILTER`, `move NODE kernel|process|SPACE`, `upgrade NODE` or \
+     `pin SPACE PROCESSOR|any`";
 
 impl Edit {
     /// Reads an edit as it is written at a command line. A filter may be several words.

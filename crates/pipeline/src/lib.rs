@@ -4,6 +4,7 @@
 //! that are handed in.
 #![forbid(unsafe_code)]
 
+pub mod keep;
 pub mod language;
 
 pub mod catalogue;

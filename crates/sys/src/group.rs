@@ -109,6 +109,12 @@ impl Group {
         }
     }
 
+    /// The number of its leader.
+    #[must_use]
+    pub fn number(&self) -> u32 {
+        self.id.as_raw_nonzero().get().unsigned_abs()
+    }
+
     /// Its standard input, if that is a pipe and was not taken before.
     pub fn take_input(&mut self) -> Option<ChildStdin> {
         self.child.stdin.take()

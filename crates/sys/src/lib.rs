@@ -39,6 +39,7 @@ pub mod revoke;
 pub mod service;
 pub mod signal;
 pub mod steps;
+pub mod task;
 pub mod usage;
 pub mod watcher;
 pub mod xdp;

@@ -70,17 +70,7 @@ pub fn most_descriptors() -> u64 {
 
 /// Keeps this thread on one processor.
 pub fn pin_to(processor: usize) -> Result<()> {
-    let mut set = rustix::thread::CpuSet::new();
-    if processor >= rustix::thread::CpuSet::MAX_CPU {
-        return Err(Error::new(
-            "sched_setaffinity",
-            format!("processor {processor}"),
-            libc::EINVAL,
-        ));
-    }
-    set.set(processor);
-    rustix::thread::sched_setaffinity(None, &set)
-        .named("sched_setaffinity", format!("processor {processor}"))
+    crate::task::keep(None, &[processor])
 }
 
 /// The processors on which this thread may run.
@@ -89,13 +79,12 @@ pub fn allowed() -> Result<Vec<usize>> {
     Ok((0..rustix::thread::CpuSet::MAX_CPU).filter(|processor| set.is_set(*processor)).collect())
 }
 
-/// Keeps this thread, and those that it starts, on these processors.
+/// Keeps this thread, and those that it starts, on these processors: those of them that there can
+/// be.
 pub fn keep_among(processors: &[usize]) -> Result<()> {
-    let mut set = rustix::thread::CpuSet::new();
-    let known = |processor: &&usize| **processor < rustix::thread::CpuSet::MAX_CPU;
-    processors.iter().filter(known).for_each(|processor| set.set(*processor));
-    rustix::thread::sched_setaffinity(None, &set)
-        .named("sched_setaffinity", format!("processors {processors:?}"))
+    let known = |processor: &usize| *processor < rustix::thread::CpuSet::MAX_CPU;
+    let known: Vec<usize> = processors.iter().copied().filter(known).collect();
+    crate::task::keep(None, &known)
 }
 
 /// Has the waits of this thread end when their time is over, and not up to 50 us later.

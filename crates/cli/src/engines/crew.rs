@@ -254,7 +254,10 @@ impl Crew {
         let orders = orders.map_err(|error| refused_io("dup", &error))?;
         let (answers, comes) = mpsc::channel();
         self.answers = Some(answers);
-        let panel = Panel::new(orders, comes, (lines, graph), embedded);
+        let process =
+            |engine: &Engine| (format!("engine{}", engine.number), engine.process.number());
+        let processes = self.engines.iter().map(process).collect();
+        let panel = Panel::new(orders, comes, (lines, graph), (processes, embedded));
         Ok(Arc::clone(self.panel.insert(Arc::new(panel))))
     }
 

@@ -33,6 +33,8 @@ pub(super) struct Panel {
     /// What each has told last, and whether it was killed.
     told: Mutex<Vec<(Option<Told>, bool)>>,
     running: Mutex<Running>,
+    /// What each is called, and its process.
+    processes: Vec<(String, u32)>,
     embedded: bool,
 }
 
@@ -55,11 +57,11 @@ impl Panel {
         orders: Vec<UnixStream>,
         answers: Receiver<Answer>,
         (lines, graph): (&[String], &Graph),
-        embedded: bool,
+        (processes, embedded): (Vec<(String, u32)>, bool),
     ) -> Self {
         let (lines, graph) = (lines.to_vec(), graph.clone());
         let running = Mutex::new(Running { orders, answers, lines, graph });
-        Self { told: Mutex::default(), running, embedded }
+        Self { told: Mutex::default(), running, processes, embedded }
     }
 
     /// Takes what engines have told.
@@ -107,6 +109,10 @@ impl Joint for Panel {
 
     fn latency(&self) -> Option<Latency> {
         self.outcome().latency
+    }
+
+    fn processes(&self) -> Vec<(String, u32)> {
+        self.processes.clone()
     }
 
     fn change(&self, edit: &Edit) -> Result<(String, Plan), String> {

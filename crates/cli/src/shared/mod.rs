@@ -5,7 +5,8 @@
 //! - `member`: a run that is registered, and one in the background; `hosts`: who runs its beginning
 //!   in the kernel;
 //! - `start`, `stop`, `set`, `tap`, `attach`, `ps`, `top`: what one does with paths; `sharing`:
-//!   what of them runs in the kernel; `state`: what their filters show.
+//!   what of them runs in the kernel; `spaces`: what each has that runs them; `state`: what their
+//!   filters show.
 //!
 //! All of it stands on the crate `daemon`; here is what a person says and is told.
 
@@ -17,6 +18,7 @@ mod ps;
 mod rates;
 mod set;
 mod sharing;
+mod spaces;
 mod start;
 mod state;
 mod stop;
@@ -40,6 +42,7 @@ pub(crate) fn run(command: &Command) -> Status {
         Command::Stop(given) => stop::run(given),
         Command::Set(given) => set::run(given),
         Command::Ps(given) => ps::run(given),
+        Command::Spaces(given) => spaces::run(given),
         Command::Tap(given) => tap::run(given),
         Command::Attach(given) => attach::run(given),
         Command::Top(given) => top::run(given),

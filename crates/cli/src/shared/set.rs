@@ -10,6 +10,10 @@ use daemon::client::plain;
 pub(super) fn run(given: &SetArguments) -> Result<Status, Status> {
     let to = path(&given.path)?;
     let changed = to.change(&given.words).map_err(|error| complain(&error))?;
+    if given.words.first().is_some_and(|word| word == "pin") {
+        // The line is what it was.
+        return Ok(terminal::print(&format!("{}\n", plain(&changed.said))));
+    }
     terminal::note(&format!("now runs: {}", plain(&changed.line)));
     Ok(terminal::print(&format!("{}\n", plain(&changed.said))))
 }

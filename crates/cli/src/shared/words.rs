@@ -14,7 +14,9 @@ pub(crate) enum Command {
     Stop(StopArguments),
     /// List the paths that run
     Ps(PsArguments),
-    /// Change a path while it runs: insert, remove, replace, move
+    /// List the threads, processes and programs in which paths run, and what each has
+    Spaces(SpacesArguments),
+    /// Change a path while it runs: insert, remove, replace, move, pin
     Set(SetArguments),
     /// Look at what leaves a node of a running path, from now on or from the past
     Tap(TapArguments),
@@ -104,6 +106,17 @@ pub(crate) struct PsArguments {
     pub(crate) json: bool,
 }
 
+/// Words of `spaces`.
+#[derive(Args, Debug)]
+pub(crate) struct SpacesArguments {
+    /// As one JSON object
+    #[arg(short, long)]
+    pub(crate) json: bool,
+    /// The name or number of a path; without, all that are yours, and the kernel
+    #[arg(value_name = "PATH")]
+    pub(crate) path: Option<String>,
+}
+
 /// Words of `attach`.
 #[derive(Args, Debug)]
 pub(crate) struct AttachArguments {
@@ -119,7 +132,7 @@ pub(crate) struct SetArguments {
     #[arg(value_name = "PATH")]
     pub(crate) path: String,
     /// insert 'FILTER' before|after|at NODE, remove NODE, replace NODE with 'FILTER',
-    /// move NODE kernel|process|SPACE, or upgrade NODE
+    /// move NODE kernel|process|SPACE, upgrade NODE, or pin SPACE PROCESSOR|any
     #[arg(value_name = "CHANGE", required = true, trailing_var_arg = true)]
     pub(crate) words: Vec<String>,
 }

@@ -104,7 +104,7 @@ fn the_interface_files_say_what_the_types_are() {
     use protocol::{
         About, Allowed, Amount, Attach, Attached, Connected, Counters, Described, Edge, Ended,
         Filter, Follow, Followed, InKernel, Instead, KernelRing, Link, Lost, Node, Path, Program,
-        Quota, Register, Sharing, Source, Stay, Step,
+        Quota, Register, Sharing, Source, Space, Stay, Step,
     };
     let (none, amount) = (String::new, Amount::default);
     let about = About { version: none(), process: 0, uid: 0, started: 0, policy: None };
@@ -175,8 +175,9 @@ fn the_interface_files_say_what_the_types_are() {
         ("type Source", sent(&source)),
         ("type Filter", sent(&filter)),
         ("type Edge", sent(&edge)),
+        ("type Space", sent(&Space::default())),
         ("type Counters", sent(&Counters::default())),
-        ("type Node", sent(&Node { name: none(), space: none() })),
+        ("type Node", sent(&Node { name: none(), space: none(), copies: Vec::new() })),
         ("type Link", sent(&link)),
         ("type Ended", sent(&Ended::default())),
         ("method Describe() ->", sent(&Described::default())),

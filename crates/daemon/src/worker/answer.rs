@@ -1,6 +1,6 @@
 //! The thread that answers for a path.
 
-use super::{Registered, SEEK, Shared, Tie, taps, told};
+use super::{Registered, SEEK, Shared, Tie, spaces, taps, told};
 use crate::client::Client;
 use crate::connection::{Arrived, Connection};
 use crate::faults;
@@ -8,6 +8,7 @@ use crate::protocol::{Admit, Change, Changed, Count, Described, Ended, Follow, F
 use crate::varlink::{Call, Fault, REPLY_MAX, Reply, interface};
 use engine::live::Live;
 use pipeline::edit::Edit;
+use pipeline::keep::Keep;
 use pipeline::plan::Plan;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -259,6 +260,10 @@ impl Answering {
     /// Edits the line. Of several parts that know nothing of each other none can be edited yet.
     fn change(&mut self, words: &[String]) -> Result<Changed, Fault> {
         let refused = |why: &dyn std::fmt::Display| faults::unchanged(&why.to_string());
+        if let Some(keep) = Keep::parse(words).map_err(|why| refused(&why))? {
+            let said = self.keep(&keep).map_err(|why| refused(&why))?;
+            return Ok(Changed { said, line: self.path.line.clone() });
+        }
         if let Some(joint) = self.path.joint.clone() {
             let edit = Edit::parse(words).map_err(|why| refused(&why))?;
             let text = edit.apply(&self.path.line).map_err(|why| refused(&why))?.text;
@@ -279,6 +284,14 @@ impl Answering {
         self.look_again();
         let said = switched.to_string();
         Ok(self.changed(said, switched.text))
+    }
+
+    /// Has a space run on a processor.
+    fn keep(&self, keep: &Keep) -> Result<String, String> {
+        match &self.path.joint {
+            Some(joint) => spaces::keep_engine(&joint.processes(), keep),
+            None => spaces::keep(&self.lives, keep, (&self.path.nodes, COUNTED)),
+        }
     }
 
     /// Another line runs.
@@ -315,8 +328,11 @@ impl Answering {
         self.look_again();
         let elapsed = sys::clock::monotonic().saturating_sub(self.begin);
         match &self.path.joint {
-            Some(joint) => told::of_joint(joint.as_ref(), &self.path.nodes, elapsed),
-            None => told::counters(&self.lives, &self.path.nodes, elapsed, COUNTED),
+            Some(joint) => told::of_joint(&**joint, &self.path.nodes, elapsed),
+            None => {
+                let plan = (self.path.nodes.as_slice(), self.path.links.as_slice());
+                told::counters(&self.lives, plan, elapsed, COUNTED)
+            }
         }
     }
 

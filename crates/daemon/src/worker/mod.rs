@@ -9,6 +9,7 @@
 //! for, and one that takes less than it asks for is let go.
 
 mod answer;
+mod spaces;
 mod taps;
 mod told;
 
@@ -21,7 +22,7 @@ use engine::ledger::Ledger;
 use engine::live::Live;
 use pipeline::edit::Edit;
 use pipeline::explain;
-use pipeline::plan::{Kernel, Plan, PlannedEdge};
+use pipeline::plan::{Copied, Kernel, Plan, PlannedEdge};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -38,6 +39,9 @@ pub trait Joint: Send + Sync + std::fmt::Debug {
 
     /// How long blocks were on their way in all of them, where the request asks for that.
     fn latency(&self) -> Option<Latency>;
+
+    /// What each is called, and its process, while it runs.
+    fn processes(&self) -> Vec<(String, u32)>;
 
     /// Changes the line of all of them, or of none: what was said of the switch, and the plan of
     /// what runs now; or why not.
@@ -96,7 +100,15 @@ impl Registered {
             let placed = plan.placed.get(node).and_then(|placed| plan.spaces.get(placed.space));
             placed.map(|space| space.name.clone()).unwrap_or_default()
         };
-        let node = |(node, name): (usize, String)| Node { name, space: space(node) };
+        let copies = |node: usize| {
+            let of = |copied: &&Copied| copied.nodes.iter().any(|id| id.0 == node);
+            let spaces = plan.copied.iter().find(of).into_iter().flat_map(|copied| &copied.spaces);
+            spaces.filter_map(|space| Some(plan.spaces.get(*space)?.name.clone())).collect()
+        };
+        let node = |(node, name): (usize, String)| {
+            let (space, copies) = (space(node), copies(node));
+            Node { name, space, copies }
+        };
         let link = |(number, edge): (usize, &pipeline::graph::Edge)| {
             let (transport, room) = match plan.edges.get(number) {
                 Some(PlannedEdge::Ring(ring)) => ("ring", Some(ring.entries)),

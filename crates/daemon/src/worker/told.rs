@@ -1,9 +1,11 @@
 //! From what spaces counted to what is told of a path.
 
-use super::Joint;
-use crate::protocol::{Amount, Counters, Edge, Filter, Latency, Lost, Measured, Node, Source};
+use super::{Joint, spaces};
+use crate::protocol::{
+    Amount, Counters, Edge, Filter, Latency, Link, Lost, Measured, Node, Source,
+};
 use engine::ledger::Ledger;
-use engine::live::{Fresh, Live};
+use engine::live::Live;
 use std::time::Duration;
 
 /// The amount of the ledger, whose type is a crate's that we do not know.
@@ -17,7 +19,7 @@ macro_rules! amount {
 /// What the parts of a path have counted until now.
 pub(super) fn counters(
     lives: &[Live],
-    nodes: &[Node],
+    (nodes, links): (&[Node], &[Link]),
     elapsed_ns: u64,
     limit: Duration,
 ) -> Counters {
@@ -27,11 +29,12 @@ pub(super) fn counters(
     for live in lives {
         let snapshot = live.counters(limit);
         add(&mut told, &snapshot.ledger, nodes);
-        for (space, fresh) in snapshot.spaces {
-            if let Fresh::Old(why) = fresh {
-                told.late.push(format!("{space}: {why}"));
-            }
-        }
+        let name = |node: usize| Some(nodes.get(node)?.name.as_str());
+        let edge = |edge: usize| {
+            let link = links.get(edge)?;
+            Some((name(link.from)?, name(link.to)?))
+        };
+        told.spaces.extend(snapshot.spaces.iter().map(|found| spaces::told(found, &edge)));
     }
     told
 }
@@ -39,7 +42,8 @@ pub(super) fn counters(
 /// What several processes that run a path have told.
 pub(super) fn of_joint(joint: &dyn Joint, nodes: &[Node], elapsed_ns: u64) -> Counters {
     let latency = joint.latency().map(late);
-    let mut told = Counters { elapsed_ns, latency, ..Counters::default() };
+    let spaces = joint.processes().into_iter().map(spaces::of_engine).collect();
+    let mut told = Counters { elapsed_ns, latency, spaces, ..Counters::default() };
     add(&mut told, &joint.ledger(), nodes);
     told
 }

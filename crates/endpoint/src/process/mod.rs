@@ -121,6 +121,9 @@ pub trait Apart: fmt::Debug + Send + Sync {
 
     /// Waits for its end, and answers what is to be told of it, if it was not a good one.
     fn finish(&self) -> Option<String>;
+
+    /// The number of its process; none: it has ended.
+    fn number(&self) -> Option<u32>;
 }
 
 /// A program that did not end well.
@@ -216,6 +219,15 @@ impl Process {
         match &self.apart {
             Some(apart) => apart.is_deaf(),
             None => self.deaf.load(Ordering::Relaxed),
+        }
+    }
+
+    /// The number of its process; none: it has ended, or was never started here.
+    #[must_use]
+    pub fn number(&self) -> Option<u32> {
+        match &self.apart {
+            Some(apart) => apart.number(),
+            None => self.group().map(|group| group.number()),
         }
     }
 

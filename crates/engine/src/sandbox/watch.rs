@@ -217,4 +217,8 @@ impl Apart for Watch {
         });
         self.told(ended.unwrap_or(Ended::Signal(9)))
     }
+
+    fn number(&self) -> Option<u32> {
+        self.kept.ended().is_none().then(|| self.kept.number())
+    }
 }

@@ -297,6 +297,7 @@ impl Space {
     /// Runs until all sources have ended or the path is stopped, then lets everything that is held
     /// leave.
     pub fn run(mut self) -> Remains {
+        self.duty.0.is_run_here(self.has());
         let mut stand = Stand::default();
         stand.keep_to(self.processor);
         if let Some(player) = self.taped.player() {
@@ -435,6 +436,15 @@ impl Space {
     /// Measures the time in each filter from now on, or no more.
     pub(crate) fn measure_time(&mut self, on: bool) {
         self.turn.timed = on;
+    }
+
+    /// Its nodes, and its own memory.
+    pub(crate) fn nodes(&self) -> &[Node] {
+        &self.nodes
+    }
+
+    pub(crate) fn pools(&self) -> impl Iterator<Item = &Pool> {
+        self.intakes.iter().chain([&self.work])
     }
 
     /// What was counted here until now.

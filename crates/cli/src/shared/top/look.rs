@@ -2,7 +2,7 @@
 
 use super::super::rates::{self, Rate};
 use daemon::client::{ClientError, ToPath};
-use daemon::protocol::{Amount, Counters, Described, Latency, Program};
+use daemon::protocol::{Amount, Counters, Described, Latency, Program, Space};
 use serde::Serialize;
 
 /// The version of the form of `--json`.
@@ -107,7 +107,7 @@ impl Watched {
             nodes: self.nodes(&before, ns),
             rings: self.rings(),
             lost: lost.collect(),
-            late: now.late.clone(),
+            late: now.spaces.iter().filter_map(late).collect(),
             adapted: now.adapted.last().cloned(),
             latency: now.latency.clone(),
             behind: rates::late(now),
@@ -203,6 +203,11 @@ impl Watched {
         });
         rings.collect()
     }
+}
+
+/// Which space did not answer in time, and why.
+fn late(space: &Space) -> Option<String> {
+    Some(format!("{}: {}", space.name, space.late.as_ref()?))
 }
 
 /// What all that run one node have counted.

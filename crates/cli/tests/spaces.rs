@@ -1,0 +1,315 @@
+//! `streamline spaces`: what each space has, told by itself; and orders to it. What is told is
+//! compared with what the kernel says of the same threads and processes.
+
+#![expect(clippy::unwrap_used, reason = "a test ends where something is not as it must be")]
+
+mod common;
+
+use common::{Folder, Ran};
+use serde_json::Value;
+use std::fs::{self, Permissions};
+use std::os::unix::fs::PermissionsExt as _;
+use std::os::unix::process::CommandExt as _;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use testkit::{need, until};
+
+/// What `spaces` tells of a path.
+fn told(folder: &Folder, path: &str) -> Value {
+    let ran = folder.run(&["spaces", path, "--json"]);
+    assert_eq!(ran.status, Some(0), "{ran:?}");
+    let all: Value = serde_json::from_str(&ran.out).unwrap();
+    assert_eq!(all["paths"].as_array().unwrap().len(), 1, "{all}");
+    all["paths"][0].clone()
+}
+
+/// A space of a path, by a filter that stands there.
+fn space(path: &Value, filter: &str) -> Value {
+    let all = path["spaces"].as_array().unwrap();
+    let has = |space: &&Value| space["filters"].as_array().unwrap().iter().any(|f| f == filter);
+    all.iter().find(has).unwrap_or_else(|| panic!("{filter} is nowhere: {path}")).clone()
+}
+
+/// A line of what the kernel says of a thread or a process.
+fn status(space: &Value, name: &str) -> String {
+    let process = &space["process"];
+    let thread = space["thread"].as_u64().map_or_else(String::new, |id| format!("/task/{id}"));
+    let text = fs::read_to_string(format!("/proc/{process}{thread}/status")).unwrap();
+    let line = text.lines().find_map(|line| line.strip_prefix(name)).unwrap();
+    line.trim().to_owned()
+}
+
+/// The processors on which a space may run, as it tells, which is what the kernel says.
+fn processors(space: &Value) -> Vec<u64> {
+    let told = space["processors"].as_array().unwrap();
+    let told: Vec<u64> = told.iter().map(|number| number.as_u64().unwrap()).collect();
+    let list = status(space, "Cpus_allowed_list:");
+    let said = list.split(',').flat_map(|range| {
+        let (first, last) = range.split_once('-').unwrap_or((range, range));
+        first.parse::<u64>().unwrap()..=last.parse().unwrap()
+    });
+    assert_eq!(told, said.collect::<Vec<_>>(), "{space}");
+    told
+}
+
+fn is_listed(folder: &Folder, name: &str) {
+    until("it is listed", || folder.run(&["ps"]).out.contains(&format!(" {name} ")));
+}
+
+fn set(folder: &Folder, words: &[&str]) -> Ran {
+    folder.run(&[&["set"], words].concat())
+}
+
+/// A thread, one that writes files, a filter apart, and a program.
+const LINE: &str = "generate rate=2000 size=200 | (dport untrusted=yes |all discard) + \
+                    exec 'cat >/dev/null' + pcap all.pcap";
+
+#[test]
+fn j2_each_space_tells_what_it_has() {
+    let folder = Folder::new();
+    let _daemon = folder.daemon();
+    let _run = folder.begin(&["run", "-q", "--as", "all", LINE]);
+    is_listed(&folder, "all");
+    let mut path = Value::Null;
+    until("all have done something", || {
+        path = told(&folder, "all");
+        let did = |space: &Value| space["processor_ns"].as_u64().unwrap() > 0;
+        path["spaces"].as_array().unwrap().iter().all(did)
+    });
+    let runner = path["process"].as_u64().unwrap();
+    let (first, files) = (space(&path, "generate"), space(&path, "pcap"));
+    let (apart, program) = (space(&path, "dport"), space(&path, "exec"));
+    for thread in [&first, &files] {
+        assert_eq!((&thread["kind"], &thread["process"]), (&"thread".into(), &runner.into()));
+        // The thread has the name of its space, as the kernel cuts it.
+        assert_eq!(thread["name"], status(thread, "Name:"), "{thread}");
+        assert!(thread["memory"].as_u64().unwrap() > 0, "{thread}");
+    }
+    for process in [&apart, &program] {
+        assert_eq!((&process["kind"], &process["thread"]), (&"process".into(), &Value::Null));
+        assert_eq!(status(process, "PPid:"), runner.to_string(), "{process}");
+        assert!(process["memory"].as_u64().unwrap() > 4096, "{process}");
+    }
+    assert_ne!(apart["process"], program["process"]);
+    let all = [first, files, apart, program];
+    all.iter().for_each(|space| drop(processors(space)));
+    // What joins them: each edge that leaves a space, with what was put and taken.
+    let rings = path["rings"].as_array().unwrap();
+    let joins = |from: &str, to: &str| {
+        let ends = |ring: &&Value| ring["from"][1] == from && ring["to"][1] == to;
+        rings.iter().find(ends).unwrap_or_else(|| panic!("{from} to {to}: {path}"))
+    };
+    let ring = joins("generate", "pcap");
+    assert!(ring["room"].as_u64().unwrap() > 0, "{ring}");
+    let count = |what: &str| ring["counted"][what]["blocks"].as_u64().unwrap();
+    let lost = ring["counted"]["lost"].as_u64().unwrap();
+    assert_eq!(count("put"), count("taken") + count("resident") + lost, "{ring}");
+    assert_eq!(joins("generate", "exec")["to"][0], all[3]["name"]);
+    let both = ["exec", "pcap"].map(|to| &joins("generate", to)["counted"]["put"]);
+    assert_eq!(both[0], both[1], "each gets all: {path}");
+    assert_eq!(joins("dport", "discard")["from"][0], all[2]["name"]);
+    // For people: a row for each.
+    let page = folder.run(&["spaces"]).out;
+    for space in &all {
+        let number = space["thread"].as_u64().or_else(|| space["process"].as_u64()).unwrap();
+        let row = page.lines().find(|line| line.contains(&format!(" {number} "))).unwrap();
+        assert!(row.starts_with(space["name"].as_str().unwrap()), "{row}\n{page}");
+    }
+}
+
+#[test]
+fn j2_copies_are_spaces_too() {
+    let folder = Folder::new();
+    let _daemon = folder.daemon();
+    let line = "--parallel=2 generate rate=2000 | dport |all count";
+    let _run = folder.begin(&["run", "-q", "--as", "copied", line]);
+    is_listed(&folder, "copied");
+    let path = told(&folder, "copied");
+    let spaces = path["spaces"].as_array().unwrap();
+    let copies = spaces.iter().filter(|space| space["filters"].to_string().contains("dport"));
+    assert_eq!(copies.count(), 2, "{path}");
+    for space in spaces {
+        let name = space["name"].as_str().unwrap();
+        assert!(name.starts_with(&status(space, "Name:")), "{space}");
+    }
+}
+
+#[test]
+fn j3_a_program_that_stands_still_is_told_and_is_ordered_all_the_same() {
+    let folder = Folder::new();
+    let _daemon = folder.daemon();
+    // The program takes nothing until it is let go on: the thread before it never answers.
+    let line = "generate | exec 'kill -STOP $$; cat >/dev/null'";
+    let _run = folder.begin(&["run", "-q", "--as", "stuck", line]);
+    is_listed(&folder, "stuck");
+    let mut path = Value::Null;
+    until("the program stands", || {
+        path = told(&folder, "stuck");
+        space(&path, "exec")["state"] == "stopped"
+    });
+    let process = space(&path, "exec")["process"].to_string();
+    assert!(status(&space(&path, "exec"), "State:").starts_with('T'));
+    let pinned = set(&folder, &["stuck", "pin", "exec", "any"]);
+    assert_eq!(pinned.status, Some(0), "{pinned:?}");
+    assert!(Command::new("kill").args(["-CONT", &process]).status().unwrap().success());
+    until("it goes on", || space(&told(&folder, "stuck"), "exec")["state"] != "stopped");
+    let stopped = folder.run(&["stop", "stuck"]);
+    assert_eq!(stopped.status, Some(0), "{stopped:?}");
+}
+
+#[test]
+fn j3_a_thread_that_is_held_up_says_by_which_ring() {
+    let folder = Folder::new();
+    let _daemon = folder.daemon();
+    let made = Command::new("mkfifo").arg(folder.path().join("pipe")).status();
+    assert!(made.unwrap().success());
+    let _run = folder.begin(&["run", "-q", "--as", "full", "generate | pcap pipe"]);
+    // Whoever opens the other end and reads nothing holds up the sink, and that its source.
+    let mut read = fs::File::open(folder.path().join("pipe")).unwrap();
+    is_listed(&folder, "full");
+    let mut path = Value::Null;
+    until("its room is waited for", || {
+        path = told(&folder, "full");
+        space(&path, "generate")["state"] == "waits"
+    });
+    let first = space(&path, "generate");
+    let ring = &path["rings"][0];
+    assert_eq!(first["waits"], "room in the ring from generate to pcap", "{path}");
+    assert_eq!(ring["to"][0], space(&path, "pcap")["name"], "{path}");
+    let page = folder.run(&["spaces", "full"]).out;
+    assert!(page.contains("waits for room in the ring from generate to pcap"), "{page}");
+    let stopped = std::thread::scope(|scope| {
+        scope.spawn(move || std::io::copy(&mut read, &mut std::io::sink()));
+        folder.run(&["stop", "full"])
+    });
+    assert_eq!(stopped.status, Some(0), "{stopped:?}");
+}
+
+#[test]
+fn j4_a_space_keeps_to_the_processor_that_it_is_told() {
+    let folder = Folder::new();
+    let _daemon = folder.daemon();
+    let _run = folder.begin(&["run", "-q", "--as", "all", LINE]);
+    is_listed(&folder, "all");
+    let before = told(&folder, "all");
+    let any = processors(&space(&before, "generate"));
+    let last = any.last().unwrap().to_string();
+    let keeps = |filter: &str| processors(&space(&told(&folder, "all"), filter));
+    // By its name, and by that of a node in it: a thread, a filter apart, a program.
+    let first = space(&before, "generate")["name"].as_str().unwrap().to_owned();
+    for (filter, named) in [("generate", first.as_str()), ("dport", "dport"), ("exec", "exec")] {
+        let pinned = set(&folder, &["all", "pin", named, &last]);
+        assert_eq!(pinned.status, Some(0), "{pinned:?}");
+        let name = space(&before, filter)["name"].as_str().unwrap().to_owned();
+        assert_eq!(pinned.out, format!("{name} keeps to processor {last}\n"), "{pinned:?}");
+        assert_eq!(keeps(filter).len(), 1, "{filter}");
+    }
+    assert_eq!(keeps("pcap"), any, "of which nobody said anything");
+    let freed = set(&folder, &["all", "pin", &first, "any"]);
+    assert_eq!((freed.status, keeps("generate")), (Some(0), any), "{freed:?}");
+    for (words, why) in [
+        (["all", "pin", &first, "4000"], "its process may run on"),
+        (["all", "pin", "thread77", "0"], "no space of it is called `thread77`"),
+        (["all", "pin", &first, "first"], "`first` is no processor"),
+    ] {
+        let refused = set(&folder, &words);
+        assert!(refused.status != Some(0) && refused.err.contains(why), "{refused:?}");
+    }
+}
+
+#[test]
+fn j4_a_pinned_space_stays_where_it_is_while_its_line_changes() {
+    let folder = Folder::new();
+    let _daemon = folder.daemon();
+    let line = "generate rate=2000 | count | pcap all.pcap";
+    let _run = folder.begin(&["run", "-q", "--as", "all", line]);
+    is_listed(&folder, "all");
+    let first = || processors(&space(&told(&folder, "all"), "generate"));
+    let wanted = first()[0];
+    let pinned = set(&folder, &["all", "pin", "generate", &wanted.to_string()]);
+    assert_eq!(pinned.status, Some(0), "{pinned:?}");
+    until("the line is changed", || {
+        let changed = set(&folder, &["all", "insert", "eth", "before", "count"]);
+        let busy = changed.err.contains("did not come to it in time");
+        assert!(busy || changed.out.contains("lost 0, duplicated 0, reordered 0"), "{changed:?}");
+        !busy
+    });
+    assert_eq!(first(), [wanted]);
+}
+
+#[test]
+fn j4_an_engine_keeps_to_another_processor() {
+    let folder = Folder::new();
+    let _daemon = folder.daemon();
+    let line = "--engines=2 generate rate=1000 | dport |all discard";
+    let _run = folder.begin(&["run", "-q", "--as", "both", line]);
+    is_listed(&folder, "both");
+    let engines = || {
+        let path = told(&folder, "both");
+        let all = path["spaces"].as_array().unwrap().clone();
+        assert!(all.iter().all(|engine| engine["kind"] == "engine"), "{path}");
+        all
+    };
+    let before = engines();
+    assert_eq!(before.len(), 2);
+    let (first, last) = (processors(&before[0]), processors(&before[1]));
+    let pinned = set(&folder, &["both", "pin", "engine2", &first[0].to_string()]);
+    assert_eq!(pinned.status, Some(0), "{pinned:?}");
+    let after = engines();
+    assert_eq!((processors(&after[0]), processors(&after[1])), (first.clone(), first), "{last:?}");
+    // Its threads with it.
+    for entry in fs::read_dir(format!("/proc/{}/task", after[1]["process"])).unwrap() {
+        let text = fs::read_to_string(entry.unwrap().path().join("status")).unwrap();
+        let list = text.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:")).unwrap();
+        assert_eq!(list.trim(), status(&after[1], "Cpus_allowed_list:"));
+    }
+}
+
+const ALICE: u32 = 41_001;
+const BOB: u32 = 41_002;
+
+#[test]
+fn j2_j4_users_see_and_order_their_own_spaces_alone() {
+    if need::root().is_none() {
+        return;
+    }
+    let folder = Folder::new();
+    fs::set_permissions(folder.path(), Permissions::from_mode(0o777)).unwrap();
+    let program = folder.path().join("streamline");
+    testkit::copy_program(Path::new(env!("CARGO_BIN_EXE_streamline")), &program);
+    let _daemon = folder.daemon();
+    let of = |uid: u32, words: &[&str]| {
+        let mut command = Command::new(&program);
+        command.args(words).current_dir(folder.path()).uid(uid).gid(uid).stdin(Stdio::null());
+        command.env("STREAMLINE_DAEMON", folder.path().join("no-daemon")).env("NO_COLOR", "1");
+        command.env("XDG_STATE_HOME", folder.path().join(format!("state-{uid}")));
+        command
+    };
+    let run = |uid: u32, words: &[&str]| Ran::from(of(uid, words).output().unwrap());
+    let line = "generate rate=100 | count";
+    let mut runs = [ALICE, BOB].map(|uid| {
+        let mut command = of(uid, &["run", "-q", "--as", "own", line]);
+        common::Guard(command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap())
+    });
+    until("both are listed", || folder.run(&["ps"]).out.matches(" own ").count() == 2);
+    let seen = |ran: Ran| {
+        assert_eq!(ran.status, Some(0), "{ran:?}");
+        let told: Value = serde_json::from_str(&ran.out).unwrap();
+        let paths = told["paths"].as_array().unwrap().clone();
+        paths.into_iter().map(|path| path["uid"].as_u64().unwrap()).collect::<Vec<_>>()
+    };
+    assert_eq!(seen(run(ALICE, &["spaces", "--json"])), [u64::from(ALICE)]);
+    let mut all = seen(folder.run(&["spaces", "--json"]));
+    all.sort_unstable();
+    assert_eq!(all, [ALICE, BOB].map(u64::from), "root sees all");
+    let others = format!("{BOB}/own");
+    for words in [&["spaces", &others][..], &["set", &others, "pin", "thread0", "0"]] {
+        let refused = run(ALICE, words);
+        assert!(refused.status != Some(0) && refused.err.contains(&BOB.to_string()), "{refused:?}");
+    }
+    let own = run(ALICE, &["set", "own", "pin", "thread0", "any"]);
+    assert_eq!(own.status, Some(0), "{own:?}");
+    for run in &mut runs {
+        assert!(run.0.try_wait().unwrap().is_none(), "both run on");
+    }
+}
