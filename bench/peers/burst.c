@@ -2,54 +2,27 @@
  * other's position, copies up to 32 pointers of 8 bytes, and shows its own. Between two processes; it checks
  * nothing, wakes nobody, and what a pointer leads to it does not know.
  *
- *     burst LOOK CORES 8
+ *     burst ENTRIES CORES 8
  *
- * LOOK is not looked at. For each number on standard input it moves so many pointers and answers how many ns that
- * took. */
-#define _GNU_SOURCE
-#include <sched.h>
-#include <signal.h>
-#include <stdatomic.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <sys/mman.h>
-#include <sys/prctl.h>
-#include <time.h>
-#include <unistd.h>
+ * ENTRIES, a power of two, is how many pointers the ring holds. For each number on standard input it moves so many
+ * pointers and answers how many ns that took. */
+#include "common.h"
 
-enum { ENTRIES = 16384, LINE = 128, BURST = 32 };
+enum { BURST = 32 };
+
+/* Pointers that the ring holds. */
+static uint64_t size;
 
 struct shared {
     _Alignas(LINE) _Atomic uint64_t head;
     _Alignas(LINE) _Atomic uint64_t tail;
-    _Alignas(LINE) uint64_t entries[ENTRIES];
+    _Alignas(LINE) uint64_t entries[];
 };
 
-static int cores;
-
-static void idle(void) {
-    if (cores == 1) sched_yield();
-    else __builtin_ia32_pause();
-}
-
-static void keep_on(int processor) {
-    cpu_set_t set;
-    CPU_ZERO(&set);
-    CPU_SET(processor, &set);
-    if (sched_setaffinity(0, sizeof set, &set)) exit(1);
-}
-
-static uint64_t now(void) {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
-}
-
 static uint64_t enqueue(struct shared *s, uint64_t head, const uint64_t *from, uint64_t count) {
-    uint64_t room = ENTRIES - (head - atomic_load_explicit(&s->tail, memory_order_acquire));
+    uint64_t room = size - (head - atomic_load_explicit(&s->tail, memory_order_acquire));
     if (count > room) count = room;
-    for (uint64_t i = 0; i < count; i++) s->entries[(head + i) & (ENTRIES - 1)] = from[i];
+    for (uint64_t i = 0; i < count; i++) s->entries[(head + i) & (size - 1)] = from[i];
     atomic_store_explicit(&s->head, head + count, memory_order_release);
     return count;
 }
@@ -57,20 +30,23 @@ static uint64_t enqueue(struct shared *s, uint64_t head, const uint64_t *from, u
 static uint64_t dequeue(struct shared *s, uint64_t tail, uint64_t *to, uint64_t count) {
     uint64_t there = atomic_load_explicit(&s->head, memory_order_acquire) - tail;
     if (count > there) count = there;
-    for (uint64_t i = 0; i < count; i++) to[i] = s->entries[(tail + i) & (ENTRIES - 1)];
+    for (uint64_t i = 0; i < count; i++) to[i] = s->entries[(tail + i) & (size - 1)];
     atomic_store_explicit(&s->tail, tail + count, memory_order_release);
     return count;
 }
 
 int main(int argc, char **argv) {
     if (argc != 4) return 2;
-    cores = atoi(argv[2]);
-    struct shared *s = mmap(0, sizeof *s, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    end_with_parent();
+    size = strtoull(argv[1], 0, 10), cores = atoi(argv[2]);
+    if (size == 0 || size & (size - 1)) return 2;
+    size_t bytes = sizeof(struct shared) + size * sizeof(uint64_t);
+    struct shared *s = mmap(0, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     int orders[2], answers[2];
     if (s == MAP_FAILED || pipe(orders) || pipe(answers)) return 1;
     uint64_t burst[BURST] = {0};
     if (fork() == 0) {
-        prctl(PR_SET_PDEATHSIG, SIGKILL);
+        end_with_parent();
         keep_on(cores - 1);
         uint64_t tail = 0;
         /* It sleeps between orders: others are measured then. */

@@ -8,46 +8,15 @@
  * place), all (at each word, in place) or none (at nothing: what the writer alone can do).
  *
  * For each number on standard input it moves so many blocks and answers how many ns that took. */
-#define _GNU_SOURCE
-#include <sched.h>
-#include <stdatomic.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <sys/mman.h>
-#include <sys/prctl.h>
-#include <signal.h>
-#include <time.h>
-#include <unistd.h>
+#include "common.h"
 
-enum { RING = 4 << 20, LINE = 128, EVERY = 32, EVERY_BYTES = 64 << 10 };
+enum { RING = 4 << 20, EVERY = 32, EVERY_BYTES = 64 << 10 };
 
 struct shared {
     _Alignas(LINE) _Atomic uint64_t head;
     _Alignas(LINE) _Atomic uint64_t tail;
     _Alignas(4096) unsigned char slots[RING];
 };
-
-static int cores;
-
-static void idle(void) {
-    if (cores == 1) sched_yield();
-    else __builtin_ia32_pause();
-}
-
-static void keep_on(int processor) {
-    cpu_set_t set;
-    CPU_ZERO(&set);
-    CPU_SET(processor, &set);
-    if (sched_setaffinity(0, sizeof set, &set)) exit(1);
-}
-
-static uint64_t now(void) {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
-}
 
 static uint64_t sum(const unsigned char *at, size_t bytes) {
     uint64_t sum = 0, word;
@@ -60,6 +29,7 @@ static uint64_t sum(const unsigned char *at, size_t bytes) {
 
 int main(int argc, char **argv) {
     if (argc != 4) return 2;
+    end_with_parent();
     cores = atoi(argv[2]);
     size_t block = (size_t)atol(argv[3]);
     uint64_t slots = RING / block, every = EVERY * block > EVERY_BYTES ? EVERY_BYTES / block : EVERY;
@@ -72,7 +42,7 @@ int main(int argc, char **argv) {
     memset(s->slots, 1, RING);
     memset(mine, 7, block);
     if (fork() == 0) {
-        prctl(PR_SET_PDEATHSIG, SIGKILL);
+        end_with_parent();
         keep_on(cores - 1);
         int copies = strncmp(argv[1], "copy", 4) == 0;
         size_t look = strstr(argv[1], "all") ? block : strcmp(argv[1], "none") ? 8 : 0;

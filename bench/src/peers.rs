@@ -3,6 +3,9 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+/// What they share.
+const COMMON: &str = include_str!("../peers/common.h");
+
 /// A program in a folder of its own that goes away.
 pub(crate) struct Compiled {
     folder: PathBuf,
@@ -18,6 +21,8 @@ impl Compiled {
         let compiled = Self { program: folder.join(name), folder };
         let text = compiled.program.with_extension("c");
         std::fs::write(&text, source).map_err(|why| why.to_string())?;
+        let common = compiled.folder.join("common.h");
+        std::fs::write(common, COMMON).map_err(|why| why.to_string())?;
         let made =
             Command::new("cc").arg("-O3").arg("-o").arg(compiled.program()).arg(&text).status();
         match made {

@@ -25,8 +25,9 @@ use std::process::{Child, Command, Stdio};
 
 /// Pointers in a batch.
 const BATCH: usize = 32;
-/// Pointers in the ring: 256 KB, in the cache that both processors share.
-const ENTRIES: usize = 16_384;
+/// Bytes of the ring: one that the second cache of each processor holds, and as much as a stream
+/// finds for two processors (an eighth of the third, on a machine that has 32 MB of that).
+const RINGS: [usize; 2] = [256 << 10, 4 << 20];
 /// Pointers in one measurement.
 const COUNT: usize = 20_000_000;
 /// A round trip of a cache line below this is the near state of the machine (BASELINES).
@@ -36,26 +37,36 @@ const NEAR_NS: f64 = 250.0;
 const BURST: &str = include_str!("../../peers/burst.c");
 
 pub(super) fn run(options: &Options) -> Result<Vec<Row>, String> {
-    let mut sender = Sender::new()?;
-    let target = if Sentinel::take() < NEAR_NS { 400.0 } else { 80.0 };
     let burst = Compiled::new("burst", BURST);
     if let Err(why) = &burst {
         eprintln!("left out: the ring of bursts in C: {why}");
     }
+    let mut rows = Vec::new();
+    for ring in RINGS {
+        rows.extend(sized(ring, burst.as_ref().ok(), options.rounds)?);
+    }
+    Ok(rows)
+}
+
+/// The row of a ring of so many bytes.
+fn sized(ring: usize, burst: Option<&Compiled>, rounds: usize) -> Result<Vec<Row>, String> {
+    let mut sender = Sender::new(ring / size_of::<RichPointer>())?;
+    let target = if Sentinel::take() < NEAR_NS { 400.0 } else { 80.0 };
     let mut candidates = vec![
         Candidate { name: "goal", measure: Box::new(move || Ok(target)) },
         Candidate { name: "pointers", measure: Box::new(move || sender.measure()) },
     ];
-    if let Ok(burst) = &burst {
-        let mut ring = Ring::start(burst.program(), "burst", 2, 8)?;
+    if let Some(burst) = burst {
+        let entries = ring / size_of::<u64>();
+        let mut ring = Ring::start(burst.program(), &entries.to_string(), 2, 8)?;
         // As many bytes, told as pointers of 16.
         let measure = move || Ok(ring.measure()? * 1e3 / 16.0);
         candidates.push(Candidate { name: "burst of 32 in C", measure: Box::new(measure) });
     }
     let goal = |reference, target| Goal { candidate: "pointers", reference, goal: "G7", target };
     let goals = [goal("goal", 1.0), goal("burst of 32 in C", 0.8)];
-    let name = "16 B between processes, batches of 32";
-    interleave(("splice", name, f64::NAN), "M/s", options.rounds, candidates, &goals)
+    let name = format!("16 B between processes, batches of 32, ring of {} KB", ring >> 10);
+    interleave(("splice", &name, f64::NAN), "M/s", rounds, candidates, &goals)
 }
 
 struct Sender {
@@ -68,7 +79,8 @@ struct Sender {
 }
 
 impl Sender {
-    fn new() -> Result<Self, String> {
+    /// Both ends of a ring of so many pointers.
+    fn new(entries: usize) -> Result<Self, String> {
         let desk = Desk::open(Creator::new(8)).map_err(words)?;
         let shape = pool::Config { segment: 64 << 10, segments: 4 };
         let backing = AllocationPool::new(id(1), shape, AccessList::private()).map_err(words)?;
@@ -82,7 +94,7 @@ impl Sender {
             let at = u32::try_from(at * 64).unwrap_or(0);
             RichPointer::new(id(3), place, Class::YES).within(at, 64)
         };
-        let config = Config { entries: ENTRIES, ..Config::new(id(2)) };
+        let config = Config { entries, ..Config::new(id(2)) };
         let (output, offers) = indirect(&config, Backing::new(backing)).map_err(words)?;
         let offer = offers.first().ok_or("no reader")?;
         let (_, socket) = desk.introduce(Credentials::own()).map_err(words)?;

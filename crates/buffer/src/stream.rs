@@ -147,7 +147,7 @@ pub fn know_processors() {
 }
 
 /// Whether this process may run on one processor only.
-fn is_alone() -> bool {
+pub(crate) fn is_alone() -> bool {
     ALONE.get().copied().unwrap_or_else(ask_alone)
 }
 

@@ -40,7 +40,12 @@ impl Sleeper {
 /// Whether more is about to be published.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Urgency {
-    /// More comes at once: who sleeps is woken when it is as much as was asked for.
+    /// More comes at once, and then this is asked again, at the end with one of the other two: who
+    /// sleeps is woken when it is as much as was asked for. Who falls asleep in this moment may be
+    /// seen the next time only, because no fence is made: it would hold the writer up until the
+    /// other processor has let go of all lines that were just written.
+    Flow,
+    /// More may come: who sleeps is woken when it is as much as was asked for.
     More,
     /// It may be a while: who sleeps is woken for what there is.
     Last,
@@ -70,8 +75,10 @@ impl Ringer {
         position: u64,
         urgency: Urgency,
     ) -> bool {
-        // SYNC POINT: falling asleep; pairs with the fence in `falls_asleep`.
-        fence(Ordering::SeqCst);
+        if urgency != Urgency::Flow {
+            // SYNC POINT: falling asleep; pairs with the fence in `falls_asleep`.
+            fence(Ordering::SeqCst);
+        }
         let turn = acquire(page.word(at + TURN));
         if turn.is_multiple_of(2) || turn == self.rung {
             return false;

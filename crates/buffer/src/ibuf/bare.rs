@@ -2,7 +2,9 @@
 
 use super::{Lanes, Reader, Slots, Writer, index};
 use crate::atomic::Ordering;
+use crate::foreign;
 use abi::RichPointer;
+use zerocopy::IntoBytes;
 
 impl Writer {
     /// Puts a pointer where the head is; it is not shown yet, and counted by
@@ -30,7 +32,10 @@ impl Writer {
     #[inline]
     pub(crate) fn put_all_bare(&mut self, pointers: &[RichPointer], bytes: u64) {
         let slots = Slots::of(&self.side.store, self.lanes);
-        slots.store_all::<2>(self.side.head, pointers.iter().map(|pointer| pointer.words()));
+        let first = index(self.side.head, slots.capacity);
+        let (here, rest) = pointers.split_at(pointers.len().min(slots.before_the_end(first)));
+        foreign::copy_in(slots.words, 2 * first, here.as_bytes());
+        foreign::copy_in(slots.words, 0, rest.as_bytes());
         self.side.head += pointers.len() as u64;
         self.side.put.bytes += bytes;
     }
@@ -51,8 +56,18 @@ impl Reader {
     /// Copies the pointers from a position on, all of them published.
     #[inline]
     pub(crate) fn copy_bare(&self, from: u64, out: &mut [RichPointer]) {
-        self.slots().load_all::<2, _>(from, out.iter_mut(), |pointer, words| {
-            *pointer = RichPointer::from_words(words);
-        });
+        let slots = self.slots();
+        let first = index(from, slots.capacity);
+        let (here, rest) = out.split_at_mut(out.len().min(slots.before_the_end(first)));
+        foreign::copy_out(slots.words, 16 * first, here.as_mut_bytes());
+        foreign::copy_out(slots.words, 0, rest.as_mut_bytes());
+    }
+}
+
+impl Slots<'_> {
+    /// How many entries there are from the place of one on, before the ring begins anew.
+    #[inline]
+    fn before_the_end(&self, first: usize) -> usize {
+        usize::try_from(self.capacity).unwrap_or(usize::MAX).saturating_sub(first)
     }
 }

@@ -21,9 +21,10 @@
 
 use super::flight::Keeper;
 use super::{Home, Lent};
+use crate::signal::Spin;
 use crate::view::{InPlace, Space, Translation, View};
 use crate::wait::{Ringer, Sleeper, Urgency};
-use crate::{Fault, Policy, Put, Taken, ibuf, signal};
+use crate::{Fault, Policy, Put, Taken, ibuf};
 use abi::RichPointer;
 use abi::ring::{reader, writer};
 use std::os::fd::{AsFd, BorrowedFd};
@@ -57,7 +58,9 @@ pub struct Input {
     often: u64,
     owed_bytes: u64,
     gone: bool,
-    spins: u32,
+    spin: Spin,
+    /// Whether whoever writes runs where we do, because there is one processor.
+    alone: bool,
     keeper: Arc<Keeper>,
     #[cfg(test)]
     pub(crate) meanwhile: crate::meanwhile::Meanwhile,
@@ -84,7 +87,6 @@ impl Input {
     pub(super) fn new(ring: ibuf::Reader, bell: Doorbell, space: &Space) -> Self {
         let store = &ring.side.store;
         let (policy, capacity) = (store.policy, store.capacity);
-        let processors = std::thread::available_parallelism().map_or(1, usize::from);
         let trusted = sys::descriptor::made_by(&bell).is_ok_and(|(user, _)| space.trusts(user));
         Self {
             ring,
@@ -101,16 +103,18 @@ impl Input {
             often: (capacity / 8).max(1),
             owed_bytes: 0,
             gone: false,
-            spins: signal::spins(processors),
+            spin: Spin::default(),
+            alone: crate::stream::is_alone(),
             keeper: Keeper::new(capacity),
             #[cfg(test)]
             meanwhile: crate::meanwhile::Meanwhile::default(),
         }
     }
 
-    /// How often to look before sleeping; 0 where both sides share a processor.
+    /// How often to look before sleeping; 0 where both sides share a processor. Without it that is
+    /// learned from what comes of it.
     pub const fn spin(&mut self, spins: u32) {
-        self.spins = spins;
+        self.spin.fix(spins);
     }
 
     /// Reads as `read(2)` does: waits until there is something, then copies what is there, at most
@@ -290,11 +294,11 @@ impl Input {
 
     /// Waits until there is something to read, or the end, for at most `limit`.
     pub fn wait(&mut self, limit: Option<Duration>) -> Result<Ready, Fault> {
-        for _ in 0..self.spins {
-            if self.has_something()? {
-                return Ok(Ready::Something);
-            }
-            std::hint::spin_loop();
+        let (mut spin, taken) = (self.spin, self.ring.side.next);
+        let found = spin.look(self.alone, taken, || self.has_something());
+        self.spin = spin;
+        if found? {
+            return Ok(Ready::Something);
         }
         self.give_back();
         self.wait_among(&[], limit)

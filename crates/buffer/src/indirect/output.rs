@@ -271,7 +271,7 @@ impl Output {
     /// Something was put: shows it if it is time.
     fn pause(&mut self) {
         if self.ring.side.head >= self.show_at || self.unshown_bytes >= SHOWN_BYTES {
-            self.show(Urgency::More);
+            self.show(Urgency::Flow);
         }
     }
 

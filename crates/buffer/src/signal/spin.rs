@@ -16,6 +16,7 @@
 //! No clock is read: looks are counted, and pauses.
 
 use super::spins;
+use crate::Fault;
 
 /// How often one party looks.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -26,6 +27,8 @@ pub(crate) struct Spin {
     vain: u32,
     /// Pauses before each look, less one.
     pace: u32,
+    /// How many blocks had been taken when it was waited the last time.
+    waited_at: u64,
 }
 
 /// So many waits in vain mean nothing.
@@ -58,8 +61,33 @@ impl Spin {
         }
     }
 
+    /// Looks as often as that has been worth it, and answers whether something is `ready`; so many
+    /// blocks have been `taken` in all.
+    pub(crate) fn look(
+        &mut self,
+        together: bool,
+        taken: u64,
+        mut ready: impl FnMut() -> Result<bool, Fault>,
+    ) -> Result<bool, Fault> {
+        let came = taken.wrapping_sub(std::mem::replace(&mut self.waited_at, taken));
+        let mut left = self.looks(together);
+        let pauses = self.pauses(came);
+        while left > 0 {
+            for _ in 0..pauses {
+                std::hint::spin_loop();
+            }
+            if ready()? {
+                self.has_found();
+                return Ok(true);
+            }
+            left = left.saturating_sub(pauses);
+        }
+        self.was_vain();
+        Ok(false)
+    }
+
     /// How many pauses to make before each look, where so many blocks came since the last wait.
-    pub(crate) fn pauses(&mut self, came: u64) -> u32 {
+    fn pauses(&mut self, came: u64) -> u32 {
         self.pace = if came >= FLOW { (self.pace * 2 + 1).min(PACE_MAX) } else { self.pace / 2 };
         self.pace + 1
     }

@@ -37,8 +37,6 @@ pub struct Input {
     lossy: bool,
     /// How often to look before sleeping.
     spin: Spin,
-    /// How many blocks had been taken at the last wait.
-    waited_at: u64,
     /// What both sides agree on in the segment that we read.
     shape: Geometry,
     /// Segments that have come and are not ours yet.
@@ -71,7 +69,6 @@ impl Input {
             gone: false,
             lossy,
             spin: Spin::default(),
-            waited_at: 0,
             shape,
             inbox: Vec::new(),
             revoked: false,
@@ -212,21 +209,10 @@ impl Input {
     /// Looks as often as that has been worth it; answers whether something came.
     fn looks(&mut self, together: bool) -> Result<bool, Fault> {
         let taken = self.ring.walk().count().blocks;
-        let came = taken.wrapping_sub(std::mem::replace(&mut self.waited_at, taken));
-        let mut left = self.spin.looks(together);
-        let pauses = self.spin.pauses(came);
-        while left > 0 {
-            for _ in 0..pauses {
-                std::hint::spin_loop();
-            }
-            if self.has_something()? {
-                self.spin.has_found();
-                return Ok(true);
-            }
-            left = left.saturating_sub(pauses);
-        }
-        self.spin.was_vain();
-        Ok(false)
+        let mut spin = self.spin;
+        let found = spin.look(together, taken, || self.has_something());
+        self.spin = spin;
+        found
     }
 
     /// Whether the writer runs on our processor, as far as is known: then it is left to it to run.

@@ -166,7 +166,7 @@ impl Output {
         let used = fill(&mut room);
         room.commit(used);
         if self.ring.head() >= self.show_at {
-            self.show(Urgency::More);
+            self.show(Urgency::Flow);
         }
         self.show_if_due();
         Ok(true)
@@ -176,7 +176,7 @@ impl Output {
     #[inline]
     fn show_if_due(&mut self) {
         if self.ring.blocks() >= self.show_after {
-            self.show(Urgency::More);
+            self.show(Urgency::Flow);
         }
     }
 

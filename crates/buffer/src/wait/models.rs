@@ -16,8 +16,9 @@ struct Pages {
     bell: (Mutex<bool>, Condvar),
 }
 
-/// The other party comes to `last` in steps of one; the sleeper waits until it is at `until`.
-fn woken(last: u64, until: u64) {
+/// The other party comes to `last` in steps of one, and asks after each with this urgency, at last
+/// with `end`; the sleeper waits until it is at `until`.
+fn woken(last: u64, until: u64, each: Urgency, end: Urgency) {
     let mut builder = loom::model::Builder::new();
     builder.preemption_bound = Some(3);
     builder.check(move || {
@@ -32,7 +33,8 @@ fn woken(last: u64, until: u64) {
                 let mut ringer = Ringer::default();
                 for position in 1..=last {
                     pages.position.store(position, Ordering::Release);
-                    if ringer.is_due(&pages.page, 0, position, Urgency::More) {
+                    let urgency = if position == last { end } else { each };
+                    if ringer.is_due(&pages.page, 0, position, urgency) {
                         *pages.bell.0.lock().unwrap() = true;
                         pages.bell.1.notify_one();
                     }
@@ -57,15 +59,21 @@ fn woken(last: u64, until: u64) {
 
 #[test]
 fn who_waits_for_the_only_step_is_woken() {
-    woken(1, 1);
+    woken(1, 1, Urgency::More, Urgency::More);
 }
 
 #[test]
 fn who_waits_for_the_second_step_is_not_lost_between() {
-    woken(2, 2);
+    woken(2, 2, Urgency::More, Urgency::More);
 }
 
 #[test]
 fn who_waits_for_less_than_comes_is_woken_in_time() {
-    woken(2, 1);
+    woken(2, 1, Urgency::More, Urgency::More);
+}
+
+#[test]
+fn who_falls_asleep_while_blocks_flow_is_woken_when_they_end() {
+    woken(2, 1, Urgency::Flow, Urgency::Last);
+    woken(2, 2, Urgency::Flow, Urgency::Last);
 }

@@ -1,6 +1,9 @@
-//! Copies of memory that another party may write at the same moment, with instructions that copy
-//! more than a word at once: to Rust they are foreign code, which may read what others write. What
-//! they copy may be torn, as it may be word by word; whether it is, the caller finds out.
+//! Copies out of memory that another party may write at the same moment, and into memory that
+//! another party may read, with instructions that copy more than a word at once: to Rust they are
+//! foreign code, which may do so. What they copy may be torn, as it may be word by word; whether it
+//! is, who reads finds out.
+
+use std::sync::atomic::AtomicU64;
 
 /// Fewer bytes are better copied word by word.
 pub const SHORT: usize = 16;
@@ -11,24 +14,25 @@ pub const LONG: usize = 1 << 20;
 /// From so many bytes on it is worth it that no store goes over the end of a line.
 const LINED: usize = 1024;
 
-/// Copies as many bytes as `to` has, at least [`SHORT`], from readable memory: 64 at a time, then
-/// 16, then the last 16 once more, which may overlap.
+/// Copies `length` bytes, at least [`SHORT`]: 64 at a time, then 16, then the last 16 once more,
+/// which may overlap.
 ///
 /// However many there are: `rep movsb` takes up to four times as long for 4 KB and more that
 /// another processor has just written (`bench pipe`, two cores, near).
 ///
 /// # Safety
-/// As many bytes from `from` on are readable, and `to` has [`SHORT`] of them at least. Another
-/// party may write them meanwhile: to Rust this is foreign code.
+/// So many bytes from `from` on are readable and from `to` on writable, and there are [`SHORT`] of
+/// them at least; the two ranges do not overlap. Where another party reads or writes them meanwhile
+/// no reference to them exists: to Rust this is foreign code.
 #[inline(always)]
-pub unsafe fn by_pieces(from: *const u8, to: &mut [u8]) {
-    debug_assert!(to.len() >= SHORT);
-    if to.len() >= WIDE && std::arch::is_x86_feature_detected!("avx") {
+pub unsafe fn by_pieces(from: *const u8, to: *mut u8, length: usize) {
+    debug_assert!(length >= SHORT);
+    if length >= WIDE && std::arch::is_x86_feature_detected!("avx") {
         // SAFETY: the caller's promise, and the processor has these instructions.
-        return unsafe { by_wide_pieces(from, to) };
+        return unsafe { by_wide_pieces(from, to, length) };
     }
-    // SAFETY: by the caller's promise every access lies in the two ranges; `to` is ours alone. What
-    // another party writes meanwhile comes out torn, which the caller expects.
+    // SAFETY: by the caller's promise every access lies in the two ranges. What others do meanwhile
+    // makes what is read torn, which the caller expects.
     unsafe {
         std::arch::asm!(
             "sub {left}, 64",
@@ -66,8 +70,8 @@ pub unsafe fn by_pieces(from: *const u8, to: &mut [u8]) {
             "movups xmmword ptr [{to} + {left}], {a}",
             "6:",
             from = inout(reg) from => _,
-            to = inout(reg) to.as_mut_ptr() => _,
-            left = inout(reg) to.len() => _,
+            to = inout(reg) to => _,
+            left = inout(reg) length => _,
             a = out(xmm_reg) _,
             b = out(xmm_reg) _,
             c = out(xmm_reg) _,
@@ -75,6 +79,20 @@ pub unsafe fn by_pieces(from: *const u8, to: &mut [u8]) {
             options(nostack),
         );
     }
+}
+
+/// Copies bytes, at least [`SHORT`], into words that others may read at the same moment: these get
+/// them torn, as they do word by word.
+///
+/// # Panics
+/// If there are not exactly as many bytes as the words have, or less than [`SHORT`].
+#[inline]
+pub fn into_words(bytes: &[u8], words: &[AtomicU64]) {
+    assert!(bytes.len() == size_of_val(words) && bytes.len() >= SHORT, "the caller has looked");
+    let to = words.as_ptr().cast_mut().cast::<u8>();
+    // SAFETY: the words have room for as many bytes (asserted) and are borrowed. As atomics they
+    // may be written through a shared reference; so `bytes`, which may not, lie elsewhere.
+    unsafe { by_pieces(bytes.as_ptr(), to, bytes.len()) }
 }
 
 /// Copies as [`by_pieces`] does, at least [`WIDE`] bytes on a processor that has AVX: 128 bytes at
@@ -85,7 +103,7 @@ pub unsafe fn by_pieces(from: *const u8, to: &mut [u8]) {
 /// # Safety
 /// As [`by_pieces`], of at least [`WIDE`] bytes, on such a processor.
 #[inline(never)]
-unsafe fn by_wide_pieces(from: *const u8, to: &mut [u8]) {
+unsafe fn by_wide_pieces(from: *const u8, to: *mut u8, length: usize) {
     // SAFETY: as in `by_pieces`, which has looked that the processor has these instructions; the
     // upper halves of the registers are clear again at the end, as callers expect.
     unsafe {
@@ -129,8 +147,8 @@ unsafe fn by_wide_pieces(from: *const u8, to: &mut [u8]) {
             "3:",
             "vzeroupper",
             from = inout(reg) from => _,
-            to = inout(reg) to.as_mut_ptr() => _,
-            left = inout(reg) to.len() => _,
+            to = inout(reg) to => _,
+            left = inout(reg) length => _,
             skip = out(reg) _,
             lined = const LINED,
             a = out(xmm_reg) _,

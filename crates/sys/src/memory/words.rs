@@ -105,7 +105,7 @@ impl Span {
         if to.len() >= foreign::SHORT {
             // SAFETY: the range lies in the mapping, which lives as long as `self`; torn bytes are
             // what whoever copies from here expects.
-            unsafe { foreign::by_pieces(from, to) };
+            unsafe { foreign::by_pieces(from, to.as_mut_ptr(), to.len()) };
             return Some(());
         }
         let head = (offset.next_multiple_of(8) - offset).min(to.len());

@@ -119,7 +119,7 @@ impl Output {
     fn count_in(&mut self) {
         self.unshown += 1;
         if self.unshown >= self.every {
-            self.show(Urgency::More);
+            self.show(Urgency::Flow);
         }
     }
 

@@ -1,0 +1,43 @@
+/* What the rings in C share: on which processor they run, what they do when there is nothing to do, and how long
+ * something took. */
+#define _GNU_SOURCE
+#include <sched.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <time.h>
+#include <unistd.h>
+
+enum { LINE = 128 };
+
+/* How many processors both sides have: who shares one gives it away, others look again. */
+static int cores;
+
+static void idle(void) {
+    if (cores == 1) sched_yield();
+    else __builtin_ia32_pause();
+}
+
+static void keep_on(int processor) {
+    cpu_set_t set;
+    CPU_ZERO(&set);
+    CPU_SET(processor, &set);
+    if (sched_setaffinity(0, sizeof set, &set)) exit(1);
+}
+
+static uint64_t now(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
+}
+
+/* Ends with whoever started this process, however that ends: nobody is left spinning behind a bench that was
+ * killed. */
+static void end_with_parent(void) {
+    if (prctl(PR_SET_PDEATHSIG, SIGKILL)) exit(1);
+}
