@@ -23,9 +23,9 @@ use crate::observed::{Sample, Taken};
 use crate::processes::{installed, processor_ns};
 use crate::replay::Folder;
 use crate::row::Row;
-use crate::tap::{Reader, Tap, usual};
+use crate::tap::{Bell, Reader, Tap, of_a_line, usual};
 use crate::tcpdump::{TCPDUMP, Tcpdumps};
-use sys::bpf::{Anchor, Kind, Link, Side};
+use sys::bpf::{Anchor, Kind, Link, Shape, Side};
 
 /// How many want the stream.
 const READERS: [(usize, &str); 4] =
@@ -41,6 +41,9 @@ const FRAMES: usize = 100_000;
 const BEFORE: usize = 2_000;
 /// Bytes of every ring.
 const RING: u32 = 4 << 20;
+/// Bytes of the ring of a tap that nobody reads, and what rows call it.
+const ALONE: [(u32, &str); 3] =
+    [(RING, "no reader, 4 MB"), (1 << 20, "no reader, 1 MB"), (512 << 10, "no reader, 512 KB")];
 /// Bytes of the ring of a tap by hand, and what rows call it.
 const BARE: [(u32, &str); 3] =
     [(256 << 10, "by hand, 256 KB"), (1 << 20, "by hand, 1 MB"), (RING, "by hand, 4 MB")];
@@ -68,8 +71,11 @@ struct Setting {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Observers {
     Nobody,
-    /// A tap with so many readers.
+    /// A tap with so many readers, who listen to one bell.
     Ours(usize),
+    /// A tap of a line, with a ring of so many bytes, which nobody reads: its bell waits for who
+    /// takes the ones before.
+    Alone(u32),
     Tcpdumps(usize),
     /// A tap by hand with a ring of so many bytes, which nobody reads.
     Bare(u32),
@@ -93,7 +99,8 @@ struct Bench<'b> {
 
 impl Bench<'_> {
     fn run(mut self, rounds: usize) -> Result<Vec<Row>, String> {
-        let mut all = vec![Observers::Nobody, Observers::Ours(0)];
+        let mut all = vec![Observers::Nobody];
+        all.extend(ALONE.map(|(bytes, _)| Observers::Alone(bytes)));
         all.extend(READERS.map(|(count, _)| Observers::Ours(count)));
         if installed(TCPDUMP, "tcpdump") {
             all.extend(READERS.map(|(count, _)| Observers::Tcpdumps(count)));
@@ -112,7 +119,8 @@ impl Bench<'_> {
                 self.floods.send(BEFORE)?;
                 Ok(Sample::new(FRAMES, self.floods.send(FRAMES)?, 0))
             }
-            Observers::Ours(readers) => self.tap(readers),
+            Observers::Ours(readers) => self.tap(readers, RING, usual),
+            Observers::Alone(bytes) => self.tap(0, bytes, of_a_line),
             Observers::Tcpdumps(count) => self.tcpdumps(count),
             Observers::Bare(bytes) => self.bare(bytes),
         }
@@ -135,8 +143,8 @@ impl Bench<'_> {
         }
     }
 
-    fn tap(&mut self, count: usize) -> Result<Sample, String> {
-        let mut tap = Tap::new(RING, self.setting.keep, usual)?;
+    fn tap(&mut self, count: usize, ring: u32, when: fn(Shape) -> Bell) -> Result<Sample, String> {
+        let mut tap = Tap::new(ring, self.setting.keep, when)?;
         let readers: Result<Vec<_>, _> = (0..count).map(|_| Reader::start(&tap, 1)).collect();
         let readers = readers?;
         let device = self.floods.seen.device()?;
@@ -197,8 +205,11 @@ impl Figures {
         let none = [(NOBODY, Observers::Nobody)];
         all.extend(self.compared("no observer", f64::NAN, "ns kernel/frame", &none, kernel));
         let bells = |taken: &Taken<_>, who| taken.each(who, |sample| sample.bells as f64);
-        let tap = [(OURS, Observers::Ours(0))];
-        all.extend(self.compared("no reader", f64::NAN, "bells", &tap, bells));
+        for (bytes, name) in ALONE {
+            let tap = [(OURS, Observers::Alone(bytes))];
+            all.extend(self.compared(name, f64::NAN, "bells", &tap, bells));
+            all.extend(self.compared(name, f64::NAN, "ns kernel/frame", &tap, kernel));
+        }
         for (bytes, name) in BARE {
             let bare = [(name, Observers::Bare(bytes))];
             all.extend(self.compared("no reader", f64::NAN, "ns kernel/frame", &bare, kernel));
@@ -210,7 +221,8 @@ impl Figures {
     /// G15, and what issue and figure 15 want of ten readers.
     fn goals(&self) -> Vec<Row> {
         let kernel = |readers| self.taken.each(Observers::Ours(readers), Sample::kernel);
-        let [tap, one, ten] = [0, 1, 10].map(kernel);
+        let tap = self.taken.each(Observers::Alone(RING), Sample::kernel);
+        let [one, ten] = [1, 10].map(kernel);
         let added: Vec<f64> = one.iter().zip(&ten).map(|(one, ten)| (ten - one) / 9.0).collect();
         let mut all = vec![
             self.at_most("added reader, in the kernel", added, ADDED_NS),
@@ -298,7 +310,7 @@ mod tests {
             Sample { sending: alone + kernel, alone, ..Sample::new(1, Took::default(), 10) }
         };
         let all = [
-            (Observers::Ours(0), 100.0),
+            (Observers::Alone(RING), 100.0),
             (Observers::Ours(1), 110.0),
             (Observers::Ours(10), 200.0),
             (Observers::Tcpdumps(1), 400.0),

@@ -18,10 +18,14 @@ pub(crate) const NEVER: u32 = u32::MAX >> 1;
 /// Records of room for each processor, as in the rings of a line.
 const POINTERS: u32 = 1 << 14;
 
-/// When the bell of a line rings that says nothing of batches and latency; here several listen.
+/// When the bell of a line rings that says nothing of batches and latency.
+pub(crate) fn of_a_line(shape: Shape) -> Bell {
+    engine::kernel::bell(&KernelRing::default(), shape)
+}
+
+/// The same where several listen.
 pub(crate) fn usual(shape: Shape) -> Bell {
-    let of_a_line = engine::kernel::bell(&KernelRing::default(), shape);
-    Bell { wakes: Wakes::Listeners, ..of_a_line }
+    Bell { wakes: Wakes::Listeners, ..of_a_line(shape) }
 }
 
 /// A tap: its ring, its bell and its program, while it is there.
