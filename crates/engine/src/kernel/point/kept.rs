@@ -17,7 +17,7 @@
 
 use super::super::handout::{Ended, Part, Running as Handed, bounded};
 use super::super::{Asked, Refuses};
-use super::line::{Line, New, Owned, Whose};
+use super::line::{Has, Line, New, Owned, Whose};
 use super::sockets::Sockets;
 use super::version::{States, Version};
 use super::{Closed, Place, Point, Points, Running, Standing, State};
@@ -385,8 +385,8 @@ fn line(
     };
     let pointers = Rings::received(part("pointers")?, new.shape.of_line()).map_err(told)?;
     let pointers = pointers.beside(Arc::clone(&owner.records)).map_err(told)?;
-    let bell = part("bell")?;
-    RingBuffer::received(bell.try_clone().map_err(|error| error.to_string())?).map_err(told)?;
+    let bell_map = part("bell")?;
+    RingBuffer::received(bell_map.try_clone().map_err(|error| error.to_string())?).map_err(told)?;
     let mut states = Vec::new();
     for step in 0..new.tree.steps.len() {
         let Some(map) = given.remove(&format!("l{number}-s{step}")) else { continue };
@@ -398,24 +398,8 @@ fn line(
         let known = others.map(|(_, map)| map).find(|map| same(map));
         states.push((step, known.map_or_else(|| Arc::new(map), Arc::clone)));
     }
-    let New { graph, tree, leads, owner: uid, about, .. } = new;
-    Ok(Line {
-        number,
-        uid,
-        graph,
-        tree,
-        owner,
-        pointers: Arc::new(pointers),
-        bell: new.bell,
-        bell_map: bell,
-        leads,
-        states,
-        counted: ended.counted,
-        measured: ended.measured,
-        busy_before: ended.busy,
-        leaving: false,
-        about,
-    })
+    let new = New { states, ..new };
+    Ok(Line::of(number, new, Has { owner, pointers, bell_map }, ended))
 }
 
 /// The newest note, and its number.

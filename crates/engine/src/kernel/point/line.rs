@@ -91,6 +91,13 @@ pub(super) struct Owned {
     pub(super) records: Arc<Rings>,
 }
 
+/// What a line has for itself, and the frames that its pointers are of.
+pub(super) struct Has {
+    pub(super) owner: Arc<Owned>,
+    pub(super) pointers: Rings,
+    pub(super) bell_map: OwnedFd,
+}
+
 /// Bytes of the ring of bells: 4,096 bells.
 const BELLS: u32 = 1 << 16;
 
@@ -120,25 +127,31 @@ impl Line {
         let bell = RingBuffer::create("bell", BELLS).map_err(told)?;
         let bell_map = bell.map().as_fd().try_clone_to_owned();
         let bell_map = bell_map.map_err(|error| error.to_string())?;
-        let New { graph, tree, states, leads, owner: uid, about, .. } = new;
-        let line = Self {
+        Ok((Self::of(number, new, Has { owner, pointers, bell_map }, Ended::default()), bell))
+    }
+
+    /// A line with its memory, and what was counted of it before.
+    pub(super) fn of(number: u32, new: New, has: Has, before: Ended) -> Self {
+        let New { graph, tree, states, leads, owner: uid, about, bell, .. } = new;
+        let Has { owner, pointers, bell_map } = has;
+        let Ended { counted, measured, busy: busy_before, .. } = before;
+        Self {
             number,
             uid,
             graph,
             tree,
             owner,
             pointers: Arc::new(pointers),
-            bell: new.bell,
+            bell,
             bell_map,
             leads,
             states,
-            counted: Counted::default(),
-            measured: (0, 0),
-            busy_before: 0,
+            counted,
+            measured,
+            busy_before,
             leaving: false,
             about,
-        };
-        Ok((line, bell))
+        }
     }
 
     pub(super) fn member(&self) -> Member<'_> {

@@ -64,8 +64,8 @@ impl Version {
         lines: &[&Line],
         steps: &Steps,
     ) -> Result<(Self, States), Failure> {
-        let Drawn { lines, numbers, joint, layout, given, code, behind_tag, words } =
-            Drawn::of(point, lines)?;
+        let drawn = Drawn::of(point, lines)?;
+        let Drawn { lines, numbers, joint, layout, given, code, words, .. } = &drawn;
         let members: Vec<Member<'_>> = lines.iter().map(|line| line.member()).collect();
         steps.take(Makes::Memory, "a desk").map_err(Failure::because)?;
         let bytes = layout.cpus.saturating_mul(layout.desk.stride);
@@ -80,9 +80,10 @@ impl Version {
             lines[line].states.iter().find(|(step, _)| *step == own).map(|(_, map)| &**map)
         };
         steps.take(Makes::Program, "a program for lines").map_err(Failure::because)?;
-        let descriptors: Vec<i32> = [desk.as_fd().as_raw_fd()].into_iter().chain(given).collect();
+        let descriptors: Vec<i32> =
+            [desk.as_fd().as_raw_fd()].iter().chain(given).copied().collect();
         let how = if point.sockets.is_some() { How::SOCKETS } else { How::WATCHES };
-        let made = load::load(&code, how, &descriptors, steps, kept);
+        let made = load::load(code, how, &descriptors, steps, kept);
         let Loaded { program: loaded, maps } = made.map_err(|failed: Failed| {
             let at = words.iter().position(|word| failed.is_at(word));
             let node = at.map(|step| joint.node(&members, step));
@@ -91,23 +92,10 @@ impl Version {
             Failure { at, why, full }
         })?;
         let numbered = |word: &ebpf::Word| state_of(word).map(|(line, own)| (numbers[line], own));
-        let (counters, states, tables) = sorted(&code, maps, numbered);
+        let (counters, states, tables) = sorted(code, maps, numbered);
         steps.take(Makes::Memory, "a view of a desk").map_err(Failure::because)?;
         let memory = desk.map_read().map_err(Failure::because)?;
-        let version = Self {
-            loaded,
-            counters,
-            _tables: tables,
-            desk: memory,
-            desk_map: desk,
-            layout,
-            code,
-            joint,
-            lines: numbers,
-            words,
-            behind_tag,
-        };
-        Ok((version, states))
+        Ok((Self::of(drawn, (loaded, counters, tables), (memory, desk)), states))
     }
 
     /// The program that was loaded for these lines before this process began, with its desk and its
@@ -117,26 +105,37 @@ impl Version {
         lines: &[&Line],
         (loaded, desk_map, counters): (Program, Map, Option<Map>),
     ) -> Result<Self, Failure> {
-        let Drawn { numbers, joint, layout, code, behind_tag, words, .. } =
-            Drawn::of(point, lines)?;
+        let drawn = Drawn::of(point, lines)?;
+        let Drawn { layout, .. } = &drawn;
         let info = desk_map.info().map_err(Failure::because)?;
         if info.value_size != layout.cpus.saturating_mul(layout.desk.stride) || info.entries != 1 {
             return Err(Failure::because("the memory of a program has another size"));
         }
         let desk = desk_map.map_read().map_err(Failure::because)?;
-        Ok(Self {
+        Ok(Self::of(drawn, (loaded, counters, Vec::new()), (desk, desk_map)))
+    }
+
+    /// What was drawn, with what runs it and where it tallies.
+    fn of(
+        drawn: Drawn<'_>,
+        (loaded, counters, tables): (Program, Option<Map>, Vec<Map>),
+        (desk, desk_map): (ReadMapping, Map),
+    ) -> Self {
+        let Drawn { numbers: lines, joint, layout, code, behind_tag, words, .. } = drawn;
+        let _tables = tables;
+        Self {
             loaded,
             counters,
-            _tables: Vec::new(),
+            _tables,
             desk,
             desk_map,
             layout,
             code,
             joint,
-            lines: numbers,
+            lines,
             words,
             behind_tag,
-        })
+        }
     }
 
     /// What the program is, as a number: another version of us may make another one of the same
