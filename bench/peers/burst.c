@@ -7,6 +7,7 @@
  * ENTRIES, a power of two, is how many pointers the ring holds. For each number on standard input it moves so many
  * pointers and answers how many ns that took. */
 #include "common.h"
+#include <stdatomic.h>
 
 enum { BURST = 32 };
 

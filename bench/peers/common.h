@@ -1,9 +1,10 @@
-/* What the rings in C share: on which processor they run, what they do when there is nothing to do, and how long
+/* What the rings in C and C++ share: on which processor they run, what they do when there is nothing to do, and how long
  * something took. */
+#ifndef _GNU_SOURCE
 #define _GNU_SOURCE
+#endif
 #include <sched.h>
 #include <signal.h>
-#include <stdatomic.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -9,6 +9,7 @@
  *
  * For each number on standard input it moves so many blocks and answers how many ns that took. */
 #include "common.h"
+#include <stdatomic.h>
 
 enum { RING = 4 << 20, EVERY = 32, EVERY_BYTES = 64 << 10 };
 

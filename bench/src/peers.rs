@@ -1,4 +1,5 @@
-//! Peers that are small C programs: compiled when a bench begins, where there is a compiler.
+//! Peers that are small programs in C or C++: compiled when a bench begins, where there is a
+//! compiler.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -13,22 +14,37 @@ pub(crate) struct Compiled {
 }
 
 impl Compiled {
-    /// Compiles a program of this name; why not, if it cannot be had.
+    /// Compiles a program of this name in C; why not, if it cannot be had.
     pub(crate) fn new(name: &str, source: &str) -> Result<Self, String> {
+        Self::by("cc", (name, "c"), source, &[])
+    }
+
+    /// As [`Compiled::new`], in C++ with threads.
+    pub(crate) fn in_cpp(name: &str, source: &str) -> Result<Self, String> {
+        Self::by("c++", (name, "cpp"), source, &["-std=c++17", "-pthread"])
+    }
+
+    /// Compiles by this compiler, with these words more; the text is one of this kind.
+    fn by(
+        compiler: &str,
+        (name, kind): (&str, &str),
+        source: &str,
+        words: &[&str],
+    ) -> Result<Self, String> {
         let folder =
             std::env::temp_dir().join(format!("streamline-bench-{}-{name}", std::process::id()));
         std::fs::create_dir_all(&folder).map_err(|why| why.to_string())?;
         let compiled = Self { program: folder.join(name), folder };
-        let text = compiled.program.with_extension("c");
+        let text = compiled.program.with_extension(kind);
         std::fs::write(&text, source).map_err(|why| why.to_string())?;
         let common = compiled.folder.join("common.h");
         std::fs::write(common, COMMON).map_err(|why| why.to_string())?;
-        let made =
-            Command::new("cc").arg("-O3").arg("-o").arg(compiled.program()).arg(&text).status();
-        match made {
+        let mut command = Command::new(compiler);
+        command.arg("-O3").args(words).arg("-o").arg(compiled.program()).arg(&text);
+        match command.status() {
             Ok(status) if status.success() => Ok(compiled),
-            Ok(status) => Err(format!("cc ended with {status}")),
-            Err(why) => Err(format!("cc: {why}")),
+            Ok(status) => Err(format!("{compiler} ended with {status}")),
+            Err(why) => Err(format!("{compiler}: {why}")),
         }
     }
 

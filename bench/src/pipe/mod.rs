@@ -71,7 +71,11 @@ pub(crate) fn run(options: &Options) -> Result<Vec<Row>, String> {
     if let Err(why) = &plain {
         eprintln!("left out: the plain ring in C: {why}");
     }
-    let plain = plain.as_ref().map(Compiled::program).ok();
+    let boost = rings::boost();
+    if let Err(why) = &boost {
+        eprintln!("left out: the ring of Boost: {why}");
+    }
+    let built = [&plain, &boost].map(|made| made.as_ref().map(Compiled::program).ok());
     let mut rows = Vec::new();
     for cores in [Cores::One, Cores::Two] {
         if cores == Cores::Two && processors < 2 {
@@ -79,7 +83,7 @@ pub(crate) fn run(options: &Options) -> Result<Vec<Row>, String> {
             continue;
         }
         for block in BLOCKS {
-            rows.extend(sized(cores, block, options.rounds, (plain, rings.as_deref().ok()))?);
+            rows.extend(sized(cores, block, options.rounds, (built, rings.as_deref().ok()))?);
         }
     }
     Ok(rows)
@@ -90,7 +94,7 @@ fn sized(
     cores: Cores,
     block: usize,
     rounds: usize,
-    (plain, rings): (Option<&Path>, Option<&Path>),
+    ([plain, boost], rings): ([Option<&Path>; 2], Option<&Path>),
 ) -> Result<Vec<Row>, String> {
     let mut pipe = Pipe::new(cores, block)?;
     let mut ours = Ours::new(cores, block)?;
@@ -101,7 +105,8 @@ fn sized(
         Candidate { name: "memcpy", measure: Box::new(move || measure(&mut copy)) },
     ];
     let others = rings::RINGS.into_iter().map(|name| (rings, name, name));
-    for (program, word, name) in std::iter::once((plain, "copy", "C ring")).chain(others) {
+    let built = [(plain, "copy", "C ring"), (boost, rings::BOOST, rings::BOOST)];
+    for (program, word, name) in built.into_iter().chain(others) {
         let Some(program) = program else { continue };
         let mut ring = Ring::start(program, word, cores.count(), block)?;
         candidates.push(Candidate { name, measure: Box::new(move || ring.measure()) });
@@ -125,7 +130,8 @@ fn goals(cores: Cores, block: usize) -> Vec<Goal> {
     let near = cores == Cores::Two && Sentinel::take() < NEAR_NS;
     if near {
         let threads = [1.3, 1.2, 1.2, 1.2, 0.95, 0.95][at];
-        for (reference, target) in rings::RINGS.into_iter().zip([threads, threads, 1.4]) {
+        let all = rings::RINGS.into_iter().chain([rings::BOOST]);
+        for (reference, target) in all.zip([threads, threads, 1.4, threads]) {
             goals.push(Goal { candidate, reference, goal: "G3", target });
         }
     }

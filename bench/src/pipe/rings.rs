@@ -1,6 +1,7 @@
-//! Rings of others, beside ours: the program in `bench/peers/rings`, if somebody has built it, and
-//! the plain ring in C of `bench/peers/ring.c`, which is built here. A program is told how many
-//! blocks to move, and answers how long that took.
+//! Rings of others, beside ours: the program in `bench/peers/rings`, if somebody has built it; the
+//! ring of Boost (`bench/peers/boost.cpp`), built here where its headers are; and the plain ring in
+//! C of `bench/peers/ring.c`, built here. A program is told how many blocks to move, and answers
+//! how long that took.
 
 use crate::peers::Compiled;
 use std::io::{BufRead, BufReader, Write};
@@ -33,6 +34,14 @@ const PLAIN: &str = include_str!("../../peers/ring.c");
 pub(crate) fn plain() -> Result<Compiled, String> {
     Compiled::new("ring", PLAIN)
 }
+
+/// The ring of Boost, which joins threads.
+pub(super) fn boost() -> Result<Compiled, String> {
+    Compiled::in_cpp(BOOST, include_str!("../../peers/boost.cpp"))
+}
+
+/// What that is called.
+pub(super) const BOOST: &str = "boost";
 
 /// One ring, with its own processes.
 pub(crate) struct Ring {
