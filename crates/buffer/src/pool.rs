@@ -156,6 +156,15 @@ impl Pool {
         Ok(Self::over(memory, 1))
     }
 
+    /// Makes a pool whose segments take their memory when they are written, without asking for it:
+    /// for a process that may not ask the kernel for any. A lack of memory is then no answer, but
+    /// ends the process (SIGBUS).
+    pub fn unasked(id: DbufId, config: Config) -> sys::Result<Self> {
+        let pool = Self::new(id, config)?;
+        pool.populated.set(pool.memory.slots.len());
+        Ok(pool)
+    }
+
     /// A pool over this memory, of which the first slots have pages.
     fn over(memory: Memory, populated: usize) -> Self {
         let pins = vec![Cell::new(0); memory.slots.len()].into();

@@ -28,6 +28,8 @@ pub(crate) use spin::Spin;
 use crate::atomic::{AtomicU32, Ordering, fence, pause};
 #[cfg(not(loom))]
 use std::os::fd::{AsFd, BorrowedFd};
+#[cfg(not(loom))]
+use std::sync::OnceLock;
 use std::time::Duration;
 #[cfg(not(loom))]
 use sys::eventfd::EventFd;
@@ -40,7 +42,7 @@ pub struct Bell {
     heedless: AtomicU32,
     /// What is rung beside the word, for who sleeps on descriptors too.
     #[cfg(not(loom))]
-    alarm: Option<EventFd>,
+    alarm: OnceLock<EventFd>,
     #[cfg(loom)]
     sleepers: (loom::sync::Mutex<()>, loom::sync::Condvar),
 }
@@ -66,7 +68,7 @@ impl Bell {
             word: AtomicU32::new(0),
             heedless: AtomicU32::new(0),
             #[cfg(not(loom))]
-            alarm: None,
+            alarm: OnceLock::new(),
             #[cfg(loom)]
             sleepers: Default::default(),
         }
@@ -76,7 +78,20 @@ impl Bell {
     /// that wakes somebody costs a system call more.
     #[cfg(not(loom))]
     pub fn with_alarm() -> sys::Result<Self> {
-        Ok(Self { alarm: Some(EventFd::new()?), ..Self::new() })
+        let bell = Self::new();
+        bell.add_alarm()?;
+        Ok(bell)
+    }
+
+    /// From now on one can sleep on this bell together with descriptors, if one could not before.
+    /// Whoever sleeps on it meanwhile is woken as before.
+    #[cfg(not(loom))]
+    pub fn add_alarm(&self) -> sys::Result<()> {
+        if self.alarm.get().is_none() {
+            // Of two that add one at the same time one does it in vain.
+            let _ = self.alarm.set(EventFd::new()?);
+        }
+        Ok(())
     }
 
     /// Says that we are about to sleep. Look once more whether there is something to do, then
@@ -121,7 +136,7 @@ impl Bell {
         limit: Option<Duration>,
     ) {
         let mut all = descriptors.to_vec();
-        if let Some(alarm) = &self.alarm {
+        if let Some(alarm) = self.alarm.get() {
             // Whoever rings changes the word first: either we see that, or we sleep on an alarm
             // that is rung after it was taken back.
             alarm.clear();
@@ -194,7 +209,7 @@ impl Bell {
     #[cfg(not(loom))]
     fn wake(&self) {
         sys::futex::wake(&self.word, u32::MAX, sys::futex::Reach::Private);
-        if let Some(alarm) = &self.alarm {
+        if let Some(alarm) = self.alarm.get() {
             alarm.notify();
         }
     }

@@ -197,7 +197,10 @@ fn m3_what_cannot_be_seen_is_refused_with_its_reason() {
     refused("generate | ip state=a | discard", "no fields that mean something to others");
     refused("generate | count state=a | count state=a | discard", "stands twice");
     refused("generate | count state_mode=644 | discard", "`state_mode=` says who may see");
-    refused("generate | sample 2 state=a untrusted=yes | discard", "a process of its own");
+    refused(
+        "generate | sample 2 state=a untrusted=yes | discard",
+        "a process that nobody vouches for",
+    );
     refused("generate | count state=a/b | discard", "`a/b` is no name");
     refused("generate | count state=a state_mode=666 | discard", "none of 600, 640, 644");
     let name = named("taken");

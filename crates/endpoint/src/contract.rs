@@ -5,8 +5,9 @@ use crate::source::kernel::Arrived;
 use abi::{BLOCK_MAX, Entry};
 use buffer::pool::Pool;
 use filter::{
-    Amount, Arguments, Batch, Classes, Columns, Description, Form, Mistake, Report, Time,
+    Amount, Arguments, Batch, Classes, Columns, Counts, Description, Form, Mistake, Report, Time,
 };
+use std::any::Any;
 use std::fmt;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
@@ -73,6 +74,17 @@ pub trait Source: Send {
     /// Along which of its arcs the blocks go that were put last, where it knows; none: along all
     /// that want them.
     fn edge(&self) -> Option<usize> {
+        None
+    }
+
+    /// What a filter has counted whose blocks come here from a process of its own, as far as it
+    /// said.
+    fn counts(&self) -> Option<&Counts> {
+        None
+    }
+
+    /// Itself, for whoever made it and wants more of it than sources do.
+    fn as_any(&mut self) -> Option<&mut dyn Any> {
         None
     }
 
@@ -200,6 +212,11 @@ pub trait Sink: Send {
 
     /// The program to whose input it writes.
     fn process(&self) -> Option<&Arc<Process>> {
+        None
+    }
+
+    /// Itself, for whoever made it and wants more of it than sinks do.
+    fn as_any(&mut self) -> Option<&mut dyn Any> {
         None
     }
 }

@@ -52,9 +52,10 @@ pub(crate) use again::{Again, Prepared, prepare};
 pub use error::BuildError;
 pub(crate) use inside::Succession;
 use nodes::wanted;
-pub(crate) use nodes::{counts, describe};
+pub(crate) use nodes::{HOLD_BYTES, counts, describe};
+use pools::pool;
 use pools::{fresh_id, intake_of};
-pub(crate) use pools::{intake_for, pool};
+pub(crate) use pools::{intake_for, pool_unasked};
 pub use running::GONE;
 
 /// How a path is to run, beyond what the request says.
@@ -356,7 +357,6 @@ impl<'p> Builder<'p> {
                 name: space.name.clone(),
                 orders: space.orders(),
                 bell: Arc::clone(&self.bells[place]),
-                reads: between::reads(self.plan, self.spaces[place]),
             });
         let kernels = Arc::new(Mutex::new(kernels));
         let part = running::Part {
@@ -427,7 +427,7 @@ impl<'p> Builder<'p> {
             .partition(|(_, node)| node.inside.is_some());
         // What programs write comes first, as what sources give does; what they read, last.
         for (id, used) in programs(graph).filter(|(id, _)| self.gives(place, *id)) {
-            let local = self.half(id, used, &mut draft);
+            let local = self.half(id, used, true, &mut draft);
             if !draft.kept.iter().any(|(kept, _)| *kept == local) {
                 draft.inputs.push(Input::Source { node: local, intake: GENERAL });
             }
@@ -486,7 +486,7 @@ impl<'p> Builder<'p> {
         }
         self.tells_time |= tells_time;
         for (id, used) in programs(graph).filter(|(id, _)| self.takes(place, *id)) {
-            locals[id.0] = Some(self.half(id, used, &mut draft));
+            locals[id.0] = Some(self.half(id, used, false, &mut draft));
         }
         self.copies(place, shared, &mut locals, &mut draft)?;
         self.arcs(place, &locals, &mut draft, rings)?;

@@ -58,8 +58,8 @@ const fn tested() -> [&'static Description; 0] {
 }
 
 #[cfg(feature = "testing")]
-const fn tested() -> [&'static Description; 2] {
-    [&crate::testing::PANICS, &crate::testing::HOSTILE]
+const fn tested() -> [&'static Description; 3] {
+    [&crate::testing::PANICS, &crate::testing::HOSTILE, &crate::testing::LIAR]
 }
 
 impl Catalogue for House {

@@ -167,6 +167,8 @@ impl Filtered {
         add_by_name(&mut self.counters, other.counters);
         self.busy_ns += other.busy_ns;
         self.calls += other.calls;
+        // In a thread views may have been trimmed.
+        self.program &= other.program;
     }
 
     /// How many blocks came, and what became of how many.

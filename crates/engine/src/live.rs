@@ -255,7 +255,7 @@ impl Live {
         order: impl FnOnce(&mut Space) -> A + Send + 'static,
     ) -> Result<A, NotTaken> {
         let orders = self.all().get(space).cloned().ok_or(NotTaken::Ended)?;
-        orders.give(order)?.answer(limit)
+        orders.ask(limit, order)
     }
 
     /// What all spaces have counted. Those that do not answer in their share of `limit` are told as
@@ -389,6 +389,15 @@ impl Orders {
         drop(inbox);
         self.bell.ring();
         Ok(Given { orders: Arc::clone(self), number, answer })
+    }
+
+    /// Has the space do this between two passes, and waits for its answer.
+    pub(crate) fn ask<A: Send + 'static>(
+        self: &Arc<Self>,
+        limit: Duration,
+        order: impl FnOnce(&mut Space) -> A + Send + 'static,
+    ) -> Result<A, NotTaken> {
+        self.give(order)?.answer(limit)
     }
 
     /// Takes the space over from its thread, at a block boundary.

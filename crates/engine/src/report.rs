@@ -273,6 +273,18 @@ pub(crate) fn joined(spaces: Vec<Counted>, runs: bool) -> Ledger {
             ledger.edges.extend(ring.map(|near| crossed(near, &imported, failed, runs)));
         }
     }
+    // A filter that has run in a process of its own, and in a thread before or after that.
+    let lines = &mut ledger.filters;
+    let named = |(planned, line): (usize, usize)| (planned, lines[line].name.clone());
+    let programs: Vec<(usize, String)> = programs.into_iter().map(named).collect();
+    for (planned, name) in programs {
+        let is = |line: &Filtered| line.planned == planned && line.name == name;
+        let Some(first) = lines.iter().position(is) else { continue };
+        while let Some(again) = lines.iter().skip(first + 1).position(is) {
+            let more = lines.remove(first + 1 + again);
+            lines[first].join(more);
+        }
+    }
     ledger
 }
 
@@ -382,6 +394,12 @@ fn without_twice(node: &Node, dropped: &[(&'static str, Amount)]) -> Amount {
 
 fn filtered(node: &Node, number: usize, imported: &[Imported]) -> Filtered {
     let counts = &node.counts;
+    // What a filter in a process of its own says, whose blocks come here.
+    let apart = match &node.part {
+        Part::Source(part) => part.source.counts(),
+        _ => None,
+    };
+    let said = apart.unwrap_or(counts);
     let is_source = matches!(node.part, Part::Source(_));
     let given = match &node.part {
         Part::Source(part) => part.source.seen().given,
@@ -426,7 +444,7 @@ fn filtered(node: &Node, number: usize, imported: &[Imported]) -> Filtered {
         let both = names.iter().zip(values).filter(|(_, n)| **n > 0);
         both.map(|(name, n)| ((*name).to_owned(), *n)).collect::<Vec<_>>()
     };
-    let counters = named(node.counters, &counts.counters);
+    let counters = named(node.counters, &said.counters);
     Filtered {
         name: node.name.clone(),
         planned: node.planned,
@@ -440,7 +458,7 @@ fn filtered(node: &Node, number: usize, imported: &[Imported]) -> Filtered {
         consumed,
         held: counts.held,
         dropped,
-        unanswered: named(node.reasons, &counts.unanswered),
+        unanswered: named(node.reasons, &said.unanswered),
         counters: counters.into_iter().chain(edits).collect(),
         busy_ns: node.flow.busy_ns,
         calls: node.flow.calls,

@@ -55,6 +55,103 @@ impl Classify for Hostile {
     }
 }
 
+/// What everybody knows about `liar`.
+pub(crate) const LIAR: Description = Description {
+    name: "liar",
+    summary: "count blocks, and lie when asked for the count; only in test builds",
+    details: "Leaves blocks as they are. Does what it is told when what it knows is to be \
+              saved, or when it is to know what another one knew.",
+    example: "replay web.pcap | liar hang untrusted=yes | discard",
+    kind: Kind::Inspection,
+    parameters: &[Parameter::needed("lie", Type::OneOf(LIES), "what it does instead")],
+    keeps: Keeps::Private,
+    user: Some(make_liar),
+    ..Description::EMPTY
+};
+
+/// What it may do: when asked for what it knows, or (`taught-…`) when it is to know something.
+const LIES: &[&str] = &[
+    "none",
+    "abort",
+    "cursor",
+    "exit",
+    "hang",
+    "long",
+    "many",
+    "open",
+    "panic",
+    "shape",
+    "sleep",
+    "spoof",
+    "taught-exit",
+    "taught-hang",
+    "taught-panic",
+    "taught-sleep",
+];
+
+struct Liar {
+    lie: String,
+    deed: Deed,
+    blocks: u64,
+}
+
+fn make_liar(arguments: &Arguments) -> Result<Filter, Mistake> {
+    let lie = arguments.text("lie").unwrap_or_default().to_owned();
+    let deed = Deed::prepare(lie.trim_start_matches("taught-"));
+    Ok(Filter::classify(Liar { lie, deed, blocks: 0 }))
+}
+
+impl Classify for Liar {
+    fn classify(&mut self, block: &mut Block<'_>, _cx: &mut Tell<'_>) -> Class {
+        self.blocks += 1;
+        block.pointer.class
+    }
+
+    fn state(&mut self) -> Option<&mut dyn State> {
+        Some(self)
+    }
+}
+
+impl State for Liar {
+    fn sessions(&self) -> Vec<u64> {
+        match self.lie.as_str() {
+            "many" => (0..1 << 20).collect(),
+            "none" | "long" | "shape" => vec![PRIVATE],
+            lie if lie.starts_with("taught-") => vec![PRIVATE],
+            _ => {
+                self.deed.act();
+                vec![PRIVATE]
+            }
+        }
+    }
+
+    fn take(&mut self, key: u64, _: &mut Holds) -> Option<Moved> {
+        let bytes = match self.lie.as_str() {
+            "long" => vec![0; 2 << 20],
+            "many" => vec![0; 64 << 10],
+            "shape" => vec![0; 3],
+            _ => self.blocks.to_le_bytes().to_vec(),
+        };
+        Some(Moved { key, bytes, held: Vec::new() })
+    }
+
+    fn put(&mut self, moved: Moved, _: &mut Holds) -> Result<(), Mistake> {
+        // Its own it takes back, whatever it said.
+        if self.blocks > 0 {
+            return Ok(());
+        }
+        if self.lie.starts_with("taught-") {
+            self.deed.act();
+        }
+        let blocks = <[u8; 8]>::try_from(moved.bytes.as_slice());
+        let blocks = blocks.map_err(|_| Mistake::new("lie", "that is no number of blocks"))?;
+        self.blocks = u64::from_le_bytes(blocks);
+        Ok(())
+    }
+
+    fn show(&mut self, _: Whose, _: bool, _: &mut Row<'_>) {}
+}
+
 struct Panics(u64);
 
 fn make(arguments: &Arguments) -> Result<Filter, Mistake> {

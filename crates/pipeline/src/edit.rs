@@ -5,9 +5,10 @@
 //! what was not named stays what it is, and a path that runs the old text can keep what it has.
 //! Whether the new text makes sense, the checks say. [Th §5.4]
 
-use crate::language::tree::{Arc, Branch, Classes, Group, Label, Name, Node, Operator};
-use crate::language::tree::{Pipeline, Stage, Term};
+use crate::language::tree::{Arc, Argument, Branch, Classes, Group, Label, Name, Node};
+use crate::language::tree::{Operator, Pipeline, Stage, Term, Text};
 use crate::language::{Request, Severity, Span, parse};
+use filter::UNTRUSTED;
 use std::fmt;
 
 /// What is to be different in a request.
@@ -89,10 +90,12 @@ pub struct Edited {
 const PROCESS: &str = "process";
 const KERNEL: &str = "kernel";
 const FIRST: &str = "thread0";
+/// What is said for "into a process of its own that may do nothing but compute".
+const SANDBOX: &str = "sandbox";
 
 /// How an edit is written.
 const USAGE: &str = "write `insert FILTER before|after|at NODE`, `remove NODE`, \
-     `replace NODE with FILTER`, `move NODE kernel|process|SPACE`, `upgrade NODE` or \
+     `replace NODE with FILTER`, `move NODE kernel|process|sandbox|SPACE`, `upgrade NODE` or \
      `pin SPACE PROCESSOR|any`";
 
 impl Edit {
@@ -157,9 +160,8 @@ impl Edit {
                 if space != KERNEL {
                     leave_kernel(&mut request, at);
                 }
-                let pin = Name { text: space.clone(), span: NEW };
                 Box::new(move |term| match term {
-                    Term::Node(node) => Some(Term::Node(Node { pin: Some(pin.clone()), ..node })),
+                    Term::Node(node) => Some(Term::Node(elsewhere(node, space))),
                     other => Some(other),
                 })
             }
@@ -205,7 +207,7 @@ fn printed(request: &Request, origins: &[Option<Span>]) -> Result<Edited, Misfit
 /// A new text: the longest common sequence of filters, told apart by what they say, stays.
 fn whole(old: &Request, new: &str) -> Result<Edited, Misfit> {
     let request = tree(new, "the new request")?;
-    let text = |node: &Node| Term::Node(Node { pin: None, ..node.clone() }).to_string();
+    let text = |node: &Node| Term::Node(trusted(Node { pin: None, ..node.clone() })).to_string();
     let (before, after): (Vec<_>, Vec<_>) = (nodes(old).collect(), nodes(&request).collect());
     let (said, says): (Vec<String>, Vec<String>) = (
         before.iter().map(|node| text(node)).collect(),
@@ -308,6 +310,26 @@ fn leave_kernel(request: &mut Request, at: Span) {
             behind |= node.span == at;
         });
     }
+}
+
+/// The filter in another space: in a process of its own by an argument, anywhere else by a pin.
+fn elsewhere(node: Node, space: &str) -> Node {
+    let mut node = trusted(node);
+    let named = |text: &str| Name { text: text.to_owned(), span: NEW };
+    if space != SANDBOX {
+        return Node { pin: Some(named(space)), ..node };
+    }
+    let value = Text { bytes: b"yes".to_vec(), quoted: false, span: NEW };
+    let key = Some(named(UNTRUSTED.name));
+    node.arguments.push(Argument { key, value, span: NEW });
+    Node { pin: None, ..node }
+}
+
+/// The same filter, whether it runs in a process of its own or not.
+fn trusted(mut node: Node) -> Node {
+    let says = |argument: &Argument| argument.key.as_ref().map(|key| key.text.clone());
+    node.arguments.retain(|argument| says(argument).as_deref() != Some(UNTRUSTED.name));
+    node
 }
 
 /// All filters in the order of the text.
@@ -500,10 +522,26 @@ mod tests {
             ("move dport kernel", "rx | dport@kernel |22 ssh |80 (count + http |1 print)"),
             ("move dport process", "rx | dport@thread0 |22 ssh |80 (count + http |1 print)"),
             ("upgrade http", "rx | dport |22 ssh |80 (count + http |1 print)"),
+            ("move http sandbox", "rx | dport |22 ssh |80 (count + http untrusted=yes |1 print)"),
         ];
         for (words, expected) in cases {
             let normal = |text: &str| tree(text, "").map(|tree| tree.to_string()).expect(text);
             assert_eq!(edit(line, words), normal(expected), "{words}");
+        }
+    }
+
+    #[test]
+    fn v18_a_filter_in_a_process_of_its_own_is_the_same_filter() {
+        let line = "rx | tcp@thread1 held=1M |http http | print";
+        let apart = edit(line, "move tcp to sandbox");
+        assert_eq!(apart, "rx | tcp held=1M untrusted=yes |http http | print");
+        assert_eq!(edit(&apart, "move tcp sandbox"), apart, "once is enough");
+        let home = edit(&apart, "move tcp thread1");
+        assert_eq!(home, line);
+        assert_eq!(edit(&apart, "move tcp process"), line.replace("thread1", "thread0"));
+        for (from, to) in [(line, &apart), (&apart, &home)] {
+            let edited = Edit::Whole(to.clone()).apply(from).expect("whole");
+            assert!(edited.filters.iter().all(|(_, old)| old.is_some()), "{from}: {edited:?}");
         }
     }
 

@@ -114,6 +114,18 @@ impl Use {
         self.description.user.is_some() && self.arguments.flag(UNTRUSTED.name)
     }
 
+    /// Whether another one says the same, wherever both run: in a process of its own or not.
+    #[must_use]
+    pub fn says_same(&self, other: &Self) -> bool {
+        fn said(used: &Use) -> Vec<(&'static str, &filter::Value)> {
+            used.arguments.iter().filter(|(name, _)| *name != UNTRUSTED.name).collect()
+        }
+        match self.is_untrusted() == other.is_untrusted() {
+            true => self.arguments == other.arguments,
+            false => said(self) == said(other),
+        }
+    }
+
     /// By which name others see what it knows (`state=NAME`).
     #[must_use]
     pub fn shown_as(&self) -> Option<&str> {

@@ -34,7 +34,7 @@ pub(crate) struct Again<'a> {
 impl Again<'_> {
     /// Whether this stays.
     pub(super) fn keeps(&self, key: Key) -> bool {
-        matches!(key, Key::Node(number) if self.kept.contains(&number))
+        matches!(key, Key::Node(number) | Key::Given(number) if self.kept.contains(&number))
     }
 }
 
@@ -76,11 +76,13 @@ pub(crate) fn prepare(
         let known = running.spaces.iter().find(|known| known.name == name);
         let reads = between::reads(plan, *space);
         all.push(match known {
-            Some(known) if reads && !known.reads => {
-                let what = format!("{name} runs and cannot begin to read descriptors");
-                return Err(BuildError::Unexpected(what));
+            Some(known) => {
+                if reads {
+                    // It sleeps on descriptors when it wakes next, and may go on doing so.
+                    known.bell.add_alarm()?;
+                }
+                (Some(known.clone()), Arc::clone(&known.bell))
             }
-            Some(known) => (Some(known.clone()), Arc::clone(&known.bell)),
             None => (None, Arc::new(bell(plan, *space, &extras.steps)?)),
         });
     }
@@ -141,14 +143,14 @@ pub(crate) fn prepare(
             intakes: lent,
             renewed,
             processor: processors.next().flatten(),
+            origins: u16::try_from(origins.len()).unwrap_or(u16::MAX),
         };
         let (running, fresh) = match known {
             Some(running) => (running, None),
             None => {
                 let space = builder.empty(place)?;
                 let (orders, bell) = (space.orders(), Arc::clone(&builder.bells[place]));
-                let reads = between::reads(plan, builder.spaces[place]);
-                let running = RunningSpace { name: builder.name(place), orders, bell, reads };
+                let running = RunningSpace { name: builder.name(place), orders, bell };
                 (running, Some(space))
             }
         };

@@ -15,7 +15,7 @@ use pipeline::plan::Plan;
 use std::sync::Arc;
 
 /// How many bytes a filter may hold, all sessions together.
-const HOLD_BYTES: u64 = 64 << 20;
+pub(crate) const HOLD_BYTES: u64 = 64 << 20;
 
 impl Builder<'_> {
     /// The number that a node keeps.

@@ -71,7 +71,8 @@ impl Outside<'_> {
         if let Tape::Play(replay) = &self.extras.tape {
             return Ok(recorded(replay, id, used, sandbox::STANDS));
         }
-        sandbox::start(used, about, &self.extras.steps).map_err(at(id))
+        let origins = u16::try_from(self.origins.len()).unwrap_or(u16::MAX);
+        sandbox::start(used, (about, origins), &self.extras.steps).map_err(at(id))
     }
 
     /// Opens a sink.

@@ -33,6 +33,11 @@ pub(crate) fn pool(config: PoolConfig, steps: &Steps) -> Result<Pool, BuildError
     Ok(Pool::new(fresh_id()?, config)?)
 }
 
+/// The same for a process that may not ask for memory later.
+pub(crate) fn pool_unasked(config: PoolConfig) -> Result<Pool, BuildError> {
+    Ok(Pool::unasked(fresh_id()?, config)?)
+}
+
 /// An id that no other pool of this process has had.
 pub(super) fn fresh_id() -> Result<DbufId, BuildError> {
     static NEXT: AtomicU32 = AtomicU32::new(1);

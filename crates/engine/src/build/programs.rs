@@ -20,15 +20,22 @@ impl Builder<'_> {
         !begins && self.enters(program) == Some(place)
     }
 
-    /// Leaves room for the half of a program that runs in this space; the other runs in another, or
-    /// there is none.
-    pub(super) fn half(&self, id: NodeId, used: &Use, draft: &mut Draft) -> Local {
+    /// Leaves room for the half of a program that runs in this space, the one that gives blocks or
+    /// the one that takes them; the other runs in another, or there is none.
+    pub(super) fn half(&self, id: NodeId, used: &Use, gives: bool, draft: &mut Draft) -> Local {
         let number = self.number(id);
+        let key = match gives && stands(&self.plan.graph, id) != Stands::Head {
+            true => Key::Given(number),
+            false => Key::Node(number),
+        };
         let mut made = Node::new(title(used), number, Part::Pass, counts(used.description));
         made.counted = self.is_counted(id);
+        if used.is_untrusted() {
+            (made.reasons, made.counters) = (used.description.reasons, used.description.counters);
+        }
         let local = draft.assembly.node(made);
-        match self.again.is_some_and(|again| again.keeps(Key::Node(number))) {
-            true => draft.kept.push((local, Key::Node(number))),
+        match self.again.is_some_and(|again| again.keeps(key)) {
+            true => draft.kept.push((local, key)),
             false => draft.programs.push((local, id)),
         }
         local
@@ -75,7 +82,7 @@ impl Builder<'_> {
             seed: self.extras.tape.seed(id.0),
             fragments: self.takes_fragments(id),
             tells_time: self.tells_time,
-            origins: u16::try_from(self.origins.len()).unwrap_or(u16::MAX),
+            epoch: self.epoch,
         }
     }
 }

@@ -100,8 +100,6 @@ pub(crate) struct RunningSpace {
     pub(crate) name: String,
     pub(crate) orders: Arc<Orders>,
     pub(crate) bell: Arc<Bell>,
-    /// Whether it can sleep on descriptors.
-    pub(crate) reads: bool,
 }
 
 /// A ring of a path.

@@ -25,6 +25,8 @@ pub(super) struct Matched {
     pub(super) kept: HashSet<usize>,
     /// The numbers of filters that are made anew with what the old ones know.
     pub(super) renewed: HashSet<usize>,
+    /// The numbers of filters that go on in another process with what they know.
+    pub(super) crossed: HashSet<usize>,
     /// For the number of every edge out of the kernel, its place in the new plan.
     pub(super) ways: HashMap<usize, usize>,
     /// The parts in which something else is to run in the kernel.
@@ -186,6 +188,19 @@ impl Matched {
             let found = plan.graph.ids().find(|(_, node)| node.span.start == span.start);
             found.map(|(id, _)| ids.nodes[id.0])
         });
+        let renewed: HashSet<usize> = renewed.into_iter().collect();
+        let apart = |plan: &Plan, ids: &[usize]| -> HashSet<usize> {
+            let apart = plan.graph.ids().filter(|(_, node)| node.is_untrusted());
+            apart.map(|(id, _)| ids[id.0]).collect()
+        };
+        let (is, was) = (apart(&plan, &ids.nodes), apart(old, &state.ids.nodes));
+        let crosses = |number: &usize| {
+            is.contains(number) != was.contains(number)
+                || is.contains(number) && renewed.contains(number)
+        };
+        let crossed: HashSet<usize> = kept.iter().copied().filter(crosses).collect();
+        kept.retain(|number| !crossed.contains(number));
+        let renewed = renewed.difference(&crossed).copied().collect();
         let mut origins = state.origins.clone();
         for (id, used) in crate::build::sources(&plan.graph) {
             if !kept.contains(&ids.nodes[id.0]) {
@@ -198,7 +213,7 @@ impl Matched {
             is != in_kernel(&state.plan, &state.ids, *part) || !rise(&ways, &state.parts[*part])
         });
         let anew = anew.collect();
-        Self { plan, ids, kept, renewed: renewed.into_iter().collect(), ways, anew, origins }
+        Self { plan, ids, kept, renewed, crossed, ways, anew, origins }
     }
 
     /// Whether this can be done while the path runs.
@@ -222,7 +237,9 @@ impl Matched {
             };
             let (new, old) = (&self.plan.placed[place], &state.plan.placed[before]);
             let name = |plan: &Plan, space: usize| plan.spaces[space].name.clone();
-            let stays = name(&self.plan, new.enters) == name(&state.plan, old.enters)
+            let crosses = self.crossed.contains(number);
+            let stays = !crosses
+                && name(&self.plan, new.enters) == name(&state.plan, old.enters)
                 && name(&self.plan, new.leaves) == name(&state.plan, old.leaves);
             if stays {
                 continue;
@@ -239,7 +256,12 @@ impl Matched {
                 (_, Keeps::Pinned(why)) => {
                     return refused(format!("`{}` stays where it is: {why}", node.name()));
                 }
-                _ if node.is_process() => {
+                _ if crosses => {
+                    if let Err(why) = self.may_cross(state, before) {
+                        return refused(format!("`{}` stays where it is: {why}", node.name()));
+                    }
+                }
+                _ if node.is_process() && !node.is_untrusted() => {
                     return refused("a program is a space, and cannot be moved".to_owned());
                 }
                 _ => {}
@@ -256,13 +278,24 @@ impl Matched {
                 Some((_, Keeps::Pinned(why))) => {
                     return refused(format!("what it knows cannot move: {why}"));
                 }
-                Some(_) if node.is_some_and(Node::is_untrusted) => {
-                    return refused("what it knows stays in its own process".to_owned());
-                }
                 Some(_) => {}
             }
         }
         self.may_run_in_kernel(state)
+    }
+
+    /// Whether what runs at this place of the old plan can go on in another process.
+    fn may_cross(&self, state: &State, before: usize) -> Result<(), &'static str> {
+        if state.plan.space_of(NodeId(before)).kind == SpaceKind::Kernel {
+            return Err("it comes out of the kernel first (`move NODE process`)");
+        }
+        if !self.anew.is_empty() {
+            return Err("what runs in the kernel would change with it");
+        }
+        if !state.plan.copied.is_empty() {
+            return Err("others share their work among copies: begin it with `--parallel=no`");
+        }
+        Ok(())
     }
 
     /// Whether what is to run in the kernel can be put there.
@@ -309,10 +342,11 @@ impl Matched {
     pub(super) fn differs(&self, state: &State, part: usize, name: &str) -> bool {
         let renewed = |plan: &Plan, ids: &Ids| {
             let here = inside(plan, ids, part, name).0;
-            self.renewed.iter().any(|number| here.contains(number))
+            self.renewed.iter().chain(&self.crossed).any(|number| here.contains(number))
         };
         inside(&self.plan, &self.ids, part, name) != inside(&state.plan, &state.ids, part, name)
             || renewed(&self.plan, &self.ids)
+            || renewed(&state.plan, &state.ids)
             || shares(&self.plan, part, name)
             || shares(&state.plan, part, name)
     }
@@ -464,7 +498,7 @@ fn old_node(new: &Graph, id: NodeId, edited: &Edited, old: &Graph) -> Option<Nod
     let (at, other) = same.nth(nth)?;
     let other = other.filter()?;
     let says = other.description.name == used.description.name
-        && other.arguments == used.arguments
+        && other.says_same(used)
         && other.mark == used.mark;
     says.then_some(at)
 }

@@ -16,6 +16,7 @@
 //! So every block that came before the boundary met the old graph alone, and every one behind it
 //! meets the new one alone. The answer does not rest on that: it is read from the counters of both.
 
+mod crossing;
 mod identity;
 mod shape;
 mod switch;
@@ -32,12 +33,13 @@ use crate::record::Tape;
 use crate::report::Reported;
 use crate::run::Thread;
 use crate::space::graft::Graft;
+use crossing::Crossing;
 use filter::Kind;
 use identity::Matched;
 use pipeline::Diagnostic;
 use pipeline::Graph;
 use pipeline::edit::{Edit, Edited, Misfit};
-use pipeline::plan::{Machine, Plan, Refused, Unplaceable};
+use pipeline::plan::{Machine, Plan, PlannedSpace, Refused, Unplaceable};
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
@@ -245,11 +247,12 @@ struct Changed {
     origins: Vec<String>,
     /// By part: what is put into its spaces.
     parts: Vec<Prepared>,
-    /// The spaces to be switched, in the order of the plan.
-    desks: Vec<switch::Desk>,
+    /// The spaces to be switched, in the order of the plan, and the threads of those that are new.
+    desks: Vec<(switch::Desk, Option<Thread>)>,
     /// Spaces in which nothing is left.
     leaving: Vec<switch::Leaving>,
-    threads: Vec<Option<Thread>>,
+    /// The numbers of filters that go on in another process.
+    crossed: Vec<usize>,
 }
 
 impl Changed {
@@ -283,10 +286,13 @@ impl Changed {
         state: &State,
         with: (Settings, &Extras),
     ) -> Result<Self, Unchanged> {
-        let Matched { plan, ids, kept, renewed, origins, ways, anew } = &matched;
+        let Matched { plan, ids, kept, renewed, origins, ways, anew, .. } = &matched;
         let (mut parts, mut desks, mut leaving) = (Vec::new(), Vec::new(), Vec::new());
-        let mut threads = Vec::new();
         for (number, part) in state.parts.iter().enumerate() {
+            let spaces = &state.plan.spaces;
+            let is = |space: &PlannedSpace, name: &str| space.part == number && space.name == name;
+            let rank =
+                |name: &str| spaces.iter().position(|space| is(space, name)).unwrap_or(usize::MAX);
             let again = Again { part, kept, renewed, ways, anew: anew.contains(&number) };
             let mut prepared = prepare((plan, ids), number, &again, origins, with)?;
             for space in &mut prepared.spaces {
@@ -305,35 +311,38 @@ impl Changed {
                     }
                 };
                 let graft = std::mem::take(&mut space.graft);
-                desks.push(switch::Desk::new(&space.running, space.fresh.take(), graft));
-                threads.push(thread);
+                let (running, fresh) = (&space.running, space.fresh.take());
+                let rank = rank(&running.name);
+                desks.push((switch::Desk::new(running, fresh, graft, rank), thread));
             }
             let stays = |name: &str| prepared.spaces.iter().any(|s| s.running.name == name);
             for goes in part.spaces.iter().filter(|space| !stays(&space.name)) {
                 if matched.takes_from(state, number, &goes.name) {
-                    desks.push(switch::Desk::new(goes, None, Graft::default()));
-                    threads.push(None);
+                    let rank = rank(&goes.name);
+                    desks.push((switch::Desk::new(goes, None, Graft::default(), rank), None));
                 } else {
                     leaving.push(switch::Leaving::new(goes));
                 }
             }
             parts.push(prepared);
         }
-        let Matched { plan, ids, origins, .. } = matched;
-        Ok(Self { plan, ids, origins, parts, desks, leaving, threads })
+        let Matched { plan, ids, origins, crossed, .. } = matched;
+        let mut crossed: Vec<usize> = crossed.into_iter().collect();
+        crossed.sort_unstable();
+        Ok(Self { plan, ids, origins, parts, desks, leaving, crossed })
     }
 
     fn switch(&mut self, state: &State, limit: Duration) -> Result<Switched, Unchanged> {
         let desks = std::mem::take(&mut self.desks);
-        let threads = std::mem::take(&mut self.threads);
         let parts = self.parts.iter_mut().zip(&state.parts);
         let kernels = parts.flat_map(|(prepared, part)| {
             let kernels = part.kernels.upgrade();
             let all = std::mem::take(&mut prepared.successions).into_iter();
             all.filter_map(move |succession| Some((kernels.clone()?, succession)))
         });
-        let beside = switch::Beside { leaving: &self.leaving, kernels: kernels.collect() };
-        switch::switch(desks, beside, threads, limit)
+        let crossings = self.crossed.iter().copied().map(Crossing::new).collect();
+        let (leaving, kernels) = (&self.leaving[..], kernels.collect());
+        switch::switch(desks, switch::Beside { leaving, kernels, crossings }, limit)
     }
 
     /// The path is this from now on.

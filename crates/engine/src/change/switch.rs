@@ -1,11 +1,12 @@
 //! The switch: spaces that differ are taken at block boundaries, settle their accounts in the old
 //! graph, get the new one, and go on.
 
+use super::crossing::Crossing;
 use super::{Switched, Unchanged};
 use crate::build::Succession;
 use crate::build::running::{Kernels, RunningSpace};
 use crate::ledger::{EdgeKind, Ledger, is_lost};
-use crate::live::{Lent, Orders};
+use crate::live::{Lent, NotTaken, Orders};
 use crate::report::{self, Counted};
 use crate::run::Thread;
 use crate::space::Space;
@@ -25,13 +26,47 @@ pub(super) struct Desk {
     graft: Graft,
     /// What is in it afterwards.
     stays: HashSet<Key>,
+    /// Which of the spaces of the old plan it is.
+    rank: usize,
 }
 
 impl Desk {
-    pub(super) fn new(running: &RunningSpace, fresh: Option<Space>, graft: Graft) -> Self {
+    pub(super) fn new(
+        running: &RunningSpace,
+        fresh: Option<Space>,
+        graft: Graft,
+        rank: usize,
+    ) -> Self {
         let stays = graft.kept.iter().map(|(_, key)| *key).collect();
         let (orders, bell) = (Arc::clone(&running.orders), Arc::clone(&running.bell));
-        Self { orders, bell, fresh, graft, stays }
+        Self { orders, bell, fresh, graft, stays, rank }
+    }
+
+    /// What is to be put into it.
+    pub(super) fn new_nodes(&mut self) -> &mut [Node] {
+        self.graft.assembly.nodes_mut()
+    }
+
+    /// A half of a process that is to be put into it.
+    pub(super) fn half<H>(
+        &mut self,
+        number: usize,
+        of: fn(&mut Node) -> Option<&mut H>,
+    ) -> Option<&mut H> {
+        self.new_nodes().iter_mut().filter(|node| node.planned == number).find_map(of)
+    }
+
+    /// Waits until the space has taken what lies in rings to it that go: who fills them stands
+    /// still already.
+    fn catch_up(&self, left: &dyn Fn() -> Duration) -> Result<(), NotTaken> {
+        loop {
+            let stays = self.stays.clone();
+            let caught_up = move |space: &mut Space| space.has_taken(&|key| !stays.contains(&key));
+            if self.orders.ask(left(), caught_up)? {
+                return Ok(());
+            }
+            std::thread::park_timeout(Duration::from_micros(200));
+        }
     }
 }
 
@@ -47,13 +82,13 @@ impl Leaving {
 }
 
 /// A space that stands still: it was lent, or has not begun.
-enum Standing {
+pub(super) enum Standing {
     Lent(Lent),
     Fresh(Space),
 }
 
 impl Standing {
-    fn space(&mut self) -> &mut Space {
+    pub(super) fn space(&mut self) -> &mut Space {
         match self {
             Self::Lent(lent) => &mut lent.space,
             Self::Fresh(space) => space,
@@ -67,45 +102,75 @@ pub(super) struct Beside<'l> {
     pub(super) leaving: &'l [Leaving],
     /// What is put into the kernel, and where what runs there is known.
     pub(super) kernels: Vec<(Kernels, Succession)>,
+    /// Filters that go on in another process.
+    pub(super) crossings: Vec<Crossing>,
 }
 
 /// Switches these spaces.
 pub(super) fn switch(
-    desks: Vec<Desk>,
+    mut desks: Vec<(Desk, Option<Thread>)>,
     beside: Beside<'_>,
-    threads: Vec<Option<Thread>>,
     limit: Duration,
 ) -> Result<Switched, Unchanged> {
-    let Beside { leaving, mut kernels } = beside;
+    let Beside { leaving, mut kernels, mut crossings } = beside;
+    if !crossings.is_empty() {
+        // In the order in which blocks go through them: what follows takes up what comes out of a
+        // process until that has told what it knows.
+        desks.sort_by_key(|(desk, _)| desk.rank);
+    }
+    let (desks, threads): (Vec<Desk>, Vec<Option<Thread>>) = desks.into_iter().unzip();
     let deadline = sys::clock::monotonic().saturating_add(nanos(limit));
     let left = || Duration::from_nanos(deadline.saturating_sub(sys::clock::monotonic()));
     let mut begin = None;
     let mut taken: Vec<(Desk, Standing)> = Vec::new();
+    let undone = |mut taken: Vec<(Desk, Standing)>, crossings: &[Crossing], why| {
+        crossings.iter().for_each(|crossing| crossing.undo(&mut taken));
+        Err(give_back(taken, why))
+    };
     for mut desk in desks {
+        let lent = |desk: &Desk| {
+            if !crossings.is_empty() {
+                desk.catch_up(&left)?;
+            }
+            desk.orders.borrow(left())
+        };
         let standing = match desk.fresh.take() {
             Some(space) => Standing::Fresh(space),
-            None => match desk.orders.borrow(left()) {
+            None => match lent(&desk) {
                 Ok(lent) => Standing::Lent(lent),
-                Err(why) => return Err(give_back(taken, why.into())),
+                Err(why) => return undone(taken, &crossings, why.into()),
             },
         };
         begin.get_or_insert_with(sys::clock::monotonic);
         taken.push((desk, standing));
+        if !crossings.is_empty()
+            && let Some((_, standing)) = taken.last_mut()
+        {
+            standing.space().settle();
+        }
+        if let Err(why) = crossings.iter_mut().try_for_each(|one| one.save(&mut taken)) {
+            return undone(taken, &crossings, why);
+        }
+    }
+    if let Err(why) = crossings.iter().try_for_each(|one| one.teach(&mut taken)) {
+        return undone(taken, &crossings, why);
     }
     if let Err(why) = renew(&mut taken) {
-        return Err(give_back(taken, why));
+        return undone(taken, &crossings, why);
     }
+    let mut switched = Switched::default();
+    let home: u64 = crossings.iter().map(|one| one.brings_home(&mut taken)).sum();
     let drops = dropped(&mut taken);
     let start: Vec<Counted> = counted(&mut taken);
     let rings: HashSet<usize> = taken.iter_mut().flat_map(rings_that_go).collect();
     if let Err(why) = kernels.iter_mut().try_for_each(|(_, one)| one.next.switch.switch()) {
         // Of one program at most: nothing has happened.
         let _ = renew(&mut taken);
-        return Err(give_back(taken, why.into()));
+        return undone(taken, &crossings, why.into());
     }
+    crossings.iter().for_each(|one| one.commit(&mut taken, &mut switched));
     let firsts: Vec<usize> = kernels.iter().map(|(_, one)| one.first).collect();
     settle(&mut taken, &firsts);
-    let mut switched = Switched::default();
     let first = taken.iter_mut().find(|(_, standing)| matches!(standing, Standing::Lent(_)));
     switched.position = first.map_or(0, |(_, standing)| standing.space().counted().position());
     let before: Vec<Counted> = counted(&mut taken);
@@ -130,7 +195,10 @@ pub(super) fn switch(
     switched.paused_ns = begin.map_or(0, |begin| sys::clock::monotonic().saturating_sub(begin));
     let last: Vec<Counted> = leaving.iter().filter_map(|one| one.orders.last(left())).collect();
     let drains = last.len() < leaving.len();
-    judge(&mut switched, Counts { begin: start, before, after, last, left_behind, rings, drains });
+    judge(
+        &mut switched,
+        Counts { begin: start, before, after, last, left_behind, home, rings, drains },
+    );
     Ok(switched)
 }
 
@@ -163,7 +231,7 @@ fn rings_that_go((desk, standing): &mut (Desk, Standing)) -> Vec<usize> {
     let keys = standing.space().keys().into_iter().filter(|key| !desk.stays.contains(key));
     let number = |key| match key {
         Key::Export(number) => Some(number),
-        Key::Node(_) | Key::Import(_) => None,
+        Key::Node(_) | Key::Given(_) | Key::Import(_) => None,
     };
     keys.filter_map(number).collect()
 }
@@ -202,7 +270,7 @@ fn renew(taken: &mut [(Desk, Standing)]) -> Result<(), Unchanged> {
 fn settle(taken: &mut [(Desk, Standing)], firsts: &[usize]) {
     let stays: HashSet<Key> = taken.iter().flat_map(|(desk, _)| &desk.stays).copied().collect();
     let goes = |desk: &Desk, key: Key| match key {
-        Key::Node(_) => !stays.contains(&key),
+        Key::Node(_) | Key::Given(_) => !stays.contains(&key),
         Key::Export(_) | Key::Import(_) => !desk.stays.contains(&key),
     };
     let old = |standing: &Standing| matches!(standing, Standing::Lent(_));
@@ -302,6 +370,8 @@ struct Counts {
     last: Vec<Counted>,
     /// Held blocks that did not come along with their filter.
     left_behind: u64,
+    /// Held blocks that were in another process before.
+    home: u64,
     /// The rings that go.
     rings: HashSet<usize>,
     /// Whether a space that leaves has not ended yet.
@@ -310,11 +380,11 @@ struct Counts {
 
 /// What the counters say.
 fn judge(switched: &mut Switched, counts: Counts) {
-    let Counts { begin, before, after, last, left_behind, rings, drains } = counts;
+    let Counts { begin, before, after, last, left_behind, home, rings, drains } = counts;
     switched.reports = report::joined_reports(&[after.clone(), last.clone()].concat());
     let with = |spaces: Vec<Counted>| report::joined([spaces, last.clone()].concat(), true);
     let (begin, old, new) = (report::joined(begin, true), with(before), with(after));
-    switched.lost = left_behind + thrown_away(&old).saturating_sub(thrown_away(&begin));
+    switched.lost += left_behind + thrown_away(&old).saturating_sub(thrown_away(&begin));
     for node in &old.filters {
         let (came, became) = node.balance();
         switched.lost += came.saturating_sub(became);
@@ -334,7 +404,9 @@ fn judge(switched: &mut Switched, counts: Counts) {
     }
     // What stays goes on counting where it was: a difference is a block that was forgotten, or was
     // counted twice.
-    for (was, is) in Sums::of(&old).0.into_iter().zip(Sums::of(&new).0) {
+    let mut was = Sums::of(&old);
+    was.comes_home(home);
+    for (was, is) in was.0.into_iter().zip(Sums::of(&new).0) {
         switched.lost += was.saturating_sub(is);
         switched.duplicated += is.saturating_sub(was);
     }
@@ -360,6 +432,12 @@ fn thrown_away(ledger: &Ledger) -> u64 {
 struct Sums([u64; 8]);
 
 impl Sums {
+    /// What a process held is held here: so many blocks more have been made and are held.
+    const fn comes_home(&mut self, blocks: u64) {
+        self.0[1] += blocks;
+        self.0[5] += blocks;
+    }
+
     fn of(ledger: &Ledger) -> Self {
         let mut sums = [0; 8];
         for node in &ledger.filters {

@@ -5,19 +5,22 @@
 //! ends, and what comes later, is dropped.
 
 use super::message::{self, LONGEST};
+use super::state::{self, Record};
 use super::watch::Watch;
 use super::{FILTER_ENDED, TOO_LONG};
+use crate::space::saved::Saved;
 use buffer::Fault;
 use buffer::stream::Output;
 use endpoint::process::Process;
 use endpoint::{Failure, Sink};
 use filter::{Amount, Batch, Block, Report, Time};
+use std::any::Any;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
 /// Where blocks go to the process.
 #[derive(Debug)]
-pub(super) struct Entrance {
+pub(crate) struct Entrance {
     /// Until nothing more is written.
     output: Option<Output>,
     watch: Arc<Watch>,
@@ -25,8 +28,8 @@ pub(super) struct Entrance {
     written: Amount,
     ended: Amount,
     long: Amount,
-    /// The lengths in view of what it has not taken, in order.
-    under_way: VecDeque<u32>,
+    /// What it has not taken, in order: the numbers of the messages, and the lengths in view.
+    under_way: VecDeque<(u64, u32)>,
 }
 
 impl Entrance {
@@ -43,7 +46,8 @@ impl Entrance {
             self.long.add(block.length());
         } else if self.output.is_some() && self.put(block, length) {
             self.written.add(block.length());
-            self.under_way.push_back(block.length());
+            let number = self.output.as_ref().map_or(0, |output| output.count().blocks);
+            self.under_way.push_back((number, block.length()));
         } else {
             self.ended.add(block.length());
         }
@@ -51,6 +55,16 @@ impl Entrance {
 
     /// Waits for room; answers whether the block is in the ring.
     fn put(&mut self, block: &Block<'_>, length: usize) -> bool {
+        self.put_with(length, false, &mut |room| message::write(block, room))
+    }
+
+    /// Waits for room; `has_room`: the process has some for what it gives.
+    fn put_with(
+        &mut self,
+        length: usize,
+        has_room: bool,
+        write: &mut dyn FnMut(&mut [u8]) -> usize,
+    ) -> bool {
         loop {
             if self.watch.is_over() {
                 self.is_over();
@@ -58,7 +72,7 @@ impl Entrance {
             }
             let Some(output) = &mut self.output else { return false };
             let put = match output.is_ready(length) {
-                Ok(true) => output.write_with(length, |room| message::write(block, room)),
+                Ok(true) => output.write_with(length, &mut *write),
                 Ok(false) => output.wait(length).map(|_| false),
                 Err(fault) => Err(fault),
             };
@@ -66,11 +80,89 @@ impl Entrance {
                 Ok(true) => return true,
                 Ok(false) => {
                     self.tell();
-                    self.watch.look(false);
+                    self.watch.look(has_room);
                 }
                 Err(fault) => self.is_cut_off(fault),
             }
         }
+    }
+
+    /// Asks the process for what its filter knows, behind all blocks so far. Answers false while
+    /// there is no room for the question.
+    pub(crate) fn ask(&mut self) -> Result<bool, String> {
+        self.say(&Record::Save)
+    }
+
+    /// What it was asked was in vain: it goes on as it was.
+    pub(crate) fn go_on(&mut self) {
+        // Without room it has something to do, and goes on by itself.
+        let _ = self.say(&Record::GoOn);
+    }
+
+    fn say(&mut self, record: &Record<'_>) -> Result<bool, String> {
+        let message = record.written();
+        let Some(output) = self.output.as_mut().filter(|_| !self.watch.is_over()) else {
+            self.is_over();
+            return Err(self.watch.why());
+        };
+        let put = match output.is_ready(message.len()) {
+            Ok(true) => output.write(&message),
+            other => other,
+        };
+        output.flush();
+        match put {
+            Ok(put) => {
+                self.tell();
+                Ok(put)
+            }
+            Err(fault) => {
+                self.is_cut_off(fault);
+                Err(self.watch.why())
+            }
+        }
+    }
+
+    /// Hands over what another filter knows, as the first thing that comes.
+    pub(crate) fn teach(&mut self, saved: &Saved) -> Result<(), String> {
+        self.watch.asks(true);
+        let told = state::tell(saved, &mut |message| self.put_whole(message).then_some(()));
+        match told {
+            Some(()) => {
+                self.flush();
+                Ok(())
+            }
+            None if self.watch.is_over() => Err(self.watch.why()),
+            None => Err("has a session, or holds a block, that is longer than a ring takes".into()),
+        }
+    }
+
+    /// Writes a message; waits for room.
+    fn put_whole(&mut self, message: &[u8]) -> bool {
+        // It gives nothing until it knows everything: nothing keeps it from getting on.
+        self.put_with(message.len(), true, &mut |room| {
+            room.copy_from_slice(message);
+            message.len()
+        })
+    }
+
+    fn flush(&mut self) {
+        if let Some(output) = &mut self.output {
+            output.flush();
+        }
+        self.tell();
+    }
+
+    /// How many blocks it was handed over and has not refused.
+    pub(crate) const fn handed_over(&self) -> u64 {
+        self.written.blocks
+    }
+
+    /// Nothing more goes to the process, which has said what its filter knows: it runs elsewhere.
+    pub(crate) fn leave(&mut self) {
+        // What it said stands behind everything that it was given.
+        self.under_way.clear();
+        self.watch.release();
+        self.is_over();
     }
 
     /// The ring cannot go on.
@@ -95,8 +187,7 @@ impl Entrance {
             self.watch.end("was ended because it lied about what it read: more than there was");
             return;
         }
-        let left = usize::try_from(put - taken).unwrap_or(usize::MAX);
-        while self.under_way.len() > left {
+        while self.under_way.front().is_some_and(|(number, _)| *number <= taken) {
             self.under_way.pop_front();
         }
         self.watch.feeds(put, taken);
@@ -106,7 +197,7 @@ impl Entrance {
     fn is_over(&mut self) {
         self.tell();
         self.output = None;
-        for length in self.under_way.drain(..) {
+        for (_, length) in self.under_way.drain(..) {
             self.ended.add(length);
             self.written.blocks -= 1;
             self.written.bytes -= u64::from(length);
@@ -119,9 +210,8 @@ impl Sink for Entrance {
         for (_, block) in batch.blocks() {
             self.give(&block);
         }
-        if let Some(output) = &mut self.output {
-            output.flush();
-            self.tell();
+        if self.output.is_some() {
+            self.flush();
         }
         Ok(())
     }
@@ -159,5 +249,9 @@ impl Sink for Entrance {
 
     fn process(&self) -> Option<&Arc<Process>> {
         Some(&self.process)
+    }
+
+    fn as_any(&mut self) -> Option<&mut dyn Any> {
+        Some(self)
     }
 }

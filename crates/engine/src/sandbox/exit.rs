@@ -4,20 +4,23 @@
 //! In: messages of somebody whom nobody trusts. Out: blocks, copied before they are looked at, each
 //! of them checked. A lie ends the process and nothing else. The source ends with its stream.
 
-use super::message::{self, LONGEST};
+use super::message::{self, LONGEST, Lie};
+use super::state::{Account, Gathering, Record};
 use super::watch::{LOOK, Watch};
+use crate::space::saved::Saved;
 use buffer::Fault;
 use buffer::stream::{Input, Piece};
 use endpoint::process::Process;
 use endpoint::{Failure, Given, Intake, Seen, Source};
-use filter::Amount;
+use filter::{Amount, Counts, Description};
+use std::any::Any;
 use std::os::fd::{AsFd as _, BorrowedFd};
 use std::sync::Arc;
 use std::time::Duration;
 
 /// Where blocks come from the process.
 #[derive(Debug)]
-pub(super) struct Exit {
+pub(crate) struct Exit {
     /// Until nothing more comes.
     input: Option<Input>,
     /// The message that was copied last, until it is in a pool.
@@ -29,6 +32,12 @@ pub(super) struct Exit {
     asleep: bool,
     /// How often it has woken us since the last block.
     vain: u32,
+    /// What is coming of what its filter knows, if it was asked for that.
+    gathering: Option<Gathering>,
+    /// What its filter says that it counted.
+    account: Account,
+    counts: Counts,
+    description: &'static Description,
     watch: Arc<Watch>,
     process: Arc<Process>,
 }
@@ -42,12 +51,112 @@ impl Exit {
     pub(super) fn new(
         input: Input,
         origins: u16,
+        description: &'static Description,
         watch: Arc<Watch>,
         process: Arc<Process>,
     ) -> Self {
         let (input, message, pending) = (Some(input), vec![0; LONGEST], None);
-        let (given, asleep, vain) = (Amount::default(), false, 0);
-        Self { input, message, pending, origins, given, asleep, vain, watch, process }
+        let (given, asleep, vain, gathering) = (Amount::default(), false, 0, None);
+        let account = Account::default();
+        let counts = account.counts(description);
+        Self {
+            input,
+            message,
+            pending,
+            origins,
+            given,
+            asleep,
+            vain,
+            gathering,
+            account,
+            counts,
+            description,
+            watch,
+            process,
+        }
+    }
+
+    /// The path has so many sources now.
+    pub(crate) const fn knows_origins(&mut self, origins: u16) {
+        self.origins = origins;
+    }
+
+    /// What the filter knows is to come, behind blocks.
+    pub(crate) fn expect(&mut self) {
+        self.watch.asks(true);
+        self.gathering = Some(Gathering::new(self.description.held_max, self.origins));
+    }
+
+    /// What it says that it knows and has counted, and how many blocks it gave, once all of that
+    /// has come; why nothing more will come.
+    pub(crate) fn known(&mut self) -> Result<Option<(Saved, Account, u64)>, String> {
+        if self.input.is_none() {
+            return Err(self.watch.why());
+        }
+        let known = self.gathering.take_if(|gathering| gathering.is_done());
+        let Some(known) = known.and_then(Gathering::done) else { return Ok(None) };
+        self.watch.asks(false);
+        Ok(Some((known, self.account.clone(), self.given.blocks)))
+    }
+
+    /// Nothing of what it was asked is wanted any more.
+    pub(crate) fn forget(&mut self) {
+        self.watch.asks(false);
+        self.gathering = None;
+    }
+
+    /// Waits until the filter says that it knows what it was given.
+    pub(crate) fn wait_taught(&mut self) -> Result<(), String> {
+        while let Some(input) = &mut self.input {
+            match input.read_block(&mut self.message) {
+                Ok(Piece::Block(length)) => {
+                    let message = self.message.get(..length).unwrap_or_default();
+                    if Record::read(message) == Some(Ok(Record::Taught)) {
+                        self.watch.asks(false);
+                        return Ok(());
+                    }
+                    self.watch.end("was ended because it gave something before it was asked");
+                }
+                Ok(Piece::Nothing) => {
+                    self.watch.look(true);
+                    if self.watch.is_over() {
+                        break;
+                    }
+                    if let Err(fault) = input.wait(Some(LOOK)) {
+                        self.is_cut_off(fault);
+                    }
+                }
+                Ok(Piece::End) => break,
+                Err(fault) => drop(self.is_cut_off(fault)),
+            }
+        }
+        self.ends();
+        Err(self.watch.why())
+    }
+
+    /// Nothing more is taken of the process: its filter runs elsewhere.
+    pub(crate) fn leave(&mut self) {
+        self.watch.release();
+        self.ends();
+    }
+
+    /// Takes what was read last if it is no block; answers whether it was none.
+    fn takes_record(&mut self, length: usize) -> Result<bool, Lie> {
+        let message = self.message.get(..length).unwrap_or_default();
+        match (Record::read(message), &mut self.gathering) {
+            // What a filter has counted is told before what it knows, and at its end.
+            (Some(Ok(Record::Account(account))), _) => {
+                self.counts = account.counts(self.description);
+                self.account = account;
+            }
+            (record, Some(gathering)) if gathering.takes(record.is_some()) => {
+                gathering.take(message)?;
+            }
+            (Some(_), _) => return Err(Lie::Record),
+            (None, _) => return Ok(false),
+        }
+        self.pending = None;
+        Ok(true)
     }
 
     /// Copies the next message, unless one is waiting; answers whether there is one.
@@ -98,6 +207,7 @@ impl Exit {
     fn ends(&mut self) -> Given {
         self.input = None;
         self.pending = None;
+        self.message = Vec::new();
         Given::End
     }
 }
@@ -124,6 +234,14 @@ impl Source for Exit {
                 }
                 Err(fault) => return Ok(self.is_cut_off(fault)),
             };
+            match self.takes_record(length) {
+                Ok(true) => continue,
+                Ok(false) => {}
+                Err(lie) => {
+                    self.watch.end(format!("was ended because it lied about its state: {lie}"));
+                    return Ok(self.ends());
+                }
+            }
             let message = self.message.get(..length).unwrap_or_default();
             match message::put(message, self.origins, intake) {
                 Ok(Some(length)) => {
@@ -173,5 +291,13 @@ impl Source for Exit {
 
     fn process(&self) -> Option<&Arc<Process>> {
         Some(&self.process)
+    }
+
+    fn counts(&self) -> Option<&Counts> {
+        Some(&self.counts)
+    }
+
+    fn as_any(&mut self) -> Option<&mut dyn Any> {
+        Some(self)
     }
 }

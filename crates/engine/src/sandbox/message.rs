@@ -53,6 +53,12 @@ pub(super) enum Lie {
     Origin,
     /// A frame that was longer when it was captured than it was on the wire.
     Length,
+    /// A message that is neither a block nor anything else.
+    Record,
+    /// What a filter is said to know cannot be so.
+    State,
+    /// More than any filter may know or hold.
+    TooMuch,
 }
 
 impl std::fmt::Display for Lie {
@@ -65,6 +71,9 @@ impl std::fmt::Display for Lie {
             Self::Flags => "it has flags that do not exist",
             Self::Origin => "it names a source that the path does not have",
             Self::Length => "it is longer than its frame was on the wire",
+            Self::Record => "it is nothing that is said",
+            Self::State => "nothing that a filter can know",
+            Self::TooMuch => "more than a filter may keep",
         })
     }
 }
@@ -146,6 +155,20 @@ fn placed(entry: Entry, dbuf: DbufId, frame: Place) -> Entry {
     Entry { pointer: RichPointer::new(dbuf, place, entry.pointer.class), ..entry }
 }
 
+/// Where a frame lies that lies by itself: whoever takes it up puts it somewhere.
+const NOWHERE: DbufId = match DbufId::new(1) {
+    Some(id) => id,
+    None => DbufId::HOLE,
+};
+
+/// The entry of a block whose frame lies by itself.
+pub(super) fn apart(entry: Entry) -> Entry {
+    match entry.pointer.is_hole() {
+        true => hole(entry),
+        false => placed(entry, NOWHERE, Place::new(0, entry.marks.captured)),
+    }
+}
+
 /// The entry of a block that has no bytes.
 fn hole(entry: Entry) -> Entry {
     let pointer = RichPointer::hole(entry.pointer.length()).with_class(entry.pointer.class);
@@ -179,7 +202,7 @@ impl Wanted {
     }
 
     pub(super) fn written(&self) -> Vec<u8> {
-        let About { asked, seed, fragments, tells_time, origins } = &self.about;
+        let About { asked, seed, fragments, tells_time, epoch } = &self.about;
         let mut out = Vec::new();
         text(&mut out, self.name.as_bytes());
         number(&mut out, self.arguments.len() as u64);
@@ -201,7 +224,7 @@ impl Wanted {
         number(&mut out, seed.unwrap_or_default());
         number(&mut out, u64::from(*fragments));
         number(&mut out, u64::from(*tells_time));
-        number(&mut out, u64::from(*origins));
+        number(&mut out, *epoch);
         out
     }
 
@@ -232,8 +255,8 @@ impl Wanted {
         let seed = taken(from)? == 1;
         let seed = Some(taken(from)?).filter(|_| seed);
         let (fragments, tells_time) = (taken(from)? == 1, taken(from)? == 1);
-        let origins = u16::try_from(taken(from)?).ok()?;
-        let about = About { asked, seed, fragments, tells_time, origins };
+        let epoch = taken(from)?;
+        let about = About { asked, seed, fragments, tells_time, epoch };
         Some(Self { name, arguments, about })
     }
 }
@@ -335,7 +358,7 @@ mod tests {
             seed: Some(7),
             fragments: true,
             tells_time: false,
-            origins: 3,
+            epoch: 3,
         };
         let arguments = vec![
             ("a".to_owned(), Value::Number(u64::MAX)),

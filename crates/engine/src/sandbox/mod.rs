@@ -22,19 +22,22 @@ mod child;
 mod entrance;
 mod exit;
 mod message;
+mod state;
 mod watch;
 
 pub use child::serve_if_asked;
 
+use crate::space::node::{Node, Part};
 use buffer::stream::{self, Config, Offer};
 use child::{READY, WORD};
 use endpoint::process::{Process, Stands, Started};
 use endpoint::{Failure, Sink, Source};
-use entrance::Entrance;
-use exit::Exit;
+pub(crate) use entrance::Entrance;
+pub(crate) use exit::Exit;
 use filter::UNTRUSTED;
 use message::Wanted;
 use pipeline::graph::Use;
+pub(crate) use state::Account;
 use std::os::fd::AsFd as _;
 use std::sync::Arc;
 use std::time::Duration;
@@ -67,12 +70,16 @@ pub(crate) struct About {
     pub(crate) fragments: bool,
     /// Whether the path goes by the time of its blocks.
     pub(crate) tells_time: bool,
-    /// How many sources the path has.
-    pub(crate) origins: u16,
+    /// What the monotonic clock lacks to the clock of the path, in ns.
+    pub(crate) epoch: u64,
 }
 
 /// Starts a filter in a process of its own.
-pub(crate) fn start(used: &Use, about: About, steps: &Steps) -> Result<Started, Failure> {
+pub(crate) fn start(
+    used: &Use,
+    (about, origins): (About, u16),
+    steps: &Steps,
+) -> Result<Started, Failure> {
     let name = used.description.name;
     let refused = |why: &dyn std::fmt::Display| Failure::new("start", target(name), why);
     if !child::serves() {
@@ -80,7 +87,6 @@ pub(crate) fn start(used: &Use, about: About, steps: &Steps) -> Result<Started, 
         let hint = "it must call engine::sandbox::serve_if_asked first of all";
         return Err(refused(&why).hint(hint));
     }
-    let origins = about.origins;
     let message = Wanted::of(used, about).written();
     let start = || -> sys::Result<_> {
         steps.take(Makes::Descriptor, "the sockets of a process")?;
@@ -119,9 +125,25 @@ pub(crate) fn start(used: &Use, about: About, steps: &Steps) -> Result<Started, 
     let watch = Arc::new(Watch::new(name, kept, here));
     let process = Arc::new(Process::apart(name, Arc::<Watch>::clone(&watch)));
     let entrance = Entrance::new(output, Arc::clone(&watch), Arc::clone(&process));
-    let exit = Exit::new(input, origins, watch, process);
+    let exit = Exit::new(input, origins, used.description, watch, process);
     let (input, output): (Box<dyn Sink>, Box<dyn Source>) = (Box::new(entrance), Box::new(exit));
     Ok(Started { input: Some(input), output: Some(output) })
+}
+
+/// What leads to the process of a filter, if a node is that.
+pub(crate) fn entrance_of(node: &mut Node) -> Option<&mut Entrance> {
+    match &mut node.part {
+        Part::Sink(part) => part.sink.as_any()?.downcast_mut(),
+        _ => None,
+    }
+}
+
+/// What comes from the process of a filter, if a node is that.
+pub(crate) fn exit_of(node: &mut Node) -> Option<&mut Exit> {
+    match &mut node.part {
+        Part::Source(part) => part.source.as_any()?.downcast_mut(),
+        _ => None,
+    }
 }
 
 /// Where it can stand: never without anything before or behind it.

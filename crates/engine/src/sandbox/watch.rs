@@ -32,10 +32,14 @@ pub(super) struct Watch {
     words: OwnedFd,
     /// Why we ended it, if we did.
     why: OnceLock<String>,
+    /// What its last words were, once somebody has read them.
+    last_words: OnceLock<Vec<u8>>,
     /// We want nothing of it any more.
     released: AtomicBool,
     /// Nothing more will come to it.
     closed: AtomicBool,
+    /// It was asked for something and has not answered yet.
+    asked: AtomicBool,
     /// Its stream has ended as streams do.
     done: AtomicBool,
     /// Blocks that were put into its ring, that it says it took, that it gave.
@@ -64,8 +68,10 @@ impl Watch {
             kept,
             words,
             why: OnceLock::new(),
+            last_words: OnceLock::new(),
             released: AtomicBool::new(false),
             closed: AtomicBool::new(false),
+            asked: AtomicBool::new(false),
             done: AtomicBool::new(false),
             put: AtomicU64::new(0),
             taken: AtomicU64::new(0),
@@ -102,6 +108,11 @@ impl Watch {
         self.closed.store(true, Ordering::Relaxed);
     }
 
+    /// It is to answer, or has.
+    pub(super) fn asks(&self, asks: bool) {
+        self.asked.store(asks, Ordering::Relaxed);
+    }
+
     /// So many blocks were put into its ring in all, and so many it says it took.
     pub(super) fn feeds(&self, put: u64, taken: u64) {
         self.put.store(put, Ordering::Relaxed);
@@ -121,7 +132,7 @@ impl Watch {
     /// Whether there is something that it should do.
     pub(super) fn is_due(&self) -> bool {
         let waits = self.put.load(Ordering::Relaxed) > self.taken.load(Ordering::Relaxed);
-        waits || self.closed.load(Ordering::Relaxed)
+        waits || self.closed.load(Ordering::Relaxed) || self.asked.load(Ordering::Relaxed)
     }
 
     /// Looks whether it gets on, and ends it if it does not. `has_room`: nothing keeps it from
@@ -157,6 +168,16 @@ impl Watch {
         self.last.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Why nothing more comes of it that is ending or has ended.
+    pub(super) fn why(&self) -> String {
+        match (self.why.get(), self.kept.wait(END)) {
+            (Some(why), _) => why.clone(),
+            (None, Some(Ended::Status(0))) => "ended by itself".to_owned(),
+            (None, Some(ended)) => self.how(ended),
+            (None, None) => "does not end".to_owned(),
+        }
+    }
+
     /// What is to be told of its end, if it was not a good one.
     fn told(&self, ended: Ended) -> Option<String> {
         let how = match (self.why.get(), ended) {
@@ -174,13 +195,15 @@ impl Watch {
 
     /// How it ended, with its last words.
     fn how(&self, ended: Ended) -> String {
-        let mut words = [0; 512];
-        let length = match sys::descriptor::receive_now(self.words.as_fd(), &mut words) {
-            Ok(Some((length, _))) => length,
-            _ => 0,
-        };
-        let words = words.get(..length).unwrap_or_default();
-        match (ended, words) {
+        let words = self.last_words.get_or_init(|| {
+            let mut words = [0; 512];
+            let length = match sys::descriptor::receive_now(self.words.as_fd(), &mut words) {
+                Ok(Some((length, _))) => length,
+                _ => 0,
+            };
+            words.get(..length).unwrap_or_default().to_vec()
+        });
+        match (ended, words.as_slice()) {
             (Ended::Status(ASKED_TOO_MUCH), [CALL, number @ ..]) => {
                 let number = number.try_into().map_or(u32::MAX, u32::from_le_bytes);
                 let name = name_of(number).map_or_else(String::new, |name| format!("`{name}`, "));

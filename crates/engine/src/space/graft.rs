@@ -14,6 +14,7 @@ use super::node::{Arc as Edge, EdgeDrops, Node, NodeId, Part};
 use super::{GENERAL, Imported, Input, Space};
 use crate::kernel::Taken;
 use crate::process;
+use crate::sandbox::exit_of;
 use buffer::pool::Pool;
 use filter::{Amount, Filter, Gateway, Mistake, Moved, PRIVATE};
 use std::collections::HashMap;
@@ -22,8 +23,10 @@ use std::collections::HashMap;
 /// long as the path lives.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(crate) enum Key {
-    /// What a node of the request runs.
+    /// What a node of the request runs; of a process, the half to which blocks go.
     Node(usize),
+    /// The half of the process of a node from which blocks come.
+    Given(usize),
     /// The near side of the ring of this edge.
     Export(usize),
     /// The far side of the ring of this edge.
@@ -45,6 +48,8 @@ pub(crate) struct Graft {
     pub(crate) intakes: Vec<Pool>,
     /// The processor that the space is to stay on from now on.
     pub(crate) processor: Option<usize>,
+    /// How many sources the path has had by then.
+    pub(crate) origins: u16,
 }
 
 /// An arc, wherever it stands: from, to, and the number of its edge.
@@ -118,6 +123,46 @@ impl Space {
             Input::Copy { ended, .. } => *ended,
             Input::Join(gather) => gather.ended,
             _ => true,
+        }
+    }
+
+    /// Whether it has taken what lies in rings that go. Who fills them must stand still.
+    pub(crate) fn has_taken(&mut self, goes: &dyn Fn(Key) -> bool) -> bool {
+        self.inputs.iter_mut().all(|input| match input {
+            Input::Ring { import, ended: false, .. } if goes(Key::Import(import.planned)) => {
+                // What is wrong with a ring is told where it is read.
+                import.waiting().is_ok_and(|waiting| waiting == 0)
+            }
+            _ => true,
+        })
+    }
+
+    /// A half of the process of this number, if it stands here.
+    pub(crate) fn half<H>(
+        &mut self,
+        number: usize,
+        of: fn(&mut Node) -> Option<&mut H>,
+    ) -> Option<&mut H> {
+        self.nodes.iter_mut().filter(|node| node.planned == number).find_map(of)
+    }
+
+    /// Takes what has come from the process of this number, along the arcs that there are; answers
+    /// whether more may come.
+    pub(crate) fn pull_half(&mut self, number: usize) -> bool {
+        let input = self.inputs.iter().find_map(|input| match input {
+            Input::Source { node, intake } if self.nodes[*node].planned == number => {
+                Some((*node, *intake))
+            }
+            _ => None,
+        });
+        let Some((at, intake)) = input else { return false };
+        loop {
+            let mut pass = super::Pass::default();
+            self.pull((at, intake), &mut pass);
+            if !pass.moved || self.turn.failure.is_some() {
+                self.settle();
+                return self.turn.failure.is_none();
+            }
         }
     }
 
@@ -223,7 +268,7 @@ impl Space {
 
     /// Goes on with another graph. `arrived` has what stays and comes from other spaces.
     pub(crate) fn graft(&mut self, graft: Graft, arrived: &mut HashMap<Key, Node>) {
-        let Graft { mut assembly, kept, inputs, intakes, processor, .. } = graft;
+        let Graft { mut assembly, kept, mut inputs, intakes, processor, origins, .. } = graft;
         self.processor = processor;
         let before = self.counted();
         let (old_keys, mut between) = (self.keys(), self.between());
@@ -238,9 +283,16 @@ impl Space {
             std::mem::take(&mut self.nodes).into_iter().map(Some).collect();
         let mut places: HashMap<Key, NodeId> = HashMap::new();
         for (local, key) in &kept {
-            let from = old_keys.iter().position(|other| other == key);
-            let node = from.and_then(|at| old[at].take()).or_else(|| arrived.remove(key));
-            if let Some(node) = node {
+            let here = |node: &Option<Node>| node.as_ref().is_some_and(|node| !node.away);
+            let from = (0..old.len()).find(|at| old_keys[*at] == *key && here(&old[*at]));
+            let comes = || {
+                let node = arrived.remove(key)?;
+                if matches!(node.part, Part::Source(_)) {
+                    inputs.push(Input::Source { node: *local, intake: GENERAL });
+                }
+                Some(node)
+            };
+            if let Some(node) = from.and_then(|at| old[at].take()).or_else(comes) {
                 places.insert(*key, *local);
                 stay(&mut assembly.nodes_mut()[*local], node);
             }
@@ -266,6 +318,9 @@ impl Space {
         for node in &mut self.nodes {
             if let Part::Export(export) = &mut node.part {
                 export.tells(std::sync::Arc::clone(&orders));
+            }
+            if let Some(exit) = exit_of(node) {
+                exit.knows_origins(origins);
             }
         }
     }
@@ -374,6 +429,9 @@ pub(crate) fn keys(nodes: &[Node], inputs: &[Input]) -> Vec<Key> {
         })
     };
     let key = |(at, node): (NodeId, &Node)| match &node.part {
+        Part::Source(_) if process::of(node).is_some_and(|program| !program.is_head()) => {
+            Key::Given(node.planned)
+        }
         Part::Export(export) => Key::Export(export.planned),
         _ => import(at).unwrap_or(Key::Node(node.planned)),
     };

@@ -5,6 +5,7 @@
 //! - [`node`]: what runs where, and what was counted;
 //! - [`select`]: which classes an arc lets through;
 //! - [`walk`]: one batch through the local graph;
+//! - `saved`: what a filter knows, as a value that can leave the process;
 //! - [`section`]: Boolean sections by sequence;
 //! - [`join`]: branches back into input order;
 //! - `shown`: what filters know, where others see it;
@@ -29,6 +30,7 @@ mod join;
 pub(crate) mod memory;
 pub mod node;
 pub(crate) mod pause;
+pub(crate) mod saved;
 pub mod section;
 pub mod select;
 pub(crate) mod shown;
@@ -531,7 +533,7 @@ impl Space {
     }
 
     /// Nothing moved: lets sinks show what they have, tells the spaces behind, takes memory back.
-    fn settle(&mut self) {
+    pub(crate) fn settle(&mut self) {
         for node in &mut self.nodes {
             let settled = match &mut node.part {
                 Part::Sink(part) => part

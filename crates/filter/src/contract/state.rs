@@ -292,7 +292,20 @@ impl<S: Session> State for Sessions<S> {
             ),
             hint: Some("it was saved by another version of the filter".to_owned()),
         })?;
-        for (list, blocks) in session.lists().into_iter().zip(moved.held) {
+        let lists = session.lists();
+        // What its lists were elsewhere means nothing here, whether anything came for them or not.
+        let (here, came) = (lists.len(), moved.held.len());
+        if came > here {
+            return Err(Mistake {
+                parameter: None,
+                which: 0,
+                at: None,
+                what: format!("the saved state holds {came} lists of blocks, the filter's {here}"),
+                hint: Some("it was saved by another version of the filter".to_owned()),
+            });
+        }
+        let none = std::iter::repeat_with(Vec::new);
+        for (list, blocks) in lists.into_iter().zip(moved.held.into_iter().chain(none)) {
             *list = HeldList::default();
             for (key, entry, pin) in blocks {
                 holds.insert(list, key, entry, pin);
@@ -377,6 +390,21 @@ mod tests {
         assert_eq!(evicted(&mut sessions), Some(4));
         assert_eq!([(); 3].map(|()| evicted(&mut sessions)), [Some(2), Some(5), None]);
         assert_eq!(sessions.keys(), [PRIVATE]);
+    }
+
+    #[test]
+    fn v18_what_comes_from_elsewhere_names_no_block_that_is_held_here() {
+        let mut sessions = Sessions::<Counted>::default();
+        let mut holds = Holds::new(4, 100);
+        let mut held = HeldList::default();
+        holds.insert(&mut held, 1, Entry::default(), Pin(1));
+        let lying = Counted { blocks: 3, held, spare: 0 };
+        let bytes = lying.as_bytes().to_vec();
+        let moved = |held| Moved { key: 7, bytes: bytes.clone(), held };
+        sessions.put(moved(Vec::new()), &mut holds).unwrap();
+        assert_eq!(sessions.of(7), &Counted { held: HeldList::default(), ..lying });
+        assert!(sessions.put(moved(vec![Vec::new(); 2]), &mut holds).is_err());
+        assert_eq!(holds.pop(&mut held).map(|(key, ..)| key), Some(1), "it is still held here");
     }
 
     #[test]

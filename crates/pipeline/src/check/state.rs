@@ -33,7 +33,8 @@ pub(super) fn seen(draft: &mut Draft<'_>, used: &[Option<Use>]) {
                 _ => "what it keeps has no fields that mean something to others",
             }));
         } else if one.is_untrusted() {
-            draft.mistakes.push(refused("what it knows stays in a process of its own"));
+            let why = "it is in a process that nobody vouches for, and would show what it likes";
+            draft.mistakes.push(refused(why));
         } else if twice {
             let what = format!("`{}={name}` stands twice", STATE.name);
             let why = "a name is that of one filter";

@@ -1,0 +1,253 @@
+//! Processes that lie, hang or die when they are asked for what their filter knows, or told what it
+//! is to know: the path runs on, the change says so, and every block is somewhere.
+
+use crate::common::{Stop, edit, numbers, on, paths, set};
+use engine::change::Unchanged;
+use engine::live::Live;
+use engine::run::{Outcome, Until, run};
+use std::time::{Duration, Instant};
+use testkit::until;
+
+/// The tests of this file, by name.
+pub(crate) const TESTS: &[(&str, fn())] = &[
+    ("v18_who_lies_about_what_it_knows_is_ended", v18_who_lies_about_what_it_knows_is_ended),
+    (
+        "v18_where_the_new_one_learns_nothing_the_old_one_goes_on",
+        v18_where_the_new_one_learns_nothing_the_old_one_goes_on,
+    ),
+    (
+        "v18_a_process_is_killed_at_each_step_of_a_change",
+        v18_a_process_is_killed_at_each_step_of_a_change,
+    ),
+    (
+        "v18_a_process_is_killed_at_any_moment_of_a_change",
+        v18_a_process_is_killed_at_any_moment_of_a_change,
+    ),
+    (
+        "v18_its_process_stays_when_its_neighbours_change",
+        v18_its_process_stays_when_its_neighbours_change,
+    ),
+];
+
+/// Runs a line with a filter in a process of its own beside another branch, which must get all.
+fn beside<T>(filter: &str, file: &str, act: impl FnOnce(&Live) -> T) -> (T, Outcome) {
+    let text =
+        format!("generate rate=20000 seq=yes | (({filter} | pcap {file}) + pcap {file}.all)");
+    let paths = paths(&text);
+    let live = paths[0].live();
+    let (done, outcome) = std::thread::scope(|scope| {
+        let run = scope.spawn(|| run(paths, Until::default()).expect("a run"));
+        let stop = Stop(&live);
+        on(&live, 500);
+        let done = act(&live);
+        on(&live, 500);
+        drop(stop);
+        (done, run.join().expect("a run"))
+    });
+    assert_eq!(outcome.ledger.imbalances(), [], "{text}");
+    let given = outcome.ledger.sources[0].1.given.blocks;
+    let all = numbers(&format!("{file}.all"));
+    assert!(all.into_iter().eq(0..given), "{filter}: in the other branch");
+    (done, outcome)
+}
+
+/// That what a filter gave is a beginning of what it was given, and all of it if it did not end.
+fn in_order(outcome: &Outcome, file: &str, ended: bool) {
+    let given = outcome.ledger.sources[0].1.given.blocks;
+    let came = numbers(file);
+    assert!(came.iter().copied().eq(0..came.len() as u64), "{file}: in order, each once");
+    assert!(came.len() as u64 <= given && (ended || came.len() as u64 == given), "{file}");
+}
+
+fn refused(live: &Live, words: &str) -> String {
+    match edit(live, words) {
+        Err(Unchanged::Refused(why)) => why,
+        other => panic!("{words}: {other:?}"),
+    }
+}
+
+/// Who lies when it is asked for what it knows is ended, and its arc with it.
+fn v18_who_lies_about_what_it_knows_is_ended() {
+    let lies = [
+        ("abort", "was ended by signal 6 (SIGABRT)"),
+        ("exit", "ended by itself"),
+        ("panic", "a panic, this filter panics on purpose"),
+        ("open", "asked the kernel for `openat`"),
+        ("long", "what it knows is longer than a ring takes"),
+        ("many", "lied about its state: more than a filter may keep"),
+        ("hang", "did not get on for 2 s of processor time"),
+        ("spoof", ""),
+        ("cursor", ""),
+    ];
+    for (lie, told) in lies {
+        let file = format!("liar-{lie}");
+        let (why, outcome) = beside(&format!("liar {lie} untrusted=yes"), &file, |live| {
+            refused(live, "upgrade liar")
+        });
+        assert!(why.starts_with("what it knows was not told"), "{lie}: {why}");
+        assert!(why.contains(told), "{lie}: {why}");
+        let [failure] = outcome.failures.as_slice() else {
+            panic!("{lie}: {:?}", outcome.failures);
+        };
+        let failure = failure.to_string();
+        assert!(failure.contains(told) && failure.contains("was dropped"), "{lie}: {failure}");
+        in_order(&outcome, &file, true);
+    }
+}
+
+/// Who does not take what it is to know is not put there, and the old one goes on.
+fn v18_where_the_new_one_learns_nothing_the_old_one_goes_on() {
+    let lies = [
+        ("shape", "that is no number of blocks"),
+        ("taught-exit", "ended by itself"),
+        ("taught-panic", "a panic, this filter panics on purpose"),
+        ("taught-hang", "did not get on for 2 s of processor time"),
+    ];
+    for (lie, told) in lies {
+        let file = format!("taught-{lie}");
+        let line = format!("liar {lie} untrusted=yes");
+        let (why, outcome) = beside(&line, &file, |live| refused(live, "upgrade liar"));
+        assert!(why.contains(told) && why.starts_with("the new filter "), "{lie}: {why}");
+        assert!(outcome.failures.is_empty(), "{lie}: {:?}", outcome.failures);
+        in_order(&outcome, &file, false);
+    }
+    // Home: what it says is refused by the filter that is to know it, here.
+    let (why, outcome) =
+        beside("liar shape untrusted=yes", "home", |live| refused(live, "move liar process"));
+    assert!(why.contains("that is no number of blocks"), "{why}");
+    assert!(outcome.failures.is_empty(), "{:?}", outcome.failures);
+    in_order(&outcome, "home", false);
+    // Into a process that ends meanwhile.
+    let (why, outcome) =
+        beside("liar taught-exit", "away", |live| refused(live, "move liar sandbox"));
+    assert!(why.contains("ended by itself"), "{why}");
+    assert!(outcome.failures.is_empty(), "{:?}", outcome.failures);
+    in_order(&outcome, "away", false);
+}
+
+/// Our processes that run filters, oldest first.
+fn children() -> Vec<u32> {
+    let tasks = std::fs::read_dir("/proc/self/task").expect("our threads");
+    let of = |task: std::fs::DirEntry| std::fs::read_to_string(task.path().join("children"));
+    let lists = tasks.filter_map(Result::ok).filter_map(|task| of(task).ok());
+    let mut all: Vec<u32> = lists
+        .flat_map(|list| list.split(' ').filter_map(|pid| pid.parse().ok()).collect::<Vec<_>>())
+        .collect();
+    all.sort_unstable();
+    all
+}
+
+/// Whether all threads of a process sleep.
+fn sleeps(process: u32) -> bool {
+    let stat = std::fs::read_to_string(format!("/proc/{process}/stat")).unwrap_or_default();
+    stat.rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with('S'))
+}
+
+fn kill(process: u32) {
+    let kill = std::process::Command::new("kill").args(["-9", &process.to_string()]).output();
+    // One that has ended meanwhile is gone, too.
+    assert!(kill.is_ok());
+}
+
+/// Kills a process of ours while a change waits for it: the old one, that sleeps when it is asked
+/// for what it knows, or the new one, that sleeps when it is told.
+fn v18_a_process_is_killed_at_each_step_of_a_change() {
+    for (lie, new, move_to) in [
+        ("sleep", false, "upgrade liar"),
+        ("sleep", false, "move liar process"),
+        ("taught-sleep", true, "upgrade liar"),
+    ] {
+        let file = format!("killed-{lie}-{}", move_to.replace(' ', "-"));
+        let (why, outcome) = beside(&format!("liar {lie} untrusted=yes"), &file, |live| {
+            let before = children();
+            std::thread::scope(|scope| {
+                let change = scope.spawn(|| refused(live, move_to));
+                let meant = || match new {
+                    true => children().into_iter().find(|child| !before.contains(child)),
+                    false => before.first().copied(),
+                };
+                // It has been asked when the path stands still, and sleeps then for good.
+                let (mut last, mut since) = (0, Instant::now());
+                until("it stands still", || {
+                    let came = numbers(&format!("{file}.all")).len();
+                    if came != last {
+                        (last, since) = (came, Instant::now());
+                    }
+                    let still = since.elapsed() > Duration::from_millis(500);
+                    let child = meant().filter(|child| still && sleeps(*child));
+                    child.into_iter().for_each(kill);
+                    child.is_some()
+                });
+                change.join().expect("a change")
+            })
+        });
+        assert!(why.contains("was ended by signal 9 (SIGKILL)"), "{lie}: {why}");
+        assert_eq!(outcome.failures.is_empty(), new, "{lie}: {:?}", outcome.failures);
+        in_order(&outcome, &file, !new);
+    }
+}
+
+/// Kills a process at any moment of a change, many times: either it was changed or it was not, and
+/// every block is somewhere.
+fn v18_a_process_is_killed_at_any_moment_of_a_change() {
+    for round in 0..24u32 {
+        let (line, words) = match round % 3 {
+            0 => ("udp untrusted=yes", "upgrade udp"),
+            1 => ("udp untrusted=yes", "move udp process"),
+            _ => ("udp", "move udp sandbox"),
+        };
+        let file = format!("any-{round}");
+        let ((), outcome) = beside(line, &file, |live| {
+            let before = children();
+            std::thread::scope(|scope| {
+                let change = scope.spawn(|| edit(live, words));
+                // From before it is asked until after all is done; nothing depends on which.
+                let begin = Instant::now();
+                let wait = Duration::from_millis(u64::from(round / 3) * 4);
+                let found = || match round % 2 {
+                    0 => children().into_iter().find(|child| !before.contains(child)),
+                    _ => before.first().copied(),
+                };
+                while begin.elapsed() < wait || found().is_none() && !change.is_finished() {
+                    std::thread::yield_now();
+                }
+                found().into_iter().for_each(kill);
+                match change.join().expect("a change") {
+                    Ok(switched) => {
+                        let zeros = (switched.lost, switched.duplicated, switched.reordered);
+                        assert_eq!(zeros, (0, 0, 0), "{words}: {switched}");
+                    }
+                    Err(Unchanged::Refused(_) | Unchanged::Build(_)) => {}
+                    Err(other) => panic!("{words}: {other}"),
+                }
+            });
+        });
+        let ended = !outcome.failures.is_empty();
+        in_order(&outcome, &file, ended);
+    }
+}
+
+/// A line with one that stays.
+const STAYS: &str = "inspect | liar none untrusted=yes | ipproto |all inspect";
+
+/// What stands beside an untrusted filter is changed, and the process stays the same.
+fn v18_its_process_stays_when_its_neighbours_change() {
+    let ((), outcome) = beside(STAYS, "stays", |live| {
+        let before = children();
+        assert_eq!(before.len(), 1);
+        for words in [
+            "insert dport before liar",
+            "insert eth after liar",
+            "remove eth",
+            "replace dport with ip",
+            "remove ip",
+            "replace ipproto with dport",
+        ] {
+            set(live, words);
+            on(live, 100);
+            assert_eq!(children(), before, "{words}");
+        }
+    });
+    assert!(outcome.failures.is_empty(), "{:?}", outcome.failures);
+    in_order(&outcome, "stays", false);
+}

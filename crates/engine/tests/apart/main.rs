@@ -1,0 +1,40 @@
+//! Filters in processes of their own, changed while blocks flow: what comes out is what comes out
+//! of the same line at home, byte by byte.
+//!
+//! Such a process is this program, started again: so it has a `main` of its own, which looks first
+//! of all whether it is that, and runs its tests one after the other.
+
+#[path = "../change/common.rs"]
+#[allow(dead_code, reason = "others use the rest of it")]
+mod common;
+mod hostile;
+mod moves;
+#[path = "../change/script.rs"]
+mod script;
+
+#[allow(clippy::print_stdout, reason = "as the harness says it that it stands for")]
+fn main() -> std::process::ExitCode {
+    if let Some(status) = engine::sandbox::serve_if_asked() {
+        return status.into();
+    }
+    let tests = || moves::TESTS.iter().chain(hostile::TESTS);
+    let words: Vec<String> = std::env::args().skip(1).collect();
+    if words.iter().any(|word| word == "--list") {
+        tests().for_each(|(name, _)| println!("{name}: test"));
+        return std::process::ExitCode::SUCCESS;
+    }
+    let wanted: Vec<&String> = words.iter().filter(|word| !word.starts_with('-')).collect();
+    let is = |name: &str| wanted.is_empty() || wanted.iter().any(|word| name.contains(*word));
+    let chosen: Vec<_> = tests().filter(|(name, _)| is(name)).collect();
+    let mut failed = 0;
+    for (name, test) in &chosen {
+        let well = std::panic::catch_unwind(test).is_ok();
+        println!("test {name} ... {}", if well { "ok" } else { "FAILED" });
+        failed += usize::from(!well);
+    }
+    let (passed, out) = (chosen.len() - failed, tests().count() - chosen.len());
+    let word = if failed == 0 { "ok" } else { "FAILED" };
+    let rest = format!("0 ignored; 0 measured; {out} filtered out");
+    println!("test result: {word}. {passed} passed; {failed} failed; {rest}");
+    u8::from(failed > 0).into()
+}
