@@ -7,10 +7,7 @@ mod common;
 
 use common::{Folder, Ran};
 use serde_json::Value;
-use std::fs::{self, Permissions};
-use std::os::unix::fs::PermissionsExt as _;
-use std::os::unix::process::CommandExt as _;
-use std::path::Path;
+use std::fs;
 use std::process::{Command, Stdio};
 use testkit::{need, until};
 
@@ -273,16 +270,11 @@ fn j2_j4_users_see_and_order_their_own_spaces_alone() {
     if need::root().is_none() {
         return;
     }
-    let folder = Folder::new();
-    fs::set_permissions(folder.path(), Permissions::from_mode(0o777)).unwrap();
-    let program = folder.path().join("streamline");
-    testkit::copy_program(Path::new(env!("CARGO_BIN_EXE_streamline")), &program);
+    let folder = Folder::for_everybody();
     let _daemon = folder.daemon();
     let of = |uid: u32, words: &[&str]| {
-        let mut command = Command::new(&program);
-        command.args(words).current_dir(folder.path()).uid(uid).gid(uid).stdin(Stdio::null());
-        command.env("STREAMLINE_DAEMON", folder.path().join("no-daemon")).env("NO_COLOR", "1");
-        command.env("XDG_STATE_HOME", folder.path().join(format!("state-{uid}")));
+        let mut command = folder.command_of((uid, uid), None);
+        command.args(words);
         command
     };
     let run = |uid: u32, words: &[&str]| Ran::from(of(uid, words).output().unwrap());

@@ -1,6 +1,7 @@
 //! What a source and a sink are.
 
 use crate::process::{Process, Stands, Started};
+use crate::readers::Readers;
 use crate::source::kernel::Arrived;
 use abi::{BLOCK_MAX, Entry};
 use buffer::pool::Pool;
@@ -244,6 +245,8 @@ pub struct Opening<'o> {
     pub force: bool,
     /// The memory that sources of this part of the path lend (sinks).
     pub lent: &'o [Arc<dyn Lender>],
+    /// Who may read all files from which blocks come (sinks).
+    pub readers: &'o Readers,
     /// Is told each step that may fail, and what a failure elsewhere is to take back.
     pub steps: &'o Steps,
 }

@@ -11,6 +11,7 @@ pub mod catalog;
 pub mod contract;
 pub mod history;
 pub mod process;
+pub mod readers;
 pub mod sink;
 pub mod source;
 

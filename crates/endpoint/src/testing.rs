@@ -5,9 +5,14 @@ use buffer::pool::{Config, Pool};
 use filter::{Arguments, Batch, Block, Classes, Columns, Description, Form, Time};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU32, Ordering};
+use sys::steps::UNLOGGED;
 use wire::record::{Kind, Writer};
 
+use crate::readers::{EVERYBODY, Making};
 use crate::{Failure, Given, Intake, Opening, Source};
+
+/// What a test makes is for everybody, and is not taken back.
+pub(crate) static MAKING: Making<'static> = (&UNLOGGED, &EVERYBODY);
 
 /// A directory of its own that is removed with what is in it.
 #[derive(Debug)]
@@ -114,7 +119,8 @@ pub(crate) fn opening<'o>(arguments: &'o Arguments, origins: &'o [String]) -> Op
         latency: None,
         force: false,
         lent: &[],
-        steps: &sys::steps::UNLOGGED,
+        readers: &EVERYBODY,
+        steps: &UNLOGGED,
     }
 }
 

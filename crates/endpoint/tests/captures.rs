@@ -59,6 +59,7 @@ fn opening(arguments: &Arguments) -> Opening<'_> {
         latency: None,
         force: false,
         lent: &[],
+        readers: &streamline_endpoint::readers::EVERYBODY,
         steps: &sys::steps::UNLOGGED,
     }
 }

@@ -83,6 +83,7 @@ fn capture(suspect: &Suspect, path: &str) -> Result<(), Failure> {
         latency: None,
         force: false,
         lent: &[],
+        readers: &endpoint::readers::EVERYBODY,
         steps: &UNLOGGED,
     };
     let mut sink = (entry.open)(&opening)?;

@@ -25,6 +25,31 @@ impl Folder {
         Self(folder)
     }
 
+    /// One in which all users may make files, with the command in it.
+    pub(crate) fn for_everybody() -> Self {
+        use std::os::unix::fs::PermissionsExt as _;
+        let folder = Self::new();
+        let everybody = std::fs::Permissions::from_mode(0o1777);
+        std::fs::set_permissions(folder.path(), everybody).unwrap();
+        testkit::copy_program(Path::new(env!("CARGO_BIN_EXE_streamline")), &folder.own_program());
+        folder
+    }
+
+    fn own_program(&self) -> PathBuf {
+        self.0.join("streamline")
+    }
+
+    /// The command of such a folder, or another one there, as this user and group.
+    pub(crate) fn command_of(&self, (uid, gid): (u32, u32), program: Option<&str>) -> Command {
+        use std::os::unix::process::CommandExt as _;
+        let own = self.own_program();
+        let mut command = Command::new(program.map_or(own.as_path(), Path::new));
+        command.current_dir(&self.0).uid(uid).gid(gid).stdin(Stdio::null());
+        self.tame(&mut command);
+        command.env("XDG_STATE_HOME", self.0.join(format!("state-{uid}")));
+        command
+    }
+
     pub(crate) fn path(&self) -> &Path {
         &self.0
     }

@@ -308,13 +308,13 @@ const fn is_false(value: &bool) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::testing::MAKING;
     use crate::testing::{
         TIME, TempDir, arguments, bare, batch, described, description, frame, hex, hole, opening,
     };
     use abi::Class;
     use filter::{Classes, ValueRange};
     use serde_json::{Value, json};
-    use sys::steps::UNLOGGED;
     use wire::record::{Field, Kind};
 
     fn lines(payload: &str, change: fn(&mut Opening<'_>), blocks: &[Block<'_>]) -> Vec<Value> {
@@ -323,7 +323,7 @@ mod tests {
         let mut opening = opening(&given, &origins);
         change(&mut opening);
         let dir = TempDir::new();
-        let mut json = Json::new(&opening, Out::create(&dir.path("out"), &UNLOGGED).unwrap());
+        let mut json = Json::new(&opening, Out::create(&dir.path("out"), MAKING).unwrap());
         json.take(&batch(blocks), 0).unwrap();
         json.finish().unwrap();
         let text = std::fs::read_to_string(dir.path("out")).unwrap();

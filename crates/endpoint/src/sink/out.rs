@@ -9,12 +9,13 @@
 
 use crate::Failure;
 use crate::fail::failed;
+use crate::readers::Making;
 use filter::Amount;
 use rustix::event::{PollFd, PollFlags, poll};
 use std::fs::{File, OpenOptions, TryLockError};
 use std::io::{self, ErrorKind, IsTerminal, Write};
 use std::os::fd::AsFd;
-use std::os::unix::fs::MetadataExt as _;
+use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 use sys::steps::{Makes, Steps};
 
@@ -60,25 +61,30 @@ impl Out {
     }
 
     /// The file with this name, made if it is missing; `-` is standard output.
-    pub(crate) fn create(path: &str, steps: &Steps) -> Result<Self, Failure> {
+    pub(crate) fn create(path: &str, making: Making<'_>) -> Result<Self, Failure> {
         if path == "-" {
             return Self::stdout();
         }
-        let mut out = Self::open(path, OpenOptions::new().write(true), steps)?;
+        let mut out = Self::open(path, OpenOptions::new().write(true), making)?;
         out.replaces = out.locked;
         Ok(out)
     }
 
     /// The file with this name, made if it is missing, to be written behind what is in it; `-` is
     /// standard output.
-    pub(crate) fn append(path: &str, steps: &Steps) -> Result<Self, Failure> {
+    pub(crate) fn append(path: &str, making: Making<'_>) -> Result<Self, Failure> {
         match path {
             "-" => Self::stdout(),
-            _ => Self::open(path, OpenOptions::new().append(true), steps),
+            _ => Self::open(path, OpenOptions::new().append(true), making),
         }
     }
 
-    fn open(path: &str, options: &mut OpenOptions, steps: &Steps) -> Result<Self, Failure> {
+    fn open(
+        path: &str,
+        options: &mut OpenOptions,
+        (steps, readers): Making<'_>,
+    ) -> Result<Self, Failure> {
+        options.mode(readers.mode_of(Path::new(path), 0o666));
         let cannot = |error: io::Error| failed("open", path, &error);
         steps.take(Makes::File, path).map_err(|error| cannot(error.into()))?;
         let file = made(path, options, steps).map_err(cannot)?;
@@ -247,9 +253,9 @@ fn write_messages(file: &mut File, bytes: &[u8]) -> (usize, io::Result<()>) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::testing::MAKING;
     use crate::testing::TempDir;
     use std::io::Read;
-    use sys::steps::UNLOGGED;
 
     fn on_pipe() -> (io::PipeReader, Out) {
         let (reader, writer) = io::pipe().unwrap();
@@ -268,7 +274,7 @@ mod tests {
     fn small_blocks_wait_for_a_flush_and_many_do_not() {
         let dir = TempDir::new();
         let path = dir.path("out");
-        let mut out = Out::create(&path, &UNLOGGED).unwrap();
+        let mut out = Out::create(&path, MAKING).unwrap();
         block(&mut out, b"one").unwrap();
         assert_eq!(std::fs::read(&path).unwrap(), b"");
         block(&mut out, &[b'x'; FULL]).unwrap();
@@ -284,9 +290,9 @@ mod tests {
         let dir = TempDir::new();
         let path = dir.path("old");
         std::fs::write(&path, "old contents").unwrap();
-        drop(Out::create(&path, &UNLOGGED).unwrap());
+        drop(Out::create(&path, MAKING).unwrap());
         assert_eq!(std::fs::read(&path).unwrap(), b"old contents");
-        let mut out = Out::create(&path, &UNLOGGED).unwrap();
+        let mut out = Out::create(&path, MAKING).unwrap();
         block(&mut out, b"new").unwrap();
         out.flush().unwrap();
         assert_eq!(std::fs::read(&path).unwrap(), b"new");
@@ -297,8 +303,8 @@ mod tests {
         let dir = TempDir::new();
         let path = dir.path("log");
         for text in [b"one\n", b"two\n"] {
-            let mut out = Out::append(&path, &UNLOGGED).unwrap();
-            let busy = Out::create(&path, &UNLOGGED).unwrap_err().to_string();
+            let mut out = Out::append(&path, MAKING).unwrap();
+            let busy = Out::create(&path, MAKING).unwrap_err().to_string();
             assert!(busy.contains("running request"), "{busy}");
             block(&mut out, text).unwrap();
             out.flush().unwrap();
@@ -313,7 +319,7 @@ mod tests {
         testkit::closed(&out.file);
         block(&mut out, b"nobody reads this").unwrap();
         assert!(out.flush().unwrap_err().quiet);
-        let mut out = Out::create("/dev/full", &UNLOGGED).unwrap();
+        let mut out = Out::create("/dev/full", MAKING).unwrap();
         block(&mut out, b"too much").unwrap();
         let failure = out.flush().unwrap_err();
         assert!(!failure.quiet);
@@ -369,7 +375,7 @@ mod tests {
         std::fs::write(&path, "in use").unwrap();
         let reader = File::open(&path).unwrap();
         reader.try_lock_shared().unwrap();
-        let failure = Out::create(&path, &UNLOGGED).unwrap_err();
+        let failure = Out::create(&path, MAKING).unwrap_err();
         assert!(failure.to_string().contains("being read or written"), "{failure}");
         assert_eq!(std::fs::read(&path).unwrap(), b"in use");
     }

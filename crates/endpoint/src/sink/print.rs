@@ -216,12 +216,12 @@ const fn graphic(byte: u8) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::testing::MAKING;
     use crate::testing::{
         TempDir, arguments, bare, batch, described, description, frame, hex, hole, opening,
     };
     use abi::Flags;
     use filter::{Classes, ValueRange};
-    use sys::steps::UNLOGGED;
     use wire::record::{Field, Kind};
 
     const FRAME: &str = "020000000002 020000000001 0800 4500002a 00010000 40060000
@@ -236,7 +236,7 @@ mod tests {
         let several = Opening { origins: &origins, ..opening };
         let names = Names::new(if opening.origin == 1 { &several } else { &opening });
         let dir = TempDir::new();
-        let out = Out::create(&dir.path("out"), &UNLOGGED).unwrap();
+        let out = Out::create(&dir.path("out"), MAKING).unwrap();
         let payload = match payload {
             "hex" => Payload::Hex,
             "text" => Payload::Text,
@@ -301,7 +301,7 @@ mod tests {
         let dir = TempDir::new();
         let print = |payload, name: &str| {
             let names = Names::new(&opening(&given, &[]));
-            let out = Out::create(&dir.path(name), &UNLOGGED).unwrap();
+            let out = Out::create(&dir.path(name), MAKING).unwrap();
             let described = Described::new(Form::Message);
             let mut print = Print { out, names, form: Form::Message, payload, described };
             print.take(&batch(&blocks), 0).unwrap();

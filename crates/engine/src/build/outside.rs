@@ -9,10 +9,12 @@ use crate::record::play::{Deaf, Played, Replay};
 use crate::sandbox::{self, About};
 use crate::space::node::{Part, SinkPart, SourcePart};
 use endpoint::process::{Process, Stands, Started};
+use endpoint::readers::{EVERYBODY, Readers};
 use endpoint::{Failure, Opening, Sink, Source};
-use filter::{Arguments, Classes, Form, Type, Value};
+use filter::{Arguments, Classes, Form, Kind, Type, Value};
 use pipeline::graph::{NodeId, Use};
 use pipeline::plan::Plan;
+use std::collections::HashSet;
 use std::fs::DirBuilder;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Component, Path, PathBuf};
@@ -85,6 +87,7 @@ impl Outside<'_> {
         let classes = node.classifiers.iter().filter_map(|id| graph.node(*id).filter()).next();
         let into = self.extras.into.as_deref();
         let arguments = into.map(|into| within(used, into)).transpose().map_err(at(id))?;
+        let readers = self.readers(id);
         let opening = Opening {
             arguments: arguments.as_ref().unwrap_or(&used.arguments),
             form: node.comes.first().copied().unwrap_or(Form::Bytes),
@@ -95,6 +98,7 @@ impl Outside<'_> {
             latency: self.plan.graph.options.number("latency"),
             force: false,
             lent,
+            readers: &readers,
             steps: &self.extras.steps,
         };
         let silent = self.extras.silent || self.is_played() && is_sending(used.description.name);
@@ -105,6 +109,27 @@ impl Outside<'_> {
             own.or_else(|| endpoint::catalog::sink(name)).ok_or_else(|| missing("sink", name))?;
         let sink = (entry.open)(&opening).map_err(at(id))?;
         Ok(Part::Sink(SinkPart::new(sink)))
+    }
+
+    /// Who may read all files from which blocks come to this node.
+    fn readers(&self, id: NodeId) -> Readers {
+        let graph = &self.plan.graph;
+        let (mut readers, mut seen, mut open) = (Readers::default(), HashSet::new(), vec![id]);
+        while let Some(id) = open.pop() {
+            if !seen.insert(id.0) {
+                continue;
+            }
+            open.extend(graph.edges.iter().filter(|edge| edge.to == id).map(|edge| edge.from));
+            let Some(used) =
+                graph.node(id).filter().filter(|used| used.description.kind == Kind::Source)
+            else {
+                continue;
+            };
+            let files = used.description.parameters.iter().filter(|p| p.kind == Type::Path);
+            let files = files.filter_map(|parameter| used.arguments.text(parameter.name));
+            files.for_each(|file| readers.and(file));
+        }
+        readers
     }
 
     /// Whether all that comes is of a record.
@@ -125,6 +150,7 @@ impl Outside<'_> {
             latency: self.plan.latency.as_ref().and_then(|latency| latency.of_source(id)),
             force: self.plan.graph.options.flag("force"),
             lent: &[],
+            readers: &EVERYBODY,
             steps: &self.extras.steps,
         }
     }

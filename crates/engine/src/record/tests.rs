@@ -141,6 +141,7 @@ fn packets(bytes: &[u8]) -> Vec<(u64, u16, Vec<u8>)> {
         latency: None,
         force: false,
         lent: &[],
+        readers: &endpoint::readers::EVERYBODY,
         steps: &UNLOGGED,
     };
     let mut source = (entry.open)(&opening).unwrap();

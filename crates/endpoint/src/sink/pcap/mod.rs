@@ -89,7 +89,7 @@ fn open(opening: &Opening<'_>) -> Result<Box<dyn Sink>, Failure> {
     if let Some(per @ ("connection" | "session")) = opening.arguments.text("per") {
         return Ok(Box::new(Split::open(path, per == "session", frames, opening)?));
     }
-    let out = Out::create(path, opening.steps)?;
+    let out = Out::create(path, (opening.steps, opening.readers))?;
     if out.is_interactive() {
         let why = "it is a terminal, and a capture is not text";
         let hint = "name a file, or use `print` to look at the blocks";

@@ -6,14 +6,16 @@
 
 use crate::Failure;
 use crate::fail::failed;
+use crate::readers::Making;
 use crate::sink::out::takes_back;
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use std::fs::{self, File};
 use std::io;
 use std::os::fd::OwnedFd;
-use std::os::unix::fs::MetadataExt;
-use sys::steps::{Makes, Steps};
+use std::os::unix::fs::{DirBuilderExt as _, MetadataExt};
+use std::path::Path;
+use sys::steps::Makes;
 
 /// The name of the table of contents.
 pub(crate) const INDEX: &str = "index.jsonl";
@@ -27,6 +29,8 @@ pub(super) struct Folder {
     path: String,
     /// The number of the next file.
     next: u64,
+    /// The mode of files that are made in it, before the umask.
+    mode: Mode,
 }
 
 /// Which file a name stood for, so that another one under the same name is recognised.
@@ -47,10 +51,11 @@ impl Identity {
 impl Folder {
     /// Opens a directory, which is made if only its last part is missing, and its index for
     /// appending.
-    pub(super) fn open(path: &str, steps: &Steps) -> Result<(Self, File), Failure> {
+    pub(super) fn open(path: &str, (steps, readers): Making<'_>) -> Result<(Self, File), Failure> {
         let refused = |error: sys::Error| failed("make", path, &error.into());
         steps.take(Makes::File, path).map_err(refused)?;
-        let made = match fs::create_dir(path) {
+        let mode = readers.mode_of(Path::new(path), 0o777);
+        let made = match fs::DirBuilder::new().mode(mode).create(path) {
             Ok(()) => true,
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => false,
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
@@ -65,14 +70,14 @@ impl Folder {
             // Only an empty one can be removed.
             steps.undo(format!("directory {}", path.display()), move || drop(fs::remove_dir(path)));
         }
-        let opened = Self::open_existing(path, steps);
+        let opened = Self::open_existing(path, (steps, readers));
         if opened.is_err() {
             steps.back_to(mark);
         }
         opened
     }
 
-    fn open_existing(path: &str, steps: &Steps) -> Result<(Self, File), Failure> {
+    fn open_existing(path: &str, (steps, readers): Making<'_>) -> Result<(Self, File), Failure> {
         let flags = OFlags::DIRECTORY | OFlags::RDONLY | OFlags::CLOEXEC;
         let fd = rustix::fs::open(path, flags, Mode::empty()).map_err(|errno| {
             let failure = failed("open", path, &errno.into());
@@ -83,7 +88,8 @@ impl Folder {
             }
         })?;
         let next = first_free(path).map_err(|error| failed("read", path, &error))?;
-        let folder = Self { fd, path: path.to_owned(), next };
+        let mode = Mode::from_raw_mode(readers.mode(Path::new(path), 0o666));
+        let folder = Self { fd, path: path.to_owned(), next, mode };
         let cannot = |error: io::Error| failed("open", &folder.target(INDEX), &error);
         steps.take(Makes::File, INDEX).map_err(|error| cannot(error.into()))?;
         let index = match folder.at(INDEX, OFlags::APPEND | OFlags::CREATE | OFlags::EXCL) {
@@ -132,7 +138,7 @@ impl Folder {
 
     fn at(&self, name: &str, flags: OFlags) -> io::Result<File> {
         let flags = flags | OFlags::WRONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let fd = rustix::fs::openat(&self.fd, name, flags, Mode::from_raw_mode(0o666))?;
+        let fd = rustix::fs::openat(&self.fd, name, flags, self.mode)?;
         Ok(File::from(fd))
     }
 }
@@ -158,22 +164,22 @@ fn safe(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::testing::MAKING;
     use crate::testing::{TempDir, refused};
     use std::io::Write;
-    use sys::steps::UNLOGGED;
 
     #[test]
     fn numbers_go_on_where_an_earlier_run_stopped() {
         let dir = TempDir::new();
         let path = dir.path("out");
-        let (mut folder, _) = Folder::open(&path, &UNLOGGED).unwrap();
+        let (mut folder, _) = Folder::open(&path, MAKING).unwrap();
         assert_eq!(folder.create("", "").unwrap().1, "000001");
         assert_eq!(folder.create("-a/../b:c", ".pcap").unwrap().1, "000002-a_.._b_c.pcap");
         fs::write(dir.path("out/000004"), "taken later").unwrap();
         assert_eq!(folder.create("", "").unwrap().1, "000003");
         assert_eq!(folder.create("", "").unwrap().1, "000005");
         fs::write(dir.path("out/17-by-hand"), "").unwrap();
-        let (mut again, _) = Folder::open(&path, &UNLOGGED).unwrap();
+        let (mut again, _) = Folder::open(&path, MAKING).unwrap();
         assert_eq!(again.create("", "").unwrap().1, "000018");
         assert_eq!(fs::read_to_string(dir.path("out/000004")).unwrap(), "taken later");
     }
@@ -185,10 +191,10 @@ mod tests {
         fs::create_dir(dir.path("out")).unwrap();
         let link = |name: &str| std::os::unix::fs::symlink(dir.path("victim"), dir.path(name));
         link("out/index.jsonl").unwrap();
-        let failure = refused(Folder::open(&dir.path("out"), &UNLOGGED)).to_string();
+        let failure = refused(Folder::open(&dir.path("out"), MAKING)).to_string();
         assert!(failure.contains("index.jsonl"), "{failure}");
         fs::remove_file(dir.path("out/index.jsonl")).unwrap();
-        let (mut folder, _) = Folder::open(&dir.path("out"), &UNLOGGED).unwrap();
+        let (mut folder, _) = Folder::open(&dir.path("out"), MAKING).unwrap();
         link("out/000001").unwrap();
         assert_eq!(folder.create("", "").unwrap().1, "000002");
         let (file, name) = folder.create("", "").unwrap();
@@ -209,7 +215,7 @@ mod tests {
     fn what_cannot_be_a_directory_is_told() {
         let dir = TempDir::new();
         fs::write(dir.path("file"), "").unwrap();
-        let told = |path: &str| refused(Folder::open(path, &UNLOGGED)).to_string();
+        let told = |path: &str| refused(Folder::open(path, MAKING)).to_string();
         assert!(told(&dir.path("file")).contains("not a directory"));
         assert!(told(&dir.path("a/b")).ends_with("with mkdir -p"));
         assert!(!told("/proc/self").is_empty(), "nothing can be created there, not even by root");

@@ -96,7 +96,7 @@ impl Shelf {
             let given = opening.arguments.number(name);
             given.map_or(otherwise, |n| usize::try_from(n).unwrap_or(otherwise))
         };
-        let (folder, index) = Folder::open(path, opening.steps)?;
+        let (folder, index) = Folder::open(path, (opening.steps, opening.readers))?;
         Ok(Self {
             index: Index::new(index, folder.target(INDEX)),
             folder,

@@ -70,7 +70,10 @@ fn open(opening: &Opening<'_>) -> Result<Box<dyn Sink>, Failure> {
     let utc = opening.arguments.text("zone") == Some("utc");
     let zone = if utc { TimeZone::UTC } else { TimeZone::system() };
     Ok(Box::new(Weblog {
-        out: Out::append(opening.arguments.text("file").unwrap_or("-"), opening.steps)?,
+        out: Out::append(
+            opening.arguments.text("file").unwrap_or("-"),
+            (opening.steps, opening.readers),
+        )?,
         ecs: opening.arguments.flag("ecs"),
         stamp: Stamp { zone, second: None, text: Vec::new() },
         exchanges: 0,
