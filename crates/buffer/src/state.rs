@@ -29,6 +29,8 @@ mod models;
 #[cfg(not(loom))]
 mod reader;
 mod rows;
+#[cfg(not(loom))]
+mod table;
 #[cfg(all(test, not(loom), not(miri)))]
 mod tests;
 #[cfg(not(loom))]
@@ -40,5 +42,7 @@ pub use layout::{Column, Shape};
 pub use list::names;
 #[cfg(not(loom))]
 pub use reader::{Look, Reader};
+#[cfg(not(loom))]
+pub use table::Table;
 #[cfg(not(loom))]
 pub use writer::Writer;

@@ -2,18 +2,25 @@
 
 use super::layout::{Shape, word};
 use super::rows::{self, Reading, Seen};
-use crate::atomic::{AtomicU64, Ordering};
-use crate::name::{Address, Error, Opened, SharedRegion, opened};
+use super::table::Table;
+use crate::atomic::Ordering;
+use crate::name::{Address, Error, Opened, opened};
+use std::ops::Deref;
 use std::os::fd::BorrowedFd;
 use std::thread;
 
 /// The reading end of a table.
 #[derive(Debug)]
 pub struct Reader {
-    region: SharedRegion,
-    address: Address,
-    shape: Shape,
-    first: usize,
+    table: Table,
+}
+
+impl Deref for Reader {
+    type Target = Table;
+
+    fn deref(&self) -> &Table {
+        &self.table
+    }
 }
 
 /// What a table had when it was looked at.
@@ -47,25 +54,13 @@ impl Reader {
             return Err(Error::Strange(address));
         };
         let (shape, first) = Shape::read(region.words())?;
-        Ok(Self { region, address, shape, first })
-    }
-
-    /// Its name.
-    #[must_use]
-    pub const fn address(&self) -> &Address {
-        &self.address
-    }
-
-    /// What it looks like.
-    #[must_use]
-    pub const fn shape(&self) -> &Shape {
-        &self.shape
+        Ok(Self { table: Table { region, address, shape, first } })
     }
 
     /// Whether its writer is gone, or has ended it.
     #[must_use]
     pub fn has_ended(&self) -> bool {
-        let ended = self.region.words().get(word::ENDED);
+        let ended = self.words().get(word::ENDED);
         ended.is_some_and(|word| word.load(Ordering::Acquire) != 0) || self.region.has_ended()
     }
 
@@ -80,7 +75,7 @@ impl Reader {
     pub fn look(&self) -> Look {
         // Asked first: what a writer wrote before it ended is here then.
         let ended = self.has_ended();
-        let words = self.region.words();
+        let words = self.words();
         let value = |at: usize| words.get(at).map_or(0, |word| word.load(Ordering::Relaxed));
         let mut seen =
             Look { rows: Vec::new(), whole: false, torn: 0, left_out: 0, written_ns: 0, ended };
@@ -106,9 +101,7 @@ impl Reader {
     }
 
     fn row(&self, at: usize, seen: &mut Look) {
-        let from = self.first + at * self.shape.width();
-        let row: &[AtomicU64] =
-            self.region.words().get(from..from + self.shape.width()).unwrap_or_default();
+        let row = self.table.row(at);
         let mut numbers = vec![0; self.shape.columns.len()];
         for attempt in 0..TRIES {
             match rows::get(row, &mut numbers) {

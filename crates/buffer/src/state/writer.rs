@@ -2,27 +2,34 @@
 
 use super::layout::{MAGIC, Shape, word};
 use super::rows;
+use super::table::Table;
 use crate::aggregate::access::AccessList;
 use crate::atomic::{AtomicU64, Ordering};
 use crate::foreign;
 use crate::name::{Address, Error, Host, SharedRegion};
 use std::collections::HashSet;
+use std::ops::Deref;
 
 /// The writing end of a table. Dropping it gives the name back; who has it open sees that it has
 /// ended.
 #[derive(Debug)]
 pub struct Writer {
-    region: SharedRegion,
+    table: Table,
     /// Answers whoever comes.
     _host: Host,
-    address: Address,
-    shape: Shape,
-    first: usize,
     used: usize,
     /// Places for which there is no room.
     beyond: HashSet<usize>,
     /// Whether something was put since the last end.
     is_open: bool,
+}
+
+impl Deref for Writer {
+    type Target = Table;
+
+    fn deref(&self) -> &Table {
+        &self.table
+    }
 }
 
 impl Writer {
@@ -53,19 +60,8 @@ impl Writer {
         host.name_region(address.clone(), access, handout)?;
         let first = Shape::first(text.len());
         let (used, beyond, is_open) = Default::default();
-        Ok(Self { region, _host: host, address, shape, first, used, beyond, is_open })
-    }
-
-    /// Its name.
-    #[must_use]
-    pub const fn address(&self) -> &Address {
-        &self.address
-    }
-
-    /// What it looks like.
-    #[must_use]
-    pub const fn shape(&self) -> &Shape {
-        &self.shape
+        let table = Table { region, address, shape, first };
+        Ok(Self { table, _host: host, used, beyond, is_open })
     }
 
     /// Forgets all rows.
@@ -80,7 +76,7 @@ impl Writer {
     /// is only counted. Until [`Writer::end`] readers know that what they see is a part.
     pub fn put(&mut self, at: usize, numbers: Option<&[u64]>) {
         if !std::mem::replace(&mut self.is_open, true)
-            && let Some(lock) = self.region.words().get(word::LOCK)
+            && let Some(lock) = self.words().get(word::LOCK)
         {
             rows::open(lock);
         }
@@ -95,9 +91,7 @@ impl Writer {
             return;
         }
         self.used = self.used.max(at + 1);
-        let from = self.first + at * self.shape.width();
-        let row = self.region.words().get(from..from + self.shape.width());
-        rows::put(row.unwrap_or_default(), numbers);
+        rows::put(self.table.row(at), numbers);
     }
 
     /// What was put since the last time belongs together, and is as of now, by the monotonic clock
@@ -106,7 +100,7 @@ impl Writer {
         if !std::mem::take(&mut self.is_open) {
             return;
         }
-        let words = self.region.words();
+        let words = self.words();
         set(words, word::WRITTEN, now);
         set(words, word::LEFT_OUT, self.beyond.len() as u64);
         set(words, word::USED, self.used as u64);
@@ -119,7 +113,7 @@ impl Writer {
 impl Drop for Writer {
     fn drop(&mut self) {
         // Before the socket tells it, which somebody may hold who is just being started.
-        if let Some(word) = self.region.words().get(word::ENDED) {
+        if let Some(word) = self.words().get(word::ENDED) {
             word.store(1, Ordering::Release);
         }
     }
